@@ -1,0 +1,182 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Installs and uninstalls; the front door is `make install` and `make uninstall`.
+#
+#   packaging/install.sh install DESTDIR PREFIX PYTHON
+#   packaging/install.sh uninstall DESTDIR PREFIX
+#
+#   PREFIX/libexec/oci/hooks.d/oci-gpu-hook                what an engine starts
+#   PREFIX/bin/oci-gpu-hook                                what people start
+#   PREFIX/lib/oci-gpu-hook/                               the package, byte-compiled
+#   PREFIX/share/containers/oci/hooks.d/oci-gpu-hook.json  tells engines of it
+#
+# With SOURCE_DATE_EPOCH set, two installations of the same source are equal, times included.
+set -eu
+umask 022
+
+action=$1 destdir=${2%/} prefix=${3%/} python=${4:-}
+sources=$(cd "$(dirname "$0")/.." && pwd)
+
+library=$prefix/lib/oci-gpu-hook
+door=$prefix/libexec/oci/hooks.d/oci-gpu-hook
+command=$prefix/bin/oci-gpu-hook
+registration=$prefix/share/containers/oci/hooks.d/oci-gpu-hook.json
+folders=$library/installed-folders # those that were not there before us
+
+# The command line's one package; setup.cfg has the same range.
+click='click >=7.1,<9'
+
+fail() {
+    echo "make $action: $*" >&2
+    exit 1
+}
+
+check_arguments() {
+    case $prefix in /*) ;; *) fail "PREFIX must be an absolute path, not '$prefix'" ;; esac
+    case $destdir in '' | /*) ;; *) fail "DESTDIR must be an absolute path, not '$destdir'" ;; esac
+    case $destdir$prefix$python in *[!A-Za-z0-9_./+:@~-]*)
+        # They go into shebang lines, Python and JSON.
+        fail "DESTDIR, PREFIX and PYTHON may hold letters, digits and _./+:@~- only" ;;
+    esac
+}
+
+check_python() {
+    case $python in /*) ;; *) fail "PYTHON must be an absolute path, not '$python'" ;; esac
+    "$python" -IS -c 'import sys; sys.exit(sys.version_info < (3, 9))' ||
+        fail "PYTHON=$python is not there or older than Python 3.9"
+}
+
+# Another's file in our place is never written over.
+check_ours() {
+    for file in "$door" "$command" "$registration"; do
+        if [ -e "$destdir$file" ] && ! grep -q 'oci[-_]gpu[-_]hook' "$destdir$file"; then
+            fail "$destdir$file is there and is not ours: move it away first"
+        fi
+    done
+    if [ -e "$destdir$library" ] && [ ! -e "$destdir$folders" ]; then
+        fail "$destdir$library is there and is not ours: move it away first"
+    fi
+}
+
+# The folder $1 with its parents, remembering which of them are ours to take away again.
+make_folder() {
+    [ ! -d "$destdir$1" ] || return 0
+    make_folder "$(dirname "$1")"
+    mkdir "$destdir$1"
+    made="$made$1
+"
+}
+
+# Into a new folder beside the old one, and then into its place: a container that starts meanwhile
+# finds either of them whole.
+install_library() {
+    staged=$destdir$library/.new
+    rm -rf "$staged" "$destdir$library/.old"
+    mkdir "$staged"
+    (cd "$sources" && find oci_gpu_hook -name '*.py') | while read -r file; do
+        mkdir -p "$staged/$(dirname "$file")"
+        install -p -m 0644 "$sources/$file" "$staged/$file"
+    done
+    # unchecked-hash: image-based systems (OSTree, so OpenShift's own) give every file the same time;
+    # a cache that is checked by time would be stale there for ever, and the package compiled again
+    # at every container start. Nobody edits an installed file in place, and each installation
+    # compiles what it installs.
+    "$python" -IS -m compileall -q -d "$library/oci_gpu_hook" --invalidation-mode unchecked-hash \
+        "$staged/oci_gpu_hook"
+    install_click
+    package=$destdir$library/oci_gpu_hook
+    [ ! -e "$package" ] || mv "$package" "$destdir$library/.old"
+    mv "$staged/oci_gpu_hook" "$package"
+    rm -rf "$staged" "$destdir$library/.old"
+}
+
+# Beside ours, never into the system's site-packages; only where the distribution has none.
+install_click() {
+    program="import sys; sys.path.append('$destdir$library/vendor'); import click"
+    ! "$python" -IB -c "$program" 2>/dev/null || return 0
+    echo "$python has no click, which the command line needs: installing one beside it"
+    if "$python" -I -m pip --version >/dev/null 2>&1; then
+        pip=$python
+    else
+        environment=$(mktemp -d)
+        trap 'rm -rf "$environment"' EXIT
+        "$python" -I -m venv "$environment" >/dev/null ||
+            fail "$python has neither click nor pip: install one of them and try again"
+        pip=$environment/bin/python
+    fi
+    "$pip" -I -m pip install --quiet --disable-pip-version-check --no-cache-dir \
+        --target "$staged/vendor" "$click"
+    rm -rf "$destdir$library/vendor"
+    mv "$staged/vendor" "$destdir$library/"
+}
+
+install_doors() {
+    # -I, -S: nothing of the engine's environment and no site-packages come near the hook; -B: it
+    # writes no cache on the host.
+    write 0755 "$door" <<END
+#!$python -ISB
+import sys
+sys.path.insert(0, "$library")
+from oci_gpu_hook.__main__ import main; sys.exit(main())
+END
+    # With site, for the distribution's click; ours comes after it.
+    write 0755 "$command" <<END
+#!$python -I
+import sys
+sys.path.insert(0, "$library")
+sys.path.append("$library/vendor")
+from oci_gpu_hook.__main__ import main; sys.exit(main())
+END
+    sed "s|/usr/libexec/oci/hooks.d/oci-gpu-hook|$door|" "$sources/hooks.d/oci-gpu-hook.json" |
+        write 0644 "$registration"
+}
+
+# Standard input as the file $2 with mode $1, whole or not at all.
+write() {
+    cat >"$destdir$2.new"
+    chmod "$1" "$destdir$2.new"
+    mv "$destdir$2.new" "$destdir$2"
+}
+
+do_install() {
+    check_python
+    check_ours
+    made=
+    [ -z "$destdir" ] || mkdir -p "$destdir"
+    for file in "$library/." "$door" "$command" "$registration"; do
+        make_folder "$(dirname "$file")"
+    done
+    printf %s "$made" >>"$destdir$folders"
+    install_library
+    # The registration comes last: an engine may read it at any time, and what it leads to is there.
+    install_doors
+    if [ -n "${SOURCE_DATE_EPOCH:-}" ]; then
+        find "$destdir$library" "$destdir$door" "$destdir$command" "$destdir$registration" \
+            -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+    fi
+    echo "installed $destdir$door, registered by $destdir$registration"
+    echo "installed $destdir$command for people: try '$command info'"
+}
+
+do_uninstall() {
+    check_ours
+    made=$(cat "$destdir$folders" 2>/dev/null || true)
+    # The registration goes first: an engine that still had it would fail to start any container.
+    rm -f "$destdir$registration" "$destdir$door" "$destdir$command"
+    rm -rf "$destdir$library"
+    [ -n "$destdir" ] || rm -rf /run/oci-gpu-hook
+    echo "$made" | sort -r | while read -r folder; do
+        [ -n "$folder" ] && [ -d "$destdir$folder" ] || continue
+        rmdir --ignore-fail-on-non-empty "$destdir$folder"
+    done
+    echo "uninstalled oci-gpu-hook from $destdir$prefix"
+    settings=$destdir/etc/oci-gpu-hook.conf
+    [ ! -e "$settings" ] || echo "$settings is the administrator's: left there"
+}
+
+check_arguments
+case $action in
+install) do_install ;;
+uninstall) do_uninstall ;;
+*) fail "knows install and uninstall only" ;;
+esac

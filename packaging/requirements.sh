@@ -1,0 +1,80 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Installs the distribution's packages that `make demo` or `make test` needs, if they are missing.
+#
+#   packaging/requirements.sh demo|test
+#
+# What counts is whether the program is there, not which package it came from: a host may have runc
+# from Docker's packages, which the distribution's own would push out.
+set -eu
+
+purpose=$1
+PATH=$PATH:/usr/sbin:/sbin
+
+say() { echo "requirements.sh: $*" >&2; }
+
+if command -v apt-get >/dev/null; then
+    distribution=debian
+elif command -v dnf >/dev/null; then
+    distribution=fedora
+else
+    say "neither apt-get nor dnf is here: whatever is missing must be installed by hand"
+    exit 0
+fi
+
+needed='' wanted=''
+debian() { if [ $distribution = debian ]; then "$@"; fi; }
+fedora() { if [ $distribution = fedora ]; then "$@"; fi; }
+has() { command -v "$1" >/dev/null; }
+python_has() { [ -x /usr/bin/python3 ] && /usr/bin/python3 -I -c "import $1" 2>/dev/null; }
+need() { needed="$needed $1"; }
+want() { wanted="$wanted $1"; }
+
+has make || need make
+has /usr/bin/python3 || need python3
+has cc || need gcc
+[ -e /usr/include/stdlib.h ] || { debian need libc6-dev; fedora need glibc-devel; }
+has unshare || need util-linux
+has ldconfig || { debian need libc-bin; fedora need glibc; }
+# RHEL 10 has no runc.
+runtime=runc
+! grep -q '^PLATFORM_ID=.*el10' /etc/os-release || runtime=crun
+has $runtime || need $runtime
+# Where the distribution has no click, `make install` brings one.
+python_has click || { debian need python3-click; fedora want python3-click; }
+
+if [ "$purpose" = test ]; then
+    has crun || need crun
+    has podman || need podman
+    has conmon || need conmon
+    has strace || need strace
+    has shellcheck || { debian need shellcheck; fedora want ShellCheck; }
+    has musl-gcc || { debian need musl-tools; fedora want musl-gcc; }
+    has busybox || { debian need busybox-static; fedora want busybox; }
+    python_has ensurepip || { debian need python3-venv; fedora need python3-libs; }
+fi
+
+# What is only wanted may not be to be had here: it is not asked for again at every run.
+[ -n "$needed" ] || exit 0
+say "installing$needed$wanted"
+if [ "$(id -u)" != 0 ]; then
+    say "that needs root"
+    exit 1
+fi
+# $needed and $wanted are lists of package names.
+# shellcheck disable=SC2086
+case $distribution in
+debian)
+    apt-get -q -q update
+    # --no-remove: rather fail than take a package from the host.
+    DEBIAN_FRONTEND=noninteractive \
+        apt-get -q -q -y --no-install-recommends --no-remove install $needed >/dev/null
+    ;;
+fedora)
+    dnf -q -y --setopt=install_weak_deps=False install $needed
+    for package in $wanted; do
+        dnf -q -y --setopt=install_weak_deps=False install "$package" ||
+            say "there is no package $package here: done without"
+    done
+    ;;
+esac
