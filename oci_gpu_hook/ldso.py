@@ -1,0 +1,403 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The format of ``/etc/ld.so.cache``: bytes to entries, and bytes with our entries added to bytes.
+
+Source: glibc's ``sysdeps/generic/dl-cache.h`` (layout), ``elf/cache.c`` (what ldconfig writes, and
+in which order) and ``elf/dl-cache.c`` (how the loader searches), 2.17 to 2.41; ldconfig(8).
+Little-endian only, as every machine that we serve.  Names and paths are bytes, as in the file.
+
+The bytes come from an image and are hostile until read: `MalformedCache` is the only error, and
+the time is linear in their number, at most `LARGEST`.  Must not do I/O, and must not import more
+than this: a container start waits for it.
+"""
+
+from __future__ import annotations
+
+from struct import pack, pack_into, unpack_from
+
+from oci_gpu_hook.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Protocol
+
+    class Identity(Protocol):
+        """What `flags_of` needs of an identified ELF file."""
+
+        @property
+        def machine(self) -> int: ...
+        @property
+        def bits(self) -> int: ...
+
+    _Said = tuple[bytes, bytes, int]  # soname, path, flags: what makes two entries the same
+
+
+# A cache of 1,050 libraries has 80 KiB; one larger than this serves only to keep us busy.
+LARGEST = 4 << 20
+
+# What the loader of an architecture demands of an entry: (e_machine, word size in bits) to flags.
+# glibc, sysdeps/generic/ldconfig.h: the libc6 type (3) and what the architecture requires.
+FLAGS = {
+    (3, 32): 0x0003,  # EM_386
+    (62, 64): 0x0303,  # EM_X86_64
+    (62, 32): 0x0803,  # EM_X86_64 with 32-bit words, x32
+    (183, 64): 0x0A03,  # EM_AARCH64
+}
+# The same for a machine's own libraries, by its name in uname(2).
+NATIVE_FLAGS = {"x86_64": FLAGS[62, 64], "aarch64": FLAGS[183, 64]}
+
+_OLD_MAGIC = b"ld.so-1.7.0"
+_OLD_HEADER_SIZE, _OLD_ROW_SIZE = 16, 12  # a row: flags, soname, path
+_NEW_MAGIC = b"glibc-ld.so.cache1.1"
+_HEADER = "<20sIIB3xI12x"  # magic, rows, size of the strings, byte order, offset of the extensions
+_HEADER_SIZE = 48
+_ROW_SIZE = 24  # flags, soname, path, OS version, 32 bits each; hwcap, 64 bits
+_LITTLE_ENDIAN = 2
+_EXTENSION_MAGIC = 0xEAA42174
+_GENERATOR_TAG, _HWCAPS_TAG = 0, 1
+_GENERATOR = b"oci-gpu-hook"
+
+# No string is longer than PATH_MAX: the loader could not open it.  ldconfig lets strings share
+# tails, but never so that all of them together are many times what the file holds.
+_LONGEST_STRING = 4095
+_SHARING = 16
+
+# glibc compares names as C chars, which have a sign on x86 and none on ARM, but puts a digit after
+# everything else and takes a run of digits as a number.  All bytes, lowest first:
+_BYTES = bytes(range(256))
+_SIGNED = _BYTES[128:] + _BYTES[:48] + _BYTES[58:128] + _BYTES[48:58]
+_UNSIGNED = _BYTES[:48] + _BYTES[58:] + _BYTES[48:58]
+_UNSIGNED_CHAR_FLAGS = FLAGS[183, 64]
+# A byte's place in these is its rank.  Digits have the highest ten in both.
+_ZERO, _ONE = _BYTES[246:247], _BYTES[247:248]
+_FROM_DIGITS = bytes.maketrans(_BYTES[246:], b"0123456789")
+_TO_DIGITS = bytes.maketrans(b"0123456789", _BYTES[246:])
+_ONLY_DIGITS = b" " * 246 + _BYTES[246:]
+_NO_DIGITS = _BYTES[:246] + b" " * 10
+# Ranks that bytes.split() takes for white space, and the rank before, as two ranks in their place.
+_PAIRS = [(8, 8), (8, 9), (8, 10), (8, 11), (8, 12), (8, 13), (31, 31), (31, 32)]
+_ESCAPES = [(bytes([rank]), bytes([first, 64 + rank])) for first, rank in _PAIRS]
+
+
+class MalformedCache(ValueError):
+    """No ld.so.cache that the loader of a machine we serve would read, or not a sane one."""
+
+
+class Entry(NamedTuple):
+    """One library.
+
+    `hwcap` is as in the file.  With bit 62 and no other above 41, its lower half is an index into
+    `Cache.hwcaps`; one out of range makes the loader ignore the entry.
+    """
+
+    soname: bytes
+    path: bytes
+    flags: int
+    osversion: int = 0
+    hwcap: int = 0
+
+
+class Cache(NamedTuple):
+    """A whole cache in file order; `hwcaps` are glibc-hwcaps subdirectories, as "x86-64-v3"."""
+
+    entries: tuple[Entry, ...]
+    hwcaps: tuple[bytes, ...]
+    generator: bytes
+
+
+class _Table(NamedTuple):
+    """A cache as columns, an item a row; offsets count from the start of `strings`."""
+
+    strings: bytes
+    names: list[bytes]
+    name_offsets: list[int]
+    path_offsets: list[int]
+    path_ends: list[int]
+    flags: list[int]
+    osversions: list[int]
+    hwcaps: list[int]
+    hwcap_offsets: list[int]
+    generator: bytes
+
+
+_NOTHING = _Table(b"", [], [], [], [], [], [], [], [], b"")
+
+
+def flags_of(identity: Identity) -> int | None:
+    """The flags of an entry for this ELF file; None for an architecture that we do not serve."""
+    return FLAGS.get((identity.machine, identity.bits))
+
+
+def parse(data: bytes) -> Cache:
+    """Everything that a cache lists; MalformedCache where `data` is none, or empty."""
+    table = _read(data)
+    strings = table.strings
+    paths = [strings[start:end] for start, end in zip(table.path_offsets, table.path_ends)]
+    rows = zip(table.names, paths, table.flags, table.osversions, table.hwcaps)
+    hwcaps = [strings[start : strings.index(0, start)] for start in table.hwcap_offsets]
+    return Cache(tuple([Entry(*row) for row in rows]), tuple(hwcaps), table.generator)
+
+
+def merge(data: bytes | None, additions: Iterable[Entry]) -> bytes:
+    """The cache `data` with `additions` in it, as ldconfig since glibc 2.32 would write it.
+
+    Every loader since glibc 2.2 reads it.  Among entries of one name, flags and hwcap, ours come
+    first and in the order given, so the loader takes them; the others stay listed.  One that is
+    there already is moved, not doubled.  None or no bytes stand for a cache that does not exist.
+
+    All rows are sorted, not ours alone.  Not only ldconfig writes caches, and other programs have
+    sorted them by plain bytes, so that the loader's binary search missed names and would miss ours.
+    To find that rows are in order already costs little.
+
+    Raises MalformedCache for `data`, and ValueError for an addition that no cache can hold.
+    """
+    ours = _checked(additions)
+    theirs = _read(data) if data else _NOTHING
+    same = _same_rows(theirs, ours)
+    table = _with_ours_first(theirs, ours, same)
+    unsigned = _UNSIGNED_CHAR_FLAGS in ({entry.flags for entry in ours} or table.flags)
+    kinds = list(zip(table.flags, table.hwcaps))
+    suffixes = {kind: _suffix(*kind) for kind in set(kinds)}
+    keys = _name_keys(table.names, _UNSIGNED if unsigned else _SIGNED)
+    keys = [key + suffixes[kind] for key, kind in zip(keys, kinds)]
+    order = sorted(range(len(keys)), key=keys.__getitem__, reverse=True)
+    gone = {row + len(ours) for rows in same.values() for row in rows}
+    return _written(table, [row for row in order if row not in gone] if gone else order)
+
+
+# --- reading
+
+
+def _read(data: bytes) -> _Table:
+    """A cache in any layout that glibc has had: old, old with the new one inside, new."""
+    if len(data) > LARGEST:
+        raise MalformedCache(f"{len(data)} bytes are more than any real cache has")
+    if data.startswith(_NEW_MAGIC):
+        return _read_new(data, 0)
+    if not data.startswith(_OLD_MAGIC) or len(data) < _OLD_HEADER_SIZE:
+        raise MalformedCache("it does not start as a cache")
+    (count,) = unpack_from("<I", data, 12)
+    end = _OLD_HEADER_SIZE + _OLD_ROW_SIZE * count
+    if end > len(data):
+        raise MalformedCache(f"{count} rows do not fit in")
+    for start in (end + 4 & ~7, end):  # aligned as on 64-bit machines, or as on 32-bit ones
+        if data.startswith(_NEW_MAGIC, start):
+            return _read_new(data, start)
+    words = unpack_from(f"<{3 * count}I", data, _OLD_HEADER_SIZE)
+    zeros = (0,) * count
+    return _table(data[end:], 0, (words[1::3], words[2::3], ()), (words[::3], zeros, zeros), b"")
+
+
+def _read_new(data: bytes, start: int) -> _Table:
+    """The new layout, with its header at `start`.
+
+    Offsets of strings count from there, as in ldconfig's writing.  (Where the layout is inside the
+    old one, glibc 2.33 to 2.41 reads the hwcaps names from elsewhere, and so ignores them.)
+    """
+    rows_start = start + _HEADER_SIZE
+    if rows_start > len(data):
+        raise MalformedCache("the header is cut off")
+    _, count, size, byte_order, extensions = unpack_from(_HEADER, data, start)
+    if byte_order and byte_order & 3 != _LITTLE_ENDIAN:
+        raise MalformedCache("the byte order is another machine's")
+    rows_end = rows_start + _ROW_SIZE * count
+    if rows_end + size > len(data):
+        raise MalformedCache(f"{count} rows and {size} bytes of strings do not fit in")
+    words = unpack_from(f"<{6 * count}I", data, rows_start)
+    hwcaps = unpack_from(f"<{3 * count}Q", data, rows_start)[2::3]
+    hwcap_names, generator = _read_extensions(data, extensions)
+    return _table(
+        data[rows_end : rows_end + size],
+        rows_end - start,
+        (words[1::6], words[2::6], hwcap_names),
+        (words[::6], words[3::6], hwcaps),
+        generator,
+    )
+
+
+def _read_extensions(data: bytes, start: int) -> tuple[Sequence[int], bytes]:
+    """The hwcaps names' offsets and the generator; the directory is at `start`, 0 for none."""
+    if not start:
+        return (), b""
+    if start % 4 or start + 8 > len(data):
+        raise MalformedCache("the offset of the extensions is wrong")
+    magic, count = unpack_from("<II", data, start)
+    if magic != _EXTENSION_MAGIC or start + 8 + 16 * count > len(data):
+        raise MalformedCache("the directory of the extensions is broken")
+    sections = {}
+    words = unpack_from(f"<{4 * count}I", data, start + 8)
+    for tag, offset, size in zip(words[::4], words[2::4], words[3::4]):
+        if offset + size > len(data):
+            raise MalformedCache("an extension reaches beyond the end")
+        sections[tag] = offset, size
+    hwcaps: Sequence[int] = ()
+    offset, size = sections.get(_HWCAPS_TAG, (0, 0))
+    if offset % 4 == 0 and size % 4 == 0:  # to glibc, too, a crooked section is an absent one
+        hwcaps = unpack_from(f"<{size // 4}I", data, offset)
+    offset, size = sections.get(_GENERATOR_TAG, (0, 0))
+    return hwcaps, data[offset : offset + size]
+
+
+def _table(
+    strings: bytes,
+    base: int,
+    offsets: tuple[Sequence[int], Sequence[int], Sequence[int]],
+    columns: tuple[Sequence[int], Sequence[int], Sequence[int]],
+    generator: bytes,
+) -> _Table:
+    """A table whose strings are all there.
+
+    `offsets` are of names, paths and hwcaps names, and count from `base` bytes before `strings`;
+    `columns` are flags, OS versions and hwcaps, of which any value is sane.
+    """
+    names, paths, hwcap_names = [[offset - base for offset in column] for column in offsets]
+    starts = names + paths + hwcap_names
+    if min(starts, default=0) < 0:
+        raise MalformedCache("a string lies before the strings")
+    find, window = strings.find, _LONGEST_STRING + 1
+    ends = [find(0, start, start + window) for start in starts]
+    if min(ends, default=0) < 0:
+        raise MalformedCache("a string is too long or has no end")
+    if sum(ends) - sum(starts) > _SHARING * (len(strings) + _ROW_SIZE * len(names)):
+        raise MalformedCache("the strings overlap too much")
+    texts = [strings[start:end] for start, end in zip(names, ends)]
+    path_ends = ends[len(names) : 2 * len(names)]
+    flags, versions, caps = [list(column) for column in columns]
+    rest = (flags, versions, caps, hwcap_names, generator)
+    return _Table(strings, texts, names, paths, path_ends, *rest)
+
+
+# --- order
+
+
+def _name_keys(names: list[bytes], order: bytes) -> list[bytes]:
+    """For each name, bytes that compare as glibc's _dl_cache_libcmp compares names.
+
+    No key is the start of another.  All names go through one block: the methods of bytes cost
+    little a byte, Python much a step.  Each byte becomes its rank in `order`, each run of digits
+    gets the same length, and each name ends with the rank of NUL.
+    """
+    end = bytes([order.index(0)])
+    block = b"\0".join([*names, b""]).translate(bytes.maketrans(order, _BYTES))
+    for rank, escaped in _ESCAPES:
+        block = block.replace(rank, escaped)
+    numbers = block.translate(_ONLY_DIGITS).split()
+    pieces = [b""] * (2 * len(numbers) + 1)
+    pieces[::2] = (end + block).translate(_NO_DIGITS).split()
+    pieces[1::2] = [
+        _ONE + run.rjust(10, _ZERO) if len(run) < 10 else _wrapped(run) for run in numbers
+    ]
+    return b"".join(pieces)[1:].replace(end, end + b" ").split()
+
+
+def _wrapped(number: bytes) -> bytes:
+    """A long run of digits as the C int to which it overflows, negative ones below the others.
+
+    Its last 32 digits decide, as 2**32 divides 10**32.
+    """
+    value = int(number[-32:].translate(_FROM_DIGITS)) & 0xFFFFFFFF
+    return (_ZERO if value >> 31 else _ONE) + (b"%010d" % value).translate(_TO_DIGITS)
+
+
+def _suffix(flags: int, hwcap: int) -> bytes:
+    """What decides among equal names, by compare() in elf/cache.c; the greatest comes first.
+
+    Higher flags; then libraries of glibc-hwcaps subdirectories, by the subdirectory's name and so
+    by its index; then, from glibc before 2.37, those of legacy hwcaps, by the number of bits and
+    the value; last those that every machine can use.
+    """
+    rank = (flags ^ 0x80000000).to_bytes(4, "big")  # in C it is an int
+    if hwcap >> 42 == 1 << 20:  # below that are ten bits of ISA level and the index
+        return rank + b"\1" + (0xFFFFFFFF - (hwcap & 0xFFFFFFFF)).to_bytes(4, "big")
+    return rank + b"\0" + bytes([bin(hwcap).count("1")]) + hwcap.to_bytes(8, "big")
+
+
+# --- writing
+
+
+def _checked(additions: Iterable[Entry]) -> list[Entry]:
+    """The additions, each once."""
+    ours: dict[_Said, Entry] = {}
+    for entry in additions:
+        for text in (entry.soname, entry.path):
+            if not 0 < len(text) <= _LONGEST_STRING or b"\0" in text:
+                raise ValueError(f"no ld.so.cache can hold the name {text[:64]!r}")
+        if entry.hwcap or entry.flags >> 32 or entry.osversion >> 32:
+            raise ValueError(f"no hwcap, and 32 bits of flags and OS version: not {entry[2:]}")
+        ours.setdefault(entry[:3], entry)
+    return list(ours.values())
+
+
+def _same_rows(table: _Table, ours: list[Entry]) -> dict[_Said, list[int]]:
+    """The rows that say what one of ours says."""
+    sonames = {entry.soname for entry in ours}
+    wanted = {entry[:3] for entry in ours}
+    found: dict[_Said, list[int]] = {}
+    for row in [row for row, name in enumerate(table.names) if name in sonames]:
+        path = table.strings[table.path_offsets[row] : table.path_ends[row]]
+        said = (table.names[row], path, table.flags[row])
+        if said in wanted and not table.hwcaps[row]:
+            found.setdefault(said, []).append(row)
+    return found
+
+
+def _with_ours_first(table: _Table, ours: list[Entry], same: dict[_Said, list[int]]) -> _Table:
+    """The table with our rows in front; they use the strings of `same` rows or bring their own."""
+    pieces, end = [table.strings], len(table.strings)
+    names, paths = [], []
+    for entry in ours:
+        if entry[:3] in same:
+            row = same[entry[:3]][0]
+            names.append(table.name_offsets[row])
+            paths.append(table.path_offsets[row])
+            continue
+        tail = entry.path.endswith(entry.soname)
+        text = entry.path if tail else entry.path + b"\0" + entry.soname
+        pieces.append(text + b"\0")
+        paths.append(end)
+        end += len(text) + 1
+        names.append(end - len(entry.soname) - 1)
+    return table._replace(
+        strings=b"".join(pieces),
+        names=[entry.soname for entry in ours] + table.names,
+        name_offsets=names + table.name_offsets,
+        path_offsets=paths + table.path_offsets,
+        flags=[entry.flags for entry in ours] + table.flags,
+        osversions=[entry.osversion for entry in ours] + table.osversions,
+        hwcaps=[0] * len(ours) + table.hwcaps,
+    )
+
+
+def _written(table: _Table, order: list[int]) -> bytes:
+    """The new layout: header, the rows in `order`, strings, extensions."""
+    base = _HEADER_SIZE + _ROW_SIZE * len(order)
+    words = [0] * (6 * len(order))
+    words[::6] = [table.flags[row] for row in order]
+    words[1::6] = [table.name_offsets[row] + base for row in order]
+    words[2::6] = [table.path_offsets[row] + base for row in order]
+    words[3::6] = [table.osversions[row] for row in order]
+    rows = bytearray(pack(f"<{len(words)}I", *words))
+    for place, row in enumerate(order):
+        if table.hwcaps[row]:
+            pack_into("<Q", rows, _ROW_SIZE * place + 16, table.hwcaps[row])
+    size = len(table.strings)
+    padding = bytes(-size % 4)
+    start = base + size + len(padding)
+    header = pack(_HEADER, _NEW_MAGIC, len(order), size, _LITTLE_ENDIAN, start)
+    extensions = _extensions(start, [offset + base for offset in table.hwcap_offsets])
+    return b"".join([header, rows, table.strings, padding, extensions])
+
+
+def _extensions(start: int, hwcaps: list[int]) -> bytes:
+    """The directory that is to lie at `start`, the hwcaps names' offsets, and the generator.
+
+    Other extensions are not carried over: what they say of the file might no longer hold.
+    """
+    count = 2 if hwcaps else 1
+    hwcaps_start = start + 8 + 16 * count
+    generator_start = hwcaps_start + 4 * len(hwcaps)
+    sections = [_GENERATOR_TAG, 0, generator_start, len(_GENERATOR)]
+    if hwcaps:
+        sections += [_HWCAPS_TAG, 0, hwcaps_start, 4 * len(hwcaps)]
+    words = [_EXTENSION_MAGIC, count, *sections, *hwcaps]
+    return pack(f"<{len(words)}I", *words) + _GENERATOR

@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel, as this package uses it: constants, structs and one thin wrapper a system call.
+
+The only file that imports ctypes.  A wrapper has the kernel's name and argument order, takes and returns file
+descriptors, and raises `SyscallError`.  It decides nothing: no fall-backs, no policy, no knowledge of GPUs.
+
+Numbers and layouts are from the kernel's uapi headers (linux/mount.h, linux/openat2.h, linux/bpf.h, linux/magic.h,
+asm/unistd.h of x86_64 and aarch64); a test compares them with what the C compiler sees.  Floor: Linux 5.14.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import posix
+from errno import EACCES, EAGAIN, EINTR, EINVAL
+
+# --- openat2(2), Linux 5.6; linux/openat2.h
+RESOLVE_NO_XDEV = 0x01
+RESOLVE_NO_MAGICLINKS = 0x02
+RESOLVE_NO_SYMLINKS = 0x04
+RESOLVE_IN_ROOT = 0x10
+
+# --- fcntl.h
+AT_FDCWD = -100
+AT_SYMLINK_NOFOLLOW = 0x100
+AT_EMPTY_PATH = 0x1000
+
+# --- open_tree(2), move_mount(2): Linux 5.2; mount_setattr(2): Linux 5.12; linux/mount.h
+OPEN_TREE_CLONE = 1
+OPEN_TREE_CLOEXEC = posix.O_CLOEXEC
+MOVE_MOUNT_F_EMPTY_PATH = 0x04
+MOVE_MOUNT_T_EMPTY_PATH = 0x40
+MOUNT_ATTR_RDONLY = 0x01
+MOUNT_ATTR_NOSUID = 0x02
+MOUNT_ATTR_NODEV = 0x04
+MOUNT_ATTR_NOEXEC = 0x08
+MS_PRIVATE = 1 << 18
+
+# --- fsopen(2), fsconfig(2), fsmount(2): Linux 5.2; linux/mount.h
+FSOPEN_CLOEXEC = 1
+FSMOUNT_CLOEXEC = 1
+FSCONFIG_SET_STRING = 1
+FSCONFIG_CMD_CREATE = 6
+
+# --- umount2(2)
+MNT_DETACH = 2
+UMOUNT_NOFOLLOW = 8
+
+# --- statx(2); linux/stat.h
+STATX_MNT_ID = 0x1000
+
+# --- setns(2); linux/sched.h
+CLONE_NEWNS = 0x00020000
+
+# --- statfs(2); linux/magic.h
+CGROUP2_SUPER_MAGIC = 0x63677270
+PROC_SUPER_MAGIC = 0x9FA0
+
+# asm/unistd.h: from 424 on all architectures share their numbers.
+_SYS = {
+    "open_tree": 428,
+    "move_mount": 429,
+    "fsopen": 430,
+    "fsconfig": 431,
+    "fsmount": 432,
+    "openat2": 437,
+    "mount_setattr": 442,
+}
+_SYS_BPF = {"x86_64": 321, "aarch64": 280}
+
+_RETRIES = 128
+
+
+class SyscallError(OSError):
+    """A system call failed: `errno`, `strerror`, and in words which call on which subject."""
+
+    def __init__(self, number: int, syscall: str, subject: str) -> None:
+        super().__init__(number, posix.strerror(number))
+        self.syscall = syscall
+        self.subject = subject
+
+    def __str__(self) -> str:
+        return f"{self.syscall} {self.subject}: {self.strerror}"
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_u64 = ctypes.c_uint64
+
+
+def _syscall(*argtypes: type) -> ctypes._NamedFuncPointer:
+    """libc's syscall(2) for one call site: indexing gives a fresh function, so that no two share argtypes."""
+    function = _libc["syscall"]
+    function.argtypes = (ctypes.c_long, *argtypes)
+    function.restype = ctypes.c_long
+    return function
+
+
+_openat2 = _syscall(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)
+_open_tree = _syscall(ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+_move_mount = _syscall(ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+_mount_setattr = _syscall(
+    ctypes.c_int, ctypes.c_char_p, ctypes.c_uint, ctypes.c_void_p, ctypes.c_size_t
+)
+_fsopen = _syscall(ctypes.c_char_p, ctypes.c_uint)
+_fsconfig = _syscall(ctypes.c_int, ctypes.c_uint, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int)
+_fsmount = _syscall(ctypes.c_int, ctypes.c_uint, ctypes.c_uint)
+
+_libc.umount2.argtypes = (ctypes.c_char_p, ctypes.c_int)
+_libc.statx.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_void_p)
+_libc.setns.argtypes = (ctypes.c_int, ctypes.c_int)
+_libc.fstatfs.argtypes = (ctypes.c_int, ctypes.c_void_p)
+
+
+def _checked(result: int, syscall: str, subject: object) -> int:
+    if result < 0:
+        raise SyscallError(ctypes.get_errno(), syscall, str(subject))
+    return result
+
+
+def openat2(dirfd: int, path: str, flags: int, *, resolve: int, mode: int = 0) -> int:
+    """openat2(2): a descriptor of `path` below `dirfd`, always close-on-exec.
+
+    With RESOLVE_IN_ROOT the kernel gives EAGAIN when something is renamed or mounted anywhere while it walks a "..";
+    the man page tells the caller to retry.
+    """
+    open_how = (_u64 * 3)(flags | posix.O_CLOEXEC, mode, resolve)
+    name = path.encode(errors="surrogateescape")
+    for _ in range(_RETRIES):
+        result: int = _openat2(
+            _SYS["openat2"], dirfd, name, ctypes.byref(open_how), ctypes.sizeof(open_how)
+        )
+        if result >= 0 or ctypes.get_errno() not in (EAGAIN, EINTR):
+            break
+    return _checked(result, "openat2", path)
+
+
+def open_tree(dirfd: int, path: str, flags: int) -> int:
+    """open_tree(2): with OPEN_TREE_CLONE, a detached copy of the mount at `path`."""
+    name = path.encode(errors="surrogateescape")
+    result = _open_tree(_SYS["open_tree"], dirfd, name, flags | OPEN_TREE_CLOEXEC)
+    return _checked(result, "open_tree", path)
+
+
+def move_mount(from_fd: int, to_fd: int) -> None:
+    """move_mount(2), from descriptor to descriptor: neither end is a path."""
+    flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
+    result = _move_mount(_SYS["move_mount"], from_fd, b"", to_fd, b"", flags)
+    _checked(result, "move_mount", f"fd {from_fd} to fd {to_fd}")
+
+
+def mount_setattr(
+    fd: int, *, attr_set: int = 0, attr_clr: int = 0, propagation: int = MS_PRIVATE
+) -> None:
+    """mount_setattr(2) on the one mount that `fd` is the root of."""
+    mount_attr = (_u64 * 4)(attr_set, attr_clr, propagation, 0)
+    size = ctypes.sizeof(mount_attr)
+    result = _mount_setattr(
+        _SYS["mount_setattr"], fd, b"", AT_EMPTY_PATH, ctypes.byref(mount_attr), size
+    )
+    _checked(result, "mount_setattr", f"fd {fd}")
+
+
+def fsopen(fsname: str) -> int:
+    """fsopen(2): a context for a new filesystem of type `fsname`."""
+    return _checked(_fsopen(_SYS["fsopen"], fsname.encode(), FSOPEN_CLOEXEC), "fsopen", fsname)
+
+
+def fsconfig_set_string(fd: int, key: str, value: str) -> None:
+    """fsconfig(2), FSCONFIG_SET_STRING: one mount option of the filesystem to be."""
+    result = _fsconfig(_SYS["fsconfig"], fd, FSCONFIG_SET_STRING, key.encode(), value.encode(), 0)
+    _checked(result, "fsconfig", f"{key}={value}")
+
+
+def fsconfig_create(fd: int) -> None:
+    """fsconfig(2), FSCONFIG_CMD_CREATE: make the filesystem."""
+    result = _fsconfig(_SYS["fsconfig"], fd, FSCONFIG_CMD_CREATE, None, None, 0)
+    _checked(result, "fsconfig", "create")
+
+
+def fsmount(fd: int, attr_flags: int) -> int:
+    """fsmount(2): a detached mount of the filesystem, with MOUNT_ATTR_* flags."""
+    return _checked(
+        _fsmount(_SYS["fsmount"], fd, FSMOUNT_CLOEXEC, attr_flags), "fsmount", f"fd {fd}"
+    )
+
+
+def umount2(path: str, flags: int) -> None:
+    """umount2(2).  The kernel has no form by descriptor; /proc/self/fd/N names one."""
+    _checked(_libc.umount2(path.encode(errors="surrogateescape"), flags), "umount2", path)
+
+
+def setns(fd: int, nstype: int) -> None:
+    """setns(2)."""
+    _checked(_libc.setns(fd, nstype), "setns", f"fd {fd}")
+
+
+def mount_id(fd: int) -> int:
+    """statx(2) with STATX_MNT_ID (Linux 5.8): which mount `fd` is open on, the first field of its mountinfo line."""
+    # struct statx is 256 bytes; stx_mnt_id lies at offset 144 (linux/stat.h).
+    statx = (_u64 * 32)()
+    result = _libc.statx(fd, b"", AT_EMPTY_PATH, STATX_MNT_ID, ctypes.byref(statx))
+    _checked(result, "statx", f"fd {fd}")
+    return statx[18]
+
+
+def filesystem_magic(fd: int) -> int:
+    """fstatfs(2): the type of the filesystem that `fd` lies on, as in linux/magic.h."""
+    # struct statfs is 120 bytes on 64-bit architectures; f_type is its first long.
+    statfs = (ctypes.c_long * 16)()
+    _checked(_libc.fstatfs(fd, ctypes.byref(statfs)), "fstatfs", f"fd {fd}")
+    return statfs[0]
+
+
+def bpf(command: int, attr: ctypes.Array[ctypes.c_uint64], subject: str) -> int:
+    """bpf(2): `attr` is the union bpf_attr in words of 64 bits, which the kernel may write to."""
+    result = _bpf(_SYS_BPF[posix.uname().machine], command, ctypes.byref(attr), ctypes.sizeof(attr))
+    return _checked(result, "bpf", subject)
+
+
+_bpf = _syscall(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint)
+
+# --- bpf(2), cgroup device programs; linux/bpf.h
+BPF_PROG_LOAD = 5
+BPF_PROG_ATTACH = 8
+BPF_PROG_GET_FD_BY_ID = 13
+BPF_OBJ_GET_INFO_BY_FD = 15
+BPF_PROG_QUERY = 16
+BPF_PROG_TYPE_CGROUP_DEVICE = 15
+BPF_CGROUP_DEVICE = 6
+BPF_F_ALLOW_MULTI = 2
+BPF_F_REPLACE = 4
+BPF_F_QUERY_EFFECTIVE = 1
+
+# A cgroup takes 64 programs of one type (BPF_CGROUP_MAX_PROGS).
+_BPF_MOST_PROGS = 64
+_BPF_INSN_SIZE = 8
+_BPF_LOG_SIZE = 1 << 16
+
+
+def _bpf_attr(*words: int) -> ctypes.Array[ctypes.c_uint64]:
+    """A union bpf_attr of 128 bytes: an older kernel that knows fewer wants the rest to be zero, a
+    newer one has room for what it adds to an answer (a query's revision at byte 56)."""
+    return (_u64 * 16)(*words)
+
+
+def bpf_prog_query(cgroup_fd: int, *, query_flags: int = 0) -> tuple[int, tuple[int, ...]]:
+    """BPF_PROG_QUERY: the flags that the cgroup's device programs are attached with, and their ids.
+
+    With BPF_F_QUERY_EFFECTIVE, the ids of all that apply, those of the cgroups above included, and
+    no flags.
+    """
+    ids = (ctypes.c_uint32 * _BPF_MOST_PROGS)()
+    attr = _bpf_attr(
+        cgroup_fd | BPF_CGROUP_DEVICE << 32, query_flags, ctypes.addressof(ids), _BPF_MOST_PROGS
+    )
+    bpf(BPF_PROG_QUERY, attr, f"BPF_PROG_QUERY of cgroup fd {cgroup_fd}")
+    return attr[1] >> 32, tuple(ids[: attr[3] & 0xFFFFFFFF])
+
+
+def bpf_prog_get_fd_by_id(prog_id: int) -> int:
+    """BPF_PROG_GET_FD_BY_ID: a descriptor, close-on-exec; ENOENT once the program is gone."""
+    return bpf(BPF_PROG_GET_FD_BY_ID, _bpf_attr(prog_id), f"BPF_PROG_GET_FD_BY_ID {prog_id}")
+
+
+def bpf_prog_id(prog_fd: int) -> int:
+    """The id of a program, as `bpf_prog_query` gives it."""
+    return _bpf_prog_info(prog_fd, 0, 0)[0] >> 32
+
+
+def bpf_prog_insns(prog_fd: int) -> bytes | None:
+    """The program's instructions as the verifier left them (xlated); None where they are not shown.
+
+    The kernel does not show them to a caller without CAP_BPF, nor where it has hidden their
+    constants (net.core.bpf_jit_harden) and kernel.kptr_restrict is 2.
+    """
+    size = 4096 * _BPF_INSN_SIZE
+    while True:
+        insns = ctypes.create_string_buffer(size)
+        info = _bpf_prog_info(prog_fd, size, ctypes.addressof(insns))
+        length = info[2] >> 32
+        if not length or not info[4]:
+            return None
+        if length <= size:
+            return insns.raw[:length]
+        size = length
+
+
+def _bpf_prog_info(prog_fd: int, size: int, address: int) -> ctypes.Array[ctypes.c_uint64]:
+    """BPF_OBJ_GET_INFO_BY_FD: the first 40 bytes of struct bpf_prog_info; the kernel gives no more.
+
+    Words: type and id; tag; jited_prog_len and xlated_prog_len; jited_prog_insns;
+    xlated_prog_insns.
+    """
+    info = (_u64 * 5)(0, 0, size << 32, 0, address)
+    attr = _bpf_attr(prog_fd | ctypes.sizeof(info) << 32, ctypes.addressof(info))
+    bpf(BPF_OBJ_GET_INFO_BY_FD, attr, f"BPF_OBJ_GET_INFO_BY_FD {prog_fd}")
+    return info
+
+
+def bpf_prog_load(prog_type: int, insns: bytes, *, name: str, license: str) -> int:
+    """BPF_PROG_LOAD: a descriptor, close-on-exec.  `name` is for bpftool, 15 characters at most.
+
+    Needs no RLIMIT_MEMLOCK since Linux 5.11.  Where the verifier refuses, its last words are in
+    the error.
+    """
+    program = ctypes.create_string_buffer(insns, len(insns))
+    license_text = ctypes.create_string_buffer(license.encode())
+    prog_name = name.encode().ljust(16, b"\0")
+    attr = _bpf_attr(
+        prog_type | len(insns) // _BPF_INSN_SIZE << 32,
+        ctypes.addressof(program),
+        ctypes.addressof(license_text),
+        0,  # log_level and log_size
+        0,  # log_buf
+        0,  # kern_version and prog_flags
+        int.from_bytes(prog_name[:8], "little"),
+        int.from_bytes(prog_name[8:], "little"),
+    )
+    try:
+        return bpf(BPF_PROG_LOAD, attr, f"BPF_PROG_LOAD {name}")
+    except SyscallError as err:
+        if err.errno not in (EACCES, EINVAL):
+            raise
+    # The log costs the verifier time, so it is asked for only now.
+    log = ctypes.create_string_buffer(_BPF_LOG_SIZE)
+    attr[3] = 1 | _BPF_LOG_SIZE << 32
+    attr[4] = ctypes.addressof(log)
+    try:
+        return bpf(BPF_PROG_LOAD, attr, f"BPF_PROG_LOAD {name}")
+    except SyscallError as err:
+        said = [line for line in log.value.decode("ascii", "replace").split("\n") if line]
+        # The very last line is the verifier's count of its own work.
+        words = [line for line in said if not line.startswith("processed ")][-1:]
+        raise SyscallError(err.errno or 0, "bpf", ": ".join([err.subject, *words])) from None
+
+
+def bpf_prog_attach(
+    cgroup_fd: int, prog_fd: int, *, attach_flags: int, replace_fd: int = 0
+) -> None:
+    """BPF_PROG_ATTACH: a device program; with BPF_F_REPLACE (Linux 5.6), for `replace_fd`."""
+    attr = _bpf_attr(cgroup_fd | prog_fd << 32, BPF_CGROUP_DEVICE | attach_flags << 32, replace_fd)
+    bpf(BPF_PROG_ATTACH, attr, f"BPF_PROG_ATTACH to cgroup fd {cgroup_fd}")

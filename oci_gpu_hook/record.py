@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""typing.NamedTuple without importing typing: the one way in which this package writes a value.
+
+Type checkers see the real thing.  At run time a small metaclass does the same work, because ``typing`` costs a
+third of the interpreter's own start and NamedTuple compiles source text for every class, at every container start.
+
+Must not grow: no validation, no conversion, no inheritance between records.
+As with every named tuple, two records of different classes with equal fields compare equal.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NamedTuple as NamedTuple
+else:
+    from _collections import _tuplegetter
+
+    class _RecordType(type):
+        """Turns the annotations of a class body into tuple fields.
+
+        The body's module needs ``from __future__ import annotations``: only then does every Python from 3.9 on
+        put ``__annotations__`` into the namespace without evaluating anything.
+        """
+
+        def __new__(mcs, name, bases, namespace):
+            fields = tuple(namespace.get("__annotations__", ()))
+            namespace["_field_defaults"] = {
+                field: namespace.pop(field) for field in fields if field in namespace
+            }
+            for index, field in enumerate(fields):
+                namespace[field] = _tuplegetter(index, "")
+            namespace["_fields"] = namespace["__match_args__"] = fields
+            namespace["__slots__"] = ()
+            return type.__new__(mcs, name, bases, namespace)
+
+    class NamedTuple(tuple, metaclass=_RecordType):
+        """A tuple whose items have names; see ``typing.NamedTuple``."""
+
+        def __new__(cls, *values, **named):
+            if named or len(values) != len(cls._fields):
+                values = cls._complete(values, named)
+            return tuple.__new__(cls, values)
+
+        @classmethod
+        def _complete(cls, values, named):
+            """The full row of values, from positions, names and defaults; TypeError as a call would raise it."""
+            missing = cls._fields[len(values) :]
+            known = {**cls._field_defaults, **named}
+            if len(values) > len(cls._fields) or not set(named) <= set(missing):
+                raise TypeError(f"{cls.__name__}() takes the fields {cls._fields}")
+            try:
+                return values + tuple([known[field] for field in missing])
+            except KeyError as err:
+                raise TypeError(f"{cls.__name__}() needs the field {err}") from None
+
+        def _replace(self, **changes):
+            return type(self)(**{**self._asdict(), **changes})
+
+        def _asdict(self):
+            return dict(zip(self._fields, self))
+
+        @classmethod
+        def _make(cls, values):
+            return cls(*values)
+
+        def __repr__(self):
+            pairs = ", ".join([f"{field}={value!r}" for field, value in zip(self._fields, self)])
+            return f"{type(self).__name__}({pairs})"
+
+        def __getnewargs__(self):
+            return tuple(self)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our NamedTuple behaves as typing's: the same source, run with either."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import typing
+from typing import Any
+
+import pytest
+
+from oci_gpu_hook import record
+from oci_gpu_hook.host.proc import Gpu
+
+SOURCE = '''
+from __future__ import annotations
+class Point(NamedTuple):
+    """A point."""
+    x: int
+    y: int = 2
+    @property
+    def total(self) -> int:
+        return self.x + self.y
+'''
+
+
+def points() -> list[Any]:
+    made = []
+    for base in (record.NamedTuple, typing.NamedTuple):
+        names: dict[str, Any] = {"NamedTuple": base, "__name__": __name__}
+        exec(SOURCE, names)
+        made.append(names["Point"])
+    return made
+
+
+@pytest.mark.parametrize("point", points())
+def test_a_record_has_named_fields_defaults_methods_and_a_docstring(point: Any) -> None:
+    value = point(1)
+    assert (value.x, value.y, value.total, point.__doc__) == (1, 2, 3, "A point.")
+    assert value == (1, 2) == point(y=2, x=1)
+    assert repr(value) == "Point(x=1, y=2)"
+    assert (value._asdict(), value._replace(x=5).x, point._fields) == (
+        {"x": 1, "y": 2},
+        5,
+        ("x", "y"),
+    )
+    assert copy.copy(value) == value
+
+
+@pytest.mark.parametrize("point", points())
+@pytest.mark.parametrize(
+    "arguments", [((), {}), ((1, 2, 3), {}), ((1,), {"x": 2}), ((1,), {"z": 2})]
+)
+def test_a_wrong_call_is_a_type_error(point: Any, arguments: tuple[Any, Any]) -> None:
+    with pytest.raises(TypeError):
+        point(*arguments[0], **arguments[1])
+
+
+@pytest.mark.parametrize("point", points())
+def test_a_record_cannot_be_changed(point: Any) -> None:
+    with pytest.raises(AttributeError):
+        point(1).x = 3
+    with pytest.raises(AttributeError):
+        point(1).other = 3
+
+
+def test_a_record_survives_pickle() -> None:
+    gpu = Gpu(0, None, "model", "00000000:07:00.0", 0, "0000:07:00.0")
+    assert pickle.loads(pickle.dumps(gpu)) == gpu
