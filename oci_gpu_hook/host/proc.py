@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernel says of the driver: /proc/driver/nvidia and /proc/devices.
+
+Text files of NVIDIA's kernel module (its README, "Driver Proc Files") and of proc(5).  Reading them opens no GPU.
+Reads only; an absent file is an absent value, and `inventory` decides what that means.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.record import NamedTuple
+
+DRIVER = "/proc/driver/nvidia"
+GPUS = f"{DRIVER}/gpus"
+VERSION = f"{DRIVER}/version"
+PARAMS = f"{DRIVER}/params"
+DEVICES = "/proc/devices"
+
+_UNKNOWN = "?"
+
+
+class Gpu(NamedTuple):
+    """One GPU as the kernel module knows it.
+
+    nvml_index: position in NVML's order, which is the order of PCI addresses; bus_id: NVML's form with the eight-digit
+    domain; proc: the name of its folder; uuid: ``GPU-<uuid>``, or None while the GPU has not been initialised.
+    """
+
+    nvml_index: int
+    uuid: str | None
+    model: str
+    bus_id: str
+    minor: int
+    proc: str
+
+
+def driver_version(root: HostRoot) -> str | None:
+    """The kernel module's version, such as ``580.65.06``; None where no module is loaded.
+
+    The first dotted number in the NVRM line: its words before that differ between the two flavours of the module.
+    """
+    text = (root.read(VERSION) or b"").decode("ascii", "replace")
+    for word in text.partition("\n")[0].split():
+        if "." in word and all([part.isdigit() for part in word.split(".")]):
+            return word
+    return None
+
+
+def gpus(root: HostRoot) -> tuple[Gpu, ...]:
+    """The GPUs that NVML would list, in its order."""
+    found: list[Gpu] = []
+    for name in sorted(root.names(GPUS), key=_pci_address):
+        fields = information(root.read(f"{GPUS}/{name}/information") or b"")
+        # "GPU Excluded: Yes" is the administrator's own module parameter: NVML does not count such a GPU.
+        minor = fields.get("Device Minor", "")
+        if fields.get("GPU Excluded") == "Yes" or not minor.isdigit():
+            continue
+        uuid = fields.get("GPU UUID", _UNKNOWN)
+        found.append(
+            Gpu(
+                nvml_index=len(found),
+                uuid=None if _UNKNOWN in uuid else "GPU-" + uuid[4:].lower(),
+                model=fields.get("Model", "unknown"),
+                bus_id=_nvml_bus_id(name),
+                minor=int(minor),
+                proc=name,
+            )
+        )
+    return tuple(found)
+
+
+def information(data: bytes) -> dict[str, str]:
+    """The ``key: value`` lines of a GPU's ``information`` file."""
+    lines = data.decode("utf-8", "replace").splitlines()
+    pairs = [line.partition(":") for line in lines]
+    return {key.strip(): value.strip() for key, colon, value in pairs if colon}
+
+
+def character_majors(root: HostRoot) -> dict[str, int]:
+    """Names and major numbers of character devices, from /proc/devices (proc(5))."""
+    text = (root.read(DEVICES) or b"").decode("ascii", "replace")
+    majors: dict[str, int] = {}
+    for line in text.partition("Block devices:")[0].splitlines():
+        number, _, name = line.strip().partition(" ")
+        if number.isdigit():
+            majors.setdefault(name.strip(), int(number))
+    return majors
+
+
+def _pci_address(name: str) -> tuple[int, ...]:
+    """``0000:07:00.0`` as numbers, for sorting; a name of another shape sorts last."""
+    try:
+        return tuple([int(part, 16) for part in name.replace(".", ":").split(":")])
+    except ValueError:
+        return (1 << 32,)
+
+
+def _nvml_bus_id(name: str) -> str:
+    domain, _, rest = name.lower().partition(":")
+    return f"{domain.zfill(8)}:{rest}"

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host's root as one descriptor: every host path is resolved below it.
+
+So a driver container's root, a test's tree or a mounted image can stand in for ``/`` (``--host-root``), and a link in
+it, absolute or not, cannot lead out of it.  Reads only.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook import linux
+
+_RESOLVE = linux.RESOLVE_IN_ROOT | linux.RESOLVE_NO_MAGICLINKS
+
+
+class HostRoot:
+    """A directory that stands for the host's ``/``.  Paths are absolute and mean what they would mean in it."""
+
+    def __init__(self, path: str = "/") -> None:
+        self.path = path
+        self.fd = posix.open(path, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        posix.close(self.fd)
+
+    def open(self, path: str, flags: int = posix.O_PATH) -> int:
+        """A descriptor of `path`, links followed inside the root; OSError as open(2)."""
+        return linux.openat2(self.fd, path, flags, resolve=_RESOLVE)
+
+    def stat(self, path: str) -> posix.stat_result | None:
+        """What `path` leads to; None where there is nothing."""
+        try:
+            fd = self.open(path)
+        except OSError:
+            return None
+        try:
+            return posix.fstat(fd)
+        finally:
+            posix.close(fd)
+
+    def read(self, path: str) -> bytes | None:
+        """The whole of a file; None where there is none, or none that we may read."""
+        try:
+            fd = self.open(path, posix.O_RDONLY | posix.O_NONBLOCK)
+        except OSError:
+            return None
+        try:
+            pieces = []
+            while piece := posix.read(fd, 1 << 16):
+                pieces.append(piece)
+            return b"".join(pieces)
+        except OSError:
+            return None
+        finally:
+            posix.close(fd)
+
+    def names(self, path: str) -> list[str]:
+        """The names in a directory, sorted; none where there is no directory."""
+        try:
+            fd = self.open(path, posix.O_RDONLY | posix.O_DIRECTORY)
+        except OSError:
+            return []
+        try:
+            return sorted(posix.listdir(fd))
+        finally:
+            posix.close(fd)
+
+    def link(self, path: str) -> str | None:
+        """The text of the symbolic link at `path`; None where there is none."""
+        try:
+            fd = self.open(path, posix.O_PATH | posix.O_NOFOLLOW)
+        except OSError:
+            return None
+        try:
+            return posix.readlink("", dir_fd=fd)
+        except OSError:
+            return None
+        finally:
+            posix.close(fd)

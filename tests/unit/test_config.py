@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The administrator's file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook import config
+from oci_gpu_hook.errors import ConfigError
+
+
+def test_the_default_file_may_be_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(config, "DEFAULT_PATH", str(tmp_path / "absent"))
+    assert config.read(None) == config.Config()
+
+
+def test_a_file_that_is_named_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot open"):
+        config.read(str(tmp_path / "absent"))
+
+
+def test_settings_comments_and_empty_lines_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("# a comment\n\n  device-cgroup =  off \n")
+    assert config.read(str(path)).device_cgroup == "off"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("device-cgroup", "no 'key = value' line"),
+        ("# fine\ndevice-cgroups = on", ":2: unknown key 'device-cgroups'"),
+        ("device-cgroup = maybe", "allowed is one of auto, on, off"),
+        ("device-cgroup =", "allowed is one of auto, on, off"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.parse(text, "/etc/oci-gpu-hook.conf")
+    assert words in str(caught.value)
+
+
+def test_a_file_that_is_no_text_is_a_config_error(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError):
+        config.read(str(path))

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The survey of a host: what is found, what is not, and that no path leads out of the host's root."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook.errors import DriverError
+from oci_gpu_hook.host import files, inventory, nodes, proc
+from oci_gpu_hook.host.root import HostRoot
+from tests.unit import hosts
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Thu Oct  9 00:00:00 UTC 2025\nGCC 12.2.0\n",
+        "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.65.06  Release Build  (x)\n",
+    ],
+)
+def test_the_version_is_read_from_both_flavours_of_the_module(tmp_path: Path, text: str) -> None:
+    hosts.plant(tmp_path, proc.VERSION, text)
+    assert proc.driver_version(HostRoot(str(tmp_path))) == "580.65.06"
+
+
+@pytest.mark.parametrize("text", ["", "no version here\n", "NVRM version: 580\n"])
+def test_a_version_file_without_a_version_is_no_driver(tmp_path: Path, text: str) -> None:
+    hosts.plant(tmp_path, proc.VERSION, text)
+    assert proc.driver_version(HostRoot(str(tmp_path))) is None
+
+
+def test_gpus_come_in_nvmls_order_with_the_kernels_minors(tmp_path: Path) -> None:
+    root = hosts.host(tmp_path, gpus=3)
+    assert [(gpu.nvml_index, gpu.minor, gpu.bus_id) for gpu in proc.gpus(root)] == [
+        (0, 2, "00000000:07:00.0"),
+        (1, 1, "00000000:08:00.0"),
+        (2, 0, "00000000:09:00.0"),
+    ]
+    assert proc.gpus(root)[0].uuid == hosts.uuid(2)
+
+
+def test_addresses_sort_as_numbers(tmp_path: Path) -> None:
+    for bus in (0xC1, 0x07, 0x4B):
+        hosts.plant_gpu(tmp_path, bus, bus)
+    hosts.plant(tmp_path, "proc/driver/nvidia/gpus/10000:01:00.0/information", "Device Minor: 9\n")
+    assert [gpu.minor for gpu in proc.gpus(HostRoot(str(tmp_path)))] == [0x07, 0x4B, 0xC1, 9]
+
+
+def test_an_excluded_gpu_is_not_counted(tmp_path: Path) -> None:
+    hosts.plant_gpu(tmp_path, 7, 0, extra="GPU Excluded: Yes\n")
+    hosts.plant_gpu(tmp_path, 8, 1)
+    assert [gpu.minor for gpu in proc.gpus(HostRoot(str(tmp_path)))] == [1]
+
+
+def test_a_gpu_that_was_never_initialised_has_no_uuid(tmp_path: Path) -> None:
+    text = "GPU UUID: GPU-????????-????-????-????-????????????\nDevice Minor: 0\n"
+    hosts.plant(tmp_path, "proc/driver/nvidia/gpus/0000:07:00.0/information", text)
+    assert proc.gpus(HostRoot(str(tmp_path)))[0].uuid is None
+
+
+def test_majors_are_those_of_character_devices(tmp_path: Path) -> None:
+    majors = proc.character_majors(hosts.host(tmp_path))
+    assert (majors["nvidia-uvm"], "virtblk" in majors) == (505, False)
+
+
+def test_the_survey_finds_the_driver(tmp_path: Path) -> None:
+    found = inventory.survey(hosts.host(tmp_path))
+    assert found.driver_version == hosts.VERSION
+    assert {library.soname for library in found.libraries} == set(hosts.SONAMES.values())
+    cuda = next(library for library in found.libraries if library.soname == "libcuda.so.1")
+    assert cuda.names == (f"libcuda.so.{hosts.VERSION}", "libcuda.so.1", "libcuda.so")
+    assert cuda.path == f"/{hosts.LIBRARY_FOLDER}/libcuda.so.{hosts.VERSION}"
+    assert found.misfits == ()
+    assert [file.path for file in found.firmware] == [
+        f"/lib/firmware/nvidia/{hosts.VERSION}/gsp_ga10x.bin"
+    ]
+    assert found.binaries[0].path == "/usr/bin/nvidia-smi"
+    assert dict(found.proc_files)["params"] == hosts.PARAMS
+
+
+def test_a_library_of_another_version_is_a_misfit(tmp_path: Path) -> None:
+    root = hosts.host(tmp_path)
+    folder = tmp_path / hosts.LIBRARY_FOLDER
+    (folder / f"libcuda.so.{hosts.VERSION}").rename(folder / "libcuda.so.535.54.03")
+    (folder / f"libnvidia-ml.so.{hosts.VERSION}").unlink()
+    assert inventory.survey(root).misfits == (
+        files.Misfit("libnvidia-ml", "utility", ""),
+        files.Misfit("libcuda", "compute", "535.54.03"),
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b"no elf", hosts.elf("libcuda.so.1", machine=8)])
+def test_what_is_no_library_of_this_machine_does_not_count(tmp_path: Path, content: bytes) -> None:
+    root = hosts.host(tmp_path)
+    hosts.plant(tmp_path, f"{hosts.LIBRARY_FOLDER}/libcuda.so.{hosts.VERSION}", content)
+    assert "libcuda.so.1" not in {library.soname for library in inventory.survey(root).libraries}
+
+
+def test_absolute_links_stay_in_the_hosts_root(tmp_path: Path) -> None:
+    root = hosts.host(tmp_path)
+    folder = tmp_path / hosts.LIBRARY_FOLDER
+    (folder / "real").mkdir()
+    name = f"libcuda.so.{hosts.VERSION}"
+    (folder / name).rename(folder / "real" / name)
+    (folder / name).symlink_to(f"/{hosts.LIBRARY_FOLDER}/real/{name}")
+    assert "libcuda.so.1" in {library.soname for library in inventory.survey(root).libraries}
+    (tmp_path / "secret").symlink_to("/etc/passwd")
+    assert root.read("/secret") is None
+
+
+def test_no_kernel_module_is_a_driver_error(tmp_path: Path) -> None:
+    with pytest.raises(DriverError, match="no NVIDIA driver"):
+        inventory.survey(HostRoot(str(tmp_path)))
+    hosts.plant(tmp_path, "dev/nvidiactl", "")
+    with pytest.raises(DriverError, match="module is not loaded"):
+        inventory.survey(HostRoot(str(tmp_path)))
+
+
+def test_nodes_have_the_kernels_numbers(tmp_path: Path) -> None:
+    root = hosts.host(tmp_path)
+    numbers = {node.path: (node.major, node.minor) for node in nodes.devices(root, proc.gpus(root))}
+    assert numbers == {
+        "/dev/nvidiactl": (195, 255),
+        "/dev/nvidia0": (195, 0),
+        "/dev/nvidia1": (195, 1),
+        "/dev/nvidia-uvm": (505, 0),
+        "/dev/nvidia-uvm-tools": (505, 1),
+    }
+
+
+def test_only_sockets_that_exist_are_found(tmp_path: Path) -> None:
+    root = hosts.host(tmp_path)
+    assert [ipc.path for ipc in nodes.ipc_paths(root)] == ["/var/run/nvidia-persistenced/socket"]
+
+
+def test_a_saved_inventory_comes_back_whole(tmp_path: Path) -> None:
+    root = hosts.host(tmp_path)
+    (tmp_path / "run").mkdir()
+    found, path = inventory.refresh(root)
+    assert Path(path).stat().st_mode & 0o777 == 0o644
+    saved = inventory.read_saved(root, inventory.stamp(root))
+    assert saved is not None
+    assert inventory.with_nodes(root, saved) == found == inventory.load(root)
+    assert [type(library) for library in saved.libraries] == [files.Library] * len(saved.libraries)
+    assert sorted(item.name for item in Path(path).parent.iterdir()) == ["inventory.json"]
+
+
+def change_driver(tree: Path) -> None:
+    hosts.plant(tree, proc.VERSION, hosts.NVRM.replace(hosts.VERSION, "590.10.01"))
+
+
+def change_gpus(tree: Path) -> None:
+    hosts.plant_gpu(tree, 0x70, 7)
+
+
+def change_boot(tree: Path) -> None:
+    hosts.plant(tree, "proc/sys/kernel/random/boot_id", "another\n")
+
+
+def change_mig(tree: Path) -> None:
+    hosts.plant(tree, "proc/driver/nvidia-caps/mig-minors", "config 1\n")
+
+
+def change_ld_so_cache(tree: Path) -> None:
+    hosts.plant(tree, "etc/ld.so.cache", "new")
+
+
+def truncate(tree: Path) -> None:
+    saved = tree / inventory.SAVED[1:]
+    saved.write_bytes(saved.read_bytes()[:-10])
+
+
+def another_format(tree: Path) -> None:
+    saved = tree / inventory.SAVED[1:]
+    saved.write_bytes(saved.read_bytes().replace(b'"format": 1', b'"format": 0'))
+
+
+def writable_by_others(tree: Path) -> None:
+    (tree / inventory.SAVED[1:]).chmod(0o666)
+
+
+def a_link_in_its_place(tree: Path) -> None:
+    saved = tree / inventory.SAVED[1:]
+    saved.rename(saved.with_suffix(".real"))
+    saved.symlink_to(saved.with_suffix(".real").name)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        change_driver,
+        change_gpus,
+        change_boot,
+        change_mig,
+        change_ld_so_cache,
+        truncate,
+        another_format,
+        writable_by_others,
+        a_link_in_its_place,
+    ],
+)
+def test_a_saved_inventory_that_may_be_wrong_is_not_used(tmp_path: Path, spoil: object) -> None:
+    root = hosts.host(tmp_path)
+    (tmp_path / "run").mkdir()
+    inventory.refresh(root)
+    assert inventory.read_saved(root, inventory.stamp(root)) is not None
+    assert callable(spoil)
+    spoil(tmp_path)
+    assert inventory.read_saved(root, inventory.stamp(root)) is None
+
+
+def test_load_saves_what_it_had_to_survey_if_the_folder_is_there(tmp_path: Path) -> None:
+    root = hosts.host(tmp_path)
+    inventory.load(root)
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "run/oci-gpu-hook").mkdir(parents=True)
+    inventory.load(root)
+    assert inventory.read_saved(root, inventory.stamp(root)) is not None
+
+
+def test_this_machine_is_one_that_we_know() -> None:
+    assert platform.machine() in files.MULTIARCH
