@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The vocabulary of a plan: one record a kind of operation, each a fact that needs no further decision.
+
+`plan` makes them, `render` prints them, `hook` carries them out.  Paths named ``source`` are the host's; ``target`` and
+``path`` are the container's.  ``reason`` says for people which request and which rule asked for it.  Pure: no function
+here does anything.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.oci import DeviceRule
+from oci_gpu_hook.record import NamedTuple
+
+
+class Mount(NamedTuple):
+    """A file or folder of the host, cloned and attached: options are ``ro``, ``nosuid``, ``nodev``, ``noexec``."""
+
+    source: str
+    target: str
+    options: tuple[str, ...]
+    required: bool
+    reason: str
+
+
+class Device(NamedTuple):
+    """A device node in the container's /dev.
+
+    source: the host's node to bind where the container's user namespace refuses mknod; "" to make the node.
+    """
+
+    path: str
+    type: str
+    major: int
+    minor: int
+    access: str
+    mode: int
+    uid: int
+    gid: int
+    source: str
+    required: bool
+    reason: str
+
+
+class File(NamedTuple):
+    """A file inside a `Tmpfs`: name relative to it, whole content, mode bits."""
+
+    name: str
+    content: str
+    mode: int
+
+
+class Tmpfs(NamedTuple):
+    """A small filesystem of our own, filled before it is attached."""
+
+    path: str
+    options: tuple[str, ...]
+    folders: tuple[str, ...]
+    files: tuple[File, ...]
+    required: bool
+    reason: str
+
+
+class CacheEntry(NamedTuple):
+    """One library for the loader's cache: flags as in ldso."""
+
+    soname: str
+    path: str
+    flags: int
+
+
+class LdCache(NamedTuple):
+    """The container's ld.so.cache with `entries` merged in, mounted over the image's own."""
+
+    path: str
+    entries: tuple[CacheEntry, ...]
+    required: bool
+    reason: str
+
+
+class AllowDevices(NamedTuple):
+    """The container's device cgroup opened for exactly these devices, never with the ``m`` (mknod) access.
+
+    version: ``v1`` or ``v2``; path, top: see `container.cgroup.DeviceCgroup`, "" while the container does not exist.
+    """
+
+    version: str
+    path: str
+    top: str
+    rules: tuple[DeviceRule, ...]
+    required: bool
+    reason: str

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan and an inventory for reading: as aligned text, and as the JSON of the documented form.  Pure.
+
+Must not decide or leave out anything: what stands in the value stands in both forms.  Never on the hook's path.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oci_gpu_hook.operations import AllowDevices, Device, LdCache, Mount, Tmpfs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from oci_gpu_hook.host.inventory import DriverInventory
+    from oci_gpu_hook.plan import Operation, Plan
+
+Row = tuple[str, ...]
+
+
+def plan_document(plan: Plan) -> dict[str, object]:
+    """The plan as one JSON object: container, request, driver, operations in order of execution, notes."""
+    request = plan.request
+    return {
+        "container": {
+            "id": plan.container.id,
+            "bundle": plan.container.bundle,
+            "rootfs": plan.container.rootfs,
+        },
+        "request": None
+        if request is None
+        else {
+            "source": request.source,
+            "devices": list(request.devices),
+            "capabilities": list(request.capabilities),
+            "requirements": list(request.requirements),
+        },
+        "driver": {"version": plan.driver_version},
+        "operations": [_operation(operation) for operation in plan.operations],
+        "notes": list(plan.notes),
+    }
+
+
+def no_request_document(container_id: str, bundle: str, rootfs: str) -> dict[str, object]:
+    """The document for a container that asks for no GPU: the same keys, nothing to do."""
+    return {
+        "container": {"id": container_id, "bundle": bundle, "rootfs": rootfs},
+        "request": None,
+        "driver": None,
+        "operations": [],
+        "notes": [],
+    }
+
+
+def plan_text(plan: Plan) -> str:
+    """The plan for a person: grouped by kind, aligned, the reason beside each operation."""
+    container, request = plan.container, plan.request
+    lines = [
+        f"container  {container.id or '(no id)'}",
+        f"bundle     {container.bundle}",
+        f"rootfs     {container.rootfs} ({container.loader}, libraries in {container.library_folder})",
+    ]
+    if request is not None:
+        lines.append(f"request    devices {','.join(request.devices)} (from {request.source})")
+        lines.append(f"           capabilities {','.join(request.capabilities)}")
+    lines.append(f"driver     {plan.driver_version}")
+    for title, rows in _groups(plan.operations):
+        lines += ["", title, *_aligned(rows)]
+    if plan.notes:
+        lines += ["", "left out", *[f"  {note}" for note in plan.notes]]
+    return "\n".join(lines)
+
+
+def inventory_document(inventory: DriverInventory) -> dict[str, object]:
+    """The inventory as one JSON object, fields by name."""
+    return {
+        "driver_version": inventory.driver_version,
+        "gpus": [gpu._asdict() for gpu in inventory.gpus],
+        "devices": [{**node._asdict(), "mode": f"{node.mode:04o}"} for node in inventory.devices],
+        "libraries": [
+            {
+                **library._asdict(),
+                "names": list(library.names),
+                "capabilities": list(library.capabilities),
+            }
+            for library in inventory.libraries
+        ],
+        "misfits": [misfit._asdict() for misfit in inventory.misfits],
+        "binaries": [binary._asdict() for binary in inventory.binaries],
+        "firmware": [file.path for file in inventory.firmware],
+        "ipc_paths": [ipc._asdict() for ipc in inventory.ipc_paths],
+    }
+
+
+def inventory_text(inventory: DriverInventory) -> str:
+    """The inventory for a person."""
+    lines = [f"driver {inventory.driver_version}"]
+    gpus: list[Row] = [
+        (
+            str(gpu.nvml_index),
+            gpu.bus_id,
+            f"minor {gpu.minor}",
+            gpu.uuid or "(no UUID yet)",
+            gpu.model,
+        )
+        for gpu in inventory.gpus
+    ]
+    lines += ["", f"GPUs ({len(gpus)})", *_aligned(gpus)]
+    nodes: list[Row] = [
+        (node.path, f"c {node.major}:{node.minor}", f"{node.mode:04o} {node.uid}:{node.gid}")
+        if node.present
+        else (node.path, f"c {node.major}:{node.minor}", "not made on the host yet")
+        for node in inventory.devices
+    ]
+    lines += ["", "device nodes", *_aligned(nodes)]
+    for capability in ("utility", "compute"):
+        rows: list[Row] = [
+            (library.path, library.soname)
+            for library in inventory.libraries
+            if capability in library.capabilities
+        ]
+        rows += [(file.path, "") for file in inventory.binaries if file.capability == capability]
+        rows += [(ipc.path, "") for ipc in inventory.ipc_paths if ipc.capability == capability]
+        lines += ["", f"capability {capability}", *_aligned(rows)]
+    lines += ["", "firmware", *_aligned([(file.path,) for file in inventory.firmware])]
+    if inventory.misfits:
+        rows = [
+            (misfit.name, misfit.found or "missing", misfit.capability)
+            for misfit in inventory.misfits
+        ]
+        lines += ["", "not of the driver's version", *_aligned(rows)]
+    return "\n".join(lines)
+
+
+def _groups(operations: tuple[Operation, ...]) -> list[tuple[str, list[Row]]]:
+    """Consecutive operations of one kind, each group under its title: the order stays that of execution."""
+    groups: list[tuple[str, list[Row]]] = []
+    for operation in operations:
+        title, rows = _rows(operation)
+        if groups and groups[-1][0] == title:
+            groups[-1][1].extend(rows)
+        else:
+            groups.append((title, rows))
+    return groups
+
+
+def _rows(operation: Operation) -> tuple[str, list[Row]]:
+    """The group's title and the operation's lines."""
+    optional = "" if operation.required else " (optional)"
+    reason = operation.reason + optional
+    if isinstance(operation, Mount):
+        return f"mounts, {','.join(operation.options)}", [
+            (operation.target, _origin(operation), reason)
+        ]
+    if isinstance(operation, Device):
+        number = f"{operation.type} {operation.major}:{operation.minor}"
+        how = f"bound from {operation.source}" if operation.source else f"{operation.mode:04o}"
+        return "device nodes", [(operation.path, number, how, reason)]
+    if isinstance(operation, Tmpfs):
+        holds = [file.name for file in operation.files] + [f"{name}/" for name in operation.folders]
+        return "new filesystems", [(operation.path, " ".join(holds), reason)]
+    if isinstance(operation, LdCache):
+        first: list[Row] = [(operation.path, f"{len(operation.entries)} entries merged", reason)]
+        return "loader cache", first + [
+            (f"  {entry.soname}", entry.path, "") for entry in operation.entries
+        ]
+    where = f"device cgroup {operation.version}, {operation.path or 'found at the start'}"
+    return where, [(str(rule), reason) for rule in operation.rules]
+
+
+def _origin(mount: Mount) -> str:
+    """Where a mount comes from, as short as it can be told."""
+    folder, _, name = mount.source.rpartition("/")
+    if mount.source == mount.target:
+        return "same path"
+    return name if mount.target.startswith(f"{folder}/") else mount.source
+
+
+def _aligned(rows: Iterable[Row]) -> list[str]:
+    """Rows as lines, two spaces in, each column as wide as its widest cell."""
+    table = list(rows)
+    if not table:
+        return ["  none"]
+    columns = max(len(row) for row in table)
+    widths = [max(len(row[at]) for row in table if at < len(row)) for at in range(columns)]
+    return [
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
+        for row in table
+    ]
+
+
+def _operation(operation: Operation) -> dict[str, object]:
+    """One operation as JSON."""
+    if isinstance(operation, Mount):
+        return {"op": "mount", **operation._asdict(), "options": list(operation.options)}
+    if isinstance(operation, Device):
+        document: dict[str, object] = {"op": "device", **operation._asdict()}
+        document["mode"] = f"{operation.mode:04o}"
+        return document
+    if isinstance(operation, Tmpfs):
+        return {
+            "op": "tmpfs",
+            **operation._asdict(),
+            "options": list(operation.options),
+            "folders": list(operation.folders),
+            "files": [{**file._asdict(), "mode": f"{file.mode:04o}"} for file in operation.files],
+        }
+    if isinstance(operation, LdCache):
+        entries = [{"soname": entry.soname, "path": entry.path} for entry in operation.entries]
+        return {"op": "ldcache", **operation._asdict(), "entries": entries}
+    assert isinstance(operation, AllowDevices)
+    rules = [rule._asdict() for rule in operation.rules]
+    return {"op": "cgroup", **operation._asdict(), "rules": rules}
