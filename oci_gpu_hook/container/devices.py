@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device nodes in the container's own /dev.
+
+A node made there carries the container's own label, so an unmodified ``container_t`` may open it under SELinux with no
+boolean and no host label changed.  A node that is there and right is left, one that is there and wrong is an error.
+Must not open a device: stat and mknod do not wake a GPU.
+"""
+
+from __future__ import annotations
+
+import posix
+from errno import EEXIST
+
+from oci_gpu_hook.container.mounts import TargetError, Tree
+
+_FILE_TYPE = 0o170000
+_CHARACTER_DEVICE = 0o020000
+
+
+def make(tree: Tree, path: str, major: int, minor: int, *, mode: int, uid: int, gid: int) -> None:
+    """The character device `path`, owner, group and mode as given whatever our umask."""
+    if is_there(tree, path, major, minor):
+        return
+    parent = tree.own_folder(path.rpartition("/")[0])
+    name = path.rpartition("/")[2]
+    posix.mknod(name, _CHARACTER_DEVICE | mode, posix.makedev(major, minor), dir_fd=parent)
+    tree.remember(_remove, name, parent)
+    posix.chmod(name, mode, dir_fd=parent)
+    if uid or gid:
+        posix.chown(name, uid, gid, dir_fd=parent, follow_symlinks=False)
+
+
+def is_there(tree: Tree, path: str, major: int, minor: int) -> bool:
+    """Whether the node exists already; TargetError where something else has its name."""
+    fd = tree.find(path)
+    if fd is None:
+        return False
+    try:
+        status = posix.fstat(fd)
+    finally:
+        posix.close(fd)
+    if status.st_mode & _FILE_TYPE != _CHARACTER_DEVICE:
+        raise TargetError(EEXIST, f"{path} is there and is no character device")
+    if status.st_rdev != posix.makedev(major, minor):
+        have = f"{posix.major(status.st_rdev)}:{posix.minor(status.st_rdev)}"
+        raise TargetError(EEXIST, f"{path} is there as {have}, it must be {major}:{minor}")
+    return True
+
+
+def _remove(name: str, parent: int) -> None:
+    posix.unlink(name, dir_fd=parent)

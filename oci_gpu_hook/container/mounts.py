@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Detached trees, targets below the container's root, tmpfs pieces, and the undoing of all of them.
+
+From check to use there is only a descriptor: a source is cloned while we are in the host's mount namespace, a target
+is resolved below the root's descriptor by the kernel (openat2), and move_mount joins the two.  NVIDIA's toolkit had
+nine CVEs from the other way, a path that is checked and then used again by name.
+
+Must not know what is mounted or why, and must not follow the image out of the container's own mounts: a volume of the
+host that is mounted into the container is never written to (CVE-2024-0133 made files on the host that way).
+"""
+
+from __future__ import annotations
+
+import posix
+from errno import EEXIST, ELOOP, ENOENT, EXDEV
+
+from oci_gpu_hook import linux
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Callable
+
+_BELOW = linux.RESOLVE_IN_ROOT | linux.RESOLVE_NO_MAGICLINKS
+_FOLDER_MODE = 0o755
+_FILE_MODE = 0o444
+_MOST_LINKS = 40
+
+_FILE_TYPE = 0o170000
+_IS_FOLDER = 0o040000
+_IS_LINK = 0o120000
+
+_ATTRIBUTES = {
+    "ro": linux.MOUNT_ATTR_RDONLY,
+    "nosuid": linux.MOUNT_ATTR_NOSUID,
+    "nodev": linux.MOUNT_ATTR_NODEV,
+    "noexec": linux.MOUNT_ATTR_NOEXEC,
+}
+
+
+class TargetError(OSError):
+    """A target that cannot be used, in words; `errno` is the nearest one of the kernel's."""
+
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(number, message)
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+def attributes(options: tuple[str, ...]) -> int:
+    """MOUNT_ATTR_* flags for mount options by name."""
+    flags = 0
+    for option in options:
+        flags |= _ATTRIBUTES[option]
+    return flags
+
+
+def detach(source_fd: int, options: tuple[str, ...]) -> int:
+    """A detached, private clone of what `source_fd` is open on: the host's own mount stays as it is."""
+    tree = linux.open_tree(source_fd, "", linux.OPEN_TREE_CLONE | linux.AT_EMPTY_PATH)
+    try:
+        linux.mount_setattr(tree, attr_set=attributes(options))
+    except OSError:
+        posix.close(tree)
+        raise
+    return tree
+
+
+def is_folder(fd: int) -> bool:
+    """Whether `fd` is open on a directory."""
+    return posix.fstat(fd).st_mode & _FILE_TYPE == _IS_FOLDER
+
+
+class Namespace:
+    """The mount namespace of a process, entered for the time of a ``with`` block."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+
+    def __enter__(self) -> None:
+        self._home = posix.open("/proc/self/ns/mnt", posix.O_RDONLY | posix.O_CLOEXEC)
+        fd = posix.open(f"/proc/{self._pid}/ns/mnt", posix.O_RDONLY | posix.O_CLOEXEC)
+        try:
+            linux.setns(fd, linux.CLONE_NEWNS)
+        finally:
+            posix.close(fd)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        linux.setns(self._home, linux.CLONE_NEWNS)
+        posix.close(self._home)
+
+
+class Tree:
+    """The container's root while it is being changed.
+
+    Every change is remembered, and `undo` takes all of them back in reverse order.  Changes are allowed on the root's
+    own mount, on the filesystems that the runtime mounted for this container (`own_mounts`), and on what we attached.
+    """
+
+    def __init__(self, root_fd: int, own_mounts: tuple[str, ...]) -> None:
+        self.root_fd = root_fd
+        self._own_mounts: tuple[str, ...] = own_mounts
+        self._allowed = {linux.mount_id(root_fd)}
+        self._folders: dict[str, int] = {}
+        self._undo: list[tuple[Callable[..., object], tuple[object, ...]]] = []
+        self._kept: list[int] = []
+
+    def mark(self) -> int:
+        """This moment, for `undo`."""
+        return len(self._undo)
+
+    def undo(self, mark: int = 0) -> None:
+        """Take back every change since `mark`; what the kernel refuses to take back goes with the namespace."""
+        while len(self._undo) > mark:
+            function, arguments = self._undo.pop()
+            try:
+                function(*arguments)
+            except OSError:
+                pass
+
+    def close(self) -> None:
+        """Give all descriptors back; after it nothing can be undone."""
+        for fd in [*self._folders.values(), *self._kept]:
+            posix.close(fd)
+        self._folders.clear()
+        self._kept.clear()
+        self._undo.clear()
+
+    def remember(self, function: Callable[..., object], *arguments: object) -> None:
+        """What `undo` must call for a change made by another room."""
+        self._undo.append((function, arguments))
+
+    def find(self, path: str) -> int | None:
+        """A descriptor of what is at `path` already, links followed inside the root; None where there is nothing."""
+        try:
+            return linux.openat2(self.root_fd, path, posix.O_PATH, resolve=_BELOW)
+        except OSError as err:
+            if err.errno == ENOENT:
+                return None
+            raise
+
+    def folder(self, path: str) -> int:
+        """A descriptor of the folder at `path`, made with its parents where it is missing.
+
+        Kept open until `close`: the caller must not close it.
+        """
+        if path in self._folders:
+            return self._folders[path]
+        fd = self.find(path or "/")
+        if fd is None:
+            fd = self._make_folder(path)
+        self._folders[path] = fd
+        if not is_folder(fd):
+            raise TargetError(EEXIST, f"{path} is there and is no folder")
+        return fd
+
+    def own_folder(self, path: str) -> int:
+        """As `folder`, and refused where it lies in a volume of the host."""
+        fd = self.folder(path)
+        if not self._is_own(fd):
+            raise TargetError(EXDEV, f"{path} lies in a volume of the host, where nothing is made")
+        return fd
+
+    def attach(self, tree: int, target: str) -> None:
+        """Attach a detached tree at `target`, making the mount point where it is missing.
+
+        A target that is the very same file already, because the container has it by other means, is left.
+        """
+        fd = self._mount_point(target, folder=is_folder(tree))
+        try:
+            if _same(fd, tree):
+                return
+            linux.move_mount(tree, fd)
+        finally:
+            posix.close(fd)
+        self._attached(tree)
+
+    def attach_tmpfs(
+        self, target: str, options: tuple[str, ...], fill: Callable[[int], None]
+    ) -> None:
+        """A new tmpfs at `target`; `fill` gets the descriptor of its root before anyone can see it."""
+        tree = new_tmpfs(fill)
+        self._kept.append(tree)
+        linux.mount_setattr(tree, attr_set=attributes(options))
+        fd = self._mount_point(target, folder=True)
+        try:
+            linux.move_mount(tree, fd)
+        finally:
+            posix.close(fd)
+        self._attached(tree)
+
+    def attach_file(self, target: str, options: tuple[str, ...], data: bytes, mode: int) -> None:
+        """A new file at `target`, mounted over what is there: the image's own file stays as it is.
+
+        Before Linux 6.15 only an attached mount can be cloned, so the tmpfs that holds the file covers the root for
+        a moment.  Nobody looks: the container has not started, and its runtime waits for us.
+        """
+        point = self._mount_point(target, folder=False)
+        stage = new_tmpfs(lambda fd: write_file(fd, "file", data, mode))
+        try:
+            linux.move_mount(stage, self.root_fd)
+            try:
+                tree = linux.open_tree(stage, "file", linux.OPEN_TREE_CLONE)
+            finally:
+                linux.umount2(f"/proc/self/fd/{stage}", linux.MNT_DETACH)
+            self._kept.append(tree)
+            linux.mount_setattr(tree, attr_set=attributes(options))
+            linux.move_mount(tree, point)
+        finally:
+            posix.close(stage)
+            posix.close(point)
+        self._attached(tree)
+
+    def _attached(self, tree: int) -> None:
+        # umount2 has no form by descriptor; the link in /proc leads to this mount and no other.
+        self._undo.append((linux.umount2, (f"/proc/self/fd/{tree}", linux.MNT_DETACH)))
+        self._allowed.add(linux.mount_id(tree))
+
+    def _mount_point(self, target: str, *, folder: bool) -> int:
+        """A descriptor to mount on; the caller closes it."""
+        fd = self.find(target)
+        if fd is None:
+            if folder:
+                return posix.dup(self.folder(target))
+            return self._make_file(target)
+        try:
+            if not self._is_own(fd) and _propagates(linux.mount_id(fd)):
+                raise TargetError(
+                    EXDEV, f"{target} lies in a volume that shares its mounts with the host"
+                )
+            if is_folder(fd) != folder:
+                raise TargetError(
+                    EEXIST, f"{target} is there and is {'no' if folder else 'a'} folder"
+                )
+        except OSError:
+            posix.close(fd)
+            raise
+        return fd
+
+    def _is_own(self, fd: int) -> bool:
+        """Whether `fd` lies on a mount that exists for this container only."""
+        mount = linux.mount_id(fd)
+        if mount not in self._allowed and self._own_mounts:
+            self._allowed.update(self._own_mount_ids())
+            self._own_mounts = ()
+        return mount in self._allowed
+
+    def _own_mount_ids(self) -> list[int]:
+        found = []
+        for path in self._own_mounts:
+            fd = self.find(path)
+            if fd is not None:
+                found.append(linux.mount_id(fd))
+                posix.close(fd)
+        return found
+
+    def _make_folder(self, path: str) -> int:
+        """The folder at `path`, which is not there."""
+        for _ in range(_MOST_LINKS):
+            parent_path, _, name = path.rpartition("/")
+            parent = self.own_folder(parent_path)
+            try:
+                posix.mkdir(name, _FOLDER_MODE, dir_fd=parent)
+            except FileExistsError:
+                path = self._behind_link(parent, parent_path, name)
+                fd = self.find(path)
+                if fd is not None:
+                    return fd
+                continue
+            self._undo.append((_remove_folder, (name, parent)))
+            return posix.open(
+                name,
+                posix.O_PATH | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC,
+                dir_fd=parent,
+            )
+        raise TargetError(ELOOP, f"{path}: too many links")
+
+    def _make_file(self, path: str) -> int:
+        """An empty file at `path`, where there is nothing, to mount on."""
+        for _ in range(_MOST_LINKS):
+            parent_path, _, name = path.rpartition("/")
+            parent = self.own_folder(parent_path)
+            flags = (
+                posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC
+            )
+            try:
+                fd = posix.open(name, flags, _FILE_MODE, dir_fd=parent)
+            except FileExistsError:
+                path = self._behind_link(parent, parent_path, name)
+                continue
+            self._undo.append((_remove_file, (name, parent)))
+            return fd
+        raise TargetError(ELOOP, f"{path}: too many links")
+
+    def _behind_link(self, parent: int, parent_path: str, name: str) -> str:
+        """Where the link `name` leads: an image may hold one whose end is missing, left by another driver."""
+        fd = posix.open(name, posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC, dir_fd=parent)
+        try:
+            if posix.fstat(fd).st_mode & _FILE_TYPE != _IS_LINK:
+                raise TargetError(EEXIST, f"{parent_path}/{name} appeared while it was being made")
+            text = posix.readlink("", dir_fd=fd)
+        finally:
+            posix.close(fd)
+        return text if text.startswith("/") else f"{parent_path}/{text}"
+
+
+def new_tmpfs(fill: Callable[[int], None]) -> int:
+    """A detached tmpfs, mode 0555, filled by `fill`."""
+    context = linux.fsopen("tmpfs")
+    try:
+        linux.fsconfig_set_string(context, "source", "oci-gpu-hook")
+        linux.fsconfig_set_string(context, "mode", "0555")
+        linux.fsconfig_create(context)
+        tree = linux.fsmount(context, 0)
+    finally:
+        posix.close(context)
+    try:
+        fill(tree)
+    except BaseException:
+        posix.close(tree)
+        raise
+    return tree
+
+
+def write_file(folder_fd: int, name: str, data: bytes, mode: int) -> None:
+    """A new file with this content below `folder_fd`."""
+    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
+    fd = posix.open(name, flags, mode, dir_fd=folder_fd)
+    try:
+        while data:
+            data = data[posix.write(fd, data) :]
+    finally:
+        posix.close(fd)
+
+
+def make_folders(folder_fd: int, path: str) -> None:
+    """The relative `path` and its parents below `folder_fd`, which is a filesystem of our own."""
+    parts = path.split("/")
+    for end in range(1, len(parts) + 1):
+        try:
+            posix.mkdir("/".join(parts[:end]), _FOLDER_MODE, dir_fd=folder_fd)
+        except FileExistsError:
+            pass
+
+
+def _remove_file(name: str, parent: int) -> None:
+    posix.unlink(name, dir_fd=parent)
+
+
+def _remove_folder(name: str, parent: int) -> None:
+    posix.rmdir(name, dir_fd=parent)
+
+
+def _propagates(mount: int) -> bool:
+    """Whether what is mounted on top of `mount` shows elsewhere too (proc_pid_mountinfo(5), "shared")."""
+    fd = posix.open("/proc/self/mountinfo", posix.O_RDONLY | posix.O_CLOEXEC)
+    try:
+        text = b""
+        while piece := posix.read(fd, 1 << 16):
+            text += piece
+    finally:
+        posix.close(fd)
+    for line in text.split(b"\n"):
+        fields = line.partition(b" - ")[0].split()
+        if fields and int(fields[0]) == mount:
+            return any([field.startswith(b"shared:") for field in fields[6:]])
+    return True
+
+
+def _same(one: int, other: int) -> bool:
+    """Whether two descriptors are open on the same file."""
+    first, second = posix.fstat(one), posix.fstat(other)
+    return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)

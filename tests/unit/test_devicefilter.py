@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: Apache-2.0
+"""devicefilter: what its programs answer, by an interpreter, against a direct reading of the rules.
+
+Must not need root or a kernel with eBPF; tests/integration/test_cgroup.py asks the real verifier.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oci_gpu_hook.container import devicefilter
+from oci_gpu_hook.container.devicefilter import disassemble, is_loadable, prefix, program
+from oci_gpu_hook.oci import DeviceRule
+
+MKNOD, READ, WRITE = 1, 2, 4
+BLOCK, CHAR = 1, 2
+LETTERS = {"m": MKNOD, "r": READ, "w": WRITE}
+
+
+class Request(NamedTuple):
+    """A struct bpf_cgroup_dev_ctx."""
+
+    type: int
+    major: int
+    minor: int
+    access: int
+
+
+# --- an interpreter for the part of eBPF that device filters use (instruction-set.rst)
+
+
+class Refused(Exception):
+    """The verifier would not have loaded this, or the interpreter does not know it."""
+
+
+class Machine:
+    """Runs one program; as for the verifier, a register may be read only after it was written."""
+
+    def __init__(self, instructions: bytes, request: Request) -> None:
+        self.code = list(struct.iter_unpack("<BBhi", instructions))
+        self.context = struct.pack(
+            "<III", request.access << 16 | request.type, request.major, request.minor
+        )
+        self.registers: dict[int, int | None] = {1: None}  # None: the pointer to the context
+
+    def run(self) -> int:
+        counter = 0
+        while True:
+            if counter >= len(self.code):
+                raise Refused("fell off the end")
+            code, registers, offset, immediate = self.code[counter]
+            dst, src = registers & 15, registers >> 4
+            counter += 1
+            if code == 0x95:
+                return self.read(0)
+            if code == 0x05:
+                counter += offset
+            elif code & 7 in (4, 7):
+                self.calculate(code, dst, src, immediate)
+            elif code & 7 in (5, 6):
+                if self.holds(code, dst, src, immediate):
+                    counter += offset
+            elif code == 0x61:
+                self.load(dst, src, offset)
+            elif code == 0xBF and src == 1:
+                self.registers[dst] = self.registers[src]
+            else:
+                raise Refused(f"opcode {code:#x}")
+
+    def read(self, register: int) -> int:
+        value = self.registers.get(register)
+        if value is None:
+            raise Refused(f"R{register} is no number here")
+        return value
+
+    def load(self, dst: int, src: int, offset: int) -> None:
+        if self.registers.get(src, 0) is not None or offset not in (0, 4, 8):
+            raise Refused("invalid read of the context")
+        self.registers[dst] = struct.unpack_from("<I", self.context, offset)[0]
+
+    def operand(self, code: int, src: int, immediate: int, mask: int) -> int:
+        return (self.read(src) if code & 8 else immediate) & mask
+
+    def calculate(self, code: int, dst: int, src: int, immediate: int) -> None:
+        if code == 0xBF and src in self.registers and self.registers[src] is None:
+            self.registers[dst] = None
+            return
+        mask = 0xFFFFFFFF if code & 7 == 4 else (1 << 64) - 1
+        right = self.operand(code, src, immediate, mask)
+        if code & 0xF0 == 0xB0:
+            self.registers[dst] = right
+            return
+        left = self.read(dst) & mask
+        results = {0x50: left & right, 0x40: left | right, 0xA0: left ^ right}
+        if code & 0xF0 == 0x70:
+            results[0x70] = left >> right
+        if code & 0xF0 not in results:
+            raise Refused(f"opcode {code:#x}")
+        self.registers[dst] = results[code & 0xF0]
+
+    def holds(self, code: int, dst: int, src: int, immediate: int) -> bool:
+        mask = 0xFFFFFFFF if code & 7 == 6 else (1 << 64) - 1
+        left, right = self.read(dst) & mask, self.operand(code, src, immediate, mask)
+        answers = {0x10: left == right, 0x50: left != right, 0x20: left > right}
+        if code & 0xF0 not in answers:
+            raise Refused(f"opcode {code:#x}")
+        return answers[code & 0xF0]
+
+
+def run(instructions: bytes, request: Request) -> int:
+    return Machine(instructions, request).run()
+
+
+# --- what rules mean, read directly
+
+
+def bits(access: str) -> int:
+    return sum(LETTERS[letter] for letter in set(access))
+
+
+def matches(rule: DeviceRule, request: Request) -> bool:
+    kinds = {"a": (BLOCK, CHAR), "b": (BLOCK,), "c": (CHAR,), "u": (CHAR,)}
+    return (
+        request.type in kinds[rule.type]
+        and rule.major in (None, request.major)
+        and rule.minor in (None, request.minor)
+    )
+
+
+def ours(rules: list[DeviceRule], request: Request) -> bool:
+    """Whether one allowing rule covers the whole request."""
+    return any(
+        rule.allow and matches(rule, request) and request.access & ~bits(rule.access) == 0
+        for rule in rules
+    )
+
+
+def last_rule_wins(rules: list[DeviceRule], request: Request) -> bool:
+    verdict = False
+    for rule in rules:
+        if not matches(rule, request):
+            continue
+        if rule.allow and not request.access & ~bits(rule.access):
+            verdict = True
+        if not rule.allow and request.access & bits(rule.access):
+            verdict = False
+    return verdict
+
+
+# --- what hypothesis draws from: few numbers, so that rules and requests meet
+
+numbers = st.sampled_from([0, 1, 2, 3, 195, 255, 4095, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF])
+accesses = st.sampled_from(["r", "w", "m", "rw", "rm", "wm", "rwm", "mwr"])
+rules = st.builds(
+    DeviceRule,
+    st.sampled_from(["a", "b", "c", "u"]),
+    st.none() | numbers,
+    st.none() | numbers,
+    accesses,
+    st.booleans(),
+)
+requests = st.builds(Request, st.sampled_from([BLOCK, CHAR]), numbers, numbers, st.integers(0, 7))
+
+
+def insn(code: int, dst: int = 0, src: int = 0, offset: int = 0, immediate: int = 0) -> bytes:
+    return struct.pack("<BBhi", code, src << 4 | dst, offset, immediate)
+
+
+@st.composite
+def originals(draw: st.DrawFn) -> bytes:
+    """Programs as others write them: any register, forward jumps, the context read late."""
+    blocks = [insn(0xBF, 6, 1)] if draw(st.booleans()) else []
+    context = 6 if blocks else 1
+    for _ in range(draw(st.integers(0, 5))):
+        register = draw(st.sampled_from([0, 2, 3, 4, 5, 7, 8]))
+        field = draw(st.sampled_from([0, 4, 8]))
+        mask = draw(st.sampled_from([0xFFFF, 0x7FFFFFFF, 0xFF]))
+        jump = draw(st.sampled_from([0x55, 0x15, 0x56]))
+        verdict = draw(st.sampled_from([0, 1]))
+        blocks += [
+            insn(0x61, register, context, field),
+            insn(0x54, register, immediate=mask),
+            insn(jump, register, offset=2, immediate=draw(st.integers(0, 4))),
+            insn(0xB7, 0, immediate=verdict),
+            insn(0x95),
+        ]
+    blocks += [insn(0xB4, 0, immediate=draw(st.sampled_from([0, 1]))), insn(0x95)]
+    return b"".join(blocks)
+
+
+# --- prefix
+
+
+@given(st.lists(rules, max_size=6), originals(), requests)
+def test_a_prefixed_program_allows_our_rules_and_else_answers_as_before(
+    wanted: list[DeviceRule], original: bytes, request: Request
+) -> None:
+    expected = 1 if ours(wanted, request) else run(original, request)
+    assert run(prefix(wanted) + original, request) == expected
+
+
+@given(st.lists(rules, max_size=4), st.lists(rules, max_size=4), originals(), requests)
+def test_a_prefix_may_stand_before_a_prefix(
+    first: list[DeviceRule], second: list[DeviceRule], original: bytes, request: Request
+) -> None:
+    expected = 1 if ours([*first, *second], request) else run(original, request)
+    assert run(prefix(first) + prefix(second) + original, request) == expected
+
+
+DENY_ALL = insn(0xB4) + insn(0x95)
+
+
+@pytest.mark.parametrize("access", range(8))
+def test_read_and_write_let_no_mknod_through(access: int) -> None:
+    instructions = prefix([DeviceRule("c", 195, 0, "rw")]) + DENY_ALL
+    assert run(instructions, Request(CHAR, 195, 0, access)) == (0 if access & MKNOD else 1)
+
+
+def test_an_access_that_no_kernel_has_yet_is_not_let_through() -> None:
+    instructions = prefix([DeviceRule("c", 195, 0, "rwm")]) + DENY_ALL
+    assert run(instructions, Request(CHAR, 195, 0, READ | 8)) == 0
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [Request(CHAR, 195, 1, READ), Request(CHAR, 194, 0, READ), Request(BLOCK, 195, 0, READ)],
+)
+def test_another_device_is_not_let_through(request_: Request) -> None:
+    assert run(prefix([DeviceRule("c", 195, 0, "rw")]) + DENY_ALL, request_) == 0
+
+
+def test_a_rule_that_denies_adds_nothing_to_a_prefix() -> None:
+    assert prefix([DeviceRule("c", 195, 0, "rw", allow=False)]) == prefix([])
+
+
+def test_a_prefix_leaves_the_context_in_its_register() -> None:
+    machine = Machine(prefix([DeviceRule("c", 195, 0, "rw")]) + DENY_ALL, Request(CHAR, 1, 1, READ))
+    machine.run()
+    assert machine.registers[1] is None
+
+
+# --- program
+
+
+@given(st.lists(rules, max_size=8), requests)
+def test_a_whole_program_lets_the_last_rule_win(listed: list[DeviceRule], request: Request) -> None:
+    assert run(program(listed), request) == last_rule_wins(listed, request)
+
+
+def test_no_rule_means_no_device() -> None:
+    assert run(program([]), Request(CHAR, 1, 3, READ)) == 0
+
+
+def test_an_engines_usual_rules_leave_the_default_devices_and_the_listed_one() -> None:
+    listed = [DeviceRule("a", None, None, "rwm", allow=False), DeviceRule("c", 10, 229, "rw")]
+    instructions = program([*listed, *devicefilter.RUNTIME_DEFAULTS])
+    allowed = [
+        Request(CHAR, 1, 3, READ | WRITE),
+        Request(CHAR, 136, 77, READ | WRITE),
+        Request(CHAR, 10, 229, READ),
+        Request(CHAR, 195, 0, MKNOD),
+        Request(BLOCK, 8, 0, MKNOD),
+    ]
+    denied = [
+        Request(CHAR, 1, 11, READ),  # kmsg
+        Request(CHAR, 5, 1, READ),  # the host's console
+        Request(CHAR, 10, 200, READ),  # net/tun
+        Request(BLOCK, 8, 0, READ),
+        Request(CHAR, 195, 0, READ),
+    ]
+    assert [run(instructions, request) for request in allowed] == [1] * len(allowed)
+    assert [run(instructions, request) for request in denied] == [0] * len(denied)
+
+
+def test_allow_all_then_deny_one() -> None:
+    listed = [DeviceRule("a", None, None, "rwm"), DeviceRule("c", 1, 11, "w", allow=False)]
+    answers = [run(program(listed), Request(CHAR, 1, 11, access)) for access in range(1, 8)]
+    assert answers == [0 if access & WRITE else 1 for access in range(1, 8)]
+
+
+def test_deny_all_in_the_middle_takes_back_what_was_before() -> None:
+    everything = DeviceRule("a", None, None, "rwm")
+    listed = [everything, everything._replace(allow=False), DeviceRule("c", 9, 9, "r")]
+    answers = [run(program(listed), Request(CHAR, 9, 9, access)) for access in range(1, 8)]
+    assert answers == [1 if access == READ else 0 for access in range(1, 8)]
+    assert run(program(listed), Request(CHAR, 9, 8, READ)) == 0
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        DeviceRule("p", None, None, "rwm"),
+        DeviceRule("c", 1 << 32, 3, "rw"),
+        DeviceRule("c", 1, -1, "rw"),
+    ],
+)
+def test_a_rule_that_no_device_can_match_is_left_out(rule: DeviceRule) -> None:
+    assert program([rule]) == program([])
+    assert prefix([rule]) == prefix([])
+
+
+# --- text
+
+
+def test_a_rule_reads_as_devices_allow_takes_it() -> None:
+    assert str(DeviceRule("c", 195, 0, "rw")) == "c 195:0 rw"
+    assert str(DeviceRule("a", None, None, "rwm")) == "a *:* rwm"
+
+
+def test_a_prefix_as_text() -> None:
+    wanted = [DeviceRule("c", 195, 254, "rw"), DeviceRule("a", None, 7, "r")]
+    assert disassemble(prefix(wanted)) == (
+        "   0: r2 = *(u32 *)(r1 +0)\n"
+        "   1: r3 = *(u32 *)(r1 +4)\n"
+        "   2: r4 = *(u32 *)(r1 +8)\n"
+        "   3: w5 = w2\n"
+        "   4: w5 &= -393217\n"
+        "   5: if w5 != 0x2 goto pc+4\n"
+        "   6: if w3 != 0xc3 goto pc+3\n"
+        "   7: if w4 != 0xfe goto pc+2\n"
+        "   8: w0 = 1\n"
+        "   9: exit\n"
+        "  10: w5 = w2\n"
+        "  11: w5 &= -196608\n"
+        "  12: if w5 != 0x0 goto pc+3\n"
+        "  13: if w4 != 0x7 goto pc+2\n"
+        "  14: w0 = 1\n"
+        "  15: exit\n"
+    )
+
+
+def test_a_program_as_text() -> None:
+    listed = [DeviceRule("a", None, None, "rwm"), DeviceRule("b", 8, None, "w", allow=False)]
+    assert disassemble(program(listed)) == (
+        "   0: r2 = *(u32 *)(r1 +0)\n"
+        "   1: r3 = *(u32 *)(r1 +4)\n"
+        "   2: r4 = *(u32 *)(r1 +8)\n"
+        "   3: w5 = w2\n"
+        "   4: w5 &= 65535\n"
+        "   5: if w5 != 0x1 goto pc+6\n"
+        "   6: if w3 != 0x8 goto pc+5\n"
+        "   7: w5 = w2\n"
+        "   8: w5 &= 262144\n"
+        "   9: if w5 == 0x0 goto pc+2\n"
+        "  10: w0 = 0\n"
+        "  11: exit\n"
+        "  12: w5 = w2\n"
+        "  13: w5 &= -524288\n"
+        "  14: if w5 != 0x0 goto pc+2\n"
+        "  15: w0 = 1\n"
+        "  16: exit\n"
+        "  17: w0 = 0\n"
+        "  18: exit\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("instruction", "text"),
+    [
+        (insn(0xBF, 6, 1), "r6 = r1"),
+        (insn(0xB7, 0, immediate=-1), "r0 = -1"),
+        (insn(0x5C, 2, 3), "w2 &= w3"),
+        (insn(0xC7, 2, immediate=4), "r2 s>>= 4"),
+        (insn(0x05, offset=-3), "goto pc-3"),
+        (insn(0x5D, 1, 3, 2), "if r1 != r3 goto pc+2"),
+        (insn(0xA6, 4, offset=1, immediate=-1), "if w4 < 0xffffffff goto pc+1"),
+        (insn(0x69, 2, 1, 2), "r2 = *(u16 *)(r1 +2)"),
+        (insn(0x7B, 10, 1, -8), "*(u64 *)(r10 -8) = r1"),
+        (insn(0x62, 10, offset=-4, immediate=5), "*(u32 *)(r10 -4) = 5"),
+        (insn(0x85, immediate=3), "data 8500000003000000"),
+        (insn(0x18, 1, 1), "data 1811000000000000"),
+    ],
+)
+def test_instructions_of_others_as_text(instruction: bytes, text: str) -> None:
+    assert disassemble(instruction) == f"   0: {text}\n"
+
+
+@given(st.binary(max_size=80).map(lambda data: data[: len(data) // 8 * 8]))
+def test_any_bytes_have_a_text(data: bytes) -> None:
+    assert len(disassemble(data).splitlines()) == len(data) // 8
+
+
+# --- what can be loaded again
+
+
+@given(st.lists(rules, max_size=4), originals())
+def test_ordinary_instructions_can_be_loaded_again(
+    wanted: list[DeviceRule], original: bytes
+) -> None:
+    assert is_loadable(prefix(wanted) + original)
+
+
+@pytest.mark.parametrize("registers", [0x0B, 0xB0, 0xBB])
+def test_the_kernels_own_register_cannot_be_loaded_again(registers: int) -> None:
+    assert not is_loadable(DENY_ALL + struct.pack("<BBhi", 0xBC, registers, 0, 0))
