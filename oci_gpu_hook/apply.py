@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one loop that carries a plan out: each operation in its order, by the room of `container` that knows how.
+
+Decides nothing: what is required, where it goes and with which options stands in the plan.  Where a required operation
+fails, everything done before it is undone and the start is stopped; an optional one is undone alone and noted.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook import ldso, oci
+from oci_gpu_hook.container import cgroup, devices, ldcache, mounts
+from oci_gpu_hook.errors import ApplyError, DriverError
+from oci_gpu_hook.operations import AllowDevices, Device, LdCache, Mount, Tmpfs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+    from oci_gpu_hook.host.root import HostRoot
+    from oci_gpu_hook.plan import Operation, Plan
+
+    Effect = Callable[["Start", Any, int], None]
+
+_DEVICE_OPTIONS = ("nosuid", "noexec")
+
+
+class Start:
+    """One container start while its plan is carried out: what the operations share."""
+
+    def __init__(self, tree: mounts.Tree, bundle: oci.Bundle) -> None:
+        self.tree = tree
+        self.bundle = bundle
+        self.notes: list[str] = []
+
+
+def run(plan: Plan, host: HostRoot, root_fd: int, bundle: oci.Bundle, pid: int) -> list[str]:
+    """Carry out `plan`; gives a sentence for each optional operation that could not be.
+
+    DriverError where a required file of the host is gone, ApplyError where a required operation fails.
+    """
+    # The engine's umask may be 077; modes here are meant as they are written.
+    posix.umask(0)
+    start = Start(mounts.Tree(root_fd, oci.own_mounts(bundle)), bundle)
+    # Sources are cloned first: the kernel clones only mounts of the namespace that one is in.
+    sources = [_clone(start, operation, host) for operation in plan.operations]
+    try:
+        with mounts.Namespace(pid):
+            for operation, source in zip(plan.operations, sources):
+                _perform(start, operation, source)
+    finally:
+        start.tree.close()
+        for source in sources:
+            if source >= 0:
+                posix.close(source)
+    return start.notes
+
+
+def _perform(start: Start, operation: Operation, source: int) -> None:
+    done_before = start.tree.mark()
+    try:
+        _EFFECTS[type(operation)](start, operation, source)
+    except OSError as err:
+        sentence = f"cannot {_words(operation)}: {err}"
+        if not operation.required:
+            start.tree.undo(done_before)
+            start.notes.append(sentence)
+            return
+        start.tree.undo()
+        raise ApplyError(sentence, "'oci-gpu-hook plan' shows every step") from err
+    except BaseException:
+        start.tree.undo()
+        raise
+
+
+def _clone(start: Start, operation: Operation, host: HostRoot) -> int:
+    """A detached clone of the operation's file on the host; -1 where it has none, or an optional one is gone."""
+    source, options = _source(operation)
+    if not source:
+        return -1
+    try:
+        fd = host.open(source)
+        try:
+            return mounts.detach(fd, options)
+        finally:
+            posix.close(fd)
+    except OSError as err:
+        sentence = f"the host's {source} cannot be mounted: {err}"
+        if operation.required:
+            hint = "run 'oci-gpu-hook inventory refresh', or mend the driver"
+            raise DriverError(sentence, hint) from err
+        start.notes.append(sentence)
+        return -1
+
+
+def _source(operation: Operation) -> tuple[str, tuple[str, ...]]:
+    if isinstance(operation, Mount):
+        return operation.source, operation.options
+    if isinstance(operation, Device):
+        return operation.source, _DEVICE_OPTIONS
+    return "", ()
+
+
+def _mount(start: Start, mount: Mount, source: int) -> None:
+    if source >= 0:
+        start.tree.attach(source, mount.target)
+
+
+def _device(start: Start, node: Device, source: int) -> None:
+    if devices.is_there(start.tree, node.path, node.major, node.minor):
+        return
+    if source >= 0:
+        start.tree.attach(source, node.path)
+        return
+    mode, uid, gid = node.mode, node.uid, node.gid
+    devices.make(start.tree, node.path, node.major, node.minor, mode=mode, uid=uid, gid=gid)
+
+
+def _tmpfs(start: Start, tmpfs: Tmpfs, source: int) -> None:
+    def fill(root: int) -> None:
+        for folder in tmpfs.folders:
+            mounts.make_folders(root, folder)
+        for file in tmpfs.files:
+            mounts.write_file(root, file.name, file.content.encode(), file.mode)
+
+    start.tree.attach_tmpfs(tmpfs.path, tmpfs.options, fill)
+
+
+def _ld_cache(start: Start, cache: LdCache, source: int) -> None:
+    entries = [
+        ldso.Entry(flags=entry.flags, soname=entry.soname.encode(), path=entry.path.encode())
+        for entry in cache.entries
+    ]
+    ldcache.merge(start.tree, cache.path, tuple(entries))
+
+
+def _allow_devices(start: Start, opened: AllowDevices, source: int) -> None:
+    place = cgroup.DeviceCgroup(opened.version, opened.path, opened.top, "")
+    change = cgroup.allow(place, opened.rules, oci.device_rules(start.bundle))
+    start.tree.remember(change.undo)
+    if change.skipped:
+        start.notes.append(f"the device cgroup is left alone: {change.skipped}")
+
+
+_EFFECTS: dict[type, Effect] = {
+    Mount: _mount,
+    Device: _device,
+    Tmpfs: _tmpfs,
+    LdCache: _ld_cache,
+    AllowDevices: _allow_devices,
+}
+
+
+def _words(operation: Operation) -> str:
+    """What was to be done, for a sentence."""
+    if isinstance(operation, Mount):
+        return f"mount {operation.source} at {operation.target}"
+    if isinstance(operation, Device):
+        return f"make the node {operation.path}"
+    if isinstance(operation, Tmpfs):
+        return f"cover {operation.path}"
+    if isinstance(operation, LdCache):
+        return f"put our entries into {operation.path}"
+    return f"open the device cgroup ({operation.version})"

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line for people: shows, explains and prepares what the hook does.
+
+One file a command group.  Must not do anything that the hook does not do: it prints the same values that the hook
+would carry out.  Never on the hook's path.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from oci_gpu_hook.errors import OUR_BUG, HookError, UsageError
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command; gives its exit code."""
+    try:
+        import click
+    except ImportError:
+        print(
+            "oci-gpu-hook: the command line needs click, which this Python lacks", file=sys.stderr
+        )
+        return OUR_BUG
+    from oci_gpu_hook.cli.commands import program
+
+    try:
+        result = program.main(arguments, prog_name="oci-gpu-hook", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.ClickException as err:
+        print(f"oci-gpu-hook: {_sentence(err.format_message())}", file=sys.stderr)
+        return UsageError.exit_code
+    except click.Abort:
+        return OUR_BUG
+    except HookError as err:
+        print(f"oci-gpu-hook: {err}", file=sys.stderr)
+        return err.exit_code
+    except BrokenPipeError:
+        # The reader of our output went away, as `head` does.
+        sys.stderr.close()
+        return 0
+
+
+def _sentence(text: str) -> str:
+    return text[:1].lower() + text[1:].rstrip(".")

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program and its commands, put together."""
+
+from __future__ import annotations
+
+import click
+
+from oci_gpu_hook.cli import inventory, plan
+
+EXIT_CODES = """\b
+Exit codes:
+  0  done, or nothing to do
+  1  a fault of this program
+  2  wrong usage
+  3  bad state or bundle: the engine must act
+  4  bad configuration: the administrator must act
+  5  the request cannot be met: the container's author must act
+  6  host driver absent, mismatched or half installed
+  7  a step failed while the plan was carried out, and all of it was undone
+"""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
+def program() -> None:
+    """Puts NVIDIA GPUs into containers, as an OCI hook.
+
+    A container engine starts it as 'oci-gpu-hook createRuntime' (or prestart) with the container's state on stdin.
+    The commands below show people what the hook does; none of them changes a container.
+    """
+
+
+program.add_command(plan.plan)
+program.add_command(inventory.info)
+program.add_command(inventory.inventory)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options that commands share, each described once."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Callable, TypeVar
+
+import click
+
+from oci_gpu_hook.config import DEFAULT_PATH
+from oci_gpu_hook.errors import UsageError
+from oci_gpu_hook.host.root import HostRoot
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def output_format(command: Command) -> Command:
+    """``--format text|json``"""
+    return click.option(
+        "--format",
+        "form",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="How to print it.",
+    )(command)
+
+
+def host_root(command: Command) -> Command:
+    """``--host-root DIR``"""
+    return click.option(
+        "--host-root",
+        metavar="DIR",
+        default="/",
+        show_default=True,
+        help="Read every path of the host below DIR.",
+    )(command)
+
+
+def config_file(command: Command) -> Command:
+    """``--config FILE``"""
+    return click.option(
+        "--config",
+        metavar="FILE",
+        default=None,
+        help=f"The administrator's file.  [default: {DEFAULT_PATH}]",
+    )(command)
+
+
+def open_host(path: str) -> HostRoot:
+    """The host root that ``--host-root`` names; UsageError where it is no folder."""
+    try:
+        return HostRoot(path)
+    except OSError as err:
+        raise UsageError(f"cannot open --host-root {path}: {err.strerror}") from err
+
+
+def show(form: str, document: dict[str, object], text: str) -> None:
+    """Print one value in the form asked for."""
+    click.echo(json.dumps(document, indent=2) if form == "json" else text)

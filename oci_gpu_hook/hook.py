@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One container start, told from top to bottom.
+
+The only room that defers imports: each stage pays for what it needs, and a container that asks for no GPU pays for
+almost nothing.  Left of the plan everything only reads; what is done to the container is done by `apply`.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook import oci, report, request
+from oci_gpu_hook.errors import DONE, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.host.root import HostRoot
+    from oci_gpu_hook.plan import Plan
+    from oci_gpu_hook.rootfs import Container
+
+_STDIN = 0
+_SERVED = ("prestart", "createRuntime")
+_NOTHING_TO_DO = ("poststart", "poststop")
+
+
+class Options:
+    """The words after the stage: ``--config FILE`` and ``--host-root DIR``."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        self.config: str | None = None
+        self.host_root = "/"
+        words = iter(arguments)
+        for word in words:
+            option, equals, value = word.partition("=")
+            if option not in ("--config", "--host-root"):
+                raise UsageError(f"unknown option {word!r} after a hook stage")
+            given = value if equals else next(words, "")
+            if not given:
+                raise UsageError(f"{option} needs a value")
+            setattr(self, option[2:].replace("-", "_"), given)
+
+
+def main(stage: str, arguments: list[str]) -> int:
+    """Run one hook stage; gives the exit code.  The one place that catches everything."""
+    try:
+        if stage in _NOTHING_TO_DO:
+            # Mounts and nodes go with the mount namespace, rules with the cgroup.
+            return DONE
+        if stage not in _SERVED:
+            raise UsageError(
+                f"stage {stage} runs inside the container, where this hook must not run",
+                "the administrator must register it for createRuntime or prestart",
+            )
+        start(oci.read_state(_STDIN), Options(arguments))
+    except Exception as err:
+        return report.failure(err)
+    return DONE
+
+
+def start(state: oci.State, options: Options) -> None:
+    """What one container start does."""
+    bundle = oci.read_bundle(state.bundle)
+    asked = request.parse(oci.environment(bundle))
+    if asked is None:
+        return
+    from oci_gpu_hook import apply, rootfs
+    from oci_gpu_hook.host.root import HostRoot
+
+    host = HostRoot(options.host_root)
+    root_fd = rootfs.open_root(oci.rootfs(bundle), state.pid)
+    plan = decide(bundle, asked, host, root_fd, options.config, id=state.id, pid=state.pid)
+    for note in (*plan.notes, *apply.run(plan, host, root_fd, bundle, state.pid)):
+        report.say(note)
+
+
+def decide(
+    bundle: oci.Bundle,
+    asked: request.Request,
+    host: HostRoot,
+    root_fd: int,
+    config_path: str | None,
+    *,
+    id: str,
+    pid: int | None,
+) -> Plan:
+    """The plan for a bundle: everything is read here, and nothing is changed.
+
+    Without a `pid` the container does not exist yet: what only its process tells is taken from config.json.
+    """
+    from oci_gpu_hook import config, plan
+    from oci_gpu_hook.host import inventory
+
+    settings = config.read(config_path)
+    offered = inventory.load(host)
+    return plan.make(_container(bundle, root_fd, id, pid), asked, offered, settings)
+
+
+def _container(bundle: oci.Bundle, root_fd: int, id: str, pid: int | None) -> Container:
+    """What the container is like, from its root, its process and its cgroup."""
+    from oci_gpu_hook import rootfs
+    from oci_gpu_hook.container import cgroup
+
+    folder, loader = rootfs.library_folder(root_fd)
+    if pid is None:
+        user_namespace = oci.has_user_namespace(bundle)
+        device_cgroup = cgroup.expected()
+    else:
+        user_namespace = rootfs.in_user_namespace(pid)
+        device_cgroup = cgroup.locate(pid, id)
+    return rootfs.Container(
+        id=id,
+        bundle=bundle.path,
+        rootfs=oci.rootfs(bundle),
+        library_folder=folder,
+        loader=loader,
+        user_namespace=user_namespace,
+        dev_is_hosts=pid is not None and rootfs.dev_is_hosts(root_fd),
+        device_cgroup=device_cgroup,
+    )
