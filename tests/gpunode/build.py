@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compile the simulated driver of one version into a cache folder; done once, then only found.
+
+    python3 tests/gpunode/build.py [--cache FOLDER] DRIVER_VERSION CUDA_VERSION
+
+Needs a C compiler and nothing else. A folder's name carries the hash of everything that made it,
+so a changed source gets a new folder and a finished folder never changes.
+Must not: write outside the cache folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+
+if not __package__:
+    # Started by its path: become a member of the package (PEP 366).
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    __package__ = "gpunode"
+
+from . import catalogue
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SOURCES = os.path.join(HERE, "src")
+CACHE = os.path.join(os.path.dirname(os.path.dirname(HERE)), ".build", "gpunode")
+
+# The driver's files may need nothing of the image they end up in, not even its C library.
+FLAGS = (
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-O2",
+    "-ffreestanding",
+    "-nostdlib",
+    "-fno-stack-protector",
+    "-fno-asynchronous-unwind-tables",
+    "-fvisibility=hidden",
+    "-s",
+    "-Wl,-z,noseparate-code",
+)
+SHARED = ("-fPIC", "-shared", "-Wl,--hash-style=both")
+PROGRAM = ("-static", "-fno-pie", "-no-pie")
+
+
+def _hash(driver: str, cuda_number: int) -> str:
+    """Of all that decides what the folder holds."""
+    digest = hashlib.sha256(f"{driver} {cuda_number} {os.uname().machine}".encode())
+    files = [os.path.join(SOURCES, name) for name in sorted(os.listdir(SOURCES))]
+    for path in [*files, os.path.abspath(__file__), catalogue.__file__]:
+        with open(path, "rb") as file:
+            digest.update(file.read())
+    return digest.hexdigest()[:16]
+
+
+def _commands(folder: str, driver: str, cuda_number: int) -> list[list[str]]:
+    """Every compiler call after the common object; they do not depend on one another."""
+    compiler = [os.environ.get("CC", "cc"), *FLAGS]
+    compiler += [f'-DDRIVER_VERSION="{driver}"', f"-DCUDA_VERSION={cuda_number}"]
+    commands = [
+        [*compiler, *PROGRAM, "-o", f"{folder}/bin/nvidia-smi", f"{SOURCES}/nvidia-smi.c"],
+        [*compiler, *PROGRAM, "-o", f"{folder}/libexec/procdriver", f"{SOURCES}/procdriver.c"],
+        [*compiler, *SHARED, "-o", f"{folder}/libexec/nomemlock.so", f"{SOURCES}/nomemlock.c"],
+    ]
+    for library in catalogue.libraries(driver):
+        body = f"{SOURCES}/{library.source}.c"
+        if library.source == "library":
+            body = f"{folder}/library.o"
+        output = f"{folder}/lib/{library.file(driver)}"
+        soname = f"-Wl,-soname,{library.soname_of(driver)}"
+        commands.append([*compiler, *SHARED, soname, "-o", output, body])
+    return commands
+
+
+def _mig_minors() -> str:
+    """As nvidia-caps lists them: 32 GPUs of 15 GPU instances of 8 compute instances."""
+    lines, minor = ["config 1", "monitor 2"], 3
+    for gpu in range(32):
+        for instance in range(15):
+            lines.append(f"gpu{gpu}/gi{instance}/access {minor}")
+            for compute in range(8):
+                lines.append(f"gpu{gpu}/gi{instance}/ci{compute}/access {minor + 1 + compute}")
+            minor += 9
+    return "\n".join(lines) + "\n"
+
+
+def _fill(folder: str, driver: str, cuda_number: int) -> None:
+    # Imported here: the usual start of a node finds everything built and needs none of these.
+    import subprocess
+    from concurrent.futures import ThreadPoolExecutor
+
+    for name in ("bin", "libexec", "lib/vdpau"):
+        os.makedirs(f"{folder}/{name}")
+    compiler = [os.environ.get("CC", "cc"), *FLAGS, "-fPIC", f'-DDRIVER_VERSION="{driver}"']
+    common = [*compiler, "-c", "-o", f"{folder}/library.o", f"{SOURCES}/library.c"]
+    if subprocess.call(common):
+        raise OSError(f"{common[0]} failed on library.c")
+    commands = _commands(folder, driver, cuda_number)
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        for command, status in zip(commands, pool.map(subprocess.call, commands)):
+            if status:
+                raise OSError(f"{command[0]} failed on {command[-1]}")
+    os.unlink(f"{folder}/library.o")
+    for name in catalogue.PROGRAMS[1:]:
+        os.link(f"{folder}/bin/nvidia-smi", f"{folder}/bin/{name}")
+    with open(f"{folder}/mig-minors", "w", encoding="ascii") as file:
+        file.write(_mig_minors())
+
+
+def build(driver: str, cuda_number: int, cache: str = CACHE) -> str:
+    """The folder with the driver's files: `lib/`, `bin/`, `libexec/` and `mig-minors`."""
+    finished = os.path.join(cache, f"{driver}-{_hash(driver, cuda_number)}")
+    if os.path.isdir(finished):
+        return finished
+    import shutil
+    import tempfile
+
+    os.makedirs(cache, exist_ok=True)
+    with open(os.path.join(cache, ".gitignore"), "w", encoding="ascii") as file:
+        file.write("*\n")
+    temporary = tempfile.mkdtemp(prefix=f".{driver}-", dir=cache)
+    try:
+        _fill(temporary, driver, cuda_number)
+        os.chmod(temporary, 0o755)
+        os.rename(temporary, finished)
+    except OSError:
+        # Another process was first: rename does not replace a folder that has files.
+        if not os.path.isdir(finished):
+            raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return finished
+
+
+def main() -> int:
+    import argparse
+
+    parser = argparse.ArgumentParser(description="Compile the simulated driver of one version.")
+    parser.add_argument("--cache", default=CACHE)
+    parser.add_argument("driver")
+    parser.add_argument("cuda", help="for example 13.0")
+    options = parser.parse_args()
+    major, minor = options.cuda.split(".")
+    print(build(options.driver, int(major) * 1000 + int(minor) * 10, options.cache))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

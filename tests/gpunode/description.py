@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One simulated node as values: reads a description file, renders it for the C sources.
+
+Must not: look at the machine it runs on, or write anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, NamedTuple
+
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "descriptions")
+
+# NVML's numbers (nvmlBrandType_t).
+BRANDS = {"quadro": 1, "tesla": 2, "nvs": 3, "grid": 4, "geforce": 5, "titan": 6, "nvidia": 14}
+
+
+class Gpu(NamedTuple):
+    nvml_index: int
+    model: str
+    uuid: str
+    bus_id: str
+    minor: int
+    brand: str
+    compute_capability: str
+    memory_mib: int
+    pci_id: str
+    subsystem_id: str
+    vbios: str
+    serial: str
+    irq: int
+    persistence: bool
+    gsp_firmware: bool
+    mig_capable: bool
+    max_mig: int
+
+
+class Description(NamedTuple):
+    name: str
+    driver: str
+    cuda: str
+    kernel_module: str  # "proprietary" or "open": they word /proc/driver/nvidia/version differently
+    gpus: tuple[Gpu, ...]  # in the order of PCI addresses, which is NVML's
+    capability_minors: tuple[int, ...]
+    nvswitches: int
+
+    @property
+    def cuda_number(self) -> int:
+        """The CUDA version as the driver API gives it: 12.2 is 12020."""
+        major, minor = self.cuda.split(".")
+        return int(major) * 1000 + int(minor) * 10
+
+
+def names() -> list[str]:
+    return sorted(name[:-5] for name in os.listdir(FOLDER) if name.endswith(".json"))
+
+
+def load(name_or_file: str) -> Description:
+    """A description by its name (`v100`), or by the path of a file."""
+    path = os.path.join(FOLDER, f"{name_or_file}.json")
+    if not os.path.exists(path):
+        path = name_or_file
+    with open(path, encoding="utf-8") as file:
+        values: dict[str, Any] = json.load(file)
+    gpus = sorted(values["gpus"], key=lambda gpu: str(gpu["bus_id"]))
+    return Description(
+        name=os.path.splitext(os.path.basename(path))[0],
+        driver=values["driver"],
+        cuda=values["cuda"],
+        kernel_module=values["kernel_module"],
+        gpus=tuple(Gpu(nvml_index=index, **gpu) for index, gpu in enumerate(gpus)),
+        capability_minors=tuple(values["capability_minors"]),
+        nvswitches=values["nvswitches"],
+    )
+
+
+def _gpu_lines(gpu: Gpu) -> list[str]:
+    capability_major, capability_minor = gpu.compute_capability.split(".")
+    return [
+        f"gpu {gpu.nvml_index}",
+        f"uuid {gpu.uuid}",
+        f"model {gpu.model}",
+        f"bus_id {gpu.bus_id}",
+        f"minor {gpu.minor}",
+        f"brand {BRANDS[gpu.brand]}",
+        f"serial {gpu.serial}",
+        f"memory {gpu.memory_mib << 20}",
+        f"pci_id {gpu.pci_id[2:]}",
+        f"subsystem_id {gpu.subsystem_id[2:]}",
+        f"persistence {int(gpu.persistence)}",
+        f"capability_major {capability_major}",
+        f"capability_minor {capability_minor}",
+        f"mig_capable {int(gpu.mig_capable)}",
+        f"max_mig {gpu.max_mig}",
+    ]
+
+
+def render(node: Description) -> str:
+    """The plain text that src/description.h reads."""
+    lines = [f"driver {node.driver}", f"cuda {node.cuda_number}"]
+    for gpu in node.gpus:
+        lines += _gpu_lines(gpu)
+    return "\n".join(lines) + "\n"

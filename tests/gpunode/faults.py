@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The faults that `--break` plants, in one table: name, sentence, change to the node's content.
+
+Must not: touch the machine; a fault changes the value, before anything is mounted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Callable, NamedTuple
+
+from . import procfs
+
+if TYPE_CHECKING:
+    from .content import Content
+
+
+class Fault(NamedTuple):
+    sentence: str
+    plant: Callable[[Content], None]
+
+
+def _newer(driver: str) -> str:
+    """The next release of the same branch."""
+    parts = driver.split(".")
+    return ".".join([*parts[:-1], f"{int(parts[-1]) + 1:02d}"])
+
+
+def _library_version(content: Content) -> None:
+    driver = content.node.driver
+    old = content.library(f"libcuda.so.{driver}")
+    content.files[content.library(f"libcuda.so.{_newer(driver)}")] = content.files.pop(old)
+    content.links[content.library("libcuda.so.1")] = f"libcuda.so.{_newer(driver)}"
+
+
+def _driver_version(content: Content) -> None:
+    node = content.node
+    content.proc.update(
+        (path, text.replace(node.driver, _newer(node.driver)))
+        for path, text in list(content.proc.items())
+        if path.startswith("nvidia/")
+    )
+
+
+def _no_libcuda(content: Content) -> None:
+    start = content.library("libcuda.so")
+    for table in (content.files, content.links):
+        for path in [path for path in table if path.startswith(start)]:
+            del table[path]
+
+
+def _dangling_libcuda(content: Content) -> None:
+    del content.files[content.library(f"libcuda.so.{content.node.driver}")]
+
+
+def _no_libraries(content: Content) -> None:
+    for table in (content.files, content.links):
+        for path in [path for path in table if path.startswith(content.library(""))]:
+            del table[path]
+
+
+def _broken_library(content: Content) -> None:
+    path = content.library(f"libnvidia-ptxjitcompiler.so.{content.node.driver}")
+    del content.files[path]
+    content.texts[path] = "not an ELF file\n"
+
+
+def _no_proc_driver(content: Content) -> None:
+    for path in [path for path in content.proc if path.startswith("nvidia")]:
+        del content.proc[path]
+
+
+def _no_gpus(content: Content) -> None:
+    for path in [path for path in content.proc if path.startswith("nvidia/gpus/")]:
+        del content.proc[path]
+    _without_nodes(content, [f"/dev/nvidia{gpu.minor}" for gpu in content.node.gpus])
+
+
+def _without_nodes(content: Content, paths: list[str]) -> None:
+    content.nodes = [node for node in content.nodes if node.path not in paths]
+
+
+def _no_uvm(content: Content) -> None:
+    del content.registered["nvidia-uvm"]
+    _without_nodes(content, ["/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"])
+
+
+def _no_uvm_nodes(content: Content) -> None:
+    _without_nodes(content, ["/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"])
+
+
+def _no_caps(content: Content) -> None:
+    del content.registered["nvidia-caps"]
+    content.nodes = [n for n in content.nodes if not n.path.startswith("/dev/nvidia-caps/")]
+    for path in [p for p in content.proc if p.startswith(("nvidia-caps/", "nvidia/capabil"))]:
+        del content.proc[path]
+
+
+def _no_nodes(content: Content) -> None:
+    content.nodes = []
+
+
+def _no_control_node(content: Content) -> None:
+    _without_nodes(content, ["/dev/nvidiactl"])
+
+
+def _wrong_node(content: Content) -> None:
+    path = f"/dev/nvidia{content.node.gpus[0].minor}"
+    _without_nodes(content, [path])
+    content.nodes.append(procfs.DeviceNode(path, 1, 7))  # the kernel's /dev/full
+
+
+def _no_sockets(content: Content) -> None:
+    content.sockets = []
+
+
+def _no_firmware(content: Content) -> None:
+    for path in [path for path in content.texts if path.startswith("/lib/firmware/")]:
+        del content.texts[path]
+
+
+def _stale_cache(content: Content) -> None:
+    content.cached = False
+
+
+FAULTS = {
+    "library-version": Fault("libcuda is of the next release", _library_version),
+    "driver-version": Fault("the kernel driver is of the next release", _driver_version),
+    "no-libcuda": Fault("no libcuda", _no_libcuda),
+    "dangling-libcuda": Fault("libcuda.so.1 points to nothing", _dangling_libcuda),
+    "no-libraries": Fault("kernel driver only: no library", _no_libraries),
+    "broken-library": Fault("libnvidia-ptxjitcompiler is not ELF", _broken_library),
+    "no-proc-driver": Fault("nodes, but no /proc/driver/nvidia*", _no_proc_driver),
+    "no-gpus": Fault("a driver without any GPU", _no_gpus),
+    "no-uvm": Fault("nvidia-uvm is not loaded: no major, no nodes", _no_uvm),
+    "no-uvm-nodes": Fault("nvidia-uvm is loaded, its nodes are not made", _no_uvm_nodes),
+    "no-caps": Fault("no nvidia-caps: no major, nodes or files", _no_caps),
+    "no-nodes": Fault("no /dev/nvidia* at all", _no_nodes),
+    "no-control-node": Fault("no /dev/nvidiactl", _no_control_node),
+    "wrong-node": Fault("the first GPU's node is another device (1:7)", _wrong_node),
+    "no-sockets": Fault("no persistence daemon, no fabric manager", _no_sockets),
+    "no-firmware": Fault("no GSP firmware", _no_firmware),
+    "stale-cache": Fault("ld.so.cache does not know the driver", _stale_cache),
+}

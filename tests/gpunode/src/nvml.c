@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libnvidia-ml.so.1 of a simulated node: answers what pynvml asks about driver and GPUs.
+ * As the real one, it shows only the GPUs whose device node this process may open, numbers them
+ * in the order of their PCI addresses, and refuses a kernel driver of another version.
+ * Must not: invent a value that the description does not have; what is not here is not supported.
+ * Not thread safe during nvmlInit.
+ */
+#include "description.h"
+
+enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4,
+       NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, VERSION_MISMATCH = 18,
+       UNKNOWN = 999 };
+
+struct pci_info {
+	char bus_id_legacy[16];
+	unsigned domain, bus, device, pci_id, subsystem_id;
+	char bus_id[32];
+};
+struct memory { u64 total, free, used; };
+struct memory_v2 { unsigned version; u64 total, reserved, free, used; };
+
+static struct description node;
+static struct gpu *visible[MAX_GPUS];
+static unsigned visible_count, users;
+
+/* What the kernel says: the real library asks the driver, and the file is the driver's answer. */
+static int kernel_driver_differs(void)
+{
+	static char text[1024];
+	if (read_file(AT_FDCWD, "/proc/driver/nvidia/version", text, sizeof text) <= 0)
+		return 0;
+	for (const char *p = text; *p && *p != '\n'; p++)
+		if (text_after(p, " " DRIVER_VERSION " "))
+			return 0;
+	return 1;
+}
+
+EXPORT int nvmlInitWithFlags(unsigned flags)
+{
+	long denied;
+	(void)flags;
+	if (users++)
+		return OK;
+	users = 0;
+	denied = open_device("/dev/nvidiactl");
+	if (denied)
+		return denied == -ENOENT ? DRIVER_NOT_LOADED : NO_PERMISSION;
+	if (read_description(&node))
+		return DRIVER_NOT_LOADED;
+	if (kernel_driver_differs())
+		return VERSION_MISMATCH;
+	visible_count = 0;
+	for (unsigned i = 0; i < node.count; i++)
+		if (!open_minor(node.gpus[i].minor))
+			visible[visible_count++] = &node.gpus[i];
+	users = 1;
+	return OK;
+}
+EXPORT int nvmlInit(void) { return nvmlInitWithFlags(0); }
+EXPORT int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+EXPORT int nvmlShutdown(void) { return users ? (users--, OK) : UNINITIALIZED; }
+
+EXPORT const char *nvmlErrorString(int code)
+{
+	switch (code) {
+	case OK: return "Success";
+	case UNINITIALIZED: return "Uninitialized";
+	case INVALID_ARGUMENT: return "Invalid Argument";
+	case NOT_SUPPORTED: return "Not Supported";
+	case NO_PERMISSION: return "Insufficient Permissions";
+	case NOT_FOUND: return "Not Found";
+	case INSUFFICIENT_SIZE: return "Insufficient Size";
+	case DRIVER_NOT_LOADED: return "Driver Not Loaded";
+	case VERSION_MISMATCH: return "Driver/library version mismatch";
+	default: return "Unknown Error";
+	}
+}
+
+static int give_text(char *to, unsigned room, const char *text)
+{
+	if (!users)
+		return UNINITIALIZED;
+	if (!to)
+		return INVALID_ARGUMENT;
+	return text_copy(to, room, text) ? OK : INSUFFICIENT_SIZE;
+}
+static int give_number(unsigned *to, unsigned value)
+{
+	if (!users)
+		return UNINITIALIZED;
+	if (!to)
+		return INVALID_ARGUMENT;
+	*to = value;
+	return OK;
+}
+
+EXPORT int nvmlSystemGetDriverVersion(char *to, unsigned room)
+{
+	return give_text(to, room, node.driver);
+}
+EXPORT int nvmlSystemGetNVMLVersion(char *to, unsigned room)
+{
+	char text[32] = "";
+	append_number(text, sizeof text, node.cuda / 1000);
+	text_append(text, sizeof text, "." DRIVER_VERSION);
+	return give_text(to, room, text);
+}
+EXPORT int nvmlSystemGetCudaDriverVersion(int *to)
+{
+	return give_number((unsigned *)to, node.cuda);
+}
+EXPORT int nvmlSystemGetCudaDriverVersion_v2(int *to)
+{
+	return nvmlSystemGetCudaDriverVersion(to);
+}
+
+EXPORT int nvmlDeviceGetCount_v2(unsigned *to) { return give_number(to, visible_count); }
+EXPORT int nvmlDeviceGetCount(unsigned *to) { return nvmlDeviceGetCount_v2(to); }
+
+EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct gpu **to)
+{
+	if (!users)
+		return UNINITIALIZED;
+	if (!to || index >= visible_count)
+		return INVALID_ARGUMENT;
+	*to = visible[index];
+	return OK;
+}
+EXPORT int nvmlDeviceGetHandleByIndex(unsigned index, struct gpu **to)
+{
+	return nvmlDeviceGetHandleByIndex_v2(index, to);
+}
+
+EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, struct gpu **to)
+{
+	if (!users)
+		return UNINITIALIZED;
+	if (!uuid || !to)
+		return INVALID_ARGUMENT;
+	for (unsigned i = 0; i < visible_count; i++)
+		if (!text_compare(visible[i]->uuid, uuid)) {
+			*to = visible[i];
+			return OK;
+		}
+	return NOT_FOUND;
+}
+
+/* `[domain:]bus:device.function`, the domain in any number of digits. */
+struct address { unsigned domain, bus, device; };
+static struct address read_address(const char *text)
+{
+	unsigned parts[3] = {0, 0, 0};
+	for (int colons = 0;; text++) {
+		if (!colons) {
+			parts[0] = parts[1], parts[1] = parts[2];
+			parts[2] = (unsigned)text_number(text, 16);
+			colons = 1;
+		}
+		if (*text == ':')
+			colons = 0;
+		else if (!*text)
+			return (struct address){parts[0], parts[1], parts[2]};
+	}
+}
+
+EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, struct gpu **to)
+{
+	if (!users)
+		return UNINITIALIZED;
+	if (!bus_id || !to)
+		return INVALID_ARGUMENT;
+	struct address wanted = read_address(bus_id);
+	for (unsigned i = 0; i < visible_count; i++) {
+		struct address here = read_address(visible[i]->bus_id);
+		if (here.domain == wanted.domain && here.bus == wanted.bus &&
+		    here.device == wanted.device) {
+			*to = visible[i];
+			return OK;
+		}
+	}
+	return NOT_FOUND;
+}
+EXPORT int nvmlDeviceGetHandleByPciBusId(const char *bus_id, struct gpu **to)
+{
+	return nvmlDeviceGetHandleByPciBusId_v2(bus_id, to);
+}
+
+EXPORT int nvmlDeviceGetName(struct gpu *gpu, char *to, unsigned room)
+{
+	return gpu ? give_text(to, room, gpu->model) : INVALID_ARGUMENT;
+}
+EXPORT int nvmlDeviceGetUUID(struct gpu *gpu, char *to, unsigned room)
+{
+	return gpu ? give_text(to, room, gpu->uuid) : INVALID_ARGUMENT;
+}
+EXPORT int nvmlDeviceGetSerial(struct gpu *gpu, char *to, unsigned room)
+{
+	if (gpu && !gpu->serial[0])
+		return NOT_SUPPORTED;
+	return gpu ? give_text(to, room, gpu->serial) : INVALID_ARGUMENT;
+}
+EXPORT int nvmlDeviceGetMinorNumber(struct gpu *gpu, unsigned *to)
+{
+	return gpu ? give_number(to, gpu->minor) : INVALID_ARGUMENT;
+}
+EXPORT int nvmlDeviceGetBrand(struct gpu *gpu, unsigned *to)
+{
+	return gpu ? give_number(to, gpu->brand) : INVALID_ARGUMENT;
+}
+EXPORT int nvmlDeviceGetArchitecture(struct gpu *gpu, unsigned *to)
+{
+	if (!gpu)
+		return INVALID_ARGUMENT;
+	unsigned numbers[] = {5, 7, 9, 10}, capability = gpu->major_capability;
+	if (capability == 7 && gpu->minor_capability == 5)
+		return give_number(to, 6); /* Turing */
+	if (capability == 8 && gpu->minor_capability == 9)
+		return give_number(to, 8); /* Ada */
+	return give_number(to, capability >= 7 && capability <= 10 ? numbers[capability - 7]
+								   : 0xffffffff);
+}
+EXPORT int nvmlDeviceGetIndex(struct gpu *gpu, unsigned *to)
+{
+	for (unsigned i = 0; i < visible_count; i++)
+		if (gpu && visible[i] == gpu)
+			return give_number(to, i);
+	return INVALID_ARGUMENT;
+}
+EXPORT int nvmlDeviceGetPersistenceMode(struct gpu *gpu, unsigned *to)
+{
+	return gpu ? give_number(to, gpu->persistence) : INVALID_ARGUMENT;
+}
+EXPORT int nvmlDeviceGetCudaComputeCapability(struct gpu *gpu, unsigned *major, unsigned *minor)
+{
+	if (!gpu)
+		return INVALID_ARGUMENT;
+	int first = give_number(major, gpu->major_capability);
+	return first ? first : give_number(minor, gpu->minor_capability);
+}
+
+EXPORT int nvmlDeviceGetPciInfo_v3(struct gpu *gpu, struct pci_info *to)
+{
+	if (!users)
+		return UNINITIALIZED;
+	if (!gpu || !to)
+		return INVALID_ARGUMENT;
+	struct address here = read_address(gpu->bus_id);
+	memset(to, 0, sizeof *to);
+	to->domain = here.domain, to->bus = here.bus, to->device = here.device;
+	to->pci_id = gpu->pci_id, to->subsystem_id = gpu->subsystem_id;
+	/* NVML writes an 8-digit domain, in capitals; the kernel 4 digits, in small letters. */
+	text_copy(to->bus_id, sizeof to->bus_id, "0000");
+	text_append(to->bus_id, sizeof to->bus_id, gpu->bus_id);
+	text_copy(to->bus_id_legacy, sizeof to->bus_id_legacy, gpu->bus_id);
+	for (char *p = to->bus_id; *p; p++)
+		*p = *p >= 'a' && *p <= 'f' ? (char)(*p - 32) : *p;
+	for (char *p = to->bus_id_legacy; *p; p++)
+		*p = *p >= 'a' && *p <= 'f' ? (char)(*p - 32) : *p;
+	return OK;
+}
+EXPORT int nvmlDeviceGetPciInfo_v2(struct gpu *gpu, struct pci_info *to)
+{
+	return nvmlDeviceGetPciInfo_v3(gpu, to);
+}
+EXPORT int nvmlDeviceGetPciInfo(struct gpu *gpu, struct pci_info *to)
+{
+	return nvmlDeviceGetPciInfo_v3(gpu, to);
+}
+
+EXPORT int nvmlDeviceGetMemoryInfo(struct gpu *gpu, struct memory *to)
+{
+	if (!users)
+		return UNINITIALIZED;
+	if (!gpu || !to)
+		return INVALID_ARGUMENT;
+	*to = (struct memory){gpu->memory, gpu->memory, 0};
+	return OK;
+}
+EXPORT int nvmlDeviceGetMemoryInfo_v2(struct gpu *gpu, struct memory_v2 *to)
+{
+	if (!users)
+		return UNINITIALIZED;
+	if (!gpu || !to)
+		return INVALID_ARGUMENT;
+	*to = (struct memory_v2){to->version, gpu->memory, 0, gpu->memory, 0};
+	return OK;
+}
+
+/* MIG: capable GPUs have it switched off; no instance exists. The place to add them. */
+EXPORT int nvmlDeviceGetMigMode(struct gpu *gpu, unsigned *current, unsigned *pending)
+{
+	if (!gpu)
+		return INVALID_ARGUMENT;
+	if (!gpu->mig_capable)
+		return NOT_SUPPORTED;
+	int first = give_number(current, 0);
+	return first ? first : give_number(pending, 0);
+}
+EXPORT int nvmlDeviceGetMaxMigDeviceCount(struct gpu *gpu, unsigned *to)
+{
+	return gpu ? give_number(to, gpu->max_mig) : INVALID_ARGUMENT;
+}
+EXPORT int nvmlDeviceIsMigDeviceHandle(struct gpu *gpu, unsigned *to)
+{
+	return gpu ? give_number(to, 0) : INVALID_ARGUMENT;
+}
+EXPORT int nvmlDeviceGetMigDeviceHandleByIndex(struct gpu *gpu, unsigned index, struct gpu **to)
+{
+	(void)index, (void)to;
+	if (!users)
+		return UNINITIALIZED;
+	if (!gpu)
+		return INVALID_ARGUMENT;
+	return gpu->mig_capable ? NOT_FOUND : NOT_SUPPORTED;
+}
