@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make demo`: a container under a real runtime gets its GPUs because the installed hook ran.
+
+    python3 tests/demo/run.py
+
+On a host with an NVIDIA driver it uses that one, else the simulated node of tests/gpunode. Either
+way all of it happens in a private mount namespace, with throw-away layers over what it writes to:
+afterwards the machine is as it was.
+Exit 0 only if the container's own nvidia-smi lists exactly the GPUs that were asked for.
+Must not: use anything of the hook but what `make install` puts in place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any, Callable, NamedTuple
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+NODE = f"{ROOT}/tests/gpunode/node.py"
+DESCRIPTION = "h100x8"
+DRIVER = "/proc/driver/nvidia/version"
+SAVED = "/run/oci-gpu-hook"
+
+COMMAND = "/usr/bin/oci-gpu-hook"
+REGISTRATION = "/usr/share/containers/oci/hooks.d/oci-gpu-hook.json"
+SIMULATION = "/usr/libexec/gpunode/hooks.d/00-gpunode-procdriver.json"
+PYTHON = os.environ.get("PYTHON", "/usr/bin/python3")
+
+NAME = f"oci-gpu-hook-demo-{os.getpid()}"
+STARTS = 30
+SHOWN_LINES = 5
+
+# What an image that knows nothing of GPUs would have.
+PROGRAMS = ("sh", "ls", "grep", "ldconfig")
+GLIBC = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")
+QUESTIONS = (
+    "nvidia-smi",
+    "ls /dev/nvidia*",
+    "ls /proc/driver/nvidia/gpus",
+    "ldconfig -p | grep -E 'libcuda.so.1|libnvidia-ml.so.1'",
+)
+
+BOLD, RED, GREEN = "1", "31", "32"
+
+
+class Failure(Exception):
+    """The demo cannot go on, in one sentence."""
+
+
+class Gpu(NamedTuple):
+    index: int
+    uuid: str
+    model: str
+
+
+def coloured(text: str, code: str) -> str:
+    if not sys.stdout.isatty() or "NO_COLOR" in os.environ:
+        return text
+    return f"\x1b[{code}m{text}\x1b[0m"
+
+
+def heading(text: str) -> None:
+    print(f"\n{coloured(text, BOLD)}")
+
+
+def tell(text: str) -> None:
+    for line in text.rstrip("\n").split("\n"):
+        print(f"  {line}".rstrip().expandtabs(4))
+    sys.stdout.flush()
+
+
+def output_of(*command: str) -> str:
+    """What a command prints; Failure, with its last words, where it fails."""
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        raise Failure(
+            f"'{' '.join(command)}' ended with {done.returncode}:\n{done.stderr or done.stdout}"
+        )
+    return done.stdout
+
+
+def main() -> int:
+    """Choose the node, enter it, and start again inside."""
+    if os.geteuid() != 0:
+        print("make demo: needs root, for mounts and containers", file=sys.stderr)
+        return 1
+    inside = [sys.executable, os.path.abspath(__file__), "--inside"]
+    # Made here, where it can be removed when the namespace has gone; inside, a tmpfs lies over it.
+    with tempfile.TemporaryDirectory(prefix="oci-gpu-hook-demo-") as scratch:
+        if os.access(DRIVER, os.R_OK):
+            return on_this_host([*inside, "real", scratch])
+        command = [
+            sys.executable,
+            NODE,
+            "--description",
+            DESCRIPTION,
+            "--",
+            *inside,
+            "simulated",
+            scratch,
+        ]
+        return subprocess.run(command).returncode
+
+
+def on_this_host(command: list[str]) -> int:
+    made = not os.path.isdir(SAVED)
+    if made:
+        os.mkdir(SAVED, 0o755)
+    try:
+        return subprocess.run(
+            ["unshare", "--mount", "--propagation", "private", *command]
+        ).returncode
+    finally:
+        if made:
+            os.rmdir(SAVED)
+
+
+def cover_this_host(scratch: str) -> None:
+    """Throw-away layers over the two places that installing and running the hook write to."""
+    sys.path.insert(0, f"{ROOT}/tests")
+    from gpunode import linux
+    from gpunode.layers import Layer
+
+    Layer("/usr", scratch).mount()
+    linux.mount("tmpfs", SAVED, "tmpfs", options="mode=0755")
+
+
+def inside(kind: str, scratch: str) -> int:
+    """The demo itself, in its own mount namespace."""
+    output_of("mount", "-t", "tmpfs", "tmpfs", scratch)
+    if kind == "real":
+        cover_this_host(scratch)
+    runtime = shutil.which("runc") or shutil.which("crun")
+    if not runtime:
+        raise Failure("there is neither runc nor crun here")
+    installed = output_of(
+        "make", "--silent", "--no-print-directory", "-C", ROOT, "install", f"PYTHON={PYTHON}"
+    )
+    inventory = json.loads(output_of(COMMAND, "inventory", "refresh", "--format", "json"))
+    gpus = [Gpu(gpu["nvml_index"], gpu["uuid"], gpu["model"]) for gpu in inventory["gpus"]]
+    asked = choose(gpus)
+    introduce(kind, runtime, str(inventory["driver_version"]), gpus)
+    heading("Installed, in a throw-away layer over this machine")
+    tell(installed)
+    container = Container(scratch, runtime, kind, asked)
+    before = show(container)
+    heading("What the hook put in, as 'oci-gpu-hook plan' tells it")
+    tell(shortened(output_of(COMMAND, "plan", "--bundle", container.bundle, "--id", NAME)))
+    heading("How long it took")
+    tell(times(container))
+    return verdict(asked, before, container.nvidia_smi_list())
+
+
+def choose(gpus: list[Gpu]) -> list[Gpu]:
+    """Two of many, or the first of few: never all, where there is more than one."""
+    if not gpus:
+        raise Failure("the NVIDIA driver of this host drives no GPU")
+    return [gpus[1], gpus[5]] if len(gpus) > 5 else gpus[:1]
+
+
+def introduce(kind: str, runtime: str, driver: str, gpus: list[Gpu]) -> None:
+    print(coloured("oci-gpu-hook: a container gets its GPUs", BOLD))
+    models = [gpu.model for gpu in gpus]
+    counted = " and ".join(f"{models.count(model)} x {model}" for model in dict.fromkeys(models))
+    where = (
+        "this host's own NVIDIA driver"
+        if kind == "real"
+        else "no NVIDIA driver here, so a simulated node"
+    )
+    tell(f"node      {where}: {counted}, driver {driver}")
+    tell(f"runtime   {output_of(runtime, '--version').splitlines()[0]}")
+
+
+class Container:
+    """One bundle, run with and without the registered hook."""
+
+    def __init__(self, scratch: str, runtime: str, kind: str, asked: list[Gpu]) -> None:
+        self.bundle = f"{scratch}/bundle"
+        self.runtime = [runtime, "--root", f"{scratch}/state"]
+        self.simulated = kind == "simulated"
+        self.request = ",".join(str(gpu.index) for gpu in asked)
+        make_root(f"{self.bundle}/rootfs")
+        output_of(runtime, "spec", "--bundle", self.bundle)
+        with open(f"{self.bundle}/config.json", encoding="utf-8") as file:
+            self.config: dict[str, Any] = json.load(file)
+        self.config["process"]["terminal"] = False
+        self.config["process"]["env"] += [
+            f"NVIDIA_VISIBLE_DEVICES={self.request}",
+            "NVIDIA_DRIVER_CAPABILITIES=utility,compute",
+        ]
+        # A network is nothing to this container, and making one takes longer than the hook does.
+        self.config["linux"]["namespaces"] = [
+            n for n in self.config["linux"]["namespaces"] if n["type"] != "network"
+        ]
+
+    def run(self, script: str, *, hooked: bool) -> str:
+        """Everything that a shell script in the container prints."""
+        self.config["process"]["args"] = ["sh", "-c", f"exec 2>&1\n{script}"]
+        self.config["hooks"] = hooks([SIMULATION] * self.simulated + [REGISTRATION] * hooked)
+        with open(f"{self.bundle}/config.json", "w", encoding="utf-8") as file:
+            json.dump(self.config, file)
+        return output_of(*self.runtime, "run", "--bundle", self.bundle, NAME)
+
+    def nvidia_smi_list(self) -> str:
+        return self.run("nvidia-smi -L", hooked=True)
+
+
+def hooks(registrations: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """The `hooks` of config.json, as an engine makes them of registration files: oci-hooks(5)."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for path in registrations:
+        with open(path, encoding="utf-8") as file:
+            registration = json.load(file)
+        if registration["when"] != {"always": True}:
+            raise Failure(f"{path} has a condition that this demo does not know")
+        for stage in registration["stages"]:
+            found.setdefault(stage, []).append(registration["hook"])
+    return found
+
+
+def make_root(root: str) -> None:
+    """A small glibc image out of this host's own programs; nothing of NVIDIA's is in it."""
+    for folder in (
+        "usr/bin",
+        "usr/sbin",
+        "usr/lib",
+        "usr/lib64",
+        "etc",
+        "dev",
+        "proc",
+        "sys",
+        "tmp",
+    ):
+        os.makedirs(f"{root}/{folder}")
+    for name in ("bin", "sbin", "lib", "lib64"):
+        os.symlink(f"usr/{name}", f"{root}/{name}")
+    wanted = []
+    for program in PROGRAMS:
+        path = shutil.which(program, path="/usr/bin:/usr/sbin:/bin:/sbin")
+        if not path:
+            raise Failure(f"this host has no {program}")
+        shutil.copy(path, f"{root}/usr/bin/{program}")
+        wanted += libraries_of(path)
+    libc = next(os.path.dirname(path) for path in wanted if path.endswith("/libc.so.6"))
+    wanted += [f"{libc}/{name}" for name in GLIBC if os.path.exists(f"{libc}/{name}")]
+    for path in sorted(set(wanted)):
+        os.makedirs(root + os.path.dirname(path), exist_ok=True)
+        shutil.copy(path, root + path)
+    output_of("ldconfig", "-r", root)
+
+
+def libraries_of(program: str) -> list[str]:
+    listed = subprocess.run(["ldd", program], capture_output=True, text=True)
+    return re.findall(r"(/\S+) \(0x", listed.stdout)
+
+
+def show(container: Container) -> str:
+    """The container without and with the hook, by the same questions; gives the first answer."""
+    script = (
+        "\n".join(f"echo; echo {quoted('$ ' + question)}; {question}" for question in QUESTIONS)
+        + "\n:"
+    )
+    heading(
+        f"A container that asks for NVIDIA_VISIBLE_DEVICES={container.request}, no hook registered"
+    )
+    before = container.run(script, hooked=False)
+    tell(before.strip("\n"))
+    heading(f"The same container, its hook taken from {REGISTRATION}")
+    tell(container.run(script, hooked=True).strip("\n"))
+    return before
+
+
+def quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def shortened(plan: str) -> str:
+    """Long groups cut to their first lines."""
+    groups = []
+    for group in plan.rstrip("\n").split("\n\n"):
+        lines = group.split("\n")
+        left_out = len(lines) - 1 - SHOWN_LINES
+        if left_out > 1:
+            lines[1 + SHOWN_LINES :] = [f"  ... and {left_out} more"]
+        groups.append("\n".join(lines))
+    return "\n".join(groups)
+
+
+def times(container: Container) -> str:
+    """The best of some starts each, taken in turns so that all meet the same machine."""
+    measured: dict[str, list[float]] = {}
+
+    def measure(name: str, action: Callable[[], object]) -> None:
+        begun = time.perf_counter()
+        action()
+        measured.setdefault(name, []).append((time.perf_counter() - begun) * 1000)
+
+    for _ in range(STARTS):
+        measure("without", lambda: container.run(":", hooked=False))
+        measure("with", lambda: container.run(":", hooked=True))
+        measure("bare", lambda: output_of(PYTHON, "-IS", "-c", "pass"))
+    best = {name: min(taken) for name, taken in measured.items()}
+    added = best["with"] - best["without"]
+    ratio = added / best["bare"]
+    return (
+        f"container's whole run, without the hook  {best['without']:6.1f} ms\n"
+        f"container's whole run, with the hook     {best['with']:6.1f} ms\n"
+        f"so the hook took                         {added:6.1f} ms,"
+        f" {ratio:.1f} times a bare interpreter\n"
+        f"bare interpreter, python3 -IS -c pass    {best['bare']:6.1f} ms\n"
+        f"(the best of {STARTS} each, in turns)"
+    )
+
+
+def verdict(asked: list[Gpu], before: str, listed: str) -> int:
+    found = re.findall(r"GPU-[0-9a-f-]{36}", listed)
+    words = " and ".join(f"GPU {gpu.index} ({gpu.uuid})" for gpu in asked)
+    print()
+    if "GPU-" in before or sorted(found) != sorted(gpu.uuid for gpu in asked):
+        print(
+            coloured(
+                f"failed: nvidia-smi in the container should list {words} alone:\n{listed}", RED
+            )
+        )
+        return 1
+    print(
+        coloured(
+            f"ok: with the hook the container's nvidia-smi lists {words} as allowed, and no other",
+            GREEN,
+        )
+    )
+    return 0
+
+
+def start() -> int:
+    try:
+        if sys.argv[1:2] == ["--inside"]:
+            return inside(*sys.argv[2:])
+        return main()
+    except Failure as failure:
+        print(f"make demo: {failure}", file=sys.stderr)
+    except BrokenPipeError:
+        # Nobody reads on, as in `make demo | head`; nor may the interpreter try again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(start())

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One installation and one set of roots for all integration tests, and a fresh bundle for each."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Callable
+
+import pytest
+
+from tests.integration import roots
+from tests.integration.engines import REPOSITORY, Bundle, Installed
+
+Maker = Callable[[str], Bundle]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _as_root() -> None:
+    if os.geteuid() != 0:
+        pytest.fail("integration tests run real containers: they need root")
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """``make install`` below a folder."""
+    tree = tmp_path_factory.mktemp("installed")
+    subprocess.run(
+        ["make", "--silent", "-C", str(REPOSITORY), "install", f"DESTDIR={tree}"],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    return Installed(tree)
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The simulated driver's files, as built for the nodes."""
+    subprocess.run(
+        [
+            sys.executable,
+            str(REPOSITORY / "tests/gpunode/node.py"),
+            "--description",
+            "h100x8",
+            "--",
+            "/bin/true",
+        ],
+        check=True,
+    )
+    return REPOSITORY / ".build" / "gpunode"
+
+
+@pytest.fixture(scope="session")
+def patterns(tmp_path_factory: pytest.TempPathFactory, driver: Path) -> dict[str, Path]:
+    """The kinds of roots, made once and copied for each bundle."""
+    folder = tmp_path_factory.mktemp("roots")
+    return {
+        "busybox": roots.busybox(folder / "busybox"),
+        "debian": roots.debian(folder / "debian", driver),
+        "bare": roots.bare(folder / "bare", driver),
+        "musl": roots.musl(folder / "musl", driver),
+    }
+
+
+@pytest.fixture()
+def bundle(tmp_path: Path, installed: Installed, patterns: dict[str, Path]) -> Maker:
+    """Makes a bundle whose root is a fresh copy of the named kind."""
+
+    def make(kind: str) -> Bundle:
+        path = tmp_path / f"bundle-{kind}-{len(list(tmp_path.iterdir()))}"
+        path.mkdir()
+        shutil.copytree(patterns[kind], path / "rootfs", symlinks=True)
+        return Bundle(path, installed.hooks())
+
+    return make

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The design's invariants, seen from outside: strace on the installed hook, mountinfo, the root before and after."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import Maker
+from tests.integration.engines import Bundle, Installed, on_node, start
+
+HOOK = "/usr/libexec/oci/hooks.d/oci-gpu-hook"
+SEARCH = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+
+
+def traced(made: Bundle, log: Path, *options: str) -> Bundle:
+    """The bundle with its GPU hook run below strace."""
+    (ours,) = [hook for hook in made.config["hooks"]["createRuntime"] if hook["path"] == HOOK]
+    ours = copy.deepcopy(ours)
+    made.config["hooks"] = copy.deepcopy(made.config["hooks"])
+    ours["path"], ours["args"] = (
+        "/usr/bin/strace",
+        ["strace", "-f", "-y", "-o", str(log), *options, HOOK, *ours["args"][1:]],
+    )
+    made.config["hooks"]["createRuntime"][-1] = ours
+    return made
+
+
+def planned(made: Bundle, output: Path) -> Bundle:
+    """The bundle with `plan` run on the very container before the hook is."""
+    script = (
+        f"pid=$(sed 's/.*\"pid\": *\\([0-9]*\\).*/\\1/'); exec /usr/bin/oci-gpu-hook plan --bundle {made.path} "
+        f"--pid $pid --id {made.path.name} --format json >{output}"
+    )
+    hook = {"path": "/bin/sh", "args": ["sh", "-c", script], "env": SEARCH}
+    made.config["hooks"] = copy.deepcopy(made.config["hooks"])
+    made.config["hooks"]["createRuntime"].insert(1, hook)
+    return made
+
+
+def lines(log: Path) -> list[str]:
+    return [line for line in log.read_text().splitlines() if "= -1 " not in line]
+
+
+@pytest.mark.parametrize("warm", [True, False], ids=["saved inventory", "no inventory"])
+def test_the_hook_starts_no_program_and_opens_no_gpu(
+    installed: Installed, bundle: Maker, tmp_path: Path, warm: bool
+) -> None:
+    made = traced(bundle("debian").asks("1,5"), tmp_path / "trace").runs("/bin/sh", "-c", "true")
+    prepare = "oci-gpu-hook inventory refresh\n" if warm else ""
+    done = on_node(installed, prepare + start("runc", made))
+    assert done.code == 0, done.err
+    calls = (tmp_path / "trace").read_text().splitlines()
+    executed = [line for line in calls if re.search(r"\bexec(ve|veat)\(", line)]
+    assert len(executed) == 1, executed
+    assert HOOK in executed[0]
+    assert not [line for line in calls if re.search(r"\b(clone3?|v?fork)\(", line)]
+    # O_PATH gives a name for a file and does not open it (open(2)); O_CREAT makes an empty file to mount on.
+    opened = [line for line in calls if re.search(r"\bopen(at|at2)?\(", line)]
+    opened = [line for line in opened if "O_PATH" not in line and "O_CREAT" not in line]
+    assert not [line for line in opened if "/dev/nvidia" in line]
+    if warm:
+        assert not [line for line in opened if "libnvidia-ml" in line or "libcuda" in line]
+    assert not [line for line in calls if "mmap" in line and "nvidia" in line]
+
+
+def test_a_container_without_a_request_costs_no_look_at_the_host(
+    installed: Installed, bundle: Maker, tmp_path: Path
+) -> None:
+    made = traced(bundle("busybox"), tmp_path / "trace").runs("/bin/sh", "-c", "true")
+    assert on_node(installed, start("runc", made)).code == 0
+    calls = (tmp_path / "trace").read_text()
+    assert str(made.path / "config.json") in calls
+    for path in (
+        "/proc/driver",
+        "/dev/nvidia",
+        "/etc/oci-gpu-hook.conf",
+        "_ctypes",
+        "/run/oci-gpu-hook",
+        "rootfs",
+    ):
+        assert path not in calls, path
+
+
+def mount_points(text: str) -> list[str]:
+    return [line.split()[4] for line in text.splitlines() if " - " in line]
+
+
+@pytest.mark.parametrize("cgroup", ["v1", "v2"])
+def test_what_the_plan_says_is_what_is_done(
+    installed: Installed, bundle: Maker, tmp_path: Path, cgroup: str
+) -> None:
+    show = "cat /proc/self/mountinfo; for n in /dev/nvidia*; do stat -c 'node %n %t:%T %a %u:%g' $n; done; ldconfig -p"
+    plain = bundle("debian").runs("/bin/sh", "-c", "cat /proc/self/mountinfo")
+    made = planned(bundle("debian").asks("1,5"), tmp_path / "plan.json")
+    made = traced(made, tmp_path / "trace").runs("/bin/sh", "-c", show)
+    # The node's own hook mounts on /proc/driver, with a request or without.
+    done = on_node(
+        installed,
+        f"{start('runc', plain)} >{tmp_path}/plain\n{start('runc', made, made.path.name)}",
+        cgroup=cgroup,
+    )
+    assert done.code == 0, done.err
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    operations = plan["operations"]
+    calls = lines(tmp_path / "trace")
+
+    kinds = {operation["op"] for operation in operations}
+    assert kinds == {"device", "mount", "tmpfs", "ldcache", "cgroup"}
+    points = [
+        operation.get("target", operation.get("path"))
+        for operation in operations
+        if operation["op"] in ("mount", "tmpfs", "ldcache")
+    ]
+    new = [
+        point
+        for point in mount_points(done.out)
+        if point not in mount_points((tmp_path / "plain").read_text())
+    ]
+    resolved = {point.replace("/lib/firmware", "/usr/lib/firmware") for point in points}
+    assert set(new) == resolved
+
+    # In the order of the plan: move_mount's second descriptor is the target.
+    moved = re.findall(r'move_mount\(\d+<[^>]*>, "", \d+<([^>]*)>', "\n".join(calls))
+    root = str(made.rootfs)
+    done_targets = [path[len(root) :].replace(" (deleted)", "") for path in moved if path != root]
+    assert done_targets == [point.replace("/lib/firmware", "/usr/lib/firmware") for point in points]
+
+    # Options, from what the kernel shows of each mount.
+    shown = {
+        line.split()[4]: set(line.split()[5].split(","))
+        for line in done.out.splitlines()
+        if " - " in line
+    }
+    for operation in operations:
+        if operation["op"] in ("mount", "tmpfs"):
+            point = operation.get("target", operation.get("path")).replace(
+                "/lib/firmware", "/usr/lib/firmware"
+            )
+            assert set(operation["options"]) <= shown[point], point
+
+    nodes = re.findall(r"node (\S+) (\w+):(\w+) (\d+) (\d+):(\d+)", done.out)
+    wanted = [
+        (
+            o["path"],
+            f"{o['major']:x}",
+            f"{o['minor']:x}",
+            o["mode"].lstrip("0"),
+            str(o["uid"]),
+            str(o["gid"]),
+        )
+        for o in operations
+        if o["op"] == "device"
+    ]
+    assert sorted(nodes) == sorted(wanted)
+    made_nodes = re.findall(r'mknodat\(\d+<[^>]*>, "([^"]+)"', "\n".join(calls))
+    assert [f"/dev/{name}" for name in made_nodes] == [operation[0] for operation in wanted]
+
+    (rules,) = [operation["rules"] for operation in operations if operation["op"] == "cgroup"]
+    assert [(f"{r['major']:x}", f"{r['minor']:x}", r["access"]) for r in rules] == [
+        (o[1], o[2], "rw") for o in wanted
+    ]
+    if cgroup == "v1":
+        written = re.findall(r'write\(\d+<[^>]*devices.allow>, "([^"\\]+)', "\n".join(calls))
+        assert written == [f"c {rule['major']}:{rule['minor']} rw" for rule in rules]
+    else:
+        assert len([call for call in calls if "BPF_PROG_ATTACH" in call]) == 1
+
+    listed = set(re.findall(r"^\t(\S+) \(.*\) => (\S+)$", done.out, re.MULTILINE))
+    (entries,) = [operation["entries"] for operation in operations if operation["op"] == "ldcache"]
+    assert {(entry["soname"], entry["path"]) for entry in entries} <= listed
+
+
+def effects(plan: dict[str, Any], cgroup: str) -> list[tuple[str, str, bool]]:
+    """For each operation: its words, the strace expression that makes it fail, and whether it is required."""
+    found = []
+    moves = nodes = 0
+    for operation in plan["operations"]:
+        kind = operation["op"]
+        words = f"{kind} {operation.get('target', operation.get('path', ''))}"
+        if kind == "device":
+            nodes += 1
+            inject = f"mknodat:error=EIO:when={nodes}"
+        elif kind == "cgroup":
+            # The first write of the run is to devices.allow: nothing before it writes to anything but a new file.
+            inject = (
+                "bpf:error=EPERM:when=1" if cgroup == "v2" else "write:error=EPERM:when={write}"
+            )
+        else:
+            moves += 2 if kind == "ldcache" else 1
+            inject = f"move_mount:error=EIO:when={moves}"
+        found.append((words, inject, operation["required"]))
+    return found
+
+
+# Starts the container from a fresh root with one operation made to fail; where the start is stopped, the root, the
+# host's mounts and its cgroups must be as before.
+ONE_FAILURE = """
+rm -rf {made.rootfs} && cp -a {tmp}/pattern {made.rootfs} && cp {tmp}/config-{number}.json {made.path}/config.json
+look() {{
+    find {made.rootfs} -printf '%p %y %s %m %u\\n' | sort
+    sed 's,//deleted,,' /proc/self/mountinfo
+    find /sys/fs/cgroup -type d -name 'fail-*'
+}}
+look >{tmp}/before
+if {start} >{tmp}/out 2>{tmp}/err; then outcome=started; cat {tmp}/out | grep -qx started
+else
+    outcome=$(grep -o 'exit status [0-9]*' {tmp}/err || cat {tmp}/err)
+    look >{tmp}/after
+    cmp {tmp}/before {tmp}/after || diff {tmp}/before {tmp}/after
+fi
+echo "{words}: $outcome"
+"""
+
+
+@pytest.mark.parametrize("cgroup", ["v1", "v2"])
+def test_a_failure_at_each_operation_leaves_nothing(
+    installed: Installed, bundle: Maker, tmp_path: Path, cgroup: str
+) -> None:
+    first = planned(bundle("debian").asks("1,5"), tmp_path / "plan.json")
+    first = traced(first, tmp_path / "first").runs("/bin/sh", "-c", "true")
+    assert on_node(installed, start("runc", first), cgroup=cgroup).code == 0
+    writes = [
+        line
+        for line in (tmp_path / "first").read_text().splitlines()
+        if re.search(r"\bwrite\(", line)
+    ]
+    allow = [number for number, line in enumerate(writes, start=1) if "devices.allow" in line]
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    made = bundle("debian").asks("1,5")
+    for name in ("dev", "proc", "sys"):
+        (made.rootfs / name).mkdir(exist_ok=True)
+    hooks = made.config["hooks"]
+    script, expected = [f"cp -a {made.rootfs} {tmp_path}/pattern"], []
+    for number, (words, inject, required) in enumerate(effects(plan, cgroup)):
+        made.config["hooks"] = hooks
+        inject = inject.replace("{write}", str(allow[-1]) if allow else "1")
+        traced(made, tmp_path / "trace", "-e", f"inject={inject}").runs(
+            "/bin/sh", "-c", "echo started"
+        )
+        (tmp_path / f"config-{number}.json").write_text(json.dumps(made.config))
+        script.append(
+            ONE_FAILURE.format(
+                tmp=tmp_path,
+                made=made,
+                number=number,
+                words=words,
+                start=start("runc", made, f"fail-{number}"),
+            )
+        )
+        expected.append(f"{words}: {'exit status 7' if required else 'started'}")
+    done = on_node(installed, "\n".join(script), cgroup=cgroup)
+    assert done.code == 0, done.out + done.err
+    assert done.out.splitlines() == expected
+    assert len([line for line in expected if "exit status 7" in line]) > 20
