@@ -8,10 +8,11 @@ almost nothing.  Left of the plan everything only reads; what is done to the con
 from __future__ import annotations
 
 from oci_gpu_hook import oci, report, request
-from oci_gpu_hook.errors import DONE, UsageError
+from oci_gpu_hook.errors import DONE, BundleError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from oci_gpu_hook.container.cgroup import DeviceCgroup
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.plan import Plan
     from oci_gpu_hook.rootfs import Container
@@ -49,7 +50,8 @@ def main(stage: str, arguments: list[str]) -> int:
                 f"stage {stage} runs inside the container, where this hook must not run",
                 "the administrator must register it for createRuntime or prestart",
             )
-        start(oci.read_state(_STDIN), Options(arguments))
+        options = Options(arguments)
+        start(oci.read_state(_STDIN), options)
     except Exception as err:
         return report.failure(err)
     return DONE
@@ -96,22 +98,28 @@ def decide(
 def _container(bundle: oci.Bundle, root_fd: int, id: str, pid: int | None) -> Container:
     """What the container is like, from its root, its process and its cgroup."""
     from oci_gpu_hook import rootfs
-    from oci_gpu_hook.container import cgroup
 
     folder, loader = rootfs.library_folder(root_fd)
-    if pid is None:
-        user_namespace = oci.has_user_namespace(bundle)
-        device_cgroup = cgroup.expected()
-    else:
-        user_namespace = rootfs.in_user_namespace(pid)
-        device_cgroup = cgroup.locate(pid, id)
+    asked_for = oci.has_user_namespace(bundle)
     return rootfs.Container(
         id=id,
         bundle=bundle.path,
         rootfs=oci.rootfs(bundle),
         library_folder=folder,
         loader=loader,
-        user_namespace=user_namespace,
+        user_namespace=asked_for if pid is None else rootfs.in_user_namespace(pid),
         dev_is_hosts=pid is not None and rootfs.dev_is_hosts(root_fd),
-        device_cgroup=device_cgroup,
+        device_cgroup=_device_cgroup(id, pid),
     )
+
+
+def _device_cgroup(id: str, pid: int | None) -> DeviceCgroup:
+    from oci_gpu_hook.container import cgroup
+
+    try:
+        return cgroup.expected() if pid is None else cgroup.locate(pid, id)
+    except OSError as err:
+        raise BundleError(
+            f"the container's device cgroup cannot be found: {err}",
+            "the container engine or runtime must mend it",
+        ) from err

@@ -67,7 +67,6 @@ _SHARING = 16
 _BYTES = bytes(range(256))
 _SIGNED = _BYTES[128:] + _BYTES[:48] + _BYTES[58:128] + _BYTES[48:58]
 _UNSIGNED = _BYTES[:48] + _BYTES[58:] + _BYTES[48:58]
-_UNSIGNED_CHAR_FLAGS = FLAGS[183, 64]
 # A byte's place in these is its rank.  Digits have the highest ten in both.
 _ZERO, _ONE = _BYTES[246:247], _BYTES[247:248]
 _FROM_DIGITS = bytes.maketrans(_BYTES[246:], b"0123456789")
@@ -147,7 +146,6 @@ def merge(data: bytes | None, additions: Iterable[Entry]) -> bytes:
 
     All rows are sorted, not ours alone.  Not only ldconfig writes caches, and other programs have
     sorted them by plain bytes, so that the loader's binary search missed names and would miss ours.
-    To find that rows are in order already costs little.
 
     Raises MalformedCache for `data`, and ValueError for an addition that no cache can hold.
     """
@@ -155,14 +153,14 @@ def merge(data: bytes | None, additions: Iterable[Entry]) -> bytes:
     theirs = _read(data) if data else _NOTHING
     same = _same_rows(theirs, ours)
     table = _with_ours_first(theirs, ours, same)
-    unsigned = _UNSIGNED_CHAR_FLAGS in ({entry.flags for entry in ours} or table.flags)
+    unsigned = NATIVE_FLAGS["aarch64"] in ({entry.flags for entry in ours} or table.flags)
     kinds = list(zip(table.flags, table.hwcaps))
     suffixes = {kind: _suffix(*kind) for kind in set(kinds)}
     keys = _name_keys(table.names, _UNSIGNED if unsigned else _SIGNED)
     keys = [key + suffixes[kind] for key, kind in zip(keys, kinds)]
     order = sorted(range(len(keys)), key=keys.__getitem__, reverse=True)
     gone = {row + len(ours) for rows in same.values() for row in rows}
-    return _written(table, [row for row in order if row not in gone] if gone else order)
+    return _written(table, [row for row in order if row not in gone])
 
 
 # --- reading

@@ -6,9 +6,10 @@ from __future__ import annotations
 import click
 
 from oci_gpu_hook import render
-from oci_gpu_hook.cli.options import host_root, open_host, output_format, show
+from oci_gpu_hook.cli.options import host_root, output_format, show
 from oci_gpu_hook.errors import ApplyError, DriverError
 from oci_gpu_hook.host import inventory as host_inventory
+from oci_gpu_hook.host.root import HostRoot
 
 
 @click.command()
@@ -16,7 +17,7 @@ from oci_gpu_hook.host import inventory as host_inventory
 @host_root
 def info(form: str, host_root: str) -> None:
     """Show the driver, the GPUs and the files by capability, as they are now."""
-    root = open_host(host_root)
+    root = HostRoot(host_root)
     found = host_inventory.with_nodes(root, host_inventory.survey(root))
     show(form, render.inventory_document(found), render.inventory_text(found))
 
@@ -34,7 +35,7 @@ def refresh(form: str, host_root: str) -> None:
 
     A hook that finds no saved inventory, or one that is no longer true, surveys by itself: correctly, only slower.
     """
-    root = open_host(host_root)
+    root = HostRoot(host_root)
     try:
         found, path = host_inventory.refresh(root)
     except OSError as err:
@@ -49,7 +50,7 @@ def refresh(form: str, host_root: str) -> None:
 @host_root
 def show_saved(form: str, host_root: str) -> None:
     """Show the saved inventory, if it is still true."""
-    root = open_host(host_root)
+    root = HostRoot(host_root)
     saved = host_inventory.read_saved(root, host_inventory.stamp(root))
     if saved is None:
         raise DriverError(

@@ -9,8 +9,6 @@ from typing import Any, Callable, TypeVar
 import click
 
 from oci_gpu_hook.config import DEFAULT_PATH
-from oci_gpu_hook.errors import UsageError
-from oci_gpu_hook.host.root import HostRoot
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -46,14 +44,6 @@ def config_file(command: Command) -> Command:
         default=None,
         help=f"The administrator's file.  [default: {DEFAULT_PATH}]",
     )(command)
-
-
-def open_host(path: str) -> HostRoot:
-    """The host root that ``--host-root`` names; UsageError where it is no folder."""
-    try:
-        return HostRoot(path)
-    except OSError as err:
-        raise UsageError(f"cannot open --host-root {path}: {err.strerror}") from err
 
 
 def show(form: str, document: dict[str, object], text: str) -> None:

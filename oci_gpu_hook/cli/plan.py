@@ -8,7 +8,8 @@ import os
 import click
 
 from oci_gpu_hook import hook, oci, render, request, rootfs
-from oci_gpu_hook.cli.options import config_file, host_root, open_host, output_format, show
+from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
+from oci_gpu_hook.host.root import HostRoot
 
 
 @click.command()
@@ -51,7 +52,7 @@ def plan(
         )
         show(form, render.no_request_document(container_id, found.path, path), text)
         return
-    host = open_host(host_root)
+    host = HostRoot(host_root)
     root_fd = rootfs.open_root(path, pid)
     decided = hook.decide(found, asked, host, root_fd, config, id=container_id, pid=pid)
     show(form, render.plan_document(decided), render.plan_text(decided))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook import linux
+from oci_gpu_hook.errors import UsageError
 
 _RESOLVE = linux.RESOLVE_IN_ROOT | linux.RESOLVE_NO_MAGICLINKS
 
@@ -19,7 +20,10 @@ class HostRoot:
 
     def __init__(self, path: str = "/") -> None:
         self.path = path
-        self.fd = posix.open(path, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
+        try:
+            self.fd = posix.open(path, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
+        except OSError as err:
+            raise UsageError(f"cannot open --host-root {path}: {err.strerror}") from err
 
     def close(self) -> None:
         """Give the descriptor back."""

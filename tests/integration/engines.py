@@ -38,14 +38,14 @@ class Installed(NamedTuple):
 
     tree: Path
 
-    def hooks(self) -> dict[str, list[dict[str, Any]]]:
-        """The hooks of config.json as an engine that reads hooks.d writes them; the node's own hook goes first."""
+    def hooks(self, *, simulated: bool = True) -> dict[str, list[dict[str, Any]]]:
+        """The hooks of config.json as an engine that reads hooks.d writes them; a simulated node's own goes first."""
         found: dict[str, list[dict[str, Any]]] = {}
         for file in sorted((self.tree / "usr/share/containers/oci/hooks.d").glob("*.json")):
             document = json.loads(file.read_text())
             assert document["when"] == {"always": True}
             for stage in document["stages"]:
-                found.setdefault(stage, [PROCDRIVER]).append(document["hook"])
+                found.setdefault(stage, [PROCDRIVER] if simulated else []).append(document["hook"])
         return found
 
 
@@ -109,6 +109,28 @@ def on_node(
         capture_output=True,
         text=True,
         env=environment,
+        cwd="/",
+        timeout=timeout,
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+# A private view of the host whose /usr is a throw-away overlay, as the simulated node has one.
+HOST = """
+mkdir -p /mnt && mount -t tmpfs none /mnt && mkdir /mnt/upper /mnt/work
+mount -t overlay -o lowerdir=/usr,upperdir=/mnt/upper,workdir=/mnt/work none /usr
+"""
+
+
+def on_host(installed: Installed, script: str, *, timeout: int = 300) -> Outcome:
+    """Run a shell script on this very host and its driver, with the hook installed for as long as it runs."""
+    install = f"cp -a {shlex.quote(str(installed.tree))}/usr/. /usr/\n"
+    line = ["unshare", "--mount", "--propagation", "private", "/bin/sh", "-eu", "-c"]
+    done = subprocess.run(
+        [*line, HOST + install + script],
+        check=False,
+        capture_output=True,
+        text=True,
         cwd="/",
         timeout=timeout,
     )

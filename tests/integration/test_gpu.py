@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The main job on a host with a real driver and GPU: its own nvidia-smi, and CUDA calls, in a container.
+
+A lane of its own (``make test-gpu``), never part of ``make test``.  Nothing is simulated: the container's procfs is the
+kernel's, the nodes have a driver behind them, the libraries are NVIDIA's.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.integration import roots
+from tests.integration.engines import Bundle, Installed, on_host, start
+
+pytestmark = pytest.mark.gpu
+
+CUDA = """
+#include <stdio.h>
+int cuInit(unsigned); int cuDriverGetVersion(int *); int cuDeviceGetCount(int *);
+int cuDeviceGet(int *, int); int cuDeviceGetName(char *, int, int);
+int cuDevicePrimaryCtxRetain(void **, int); int cuCtxSetCurrent(void *);
+int cuMemAlloc_v2(unsigned long long *, unsigned long); int cuMemFree_v2(unsigned long long);
+int cuMemsetD8_v2(unsigned long long, unsigned char, unsigned long);
+int cuMemcpyDtoH_v2(void *, unsigned long long, unsigned long);
+int main(void) {
+    int version, count, device; char name[100]; void *context; unsigned long long memory; unsigned char byte = 0;
+    int result = cuInit(0);
+    if (result) { printf("cuInit failed: %d\\n", result); return 1; }
+    cuDriverGetVersion(&version); cuDeviceGetCount(&count); cuDeviceGet(&device, 0);
+    cuDeviceGetName(name, sizeof name, device);
+    if (cuDevicePrimaryCtxRetain(&context, device) || cuCtxSetCurrent(context)) return 2;
+    if (cuMemAlloc_v2(&memory, 1 << 20) || cuMemsetD8_v2(memory, 0x5a, 1 << 20)) return 3;
+    if (cuMemcpyDtoH_v2(&byte, memory + 4711, 1) || cuMemFree_v2(memory)) return 4;
+    printf("CUDA %d, %d device(s), first %s, memory says 0x%x\\n", version, count, name, byte);
+    return byte != 0x5a;
+}
+"""
+
+
+@pytest.fixture()
+def bundle(tmp_path: Path, installed: Installed) -> Bundle:
+    """A Debian-like root with a CUDA program in it and what nvidia-smi is linked to."""
+    folders = [
+        Path(f"/usr/lib/{roots.MULTIARCH}"),
+        Path("/usr/lib64"),
+        Path("/usr/local/nvidia/lib64"),
+    ]
+    driver = next(folder for folder in folders if list(folder.glob("libcuda.so.[0-9]*.*")))
+    root = roots.debian(tmp_path / "rootfs", driver)
+    source = tmp_path / "cuda.c"
+    source.write_text(CUDA)
+    library = next(driver.glob("libcuda.so.[0-9]*.*"))
+    # The library's own needs are met in the container, not where it is linked.
+    flags = ["-Wl,--allow-shlib-undefined"]
+    subprocess.run(["cc", "-o", root / "app/cuda", source, library, *flags], check=True)
+    for name in ("libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1"):
+        for folder in (f"/lib/{roots.MULTIARCH}", "/lib64"):
+            if Path(folder, name).exists():
+                shutil.copy(f"{folder}/{name}", root / "usr/lib" / roots.MULTIARCH)
+                break
+    subprocess.run(["/sbin/ldconfig", "-r", str(root)], check=True)
+    hooks = json.loads(json.dumps(installed.hooks(simulated=False)))
+    return Bundle(tmp_path, hooks)
+
+
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_cuda_works_in_a_container(installed: Installed, bundle: Bundle, runtime: str) -> None:
+    if shutil.which(runtime) is None:
+        pytest.skip(f"this host has no {runtime}")
+    done = on_host(installed, start(runtime, bundle.asks("all").runs("/app/cuda")))
+    print(done.out)
+    assert done.code == 0, done.out + done.err
+    assert "memory says 0x5a" in done.out
+
+
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_the_drivers_own_nvidia_smi_lists_the_gpu(
+    installed: Installed, bundle: Bundle, runtime: str
+) -> None:
+    if shutil.which(runtime) is None:
+        pytest.skip(f"this host has no {runtime}")
+    done = on_host(installed, start(runtime, bundle.asks("0").runs("/usr/bin/nvidia-smi", "-L")))
+    print(done.out)
+    assert done.code == 0, done.out + done.err
+    assert done.out.startswith("GPU 0: ")
+    assert len(done.out.splitlines()) == 1
+
+
+def test_without_the_hook_there_is_no_gpu(installed: Installed, bundle: Bundle) -> None:
+    bundle.config["hooks"] = {}
+    done = on_host(installed, start("runc", bundle.asks("all").runs("/app/cuda")))
+    assert done.code != 0
+
+
+def test_the_inventory_agrees_with_nvml(installed: Installed) -> None:
+    """NVML, off the hot path, is the authority on indices and UUIDs."""
+    done = on_host(installed, "/usr/bin/oci-gpu-hook info --format json; echo; nvidia-smi -L")
+    assert done.code == 0, done.err
+    document, _, listing = done.out.rpartition("}\n")
+    gpus = json.loads(document + "}")["gpus"]
+    lines = [line for line in listing.splitlines() if line.startswith("GPU ")]
+    for gpu, line in zip(gpus, lines):
+        assert line.startswith(f"GPU {gpu['nvml_index']}: ")
+        assert gpu["uuid"] in line.lower().replace("gpu-", "GPU-")
