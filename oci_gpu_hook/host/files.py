@@ -152,7 +152,14 @@ def _cached_folders(root: HostRoot) -> list[str]:
     paths = [
         entry.path.decode(errors="surrogateescape") for entry in entries if entry.soname in sonames
     ]
-    return [path.rpartition("/")[0] for path in paths]
+    return [_below_usr(root, path.rpartition("/")[0]) for path in paths]
+
+
+def _below_usr(root: HostRoot, folder: str) -> str:
+    """The folder's own name where /lib is a link to /usr/lib, as on all distributions of today: ldconfig lists both."""
+    here, there = root.stat(folder), root.stat(f"/usr{folder}")
+    same = here and there and (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+    return f"/usr{folder}" if same else folder
 
 
 def _library(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from oci_gpu_hook import ldso
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host import files, inventory, nodes, proc
 from oci_gpu_hook.host.root import HostRoot
@@ -223,3 +224,16 @@ def test_load_saves_what_it_had_to_survey_if_the_folder_is_there(tmp_path: Path)
 
 def test_this_machine_is_one_that_we_know() -> None:
     assert platform.machine() in files.MULTIARCH
+
+
+def test_a_library_folder_is_named_as_it_is_and_not_by_the_link_to_it(tmp_path: Path) -> None:
+    root = hosts.host(tmp_path)
+    (tmp_path / "lib").rename(tmp_path / "old-lib")
+    (tmp_path / "lib").symlink_to("usr/lib")
+    folder = f"/{hosts.LIBRARY_FOLDER}".removeprefix("/usr")
+    entry = ldso.Entry(b"libcuda.so.1", f"{folder}/libcuda.so.1".encode(), 0x0303)
+    hosts.plant(tmp_path, "etc/ld.so.cache", ldso.merge(None, [entry]))
+    libraries = inventory.survey(root).libraries
+    assert {library.path.rpartition("/")[0] for library in libraries} == {
+        f"/{hosts.LIBRARY_FOLDER}"
+    }
