@@ -5,9 +5,8 @@ Source: glibc's ``sysdeps/generic/dl-cache.h`` (layout), ``elf/cache.c`` (what l
 in which order) and ``elf/dl-cache.c`` (how the loader searches), 2.17 to 2.41; ldconfig(8).
 Little-endian only, as every machine that we serve.  Names and paths are bytes, as in the file.
 
-The bytes come from an image and are hostile until read: `MalformedCache` is the only error, and
-the time is linear in their number, at most `LARGEST`.  Must not do I/O, and must not import more
-than this: a container start waits for it.
+The bytes come from an image and are hostile: `MalformedCache` is the only error, and the time is
+linear in their number.  Must not do I/O, nor import more than this: a container start waits for it.
 """
 
 from __future__ import annotations
@@ -45,6 +44,8 @@ FLAGS = {
 }
 # The same for a machine's own libraries, by its name in uname(2).
 NATIVE_FLAGS = {"x86_64": FLAGS[62, 64], "aarch64": FLAGS[183, 64]}
+# Debian's folder for a machine's own libraries, below /lib and /usr/lib.
+MULTIARCH = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 
 _OLD_MAGIC = b"ld.so-1.7.0"
 _OLD_HEADER_SIZE, _OLD_ROW_SIZE = 16, 12  # a row: flags, soname, path

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import posix
 
-from oci_gpu_hook import linux
+from oci_gpu_hook import ldso, linux
 from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.record import NamedTuple
 
@@ -23,7 +23,6 @@ _BELOW = linux.RESOLVE_IN_ROOT | linux.RESOLVE_NO_MAGICLINKS
 # The initial user namespace's number is part of the kernel's interface (PROC_USER_INIT_INO, include/linux/proc_ns.h).
 _INITIAL_USER_NAMESPACE = 0xEFFFFFFD
 
-_MULTIARCH = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 GLIBC = "glibc"
 MUSL = "musl"
 
@@ -80,7 +79,7 @@ def library_folder(root_fd: int) -> tuple[str, str]:
     others know /usr/lib64.  Without a libc to go by: Debian's own mark, else /usr/lib64 (and the cache will name it).
     """
     machine = posix.uname().machine
-    multiarch = _MULTIARCH.get(machine, "")
+    multiarch = ldso.MULTIARCH.get(machine, "")
     signs = (
         (f"/usr/lib/{multiarch}/libc.so.6", f"/usr/lib/{multiarch}", GLIBC),
         (f"/lib/{multiarch}/libc.so.6", f"/usr/lib/{multiarch}", GLIBC),

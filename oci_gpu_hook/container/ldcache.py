@@ -16,8 +16,6 @@ from oci_gpu_hook.container.mounts import Tree
 
 _BELOW = linux.RESOLVE_IN_ROOT | linux.RESOLVE_NO_MAGICLINKS
 _OPTIONS = ("ro", "nosuid", "nodev", "noexec")
-# A distribution's full cache is some 200 kB; beyond this it is no cache and we do not read it.
-_LARGEST = 16 << 20
 
 
 def merge(tree: Tree, path: str, entries: tuple[ldso.Entry, ...]) -> None:
@@ -43,7 +41,7 @@ def _read(tree: Tree, path: str) -> bytes | None:
         return None
     try:
         size = posix.fstat(fd).st_size
-        return posix.read(fd, size) if 0 < size <= _LARGEST else None
+        return posix.read(fd, size) if 0 < size <= ldso.LARGEST else None
     except OSError:
         return None
     finally:

@@ -5,8 +5,8 @@ Source: the System V ABI, chapters 4 and 5; elf(5).  Of a library of hundreds of
 the program headers, the dynamic section and one string are read.  Section headers are not, as
 stripping may take them away.
 
-Must not follow what a file says anywhere but into the file itself, must not judge what is in it,
-and must not be imported on the hot path.
+Must not follow what a file says anywhere but into the file itself, and must not be imported on the
+hot path.
 """
 
 from __future__ import annotations
@@ -117,17 +117,16 @@ def _soname(fd: int, segments: list[_Segment], entry: str, entry_size: int) -> b
 
 
 def _dynamic(fd: int, segments: list[_Segment], entry: str, entry_size: int) -> dict[int, int]:
-    """The dynamic section, tag to value, the last of each tag as in the loader; {} without one."""
+    """The dynamic section, tag to value; {} without one.  The last of each counts, as in glibc."""
     found: dict[int, int] = {}
-    for segment in segments:
-        if segment.type == _PT_DYNAMIC:
-            size = segment.size - segment.size % entry_size
-            if size > _LARGEST_DYNAMIC:
-                raise MalformedElf(f"a dynamic section of {size} bytes makes no sense")
-            for tag, value in iter_unpack(entry, _read(fd, segment.offset, size)):
-                if tag == _DT_NULL:
-                    break
-                found[tag] = value
+    for segment in [segment for segment in segments if segment.type == _PT_DYNAMIC][-1:]:
+        size = segment.size - segment.size % entry_size
+        if size > _LARGEST_DYNAMIC:
+            raise MalformedElf(f"a dynamic section of {size} bytes makes no sense")
+        for tag, value in iter_unpack(entry, _read(fd, segment.offset, size)):
+            if tag == _DT_NULL:
+                break
+            found[tag] = value
     return found
 
 

@@ -51,7 +51,6 @@ BINARIES = (
 FIRMWARE_FOLDER = "/lib/firmware/nvidia"
 LD_SO_CACHE = "/etc/ld.so.cache"
 
-MULTIARCH = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 _BINARY_FOLDERS = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin", "/usr/local/sbin")
 
 
@@ -128,7 +127,7 @@ def firmware(root: HostRoot, version: str) -> tuple[DriverFile, ...]:
 
 def _library_folders(root: HostRoot) -> list[str]:
     """Where the driver's libraries may lie: where the loader's cache says, then the distributions' usual places."""
-    multiarch = MULTIARCH.get(posix.uname().machine, "")
+    multiarch = ldso.MULTIARCH.get(posix.uname().machine, "")
     usual = [
         f"/usr/lib/{multiarch}",
         f"/usr/lib/{multiarch}/nvidia/current",

@@ -11,8 +11,8 @@ import platform
 import struct
 from pathlib import Path
 
-from oci_gpu_hook.host.files import MULTIARCH
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.ldso import MULTIARCH
 
 VERSION = "580.65.06"
 LIBRARY_FOLDER = f"usr/lib/{MULTIARCH[platform.machine()]}"

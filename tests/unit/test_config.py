@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+from pyfakefs.fake_filesystem import FakeFilesystem
 
 from oci_gpu_hook import config
 from oci_gpu_hook.errors import ConfigError
@@ -14,6 +16,25 @@ from oci_gpu_hook.errors import ConfigError
 def test_the_default_file_may_be_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(config, "DEFAULT_PATH", str(tmp_path / "absent"))
     assert config.read(None) == config.Config()
+
+
+@pytest.fixture()
+def machine(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> FakeFilesystem:
+    """A machine's files, so that absolute paths can be tested; pyfakefs knows os, and not posix beneath it."""
+    monkeypatch.setattr(config, "posix", os)
+    return fs
+
+
+def test_the_default_file_is_read_where_it_is_there(machine: FakeFilesystem) -> None:
+    assert config.read(None).device_cgroup == "auto"
+    machine.create_file("/etc/oci-gpu-hook.conf", contents="device-cgroup = on\n")
+    assert config.read(None).device_cgroup == "on"
+
+
+def test_a_file_that_may_not_be_read_is_a_config_error(machine: FakeFilesystem) -> None:
+    machine.create_dir("/etc/oci-gpu-hook.conf")
+    with pytest.raises(ConfigError, match=r"cannot (open|read) /etc/oci-gpu-hook.conf"):
+        config.read(None)
 
 
 def test_a_file_that_is_named_must_be_there(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def elf(
     tags: tuple[tuple[int, int], ...] = ((14, 1), (5, 0x10000 + 0x1000)),
     load_offset: int = 0x1000,
 ) -> bytes:
-    """An ELF file of two segments: one that is loaded with the strings in it, and the dynamic one.
+    """An ELF file of two segments: the dynamic one, and one that is loaded with the strings in it.
 
     The strings lie at `load_offset` in the file and at 0x11000 in memory.
     """
@@ -73,7 +73,7 @@ def elf(
         return struct.pack(f"{order}8I", kind, offset, address, address, size, size, 4, 0x1000)
 
     load = segment(1, load_offset, 0x11000, len(strings))
-    head = ident + header + load + segment(2, dynamic_offset, 0, len(dynamic)) + dynamic
+    head = ident + header + segment(2, dynamic_offset, 0, len(dynamic)) + load + dynamic
     return head.ljust(load_offset, b"\0") + strings
 
 
@@ -199,7 +199,7 @@ def test_an_object_file_has_no_soname(build: Callable[..., Path]) -> None:
 # --- hostile files
 
 SOUND = elf()
-PHDRS = 64  # where the program headers start
+DYNAMIC, LOAD = 64, 64 + 56  # where the program headers are
 
 
 def _patched(offset: int, format_: str, value: int, data: bytes = SOUND) -> bytes:
@@ -224,11 +224,11 @@ def _patched(offset: int, format_: str, value: int, data: bytes = SOUND) -> byte
         pytest.param(_patched(54, "<H", 55), id="program headers of another size"),
         pytest.param(_patched(54, "<H", 0), id="program headers of no size"),
         pytest.param(_patched(56, "<H", 0xFFFF) + bytes(4 << 20), id="very many program headers"),
-        pytest.param(_patched(PHDRS + 16, "<Q", 0), id="a name that is not loaded"),
-        pytest.param(_patched(PHDRS + 16, "<Q", 0x11005), id="a name before what is loaded"),
-        pytest.param(_patched(PHDRS + 8, "<Q", 2**64 - 1), id="strings beyond any file"),
-        pytest.param(_patched(PHDRS + 56 + 8, "<Q", 2**64 - 1), id="dynamic beyond any file"),
-        pytest.param(_patched(PHDRS + 56 + 32, "<Q", 2**64 - 1), id="an endless dynamic section"),
+        pytest.param(_patched(LOAD + 16, "<Q", 0), id="a name that is not loaded"),
+        pytest.param(_patched(LOAD + 16, "<Q", 0x11005), id="a name before what is loaded"),
+        pytest.param(_patched(LOAD + 8, "<Q", 2**64 - 1), id="strings beyond any file"),
+        pytest.param(_patched(DYNAMIC + 8, "<Q", 2**64 - 1), id="dynamic beyond any file"),
+        pytest.param(_patched(DYNAMIC + 32, "<Q", 2**64 - 1), id="an endless dynamic section"),
         pytest.param(elf(tags=((14, 2**64 - 1), (5, 0x11000))), id="a name far away"),
         pytest.param(elf(tags=((14, 1),)), id="a name without a table"),
         pytest.param(elf(strings=b"\0" + b"x" * 300 + b"\0"), id="a name that no file can have"),

@@ -223,7 +223,7 @@ def test_load_saves_what_it_had_to_survey_if_the_folder_is_there(tmp_path: Path)
 
 
 def test_this_machine_is_one_that_we_know() -> None:
-    assert platform.machine() in files.MULTIARCH
+    assert platform.machine() in ldso.MULTIARCH
 
 
 def test_a_library_folder_is_named_as_it_is_and_not_by_the_link_to_it(tmp_path: Path) -> None:
