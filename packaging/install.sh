@@ -77,10 +77,10 @@ install_library() {
         mkdir -p "$staged/$(dirname "$file")"
         install -p -m 0644 "$sources/$file" "$staged/$file"
     done
-    # unchecked-hash: image-based systems (OSTree, so OpenShift's own) give every file the same time;
-    # a cache that is checked by time would be stale there for ever, and the package compiled again
-    # at every container start. Nobody edits an installed file in place, and each installation
-    # compiles what it installs.
+    # unchecked-hash: image-based systems (OSTree, so OpenShift's own) give every file one time; a
+    # cache that is checked by time would be stale there for ever, and the package compiled again at
+    # every container start. Nobody edits an installed file in place, and each installation compiles
+    # what it installs.
     "$python" -IS -m compileall -q -d "$library/oci_gpu_hook" --invalidation-mode unchecked-hash \
         "$staged/oci_gpu_hook"
     install_click
@@ -166,8 +166,9 @@ do_uninstall() {
     rm -rf "$destdir$library"
     [ -n "$destdir" ] || rm -rf /run/oci-gpu-hook
     echo "$made" | sort -r | while read -r folder; do
-        [ -n "$folder" ] && [ -d "$destdir$folder" ] || continue
-        rmdir --ignore-fail-on-non-empty "$destdir$folder"
+        if [ -n "$folder" ] && [ -d "$destdir$folder" ]; then
+            rmdir --ignore-fail-on-non-empty "$destdir$folder"
+        fi
     done
     echo "uninstalled oci-gpu-hook from $destdir$prefix"
     settings=$destdir/etc/oci-gpu-hook.conf

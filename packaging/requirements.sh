@@ -47,6 +47,8 @@ if [ "$purpose" = test ]; then
     has crun || need crun
     has podman || need podman
     has conmon || need conmon
+    has newuidmap || { debian need uidmap; fedora need shadow-utils; }
+    has pkill || { debian need procps; fedora need procps-ng; }
     has strace || need strace
     has shellcheck || { debian need shellcheck; fedora want ShellCheck; }
     has musl-gcc || { debian need musl-tools; fedora want musl-gcc; }

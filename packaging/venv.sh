@@ -17,5 +17,7 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
 fi
 echo "making $venv with $("$python" --version)"
 "$python" -m venv --clear "$venv"
+# Everything that is fetched stays in this folder.
+export PIP_CACHE_DIR="$PWD/.build/pip"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extra]"
 touch "$venv/up-to-date"

@@ -55,7 +55,7 @@ class Failure(Exception):
 
 
 class Gpu(NamedTuple):
-    index: int
+    number: int  # as NVML counts
     uuid: str
     model: str
 
@@ -124,9 +124,9 @@ def on_this_host(command: list[str]) -> int:
 
 def cover_this_host(scratch: str) -> None:
     """Throw-away layers over the two places that installing and running the hook write to."""
-    sys.path.insert(0, f"{ROOT}/tests")
-    from gpunode import linux
-    from gpunode.layers import Layer
+    sys.path.insert(0, ROOT)
+    from tests.gpunode import linux
+    from tests.gpunode.layers import Layer
 
     Layer("/usr", scratch).mount()
     linux.mount("tmpfs", SAVED, "tmpfs", options="mode=0755")
@@ -185,7 +185,7 @@ class Container:
         self.bundle = f"{scratch}/bundle"
         self.runtime = [runtime, "--root", f"{scratch}/state"]
         self.simulated = kind == "simulated"
-        self.request = ",".join(str(gpu.index) for gpu in asked)
+        self.request = ",".join(str(gpu.number) for gpu in asked)
         make_root(f"{self.bundle}/rootfs")
         output_of(runtime, "spec", "--bundle", self.bundle)
         with open(f"{self.bundle}/config.json", encoding="utf-8") as file:
@@ -321,7 +321,7 @@ def times(container: Container) -> str:
 
 def verdict(asked: list[Gpu], before: str, listed: str) -> int:
     found = re.findall(r"GPU-[0-9a-f-]{36}", listed)
-    words = " and ".join(f"GPU {gpu.index} ({gpu.uuid})" for gpu in asked)
+    words = " and ".join(f"GPU {gpu.number} ({gpu.uuid})" for gpu in asked)
     print()
     if "GPU-" in before or sorted(found) != sorted(gpu.uuid for gpu in asked):
         print(

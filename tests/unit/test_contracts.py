@@ -153,7 +153,7 @@ def test_no_room_below_the_command_line_names_subprocess() -> None:
     ] == []
 
 
-def test_a_container_without_a_request_loads_four_small_rooms_and_nothing_heavy(
+def test_a_container_without_a_request_loads_its_few_rooms_and_nothing_heavy(
     tmp_path: Path,
 ) -> None:
     run = HookRun(bundle_asking_for("", tmp_path))
