@@ -12,10 +12,11 @@ import posix
 from oci_gpu_hook import ldso, oci
 from oci_gpu_hook.container import cgroup, devices, ldcache, mounts
 from oci_gpu_hook.errors import ApplyError, DriverError
-from oci_gpu_hook.operations import AllowDevices, Device, LdCache, Mount, Tmpfs
+from oci_gpu_hook.operations import AllowDevices, Device, LdCache, Mount, Relabel, Tmpfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import ModuleType
     from typing import Any, Callable
 
     from oci_gpu_hook.host.root import HostRoot
@@ -29,23 +30,33 @@ _DEVICE_OPTIONS = ("nosuid", "noexec")
 class Start:
     """One container start while its plan is carried out: what the operations share."""
 
-    def __init__(self, tree: mounts.Tree, bundle: oci.Bundle) -> None:
+    def __init__(self, tree: mounts.Tree, bundle: oci.Bundle, labels: ModuleType | None) -> None:
         self.tree = tree
         self.bundle = bundle
+        self.labels = labels
         self.notes: list[str] = []
 
 
-def run(plan: Plan, host: HostRoot, root_fd: int, bundle: oci.Bundle, pid: int) -> list[str]:
+def run(
+    plan: Plan,
+    host: HostRoot,
+    root_fd: int,
+    bundle: oci.Bundle,
+    pid: int,
+    labels: ModuleType | None,
+) -> list[str]:
     """Carry out `plan`; gives a sentence for each optional operation that could not be.
 
+    labels: the room container.labels where the plan labels anything, so that a host without SELinux does not load it.
     DriverError where a required file of the host is gone, ApplyError where a required operation fails.
     """
     # The engine's umask may be 077; modes here are meant as they are written.
     posix.umask(0)
-    start = Start(mounts.Tree(root_fd, oci.own_mounts(bundle)), bundle)
+    start = Start(mounts.Tree(root_fd, oci.own_mounts(bundle), plan.label), bundle, labels)
     # Sources are cloned first: the kernel clones only mounts of the namespace that one is in.
     sources = [_clone(start, operation, host) for operation in plan.operations]
     try:
+        _label_creations(start, plan.label)
         with mounts.Namespace(pid):
             for operation, source in zip(plan.operations, sources):
                 _perform(start, operation, source)
@@ -55,6 +66,17 @@ def run(plan: Plan, host: HostRoot, root_fd: int, bundle: oci.Bundle, pid: int) 
             if source >= 0:
                 posix.close(source)
     return start.notes
+
+
+def _label_creations(start: Start, label: str) -> None:
+    """Mount points and nodes are to bear the container's label from the moment that they exist."""
+    if start.labels is None:
+        return
+    try:
+        start.labels.create_as(label)
+    except OSError as err:
+        hint = "the policy must know the container's label"
+        raise ApplyError(f"cannot label what is made for the container: {err}", hint) from err
 
 
 def _perform(start: Start, operation: Operation, source: int) -> None:
@@ -135,6 +157,11 @@ def _ld_cache(start: Start, cache: LdCache, source: int) -> None:
     ldcache.merge(start.tree, cache.path, tuple(entries))
 
 
+def _relabel(start: Start, relabelled: Relabel, source: int) -> None:
+    if start.labels is not None:
+        start.labels.relabel(start.tree, relabelled.path, relabelled.context)
+
+
 def _allow_devices(start: Start, opened: AllowDevices, source: int) -> None:
     place = cgroup.DeviceCgroup(opened.version, opened.path, opened.top, "")
     change = cgroup.allow(place, opened.rules, oci.device_rules(start.bundle))
@@ -148,6 +175,7 @@ _EFFECTS: dict[type, Effect] = {
     Device: _device,
     Tmpfs: _tmpfs,
     LdCache: _ld_cache,
+    Relabel: _relabel,
     AllowDevices: _allow_devices,
 }
 
@@ -162,4 +190,6 @@ def _words(operation: Operation) -> str:
         return f"cover {operation.path}"
     if isinstance(operation, LdCache):
         return f"put our entries into {operation.path}"
+    if isinstance(operation, Relabel):
+        return f"relabel {operation.path} as {operation.context}"
     return f"open the device cgroup ({operation.version})"

@@ -14,26 +14,31 @@ import posix
 from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.record import NamedTuple
 
-DEFAULT_PATH = "/etc/oci-gpu-hook.conf"
-
 
 class Config(NamedTuple):
     """The settings, each with the default that a missing file means."""
 
     # "auto": opened where there is one and we may; "on": a container without one is refused; "off": never touched
     device_cgroup: str = "auto"
+    # whose /dev/shm and /dev/mqueue are given the right label: those of GPU containers, of all, of none
+    ipc_labels: str = "gpu"
+    # what happens to a GPU container whose /dev/shm was mounted with a wrong context=, which nobody can change
+    ipc_context_mismatch: str = "refuse"
 
 
-_CHOICES = {"device-cgroup": ("auto", "on", "off")}
+_CHOICES = {
+    "device-cgroup": ("auto", "on", "off"),
+    "ipc-labels": ("gpu", "all", "off"),
+    "ipc-context-mismatch": ("refuse", "warn"),
+}
 
 
-def read(path: str | None) -> Config:
-    """The settings in the file `path`; None is the default file, and only that one may be absent."""
-    name = DEFAULT_PATH if path is None else path
+def read(name: str, may_be_absent: bool) -> Config:
+    """The settings in the file `name`."""
     try:
         fd = posix.open(name, posix.O_RDONLY | posix.O_CLOEXEC)
     except FileNotFoundError as err:
-        if path is None:
+        if may_be_absent:
             return Config()
         raise ConfigError(f"cannot open {name}: {err.strerror}") from err
     except OSError as err:
@@ -60,7 +65,9 @@ def parse(text: str, name: str) -> Config:
         if not equals:
             raise ConfigError(f"{where}: {quoted(line)} is no 'key = value' line")
         if key not in _CHOICES:
-            raise ConfigError(f"{where}: unknown key {quoted(key)}, known is {', '.join(_CHOICES)}")
+            raise ConfigError(
+                f"{where}: unknown key {quoted(key)}, known are {', '.join(_CHOICES)}"
+            )
         if value not in _CHOICES[key]:
             allowed = ", ".join(_CHOICES[key])
             raise ConfigError(f"{where}: {key} is {quoted(value)}, allowed is one of {allowed}")

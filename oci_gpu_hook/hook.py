@@ -7,17 +7,27 @@ almost nothing.  Left of the plan everything only reads; what is done to the con
 
 from __future__ import annotations
 
+import posix
+
 from oci_gpu_hook import oci, report, request
 from oci_gpu_hook.errors import DONE, BundleError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import ModuleType
+
+    from oci_gpu_hook.config import Config
     from oci_gpu_hook.container.cgroup import DeviceCgroup
     from oci_gpu_hook.host.root import HostRoot
+    from oci_gpu_hook.operations import Labels
     from oci_gpu_hook.plan import Plan
     from oci_gpu_hook.rootfs import Container
 
+SETTINGS = "/etc/oci-gpu-hook.conf"
+
 _STDIN = 0
+# selinuxfs is mounted where SELinux runs, and only there (selinux(8)).
+_SELINUX = "/sys/fs/selinux/enforce"
 _SERVED = ("prestart", "createRuntime")
 _NOTHING_TO_DO = ("poststart", "poststop")
 
@@ -62,20 +72,59 @@ def start(state: oci.State, options: Options) -> None:
     bundle = oci.read_bundle(state.bundle)
     asked = request.parse(oci.environment(bundle))
     if asked is None:
+        if labels_every_container():
+            _start_labels_only(state, bundle, options)
         return
+    _carry_out(state, bundle, asked, options)
+
+
+def labels_every_container() -> bool:
+    """Whether a container without a request may concern us at all: a host with SELinux and with settings."""
+    try:
+        posix.stat(_SELINUX)
+        posix.stat(SETTINGS)
+    except OSError:
+        return False
+    return True
+
+
+def _start_labels_only(state: oci.State, bundle: oci.Bundle, options: Options) -> None:
+    """The labels of a container that asks for no GPU: it is never stopped by us."""
+    from oci_gpu_hook import config
+    from oci_gpu_hook.errors import HookError
+
+    try:
+        if config.read(*settings_file(options.config)).ipc_labels == "all":
+            _carry_out(state, bundle, None, options)
+    except HookError as err:
+        report.say(str(err))
+
+
+def _carry_out(
+    state: oci.State, bundle: oci.Bundle, asked: request.Request | None, options: Options
+) -> None:
     from oci_gpu_hook import apply, rootfs
     from oci_gpu_hook.host.root import HostRoot
 
     host = HostRoot(options.host_root)
     root_fd = rootfs.open_root(oci.rootfs(bundle), state.pid)
     plan = decide(bundle, asked, host, root_fd, options.config, id=state.id, pid=state.pid)
-    for note in (*plan.notes, *apply.run(plan, host, root_fd, bundle, state.pid)):
+    for note in (*plan.notes, *apply.run(plan, host, root_fd, bundle, state.pid, _labelling(plan))):
         report.say(note)
+
+
+def _labelling(plan: Plan) -> ModuleType | None:
+    """The room that labels, which only a plan with a label needs."""
+    if not plan.label:
+        return None
+    from oci_gpu_hook.container import labels
+
+    return labels
 
 
 def decide(
     bundle: oci.Bundle,
-    asked: request.Request,
+    asked: request.Request | None,
     host: HostRoot,
     root_fd: int,
     config_path: str | None,
@@ -90,9 +139,17 @@ def decide(
     from oci_gpu_hook import config, plan
     from oci_gpu_hook.host import inventory
 
-    settings = config.read(config_path)
-    offered = inventory.load(host)
-    return plan.make(_container(bundle, root_fd, id, pid), asked, offered, settings)
+    settings = config.read(*settings_file(config_path))
+    container = _container(bundle, root_fd, id, pid)
+    labels = _labels(bundle, host, root_fd, settings, id=id, pid=pid, required=asked is not None)
+    if asked is None:
+        return plan.make_labels(container, labels)
+    return plan.make(container, asked, inventory.load(host), settings, labels)
+
+
+def settings_file(path: str | None) -> tuple[str, bool]:
+    """The administrator's file, and whether it may be absent: only the default one may."""
+    return (SETTINGS, True) if path is None else (path, False)
 
 
 def _container(bundle: oci.Bundle, root_fd: int, id: str, pid: int | None) -> Container:
@@ -123,3 +180,25 @@ def _device_cgroup(id: str, pid: int | None) -> DeviceCgroup:
             f"the container's device cgroup cannot be found: {err}",
             "the container engine or runtime must mend it",
         ) from err
+
+
+def _labels(
+    bundle: oci.Bundle,
+    host: HostRoot,
+    root_fd: int,
+    settings: Config,
+    *,
+    id: str,
+    pid: int | None,
+    required: bool,
+) -> Labels:
+    """What SELinux needs; on a host without it, nothing of ours is even imported."""
+    from oci_gpu_hook.operations import Labels
+
+    if host.stat(_SELINUX) is None:
+        return Labels("", (), ())
+    from oci_gpu_hook import ipc, ipclabels
+
+    mounts = () if pid is None else ipc.mounts(bundle, id, root_fd, pid, host)
+    mount_label, process_label = oci.mount_label(bundle), oci.process_label(bundle)
+    return ipclabels.decide(mounts, mount_label, process_label, settings, required=required)

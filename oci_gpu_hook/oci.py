@@ -87,11 +87,8 @@ def read_bundle(path: str) -> Bundle:
 def environment(bundle: Bundle) -> dict[str, str]:
     """``process.env`` as a mapping; of a name given twice the last counts, as for the container's process."""
     process = _member(bundle, bundle.document, "process", "process")
-    entries = process.get("env") or []
-    if not isinstance(entries, list):
-        raise _wrong_shape(bundle, "process.env is no list")
     variables = {}
-    for entry in entries:
+    for entry in _list(bundle, process, "env", "process.env"):
         if not isinstance(entry, str):
             raise _wrong_shape(bundle, "process.env holds something that is no string")
         name, _, value = entry.partition("=")
@@ -110,35 +107,62 @@ def rootfs(bundle: Bundle) -> str:
 
 def own_mounts(bundle: Bundle) -> tuple[str, ...]:
     """Where the runtime mounts filesystems of the container's own: destinations of ``mounts`` that bind nothing."""
-    mounts = bundle.document.get("mounts") or []
-    if not isinstance(mounts, list):
-        raise _wrong_shape(bundle, "mounts is no list")
     found = []
-    for mount in mounts:
+    for mount in _list(bundle, bundle.document, "mounts", "mounts"):
         destination = mount.get("destination") if isinstance(mount, dict) else None
-        if not isinstance(destination, str):
+        if not isinstance(mount, dict) or not isinstance(destination, str):
             raise _wrong_shape(bundle, "mounts holds something without a destination")
-        options = mount.get("options") or ()
-        if mount.get("type") != "bind" and "bind" not in options and "rbind" not in options:
+        if not _binds(mount):
             found.append(_path(destination))
     return tuple(found)
 
 
+def mount_source(bundle: Bundle, destination: str) -> str | None:
+    """What is bound at `destination`, as config.json has it; None where nothing is."""
+    found = None
+    for mount in _list(bundle, bundle.document, "mounts", "mounts"):
+        if isinstance(mount, dict) and mount.get("destination") == destination:
+            source = mount.get("source")
+            found = source if _binds(mount) and isinstance(source, str) else None
+    return found
+
+
+def mount_label(bundle: Bundle) -> str:
+    """``linux.mountLabel``; "" where the engine gives none."""
+    return _text(bundle, _member(bundle, bundle.document, "linux", "linux"), "mountLabel")
+
+
+def process_label(bundle: Bundle) -> str:
+    """``process.selinuxLabel``; "" where the engine gives none."""
+    return _text(bundle, _member(bundle, bundle.document, "process", "process"), "selinuxLabel")
+
+
+def bundle_annotations(bundle: Bundle) -> dict[str, str]:
+    """``annotations`` of config.json, of which engines repeat only some in the state."""
+    found = _member(bundle, bundle.document, "annotations", "annotations")
+    return {key: value for key, value in found.items() if isinstance(value, str)}
+
+
 def has_user_namespace(bundle: Bundle) -> bool:
     """Whether config.json asks for a user namespace."""
-    namespaces = _member(bundle, bundle.document, "linux", "linux").get("namespaces") or []
-    if not isinstance(namespaces, list):
-        raise _wrong_shape(bundle, "linux.namespaces is no list")
+    linux = _member(bundle, bundle.document, "linux", "linux")
+    namespaces = _list(bundle, linux, "namespaces", "linux.namespaces")
     return any(isinstance(item, dict) and item.get("type") == "user" for item in namespaces)
 
 
 def device_rules(bundle: Bundle) -> tuple[DeviceRule, ...]:
     """``linux.resources.devices`` in its order: of the rules that match a device, the last one holds."""
     linux = _member(bundle, bundle.document, "linux", "linux")
-    devices = _member(bundle, linux, "resources", "linux.resources").get("devices") or []
-    if not isinstance(devices, list):
-        raise _wrong_shape(bundle, "linux.resources.devices is no list")
+    resources = _member(bundle, linux, "resources", "linux.resources")
+    devices = _list(bundle, resources, "devices", "linux.resources.devices")
     return tuple([_device_rule(bundle, item) for item in devices])
+
+
+def _binds(mount: dict[str, object]) -> bool:
+    """Whether an item of ``mounts`` binds something that exists: runtimes go by the options, whatever the type."""
+    options = mount.get("options")
+    words = options if isinstance(options, list) else ()
+    return mount.get("type") == "bind" or "bind" in words or "rbind" in words
 
 
 def _device_rule(bundle: Bundle, item: object) -> DeviceRule:
@@ -189,6 +213,22 @@ def _member(bundle: Bundle, parent: dict[str, object], key: str, where: str) -> 
         return {}
     if not isinstance(value, dict):
         raise _wrong_shape(bundle, f"{where} is no object")
+    return value
+
+
+def _list(bundle: Bundle, parent: dict[str, object], key: str, where: str) -> list[object]:
+    """An optional list below `parent`; absent and null are empty."""
+    value = parent.get(key) or []
+    if not isinstance(value, list):
+        raise _wrong_shape(bundle, f"{where} is no list")
+    return value
+
+
+def _text(bundle: Bundle, parent: dict[str, object], key: str) -> str:
+    """An optional string below `parent`; absent and null are empty."""
+    value = parent.get(key) or ""
+    if not isinstance(value, str):
+        raise _wrong_shape(bundle, f"{key} is no string")
     return value
 
 

@@ -77,6 +77,24 @@ class LdCache(NamedTuple):
     reason: str
 
 
+class Relabel(NamedTuple):
+    """An IPC mount of the container or its pod, and all that lies in it, given a label; `was` is the mount's before."""
+
+    path: str
+    context: str
+    was: str
+    required: bool
+    reason: str
+
+
+class Labels(NamedTuple):
+    """What SELinux needs: `context` for all that is made ("" is none), mounts to relabel, and what is left alone."""
+
+    context: str
+    operations: tuple[Relabel, ...]
+    notes: tuple[str, ...]
+
+
 class AllowDevices(NamedTuple):
     """The container's device cgroup opened for exactly these devices, never with the ``m`` (mknod) access.
 

@@ -15,8 +15,10 @@ from oci_gpu_hook.operations import (
     CacheEntry,
     Device,
     File,
+    Labels,
     LdCache,
     Mount,
+    Relabel,
     Tmpfs,
 )
 from oci_gpu_hook.record import NamedTuple
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.request import Request
     from oci_gpu_hook.rootfs import Container
 
-    Operation = Union[Mount, Device, Tmpfs, LdCache, AllowDevices]
+    Operation = Union[Mount, Device, Tmpfs, LdCache, Relabel, AllowDevices]
 
 _READ_ONLY = ("ro", "nosuid", "nodev")
 _READ_ONLY_DATA = ("ro", "nosuid", "nodev", "noexec")
@@ -45,17 +47,26 @@ _INSTALL_HINT = "whoever installs the driver must install all parts of one versi
 
 
 class Plan(NamedTuple):
-    """What will be done for one container.  request is None where it asks for no GPU; notes say what is left out."""
+    """What will be done for one container.
+
+    request: None where it asks for no GPU, and driver_version is "" then; notes: what is left out, and why; label: the
+    SELinux label of all that is made, "" for none.
+    """
 
     container: Container
     request: Request | None
     driver_version: str
     operations: tuple[Operation, ...]
     notes: tuple[str, ...]
+    label: str = ""
 
 
 def make(
-    container: Container, request: Request, inventory: DriverInventory, config: Config
+    container: Container,
+    request: Request,
+    inventory: DriverInventory,
+    config: Config,
+    labels: Labels,
 ) -> Plan:
     """The plan; RequestError, DriverError or ConfigError where the request cannot be met."""
     gpus = select(request, inventory)
@@ -72,10 +83,17 @@ def make(
         *_ipc(request, inventory),
         *_proc_driver(inventory, gpus),
         *_ld_cache(container, request, inventory),
+        *labels.operations,
         # Last: the cgroup is the one thing that does not vanish with the mount namespace.
         *cgroup,
     )
-    return Plan(container, request, inventory.driver_version, operations, notes)
+    version = inventory.driver_version
+    return Plan(container, request, version, operations, (*notes, *labels.notes), labels.context)
+
+
+def make_labels(container: Container, labels: Labels) -> Plan:
+    """The plan for a container that asks for no GPU, where the administrator has labels put right for all."""
+    return Plan(container, None, "", labels.operations, labels.notes, labels.context)
 
 
 def select(request: Request, inventory: DriverInventory) -> tuple[tuple[Gpu, str], ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oci_gpu_hook.operations import AllowDevices, Device, LdCache, Mount, Tmpfs
+from oci_gpu_hook.operations import Device, LdCache, Mount, Relabel, Tmpfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,7 +36,8 @@ def plan_document(plan: Plan) -> dict[str, object]:
             "capabilities": list(request.capabilities),
             "requirements": list(request.requirements),
         },
-        "driver": {"version": plan.driver_version},
+        "driver": {"version": plan.driver_version} if request else None,
+        "label": plan.label,
         "operations": [_operation(operation) for operation in plan.operations],
         "notes": list(plan.notes),
     }
@@ -48,6 +49,7 @@ def no_request_document(container_id: str, bundle: str, rootfs: str) -> dict[str
         "container": {"id": container_id, "bundle": bundle, "rootfs": rootfs},
         "request": None,
         "driver": None,
+        "label": "",
         "operations": [],
         "notes": [],
     }
@@ -64,7 +66,11 @@ def plan_text(plan: Plan) -> str:
     if request is not None:
         lines.append(f"request    devices {','.join(request.devices)} (from {request.source})")
         lines.append(f"           capabilities {','.join(request.capabilities)}")
-    lines.append(f"driver     {plan.driver_version}")
+        lines.append(f"driver     {plan.driver_version}")
+    else:
+        lines.append("request    none")
+    if plan.label:
+        lines.append(f"label      {plan.label}")
     for title, rows in _groups(plan.operations):
         lines += ["", title, *_aligned(rows)]
     if plan.notes:
@@ -165,6 +171,9 @@ def _rows(operation: Operation) -> tuple[str, list[Row]]:
         return "loader cache", first + [
             (f"  {entry.soname}", entry.path, "") for entry in operation.entries
         ]
+    if isinstance(operation, Relabel):
+        change = operation.context if operation.context != operation.was else "as it is"
+        return "labels", [(operation.path, f"{operation.was} -> {change}", reason)]
     where = f"device cgroup {operation.version}, {operation.path or 'found at the start'}"
     return where, [(str(rule), reason) for rule in operation.rules]
 
@@ -209,6 +218,7 @@ def _operation(operation: Operation) -> dict[str, object]:
     if isinstance(operation, LdCache):
         entries = [{"soname": entry.soname, "path": entry.path} for entry in operation.entries]
         return {"op": "ldcache", **operation._asdict(), "entries": entries}
-    assert isinstance(operation, AllowDevices)
+    if isinstance(operation, Relabel):
+        return {"op": "relabel", **operation._asdict()}
     rules = [rule._asdict() for rule in operation.rules]
     return {"op": "cgroup", **operation._asdict(), "rules": rules}

@@ -8,7 +8,7 @@ from typing import Any, Callable, TypeVar
 
 import click
 
-from oci_gpu_hook.config import DEFAULT_PATH
+from oci_gpu_hook.hook import SETTINGS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -42,7 +42,7 @@ def config_file(command: Command) -> Command:
         "--config",
         metavar="FILE",
         default=None,
-        help=f"The administrator's file.  [default: {DEFAULT_PATH}]",
+        help=f"The administrator's file.  [default: {SETTINGS}]",
     )(command)
 
 

@@ -46,7 +46,7 @@ def plan(
     found = oci.read_bundle(os.path.abspath(bundle))
     asked = request.parse(oci.environment(found))
     path = oci.rootfs(found)
-    if asked is None:
+    if asked is None and not hook.labels_every_container():
         text = (
             f"bundle     {found.path}\nrequest    none: the hook would leave this container alone"
         )

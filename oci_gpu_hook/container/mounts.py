@@ -14,7 +14,7 @@ from __future__ import annotations
 import posix
 from errno import EEXIST, ELOOP, ENOENT, EXDEV
 
-from oci_gpu_hook import linux
+from oci_gpu_hook import linux, mountinfo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,10 +101,12 @@ class Tree:
 
     Every change is remembered, and `undo` takes all of them back in reverse order.  Changes are allowed on the root's
     own mount, on the filesystems that the runtime mounted for this container (`own_mounts`), and on what we attached.
+    A filesystem that we make bears `label`; "" is the policy's own choice.
     """
 
-    def __init__(self, root_fd: int, own_mounts: tuple[str, ...]) -> None:
+    def __init__(self, root_fd: int, own_mounts: tuple[str, ...], label: str = "") -> None:
         self.root_fd = root_fd
+        self._label = label
         self._own_mounts: tuple[str, ...] = own_mounts
         self._allowed = {linux.mount_id(root_fd)}
         self._folders: dict[str, int] = {}
@@ -135,6 +137,10 @@ class Tree:
     def remember(self, function: Callable[..., object], *arguments: object) -> None:
         """What `undo` must call for a change made by another room."""
         self._undo.append((function, arguments))
+
+    def keep(self, fd: int) -> None:
+        """Close `fd` in `close`, not before: what `undo` calls may need it."""
+        self._kept.append(fd)
 
     def find(self, path: str) -> int | None:
         """A descriptor of what is at `path` already, links followed inside the root; None where there is nothing."""
@@ -185,7 +191,7 @@ class Tree:
         self, target: str, options: tuple[str, ...], fill: Callable[[int], None]
     ) -> None:
         """A new tmpfs at `target`; `fill` gets the descriptor of its root before anyone can see it."""
-        tree = new_tmpfs(fill)
+        tree = new_tmpfs(fill, self._label)
         self._kept.append(tree)
         linux.mount_setattr(tree, attr_set=attributes(options))
         fd = self._mount_point(target, folder=True)
@@ -202,7 +208,7 @@ class Tree:
         a moment.  Nobody looks: the container has not started, and its runtime waits for us.
         """
         point = self._mount_point(target, folder=False)
-        stage = new_tmpfs(lambda fd: write_file(fd, "file", data, mode))
+        stage = new_tmpfs(lambda fd: write_file(fd, "file", data, mode), self._label)
         try:
             linux.move_mount(stage, self.root_fd)
             try:
@@ -310,12 +316,15 @@ class Tree:
         return text if text.startswith("/") else f"{parent_path}/{text}"
 
 
-def new_tmpfs(fill: Callable[[int], None]) -> int:
-    """A detached tmpfs, mode 0555, filled by `fill`."""
+def new_tmpfs(fill: Callable[[int], None], label: str) -> int:
+    """A detached tmpfs, mode 0555, filled by `fill`; all of it bears `label`, "" is the policy's own choice."""
     context = linux.fsopen("tmpfs")
     try:
         linux.fsconfig_set_string(context, "source", "oci-gpu-hook")
         linux.fsconfig_set_string(context, "mode", "0555")
+        if label:
+            # As runtimes label the tmpfs of a container (mount(8), "context="): nobody can change it later.
+            linux.fsconfig_set_string(context, "context", label)
         linux.fsconfig_create(context)
         tree = linux.fsmount(context, 0)
     finally:
@@ -357,20 +366,10 @@ def _remove_folder(name: str, parent: int) -> None:
     posix.rmdir(name, dir_fd=parent)
 
 
-def _propagates(mount: int) -> bool:
-    """Whether what is mounted on top of `mount` shows elsewhere too (proc_pid_mountinfo(5), "shared")."""
-    fd = posix.open("/proc/self/mountinfo", posix.O_RDONLY | posix.O_CLOEXEC)
-    try:
-        text = b""
-        while piece := posix.read(fd, 1 << 16):
-            text += piece
-    finally:
-        posix.close(fd)
-    for line in text.split(b"\n"):
-        fields = line.partition(b" - ")[0].split()
-        if fields and int(fields[0]) == mount:
-            return any([field.startswith(b"shared:") for field in fields[6:]])
-    return True
+def _propagates(mount_id: int) -> bool:
+    """Whether what is mounted on top of a mount shows elsewhere too (mount_namespaces(7), "shared")."""
+    mount = mountinfo.find("self", mount_id)
+    return mount is None or any([tag.startswith("shared:") for tag in mount.tags])
 
 
 def _same(one: int, other: int) -> bool:

@@ -17,10 +17,11 @@ from oci_gpu_hook.container.cgroup import DeviceCgroup
 from oci_gpu_hook.errors import ConfigError, DriverError, RequestError
 from oci_gpu_hook.host import inventory
 from oci_gpu_hook.oci import DeviceRule
-from oci_gpu_hook.operations import AllowDevices, Device, LdCache, Mount, Tmpfs
+from oci_gpu_hook.operations import AllowDevices, Device, Labels, LdCache, Mount, Tmpfs
 from oci_gpu_hook.rootfs import Container
 from tests.unit import hosts
 
+NO_LABELS = Labels("", (), ())
 GOLDENS = Path(__file__).parent.parent / "data" / "plans"
 
 DEBIAN = Container(
@@ -60,7 +61,7 @@ def made(
     container: Container = DEBIAN,
     config: Config = Config(),  # noqa: B008  a record cannot be changed
 ) -> plan.Plan:
-    return plan.make(container, asked(devices, capabilities), host, config)
+    return plan.make(container, asked(devices, capabilities), host, config, NO_LABELS)
 
 
 @pytest.mark.parametrize(

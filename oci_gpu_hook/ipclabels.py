@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which label /dev/shm and /dev/mqueue must bear, decided.  Pure.
+
+A level that differs from the container's makes POSIX semaphores fail: Python's multiprocessing dies in SemLock with
+FileNotFoundError, and with it dask and PyTorch's data loaders.  Must not look at the host or at the container.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook import selinux
+from oci_gpu_hook.errors import BundleError, RequestError, quoted
+from oci_gpu_hook.operations import Labels, Relabel
+from oci_gpu_hook.selinux import Context
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.config import Config
+    from oci_gpu_hook.ipc import IpcMount
+
+_FILE_TYPE = "container_file_t"
+_ENGINE_HINT = "the container engine or runtime must mend it"
+
+
+def decide(
+    mounts: tuple[IpcMount, ...],
+    mount_label: str,
+    process_label: str,
+    config: Config,
+    *,
+    required: bool,
+) -> Labels:
+    """What is labelled for a container with these labels; `required` is false for one without a GPU."""
+    label = wanted(mount_label, process_label)
+    if label is None:
+        return Labels("", (), ("the engine gives this container no SELinux label: none is set",))
+    if config.ipc_labels == "off":
+        return Labels(
+            str(label), (), ("/dev/shm and /dev/mqueue keep their labels: ipc-labels = off",)
+        )
+    operations, notes = [], []
+    for mount in mounts:
+        left = _left_alone(mount, required)
+        if left:
+            notes.append(left)
+            continue
+        level, reason = _level(mount, label, process_label)
+        context = label._replace(low=level)
+        if mount.fixed:
+            notes += _fixed(mount, context, process_label, config, required)
+            continue
+        operations.append(Relabel(mount.path, str(context), mount.context, required, reason))
+    return Labels(str(label), tuple(operations), tuple(notes))
+
+
+def wanted(mount_label: str, process_label: str) -> Context | None:
+    """The label of what belongs to a container: ``linux.mountLabel``, or the usual type with the process's level.
+
+    None where the engine labels nothing.
+    """
+    if mount_label:
+        return _parsed(mount_label, "linux.mountLabel")
+    if not process_label:
+        return None
+    level = _parsed(process_label, "process.selinuxLabel").low
+    return Context("system_u", "object_r", _FILE_TYPE, level, None)
+
+
+def _left_alone(mount: IpcMount, required: bool) -> str:
+    if mount.owner == "link":
+        sentence = f"the image's {mount.path} is a link, and its label is left alone"
+        if required:
+            raise RequestError(sentence, "the image's author must remove it")
+        return sentence
+    if mount.owner == "host":
+        return f"{mount.path} is the host's own, and its label is left alone"
+    if mount.owner == "volume":
+        return f"{mount.path} is a volume of the host, and its label is left alone"
+    return ""
+
+
+def _level(mount: IpcMount, label: Context, process_label: str) -> tuple[selinux.Level | None, str]:
+    """The level that the container and all who share the mount dominate, and why it is that one."""
+    if not mount.members or label.low is None:
+        return label.low, f"{mount.path} must have the container's own label"
+    levels = [label.low]
+    for text in (process_label, *mount.members):
+        clearance = _parsed(text, "a container's label").clearance if text else None
+        if clearance is not None:
+            levels.append(clearance)
+    level = selinux.meet(levels)
+    if level == label.low:
+        return level, f"{mount.path} is shared by a pod of one level"
+    return level, f"{mount.path} is shared by a pod: the level that all its containers dominate"
+
+
+def _fixed(
+    mount: IpcMount, context: Context, process_label: str, config: Config, required: bool
+) -> list[str]:
+    """Nothing where the kernel-fixed label is consistent; else a refusal, or a note where one will do."""
+    have = _parsed(mount.context, f"the label of {mount.path}")
+    own = _parsed(process_label, "process.selinuxLabel").clearance if process_label else context.low
+    within = have.low is None or own is None or own.dominates(have.low)
+    if have.type == context.type and within:
+        return []
+    sentence = (
+        f"{mount.path} is mounted with context={mount.context}, the container needs {context}"
+    )
+    remedy = "mount it without context=, or with that label"
+    if required and config.ipc_context_mismatch == "refuse":
+        raise BundleError(sentence, f"{remedy}; ipc-context-mismatch = warn lets it start as it is")
+    return [f"{sentence}: {remedy}"]
+
+
+def _parsed(text: str, where: str) -> Context:
+    try:
+        return selinux.parse_context(text)
+    except selinux.MalformedContext as err:
+        raise BundleError(
+            f"{where} {quoted(text)} is no SELinux context: {err}", _ENGINE_HINT
+        ) from err

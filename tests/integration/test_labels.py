@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Relabelling by descriptor, on a real tmpfs: the attribute is kept by the kernel with or without SELinux.
+
+What SELinux makes of it is shown on an enforcing kernel, in tests/selinux.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.integration.engines import REPOSITORY
+
+BEFORE = "system_u:object_r:container_file_t:s0:c3,c4"
+AFTER = "system_u:object_r:container_file_t:s0:c1,c2"
+
+# A container's root with a tmpfs on /dev/shm, in a mount namespace of its own; CASE does the rest.
+SETTING = """
+import os, sys
+sys.path.insert(0, {repository!r})
+from oci_gpu_hook.container import labels
+from oci_gpu_hook.container.mounts import TargetError, Tree
+BEFORE, AFTER = {before!r}, {after!r}
+root = {root!r}
+shm = root + "/dev/shm"
+os.makedirs(shm, exist_ok=True)
+def mount(*words):
+    assert os.spawnvp(os.P_WAIT, "mount", ["mount", *words]) == 0
+mount("-t", "tmpfs", "shm", shm)
+def label(path):
+    return os.getxattr(path, "security.selinux", follow_symlinks=False).rstrip(b"\\0").decode()
+def plant(path, folder=False):
+    os.mkdir(path) if folder else open(path, "w").close()
+    os.setxattr(path, "security.selinux", BEFORE.encode())
+os.setxattr(shm, "security.selinux", BEFORE.encode())
+plant(shm + "/sem.one"); plant(shm + "/folder", True); plant(shm + "/folder/deep")
+tree = Tree(os.open(root, os.O_PATH), ())
+def relabel():
+    labels.relabel(tree, "/dev/shm", AFTER)
+"""
+
+
+def run(tmp_path: Path, case: str) -> str:
+    root = tmp_path / "root"
+    root.mkdir()
+    code = SETTING.format(repository=str(REPOSITORY), before=BEFORE, after=AFTER, root=str(root))
+    line = ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", code + case]
+    done = subprocess.run(line, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+EVERYTHING = (
+    'print(*sorted({label(shm + name) for name in ("", "/sem.one", "/folder", "/folder/deep")}))'
+)
+
+
+def test_the_mount_and_all_that_lies_in_it_is_relabelled(tmp_path: Path) -> None:
+    assert run(tmp_path, f"relabel()\n{EVERYTHING}") == f"{AFTER}\n"
+
+
+def test_it_is_taken_back_whole(tmp_path: Path) -> None:
+    assert run(tmp_path, f"relabel()\ntree.undo()\n{EVERYTHING}") == f"{BEFORE}\n"
+
+
+def test_no_link_is_followed_and_no_other_mount_is_entered(tmp_path: Path) -> None:
+    case = """
+outside = root + "/outside"; plant(outside)
+os.symlink("/outside", shm + "/link"); os.symlink(outside, shm + "/absolute")
+os.mkdir(shm + "/other"); mount("-t", "tmpfs", "other", shm + "/other"); plant(shm + "/other/file")
+relabel()
+print(label(outside) == label(shm + "/other/file") == BEFORE)
+"""
+    assert run(tmp_path, case) == "True\n"
+
+
+def test_the_hosts_own_shm_is_refused(tmp_path: Path) -> None:
+    case = """
+mount("--bind", "/dev/shm", shm)
+before = os.stat("/dev/shm").st_ctime_ns
+try: relabel()
+except TargetError as err: print(err)
+print(os.stat("/dev/shm").st_ctime_ns == before)
+"""
+    assert run(tmp_path, case) == "/dev/shm is the host's own, which is never relabelled\nTrue\n"
+
+
+def test_a_link_in_the_images_place_is_refused(tmp_path: Path) -> None:
+    case = """
+os.rename(root + "/dev", root + "/real"); os.mkdir(root + "/dev"); os.symlink("/real/shm", shm)
+try: relabel()
+except OSError as err: print(err)
+print(label(root + "/real/shm"))
+"""
+    assert run(tmp_path, case) == (
+        f"openat2 /dev/shm: Too many levels of symbolic links\n{BEFORE}\n"
+    )
+
+
+def test_who_fills_the_mount_does_not_hold_the_start_up(tmp_path: Path) -> None:
+    case = """
+for number in range(10_001): open(f"{shm}/{number}", "w").close()
+for name in os.listdir(shm): os.setxattr(f"{shm}/{name}", "security.selinux", BEFORE.encode())
+try: relabel()
+except OSError as err: print(err)
+tree.undo()
+print(*{label(f"{shm}/{name}") for name in os.listdir(shm)})
+"""
+    assert run(tmp_path, case) == f"/dev/shm holds more than 10000 files\n{BEFORE}\n"
+
+
+def test_what_is_labelled_right_is_not_written(tmp_path: Path) -> None:
+    case = """
+relabel()
+before = os.stat(shm + "/sem.one").st_ctime_ns
+relabel()
+print(os.stat(shm + "/sem.one").st_ctime_ns == before)
+"""
+    assert run(tmp_path, case) == "True\n"
+
+
+def test_the_xattr_is_there_on_this_kernel(tmp_path: Path) -> None:
+    """All of the above rests on it."""
+    assert os.geteuid() == 0
+    assert run(tmp_path, "print(label(shm))") == f"{BEFORE}\n"
