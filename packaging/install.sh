@@ -9,6 +9,7 @@
 #   PREFIX/bin/oci-gpu-hook                                what people start
 #   PREFIX/lib/oci-gpu-hook/                               the package, byte-compiled
 #   PREFIX/share/containers/oci/hooks.d/oci-gpu-hook.json  tells engines of it
+#   PREFIX/share/oci-gpu-hook/policy/                      the SELinux modules
 #
 # With SOURCE_DATE_EPOCH set, two installations of the same source are equal, times included.
 set -eu
@@ -21,6 +22,7 @@ library=$prefix/lib/oci-gpu-hook
 door=$prefix/libexec/oci/hooks.d/oci-gpu-hook
 command=$prefix/bin/oci-gpu-hook
 registration=$prefix/share/containers/oci/hooks.d/oci-gpu-hook.json
+data=$prefix/share/oci-gpu-hook
 folders=$library/installed-folders # those that were not there before us
 
 # The command line's one package; setup.cfg has the same range.
@@ -143,15 +145,16 @@ do_install() {
     check_ours
     made=
     [ -z "$destdir" ] || mkdir -p "$destdir"
-    for file in "$library/." "$door" "$command" "$registration"; do
+    for file in "$library/." "$data/policy/." "$door" "$command" "$registration"; do
         make_folder "$(dirname "$file")"
     done
     printf %s "$made" >>"$destdir$folders"
     install_library
+    install -p -m 0644 "$sources"/policy/*.cil "$destdir$data/policy/"
     # The registration comes last: an engine may read it at any time, and what it leads to is there.
     install_doors
     if [ -n "${SOURCE_DATE_EPOCH:-}" ]; then
-        find "$destdir$library" "$destdir$door" "$destdir$command" "$destdir$registration" \
+        find "$destdir$library" "$destdir$data" "$destdir$door" "$destdir$command" "$destdir$registration" \
             -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
     fi
     echo "installed $destdir$door, registered by $destdir$registration"
@@ -163,7 +166,7 @@ do_uninstall() {
     made=$(cat "$destdir$folders" 2>/dev/null || true)
     # The registration goes first: an engine that still had it would fail to start any container.
     rm -f "$destdir$registration" "$destdir$door" "$destdir$command"
-    rm -rf "$destdir$library"
+    rm -rf "$destdir$library" "$destdir$data"
     [ -n "$destdir" ] || rm -rf /run/oci-gpu-hook
     echo "$made" | sort -r | while read -r folder; do
         if [ -n "$folder" ] && [ -d "$destdir$folder" ]; then

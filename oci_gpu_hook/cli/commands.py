@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import click
 
-from oci_gpu_hook.cli import inventory, plan
+from oci_gpu_hook.cli import inventory, plan, selinux
 
 EXIT_CODES = """\b
 Exit codes:
@@ -32,3 +32,4 @@ def program() -> None:
 program.add_command(plan.plan)
 program.add_command(inventory.info)
 program.add_command(inventory.inventory)
+program.add_command(selinux.selinux)

@@ -75,7 +75,7 @@ def prefix(tmp_path: Path) -> Path:
     return folder
 
 
-def test_it_installs_the_door_the_command_the_package_and_the_registration_and_nothing_else(
+def test_it_installs_what_the_readme_lists_and_nothing_else(
     tmp_path: Path,
 ) -> None:
     done = make("install", f"DESTDIR={tmp_path}")
@@ -83,6 +83,9 @@ def test_it_installs_the_door_the_command_the_package_and_the_registration_and_n
     tag = sys.implementation.cache_tag
     expected = {
         f"usr/{part}" for part in (DOOR, COMMAND, REGISTRATION, f"{LIBRARY}/installed-folders")
+    }
+    expected |= {
+        f"usr/share/oci-gpu-hook/policy/{path.name}" for path in (ROOT / "policy").glob("*.cil")
     }
     for source in (ROOT / "oci_gpu_hook").rglob("*.py"):
         path = source.relative_to(ROOT)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Denials are read from any log and explained in our terms, with a remedy that keeps the container confined."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oci_gpu_hook import avc
+
+CONTAINER = "system_u:system_r:container_t:s0:c1,c2"
+FILE = "system_u:object_r:container_file_t:s0"
+
+
+def line(permissions: str, more: str, source: str, target: str, tclass: str) -> str:
+    return (
+        f"type=AVC msg=audit(1.2:3): avc:  denied  {{ {permissions} }} for  pid=7 {more} "
+        f"scontext={source} tcontext={target} tclass={tclass} permissive=0"
+    )
+
+
+ROWS = [
+    (
+        line("search", 'comm="python3" name="/" dev="tmpfs" ino=1', CONTAINER, FILE + ":c3,c4", "dir"),
+        "/dev/shm has the level s0:c3,c4, the container runs at s0:c1,c2",
+        "ipc-labels",
+    ),
+    (
+        line("search", 'name="/" dev="mqueue"', CONTAINER, FILE + ":c3,c4", "dir"),
+        "/dev/mqueue has the level s0:c3,c4",
+        "ipc-labels",
+    ),
+    (
+        line("write", 'name="/" dev="tmpfs"', CONTAINER, "u:object_r:container_engine_tmpfs_t:s0", "dir"),
+        "/dev/shm has the engine's type container_engine_tmpfs_t",
+        "ipc-labels",
+    ),
+    (
+        line("write", 'name="/" dev="tmpfs"', CONTAINER, "u:object_r:container_runtime_tmpfs_t:s0", "dir"),
+        "/dev/shm has the engine's type container_runtime_tmpfs_t",
+        "ipc-labels",
+    ),
+    (
+        line("read write open", 'path="/q1" dev="mqueue"', CONTAINER, "u:object_r:tmpfs_t:s0:c1,c2", "file"),
+        "a message queue is made as tmpfs_t",
+        "nvidia_container_t",
+    ),
+    (
+        line("read write", 'name="nvidia0"', CONTAINER, "u:object_r:xserver_misc_device_t:s0", "chr_file"),
+        "the host's own node nvidia0 is bound into a container_t container",
+        "NVIDIA_VISIBLE_DEVICES",
+    ),
+    (
+        line("write", 'name="socket" dev="tmpfs"', CONTAINER, "u:object_r:nvidia_runtime_t:s0", "sock_file"),
+        "speaks to a service of NVIDIA's",
+        "nvidia_container_t",
+    ),
+    (
+        line("write", 'name="control" dev="tmpfs"', CONTAINER, "u:object_r:nvidia_mps_t:s0", "fifo_file"),
+        "speaks to a service of NVIDIA's",
+        "nvidia_container_use_mps",
+    ),
+    (
+        line("read", 'name="other" dev="vda"', CONTAINER, FILE + ":c3,c4", "file"),
+        "other has the level s0:c3,c4",
+        ":Z",
+    ),
+    (
+        line("relabelfrom", 'name="/" dev="tmpfs"', "u:system_r:oci_gpu_hook_t:s0", "u:object_r:tmpfs_t:s0", "dir"),
+        "the hook's own domain may not relabelfrom a dir of type tmpfs_t",
+        "selinux install",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "cause", "remedy"), ROWS)
+def test_each_cause_is_named_with_its_remedy(text: str, cause: str, remedy: str) -> None:
+    (found,) = avc.explain(avc.parse(text))
+    assert cause in found.cause
+    assert remedy in found.remedy
+
+
+def test_no_remedy_gives_up_confinement() -> None:
+    for text, _, _ in ROWS:
+        for found in avc.explain(avc.parse(text)):
+            for word in ("disable", "permissive", "spc_t", "privileged", "setenforce"):
+                assert word not in found.remedy
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "avc: granted { read } for scontext=a:b:container_t:s0 tcontext=a:b:c:s0 tclass=file",
+        line("read", 'name="x"', "u:r:sshd_t:s0", "u:r:shadow_t:s0", "file"),
+        line("read", 'name="x"', CONTAINER, "nonsense", "file"),
+        line("getattr", 'name="x"', CONTAINER, FILE + ":c1,c2", "file"),
+    ],
+)
+def test_what_does_not_concern_us_is_left_out(text: str) -> None:
+    assert avc.explain(avc.parse(text)) == ()
+
+
+def test_alike_denials_are_counted_together() -> None:
+    (found,) = avc.parse(
+        "\n".join([ROWS[0][0].replace("pid=7", f"pid={number}") for number in range(9)])
+    )
+    assert found.times == 9
+
+
+@given(
+    st.text()
+    | st.sampled_from([row[0] for row in ROWS]).flatmap(lambda t: st.just(t[: len(t) // 2]))
+)
+def test_reading_a_log_is_total(text: str) -> None:
+    avc.explain(avc.parse(text))
+    avc.explain(
+        avc.parse(
+            f"avc:  denied  {{ {text} }} for {text} scontext={text} tcontext={text} tclass={text}"
+        )
+    )
