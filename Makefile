@@ -8,7 +8,7 @@ SHELLCHECK = $(or $(shell command -v shellcheck),@echo "not checked, for want of
 SHELL_SCRIPTS = .ci/run $(wildcard packaging/*.sh tests/*.sh tests/*/*.sh)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types contracts unit unit-pythons integration test-gpu
+.PHONY: help demo test check lint types contracts unit unit-pythons integration test-selinux test-gpu
 .PHONY: install uninstall clean
 
 help: ## List what can be made
@@ -23,6 +23,8 @@ test: ## Run everything but test-gpu; installs what it needs (as root), leaves n
 	$(MAKE) --no-print-directory check
 	$(MAKE) --no-print-directory unit-pythons
 	$(MAKE) --no-print-directory integration
+	$(MAKE) --no-print-directory -C policy check
+	$(MAKE) --no-print-directory test-selinux
 
 check: .venv/up-to-date ## Run lint, types, contracts and unit: under a minute, no root
 	@$(MAKE) --no-print-directory --keep-going lint types contracts unit
@@ -45,6 +47,9 @@ unit-pythons: .venv/up-to-date ## Run the unit tests on each Python from 3.9 on 
 
 integration: .venv/up-to-date ## Run the tests on real container runtimes (as root), in throw-away mounts
 	.venv/bin/python -m pytest -q -m "not gpu" tests/integration
+
+test-selinux: ## Run containers on an enforcing kernel, in a virtual machine (as root, on Debian)
+	tests/selinux/run.sh
 
 test-gpu: ## Run the tests that need a real NVIDIA driver and GPU (as root)
 	@ls /proc/driver/nvidia/gpus/*/information >/dev/null 2>&1 || { echo >&2 \

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is in a binary policy, in the words of sesearch and seinfo: one line a rule, a membership, a boolean, a label.
+
+Must not interpret: two policies are compared line by line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.policy.debian import run
+
+# Attributes that the linker makes up, with numbers that depend on everything else.
+_MADE_UP = re.compile(r"_typeattr_\d+$|^base_typeattr_")
+
+
+def rules(policy: str, *query: str) -> frozenset[str]:
+    """Every allow, dontaudit and type transition that the query finds, a line each."""
+    text = run("sesearch", "--allow", "--dontaudit", "-T", *query, policy)
+    return frozenset(line for line in text.splitlines() if line)
+
+
+def concerning(policy: str, name: str) -> frozenset[str]:
+    """Every rule for a type, as source and as target, through its attributes too; the type is written THIS."""
+    with ThreadPoolExecutor(2) as pool:
+        found = pool.map(lambda side: rules(policy, side, name), ("-s", "-t"))
+        lines = frozenset().union(*found)
+    return frozenset(re.sub(rf"\b{name}\b", "THIS", line) for line in lines)
+
+
+def attributes(policy: str, name: str) -> frozenset[str]:
+    """The attributes of a type."""
+    text = run("seinfo", "-t", name, "-x", policy)
+    match = re.search(rf"type {name}(?: alias [^,;]*)?((?:, [\w.]+)*);", text)
+    found = match.group(1).split(", ") if match else []
+    return frozenset(item for item in found if item and not _MADE_UP.search(item))
+
+
+def _memberships(policy: str) -> frozenset[str]:
+    lines = []
+    for line in run("seinfo", "-t", "-x", policy).splitlines():
+        match = re.match(r"\s+type ([\w.]+)(?: alias (?:\{[^}]*\}|[\w.]+))?(.*);", line)
+        if match:
+            lines.append(f"type {match.group(1)}")
+            names = [
+                name for name in match.group(2).split(", ") if name and not _MADE_UP.search(name)
+            ]
+            lines += [f"attribute {name} has {match.group(1)}" for name in names]
+    return frozenset(lines)
+
+
+def _roles(policy: str) -> frozenset[str]:
+    lines = []
+    for role, many, one in re.findall(
+        r"role (\w+) types (?:\{([^}]*)\}|([\w.]+));", run("seinfo", "-r", "-x", policy)
+    ):
+        lines += [f"role {role} has {name}" for name in (many or one).split()]
+    return frozenset(lines)
+
+
+def _booleans(policy: str) -> frozenset[str]:
+    text = run("seinfo", "-b", "-x", policy)
+    return frozenset(
+        f"boolean {name} {state}" for name, state in re.findall(r"bool (\w+) (true|false);", text)
+    )
+
+
+def contexts(path: str) -> frozenset[str]:
+    """The lines of a file of file contexts."""
+    with open(path, encoding="utf-8") as file:
+        return frozenset("file " + " ".join(line.split()) for line in file if line.strip())
+
+
+def everything(policy: str, file_contexts: str) -> frozenset[str]:
+    """All that is in a policy, for one to be taken from another."""
+    found = rules(policy) | _memberships(policy) | _roles(policy) | _booleans(policy)
+    return found | contexts(file_contexts) if os.path.exists(file_contexts) else found

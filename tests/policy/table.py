@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of what containers of each type may do, worked out by sesearch; the README has it.
+
+    python3 -m tests.policy.table [POLICY]      without a POLICY, Debian's with our modules
+
+Must not know an answer: every cell comes from the policy.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import NamedTuple
+
+from tests.policy import debian, policies
+from tests.policy.debian import run
+
+TYPES = ("container_t", "nvidia_container_t", "spc_t")
+_RULE = re.compile(r"^allow \S+ \S+:\S+ (?:\{([^}]*)\}|(\w+));(?: \[ (.*) \]:(True|False))?")
+
+
+class Access(NamedTuple):
+    """One permission set on one type."""
+
+    target: str
+    kind: str
+    permissions: str
+
+
+class Line(NamedTuple):
+    """A line of the table: what one does, and all that it takes."""
+
+    words: str
+    needs: tuple[Access, ...]
+
+
+_USE = "open read write ioctl"
+LINES = (
+    Line(
+        "a GPU node made in the container's own `/dev` (what the hook does): open",
+        (Access("container_file_t", "chr_file", _USE),),
+    ),
+    Line("the same: map, as CUDA does", (Access("container_file_t", "chr_file", "map"),)),
+    Line(
+        "a GPU node bound from the host: open and map",
+        (Access("xserver_misc_device_t", "chr_file", f"{_USE} map"),),
+    ),
+    Line(
+        "`/dev/dri` bound from the host: open and map",
+        (Access("dri_device_t", "chr_file", f"{_USE} map"),),
+    ),
+    Line(
+        "driver libraries of the host: load",
+        (
+            Access("lib_t", "file", "open read map execute"),
+            Access("textrel_shlib_t", "file", "open read map execute"),
+        ),
+    ),
+    Line(
+        "sockets of nvidia-persistenced and nvidia-fabricmanager: connect",
+        (
+            Access("nvidia_runtime_t", "sock_file", "write"),
+            Access("nvidia_service_domain", "unix_stream_socket", "connectto"),
+        ),
+    ),
+    Line(
+        "MPS: connect",
+        (
+            Access("nvidia_mps_t", "sock_file", "write"),
+            Access("nvidia_mps_domain", "unix_stream_socket", "connectto"),
+        ),
+    ),
+    Line(
+        "`/dev/shm` with the container's label: make, map",
+        (
+            Access("container_file_t", "dir", "search write add_name"),
+            Access("container_file_t", "file", "create open read write map"),
+        ),
+    ),
+    Line(
+        "a message queue (its type is the policy's choice): make, open",
+        (Access("QUEUE", "file", "create open read write"),),
+    ),
+    Line(
+        "the host's `/dev/shm` (host IPC): make, map",
+        (
+            Access("tmpfs_t", "dir", "search write add_name"),
+            Access("tmpfs_t", "file", "create open read write map"),
+        ),
+    ),
+)
+
+
+class Policy:
+    """A binary policy that is asked."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        text = run("seinfo", "-b", "-x", path)
+        self.booleans = dict(re.findall(r"bool (\w+) (true|false);", text))
+        self.names = set(run("seinfo", "-t", "--flat", path).split()) | set(
+            run("seinfo", "-a", "--flat", path).split()
+        )
+
+    def grants(self, source: str, access: Access) -> set[str] | None:
+        """None where not granted; else the booleans' states that it takes, none where it takes nothing."""
+        target = self.queue_type(source) if access.target == "QUEUE" else access.target
+        if target not in self.names or source not in self.names:
+            return None
+        text = run("sesearch", "-A", "-s", source, "-t", target, "-c", access.kind, self.path)
+        takes: set[str] = set()
+        for permission in access.permissions.split():
+            conditions = []
+            for line in text.splitlines():
+                match = _RULE.match(line)
+                if match and permission in (match.group(1) or match.group(2)).split():
+                    conditions.append(
+                        f"{match.group(3)}={match.group(4).lower()}" if match.group(3) else ""
+                    )
+            if not conditions:
+                return None
+            if "" not in conditions:
+                takes.add(sorted(conditions)[0])
+        return takes
+
+    def queue_type(self, source: str) -> str:
+        """The type of a file that `source` makes in /dev/mqueue."""
+        text = run("sesearch", "-T", "-s", source, "-t", "tmpfs_t", "-c", "file", self.path)
+        found = re.search(r"tmpfs_t:file (\w+);", text)
+        return found.group(1) if found else "tmpfs_t"
+
+    def cell(self, source: str, line: Line) -> str:
+        """yes, no, or the boolean that decides and how it stands by default."""
+        takes: set[str] = set()
+        for access in line.needs:
+            granted = self.grants(source, access)
+            if granted is None:
+                return "no"
+            takes |= granted
+        words = []
+        for take in sorted(takes):
+            name, _, state = take.partition("=")
+            standing = {"true": "on", "false": "off"}[self.booleans.get(name, "false")]
+            words.append(
+                f"boolean `{name}` {'' if state == 'true' else 'off '}(default {standing})"
+            )
+        return ", ".join(words) or "yes"
+
+
+def table(path: str) -> str:
+    """The table, in Markdown."""
+    policy = Policy(path)
+    rows = [
+        "| | " + " | ".join(f"`{name}`" for name in TYPES) + " |",
+        "|---|" + "---|" * len(TYPES),
+    ]
+    for line in LINES:
+        rows.append(
+            f"| {line.words} | " + " | ".join(policy.cell(name, line) for name in TYPES) + " |"
+        )
+    return "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    given = sys.argv[1] if len(sys.argv) > 1 else debian.binary(policies.build().ours)
+    sys.stdout.write(table(given))

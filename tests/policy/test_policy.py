@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What our policy modules grant, and what they do not, by sesearch and seinfo on binary policies.
+
+semodule(8) says nothing of an optional block that it drops, so nothing here trusts its exit status.
+Must not load a policy, or need SELinux in the kernel that runs it.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.policy import debian, expected, policies, rules, standin, table
+
+BLOCKS = [
+    (name, block) for name, text in policies.texts().items() for block in standin.blocks(text)
+]
+
+# What nvidia_container_t may do that container_t may not, on refpolicy: this and nothing else.
+MORE_THAN_CONTAINER_T = {
+    "allow THIS xserver_misc_device_t:chr_file { append getattr ioctl lock map open read write };",
+    "allow THIS container_file_t:chr_file map;",
+    "allow THIS dri_device_t:chr_file { append getattr ioctl lock map open read write };"
+    " [ nvidia_container_use_dri ]:True",
+    "allow THIS nvidia_runtime_t:dir { getattr open read search };",
+    "allow THIS nvidia_runtime_t:sock_file { append getattr open write };",
+    "allow THIS nvidia_service_domain:unix_stream_socket connectto;",
+    "allow THIS nvidia_mps_t:dir { add_name getattr open read remove_name search write };"
+    " [ nvidia_container_use_mps ]:True",
+    "allow THIS nvidia_mps_t:file { getattr lock open read write }; [ nvidia_container_use_mps ]:True",
+    "allow THIS nvidia_mps_t:fifo_file { append create getattr open read unlink write };"
+    " [ nvidia_container_use_mps ]:True",
+    "allow THIS nvidia_mps_t:sock_file { create getattr open read unlink write }; [ nvidia_container_use_mps ]:True",
+    "allow THIS nvidia_mps_domain:unix_stream_socket connectto; [ nvidia_container_use_mps ]:True",
+    "allow THIS nvidia_mps_domain:fd use; [ nvidia_container_use_mps ]:True",
+    "allow THIS tmpfs_t:dir { getattr open read search }; [ nvidia_container_use_mps ]:True",
+    "allow THIS tmpfs_t:file { getattr map open read write }; [ nvidia_container_use_mps ]:True",
+    "type_transition THIS tmpfs_t:file container_file_t;",
+}
+
+
+@pytest.fixture(scope="session")
+def ours() -> str:
+    """Debian's policy with our modules."""
+    return debian.binary(policies.build().ours)
+
+
+def permissions(policy: str, source: str, *query: str) -> set[str]:
+    """CLASS:PERMISSION pairs, whatever the target."""
+    found = set()
+    for line in rules.rules(policy, "-s", source, *query):
+        match = re.match(r"allow \S+ \S+:(\w+) (?:\{([^}]*)\}|(\w+));", line)
+        if match:
+            found |= {
+                f"{match.group(1)}:{word}" for word in (match.group(2) or match.group(3)).split()
+            }
+    return found
+
+
+def test_the_modules_add_to_debians_policy_exactly_what_is_listed() -> None:
+    assert expected.added_to_refpolicy() == expected.read("refpolicy")
+
+
+def test_the_modules_add_to_the_targeted_policys_names_exactly_what_is_listed() -> None:
+    assert expected.added_to_targeted() == expected.read("targeted")
+
+
+@pytest.mark.parametrize(("module", "block"), BLOCKS, ids=[block.name for _, block in BLOCKS])
+def test_a_block_that_is_gone_is_missed(module: str, block: standin.Block) -> None:
+    """On a policy that has its names, each block adds something that the lists above have."""
+    texts = policies.texts()
+    without = {**texts, module: texts[module][: block.start] + texts[module][block.end :]}
+    assert [
+        standing
+        for standing in expected.stand_ins()
+        if standin.compiled(standing, *texts.values(), listed=False)
+        != standin.compiled(standing, *without.values(), listed=False)
+    ]
+
+
+@pytest.mark.parametrize("name", policies.MODULES)
+def test_each_module_stands_alone(name: str) -> None:
+    for standing in expected.stand_ins():
+        assert standin.compiled(standing, policies.texts()[name], listed=False) is not None
+
+
+def test_without_its_mandatory_names_a_module_is_refused_loudly() -> None:
+    prelude = standin.prelude(debian.binary(policies.build().base))
+    lines = standin.targeted().splitlines(keepends=True)
+    names = "".join(line for line in lines if "mcs_constrained_type" not in line)
+    assert standin.compiled(prelude, names, listed=False) is not None
+    assert (
+        standin.compiled(prelude, names, policies.texts()["nvidia_container"], listed=False) is None
+    )
+
+
+def test_nvidia_container_t_is_container_t_and_the_listed_rules(ours: str) -> None:
+    plain, confined = (
+        rules.concerning(ours, "container_t"),
+        rules.concerning(ours, "nvidia_container_t"),
+    )
+    # One rule for a process's own files has both types' names in it: container_file_t's entrypoint.
+    assert confined - plain == MORE_THAN_CONTAINER_T
+    assert plain - confined == set()
+    assert rules.attributes(ours, "nvidia_container_t") == rules.attributes(ours, "container_t")
+
+
+def test_levels_hold_for_nvidia_container_t(ours: str) -> None:
+    assert "mcs_constrained_type" in rules.attributes(ours, "nvidia_container_t")
+
+
+@pytest.mark.parametrize(
+    "target", ["device_t", "fixed_disk_device_t", "memory_device_t", "event_device_t"]
+)
+def test_nvidia_container_t_opens_no_other_device(ours: str, target: str) -> None:
+    found = permissions(ours, "nvidia_container_t", "-t", target, "-c", "chr_file,blk_file")
+    assert not found & {
+        f"{kind}:{word}" for kind in ("chr_file", "blk_file") for word in ("open", "read", "write")
+    }
+
+
+def test_on_the_targeted_policy_no_capability_comes_from_the_other_ones_rules() -> None:
+    lines = {
+        line
+        for line in expected.read("targeted")
+        if re.match(r"allow nvidia_container_t \S+:capability ", line)
+    }
+    assert lines == {
+        "allow nvidia_container_t nvidia_container_t:capability audit_write; [ virt_sandbox_use_audit ]:True",
+        "allow nvidia_container_t nvidia_container_t:capability sys_admin; [ virt_sandbox_use_sys_admin ]:True",
+    }
+
+
+def test_the_hook_is_entered_from_engines_on_the_host_and_from_nothing_else() -> None:
+    """container_engine_t is the host's engine on refpolicy, and an engine inside a container on the targeted policy."""
+    entered = "type_transition {} oci_gpu_hook_exec_t:process oci_gpu_hook_t;"
+    refpolicy, targeted = expected.read("refpolicy"), expected.read("targeted")
+    assert entered.format("container_engine_t") in refpolicy
+    assert entered.format("podman_t") in refpolicy
+    assert entered.format("container_runtime_t") in targeted
+    assert not [line for line in targeted if line.startswith("type_transition container_engine_t ")]
+    assert "attribute oci_gpu_hook_caller has container_engine_t" not in targeted
+
+
+def test_the_hook_starts_no_program_opens_no_device_and_uses_no_network(ours: str) -> None:
+    found = permissions(ours, "oci_gpu_hook_t")
+    assert "file:execute_no_trans" not in found
+    assert not found & {
+        "process:transition",
+        "process:dyntransition",
+        "process:setexec",
+        "process:setcurrent",
+    }
+    sockets = {item for item in found if item.endswith("_socket:create")}
+    assert sockets <= {"unix_stream_socket:create", "unix_dgram_socket:create"}
+    opened = rules.rules(ours, "-s", "oci_gpu_hook_t", "-c", "chr_file", "-p", "open")
+    # What every domain may open: the likes of /dev/null.
+    assert {line for line in opened if not line.startswith("allow domain ")} == {
+        "allow oci_gpu_hook_t urandom_device_t:chr_file { getattr ioctl open read };"
+    }
+
+
+@pytest.mark.parametrize(
+    "target", ["etc_t", "lib_t", "usr_t", "bin_t", "tmpfs_t", "xserver_misc_device_t", "device_t"]
+)
+def test_the_hook_changes_nothing_of_the_hosts(ours: str, target: str) -> None:
+    changing = {
+        "write",
+        "append",
+        "create",
+        "unlink",
+        "rename",
+        "setattr",
+        "relabelto",
+        "relabelfrom",
+        "add_name",
+    }
+    found = {
+        item
+        for item in permissions(ours, "oci_gpu_hook_t", "-t", target)
+        if item.split(":")[1] in changing
+    }
+    # Message queues are tmpfs_t files, which lie in a container's /dev/mqueue; folders of that type are the host's.
+    assert found <= (
+        {"file:relabelfrom", "file:relabelto", "filesystem:relabelfrom"}
+        if target == "tmpfs_t"
+        else set()
+    )
+
+
+def test_file_contexts_agree_with_the_base_policys(ours: str) -> None:
+    """Where both say something about a node they say the same: which of them wins then never matters."""
+    for path in (
+        "/dev/nvidia0",
+        "/dev/nvidiactl",
+        "/dev/nvidia-uvm",
+        "/dev/nvidia-uvm-tools",
+        "/dev/nvidia-modeset",
+        "/dev/nvidia-nvswitch0",
+        "/dev/nvidia-nvswitchctl",
+        "/dev/nvidia-caps/nvidia-cap1",
+        "/dev/nvidia-caps-imex-channels/channel0",
+    ):
+        built = policies.build()
+        labels = [
+            debian.run(
+                "matchpathcon", "-n", "-m", "chardev", "-f", f"{root}/{debian.FILE_CONTEXTS}", path
+            ).strip()
+            for root in built
+        ]
+        assert labels == ["system_u:object_r:xserver_misc_device_t:s0"] * 2, path
+
+
+@pytest.mark.parametrize(
+    ("path", "mode", "label"),
+    [
+        ("/usr/libexec/oci/hooks.d/oci-gpu-hook", "file", "oci_gpu_hook_exec_t"),
+        ("/usr/lib/oci-gpu-hook/oci_gpu_hook/hook.py", "file", "lib_t"),
+        ("/run/oci-gpu-hook/inventory.json", "file", "oci_gpu_hook_state_t"),
+        ("/run/nvidia-persistenced/socket", "sock_file", "nvidia_runtime_t"),
+        ("/etc/oci-gpu-hook.conf", "file", "etc_t"),
+        ("/tmp/nvidia-mps/control", "pipe", "nvidia_mps_t"),
+    ],
+)
+def test_our_files_have_their_labels(path: str, mode: str, label: str) -> None:
+    contexts = f"{policies.build().ours}/{debian.FILE_CONTEXTS}"
+    kind = {"sock_file": "socket"}.get(mode, mode)
+    assert f":{label}:" in debian.run("matchpathcon", "-n", "-m", kind, "-f", contexts, path)
+
+
+def test_the_readmes_table_is_what_the_policy_says(ours: str) -> None:
+    with open(f"{policies.REPOSITORY}/README.md", encoding="utf-8") as file:
+        text = file.read()
+    assert f"<!-- policy table -->\n{table.table(ours)}<!-- end of the policy table -->" in text

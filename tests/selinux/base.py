@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is slow and seldom changes: Debian's packages, the base policy, the container's root with its wheels.
+
+Kept below .build/selinux by the hash of what decides it: its recipe, Debian's release, kernel's and policy's versions.
+
+Must not touch anything outside the cache, or this machine's own policy.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import shutil
+import subprocess
+
+from tests.policy import debian
+from tests.policy.debian import run
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+REPOSITORY = os.path.dirname(os.path.dirname(HERE))
+CACHE = os.path.join(REPOSITORY, ".build", "selinux")
+
+PACKAGES = (
+    "attr",
+    "bash",
+    "busybox-static",
+    "coreutils",
+    "crun",
+    "dash",
+    "kmod",
+    "libc-bin",
+    "mount",
+    "policycoreutils",
+    "procps",
+    "python3",
+    "python3-click",
+    "python3-selinux",
+    "runc",
+    "selinux-utils",
+    "util-linux",
+)
+WHEELS = ("distributed",)
+KERNEL_PACKAGE = "linux-image-cloud-amd64"
+# insmod resolves nothing: each after what it needs.
+KERNEL_MODULES = (
+    "virtio_ring",
+    "virtio",
+    "virtio_pci_legacy_dev",
+    "virtio_pci_modern_dev",
+    "virtio_pci",
+    "virtio_blk",
+    "overlay",
+)
+LAYER = "var/lib/containers/storage/overlay/app/diff"
+GUEST = "usr/lib/e2e"
+MULTIARCH = "x86_64-linux-gnu"
+# Of no use without a person.
+_UNWANTED = (
+    "usr/share/doc",
+    "usr/share/man",
+    "usr/share/info",
+    "usr/share/locale",
+    "usr/share/perl*",
+    "usr/share/lintian",
+    f"usr/lib/{MULTIARCH}/perl*",
+    "usr/lib/python3*/test",
+    "usr/lib/apt",
+    "usr/share/bash-completion",
+)
+_ACCOUNTS = (
+    "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+)
+_GROUPS = "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n"
+
+
+def say(text: str) -> None:
+    """Progress, for whoever waits."""
+    print(f"test-selinux: {text}", flush=True)
+
+
+def suite() -> str:
+    """This machine's Debian release: what is built here then runs there."""
+    with open("/etc/os-release", encoding="utf-8") as file:
+        settings = dict(line.rstrip().split("=", 1) for line in file if "=" in line)
+    return settings["VERSION_CODENAME"].strip('"')
+
+
+def kernel_package() -> str:
+    """The current kernel's package: its name changes with each update."""
+    text = subprocess.run(
+        ["apt-cache", "depends", KERNEL_PACKAGE], check=True, capture_output=True, text=True
+    ).stdout
+    for line in text.splitlines():
+        kind, _, name = line.strip().partition(": ")
+        if kind == "Depends" and name.startswith("linux-image-"):
+            return name
+    raise SystemExit(f"test-selinux: {KERNEL_PACKAGE} depends on no kernel")
+
+
+def _key(kernel: str) -> str:
+    """Of everything that decides what the base holds."""
+    digest = hashlib.sha256(f"{suite()} {kernel} {debian.version()}".encode())
+    for path in (os.path.abspath(__file__), debian.__file__):
+        with open(path, "rb") as file:
+            digest.update(file.read())
+    return digest.hexdigest()[:16]
+
+
+class Base:
+    """The kept part, and where it lies."""
+
+    def __init__(self) -> None:
+        self.kernel = kernel_package()
+        self.folder = os.path.join(CACHE, _key(self.kernel))
+        self.root = os.path.join(self.folder, "root")
+
+    @property
+    def vmlinuz(self) -> str:
+        """The kernel."""
+        return os.path.join(self.folder, "vmlinuz")
+
+    @property
+    def initramfs(self) -> str:
+        """What the kernel starts."""
+        return os.path.join(self.folder, "initramfs")
+
+    def make(self) -> bool:
+        """Everything that is kept; whether it had to be made."""
+        if os.path.exists(f"{self.folder}/complete"):
+            return False
+        os.makedirs(CACHE, exist_ok=True)
+        # Of other inputs, or half made.
+        for name in os.listdir(CACHE):
+            shutil.rmtree(os.path.join(CACHE, name), ignore_errors=True)
+        os.makedirs(self.root)
+        self._download()
+        self._unpack()
+        self._make_policy()
+        self._make_layer()
+        self._make_initramfs()
+        with open(f"{self.folder}/complete", "w", encoding="ascii"):
+            pass
+        return True
+
+    def _download(self) -> None:
+        say(f"downloading {self.kernel}")
+        [package] = debian.download(f"{self.folder}/downloads", self.kernel)
+        run("dpkg", "-x", package, f"{self.folder}/kernel")
+        shutil.copy(glob.glob(f"{self.folder}/kernel/boot/vmlinuz-*")[0], self.vmlinuz)
+
+    def _unpack(self) -> None:
+        say("unpacking Debian (packages are not configured: nothing in it is a service)")
+        archive = f"{self.folder}/root.tar"
+        run(
+            "mmdebstrap",
+            "--variant=extract",
+            "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
+            f"--include={','.join(PACKAGES)}",
+            suite(),
+            archive,
+        )
+        layer = f"{self.root}/{LAYER}"
+        for target in (self.root, layer):
+            os.makedirs(target, exist_ok=True)
+            unwanted = [f"--exclude=./{name}" for name in _UNWANTED]
+            run("tar", "-C", target, *unwanted, "--exclude=./dev/*", "-xpf", archive)
+            write(f"{target}/etc/passwd", _ACCOUNTS)
+            write(f"{target}/etc/group", _GROUPS)
+            # dash makes its link when it is configured.
+            if not os.path.lexists(f"{target}/usr/bin/sh"):
+                os.symlink("dash", f"{target}/usr/bin/sh")
+        os.unlink(archive)
+        write(f"{self.root}/etc/ld.so.conf", f"/usr/lib/{MULTIARCH}\n/usr/lib/{MULTIARCH}/vdpau\n")
+        for name in ("proc", "sys", "dev", "run", "tmp", "var/lib/containers"):
+            os.makedirs(f"{self.root}/{name}", exist_ok=True)
+
+    def _make_policy(self) -> None:
+        say("linking the base policy with its container module")
+        debian.link(self.root, f"{self.folder}/scratch")
+        write(f"{self.root}/etc/selinux/config", f"SELINUX=enforcing\nSELINUXTYPE={debian.STORE}\n")
+
+    def _make_layer(self) -> None:
+        say(f"installing {', '.join(WHEELS)} into the container's root")
+        layer = f"{self.root}/{LAYER}"
+        packages = f"{layer}/usr/lib/python3/dist-packages"
+        interpreter = os.path.basename(os.path.realpath(f"{layer}/usr/bin/python3"))
+        version = interpreter[len("python") :]
+        run(
+            "/usr/bin/python3",
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-compile",
+            "--only-binary=:all:",
+            "--implementation=cp",
+            f"--python-version={version}",
+            f"--abi=cp{version.replace('.', '')}",
+            "--platform=manylinux2014_x86_64",
+            "--platform=manylinux_2_28_x86_64",
+            "--target",
+            packages,
+            *WHEELS,
+        )
+        # By its own Python: a cache of another version's would not be used.
+        for root in (layer, self.root):
+            run("chroot", root, "/usr/bin/python3", "-IS", "-m", "compileall", "-q", "/usr/lib")
+        for name in ("app", "tmp", "victim", "dev", "proc", "sys"):
+            os.makedirs(f"{layer}/{name}", exist_ok=True)
+        os.chmod(f"{layer}/tmp", 0o1777)
+
+    def _make_initramfs(self) -> None:
+        folder = f"{self.folder}/initramfs.d"
+        for name in ("bin", "modules", "newroot", "dev", "proc", "sys"):
+            os.makedirs(f"{folder}/{name}")
+        busybox = shutil.which("busybox")
+        assert busybox is not None
+        shutil.copy(busybox, f"{folder}/bin/busybox")
+        loads = []
+        for name in KERNEL_MODULES:
+            [module] = glob.glob(
+                f"{self.folder}/kernel/lib/modules/*/kernel/**/{name}.ko", recursive=True
+            )
+            shutil.copy(module, f"{folder}/modules/")
+            loads.append(f"insmod /modules/{name}.ko")
+        write(
+            f"{folder}/init",
+            "#!/bin/busybox sh\n"
+            "/bin/busybox --install -s /bin\n"
+            "mount -t devtmpfs dev /dev; mount -t proc proc /proc; mount -t sysfs sys /sys\n"
+            + "\n".join(loads)
+            + "\nmount -t ext4 -o rw /dev/vda /newroot || echo 'E2E no root file system'\n"
+            "for name in dev proc sys; do mount --move /$name /newroot/$name; done\n"
+            f"exec switch_root /newroot /{GUEST}/load\n",
+            0o755,
+        )
+        with open(self.initramfs, "wb") as out:
+            names = subprocess.run(
+                ["find", "."], check=True, cwd=folder, capture_output=True
+            ).stdout
+            packed = subprocess.run(
+                ["cpio", "--quiet", "-o", "-H", "newc"],
+                check=True,
+                cwd=folder,
+                input=names,
+                capture_output=True,
+            ).stdout
+            out.write(
+                subprocess.run(["gzip", "-1"], check=True, input=packed, capture_output=True).stdout
+            )
+
+
+def write(path: str, text: str, mode: int = 0o644) -> None:
+    """A file, its folders made; for trees that are not this machine's own."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.chmod(path, mode)

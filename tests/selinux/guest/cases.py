@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cases, as data: which containers start, with which labels, and what must be seen.
+
+One `Row` is a line of the table that the run prints.  Its containers start in their order; one that holds stays until
+the row ends.  Must not do anything: `engine` carries the rows out, `supervisor` judges them.
+
+The policy is Debian's: its own container_t may not open message queues whatever their labels, so those are asserted
+for nvidia_container_t and spc_t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+OWN = "s0:c1,c2"
+OTHER = "s0:c3,c4"
+
+# What an unprivileged user sees where a label is wrong: the level hides the folder, so that glibc finds no name
+# (ENOENT); the type forbids to write in it (EACCES).
+DENIED = "ENOENT|EACCES"
+WORKS = "ok"
+# crun tells the hook's exit code and not what it said.
+REFUSED = r"oci-gpu-hook: .*/dev/shm|oci-gpu-hook.*exit code: [1-7]\b"
+
+MULTIPROCESSING = ("/usr/bin/python3", "-IS", "/app/story.py", "lock")
+DASK = ("/usr/bin/python3", "-I", "/app/story.py", "dask")
+
+
+class Container(NamedTuple):
+    """One start.
+
+    type, level: of the process.  label: linux.mountLabel's level, None where the engine gives none.
+    shm: who mounts /dev/shm, and with which label:
+        ``runtime``        the runtime, as runc and crun do, with the mountLabel
+        ``other``          the engine, labelled with another container's level
+        ``engine``         the engine, which leaves its own type there
+        ``context``        the engine, with the right label as a mount option, which nobody can change
+        ``context-other``  the same, with another container's level
+        ``pod``            the row's own, shared by its containers
+        ``host``           the host's, with the host's IPC namespace
+    mqueue: ``runtime``, or ``other``: labelled with another container's level before our hook runs.
+    nodes: ``hook``, or ``host``: bound from the host's /dev by the engine.
+    gpu: whether the container asks for a GPU; hook: whether ours is registered.
+    command: in the container; () is the probe with the names in `expect`.
+    expect: check -> regular expression of what it prints.
+    refused: regular expression of the sentence where the start must fail, else "".
+    hold: leave a file, a segment and a queue, and stay.
+    after: the label that /dev/shm must have when the container has started, "" for any.
+    avcs: how many denials there may be: 0, or None for any.
+    """
+
+    type: str
+    level: str = OWN
+    label: str | None = OWN
+    shm: str = "runtime"
+    mqueue: str = "runtime"
+    nodes: str = "hook"
+    gpu: bool = True
+    hook: bool = True
+    privileged: bool = False
+    command: tuple[str, ...] = ()
+    expect: Mapping[str, str] = MappingProxyType({})
+    refused: str = ""
+    hold: bool = False
+    after: str = ""
+    avcs: int | None = 0
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    name: str
+    containers: tuple[Container, ...]
+    # /etc/oci-gpu-hook.conf while it runs.
+    settings: str = ""
+    runtimes: tuple[str, ...] = ("runc", "crun")
+    # A pod as CRI-O has it: the first container is its sandbox, all share its IPC namespace and /dev/shm.
+    pod: bool = False
+
+
+_NODES = {"nodes": "ENXIO", "lib": WORKS, "smi": WORKS}
+_IPC = {"sem": WORKS, "shm": WORKS}
+_QUEUE = {"mq": WORKS}
+_ALL = {**_NODES, **_IPC, **_QUEUE}
+_IPC_DENIED = {"sem": DENIED, "shm": DENIED, "mq": DENIED}
+
+_CONFINED = Container("nvidia_container_t")
+
+
+def _file(level: str) -> str:
+    return f"system_u:object_r:container_file_t:{level}"
+
+
+ROWS = (
+    Row("container_t c1,c2: GPU", (Container("container_t", expect={**_NODES, **_IPC}),)),
+    Row(
+        "container_t c1,c2: the host's nodes",
+        (
+            Container(
+                "container_t",
+                nodes="host",
+                hook=False,
+                expect={"nodes": "nvidia.*:EACCES.*"},
+                avcs=None,
+            ),
+        ),
+    ),
+    Row("nvidia_container_t s0: GPU", (Container("nvidia_container_t", "s0", "s0", expect=_ALL),)),
+    Row("nvidia_container_t c1,c2: GPU", (Container("nvidia_container_t", expect=_ALL),)),
+    Row(
+        "nvidia_container_t c1,c2: the host's nodes",
+        (Container("nvidia_container_t", nodes="host", expect=_ALL),),
+    ),
+    Row(
+        "nvidia_container_t s0: the host's nodes",
+        (Container("nvidia_container_t", "s0", "s0", nodes="host", expect=_ALL),),
+    ),
+    Row("spc_t: GPU", (Container("spc_t", "s0", "s0", privileged=True, expect=_ALL),)),
+    Row(
+        "another's level, without the hook",
+        (
+            _CONFINED._replace(
+                shm="other", mqueue="other", hook=False, expect=_IPC_DENIED, after=_file(OTHER)
+            ),
+        ),
+    ),
+    Row(
+        "another's level",
+        (
+            _CONFINED._replace(
+                shm="other", mqueue="other", expect={**_IPC, **_QUEUE}, after=_file(OWN)
+            ),
+        ),
+    ),
+    Row(
+        "another's level, no GPU",
+        (
+            _CONFINED._replace(
+                shm="other", mqueue="other", gpu=False, expect=_IPC_DENIED, after=_file(OTHER)
+            ),
+        ),
+    ),
+    Row(
+        "another's level, no GPU, ipc-labels = all",
+        (
+            _CONFINED._replace(
+                shm="other", mqueue="other", gpu=False, expect={**_IPC, **_QUEUE}, after=_file(OWN)
+            ),
+        ),
+        "ipc-labels = all\n",
+    ),
+    Row(
+        "another's level, ipc-labels = off",
+        (_CONFINED._replace(shm="other", mqueue="other", expect=_IPC_DENIED, after=_file(OTHER)),),
+        "ipc-labels = off\n",
+    ),
+    Row(
+        "the engine's type, without the hook",
+        (_CONFINED._replace(label=None, shm="engine", hook=False, expect=_IPC_DENIED, avcs=None),),
+    ),
+    # Without a mountLabel /dev/null has the engine's type too, which is the engine's doing and is denied: any denials.
+    Row(
+        "the engine's type",
+        (
+            _CONFINED._replace(
+                label=None, shm="engine", expect={**_IPC, **_QUEUE}, after=_file(OWN), avcs=None
+            ),
+        ),
+    ),
+    Row(
+        "context= right",
+        (_CONFINED._replace(shm="context", expect={**_IPC, **_QUEUE}, after=_file(OWN)),),
+    ),
+    Row(
+        "context= another's level",
+        (_CONFINED._replace(shm="context-other", refused=REFUSED, after=_file(OTHER)),),
+    ),
+    Row(
+        "context= another's level, warn",
+        (
+            _CONFINED._replace(
+                shm="context-other", expect={"sem": DENIED, "shm": DENIED}, after=_file(OTHER)
+            ),
+        ),
+        "ipc-context-mismatch = warn\n",
+    ),
+    Row(
+        "a pod of c1,c2 and c1,c3",
+        (
+            _CONFINED._replace(
+                shm="pod", hold=True, expect={"hold": WORKS, "hold-mq": WORKS}, after=_file(OWN)
+            ),
+            _CONFINED._replace(
+                level="s0:c1,c3",
+                label="s0:c1,c3",
+                shm="pod",
+                after=_file("s0:c1"),
+                expect={**_IPC, **_QUEUE, "read:/dev/shm/secret": WORKS},
+            ),
+            _CONFINED._replace(shm="pod", expect={**_IPC, **_QUEUE}, after=_file("s0:c1")),
+        ),
+        pod=True,
+    ),
+    Row(
+        "host IPC",
+        (
+            _CONFINED._replace(
+                shm="host", expect={**_NODES}, after="system_u:object_r:tmpfs_t:s0", avcs=None
+            ),
+        ),
+    ),
+    Row(
+        "labels of what the hook made",
+        (
+            _CONFINED._replace(
+                hold=True, expect={"hold": WORKS, "hold-mq": WORKS, "labels": _file(OWN)}
+            ),
+        ),
+    ),
+    Row(
+        "labels of what the hook made, no mountLabel",
+        (
+            _CONFINED._replace(
+                label=None,
+                hold=True,
+                expect={"hold": WORKS, "hold-mq": WORKS, "labels": _file(OWN)},
+                avcs=None,
+            ),
+        ),
+    ),
+    Row(
+        "neighbour c3,c4, without the hook",
+        (
+            _CONFINED._replace(
+                shm="pod", hook=False, hold=True, expect={"hold": WORKS, "hold-mq": WORKS}
+            ),
+            _CONFINED._replace(
+                level=OTHER,
+                label=OTHER,
+                hook=False,
+                avcs=None,
+                expect={
+                    f"read:/victim/{name}": "EACCES"
+                    for name in ("secret", "shm/secret", "mqueue/secret")
+                },
+            ),
+        ),
+    ),
+    Row(
+        "neighbour c3,c4",
+        (
+            _CONFINED._replace(
+                shm="pod", mqueue="other", hold=True, expect={"hold": WORKS, "hold-mq": WORKS}
+            ),
+            _CONFINED._replace(
+                level=OTHER,
+                label=OTHER,
+                avcs=None,
+                expect={
+                    f"read:/victim/{name}": "EACCES"
+                    for name in ("secret", "shm/secret", "mqueue/secret")
+                },
+            ),
+        ),
+    ),
+    Row(
+        "multiprocessing, without the hook",
+        (
+            Container(
+                "container_t",
+                shm="other",
+                hook=False,
+                command=MULTIPROCESSING,
+                expect={"lock": "FileNotFoundError in SemLock"},
+            ),
+        ),
+    ),
+    Row(
+        "multiprocessing",
+        (Container("container_t", shm="other", command=MULTIPROCESSING, expect={"lock": WORKS}),),
+    ),
+    Row(
+        "dask.distributed, without the hook",
+        (
+            Container(
+                "container_t",
+                shm="other",
+                hook=False,
+                command=DASK,
+                expect={"dask": "FileNotFoundError in SemLock"},
+            ),
+        ),
+    ),
+    Row(
+        "dask.distributed",
+        (Container("container_t", shm="other", command=DASK, expect={"dask": "14"}),),
+    ),
+)

@@ -1,0 +1,418 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A container engine in small: prepares root, mounts and labels as CRI-O and podman do, and starts runc or crun.
+
+Runs in an engine's domain and reads requests from stdin, one JSON line each; answers with one line each.
+    {"row": NUMBER, "runtime": "runc"}   ->   [{"seen": {...}, "code": 0, "error": "...", "after": "..."}, ...]
+Must not judge: it tells what was seen.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+from .cases import ROWS, Container, Row
+from .mounting import bind_from, label, mount, set_label, unmount
+
+STORAGE = "/var/lib/containers/storage/overlay"
+LAYER = f"{STORAGE}/app/diff"
+# As CRI-O names its containers' folders: what an engine tells a hook is where it looks.
+STATE = "/run/containers/storage/overlay-containers"
+REGISTRATIONS = "/usr/share/containers/oci/hooks.d"
+BEFORE = "/usr/lib/e2e/bin/before"
+PATH = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
+SECONDS = 120
+
+_PROC = {"destination": "/proc", "type": "proc", "source": "proc", "options": []}
+_DEV = {
+    "destination": "/dev",
+    "type": "tmpfs",
+    "source": "tmpfs",
+    "options": ["nosuid", "strictatime", "mode=755", "size=65536k"],
+}
+_PTS = {
+    "destination": "/dev/pts",
+    "type": "devpts",
+    "source": "devpts",
+    "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"],
+}
+_MQUEUE = {
+    "destination": "/dev/mqueue",
+    "type": "mqueue",
+    "source": "mqueue",
+    "options": ["nosuid", "noexec", "nodev"],
+}
+_SHM = {
+    "destination": "/dev/shm",
+    "type": "tmpfs",
+    "source": "shm",
+    "options": ["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"],
+}
+_CAPABILITIES = (
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_FOWNER",
+    "CAP_KILL",
+    "CAP_SETGID",
+    "CAP_SETUID",
+    "CAP_SYS_ADMIN",
+)
+
+
+def file_context(level: str) -> str:
+    """The label of a container's files."""
+    return f"system_u:object_r:container_file_t:{level}"
+
+
+class Start:
+    """One container of a row: its folders, its mounts, its process."""
+
+    def __init__(self, group: Group, container: Container, number: int) -> None:
+        self.group = group
+        self.container = container
+        self.id = f"{group.name}-{number}"
+        self.bundle = f"{STATE}/{self.id}/userdata"
+        self.rootfs = f"{STORAGE}/{self.id}/merged"
+        self.shm = f"{STATE}/{self.id}/shm"
+        self.output = ""
+        self.errors = ""
+
+    def prepare(self) -> None:
+        """Everything that an engine does before it calls the runtime."""
+        for folder in (
+            self.bundle,
+            self.shm,
+            self.rootfs,
+            f"{STORAGE}/{self.id}/diff",
+            f"{STORAGE}/{self.id}/work",
+        ):
+            os.makedirs(folder, exist_ok=True)
+        context = file_context(self.container.level)
+        layers = (
+            f"lowerdir={LAYER},upperdir={STORAGE}/{self.id}/diff,workdir={STORAGE}/{self.id}/work"
+        )
+        self.mount("overlay", self.rootfs, "overlay", 0, f'{layers},context="{context}"')
+        self.mount_shm()
+        self.output = self.stream("out")
+        self.errors = self.stream("err")
+        with open(f"{self.bundle}/config.json", "w", encoding="ascii") as file:
+            json.dump(self.config(), file)
+
+    def mount(
+        self, source: str, target: str, kind: str = "", flags: int = 0, options: str = ""
+    ) -> None:
+        mount(source, target, kind, flags, options)
+        self.group.mounted.append(target)
+
+    def mount_shm(self) -> None:
+        kind = self.container.shm
+        options = "mode=1777"
+        if kind in ("context", "context-other"):
+            level = self.container.level if kind == "context" else "s0:c3,c4"
+            options += f',context="{file_context(level)}"'
+        if kind in ("other", "engine", "context", "context-other"):
+            self.mount("shm", self.shm, "tmpfs", 0, options)
+        if kind == "other":
+            set_label(self.shm, file_context("s0:c3,c4"))
+
+    def stream(self, name: str) -> str:
+        """A file for the container to print into, with its label: a pipe has the engine's."""
+        path = f"{self.bundle}/{name}"
+        with open(path, "w", encoding="ascii"):
+            os.chmod(path, 0o666)
+        set_label(path, file_context(self.container.level))
+        return path
+
+    def config(self) -> dict[str, Any]:
+        container = self.container
+        command = container.command or (
+            "/app/probe",
+            *(("hold",) if container.hold else container.expect),
+        )
+        env = [PATH, "HOME=/tmp", "PYTHONDONTWRITEBYTECODE=1"]
+        if container.gpu:
+            env += ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"]
+        granted = list(_CAPABILITIES) if container.privileged else []
+        capabilities = dict.fromkeys(("bounding", "effective", "permitted"), granted)
+        specification: dict[str, Any] = {
+            "cgroupsPath": f"/e2e/{self.id}",
+            "namespaces": [
+                {"type": "pid"},
+                {"type": "uts"},
+                {"type": "mount"},
+                *self.group.ipc_namespace(container),
+            ],
+            "resources": {"devices": [{"allow": False, "access": "rwm"}, *self.host_rules()]},
+        }
+        if container.label is not None:
+            specification["mountLabel"] = file_context(container.label)
+        return {
+            "ociVersion": "1.0.2",
+            "root": {"path": self.rootfs, "readonly": False},
+            "hostname": "container",
+            "process": {
+                "terminal": False,
+                "user": {"uid": 0, "gid": 0}
+                if container.privileged
+                else {"uid": 1000, "gid": 1000},
+                "args": list(command),
+                "env": env,
+                "cwd": "/",
+                "capabilities": capabilities,
+                "noNewPrivileges": not container.privileged,
+                "selinuxLabel": f"system_u:system_r:{container.type}:{container.level}",
+            },
+            "mounts": [_PROC, _DEV, _PTS, *self.mounts()],
+            "annotations": self.group.annotations(self),
+            "hooks": self.hooks(),
+            "linux": specification,
+        }
+
+    def mounts(self) -> list[dict[str, Any]]:
+        container = self.container
+        if container.shm == "host":
+            binds = [_bind(path, path) for path in ("/dev/shm", "/dev/mqueue")]
+        elif container.shm == "runtime":
+            binds = [_MQUEUE, _SHM]
+        else:
+            binds = [
+                _MQUEUE,
+                _bind(self.group.shm if container.shm == "pod" else self.shm, "/dev/shm"),
+            ]
+        if container.nodes == "host":
+            binds += [_bind(path, path) for path in host_nodes()]
+        for name, source in self.group.victim.items():
+            binds.append(_bind(source, f"/victim/{name}"))
+        return binds
+
+    def host_rules(self) -> list[dict[str, Any]]:
+        """As an engine opens the cgroup for the devices that it binds."""
+        if self.container.nodes != "host":
+            return []
+        numbers = [os.stat(path).st_rdev for path in host_nodes()]
+        return [
+            {
+                "allow": True,
+                "type": "c",
+                "major": os.major(number),
+                "minor": os.minor(number),
+                "access": "rw",
+            }
+            for number in numbers
+        ]
+
+    def hooks(self) -> dict[str, list[dict[str, Any]]]:
+        """The registered hooks, after the one that completes the simulation."""
+        container = self.container
+        before = [BEFORE, self.rootfs]
+        if container.mqueue == "other":
+            before.append(file_context("s0:c3,c4"))
+        found: dict[str, list[dict[str, Any]]] = {
+            "prestart": [{"path": BEFORE, "args": before, "env": [PATH]}]
+        }
+        if not container.hook:
+            return found
+        for name in sorted(glob.glob(f"{REGISTRATIONS}/*.json")):
+            with open(name, encoding="utf-8") as file:
+                registration = json.load(file)
+            for stage in registration["stages"]:
+                found.setdefault(stage, []).append(registration["hook"])
+        return found
+
+    def run(self) -> dict[str, Any]:
+        """Start it, wait for its end (or for what a holding one says first), and tell what was seen."""
+        words = [self.group.runtime, "run", "--bundle", self.bundle]
+        if self.container.hold:
+            words += ["--detach"]
+        before = time.monotonic()
+        with (
+            open(self.output, "a", encoding="ascii") as out,
+            open(self.errors, "a", encoding="ascii") as errors,
+        ):
+            try:
+                code = subprocess.run(
+                    [*words, self.id],
+                    check=False,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=errors,
+                    timeout=SECONDS,
+                ).returncode
+            except subprocess.TimeoutExpired:
+                code = -1
+        holds = self.container.hold and code == 0
+        if holds:
+            self.group.holding.append(self)
+            self.wait_for_first_words()
+        seen = dict(line.split("=", 1) for line in _read(self.output).splitlines() if "=" in line)
+        if holds:
+            seen["labels"] = " ".join(sorted(set(self.labels())))
+        return {
+            "seen": seen,
+            "code": code,
+            "error": " ".join(_read(self.errors).split())[-1500:],
+            "after": self.shm_label(),
+            "seconds": time.monotonic() - before,
+        }
+
+    def labels(self) -> list[str]:
+        """Of what a hook makes in a container: nodes, files of its own, what it covers."""
+        root = f"/proc/{self.pid()}/root"
+        found = []
+        for pattern in (
+            "dev/nvidia*",
+            "proc/driver/nvidia",
+            "proc/driver/nvidia/*",
+            "etc/ld.so.cache",
+            "dev/mqueue",
+        ):
+            found += [label(path) for path in glob.glob(f"{root}/{pattern}")]
+        return found
+
+    def wait_for_first_words(self) -> None:
+        end = time.monotonic() + SECONDS
+        while "hold-mq=" not in _read(self.output) and time.monotonic() < end:
+            time.sleep(0.1)
+
+    def shm_label(self) -> str:
+        kind = self.container.shm
+        if kind == "runtime":
+            return ""
+        return label({"pod": self.group.shm, "host": "/dev/shm"}.get(kind, self.shm))
+
+    def pid(self) -> int:
+        words = [self.group.runtime, "state", self.id]
+        return int(
+            json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)[
+                "pid"
+            ]
+        )
+
+
+class Group:
+    """One row under one runtime: what its containers share."""
+
+    def __init__(self, row: Row, runtime: str, name: str) -> None:
+        self.row = row
+        self.runtime = runtime
+        self.name = name
+        self.shm = ""
+        self.mounted: list[str] = []
+        self.holding: list[Start] = []
+        self.victim: dict[str, str] = {}
+
+    def run(self) -> list[dict[str, Any]]:
+        found = []
+        try:
+            for number, container in enumerate(self.row.containers):
+                start = Start(self, container, number)
+                if container.shm == "pod" and not self.shm:
+                    self.make_pod_shm(start)
+                start.prepare()
+                found.append(start.run())
+                if container.hold and start not in self.holding:
+                    break  # the others would have nothing to share
+                if container.hold and not self.row.pod:
+                    self.expose(start)
+        finally:
+            self.end()
+        return found
+
+    def make_pod_shm(self, start: Start) -> None:
+        """The pod's shared memory, as CRI-O makes it: beside the sandbox, with the sandbox's label."""
+        self.shm = f"{STATE}/{start.id}/userdata/shm"
+        os.makedirs(self.shm)
+        mount("shm", self.shm, "tmpfs", 0, "mode=1777")
+        self.mounted.append(self.shm)
+        set_label(self.shm, file_context(start.container.level))
+
+    def ipc_namespace(self, container: Container) -> list[dict[str, str]]:
+        if container.shm == "host":
+            return []
+        if self.row.pod and self.holding:
+            return [{"type": "ipc", "path": f"/proc/{self.holding[0].pid()}/ns/ipc"}]
+        return [{"type": "ipc"}]
+
+    def annotations(self, start: Start) -> dict[str, str]:
+        if not self.row.pod:
+            return {}
+        sandbox = self.holding[0] if self.holding else start
+        return {
+            "io.kubernetes.cri-o.ContainerID": start.id,
+            "io.kubernetes.cri-o.ContainerType": "container" if self.holding else "sandbox",
+            "io.kubernetes.cri-o.SandboxID": sandbox.id,
+            "io.kubernetes.cri-o.ShmPath": self.shm,
+        }
+
+    def expose(self, start: Start) -> None:
+        """Give the next container what this one left, as an engine might by mistake."""
+        for name, path in (
+            ("secret", "/tmp/secret"),
+            ("shm", "/dev/shm"),
+            ("mqueue", "/dev/mqueue"),
+        ):
+            target = f"{STATE}/{start.id}/{name}-exposed"
+            if name == "secret":
+                with open(target, "w", encoding="ascii"):
+                    pass
+            else:
+                os.mkdir(target)
+            bind_from(start.pid(), path, target)
+            self.mounted.append(target)
+            self.victim[name] = target
+
+    def end(self) -> None:
+        for start in reversed(self.holding):
+            subprocess.run(
+                [self.runtime, "delete", "--force", start.id], check=False, capture_output=True
+            )
+        for target in reversed(self.mounted):
+            unmount(target)
+
+
+def host_nodes() -> list[str]:
+    """The host's NVIDIA nodes that a container with all GPUs has."""
+    return sorted(
+        glob.glob("/dev/nvidia[0-9]*") + glob.glob("/dev/nvidiactl") + glob.glob("/dev/nvidia-uvm*")
+    )
+
+
+def _bind(source: str, target: str) -> dict[str, Any]:
+    return {"destination": target, "type": "bind", "source": source, "options": ["rbind", "rw"]}
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+def main() -> int:
+    """Answer requests until there are no more."""
+    for line in sys.stdin:
+        request = json.loads(line)
+        group = Group(
+            ROWS[request["row"]], request["runtime"], f"{request['runtime']}-{request['row']}"
+        )
+        try:
+            answer = group.run()
+        except (OSError, subprocess.SubprocessError) as error:
+            answer = [
+                {
+                    "seen": {},
+                    "code": -2,
+                    "error": f"the engine failed: {error!r}",
+                    "after": "",
+                    "seconds": 0,
+                }
+            ]
+        print(json.dumps(answer), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

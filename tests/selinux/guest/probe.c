@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a container's program can do, one line a check: NAME=ok, or NAME= and the error's name. It is C because each of
+ * a hundred starts of an interpreter costs a second on an emulated processor.
+ *
+ *   probe nodes|lib|smi|sem|shm|mq|hold|read:PATH|use:SEMAPHORE ...
+ *
+ * Must not: judge; the table of cases knows what is right.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <mqueue.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void tell(const char *check, int succeeded)
+{
+	printf("%s=%s\n", check, succeeded ? "ok" : strerrorname_np(errno));
+}
+
+/* Every /dev/nvidia*: a node without a device answers ENXIO once everything has let us through. */
+static void nodes(void)
+{
+	DIR *folder = opendir("/dev");
+	struct dirent *entry;
+	int count = 0;
+	char wrong[512] = "";
+	while (folder && (entry = readdir(folder))) {
+		char path[300];
+		struct stat status;
+		snprintf(path, sizeof path, "/dev/%s", entry->d_name);
+		if (strncmp(entry->d_name, "nvidia", 6) || (!stat(path, &status) && !S_ISCHR(status.st_mode)))
+			continue;
+		count++;
+		int fd = open(path, O_RDWR | O_CLOEXEC);
+		if (fd >= 0 || errno != ENXIO) {
+			const char *got = fd >= 0 ? "opened" : strerrorname_np(errno);
+			size_t used = strlen(wrong);
+			snprintf(wrong + used, sizeof wrong - used, ",%s:%s", entry->d_name, got);
+		}
+		if (fd >= 0)
+			close(fd);
+	}
+	if (*wrong)
+		printf("nodes=%s\n", wrong + 1);
+	else
+		printf("nodes=%s\n", count ? "ENXIO" : "none");
+}
+
+static void library(void)
+{
+	void *found = dlopen("libcuda.so.1", RTLD_NOW);
+	int (*init)(unsigned) = NULL;
+	if (found)
+		*(void **)&init = dlsym(found, "cuInit");
+	if (init && !init(0))
+		puts("lib=ok");
+	else
+		printf("lib=%s\n", found ? "no cuInit" : dlerror());
+}
+
+static void smi(void)
+{
+	int status = -1;
+	pid_t child = fork();
+	if (!child) {
+		int null = open("/dev/null", O_WRONLY);
+		dup2(null, 1);
+		execl("/usr/bin/nvidia-smi", "nvidia-smi", (char *)NULL);
+		_exit(100 + errno);
+	}
+	waitpid(child, &status, 0);
+	if (WIFEXITED(status) && !WEXITSTATUS(status))
+		puts("smi=ok");
+	else
+		printf("smi=status %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+}
+
+static void semaphore(void)
+{
+	sem_t *made = sem_open("/probe", O_CREAT | O_EXCL, 0600, 1);
+	tell("sem", made != SEM_FAILED && !sem_wait(made) && !sem_post(made) && !sem_unlink("/probe"));
+}
+
+static int segment(const char *name, const char *text)
+{
+	int fd = shm_open(name, O_CREAT | O_RDWR, 0644);
+	if (fd < 0 || ftruncate(fd, 4096))
+		return 0;
+	char *memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	if (memory == MAP_FAILED)
+		return 0;
+	strcpy(memory, text);
+	munmap(memory, 4096);
+	return 1;
+}
+
+static int queue(const char *name)
+{
+	struct mq_attr attributes = { .mq_maxmsg = 2, .mq_msgsize = 64 };
+	mqd_t made = mq_open(name, O_CREAT | O_RDWR, 0644, &attributes);
+	return made >= 0 && !mq_send(made, "secret", 6, 0);
+}
+
+static void message_queue(void)
+{
+	char text[64];
+	int made = queue("/probe");
+	mqd_t again = made ? mq_open("/probe", O_RDWR) : -1;
+	tell("mq", made && again >= 0 && mq_receive(again, text, sizeof text, NULL) == 6 && !mq_unlink("/probe"));
+}
+
+static void read_from(const char *check, const char *path)
+{
+	char byte;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	tell(check, fd >= 0 && read(fd, &byte, 1) >= 0);
+	if (fd >= 0)
+		close(fd);
+}
+
+/* Leave something that others may try to read, and stay. */
+static void hold(void)
+{
+	int fd = open("/tmp/secret", O_CREAT | O_WRONLY, 0644);
+	int wrote = fd >= 0 && write(fd, "secret", 6) == 6;
+	int shared = segment("/secret", "secret");
+	tell("hold", wrote && shared);
+	tell("hold-mq", queue("/secret"));
+	fflush(stdout);
+	for (;;)
+		pause();
+}
+
+int main(int count, char **checks)
+{
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	for (int i = 1; i < count; i++) {
+		const char *check = checks[i];
+		if (!strcmp(check, "nodes"))
+			nodes();
+		else if (!strcmp(check, "lib"))
+			library();
+		else if (!strcmp(check, "smi"))
+			smi();
+		else if (!strcmp(check, "sem"))
+			semaphore();
+		else if (!strcmp(check, "shm"))
+			tell("shm", segment("/probe", "text") && !shm_unlink("/probe"));
+		else if (!strcmp(check, "mq"))
+			message_queue();
+		else if (!strcmp(check, "hold"))
+			hold();
+		else if (!strncmp(check, "read:", 5))
+			read_from(check, check + 5);
+		else
+			return 2;
+	}
+	return 0;
+}

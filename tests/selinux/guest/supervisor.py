@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs every row of the table, judges it, counts the denials, and prints what the run is judged by.
+
+Runs as a service of the virtual machine's init; the engine runs below it, in an engine's domain.
+The last line it prints says whether all rows passed.  Must not start a container itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from typing import Any, NamedTuple
+
+from . import host
+from .cases import ROWS, Container
+
+ENGINE_CONTEXT = "system_u:system_r:container_engine_t:s0"
+MIG_MINORS = "/usr/lib/e2e/mig-minors"
+# Whose denials count against a row.
+_COUNTED = re.compile(r"scontext=\S+:(container_t|nvidia_container_t|spc_t|oci_gpu_hook_t):")
+
+
+class Line(NamedTuple):
+    """One line of the printed table."""
+
+    row: str
+    runtime: str
+    expected: str
+    seen: str
+    denials: int
+    seconds: float
+    faults: list[str]
+
+
+class Journal:
+    """The kernel's log, read as it grows."""
+
+    def __init__(self) -> None:
+        self.fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+        os.lseek(self.fd, 0, os.SEEK_END)
+
+    def denials(self) -> list[str]:
+        """Every denial since the last call, an SELinux error among them."""
+        found: list[str] = []
+        while True:
+            try:
+                text = os.read(self.fd, 8192).decode(errors="replace")
+            except BlockingIOError:
+                return found
+            except BrokenPipeError:
+                continue  # the ring went round; what is gone is gone
+            line = text.split(";", 1)[-1].split("\n", 1)[0]
+            if " avc: " in line or "SELINUX_ERR" in line or line.startswith("SELinux:"):
+                found.append(line)
+
+
+class Engine:
+    """The engine's process."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            ["runcon", ENGINE_CONTEXT, sys.executable, "-B", "-m", "tests.selinux.guest.engine"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, row: int, runtime: str) -> list[dict[str, Any]]:
+        """Run a row; what each of its containers showed."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps({"row": row, "runtime": runtime}) + "\n")
+        self.process.stdin.flush()
+        answer: list[dict[str, Any]] = json.loads(self.process.stdout.readline())
+        return answer
+
+
+def faults(container: Container, seen: dict[str, Any], denials: list[str]) -> list[str]:
+    """What one container showed that it should not have, or failed to show."""
+    found = []
+    if container.refused:
+        if seen["code"] == 0:
+            found.append("started, should have been refused")
+        elif not re.search(container.refused, seen["error"]):
+            found.append(f"refused, but not in our words: {seen['error']}")
+    else:
+        if seen["code"]:
+            found.append(f"ended with {seen['code']}: {seen['error']}")
+        for check, pattern in container.expect.items():
+            got = seen["seen"].get(check, "nothing")
+            if not re.fullmatch(pattern, got):
+                found.append(f"{check} is {got}, not {pattern}")
+    if container.after and seen["after"] != container.after:
+        found.append(f"/dev/shm is {seen['after']}, not {container.after}")
+    if container.avcs is not None and len(denials) > container.avcs:
+        found.append(f"{len(denials)} denials")
+    return found
+
+
+def _expected(container: Container) -> str:
+    if container.refused:
+        return "refused"
+    groups: dict[str, list[str]] = {}
+    for check, pattern in container.expect.items():
+        groups.setdefault(pattern, []).append(check)
+    return " ".join(f"{','.join(checks)}={pattern}" for pattern, checks in groups.items())
+
+
+def _seen(container: Container, seen: dict[str, Any]) -> str:
+    if container.refused and seen["code"]:
+        return "refused"
+    groups: dict[str, list[str]] = {}
+    for check, got in seen["seen"].items():
+        groups.setdefault(got, []).append(check)
+    return (
+        " ".join(f"{','.join(checks)}={got}" for got, checks in groups.items())
+        or f"code {seen['code']}"
+    )
+
+
+def run_row(engine: Engine, journal: Journal, number: int, runtime: str) -> Line:
+    """One row under one runtime."""
+    row = ROWS[number]
+    host.administer(row.settings)
+    begun = time.monotonic()
+    answer = engine.ask(number, runtime)
+    logged = journal.denials()
+    denials = [line for line in logged if _COUNTED.search(line)]
+    wrong = []
+    # Denials are the row's: where any of its containers may have them, none is asked.
+    strict = all(container.avcs is not None for container in row.containers)
+    for container, seen in zip(row.containers, answer):
+        wrong += faults(container, seen, denials if strict else [])
+    if len(answer) < len(row.containers):
+        wrong.append(
+            f"{len(answer)} of {len(row.containers)} containers were started: {answer[-1]['error']}"
+        )
+    line = Line(
+        row.name,
+        runtime,
+        "; ".join(_expected(container) for container in row.containers),
+        "; ".join(_seen(container, seen) for container, seen in zip(row.containers, answer)),
+        len(denials),
+        time.monotonic() - begun,
+        wrong,
+    )
+    print(
+        f"E2E {'FAIL' if wrong else 'pass'} {runtime} {row.name} ({line.seconds:.1f} s)", flush=True
+    )
+    for fault in wrong:
+        print(f"E2E      {fault}", flush=True)
+    if wrong:
+        for denial in logged:
+            print(f"E2E      {denial}", flush=True)
+    return line
+
+
+# What `selinux status` must answer here: type, nodes, whether they can be used.
+USES = {
+    ("container_t", "made by the hook", True),
+    ("container_t", "bound from the host", False),
+    ("nvidia_container_t", "made by the hook", True),
+    ("nvidia_container_t", "bound from the host", True),
+    ("spc_t", "made by the hook", True),
+    ("spc_t", "bound from the host", True),
+}
+
+
+def ask_status() -> Line:
+    """The command line's own view of this policy, by the real libselinux."""
+    begun = time.monotonic()
+    words = ["/usr/bin/oci-gpu-hook", "selinux", "status", "--format", "json"]
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
+    wrong = [done.stderr.strip()] if done.returncode else []
+    seen = "nothing"
+    if not wrong:
+        document = json.loads(done.stdout)
+        uses = {(use["type"], use["nodes"], use["can"]) for use in document["uses"]}
+        states = {module["state"] for module in document["modules"]}
+        if uses != USES:
+            wrong.append(f"uses are {sorted(uses)}")
+        if states != {"installed"} or not document["enforcing"]:
+            wrong.append(f"modules are {sorted(states)}")
+        seen = f"modules {','.join(sorted(states))}, {len(document['labels'])} labels"
+    expected = "both modules installed, uses as the policy has them"
+    taken = time.monotonic() - begun
+    print(f"E2E {'FAIL' if wrong else 'pass'} selinux status ({taken:.1f} s)", flush=True)
+    for fault in wrong:
+        print(f"E2E      {fault}", flush=True)
+    return Line("selinux status", "", expected, seen, 0, taken, wrong)
+
+
+def print_table(lines: list[Line]) -> None:
+    """The table, as a person reads it."""
+    print("E2E-TABLE | case | runtime | expected | seen | denials | s | |")
+    print("E2E-TABLE |---|---|---|---|---|---|---|")
+    for line in lines:
+        verdict = "FAIL" if line.faults else "pass"
+        cells = (
+            line.row,
+            line.runtime,
+            line.expected,
+            line.seen,
+            line.denials,
+            f"{line.seconds:.1f}",
+            verdict,
+        )
+        print("E2E-TABLE | " + " | ".join(str(cell).replace("|", "/") for cell in cells) + " |")
+
+
+def main() -> int:
+    """Run everything, or the rows whose names contain a given word."""
+    with open("/sys/fs/selinux/enforce", encoding="ascii") as file:
+        enforcing = file.read() == "1"
+    with open("/proc/uptime", encoding="ascii") as file:
+        print(f"E2E enforcing={enforcing} after {file.read().split()[0]} s", flush=True)
+    host.set_up(MIG_MINORS)
+    with open("/etc/e2e-only", encoding="utf-8") as file:
+        only = file.read().strip()
+    before = host.labels()
+    journal = Journal()
+    engine = Engine()
+    lines = [
+        run_row(engine, journal, number, runtime)
+        for number, row in enumerate(ROWS)
+        if only in row.name
+        for runtime in row.runtimes
+    ]
+    if only in "selinux status":
+        lines.append(ask_status())
+    moved = host.changed(before, host.labels())
+    for change in moved[:50]:
+        print(f"E2E      {change}", flush=True)
+    lines.append(
+        Line(
+            "labels of the host",
+            "",
+            "as before",
+            f"{len(moved)} of {len(before)} changed",
+            0,
+            0.0,
+            moved,
+        )
+    )
+    print_table(lines)
+    failed = sum(1 for line in lines if line.faults)
+    passed = enforcing and failed == 0
+    print(
+        f"E2E-RESULT {'passed' if passed else 'failed'}: {len(lines) - failed} passed, {failed} failed",
+        flush=True,
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The virtual machine's root tree, brought up to date for each run, and made into a disk.
+
+On the kept base come our policy modules, the installed hook, the simulated driver's files and the guest's programs.
+Labels are written on this machine, offline: a file system may hold SELinux's labels though the kernel that writes them
+has no SELinux.  Must not touch anything outside the cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+
+from tests.gpunode import build, catalogue, description
+from tests.policy import debian
+from tests.policy.debian import run
+from tests.selinux import base
+from tests.selinux.base import GUEST, HERE, LAYER, MULTIARCH, REPOSITORY, say, write
+
+OUR_MODULES = ("nvidia_container", "oci_gpu_hook")
+DESCRIPTION = "h100x8"
+
+# What `--break` adds to the room that labels.
+FAULTS = {
+    "no-relabel": "\n\ndef relabel(tree, path, context):\n    pass\n",
+    # Before pivot_root this is the host's own, as it is below /proc/PID/root.
+    "host-path": (
+        "\n\ndef relabel(tree, path, context):\n"
+        "    try:\n        posix.setxattr(path, XATTR, context.encode())\n"
+        "    except OSError:\n        pass  # our policy refuses it\n"
+    ),
+    "wrong-level": (
+        "\n\n_right = relabel\n\n\ndef relabel(tree, path, context):\n"
+        "    _right(tree, path, ':'.join([*context.split(':')[:3], 's0:c8,c9']))\n"
+    ),
+}
+
+# Where this run's files lie, and so what must be labelled anew at each run.
+_RENEWED = (
+    "etc",
+    GUEST,
+    "usr/libexec",
+    "usr/lib/oci-gpu-hook",
+    "usr/share/containers",
+    "usr/bin",
+    "usr/sbin/init",
+    "var/lib/selinux",
+    f"{LAYER}/app",
+)
+
+
+class Tree:
+    """The tree of one base."""
+
+    def __init__(self, kept: base.Base) -> None:
+        self.base = kept
+        self.root = kept.root
+
+    def renew(self, policy: str, only: str, fault: str) -> None:
+        """Our modules, the installed hook, the simulated driver and the guest's programs, as they are now."""
+        self._install_guest(only)
+        self._install_driver()
+        for name in ("usr/lib/oci-gpu-hook", "usr/libexec/oci", "usr/share/containers/oci"):
+            shutil.rmtree(f"{self.root}/{name}", ignore_errors=True)
+        run(
+            "make",
+            "-s",
+            "-C",
+            REPOSITORY,
+            "install",
+            f"DESTDIR={self.root}",
+            "PYTHON=/usr/bin/python3",
+        )
+        if fault:
+            self._break(fault)
+        if self._install_modules(policy):
+            say("labelling all files")
+            self._label("")
+        else:
+            for name in _RENEWED:
+                self._label(name)
+            self._label(f"usr/lib/{MULTIARCH}")
+
+    def _install_modules(self, policy: str) -> bool:
+        """Install our policy modules; whether they are others than before."""
+        stamp = f"{self.base.folder}/modules"
+        files = [f"{policy}/{name}.cil" for name in OUR_MODULES]
+        digest = hashlib.sha256(b"".join(_bytes(file) for file in files)).hexdigest()
+        if os.path.exists(stamp) and _bytes(stamp).decode() == digest:
+            return False
+        say("installing our policy modules")
+        if os.path.exists(stamp):
+            os.unlink(stamp)
+        debian.install(self.root, *files)
+        write(stamp, digest)
+        return True
+
+    def _break(self, fault: str) -> None:
+        """Plant a fault in the installed hook: these tests must then fail, at the right row."""
+        path = f"{self.root}/usr/lib/oci-gpu-hook/oci_gpu_hook/container/labels.py"
+        source = _bytes(path).decode()
+        if "\ndef relabel(tree: Tree, path: str, context: str) -> None:\n" not in source:
+            raise SystemExit(f"test-selinux: there is no relabel() in {path} to be broken")
+        write(path, source + FAULTS[fault])
+        # Compiled files are taken as they are, whatever became of their sources.
+        shutil.rmtree(f"{os.path.dirname(path)}/__pycache__")
+
+    def _install_guest(self, only: str) -> None:
+        guest = f"{self.root}/{GUEST}"
+        shutil.rmtree(guest, ignore_errors=True)
+        ignored = shutil.ignore_patterns("__pycache__", "*.c", "src")
+        # By the names that they have here.
+        for name in ("selinux/guest", "gpunode"):
+            shutil.copytree(f"{REPOSITORY}/tests/{name}", f"{guest}/tests/{name}", ignore=ignored)
+        for name in ("tests", "tests/selinux"):
+            write(f"{guest}/{name}/__init__.py", "")
+        for source, target in (
+            ("load", f"{GUEST}/load"),
+            ("init", "usr/sbin/init"),
+            ("service", "etc/init.d/e2e"),
+        ):
+            os.makedirs(os.path.dirname(f"{self.root}/{target}"), exist_ok=True)
+            shutil.copy(f"{HERE}/guest/{source}", f"{self.root}/{target}")
+            os.chmod(f"{self.root}/{target}", 0o755)
+        write(f"{self.root}/etc/e2e-only", only)
+        os.makedirs(f"{guest}/bin")
+        flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
+        run("cc", *flags, "-static", "-o", f"{guest}/bin/before", f"{HERE}/guest/before.c")
+        run("cc", *flags, "-o", f"{self.root}/{LAYER}/app/probe", f"{HERE}/guest/probe.c")
+        shutil.copy(f"{HERE}/guest/story.py", f"{self.root}/{LAYER}/app/story.py")
+
+    def _install_driver(self) -> None:
+        node = description.load(DESCRIPTION)
+        built = build.build(node.driver, node.cuda_number)
+        libraries = f"{self.root}/usr/lib/{MULTIARCH}"
+        for library in catalogue.libraries(node.driver):
+            name = library.file(node.driver)
+            os.makedirs(os.path.dirname(f"{libraries}/{name}"), exist_ok=True)
+            shutil.copyfile(f"{built}/lib/{name}", f"{libraries}/{name}")
+        for name, target in catalogue.links(node.driver).items():
+            os.makedirs(os.path.dirname(f"{libraries}/{name}"), exist_ok=True)
+            if not os.path.lexists(f"{libraries}/{name}"):
+                os.symlink(target, f"{libraries}/{name}")
+        for name in catalogue.PROGRAMS:
+            shutil.copy(f"{built}/bin/{name}", f"{self.root}/usr/bin/{name}")
+        for path, text in catalogue.TEXTS.items():
+            write(self.root + path, text)
+        for name in catalogue.FIRMWARE:
+            write(
+                f"{self.root}/usr/lib/firmware/nvidia/{node.driver}/{name}",
+                f"simulated {name} {node.driver}\n",
+            )
+        shutil.copy(f"{built}/mig-minors", f"{self.root}/{GUEST}/mig-minors")
+        run("/sbin/ldconfig", "-X", "-r", self.root)
+
+    def _label(self, below: str) -> None:
+        path = f"{self.root}/{below}".rstrip("/")
+        if os.path.lexists(path):
+            run(
+                "setfiles", "-F", "-m", "-r", self.root, f"{self.root}/{debian.FILE_CONTEXTS}", path
+            )
+
+    def make_image(self) -> str:
+        """The root file system as a disk, labels included."""
+        image = f"{self.base.folder}/root.img"
+        if os.path.exists(image):
+            os.unlink(image)
+        run(
+            "mke2fs",
+            "-q",
+            "-t",
+            "ext4",
+            "-O",
+            "^has_journal,^metadata_csum",
+            "-E",
+            "lazy_itable_init=1,root_owner=0:0",
+            "-d",
+            self.root,
+            image,
+            "1200M",
+        )
+        return image
+
+
+def _bytes(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
