@@ -140,4 +140,10 @@ def _is_fixed(mount_id: int, pid: int) -> bool:
 
 
 def _ipc_namespace(pid: int | str) -> int:
-    return posix.stat(f"/proc/{pid}/ns/ipc").st_ino
+    try:
+        return posix.stat(f"/proc/{pid}/ns/ipc").st_ino
+    except OSError as err:
+        raise BundleError(
+            f"the container's process {pid} cannot be looked into: {err.strerror}",
+            "the container engine or runtime must mend it",
+        ) from err
