@@ -152,8 +152,17 @@ def _library() -> Any:
 
 def _semodule(host_root: str, words: list[str]) -> None:
     """One transaction: both modules or none."""
-    root = [] if host_root == "/" else ["-p", host_root, "-n"]
+    root = [] if host_root == "/" else ["-p", host_root, "-s", _store(host_root), "-n"]
     _run(["semodule", *root, "-X", _PRIORITY, *words], "policycoreutils")
+
+
+def _store(host_root: str) -> str:
+    """Which policy another root runs (selinux_config(5)): semodule itself asks this machine's settings."""
+    text = (HostRoot(host_root).read("/etc/selinux/config") or b"").decode(errors="replace")
+    lines = [line.partition("=") for line in text.splitlines()]
+    return next(
+        (value.strip() for key, _, value in lines if key.strip() == "SELINUXTYPE"), "targeted"
+    )
 
 
 def _restore_labels(host_root: str) -> None:
