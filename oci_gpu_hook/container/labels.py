@@ -93,7 +93,10 @@ def _set(fd: int, context: str) -> str:
     before = posix.getxattr(name, XATTR).rstrip(b"\0").decode()
     if before == context:
         return ""
-    posix.setxattr(name, XATTR, context.encode())
+    try:
+        posix.setxattr(name, XATTR, context.encode())
+    except OSError as err:
+        raise linux.SyscallError(err.errno or 0, "setxattr", XATTR) from err
     after = posix.getxattr(name, XATTR).rstrip(b"\0").decode()
     if after != context:
         raise TargetError(EILSEQ, f"the label was set to {context} and reads {after}")

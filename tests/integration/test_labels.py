@@ -111,6 +111,16 @@ print(*{label(f"{shm}/{name}") for name in os.listdir(shm)})
     assert run(tmp_path, case) == f"/dev/shm holds more than 10000 files\n{BEFORE}\n"
 
 
+def test_a_read_only_mount_is_one_sentence_and_keeps_its_label(tmp_path: Path) -> None:
+    case = f"""
+mount("-o", "remount,ro", shm)
+try: relabel()
+except OSError as err: print(err)
+{EVERYTHING}
+"""
+    assert run(tmp_path, case) == f"setxattr security.selinux: Read-only file system\n{BEFORE}\n"
+
+
 def test_what_is_labelled_right_is_not_written(tmp_path: Path) -> None:
     case = """
 relabel()
