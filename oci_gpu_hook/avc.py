@@ -2,20 +2,45 @@
 """SELinux's denials, read and explained: the cause in our terms, the one remedy that keeps the container confined.
 
 Pure.  A denial is a line ``avc:  denied  { PERMISSIONS } for  KEY=VALUE ...``, wherever the kernel's audit ends up.
-No remedy here is ``label=disable`` or a permissive domain.  Never on the hook's path.
+No remedy here is ``label=disable`` or a permissive domain.  Names in a denial are chosen by containers: whoever prints
+one quotes it.  Never on the hook's path.
 """
 
 from __future__ import annotations
 
 from oci_gpu_hook import selinux
+from oci_gpu_hook.errors import quoted
 from oci_gpu_hook.record import NamedTuple
 
-_NODE_TYPES = ("xserver_misc_device_t", "device_t", "dri_device_t")
-_SERVICE_TYPES = ("nvidia_runtime_t", "nvidia_mps_t")
-_ENGINE_TMPFS = ("container_engine_tmpfs_t", "container_runtime_tmpfs_t", "tmpfs_t")
-_IPC = ("tmpfs", "mqueue")
+_GPU_CONTAINER = "nvidia_container_t"
+_NODE_TYPE = "xserver_misc_device_t"
+_RUNTIME_TYPE = "nvidia_runtime_t"
+_MPS_TYPE = "nvidia_mps_t"
+_ENGINE_TMPFS = ("container_engine_tmpfs_t", "container_runtime_tmpfs_t")
+_TMPFS_TYPE = "tmpfs_t"
+_IPC = {"tmpfs": "/dev/shm", "mqueue": "/dev/mqueue"}
 _FILE_TYPE = "container_file_t"
 _HOOK = "oci_gpu_hook_t"
+_HOOKS_FILES = ("oci_gpu_hook_exec_t", "oci_gpu_hook_state_t", "oci_gpu_hook_tmpfs_t")
+# Of containers; container_runtime_t and container_engine_t are engines'.  udica calls its types NAME.process.
+_CONTAINERS = (
+    "container_t",
+    "container_init_t",
+    "container_kvm_t",
+    "container_userns_t",
+    "container_device_t",
+    "container_logreader_t",
+    "container_logwriter_t",
+    "svirt_lxc_net_t",
+    "spc_t",
+    _GPU_CONTAINER,
+)
+_DRIVER_FILES = ("libcuda", "libnvidia-", "libnvcuvid", "libEGL_nvidia", "libGLX_nvidia", "nvidia-")
+_HEXADECIMAL = frozenset("0123456789ABCDEF")
+
+_INSTALL = "oci-gpu-hook selinux install"
+_AS_GPU_CONTAINER = f"run the container as {_GPU_CONTAINER}: {_INSTALL}"
+_RELABEL_IPC = "have the hook put it right at the container's start: ipc-labels = gpu for GPU containers, all for all"
 
 
 class Denial(NamedTuple):
@@ -84,6 +109,14 @@ def _denial(line: str) -> Denial | None:
     )
 
 
+def _decoded(key: str, value: str) -> str:
+    """What the kernel may not quote, because it holds blanks or worse, it writes in hexadecimal."""
+    names = key.rpartition(" ")[2] in ("comm", "name", "path")
+    if names and value and len(value) % 2 == 0 and _HEXADECIMAL.issuperset(value):
+        return bytes.fromhex(value).decode("utf-8", "replace")
+    return value
+
+
 def _fields(text: str) -> dict[str, str]:
     """KEY=VALUE and KEY="VALUE", as the kernel writes them: a value without quotes has no blank."""
     fields: dict[str, str] = {}
@@ -96,71 +129,165 @@ def _fields(text: str) -> dict[str, str]:
             value, _, text = text[1:].partition('"')
         else:
             value, _, text = text.partition(" ")
-        fields.setdefault(key.split(" ")[-1], value)
+            value = _decoded(key, value)
+        fields.setdefault(key.rpartition(" ")[2], value)
     return fields
 
 
 def _cause(
     denial: Denial, source: selinux.Context, target: selinux.Context
 ) -> tuple[str, str] | None:
-    """Cause and remedy; None where the denial is not ours to explain."""
+    """Cause and remedy; None where the denial is not ours to explain.  The particular stands before the general."""
     if source.type == _HOOK:
         return (
             f"the hook's own domain may not {_words(denial)} {target.type}",
-            "install the policy that belongs to this hook: oci-gpu-hook selinux install; then report it",
+            f"install the policy that belongs to this hook: {_INSTALL}; then report it",
         )
-    if "container" not in source.type and source.type not in ("svirt_lxc_net_t", "spc_t"):
-        return None
-    if denial.device in _IPC and target.type == _FILE_TYPE:
-        return _wrong_level(denial, source, target)
-    if denial.device in _IPC and target.type in _ENGINE_TMPFS:
-        return _wrong_type(denial, target)
-    if target.type in _NODE_TYPES and denial.tclass == "chr_file":
+    if source.type not in _CONTAINERS and not source.type.endswith(".process"):
+        return _engine(source, target)
+    if target.type in _HOOKS_FILES:
         return (
-            f"the host's own node {denial.name or 'of a GPU'} is bound into a {source.type} container",
-            "let the hook make the node in the container's own /dev, by NVIDIA_VISIBLE_DEVICES; in a user "
-            "namespace, run the container as nvidia_container_t: oci-gpu-hook selinux install",
+            "the container reaches for the hook's own files, which are the host's",
+            "take them out of the container's volumes",
         )
-    if target.type in _SERVICE_TYPES:
-        boolean = (
-            "; for MPS: setsebool -P nvidia_container_use_mps on" if "mps" in target.type else ""
+    if denial.device in _IPC and denial.tclass in ("dir", "file", "lnk_file"):
+        told = _ipc(denial, source, target)
+        if told is not None:
+            return told
+    if denial.tclass == "chr_file":
+        return _node(denial, source, target)
+    return (
+        _service(denial, source, target)
+        or _driver_file(denial, target)
+        or _wrong_level(denial, source, target)
+    )
+
+
+def _engine(source: selinux.Context, target: selinux.Context) -> tuple[str, str] | None:
+    if target.type not in ("oci_gpu_hook_exec_t", _HOOK):
+        return None
+    return (
+        f"{source.type} may not start the hook: the policy knows it as no container engine",
+        "start the engine by its service, so that it runs in its own domain, and give its program its label back "
+        "with restorecon",
+    )
+
+
+def _ipc(
+    denial: Denial, source: selinux.Context, target: selinux.Context
+) -> tuple[str, str] | None:
+    what = _IPC[denial.device]
+    if target.type == _FILE_TYPE:
+        return _wrong_level(denial, source, target)
+    if target.type in _ENGINE_TMPFS:
+        return (
+            f"{what} has the engine's type {target.type}: it was mounted without the container's label",
+            _RELABEL_IPC,
         )
+    if target.type != _TMPFS_TYPE:
+        return None
+    if denial.device == "mqueue" and denial.tclass == "file":
+        return (
+            f"a message queue is made as {target.type}: this policy lets {source.type} use none",
+            _AS_GPU_CONTAINER,
+        )
+    return (
+        f"{what} is the host's own (host IPC, or a bind of it), which no confined container may use and the hook never "
+        "relabels",
+        "leave out --ipc=host (hostIPC in a pod) or the bind: containers that share memory can share a pod",
+    )
+
+
+def _node(
+    denial: Denial, source: selinux.Context, target: selinux.Context
+) -> tuple[str, str] | None:
+    if target.type == "dri_device_t":
+        remedy = (
+            "setsebool -P nvidia_container_use_dri on"
+            if source.type == _GPU_CONTAINER
+            else _AS_GPU_CONTAINER
+        )
+        return f"a {source.type} container may not use the host's /dev/dri", remedy
+    if target.type != _NODE_TYPE and not _base(denial.name).startswith("nvidia"):
+        return None
+    if target.type == _FILE_TYPE:
+        return _wrong_level(denial, source, target) or (
+            f"this policy does not let {source.type} {_words(denial)} {target.type}, as its own nodes are",
+            _AS_GPU_CONTAINER,
+        )
+    if target.type != _NODE_TYPE:
+        return (
+            f"the host's node {quoted(denial.name)} is labelled {target.type}, and should be {_NODE_TYPE}",
+            "give it its label back, on the host: restorecon -v /dev/nvidia*",
+        )
+    if source.type == _GPU_CONTAINER:
+        return (
+            f"the loaded policy has another {source.type} than this program's, which may use such nodes",
+            f"{_INSTALL}, then look at: oci-gpu-hook selinux status",
+        )
+    what = quoted(denial.name) if denial.name else "of a GPU"
+    return (
+        f"the host's own node {what} is bound into a {source.type} container",
+        "let the hook make the node in the container's own /dev, by NVIDIA_VISIBLE_DEVICES; in a user "
+        f"namespace, run the container as {_GPU_CONTAINER}: {_INSTALL}",
+    )
+
+
+def _service(
+    denial: Denial, source: selinux.Context, target: selinux.Context
+) -> tuple[str, str] | None:
+    """Sockets of persistenced, fabricmanager and MPS; one that lacks its label is known by its name."""
+    ours = "nvidia" in denial.name and denial.tclass in ("sock_file", "unix_stream_socket")
+    # The kernel tells no folder of a socket's file; both services call it this.
+    ours = ours or (denial.name, denial.tclass, target.type) == ("socket", "sock_file", "var_run_t")
+    if target.type == _MPS_TYPE:
+        boolean = "setsebool -P nvidia_container_use_mps on"
+        remedy = (
+            boolean if source.type == _GPU_CONTAINER else f"{_AS_GPU_CONTAINER}; then {boolean}"
+        )
+        return (
+            f"a {source.type} container may not take part in MPS, whose clients share one server",
+            remedy,
+        )
+    if target.type != _RUNTIME_TYPE and not ours:
+        return None
+    if source.type != _GPU_CONTAINER:
         return (
             f"a {source.type} container speaks to a service of NVIDIA's on the host ({target.type})",
-            f"run the container as nvidia_container_t: oci-gpu-hook selinux install{boolean}",
+            _AS_GPU_CONTAINER,
         )
-    if target.type == _FILE_TYPE and not _within(source, target):
-        return _wrong_level(denial, source, target)
-    return None
+    return (
+        f"a service of NVIDIA's or its socket is {target.type}, which {source.type} may not use",
+        "let systemd start the service, and give its folder its label back: restorecon -Rv /run/nvidia-persistenced",
+    )
+
+
+def _driver_file(denial: Denial, target: selinux.Context) -> tuple[str, str] | None:
+    name = _base(denial.name)
+    ours = name.startswith(_DRIVER_FILES) and denial.tclass in ("file", "lnk_file")
+    if not ours or target.type == _FILE_TYPE:
+        return None
+    return (
+        f"the driver's file {quoted(name)} is labelled {target.type} on the host, which containers may not use",
+        "give it its label back, on the host, with restorecon; if that is the label of its place, install the driver "
+        "below /usr",
+    )
 
 
 def _wrong_level(
     denial: Denial, source: selinux.Context, target: selinux.Context
 ) -> tuple[str, str] | None:
-    if _within(source, target):
+    if target.type != _FILE_TYPE or _within(source, target):
         return None
-    what = {"tmpfs": "/dev/shm", "mqueue": "/dev/mqueue"}.get(
-        denial.device, denial.name or "a file"
-    )
-    return (
+    is_ipc = denial.device in _IPC and denial.tclass != "chr_file"
+    what = _IPC[denial.device] if is_ipc else quoted(denial.name) if denial.name else "a file"
+    cause = (
         f"{what} has the level {target.low}, the container runs at {source.clearance}: another "
-        "container's, or left by an older one",
-        "have the hook put it right at the container's start: ipc-labels = gpu for GPU containers, all "
-        "for every one; for a file, mount the volume with :z or :Z",
+        "container's, or left by an older one"
     )
-
-
-def _wrong_type(denial: Denial, target: selinux.Context) -> tuple[str, str]:
-    what = "/dev/mqueue" if denial.device == "mqueue" else "/dev/shm"
-    if denial.device == "mqueue" and denial.tclass == "file":
-        return (
-            f"a message queue is made as {target.type}: this policy lets container_t use none",
-            "run the container as nvidia_container_t: oci-gpu-hook selinux install",
-        )
-    return (
-        f"{what} has the engine's type {target.type}: it was mounted without the container's label",
-        "have the hook put it right at the container's start: ipc-labels = gpu for GPU containers, all for every one",
-    )
+    if is_ipc:
+        return cause, _RELABEL_IPC
+    return cause, "keep it so; a folder that both are meant to use, mount as a volume with :z"
 
 
 def _within(source: selinux.Context, target: selinux.Context) -> bool:
@@ -172,3 +299,7 @@ def _within(source: selinux.Context, target: selinux.Context) -> bool:
 
 def _words(denial: Denial) -> str:
     return f"{'/'.join(denial.permissions)} a {denial.tclass} of type"
+
+
+def _base(name: str) -> str:
+    return name.rpartition("/")[2]

@@ -11,7 +11,7 @@ import click
 
 from oci_gpu_hook import avc
 from oci_gpu_hook.cli.options import host_root, output_format, show
-from oci_gpu_hook.errors import ApplyError, UsageError
+from oci_gpu_hook.errors import ApplyError, UsageError, quoted
 from oci_gpu_hook.host import libselinux
 from oci_gpu_hook.host.root import HostRoot
 
@@ -29,9 +29,41 @@ _JOURNAL = (
     "+",
     "_TRANSPORT=kernel",
 )
+_KERNEL_LOG = ("dmesg",)
+
+# What semodule says, and what it means here; the rest is told as it is.
+_SEMODULE = (
+    (
+        "Re-declaration of type nvidia_container_t",
+        "another module declares nvidia_container_t too",
+        "remove that one: 'semodule -r nvidia-container', where it is NVIDIA's for DGX",
+    ),
+    (
+        "Failed to resolve",
+        "this host's policy has no types for containers",
+        "install container-selinux, on Debian the container module",
+    ),
+    (
+        "Could not connect to policy handler",
+        "there is no policy store here, or it is not for us to write",
+        "run it as root, on a host with a policy (selinux-policy-targeted, selinux-policy-default)",
+    ),
+    (
+        "SELinux policy is not managed or store cannot be accessed",
+        "there is no policy store here, or it is not for us to write",
+        "run it as root, on a host with a policy (selinux-policy-targeted, selinux-policy-default)",
+    ),
+)
+
+_CODES = """\b
+Exit codes:
+  0  done, or SELinux is disabled, or no denial concerns us
+  2  wrong usage, or there is no log to explain
+  7  a step failed, or this host lacks a program or package that it takes
+"""
 
 
-@click.group("selinux")
+@click.group("selinux", epilog=_CODES)
 def selinux() -> None:
     """Show SELinux's state, install the policy modules, explain denials.
 
@@ -44,7 +76,9 @@ def selinux() -> None:
 @host_root
 def status(form: str, host_root: str) -> None:
     """Show the mode, our modules, booleans and labels, and which containers can use GPUs now."""
-    found = libselinux.status(_library(), HostRoot(host_root))
+    root = HostRoot(host_root)
+    library = _library() if libselinux.is_there(root) else None
+    found = libselinux.status(library, root)
     document = {
         **found._asdict(),
         "modules": [{**item._asdict(), "state": item.state} for item in found.modules],
@@ -60,7 +94,9 @@ def _status_text(found: libselinux.Status) -> str:
         return "SELinux is disabled: nothing is labelled, and nothing here is needed"
     mode = "enforcing" if found.enforcing else "permissive"
     lines = [f"SELinux  {mode}, policy {found.policy} (version {found.version})", "", "modules"]
-    lines += [f"  {item.name:18}{item.state}" for item in found.modules]
+    for item in found.modules:
+        where = f", priority {item.priorities[0]}" if item.priorities else ""
+        lines.append(f"  {item.name:18}{item.state}{where}")
     lines += ["", "booleans"]
     lines += [f"  {name:40}{'on' if on else 'off'}" for name, on in found.booleans]
     lines += ["", "containers that can use GPUs"]
@@ -69,7 +105,7 @@ def _status_text(found: libselinux.Status) -> str:
         lines.append(f"  {use.type:20}nodes {use.nodes:22}{answer:5}{use.why}")
     lines += ["", "labels"]
     for label in found.labels:
-        wrong = "" if label.have == label.expected else f"  expected {label.expected}"
+        wrong = "" if label.right else f"  expected {label.expected}"
         lines.append(f"  {label.path:45}{label.have}{wrong}")
     return "\n".join(lines)
 
@@ -77,24 +113,38 @@ def _status_text(found: libselinux.Status) -> str:
 @selinux.command()
 @host_root
 def install(host_root: str) -> None:
-    """Install both policy modules, and label the files that they name."""
+    """Install both policy modules, and label the files that they name.
+
+    They go in at priority 200, in one transaction: both or none.  A module of the same name that you installed by hand
+    (priority 400) stays, and counts.  Labels change on files that the modules name, never on a container's.  Below a
+    --host-root nothing is loaded, and nothing is labelled.
+    """
+    root = HostRoot(host_root)
     folder = policy_folder()
-    files = [f"{folder}/{name}.cil" for name, _ in libselinux.MODULES]
+    files = [f"{folder}/{name}.cil" for name in _names()]
     missing = [file for file in files if not os.path.exists(file)]
     if missing:
         raise ApplyError(f"the policy module {missing[0]} is missing", "install this program anew")
     _semodule(host_root, [word for file in files for word in ("-i", file)])
-    _restore_labels(host_root)
-    click.echo("installed " + ", ".join(name for name, _ in libselinux.MODULES))
+    click.echo(f"installed {', '.join(_names())}")
+    _restore_labels(root)
+    _say_who_wins(root)
 
 
 @selinux.command()
 @host_root
 def remove(host_root: str) -> None:
     """Remove both policy modules, and give their files the labels of before."""
-    _semodule(host_root, [word for name, _ in libselinux.MODULES for word in ("-r", name)])
-    _restore_labels(host_root)
-    click.echo("removed " + ", ".join(name for name, _ in libselinux.MODULES))
+    root = HostRoot(host_root)
+    ours = _names()
+    # One that may not look into the store tries, and is told why not.
+    if libselinux.is_store_readable(root):
+        ours = [name for name in ours if _PRIORITY in libselinux.priorities(root, name)]
+    if ours:
+        _semodule(host_root, [word for name in ours for word in ("-r", name)])
+    click.echo(f"removed {', '.join(ours)}" if ours else "neither module is installed")
+    _restore_labels(root)
+    _say_who_wins(root)
 
 
 @selinux.command()
@@ -126,7 +176,10 @@ def _explained(found: tuple[avc.Explanation, ...]) -> str:
     for item in found:
         denial = item.denial
         times = f" ({denial.times} times)" if denial.times > 1 else ""
-        what = f"{denial.command or 'a process'} may not {'/'.join(denial.permissions)} {denial.name or denial.tclass}"
+        # Names come from a container, and may hold what a terminal obeys.
+        who = quoted(denial.command) if denial.command else "a process"
+        name = f" {quoted(denial.name)}" if denial.name else ""
+        what = f"{who} may not {'/'.join(denial.permissions)} the {denial.tclass}{name}"
         blocks.append(f"{what}{times}\n  cause   {item.cause}\n  remedy  {item.remedy}")
     return "\n\n".join(blocks)
 
@@ -150,42 +203,82 @@ def _library() -> Any:
     return library
 
 
+def _names() -> list[str]:
+    return [name for name, _ in libselinux.MODULES]
+
+
 def _semodule(host_root: str, words: list[str]) -> None:
     """One transaction: both modules or none."""
-    root = [] if host_root == "/" else ["-p", host_root, "-s", _store(host_root), "-n"]
-    _run(["semodule", *root, "-X", _PRIORITY, *words], "policycoreutils")
+    host = HostRoot(host_root)
+    if not libselinux.has_store(host):
+        raise ApplyError(
+            "this host has no SELinux policy that modules could go into",
+            "install selinux-policy-targeted, on Debian selinux-policy-default",
+        )
+    # The other root's own policy: semodule looks for its name in this one's settings.
+    root = [] if host_root == "/" else ["-p", host_root, "-s", libselinux.policy_name(host), "-n"]
+    _run(["semodule", *root, "-X", _PRIORITY, *words])
 
 
-def _store(host_root: str) -> str:
-    """Which policy another root runs (selinux_config(5)): semodule itself asks this machine's settings."""
-    text = (HostRoot(host_root).read("/etc/selinux/config") or b"").decode(errors="replace")
-    lines = [line.partition("=") for line in text.splitlines()]
-    return next(
-        (value.strip() for key, _, value in lines if key.strip() == "SELINUXTYPE"), "targeted"
+def _restore_labels(root: HostRoot) -> None:
+    """Of what our file contexts name and what is there; of nothing else, and never of a container's files."""
+    if root.path != "/" or not libselinux.is_there(root):
+        return
+    found = libselinux.paths(root)
+    if not found:
+        return
+    for line in _run(["restorecon", "-R", "-v", *found]).splitlines():
+        # Its warnings are of what has no label in the file contexts: next.
+        if line.startswith("Relabeled"):
+            click.echo(line)
+    for path in found:
+        if _type(path) == "unlabeled_t":
+            # The type went with its module, and below /run and /tmp Debian's file contexts name none to go back to.
+            inherited = _type(os.path.dirname(path))
+            _run(["chcon", "-R", "-h", "-t", inherited, path])
+            click.echo(f"Relabeled {path} as its folder is, {inherited}")
+
+
+def _type(path: str) -> str:
+    context = os.getxattr(path, "security.selinux", follow_symlinks=False).rstrip(b"\0").decode()
+    return context.split(":")[2]
+
+
+def _say_who_wins(root: HostRoot) -> None:
+    for name in _names():
+        higher = [at for at in libselinux.priorities(root, name) if int(at) > int(_PRIORITY)]
+        if higher:
+            click.echo(
+                f"a module {name} at priority {higher[0]} is not ours, stays, and counts: "
+                f"'semodule -X {higher[0]} -r {name}' removes it"
+            )
+
+
+def _run(words: list[str]) -> str:
+    """A program of policycoreutils; gives what it said."""
+    try:
+        done = subprocess.run(
+            words, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        )  # fmt: skip
+    except OSError as err:
+        raise ApplyError(
+            f"cannot run {words[0]}: {err.strerror}", "install policycoreutils"
+        ) from err
+    if done.returncode == 0:
+        return done.stdout
+    for said, why, hint in _SEMODULE:
+        if said in done.stdout:
+            raise ApplyError(f"{words[0]} failed: {why}", hint)
+    # Its last line says only that it failed.
+    lines = [line for line in done.stdout.splitlines() if line and "Failed!" not in line]
+    raise ApplyError(
+        f"{words[0]} failed: {quoted(lines[-1]) if lines else 'it did not say why'}",
+        f"the administrator must look: {' '.join(words[:5])} ...",
     )
 
 
-def _restore_labels(host_root: str) -> None:
-    """Of what our file contexts name and what is there; of nothing else, and never of a container's files."""
-    if host_root != "/" or not os.path.exists("/sys/fs/selinux/enforce"):
-        return
-    found = libselinux.paths(HostRoot(host_root))
-    if found:
-        _run(["restorecon", "-R", *found], "policycoreutils")
-
-
-def _run(words: list[str], package: str) -> None:
-    try:
-        done = subprocess.run(words, check=False, capture_output=True, text=True)
-    except FileNotFoundError as err:
-        raise ApplyError(f"there is no {words[0]} here", f"install {package}") from err
-    if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
-        raise ApplyError(f"{words[0]} failed: {said[-1]}", "run it as root")
-
-
 def _log() -> str:
-    """The audit log where auditd keeps one, else what the journal has of this boot."""
+    """The audit log where auditd keeps one, else what the journal has of this boot, else the kernel's own log."""
     try:
         with open(_AUDIT_LOG, encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -193,13 +286,17 @@ def _log() -> str:
         pass
     except OSError as err:
         raise ApplyError(f"cannot read {_AUDIT_LOG}: {err.strerror}", "run it as root") from err
-    try:
-        done = subprocess.run(
-            _JOURNAL, check=False, capture_output=True, text=True, errors="replace"
-        )
-    except FileNotFoundError as err:
-        raise UsageError(
-            f"there is neither {_AUDIT_LOG} nor a journal here",
-            "name a file with denials, or pipe one in: oci-gpu-hook selinux explain -",
-        ) from err
-    return done.stdout
+    for words in (_JOURNAL, _KERNEL_LOG):
+        try:
+            done = subprocess.run(
+                words, check=False, capture_output=True, text=True, errors="replace"
+            )
+        except OSError:
+            continue
+        # A journal that is not kept, or that we may not read, is empty.
+        if done.returncode == 0 and done.stdout:
+            return done.stdout
+    raise UsageError(
+        f"there is no {_AUDIT_LOG}, and neither the journal nor the kernel's log is there for us to read",
+        "run it as root, or name a file with denials, or pipe one in: oci-gpu-hook selinux explain -",
+    )

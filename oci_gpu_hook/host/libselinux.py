@@ -21,16 +21,15 @@ MODULES = (
     ("nvidia_container", "system_u:system_r:nvidia_container_t:s0"),
     ("oci_gpu_hook", "system_u:system_r:oci_gpu_hook_t:s0"),
 )
-_BOOLEANS = ("nvidia_container_", "container_use_")
+_OUR_BOOLEANS = "nvidia_container_"
+# The targeted policy's own, by which plain containers may use nodes bound from the host; the narrower first.
+_NODE_BOOLEANS = ("container_use_xserver_devices", "container_use_devices")
+_SELINUXFS = "/sys/fs/selinux"
 _STORES = ("/var/lib/selinux", "/etc/selinux")
 
-# What our file contexts name, in the order of the path.
+# What our file contexts name, beside the nodes: everything in these folders that is called nvidia or a channel.
 PATHS = (
-    "/dev/nvidiactl",
-    "/dev/nvidia-modeset",
-    "/dev/nvidia-uvm",
-    "/dev/nvidia-uvm-tools",
-    "/dev/nvidia-nvswitchctl",
+    "/etc/oci-gpu-hook.conf",
     "/run/oci-gpu-hook",
     "/run/nvidia-persistenced",
     "/run/nvidia-fabricmanager",
@@ -38,7 +37,14 @@ PATHS = (
     "/usr/libexec/oci/hooks.d/oci-gpu-hook",
     "/usr/lib/oci-gpu-hook",
 )
-_NODE_FOLDERS = ("/dev/nvidia-caps", "/dev/nvidia-caps-imex-channels")
+NODES = (
+    ("/dev", "nvidia"),
+    ("/dev/nvidia-caps", "nvidia-cap"),
+    ("/dev/nvidia-caps-imex-channels", "channel"),
+)
+_FOLDER = 0o040000
+_FILE_TYPE = 0o170000
+_SETTINGS = "/etc/selinux/config"
 
 _OWN_NODE = "system_u:object_r:container_file_t:s0"
 _HOSTS_NODE = "system_u:object_r:xserver_misc_device_t:s0"
@@ -46,15 +52,20 @@ _USE = ("open", "read", "write", "ioctl")
 
 
 class Module(NamedTuple):
-    """One of our modules.  priorities: where the store has it; in_force: whether the loaded policy knows its type."""
+    """One of our modules.  priorities: where the store has it; in_force: whether the loaded policy knows its type;
+    readable: whether the store could be read, which takes root.
+    """
 
     name: str
     priorities: tuple[str, ...]
     in_force: bool
+    readable: bool = True
 
     @property
     def state(self) -> str:
         """In words."""
+        if not self.readable:
+            return "in force (its priority is for root to see)" if self.in_force else "not in force"
         if bool(self.priorities) == self.in_force:
             return "installed" if self.in_force else "not installed"
         if self.in_force:
@@ -70,6 +81,11 @@ class Label(NamedTuple):
     path: str
     have: str
     expected: str
+
+    @property
+    def right(self) -> bool:
+        """As restorecon sees it: the type counts."""
+        return self.expected == "none" or self.have.split(":")[2:3] == self.expected.split(":")[2:3]
 
 
 class Use(NamedTuple):
@@ -94,41 +110,83 @@ class Status(NamedTuple):
     uses: tuple[Use, ...]
 
 
+def is_there(root: HostRoot) -> bool:
+    """Whether the kernel has SELinux: known without libselinux, which a host without SELinux need not have."""
+    return root.stat(f"{_SELINUXFS}/enforce") is not None
+
+
+def policy_name(root: HostRoot) -> str:
+    """SELINUXTYPE of a root's settings, such as targeted; "" where there are none."""
+    for line in reversed((root.read(_SETTINGS) or b"").decode("utf-8", "replace").split("\n")):
+        key, equals, value = line.partition("=")
+        if equals and key.strip() == "SELINUXTYPE":
+            return value.strip()
+    return ""
+
+
+def has_store(root: HostRoot) -> bool:
+    """Whether there is a policy for modules to go into; where there is none, semodule makes an empty one and fails."""
+    name = policy_name(root)
+    policy = f"/etc/selinux/{name}/policy"
+    return bool(name and root.names(policy))
+
+
+def is_store_readable(root: HostRoot) -> bool:
+    """Whether we may see which modules are installed: for root, where there is a policy."""
+    return any([root.names(folder) for folder in _store_folders(root)])
+
+
+def priorities(root: HostRoot, name: str) -> tuple[str, ...]:
+    """Where the store has a module, the highest, which counts, first."""
+    found = []
+    for folder in _store_folders(root):
+        numbers = [at for at in root.names(folder) if at.isdigit()]
+        found += [at for at in numbers if name in root.names(f"{folder}/{at}")]
+    return tuple(sorted(found, key=int, reverse=True))
+
+
+def _store_folders(root: HostRoot) -> list[str]:
+    return [f"{store}/{policy_name(root)}/active/modules" for store in _STORES]
+
+
 def status(library: Any, root: HostRoot) -> Status:
-    """The status of the running policy; `library` is the package ``selinux``."""
-    if library.is_selinux_enabled() != 1:
+    """The status of the running policy; `library` is the package ``selinux``, None where SELinux is not there.
+
+    Another root is that of the host seen from within a container: the kernel is the same.
+    """
+    if library is None:
         return Status(False, False, "", 0, (), (), (), ())
-    policy = library.selinux_getpolicytype()[1]
+    policy = policy_name(root)
+    if root.path != "/":
+        library.set_selinuxmnt(f"{root.path}{_SELINUXFS}")
+        library.selinux_set_policy_root(f"{root.path}/etc/selinux/{policy}")
+    booleans = _booleans(library)
     return Status(
         enabled=True,
         enforcing=library.security_getenforce() == 1,
         policy=policy,
         version=library.security_policyvers(),
-        modules=tuple([_module(library, root, policy, *item) for item in MODULES]),
-        booleans=_booleans(library),
-        labels=tuple([_label(library, path) for path in paths(root)]),
-        uses=_uses(library),
+        modules=tuple([_module(library, root, *item) for item in MODULES]),
+        booleans=booleans,
+        labels=tuple([_label(library, root, path) for path in paths(root)]),
+        uses=_uses(library, booleans),
     )
 
 
 def paths(root: HostRoot) -> list[str]:
     """Those of our paths that exist: what is relabelled after an installation, and shown."""
-    found = [
-        f"/dev/{name}" for name in root.names("/dev") if name[:6] == "nvidia" and name[6:].isdigit()
-    ]
-    for folder in _NODE_FOLDERS:
-        found += [f"{folder}/{name}" for name in root.names(folder)]
+    found = []
+    for folder, prefix in NODES:
+        for name in root.names(folder):
+            status = root.stat(f"{folder}/{name}") if name.startswith(prefix) else None
+            if status is not None and status.st_mode & _FILE_TYPE != _FOLDER:
+                found.append(f"{folder}/{name}")
     return [*found, *[path for path in PATHS if root.stat(path) is not None]]
 
 
-def _module(library: Any, root: HostRoot, policy: str, name: str, context: str) -> Module:
-    priorities = []
-    for store in _STORES:
-        folder = f"{store}/{policy}/active/modules"
-        for priority in root.names(folder):
-            if name in root.names(f"{folder}/{priority}"):
-                priorities.append(priority)
-    return Module(name, tuple(priorities), _is_known(library, context))
+def _module(library: Any, root: HostRoot, name: str, context: str) -> Module:
+    known = _is_known(library, context)
+    return Module(name, priorities(root, name), known, is_store_readable(root))
 
 
 def _is_known(library: Any, context: str) -> bool:
@@ -140,23 +198,34 @@ def _is_known(library: Any, context: str) -> bool:
 
 def _booleans(library: Any) -> tuple[tuple[str, bool], ...]:
     names = library.security_get_boolean_names()[1]
-    ours = sorted([name for name in names if name.startswith(_BOOLEANS)])
+    ours = sorted(
+        [name for name in names if name.startswith(_OUR_BOOLEANS) or name in _NODE_BOOLEANS]
+    )
     return tuple([(name, library.security_get_boolean_active(name) == 1) for name in ours])
 
 
-def _label(library: Any, path: str) -> Label:
+def _label(library: Any, root: HostRoot, path: str) -> Label:
     try:
-        have = library.lgetfilecon(path)[1]
+        fd = root.open(path)
     except OSError:
-        have = "none"
+        return Label(path, "none", "none")
     try:
-        expected = library.matchpathcon(path, posix.lstat(path).st_mode)[1]
+        mode = posix.fstat(fd).st_mode
+        try:
+            # By descriptor: no link leads out of the root.
+            have = library.getfilecon(f"/proc/self/fd/{fd}")[1]
+        except OSError:
+            have = "none"
+    finally:
+        posix.close(fd)
+    try:
+        expected = library.matchpathcon(path, mode)[1]
     except OSError:
         expected = "none"
     return Label(path, have, expected)
 
 
-def _uses(library: Any) -> tuple[Use, ...]:
+def _uses(library: Any, booleans: tuple[tuple[str, bool], ...]) -> tuple[Use, ...]:
     found = []
     for kind in ("container_t", "nvidia_container_t", "spc_t"):
         context = f"system_u:system_r:{kind}:s0"
@@ -171,15 +240,23 @@ def _uses(library: Any) -> tuple[Use, ...]:
             ("bound from the host", _HOSTS_NODE),
         ):
             can = _is_allowed(library, context, target)
-            found.append(Use(kind, nodes, can, _why(kind, nodes, can)))
+            found.append(Use(kind, nodes, can, _why(kind, nodes, can, dict(booleans))))
     return tuple(found)
 
 
-def _why(kind: str, nodes: str, can: bool) -> str:
+def _why(kind: str, nodes: str, can: bool, booleans: dict[str, bool]) -> str:
+    bound = nodes == "bound from the host"
+    known = [name for name in _NODE_BOOLEANS if name in booleans]
+    if kind == "spc_t" and can:
+        return "privileged: SELinux confines it in nothing"
+    if kind == "container_t" and can:
+        on = [name for name in known if booleans[name]]
+        return f"the boolean {on[0]} is on" if bound and on else "needs no module and no boolean"
     if can:
         return "the policy allows it"
-    if kind == "container_t" and nodes == "bound from the host":
-        return "only user namespaces need it; nvidia_container_t can, or the boolean container_use_devices"
+    if kind == "container_t" and bound:
+        boolean = f", or for all containers the boolean {known[0]}" if known else ""
+        return f"only user namespaces need it; nvidia_container_t can{boolean}"
     return "the policy does not allow it"
 
 

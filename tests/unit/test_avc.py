@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 from oci_gpu_hook import avc
 
 CONTAINER = "system_u:system_r:container_t:s0:c1,c2"
+GPU_CONTAINER = "system_u:system_r:nvidia_container_t:s0:c1,c2"
+ENGINE = "system_u:system_r:container_runtime_t:s0"
+NODE = "system_u:object_r:xserver_misc_device_t:s0"
 FILE = "system_u:object_r:container_file_t:s0"
 
 
@@ -48,7 +51,7 @@ ROWS = [
     ),
     (
         line("read write", 'name="nvidia0"', CONTAINER, "u:object_r:xserver_misc_device_t:s0", "chr_file"),
-        "the host's own node nvidia0 is bound into a container_t container",
+        "the host's own node 'nvidia0' is bound into a container_t container",
         "NVIDIA_VISIBLE_DEVICES",
     ),
     (
@@ -58,18 +61,83 @@ ROWS = [
     ),
     (
         line("write", 'name="control" dev="tmpfs"', CONTAINER, "u:object_r:nvidia_mps_t:s0", "fifo_file"),
-        "speaks to a service of NVIDIA's",
+        "may not take part in MPS",
         "nvidia_container_use_mps",
     ),
     (
         line("read", 'name="other" dev="vda"', CONTAINER, FILE + ":c3,c4", "file"),
-        "other has the level s0:c3,c4",
-        ":Z",
+        "'other' has the level s0:c3,c4",
+        "mount as a volume with :z",
     ),
     (
         line("relabelfrom", 'name="/" dev="tmpfs"', "u:system_r:oci_gpu_hook_t:s0", "u:object_r:tmpfs_t:s0", "dir"),
         "the hook's own domain may not relabelfrom a dir of type tmpfs_t",
         "selinux install",
+    ),
+    (
+        line("write", 'name="/" dev="tmpfs"', CONTAINER, "u:object_r:tmpfs_t:s0", "dir"),
+        "/dev/shm is the host's own",
+        "--ipc=host",
+    ),
+    (
+        line("read write", 'name="nvidia0"', GPU_CONTAINER, "u:object_r:xserver_misc_device_t:s0", "chr_file"),
+        "the loaded policy has another nvidia_container_t",
+        "selinux status",
+    ),
+    (
+        line("open", 'name="nvidia0"', CONTAINER, "u:object_r:event_device_t:s0", "chr_file"),
+        "the host's node 'nvidia0' is labelled event_device_t",
+        "restorecon",
+    ),
+    (
+        line("map", 'path="/dev/nvidia0" dev="tmpfs"', CONTAINER, FILE + ":c1,c2", "chr_file"),
+        "does not let container_t map a chr_file",
+        "nvidia_container_t",
+    ),
+    (
+        line("open", 'name="nvidia0" dev="tmpfs"', CONTAINER, FILE + ":c3,c4", "chr_file"),
+        "'nvidia0' has the level s0:c3,c4",
+        "keep it so",
+    ),
+    (
+        line("open", 'name="card0"', GPU_CONTAINER, "u:object_r:dri_device_t:s0", "chr_file"),
+        "may not use the host's /dev/dri",
+        "setsebool -P nvidia_container_use_dri on",
+    ),
+    (
+        line("open", 'name="card0"', CONTAINER, "u:object_r:dri_device_t:s0", "chr_file"),
+        "may not use the host's /dev/dri",
+        "run the container as nvidia_container_t",
+    ),
+    (
+        line("write", 'name="control"', GPU_CONTAINER, "u:object_r:nvidia_mps_t:s0", "fifo_file"),
+        "may not take part in MPS",
+        "setsebool -P nvidia_container_use_mps on",
+    ),
+    (
+        line("write", 'name="socket" dev="tmpfs"', GPU_CONTAINER, "u:object_r:var_run_t:s0", "sock_file"),
+        "its socket is var_run_t",
+        "restorecon -Rv /run/nvidia-persistenced",
+    ),
+    (
+        line("read", 'name="libcuda.so.1"', CONTAINER, "u:object_r:default_t:s0", "file"),
+        "the driver's file 'libcuda.so.1' is labelled default_t",
+        "restorecon",
+    ),
+    (
+        line("execute", 'name="oci-gpu-hook"', ENGINE, "u:object_r:oci_gpu_hook_exec_t:s0", "file"),
+        "container_runtime_t may not start the hook",
+        "restorecon",
+    ),
+    (
+        line("search", 'name="oci-gpu-hook"', CONTAINER, "u:object_r:oci_gpu_hook_state_t:s0", "dir"),
+        "the hook's own files",
+        "volumes",
+    ),
+    (
+        line("open", 'name="nvidia0"', "u:r:my_app.process:s0:c1,c2", NODE, "chr_file"),
+        "bound into a my_app.process container",
+        "NVIDIA_VISIBLE_DEVICES",
     ),
 ]  # fmt: skip
 
@@ -96,6 +164,8 @@ def test_no_remedy_gives_up_confinement() -> None:
         line("read", 'name="x"', "u:r:sshd_t:s0", "u:r:shadow_t:s0", "file"),
         line("read", 'name="x"', CONTAINER, "nonsense", "file"),
         line("getattr", 'name="x"', CONTAINER, FILE + ":c1,c2", "file"),
+        line("open", 'name="sda"', CONTAINER, "u:object_r:device_t:s0", "chr_file"),
+        line("read", 'name="x"', ENGINE, FILE + ":c3,c4", "file"),
     ],
 )
 def test_what_does_not_concern_us_is_left_out(text: str) -> None:
@@ -120,3 +190,12 @@ def test_reading_a_log_is_total(text: str) -> None:
             f"avc:  denied  {{ {text} }} for {text} scontext={text} tcontext={text} tclass={text}"
         )
     )
+
+
+def test_names_that_the_kernel_writes_in_hexadecimal_are_read_and_cannot_reach_a_terminal() -> None:
+    name = "\x1b[2Jnvidia0"
+    (found,) = avc.explain(
+        avc.parse(line("open", f"name={name.encode().hex().upper()}", CONTAINER, NODE, "chr_file"))
+    )
+    assert found.denial.name == name
+    assert found.cause.isprintable()
