@@ -12,7 +12,7 @@ import posix
 from oci_gpu_hook import ldso, oci
 from oci_gpu_hook.container import cgroup, devices, ldcache, mounts
 from oci_gpu_hook.errors import ApplyError, DriverError
-from oci_gpu_hook.operations import AllowDevices, Device, LdCache, Mount, Relabel, Tmpfs
+from oci_gpu_hook.operations import AllowDevices, Device, LdCache, Mount, Relabel, Symlink, Tmpfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -139,6 +139,10 @@ def _device(start: Start, node: Device, source: int) -> None:
     devices.make(start.tree, node.path, node.major, node.minor, mode=mode, uid=uid, gid=gid)
 
 
+def _symlink(start: Start, link: Symlink, source: int) -> None:
+    devices.link(start.tree, link.path, link.to)
+
+
 def _tmpfs(start: Start, tmpfs: Tmpfs, source: int) -> None:
     def fill(root: int) -> None:
         for folder in tmpfs.folders:
@@ -173,6 +177,7 @@ def _allow_devices(start: Start, opened: AllowDevices, source: int) -> None:
 _EFFECTS: dict[type, Effect] = {
     Mount: _mount,
     Device: _device,
+    Symlink: _symlink,
     Tmpfs: _tmpfs,
     LdCache: _ld_cache,
     Relabel: _relabel,
@@ -186,6 +191,8 @@ def _words(operation: Operation) -> str:
         return f"mount {operation.source} at {operation.target}"
     if isinstance(operation, Device):
         return f"make the node {operation.path}"
+    if isinstance(operation, Symlink):
+        return f"link {operation.path} to {operation.to}"
     if isinstance(operation, Tmpfs):
         return f"cover {operation.path}"
     if isinstance(operation, LdCache):

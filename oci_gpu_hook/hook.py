@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from oci_gpu_hook.config import Config
     from oci_gpu_hook.container.cgroup import DeviceCgroup
+    from oci_gpu_hook.host.inventory import DriverInventory
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.operations import Labels
     from oci_gpu_hook.plan import Plan
@@ -70,46 +71,90 @@ def main(stage: str, arguments: list[str]) -> int:
 def start(state: oci.State, options: Options) -> None:
     """What one container start does."""
     bundle = oci.read_bundle(state.bundle)
-    asked = request.parse(oci.environment(bundle))
-    if asked is None:
-        if labels_every_container():
-            _start_labels_only(state, bundle, options)
+    inputs = inputs_of(bundle, state.annotations)
+    asks = request.may_ask(inputs)
+    if not asks and not has_settings(options.config):
         return
-    _carry_out(state, bundle, asked, options)
+    settings = _settings(options, inputs, asks)
+    if settings is None:
+        return
+    asked, notes = request.parse(inputs, settings)
+    if asked is not None:
+        _carry_out(state, bundle, asked, settings, options, notes)
+        return
+    for note in notes:
+        report.say(note)
+    if settings.ipc_labels == "all":
+        _start_labels_only(state, bundle, settings, options)
 
 
-def labels_every_container() -> bool:
-    """Whether a container without a request may concern us at all: a host with SELinux and with settings."""
-    try:
-        posix.stat(_SELINUX)
-        posix.stat(SETTINGS)
-    except OSError:
-        return False
-    return True
+def inputs_of(bundle: oci.Bundle, annotations: dict[str, str]) -> request.Inputs:
+    """What of a bundle can ask for something; `annotations` are those of the state."""
+    return request.Inputs(
+        environment=oci.environment(bundle),
+        mounts=oci.all_mounts(bundle),
+        annotations={**annotations, **oci.bundle_annotations(bundle)},
+        privileged=oci.is_privileged(bundle),
+    )
 
 
-def _start_labels_only(state: oci.State, bundle: oci.Bundle, options: Options) -> None:
-    """The labels of a container that asks for no GPU: it is never stopped by us."""
+def has_settings(path: str | None) -> bool:
+    """Whether the administrator has said anything at all, which may concern a container without a request."""
+    for name in (SETTINGS, f"{SETTINGS}.d") if path is None else (path,):
+        try:
+            posix.stat(name)
+        except OSError:
+            continue
+        return True
+    return False
+
+
+def _settings(options: Options, inputs: request.Inputs, asks: bool) -> Config | None:
+    """The settings; None where they cannot be read and the container asks for nothing that we know of."""
     from oci_gpu_hook import config
+    from oci_gpu_hook.errors import ConfigError
+
+    try:
+        return config.read(*settings_file(options.config), inputs.annotations)
+    except ConfigError as err:
+        if asks:
+            raise
+        report.say(str(err))
+        return None
+
+
+def _start_labels_only(
+    state: oci.State, bundle: oci.Bundle, settings: Config, options: Options
+) -> None:
+    """The labels of a container that asks for no GPU: it is never stopped by us."""
     from oci_gpu_hook.errors import HookError
 
     try:
-        if config.read(*settings_file(options.config)).ipc_labels == "all":
-            _carry_out(state, bundle, None, options)
+        posix.stat(_SELINUX)
+    except OSError:
+        return
+    try:
+        _carry_out(state, bundle, None, settings, options, ())
     except HookError as err:
         report.say(str(err))
 
 
 def _carry_out(
-    state: oci.State, bundle: oci.Bundle, asked: request.Request | None, options: Options
+    state: oci.State,
+    bundle: oci.Bundle,
+    asked: request.Request | None,
+    settings: Config,
+    options: Options,
+    notes: tuple[str, ...],
 ) -> None:
     from oci_gpu_hook import apply, rootfs
     from oci_gpu_hook.host.root import HostRoot
 
     host = HostRoot(options.host_root)
     root_fd = rootfs.open_root(oci.rootfs(bundle), state.pid)
-    plan = decide(bundle, asked, host, root_fd, options.config, id=state.id, pid=state.pid)
-    for note in (*plan.notes, *apply.run(plan, host, root_fd, bundle, state.pid, _labelling(plan))):
+    plan, _ = decide(bundle, asked, settings, host, root_fd, id=state.id, pid=state.pid)
+    done = apply.run(plan, host, root_fd, bundle, state.pid, _labelling(plan))
+    for note in (*notes, *plan.notes, *done):
         report.say(note)
 
 
@@ -125,26 +170,47 @@ def _labelling(plan: Plan) -> ModuleType | None:
 def decide(
     bundle: oci.Bundle,
     asked: request.Request | None,
+    settings: Config,
     host: HostRoot,
     root_fd: int,
-    config_path: str | None,
     *,
     id: str,
     pid: int | None,
-) -> Plan:
-    """The plan for a bundle: everything is read here, and nothing is changed.
+) -> tuple[Plan, DriverInventory | None]:
+    """The plan for a bundle, and the inventory that it was made from: everything is read here, nothing is changed.
 
     Without a `pid` the container does not exist yet: what only its process tells is taken from config.json.
     """
-    from oci_gpu_hook import config, plan
+    from oci_gpu_hook import plan, selection
     from oci_gpu_hook.host import inventory
 
-    settings = config.read(*settings_file(config_path))
-    container = _container(bundle, root_fd, id, pid)
+    container = _container(bundle, root_fd, id, pid, asked, settings)
     labels = _labels(bundle, host, root_fd, settings, id=id, pid=pid, required=asked is not None)
     if asked is None:
-        return plan.make_labels(container, labels)
-    return plan.make(container, asked, inventory.load(host), settings, labels)
+        return plan.make_labels(container, labels), None
+    have = _inventory(host, settings.driver_root)
+    families = selection.families(asked)
+    have = inventory.with_nodes(host, have, families, asked.imex_channels)
+    chosen = selection.select(asked, have)
+    if asked.requirements:
+        from oci_gpu_hook import requirements
+
+        gpus = tuple([(gpu.compute_capability, gpu.brand) for gpu, _ in chosen.gpus])
+        facts = requirements.HostFacts(have.driver_version, have.cuda_version, gpus)
+        requirements.check(asked.requirements, facts)
+    return plan.make(container, asked, chosen, have, settings, labels), have
+
+
+def _inventory(host: HostRoot, driver_root: str) -> DriverInventory:
+    """The saved inventory while it is true, else a new one."""
+    from oci_gpu_hook.host import inventory
+
+    saved = inventory.read_saved(host, inventory.stamp(host, driver_root))
+    if saved is not None:
+        return saved
+    from oci_gpu_hook.host import survey
+
+    return survey.anew(host, driver_root)
 
 
 def settings_file(path: str | None) -> tuple[str, bool]:
@@ -152,17 +218,28 @@ def settings_file(path: str | None) -> tuple[str, bool]:
     return (SETTINGS, True) if path is None else (path, False)
 
 
-def _container(bundle: oci.Bundle, root_fd: int, id: str, pid: int | None) -> Container:
+def _container(
+    bundle: oci.Bundle,
+    root_fd: int,
+    id: str,
+    pid: int | None,
+    asked: request.Request | None,
+    settings: Config,
+) -> Container:
     """What the container is like, from its root, its process and its cgroup."""
     from oci_gpu_hook import rootfs
 
     folder, loader = rootfs.library_folder(root_fd)
     asked_for = oci.has_user_namespace(bundle)
+    capabilities = asked.capabilities if asked else ()
+    forward = settings.cuda_forward_compatibility and "compute" in capabilities
     return rootfs.Container(
         id=id,
         bundle=bundle.path,
         rootfs=oci.rootfs(bundle),
         library_folder=folder,
+        library_folder_32=rootfs.library_folder_32(folder, loader),
+        compat_names=rootfs.names(root_fd, rootfs.COMPAT_FOLDER) if forward else (),
         loader=loader,
         user_namespace=asked_for if pid is None else rootfs.in_user_namespace(pid),
         dev_is_hosts=pid is not None and rootfs.dev_is_hosts(root_fd),

@@ -46,6 +46,7 @@ FLAGS = {
 NATIVE_FLAGS = {"x86_64": FLAGS[62, 64], "aarch64": FLAGS[183, 64]}
 # Debian's folder for a machine's own libraries, below /lib and /usr/lib.
 MULTIARCH = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
+MULTIARCH_32 = "i386-linux-gnu"
 
 _OLD_MAGIC = b"ld.so-1.7.0"
 _OLD_HEADER_SIZE, _OLD_ROW_SIZE = 16, 12  # a row: flags, soname, path

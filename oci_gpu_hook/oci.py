@@ -96,6 +96,26 @@ def environment(bundle: Bundle) -> dict[str, str]:
     return variables
 
 
+def all_mounts(bundle: Bundle) -> tuple[tuple[str, str], ...]:
+    """Source and destination of each of ``mounts``; what is of another shape names nothing and is passed over."""
+    found = bundle.document.get("mounts")
+    return tuple(
+        [
+            (str(item.get("source", "")), item["destination"])
+            for item in (found if isinstance(found, list) else ())
+            if isinstance(item, dict) and isinstance(item.get("destination"), str)
+        ]
+    )
+
+
+def is_privileged(bundle: Bundle) -> bool:
+    """Whether CAP_SYS_ADMIN is in the bounding set: also of a container whose user is not root."""
+    process = _member(bundle, bundle.document, "process", "process")
+    capabilities = process.get("capabilities")
+    bounding = capabilities.get("bounding") if isinstance(capabilities, dict) else None
+    return isinstance(bounding, list) and "CAP_SYS_ADMIN" in bounding
+
+
 def rootfs(bundle: Bundle) -> str:
     """The absolute path of the container's root, as ``root.path`` gives it."""
     root = bundle.document.get("root")

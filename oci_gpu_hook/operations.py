@@ -41,6 +41,15 @@ class Device(NamedTuple):
     reason: str
 
 
+class Symlink(NamedTuple):
+    """A symbolic link in the container's /dev: `to` is its text, relative."""
+
+    path: str
+    to: str
+    required: bool
+    reason: str
+
+
 class File(NamedTuple):
     """A file inside a `Tmpfs`: name relative to it, whole content, mode bits."""
 

@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """request x inventory x container -> an ordered list of operations.  Pure: the same values give the same plan.
 
-Everything is decided here: which devices, which files, where they go, what is required, and why each is there.  Right
-of this room nothing is decided any more.  Must not look at the host, at the container or at the clock, and imports
-the rooms that do only for the type checker.
+Everything is decided here, with `selection` (which devices) and `placement` (which files, and where): what is done,
+what is required, and why each is there.  Right of this room nothing is decided any more.  Must not look at the host,
+at the container or at the clock, and imports the rooms that do only for the type checker.
 """
 
 from __future__ import annotations
 
-from oci_gpu_hook.errors import ConfigError, DriverError, RequestError
+from oci_gpu_hook import placement, selection
+from oci_gpu_hook.errors import ConfigError, DriverError
 from oci_gpu_hook.oci import DeviceRule
 from oci_gpu_hook.operations import (
     AllowDevices,
-    CacheEntry,
     Device,
     File,
     Labels,
     LdCache,
     Mount,
     Relabel,
+    Symlink,
     Tmpfs,
 )
 from oci_gpu_hook.record import NamedTuple
@@ -30,20 +31,20 @@ if TYPE_CHECKING:
     from oci_gpu_hook.config import Config
     from oci_gpu_hook.host.inventory import DriverInventory
     from oci_gpu_hook.host.nodes import DeviceNode
-    from oci_gpu_hook.host.proc import Gpu
     from oci_gpu_hook.request import Request
     from oci_gpu_hook.rootfs import Container
+    from oci_gpu_hook.selection import Selection
 
-    Operation = Union[Mount, Device, Tmpfs, LdCache, Relabel, AllowDevices]
-
-_READ_ONLY = ("ro", "nosuid", "nodev")
-_READ_ONLY_DATA = ("ro", "nosuid", "nodev", "noexec")
-_SOCKET = ("nosuid", "nodev", "noexec")
+    Operation = Union[Mount, Device, Symlink, Tmpfs, LdCache, Relabel, AllowDevices]
+    Reasoned = tuple[tuple[DeviceNode, str], ...]
 
 _PROC_DRIVER = "/proc/driver/nvidia"
 _MODIFY_DEVICE_FILES = "ModifyDeviceFiles:"
-_BINARY_FOLDER = "/usr/bin"
 _INSTALL_HINT = "whoever installs the driver must install all parts of one version"
+
+_PROFILE_FOLDER = "/etc/nvidia/nvidia-application-profiles-rc.d"
+# The mask that it carries has 64 bits (NVIDIA's README, "Application Profiles", and EGLVisibleDGPUDevices).
+_PROFILE_MINORS = 64
 
 
 class Plan(NamedTuple):
@@ -64,65 +65,42 @@ class Plan(NamedTuple):
 def make(
     container: Container,
     request: Request,
+    chosen: Selection,
     inventory: DriverInventory,
     config: Config,
     labels: Labels,
 ) -> Plan:
-    """The plan; RequestError, DriverError or ConfigError where the request cannot be met."""
-    gpus = select(request, inventory)
+    """The plan for `request`, whose devices are `chosen`; DriverError or ConfigError where it cannot be met."""
     _check_driver(request, inventory)
-    nodes = _nodes(request, inventory, gpus)
+    nodes = selection.nodes(request, chosen, inventory)
     cgroup, notes = _allow_devices(container, config, nodes)
     if container.dev_is_hosts:
         notes += ("the container's /dev is the host's own: no node is made in it",)
     operations = (
         *_devices(container, nodes),
-        *_libraries(container, request, inventory),
-        *_binaries(request, inventory),
-        *_firmware(inventory),
-        *_ipc(request, inventory),
-        *_proc_driver(inventory, gpus),
-        *_ld_cache(container, request, inventory),
+        *_links(container, nodes, inventory),
+        *placement.libraries(container, request, inventory),
+        *placement.files(request, inventory),
+        *placement.sockets(request, inventory),
+        *_proc_driver(request, chosen, inventory),
+        *_application_profile(request, chosen),
+        *placement.ld_cache(container, request, inventory),
         *labels.operations,
         # Last: the cgroup is the one thing that does not vanish with the mount namespace.
         *cgroup,
     )
-    version = inventory.driver_version
-    return Plan(container, request, version, operations, (*notes, *labels.notes), labels.context)
+    notes = (
+        *selection.absent_features(request, inventory),
+        *placement.left_out(container, request),
+        *notes,
+        *labels.notes,
+    )
+    return Plan(container, request, inventory.driver_version, operations, notes, labels.context)
 
 
 def make_labels(container: Container, labels: Labels) -> Plan:
     """The plan for a container that asks for no GPU, where the administrator has labels put right for all."""
     return Plan(container, None, "", labels.operations, labels.notes, labels.context)
-
-
-def select(request: Request, inventory: DriverInventory) -> tuple[tuple[Gpu, str], ...]:
-    """The requested GPUs in NVML's order, each with the selector that asked for it."""
-    if request.devices == ("none",):
-        return ()
-    if not inventory.gpus:
-        raise DriverError(
-            "the NVIDIA driver is loaded but drives no GPU", "look at the kernel's log on this host"
-        )
-    if request.devices == ("all",):
-        return tuple([(gpu, "all") for gpu in inventory.gpus])
-    asked: dict[int, str] = {}
-    for selector in request.devices:
-        asked.setdefault(_find(selector, inventory.gpus).nvml_index, selector)
-    return tuple(
-        [(gpu, asked[gpu.nvml_index]) for gpu in inventory.gpus if gpu.nvml_index in asked]
-    )
-
-
-def _find(selector: str, gpus: tuple[Gpu, ...]) -> Gpu:
-    for gpu in gpus:
-        if selector in (str(gpu.nvml_index), gpu.uuid, gpu.bus_id):
-            return gpu
-    have = "index 0" if len(gpus) == 1 else f"indices 0 to {len(gpus) - 1}"
-    raise RequestError(
-        f"unknown device '{selector}': this host has {have}",
-        "the container's author must ask for one that exists; 'oci-gpu-hook info' lists them",
-    )
 
 
 def _check_driver(request: Request, inventory: DriverInventory) -> None:
@@ -136,34 +114,7 @@ def _check_driver(request: Request, inventory: DriverInventory) -> None:
             )
 
 
-def _nodes(
-    request: Request, inventory: DriverInventory, gpus: tuple[tuple[Gpu, str], ...]
-) -> tuple[tuple[DeviceNode, str], ...]:
-    """Exactly the requested devices, each with its reason."""
-    host = {node.path: node for node in inventory.devices}
-    wanted = [("/dev/nvidiactl", "control device: every request")]
-    for gpu, selector in gpus:
-        wanted.append(
-            (
-                f"/dev/nvidia{gpu.minor}",
-                f"GPU {gpu.nvml_index}, {gpu.model}: asked for as {selector}",
-            )
-        )
-    if "compute" in request.capabilities:
-        wanted += [
-            ("/dev/nvidia-uvm", "unified memory: compute"),
-            ("/dev/nvidia-uvm-tools", "unified memory: compute"),
-        ]
-    missing = [path for path, _ in wanted if path not in host]
-    if missing:
-        raise DriverError(
-            f"the kernel has no driver for {missing[0]}: nvidia-uvm is not loaded",
-            "whoever installs the driver must load it: modprobe nvidia-uvm",
-        )
-    return tuple([(host[path], reason) for path, reason in wanted])
-
-
-def _devices(container: Container, nodes: tuple[tuple[DeviceNode, str], ...]) -> tuple[Device, ...]:
+def _devices(container: Container, nodes: Reasoned) -> tuple[Device, ...]:
     if container.dev_is_hosts:
         return ()
     return tuple(
@@ -178,7 +129,8 @@ def _devices(container: Container, nodes: tuple[tuple[DeviceNode, str], ...]) ->
                 uid=node.uid,
                 gid=node.gid,
                 source=node.path if container.user_namespace else "",
-                required=True,
+                # A display server needs it and CUDA does not; a host without one may never have made the node.
+                required=node.family != "modeset",
                 reason=reason,
             )
             for node, reason in nodes
@@ -186,8 +138,24 @@ def _devices(container: Container, nodes: tuple[tuple[DeviceNode, str], ...]) ->
     )
 
 
+def _links(
+    container: Container, nodes: Reasoned, inventory: DriverInventory
+) -> tuple[Symlink, ...]:
+    """The names by PCI address of the DRM nodes that are there: programs find a GPU's node by them."""
+    given = {node.path for node, _ in nodes}
+    if container.dev_is_hosts:
+        return ()
+    return tuple(
+        [
+            Symlink(link.path, link.to, False, f"name by PCI address of {link.node}")
+            for link in inventory.links
+            if link.node in given
+        ]
+    )
+
+
 def _allow_devices(
-    container: Container, config: Config, nodes: tuple[tuple[DeviceNode, str], ...]
+    container: Container, config: Config, nodes: Reasoned
 ) -> tuple[tuple[AllowDevices, ...], tuple[str, ...]]:
     if config.device_cgroup == "off":
         return (), ("the device cgroup is left alone: device-cgroup = off",)
@@ -204,83 +172,57 @@ def _allow_devices(
     return (AllowDevices(cgroup.version, cgroup.path, cgroup.top, rules, True, reason),), ()
 
 
-def _libraries(
-    container: Container, request: Request, inventory: DriverInventory
-) -> tuple[Mount, ...]:
-    """Each library under its versioned name, its SONAME and what else programs load it by.
-
-    Mounts, not links: a link would stay in the image's layer and dangle, and could not be made in a read-only root.
-    """
-    mounts = []
-    for library in inventory.libraries:
-        capability = _first_common(library.capabilities, request.capabilities)
-        if capability:
-            for name in library.names:
-                target = f"{container.library_folder}/{name}"
-                reason = f"library: {capability}"
-                mounts.append(Mount(library.path, target, _READ_ONLY, True, reason))
-    return tuple(mounts)
-
-
-def _binaries(request: Request, inventory: DriverInventory) -> tuple[Mount, ...]:
-    return tuple(
-        [
-            Mount(
-                source=binary.path,
-                target=f"{_BINARY_FOLDER}/{binary.path.rpartition('/')[2]}",
-                options=_READ_ONLY,
-                required=False,
-                reason=f"program: {binary.capability}",
-            )
-            for binary in inventory.binaries
-            if binary.capability in request.capabilities
-        ]
-    )
-
-
-def _firmware(inventory: DriverInventory) -> tuple[Mount, ...]:
-    reason = "GPU system processor's firmware: every request"
-    return tuple(
-        [Mount(file.path, file.path, _READ_ONLY_DATA, False, reason) for file in inventory.firmware]
-    )
-
-
-def _ipc(request: Request, inventory: DriverInventory) -> tuple[Mount, ...]:
-    return tuple(
-        [
-            Mount(ipc.path, ipc.path, _SOCKET, False, f"service of the host: {ipc.capability}")
-            for ipc in inventory.ipc_paths
-            if ipc.capability in request.capabilities
-        ]
-    )
-
-
 def _proc_driver(
-    inventory: DriverInventory, gpus: tuple[tuple[Gpu, str], ...]
+    request: Request, chosen: Selection, inventory: DriverInventory
 ) -> tuple[Tmpfs | Mount, ...]:
-    """A /proc/driver/nvidia that shows the requested GPUs only.
+    """A /proc/driver/nvidia that shows the requested GPUs and MIG devices only.
 
     With ModifyDeviceFiles at 1 the driver's libraries would make nodes for every GPU of the host themselves.
     """
-    files = tuple([File(name, _masked(name, text), 0o444) for name, text in inventory.proc_files])
+    shown = [*_proc_gpus(chosen), *_proc_mig(request, chosen)]
+    folders = [path for path, _, is_folder in shown if is_folder] or ["gpus"]
+    texts = [File(name, _masked(name, text), 0o444) for name, text in inventory.proc_files]
+    points = [(path, reason) for path, reason, is_folder in shown if not is_folder]
+    folders += dict.fromkeys([path.rpartition("/")[0] for path, _ in points])
     cover = Tmpfs(
         path=_PROC_DRIVER,
-        options=_READ_ONLY_DATA,
-        folders=tuple([f"gpus/{gpu.proc}" for gpu, _ in gpus]) or ("gpus",),
-        files=files,
+        options=placement.READ_ONLY_DATA,
+        folders=tuple(folders),
+        files=(*texts, *[File(path, "", 0o444) for path, _ in points]),
         required=True,
         reason="hides the other GPUs; libraries make no nodes",
     )
+    paths = [(f"{_PROC_DRIVER}/{path}", reason) for path, reason, _ in shown]
     return (
         cover,
-        *[
-            Mount(
-                path, path, _READ_ONLY_DATA, True, f"GPU {gpu.nvml_index}: asked for as {selector}"
-            )
-            for gpu, selector in gpus
-            for path in [f"{_PROC_DRIVER}/gpus/{gpu.proc}"]
-        ],
+        *[Mount(path, path, placement.READ_ONLY_DATA, True, reason) for path, reason in paths],
     )
+
+
+def _proc_gpus(chosen: Selection) -> list[tuple[str, str, bool]]:
+    """Path below /proc/driver/nvidia, reason, and whether it is a folder, of each GPU."""
+    return [
+        (f"gpus/{gpu.proc}", f"GPU {gpu.nvml_index}: asked for as {selector}", True)
+        for gpu, selector in chosen.gpus
+    ]
+
+
+def _proc_mig(request: Request, chosen: Selection) -> list[tuple[str, str, bool]]:
+    """The same of the MIG devices' capability files; all of them where MIG itself is managed."""
+    for asked, variable in (
+        (request.mig_config, "NVIDIA_MIG_CONFIG_DEVICES"),
+        (request.mig_monitor, "NVIDIA_MIG_MONITOR_DEVICES"),
+    ):
+        if asked:
+            return [("capabilities", f"all MIG capabilities: {variable}=all", True)]
+    minors = {gpu.nvml_index: gpu.minor for gpu, _ in chosen.gpus}
+    shown: dict[str, str] = {}
+    for device, selector in chosen.mig_devices:
+        instance = f"capabilities/gpu{minors[device.gpu]}/mig/gi{device.gi}"
+        reason = f"MIG device {device.gi}/{device.ci} of GPU {device.gpu}: asked for as {selector}"
+        for path in (f"{instance}/access", f"{instance}/ci{device.ci}/access"):
+            shown.setdefault(path, reason)
+    return [(path, reason, False) for path, reason in shown.items()]
 
 
 def _masked(name: str, text: str) -> str:
@@ -293,24 +235,27 @@ def _masked(name: str, text: str) -> str:
     return "\n".join(lines)
 
 
-def _ld_cache(
-    container: Container, request: Request, inventory: DriverInventory
-) -> tuple[LdCache, ...]:
-    """Every name of every library but the versioned file's own, as ldconfig would list them."""
-    entries = tuple(
-        [
-            CacheEntry(name, f"{container.library_folder}/{name}", library.flags)
-            for library in inventory.libraries
-            if _first_common(library.capabilities, request.capabilities)
-            for name in library.names
-            if name == library.soname or name != library.file
-        ]
-    )
-    if container.loader == "musl" or not entries:
+def _application_profile(request: Request, chosen: Selection) -> tuple[Tmpfs, ...]:
+    """EGL's own list of GPUs: without it EGL tries the nodes of all that the host has."""
+    drawing = "graphics" in request.capabilities or "display" in request.capabilities
+    minors = [gpu.minor for gpu, _ in chosen.gpus if gpu.minor < _PROFILE_MINORS]
+    if not drawing or not minors:
         return ()
-    reason = "the loader and 'ldconfig -p' find the libraries"
-    return (LdCache("/etc/ld.so.cache", entries, required=True, reason=reason),)
-
-
-def _first_common(offered: tuple[str, ...], asked: tuple[str, ...]) -> str:
-    return next((name for name in offered if name in asked), "")
+    mask = 0
+    for minor in minors:
+        mask |= 1 << minor
+    text = (
+        '{"profiles": [{"name": "_container_", "settings": ["EGLVisibleDGPUDevices", '
+        f'{mask:#x}]}}], "rules": [{{"pattern": [], "profile": "_container_"}}]}}\n'
+    )
+    return (
+        Tmpfs(
+            path=_PROFILE_FOLDER,
+            options=placement.READ_ONLY_DATA,
+            folders=(),
+            files=(File("10-container.conf", text, 0o444),),
+            # The image or a pod may have put something of its own at /etc/nvidia, read-only.
+            required=False,
+            reason="EGL sees the requested GPUs only: graphics or display",
+        ),
+    )

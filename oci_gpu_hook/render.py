@@ -8,19 +8,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oci_gpu_hook.operations import Device, LdCache, Mount, Relabel, Tmpfs
+from oci_gpu_hook.operations import Device, LdCache, Mount, Relabel, Symlink, Tmpfs
+from oci_gpu_hook.request import CAPABILITIES, FEATURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
-    from oci_gpu_hook.host.inventory import DriverInventory
+    from oci_gpu_hook.host.inventory import DriverInventory, MigDevice
     from oci_gpu_hook.plan import Operation, Plan
+    from oci_gpu_hook.request import Request
 
 Row = tuple[str, ...]
 
 
-def plan_document(plan: Plan) -> dict[str, object]:
-    """The plan as one JSON object: container, request, driver, operations in order of execution, notes."""
+def plan_document(plan: Plan, left_out: Iterable[str] = ()) -> dict[str, object]:
+    """The plan as one JSON object: container, request, driver, operations in order of execution, notes.
+
+    left_out: what the host has and the container does not get, see `leftout`.
+    """
     request = plan.request
     return {
         "container": {
@@ -35,15 +41,22 @@ def plan_document(plan: Plan) -> dict[str, object]:
             "devices": list(request.devices),
             "capabilities": list(request.capabilities),
             "requirements": list(request.requirements),
+            "imex_channels": list(request.imex_channels),
+            "features": list(request.features),
+            "mig_config": request.mig_config,
+            "mig_monitor": request.mig_monitor,
         },
         "driver": {"version": plan.driver_version} if request else None,
         "label": plan.label,
         "operations": [_operation(operation) for operation in plan.operations],
         "notes": list(plan.notes),
+        "left_out": list(left_out),
     }
 
 
-def no_request_document(container_id: str, bundle: str, rootfs: str) -> dict[str, object]:
+def no_request_document(
+    container_id: str, bundle: str, rootfs: str, notes: Iterable[str]
+) -> dict[str, object]:
     """The document for a container that asks for no GPU: the same keys, nothing to do."""
     return {
         "container": {"id": container_id, "bundle": bundle, "rootfs": rootfs},
@@ -51,11 +64,12 @@ def no_request_document(container_id: str, bundle: str, rootfs: str) -> dict[str
         "driver": None,
         "label": "",
         "operations": [],
-        "notes": [],
+        "notes": list(notes),
+        "left_out": [],
     }
 
 
-def plan_text(plan: Plan) -> str:
+def plan_text(plan: Plan, left_out: Iterable[str] = ()) -> str:
     """The plan for a person: grouped by kind, aligned, the reason beside each operation."""
     container, request = plan.container, plan.request
     lines = [
@@ -66,6 +80,7 @@ def plan_text(plan: Plan) -> str:
     if request is not None:
         lines.append(f"request    devices {','.join(request.devices)} (from {request.source})")
         lines.append(f"           capabilities {','.join(request.capabilities)}")
+        lines += [f"           {words}" for words in _further(request)]
         lines.append(f"driver     {plan.driver_version}")
     else:
         lines.append("request    none")
@@ -73,35 +88,45 @@ def plan_text(plan: Plan) -> str:
         lines.append(f"label      {plan.label}")
     for title, rows in _groups(plan.operations):
         lines += ["", title, *_aligned(rows)]
-    if plan.notes:
-        lines += ["", "left out", *[f"  {note}" for note in plan.notes]]
+    notes = [*plan.notes, *left_out]
+    if notes:
+        lines += ["", "left out", *[f"  {note}" for note in notes]]
     return "\n".join(lines)
+
+
+def _further(request: Request) -> list[str]:
+    """What a request can ask for beside devices and capabilities."""
+    lines = [f"requires {expression}" for expression in request.requirements]
+    if request.imex_channels:
+        lines.append(f"IMEX channels {','.join(request.imex_channels)}")
+    if request.features:
+        lines.append(f"features {','.join(request.features)}")
+    for asked, what in ((request.mig_config, "configure"), (request.mig_monitor, "monitor")):
+        if asked:
+            lines.append(f"may {what} MIG")
+    return lines
 
 
 def inventory_document(inventory: DriverInventory) -> dict[str, object]:
     """The inventory as one JSON object, fields by name."""
-    return {
-        "driver_version": inventory.driver_version,
-        "gpus": [gpu._asdict() for gpu in inventory.gpus],
-        "devices": [{**node._asdict(), "mode": f"{node.mode:04o}"} for node in inventory.devices],
-        "libraries": [
-            {
-                **library._asdict(),
-                "names": list(library.names),
-                "capabilities": list(library.capabilities),
-            }
-            for library in inventory.libraries
-        ],
-        "misfits": [misfit._asdict() for misfit in inventory.misfits],
-        "binaries": [binary._asdict() for binary in inventory.binaries],
-        "firmware": [file.path for file in inventory.firmware],
-        "ipc_paths": [ipc._asdict() for ipc in inventory.ipc_paths],
-    }
+    document: dict[str, object] = {}
+    for field, value in inventory._asdict().items():
+        document[field] = [_plain(item) for item in value] if isinstance(value, tuple) else value
+    document["proc_files"] = [name for name, _ in inventory.proc_files]
+    document["devices"] = [
+        {**node._asdict(), "mode": f"{node.mode:04o}"} for node in inventory.devices
+    ]
+    return document
+
+
+def _plain(item: Any) -> object:
+    return item._asdict() if hasattr(item, "_asdict") else item
 
 
 def inventory_text(inventory: DriverInventory) -> str:
     """The inventory for a person."""
-    lines = [f"driver {inventory.driver_version}"]
+    cuda = f", CUDA {inventory.cuda_version}" if inventory.cuda_version else ""
+    lines = [f"driver {inventory.driver_version}{cuda}"]
     gpus: list[Row] = [
         (
             str(gpu.nvml_index),
@@ -109,10 +134,13 @@ def inventory_text(inventory: DriverInventory) -> str:
             f"minor {gpu.minor}",
             gpu.uuid or "(no UUID yet)",
             gpu.model,
+            f"{gpu.brand} {gpu.compute_capability}".strip(),
         )
         for gpu in inventory.gpus
     ]
     lines += ["", f"GPUs ({len(gpus)})", *_aligned(gpus)]
+    if inventory.mig_devices:
+        lines += ["", "MIG devices", *_aligned([_mig_row(item) for item in inventory.mig_devices])]
     nodes: list[Row] = [
         (node.path, f"c {node.major}:{node.minor}", f"{node.mode:04o} {node.uid}:{node.gid}")
         if node.present
@@ -120,23 +148,45 @@ def inventory_text(inventory: DriverInventory) -> str:
         for node in inventory.devices
     ]
     lines += ["", "device nodes", *_aligned(nodes)]
-    for capability in ("utility", "compute"):
-        rows: list[Row] = [
-            (library.path, library.soname)
-            for library in inventory.libraries
-            if capability in library.capabilities
-        ]
-        rows += [(file.path, "") for file in inventory.binaries if file.capability == capability]
-        rows += [(ipc.path, "") for ipc in inventory.ipc_paths if ipc.capability == capability]
-        lines += ["", f"capability {capability}", *_aligned(rows)]
+    for word in (*CAPABILITIES, *[feature for feature, _ in FEATURES]):
+        rows = _files_of(word, inventory)
+        if rows:
+            lines += ["", f"capability {word}", *_aligned(rows)]
     lines += ["", "firmware", *_aligned([(file.path,) for file in inventory.firmware])]
     if inventory.misfits:
-        rows = [
+        misfits: list[Row] = [
             (misfit.name, misfit.found or "missing", misfit.capability)
             for misfit in inventory.misfits
         ]
-        lines += ["", "not of the driver's version", *_aligned(rows)]
+        lines += ["", "not of the driver's version", *_aligned(misfits)]
+    if inventory.unknown:
+        lines += ["", "not known", *[f"  {sentence}" for sentence in inventory.unknown]]
     return "\n".join(lines)
+
+
+def _mig_row(device: MigDevice) -> Row:
+    return (
+        f"{device.gpu}:{'?' if device.number is None else device.number}",
+        f"instances {device.gi}/{device.ci}",
+        f"minors {device.gi_minor},{device.ci_minor}",
+        device.uuid or "(only NVML knows its UUID)",
+        device.profile,
+    )
+
+
+def _files_of(word: str, inventory: DriverInventory) -> list[Row]:
+    """What a capability or feature brings; compat32, the 32-bit twins of what the others do."""
+    if word == "compat32":
+        return [(item.path, item.soname) for item in inventory.libraries if item.bits == 32]
+    rows: list[Row] = [
+        (library.path, library.soname)
+        for library in inventory.libraries
+        if word in library.capabilities and library.bits == 64
+    ]
+    files = (*inventory.binaries, *inventory.files)
+    rows += [(file.path, "") for file in files if word in file.capabilities]
+    rows += [(ipc.path, "") for ipc in inventory.ipc_paths if ipc.capability == word]
+    return rows
 
 
 def _groups(operations: tuple[Operation, ...]) -> list[tuple[str, list[Row]]]:
@@ -163,6 +213,8 @@ def _rows(operation: Operation) -> tuple[str, list[Row]]:
         number = f"{operation.type} {operation.major}:{operation.minor}"
         how = f"bound from {operation.source}" if operation.source else f"{operation.mode:04o}"
         return "device nodes", [(operation.path, number, how, reason)]
+    if isinstance(operation, Symlink):
+        return "links", [(operation.path, f"-> {operation.to}", reason)]
     if isinstance(operation, Tmpfs):
         holds = [file.name for file in operation.files] + [f"{name}/" for name in operation.folders]
         return "new filesystems", [(operation.path, " ".join(holds), reason)]
@@ -207,6 +259,8 @@ def _operation(operation: Operation) -> dict[str, object]:
         document: dict[str, object] = {"op": "device", **operation._asdict()}
         document["mode"] = f"{operation.mode:04o}"
         return document
+    if isinstance(operation, Symlink):
+        return {"op": "symlink", **operation._asdict()}
     if isinstance(operation, Tmpfs):
         return {
             "op": "tmpfs",

@@ -1,121 +1,389 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the container asks for, from its environment: pure.
+"""What the container asks for: its environment, device lists as mounts, and annotations become one `Request`.  Pure.
 
-The grammar is that of NVIDIA's container stack, so that no image and no pod has to change.  A name that this version
-does not serve is refused with a sentence, never ignored.  Must not know what the host has: which GPU a selector means
-is `plan`'s business.
+The grammar is that of NVIDIA's container stack, so that no image, no pod and no script has to change.  What cannot be
+served is refused with a sentence, or left out with one; nothing is ignored.  What the administrator allows is applied
+here.  Must not know what the host has: which GPU a selector means is `selection`'s business.
 """
 
 from __future__ import annotations
 
+from oci_gpu_hook import selectors
 from oci_gpu_hook.errors import RequestError, quoted
 from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.selectors import ALL, NONE, VOID, items
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from oci_gpu_hook.config import Config
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
+IMEX_CHANNELS = "NVIDIA_IMEX_CHANNELS"
+CUDA_VERSION = "CUDA_VERSION"
+REQUIRE_CUDA = "NVIDIA_REQUIRE_CUDA"
 
-ALL = "all"
-NONE = "none"
-VOID = "void"
+# A device list as mounts: of /dev/null, each with a device's name below this folder.
+LIST_FOLDER = "/var/run/nvidia-container-devices"
+CDI_ANNOTATIONS = "cdi.k8s.io/"
 
+# video also brings compute's libraries and display those of graphics: in the catalogue, which names both for them.
+CAPABILITIES = ("utility", "compute", "video", "graphics", "display", "ngx", "compat32")
 DEFAULT_CAPABILITIES = ("utility", "compute")
-SERVED_CAPABILITIES = ("utility", "compute")
-KNOWN_CAPABILITIES = ("utility", "compute", "video", "graphics", "display", "ngx", "compat32")
 
-_HEX = frozenset("0123456789abcdef")
-_DECIMAL = frozenset("0123456789")
+FEATURES = (
+    ("gds", "NVIDIA_GDS"),
+    ("mofed", "NVIDIA_MOFED"),
+    ("gdrcopy", "NVIDIA_GDRCOPY"),
+    ("nvswitch", "NVIDIA_NVSWITCH"),
+)
+
+_REQUIRE = "NVIDIA_REQUIRE_"
+_REQUIRE_JETPACK = "NVIDIA_REQUIRE_JETPACK"
+_MIG_MANAGEMENT = ("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES")
+_CDI_VENDORS = ("nvidia.com", "runtime.nvidia.com", "management.nvidia.com")
+_MOST_IMEX_CHANNEL = (1 << 20) - 1
+# As Go's strconv.ParseBool has it, which NVIDIA's stack reads this variable with.
+_TRUE = ("1", "t", "T", "true", "TRUE", "True")
+
+_AUTHOR = "the container's author must mend it"
+_ADMINISTRATOR = "the administrator decides, in /etc/oci-gpu-hook.conf"
+
+
+class Inputs(NamedTuple):
+    """All of a container's configuration that can ask for something.
+
+    mounts: source and destination of each; privileged: CAP_SYS_ADMIN is in its bounding set.
+    """
+
+    environment: dict[str, str]
+    mounts: tuple[tuple[str, str], ...] = ()
+    annotations: dict[str, str] = {}  # noqa: RUF012  read only
+    privileged: bool = False
 
 
 class Request(NamedTuple):
     """One container's request.
 
+    source: ``env``, ``swarm``, ``mounts``, ``annotations``, or ``cdi`` where the engine itself has injected devices.
     devices: selectors in canonical form, in the order given: ``all`` alone; ``none`` alone (driver files, no GPU);
-    a decimal index; ``GPU-<uuid>`` in lower case after the dash; ``00000000:07:00.0``.
+    a decimal index; ``GPU-<uuid>`` in lower case after the dash; ``00000000:07:00.0``; ``0:1`` and ``MIG-<uuid>`` and
+    ``MIG-GPU-<uuid>/1/0`` for MIG devices.
+    requirements: expressions as `requirements` reads them, all of which must hold.
+    imex_channels: ``all`` alone, or decimal numbers; features: names in `FEATURES`.
     """
 
     source: str
     devices: tuple[str, ...]
     capabilities: tuple[str, ...]
     requirements: tuple[str, ...] = ()
+    mig_config: bool = False
+    mig_monitor: bool = False
+    imex_channels: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
 
 
-def parse(environment: dict[str, str]) -> Request | None:
-    """The request in a container's environment; None where it asks for no GPU support at all."""
-    devices = _devices(environment.get(VISIBLE_DEVICES, ""))
+class _Names(NamedTuple):
+    """The device names of one source, as they were given, and what only CDI names can ask for beside GPUs."""
+
+    source: str
+    where: str
+    devices: tuple[str, ...]
+    imex_channels: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+
+
+def may_ask(inputs: Inputs) -> bool:
+    """Whether anything at all asks, whatever the administrator allows; swarm resources, which he names, apart.
+
+    Never False where `parse` finds a request under the default settings.
+    """
+    environment = inputs.environment
+    return (
+        environment.get(VISIBLE_DEVICES, "") not in ("", VOID)
+        or (CUDA_VERSION in environment and VISIBLE_DEVICES not in environment)
+        or any([destination.startswith(LIST_FOLDER) for _, destination in inputs.mounts])
+        or any([key.startswith(CDI_ANNOTATIONS) for key in inputs.annotations])
+    )
+
+
+def parse(inputs: Inputs, allowed: Config) -> tuple[Request | None, tuple[str, ...]]:
+    """The request, None where nothing is asked for; and a sentence for each thing that is left out.
+
+    RequestError for what can be neither served nor left out.
+    """
+    notes: list[str] = []
+    names = _names(inputs, allowed, notes)
+    devices = _devices(names)
     if not devices:
-        return None
-    return Request("env", devices, _capabilities(environment.get(DRIVER_CAPABILITIES, "")))
+        return None, tuple(notes)
+    environment = inputs.environment
+    mig_config, mig_monitor = [
+        _manages_mig(inputs, variable, devices) for variable in _MIG_MANAGEMENT
+    ]
+    asked = Request(
+        source=names.source,
+        devices=devices,
+        capabilities=_capabilities(environment, allowed, notes),
+        requirements=_requirements(environment, allowed, notes),
+        mig_config=mig_config,
+        mig_monitor=mig_monitor,
+        imex_channels=_imex_channels(inputs, names, allowed, notes),
+        features=_features(environment, names, notes),
+    )
+    return asked, tuple(notes)
 
 
-def _items(value: str) -> list[str]:
-    """A comma list: entries trimmed, empty ones dropped."""
-    return [item for item in [part.strip() for part in value.split(",")] if item]
+def _names(inputs: Inputs, allowed: Config, notes: list[str]) -> _Names:
+    """Where the devices are named: annotations before mounts, mounts before the environment."""
+    environment = inputs.environment
+    listed = _listed(inputs.mounts, notes)
+    if listed.devices or listed.imex_channels or listed.features:
+        if allowed.accept_volume_mounts:
+            return listed
+        notes.append(f"the device list in volume mounts is not accepted: {_ADMINISTRATOR}")
+    if VOID in [word.lower() for word in items(environment.get(VISIBLE_DEVICES, ""))]:
+        # Also what a CDI spec sets: then the engine itself has seen to the annotations.
+        return _Names("env", VISIBLE_DEVICES, ())
+    annotated = _annotated(inputs.annotations)
+    if annotated.devices or annotated.imex_channels or annotated.features:
+        return annotated
+    named = _named(environment, allowed)
+    if named.devices and allowed.accept_environment == "privileged" and not inputs.privileged:
+        notes.append(
+            f"{named.where} is not accepted from a container without CAP_SYS_ADMIN: {_ADMINISTRATOR}"
+        )
+        return named._replace(devices=())
+    if named.devices == (LIST_FOLDER,):
+        # What device plugins set beside a list in mounts.
+        if not allowed.accept_volume_mounts:
+            raise RequestError(
+                f"{named.where} says that the devices are listed in volume mounts, which are not accepted",
+                _ADMINISTRATOR,
+            )
+        return named._replace(devices=())
+    return _without_kinds(named)
 
 
-def _devices(value: str) -> tuple[str, ...]:
+def _named(environment: dict[str, str], allowed: Config) -> _Names:
+    """The device names in the environment: the administrator's swarm resources replace the usual variable."""
+    swarm = [name for name in allowed.swarm_resources if name in environment]
+    if swarm:
+        found = [item for name in swarm for item in items(environment[name])]
+        return _Names("swarm", ",".join(swarm), tuple(found))
+    value = environment.get(VISIBLE_DEVICES)
+    if value is None:
+        value = ALL if _is_legacy(environment) else ""
+    return _Names("env", VISIBLE_DEVICES, tuple(items(value)))
+
+
+def _listed(mounts: Iterable[tuple[str, str]], notes: list[str]) -> _Names:
+    """The device names that mounts of /dev/null stand for."""
+    plain: list[str] = []
+    qualified: list[str] = []
+    channels: list[str] = []
+    for source, destination in mounts:
+        if not destination.startswith(f"{LIST_FOLDER}/"):
+            continue
+        name = destination[len(LIST_FOLDER) + 1 :]
+        if source != "/dev/null":
+            notes.append(
+                f"the mount at {quoted(destination)} names no device: it is not of /dev/null"
+            )
+        elif name.startswith("cdi/"):
+            vendor, _, rest = name[4:].partition("/")
+            kind, _, last = rest.rpartition("/")
+            qualified.append(f"{vendor}/{kind}={last}" if kind else f"{vendor}/{rest}")
+        elif name.startswith("imex/"):
+            channels.append(name[5:])
+        else:
+            plain.append(name)
+    named = _without_kinds(_Names("mounts", f"the mounts in {LIST_FOLDER}", tuple(qualified)))
+    return named._replace(
+        devices=(*plain, *named.devices), imex_channels=(*channels, *named.imex_channels)
+    )
+
+
+def _annotated(annotations: dict[str, str]) -> _Names:
+    """The CDI names of NVIDIA's in annotations; those of other vendors are none of our business."""
+    found = [
+        item
+        for key, value in annotations.items()
+        if key.startswith(CDI_ANNOTATIONS)
+        for item in items(value)
+        if item.partition("/")[0] in _CDI_VENDORS
+    ]
+    return _without_kinds(
+        _Names("annotations", f"the annotations {CDI_ANNOTATIONS}*", tuple(found))
+    )
+
+
+def _without_kinds(names: _Names) -> _Names:
+    """CDI-qualified names as what they name: devices, IMEX channels, features."""
+    qualified = [item for item in names.devices if "=" in item]
+    if not qualified:
+        return names
+    if len(qualified) != len(names.devices):
+        raise RequestError(
+            f"{names.where} mixes CDI names such as {quoted(qualified[0])} with others", _AUTHOR
+        )
+    devices: list[str] = []
+    channels: list[str] = []
+    features: list[str] = []
+    for item in qualified:
+        kind, _, name = item.partition("=")
+        vendor, _, device_class = kind.partition("/")
+        if vendor in _CDI_VENDORS and device_class == "gpu":
+            devices.append(name)
+        elif vendor in _CDI_VENDORS and device_class == "imex-channel":
+            channels.append(name)
+        elif vendor in _CDI_VENDORS and device_class in [feature for feature, _ in FEATURES]:
+            features.append(device_class)
+        else:
+            raise RequestError(
+                f"unknown CDI kind in {quoted(item)} in {names.where}: the engine must resolve it",
+                "nvidia.com/gpu, imex-channel, gds, mofed, gdrcopy and nvswitch are served",
+            )
+    return names._replace(
+        devices=tuple(devices), imex_channels=tuple(channels), features=tuple(features)
+    )
+
+
+def _devices(names: _Names) -> tuple[str, ...]:
     """Selectors; empty where nothing is asked for.
 
     ``void`` anywhere turns everything off; else the first of ``all`` and ``none`` stands for the whole list.
     """
-    items = _items(value)
-    words = [item.lower() for item in items]
+    words = [item.lower() for item in names.devices]
     if VOID in words:
         return ()
     for word in words:
         if word in (ALL, NONE):
             return (word,)
-    return tuple(dict.fromkeys([_selector(item) for item in items]))
+    if not words and (names.imex_channels or names.features):
+        return (NONE,)
+    return tuple(dict.fromkeys([selectors.device(item, names.where) for item in names.devices]))
 
 
-def _selector(item: str) -> str:
-    """One device in canonical form."""
-    if not _DECIMAL.issuperset(item):
-        return _uuid(item) or _bus_id(item) or _refused(item)
-    # More digits than any index has: refused here, because Python's own limit on digits would be a traceback.
-    return str(int(item)) if len(item) <= 9 else _refused(item)
+def _is_legacy(environment: dict[str, str]) -> bool:
+    """An image older than NVIDIA_REQUIRE_CUDA: it tells its CUDA version, and gets what such images got."""
+    return CUDA_VERSION in environment and not environment.get(REQUIRE_CUDA)
 
 
-def _refused(item: str) -> str:
-    raise RequestError(
-        f"unknown device {quoted(item)} in {VISIBLE_DEVICES}",
-        "the container's author must ask for 'all', 'none', an index, a GPU-<uuid> or a PCI bus id",
-    )
-
-
-def _uuid(item: str) -> str | None:
-    """``GPU-`` and 8-4-4-4-12 hexadecimal digits, in any case."""
-    word = item.lower()
-    groups = word[4:].split("-")
-    if not word.startswith("gpu-") or [len(group) for group in groups] != [8, 4, 4, 4, 12]:
-        return None
-    return f"GPU-{word[4:]}" if all([_HEX.issuperset(group) for group in groups]) else None
-
-
-def _bus_id(item: str) -> str | None:
-    """``domain:bus:device.0`` in hexadecimal, leading zeros optional; the form NVML prints it in."""
-    domain, _, rest = item.lower().partition(":")
-    bus, _, rest = rest.partition(":")
-    device, _, function = rest.partition(".")
-    parts = ((domain, 8), (bus, 2), (device, 2), (function, 1))
-    if not all([part and len(part) <= size and _HEX.issuperset(part) for part, size in parts]):
-        return None
-    return f"{domain.zfill(8)}:{bus.zfill(2)}:{device.zfill(2)}.{function}"
-
-
-def _capabilities(value: str) -> tuple[str, ...]:
-    """Capabilities in `KNOWN_CAPABILITIES`' order; unset and empty mean utility and compute."""
-    items = _items(value)
-    for item in items:
-        if item not in KNOWN_CAPABILITIES and item != ALL:
+def _capabilities(
+    environment: dict[str, str], allowed: Config, notes: list[str]
+) -> tuple[str, ...]:
+    """Capabilities in `CAPABILITIES`' order; unset and empty mean utility and compute."""
+    value = environment.get(DRIVER_CAPABILITIES)
+    if value is None and _is_legacy(environment):
+        value = ALL
+    asked = items(value or "") or list(DEFAULT_CAPABILITIES)
+    for item in asked:
+        if item not in CAPABILITIES and item != ALL:
             raise RequestError(
                 f"unknown capability {quoted(item)} in {DRIVER_CAPABILITIES}",
-                f"the container's author must choose from {', '.join(KNOWN_CAPABILITIES)} or all",
+                f"the container's author must choose from {', '.join(CAPABILITIES)} or all",
             )
-        if item not in SERVED_CAPABILITIES and item != ALL:
-            raise RequestError(
-                f"capability '{item}' in {DRIVER_CAPABILITIES} is not served by this version",
-                f"the container's author must choose from {', '.join(SERVED_CAPABILITIES)}",
+    permitted = allowed.allowed_capabilities
+    granted = [
+        name for name in CAPABILITIES if (name in asked or ALL in asked) and name in permitted
+    ]
+    refused = [name for name in CAPABILITIES if name in asked and name not in permitted]
+    if not granted:
+        raise RequestError(
+            f"none of the capabilities {', '.join(dict.fromkeys(asked))} is allowed", _ADMINISTRATOR
+        )
+    if refused:
+        notes.append(f"capability {', '.join(refused)} is not allowed: {_ADMINISTRATOR}")
+    return tuple(granted)
+
+
+def _requirements(
+    environment: dict[str, str], allowed: Config, notes: list[str]
+) -> tuple[str, ...]:
+    """The expressions of all NVIDIA_REQUIRE_* variables, and the one that a legacy image stands for."""
+    found = []
+    for name, value in environment.items():
+        if name.startswith(_REQUIRE_JETPACK):
+            notes.append(
+                f"{quoted(name)} is left out: it is for Tegra, which this hook does not serve"
             )
-    if not items:
-        return DEFAULT_CAPABILITIES
-    return tuple([name for name in SERVED_CAPABILITIES if name in items or ALL in items])
+        elif name.startswith(_REQUIRE) and value.strip():
+            found.append(value)
+    if _is_legacy(environment):
+        found.append(f"cuda>={_major_minor(environment[CUDA_VERSION])}")
+    if allowed.disable_requirements or environment.get("NVIDIA_DISABLE_REQUIRE", "") in _TRUE:
+        return ()
+    return tuple(found)
+
+
+def _major_minor(version: str) -> str:
+    """``12.4`` of ``12.4.1``."""
+    major, _, rest = version.strip().partition(".")
+    minor = rest.partition(".")[0] or "0"
+    if not selectors.number(major, 10**6) or not selectors.number(minor, 10**6):
+        raise RequestError(f"{CUDA_VERSION} is {quoted(version)}, which is no version", _AUTHOR)
+    return f"{int(major)}.{int(minor)}"
+
+
+def _manages_mig(inputs: Inputs, variable: str, devices: tuple[str, ...]) -> bool:
+    """Whether the container may configure, or monitor, MIG itself: for privileged ones only, and all of it."""
+    value = inputs.environment.get(variable, "").strip()
+    if not value:
+        return False
+    if value.lower() != ALL:
+        raise RequestError(f"{variable} is {quoted(value)}: only 'all' can be asked for", _AUTHOR)
+    if not inputs.privileged:
+        raise RequestError(
+            f"{variable} is for containers with CAP_SYS_ADMIN only",
+            "start the container privileged",
+        )
+    if any([selector.startswith("MIG-") or selector.count(":") == 1 for selector in devices]):
+        raise RequestError(f"{variable}=all cannot be given beside single MIG devices", _AUTHOR)
+    return True
+
+
+def _imex_channels(
+    inputs: Inputs, names: _Names, allowed: Config, notes: list[str]
+) -> tuple[str, ...]:
+    """Channels, each once; ``all`` alone."""
+    asked = list(names.imex_channels)
+    named = items(inputs.environment.get(IMEX_CHANNELS, ""))
+    if named and allowed.accept_environment == "privileged" and not inputs.privileged:
+        notes.append(
+            f"{IMEX_CHANNELS} is not accepted from a container without CAP_SYS_ADMIN: {_ADMINISTRATOR}"
+        )
+    else:
+        asked += named
+    if asked and allowed.ignore_imex_channels:
+        notes.append(f"IMEX channels are left out: {_ADMINISTRATOR}")
+        return ()
+    if ALL in asked:
+        return (ALL,)
+    return tuple(dict.fromkeys([_imex_channel(item) for item in asked]))
+
+
+def _imex_channel(item: str) -> str:
+    channel = item[len("channel") :] if item.startswith("channel") else item
+    found = selectors.number(channel, _MOST_IMEX_CHANNEL)
+    if not found:
+        raise RequestError(
+            f"{quoted(item)} in {IMEX_CHANNELS} is no IMEX channel: a number from 0 to {_MOST_IMEX_CHANNEL}",
+            _AUTHOR,
+        )
+    return found
+
+
+def _features(environment: dict[str, str], names: _Names, notes: list[str]) -> tuple[str, ...]:
+    found = []
+    for feature, variable in FEATURES:
+        value = environment.get(variable, "")
+        if value == "enabled" or feature in names.features:
+            found.append(feature)
+        elif value:
+            notes.append(
+                f"{variable} is {quoted(value)}, which asks for nothing: only 'enabled' does"
+            )
+    return tuple(found)

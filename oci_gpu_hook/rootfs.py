@@ -23,6 +23,12 @@ _BELOW = linux.RESOLVE_IN_ROOT | linux.RESOLVE_NO_MAGICLINKS
 # The initial user namespace's number is part of the kernel's interface (PROC_USER_INIT_INO, include/linux/proc_ns.h).
 _INITIAL_USER_NAMESPACE = 0xEFFFFFFD
 
+# An image is not trusted to be of reasonable size.
+_MOST_NAMES = 4096
+
+# CUDA's images put newer driver libraries there, for hosts with an older driver.
+COMPAT_FOLDER = "/usr/local/cuda/compat"
+
 GLIBC = "glibc"
 MUSL = "musl"
 
@@ -30,15 +36,18 @@ MUSL = "musl"
 class Container(NamedTuple):
     """One container as `plan` needs it.
 
-    library_folder: where its loader searches without being told; loader: ``glibc``, or ``musl``, which reads no
-    ld.so.cache; user_namespace: whether mknod is refused or its nodes are dead; dev_is_hosts: its /dev is the host's
-    own filesystem; device_cgroup: where it is, or why none can be changed.
+    library_folder: where its loader searches without being told; library_folder_32: the same for 32-bit programs, ""
+    where there is none; loader: ``glibc``, or ``musl``, which reads no ld.so.cache; compat_names: the names in the
+    image's folder of CUDA forward compatibility; user_namespace: whether mknod is refused or its nodes are dead;
+    dev_is_hosts: its /dev is the host's own filesystem; device_cgroup: where it is, or why none can be changed.
     """
 
     id: str
     bundle: str
     rootfs: str
     library_folder: str
+    library_folder_32: str
+    compat_names: tuple[str, ...]
     loader: str
     user_namespace: bool
     dev_is_hosts: bool
@@ -92,6 +101,26 @@ def library_folder(root_fd: int) -> tuple[str, str]:
         if _exists(root_fd, sign):
             return folder, loader
     return "/usr/lib64", GLIBC
+
+
+def library_folder_32(folder: str, loader: str) -> str:
+    """The 32-bit twin of a 64-bit library folder, on x86_64: where Debian's and where the others' loader searches."""
+    if loader == MUSL or posix.uname().machine != "x86_64":
+        return ""
+    return "/usr/lib" if folder == "/usr/lib64" else f"/usr/lib/{ldso.MULTIARCH_32}"
+
+
+def names(root_fd: int, path: str) -> tuple[str, ...]:
+    """The names in a folder of the image, sorted; none where there is no folder, or one that is no image's (4,096)."""
+    try:
+        fd = linux.openat2(root_fd, path, posix.O_RDONLY | posix.O_DIRECTORY, resolve=_BELOW)
+    except OSError:
+        return ()
+    try:
+        found = posix.listdir(fd)
+    finally:
+        posix.close(fd)
+    return tuple(sorted(found)) if len(found) <= _MOST_NAMES else ()
 
 
 def dev_is_hosts(root_fd: int) -> bool:

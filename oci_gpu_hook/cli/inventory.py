@@ -3,59 +3,187 @@
 
 from __future__ import annotations
 
+import signal
+import time
+from typing import TYPE_CHECKING, NoReturn
+
 import click
 
-from oci_gpu_hook import render
-from oci_gpu_hook.cli.options import host_root, output_format, show
+from oci_gpu_hook import config as settings_of
+from oci_gpu_hook import hook, render
+from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.errors import ApplyError, DriverError
-from oci_gpu_hook.host import inventory as host_inventory
+from oci_gpu_hook.host import inventory as saved_inventory
+from oci_gpu_hook.host import nodes, nvml, survey, udev
 from oci_gpu_hook.host.root import HostRoot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+    from oci_gpu_hook.host.inventory import DriverInventory, Stamp
+
+_SETTLE_SECONDS = 2.0
+
+nvml_timeout = click.option(
+    "--nvml-timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="How long NVML may take to answer; 0 does not ask it.",
+)
 
 
 @click.command()
 @output_format
+@config_file
 @host_root
-def info(form: str, host_root: str) -> None:
-    """Show the driver, the GPUs and the files by capability, as they are now."""
-    root = HostRoot(host_root)
-    found = host_inventory.with_nodes(root, host_inventory.survey(root))
+def info(form: str, config: str | None, host_root: str) -> None:
+    """Show the driver, the GPUs and MIG devices, and the files by capability, as they are now.
+
+    What only NVML knows is taken from the saved inventory where that is still true.
+    """
+    root, driver_root = HostRoot(host_root), _driver_root(config)
+    now = saved_inventory.stamp(root, driver_root)
+    found = saved_inventory.read_saved(root, now) or survey.survey(root, driver_root)
+    found = _with_all_nodes(root, found)
     show(form, render.inventory_document(found), render.inventory_text(found))
 
 
 @click.group()
 def inventory() -> None:
-    """Prepare or show the saved inventory that hooks load at a container's start."""
+    """Prepare, show or keep fresh the saved inventory that hooks load at a container's start."""
 
 
 @inventory.command()
+@nvml_timeout
 @output_format
+@config_file
 @host_root
-def refresh(form: str, host_root: str) -> None:
-    """Survey the host and save the result for the hooks.
+def refresh(nvml_timeout: float, form: str, config: str | None, host_root: str) -> None:
+    """Survey the host, ask NVML what only it knows, and save the result for the hooks.
 
-    A hook that finds no saved inventory, or one that is no longer true, surveys by itself: correctly, only slower.
+    A hook that finds no saved inventory, or one that is no longer true, surveys by itself: correctly, only slower, and
+    without NVML.
     """
-    root = HostRoot(host_root)
-    try:
-        found, path = host_inventory.refresh(root)
-    except OSError as err:
-        raise ApplyError(f"cannot save the inventory: {err}", "run it as root") from err
-    gpus = len(found.gpus)
-    text = f"saved {path}: driver {found.driver_version}, {gpus} GPU{'' if gpus == 1 else 's'}"
-    show(form, {"saved": path, **render.inventory_document(found)}, text)
+    root, driver_root = HostRoot(host_root), _driver_root(config)
+    found, path = _refresh(root, driver_root, nvml_timeout)
+    show(form, {"saved": path, **render.inventory_document(found)}, _told(found, path))
 
 
 @inventory.command("show")
 @output_format
+@config_file
 @host_root
-def show_saved(form: str, host_root: str) -> None:
+def show_saved(form: str, config: str | None, host_root: str) -> None:
     """Show the saved inventory, if it is still true."""
-    root = HostRoot(host_root)
-    saved = host_inventory.read_saved(root, host_inventory.stamp(root))
+    root, driver_root = HostRoot(host_root), _driver_root(config)
+    saved = saved_inventory.read_saved(root, saved_inventory.stamp(root, driver_root))
     if saved is None:
         raise DriverError(
             "there is no saved inventory, or it is no longer true",
             "run 'oci-gpu-hook inventory refresh'",
         )
-    found = host_inventory.with_nodes(root, saved)
+    found = _with_all_nodes(root, saved)
     show(form, render.inventory_document(found), render.inventory_text(found))
+
+
+@inventory.command()
+@click.option(
+    "--interval",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0.1),
+    default=30.0,
+    show_default=True,
+    help="How often to look where udev tells nothing: a change of MIG devices makes no event.",
+)
+@nvml_timeout
+@config_file
+@host_root
+def watch(interval: float, nvml_timeout: float, config: str | None, host_root: str) -> None:
+    """Keep the saved inventory true: refresh it now, and whenever the driver or its devices change.
+
+    Runs until it is told to end (SIGTERM, SIGINT).  A driver that is not there yet is waited for.
+    """
+    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGINT, _leave)
+    root, driver_root = HostRoot(host_root), _driver_root(config)
+    known: Stamp | None = None
+    for word in _moments(interval):
+        now = saved_inventory.stamp(root, driver_root)
+        if now == known and saved_inventory.read_saved(root, now) is not None:
+            continue
+        known = now
+        try:
+            found, path = _refresh(root, driver_root, nvml_timeout)
+        except DriverError as err:
+            click.echo(f"waiting for the driver: {err.message}")
+            continue
+        click.echo(_told(found, path) + (f" ({word})" if word else ""))
+
+
+def _moments(interval: float) -> Iterator[str]:
+    """The first moment, and each at which to look again."""
+    yield ""
+    try:
+        yield from udev.changes(_SETTLE_SECONDS, interval)
+    except (udev.UdevUnavailable, ImportError, OSError) as err:
+        click.echo(f"{err}; looking every {interval:g} seconds")
+    while True:
+        time.sleep(interval)
+        yield ""
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(0)
+
+
+def _refresh(root: HostRoot, driver_root: str, seconds: float) -> tuple[DriverInventory, str]:
+    """Survey with what NVML says, and save."""
+    now = saved_inventory.stamp(root, driver_root)
+    found = survey.survey(root, driver_root)
+    facts, silence = None, "NVML was not asked: --nvml-timeout 0"
+    if seconds:
+        try:
+            facts = nvml.ask(f"{root.path.rstrip('/')}{_nvml_folder(found)}", seconds)
+        except nvml.NvmlUnavailable as err:
+            silence = str(err)
+    if facts is not None:
+        found = survey.survey(root, driver_root, facts)
+    else:
+        found = found._replace(unknown=(silence, *found.unknown))
+    try:
+        path = survey.save(root, now, found)
+    except OSError as err:
+        raise ApplyError(f"cannot save the inventory: {err}", "run it as root") from err
+    return _with_all_nodes(root, found), path
+
+
+def _nvml_folder(found: DriverInventory) -> str:
+    """The host's folder of libnvidia-ml; "" where there is none."""
+    for library in found.libraries:
+        if library.bits == 64 and library.file.startswith("libnvidia-ml.so."):
+            return library.path.rpartition("/")[0]
+    return ""
+
+
+def _with_all_nodes(root: HostRoot, found: DriverInventory) -> DriverInventory:
+    return saved_inventory.with_nodes(root, found, nodes.FAMILIES)
+
+
+def _driver_root(config: str | None) -> str:
+    return settings_of.read(*hook.settings_file(config), {}).driver_root
+
+
+def _told(found: DriverInventory, path: str) -> str:
+    """What was saved, on one line, and below it what is not known."""
+    parts = [f"driver {found.driver_version}", _counted(len(found.gpus), "GPU")]
+    if found.mig_devices:
+        parts.append(_counted(len(found.mig_devices), "MIG device"))
+    lines = [f"saved {path}: {', '.join(parts)}"]
+    return "\n".join([*lines, *[f"  not known: {sentence}" for sentence in found.unknown]])
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

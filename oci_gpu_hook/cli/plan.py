@@ -7,7 +7,8 @@ import os
 
 import click
 
-from oci_gpu_hook import hook, oci, render, request, rootfs
+from oci_gpu_hook import config as settings_of
+from oci_gpu_hook import hook, leftout, oci, render, request, rootfs
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.host.root import HostRoot
 
@@ -44,15 +45,18 @@ def plan(
     taken from config.json, or left open and said so.
     """
     found = oci.read_bundle(os.path.abspath(bundle))
-    asked = request.parse(oci.environment(found))
+    inputs = hook.inputs_of(found, {})
+    settings = settings_of.read(*hook.settings_file(config), inputs.annotations)
+    asked, notes = request.parse(inputs, settings)
     path = oci.rootfs(found)
-    if asked is None and not hook.labels_every_container():
-        text = (
-            f"bundle     {found.path}\nrequest    none: the hook would leave this container alone"
-        )
-        show(form, render.no_request_document(container_id, found.path, path), text)
+    if asked is None and settings.ipc_labels != "all":
+        why = "".join([f"\n           {note}" for note in notes])
+        text = f"bundle     {found.path}\nrequest    none: the hook would leave this container alone{why}"
+        show(form, render.no_request_document(container_id, found.path, path, notes), text)
         return
     host = HostRoot(host_root)
     root_fd = rootfs.open_root(path, pid)
-    decided = hook.decide(found, asked, host, root_fd, config, id=container_id, pid=pid)
-    show(form, render.plan_document(decided), render.plan_text(decided))
+    decided, have = hook.decide(found, asked, settings, host, root_fd, id=container_id, pid=pid)
+    decided = decided._replace(notes=(*notes, *decided.notes))
+    left_out = leftout.sentences(decided, have) if have else ()
+    show(form, render.plan_document(decided, left_out), render.plan_text(decided, left_out))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device nodes in the container's own /dev.
+"""Device nodes, and links between them, in the container's own /dev.
 
 A node made there carries the container's own label, so an unmodified ``container_t`` may open it under SELinux with no
 boolean and no host label changed.  A node that is there and right is left, one that is there and wrong is an error.
@@ -28,6 +28,17 @@ def make(tree: Tree, path: str, major: int, minor: int, *, mode: int, uid: int, 
     posix.chmod(name, mode, dir_fd=parent)
     if uid or gid:
         posix.chown(name, uid, gid, dir_fd=parent, follow_symlinks=False)
+
+
+def link(tree: Tree, path: str, to: str) -> None:
+    """The symbolic link `path` with the text `to`; one that is there already is left."""
+    folder, _, name = path.rpartition("/")
+    parent = tree.own_folder(folder)
+    try:
+        posix.symlink(to, name, dir_fd=parent)
+    except FileExistsError:
+        return
+    tree.remember(_remove, name, parent)
 
 
 def is_there(tree: Tree, path: str, major: int, minor: int) -> bool:

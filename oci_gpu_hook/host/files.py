@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver's files: a catalogue by capability, as data, and the search for them.
+"""The search for the driver's files below its root, by the tables of `catalogue`.
 
-To serve another library, binary or firmware file, add a line to a table here; nothing else changes.
-A library counts only in the driver's exact version: its file name ends with it.  Reads only.
+A library counts only in the driver's exact version and for this machine: what its ELF header says decides, not the
+folder it lies in.  64-bit and 32-bit libraries are looked for apart.  Reads only, off the fast path.
 """
 
 from __future__ import annotations
@@ -10,133 +10,205 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook import ldso
-from oci_gpu_hook.host import elf
+from oci_gpu_hook.host import catalogue, elf
+from oci_gpu_hook.host.inventory import LD_SO_CACHE, DriverFile, Library, Misfit
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
 
-# name (before ".so"), capabilities that bring it
-LIBRARIES = (
-    ("libnvidia-ml", ("utility",)),
-    ("libnvidia-cfg", ("utility",)),
-    ("libnvidia-nscq", ("utility",)),
-    ("libcuda", ("compute",)),
-    ("libcudadebugger", ("compute",)),
-    ("libnvidia-opencl", ("compute",)),
-    ("libnvidia-gpucomp", ("compute",)),
-    ("libnvidia-ptxjitcompiler", ("compute",)),
-    ("libnvidia-fatbinaryloader", ("compute",)),
-    ("libnvidia-allocator", ("compute",)),
-    ("libnvidia-compiler", ("compute",)),
-    ("libnvidia-pkcs11", ("compute",)),
-    ("libnvidia-pkcs11-openssl3", ("compute",)),
-    ("libnvidia-nvvm", ("compute",)),
-    ("libnvidia-tileiras", ("compute",)),
-)
-
-# Without these the capability is void, and a driver that lacks one is half installed.
-REQUIRED = (("libnvidia-ml", "utility"), ("libcuda", "compute"))
-
-# Names beside the SONAME by which programs load a library: what the linker's -lcuda needs.
-DEVELOPMENT_NAMES = {"libcuda": "libcuda.so"}
-
-BINARIES = (
-    ("nvidia-smi", "utility"),
-    ("nvidia-debugdump", "utility"),
-    ("nvidia-persistenced", "utility"),
-    ("nv-fabricmanager", "utility"),
-    ("nvidia-cuda-mps-control", "compute"),
-    ("nvidia-cuda-mps-server", "compute"),
-)
-
-FIRMWARE_FOLDER = "/lib/firmware/nvidia"
-LD_SO_CACHE = "/etc/ld.so.cache"
-
-_BINARY_FOLDERS = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin", "/usr/local/sbin")
+_FLAGS_32 = ldso.FLAGS[3, 32]
 
 
-class Library(NamedTuple):
-    """A driver library: host path of the versioned file, and the names it must have in a container."""
+class Driver(NamedTuple):
+    """Where a driver's files lie: its root, that root's path on the host ("" is the host's own), its version."""
 
-    path: str
-    file: str
-    soname: str
-    names: tuple[str, ...]
-    flags: int
-    capabilities: tuple[str, ...]
+    root: HostRoot
+    prefix: str
+    version: str
 
-
-class DriverFile(NamedTuple):
-    """A binary or firmware file: host path, and the capability that brings it ("" is any)."""
-
-    path: str
-    capability: str
+    def source(self, path: str) -> str:
+        """The host's path of a file in the root: a link in it leads within it, not within the host."""
+        return self.prefix + self.root.real(path) if self.prefix else path
 
 
-class Misfit(NamedTuple):
-    """A required library that is there in another version only, or (found is "") not at all."""
+def libraries(driver: Driver) -> tuple[Library, ...]:
+    """The catalogue's libraries for this machine, then their 32-bit twins."""
+    flags = ldso.NATIVE_FLAGS.get(posix.uname().machine)
+    found = [] if flags is None else _of_word_size(driver, 64, flags)
+    if flags == ldso.NATIVE_FLAGS["x86_64"]:
+        found += _of_word_size(driver, 32, _FLAGS_32)
+    return tuple(found)
 
-    name: str
-    capability: str
-    found: str
+
+def library_folder(present: tuple[Library, ...]) -> str:
+    """The folder of the driver's root that most of its native libraries lie in; "" where there are none."""
+    folders = [
+        library.origin.rpartition("/")[0]
+        for library in present
+        if library.bits == 64 and not library.subfolder
+    ]
+    return max(sorted(set(folders)), key=folders.count, default="")
 
 
-def libraries(root: HostRoot, version: str) -> tuple[Library, ...]:
-    """The catalogue's libraries of exactly `version`, native word size."""
-    folders = _library_folders(root)
+def misfits(driver: Driver, present: tuple[Library, ...]) -> tuple[Misfit, ...]:
+    """Required libraries that `present` lacks, with the version that is there instead."""
+    files = {library.file for library in present if library.bits == 64}
+    return tuple(
+        [
+            Misfit(name, capability, _other_version(driver.root, name))
+            for name, capability in catalogue.REQUIRED
+            if f"{name}.so.{driver.version}" not in files
+        ]
+    )
+
+
+def binaries(driver: Driver) -> tuple[DriverFile, ...]:
+    """The catalogue's programs, each from the first folder that has it."""
+    return tuple(
+        [
+            DriverFile(driver.source(path), f"{catalogue.BINARY_TARGET}/{name}", capabilities)
+            for name, capabilities in catalogue.BINARIES
+            for path in _first(driver.root, [f"{at}/{name}" for at in catalogue.BINARY_FOLDERS])
+        ]
+    )
+
+
+def configuration(driver: Driver) -> tuple[DriverFile, ...]:
+    """ICD, EGL, Vulkan, OpenCL and X files, and the X server's modules."""
     machine = posix.uname().machine
     found = []
-    for name, capabilities in LIBRARIES:
-        file = f"{name}.so.{version}"
-        for folder in folders:
-            library = _library(root, f"{folder}/{file}", name, file, capabilities, machine)
-            if library is not None:
-                found.append(library)
-                break
-    return tuple(found)
+    for names, target in (
+        (catalogue.SHARED_CONFIGURATION, catalogue.SHARED_TARGET),
+        (catalogue.ETC_CONFIGURATION, catalogue.ETC_TARGET),
+    ):
+        for pattern, capabilities in names:
+            name = pattern.replace("{machine}", machine)
+            places = [f"{at}/{name}" for at in (target, *catalogue.CONFIGURATION_FOLDERS)]
+            found += [
+                DriverFile(driver.source(path), f"{target}/{name}", capabilities)
+                for path in _first(driver.root, places)
+            ]
+    found += [
+        DriverFile(driver.source(path), path, capabilities)
+        for path, capabilities in catalogue.AS_THEY_ARE
+        if driver.root.stat(path) is not None
+    ]
+    return (*found, *_xorg_modules(driver))
 
 
-def misfits(root: HostRoot, version: str, present: tuple[Library, ...]) -> tuple[Misfit, ...]:
-    """Required libraries that `present` lacks, with the version that is there instead."""
-    files = {library.file for library in present}
-    found = []
-    for name, capability in REQUIRED:
-        if f"{name}.so.{version}" not in files:
-            found.append(Misfit(name, capability, _other_version(root, name)))
-    return tuple(found)
-
-
-def binaries(root: HostRoot) -> tuple[DriverFile, ...]:
-    """The catalogue's programs, each from the first folder that has it."""
-    found = []
-    for name, capability in BINARIES:
-        for folder in _BINARY_FOLDERS:
-            if root.stat(f"{folder}/{name}") is not None:
-                found.append(DriverFile(f"{folder}/{name}", capability))
-                break
-    return tuple(found)
-
-
-def firmware(root: HostRoot, version: str) -> tuple[DriverFile, ...]:
+def firmware(driver: Driver) -> tuple[DriverFile, ...]:
     """The GPU system processor's firmware, which the libraries look for at the host's path."""
-    folder = f"{FIRMWARE_FOLDER}/{version}"
-    names = [
-        name for name in root.names(folder) if name.startswith("gsp") and name.endswith(".bin")
+    return tuple(
+        [
+            DriverFile(driver.source(f"{folder}/{driver.version}/{name}"), path, ())
+            for folder in catalogue.FIRMWARE_FOLDERS
+            for name in driver.root.names(f"{folder}/{driver.version}")
+            for path in [f"{catalogue.FIRMWARE_FOLDERS[0]}/{driver.version}/{name}"]
+            if name.startswith("gsp") and name.endswith(".bin")
+        ]
+    )
+
+
+def _of_word_size(driver: Driver, bits: int, flags: int) -> list[Library]:
+    folders = _library_folders(driver.root, bits)
+    listed = [(folder, frozenset(driver.root.names(folder))) for folder in folders]
+    found = []
+    for name, capabilities in catalogue.LIBRARIES:
+        file = f"{name}.so.{driver.version}"
+        found += _one(driver, listed, name, file, capabilities, flags)
+    for name, capabilities in catalogue.OWN_VERSION:
+        versions = [
+            own
+            for _, names in listed
+            for item in names
+            for own in [_own_version(item, name)]
+            if own
+        ]
+        if versions:
+            file = f"{name}.so.{'.'.join([str(number) for number in max(versions)])}"
+            found += _one(driver, listed, name, file, capabilities, flags)
+    return found
+
+
+def _one(
+    driver: Driver,
+    listed: list[tuple[str, frozenset[str]]],
+    name: str,
+    file: str,
+    capabilities: tuple[str, ...],
+    flags: int,
+) -> list[Library]:
+    """The library from the first folder that has it for the word size of `flags`; none where no folder does."""
+    subfolder = catalogue.SUBFOLDERS.get(name, "")
+    for folder, names in listed:
+        places = [(f"{folder}/{file}", "")] if file in names else []
+        if subfolder in names:
+            places.append((f"{folder}/{subfolder}/{file}", subfolder))
+        for path, below in places:
+            library = _library(driver, path, name, file, capabilities, flags)
+            if library is not None:
+                library = library._replace(subfolder=below)
+                return [library, *_elsewhere(library, name)]
+    return []
+
+
+def _elsewhere(library: Library, name: str) -> list[Library]:
+    return [
+        library._replace(names=(other,), subfolder=folder, capabilities=capabilities)
+        for known, folder, other, capabilities in catalogue.ELSEWHERE
+        if known == name
     ]
-    return tuple([DriverFile(f"{folder}/{name}", "") for name in names])
 
 
-def _library_folders(root: HostRoot) -> list[str]:
+def _library(
+    driver: Driver, path: str, name: str, file: str, capabilities: tuple[str, ...], flags: int
+) -> Library | None:
+    """The library at `path`, if it is one for the machine and word size of `flags`."""
+    try:
+        fd = driver.root.open(path, posix.O_RDONLY | posix.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        identity = elf.identify(fd)
+    except (elf.MalformedElf, OSError):
+        return None
+    finally:
+        posix.close(fd)
+    if identity is None or ldso.flags_of(identity) != flags:
+        return None
+    soname = identity.soname or file
+    names = (file, soname, *catalogue.OTHER_NAMES.get(name, ()))
+    return Library(
+        path=driver.source(path),
+        origin=path,
+        file=file,
+        soname=soname,
+        names=tuple(dict.fromkeys(names)),
+        flags=flags,
+        bits=32 if flags == _FLAGS_32 else 64,
+        subfolder="",
+        capabilities=capabilities,
+    )
+
+
+def _own_version(file: str, name: str) -> tuple[int, ...]:
+    """The numbers of ``NAME.so.X.Y.Z``; none for anything else."""
+    parts = file[len(name) + 4 :].split(".") if file.startswith(f"{name}.so.") else []
+    if len(parts) != 3 or not all([part.isdecimal() and len(part) < 9 for part in parts]):
+        return ()
+    return tuple([int(part) for part in parts])
+
+
+def _library_folders(root: HostRoot, bits: int) -> list[str]:
     """Where the driver's libraries may lie: where the loader's cache says, then the distributions' usual places."""
-    multiarch = ldso.MULTIARCH.get(posix.uname().machine, "")
-    usual = [
-        f"/usr/lib/{multiarch}",
-        f"/usr/lib/{multiarch}/nvidia/current",
-        "/usr/lib64",
-        "/usr/lib64/nvidia",
-        "/usr/lib",
-        "/lib64",
-    ]
-    return list(dict.fromkeys(_cached_folders(root) + usual))
+    if bits == 32:
+        multiarch = ldso.MULTIARCH_32
+        usual = ["/usr/lib32", "/usr/lib32/nvidia/current", "/usr/lib"]
+    else:
+        multiarch = ldso.MULTIARCH.get(posix.uname().machine, "")
+        usual = ["/usr/lib64", "/usr/lib64/nvidia", "/usr/lib", "/lib64"]
+    debian = f"/usr/lib/{multiarch}"
+    folders = [*_cached_folders(root), debian, f"{debian}/nvidia/current", *usual]
+    return list(dict.fromkeys(folders))
 
 
 def _cached_folders(root: HostRoot) -> list[str]:
@@ -161,33 +233,41 @@ def _below_usr(root: HostRoot, folder: str) -> str:
     return f"/usr{folder}" if same else folder
 
 
-def _library(
-    root: HostRoot, path: str, name: str, file: str, capabilities: tuple[str, ...], machine: str
-) -> Library | None:
-    """The library at `path`, if it is one for this machine."""
-    try:
-        fd = root.open(path, posix.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        identity = elf.identify(fd)
-    except elf.MalformedElf:
-        return None
-    finally:
-        posix.close(fd)
-    flags = ldso.NATIVE_FLAGS.get(machine)
-    if identity is None or flags is None or ldso.flags_of(identity) != flags:
-        return None
-    soname = identity.soname or file
-    names = [file, soname]
-    if name in DEVELOPMENT_NAMES:
-        names.append(DEVELOPMENT_NAMES[name])
-    return Library(path, file, soname, tuple(dict.fromkeys(names)), flags, capabilities)
+def _xorg_modules(driver: Driver) -> list[DriverFile]:
+    """At the host's own path: the X server looks for its modules in one folder, which its build knows."""
+    found = []
+    for name, places in catalogue.XORG_MODULES:
+        for folder in _library_folders(driver.root, 64):
+            versioned = [f"{name}.{driver.version}", name]
+            paths = _first(
+                driver.root, [f"{folder}/{at}/{file}" for at in places for file in versioned]
+            )
+            for path in paths:
+                names = dict.fromkeys([path.rpartition("/")[2], name])
+                found += [
+                    DriverFile(
+                        driver.source(path),
+                        f"{path.rpartition('/')[0]}/{file}",
+                        catalogue.XORG_CAPABILITIES,
+                    )
+                    for file in names
+                ]
+            if paths:
+                break
+    return found
+
+
+def _first(root: HostRoot, paths: list[str]) -> list[str]:
+    """The first of `paths` that exists; none where none does."""
+    for path in paths:
+        if root.stat(path) is not None:
+            return [path]
+    return []
 
 
 def _other_version(root: HostRoot, name: str) -> str:
     prefix = f"{name}.so."
-    for folder in _library_folders(root):
+    for folder in _library_folders(root, 64):
         for candidate in root.names(folder):
             version = candidate[len(prefix) :]
             if candidate.startswith(prefix) and "." in version:

@@ -14,6 +14,7 @@ DRIVER = "/proc/driver/nvidia"
 GPUS = f"{DRIVER}/gpus"
 VERSION = f"{DRIVER}/version"
 PARAMS = f"{DRIVER}/params"
+CAPABILITIES = f"{DRIVER}/capabilities"
 DEVICES = "/proc/devices"
 
 _UNKNOWN = "?"
@@ -23,7 +24,8 @@ class Gpu(NamedTuple):
     """One GPU as the kernel module knows it.
 
     nvml_index: position in NVML's order, which is the order of PCI addresses; bus_id: NVML's form with the eight-digit
-    domain; proc: the name of its folder; uuid: ``GPU-<uuid>``, or None while the GPU has not been initialised.
+    domain; proc: the name of its folder; uuid: ``GPU-<uuid>``, or None while the GPU has not been initialised;
+    compute_capability (``9.0``) and brand: from NVML, "" while it has not been asked.
     """
 
     nvml_index: int
@@ -32,6 +34,8 @@ class Gpu(NamedTuple):
     bus_id: str
     minor: int
     proc: str
+    compute_capability: str = ""
+    brand: str = ""
 
 
 def driver_version(root: HostRoot) -> str | None:
@@ -67,6 +71,28 @@ def gpus(root: HostRoot) -> tuple[Gpu, ...]:
             )
         )
     return tuple(found)
+
+
+def mig_instances(root: HostRoot) -> tuple[str, ...]:
+    """The compute instances that exist now, ``gpu0/gi1/ci0``: GPU by its minor, GPU instance, compute instance."""
+    found = []
+    for gpu in root.names(CAPABILITIES):
+        if not gpu.startswith("gpu"):
+            continue
+        for instance in root.names(f"{CAPABILITIES}/{gpu}/mig"):
+            if instance.startswith("gi"):
+                found += [
+                    f"{gpu}/{instance}/{name}"
+                    for name in root.names(f"{CAPABILITIES}/{gpu}/mig/{instance}")
+                    if name.startswith("ci")
+                ]
+    return tuple(found)
+
+
+def capability_minor(root: HostRoot, path: str) -> int | None:
+    """The minor of the device for a capability, `path` below the capabilities' folder; None where there is none."""
+    text = information(root.read(f"{CAPABILITIES}/{path}") or b"").get("DeviceFileMinor", "")
+    return int(text) if text.isdecimal() else None
 
 
 def information(data: bytes) -> dict[str, str]:

@@ -83,3 +83,16 @@ class HostRoot:
             return None
         finally:
             posix.close(fd)
+
+    def real(self, path: str) -> str:
+        """Where `path` leads to, as a path below this root without links; `path` itself where there is nothing."""
+        try:
+            fd = self.open(path)
+        except OSError:
+            return path
+        try:
+            found = posix.readlink(f"/proc/self/fd/{fd}")
+        finally:
+            posix.close(fd)
+        top = posix.readlink(f"/proc/self/fd/{self.fd}").rstrip("/")
+        return found[len(top) :] if found.startswith(f"{top}/") else path

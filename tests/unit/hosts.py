@@ -11,6 +11,7 @@ import platform
 import struct
 from pathlib import Path
 
+from oci_gpu_hook.host import inventory, nodes, survey
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.ldso import MULTIARCH
 
@@ -84,6 +85,11 @@ def plant_gpu(tree: Path, bus: int, minor: int, *, extra: str = "") -> None:
         f"Bus Location: \t {name}\nDevice Minor: \t {minor}\nGPU Excluded:\t No\n{extra}"
     )
     plant(tree, f"proc/driver/nvidia/gpus/{name}/information", text)
+
+
+def surveyed(root: HostRoot) -> inventory.DriverInventory:
+    """All that a host has, as the command line shows it."""
+    return inventory.with_nodes(root, survey.survey(root), nodes.FAMILIES)
 
 
 def host(tree: Path, *, gpus: int = 2, version: str = VERSION) -> HostRoot:

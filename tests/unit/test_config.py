@@ -15,7 +15,9 @@ from oci_gpu_hook.hook import SETTINGS
 
 
 def test_the_default_file_may_be_absent(tmp_path: Path) -> None:
-    assert config.read(str(tmp_path / "absent"), may_be_absent=True) == config.Config()
+    assert (
+        config.read(str(tmp_path / "absent"), may_be_absent=True, annotations={}) == config.Config()
+    )
 
 
 @pytest.fixture()
@@ -26,26 +28,26 @@ def machine(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> FakeFilesyst
 
 
 def test_the_default_file_is_read_where_it_is_there(machine: FakeFilesystem) -> None:
-    assert config.read(SETTINGS, may_be_absent=True).device_cgroup == "auto"
+    assert config.read(SETTINGS, may_be_absent=True, annotations={}).device_cgroup == "auto"
     machine.create_file("/etc/oci-gpu-hook.conf", contents="device-cgroup = on\n")
-    assert config.read(SETTINGS, may_be_absent=True).device_cgroup == "on"
+    assert config.read(SETTINGS, may_be_absent=True, annotations={}).device_cgroup == "on"
 
 
 def test_a_file_that_may_not_be_read_is_a_config_error(machine: FakeFilesystem) -> None:
     machine.create_dir("/etc/oci-gpu-hook.conf")
     with pytest.raises(ConfigError, match=r"cannot (open|read) /etc/oci-gpu-hook.conf"):
-        config.read(SETTINGS, may_be_absent=True)
+        config.read(SETTINGS, may_be_absent=True, annotations={})
 
 
 def test_a_file_that_is_named_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot open"):
-        config.read(str(tmp_path / "absent"), may_be_absent=False)
+        config.read(str(tmp_path / "absent"), may_be_absent=False, annotations={})
 
 
 def test_settings_comments_and_empty_lines_are_read(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("# a comment\n\n  device-cgroup =  off \n")
-    assert config.read(str(path), may_be_absent=False).device_cgroup == "off"
+    assert config.read(str(path), may_be_absent=False, annotations={}).device_cgroup == "off"
 
 
 @pytest.mark.parametrize(
@@ -67,4 +69,4 @@ def test_a_file_that_is_no_text_is_a_config_error(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError):
-        config.read(str(path), may_be_absent=False)
+        config.read(str(path), may_be_absent=False, annotations={})

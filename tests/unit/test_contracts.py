@@ -169,6 +169,7 @@ def test_a_container_without_a_request_loads_its_few_rooms_and_nothing_heavy(
         "oci_gpu_hook.record",
         "oci_gpu_hook.report",
         "oci_gpu_hook.request",
+        "oci_gpu_hook.selectors",
     }
 
 

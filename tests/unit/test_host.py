@@ -10,7 +10,7 @@ import pytest
 
 from oci_gpu_hook import ldso
 from oci_gpu_hook.errors import DriverError
-from oci_gpu_hook.host import files, inventory, nodes, proc
+from oci_gpu_hook.host import inventory, nodes, proc, survey
 from oci_gpu_hook.host.root import HostRoot
 from tests.unit import hosts
 
@@ -68,7 +68,7 @@ def test_majors_are_those_of_character_devices(tmp_path: Path) -> None:
 
 
 def test_the_survey_finds_the_driver(tmp_path: Path) -> None:
-    found = inventory.survey(hosts.host(tmp_path))
+    found = survey.survey(hosts.host(tmp_path))
     assert found.driver_version == hosts.VERSION
     assert {library.soname for library in found.libraries} == set(hosts.SONAMES.values())
     cuda = next(library for library in found.libraries if library.soname == "libcuda.so.1")
@@ -87,9 +87,9 @@ def test_a_library_of_another_version_is_a_misfit(tmp_path: Path) -> None:
     folder = tmp_path / hosts.LIBRARY_FOLDER
     (folder / f"libcuda.so.{hosts.VERSION}").rename(folder / "libcuda.so.535.54.03")
     (folder / f"libnvidia-ml.so.{hosts.VERSION}").unlink()
-    assert inventory.survey(root).misfits == (
-        files.Misfit("libnvidia-ml", "utility", ""),
-        files.Misfit("libcuda", "compute", "535.54.03"),
+    assert survey.survey(root).misfits == (
+        inventory.Misfit("libnvidia-ml", "utility", ""),
+        inventory.Misfit("libcuda", "compute", "535.54.03"),
     )
 
 
@@ -97,7 +97,7 @@ def test_a_library_of_another_version_is_a_misfit(tmp_path: Path) -> None:
 def test_what_is_no_library_of_this_machine_does_not_count(tmp_path: Path, content: bytes) -> None:
     root = hosts.host(tmp_path)
     hosts.plant(tmp_path, f"{hosts.LIBRARY_FOLDER}/libcuda.so.{hosts.VERSION}", content)
-    assert "libcuda.so.1" not in {library.soname for library in inventory.survey(root).libraries}
+    assert "libcuda.so.1" not in {library.soname for library in survey.survey(root).libraries}
 
 
 def test_absolute_links_stay_in_the_hosts_root(tmp_path: Path) -> None:
@@ -107,17 +107,17 @@ def test_absolute_links_stay_in_the_hosts_root(tmp_path: Path) -> None:
     name = f"libcuda.so.{hosts.VERSION}"
     (folder / name).rename(folder / "real" / name)
     (folder / name).symlink_to(f"/{hosts.LIBRARY_FOLDER}/real/{name}")
-    assert "libcuda.so.1" in {library.soname for library in inventory.survey(root).libraries}
+    assert "libcuda.so.1" in {library.soname for library in survey.survey(root).libraries}
     (tmp_path / "secret").symlink_to("/etc/passwd")
     assert root.read("/secret") is None
 
 
 def test_no_kernel_module_is_a_driver_error(tmp_path: Path) -> None:
     with pytest.raises(DriverError, match="no NVIDIA driver"):
-        inventory.survey(HostRoot(str(tmp_path)))
+        survey.survey(HostRoot(str(tmp_path)))
     hosts.plant(tmp_path, "dev/nvidiactl", "")
     with pytest.raises(DriverError, match="module is not loaded"):
-        inventory.survey(HostRoot(str(tmp_path)))
+        survey.survey(HostRoot(str(tmp_path)))
 
 
 def test_nodes_have_the_kernels_numbers(tmp_path: Path) -> None:
@@ -140,12 +140,15 @@ def test_only_sockets_that_exist_are_found(tmp_path: Path) -> None:
 def test_a_saved_inventory_comes_back_whole(tmp_path: Path) -> None:
     root = hosts.host(tmp_path)
     (tmp_path / "run").mkdir()
-    found, path = inventory.refresh(root)
+    found = survey.survey(root)
+    path = survey.save(root, inventory.stamp(root, "/"), found)
     assert Path(path).stat().st_mode & 0o777 == 0o644
-    saved = inventory.read_saved(root, inventory.stamp(root))
+    saved = inventory.read_saved(root, inventory.stamp(root, "/"))
     assert saved is not None
-    assert inventory.with_nodes(root, saved) == found == inventory.load(root)
-    assert [type(library) for library in saved.libraries] == [files.Library] * len(saved.libraries)
+    assert saved == found
+    assert [type(library) for library in saved.libraries] == [inventory.Library] * len(
+        saved.libraries
+    )
     assert sorted(item.name for item in Path(path).parent.iterdir()) == ["inventory.json"]
 
 
@@ -162,7 +165,7 @@ def change_boot(tree: Path) -> None:
 
 
 def change_mig(tree: Path) -> None:
-    hosts.plant(tree, "proc/driver/nvidia-caps/mig-minors", "config 1\n")
+    hosts.plant(tree, "proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0/access", "")
 
 
 def change_ld_so_cache(tree: Path) -> None:
@@ -176,7 +179,7 @@ def truncate(tree: Path) -> None:
 
 def another_format(tree: Path) -> None:
     saved = tree / inventory.SAVED[1:]
-    saved.write_bytes(saved.read_bytes().replace(b'"format": 1', b'"format": 0'))
+    saved.write_bytes(saved.read_bytes().replace(b'"format": 2', b'"format": 0'))
 
 
 def writable_by_others(tree: Path) -> None:
@@ -206,20 +209,20 @@ def a_link_in_its_place(tree: Path) -> None:
 def test_a_saved_inventory_that_may_be_wrong_is_not_used(tmp_path: Path, spoil: object) -> None:
     root = hosts.host(tmp_path)
     (tmp_path / "run").mkdir()
-    inventory.refresh(root)
-    assert inventory.read_saved(root, inventory.stamp(root)) is not None
+    survey.save(root, inventory.stamp(root, "/"), survey.survey(root))
+    assert inventory.read_saved(root, inventory.stamp(root, "/")) is not None
     assert callable(spoil)
     spoil(tmp_path)
-    assert inventory.read_saved(root, inventory.stamp(root)) is None
+    assert inventory.read_saved(root, inventory.stamp(root, "/")) is None
 
 
-def test_load_saves_what_it_had_to_survey_if_the_folder_is_there(tmp_path: Path) -> None:
+def test_a_start_saves_what_it_had_to_survey_if_the_folder_is_there(tmp_path: Path) -> None:
     root = hosts.host(tmp_path)
-    inventory.load(root)
+    survey.anew(root, "/")
     assert not (tmp_path / "run").exists()
     (tmp_path / "run/oci-gpu-hook").mkdir(parents=True)
-    inventory.load(root)
-    assert inventory.read_saved(root, inventory.stamp(root)) is not None
+    survey.anew(root, "/")
+    assert inventory.read_saved(root, inventory.stamp(root, "/")) is not None
 
 
 def test_this_machine_is_one_that_we_know() -> None:
@@ -233,7 +236,7 @@ def test_a_library_folder_is_named_as_it_is_and_not_by_the_link_to_it(tmp_path: 
     folder = f"/{hosts.LIBRARY_FOLDER}".removeprefix("/usr")
     entry = ldso.Entry(b"libcuda.so.1", f"{folder}/libcuda.so.1".encode(), 0x0303)
     hosts.plant(tmp_path, "etc/ld.so.cache", ldso.merge(None, [entry]))
-    libraries = inventory.survey(root).libraries
+    libraries = survey.survey(root).libraries
     assert {library.path.rpartition("/")[0] for library in libraries} == {
         f"/{hosts.LIBRARY_FOLDER}"
     }

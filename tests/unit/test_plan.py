@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook import plan, render, request
+from oci_gpu_hook import plan, render, request, selection
 from oci_gpu_hook.config import Config
 from oci_gpu_hook.container.cgroup import DeviceCgroup
 from oci_gpu_hook.errors import ConfigError, DriverError, RequestError
@@ -29,27 +29,30 @@ DEBIAN = Container(
     bundle="/b",
     rootfs="/b/rootfs",
     library_folder="/usr/lib/x86_64-linux-gnu",
+    library_folder_32="/usr/lib/i386-linux-gnu",
+    compat_names=(),
     loader="glibc",
     user_namespace=False,
     dev_is_hosts=False,
     device_cgroup=DeviceCgroup("v2", "/sys/fs/cgroup/c1", "/sys/fs/cgroup/c1", ""),
 )
 ALPINE = DEBIAN._replace(
-    library_folder="/usr/lib", loader="musl", device_cgroup=DeviceCgroup("v1", "/d/c1", "/d/c1", "")
+    library_folder="/usr/lib",
+    library_folder_32="",
+    loader="musl",
+    device_cgroup=DeviceCgroup("v1", "/d/c1", "/d/c1", ""),
 )
 ROOTLESS = DEBIAN._replace(user_namespace=True, device_cgroup=DeviceCgroup("", "", "", "rootless"))
 
 
 @pytest.fixture()
 def host(tmp_path: Path) -> inventory.DriverInventory:
-    root = hosts.host(tmp_path, gpus=8)
-    return inventory.with_nodes(root, inventory.survey(root))
+    return hosts.surveyed(hosts.host(tmp_path, gpus=8))
 
 
 def asked(devices: str, capabilities: str = "") -> request.Request:
-    found = request.parse(
-        {"NVIDIA_VISIBLE_DEVICES": devices, "NVIDIA_DRIVER_CAPABILITIES": capabilities}
-    )
+    environment = {"NVIDIA_VISIBLE_DEVICES": devices, "NVIDIA_DRIVER_CAPABILITIES": capabilities}
+    found, _ = request.parse(request.Inputs(environment), Config())
     assert found is not None
     return found
 
@@ -61,7 +64,9 @@ def made(
     container: Container = DEBIAN,
     config: Config = Config(),  # noqa: B008  a record cannot be changed
 ) -> plan.Plan:
-    return plan.make(container, asked(devices, capabilities), host, config, NO_LABELS)
+    wanted = asked(devices, capabilities)
+    chosen = selection.select(wanted, host)
+    return plan.make(container, wanted, chosen, host, config, NO_LABELS)
 
 
 @pytest.mark.parametrize(
@@ -179,21 +184,21 @@ def test_index_uuid_and_address_find_the_same_gpu(
 ) -> None:
     if selector == "9:9:0.0":
         with pytest.raises(RequestError):
-            plan.select(asked(selector), host)
+            selection.select(asked(selector), host)
         return
-    ((gpu, by),) = plan.select(asked(selector), host)
+    ((gpu, by),) = selection.select(asked(selector), host).gpus
     assert (gpu.minor, by) == (5, asked(selector).devices[0])
 
 
 def test_one_gpu_asked_for_twice_is_there_once(host: inventory.DriverInventory) -> None:
-    assert len(plan.select(asked(f"2,{hosts.uuid(5)}"), host)) == 1
+    assert len(selection.select(asked(f"2,{hosts.uuid(5)}"), host).gpus) == 1
 
 
 def test_a_half_installed_driver_stops_only_what_needs_it(tmp_path: Path) -> None:
     root = hosts.host(tmp_path)
     folder = tmp_path / hosts.LIBRARY_FOLDER
     (folder / f"libcuda.so.{hosts.VERSION}").rename(folder / "libcuda.so.535.54.03")
-    broken = inventory.with_nodes(root, inventory.survey(root))
+    broken = hosts.surveyed(root)
     with pytest.raises(
         DriverError, match=r"the kernel module is 580.65.06, but libcuda is there as 535.54.03"
     ):
@@ -204,7 +209,7 @@ def test_a_half_installed_driver_stops_only_what_needs_it(tmp_path: Path) -> Non
 def test_compute_without_unified_memory_is_a_driver_error(tmp_path: Path) -> None:
     root = hosts.host(tmp_path)
     hosts.plant(tmp_path, "proc/devices", hosts.DEVICES.replace("505 nvidia-uvm\n", ""))
-    without = inventory.with_nodes(root, inventory.survey(root))
+    without = hosts.surveyed(root)
     with pytest.raises(DriverError, match="modprobe nvidia-uvm"):
         made(without, "0", "compute")
     made(without, "0", "utility")
@@ -213,7 +218,7 @@ def test_compute_without_unified_memory_is_a_driver_error(tmp_path: Path) -> Non
 def test_a_driver_without_a_gpu_is_a_driver_error(tmp_path: Path) -> None:
     root = hosts.host(tmp_path, gpus=0)
     with pytest.raises(DriverError, match="drives no GPU"):
-        made(inventory.survey(root), "all")
+        made(hosts.surveyed(root), "all")
 
 
 def test_the_administrator_decides_about_the_device_cgroup(host: inventory.DriverInventory) -> None:
@@ -233,6 +238,10 @@ def test_the_document_has_the_documented_form(host: inventory.DriverInventory) -
         "devices": ["1", "5"],
         "capabilities": ["utility", "compute"],
         "requirements": [],
+        "imex_channels": [],
+        "features": [],
+        "mig_config": False,
+        "mig_monitor": False,
     }
     operations = document["operations"]
     assert isinstance(operations, list)

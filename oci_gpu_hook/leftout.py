@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a plan leaves out of all that the host has, and why: for people who miss something.  Pure.
+
+The hook itself tells only of what was asked for and could not be given (`Plan.notes`).  Must not decide anything: it
+reads the finished plan and the inventory, and is never on the hook's path.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oci_gpu_hook.operations import Device, Mount
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from oci_gpu_hook.host.inventory import DriverInventory
+    from oci_gpu_hook.plan import Plan
+
+_NOT_ASKED_FOR = "not in NVIDIA_DRIVER_CAPABILITIES"
+
+
+def sentences(plan: Plan, inventory: DriverInventory) -> tuple[str, ...]:
+    """A line for each GPU, MIG device and group of files that the host has and the container does not get."""
+    if plan.request is None:
+        return ()
+    return (*_gpus(plan, inventory), *_files(plan, inventory))
+
+
+def _gpus(plan: Plan, inventory: DriverInventory) -> list[str]:
+    given = {operation.path for operation in plan.operations if isinstance(operation, Device)}
+    if plan.container.dev_is_hosts:
+        return []
+    missing = [
+        f"GPU {gpu.nvml_index}, {gpu.model}: not asked for"
+        for gpu in inventory.gpus
+        if f"/dev/nvidia{gpu.minor}" not in given
+    ]
+    missing += [
+        f"MIG device {device.gi}/{device.ci} of GPU {device.gpu}: not asked for"
+        for device in inventory.mig_devices
+        if f"/dev/nvidia-caps/nvidia-cap{device.ci_minor}" not in given
+    ]
+    return missing
+
+
+def _files(plan: Plan, inventory: DriverInventory) -> list[str]:
+    """Files by the capability that would bring them, as few lines as tell it."""
+    sources = {operation.source for operation in plan.operations if isinstance(operation, Mount)}
+    absent: dict[str, list[str]] = {}
+    for library in inventory.libraries:
+        if library.path not in sources:
+            capability = " or ".join(library.capabilities)
+            if library.bits == 32:
+                capability = f"compat32 and {capability}"
+            absent.setdefault(capability, []).append(library.path)
+    for file in (*inventory.binaries, *inventory.files):
+        if file.path not in sources:
+            absent.setdefault(" or ".join(file.capabilities), []).append(file.path)
+    return [
+        f"{_counted(paths)}: {capability}, {_NOT_ASKED_FOR}"
+        for capability, paths in sorted(absent.items())
+    ]
+
+
+def _counted(paths: Iterable[str]) -> str:
+    names = [path.rpartition("/")[2] for path in paths]
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"

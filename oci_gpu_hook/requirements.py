@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA_REQUIRE_*: what an image needs of the driver and the GPU, parsed and evaluated.  Pure.
+
+An expression is alternatives, separated by spaces; an alternative is conditions, separated by commas, all of which
+must hold: ``cuda>=12.4 brand=tesla,driver>=535,driver<536``.  All expressions must hold.  Must not know where a fact
+comes from; a fact that nobody knows fulfils nothing.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.errors import RequestError, quoted
+from oci_gpu_hook.record import NamedTuple
+
+_AUTHOR = "the image's author must mend it, or the container set NVIDIA_DISABLE_REQUIRE=1"
+_UNKNOWN = "unknown"
+# Longer ones first: "<=" starts with "<".
+_OPERATORS = ("!=", "<=", ">=", "=", "<", ">")
+_PROPERTIES = ("cuda", "driver", "arch", "brand")
+_DECIMAL = frozenset("0123456789")
+_MOST_DIGITS = 9
+# Images list one alternative for each branch of the driver; a reader needs no more than these.
+_MOST_TOLD = 10
+
+
+class HostFacts(NamedTuple):
+    """What requirements can ask about.  "" is unknown.
+
+    gpus: compute capability (``9.0``) and brand of each selected GPU, MIG devices' parents included.
+    """
+
+    driver: str
+    cuda: str
+    gpus: tuple[tuple[str, str], ...]
+
+
+class Condition(NamedTuple):
+    """``cuda>=12.4``: one of `_PROPERTIES`, one of `_OPERATORS`, and a version or, for brand, a word."""
+
+    property: str
+    operator: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.property}{self.operator}{self.value}"
+
+
+def check(expressions: tuple[str, ...], facts: HostFacts) -> None:
+    """RequestError where an expression is malformed, or none of its alternatives holds."""
+    for expression in expressions:
+        alternatives = parse(expression)
+        if alternatives and not any([_holds(conditions, facts) for conditions in alternatives]):
+            raise _unmet(alternatives, facts)
+
+
+def parse(expression: str) -> tuple[tuple[Condition, ...], ...]:
+    """Alternatives, each with its conditions; empty ones are dropped."""
+    alternatives = [
+        tuple([_condition(factor, expression) for factor in term.split(",") if factor])
+        for term in expression.split()
+    ]
+    return tuple([conditions for conditions in alternatives if conditions])
+
+
+def _condition(factor: str, expression: str) -> Condition:
+    for operator in _OPERATORS:
+        name, found, value = factor.partition(operator)
+        if not found or name not in _PROPERTIES:
+            continue
+        if name != "brand":
+            _version(value, factor)
+        elif operator not in ("=", "!=") or not value:
+            break
+        return Condition(name, operator, value)
+    raise RequestError(f"{quoted(factor)} is no requirement that can be checked", _AUTHOR)
+
+
+def _version(text: str, factor: str) -> tuple[int, ...]:
+    """Numbers of a dotted version, without zeros at its end: 12.0 is 12."""
+    parts = text.split(".")
+    if not all(
+        [part and len(part) <= _MOST_DIGITS and _DECIMAL.issuperset(part) for part in parts]
+    ):
+        raise RequestError(f"{quoted(text)} in {quoted(factor)} is no version", _AUTHOR)
+    numbers = [int(part) for part in parts]
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def _holds(conditions: tuple[Condition, ...], facts: HostFacts) -> bool:
+    return all(
+        [
+            have and _compares(condition, have)
+            for condition in conditions
+            for have in _haves(condition.property, facts)
+        ]
+    )
+
+
+def _haves(name: str, facts: HostFacts) -> list[str]:
+    """What the host has of a property: of each GPU where it is a GPU's, so without a GPU nothing is asked of one."""
+    if name == "cuda":
+        return [facts.cuda]
+    if name == "driver":
+        return [facts.driver]
+    return [gpu[0 if name == "arch" else 1] for gpu in facts.gpus]
+
+
+def _compares(condition: Condition, have: str) -> bool:
+    operator = condition.operator
+    if condition.property == "brand":
+        return (have.lower() == condition.value.lower()) == (operator == "=")
+    left, right = _version(have, have), _version(condition.value, str(condition))
+    return {
+        "=": left == right,
+        "!=": left != right,
+        "<": left < right,
+        "<=": left <= right,
+        ">": left > right,
+        ">=": left >= right,
+    }[operator]
+
+
+def _unmet(alternatives: tuple[tuple[Condition, ...], ...], facts: HostFacts) -> RequestError:
+    """What was required and what the host has, for every alternative."""
+    told = [
+        f"{quoted(','.join([str(condition) for condition in conditions]))} ({_failing(conditions, facts)})"
+        for conditions in alternatives[:_MOST_TOLD]
+    ]
+    more = len(alternatives) - len(told)
+    if more:
+        told.append(f"{more} more")
+    sentence = f"the image requires {' or '.join(told)}"
+    if any([_UNKNOWN in reason for reason in told]):
+        return RequestError(
+            sentence, "what is unknown, 'oci-gpu-hook inventory refresh' may find out"
+        )
+    return RequestError(sentence, "use an image for this driver, or have the driver updated")
+
+
+def _failing(conditions: tuple[Condition, ...], facts: HostFacts) -> str:
+    """The host's value of each property whose condition does not hold."""
+    found = []
+    for condition in conditions:
+        for have in _haves(condition.property, facts):
+            if not have or not _compares(condition, have):
+                found.append(f"{condition.property} is {have or _UNKNOWN}")
+    return "here " + ", ".join(dict.fromkeys(found))
