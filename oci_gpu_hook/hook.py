@@ -34,15 +34,18 @@ _NOTHING_TO_DO = ("poststart", "poststop")
 
 
 class Options:
-    """The words after the stage: ``--config FILE`` and ``--host-root DIR``."""
+    """The words after the stage: ``--config FILE``, ``--host-root DIR``; and from our CDI specs ``--cdi CAPABILITIES``,
+    where the engine has done what a spec can say, and ``--cdi-driver VERSION``, which the spec was made for."""
 
     def __init__(self, arguments: list[str]) -> None:
         self.config: str | None = None
         self.host_root = "/"
+        self.cdi: str | None = None
+        self.cdi_driver = ""
         words = iter(arguments)
         for word in words:
             option, equals, value = word.partition("=")
-            if option not in ("--config", "--host-root"):
+            if option not in ("--config", "--host-root", "--cdi", "--cdi-driver"):
                 raise UsageError(f"unknown option {word!r} after a hook stage")
             given = value if equals else next(words, "")
             if not given:
@@ -72,13 +75,18 @@ def start(state: oci.State, options: Options) -> None:
     """What one container start does."""
     bundle = oci.read_bundle(state.bundle)
     inputs = inputs_of(bundle, state.annotations)
-    asks = request.may_ask(inputs)
+    asks = options.cdi is not None or request.may_ask(inputs)
     if not asks and not has_settings(options.config):
         return
     settings = _settings(options, inputs, asks)
     if settings is None:
         return
-    asked, notes = request.parse(inputs, settings)
+    if options.cdi is None:
+        asked, notes = request.parse(inputs, settings)
+    else:
+        asked, notes = request.of_nodes(
+            inputs, settings, oci.linux_devices(bundle), options.cdi.split(",")
+        )
     if asked is not None:
         _carry_out(state, bundle, asked, settings, options, notes)
         return
@@ -152,10 +160,26 @@ def _carry_out(
 
     host = HostRoot(options.host_root)
     root_fd = rootfs.open_root(oci.rootfs(bundle), state.pid)
-    plan, _ = decide(bundle, asked, settings, host, root_fd, id=state.id, pid=state.pid)
+    plan, have = decide(bundle, asked, settings, host, root_fd, id=state.id, pid=state.pid)
+    if have is not None and options.cdi is not None:
+        plan = _without_edits(plan, have, options.cdi_driver)
     done = apply.run(plan, host, root_fd, bundle, state.pid, _labelling(plan))
     for note in (*notes, *plan.notes, *done):
         report.say(note)
+
+
+def _without_edits(plan: Plan, have: DriverInventory, spec_driver: str) -> Plan:
+    """What is left to do of a plan where the engine has carried out our CDI spec."""
+    from oci_gpu_hook import cdi
+    from oci_gpu_hook.errors import DriverError
+
+    if spec_driver != have.driver_version:
+        raise DriverError(
+            f"the CDI spec is for driver {spec_driver or 'unknown'}, the host has {have.driver_version}",
+            "write it anew with 'oci-gpu-hook cdi generate'",
+        )
+    left = [operation for operation in plan.operations if not cdi.edit_can_say(operation)]
+    return plan._replace(operations=tuple(left))
 
 
 def _labelling(plan: Plan) -> ModuleType | None:
@@ -191,6 +215,9 @@ def decide(
     have = _inventory(host, settings.driver_root)
     families = selection.families(asked)
     have = inventory.with_nodes(host, have, families, asked.imex_channels)
+    if asked.source == "cdi":
+        # A spec is made before any container: its libraries lie where the host has them.
+        container = container._replace(library_folder=have.library_folder)
     chosen = selection.select(asked, have)
     if asked.requirements:
         from oci_gpu_hook import requirements
@@ -244,6 +271,24 @@ def _container(
         user_namespace=asked_for if pid is None else rootfs.in_user_namespace(pid),
         dev_is_hosts=pid is not None and rootfs.dev_is_hosts(root_fd),
         device_cgroup=_device_cgroup(id, pid),
+    )
+
+
+def container_like_host(library_folder: str) -> Container:
+    """A container that is laid out as the host is: for a CDI spec, which is made before any container."""
+    from oci_gpu_hook import rootfs
+
+    return rootfs.Container(
+        id="",
+        bundle="",
+        rootfs="",
+        library_folder=library_folder,
+        library_folder_32=rootfs.library_folder_32(library_folder, rootfs.GLIBC),
+        compat_names=(),
+        loader=rootfs.GLIBC,
+        user_namespace=False,
+        dev_is_hosts=False,
+        device_cgroup=_device_cgroup("", None),
     )
 
 

@@ -108,6 +108,19 @@ def all_mounts(bundle: Bundle) -> tuple[tuple[str, str], ...]:
     )
 
 
+def linux_devices(bundle: Bundle) -> tuple[str, ...]:
+    """The paths of ``linux.devices``: nodes that the runtime itself makes."""
+    linux = _member(bundle, bundle.document, "linux", "linux")
+    devices = _list(bundle, linux, "devices", "linux.devices")
+    return tuple(
+        [
+            item["path"]
+            for item in devices
+            if isinstance(item, dict) and isinstance(item.get("path"), str)
+        ]
+    )
+
+
 def is_privileged(bundle: Bundle) -> bool:
     """Whether CAP_SYS_ADMIN is in the bounding set: also of a container whose user is not root."""
     process = _member(bundle, bundle.document, "process", "process")

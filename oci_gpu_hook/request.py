@@ -67,7 +67,8 @@ class Inputs(NamedTuple):
 class Request(NamedTuple):
     """One container's request.
 
-    source: ``env``, ``swarm``, ``mounts``, ``annotations``, or ``cdi`` where the engine itself has injected devices.
+    source: ``env``, ``swarm``, ``mounts``, ``annotations``; ``cdi`` where the engine itself has injected devices by a
+    spec of ours, and the devices are the paths of their nodes.
     devices: selectors in canonical form, in the order given: ``all`` alone; ``none`` alone (driver files, no GPU);
     a decimal index; ``GPU-<uuid>`` in lower case after the dash; ``00000000:07:00.0``; ``0:1`` and ``MIG-<uuid>`` and
     ``MIG-GPU-<uuid>/1/0`` for MIG devices.
@@ -134,6 +135,22 @@ def parse(inputs: Inputs, allowed: Config) -> tuple[Request | None, tuple[str, .
         features=_features(environment, names, notes),
     )
     return asked, tuple(notes)
+
+
+def of_nodes(
+    inputs: Inputs, allowed: Config, nodes: Iterable[str], capabilities: Iterable[str]
+) -> tuple[Request | None, tuple[str, ...]]:
+    """The request that an engine has met by a CDI spec of ours: the device nodes in config.json stand for themselves.
+
+    capabilities: those that the spec is for.  The image's requirements are the only thing left to read.
+    """
+    notes: list[str] = []
+    given = tuple([path for path in nodes if path.startswith("/dev/nvidia")])
+    if not given:
+        return None, ()
+    granted = tuple([name for name in CAPABILITIES if name in capabilities])
+    requirements = _requirements(inputs.environment, allowed, notes)
+    return Request("cdi", given, granted, requirements), tuple(notes)
 
 
 def _names(inputs: Inputs, allowed: Config, notes: list[str]) -> _Names:
@@ -298,6 +315,18 @@ def _capabilities(
     if refused:
         notes.append(f"capability {', '.join(refused)} is not allowed: {_ADMINISTRATOR}")
     return tuple(granted)
+
+
+def granted(value: str) -> tuple[str, ...]:
+    """A list of capabilities as a person gives it; RequestError for a name that is none."""
+    words = items(value)
+    for word in words:
+        if word not in CAPABILITIES and word != ALL:
+            raise RequestError(
+                f"unknown capability {quoted(word)}",
+                f"choose from {', '.join(CAPABILITIES)} or all",
+            )
+    return tuple([name for name in CAPABILITIES if name in words or ALL in words])
 
 
 def _requirements(

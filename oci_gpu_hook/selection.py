@@ -69,6 +69,8 @@ def select(request: Request, inventory: DriverInventory) -> Selection:
             tuple([(gpu, ALL) for gpu in inventory.gpus]),
             tuple([(device, ALL) for device in inventory.mig_devices]),
         )
+    if request.source == "cdi":
+        return _of_nodes(request.devices, inventory)
     asked: dict[int, str] = {}
     asked_mig: dict[tuple[int, int, int], str] = {}
     # A GPU that is asked for by itself is whole, whatever MIG devices of it are asked for beside it.
@@ -143,13 +145,30 @@ def absent_features(request: Request, inventory: DriverInventory) -> tuple[str, 
     )
 
 
+def _of_nodes(paths: tuple[str, ...], inventory: DriverInventory) -> Selection:
+    """The devices whose nodes an engine has given: of a MIG device, that is both of its capabilities' nodes."""
+    gpus = [(gpu, f"/dev/nvidia{gpu.minor}") for gpu in inventory.gpus]
+    caps = "/dev/nvidia-caps/nvidia-cap"
+    mig_devices = [(item, f"{caps}{item.ci_minor}") for item in inventory.mig_devices]
+    return Selection(
+        tuple([(gpu, path) for gpu, path in gpus if path in paths]),
+        tuple(
+            [
+                (item, path)
+                for item, path in mig_devices
+                if path in paths and f"{caps}{item.gi_minor}" in paths
+            ]
+        ),
+    )
+
+
 def _may_be_mig(selector: str) -> bool:
     return selector == ALL or _is_mig(selector)
 
 
 def _is_mig(selector: str) -> bool:
-    """``MIG-...`` or ``gpu:mig``: a PCI bus id has two colons and more."""
-    return selector.startswith("MIG-") or selector.count(":") == 1
+    """``MIG-...`` or ``gpu:mig`` (a PCI bus id has more colons), or a MIG capability's node."""
+    return selector.startswith(("MIG-", "/dev/nvidia-caps/")) or selector.count(":") == 1
 
 
 def _find_gpu(selector: str, gpus: tuple[Gpu, ...]) -> Gpu:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import click
 
-from oci_gpu_hook.cli import inventory, plan, selinux
+from oci_gpu_hook.cli import cdi, inventory, plan, selinux
 
 EXIT_CODES = """\b
 Exit codes:
@@ -32,4 +32,5 @@ def program() -> None:
 program.add_command(plan.plan)
 program.add_command(inventory.info)
 program.add_command(inventory.inventory)
+program.add_command(cdi.cdi)
 program.add_command(selinux.selinux)

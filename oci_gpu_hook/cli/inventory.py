@@ -11,6 +11,7 @@ import click
 
 from oci_gpu_hook import config as settings_of
 from oci_gpu_hook import hook, render
+from oci_gpu_hook.cli import cdi
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.errors import ApplyError, DriverError
 from oci_gpu_hook.host import inventory as saved_inventory
@@ -98,10 +99,15 @@ def show_saved(form: str, config: str | None, host_root: str) -> None:
     show_default=True,
     help="How often to look where udev tells nothing: a change of MIG devices makes no event.",
 )
+@click.option(
+    "--cdi-spec", metavar="FILE", help="Write a CDI spec to FILE at each refresh as well."
+)
 @nvml_timeout
 @config_file
 @host_root
-def watch(interval: float, nvml_timeout: float, config: str | None, host_root: str) -> None:
+def watch(
+    interval: float, cdi_spec: str | None, nvml_timeout: float, config: str | None, host_root: str
+) -> None:
     """Keep the saved inventory true: refresh it now, and whenever the driver or its devices change.
 
     Runs until it is told to end (SIGTERM, SIGINT).  A driver that is not there yet is waited for.
@@ -121,6 +127,11 @@ def watch(interval: float, nvml_timeout: float, config: str | None, host_root: s
             click.echo(f"waiting for the driver: {err.message}")
             continue
         click.echo(_told(found, path) + (f" ({word})" if word else ""))
+        if cdi_spec:
+            settings = settings_of.read(*hook.settings_file(config), {})
+            document = cdi.of_host(root, settings, "all", cdi.DOOR)
+            cdi.write(cdi_spec, cdi.as_text(document, "yaml"))
+            click.echo(f"wrote {cdi_spec}")
 
 
 def _moments(interval: float) -> Iterator[str]:

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A CDI spec of this host: the same plans as the hook's, as far as a spec can say them.  Pure.
+
+What a spec can say, device nodes and mounts, the engine does; all else is done by the hook, which the spec itself
+starts.  `edit_can_say` is the one line between the two, so both together are the plan, nothing more and nothing less.
+Container Device Interface, SPEC.md, 0.5.0 (device names that begin with a digit).  Must not look at the host.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.operations import AllowDevices, Device, Mount
+from oci_gpu_hook.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.host.inventory import DriverInventory
+    from oci_gpu_hook.plan import Operation, Plan
+
+KIND = "nvidia.com/gpu"
+VERSION = "0.5.0"
+STAGE = "createRuntime"
+
+# The hook that is registered for every container leaves one with this value alone.
+_ENVIRONMENT = ["NVIDIA_VISIBLE_DEVICES=void"]
+# An empty one would be the container's own (CVE-2025-23266).
+_HOOK_ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+_HOOK_TIMEOUT = 30
+_BIND = ("rbind", "rprivate")
+
+
+class Hook(NamedTuple):
+    """How the spec starts us: the program, and the capabilities that the spec is for."""
+
+    path: str
+    capabilities: tuple[str, ...]
+
+
+def edit_can_say(operation: Operation) -> bool:
+    """Whether a CDI edit can say this; a cgroup rule follows from a device node."""
+    if isinstance(operation, Mount):
+        # What lies in /proc/driver/nvidia lies in a filesystem that only the hook makes.
+        return not operation.target.startswith("/proc/")
+    return isinstance(operation, (Device, AllowDevices))
+
+
+def names(inventory: DriverInventory) -> tuple[tuple[str, str], ...]:
+    """Each device's name in the spec and the selector that it stands for: index, UUID, MIG device, ``all``."""
+    found = []
+    for gpu in inventory.gpus:
+        found.append((str(gpu.nvml_index), str(gpu.nvml_index)))
+        if gpu.uuid:
+            found.append((gpu.uuid, gpu.uuid))
+    for device in inventory.mig_devices:
+        if device.number is not None:
+            found.append((f"{device.gpu}:{device.number}", f"{device.gpu}:{device.number}"))
+        if device.uuid:
+            found.append((device.uuid, device.uuid))
+    return (*found, ("all", "all"))
+
+
+def document(common: Plan, devices: tuple[tuple[str, Plan], ...], hook: Hook) -> dict[str, object]:
+    """The spec: `common` is the plan without a GPU, `devices` the plan of each name."""
+    shared = _edits(common)
+    arguments = ["oci-gpu-hook", STAGE, "--cdi", ",".join(hook.capabilities)]
+    started = {
+        "hookName": STAGE,
+        "path": hook.path,
+        "args": [*arguments, "--cdi-driver", common.driver_version],
+        "env": _HOOK_ENVIRONMENT,
+        "timeout": _HOOK_TIMEOUT,
+    }
+    return {
+        "cdiVersion": VERSION,
+        "kind": KIND,
+        "devices": [
+            {"name": name, "containerEdits": _without(_edits(plan), shared)}
+            for name, plan in devices
+        ],
+        "containerEdits": {"env": _ENVIRONMENT, **shared, "hooks": [started]},
+    }
+
+
+def driver_of(spec: object) -> str:
+    """The driver version that a spec of ours was made for; "" for a spec that is none of ours."""
+    try:
+        (hook,) = spec["containerEdits"]["hooks"]  # type: ignore[index]
+        arguments = hook["args"]
+        return str(arguments[arguments.index("--cdi-driver") + 1])
+    except (KeyError, IndexError, TypeError, ValueError):
+        return ""
+
+
+def stale(spec: object, inventory: DriverInventory) -> str:
+    """Why a spec no longer fits the host, in a sentence; "" where it does."""
+    version = driver_of(spec)
+    if version == inventory.driver_version:
+        return ""
+    return f"the CDI spec is for driver {version or 'unknown'}, the host has {inventory.driver_version}"
+
+
+def _edits(plan: Plan) -> dict[str, list[dict[str, object]]]:
+    return {
+        "deviceNodes": [_node(item) for item in plan.operations if isinstance(item, Device)],
+        "mounts": [
+            _mount(item)
+            for item in plan.operations
+            if isinstance(item, Mount) and edit_can_say(item)
+        ],
+    }
+
+
+def _without(
+    edits: dict[str, list[dict[str, object]]], shared: dict[str, list[dict[str, object]]]
+) -> dict[str, list[dict[str, object]]]:
+    """What a device has beyond what all have; an empty list would be an edit that edits nothing."""
+    own = {key: [item for item in items if item not in shared[key]] for key, items in edits.items()}
+    return {key: items for key, items in own.items() if items}
+
+
+def _node(device: Device) -> dict[str, object]:
+    return {
+        "path": device.path,
+        "type": device.type,
+        "major": device.major,
+        "minor": device.minor,
+        "fileMode": device.mode,
+        "uid": device.uid,
+        "gid": device.gid,
+        "permissions": device.access,
+    }
+
+
+def _mount(mount: Mount) -> dict[str, object]:
+    return {
+        "hostPath": mount.source,
+        "containerPath": mount.target,
+        "options": [*mount.options, *_BIND],
+    }
