@@ -19,7 +19,7 @@ if not __package__:
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     __package__ = "gpunode"
 
-from . import catalogue
+from . import catalogue, elf32
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCES = os.path.join(HERE, "src")
@@ -47,7 +47,7 @@ def _hash(driver: str, cuda_number: int) -> str:
     """Of all that decides what the folder holds."""
     digest = hashlib.sha256(f"{driver} {cuda_number} {os.uname().machine}".encode())
     files = [os.path.join(SOURCES, name) for name in sorted(os.listdir(SOURCES))]
-    for path in [*files, os.path.abspath(__file__), catalogue.__file__]:
+    for path in [*files, os.path.abspath(__file__), catalogue.__file__, elf32.__file__]:
         with open(path, "rb") as file:
             digest.update(file.read())
     return digest.hexdigest()[:16]
@@ -89,8 +89,10 @@ def _fill(folder: str, driver: str, cuda_number: int) -> None:
     import subprocess
     from concurrent.futures import ThreadPoolExecutor
 
-    for name in ("bin", "libexec", "lib/vdpau"):
-        os.makedirs(f"{folder}/{name}")
+    folders = {f"lib/{library.folder}" for library in catalogue.libraries(driver)}
+    folders |= {f"lib32/{library.folder}" for library in catalogue.twins(driver)}
+    for name in ("bin", "libexec", *folders):
+        os.makedirs(f"{folder}/{name}", exist_ok=True)
     compiler = [os.environ.get("CC", "cc"), *FLAGS, "-fPIC", f'-DDRIVER_VERSION="{driver}"']
     common = [*compiler, "-c", "-o", f"{folder}/library.o", f"{SOURCES}/library.c"]
     if subprocess.call(common):
@@ -103,12 +105,15 @@ def _fill(folder: str, driver: str, cuda_number: int) -> None:
     os.unlink(f"{folder}/library.o")
     for name in catalogue.PROGRAMS[1:]:
         os.link(f"{folder}/bin/nvidia-smi", f"{folder}/bin/{name}")
+    for library in catalogue.twins(driver):
+        with open(f"{folder}/lib32/{library.file(driver)}", "wb") as twin:
+            twin.write(elf32.shared_object(library.soname_of(driver)))
     with open(f"{folder}/mig-minors", "w", encoding="ascii") as file:
         file.write(_mig_minors())
 
 
 def build(driver: str, cuda_number: int, cache: str = CACHE) -> str:
-    """The folder with the driver's files: `lib/`, `bin/`, `libexec/` and `mig-minors`."""
+    """The folder with the driver's files: `lib/`, `lib32/`, `bin/`, `libexec/` and `mig-minors`."""
     finished = os.path.join(cache, f"{driver}-{_hash(driver, cuda_number)}")
     if os.path.isdir(finished):
         return finished

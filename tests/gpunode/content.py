@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 
-from . import catalogue, procfs
+from . import catalogue, pci, procfs
 from .description import Description, render
 
 LIBEXEC = "/usr/libexec/gpunode"
@@ -26,54 +26,118 @@ HOOK = {
 }
 
 
-def library_folder() -> str:
-    """Where this distribution's 64-bit libraries live: Debian's multiarch folder, or lib64."""
+LAYOUTS = ("host", "multiarch", "lib64", "current")
+CURRENT = "nvidia/current"  # where Debian's packages keep the libraries, with links beside
+
+
+def library_folder(layout: str = "host") -> str:
+    """Where 64-bit libraries live: as this distribution has it, or as the layout says."""
     machine = os.uname().machine
-    for folder in (f"/usr/lib/{machine}-linux-gnu", "/usr/lib64", "/usr/lib"):
+    multiarch = f"/usr/lib/{machine}-linux-gnu"
+    if layout != "host":
+        return "/usr/lib64" if layout == "lib64" else multiarch
+    for folder in (multiarch, "/usr/lib64", "/usr/lib"):
         if os.path.isdir(folder) and not os.path.islink(folder):
             return folder
     raise FileNotFoundError("no library folder below /usr")
 
 
+def twin_folder(folder: str) -> str:
+    """Where i386 libraries live beside a folder of 64-bit ones."""
+    beside = {"/usr/lib64": "/usr/lib", "/usr/lib": "/usr/lib32"}
+    return beside.get(folder, "/usr/lib/i386-linux-gnu")
+
+
 class Content:
     """What there is to add: each table maps a path on the node to what lies there."""
 
-    def __init__(self, node: Description, built: str, devices: str) -> None:
+    def __init__(
+        self, node: Description, built: str, devices: str, root: str = "", layout: str = "host"
+    ) -> None:
         with open(f"{built}/mig-minors", encoding="ascii") as file:
             mig_minors = file.read()
         self.node = node
-        self.library_folder = library_folder()
+        self.driver_root = root  # empty: the driver lies on the host itself
+        self.library_folder = root + library_folder(layout)
+        self.twin_folder = root + twin_folder(library_folder(layout))
         self.files: dict[str, str] = {}  # -> the built file to copy
         self.links: dict[str, str] = {}  # -> where it points
-        self.texts = dict(catalogue.TEXTS)  # -> what it says
-        self.sockets = list(catalogue.SOCKETS)
+        self.texts: dict[str, str] = {}  # -> what it says
+        self.sockets = [root + path for path in catalogue.SOCKETS]
         self.cached = True  # whether ld.so.cache knows the driver's libraries
         majors = procfs.choose_majors(devices)
-        self.registered = procfs.registered(majors)
-        self.nodes = procfs.nodes(node, majors)
+        self.registered = procfs.registered(node, majors)
+        self.nodes = procfs.nodes(node, majors, mig_minors)
+        self.device_links = pci.device_links(node)
         self.proc = procfs.tree(node, mig_minors, os.uname().machine)
         self.proc["gpunode/description"] = render(node)
+        self.pci = pci.tree(node)
+        self._add_libraries(built, layout)
         self._add_driver(built)
+        self._add_storage()
         self._add_simulation(built)
 
     def library(self, name: str) -> str:
         """The path on the node of a file or link in the library folder."""
+        if name.startswith("xorg/") and self.library_folder.endswith("-linux-gnu"):
+            return f"{os.path.dirname(self.library_folder)}/{name}"
         return f"{self.library_folder}/{name}"
 
-    def _add_driver(self, built: str) -> None:
+    def libraries(self, start: str = "") -> list[str]:
+        """Every file and link in a library folder, i386 too, whose name starts with that."""
+        folders = (f"{self.library_folder}/", f"{self.twin_folder}/")
+        return [
+            path
+            for path in [*self.files, *self.links]
+            if path.startswith(folders) and os.path.basename(path).startswith(start)
+        ]
+
+    def _add_libraries(self, built: str, layout: str) -> None:
         driver = self.node.driver
+        inner = f"{CURRENT}/" if layout == "current" else ""
         for library in catalogue.libraries(driver):
             name = library.file(driver)
-            self.files[self.library(name)] = f"{built}/lib/{name}"
+            # An inner file is still found from the folder itself, as is every link.
+            place = name if library.folder else inner + name
+            self.files[self.library(place)] = f"{built}/lib/{name}"
+            if place != name:
+                self.links[self.library(name)] = place
         for name, target in catalogue.links(driver).items():
             self.links[self.library(name)] = target
+        if os.uname().machine == "x86_64":
+            twins = catalogue.twins(driver)
+            for library in twins:
+                name = library.file(driver)
+                self.files[f"{self.twin_folder}/{name}"] = f"{built}/lib32/{name}"
+            for name, target in catalogue.links_of(twins, driver).items():
+                self.links[f"{self.twin_folder}/{name}"] = target
+        configuration = "/etc/ld.so.conf" if self.driver_root else "/etc/ld.so.conf.d/gpunode.conf"
+        folders = [
+            path[len(self.driver_root) :] for path in (self.library_folder, self.twin_folder)
+        ]
+        self.texts[self.driver_root + configuration] = "".join(f"{path}\n" for path in folders)
+
+    def _add_driver(self, built: str) -> None:
+        driver, root = self.node.driver, self.driver_root
+        for path, text in catalogue.texts(driver).items():
+            self.texts[root + path] = text
         for name in catalogue.PROGRAMS:
-            self.files[f"/usr/bin/{name}"] = f"{built}/bin/{name}"
+            self.files[f"{root}/usr/bin/{name}"] = f"{built}/bin/{name}"
         for name in catalogue.FIRMWARE:
-            self.texts[f"/lib/firmware/nvidia/{driver}/{name}"] = f"simulated {name} {driver}\n"
+            path = f"{root}/lib/firmware/nvidia/{driver}/{name}"
+            self.texts[path] = f"simulated {name} {driver}\n"
+        if root:
+            self.links[f"{root}/var/run"] = "../run"
+
+    def _add_storage(self) -> None:
+        """What GPUDirect Storage needs beside its nodes; it is never the driver's own."""
+        if self.node.nvidia_fs:
+            self.texts["/etc/cufile.json"] = '{"logging": {"level": "ERROR"}}\n'
+            self.texts["/run/udev/data/+module:nvidia_fs"] = "I:1\n"
 
     def _add_simulation(self, built: str) -> None:
         for path in (PROCDRIVER, NOMEMLOCK):
             self.files[path] = f"{built}/libexec/{os.path.basename(path)}"
         self.texts[f"{HOOKS_FOLDER}/00-gpunode-procdriver.json"] = json.dumps(HOOK)
-        self.texts[f"{LIBEXEC}/proc/.keep"] = ""
+        for name in ("proc", "sys"):
+            self.texts[f"{LIBEXEC}/{name}/.keep"] = ""

@@ -16,6 +16,19 @@ FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "descriptions"
 BRANDS = {"quadro": 1, "tesla": 2, "nvs": 3, "grid": 4, "geforce": 5, "titan": 6, "nvidia": 14}
 
 
+class MigDevice(NamedTuple):
+    """One compute instance, with what its GPU instance has; NVML counts them in this order."""
+
+    gi: int
+    ci: int
+    uuid: str
+    profile: str
+    memory_mib: int
+    multiprocessors: int
+    gi_slices: int
+    ci_slices: int
+
+
 class Gpu(NamedTuple):
     nvml_index: int
     model: str
@@ -34,6 +47,9 @@ class Gpu(NamedTuple):
     gsp_firmware: bool
     mig_capable: bool
     max_mig: int
+    mig_enabled: bool = False
+    mig: tuple[MigDevice, ...] = ()
+    dri: tuple[int, ...] = ()  # N of /dev/dri/cardN and of renderDN; empty without nvidia-drm
 
 
 class Description(NamedTuple):
@@ -44,6 +60,10 @@ class Description(NamedTuple):
     gpus: tuple[Gpu, ...]  # in the order of PCI addresses, which is NVML's
     capability_minors: tuple[int, ...]
     nvswitches: int
+    imex_channels: int = 0
+    nvidia_fs: int = 0  # how many /dev/nvidia-fsN, of GPUDirect Storage
+    gdrcopy: bool = False
+    uverbs: int = 0  # how many /dev/infiniband/uverbsN
 
     @property
     def cuda_number(self) -> int:
@@ -54,6 +74,16 @@ class Description(NamedTuple):
 
 def names() -> list[str]:
     return sorted(name[:-5] for name in os.listdir(FOLDER) if name.endswith(".json"))
+
+
+# What a description need not say: a node has none of it.
+OPTIONAL = ("imex_channels", "nvidia_fs", "gdrcopy", "uverbs")
+
+
+def _gpu(index: int, values: dict[str, Any]) -> Gpu:
+    given = dict(values, dri=tuple(values.get("dri", ())))
+    given["mig"] = tuple(MigDevice(**device) for device in values.get("mig", ()))
+    return Gpu(nvml_index=index, **given)
 
 
 def load(name_or_file: str) -> Description:
@@ -69,9 +99,10 @@ def load(name_or_file: str) -> Description:
         driver=values["driver"],
         cuda=values["cuda"],
         kernel_module=values["kernel_module"],
-        gpus=tuple(Gpu(nvml_index=index, **gpu) for index, gpu in enumerate(gpus)),
+        gpus=tuple(_gpu(index, gpu) for index, gpu in enumerate(gpus)),
         capability_minors=tuple(values["capability_minors"]),
         nvswitches=values["nvswitches"],
+        **{name: values[name] for name in OPTIONAL if name in values},
     )
 
 
@@ -93,12 +124,27 @@ def _gpu_lines(gpu: Gpu) -> list[str]:
         f"capability_minor {capability_minor}",
         f"mig_capable {int(gpu.mig_capable)}",
         f"max_mig {gpu.max_mig}",
+        f"mig_enabled {int(gpu.mig_enabled)}",
+    ]
+
+
+def _mig_lines(gpu: Gpu, device: MigDevice) -> list[str]:
+    return [
+        f"mig {device.gi} {device.ci}",
+        f"uuid {device.uuid}",
+        f"model {gpu.model} MIG {device.profile}",
+        f"memory {device.memory_mib << 20}",
+        f"multiprocessors {device.multiprocessors}",
+        f"gi_slices {device.gi_slices}",
+        f"ci_slices {device.ci_slices}",
     ]
 
 
 def render(node: Description) -> str:
     """The plain text that src/description.h reads."""
-    lines = [f"driver {node.driver}", f"cuda {node.cuda_number}"]
+    lines = [f"driver {node.driver}", f"cuda {node.cuda_number}", f"nvswitches {node.nvswitches}"]
     for gpu in node.gpus:
         lines += _gpu_lines(gpu)
+        for device in gpu.mig:
+            lines += _mig_lines(gpu, device)
     return "\n".join(lines) + "\n"

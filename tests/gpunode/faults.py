@@ -41,11 +41,14 @@ def _driver_version(content: Content) -> None:
     )
 
 
+def _remove(content: Content, paths: list[str]) -> None:
+    for path in paths:
+        content.files.pop(path, None)
+        content.links.pop(path, None)
+
+
 def _no_libcuda(content: Content) -> None:
-    start = content.library("libcuda.so")
-    for table in (content.files, content.links):
-        for path in [path for path in table if path.startswith(start)]:
-            del table[path]
+    _remove(content, content.libraries("libcuda.so"))
 
 
 def _dangling_libcuda(content: Content) -> None:
@@ -53,9 +56,7 @@ def _dangling_libcuda(content: Content) -> None:
 
 
 def _no_libraries(content: Content) -> None:
-    for table in (content.files, content.links):
-        for path in [path for path in table if path.startswith(content.library(""))]:
-            del table[path]
+    _remove(content, content.libraries())
 
 
 def _broken_library(content: Content) -> None:
@@ -114,12 +115,29 @@ def _no_sockets(content: Content) -> None:
 
 
 def _no_firmware(content: Content) -> None:
-    for path in [path for path in content.texts if path.startswith("/lib/firmware/")]:
+    firmware = f"{content.driver_root}/lib/firmware/"
+    for path in [path for path in content.texts if path.startswith(firmware)]:
         del content.texts[path]
 
 
 def _stale_cache(content: Content) -> None:
     content.cached = False
+
+
+def _no_nvml(content: Content) -> None:
+    _remove(content, content.libraries("libnvidia-ml.so"))
+
+
+def _nvml_hangs(content: Content) -> None:
+    content.proc["gpunode/description"] += "nvml hangs\n"
+
+
+def _nvml_errors(content: Content) -> None:
+    content.proc["gpunode/description"] += "nvml errors\n"
+
+
+def _gpu_lost(content: Content) -> None:
+    content.proc["gpunode/description"] += f"lost {content.node.gpus[0].nvml_index}\n"
 
 
 FAULTS = {
@@ -139,5 +157,9 @@ FAULTS = {
     "wrong-node": Fault("the first GPU's node is another device (1:7)", _wrong_node),
     "no-sockets": Fault("no persistence daemon, no fabric manager", _no_sockets),
     "no-firmware": Fault("no GSP firmware", _no_firmware),
+    "no-nvml": Fault("no libnvidia-ml", _no_nvml),
+    "nvml-hangs": Fault("nvmlInit never returns", _nvml_hangs),
+    "nvml-errors": Fault("nvmlInit fails with an unknown error", _nvml_errors),
+    "gpu-lost": Fault("NVML says that its first GPU is lost", _gpu_lost),
     "stale-cache": Fault("ld.so.cache does not know the driver", _stale_cache),
 }

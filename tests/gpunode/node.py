@@ -2,6 +2,7 @@
 """Run a command on a simulated GPU node: a private mount namespace with an NVIDIA driver in it.
 
     python3 tests/gpunode/node.py [--description NAME-or-FILE] [--cgroup v1|v2|host]
+                                  [--driver-root DIR] [--layout host|multiarch|lib64|current]
                                   [--break FAULT ...] -- COMMAND [ARG...]
 
 The command takes this process's place, so its exit status and signals are its own.
@@ -21,8 +22,8 @@ if not __package__:
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     __package__ = "gpunode"
 
-from . import build, catalogue, cgroups, description, linux, procfs
-from .content import LIBEXEC, NOMEMLOCK, Content
+from . import build, catalogue, cgroups, description, linux, pci, procfs
+from .content import LAYOUTS, LIBEXEC, NOMEMLOCK, Content
 from .faults import FAULTS
 from .layers import Layer, bind_entries
 
@@ -94,8 +95,12 @@ def write_files(content: Content, layers: dict[str, Layer]) -> None:
         shutil.copyfile("/etc/ld.so.cache", place("/etc/ld.so.cache"))
 
 
-def run_ldconfig() -> None:
-    """The real one. -X: it must not repair links in folders that are still the host's own."""
+def run_ldconfig(root: str) -> None:
+    """The real one, below `root` where there is one.
+
+    -X: it must not repair links in folders that are still the host's own.
+    """
+    arguments = ("-X", "-r", root) if root else ("-X",)
     caches = os.path.isdir("/var/cache")
     if caches:
         # ldconfig also writes /var/cache/ldconfig/aux-cache, which is the host's.
@@ -104,7 +109,7 @@ def run_ldconfig() -> None:
     if child == 0:
         for program in ("/usr/sbin/ldconfig", "/sbin/ldconfig"):
             if os.path.exists(program):
-                os.execl(program, program, "-X")
+                os.execl(program, program, *arguments)
         os._exit(127)
     _, status = os.waitpid(child, 0)
     if caches:
@@ -136,6 +141,24 @@ def mount_proc(content: Content) -> None:
     linux.mount(tree, "/proc/driver", flags=linux.MS_MOVE)
 
 
+def mount_pci(content: Content) -> None:
+    """The GPUs among the host's PCI devices; nowhere on a machine without a PCI bus."""
+    if not os.path.isdir(pci.DEVICES):
+        return
+    # A rootless engine may mount a new sysfs only where a whole one is in sight.
+    linux.mount("sysfs", f"{LIBEXEC}/sys", "sysfs")
+    tree = f"{SCRATCH}/pci"
+    os.mkdir(tree)
+    flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
+    linux.mount("tmpfs", tree, "tmpfs", flags, "mode=0755")
+    for path, text in content.pci.items():
+        os.makedirs(os.path.dirname(f"{tree}/{path}"), exist_ok=True)
+        with open(f"{tree}/{path}", "w", encoding="ascii") as file:
+            file.write(text)
+    bind_entries(pci.DEVICES, tree)  # links, all of them; a GPU of ours takes an address over
+    linux.mount(tree, pci.DEVICES, flags=linux.MS_MOVE)
+
+
 def make_node(folder: str, name: str, mode: int, device: int) -> None:
     path = f"{folder}/{name}"
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -165,6 +188,9 @@ def mount_dev(content: Content) -> None:
     for node in content.nodes:
         name = node.path[len("/dev/") :]
         make_node(dev, name, stat.S_IFCHR | node.mode, os.makedev(node.major, node.minor))
+    for path, target in content.device_links.items():
+        os.makedirs(os.path.dirname(dev + path[len("/dev") :]), exist_ok=True)
+        os.symlink(target, dev + path[len("/dev") :])
     linux.mount(dev, "/dev", flags=linux.MS_MOVE)
 
 
@@ -192,12 +218,13 @@ def set_up(content: Content, cgroup: str = "host", overlay: bool = True) -> None
     for layer in layers.values():
         layer.mount(overlay)
     if content.cached:
-        run_ldconfig()
+        run_ldconfig(content.driver_root)
     if cgroups.is_v2() and not linux.has_capability(linux.CAP_SYS_RESOURCE):
         with open("/etc/ld.so.preload", "a", encoding="ascii") as file:
             file.write(f"{NOMEMLOCK}\n")
     mount_dev(content)
     mount_tmp()
+    mount_pci(content)
     mount_proc(content)
     # As systemd leaves it on a real host; the peers are this namespace's own.
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_SHARED)
@@ -205,11 +232,18 @@ def set_up(content: Content, cgroup: str = "host", overlay: bool = True) -> None
     os.chdir(folder)  # by name again: the old one may be under a mount now
 
 
-def prepare(name_or_file: str, faults: list[str], cache: str = build.CACHE) -> Content:
+def prepare(
+    name_or_file: str,
+    faults: list[str],
+    cache: str = build.CACHE,
+    root: str = "",
+    layout: str = "host",
+) -> Content:
     """The node as a value: described, built, and with its faults planted."""
     node = description.load(name_or_file)
     with open("/proc/devices", encoding="ascii") as file:
-        content = Content(node, build.build(node.driver, node.cuda_number, cache), file.read())
+        built = build.build(node.driver, node.cuda_number, cache)
+        content = Content(node, built, file.read(), root, layout)
     for fault in faults:
         FAULTS[fault].plant(content)
     return content
@@ -229,13 +263,21 @@ def main() -> int:
     parser.add_argument("--break", dest="faults", action="append", default=[], choices=FAULTS)
     parser.add_argument("--cache", default=build.CACHE, help="where the driver is built")
     parser.add_argument("--no-overlay", action="store_true", help="as if overlays were refused")
+    parser.add_argument(
+        "--driver-root", default="", metavar="DIR", help="put the driver's files below DIR"
+    )
+    parser.add_argument(
+        "--layout", default="host", choices=LAYOUTS, help="which folder has the libraries"
+    )
     parser.add_argument("command", nargs="+", metavar="COMMAND")
     options = parser.parse_args()
     if os.geteuid() != 0:
         print("gpunode: needs root, for the node's mounts and device nodes", file=sys.stderr)
         return FAILED
     try:
-        content = prepare(options.description, options.faults, options.cache)
+        root = options.driver_root.rstrip("/")
+        faults = options.faults
+        content = prepare(options.description, faults, options.cache, root, options.layout)
         set_up(content, options.cgroup, not options.no_overlay)
     except OSError as error:
         print(f"gpunode: {error}", file=sys.stderr)

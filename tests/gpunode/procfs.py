@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from .pci import DRM_MAJOR
+
 if TYPE_CHECKING:
-    from .description import Description, Gpu
+    from .description import Description, Gpu, MigDevice
 
 MAJOR = 195  # of the GPUs and control devices, given to NVIDIA by the kernel's list
 # The other modules take what is free; the kernel hands out this range from its upper end.
@@ -20,7 +22,11 @@ DYNAMIC_NAMES = (
     "nvidia-nvlink",
     "nvidia-caps",
     "nvidia-caps-imex-channels",
+    "nvidia-fs",
+    "gdrdrv",
 )
+VERBS_MAJOR, VERBS_FIRST = 231, 192  # of /dev/infiniband/uverbsN, from the kernel's list
+MISC_MAJOR, RDMA_CM_MINOR = 10, 1000  # a minor that the kernel gives out last, if ever
 
 VERSION_FORMATS = {
     "proprietary": "NVIDIA UNIX {machine} Kernel Module  {driver}  Tue May 20 19:18:36 UTC 2025",
@@ -121,6 +127,31 @@ def _capability(minor: int, mode: int) -> str:
     return f"DeviceFileMinor: {minor}\nDeviceFileMode: {mode}\nDeviceFileModify: 1\n"
 
 
+def _instances(gpu: Gpu, minors: dict[str, int]) -> dict[str, str]:
+    """The access files of a GPU's instances: path below nvidia/capabilities -> text."""
+    return {
+        path: _capability(minors[path], 0o444)
+        for device in gpu.mig
+        for path in capability_paths(gpu, device)
+    }
+
+
+def capability_paths(gpu: Gpu, device: MigDevice) -> tuple[str, str]:
+    """The GPU instance's and the compute instance's, as below nvidia/capabilities."""
+    folder = f"gpu{gpu.minor}/mig/gi{device.gi}"
+    return f"{folder}/access", f"{folder}/ci{device.ci}/access"
+
+
+def read_minors(mig_minors: str) -> dict[str, int]:
+    """`gpu0/gi1/access 12` for all that there may be, by the path below nvidia/capabilities."""
+    found = {}
+    for line in mig_minors.splitlines():
+        path, number = line.split()
+        gpu, slash, rest = path.partition("/")
+        found[f"{gpu}/mig/{rest}" if slash else f"mig/{gpu}"] = int(number)
+    return found
+
+
 def tree(node: Description, mig_minors: str, machine: str) -> dict[str, str]:
     """Every file below /proc/driver, by its path there."""
     files = {
@@ -131,7 +162,10 @@ def tree(node: Description, mig_minors: str, machine: str) -> dict[str, str]:
         "nvidia/capabilities/mig/monitor": _capability(2, 0o444),
         "nvidia-caps/mig-minors": mig_minors,
     }
+    minors = read_minors(mig_minors)
     for gpu in node.gpus:
+        for path, text in _instances(gpu, minors).items():
+            files[f"nvidia/capabilities/{path}"] = text
         folder = f"nvidia/gpus/{gpu.bus_id}"
         files[f"{folder}/information"] = _information(gpu, node.driver)
         files[f"{folder}/power"] = POWER
@@ -150,18 +184,31 @@ def choose_majors(real: str) -> dict[str, int]:
 def devices(real: str, registered: dict[str, int]) -> str:
     """The real /proc/devices with the driver's lines among the character devices, by number."""
     characters, blocks = real.split("\nBlock devices:", 1)
-    lines = [line for line in characters.splitlines()[1:] if line and "nvidia" not in line]
+    lines = [
+        line
+        for line in characters.splitlines()[1:]
+        if line and "nvidia" not in line and line.split()[1] not in registered
+    ]
     lines += [f"{major:3d} {name}" for name, major in registered.items()]
     lines.sort(key=lambda line: int(line.split()[0]))  # stable: equal numbers keep their order
     return "\n".join(["Character devices:", *lines, "", f"Block devices:{blocks}"])
 
 
-def registered(majors: dict[str, int]) -> dict[str, int]:
+def registered(node: Description, majors: dict[str, int]) -> dict[str, int]:
     """Name -> major, as the kernel would list them."""
-    return {"nvidia": MAJOR, "nvidia-modeset": MAJOR, "nvidiactl": MAJOR, **majors}
+    found = {"nvidia": MAJOR, "nvidia-modeset": MAJOR, "nvidiactl": MAJOR, **majors}
+    if not node.nvidia_fs:
+        del found["nvidia-fs"]
+    if not node.gdrcopy:
+        del found["gdrdrv"]
+    if node.uverbs:
+        found["infiniband_verbs"] = VERBS_MAJOR
+    if any(gpu.dri for gpu in node.gpus):
+        found["drm"] = DRM_MAJOR
+    return found
 
 
-def nodes(node: Description, majors: dict[str, int]) -> list[DeviceNode]:
+def nodes(node: Description, majors: dict[str, int], mig_minors: str) -> list[DeviceNode]:
     found = [
         DeviceNode("/dev/nvidiactl", MAJOR, 255),
         DeviceNode("/dev/nvidia-modeset", MAJOR, 254),
@@ -169,12 +216,34 @@ def nodes(node: Description, majors: dict[str, int]) -> list[DeviceNode]:
         DeviceNode("/dev/nvidia-uvm-tools", majors["nvidia-uvm"], 1),
     ]
     found += [DeviceNode(f"/dev/nvidia{gpu.minor}", MAJOR, gpu.minor) for gpu in node.gpus]
-    for minor in node.capability_minors:
-        mode = 0o400 if minor == 1 else 0o444
-        path = f"/dev/nvidia-caps/nvidia-cap{minor}"
-        found.append(DeviceNode(path, majors["nvidia-caps"], minor, mode))
+    found += _capability_nodes(node, majors["nvidia-caps"], read_minors(mig_minors))
     if node.nvswitches:
-        major = majors["nvidia-nvswitch"]
-        found.append(DeviceNode("/dev/nvidia-nvswitchctl", major, 255))
-        found += [DeviceNode(f"/dev/nvidia-nvswitch{number}", major, number) for number in range(node.nvswitches)]
+        found.append(DeviceNode("/dev/nvidia-nvswitchctl", majors["nvidia-nvswitch"], 255))
+    found += _numbered("/dev/nvidia-nvswitch", majors["nvidia-nvswitch"], node.nvswitches)
+    channels = "/dev/nvidia-caps-imex-channels/channel"
+    found += _numbered(channels, majors["nvidia-caps-imex-channels"], node.imex_channels)
+    found += _numbered("/dev/nvidia-fs", majors["nvidia-fs"], node.nvidia_fs)
+    found += _numbered("/dev/infiniband/uverbs", VERBS_MAJOR, node.uverbs, VERBS_FIRST)
+    if node.uverbs:
+        found.append(DeviceNode("/dev/infiniband/rdma_cm", MISC_MAJOR, RDMA_CM_MINOR))
+    if node.gdrcopy:
+        found.append(DeviceNode("/dev/gdrdrv", majors["gdrdrv"], 0))
+    for gpu in node.gpus:
+        for name, number in zip(("card", "renderD"), gpu.dri):
+            found.append(DeviceNode(f"/dev/dri/{name}{number}", DRM_MAJOR, number, 0o660))
     return found
+
+
+def _numbered(prefix: str, major: int, count: int, first: int = 0) -> list[DeviceNode]:
+    return [DeviceNode(f"{prefix}{number}", major, first + number) for number in range(count)]
+
+
+def _capability_nodes(node: Description, major: int, minors: dict[str, int]) -> list[DeviceNode]:
+    modes = {minor: 0o400 if minor == 1 else 0o444 for minor in node.capability_minors}
+    for gpu in node.gpus:
+        for device in gpu.mig:
+            modes.update((minors[path], 0o444) for path in capability_paths(gpu, device))
+    return [
+        DeviceNode(f"/dev/nvidia-caps/nvidia-cap{minor}", major, minor, mode)
+        for minor, mode in modes.items()
+    ]

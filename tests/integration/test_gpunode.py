@@ -17,11 +17,13 @@ from typing import Any
 
 import pytest
 
+from tests.gpunode.content import library_folder
+
 pytestmark = pytest.mark.integration
 
 GPUNODE = Path(__file__).resolve().parents[1] / "gpunode"
 NODE = [sys.executable, str(GPUNODE / "node.py")]
-DESCRIPTIONS = ("v100", "h100x8")
+DESCRIPTIONS = ("v100", "h100x8", "h100mig")
 PROCDRIVER = "/usr/libexec/gpunode/procdriver"
 
 ASK_NVML = """
@@ -72,7 +74,7 @@ def test_unmodified_pynvml_reads_the_description(description: str) -> None:
     node = described(description)
     answer = json.loads(on_node(sys.executable, "-c", ASK_NVML, description=description))
     assert answer["driver"] == node["driver"]
-    assert answer["cuda"] == {"12.2": 12020, "13.0": 13000}[node["cuda"]]
+    assert answer["cuda"] == {"12.2": 12020, "13.0": 13000, "13.1": 13010}[node["cuda"]]
     assert answer["gpus"] == [
         [
             gpu["uuid"],
@@ -100,7 +102,8 @@ def test_nvidia_smi_shows_every_node_allowed(description: str) -> None:
         (line,) = [line for line in shown.splitlines() if line.endswith(gpu["uuid"])]
         assert line.split()[:2] == [f"/dev/nvidia{gpu['minor']}", "allowed"]
         assert f"{gpu['model']} (UUID: {gpu['uuid']})" in listed
-    assert len(listed.splitlines()) == len(node["gpus"])
+    lines = [line for line in listed.splitlines() if line.startswith("GPU ")]
+    assert len(lines) == len(node["gpus"])
 
 
 def test_the_linker_knows_the_driver() -> None:
@@ -265,14 +268,20 @@ FAULTS = {
     "wrong-node": "ls -l /dev/nvidia2 | grep '1, *7'",
     "no-sockets": "test ! -e /run/nvidia-persistenced",
     "no-firmware": "test ! -e /lib/firmware/nvidia/580.65.06",
+    "no-nvml": "! find $LIB/.. -name 'libnvidia-ml*' | grep . && ! ldconfig -p | grep nvidia-ml",
+    # The GPUs are still there for those who do not ask NVML.
+    "nvml-hangs": "nvidia-smi -L && ! timeout 1 $PYTHON -c 'import pynvml; pynvml.nvmlInit()'",
+    "nvml-errors": "$PYTHON -c 'import pynvml; pynvml.nvmlInit()' 2>&1 | grep NVMLError_Unknown",
+    "gpu-lost": "$PYTHON -c '"
+    "import pynvml; pynvml.nvmlInit(); pynvml.nvmlDeviceGetHandleByIndex(1);"
+    "pynvml.nvmlDeviceGetHandleByIndex(0)' 2>&1 | grep NVMLError_GpuIsLost",
     "stale-cache": "! ldconfig -p | grep -q 'libcuda.so.1 ' && test -e $LIB/libcuda.so.1",
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_fault(fault: str) -> None:
-    script = "LIB=$(dirname $(find /usr/lib /usr/lib64 -name libnvidia-ml.so.1 | head -n 1));"
-    script += "LIB=${LIB:-/usr/lib}; " + FAULTS[fault]
+    script = f"LIB={library_folder()}; PYTHON={sys.executable}; {FAULTS[fault]}"
     on_node("sh", "-c", script, options=("--break", fault))
 
 

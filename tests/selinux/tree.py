@@ -144,7 +144,7 @@ class Tree:
                 os.symlink(target, f"{libraries}/{name}")
         for name in catalogue.PROGRAMS:
             shutil.copy(f"{built}/bin/{name}", f"{self.root}/usr/bin/{name}")
-        for path, text in catalogue.TEXTS.items():
+        for path, text in catalogue.texts(node.driver).items():
             write(self.root + path, text)
         for name in catalogue.FIRMWARE:
             write(

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads the node's description as node.py renders it: one `key value` line each, a `gpu N` line
- * opens GPU number N (in the order of PCI addresses). Unknown keys are passed over, so that a newer
- * description (MIG, say) works with an older library.
+ * opens GPU number N (in the order of PCI addresses), a `mig GI CI` line a MIG device of that GPU.
+ * Unknown keys are passed over, so that a newer description works with an older library.
  * Must not: open a device.
  */
 #ifndef GPUNODE_DESCRIPTION_H
@@ -10,10 +10,14 @@
 #include "sys.h"
 
 #define DESCRIPTION_FILE "/proc/driver/gpunode/description"
-enum { MAX_GPUS = 32, MAX_DESCRIPTION = 32768 };
+enum { MAX_GPUS = 32, MAX_MIG = 64, MAX_DESCRIPTION = 32768 };
 
+/* A MIG device has a parent, and of the rest only uuid, model, memory and its own. */
 struct gpu {
 	char uuid[48], model[96], bus_id[32], serial[24];
+	struct gpu *parent;
+	unsigned gi, ci, multiprocessors, gi_slices, ci_slices;
+	unsigned mig_enabled, lost;
 	unsigned minor, brand, major_capability, minor_capability, mig_capable, max_mig;
 	unsigned pci_id, subsystem_id, persistence;
 	u64 memory;
@@ -21,8 +25,8 @@ struct gpu {
 
 struct description {
 	char driver[32];
-	unsigned cuda, count;
-	struct gpu gpus[MAX_GPUS];
+	unsigned cuda, nvswitches, count, mig_count, hangs, errors;
+	struct gpu gpus[MAX_GPUS], mig[MAX_MIG];
 };
 
 static void read_gpu_line(struct gpu *gpu, const char *line)
@@ -52,23 +56,55 @@ static void read_gpu_line(struct gpu *gpu, const char *line)
 		gpu->mig_capable = (unsigned)text_number(value, 10);
 	else if ((value = text_after(line, "max_mig ")))
 		gpu->max_mig = (unsigned)text_number(value, 10);
+	else if ((value = text_after(line, "mig_enabled ")))
+		gpu->mig_enabled = (unsigned)text_number(value, 10);
+	else if ((value = text_after(line, "multiprocessors ")))
+		gpu->multiprocessors = (unsigned)text_number(value, 10);
+	else if ((value = text_after(line, "gi_slices ")))
+		gpu->gi_slices = (unsigned)text_number(value, 10);
+	else if ((value = text_after(line, "ci_slices ")))
+		gpu->ci_slices = (unsigned)text_number(value, 10);
 	else if ((value = text_after(line, "capability_major ")))
 		gpu->major_capability = (unsigned)text_number(value, 10);
 	else if ((value = text_after(line, "capability_minor ")))
 		gpu->minor_capability = (unsigned)text_number(value, 10);
 }
 
-static void read_line(struct description *node, const char *line)
+static struct gpu *add_mig(struct description *node, const char *numbers)
+{
+	struct gpu *mig = &node->mig[node->mig_count++];
+	memset(mig, 0, sizeof *mig);
+	mig->parent = &node->gpus[node->count - 1];
+	mig->gi = (unsigned)text_number(numbers, 10);
+	while (*numbers && *numbers++ != ' ')
+		;
+	mig->ci = (unsigned)text_number(numbers, 10);
+	return mig;
+}
+
+/* `current` is what the last `gpu` or `mig` line opened. */
+static struct gpu *read_line(struct description *node, struct gpu *current, const char *line)
 {
 	const char *value;
+	if (text_after(line, "gpu ") && node->count < MAX_GPUS) {
+		memset(&node->gpus[node->count], 0, sizeof node->gpus[0]);
+		return &node->gpus[node->count++];
+	}
+	if ((value = text_after(line, "mig ")) && node->count && node->mig_count < MAX_MIG)
+		return add_mig(node, value);
 	if ((value = text_after(line, "driver ")))
 		text_copy(node->driver, sizeof node->driver, value);
 	else if ((value = text_after(line, "cuda ")))
 		node->cuda = (unsigned)text_number(value, 10);
-	else if (text_after(line, "gpu ") && node->count < MAX_GPUS)
-		memset(&node->gpus[node->count++], 0, sizeof node->gpus[0]);
-	else if (node->count)
-		read_gpu_line(&node->gpus[node->count - 1], line);
+	else if ((value = text_after(line, "nvswitches ")))
+		node->nvswitches = (unsigned)text_number(value, 10);
+	else if ((value = text_after(line, "nvml ")))
+		node->hangs |= *value == 'h', node->errors |= *value == 'e';
+	else if ((value = text_after(line, "lost ")))
+		node->gpus[text_number(value, 10) % MAX_GPUS].lost = 1;
+	else if (current)
+		read_gpu_line(current, line);
+	return current;
 }
 
 /* 0, or the negative errno of the file. */
@@ -77,28 +113,57 @@ static UNUSED long read_description(struct description *node)
 	static char text[MAX_DESCRIPTION];
 	long got = read_file(AT_FDCWD, DESCRIPTION_FILE, text, sizeof text);
 	char *line = text;
+	struct gpu *current = NULL;
 	memset(node, 0, sizeof *node);
 	for (char *p = text; got > 0 && *p; p++)
 		if (*p == '\n') {
 			*p = 0;
-			read_line(node, line);
+			current = read_line(node, current, line);
 			line = p + 1;
 		}
 	return got < 0 ? got : 0;
 }
 
 /* A node without a driver behind it tells allowed (ENXIO) from denied (EPERM). */
-static UNUSED long open_device(const char *path)
+static UNUSED long open_device_for(const char *path, int access)
 {
-	long fd = sys_open(path, O_RDWR | O_NONBLOCK);
+	long fd = sys_open(path, access | O_NONBLOCK);
 	if (fd >= 0)
 		sys_close((int)fd);
 	return fd >= 0 || fd == -ENXIO || fd == -ENODEV ? 0 : fd;
 }
+static UNUSED long open_device(const char *path) { return open_device_for(path, O_RDWR); }
 static UNUSED long open_minor(unsigned minor)
 {
 	char path[32] = "/dev/nvidia";
 	append_number(path, sizeof path, minor);
 	return open_device(path);
+}
+
+/* The capability whose minor the kernel gives in that file; as the real library, only to read. */
+static UNUSED long open_capability(const char *file)
+{
+	char text[256], path[48] = "/dev/nvidia-caps/nvidia-cap";
+	long got = read_file(AT_FDCWD, file, text, sizeof text);
+	const char *minor = got > 0 ? text_after(text, "DeviceFileMinor: ") : NULL;
+	if (!minor)
+		return got < 0 ? got : -ENOENT;
+	append_number(path, sizeof path, text_number(minor, 10));
+	return open_device_for(path, O_RDONLY);
+}
+/* Both its GPU instance's capability and its own. */
+static UNUSED long open_mig(const struct gpu *mig)
+{
+	char path[128] = "/proc/driver/nvidia/capabilities/gpu", file[128];
+	append_number(path, sizeof path, mig->parent->minor);
+	text_append(path, sizeof path, "/mig/gi");
+	append_number(path, sizeof path, mig->gi);
+	text_copy(file, sizeof file, path);
+	text_append(file, sizeof file, "/access");
+	long result = open_capability(file);
+	text_append(path, sizeof path, "/ci");
+	append_number(path, sizeof path, mig->ci);
+	text_append(path, sizeof path, "/access");
+	return result ? result : open_capability(path);
 }
 #endif

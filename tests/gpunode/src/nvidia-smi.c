@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * nvidia-smi of a simulated node: shows which device nodes this process may open.
- *   nvidia-smi        one line for each /dev/nvidia* there is
- *   nvidia-smi N...   the control device and /dev/nvidiaN, there or not
- *   nvidia-smi -L     GPU n: model (UUID: ...), for each GPU that may be opened
+ *   nvidia-smi            one line for each node there is of those that a container can ask for:
+ *                         /dev/nvidia*, nvidia-caps/, nvidia-caps-imex-channels/, dri/, infiniband/,
+ *                         gdrdrv
+ *   nvidia-smi WHAT...    the control device and these, there or not: N is /dev/nvidiaN, else a
+ *                         path below /dev
+ *   nvidia-smi -L         GPU n: model (UUID: ...), for each GPU that may be opened, and below it
+ *                         the MIG devices that may be used
  * Exit 0 where every node shown is allowed, the control device among them; else 1.
  * Under any other name it stands for one of the driver's other programs and does nothing.
  * Must not: need anything from the image it runs in.
  */
 #include "description.h"
 
-enum { MAX_NODES = 64, NAME = 64 };
+enum { MAX_NODES = 256, NAME = 64 };
 
 static char nodes[MAX_NODES][NAME];
 static unsigned node_count;
@@ -51,16 +55,22 @@ static void add_node(const char *name)
 	text_copy(nodes[i], NAME, name);
 }
 
-static void find_nodes(void)
+/* Names are paths below /dev. */
+static void find_nodes(const char *folder, const char *prefix)
 {
 	static char entries[32768];
-	long fd = sys_open("/dev", O_RDONLY | O_DIRECTORY), got;
+	char path[NAME] = "/dev/", name[NAME];
+	text_append(path, sizeof path, folder);
+	long fd = sys_open(path, O_RDONLY | O_DIRECTORY), got;
 	while (fd >= 0 && (got = sys_getdents64((int)fd, entries, sizeof entries)) > 0)
 		for (long at = 0; at < got;) {
 			struct dirent64 *entry = (void *)(entries + at);
-			if (text_after(entry->d_name, "nvidia") && entry->d_type != DT_DIR)
-				add_node(entry->d_name);
 			at += entry->d_reclen;
+			if (!text_after(entry->d_name, prefix) || entry->d_type == DT_DIR)
+				continue;
+			text_copy(name, sizeof name, folder);
+			text_append(name, sizeof name, entry->d_name);
+			add_node(name);
 		}
 	if (fd >= 0)
 		sys_close((int)fd);
@@ -164,7 +174,8 @@ static long print_node(const char *name)
 	char line[256] = "/dev/";
 	long result;
 	text_append(line, sizeof line, name);
-	result = open_device(line);
+	/* Capabilities are only ever read. */
+	result = open_device_for(line, text_after(name, "nvidia-caps/") ? O_RDONLY : O_RDWR);
 	pad(line, sizeof line, 24);
 	text_append(line, sizeof line, verdict(result));
 	for (unsigned i = 0; is_gpu(name) && i < card_count; i++)
@@ -179,9 +190,31 @@ static long print_node(const char *name)
 	return result;
 }
 
+static struct description description;
+
+static void list_mig(const char *bus_id)
+{
+	unsigned number = 0;
+	for (unsigned i = 0; i < description.mig_count; i++) {
+		struct gpu *mig = &description.mig[i];
+		char line[256] = "  ";
+		if (text_compare(mig->parent->bus_id, bus_id) || open_mig(mig))
+			continue;
+		text_append(line, sizeof line, mig->model + text_length(mig->parent->model) + 1);
+		pad(line, sizeof line, 20);
+		text_append(line, sizeof line, "Device  ");
+		append_number(line, sizeof line, number++);
+		text_append(line, sizeof line, ": (UUID: ");
+		text_append(line, sizeof line, mig->uuid);
+		text_append(line, sizeof line, ")\n");
+		print_to(1, line);
+	}
+}
+
 static int list_gpus(void)
 {
 	unsigned number = 0;
+	read_description(&description); /* without it there are no MIG devices to show */
 	for (unsigned i = 0; i < card_count; i++) {
 		char line[256] = "GPU ";
 		if (open_minor(cards[i].minor))
@@ -193,11 +226,17 @@ static int list_gpus(void)
 		text_append(line, sizeof line, cards[i].uuid);
 		text_append(line, sizeof line, ")\n");
 		print_to(1, line);
+		list_mig(cards[i].bus_id);
 	}
 	if (!number)
 		print_to(1, "No devices found.\n");
 	return number == 0 || open_device("/dev/nvidiactl") != 0;
 }
+
+static const struct { const char *folder, *prefix; } places[] = {
+	{"", "nvidia"}, {"nvidia-caps/", "nvidia-cap"}, {"nvidia-caps-imex-channels/", "channel"},
+	{"dri/", ""}, {"infiniband/", ""}, {"", "gdrdrv"},
+};
 
 static int show(int argc, char **argv)
 {
@@ -205,12 +244,14 @@ static int show(int argc, char **argv)
 	if (argc > 1)
 		add_node("nvidiactl");
 	for (int i = 1; i < argc; i++) {
-		char name[NAME] = "nvidia";
+		char name[NAME] = "";
+		if (argv[i][0] >= '0' && argv[i][0] <= '9')
+			text_append(name, sizeof name, "nvidia");
 		text_append(name, sizeof name, argv[i]);
 		add_node(name);
 	}
-	if (argc == 1)
-		find_nodes();
+	for (unsigned i = 0; argc == 1 && i < sizeof places / sizeof *places; i++)
+		find_nodes(places[i].folder, places[i].prefix);
 	print_driver();
 	for (unsigned i = 0; i < node_count; i++) {
 		control |= !text_compare(nodes[i], "nvidiactl");
@@ -238,8 +279,8 @@ LOCAL void start(long *stack)
 	if (argc == 2 && !text_compare(argv[1], "-L"))
 		sys_exit(list_gpus());
 	for (int i = 1; i < argc; i++)
-		if (argv[i][0] < '0' || argv[i][0] > '9') {
-			print_to(2, "usage: nvidia-smi [-L | INDEX...]\n");
+		if (argv[i][0] == '-') {
+			print_to(2, "usage: nvidia-smi [-L | WHAT...]\n");
 			sys_exit(2);
 		}
 	sys_exit(show(argc, argv));

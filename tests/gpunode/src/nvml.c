@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libnvidia-ml.so.1 of a simulated node: answers what pynvml asks about driver and GPUs.
+ * libnvidia-ml.so.1 of a simulated node: answers what pynvml asks about driver and GPUs; about MIG
+ * and NVLink in nvml_mig.h.
  * As the real one, it shows only the GPUs whose device node this process may open, numbers them
  * in the order of their PCI addresses, and refuses a kernel driver of another version.
  * Must not: invent a value that the description does not have; what is not here is not supported.
@@ -9,8 +10,8 @@
 #include "description.h"
 
 enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4,
-       NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, VERSION_MISMATCH = 18,
-       UNKNOWN = 999 };
+       NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15,
+       VERSION_MISMATCH = 18, UNKNOWN = 999 };
 
 struct pci_info {
 	char bus_id_legacy[16];
@@ -22,7 +23,8 @@ struct memory_v2 { unsigned version; u64 total, reserved, free, used; };
 
 static struct description node;
 static struct gpu *visible[MAX_GPUS];
-static unsigned visible_count, users;
+static struct gpu *visible_mig[MAX_MIG];
+static unsigned visible_count, visible_mig_count, users;
 
 /* What the kernel says: the real library asks the driver, and the file is the driver's answer. */
 static int kernel_driver_differs(void)
@@ -48,12 +50,20 @@ EXPORT int nvmlInitWithFlags(unsigned flags)
 		return denied == -ENOENT ? DRIVER_NOT_LOADED : NO_PERMISSION;
 	if (read_description(&node))
 		return DRIVER_NOT_LOADED;
+	while (node.hangs)
+		sys_sleep();
+	if (node.errors)
+		return UNKNOWN;
 	if (kernel_driver_differs())
 		return VERSION_MISMATCH;
 	visible_count = 0;
 	for (unsigned i = 0; i < node.count; i++)
 		if (!open_minor(node.gpus[i].minor))
 			visible[visible_count++] = &node.gpus[i];
+	visible_mig_count = 0;
+	for (unsigned i = 0; i < node.mig_count; i++)
+		if (!open_minor(node.mig[i].parent->minor) && !open_mig(&node.mig[i]))
+			visible_mig[visible_mig_count++] = &node.mig[i];
 	users = 1;
 	return OK;
 }
@@ -72,6 +82,7 @@ EXPORT const char *nvmlErrorString(int code)
 	case NOT_FOUND: return "Not Found";
 	case INSUFFICIENT_SIZE: return "Insufficient Size";
 	case DRIVER_NOT_LOADED: return "Driver Not Loaded";
+	case GPU_IS_LOST: return "GPU is lost";
 	case VERSION_MISMATCH: return "Driver/library version mismatch";
 	default: return "Unknown Error";
 	}
@@ -93,6 +104,14 @@ static int give_number(unsigned *to, unsigned value)
 		return INVALID_ARGUMENT;
 	*to = value;
 	return OK;
+}
+
+/* What NVML says of a whole GPU alone. */
+static int give_gpu_number(struct gpu *gpu, unsigned *to, unsigned value)
+{
+	if (!gpu)
+		return INVALID_ARGUMENT;
+	return gpu->parent ? NOT_SUPPORTED : give_number(to, value);
 }
 
 EXPORT int nvmlSystemGetDriverVersion(char *to, unsigned room)
@@ -125,7 +144,7 @@ EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct gpu **to)
 	if (!to || index >= visible_count)
 		return INVALID_ARGUMENT;
 	*to = visible[index];
-	return OK;
+	return visible[index]->lost ? GPU_IS_LOST : OK;
 }
 EXPORT int nvmlDeviceGetHandleByIndex(unsigned index, struct gpu **to)
 {
@@ -141,6 +160,11 @@ EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, struct gpu **to)
 	for (unsigned i = 0; i < visible_count; i++)
 		if (!text_compare(visible[i]->uuid, uuid)) {
 			*to = visible[i];
+			return visible[i]->lost ? GPU_IS_LOST : OK;
+		}
+	for (unsigned i = 0; i < visible_mig_count; i++)
+		if (!text_compare(visible_mig[i]->uuid, uuid)) {
+			*to = visible_mig[i];
 			return OK;
 		}
 	return NOT_FOUND;
@@ -176,7 +200,7 @@ EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, struct gpu **to)
 		if (here.domain == wanted.domain && here.bus == wanted.bus &&
 		    here.device == wanted.device) {
 			*to = visible[i];
-			return OK;
+			return visible[i]->lost ? GPU_IS_LOST : OK;
 		}
 	}
 	return NOT_FOUND;
@@ -202,16 +226,17 @@ EXPORT int nvmlDeviceGetSerial(struct gpu *gpu, char *to, unsigned room)
 }
 EXPORT int nvmlDeviceGetMinorNumber(struct gpu *gpu, unsigned *to)
 {
-	return gpu ? give_number(to, gpu->minor) : INVALID_ARGUMENT;
+	return give_gpu_number(gpu, to, gpu ? gpu->minor : 0);
 }
 EXPORT int nvmlDeviceGetBrand(struct gpu *gpu, unsigned *to)
 {
-	return gpu ? give_number(to, gpu->brand) : INVALID_ARGUMENT;
+	return give_gpu_number(gpu, to, gpu ? gpu->brand : 0);
 }
 EXPORT int nvmlDeviceGetArchitecture(struct gpu *gpu, unsigned *to)
 {
 	if (!gpu)
 		return INVALID_ARGUMENT;
+	gpu = gpu->parent ? gpu->parent : gpu;
 	unsigned numbers[] = {5, 7, 9, 10}, capability = gpu->major_capability;
 	if (capability == 7 && gpu->minor_capability == 5)
 		return give_number(to, 6); /* Turing */
@@ -220,21 +245,30 @@ EXPORT int nvmlDeviceGetArchitecture(struct gpu *gpu, unsigned *to)
 	return give_number(to, capability >= 7 && capability <= 10 ? numbers[capability - 7]
 								   : 0xffffffff);
 }
+/* MIG devices are numbered on their GPU, among those that this process may use. */
+static int give_mig_index(struct gpu *mig, unsigned *to)
+{
+	unsigned number = 0;
+	for (unsigned i = 0; i < visible_mig_count && visible_mig[i] != mig; i++)
+		number += visible_mig[i]->parent == mig->parent;
+	return give_number(to, number);
+}
 EXPORT int nvmlDeviceGetIndex(struct gpu *gpu, unsigned *to)
 {
 	for (unsigned i = 0; i < visible_count; i++)
 		if (gpu && visible[i] == gpu)
 			return give_number(to, i);
-	return INVALID_ARGUMENT;
+	return gpu && gpu->parent ? give_mig_index(gpu, to) : INVALID_ARGUMENT;
 }
 EXPORT int nvmlDeviceGetPersistenceMode(struct gpu *gpu, unsigned *to)
 {
-	return gpu ? give_number(to, gpu->persistence) : INVALID_ARGUMENT;
+	return give_gpu_number(gpu, to, gpu ? gpu->persistence : 0);
 }
 EXPORT int nvmlDeviceGetCudaComputeCapability(struct gpu *gpu, unsigned *major, unsigned *minor)
 {
 	if (!gpu)
 		return INVALID_ARGUMENT;
+	gpu = gpu->parent ? gpu->parent : gpu;
 	int first = give_number(major, gpu->major_capability);
 	return first ? first : give_number(minor, gpu->minor_capability);
 }
@@ -245,6 +279,8 @@ EXPORT int nvmlDeviceGetPciInfo_v3(struct gpu *gpu, struct pci_info *to)
 		return UNINITIALIZED;
 	if (!gpu || !to)
 		return INVALID_ARGUMENT;
+	if (gpu->parent)
+		return NOT_SUPPORTED;
 	struct address here = read_address(gpu->bus_id);
 	memset(to, 0, sizeof *to);
 	to->domain = here.domain, to->bus = here.bus, to->device = here.device;
@@ -287,30 +323,4 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(struct gpu *gpu, struct memory_v2 *to)
 	return OK;
 }
 
-/* MIG: capable GPUs have it switched off; no instance exists. The place to add them. */
-EXPORT int nvmlDeviceGetMigMode(struct gpu *gpu, unsigned *current, unsigned *pending)
-{
-	if (!gpu)
-		return INVALID_ARGUMENT;
-	if (!gpu->mig_capable)
-		return NOT_SUPPORTED;
-	int first = give_number(current, 0);
-	return first ? first : give_number(pending, 0);
-}
-EXPORT int nvmlDeviceGetMaxMigDeviceCount(struct gpu *gpu, unsigned *to)
-{
-	return gpu ? give_number(to, gpu->max_mig) : INVALID_ARGUMENT;
-}
-EXPORT int nvmlDeviceIsMigDeviceHandle(struct gpu *gpu, unsigned *to)
-{
-	return gpu ? give_number(to, 0) : INVALID_ARGUMENT;
-}
-EXPORT int nvmlDeviceGetMigDeviceHandleByIndex(struct gpu *gpu, unsigned index, struct gpu **to)
-{
-	(void)index, (void)to;
-	if (!users)
-		return UNINITIALIZED;
-	if (!gpu)
-		return INVALID_ARGUMENT;
-	return gpu->mig_capable ? NOT_FOUND : NOT_SUPPORTED;
-}
+#include "nvml_mig.h"

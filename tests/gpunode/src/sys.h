@@ -19,7 +19,8 @@ typedef unsigned long long u64;
 #if defined(__x86_64__)
 enum { NR_read = 0, NR_write = 1, NR_close = 3, NR_exit = 231, NR_mount = 165, NR_mkdirat = 258,
        NR_openat = 257, NR_newfstatat = 262, NR_readlinkat = 267, NR_statfs = 137, NR_setns = 308,
-       NR_symlinkat = 266, NR_getdents64 = 217, NR_prlimit64 = 302, NR_fchmodat = 268 };
+       NR_symlinkat = 266, NR_getdents64 = 217, NR_prlimit64 = 302, NR_fchmodat = 268,
+       NR_ppoll = 271 };
 static inline long sys6(long n, long a, long b, long c, long d, long e, long f)
 {
 	register long r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = f;
@@ -35,7 +36,8 @@ static inline long sys6(long n, long a, long b, long c, long d, long e, long f)
 #elif defined(__aarch64__)
 enum { NR_read = 63, NR_write = 64, NR_close = 57, NR_exit = 94, NR_mount = 40, NR_mkdirat = 34,
        NR_openat = 56, NR_newfstatat = 79, NR_readlinkat = 78, NR_statfs = 43, NR_setns = 268,
-       NR_symlinkat = 36, NR_getdents64 = 61, NR_prlimit64 = 261, NR_fchmodat = 53 };
+       NR_symlinkat = 36, NR_getdents64 = 61, NR_prlimit64 = 261, NR_fchmodat = 53,
+       NR_ppoll = 73 };
 static inline long sys6(long n, long a, long b, long c, long d, long e, long f)
 {
 	register long x8 __asm__("x8") = n, x0 __asm__("x0") = a, x1 __asm__("x1") = b;
@@ -90,6 +92,8 @@ static inline long sys_getdents64(int fd, void *to, size_t n)
 {
 	return sys6(NR_getdents64, fd, (long)to, (long)n, 0, 0, 0);
 }
+/* Until a signal comes. */
+static inline void sys_sleep(void) { sys6(NR_ppoll, 0, 0, 0, 0, 0, 0); }
 static inline _Noreturn void sys_exit(int status)
 {
 	for (;;)

@@ -31,17 +31,18 @@ def set_up(mig_minors: str) -> None:
     node = load(DESCRIPTION)
     with open("/proc/devices", encoding="ascii") as file:
         real = file.read()
+    with open(mig_minors, encoding="ascii") as file:
+        capabilities = file.read()
     majors = procfs.choose_majors(real)
     made = []
-    for device in procfs.nodes(node, majors):
+    for device in procfs.nodes(node, majors, capabilities):
         os.makedirs(os.path.dirname(device.path), exist_ok=True)
         os.mknod(device.path, stat.S_IFCHR | device.mode, os.makedev(device.major, device.minor))
         os.chmod(device.path, device.mode)
         made.append(device.path)
-    with open(mig_minors, encoding="ascii") as file:
-        files = procfs.tree(node, file.read(), os.uname().machine)
+    files = procfs.tree(node, capabilities, os.uname().machine)
     mount("proc-driver", SIMULATED, "tmpfs", 0, f"mode=0555,context={PROC_CONTEXT}")
-    files["gpunode/devices"] = procfs.devices(real, procfs.registered(majors))
+    files["gpunode/devices"] = procfs.devices(real, procfs.registered(node, majors))
     for name, text in files.items():
         os.makedirs(os.path.dirname(f"{SIMULATED}/{name}"), exist_ok=True)
         with open(f"{SIMULATED}/{name}", "w", encoding="ascii") as file:
