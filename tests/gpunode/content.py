@@ -72,6 +72,7 @@ class Content:
         self.proc = procfs.tree(node, mig_minors, os.uname().machine)
         self.proc["gpunode/description"] = render(node)
         self.pci = pci.tree(node)
+        self.pci_links = pci.links(node)
         self._add_libraries(built, layout)
         self._add_driver(built)
         self._add_storage()

@@ -155,6 +155,10 @@ def mount_pci(content: Content) -> None:
         os.makedirs(os.path.dirname(f"{tree}/{path}"), exist_ok=True)
         with open(f"{tree}/{path}", "w", encoding="ascii") as file:
             file.write(text)
+    for path, target in content.pci_links.items():
+        os.symlink(target, f"{tree}/{path}")
+    # libudev wants a device to lie on a sysfs, unless it is told that this one need not.
+    os.environ["SYSTEMD_DEVICE_VERIFY_SYSFS"] = "0"
     bind_entries(pci.DEVICES, tree)  # links, all of them; a GPU of ours takes an address over
     linux.mount(tree, pci.DEVICES, flags=linux.MS_MOVE)
 

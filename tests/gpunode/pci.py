@@ -17,10 +17,28 @@ CLASS = "0x030200"  # a 3D controller: these GPUs drive no screen of their own
 VGA = "0x030000"
 
 
+def _uevent(gpu: Gpu) -> str:
+    identity = f"{gpu.pci_id[6:]}:{gpu.pci_id[2:6]}"
+    subsystem = f"{gpu.subsystem_id[6:]}:{gpu.subsystem_id[2:6]}"
+    return "\n".join(
+        (
+            "DRIVER=nvidia",
+            f"PCI_CLASS={_class(gpu)[3:]}",
+            f"PCI_ID={identity.upper()}",
+            f"PCI_SUBSYS_ID={subsystem.upper()}",
+            f"PCI_SLOT_NAME={gpu.bus_id}",
+        )
+    )
+
+
+def _class(gpu: Gpu) -> str:
+    return VGA if gpu.brand in ("geforce", "titan", "quadro") else CLASS
+
+
 def _files(gpu: Gpu) -> dict[str, str]:
     """`0x233010DE` is device 2330 of vendor 10de, as NVML writes the pair."""
     found = {
-        "class": VGA if gpu.brand in ("geforce", "titan", "quadro") else CLASS,
+        "class": _class(gpu),
         "device": gpu.pci_id[:6].lower(),
         "vendor": f"0x{gpu.pci_id[6:].lower()}",
         "subsystem_device": gpu.subsystem_id[:6].lower(),
@@ -28,6 +46,7 @@ def _files(gpu: Gpu) -> dict[str, str]:
         "irq": str(gpu.irq),
         "numa_node": "0",
         "enable": "1",
+        "uevent": _uevent(gpu),
     }
     for name, number in zip(("card", "renderD"), gpu.dri):
         found[f"drm/{name}{number}/dev"] = f"{DRM_MAJOR}:{number}"
@@ -42,6 +61,15 @@ def tree(node: Description) -> dict[str, str]:
         for gpu in node.gpus
         for name, text in _files(gpu).items()
     }
+
+
+def links(node: Description) -> dict[str, str]:
+    """Link -> target, of which udev reads no more than the last name."""
+    found = {}
+    for gpu in node.gpus:
+        found[f"{gpu.bus_id}/subsystem"] = "../../../../bus/pci"
+        found[f"{gpu.bus_id}/driver"] = "../../../../bus/pci/drivers/nvidia"
+    return found
 
 
 def device_links(node: Description) -> dict[str, str]:

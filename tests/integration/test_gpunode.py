@@ -178,14 +178,14 @@ def save(folder: Path, config: dict[str, Any]) -> None:
 
 
 def run_container(
-    folder: Path, runtime: str, cgroup: str = "host"
+    folder: Path, runtime: str, cgroup: str = "host", description: str = "h100x8"
 ) -> subprocess.CompletedProcess[str]:
     if not shutil.which(runtime):
         pytest.fail(f"{runtime} is not installed: the node is tested with it")
     name = f"gpunode-{os.getpid()}-{folder.name}"
     # The state lies in the test's own folder, and the node's /run is its own anyway.
     command = (runtime, "--root", str(folder / "state"), "run", "--bundle", str(folder), name)
-    return run_on_node(*command, options=("--cgroup", cgroup))
+    return run_on_node(*command, description=description, options=("--cgroup", cgroup))
 
 
 @pytest.mark.parametrize("cgroup", ["v1", "v2"])
