@@ -60,6 +60,9 @@ class Content:
         self.driver_root = root  # empty: the driver lies on the host itself
         self.library_folder = root + library_folder(layout)
         self.twin_folder = root + twin_folder(library_folder(layout))
+        # /lib is a link below a driver root, and may be one on the host.
+        firmware = f"{root}/usr/lib/firmware" if root else "/lib/firmware"
+        self.firmware_folder = f"{firmware}/nvidia/{node.driver}"
         self.files: dict[str, str] = {}  # -> the built file to copy
         self.links: dict[str, str] = {}  # -> where it points
         self.texts: dict[str, str] = {}  # -> what it says
@@ -125,10 +128,12 @@ class Content:
         for name in catalogue.PROGRAMS:
             self.files[f"{root}/usr/bin/{name}"] = f"{built}/bin/{name}"
         for name in catalogue.FIRMWARE:
-            path = f"{root}/lib/firmware/nvidia/{driver}/{name}"
-            self.texts[path] = f"simulated {name} {driver}\n"
-        if root:
-            self.links[f"{root}/var/run"] = "../run"
+            self.texts[f"{self.firmware_folder}/{name}"] = f"simulated {name} {driver}\n"
+        if root:  # the links of every distribution, the absolute one too
+            self.links[f"{root}/lib"] = "usr/lib"
+            self.links[f"{root}/var/run"] = "/run"
+        if self.library_folder == f"{root}/usr/lib64" and root:
+            self.links[f"{root}/lib64"] = "usr/lib64"
 
     def _add_storage(self) -> None:
         """What GPUDirect Storage needs beside its nodes; it is never the driver's own."""

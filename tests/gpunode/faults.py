@@ -115,8 +115,7 @@ def _no_sockets(content: Content) -> None:
 
 
 def _no_firmware(content: Content) -> None:
-    firmware = f"{content.driver_root}/lib/firmware/"
-    for path in [path for path in content.texts if path.startswith(firmware)]:
+    for path in [path for path in content.texts if path.startswith(content.firmware_folder)]:
         del content.texts[path]
 
 

@@ -155,7 +155,6 @@ def test_capability_files_and_nodes_agree() -> None:
         ]
         for values in found.values()
     }
-    assert {values["DeviceFileModify"] for values in found.values()} == {"1"}
 
 
 def test_a_container_sees_the_mig_device_whose_capabilities_it_may_open(tmp_path: Path) -> None:
@@ -176,10 +175,9 @@ def test_a_container_sees_the_mig_device_whose_capabilities_it_may_open(tmp_path
             )
     save(tmp_path, config)
     done = run_container(tmp_path, "runc", description="h100mig")
-    lines = [line for line in done.stdout.splitlines() if "MIG-" in line]
-    assert len(lines) == 1, done.stdout + done.stderr
-    assert "MIG 1c.2g.20gb" in lines[0]
-    assert "Device  0: (UUID: MIG-b86f1e52-04ad-5c79-a3d8-62f97e0b1c34)" in lines[0]
+    lines = [line.split(maxsplit=2) for line in done.stdout.splitlines() if "MIG-" in line]
+    uuid = "MIG-b86f1e52-04ad-5c79-a3d8-62f97e0b1c34"
+    assert lines == [["MIG", "1c.2g.20gb", f"Device  0: (UUID: {uuid})"]], done.stdout + done.stderr
 
 
 def test_nvidia_smi_tells_which_capabilities_are_denied(tmp_path: Path) -> None:
@@ -307,8 +305,7 @@ def test_the_linker_lists_the_i386_twins(description: str) -> None:
     driver = described(description)["driver"]
     readelf = ("readelf", "--wide", "--dynamic", "--file-header")
     shown = on_node(*readelf, f"{folder}/libcuda.so.{driver}", description=description)
-    for word in ("ELF32", "Intel 80386", "Library soname: [libcuda.so.1]"):
-        assert word in shown
+    assert all(word in shown for word in ("ELF32", "Intel 80386", "soname: [libcuda.so.1]"))
 
 
 GRAPHICS = (
@@ -370,7 +367,7 @@ def test_the_driver_lies_where_it_was_told(root: str, layout: str, folder: str) 
         test -x {root}/usr/bin/nvidia-smi
         test -f {root}/lib/firmware/nvidia/580.65.06/gsp_ga10x.bin
         test -f {root}/usr/share/glvnd/egl_vendor.d/10_nvidia.json
-        test -S {root}/var/run/nvidia-persistenced/socket
+        test -S {root}/run/nvidia-persistenced/socket
         ldconfig -p {f"-r {root}" if root else ""}
         readlink -f {root}{folder}/libcuda.so.1
         LD_LIBRARY_PATH={root}{folder} {sys.executable} -c 'import pynvml; pynvml.nvmlInit()'
@@ -392,6 +389,8 @@ def test_a_driver_root_leaves_the_root_without_a_driver() -> None:
     assert "nvidia\n" in before  # /run/nvidia itself, and nothing else of it
     assert "libnvidia" not in before and "nvidia-smi" not in before and "vulkan" not in before
     assert "nvidia0" in after
+    # As in every distribution; who follows the link by its text leaves the driver root.
+    assert on_node("readlink", f"{ROOT}/var/run", options=("--driver-root", ROOT)) == "/run\n"
 
 
 @pytest.mark.parametrize("option", [("--driver-root", ROOT), ("--layout", "current")])
