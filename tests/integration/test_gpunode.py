@@ -270,7 +270,8 @@ FAULTS = {
     "no-firmware": "test ! -e /lib/firmware/nvidia/580.65.06",
     "no-nvml": "! find $LIB/.. -name 'libnvidia-ml*' | grep . && ! ldconfig -p | grep nvidia-ml",
     # The GPUs are still there for those who do not ask NVML.
-    "nvml-hangs": "nvidia-smi -L && ! timeout 1 $PYTHON -c 'import pynvml; pynvml.nvmlInit()'",
+    "nvml-hangs": "nvidia-smi -L || exit 1;"
+    "timeout 1 $PYTHON -c 'import pynvml; pynvml.nvmlInit()'; test $? -eq 124",
     "nvml-errors": "$PYTHON -c 'import pynvml; pynvml.nvmlInit()' 2>&1 | grep NVMLError_Unknown",
     "gpu-lost": "$PYTHON -c '"
     "import pynvml; pynvml.nvmlInit(); pynvml.nvmlDeviceGetHandleByIndex(1);"
