@@ -27,8 +27,10 @@ data=$prefix/share/oci-gpu-hook
 manual=$prefix/share/man/man8/oci_gpu_hook_selinux.8
 folders=$library/installed-folders # those that were not there before us
 
-# The command line's one package; setup.cfg has the same range.
+# The command line's packages; setup.cfg has the same ranges.  It works without the last two, knowing less.
 click='click >=7.1,<9'
+pynvml='nvidia-ml-py >=12'
+pyudev='pyudev >=0.22'
 
 fail() {
     echo "make $action: $*" >&2
@@ -87,31 +89,47 @@ install_library() {
     # what it installs.
     "$python" -IS -m compileall -q -d "$library/oci_gpu_hook" --invalidation-mode unchecked-hash \
         "$staged/oci_gpu_hook"
-    install_click
+    install_packages
     package=$destdir$library/oci_gpu_hook
     [ ! -e "$package" ] || mv "$package" "$destdir$library/.old"
     mv "$staged/oci_gpu_hook" "$package"
     rm -rf "$staged" "$destdir$library/.old"
 }
 
-# Beside ours, never into the system's site-packages; only where the distribution has none.
-install_click() {
-    program="import sys; sys.path.append('$destdir$library/vendor'); import click"
-    ! "$python" -IB -c "$program" 2>/dev/null || return 0
-    echo "$python has no click, which the command line needs: installing one beside it"
-    if "$python" -I -m pip --version >/dev/null 2>&1; then
+# Beside ours, never into the system's site-packages; only those that the distribution has not.
+install_packages() {
+    pip=
+    has click || install_package "$click" ||
+        fail "$python has no click, and it cannot be fetched: install it and try again"
+    has pynvml || install_package "$pynvml" ||
+        echo "without nvidia-ml-py, 'inventory refresh' cannot ask NVML"
+    has pyudev || install_package "$pyudev" ||
+        echo "without pyudev, 'inventory watch' looks by itself every now and then"
+    [ -e "$staged/vendor" ] || return 0
+    rm -rf "$destdir$library/vendor"
+    mv "$staged/vendor" "$destdir$library/"
+}
+
+has() {
+    "$python" -IB -c "import $1" 2>/dev/null
+}
+
+# The requirement $1, by the Python's own pip, or by that of a virtual environment made for it.
+install_package() {
+    echo "$python lacks a package that the command line uses: installing $1 beside it"
+    if [ -z "$pip" ] && "$python" -I -m pip --version >/dev/null 2>&1; then
         pip=$python
-    else
+    elif [ -z "$pip" ]; then
         environment=$(mktemp -d)
         trap 'rm -rf "$environment"' EXIT
-        "$python" -I -m venv "$environment" >/dev/null ||
-            fail "$python has neither click nor pip: install one of them and try again"
+        "$python" -I -m venv "$environment" >/dev/null 2>&1 || return 1
         pip=$environment/bin/python
     fi
     "$pip" -I -m pip install --quiet --disable-pip-version-check --no-cache-dir \
-        --target "$staged/vendor" "$click"
-    rm -rf "$destdir$library/vendor"
-    mv "$staged/vendor" "$destdir$library/"
+        --target "$staged/vendor" "$1" 2>"$staged/pip-said" || {
+        tail -n 1 "$staged/pip-said" >&2
+        return 1
+    }
 }
 
 install_doors() {

@@ -40,8 +40,9 @@ has ldconfig || { debian need libc-bin; fedora need glibc; }
 runtime=runc
 ! grep -q '^PLATFORM_ID=.*el10' /etc/os-release || runtime=crun
 has $runtime || need $runtime
-# Where the distribution has no click, `make install` brings one.
+# Where the distribution has none of these, `make install` brings one.
 python_has click || { debian need python3-click; fedora want python3-click; }
+python_has pyudev || { debian need python3-pyudev; fedora want python3-pyudev; }
 
 if [ "$purpose" = test ]; then
     has crun || need crun

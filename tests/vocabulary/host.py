@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host that has everything, and the questions that the rows ask of it.
+
+Must not import any test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+
+from oci_gpu_hook import plan, request, selection
+from oci_gpu_hook.config import Config
+from oci_gpu_hook.container.cgroup import DeviceCgroup
+from oci_gpu_hook.errors import RequestError
+from oci_gpu_hook.host import catalogue, inventory, nodes, nvml, survey
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.operations import Device, Labels, LdCache, Mount, Symlink, Tmpfs
+from oci_gpu_hook.rootfs import Container
+from tests.unit import hosts
+
+FOLDER = f"/{hosts.LIBRARY_FOLDER}"
+UUID = hosts.uuid(1)
+MIG_UUID = "MIG-22222222-3333-4444-5555-666666666666"
+CONTAINER = Container(
+    id="c1",
+    bundle="/b",
+    rootfs="/b/rootfs",
+    library_folder=FOLDER,
+    library_folder_32="/usr/lib/i386-linux-gnu",
+    compat_names=(),
+    loader="glibc",
+    user_namespace=False,
+    dev_is_hosts=False,
+    device_cgroup=DeviceCgroup("v2", "/sys/fs/cgroup/c1", "/sys/fs/cgroup/c1", ""),
+)
+FACTS = nvml.Facts(
+    hosts.VERSION,
+    "13.0",
+    (
+        nvml.GpuFacts(
+            UUID, "00000000:07:00.0", "9.0", "Tesla", (nvml.MigFacts(0, MIG_UUID, 1, 0, "3g.40gb"),)
+        ),
+        nvml.GpuFacts(hosts.uuid(0), "00000000:08:00.0", "9.0", "Tesla", ()),
+    ),
+)
+DEFAULTS = Config()
+MAJORS = "195 nvidia\n505 nvidia-uvm\n506 nvidia-caps\n507 nvidia-caps-imex-channels\n"
+
+
+@lru_cache(maxsize=1)
+def everything() -> inventory.DriverInventory:
+    """The inventory of a host with two GPUs, the first in MIG mode, and every file of the catalogue."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = _plant(Path(folder))
+        found = survey.survey(root, "/", FACTS)
+        found = inventory.with_nodes(root, found, nodes.FAMILIES, ("3", "7"))
+        root.close()
+    return found._replace(devices=(*found.devices, *_as_found()))
+
+
+def _plant(tree: Path) -> HostRoot:
+    root = hosts.host(tree)
+    hosts.plant(tree, "proc/devices", f"Character devices:\n{MAJORS}\nBlock devices:\n")
+    for path, minor in (("mig/config", 1), ("mig/monitor", 2), ("gpu1/mig/gi1/access", 30)):
+        hosts.plant(tree, f"proc/driver/nvidia/capabilities/{path}", f"DeviceFileMinor: {minor}\n")
+    path = "proc/driver/nvidia/capabilities/gpu1/mig/gi1/ci0/access"
+    hosts.plant(tree, path, "DeviceFileMinor: 31\n")
+    for name, _ in catalogue.LIBRARIES:
+        below = catalogue.SUBFOLDERS.get(name, ".")
+        file = f"{name}.so.{hosts.VERSION}"
+        hosts.plant(tree, f"{FOLDER}/{below}/{file}", hosts.elf(f"{name}.so.1"))
+    for name, _ in catalogue.OWN_VERSION:
+        hosts.plant(tree, f"{FOLDER}/{name}.so.1.1.2", hosts.elf(f"{name}.so.1"))
+    for name, _ in catalogue.BINARIES:
+        hosts.plant(tree, f"usr/bin/{name}", "")
+    for name, _ in catalogue.SHARED_CONFIGURATION:
+        hosts.plant(tree, f"usr/share/{name}", "{}")
+    for name, _ in catalogue.ETC_CONFIGURATION:
+        if "{" not in name:
+            hosts.plant(tree, f"etc/{name}", "{}")
+    hosts.plant(tree, "etc/cufile.json", "{}")
+    hosts.plant(tree, f"{FOLDER}/xorg/modules/drivers/nvidia_drv.so", "")
+    for service in ("nvidia-persistenced", "nvidia-fabricmanager"):
+        hosts.plant(tree, f"var/run/{service}/socket", "")
+    (tree / "tmp/nvidia-mps").mkdir(parents=True)
+    for bus, card in ((7, 2), (8, 1)):
+        for name in (f"card{card}", f"renderD{127 + card}"):
+            hosts.plant(tree, f"sys/bus/pci/devices/0000:{bus:02x}:00.0/drm/{name}/dev", "")
+    return root
+
+
+def _as_found() -> tuple[nodes.DeviceNode, ...]:
+    """Nodes that only root could plant."""
+    paths = (
+        ("nvswitch", "/dev/nvidia-nvswitchctl", 508, 255),
+        ("nvswitch", "/dev/nvidia-nvswitch0", 508, 0),
+        ("gds", "/dev/nvidia-fs0", 509, 0),
+        ("gdrcopy", "/dev/gdrdrv", 510, 0),
+        ("mofed", "/dev/infiniband/uverbs0", 231, 192),
+        ("mofed", "/dev/infiniband/rdma_cm", 10, 1000),
+    )
+    return tuple(
+        nodes.DeviceNode(path, major, minor, 0o666, 0, 0, True, family)
+        for family, path, major, minor in paths
+    )
+
+
+def ask(
+    environment: dict[str, str] | None = None, *, config: Config = DEFAULTS, **inputs: object
+) -> request.Request | None:
+    """The request that a container makes."""
+    given = request.Inputs(environment or {}, **inputs)  # type: ignore[arg-type]
+    return request.parse(given, config)[0]
+
+
+def devices(value: str) -> tuple[str, ...]:
+    """What NVIDIA_VISIBLE_DEVICES=value asks for; none where it asks for nothing."""
+    asked = ask({"NVIDIA_VISIBLE_DEVICES": value})
+    return asked.devices if asked else ()
+
+
+def refused(environment: dict[str, str], words: str, **inputs: object) -> bool:
+    """Whether the request is refused with a sentence that has `words`."""
+    with contextlib.suppress(RequestError):
+        ask(environment, **inputs)  # type: ignore[arg-type]
+        return False
+    try:
+        ask(environment, **inputs)  # type: ignore[arg-type]
+    except RequestError as err:
+        return words in str(err)
+    return False
+
+
+def noted(environment: dict[str, str], words: str, config: Config = DEFAULTS) -> bool:  # noqa: B008
+    """Whether something is left out with a sentence that has `words`."""
+    _, notes = request.parse(request.Inputs(environment), config)
+    return any(words in note for note in notes)
+
+
+def planned(
+    visible: str = "1", capabilities: str = "", container: Container = CONTAINER, **more: str
+) -> plan.Plan:
+    """The plan for a container on the host that has everything; `more` are further variables."""
+    environment = {
+        "NVIDIA_VISIBLE_DEVICES": visible,
+        "NVIDIA_DRIVER_CAPABILITIES": capabilities,
+        **more,
+    }
+    asked, _ = request.parse(request.Inputs(environment, privileged=True), Config())
+    assert asked is not None
+    have = everything()
+    chosen = selection.select(asked, have)
+    return plan.make(container, asked, chosen, have, Config(), Labels("", (), ()))
+
+
+def targets(visible: str = "1", capabilities: str = "", **more: str) -> set[str]:
+    """Everything that the plan brings into the container, by its path there."""
+    found = set()
+    for operation in planned(visible, capabilities, CONTAINER, **more).operations:
+        if isinstance(operation, Mount):
+            found.add(operation.target)
+        elif isinstance(operation, (Device, Symlink, Tmpfs, LdCache)):
+            found.add(operation.path)
+    return found
+
+
+def brings(capability: str, names: str) -> bool:
+    """Whether every library of `names` comes with the capability alone, and none with utility alone."""
+    folder = {path.rpartition("/")[2] for path in targets("1", capability)}
+    without = {path.rpartition("/")[2] for path in targets("1", "utility")}
+    files = {f"{name}.so.{hosts.VERSION}" for name in names.split()}
+    return files <= folder and (capability == "utility" or not files & without)
