@@ -134,7 +134,7 @@ def refused(environment: dict[str, str], words: str, **inputs: object) -> bool:
     return False
 
 
-def noted(environment: dict[str, str], words: str, config: Config = DEFAULTS) -> bool:  # noqa: B008
+def noted(environment: dict[str, str], words: str, config: Config = DEFAULTS) -> bool:
     """Whether something is left out with a sentence that has `words`."""
     _, notes = request.parse(request.Inputs(environment), config)
     return any(words in note for note in notes)
