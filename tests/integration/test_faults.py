@@ -104,7 +104,6 @@ def left_behind(made: Bundle, before: dict[str, Any]) -> set[str]:
     [
         ("9", None, (), 5, "unknown device '9'"),
         ("nonsense", None, (), 5, "unknown device 'nonsense'"),
-        ("0", "video", (), 5, "not served"),
         ("0", "nonsense", (), 5, "unknown capability"),
         ("0", None, ("library-version",), 6, "libcuda is there as"),
         ("0", None, ("no-libcuda",), 6, "libcuda is missing"),
