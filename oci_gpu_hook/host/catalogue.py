@@ -95,7 +95,8 @@ BINARIES = (
 BINARY_FOLDERS = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin", "/usr/local/sbin")
 BINARY_TARGET = "/usr/bin"
 
-# Name below the folder, and what brings it.  The first folder of CONFIGURATION_FOLDERS that has it gives it.
+# Name below the folder, and what brings it.  The first folder of CONFIGURATION_FOLDERS that has it gives it: what the
+# administrator has put into /etc comes before what a package has brought.
 SHARED_CONFIGURATION = (
     ("glvnd/egl_vendor.d/10_nvidia.json", _DRAWING),
     ("egl/egl_external_platform.d/15_nvidia_gbm.json", _DRAWING),
@@ -129,7 +130,14 @@ XORG_MODULES = (
 )
 XORG_CAPABILITIES = _DRAWING
 
-FIRMWARE_FOLDERS = ("/lib/firmware/nvidia", "/lib/firmware/updates/nvidia")
+# In the kernel's own order (Documentation/driver-api/firmware/fw_search_path.rst).
+FIRMWARE_FOLDERS = (
+    "/lib/firmware/updates/{release}/nvidia",
+    "/lib/firmware/updates/nvidia",
+    "/lib/firmware/{release}/nvidia",
+    "/lib/firmware/nvidia",
+)
+FIRMWARE_TARGET = "/lib/firmware/nvidia"
 
 # The CUDA version that the first driver of a branch supports (CUDA's release notes, "CUDA Toolkit and Corresponding
 # Driver Versions").  NVML knows better; without it a later branch supports at least what an earlier one did.

@@ -82,7 +82,7 @@ def configuration(driver: Driver) -> tuple[DriverFile, ...]:
     ):
         for pattern, capabilities in names:
             name = pattern.replace("{machine}", machine)
-            places = [f"{at}/{name}" for at in (target, *catalogue.CONFIGURATION_FOLDERS)]
+            places = [f"{at}/{name}" for at in catalogue.CONFIGURATION_FOLDERS]
             found += [
                 DriverFile(driver.source(path), f"{target}/{name}", capabilities)
                 for path in _first(driver.root, places)
@@ -97,15 +97,15 @@ def configuration(driver: Driver) -> tuple[DriverFile, ...]:
 
 def firmware(driver: Driver) -> tuple[DriverFile, ...]:
     """The GPU system processor's firmware, which the libraries look for at the host's path."""
-    return tuple(
-        [
-            DriverFile(driver.source(f"{folder}/{driver.version}/{name}"), path, ())
-            for folder in catalogue.FIRMWARE_FOLDERS
-            for name in driver.root.names(f"{folder}/{driver.version}")
-            for path in [f"{catalogue.FIRMWARE_FOLDERS[0]}/{driver.version}/{name}"]
-            if name.startswith("gsp") and name.endswith(".bin")
-        ]
-    )
+    release = posix.uname().release
+    found: dict[str, DriverFile] = {}
+    for pattern in catalogue.FIRMWARE_FOLDERS:
+        folder = f"{pattern.replace('{release}', release)}/{driver.version}"
+        for name in driver.root.names(folder):
+            target = f"{catalogue.FIRMWARE_TARGET}/{driver.version}/{name}"
+            if name.startswith("gsp") and name.endswith(".bin"):
+                found.setdefault(name, DriverFile(driver.source(f"{folder}/{name}"), target, ()))
+    return tuple(found.values())
 
 
 def _of_word_size(driver: Driver, bits: int, flags: int) -> list[Library]:
@@ -116,17 +116,30 @@ def _of_word_size(driver: Driver, bits: int, flags: int) -> list[Library]:
         file = f"{name}.so.{driver.version}"
         found += _one(driver, listed, name, file, capabilities, flags)
     for name, capabilities in catalogue.OWN_VERSION:
-        versions = [
-            own
-            for _, names in listed
-            for item in names
-            for own in [_own_version(item, name)]
-            if own
-        ]
-        if versions:
-            file = f"{name}.so.{'.'.join([str(number) for number in max(versions)])}"
-            found += _one(driver, listed, name, file, capabilities, flags)
+        found += _highest(driver, listed, name, capabilities, flags)
     return found
+
+
+def _highest(
+    driver: Driver,
+    listed: list[tuple[str, frozenset[str]]],
+    name: str,
+    capabilities: tuple[str, ...],
+    flags: int,
+) -> list[Library]:
+    """The highest version of a library that counts its own, for the word size of `flags`: the other's may be higher."""
+    files = {
+        own: item
+        for _, names in listed
+        for item in names
+        for own in [_own_version(item, name)]
+        if own
+    }
+    for own in sorted(files, reverse=True):
+        found = _one(driver, listed, name, files[own], capabilities, flags)
+        if found:
+            return found
+    return []
 
 
 def _one(

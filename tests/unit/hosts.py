@@ -17,7 +17,7 @@ from oci_gpu_hook.ldso import MULTIARCH
 
 VERSION = "580.65.06"
 LIBRARY_FOLDER = f"usr/lib/{MULTIARCH[platform.machine()]}"
-MACHINES = {"x86_64": 62, "aarch64": 183}
+MACHINES = {"x86_64": 62, "aarch64": 183, "i386": 3}
 
 SONAMES = {
     "libnvidia-ml": "libnvidia-ml.so.1",
@@ -42,33 +42,31 @@ def uuid(number: int) -> str:
 
 
 def elf(soname: str, machine: int | None = None) -> bytes:
-    """The smallest 64-bit shared object that says its SONAME: headers, a dynamic section, a string table."""
+    """The smallest shared object that says its SONAME: headers, a dynamic section, a string table.
+
+    Of 64 bits, but for i386.
+    """
+    machine = machine or MACHINES[platform.machine()]
+    small = machine == MACHINES["i386"]
+    word, header_size, segment_size = (4, 52, 32) if small else (8, 64, 56)
     strings = b"\0" + soname.encode() + b"\0"
-    start = 64 + 2 * 56
-    dynamic = struct.pack("<8Q", 5, start + 64, 10, len(strings), 14, 1, 0, 0)
+    start = header_size + 2 * segment_size
+    pairs = (5, start + 8 * word, 10, len(strings), 14, 1, 0, 0)
+    dynamic = struct.pack("<8I" if small else "<8Q", *pairs)
     size = start + len(dynamic) + len(strings)
-    header = b"\x7fELF\x02\x01\x01" + bytes(9)
-    header += struct.pack(
-        "<HHIQQQIHHHHHH",
-        3,
-        machine or MACHINES[platform.machine()],
-        1,
-        0,
-        64,
-        0,
-        0,
-        64,
-        56,
-        2,
-        0,
-        0,
-        0,
+    header = struct.pack(
+        "<16sHHIIIIIHHHHHH" if small else "<16sHHIQQQIHHHHHH",
+        b"\x7fELF" + bytes([1 if small else 2, 1, 1]),
+        *(3, machine, 1, 0, header_size, 0, 0, header_size, segment_size, 2, 0, 0, 0),
     )
-    load = struct.pack("<IIQQQQQQ", 1, 4, 0, 0, 0, size, size, 4096)
-    dynamic_header = struct.pack(
-        "<IIQQQQQQ", 2, 4, start, start, start, len(dynamic), len(dynamic), 8
-    )
-    return header + load + dynamic_header + dynamic + strings
+    load, section = (1, 0, size), (2, start, len(dynamic))
+    segments = [
+        struct.pack("<8I", kind, at, at, at, length, length, 4, 4)
+        if small
+        else struct.pack("<IIQQQQQQ", kind, 4, at, at, at, length, length, 8)
+        for kind, at, length in (load, section)
+    ]
+    return header + b"".join(segments) + dynamic + strings
 
 
 def plant(tree: Path, path: str, content: str | bytes) -> None:

@@ -82,36 +82,6 @@ def test_the_survey_finds_the_driver(tmp_path: Path) -> None:
     assert dict(found.proc_files)["params"] == hosts.PARAMS
 
 
-def test_a_library_of_another_version_is_a_misfit(tmp_path: Path) -> None:
-    root = hosts.host(tmp_path)
-    folder = tmp_path / hosts.LIBRARY_FOLDER
-    (folder / f"libcuda.so.{hosts.VERSION}").rename(folder / "libcuda.so.535.54.03")
-    (folder / f"libnvidia-ml.so.{hosts.VERSION}").unlink()
-    assert survey.survey(root).misfits == (
-        inventory.Misfit("libnvidia-ml", "utility", ""),
-        inventory.Misfit("libcuda", "compute", "535.54.03"),
-    )
-
-
-@pytest.mark.parametrize("content", [b"", b"no elf", hosts.elf("libcuda.so.1", machine=8)])
-def test_what_is_no_library_of_this_machine_does_not_count(tmp_path: Path, content: bytes) -> None:
-    root = hosts.host(tmp_path)
-    hosts.plant(tmp_path, f"{hosts.LIBRARY_FOLDER}/libcuda.so.{hosts.VERSION}", content)
-    assert "libcuda.so.1" not in {library.soname for library in survey.survey(root).libraries}
-
-
-def test_absolute_links_stay_in_the_hosts_root(tmp_path: Path) -> None:
-    root = hosts.host(tmp_path)
-    folder = tmp_path / hosts.LIBRARY_FOLDER
-    (folder / "real").mkdir()
-    name = f"libcuda.so.{hosts.VERSION}"
-    (folder / name).rename(folder / "real" / name)
-    (folder / name).symlink_to(f"/{hosts.LIBRARY_FOLDER}/real/{name}")
-    assert "libcuda.so.1" in {library.soname for library in survey.survey(root).libraries}
-    (tmp_path / "secret").symlink_to("/etc/passwd")
-    assert root.read("/secret") is None
-
-
 def test_no_kernel_module_is_a_driver_error(tmp_path: Path) -> None:
     with pytest.raises(DriverError, match="no NVIDIA driver"):
         survey.survey(HostRoot(str(tmp_path)))
@@ -227,16 +197,3 @@ def test_a_start_saves_what_it_had_to_survey_if_the_folder_is_there(tmp_path: Pa
 
 def test_this_machine_is_one_that_we_know() -> None:
     assert platform.machine() in ldso.MULTIARCH
-
-
-def test_a_library_folder_is_named_as_it_is_and_not_by_the_link_to_it(tmp_path: Path) -> None:
-    root = hosts.host(tmp_path)
-    (tmp_path / "lib").rename(tmp_path / "old-lib")
-    (tmp_path / "lib").symlink_to("usr/lib")
-    folder = f"/{hosts.LIBRARY_FOLDER}".removeprefix("/usr")
-    entry = ldso.Entry(b"libcuda.so.1", f"{folder}/libcuda.so.1".encode(), 0x0303)
-    hosts.plant(tmp_path, "etc/ld.so.cache", ldso.merge(None, [entry]))
-    libraries = survey.survey(root).libraries
-    assert {library.path.rpartition("/")[0] for library in libraries} == {
-        f"/{hosts.LIBRARY_FOLDER}"
-    }

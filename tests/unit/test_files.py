@@ -1,0 +1,446 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The search for a driver's files on fake trees: which are found, where, for which capability, and which are not.
+
+The rows say what NVIDIA's stack gives a container, in words of their own and not by way of `catalogue`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from oci_gpu_hook import ldso
+from oci_gpu_hook.host import files, inventory, survey
+from oci_gpu_hook.host.root import HostRoot
+from tests.unit import hosts
+
+VERSION = hosts.VERSION
+FOLDER = f"/{hosts.LIBRARY_FOLDER}"
+OTHER_MACHINE = {"x86_64": "aarch64", "aarch64": "x86_64"}[platform.machine()]
+
+UTILITY = {"utility"}
+COMPUTE = {"compute", "video"}
+VIDEO = {"video"}
+GRAPHICS = {"graphics", "display"}
+EVERYTHING_BUT_UTILITY = COMPUTE | GRAPHICS
+
+
+def driver(tree: Path) -> files.Driver:
+    return files.Driver(HostRoot(str(tree)), "", VERSION)
+
+
+def plant_library(tree: Path, path: str, soname: str = "", machine: str = "") -> None:
+    number = hosts.MACHINES[machine or platform.machine()]
+    hosts.plant(tree, path, hosts.elf(soname or path.rpartition("/")[2], number))
+
+
+@pytest.fixture(params=["x86_64", "aarch64"])
+def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each machine that we know, whichever runs the test."""
+    name = str(request.param)
+    host = SimpleNamespace(machine=name, release="6.12.0-1")
+    monkeypatch.setattr("posix.uname", lambda: host)
+    return name
+
+
+@pytest.mark.parametrize(
+    ("name", "capabilities"),
+    [
+        ("libnvidia-ml", UTILITY),
+        ("libnvidia-cfg", UTILITY),
+        ("libnvidia-nscq", UTILITY),
+        ("libcuda", COMPUTE),
+        ("libcudadebugger", COMPUTE),
+        ("libnvidia-opencl", COMPUTE),
+        ("libnvidia-gpucomp", EVERYTHING_BUT_UTILITY),
+        ("libnvidia-ptxjitcompiler", COMPUTE),
+        ("libnvidia-fatbinaryloader", COMPUTE),
+        ("libnvidia-allocator", EVERYTHING_BUT_UTILITY),
+        ("libnvidia-compiler", COMPUTE),
+        ("libnvidia-pkcs11", COMPUTE),
+        ("libnvidia-pkcs11-openssl3", COMPUTE),
+        ("libnvidia-nvvm", COMPUTE),
+        ("libnvidia-nvvm70", COMPUTE),
+        ("libnvidia-tileiras", COMPUTE),
+        ("libvdpau_nvidia", VIDEO),
+        ("libnvidia-encode", VIDEO),
+        ("libnvidia-opticalflow", VIDEO),
+        ("libnvcuvid", VIDEO),
+        ("libnvidia-eglcore", GRAPHICS),
+        ("libnvidia-glcore", GRAPHICS),
+        ("libnvidia-tls", GRAPHICS),
+        ("libnvidia-glsi", GRAPHICS),
+        ("libnvidia-fbc", GRAPHICS),
+        ("libnvidia-ifr", GRAPHICS),
+        ("libnvidia-rtcore", GRAPHICS),
+        ("libnvoptix", GRAPHICS),
+        ("libGLX_nvidia", GRAPHICS),
+        ("libEGL_nvidia", GRAPHICS),
+        ("libGLESv2_nvidia", GRAPHICS),
+        ("libGLESv1_CM_nvidia", GRAPHICS),
+        ("libnvidia-glvkspirv", GRAPHICS),
+        ("libnvidia-cbl", GRAPHICS),
+        ("libnvidia-vulkan-producer", GRAPHICS),
+        ("libnvidia-ngx", {"ngx"}),
+    ],
+)
+def test_a_library_comes_with_its_capabilities_in_the_exact_version_only(
+    tmp_path: Path, name: str, capabilities: set[str]
+) -> None:
+    for other in (f"{name}.so.535.54.03", f"{name}.so.{VERSION}.1", f"{name}-x.so.{VERSION}"):
+        plant_library(tmp_path, f"{FOLDER}/{other}")
+    assert files.libraries(driver(tmp_path)) == ()
+    plant_library(tmp_path, f"{FOLDER}/{name}.so.{VERSION}", f"{name}.so.1")
+    first, *others = files.libraries(driver(tmp_path))
+    assert first.path == first.origin == f"{FOLDER}/{name}.so.{VERSION}"
+    assert first.names[:2] == (f"{name}.so.{VERSION}", f"{name}.so.1")
+    assert (set(first.capabilities), first.subfolder, first.bits) == (capabilities, "", 64)
+    assert bool(others) == (name == "libnvidia-allocator")
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("libcuda", "libcuda.so"),
+        ("libGLX_nvidia", "libGLX_indirect.so.0"),
+        ("libnvidia-opticalflow", "libnvidia-opticalflow.so"),
+        ("libnvidia-vulkan-producer", "libnvidia-vulkan-producer.so"),
+    ],
+)
+def test_names_beside_the_soname(tmp_path: Path, name: str, other: str) -> None:
+    plant_library(tmp_path, f"{FOLDER}/{name}.so.{VERSION}", f"{name}.so.1")
+    (library,) = files.libraries(driver(tmp_path))
+    assert library.names == (f"{name}.so.{VERSION}", f"{name}.so.1", other)
+
+
+def test_a_library_whose_soname_is_its_file_has_one_name(tmp_path: Path) -> None:
+    plant_library(tmp_path, f"{FOLDER}/libnvidia-gpucomp.so.{VERSION}")
+    (library,) = files.libraries(driver(tmp_path))
+    assert library.names == (f"libnvidia-gpucomp.so.{VERSION}",)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "libnvidia-egl-gbm",
+        "libnvidia-egl-wayland",
+        "libnvidia-egl-wayland2",
+        "libnvidia-egl-xcb",
+        "libnvidia-egl-xlib",
+    ],
+)
+def test_of_a_library_with_its_own_version_the_highest_is_taken(tmp_path: Path, name: str) -> None:
+    for version in ("1.1.9", "1.1.10", "1.2", "9", "1.1.x", "9.9.9.9", VERSION + ".1"):
+        plant_library(tmp_path, f"{FOLDER}/{name}.so.{version}", f"{name}.so.1")
+    (library,) = files.libraries(driver(tmp_path))
+    assert library.names == (f"{name}.so.1.1.10", f"{name}.so.1")
+    assert set(library.capabilities) == GRAPHICS
+
+
+def test_each_word_size_has_an_own_version_of_its_own(tmp_path: Path, machine: str) -> None:
+    name = "libnvidia-egl-gbm"
+    plant_library(tmp_path, f"/usr/lib64/{name}.so.1.1.2", f"{name}.so.1", machine)
+    plant_library(tmp_path, f"/usr/lib/{name}.so.1.1.3", f"{name}.so.1", "i386")
+    found = [(library.bits, library.path) for library in files.libraries(driver(tmp_path))]
+    twin = [(32, f"/usr/lib/{name}.so.1.1.3")] if machine == "x86_64" else []
+    assert found == [(64, f"/usr/lib64/{name}.so.1.1.2"), *twin]
+
+
+def test_an_own_version_is_the_files_and_not_its_numbers(tmp_path: Path) -> None:
+    plant_library(tmp_path, f"{FOLDER}/libnvidia-egl-xcb.so.1.0.04")
+    (library,) = files.libraries(driver(tmp_path))
+    assert library.file == "libnvidia-egl-xcb.so.1.0.04"
+
+
+def test_vdpau_goes_to_its_subfolder(tmp_path: Path) -> None:
+    plant_library(tmp_path, f"{FOLDER}/vdpau/libvdpau_nvidia.so.{VERSION}", "libvdpau_nvidia.so.1")
+    plant_library(tmp_path, f"{FOLDER}/vdpau/libcuda.so.{VERSION}")
+    (library,) = files.libraries(driver(tmp_path))
+    assert (library.file, library.subfolder) == (f"libvdpau_nvidia.so.{VERSION}", "vdpau")
+    assert library.path == f"{FOLDER}/vdpau/libvdpau_nvidia.so.{VERSION}"
+
+
+def test_gbm_finds_the_allocator_under_a_name_of_its_own(tmp_path: Path) -> None:
+    path = f"{FOLDER}/libnvidia-allocator.so.{VERSION}"
+    plant_library(tmp_path, path, "libnvidia-allocator.so.1")
+    _, gbm = files.libraries(driver(tmp_path))
+    assert (gbm.path, gbm.subfolder, gbm.names) == (path, "gbm", ("nvidia-drm_gbm.so",))
+    assert set(gbm.capabilities) == GRAPHICS
+
+
+@pytest.mark.parametrize("folder", ["/usr/lib/i386-linux-gnu", "/usr/lib32", "/usr/lib"])
+def test_32_bit_twins_stand_beside(tmp_path: Path, machine: str, folder: str) -> None:
+    name = f"libcuda.so.{VERSION}"
+    plant_library(tmp_path, f"/usr/lib64/{name}", "libcuda.so.1", machine)
+    plant_library(tmp_path, f"{folder}/{name}", "libcuda.so.1", "i386")
+    found = files.libraries(driver(tmp_path))
+    twin = [(32, f"{folder}/{name}", 0x0003)] if machine == "x86_64" else []
+    native = {"x86_64": 0x0303, "aarch64": 0x0A03}[machine]
+    assert [(item.bits, item.path, item.flags) for item in found] == [
+        (64, f"/usr/lib64/{name}", native),
+        *twin,
+    ]
+    assert files.library_folder(found) == "/usr/lib64"
+
+
+@pytest.mark.parametrize(
+    "folder", ["/usr/lib64", "/usr/lib64/nvidia", "/usr/lib", "/lib64", f"{FOLDER}/nvidia/current"]
+)
+def test_the_usual_places_are_searched(tmp_path: Path, folder: str) -> None:
+    plant_library(tmp_path, f"{folder}/libcuda.so.{VERSION}")
+    (library,) = files.libraries(driver(tmp_path))
+    assert library.path == f"{folder}/libcuda.so.{VERSION}"
+
+
+def test_the_loaders_cache_knows_the_place_best(tmp_path: Path) -> None:
+    for folder in ("/opt/driver/lib", FOLDER):
+        plant_library(tmp_path, f"{folder}/libnvidia-ml.so.{VERSION}")
+    assert files.libraries(driver(tmp_path))[0].path.startswith(f"{FOLDER}/")
+    entry = ldso.Entry(b"libnvidia-ml.so.1", b"/opt/driver/lib/libnvidia-ml.so.1", 0x0303)
+    hosts.plant(tmp_path, "etc/ld.so.cache", ldso.merge(None, [entry]))
+    assert files.libraries(driver(tmp_path))[0].path.startswith("/opt/driver/lib/")
+    hosts.plant(tmp_path, "etc/ld.so.cache", b"no cache at all")
+    assert files.libraries(driver(tmp_path))[0].path.startswith(f"{FOLDER}/")
+
+
+def test_a_library_of_another_machine_hides_none_of_this_one(tmp_path: Path) -> None:
+    name = f"libcuda.so.{VERSION}"
+    plant_library(tmp_path, f"{FOLDER}/{name}", "libcuda.so.1", OTHER_MACHINE)
+    plant_library(tmp_path, f"/usr/lib64/{name}", "libcuda.so.1")
+    assert [item.path for item in files.libraries(driver(tmp_path))] == [f"/usr/lib64/{name}"]
+
+
+def test_the_library_folder_is_the_one_of_most_libraries(tmp_path: Path) -> None:
+    assert files.library_folder(()) == ""
+    plant_library(tmp_path, f"/usr/lib64/libcuda.so.{VERSION}")
+    for name in ("libnvidia-ml", "libnvidia-cfg"):
+        plant_library(tmp_path, f"{FOLDER}/nvidia/current/{name}.so.{VERSION}")
+    for name in ("libvdpau_nvidia",) * 3:
+        plant_library(tmp_path, f"/usr/lib64/vdpau/{name}.so.{VERSION}")
+    found = files.libraries(driver(tmp_path))
+    assert files.library_folder(found) == f"{FOLDER}/nvidia/current"
+
+
+@pytest.mark.parametrize(
+    ("name", "capabilities"),
+    [
+        ("nvidia-smi", UTILITY),
+        ("nvidia-debugdump", UTILITY),
+        ("nvidia-persistenced", UTILITY),
+        ("nv-fabricmanager", UTILITY),
+        ("nvidia-imex", UTILITY),
+        ("nvidia-imex-ctl", UTILITY),
+        ("nvidia-cuda-mps-control", {"compute"}),
+        ("nvidia-cuda-mps-server", {"compute"}),
+        ("nvidia-xconfig", GRAPHICS),
+    ],
+)
+def test_programs_go_to_usr_bin(tmp_path: Path, name: str, capabilities: set[str]) -> None:
+    assert files.binaries(driver(tmp_path)) == ()
+    hosts.plant(tmp_path, f"/usr/local/bin/{name}", "")
+    (program,) = files.binaries(driver(tmp_path))
+    assert (program.path, program.target) == (f"/usr/local/bin/{name}", f"/usr/bin/{name}")
+    assert set(program.capabilities) == capabilities
+    hosts.plant(tmp_path, f"/usr/sbin/{name}", "")
+    assert [item.path for item in files.binaries(driver(tmp_path))] == [f"/usr/sbin/{name}"]
+
+
+@pytest.mark.parametrize(
+    ("target", "capabilities"),
+    [
+        ("/usr/share/glvnd/egl_vendor.d/10_nvidia.json", GRAPHICS),
+        ("/usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json", GRAPHICS),
+        ("/usr/share/egl/egl_external_platform.d/10_nvidia_wayland.json", GRAPHICS),
+        ("/usr/share/egl/egl_external_platform.d/09_nvidia_wayland2.json", GRAPHICS),
+        ("/usr/share/egl/egl_external_platform.d/20_nvidia_xcb.json", GRAPHICS),
+        ("/usr/share/egl/egl_external_platform.d/20_nvidia_xlib.json", GRAPHICS),
+        ("/usr/share/nvidia/nvoptix.bin", GRAPHICS),
+        ("/usr/share/X11/xorg.conf.d/10-nvidia.conf", GRAPHICS),
+        ("/usr/share/X11/xorg.conf.d/nvidia-drm-outputclass.conf", GRAPHICS),
+        ("/etc/vulkan/icd.d/nvidia_icd.json", GRAPHICS),
+        ("/etc/vulkan/icd.d/nvidia_icd.MACHINE.json", GRAPHICS),
+        ("/etc/vulkan/icd.d/nvidia_layers.json", GRAPHICS),
+        ("/etc/vulkan/implicit_layer.d/nvidia_layers.json", GRAPHICS),
+        ("/etc/OpenCL/vendors/nvidia.icd", COMPUTE),
+    ],
+)
+def test_configuration_comes_from_the_first_folder_that_has_it(
+    tmp_path: Path, machine: str, target: str, capabilities: set[str]
+) -> None:
+    target = target.replace("MACHINE", machine)
+    name = target.removeprefix("/usr/share/").removeprefix("/etc/")
+    assert files.configuration(driver(tmp_path)) == ()
+    for folder in ("/usr/share", "/usr/local/share", "/etc"):
+        hosts.plant(tmp_path, f"{folder}/{name}", "")
+        (file,) = files.configuration(driver(tmp_path))
+        assert (file.path, file.target) == (f"{folder}/{name}", target)
+        assert set(file.capabilities) == capabilities
+
+
+def test_configuration_of_another_machine_is_left(tmp_path: Path, machine: str) -> None:
+    other = {"x86_64": "aarch64", "aarch64": "x86_64"}[machine]
+    hosts.plant(tmp_path, f"/usr/share/vulkan/icd.d/nvidia_icd.{other}.json", "")
+    assert files.configuration(driver(tmp_path)) == ()
+
+
+@pytest.mark.parametrize("path", ["/etc/cufile.json", "/run/udev"])
+def test_storage_gets_what_it_reads(tmp_path: Path, path: str) -> None:
+    hosts.plant(tmp_path, path, "")
+    assert files.configuration(driver(tmp_path)) == (inventory.DriverFile(path, path, ("gds",)),)
+
+
+@pytest.mark.parametrize(
+    ("name", "below"),
+    [
+        ("nvidia_drv.so", "xorg/modules/drivers"),
+        ("nvidia_drv.so", "nvidia/xorg"),
+        ("nvidia_drv.so", "nvidia/current"),
+        ("libglxserver_nvidia.so", "xorg/modules/extensions"),
+        ("libglxserver_nvidia.so", "nvidia/xorg"),
+    ],
+)
+def test_modules_of_the_x_server_stay_where_they_are(tmp_path: Path, name: str, below: str) -> None:
+    folder = f"/usr/lib64/{below}"
+    hosts.plant(tmp_path, f"{folder}/{name}.535.54.03", "")
+    assert files.configuration(driver(tmp_path)) == ()
+    hosts.plant(tmp_path, f"{folder}/{name}", "")
+    (plain,) = files.configuration(driver(tmp_path))
+    assert (plain.path, plain.target) == (f"{folder}/{name}", f"{folder}/{name}")
+    assert set(plain.capabilities) == GRAPHICS
+    versioned = f"{folder}/{name}.{VERSION}"
+    hosts.plant(tmp_path, versioned, "")
+    assert [(file.path, file.target) for file in files.configuration(driver(tmp_path))] == [
+        (versioned, versioned),
+        (versioned, f"{folder}/{name}"),
+    ]
+
+
+def test_firmware_is_that_of_the_exact_version(tmp_path: Path) -> None:
+    for version in (VERSION, "535.54.03"):
+        for name in ("gsp_ga10x.bin", "gsp_tu10x.bin", "gsp.txt", "other.bin"):
+            hosts.plant(tmp_path, f"/lib/firmware/nvidia/{version}/{name}", "")
+    found = files.firmware(driver(tmp_path))
+    folder = f"/lib/firmware/nvidia/{VERSION}"
+    assert [(file.path, file.target, file.capabilities) for file in found] == [
+        (f"{folder}/gsp_ga10x.bin", f"{folder}/gsp_ga10x.bin", ()),
+        (f"{folder}/gsp_tu10x.bin", f"{folder}/gsp_tu10x.bin", ()),
+    ]
+
+
+def test_firmware_comes_once_from_where_the_kernel_takes_it(tmp_path: Path, machine: str) -> None:
+    target = f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin"
+    for folder in (
+        "/lib/firmware",
+        "/lib/firmware/6.12.0-1",
+        "/lib/firmware/updates",
+        "/lib/firmware/updates/6.12.0-1",
+    ):
+        path = f"{folder}/nvidia/{VERSION}/gsp_ga10x.bin"
+        hosts.plant(tmp_path, path, "")
+        assert files.firmware(driver(tmp_path)) == (inventory.DriverFile(path, target, ()),)
+
+
+def test_in_a_driver_root_links_lead_within_it_and_paths_are_the_hosts(tmp_path: Path) -> None:
+    hosts.plant(tmp_path, "proc/driver/nvidia/version", hosts.NVRM)
+    tree = tmp_path / "run/driver"
+    real = f"/opt/real/libcuda.so.{VERSION}"
+    plant_library(tree, real, "libcuda.so.1")
+    (tree / FOLDER[1:]).mkdir(parents=True)
+    (tree / FOLDER[1:] / f"libcuda.so.{VERSION}").symlink_to(real)
+    hosts.plant(tree, "/opt/real/nvidia-smi", "")
+    (tree / "usr/bin").mkdir()
+    (tree / "usr/bin/nvidia-smi").symlink_to("/opt/real/nvidia-smi")
+    hosts.plant(tree, "/opt/icd/nvidia.icd", "")
+    (tree / "etc/OpenCL").mkdir(parents=True)
+    (tree / "etc/OpenCL/vendors").symlink_to("/opt/icd")
+    hosts.plant(tree, f"/opt/gsp/{VERSION}/gsp.bin", "")
+    (tree / "lib/firmware").mkdir(parents=True)
+    (tree / "lib/firmware/nvidia").symlink_to("/opt/gsp")
+    # The host's own, which are another driver's, count for nothing.
+    plant_library(tmp_path, f"{FOLDER}/libnvidia-ml.so.{VERSION}")
+    hosts.plant(tmp_path, "usr/bin/nvidia-debugdump", "")
+    found = survey.survey(HostRoot(str(tmp_path)), "/run/driver")
+    (library,) = found.libraries
+    assert library.path == f"/run/driver{real}"
+    assert (library.origin, library.file) == (
+        f"{FOLDER}/libcuda.so.{VERSION}",
+        f"libcuda.so.{VERSION}",
+    )
+    assert found.library_folder == FOLDER
+    targets = [
+        (file.path, file.target) for file in (*found.binaries, *found.files, *found.firmware)
+    ]
+    assert targets == [
+        ("/run/driver/opt/real/nvidia-smi", "/usr/bin/nvidia-smi"),
+        ("/run/driver/opt/icd/nvidia.icd", "/etc/OpenCL/vendors/nvidia.icd"),
+        (
+            f"/run/driver/opt/gsp/{VERSION}/gsp.bin",
+            f"/lib/firmware/nvidia/{VERSION}/gsp.bin",
+        ),
+    ]
+    assert [misfit.name for misfit in found.misfits] == ["libnvidia-ml"]
+
+
+def test_no_link_of_a_driver_root_leads_to_the_host(tmp_path: Path) -> None:
+    hosts.plant(tmp_path, "proc/driver/nvidia/version", hosts.NVRM)
+    plant_library(tmp_path, f"/opt/libcuda.so.{VERSION}")
+    folder = tmp_path / "run/driver" / FOLDER[1:]
+    folder.mkdir(parents=True)
+    up = "../" * 20
+    for name, to in (("libcuda", f"/opt/libcuda.so.{VERSION}"), ("libnvidia-ml", f"{up}opt/x")):
+        (folder / f"{name}.so.{VERSION}").symlink_to(to)
+    assert survey.survey(HostRoot(str(tmp_path)), "/run/driver").libraries == ()
+
+
+def test_what_only_looks_like_a_file_is_none(tmp_path: Path) -> None:
+    (tmp_path / FOLDER[1:] / f"libcuda.so.{VERSION}").mkdir(parents=True)
+    os.mkfifo(tmp_path / FOLDER[1:] / f"libnvidia-ml.so.{VERSION}")
+    (tmp_path / FOLDER[1:] / f"libnvidia-cfg.so.{VERSION}").symlink_to("/nothing")
+    assert files.libraries(driver(tmp_path)) == ()
+
+
+def test_a_library_of_another_version_is_a_misfit(tmp_path: Path) -> None:
+    root = hosts.host(tmp_path)
+    folder = tmp_path / hosts.LIBRARY_FOLDER
+    (folder / f"libcuda.so.{hosts.VERSION}").rename(folder / "libcuda.so.535.54.03")
+    (folder / f"libnvidia-ml.so.{hosts.VERSION}").unlink()
+    assert survey.survey(root).misfits == (
+        inventory.Misfit("libnvidia-ml", "utility", ""),
+        inventory.Misfit("libcuda", "compute", "535.54.03"),
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b"no elf", hosts.elf("libcuda.so.1", machine=8)])
+def test_what_is_no_library_of_this_machine_does_not_count(tmp_path: Path, content: bytes) -> None:
+    root = hosts.host(tmp_path)
+    hosts.plant(tmp_path, f"{hosts.LIBRARY_FOLDER}/libcuda.so.{hosts.VERSION}", content)
+    assert "libcuda.so.1" not in {library.soname for library in survey.survey(root).libraries}
+
+
+def test_absolute_links_stay_in_the_hosts_root(tmp_path: Path) -> None:
+    root = hosts.host(tmp_path)
+    folder = tmp_path / hosts.LIBRARY_FOLDER
+    (folder / "real").mkdir()
+    name = f"libcuda.so.{hosts.VERSION}"
+    (folder / name).rename(folder / "real" / name)
+    (folder / name).symlink_to(f"/{hosts.LIBRARY_FOLDER}/real/{name}")
+    assert "libcuda.so.1" in {library.soname for library in survey.survey(root).libraries}
+    (tmp_path / "secret").symlink_to("/etc/passwd")
+    assert root.read("/secret") is None
+
+
+def test_a_library_folder_is_named_as_it_is_and_not_by_the_link_to_it(tmp_path: Path) -> None:
+    root = hosts.host(tmp_path)
+    (tmp_path / "lib").rename(tmp_path / "old-lib")
+    (tmp_path / "lib").symlink_to("usr/lib")
+    folder = f"/{hosts.LIBRARY_FOLDER}".removeprefix("/usr")
+    entry = ldso.Entry(b"libcuda.so.1", f"{folder}/libcuda.so.1".encode(), 0x0303)
+    hosts.plant(tmp_path, "etc/ld.so.cache", ldso.merge(None, [entry]))
+    libraries = survey.survey(root).libraries
+    assert {library.path.rpartition("/")[0] for library in libraries} == {
+        f"/{hosts.LIBRARY_FOLDER}"
+    }
