@@ -10,9 +10,14 @@ asm/unistd.h of x86_64 and aarch64); a test compares them with what the C compil
 
 from __future__ import annotations
 
-import ctypes
 import posix
 from errno import EACCES, EAGAIN, EINTR, EINVAL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Words = Any  # an array of 64-bit words
 
 # --- openat2(2), Linux 5.6; linux/openat2.h
 RESOLVE_NO_XDEV = 0x01
@@ -56,17 +61,23 @@ CLONE_NEWNS = 0x00020000
 CGROUP2_SUPER_MAGIC = 0x63677270
 PROC_SUPER_MAGIC = 0x9FA0
 
-# asm/unistd.h: from 424 on all architectures share their numbers.
-_SYS = {
-    "open_tree": 428,
-    "move_mount": 429,
-    "fsopen": 430,
-    "fsconfig": 431,
-    "fsmount": 432,
-    "openat2": 437,
-    "mount_setattr": 442,
+# asm/unistd.h: from 424 on all architectures share their numbers; the older ones are those of x86_64, aarch64.
+_NUMBERS = {
+    "umount2": (166, 39),
+    "fstatfs": (138, 44),
+    "setns": (308, 268),
+    "bpf": (321, 280),
+    "statx": (332, 291),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "openat2": (437, 437),
+    "mount_setattr": (442, 442),
 }
-_SYS_BPF = {"x86_64": 321, "aarch64": 280}
+_MACHINE = ("x86_64", "aarch64").index(posix.uname().machine)
+_SYS = {name: numbers[_MACHINE] for name, numbers in _NUMBERS.items()}
 
 _RETRIES = 128
 
@@ -83,37 +94,81 @@ class SyscallError(OSError):
         return f"{self.syscall} {self.subject}: {self.strerror}"
 
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_u64 = ctypes.c_uint64
+if TYPE_CHECKING:
+    _foreign: Any
+    _Long: Any
+    _Word: Any
+    _HalfWord: Any
+    _Character: Any
+    _Text: Any
+    _Address: Any
+    _Function: Any
+    _syscall_address: Any
+else:
+    try:
+        # What ctypes is built on.  ctypes itself brings os, types and struct with it, and costs five times as much.
+        import _ctypes as _foreign
+
+        class _Long(_foreign._SimpleCData):
+            _type_ = "l"
+
+        class _Word(_foreign._SimpleCData):
+            _type_ = "Q"
+
+        class _HalfWord(_foreign._SimpleCData):
+            _type_ = "I"
+
+        class _Character(_foreign._SimpleCData):
+            _type_ = "c"
+
+        class _Text(_foreign._SimpleCData):
+            _type_ = "z"
+
+        class _Address(_foreign._SimpleCData):
+            _type_ = "P"
+
+        class _Function(_foreign.CFuncPtr):
+            _flags_ = _foreign.FUNCFLAG_CDECL | _foreign.FUNCFLAG_USE_ERRNO
+            _restype_ = _Long
+
+        _syscall_address = _foreign.dlsym(_foreign.dlopen(None, 0), "syscall")
+    except (ImportError, AttributeError, TypeError):
+        # Where a later Python has changed the private names, the public ones do the same, only slower.
+        import ctypes as _foreign
+
+        _Long, _Word, _HalfWord = _foreign.c_long, _foreign.c_uint64, _foreign.c_uint32
+        _Character, _Text, _Address = _foreign.c_char, _foreign.c_char_p, _foreign.c_void_p
+        _Function = _foreign.CFUNCTYPE(_Long, use_errno=True)
+        _syscall_address = _foreign.cast(_foreign.CDLL(None).syscall, _Address).value
+
+_addressof, _byref, _sizeof = _foreign.addressof, _foreign.byref, _foreign.sizeof
+_get_errno = _foreign.get_errno
 
 
-def _syscall(*argtypes: type) -> ctypes._NamedFuncPointer:
-    """libc's syscall(2) for one call site: indexing gives a fresh function, so that no two share argtypes."""
-    function = _libc["syscall"]
-    function.argtypes = (ctypes.c_long, *argtypes)
-    function.restype = ctypes.c_long
+def _syscall(*argtypes: type) -> Any:
+    """libc's syscall(2) for one call site: the number, then arguments of `argtypes`."""
+    function = _Function(_syscall_address)
+    function.argtypes = (_Long, *argtypes)
     return function
 
 
-_openat2 = _syscall(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)
-_open_tree = _syscall(ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
-_move_mount = _syscall(ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
-_mount_setattr = _syscall(
-    ctypes.c_int, ctypes.c_char_p, ctypes.c_uint, ctypes.c_void_p, ctypes.c_size_t
-)
-_fsopen = _syscall(ctypes.c_char_p, ctypes.c_uint)
-_fsconfig = _syscall(ctypes.c_int, ctypes.c_uint, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int)
-_fsmount = _syscall(ctypes.c_int, ctypes.c_uint, ctypes.c_uint)
-
-_libc.umount2.argtypes = (ctypes.c_char_p, ctypes.c_int)
-_libc.statx.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_void_p)
-_libc.setns.argtypes = (ctypes.c_int, ctypes.c_int)
-_libc.fstatfs.argtypes = (ctypes.c_int, ctypes.c_void_p)
+_openat2 = _syscall(_Long, _Text, _Address, _Long)
+_open_tree = _syscall(_Long, _Text, _Long)
+_move_mount = _syscall(_Long, _Text, _Long, _Text, _Long)
+_mount_setattr = _syscall(_Long, _Text, _Long, _Address, _Long)
+_fsopen = _syscall(_Text, _Long)
+_fsconfig = _syscall(_Long, _Long, _Text, _Text, _Long)
+_fsmount = _syscall(_Long, _Long, _Long)
+_umount2 = _syscall(_Text, _Long)
+_setns = _syscall(_Long, _Long)
+_statx = _syscall(_Long, _Text, _Long, _Long, _Address)
+_fstatfs = _syscall(_Long, _Address)
+_bpf = _syscall(_Long, _Address, _Long)
 
 
 def _checked(result: int, syscall: str, subject: object) -> int:
     if result < 0:
-        raise SyscallError(ctypes.get_errno(), syscall, str(subject))
+        raise SyscallError(_get_errno(), syscall, str(subject))
     return result
 
 
@@ -123,13 +178,11 @@ def openat2(dirfd: int, path: str, flags: int, *, resolve: int, mode: int = 0) -
     With RESOLVE_IN_ROOT the kernel gives EAGAIN when something is renamed or mounted anywhere while it walks a "..";
     the man page tells the caller to retry.
     """
-    open_how = (_u64 * 3)(flags | posix.O_CLOEXEC, mode, resolve)
+    open_how = (_Word * 3)(flags | posix.O_CLOEXEC, mode, resolve)
     name = path.encode(errors="surrogateescape")
     for _ in range(_RETRIES):
-        result: int = _openat2(
-            _SYS["openat2"], dirfd, name, ctypes.byref(open_how), ctypes.sizeof(open_how)
-        )
-        if result >= 0 or ctypes.get_errno() not in (EAGAIN, EINTR):
+        result: int = _openat2(_SYS["openat2"], dirfd, name, _byref(open_how), _sizeof(open_how))
+        if result >= 0 or _get_errno() not in (EAGAIN, EINTR):
             break
     return _checked(result, "openat2", path)
 
@@ -152,11 +205,9 @@ def mount_setattr(
     fd: int, *, attr_set: int = 0, attr_clr: int = 0, propagation: int = MS_PRIVATE
 ) -> None:
     """mount_setattr(2) on the one mount that `fd` is the root of."""
-    mount_attr = (_u64 * 4)(attr_set, attr_clr, propagation, 0)
-    size = ctypes.sizeof(mount_attr)
-    result = _mount_setattr(
-        _SYS["mount_setattr"], fd, b"", AT_EMPTY_PATH, ctypes.byref(mount_attr), size
-    )
+    mount_attr = (_Word * 4)(attr_set, attr_clr, propagation, 0)
+    size = _sizeof(mount_attr)
+    result = _mount_setattr(_SYS["mount_setattr"], fd, b"", AT_EMPTY_PATH, _byref(mount_attr), size)
     _checked(result, "mount_setattr", f"fd {fd}")
 
 
@@ -186,38 +237,38 @@ def fsmount(fd: int, attr_flags: int) -> int:
 
 def umount2(path: str, flags: int) -> None:
     """umount2(2).  The kernel has no form by descriptor; /proc/self/fd/N names one."""
-    _checked(_libc.umount2(path.encode(errors="surrogateescape"), flags), "umount2", path)
+    _checked(
+        _umount2(_SYS["umount2"], path.encode(errors="surrogateescape"), flags), "umount2", path
+    )
 
 
 def setns(fd: int, nstype: int) -> None:
     """setns(2)."""
-    _checked(_libc.setns(fd, nstype), "setns", f"fd {fd}")
+    _checked(_setns(_SYS["setns"], fd, nstype), "setns", f"fd {fd}")
 
 
 def mount_id(fd: int) -> int:
     """statx(2) with STATX_MNT_ID (Linux 5.8): which mount `fd` is open on, the first field of its mountinfo line."""
     # struct statx is 256 bytes; stx_mnt_id lies at offset 144 (linux/stat.h).
-    statx = (_u64 * 32)()
-    result = _libc.statx(fd, b"", AT_EMPTY_PATH, STATX_MNT_ID, ctypes.byref(statx))
+    statx = (_Word * 32)()
+    result = _statx(_SYS["statx"], fd, b"", AT_EMPTY_PATH, STATX_MNT_ID, _byref(statx))
     _checked(result, "statx", f"fd {fd}")
-    return statx[18]
+    return int(statx[18])
 
 
 def filesystem_magic(fd: int) -> int:
     """fstatfs(2): the type of the filesystem that `fd` lies on, as in linux/magic.h."""
     # struct statfs is 120 bytes on 64-bit architectures; f_type is its first long.
-    statfs = (ctypes.c_long * 16)()
-    _checked(_libc.fstatfs(fd, ctypes.byref(statfs)), "fstatfs", f"fd {fd}")
-    return statfs[0]
+    statfs = (_Word * 16)()
+    _checked(_fstatfs(_SYS["fstatfs"], fd, _byref(statfs)), "fstatfs", f"fd {fd}")
+    return int(statfs[0])
 
 
-def bpf(command: int, attr: ctypes.Array[ctypes.c_uint64], subject: str) -> int:
+def bpf(command: int, attr: Words, subject: str) -> int:
     """bpf(2): `attr` is the union bpf_attr in words of 64 bits, which the kernel may write to."""
-    result = _bpf(_SYS_BPF[posix.uname().machine], command, ctypes.byref(attr), ctypes.sizeof(attr))
+    result = _bpf(_SYS["bpf"], command, _byref(attr), _sizeof(attr))
     return _checked(result, "bpf", subject)
 
-
-_bpf = _syscall(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint)
 
 # --- bpf(2), cgroup device programs; linux/bpf.h
 BPF_PROG_LOAD = 5
@@ -237,10 +288,10 @@ _BPF_INSN_SIZE = 8
 _BPF_LOG_SIZE = 1 << 16
 
 
-def _bpf_attr(*words: int) -> ctypes.Array[ctypes.c_uint64]:
+def _bpf_attr(*words: int) -> Words:
     """A union bpf_attr of 128 bytes: an older kernel that knows fewer wants the rest to be zero, a
     newer one has room for what it adds to an answer (a query's revision at byte 56)."""
-    return (_u64 * 16)(*words)
+    return (_Word * 16)(*words)
 
 
 def bpf_prog_query(cgroup_fd: int, *, query_flags: int = 0) -> tuple[int, tuple[int, ...]]:
@@ -249,9 +300,9 @@ def bpf_prog_query(cgroup_fd: int, *, query_flags: int = 0) -> tuple[int, tuple[
     With BPF_F_QUERY_EFFECTIVE, the ids of all that apply, those of the cgroups above included, and
     no flags.
     """
-    ids = (ctypes.c_uint32 * _BPF_MOST_PROGS)()
+    ids = (_HalfWord * _BPF_MOST_PROGS)()
     attr = _bpf_attr(
-        cgroup_fd | BPF_CGROUP_DEVICE << 32, query_flags, ctypes.addressof(ids), _BPF_MOST_PROGS
+        cgroup_fd | BPF_CGROUP_DEVICE << 32, query_flags, _addressof(ids), _BPF_MOST_PROGS
     )
     bpf(BPF_PROG_QUERY, attr, f"BPF_PROG_QUERY of cgroup fd {cgroup_fd}")
     return attr[1] >> 32, tuple(ids[: attr[3] & 0xFFFFFFFF])
@@ -264,7 +315,7 @@ def bpf_prog_get_fd_by_id(prog_id: int) -> int:
 
 def bpf_prog_id(prog_fd: int) -> int:
     """The id of a program, as `bpf_prog_query` gives it."""
-    return _bpf_prog_info(prog_fd, 0, 0)[0] >> 32
+    return int(_bpf_prog_info(prog_fd, 0, 0)[0]) >> 32
 
 
 def bpf_prog_insns(prog_fd: int) -> bytes | None:
@@ -275,24 +326,24 @@ def bpf_prog_insns(prog_fd: int) -> bytes | None:
     """
     size = 4096 * _BPF_INSN_SIZE
     while True:
-        insns = ctypes.create_string_buffer(size)
-        info = _bpf_prog_info(prog_fd, size, ctypes.addressof(insns))
+        insns = (_Character * size)()
+        info = _bpf_prog_info(prog_fd, size, _addressof(insns))
         length = info[2] >> 32
         if not length or not info[4]:
             return None
         if length <= size:
-            return insns.raw[:length]
+            return bytes(insns[:length])
         size = length
 
 
-def _bpf_prog_info(prog_fd: int, size: int, address: int) -> ctypes.Array[ctypes.c_uint64]:
+def _bpf_prog_info(prog_fd: int, size: int, address: int) -> Words:
     """BPF_OBJ_GET_INFO_BY_FD: the first 40 bytes of struct bpf_prog_info; the kernel gives no more.
 
     Words: type and id; tag; jited_prog_len and xlated_prog_len; jited_prog_insns;
     xlated_prog_insns.
     """
-    info = (_u64 * 5)(0, 0, size << 32, 0, address)
-    attr = _bpf_attr(prog_fd | ctypes.sizeof(info) << 32, ctypes.addressof(info))
+    info = (_Word * 5)(0, 0, size << 32, 0, address)
+    attr = _bpf_attr(prog_fd | _sizeof(info) << 32, _addressof(info))
     bpf(BPF_OBJ_GET_INFO_BY_FD, attr, f"BPF_OBJ_GET_INFO_BY_FD {prog_fd}")
     return info
 
@@ -303,13 +354,13 @@ def bpf_prog_load(prog_type: int, insns: bytes, *, name: str, license: str) -> i
     Needs no RLIMIT_MEMLOCK since Linux 5.11.  Where the verifier refuses, its last words are in
     the error.
     """
-    program = ctypes.create_string_buffer(insns, len(insns))
-    license_text = ctypes.create_string_buffer(license.encode())
+    program = _buffer(insns)
+    license_text = _buffer(license.encode() + b"\0")
     prog_name = name.encode().ljust(16, b"\0")
     attr = _bpf_attr(
         prog_type | len(insns) // _BPF_INSN_SIZE << 32,
-        ctypes.addressof(program),
-        ctypes.addressof(license_text),
+        _addressof(program),
+        _addressof(license_text),
         0,  # log_level and log_size
         0,  # log_buf
         0,  # kern_version and prog_flags
@@ -322,9 +373,9 @@ def bpf_prog_load(prog_type: int, insns: bytes, *, name: str, license: str) -> i
         if err.errno not in (EACCES, EINVAL):
             raise
     # The log costs the verifier time, so it is asked for only now.
-    log = ctypes.create_string_buffer(_BPF_LOG_SIZE)
+    log = (_Character * _BPF_LOG_SIZE)()
     attr[3] = 1 | _BPF_LOG_SIZE << 32
-    attr[4] = ctypes.addressof(log)
+    attr[4] = _addressof(log)
     try:
         return bpf(BPF_PROG_LOAD, attr, f"BPF_PROG_LOAD {name}")
     except SyscallError as err:
@@ -332,6 +383,13 @@ def bpf_prog_load(prog_type: int, insns: bytes, *, name: str, license: str) -> i
         # The very last line is the verifier's count of its own work.
         words = [line for line in said if not line.startswith("processed ")][-1:]
         raise SyscallError(err.errno or 0, "bpf", ": ".join([err.subject, *words])) from None
+
+
+def _buffer(data: bytes) -> Any:
+    """The bytes where the kernel can read them."""
+    buffer = (_Character * len(data))()
+    buffer.raw = data
+    return buffer
 
 
 def bpf_prog_attach(

@@ -134,7 +134,9 @@ def standard_library_at_start() -> set[str]:
 
 def test_only_linux_names_ctypes() -> None:
     named = {
-        name(path) for path in SOURCES if any(m.split(".")[0] == "ctypes" for m in imported(path))
+        name(path)
+        for path in SOURCES
+        if any(m.split(".")[0] in ("ctypes", "_ctypes") for m in imported(path))
     }
     assert named == {"oci_gpu_hook/linux.py"}
 

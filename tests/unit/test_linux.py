@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,7 @@ def test_constants_are_the_kernels(tmp_path: Path) -> None:
 
 
 def test_system_call_numbers_are_the_kernels(tmp_path: Path) -> None:
-    numbers = {**linux._SYS, "bpf": linux._SYS_BPF[os.uname().machine]}
+    numbers = linux._SYS
     answer = compiled(tmp_path, [f"__NR_{name}" for name in numbers])
     assert answer == {f"__NR_{name}": number for name, number in numbers.items()}
 
@@ -113,3 +114,30 @@ def test_the_filesystem_of_proc_is_procfs() -> None:
     fd = os.open("/proc", os.O_PATH)
     assert linux.filesystem_magic(fd) == linux.PROC_SUPER_MAGIC
     os.close(fd)
+
+
+# The module's private ground taken away after ctypes has taken what it needs of it.
+WITHOUT_PRIVATE_NAMES = """
+import sys
+import ctypes
+sys.path.insert(0, sys.argv[1])
+sys.modules["_ctypes"] = type(sys)("_ctypes")
+import posix
+from oci_gpu_hook import linux
+assert linux._foreign is ctypes
+root = posix.open("/", posix.O_PATH)
+print(linux.mount_id(root), linux.openat2(root, "/proc", posix.O_PATH, resolve=linux.RESOLVE_IN_ROOT) > root)
+"""
+
+
+def test_without_the_private_names_the_public_module_does_the_same() -> None:
+    package = str(Path(linux.__file__).parents[1])
+    command = [sys.executable, "-IB", "-c", WITHOUT_PRIVATE_NAMES, package]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    root = os.open("/", os.O_PATH)
+    assert said == f"{linux.mount_id(root)} True\n"
+    os.close(root)
+
+
+def test_the_private_names_are_there_on_this_python() -> None:
+    assert linux._foreign.__name__ == "_ctypes"
