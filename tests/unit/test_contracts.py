@@ -43,12 +43,15 @@ HEAVY = {
 
 # As the installed door starts it, and then says what came with it.
 HOOK = """
-import sys
+import posix, sys
 sys.path.insert(0, sys.argv.pop())
 sys.argv[0] = "oci-gpu-hook"
 from oci_gpu_hook.__main__ import main
-status = main()
-print(status, *sys.modules)
+def exit(status):
+    print(status, *sys.modules, flush=True)
+    leave(0)
+leave, posix._exit = posix._exit, exit
+main()
 """
 
 
