@@ -9,10 +9,10 @@ SHELL_SCRIPTS = .ci/run $(wildcard packaging/*.sh tests/*.sh tests/*/*.sh)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint types contracts unit unit-pythons integration test-selinux test-gpu
-.PHONY: install uninstall clean
+.PHONY: install uninstall clean bench bench-load bench-instructions
 
 help: ## List what can be made
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "make %-14s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "make %-18s %s\n", $$1, $$2 }'
 
 demo: ## Show a container getting its GPUs; installs what it needs (as root), leaves nothing else
 	@packaging/requirements.sh demo
@@ -56,6 +56,18 @@ test-gpu: ## Run the tests that need a real NVIDIA driver and GPU (as root)
 		"make test-gpu: nothing was tested, this host has no GPU that an NVIDIA driver drives"; exit 1; }
 	$(MAKE) --no-print-directory .venv/up-to-date
 	.venv/bin/python -m pytest -v -m gpu tests
+
+bench: ## Measure container starts (as root): table and charts in .build/bench; [BENCH="--rounds 40"]
+	@packaging/requirements.sh bench
+	@$(PYTHON) -B -m tests.bench --python $(PYTHON) $(BENCH)
+
+bench-load: ## Start 500 GPU containers, 8 at a time (as root); [BENCH="--load 500"]
+	@packaging/requirements.sh bench
+	@$(PYTHON) -B -m tests.bench --python $(PYTHON) --only load $(BENCH)
+
+bench-instructions: ## Fail where a path takes 10 % more instructions than recorded (as root); [BENCH=--record]
+	@packaging/requirements.sh bench
+	@$(PYTHON) -B -m tests.bench.instructions --python $(PYTHON) $(BENCH)
 
 install: ## Install below [DESTDIR=][PREFIX=/usr], for [PYTHON=/usr/bin/python3]
 	@packaging/install.sh install "$(DESTDIR)" "$(PREFIX)" "$(PYTHON)"

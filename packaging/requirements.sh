@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs the distribution's packages that `make demo` or `make test` needs, if they are missing.
+# Installs the distribution's packages that `make demo`, `make test` or `make bench` needs, if they are missing.
 #
-#   packaging/requirements.sh demo|test
+#   packaging/requirements.sh demo|test|bench
 #
 # What counts is whether the program is there, not which package it came from: a host may have runc
 # from Docker's packages, which the distribution's own would push out.
@@ -55,6 +55,13 @@ if [ "$purpose" = test ]; then
     has musl-gcc || { debian need musl-tools; fedora want musl-gcc; }
     has busybox || { debian need busybox-static; fedora want busybox; }
     python_has ensurepip || { debian need python3-venv; fedora need python3-libs; }
+fi
+
+if [ "$purpose" = bench ]; then
+    has strace || need strace
+    has busybox || { debian need busybox-static; fedora want busybox; }
+    # Either counts instructions; a virtual machine may have no counter for perf to read.
+    has perf || has valgrind || need valgrind
 fi
 
 # What is only wanted may not be to be had here: it is not asked for again at every run.

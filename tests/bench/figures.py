@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From samples to figures: medians, percentiles, ratios, goals, slopes.  Pure.
+
+Must not: judge by absolute times; only ratios within one pass mean anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tests.bench.variants import MEMORY_GOAL, OURS, REFERENCE, Variant
+
+
+def percentile(values: Iterable[float], share: float) -> float:
+    """The value that `share` of all do not exceed; between two, the line between them.  0 for none."""
+    ordered = sorted(values)
+    if not ordered:
+        return 0.0
+    place = share * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def median(values: Iterable[float]) -> float:
+    """The middle."""
+    return percentile(values, 0.5)
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """A measure as the table and the JSON have it."""
+    return {
+        "median": round(median(values), 4),
+        "p90": round(percentile(values, 0.9), 4),
+        "p99": round(percentile(values, 0.99), 4),
+    }
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float:
+    """By how much y grows with x: least squares."""
+    if len(points) < 2:
+        return 0.0
+    middle_x = sum(x for x, _ in points) / len(points)
+    middle_y = sum(y for _, y in points) / len(points)
+    width = sum((x - middle_x) ** 2 for x, _ in points)
+    return sum((x - middle_x) * (y - middle_y) for x, y in points) / width if width else 0.0
+
+
+def ratio(value: float, to: float) -> float:
+    """0 where there is nothing to compare with."""
+    return round(value / to, 4) if to else 0.0
+
+
+def rows(variants: list[Variant], samples: dict[str, list[list[Any]]]) -> dict[str, Any]:
+    """One entry for each variant, in their order.  A failed start counts as failed and nowhere else."""
+    found = {variant.key: _row(variant, samples[variant.key]) for variant in variants}
+    bare = found[REFERENCE]
+    for row in found.values():
+        for share in ("median", "p90"):
+            row[f"{share}_in_p"] = ratio(row["hook"][share], bare["hook"]["median"])
+        row["memory_ratio"] = ratio(row["memory"], bare["memory"])
+        row["added_to_run"] = round(row["run"]["median"] - found["none"]["run"]["median"], 4)
+        row["met"] = _met(row["median_in_p"], row["goal"])
+        row["memory_met"] = _met(row["memory_ratio"], row["memory_goal"])
+    return found
+
+
+def _row(variant: Variant, samples: list[list[Any]]) -> dict[str, Any]:
+    good = [sample for sample in samples if not sample[5]]
+    return {
+        "title": variant.title,
+        "goal": variant.goal,
+        "memory_goal": MEMORY_GOAL if variant.hook == OURS else 0.0,
+        "hook": spread([sample[1] for sample in good]),
+        "run": spread([sample[0] for sample in good]),
+        "cpu": spread([sample[2] for sample in good]),
+        "memory": median([sample[3] for sample in good]),
+        "starts": len(samples),
+        "failed": len(samples) - len(good),
+        "said": next((sample[5] for sample in samples if sample[5]), ""),
+        "saved": sum(1 for sample in good if sample[4]),
+        "samples": [[round(value, 3) for value in sample[:3]] for sample in good],
+    }
+
+
+def _met(value: float, goal: float) -> bool | None:
+    """None where there is no goal, or nothing to hold against it."""
+    return value <= goal if goal and value else None
+
+
+def load(samples: list[list[Any]]) -> dict[str, Any]:
+    """A load's figures."""
+    good = [sample for sample in samples if not sample[5]]
+    return {
+        "starts": len(samples),
+        "failed": len(samples) - len(good),
+        "said": next((sample[5] for sample in samples if sample[5]), ""),
+        "run": spread([sample[0] for sample in good]),
+        "hook": spread([sample[1] for sample in good]),
+    }

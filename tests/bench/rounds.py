@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The measuring itself: every variant once a round, in random order, under a real runc.
+
+Two measures of a start: the hook alone, by the C timer around it, and the whole `runc run`.
+Must not: calculate; what was measured is given as it was.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sys
+import time
+from typing import NamedTuple
+
+from tests.bench.stage import ENVIRONMENT, SAVED, Kit, Scene, refresh
+from tests.bench.variants import COLD, STALE, WARM, Variant
+
+_CACHE = "/etc/ld.so.cache"
+
+
+class Sample(NamedTuple):
+    """One start.  Times in ms, memory in KiB; `said` is why it failed, "" where it did not."""
+
+    run: float
+    hook: float
+    cpu: float
+    memory: int
+    saved: bool  # whether the saved inventory was written during the start
+    said: str
+
+
+def say(text: str) -> None:
+    """Progress, for whoever waits."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def start(scene: Scene) -> Sample:
+    """One container from its start to its end, in a root of its own."""
+    scene.lay()
+    try:
+        scene.record.write_text("")
+        before = _saved()
+        run, status = _runc(scene)
+        return _sample(scene, run, status, _saved() != before)
+    finally:
+        scene.clear()
+
+
+def _runc(scene: Scene) -> tuple[float, int]:
+    runc = shutil.which("runc")
+    assert runc is not None, "the bench needs runc"
+    write = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 2, str(scene.errors), write, 0o644),
+    ]
+    words = ["runc", "run", "--bundle", str(scene.path), f"bench-{os.getpid()}-{scene.name}"]
+    begun = time.perf_counter_ns()
+    child = os.posix_spawn(runc, words, ENVIRONMENT, file_actions=actions)
+    _, status = os.waitpid(child, 0)
+    return (time.perf_counter_ns() - begun) / 1e6, os.waitstatus_to_exitcode(status)
+
+
+def _sample(scene: Scene, run: float, status: int, saved: bool) -> Sample:
+    said = scene.errors.read_text(errors="replace").strip()
+    failed = (
+        (said or f"the container ended with {status}, as its GPU is not there") if status else ""
+    )
+    recorded = scene.record.read_text().split()
+    if not recorded:
+        return Sample(run, 0.0, 0.0, 0, saved, failed)
+    wall, user, system, memory, ended = [int(word) for word in recorded[:5]]
+    if ended and not failed:
+        failed = f"the hook ended with {os.waitstatus_to_exitcode(ended)}"
+    return Sample(run, wall / 1e6, (user + system) / 1e3, memory, saved, failed)
+
+
+def _saved() -> list[tuple[str, int, int]]:
+    """What lies in the saved inventory's folder, so that a change shows."""
+    entries = sorted(os.scandir(SAVED), key=lambda entry: entry.name)
+    return [(entry.name, entry.inode(), entry.stat().st_mtime_ns) for entry in entries]
+
+
+class Node:
+    """The saved inventory of the node that this process is on."""
+
+    def __init__(self) -> None:
+        self.known = False
+
+    def make(self, saved: str) -> None:
+        """Bring it into the state that a variant is to meet; only a warm one is left as it was."""
+        if saved == COLD:
+            for path in SAVED.iterdir():
+                path.unlink()
+        elif not self.known:
+            refresh()
+        if saved == STALE:
+            # What ldconfig leaves behind when somebody has installed a driver.
+            status = os.stat(_CACHE)
+            os.utime(_CACHE, ns=(status.st_atime_ns, status.st_mtime_ns + 1_000_000_000))
+        self.known = saved == WARM
+
+
+def play(kit: Kit, variants: list[Variant], rounds: int) -> dict[str, list[Sample]]:
+    """All rounds; the first start of each variant only warms what is cold and is not counted."""
+    scenes = {variant.key: Scene(kit, variant, variant.key) for variant in variants}
+    samples: dict[str, list[Sample]] = {variant.key: [] for variant in variants}
+    state = Node()
+    for number in range(rounds + 1):
+        for variant in random.sample(variants, len(variants)):
+            state.make(variant.saved)
+            sample = start(scenes[variant.key])
+            if number:
+                samples[variant.key].append(sample)
+        if number == rounds or number % max(1, rounds // 10) == 0:
+            say(f"bench: round {number} of {rounds}")
+    for scene in scenes.values():
+        scene.remove()
+    return samples

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the bench plays: the simulated node with the installed hook, roots, and bundles with fresh layers.
+
+Everything lies in one temporary folder and in mount namespaces that end with their processes.
+Must not: know what is measured, or use anything of the hook but what `make install` puts in place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, Callable, NamedTuple
+
+from tests.bench.variants import (
+    BARE,
+    BUSYBOX,
+    CANDIDATE,
+    LARGE,
+    LEFT,
+    NONE,
+    OURS,
+    SMALL,
+    TRUE,
+    Variant,
+)
+from tests.gpunode import linux, node
+from tests.gpunode.content import Content
+from tests.integration import roots
+from tests.integration.engines import PROCDRIVER, REPOSITORY, Bundle, Installed
+
+HERE = Path(__file__).resolve().parent
+DESCRIPTION = "h100x8"
+LIBRARIES = 1050
+SAVED = Path("/run/oci-gpu-hook")
+COMMAND = "/usr/bin/oci-gpu-hook"
+STAGE = "createRuntime"
+ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
+
+_STUB_NUMBER = "libbench0000"
+
+
+class Hook(NamedTuple):
+    """What the runtime is to start: a program and its words, the first of which is its name."""
+
+    program: str
+    words: list[str]
+
+
+class Kit(NamedTuple):
+    """What is made once, before any node: everything below one temporary folder."""
+
+    scratch: Path
+    python: str
+    timer: Path
+    installed: Installed
+    patterns: dict[str, Path]
+    ours: Hook
+    environment: list[str]  # of our hook, as it is registered
+    candidate: Hook | None
+
+
+def quiet(*command: str) -> None:
+    """Run a command that must succeed and has nothing to say."""
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def make_kit(scratch: Path, python: str, candidate: list[str]) -> Kit:
+    """Compile, install, and lay out the roots."""
+    timer = scratch / "timer"
+    quiet("cc", "-O2", "-Wall", "-static", "-o", str(timer), str(HERE / "timer.c"))
+    installed = Installed(scratch / "installed")
+    make = ("make", "--silent", "--no-print-directory", "-C", str(REPOSITORY))
+    quiet(*make, "install", f"DESTDIR={installed.tree}", f"PYTHON={python}")
+    registered = installed.hooks(simulated=False)[STAGE][0]
+    built = node.prepare(DESCRIPTION, []).files[PROCDRIVER["path"]]  # type: ignore[index]
+    driver = Path(built).parents[1]
+    small = roots.debian(scratch / "roots" / SMALL, driver)
+    patterns = {
+        SMALL: small,
+        BUSYBOX: roots.busybox(scratch / "roots" / BUSYBOX),
+        LARGE: _large(scratch / "roots" / LARGE, small),
+    }
+    other = Hook(shutil.which(candidate[0]) or candidate[0], candidate) if candidate else None
+    ours = Hook(registered["path"], registered["args"])
+    return Kit(scratch, python, timer, installed, patterns, ours, registered["env"], other)
+
+
+def _large(root: Path, small: Path) -> Path:
+    """The small root with as many libraries as a full CUDA image has, all of them in its cache."""
+    shutil.copytree(small, root, symlinks=True)
+    folder = root / "usr/lib" / roots.MULTIARCH
+    stub = folder / f"{_STUB_NUMBER}.so.1"
+    link = ["cc", "-shared", "-nostdlib", f"-Wl,-soname,{stub.name}", "-x", "c", "/dev/null"]
+    quiet(*link, "-o", str(stub))
+    data = stub.read_bytes()
+    for number in range(1, LIBRARIES):
+        name = f"libbench{number:04}"
+        (folder / f"{name}.so.1").write_bytes(data.replace(_STUB_NUMBER.encode(), name.encode()))
+    quiet("/sbin/ldconfig", "-r", str(root))
+    return root
+
+
+def on_node(kit: Kit, content: Content, cgroup: str, work: Callable[[], Any]) -> Any:
+    """What `work` gives, as JSON has it, when done on a node of that content; the node ends with it."""
+    answer = kit.scratch / "answer.json"
+    answer.unlink(missing_ok=True)
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.chdir("/")
+            node.set_up(content, cgroup)
+            quiet("cp", "-a", f"{kit.installed.tree}/usr/.", "/usr/")
+            SAVED.mkdir(exist_ok=True)
+            answer.write_text(json.dumps(work()))
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    if status:
+        raise RuntimeError("the simulated node ended early, see above")
+    return json.loads(answer.read_text())
+
+
+def refresh() -> None:
+    """Save the inventory of the node as it is now."""
+    subprocess.run(
+        [COMMAND, "inventory", "refresh"], check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT
+    )
+
+
+def hook_of(kit: Kit, kind: str) -> Hook | None:
+    """The program behind a variant's kind of hook."""
+    if kind == CANDIDATE:
+        assert kit.candidate is not None
+        return kit.candidate
+    return {
+        NONE: None,
+        TRUE: Hook("/bin/true", ["true"]),
+        BARE: Hook(kit.python, ["python3", "-IS", "-c", "pass"]),
+        LEFT: Hook(kit.python, ["python3", "-IS", "-c", "import posix; posix._exit(0)"]),
+        OURS: kit.ours,
+    }[kind]
+
+
+class Scene:
+    """One bundle, whose root gets a fresh layer for every start, as an engine gives it one."""
+
+    def __init__(self, kit: Kit, variant: Variant, name: str, hook: Hook | None = None) -> None:
+        self.kit = kit
+        self.name = name
+        self.lower = kit.patterns[variant.root]
+        self.path = kit.scratch / "bundles" / name
+        self.record = self.path / "record"
+        self.errors = self.path / "errors"
+        self.layer = self.path / "layer"
+        (self.path / "rootfs").mkdir(parents=True)
+        self.layer.mkdir()
+        hook = hook or hook_of(kit, variant.hook)
+        hooks = [PROCDRIVER] + ([self._timed(hook)] if hook else [])
+        self.bundle = Bundle(self.path, {STAGE: hooks})
+        self.bundle.asks(variant.devices, variant.capabilities)
+        seen = ("-c", "/dev/nvidiactl") if variant.devices else ("-d", "/dev")
+        self.bundle.runs("/bin/busybox", "test", *seen)
+
+    def _timed(self, hook: Hook) -> dict[str, Any]:
+        args = ["timer", str(self.record), hook.program, *hook.words]
+        return {"path": str(self.kit.timer), "args": args, "env": self.kit.environment}
+
+    def lay(self) -> None:
+        """A root in which nothing has been started yet."""
+        linux.mount("none", str(self.layer), "tmpfs")
+        upper, work = self.layer / "upper", self.layer / "work"
+        upper.mkdir()
+        work.mkdir()
+        options = f"lowerdir={self.lower},upperdir={upper},workdir={work}"
+        linux.mount("none", str(self.path / "rootfs"), "overlay", options=options)
+
+    def clear(self) -> None:
+        """Take the root's layer away, with all that was written to it."""
+        linux.unmount(str(self.path / "rootfs"))
+        linux.unmount(str(self.layer))
+
+    def remove(self) -> None:
+        """Take the bundle away."""
+        shutil.rmtree(self.path)

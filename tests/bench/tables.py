@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was measured as Markdown, for people.  Pure.
+
+Must not: leave out what failed or what misses its goal.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_VERDICT = {True: "met", False: "**not met**", None: ""}
+
+
+def table(head: list[str], lines: list[list[str]]) -> str:
+    """A Markdown table; the first column to the left, all others to the right."""
+    rule = ["---"] + ["---:"] * (len(head) - 1)
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *lines))
+
+
+def document(bench: dict[str, Any], before: dict[str, Any] | None) -> str:
+    """table.md, with a section for each thing that was measured."""
+    parts = [_heading(bench)]
+    if bench.get("variants"):
+        parts += [_variants(bench["variants"]), _notes(bench["variants"])]
+        if before:
+            parts.append(_compared(bench["variants"], before))
+    for key, section in (
+        ("calls", _calls),
+        ("load", _load),
+        ("growth", _growth),
+        ("phases", _phases),
+    ):
+        if bench.get(key):
+            parts.append(section(bench[key]))
+    return "\n".join([part for part in parts if part])
+
+
+def _heading(bench: dict[str, Any]) -> str:
+    machine = ", ".join(str(value) for value in bench["machine"].values())
+    return f"# A container start, measured {bench['date']}\n\n{machine}.\n"
+
+
+def _variants(rows: dict[str, Any]) -> str:
+    head = ["", "hook ms", "p90", "in P", "p90", "goal", "", "CPU ms", "MiB", "x bare", "goal", ""]
+    head += ["runc run ms", "p90", "added", "failed"]
+    return table(head, [_line(row) for row in rows.values()]) + (
+        "\nMedians of whole processes, all variants in random order in each of "
+        f"{max(row['starts'] for row in rows.values())} rounds; P is the bare interpreter of the same pass. "
+        "`added` is to a `runc run` without a hook.\n"
+    )
+
+
+def _line(row: dict[str, Any]) -> list[str]:
+    failed = f"{row['failed']} of {row['starts']}"
+    if row["failed"] == row["starts"]:
+        return [row["title"], *[""] * 14, failed]
+    run = [f"{row['run']['median']:.1f}", f"{row['run']['p90']:.1f}", f"{row['added_to_run']:+.1f}"]
+    if not row["hook"]["median"]:
+        return [row["title"], *[""] * 11, *run, failed]
+    return [
+        row["title"],
+        f"{row['hook']['median']:.2f}",
+        f"{row['hook']['p90']:.2f}",
+        f"{row['median_in_p']:.2f}",
+        f"{row['p90_in_p']:.2f}",
+        f"{row['goal']:.2f}" if row["goal"] else "",
+        _VERDICT[row["met"]],
+        f"{row['cpu']['median']:.2f}",
+        f"{row['memory'] / 1024:.1f}",
+        f"{row['memory_ratio']:.2f}",
+        f"{row['memory_goal']:.1f}" if row["memory_goal"] else "",
+        _VERDICT[row["memory_met"]],
+        *run,
+        failed,
+    ]
+
+
+def _notes(rows: dict[str, Any]) -> str:
+    """What a reader must know before believing the table."""
+    notes = [
+        f"- {row['title']}: {row['failed']} of {row['starts']} starts failed, first with `{_short(row['said'])}`"
+        for row in rows.values()
+        if row["failed"]
+    ]
+    for key in ("cold", "stale"):
+        row = rows.get(key)
+        if row and row["saved"] < row["starts"] - row["failed"]:
+            notes.append(
+                f"- {row['title']}: the inventory was saved by {row['saved']} of {row['starts']} starts only"
+            )
+    warm = [row for key, row in rows.items() if key not in ("cold", "stale") and row["saved"]]
+    notes += [
+        f"- {row['title']}: the inventory was saved by {row['saved']} starts, which were to find it"
+        for row in warm
+    ]
+    return "\n".join(notes) + "\n" if notes else ""
+
+
+def _short(text: str) -> str:
+    line = text.replace("`", "'").replace("\n", " ")
+    return line if len(line) <= 160 else line[:160] + " ..."
+
+
+def _compared(rows: dict[str, Any], before: dict[str, Any]) -> str:
+    lines = []
+    for key, row in rows.items():
+        old = before["variants"].get(key)
+        if old and old["median_in_p"] and row["median_in_p"]:
+            change = row["median_in_p"] / old["median_in_p"] - 1
+            lines.append(
+                [
+                    row["title"],
+                    f"{old['median_in_p']:.2f}",
+                    f"{row['median_in_p']:.2f}",
+                    f"{change:+.0%}",
+                ]
+            )
+    return f"## Compared with {before['date']}, in P\n\n" + table(
+        ["", "then", "now", "change"], lines
+    )
+
+
+def _calls(paths: dict[str, Any]) -> str:
+    head = ["", "system calls", "failed", "processes", "programs", "files opened", "most frequent"]
+    lines = []
+    for path in paths.values():
+        most = ", ".join(f"{name} {count}" for name, count in path["names"][:5])
+        numbers = [str(path[key]) for key in ("calls", "failed", "processes", "programs", "opened")]
+        lines.append([path["title"], *numbers, most])
+    text = "## System calls\n\n" + table(head, lines)
+    for path in paths.values():
+        if path["files"]:
+            text += f"\n{path['title']}: opens, beside what the bare interpreter does, {', '.join(f'`{file}`' for file in path['files'])}.\n"
+    return text
+
+
+def _load(loads: dict[str, Any]) -> str:
+    head = ["", "starts", "failed", "runc run p50 ms", "p99", "hook p50 ms", "p99"]
+    lines = []
+    for entry in loads["hooks"].values():
+        times = [entry[what][share] for what in ("run", "hook") for share in ("median", "p99")]
+        counts = [str(entry["starts"]), str(entry["failed"])]
+        lines.append([entry["title"], *counts, *[f"{value:.1f}" for value in times]])
+    text = f"## A load: {loads['at_once']} container starts at a time\n\n" + table(head, lines)
+    for entry in loads["hooks"].values():
+        if entry["failed"]:
+            text += f"\n- {entry['title']}: the first failed with `{_short(entry['said'])}`\n"
+    return text
+
+
+def _growth(growth: dict[str, Any]) -> str:
+    lines = []
+    for series in growth.values():
+        points = ", ".join(f"{x}: {y:.2f}" for x, y in series["points"])
+        met = "met" if series["marginal_us"] <= series["goal_us"] else "**not met**"
+        marginal = [f"{series['marginal_us']:.1f}", f"{series['goal_us']:.0f}", met]
+        lines.append([series["title"], *marginal, points])
+    head = ["", "us for each", "goal", "", "hook ms"]
+    return "## Growth\n\n" + table(head, lines)
+
+
+def _phases(phases: dict[str, Any]) -> str:
+    paths = list(phases["paths"].values())
+    head = ["ms"] + [path["title"] for path in paths]
+    names = list(paths[0]["phases"])
+    lines = [[name, *[f"{path['phases'][name]:.2f}" for path in paths]] for name in names]
+    lines.append(["all", *[f"{sum(path['phases'].values()):.2f}" for path in paths]])
+    lines.append(
+        ["the stopwatch's own, not in it", *[f"{path['stopwatch']:.2f}" for path in paths]]
+    )
+    return "## Where a start's time goes\n\n" + table(head, lines) + f"\n{phases['how']}\n"

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is measured in every round, as data: which hook, in which container, on what saved inventory.
+
+Must not: start anything.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+NONE, TRUE, BARE, LEFT, OURS, CANDIDATE = "none", "true", "bare", "left", "ours", "candidate"
+WARM, COLD, STALE = "warm", "cold", "stale"
+SMALL, LARGE, BUSYBOX = "debian", "large", "busybox"
+ORDINARY = "compute,utility"
+
+# The row that every ratio is taken to.
+REFERENCE = "bare"
+MEMORY_GOAL = 1.3
+
+
+class Variant(NamedTuple):
+    """One row of the table.  A goal of 0 is none."""
+
+    key: str
+    title: str
+    hook: str
+    root: str = SMALL
+    devices: str | None = None
+    capabilities: str | None = None
+    saved: str = WARM
+    goal: float = 0.0
+
+
+def _paths(hook: str, prefix: str, name: str) -> list[Variant]:
+    """The containers that a hook may meet, on a host in its usual state."""
+
+    def path(key: str, title: str, goal: float, **what: str) -> Variant:
+        return Variant(f"{prefix}{key}", f"{name}{title}", hook, goal=goal, **what)
+
+    one = {"devices": "0", "capabilities": ORDINARY}
+    return [
+        path("no-request", "no GPU asked for", 0.25),
+        path("gpu-1", "1 GPU, small root", 1.6, **one),
+        path("busybox", "1 GPU, root without a loader", 1.6, root=BUSYBOX, **one),
+        path("large", "1 GPU, root of 1,050 libraries", 1.8, root=LARGE, **one),
+        path("gpu-8", "8 GPUs", 1.8, devices="all", capabilities=ORDINARY),
+        path("all", "1 GPU, all capabilities", 1.8, devices="0", capabilities="all"),
+    ]
+
+
+def variants(candidate: bool) -> list[Variant]:
+    """All rows, in the table's order."""
+    rows = [
+        Variant("none", "no hook", NONE),
+        Variant("true", "/bin/true as the hook", TRUE),
+        Variant(REFERENCE, "bare interpreter, python3 -IS -c pass: P", BARE),
+        Variant("left", "bare interpreter, left by _exit", LEFT),
+        *_paths(OURS, "", ""),
+        Variant("cold", "1 GPU, no saved inventory", OURS, SMALL, "0", ORDINARY, COLD),
+        Variant("stale", "1 GPU, stale inventory", OURS, SMALL, "0", ORDINARY, STALE),
+    ]
+    if candidate:
+        rows += [row._replace(goal=0.0) for row in _paths(CANDIDATE, "candidate-", "candidate: ")]
+    return rows
+
+
+def by_key(key: str) -> Variant:
+    """One row of ours."""
+    return next(row for row in variants(False) if row.key == key)
