@@ -20,11 +20,11 @@ import time
 from pathlib import Path
 from typing import Any, Callable
 
-from tests.bench import calls, figures, load, rounds, stage, tables
+from tests.bench import calls, charts, figures, growth, load, phases, rounds, stage, tables
 from tests.bench.variants import by_key, variants
 from tests.gpunode import node
 
-PARTS = ("rounds", "calls", "load")
+PARTS = ("rounds", "phases", "growth", "calls", "load")
 
 
 def main() -> int:
@@ -48,6 +48,10 @@ def main() -> int:
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "table.md").write_text(text)
     (options.output / "bench.json").write_text(json.dumps(bench, indent=1) + "\n")
+    for name, chart in (("phases", charts.start), ("growth", charts.growth)):
+        if bench.get(name):
+            file = "start.svg" if name == "phases" else "growth.svg"
+            (options.output / file).write_text(chart(bench))
     print(text)
     rounds.say(f"bench: {time.monotonic() - begun:.0f} s; written to {options.output}")
     return 0
@@ -94,9 +98,19 @@ def _rounds(kit: stage.Kit, options: argparse.Namespace, bench: dict[str, Any]) 
     bench["variants"] = figures.rows(rows, samples)
 
 
+def _growth(kit: stage.Kit, options: argparse.Namespace, bench: dict[str, Any]) -> None:
+    bench["growth"] = growth.play(kit, options.cgroup, max(1, options.rounds // 5))
+
+
 def _calls(kit: stage.Kit, options: argparse.Namespace, bench: dict[str, Any]) -> None:
     content = node.prepare(stage.DESCRIPTION, [])
     bench["calls"] = stage.on_node(kit, content, options.cgroup, lambda: calls.play(kit))
+
+
+def _phases(kit: stage.Kit, options: argparse.Namespace, bench: dict[str, Any]) -> None:
+    content = node.prepare(stage.DESCRIPTION, [])
+    number = max(1, options.rounds // 2)
+    bench["phases"] = stage.on_node(kit, content, options.cgroup, lambda: phases.play(kit, number))
 
 
 def _load(kit: stage.Kit, options: argparse.Namespace, bench: dict[str, Any]) -> None:
@@ -111,6 +125,8 @@ def _load(kit: stage.Kit, options: argparse.Namespace, bench: dict[str, Any]) ->
 MEASURED: dict[str, Callable[[stage.Kit, argparse.Namespace, dict[str, Any]], None]] = {
     "rounds": _rounds,
     "calls": _calls,
+    "growth": _growth,
+    "phases": _phases,
     "load": _load,
 }
 

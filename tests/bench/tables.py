@@ -130,7 +130,8 @@ def _calls(paths: dict[str, Any]) -> str:
     text = "## System calls\n\n" + table(head, lines)
     for path in paths.values():
         if path["files"]:
-            text += f"\n{path['title']}: opens, beside what the bare interpreter does, {', '.join(f'`{file}`' for file in path['files'])}.\n"
+            files = ", ".join([f"`{file}`" for file in path["files"]])
+            text += f"\n{path['title']}: opens, beside what the bare interpreter does, {files}.\n"
     return text
 
 
@@ -164,8 +165,8 @@ def _phases(phases: dict[str, Any]) -> str:
     head = ["ms"] + [path["title"] for path in paths]
     names = list(paths[0]["phases"])
     lines = [[name, *[f"{path['phases'][name]:.2f}" for path in paths]] for name in names]
+    whole = [f"{path['whole']:.2f}" for path in paths]
     lines.append(["all", *[f"{sum(path['phases'].values()):.2f}" for path in paths]])
-    lines.append(
-        ["the stopwatch's own, not in it", *[f"{path['stopwatch']:.2f}" for path in paths]]
-    )
+    lines.append(["of it the stopwatch's", *[f"{path['stopwatch']:.2f}" for path in paths]])
+    lines.append(["a start without the stopwatch", *whole])
     return "## Where a start's time goes\n\n" + table(head, lines) + f"\n{phases['how']}\n"

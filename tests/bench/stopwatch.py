@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Started in the interpreter's place by the door: runs what the door wants run, and tells where the time went.
+
+    python3 FLAGS stopwatch.py RECORD SCRIPT|-c CODE [ARG...]
+
+Wraps, from outside, the import statement and every function of the rooms, and charges the time to the room that is
+at work; a room without a phase of its own (`linux`, `errors`, ...) counts for the one that called it.
+Must not: be imported, import what the hook would have to import itself, or change what the hook does.
+"""
+
+import builtins
+import posix
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+# The longest beginning of a room's name decides.
+PHASES = {
+    "oci": "reading",
+    "config": "reading",
+    "request": "reading",
+    "requirements": "reading",
+    "rootfs": "reading",
+    "host.": "reading",
+    "plan": "plan",
+    "container.mounts": "mounts",
+    "container.devices": "mounts",
+    "container.cgroup": "cgroup",
+    "container.devicefilter": "cgroup",
+    "container.ldcache": "cache",
+    "container.labels": "labels",
+    "container.": "mounts",
+    "ipc": "labels",
+}
+IMPORTS, REST = "imports", "rest"
+_PACKAGE = "oci_gpu_hook"
+
+# `types` would be an import that the hook may have to pay for itself.
+_FUNCTION = type(lambda: None)
+_clock = time.perf_counter_ns
+_spent: "dict[str, int]" = {}
+_at_work = [REST]
+_wrapped: "set[str]" = set()
+
+
+class Hand:
+    """Where the stopwatch stands, and how often it was pressed."""
+
+    since = 0
+    pressed = 0
+
+
+def phase(file: str) -> str:
+    """The phase of a function, by the file that it was compiled from; "" is its caller's."""
+    room = file.rpartition(_PACKAGE + "/")[2].removesuffix(".py").replace("/", ".")
+    fitting = [start for start in PHASES if room.startswith(start)]
+    return PHASES[max(fitting, key=len)] if fitting and _PACKAGE in file else ""
+
+
+def charge() -> None:
+    """The time since the last call goes to the room that is at work."""
+    now = _clock()
+    _spent[_at_work[-1]] = _spent.get(_at_work[-1], 0) + now - Hand.since
+    Hand.since = now
+    Hand.pressed += 1
+
+
+def timed(name: str, function: "Callable[..., Any]") -> "Callable[..., Any]":
+    """The function, charged to the phase `name`."""
+
+    def run(*words: "Any", **named: "Any") -> "Any":
+        if _at_work[-1] == name:
+            return function(*words, **named)
+        charge()
+        _at_work.append(name)
+        try:
+            return function(*words, **named)
+        finally:
+            charge()
+            _at_work.pop()
+
+    return run
+
+
+def wrap_rooms() -> None:
+    """Every function of the rooms that have been loaded since the last time."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(_PACKAGE) and name not in _wrapped:
+            specification = getattr(module, "__spec__", None)
+            if getattr(specification, "_initializing", False):
+                continue
+            _wrapped.add(name)
+            wrap(module.__dict__)
+
+
+def wrap(namespace: "dict[str, Any]", owner: "Any" = None) -> None:
+    """The plain functions of a module or a class, and of a module's classes."""
+    for name, value in list(namespace.items()):
+        if isinstance(value, _FUNCTION):
+            where = phase(value.__code__.co_filename)
+            if where and not name.startswith("__"):
+                if owner is None:
+                    namespace[name] = timed(where, value)
+                else:
+                    setattr(owner, name, timed(where, value))
+        elif owner is None and isinstance(value, type) and value.__module__ in _wrapped:
+            wrap(dict(vars(value)), value)
+
+
+def finish(record: str) -> None:
+    """Write what was measured; the stopwatch's own time is told, not hidden."""
+    charge()
+    pressed, begun = Hand.pressed, _clock()
+    for _ in range(1000):
+        charge()
+    each = (_clock() - begun) / 1000
+    lines = [f"{name} {spent}\n" for name, spent in _spent.items()]
+    fd = posix.open(record, posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND, 0o644)
+    posix.write(fd, "".join([*lines, f"stopwatch {int(pressed * each)}\n", "end 0\n"]).encode())
+    posix.close(fd)
+
+
+def main() -> None:
+    """Become the program that the door starts."""
+    record, program, *words = sys.argv[1:]
+    imported, leave = builtins.__import__, posix._exit
+
+    def import_rooms(*words: "Any", **named: "Any") -> "Any":
+        module = imported(*words, **named)
+        wrap_rooms()
+        return module
+
+    def left(status: int) -> None:
+        finish(record)
+        leave(status)
+
+    builtins.__import__ = timed(IMPORTS, import_rooms)
+    posix._exit = left  # type: ignore[assignment]
+    if "os" in sys.modules:
+        sys.modules["os"]._exit = left  # type: ignore[attr-defined]
+    sys.argv = [program, *words]
+    source: Any = words[0] if program == "-c" else None
+    if program == "-c":
+        sys.argv = ["-c", *words[1:]]
+    else:
+        with open(program, "rb") as file:
+            source = file.read()
+    Hand.since = _clock()
+    try:
+        exec(compile(source, program, "exec"), {"__name__": "__main__", "__file__": program})
+    finally:
+        finish(record)
+
+
+if __name__ == "__main__":
+    main()
