@@ -39,19 +39,21 @@ while :; do
     *) break ;;
     esac
 done
-exec {python} $flags {stopwatch} {record} "$@"
+exec {python} $flags {stopwatch} {what} {record} "$@"
 """
 
 
-def make_door(kit: Kit, name: str, wrapper: str) -> Hook | None:
-    """Our door with another interpreter; None where the door names none."""
+def stopwatched(kit: Kit, what: str, record: Path) -> Hook | None:
+    """Our door with the stopwatch in the interpreter's place; None where the door names none."""
     door = (kit.installed.tree / kit.ours.program.lstrip("/")).read_bytes()
     if kit.python.encode() not in door or door.startswith(b"\x7fELF"):
         return None
-    interpreter = kit.scratch / f"{name}-python"
+    interpreter = kit.scratch / f"{what}-python"
+    stopwatch = HERE / "stopwatch.py"
+    wrapper = _WRAPPER.format(python=kit.python, stopwatch=stopwatch, what=what, record=record)
     interpreter.write_text(wrapper)
     interpreter.chmod(0o755)
-    changed = kit.scratch / f"{name}-door"
+    changed = kit.scratch / f"{what}-door"
     changed.write_bytes(door.replace(kit.python.encode(), os.fsencode(interpreter)))
     changed.chmod(0o755)
     return Hook(str(changed), kit.ours.words)
@@ -60,9 +62,7 @@ def make_door(kit: Kit, name: str, wrapper: str) -> Hook | None:
 def play(kit: Kit, rounds: int) -> dict[str, Any]:
     """Plain and stopwatched starts of each path, in random order in each round."""
     record = kit.scratch / "phases"
-    stopwatch = HERE / "stopwatch.py"
-    wrapper = _WRAPPER.format(python=kit.python, stopwatch=stopwatch, record=record)
-    door = make_door(kit, "stopwatch", wrapper)
+    door = stopwatched(kit, "time", record)
     if door is None:
         say("bench: the door names no interpreter: no phases")
         return {}
@@ -78,7 +78,7 @@ def play(kit: Kit, rounds: int) -> dict[str, Any]:
             state.make(by_key(key).saved)
             sample = _succeed(key, start(watched[key] if watch else scenes[key]))
             if number and watch:
-                spent[key].append(_read(record))
+                spent[key].append(read(record))
             elif number:
                 plain[key].append(sample.hook)
         if number % max(1, rounds // 5) == 0:
@@ -94,12 +94,15 @@ def _succeed(key: str, sample: Sample) -> Sample:
     return sample
 
 
-def _read(record: Path) -> dict[str, float]:
-    """What the stopwatch wrote, in ms; nothing where the door answered without Python."""
+def read(record: Path) -> dict[str, float]:
+    """What the stopwatch wrote, in millions; nothing where the door answered without Python."""
     if not record.exists():
         return {}
-    lines = record.read_text().partition("end")[0].splitlines()
-    return {name: int(spent) / 1e6 for name, spent in [line.split() for line in lines]}
+    found: dict[str, float] = {}
+    for line in record.read_text().partition("end 0\n")[0].splitlines():
+        name, value = line.rsplit(" ", 1)
+        found[name] = found.get(name, 0.0) + int(value) / 1e6
+    return found
 
 
 def assemble(

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Started in the interpreter's place by the door: runs what the door wants run, and tells where the time went.
 
-    python3 FLAGS stopwatch.py RECORD SCRIPT|-c CODE [ARG...]
+    python3 FLAGS stopwatch.py time|lines RECORD SCRIPT|-c CODE [ARG...]
 
-Wraps, from outside, the import statement and every function of the rooms, and charges the time to the room that is
-at work; a room without a phase of its own (`linux`, `errors`, ...) counts for the one that called it.
+`lines` counts, for each function, how many lines of it were run.  `time` wraps, from outside, the import statement
+and every function of the rooms, and charges the time to the room that is at work; a room without a phase of its own
+(`linux`, `errors`, ...) counts for the one that called it.
 Must not: be imported, import what the hook would have to import itself, or change what the hook does.
 """
 
@@ -118,41 +119,82 @@ def finish(record: str) -> None:
         charge()
     each = (_clock() - begun) / 1000
     lines = [f"{name} {spent}\n" for name, spent in _spent.items()]
+    write_record(record, [*lines, f"stopwatch {int(pressed * each)}\n"])
+
+
+def write_record(record: str, lines: "list[str]") -> None:
+    """At the end, whole; what a second interpreter writes comes after it."""
     fd = posix.open(record, posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND, 0o644)
-    posix.write(fd, "".join([*lines, f"stopwatch {int(pressed * each)}\n", "end 0\n"]).encode())
+    posix.write(fd, "".join([*lines, "end 0\n"]).encode())
     posix.close(fd)
+
+
+def count_lines(record: str) -> "Callable[[], None]":
+    """From now on; gives what writes it down.  A module's own lines show what is imported."""
+    counts: dict[Any, int] = {}
+
+    def trace(frame: "Any", event: str, argument: "Any") -> "Any":
+        if event != "exception":
+            counts[frame.f_code] = counts.get(frame.f_code, 0) + 1
+        return trace
+
+    def write() -> None:
+        sys.settrace(None)
+        lines = []
+        for code, times in counts.items():
+            folder, _, file = code.co_filename.rpartition("/")
+            ours = folder.rpartition(_PACKAGE)[1]
+            where = folder.rpartition(_PACKAGE + "/")[2] + "/" if _PACKAGE + "/" in folder else ""
+            lines.append(f"{where if ours else '~/'}{file}:{code.co_name} {times}\n")
+        write_record(record, lines)
+
+    sys.settrace(trace)
+    return write
 
 
 def main() -> None:
     """Become the program that the door starts."""
-    record, program, *words = sys.argv[1:]
-    imported, leave = builtins.__import__, posix._exit
+    what, record, program, *words = sys.argv[1:]
+    sys.argv = ["-c", *words[1:]] if program == "-c" else [program, *words]
+    source: Any = words[0] if program == "-c" else None
+    if source is None:
+        with open(program, "rb") as file:
+            source = file.read()
+    # compile() sets up the whole of `ast` at its first call, which the interpreter's own reading of a script does not.
+    code = compile(source, program, "exec")
+    write = count_lines(record) if what == "lines" else take_time(record)
+    finish_at_exit(write)
+    try:
+        exec(code, {"__name__": "__main__", "__file__": program})
+    finally:
+        write()
+
+
+def take_time(record: str) -> "Callable[[], None]":
+    """From now on; gives what writes it down."""
+    imported = builtins.__import__
 
     def import_rooms(*words: "Any", **named: "Any") -> "Any":
         module = imported(*words, **named)
         wrap_rooms()
         return module
 
+    builtins.__import__ = timed(IMPORTS, import_rooms)
+    Hand.since = _clock()
+    return lambda: finish(record)
+
+
+def finish_at_exit(write: "Callable[[], None]") -> None:
+    """Also where the program leaves by _exit."""
+    leave = posix._exit
+
     def left(status: int) -> None:
-        finish(record)
+        write()
         leave(status)
 
-    builtins.__import__ = timed(IMPORTS, import_rooms)
     posix._exit = left  # type: ignore[assignment]
     if "os" in sys.modules:
         sys.modules["os"]._exit = left  # type: ignore[attr-defined]
-    sys.argv = [program, *words]
-    source: Any = words[0] if program == "-c" else None
-    if program == "-c":
-        sys.argv = ["-c", *words[1:]]
-    else:
-        with open(program, "rb") as file:
-            source = file.read()
-    Hand.since = _clock()
-    try:
-        exec(compile(source, program, "exec"), {"__name__": "__main__", "__file__": program})
-    finally:
-        finish(record)
 
 
 if __name__ == "__main__":
