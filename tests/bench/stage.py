@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import traceback
@@ -41,6 +42,7 @@ COMMAND = "/usr/bin/oci-gpu-hook"
 STAGE = "createRuntime"
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
 
+_TIMEOUT = 60  # valgrind's takes seconds
 _STUB_NUMBER = "libbench0000"
 
 
@@ -125,7 +127,13 @@ def on_node(kit: Kit, content: Content, cgroup: str, work: Callable[[], Any]) ->
         finally:
             sys.stderr.flush()
             os._exit(status)
-    _, status = os.waitpid(child, 0)
+    try:
+        _, status = os.waitpid(child, 0)
+    except BaseException:
+        # Whatever ends us ends the node first: what lies in the folder is still mounted in it.
+        os.kill(child, signal.SIGTERM)
+        os.waitpid(child, 0)
+        raise
     if status:
         raise RuntimeError("the simulated node ended early, see above")
     return json.loads(answer.read_text())
@@ -174,7 +182,8 @@ class Scene:
 
     def _timed(self, hook: Hook) -> dict[str, Any]:
         args = ["timer", str(self.record), hook.program, *hook.words]
-        return {"path": str(self.kit.timer), "args": args, "env": self.kit.environment}
+        timer = {"path": str(self.kit.timer), "args": args, "env": self.kit.environment}
+        return {**timer, "timeout": _TIMEOUT}
 
     def lay(self) -> None:
         """A root in which nothing has been started yet."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.bench.variants import COMMAND_GOAL_MS
+
 _VERDICT = {True: "met", False: "**not met**", None: ""}
 
 
@@ -29,6 +31,7 @@ def document(bench: dict[str, Any], before: dict[str, Any] | None) -> str:
         ("load", _load),
         ("growth", _growth),
         ("phases", _phases),
+        ("commands", _commands),
     ):
         if bench.get(key):
             parts.append(section(bench[key]))
@@ -147,6 +150,19 @@ def _load(loads: dict[str, Any]) -> str:
         if entry["failed"]:
             text += f"\n- {entry['title']}: the first failed with `{_short(entry['said'])}`\n"
     return text
+
+
+def _commands(commands: dict[str, Any]) -> str:
+    lines = []
+    for name, entry in commands.items():
+        if entry["failed"]:
+            lines.append([f"`{name}`", "", "", "", "", _short(entry["said"])])
+            continue
+        met = _VERDICT[entry["run"]["median"] <= COMMAND_GOAL_MS]
+        times = [f"{entry['run']['median']:.0f}", f"{entry['run']['p90']:.0f}"]
+        lines.append([f"`{name}`", *times, f"{COMMAND_GOAL_MS}", met, ""])
+    head = ["", "ms", "p90", "goal", "", "failed"]
+    return "## Commands for people, warm\n\n" + table(head, lines)
 
 
 def _growth(growth: dict[str, Any]) -> str:
