@@ -122,7 +122,7 @@ def on_node(kit: Kit, content: Content, cgroup: str, work: Callable[[], Any]) ->
             SAVED.mkdir(exist_ok=True)
             answer.write_text(json.dumps(work()))
             status = 0
-        except BaseException:
+        except Exception:
             traceback.print_exc()
         finally:
             sys.stderr.flush()

@@ -107,7 +107,7 @@ def _short(text: str) -> str:
 def _compared(rows: dict[str, Any], before: dict[str, Any]) -> str:
     lines = []
     for key, row in rows.items():
-        old = before["variants"].get(key)
+        old = before.get("variants", {}).get(key)
         if old and old["median_in_p"] and row["median_in_p"]:
             change = row["median_in_p"] / old["median_in_p"] - 1
             lines.append(
