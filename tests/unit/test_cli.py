@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from oci_gpu_hook import __main__, cli
+from oci_gpu_hook import cli
 from oci_gpu_hook.host import inventory
 from tests.unit import hosts
 
@@ -167,20 +169,22 @@ def test_help_tells_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"\n    {code}  " in out
 
 
+def started(*words: str) -> subprocess.CompletedProcess[str]:
+    """The program in a process of its own: a hook stage ends its process."""
+    command = [sys.executable, "-m", "oci_gpu_hook", *words]
+    return subprocess.run(command, input="", text=True, capture_output=True, check=False)
+
+
 @pytest.mark.parametrize(
     "words", [["createContainer"], ["startContainer"], ["createRuntime", "--nonsense"]]
 )
-def test_a_stage_that_cannot_be_served_is_wrong_usage(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["oci-gpu-hook", *words])
-    assert __main__.main() == 2
-    assert len(capfd.readouterr().err.splitlines()) == 1
+def test_a_stage_that_cannot_be_served_is_wrong_usage(words: list[str]) -> None:
+    ended = started(*words)
+    assert ended.returncode == 2
+    assert len(ended.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("stage", ["poststart", "poststop"])
-def test_stages_after_the_start_have_nothing_to_do(
-    monkeypatch: pytest.MonkeyPatch, stage: str
-) -> None:
-    monkeypatch.setattr("sys.argv", ["oci-gpu-hook", stage])
-    assert __main__.main() == 0
+def test_stages_after_the_start_have_nothing_to_do(stage: str) -> None:
+    ended = started(stage)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
