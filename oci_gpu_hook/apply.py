@@ -102,11 +102,7 @@ def _clone(start: Start, operation: Operation, host: HostRoot) -> int:
     if not source:
         return -1
     try:
-        fd = host.open(source)
-        try:
-            return mounts.detach(fd, options)
-        finally:
-            posix.close(fd)
+        return mounts.with_options(host.clone(source), options)
     except OSError as err:
         sentence = f"the host's {source} cannot be mounted: {err}"
         if operation.required:

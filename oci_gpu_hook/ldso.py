@@ -11,7 +11,11 @@ linear in their number.  Must not do I/O, nor import more than this: a container
 
 from __future__ import annotations
 
-from struct import pack, pack_into, unpack_from
+try:
+    # What struct is made of, without the file around it.
+    from _struct import pack, pack_into, unpack_from
+except ImportError:
+    from struct import pack, pack_into, unpack_from
 
 from oci_gpu_hook.record import NamedTuple
 

@@ -24,9 +24,10 @@ def find(process: int | str, mount_id: int) -> Mount | None:
             pieces.append(piece)
     finally:
         posix.close(fd)
-    start = b"%d " % mount_id
-    for line in b"".join(pieces).split(b"\n"):
-        if line.startswith(start):
-            mount, _, filesystem = line.decode("utf-8", "surrogateescape").partition(" - ")
-            return Mount(tuple(mount.split(" ")[6:]), filesystem.split(" ", 2)[2])
-    return None
+    # A newline inside a field is written as \\012.
+    _, found, rest = (b"\n" + b"".join(pieces)).partition(b"\n%d " % mount_id)
+    if not found:
+        return None
+    line = rest.partition(b"\n")[0].decode("utf-8", "surrogateescape")
+    mount, _, filesystem = line.partition(" - ")
+    return Mount(tuple(mount.split(" ")[5:]), filesystem.split(" ", 2)[2])

@@ -53,11 +53,10 @@ class DeviceRule(NamedTuple):
         return f"{self.type} {major}:{minor} {self.access}"
 
 
-def read_state(fd: int) -> State:
-    """The state from `fd` (the hook's stdin), read to its end."""
-    document = _object(
-        _parse(_read_all(fd, "the state on stdin"), "the state on stdin"), "the state"
-    )
+def read_state(fd: int, head: bytes = b"") -> State:
+    """The state from `fd` (the hook's stdin), read to its end; `head` is what the door has read of it."""
+    data = head + _read_all(fd, "the state on stdin")
+    document = _object(_parse(data, "the state on stdin"), "the state")
     bundle = document.get("bundle", document.get("bundlePath"))
     if not isinstance(bundle, str) or not bundle.startswith("/"):
         raise BundleError("the state on stdin has no absolute path as 'bundle'", _ENGINE_HINT)
@@ -216,7 +215,7 @@ def _read_all(fd: int, what: str) -> bytes:
     pieces = []
     size = 0
     try:
-        while piece := posix.read(fd, 1 << 20):
+        while piece := posix.read(fd, 1 << 16):
             pieces.append(piece)
             size += len(piece)
             if size > _LARGEST_DOCUMENT:

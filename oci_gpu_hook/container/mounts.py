@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _BELOW = linux.RESOLVE_IN_ROOT | linux.RESOLVE_NO_MAGICLINKS
 _FOLDER_MODE = 0o755
 _FILE_MODE = 0o444
+_NEW_FILE = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC
 _MOST_LINKS = 40
 
 _FILE_TYPE = 0o170000
@@ -56,9 +57,8 @@ def attributes(options: tuple[str, ...]) -> int:
     return flags
 
 
-def detach(source_fd: int, options: tuple[str, ...]) -> int:
-    """A detached, private clone of what `source_fd` is open on: the host's own mount stays as it is."""
-    tree = linux.open_tree(source_fd, "", linux.OPEN_TREE_CLONE | linux.AT_EMPTY_PATH)
+def with_options(tree: int, options: tuple[str, ...]) -> int:
+    """The detached `tree`, private and with these mount options; it is closed where it cannot have them."""
     try:
         linux.mount_setattr(tree, attr_set=attributes(options))
     except OSError:
@@ -110,6 +110,7 @@ class Tree:
         self._own_mounts: tuple[str, ...] = own_mounts
         self._allowed = {linux.mount_id(root_fd)}
         self._folders: dict[str, int] = {}
+        self._own_folders: dict[str, int] = {}
         self._undo: list[tuple[Callable[..., object], tuple[object, ...]]] = []
         self._kept: list[int] = []
 
@@ -131,6 +132,7 @@ class Tree:
         for fd in [*self._folders.values(), *self._kept]:
             posix.close(fd)
         self._folders.clear()
+        self._own_folders.clear()
         self._kept.clear()
         self._undo.clear()
 
@@ -168,24 +170,32 @@ class Tree:
 
     def own_folder(self, path: str) -> int:
         """As `folder`, and refused where it lies in a volume of the host."""
-        fd = self.folder(path)
-        if not self._is_own(fd):
-            raise TargetError(EXDEV, f"{path} lies in a volume of the host, where nothing is made")
-        return fd
+        if path not in self._own_folders:
+            fd = self.folder(path)
+            if not self._is_own(fd):
+                raise TargetError(
+                    EXDEV, f"{path} lies in a volume of the host, where nothing is made"
+                )
+            self._own_folders[path] = fd
+        return self._own_folders[path]
 
     def attach(self, tree: int, target: str) -> None:
         """Attach a detached tree at `target`, making the mount point where it is missing.
 
         A target that is the very same file already, because the container has it by other means, is left.
         """
-        fd = self._mount_point(target, folder=is_folder(tree))
+        folder = is_folder(tree)
+        made = None if folder else self._make_missing_file(target)
+        fd = self._mount_point(target, folder=folder) if made is None else made
         try:
-            if _same(fd, tree):
+            if made is None and _same(fd, tree):
                 return
             linux.move_mount(tree, fd)
         finally:
             posix.close(fd)
         self._attached(tree)
+        if folder:
+            self._allowed.add(linux.mount_id(tree))
 
     def attach_tmpfs(
         self, target: str, options: tuple[str, ...], fill: Callable[[int], None]
@@ -200,6 +210,7 @@ class Tree:
         finally:
             posix.close(fd)
         self._attached(tree)
+        self._allowed.add(linux.mount_id(tree))
 
     def attach_file(self, target: str, options: tuple[str, ...], data: bytes, mode: int) -> None:
         """A new file at `target`, mounted over what is there: the image's own file stays as it is.
@@ -226,7 +237,6 @@ class Tree:
     def _attached(self, tree: int) -> None:
         # umount2 has no form by descriptor; the link in /proc leads to this mount and no other.
         self._undo.append((linux.umount2, (f"/proc/self/fd/{tree}", linux.MNT_DETACH)))
-        self._allowed.add(linux.mount_id(tree))
 
     def _mount_point(self, target: str, *, folder: bool) -> int:
         """A descriptor to mount on; the caller closes it."""
@@ -292,17 +302,27 @@ class Tree:
         for _ in range(_MOST_LINKS):
             parent_path, _, name = path.rpartition("/")
             parent = self.own_folder(parent_path)
-            flags = (
-                posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC
-            )
             try:
-                fd = posix.open(name, flags, _FILE_MODE, dir_fd=parent)
+                return self._new_file(name, parent)
             except FileExistsError:
                 path = self._behind_link(parent, parent_path, name)
-                continue
-            self._undo.append((_remove_file, (name, parent)))
-            return fd
         raise TargetError(ELOOP, f"{path}: too many links")
+
+    def _make_missing_file(self, path: str) -> int | None:
+        """An empty file at `path`; None where its name is taken, or where we may not make it.
+
+        Most targets are not there: asking first would be a call more for each.
+        """
+        parent_path, _, name = path.rpartition("/")
+        try:
+            return self._new_file(name, self.own_folder(parent_path))
+        except (FileExistsError, TargetError):
+            return None
+
+    def _new_file(self, name: str, parent: int) -> int:
+        fd = posix.open(name, _NEW_FILE, _FILE_MODE, dir_fd=parent)
+        self._undo.append((_remove_file, (name, parent)))
+        return fd
 
     def _behind_link(self, parent: int, parent_path: str, name: str) -> str:
         """Where the link `name` leads: an image may hold one whose end is missing, left by another driver."""

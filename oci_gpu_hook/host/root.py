@@ -33,6 +33,17 @@ class HostRoot:
         """A descriptor of `path`, links followed inside the root; OSError as open(2)."""
         return linux.openat2(self.fd, path, flags, resolve=_RESOLVE)
 
+    def clone(self, path: str) -> int:
+        """A detached copy of the mount that `path` lies on, from `path` down (open_tree(2)); links are followed."""
+        if self.path == "/":
+            # So the kernel itself resolves a path: one call instead of three, for each file of a container.
+            return linux.open_tree(linux.AT_FDCWD, path, linux.OPEN_TREE_CLONE)
+        fd = self.open(path)
+        try:
+            return linux.open_tree(fd, "", linux.OPEN_TREE_CLONE | linux.AT_EMPTY_PATH)
+        finally:
+            posix.close(fd)
+
     def stat(self, path: str) -> posix.stat_result | None:
         """What `path` leads to; None where there is nothing."""
         try:
