@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 SETTINGS = "/etc/oci-gpu-hook.conf"
 
 _STDIN = 0
+# What hooks.d/oci-gpu-hook has read of stdin.
+_READ_BY_DOOR = b"OCI_GPU_HOOK_STATE"
 # selinuxfs is mounted where SELinux runs, and only there (selinux(8)).
 _SELINUX = "/sys/fs/selinux/enforce"
 _SERVED = ("prestart", "createRuntime")
@@ -65,7 +67,7 @@ def main(stage: str, arguments: list[str]) -> int:
                 "the administrator must register it for createRuntime or prestart",
             )
         options = Options(arguments)
-        start(oci.read_state(_STDIN), options)
+        start(oci.read_state(_STDIN, posix.environ.get(_READ_BY_DOOR, b"")), options)
     except Exception as err:
         return report.failure(err)
     return DONE

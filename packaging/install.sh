@@ -7,7 +7,7 @@
 #
 #   PREFIX/libexec/oci/hooks.d/oci-gpu-hook                what an engine starts
 #   PREFIX/bin/oci-gpu-hook                                what people start
-#   PREFIX/lib/oci-gpu-hook/                               the package, byte-compiled
+#   PREFIX/lib/oci-gpu-hook/                               the package, byte-compiled, and linked for the hook
 #   PREFIX/share/containers/oci/hooks.d/oci-gpu-hook.json  tells engines of it
 #   PREFIX/share/oci-gpu-hook/policy/                      the SELinux modules
 #   PREFIX/share/man/man8/oci_gpu_hook_selinux.8           what they are for
@@ -89,6 +89,7 @@ install_library() {
     # what it installs.
     "$python" -IS -m compileall -q -d "$library/oci_gpu_hook" --invalidation-mode unchecked-hash \
         "$staged/oci_gpu_hook"
+    "$python" -ISB "$sources/packaging/link.py" "$staged" "$library"
     install_packages
     package=$destdir$library/oci_gpu_hook
     [ ! -e "$package" ] || mv "$package" "$destdir$library/.old"
@@ -133,14 +134,8 @@ install_package() {
 }
 
 install_doors() {
-    # -I, -S: nothing of the engine's environment and no site-packages come near the hook; -B: it
-    # writes no cache on the host.
-    write 0755 "$door" <<END
-#!$python -ISB
-import sys
-sys.path.insert(0, "$library")
-from oci_gpu_hook.__main__ import main; sys.exit(main())
-END
+    sed "s|/usr/bin/python3|$python|; s|/usr/lib/oci-gpu-hook|$library|" "$sources/hooks.d/oci-gpu-hook" |
+        write 0755 "$door"
     # With site, for the distribution's click; ours comes after it.
     write 0755 "$command" <<END
 #!$python -I

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The linked rooms: in an order that works, complete for each path, the same rooms, and no need to have them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook import linked
+
+ROOT = Path(__file__).resolve().parents[2]
+TAG = sys.implementation.cache_tag
+
+# What the door has Python do, and then where each room of ours came from: a linked one has no spec of a file.
+PROGRAM = """
+import marshal, posix, sys
+library = sys.argv.pop()
+sys.path.append(library)
+try:
+    with open(f"{library}/oci_gpu_hook/__linked__/door.{sys.implementation.cache_tag}", "rb") as file:
+        start, rooms = marshal.loads(file.read())
+    linked = {}
+    exec(start, linked)
+    linked["enter"](rooms, library)
+except (OSError, EOFError, ValueError):
+    pass
+from oci_gpu_hook.__main__ import main
+def exit(status):
+    ours = [name for name in sys.modules if name.split(".")[0] == "oci_gpu_hook"]
+    files = [name for name in ours if getattr(sys.modules[name], "__file__", None)]
+    print(status, ",".join(ours), ",".join(files), flush=True)
+    leave(0)
+leave, posix._exit = posix._exit, exit
+main()
+"""
+
+
+def link(library: Path) -> None:
+    (library / "oci_gpu_hook").mkdir(parents=True)
+    for source in (ROOT / "oci_gpu_hook").rglob("*.py"):
+        copy = library / source.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(source.read_bytes())
+    words = [sys.executable, "-ISB", str(ROOT / "packaging/link.py"), str(library), str(library)]
+    subprocess.run(words, check=True)
+
+
+@pytest.fixture()
+def library(tmp_path: Path) -> Path:
+    link(tmp_path / "library")
+    return tmp_path / "library"
+
+
+class Run:
+    """A stage from a library: the exit code, the rooms that were loaded, and which of them from files of their own."""
+
+    def __init__(self, library: Path, folder: Path, devices: str, *options: str) -> None:
+        bundle = folder / "bundle"
+        (bundle / "rootfs").mkdir(parents=True)
+        env = [f"NVIDIA_VISIBLE_DEVICES={devices}"]
+        (bundle / "config.json").write_text(
+            json.dumps({"root": {"path": "rootfs"}, "process": {"env": env}})
+        )
+        state = {"id": "c", "pid": os.getpid(), "bundle": str(bundle)}
+        words = ["-ISB", "-c", PROGRAM, "createRuntime", *options, str(library)]
+        ran = subprocess.run(
+            [sys.executable, *words], input=json.dumps(state).encode(), capture_output=True
+        )
+        assert ran.returncode == 0, ran.stderr.decode()
+        status, rooms, files = ran.stdout.decode().rstrip("\n").split(" ")
+        self.status, self.said = int(status), ran.stderr.decode()
+        self.rooms, self.files = set(rooms.split(",")), set(filter(None, files.split(",")))
+
+
+def names(group: str) -> set[str]:
+    return {linked.full_name(room) for room in linked.GROUPS[group]}
+
+
+def test_every_room_stands_behind_what_it_imports() -> None:
+    """Else an import, at the top of a file, would go and look for a file."""
+    before: set[str] = set()
+    for group in linked.GROUPS.values():
+        for room in group:
+            path = ROOT / "oci_gpu_hook" / room.replace(".", "/")
+            file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+            for node in ast.parse(file.read_text()).body:
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+                    "oci_gpu_hook"
+                ):
+                    module = str(node.module)
+                    needs = {f"{module}.{alias.name}" for alias in node.names} | {module}
+                    needs = {
+                        name for name in needs if (ROOT / f"{name.replace('.', '/')}.py").exists()
+                    }
+                    assert needs <= before, room
+            before.add(linked.full_name(room))
+
+
+def test_a_container_without_a_gpu_loads_the_door_alone(library: Path, tmp_path: Path) -> None:
+    run = Run(library, tmp_path, "void")
+    assert (run.status, run.rooms, run.files) == (0, names("door"), set())
+
+
+def test_a_container_with_a_gpu_loads_no_room_of_its_path_from_a_file(
+    library: Path, tmp_path: Path
+) -> None:
+    """On a host without a driver: all of the path is loaded, and then the survey, which is not on it."""
+    (tmp_path / "host").mkdir()
+    run = Run(library, tmp_path, "0", "--host-root", str(tmp_path / "host"))
+    assert run.status == 6, run.said
+    assert names("door") | names("gpu") <= run.rooms
+    off_the_path = {"survey", "files", "catalogue", "elf", "mig"}
+    assert run.files <= {f"oci_gpu_hook.host.{room}" for room in off_the_path}
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated", "other", "empty"])
+@pytest.mark.parametrize("group", ["door", "gpu"])
+def test_without_a_linked_file_the_package_serves(
+    library: Path, tmp_path: Path, group: str, damage: str
+) -> None:
+    file = library / f"oci_gpu_hook/__linked__/{group}.{TAG}"
+    if damage == "missing":
+        file.unlink()
+    else:
+        content = {"truncated": file.read_bytes()[:5000], "other": b"\xff", "empty": b""}
+        file.write_bytes(content[damage])
+    (tmp_path / "host").mkdir()
+    run = Run(library, tmp_path, "0", "--host-root", str(tmp_path / "host"))
+    assert run.status == 6, run.said
+    assert names(group) <= run.files
+
+
+def test_linking_twice_gives_the_same_bytes(library: Path, tmp_path: Path) -> None:
+    (tmp_path / "again").mkdir()
+    # The place is part of it: tracebacks name it.
+    moved = tmp_path / "first"
+    library.rename(moved)
+    link(library)
+    for group in linked.GROUPS:
+        name = f"oci_gpu_hook/__linked__/{group}.{TAG}"
+        assert (moved / name).read_bytes() == (library / name).read_bytes(), group
