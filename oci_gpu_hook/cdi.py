@@ -8,6 +8,7 @@ Container Device Interface, SPEC.md, 0.5.0 (device names that begin with a digit
 
 from __future__ import annotations
 
+from oci_gpu_hook.errors import quoted
 from oci_gpu_hook.operations import AllowDevices, Device, Mount
 from oci_gpu_hook.record import NamedTuple
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 KIND = "nvidia.com/gpu"
 VERSION = "0.5.0"
+PROGRAM = "oci-gpu-hook"
 STAGE = "createRuntime"
 
 # The hook that is registered for every container leaves one with this value alone.
@@ -29,10 +31,14 @@ _BIND = ("rbind", "rprivate")
 
 
 class Hook(NamedTuple):
-    """How the spec starts us: the program, and the capabilities that the spec is for."""
+    """How the spec starts us: the program, the capabilities that the spec is for, the administrator's file.
+
+    config: "" for the default one.
+    """
 
     path: str
     capabilities: tuple[str, ...]
+    config: str = ""
 
 
 def edit_can_say(operation: Operation) -> bool:
@@ -61,7 +67,9 @@ def names(inventory: DriverInventory) -> tuple[tuple[str, str], ...]:
 def document(common: Plan, devices: tuple[tuple[str, Plan], ...], hook: Hook) -> dict[str, object]:
     """The spec: `common` is the plan without a GPU, `devices` the plan of each name."""
     shared = _edits(common)
-    arguments = ["oci-gpu-hook", STAGE, "--cdi", ",".join(hook.capabilities)]
+    arguments = [PROGRAM, STAGE, "--cdi", ",".join(hook.capabilities)]
+    if hook.config:
+        arguments += ["--config", hook.config]
     started = {
         "hookName": STAGE,
         "path": hook.path,
@@ -85,17 +93,38 @@ def driver_of(spec: object) -> str:
     try:
         (hook,) = spec["containerEdits"]["hooks"]  # type: ignore[index]
         arguments = hook["args"]
-        return str(arguments[arguments.index("--cdi-driver") + 1])
-    except (KeyError, IndexError, TypeError, ValueError):
+        version = arguments[arguments.index("--cdi-driver") + 1]
+        return str(version) if arguments[0] == PROGRAM else ""
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError):
         return ""
 
 
-def stale(spec: object, inventory: DriverInventory) -> str:
-    """Why a spec no longer fits the host, in a sentence; "" where it does."""
-    version = driver_of(spec)
+def misfit(version: str, inventory: DriverInventory) -> str:
+    """Why a spec for the driver `version` does not fit the host, in a sentence; "" where it does."""
     if version == inventory.driver_version:
         return ""
     return f"the CDI spec is for driver {version or 'unknown'}, the host has {inventory.driver_version}"
+
+
+def stale(spec: object, inventory: DriverInventory) -> str:
+    """Why a spec no longer says what the host has, in a sentence; "" where it does."""
+    different = misfit(driver_of(spec), inventory)
+    if different:
+        return different
+    devices: object = spec.get("devices") if isinstance(spec, dict) else None
+    named = [
+        item.get("name")
+        for item in (devices if isinstance(devices, list) else ())
+        if isinstance(item, dict)
+    ]
+    there = [name for name, _ in names(inventory)]
+    for name in named:
+        if name not in there:
+            return f"the CDI spec names {quoted(name)}, which the host has no longer"
+    for name in there:
+        if name not in named:
+            return f"the CDI spec does not name {quoted(name)}, which the host has"
+    return ""
 
 
 def _edits(plan: Plan) -> dict[str, list[dict[str, object]]]:

@@ -53,6 +53,12 @@ class Options:
             if not given:
                 raise UsageError(f"{option} needs a value")
             setattr(self, option[2:].replace("-", "_"), given)
+        for word in (self.cdi or ",".join(request.CAPABILITIES)).split(","):
+            if word not in request.CAPABILITIES:
+                raise UsageError(
+                    f"--cdi names {word!r}, which is no capability",
+                    "write the spec anew with 'oci-gpu-hook cdi generate'",
+                )
 
 
 def main(stage: str, arguments: list[str]) -> int:
@@ -175,11 +181,9 @@ def _without_edits(plan: Plan, have: DriverInventory, spec_driver: str) -> Plan:
     from oci_gpu_hook import cdi
     from oci_gpu_hook.errors import DriverError
 
-    if spec_driver != have.driver_version:
-        raise DriverError(
-            f"the CDI spec is for driver {spec_driver or 'unknown'}, the host has {have.driver_version}",
-            "write it anew with 'oci-gpu-hook cdi generate'",
-        )
+    misfit = cdi.misfit(spec_driver, have)
+    if misfit:
+        raise DriverError(misfit, "write it anew with 'oci-gpu-hook cdi generate'")
     left = [operation for operation in plan.operations if not cdi.edit_can_say(operation)]
     return plan._replace(operations=tuple(left))
 
@@ -218,8 +222,8 @@ def decide(
     families = selection.families(asked)
     have = inventory.with_nodes(host, have, families, asked.imex_channels)
     if asked.source == "cdi":
-        # A spec is made before any container: its libraries lie where the host has them.
-        container = container._replace(library_folder=have.library_folder)
+        # A spec is made before any container: its libraries lie where the host has them, of both word sizes.
+        container = _laid_out_like_host(container, have.library_folder)
     chosen = selection.select(asked, have)
     if asked.requirements:
         from oci_gpu_hook import requirements
@@ -280,17 +284,27 @@ def container_like_host(library_folder: str) -> Container:
     """A container that is laid out as the host is: for a CDI spec, which is made before any container."""
     from oci_gpu_hook import rootfs
 
-    return rootfs.Container(
+    container = rootfs.Container(
         id="",
         bundle="",
         rootfs="",
-        library_folder=library_folder,
-        library_folder_32=rootfs.library_folder_32(library_folder, rootfs.GLIBC),
+        library_folder="",
+        library_folder_32="",
         compat_names=(),
         loader=rootfs.GLIBC,
         user_namespace=False,
         dev_is_hosts=False,
         device_cgroup=_device_cgroup("", None),
+    )
+    return _laid_out_like_host(container, library_folder)
+
+
+def _laid_out_like_host(container: Container, library_folder: str) -> Container:
+    from oci_gpu_hook import rootfs
+
+    return container._replace(
+        library_folder=library_folder,
+        library_folder_32=rootfs.library_folder_32(library_folder, rootfs.GLIBC),
     )
 
 

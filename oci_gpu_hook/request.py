@@ -145,12 +145,29 @@ def of_nodes(
     capabilities: those that the spec is for.  The image's requirements are the only thing left to read.
     """
     notes: list[str] = []
-    given = tuple([path for path in nodes if path.startswith("/dev/nvidia")])
-    if not given:
+    given = tuple([path for path in nodes if path.startswith(("/dev/nvidia", "/dev/dri/"))])
+    if not any([path.startswith("/dev/nvidia") for path in given]):
         return None, ()
     granted = tuple([name for name in CAPABILITIES if name in capabilities])
     requirements = _requirements(inputs.environment, allowed, notes)
+    notes += _beyond_spec(inputs.environment, granted)
     return Request("cdi", given, granted, requirements), tuple(notes)
+
+
+def _beyond_spec(environment: dict[str, str], granted: tuple[str, ...]) -> list[str]:
+    """A sentence for each thing that the environment asks for and a CDI spec of GPUs does not bring."""
+    asked = items(environment.get(DRIVER_CAPABILITIES, ""))
+    notes = [
+        f"capability {name} is left out: the CDI spec is for {', '.join(granted)}"
+        for name in CAPABILITIES
+        if name in asked and name not in granted
+    ]
+    features = [
+        variable for feature, variable in FEATURES if environment.get(variable) == "enabled"
+    ]
+    others = [name for name in (IMEX_CHANNELS, *_MIG_MANAGEMENT) if environment.get(name)]
+    notes += [f"{name} is left out: the CDI spec brings GPUs only" for name in (*others, *features)]
+    return notes
 
 
 def _names(inputs: Inputs, allowed: Config, notes: list[str]) -> _Names:

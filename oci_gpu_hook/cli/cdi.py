@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-import json
+import errno
 import os
+import stat
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,8 +13,9 @@ import click
 from oci_gpu_hook import cdi as spec_of
 from oci_gpu_hook import config as settings_of
 from oci_gpu_hook import hook, plan, request, selection
+from oci_gpu_hook.cli import cditext
 from oci_gpu_hook.cli.options import config_file, host_root
-from oci_gpu_hook.errors import ApplyError, DriverError
+from oci_gpu_hook.errors import ApplyError, DriverError, RequestError, UsageError, quoted
 from oci_gpu_hook.host import inventory as saved_inventory
 from oci_gpu_hook.host import survey
 from oci_gpu_hook.host.root import HostRoot
@@ -24,7 +26,14 @@ if TYPE_CHECKING:
     from oci_gpu_hook.host.inventory import DriverInventory
     from oci_gpu_hook.plan import Plan
 
-DOOR = "/usr/libexec/oci/hooks.d/oci-gpu-hook"
+
+def door_of(file: str) -> str:
+    """Our hook's program: below the prefix that this file is installed below, as packaging/install.sh has it."""
+    prefix, library, _ = file.rpartition("/lib/oci-gpu-hook/oci_gpu_hook/")
+    return f"{prefix if library else '/usr'}/libexec/oci/hooks.d/oci-gpu-hook"
+
+
+DOOR = door_of(__file__)
 
 
 @click.group()
@@ -39,7 +48,7 @@ def cdi() -> None:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["yaml", "json"]),
+    type=click.Choice([cditext.YAML, cditext.JSON]),
     help="[default: by FILE's name, else yaml]",
 )
 @click.option(
@@ -67,10 +76,14 @@ def generate(
     Engines look in /etc/cdi and /var/run/cdi.  What a spec cannot say our hook does, which the spec starts: it must be
     written anew after a driver's upgrade and a change of MIG devices ('inventory watch --cdi-spec' does).
     """
+    if output is not None and (not os.path.basename(output) or not output.isprintable()):
+        raise UsageError(
+            f"--output is {quoted(output) if output else 'empty'}, which is no file's name"
+        )
     settings = settings_of.read(*hook.settings_file(config), {})
-    document = of_host(HostRoot(host_root), settings, capabilities, door)
-    by_name = "json" if (output or "").endswith(".json") else "yaml"
-    text = as_text(document, form or by_name)
+    document = of_host(HostRoot(host_root), settings, hook_of(door, capabilities, settings, config))
+    by_name = cditext.JSON if (output or "").endswith(".json") else cditext.YAML
+    text = cditext.write(document, form or by_name)
     if output is None:
         click.echo(text, nl=False)
         return
@@ -78,12 +91,40 @@ def generate(
     click.echo(f"wrote {output}: {len(document['devices'])} devices")
 
 
-def of_host(root: HostRoot, settings: Config, capabilities: str, door: str) -> dict[str, Any]:
+def hook_of(door: str, capabilities: str, settings: Config, config: str | None) -> spec_of.Hook:
+    """How the spec starts our hook; UsageError for what cannot be started."""
+    if not door.startswith("/") or not door.isprintable():
+        raise UsageError(f"--hook is {quoted(door)}, which is no absolute path")
+    # The hook must read the settings that the spec was made by.
+    file = os.path.abspath(config) if config else ""
+    return spec_of.Hook(door, _granted(capabilities, settings), file)
+
+
+def _granted(capabilities: str, settings: Config) -> tuple[str, ...]:
+    """The capabilities that a person asked for, of those that the administrator allows."""
+    try:
+        asked = request.granted(capabilities)
+    except RequestError as err:
+        raise UsageError(f"{err.message} in --capabilities", err.hint) from err
+    if not asked:
+        raise UsageError(
+            "--capabilities names none", f"choose from {', '.join(request.CAPABILITIES)} or all"
+        )
+    words = tuple([word for word in asked if word in settings.allowed_capabilities])
+    if not words:
+        raise UsageError(
+            f"none of the capabilities {', '.join(asked)} is allowed",
+            f"the administrator decides, in {hook.SETTINGS}",
+        )
+    return words
+
+
+def of_host(root: HostRoot, settings: Config, started: spec_of.Hook) -> dict[str, Any]:
     """The spec of a host as it is now; what only NVML knows is taken from the saved inventory where that is true."""
     now = saved_inventory.stamp(root, settings.driver_root)
     found = saved_inventory.read_saved(root, now) or survey.survey(root, settings.driver_root)
-    words = request.granted(capabilities)
-    asked = request.Request("cdi", ("all",), words)
+    words = started.capabilities
+    asked = request.Request("cdi-spec", (selection.ALL,), words)
     found = saved_inventory.with_nodes(root, found, selection.families(asked))
     if not found.library_folder:
         raise DriverError(
@@ -91,28 +132,58 @@ def of_host(root: HostRoot, settings: Config, capabilities: str, door: str) -> d
         )
     devices = [(name, _plan(found, settings, words, by)) for name, by in spec_of.names(found)]
     common = _plan(found, settings, words, selection.NONE)
-    return spec_of.document(common, tuple(devices), spec_of.Hook(door, words))
+    return spec_of.document(common, tuple(devices), started)
 
 
-def as_text(document: dict[str, Any], form: str) -> str:
-    """The spec as JSON, or as YAML of the same lines: every JSON value is a YAML value."""
-    if form == "json":
-        return json.dumps(document, indent=2) + "\n"
-    return "\n".join(["---", *_yaml(document, "")]) + "\n"
+def read(path: str) -> object:
+    """The spec of ours in a file; None where the file holds something else.  OSError where it cannot be read."""
+    with open(path, encoding="utf-8") as file:
+        try:
+            return cditext.read(file.read())
+        except ValueError:
+            return None
 
 
 def write(path: str, text: str) -> None:
-    """The file, mode 0644, beside its name and then in its place: engines read it at any moment."""
-    staged = f"{path}.{os.getpid()}"
+    """The file, mode 0644, beside its name and then in its place: engines read it at any moment.
+
+    Another's file is never written over: two specs of one kind would make its devices ambiguous, or none of ours
+    should be there.
+    """
+    folder, name = os.path.split(os.path.abspath(path))
+    # Engines read what ends in .yaml or .json, and so never this.
+    staged = f"{folder}/.{name}.{os.getpid()}"
     try:
-        os.makedirs(os.path.dirname(os.path.abspath(path)), mode=0o755, exist_ok=True)
-        fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-        with open(fd, "w") as file:
-            os.fchmod(fd, 0o644)
-            file.write(text)
-        os.rename(staged, path)
+        _check_ours(path)
+        os.makedirs(folder, mode=0o755, exist_ok=True)
+        fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        try:
+            with open(fd, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fchmod(fd, 0o644)
+                os.fsync(fd)
+            os.rename(staged, path)
+        except OSError:
+            os.unlink(staged)
+            raise
     except OSError as err:
-        raise ApplyError(f"cannot write {path}: {err.strerror}", "run it as root") from err
+        hint = (
+            "run it as root" if err.errno in (errno.EACCES, errno.EPERM) else "nothing was changed"
+        )
+        raise ApplyError(f"cannot write {path}: {err.strerror}", hint) from err
+
+
+def _check_ours(path: str) -> None:
+    """Nothing there, an empty file or a spec of ours; else UsageError."""
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(status.st_mode):
+        raise UsageError(f"{path} is there and is no plain file", "give another --output")
+    if status.st_size and not spec_of.driver_of(read(path)):
+        raise UsageError(f"{path} is there and is no CDI spec of ours", "move it away first")
 
 
 def _plan(found: DriverInventory, settings: Config, words: tuple[str, ...], selector: str) -> Plan:
@@ -122,22 +193,3 @@ def _plan(found: DriverInventory, settings: Config, words: tuple[str, ...], sele
     chosen = selection.select(asked, found)
     anything = settings._replace(device_cgroup="auto")
     return plan.make(container, asked, chosen, found, anything, Labels("", (), ()))
-
-
-def _yaml(value: Any, indent: str) -> list[str]:
-    """Block YAML; scalars as JSON has them, which YAML 1.2 takes, so that no word is taken for something else."""
-    lines = []
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if isinstance(item, (dict, list)) and item:
-                lines += [f"{indent}{key}:", *_yaml(item, indent + "  ")]
-            else:
-                lines.append(f"{indent}{key}: {json.dumps(item)}")
-        return lines
-    for item in value:
-        if isinstance(item, dict):
-            first, *rest = _yaml(item, indent + "  ")
-            lines += [f"{indent}- {first.lstrip()}", *rest]
-        else:
-            lines.append(f"{indent}- {json.dumps(item)}")
-    return lines

@@ -11,7 +11,7 @@ import click
 
 from oci_gpu_hook import config as settings_of
 from oci_gpu_hook import hook, render
-from oci_gpu_hook.cli import cdi
+from oci_gpu_hook.cli import cdi, cditext
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.errors import ApplyError, DriverError
 from oci_gpu_hook.host import inventory as saved_inventory
@@ -123,15 +123,20 @@ def watch(
         known = now
         try:
             found, path = _refresh(root, driver_root, nvml_timeout)
+            click.echo(_told(found, path) + (f" ({word})" if word else ""))
+            if cdi_spec:
+                _write_spec(root, cdi_spec, config)
         except DriverError as err:
+            # A driver that is only half there is waited for as one that is not: what is missing changes the stamp.
             click.echo(f"waiting for the driver: {err.message}")
-            continue
-        click.echo(_told(found, path) + (f" ({word})" if word else ""))
-        if cdi_spec:
-            settings = settings_of.read(*hook.settings_file(config), {})
-            document = cdi.of_host(root, settings, "all", cdi.DOOR)
-            cdi.write(cdi_spec, cdi.as_text(document, "yaml"))
-            click.echo(f"wrote {cdi_spec}")
+
+
+def _write_spec(root: HostRoot, path: str, config: str | None) -> None:
+    settings = settings_of.read(*hook.settings_file(config), {})
+    document = cdi.of_host(root, settings, cdi.hook_of(cdi.DOOR, "all", settings, config))
+    form = cditext.JSON if path.endswith(".json") else cditext.YAML
+    cdi.write(path, cditext.write(document, form))
+    click.echo(f"wrote {path}")
 
 
 def _moments(interval: float) -> Iterator[str]:

@@ -21,8 +21,10 @@ def podman(
     cgroup: str,
     *words: str,
     env: str = "",
+    before: str = "",
+    description: str = "h100x8",
 ) -> Outcome:
-    """``podman run`` of a root folder, with storage and state of its own."""
+    """``podman run`` of a root folder, with storage and state of its own, after the shell lines `before`."""
     line = [
         f"podman --root {tmp_path}/storage --runroot /run/{tmp_path.name[:20]} --storage-driver vfs",
         f"--runtime {runtime} --cgroup-manager=cgroupfs --events-backend=none",
@@ -32,7 +34,7 @@ def podman(
         *words,
     ]
     try:
-        return on_node(installed, " ".join(line), cgroup=cgroup)
+        return on_node(installed, before + " ".join(line), cgroup=cgroup, description=description)
     finally:
         remove_parents()
 

@@ -54,14 +54,14 @@ MAJORS = "195 nvidia\n505 nvidia-uvm\n506 nvidia-caps\n507 nvidia-caps-imex-chan
 def everything() -> inventory.DriverInventory:
     """The inventory of a host with two GPUs, the first in MIG mode, and every file of the catalogue."""
     with tempfile.TemporaryDirectory() as folder:
-        root = _plant(Path(folder))
+        root = plant(Path(folder))
         found = survey.survey(root, "/", FACTS)
         found = inventory.with_nodes(root, found, nodes.FAMILIES, ("3", "7"))
         root.close()
     return found._replace(devices=(*found.devices, *_as_found()))
 
 
-def _plant(tree: Path) -> HostRoot:
+def plant(tree: Path) -> HostRoot:
     root = hosts.host(tree)
     hosts.plant(tree, "proc/devices", f"Character devices:\n{MAJORS}\nBlock devices:\n")
     for path, minor in (("mig/config", 1), ("mig/monitor", 2), ("gpu1/mig/gi1/access", 30)):

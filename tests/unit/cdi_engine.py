@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine as far as CDI goes: it edits config.json as SPEC.md says, and the hook is started with what it wrote.
+
+What the hook would do is caught where it would begin to do it.  Must not know what the hook does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from oci_gpu_hook import apply, cli, hook, oci, operations
+from oci_gpu_hook.host import inventory, nvml, survey
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.plan import Plan
+from tests.unit import hosts
+
+
+class Node(NamedTuple):
+    """A host's tree, its administrator's file, and the folder for specs and bundles."""
+
+    tree: Path
+    settings: Path
+    folder: Path
+
+    def spec(self, capabilities: str = "all", *words: str) -> dict[str, Any]:
+        """What `cdi generate` writes for this host."""
+        file = self.folder / f"{capabilities}.json"
+        if not file.exists():
+            arguments = ["cdi", "generate", "--host-root", str(self.tree), "--output", str(file)]
+            arguments += ["--config", str(self.settings), "--capabilities", capabilities, *words]
+            assert cli.main(arguments) == 0
+        document: dict[str, Any] = json.loads(file.read_text())
+        return document
+
+    def inventory(self, driver_root: str = "/") -> inventory.DriverInventory:
+        """What was saved for the hooks."""
+        root = HostRoot(str(self.tree))
+        found = inventory.read_saved(root, inventory.stamp(root, driver_root))
+        assert found is not None
+        return found
+
+
+def node(tree: Path, folder: Path, facts: nvml.Facts | None = None, settings: str = "") -> Node:
+    """A host with its inventory saved."""
+    made = Node(tree, folder / "settings", folder)
+    made.settings.write_text(settings)
+    driver_root = settings.partition("driver-root = ")[2].strip() or "/"
+    root = HostRoot(str(tree))
+    (tree / "run").mkdir(exist_ok=True)
+    found = survey.survey(root, driver_root, facts)
+    survey.save(root, inventory.stamp(root, driver_root), found)
+    root.close()
+    return made
+
+
+def bundle(folder: Path, environment: dict[str, str], sign: str = "") -> dict[str, Any]:
+    """A config.json whose root has the loader of the host's own layout, or that which the file `sign` stands for."""
+    root = folder / "bundle/rootfs"
+    hosts.plant(root, sign or f"{hosts.LIBRARY_FOLDER}/libc.so.6", "")
+    env = [f"{name}={value}" for name, value in environment.items()]
+    return {"process": {"env": env}, "root": {"path": "rootfs"}, "mounts": [], "linux": {}}
+
+
+def inject(config: dict[str, Any], spec: dict[str, Any], *names: str) -> list[str]:
+    """Make the edits of the named devices, the spec's own last; gives the words that its hook is started with."""
+    chosen = [device for device in spec["devices"] if device["name"] in names]
+    assert len(chosen) == len(names), names
+    devices = {}
+    mounts = {}
+    for edits in [*[device["containerEdits"] for device in chosen], spec["containerEdits"]]:
+        devices.update({item["path"]: item for item in edits.get("deviceNodes", ())})
+        mounts.update({item["containerPath"]: item for item in edits.get("mounts", ())})
+        # Of a variable given twice the last one counts.
+        config["process"]["env"] += edits.get("env", ())
+    config["linux"]["devices"] = list(devices.values())
+    config["mounts"] += [
+        {"source": item["hostPath"], "destination": item["containerPath"], "type": "bind", **item}
+        for item in mounts.values()
+    ]
+    (started,) = spec["containerEdits"]["hooks"]
+    words: list[str] = started["args"]
+    return words
+
+
+def start(config: dict[str, Any], host: Node, words: list[str]) -> Plan | None:
+    """What the hook would do; None where it leaves the container alone."""
+    folder = host.folder / "bundle"
+    (folder / "config.json").write_text(json.dumps(config))
+    caught: list[Plan] = []
+
+    def catch(plan: Plan, *_: object) -> list[str]:
+        caught.append(plan)
+        return []
+
+    options = hook.Options([*words, "--host-root", str(host.tree)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(apply, "run", catch)
+        hook.start(oci.State("c1", os.getpid(), str(folder), {}), options)
+    return caught[0] if caught else None
+
+
+def by_hook(host: Node, environment: dict[str, str]) -> set[tuple[object, ...]]:
+    """What a container gets by our own hook, for its environment."""
+    plan = start(bundle(host.folder, environment), host, ["--config", str(host.settings)])
+    assert plan is not None
+    return {
+        _fact(item) for item in plan.operations if not isinstance(item, operations.AllowDevices)
+    }
+
+
+def by_cdi(
+    host: Node, environment: dict[str, str], capabilities: str, *names: str
+) -> set[tuple[object, ...]]:
+    """What it gets by the spec's edits and the hook that the spec starts."""
+    config = bundle(host.folder, environment)
+    words = inject(config, host.spec(capabilities), *names)
+    plan = start(config, host, words[2:])
+    assert plan is not None
+    assert not any(isinstance(item, operations.AllowDevices) for item in plan.operations)
+    left = [_fact(item) for item in plan.operations]
+    edits = [*map(_node, config["linux"]["devices"]), *map(_mount, config["mounts"])]
+    assert len({*left, *edits}) == len(left) + len(edits), "something is done twice"
+    return {*left, *edits}
+
+
+def _fact(operation: Any) -> tuple[object, ...]:
+    """An operation without why, and without what only a hook can know: that it may fail, that mknod is refused."""
+    if isinstance(operation, operations.Device):
+        operation = operation._replace(source="")
+    return (type(operation).__name__, *operation._replace(reason="", required=True))
+
+
+def _node(item: dict[str, Any]) -> tuple[object, ...]:
+    found = operations.Device(
+        path=item["path"],
+        type=item["type"],
+        major=item["major"],
+        minor=item["minor"],
+        access=item["permissions"],
+        mode=item["fileMode"],
+        uid=item["uid"],
+        gid=item["gid"],
+        source="",
+        required=True,
+        reason="",
+    )
+    return _fact(found)
+
+
+def _mount(item: dict[str, Any]) -> tuple[object, ...]:
+    assert item["options"][-2:] == ["rbind", "rprivate"]
+    # The filesystem that the hook makes there would cover it.
+    assert not item["destination"].startswith("/proc")
+    options = tuple(item["options"][:-2])
+    return _fact(operations.Mount(item["source"], item["destination"], options, True, ""))

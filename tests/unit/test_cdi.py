@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A CDI spec and the hook that it starts give a container what the hook alone gives it, for every request."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oci_gpu_hook import cdi, request
+from oci_gpu_hook.errors import DriverError, HookError, RequestError
+from oci_gpu_hook.ldso import MULTIARCH_32
+from oci_gpu_hook.operations import LdCache, Symlink
+from tests.unit import cdi_engine, hosts
+from tests.unit.cdi_engine import Node, by_cdi, by_hook
+from tests.vocabulary.host import FACTS, MIG_UUID, UUID, plant
+from tests.vocabulary.rows import ROWS
+
+VISIBLE, CAPABILITIES = request.VISIBLE_DEVICES, request.DRIVER_CAPABILITIES
+SETS = (
+    "all",
+    "utility",
+    "utility,compute",
+    "compute,compat32",
+    "video",
+    "graphics",
+    "display",
+    "ngx",
+)
+MIG_NAMES = ("0:0", MIG_UUID)
+DRIVER_ROOT = "/run/nvidia/driver"
+
+
+def _small(tree: Path, folder: Path) -> Node:
+    hosts.host(tree)
+    return cdi_engine.node(tree, folder)
+
+
+def _everything(tree: Path, folder: Path) -> Node:
+    plant(tree).close()
+    for name, soname in hosts.SONAMES.items():
+        twin = hosts.elf(soname, hosts.MACHINES["i386"])
+        hosts.plant(tree, f"usr/lib/{MULTIARCH_32}/{name}.so.{hosts.VERSION}", twin)
+    return cdi_engine.node(tree, folder, FACTS)
+
+
+def _driver_container(tree: Path, folder: Path) -> Node:
+    hosts.host(tree)
+    below = tree / DRIVER_ROOT[1:]
+    below.mkdir(parents=True)
+    for name in ("usr", "lib"):
+        shutil.move(tree / name, below / name)
+    return cdi_engine.node(tree, folder, settings=f"driver-root = {DRIVER_ROOT}\n")
+
+
+HOSTS = {"small": _small, "everything": _everything, "driver container": _driver_container}
+
+
+@pytest.fixture(scope="module", params=HOSTS)
+def host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Node:
+    return HOSTS[request.param](tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("of"))
+
+
+@pytest.fixture(scope="module")
+def mig_host(tmp_path_factory: pytest.TempPathFactory) -> Node:
+    return _everything(tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("of"))
+
+
+def asking(devices: str, capabilities: str) -> dict[str, str]:
+    return {VISIBLE: devices, CAPABILITIES: capabilities}
+
+
+def names_of(spec: dict[str, Any]) -> list[str]:
+    return [device["name"] for device in spec["devices"]]
+
+
+@pytest.mark.parametrize("capabilities", SETS)
+def test_spec_and_hook_agree_for_every_name(host: Node, capabilities: str) -> None:
+    for name in names_of(host.spec(capabilities)):
+        environment = asking(name, capabilities)
+        assert by_cdi(host, environment, capabilities, name) == by_hook(host, environment), name
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("0", "1"), ("1", UUID), ("0:0", "1"), ("0", "0:0"), ("0:0", MIG_UUID), (*MIG_NAMES, "1")],
+    ids=",".join,
+)
+@pytest.mark.parametrize("capabilities", ["all", "utility"])
+def test_they_agree_for_several_devices_at_once(
+    mig_host: Node, names: tuple[str, ...], capabilities: str
+) -> None:
+    environment = asking(",".join(names), capabilities)
+    assert by_cdi(mig_host, environment, capabilities, *names) == by_hook(mig_host, environment)
+
+
+def _asked_by_rows() -> Iterator[request.Request]:
+    """Every request that the vocabulary's rows make."""
+    made: list[request.Request] = []
+    parse = request.parse
+
+    def noting(inputs: request.Inputs, allowed: Any) -> Any:
+        found, notes = parse(inputs, allowed)
+        if found is not None:
+            made.append(found)
+        return found, notes
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(request, "parse", noting)
+        for row in ROWS:
+            row.holds()
+    yield from dict.fromkeys(made)
+
+
+def _sayable(asked: request.Request) -> bool:
+    """Whether CDI can name it: GPUs and MIG devices by index and UUID.
+
+    It has no name for a bus id, the older MIG form, or no GPU at all; what is not a GPU is of another kind.
+    """
+    beside = asked.features or asked.imex_channels or asked.mig_config or asked.mig_monitor
+    return not beside and {*asked.devices} <= {"0", "1", "all", UUID, hosts.uuid(0), *MIG_NAMES}
+
+
+SAYABLE = [asked for asked in _asked_by_rows() if _sayable(asked)]
+
+
+def _outcome(give: Callable[[], object]) -> object:
+    """What is given, or the sentence that it is refused with."""
+    try:
+        return give()
+    except HookError as err:
+        return type(err), str(err)
+
+
+def test_the_rows_ask_for_much_of_what_cdi_can_say() -> None:
+    assert {device for asked in SAYABLE for device in asked.devices} >= {"0", "1", "all", "0:0"}
+    assert {name for asked in SAYABLE for name in asked.capabilities} == {*request.CAPABILITIES}
+    assert any(asked.requirements for asked in SAYABLE)
+
+
+@pytest.mark.parametrize("asked", SAYABLE, ids=lambda asked: " ".join(map(str, asked[1:4])))
+def test_they_agree_for_every_request_of_the_table(mig_host: Node, asked: request.Request) -> None:
+    capabilities = ",".join(asked.capabilities)
+    environment = asking(",".join(asked.devices), capabilities)
+    for number, expression in enumerate(asked.requirements):
+        environment[f"NVIDIA_REQUIRE_{number}"] = expression
+    outcomes = [
+        _outcome(lambda: by_cdi(mig_host, environment, capabilities, *asked.devices)),
+        _outcome(lambda: by_hook(mig_host, environment)),
+    ]
+    assert outcomes[0] == outcomes[1]
+
+
+def test_a_mig_device_brings_no_name_of_its_parents_drm_nodes(mig_host: Node) -> None:
+    config = cdi_engine.bundle(mig_host.folder, {})
+    words = cdi_engine.inject(config, mig_host.spec("graphics"), "0:0")
+    plan = cdi_engine.start(config, mig_host, words[2:])
+    assert plan is not None
+    assert not [item for item in plan.operations if isinstance(item, Symlink)]
+
+
+@pytest.mark.parametrize(
+    "sign", ["/usr/lib64/libc.so.6", "/lib/ld-musl-x86_64.so.1", "/etc/debian_version"]
+)
+def test_the_loader_finds_the_libraries_where_the_spec_puts_them(
+    mig_host: Node, tmp_path: Path, sign: str
+) -> None:
+    """Whatever the container is like: a spec is made before any."""
+    host = mig_host._replace(folder=tmp_path)
+    config = cdi_engine.bundle(tmp_path, {}, sign)
+    words = cdi_engine.inject(config, mig_host.spec("all"), "1")
+    plan = cdi_engine.start(config, host, words[2:])
+    assert plan is not None
+    there = {mount["destination"] for mount in config["mounts"]}
+    named = {
+        entry.path
+        for item in plan.operations
+        if isinstance(item, LdCache)
+        for entry in item.entries
+    }
+    assert any(MULTIARCH_32 in path for path in there) == (platform.machine() == "x86_64")
+    assert named <= there
+    assert bool(named) == ("musl" not in sign)
+
+
+def test_the_hook_that_is_registered_for_all_leaves_such_a_container_alone(mig_host: Node) -> None:
+    config = cdi_engine.bundle(mig_host.folder, {VISIBLE: "all", CAPABILITIES: "all"})
+    cdi_engine.inject(config, mig_host.spec("all"), "0")
+    config["annotations"] = {"cdi.k8s.io/gpu": "nvidia.com/gpu=0"}
+    assert cdi_engine.start(config, mig_host, ["--config", str(mig_host.settings)]) is None
+
+
+def test_a_container_that_got_no_device_of_ours_is_left_alone(mig_host: Node) -> None:
+    words = mig_host.spec("all")["containerEdits"]["hooks"][0]["args"]
+    config = cdi_engine.bundle(mig_host.folder, {})
+    config["linux"]["devices"] = [{"path": "/dev/dri/card1"}, {"path": "/dev/fuse"}]
+    assert cdi_engine.start(config, mig_host, words[2:]) is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "sentence"),
+    [
+        ({"NVIDIA_REQUIRE_CUDA": "cuda>=99"}, "cuda>=99"),
+        ({"CUDA_VERSION": "99.1.0"}, "cuda>=99.1"),
+        ({"NVIDIA_REQUIRE_X": "brand=quadro driver>=999"}, "driver>=999"),
+        ({"NVIDIA_REQUIRE_CUDA": "cuda>=12..4"}, "12..4"),
+    ],
+)
+def test_requirements_are_enforced(
+    mig_host: Node, environment: dict[str, str], sentence: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        by_cdi(mig_host, environment, "all", "0")
+    assert sentence in str(caught.value)
+
+
+def test_a_met_or_disabled_requirement_is_none(mig_host: Node) -> None:
+    for environment in (
+        {"NVIDIA_REQUIRE_CUDA": "cuda>=12,brand=tesla"},
+        {"NVIDIA_REQUIRE_CUDA": "cuda>=99", "NVIDIA_DISABLE_REQUIRE": "1"},
+    ):
+        assert by_cdi(mig_host, environment, "all", "0")
+
+
+@pytest.mark.parametrize(
+    ("environment", "sentence"),
+    [
+        (
+            {CAPABILITIES: "graphics,compute"},
+            "capability graphics is left out: the CDI spec is for",
+        ),
+        ({"NVIDIA_IMEX_CHANNELS": "3"}, "NVIDIA_IMEX_CHANNELS is left out"),
+        ({"NVIDIA_GDS": "enabled"}, "NVIDIA_GDS is left out"),
+        ({"NVIDIA_MIG_CONFIG_DEVICES": "all"}, "NVIDIA_MIG_CONFIG_DEVICES is left out"),
+    ],
+)
+def test_what_a_spec_does_not_bring_is_said(
+    mig_host: Node, capfd: pytest.CaptureFixture[str], environment: dict[str, str], sentence: str
+) -> None:
+    by_cdi(mig_host, environment, "utility,compute", "0")
+    assert sentence in capfd.readouterr().err
+
+
+def test_a_spec_older_than_the_driver_is_refused(mig_host: Node) -> None:
+    config = cdi_engine.bundle(mig_host.folder, {})
+    words = cdi_engine.inject(config, mig_host.spec("all"), "0")
+    words[words.index(hosts.VERSION)] = "550.54.15"
+    with pytest.raises(DriverError, match=r"the CDI spec is for driver 550\.54\.15") as caught:
+        cdi_engine.start(config, mig_host, words[2:])
+    assert "cdi generate" in caught.value.hint
+
+
+def test_a_spec_that_fits_is_not_stale(host: Node) -> None:
+    settings = host.settings.read_text()
+    assert cdi.stale(host.spec(), host.inventory(DRIVER_ROOT if settings else "/")) == ""
+
+
+def test_a_spec_that_does_not_fit_is_noticed(mig_host: Node) -> None:
+    spec, have = mig_host.spec(), mig_host.inventory()
+    newer = have._replace(driver_version="590.48.01")
+    assert cdi.stale(spec, newer) == (
+        f"the CDI spec is for driver {hosts.VERSION}, the host has 590.48.01"
+    )
+    undivided = have._replace(mig_devices=())
+    assert cdi.stale(spec, undivided) == "the CDI spec names '0:0', which the host has no longer"
+    fewer = {**spec, "devices": spec["devices"][2:]}
+    assert cdi.stale(fewer, have) == "the CDI spec does not name '0', which the host has"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        None,
+        [],
+        "text",
+        {},
+        {"containerEdits": {"hooks": [{"args": ["other", "--cdi-driver", "1"]}]}},
+    ],
+)
+def test_another_hands_spec_is_of_no_known_driver(mig_host: Node, spec: object) -> None:
+    assert cdi.driver_of(spec) == ""
+    assert "driver unknown" in cdi.stale(spec, mig_host.inventory())

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A CDI spec as text: what is written is read again, others read it as we do, and no text is too much."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oci_gpu_hook.cli import cditext
+
+KEYS = st.from_regex(r"[A-Za-z][A-Za-z0-9]{0,8}", fullmatch=True)
+WORDS = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
+SCALARS = WORDS | st.integers() | st.booleans() | st.none()
+MAPPINGS = st.recursive(
+    st.dictionaries(KEYS, SCALARS, max_size=4),
+    lambda inner: st.dictionaries(KEYS, inner | st.lists(inner | SCALARS, max_size=3), max_size=4),
+    max_leaves=8,
+)
+
+
+@given(MAPPINGS, st.sampled_from([cditext.YAML, cditext.JSON]))
+def test_what_was_written_is_read_again(document: dict[str, Any], form: str) -> None:
+    assert cditext.read(cditext.write(document, form)) == document
+
+
+PRINTABLE: st.SearchStrategy[str] = st.text(max_size=8).filter(str.isprintable)
+
+
+@given(st.dictionaries(KEYS, st.lists(PRINTABLE | st.dictionaries(KEYS, PRINTABLE))))
+def test_others_read_the_yaml_as_we_do(document: dict[str, Any]) -> None:
+    text = cditext.write({"first": 1, **document}, cditext.YAML)
+    assert yaml.safe_load(text) == {"first": 1, **document}
+
+
+@given(
+    st.text()
+    | st.lists(st.sampled_from(["---\n", "a:", "- ", "  ", "\n", ' "x"', "1"])).map("".join)
+)
+def test_reading_anything_is_a_document_or_a_value_error(text: str) -> None:
+    for start in ("", "---\n", "---\na:\n"):
+        try:
+            cditext.read(start + text)
+        except ValueError:
+            pass
+
+
+def test_reading_what_is_nested_without_end_is_a_value_error() -> None:
+    for text in ("[" * 200_000, "---\n" + "".join(f"{'  ' * n}a:\n" for n in range(3000))):
+        with pytest.raises(ValueError, match=r"nested|no value"):
+            cditext.read(text)
