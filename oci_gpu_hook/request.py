@@ -104,7 +104,7 @@ def may_ask(inputs: Inputs) -> bool:
     environment = inputs.environment
     return (
         environment.get(VISIBLE_DEVICES, "") not in ("", VOID)
-        or (CUDA_VERSION in environment and VISIBLE_DEVICES not in environment)
+        or bool(environment.get(CUDA_VERSION) and VISIBLE_DEVICES not in environment)
         or any([destination.startswith(LIST_FOLDER) for _, destination in inputs.mounts])
         or any([key.startswith(CDI_ANNOTATIONS) for key in inputs.annotations])
     )
@@ -286,7 +286,7 @@ def _devices(names: _Names) -> tuple[str, ...]:
 
 def _is_legacy(environment: dict[str, str]) -> bool:
     """An image older than NVIDIA_REQUIRE_CUDA: it tells its CUDA version, and gets what such images got."""
-    return CUDA_VERSION in environment and not environment.get(REQUIRE_CUDA)
+    return bool(environment.get(CUDA_VERSION) and not environment.get(REQUIRE_CUDA))
 
 
 def _capabilities(
@@ -341,17 +341,16 @@ def _requirements(
             )
         elif name.startswith(_REQUIRE) and value.strip():
             found.append(value)
-    if _is_legacy(environment):
-        found.append(f"cuda>={_major_minor(environment[CUDA_VERSION])}")
     if allowed.disable_requirements or environment.get("NVIDIA_DISABLE_REQUIRE", "") in _TRUE:
         return ()
+    if _is_legacy(environment):
+        found.append(f"cuda>={_major_minor(environment[CUDA_VERSION])}")
     return tuple(found)
 
 
 def _major_minor(version: str) -> str:
     """``12.4`` of ``12.4.1``."""
-    major, _, rest = version.strip().partition(".")
-    minor = rest.partition(".")[0] or "0"
+    major, minor, *_ = (*version.strip().split(".", 2), "0")
     if not selectors.number(major, 10**6) or not selectors.number(minor, 10**6):
         raise RequestError(f"{CUDA_VERSION} is {quoted(version)}, which is no version", _AUTHOR)
     return f"{int(major)}.{int(minor)}"
