@@ -146,8 +146,8 @@ def of_nodes(
     capabilities: those that the spec is for.  The image's requirements are the only thing left to read.
     """
     notes: list[str] = []
-    given = tuple([path for path in nodes if path.startswith("/dev/nvidia")])
-    if not given:
+    given = tuple([path for path in nodes if path.startswith(("/dev/nvidia", "/dev/dri/"))])
+    if not any([path.startswith("/dev/nvidia") for path in given]):
         return None, ()
     granted = tuple([name for name in CAPABILITIES if name in capabilities])
     requirements = _requirements(inputs.environment, allowed, notes)

@@ -117,7 +117,7 @@ def nodes(
         wanted.append(("/dev/nvidia-modeset", "mode setting: display"))
     wanted += _mig_nodes(request, selection, inventory)
     wanted += _imex_nodes(request, inventory)
-    wanted += _dri_nodes(selection, inventory)
+    wanted += _dri_nodes(request, selection, inventory)
     wanted += [
         (node.path, f"asked for as {variable}=enabled")
         for feature, variable, _ in _FEATURES
@@ -260,13 +260,20 @@ def _imex_nodes(request: Request, inventory: DriverInventory) -> list[tuple[str,
     return wanted
 
 
-def _dri_nodes(selection: Selection, inventory: DriverInventory) -> list[tuple[str, str]]:
-    """Those of whole GPUs: a MIG device draws nothing, and its parent's nodes would open all of the GPU."""
+def _dri_nodes(
+    request: Request, selection: Selection, inventory: DriverInventory
+) -> list[tuple[str, str]]:
+    """Those of whole GPUs: a MIG device draws nothing, and its parent's nodes would open all of the GPU.
+
+    A GPU that an engine has given does not tell whether it is whole; the nodes that came with it do.
+    """
     whole = {gpu.nvml_index for gpu, selector in selection.gpus if not _is_mig(selector)}
     return [
         (node.path, f"DRM node of GPU {node.gpu}: graphics or display")
         for node in inventory.devices
-        if node.family == "dri" and node.gpu in whole
+        if node.family == "dri"
+        and node.gpu in whole
+        and (request.source != "cdi" or node.path in request.devices)
     ]
 
 
