@@ -10,21 +10,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.operations import Device, Mount
+from oci_gpu_hook.placement import COMPAT32, brought_by
+from oci_gpu_hook.request import FEATURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from oci_gpu_hook.host.inventory import DriverInventory
+    from oci_gpu_hook.host.inventory import DriverInventory, Library
     from oci_gpu_hook.plan import Plan
-
-_NOT_ASKED_FOR = "not in NVIDIA_DRIVER_CAPABILITIES"
+    from oci_gpu_hook.request import Request
 
 
 def sentences(plan: Plan, inventory: DriverInventory) -> tuple[str, ...]:
     """A line for each GPU, MIG device and group of files that the host has and the container does not get."""
     if plan.request is None:
         return ()
-    return (*_gpus(plan, inventory), *_files(plan, inventory))
+    return (*_gpus(plan, inventory), *_files(plan, plan.request, inventory))
 
 
 def _gpus(plan: Plan, inventory: DriverInventory) -> list[str]:
@@ -44,23 +45,33 @@ def _gpus(plan: Plan, inventory: DriverInventory) -> list[str]:
     return missing
 
 
-def _files(plan: Plan, inventory: DriverInventory) -> list[str]:
-    """Files by the capability that would bring them, as few lines as tell it."""
+def _files(plan: Plan, request: Request, inventory: DriverInventory) -> list[str]:
+    """Files by why they are absent, as few lines as tell it."""
     sources = {operation.source for operation in plan.operations if isinstance(operation, Mount)}
     absent: dict[str, list[str]] = {}
     for library in inventory.libraries:
         if library.path not in sources:
-            capability = " or ".join(library.capabilities)
-            if library.bits == 32:
-                capability = f"compat32 and {capability}"
-            absent.setdefault(capability, []).append(library.path)
+            absent.setdefault(_why_library(library, request), []).append(library.path)
     for file in (*inventory.binaries, *inventory.files):
         if file.path not in sources:
-            absent.setdefault(" or ".join(file.capabilities), []).append(file.path)
-    return [
-        f"{_counted(paths)}: {capability}, {_NOT_ASKED_FOR}"
-        for capability, paths in sorted(absent.items())
-    ]
+            absent.setdefault(_why(file.capabilities), []).append(file.path)
+    return [f"{_counted(paths)}: {why}" for why, paths in sorted(absent.items())]
+
+
+def _why_library(library: Library, request: Request) -> str:
+    if brought_by(library, request):
+        return "this container's loader runs no 32-bit programs"
+    if library.bits == 64 or COMPAT32 in request.capabilities:
+        return _why(library.capabilities)
+    return f"{COMPAT32} and {_why(library.capabilities)}"
+
+
+def _why(capabilities: tuple[str, ...]) -> str:
+    """What none of was asked for: a feature has a variable of its own."""
+    variables = [variable for feature, variable in FEATURES if feature in capabilities]
+    if variables:
+        return f"{' or '.join(variables)} is not 'enabled'"
+    return f"{' or '.join(capabilities)}, not in NVIDIA_DRIVER_CAPABILITIES"
 
 
 def _counted(paths: Iterable[str]) -> str:

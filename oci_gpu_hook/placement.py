@@ -25,6 +25,7 @@ LD_SO_CACHE = "/etc/ld.so.cache"
 
 _CUDA = "libcuda.so."
 _CUDA_FAMILY = ("libcuda", "libnvidia-")
+_NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_+.")
 
 
 def brought_by(library: Library, request: Request) -> str:
@@ -122,15 +123,18 @@ def forward_compatibility(
     native = [library.flags for library in inventory.libraries if library.bits == 64]
     return tuple(
         [
-            CacheEntry(name, f"{FORWARD_COMPATIBILITY}/{name}", native[0])
+            CacheEntry(name, f"{FORWARD_COMPATIBILITY}/{name}", flags)
+            for flags in native[:1]
             for name in container.compat_names
-            if name.isascii() and name.startswith(_CUDA_FAMILY) and _is_soname(name)
+            if name.startswith(_CUDA_FAMILY) and _is_soname(name)
         ]
     )
 
 
 def _is_soname(name: str) -> bool:
-    return name.partition(".so.")[2].isdigit()
+    """Whether an image's file is called like a library: a name with anything else in it ends in logs and terminals."""
+    stem, _, number = name.partition(".so.")
+    return _NAME.issuperset(stem) and number.isdecimal() and number.isascii()
 
 
 def left_out(container: Container, request: Request) -> tuple[str, ...]:

@@ -50,6 +50,7 @@ _TRUE = ("1", "t", "T", "true", "TRUE", "True")
 
 _AUTHOR = "the container's author must mend it"
 _ADMINISTRATOR = "the administrator decides, in /etc/oci-gpu-hook.conf"
+_UNPRIVILEGED = f"is not accepted from a container without CAP_SYS_ADMIN: {_ADMINISTRATOR}"
 
 
 class Inputs(NamedTuple):
@@ -104,7 +105,7 @@ def may_ask(inputs: Inputs) -> bool:
     environment = inputs.environment
     return (
         environment.get(VISIBLE_DEVICES, "") not in ("", VOID)
-        or (CUDA_VERSION in environment and VISIBLE_DEVICES not in environment)
+        or bool(environment.get(CUDA_VERSION) and VISIBLE_DEVICES not in environment)
         or any([destination.startswith(LIST_FOLDER) for _, destination in inputs.mounts])
         or any([key.startswith(CDI_ANNOTATIONS) for key in inputs.annotations])
     )
@@ -171,24 +172,23 @@ def _beyond_spec(environment: dict[str, str], granted: tuple[str, ...]) -> list[
 
 
 def _names(inputs: Inputs, allowed: Config, notes: list[str]) -> _Names:
-    """Where the devices are named: annotations before mounts, mounts before the environment."""
-    environment = inputs.environment
-    listed = _listed(inputs.mounts, notes)
-    if listed.devices or listed.imex_channels or listed.features:
-        if allowed.accept_volume_mounts:
+    """Where the devices are named: accepted mounts before annotations, those before the environment.
+
+    What is not accepted is not read either: no mistake in it stops the container.
+    """
+    if allowed.accept_volume_mounts:
+        listed = _listed(inputs.mounts, notes)
+        if listed.devices or listed.imex_channels or listed.features:
             return listed
+    elif any([_is_listed(*mount) for mount in inputs.mounts]):
         notes.append(f"the device list in volume mounts is not accepted: {_ADMINISTRATOR}")
-    if VOID in [word.lower() for word in items(environment.get(VISIBLE_DEVICES, ""))]:
-        # Also what a CDI spec sets: then the engine itself has seen to the annotations.
-        return _Names("env", VISIBLE_DEVICES, ())
-    annotated = _annotated(inputs.annotations)
-    if annotated.devices or annotated.imex_channels or annotated.features:
-        return annotated
-    named = _named(environment, allowed)
-    if named.devices and allowed.accept_environment == "privileged" and not inputs.privileged:
-        notes.append(
-            f"{named.where} is not accepted from a container without CAP_SYS_ADMIN: {_ADMINISTRATOR}"
-        )
+    named = _annotated(inputs)
+    if not named.devices:
+        named = _named(inputs.environment, allowed)
+    if _is_void(named.devices):
+        return named._replace(devices=())
+    if named.devices and not _accepts_words(inputs, allowed):
+        notes.append(f"the request in {named.where} {_UNPRIVILEGED}")
         return named._replace(devices=())
     if named.devices == (LIST_FOLDER,):
         # What device plugins set beside a list in mounts.
@@ -201,6 +201,15 @@ def _names(inputs: Inputs, allowed: Config, notes: list[str]) -> _Names:
     return _without_kinds(named)
 
 
+def _accepts_words(inputs: Inputs, allowed: Config) -> bool:
+    """Whether this container's environment and annotations may ask: an image or a pod's author writes both."""
+    return allowed.accept_environment == "always" or inputs.privileged
+
+
+def _is_void(words: Iterable[str]) -> bool:
+    return VOID in [word.lower() for word in words]
+
+
 def _named(environment: dict[str, str], allowed: Config) -> _Names:
     """The device names in the environment: the administrator's swarm resources replace the usual variable."""
     swarm = [name for name in allowed.swarm_resources if name in environment]
@@ -211,6 +220,10 @@ def _named(environment: dict[str, str], allowed: Config) -> _Names:
     if value is None:
         value = ALL if _is_legacy(environment) else ""
     return _Names("env", VISIBLE_DEVICES, tuple(items(value)))
+
+
+def _is_listed(source: str, destination: str) -> bool:
+    return source == "/dev/null" and destination.startswith(f"{LIST_FOLDER}/")
 
 
 def _listed(mounts: Iterable[tuple[str, str]], notes: list[str]) -> _Names:
@@ -240,18 +253,21 @@ def _listed(mounts: Iterable[tuple[str, str]], notes: list[str]) -> _Names:
     )
 
 
-def _annotated(annotations: dict[str, str]) -> _Names:
-    """The CDI names of NVIDIA's in annotations; those of other vendors are none of our business."""
+def _annotated(inputs: Inputs) -> _Names:
+    """The CDI names of NVIDIA's in annotations; those of other vendors are none of our business.
+
+    None where the variable says ``void``, as a CDI spec sets it: then the engine itself has seen to the annotations.
+    """
     found = [
         item
-        for key, value in annotations.items()
+        for key, value in inputs.annotations.items()
         if key.startswith(CDI_ANNOTATIONS)
         for item in items(value)
         if item.partition("/")[0] in _CDI_VENDORS
     ]
-    return _without_kinds(
-        _Names("annotations", f"the annotations {CDI_ANNOTATIONS}*", tuple(found))
-    )
+    if found and _is_void(items(inputs.environment.get(VISIBLE_DEVICES, ""))):
+        found = []
+    return _Names("annotations", f"the annotations {CDI_ANNOTATIONS}*", tuple(found))
 
 
 def _without_kinds(names: _Names) -> _Names:
@@ -261,7 +277,8 @@ def _without_kinds(names: _Names) -> _Names:
         return names
     if len(qualified) != len(names.devices):
         raise RequestError(
-            f"{names.where} mixes CDI names such as {quoted(qualified[0])} with others", _AUTHOR
+            f"CDI names such as {quoted(qualified[0])} stand beside others in {names.where}",
+            _AUTHOR,
         )
     devices: list[str] = []
     channels: list[str] = []
@@ -303,7 +320,7 @@ def _devices(names: _Names) -> tuple[str, ...]:
 
 def _is_legacy(environment: dict[str, str]) -> bool:
     """An image older than NVIDIA_REQUIRE_CUDA: it tells its CUDA version, and gets what such images got."""
-    return CUDA_VERSION in environment and not environment.get(REQUIRE_CUDA)
+    return bool(environment.get(CUDA_VERSION) and not environment.get(REQUIRE_CUDA))
 
 
 def _capabilities(
@@ -358,17 +375,16 @@ def _requirements(
             )
         elif name.startswith(_REQUIRE) and value.strip():
             found.append(value)
-    if _is_legacy(environment):
-        found.append(f"cuda>={_major_minor(environment[CUDA_VERSION])}")
     if allowed.disable_requirements or environment.get("NVIDIA_DISABLE_REQUIRE", "") in _TRUE:
         return ()
+    if _is_legacy(environment):
+        found.append(f"cuda>={_major_minor(environment[CUDA_VERSION])}")
     return tuple(found)
 
 
 def _major_minor(version: str) -> str:
     """``12.4`` of ``12.4.1``."""
-    major, _, rest = version.strip().partition(".")
-    minor = rest.partition(".")[0] or "0"
+    major, minor, *_ = (*version.strip().split(".", 2), "0")
     if not selectors.number(major, 10**6) or not selectors.number(minor, 10**6):
         raise RequestError(f"{CUDA_VERSION} is {quoted(version)}, which is no version", _AUTHOR)
     return f"{int(major)}.{int(minor)}"
@@ -395,28 +411,26 @@ def _imex_channels(
     inputs: Inputs, names: _Names, allowed: Config, notes: list[str]
 ) -> tuple[str, ...]:
     """Channels, each once; ``all`` alone."""
-    asked = list(names.imex_channels)
+    asked = [(item, names.where) for item in names.imex_channels]
     named = items(inputs.environment.get(IMEX_CHANNELS, ""))
-    if named and allowed.accept_environment == "privileged" and not inputs.privileged:
-        notes.append(
-            f"{IMEX_CHANNELS} is not accepted from a container without CAP_SYS_ADMIN: {_ADMINISTRATOR}"
-        )
-    else:
-        asked += named
+    if _accepts_words(inputs, allowed):
+        asked += [(item, IMEX_CHANNELS) for item in named]
+    elif named:
+        notes.append(f"the request in {IMEX_CHANNELS} {_UNPRIVILEGED}")
     if asked and allowed.ignore_imex_channels:
         notes.append(f"IMEX channels are left out: {_ADMINISTRATOR}")
         return ()
-    if ALL in asked:
+    if ALL in [item for item, _ in asked]:
         return (ALL,)
-    return tuple(dict.fromkeys([_imex_channel(item) for item in asked]))
+    return tuple(dict.fromkeys([_imex_channel(item, where) for item, where in asked]))
 
 
-def _imex_channel(item: str) -> str:
+def _imex_channel(item: str, where: str) -> str:
     channel = item[len("channel") :] if item.startswith("channel") else item
     found = selectors.number(channel, _MOST_IMEX_CHANNEL)
     if not found:
         raise RequestError(
-            f"{quoted(item)} in {IMEX_CHANNELS} is no IMEX channel: a number from 0 to {_MOST_IMEX_CHANNEL}",
+            f"{quoted(item)} in {where} is no IMEX channel: a number from 0 to {_MOST_IMEX_CHANNEL}",
             _AUTHOR,
         )
     return found

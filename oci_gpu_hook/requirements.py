@@ -12,14 +12,13 @@ from oci_gpu_hook.errors import RequestError, quoted
 from oci_gpu_hook.record import NamedTuple
 
 _AUTHOR = "the image's author must mend it, or the container set NVIDIA_DISABLE_REQUIRE=1"
-_UNKNOWN = "unknown"
 # Longer ones first: "<=" starts with "<".
 _OPERATORS = ("!=", "<=", ">=", "=", "<", ">")
 _PROPERTIES = ("cuda", "driver", "arch", "brand")
 _DECIMAL = frozenset("0123456789")
 _MOST_DIGITS = 9
-# Images list one alternative for each branch of the driver; a reader needs no more than these.
-_MOST_TOLD = 10
+# CUDA's images list an alternative for each brand and branch of the driver, some sixty; no image needs more than these.
+_MOST_TOLD = 100
 
 
 class HostFacts(NamedTuple):
@@ -55,13 +54,13 @@ def check(expressions: tuple[str, ...], facts: HostFacts) -> None:
 def parse(expression: str) -> tuple[tuple[Condition, ...], ...]:
     """Alternatives, each with its conditions; empty ones are dropped."""
     alternatives = [
-        tuple([_condition(factor, expression) for factor in term.split(",") if factor])
+        tuple([_condition(factor) for factor in term.split(",") if factor])
         for term in expression.split()
     ]
     return tuple([conditions for conditions in alternatives if conditions])
 
 
-def _condition(factor: str, expression: str) -> Condition:
+def _condition(factor: str) -> Condition:
     for operator in _OPERATORS:
         name, found, value = factor.partition(operator)
         if not found or name not in _PROPERTIES:
@@ -122,27 +121,29 @@ def _compares(condition: Condition, have: str) -> bool:
 
 
 def _unmet(alternatives: tuple[tuple[Condition, ...], ...], facts: HostFacts) -> RequestError:
-    """What was required and what the host has, for every alternative."""
-    told = [
-        f"{quoted(','.join([str(condition) for condition in conditions]))} ({_failing(conditions, facts)})"
-        for conditions in alternatives[:_MOST_TOLD]
+    """What was required, each alternative of it, and what the host has of what failed."""
+    required = [
+        quoted(",".join([str(condition) for condition in conditions]))
+        for conditions in alternatives
     ]
-    more = len(alternatives) - len(told)
-    if more:
-        told.append(f"{more} more")
-    sentence = f"the image requires {' or '.join(told)}"
-    if any([_UNKNOWN in reason for reason in told]):
+    # Each once: images repeat a branch for each brand, and the host has one driver.
+    required = list(dict.fromkeys(required))
+    told = required[:_MOST_TOLD]
+    if len(required) > len(told):
+        told.append(f"{len(required) - len(told)} more")
+    failing = dict.fromkeys(
+        [
+            (condition.property, have)
+            for conditions in alternatives
+            for condition in conditions
+            for have in _haves(condition.property, facts)
+            if not have or not _compares(condition, have)
+        ]
+    )
+    here = ", ".join([f"{name} is {have or 'unknown'}" for name, have in failing])
+    sentence = f"the image requires {' or '.join(told)} (here {here})"
+    if any([not have for _, have in failing]):
         return RequestError(
             sentence, "what is unknown, 'oci-gpu-hook inventory refresh' may find out"
         )
     return RequestError(sentence, "use an image for this driver, or have the driver updated")
-
-
-def _failing(conditions: tuple[Condition, ...], facts: HostFacts) -> str:
-    """The host's value of each property whose condition does not hold."""
-    found = []
-    for condition in conditions:
-        for have in _haves(condition.property, facts):
-            if not have or not _compares(condition, have):
-                found.append(f"{condition.property} is {have or _UNKNOWN}")
-    return "here " + ", ".join(dict.fromkeys(found))

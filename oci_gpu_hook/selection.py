@@ -265,14 +265,15 @@ def _dri_nodes(
 ) -> list[tuple[str, str]]:
     """Those of whole GPUs: a MIG device draws nothing, and its parent's nodes would open all of the GPU.
 
-    Where an engine has given nodes, those that it gave: /dev/nvidiaN is there for a whole GPU and for a MIG device.
+    A GPU that an engine has given does not tell whether it is whole; the nodes that came with it do.
     """
     whole = {gpu.nvml_index for gpu, selector in selection.gpus if not _is_mig(selector)}
     return [
         (node.path, f"DRM node of GPU {node.gpu}: graphics or display")
         for node in inventory.devices
         if node.family == "dri"
-        and (node.path in request.devices if request.source == "cdi" else node.gpu in whole)
+        and node.gpu in whole
+        and (request.source != "cdi" or node.path in request.devices)
     ]
 
 

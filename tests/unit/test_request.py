@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA_VISIBLE_DEVICES and NVIDIA_DRIVER_CAPABILITIES: NVIDIA's own grammar."""
+"""NVIDIA_VISIBLE_DEVICES and NVIDIA_DRIVER_CAPABILITIES: NVIDIA's own grammar.  The other ways: test_sources."""
 
 from __future__ import annotations
 

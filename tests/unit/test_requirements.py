@@ -1,0 +1,405 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA_REQUIRE_*: the grammar, the comparisons, and the sentence that says what is missing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oci_gpu_hook import requirements
+from oci_gpu_hook.config import Config
+from oci_gpu_hook.errors import RequestError
+from oci_gpu_hook.request import Inputs, parse
+from oci_gpu_hook.requirements import HostFacts
+from tests.unit.linear import is_linear
+
+TESLA = ("8.0", "Tesla")
+HOPPER = ("9.0", "Nvidia")
+FACTS = HostFacts("550.54.15", "12.4", (TESLA,))
+
+BRANDS = [
+    "tesla",
+    "unknown",
+    "nvidia",
+    "nvidiartx",
+    "geforce",
+    "geforcertx",
+    "quadro",
+    "quadrortx",
+    "titan",
+    "titanrtx",
+]
+# As nvidia/cuda:12.4.1 has it: thirty-one alternatives.
+CUDA_12_4 = " ".join(
+    [
+        "cuda>=12.4",
+        *[
+            f"brand={brand},driver>={branch},driver<{branch + 1}"
+            for branch in (470, 525, 535)
+            for brand in BRANDS
+        ],
+    ]
+)
+
+
+def refusal(facts: HostFacts, *expressions: str) -> RequestError | None:
+    try:
+        requirements.check(expressions, facts)
+    except RequestError as err:
+        return err
+    return None
+
+
+def holds(expression: str, facts: HostFacts = FACTS) -> bool:
+    """Whether it is met; a malformed one is a test's own fault."""
+    found = refusal(facts, expression)
+    assert found is None or "the image requires" in found.message, found
+    return found is None
+
+
+def given_up(expression: str) -> str:
+    found = refusal(FACTS, expression)
+    assert found is not None, f"{expression!r} was accepted"
+    return str(found)
+
+
+@pytest.mark.parametrize(
+    ("operator", "less", "same", "more"),
+    [
+        ("=", False, True, False),
+        ("!=", True, False, True),
+        ("<", False, False, True),
+        ("<=", False, True, True),
+        (">", True, False, False),
+        (">=", True, True, False),
+    ],
+)
+@pytest.mark.parametrize(
+    ("name", "below", "at", "above"),
+    [
+        ("cuda", "12.3", "12.4", "12.10"),
+        ("driver", "550.54", "550.54.15", "550.100"),
+        ("arch", "7.5", "8.0", "8.6"),
+    ],
+)
+def test_every_comparison_of_versions(
+    name: str, below: str, at: str, above: str, operator: str, less: bool, same: bool, more: bool
+) -> None:
+    assert holds(f"{name}{operator}{below}") is less
+    assert holds(f"{name}{operator}{at}") is same
+    assert holds(f"{name}{operator}{above}") is more
+
+
+@pytest.mark.parametrize("value", ["12.4", "12.4.0", "012.4.0.0", "12.04"])
+def test_zeros_at_the_end_and_in_front_are_none(value: str) -> None:
+    assert holds(f"cuda={value}")
+    assert not holds(f"cuda!={value}")
+
+
+@pytest.mark.parametrize("value", ["tesla", "Tesla", "TESLA"])
+def test_brands_are_compared_without_case(value: str) -> None:
+    assert holds(f"brand={value}")
+    assert not holds(f"brand!={value}")
+    assert not holds(f"brand={value}x")
+    assert holds(f"brand!={value}x")
+
+
+@pytest.mark.parametrize("operator", ["<", "<=", ">", ">="])
+def test_brands_have_no_order(operator: str) -> None:
+    assert "is no requirement that can be checked" in given_up(f"brand{operator}tesla")
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("cuda>=12.4", True),
+        ("cuda>=99 cuda>=12", True),
+        ("cuda>=12 cuda>=99", True),
+        ("cuda>=98 cuda>=99", False),
+        ("cuda>=12,driver>=550", True),
+        ("cuda>=12,driver>=999", False),
+        ("cuda>=99,driver>=550 brand=tesla,arch=8", True),
+        ("cuda>=99,driver>=550 brand=tesla,arch=9", False),
+        # A space is an "or" also where its writer meant none.
+        ("cuda>=12, driver>=999", True),
+        ("driver>=550,driver<551", True),
+        ("driver>=535,driver<536", False),
+    ],
+)
+def test_spaces_are_or_and_commas_are_and(expression: str, expected: bool) -> None:
+    assert holds(expression) is expected
+
+
+def test_all_expressions_must_hold() -> None:
+    assert refusal(FACTS, "cuda>=12", "driver>=550") is None
+    assert "'driver>=999'" in str(refusal(FACTS, "cuda>=12", "driver>=999"))
+    assert "'cuda>=99'" in str(refusal(FACTS, "cuda>=99", "driver>=550"))
+
+
+@pytest.mark.parametrize("expression", ["", " ", ",", " , ,, ", ",,,"])
+def test_an_expression_without_a_condition_requires_nothing(expression: str) -> None:
+    assert requirements.parse(expression) == ()
+    assert refusal(HostFacts("", "", ()), expression) is None
+
+
+def test_empty_alternatives_and_conditions_are_dropped_and_not_met() -> None:
+    assert len(requirements.parse(" ,, cuda>=99,,driver>=1, , ")) == 1
+    assert not holds(" ,, cuda>=99,,driver>=1, , ")
+
+
+@pytest.mark.parametrize("value", ["12..4", ".4", "12.", ".", "", "12.4-1", "12.4a", "v12", "-1", "+1", "1e3",
+                                   "0x10", "1_0", "١٢", "²", "12.٤", "1" * 10, "9" * 100])  # fmt: skip
+@pytest.mark.parametrize("name", ["cuda", "driver", "arch"])
+def test_what_is_no_version_is_refused(name: str, value: str) -> None:
+    sentence = given_up(f"{name}>={value}")
+    assert "is no version" in sentence
+    assert len(sentence) < 700
+
+
+@pytest.mark.parametrize(
+    "factor",
+    ["cuda", "cuda12", "=12", ">=", "CUDA>=12", "Cuda>=12", "cuda>=", "cuda==12", "cuda=>12", "cuda<>12", "cuda~12",
+     "cuda!>12", "memory>=80", "jetpack>=6", "osversion=22.04", "cudaversion>=12", "brand=", "brand!=", "brand",
+     "brand<=", "cuda≥12.4", "cudа>=12", "cuda>=12;driver>=1", "cuda>=12|driver>=1", "cuda>=12\x00", "\x1b[2J",
+     "driver\x00>=1", "🂡", "\udcff>=1", "!", "cuda>=1>=2", "x" * 1_000])  # fmt: skip
+def test_what_cannot_be_checked_is_refused_by_name(factor: str) -> None:
+    sentence = given_up(factor)
+    assert "is no requirement that can be checked" in sentence or "is no version" in sentence
+    assert "the image's author must mend it" in sentence
+    assert sentence.isascii() and sentence.isprintable()
+    assert len(sentence) < 700
+
+
+@pytest.mark.parametrize("expression", ["cuda>=1 nonsense", "cuda>=1 cuda>=12..4", "nonsense cuda>=1"])  # fmt: skip
+def test_a_malformed_alternative_is_never_ignored(expression: str) -> None:
+    assert "nonsense" in given_up(expression) or "12..4" in given_up(expression)
+
+
+def test_each_gpu_must_fulfil_what_is_asked_of_gpus() -> None:
+    both = FACTS._replace(gpus=(TESLA, HOPPER))
+    assert holds("arch>=8", both)
+    assert not holds("arch>=9", both)
+    assert not holds("brand=nvidia", both)
+    # Each GPU may not choose an alternative of its own: one alternative holds for all of them.
+    assert not holds("brand=tesla brand=nvidia", both)
+
+
+def test_without_a_gpu_nothing_is_asked_of_one() -> None:
+    none = FACTS._replace(gpus=())
+    assert holds("arch>=99", none) and holds("brand=titan", none)
+    assert not holds("arch>=99,driver>=999", none)
+    assert not holds("cuda>=99", none)
+
+
+@pytest.mark.parametrize("name", ["cuda", "driver", "arch"])
+def test_a_fact_that_nobody_knows_fulfils_nothing(name: str) -> None:
+    unknown = HostFacts("", "", (("", ""),))
+    for operator in ("=", "!=", "<", "<=", ">", ">="):
+        found = refusal(unknown, f"{name}{operator}1")
+        assert found is not None
+        assert f"(here {name} is unknown)" in found.message
+        assert "inventory refresh" in found.hint
+
+
+@pytest.mark.parametrize("expression", ["brand=tesla", "brand!=tesla", "brand=unknown"])
+def test_a_brand_that_nobody_has_asked_for_is_no_brand(expression: str) -> None:
+    assert not holds(expression, HostFacts("550.54.15", "12.4", (("8.0", ""),)))
+    # NVML's own word for a brand that it does not know, which images name on purpose.
+    assert holds("brand=unknown", HostFacts("550.54.15", "12.4", (("8.0", "Unknown"),)))
+
+
+def test_the_sentence_names_each_alternative_and_what_the_host_has() -> None:
+    facts = HostFacts("550.54.15", "12.4", (TESLA, HOPPER))
+    assert str(refusal(facts, "cuda>=12.8 brand=geforce,driver>=550 arch>=9,driver>=551")) == (
+        "the image requires 'cuda>=12.8' or 'brand=geforce,driver>=550' or 'arch>=9,driver>=551' "
+        "(here cuda is 12.4, brand is Tesla, brand is Nvidia, arch is 8.0, driver is 550.54.15) "
+        "(use an image for this driver, or have the driver updated)"
+    )
+
+
+def test_what_holds_is_not_told_as_missing() -> None:
+    assert "driver is" not in str(refusal(FACTS, "cuda>=99,driver>=550"))
+
+
+def test_the_image_of_cuda_12_4_runs_on_its_branches_and_is_told_every_alternative() -> None:
+    for driver, cuda, expected in (
+        ("550.54.15", "12.4", True),
+        ("535.54.03", "12.2", True),
+        ("530.30.02", "12.1", False),
+    ):
+        assert holds(CUDA_12_4, HostFacts(driver, cuda, (TESLA,))) is expected
+    found = refusal(HostFacts("530.30.02", "12.1", (TESLA,)), CUDA_12_4)
+    assert found is not None
+    for alternative in CUDA_12_4.split():
+        assert f"'{alternative}'" in found.message
+    for fact in ("cuda is 12.1", "driver is 530.30.02", "brand is Tesla"):
+        assert found.message.count(fact) == 1
+    # One of its alternatives is "brand=unknown", and yet all is known here.
+    assert found.hint == "use an image for this driver, or have the driver updated"
+
+
+def test_a_huge_list_is_told_in_part() -> None:
+    found = refusal(FACTS, " ".join([f"cuda>={number}" for number in range(100, 10_100)]))
+    assert found is not None
+    assert "'cuda>=199' or 9900 more (here cuda is 12.4)" in found.message
+    assert len(str(refusal(FACTS, " ".join(["cuda>=99"] * 10_000)))) < 200
+
+
+def test_ten_thousand_conditions_are_checked() -> None:
+    assert holds(",".join(["cuda>=12"] * 10_000))
+    assert not holds(",".join(["cuda>=12"] * 10_000 + ["cuda>=99"]))
+
+
+@pytest.mark.parametrize("separator", [" ", ","])
+def test_time_grows_with_the_expression_and_no_faster(separator: str) -> None:
+    def unmet(entries: int) -> None:
+        factors = [f"driver>={number}" for number in range(600, 600 + entries)]
+        assert refusal(FACTS, separator.join(factors)) is not None
+
+    assert is_linear(unmet)
+
+
+WORDS = st.sampled_from(
+    [
+        "cuda",
+        "driver",
+        "arch",
+        "brand",
+        "<",
+        "<=",
+        ">",
+        ">=",
+        "=",
+        "!=",
+        "12.4",
+        "8",
+        "0",
+        ".",
+        ",",
+        "tesla",
+    ]
+    + [" "]
+)
+
+
+@settings(deadline=None)
+@given(st.one_of(st.text(), st.lists(WORDS).map("".join)), st.sampled_from(["", "12.4"]))
+def test_an_expression_holds_or_is_refused_in_one_line(expression: str, cuda: str) -> None:
+    found = refusal(HostFacts("", cuda, (TESLA, ("", ""))), expression)
+    if found is not None:
+        assert str(found).isprintable() and str(found).isascii()
+    else:
+        conditions = requirements.parse(expression)
+        assert not conditions or cuda or any("brand" in str(item) for item in conditions)
+
+
+VERSIONS = st.lists(st.integers(0, 999), min_size=1, max_size=4)
+
+
+@settings(deadline=None)
+@given(VERSIONS, VERSIONS)
+def test_versions_are_ordered_as_numbers(have: list[int], wanted: list[int]) -> None:
+    facts = HostFacts(".".join(map(str, have)), "", ())
+    required = ".".join(map(str, wanted))
+    size = max(len(have), len(wanted))
+    left, right = [numbers + [0] * (size - len(numbers)) for numbers in (have, wanted)]
+    assert holds(f"driver={required}", facts) is (left == right)
+    assert holds(f"driver!={required}", facts) is (left != right)
+    assert holds(f"driver<{required}", facts) is (left < right)
+    assert holds(f"driver>={required}", facts) is (left >= right)
+
+
+def asked(environment: dict[str, str], config: Config = Config()) -> tuple[str, ...]:  # noqa: B008  read only
+    """The requirements of a container that asks for a GPU."""
+    found, _ = parse(Inputs({"NVIDIA_VISIBLE_DEVICES": "0", **environment}), config)
+    assert found is not None
+    return found.requirements
+
+
+def test_every_variable_with_the_prefix_counts() -> None:
+    environment = {
+        "NVIDIA_REQUIRE_CUDA": "cuda>=12",
+        "NVIDIA_REQUIRE_": "driver>=1",
+        "NVIDIA_REQUIRE_ANY WORD": "arch>=8",
+        "NVIDIA_REQUIRE_EMPTY": "",
+        "NVIDIA_REQUIRE_BLANK": "  ",
+        "nvidia_require_cuda": "cuda>=99",
+        "XNVIDIA_REQUIRE_CUDA": "cuda>=99",
+        "NVIDIA_REQUIRE": "cuda>=99",
+    }
+    assert asked(environment) == ("cuda>=12", "driver>=1", "arch>=8")
+
+
+@pytest.mark.parametrize("value", ["1", "t", "T", "true", "TRUE", "True"])
+def test_requirements_are_off_where_the_container_says_so(value: str) -> None:
+    assert asked({"NVIDIA_REQUIRE_CUDA": "cuda>=99", "NVIDIA_DISABLE_REQUIRE": value}) == ()
+
+
+@pytest.mark.parametrize(
+    "value", ["", "0", "f", "false", "tRUE", "yes", "on", " 1", "1 ", "2", "١", "\x00"]
+)
+def test_requirements_stay_on_for_any_other_word(value: str) -> None:
+    environment = {"NVIDIA_REQUIRE_CUDA": "cuda>=99", "NVIDIA_DISABLE_REQUIRE": value}
+    assert asked(environment) == ("cuda>=99",)
+
+
+def test_requirements_are_off_where_the_administrator_says_so() -> None:
+    off = Config(disable_requirements=True)
+    assert asked({"NVIDIA_REQUIRE_CUDA": "cuda>=99", "NVIDIA_REQUIRE_X": "nonsense"}, off) == ()
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("12.4.1", "cuda>=12.4"),
+        ("12.4", "cuda>=12.4"),
+        ("12", "cuda>=12.0"),
+        ("8.0.61", "cuda>=8.0"),
+        (" 9.0.176 ", "cuda>=9.0"),
+        ("010.01", "cuda>=10.1"),
+        ("11.0.3-1", "cuda>=11.0"),
+    ],
+)
+def test_a_legacy_image_requires_its_own_cuda(version: str, expected: str) -> None:
+    assert asked({"CUDA_VERSION": version}) == (expected,)
+    assert asked({"CUDA_VERSION": version, "NVIDIA_REQUIRE_CUDA": ""}) == (expected,)
+    requirements.check((expected,), HostFacts("", "999.0", ()))
+
+
+def test_an_image_that_names_its_requirement_is_no_legacy_image() -> None:
+    assert asked({"CUDA_VERSION": "ten", "NVIDIA_REQUIRE_CUDA": "cuda>=9"}) == ("cuda>=9",)
+
+
+BAD_VERSIONS = [
+    "ten",
+    "12..4",
+    "12.",
+    ".4",
+    ".",
+    " ",
+    "-1.0",
+    "1e3.0",
+    "12.x",
+    "١٢.٤",
+    "12\x00.4",
+    "9" * 5_000,
+]
+
+
+@pytest.mark.parametrize("version", BAD_VERSIONS, ids=lambda text: ascii(text)[:20])
+def test_a_legacy_image_with_no_version_is_refused(version: str) -> None:
+    with pytest.raises(RequestError, match=r"CUDA_VERSION is .* which is no version") as caught:
+        asked({"CUDA_VERSION": version})
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("version", BAD_VERSIONS, ids=lambda text: ascii(text)[:20])
+def test_where_requirements_are_off_no_version_is_read(version: str) -> None:
+    assert asked({"CUDA_VERSION": version, "NVIDIA_DISABLE_REQUIRE": "1"}) == ()
+    assert asked({"CUDA_VERSION": version}, Config(disable_requirements=True)) == ()
+
+
+def test_an_empty_cuda_version_is_none() -> None:
+    assert parse(Inputs({"CUDA_VERSION": ""}), Config()) == (None, ())
+    assert asked({"CUDA_VERSION": ""}) == ()

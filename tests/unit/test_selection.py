@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which devices a request means on a host: GPU 0 in MIG mode with one MIG device, GPU 1 without any."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oci_gpu_hook import request, selection
+from oci_gpu_hook.config import Config
+from oci_gpu_hook.errors import DriverError, RequestError
+from oci_gpu_hook.host.inventory import DriverInventory, MigDevice
+from oci_gpu_hook.selection import Selection
+from tests.unit import hosts
+from tests.unit.linear import is_linear
+from tests.vocabulary.host import MIG_UUID, UUID, everything
+
+PLAIN = hosts.uuid(0)
+STRANGER = hosts.uuid(9)
+CAPS = "/dev/nvidia-caps/nvidia-cap"
+
+
+def asked(devices: str, capabilities: str = "utility", **variables: str) -> request.Request:
+    environment = {
+        "NVIDIA_VISIBLE_DEVICES": devices,
+        "NVIDIA_DRIVER_CAPABILITIES": capabilities,
+        **variables,
+    }
+    found, _ = request.parse(request.Inputs(environment, privileged=True), Config())
+    assert found is not None
+    return found
+
+
+def selected(devices: str, host: DriverInventory | None = None) -> Selection:
+    return selection.select(asked(devices), host or everything())
+
+
+def indices(devices: str) -> tuple[list[int], list[tuple[int, int, int]]]:
+    """The GPUs, and the MIG devices, by number."""
+    found = selected(devices)
+    gpus = [gpu.nvml_index for gpu, _ in found.gpus]
+    return gpus, [(device.gpu, device.gi, device.ci) for device, _ in found.mig_devices]
+
+
+def paths(wanted: request.Request, host: DriverInventory | None = None) -> list[str]:
+    """The nodes that are given."""
+    host = host or everything()
+    found = selection.nodes(wanted, selection.select(wanted, host), host)
+    return [node.path for node, _ in found]
+
+
+def refusal(devices: str, host: DriverInventory | None = None) -> str:
+    with pytest.raises((RequestError, DriverError)) as caught:
+        selected(devices, host)
+    sentence = str(caught.value)
+    assert sentence.isascii() and sentence.isprintable() and len(sentence) < 400
+    return sentence
+
+
+@pytest.mark.parametrize(
+    ("devices", "gpus", "mig"),
+    [
+        ("none", [], []),
+        ("all", [0, 1], [(0, 1, 0)]),
+        ("0,all,rubbish", [0, 1], [(0, 1, 0)]),
+        ("0", [0], []),
+        ("1,0", [0, 1], []),
+        (PLAIN, [1], []),
+        (f"{UUID}-2,{UUID}-3,0,0000:07:00.0", [0], []),
+        ("0:0", [0], [(0, 1, 0)]),
+        (f"0:0,{MIG_UUID},MIG-{UUID}/1/0", [0], [(0, 1, 0)]),
+        ("1,0:0", [0, 1], [(0, 1, 0)]),
+        ("0:0,0", [0], [(0, 1, 0)]),
+    ],
+)
+def test_what_a_request_means(
+    devices: str, gpus: list[int], mig: list[tuple[int, int, int]]
+) -> None:
+    assert indices(devices) == (gpus, mig)
+
+
+@pytest.mark.parametrize(
+    ("devices", "words"),
+    [
+        ("2", "unknown device '2': this host has indices 0 to 1"),
+        ("999999999", "unknown device '999999999'"),
+        (STRANGER, f"unknown device '{STRANGER}'"),
+        ("0000:09:00.0", "unknown device '00000000:09:00.0'"),
+        ("0000:07:00.1", "unknown device '00000000:07:00.1'"),
+        ("1:0", "unknown MIG device '1:0': GPU 1 has no MIG device"),
+        ("0:1", "unknown MIG device '0:1': GPU 0 has 1 MIG device "),
+        ("2:0", "unknown device '2': this host has indices 0 to 1"),
+        (f"MIG-{PLAIN}/1/0", "this host has 1 MIG device "),
+        (f"MIG-{UUID}/1/1", "this host has 1 MIG device "),
+        (f"MIG-{UUID}/0/0", "this host has 1 MIG device "),
+        (f"MIG-{STRANGER}/1/0", "this host has 1 MIG device "),
+        (f"MIG-{UUID[4:]}", "this host has 1 MIG device "),
+        ("0,1,2", "unknown device '2'"),
+        ("0:0,1:0", "GPU 1 has no MIG device"),
+    ],
+)
+def test_what_is_not_there_is_refused_with_what_is(devices: str, words: str) -> None:
+    assert words in refusal(devices)
+
+
+@pytest.mark.parametrize("devices", ["0:0", MIG_UUID, f"MIG-{UUID}/1/0"])
+def test_a_host_without_mig_devices_says_so(devices: str) -> None:
+    assert "no MIG device" in refusal(devices, everything()._replace(mig_devices=()))
+
+
+@pytest.mark.parametrize("devices", ["0:0", MIG_UUID])
+def test_a_mig_device_that_only_nvml_can_name_is_never_guessed(devices: str) -> None:
+    (device,) = everything().mig_devices
+    host = everything()._replace(mig_devices=(device._replace(number=None, uuid=None),))
+    assert "only NVML knows their names" in refusal(devices, host)
+    assert "inventory refresh" in refusal(devices, host)
+    # What the kernel itself tells is no guess, and of another GPU nothing is unknown.
+    assert selected(f"MIG-{UUID}/1/0", host).mig_devices
+    assert "GPU 1 has no MIG device" in refusal("1:0", host)
+
+
+@pytest.mark.parametrize("devices", ["all", "0", "0:0", MIG_UUID])
+def test_a_driver_without_a_gpu_is_told_to_whoever_installed_it(devices: str) -> None:
+    assert "drives no GPU" in refusal(devices, everything()._replace(gpus=(), mig_devices=()))
+    assert selected("none", everything()._replace(gpus=())) == Selection((), ())
+
+
+def test_a_host_of_one_gpu_has_index_0() -> None:
+    host = everything()._replace(gpus=everything().gpus[:1])
+    assert "this host has index 0 " in refusal("1", host)
+
+
+def test_a_mig_device_brings_its_parent_and_its_own_capabilities_alone() -> None:
+    second = MigDevice(0, 1, None, "", 2, 0, 40, 41)
+    host = everything()
+    host = host._replace(mig_devices=(*host.mig_devices, second))
+    assert paths(asked("0:0", "graphics"), host) == [
+        "/dev/nvidiactl", "/dev/nvidia1", f"{CAPS}30", f"{CAPS}31",
+    ]  # fmt: skip
+
+
+def test_compute_instances_of_one_gpu_instance_share_its_node() -> None:
+    first, second = [MigDevice(0, ci, None, "", 1, ci, 30, 31 + ci) for ci in (0, 1)]
+    have = everything().devices
+    (node,) = [node for node in have if node.path == f"{CAPS}31"]
+    more = node._replace(path=f"{CAPS}32", minor=32)
+    host = everything()._replace(mig_devices=(first, second), devices=(*have, more))
+    assert paths(asked("0:0,0:1"), host)[2:] == [f"{CAPS}30", f"{CAPS}31", f"{CAPS}32"]
+
+
+def test_a_mig_device_whose_capability_has_no_node_is_a_driver_error() -> None:
+    host = everything()
+    without = [node for node in host.devices if node.path != f"{CAPS}31"]
+    with pytest.raises(DriverError, match="nvidia-cap31"):
+        paths(asked("0:0"), host._replace(devices=tuple(without)))
+
+
+@pytest.mark.parametrize("variable", ["NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"])
+def test_mig_cannot_be_managed_where_there_is_none(variable: str) -> None:
+    host = everything()._replace(mig_config_minor=None, mig_monitor_minor=None)
+    with pytest.raises(RequestError, match=f"{variable} cannot be met: no GPU of this host"):
+        paths(asked("0", **{variable: "all"}), host)
+
+
+def test_an_imex_channel_without_its_driver_is_refused_and_all_of_none_is_none() -> None:
+    host = everything()
+    without = host._replace(devices=tuple([n for n in host.devices if n.family != "imex"]))
+    with pytest.raises(RequestError, match="IMEX channel '3' cannot be given"):
+        paths(asked("0", NVIDIA_IMEX_CHANNELS="3"), without)
+    assert not [p for p in paths(asked("0", NVIDIA_IMEX_CHANNELS="all"), without) if "imex" in p]
+    assert len([p for p in paths(asked("0", NVIDIA_IMEX_CHANNELS="3,7")) if "imex" in p]) == 2
+
+
+def test_features_that_the_host_has_not_are_told() -> None:
+    wanted = asked("0", NVIDIA_GDS="enabled", NVIDIA_NVSWITCH="enabled")
+    assert selection.absent_features(wanted, everything()) == ()
+    gds, nvswitch = selection.absent_features(wanted, everything()._replace(devices=()))
+    assert gds == "NVIDIA_GDS=enabled brings nothing: this host has no /dev/nvidia-fs*"
+    assert nvswitch.startswith("NVIDIA_NVSWITCH=enabled brings nothing")
+
+
+@pytest.mark.parametrize("devices", ["all", "0", "1", "0:0", "1,0:0", "0,0:0", "none"])
+@pytest.mark.parametrize("capabilities", ["utility", "compute", "graphics", "display"])
+def test_the_nodes_that_an_engine_has_given_mean_what_asked_for_them(
+    devices: str, capabilities: str
+) -> None:
+    """The hook behind a CDI spec of ours sees nodes where the other one saw a request; both mean the same."""
+    host = everything()
+    wanted = asked(devices, capabilities)
+    chosen, given_nodes = selection.select(wanted, host), paths(wanted)
+    again, _ = request.of_nodes(request.Inputs({}), Config(), given_nodes, wanted.capabilities)
+    assert again is not None
+    found = selection.select(again, host)
+    assert [gpu for gpu, _ in found.gpus] == [gpu for gpu, _ in chosen.gpus]
+    assert [item for item, _ in found.mig_devices] == [item for item, _ in chosen.mig_devices]
+    assert sorted(paths(again)) == sorted(given_nodes)
+
+
+SELECTORS = st.one_of(
+    st.sampled_from(["0", "1", "2", "0:0", "0:1", "1:0", UUID, PLAIN, STRANGER, MIG_UUID, f"MIG-{UUID}/1/0"]),
+    st.builds("{}:{}".format, st.integers(0, 3), st.integers(0, 3)),
+)  # fmt: skip
+
+
+@settings(deadline=None)
+@given(st.lists(SELECTORS, min_size=1, max_size=6))
+def test_a_selection_is_in_nvmls_order_and_never_without_a_parent(names: list[str]) -> None:
+    try:
+        found = selected(",".join(names))
+    except (RequestError, DriverError) as err:
+        assert "\n" not in str(err)
+        return
+    order = [gpu.nvml_index for gpu, _ in found.gpus]
+    assert order == sorted(set(order)) and order
+    assert {device.gpu for device, _ in found.mig_devices} <= set(order)
+    assert {reason for _, reason in (*found.gpus, *found.mig_devices)} <= set(names)
+
+
+def test_ten_thousand_entries_end_with_the_first_that_is_not_there() -> None:
+    assert "unknown device '2'" in refusal(",".join(map(str, range(10_000))))
+    assert "unknown device '2'" in refusal(",".join([f"{number}:0" for number in range(2, 10_000)]))
+    shares = ",".join([f"{UUID}-{number}" for number in range(10_000)])
+    assert indices(shares) == ([0], [])
+
+
+def test_time_grows_with_the_request_and_no_faster() -> None:
+    host = everything()
+    gpu = host.gpus[1]
+    wanted = {
+        entries: asked("1")._replace(devices=tuple(["1", gpu.bus_id] * entries))
+        for entries in (1_000, 10_000)
+    }
+    assert is_linear(lambda entries: selection.select(wanted[entries], host))
