@@ -8,6 +8,7 @@ is not there hides nothing from a process that may make one.  Must not import th
 from __future__ import annotations
 
 import shlex
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from tests.integration import roots
@@ -19,8 +20,8 @@ ALLOWED = ("No such device or address", "No such device")
 FAMILIES = "/dev/nvidia* /dev/dri/* /dev/infiniband/* /dev/gdrdrv"
 CONTROL = "/dev/nvidiactl"
 COMPUTE = {CONTROL, "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
-# What the runtime itself leaves in a root, and the list of the host's devices that the script below puts there.
-NOT_OURS = {"dev", "proc", "sys", "host-nodes"}
+# Which devices the host has: the script below puts it into the container's root.
+HOST_NODES = "host-nodes"
 
 # On the node: the driver's devices by number, for the container to try, and the nodes that MIG's capabilities have.
 _HOST = """
@@ -144,11 +145,17 @@ def refused(installed: Installed, bundle: Bundle, **how: Any) -> str:
     assert done.code != 0
     assert "started" not in done.out
     after = roots.listing(bundle.rootfs)
-    assert {name: after[name] for name in after if name not in NOT_OURS} == before
+    assert {name: after[name] for name in after if name not in _not_ours(bundle)} == before
     told = [line for line in done.err.splitlines() if "oci-gpu-hook: " in line]
     assert told, done.err
     assert "Traceback" not in done.err
     return told[-1].replace("\\n", "").replace('\\"', '"')
+
+
+def _not_ours(bundle: Bundle) -> set[str]:
+    """What the runtime itself leaves in a root, mount points with their parents; and our list."""
+    points = [PurePath(mount["destination"].lstrip("/")) for mount in bundle.config["mounts"]]
+    return {str(path) for point in points for path in (point, *point.parents)} | {HOST_NODES}
 
 
 def _rows(lines: list[str], word: str) -> dict[str, str]:
