@@ -84,7 +84,9 @@ def of_host(root: HostRoot, settings: Config, capabilities: str, door: str) -> d
     found = saved_inventory.read_saved(root, now) or survey.survey(root, settings.driver_root)
     words = request.granted(capabilities)
     asked = request.Request("cdi", ("all",), words)
-    found = saved_inventory.with_nodes(root, found, selection.families(asked))
+    found = saved_inventory.with_nodes(
+        root, found, selection.families(asked), driver_root=settings.driver_root
+    )
     if not found.library_folder:
         raise DriverError(
             "the driver's libraries are not there", "install all parts of the driver first"

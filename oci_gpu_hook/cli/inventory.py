@@ -48,7 +48,7 @@ def info(form: str, config: str | None, host_root: str) -> None:
     root, driver_root = HostRoot(host_root), _driver_root(config)
     now = saved_inventory.stamp(root, driver_root)
     found = saved_inventory.read_saved(root, now) or survey.survey(root, driver_root)
-    found = _with_all_nodes(root, found)
+    found = _with_all_nodes(root, driver_root, found)
     show(form, render.inventory_document(found), render.inventory_text(found))
 
 
@@ -86,7 +86,7 @@ def show_saved(form: str, config: str | None, host_root: str) -> None:
             "there is no saved inventory, or it is no longer true",
             "run 'oci-gpu-hook inventory refresh'",
         )
-    found = _with_all_nodes(root, saved)
+    found = _with_all_nodes(root, driver_root, saved)
     show(form, render.inventory_document(found), render.inventory_text(found))
 
 
@@ -168,7 +168,7 @@ def _refresh(root: HostRoot, driver_root: str, seconds: float) -> tuple[DriverIn
         path = survey.save(root, now, found)
     except OSError as err:
         raise ApplyError(f"cannot save the inventory: {err}", "run it as root") from err
-    return _with_all_nodes(root, found), path
+    return _with_all_nodes(root, driver_root, found), path
 
 
 def _nvml_folder(found: DriverInventory) -> str:
@@ -179,8 +179,8 @@ def _nvml_folder(found: DriverInventory) -> str:
     return ""
 
 
-def _with_all_nodes(root: HostRoot, found: DriverInventory) -> DriverInventory:
-    return saved_inventory.with_nodes(root, found, nodes.FAMILIES)
+def _with_all_nodes(root: HostRoot, driver_root: str, found: DriverInventory) -> DriverInventory:
+    return saved_inventory.with_nodes(root, found, nodes.FAMILIES, driver_root=driver_root)
 
 
 def _driver_root(config: str | None) -> str:
