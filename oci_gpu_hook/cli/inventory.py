@@ -157,7 +157,7 @@ def _refresh(root: HostRoot, driver_root: str, seconds: float) -> tuple[DriverIn
     facts, silence = None, "NVML was not asked: --nvml-timeout 0"
     if seconds:
         try:
-            facts = nvml.ask(f"{root.path.rstrip('/')}{_nvml_folder(found)}", seconds)
+            facts = nvml.ask(_nvml_library(root, found), seconds)
         except nvml.NvmlUnavailable as err:
             silence = str(err)
     if facts is not None:
@@ -171,11 +171,11 @@ def _refresh(root: HostRoot, driver_root: str, seconds: float) -> tuple[DriverIn
     return _with_all_nodes(root, driver_root, found), path
 
 
-def _nvml_folder(found: DriverInventory) -> str:
-    """The host's folder of libnvidia-ml; "" where there is none."""
+def _nvml_library(root: HostRoot, found: DriverInventory) -> str:
+    """The file of libnvidia-ml; "" where there is none."""
     for library in found.libraries:
         if library.bits == 64 and library.file.startswith("libnvidia-ml.so."):
-            return library.path.rpartition("/")[0]
+            return root.path.rstrip("/") + library.path
     return ""
 
 
