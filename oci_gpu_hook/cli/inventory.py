@@ -116,6 +116,7 @@ def watch(
     signal.signal(signal.SIGINT, _leave)
     root, driver_root = HostRoot(host_root), _driver_root(config)
     known: Stamp | None = None
+    lacking = ""
     for word in _moments(interval):
         now = saved_inventory.stamp(root, driver_root)
         if now == known and saved_inventory.read_saved(root, now) is not None:
@@ -123,15 +124,21 @@ def watch(
         known = now
         try:
             found, path = _refresh(root, driver_root, nvml_timeout)
+            click.echo(_told(found, path) + (f" ({word})" if word else ""))
+            if cdi_spec:
+                _write_spec(root, config, cdi_spec)
+            lacking = ""
         except DriverError as err:
-            click.echo(f"waiting for the driver: {err.message}")
-            continue
-        click.echo(_told(found, path) + (f" ({word})" if word else ""))
-        if cdi_spec:
-            settings = settings_of.read(*hook.settings_file(config), {})
-            document = cdi.of_host(root, settings, "all", cdi.DOOR)
-            cdi.write(cdi_spec, cdi.as_text(document, "yaml"))
-            click.echo(f"wrote {cdi_spec}")
+            # An upgrade that is half done, too: the kernel module is there and its libraries are not yet.
+            if err.message != lacking:
+                click.echo(f"waiting for the driver: {err.message}")
+            lacking = err.message
+
+
+def _write_spec(root: HostRoot, config: str | None, path: str) -> None:
+    settings = settings_of.read(*hook.settings_file(config), {})
+    cdi.write(path, cdi.as_text(cdi.of_host(root, settings, "all", cdi.DOOR), "yaml"))
+    click.echo(f"wrote {path}")
 
 
 def _moments(interval: float) -> Iterator[str]:
