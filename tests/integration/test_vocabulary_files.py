@@ -218,3 +218,13 @@ def test_a_compat_folder_that_leads_out_of_the_image_brings_nothing_of_the_host(
     assert seen.libraries["libcuda.so.1", 64] == [f"{NATIVE}/libcuda.so.1"]
     done = attempt(installed, made, f"ls {COMPAT}/ 2>/dev/null || echo nothing")
     assert done.out.endswith("\ntold\nnothing\n"), done.err
+
+
+def test_gpudirect_storage_beside_a_driver_container(installed: Installed, bundle: Maker) -> None:
+    """Its settings and udev's data are the host's, whose own they are."""
+    made = asks(bundle("debian"), "utility", NVIDIA_VISIBLE_DEVICES="0", NVIDIA_GDS="enabled")
+    settings = "driver-root = /run/nvidia/driver\n"
+    read = "cat /etc/cufile.json; ls /run/udev/data"
+    seen = look(installed, made, read, driver_root="/run/nvidia/driver", settings=settings)
+    assert '"logging"' in seen.told
+    assert "+module:nvidia_fs" in seen.told
