@@ -220,7 +220,7 @@ def decide(
         return plan.make_labels(container, labels), None
     have = _inventory(host, settings.driver_root)
     families = selection.families(asked)
-    have = inventory.with_nodes(host, have, families, asked.imex_channels)
+    have = inventory.with_nodes(host, have, families, asked.imex_channels, settings.driver_root)
     if asked.source == "cdi":
         # A spec is made before any container: its libraries lie where the host has them, of both word sizes.
         container = _laid_out_like_host(container, have.library_folder)

@@ -70,10 +70,10 @@ def files(request: Request, inventory: DriverInventory) -> tuple[Mount, ...]:
 
 
 def sockets(request: Request, inventory: DriverInventory) -> tuple[Mount, ...]:
-    """Sockets of NVIDIA's services on the host, at the host's path."""
+    """Sockets of NVIDIA's services, at the path where programs look for them."""
     return tuple(
         [
-            Mount(ipc.path, ipc.path, _SOCKET, False, f"service of the host: {ipc.capability}")
+            Mount(ipc.source, ipc.path, _SOCKET, False, f"service of the host: {ipc.capability}")
             for ipc in inventory.ipc_paths
             if ipc.capability in request.capabilities
         ]

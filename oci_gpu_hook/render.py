@@ -185,7 +185,7 @@ def _files_of(word: str, inventory: DriverInventory) -> list[Row]:
     ]
     files = (*inventory.binaries, *inventory.files)
     rows += [(file.path, "") for file in files if word in file.capabilities]
-    rows += [(ipc.path, "") for ipc in inventory.ipc_paths if ipc.capability == word]
+    rows += [(ipc.source, "") for ipc in inventory.ipc_paths if ipc.capability == word]
     return rows
 
 

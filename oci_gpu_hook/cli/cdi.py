@@ -125,7 +125,9 @@ def of_host(root: HostRoot, settings: Config, started: spec_of.Hook) -> dict[str
     found = saved_inventory.read_saved(root, now) or survey.survey(root, settings.driver_root)
     words = started.capabilities
     asked = request.Request("cdi-spec", (selection.ALL,), words)
-    found = saved_inventory.with_nodes(root, found, selection.families(asked))
+    found = saved_inventory.with_nodes(
+        root, found, selection.families(asked), driver_root=settings.driver_root
+    )
     if not found.library_folder:
         raise DriverError(
             "the driver's libraries are not there", "install all parts of the driver first"

@@ -48,7 +48,7 @@ def info(form: str, config: str | None, host_root: str) -> None:
     root, driver_root = HostRoot(host_root), _driver_root(config)
     now = saved_inventory.stamp(root, driver_root)
     found = saved_inventory.read_saved(root, now) or survey.survey(root, driver_root)
-    found = _with_all_nodes(root, found)
+    found = _with_all_nodes(root, driver_root, found)
     show(form, render.inventory_document(found), render.inventory_text(found))
 
 
@@ -86,7 +86,7 @@ def show_saved(form: str, config: str | None, host_root: str) -> None:
             "there is no saved inventory, or it is no longer true",
             "run 'oci-gpu-hook inventory refresh'",
         )
-    found = _with_all_nodes(root, saved)
+    found = _with_all_nodes(root, driver_root, saved)
     show(form, render.inventory_document(found), render.inventory_text(found))
 
 
@@ -116,6 +116,7 @@ def watch(
     signal.signal(signal.SIGINT, _leave)
     root, driver_root = HostRoot(host_root), _driver_root(config)
     known: Stamp | None = None
+    lacking = ""
     for word in _moments(interval):
         now = saved_inventory.stamp(root, driver_root)
         if now == known and saved_inventory.read_saved(root, now) is not None:
@@ -126,9 +127,12 @@ def watch(
             click.echo(_told(found, path) + (f" ({word})" if word else ""))
             if cdi_spec:
                 _write_spec(root, cdi_spec, config)
+            lacking = ""
         except DriverError as err:
-            # A driver that is only half there is waited for as one that is not: what is missing changes the stamp.
-            click.echo(f"waiting for the driver: {err.message}")
+            # An upgrade that is half done, too: the kernel module is there and its libraries are not yet.
+            if err.message != lacking:
+                click.echo(f"waiting for the driver: {err.message}")
+            lacking = err.message
 
 
 def _write_spec(root: HostRoot, path: str, config: str | None) -> None:
@@ -162,7 +166,7 @@ def _refresh(root: HostRoot, driver_root: str, seconds: float) -> tuple[DriverIn
     facts, silence = None, "NVML was not asked: --nvml-timeout 0"
     if seconds:
         try:
-            facts = nvml.ask(f"{root.path.rstrip('/')}{_nvml_folder(found)}", seconds)
+            facts = nvml.ask(_nvml_library(root, found), seconds)
         except nvml.NvmlUnavailable as err:
             silence = str(err)
     if facts is not None:
@@ -173,19 +177,19 @@ def _refresh(root: HostRoot, driver_root: str, seconds: float) -> tuple[DriverIn
         path = survey.save(root, now, found)
     except OSError as err:
         raise ApplyError(f"cannot save the inventory: {err}", "run it as root") from err
-    return _with_all_nodes(root, found), path
+    return _with_all_nodes(root, driver_root, found), path
 
 
-def _nvml_folder(found: DriverInventory) -> str:
-    """The host's folder of libnvidia-ml; "" where there is none."""
+def _nvml_library(root: HostRoot, found: DriverInventory) -> str:
+    """The file of libnvidia-ml; "" where there is none."""
     for library in found.libraries:
         if library.bits == 64 and library.file.startswith("libnvidia-ml.so."):
-            return library.path.rpartition("/")[0]
+            return root.path.rstrip("/") + library.path
     return ""
 
 
-def _with_all_nodes(root: HostRoot, found: DriverInventory) -> DriverInventory:
-    return saved_inventory.with_nodes(root, found, nodes.FAMILIES)
+def _with_all_nodes(root: HostRoot, driver_root: str, found: DriverInventory) -> DriverInventory:
+    return saved_inventory.with_nodes(root, found, nodes.FAMILIES, driver_root=driver_root)
 
 
 def _driver_root(config: str | None) -> str:

@@ -72,8 +72,8 @@ def binaries(driver: Driver) -> tuple[DriverFile, ...]:
     )
 
 
-def configuration(driver: Driver) -> tuple[DriverFile, ...]:
-    """ICD, EGL, Vulkan, OpenCL and X files, and the X server's modules."""
+def configuration(driver: Driver, host: HostRoot) -> tuple[DriverFile, ...]:
+    """ICD, EGL, Vulkan, OpenCL and X files, the X server's modules, and what of the host's own goes with them."""
     machine = posix.uname().machine
     found = []
     for names, target in (
@@ -87,12 +87,18 @@ def configuration(driver: Driver) -> tuple[DriverFile, ...]:
                 DriverFile(driver.source(path), f"{target}/{name}", capabilities)
                 for path in _first(driver.root, places)
             ]
-    found += [
-        DriverFile(driver.source(path), path, capabilities)
-        for path, capabilities in catalogue.AS_THEY_ARE
-        if driver.root.stat(path) is not None
-    ]
-    return (*found, *_xorg_modules(driver))
+    return (*found, *_as_they_are(driver, host), *_xorg_modules(driver))
+
+
+def _as_they_are(driver: Driver, host: HostRoot) -> list[DriverFile]:
+    """The host's own first: udev is the host's, whatever is at its path in a driver container."""
+    found = []
+    for path, brought in catalogue.AS_THEY_ARE:
+        if host.stat(path) is not None:
+            found.append(DriverFile(path, path, brought))
+        elif driver.root.stat(path) is not None:
+            found.append(DriverFile(driver.source(path), path, brought))
+    return found
 
 
 def firmware(driver: Driver) -> tuple[DriverFile, ...]:

@@ -154,6 +154,7 @@ def with_nodes(
     inventory: DriverInventory,
     families: tuple[str, ...] = (),
     channels: tuple[str, ...] = (),
+    driver_root: str = "/",
 ) -> DriverInventory:
     """The inventory with device nodes and sockets as they are now; `channels` are IMEX channels that are asked for."""
     gpus = inventory.gpus
@@ -161,7 +162,9 @@ def with_nodes(
     if families:
         devices += nodes.of_families(root, families, gpus, _caps_minors(inventory), channels)
     return inventory._replace(
-        devices=devices, links=nodes.links(devices, gpus), ipc_paths=nodes.ipc_paths(root)
+        devices=devices,
+        links=nodes.links(devices, gpus),
+        ipc_paths=nodes.ipc_paths(root, driver_root),
     )
 
 

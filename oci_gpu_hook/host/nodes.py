@@ -80,10 +80,11 @@ class DeviceLink(NamedTuple):
 
 
 class IpcPath(NamedTuple):
-    """A socket, or a folder of sockets, of one of NVIDIA's services."""
+    """A socket, or a folder of sockets, of one of NVIDIA's services; source: where on the host it lies."""
 
     path: str
     capability: str
+    source: str
 
 
 def devices(root: HostRoot, gpus: tuple[proc.Gpu, ...]) -> tuple[DeviceNode, ...]:
@@ -154,10 +155,19 @@ def device(
     return DeviceNode(path, major, minor, mode, status.st_uid, status.st_gid, True, family, gpu)
 
 
-def ipc_paths(root: HostRoot) -> tuple[IpcPath, ...]:
-    """Those of `IPC_PATHS` that exist now."""
+def ipc_paths(root: HostRoot, driver_root: str = "/") -> tuple[IpcPath, ...]:
+    """Those of `IPC_PATHS` that exist now: in a driver container, whose own services come first, or on the host."""
+    found = {path: path for path, _ in IPC_PATHS if root.stat(path) is not None}
+    prefix = driver_root.rstrip("/")
+    if prefix and root.stat(prefix) is not None:
+        # A root of its own: an absolute link in it, as /var/run is one, leads within it.
+        driver = HostRoot(root.path.rstrip("/") + root.real(prefix))
+        for path, _ in IPC_PATHS:
+            if driver.stat(path) is not None:
+                found[path] = prefix + driver.real(path)
+        driver.close()
     return tuple(
-        [IpcPath(path, capability) for path, capability in IPC_PATHS if root.stat(path) is not None]
+        [IpcPath(path, capability, found[path]) for path, capability in IPC_PATHS if path in found]
     )
 
 

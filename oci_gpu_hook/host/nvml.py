@@ -72,11 +72,11 @@ class Facts(NamedTuple):
     gpus: tuple[GpuFacts, ...]
 
 
-def ask(folder: str, seconds: float) -> Facts:
-    """What NVML says, from the libnvidia-ml.so.1 in `folder` of the host; NvmlUnavailable where it does not."""
+def ask(library: str, seconds: float) -> Facts:
+    """What NVML says, from the host's file `library`, "" for whichever is found; NvmlUnavailable where it does not."""
     read_end, write_end = os.pipe()
     try:
-        child = _start(folder, write_end)
+        child = _start(library, write_end)
     except OSError as err:
         os.close(read_end)
         raise NvmlUnavailable(f"NVML cannot be asked: {err.strerror}") from err
@@ -92,13 +92,17 @@ def ask(folder: str, seconds: float) -> Facts:
     return _facts(data)
 
 
-def _start(folder: str, write_end: int) -> int:
-    """The child, which prints its answer: only a fresh process takes LD_LIBRARY_PATH, and none is left to hang."""
+def _start(library: str, write_end: int) -> int:
+    """The child, which prints its answer; none is left to hang.
+
+    Once loaded, the library is the one that pynvml's dlopen means by the SONAME, whether or not a link of that name
+    lies beside it: Debian's lies in another folder, and below a driver root it may lead out of it.
+    """
     program = (
         f"import sys; sys.path[:] = {sys.path!r}\nfrom oci_gpu_hook.host import nvml; nvml.answer()"
     )
     arguments = [sys.executable, "-I", "-c", program]
-    environment = {"LD_LIBRARY_PATH": folder, "PATH": os.defpath}
+    environment = {"LD_PRELOAD": library, "PATH": os.defpath}
     silent = (os.POSIX_SPAWN_OPEN, 2, "/dev/null", os.O_WRONLY, 0)
     return os.posix_spawn(
         sys.executable,

@@ -55,7 +55,7 @@ def survey(root: HostRoot, driver_root: str = "/", facts: Facts | None = None) -
         library_folder=files.library_folder(libraries),
         misfits=files.misfits(driver, libraries),
         binaries=files.binaries(driver),
-        files=files.configuration(driver),
+        files=files.configuration(driver, root),
         firmware=files.firmware(driver),
         proc_files=_proc_files(root),
         unknown=_unknown(gpus, mig_devices, facts),

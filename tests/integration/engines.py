@@ -93,15 +93,24 @@ def on_node(
     cgroup: str = "v2",
     description: str = "h100x8",
     faults: tuple[str, ...] = (),
+    driver_root: str = "",
+    layout: str = "host",
+    settings: str = "",
     timeout: int = 300,
 ) -> Outcome:
-    """Run a shell script on a simulated node that has the hook installed."""
+    """Run a shell script on a simulated node that has the hook installed.
+
+    driver_root, layout: where the node's driver lies; settings: what the administrator has written in our file.
+    """
     line = [sys.executable, str(NODE), "--description", description, "--cgroup", cgroup]
+    line += ["--driver-root", driver_root, "--layout", layout]
     for fault in faults:
         line += ["--break", fault]
     install = (
         f"cp -a {shlex.quote(str(installed.tree))}/usr/. /usr/ && mkdir -p /run/oci-gpu-hook\n"
     )
+    if settings:
+        install += f"printf %s {shlex.quote(settings)} >/etc/oci-gpu-hook.conf\n"
     environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
     done = subprocess.run(
         [*line, "--", "/bin/sh", "-eu", "-c", install + script],

@@ -33,6 +33,12 @@ def driver(tree: Path) -> files.Driver:
     return files.Driver(HostRoot(str(tree)), "", VERSION)
 
 
+def configuration(tree: Path) -> tuple[inventory.DriverFile, ...]:
+    """The configuration of a driver that lies on the host itself."""
+    found = driver(tree)
+    return files.configuration(found, found.root)
+
+
 def plant_library(tree: Path, path: str, soname: str = "", machine: str = "") -> None:
     number = hosts.MACHINES[machine or platform.machine()]
     hosts.plant(tree, path, hosts.elf(soname or path.rpartition("/")[2], number))
@@ -273,10 +279,10 @@ def test_configuration_comes_from_the_first_folder_that_has_it(
 ) -> None:
     target = target.replace("MACHINE", machine)
     name = target.removeprefix("/usr/share/").removeprefix("/etc/")
-    assert files.configuration(driver(tmp_path)) == ()
+    assert configuration(tmp_path) == ()
     for folder in ("/usr/share", "/usr/local/share", "/etc"):
         hosts.plant(tmp_path, f"{folder}/{name}", "")
-        (file,) = files.configuration(driver(tmp_path))
+        (file,) = configuration(tmp_path)
         assert (file.path, file.target) == (f"{folder}/{name}", target)
         assert set(file.capabilities) == capabilities
 
@@ -284,13 +290,13 @@ def test_configuration_comes_from_the_first_folder_that_has_it(
 def test_configuration_of_another_machine_is_left(tmp_path: Path, machine: str) -> None:
     other = {"x86_64": "aarch64", "aarch64": "x86_64"}[machine]
     hosts.plant(tmp_path, f"/usr/share/vulkan/icd.d/nvidia_icd.{other}.json", "")
-    assert files.configuration(driver(tmp_path)) == ()
+    assert configuration(tmp_path) == ()
 
 
 @pytest.mark.parametrize("path", ["/etc/cufile.json", "/run/udev"])
 def test_storage_gets_what_it_reads(tmp_path: Path, path: str) -> None:
     hosts.plant(tmp_path, path, "")
-    assert files.configuration(driver(tmp_path)) == (inventory.DriverFile(path, path, ("gds",)),)
+    assert configuration(tmp_path) == (inventory.DriverFile(path, path, ("gds",)),)
 
 
 @pytest.mark.parametrize(
@@ -306,14 +312,14 @@ def test_storage_gets_what_it_reads(tmp_path: Path, path: str) -> None:
 def test_modules_of_the_x_server_stay_where_they_are(tmp_path: Path, name: str, below: str) -> None:
     folder = f"/usr/lib64/{below}"
     hosts.plant(tmp_path, f"{folder}/{name}.535.54.03", "")
-    assert files.configuration(driver(tmp_path)) == ()
+    assert configuration(tmp_path) == ()
     hosts.plant(tmp_path, f"{folder}/{name}", "")
-    (plain,) = files.configuration(driver(tmp_path))
+    (plain,) = configuration(tmp_path)
     assert (plain.path, plain.target) == (f"{folder}/{name}", f"{folder}/{name}")
     assert set(plain.capabilities) == GRAPHICS
     versioned = f"{folder}/{name}.{VERSION}"
     hosts.plant(tmp_path, versioned, "")
-    assert [(file.path, file.target) for file in files.configuration(driver(tmp_path))] == [
+    assert [(file.path, file.target) for file in configuration(tmp_path)] == [
         (versioned, versioned),
         (versioned, f"{folder}/{name}"),
     ]

@@ -107,6 +107,23 @@ def test_only_sockets_that_exist_are_found(tmp_path: Path) -> None:
     assert [ipc.path for ipc in nodes.ipc_paths(root)] == ["/var/run/nvidia-persistenced/socket"]
 
 
+def test_the_sockets_of_a_driver_container_come_before_the_hosts(tmp_path: Path) -> None:
+    root = hosts.host(tmp_path)
+    driver = tmp_path / "run/nvidia/driver"
+    (driver / "run/nvidia-persistenced").mkdir(parents=True)
+    (driver / "run/nvidia-persistenced/socket").touch()
+    (driver / "var").mkdir()
+    (driver / "var/run").symlink_to("/run")
+    path, below = "/var/run/nvidia-persistenced/socket", "/run/nvidia-persistenced/socket"
+    (found,) = nodes.ipc_paths(root, "/run/nvidia/driver")
+    assert (found.path, found.source) == (path, f"/run/nvidia/driver{below}")
+    (driver / "run/nvidia-persistenced/socket").unlink()
+    (found,) = nodes.ipc_paths(root, "/run/nvidia/driver")
+    assert (found.path, found.source) == (path, path)
+    (found,) = nodes.ipc_paths(root, "/not/there")
+    assert found.source == path
+
+
 def test_a_saved_inventory_comes_back_whole(tmp_path: Path) -> None:
     root = hosts.host(tmp_path)
     (tmp_path / "run").mkdir()
