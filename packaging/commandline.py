@@ -63,7 +63,7 @@ class Command(NamedTuple):
     @property
     def summary(self) -> str:
         """The first sentence of its help."""
-        return _sentence(self.help[0].text) if self.help else ""
+        return sentence(self.help[0].text) if self.help else ""
 
 
 def commands() -> tuple[Command, ...]:
@@ -85,7 +85,7 @@ def _walk(command: click.Command, words: tuple[str, ...]) -> Iterator[Command]:
         _texts(command.epilog),
         (*_options(command), option_help(("-h", "--help"))),
         tuple(_argument(found) for found in command.params if isinstance(found, click.Argument)),
-        tuple((name, _sentence(_plain(found.help))) for name, found in shown.items()),
+        tuple((name, sentence(_plain(found.help))) for name, found in shown.items()),
     )
     for name, found in shown.items():
         yield from _walk(found, (*words, name))
@@ -136,7 +136,7 @@ def _plain(text: str | None) -> str:
     return found[0].text if found else ""
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
     """Up to its first full stop, which is left off."""
     return text.partition(". ")[0].rstrip(".")
 

@@ -11,6 +11,7 @@
 #   PREFIX/share/containers/oci/hooks.d/oci-gpu-hook.json  tells engines of it
 #   PREFIX/share/oci-gpu-hook/policy/                      the SELinux modules
 #   PREFIX/share/man/man8/, man5/                          the manuals
+#   PREFIX/share/bash-completion/, zsh/, fish/             what their shells offer at a Tab
 #
 # With SOURCE_DATE_EPOCH set, two installations of the same source are equal, times included.
 set -eu
@@ -29,6 +30,9 @@ shared='
     man/oci-gpu-hook.8:man/man8
     man/oci-gpu-hook.conf.5:man/man5
     man/oci_gpu_hook_selinux.8:man/man8
+    completions/oci-gpu-hook:bash-completion/completions
+    completions/_oci-gpu-hook:zsh/site-functions
+    completions/oci-gpu-hook.fish:fish/vendor_completions.d
 '
 folders=$library/installed-folders # those that were not there before us
 
