@@ -5,11 +5,11 @@ DESTDIR ?=
 PYTHON ?= /usr/bin/python3
 
 SHELLCHECK = $(or $(shell command -v shellcheck),@echo "not checked, for want of shellcheck:")
-SHELL_SCRIPTS = .ci/run $(wildcard packaging/*.sh tests/*.sh tests/*/*.sh)
+SHELL_SCRIPTS = .ci/run packaging/completions/oci-gpu-hook $(wildcard packaging/*.sh tests/*.sh tests/*/*.sh)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint types contracts unit unit-pythons integration test-selinux test-gpu
-.PHONY: install uninstall clean bench bench-load bench-instructions
+.PHONY: install uninstall man completions clean bench bench-load bench-instructions
 
 help: ## List what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "make %-18s %s\n", $$1, $$2 }'
@@ -74,6 +74,12 @@ install: ## Install below [DESTDIR=][PREFIX=/usr], for [PYTHON=/usr/bin/python3]
 
 uninstall: ## Take away what install put below [DESTDIR=][PREFIX=/usr]
 	@packaging/install.sh uninstall "$(DESTDIR)" "$(PREFIX)"
+
+man: .venv/up-to-date ## Make the manuals in packaging/man anew, from their sources and the program itself
+	.venv/bin/python packaging/build_man.py packaging/man
+
+completions: .venv/up-to-date ## Make the completions of bash, zsh and fish anew, from the program itself
+	.venv/bin/python packaging/build_completions.py packaging/completions
 
 clean: ## Remove what was built or cached here
 	rm -rf .venv .venv-* .build build *.egg-info

@@ -10,7 +10,8 @@
 #   PREFIX/lib/oci-gpu-hook/                               the package, byte-compiled, and linked for the hook
 #   PREFIX/share/containers/oci/hooks.d/oci-gpu-hook.json  tells engines of it
 #   PREFIX/share/oci-gpu-hook/policy/                      the SELinux modules
-#   PREFIX/share/man/man8/oci_gpu_hook_selinux.8           what they are for
+#   PREFIX/share/man/man8/, man5/                          the manuals
+#   PREFIX/share/bash-completion/, zsh/, fish/             what their shells offer at a Tab
 #
 # With SOURCE_DATE_EPOCH set, two installations of the same source are equal, times included.
 set -eu
@@ -24,7 +25,15 @@ door=$prefix/libexec/oci/hooks.d/oci-gpu-hook
 command=$prefix/bin/oci-gpu-hook
 registration=$prefix/share/containers/oci/hooks.d/oci-gpu-hook.json
 data=$prefix/share/oci-gpu-hook
-manual=$prefix/share/man/man8/oci_gpu_hook_selinux.8
+# What goes below PREFIX/share as it is: FILE:FOLDER, the file below packaging/, the folder below PREFIX/share.
+shared='
+    man/oci-gpu-hook.8:man/man8
+    man/oci-gpu-hook.conf.5:man/man5
+    man/oci_gpu_hook_selinux.8:man/man8
+    completions/oci-gpu-hook:bash-completion/completions
+    completions/_oci-gpu-hook:zsh/site-functions
+    completions/oci-gpu-hook.fish:fish/vendor_completions.d
+'
 folders=$library/installed-folders # those that were not there before us
 
 # The command line's packages; setup.cfg has the same ranges.  It works without the last two, knowing less.
@@ -155,22 +164,32 @@ write() {
     mv "$destdir$2.new" "$destdir$2"
 }
 
+# Where FILE:FOLDER goes.
+shared_path() {
+    file=${1%:*}
+    echo "$destdir$prefix/share/${1#*:}/${file##*/}"
+}
+
 do_install() {
     check_python
     check_ours
     made=
     [ -z "$destdir" ] || mkdir -p "$destdir"
-    for file in "$library/." "$data/policy/." "$manual" "$door" "$command" "$registration"; do
+    for file in "$library/." "$data/policy/." "$door" "$command" "$registration"; do
         make_folder "$(dirname "$file")"
     done
+    for file in $shared; do make_folder "$prefix/share/${file#*:}"; done
     printf %s "$made" >>"$destdir$folders"
     install_library
     install -p -m 0644 "$sources"/policy/*.cil "$destdir$data/policy/"
-    install -p -m 0644 "$sources/packaging/man/oci_gpu_hook_selinux.8" "$destdir$manual"
+    for file in $shared; do
+        install -p -m 0644 "$sources/packaging/${file%:*}" "$(shared_path "$file")"
+    done
     # The registration comes last: an engine may read it at any time, and what it leads to is there.
     install_doors
     if [ -n "${SOURCE_DATE_EPOCH:-}" ]; then
-        find "$destdir$library" "$destdir$data" "$destdir$manual" "$destdir$door" "$destdir$command" "$destdir$registration" \
+        for file in $shared; do touch -d "@$SOURCE_DATE_EPOCH" "$(shared_path "$file")"; done
+        find "$destdir$library" "$destdir$data" "$destdir$door" "$destdir$command" "$destdir$registration" \
             -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
     fi
     echo "installed $destdir$door, registered by $destdir$registration"
@@ -181,7 +200,8 @@ do_uninstall() {
     check_ours
     made=$(cat "$destdir$folders" 2>/dev/null || true)
     # The registration goes first: an engine that still had it would fail to start any container.
-    rm -f "$destdir$registration" "$destdir$door" "$destdir$command" "$destdir$manual"
+    rm -f "$destdir$registration" "$destdir$door" "$destdir$command"
+    for file in $shared; do rm -f "$(shared_path "$file")"; done
     rm -rf "$destdir$library" "$destdir$data"
     [ -n "$destdir" ] || rm -rf /run/oci-gpu-hook
     echo "$made" | sort -r | while read -r folder; do

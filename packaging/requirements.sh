@@ -54,6 +54,12 @@ if [ "$purpose" = test ]; then
     has shellcheck || { debian need shellcheck; fedora want ShellCheck; }
     has musl-gcc || { debian need musl-tools; fedora want musl-gcc; }
     has busybox || { debian need busybox-static; fedora want busybox; }
+    # The manuals and completions are tried where they are used.
+    has man || need man-db
+    has groff || need groff
+    has mandoc || { debian need mandoc; fedora want mandoc; }
+    has zsh || need zsh
+    has fish || { debian need fish; fedora want fish; }
     python_has ensurepip || { debian need python3-venv; fedora need python3-libs; }
 fi
 

@@ -86,7 +86,14 @@ def test_it_installs_what_the_readme_lists_and_nothing_else(
     expected = {
         f"usr/{part}" for part in (DOOR, COMMAND, REGISTRATION, f"{LIBRARY}/installed-folders")
     }
-    expected.add("usr/share/man/man8/oci_gpu_hook_selinux.8")
+    expected |= {
+        "usr/share/man/man8/oci-gpu-hook.8",
+        "usr/share/man/man5/oci-gpu-hook.conf.5",
+        "usr/share/man/man8/oci_gpu_hook_selinux.8",
+        "usr/share/bash-completion/completions/oci-gpu-hook",
+        "usr/share/zsh/site-functions/_oci-gpu-hook",
+        "usr/share/fish/vendor_completions.d/oci-gpu-hook.fish",
+    }
     expected |= {
         f"usr/share/oci-gpu-hook/policy/{path.name}" for path in (ROOT / "policy").glob("*.cil")
     }

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line as click has it, as plain values: what the manuals and the completions are made from.
+
+Reads only what click 7.1 and 8 both have.  Must not know of roff or of any shell.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import click  # noqa: E402  the package beside us goes before an installed one
+
+from oci_gpu_hook.cli.commands import program  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NAME = "oci-gpu-hook"
+# click's mark of a paragraph whose lines stay as they are.
+_AS_IT_IS = "\b\n"
+_FILES = ("FILE", "PATH")
+
+
+class Text(NamedTuple):
+    """A paragraph, or lines that stay as they are."""
+
+    text: str
+    as_it_is: bool
+
+
+class Option(NamedTuple):
+    """names: `-h`, `--help`; value: what follows, "" for a flag; kind: of the value, `file`, `folder`, `word`, ""."""
+
+    names: tuple[str, ...]
+    value: str
+    choices: tuple[str, ...]
+    kind: str
+    required: bool
+    help: str
+
+
+class Command(NamedTuple):
+    """words: what is typed after the program's name; `commands`: the words that may follow, with their help."""
+
+    words: tuple[str, ...]
+    help: tuple[Text, ...]
+    epilog: tuple[Text, ...]
+    options: tuple[Option, ...]
+    arguments: tuple[Option, ...]
+    commands: tuple[tuple[str, str], ...]
+
+    @property
+    def name(self) -> str:
+        """As it is typed: ``inventory refresh``."""
+        return " ".join(self.words)
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of its help."""
+        return sentence(self.help[0].text) if self.help else ""
+
+
+def commands() -> tuple[Command, ...]:
+    """Every command and group, the program itself first, in the order in which they were added."""
+    return tuple(_walk(program, ()))
+
+
+def option_help(names: tuple[str, ...]) -> Option:
+    """``--help``, which click adds by itself."""
+    return Option(names, "", (), "", False, "Show help and exit.")
+
+
+def _walk(command: click.Command, words: tuple[str, ...]) -> Iterator[Command]:
+    below = command.commands if isinstance(command, click.Group) else {}
+    shown = {name: found for name, found in below.items() if not found.hidden}
+    yield Command(
+        words,
+        _texts(command.help),
+        _texts(command.epilog),
+        (*_options(command), option_help(("-h", "--help"))),
+        tuple(_argument(found) for found in command.params if isinstance(found, click.Argument)),
+        tuple((name, sentence(_plain(found.help))) for name, found in shown.items()),
+    )
+    for name, found in shown.items():
+        yield from _walk(found, (*words, name))
+
+
+def _options(command: click.Command) -> Iterator[Option]:
+    for found in command.params:
+        if isinstance(found, click.Option) and not found.hidden:
+            choices, value = _choices(found), _value(found)
+            text = " ".join((found.help or "").split())
+            if found.show_default and found.default is not None:
+                text = f"{text}  [default: {_number(found.default)}]"
+            names = (*found.opts, *found.secondary_opts)
+            required = bool(found.required)
+            yield Option(names, value, choices, _kind(value, choices), required, text)
+
+
+def _argument(found: click.Argument) -> Option:
+    value = found.metavar or str(found.name).upper()
+    choices = _choices(found)
+    return Option((), value, choices, _kind(value, choices), bool(found.required), "")
+
+
+def _choices(found: click.Parameter) -> tuple[str, ...]:
+    return tuple(map(str, found.type.choices)) if isinstance(found.type, click.Choice) else ()
+
+
+def _value(found: click.Option) -> str:
+    if found.is_flag or found.count:
+        return ""
+    return found.metavar or "|".join(_choices(found)) or found.type.name.upper()
+
+
+def _kind(value: str, choices: tuple[str, ...]) -> str:
+    if value in _FILES:
+        return "file"
+    if value == "DIR":
+        return "folder"
+    return "word" if choices else ""
+
+
+def _number(default: object) -> str:
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def _plain(text: str | None) -> str:
+    found = _texts(text)
+    return found[0].text if found else ""
+
+
+def sentence(text: str) -> str:
+    """Up to its first full stop, which is left off."""
+    return text.partition(". ")[0].rstrip(".")
+
+
+def _texts(text: str | None) -> tuple[Text, ...]:
+    """A help text of click's in paragraphs."""
+    found = []
+    # click before 8 keeps a docstring's indentation.
+    for part in inspect.cleandoc(text or "").split("\n\n"):
+        as_it_is = part.startswith(_AS_IT_IS)
+        if part.strip():
+            lines = part[len(_AS_IT_IS) :].rstrip() if as_it_is else " ".join(part.split())
+            found.append(Text(lines, as_it_is))
+    return tuple(found)

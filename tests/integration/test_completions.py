@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The completions in the shells that they are for: loaded as shells load them, and asked at the Tab key."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Callable
+
+import click
+import pytest
+
+from oci_gpu_hook.cli.commands import program
+from tests.integration.terminal import Shell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FILES = Path(__file__).resolve().parents[2] / "packaging/completions"
+
+Ask = Callable[[str], str]
+
+
+def walk(command: click.Command, words: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Every command with the words that lead to it, the program itself with none."""
+    yield words, command
+    if isinstance(command, click.Group):
+        for name, below in command.commands.items():
+            yield from walk(below, f"{words} {name}".strip())
+
+
+COMMANDS = dict(walk(program))
+
+
+def options(command: click.Command) -> set[str]:
+    found = {name for option in command.params for name in option.opts if name[:2] == "--"}
+    return found | {"--help"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "denials.log").touch()
+    (tmp_path / "bundle.log").touch()
+    (tmp_path / "bundle").mkdir()
+    # Neither a file nor a folder is to be taken for a command.
+    (tmp_path / "plan").mkdir()
+    return tmp_path
+
+
+def bash(folder: Path) -> Iterator[Ask]:
+    setup = [f". {FILES}/oci-gpu-hook", "bind 'set completion-query-items 0'"]
+    with Shell(["bash", "--norc", "--noprofile", "-i"], setup, folder) as shell:
+        yield shell.offers
+
+
+def zsh(folder: Path) -> Iterator[Ask]:
+    setup = [f"fpath=({FILES} $fpath)", "autoload -Uz compinit; compinit -u -D"]
+    setup += ["setopt interactivecomments; bindkey -e; LISTMAX=0"]
+    with Shell(["zsh", "-f", "-i"], setup, folder) as shell:
+        yield shell.offers
+
+
+def fish(folder: Path) -> Iterator[Ask]:
+    def ask(typed: str) -> str:
+        command = f"source {FILES}/oci-gpu-hook.fish; complete -C {typed!r}"
+        ran = subprocess.run(
+            ["fish", "--no-config", "-c", command], cwd=folder, capture_output=True, text=True
+        )
+        assert ran.stderr == ""
+        return ran.stdout
+
+    yield ask
+
+
+@pytest.fixture(params=[bash, zsh, fish], ids=["bash", "zsh", "fish"])
+def ask(request: pytest.FixtureRequest, folder: Path) -> Iterator[Ask]:
+    """Asks one shell what it offers behind what is typed."""
+    yield from request.param(folder)
+
+
+def test_each_command_has_the_options_of_its_help(ask: Ask) -> None:
+    for words, command in COMMANDS.items():
+        offered = ask(f"oci-gpu-hook {words} --".replace("  ", " "))
+        found, known = set(re.findall(r"--[a-z][a-z-]*", offered)), options(command)
+        assert found >= known, words
+        # What several have in common may stand on the line.
+        assert all(any(name.startswith(one) for name in known) for one in found), words
+
+
+def test_each_group_has_its_commands(ask: Ask) -> None:
+    for words, group in COMMANDS.items():
+        if isinstance(group, click.Group) and len(group.commands) > 1:
+            offered = ask(f"oci-gpu-hook {words} ".replace("  ", " "))
+            missing = [name for name in group.commands if not re.search(rf"\b{name}\b", offered)]
+            assert not missing, (words, offered)
+
+
+def test_a_word_is_completed(ask: Ask) -> None:
+    assert "inventory refresh" in ask("oci-gpu-hook inventory ref") or "refresh\t" in ask(
+        "oci-gpu-hook inventory ref"
+    )
+
+
+@pytest.mark.parametrize("between", [" ", "="])
+def test_a_value_is_completed(ask: Ask, between: str) -> None:
+    offered = ask(f"oci-gpu-hook cdi generate --format{between}")
+    assert "yaml" in offered and "json" in offered
+    assert "json" in ask(f"oci-gpu-hook info --format{between}js")
+
+
+def test_files_and_folders_are_completed_where_they_belong(ask: Ask) -> None:
+    assert "denials.log" in ask("oci-gpu-hook selinux explain den")
+    assert "denials.log" in ask("oci-gpu-hook info --config den")
+    assert "bundle/" in ask("oci-gpu-hook plan --bundle bun")
+    assert "denials.log" not in ask("oci-gpu-hook info den")
+
+
+def test_the_value_of_an_option_is_no_command(ask: Ask) -> None:
+    offered = ask("oci-gpu-hook plan --bundle plan --config plan --")
+    assert set(re.findall(r"--[a-z][a-z-]*", offered)) >= options(COMMANDS["plan"])
+    assert "--pid" in ask("oci-gpu-hook plan --id info --p")

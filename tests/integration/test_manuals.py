@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The manuals as people read them: each formatter renders each page without a warning."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+MAN = Path(__file__).resolve().parents[2] / "packaging/man"
+PAGES = sorted([*MAN.glob("*.5"), *MAN.glob("*.8")])
+NEEDED = {"NAME", "SYNOPSIS", "DESCRIPTION", "SEE ALSO"}
+FORMATTERS = {
+    # man-db looks through all of a page only where it formats it.
+    "man": ["man", "--warnings", "-E", "UTF-8", "-l"],
+    "groff": ["groff", "-ww", "-z", "-man", "-Tutf8"],
+    # The rest of what it says is of style in roff, which docutils writes.
+    "mandoc": ["mandoc", "-T", "lint", "-W", "warning"],
+}
+
+
+def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "MANWIDTH": "80"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.name))
+@pytest.mark.parametrize("formatter", FORMATTERS)
+def test_a_page_renders_without_a_warning(formatter: str, page: Path) -> None:
+    if formatter == "mandoc" and shutil.which("mandoc") is None:
+        pytest.skip("this distribution has no mandoc")
+    done = run(*FORMATTERS[formatter], page)
+    said = done.stderr if formatter == "man" else done.stdout + done.stderr
+    assert (done.returncode, said) == (0, "")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.name))
+def test_a_page_has_its_sections_and_is_found_by_its_name(page: Path) -> None:
+    shown = run("man", "-E", "UTF-8", "-l", page).stdout.splitlines()
+    assert {line for line in shown if line[:1].isupper() and line.isupper()} >= NEEDED
+    assert shown[0].split()[0].lower() == f"{page.stem}({page.suffix[1:]})"
+    whatis = shown[shown.index("NAME") + 1].strip()
+    assert whatis.startswith(f"{page.stem} - ")
+
+
+def test_there_are_three() -> None:
+    assert [page.name for page in PAGES] == [
+        "oci-gpu-hook.8",
+        "oci-gpu-hook.conf.5",
+        "oci_gpu_hook_selinux.8",
+    ]

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The manuals and completions tell what the program is: made from it, up to date, and their examples true."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+from oci_gpu_hook import cli, config
+from oci_gpu_hook.cli.commands import program
+from oci_gpu_hook.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PACKAGING = Path(__file__).resolve().parents[2] / "packaging"
+MAN = PACKAGING / "man"
+SOURCES = sorted(MAN.glob("*.rst"))
+CONF = MAN / "oci-gpu-hook.conf.5"
+
+
+def walk(command: click.Command, *words: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command that is no group, with the words that lead to it."""
+    if isinstance(command, click.Group):
+        for name, below in command.commands.items():
+            yield from walk(below, *words, name)
+    else:
+        yield words, command
+
+
+COMMANDS = dict(walk(program))
+
+
+def text(page: Path) -> str:
+    """A page without what is roff's alone."""
+    return re.sub(r"\\f[BIRP]|\\&", "", page.read_text()).replace("\\-", "-").replace("\\(aq", "'")
+
+
+def build(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, PACKAGING / script, folder], capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize("name", [source.stem for source in SOURCES])
+def test_a_page_is_made_from_its_source_and_the_program(tmp_path: Path, name: str) -> None:
+    made = build("build_man.py", tmp_path)
+    assert made.returncode == 0, made.stderr
+    assert (MAN / name).read_text() == (tmp_path / name).read_text(), "run `make man`"
+
+
+def test_the_completions_are_made_from_the_program(tmp_path: Path) -> None:
+    made = build("build_completions.py", tmp_path)
+    assert made.returncode == 0, made.stderr
+    for file in tmp_path.iterdir():
+        there = PACKAGING / "completions" / file.name
+        assert there.read_text() == file.read_text(), "run `make completions`"
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help_manual_and_click_have_the_same_options(
+    words: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    known = {name for option in COMMANDS[words].params for name in option.opts if name[0] == "-"}
+    assert cli.main([*words, "--help"]) == 0
+    shown = re.findall(r"^  (-[^ ,]+(?:, --[^ ]+)?)", capfd.readouterr().out, re.MULTILINE)
+    in_help = {name for line in shown for name in line.split(", ")}
+    assert in_help - {"-h", "--help"} == known
+    called = re.search(
+        rf"^\.SS {' '.join(words)}\noci-gpu-hook .*\n", text(MAN / "oci-gpu-hook.8"), re.MULTILINE
+    )
+    assert called is not None
+    assert set(re.findall(r"--[a-z-]+", called[0])) == known
+
+
+def test_each_option_is_described() -> None:
+    """Where its command is, or once for all that share it."""
+    described = set(re.findall(r"^\.B (?:-., )?(--[a-z-]+)", text(MAN / "oci-gpu-hook.8"), re.M))
+    known = {name for c in COMMANDS.values() for o in c.params for name in o.opts if name[0] == "-"}
+    assert known <= described
+
+
+def settings() -> dict[str, tuple[list[str], str]]:
+    """The values and the default of each setting, as the page has them."""
+    found = re.findall(
+        r"^\.B ([a-z-]+)\n(?:(?!^\.UNINDENT)[^\n]*\n)*?Values: (.*?)\.  Default: (.*?)\.(?:\n|  )",
+        text(CONF),
+        re.M,
+    )
+    return {key: (values.split(", "), default) for key, values, default in found}
+
+
+def test_the_manual_has_every_setting_with_its_default() -> None:
+    page = settings()
+    assert {key.replace("-", "_") for key in page} == set(config.Config._fields)
+    for key, (values, default) in page.items():
+        said = "" if default == "none" else default
+        line = config.parse(f"{key} = {said}", "page")[0]
+        assert line.value == getattr(config.Config(), line.field), key
+        for value in values if default in values else ():
+            config.parse(f"{key} = {value}", "page")
+        host_wide = re.search(rf"^\.B {key}\n.*?Default: [^\n]*", text(CONF), re.M | re.S)
+        assert host_wide is not None
+        assert ("For the whole host" in host_wide[0]) == (key in config._HOST_WIDE)
+
+
+def test_a_setting_that_is_not_described_stops_the_build(tmp_path: Path) -> None:
+    script = (
+        f"import sys, pathlib; sys.path.insert(0, {str(PACKAGING)!r})\n"
+        "import build_man; build_man.SOURCES = pathlib.Path(sys.argv[1])\n"
+        "build_man.main(pathlib.Path(sys.argv[1]))"
+    )
+    for old, new, said in (
+        (
+            ".. setting:: driver-root\n",
+            "driver-root\n",
+            "nothing is said of the setting driver-root",
+        ),
+        (
+            ".. setting:: driver-root\n",
+            ".. setting:: driver-rot\n",
+            "there is no setting driver-rot",
+        ),
+    ):
+        source = (MAN / "oci-gpu-hook.conf.5.rst").read_text()
+        assert old in source
+        (tmp_path / "oci-gpu-hook.conf.5.rst").write_text(source.replace(old, new))
+        made = subprocess.run(
+            [sys.executable, "-c", script, tmp_path], capture_output=True, text=True
+        )
+        assert made.returncode != 0
+        assert said in made.stderr
+
+
+def test_the_examples_of_settings_are_settings() -> None:
+    blocks = re.findall(r"::\n\n((?:    .*\n|\n)+)", (MAN / "oci-gpu-hook.conf.5.rst").read_text())
+    assert len(blocks) == 2
+    for block in blocks:
+        assert config.parse(block, "page")
+
+
+def test_the_messages_about_settings_are_those_of_the_program() -> None:
+    source = (MAN / "oci-gpu-hook.conf.5.rst").read_text()
+    for line, number in (("device-cgoup = on", 3), ("accept-environment = never", 7)):
+        with pytest.raises(ConfigError) as raised:
+            config.parse("\n" * (number - 1) + line, "/etc/oci-gpu-hook.conf")
+        where, _, sentence = raised.value.message.partition(": ")
+        assert f"| *{where}*: {sentence}\n" in source
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.stem))
+def test_the_commands_that_are_named_exist(source: Path) -> None:
+    named = re.findall(r"(?:\*\*|^    )oci-gpu-hook ([a-z][a-z -]*)", source.read_text(), re.M)
+    groups = {words[0] for words in COMMANDS if len(words) > 1}
+    for line in named:
+        words = tuple(line.split()[: 2 if line.split()[0] in groups else 1])
+        assert words in COMMANDS or words == ("selinux",), line
