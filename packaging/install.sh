@@ -4,11 +4,14 @@
 #
 #   packaging/install.sh install DESTDIR PREFIX PYTHON
 #   packaging/install.sh uninstall DESTDIR PREFIX
+#   packaging/install.sh stage DESTDIR PREFIX PYTHON       for a package: fetches nothing, remembers no folder
 #
 #   PREFIX/libexec/oci/hooks.d/oci-gpu-hook                what an engine starts
 #   PREFIX/bin/oci-gpu-hook                                what people start
 #   PREFIX/lib/oci-gpu-hook/                               the package, byte-compiled
 #   PREFIX/share/containers/oci/hooks.d/oci-gpu-hook.json  tells engines of it
+#   PREFIX/lib/{systemd,udev,tmpfiles.d}/                  what keeps nodes and inventory: packaging/systemd
+#   PREFIX/share/oci-gpu-hook/oci-gpu-hook.conf            the settings, each with its default
 #   PREFIX/share/oci-gpu-hook/policy/                      the SELinux modules
 #   PREFIX/share/man/man8/oci_gpu_hook_selinux.8           what they are for
 #
@@ -73,6 +76,33 @@ make_folder() {
 "
 }
 
+remember_folders() {
+    [ "$action" = stage ] || printf %s "$made" >>"$destdir$folders"
+    made=
+}
+
+# What packaging/systemd holds: name, and place.
+services() {
+    for file in "$sources"/packaging/systemd/*; do
+        name=${file##*/}
+        case $name in
+        *.service | *.path) echo "$name $prefix/lib/systemd/system/$name" ;;
+        *.preset) echo "$name $prefix/lib/systemd/system-preset/$name" ;;
+        *.rules) echo "$name $prefix/lib/udev/rules.d/$name" ;;
+        *.tmpfiles.conf) echo "$name $prefix/lib/tmpfiles.d/${name%.tmpfiles.conf}.conf" ;;
+        esac
+    done
+}
+
+install_services() {
+    while read -r name place; do
+        make_folder "$(dirname "$place")"
+        sed "s|/usr/bin/oci-gpu-hook|$command|" "$sources/packaging/systemd/$name" | write 0644 "$place"
+    done <<END
+$(services)
+END
+}
+
 # Into a new folder beside the old one, and then into its place: a container that starts meanwhile
 # finds either of them whole.
 install_library() {
@@ -89,7 +119,7 @@ install_library() {
     # what it installs.
     "$python" -IS -m compileall -q -d "$library/oci_gpu_hook" --invalidation-mode unchecked-hash \
         "$staged/oci_gpu_hook"
-    install_packages
+    [ "$action" = stage ] || install_packages
     package=$destdir$library/oci_gpu_hook
     [ ! -e "$package" ] || mv "$package" "$destdir$library/.old"
     mv "$staged/oci_gpu_hook" "$package"
@@ -168,15 +198,21 @@ do_install() {
     for file in "$library/." "$data/policy/." "$manual" "$door" "$command" "$registration"; do
         make_folder "$(dirname "$file")"
     done
-    printf %s "$made" >>"$destdir$folders"
+    remember_folders
     install_library
     install -p -m 0644 "$sources"/policy/*.cil "$destdir$data/policy/"
     install -p -m 0644 "$sources/packaging/man/oci_gpu_hook_selinux.8" "$destdir$manual"
+    install -p -m 0644 "$sources/packaging/oci-gpu-hook.conf" "$destdir$data/"
+    install_services
+    remember_folders
     # The registration comes last: an engine may read it at any time, and what it leads to is there.
     install_doors
     if [ -n "${SOURCE_DATE_EPOCH:-}" ]; then
         find "$destdir$library" "$destdir$data" "$destdir$manual" "$destdir$door" "$destdir$command" "$destdir$registration" \
             -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+        services | while read -r name place; do
+            touch -h -d "@$SOURCE_DATE_EPOCH" "$destdir$place"
+        done
     fi
     echo "installed $destdir$door, registered by $destdir$registration"
     echo "installed $destdir$command for people: try '$command info'"
@@ -187,6 +223,9 @@ do_uninstall() {
     made=$(cat "$destdir$folders" 2>/dev/null || true)
     # The registration goes first: an engine that still had it would fail to start any container.
     rm -f "$destdir$registration" "$destdir$door" "$destdir$command" "$destdir$manual"
+    services | while read -r name place; do
+        rm -f "$destdir$place"
+    done
     rm -rf "$destdir$library" "$destdir$data"
     [ -n "$destdir" ] || rm -rf /run/oci-gpu-hook
     echo "$made" | sort -r | while read -r folder; do
@@ -201,7 +240,7 @@ do_uninstall() {
 
 check_arguments
 case $action in
-install) do_install ;;
+install | stage) do_install ;;
 uninstall) do_uninstall ;;
 *) fail "knows install and uninstall only" ;;
 esac
