@@ -9,7 +9,7 @@ SHELL_SCRIPTS = .ci/run packaging/completions/oci-gpu-hook $(wildcard packaging/
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint types contracts unit unit-pythons integration test-selinux test-gpu
-.PHONY: install uninstall man completions clean bench bench-load bench-instructions
+.PHONY: rpm test-packaging install uninstall man completions clean bench bench-load bench-instructions
 
 help: ## List what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "make %-18s %s\n", $$1, $$2 }'
@@ -23,6 +23,7 @@ test: ## Run everything but test-gpu; installs what it needs (as root), leaves n
 	$(MAKE) --no-print-directory check
 	$(MAKE) --no-print-directory unit-pythons
 	$(MAKE) --no-print-directory integration
+	$(MAKE) --no-print-directory test-packaging
 	$(MAKE) --no-print-directory -C policy check
 	$(MAKE) --no-print-directory test-selinux
 
@@ -48,6 +49,9 @@ unit-pythons: .venv/up-to-date ## Run the unit tests on each Python from 3.9 on 
 integration: .venv/up-to-date ## Run the tests on real container runtimes (as root), in throw-away mounts
 	.venv/bin/python -m pytest -q -m "not gpu" tests/integration
 
+test-packaging: .venv/up-to-date ## Test the RPM and the units (as root), in scratch roots
+	.venv/bin/python -m pytest -q tests/packaging
+
 test-selinux: ## Run containers on an enforcing kernel, in a virtual machine (as root, on Debian)
 	tests/selinux/run.sh
 
@@ -68,6 +72,10 @@ bench-load: ## Start 500 GPU containers, 8 at a time (as root); [BENCH="--load 5
 bench-instructions: ## Fail where a path takes 10 % more instructions than recorded (as root); [BENCH=--record]
 	@packaging/requirements.sh bench
 	@$(PYTHON) -B -m tests.bench.instructions --python $(PYTHON) $(BENCH)
+
+rpm: ## Build the RPMs from a clean copy of this tree, in .build/rpm
+	@packaging/requirements.sh rpm
+	@packaging/rpm.sh .build/rpm
 
 install: ## Install below [DESTDIR=][PREFIX=/usr], for [PYTHON=/usr/bin/python3]
 	@packaging/install.sh install "$(DESTDIR)" "$(PREFIX)" "$(PYTHON)"

@@ -4,11 +4,14 @@
 #
 #   packaging/install.sh install DESTDIR PREFIX PYTHON
 #   packaging/install.sh uninstall DESTDIR PREFIX
+#   packaging/install.sh stage DESTDIR PREFIX PYTHON       for a package: fetches nothing, remembers no folder
 #
 #   PREFIX/libexec/oci/hooks.d/oci-gpu-hook                what an engine starts
 #   PREFIX/bin/oci-gpu-hook                                what people start
 #   PREFIX/lib/oci-gpu-hook/                               the package, byte-compiled, and linked for the hook
 #   PREFIX/share/containers/oci/hooks.d/oci-gpu-hook.json  tells engines of it
+#   PREFIX/lib/{systemd,udev,tmpfiles.d}/                  what keeps nodes and inventory: packaging/systemd
+#   PREFIX/share/oci-gpu-hook/oci-gpu-hook.conf            the settings, each with its default
 #   PREFIX/share/oci-gpu-hook/policy/                      the SELinux modules
 #   PREFIX/share/man/man8/, man5/                          the manuals
 #   PREFIX/share/bash-completion/, zsh/, fish/             what their shells offer at a Tab
@@ -82,6 +85,33 @@ make_folder() {
 "
 }
 
+remember_folders() {
+    [ "$action" = stage ] || printf %s "$made" >>"$destdir$folders"
+    made=
+}
+
+# What packaging/systemd holds: name, and place.
+services() {
+    for file in "$sources"/packaging/systemd/*; do
+        name=${file##*/}
+        case $name in
+        *.service | *.path) echo "$name $prefix/lib/systemd/system/$name" ;;
+        *.preset) echo "$name $prefix/lib/systemd/system-preset/$name" ;;
+        *.rules) echo "$name $prefix/lib/udev/rules.d/$name" ;;
+        *.tmpfiles.conf) echo "$name $prefix/lib/tmpfiles.d/${name%.tmpfiles.conf}.conf" ;;
+        esac
+    done
+}
+
+install_services() {
+    while read -r name place; do
+        make_folder "$(dirname "$place")"
+        sed "s|/usr/bin/oci-gpu-hook|$command|" "$sources/packaging/systemd/$name" | write 0644 "$place"
+    done <<END
+$(services)
+END
+}
+
 # Into a new folder beside the old one, and then into its place: a container that starts meanwhile
 # finds either of them whole.
 install_library() {
@@ -99,7 +129,7 @@ install_library() {
     "$python" -IS -m compileall -q -d "$library/oci_gpu_hook" --invalidation-mode unchecked-hash \
         "$staged/oci_gpu_hook"
     "$python" -ISB "$sources/packaging/link.py" "$staged" "$library"
-    install_packages
+    [ "$action" = stage ] || install_packages
     package=$destdir$library/oci_gpu_hook
     [ ! -e "$package" ] || mv "$package" "$destdir$library/.old"
     mv "$staged/oci_gpu_hook" "$package"
@@ -179,18 +209,24 @@ do_install() {
         make_folder "$(dirname "$file")"
     done
     for file in $shared; do make_folder "$prefix/share/${file#*:}"; done
-    printf %s "$made" >>"$destdir$folders"
+    remember_folders
     install_library
     install -p -m 0644 "$sources"/policy/*.cil "$destdir$data/policy/"
     for file in $shared; do
         install -p -m 0644 "$sources/packaging/${file%:*}" "$(shared_path "$file")"
     done
+    install -p -m 0644 "$sources/packaging/oci-gpu-hook.conf" "$destdir$data/"
+    install_services
+    remember_folders
     # The registration comes last: an engine may read it at any time, and what it leads to is there.
     install_doors
     if [ -n "${SOURCE_DATE_EPOCH:-}" ]; then
         for file in $shared; do touch -d "@$SOURCE_DATE_EPOCH" "$(shared_path "$file")"; done
         find "$destdir$library" "$destdir$data" "$destdir$door" "$destdir$command" "$destdir$registration" \
             -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+        services | while read -r name place; do
+            touch -h -d "@$SOURCE_DATE_EPOCH" "$destdir$place"
+        done
     fi
     echo "installed $destdir$door, registered by $destdir$registration"
     echo "installed $destdir$command for people: try '$command info'"
@@ -202,6 +238,9 @@ do_uninstall() {
     # The registration goes first: an engine that still had it would fail to start any container.
     rm -f "$destdir$registration" "$destdir$door" "$destdir$command"
     for file in $shared; do rm -f "$(shared_path "$file")"; done
+    services | while read -r name place; do
+        rm -f "$destdir$place"
+    done
     rm -rf "$destdir$library" "$destdir$data"
     [ -n "$destdir" ] || rm -rf /run/oci-gpu-hook
     echo "$made" | sort -r | while read -r folder; do
@@ -216,7 +255,7 @@ do_uninstall() {
 
 check_arguments
 case $action in
-install) do_install ;;
+install | stage) do_install ;;
 uninstall) do_uninstall ;;
 *) fail "knows install and uninstall only" ;;
 esac

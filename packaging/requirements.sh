@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs the distribution's packages that `make demo`, `make test` or `make bench` needs, if they are missing.
+# Installs the distribution's packages that `make demo`, `make test`, `make bench` or `make rpm` needs, if they are missing.
 #
-#   packaging/requirements.sh demo|test|bench
+#   packaging/requirements.sh demo|test|bench|rpm
 #
 # What counts is whether the program is there, not which package it came from: a host may have runc
 # from Docker's packages, which the distribution's own would push out.
@@ -27,6 +27,7 @@ debian() { if [ $distribution = debian ]; then "$@"; fi; }
 fedora() { if [ $distribution = fedora ]; then "$@"; fi; }
 has() { command -v "$1" >/dev/null; }
 python_has() { [ -x /usr/bin/python3 ] && /usr/bin/python3 -I -c "import $1" 2>/dev/null; }
+rpm_has() { rpm -q "$1" >/dev/null 2>&1; }
 need() { needed="$needed $1"; }
 want() { wanted="$wanted $1"; }
 
@@ -61,6 +62,20 @@ if [ "$purpose" = test ]; then
     has zsh || need zsh
     has fish || { debian need fish; fedora want fish; }
     python_has ensurepip || { debian need python3-venv; fedora need python3-libs; }
+fi
+
+if [ "$purpose" = test ] || [ "$purpose" = rpm ]; then
+    has rpmbuild || { debian need rpm; fedora need rpm-build; }
+    has rpmlint || { debian need rpmlint; fedora want rpmlint; }
+    has git || need git
+    # What the spec has the build host bring there.
+    rpm_has selinux-policy || fedora need selinux-policy
+    rpm_has systemd-rpm-macros || fedora need systemd-rpm-macros
+fi
+
+if [ "$purpose" = test ]; then
+    has systemd-analyze || need systemd
+    has udevadm || { debian need udev; fedora need systemd-udev; }
 fi
 
 if [ "$purpose" = bench ]; then

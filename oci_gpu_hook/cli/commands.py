@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import click
 
-from oci_gpu_hook.cli import cdi, inventory, plan, selinux
+from oci_gpu_hook.cli import cdi, inventory, plan, prepare, selinux
 
 EXIT_CODES = """\b
 Exit codes:
@@ -32,5 +32,6 @@ def program() -> None:
 program.add_command(plan.plan)
 program.add_command(inventory.info)
 program.add_command(inventory.inventory)
+program.add_command(prepare.prepare)
 program.add_command(cdi.cdi)
 program.add_command(selinux.selinux)

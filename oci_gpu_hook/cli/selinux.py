@@ -124,7 +124,10 @@ def install(host_root: str) -> None:
     files = [f"{folder}/{name}.cil" for name in _names()]
     missing = [file for file in files if not os.path.exists(file)]
     if missing:
-        raise ApplyError(f"the policy module {missing[0]} is missing", "install this program anew")
+        raise ApplyError(
+            f"the policy module {missing[0]} is missing",
+            "install oci-gpu-hook-selinux, or this program anew",
+        )
     _semodule(host_root, [word for file in files for word in ("-i", file)])
     click.echo(f"installed {', '.join(_names())}")
     _restore_labels(root)

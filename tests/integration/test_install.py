@@ -97,6 +97,15 @@ def test_it_installs_what_the_readme_lists_and_nothing_else(
     expected |= {
         f"usr/share/oci-gpu-hook/policy/{path.name}" for path in (ROOT / "policy").glob("*.cil")
     }
+    expected.add("usr/share/oci-gpu-hook/oci-gpu-hook.conf")
+    expected |= {
+        f"usr/lib/systemd/system/{path.name}"
+        for path in (ROOT / "packaging/systemd").iterdir()
+        if path.suffix in (".service", ".path")
+    }
+    expected.add("usr/lib/systemd/system-preset/90-oci-gpu-hook.preset")
+    expected.add("usr/lib/udev/rules.d/60-oci-gpu-hook.rules")
+    expected.add("usr/lib/tmpfiles.d/oci-gpu-hook.conf")
     for source in (ROOT / "oci_gpu_hook").rglob("*.py"):
         path = source.relative_to(ROOT)
         expected |= {

@@ -35,6 +35,7 @@ need checkmodule checkpolicy
 need semodule policycoreutils
 need semodule_package semodule-utils
 need sesearch setools
+need rpmbuild rpm
 need /usr/share/selinux/devel/Makefile selinux-policy-dev
 need /usr/src/selinux-policy-src.tar.zst selinux-policy-src
 if [ "$purpose" = vm ]; then

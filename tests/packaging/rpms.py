@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RPMs built from this tree, and roots below a folder that real rpm installs them into.
+
+A root holds a busybox as its shell and one package that provides what ours require, so that scriptlets run and
+dependencies count.  Must not touch this machine's own RPM database.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.integration import roots
+
+ROOT = Path(__file__).resolve().parents[2]
+DATABASE = "/var/lib/rpm"
+
+# What a distribution's packages provide to ours.
+BASE = """
+%define _binaries_in_noarch_packages_terminate_build 0
+Name: base
+Version: 1
+Release: 1
+Summary: A root for tests
+License: Apache-2.0
+BuildArch: noarch
+AutoReqProv: no
+Provides: /bin/sh /usr/bin/python3 {provided}
+%description
+A root for tests.
+%install
+cp -a {root}/. %{{buildroot}}/
+%files
+/*
+"""
+PROVIDED = ("python3dist(click) = 8.1", "container-selinux", "libselinux-utils", "policycoreutils",
+            "selinux-policy-targeted")  # fmt: skip
+
+# Folders of the packages filesystem, systemd and udev.
+FOLDERS = (
+    "etc",
+    "run",
+    "usr/bin",
+    "usr/lib/systemd/system",
+    "usr/lib/systemd/system-preset",
+    "usr/lib/tmpfiles.d",
+    "usr/lib/udev/rules.d",
+    "usr/libexec",
+    "usr/share/bash-completion/completions",
+    "usr/share/doc",
+    "usr/share/fish/vendor_completions.d",
+    "usr/share/licenses",
+    "usr/share/man/man5",
+    "usr/share/man/man8",
+    "usr/share/zsh/site-functions",
+    "var/lib",
+    "var/tmp",  # where rpm keeps a scriptlet while it runs
+)
+
+
+class Release(NamedTuple):
+    """The two packages of one version."""
+
+    hook: Path
+    selinux: Path
+
+
+class Ended(NamedTuple):
+    """What rpm said and how it ended."""
+
+    status: int
+    said: str
+
+
+def build(folder: Path, version: str = "", tree: Path = ROOT) -> Release:
+    """The packages of a tree, by the script that `make rpm` starts."""
+    words = [str(tree / "packaging/rpm.sh"), str(folder), *([version] if version else [])]
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    built = [Path(line) for line in done.stdout.split()]
+    [selinux] = [path for path in built if path.name.startswith("oci-gpu-hook-selinux")]
+    [hook] = [path for path in built if path.parent.name == "noarch" and path != selinux]
+    return Release(hook, selinux)
+
+
+def copy_of_tree(folder: Path) -> Path:
+    """This tree without git, to be changed."""
+    shutil.copytree(
+        ROOT, folder, symlinks=True, ignore=shutil.ignore_patterns(".git", ".venv*", ".build", ".*_cache")
+    )  # fmt: skip
+    return folder
+
+
+def build_base(folder: Path) -> Path:
+    """The package of everything that is not ours."""
+    root = roots.busybox(folder / "root")
+    (root / "bin/rm").symlink_to("busybox")
+    for name in FOLDERS:
+        (root / name).mkdir(parents=True)
+    abi = subprocess.run(
+        ["/usr/bin/python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    provided = ", ".join(("", *PROVIDED, f"python(abi) = {abi.stdout.strip()}"))
+    spec = folder / "base.spec"
+    spec.write_text(BASE.format(provided=provided, root=root))
+    words = ["rpmbuild", "-bb", "--define", f"_topdir {folder}", str(spec)]
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    [package] = (folder / "RPMS/noarch").glob("base-*.rpm")
+    return package
+
+
+class Scratch:
+    """A root below a folder, with rpm's own database in it."""
+
+    def __init__(self, path: Path, base: Path) -> None:
+        self.path = path
+        path.mkdir()
+        done = self.rpm("-i", base)
+        assert done.status == 0, done.said
+
+    def rpm(self, *words: str | Path) -> Ended:
+        """Real rpm, with scriptlets and dependencies."""
+        line = ["rpm", "--root", self.path, "--define", f"_dbpath {DATABASE}", *words]
+        environment = {"PATH": os.environ["PATH"], "HOME": "/", "LC_ALL": "C"}
+        done = subprocess.run(line, check=False, capture_output=True, text=True, env=environment)
+        return Ended(done.returncode, done.stdout + done.stderr)
+
+    def __truediv__(self, path: str) -> Path:
+        return self.path / path
+
+    def listing(self) -> dict[str, tuple[int, bytes]]:
+        """Every path with its mode and content, rpm's database left out."""
+        found = {}
+        for path in sorted(self.path.rglob("*")):
+            name = str(path.relative_to(self.path))
+            if not f"/{name}/".startswith(f"{DATABASE}/"):
+                content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+                found[name] = (path.lstat().st_mode, content)
+        return found

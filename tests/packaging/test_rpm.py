@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The RPMs: installed, upgraded, downgraded and erased by real rpm, and what a container gets of them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.integration import roots
+from tests.integration.engines import Installed, on_node
+from tests.integration.test_podman import remove_parents
+from tests.packaging import rpms
+from tests.packaging.rpms import Release, Scratch
+
+DOOR = "usr/libexec/oci/hooks.d/oci-gpu-hook"
+REGISTRATION = "usr/share/containers/oci/hooks.d/oci-gpu-hook.json"
+SETTINGS = "etc/oci-gpu-hook.conf"
+LIBRARY = "usr/lib/oci-gpu-hook"
+CHANGED = "device-cgroup = on\n"
+
+
+@pytest.fixture(scope="session")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    """This tree's."""
+    return rpms.build(tmp_path_factory.mktemp("release"))
+
+
+@pytest.fixture(scope="session")
+def previous(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    """An older one: a module that is no more, and other words in the settings."""
+    tree = rpms.copy_of_tree(tmp_path_factory.mktemp("tree") / "tree")
+    (tree / "oci_gpu_hook/gone.py").write_text('"""No more."""\n')
+    with (tree / "packaging/oci-gpu-hook.conf").open("a") as settings:
+        settings.write("# as it was before\n")
+    return rpms.build(tmp_path_factory.mktemp("previous"), "0.0.1", tree)
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return rpms.build_base(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture()
+def scratch(tmp_path: Path, base: Path) -> Scratch:
+    return Scratch(tmp_path / "root", base)
+
+
+def does(scratch: Scratch, *words: str | Path) -> str:
+    """What must succeed, without a word of complaint."""
+    done = scratch.rpm(*words)
+    assert done.status == 0, done.said
+    assert not re.search("warning|error", done.said), done.said
+    return done.said
+
+
+def is_sound(scratch: Scratch) -> bool:
+    return scratch.rpm("-V", "oci-gpu-hook", "oci-gpu-hook-selinux") == (0, "")
+
+
+def test_the_packages_hold_what_make_install_installs(
+    release: Release, installed: Installed
+) -> None:
+    """And beside it the settings, documents and a folder for the state."""
+    listed = set()
+    for package in release:
+        done = subprocess.run(
+            ["rpm", "-qpl", package], check=True, capture_output=True, text=True, cwd="/"
+        )
+        listed |= {line.removesuffix(".gz") for line in done.stdout.splitlines()}
+    files = {
+        f"/{path.relative_to(installed.tree)}"
+        for path in installed.tree.rglob("*")
+        if path.is_file() and "vendor" not in path.parts and path.name != "installed-folders"
+    }
+    assert files - listed == set()
+    more = {path for path in listed - files if not (installed.tree / path.lstrip("/")).is_dir()}
+    assert {re.sub(r"/(doc|licenses)/.*", r"/\1", path) for path in more} == {
+        "/etc/oci-gpu-hook.conf",
+        "/etc/oci-gpu-hook.conf.d",
+        "/run/oci-gpu-hook",
+        "/usr/share/doc",
+        "/usr/share/licenses",
+    }
+
+
+def test_both_are_noarch_and_say_what_the_sources_say(release: Release) -> None:
+    text = (rpms.ROOT / "setup.cfg").read_text()
+    [version] = re.findall(r"^version = (.*)$", text, re.MULTILINE)
+    for package in release:
+        form = "%{VERSION} %{ARCH} %{LICENSE}"
+        done = subprocess.run(
+            ["rpm", "-qp", "--qf", form, package], check=True, capture_output=True, text=True
+        )
+        assert done.stdout == f"{version} noarch Apache-2.0"
+
+
+def test_installed_and_erased_nothing_is_left(scratch: Scratch, release: Release) -> None:
+    before = scratch.listing()
+    does(scratch, "-i", *release)
+    assert is_sound(scratch)
+    assert (scratch / DOOR).stat().st_mode & 0o7777 == 0o755
+    # What a start and a command leave, and must not be left by us.
+    (scratch / "run/oci-gpu-hook").mkdir(parents=True, exist_ok=True)
+    (scratch / "run/oci-gpu-hook/inventory.json").write_text("{}")
+    (scratch / LIBRARY / "oci_gpu_hook/cli/__pycache__/x.pyc").write_text("")
+    does(scratch, "-e", "oci-gpu-hook", "oci-gpu-hook-selinux")
+    assert scratch.listing() == before
+
+
+def test_a_damaged_file_is_found(scratch: Scratch, release: Release) -> None:
+    """Or "rpm -V is clean" would say nothing."""
+    does(scratch, "-i", *release)
+    (scratch / DOOR).write_text("#!/bin/sh\n")
+    assert f"/{DOOR}" in scratch.rpm("-V", "oci-gpu-hook").said
+
+
+def test_an_upgrade_and_a_downgrade_leave_nothing_of_the_other(
+    scratch: Scratch, release: Release, previous: Release
+) -> None:
+    gone = scratch / LIBRARY / "oci_gpu_hook/gone.py"
+    does(scratch, "-i", *previous)
+    first = scratch.listing()
+    assert gone.exists()
+    does(scratch, "-U", *release)
+    assert is_sound(scratch)
+    assert not gone.exists()
+    assert not (scratch / f"{SETTINGS}.rpmnew").exists(), "nobody had changed it"
+    does(scratch, "-U", "--oldpackage", *previous)
+    assert is_sound(scratch)
+    assert scratch.listing() == first
+
+
+def test_changed_settings_are_kept(scratch: Scratch, release: Release, previous: Release) -> None:
+    """By an upgrade, whose own lie beside it as .rpmnew, and by an erasure, as .rpmsave; drop-ins always."""
+    does(scratch, "-i", *previous)
+    (scratch / SETTINGS).write_text(CHANGED)
+    drop_in = scratch / f"{SETTINGS}.d/50-ours.conf"
+    drop_in.write_text(CHANGED)
+    said = scratch.rpm("-U", *release)
+    assert (said.status, "created as" in said.said) == (0, True)
+    assert (scratch / SETTINGS).read_text() == CHANGED
+    ours = (rpms.ROOT / "packaging/oci-gpu-hook.conf").read_text()
+    assert (scratch / f"{SETTINGS}.rpmnew").read_text() == ours
+    said = scratch.rpm("-e", "oci-gpu-hook", "oci-gpu-hook-selinux")
+    assert (said.status, "saved as" in said.said) == (0, True)
+    assert (scratch / f"{SETTINGS}.rpmsave").read_text() == CHANGED
+    assert drop_in.read_text() == CHANGED
+    assert not (scratch / DOOR).exists()
+
+
+@pytest.mark.parametrize("place", [DOOR, REGISTRATION, "usr/bin/oci-gpu-hook"])
+def test_a_foreign_file_in_our_place_stops_the_installation(
+    scratch: Scratch, release: Release, place: str
+) -> None:
+    foreign = scratch / place
+    foreign.parent.mkdir(parents=True, exist_ok=True)
+    foreign.write_text("another program's\n")
+    before = scratch.listing()
+    done = scratch.rpm("-i", *release)
+    assert done.status != 0
+    assert f"oci-gpu-hook: /{place} is there and is not ours: move it away first" in done.said
+    assert scratch.rpm("-q", "oci-gpu-hook").status != 0
+    assert foreign.read_text() == "another program's\n"
+    assert not [path for path in scratch.listing().keys() - before.keys() if LIBRARY in path]
+
+
+def test_settings_that_were_there_before_stay(scratch: Scratch, release: Release) -> None:
+    settings = scratch / SETTINGS
+    settings.parent.mkdir(exist_ok=True)
+    settings.write_text(CHANGED)
+    assert scratch.rpm("-i", *release).status == 0
+    assert settings.read_text() == CHANGED
+
+
+def test_an_installation_by_hand_is_taken_over(scratch: Scratch, release: Release) -> None:
+    """A whole one or a half one; after the erasure nothing of it is left either."""
+    before = scratch.listing()
+    words = ["make", "--silent", "-C", str(rpms.ROOT), "install", f"DESTDIR={scratch.path}"]
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    for half in (f"{LIBRARY}/vendor/click", f"{LIBRARY}/.new/oci_gpu_hook"):
+        (scratch / half).mkdir(parents=True)
+    (scratch / LIBRARY / "oci_gpu_hook/hook.py").write_text("half a modu")
+    does(scratch, "-i", *release)
+    assert is_sound(scratch)
+    assert sorted(path.name for path in (scratch / LIBRARY).iterdir()) == ["oci_gpu_hook"]
+    does(scratch, "-e", "oci-gpu-hook", "oci-gpu-hook-selinux")
+    assert scratch.listing() == before
+
+
+def test_without_what_it_requires_it_is_not_installed(tmp_path: Path, release: Release) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    words: list[str | Path] = [
+        "rpm",
+        "--root",
+        root,
+        "--define",
+        f"_dbpath {rpms.DATABASE}",
+        "-i",
+        *release,
+    ]
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
+    assert done.returncode != 0
+    for needed in ("/bin/sh", "/usr/bin/python3", "python(abi)", "python3dist(click)"):
+        assert f"{needed} " in done.stderr
+
+
+def test_rpmlint_has_nothing_to_say_that_is_not_explained(release: Release) -> None:
+    folder = release.hook.parents[2]
+    words: list[str | Path] = [
+        "rpmlint",
+        "--rpmlintrc",
+        rpms.ROOT / "packaging/oci-gpu-hook.rpmlintrc",
+        *release,
+    ]
+    sources = [*folder.glob("SRPMS/*.rpm"), *folder.glob("SPECS/*.spec")]
+    done = subprocess.run([*words, *sources], check=False, capture_output=True, text=True)
+    assert " 0 errors, 0 warnings" in done.stdout, done.stdout
+    assert done.returncode == 0
+
+
+def test_every_explanation_has_a_reason() -> None:
+    lines = (rpms.ROOT / "packaging/oci-gpu-hook.rpmlintrc").read_text().splitlines()
+    for before, line in zip(lines, lines[1:]):
+        assert not line.startswith("addFilter") or before.startswith(("#", "addFilter"))
+
+
+def test_two_builds_of_one_tree_hold_the_same(release: Release, tmp_path: Path) -> None:
+    """Names, modes, times and digests of all files."""
+    again = rpms.build(tmp_path)
+    for one, other in zip(release, again):
+        contents = [
+            subprocess.run(
+                ["rpm", "-qp", "--dump", package], check=True, capture_output=True
+            ).stdout
+            for package in (one, other)
+        ]
+        assert contents[0] == contents[1]
+
+
+# On the node's own root, whose /usr, /etc and /run are throw-away, with a database of its own.
+ON_NODE = """
+exec 9>&1 >&2
+rpm() {{ command rpm --define '_dbpath /run/rpm' --nodeps "$@"; }}
+rpm -i {packages}
+rpm -V oci-gpu-hook oci-gpu-hook-selinux
+exec >&9
+{script}
+"""
+
+
+def installed_on_node(
+    release: Release, tmp_path: Path, script: str, *, cgroup: str = "v2"
+) -> tuple[int, str, str]:
+    empty = tmp_path / "nothing"
+    (empty / "usr").mkdir(parents=True, exist_ok=True)
+    packages = " ".join(str(path) for path in release)
+    text = ON_NODE.format(packages=packages, script=script)
+    return on_node(Installed(empty), text, cgroup=cgroup)
+
+
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_podman_starts_a_container_with_the_installed_package(
+    release: Release, tmp_path: Path, driver: Path, runtime: str
+) -> None:
+    root = roots.debian(tmp_path / "root", driver)
+    line = (
+        f"podman --root {tmp_path}/storage --runroot /run/c --storage-driver vfs --runtime {runtime} "
+        "--cgroup-manager=cgroupfs --events-backend=none "
+        "--hooks-dir /usr/libexec/gpunode/hooks.d --hooks-dir /usr/share/containers/oci/hooks.d "
+        "run --rm --pids-limit=-1 --ulimit nofile=1024:1024 --ulimit nproc=1024:1024 --network=none "
+        "--security-opt seccomp=unconfined --env NVIDIA_VISIBLE_DEVICES=1,5 "
+        f"--rootfs {root} sh -c 'nvidia-smi -L >/seen 2>&1; /app/cuda >>/seen 2>&1'"
+    )
+    try:
+        code, out, err = installed_on_node(release, tmp_path, line)
+    finally:
+        remove_parents()
+    assert code == 0, out + err
+    seen = (root / "seen").read_text()
+    assert seen.count("NVIDIA H100") == 2, seen
+    assert seen.endswith("cuInit 0, 2 devices\n")
+
+
+def test_commands_units_and_erasure_work_on_a_node(release: Release, tmp_path: Path) -> None:
+    """With real systemctl, which enables what the preset says and disables it again."""
+    script = """
+enabled() { find /etc/systemd -lname '*oci-gpu-hook*' -printf '%f ' | xargs -n1 | sort | xargs; }
+stat -c '%n %a' /run/oci-gpu-hook
+enabled
+/usr/bin/oci-gpu-hook inventory refresh
+rpm -V oci-gpu-hook
+rpm -e oci-gpu-hook oci-gpu-hook-selinux >&2
+enabled
+find /usr /etc /run -xdev -name '*oci*gpu*hook*' ! -path '*/tests/*'
+"""
+    code, out, err = installed_on_node(release, tmp_path, script)
+    assert code == 0, err
+    lines = out.splitlines()
+    assert lines[0] == "/run/oci-gpu-hook 755"
+    assert lines[1] == (
+        "oci-gpu-hook-devices.service oci-gpu-hook-inventory.path oci-gpu-hook-inventory.service"
+    )
+    assert "saved /run/oci-gpu-hook/inventory.json" in out
+    assert lines[-1] == "", "nothing is enabled, and nothing is left"

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Units, udev rule and tmpfiles.d: systemd's own programs read them, and what they start works on a simulated node.
+
+Every test works in a private view of this machine's /usr, with the hook installed in it.
+"""
+
+from __future__ import annotations
+
+import configparser
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.engines import REPOSITORY, Installed, Outcome, on_host, on_node
+
+UNITS = REPOSITORY / "packaging/systemd"
+SERVICES = sorted(path.name for path in UNITS.glob("*.service"))
+UNVERIFIED = f"cp {UNITS}/*.service {UNITS}/*.path /usr/lib/systemd/system/\n"
+
+
+def commands(service: str) -> list[str]:
+    """What a service starts, as it stands in the unit."""
+    text = (UNITS / service).read_text()
+    return [line.partition("=")[2] for line in text.splitlines() if line.startswith("ExecStart=")]
+
+
+@pytest.mark.parametrize("unit", [path.name for path in sorted(UNITS.glob("*.[sp]*[eh]"))])
+def test_systemd_has_nothing_to_say_about_a_unit(installed: Installed, unit: str) -> None:
+    script = f"systemd-analyze verify --man=no /usr/lib/systemd/system/{unit}"
+    done = on_host(installed, UNVERIFIED + script)
+    ours = [line for line in (done.out + done.err).splitlines() if "oci-gpu-hook" in line]
+    assert (done.code, ours) == (0, [])
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_is_shut_in(installed: Installed, service: str) -> None:
+    """systemd's own measure: 10 is an ordinary service, 3 and below it calls OK."""
+    script = f"systemd-analyze security --offline=true --threshold=30 --no-pager {UNITS}/{service}"
+    done = on_host(installed, script)
+    assert done.code == 0, done.out[-400:] + done.err
+
+
+def test_udev_reads_the_rule_and_asks_systemd_for_the_services(installed: Installed) -> None:
+    """On a device that every machine has: the rest of the rule is as installed."""
+    rule = (UNITS / "60-oci-gpu-hook.rules").read_text()
+    rule = rule.replace(
+        'SUBSYSTEM=="module", KERNEL=="nvidia_uvm|nvidia_modeset"',
+        'SUBSYSTEM=="mem", KERNEL=="null"',
+    )
+    done = on_host(
+        installed,
+        f"cat >/usr/lib/udev/rules.d/60-oci-gpu-hook.rules <<'END'\n{rule}END\n"
+        f"udevadm test --action=add /sys/class/mem/null 2>&1",
+    )
+    told = [line for line in done.out.splitlines() if "60-oci-gpu-hook.rules:" in line]
+    assert not [line for line in told if "nvalid" in line or "nknown" in line], told
+    wanted = "SYSTEMD_WANTS=oci-gpu-hook-devices.service oci-gpu-hook-inventory.service"
+    assert wanted in done.out.replace("= ", "="), done.out
+
+
+def test_tmpfiles_makes_the_folder_of_the_state(installed: Installed, tmp_path: Path) -> None:
+    file = UNITS / "oci-gpu-hook.tmpfiles.conf"
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/passwd").write_text("root:x:0:0::/:/bin/sh\n")
+    (tmp_path / "etc/group").write_text("root:x:0:\n")
+    done = on_host(installed, f"systemd-tmpfiles --create --root={tmp_path} {file}")
+    assert done.code == 0, done.err
+    assert (tmp_path / "run/oci-gpu-hook").stat().st_mode & 0o7777 == 0o755
+
+
+def test_the_preset_names_every_unit_and_no_other() -> None:
+    lines = (UNITS / "90-oci-gpu-hook.preset").read_text().splitlines()
+    named = {line.split()[1] for line in lines if not line.startswith("#")}
+    assert named == {path.name for path in UNITS.iterdir() if path.suffix in (".service", ".path")}
+
+
+def started(installed: Installed, script: str, *faults: str) -> Outcome:
+    return on_node(installed, script, description="h100mig", faults=faults)
+
+
+NODES = "find /dev -path '/dev/nvidia*' -type c -exec stat -c '%n %Hr:%Lr %a' {} + | sort"
+
+
+def test_the_devices_service_makes_what_a_fresh_boot_lacks(installed: Installed) -> None:
+    """The same nodes as the driver's own programs have made on the whole node."""
+    [command] = commands("oci-gpu-hook-devices.service")
+    kept = "grep -v -e imex -e nvswitch -e nvlink -e nvidia-fs"
+    whole = started(installed, f"{NODES} | {kept}")
+    bare = started(
+        installed,
+        f"rm -rf /dev/nvidia*\n! ls /dev/nvidiactl 2>/dev/null\n{command} >&2\n{NODES} | {kept}",
+    )
+    assert bare.code == 0, bare.err
+    assert "/dev/nvidia-uvm " in bare.out
+    assert "/dev/nvidia-caps/nvidia-cap" in bare.out
+    assert bare.out == whole.out
+
+
+def test_a_node_of_before_is_replaced_and_another_mode_is_left(installed: Installed) -> None:
+    script = (
+        "rm /dev/nvidia-uvm && mknod -m 0600 /dev/nvidia-uvm c 1 7\n"
+        "chmod 0640 /dev/nvidiactl\n"
+        "/usr/bin/oci-gpu-hook prepare --format json\n"
+        "stat -c '%t %a' /dev/nvidia-uvm /dev/nvidiactl >&2"
+    )
+    done = started(installed, script)
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["made"] == ["/dev/nvidia-uvm"]
+    uvm, control = done.err.splitlines()[-2:]
+    assert not uvm.startswith("1 ")
+    assert uvm.endswith(" 666")
+    assert control.endswith(" 640")
+
+
+def test_prepare_twice_does_nothing_the_second_time(installed: Installed) -> None:
+    script = "rm /dev/nvidia-uvm\n" + 2 * "/usr/bin/oci-gpu-hook prepare\n"
+    done = started(installed, script)
+    lines = [line for line in done.out.splitlines() if not line.startswith("not loaded")]
+    assert lines == ["made /dev/nvidia-uvm", "no node is lacking"], done.err
+
+
+def test_nvidias_own_program_goes_first(installed: Installed) -> None:
+    """A program of that name, which notes what it is asked and makes one of the nodes."""
+    script = r"""
+printf '#!/bin/sh\necho "$@" >>/run/asked\n[ "$1" != -u ] || mknod -m 0600 /dev/nvidia-uvm c "$(
+    awk '"'"'$2 == "nvidia-uvm" { print $1 }'"'"' /proc/devices)" 0\n' >/usr/bin/nvidia-modprobe
+chmod 0755 /usr/bin/nvidia-modprobe
+rm /dev/nvidia-uvm /dev/nvidia-uvm-tools
+/usr/bin/oci-gpu-hook prepare
+stat -c %a /dev/nvidia-uvm
+cat /run/asked
+"""
+    done = started(installed, script)
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert lines[0] == "made /dev/nvidia-uvm-tools"
+    assert "600" in lines
+    assert "-u -c 0" in lines
+
+
+def test_without_a_driver_it_says_so(installed: Installed) -> None:
+    done = started(installed, "/usr/bin/oci-gpu-hook prepare", "no-proc-driver")
+    assert done.code == 6
+    assert "NVIDIA's kernel module is not loaded" in done.err
+
+
+def test_inventory_and_cdi_services_start_what_works(installed: Installed) -> None:
+    inventory, cdi = (commands(f"oci-gpu-hook-{name}.service")[0] for name in ("inventory", "cdi"))
+    done = started(installed, f"{inventory}\n{cdi}\n/usr/bin/oci-gpu-hook inventory show >&2")
+    assert done.code == 0, done.err
+    assert "saved /run/oci-gpu-hook/inventory.json" in done.out
+    assert "wrote /run/cdi/oci-gpu-hook.yaml" in done.out
+
+
+def test_a_service_may_write_where_its_command_writes() -> None:
+    for name, folder in (("inventory", "oci-gpu-hook"), ("cdi", "cdi")):
+        parser = configparser.ConfigParser(strict=False, interpolation=None)
+        parser.optionxform = str  # type: ignore[assignment,method-assign]
+        parser.read(UNITS / f"oci-gpu-hook-{name}.service")
+        assert parser["Service"]["ProtectSystem"] == "strict"
+        assert parser["Service"]["RuntimeDirectory"] == folder

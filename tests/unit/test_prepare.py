@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``prepare``: which nodes a fresh boot lacks, and what is started to have them made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook import cli
+from oci_gpu_hook.cli import prepare
+from oci_gpu_hook.errors import ApplyError, DriverError
+from oci_gpu_hook.host import absent, proc
+from oci_gpu_hook.host.root import HostRoot
+from tests.unit import hosts
+
+CAPABILITIES = "195 nvidia-modeset\n237 nvidia-caps\n"
+
+
+def capability(minor: int, mode: int, modify: int = 1) -> str:
+    return f"DeviceFileMinor: {minor}\nDeviceFileMode: {mode}\nDeviceFileModify: {modify}\n"
+
+
+@pytest.fixture()
+def tree(tmp_path: Path) -> Path:
+    hosts.host(tmp_path)
+    (tmp_path / "dev").mkdir()
+    return tmp_path
+
+
+def with_mig(tree: Path) -> None:
+    hosts.plant(tree, proc.DEVICES, hosts.DEVICES.replace("505 ", f"{CAPABILITIES}505 "))
+    folder = proc.CAPABILITIES
+    hosts.plant(tree, f"{folder}/mig/config", capability(1, 0o400))
+    hosts.plant(tree, f"{folder}/gpu0/mig/gi1/access", capability(12, 0o444))
+    hosts.plant(tree, f"{folder}/gpu0/mig/gi1/ci0/access", capability(13, 0o444))
+
+
+def lacking(tree: Path) -> dict[str, tuple[int, int, int]]:
+    return {
+        node.path: (node.major, node.minor, node.mode)
+        for node in absent.absent(HostRoot(str(tree)))
+    }
+
+
+def test_a_fresh_boot_lacks_the_nodes_that_the_kernel_knows(tree: Path) -> None:
+    assert lacking(tree) == {
+        "/dev/nvidiactl": (195, 255, 0o666),
+        "/dev/nvidia0": (195, 0, 0o666),
+        "/dev/nvidia1": (195, 1, 0o666),
+        "/dev/nvidia-uvm": (505, 0, 0o666),
+        "/dev/nvidia-uvm-tools": (505, 1, 0o666),
+    }
+
+
+def test_mig_capabilities_have_the_numbers_and_modes_that_proc_tells(tree: Path) -> None:
+    with_mig(tree)
+    found = lacking(tree)
+    assert found["/dev/nvidia-caps/nvidia-cap1"] == (237, 1, 0o400)
+    assert found["/dev/nvidia-caps/nvidia-cap12"] == (237, 12, 0o444)
+    assert found["/dev/nvidia-caps/nvidia-cap13"] == (237, 13, 0o444)
+    assert found["/dev/nvidia-modeset"] == (195, 254, 0o666)
+
+
+def test_mode_and_owner_are_those_of_the_modules_parameters(tree: Path) -> None:
+    text = hosts.PARAMS.replace("438", "432") + "DeviceFileUID: 0\nDeviceFileGID: 39\n"
+    hosts.plant(tree, proc.PARAMS, text)
+    assert {(node.mode, node.uid, node.gid) for node in absent.absent(HostRoot(str(tree)))} == {
+        (0o660, 0, 39)
+    }
+
+
+def test_what_nobody_may_make_is_not_made(tree: Path) -> None:
+    with_mig(tree)
+    hosts.plant(tree, f"{proc.CAPABILITIES}/mig/config", capability(1, 0o400, modify=0))
+    hosts.plant(
+        tree, proc.PARAMS, hosts.PARAMS.replace("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0")
+    )
+    assert sorted(lacking(tree)) == [
+        "/dev/nvidia-caps/nvidia-cap12",
+        "/dev/nvidia-caps/nvidia-cap13",
+    ]
+
+
+def test_without_a_driver_there_is_no_node_to_make(tmp_path: Path) -> None:
+    with pytest.raises(DriverError, match="kernel module is not loaded"):
+        absent.absent(HostRoot(str(tmp_path)))
+
+
+def test_something_else_in_a_nodes_place_is_named_and_stays(tree: Path) -> None:
+    hosts.plant(tree, "/dev/nvidia-uvm", "a file")
+    with pytest.raises(ApplyError, match="/dev/nvidia-uvm: what is there is no character device"):
+        absent.absent(HostRoot(str(tree)))
+    assert (tree / "dev/nvidia-uvm").read_text() == "a file"
+
+
+def program(folder: Path, name: str) -> None:
+    hosts.plant(folder, name, "#!/bin/sh\n")
+    (folder / name).chmod(0o755)
+
+
+def started(tree: Path) -> list[str]:
+    root = HostRoot(str(tree))
+    return [" ".join(words) for words in prepare.programs(root, absent.absent(root))]
+
+
+def test_nvidias_own_program_is_asked_for_what_is_lacking(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tree / "bin", "nvidia-modprobe")
+    monkeypatch.setenv("PATH", str(tree / "bin"))
+    with_mig(tree)
+    assert started(tree) == [
+        "nvidia-modprobe -u -c 0",
+        "nvidia-modprobe -m",
+        "nvidia-modprobe -c 255 -c 1 -c 0",
+        "nvidia-modprobe -f /proc/driver/nvidia/capabilities/gpu0/mig/gi1/access "
+        "-f /proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0/access "
+        "-f /proc/driver/nvidia/capabilities/mig/config",
+    ]
+
+
+def test_without_it_modules_are_loaded_and_nothing_else_is_started(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tree / "bin"))
+    assert started(tree) == ["modprobe -q nvidia-modeset"]
+    hosts.plant(tree, proc.DEVICES, "Character devices:\n195 nvidia\n")
+    assert started(tree) == ["modprobe -q nvidia-uvm", "modprobe -q nvidia-modeset"]
+
+
+def test_a_node_that_cannot_be_made_is_named(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tree / "dev").rmdir()
+    assert cli.main(["prepare", "--host-root", str(tree)]) == 7
+    said = capsys.readouterr().err
+    assert said.startswith("oci-gpu-hook: cannot make /dev/nvidiactl: No such file or directory (")
+
+
+def test_where_nothing_is_lacking_nothing_is_done(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts.plant(
+        tree, proc.PARAMS, hosts.PARAMS.replace("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0")
+    )
+    assert cli.main(["prepare", "--host-root", str(tree), "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document == {"made": [], "unloaded": ["nvidia-modeset"]}
