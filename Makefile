@@ -5,7 +5,7 @@ DESTDIR ?=
 PYTHON ?= /usr/bin/python3
 
 SHELLCHECK = $(or $(shell command -v shellcheck),@echo "not checked, for want of shellcheck:")
-SHELL_SCRIPTS = .ci/run $(wildcard packaging/*.sh tests/*.sh tests/*/*.sh)
+SHELL_SCRIPTS = .ci/run $(wildcard packaging/*.sh packaging/*/*.sh tests/*.sh tests/*/*.sh)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint types contracts unit unit-pythons integration test-selinux test-gpu
