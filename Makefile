@@ -9,7 +9,7 @@ SHELL_SCRIPTS = .ci/run $(wildcard packaging/*.sh packaging/*/*.sh tests/*.sh te
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint types contracts unit unit-pythons integration test-selinux test-gpu
-.PHONY: install uninstall clean bench bench-load bench-instructions
+.PHONY: install uninstall openshift clean bench bench-load bench-instructions
 
 help: ## List what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "make %-18s %s\n", $$1, $$2 }'
@@ -74,6 +74,9 @@ install: ## Install below [DESTDIR=][PREFIX=/usr], for [PYTHON=/usr/bin/python3]
 
 uninstall: ## Take away what install put below [DESTDIR=][PREFIX=/usr]
 	@packaging/install.sh uninstall "$(DESTDIR)" "$(PREFIX)"
+
+openshift: .venv/up-to-date ## Write OpenShift's MachineConfigs into .build/openshift; [ROLE=gpu]
+	.venv/bin/python packaging/openshift/generate.py .build/openshift --role $(or $(ROLE),gpu)
 
 clean: ## Remove what was built or cached here
 	rm -rf .venv .venv-* .build build *.egg-info
