@@ -40,13 +40,13 @@ contracts: .venv/up-to-date ## Check which room imports which
 	.venv/bin/lint-imports
 
 unit: .venv/up-to-date ## Run the unit tests: no root, nothing of the machine is touched
-	.venv/bin/python -m pytest -q tests/unit
+	.venv/bin/python -m pytest -q tests/unit tests/packaging/test_openshift.py
 
 unit-pythons: .venv/up-to-date ## Run the unit tests on each Python from 3.9 on that this machine has
 	tests/unit-pythons.sh
 
 integration: .venv/up-to-date ## Run the tests on real container runtimes (as root), in throw-away mounts
-	.venv/bin/python -m pytest -q -m "not gpu" tests/integration
+	.venv/bin/python -m pytest -q -m "not gpu" tests/integration tests/packaging/test_install_node.py
 
 test-selinux: ## Run containers on an enforcing kernel, in a virtual machine (as root, on Debian)
 	tests/selinux/run.sh
