@@ -7,27 +7,35 @@ mounted into it, in a mount namespace of each run's own.  Nothing of the machine
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "packaging/openshift/install-node.sh"
-PROGRAMS = ("usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "lib64", "proc")
+GENERATE = ROOT / "packaging/openshift/generate.py"
+PROGRAMS = ("usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "lib64", "proc", "dev")
 LOCAL = "var/usrlocal"
 LIBRARY = f"{LOCAL}/lib/oci-gpu-hook"
 DOOR = f"{LOCAL}/libexec/oci/hooks.d/oci-gpu-hook"
 COMMAND = f"{LOCAL}/bin/oci-gpu-hook"
 HOOKS = "etc/containers/oci/hooks.d"
 REGISTRATION = f"{HOOKS}/oci-gpu-hook.json"
+RUN_REGISTRATION = "run/containers/oci/hooks.d/oci-gpu-hook.json"
 STATE = {"ociVersion": "1.0.2", "id": "c", "status": "created", "pid": 1, "bundle": "/bundle"}
 
 
@@ -73,6 +81,32 @@ class Node:
             text=True,
         )
 
+    def boot(self) -> subprocess.CompletedProcess[str]:
+        """What oci-gpu-hook-ready.service does, on the node itself, at a boot: /run is empty then."""
+        shutil.rmtree(self.root / "run")
+        (self.root / "run").mkdir()
+        (unit,) = self.machine_config["systemd"]["units"]
+        lines = unit["contents"].splitlines()
+        (settings,) = [line.partition("=")[2] for line in lines if line.startswith("Environment=")]
+        (start,) = [line.partition("=")[2] for line in lines if line.startswith("ExecStart=")]
+        return subprocess.run(
+            self.argv(
+                f"exec env -i PATH=/usr/sbin:/usr/bin {settings} chroot '{self.root}' {start}"
+            ),
+            capture_output=True,
+            text=True,
+        )
+
+    def deliver(self, machine_config: dict[str, Any]) -> None:
+        """What the Machine Config Operator does: its files, each in its place."""
+        self.machine_config = machine_config
+        for file in machine_config["storage"]["files"]:
+            path = self.root / file["path"].replace("/usr/local", f"/{LOCAL}").lstrip("/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            packed = file["contents"]["source"].partition(",")[2]
+            path.write_bytes(gzip.decompress(base64.b64decode(packed)))
+            path.chmod(file["mode"])
+
     def must(self, action: str, *mounts: str, **variables: str) -> str:
         ran = self.do(action, *mounts, **variables)
         assert ran.returncode == 0, ran.stderr
@@ -87,9 +121,9 @@ class Node:
         assert ran.stderr.count("\n") == 1, ran.stderr
         return ran.stderr
 
-    def start_a_container(self) -> subprocess.CompletedProcess[str]:
+    def start_a_container(self, registration: str) -> subprocess.CompletedProcess[str]:
         """What an engine does: the registered program, with the state of one that asks for no GPU."""
-        hook = json.loads((self.root / REGISTRATION).read_text())["hook"]
+        hook = json.loads((self.root / registration).read_text())["hook"]
         (self.root / "bundle").mkdir(exist_ok=True)
         (self.root / "bundle/config.json").write_text(
             '{"process": {"env": ["PATH=/bin"]}, "root": {"path": "rootfs"}}'
@@ -115,8 +149,8 @@ class Node:
     def versions(self) -> list[str]:
         return sorted(path.name for path in (self.root / LIBRARY).iterdir() if path.is_dir())
 
-    def works(self) -> None:
-        ran = self.start_a_container()
+    def works(self, registration: str = REGISTRATION) -> None:
+        ran = self.start_a_container(registration)
         assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
@@ -382,6 +416,52 @@ def test_the_end_of_the_pod_removes_only_if_that_was_asked(node: Node, asked: st
         pod.send_signal(signal.SIGTERM)
         assert pod.wait(60) == 0
     assert (node.tree() == before) is (asked == "yes")
+
+
+@pytest.fixture(scope="module")
+def machine_config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("machineconfig")
+    subprocess.run((sys.executable, GENERATE, folder), check=True, capture_output=True)
+    document = yaml.safe_load((folder / "machineconfig.yaml").read_text())
+    config: dict[str, Any] = document["spec"]["config"]
+    return config
+
+
+def test_a_node_of_the_machineconfig_is_ready_at_each_boot(
+    node: Node, machine_config: dict[str, Any]
+) -> None:
+    node.deliver(machine_config)
+    for _ in range(2):
+        ran = node.boot()
+        assert (ran.returncode, ran.stderr) == (0, "")
+        node.works(RUN_REGISTRATION)
+    compiled = list((node.root / LIBRARY).rglob("hook.*.pyc"))
+    assert len(compiled) == 1
+
+
+def test_a_new_machineconfig_is_what_runs(node: Node, machine_config: dict[str, Any]) -> None:
+    """Python believes what is compiled, whatever its source: it must be compiled anew."""
+    node.deliver(machine_config)
+    assert node.boot().returncode == 0
+    (hook,) = (node.root / LIBRARY).rglob("hook.py")
+    hook.write_text(hook.read_text() + "raise ImportError('this is the new one')\n")
+    ran = node.boot()
+    assert "this is the new one" in ran.stderr
+
+
+def test_what_does_not_start_is_registered_no_more(
+    node: Node, machine_config: dict[str, Any]
+) -> None:
+    """Containers then start without it, rather than not at all."""
+    node.deliver(machine_config)
+    assert node.boot().returncode == 0
+    assert (node.root / RUN_REGISTRATION).exists()
+    (hook,) = (node.root / LIBRARY).rglob("hook.py")
+    hook.unlink()
+    ran = node.boot()
+    assert ran.returncode == 1
+    assert "the hook does not start on this node, so it was not registered" in ran.stderr
+    assert not (node.root / RUN_REGISTRATION).exists()
 
 
 def _wait_for(happened: Callable[[], bool], seconds: float = 60) -> None:
