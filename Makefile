@@ -5,11 +5,12 @@ DESTDIR ?=
 PYTHON ?= /usr/bin/python3
 
 SHELLCHECK = $(or $(shell command -v shellcheck),@echo "not checked, for want of shellcheck:")
-SHELL_SCRIPTS = .ci/run packaging/completions/oci-gpu-hook $(wildcard packaging/*.sh tests/*.sh tests/*/*.sh)
+SHELL_SCRIPTS = .ci/run hooks.d/oci-gpu-hook packaging/completions/oci-gpu-hook \
+	$(wildcard packaging/*.sh packaging/*/*.sh tests/*.sh tests/*/*.sh)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types contracts unit unit-pythons integration test-selinux test-gpu
-.PHONY: rpm test-packaging install uninstall man completions clean bench bench-load bench-instructions
+.PHONY: help demo test check lint types contracts unit unit-pythons integration test-packaging test-selinux test-gpu
+.PHONY: bench bench-load bench-instructions rpm openshift install uninstall man completions clean
 
 help: ## List what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "make %-18s %s\n", $$1, $$2 }'
@@ -41,7 +42,7 @@ contracts: .venv/up-to-date ## Check which room imports which
 	.venv/bin/lint-imports
 
 unit: .venv/up-to-date ## Run the unit tests: no root, nothing of the machine is touched
-	.venv/bin/python -m pytest -q tests/unit
+	.venv/bin/python -m pytest -q tests/unit tests/packaging/test_openshift.py
 
 unit-pythons: .venv/up-to-date ## Run the unit tests on each Python from 3.9 on that this machine has
 	tests/unit-pythons.sh
@@ -88,6 +89,9 @@ man: .venv/up-to-date ## Make the manuals in packaging/man anew, from their sour
 
 completions: .venv/up-to-date ## Make the completions of bash, zsh and fish anew, from the program itself
 	.venv/bin/python packaging/build_completions.py packaging/completions
+
+openshift: .venv/up-to-date ## Write OpenShift's MachineConfigs into .build/openshift; [ROLE=gpu]
+	.venv/bin/python packaging/openshift/generate.py .build/openshift --role $(or $(ROLE),gpu)
 
 clean: ## Remove what was built or cached here
 	rm -rf .venv .venv-* .build build *.egg-info

@@ -1,0 +1,471 @@
+# SPDX-License-Identifier: Apache-2.0
+"""install-node.sh on a scratch host: installs, upgrades, removes, and what stands in its way.
+
+The host's root is laid out as on an image-based system, /usr/local a link into /var, with this machine's own programs
+mounted into it, in a mount namespace of each run's own.  Nothing of the machine is touched.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "packaging/openshift/install-node.sh"
+GENERATE = ROOT / "packaging/openshift/generate.py"
+PROGRAMS = ("usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "lib64", "proc", "dev")
+LOCAL = "var/usrlocal"
+LIBRARY = f"{LOCAL}/lib/oci-gpu-hook"
+DOOR = f"{LOCAL}/libexec/oci/hooks.d/oci-gpu-hook"
+COMMAND = f"{LOCAL}/bin/oci-gpu-hook"
+HOOKS = "etc/containers/oci/hooks.d"
+REGISTRATION = f"{HOOKS}/oci-gpu-hook.json"
+RUN_REGISTRATION = "run/containers/oci/hooks.d/oci-gpu-hook.json"
+STATE = {"ociVersion": "1.0.2", "id": "c", "status": "created", "pid": 1, "bundle": "/bundle"}
+
+
+class Node:
+    """A scratch host's root, and what can be done to it."""
+
+    def __init__(self, root: Path, payload: Path) -> None:
+        self.root, self.payload = root, payload
+        for folder in (*PROGRAMS, LOCAL, "run", "tmp", "etc/crio/crio.conf.d"):
+            (root / folder).mkdir(parents=True, exist_ok=True)
+        # As on RHEL CoreOS: seen from outside, this link leads out of the node's root.
+        (root / "usr/local").symlink_to("../../var/usrlocal")
+        for name in ("bin", "sbin", "lib"):
+            (root / name).symlink_to(f"usr/{name}")
+        self.configure("/etc/containers/oci/hooks.d", "/usr/share/containers/oci/hooks.d")
+
+    def configure(self, *folders: str) -> None:
+        (self.root / "etc/crio/crio.conf.d/00-default").write_text(
+            f"[crio.runtime]\nhooks_dir = {json.dumps(folders)}\n"
+        )
+
+    def argv(self, command: str, *mounts: str) -> list[str]:
+        lines = [
+            f"[ ! -d /{path} ] || mount --rbind /{path} '{self.root}/{path}'" for path in PROGRAMS
+        ]
+        script = "\n".join(["set -e", *lines, *mounts, command])
+        return ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
+
+    def environment(self, **variables: str) -> dict[str, str]:
+        return {
+            "PATH": os.environ["PATH"],
+            "HOST": str(self.root),
+            "PAYLOAD": str(self.payload),
+            "GRACE": "0",
+            **variables,
+        }
+
+    def do(self, action: str, *mounts: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.argv(f"exec sh {SCRIPT} {action}", *mounts),
+            env=self.environment(**variables),
+            capture_output=True,
+            text=True,
+        )
+
+    def boot(self) -> subprocess.CompletedProcess[str]:
+        """What oci-gpu-hook-ready.service does, on the node itself, at a boot: /run is empty then."""
+        shutil.rmtree(self.root / "run")
+        (self.root / "run").mkdir()
+        (unit,) = self.machine_config["systemd"]["units"]
+        lines = unit["contents"].splitlines()
+        (settings,) = [line.partition("=")[2] for line in lines if line.startswith("Environment=")]
+        (start,) = [line.partition("=")[2] for line in lines if line.startswith("ExecStart=")]
+        return subprocess.run(
+            self.argv(
+                f"exec env -i PATH=/usr/sbin:/usr/bin {settings} chroot '{self.root}' {start}"
+            ),
+            capture_output=True,
+            text=True,
+        )
+
+    def deliver(self, machine_config: dict[str, Any]) -> None:
+        """What the Machine Config Operator does: its files, each in its place."""
+        self.machine_config = machine_config
+        for file in machine_config["storage"]["files"]:
+            path = self.root / file["path"].replace("/usr/local", f"/{LOCAL}").lstrip("/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            packed = file["contents"]["source"].partition(",")[2]
+            path.write_bytes(gzip.decompress(base64.b64decode(packed)))
+            path.chmod(file["mode"])
+
+    def must(self, action: str, *mounts: str, **variables: str) -> str:
+        ran = self.do(action, *mounts, **variables)
+        assert ran.returncode == 0, ran.stderr
+        assert ran.stderr == ""
+        return ran.stdout
+
+    def refuses(self, action: str, *mounts: str, **variables: str) -> str:
+        """Fails with one sentence of ours, which it gives."""
+        ran = self.do(action, *mounts, **variables)
+        assert ran.returncode == 1, ran.stdout
+        assert ran.stderr.startswith("install-node.sh: "), ran.stderr
+        assert ran.stderr.count("\n") == 1, ran.stderr
+        return ran.stderr
+
+    def start_a_container(self, registration: str) -> subprocess.CompletedProcess[str]:
+        """What an engine does: the registered program, with the state of one that asks for no GPU."""
+        hook = json.loads((self.root / registration).read_text())["hook"]
+        (self.root / "bundle").mkdir(exist_ok=True)
+        (self.root / "bundle/config.json").write_text(
+            '{"process": {"env": ["PATH=/bin"]}, "root": {"path": "rootfs"}}'
+        )
+        command = f"exec chroot '{self.root}' {hook['path']} {hook['args'][1]}"
+        ran = subprocess.run(
+            self.argv(command), input=json.dumps(STATE), capture_output=True, text=True
+        )
+        (self.root / "bundle/config.json").unlink()
+        (self.root / "bundle").rmdir()
+        return ran
+
+    def tree(self) -> dict[str, tuple[int, bytes]]:
+        """All there is, with its mode and content; programs are only there while one runs."""
+        return {
+            str(path.relative_to(self.root)): (
+                path.lstat().st_mode,
+                path.read_bytes() if path.is_file() and not path.is_symlink() else b"",
+            )
+            for path in sorted(self.root.rglob("*"))
+        }
+
+    def versions(self) -> list[str]:
+        return sorted(path.name for path in (self.root / LIBRARY).iterdir() if path.is_dir())
+
+    def works(self, registration: str = REGISTRATION) -> None:
+        ran = self.start_a_container(registration)
+        assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+def make_payload(folder: Path) -> Path:
+    """What the Containerfile makes, without the packages that are for people."""
+    subprocess.run(
+        ("make", "install", f"DESTDIR={folder}", "PREFIX=/usr/local"),
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"},
+        check=True,
+        capture_output=True,
+    )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def payload(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_payload(tmp_path_factory.mktemp("payload"))
+
+
+@pytest.fixture
+def newer(payload: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "newer"
+    subprocess.run(("cp", "-R", payload, folder), check=True)
+    with open(folder / "usr/local/lib/oci-gpu-hook/oci_gpu_hook/errors.py", "a") as file:
+        file.write("# newer\n")
+    return folder
+
+
+@pytest.fixture
+def node(payload: Path, tmp_path: Path) -> Node:
+    return Node(tmp_path / "host", payload)
+
+
+def test_what_is_installed_starts_a_container(node: Node) -> None:
+    said = node.must("install")
+    (version,) = node.versions()
+    assert said == f"installed version {version}, registered in /{HOOKS}\n"
+    node.works()
+    package = node.root / LIBRARY / version / "oci_gpu_hook"
+    sources = {path.name for path in package.glob("*.py")}
+    compiled = {path.name.partition(".")[0] + ".py" for path in package.glob("__pycache__/*.pyc")}
+    assert compiled == sources
+
+
+def test_again_changes_nothing(node: Node) -> None:
+    node.must("install")
+    before = node.tree()
+    node.must("install")
+    assert node.tree() == before
+
+
+def test_removed_nothing_is_left(node: Node) -> None:
+    before = node.tree()
+    node.must("install")
+    assert node.tree() != before
+    node.must("remove")
+    assert node.tree() == before
+
+
+def test_remove_takes_nothing_away_that_was_there(node: Node) -> None:
+    neighbour = node.root / LOCAL / "libexec/oci/hooks.d/other"
+    neighbour.parent.mkdir(parents=True)
+    neighbour.write_text("another's\n")
+    settings = node.root / "etc/oci-gpu-hook.conf"
+    settings.write_text("accept-volume-mounts = yes\n")
+    before = node.tree()
+    node.must("install")
+    node.must("remove")
+    assert node.tree() == before
+
+
+def test_remove_of_nothing_is_no_fault(node: Node) -> None:
+    before = node.tree()
+    node.must("remove")
+    assert node.tree() == before
+
+
+def test_an_upgrade_leaves_the_new_version_alone(node: Node, newer: Path) -> None:
+    before = node.tree()
+    node.must("install")
+    (old,) = node.versions()
+    node.must("install", PAYLOAD=str(newer))
+    (new,) = node.versions()
+    assert new != old
+    assert new in (node.root / DOOR).read_text()
+    assert new in (node.root / COMMAND).read_text()
+    node.works()
+    node.must("remove")
+    assert node.tree() == before
+
+
+def test_while_an_upgrade_waits_both_versions_are_whole(node: Node, newer: Path) -> None:
+    """A hook that the old door started may read its modules until it ends."""
+    node.must("install")
+    (old,) = node.versions()
+    with subprocess.Popen(
+        node.argv(f"exec sh {SCRIPT} install"),
+        env=node.environment(PAYLOAD=str(newer), GRACE="4"),
+        stdout=subprocess.PIPE,
+    ) as upgrading:
+        _wait_for(lambda: old not in (node.root / DOOR).read_text())
+        assert len(node.versions()) == 2
+        node.works()
+        assert upgrading.wait(60) == 0
+    assert old not in node.versions()
+
+
+def test_a_half_finished_installation_is_finished(node: Node) -> None:
+    """Killed at any place: what is there afterwards is what an undisturbed one makes, or made and taken away again."""
+    before = node.tree()
+    node.must("install")
+    whole = node.tree()
+    (version,) = node.versions()
+    (node.root / LIBRARY / version).rename(node.root / LIBRARY / ".new")
+    (node.root / REGISTRATION).unlink()
+    (node.root / f"{DOOR}.new").write_text("half")
+    (node.root / COMMAND).unlink()
+    node.must("install")
+    assert node.tree() == whole
+    node.must("remove")
+    assert node.tree() == before
+
+
+def test_one_that_was_killed_at_its_start_is_ours(node: Node) -> None:
+    (node.root / LIBRARY / ".new").mkdir(parents=True)
+    (node.root / LIBRARY / "installed-folders.new").write_text("")
+    node.must("install")
+    node.works()
+
+
+@pytest.mark.parametrize("place", [DOOR, COMMAND, REGISTRATION, f"{LIBRARY}/theirs"])
+@pytest.mark.parametrize("action", ["install", "remove"])
+def test_a_foreign_file_is_left_alone_and_named(node: Node, place: str, action: str) -> None:
+    path = node.root / place
+    path.parent.mkdir(parents=True)
+    path.write_text("somebody else's\n")
+    before = node.tree()
+    said = node.refuses(action)
+    assert "is there and is not ours: move it away first" in said
+    assert str(path if "theirs" not in place else path.parent) in said
+    assert node.tree() == before
+
+
+@pytest.mark.parametrize("place", [LOCAL, "etc"])
+def test_a_read_only_host_is_left_as_it_was(node: Node, place: str) -> None:
+    before = node.tree()
+    read_only = f"mount --bind '{node.root}/{place}' '{node.root}/{place}'"
+    said = node.refuses("install", read_only, f"mount -o remount,bind,ro '{node.root}/{place}'")
+    assert "it is read-only or full" in said
+    assert node.tree() == before
+
+
+def full(node: Node, look: str, *mounts: str, **variables: str) -> list[str]:
+    """Install on a full disk, and what a look at it says, before it goes with its namespace."""
+    ran = subprocess.run(
+        node.argv(f"sh {SCRIPT} install || : ; {look}", *mounts),
+        env=node.environment(**variables),
+        capture_output=True,
+        text=True,
+    )
+    assert "No space left on device" in ran.stderr
+    assert ran.stderr.count("\n") == 1
+    return ran.stdout.split()
+
+
+def test_a_full_disk_is_left_as_it_was(node: Node) -> None:
+    before = node.tree()
+    small = f"mount -t tmpfs -o size=96k,nr_inodes=80 tmpfs '{node.root}/{LOCAL}'"
+    assert full(node, f"find '{node.root}/{LOCAL}' -mindepth 1", small) == []
+    assert node.tree() == before
+
+
+def test_a_full_disk_leaves_the_version_that_works(node: Node, newer: Path) -> None:
+    node.must("install")
+    (old,) = node.versions()
+    local, kept = node.root / LOCAL, node.root / "tmp/kept"
+    found = full(
+        node,
+        f"grep -o '{old}' '{node.root / DOOR}'; ls -A '{node.root / LIBRARY}'",
+        f"cp -R '{local}' '{kept}'",
+        f"mount -t tmpfs -o size=3m tmpfs '{local}'",
+        f"cp -R '{kept}/.' '{local}/'",
+        f"head -c 9m /dev/zero >'{local}/filler' 2>/dev/null || :",
+        PAYLOAD=str(newer),
+    )
+    assert found == [old, old, "installed-folders"]
+
+
+def test_a_version_that_does_not_start_is_not_registered(
+    node: Node, newer: Path, tmp_path: Path
+) -> None:
+    with open(newer / "usr/local/lib/oci-gpu-hook/oci_gpu_hook/hook.py", "a") as file:
+        file.write("raise ImportError('broken on purpose')\n")
+    before = node.tree()
+    said = node.refuses("install", PAYLOAD=str(newer))
+    assert "the hook does not start on this node, so it was not registered" in said
+    assert node.tree() == before
+    node.must("install")
+    before = node.tree()
+    node.refuses("install", PAYLOAD=str(newer))
+    assert node.tree() == before
+    node.works()
+
+
+def test_a_node_without_python_is_told(node: Node) -> None:
+    before = node.tree()
+    hidden = f"mount --bind /dev/null '{node.root}/usr/bin/python3'"
+    assert "no Python 3.9 or later" in node.refuses("install", hidden)
+    assert node.tree() == before
+
+
+def test_the_folder_that_crio_looks_into_is_used(node: Node) -> None:
+    node.configure("/usr/share/containers/oci/hooks.d")
+    before = node.tree()
+    assert node.must("install").endswith("registered in /usr/share/containers/oci/hooks.d\n")
+    assert not (node.root / REGISTRATION).exists()
+    node.must("remove")
+    assert node.tree() == before
+
+
+def test_where_it_cannot_be_written_the_remedy_is_said(node: Node) -> None:
+    node.configure("/usr/share/containers/oci/hooks.d")
+    (node.root / "usr/share").mkdir()
+    before = node.tree()
+    share = f"{node.root}/usr/share"
+    said = node.refuses(
+        "install", f"mount --bind '{share}' '{share}'", f"mount -o remount,bind,ro '{share}'"
+    )
+    assert 'add "/etc/containers/oci/hooks.d" to hooks_dir' in said
+    assert node.tree() == before
+
+
+def test_a_node_that_a_machineconfig_serves_is_left_to_it(node: Node) -> None:
+    (node.root / LOCAL / "libexec/oci-gpu-hook").mkdir(parents=True)
+    assert "a MachineConfig serves this node already" in node.refuses("install")
+
+
+def test_no_root_of_a_node_is_told(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    said = node.refuses("install", HOST=str(tmp_path / "empty"))
+    assert "is no node's root" in said
+
+
+def test_an_unknown_word_is_told(node: Node) -> None:
+    assert "knows run, install, remove and ready only, not 'upgrade'" in node.refuses("upgrade")
+
+
+@pytest.mark.parametrize("asked", ["yes", "no"])
+def test_the_end_of_the_pod_removes_only_if_that_was_asked(node: Node, asked: str) -> None:
+    before = node.tree()
+    with subprocess.Popen(
+        node.argv(f"exec sh {SCRIPT} run"),
+        env=node.environment(REMOVE_ON_TERM=asked),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as pod:
+        assert pod.stdout is not None
+        for line in pod.stdout:
+            if line.startswith("waiting"):
+                break
+        node.works()
+        pod.send_signal(signal.SIGTERM)
+        assert pod.wait(60) == 0
+    assert (node.tree() == before) is (asked == "yes")
+
+
+@pytest.fixture(scope="module")
+def machine_config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("machineconfig")
+    subprocess.run((sys.executable, GENERATE, folder), check=True, capture_output=True)
+    document = yaml.safe_load((folder / "machineconfig.yaml").read_text())
+    config: dict[str, Any] = document["spec"]["config"]
+    return config
+
+
+def test_a_node_of_the_machineconfig_is_ready_at_each_boot(
+    node: Node, machine_config: dict[str, Any]
+) -> None:
+    node.deliver(machine_config)
+    for _ in range(2):
+        ran = node.boot()
+        assert (ran.returncode, ran.stderr) == (0, "")
+        node.works(RUN_REGISTRATION)
+    compiled = list((node.root / LIBRARY).rglob("hook.*.pyc"))
+    assert len(compiled) == 1
+
+
+def test_a_new_machineconfig_is_what_runs(node: Node, machine_config: dict[str, Any]) -> None:
+    """Python believes what is compiled, whatever its source: it must be compiled anew."""
+    node.deliver(machine_config)
+    assert node.boot().returncode == 0
+    (hook,) = (node.root / LIBRARY).rglob("hook.py")
+    hook.write_text(hook.read_text() + "raise ImportError('this is the new one')\n")
+    ran = node.boot()
+    assert "this is the new one" in ran.stderr
+
+
+def test_what_does_not_start_is_registered_no_more(
+    node: Node, machine_config: dict[str, Any]
+) -> None:
+    """Containers then start without it, rather than not at all."""
+    node.deliver(machine_config)
+    assert node.boot().returncode == 0
+    assert (node.root / RUN_REGISTRATION).exists()
+    (hook,) = (node.root / LIBRARY).rglob("hook.py")
+    hook.unlink()
+    ran = node.boot()
+    assert ran.returncode == 1
+    assert "the hook does not start on this node, so it was not registered" in ran.stderr
+    assert not (node.root / RUN_REGISTRATION).exists()
+
+
+def _wait_for(happened: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.02)

@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an administrator gives to a cluster: real schemas accept it, and it grants little.
+
+No root, no network, nothing of the machine is touched.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import ValidationError
+from jsonschema.validators import validator_for
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).resolve().parents[2]
+OPENSHIFT = ROOT / "packaging/openshift"
+SCHEMAS = ROOT / "tests/data/schemas"
+GENERATE = OPENSHIFT / "generate.py"
+MADE = ("machineconfig.yaml", "machineconfig-selinux.yaml")
+PODS = sorted(path.name for path in (OPENSHIFT / "pods").glob("*.yaml"))
+GPU_NODE = {"feature.node.kubernetes.io/pci-10de.present": "true"}
+
+
+def strict(schema: Any) -> Any:
+    """The schema with every object closed that names its properties."""
+    if isinstance(schema, dict):
+        closed = {key: strict(value) for key, value in schema.items()}
+        if isinstance(schema.get("properties"), dict):
+            closed.setdefault("additionalProperties", False)
+        return closed
+    return [strict(item) for item in schema] if isinstance(schema, list) else schema
+
+
+def joined(schema: Any, whole: Any) -> Any:
+    """The schema with each `allOf`, whose parts cannot be closed, made one."""
+    if isinstance(schema, dict) and "allOf" in schema:
+        properties: dict[str, Any] = {}
+        for part in schema["allOf"]:
+            named_part = part
+            for key in part.get("$ref", "").split("/")[1:]:
+                named_part = (whole if named_part is part else named_part)[key]
+            properties.update(named_part["properties"])
+        return {"type": "object", "properties": joined(properties, whole)}
+    if isinstance(schema, dict):
+        return {key: joined(value, whole) for key, value in schema.items()}
+    return schema
+
+
+def ignition() -> dict[str, Any]:
+    whole = json.loads((SCHEMAS / "ignition-3.2.json").read_text())
+    closed: dict[str, Any] = strict(joined(whole, whole))
+    return closed
+
+
+def schema_of(kind: str) -> dict[str, Any]:
+    """The schema of a kind, with all that it refers to."""
+    for name, key in (
+        ("kubernetes-1.25.json", "$defs"),
+        ("openshift-scc.json", "definitions"),
+        ("openshift-machineconfig.json", "definitions"),
+    ):
+        whole = json.loads((SCHEMAS / name).read_text())
+        if kind in whole[key]:
+            closed: dict[str, Any] = strict({**whole, "$ref": f"#/{key}/{kind}"})
+            return closed
+    raise AssertionError(f"no schema for {kind}")
+
+
+def validate(document: dict[str, Any], schema: dict[str, Any]) -> None:
+    checker = validator_for(schema)
+    checker.check_schema(schema)
+    checker(schema).validate(document)
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    return [item for item in yaml.safe_load_all(path.read_text()) if item]
+
+
+def named(file: str, kind: str) -> dict[str, Any]:
+    (found,) = [item for item in documents(OPENSHIFT / file) if item["kind"] == kind]
+    return found
+
+
+def generate(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        (sys.executable, GENERATE, folder, *arguments), capture_output=True, text=True
+    )
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("machineconfigs")
+    ran = generate(folder)
+    assert ran.returncode == 0, ran.stderr
+    return folder
+
+
+def config_of(path: Path) -> dict[str, Any]:
+    (document,) = documents(path)
+    config: dict[str, Any] = document["spec"]["config"]
+    return config
+
+
+def node_files(config: dict[str, Any]) -> dict[str, tuple[int, bytes]]:
+    """What Ignition puts on the node, by path."""
+    found = {}
+    for file in config["storage"]["files"]:
+        head, _, packed = file["contents"]["source"].partition(",")
+        assert (head, file["contents"]["compression"]) == ("data:;base64", "gzip")
+        found[file["path"]] = (file["mode"], gzip.decompress(base64.b64decode(packed)))
+    return found
+
+
+def everything(made: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    paths = [*OPENSHIFT.rglob("*.yaml"), *(made / name for name in MADE)]
+    for path in paths:
+        for document in documents(path):
+            yield path.name, document
+
+
+# --- schemas ------------------------------------------------------------------------------------
+
+
+def test_every_document_is_what_its_schema_says(made: Path) -> None:
+    kinds = []
+    for name, document in everything(made):
+        kinds.append(document["kind"])
+        if document["kind"] == "MachineConfigPool":
+            continue
+        try:
+            validate(document, schema_of(document["kind"]))
+        except ValidationError as err:
+            raise AssertionError(f"{name}, {document['kind']}: {err.message}") from err
+    assert sorted(set(kinds)) == [
+        "DaemonSet", "MachineConfig", "MachineConfigPool", "Namespace", "Pod", "Role",
+        "RoleBinding", "SecurityContextConstraints", "ServiceAccount",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("file", "kind", "path"),
+    [
+        ("daemonset.yaml", "DaemonSet", ("spec", "template", "spec", "nodeSelectors")),
+        ("daemonset.yaml", "DaemonSet", ("spec", "template", "spec", "hostPid")),
+        ("pods/environment.yaml", "Pod", ("spec", "securityContext", "runAsNonroot")),
+        ("scc.yaml", "SecurityContextConstraints", ("seLinuxContext", "selinuxOptions")),
+        ("scc.yaml", "RoleBinding", ("roleref",)),
+    ],
+)
+def test_a_misspelt_field_is_found(file: str, kind: str, path: tuple[str, ...]) -> None:
+    """Otherwise the test above could not fail."""
+    document = copy.deepcopy(named(file, kind))
+    place = document
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = {}
+    with pytest.raises(ValidationError):
+        validate(document, schema_of(kind))
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_ignition_accepts_what_the_nodes_get(made: Path, name: str, tmp_path: Path) -> None:
+    config = config_of(made / name)
+    validate(config, ignition())
+    broken = copy.deepcopy(config)
+    broken["storage"]["files"][0]["permissions"] = 420
+    with pytest.raises(ValidationError):
+        validate(broken, ignition())
+    # Where Ignition itself is here (Debian's package `ignition`), its own word counts too.
+    judge = shutil.which("ignition-validate")
+    if judge:
+        (tmp_path / "config.ign").write_text(json.dumps(config))
+        ran = subprocess.run((judge, tmp_path / "config.ign"), capture_output=True, text=True)
+        assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
+
+
+# --- the MachineConfigs -------------------------------------------------------------------------
+
+
+def test_two_runs_make_the_same_bytes_and_check_says_so(made: Path, tmp_path: Path) -> None:
+    assert generate(tmp_path).returncode == 0
+    for name in MADE:
+        assert (tmp_path / name).read_bytes() == (made / name).read_bytes()
+    assert generate(tmp_path, "--check").returncode == 0
+    with open(tmp_path / MADE[0], "a") as file:
+        file.write("# edited\n")
+    ran = generate(tmp_path, "--check")
+    assert ran.returncode == 1
+    assert "is not this tree's: make it anew" in ran.stderr
+
+
+def test_a_folder_without_them_is_told_in_a_sentence(tmp_path: Path) -> None:
+    ran = generate(tmp_path / "none", "--check")
+    assert (ran.returncode, ran.stderr.count("\n")) == (1, 1)
+
+
+def test_the_node_gets_the_package_and_nothing_of_this_machine(made: Path) -> None:
+    files = node_files(config_of(made / MADE[0]))
+    library = "/usr/local/lib/oci-gpu-hook"
+    sources = {
+        f"{library}/{path.relative_to(ROOT)}": path.read_bytes()
+        for path in (ROOT / "oci_gpu_hook").rglob("*.py")
+    }
+    package = {path: content for path, (_, content) in files.items() if path.startswith(library)}
+    assert package == sources
+    mode, door = files["/usr/local/libexec/oci/hooks.d/oci-gpu-hook"]
+    assert mode == 0o755
+    assert door.startswith(b"#!/usr/bin/python3 -ISB\n")
+    for path, (_, content) in files.items():
+        assert str(ROOT).encode() not in content, path
+        assert sys.executable.encode() not in content, path
+
+
+def test_the_registration_is_none_that_outlives_the_machineconfig(made: Path) -> None:
+    """In a folder of hooks it would stop every container once the program is gone."""
+    files = node_files(config_of(made / MADE[0]))
+    assert [path for path in files if "containers/oci" in path] == []
+    registration = json.loads(files["/usr/local/libexec/oci-gpu-hook/oci-gpu-hook.json"][1])
+    assert registration["hook"]["path"] in files
+    (unit,) = config_of(made / MADE[0])["systemd"]["units"]
+    drop_in = files["/etc/crio/crio.conf.d/90-oci-gpu-hook.conf"][1].decode()
+    (folder,) = [
+        word.partition("=")[2] for word in unit["contents"].split() if "HOOKS_DIR=" in word
+    ]
+    assert folder.startswith("/run/")
+    assert f'"{folder}"' in drop_in
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_unit_starts_what_is_delivered_and_before_the_engine(made: Path, name: str) -> None:
+    config = config_of(made / name)
+    (unit,) = config["systemd"]["units"]
+    lines = unit["contents"].splitlines()
+    (start,) = [line for line in lines if line.startswith("ExecStart=")]
+    assert start.split()[1] in node_files(config)
+    assert "Before=crio.service kubelet.service" in lines
+    assert unit["enabled"] is True
+
+
+def test_everything_lies_where_image_based_systems_can_be_written(made: Path) -> None:
+    for name in MADE:
+        for path in node_files(config_of(made / name)):
+            assert path.startswith(("/usr/local/", "/etc/")), path
+
+
+def test_it_fits_into_what_a_cluster_stores(made: Path) -> None:
+    """A request to etcd is refused beyond 1.5 MiB, and the rendered one holds all of the pool's."""
+    assert (made / MADE[0]).stat().st_size < 512 * 1024
+
+
+def test_role_and_settings_are_taken(tmp_path: Path) -> None:
+    settings = tmp_path / "settings"
+    settings.write_text("driver-root = /run/nvidia/driver\n")
+    ran = generate(tmp_path, "--role", "master", "--settings", str(settings))
+    assert ran.returncode == 0, ran.stderr
+    (document,) = documents(tmp_path / MADE[0])
+    labels = document["metadata"]["labels"]
+    assert labels == {"machineconfiguration.openshift.io/role": "master"}
+    files = node_files(document["spec"]["config"])
+    assert files["/etc/oci-gpu-hook.conf"][1] == settings.read_bytes()
+
+
+def test_the_pool_takes_the_role_that_is_made_by_default(made: Path) -> None:
+    pool = named("machineconfigpool.yaml", "MachineConfigPool")
+    (expression,) = pool["spec"]["machineConfigSelector"]["matchExpressions"]
+    (document,) = documents(made / MADE[0])
+    assert document["metadata"]["labels"][expression["key"]] in expression["values"]
+    assert GPU_NODE.items() <= pool["spec"]["nodeSelector"]["matchLabels"].items()
+
+
+# --- what is granted ----------------------------------------------------------------------------
+
+
+def test_the_constraints_allow_what_the_pods_ask_for_and_no_more() -> None:
+    scc = named("scc.yaml", "SecurityContextConstraints")
+    spec = named("daemonset.yaml", "DaemonSet")["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    asked = container["securityContext"]
+    assert asked["capabilities"]["add"] == scc["allowedCapabilities"] == ["SYS_CHROOT"]
+    assert asked["capabilities"]["drop"] == ["ALL"]
+    assert asked["seLinuxOptions"] == scc["seLinuxContext"]["seLinuxOptions"]
+    assert asked["runAsUser"] == scc["runAsUser"]["uid"]
+    assert asked["readOnlyRootFilesystem"] is scc["readOnlyRootFilesystem"] is True
+    volumes = {key for volume in spec["volumes"] for key in volume if key != "name"}
+    assert sorted(volumes) == scc["volumes"]
+    allowed = sorted(key for key, value in scc.items() if value is True)
+    assert allowed == ["allowHostDirVolumePlugin", "readOnlyRootFilesystem"]
+    assert not {"hostPID", "hostNetwork", "hostIPC"} & spec.keys()
+    assert GPU_NODE.items() <= spec["nodeSelector"].items()
+
+
+def test_the_role_grants_the_use_of_that_one_and_nothing_else() -> None:
+    scc = named("scc.yaml", "SecurityContextConstraints")
+    assert scc["users"] == scc["groups"] == []
+    (rule,) = named("scc.yaml", "Role")["rules"]
+    assert rule["verbs"] == ["use"]
+    assert rule["resourceNames"] == [scc["metadata"]["name"]]
+    binding = named("scc.yaml", "RoleBinding")
+    account = named("daemonset.yaml", "ServiceAccount")["metadata"]
+    assert [(one["name"], one["namespace"]) for one in binding["subjects"]] == [
+        (account["name"], account["namespace"])
+    ]
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_a_pod_needs_no_privilege(name: str) -> None:
+    """Kubernetes' level "restricted": nothing but a type of SELinux's is beyond it."""
+    (pod,) = documents(OPENSHIFT / "pods" / name)
+    spec = pod["spec"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in spec["containers"]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        }
+    assert "volumes" not in spec
+    assert "namespace" not in pod["metadata"]
+    options = spec["securityContext"].get("seLinuxOptions")
+    if options:
+        scc = named("scc-nvidia-container.yaml", "SecurityContextConstraints")
+        assert options == scc["seLinuxContext"]["seLinuxOptions"]
+
+
+def test_there_is_a_pod_for_each_way_to_ask() -> None:
+    assert PODS == ["cdi.yaml", "device-plugin.yaml", "environment.yaml", "selinux.yaml"]
+
+
+@pytest.mark.parametrize("name", ["cdi.yaml", "environment.yaml", "selinux.yaml"])
+def test_the_hook_understands_what_a_pod_asks_for(name: str) -> None:
+    from oci_gpu_hook.config import Config
+    from oci_gpu_hook.request import Inputs, parse
+
+    (pod,) = documents(OPENSHIFT / "pods" / name)
+    environment = {item["name"]: item["value"] for item in pod["spec"]["containers"][0]["env"]}
+    asked, notes = parse(Inputs(environment=environment), Config())
+    assert asked is not None
+    assert asked.devices == (("0",) if name == "cdi.yaml" else ("all",))
+    assert notes == ()
+
+
+def test_scripts_are_executable() -> None:
+    for name in ("install-node.sh", "load-policy.sh", "generate.py"):
+        assert os.access(OPENSHIFT / name, os.X_OK), name
