@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import click
 
-from oci_gpu_hook.cli import cdi, inventory, plan, selinux
+from oci_gpu_hook.cli import cdi, doctor, inventory, plan, selinux
 
 EXIT_CODES = """\b
 Exit codes:
   0  done, or nothing to do
-  1  a fault of this program
+  1  a fault of this program, or 'doctor' found a failure
   2  wrong usage
   3  bad state or bundle: the engine must act
   4  bad configuration: the administrator must act
@@ -33,4 +33,5 @@ program.add_command(plan.plan)
 program.add_command(inventory.info)
 program.add_command(inventory.inventory)
 program.add_command(cdi.cdi)
+program.add_command(doctor.doctor)
 program.add_command(selinux.selinux)
