@@ -13,6 +13,7 @@ import click
 
 from oci_gpu_hook import config as settings_of
 from oci_gpu_hook import ldso
+from oci_gpu_hook.cli import examine
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.diagnosis import FAIL, WARN, Finding, driver, engines, is_failed, system
 from oci_gpu_hook.errors import ConfigError, DriverError
@@ -30,16 +31,23 @@ _WRITABLE_BY_OTHERS = 0o022
 
 @click.command()
 @output_format
+@click.option(
+    "--container",
+    "word",
+    metavar="ID|PID",
+    help="Examine a running container: by its id, the beginning of it, its name, or a process in it.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @config_file
 @host_root
-def doctor(form: str, as_json: bool, config: str | None, host_root: str) -> int:
-    """Check every precondition on this host, in order of cause.
+def doctor(form: str, as_json: bool, word: str | None, config: str | None, host_root: str) -> int:
+    """Check every precondition on this host, in order of cause; or one running container.
 
     Each line is a pass, a warning or a failure, with what was seen and the one command that mends it.  Nothing is
     changed.  Exit code 1 where anything failed.
     """
-    findings = of_host(HostRoot(host_root), config)
+    root = HostRoot(host_root)
+    findings = of_host(root, config) if word is None else examine.container(root, word, config)
     show("json" if as_json else form, document(findings), as_text(findings))
     return int(is_failed(findings))
 

@@ -3,20 +3,24 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from oci_gpu_hook import cli, toml
-from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, driver, engines, system
+from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, container, driver, engines, system
+from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host import engines as host_engines
+from oci_gpu_hook.host import running
 from oci_gpu_hook.host.cdispecs import Spec
 from oci_gpu_hook.host.engines import Engine, Shim
 from oci_gpu_hook.host.kernel import Kernel
 from oci_gpu_hook.host.libselinux import Label, Module, Status, Use
 from oci_gpu_hook.host.registrations import Registration
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.operations import CacheEntry, Device, LdCache, Mount
 from tests.unit import hosts
 
 KERNEL = Kernel("5.14.0-427.el9", "v2", "", "none", True, (), {})
@@ -283,3 +287,106 @@ def test_another_root_is_read_below_it(tmp_path: Path, capsys: pytest.CaptureFix
     out = capsys.readouterr().out
     assert "the kernel module is of version" in out
     assert "device-cgroup is 'perhaps', allowed is one of auto, on, off" in out
+
+
+NODE = Device("/dev/nvidiactl", "c", 195, 255, "rw", 0o666, 0, 0, "", True, "")
+GPU = NODE._replace(path="/dev/nvidia0", minor=0)
+LIBRARY = Mount("/h/libcuda.so.580.1", "/usr/lib64/libcuda.so.580.1", (), True, "")
+CACHE = LdCache("/etc/ld.so.cache", (CacheEntry("libcuda.so.1", "/x", 3),), True, "")
+PLANNED = (NODE, GPU, LIBRARY, CACHE)
+WELL = container.Seen(
+    nodes={"/dev/nvidiactl": (195, 255), "/dev/nvidia0": (195, 0)},
+    opened={"/dev/nvidiactl": 0, "/dev/nvidia0": 0},
+    names={"/usr/lib64": frozenset(["libcuda.so.580.1"])},
+    cached=frozenset(["libcuda.so.1"]),
+    process_label="u:r:container_t:s0:c1,c2",
+    shm_label="u:r:container_file_t:s0:c1,c2",
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "seen"),
+    [
+        ({"nodes": {}}, FAIL, "the hook did not run"),
+        ({"nodes": {"/dev/nvidiactl": (195, 255)}}, FAIL, "/dev/nvidia0 missing"),
+        (
+            {"nodes": {**WELL.nodes, "/dev/nvidia0": (1, 3)}},
+            FAIL,
+            "/dev/nvidia0 is device 1:3",
+        ),
+        ({"opened": None}, WARN, "nothing was opened"),
+        ({"opened": {"/dev/nvidia0": errno.EPERM}}, FAIL, "its device cgroup denies /dev/nvidia0"),
+        ({"opened": {"/dev/nvidia0": errno.EACCES}}, FAIL, "its user may not open"),
+        ({"opened": {"/dev/nvidia0": errno.ENXIO}}, WARN, "no driver answers"),
+        ({"opened": {"/dev/nvidia0": errno.EIO}}, FAIL, "Input/output error"),
+        ({"names": {}}, FAIL, "/usr/lib64/libcuda.so.580.1 missing"),
+        (
+            {"names": {"/usr/lib64": frozenset(["libcuda.so.570.9"])}},
+            FAIL,
+            "libcuda.so.570.9 is there: the driver has changed",
+        ),
+        ({"cached": None}, FAIL, "there is none"),
+        ({"cached": frozenset(["libc.so.6"])}, FAIL, "does not name libcuda.so.1"),
+        ({"shm_label": "u:r:container_file_t:s0:c1,c9"}, FAIL, "semaphores fail"),
+        ({"shm_label": "nonsense"}, WARN, "cannot be read"),
+    ],
+)
+def test_a_containers_faults(changes: dict[str, Any], level: str, seen: str) -> None:
+    assert {f.level for f in container.judge(PLANNED, WELL, "restart it")} == {PASS}
+    found = [f for f in container.judge(PLANNED, WELL._replace(**changes), "r") if f.level != PASS]
+    assert [f.level for f in found] == [level]
+    assert seen in found[0].seen
+    assert found[0].remedy
+
+
+RUNC = '{"id": "abc0", "init_process_pid": 7, "config": {"labels": ["bundle=/b/runc"]}}'
+CRUN = '{"pid": 8, "bundle": "/b/crun"}'
+POD = "0123456789abcdef"
+
+
+@pytest.fixture()
+def runs(tmp_path: Path) -> HostRoot:
+    """A host on which a few containers run, as its files have them."""
+    hosts.plant(tmp_path, "run/runc/abc0/state.json", RUNC)
+    hosts.plant(tmp_path, "run/crun/abd0/status", CRUN)
+    hosts.plant(tmp_path, f"run/user/1000/crun/{POD}/status", CRUN.replace("8", "9"))
+    hosts.plant(tmp_path, "run/runc/broken/state.json", "{")
+    hosts.plant(tmp_path, "run/crun/odd/status", '{"pid": "8"}')
+    names = '[{"id": "abc0", "names": ["web"]}, null, {"names": null}]'
+    hosts.plant(tmp_path, "var/lib/containers/storage/overlay-containers/containers.json", names)
+    hosts.plant(tmp_path, "proc/8/cgroup", "5:devices:/x/abd0\n0::/x\n")
+    hosts.plant(tmp_path, "proc/12/cgroup", f"0::/machine.slice/libpod-{POD}.scope\n")
+    hosts.plant(tmp_path, "proc/13/cgroup", "0::/user.slice\n")
+    return HostRoot(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("abc0", ("abc0", 7, "/b/runc", "runc")),
+        ("abc", ("abc0", 7, "/b/runc", "runc")),
+        ("web", ("abc0", 7, "/b/runc", "runc")),
+        ("abd0", ("abd0", 8, "/b/crun", "crun")),
+        ("8", ("abd0", 8, "/b/crun", "crun")),
+        ("0123", (POD, 9, "/b/crun", "crun")),
+        ("12", (POD, 12, "/b/crun", "crun")),
+        ("13", ("", 13, "", "")),
+    ],
+)
+def test_a_container_is_found(runs: HostRoot, word: str, found: tuple[str, int, str, str]) -> None:
+    assert tuple(running.find(runs, word)) == found
+
+
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [("ab", "several"), ("zz", "no running"), ("broken", "no running"), ("99", "no")],
+)
+def test_a_container_that_is_not_found(runs: HostRoot, word: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        running.find(runs, word)
+
+
+def test_the_device_cgroup_of_each_version(runs: HostRoot) -> None:
+    assert running.device_cgroup(runs, 8, "v1") == "/sys/fs/cgroup/devices/x/abd0"
+    assert running.device_cgroup(runs, 8, "v2") == "/sys/fs/cgroup/x"
+    assert running.device_cgroup(runs, 13, "v1") == ""
