@@ -24,6 +24,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.operations import Device, Mount
 
 if TYPE_CHECKING:
+    from oci_gpu_hook.config import Config
     from oci_gpu_hook.host.running import Running
     from oci_gpu_hook.plan import Operation
 
@@ -59,7 +60,7 @@ def _wanted(
         bundle = _bundle(host, found)
         inputs = hook.inputs_of(bundle, {})
         settings = settings_of.read(*hook.settings_file(config), inputs.annotations)
-        asked, notes = request.parse(inputs, settings)
+        asked, notes = _asked(bundle, inputs, settings)
         if asked is None:
             why = "".join([f"; {note}" for note in notes])
             text = f"it asks for no GPU: NVIDIA_VISIBLE_DEVICES names none{why}"
@@ -71,6 +72,20 @@ def _wanted(
         return [Finding("request", FAIL, err.message, err.hint or "oci-gpu-hook doctor")], None
     text = f"{','.join(asked.devices)} with {','.join(asked.capabilities)}, by {asked.source}"
     return [Finding("request", PASS, text)], plan.operations
+
+
+def _asked(
+    bundle: oci.Bundle, inputs: request.Inputs, settings: Config
+) -> tuple[request.Request | None, tuple[str, ...]]:
+    """As the hook reads it: where our CDI spec starts the hook, it asks by its nodes."""
+    hooks = bundle.document.get("hooks")
+    listed = hooks.get("createRuntime") if isinstance(hooks, dict) else None
+    for item in listed if isinstance(listed, list) else ():
+        words = item.get("args") if isinstance(item, dict) else None
+        if isinstance(words, list) and "--cdi" in words[:-1]:
+            capabilities = str(words[words.index("--cdi") + 1]).split(",")
+            return request.of_nodes(inputs, settings, oci.linux_devices(bundle), capabilities)
+    return request.parse(inputs, settings)
 
 
 def _bundle(host: HostRoot, found: Running) -> oci.Bundle:
@@ -146,7 +161,10 @@ def _open_all(
     told = {}
     for path in paths:
         try:
-            os.close(root.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC))
+            status = root.stat(path)
+            # MIG's capability devices are for reading only, and so their programs open them.
+            access = os.O_RDWR if status and status.st_mode & 0o222 else os.O_RDONLY
+            os.close(root.open(path, access | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC))
             told[path] = 0
         except OSError as err:
             told[path] = err.errno or 0
