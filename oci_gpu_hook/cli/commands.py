@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import click
 
-from oci_gpu_hook.cli import cdi, inventory, plan, prepare, selinux
+from oci_gpu_hook.cli import cdi, doctor, inventory, plan, prepare, selinux
 
 EXIT_CODES = """\b
 Exit codes:
   0  done, or nothing to do
-  1  a fault of this program
+  1  a fault of this program, or 'doctor' found a failure
   2  wrong usage
   3  bad state or bundle: the engine must act
   4  bad configuration: the administrator must act
@@ -34,4 +34,5 @@ program.add_command(inventory.info)
 program.add_command(inventory.inventory)
 program.add_command(prepare.prepare)
 program.add_command(cdi.cdi)
+program.add_command(doctor.doctor)
 program.add_command(selinux.selinux)

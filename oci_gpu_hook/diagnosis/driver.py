@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver judged: its module, its parts of one version, its nodes, the saved inventory, CDI specs.  Pure."""
+
+from __future__ import annotations
+
+from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding
+from oci_gpu_hook.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.host.cdispecs import Spec
+    from oci_gpu_hook.host.inventory import DriverInventory
+    from oci_gpu_hook.host.nodes import DeviceNode
+
+REFRESH = "oci-gpu-hook inventory refresh"
+_USABLE_BY_ALL = 0o666
+
+# What brings the driver and its libraries, by the distribution's own tool.
+_INSTALL = {
+    "dnf": "dnf install nvidia-driver nvidia-driver-cuda",
+    "apt": "apt install nvidia-driver nvidia-smi",
+}
+_UPGRADE = {
+    "dnf": "dnf upgrade 'nvidia-*' 'libnvidia-*'",
+    "apt": "apt install --only-upgrade 'libnvidia-*' libcuda1",
+}
+
+
+class Absence(NamedTuple):
+    """What a host without a loaded driver shows: why there is none, and signs of what is there instead."""
+
+    why: str
+    has_nodes: bool
+    has_module: bool
+    nouveau: bool
+
+
+def absent(sign: Absence, tool: str) -> list[Finding]:
+    """No driver is loaded: one finding, for all that follows from it would only repeat it."""
+    if sign.nouveau:
+        why = "the kernel's nouveau drives the GPUs, and NVIDIA's module cannot"
+        return [Finding("driver", FAIL, why, "modprobe -r nouveau && modprobe nvidia")]
+    remedy = "modprobe nvidia" if sign.has_nodes or sign.has_module else _INSTALL[tool]
+    return [Finding("driver", FAIL, sign.why, remedy)]
+
+
+def parts(found: DriverInventory, tool: str) -> list[Finding]:
+    """The module, and whether the libraries are of its version."""
+    kernel = found.driver_version
+    findings = [Finding("driver", PASS, f"the kernel module is of version {kernel}")]
+    for misfit in found.misfits:
+        if not misfit.found:
+            seen = (
+                f"{misfit.name} of version {kernel} is missing: {misfit.capability} is not served"
+            )
+            findings.append(Finding("libraries", FAIL, seen, _INSTALL[tool]))
+        else:
+            seen = f"{misfit.name} is of version {misfit.found}, the kernel module of {kernel}"
+            newer = _numbers(misfit.found) > _numbers(kernel)
+            # An upgrade has brought new files, and the module in memory is the old one.
+            findings.append(
+                Finding("libraries", FAIL, seen, "systemctl reboot" if newer else _UPGRADE[tool])
+            )
+    if not found.misfits:
+        number = len(found.libraries)
+        findings.append(Finding("libraries", PASS, f"{number} are of the module's version"))
+    return findings
+
+
+def firmware(found: DriverInventory, wanted: bool, tool: str) -> list[Finding]:
+    """The GPU system processor's, which containers are given where the GPU runs it."""
+    if found.firmware:
+        return [Finding("firmware", PASS, f"{len(found.firmware)} files for the GPU's processor")]
+    if not wanted:
+        return [Finding("firmware", PASS, "these GPUs need none")]
+    seen = f"the GPUs run firmware, and none of version {found.driver_version} is there"
+    return [Finding("firmware", WARN, seen, _INSTALL[tool])]
+
+
+def loader_cache(names: frozenset[str] | None) -> list[Finding]:
+    """The host's own cache: programs of the host find the driver by it."""
+    if names is not None and "libcuda.so.1" in names:
+        return [Finding("ld.so.cache", PASS, "names libcuda.so.1")]
+    seen = "there is none" if names is None else "does not name libcuda.so.1"
+    return [Finding("ld.so.cache", WARN, seen, "ldconfig")]
+
+
+def gpus(found: DriverInventory) -> list[Finding]:
+    """What there is to give away."""
+    if not found.gpus:
+        seen = "the driver is loaded and drives no GPU"
+        return [Finding("GPUs", FAIL, seen, "dmesg | grep NVRM")]
+    seen = f"{len(found.gpus)}, the first is {found.gpus[0].model}"
+    if found.mig_devices:
+        seen += f"; {len(found.mig_devices)} MIG devices"
+    return [Finding("GPUs", PASS, seen)]
+
+
+def nodes(
+    wanted: tuple[DeviceNode, ...], have: dict[str, tuple[int, int] | None], uvm_is_loaded: bool
+) -> list[Finding]:
+    """The nodes in /dev; `have`: the numbers that each path has, None where it is no character device."""
+    findings = []
+    if not uvm_is_loaded:
+        seen = "nvidia-uvm is not loaded: CUDA cannot start"
+        findings.append(Finding("nodes", FAIL, seen, "modprobe nvidia-uvm"))
+    for node in wanted:
+        numbers = have.get(node.path)
+        if numbers is not None and numbers != (node.major, node.minor):
+            major, minor = numbers
+            seen = (
+                f"{node.path} is device {major}:{minor}, the driver's is {node.major}:{node.minor}"
+            )
+            findings.append(Finding("nodes", FAIL, seen, f"rm {node.path} && {_made(wanted)}"))
+    missing = [node.path for node in wanted if have.get(node.path) is None]
+    if missing:
+        # The hook makes a container's own: only a user namespace must bind the host's.
+        seen = f"{_listed(missing)} missing: rootless containers cannot have them"
+        findings.append(Finding("nodes", WARN, seen, _made(wanted)))
+    narrow = [n for n in wanted if n.present and not n.family and n.mode & 0o666 != _USABLE_BY_ALL]
+    if narrow:
+        paths = [node.path for node in narrow]
+        seen = f"{_listed(paths)} of mode {narrow[0].mode:04o}: containers as other users cannot open them"
+        findings.append(Finding("nodes", WARN, seen, f"chmod 0666 {' '.join(paths)}"))
+    if findings:
+        return findings
+    return [Finding("nodes", PASS, f"{len(wanted)}, with the driver's numbers and mode 0666")]
+
+
+def inventory(saved: DriverInventory | None, is_there: bool) -> list[Finding]:
+    """The saved inventory: without it starts are right, only slower, and without what NVML alone knows."""
+    check = "inventory"
+    if saved is None:
+        seen = "what is saved is no longer true" if is_there else "none is saved"
+        return [Finding(check, WARN, f"{seen}: each start looks at the driver anew", REFRESH)]
+    if saved.unknown:
+        return [Finding(check, WARN, f"not known: {saved.unknown[0]}", REFRESH)]
+    return [Finding(check, PASS, f"saved, and true for driver {saved.driver_version}")]
+
+
+def cdi_specs(specs: tuple[Spec, ...], version: str) -> list[Finding]:
+    """Specs of the GPUs: of the driver's version, and one name for one device."""
+    findings = []
+    for spec in specs:
+        folder = spec.path.rpartition("/")[0]
+        rivals = [o.path for o in specs if o != spec and o.path.rpartition("/")[0] == folder]
+        if spec.driver != version:
+            seen = f"{spec.path} is for driver {spec.driver or 'unknown'}, the host has {version}"
+            remedy = f"oci-gpu-hook cdi generate --output {spec.path}"
+            findings.append(
+                Finding("CDI", FAIL, seen, remedy if spec.is_ours else f"rm {spec.path}")
+            )
+        elif not spec.is_ours and rivals:
+            seen = f"{spec.path} and {rivals[0]} give the same devices, and engines take neither"
+            findings.append(Finding("CDI", FAIL, seen, f"rm {spec.path}"))
+        elif not spec.is_ours:
+            seen = f"{spec.path} was made by another program, which injects by itself what it names"
+            findings.append(Finding("CDI", WARN, seen, f"rm {spec.path}"))
+        else:
+            findings.append(Finding("CDI", PASS, f"{spec.path} is for driver {version}"))
+    return findings or [Finding("CDI", PASS, "no spec: the hook needs none")]
+
+
+def _made(wanted: tuple[DeviceNode, ...]) -> str:
+    """NVIDIA's own program makes what /dev lacks; -c names a GPU by its minor, -u is unified memory."""
+    minors = [node.minor for node in wanted if node.gpu is not None and not node.family]
+    return " ".join(["nvidia-modprobe", "-u", *[f"-c {minor}" for minor in minors]])
+
+
+def _listed(paths: list[str]) -> str:
+    return paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".") if part.isdigit()]

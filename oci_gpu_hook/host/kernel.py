@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the hook needs of the kernel and of the host around it: release, cgroups, eBPF, user namespaces.
+
+Reads; and asks the kernel whether it takes a device program, which it then gives back without attaching it anywhere.
+Never on the hook's path.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook import linux
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.record import NamedTuple
+
+# linux/magic.h
+_CGROUP2_SUPER_MAGIC = 0x63677270
+_CGROUPS = "/sys/fs/cgroup"
+# r0 = 1; exit: "allowed", as a device program answers.
+_ALLOW = bytes.fromhex("b7000000010000009500000000000000")
+_SYSCTL = "/proc/sys"
+
+
+class Kernel(NamedTuple):
+    """cgroups: ``v2``, ``v1`` with its devices controller, or "" where neither is there.
+
+    bpf_refusal: why the kernel takes no device program from us, "" where it does, None where it was not asked;
+    systemd: whether it runs as init; sysctls: those of `SYSCTLS` that exist.
+    """
+
+    release: str
+    cgroups: str
+    bpf_refusal: str | None
+    lockdown: str
+    systemd: bool
+    modules: tuple[str, ...]
+    sysctls: dict[str, int]
+
+
+SYSCTLS = (
+    "kernel/kptr_restrict",
+    "net/core/bpf_jit_harden",
+    "user/max_user_namespaces",
+    "kernel/unprivileged_userns_clone",
+    "kernel/apparmor_restrict_unprivileged_userns",
+)
+
+
+def look(root: HostRoot) -> Kernel:
+    """The kernel of this host, or of another root as far as its files tell."""
+    cgroups = _cgroup_version(root)
+    asked = cgroups == "v2" and root.path == "/"
+    lockdown = _text(root, "/sys/kernel/security/lockdown")
+    lines = _text(root, "/proc/modules").splitlines()
+    return Kernel(
+        release=_text(root, f"{_SYSCTL}/kernel/osrelease"),
+        cgroups=cgroups,
+        bpf_refusal=_bpf_refusal() if asked else None,
+        lockdown=lockdown.partition("[")[2].partition("]")[0],
+        systemd=root.stat("/run/systemd/system") is not None,
+        modules=tuple([line.split(" ")[0] for line in lines]),
+        sysctls=_sysctls(root),
+    )
+
+
+def _cgroup_version(root: HostRoot) -> str:
+    """As runc and crun have it: v2 where /sys/fs/cgroup itself is cgroup2."""
+    try:
+        fd = root.open(_CGROUPS)
+    except OSError:
+        return ""
+    try:
+        if linux.filesystem_magic(fd) == _CGROUP2_SUPER_MAGIC:
+            return "v2"
+    finally:
+        posix.close(fd)
+    return "v1" if root.stat(f"{_CGROUPS}/devices/devices.list") is not None else ""
+
+
+def _bpf_refusal() -> str:
+    try:
+        posix.close(
+            linux.bpf_prog_load(
+                linux.BPF_PROG_TYPE_CGROUP_DEVICE, _ALLOW, name="doctor", license="Apache-2.0"
+            )
+        )
+    except OSError as err:
+        return err.strerror or str(err)
+    return ""
+
+
+def _sysctls(root: HostRoot) -> dict[str, int]:
+    texts = {name: _text(root, f"{_SYSCTL}/{name}") for name in SYSCTLS}
+    return {name: int(text) for name, text in texts.items() if text.isdecimal()}
+
+
+def _text(root: HostRoot, path: str) -> str:
+    return (root.read(path) or b"").decode("utf-8", "replace").strip()
