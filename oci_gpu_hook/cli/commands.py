@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import click
 
-from oci_gpu_hook.cli import cdi, inventory, plan, selinux
+from oci_gpu_hook.cli import cdi, config, inventory, plan, selinux
 
 EXIT_CODES = """\b
 Exit codes:
@@ -33,4 +33,5 @@ program.add_command(plan.plan)
 program.add_command(inventory.info)
 program.add_command(inventory.inventory)
 program.add_command(cdi.cdi)
+program.add_command(config.config)
 program.add_command(selinux.selinux)
