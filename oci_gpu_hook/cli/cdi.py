@@ -107,7 +107,7 @@ def write(path: str, text: str) -> None:
     try:
         os.makedirs(os.path.dirname(os.path.abspath(path)), mode=0o755, exist_ok=True)
         fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-        with open(fd, "w") as file:
+        with open(fd, "w", encoding="utf-8") as file:
             os.fchmod(fd, 0o644)
             file.write(text)
         os.rename(staged, path)
