@@ -106,7 +106,9 @@ def files(name: str, may_be_absent: bool) -> list[str]:
     except OSError as err:
         raise ConfigError(f"cannot open {name}.d: {err.strerror}") from err
     drop_ins = sorted([item for item in names if item.endswith(".conf") and item[0] != "."])
-    return found + [f"{name}.d/{item}" for item in drop_ins[:_MOST_DROP_INS]]
+    if len(drop_ins) > _MOST_DROP_INS:
+        raise ConfigError(f"{name}.d has more than {_MOST_DROP_INS} drop-ins")
+    return found + [f"{name}.d/{item}" for item in drop_ins]
 
 
 def settings(name: str, may_be_absent: bool) -> list[Setting]:
@@ -120,7 +122,16 @@ def read(name: str, may_be_absent: bool, annotations: dict[str, str]) -> Config:
 
 
 def effective(lines: Iterable[Setting], annotations: dict[str, str]) -> Config:
-    """What holds for a container: the lines for everybody, then those for its image, then for its namespace."""
+    """What holds for a container with these annotations."""
+    said = decisive(lines, annotations)
+    return Config(**{field: line.value for field, line in said.items()})  # type: ignore[arg-type]
+
+
+def decisive(lines: Iterable[Setting], annotations: dict[str, str]) -> dict[str, Setting]:
+    """The line that holds for each field of which the files speak.
+
+    Those for everybody are read first, then those for the container's image, then for its namespace.
+    """
     named = {
         "": "",
         "image": _first(annotations, _IMAGE_ANNOTATIONS),
@@ -131,8 +142,8 @@ def effective(lines: Iterable[Setting], annotations: dict[str, str]) -> Config:
     for scope, name in named.items():
         for line in rows:
             if line.scope == scope and (not scope or (name and matches(line.pattern, name))):
-                fields[line.field] = line.value
-    return Config(**fields)  # type: ignore[arg-type]
+                fields[line.field] = line
+    return fields
 
 
 def parse(text: str, name: str) -> list[Setting]:
@@ -164,6 +175,15 @@ def parse(text: str, name: str) -> list[Setting]:
     return found
 
 
+def written(value: object) -> str:
+    """A field's value as a line of a file has it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value == CAPABILITIES:
+        return "all"
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
+
+
 def matches(pattern: str, text: str) -> bool:
     """Whether `text` is as `pattern` has it, in which ``*`` stands for anything.  Linear in the text."""
     first, *rest = pattern.split("*")
@@ -181,9 +201,9 @@ def matches(pattern: str, text: str) -> bool:
     return at <= end
 
 
-def nearest(key: str) -> str:
+def nearest(key: str, among: Iterable[str] = _KEYS) -> str:
     """The known key that takes the fewest changes to come to."""
-    return min(_KEYS, key=lambda known: _distance(key[:64], known))
+    return min(among, key=lambda known: _distance(key[:64], known))
 
 
 def _value(key: str, value: str, where: str) -> object:
@@ -198,6 +218,9 @@ def _value(key: str, value: str, where: str) -> object:
         return value.rstrip("/") or "/"
     words = tuple([word for word in [part.strip() for part in value.split(",")] if word])
     if key == "swarm-resources":
+        for word in words:
+            if "=" in word or "\0" in word or len(word.split()) > 1:
+                raise ConfigError(f"{where}: {key} has {quoted(word)}, which names no variable")
         return words
     unknown = [word for word in words if word not in CAPABILITIES and word != "all"]
     if unknown or not words:
@@ -235,10 +258,14 @@ def _text(name: str) -> str:
     try:
         fd = posix.open(name, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
         try:
-            return posix.read(fd, _LARGEST).decode()
+            text = posix.read(fd, _LARGEST + 1)
         finally:
             posix.close(fd)
     except OSError as err:
         raise ConfigError(f"cannot read {name}: {err.strerror}") from err
+    if len(text) > _LARGEST:
+        raise ConfigError(f"cannot read {name}: it is larger than {_LARGEST >> 20} MiB")
+    try:
+        return text.decode()
     except UnicodeDecodeError as err:
         raise ConfigError(f"cannot read {name}: it is no UTF-8 text") from err

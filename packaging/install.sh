@@ -39,10 +39,11 @@ shared='
 '
 folders=$library/installed-folders # those that were not there before us
 
-# The command line's packages; setup.cfg has the same ranges.  It works without the last two, knowing less.
+# The command line's packages; setup.cfg has the same ranges.  It works without the others, knowing less.
 click='click >=7.1,<9'
 pynvml='nvidia-ml-py >=12'
 pyudev='pyudev >=0.22'
+tomli='tomli >=1.1'
 
 fail() {
     echo "make $action: $*" >&2
@@ -145,6 +146,8 @@ install_packages() {
         echo "without nvidia-ml-py, 'inventory refresh' cannot ask NVML"
     has pyudev || install_package "$pyudev" ||
         echo "without pyudev, 'inventory watch' looks by itself every now and then"
+    has tomllib || has tomli || install_package "$tomli" ||
+        echo "without tomli, 'config import' cannot read NVIDIA's file"
     [ -e "$staged/vendor" ] || return 0
     rm -rf "$destdir$library/vendor"
     mv "$staged/vendor" "$destdir$library/"

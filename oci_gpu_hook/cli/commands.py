@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import click
 
-from oci_gpu_hook.cli import cdi, doctor, inventory, plan, prepare, selinux
+from oci_gpu_hook.cli import cdi, config, doctor, inventory, plan, prepare, selinux
 
 EXIT_CODES = """\b
 Exit codes:
@@ -34,5 +34,6 @@ program.add_command(inventory.info)
 program.add_command(inventory.inventory)
 program.add_command(prepare.prepare)
 program.add_command(cdi.cdi)
+program.add_command(config.config)
 program.add_command(doctor.doctor)
 program.add_command(selinux.selinux)
