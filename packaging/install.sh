@@ -130,6 +130,8 @@ install_library() {
     "$python" -IS -m compileall -q -d "$library/oci_gpu_hook" --invalidation-mode unchecked-hash \
         "$staged/oci_gpu_hook"
     "$python" -ISB "$sources/packaging/link.py" "$staged" "$library"
+    # For those who carry the package to a node with another Python.
+    install -p -m 0644 "$sources/packaging/link.py" "$destdir$library/"
     [ "$action" = stage ] || install_packages
     package=$destdir$library/oci_gpu_hook
     [ ! -e "$package" ] || mv "$package" "$destdir$library/.old"

@@ -9,6 +9,7 @@ so do annotations of functions: nobody reads them in a container's start, and ea
 classes stay, for they are the fields of records.  The same sources give the same bytes.
 """
 
+from __future__ import annotations
 import __future__
 
 import ast
@@ -16,11 +17,17 @@ import marshal
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import CodeType
+    from typing import Any
+
 
 class _Bare(ast.NodeTransformer):
     """What is left of a room when only the machine reads it."""
 
-    def visit_FunctionDef(self, node):
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         self.generic_visit(node)
         node.returns = None
         given = node.args
@@ -35,12 +42,12 @@ class _Bare(ast.NodeTransformer):
                 argument.annotation = None
         return node
 
-    def visit_ImportFrom(self, node):
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
         # The statement loads a file; `compile` takes its flag instead.
         return None if node.module == "__future__" else node
 
 
-def code_of(folder, library, name):
+def code_of(folder: str, library: str, name: str) -> tuple[bool, CodeType]:
     """Whether the module `name` is a package, and its code."""
     path = name.replace(".", "/")
     is_package = os.path.isdir(f"{folder}/{path}")
@@ -53,9 +60,9 @@ def code_of(folder, library, name):
     )
 
 
-def link(folder, library):
+def link(folder: str, library: str) -> Iterator[tuple[str, Any]]:
     """Each group's name and the content of its file; that of the door has what loads it before its rooms."""
-    linked = {}
+    linked: dict[str, Any] = {}
     _, start = code_of(folder, library, "oci_gpu_hook.linked")
     exec(start, linked)
     for group, names in linked["GROUPS"].items():
@@ -64,7 +71,7 @@ def link(folder, library):
         yield group, (start, rooms) if group == "door" else rooms
 
 
-def main():
+def main() -> None:
     folder, library = sys.argv[1:]
     output = f"{folder}/oci_gpu_hook/__linked__"
     os.mkdir(output)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from typing import TYPE_CHECKING, Any
@@ -13,9 +12,9 @@ import click
 from oci_gpu_hook import cdi as spec_of
 from oci_gpu_hook import config as settings_of
 from oci_gpu_hook import hook, plan, request, selection
-from oci_gpu_hook.cli import cditext
+from oci_gpu_hook.cli import cditext, whole
 from oci_gpu_hook.cli.options import config_file, host_root
-from oci_gpu_hook.errors import ApplyError, DriverError, RequestError, UsageError, quoted
+from oci_gpu_hook.errors import DriverError, RequestError, UsageError, quoted
 from oci_gpu_hook.host import inventory as saved_inventory
 from oci_gpu_hook.host import survey
 from oci_gpu_hook.host.root import HostRoot
@@ -147,44 +146,28 @@ def read(path: str) -> object:
 
 
 def write(path: str, text: str) -> None:
-    """The file, mode 0644, beside its name and then in its place: engines read it at any moment.
+    """The spec as a file, whole or not at all: engines read it at any moment.
 
     Another's file is never written over: two specs of one kind would make its devices ambiguous, or none of ours
     should be there.
     """
-    folder, name = os.path.split(os.path.abspath(path))
-    # Engines read what ends in .yaml or .json, and so never this.
-    staged = f"{folder}/.{name}.{os.getpid()}"
-    try:
-        _check_ours(path)
-        os.makedirs(folder, mode=0o755, exist_ok=True)
-        fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        try:
-            with open(fd, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fchmod(fd, 0o644)
-                os.fsync(fd)
-            os.rename(staged, path)
-        except OSError:
-            os.unlink(staged)
-            raise
-    except OSError as err:
-        hint = (
-            "run it as root" if err.errno in (errno.EACCES, errno.EPERM) else "nothing was changed"
-        )
-        raise ApplyError(f"cannot write {path}: {err.strerror}", hint) from err
+    _check_ours(path)
+    # Engines read what ends in .yaml or .json, and so never what it is staged as.
+    whole.write(path, text)
 
 
 def _check_ours(path: str) -> None:
     """Nothing there, an empty file or a spec of ours; else UsageError."""
     try:
         status = os.lstat(path)
+        there = read(path) if stat.S_ISREG(status.st_mode) and status.st_size else None
     except FileNotFoundError:
         return
+    except OSError as err:
+        raise whole.failure(path, err) from err
     if not stat.S_ISREG(status.st_mode):
         raise UsageError(f"{path} is there and is no plain file", "give another --output")
-    if status.st_size and not spec_of.driver_of(read(path)):
+    if status.st_size and not spec_of.driver_of(there):
         raise UsageError(f"{path} is there and is no CDI spec of ours", "move it away first")
 
 

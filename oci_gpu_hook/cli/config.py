@@ -11,7 +11,7 @@ import click
 
 from oci_gpu_hook import config as settings_of
 from oci_gpu_hook import hook, nvidiaconfig
-from oci_gpu_hook.cli.cdi import write
+from oci_gpu_hook.cli import whole
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.errors import ConfigError, HookError, UsageError
 from oci_gpu_hook.host.root import HostRoot
@@ -65,7 +65,7 @@ def import_nvidias(file: str | None, output: str | None, form: str, host_root: s
     text = nvidiaconfig.as_settings(rows, name)
     if output is not None:
         _check_place(output)
-        write(output, text)
+        whole.write(output, text)
     document: dict[str, Any] = {
         "file": name,
         "output": output,

@@ -63,7 +63,7 @@ def installed(destination: Path) -> list[File]:
         if not path.is_file() or not _is_wanted(name):
             continue
         content = path.read_bytes().replace(
-            f"#!{sys.executable} ".encode(), f"#!{NODE_PYTHON} ".encode()
+            f"{sys.executable} -I".encode(), f"{NODE_PYTHON} -I".encode()
         )
         mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
         found.append(File(name, content, mode))
@@ -73,9 +73,9 @@ def installed(destination: Path) -> list[File]:
 def _is_wanted(name: str) -> bool:
     library = f"{PREFIX}/lib/oci-gpu-hook"
     if name.startswith(f"{library}/oci_gpu_hook/"):
-        # The node's own Python compiles.
+        # The node's own Python compiles and links.
         return name.endswith(".py")
-    return name.startswith((f"{PREFIX}/bin/", f"{PREFIX}/libexec/"))
+    return name == f"{library}/link.py" or name.startswith((f"{PREFIX}/bin/", f"{PREFIX}/libexec/"))
 
 
 def hook_files(settings: bytes | None) -> list[File]:

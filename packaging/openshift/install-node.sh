@@ -111,10 +111,13 @@ write() {
     }
 }
 
-# The node's own Python compiles: unchecked-hash, as image-based systems give every file one time. See install.sh.
+# The node's own Python compiles the package in the folder $1, and links it with $2 for its place $3. Unchecked-hash, as
+# image-based systems give every file one time: see install.sh.
 compile() {
-    try "the node's Python cannot compile $1" inside $python -IS -m compileall -q -f \
-        --invalidation-mode unchecked-hash -d "$1" "$1"
+    find "$host$1" \( -name __pycache__ -o -name __linked__ \) -prune -exec rm -rf {} +
+    try "the node's Python cannot compile $1" inside $python -IS -m compileall -q \
+        --invalidation-mode unchecked-hash -d "$1/oci_gpu_hook" "$1/oci_gpu_hook"
+    try "the node's Python cannot link $1" inside $python -ISB "$2" "$1" "$3"
 }
 
 # The label that the node's policy has for our places.
@@ -151,8 +154,8 @@ stage() {
         try "cannot write below $(on_node $library)" cp -R "${part%/}" "$staged/"
     done
     try "cannot write below $(on_node $library)" cp -R "$payload$prefix/share/oci-gpu-hook/policy" "$staged/"
-    find "$staged" -name __pycache__ -prune -exec rm -rf {} +
-    compile "$real/lib/oci-gpu-hook/.new/oci_gpu_hook"
+    try "cannot write below $(on_node $library)" cp "$payload$library/link.py" "$staged/"
+    compile "$real/lib/oci-gpu-hook/.new" "$real/lib/oci-gpu-hook/.new/link.py" "$library/$version"
     label "$real/lib/oci-gpu-hook/.new"
     prove "$real/lib/oci-gpu-hook/.new"
     try "cannot put the new version in its place" mv "$staged" "$(on_node $library)/$version"
@@ -207,8 +210,7 @@ do_ready() {
     # Whatever goes wrong from here on, an engine that starts next starts containers without us.
     rm -f "$host$hooks/oci-gpu-hook.json"
     check_python
-    find "$(on_node $library)" -name __pycache__ -prune -exec rm -rf {} +
-    compile "$real/lib/oci-gpu-hook/oci_gpu_hook"
+    compile "$real/lib/oci-gpu-hook" "$real/lib/oci-gpu-hook/link.py" "$library"
     label "$real/lib/oci-gpu-hook"
     label "$real/libexec/oci/hooks.d/oci-gpu-hook"
     prove "$real/lib/oci-gpu-hook"

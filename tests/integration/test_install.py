@@ -112,6 +112,7 @@ def test_it_installs_what_the_readme_lists_and_nothing_else(
             f"usr/{LIBRARY}/{path}",
             f"usr/{LIBRARY}/{path.parent}/__pycache__/{path.stem}.{tag}.pyc",
         }
+    expected.add(f"usr/{LIBRARY}/link.py")
     expected |= {f"usr/{LIBRARY}/oci_gpu_hook/__linked__/{group}.{tag}" for group in linked.GROUPS}
     assert files(tmp_path) == expected
 

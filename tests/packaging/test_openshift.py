@@ -214,11 +214,12 @@ def test_the_node_gets_the_package_and_nothing_of_this_machine(made: Path) -> No
         f"{library}/{path.relative_to(ROOT)}": path.read_bytes()
         for path in (ROOT / "oci_gpu_hook").rglob("*.py")
     }
+    sources[f"{library}/link.py"] = (ROOT / "packaging/link.py").read_bytes()
     package = {path: content for path, (_, content) in files.items() if path.startswith(library)}
     assert package == sources
     mode, door = files["/usr/local/libexec/oci/hooks.d/oci-gpu-hook"]
     assert mode == 0o755
-    assert door.startswith(b"#!/usr/bin/python3 -ISB\n")
+    assert b"exec /usr/bin/python3 -ISB " in door
     for path, (_, content) in files.items():
         assert str(ROOT).encode() not in content, path
         assert sys.executable.encode() not in content, path
