@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that commands write: whole or not at all, wherever it stops.
+
+Must not know what is written, nor whose file may be written over.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from oci_gpu_hook.errors import ApplyError
+
+
+def write(path: str, text: str) -> None:
+    """The file, UTF-8, mode 0644, staged beside its name as a hidden one; ApplyError where it cannot be written."""
+    folder, name = os.path.split(os.path.abspath(path))
+    staged = f"{folder}/.{name}.{os.getpid()}"
+    try:
+        os.makedirs(folder, mode=0o755, exist_ok=True)
+        fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        try:
+            with open(fd, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fchmod(fd, 0o644)
+                os.fsync(fd)
+            os.rename(staged, path)
+        except OSError:
+            os.unlink(staged)
+            raise
+    except OSError as err:
+        raise failure(path, err) from err
+
+
+def failure(path: str, err: OSError) -> ApplyError:
+    """What a system call's failure on `path` means to whoever asked for the file."""
+    denied = err.errno in (errno.EACCES, errno.EPERM)
+    return ApplyError(
+        f"cannot write {path}: {err.strerror}",
+        "run it as root" if denied else "nothing was changed",
+    )
