@@ -58,11 +58,12 @@ class Door:
     def state(self, **more: object) -> bytes:
         return json.dumps({"id": "c", "pid": 1, "bundle": str(self.bundle), **more}).encode()
 
-    def start(self, state: bytes, *words: str) -> Said:
+    def start(self, state: bytes, *words: str, cwd: Path | None = None) -> Said:
         done = subprocess.run(
             [str(self.program), *(words or ["createRuntime"])],
             input=state,
             capture_output=True,
+            cwd=cwd,
             env={"PATH": "/usr/bin:/bin"},
         )
         assert done.stderr == b""
@@ -102,6 +103,7 @@ def test_a_container_that_asks_for_nothing_needs_no_python(door: Door, indent: A
     state = door.state(annotations={"io.kubernetes.labels": '{"bundle":"/x"}'})
     assert door.start(state) == (False, b"")
     assert door.start(state.replace(b'"bundle": ', b'"bundle":'), "prestart") == (False, b"")
+    assert door.start(state, cwd=door.bundle) == (False, b"")
 
 
 @pytest.mark.parametrize(
@@ -126,6 +128,22 @@ def test_a_container_that_asks_for_nothing_needs_no_python(door: Door, indent: A
 def test_every_doubt_in_config_json_is_pythons(door: Door, text: str | bytes) -> None:
     door.config(text)
     assert door.start(door.state()) == (True, door.state())
+
+
+@pytest.mark.parametrize("asks", ["bundle", "other", "both"])
+def test_what_asks_is_the_bundle_wherever_the_runtime_is(
+    door: Door, tmp_path: Path, asks: str
+) -> None:
+    """Runtimes start hooks in the bundle; a config.json of another folder answers for nobody."""
+    gpu, none = json.dumps(config("NVIDIA_VISIBLE_DEVICES=0")), json.dumps(config())
+    door.config(none if asks == "other" else gpu)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.json").write_text(none if asks == "bundle" else gpu)
+    for cwd in (other, door.bundle):
+        said = door.start(door.state(), cwd=cwd)
+        assert said.asked or asks == "other"
+        assert said.given == (door.state() if said.asked else b"")
 
 
 def test_a_bundle_that_cannot_be_read_is_pythons(door: Door) -> None:
@@ -232,15 +250,26 @@ def spelled(text: str, places: list[int]) -> str:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
-    found=CONFIGS, annotations=ANNOTATIONS, how=WRITTEN, places=SPELLINGS, in_state=SPELLINGS
+    found=CONFIGS,
+    annotations=ANNOTATIONS,
+    how=WRITTEN,
+    places=SPELLINGS,
+    in_state=SPELLINGS,
+    there=st.booleans(),
 )  # fmt: skip
 def test_the_door_never_says_no_where_python_says_yes(
-    door: Door, found: Any, annotations: Any, how: Any, places: list[int], in_state: list[int]
+    door: Door,
+    found: Any,
+    annotations: Any,
+    how: Any,
+    places: list[int],
+    in_state: list[int],
+    there: bool,
 ) -> None:
     door.config(spelled(json.dumps(found, **how), places))
     text = json.dumps({"bundle": str(door.bundle), "pid": 1, "annotations": annotations}, **how)
     state = spelled(text, in_state).encode()
-    said = door.start(state)
+    said = door.start(state, cwd=door.bundle if there else None)
     if said.asked:
         assert said.given == state
     else:
