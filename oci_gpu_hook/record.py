@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 else:
     from _collections import _tuplegetter
 
+    # A getter knows its index and nothing of its class, so all classes share them.
+    _GETTERS = [_tuplegetter(index, "") for index in range(24)]
+
     class _RecordType(type):
         """Turns the annotations of a class body into tuple fields.
 
@@ -28,8 +31,9 @@ else:
             namespace["_field_defaults"] = {
                 field: namespace.pop(field) for field in fields if field in namespace
             }
-            for index, field in enumerate(fields):
-                namespace[field] = _tuplegetter(index, "")
+            if len(fields) > len(_GETTERS):
+                raise TypeError(f"{name} has more than {len(_GETTERS)} fields")
+            namespace.update(zip(fields, _GETTERS))
             namespace["_fields"] = namespace["__match_args__"] = fields
             namespace["__slots__"] = ()
             return type.__new__(mcs, name, bases, namespace)
@@ -60,9 +64,8 @@ else:
         def _asdict(self):
             return dict(zip(self._fields, self))
 
-        @classmethod
-        def _make(cls, values):
-            return cls(*values)
+        # As in typing.NamedTuple: no look at the number of values.
+        _make = classmethod(tuple.__new__)
 
         def __repr__(self):
             pairs = ", ".join([f"{field}={value!r}" for field, value in zip(self._fields, self)])

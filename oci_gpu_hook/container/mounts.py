@@ -12,7 +12,7 @@ host that is mounted into the container is never written to (CVE-2024-0133 made 
 from __future__ import annotations
 
 import posix
-from errno import EEXIST, ELOOP, ENOENT, EXDEV
+from errno import EEXIST, EINVAL, ELOOP, ENOENT, EXDEV
 
 from oci_gpu_hook import linux, mountinfo
 
@@ -215,17 +215,11 @@ class Tree:
     def attach_file(self, target: str, options: tuple[str, ...], data: bytes, mode: int) -> None:
         """A new file at `target`, mounted over what is there: the image's own file stays as it is.
 
-        Before Linux 6.15 only an attached mount can be cloned, so the tmpfs that holds the file covers the root for
-        a moment.  Nobody looks: the container has not started, and its runtime waits for us.
         """
         point = self._mount_point(target, folder=False)
         stage = new_tmpfs(lambda fd: write_file(fd, "file", data, mode), self._label)
         try:
-            linux.move_mount(stage, self.root_fd)
-            try:
-                tree = linux.open_tree(stage, "file", linux.OPEN_TREE_CLONE)
-            finally:
-                linux.umount2(f"/proc/self/fd/{stage}", linux.MNT_DETACH)
+            tree = self._clone_detached(stage, "file")
             self._kept.append(tree)
             linux.mount_setattr(tree, attr_set=attributes(options))
             linux.move_mount(tree, point)
@@ -233,6 +227,23 @@ class Tree:
             posix.close(stage)
             posix.close(point)
         self._attached(tree)
+
+    def _clone_detached(self, stage: int, name: str) -> int:
+        """A clone of a file in a detached tree.
+
+        Before Linux 6.15 only an attached mount can be cloned, so there the tree covers the root for a moment.  Nobody
+        looks: the container has not started, and its runtime waits for us.
+        """
+        try:
+            return linux.open_tree(stage, name, linux.OPEN_TREE_CLONE)
+        except OSError as err:
+            if err.errno != EINVAL:
+                raise
+        linux.move_mount(stage, self.root_fd)
+        try:
+            return linux.open_tree(stage, name, linux.OPEN_TREE_CLONE)
+        finally:
+            linux.umount2(f"/proc/self/fd/{stage}", linux.MNT_DETACH)
 
     def _attached(self, tree: int) -> None:
         # umount2 has no form by descriptor; the link in /proc leads to this mount and no other.

@@ -214,13 +214,15 @@ def _from_rows(rows: Any) -> DriverInventory:
 
 def _library(*row: Any) -> Library:
     path, origin, file, soname, names, flags, bits, subfolder, capabilities = row
-    return Library(
-        path, origin, file, soname, tuple(names), flags, bits, subfolder, tuple(capabilities)
+    return Library._make(
+        (path, origin, file, soname, tuple(names), flags, bits, subfolder, tuple(capabilities))
     )
 
 
 def _files(rows: Any) -> tuple[DriverFile, ...]:
-    return tuple([DriverFile(path, target, tuple(brought)) for path, target, brought in rows])
+    return tuple(
+        [DriverFile._make((path, target, tuple(brought))) for path, target, brought in rows]
+    )
 
 
 def _plain(value: object) -> object:

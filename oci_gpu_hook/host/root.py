@@ -20,6 +20,8 @@ class HostRoot:
 
     def __init__(self, path: str = "/") -> None:
         self.path = path
+        # Below "/" the kernel's own resolution is the one we want, and one call does what else takes three.
+        self._is_hosts_own = path == "/"
         try:
             self.fd = posix.open(path, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
         except OSError as err:
@@ -31,12 +33,13 @@ class HostRoot:
 
     def open(self, path: str, flags: int = posix.O_PATH) -> int:
         """A descriptor of `path`, links followed inside the root; OSError as open(2)."""
+        if self._is_hosts_own:
+            return posix.open(path, flags | posix.O_CLOEXEC)
         return linux.openat2(self.fd, path, flags, resolve=_RESOLVE)
 
     def clone(self, path: str) -> int:
         """A detached copy of the mount that `path` lies on, from `path` down (open_tree(2)); links are followed."""
-        if self.path == "/":
-            # So the kernel itself resolves a path: one call instead of three, for each file of a container.
+        if self._is_hosts_own:
             return linux.open_tree(linux.AT_FDCWD, path, linux.OPEN_TREE_CLONE)
         fd = self.open(path)
         try:
@@ -46,6 +49,11 @@ class HostRoot:
 
     def stat(self, path: str) -> posix.stat_result | None:
         """What `path` leads to; None where there is nothing."""
+        if self._is_hosts_own:
+            try:
+                return posix.stat(path)
+            except OSError:
+                return None
         try:
             fd = self.open(path)
         except OSError:
