@@ -39,7 +39,7 @@ class Registration(NamedTuple):
 class Installation(NamedTuple):
     """What the engine starts.  Paths are "" where they are not there.
 
-    interpreter: as the door's first line has it; python: the file that it leads to; library: the folder that the door
+    interpreter: as the door names it; python: the file that it leads to; library: the folder that the door
     imports from; leftovers: what an installation that did not end has left; open_to_others: what others may write.
     """
 
@@ -62,10 +62,9 @@ def of_folder(root: HostRoot, folder: str) -> tuple[Registration, ...]:
 def installation(root: HostRoot, door: str) -> Installation:
     """What lies behind a door, ours or not."""
     text = (root.read(door) or b"").decode("utf-8", "replace")
-    first, _, rest = text.partition("\n")
-    interpreter = first[2:].split(" ")[0] if first.startswith("#!") else ""
-    _, _, library = rest.partition('sys.path.insert(0, "')
-    library = library.partition('"')[0]
+    # As packaging/install.sh writes them into hooks.d/oci-gpu-hook: the door is bash, and these are what it starts.
+    interpreter = text.partition(" exec ")[2].partition(" ")[0]
+    library = text.partition('library = "')[2].partition('"')[0]
     status = root.stat(door)
     package = f"{library}/{_PACKAGE}"
     return Installation(

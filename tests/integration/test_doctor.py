@@ -308,7 +308,7 @@ PLANTED = [
     ),
     Planted(
         "interpreter-is-gone",
-        "sed -i '1s|.*|#!/usr/bin/python3.99 -ISB|' /usr/libexec/oci/hooks.d/oci-gpu-hook",
+        "sed -i 's|exec /usr/bin/python3 |exec /usr/bin/python3.99 |' /usr/libexec/oci/hooks.d/oci-gpu-hook",
         "Python",
         "fail",
         "/usr/bin/python3.99 is not there",

@@ -211,6 +211,20 @@ def test_every_script_has_its_licence() -> None:
             assert SPDX.encode() in data[:200], name(path)
 
 
+def test_the_map_has_every_room_and_no_other() -> None:
+    """CONTRIBUTING.md, "The rooms": who adds a room says there what it is, and what it must not do."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    chapter = text.partition("\n## The rooms\n")[2].partition("\n## ")[0]
+    mapped = re.findall(r"^\| `([^`]+)` \| ", chapter, re.MULTILINE)
+    # An empty __init__.py is no room; one with something in it bears its folder's name.
+    rooms = [
+        str(path.relative_to(PACKAGE).with_suffix("")).removesuffix("/__init__")
+        for path in SOURCES
+        if path.read_bytes().strip()
+    ]
+    assert sorted(mapped) == sorted(rooms)
+
+
 def test_no_file_names_a_folder_of_somebodys_machine() -> None:
     """Paths of a checkout or a home: they work for one person only."""
     personal = re.compile(rb"[\s\"'=:(](/home/\w|/root/\w|/" + rb"work/\w)")

@@ -23,6 +23,7 @@ PACKAGING = Path(__file__).resolve().parents[2] / "packaging"
 MAN = PACKAGING / "man"
 SOURCES = sorted(MAN.glob("*.rst"))
 CONF = MAN / "oci-gpu-hook.conf.5"
+README = PACKAGING.parent / "README.md"
 
 
 def walk(command: click.Command, *words: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -143,6 +144,22 @@ def test_the_examples_of_settings_are_settings() -> None:
     assert len(blocks) == 2
     for block in blocks:
         assert config.parse(block, "page")
+
+
+def test_the_readme_has_every_setting_with_its_default() -> None:
+    chapter = README.read_text().partition("\n## Settings\n")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `([a-z-]+)` \| .* \| `?([^`|]+?)`? \|$", chapter, re.MULTILINE))
+    defaults = config.Config()._asdict()
+    assert rows == {
+        field.replace("_", "-"): config.written(value) or "none"
+        for field, value in defaults.items()
+    }
+
+
+def test_the_readme_has_every_command() -> None:
+    chapter = README.read_text().partition("\n## Commands\n")[2].partition("\n## ")[0]
+    named = {word for code in re.findall(r"`([^`]+)`", chapter) for word in code.split()}
+    assert {word for words in COMMANDS for word in words} - named == set()
 
 
 def test_the_messages_about_settings_are_those_of_the_program() -> None:
