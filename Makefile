@@ -42,7 +42,7 @@ contracts: .venv/up-to-date ## Check which room imports which
 	.venv/bin/lint-imports
 
 unit: .venv/up-to-date ## Run the unit tests: no root, nothing of the machine is touched
-	.venv/bin/python -m pytest -q tests/unit tests/packaging/test_openshift.py
+	.venv/bin/python -m pytest -q tests/unit
 
 unit-pythons: .venv/up-to-date ## Run the unit tests on each Python from 3.9 on that this machine has
 	tests/unit-pythons.sh

@@ -202,7 +202,21 @@ write() {
 # Where FILE:FOLDER goes.
 shared_path() {
     file=${1%:*}
-    echo "$destdir$prefix/share/${1#*:}/${file##*/}"
+    echo "$prefix/share/${1#*:}/${file##*/}"
+}
+
+# All but the folders that are ours alone. The registration comes first: an engine that still had it, and found no door,
+# would fail to start any container.
+single_files() {
+    printf '%s\n' "$registration" "$door" "$command"
+    for file in $shared; do shared_path "$file"; done
+    services | sed 's/.* //'
+}
+
+# For SOURCE_DATE_EPOCH.
+set_times() {
+    { single_files | sed "s|^|$destdir|" && find "$destdir$library" "$destdir$data"; } |
+        xargs touch -h -d "@$SOURCE_DATE_EPOCH"
 }
 
 do_install() {
@@ -218,21 +232,14 @@ do_install() {
     install_library
     install -p -m 0644 "$sources"/policy/*.cil "$destdir$data/policy/"
     for file in $shared; do
-        install -p -m 0644 "$sources/packaging/${file%:*}" "$(shared_path "$file")"
+        install -p -m 0644 "$sources/packaging/${file%:*}" "$destdir$(shared_path "$file")"
     done
     install -p -m 0644 "$sources/packaging/oci-gpu-hook.conf" "$destdir$data/"
     install_services
     remember_folders
     # The registration comes last: an engine may read it at any time, and what it leads to is there.
     install_doors
-    if [ -n "${SOURCE_DATE_EPOCH:-}" ]; then
-        for file in $shared; do touch -d "@$SOURCE_DATE_EPOCH" "$(shared_path "$file")"; done
-        find "$destdir$library" "$destdir$data" "$destdir$door" "$destdir$command" "$destdir$registration" \
-            -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
-        services | while read -r name place; do
-            touch -h -d "@$SOURCE_DATE_EPOCH" "$destdir$place"
-        done
-    fi
+    [ -z "${SOURCE_DATE_EPOCH:-}" ] || set_times
     echo "installed $destdir$door, registered by $destdir$registration"
     echo "installed $destdir$command for people: try '$command info'"
 }
@@ -240,12 +247,7 @@ do_install() {
 do_uninstall() {
     check_ours
     made=$(cat "$destdir$folders" 2>/dev/null || true)
-    # The registration goes first: an engine that still had it would fail to start any container.
-    rm -f "$destdir$registration" "$destdir$door" "$destdir$command"
-    for file in $shared; do rm -f "$(shared_path "$file")"; done
-    services | while read -r name place; do
-        rm -f "$destdir$place"
-    done
+    single_files | while read -r file; do rm -f "$destdir$file"; done
     rm -rf "$destdir$library" "$destdir$data"
     [ -n "$destdir" ] || rm -rf /run/oci-gpu-hook
     echo "$made" | sort -r | while read -r folder; do

@@ -1,4 +1,3 @@
-#!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Link the hook's rooms into a few files, for the Python that runs this: see oci_gpu_hook/linked.py.
 

@@ -62,6 +62,8 @@ if [ "$purpose" = test ]; then
     has mandoc || { debian need mandoc; fedora want mandoc; }
     has zsh || need zsh
     has fish || { debian need fish; fedora want fish; }
+    # Debian's brings a dracut module that every initramfs made from then on would hold.
+    has ignition-validate || { has dracut || debian want ignition; fedora want ignition-validate; }
     python_has ensurepip || { debian need python3-venv; fedora need python3-libs; }
 fi
 
@@ -69,7 +71,7 @@ if [ "$purpose" = test ] || [ "$purpose" = rpm ]; then
     has rpmbuild || { debian need rpm; fedora need rpm-build; }
     has rpmlint || { debian need rpmlint; fedora want rpmlint; }
     has git || need git
-    # What the spec has the build host bring there.
+    # What the spec requires of a build host there.
     rpm_has selinux-policy || fedora need selinux-policy
     rpm_has systemd-rpm-macros || fedora need systemd-rpm-macros
 fi
@@ -93,20 +95,19 @@ if [ "$(id -u)" != 0 ]; then
     say "that needs root"
     exit 1
 fi
+install_all() {
+    case $distribution in
+    # --no-remove: rather fail than take a package from the host.
+    debian) apt-get -q -q -y --no-install-recommends --no-remove install "$@" >/dev/null ;;
+    fedora) dnf -q -y --setopt=install_weak_deps=False install "$@" ;;
+    esac
+}
+
+export DEBIAN_FRONTEND=noninteractive
+[ $distribution = fedora ] || apt-get -q -q update
 # $needed and $wanted are lists of package names.
 # shellcheck disable=SC2086
-case $distribution in
-debian)
-    apt-get -q -q update
-    # --no-remove: rather fail than take a package from the host.
-    DEBIAN_FRONTEND=noninteractive \
-        apt-get -q -q -y --no-install-recommends --no-remove install $needed >/dev/null
-    ;;
-fedora)
-    dnf -q -y --setopt=install_weak_deps=False install $needed
-    for package in $wanted; do
-        dnf -q -y --setopt=install_weak_deps=False install "$package" ||
-            say "there is no package $package here: done without"
-    done
-    ;;
-esac
+install_all $needed
+for package in $wanted; do
+    install_all "$package" || say "there is no package $package here: done without"
+done

@@ -7,7 +7,8 @@ On a host with an NVIDIA driver it uses that one, else the simulated node of tes
 way all of it happens in a private mount namespace, with throw-away layers over what it writes to:
 afterwards the machine is as it was.
 Exit 0 only if the container's own nvidia-smi lists exactly the GPUs that were asked for.
-Must not: use anything of the hook but what `make install` puts in place.
+Where a package has installed the hook, that one is shown, else this tree's.
+Must not: use anything of the hook but what `make install` or a package puts in place.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ DRIVER = "/proc/driver/nvidia/version"
 SAVED = "/run/oci-gpu-hook"
 
 COMMAND = "/usr/bin/oci-gpu-hook"
+LIBRARY = "/usr/lib/oci-gpu-hook"
 REGISTRATION = "/usr/share/containers/oci/hooks.d/oci-gpu-hook.json"
 SIMULATION = "/usr/libexec/gpunode/hooks.d/00-gpunode-procdriver.json"
 PYTHON = os.environ.get("PYTHON", "/usr/bin/python3")
@@ -140,14 +142,12 @@ def inside(kind: str, scratch: str) -> int:
     runtime = shutil.which("runc") or shutil.which("crun")
     if not runtime:
         raise Failure("there is neither runc nor crun here")
-    installed = output_of(
-        "make", "--silent", "--no-print-directory", "-C", ROOT, "install", f"PYTHON={PYTHON}"
-    )
+    title, installed = install()
     inventory = json.loads(output_of(COMMAND, "inventory", "refresh", "--format", "json"))
     gpus = [Gpu(gpu["nvml_index"], gpu["uuid"], gpu["model"]) for gpu in inventory["gpus"]]
     asked = choose(gpus)
     introduce(kind, runtime, str(inventory["driver_version"]), gpus)
-    heading("Installed, in a throw-away layer over this machine")
+    heading(title)
     tell(installed)
     container = Container(scratch, runtime, kind, asked)
     before = show(container)
@@ -156,6 +156,16 @@ def inside(kind: str, scratch: str) -> int:
     heading("How long it took")
     tell(times(container))
     return verdict(asked, before, container.nvidia_smi_list())
+
+
+def install() -> tuple[str, str]:
+    """What was done, and what `make install` says; it leaves a list where it was, and a package none."""
+    if os.path.exists(COMMAND) and not os.path.exists(f"{LIBRARY}/installed-folders"):
+        return "Installed already, by a package", f"{REGISTRATION} is there"
+    installed = output_of(
+        "make", "--silent", "--no-print-directory", "-C", ROOT, "install", f"PYTHON={PYTHON}"
+    )
+    return "Installed, in a throw-away layer over this machine", installed
 
 
 def choose(gpus: list[Gpu]) -> list[Gpu]:

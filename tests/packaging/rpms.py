@@ -28,7 +28,7 @@ Summary: A root for tests
 License: Apache-2.0
 BuildArch: noarch
 AutoReqProv: no
-Provides: /bin/sh /usr/bin/python3 {provided}
+Provides: /bin/sh /bin/bash /usr/bin/python3 {provided}
 %description
 A root for tests.
 %install

@@ -449,15 +449,22 @@ def test_a_new_machineconfig_is_what_runs(node: Node, machine_config: dict[str, 
     assert "this is the new one" in ran.stderr
 
 
+@pytest.mark.parametrize(
+    "broken, content",
+    [
+        (f"{LIBRARY}/oci_gpu_hook/hook.py", 'raise SystemExit("out of order")\n'),
+        (DOOR, "#!/bin/bash\n# oci-gpu-hook\nfi\n"),
+    ],
+    ids=["package", "door"],
+)
 def test_what_does_not_start_is_registered_no_more(
-    node: Node, machine_config: dict[str, Any]
+    node: Node, machine_config: dict[str, Any], broken: str, content: str
 ) -> None:
     """Containers then start without it, rather than not at all."""
     node.deliver(machine_config)
     assert node.boot().returncode == 0
     assert (node.root / RUN_REGISTRATION).exists()
-    (hook,) = (node.root / LIBRARY).rglob("hook.py")
-    hook.unlink()
+    (node.root / broken).write_text(content)
     ran = node.boot()
     assert ran.returncode == 1
     assert "the hook does not start on this node, so it was not registered" in ran.stderr

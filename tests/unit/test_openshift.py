@@ -173,19 +173,24 @@ def test_a_misspelt_field_is_found(file: str, kind: str, path: tuple[str, ...]) 
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_ignition_accepts_what_the_nodes_get(made: Path, name: str, tmp_path: Path) -> None:
+def test_what_the_nodes_get_is_what_ignitions_schema_says(made: Path, name: str) -> None:
     config = config_of(made / name)
     validate(config, ignition())
     broken = copy.deepcopy(config)
     broken["storage"]["files"][0]["permissions"] = 420
     with pytest.raises(ValidationError):
         validate(broken, ignition())
-    # Where Ignition itself is here (Debian's package `ignition`), its own word counts too.
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_ignitions_own_program_accepts_it_too(made: Path, name: str, tmp_path: Path) -> None:
     judge = shutil.which("ignition-validate")
-    if judge:
-        (tmp_path / "config.ign").write_text(json.dumps(config))
-        ran = subprocess.run((judge, tmp_path / "config.ign"), capture_output=True, text=True)
-        assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
+    if not judge:
+        pytest.skip("this machine has no ignition-validate")
+    config = tmp_path / "config.ign"
+    config.write_text(json.dumps(config_of(made / name)))
+    ran = subprocess.run((judge, config), capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
 
 
 # --- the MachineConfigs -------------------------------------------------------------------------

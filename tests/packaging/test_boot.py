@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The units on a booted node: a real systemd starts them, and their sandboxes let them do their work and no more.
+
+The nodes of a fresh boot are those that nobody has made: /dev has none of NVIDIA's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.engines import Installed, Outcome, on_node
+
+BOOTED = Path(__file__).with_name("booted.sh")
+SERVICES = ("devices", "inventory", "cdi")
+NODES = "find /dev -path '/dev/nvidia*' -type c -printf '%p '"
+# What one command of the shell does in its time, waited for.
+WAIT = """
+wait_for() { for _ in $(seq 100); do [ -e "$1" ] && return; sleep 0.1; done; echo "no $1 yet" >&2; return 1; }
+"""
+
+
+def booted(installed: Installed, script: str) -> Outcome:
+    return on_node(
+        installed,
+        f"rm -rf /dev/nvidia*\n{BOOTED} <<'END'\n{WAIT}{script}\nEND\n",
+        description="h100mig",
+    )
+
+
+def test_a_boot_makes_the_nodes_and_saves_the_inventory(installed: Installed) -> None:
+    done = booted(
+        installed,
+        f"systemctl is-system-running\n{NODES}\n"
+        "oci-gpu-hook inventory show >/run/shown\nstat -c %a /run/oci-gpu-hook/inventory.json\n"
+        "systemctl is-active oci-gpu-hook-inventory.path",
+    )
+    assert done.code == 0, done.err
+    state, *nodes, mode, path = done.out.split()
+    assert (state, mode, path) == ("running", "644", "active")
+    for name in ("nvidiactl", "nvidia0", "nvidia-uvm", "nvidia-modeset", "nvidia-caps/nvidia-cap1"):
+        assert f"/dev/{name}" in nodes
+
+
+def test_the_spec_is_kept_once_an_administrator_says_so(installed: Installed) -> None:
+    done = booted(
+        installed,
+        "systemctl is-enabled oci-gpu-hook-cdi || :\n[ ! -e /run/cdi ]\n"
+        "systemctl enable oci-gpu-hook-cdi 2>/dev/null\n"
+        "systemctl start oci-gpu-hook-inventory\nwait_for /run/cdi/oci-gpu-hook.yaml\n"
+        "rm /run/cdi/oci-gpu-hook.yaml\nsystemctl disable oci-gpu-hook-cdi 2>/dev/null\n"
+        "systemctl start oci-gpu-hook-inventory\nls /run/cdi | wc -l",
+    )
+    assert done.code == 0, done.err
+    assert done.out.split() == ["disabled", "0"]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        "cp /etc/ld.so.cache /etc/new && mv /etc/new /etc/ld.so.cache",
+        "mknod /dev/nvidia-caps/nvidia-cap300 c 508 300",
+    ],
+    ids=["another driver's libraries", "a MIG device"],
+)
+def test_what_changes_is_saved_anew(installed: Installed, event: str) -> None:
+    saved = "/run/oci-gpu-hook/inventory.json"
+    done = booted(installed, f"rm {saved}\nsleep 0.2\n[ ! -e {saved} ]\n{event}\nwait_for {saved}")
+    assert done.code == 0, done.err
+
+
+def test_without_its_capability_the_devices_service_makes_nothing(installed: Installed) -> None:
+    """So the boot above shows that it has what it needs, and not that nothing shuts it in."""
+    done = booted(
+        installed,
+        # The path would start it with all that it has.
+        "systemctl stop oci-gpu-hook-inventory.path\nrm -rf /dev/nvidia*\n"
+        "mkdir -p /run/systemd/system/oci-gpu-hook-devices.service.d\n"
+        "printf '[Service]\\nCapabilityBoundingSet=~CAP_MKNOD\\n'"
+        " >/run/systemd/system/oci-gpu-hook-devices.service.d/less.conf\n"
+        "systemctl daemon-reload\n! systemctl start oci-gpu-hook-devices 2>/dev/null\n"
+        f"{NODES}",
+    )
+    assert (done.code, done.out) == (0, ""), done.err
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_writes_to_no_file_system_of_the_host(installed: Installed, service: str) -> None:
+    """Tried in its own sandbox, in the place of its command.  /run is left out: systemd 252 leaves it open here."""
+    done = booted(
+        installed,
+        f"""
+cat >/run/try <<'TRY'
+for folder in /etc /usr /var/lib /root /home; do
+    if touch "$folder/tried" 2>/dev/null; then rm "$folder/tried"; echo "$folder" >&2; fi
+done
+TRY
+mkdir -p /run/systemd/system/oci-gpu-hook-{service}.service.d
+printf '[Service]\\nExecStart=\\nExecStart=/bin/sh /run/try\\nStandardError=append:/run/written\\n' \\
+    >/run/systemd/system/oci-gpu-hook-{service}.service.d/try.conf
+systemctl daemon-reload
+systemctl start oci-gpu-hook-{service}
+cat /run/written
+""",
+    )
+    assert (done.code, done.out) == (0, ""), done.err
