@@ -19,7 +19,7 @@ from tests.selinux import base
 from tests.selinux.base import GUEST, HERE, LAYER, MULTIARCH, REPOSITORY, say, write
 
 OUR_MODULES = ("nvidia_container", "oci_gpu_hook")
-DESCRIPTION = "h100x8"
+DESCRIPTION = "h100mig"
 
 # What `--break` adds to the room that labels.
 FAULTS = {

@@ -21,7 +21,9 @@ from .cases import ROWS, Container
 ENGINE_CONTEXT = "system_u:system_r:container_engine_t:s0"
 MIG_MINORS = "/usr/lib/e2e/mig-minors"
 # Whose denials count against a row.
-_COUNTED = re.compile(r"scontext=\S+:(container_t|nvidia_container_t|spc_t|oci_gpu_hook_t):")
+_COUNTED = re.compile(
+    r"scontext=\S+:(container_t|nvidia_container_t|spc_t|oci_gpu_hook_t|oci_gpu_hook_door_t):"
+)
 
 
 class Line(NamedTuple):
@@ -125,7 +127,7 @@ def _seen(container: Container, seen: dict[str, Any]) -> str:
 def run_row(engine: Engine, journal: Journal, number: int, runtime: str) -> Line:
     """One row under one runtime."""
     row = ROWS[number]
-    host.administer(row.settings)
+    host.administer(row.settings, row.drop_in)
     begun = time.monotonic()
     answer = engine.ask(number, runtime)
     logged = journal.denials()
