@@ -81,6 +81,8 @@ class Row(NamedTuple):
     # The same of a file in /etc/oci-gpu-hook.conf.d.
     drop_in: str = ""
     runtimes: tuple[str, ...] = ("runc", "crun")
+    # Whether the inventory is refreshed first, as its unit does: MIG devices have their numbers from NVML alone.
+    refreshed: bool = False
     # A pod as CRI-O has it: the first container is its sandbox, all share its IPC namespace and /dev/shm.
     pod: bool = False
 
@@ -153,14 +155,15 @@ ROWS = (
         (
             Container(
                 "container_t",
-                devices="1:0",
+                devices="0:0",
                 expect={
                     **_NODES,
                     f"read:{_CAPABILITY.format(1)}": WORKS,
-                    f"read:{_CAPABILITY.format(2)}": "ENOENT",
+                    f"read:{_CAPABILITY.format(5)}": "ENOENT",
                 },
             ),
         ),
+        refreshed=True,
     ),
     Row("spc_t: GPU", (Container("spc_t", "s0", "s0", privileged=True, expect=_ALL),)),
     Row(

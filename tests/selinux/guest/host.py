@@ -14,7 +14,7 @@ import stat
 import subprocess
 
 from tests.gpunode import catalogue, pci, procfs
-from tests.gpunode.description import Description, load
+from tests.gpunode.description import Description, load, render
 
 from .mounting import MS_BIND, label, mount
 
@@ -48,6 +48,7 @@ def set_up(mig_minors: str) -> None:
         os.symlink(target, path)
     files = procfs.tree(node, capabilities, os.uname().machine)
     mount("proc-driver", SIMULATED, "tmpfs", 0, f"mode=0555,context={PROC_CONTEXT}")
+    files["gpunode/description"] = render(node)
     files["gpunode/devices"] = procfs.devices(real, procfs.registered(node, majors))
     for name, text in files.items():
         os.makedirs(os.path.dirname(f"{SIMULATED}/{name}"), exist_ok=True)
