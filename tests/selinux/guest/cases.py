@@ -83,6 +83,8 @@ class Row(NamedTuple):
     runtimes: tuple[str, ...] = ("runc", "crun")
     # Whether the inventory is refreshed first, as its unit does: MIG devices have their numbers from NVML alone.
     refreshed: bool = False
+    # Whether the hook has its linked rooms alone, and no source to fall back to.
+    linked: bool = False
     # A pod as CRI-O has it: the first container is its sandbox, all share its IPC namespace and /dev/shm.
     pod: bool = False
 
@@ -181,6 +183,15 @@ ROWS = (
                 shm="other", mqueue="other", expect={**_IPC, **_QUEUE}, after=_file(OWN)
             ),
         ),
+    ),
+    Row(
+        "another's level, by the linked rooms alone",
+        (
+            _CONFINED._replace(
+                shm="other", mqueue="other", expect={**_IPC, **_QUEUE}, after=_file(OWN)
+            ),
+        ),
+        linked=True,
     ),
     Row(
         "another's level, no GPU",

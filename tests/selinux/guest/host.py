@@ -8,10 +8,13 @@ Must not know of containers.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import socket
 import stat
 import subprocess
+from collections.abc import Iterator
 
 from tests.gpunode import catalogue, pci, procfs
 from tests.gpunode.description import Description, load, render
@@ -102,6 +105,19 @@ def administer(settings: str, drop_in: str) -> None:
             subprocess.run(["restorecon", path], check=True)
     if not drop_in and os.path.isdir(os.path.dirname(DROP_IN)):
         os.rmdir(os.path.dirname(DROP_IN))
+
+
+@contextlib.contextmanager
+def linked_alone() -> Iterator[None]:
+    """The hook's package without its sources."""
+    package = "/usr/lib/oci-gpu-hook/oci_gpu_hook"
+    os.rename(package, f"{package}.whole")
+    shutil.copytree(f"{package}.whole/__linked__", f"{package}/__linked__")
+    try:
+        yield
+    finally:
+        shutil.rmtree(package)
+        os.rename(f"{package}.whole", package)
 
 
 def labels() -> dict[str, str]:

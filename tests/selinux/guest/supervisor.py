@@ -7,6 +7,7 @@ The last line it prints says whether all rows passed.  Must not start a containe
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -131,7 +132,8 @@ def run_row(engine: Engine, journal: Journal, number: int, runtime: str) -> Line
     if row.refreshed:
         subprocess.run(["/usr/bin/oci-gpu-hook", "inventory", "refresh"], check=True)
     begun = time.monotonic()
-    answer = engine.ask(number, runtime)
+    with host.linked_alone() if row.linked else contextlib.nullcontext():
+        answer = engine.ask(number, runtime)
     logged = journal.denials()
     denials = [line for line in logged if _COUNTED.search(line)]
     wrong = []
