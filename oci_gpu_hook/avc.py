@@ -20,7 +20,8 @@ _ENGINE_TMPFS = ("container_engine_tmpfs_t", "container_runtime_tmpfs_t")
 _TMPFS_TYPE = "tmpfs_t"
 _IPC = {"tmpfs": "/dev/shm", "mqueue": "/dev/mqueue"}
 _FILE_TYPE = "container_file_t"
-_HOOK = "oci_gpu_hook_t"
+# The hook, and the script that starts it.
+_HOOK = ("oci_gpu_hook_t", "oci_gpu_hook_door_t")
 _HOOKS_FILES = ("oci_gpu_hook_exec_t", "oci_gpu_hook_state_t", "oci_gpu_hook_tmpfs_t")
 # Of containers; container_runtime_t and container_engine_t are engines'.  udica calls its types NAME.process.
 _CONTAINERS = (
@@ -138,7 +139,7 @@ def _cause(
     denial: Denial, source: selinux.Context, target: selinux.Context
 ) -> tuple[str, str] | None:
     """Cause and remedy; None where the denial is not ours to explain.  The particular stands before the general."""
-    if source.type == _HOOK:
+    if source.type in _HOOK:
         return (
             f"the hook's own domain may not {_words(denial)} {target.type}",
             f"install the policy that belongs to this hook: {_INSTALL}; then report it",
@@ -164,7 +165,7 @@ def _cause(
 
 
 def _engine(source: selinux.Context, target: selinux.Context) -> tuple[str, str] | None:
-    if target.type not in ("oci_gpu_hook_exec_t", _HOOK):
+    if target.type not in ("oci_gpu_hook_exec_t", *_HOOK):
         return None
     return (
         f"{source.type} may not start the hook: the policy knows it as no container engine",

@@ -30,6 +30,7 @@ _STORES = ("/var/lib/selinux", "/etc/selinux")
 # What our file contexts name, beside the nodes: everything in these folders that is called nvidia or a channel.
 PATHS = (
     "/etc/oci-gpu-hook.conf",
+    "/etc/oci-gpu-hook.conf.d",
     "/run/oci-gpu-hook",
     "/run/nvidia-persistenced",
     "/run/nvidia-fabricmanager",

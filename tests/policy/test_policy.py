@@ -132,15 +132,42 @@ def test_on_the_targeted_policy_no_capability_comes_from_the_other_ones_rules() 
     }
 
 
-def test_the_hook_is_entered_from_engines_on_the_host_and_from_nothing_else() -> None:
+def test_the_hooks_door_is_entered_from_engines_on_the_host_and_from_nothing_else() -> None:
     """container_engine_t is the host's engine on refpolicy, and an engine inside a container on the targeted policy."""
-    entered = "type_transition {} oci_gpu_hook_exec_t:process oci_gpu_hook_t;"
+    entered = "type_transition {} oci_gpu_hook_exec_t:process oci_gpu_hook_door_t;"
     refpolicy, targeted = expected.read("refpolicy"), expected.read("targeted")
     assert entered.format("container_engine_t") in refpolicy
     assert entered.format("podman_t") in refpolicy
     assert entered.format("container_runtime_t") in targeted
     assert not [line for line in targeted if line.startswith("type_transition container_engine_t ")]
     assert "attribute oci_gpu_hook_caller has container_engine_t" not in targeted
+
+
+@pytest.mark.parametrize("name", ["refpolicy", "targeted"])
+def test_the_hook_is_entered_from_its_door_alone(name: str) -> None:
+    listed = expected.read(name)
+    assert "type_transition oci_gpu_hook_door_t bin_t:process oci_gpu_hook_t;" in listed
+    into = re.compile(r"allow (\S+) (oci_gpu_hook_\w+):process .*\btransition\b")
+    assert {match.groups() for match in map(into.match, listed) if match} == {
+        ("oci_gpu_hook_caller", "oci_gpu_hook_door_t"),
+        ("oci_gpu_hook_door_t", "oci_gpu_hook_t"),
+    }
+
+
+def test_the_door_starts_the_hook_and_does_nothing_else(ours: str) -> None:
+    """Not even what it starts may stay in its domain."""
+    found = permissions(ours, "oci_gpu_hook_door_t")
+    assert "file:execute_no_trans" not in found
+    assert {item for item in found if item.startswith(("capability", "cap_userns", "bpf"))} == {
+        "capability:dac_read_search",
+        "cap_userns:dac_read_search",
+    }
+    into = rules.rules(ours, "-s", "oci_gpu_hook_door_t", "-c", "process", "-p", "transition")
+    assert list(into) == ["allow oci_gpu_hook_door_t oci_gpu_hook_t:process transition;"]
+    reading = ("getattr", "open", "read", "search", "execute", "map", "ioctl", "lock")
+    for target in ("etc_t", "bin_t", "lib_t", "container_file_t", "oci_gpu_hook_state_t"):
+        for item in permissions(ours, "oci_gpu_hook_door_t", "-t", target):
+            assert item.split(":")[1] in reading, (target, item)
 
 
 def test_the_hook_starts_no_program_opens_no_device_and_uses_no_network(ours: str) -> None:
@@ -219,7 +246,11 @@ def test_file_contexts_agree_with_the_base_policys(ours: str) -> None:
         ("/usr/lib/oci-gpu-hook/oci_gpu_hook/hook.py", "file", "lib_t"),
         ("/run/oci-gpu-hook/inventory.json", "file", "oci_gpu_hook_state_t"),
         ("/run/nvidia-persistenced/socket", "sock_file", "nvidia_runtime_t"),
+        ("/usr/lib/oci-gpu-hook/oci_gpu_hook/__linked__/gpu.cpython-39", "file", "lib_t"),
+        ("/run/oci-gpu-hook", "dir", "oci_gpu_hook_state_t"),
         ("/etc/oci-gpu-hook.conf", "file", "etc_t"),
+        ("/etc/oci-gpu-hook.conf.d", "dir", "etc_t"),
+        ("/etc/oci-gpu-hook.conf.d/50-site.conf", "file", "etc_t"),
         ("/tmp/nvidia-mps/control", "pipe", "nvidia_mps_t"),
     ],
 )

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from oci_gpu_hook.host import libselinux
 from tests.packaging import rpms
-from tests.policy import policies
+from tests.policy import debian, policies
 
 OURS = ["200/nvidia_container", "200/oci_gpu_hook"]
 # A view of this host whose folders are throw-away, but for the store below $1.
@@ -74,3 +75,48 @@ def test_another_policy_is_left_alone(store: Path, tmp_path: Path) -> None:
     (store / "etc/selinux/config").write_text("SELINUX=permissive\nSELINUXTYPE=minimum\n")
     rpm(store, "-i", rpms.build(tmp_path / "rpm").selinux)
     assert stored(store) == []
+
+
+# The longest beginning that fits decides; of units and the like the base policy speaks.
+LABELS = {
+    "/usr/libexec/oci/hooks.d/oci-gpu-hook": "oci_gpu_hook_exec_t",
+    "/usr/lib/oci-gpu-hook": "lib_t",
+    "/etc/oci-gpu-hook.conf": "etc_t",
+    "/run/oci-gpu-hook": "oci_gpu_hook_state_t",
+    "/usr/bin/oci-gpu-hook": "bin_t",
+    "/usr/lib/systemd/system": "systemd_unit_t",
+    "/usr/lib/udev/rules.d/": "udev_rules_t",
+    "/usr/lib/": "lib_t",
+    "/usr/libexec/": "bin_t",
+    "/usr/share/man/": "man_t",
+    "/usr/share/": "usr_t",
+}
+
+
+def packaged(package: Path) -> dict[str, str]:
+    """What a package holds: path -> kind, as matchpathcon has it."""
+    form = "[%{FILENAMES}\\t%{FILEMODES:perms}\\n]"
+    lines = debian.run("rpm", "-qp", "--queryformat", form, str(package)).splitlines()
+    pairs = [line.split("\t") for line in lines]
+    return {path: "dir" if mode.startswith("d") else "file" for path, mode in pairs}
+
+
+def test_every_file_of_the_packages_gets_the_label_that_it_needs(tmp_path: Path) -> None:
+    release = rpms.build(tmp_path / "rpm")
+    files = {**packaged(release.hook), **packaged(release.selinux)}
+    for path in ("/etc/oci-gpu-hook.conf.d", "/run/oci-gpu-hook"):
+        assert files[path] == "dir"
+    assert [path for path in files if "/oci_gpu_hook/__linked__/" in path]
+    assert [path for path in files if path.startswith("/usr/lib/systemd/system/")]
+    contexts = f"{policies.build().ours}/{debian.FILE_CONTEXTS}"
+    for path, kind in files.items():
+        context = debian.run("matchpathcon", "-n", "-m", kind, "-f", contexts, path).strip()
+        wanted = LABELS[max((begin for begin in LABELS if path.startswith(begin)), key=len)]
+        assert context.split(":")[2] == wanted, path
+
+
+def test_the_package_relabels_what_the_modules_name(tmp_path: Path) -> None:
+    package = rpms.build(tmp_path / "rpm").selinux
+    for scriptlet in ("POSTTRANS", "POSTUN"):
+        words = debian.run("rpm", "-qp", "--queryformat", f"%{{{scriptlet}}}", str(package)).split()
+        assert set(libselinux.PATHS) | {"/dev/nvidia*"} <= set(words), scriptlet

@@ -41,6 +41,8 @@ PACKAGES = (
     "util-linux",
 )
 WHEELS = ("distributed",)
+# Of the host: what `inventory refresh` asks NVML by.
+HOST_WHEELS = ("nvidia-ml-py",)
 KERNEL_PACKAGE = "linux-image-cloud-amd64"
 # insmod resolves nothing: each after what it needs.
 KERNEL_MODULES = (
@@ -181,10 +183,19 @@ class Base:
         write(f"{self.root}/etc/selinux/config", f"SELINUX=enforcing\nSELINUXTYPE={debian.STORE}\n")
 
     def _make_layer(self) -> None:
-        say(f"installing {', '.join(WHEELS)} into the container's root")
         layer = f"{self.root}/{LAYER}"
-        packages = f"{layer}/usr/lib/python3/dist-packages"
-        interpreter = os.path.basename(os.path.realpath(f"{layer}/usr/bin/python3"))
+        self._install(layer, WHEELS)
+        self._install(self.root, HOST_WHEELS)
+        # By its own Python: a cache of another version's would not be used.
+        for root in (layer, self.root):
+            run("chroot", root, "/usr/bin/python3", "-IS", "-m", "compileall", "-q", "/usr/lib")
+        for name in ("app", "tmp", "victim", "dev", "proc", "sys"):
+            os.makedirs(f"{layer}/{name}", exist_ok=True)
+        os.chmod(f"{layer}/tmp", 0o1777)
+
+    def _install(self, root: str, wheels: tuple[str, ...]) -> None:
+        say(f"installing {', '.join(wheels)} into {os.path.relpath(root, self.folder)}")
+        interpreter = os.path.basename(os.path.realpath(f"{root}/usr/bin/python3"))
         version = interpreter[len("python") :]
         run(
             "/usr/bin/python3",
@@ -201,15 +212,9 @@ class Base:
             "--platform=manylinux2014_x86_64",
             "--platform=manylinux_2_28_x86_64",
             "--target",
-            packages,
-            *WHEELS,
+            f"{root}/usr/lib/python3/dist-packages",
+            *wheels,
         )
-        # By its own Python: a cache of another version's would not be used.
-        for root in (layer, self.root):
-            run("chroot", root, "/usr/bin/python3", "-IS", "-m", "compileall", "-q", "/usr/lib")
-        for name in ("app", "tmp", "victim", "dev", "proc", "sys"):
-            os.makedirs(f"{layer}/{name}", exist_ok=True)
-        os.chmod(f"{layer}/tmp", 0o1777)
 
     def _make_initramfs(self) -> None:
         folder = f"{self.folder}/initramfs.d"

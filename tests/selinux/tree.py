@@ -19,7 +19,8 @@ from tests.selinux import base
 from tests.selinux.base import GUEST, HERE, LAYER, MULTIARCH, REPOSITORY, say, write
 
 OUR_MODULES = ("nvidia_container", "oci_gpu_hook")
-DESCRIPTION = "h100x8"
+DESCRIPTION = "h100mig"
+LIBRARY = "usr/lib/oci-gpu-hook"
 
 # What `--break` adds to the room that labels.
 FAULTS = {
@@ -41,7 +42,7 @@ _RENEWED = (
     "etc",
     GUEST,
     "usr/libexec",
-    "usr/lib/oci-gpu-hook",
+    LIBRARY,
     "usr/share/containers",
     "usr/bin",
     "usr/sbin/init",
@@ -61,7 +62,7 @@ class Tree:
         """Our modules, the installed hook, the simulated driver and the guest's programs, as they are now."""
         self._install_guest(only)
         self._install_driver()
-        for name in ("usr/lib/oci-gpu-hook", "usr/libexec/oci", "usr/share/containers/oci"):
+        for name in (LIBRARY, "usr/libexec/oci", "usr/share/containers/oci"):
             shutil.rmtree(f"{self.root}/{name}", ignore_errors=True)
         run(
             "make",
@@ -98,13 +99,16 @@ class Tree:
 
     def _break(self, fault: str) -> None:
         """Plant a fault in the installed hook: these tests must then fail, at the right row."""
-        path = f"{self.root}/usr/lib/oci-gpu-hook/oci_gpu_hook/container/labels.py"
+        path = f"{self.root}/{LIBRARY}/oci_gpu_hook/container/labels.py"
         source = _bytes(path).decode()
         if "\ndef relabel(tree: Tree, path: str, context: str) -> None:\n" not in source:
             raise SystemExit(f"test-selinux: there is no relabel() in {path} to be broken")
         write(path, source + FAULTS[fault])
-        # Compiled files are taken as they are, whatever became of their sources.
+        # Compiled and linked files are taken as they are, whatever became of their sources.
         shutil.rmtree(f"{os.path.dirname(path)}/__pycache__")
+        shutil.rmtree(f"{self.root}/{LIBRARY}/oci_gpu_hook/__linked__")
+        link = f"{REPOSITORY}/packaging/link.py"
+        run("/usr/bin/python3", "-ISB", link, f"{self.root}/{LIBRARY}", f"/{LIBRARY}")
 
     def _install_guest(self, only: str) -> None:
         guest = f"{self.root}/{GUEST}"

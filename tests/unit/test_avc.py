@@ -75,6 +75,11 @@ ROWS = [
         "selinux install",
     ),
     (
+        line("map", 'path="/usr/bin/bash"', "u:system_r:oci_gpu_hook_door_t:s0", "u:object_r:shell_exec_t:s0", "file"),
+        "the hook's own domain may not map a file of type shell_exec_t",
+        "selinux install",
+    ),
+    (
         line("write", 'name="/" dev="tmpfs"', CONTAINER, "u:object_r:tmpfs_t:s0", "dir"),
         "/dev/shm is the host's own",
         "--ipc=host",

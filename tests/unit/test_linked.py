@@ -119,6 +119,50 @@ def test_a_container_with_a_gpu_loads_no_room_of_its_path_from_a_file(
     assert run.files <= {f"oci_gpu_hook.host.{room}" for room in off_the_path}
 
 
+def test_a_labelled_start_loads_no_room_of_its_path_from_a_file(
+    library: Path, tmp_path: Path
+) -> None:
+    """On a host with SELinux: what decides and what writes labels comes from one file more."""
+    (tmp_path / "host/sys/fs/selinux").mkdir(parents=True)
+    (tmp_path / "host/sys/fs/selinux/enforce").write_text("1")
+    run = Run(library, tmp_path, "0", "--host-root", str(tmp_path / "host"))
+    assert run.status == 6, run.said
+    assert names("labels") <= run.rooms
+    assert not run.files & (names("door") | names("gpu") | names("labels"))
+
+
+def test_whatever_a_linked_room_imports_is_linked() -> None:
+    """Also in its functions, where imports wait until they are needed; but for what only looks at a host anew."""
+    everywhere = {room for group in linked.GROUPS for room in names(group)}
+    found = set()
+    for room in everywhere:
+        path = ROOT / room.replace(".", "/")
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        for module in imported(ast.parse(file.read_text())):
+            if module not in everywhere:
+                found.add((room, module))
+    assert found == {
+        ("oci_gpu_hook.__main__", "oci_gpu_hook.cli"),
+        ("oci_gpu_hook.hook", "oci_gpu_hook.host.survey"),
+    }
+
+
+def imported(node: ast.AST) -> set[str]:
+    """The rooms of ours that a tree imports, but for those that only a type checker sees."""
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        return set()
+    found = set()
+    if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("oci_gpu_hook"):
+        for alias in node.names:
+            name = f"{node.module}.{alias.name}"
+            path = ROOT / name.replace(".", "/")
+            is_room = path.is_dir() or path.with_suffix(".py").exists()
+            found.add(name if is_room else str(node.module))
+    for child in ast.iter_child_nodes(node):
+        found |= imported(child)
+    return found
+
+
 @pytest.mark.parametrize("damage", ["missing", "truncated", "other", "empty"])
 @pytest.mark.parametrize("group", ["door", "gpu"])
 def test_without_a_linked_file_the_package_serves(

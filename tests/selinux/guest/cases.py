@@ -43,6 +43,7 @@ class Container(NamedTuple):
     mqueue: ``runtime``, or ``other``: labelled with another container's level before our hook runs.
     nodes: ``hook``, or ``host``: bound from the host's /dev by the engine.
     gpu: whether the container asks for a GPU; hook: whether ours is registered.
+    devices, capabilities: of NVIDIA_VISIBLE_DEVICES and NVIDIA_DRIVER_CAPABILITIES.
     command: in the container; () is the probe with the names in `expect`.
     expect: check -> regular expression of what it prints.
     refused: regular expression of the sentence where the start must fail, else "".
@@ -59,6 +60,8 @@ class Container(NamedTuple):
     nodes: str = "hook"
     gpu: bool = True
     hook: bool = True
+    devices: str = "all"
+    capabilities: str = "compute,utility"
     privileged: bool = False
     command: tuple[str, ...] = ()
     expect: Mapping[str, str] = MappingProxyType({})
@@ -75,7 +78,13 @@ class Row(NamedTuple):
     containers: tuple[Container, ...]
     # /etc/oci-gpu-hook.conf while it runs.
     settings: str = ""
+    # The same of a file in /etc/oci-gpu-hook.conf.d.
+    drop_in: str = ""
     runtimes: tuple[str, ...] = ("runc", "crun")
+    # Whether the inventory is refreshed first, as its unit does: MIG devices have their numbers from NVML alone.
+    refreshed: bool = False
+    # Whether the hook has its linked rooms alone, and no source to fall back to.
+    linked: bool = False
     # A pod as CRI-O has it: the first container is its sandbox, all share its IPC namespace and /dev/shm.
     pod: bool = False
 
@@ -87,6 +96,11 @@ _ALL = {**_NODES, **_IPC, **_QUEUE}
 _IPC_DENIED = {"sem": DENIED, "shm": DENIED, "mq": DENIED}
 
 _CONFINED = Container("nvidia_container_t")
+
+# Of the simulated node's GPUs: the one with MIG, its first device, and its render node by its address.
+_MIG_GPU = "0000:18:00.0"
+_CAPABILITY = "/proc/driver/nvidia/capabilities/gpu1/mig/gi{}/access"
+_RENDER = f"/dev/dri/by-path/pci-{_MIG_GPU}-render"
 
 
 def _file(level: str) -> str:
@@ -117,6 +131,42 @@ ROWS = (
         "nvidia_container_t s0: the host's nodes",
         (Container("nvidia_container_t", "s0", "s0", nodes="host", expect=_ALL),),
     ),
+    # The door answers, and Python is never started.
+    Row(
+        "container_t c1,c2: no request",
+        (Container("container_t", gpu=False, expect={"nodes": "none", **_IPC}),),
+    ),
+    # A setting of IPC may concern it: the door has Python see for itself.
+    Row(
+        "container_t c1,c2: no request, settings in a drop-in",
+        (Container("container_t", gpu=False, expect={"nodes": "none", **_IPC}),),
+        drop_in="ipc-labels = gpu\n",
+    ),
+    Row(
+        "container_t c1,c2: graphics by address",
+        (
+            Container(
+                "container_t",
+                capabilities="graphics,utility",
+                expect={"nodes": "ENXIO", f"read:{_RENDER}": "ENXIO"},
+            ),
+        ),
+    ),
+    Row(
+        "container_t c1,c2: a MIG device",
+        (
+            Container(
+                "container_t",
+                devices="0:0",
+                expect={
+                    **_NODES,
+                    f"read:{_CAPABILITY.format(1)}": WORKS,
+                    f"read:{_CAPABILITY.format(5)}": "ENOENT",
+                },
+            ),
+        ),
+        refreshed=True,
+    ),
     Row("spc_t: GPU", (Container("spc_t", "s0", "s0", privileged=True, expect=_ALL),)),
     Row(
         "another's level, without the hook",
@@ -135,6 +185,15 @@ ROWS = (
         ),
     ),
     Row(
+        "another's level, by the linked rooms alone",
+        (
+            _CONFINED._replace(
+                shm="other", mqueue="other", expect={**_IPC, **_QUEUE}, after=_file(OWN)
+            ),
+        ),
+        linked=True,
+    ),
+    Row(
         "another's level, no GPU",
         (
             _CONFINED._replace(
@@ -150,6 +209,15 @@ ROWS = (
             ),
         ),
         "ipc-labels = all\n",
+    ),
+    Row(
+        "another's level, no GPU, ipc-labels = all in a drop-in",
+        (
+            _CONFINED._replace(
+                shm="other", mqueue="other", gpu=False, expect={**_IPC, **_QUEUE}, after=_file(OWN)
+            ),
+        ),
+        drop_in="ipc-labels = all\n",
     ),
     Row(
         "another's level, ipc-labels = off",

@@ -136,7 +136,10 @@ class Start:
         )
         env = [PATH, "HOME=/tmp", "PYTHONDONTWRITEBYTECODE=1"]
         if container.gpu:
-            env += ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"]
+            env += [
+                f"NVIDIA_VISIBLE_DEVICES={container.devices}",
+                f"NVIDIA_DRIVER_CAPABILITIES={container.capabilities}",
+            ]
         granted = list(_CAPABILITIES) if container.privileged else []
         capabilities = dict.fromkeys(("bounding", "effective", "permitted"), granted)
         specification: dict[str, Any] = {

@@ -8,21 +8,26 @@ Must not know of containers.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import socket
 import stat
 import subprocess
+from collections.abc import Iterator
 
-from tests.gpunode import catalogue, procfs
-from tests.gpunode.description import load
+from tests.gpunode import catalogue, pci, procfs
+from tests.gpunode.description import Description, load, render
 
 from .mounting import MS_BIND, label, mount
 
-DESCRIPTION = "h100x8"
+DESCRIPTION = "h100mig"
 SETTINGS = "/etc/oci-gpu-hook.conf"
+DROP_IN = f"{SETTINGS}.d/50-row.conf"
 SIMULATED = "/proc/driver"
 # As the kernel's own files there.
 PROC_CONTEXT = "system_u:object_r:proc_t:s0"
+SYSFS_CONTEXT = "system_u:object_r:sysfs_t:s0"
 WATCHED = ("/dev", "/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/bin", "/run")
 
 
@@ -38,16 +43,22 @@ def set_up(mig_minors: str) -> None:
     for device in procfs.nodes(node, majors, capabilities):
         os.makedirs(os.path.dirname(device.path), exist_ok=True)
         os.mknod(device.path, stat.S_IFCHR | device.mode, os.makedev(device.major, device.minor))
-        os.chmod(device.path, device.mode)
+        # Render nodes are everybody's (systemd's 50-udev-default.rules).
+        os.chmod(device.path, 0o666 if "/renderD" in device.path else device.mode)
         made.append(device.path)
+    for path, target in pci.device_links(node).items():
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.symlink(target, path)
     files = procfs.tree(node, capabilities, os.uname().machine)
     mount("proc-driver", SIMULATED, "tmpfs", 0, f"mode=0555,context={PROC_CONTEXT}")
+    files["gpunode/description"] = render(node)
     files["gpunode/devices"] = procfs.devices(real, procfs.registered(node, majors))
     for name, text in files.items():
         os.makedirs(os.path.dirname(f"{SIMULATED}/{name}"), exist_ok=True)
         with open(f"{SIMULATED}/{name}", "w", encoding="ascii") as file:
             file.write(text)
     mount(f"{SIMULATED}/gpunode/devices", "/proc/devices", "", MS_BIND)
+    mount_pci(node)
     for path in catalogue.SOCKETS:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         listener = socket.socket(socket.AF_UNIX)
@@ -61,20 +72,52 @@ def set_up(mig_minors: str) -> None:
     restored = [
         *made,
         "/dev/nvidia-caps",
+        "/dev/dri",
         *[os.path.dirname(path) for path in catalogue.SOCKETS],
         "/run/oci-gpu-hook",
     ]
     subprocess.run(["restorecon", "-R", *restored, catalogue.MPS_FOLDER], check=True)
 
 
-def administer(settings: str) -> None:
-    """The administrator's file, there or not."""
-    if os.path.exists(SETTINGS):
-        os.unlink(SETTINGS)
-    if settings:
-        with open(SETTINGS, "w", encoding="ascii") as file:
-            file.write(settings)
-        subprocess.run(["restorecon", SETTINGS], check=True)
+def mount_pci(node: Description) -> None:
+    """The PCI devices of the node alone, as links, which sysfs has there."""
+    files = "/run/pci-devices"
+    for folder in (files, pci.DEVICES):
+        os.makedirs(folder, exist_ok=True)
+        mount("pci-devices", folder, "tmpfs", 0, f"mode=0555,context={SYSFS_CONTEXT}")
+    for name, text in pci.tree(node).items():
+        os.makedirs(os.path.dirname(f"{files}/{name}"), exist_ok=True)
+        with open(f"{files}/{name}", "w", encoding="ascii") as file:
+            file.write(text)
+    for gpu in node.gpus:
+        os.symlink(f"{files}/{gpu.bus_id}", f"{pci.DEVICES}/{gpu.bus_id}")
+
+
+def administer(settings: str, drop_in: str) -> None:
+    """The administrator's files, there or not."""
+    for path, text in ((SETTINGS, settings), (DROP_IN, drop_in)):
+        if os.path.exists(path):
+            os.unlink(path)
+        if text:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w", encoding="ascii") as file:
+                file.write(text)
+            subprocess.run(["restorecon", path], check=True)
+    if not drop_in and os.path.isdir(os.path.dirname(DROP_IN)):
+        os.rmdir(os.path.dirname(DROP_IN))
+
+
+@contextlib.contextmanager
+def linked_alone() -> Iterator[None]:
+    """The hook's package without its sources."""
+    package = "/usr/lib/oci-gpu-hook/oci_gpu_hook"
+    os.rename(package, f"{package}.whole")
+    shutil.copytree(f"{package}.whole/__linked__", f"{package}/__linked__")
+    try:
+        yield
+    finally:
+        shutil.rmtree(package)
+        os.rename(f"{package}.whole", package)
 
 
 def labels() -> dict[str, str]:

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked of an enforcing host besides its containers: the commands of units and people, the hook's domains.
+
+Runs in the domain of services, as units do; `python3 -m tests.selinux.guest.commands` is the part that an engine plays.
+Each question gives what it saw and what is wrong with that.  Must not start a container.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+from .mounting import label
+
+ENGINE_CONTEXT = "system_u:system_r:container_engine_t:s0"
+HOOK = "/usr/libexec/oci/hooks.d/oci-gpu-hook"
+PROGRAM = "/usr/bin/oci-gpu-hook"
+INVENTORY = "/run/oci-gpu-hook/inventory.json"
+STATE_CONTEXT = "system_u:object_r:oci_gpu_hook_state_t:s0"
+SPEC = "/run/cdi/oci-gpu-hook.yaml"
+SECONDS = 60
+
+# What a start is called with, until when it waits for the state, and in which domain it waits.
+WAITING = {
+    "bash": (("createRuntime",), "system_u:system_r:oci_gpu_hook_door_t:s0"),
+    "python3": (("createRuntime", "--host-root", "/"), "system_u:system_r:oci_gpu_hook_t:s0"),
+}
+
+# What `selinux status` must answer here: type, nodes, whether they can be used.
+USES = {
+    ("container_t", "made by the hook", True),
+    ("container_t", "bound from the host", False),
+    ("nvidia_container_t", "made by the hook", True),
+    ("nvidia_container_t", "bound from the host", True),
+    ("spc_t", "made by the hook", True),
+    ("spc_t", "bound from the host", True),
+}
+
+
+class Answer(NamedTuple):
+    """What one question gave."""
+
+    expected: str
+    seen: str
+    wrong: list[str]
+
+
+def _run(*words: str) -> tuple[str, list[str]]:
+    done = subprocess.run([PROGRAM, *words], check=False, capture_output=True, text=True)
+    return done.stdout, [done.stderr.strip()] if done.returncode else []
+
+
+def status() -> Answer:
+    """The command line's own view of this policy, by the real libselinux."""
+    told, wrong = _run("selinux", "status", "--format", "json")
+    seen = "nothing"
+    if not wrong:
+        document = json.loads(told)
+        uses = {(use["type"], use["nodes"], use["can"]) for use in document["uses"]}
+        states = {module["state"] for module in document["modules"]}
+        if uses != USES:
+            wrong.append(f"uses are {sorted(uses)}")
+        if states != {"installed"} or not document["enforcing"]:
+            wrong.append(f"modules are {sorted(states)}")
+        seen = f"modules {','.join(sorted(states))}, {len(document['labels'])} labels"
+    return Answer("both modules installed, uses as the policy has them", seen, wrong)
+
+
+def refresh() -> Answer:
+    """`inventory refresh`, as its unit starts it: anew, and in the place of the hook's."""
+    labels = []
+    wrong: list[str] = []
+    for _ in range(2):
+        wrong += _run("inventory", "refresh")[1]
+        labels.append(label(INVENTORY))
+        if os.path.exists(INVENTORY) and len(labels) == 1:
+            os.unlink(INVENTORY)
+    if labels != [STATE_CONTEXT] * 2:
+        wrong.append(f"{INVENTORY} is {labels}")
+    return Answer(STATE_CONTEXT, labels[-1], wrong)
+
+
+def generate() -> Answer:
+    """`cdi generate`, as its unit starts it."""
+    os.makedirs(os.path.dirname(SPEC), exist_ok=True)
+    _, wrong = _run("cdi", "generate", "--output", SPEC)
+    seen = f"{os.path.getsize(SPEC) > 0}" if os.path.exists(SPEC) else "nothing"
+    return Answer("True", seen, wrong + ([] if seen == "True" else [f"{SPEC} is {seen}"]))
+
+
+def prepare() -> Answer:
+    """`prepare`: a node that a fresh boot lacks gets the label of the others."""
+    nodes = ("/dev/nvidia-uvm", *sorted(glob.glob("/dev/nvidia-caps/*"))[:1])
+    before = [label(path) for path in nodes]
+    for path in nodes:
+        os.unlink(path)
+    _, wrong = _run("prepare")
+    after = [label(path) for path in nodes]
+    if after != before:
+        wrong.append(f"{nodes} are {after}")
+    return Answer(" ".join(before), " ".join(after), wrong)
+
+
+def domains() -> Answer:
+    """In which domain the door waits for a state, and in which Python does."""
+    words = ["runcon", ENGINE_CONTEXT, sys.executable, "-B", "-m", __name__]
+    expected = [context for _, context in WAITING.values()]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as engine:
+        assert engine.stdin is not None
+        assert engine.stdout is not None
+        seen = [
+            _domain(int(engine.stdout.readline()), program, context)
+            for program, (_, context) in WAITING.items()
+        ]
+        engine.stdin.close()
+    return Answer(" ".join(expected), " ".join(seen), [] if seen == expected else [str(seen)])
+
+
+def _domain(pid: int, program: str, expected: str) -> str:
+    """The domain of a process once it is what is waited for, or whatever it is at the end of our patience."""
+    end = time.monotonic() + SECONDS
+    while True:
+        try:
+            with open(f"/proc/{pid}/attr/current", encoding="ascii") as file:
+                seen = file.read().rstrip("\0\n")
+        except OSError as error:
+            seen = f"{program}: {error.strerror}"
+        if seen == expected or time.monotonic() > end:
+            return seen
+        time.sleep(0.1)
+
+
+def main() -> int:
+    """An engine's part: starts that wait, until we are told to go.
+
+    All that they inherit is the engine's own: whoever else's is no business of theirs.
+    """
+    starts = [
+        subprocess.Popen(
+            [HOOK, *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={"PATH": "/usr/bin:/bin"},
+        )
+        for words, _ in WAITING.values()
+    ]
+    for start in starts:
+        print(start.pid, flush=True)
+    sys.stdin.read()
+    for start in starts:
+        start.kill()
+        start.wait()
+    return 0
+
+
+# Each by the name of its line in the table.  The last of them changes what the host has.
+QUESTIONS = {
+    "selinux status": status,
+    "the domains of the door and the hook": domains,
+    "inventory refresh, as its unit": refresh,
+    "cdi generate, as its unit": generate,
+    "prepare, as its unit": prepare,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())
