@@ -105,7 +105,7 @@ cat /run/log/out
     assert len(first["OCI_GPU_HOOK_DEVICE"]) == int(first["OCI_GPU_HOOK_DEVICES"])
     assert int(first["OCI_GPU_HOOK_FILES"]) > 10
     image = first["OCI_GPU_HOOK_IMAGE"]
-    assert bytes(image) == b"registry/cuda:12\nMESSAGE=forged"
+    assert image == "registry/cuda:12\nMESSAGE=forged"
     steps = [int(first[f"OCI_GPU_HOOK_{step}_USEC"]) for step in ("START", "READ", "PLAN", "APPLY")]
     assert min(steps) > 0, steps
     assert int(first["OCI_GPU_HOOK_TOTAL_USEC"]) == sum(steps)
