@@ -12,8 +12,6 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from oci_gpu_hook.plan import Plan
     from oci_gpu_hook.request import Request
 
@@ -78,63 +76,55 @@ def counted(account: Account) -> bytes:
 
 def datagram(account: Account) -> bytes:
     """The journal's native protocol: see `fields`."""
-    return b"".join([_field(name, value) for name, value in fields(account)])
+    found = fields(account)
+    text = "".join([f"{name}={value}\n" for name, value in found])
+    # A line each, and short, as nearly always: encoded at once, which is most of the work.
+    if len(text) <= _LONGEST and text.count("\n") == len(found):
+        return text.encode("utf-8", "backslashreplace")
+    return b"".join([_field(name, value) for name, value in found])
 
 
-def fields(account: Account) -> Iterable[tuple[str, str]]:
+def fields(account: Account) -> list[tuple[str, str]]:
     """Names and values in order; a list is a name that is given again and again, and can be searched by each value."""
-    came = outcome(account)
-    yield "MESSAGE", _message(account, came)
-    yield "MESSAGE_ID", MESSAGE_ID
-    yield "PRIORITY", str(_PRIORITIES[came])
-    yield "SYSLOG_IDENTIFIER", "oci-gpu-hook"
-    for name, value in (*_asked(account), *_done(account), *_ended(account, came)):
-        if value:
-            yield f"{PREFIX}{name}", value
+    came, because = outcome(account), why(account)
+    plan, request = account.plan, account.request
+    operations = plan.operations if plan else ()
+    kinds = [type(operation) for operation in operations]
+    devices = [operation.path for operation in operations if type(operation) is Device]
+    relabelled = [operation.path for operation in operations if type(operation) is Relabel]
+    total = sum(account.steps.values())
+    ours = [
+        ("CONTAINER", account.container),
+        ("IMAGE", account.image),
+        ("NAMESPACE", account.namespace),
+        ("REQUEST", ",".join(request.devices) if request else ""),
+        ("SOURCE", request.source if request else ""),
+        ("CAPABILITIES", ",".join(request.capabilities) if request else ""),
+        ("DRIVER", plan.driver_version if plan else ""),
+        ("DEVICES", str(len(devices)) if plan else ""),
+        *[("DEVICE", path) for path in devices[:_MOST_DEVICES]],
+        ("FILES", str(kinds.count(Mount)) if plan else ""),
+        ("LABEL", plan.label if plan else ""),
+        *[("RELABELLED", path) for path in relabelled[:_MOST_NOTES]],
+        *[(f"{step.upper()}_USEC", str(took)) for step, took in account.steps.items()],
+        ("TOTAL_USEC", str(total)),
+        ("CPU_USEC", str(account.cpu)),
+        ("OUTCOME", came),
+        ("EXIT_CODE", str(account.exit_code)),
+        ("REASON" if came == "refused" else "STEP", because),
+        ("SENTENCE", account.sentence),
+        *[("NOTE", note) for note in account.notes[:_MOST_NOTES]],
+    ]
+    return [
+        ("MESSAGE", _message(account, came, len(devices), total)),
+        ("MESSAGE_ID", MESSAGE_ID),
+        ("PRIORITY", str(_PRIORITIES[came])),
+        ("SYSLOG_IDENTIFIER", "oci-gpu-hook"),
+        *[(PREFIX + name, value) for name, value in ours if value],
+    ]
 
 
-def _asked(account: Account) -> Iterable[tuple[str, str]]:
-    yield "CONTAINER", account.container
-    yield "IMAGE", account.image
-    yield "NAMESPACE", account.namespace
-    request = account.request
-    if request is not None:
-        yield "REQUEST", ",".join(request.devices)
-        yield "SOURCE", request.source
-        yield "CAPABILITIES", ",".join(request.capabilities)
-
-
-def _done(account: Account) -> Iterable[tuple[str, str]]:
-    plan = account.plan
-    if plan is None:
-        return
-    operations = plan.operations
-    devices = [operation.path for operation in operations if isinstance(operation, Device)]
-    yield "DRIVER", plan.driver_version
-    yield "DEVICES", str(len(devices))
-    for path in devices[:_MOST_DEVICES]:
-        yield "DEVICE", path
-    yield "FILES", str(len([1 for operation in operations if isinstance(operation, Mount)]))
-    yield "LABEL", plan.label
-    relabelled = [operation.path for operation in operations if isinstance(operation, Relabel)]
-    for path in relabelled[:_MOST_NOTES]:
-        yield "RELABELLED", path
-
-
-def _ended(account: Account, came: str) -> Iterable[tuple[str, str]]:
-    for step, took in account.steps.items():
-        yield f"{step.upper()}_USEC", str(took)
-    yield "TOTAL_USEC", str(sum(account.steps.values()))
-    yield "CPU_USEC", str(account.cpu)
-    yield "OUTCOME", came
-    yield "EXIT_CODE", str(account.exit_code)
-    yield "REASON" if came == "refused" else "STEP", why(account)
-    yield "SENTENCE", account.sentence
-    for note in account.notes[:_MOST_NOTES]:
-        yield "NOTE", note
-
-
-def _message(account: Account, came: str) -> str:
+def _message(account: Account, came: str, nodes: int, total: int) -> str:
     who = account.container
     if len(who) == 64:
         # Engines show twelve characters of their ids; the field has them all.
@@ -145,11 +135,8 @@ def _message(account: Account, came: str) -> str:
     elif came != "started":
         sentence = f"{who} does not start: {account.sentence}"
     else:
-        plan, request = account.plan, account.request
-        nodes = [] if plan is None else [o.path for o in plan.operations if isinstance(o, Device)]
-        devices = "" if request is None else ", ".join(request.devices)
-        took = sum(account.steps.values()) / 1000
-        sentence = f"{who} got {devices}: {len(nodes)} device nodes, in {took:.1f} ms"
+        devices = ", ".join(account.request.devices) if account.request else ""
+        sentence = f"{who} got {devices}: {nodes} device nodes, in {total / 1000:.1f} ms"
     if sentence.isprintable():
         return sentence
     # journalctl shows a text with one control character in it as "blob data".

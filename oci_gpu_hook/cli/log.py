@@ -50,7 +50,7 @@ def as_record(entry: dict[str, Any]) -> dict[str, Any]:
             continue
         key = name[len(PREFIX) :].lower()
         if key in _LISTS:
-            several = isinstance(value, list) and not isinstance(value[0], int)
+            several = isinstance(value, list) and not isinstance(next(iter(value), 0), int)
             record[key] = [_text(item) for item in (value if several else [value])]
             continue
         text = _text(value)

@@ -2,7 +2,7 @@
 """The lines that hooks leave for the counters, added up so that none is lost or counted twice.
 
 Hooks append to one file and take no lock: a start waits for nobody.  A collector takes a full one away as ``starts.N``,
-and puts a fresh one in its place in one rename; a hook that had the old one open still writes to it.  So ``starts.N`` is
+and puts a fresh one in its place in one rename; a hook that had the old one open writes to it still.  So that one is
 added up at each collection, and folded into the totals only when its successor is taken away, long after.  The totals
 name the last N that is in them: a collector that dies between two of its steps counts nothing twice.
 

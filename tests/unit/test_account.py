@@ -196,7 +196,7 @@ def test_the_longest_record_fits_into_a_datagram() -> None:
     long = "\ud800\n" * 10**5
     request = REQUEST._replace(devices=(long,), capabilities=(long,))
     plan = Plan(devices=3000)
-    plan.operations += tuple([Relabel(long, long, "", True, "")] * 100)  # type: ignore[assignment]
+    plan.operations += tuple([Relabel(long, long, "", True, "")] * 100)
     told = made(
         container=long, image=long, namespace=long, request=request, plan=plan, notes=(long,) * 100
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from oci_gpu_hook import metrics
-from oci_gpu_hook.cli import spool
+from oci_gpu_hook.cli import spool, whole
 from oci_gpu_hook.host import journal
 
 LINE = re.compile(r'oci_gpu_hook_(\w+)(?:\{\w+="([^"]+)"\})? (\d+(?:\.\d+)?)')
@@ -140,7 +140,7 @@ def test_a_collector_that_dies_anywhere_counts_nothing_twice(
 ) -> None:
     """It is stopped before each call that changes a file, and the next one goes on."""
     monkeypatch.setattr(spool, "_FULL", 10)
-    calls = [(os, "link"), (os, "rename"), (os, "unlink"), (spool.whole, "write")]
+    calls = [(os, "link"), (os, "rename"), (os, "unlink"), (whole, "write")]
     spool.turn()
     written = 0
     for _ in range(3):
