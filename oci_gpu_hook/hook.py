@@ -31,7 +31,7 @@ SETTINGS = "/etc/oci-gpu-hook.conf"
 _STDIN = 0
 # What hooks.d/oci-gpu-hook has read of stdin.
 _READ_BY_DOOR = b"OCI_GPU_HOOK_STATE"
-# When the door started Python, in seconds since 1970.
+# When the door started Python, in seconds since 1970: that start is most of what a hook takes.
 _BEGAN = b"OCI_GPU_HOOK_BEGAN"
 # selinuxfs is mounted where SELinux runs, and only there (selinux(8)).
 _SELINUX = "/sys/fs/selinux/enforce"
