@@ -61,6 +61,10 @@ class Config(NamedTuple):
     ignore_imex_channels: bool = False
     # whether an image's own newer CUDA libraries are named in its loader's cache
     cuda_forward_compatibility: bool = True
+    # whether the journal is told of each start of a GPU container
+    records: bool = True
+    # the file that counters are written to, for Prometheus's textfile collector; "" is none
+    metrics: str = ""
 
 
 class Setting(NamedTuple):
@@ -83,11 +87,12 @@ _WORDS = {
     "disable-requirements": tuple(_BOOLEANS),
     "ignore-imex-channels": tuple(_BOOLEANS),
     "cuda-forward-compatibility": tuple(_BOOLEANS),
+    "records": tuple(_BOOLEANS),
 }
-_KEYS = (*_WORDS, "allowed-capabilities", "swarm-resources", "driver-root")
+_KEYS = (*_WORDS, "allowed-capabilities", "swarm-resources", "driver-root", "metrics")
 _SCOPES = ("namespace", "image")
 # What the host is, or where a request stands, is the same for all containers.
-_HOST_WIDE = ("driver-root", "swarm-resources", "ipc-labels")
+_HOST_WIDE = ("driver-root", "swarm-resources", "ipc-labels", "metrics")
 
 
 def files(name: str, may_be_absent: bool) -> list[str]:
@@ -134,8 +139,8 @@ def decisive(lines: Iterable[Setting], annotations: dict[str, str]) -> dict[str,
     """
     named = {
         "": "",
-        "image": _first(annotations, _IMAGE_ANNOTATIONS),
-        "namespace": _first(annotations, _NAMESPACE_ANNOTATIONS),
+        "image": image(annotations),
+        "namespace": namespace(annotations),
     }
     rows = list(lines)
     fields = {}
@@ -216,6 +221,14 @@ def _value(key: str, value: str, where: str) -> object:
         if not value.startswith("/") or "\0" in value:
             raise ConfigError(f"{where}: driver-root is {quoted(value)}, which is no absolute path")
         return value.rstrip("/") or "/"
+    if key == "metrics":
+        if value and not (
+            value.startswith("/") and value.endswith(".prom") and value.isprintable()
+        ):
+            raise ConfigError(
+                f"{where}: metrics is {quoted(value)}, which is no absolute path that ends in .prom"
+            )
+        return value
     words = tuple([word for word in [part.strip() for part in value.split(",")] if word])
     if key == "swarm-resources":
         for word in words:
@@ -238,6 +251,16 @@ def _heading(line: str, where: str) -> tuple[str, str]:
             f"{where}: {quoted(line)} is no heading, which are [namespace NAME] and [image PATTERN]"
         )
     return scope, pattern.strip()
+
+
+def image(annotations: dict[str, str]) -> str:
+    """The container's image, where its engine says so."""
+    return _first(annotations, _IMAGE_ANNOTATIONS)
+
+
+def namespace(annotations: dict[str, str]) -> str:
+    """The container's Kubernetes namespace, where its engine says so."""
+    return _first(annotations, _NAMESPACE_ANNOTATIONS)
 
 
 def _first(annotations: dict[str, str], names: tuple[str, ...]) -> str:

@@ -8,12 +8,14 @@ almost nothing.  Left of the plan everything only reads; what is done to the con
 from __future__ import annotations
 
 import posix
+from time import monotonic_ns
 
 from oci_gpu_hook import oci, report, request
 from oci_gpu_hook.errors import DONE, BundleError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import ModuleType
 
     from oci_gpu_hook.config import Config
@@ -29,6 +31,8 @@ SETTINGS = "/etc/oci-gpu-hook.conf"
 _STDIN = 0
 # What hooks.d/oci-gpu-hook has read of stdin.
 _READ_BY_DOOR = b"OCI_GPU_HOOK_STATE"
+# When the door started Python, in seconds since 1970: that start is most of what a hook takes.
+_BEGAN = b"OCI_GPU_HOOK_BEGAN"
 # selinuxfs is mounted where SELinux runs, and only there (selinux(8)).
 _SELINUX = "/sys/fs/selinux/enforce"
 _SERVED = ("prestart", "createRuntime")
@@ -61,8 +65,35 @@ class Options:
                 )
 
 
+class Course:
+    """How far a start has come, for its record.
+
+    ends: when each step that has ended did so, from the beginning on; annotations: the state's, then the bundle's too.
+    """
+
+    def __init__(self, state: oci.State | None = None) -> None:
+        self.ends = [monotonic_ns()]
+        self.state = state
+        self.annotations = state.annotations if state else {}
+        self.settings: Config | None = None
+        self.request: request.Request | None = None
+        self.plan: Plan | None = None
+        self.notes: list[str] = []
+
+    def end_step(self) -> None:
+        """The next one begins."""
+        self.ends.append(monotonic_ns())
+
+    def say(self, notes: Iterable[str]) -> None:
+        """A sentence each on stderr."""
+        for note in notes:
+            report.say(note)
+            self.notes.append(note)
+
+
 def main(stage: str, arguments: list[str]) -> int:
     """Run one hook stage; gives the exit code.  The one place that catches everything."""
+    course = Course()
     try:
         if stage in _NOTHING_TO_DO:
             # Mounts and nodes go with the mount namespace, rules with the cgroup.
@@ -73,20 +104,62 @@ def main(stage: str, arguments: list[str]) -> int:
                 "the administrator must register it for createRuntime or prestart",
             )
         options = Options(arguments)
-        start(oci.read_state(_STDIN, posix.environ.get(_READ_BY_DOOR, b"")), options)
+        course.state = oci.read_state(_STDIN, posix.environ.get(_READ_BY_DOOR, b""))
+        course.annotations = course.state.annotations
+        start(course, course.state, options)
     except Exception as err:
-        return report.failure(err)
+        code = report.failure(err)
+        # Of a wrong stage nothing is told: this may be the container's own journal.
+        if not isinstance(err, UsageError):
+            _tell(course, code, str(err))
+        return code
+    if course.request is not None or course.notes:
+        _tell(course, DONE, "")
     return DONE
 
 
-def start(state: oci.State, options: Options) -> None:
+def _tell(course: Course, code: int, sentence: str) -> None:
+    """The journal and the counters.  Whatever goes wrong with them, the start does not."""
+    try:
+        from time import process_time_ns, time_ns
+
+        from oci_gpu_hook import account, config
+        from oci_gpu_hook.host import journal
+
+        course.end_step()
+        ends = course.ends
+        took = [(end - begun) // 1000 for begun, end in zip(ends, ends[1:])]
+        began = posix.environ.get(_BEGAN, b"").replace(b".", b"")
+        # Since the door, which has another clock, less all that we know of.
+        first = time_ns() // 1000 - int(began) - sum(took) if began.isdigit() else 0
+        told = account.Account(
+            container=course.state.id if course.state else "",
+            image=config.image(course.annotations),
+            namespace=config.namespace(course.annotations),
+            request=course.request,
+            plan=course.plan,
+            notes=tuple(course.notes),
+            steps=dict(zip(account.STEPS, (max(first, 0), *took))),
+            cpu=process_time_ns() // 1000,
+            exit_code=code,
+            sentence=sentence,
+        )
+        if course.settings is None or course.settings.records:
+            journal.send(account.datagram(told))
+        journal.count(account.counted(told))
+    except Exception as err:
+        report.say(f"this start is not recorded: {err}")
+
+
+def start(course: Course, state: oci.State, options: Options) -> None:
     """What one container start does."""
     bundle = oci.read_bundle(state.bundle)
     inputs = inputs_of(bundle, state.annotations)
+    course.annotations = inputs.annotations
     asks = options.cdi is not None or request.may_ask(inputs)
     if not asks and not has_settings(options.config):
         return
-    settings = _settings(options, inputs, asks)
+    settings = course.settings = _settings(options, inputs, asks)
     if settings is None:
         return
     if options.cdi is None:
@@ -96,10 +169,10 @@ def start(state: oci.State, options: Options) -> None:
             inputs, settings, oci.linux_devices(bundle), options.cdi.split(",")
         )
     if asked is not None:
-        _carry_out(state, bundle, asked, settings, options, notes)
+        course.request = asked
+        _carry_out(course, state, bundle, asked, settings, options, notes)
         return
-    for note in notes:
-        report.say(note)
+    course.say(notes)
     if settings.ipc_labels == "all":
         _start_labels_only(state, bundle, settings, options)
 
@@ -150,12 +223,14 @@ def _start_labels_only(
     except OSError:
         return
     try:
-        _carry_out(state, bundle, None, settings, options, ())
+        # A course of its own: these labels are nothing that was asked for.
+        _carry_out(Course(state), state, bundle, None, settings, options, ())
     except HookError as err:
         report.say(str(err))
 
 
 def _carry_out(
+    course: Course,
     state: oci.State,
     bundle: oci.Bundle,
     asked: request.Request | None,
@@ -166,14 +241,16 @@ def _carry_out(
     from oci_gpu_hook import apply, rootfs
     from oci_gpu_hook.host.root import HostRoot
 
+    course.end_step()
     host = HostRoot(options.host_root)
     root_fd = rootfs.open_root(oci.rootfs(bundle), state.pid)
     plan, have = decide(bundle, asked, settings, host, root_fd, id=state.id, pid=state.pid)
+    course.plan = plan
     if have is not None and options.cdi is not None:
         plan = _without_edits(plan, have, options.cdi_driver)
+    course.end_step()
     done = apply.run(plan, host, root_fd, bundle, state.pid, _labelling(plan))
-    for note in (*notes, *plan.notes, *done):
-        report.say(note)
+    course.say((*notes, *plan.notes, *done))
 
 
 def _without_edits(plan: Plan, have: DriverInventory, spec_driver: str) -> Plan:

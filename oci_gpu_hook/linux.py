@@ -57,12 +57,21 @@ STATX_MNT_ID = 0x1000
 # --- setns(2); linux/sched.h
 CLONE_NEWNS = 0x00020000
 
+# --- socket(2), sendto(2); sys/socket.h
+AF_UNIX = 1
+SOCK_DGRAM = 2
+SOCK_CLOEXEC = posix.O_CLOEXEC
+MSG_DONTWAIT = 0x40
+MSG_NOSIGNAL = 0x4000
+
 # --- statfs(2); linux/magic.h
 CGROUP2_SUPER_MAGIC = 0x63677270
 PROC_SUPER_MAGIC = 0x9FA0
 
 # asm/unistd.h: from 424 on all architectures share their numbers; the older ones are those of x86_64, aarch64.
 _NUMBERS = {
+    "socket": (41, 198),
+    "sendto": (44, 206),
     "umount2": (166, 39),
     "fstatfs": (138, 44),
     "setns": (308, 268),
@@ -167,6 +176,8 @@ _setns = _syscall(_Long, _Long)
 _statx = _syscall(_Long, _Text, _Long, _Long, _Address)
 _fstatfs = _syscall(_Long, _Address)
 _bpf = _syscall(_Long, _Address, _Long)
+_socket = _syscall(_Long, _Long, _Long)
+_sendto = _syscall(_Long, _Text, _Long, _Long, _Text, _Long)
 
 
 def _checked(result: int, syscall: str, subject: object) -> int:
@@ -266,6 +277,20 @@ def filesystem_magic(fd: int) -> int:
     statfs = (_Word * 16)()
     _checked(_fstatfs(_SYS["fstatfs"], fd, _byref(statfs)), "fstatfs", f"fd {fd}")
     return int(statfs[0])
+
+
+def send_datagram(path: str, data: bytes) -> None:
+    """socket(2) and sendto(2): `data` to the socket at `path`, without ever waiting for its reader (EAGAIN)."""
+    fd = _checked(_socket(_SYS["socket"], AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), "socket", path)
+    # struct sockaddr_un: the family, and a path with its NUL.
+    address = AF_UNIX.to_bytes(2, "little") + path.encode() + b"\0"
+    flags = MSG_DONTWAIT | MSG_NOSIGNAL
+    try:
+        size = len(address)
+        sent = _sendto(_SYS["sendto"], fd, data, len(data), flags, address, size)
+        _checked(sent, "sendto", path)
+    finally:
+        posix.close(fd)
 
 
 def bpf(command: int, attr: Words, subject: str) -> int:

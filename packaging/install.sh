@@ -96,7 +96,7 @@ services() {
     for file in "$sources"/packaging/systemd/*; do
         name=${file##*/}
         case $name in
-        *.service | *.path) echo "$name $prefix/lib/systemd/system/$name" ;;
+        *.service | *.path | *.timer) echo "$name $prefix/lib/systemd/system/$name" ;;
         *.preset) echo "$name $prefix/lib/systemd/system-preset/$name" ;;
         *.rules) echo "$name $prefix/lib/udev/rules.d/$name" ;;
         *.tmpfiles.conf) echo "$name $prefix/lib/tmpfiles.d/${name%.tmpfiles.conf}.conf" ;;

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import click
 
-from oci_gpu_hook.cli import cdi, config, doctor, inventory, plan, prepare, selinux
+from oci_gpu_hook.cli import cdi, config, doctor, inventory, log, metrics, plan, prepare, selinux
 
 EXIT_CODES = """\b
 Exit codes:
@@ -37,3 +37,5 @@ program.add_command(cdi.cdi)
 program.add_command(config.config)
 program.add_command(doctor.doctor)
 program.add_command(selinux.selinux)
+program.add_command(log.log)
+program.add_command(metrics.metrics)

@@ -7,12 +7,12 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
     set -e words[1]
     for word in $words
         # The value of an option names no command.
-        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --format --hook --host-root --id --interval --nvml-timeout --output --pid
+        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --format --hook --host-root --id --interval --nvml-timeout --output --pid --since
             set before
             continue
         end
         set before $word
-        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory show' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'config' 'config show' 'config import' 'doctor' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux explain'
+        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory show' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'config' 'config show' 'config import' 'doctor' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux explain' 'log' 'metrics'
             set -a command $word
         end
     end
@@ -28,6 +28,8 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a cdi -d 'Write a Container Dev
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a config -d 'Show what the administrator has set, and translate what was set for NVIDIA\'s hook'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a doctor -d 'Check every precondition on this host, in order of cause; or one running container'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a selinux -d 'Show SELinux\'s state, install the policy modules, explain denials'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a log -d 'Show the records of starts: what each container asked for and got, and how long it took'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a metrics -d 'Show counters of starts, in Prometheus\'s text format'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at plan' -l bundle -r -f -a '(__fish_complete_directories)' -d 'The container\'s bundle (its config.json lies in it)'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at plan' -l pid -r -f -d 'The container\'s process, if it exists already'
@@ -103,3 +105,11 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux remove' -s h -l help -d '
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux explain' -l format -r -f -a 'text json' -d 'How to print it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux explain' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux explain' -F
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at log' -l since -r -f -d 'Only those since TIME, as journalctl takes it'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at log' -l container -r -f -d 'Only those of the container whose id begins so'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at log' -l failed -d 'Only those of containers that did not start'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at log' -l format -r -f -a 'text json' -d 'How to print it'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at log' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at metrics' -l write -d 'Write the file that the setting \'metrics\' names; without the setting, stop counting'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at metrics' -l config -r -F -d 'The administrator\'s file'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at metrics' -s h -l help -d 'Show help and exit'

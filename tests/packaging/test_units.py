@@ -16,7 +16,8 @@ from tests.integration.engines import REPOSITORY, Installed, Outcome, on_host, o
 
 UNITS = REPOSITORY / "packaging/systemd"
 SERVICES = sorted(path.name for path in UNITS.glob("*.service"))
-UNVERIFIED = f"cp {UNITS}/*.service {UNITS}/*.path /usr/lib/systemd/system/\n"
+KINDS = (".service", ".path", ".timer")
+UNVERIFIED = f"cp {UNITS}/*.service {UNITS}/*.path {UNITS}/*.timer /usr/lib/systemd/system/\n"
 
 
 def commands(service: str) -> list[str]:
@@ -25,7 +26,9 @@ def commands(service: str) -> list[str]:
     return [line.partition("=")[2] for line in text.splitlines() if line.startswith("ExecStart=")]
 
 
-@pytest.mark.parametrize("unit", [path.name for path in sorted(UNITS.glob("*.[sp]*[eh]"))])
+@pytest.mark.parametrize(
+    "unit", [path.name for path in sorted(UNITS.iterdir()) if path.suffix in KINDS]
+)
 def test_systemd_has_nothing_to_say_about_a_unit(installed: Installed, unit: str) -> None:
     script = f"systemd-analyze verify --man=no /usr/lib/systemd/system/{unit}"
     done = on_host(installed, UNVERIFIED + script)
@@ -72,7 +75,7 @@ def test_tmpfiles_makes_the_folder_of_the_state(installed: Installed, tmp_path: 
 def test_the_preset_names_every_unit_and_no_other() -> None:
     lines = (UNITS / "90-oci-gpu-hook.preset").read_text().splitlines()
     named = {line.split()[1] for line in lines if not line.startswith("#")}
-    assert named == {path.name for path in UNITS.iterdir() if path.suffix in (".service", ".path")}
+    assert named == {path.name for path in UNITS.iterdir() if path.suffix in KINDS}
 
 
 def started(installed: Installed, script: str, *faults: str) -> Outcome:
@@ -151,6 +154,15 @@ def test_inventory_and_cdi_services_start_what_works(installed: Installed) -> No
     assert done.code == 0, done.err
     assert "saved /run/oci-gpu-hook/inventory.json" in done.out
     assert "wrote /run/cdi/oci-gpu-hook.yaml" in done.out
+
+
+def test_the_metrics_service_writes_where_the_administrator_says(installed: Installed) -> None:
+    [command] = commands("oci-gpu-hook-metrics.service")
+    file = "/run/collector/oci-gpu-hook.prom"
+    script = f"{command}\necho 'metrics = {file}' >/etc/oci-gpu-hook.conf\n{command}\ncat {file}"
+    done = started(installed, script)
+    assert done.code == 0, done.err
+    assert done.out.startswith("no setting 'metrics': not counting\n# HELP ")
 
 
 def test_a_service_may_write_where_its_command_writes() -> None:

@@ -100,7 +100,8 @@ def start(config: dict[str, Any], host: Node, words: list[str]) -> Plan | None:
     options = hook.Options([*words, "--host-root", str(host.tree)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(apply, "run", catch)
-        hook.start(oci.State("c1", os.getpid(), str(folder), {}), options)
+        state = oci.State("c1", os.getpid(), str(folder), {})
+        hook.start(hook.Course(state), state, options)
     return caught[0] if caught else None
 
 

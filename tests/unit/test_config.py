@@ -31,6 +31,8 @@ ALL_KEYS = {
     "driver-root": ("/run/nvidia/driver/", "/run/nvidia/driver"),
     "ignore-imex-channels": ("yes", True),
     "cuda-forward-compatibility": ("no", False),
+    "records": ("no", False),
+    "metrics": ("/var/lib/a.prom", "/var/lib/a.prom"),
 }
 
 
@@ -149,7 +151,7 @@ def test_every_key_sets_its_field() -> None:
 
 def test_every_key_that_may_differ_by_container_may_stand_below_a_heading() -> None:
     for key, (value, meant) in ALL_KEYS.items():
-        if key in ("driver-root", "swarm-resources", "ipc-labels"):
+        if key in ("driver-root", "swarm-resources", "ipc-labels", "metrics"):
             continue
         for scope in ("namespace", "image"):
             text = f"[{scope} a/*]\n{key} = {value}"

@@ -17,6 +17,7 @@ HEADERS = (
     "#define _GNU_SOURCE\n#include <stddef.h>\n#include <stdio.h>\n#include <fcntl.h>\n#include <sched.h>\n"
     "#include <sys/syscall.h>\n#include <linux/openat2.h>\n#include <linux/mount.h>\n#include <linux/stat.h>\n"
     "#include <linux/magic.h>\n#include <linux/bpf.h>\n#include <sys/vfs.h>\n"
+    "#include <sys/socket.h>\n#include <sys/un.h>\n"
 )
 # glibc's own umount2 flags live in a header that clashes with linux/mount.h.
 ELSEWHERE = {"MNT_DETACH": 2, "UMOUNT_NOFOLLOW": 8}
@@ -68,6 +69,8 @@ def test_layouts_are_the_kernels(tmp_path: Path) -> None:
         "offsetof(struct mount_attr, propagation)": 16,
         "sizeof(struct statfs)": 120,
         "offsetof(struct statfs, f_type)": 0,
+        "sizeof(sa_family_t)": 2,
+        "offsetof(struct sockaddr_un, sun_path)": 2,
     }
     assert compiled(tmp_path, list(expected)) == expected
 

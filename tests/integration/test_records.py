@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records and counters of real starts: in a real journal, in none, in a full one, and on a disk that takes nothing.
+
+journald runs in the node's private /run, as systemd starts it, and journalctl reads what it wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oci_gpu_hook.account import MESSAGE_ID
+from tests.integration.conftest import Maker
+from tests.integration.engines import Installed, on_node, start
+
+PRIVATE_RUN = """
+mkdir -p /run/systemd /run/log
+mount -t tmpfs none /run/systemd && mkdir /run/systemd/journal
+mount -t tmpfs none /run/log
+"""
+JOURNALD = f"""{PRIVATE_RUN}
+echo 0123456789abcdef0123456789abcdef >/run/log/id
+[ -e /etc/machine-id ] || touch /etc/machine-id
+mount --bind /run/log/id /etc/machine-id
+printf '[Journal]\\nStorage=volatile\\nReadKMsg=no\\nAudit=no\\nForwardToSyslog=no\\n' >/run/log/conf
+[ ! -e /etc/systemd/journald.conf ] || mount --bind /run/log/conf /etc/systemd/journald.conf
+/usr/lib/systemd/systemd-journald >/dev/null 2>&1 &
+journald=$!
+trap 'kill $journald' EXIT
+for try in $(seq 100); do [ -S /run/systemd/journal/socket ] && break; sleep 0.1; done
+"""
+# Datagrams as they come, one file each; with no reader, as many as fit are there before.
+RECEIVER = """
+import socket, sys
+receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+receiver.bind("/run/systemd/journal/socket")
+print("bound", flush=True)
+for number in range(int(sys.argv[1])):
+    open(f"/run/log/{number}", "wb").write(receiver.recv(1 << 20))
+"""
+FULL = """
+import socket, time
+receiver, sender = (socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2))
+receiver.bind("/run/systemd/journal/socket")
+sender.setblocking(False)
+try:
+    while True:
+        sender.sendto(b"MESSAGE=x\\n", "/run/systemd/journal/socket")
+except BlockingIOError:
+    open("/run/log/full", "w").close()
+time.sleep(1000)
+"""
+
+
+def records(lines: str) -> str:
+    """Until the journal has so many, for it writes when it likes: then ours as journalctl itself has them."""
+    count = f"journalctl -q --no-pager -o json MESSAGE_ID={MESSAGE_ID}"
+    return (
+        f"for try in $(seq 100); do [ $({count} | wc -l) -ge {lines} ] && break; sleep 0.1; done\n"
+    )
+
+
+def asked(made: Any, devices: str | None, **annotations: str) -> Any:
+    made.config["annotations"] = {
+        key.replace("_", "."): value for key, value in annotations.items()
+    }
+    made.config["process"]["env"] += ["TOKEN=hunter2"]
+    return made.asks(devices).runs("/bin/sh", "-c", "exit 0")
+
+
+def test_each_start_with_a_request_leaves_one_record_that_journalctl_reads(
+    installed: Installed, bundle: Maker
+) -> None:
+    given = asked(bundle("debian"), "1,5", io_container_image="registry/cuda:12\nMESSAGE=forged")
+    refused = asked(bundle("debian"), "99")
+    without = asked(bundle("debian"), None)
+    script = f"""{JOURNALD}
+{start("runc", given, "given")}
+! {start("runc", refused, "refused")} 2>/dev/null
+{start("runc", without, "without")}
+{records("2")}
+journalctl -q --no-pager --all -o json SYSLOG_IDENTIFIER=oci-gpu-hook >/run/log/out
+journalctl -q --no-pager -o cat OCI_GPU_HOOK_CONTAINER=refused >&2
+echo ---- >&2
+journalctl -q --no-pager -o cat OCI_GPU_HOOK_DEVICE=/dev/nvidiactl >&2
+echo ---- >&2
+oci-gpu-hook log --failed --container ref >&2
+echo ---- >&2
+oci-gpu-hook log --format json >&2
+cat /run/log/out
+"""
+    done = on_node(installed, script)
+    assert done.code == 0, done.err
+    first, second = [json.loads(line) for line in done.out.splitlines()]
+    assert first["OCI_GPU_HOOK_CONTAINER"] == "given"
+    assert first["MESSAGE"].startswith("container given got 1, 5: ")
+    assert first["OCI_GPU_HOOK_REQUEST"] == "1,5"
+    assert first["OCI_GPU_HOOK_SOURCE"] == "env"
+    assert "/dev/nvidiactl" in first["OCI_GPU_HOOK_DEVICE"]
+    assert len(first["OCI_GPU_HOOK_DEVICE"]) == int(first["OCI_GPU_HOOK_DEVICES"])
+    assert int(first["OCI_GPU_HOOK_FILES"]) > 10
+    image = first["OCI_GPU_HOOK_IMAGE"]
+    assert image == "registry/cuda:12\nMESSAGE=forged"
+    steps = [int(first[f"OCI_GPU_HOOK_{step}_USEC"]) for step in ("START", "READ", "PLAN", "APPLY")]
+    assert min(steps) > 0, steps
+    assert int(first["OCI_GPU_HOOK_TOTAL_USEC"]) == sum(steps)
+    assert int(first["OCI_GPU_HOOK_CPU_USEC"]) > 0
+    assert (first["OCI_GPU_HOOK_OUTCOME"], second["OCI_GPU_HOOK_OUTCOME"]) == ("started", "refused")
+    assert (second["PRIORITY"], second["OCI_GPU_HOOK_EXIT_CODE"]) == ("4", "5")
+    assert second["OCI_GPU_HOOK_REASON"] == "request"
+    assert "hunter2" not in done.out
+    by_container, by_device, log, document = done.err.split("----\n")
+    assert by_container == f"container refused does not start: {second['OCI_GPU_HOOK_SENTENCE']}\n"
+    assert by_device == f"{first['MESSAGE']}\n"
+    assert by_container.strip() in log
+    assert "given" not in log
+    read = json.loads(document)["records"]
+    assert [record["container"] for record in read] == ["given", "refused"]
+    assert read[0]["total_usec"] == sum(steps)
+    assert read[0]["image"] == "registry/cuda:12\nMESSAGE=forged"
+    assert read[0]["device"] == first["OCI_GPU_HOOK_DEVICE"]
+
+
+def test_the_step_that_fails_and_an_unread_configuration_are_told(
+    installed: Installed, bundle: Maker
+) -> None:
+    """The hook alone, on states that no engine gives: what is known is told, and what is not is left out."""
+    fine = asked(bundle("debian"), "0")
+    state = json.dumps({"id": "c", "pid": 1 << 21, "bundle": str(fine.path)})
+    hook = "/usr/libexec/oci/hooks.d/oci-gpu-hook createRuntime"
+    script = f"""{PRIVATE_RUN}
+python3 -c {shlex.quote(RECEIVER)} 3 >/run/log/bound &
+while [ ! -s /run/log/bound ]; do sleep 0.1; done
+echo {{ | {hook} || true
+echo {shlex.quote(state)} | {hook} || true
+echo nonsense >/etc/oci-gpu-hook.conf
+echo {shlex.quote(state)} | {hook} || true
+wait
+cat /run/log/0 /run/log/1 /run/log/2
+"""
+    done = on_node(installed, script, timeout=60)
+    found = [
+        dict(re.findall(r"^OCI_GPU_HOOK_(\w+)=(.*)$", text, re.MULTILINE))
+        for text in done.out.split("MESSAGE=")[1:]
+    ]
+    assert [(item.get("CONTAINER"), item["OUTCOME"], item["REASON"]) for item in found] == [
+        (None, "refused", "bundle"),
+        ("c", "refused", "bundle"),
+        ("c", "refused", "config"),
+    ], done.out
+    assert "PLAN_USEC" in found[1]
+    assert "PLAN_USEC" not in found[2]
+
+
+@pytest.mark.parametrize("journal", ["absent", "full", "no socket", "nobody listens"])
+def test_a_journal_that_takes_nothing_stops_no_start(
+    installed: Installed, bundle: Maker, journal: str
+) -> None:
+    made = asked(bundle("debian"), "0")
+    make = {
+        "absent": "rmdir /run/systemd/journal",
+        "full": f"python3 -c {shlex.quote(FULL)} & filler=$!\ntrap 'kill $filler' EXIT\n"
+        "while [ ! -e /run/log/full ]; do sleep 0.1; done",
+        "no socket": "mkfifo /run/systemd/journal/socket",
+        "nobody listens": 'python3 -c "import socket; socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)'
+        ".bind('/run/systemd/journal/socket')\"",
+    }[journal]
+    done = on_node(
+        installed, f"{PRIVATE_RUN}{make}\n{start('runc', made)}\necho started", timeout=120
+    )
+    assert (done.code, done.out, done.err) == (0, "started\n", "")
+
+
+def test_records_can_be_turned_off(installed: Installed, bundle: Maker) -> None:
+    made, last = asked(bundle("debian"), "0"), asked(bundle("debian"), "0")
+    script = f"""{JOURNALD}
+{start("runc", made, "silent")}
+rm /etc/oci-gpu-hook.conf
+{start("runc", last, "last")}
+{records("1")}
+journalctl -q --no-pager -o cat --output-fields=OCI_GPU_HOOK_CONTAINER MESSAGE_ID={MESSAGE_ID}
+"""
+    done = on_node(installed, script, settings="records = no\n")
+    assert (done.code, done.out) == (0, "last\n"), done.err
+
+
+PROM = "/run/collector/oci-gpu-hook.prom"
+COUNTING = f"metrics = {PROM}\n"
+
+
+def counters(text: str) -> dict[str, str]:
+    return dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+
+
+def test_many_starts_at_once_are_all_counted(installed: Installed, bundle: Maker) -> None:
+    lines = ["oci-gpu-hook metrics --write", f"cat {PROM} >&2"]
+    for number in range(16):
+        made = asked(bundle("busybox"), "99" if number % 4 == 0 else str(number % 8))
+        lines.append(f'{start("runc", made, f"side-{number}")} >/dev/null 2>&1 &\npids="$pids $!"')
+    lines += [
+        "for pid in $pids; do wait $pid || true; done",
+        "oci-gpu-hook metrics --write",
+        f"oci-gpu-hook metrics | cmp - {PROM}",
+        f"cat {PROM}",
+    ]
+    done = on_node(installed, "pids=\n" + "\n".join(lines), settings=COUNTING)
+    assert done.code == 0, done.err
+    assert set(counters(done.err).values()) <= {"0", "0.000000"}
+    found = counters(done.out)
+    assert found['oci_gpu_hook_starts_total{outcome="started"}'] == "12"
+    assert found['oci_gpu_hook_refusals_total{reason="request"}'] == "4"
+    assert found["oci_gpu_hook_start_duration_seconds_count"] == "16"
+    assert float(found["oci_gpu_hook_start_duration_seconds_sum"]) > 0
+
+
+def test_nothing_is_counted_until_it_is_asked_for_and_after_it_is_no_longer(
+    installed: Installed, bundle: Maker
+) -> None:
+    made = asked(bundle("busybox"), "0")
+    script = f"""
+{start("runc", made, "before")}
+ls /run/oci-gpu-hook
+oci-gpu-hook metrics --write
+{start("runc", made, "while")}
+oci-gpu-hook metrics --write
+grep -c 'started"}} 1' {PROM}
+rm /etc/oci-gpu-hook.conf
+oci-gpu-hook metrics --write
+{start("runc", made, "after")}
+ls /run/oci-gpu-hook
+"""
+    done = on_node(installed, script, settings=COUNTING)
+    assert done.code == 0, done.err
+    stopped = "no setting 'metrics': stopped counting"
+    assert done.out.splitlines() == [
+        "inventory.json",
+        "1",
+        stopped,
+        *sorted(["inventory.json", "metrics.lock"]),
+    ]
+
+
+@pytest.mark.parametrize("fault", ["read-only", "full"])
+def test_a_disk_that_takes_nothing_stops_no_start(
+    installed: Installed, bundle: Maker, fault: str
+) -> None:
+    made = asked(bundle("busybox"), "0")
+    spoil = {
+        "read-only": "mount --bind /run/oci-gpu-hook /run/oci-gpu-hook\n"
+        "mount -o remount,bind,ro /run/oci-gpu-hook",
+        "full": "head -c 1M /dev/zero >/run/oci-gpu-hook/filler 2>/dev/null || true",
+    }[fault]
+    script = f"""
+mount -t tmpfs -o size=256k none /run/oci-gpu-hook
+oci-gpu-hook metrics --write
+{spoil}
+{start("runc", made)}
+echo started
+oci-gpu-hook metrics --write || echo $?
+"""
+    done = on_node(installed, script, settings=COUNTING)
+    assert done.out.splitlines()[0] == "started", done.err
+    assert "Traceback" not in done.err
+    assert "not recorded" not in done.err
+
+
+def test_where_the_counters_cannot_be_written_it_says_so(installed: Installed) -> None:
+    script = "touch /run/collector\noci-gpu-hook metrics --write || echo $?"
+    done = on_node(installed, script, settings=COUNTING)
+    assert done.out == "7\n"
+    assert done.err.startswith(f"oci-gpu-hook: cannot write {PROM}: "), done.err
+
+
+def test_without_a_journal_the_log_says_so(installed: Installed, tmp_path: Path) -> None:
+    script = (
+        "mkdir /run/bin && ln -s /usr/bin/python3 /run/bin/ && PATH=/run/bin /usr/bin/oci-gpu-hook log"
+        " || echo $?"
+    )
+    done = on_node(installed, script)
+    assert done.out == "7\n"
+    assert "there is no journalctl" in done.err
