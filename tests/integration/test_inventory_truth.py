@@ -293,6 +293,7 @@ def test_watch_brings_back_what_only_nvml_knows(installed: Installed, bundle: Ma
     return 1
 }}
 oci-gpu-hook inventory watch --interval 0.2 >/tmp/told 2>&1 & watch=$!
+trap 'kill -CONT $watch; kill $watch' EXIT
 until_asked
 kill -STOP $watch
 rm {FILE}
@@ -303,6 +304,7 @@ until_asked
 sleep 1
 kill $watch
 wait $watch
+trap - EXIT
 grep -c '^saved' /tmp/told
 """
     done = on_node(installed, script)
