@@ -24,8 +24,8 @@ STAGE = "createRuntime"
 
 # The hook that is registered for every container leaves one with this value alone.
 _ENVIRONMENT = ["NVIDIA_VISIBLE_DEVICES=void"]
-# An empty one would be the container's own (CVE-2025-23266).
-_HOOK_ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+# An empty one would be the container's own (CVE-2025-23266).  Without SHELL, bash asks the user database for it.
+_HOOK_ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "SHELL=/bin/bash"]
 _HOOK_TIMEOUT = 30
 _BIND = ("rbind", "rprivate")
 

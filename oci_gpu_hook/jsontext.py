@@ -53,9 +53,10 @@ def loads(data: bytes) -> object:
         value, end = _make_scanner(_ScannerContext())(text, 0)
     except StopIteration:
         raise ValueError("no JSON value") from None
-    except SystemError:
+    except (SystemError, AttributeError, TypeError):
         # The scanner looks for its exception in json.decoder, which before Python 3.13 it does not import: it fails
-        # without an error to tell.  json itself has the words for it.
+        # without an error to tell.  json itself has the words for it.  And a later scanner may want more of its
+        # context, or be called otherwise, which json knows.
         return _loads_by_json(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None

@@ -144,7 +144,7 @@ else:
             _restype_ = _Long
 
         _syscall_address = _foreign.dlsym(_foreign.dlopen(None, 0), "syscall")
-    except (ImportError, AttributeError, TypeError):
+    except (ImportError, AttributeError, TypeError, ValueError, OSError):
         # Where a later Python has changed the private names, the public ones do the same, only slower.
         import ctypes as _foreign
 

@@ -14,7 +14,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NamedTuple as NamedTuple
 else:
-    from _collections import _tuplegetter
+    try:
+        from _collections import _tuplegetter
+    except ImportError:
+        # What it does, only slower, where a later Python has none.
+        def _tuplegetter(index, doc):
+            return property(lambda self: self[index])
 
     # A getter knows its index and nothing of its class, so all classes share them.
     _GETTERS = [_tuplegetter(index, "") for index in range(24)]

@@ -116,14 +116,17 @@ def watch(
     signal.signal(signal.SIGINT, _leave)
     root, driver_root = HostRoot(host_root), _driver_root(config)
     known: Stamp | None = None
+    kept: DriverInventory | None = None
     lacking = ""
     for word in _moments(interval):
         now = saved_inventory.stamp(root, driver_root)
-        if now == known and saved_inventory.read_saved(root, now) is not None:
+        # A hook that finds no saved inventory saves its own, without what NVML says.
+        if kept and now == known and saved_inventory.read_saved(root, now) == kept:
             continue
-        known = now
+        known, kept = now, None
         try:
             found, path = _refresh(root, driver_root, nvml_timeout)
+            kept = found._replace(devices=(), links=(), ipc_paths=())
             click.echo(_told(found, path) + (f" ({word})" if word else ""))
             if cdi_spec:
                 _write_spec(root, cdi_spec, config)

@@ -14,7 +14,11 @@ Must not do I/O and must not know a cgroup or a GPU.
 
 from __future__ import annotations
 
-from _struct import iter_unpack, pack
+try:
+    # What struct is made of, without the file around it.
+    from _struct import iter_unpack, pack
+except ImportError:
+    from struct import iter_unpack, pack
 
 from oci_gpu_hook.oci import DeviceRule
 

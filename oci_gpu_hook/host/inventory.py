@@ -8,6 +8,7 @@ saved one if its stamp still fits (`Stamp`).  Nothing here opens a GPU, asks NVM
 from __future__ import annotations
 
 import posix
+from errno import EPERM
 
 from oci_gpu_hook import jsontext
 from oci_gpu_hook.host import nodes, proc
@@ -18,13 +19,21 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-SAVED = "/run/oci-gpu-hook/inventory.json"
+FOLDER = "/run/oci-gpu-hook"
+FILE = "inventory.json"
+SAVED = f"{FOLDER}/{FILE}"
 LD_SO_CACHE = "/etc/ld.so.cache"
 
+# A host with 16 GPUs and a hundred MIG devices has 60 KiB; one larger than this serves only to keep us busy.
+LARGEST = 4 << 20
+
 # Raised whenever a record below changes its fields: a saved inventory of another format is no inventory.
-FORMAT = 2
+FORMAT = 3
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_BOUND = "/sys/bus/pci/drivers/nvidia"
 _WRITABLE_BY_OTHERS = 0o022
+_FILE_TYPE = 0o170000
+_REGULAR = 0o100000
 
 
 class Library(NamedTuple):
@@ -82,11 +91,15 @@ class Stamp(NamedTuple):
     """What changes when the survey's outcome would: compared, never interpreted.
 
     A folder's time in /proc is when the kernel first showed it, not when it changed, so names stand for it.
+
+    bound: the PCI driver's entries with their inode numbers, which sysfs gives to nothing else while the kernel runs.
+    Where a GPU was unbound and bound again, or the module loaded again, the same GPUs may have other minors.
     """
 
     boot_id: str
     driver: str
     gpus: tuple[str, ...]
+    bound: tuple[str, ...]
     mig: tuple[str, ...]
     driver_root: str
     ld_so_cache: tuple[int, ...]
@@ -125,6 +138,7 @@ def stamp(root: HostRoot, driver_root: str) -> Stamp:
         boot_id=_text(root.read(_BOOT_ID)),
         driver=_text(root.read(proc.VERSION)),
         gpus=tuple(root.names(proc.GPUS)),
+        bound=tuple([f"{name} {inode}" for name, inode in root.inodes(_BOUND)]),
         mig=proc.mig_instances(root),
         driver_root=driver_root,
         ld_so_cache=()
@@ -144,9 +158,10 @@ def read_saved(root: HostRoot, now: Stamp) -> DriverInventory | None:
             return None
         if document["stamp"] != _plain(now):
             return None
-        return _from_rows(document["inventory"])
+        found = _from_rows(document["inventory"])
     except (ValueError, TypeError, KeyError):
         return None
+    return None if _has_named_more(root, found.gpus) else found
 
 
 def with_nodes(
@@ -168,6 +183,15 @@ def with_nodes(
     )
 
 
+def open_folder(root: HostRoot) -> int:
+    """The saved inventory's folder, for names in it; OSError where it is not there, or where others may put files."""
+    fd = root.open(FOLDER, posix.O_PATH | posix.O_DIRECTORY | posix.O_NOFOLLOW)
+    if not _is_ours(posix.fstat(fd)):
+        posix.close(fd)
+        raise PermissionError(EPERM, "others than root may write to it", FOLDER)
+    return fd
+
+
 def _caps_minors(inventory: DriverInventory) -> list[int]:
     """The minors of all MIG capabilities that can be asked for."""
     minors = [inventory.mig_config_minor, inventory.mig_monitor_minor]
@@ -176,21 +200,36 @@ def _caps_minors(inventory: DriverInventory) -> list[int]:
     return list(dict.fromkeys([minor for minor in minors if minor is not None]))
 
 
+def _has_named_more(root: HostRoot, gpus: tuple[proc.Gpu, ...]) -> bool:
+    """Whether the kernel knows a UUID that it did not: a GPU has none until it is first used, and no stamp tells."""
+    return any([not gpu.uuid and proc.uuid_of(root, gpu.proc) is not None for gpu in gpus])
+
+
 def _read_trusted(root: HostRoot) -> bytes | None:
-    """The saved bytes, if the file is a plain one that only root or we ourselves can have written."""
+    """The saved bytes, if the file is a plain one that only root or we ourselves can have put there."""
     try:
-        fd = root.open(SAVED, posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_NONBLOCK)
+        folder = open_folder(root)
+        try:
+            flags = posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC
+            fd = posix.open(FILE, flags, dir_fd=folder)
+        finally:
+            posix.close(folder)
     except OSError:
         return None
     try:
         status = posix.fstat(fd)
-        if status.st_uid not in (0, posix.geteuid()) or status.st_mode & _WRITABLE_BY_OTHERS:
+        plain = status.st_mode & _FILE_TYPE == _REGULAR
+        if not plain or not _is_ours(status) or status.st_size > LARGEST:
             return None
         return posix.read(fd, status.st_size)
     except OSError:
         return None
     finally:
         posix.close(fd)
+
+
+def _is_ours(status: posix.stat_result) -> bool:
+    return status.st_uid in (0, posix.geteuid()) and not status.st_mode & _WRITABLE_BY_OTHERS
 
 
 def _from_rows(rows: Any) -> DriverInventory:

@@ -59,11 +59,10 @@ def gpus(root: HostRoot) -> tuple[Gpu, ...]:
         minor = fields.get("Device Minor", "")
         if fields.get("GPU Excluded") == "Yes" or not minor.isdigit():
             continue
-        uuid = fields.get("GPU UUID", _UNKNOWN)
         found.append(
             Gpu(
                 nvml_index=len(found),
-                uuid=None if _UNKNOWN in uuid else "GPU-" + uuid[4:].lower(),
+                uuid=_uuid(fields),
                 model=fields.get("Model", "unknown"),
                 bus_id=_nvml_bus_id(name),
                 minor=int(minor),
@@ -71,6 +70,11 @@ def gpus(root: HostRoot) -> tuple[Gpu, ...]:
             )
         )
     return tuple(found)
+
+
+def uuid_of(root: HostRoot, gpu: str) -> str | None:
+    """The UUID of one GPU, by the name of its folder; None while the GPU has not been initialised."""
+    return _uuid(information(root.read(f"{GPUS}/{gpu}/information") or b""))
 
 
 def mig_instances(root: HostRoot) -> tuple[str, ...]:
@@ -111,6 +115,11 @@ def character_majors(root: HostRoot) -> dict[str, int]:
         if number.isdigit():
             majors.setdefault(name.strip(), int(number))
     return majors
+
+
+def _uuid(fields: dict[str, str]) -> str | None:
+    uuid = fields.get("GPU UUID", _UNKNOWN)
+    return None if _UNKNOWN in uuid else "GPU-" + uuid[4:].lower()
 
 
 def _pci_address(name: str) -> tuple[int, ...]:

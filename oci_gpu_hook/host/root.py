@@ -90,6 +90,18 @@ class HostRoot:
         finally:
             posix.close(fd)
 
+    def inodes(self, path: str) -> list[tuple[str, int]]:
+        """The names in a directory with their inode numbers, sorted; none where there is no directory."""
+        try:
+            fd = self.open(path, posix.O_RDONLY | posix.O_DIRECTORY)
+        except OSError:
+            return []
+        try:
+            with posix.scandir(fd) as entries:
+                return sorted([(entry.name, entry.inode()) for entry in entries])
+        finally:
+            posix.close(fd)
+
     def link(self, path: str) -> str | None:
         """The text of the symbolic link at `path`; None where there is none."""
         try:

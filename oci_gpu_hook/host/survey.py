@@ -23,11 +23,15 @@ _REFRESH = "run 'oci-gpu-hook inventory refresh'"
 
 
 def anew(root: HostRoot, driver_root: str) -> DriverInventory:
-    """The inventory of this moment, saved for the next start if it can be; without nodes."""
+    """The inventory of this moment, saved for the next start if it can be; without nodes.
+
+    What has been saved meanwhile and is true stays: ``inventory refresh`` knows more than we do.
+    """
     now = inventory.stamp(root, driver_root)
     found = survey(root, driver_root)
     try:
-        _write(root.path.rstrip("/") + inventory.SAVED, now, found)
+        if inventory.read_saved(root, inventory.stamp(root, driver_root)) is None:
+            _write(root, now, found)
     except OSError:
         pass  # this start has its inventory either way
     return found
@@ -67,14 +71,13 @@ def save(root: HostRoot, now: Stamp, found: DriverInventory) -> str:
 
     The folder is made where it is missing; OSError where it cannot be written.  Gives the path.
     """
-    folder, _, name = inventory.SAVED.rpartition("/")
-    path = root.path.rstrip("/") + folder
+    top = root.path.rstrip("/")
     try:
-        posix.mkdir(path, 0o755)
+        posix.mkdir(top + inventory.FOLDER, 0o755)
     except FileExistsError:
         pass
-    _write(f"{path}/{name}", now, found)
-    return f"{path}/{name}"
+    _write(root, now, found)
+    return top + inventory.SAVED
 
 
 def _driver(root: HostRoot, driver_root: str, version: str) -> files.Driver:
@@ -129,7 +132,7 @@ def _unknown(
     return tuple(sentences)
 
 
-def _write(path: str, now: Stamp, found: DriverInventory) -> None:
+def _write(root: HostRoot, now: Stamp, found: DriverInventory) -> None:
     import json
 
     document = {
@@ -137,19 +140,36 @@ def _write(path: str, now: Stamp, found: DriverInventory) -> None:
         "stamp": now,
         "inventory": found._replace(devices=(), links=(), ipc_paths=()),
     }
+    folder = inventory.open_folder(root)
     # The pid keeps two hooks that survey at once out of each other's file; O_EXCL refuses a link set in its place.
-    staged = f"{path}.{posix.getpid()}"
-    fd = posix.open(staged, posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC, 0o644)
+    staged = f"{inventory.FILE}.{posix.getpid()}"
     try:
-        data = json.dumps(document).encode()
-        while data:
-            data = data[posix.write(fd, data) :]
-        posix.rename(staged, path)
-    except BaseException:
-        posix.unlink(staged)
-        raise
+        fd = _create(folder, staged)
+        try:
+            data = json.dumps(document).encode()
+            while data:
+                data = data[posix.write(fd, data) :]
+            posix.rename(staged, inventory.FILE, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            posix.unlink(staged, dir_fd=folder)
+            raise
+        finally:
+            posix.close(fd)
     finally:
-        posix.close(fd)
+        posix.close(folder)
+
+
+def _create(folder: int, name: str) -> int:
+    """A new file that all may read, whatever the engine's umask."""
+    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
+    try:
+        fd = posix.open(name, flags, 0o644, dir_fd=folder)
+    except FileExistsError:
+        # Left by one of the same number that was killed.
+        posix.unlink(name, dir_fd=folder)
+        fd = posix.open(name, flags, 0o644, dir_fd=folder)
+    posix.chmod(fd, 0o644)
+    return fd
 
 
 def _proc_files(root: HostRoot) -> tuple[tuple[str, str], ...]:

@@ -133,7 +133,7 @@ def test_the_registration_leads_to_the_door_and_closes_out_the_containers_enviro
     hook = registration["hook"]
     assert hook["path"] == f"/opt/gpu/{DOOR}"
     assert hook["args"] == ["oci-gpu-hook", "createRuntime"]
-    assert [entry.split("=")[0] for entry in hook["env"]] == ["PATH"]
+    assert [entry.split("=")[0] for entry in hook["env"]] == ["PATH", "SHELL"]
     assert hook["timeout"] > 0
     assert registration["when"] == {"always": True}
     assert registration["stages"] == ["createRuntime"]

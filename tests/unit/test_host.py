@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from pathlib import Path
 
@@ -166,7 +167,7 @@ def truncate(tree: Path) -> None:
 
 def another_format(tree: Path) -> None:
     saved = tree / inventory.SAVED[1:]
-    saved.write_bytes(saved.read_bytes().replace(b'"format": 2', b'"format": 0'))
+    saved.write_bytes(saved.read_bytes().replace(b'"format": 3', b'"format": 0'))
 
 
 def writable_by_others(tree: Path) -> None:
@@ -179,9 +180,36 @@ def a_link_in_its_place(tree: Path) -> None:
     saved.symlink_to(saved.with_suffix(".real").name)
 
 
+def bind_anew(tree: Path) -> None:
+    """A GPU that was taken from the driver and given back: a new entry in sysfs, of the old name."""
+    bound = tree / "sys/bus/pci/drivers/nvidia/0000:07:00.0"
+    bound.rename(bound.with_name("old"))
+    bound.touch()
+    bound.with_name("old").unlink()
+
+
+def a_folder_that_others_may_write_to(tree: Path) -> None:
+    (tree / inventory.FOLDER[1:]).chmod(0o777)
+
+
+def a_link_in_its_folders_place(tree: Path) -> None:
+    folder = tree / inventory.FOLDER[1:]
+    folder.rename(folder.with_name("elsewhere"))
+    folder.symlink_to("elsewhere")
+
+
+def longer_than_any(tree: Path) -> None:
+    saved = tree / inventory.SAVED[1:]
+    saved.write_bytes(saved.read_bytes().ljust(inventory.LARGEST + 1))
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
+        bind_anew,
+        a_folder_that_others_may_write_to,
+        a_link_in_its_folders_place,
+        longer_than_any,
         change_driver,
         change_gpus,
         change_boot,
@@ -196,6 +224,7 @@ def a_link_in_its_place(tree: Path) -> None:
 def test_a_saved_inventory_that_may_be_wrong_is_not_used(tmp_path: Path, spoil: object) -> None:
     root = hosts.host(tmp_path)
     (tmp_path / "run").mkdir()
+    hosts.plant(tmp_path, "sys/bus/pci/drivers/nvidia/0000:07:00.0", "")
     survey.save(root, inventory.stamp(root, "/"), survey.survey(root))
     assert inventory.read_saved(root, inventory.stamp(root, "/")) is not None
     assert callable(spoil)
@@ -207,9 +236,51 @@ def test_a_start_saves_what_it_had_to_survey_if_the_folder_is_there(tmp_path: Pa
     root = hosts.host(tmp_path)
     survey.anew(root, "/")
     assert not (tmp_path / "run").exists()
-    (tmp_path / "run/oci-gpu-hook").mkdir(parents=True)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/oci-gpu-hook").mkdir(0o755)
     survey.anew(root, "/")
     assert inventory.read_saved(root, inventory.stamp(root, "/")) is not None
+
+
+def test_a_gpu_is_known_by_its_uuid_once_the_kernel_knows_it(tmp_path: Path) -> None:
+    """It does so when the GPU is first used, long after a survey may have been saved."""
+    root = hosts.host(tmp_path)
+    information = tmp_path / "proc/driver/nvidia/gpus/0000:07:00.0/information"
+    text = information.read_text()
+    information.write_text(text.replace(hosts.uuid(1), "GPU-????????-????-????-????-????????????"))
+    (tmp_path / "run").mkdir()
+    survey.save(root, inventory.stamp(root, "/"), survey.survey(root))
+    saved = inventory.read_saved(root, inventory.stamp(root, "/"))
+    assert saved is not None and saved.gpus[0].uuid is None
+    information.write_text(text)
+    assert inventory.read_saved(root, inventory.stamp(root, "/")) is None
+
+
+def test_a_start_leaves_what_was_saved_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``inventory refresh`` may end while a start surveys; it has asked NVML, and the start has not."""
+    root = hosts.host(tmp_path)
+    (tmp_path / "run").mkdir()
+    look = survey.survey
+    told = look(root)._replace(cuda_version="13.1")
+
+    def survey_while_another_saves(root: HostRoot, driver_root: str) -> inventory.DriverInventory:
+        survey.save(root, inventory.stamp(root, "/"), told)
+        return look(root, driver_root)
+
+    monkeypatch.setattr(survey, "survey", survey_while_another_saves)
+    survey.anew(root, "/")
+    assert inventory.read_saved(root, inventory.stamp(root, "/")) == told
+
+
+def test_a_file_that_a_killed_one_of_the_same_number_left_is_replaced(tmp_path: Path) -> None:
+    root = hosts.host(tmp_path)
+    hosts.plant(tmp_path, f"{inventory.SAVED}.{os.getpid()}", '{"format":')
+    (tmp_path / inventory.FOLDER[1:]).chmod(0o755)
+    survey.anew(root, "/")
+    assert inventory.read_saved(root, inventory.stamp(root, "/")) is not None
+    assert [path.name for path in (tmp_path / inventory.FOLDER[1:]).iterdir()] == [inventory.FILE]
 
 
 def test_this_machine_is_one_that_we_know() -> None:

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a start costs in system calls, which no busy machine can blur: of a file more, of a GPU more, of none.
+
+Counted by strace on the installed hook in real starts.  Times are the bench's business (tests/bench).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bench import calls
+from tests.bench.growth import describe
+from tests.integration.conftest import Maker
+from tests.integration.engines import Bundle, Installed, on_node, start
+from tests.integration.test_invariants import HOOK, traced
+
+# System calls of a container without a GPU, beside those of bash that runs an empty script.
+NO_GPU = 23
+REFRESH = "oci-gpu-hook inventory refresh >/dev/null\n"
+
+
+def counted(installed: Installed, made: Bundle, before: str = "", **node: Any) -> dict[str, Any]:
+    """The system calls of one start."""
+    log = made.path / "trace"
+    traced(made, log).runs("/bin/sh", "-c", "true")
+    done = on_node(installed, f"{before}{start('runc', made)}", **node)
+    assert done.code == 0, done.err
+    return calls.count(log.read_text().splitlines())
+
+
+def each_more(few: dict[str, Any], many: dict[str, Any], more: int) -> dict[str, float]:
+    """By how much each call grew, for one more."""
+    names = Counter(dict(many["names"]))
+    names.subtract(dict(few["names"]))
+    return {name: number / more for name, number in names.items() if number}
+
+
+def at_most(grown: dict[str, float], most: dict[str, float]) -> None:
+    """No call more often than it was; and enough of them to show that the right thing was counted."""
+    assert {name: number for name, number in grown.items() if number > most.get(name, 0)} == {}
+    assert sum(grown.values()) > sum(most.values()) / 2, grown
+
+
+# A file: its tree is cloned, made private, and moved onto a mount point, which is made.
+A_FILE = {
+    "open_tree": 1,
+    "mount_setattr": 1,
+    "openat": 1,
+    "newfstatat": 1,
+    "move_mount": 1,
+    "close": 2,
+    "read": 0.1,  # of mountinfo and the like, which grow too
+}
+# A GPU: its node is looked at, mounted like a file or made, allowed in the cgroup; and it has a folder in /proc.
+A_GPU = {
+    "openat2": 4,
+    "newfstatat": 5,
+    "statx": 2,
+    "open_tree": 1,
+    "mount_setattr": 1,
+    "move_mount": 1,
+    "mkdirat": 2,
+    "mknodat": 1,
+    "fchmodat": 1,
+    "close": 3,
+}
+# One write to devices.allow each; on cgroup v2 all GPUs are in one program.
+A_GPU_V1 = {**A_GPU, "openat": 1, "write": 1, "close": 4}
+
+
+def firmware(files: int) -> str:
+    """So many files more in the driver, and the inventory that knows them."""
+    folder = "/lib/firmware/nvidia/580.65.06"
+    return f"for i in $(seq {files}); do echo x >{folder}/gsp_more$i.bin; done\n{REFRESH}"
+
+
+@pytest.mark.parametrize("kind", ["busybox", "debian"])
+def test_a_mounted_file_more_takes_seven_calls(
+    installed: Installed, bundle: Maker, kind: str
+) -> None:
+    few, many = [
+        counted(installed, bundle(kind).asks("0"), firmware(number)) for number in (10, 50)
+    ]
+    at_most(each_more(few, many, 40), A_FILE)
+
+
+@pytest.mark.parametrize(("cgroup", "most"), [("v1", A_GPU_V1), ("v2", A_GPU)], ids=["v1", "v2"])
+def test_a_gpu_more_takes_two_dozen_calls(
+    installed: Installed, bundle: Maker, tmp_path: Path, cgroup: str, most: dict[str, float]
+) -> None:
+    found = []
+    for gpus in (1, 2, 16):
+        node = tmp_path / f"{gpus}.json"
+        node.write_text(json.dumps(describe(gpus)))
+        made = bundle("busybox").asks("all")
+        found.append(counted(installed, made, REFRESH, cgroup=cgroup, description=str(node)))
+    one, two, sixteen = found
+    at_most(each_more(one, two, 1), most)
+    at_most(each_more(two, sixteen, 14), {**most, "read": 0.5})
+
+
+def test_gpus_that_are_there_and_not_asked_for_take_next_to_nothing(
+    installed: Installed, bundle: Maker, tmp_path: Path
+) -> None:
+    """Their nodes are looked at, and no more."""
+    found = []
+    for gpus in (1, 16):
+        node = tmp_path / f"{gpus}.json"
+        node.write_text(json.dumps(describe(gpus)))
+        made = bundle("busybox").asks("0")
+        found.append(counted(installed, made, REFRESH, description=str(node)))
+    one, sixteen = found
+    at_most(each_more(one, sixteen, 15), {"openat2": 1, "newfstatat": 1, "close": 1, "read": 0.2})
+
+
+def test_a_container_without_a_gpu_opens_its_config_json_and_nothing_else(
+    installed: Installed, bundle: Maker, tmp_path: Path
+) -> None:
+    """Beside what bash opens to run any script: its libraries, and that."""
+    script = tmp_path / "script"
+    script.write_text("#!/bin/bash -p\nexit 0\n")
+    script.chmod(0o755)
+    log = tmp_path / "script.trace"
+    shell = f"env -i SHELL=/bin/bash strace -f -o {log} {script}\n"
+    made = bundle("debian")
+    ours = counted(installed, made, shell)
+    any_script = calls.count(log.read_text().splitlines())
+    own = [file for file in ours["files"] if file not in any_script["files"]]
+    assert own == [HOOK, str(made.path / "config.json")]
+    assert (ours["processes"], ours["programs"]) == (0, 1)
+    names = dict(ours["names"])
+    assert {"socket", "connect", "execveat", "clone", "fork", "vfork"} & set(names) == set()
+    assert ours["calls"] - any_script["calls"] <= NO_GPU, ours["calls"]
