@@ -148,7 +148,9 @@ def _tell(course: Course, code: int, sentence: str) -> None:
             journal.send(account.datagram(told))
         journal.count(account.counted(told))
     except Exception as err:
-        report.say(f"this start is not recorded: {err}")
+        # A start that failed has had its one sentence.
+        if code == DONE:
+            report.say(f"this start is not recorded: {err}")
 
 
 def start(course: Course, state: oci.State, options: Options) -> None:
