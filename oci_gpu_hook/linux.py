@@ -57,12 +57,23 @@ STATX_MNT_ID = 0x1000
 # --- setns(2); linux/sched.h
 CLONE_NEWNS = 0x00020000
 
+# --- socket(2), setsockopt(2), connect(2); asm/socket.h
+AF_UNIX = 1
+SOCK_STREAM = 1
+SOCK_CLOEXEC = posix.O_CLOEXEC
+SOL_SOCKET = 1
+SO_RCVTIMEO = 20
+SO_SNDTIMEO = 21
+
 # --- statfs(2); linux/magic.h
 CGROUP2_SUPER_MAGIC = 0x63677270
 PROC_SUPER_MAGIC = 0x9FA0
 
 # asm/unistd.h: from 424 on all architectures share their numbers; the older ones are those of x86_64, aarch64.
 _NUMBERS = {
+    "socket": (41, 198),
+    "connect": (42, 203),
+    "setsockopt": (54, 208),
     "umount2": (166, 39),
     "fstatfs": (138, 44),
     "setns": (308, 268),
@@ -164,6 +175,9 @@ _fsconfig = _syscall(_Long, _Long, _Text, _Text, _Long)
 _fsmount = _syscall(_Long, _Long, _Long)
 _umount2 = _syscall(_Text, _Long)
 _setns = _syscall(_Long, _Long)
+_socket = _syscall(_Long, _Long, _Long)
+_setsockopt = _syscall(_Long, _Long, _Long, _Address, _Long)
+_connect = _syscall(_Long, _Text, _Long)
 _statx = _syscall(_Long, _Text, _Long, _Long, _Address)
 _fstatfs = _syscall(_Long, _Address)
 _bpf = _syscall(_Long, _Address, _Long)
@@ -249,6 +263,30 @@ def umount2(path: str, flags: int) -> None:
 def setns(fd: int, nstype: int) -> None:
     """setns(2)."""
     _checked(_setns(_SYS["setns"], fd, nstype), "setns", f"fd {fd}")
+
+
+def connect(path: str, seconds: int) -> int:
+    """socket(2), setsockopt(2) and connect(2): a stream to the Unix socket `path`, close-on-exec.
+
+    A call on it that would wait for longer than `seconds` ends with EAGAIN.
+    """
+    kind = SOCK_STREAM | SOCK_CLOEXEC
+    fd = _checked(_socket(_SYS["socket"], AF_UNIX, kind, 0), "socket", path)
+    try:
+        timeval = (_Word * 2)(seconds, 0)
+        for option in (SO_RCVTIMEO, SO_SNDTIMEO):
+            result = _setsockopt(
+                _SYS["setsockopt"], fd, SOL_SOCKET, option, _byref(timeval), _sizeof(timeval)
+            )
+            _checked(result, "setsockopt", path)
+        # struct sockaddr_un: the family, then the path with its NUL, which _Text has behind it.
+        name = path.encode(errors="surrogateescape")
+        sockaddr = AF_UNIX.to_bytes(2, "little") + name
+        _checked(_connect(_SYS["connect"], fd, sockaddr, len(sockaddr) + 1), "connect", path)
+    except BaseException:
+        posix.close(fd)
+        raise
+    return fd
 
 
 def mount_id(fd: int) -> int:

@@ -16,7 +16,7 @@ from oci_gpu_hook import linux
 HEADERS = (
     "#define _GNU_SOURCE\n#include <stddef.h>\n#include <stdio.h>\n#include <fcntl.h>\n#include <sched.h>\n"
     "#include <sys/syscall.h>\n#include <linux/openat2.h>\n#include <linux/mount.h>\n#include <linux/stat.h>\n"
-    "#include <linux/magic.h>\n#include <linux/bpf.h>\n#include <sys/vfs.h>\n"
+    "#include <linux/magic.h>\n#include <linux/bpf.h>\n#include <sys/vfs.h>\n#include <sys/socket.h>\n"
 )
 # glibc's own umount2 flags live in a header that clashes with linux/mount.h.
 ELSEWHERE = {"MNT_DETACH": 2, "UMOUNT_NOFOLLOW": 8}
