@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     # Path or pattern, and access: one entry of DeviceAllow=.
     Entry = tuple[str, str]
 
+# What systemd writes beside the unit's own file where a property is set later, in the order in which it reads them.
+# runc gives a scope its device rules so, when it has it.
+DROP_INS = ("50-DeviceAllow.conf", "50-DevicePolicy.conf")
+
 CALLS = 2  # in one message of `allow_more` or `allow_only`
 
 _DESTINATION = "org.freedesktop.systemd1"
@@ -42,11 +46,12 @@ class ScopeUnit(NamedTuple):
 
 
 def scope_unit(name: str, text: str) -> ScopeUnit | None:
-    """The scope that a transient unit file describes; None where systemd does not restrict its devices.
+    """The scope that a transient unit file and its drop-ins describe; None where systemd does not restrict its devices.
 
     One that allows all has no entry, and would lose all others by its first (DevicePolicy=auto).
     """
-    policy, allowed = "", []
+    policy = ""
+    allowed: list[Entry] = []
     for line in text.split("\n"):
         if line.startswith(_POLICY):
             policy = line[len(_POLICY) :]

@@ -37,15 +37,23 @@ def find(directory: str) -> ScopeUnit | None:
     name = directory.rpartition("/")[2]
     if not name.endswith(_SUFFIX):
         return None
-    try:
-        fd = posix.open(f"{_TRANSIENT}/{name}", posix.O_RDONLY | posix.O_CLOEXEC)
-    except OSError:
+    unit = _text(f"{_TRANSIENT}/{name}")
+    if not unit:
         return None
+    changes = [_text(f"{_TRANSIENT}/{name}.d/{file}") for file in systemd.DROP_INS]
+    return systemd.scope_unit(name, "\n".join([unit, *changes]))
+
+
+def _text(path: str) -> str:
+    """The text of a file; "" where it cannot be read."""
     try:
-        text = posix.read(fd, _MOST_BYTES)
+        fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return posix.read(fd, _MOST_BYTES).decode(errors="replace")
     finally:
         posix.close(fd)
-    return systemd.scope_unit(name, text.decode(errors="replace"))
 
 
 def tell(unit: str, rules: Iterable[DeviceRule]) -> int:
