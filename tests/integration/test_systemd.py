@@ -15,6 +15,7 @@ import pytest
 
 from tests.integration.conftest import Maker
 from tests.integration.engines import REPOSITORY, Bundle, Installed, Outcome, on_node
+from tests.integration.test_invariants import traced
 from tests.integration.test_main_job import ALLOWED, DENIED, minors
 
 GIVEN, OTHER = minors(1, 5)
@@ -127,6 +128,30 @@ def test_a_container_that_may_open_everything_still_may(
     made.write()
     for step, said in opened(run(installed, made, "runc", cgroup)).items():
         assert set(said.values()) == {ALLOWED}, step
+
+
+@pytest.mark.parametrize("cgroup", CGROUPS)
+def test_a_start_that_fails_is_withdrawn_from_systemd(
+    installed: Installed, bundle: Maker, tmp_path: Path, cgroup: str
+) -> None:
+    made = traced(stays(bundle("busybox"), "runc"), tmp_path / "trace", "-s", "4096")
+    for name in ("dev", "proc", "sys"):
+        (made.rootfs / name).mkdir()
+    made.write()
+    words = f"runc --systemd-cgroup run --bundle {made.path} stay"
+    script = f"""
+        mount --bind {made.rootfs} {made.rootfs} && mount -o remount,bind,ro {made.rootfs}
+        ! {words} || exit 1
+        {RUNTIME_END.format(runtime="true")}
+    """
+    done = on_node(installed, script, cgroup=cgroup, booted=True)
+    assert done.code == 0, done.err
+    assert "exit status 7" in done.err
+    assert done.out == ""
+    calls = (tmp_path / "trace").read_text()
+    told, withdrawn = [line for line in calls.splitlines() if "SetUnitProperties" in line]
+    assert (told.count("/dev/char/195:"), told.count("/dev/char/1:3")) == (2, 0)
+    assert (withdrawn.count("/dev/char/195:"), withdrawn.count("/dev/char/1:3")) == (0, 1)
 
 
 PODMAN = """
