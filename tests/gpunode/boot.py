@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -200,6 +201,8 @@ def boot(options: list[str], command: list[str], cgroup: str) -> int:
 
 
 def main() -> int:
+    # As an end like any other: what was made is taken away.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     words = sys.argv[1:]
     if "--" not in words or os.geteuid() != 0:
         print(__doc__ or "", file=sys.stderr)
