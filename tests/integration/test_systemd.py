@@ -47,7 +47,7 @@ update() {{ {runtime} update --cpu-share $1 stay || true; }}
 """
 RUNTIME_END = """
 {runtime} delete --force stay
-for try in 1 2 3 4 5; do ls /run/systemd/transient/*stay* 2>/dev/null || break; sleep 0.2; done
+for try in $(seq 50); do ls /run/systemd/transient/*stay* >/dev/null 2>&1 || break; sleep 0.2; done
 ls /run/systemd/transient
 """
 
