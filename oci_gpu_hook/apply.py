@@ -10,9 +10,18 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook import ldso, oci
-from oci_gpu_hook.container import cgroup, devices, ldcache, mounts
+from oci_gpu_hook.container import cgroup, devices, ldcache, mounts, scope
 from oci_gpu_hook.errors import ApplyError, DriverError
-from oci_gpu_hook.operations import AllowDevices, Device, LdCache, Mount, Relabel, Symlink, Tmpfs
+from oci_gpu_hook.operations import (
+    AllowDevices,
+    Device,
+    DeviceAllow,
+    LdCache,
+    Mount,
+    Relabel,
+    Symlink,
+    Tmpfs,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +63,13 @@ def run(
     posix.umask(0)
     start = Start(mounts.Tree(root_fd, oci.own_mounts(bundle), plan.label), bundle, labels)
     # Sources are cloned first: the kernel clones only mounts of the namespace that one is in.
-    sources = [_clone(start, operation, host) for operation in plan.operations]
+    # systemd is asked then too, by its socket on the host, and works while we do.
+    sources = [
+        _tell(start, operation)
+        if isinstance(operation, DeviceAllow)
+        else _clone(start, operation, host)
+        for operation in plan.operations
+    ]
     try:
         _label_creations(start, plan.label)
         with mounts.Namespace(pid):
@@ -110,6 +125,17 @@ def _clone(start: Start, operation: Operation, host: HostRoot) -> int:
             raise DriverError(sentence, hint) from err
         start.notes.append(sentence)
         return -1
+
+
+def _tell(start: Start, told: DeviceAllow) -> int:
+    """A connection to systemd, which has been asked; -1 where it cannot be."""
+    try:
+        connection = scope.tell(told.unit, told.rules)
+    except OSError as err:
+        start.notes.append(f"cannot {_words(told)}: {err}")
+        return -1
+    start.tree.remember(scope.withdraw, connection, told.unit, told.before)
+    return connection
 
 
 def _source(operation: Operation) -> tuple[str, tuple[str, ...]]:
@@ -170,6 +196,11 @@ def _allow_devices(start: Start, opened: AllowDevices, source: int) -> None:
         start.notes.append(f"the device cgroup is left alone: {change.skipped}")
 
 
+def _device_allow(start: Start, told: DeviceAllow, source: int) -> None:
+    if source >= 0:
+        scope.answer(source)
+
+
 _EFFECTS: dict[type, Effect] = {
     Mount: _mount,
     Device: _device,
@@ -178,6 +209,7 @@ _EFFECTS: dict[type, Effect] = {
     LdCache: _ld_cache,
     Relabel: _relabel,
     AllowDevices: _allow_devices,
+    DeviceAllow: _device_allow,
 }
 
 
@@ -195,4 +227,6 @@ def _words(operation: Operation) -> str:
         return f"put our entries into {operation.path}"
     if isinstance(operation, Relabel):
         return f"relabel {operation.path} as {operation.context}"
+    if isinstance(operation, DeviceAllow):
+        return f"tell systemd of the devices of {operation.unit}, which its next reload will close"
     return f"open the device cgroup ({operation.version})"

@@ -9,7 +9,7 @@ Container Device Interface, SPEC.md, 0.5.0 (device names that begin with a digit
 from __future__ import annotations
 
 from oci_gpu_hook.errors import quoted
-from oci_gpu_hook.operations import AllowDevices, Device, Mount
+from oci_gpu_hook.operations import AllowDevices, Device, DeviceAllow, Mount
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -42,11 +42,11 @@ class Hook(NamedTuple):
 
 
 def edit_can_say(operation: Operation) -> bool:
-    """Whether a CDI edit can say this; a cgroup rule follows from a device node."""
+    """Whether a CDI edit can say this; a cgroup rule follows from a device node, and systemd's too."""
     if isinstance(operation, Mount):
         # What lies in /proc/driver/nvidia lies in a filesystem that only the hook makes.
         return not operation.target.startswith("/proc/")
-    return isinstance(operation, (Device, AllowDevices))
+    return isinstance(operation, (Device, AllowDevices, DeviceAllow))
 
 
 def names(inventory: DriverInventory) -> tuple[tuple[str, str], ...]:

@@ -340,8 +340,10 @@ def _container(
 ) -> Container:
     """What the container is like, from its root, its process and its cgroup."""
     from oci_gpu_hook import rootfs
+    from oci_gpu_hook.container import scope
 
     folder, loader = rootfs.library_folder(root_fd)
+    device_cgroup = _device_cgroup(id, pid)
     asked_for = oci.has_user_namespace(bundle)
     capabilities = asked.capabilities if asked else ()
     forward = settings.cuda_forward_compatibility and "compute" in capabilities
@@ -355,7 +357,8 @@ def _container(
         loader=loader,
         user_namespace=asked_for if pid is None else rootfs.in_user_namespace(pid),
         dev_is_hosts=pid is not None and rootfs.dev_is_hosts(root_fd),
-        device_cgroup=_device_cgroup(id, pid),
+        device_cgroup=device_cgroup,
+        scope=scope.find(device_cgroup.top),
     )
 
 

@@ -57,10 +57,14 @@ STATX_MNT_ID = 0x1000
 # --- setns(2); linux/sched.h
 CLONE_NEWNS = 0x00020000
 
-# --- socket(2), sendto(2); sys/socket.h
+# --- socket(2), setsockopt(2), connect(2), sendto(2); sys/socket.h
 AF_UNIX = 1
+SOCK_STREAM = 1
 SOCK_DGRAM = 2
 SOCK_CLOEXEC = posix.O_CLOEXEC
+SOL_SOCKET = 1
+SO_RCVTIMEO = 20
+SO_SNDTIMEO = 21
 MSG_DONTWAIT = 0x40
 MSG_NOSIGNAL = 0x4000
 
@@ -71,7 +75,9 @@ PROC_SUPER_MAGIC = 0x9FA0
 # asm/unistd.h: from 424 on all architectures share their numbers; the older ones are those of x86_64, aarch64.
 _NUMBERS = {
     "socket": (41, 198),
+    "connect": (42, 203),
     "sendto": (44, 206),
+    "setsockopt": (54, 208),
     "umount2": (166, 39),
     "fstatfs": (138, 44),
     "setns": (308, 268),
@@ -173,10 +179,12 @@ _fsconfig = _syscall(_Long, _Long, _Text, _Text, _Long)
 _fsmount = _syscall(_Long, _Long, _Long)
 _umount2 = _syscall(_Text, _Long)
 _setns = _syscall(_Long, _Long)
+_socket = _syscall(_Long, _Long, _Long)
+_setsockopt = _syscall(_Long, _Long, _Long, _Address, _Long)
+_connect = _syscall(_Long, _Text, _Long)
 _statx = _syscall(_Long, _Text, _Long, _Long, _Address)
 _fstatfs = _syscall(_Long, _Address)
 _bpf = _syscall(_Long, _Address, _Long)
-_socket = _syscall(_Long, _Long, _Long)
 _sendto = _syscall(_Long, _Text, _Long, _Long, _Text, _Long)
 
 
@@ -262,6 +270,33 @@ def setns(fd: int, nstype: int) -> None:
     _checked(_setns(_SYS["setns"], fd, nstype), "setns", f"fd {fd}")
 
 
+def _sockaddr_un(path: str) -> bytes:
+    """struct sockaddr_un (unix(7)): the family, then the path with its NUL."""
+    return AF_UNIX.to_bytes(2, "little") + path.encode(errors="surrogateescape") + b"\0"
+
+
+def connect(path: str, seconds: int) -> int:
+    """socket(2), setsockopt(2) and connect(2): a stream to the Unix socket `path`, close-on-exec.
+
+    A call on it that would wait for longer than `seconds` ends with EAGAIN.
+    """
+    kind = SOCK_STREAM | SOCK_CLOEXEC
+    fd = _checked(_socket(_SYS["socket"], AF_UNIX, kind, 0), "socket", path)
+    try:
+        timeval = (_Word * 2)(seconds, 0)
+        for option in (SO_RCVTIMEO, SO_SNDTIMEO):
+            result = _setsockopt(
+                _SYS["setsockopt"], fd, SOL_SOCKET, option, _byref(timeval), _sizeof(timeval)
+            )
+            _checked(result, "setsockopt", path)
+        address = _sockaddr_un(path)
+        _checked(_connect(_SYS["connect"], fd, address, len(address)), "connect", path)
+    except BaseException:
+        posix.close(fd)
+        raise
+    return fd
+
+
 def mount_id(fd: int) -> int:
     """statx(2) with STATX_MNT_ID (Linux 5.8): which mount `fd` is open on, the first field of its mountinfo line."""
     # struct statx is 256 bytes; stx_mnt_id lies at offset 144 (linux/stat.h).
@@ -282,8 +317,7 @@ def filesystem_magic(fd: int) -> int:
 def send_datagram(path: str, data: bytes) -> None:
     """socket(2) and sendto(2): `data` to the socket at `path`, without ever waiting for its reader (EAGAIN)."""
     fd = _checked(_socket(_SYS["socket"], AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), "socket", path)
-    # struct sockaddr_un: the family, and a path with its NUL.
-    address = AF_UNIX.to_bytes(2, "little") + path.encode() + b"\0"
+    address = _sockaddr_un(path)
     flags = MSG_DONTWAIT | MSG_NOSIGNAL
     try:
         size = len(address)

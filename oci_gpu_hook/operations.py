@@ -116,3 +116,16 @@ class AllowDevices(NamedTuple):
     rules: tuple[DeviceRule, ...]
     required: bool
     reason: str
+
+
+class DeviceAllow(NamedTuple):
+    """systemd told of the same devices, for the container's scope: it puts its own rules in force again and again.
+
+    before: what the scope's DeviceAllow= has, path and access.
+    """
+
+    unit: str
+    rules: tuple[DeviceRule, ...]
+    before: tuple[tuple[str, str], ...]
+    required: bool
+    reason: str

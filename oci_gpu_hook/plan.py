@@ -14,6 +14,7 @@ from oci_gpu_hook.oci import DeviceRule
 from oci_gpu_hook.operations import (
     AllowDevices,
     Device,
+    DeviceAllow,
     File,
     Labels,
     LdCache,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.rootfs import Container
     from oci_gpu_hook.selection import Selection
 
-    Operation = Union[Mount, Device, Symlink, Tmpfs, LdCache, Relabel, AllowDevices]
+    Operation = Union[Mount, Device, Symlink, Tmpfs, LdCache, Relabel, AllowDevices, DeviceAllow]
     Reasoned = tuple[tuple[DeviceNode, str], ...]
 
 _PROC_DRIVER = "/proc/driver/nvidia"
@@ -156,7 +157,7 @@ def _links(
 
 def _allow_devices(
     container: Container, config: Config, nodes: Reasoned
-) -> tuple[tuple[AllowDevices, ...], tuple[str, ...]]:
+) -> tuple[tuple[AllowDevices | DeviceAllow, ...], tuple[str, ...]]:
     if config.device_cgroup == "off":
         return (), ("the device cgroup is left alone: device-cgroup = off",)
     cgroup = container.device_cgroup
@@ -169,7 +170,13 @@ def _allow_devices(
         return (), (f"the device cgroup is left alone: {cgroup.reason}",)
     rules = tuple([DeviceRule("c", node.major, node.minor, "rw") for node, _ in nodes])
     reason = "the requested devices, no others"
-    return (AllowDevices(cgroup.version, cgroup.path, cgroup.top, rules, True, reason),), ()
+    opened = AllowDevices(cgroup.version, cgroup.path, cgroup.top, rules, True, reason)
+    scope = container.scope
+    if scope is None:
+        return (opened,), ()
+    # Without it the container works, until systemd puts its own rules in force again.
+    reason = "survives daemon-reload and updates of the container"
+    return (opened, DeviceAllow(scope.name, rules, scope.allowed, False, reason)), ()
 
 
 def _proc_driver(

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oci_gpu_hook.operations import Device, LdCache, Mount, Relabel, Symlink, Tmpfs
+from oci_gpu_hook.operations import (
+    Device,
+    DeviceAllow,
+    LdCache,
+    Mount,
+    Relabel,
+    Symlink,
+    Tmpfs,
+)
 from oci_gpu_hook.request import CAPABILITIES, FEATURES
 
 if TYPE_CHECKING:
@@ -226,6 +234,8 @@ def _rows(operation: Operation) -> tuple[str, list[Row]]:
     if isinstance(operation, Relabel):
         change = operation.context if operation.context != operation.was else "as it is"
         return "labels", [(operation.path, f"{operation.was} -> {change}", reason)]
+    if isinstance(operation, DeviceAllow):
+        return f"systemd, {operation.unit}", [(str(rule), reason) for rule in operation.rules]
     where = f"device cgroup {operation.version}, {operation.path or 'found at the start'}"
     return where, [(str(rule), reason) for rule in operation.rules]
 
@@ -275,4 +285,7 @@ def _operation(operation: Operation) -> dict[str, object]:
     if isinstance(operation, Relabel):
         return {"op": "relabel", **operation._asdict()}
     rules = [rule._asdict() for rule in operation.rules]
+    if isinstance(operation, DeviceAllow):
+        before = [list(entry) for entry in operation.before]
+        return {"op": "deviceallow", **operation._asdict(), "rules": rules, "before": before}
     return {"op": "cgroup", **operation._asdict(), "rules": rules}

@@ -17,6 +17,7 @@ from oci_gpu_hook.record import NamedTuple
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.container.cgroup import DeviceCgroup
+    from oci_gpu_hook.systemd import ScopeUnit
 
 _BELOW = linux.RESOLVE_IN_ROOT | linux.RESOLVE_NO_MAGICLINKS
 
@@ -39,7 +40,8 @@ class Container(NamedTuple):
     library_folder: where its loader searches without being told; library_folder_32: the same for 32-bit programs, ""
     where there is none; loader: ``glibc``, or ``musl``, which reads no ld.so.cache; compat_names: the names in the
     image's folder of CUDA forward compatibility; user_namespace: whether mknod is refused or its nodes are dead;
-    dev_is_hosts: its /dev is the host's own filesystem; device_cgroup: where it is, or why none can be changed.
+    dev_is_hosts: its /dev is the host's own filesystem; device_cgroup: where it is, or why none can be changed; scope:
+    the systemd unit that it is in, None where systemd does not restrict its devices.
     """
 
     id: str
@@ -52,6 +54,7 @@ class Container(NamedTuple):
     user_namespace: bool
     dev_is_hosts: bool
     device_cgroup: DeviceCgroup
+    scope: ScopeUnit | None = None
 
 
 def open_root(path: str, pid: int | None) -> int:

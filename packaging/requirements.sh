@@ -78,6 +78,9 @@ fi
 
 if [ "$purpose" = test ]; then
     has systemd-analyze || need systemd
+    # The node that systemd boots.
+    [ -x /lib/systemd/systemd ] || need systemd
+    has dbus-daemon || { debian need dbus; fedora need dbus-daemon; }
     has udevadm || { debian need udev; fedora need systemd-udev; }
 fi
 

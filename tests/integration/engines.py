@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NODE = REPOSITORY / "tests/gpunode/node.py"
+BOOT = REPOSITORY / "tests/gpunode/boot.py"
 PROCDRIVER = {
     "path": "/usr/libexec/gpunode/procdriver",
     "args": ["procdriver"],
@@ -96,13 +97,16 @@ def on_node(
     driver_root: str = "",
     layout: str = "host",
     settings: str = "",
+    booted: bool = False,
     timeout: int = 300,
 ) -> Outcome:
     """Run a shell script on a simulated node that has the hook installed.
 
-    driver_root, layout: where the node's driver lies; settings: what the administrator has written in our file.
+    driver_root, layout: where the node's driver lies; settings: what the administrator has written in our file; booted:
+    the node has systemd as PID 1.
     """
-    line = [sys.executable, str(NODE), "--description", description, "--cgroup", cgroup]
+    line = [sys.executable, str(BOOT if booted else NODE)]
+    line += ["--description", description, "--cgroup", cgroup]
     line += ["--driver-root", driver_root, "--layout", layout]
     for fault in faults:
         line += ["--break", fault]

@@ -11,14 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook import plan, render, request, selection
+from oci_gpu_hook import cdi, plan, render, request, selection
 from oci_gpu_hook.config import Config
 from oci_gpu_hook.container.cgroup import DeviceCgroup
 from oci_gpu_hook.errors import ConfigError, DriverError, RequestError
 from oci_gpu_hook.host import inventory
 from oci_gpu_hook.oci import DeviceRule
-from oci_gpu_hook.operations import AllowDevices, Device, Labels, LdCache, Mount, Tmpfs
+from oci_gpu_hook.operations import (
+    AllowDevices,
+    Device,
+    DeviceAllow,
+    Labels,
+    LdCache,
+    Mount,
+    Tmpfs,
+)
 from oci_gpu_hook.rootfs import Container
+from oci_gpu_hook.systemd import ScopeUnit
 from tests.unit import hosts
 
 NO_LABELS = Labels("", (), ())
@@ -42,6 +51,7 @@ ALPINE = DEBIAN._replace(
     loader="musl",
     device_cgroup=DeviceCgroup("v1", "/d/c1", "/d/c1", ""),
 )
+SCOPE = ScopeUnit("crio-c1.scope", (("/dev/char/1:3", "rwm"), ("char-pts", "rwm")))
 ROOTLESS = DEBIAN._replace(user_namespace=True, device_cgroup=DeviceCgroup("", "", "", "rootless"))
 
 
@@ -77,6 +87,7 @@ def made(
         ("rootless-all", "all", "all", ROOTLESS),
         ("none", "none", "compute", DEBIAN),
         ("hosts-dev", "0", "utility", DEBIAN._replace(dev_is_hosts=True)),
+        ("systemd-scope", "0", "utility", DEBIAN._replace(scope=SCOPE)),
     ],
 )
 def test_plans_are_as_the_goldens_say(
@@ -94,6 +105,22 @@ def test_plans_are_as_the_goldens_say(
         golden.parent.mkdir(parents=True, exist_ok=True)
         golden.write_text(text)
     assert text == golden.read_text()
+
+
+def test_systemd_is_told_of_what_is_opened_and_after_it(host: inventory.DriverInventory) -> None:
+    container = DEBIAN._replace(scope=SCOPE)
+    *_, opened, told = made(host, container=container).operations
+    assert isinstance(opened, AllowDevices)
+    assert isinstance(told, DeviceAllow)
+    assert told[:4] == (SCOPE.name, opened.rules, SCOPE.allowed, False)
+    off = made(host, container=container, config=Config(device_cgroup="off"))
+    assert not [item for item in off.operations if isinstance(item, DeviceAllow)]
+
+
+def test_systemd_is_told_by_a_cdi_spec_through_the_engine(host: inventory.DriverInventory) -> None:
+    told = made(host, container=DEBIAN._replace(scope=SCOPE)).operations[-1]
+    assert isinstance(told, DeviceAllow)
+    assert cdi.edit_can_say(told)
 
 
 def test_exactly_the_requested_devices_are_there(host: inventory.DriverInventory) -> None:

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What systemd is told, byte for byte, and what is read of its unit files and answers."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oci_gpu_hook import dbus, systemd
+from oci_gpu_hook.oci import DeviceRule
+
+RULES = (DeviceRule("c", 195, 0, "rw"), DeviceRule("c", 195, 255, "rw"))
+UNIT = "libpod-0123.scope"
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [
+        ("[Scope]\nDelegate=yes\n", None),
+        ("[Scope]\nDevicePolicy=auto\nDeviceAllow=\n", None),
+        ("[Scope]\nDevicePolicy=strict\n", ()),
+        ("[Scope]\nDevicePolicy=closed\n", ()),
+        ("[Scope]\nDevicePolicy=strict\nDevicePolicy=auto\n", None),
+        # With an entry, auto restricts too.
+        ("DevicePolicy=auto\nDeviceAllow=/dev/null rwm\n", (("/dev/null", "rwm"),)),
+        (
+            "DeviceAllow=/dev/zero r\nDeviceAllow=\nDeviceAllow=char-pts rwm\nDeviceAllow=block-* m\n",
+            (("char-pts", "rwm"), ("block-*", "m")),
+        ),
+        # What a container's name can put into the description is one line of another key.
+        ("[Unit]\nDescription=DeviceAllow=/dev/null rw\n", None),
+    ],
+)
+def test_a_scope_is_restricted_by_its_policy_or_its_first_entry(
+    text: str, allowed: tuple[systemd.Entry, ...] | None
+) -> None:
+    expected = None if allowed is None else systemd.ScopeUnit(UNIT, allowed)
+    assert systemd.scope_unit(UNIT, text) == expected
+
+
+def test_entries_name_devices_by_number() -> None:
+    rules = (*RULES, DeviceRule("b", 259, 3, "r"))
+    assert systemd.entries(rules) == (
+        ("/dev/char/195:0", "rw"),
+        ("/dev/char/195:255", "rw"),
+        ("/dev/block/259:3", "r"),
+    )
+
+
+def test_the_call_has_its_arguments_aligned() -> None:
+    """Written by hand after the specification; a real systemd takes it in the integration tests."""
+    body = b"".join(
+        [
+            struct.pack("<I9s3x", 8, b"a1.scope\0"),
+            struct.pack("<I", 1),
+            struct.pack("<I", 59),
+            struct.pack("<I12s", 11, b"DeviceAllow\0"),
+            b"\x05a(ss)\0" + bytes(1),
+            struct.pack("<I4x", 27),
+            struct.pack("<I16s", 15, b"/dev/char/195:0\0"),
+            struct.pack("<I3s", 2, b"rw\0"),
+        ]
+    )
+    calls = systemd.allow_more(1, "a1.scope", [("/dev/char/195:0", "rw")])
+    first, second = calls.split(body)
+    assert first.startswith(struct.pack("<cBBBII", b"l", 1, 0, 1, len(body), 1))
+    assert second.startswith(struct.pack("<cBBBII", b"l", 1, 0, 1, 0, 2))
+    assert len(first) % 8 == len(second) % 8 == 0
+    assert b"\x03\x01s\0\x11\0\0\0SetUnitProperties\0" in first
+    assert b"\x08\x01g\0\x07sba(sv)\0" in first
+    assert b"\x03\x01s\0\x04\0\0\0Ping\0" in second
+
+
+def test_to_allow_only_some_the_list_is_cleared_first() -> None:
+    more = systemd.allow_more(1, UNIT, systemd.entries(RULES))
+    only = systemd.allow_only(1, UNIT, systemd.entries(RULES))
+    assert (more.count(b"DeviceAllow\0"), only.count(b"DeviceAllow\0")) == (1, 2)
+
+
+def answer(type: int, *fields: bytes, body: bytes = b"") -> bytes:
+    """A message as a peer writes it: each field on a multiple of 8, and the end of the last one not padded."""
+    joined = b""
+    for field in fields:
+        joined += bytes(-len(joined) % 8) + field
+    header = struct.pack("<cBBBIII", b"l", type, 1, 1, len(body), 7, len(joined))
+    return header + joined + bytes(-len(joined) % 8) + body
+
+
+REPLY = b"\x05\x01u\0" + struct.pack("<I", 2)
+SENDER = b"\x07\x01s\0" + struct.pack("<I5s", 4, b":1.0\0")
+NAME = b"\x04\x01s\0" + struct.pack("<I8s", 7, b"a.b.Bad\0")
+SIGNED = b"\x08\x01g\0\x01s\0"
+WORDS = struct.pack("<I10s", 9, b"not today\0")
+
+RETURNED = answer(dbus.METHOD_RETURN, REPLY, SENDER)
+REFUSED = answer(dbus.ERROR, SENDER, REPLY, NAME, SIGNED, body=WORDS)
+SIGNAL = answer(4, SENDER, body=b"whatever")
+
+
+def test_answers_are_read_one_after_another() -> None:
+    data, found = RETURNED + SIGNAL + REFUSED + RETURNED[:20], []
+    while True:
+        message, data = dbus.first_answer(data)
+        if message is None:
+            break
+        found.append(message)
+    assert found == [
+        dbus.Answer(dbus.METHOD_RETURN, 2, "", ""),
+        dbus.Answer(4, 0, "", ""),
+        dbus.Answer(dbus.ERROR, 2, "a.b.Bad", "not today"),
+    ]
+    assert data == RETURNED[:20]
+
+
+@pytest.mark.parametrize("message", [RETURNED, REFUSED, SIGNAL], ids=["return", "error", "signal"])
+def test_a_message_that_is_not_whole_waits_for_the_rest(message: bytes) -> None:
+    for size in range(len(message)):
+        assert dbus.first_answer(message[:size]) == (None, message[:size])
+
+
+@pytest.mark.parametrize(
+    "data", [b"REJECTED EXTERNAL\r\n", b"B" + RETURNED[1:], b"l\2\0\1" + b"\xff" * 12]
+)
+def test_what_is_no_message_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        dbus.first_answer(data)
+
+
+@given(st.binary(max_size=80))
+def test_no_bytes_give_another_error(data: bytes) -> None:
+    try:
+        dbus.first_answer(b"l\2\0\1" + data)
+    except (ValueError, IndexError):
+        pass
