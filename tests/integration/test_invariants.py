@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -209,7 +210,7 @@ rm -rf {made.rootfs} && cp -a {tmp}/pattern {made.rootfs} && cp {tmp}/config-{nu
 look() {{
     find {made.rootfs} -printf '%p %y %s %m %u\\n' | sort
     sed 's,//deleted,,' /proc/self/mountinfo
-    find /sys/fs/cgroup -type d -name 'fail-*'
+    find /sys/fs/cgroup -type d -name '{run}-*'
 }}
 look >{tmp}/before
 if {start} >{tmp}/out 2>{tmp}/err; then outcome=started; cat {tmp}/out | grep -qx started
@@ -239,6 +240,7 @@ def test_a_failure_at_each_operation_leaves_nothing(
     for name in ("dev", "proc", "sys"):
         (made.rootfs / name).mkdir(exist_ok=True)
     hooks = made.config["hooks"]
+    run = f"fail-{os.getpid()}"  # another run's cgroups come and go meanwhile
     script, expected = [f"cp -a {made.rootfs} {tmp_path}/pattern"], []
     for number, (words, inject, required) in enumerate(effects(plan, cgroup, cache_moves)):
         made.config["hooks"] = hooks
@@ -253,7 +255,8 @@ def test_a_failure_at_each_operation_leaves_nothing(
                 made=made,
                 number=number,
                 words=words,
-                start=start("runc", made, f"fail-{number}"),
+                run=run,
+                start=start("runc", made, f"{run}-{number}"),
             )
         )
         expected.append(f"{words}: {'exit status 7' if required else 'started'}")
