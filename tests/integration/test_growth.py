@@ -20,7 +20,7 @@ from tests.integration.engines import Bundle, Installed, on_node, start
 from tests.integration.test_invariants import HOOK, traced
 
 # System calls of a container without a GPU, beside those of bash that runs an empty script.
-NO_GPU = 23
+NO_GPU = 24
 REFRESH = "oci-gpu-hook inventory refresh >/dev/null\n"
 
 
@@ -115,7 +115,7 @@ def test_gpus_that_are_there_and_not_asked_for_take_next_to_nothing(
         made = bundle("busybox").asks("0")
         found.append(counted(installed, made, REFRESH, description=str(node)))
     one, sixteen = found
-    at_most(each_more(one, sixteen, 15), {"openat2": 1, "newfstatat": 1, "close": 1, "read": 0.2})
+    at_most(each_more(one, sixteen, 15), {"newfstatat": 1, "read": 0.2})
 
 
 def test_a_container_without_a_gpu_opens_its_config_json_and_nothing_else(
@@ -131,7 +131,7 @@ def test_a_container_without_a_gpu_opens_its_config_json_and_nothing_else(
     ours = counted(installed, made, shell)
     any_script = calls.count(log.read_text().splitlines())
     own = [file for file in ours["files"] if file not in any_script["files"]]
-    assert own == [HOOK, str(made.path / "config.json")]
+    assert own == [HOOK, "config.json"]  # of the bundle, where the runtime starts its hooks
     assert (ours["processes"], ours["programs"]) == (0, 1)
     names = dict(ours["names"])
     assert {"socket", "connect", "execveat", "clone", "fork", "vfork"} & set(names) == set()
