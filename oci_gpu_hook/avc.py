@@ -23,6 +23,17 @@ _FILE_TYPE = "container_file_t"
 # The hook, and the script that starts it.
 _HOOK = ("oci_gpu_hook_t", "oci_gpu_hook_door_t")
 _HOOKS_FILES = ("oci_gpu_hook_exec_t", "oci_gpu_hook_state_t", "oci_gpu_hook_tmpfs_t")
+# systemd, its socket's file, and unit files of scopes: one policy's names and the other's.
+_SYSTEMD = (
+    "init_t",
+    "init_var_run_t",
+    "init_runtime_t",
+    "systemd_unit_file_t",
+    "systemd_transient_unit_t",
+    "systemd_conf_t",
+)
+# Connecting, its own question whether the hook may (USER_AVC), what it has of the scope.
+_SYSTEMD_CLASSES = ("unix_stream_socket", "service", "system", "file")
 # Of containers; container_runtime_t and container_engine_t are engines'.  udica calls its types NAME.process.
 _CONTAINERS = (
     "container_t",
@@ -140,7 +151,7 @@ def _cause(
 ) -> tuple[str, str] | None:
     """Cause and remedy; None where the denial is not ours to explain.  The particular stands before the general."""
     if source.type in _HOOK:
-        return (
+        return _systemd(denial, target) or (
             f"the hook's own domain may not {_words(denial)} {target.type}",
             f"install the policy that belongs to this hook: {_INSTALL}; then report it",
         )
@@ -162,6 +173,23 @@ def _cause(
         or _driver_file(denial, target)
         or _wrong_level(denial, source, target)
     )
+
+
+def _systemd(denial: Denial, target: selinux.Context) -> tuple[str, str] | None:
+    """The hook, kept from telling systemd of a scope's devices: by the kernel, or by systemd itself."""
+    socket = denial.tclass == "sock_file" and _base(denial.name) == "private"
+    if not socket and (target.type not in _SYSTEMD or denial.tclass not in _SYSTEMD_CLASSES):
+        return None
+    cause = (
+        f"the hook may not tell systemd of a scope's devices ({denial.tclass} {target.type}): the container loses its "
+        "GPUs when systemd puts its own rules in force again"
+    )
+    if socket and target.type not in _SYSTEMD:
+        return (
+            cause,
+            "give systemd's socket its label back, on the host: restorecon -v /run/systemd/private",
+        )
+    return cause, f"install the policy that belongs to this hook: {_INSTALL}"
 
 
 def _engine(source: selinux.Context, target: selinux.Context) -> tuple[str, str] | None:

@@ -38,6 +38,7 @@ PACKAGES = (
     "python3-selinux",
     "runc",
     "selinux-utils",
+    "systemd",
     "util-linux",
 )
 WHEELS = ("distributed",)
@@ -152,7 +153,7 @@ class Base:
         shutil.copy(glob.glob(f"{self.folder}/kernel/boot/vmlinuz-*")[0], self.vmlinuz)
 
     def _unpack(self) -> None:
-        say("unpacking Debian (packages are not configured: nothing in it is a service)")
+        say("unpacking Debian (packages are not configured: no service is enabled)")
         archive = f"{self.folder}/root.tar"
         run(
             "mmdebstrap",
@@ -173,6 +174,8 @@ class Base:
             if not os.path.lexists(f"{target}/usr/bin/sh"):
                 os.symlink("dash", f"{target}/usr/bin/sh")
         os.unlink(archive)
+        # Without one, systemd takes each boot for the first and presets all units.
+        write(f"{self.root}/etc/machine-id", "0123456789abcdef0123456789abcdef\n")
         write(f"{self.root}/etc/ld.so.conf", f"/usr/lib/{MULTIARCH}\n/usr/lib/{MULTIARCH}/vdpau\n")
         for name in ("proc", "sys", "dev", "run", "tmp", "var/lib/containers"):
             os.makedirs(f"{self.root}/{name}", exist_ok=True)

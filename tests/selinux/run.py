@@ -25,7 +25,7 @@ from tests.selinux.tree import FAULTS, Tree
 PATIENCE = 400  # seconds for the machine, from power-on to power-off
 KERNEL_LINE = (
     "console=ttyS0 quiet panic=-1 mitigations=off lsm=selinux selinux=1 enforcing=1 audit=1"
-    " audit_backlog_limit=8192 nokaslr tsc=reliable log_buf_len=4M"
+    " audit_backlog_limit=8192 nokaslr systemd.show_status=0 tsc=reliable log_buf_len=4M"
 )
 
 

@@ -123,11 +123,14 @@ class Tree:
             ("load", f"{GUEST}/load"),
             ("init", "usr/sbin/init"),
             ("service", "etc/init.d/e2e"),
+            ("e2e.service", "etc/systemd/system/e2e.service"),
         ):
             os.makedirs(os.path.dirname(f"{self.root}/{target}"), exist_ok=True)
             shutil.copy(f"{HERE}/guest/{source}", f"{self.root}/{target}")
-            os.chmod(f"{self.root}/{target}", 0o755)
+            os.chmod(f"{self.root}/{target}", 0o644 if target.endswith(".service") else 0o755)
         write(f"{self.root}/etc/e2e-only", only)
+        # The kernel's log is read for denials: journald is to leave auditing as it is.
+        write(f"{self.root}/etc/systemd/journald.conf.d/e2e.conf", "[Journal]\nAudit=\n")
         os.makedirs(f"{guest}/bin")
         flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
         run("cc", *flags, "-static", "-o", f"{guest}/bin/before", f"{HERE}/guest/before.c")

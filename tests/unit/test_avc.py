@@ -12,6 +12,7 @@ from oci_gpu_hook import avc
 CONTAINER = "system_u:system_r:container_t:s0:c1,c2"
 GPU_CONTAINER = "system_u:system_r:nvidia_container_t:s0:c1,c2"
 ENGINE = "system_u:system_r:container_runtime_t:s0"
+HOOK = "system_u:system_r:oci_gpu_hook_t:s0"
 NODE = "system_u:object_r:xserver_misc_device_t:s0"
 FILE = "system_u:object_r:container_file_t:s0"
 
@@ -77,6 +78,36 @@ ROWS = [
     (
         line("map", 'path="/usr/bin/bash"', "u:system_r:oci_gpu_hook_door_t:s0", "u:object_r:shell_exec_t:s0", "file"),
         "the hook's own domain may not map a file of type shell_exec_t",
+        "selinux install",
+    ),
+    (
+        line("connectto", 'path="/run/systemd/private"', HOOK, "u:system_r:init_t:s0", "unix_stream_socket"),
+        "may not tell systemd of a scope's devices (unix_stream_socket init_t)",
+        "selinux install",
+    ),
+    (
+        line("write", 'name="private" dev="tmpfs"', HOOK, "u:object_r:init_var_run_t:s0", "sock_file"),
+        "may not tell systemd of a scope's devices (sock_file init_var_run_t)",
+        "selinux install",
+    ),
+    (
+        line("write", 'name="private" dev="tmpfs"', HOOK, "u:object_r:var_run_t:s0", "sock_file"),
+        "may not tell systemd of a scope's devices (sock_file var_run_t)",
+        "restorecon -v /run/systemd/private",
+    ),
+    (
+        # As PID 1 writes it, of its own question.
+        "type=USER_AVC msg=audit(1.2:3): pid=1 uid=0 auid=4294967295 ses=4294967295 subj=system_u:system_r:init_t:s0 "
+        "msg='avc:  denied  { start } for auid=n/a uid=0 gid=0 path=\"/run/systemd/transient/libpod-0.scope\" "
+        'cmdline="" function="bus_unit_method_set_properties" '
+        f"scontext={HOOK} tcontext=system_u:object_r:systemd_unit_file_t:s0 tclass=service permissive=0 "
+        "exe=\"/usr/lib/systemd/systemd\" sauid=0 hostname=? addr=? terminal=?'",
+        "may not tell systemd of a scope's devices (service systemd_unit_file_t)",
+        "selinux install",
+    ),
+    (
+        line("read", 'name="private" dev="tmpfs"', HOOK, "u:object_r:etc_t:s0", "file"),
+        "the hook's own domain may not read a file of type etc_t",
         "selinux install",
     ),
     (

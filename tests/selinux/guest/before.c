@@ -57,6 +57,9 @@ int main(int count, char **words)
 	snprintf(path, sizeof path, "%s/proc/driver", words[1]);
 	if (attach(tree, path))
 		return fail(path);
+	/* systemd shares the host's mounts; a container's own /proc is of no such group. */
+	if (mount("", path, "", MS_REC | MS_PRIVATE, ""))
+		return fail("private");
 	if (count < 3)
 		return 0;
 	snprintf(path, sizeof path, "%s/dev/mqueue", words[1]);

@@ -87,6 +87,8 @@ class Row(NamedTuple):
     linked: bool = False
     # A pod as CRI-O has it: the first container is its sandbox, all share its IPC namespace and /dev/shm.
     pod: bool = False
+    # Whether systemd makes the cgroup, as the runtimes ask it to with --systemd-cgroup.
+    scope: bool = False
 
 
 _NODES = {"nodes": "ENXIO", "lib": WORKS, "smi": WORKS}
@@ -297,6 +299,23 @@ ROWS = (
                 avcs=None,
             ),
         ),
+    ),
+    Row(
+        "a scope of systemd's",
+        (
+            _CONFINED._replace(
+                hold=True,
+                expect={
+                    "hold": WORKS,
+                    "hold-mq": WORKS,
+                    "scope": "told",
+                    "journal": r"container \S+ got all: \d+ device nodes.*",
+                },
+            ),
+        ),
+        # crun asks for it over the message bus, which is not here.
+        runtimes=("runc",),
+        scope=True,
     ),
     Row(
         "neighbour c3,c4, without the hook",

@@ -3,6 +3,7 @@
 
 Runs in an engine's domain and reads requests from stdin, one JSON line each; answers with one line each.
     {"row": NUMBER, "runtime": "runc"}   ->   [{"seen": {...}, "code": 0, "error": "...", "after": "..."}, ...]
+    an empty line                        ->   an empty line, once the row's containers are gone
 Must not judge: it tells what was seen.
 """
 
@@ -143,7 +144,9 @@ class Start:
         granted = list(_CAPABILITIES) if container.privileged else []
         capabilities = dict.fromkeys(("bounding", "effective", "permitted"), granted)
         specification: dict[str, Any] = {
-            "cgroupsPath": f"/e2e/{self.id}",
+            "cgroupsPath": f"system.slice:e2e:{self.id}"
+            if self.group.row.scope
+            else f"/e2e/{self.id}",
             "namespaces": [
                 {"type": "pid"},
                 {"type": "uts"},
@@ -229,7 +232,8 @@ class Start:
 
     def run(self) -> dict[str, Any]:
         """Start it, wait for its end (or for what a holding one says first), and tell what was seen."""
-        words = [self.group.runtime, "run", "--bundle", self.bundle]
+        manager = ["--systemd-cgroup"] if self.group.row.scope else []
+        words = [self.group.runtime, *manager, "run", "--bundle", self.bundle]
         if self.container.hold:
             words += ["--detach"]
         before = time.monotonic()
@@ -311,19 +315,16 @@ class Group:
 
     def run(self) -> list[dict[str, Any]]:
         found = []
-        try:
-            for number, container in enumerate(self.row.containers):
-                start = Start(self, container, number)
-                if container.shm == "pod" and not self.shm:
-                    self.make_pod_shm(start)
-                start.prepare()
-                found.append(start.run())
-                if container.hold and start not in self.holding:
-                    break  # the others would have nothing to share
-                if container.hold and not self.row.pod:
-                    self.expose(start)
-        finally:
-            self.end()
+        for number, container in enumerate(self.row.containers):
+            start = Start(self, container, number)
+            if container.shm == "pod" and not self.shm:
+                self.make_pod_shm(start)
+            start.prepare()
+            found.append(start.run())
+            if container.hold and start not in self.holding:
+                break  # the others would have nothing to share
+            if container.hold and not self.row.pod:
+                self.expose(start)
         return found
 
     def make_pod_shm(self, start: Start) -> None:
@@ -414,6 +415,10 @@ def main() -> int:
                 }
             ]
         print(json.dumps(answer), flush=True)
+        # What is held stays until whoever asked has looked at the host.
+        sys.stdin.readline()
+        group.end()
+        print(flush=True)
     return 0
 
 

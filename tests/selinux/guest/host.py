@@ -9,6 +9,7 @@ Must not know of containers.
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import shutil
 import socket
@@ -28,6 +29,9 @@ SIMULATED = "/proc/driver"
 # As the kernel's own files there.
 PROC_CONTEXT = "system_u:object_r:proc_t:s0"
 SYSFS_CONTEXT = "system_u:object_r:sysfs_t:s0"
+# Where systemd writes what it was told of a unit that a program made.
+TRANSIENT = "/run/systemd/transient"
+GPU_RULE = "DeviceAllow=/dev/char/195:0 "
 WATCHED = ("/dev", "/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/bin", "/run")
 
 
@@ -105,6 +109,24 @@ def administer(settings: str, drop_in: str) -> None:
             subprocess.run(["restorecon", path], check=True)
     if not drop_in and os.path.isdir(os.path.dirname(DROP_IN)):
         os.rmdir(os.path.dirname(DROP_IN))
+
+
+def scope() -> str:
+    """What systemd was told of the one scope that an engine made here."""
+    drop_ins = glob.glob(f"{TRANSIENT}/e2e-*.scope.d/50-DeviceAllow.conf")
+    texts = []
+    for path in drop_ins:
+        with open(path, encoding="utf-8") as file:
+            texts.append(file.read())
+    return "told" if any(GPU_RULE in text for text in texts) else f"untold: {drop_ins}"
+
+
+def journal() -> str:
+    """What the journal has of the last start; systemd starts journald when the first record comes."""
+    subprocess.run(["journalctl", "--sync"], check=False, capture_output=True)
+    words = ["journalctl", "--quiet", "--no-pager", "-o", "cat", "-n", "1", "-t", "oci-gpu-hook"]
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
+    return (done.stdout or done.stderr).strip()
 
 
 @contextlib.contextmanager

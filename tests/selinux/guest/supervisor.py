@@ -20,6 +20,8 @@ from . import host
 from .cases import ROWS, Container
 from .commands import ENGINE_CONTEXT, QUESTIONS
 
+# The one of the policy's engines that may have systemd make a scope.
+PODMAN_CONTEXT = "system_u:system_r:podman_t:s0"
 MIG_MINORS = "/usr/lib/e2e/mig-minors"
 # Whose denials count against a row.
 _COUNTED = re.compile(
@@ -57,16 +59,17 @@ class Journal:
             except BrokenPipeError:
                 continue  # the ring went round; what is gone is gone
             line = text.split(";", 1)[-1].split("\n", 1)[0]
-            if " avc: " in line or "SELINUX_ERR" in line or line.startswith("SELinux:"):
+            # A space before the kernel's own, a quote before systemd's.
+            if "avc: " in line or "SELINUX_ERR" in line or line.startswith("SELinux:"):
                 found.append(line)
 
 
 class Engine:
     """The engine's process."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: str) -> None:
         self.process = subprocess.Popen(
-            ["runcon", ENGINE_CONTEXT, sys.executable, "-B", "-m", "tests.selinux.guest.engine"],
+            ["runcon", context, sys.executable, "-B", "-m", "tests.selinux.guest.engine"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -79,6 +82,11 @@ class Engine:
         self.process.stdin.write(json.dumps({"row": row, "runtime": runtime}) + "\n")
         self.process.stdin.flush()
         answer: list[dict[str, Any]] = json.loads(self.process.stdout.readline())
+        if ROWS[row].scope:
+            answer[0]["seen"].update(scope=host.scope(), journal=host.journal())
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        self.process.stdout.readline()
         return answer
 
 
@@ -208,9 +216,9 @@ def main() -> int:
         only = file.read().strip()
     before = host.labels()
     journal = Journal()
-    engine = Engine()
+    engines = {context: Engine(context) for context in (ENGINE_CONTEXT, PODMAN_CONTEXT)}
     lines = [
-        run_row(engine, journal, number, runtime)
+        run_row(engines[PODMAN_CONTEXT if row.scope else ENGINE_CONTEXT], journal, number, runtime)
         for number, row in enumerate(ROWS)
         if only in row.name
         for runtime in row.runtimes
