@@ -15,7 +15,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook import config as settings_of
-from oci_gpu_hook import hook, ipc, ldso, oci, request
+from oci_gpu_hook import hook, ipc, ldso, oci, request, sources
 from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding
 from oci_gpu_hook.diagnosis import container as judged
 from oci_gpu_hook.errors import BundleError, HookError, UsageError
@@ -75,7 +75,7 @@ def _wanted(
 
 
 def _asked(
-    bundle: oci.Bundle, inputs: request.Inputs, settings: Config
+    bundle: oci.Bundle, inputs: sources.Inputs, settings: Config
 ) -> tuple[request.Request | None, tuple[str, ...]]:
     """As the hook reads it: where our CDI spec starts the hook, it asks by its nodes."""
     hooks = bundle.document.get("hooks")
