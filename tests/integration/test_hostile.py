@@ -238,7 +238,7 @@ def test_no_variable_of_the_container_reaches_the_hook(
     (hook,) = [
         hook for hook in made.config["hooks"]["createRuntime"] if "oci-gpu-hook" in hook["path"]
     ]
-    assert hook["env"] == ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+    assert hook["env"] == ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "SHELL=/bin/bash"]
     done = run(installed, "crun", "v2", made.runs("/usr/bin/nvidia-smi"))
     assert done.code == 0, done.out + done.err
 
