@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
+from errno import EDQUOT, ENOSPC, EROFS
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -110,32 +112,45 @@ def watch(
 ) -> None:
     """Keep the saved inventory true: refresh it now, and whenever the driver or its devices change.
 
-    Runs until it is told to end (SIGTERM, SIGINT).  A driver that is not there yet is waited for.
+    Runs until it is told to end (SIGTERM, SIGINT).  A driver that is not there yet is waited for, and so is a disk that
+    is full.
     """
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGINT, _leave)
     root, driver_root = HostRoot(host_root), _driver_root(config)
     known: Stamp | None = None
     kept: DriverInventory | None = None
-    lacking = ""
+    spec_is_due = False
+    trouble = ""
     for word in _moments(interval):
         now = saved_inventory.stamp(root, driver_root)
         # A hook that finds no saved inventory saves its own, without what NVML says.
-        if kept and now == known and saved_inventory.read_saved(root, now) == kept:
+        is_true = kept and now == known and saved_inventory.read_saved(root, now) == kept
+        if is_true and not spec_is_due:
             continue
-        known, kept = now, None
         try:
-            found, path = _refresh(root, driver_root, nvml_timeout)
-            kept = found._replace(devices=(), links=(), ipc_paths=())
-            click.echo(_told(found, path) + (f" ({word})" if word else ""))
+            if not is_true:
+                known, kept = now, None
+                found, path = _refresh(root, driver_root, nvml_timeout)
+                kept = found._replace(devices=(), links=(), ipc_paths=())
+                click.echo(_told(found, path) + (f" ({word})" if word else ""))
+                spec_is_due = cdi_spec is not None
             if cdi_spec:
                 _write_spec(root, cdi_spec, config)
-            lacking = ""
-        except DriverError as err:
+                spec_is_due = False
+            trouble = ""
+        except (DriverError, ApplyError) as err:
             # An upgrade that is half done, too: the kernel module is there and its libraries are not yet.
-            if err.message != lacking:
-                click.echo(f"waiting for the driver: {err.message}")
-            lacking = err.message
+            waiting = _waiting(err)
+            if waiting != trouble:
+                click.echo(waiting)
+            trouble = waiting
+
+
+def _waiting(err: DriverError | ApplyError) -> str:
+    if isinstance(err, DriverError):
+        return f"waiting for the driver: {err.message}"
+    return f"waiting to write: {err}"
 
 
 def _write_spec(root: HostRoot, path: str, config: str | None) -> None:
@@ -179,8 +194,19 @@ def _refresh(root: HostRoot, driver_root: str, seconds: float) -> tuple[DriverIn
     try:
         path = survey.save(root, now, found)
     except OSError as err:
-        raise ApplyError(f"cannot save the inventory: {err}", "run it as root") from err
+        raise _unsaved(err) from err
     return _with_all_nodes(root, driver_root, found), path
+
+
+def _unsaved(err: OSError) -> ApplyError:
+    """Why the inventory cannot be saved, and what mends it."""
+    folder = saved_inventory.FOLDER
+    hint = f"no hook would trust what is there: move it away, or 'chown root: {folder} && chmod go-w {folder}'"
+    if os.geteuid():
+        hint = "run it as root"
+    elif err.errno in (ENOSPC, EDQUOT, EROFS):
+        hint = f"make room in {folder}, and have it writable"
+    return ApplyError(f"cannot save the inventory in {folder}: {err.strerror}", hint)
 
 
 def _nvml_library(root: HostRoot, found: DriverInventory) -> str:

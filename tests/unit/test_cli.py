@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -159,7 +160,10 @@ def test_a_saved_inventory_that_cannot_be_written_is_exit_7(
 ) -> None:
     (host / inventory.SAVED[1:]).parent.write_text("a file in the folder's place")
     assert cli.main(["inventory", "refresh", "--host-root", str(host)]) == 7
-    assert "cannot save the inventory" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "cannot save the inventory in /run/oci-gpu-hook: Not a directory" in said
+    assert ("run it as root" in said) == bool(os.geteuid())
+    assert ("move it away" in said) == (not os.geteuid())
 
 
 def test_help_tells_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
