@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
 from errno import EDQUOT, ENOSPC, EROFS
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -27,11 +28,23 @@ if TYPE_CHECKING:
     from oci_gpu_hook.host.inventory import DriverInventory, Stamp
 
 _SETTLE_SECONDS = 2.0
+_LONGEST_SECONDS = 86400
+
+
+class _Seconds(click.FloatRange):
+    """A number of them, which NaN is not: it lies in every range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value} is no number of seconds", param, ctx)
+        return found
+
 
 nvml_timeout = click.option(
     "--nvml-timeout",
     metavar="SECONDS",
-    type=click.FloatRange(min=0),
+    type=_Seconds(0, _LONGEST_SECONDS),
     default=30.0,
     show_default=True,
     help="How long NVML may take to answer; 0 does not ask it.",
@@ -96,7 +109,7 @@ def show_saved(form: str, config: str | None, host_root: str) -> None:
 @click.option(
     "--interval",
     metavar="SECONDS",
-    type=click.FloatRange(min=0.1),
+    type=_Seconds(0.1, _LONGEST_SECONDS),
     default=30.0,
     show_default=True,
     help="How often to look where udev tells nothing: a change of MIG devices makes no event.",

@@ -106,6 +106,9 @@ def test_plan_changes_nothing(capsys: pytest.CaptureFixture[str], host: Path, bu
         (["info", "--format", "xml"], 2, "invalid value for '--format'"),
         (["info", "--host-root", "/nowhere"], 2, "cannot open --host-root /nowhere"),
         (["inventory", "show", "--host-root", "/var/empty"], 2, "cannot open --host-root"),
+        (["inventory", "refresh", "--nvml-timeout", "nan"], 2, "nan is no number of seconds"),
+        (["inventory", "watch", "--interval", "NaN"], 2, "NaN is no number of seconds"),
+        (["inventory", "watch", "--interval", "inf"], 2, "inf is not in the range"),
         (["info", "--host-root", "/usr/share"], 6, "this host has no NVIDIA driver"),
     ],
 )
@@ -164,6 +167,16 @@ def test_a_saved_inventory_that_cannot_be_written_is_exit_7(
     assert "cannot save the inventory in /run/oci-gpu-hook: Not a directory" in said
     assert ("run it as root" in said) == bool(os.geteuid())
     assert ("move it away" in said) == (not os.geteuid())
+
+
+@pytest.mark.parametrize("words", [["config", "show"], ["--help"], ["metrics", "--help"]])
+def test_an_output_that_is_full_is_one_sentence(words: list[str]) -> None:
+    program = "import sys; from oci_gpu_hook.__main__ import main; sys.exit(main())"
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-c", program, *words]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 7
+    assert done.stderr == "oci-gpu-hook: cannot go on: No space left on device\n"
 
 
 def test_help_tells_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
