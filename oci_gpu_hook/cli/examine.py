@@ -12,6 +12,7 @@ import os
 import select
 import shlex
 import signal
+import time
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook import config as settings_of
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from oci_gpu_hook.plan import Operation
 
 _OPEN_SECONDS = 30
+# The child writes at once what it has to say, which PIPE_BUF (pipe(7)) keeps whole.
+_LARGEST_ANSWER = 1 << 16
 _CACHE = "/etc/ld.so.cache"
 
 
@@ -135,13 +138,21 @@ def _opened(host: HostRoot, root: HostRoot, pid: int, paths: list[str]) -> dict[
             os._exit(1)
     os.close(writer)
     try:
-        if not select.select([reader], [], [], _OPEN_SECONDS)[0]:
-            os.kill(child, signal.SIGKILL)
-        said = b"".join(iter(lambda: os.read(reader, 1 << 16), b""))
+        answers = select.select([reader], [], [], _OPEN_SECONDS)[0]
+        said = os.read(reader, _LARGEST_ANSWER) if answers else b""
     finally:
         os.close(reader)
-        os.waitpid(child, 0)
+        _end(child)
     return json.loads(said) if said else None
+
+
+def _end(child: int) -> None:
+    """Kill the child; one that a hanging GPU holds in the kernel cannot be waited for, and is left to init."""
+    os.kill(child, signal.SIGKILL)
+    for _ in range(20):
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return
+        time.sleep(0.05)
 
 
 def _open_all(
