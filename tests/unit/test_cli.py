@@ -179,6 +179,15 @@ def test_an_output_that_is_full_is_one_sentence(words: list[str]) -> None:
     assert done.stderr == "oci-gpu-hook: cannot go on: No space left on device\n"
 
 
+def test_a_fifo_as_the_bundles_configuration_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    program = "import sys; from oci_gpu_hook.__main__ import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, "plan", "--bundle", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 3
+    assert "config.json is no JSON" in done.stderr
+
+
 def test_help_tells_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     out = capsys.readouterr().out
