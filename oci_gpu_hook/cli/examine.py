@@ -138,8 +138,9 @@ def _opened(host: HostRoot, root: HostRoot, pid: int, paths: list[str]) -> dict[
             os._exit(1)
     os.close(writer)
     try:
-        answers = select.select([reader], [], [], _OPEN_SECONDS)[0]
-        said = os.read(reader, _LARGEST_ANSWER) if answers else b""
+        poll = select.poll()
+        poll.register(reader, select.POLLIN)
+        said = os.read(reader, _LARGEST_ANSWER) if poll.poll(_OPEN_SECONDS * 1000) else b""
     finally:
         os.close(reader)
         _end(child)
