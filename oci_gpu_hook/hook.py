@@ -151,11 +151,11 @@ def has_settings(path: str | None) -> bool:
 def _settings(options: Options, inputs: sources.Inputs, asks: bool) -> Config | None:
     """The settings; None where they cannot be read and the container asks for nothing that we know of."""
     from oci_gpu_hook import config
-    from oci_gpu_hook.errors import ConfigError
+    from oci_gpu_hook.errors import ConfigError, RequestError
 
     try:
         return config.read(*settings_file(options.config), inputs.annotations)
-    except ConfigError as err:
+    except (ConfigError, RequestError) as err:
         if asks:
             raise
         report.say(str(err))

@@ -148,6 +148,22 @@ def test_no_fault_of_the_host_stops_a_container_without_a_request(
     assert (done.code, done.out) == (0, "started\n"), done.err
 
 
+def test_a_namespace_in_doubt_stops_only_gpu_containers(
+    installed: Installed, bundle: Maker
+) -> None:
+    said = {"io.kubernetes.pod.namespace": "other", "io.kubernetes.cri-o.Namespace": "trusted"}
+    script = "echo '[namespace trusted]' >/etc/oci-gpu-hook.conf\n"
+    script += "echo 'disable-requirements = yes' >>/etc/oci-gpu-hook.conf\n"
+    for name, made in (("a", bundle("busybox").asks("0")), ("b", bundle("busybox"))):
+        made.config["annotations"] = said
+        made.runs("/bin/sh", "-c", "echo started")
+        script += f"runc run --bundle {made.path} {name} || true\n"
+    done = on_node(installed, script)
+    assert (done.code, done.out) == (0, "started\n"), done.err
+    assert "exit status 5" in done.err
+    assert "the annotations name several namespaces, 'other' and 'trusted'" in done.err
+
+
 def test_a_bad_configuration_is_exit_4_and_stops_only_gpu_containers(
     installed: Installed, bundle: Maker
 ) -> None:
