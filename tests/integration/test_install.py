@@ -101,7 +101,7 @@ def test_it_installs_what_the_readme_lists_and_nothing_else(
     expected |= {
         f"usr/lib/systemd/system/{path.name}"
         for path in (ROOT / "packaging/systemd").iterdir()
-        if path.suffix in (".service", ".path")
+        if path.suffix in (".service", ".path", ".timer")
     }
     expected.add("usr/lib/systemd/system-preset/90-oci-gpu-hook.preset")
     expected.add("usr/lib/udev/rules.d/60-oci-gpu-hook.rules")
