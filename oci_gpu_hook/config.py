@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import posix
 
-from oci_gpu_hook.errors import ConfigError, quoted
+from oci_gpu_hook.errors import ConfigError, RequestError, quoted
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request import CAPABILITIES
 
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 # Where engines say which namespace and which image a container is of: CRI-O, containerd, podman's kube play; podman.
+# CRI-O sets cri-o.Namespace for a pod's sandbox alone: in its containers that one is the pod's author's to set.
 _NAMESPACE_ANNOTATIONS = (
-    "io.kubernetes.cri-o.Namespace",
     "io.kubernetes.pod.namespace",
     "io.kubernetes.cri.sandbox-namespace",
+    "io.kubernetes.cri-o.Namespace",
 )
 _IMAGE_ANNOTATIONS = (
     "io.kubernetes.cri-o.ImageName",
@@ -135,7 +136,8 @@ def effective(lines: Iterable[Setting], annotations: dict[str, str]) -> Config:
 def decisive(lines: Iterable[Setting], annotations: dict[str, str]) -> dict[str, Setting]:
     """The line that holds for each field of which the files speak.
 
-    Those for everybody are read first, then those for the container's image, then for its namespace.
+    Those for everybody are read first, then those for the container's image, then for its namespace.  RequestError
+    where that is in doubt.
     """
     named = {
         "": "",
@@ -143,6 +145,8 @@ def decisive(lines: Iterable[Setting], annotations: dict[str, str]) -> dict[str,
         "namespace": namespace(annotations),
     }
     rows = list(lines)
+    if any([line.scope == "namespace" for line in rows]):
+        _check_namespace(annotations)
     fields = {}
     for scope, name in named.items():
         for line in rows:
@@ -263,8 +267,19 @@ def namespace(annotations: dict[str, str]) -> str:
     return _first(annotations, _NAMESPACE_ANNOTATIONS)
 
 
+def _check_namespace(annotations: dict[str, str]) -> None:
+    """Engines hand a pod's own annotations on: none of them may say other than the engine's."""
+    said = {annotations[name] for name in _NAMESPACE_ANNOTATIONS if name in annotations}
+    if len(said) > 1:
+        raise RequestError(
+            f"the annotations name several namespaces, {' and '.join(map(quoted, sorted(said)))}",
+            "the pod's author must leave them to the engine",
+        )
+
+
 def _first(annotations: dict[str, str], names: tuple[str, ...]) -> str:
-    return next((annotations[name] for name in names if annotations.get(name)), "")
+    # The engine's own comes first, and where it says "", nobody else may say more.
+    return next((annotations[name] for name in names if name in annotations), "")
 
 
 def _distance(one: str, other: str) -> int:

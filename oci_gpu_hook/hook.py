@@ -8,14 +8,13 @@ almost nothing.  Left of the plan everything only reads; what is done to the con
 from __future__ import annotations
 
 import posix
-from time import monotonic_ns
 
-from oci_gpu_hook import oci, report, request
+from oci_gpu_hook import oci, report, request, sources
+from oci_gpu_hook.course import Course
 from oci_gpu_hook.errors import DONE, BundleError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from types import ModuleType
 
     from oci_gpu_hook.config import Config
@@ -31,8 +30,6 @@ SETTINGS = "/etc/oci-gpu-hook.conf"
 _STDIN = 0
 # What hooks.d/oci-gpu-hook has read of stdin.
 _READ_BY_DOOR = b"OCI_GPU_HOOK_STATE"
-# When the door started Python, in seconds since 1970: that start is most of what a hook takes.
-_BEGAN = b"OCI_GPU_HOOK_BEGAN"
 # selinuxfs is mounted where SELinux runs, and only there (selinux(8)).
 _SELINUX = "/sys/fs/selinux/enforce"
 _SERVED = ("prestart", "createRuntime")
@@ -65,32 +62,6 @@ class Options:
                 )
 
 
-class Course:
-    """How far a start has come, for its record.
-
-    ends: when each step that has ended did so, from the beginning on; annotations: the state's, then the bundle's too.
-    """
-
-    def __init__(self, state: oci.State | None = None) -> None:
-        self.ends = [monotonic_ns()]
-        self.state = state
-        self.annotations = state.annotations if state else {}
-        self.settings: Config | None = None
-        self.request: request.Request | None = None
-        self.plan: Plan | None = None
-        self.notes: list[str] = []
-
-    def end_step(self) -> None:
-        """The next one begins."""
-        self.ends.append(monotonic_ns())
-
-    def say(self, notes: Iterable[str]) -> None:
-        """A sentence each on stderr."""
-        for note in notes:
-            report.say(note)
-            self.notes.append(note)
-
-
 def main(stage: str, arguments: list[str]) -> int:
     """Run one hook stage; gives the exit code.  The one place that catches everything."""
     course = Course()
@@ -121,32 +92,9 @@ def main(stage: str, arguments: list[str]) -> int:
 def _tell(course: Course, code: int, sentence: str) -> None:
     """The journal and the counters.  Whatever goes wrong with them, the start does not."""
     try:
-        from time import process_time_ns, time_ns
+        from oci_gpu_hook import telling
 
-        from oci_gpu_hook import account, config
-        from oci_gpu_hook.host import journal
-
-        course.end_step()
-        ends = course.ends
-        took = [(end - begun) // 1000 for begun, end in zip(ends, ends[1:])]
-        began = posix.environ.get(_BEGAN, b"").replace(b".", b"")
-        # Since the door, which has another clock, less all that we know of.
-        first = time_ns() // 1000 - int(began) - sum(took) if began.isdigit() else 0
-        told = account.Account(
-            container=course.state.id if course.state else "",
-            image=config.image(course.annotations),
-            namespace=config.namespace(course.annotations),
-            request=course.request,
-            plan=course.plan,
-            notes=tuple(course.notes),
-            steps=dict(zip(account.STEPS, (max(first, 0), *took))),
-            cpu=process_time_ns() // 1000,
-            exit_code=code,
-            sentence=sentence,
-        )
-        if course.settings is None or course.settings.records:
-            journal.send(account.datagram(told))
-        journal.count(account.counted(told))
+        telling.tell(course, code, sentence)
     except Exception as err:
         # A start that failed has had its one sentence.
         if code == DONE:
@@ -158,7 +106,7 @@ def start(course: Course, state: oci.State, options: Options) -> None:
     bundle = oci.read_bundle(state.bundle)
     inputs = inputs_of(bundle, state.annotations)
     course.annotations = inputs.annotations
-    asks = options.cdi is not None or request.may_ask(inputs)
+    asks = options.cdi is not None or sources.may_ask(inputs)
     if not asks and not has_settings(options.config):
         return
     settings = course.settings = _settings(options, inputs, asks)
@@ -179,9 +127,9 @@ def start(course: Course, state: oci.State, options: Options) -> None:
         _start_labels_only(state, bundle, settings, options)
 
 
-def inputs_of(bundle: oci.Bundle, annotations: dict[str, str]) -> request.Inputs:
+def inputs_of(bundle: oci.Bundle, annotations: dict[str, str]) -> sources.Inputs:
     """What of a bundle can ask for something; `annotations` are those of the state."""
-    return request.Inputs(
+    return sources.Inputs(
         environment=oci.environment(bundle),
         mounts=oci.all_mounts(bundle),
         annotations={**annotations, **oci.bundle_annotations(bundle)},
@@ -200,14 +148,14 @@ def has_settings(path: str | None) -> bool:
     return False
 
 
-def _settings(options: Options, inputs: request.Inputs, asks: bool) -> Config | None:
+def _settings(options: Options, inputs: sources.Inputs, asks: bool) -> Config | None:
     """The settings; None where they cannot be read and the container asks for nothing that we know of."""
     from oci_gpu_hook import config
-    from oci_gpu_hook.errors import ConfigError
+    from oci_gpu_hook.errors import ConfigError, RequestError
 
     try:
         return config.read(*settings_file(options.config), inputs.annotations)
-    except ConfigError as err:
+    except (ConfigError, RequestError) as err:
         if asks:
             raise
         report.say(str(err))

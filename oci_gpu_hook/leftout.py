@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from oci_gpu_hook.operations import Device, Mount
 from oci_gpu_hook.placement import COMPAT32, brought_by
-from oci_gpu_hook.request import FEATURES
+from oci_gpu_hook.sources import FEATURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

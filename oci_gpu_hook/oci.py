@@ -73,7 +73,8 @@ def read_bundle(path: str) -> Bundle:
     """The bundle at `path`: its config.json, parsed."""
     name = f"{path}/config.json"
     try:
-        fd = posix.open(name, posix.O_RDONLY | posix.O_CLOEXEC)
+        # A fifo is not waited for.
+        fd = posix.open(name, posix.O_RDONLY | posix.O_NONBLOCK | posix.O_CLOEXEC)
     except OSError as err:
         raise BundleError(f"cannot open {name}: {err.strerror}", _ENGINE_HINT) from err
     try:

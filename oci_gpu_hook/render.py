@@ -17,7 +17,8 @@ from oci_gpu_hook.operations import (
     Symlink,
     Tmpfs,
 )
-from oci_gpu_hook.request import CAPABILITIES, FEATURES
+from oci_gpu_hook.request import CAPABILITIES
+from oci_gpu_hook.sources import FEATURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

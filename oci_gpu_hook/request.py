@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the container asks for: its environment, device lists as mounts, and annotations become one `Request`.  Pure.
+"""What the container asks for: the names of its devices and the rest of its environment become one `Request`.  Pure.
 
 The grammar is that of NVIDIA's container stack, so that no image, no pod and no script has to change.  What cannot be
 served is refused with a sentence, or left out with one; nothing is ignored.  What the administrator allows is applied
@@ -12,57 +12,37 @@ from oci_gpu_hook import selectors
 from oci_gpu_hook.errors import RequestError, quoted
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.selectors import ALL, NONE, VOID, items
+from oci_gpu_hook.sources import (
+    ADMINISTRATOR,
+    AUTHOR,
+    CUDA_VERSION,
+    FEATURES,
+    UNPRIVILEGED,
+    accepts_words,
+    is_legacy,
+    named,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from oci_gpu_hook.config import Config
+    from oci_gpu_hook.sources import Inputs, Names
 
-VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 IMEX_CHANNELS = "NVIDIA_IMEX_CHANNELS"
-CUDA_VERSION = "CUDA_VERSION"
-REQUIRE_CUDA = "NVIDIA_REQUIRE_CUDA"
-
-# A device list as mounts: of /dev/null, each with a device's name below this folder.
-LIST_FOLDER = "/var/run/nvidia-container-devices"
-CDI_ANNOTATIONS = "cdi.k8s.io/"
 
 # video also brings compute's libraries and display those of graphics: in the catalogue, which names both for them.
 CAPABILITIES = ("utility", "compute", "video", "graphics", "display", "ngx", "compat32")
 DEFAULT_CAPABILITIES = ("utility", "compute")
 
-FEATURES = (
-    ("gds", "NVIDIA_GDS"),
-    ("mofed", "NVIDIA_MOFED"),
-    ("gdrcopy", "NVIDIA_GDRCOPY"),
-    ("nvswitch", "NVIDIA_NVSWITCH"),
-)
-
 _REQUIRE = "NVIDIA_REQUIRE_"
 _REQUIRE_JETPACK = "NVIDIA_REQUIRE_JETPACK"
 _MIG_MANAGEMENT = ("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES")
-_CDI_VENDORS = ("nvidia.com", "runtime.nvidia.com", "management.nvidia.com")
 _MOST_IMEX_CHANNEL = (1 << 20) - 1
 # As Go's strconv.ParseBool has it, which NVIDIA's stack reads this variable with.
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")
-
-_AUTHOR = "the container's author must mend it"
-_ADMINISTRATOR = "the administrator decides, in /etc/oci-gpu-hook.conf"
-_UNPRIVILEGED = f"is not accepted from a container without CAP_SYS_ADMIN: {_ADMINISTRATOR}"
-
-
-class Inputs(NamedTuple):
-    """All of a container's configuration that can ask for something.
-
-    mounts: source and destination of each; privileged: CAP_SYS_ADMIN is in its bounding set.
-    """
-
-    environment: dict[str, str]
-    mounts: tuple[tuple[str, str], ...] = ()
-    annotations: dict[str, str] = {}  # noqa: RUF012  read only
-    privileged: bool = False
 
 
 class Request(NamedTuple):
@@ -87,37 +67,13 @@ class Request(NamedTuple):
     features: tuple[str, ...] = ()
 
 
-class _Names(NamedTuple):
-    """The device names of one source, as they were given, and what only CDI names can ask for beside GPUs."""
-
-    source: str
-    where: str
-    devices: tuple[str, ...]
-    imex_channels: tuple[str, ...] = ()
-    features: tuple[str, ...] = ()
-
-
-def may_ask(inputs: Inputs) -> bool:
-    """Whether anything at all asks, whatever the administrator allows; swarm resources, which he names, apart.
-
-    Never False where `parse` finds a request under the default settings.
-    """
-    environment = inputs.environment
-    return (
-        environment.get(VISIBLE_DEVICES, "") not in ("", VOID)
-        or bool(environment.get(CUDA_VERSION) and VISIBLE_DEVICES not in environment)
-        or any([destination.startswith(LIST_FOLDER) for _, destination in inputs.mounts])
-        or any([key.startswith(CDI_ANNOTATIONS) for key in inputs.annotations])
-    )
-
-
 def parse(inputs: Inputs, allowed: Config) -> tuple[Request | None, tuple[str, ...]]:
     """The request, None where nothing is asked for; and a sentence for each thing that is left out.
 
     RequestError for what can be neither served nor left out.
     """
     notes: list[str] = []
-    names = _names(inputs, allowed, notes)
+    names = named(inputs, allowed, notes)
     devices = _devices(names)
     if not devices:
         return None, tuple(notes)
@@ -171,138 +127,7 @@ def _beyond_spec(environment: dict[str, str], granted: tuple[str, ...]) -> list[
     return notes
 
 
-def _names(inputs: Inputs, allowed: Config, notes: list[str]) -> _Names:
-    """Where the devices are named: accepted mounts before annotations, those before the environment.
-
-    What is not accepted is not read either: no mistake in it stops the container.
-    """
-    if allowed.accept_volume_mounts:
-        listed = _listed(inputs.mounts, notes)
-        if listed.devices or listed.imex_channels or listed.features:
-            return listed
-    elif any([_is_listed(*mount) for mount in inputs.mounts]):
-        notes.append(f"the device list in volume mounts is not accepted: {_ADMINISTRATOR}")
-    named = _annotated(inputs)
-    if not named.devices:
-        named = _named(inputs.environment, allowed)
-    if _is_void(named.devices):
-        return named._replace(devices=())
-    if named.devices and not _accepts_words(inputs, allowed):
-        notes.append(f"the request in {named.where} {_UNPRIVILEGED}")
-        return named._replace(devices=())
-    if named.devices == (LIST_FOLDER,):
-        # What device plugins set beside a list in mounts.
-        if not allowed.accept_volume_mounts:
-            raise RequestError(
-                f"{named.where} says that the devices are listed in volume mounts, which are not accepted",
-                _ADMINISTRATOR,
-            )
-        return named._replace(devices=())
-    return _without_kinds(named)
-
-
-def _accepts_words(inputs: Inputs, allowed: Config) -> bool:
-    """Whether this container's environment and annotations may ask: an image or a pod's author writes both."""
-    return allowed.accept_environment == "always" or inputs.privileged
-
-
-def _is_void(words: Iterable[str]) -> bool:
-    return VOID in [word.lower() for word in words]
-
-
-def _named(environment: dict[str, str], allowed: Config) -> _Names:
-    """The device names in the environment: the administrator's swarm resources replace the usual variable."""
-    swarm = [name for name in allowed.swarm_resources if name in environment]
-    if swarm:
-        found = [item for name in swarm for item in items(environment[name])]
-        return _Names("swarm", ",".join(swarm), tuple(found))
-    value = environment.get(VISIBLE_DEVICES)
-    if value is None:
-        value = ALL if _is_legacy(environment) else ""
-    return _Names("env", VISIBLE_DEVICES, tuple(items(value)))
-
-
-def _is_listed(source: str, destination: str) -> bool:
-    return source == "/dev/null" and destination.startswith(f"{LIST_FOLDER}/")
-
-
-def _listed(mounts: Iterable[tuple[str, str]], notes: list[str]) -> _Names:
-    """The device names that mounts of /dev/null stand for."""
-    plain: list[str] = []
-    qualified: list[str] = []
-    channels: list[str] = []
-    for source, destination in mounts:
-        if not destination.startswith(f"{LIST_FOLDER}/"):
-            continue
-        name = destination[len(LIST_FOLDER) + 1 :]
-        if source != "/dev/null":
-            notes.append(
-                f"the mount at {quoted(destination)} names no device: it is not of /dev/null"
-            )
-        elif name.startswith("cdi/"):
-            vendor, _, rest = name[4:].partition("/")
-            kind, _, last = rest.rpartition("/")
-            qualified.append(f"{vendor}/{kind}={last}" if kind else f"{vendor}/{rest}")
-        elif name.startswith("imex/"):
-            channels.append(name[5:])
-        else:
-            plain.append(name)
-    named = _without_kinds(_Names("mounts", f"the mounts in {LIST_FOLDER}", tuple(qualified)))
-    return named._replace(
-        devices=(*plain, *named.devices), imex_channels=(*channels, *named.imex_channels)
-    )
-
-
-def _annotated(inputs: Inputs) -> _Names:
-    """The CDI names of NVIDIA's in annotations; those of other vendors are none of our business.
-
-    None where the variable says ``void``, as a CDI spec sets it: then the engine itself has seen to the annotations.
-    """
-    found = [
-        item
-        for key, value in inputs.annotations.items()
-        if key.startswith(CDI_ANNOTATIONS)
-        for item in items(value)
-        if item.partition("/")[0] in _CDI_VENDORS
-    ]
-    if found and _is_void(items(inputs.environment.get(VISIBLE_DEVICES, ""))):
-        found = []
-    return _Names("annotations", f"the annotations {CDI_ANNOTATIONS}*", tuple(found))
-
-
-def _without_kinds(names: _Names) -> _Names:
-    """CDI-qualified names as what they name: devices, IMEX channels, features."""
-    qualified = [item for item in names.devices if "=" in item]
-    if not qualified:
-        return names
-    if len(qualified) != len(names.devices):
-        raise RequestError(
-            f"CDI names such as {quoted(qualified[0])} stand beside others in {names.where}",
-            _AUTHOR,
-        )
-    devices: list[str] = []
-    channels: list[str] = []
-    features: list[str] = []
-    for item in qualified:
-        kind, _, name = item.partition("=")
-        vendor, _, device_class = kind.partition("/")
-        if vendor in _CDI_VENDORS and device_class == "gpu":
-            devices.append(name)
-        elif vendor in _CDI_VENDORS and device_class == "imex-channel":
-            channels.append(name)
-        elif vendor in _CDI_VENDORS and device_class in [feature for feature, _ in FEATURES]:
-            features.append(device_class)
-        else:
-            raise RequestError(
-                f"unknown CDI kind in {quoted(item)} in {names.where}: the engine must resolve it",
-                "nvidia.com/gpu, imex-channel, gds, mofed, gdrcopy and nvswitch are served",
-            )
-    return names._replace(
-        devices=tuple(devices), imex_channels=tuple(channels), features=tuple(features)
-    )
-
-
-def _devices(names: _Names) -> tuple[str, ...]:
+def _devices(names: Names) -> tuple[str, ...]:
     """Selectors; empty where nothing is asked for.
 
     ``void`` anywhere turns everything off; else the first of ``all`` and ``none`` stands for the whole list.
@@ -318,17 +143,12 @@ def _devices(names: _Names) -> tuple[str, ...]:
     return tuple(dict.fromkeys([selectors.device(item, names.where) for item in names.devices]))
 
 
-def _is_legacy(environment: dict[str, str]) -> bool:
-    """An image older than NVIDIA_REQUIRE_CUDA: it tells its CUDA version, and gets what such images got."""
-    return bool(environment.get(CUDA_VERSION) and not environment.get(REQUIRE_CUDA))
-
-
 def _capabilities(
     environment: dict[str, str], allowed: Config, notes: list[str]
 ) -> tuple[str, ...]:
     """Capabilities in `CAPABILITIES`' order; unset and empty mean utility and compute."""
     value = environment.get(DRIVER_CAPABILITIES)
-    if value is None and _is_legacy(environment):
+    if value is None and is_legacy(environment):
         value = ALL
     asked = items(value or "") or list(DEFAULT_CAPABILITIES)
     for item in asked:
@@ -344,10 +164,10 @@ def _capabilities(
     refused = [name for name in CAPABILITIES if name in asked and name not in permitted]
     if not granted:
         raise RequestError(
-            f"none of the capabilities {', '.join(dict.fromkeys(asked))} is allowed", _ADMINISTRATOR
+            f"none of the capabilities {', '.join(dict.fromkeys(asked))} is allowed", ADMINISTRATOR
         )
     if refused:
-        notes.append(f"capability {', '.join(refused)} is not allowed: {_ADMINISTRATOR}")
+        notes.append(f"capability {', '.join(refused)} is not allowed: {ADMINISTRATOR}")
     return tuple(granted)
 
 
@@ -377,7 +197,7 @@ def _requirements(
             found.append(value)
     if allowed.disable_requirements or environment.get("NVIDIA_DISABLE_REQUIRE", "") in _TRUE:
         return ()
-    if _is_legacy(environment):
+    if is_legacy(environment):
         found.append(f"cuda>={_major_minor(environment[CUDA_VERSION])}")
     return tuple(found)
 
@@ -386,7 +206,7 @@ def _major_minor(version: str) -> str:
     """``12.4`` of ``12.4.1``."""
     major, minor, *_ = (*version.strip().split(".", 2), "0")
     if not selectors.number(major, 10**6) or not selectors.number(minor, 10**6):
-        raise RequestError(f"{CUDA_VERSION} is {quoted(version)}, which is no version", _AUTHOR)
+        raise RequestError(f"{CUDA_VERSION} is {quoted(version)}, which is no version", AUTHOR)
     return f"{int(major)}.{int(minor)}"
 
 
@@ -396,29 +216,29 @@ def _manages_mig(inputs: Inputs, variable: str, devices: tuple[str, ...]) -> boo
     if not value:
         return False
     if value.lower() != ALL:
-        raise RequestError(f"{variable} is {quoted(value)}: only 'all' can be asked for", _AUTHOR)
+        raise RequestError(f"{variable} is {quoted(value)}: only 'all' can be asked for", AUTHOR)
     if not inputs.privileged:
         raise RequestError(
             f"{variable} is for containers with CAP_SYS_ADMIN only",
             "start the container privileged",
         )
     if any([selector.startswith("MIG-") or selector.count(":") == 1 for selector in devices]):
-        raise RequestError(f"{variable}=all cannot be given beside single MIG devices", _AUTHOR)
+        raise RequestError(f"{variable}=all cannot be given beside single MIG devices", AUTHOR)
     return True
 
 
 def _imex_channels(
-    inputs: Inputs, names: _Names, allowed: Config, notes: list[str]
+    inputs: Inputs, names: Names, allowed: Config, notes: list[str]
 ) -> tuple[str, ...]:
     """Channels, each once; ``all`` alone."""
     asked = [(item, names.where) for item in names.imex_channels]
-    named = items(inputs.environment.get(IMEX_CHANNELS, ""))
-    if _accepts_words(inputs, allowed):
-        asked += [(item, IMEX_CHANNELS) for item in named]
-    elif named:
-        notes.append(f"the request in {IMEX_CHANNELS} {_UNPRIVILEGED}")
+    in_environment = items(inputs.environment.get(IMEX_CHANNELS, ""))
+    if accepts_words(inputs, allowed):
+        asked += [(item, IMEX_CHANNELS) for item in in_environment]
+    elif in_environment:
+        notes.append(f"the request in {IMEX_CHANNELS} {UNPRIVILEGED}")
     if asked and allowed.ignore_imex_channels:
-        notes.append(f"IMEX channels are left out: {_ADMINISTRATOR}")
+        notes.append(f"IMEX channels are left out: {ADMINISTRATOR}")
         return ()
     if ALL in [item for item, _ in asked]:
         return (ALL,)
@@ -431,12 +251,12 @@ def _imex_channel(item: str, where: str) -> str:
     if not found:
         raise RequestError(
             f"{quoted(item)} in {where} is no IMEX channel: a number from 0 to {_MOST_IMEX_CHANNEL}",
-            _AUTHOR,
+            AUTHOR,
         )
     return found
 
 
-def _features(environment: dict[str, str], names: _Names, notes: list[str]) -> tuple[str, ...]:
+def _features(environment: dict[str, str], names: Names, notes: list[str]) -> tuple[str, ...]:
     found = []
     for feature, variable in FEATURES:
         value = environment.get(variable, "")

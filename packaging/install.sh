@@ -72,7 +72,8 @@ check_ours() {
             fail "$destdir$file is there and is not ours: move it away first"
         fi
     done
-    if [ -e "$destdir$library" ] && [ ! -e "$destdir$folders" ]; then
+    # An empty one is left by an installation that was killed at its very start, and is nobody's.
+    if [ -e "$destdir$library" ] && [ ! -e "$destdir$folders" ] && [ -n "$(ls -A "$destdir$library")" ]; then
         fail "$destdir$library is there and is not ours: move it away first"
     fi
 }

@@ -7,9 +7,10 @@ would carry out.  Never on the hook's path.
 
 from __future__ import annotations
 
+import os
 import sys
 
-from oci_gpu_hook.errors import OUR_BUG, HookError, UsageError
+from oci_gpu_hook.errors import OUR_BUG, ApplyError, HookError, UsageError
 
 
 def main(arguments: list[str]) -> int:
@@ -25,6 +26,8 @@ def main(arguments: list[str]) -> int:
 
     try:
         result = program.main(arguments, prog_name="oci-gpu-hook", standalone_mode=False)
+        # What is still buffered fails here, and not when the interpreter ends.
+        sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except click.ClickException as err:
         print(f"oci-gpu-hook: {_sentence(err.format_message())}", file=sys.stderr)
@@ -38,6 +41,17 @@ def main(arguments: list[str]) -> int:
         # The reader of our output went away, as `head` does.
         sys.stderr.close()
         return 0
+    except OSError as err:
+        # Every file that a command reads or writes has its own sentence: what is left is our own output.
+        print(f"oci-gpu-hook: cannot go on: {err.strerror or err}", file=sys.stderr)
+        _drop_output()
+        return ApplyError.exit_code
+
+
+def _drop_output() -> None:
+    """Have the interpreter's end not fail again of what could not be written."""
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
 
 
 def _sentence(text: str) -> str:

@@ -12,10 +12,11 @@ import os
 import select
 import shlex
 import signal
+import time
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook import config as settings_of
-from oci_gpu_hook import hook, ipc, ldso, oci, request
+from oci_gpu_hook import hook, ipc, ldso, oci, request, sources
 from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding
 from oci_gpu_hook.diagnosis import container as judged
 from oci_gpu_hook.errors import BundleError, HookError, UsageError
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from oci_gpu_hook.plan import Operation
 
 _OPEN_SECONDS = 30
+# The child writes at once what it has to say, which PIPE_BUF (pipe(7)) keeps whole.
+_LARGEST_ANSWER = 1 << 16
 _CACHE = "/etc/ld.so.cache"
 
 
@@ -75,7 +78,7 @@ def _wanted(
 
 
 def _asked(
-    bundle: oci.Bundle, inputs: request.Inputs, settings: Config
+    bundle: oci.Bundle, inputs: sources.Inputs, settings: Config
 ) -> tuple[request.Request | None, tuple[str, ...]]:
     """As the hook reads it: where our CDI spec starts the hook, it asks by its nodes."""
     hooks = bundle.document.get("hooks")
@@ -135,13 +138,22 @@ def _opened(host: HostRoot, root: HostRoot, pid: int, paths: list[str]) -> dict[
             os._exit(1)
     os.close(writer)
     try:
-        if not select.select([reader], [], [], _OPEN_SECONDS)[0]:
-            os.kill(child, signal.SIGKILL)
-        said = b"".join(iter(lambda: os.read(reader, 1 << 16), b""))
+        poll = select.poll()
+        poll.register(reader, select.POLLIN)
+        said = os.read(reader, _LARGEST_ANSWER) if poll.poll(_OPEN_SECONDS * 1000) else b""
     finally:
         os.close(reader)
-        os.waitpid(child, 0)
+        _end(child)
     return json.loads(said) if said else None
+
+
+def _end(child: int) -> None:
+    """Kill the child; one that a hanging GPU holds in the kernel cannot be waited for, and is left to init."""
+    os.kill(child, signal.SIGKILL)
+    for _ in range(20):
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return
+        time.sleep(0.05)
 
 
 def _open_all(

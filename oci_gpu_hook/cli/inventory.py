@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import math
+import os
 import signal
 import time
-from typing import TYPE_CHECKING, NoReturn
+from errno import EDQUOT, ENOSPC, EROFS
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -25,11 +28,23 @@ if TYPE_CHECKING:
     from oci_gpu_hook.host.inventory import DriverInventory, Stamp
 
 _SETTLE_SECONDS = 2.0
+_LONGEST_SECONDS = 86400
+
+
+class _Seconds(click.FloatRange):
+    """A number of them, which NaN is not: it lies in every range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value} is no number of seconds", param, ctx)
+        return found
+
 
 nvml_timeout = click.option(
     "--nvml-timeout",
     metavar="SECONDS",
-    type=click.FloatRange(min=0),
+    type=_Seconds(0, _LONGEST_SECONDS),
     default=30.0,
     show_default=True,
     help="How long NVML may take to answer; 0 does not ask it.",
@@ -94,7 +109,7 @@ def show_saved(form: str, config: str | None, host_root: str) -> None:
 @click.option(
     "--interval",
     metavar="SECONDS",
-    type=click.FloatRange(min=0.1),
+    type=_Seconds(0.1, _LONGEST_SECONDS),
     default=30.0,
     show_default=True,
     help="How often to look where udev tells nothing: a change of MIG devices makes no event.",
@@ -110,32 +125,45 @@ def watch(
 ) -> None:
     """Keep the saved inventory true: refresh it now, and whenever the driver or its devices change.
 
-    Runs until it is told to end (SIGTERM, SIGINT).  A driver that is not there yet is waited for.
+    Runs until it is told to end (SIGTERM, SIGINT).  A driver that is not there yet is waited for, and so is a disk that
+    is full.
     """
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGINT, _leave)
     root, driver_root = HostRoot(host_root), _driver_root(config)
     known: Stamp | None = None
     kept: DriverInventory | None = None
-    lacking = ""
+    spec_is_due = False
+    trouble = ""
     for word in _moments(interval):
         now = saved_inventory.stamp(root, driver_root)
         # A hook that finds no saved inventory saves its own, without what NVML says.
-        if kept and now == known and saved_inventory.read_saved(root, now) == kept:
+        is_true = kept and now == known and saved_inventory.read_saved(root, now) == kept
+        if is_true and not spec_is_due:
             continue
-        known, kept = now, None
         try:
-            found, path = _refresh(root, driver_root, nvml_timeout)
-            kept = found._replace(devices=(), links=(), ipc_paths=())
-            click.echo(_told(found, path) + (f" ({word})" if word else ""))
+            if not is_true:
+                known, kept = now, None
+                found, path = _refresh(root, driver_root, nvml_timeout)
+                kept = found._replace(devices=(), links=(), ipc_paths=())
+                click.echo(_told(found, path) + (f" ({word})" if word else ""))
+                spec_is_due = cdi_spec is not None
             if cdi_spec:
                 _write_spec(root, cdi_spec, config)
-            lacking = ""
-        except DriverError as err:
+                spec_is_due = False
+            trouble = ""
+        except (DriverError, ApplyError) as err:
             # An upgrade that is half done, too: the kernel module is there and its libraries are not yet.
-            if err.message != lacking:
-                click.echo(f"waiting for the driver: {err.message}")
-            lacking = err.message
+            waiting = _waiting(err)
+            if waiting != trouble:
+                click.echo(waiting)
+            trouble = waiting
+
+
+def _waiting(err: DriverError | ApplyError) -> str:
+    if isinstance(err, DriverError):
+        return f"waiting for the driver: {err.message}"
+    return f"waiting to write: {err}"
 
 
 def _write_spec(root: HostRoot, path: str, config: str | None) -> None:
@@ -179,8 +207,19 @@ def _refresh(root: HostRoot, driver_root: str, seconds: float) -> tuple[DriverIn
     try:
         path = survey.save(root, now, found)
     except OSError as err:
-        raise ApplyError(f"cannot save the inventory: {err}", "run it as root") from err
+        raise _unsaved(err) from err
     return _with_all_nodes(root, driver_root, found), path
+
+
+def _unsaved(err: OSError) -> ApplyError:
+    """Why the inventory cannot be saved, and what mends it."""
+    folder = saved_inventory.FOLDER
+    hint = f"no hook would trust what is there: move it away, or 'chown root: {folder} && chmod go-w {folder}'"
+    if os.geteuid():
+        hint = "run it as root"
+    elif err.errno in (ENOSPC, EDQUOT, EROFS):
+        hint = f"make room in {folder}, and have it writable"
+    return ApplyError(f"cannot save the inventory in {folder}: {err.strerror}", hint)
 
 
 def _nvml_library(root: HostRoot, found: DriverInventory) -> str:

@@ -13,10 +13,11 @@ import click
 
 from oci_gpu_hook.account import MESSAGE_ID, PREFIX, STEPS
 from oci_gpu_hook.cli.options import output_format, show
-from oci_gpu_hook.errors import ApplyError
+from oci_gpu_hook.errors import ApplyError, HookError, UsageError
 
 # Fields that a record may have more than once.
 _LISTS = ("device", "relabelled", "note")
+_MOST_DIGITS = 19
 
 
 @click.command()
@@ -49,13 +50,15 @@ def as_record(entry: dict[str, Any]) -> dict[str, Any]:
         if not name.startswith(PREFIX):
             continue
         key = name[len(PREFIX) :].lower()
+        if key in record:
+            continue
         if key in _LISTS:
             several = isinstance(value, list) and not isinstance(next(iter(value), 0), int)
             record[key] = [_text(item) for item in (value if several else [value])]
             continue
         text = _text(value)
         number = key.endswith("_usec") or key in ("devices", "files", "exit_code")
-        record[key] = int(text) if number and text.isdigit() else text
+        record[key] = int(text) if number and _is_number(text) else text
     return record
 
 
@@ -65,7 +68,7 @@ def _line(record: dict[str, Any]) -> str:
         for step in STEPS
         if isinstance(record.get(f"{step}_usec"), int)
     ]
-    line = f"{record['time']}  {record['message']}"
+    line = f"{record['time']}  {_printable(record['message'])}"
     if steps:
         line += f" ({', '.join(steps)})"
     if record.get("image"):
@@ -85,10 +88,14 @@ def _entries(since: str | None) -> list[dict[str, Any]]:
     done = subprocess.run(words, capture_output=True, check=False)
     if done.returncode:
         said = " ".join(done.stderr.decode(errors="replace").split())
-        raise ApplyError(
-            f"cannot read the journal: {said or 'journalctl failed'}", "run it as root"
-        )
+        raise _unread(said)
     return [json.loads(line) for line in done.stdout.splitlines() if line]
+
+
+def _unread(said: str) -> HookError:
+    if "parse timestamp" in said:
+        return UsageError(f"--since is no time: {said}", "systemd.time(7) has the forms")
+    return ApplyError(f"cannot read the journal: {said or 'journalctl failed'}", "run it as root")
 
 
 def _text(value: object) -> str:
@@ -98,6 +105,11 @@ def _text(value: object) -> str:
     return "" if value is None else str(value)
 
 
+def _is_number(text: str) -> bool:
+    """As we write them: anybody may send the journal something that looks like a record of ours."""
+    return text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS
+
+
 def _printable(text: str) -> str:
     return "".join([letter if letter.isprintable() else "?" for letter in text])
 
@@ -105,7 +117,7 @@ def _printable(text: str) -> str:
 def _time(microseconds: object) -> str:
     """Local time with its offset."""
     try:
-        seconds = int(str(microseconds)) / 1e6
-    except ValueError:
+        moment = datetime.datetime.fromtimestamp(int(str(microseconds)) / 1e6)
+        return moment.astimezone().isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
         return ""
-    return datetime.datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="milliseconds")

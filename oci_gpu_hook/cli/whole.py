@@ -26,7 +26,7 @@ def write(path: str, text: str) -> None:
                 os.fchmod(fd, 0o644)
                 os.fsync(fd)
             os.rename(staged, path)
-        except OSError:
+        except BaseException:
             os.unlink(staged)
             raise
     except OSError as err:
@@ -34,9 +34,10 @@ def write(path: str, text: str) -> None:
 
 
 def failure(path: str, err: OSError) -> ApplyError:
-    """What a system call's failure on `path` means to whoever asked for the file."""
-    denied = err.errno in (errno.EACCES, errno.EPERM)
-    return ApplyError(
-        f"cannot write {path}: {err.strerror}",
-        "run it as root" if denied else "nothing was changed",
-    )
+    """What a system call's failure on `path` means to whoever asked for the file; nothing was changed then."""
+    hint = "nothing was changed"
+    if err.errno in (errno.EACCES, errno.EPERM):
+        hint = "run it as root"
+    elif err.errno in (errno.ENOSPC, errno.EDQUOT):
+        hint = f"make room on the file system of {os.path.dirname(os.path.abspath(path))}"
+    return ApplyError(f"cannot write {path}: {err.strerror}", hint)

@@ -23,9 +23,10 @@ def make(tree: Tree, path: str, major: int, minor: int, *, mode: int, uid: int, 
         return
     parent = tree.own_folder(path.rpartition("/")[0])
     name = path.rpartition("/")[2]
+    # No chmod: it follows links, and whoever shares the root could put one where the node was, to a file of the host.
+    posix.umask(0)
     posix.mknod(name, _CHARACTER_DEVICE | mode, posix.makedev(major, minor), dir_fd=parent)
     tree.remember(_remove, name, parent)
-    posix.chmod(name, mode, dir_fd=parent)
     if uid or gid:
         posix.chown(name, uid, gid, dir_fd=parent, follow_symlinks=False)
 

@@ -12,6 +12,9 @@ import posix
 from oci_gpu_hook import linux
 from oci_gpu_hook.errors import UsageError
 
+# Of 64 KiB: not all folders that are looked into are root's, and a link in one may lead to /dev/zero.
+_MOST_PIECES = 1024
+
 _RESOLVE = linux.RESOLVE_IN_ROOT | linux.RESOLVE_NO_MAGICLINKS
 
 
@@ -64,7 +67,7 @@ class HostRoot:
             posix.close(fd)
 
     def read(self, path: str) -> bytes | None:
-        """The whole of a file; None where there is none, or none that we may read."""
+        """The whole of a file; None where there is none, none that we may read, or one that has no end."""
         try:
             fd = self.open(path, posix.O_RDONLY | posix.O_NONBLOCK)
         except OSError:
@@ -73,6 +76,8 @@ class HostRoot:
             pieces = []
             while piece := posix.read(fd, 1 << 16):
                 pieces.append(piece)
+                if len(pieces) > _MOST_PIECES:
+                    return None
             return b"".join(pieces)
         except OSError:
             return None

@@ -113,7 +113,9 @@ def _states(root: HostRoot) -> Iterator[Running]:
                 config = document.get("config")
                 labels = config.get("labels") if isinstance(config, dict) else None
                 found = [
-                    str(label)[7:] for label in labels or () if str(label).startswith("bundle=")
+                    str(label)[7:]
+                    for label in (labels if isinstance(labels, list) else ())
+                    if str(label).startswith("bundle=")
                 ]
                 bundle = found[0] if found else ""
                 yield Running(id, document["init_process_pid"], bundle, "runc")
@@ -132,7 +134,8 @@ def _ids_of_name(root: HostRoot, word: str) -> list[str]:
                 _parsed(root, f"{folder}/{kind}/containers.json") if "-containers" in kind else None
             )
             for item in listed if isinstance(listed, list) else ():
-                if isinstance(item, dict) and word in (item.get("names") or ()):
+                names = item.get("names") if isinstance(item, dict) else None
+                if isinstance(names, list) and word in names:
                     found.append(str(item.get("id", "")))
     return found
 

@@ -24,6 +24,7 @@ PHASES = {
     "oci": "reading",
     "config": "reading",
     "request": "reading",
+    "sources": "reading",
     "requirements": "reading",
     "rootfs": "reading",
     "host.": "reading",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from typing import Any
 
@@ -147,6 +148,22 @@ def test_no_fault_of_the_host_stops_a_container_without_a_request(
     assert (done.code, done.out) == (0, "started\n"), done.err
 
 
+def test_a_namespace_in_doubt_stops_only_gpu_containers(
+    installed: Installed, bundle: Maker
+) -> None:
+    said = {"io.kubernetes.pod.namespace": "other", "io.kubernetes.cri-o.Namespace": "trusted"}
+    script = "echo '[namespace trusted]' >/etc/oci-gpu-hook.conf\n"
+    script += "echo 'disable-requirements = yes' >>/etc/oci-gpu-hook.conf\n"
+    for name, made in (("a", bundle("busybox").asks("0")), ("b", bundle("busybox"))):
+        made.config["annotations"] = said
+        made.runs("/bin/sh", "-c", "echo started")
+        script += f"runc run --bundle {made.path} {name} || true\n"
+    done = on_node(installed, script)
+    assert (done.code, done.out) == (0, "started\n"), done.err
+    assert "exit status 5" in done.err
+    assert "the annotations name several namespaces, 'other' and 'trusted'" in done.err
+
+
 def test_a_bad_configuration_is_exit_4_and_stops_only_gpu_containers(
     installed: Installed, bundle: Maker
 ) -> None:
@@ -244,3 +261,23 @@ def test_a_right_node_in_the_containers_dev_is_left(installed: Installed, bundle
         installed, "runc", "v2", made.runs("/bin/sh", "-c", "stat -c '%u %a' /dev/nvidiactl")
     )
     assert (done.code, done.out) == (0, "7 600\n"), done.err
+
+
+@pytest.mark.parametrize(("runtime", "cgroup"), [("runc", "v1"), ("runc", "v2"), ("crun", "v2")])
+def test_two_of_our_hooks_at_once_give_what_one_gives(
+    installed: Installed, bundle: Maker, runtime: str, cgroup: str
+) -> None:
+    """As where an engine reads two folders, and the registrations have two names: the second finds its work done."""
+    look = "cut -d' ' -f5 /proc/self/mountinfo | sort -u; ls -l /dev; nvidia-smi -L"
+    made = bundle("busybox").asks("0").runs("/bin/sh", "-c", look)
+    once = run(installed, runtime, cgroup, made)
+    hooks = made.config["hooks"]["createRuntime"]
+    hooks += [hook for hook in hooks if "oci-gpu-hook" in hook["path"]]
+    made.write()
+    twice = run(installed, runtime, cgroup, made)
+    assert once.code == twice.code == 0, once.err + twice.err
+    # But for the minute in which they were made.
+    assert [re.sub(r" ..:..", "", out) for out in (once.out, once.err)] == [
+        re.sub(r" ..:..", "", out) for out in (twice.out, twice.err)
+    ]
+    assert "GPU 0: " in twice.out

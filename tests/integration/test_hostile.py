@@ -8,11 +8,13 @@ says so, a change outside the container's root never is.
 from __future__ import annotations
 
 import os
+import posix
 from pathlib import Path
 from typing import Callable
 
 import pytest
 
+from oci_gpu_hook.container import devices, mounts
 from tests.integration import roots
 from tests.integration.conftest import Maker
 from tests.integration.engines import Bundle, Installed, on_node, run, start
@@ -239,3 +241,35 @@ def test_no_variable_of_the_container_reaches_the_hook(
     assert hook["env"] == ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "SHELL=/bin/bash"]
     done = run(installed, "crun", "v2", made.runs("/usr/bin/nvidia-smi"))
     assert done.code == 0, done.out + done.err
+
+
+def test_a_link_put_where_a_node_was_just_made_opens_nothing_of_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a container could that shares its root with the one that starts."""
+    secret = tmp_path / "secret"
+    secret.write_text("the host's")
+    secret.chmod(0o600)
+    (tmp_path / "rootfs/dev").mkdir(parents=True)
+    node = tmp_path / "rootfs/dev/nvidia0"
+    mknod = posix.mknod
+
+    def made_and_swapped(name: str, *words: int, dir_fd: int) -> None:
+        mknod(name, *words, dir_fd=dir_fd)
+        made.append(node.stat().st_mode & 0o7777)
+        node.unlink()
+        node.symlink_to(secret)
+
+    made: list[int] = []
+    monkeypatch.setattr(posix, "mknod", made_and_swapped)
+    umask = os.umask(0o077)
+    root = os.open(tmp_path / "rootfs", os.O_PATH)
+    tree = mounts.Tree(root, ())
+    try:
+        devices.make(tree, "/dev/nvidia0", 195, 0, mode=0o666, uid=0, gid=0)
+    finally:
+        tree.close()
+        os.close(root)
+        os.umask(umask)
+    assert made == [0o666]
+    assert secret.stat().st_mode & 0o7777 == 0o600

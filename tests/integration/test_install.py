@@ -238,6 +238,16 @@ def test_a_file_of_somebody_else_in_our_place_is_left_alone(
     assert tree(tmp_path) == before
 
 
+@pytest.mark.parametrize("target", ["install", "uninstall"])
+def test_an_installation_that_was_killed_at_its_start_is_no_obstacle(
+    tmp_path: Path, target: str
+) -> None:
+    (tmp_path / "usr" / LIBRARY).mkdir(parents=True)
+    done = make(target, f"DESTDIR={tmp_path}")
+    assert done.status == 0, done.err
+    assert (tmp_path / "usr" / DOOR).exists() == (target == "install")
+
+
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [

@@ -242,6 +242,33 @@ sleep 1
     assert watched(installed, steps).count("saved ") == 2
 
 
+def test_watch_outlives_a_full_disk_and_then_writes_what_is_due(installed: Installed) -> None:
+    """Of the inventory, and of the spec, for which NVML is not asked again."""
+    steps = """
+until_told 'waiting to write: cannot save the inventory' /tmp/told
+umount /run/oci-gpu-hook
+until_told 'saved ' /tmp/told
+until_told 'waiting to write: cannot write /tmp/full/gpu.yaml' /tmp/told
+sleep 1
+umount /tmp/full
+until_told 'wrote /tmp/full/gpu.yaml' /tmp/told
+"""
+    full = """mkdir -p /tmp/full /run/oci-gpu-hook
+for folder in /tmp/full /run/oci-gpu-hook; do
+    mount -t tmpfs -o size=8k,mode=755 none $folder
+    head -c 9000 /dev/zero >$folder/rest 2>/dev/null || true
+done
+"""
+    words = "--cdi-spec /tmp/full/gpu.yaml"
+    told = on_node(installed, full + WATCH.format(steps=steps, words=words))
+    assert told.code == 0, told.out + told.err
+    assert "ended with 0\n" in told.out
+    assert told.out.count("saved ") == 1, told.out
+    assert told.out.count("waiting to write") == 2, told.out
+    assert told.out.count("No space left on device (make room in") == 1, told.out
+    assert told.out.count("No space left on device (make room on the file system of /tmp/full)") == 1
+
+
 def test_watch_waits_for_a_driver_that_is_not_there_yet(installed: Installed) -> None:
     steps = """
 until_told 'waiting for the driver' /tmp/told

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from oci_gpu_hook import request
+from oci_gpu_hook import request, sources
 from oci_gpu_hook.config import Config
 from oci_gpu_hook.errors import RequestError
-from oci_gpu_hook.request import Inputs
+from oci_gpu_hook.sources import Inputs
 
 UUID = "GPU-11111111-2222-3333-4444-5555555555aa"
 OTHER = "GPU-99999999-2222-3333-4444-5555555555aa"
@@ -28,7 +28,7 @@ def listed(*names: str) -> tuple[tuple[str, str], ...]:
 def asked(inputs: Inputs, config: Config = Config()) -> request.Request:  # noqa: B008  read only
     found, _ = request.parse(inputs, config)
     assert found is not None
-    assert request.may_ask(inputs) or config.swarm_resources
+    assert sources.may_ask(inputs) or config.swarm_resources
     return found
 
 

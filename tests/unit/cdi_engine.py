@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from oci_gpu_hook import apply, cli, hook, oci, operations
+from oci_gpu_hook.course import Course
 from oci_gpu_hook.host import inventory, nvml, survey
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.plan import Plan
@@ -101,7 +102,7 @@ def start(config: dict[str, Any], host: Node, words: list[str]) -> Plan | None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(apply, "run", catch)
         state = oci.State("c1", os.getpid(), str(folder), {})
-        hook.start(hook.Course(state), state, options)
+        hook.start(Course(state), state, options)
     return caught[0] if caught else None
 
 

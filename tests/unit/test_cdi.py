@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from oci_gpu_hook import cdi, request
+from oci_gpu_hook import cdi, request, sources
 from oci_gpu_hook.errors import DriverError, HookError, RequestError
 from oci_gpu_hook.ldso import MULTIARCH_32
 from oci_gpu_hook.operations import LdCache, Symlink
@@ -20,7 +20,7 @@ from tests.unit.cdi_engine import Node, by_cdi, by_hook
 from tests.vocabulary.host import FACTS, MIG_UUID, UUID, plant
 from tests.vocabulary.rows import ROWS
 
-VISIBLE, CAPABILITIES = request.VISIBLE_DEVICES, request.DRIVER_CAPABILITIES
+VISIBLE, CAPABILITIES = sources.VISIBLE_DEVICES, request.DRIVER_CAPABILITIES
 SETS = (
     "all",
     "utility",
@@ -103,7 +103,7 @@ def _asked_by_rows() -> Iterator[request.Request]:
     made: list[request.Request] = []
     parse = request.parse
 
-    def noting(inputs: request.Inputs, allowed: Any) -> Any:
+    def noting(inputs: sources.Inputs, allowed: Any) -> Any:
         found, notes = parse(inputs, allowed)
         if found is not None:
             made.append(found)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -105,6 +106,9 @@ def test_plan_changes_nothing(capsys: pytest.CaptureFixture[str], host: Path, bu
         (["info", "--format", "xml"], 2, "invalid value for '--format'"),
         (["info", "--host-root", "/nowhere"], 2, "cannot open --host-root /nowhere"),
         (["inventory", "show", "--host-root", "/var/empty"], 2, "cannot open --host-root"),
+        (["inventory", "refresh", "--nvml-timeout", "nan"], 2, "nan is no number of seconds"),
+        (["inventory", "watch", "--interval", "NaN"], 2, "NaN is no number of seconds"),
+        (["inventory", "watch", "--interval", "inf"], 2, "inf is not in the range"),
         (["info", "--host-root", "/usr/share"], 6, "this host has no NVIDIA driver"),
     ],
 )
@@ -159,7 +163,29 @@ def test_a_saved_inventory_that_cannot_be_written_is_exit_7(
 ) -> None:
     (host / inventory.SAVED[1:]).parent.write_text("a file in the folder's place")
     assert cli.main(["inventory", "refresh", "--host-root", str(host)]) == 7
-    assert "cannot save the inventory" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "cannot save the inventory in /run/oci-gpu-hook: Not a directory" in said
+    assert ("run it as root" in said) == bool(os.geteuid())
+    assert ("move it away" in said) == (not os.geteuid())
+
+
+@pytest.mark.parametrize("words", [["config", "show"], ["--help"], ["metrics", "--help"]])
+def test_an_output_that_is_full_is_one_sentence(words: list[str]) -> None:
+    program = "import sys; from oci_gpu_hook.__main__ import main; sys.exit(main())"
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-c", program, *words]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 7
+    assert done.stderr == "oci-gpu-hook: cannot go on: No space left on device\n"
+
+
+def test_a_fifo_as_the_bundles_configuration_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    program = "import sys; from oci_gpu_hook.__main__ import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, "plan", "--bundle", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 3
+    assert "config.json is no JSON" in done.stderr
 
 
 def test_help_tells_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -115,5 +115,24 @@ def test_what_journalctl_says_is_passed_on(
     journal: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (journal / "fails").touch()
-    assert cli.main(["log", "--since", "x"]) == 7
-    assert "cannot read the journal: Failed to parse timestamp: x" in capsys.readouterr().err
+    assert cli.main(["log", "--since", "x"]) == 2
+    assert "--since is no time: Failed to parse timestamp: x" in capsys.readouterr().err
+
+
+def test_what_anybody_may_have_sent_breaks_neither_the_list_nor_the_terminal(
+    journal: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forged = {
+        "__REALTIME_TIMESTAMP": "9" * 30,
+        "MESSAGE": "container c got \x1b[2J\nall",
+        "OCI_GPU_HOOK_TIME": "\x1b[2J",
+        "OCI_GPU_HOOK_MESSAGE": "\x1b[2J",
+        "OCI_GPU_HOOK_EXIT_CODE": "\u00b2",
+        "OCI_GPU_HOOK_FILES": "9" * 5000,
+        "OCI_GPU_HOOK_READ_USEC": "\u0663",
+    }
+    (journal / "entries").write_text(json.dumps(forged) + "\n" + json.dumps(STARTED) + "\n")
+    assert cli.main(["log"]) == 0
+    first, second, *_ = capsys.readouterr().out.split("\n")
+    assert first == "  container c got ?[2J?all"
+    assert second.endswith("container abc got 0 (read 1.5)")

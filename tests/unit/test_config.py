@@ -14,7 +14,7 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 from pyfakefs.helpers import reset_ids, set_uid
 
 from oci_gpu_hook import config
-from oci_gpu_hook.errors import ConfigError
+from oci_gpu_hook.errors import ConfigError, RequestError
 from oci_gpu_hook.hook import SETTINGS
 from oci_gpu_hook.request import CAPABILITIES
 
@@ -357,3 +357,33 @@ def test_matching_is_total_and_a_text_matches_itself(pattern: str, text: str) ->
     assert config.matches(pattern, text) in (True, False)
     assert config.matches(text, text)
     assert config.matches(f"{text}*", text + pattern)
+
+
+SECTION = "accept-environment = privileged\n[namespace trusted]\naccept-environment = always\n"
+ENGINES, PODS = "io.kubernetes.pod.namespace", "io.kubernetes.cri-o.Namespace"
+
+
+@pytest.mark.parametrize("forged", [PODS, "io.kubernetes.cri.sandbox-namespace"])
+def test_a_pod_cannot_put_itself_into_another_namespace(forged: str) -> None:
+    """CRI-O hands a pod's annotations on, and sets cri-o.Namespace for its sandbox alone."""
+    lines = config.parse(SECTION, "file")
+    said = {ENGINES: "other", forged: "trusted"}
+    with pytest.raises(RequestError, match="several namespaces, 'other' and 'trusted'"):
+        config.effective(lines, said)
+    assert config.namespace(said) == "other"
+    assert config.effective(lines, {ENGINES: "other"}).accept_environment == "privileged"
+    assert (
+        config.effective(lines, {ENGINES: "trusted", PODS: "trusted"}).accept_environment
+        == "always"
+    )
+
+
+def test_a_namespace_in_doubt_is_nothing_to_settings_without_one() -> None:
+    lines = config.parse("accept-environment = privileged\n", "file")
+    said = {ENGINES: "other", PODS: "trusted"}
+    assert config.effective(lines, said).accept_environment == "privileged"
+
+
+def test_a_pod_cannot_name_an_image_that_its_engine_does_not() -> None:
+    names = {"io.kubernetes.cri-o.ImageName": "", "io.kubernetes.cri.image-name": "trusted"}
+    assert config.image(names) == ""

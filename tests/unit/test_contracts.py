@@ -167,6 +167,7 @@ def test_a_container_without_a_request_loads_its_few_rooms_and_nothing_heavy(
     ours = {module for module in run.modules if module.startswith("oci_gpu_hook.")}
     assert ours == {
         "oci_gpu_hook.__main__",
+        "oci_gpu_hook.course",
         "oci_gpu_hook.errors",
         "oci_gpu_hook.hook",
         "oci_gpu_hook.jsontext",
@@ -175,6 +176,7 @@ def test_a_container_without_a_request_loads_its_few_rooms_and_nothing_heavy(
         "oci_gpu_hook.report",
         "oci_gpu_hook.request",
         "oci_gpu_hook.selectors",
+        "oci_gpu_hook.sources",
     }
 
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from oci_gpu_hook import hook, oci, request
+from oci_gpu_hook import hook, oci, sources
 from oci_gpu_hook.errors import HookError
 
 DOOR = Path(__file__).resolve().parents[2] / "hooks.d/oci-gpu-hook"
@@ -87,7 +87,7 @@ def python_says_yes(state: bytes) -> bool:
         os.write(writing, state)
         os.close(writing)
         read = oci.read_state(reading)
-        return request.may_ask(hook.inputs_of(oci.read_bundle(read.bundle), read.annotations))
+        return sources.may_ask(hook.inputs_of(oci.read_bundle(read.bundle), read.annotations))
     except HookError:
         return False
     finally:

@@ -349,7 +349,8 @@ def test_there_is_a_pod_for_each_way_to_ask() -> None:
 @pytest.mark.parametrize("name", ["cdi.yaml", "environment.yaml", "selinux.yaml"])
 def test_the_hook_understands_what_a_pod_asks_for(name: str) -> None:
     from oci_gpu_hook.config import Config
-    from oci_gpu_hook.request import Inputs, parse
+    from oci_gpu_hook.request import parse
+    from oci_gpu_hook.sources import Inputs
 
     (pod,) = documents(OPENSHIFT / "pods" / name)
     environment = {item["name"]: item["value"] for item in pod["spec"]["containers"][0]["env"]}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook import cdi, plan, render, request, selection
+from oci_gpu_hook import cdi, plan, render, request, selection, sources
 from oci_gpu_hook.config import Config
 from oci_gpu_hook.container.cgroup import DeviceCgroup
 from oci_gpu_hook.errors import ConfigError, DriverError, RequestError
@@ -62,7 +62,7 @@ def host(tmp_path: Path) -> inventory.DriverInventory:
 
 def asked(devices: str, capabilities: str = "") -> request.Request:
     environment = {"NVIDIA_VISIBLE_DEVICES": devices, "NVIDIA_DRIVER_CAPABILITIES": capabilities}
-    found, _ = request.parse(request.Inputs(environment), Config())
+    found, _ = request.parse(sources.Inputs(environment), Config())
     assert found is not None
     return found
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook import request
+from oci_gpu_hook import request, sources
 from oci_gpu_hook.config import Config
 from oci_gpu_hook.errors import RequestError
 
@@ -18,7 +18,7 @@ def parse(devices: str, capabilities: str | None = None) -> request.Request | No
     environment = {"NVIDIA_VISIBLE_DEVICES": devices}
     if capabilities is not None:
         environment["NVIDIA_DRIVER_CAPABILITIES"] = capabilities
-    return request.parse(request.Inputs(environment), Config())[0]
+    return request.parse(sources.Inputs(environment), Config())[0]
 
 
 def devices(value: str) -> tuple[str, ...]:
@@ -35,7 +35,7 @@ def test_these_ask_for_nothing(value: str) -> None:
 
 
 def test_an_unset_variable_asks_for_nothing() -> None:
-    assert request.parse(request.Inputs({"NVIDIA_DRIVER_CAPABILITIES": "all"}), Config()) == (
+    assert request.parse(sources.Inputs({"NVIDIA_DRIVER_CAPABILITIES": "all"}), Config()) == (
         None,
         (),
     )

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oci_gpu_hook import request, selectors
+from oci_gpu_hook import request, selectors, sources
 from oci_gpu_hook.config import Config
 from oci_gpu_hook.errors import RequestError
-from oci_gpu_hook.request import Inputs
+from oci_gpu_hook.sources import Inputs
 from tests.unit.asking import LIST, MIG, MOUNTS, UUID, VISIBLE, listed
 from tests.unit.linear import is_linear
 
@@ -23,9 +23,9 @@ ITEMS = st.one_of(NAMES, st.text(max_size=20))
 VALUES = st.one_of(st.text(), st.lists(ITEMS, max_size=5).map(",".join))
 VARIABLES = st.one_of(
     st.sampled_from(
-        [VISIBLE, request.DRIVER_CAPABILITIES, request.IMEX_CHANNELS, request.CUDA_VERSION, request.REQUIRE_CUDA,
+        [VISIBLE, request.DRIVER_CAPABILITIES, request.IMEX_CHANNELS, sources.CUDA_VERSION, sources.REQUIRE_CUDA,
          "NVIDIA_REQUIRE_JETPACK_X", "NVIDIA_DISABLE_REQUIRE", "NVIDIA_MIG_CONFIG_DEVICES",
-         "NVIDIA_MIG_MONITOR_DEVICES", "DOCKER_RESOURCE_GPU", *[name for _, name in request.FEATURES]]
+         "NVIDIA_MIG_MONITOR_DEVICES", "DOCKER_RESOURCE_GPU", *[name for _, name in sources.FEATURES]]
     ),
     st.text(max_size=10),
 )  # fmt: skip
@@ -94,8 +94,8 @@ def test_whoever_has_a_request_asks(inputs: Inputs, config: Config) -> None:
         found, _ = request.parse(inputs, config)
     except RequestError:
         found = None
-        assert request.may_ask(inputs), "refused, and yet it would not even have been read"
-    assert found is None or request.may_ask(inputs)
+        assert sources.may_ask(inputs), "refused, and yet it would not even have been read"
+    assert found is None or sources.may_ask(inputs)
 
 
 @settings(deadline=None)
@@ -198,7 +198,7 @@ def test_time_grows_with_the_entries_and_no_faster(many: object) -> None:
     inputs = {entries: many(entries) for entries in (1_000, 10_000)}
 
     def parse(entries: int) -> None:
-        assert request.may_ask(inputs[entries])
+        assert sources.may_ask(inputs[entries])
         assert request.parse(inputs[entries], MOUNTS)[0] is not None
 
     assert is_linear(parse)

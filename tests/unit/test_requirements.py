@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from oci_gpu_hook import requirements
 from oci_gpu_hook.config import Config
 from oci_gpu_hook.errors import RequestError
-from oci_gpu_hook.request import Inputs, parse
+from oci_gpu_hook.request import parse
 from oci_gpu_hook.requirements import HostFacts
+from oci_gpu_hook.sources import Inputs
 from tests.unit.linear import is_linear
 
 TESLA = ("8.0", "Tesla")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oci_gpu_hook import request, selection
+from oci_gpu_hook import request, selection, sources
 from oci_gpu_hook.config import Config
 from oci_gpu_hook.errors import DriverError, RequestError
 from oci_gpu_hook.host.inventory import DriverInventory, MigDevice
@@ -27,7 +27,7 @@ def asked(devices: str, capabilities: str = "utility", **variables: str) -> requ
         "NVIDIA_DRIVER_CAPABILITIES": capabilities,
         **variables,
     }
-    found, _ = request.parse(request.Inputs(environment, privileged=True), Config())
+    found, _ = request.parse(sources.Inputs(environment, privileged=True), Config())
     assert found is not None
     return found
 
@@ -189,7 +189,7 @@ def test_the_nodes_that_an_engine_has_given_mean_what_asked_for_them(
     host = everything()
     wanted = asked(devices, capabilities)
     chosen, given_nodes = selection.select(wanted, host), paths(wanted)
-    again, _ = request.of_nodes(request.Inputs({}), Config(), given_nodes, wanted.capabilities)
+    again, _ = request.of_nodes(sources.Inputs({}), Config(), given_nodes, wanted.capabilities)
     assert again is not None
     found = selection.select(again, host)
     assert [gpu for gpu, _ in found.gpus] == [gpu for gpu, _ in chosen.gpus]

@@ -10,7 +10,7 @@ import pytest
 
 from oci_gpu_hook import request
 from oci_gpu_hook.config import Config
-from oci_gpu_hook.request import Inputs
+from oci_gpu_hook.sources import Inputs
 from tests.unit.asking import (
     LIST,
     MIG,

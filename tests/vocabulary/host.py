@@ -11,7 +11,7 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-from oci_gpu_hook import plan, request, selection
+from oci_gpu_hook import plan, request, selection, sources
 from oci_gpu_hook.config import Config
 from oci_gpu_hook.container.cgroup import DeviceCgroup
 from oci_gpu_hook.errors import RequestError
@@ -112,7 +112,7 @@ def ask(
     environment: dict[str, str] | None = None, *, config: Config = DEFAULTS, **inputs: object
 ) -> request.Request | None:
     """The request that a container makes."""
-    given = request.Inputs(environment or {}, **inputs)  # type: ignore[arg-type]
+    given = sources.Inputs(environment or {}, **inputs)  # type: ignore[arg-type]
     return request.parse(given, config)[0]
 
 
@@ -136,7 +136,7 @@ def refused(environment: dict[str, str], words: str, **inputs: object) -> bool:
 
 def noted(environment: dict[str, str], words: str, config: Config = DEFAULTS) -> bool:
     """Whether something is left out with a sentence that has `words`."""
-    _, notes = request.parse(request.Inputs(environment), config)
+    _, notes = request.parse(sources.Inputs(environment), config)
     return any(words in note for note in notes)
 
 
@@ -149,7 +149,7 @@ def planned(
         "NVIDIA_DRIVER_CAPABILITIES": capabilities,
         **more,
     }
-    asked, _ = request.parse(request.Inputs(environment, privileged=True), Config())
+    asked, _ = request.parse(sources.Inputs(environment, privileged=True), Config())
     assert asked is not None
     have = everything()
     chosen = selection.select(asked, have)

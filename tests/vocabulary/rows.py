@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from typing import Callable, NamedTuple
 
-from oci_gpu_hook import config, oci, request, requirements
+from oci_gpu_hook import config, oci, request, requirements, sources
 from oci_gpu_hook.config import Config
 from oci_gpu_hook.errors import ConfigError, RequestError
 from oci_gpu_hook.host import catalogue
@@ -98,7 +98,7 @@ def _newer_cuda_comes_first() -> bool:
 
 
 def _injected_by_the_engine() -> request.Request:
-    inputs = request.Inputs({VISIBLE: "void", "NVIDIA_REQUIRE_CUDA": "cuda>=99"})
+    inputs = sources.Inputs({VISIBLE: "void", "NVIDIA_REQUIRE_CUDA": "cuda>=99"})
     found, _ = request.of_nodes(inputs, Config(), ("/dev/nvidia0",), ("compute",))
     assert found is not None
     return found
