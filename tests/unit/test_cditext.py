@@ -28,7 +28,9 @@ def test_what_was_written_is_read_again(document: dict[str, Any], form: str) -> 
     assert cditext.read(cditext.write(document, form)) == document
 
 
-PRINTABLE: st.SearchStrategy[str] = st.text(max_size=8).filter(str.isprintable)
+PRINTABLE = st.text(
+    st.characters(exclude_categories=("C", "Z"), include_characters=" "), max_size=8
+)  # str.isprintable
 
 
 @given(st.dictionaries(KEYS, st.lists(PRINTABLE | st.dictionaries(KEYS, PRINTABLE))))
