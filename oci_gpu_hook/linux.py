@@ -38,6 +38,7 @@ MOUNT_ATTR_NOSUID = 0x02
 MOUNT_ATTR_NODEV = 0x04
 MOUNT_ATTR_NOEXEC = 0x08
 MS_PRIVATE = 1 << 18
+MS_SHARED = 1 << 20
 
 # --- fsopen(2), fsconfig(2), fsmount(2): Linux 5.2; linux/mount.h
 FSOPEN_CLOEXEC = 1
@@ -51,6 +52,10 @@ UMOUNT_NOFOLLOW = 8
 
 # --- statx(2); linux/stat.h
 STATX_MNT_ID = 0x1000
+STATX_MNT_ID_UNIQUE = 0x4000  # Linux 6.8
+
+# --- statmount(2), Linux 6.8; linux/mount.h
+STATMOUNT_MNT_BASIC = 0x2
 
 # --- setns(2); linux/sched.h
 CLONE_NEWNS = 0x00020000
@@ -88,6 +93,7 @@ _NUMBERS = {
     "fsmount": (432, 432),
     "openat2": (437, 437),
     "mount_setattr": (442, 442),
+    "statmount": (457, 457),
 }
 _MACHINE = ("x86_64", "aarch64").index(posix.uname().machine)
 _SYS = {name: numbers[_MACHINE] for name, numbers in _NUMBERS.items()}
@@ -164,6 +170,7 @@ _socket = _syscall(_Long, _Long, _Long)
 _setsockopt = _syscall(_Long, _Long, _Long, _Text, _Long)
 _connect = _syscall(_Long, _Text, _Long)
 _statx = _syscall(_Long, _Text, _Long, _Long, _Address)
+_statmount = _syscall(_Text, _Address, _Long, _Long)
 _fstatfs = _syscall(_Long, _Address)
 _bpf = _syscall(_Long, _Address, _Long)
 _sendto = _syscall(_Long, _Text, _Long, _Long, _Text, _Long)
@@ -296,11 +303,25 @@ def connect(path: str, seconds: int) -> int:
 
 def mount_id(fd: int) -> int:
     """statx(2) with STATX_MNT_ID (Linux 5.8): which mount `fd` is open on, the first field of its mountinfo line."""
+    return _stx_mnt_id(fd, STATX_MNT_ID)
+
+
+def _stx_mnt_id(fd: int, mask: int) -> int:
     # struct statx is 256 bytes; stx_mnt_id lies at offset 144 (linux/stat.h).
     statx, address = _memory(256)
-    result = _statx(_SYS["statx"], fd, b"", AT_EMPTY_PATH, STATX_MNT_ID, address)
+    result = _statx(_SYS["statx"], fd, b"", AT_EMPTY_PATH, mask, address)
     _checked(result, "statx", f"fd {fd}")
     return _word(statx, 18)
+
+
+def mount_propagation(fd: int) -> int:
+    """statmount(2): the mnt_propagation, MS_SHARED or another, of the mount that `fd` is open on; ENOSYS before 6.8."""
+    # struct mnt_id_req is 24 bytes in its first version; struct statmount is 512, with mnt_propagation at offset 72.
+    request = _words(24, _stx_mnt_id(fd, STATX_MNT_ID_UNIQUE), STATMOUNT_MNT_BASIC)
+    answer, address = _memory(512)
+    result = _statmount(_SYS["statmount"], request, address, len(answer), 0)
+    _checked(result, "statmount", f"fd {fd}")
+    return _word(answer, 9)
 
 
 def filesystem_magic(fd: int) -> int:

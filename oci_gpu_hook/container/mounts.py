@@ -213,9 +213,7 @@ class Tree:
         self._allowed.add(linux.mount_id(tree))
 
     def attach_file(self, target: str, options: tuple[str, ...], data: bytes, mode: int) -> None:
-        """A new file at `target`, mounted over what is there: the image's own file stays as it is.
-
-        """
+        """A new file at `target`, mounted over what is there: the image's own file stays as it is."""
         point = self._mount_point(target, folder=False)
         stage = new_tmpfs(lambda fd: write_file(fd, "file", data, mode), self._label)
         try:
@@ -257,7 +255,7 @@ class Tree:
                 return posix.dup(self.folder(target))
             return self._make_file(target)
         try:
-            if not self._is_own(fd) and _propagates(linux.mount_id(fd)):
+            if not self._is_own(fd) and _propagates(fd):
                 raise TargetError(
                     EXDEV, f"{target} lies in a volume that shares its mounts with the host"
                 )
@@ -397,9 +395,13 @@ def _remove_folder(name: str, parent: int) -> None:
     posix.rmdir(name, dir_fd=parent)
 
 
-def _propagates(mount_id: int) -> bool:
-    """Whether what is mounted on top of a mount shows elsewhere too (mount_namespaces(7), "shared")."""
-    mount = mountinfo.find("self", mount_id)
+def _propagates(fd: int) -> bool:
+    """Whether what is mounted on top of `fd`'s mount shows elsewhere too (mount_namespaces(7), "shared")."""
+    try:
+        return bool(linux.mount_propagation(fd) & linux.MS_SHARED)
+    except OSError:
+        # Before Linux 6.8 mountinfo tells, which lists all mounts of the host and takes as long as a dozen mounts.
+        mount = mountinfo.find("self", linux.mount_id(fd))
     return mount is None or any([tag.startswith("shared:") for tag in mount.tags])
 
 
