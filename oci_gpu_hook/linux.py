@@ -11,11 +11,26 @@ asm/unistd.h of x86_64 and aarch64); a test compares them with what the C compil
 from __future__ import annotations
 
 import posix
-from errno import EACCES, EAGAIN, EINTR, EINVAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+# --- asm-generic/errno.h: the module of that name has all of them, and takes as long as twenty calls
+EPERM = 1
+ENOENT = 2
+EINTR = 4
+E2BIG = 7
+EAGAIN = 11
+EACCES = 13
+EBUSY = 16
+EEXIST = 17
+EXDEV = 18
+ENODEV = 19
+ENOTDIR = 20
+EINVAL = 22
+ELOOP = 40
+EILSEQ = 84
 
 # --- openat2(2), Linux 5.6; linux/openat2.h
 RESOLVE_NO_XDEV = 0x01

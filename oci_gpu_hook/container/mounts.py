@@ -12,7 +12,6 @@ host that is mounted into the container is never written to (CVE-2024-0133 made 
 from __future__ import annotations
 
 import posix
-from errno import EEXIST, EINVAL, ELOOP, ENOENT, EXDEV
 
 from oci_gpu_hook import linux, mountinfo
 
@@ -149,7 +148,7 @@ class Tree:
         try:
             return linux.openat2(self.root_fd, path, posix.O_PATH, resolve=_BELOW)
         except OSError as err:
-            if err.errno == ENOENT:
+            if err.errno == linux.ENOENT:
                 return None
             raise
 
@@ -165,7 +164,7 @@ class Tree:
             fd = self._make_folder(path)
         self._folders[path] = fd
         if not is_folder(fd):
-            raise TargetError(EEXIST, f"{path} is there and is no folder")
+            raise TargetError(linux.EEXIST, f"{path} is there and is no folder")
         return fd
 
     def own_folder(self, path: str) -> int:
@@ -174,7 +173,7 @@ class Tree:
             fd = self.folder(path)
             if not self._is_own(fd):
                 raise TargetError(
-                    EXDEV, f"{path} lies in a volume of the host, where nothing is made"
+                    linux.EXDEV, f"{path} lies in a volume of the host, where nothing is made"
                 )
             self._own_folders[path] = fd
         return self._own_folders[path]
@@ -235,7 +234,7 @@ class Tree:
         try:
             return linux.open_tree(stage, name, linux.OPEN_TREE_CLONE)
         except OSError as err:
-            if err.errno != EINVAL:
+            if err.errno != linux.EINVAL:
                 raise
         linux.move_mount(stage, self.root_fd)
         try:
@@ -257,11 +256,11 @@ class Tree:
         try:
             if not self._is_own(fd) and _propagates(fd):
                 raise TargetError(
-                    EXDEV, f"{target} lies in a volume that shares its mounts with the host"
+                    linux.EXDEV, f"{target} lies in a volume that shares its mounts with the host"
                 )
             if is_folder(fd) != folder:
                 raise TargetError(
-                    EEXIST, f"{target} is there and is {'no' if folder else 'a'} folder"
+                    linux.EEXIST, f"{target} is there and is {'no' if folder else 'a'} folder"
                 )
         except OSError:
             posix.close(fd)
@@ -304,7 +303,7 @@ class Tree:
                 posix.O_PATH | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC,
                 dir_fd=parent,
             )
-        raise TargetError(ELOOP, f"{path}: too many links")
+        raise TargetError(linux.ELOOP, f"{path}: too many links")
 
     def _make_file(self, path: str) -> int:
         """An empty file at `path`, where there is nothing, to mount on."""
@@ -315,7 +314,7 @@ class Tree:
                 return self._new_file(name, parent)
             except FileExistsError:
                 path = self._behind_link(parent, parent_path, name)
-        raise TargetError(ELOOP, f"{path}: too many links")
+        raise TargetError(linux.ELOOP, f"{path}: too many links")
 
     def _make_missing_file(self, path: str) -> int | None:
         """An empty file at `path`; None where its name is taken, or where we may not make it.
@@ -338,7 +337,9 @@ class Tree:
         fd = posix.open(name, posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC, dir_fd=parent)
         try:
             if posix.fstat(fd).st_mode & _FILE_TYPE != _IS_LINK:
-                raise TargetError(EEXIST, f"{parent_path}/{name} appeared while it was being made")
+                raise TargetError(
+                    linux.EEXIST, f"{parent_path}/{name} appeared while it was being made"
+                )
             text = posix.readlink("", dir_fd=fd)
         finally:
             posix.close(fd)

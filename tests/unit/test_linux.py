@@ -16,6 +16,7 @@ from oci_gpu_hook.container import mounts
 
 HEADERS = (
     "#define _GNU_SOURCE\n#include <stddef.h>\n#include <stdio.h>\n#include <fcntl.h>\n#include <sched.h>\n"
+    "#include <errno.h>\n"
     "#include <sys/syscall.h>\n#include <linux/openat2.h>\n#include <linux/mount.h>\n#include <linux/stat.h>\n"
     "#include <linux/magic.h>\n#include <linux/bpf.h>\n#include <sys/vfs.h>\n"
     "#include <sys/socket.h>\n#include <sys/un.h>\n"
@@ -38,7 +39,7 @@ def constants() -> dict[str, int]:
         if name.isupper()
         and not name.startswith("_")
         and isinstance(value, int)
-        and name not in {"TYPE_CHECKING", *errno.errorcode.values()}
+        and name != "TYPE_CHECKING"
     }
 
 
