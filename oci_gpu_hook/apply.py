@@ -152,13 +152,11 @@ def _mount(start: Start, mount: Mount, source: int) -> None:
 
 
 def _device(start: Start, node: Device, source: int) -> None:
-    if devices.is_there(start.tree, node.path, node.major, node.minor):
-        return
-    if source >= 0:
-        start.tree.attach(source, node.path)
-        return
     mode, uid, gid = node.mode, node.uid, node.gid
-    devices.make(start.tree, node.path, node.major, node.minor, mode=mode, uid=uid, gid=gid)
+    if source < 0:
+        devices.make(start.tree, node.path, node.major, node.minor, mode=mode, uid=uid, gid=gid)
+    elif not devices.is_there(start.tree, node.path, node.major, node.minor):
+        start.tree.attach(source, node.path)
 
 
 def _symlink(start: Start, link: Symlink, source: int) -> None:

@@ -8,7 +8,6 @@ Reads only, and only on a host with SELinux.  Looks below the container's root b
 from __future__ import annotations
 
 import posix
-from errno import ELOOP, ENOTDIR
 
 from oci_gpu_hook import linux, mountinfo, oci
 from oci_gpu_hook.errors import BundleError
@@ -55,7 +54,7 @@ def mounts(
             flags = posix.O_PATH | posix.O_DIRECTORY
             fd = linux.openat2(root_fd, path, flags, resolve=_REALLY_THERE)
         except OSError as err:
-            if err.errno in (ELOOP, ENOTDIR):
+            if err.errno in (linux.ELOOP, linux.ENOTDIR):
                 found.append(IpcMount(path, LINK, "", False, ()))
             continue
         try:

@@ -11,13 +11,26 @@ asm/unistd.h of x86_64 and aarch64); a test compares them with what the C compil
 from __future__ import annotations
 
 import posix
-from errno import EACCES, EAGAIN, EINTR, EINVAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    Words = Any  # an array of 64-bit words
+# --- asm-generic/errno.h: the module of that name has all of them, and takes as long as twenty calls
+EPERM = 1
+ENOENT = 2
+EINTR = 4
+E2BIG = 7
+EAGAIN = 11
+EACCES = 13
+EBUSY = 16
+EEXIST = 17
+EXDEV = 18
+ENODEV = 19
+ENOTDIR = 20
+EINVAL = 22
+ELOOP = 40
+EILSEQ = 84
 
 # --- openat2(2), Linux 5.6; linux/openat2.h
 RESOLVE_NO_XDEV = 0x01
@@ -40,6 +53,7 @@ MOUNT_ATTR_NOSUID = 0x02
 MOUNT_ATTR_NODEV = 0x04
 MOUNT_ATTR_NOEXEC = 0x08
 MS_PRIVATE = 1 << 18
+MS_SHARED = 1 << 20
 
 # --- fsopen(2), fsconfig(2), fsmount(2): Linux 5.2; linux/mount.h
 FSOPEN_CLOEXEC = 1
@@ -53,6 +67,10 @@ UMOUNT_NOFOLLOW = 8
 
 # --- statx(2); linux/stat.h
 STATX_MNT_ID = 0x1000
+STATX_MNT_ID_UNIQUE = 0x4000  # Linux 6.8
+
+# --- statmount(2), Linux 6.8; linux/mount.h
+STATMOUNT_MNT_BASIC = 0x2
 
 # --- setns(2); linux/sched.h
 CLONE_NEWNS = 0x00020000
@@ -90,14 +108,12 @@ _NUMBERS = {
     "fsmount": (432, 432),
     "openat2": (437, 437),
     "mount_setattr": (442, 442),
+    "statmount": (457, 457),
 }
 _MACHINE = ("x86_64", "aarch64").index(posix.uname().machine)
 _SYS = {name: numbers[_MACHINE] for name, numbers in _NUMBERS.items()}
 
 _RETRIES = 128
-
-# A start opens a hundred files in three ways.
-_OPEN_HOW: dict[tuple[int, int, int], Any] = {}
 
 
 class SyscallError(OSError):
@@ -115,11 +131,6 @@ class SyscallError(OSError):
 if TYPE_CHECKING:
     _foreign: Any
     _Long: Any
-    _Word: Any
-    _HalfWord: Any
-    _Character: Any
-    _Text: Any
-    _Address: Any
     _Function: Any
     _syscall_address: Any
 else:
@@ -130,21 +141,6 @@ else:
         class _Long(_foreign._SimpleCData):
             _type_ = "l"
 
-        class _Word(_foreign._SimpleCData):
-            _type_ = "Q"
-
-        class _HalfWord(_foreign._SimpleCData):
-            _type_ = "I"
-
-        class _Character(_foreign._SimpleCData):
-            _type_ = "c"
-
-        class _Text(_foreign._SimpleCData):
-            _type_ = "z"
-
-        class _Address(_foreign._SimpleCData):
-            _type_ = "P"
-
         class _Function(_foreign.CFuncPtr):
             _flags_ = _foreign.FUNCFLAG_CDECL | _foreign.FUNCFLAG_USE_ERRNO
             _restype_ = _Long
@@ -154,44 +150,53 @@ else:
         # Where a later Python has changed the private names, the public ones do the same, only slower.
         import ctypes as _foreign
 
-        _Long, _Word, _HalfWord = _foreign.c_long, _foreign.c_uint64, _foreign.c_uint32
-        _Character, _Text, _Address = _foreign.c_char, _foreign.c_char_p, _foreign.c_void_p
+        _Long = _foreign.c_long
         _Function = _foreign.CFUNCTYPE(_Long, use_errno=True)
-        _syscall_address = _foreign.cast(_foreign.CDLL(None).syscall, _Address).value
+        _syscall_address = _foreign.cast(_foreign.CDLL(None).syscall, _foreign.c_void_p).value
 
-_addressof, _byref, _sizeof = _foreign.addressof, _foreign.byref, _foreign.sizeof
-_get_errno = _foreign.get_errno
-
-
-def _syscall(*argtypes: type) -> Any:
-    """libc's syscall(2) for one call site: the number, then arguments of `argtypes`."""
-    function = _Function(_syscall_address)
-    function.argtypes = (_Long, *argtypes)
-    return function
+_addressof, _byref, _get_errno = _foreign.addressof, _foreign.byref, _foreign.get_errno
 
 
-_openat2 = _syscall(_Long, _Text, _Address, _Long)
-_open_tree = _syscall(_Long, _Text, _Long)
-_move_mount = _syscall(_Long, _Text, _Long, _Text, _Long)
-_mount_setattr = _syscall(_Long, _Text, _Long, _Address, _Long)
-_fsopen = _syscall(_Text, _Long)
-_fsconfig = _syscall(_Long, _Long, _Text, _Text, _Long)
-_fsmount = _syscall(_Long, _Long, _Long)
-_umount2 = _syscall(_Text, _Long)
-_setns = _syscall(_Long, _Long)
-_socket = _syscall(_Long, _Long, _Long)
-_setsockopt = _syscall(_Long, _Long, _Long, _Address, _Long)
-_connect = _syscall(_Long, _Text, _Long)
-_statx = _syscall(_Long, _Text, _Long, _Long, _Address)
-_fstatfs = _syscall(_Long, _Address)
-_bpf = _syscall(_Long, _Address, _Long)
-_sendto = _syscall(_Long, _Text, _Long, _Long, _Text, _Long)
+# libc's syscall(2).  It has no argtypes, which would take as long as the call itself: an int goes as a C int, which all
+# of these calls take, bytes as their address, and memory that the kernel writes to by reference.
+_syscall = _Function(_syscall_address)
 
 
-def _checked(result: int, syscall: str, subject: object) -> int:
+def _call(name: str, subject: str | int, *arguments: Any) -> int:
+    """One system call; an error names its subject, a path or a descriptor."""
+    result: int = _syscall(_SYS[name], *arguments)
     if result < 0:
-        raise SyscallError(_get_errno(), syscall, str(subject))
+        raise _error(name, subject)
     return result
+
+
+def _error(name: str, subject: str | int) -> SyscallError:
+    return SyscallError(
+        _get_errno(), name, f"fd {subject}" if isinstance(subject, int) else subject
+    )
+
+
+# Structs are bytes: a class of ctypes for each costs more than all the calls that use it.
+
+
+def _words(*values: int) -> bytes:
+    """A struct of 64-bit words, for the kernel to read."""
+    return b"".join([value.to_bytes(8, "little") for value in values])
+
+
+def _word(struct: bytearray, index: int) -> int:
+    """The 64-bit word `index` of a struct."""
+    return int.from_bytes(struct[8 * index : 8 * index + 8], "little")
+
+
+def _reference(memory: bytearray) -> Any:
+    """Memory of 8 bytes at least, for the kernel to write to."""
+    return _byref(_Long.from_buffer(memory))
+
+
+def _address(memory: bytearray) -> int:
+    """Where memory of 8 bytes at least lies, while it is kept: for a struct that names other memory."""
+    return int(_addressof(_Long.from_buffer(memory)))
 
 
 def openat2(dirfd: int, path: str, flags: int, *, resolve: int, mode: int = 0) -> int:
@@ -200,74 +205,66 @@ def openat2(dirfd: int, path: str, flags: int, *, resolve: int, mode: int = 0) -
     With RESOLVE_IN_ROOT the kernel gives EAGAIN when something is renamed or mounted anywhere while it walks a "..";
     the man page tells the caller to retry.
     """
-    how = (flags | posix.O_CLOEXEC, mode, resolve)
-    open_how = _OPEN_HOW.get(how) or _OPEN_HOW.setdefault(how, (_Word * 3)(*how))
+    open_how = _words(flags | posix.O_CLOEXEC, mode, resolve)
     name = path.encode(errors="surrogateescape")
     for _ in range(_RETRIES):
-        result: int = _openat2(_SYS["openat2"], dirfd, name, _byref(open_how), _sizeof(open_how))
-        if result >= 0 or _get_errno() not in (EAGAIN, EINTR):
+        result: int = _syscall(_SYS["openat2"], dirfd, name, open_how, len(open_how))
+        if result >= 0:
+            return result
+        if _get_errno() not in (EAGAIN, EINTR):
             break
-    return _checked(result, "openat2", path)
+    raise _error("openat2", path)
 
 
 def open_tree(dirfd: int, path: str, flags: int) -> int:
     """open_tree(2): with OPEN_TREE_CLONE, a detached copy of the mount at `path`."""
     name = path.encode(errors="surrogateescape")
-    result = _open_tree(_SYS["open_tree"], dirfd, name, flags | OPEN_TREE_CLOEXEC)
-    return _checked(result, "open_tree", path)
+    return _call("open_tree", path, dirfd, name, flags | OPEN_TREE_CLOEXEC)
 
 
 def move_mount(from_fd: int, to_fd: int) -> None:
     """move_mount(2), from descriptor to descriptor: neither end is a path."""
     flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
-    result = _move_mount(_SYS["move_mount"], from_fd, b"", to_fd, b"", flags)
-    _checked(result, "move_mount", f"fd {from_fd} to fd {to_fd}")
+    _call("move_mount", to_fd, from_fd, b"", to_fd, b"", flags)
 
 
 def mount_setattr(
     fd: int, *, attr_set: int = 0, attr_clr: int = 0, propagation: int = MS_PRIVATE
 ) -> None:
     """mount_setattr(2) on the one mount that `fd` is the root of."""
-    mount_attr = (_Word * 4)(attr_set, attr_clr, propagation, 0)
-    size = _sizeof(mount_attr)
-    result = _mount_setattr(_SYS["mount_setattr"], fd, b"", AT_EMPTY_PATH, _byref(mount_attr), size)
-    _checked(result, "mount_setattr", f"fd {fd}")
+    mount_attr = _words(attr_set, attr_clr, propagation, 0)
+    _call("mount_setattr", fd, fd, b"", AT_EMPTY_PATH, mount_attr, len(mount_attr))
 
 
 def fsopen(fsname: str) -> int:
     """fsopen(2): a context for a new filesystem of type `fsname`."""
-    return _checked(_fsopen(_SYS["fsopen"], fsname.encode(), FSOPEN_CLOEXEC), "fsopen", fsname)
+    return _call("fsopen", fsname, fsname.encode(), FSOPEN_CLOEXEC)
 
 
 def fsconfig_set_string(fd: int, key: str, value: str) -> None:
     """fsconfig(2), FSCONFIG_SET_STRING: one mount option of the filesystem to be."""
-    result = _fsconfig(_SYS["fsconfig"], fd, FSCONFIG_SET_STRING, key.encode(), value.encode(), 0)
-    _checked(result, "fsconfig", f"{key}={value}")
+    subject = f"{key}={value}"
+    _call("fsconfig", subject, fd, FSCONFIG_SET_STRING, key.encode(), value.encode(), 0)
 
 
 def fsconfig_create(fd: int) -> None:
     """fsconfig(2), FSCONFIG_CMD_CREATE: make the filesystem."""
-    result = _fsconfig(_SYS["fsconfig"], fd, FSCONFIG_CMD_CREATE, None, None, 0)
-    _checked(result, "fsconfig", "create")
+    _call("fsconfig", "create", fd, FSCONFIG_CMD_CREATE, None, None, 0)
 
 
 def fsmount(fd: int, attr_flags: int) -> int:
     """fsmount(2): a detached mount of the filesystem, with MOUNT_ATTR_* flags."""
-    return _checked(
-        _fsmount(_SYS["fsmount"], fd, FSMOUNT_CLOEXEC, attr_flags), "fsmount", f"fd {fd}"
-    )
+    return _call("fsmount", fd, fd, FSMOUNT_CLOEXEC, attr_flags)
 
 
 def umount2(path: str, flags: int) -> None:
     """umount2(2).  The kernel has no form by descriptor; /proc/self/fd/N names one."""
-    _checked(
-        _umount2(_SYS["umount2"], path.encode(errors="surrogateescape"), flags), "umount2", path
-    )
+    _call("umount2", path, path.encode(errors="surrogateescape"), flags)
 
 
 def setns(fd: int, nstype: int) -> None:
     """setns(2)."""
-    _checked(_setns(_SYS["setns"], fd, nstype), "setns", f"fd {fd}")
+    _call("setns", fd, fd, nstype)
 
 
 def _sockaddr_un(path: str) -> bytes:
@@ -281,16 +278,13 @@ def connect(path: str, seconds: int) -> int:
     A call on it that would wait for longer than `seconds` ends with EAGAIN.
     """
     kind = SOCK_STREAM | SOCK_CLOEXEC
-    fd = _checked(_socket(_SYS["socket"], AF_UNIX, kind, 0), "socket", path)
+    fd = _call("socket", path, AF_UNIX, kind, 0)
     try:
-        timeval = (_Word * 2)(seconds, 0)
+        timeval = _words(seconds, 0)
         for option in (SO_RCVTIMEO, SO_SNDTIMEO):
-            result = _setsockopt(
-                _SYS["setsockopt"], fd, SOL_SOCKET, option, _byref(timeval), _sizeof(timeval)
-            )
-            _checked(result, "setsockopt", path)
+            _call("setsockopt", path, fd, SOL_SOCKET, option, timeval, len(timeval))
         address = _sockaddr_un(path)
-        _checked(_connect(_SYS["connect"], fd, address, len(address)), "connect", path)
+        _call("connect", path, fd, address, len(address))
     except BaseException:
         posix.close(fd)
         raise
@@ -299,38 +293,52 @@ def connect(path: str, seconds: int) -> int:
 
 def mount_id(fd: int) -> int:
     """statx(2) with STATX_MNT_ID (Linux 5.8): which mount `fd` is open on, the first field of its mountinfo line."""
+    return _stx_mnt_id(fd, STATX_MNT_ID)
+
+
+def _stx_mnt_id(fd: int, mask: int) -> int:
     # struct statx is 256 bytes; stx_mnt_id lies at offset 144 (linux/stat.h).
-    statx = (_Word * 32)()
-    result = _statx(_SYS["statx"], fd, b"", AT_EMPTY_PATH, STATX_MNT_ID, _byref(statx))
-    _checked(result, "statx", f"fd {fd}")
-    return int(statx[18])
+    statx = bytearray(256)
+    _call("statx", fd, fd, b"", AT_EMPTY_PATH, mask, _reference(statx))
+    return _word(statx, 18)
+
+
+def mount_propagation(fd: int) -> int:
+    """statmount(2): the mnt_propagation, MS_SHARED or another, of the mount that `fd` is open on; ENOSYS before 6.8."""
+    # struct mnt_id_req is 24 bytes in its first version; struct statmount is 512, with mnt_propagation at offset 72.
+    request = _words(24, _stx_mnt_id(fd, STATX_MNT_ID_UNIQUE), STATMOUNT_MNT_BASIC)
+    answer = bytearray(512)
+    _call("statmount", fd, request, _reference(answer), len(answer), 0)
+    return _word(answer, 9)
 
 
 def filesystem_magic(fd: int) -> int:
     """fstatfs(2): the type of the filesystem that `fd` lies on, as in linux/magic.h."""
     # struct statfs is 120 bytes on 64-bit architectures; f_type is its first long.
-    statfs = (_Word * 16)()
-    _checked(_fstatfs(_SYS["fstatfs"], fd, _byref(statfs)), "fstatfs", f"fd {fd}")
-    return int(statfs[0])
+    statfs = bytearray(120)
+    _call("fstatfs", fd, fd, _reference(statfs))
+    return _word(statfs, 0)
 
 
 def send_datagram(path: str, data: bytes) -> None:
     """socket(2) and sendto(2): `data` to the socket at `path`, without ever waiting for its reader (EAGAIN)."""
-    fd = _checked(_socket(_SYS["socket"], AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), "socket", path)
+    fd = _call("socket", path, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)
     address = _sockaddr_un(path)
     flags = MSG_DONTWAIT | MSG_NOSIGNAL
     try:
-        size = len(address)
-        sent = _sendto(_SYS["sendto"], fd, data, len(data), flags, address, size)
-        _checked(sent, "sendto", path)
+        _call("sendto", path, fd, data, len(data), flags, address, len(address))
     finally:
         posix.close(fd)
 
 
-def bpf(command: int, attr: Words, subject: str) -> int:
-    """bpf(2): `attr` is the union bpf_attr in words of 64 bits, which the kernel may write to."""
-    result = _bpf(_SYS["bpf"], command, _byref(attr), _sizeof(attr))
-    return _checked(result, "bpf", subject)
+def bpf(command: int, attr: bytes, subject: str) -> tuple[int, bytearray]:
+    """bpf(2): `attr` is the union bpf_attr; gives the result, and the union as the kernel left it.
+
+    An older kernel that knows fewer bytes than these 128 wants the rest to be zero, a newer one has room for what it
+    adds to an answer (a query's revision at byte 56).
+    """
+    union = bytearray(attr.ljust(128, b"\0"))
+    return _call("bpf", subject, command, _reference(union), len(union)), union
 
 
 # --- bpf(2), cgroup device programs; linux/bpf.h
@@ -351,34 +359,28 @@ _BPF_INSN_SIZE = 8
 _BPF_LOG_SIZE = 1 << 16
 
 
-def _bpf_attr(*words: int) -> Words:
-    """A union bpf_attr of 128 bytes: an older kernel that knows fewer wants the rest to be zero, a
-    newer one has room for what it adds to an answer (a query's revision at byte 56)."""
-    return (_Word * 16)(*words)
-
-
 def bpf_prog_query(cgroup_fd: int, *, query_flags: int = 0) -> tuple[int, tuple[int, ...]]:
     """BPF_PROG_QUERY: the flags that the cgroup's device programs are attached with, and their ids.
 
     With BPF_F_QUERY_EFFECTIVE, the ids of all that apply, those of the cgroups above included, and
     no flags.
     """
-    ids = (_HalfWord * _BPF_MOST_PROGS)()
-    attr = _bpf_attr(
-        cgroup_fd | BPF_CGROUP_DEVICE << 32, query_flags, _addressof(ids), _BPF_MOST_PROGS
-    )
-    bpf(BPF_PROG_QUERY, attr, f"BPF_PROG_QUERY of cgroup fd {cgroup_fd}")
-    return attr[1] >> 32, tuple(ids[: attr[3] & 0xFFFFFFFF])
+    ids = bytearray(4 * _BPF_MOST_PROGS)
+    attr = _words(cgroup_fd | BPF_CGROUP_DEVICE << 32, query_flags, _address(ids), _BPF_MOST_PROGS)
+    _, answer = bpf(BPF_PROG_QUERY, attr, f"BPF_PROG_QUERY of cgroup fd {cgroup_fd}")
+    count = _word(answer, 3) & 0xFFFFFFFF
+    found = [int.from_bytes(ids[at : at + 4], "little") for at in range(0, 4 * count, 4)]
+    return _word(answer, 1) >> 32, tuple(found)
 
 
 def bpf_prog_get_fd_by_id(prog_id: int) -> int:
     """BPF_PROG_GET_FD_BY_ID: a descriptor, close-on-exec; ENOENT once the program is gone."""
-    return bpf(BPF_PROG_GET_FD_BY_ID, _bpf_attr(prog_id), f"BPF_PROG_GET_FD_BY_ID {prog_id}")
+    return bpf(BPF_PROG_GET_FD_BY_ID, _words(prog_id), f"BPF_PROG_GET_FD_BY_ID {prog_id}")[0]
 
 
 def bpf_prog_id(prog_fd: int) -> int:
     """The id of a program, as `bpf_prog_query` gives it."""
-    return int(_bpf_prog_info(prog_fd, 0, 0)[0]) >> 32
+    return _word(_bpf_prog_info(prog_fd, 0, 0), 0) >> 32
 
 
 def bpf_prog_insns(prog_fd: int) -> bytes | None:
@@ -389,24 +391,24 @@ def bpf_prog_insns(prog_fd: int) -> bytes | None:
     """
     size = 4096 * _BPF_INSN_SIZE
     while True:
-        insns = (_Character * size)()
-        info = _bpf_prog_info(prog_fd, size, _addressof(insns))
-        length = info[2] >> 32
-        if not length or not info[4]:
+        insns = bytearray(size)
+        info = _bpf_prog_info(prog_fd, size, _address(insns))
+        length = _word(info, 2) >> 32
+        if not length or not _word(info, 4):
             return None
         if length <= size:
             return bytes(insns[:length])
         size = length
 
 
-def _bpf_prog_info(prog_fd: int, size: int, address: int) -> Words:
+def _bpf_prog_info(prog_fd: int, size: int, insns: int) -> bytearray:
     """BPF_OBJ_GET_INFO_BY_FD: the first 40 bytes of struct bpf_prog_info; the kernel gives no more.
 
     Words: type and id; tag; jited_prog_len and xlated_prog_len; jited_prog_insns;
     xlated_prog_insns.
     """
-    info = (_Word * 5)(0, 0, size << 32, 0, address)
-    attr = _bpf_attr(prog_fd | _sizeof(info) << 32, _addressof(info))
+    info = bytearray(_words(0, 0, size << 32, 0, insns))
+    attr = _words(prog_fd | len(info) << 32, _address(info))
     bpf(BPF_OBJ_GET_INFO_BY_FD, attr, f"BPF_OBJ_GET_INFO_BY_FD {prog_fd}")
     return info
 
@@ -417,47 +419,42 @@ def bpf_prog_load(prog_type: int, insns: bytes, *, name: str, license: str) -> i
     Needs no RLIMIT_MEMLOCK since Linux 5.11.  Where the verifier refuses, its last words are in
     the error.
     """
-    program = _buffer(insns)
-    license_text = _buffer(license.encode() + b"\0")
-    prog_name = name.encode().ljust(16, b"\0")
-    attr = _bpf_attr(
-        prog_type | len(insns) // _BPF_INSN_SIZE << 32,
-        _addressof(program),
-        _addressof(license_text),
-        0,  # log_level and log_size
-        0,  # log_buf
-        0,  # kern_version and prog_flags
-        int.from_bytes(prog_name[:8], "little"),
-        int.from_bytes(prog_name[8:], "little"),
-    )
+    # Both are kept until the kernel has read them.
+    program = bytearray(insns)
+    license_text = bytearray(license.encode().ljust(8, b"\0") + b"\0")
+
+    def load(log_size: int, log_address: int) -> int:
+        attr = _words(
+            prog_type | len(program) // _BPF_INSN_SIZE << 32,
+            _address(program),
+            _address(license_text),
+            min(log_size, 1) | log_size << 32,  # log_level and log_size
+            log_address,
+            0,  # kern_version and prog_flags
+        )
+        prog_name = name.encode().ljust(16, b"\0")
+        return bpf(BPF_PROG_LOAD, attr + prog_name, f"BPF_PROG_LOAD {name}")[0]
+
     try:
-        return bpf(BPF_PROG_LOAD, attr, f"BPF_PROG_LOAD {name}")
+        return load(0, 0)
     except SyscallError as err:
         if err.errno not in (EACCES, EINVAL):
             raise
     # The log costs the verifier time, so it is asked for only now.
-    log = (_Character * _BPF_LOG_SIZE)()
-    attr[3] = 1 | _BPF_LOG_SIZE << 32
-    attr[4] = _addressof(log)
+    log = bytearray(_BPF_LOG_SIZE)
     try:
-        return bpf(BPF_PROG_LOAD, attr, f"BPF_PROG_LOAD {name}")
+        return load(len(log), _address(log))
     except SyscallError as err:
-        said = [line for line in log.value.decode("ascii", "replace").split("\n") if line]
+        text = log.partition(b"\0")[0].decode("ascii", "replace")
+        said = [line for line in text.split("\n") if line]
         # The very last line is the verifier's count of its own work.
-        words = [line for line in said if not line.startswith("processed ")][-1:]
-        raise SyscallError(err.errno or 0, "bpf", ": ".join([err.subject, *words])) from None
-
-
-def _buffer(data: bytes) -> Any:
-    """The bytes where the kernel can read them."""
-    buffer = (_Character * len(data))()
-    buffer.raw = data
-    return buffer
+        last = [line for line in said if not line.startswith("processed ")][-1:]
+        raise SyscallError(err.errno or 0, "bpf", ": ".join([err.subject, *last])) from None
 
 
 def bpf_prog_attach(
     cgroup_fd: int, prog_fd: int, *, attach_flags: int, replace_fd: int = 0
 ) -> None:
     """BPF_PROG_ATTACH: a device program; with BPF_F_REPLACE (Linux 5.6), for `replace_fd`."""
-    attr = _bpf_attr(cgroup_fd | prog_fd << 32, BPF_CGROUP_DEVICE | attach_flags << 32, replace_fd)
+    attr = _words(cgroup_fd | prog_fd << 32, BPF_CGROUP_DEVICE | attach_flags << 32, replace_fd)
     bpf(BPF_PROG_ATTACH, attr, f"BPF_PROG_ATTACH to cgroup fd {cgroup_fd}")

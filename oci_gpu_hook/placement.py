@@ -45,8 +45,8 @@ def libraries(
     mounts = []
     for library in inventory.libraries:
         capability = brought_by(library, request)
-        folder = _folder(container, library)
-        if capability and folder:
+        folder = _folder(container, library) if capability else ""
+        if folder:
             reason = f"library: {capability}"
             if library.bits == 32:
                 reason = f"32-bit library: {COMPAT32}, {capability}"
@@ -57,13 +57,12 @@ def libraries(
 
 def files(request: Request, inventory: DriverInventory) -> tuple[Mount, ...]:
     """Programs, configuration and firmware."""
+    asked = (*request.capabilities, *request.features)
     return tuple(
         [
             Mount(file.path, file.target, _options(file), False, _reason(file, word))
             for file in (*inventory.binaries, *inventory.files, *inventory.firmware)
-            for word in [
-                _first_common(file.capabilities, (*request.capabilities, *request.features))
-            ]
+            for word in [_first_common(file.capabilities, asked)]
             if word or not file.capabilities
         ]
     )
@@ -87,8 +86,9 @@ def ld_cache(
     entries = [
         CacheEntry(name, f"{folder}/{name}", library.flags)
         for library in inventory.libraries
+        if not library.subfolder and brought_by(library, request)
         for folder in [_folder(container, library)]
-        if folder and not library.subfolder and brought_by(library, request)
+        if folder
         for name in library.names
         if name == library.soname or name != library.file
     ]
@@ -167,4 +167,7 @@ def _reason(file: DriverFile, word: str) -> str:
 
 
 def _first_common(offered: tuple[str, ...], asked: tuple[str, ...]) -> str:
-    return next((name for name in offered if name in asked), "")
+    for name in offered:
+        if name in asked:
+            return name
+    return ""

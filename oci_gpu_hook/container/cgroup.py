@@ -13,7 +13,6 @@ not decide which devices.
 from __future__ import annotations
 
 import posix
-from errno import EBUSY, ENODEV, ENOENT
 
 from oci_gpu_hook import linux
 from oci_gpu_hook.container import devicefilter
@@ -206,7 +205,9 @@ def _cgroup_path(file: str, controller: str) -> str | None:
 def _directory(path: str, controller: str) -> str:
     """The directory that shows the cgroup `path`."""
     if path.startswith("/.."):
-        raise linux.SyscallError(ENOENT, "open", f"cgroup {path}, outside our cgroup namespace")
+        raise linux.SyscallError(
+            linux.ENOENT, "open", f"cgroup {path}, outside our cgroup namespace"
+        )
     if not controller and _exists(_CGROUP_ROOT + path):
         return (_CGROUP_ROOT + path).rstrip("/")
     # In a container the mount may show a part of the hierarchy only, while `path` starts at the
@@ -215,7 +216,9 @@ def _directory(path: str, controller: str) -> str:
         directory = mount_point + path[len(root) :]
         if f"{path}/".startswith(f"{root}/") and _exists(directory):
             return directory.rstrip("/")
-    raise linux.SyscallError(ENOENT, "open", f"cgroup {path} below the mounts of its hierarchy")
+    raise linux.SyscallError(
+        linux.ENOENT, "open", f"cgroup {path} below the mounts of its hierarchy"
+    )
 
 
 def _mounts(kind: str, controller: str) -> list[tuple[str, str]]:
@@ -342,7 +345,9 @@ class _Replacement:
             for prog_id in ids:
                 if prog_id not in self._ours:
                     self._replace(cgroup_fd, attach_flags, prog_id)
-        raise linux.SyscallError(EBUSY, "bpf", f"BPF_PROG_ATTACH: others change {directory} too")
+        raise linux.SyscallError(
+            linux.EBUSY, "bpf", f"BPF_PROG_ATTACH: others change {directory} too"
+        )
 
     def _replace(self, cgroup_fd: int, attach_flags: int, prog_id: int) -> None:
         try:
@@ -350,7 +355,7 @@ class _Replacement:
             new_fd = self._change.keep(self._load(old_fd))
             _put(cgroup_fd, attach_flags, new_fd, old_fd)
         except linux.SyscallError as err:
-            if err.errno == ENOENT:
+            if err.errno == linux.ENOENT:
                 return  # the program went after the query; the next one shows what came
             raise
         self._change.remember(_put_back, cgroup_fd, attach_flags, old_fd, new_fd)
@@ -387,5 +392,5 @@ def _put_back(cgroup_fd: int, attach_flags: int, old_fd: int, new_fd: int) -> No
         _put(cgroup_fd, attach_flags, old_fd, new_fd)
     except linux.SyscallError as err:
         # Somebody has replaced ours since, or the cgroup is gone: there is nothing to put back.
-        if err.errno not in (ENOENT, ENODEV):
+        if err.errno not in (linux.ENOENT, linux.ENODEV):
             raise

@@ -9,8 +9,8 @@ Must not open a device: stat and mknod do not wake a GPU.
 from __future__ import annotations
 
 import posix
-from errno import EEXIST
 
+from oci_gpu_hook import linux
 from oci_gpu_hook.container.mounts import TargetError, Tree
 
 _FILE_TYPE = 0o170000
@@ -52,10 +52,10 @@ def is_there(tree: Tree, path: str, major: int, minor: int) -> bool:
     finally:
         posix.close(fd)
     if status.st_mode & _FILE_TYPE != _CHARACTER_DEVICE:
-        raise TargetError(EEXIST, f"{path} is there and is no character device")
+        raise TargetError(linux.EEXIST, f"{path} is there and is no character device")
     if status.st_rdev != posix.makedev(major, minor):
         have = f"{posix.major(status.st_rdev)}:{posix.minor(status.st_rdev)}"
-        raise TargetError(EEXIST, f"{path} is there as {have}, it must be {major}:{minor}")
+        raise TargetError(linux.EEXIST, f"{path} is there as {have}, it must be {major}:{minor}")
     return True
 
 

@@ -9,7 +9,6 @@ use libselinux, which costs more than the rest of the hook.
 from __future__ import annotations
 
 import posix
-from errno import E2BIG, EILSEQ, EXDEV
 
 from oci_gpu_hook import linux
 from oci_gpu_hook.container.mounts import TargetError, Tree
@@ -60,7 +59,7 @@ def _relabel_below(tree: Tree, root: int, path: str, context: str) -> None:
         for name in _names(folder):
             count += 1
             if count > _MOST_FILES:
-                raise TargetError(E2BIG, f"{path} holds more than {_MOST_FILES} files")
+                raise TargetError(linux.E2BIG, f"{path} holds more than {_MOST_FILES} files")
             fd = _open(folder, name)
             if fd is None:
                 continue
@@ -83,7 +82,7 @@ def _refuse_hosts_own(fd: int, path: str) -> None:
     except OSError:
         return
     if hosts_own.st_dev == posix.fstat(fd).st_dev:
-        raise TargetError(EXDEV, f"{path} is the host's own, which is never relabelled")
+        raise TargetError(linux.EXDEV, f"{path} is the host's own, which is never relabelled")
 
 
 def _set(fd: int, context: str) -> str:
@@ -99,7 +98,7 @@ def _set(fd: int, context: str) -> str:
         raise linux.SyscallError(err.errno or 0, "setxattr", XATTR) from err
     after = posix.getxattr(name, XATTR).rstrip(b"\0").decode()
     if after != context:
-        raise TargetError(EILSEQ, f"the label was set to {context} and reads {after}")
+        raise TargetError(linux.EILSEQ, f"the label was set to {context} and reads {after}")
     return before
 
 

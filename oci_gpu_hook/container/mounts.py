@@ -12,7 +12,6 @@ host that is mounted into the container is never written to (CVE-2024-0133 made 
 from __future__ import annotations
 
 import posix
-from errno import EEXIST, EINVAL, ELOOP, ENOENT, EXDEV
 
 from oci_gpu_hook import linux, mountinfo
 
@@ -149,7 +148,7 @@ class Tree:
         try:
             return linux.openat2(self.root_fd, path, posix.O_PATH, resolve=_BELOW)
         except OSError as err:
-            if err.errno == ENOENT:
+            if err.errno == linux.ENOENT:
                 return None
             raise
 
@@ -165,7 +164,7 @@ class Tree:
             fd = self._make_folder(path)
         self._folders[path] = fd
         if not is_folder(fd):
-            raise TargetError(EEXIST, f"{path} is there and is no folder")
+            raise TargetError(linux.EEXIST, f"{path} is there and is no folder")
         return fd
 
     def own_folder(self, path: str) -> int:
@@ -174,7 +173,7 @@ class Tree:
             fd = self.folder(path)
             if not self._is_own(fd):
                 raise TargetError(
-                    EXDEV, f"{path} lies in a volume of the host, where nothing is made"
+                    linux.EXDEV, f"{path} lies in a volume of the host, where nothing is made"
                 )
             self._own_folders[path] = fd
         return self._own_folders[path]
@@ -213,9 +212,7 @@ class Tree:
         self._allowed.add(linux.mount_id(tree))
 
     def attach_file(self, target: str, options: tuple[str, ...], data: bytes, mode: int) -> None:
-        """A new file at `target`, mounted over what is there: the image's own file stays as it is.
-
-        """
+        """A new file at `target`, mounted over what is there: the image's own file stays as it is."""
         point = self._mount_point(target, folder=False)
         stage = new_tmpfs(lambda fd: write_file(fd, "file", data, mode), self._label)
         try:
@@ -237,7 +234,7 @@ class Tree:
         try:
             return linux.open_tree(stage, name, linux.OPEN_TREE_CLONE)
         except OSError as err:
-            if err.errno != EINVAL:
+            if err.errno != linux.EINVAL:
                 raise
         linux.move_mount(stage, self.root_fd)
         try:
@@ -257,13 +254,13 @@ class Tree:
                 return posix.dup(self.folder(target))
             return self._make_file(target)
         try:
-            if not self._is_own(fd) and _propagates(linux.mount_id(fd)):
+            if not self._is_own(fd) and _propagates(fd):
                 raise TargetError(
-                    EXDEV, f"{target} lies in a volume that shares its mounts with the host"
+                    linux.EXDEV, f"{target} lies in a volume that shares its mounts with the host"
                 )
             if is_folder(fd) != folder:
                 raise TargetError(
-                    EEXIST, f"{target} is there and is {'no' if folder else 'a'} folder"
+                    linux.EEXIST, f"{target} is there and is {'no' if folder else 'a'} folder"
                 )
         except OSError:
             posix.close(fd)
@@ -306,7 +303,7 @@ class Tree:
                 posix.O_PATH | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC,
                 dir_fd=parent,
             )
-        raise TargetError(ELOOP, f"{path}: too many links")
+        raise TargetError(linux.ELOOP, f"{path}: too many links")
 
     def _make_file(self, path: str) -> int:
         """An empty file at `path`, where there is nothing, to mount on."""
@@ -317,7 +314,7 @@ class Tree:
                 return self._new_file(name, parent)
             except FileExistsError:
                 path = self._behind_link(parent, parent_path, name)
-        raise TargetError(ELOOP, f"{path}: too many links")
+        raise TargetError(linux.ELOOP, f"{path}: too many links")
 
     def _make_missing_file(self, path: str) -> int | None:
         """An empty file at `path`; None where its name is taken, or where we may not make it.
@@ -340,7 +337,9 @@ class Tree:
         fd = posix.open(name, posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC, dir_fd=parent)
         try:
             if posix.fstat(fd).st_mode & _FILE_TYPE != _IS_LINK:
-                raise TargetError(EEXIST, f"{parent_path}/{name} appeared while it was being made")
+                raise TargetError(
+                    linux.EEXIST, f"{parent_path}/{name} appeared while it was being made"
+                )
             text = posix.readlink("", dir_fd=fd)
         finally:
             posix.close(fd)
@@ -397,9 +396,13 @@ def _remove_folder(name: str, parent: int) -> None:
     posix.rmdir(name, dir_fd=parent)
 
 
-def _propagates(mount_id: int) -> bool:
-    """Whether what is mounted on top of a mount shows elsewhere too (mount_namespaces(7), "shared")."""
-    mount = mountinfo.find("self", mount_id)
+def _propagates(fd: int) -> bool:
+    """Whether what is mounted on top of `fd`'s mount shows elsewhere too (mount_namespaces(7), "shared")."""
+    try:
+        return bool(linux.mount_propagation(fd) & linux.MS_SHARED)
+    except OSError:
+        # Before Linux 6.8 mountinfo tells, which lists all mounts of the host and takes as long as a dozen mounts.
+        mount = mountinfo.find("self", linux.mount_id(fd))
     return mount is None or any([tag.startswith("shared:") for tag in mount.tags])
 
 

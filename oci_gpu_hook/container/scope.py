@@ -9,7 +9,6 @@ must not decide which devices.
 from __future__ import annotations
 
 import posix
-from errno import EAGAIN
 
 from oci_gpu_hook import dbus, linux, systemd
 
@@ -110,7 +109,7 @@ def _read(fd: int) -> bytes:
     try:
         data = posix.read(fd, 1 << 16)
     except OSError as err:
-        if err.errno == EAGAIN:
+        if err.errno == linux.EAGAIN:
             raise OSError(f"systemd has not answered in {_SECONDS} s") from err
         raise
     if not data:

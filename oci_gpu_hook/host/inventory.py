@@ -8,9 +8,8 @@ saved one if its stamp still fits (`Stamp`).  Nothing here opens a GPU, asks NVM
 from __future__ import annotations
 
 import posix
-from errno import EPERM
 
-from oci_gpu_hook import jsontext
+from oci_gpu_hook import jsontext, linux
 from oci_gpu_hook.host import nodes, proc
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
@@ -188,7 +187,7 @@ def open_folder(root: HostRoot) -> int:
     fd = root.open(FOLDER, posix.O_PATH | posix.O_DIRECTORY | posix.O_NOFOLLOW)
     if not _is_ours(posix.fstat(fd)):
         posix.close(fd)
-        raise PermissionError(EPERM, "others than root may write to it", FOLDER)
+        raise PermissionError(linux.EPERM, "others than root may write to it", FOLDER)
     return fd
 
 

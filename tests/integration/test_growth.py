@@ -58,7 +58,7 @@ A_FILE = {
 }
 # A GPU: its node is looked at, mounted like a file or made, allowed in the cgroup; and it has a folder in /proc.
 A_GPU = {
-    "openat2": 4,
+    "openat2": 3,
     "newfstatat": 5,
     "statx": 2,
     "open_tree": 1,

@@ -85,7 +85,7 @@ def groups(*names: str) -> set[str]:
 
 
 FOR_STATE_AND_CONFIG = {"_json", "_collections", "gc"}
-FOR_A_GPU = FOR_STATE_AND_CONFIG | {"_ctypes", "_struct", "errno"}
+FOR_A_GPU = FOR_STATE_AND_CONFIG | {"_ctypes", "_struct"}
 GPU_NODE = {"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}
 # Asked for and not there: refused when plan and apply are loaded already.
 NO_SUCH_GPU = ("NVIDIA_VISIBLE_DEVICES=7",)

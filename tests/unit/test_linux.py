@@ -11,16 +11,25 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook import linux
+from oci_gpu_hook import linux, mountinfo
+from oci_gpu_hook.container import mounts
 
 HEADERS = (
     "#define _GNU_SOURCE\n#include <stddef.h>\n#include <stdio.h>\n#include <fcntl.h>\n#include <sched.h>\n"
+    "#include <errno.h>\n"
     "#include <sys/syscall.h>\n#include <linux/openat2.h>\n#include <linux/mount.h>\n#include <linux/stat.h>\n"
     "#include <linux/magic.h>\n#include <linux/bpf.h>\n#include <sys/vfs.h>\n"
     "#include <sys/socket.h>\n#include <sys/un.h>\n"
 )
-# glibc's own umount2 flags live in a header that clashes with linux/mount.h.
-ELSEWHERE = {"MNT_DETACH": 2, "UMOUNT_NOFOLLOW": 8}
+# glibc's own umount2 flags live in a header that clashes with linux/mount.h; the others came with Linux 6.8, and
+# a distribution's headers may be older.
+ELSEWHERE = {
+    "MNT_DETACH": 2,
+    "UMOUNT_NOFOLLOW": 8,
+    "STATX_MNT_ID_UNIQUE": 0x4000,
+    "STATMOUNT_MNT_BASIC": 2,
+}
+NEW_CALLS = {"statmount": 457}
 
 
 def constants() -> dict[str, int]:
@@ -30,7 +39,7 @@ def constants() -> dict[str, int]:
         if name.isupper()
         and not name.startswith("_")
         and isinstance(value, int)
-        and name not in {"TYPE_CHECKING", *errno.errorcode.values()}
+        and name != "TYPE_CHECKING"
     }
 
 
@@ -50,12 +59,14 @@ def compiled(tmp_path: Path, expressions: list[str]) -> dict[str, int]:
 
 def test_constants_are_the_kernels(tmp_path: Path) -> None:
     ours = {name: value for name, value in constants().items() if name not in ELSEWHERE}
+    assert {name: constants()[name] for name in ELSEWHERE} == ELSEWHERE
     assert len(ours) > 20
     assert compiled(tmp_path, sorted(ours)) == ours
 
 
 def test_system_call_numbers_are_the_kernels(tmp_path: Path) -> None:
-    numbers = linux._SYS
+    numbers = {name: number for name, number in linux._SYS.items() if name not in NEW_CALLS}
+    assert {name: linux._SYS[name] for name in NEW_CALLS} == NEW_CALLS
     answer = compiled(tmp_path, [f"__NR_{name}" for name in numbers])
     assert answer == {f"__NR_{name}": number for name, number in numbers.items()}
 
@@ -111,6 +122,34 @@ def test_a_mount_id_is_that_of_mountinfo() -> None:
     info = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     assert str(linux.mount_id(fd)) in [fields[0] for fields in info if fields[4] == "/proc"]
     os.close(fd)
+
+
+def test_a_mounts_propagation_is_that_of_mountinfo() -> None:
+    slave = 1 << 19
+    for path in ("/", "/proc", "/sys", "/dev"):
+        fd = os.open(path, os.O_PATH)
+        try:
+            propagation = linux.mount_propagation(fd)
+        except linux.SyscallError as err:
+            pytest.skip(str(err))
+        mount = mountinfo.find("self", linux.mount_id(fd))
+        os.close(fd)
+        assert mount is not None
+        kinds = {tag.partition(":")[0] for tag in mount.tags} & {"shared", "master"}
+        told = {"shared"} if propagation & linux.MS_SHARED else set()
+        assert told | ({"master"} if propagation & slave else set()) == kinds, (path, propagation)
+
+
+def test_a_kernel_without_statmount_is_asked_by_mountinfo(monkeypatch: pytest.MonkeyPatch) -> None:
+    fds = [os.open(path, os.O_PATH) for path in ("/", "/proc", "/sys", "/dev")]
+    answers = [mounts._propagates(fd) for fd in fds]
+    monkeypatch.setitem(linux._SYS, "statmount", 4095)  # a call that no kernel has
+    with pytest.raises(linux.SyscallError) as caught:
+        linux.mount_propagation(fds[0])
+    assert caught.value.errno == errno.ENOSYS
+    assert [mounts._propagates(fd) for fd in fds] == answers
+    for fd in fds:
+        os.close(fd)
 
 
 def test_the_filesystem_of_proc_is_procfs() -> None:
