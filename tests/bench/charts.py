@@ -20,6 +20,7 @@ COLOURS = {
     "cgroup": "#cc79a7",
     "cache": "#0072b2",
     "labels": "#7f3c8d",
+    "records": "#8c6d31",
     "hook and errors": "#e69f00",
     "door and shutdown": "#cfcfcf",
 }

@@ -28,15 +28,23 @@ PHASES = {
     "requirements": "reading",
     "rootfs": "reading",
     "host.": "reading",
+    "selection": "plan",
+    "placement": "plan",
     "plan": "plan",
     "container.mounts": "mounts",
     "container.devices": "mounts",
     "container.cgroup": "cgroup",
+    "container.scope": "cgroup",
+    "systemd": "cgroup",
+    "dbus": "cgroup",
     "container.devicefilter": "cgroup",
     "container.ldcache": "cache",
     "container.labels": "labels",
     "container.": "mounts",
     "ipc": "labels",
+    "telling": "records",
+    "account": "records",
+    "host.journal": "records",
 }
 IMPORTS, REST = "imports", "rest"
 _PACKAGE = "oci_gpu_hook"
@@ -55,7 +63,7 @@ class Hand:
     since = 0
     pressed = 0
     modules = 0  # how many there were when the rooms were last looked through
-    waiting = True  # whether one of them was not yet ready then
+    depth = 0  # imports within imports
 
 
 def phase(file: str) -> str:
@@ -91,16 +99,18 @@ def timed(name: str, function: "Callable[..., Any]") -> "Callable[..., Any]":
 
 
 def wrap_rooms() -> None:
-    """Every function of the rooms that have been loaded since the last time; its own time is nobody's."""
-    if len(sys.modules) == Hand.modules and not Hand.waiting:
+    """Every function of the rooms that have been loaded since the last time; its own time is nobody's.
+
+    Only where no import is at work, and not before the program's own last line of imports: a linked room does not
+    tell that its body has only begun.
+    """
+    started = hasattr(sys.modules.get(f"{_PACKAGE}.__main__"), "main")
+    if Hand.depth or not started or len(sys.modules) == Hand.modules:
         return
     charge()
-    Hand.modules, Hand.waiting = len(sys.modules), False
+    Hand.modules = len(sys.modules)
     for name, module in list(sys.modules.items()):
         if name.startswith(_PACKAGE) and name not in _wrapped:
-            if getattr(getattr(module, "__spec__", None), "_initializing", False):
-                Hand.waiting = True
-                continue
             _wrapped.add(name)
             wrap(module.__dict__)
     Hand.since = _clock()
@@ -191,7 +201,11 @@ def take_time(record: str) -> "Callable[[], None]":
     imported = builtins.__import__
 
     def import_rooms(*words: "Any", **named: "Any") -> "Any":
-        module = imported(*words, **named)
+        Hand.depth += 1
+        try:
+            module = imported(*words, **named)
+        finally:
+            Hand.depth -= 1
         wrap_rooms()
         return module
 

@@ -194,9 +194,11 @@ def watched(tmp_path: Path, what: str, end: str) -> dict[str, float]:
     (package / "config.py").write_text(
         "from oci_gpu_hook import plan\ndef read():\n    plan.make()\n"
     )
+    (package / "__main__.py").write_text("def main():\n    pass\n")
     door = tmp_path / "door"
     lines = [
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})",
+        "from oci_gpu_hook.__main__ import main",
         "from oci_gpu_hook.config import read",
     ]
     door.write_text("\n".join([*lines, "read()", end, ""]))
