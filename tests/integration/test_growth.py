@@ -66,7 +66,6 @@ A_GPU = {
     "move_mount": 1,
     "mkdirat": 2,
     "mknodat": 1,
-    "fchmodat": 1,
     "close": 3,
 }
 # One write to devices.allow each; on cgroup v2 all GPUs are in one program.

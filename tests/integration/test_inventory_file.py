@@ -169,7 +169,7 @@ oci-gpu-hook inventory refresh 2>&1 || true
     assert [line for line in lines if line.startswith("left ")] == [f"left {name}" for name in left]
     told = lines[1 + len(left)]
     if said:
-        assert told.startswith("oci-gpu-hook: cannot save the inventory: "), done.out
+        assert told.startswith(f"oci-gpu-hook: cannot save the inventory in {FOLDER}: "), done.out
         assert any(words in told for words in said.split("|")), told
     else:
         assert told.startswith("saved /run/oci-gpu-hook/inventory.json")
