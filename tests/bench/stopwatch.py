@@ -53,7 +53,8 @@ _PACKAGE = "oci_gpu_hook"
 _FUNCTION = type(lambda: None)
 _clock = time.perf_counter_ns
 _spent: "dict[str, int]" = {}
-_at_work = [REST]
+# Until the program's own last line of imports: what loads linked rooms is no import statement.
+_at_work = [IMPORTS]
 _wrapped: "set[str]" = set()
 
 
@@ -108,6 +109,7 @@ def wrap_rooms() -> None:
     if Hand.depth or not started or len(sys.modules) == Hand.modules:
         return
     charge()
+    _at_work[0] = REST
     Hand.modules = len(sys.modules)
     for name, module in list(sys.modules.items()):
         if name.startswith(_PACKAGE) and name not in _wrapped:
