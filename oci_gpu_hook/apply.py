@@ -172,7 +172,7 @@ def _tmpfs(start: Start, tmpfs: Tmpfs, source: int) -> None:
 
 def _ld_cache(start: Start, cache: LdCache, source: int) -> None:
     entries = [
-        ldso.Entry(flags=entry.flags, soname=entry.soname.encode(), path=entry.path.encode())
+        ldso.Entry(entry.soname.encode(), entry.path.encode(), entry.flags, 0, 0)
         for entry in cache.entries
     ]
     ldcache.merge(start.tree, cache.path, tuple(entries))
