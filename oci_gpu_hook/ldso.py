@@ -429,12 +429,13 @@ def _checked(additions: Iterable[Entry]) -> list[Entry]:
     """The additions, each once."""
     ours: dict[_Said, Entry] = {}
     for entry in additions:
-        for text in (entry.soname, entry.path):
-            if not 0 < len(text) <= _LONGEST_STRING or b"\0" in text:
-                raise ValueError(f"no ld.so.cache can hold the name {text[:64]!r}")
-        if entry.hwcap or entry.flags >> 32 or entry.osversion >> 32:
+        soname, path, flags, osversion, hwcap = entry
+        longest = max(len(soname), len(path))
+        if not soname or not path or b"\0" in soname + path or longest > _LONGEST_STRING:
+            raise ValueError(f"no ld.so.cache can hold {soname[:64]!r} at {path[:64]!r}")
+        if hwcap or (flags | osversion) >> 32:
             raise ValueError(f"no hwcap, and 32 bits of flags and OS version: not {entry[2:]}")
-        ours.setdefault(entry[:3], entry)
+        ours.setdefault((soname, path, flags), entry)
     return list(ours.values())
 
 

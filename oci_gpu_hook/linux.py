@@ -428,7 +428,7 @@ def bpf_prog_insns(prog_fd: int) -> bytes | None:
     The kernel does not show them to a caller without CAP_BPF, nor where it has hidden their
     constants (net.core.bpf_jit_harden) and kernel.kptr_restrict is 2.
     """
-    size = 4096 * _BPF_INSN_SIZE
+    size = 512 * _BPF_INSN_SIZE
     while True:
         insns = bytearray(size)
         info = _bpf_prog_info(prog_fd, size, _address(insns))

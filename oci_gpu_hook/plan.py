@@ -77,15 +77,16 @@ def make(
     cgroup, notes = _allow_devices(container, config, nodes)
     if container.dev_is_hosts:
         notes += ("the container's /dev is the host's own: no node is made in it",)
+    libraries = placement.given(container, request, inventory)
     operations = (
         *_devices(container, nodes),
         *_links(container, nodes, inventory),
-        *placement.libraries(container, request, inventory),
+        *placement.libraries(libraries),
         *placement.files(request, inventory),
         *placement.sockets(request, inventory),
         *_proc_driver(request, chosen, inventory),
         *_application_profile(request, chosen),
-        *placement.ld_cache(container, request, inventory),
+        *placement.ld_cache(container, request, inventory, libraries),
         *labels.operations,
         # Last: the cgroup is the one thing that does not vanish with the mount namespace.
         *cgroup,
