@@ -64,12 +64,7 @@ def run(
     start = Start(mounts.Tree(root_fd, oci.own_mounts(bundle), plan.label), bundle, labels)
     # Sources are cloned first: the kernel clones only mounts of the namespace that one is in.
     # systemd is asked then too, by its socket on the host, and works while we do.
-    sources = [
-        _tell(start, operation)
-        if isinstance(operation, DeviceAllow)
-        else _clone(start, operation, host)
-        for operation in plan.operations
-    ]
+    sources = [_prepare(start, operation, host) for operation in plan.operations]
     try:
         _label_creations(start, plan.label)
         with mounts.Namespace(pid):
@@ -111,11 +106,21 @@ def _perform(start: Start, operation: Operation, source: int) -> None:
         raise
 
 
-def _clone(start: Start, operation: Operation, host: HostRoot) -> int:
-    """A detached clone of the operation's file on the host; -1 where it has none, or an optional one is gone."""
-    source, options = _source(operation)
-    if not source:
-        return -1
+def _prepare(start: Start, operation: Operation, host: HostRoot) -> int:
+    """The descriptor that the operation needs and that only the host's namespace has; -1 for none."""
+    if isinstance(operation, Mount):
+        return _clone(start, operation, operation.source, operation.options, host)
+    if isinstance(operation, Device) and operation.source:
+        return _clone(start, operation, operation.source, _DEVICE_OPTIONS, host)
+    if isinstance(operation, DeviceAllow):
+        return _tell(start, operation)
+    return -1
+
+
+def _clone(
+    start: Start, operation: Mount | Device, source: str, options: tuple[str, ...], host: HostRoot
+) -> int:
+    """A detached clone of a file of the host; -1 where an optional one is gone."""
     try:
         return mounts.with_options(host.clone(source), options)
     except OSError as err:
@@ -136,14 +141,6 @@ def _tell(start: Start, told: DeviceAllow) -> int:
         return -1
     start.tree.remember(scope.withdraw, connection, told.unit, told.before)
     return connection
-
-
-def _source(operation: Operation) -> tuple[str, tuple[str, ...]]:
-    if isinstance(operation, Mount):
-        return operation.source, operation.options
-    if isinstance(operation, Device):
-        return operation.source, _DEVICE_OPTIONS
-    return "", ()
 
 
 def _mount(start: Start, mount: Mount, source: int) -> None:
@@ -175,7 +172,7 @@ def _tmpfs(start: Start, tmpfs: Tmpfs, source: int) -> None:
 
 def _ld_cache(start: Start, cache: LdCache, source: int) -> None:
     entries = [
-        ldso.Entry(flags=entry.flags, soname=entry.soname.encode(), path=entry.path.encode())
+        ldso.Entry(entry.soname.encode(), entry.path.encode(), entry.flags, 0, 0)
         for entry in cache.entries
     ]
     ldcache.merge(start.tree, cache.path, tuple(entries))

@@ -62,6 +62,11 @@ _LITTLE_ENDIAN = 2
 _EXTENSION_MAGIC = 0xEAA42174
 _GENERATOR_TAG, _HWCAPS_TAG = 0, 1
 _GENERATOR = b"oci-gpu-hook"
+# How ldconfig has signed its caches since glibc 2.33; before the version stands who built it.
+_LDCONFIG = b"ldconfig ("
+_MANY, _STEP = 128, 32
+# A row with 1 where it has the offset of a string.
+_OFFSETS = pack("<6I", 0, 1, 1, 0, 0, 0)
 
 # No string is longer than PATH_MAX: the loader could not open it.  ldconfig lets strings share
 # tails, but never so that all of them together are many times what the file holds.
@@ -150,23 +155,103 @@ def merge(data: bytes | None, additions: Iterable[Entry]) -> bytes:
     first and in the order given, so the loader takes them; the others stay listed.  One that is
     there already is moved, not doubled.  None or no bytes stand for a cache that does not exist.
 
-    All rows are sorted, not ours alone.  Not only ldconfig writes caches, and other programs have
-    sorted them by plain bytes, so that the loader's binary search missed names and would miss ours.
+    All rows are sorted, not ours alone, but where ldconfig has signed the cache.  Other programs
+    write caches too, and have sorted them by plain bytes, so that the loader's binary search missed
+    names and would miss ours.
 
     Raises MalformedCache for `data`, and ValueError for an addition that no cache can hold.
     """
     ours = _checked(additions)
+    spliced = _spliced(data, ours) if data and ours else None
+    if spliced is not None:
+        return spliced
     theirs = _read(data) if data else _NOTHING
     same = _same_rows(theirs, ours)
     table = _with_ours_first(theirs, ours, same)
-    unsigned = NATIVE_FLAGS["aarch64"] in ({entry.flags for entry in ours} or table.flags)
-    kinds = list(zip(table.flags, table.hwcaps))
-    suffixes = {kind: _suffix(*kind) for kind in set(kinds)}
-    keys = _name_keys(table.names, _UNSIGNED if unsigned else _SIGNED)
-    keys = [key + suffixes[kind] for key, kind in zip(keys, kinds)]
-    order = sorted(range(len(keys)), key=keys.__getitem__, reverse=True)
+    keys = _keys(table.names, table.flags, table.hwcaps, ours)
     gone = {row + len(ours) for rows in same.values() for row in rows}
-    return _written(table, [row for row in order if row not in gone])
+    order = [row for row in _descending(keys) if row not in gone]
+    base = _HEADER_SIZE + _ROW_SIZE * len(order)
+    return _whole(_rows(table, order, base), table, base)
+
+
+# --- splicing
+
+
+def _spliced(data: bytes, ours: list[Entry]) -> bytes | None:
+    """The same where `data` is ldconfig's own and lists none of our names; None elsewhere.
+
+    Its rows are in order, so ours only need a place: of a thousand names some hundred are looked at.  An image that
+    lies about that, or about its strings, harms its own lookups and nothing else.
+    """
+    if not data.startswith(_NEW_MAGIC) or len(data) > LARGEST:
+        return None
+    rows_end, count, size, hwcap_offsets, generator = _measured(data, 0)
+    strings = data[rows_end : rows_end + size]
+    if count < _MANY or not generator.startswith(_LDCONFIG) or _has_long_string(strings):
+        return None
+    words = memoryview(data)[_HEADER_SIZE:rows_end].cast("I")
+    offsets = [*words[1::6].tolist(), *words[2::6].tolist(), *hwcap_offsets]
+    if min(offsets) < rows_end or max(offsets) >= rows_end + size:
+        return None
+    keys = _keys([entry.soname for entry in ours], [entry.flags for entry in ours], None, ours)
+    places = _places(words, strings, keys, ours)
+    if places is None:
+        return None
+    theirs = [offset - rows_end for offset in hwcap_offsets]
+    table = _with_ours_first(_NOTHING._replace(strings=strings, hwcap_offsets=theirs), ours, {})
+    shift = _ROW_SIZE * len(ours)
+    base = rows_end + shift
+    moved = int.from_bytes(words, "little") + shift * int.from_bytes(_OFFSETS * count, "little")
+    old = moved.to_bytes(_ROW_SIZE * count, "little")
+    new = _rows(table, order := _descending(keys), base)
+    pieces, done = [], 0
+    for number, row in enumerate(order):
+        start = _ROW_SIZE * places[row]
+        pieces += [old[done:start], new[_ROW_SIZE * number : _ROW_SIZE * (number + 1)]]
+        done = start
+    return _whole(b"".join([*pieces, old[done:]]), table, base)
+
+
+def _places(
+    words: memoryview, strings: bytes, keys: list[bytes], ours: list[Entry]
+) -> list[int] | None:
+    """Before which row each of `keys` belongs; None where the rows are out of order or have one of our names.
+
+    Every so manieth row tells between which of them to look closer.
+    """
+    base = _HEADER_SIZE + 4 * len(words)
+    last = len(words) // 6 - 1
+
+    def looked_at(rows: list[int]) -> tuple[list[bytes], list[bytes]]:
+        starts = [words[6 * row + 1] - base for row in rows]
+        names = [strings[start : strings.index(0, start)] for start in starts]
+        flags = [words[6 * row] for row in rows]
+        hwcaps = [words[6 * row + 4] | words[6 * row + 5] << 32 for row in rows]
+        return names, _keys(names, flags, hwcaps, ours)
+
+    marks = [*range(0, last, _STEP), last]
+    _, above = looked_at(marks)
+    gaps = {len([mark for mark in above if mark > key]) for key in keys}
+    near = [row for gap in gaps for row in range(*marks[max(gap - 1, 0) : gap + 1])]
+    rows = sorted({*marks, *near})
+    names, found = looked_at(rows)
+    sonames = {entry.soname for entry in ours}
+    if found != sorted(found, reverse=True) or not sonames.isdisjoint(names):
+        return None
+    after = [len([row for row in found if row > key]) for key in keys]
+    return [rows[number - 1] + 1 if number else 0 for number in after]
+
+
+def _has_long_string(strings: bytes) -> bool:
+    """Whether any bytes but NUL, longer than a string may be, stand together, or the last string has no end."""
+    end = 0
+    while end < len(strings):
+        following = strings.rfind(0, end, end + _LONGEST_STRING + 1) + 1
+        if not following:
+            return True
+        end = following
+    return False
 
 
 # --- reading
@@ -192,12 +277,8 @@ def _read(data: bytes) -> _Table:
     return _table(data[end:], 0, (words[1::3], words[2::3], ()), (words[::3], zeros, zeros), b"")
 
 
-def _read_new(data: bytes, start: int) -> _Table:
-    """The new layout, with its header at `start`.
-
-    Offsets of strings count from there, as in ldconfig's writing.  (Where the layout is inside the
-    old one, glibc 2.33 to 2.41 reads the hwcaps names from elsewhere, and so ignores them.)
-    """
+def _measured(data: bytes, start: int) -> tuple[int, int, int, Sequence[int], bytes]:
+    """Of the new layout at `start`: the end of its rows, their number, the strings' size, and the extensions."""
     rows_start = start + _HEADER_SIZE
     if rows_start > len(data):
         raise MalformedCache("the header is cut off")
@@ -207,9 +288,18 @@ def _read_new(data: bytes, start: int) -> _Table:
     rows_end = rows_start + _ROW_SIZE * count
     if rows_end + size > len(data):
         raise MalformedCache(f"{count} rows and {size} bytes of strings do not fit in")
-    words = unpack_from(f"<{6 * count}I", data, rows_start)
-    hwcaps = unpack_from(f"<{3 * count}Q", data, rows_start)[2::3]
-    hwcap_names, generator = _read_extensions(data, extensions)
+    return (rows_end, count, size, *_read_extensions(data, extensions))
+
+
+def _read_new(data: bytes, start: int) -> _Table:
+    """The new layout, with its header at `start`.
+
+    Offsets of strings count from there, as in ldconfig's writing.  (Where the layout is inside the
+    old one, glibc 2.33 to 2.41 reads the hwcaps names from elsewhere, and so ignores them.)
+    """
+    rows_end, count, size, hwcap_names, generator = _measured(data, start)
+    words = unpack_from(f"<{6 * count}I", data, start + _HEADER_SIZE)
+    hwcaps = unpack_from(f"<{3 * count}Q", data, start + _HEADER_SIZE)[2::3]
     return _table(
         data[rows_end : rows_end + size],
         rows_end - start,
@@ -274,6 +364,22 @@ def _table(
 # --- order
 
 
+def _keys(
+    names: list[bytes], flags: list[int], hwcaps: list[int] | None, ours: list[Entry]
+) -> list[bytes]:
+    """For each row, bytes that compare as ldconfig compares entries; no `hwcaps` are zeros."""
+    unsigned = NATIVE_FLAGS["aarch64"] in ({entry.flags for entry in ours} or flags)
+    kinds = list(zip(flags, hwcaps or [0] * len(flags)))
+    suffixes = {kind: _suffix(*kind) for kind in set(kinds)}
+    keys = _name_keys(names, _UNSIGNED if unsigned else _SIGNED)
+    return [key + suffixes[kind] for key, kind in zip(keys, kinds)]
+
+
+def _descending(keys: list[bytes]) -> list[int]:
+    """The order of a cache's rows, by their keys."""
+    return sorted(range(len(keys)), key=keys.__getitem__, reverse=True)
+
+
 def _name_keys(names: list[bytes], order: bytes) -> list[bytes]:
     """For each name, bytes that compare as glibc's _dl_cache_libcmp compares names.
 
@@ -323,12 +429,13 @@ def _checked(additions: Iterable[Entry]) -> list[Entry]:
     """The additions, each once."""
     ours: dict[_Said, Entry] = {}
     for entry in additions:
-        for text in (entry.soname, entry.path):
-            if not 0 < len(text) <= _LONGEST_STRING or b"\0" in text:
-                raise ValueError(f"no ld.so.cache can hold the name {text[:64]!r}")
-        if entry.hwcap or entry.flags >> 32 or entry.osversion >> 32:
+        soname, path, flags, osversion, hwcap = entry
+        longest = max(len(soname), len(path))
+        if not soname or not path or b"\0" in soname + path or longest > _LONGEST_STRING:
+            raise ValueError(f"no ld.so.cache can hold {soname[:64]!r} at {path[:64]!r}")
+        if hwcap or (flags | osversion) >> 32:
             raise ValueError(f"no hwcap, and 32 bits of flags and OS version: not {entry[2:]}")
-        ours.setdefault(entry[:3], entry)
+        ours.setdefault((soname, path, flags), entry)
     return list(ours.values())
 
 
@@ -372,9 +479,8 @@ def _with_ours_first(table: _Table, ours: list[Entry], same: dict[_Said, list[in
     )
 
 
-def _written(table: _Table, order: list[int]) -> bytes:
-    """The new layout: header, the rows in `order`, strings, extensions."""
-    base = _HEADER_SIZE + _ROW_SIZE * len(order)
+def _rows(table: _Table, order: list[int], base: int) -> bytes:
+    """The rows in `order`, where `base` bytes lie before the strings."""
     words = [0] * (6 * len(order))
     words[::6] = [table.flags[row] for row in order]
     words[1::6] = [table.name_offsets[row] + base for row in order]
@@ -384,10 +490,15 @@ def _written(table: _Table, order: list[int]) -> bytes:
     for place, row in enumerate(order):
         if table.hwcaps[row]:
             pack_into("<Q", rows, _ROW_SIZE * place + 16, table.hwcaps[row])
+    return bytes(rows)
+
+
+def _whole(rows: bytes, table: _Table, base: int) -> bytes:
+    """The new layout: header, rows, strings, extensions."""
     size = len(table.strings)
     padding = bytes(-size % 4)
     start = base + size + len(padding)
-    header = pack(_HEADER, _NEW_MAGIC, len(order), size, _LITTLE_ENDIAN, start)
+    header = pack(_HEADER, _NEW_MAGIC, len(rows) // _ROW_SIZE, size, _LITTLE_ENDIAN, start)
     extensions = _extensions(start, [offset + base for offset in table.hwcap_offsets])
     return b"".join([header, rows, table.strings, padding, extensions])
 

@@ -112,6 +112,10 @@ _NUMBERS = {
 }
 _MACHINE = ("x86_64", "aarch64").index(posix.uname().machine)
 _SYS = {name: numbers[_MACHINE] for name, numbers in _NUMBERS.items()}
+# Those that each mounted file takes.
+_OPENAT2, _OPEN_TREE = _SYS["openat2"], _SYS["open_tree"]
+_MOUNT_SETATTR, _MOVE_MOUNT = _SYS["mount_setattr"], _SYS["move_mount"]
+_FROM_FD_TO_FD = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
 
 _RETRIES = 128
 
@@ -184,6 +188,17 @@ def _words(*values: int) -> bytes:
     return b"".join([value.to_bytes(8, "little") for value in values])
 
 
+def _kept_words(*values: int) -> bytes:
+    """The same, made once: nearly every file's struct is that of the file before."""
+    struct = _KEPT.get(values)
+    if struct is None:
+        struct = _KEPT[values] = _words(*values)
+    return struct
+
+
+_KEPT: dict[tuple[int, ...], bytes] = {}
+
+
 def _word(struct: bytearray, index: int) -> int:
     """The 64-bit word `index` of a struct."""
     return int.from_bytes(struct[8 * index : 8 * index + 8], "little")
@@ -200,40 +215,60 @@ def _address(memory: bytearray) -> int:
 
 
 def openat2(dirfd: int, path: str, flags: int, *, resolve: int, mode: int = 0) -> int:
-    """openat2(2): a descriptor of `path` below `dirfd`, always close-on-exec.
+    """openat2(2): a descriptor of `path` below `dirfd`, always close-on-exec."""
+    fd = _openat2(dirfd, path, flags, mode, resolve)
+    if fd < 0:
+        raise _error("openat2", path)
+    return fd
+
+
+def openat2_if_there(dirfd: int, path: str, flags: int, *, resolve: int) -> int | None:
+    """The same; None for ENOENT, where an error to catch would cost as much again as the call."""
+    fd = _openat2(dirfd, path, flags, 0, resolve)
+    if fd >= 0:
+        return fd
+    if _get_errno() == ENOENT:
+        return None
+    raise _error("openat2", path)
+
+
+def _openat2(dirfd: int, path: str, flags: int, mode: int, resolve: int) -> int:
+    """The kernel's answer; negative for an error.
 
     With RESOLVE_IN_ROOT the kernel gives EAGAIN when something is renamed or mounted anywhere while it walks a "..";
     the man page tells the caller to retry.
     """
-    open_how = _words(flags | posix.O_CLOEXEC, mode, resolve)
-    name = path.encode(errors="surrogateescape")
+    open_how = _kept_words(flags | posix.O_CLOEXEC, mode, resolve)
+    name = path.encode("utf-8", "surrogateescape")
     for _ in range(_RETRIES):
-        result: int = _syscall(_SYS["openat2"], dirfd, name, open_how, len(open_how))
-        if result >= 0:
-            return result
-        if _get_errno() not in (EAGAIN, EINTR):
+        result: int = _syscall(_OPENAT2, dirfd, name, open_how, 24)
+        if result >= 0 or _get_errno() not in (EAGAIN, EINTR):
             break
-    raise _error("openat2", path)
+    return result
 
 
 def open_tree(dirfd: int, path: str, flags: int) -> int:
     """open_tree(2): with OPEN_TREE_CLONE, a detached copy of the mount at `path`."""
-    name = path.encode(errors="surrogateescape")
-    return _call("open_tree", path, dirfd, name, flags | OPEN_TREE_CLOEXEC)
+    name = path.encode("utf-8", "surrogateescape")
+    fd: int = _syscall(_OPEN_TREE, dirfd, name, flags | OPEN_TREE_CLOEXEC)
+    if fd < 0:
+        raise _error("open_tree", path)
+    return fd
 
 
 def move_mount(from_fd: int, to_fd: int) -> None:
     """move_mount(2), from descriptor to descriptor: neither end is a path."""
-    flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
-    _call("move_mount", to_fd, from_fd, b"", to_fd, b"", flags)
+    if _syscall(_MOVE_MOUNT, from_fd, b"", to_fd, b"", _FROM_FD_TO_FD) < 0:
+        raise _error("move_mount", to_fd)
 
 
 def mount_setattr(
-    fd: int, *, attr_set: int = 0, attr_clr: int = 0, propagation: int = MS_PRIVATE
+    fd: int, attr_set: int = 0, attr_clr: int = 0, propagation: int = MS_PRIVATE
 ) -> None:
     """mount_setattr(2) on the one mount that `fd` is the root of."""
-    mount_attr = _words(attr_set, attr_clr, propagation, 0)
-    _call("mount_setattr", fd, fd, b"", AT_EMPTY_PATH, mount_attr, len(mount_attr))
+    mount_attr = _kept_words(attr_set, attr_clr, propagation, 0)
+    if _syscall(_MOUNT_SETATTR, fd, b"", AT_EMPTY_PATH, mount_attr, 32) < 0:
+        raise _error("mount_setattr", fd)
 
 
 def fsopen(fsname: str) -> int:
@@ -259,7 +294,7 @@ def fsmount(fd: int, attr_flags: int) -> int:
 
 def umount2(path: str, flags: int) -> None:
     """umount2(2).  The kernel has no form by descriptor; /proc/self/fd/N names one."""
-    _call("umount2", path, path.encode(errors="surrogateescape"), flags)
+    _call("umount2", path, path.encode("utf-8", "surrogateescape"), flags)
 
 
 def setns(fd: int, nstype: int) -> None:
@@ -269,7 +304,7 @@ def setns(fd: int, nstype: int) -> None:
 
 def _sockaddr_un(path: str) -> bytes:
     """struct sockaddr_un (unix(7)): the family, then the path with its NUL."""
-    return AF_UNIX.to_bytes(2, "little") + path.encode(errors="surrogateescape") + b"\0"
+    return AF_UNIX.to_bytes(2, "little") + path.encode("utf-8", "surrogateescape") + b"\0"
 
 
 def connect(path: str, seconds: int) -> int:
@@ -297,10 +332,14 @@ def mount_id(fd: int) -> int:
 
 
 def _stx_mnt_id(fd: int, mask: int) -> int:
-    # struct statx is 256 bytes; stx_mnt_id lies at offset 144 (linux/stat.h).
-    statx = bytearray(256)
-    _call("statx", fd, fd, b"", AT_EMPTY_PATH, mask, _reference(statx))
-    return _word(statx, 18)
+    if _syscall(_SYS["statx"], fd, b"", AT_EMPTY_PATH, mask, _STATX_REFERENCE) < 0:
+        raise _error("statx", fd)
+    return _word(_STATX, 18)
+
+
+# struct statx is 256 bytes; stx_mnt_id lies at offset 144 (linux/stat.h).
+_STATX = bytearray(256)
+_STATX_REFERENCE = _reference(_STATX)
 
 
 def mount_propagation(fd: int) -> int:
@@ -389,7 +428,7 @@ def bpf_prog_insns(prog_fd: int) -> bytes | None:
     The kernel does not show them to a caller without CAP_BPF, nor where it has hidden their
     constants (net.core.bpf_jit_harden) and kernel.kptr_restrict is 2.
     """
-    size = 4096 * _BPF_INSN_SIZE
+    size = 512 * _BPF_INSN_SIZE
     while True:
         insns = bytearray(size)
         info = _bpf_prog_info(prog_fd, size, _address(insns))

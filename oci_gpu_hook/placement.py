@@ -35,23 +35,29 @@ def brought_by(library: Library, request: Request) -> str:
     return _first_common(library.capabilities, request.capabilities)
 
 
-def libraries(
+def given(
     container: Container, request: Request, inventory: DriverInventory
-) -> tuple[Mount, ...]:
+) -> list[tuple[Library, str, str]]:
+    """The libraries that have a place in this container, each with its folder and the capability that brings it."""
+    return [
+        (library, folder, capability)
+        for library in inventory.libraries
+        if (capability := brought_by(library, request)) and (folder := _folder(container, library))
+    ]
+
+
+def libraries(given: list[tuple[Library, str, str]]) -> tuple[Mount, ...]:
     """Each library under its versioned name, its SONAME and what else programs load it by.
 
     Mounts, not links: a link would stay in the image's layer and dangle, and could not be made in a read-only root.
     """
     mounts = []
-    for library in inventory.libraries:
-        capability = brought_by(library, request)
-        folder = _folder(container, library) if capability else ""
-        if folder:
-            reason = f"library: {capability}"
-            if library.bits == 32:
-                reason = f"32-bit library: {COMPAT32}, {capability}"
-            for name in library.names:
-                mounts.append(Mount(library.path, f"{folder}/{name}", READ_ONLY, True, reason))
+    for library, folder, capability in given:
+        reason = f"library: {capability}"
+        if library.bits == 32:
+            reason = f"32-bit library: {COMPAT32}, {capability}"
+        for name in library.names:
+            mounts.append(Mount(library.path, f"{folder}/{name}", READ_ONLY, True, reason))
     return tuple(mounts)
 
 
@@ -62,8 +68,7 @@ def files(request: Request, inventory: DriverInventory) -> tuple[Mount, ...]:
         [
             Mount(file.path, file.target, _options(file), False, _reason(file, word))
             for file in (*inventory.binaries, *inventory.files, *inventory.firmware)
-            for word in [_first_common(file.capabilities, asked)]
-            if word or not file.capabilities
+            if (word := _first_common(file.capabilities, asked)) or not file.capabilities
         ]
     )
 
@@ -80,15 +85,16 @@ def sockets(request: Request, inventory: DriverInventory) -> tuple[Mount, ...]:
 
 
 def ld_cache(
-    container: Container, request: Request, inventory: DriverInventory
+    container: Container,
+    request: Request,
+    inventory: DriverInventory,
+    given: list[tuple[Library, str, str]],
 ) -> tuple[LdCache, ...]:
     """Every name of every library but the versioned file's own, as ldconfig would list them."""
     entries = [
         CacheEntry(name, f"{folder}/{name}", library.flags)
-        for library in inventory.libraries
-        if not library.subfolder and brought_by(library, request)
-        for folder in [_folder(container, library)]
-        if folder
+        for library, folder, _ in given
+        if not library.subfolder
         for name in library.names
         if name == library.soname or name != library.file
     ]

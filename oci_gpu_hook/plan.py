@@ -77,15 +77,16 @@ def make(
     cgroup, notes = _allow_devices(container, config, nodes)
     if container.dev_is_hosts:
         notes += ("the container's /dev is the host's own: no node is made in it",)
+    libraries = placement.given(container, request, inventory)
     operations = (
         *_devices(container, nodes),
         *_links(container, nodes, inventory),
-        *placement.libraries(container, request, inventory),
+        *placement.libraries(libraries),
         *placement.files(request, inventory),
         *placement.sockets(request, inventory),
         *_proc_driver(request, chosen, inventory),
         *_application_profile(request, chosen),
-        *placement.ld_cache(container, request, inventory),
+        *placement.ld_cache(container, request, inventory, libraries),
         *labels.operations,
         # Last: the cgroup is the one thing that does not vanish with the mount namespace.
         *cgroup,
@@ -121,18 +122,18 @@ def _devices(container: Container, nodes: Reasoned) -> tuple[Device, ...]:
     return tuple(
         [
             Device(
-                path=node.path,
-                type="c",
-                major=node.major,
-                minor=node.minor,
-                access="rw",
-                mode=node.mode,
-                uid=node.uid,
-                gid=node.gid,
-                source=node.path if container.user_namespace else "",
-                # A display server needs it and CUDA does not; a host without one may never have made the node.
-                required=node.family != "modeset",
-                reason=reason,
+                node.path,
+                "c",
+                node.major,
+                node.minor,
+                "rw",
+                node.mode,
+                node.uid,
+                node.gid,
+                node.path if container.user_namespace else "",
+                # A display server needs modeset and CUDA does not; a host without one may never have made the node.
+                node.family != "modeset",
+                reason,
             )
             for node, reason in nodes
         ]
@@ -168,7 +169,7 @@ def _allow_devices(
                 "the administrator can set device-cgroup = auto",
             )
         return (), (f"the device cgroup is left alone: {cgroup.reason}",)
-    rules = tuple([DeviceRule("c", node.major, node.minor, "rw") for node, _ in nodes])
+    rules = tuple([DeviceRule("c", node.major, node.minor, "rw", True) for node, _ in nodes])
     reason = "the requested devices, no others"
     opened = AllowDevices(cgroup.version, cgroup.path, cgroup.top, rules, True, reason)
     scope = container.scope

@@ -364,7 +364,7 @@ class _Replacement:
     def _load(self, old_fd: int) -> int:
         instructions = linux.bpf_prog_insns(old_fd)
         if instructions is None or not devicefilter.is_loadable(instructions):
-            known = (*self._fallback_rules, *devicefilter.RUNTIME_DEFAULTS)
+            known = (*self._fallback_rules, *devicefilter.runtime_defaults())
             instructions = devicefilter.program(known)
         return linux.bpf_prog_load(
             linux.BPF_PROG_TYPE_CGROUP_DEVICE,

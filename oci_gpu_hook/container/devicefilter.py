@@ -53,36 +53,40 @@ _REQUEST = 2
 _REQUEST_MAJOR = 3
 _REQUEST_MINOR = 4
 _SCRATCH = 5
-_LAST_REGISTER = 10
+_LAST_REGISTER = "a"
 
-# What the OCI runtimes allow whatever config.json says: making any node; null, zero, full, random,
-# urandom, tty, ptmx and the ptys.  This is what runc and crun have in common, so that a program
-# rebuilt with it opens nothing that the runtime had closed: runc adds /dev/net/tun (10:200; not
-# 1.2.0 to 1.2.3), crun /dev/console (5:1; in a container it is a pty).
-RUNTIME_DEFAULTS = (
-    DeviceRule("c", None, None, "m"),
-    DeviceRule("b", None, None, "m"),
-    DeviceRule("c", 1, 3, "rwm"),
-    DeviceRule("c", 1, 5, "rwm"),
-    DeviceRule("c", 1, 7, "rwm"),
-    DeviceRule("c", 1, 8, "rwm"),
-    DeviceRule("c", 1, 9, "rwm"),
-    DeviceRule("c", 5, 0, "rwm"),
-    DeviceRule("c", 5, 2, "rwm"),
-    DeviceRule("c", 136, None, "rwm"),
-)
+# A jump goes at most 32,767 instructions far, and a device takes three.
+_MOST_TOGETHER = 4096
+
+
+def runtime_defaults() -> tuple[DeviceRule, ...]:
+    """What the OCI runtimes allow whatever config.json says.
+
+    Making any node; null, zero, full, random, urandom, tty, ptmx and the ptys.  This is what runc and
+    crun have in common, so that a program rebuilt with it opens nothing that the runtime had closed:
+    runc adds /dev/net/tun (10:200; not 1.2.0 to 1.2.3), crun /dev/console (5:1; in a container it is
+    a pty).
+    """
+    numbers = ((1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 2), (136, None))
+    return (
+        DeviceRule("c", None, None, "m"),
+        DeviceRule("b", None, None, "m"),
+        *[DeviceRule("c", major, minor, "rwm") for major, minor in numbers],
+    )
 
 
 def prefix(rules: Iterable[DeviceRule]) -> bytes:
     """Instructions that return 1 for what `rules` allow, and for the rest go on to what follows.
 
-    The whole request must be within one rule's access: ``rw`` does not let a mknod through.
+    The whole request must be within one rule's access: ``rw`` does not let a mknod through.  Rules
+    that differ in nothing but the minor share all comparisons but the last.
     """
-    blocks = [_load_request()]
-    for rule in rules:
+    alike: dict[tuple[object, ...], list[DeviceRule]] = {}
+    for number, rule in enumerate(rules):
         if rule.allow and _can_match(rule):
-            blocks.append(_allow_whole(rule))
-    return b"".join(blocks)
+            shared = (rule.type, rule.access, rule.major, number // _MOST_TOGETHER)
+            alike.setdefault(shared, []).append(rule)
+    return b"".join([_load_request(), *[_allow_whole(*some) for some in alike.values()]])
 
 
 def program(rules: Iterable[DeviceRule]) -> bytes:
@@ -103,10 +107,8 @@ def is_loadable(instructions: bytes) -> bool:
 
     With net.core.bpf_jit_harden the kernel hides constants by a register R11 of its own.
     """
-    return all(
-        registers & 0xF <= _LAST_REGISTER and registers >> 4 <= _LAST_REGISTER
-        for registers in instructions[1::8]
-    )
+    # The second byte has two registers, a hexadecimal digit each.
+    return max(instructions[1::8].hex(), default="0") <= _LAST_REGISTER
 
 
 def _load_request() -> bytes:
@@ -117,8 +119,8 @@ def _load_request() -> bytes:
     )
 
 
-def _allow_whole(rule: DeviceRule) -> bytes:
-    """Return 1 where nothing but the rule's access is asked for."""
+def _allow_whole(rule: DeviceRule, *others: DeviceRule) -> bytes:
+    """Return 1 where nothing but the rule's access is asked for; `others` differ in their minors."""
     # One comparison for two things: the type, and that no access which the rule lacks is asked for,
     # be it one that no kernel has yet.
     mask = (~_access(rule) & _HALF) << 16
@@ -126,7 +128,9 @@ def _allow_whole(rule: DeviceRule) -> bytes:
     if rule.type != "a":
         mask |= _HALF
         wanted = _TYPES[rule.type]
-    body = _numbers(rule, _return(1))
+    allowed = _return(1)
+    body = b"".join([_minor(some, allowed) for some in (rule, *others)])
+    body = _major(rule, body)
     return _masked_request(mask) + _skip_unless_equal(_SCRATCH, wanted, body)
 
 
@@ -135,18 +139,22 @@ def _deny_any(rule: DeviceRule) -> bytes:
     denied = _return(0)
     body = _masked_request(_access(rule) << 16)
     body += _insn(_JEQ32_K, _SCRATCH, offset=len(denied) // 8, immediate=0) + denied
-    body = _numbers(rule, body)
+    body = _major(rule, _minor(rule, body))
     if rule.type == "a":
         return body
     return _masked_request(_HALF) + _skip_unless_equal(_SCRATCH, _TYPES[rule.type], body)
 
 
-def _numbers(rule: DeviceRule, body: bytes) -> bytes:
-    if rule.minor is not None:
-        body = _skip_unless_equal(_REQUEST_MINOR, rule.minor, body)
-    if rule.major is not None:
-        body = _skip_unless_equal(_REQUEST_MAJOR, rule.major, body)
-    return body
+def _minor(rule: DeviceRule, body: bytes) -> bytes:
+    if rule.minor is None:
+        return body
+    return _skip_unless_equal(_REQUEST_MINOR, rule.minor, body)
+
+
+def _major(rule: DeviceRule, body: bytes) -> bytes:
+    if rule.major is None:
+        return body
+    return _skip_unless_equal(_REQUEST_MAJOR, rule.major, body)
 
 
 def _masked_request(mask: int) -> bytes:
@@ -170,8 +178,11 @@ def _access(rule: DeviceRule) -> int:
 
 def _can_match(rule: DeviceRule) -> bool:
     """Whether any device can be meant: config.json may hold numbers and types that no node has."""
-    numbers = [number for number in (rule.major, rule.minor) if number is not None]
-    return (rule.type == "a" or rule.type in _TYPES) and all(0 <= n <= _WORD for n in numbers)
+    return (
+        (rule.type == "a" or rule.type in _TYPES)
+        and (rule.major is None or 0 <= rule.major <= _WORD)
+        and (rule.minor is None or 0 <= rule.minor <= _WORD)
+    )
 
 
 def _insn(code: int, dst: int = 0, src: int = 0, offset: int = 0, *, immediate: int = 0) -> bytes:

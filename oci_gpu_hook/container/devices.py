@@ -19,12 +19,16 @@ _CHARACTER_DEVICE = 0o020000
 
 def make(tree: Tree, path: str, major: int, minor: int, *, mode: int, uid: int, gid: int) -> None:
     """The character device `path`, owner, group and mode as given: the umask must be 0."""
-    if is_there(tree, path, major, minor):
-        return
-    parent = tree.own_folder(path.rpartition("/")[0])
-    name = path.rpartition("/")[2]
+    folder, _, name = path.rpartition("/")
     # No chmod: it follows links, and whoever shares the root could put one where the node was, to a file of the host.
-    posix.mknod(name, _CHARACTER_DEVICE | mode, posix.makedev(major, minor), dir_fd=parent)
+    try:
+        parent = tree.own_folder(folder)
+        posix.mknod(name, _CHARACTER_DEVICE | mode, posix.makedev(major, minor), dir_fd=parent)
+    except (FileExistsError, TargetError):
+        # Nearly never: asking first would be a call more for each.
+        if is_there(tree, path, major, minor):
+            return
+        raise
     tree.remember(_remove, name, parent)
     if uid or gid:
         posix.chown(name, uid, gid, dir_fd=parent, follow_symlinks=False)

@@ -50,16 +50,20 @@ class TargetError(OSError):
 
 def attributes(options: tuple[str, ...]) -> int:
     """MOUNT_ATTR_* flags for mount options by name."""
-    flags = 0
-    for option in options:
-        flags |= _ATTRIBUTES[option]
+    flags = _KNOWN.get(options)
+    if flags is None:
+        flags = _KNOWN[options] = sum([_ATTRIBUTES[option] for option in set(options)])
     return flags
+
+
+# A plan has three kinds of options and a hundred files.
+_KNOWN: dict[tuple[str, ...], int] = {}
 
 
 def with_options(tree: int, options: tuple[str, ...]) -> int:
     """The detached `tree`, private and with these mount options; it is closed where it cannot have them."""
     try:
-        linux.mount_setattr(tree, attr_set=attributes(options))
+        linux.mount_setattr(tree, attributes(options))
     except OSError:
         posix.close(tree)
         raise
@@ -145,11 +149,15 @@ class Tree:
 
     def find(self, path: str) -> int | None:
         """A descriptor of what is at `path` already, links followed inside the root; None where there is nothing."""
+        return linux.openat2_if_there(self.root_fd, path, posix.O_PATH, resolve=_BELOW)
+
+    def _find_folder(self, path: str) -> int | None:
+        flags = posix.O_PATH | posix.O_DIRECTORY
         try:
-            return linux.openat2(self.root_fd, path, posix.O_PATH, resolve=_BELOW)
+            return linux.openat2_if_there(self.root_fd, path or "/", flags, resolve=_BELOW)
         except OSError as err:
-            if err.errno == linux.ENOENT:
-                return None
+            if err.errno == linux.ENOTDIR:
+                raise TargetError(linux.EEXIST, f"{path} is there and is no folder") from err
             raise
 
     def folder(self, path: str) -> int:
@@ -157,26 +165,25 @@ class Tree:
 
         Kept open until `close`: the caller must not close it.
         """
-        if path in self._folders:
-            return self._folders[path]
-        fd = self.find(path or "/")
+        fd = self._folders.get(path)
         if fd is None:
-            fd = self._make_folder(path)
-        self._folders[path] = fd
-        if not is_folder(fd):
-            raise TargetError(linux.EEXIST, f"{path} is there and is no folder")
+            fd = self._find_folder(path)
+            if fd is None:
+                fd = self._make_folder(path)
+            self._folders[path] = fd
         return fd
 
     def own_folder(self, path: str) -> int:
         """As `folder`, and refused where it lies in a volume of the host."""
-        if path not in self._own_folders:
+        fd = self._own_folders.get(path)
+        if fd is None:
             fd = self.folder(path)
             if not self._is_own(fd):
                 raise TargetError(
                     linux.EXDEV, f"{path} lies in a volume of the host, where nothing is made"
                 )
             self._own_folders[path] = fd
-        return self._own_folders[path]
+        return fd
 
     def attach(self, tree: int, target: str) -> None:
         """Attach a detached tree at `target`, making the mount point where it is missing.
@@ -192,7 +199,7 @@ class Tree:
             linux.move_mount(tree, fd)
         finally:
             posix.close(fd)
-        self._attached(tree)
+        self._undo.append((_detach, (tree,)))
         if folder:
             self._allowed.add(linux.mount_id(tree))
 
@@ -202,13 +209,13 @@ class Tree:
         """A new tmpfs at `target`; `fill` gets the descriptor of its root before anyone can see it."""
         tree = new_tmpfs(fill, self._label)
         self._kept.append(tree)
-        linux.mount_setattr(tree, attr_set=attributes(options))
+        linux.mount_setattr(tree, attributes(options))
         fd = self._mount_point(target, folder=True)
         try:
             linux.move_mount(tree, fd)
         finally:
             posix.close(fd)
-        self._attached(tree)
+        self._undo.append((_detach, (tree,)))
         self._allowed.add(linux.mount_id(tree))
 
     def attach_file(self, target: str, options: tuple[str, ...], data: bytes, mode: int) -> None:
@@ -218,12 +225,12 @@ class Tree:
         try:
             tree = self._clone_detached(stage, "file")
             self._kept.append(tree)
-            linux.mount_setattr(tree, attr_set=attributes(options))
+            linux.mount_setattr(tree, attributes(options))
             linux.move_mount(tree, point)
         finally:
             posix.close(stage)
             posix.close(point)
-        self._attached(tree)
+        self._undo.append((_detach, (tree,)))
 
     def _clone_detached(self, stage: int, name: str) -> int:
         """A clone of a file in a detached tree.
@@ -240,11 +247,7 @@ class Tree:
         try:
             return linux.open_tree(stage, name, linux.OPEN_TREE_CLONE)
         finally:
-            linux.umount2(f"/proc/self/fd/{stage}", linux.MNT_DETACH)
-
-    def _attached(self, tree: int) -> None:
-        # umount2 has no form by descriptor; the link in /proc leads to this mount and no other.
-        self._undo.append((linux.umount2, (f"/proc/self/fd/{tree}", linux.MNT_DETACH)))
+            _detach(stage)
 
     def _mount_point(self, target: str, *, folder: bool) -> int:
         """A descriptor to mount on; the caller closes it."""
@@ -293,7 +296,7 @@ class Tree:
                 posix.mkdir(name, _FOLDER_MODE, dir_fd=parent)
             except FileExistsError:
                 path = self._behind_link(parent, parent_path, name)
-                fd = self.find(path)
+                fd = self._find_folder(path)
                 if fd is not None:
                     return fd
                 continue
@@ -386,6 +389,11 @@ def make_folders(folder_fd: int, path: str) -> None:
             posix.mkdir("/".join(parts[:end]), _FOLDER_MODE, dir_fd=folder_fd)
         except FileExistsError:
             pass
+
+
+def _detach(tree: int) -> None:
+    # umount2 has no form by descriptor; the link in /proc leads to this mount and no other.
+    linux.umount2(f"/proc/self/fd/{tree}", linux.MNT_DETACH)
 
 
 def _remove_file(name: str, parent: int) -> None:

@@ -158,7 +158,7 @@ def read_saved(root: HostRoot, now: Stamp) -> DriverInventory | None:
         if document["stamp"] != _plain(now):
             return None
         found = _from_rows(document["inventory"])
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, LookupError):
         return None
     return None if _has_named_more(root, found.gpus) else found
 
@@ -233,28 +233,35 @@ def _is_ours(status: posix.stat_result) -> bool:
 
 def _from_rows(rows: Any) -> DriverInventory:
     """The records again, from the lists that JSON made of them."""
-    found = DriverInventory(*rows)
-    return found._replace(
-        gpus=tuple([proc.Gpu(*row) for row in found.gpus]),
-        mig_devices=tuple([MigDevice(*row) for row in found.mig_devices]),
-        libraries=tuple([_library(*row) for row in found.libraries]),
-        misfits=tuple([Misfit(*row) for row in found.misfits]),
-        binaries=_files(found.binaries),
-        files=_files(found.files),
-        firmware=_files(found.firmware),
-        proc_files=tuple([(name, text) for name, text in found.proc_files]),
-        unknown=tuple(found.unknown),
-        devices=(),
-        links=(),
-        ipc_paths=(),
+    found = DriverInventory._make(rows)
+    return DriverInventory(
+        found.driver_version,
+        found.cuda_version,
+        tuple([proc.Gpu(*row) for row in found.gpus]),
+        tuple([MigDevice(*row) for row in found.mig_devices]),
+        found.mig_config_minor,
+        found.mig_monitor_minor,
+        tuple([_library(row) for row in found.libraries]),
+        found.library_folder,
+        tuple([Misfit(*row) for row in found.misfits]),
+        _files(found.binaries),
+        _files(found.files),
+        _files(found.firmware),
+        tuple([(name, text) for name, text in found.proc_files]),
+        tuple(found.unknown),
+        (),
+        (),
+        (),
     )
 
 
-def _library(*row: Any) -> Library:
-    path, origin, file, soname, names, flags, bits, subfolder, capabilities = row
-    return Library._make(
-        (path, origin, file, soname, tuple(names), flags, bits, subfolder, tuple(capabilities))
-    )
+def _library(row: Any) -> Library:
+    row[_NAMES], row[_BROUGHT_BY] = tuple(row[_NAMES]), tuple(row[_BROUGHT_BY])
+    return Library._make(row)
+
+
+# Where a library's row has its lists.
+_NAMES, _BROUGHT_BY = Library._fields.index("names"), Library._fields.index("capabilities")
 
 
 def _files(rows: Any) -> tuple[DriverFile, ...]:

@@ -109,12 +109,11 @@ def information(data: bytes) -> dict[str, str]:
 def character_majors(root: HostRoot) -> dict[str, int]:
     """Names and major numbers of character devices, from /proc/devices (proc(5))."""
     text = (root.read(DEVICES) or b"").decode("ascii", "replace")
-    majors: dict[str, int] = {}
-    for line in text.partition("Block devices:")[0].splitlines():
-        number, _, name = line.strip().partition(" ")
-        if number.isdigit():
-            majors.setdefault(name.strip(), int(number))
-    return majors
+    pairs = [line.split(None, 1) for line in text.partition("Block devices:")[0].splitlines()]
+    # Of two with one name the first is meant.
+    return {
+        pair[1]: int(pair[0]) for pair in reversed(pairs) if len(pair) == 2 and pair[0].isdigit()
+    }
 
 
 def _uuid(fields: dict[str, str]) -> str | None:

@@ -47,7 +47,7 @@ SPEC_RULES = (DeviceRule("a", None, None, "rwm", allow=False),)
 
 DENY_ALL = bytes.fromhex("b4000000000000009500000000000000")
 ALLOW_ALL = bytes.fromhex("b4000000010000009500000000000000")
-RUNTIME_LIKE = devicefilter.program((*SPEC_RULES, *devicefilter.RUNTIME_DEFAULTS))
+RUNTIME_LIKE = devicefilter.program((*SPEC_RULES, *devicefilter.runtime_defaults()))
 
 
 def command(

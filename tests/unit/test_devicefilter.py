@@ -258,7 +258,7 @@ def test_no_rule_means_no_device() -> None:
 
 def test_an_engines_usual_rules_leave_the_default_devices_and_the_listed_one() -> None:
     listed = [DeviceRule("a", None, None, "rwm", allow=False), DeviceRule("c", 10, 229, "rw")]
-    instructions = program([*listed, *devicefilter.RUNTIME_DEFAULTS])
+    instructions = program([*listed, *devicefilter.runtime_defaults()])
     allowed = [
         Request(CHAR, 1, 3, READ | WRITE),
         Request(CHAR, 136, 77, READ | WRITE),

@@ -125,7 +125,7 @@ from oci_gpu_hook.container import devicefilter
 merged = ldso.merge(None, [ldso.Entry(flags=ldso.FLAGS[62, 64], soname=b"liba.so.1", path=b"/liba.so.1")])
 print(merged.hex())
 print(ldso.parse(merged).entries)
-program = devicefilter.program(devicefilter.RUNTIME_DEFAULTS)
+program = devicefilter.program(devicefilter.runtime_defaults())
 print(program.hex(), devicefilter.disassemble(program))
 """
 

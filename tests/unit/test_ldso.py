@@ -292,6 +292,50 @@ def test_a_crooked_hwcaps_extension_counts_as_absent() -> None:
 # --- cost, relative only
 
 
+def _signed(count: int) -> bytes:
+    """A cache as ldconfig writes it."""
+    extension = struct.pack("<6I", 0xEAA42174, 1, 0, 0, 0, 28) + b"ldconfig (GNU libc) 2.36.999"
+    names = [b"lib%05d.so" % number for number in range(count, 0, -1)]
+    starts = [17 * number for number in range(count)]
+    strings = b"".join([b"/lib/" + name + b"\0" for name in names])
+    data = cache([(start + 5, start) for start in starts], strings, extension)
+    place = data.index(extension)
+    return data[: place + 16] + struct.pack("<I", place + 24) + data[place + 20 :]
+
+
+def test_a_cache_of_ldconfig_gets_ours_in_their_places() -> None:
+    data = _signed(300)
+    assert parse(data).generator == b"ldconfig (GNU libc) 2.36.999"
+    some = parse(data).entries[40]
+    at_both_ends = [Entry(b"lib9.so", b"/lib9.so", X86_64), Entry(b"z", b"/z", X86_64)]
+    for ours in (OURS, at_both_ends, [some], [some._replace(path=b"/x")], [OURS[0], OURS[0]]):
+        assert merge(data, ours) == merge(data.replace(b"ldconfig (", b"somebody ("), ours)
+
+
+def test_a_cache_that_only_pretends_to_be_in_order_is_sorted() -> None:
+    data = _signed(300)
+    assert shuffled(data) != data
+    assert merge(shuffled(data), OURS) == merge(data, OURS)
+
+
+@pytest.mark.parametrize("row", [0, 150, 299])
+@pytest.mark.parametrize("column", [1, 2])
+@pytest.mark.parametrize("offset", [0, 7247, 1 << 21, 2**32 - 1])
+def test_a_string_outside_is_found_in_a_cache_of_ldconfig(
+    row: int, column: int, offset: int
+) -> None:
+    with pytest.raises(MalformedCache):
+        merge(_patched(48 + 24 * row + 4 * column, offset, _signed(300)), OURS)
+
+
+@pytest.mark.parametrize("filler", [b"x", b"/"])
+def test_a_string_beyond_path_max_is_found_in_a_cache_of_ldconfig(filler: bytes) -> None:
+    data = _signed(600)
+    start = 48 + 24 * 600 + 17 * 100
+    with pytest.raises(MalformedCache):
+        merge(data[:start] + filler * 4097 + data[start + 4097 :], OURS)
+
+
 def _seconds(work: Callable[[], object]) -> float:
     """The least of several runs."""
     times = []

@@ -196,6 +196,28 @@ def test_merging_gives_the_listing_that_ldconfig_gives_with_our_folder_first(
 
 
 @needs_ldconfig
+@pytest.mark.parametrize("seed", range(4))
+def test_ours_get_the_place_that_ldconfig_gives_them_among_hundreds(
+    root: Root, tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    numbers = [b"lib%s%d.so.1" % (stem, i) for stem in (b"a", b"Q-", b"z+") for i in range(120)]
+    names = list(dict.fromkeys([*TRICKY, *numbers]))
+    ours = chance.sample(names, 25)
+    root.add("opt/theirs", *[name for name in names if name not in ours])
+    root.add("opt/theirs/glibc-hwcaps/x86-64-v3", *numbers[::7])
+    before = root.cache("opt/theirs")
+    root.add("opt/ours", *ours)
+    expected = root.cache("opt/ours", "opt/theirs")
+    entries = [Entry(name, b"/opt/ours/" + name, X86_64) for name in ours]
+    merged = merge(before, entries)
+    assert listed(tmp_path, merged) == listed(tmp_path, expected)
+    # Where nobody vouches for the order, all rows are sorted; it makes no difference.
+    assert merged == merge(before.replace(b"ldconfig (", b"somebody ("), entries)
+    assert parse(merge(shuffled(before), entries)) == parse(merged)
+
+
+@needs_ldconfig
 def test_a_cache_that_is_out_of_order_gets_the_order_of_ldconfig(
     root: Root, tmp_path: Path
 ) -> None:

@@ -101,17 +101,19 @@ def test_whatever_an_image_holds_only_libraries_names_are_taken(names: list[str]
 
 def test_nothing_of_the_image_is_mounted() -> None:
     container = CONTAINER._replace(compat_names=("libcuda.so.1", NEWER))
-    found = placement.libraries(container, COMPUTE, everything())
+    found = placement.libraries(placement.given(container, COMPUTE, everything()))
     assert found and not [mount for mount in found if COMPAT in mount.source + mount.target]
 
 
 def test_the_images_own_come_before_the_hosts_of_the_same_name() -> None:
     container = CONTAINER._replace(compat_names=("libcuda.so.1", NEWER))
-    (cache,) = placement.ld_cache(container, COMPUTE, everything())
+    libraries = placement.given(container, COMPUTE, everything())
+    (cache,) = placement.ld_cache(container, COMPUTE, everything(), libraries)
     paths = [entry.path for entry in cache.entries if entry.soname == "libcuda.so.1"]
     assert paths[0] == f"{COMPAT}/libcuda.so.1" and len(paths) > 1
     assert "first, as they are newer" in cache.reason
-    assert placement.ld_cache(container._replace(loader="musl"), COMPUTE, everything()) == ()
+    musl = container._replace(loader="musl")
+    assert placement.ld_cache(musl, COMPUTE, everything(), libraries) == ()
 
 
 def test_time_grows_with_an_images_folder_and_no_faster() -> None:
