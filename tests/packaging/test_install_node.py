@@ -196,6 +196,23 @@ def test_what_is_installed_starts_a_container(node: Node) -> None:
     assert compiled == sources
 
 
+# What the Containerfile's last image, a minimal one, lacks of what this machine has; the node has it.
+LACKING = ("find", "xargs", "awk", "cmp", "diff", "tar", "gzip", "ps", "perl", "which", "hostname")
+
+
+def test_a_minimal_image_has_all_that_it_needs(node: Node, newer: Path) -> None:
+    hidden = [
+        f"[ ! -e /usr/bin/{name} ] || mount --bind /dev/null /usr/bin/{name}" for name in LACKING
+    ]
+    node.must("install", *hidden)
+    node.works()
+    old = node.versions()
+    node.payload = newer
+    node.must("install", *hidden)
+    assert len(node.versions()) == 1 and node.versions() != old
+    node.must("remove", *hidden)
+
+
 def test_again_changes_nothing(node: Node) -> None:
     node.must("install")
     before = node.tree()
