@@ -76,7 +76,7 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
     ]
     for engine in installed:
         findings += engines.seen_by(engine, hooks, registrations.REGISTRATION, tool)
-    findings += [] if installed else engines.none_installed()
+    findings += [] if installed else engines.none_installed(tool)
     findings += engines.rivals(installed, hooks, host_engines.shims(root))
     return [*findings, *_rootless(root, found)]
 

@@ -169,14 +169,17 @@ def cdi_specs(specs: tuple[Spec, ...], version: str) -> list[Finding]:
     findings = []
     for spec in specs:
         folder = spec.path.rpartition("/")[0]
-        rivals = [o.path for o in specs if o != spec and o.path.rpartition("/")[0] == folder]
+        beside = [o for o in specs if o.path.rpartition("/")[0] == folder]
+        rivals = [o.path for o in beside if o != spec]
+        # Ours stays, the first of them.
+        stays = next((o for o in beside if o.is_ours), None)
         if spec.driver != version:
             seen = f"{spec.path} is for driver {spec.driver or 'unknown'}, the host has {version}"
             remedy = f"oci-gpu-hook cdi generate --output {spec.path}"
             findings.append(
                 Finding("CDI", FAIL, seen, remedy if spec.is_ours else f"rm {spec.path}")
             )
-        elif not spec.is_ours and rivals:
+        elif rivals and spec != stays:
             seen = f"{spec.path} and {rivals[0]} give the same devices, and engines take neither"
             findings.append(Finding("CDI", FAIL, seen, f"rm {spec.path}"))
         elif not spec.is_ours:

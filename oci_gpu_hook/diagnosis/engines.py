@@ -93,10 +93,10 @@ def rivals(
     return findings or [Finding(check, PASS, "none that would give GPUs as well")]
 
 
-def none_installed() -> list[Finding]:
+def none_installed(tool: str) -> list[Finding]:
     """A host without an engine that reads hooks.d: runc and crun by themselves take hooks from a bundle only."""
     seen = "neither podman nor CRI-O is installed: a bundle must name the hook itself"
-    return [Finding("engines", WARN, seen, "dnf install podman")]
+    return [Finding("engines", WARN, seen, f"{tool} install podman")]
 
 
 def installation(found: Installation, tool: str) -> list[Finding]:

@@ -214,6 +214,21 @@ def test_two_specs_in_one_folder_conflict() -> None:
     assert [(f.level, f.remedy) for f in found] == [(FAIL, "rm /etc/cdi/a.yaml"), (PASS, "")]
 
 
+def test_two_of_ours_in_one_folder_conflict_too() -> None:
+    specs = [Spec(f"/etc/cdi/{name}.yaml", True, "580.1") for name in ("a", "b")]
+    found = driver.cdi_specs((*specs, Spec("/var/run/cdi/a.yaml", True, "580.1")), "580.1")
+    assert [(f.level, f.remedy) for f in found] == [
+        (PASS, ""),
+        (FAIL, "rm /etc/cdi/b.yaml"),
+        (PASS, ""),
+    ]
+
+
+@pytest.mark.parametrize("tool", ["dnf", "apt"])
+def test_an_engine_is_installed_by_the_distributions_own_tool(tool: str) -> None:
+    assert [f.remedy for f in engines.none_installed(tool)] == [f"{tool} install podman"]
+
+
 def test_nouveau_is_named() -> None:
     sign = driver.Absence(
         "no driver", has_nodes=False, has_module=False, nouveau=True, has_root=True
