@@ -66,9 +66,12 @@ find_hooks_dir() {
     hooks=${HOOKS_DIR:-}
     [ -z "$hooks" ] || return 0
     hooks=/etc/containers/oci/hooks.d
+    said_by=
     for file in "$host"/etc/crio/crio.conf "$host"/etc/crio/crio.conf.d/*; do
-        ! grep -qs "^[^#]*\"$hooks\"" "$file" || return 0
+        # The last that names folders has the say.
+        ! grep -qs '^[[:space:]]*hooks_dir[[:space:]]*=' "$file" || said_by=$file
     done
+    [ -z "$said_by" ] || ! grep -q "^[^#]*[\"']${hooks}[\"']" "$said_by" || return 0
     hooks=/usr/share/containers/oci/hooks.d
     make_folder "$hooks" 2>/dev/null || :
     [ -w "$host$hooks" ] ||

@@ -389,6 +389,14 @@ def test_the_folder_that_crio_looks_into_is_used(node: Node) -> None:
     assert node.tree() == before
 
 
+def test_the_last_file_of_crios_that_names_folders_has_the_say(node: Node) -> None:
+    (node.root / "etc/crio/crio.conf.d/99-last.conf").write_text(
+        '[crio.runtime]\nhooks_dir = ["/usr/share/containers/oci/hooks.d"]\n'
+    )
+    assert node.must("install").endswith("registered in /usr/share/containers/oci/hooks.d\n")
+    assert not (node.root / REGISTRATION).exists()
+
+
 def test_where_it_cannot_be_written_the_remedy_is_said(node: Node) -> None:
     node.configure("/usr/share/containers/oci/hooks.d")
     (node.root / "usr/share").mkdir()
