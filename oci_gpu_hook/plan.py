@@ -110,6 +110,9 @@ def _check_driver(request: Request, inventory: DriverInventory) -> None:
     for misfit in inventory.misfits:
         if misfit.capability in request.capabilities:
             found = f"is there as {misfit.found}" if misfit.found else "is missing"
+            if misfit.found == inventory.driver_version:
+                # As a full disk leaves it.
+                found = "of that version is cut off or no library"
             raise DriverError(
                 f"the kernel module is {inventory.driver_version}, but {misfit.name} {found}",
                 _INSTALL_HINT,

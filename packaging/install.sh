@@ -248,7 +248,8 @@ do_install() {
 do_uninstall() {
     check_ours
     made=$(cat "$destdir$folders" 2>/dev/null || true)
-    single_files | while read -r file; do rm -f "$destdir$file"; done
+    # With what a full disk or a kill has kept from its name: see write.
+    single_files | while read -r file; do rm -f "$destdir$file" "$destdir$file.new"; done
     rm -rf "$destdir$library" "$destdir$data"
     [ -n "$destdir" ] || rm -rf /run/oci-gpu-hook
     echo "$made" | sort -r | while read -r folder; do

@@ -7,6 +7,7 @@ Reads and tells; each line that is no pass has the command that mends it, which 
 from __future__ import annotations
 
 import os
+import stat
 from typing import TYPE_CHECKING
 
 import click
@@ -61,7 +62,7 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
     folders.update([folder for engine in installed for folder in engine.folders])
     hooks = tuple([item for at in sorted(folders) for item in registrations.of_folder(root, at)])
     door = next((item.program for item in hooks if item.kind == registrations.OURS), "")
-    ours = registrations.installation(root, door or registrations.DOOR)
+    ours = registrations.installation(root, door or registrations.DOOR, hooks)
     driver_root, settings = _settings(root, config)
     findings = [
         *system.kernel(found, tool),
@@ -75,7 +76,7 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
     ]
     for engine in installed:
         findings += engines.seen_by(engine, hooks, registrations.REGISTRATION, tool)
-    findings += [] if installed else engines.none_installed()
+    findings += [] if installed else engines.none_installed(tool)
     findings += engines.rivals(installed, hooks, host_engines.shims(root))
     return [*findings, *_rootless(root, found)]
 
@@ -106,7 +107,9 @@ def as_text(findings: list[Finding]) -> str:
 def _settings(root: HostRoot, config: str | None) -> tuple[str, list[Finding]]:
     """The driver root that is set, and what is to say of the settings."""
     path = config or f"{root.path.rstrip('/')}{SETTINGS}"
-    open_ones = [file for file in (path, f"{path}.d") if _is_open(file)]
+    folder = f"{path}.d"
+    drop_ins = [f"{folder}/{name}" for name in _names(folder)]
+    open_ones = [file for file in (path, folder, *drop_ins) if _is_open(file)]
     error, driver_root = None, "/"
     try:
         driver_root = settings_of.read(path, config is None, {}).driver_root
@@ -114,6 +117,13 @@ def _settings(root: HostRoot, config: str | None) -> tuple[str, list[Finding]]:
         error = err
     shown = open_ones[0] if open_ones else path
     return driver_root, system.settings(error, shown, bool(open_ones), os.path.exists(path))
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
 
 
 def _is_open(path: str) -> bool:
@@ -133,6 +143,7 @@ def _driver(root: HostRoot, driver_root: str, found: kernel.Kernel, tool: str) -
             root.stat(nodes.CONTROL) is not None,
             "nvidia" in found.modules,
             "nouveau" in found.modules,
+            root.stat(driver_root) is not None,
         )
         return driver.absent(sign, tool)
     have = saved_inventory.with_nodes(root, have)
@@ -144,9 +155,20 @@ def _driver(root: HostRoot, driver_root: str, found: kernel.Kernel, tool: str) -
         *driver.loader_cache(_cached_names(root, driver_root)),
         *driver.gpus(have),
         *driver.nodes(have.devices, _numbers(root, have), uvm),
-        *driver.inventory(saved, root.stat(saved_inventory.SAVED) is not None),
+        *driver.inventory(saved, _state(root)),
         *driver.cdi_specs(cdispecs.specs(root), have.driver_version),
     ]
+
+
+def _state(root: HostRoot) -> driver.State:
+    folder = root.stat(saved_inventory.FOLDER)
+    return driver.State(
+        folder=saved_inventory.FOLDER,
+        is_folder=folder is None or stat.S_ISDIR(folder.st_mode),
+        is_open=folder is not None
+        and (folder.st_uid != 0 or bool(folder.st_mode & _WRITABLE_BY_OTHERS)),
+        is_saved=root.stat(saved_inventory.SAVED) is not None,
+    )
 
 
 def _numbers(root: HostRoot, have: DriverInventory) -> dict[str, tuple[int, int] | None]:

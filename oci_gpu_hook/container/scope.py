@@ -9,6 +9,7 @@ must not decide which devices.
 from __future__ import annotations
 
 import posix
+from time import monotonic
 
 from oci_gpu_hook import dbus, linux, systemd
 
@@ -27,6 +28,7 @@ _SUFFIX = ".scope"
 _MOST_BYTES = 1 << 20
 # The runtime has just waited for systemd to make the scope; a node with thousands of units can take seconds to reload.
 _SECONDS = 5
+_SILENT = f"systemd has not answered in {_SECONDS} s"
 
 _TELL, _WITHDRAW = 1, 1 + systemd.CALLS  # serials
 
@@ -34,6 +36,9 @@ _TELL, _WITHDRAW = 1, 1 + systemd.CALLS  # serials
 def find(directory: str) -> ScopeUnit | None:
     """The scope whose cgroup is `directory`; None where the system's systemd has none, or does not restrict it."""
     name = directory.rpartition("/")[2]
+    if name.startswith("_"):
+        # systemd's escape: of a unit named as a file of the kernel's could be, such as memory.scope.
+        name = name[1:]
     if not name.endswith(_SUFFIX):
         return None
     unit = _text(f"{_TRANSIENT}/{name}")
@@ -87,8 +92,11 @@ def _receive(fd: int, serial: int) -> None:
     """Read until the calls from `serial` on are answered; systemd sends its signals to every connection too."""
     data = b""
     refusal = None
+    until = monotonic() + _SECONDS
     while True:
         data += _read(fd)
+        if monotonic() > until:
+            raise OSError(_SILENT)
         if data.startswith(b"OK "):
             # The end of the authentication, which comes before the first message.
             _, end, rest = data.partition(b"\r\n")
@@ -110,7 +118,7 @@ def _read(fd: int) -> bytes:
         data = posix.read(fd, 1 << 16)
     except OSError as err:
         if err.errno == linux.EAGAIN:
-            raise OSError(f"systemd has not answered in {_SECONDS} s") from err
+            raise OSError(_SILENT) from err
         raise
     if not data:
         raise OSError("systemd has closed the connection")

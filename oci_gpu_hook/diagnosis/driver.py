@@ -20,6 +20,10 @@ _INSTALL = {
     "dnf": "dnf install nvidia-driver nvidia-driver-cuda",
     "apt": "apt install nvidia-driver nvidia-smi",
 }
+_REINSTALL = {
+    "dnf": "dnf reinstall 'nvidia-*' 'libnvidia-*'",
+    "apt": "apt install --reinstall $(dpkg-query -Wf '${Package}\\n' '*nvidia*' libcuda1)",
+}
 _UPGRADE = {
     "dnf": "dnf upgrade 'nvidia-*' 'libnvidia-*'",
     "apt": "apt install --only-upgrade 'libnvidia-*' libcuda1",
@@ -33,6 +37,16 @@ class Absence(NamedTuple):
     has_nodes: bool
     has_module: bool
     nouveau: bool
+    has_root: bool
+
+
+class State(NamedTuple):
+    """Where the inventory is saved: the folder, whether it is one, whether others may write it, and what is in it."""
+
+    folder: str
+    is_folder: bool
+    is_open: bool
+    is_saved: bool
 
 
 def absent(sign: Absence, tool: str) -> list[Finding]:
@@ -40,6 +54,8 @@ def absent(sign: Absence, tool: str) -> list[Finding]:
     if sign.nouveau:
         why = "the kernel's nouveau drives the GPUs, and NVIDIA's module cannot"
         return [Finding("driver", FAIL, why, "modprobe -r nouveau && modprobe nvidia")]
+    if not sign.has_root:
+        return [Finding("driver", FAIL, sign.why, "oci-gpu-hook config show | grep driver-root")]
     remedy = "modprobe nvidia" if sign.has_nodes or sign.has_module else _INSTALL[tool]
     return [Finding("driver", FAIL, sign.why, remedy)]
 
@@ -54,6 +70,9 @@ def parts(found: DriverInventory, tool: str) -> list[Finding]:
                 f"{misfit.name} of version {kernel} is missing: {misfit.capability} is not served"
             )
             findings.append(Finding("libraries", FAIL, seen, _INSTALL[tool]))
+        elif misfit.found == kernel:
+            seen = f"{misfit.name} of version {kernel} is cut off or no library: its installation did not end"
+            findings.append(Finding("libraries", FAIL, seen, _REINSTALL[tool]))
         else:
             seen = f"{misfit.name} is of version {misfit.found}, the kernel module of {kernel}"
             newer = _numbers(misfit.found) > _numbers(kernel)
@@ -127,11 +146,18 @@ def nodes(
     return [Finding("nodes", PASS, f"{len(wanted)}, with the driver's numbers and mode 0666")]
 
 
-def inventory(saved: DriverInventory | None, is_there: bool) -> list[Finding]:
+def inventory(saved: DriverInventory | None, state: State) -> list[Finding]:
     """The saved inventory: without it starts are right, only slower, and without what NVML alone knows."""
     check = "inventory"
+    if not state.is_folder:
+        seen = f"{state.folder} is no folder: nothing can be saved"
+        return [Finding(check, WARN, seen, f"rm {state.folder} && {REFRESH}")]
+    if state.is_open:
+        seen = f"others than root may write {state.folder}: nothing in it is trusted"
+        mend = f"chown root: {state.folder} && chmod go-w {state.folder}"
+        return [Finding(check, WARN, seen, f"{mend} && {REFRESH}")]
     if saved is None:
-        seen = "what is saved is no longer true" if is_there else "none is saved"
+        seen = "what is saved is no longer true" if state.is_saved else "none is saved"
         return [Finding(check, WARN, f"{seen}: each start looks at the driver anew", REFRESH)]
     if saved.unknown:
         return [Finding(check, WARN, f"not known: {saved.unknown[0]}", REFRESH)]
@@ -143,14 +169,17 @@ def cdi_specs(specs: tuple[Spec, ...], version: str) -> list[Finding]:
     findings = []
     for spec in specs:
         folder = spec.path.rpartition("/")[0]
-        rivals = [o.path for o in specs if o != spec and o.path.rpartition("/")[0] == folder]
+        beside = [o for o in specs if o.path.rpartition("/")[0] == folder]
+        rivals = [o.path for o in beside if o != spec]
+        # Ours stays, the first of them.
+        stays = next((o for o in beside if o.is_ours), None)
         if spec.driver != version:
             seen = f"{spec.path} is for driver {spec.driver or 'unknown'}, the host has {version}"
             remedy = f"oci-gpu-hook cdi generate --output {spec.path}"
             findings.append(
                 Finding("CDI", FAIL, seen, remedy if spec.is_ours else f"rm {spec.path}")
             )
-        elif not spec.is_ours and rivals:
+        elif rivals and spec != stays:
             seen = f"{spec.path} and {rivals[0]} give the same devices, and engines take neither"
             findings.append(Finding("CDI", FAIL, seen, f"rm {spec.path}"))
         elif not spec.is_ours:

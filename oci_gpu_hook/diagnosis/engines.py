@@ -93,10 +93,10 @@ def rivals(
     return findings or [Finding(check, PASS, "none that would give GPUs as well")]
 
 
-def none_installed() -> list[Finding]:
+def none_installed(tool: str) -> list[Finding]:
     """A host without an engine that reads hooks.d: runc and crun by themselves take hooks from a bundle only."""
     seen = "neither podman nor CRI-O is installed: a bundle must name the hook itself"
-    return [Finding("engines", WARN, seen, "dnf install podman")]
+    return [Finding("engines", WARN, seen, f"{tool} install podman")]
 
 
 def installation(found: Installation, tool: str) -> list[Finding]:
@@ -104,6 +104,9 @@ def installation(found: Installation, tool: str) -> list[Finding]:
     check, reinstall = "installation", _REINSTALL[tool]
     if not found.is_there:
         return [Finding(check, FAIL, f"{found.door} is not there or cannot be run", reinstall)]
+    if found.missing_shell:
+        seen = f"{found.missing_shell} is not there, and {found.door} is written for it"
+        return [Finding(check, FAIL, seen, f"{tool} install bash")]
     if not found.library:
         seen = f"{found.door} is another's file in our place"
         return [Finding(check, FAIL, seen, f"mv {found.door} {found.door}.other && {reinstall}")]
@@ -113,6 +116,9 @@ def installation(found: Installation, tool: str) -> list[Finding]:
         path = found.open_to_others[0]
         seen = f"others than root may write {path}, which runs as root"
         return [Finding(check, FAIL, seen, f"chown root: {path} && chmod go-w {path}")]
+    if not found.is_linked:
+        seen = f"{found.library} was not made for {found.python}: each start compiles it anew"
+        return [Finding(check, WARN, seen, reinstall)]
     if found.leftovers:
         seen = f"{found.leftovers[0]} is left from an installation that did not end"
         return [Finding(check, WARN, seen, f"{reinstall} && rm -rf {' '.join(found.leftovers)}")]
@@ -149,6 +155,13 @@ def _fit(check: str, item: Registration, tool: str) -> Finding:
         return Finding(check, FAIL, seen, _REINSTALL[tool])
     if len(item.stages) > 1:
         seen = f"{item.path} registers it for {' and '.join(item.stages)}: it runs twice"
+        return Finding(check, FAIL, seen, _REINSTALL[tool])
+    if item.words[1:2] not in [(stage,) for stage in _SERVED]:
+        words = " ".join(item.words) or "nothing"
+        seen = f"{item.path} starts it with {words}, which is no stage that it serves: it stops every container"
+        return Finding(check, FAIL, seen, _REINSTALL[tool])
+    if item.timeout is not None and item.timeout <= 0:
+        seen = f"{item.path} gives it {item.timeout} seconds: it stops every container"
         return Finding(check, FAIL, seen, _REINSTALL[tool])
     if not item.always:
         seen = f"{item.path} registers it for some containers only"

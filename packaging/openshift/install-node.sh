@@ -14,7 +14,8 @@
 # a container that starts meanwhile finds either version whole. The registration comes last and goes first: an engine
 # that had it without the rest could start no container at all, so a version that does not prove itself is not registered.
 #
-# Needs root, CAP_SYS_CHROOT and an SELinux type that may write the host (spc_t); no namespace of the host's.
+# Needs root, CAP_SYS_CHROOT and an SELinux type that may write the host (spc_t); no namespace of the host's. Of its own
+# image it needs sh, coreutils, grep and sed: no find and no xargs, which minimal images lack.
 set -eu
 umask 022
 
@@ -65,9 +66,12 @@ find_hooks_dir() {
     hooks=${HOOKS_DIR:-}
     [ -z "$hooks" ] || return 0
     hooks=/etc/containers/oci/hooks.d
+    said_by=
     for file in "$host"/etc/crio/crio.conf "$host"/etc/crio/crio.conf.d/*; do
-        ! grep -qs "^[^#]*\"$hooks\"" "$file" || return 0
+        # The last that names folders has the say.
+        ! grep -qs '^[[:space:]]*hooks_dir[[:space:]]*=' "$file" || said_by=$file
     done
+    [ -z "$said_by" ] || ! grep -q "^[^#]*[\"']${hooks}[\"']" "$said_by" || return 0
     hooks=/usr/share/containers/oci/hooks.d
     make_folder "$hooks" 2>/dev/null || :
     [ -w "$host$hooks" ] ||
@@ -111,10 +115,26 @@ write() {
     }
 }
 
+# Takes away what another Python has made below the folder $1.
+unmake() (
+    rm -rf "$1/__pycache__" "$1/__linked__" || exit 1
+    for folder in "$1"/*/; do
+        [ ! -d "$folder" ] || unmake "${folder%/}" || exit 1
+    done
+)
+
+# The digest of each file below the folder $1 that no Python has made.
+digests() (
+    for file in "$1"/*; do
+        case $file in */__pycache__ | */__linked__) continue ;; esac
+        if [ -d "$file" ]; then digests "$file"; else sha256sum "$file"; fi || exit 1
+    done
+)
+
 # The node's own Python compiles the package in the folder $1, and links it with $2 for its place $3. Unchecked-hash, as
 # image-based systems give every file one time: see install.sh.
 compile() {
-    find "$host$1" \( -name __pycache__ -o -name __linked__ \) -prune -exec rm -rf {} +
+    try "cannot write below $1" unmake "$host$1"
     try "the node's Python cannot compile $1" inside $python -IS -m compileall -q \
         --invalidation-mode unchecked-hash -d "$1/oci_gpu_hook" "$1/oci_gpu_hook"
     try "the node's Python cannot link $1" inside $python -ISB "$2" "$1" "$3"
@@ -142,7 +162,8 @@ prove() {
 
 # Which version is which: what is installed, and for which Python.
 version_of_payload() {
-    digest=$(cd "$payload" && find . -type f ! -path '*/__pycache__/*' -exec sha256sum {} + | LC_ALL=C sort | sha256sum)
+    digest=$(cd "$payload" && digests .) || fail "$payload cannot be read: $digest"
+    digest=$(echo "$digest" | sha256sum)
     tag=$(inside $python -IS -c 'import sys; print(sys.implementation.cache_tag)')
     version=$(echo "$digest" | cut -c1-12)-$tag
 }

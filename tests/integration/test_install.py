@@ -210,6 +210,17 @@ def test_uninstall_leaves_nothing(tmp_path: Path) -> None:
     assert make("uninstall", f"DESTDIR={tmp_path}").status == 0
 
 
+def test_uninstall_takes_away_what_a_full_disk_has_stopped(tmp_path: Path) -> None:
+    """A file that did not get its name: beside each of those that engines, systemd and udev read."""
+    assert make("install", f"DESTDIR={tmp_path}", "PREFIX=/usr").status == 0
+    usr = tmp_path / "usr"
+    units = [usr / "lib" / path for path in files(usr / "lib") if "oci-gpu-hook/" not in path]
+    for path in [usr / DOOR, usr / COMMAND, usr / REGISTRATION, *units]:
+        path.with_name(f"{path.name}.new").write_bytes(b"")
+    assert make("uninstall", f"DESTDIR={tmp_path}", "PREFIX=/usr").status == 0
+    assert tree(tmp_path) == {}
+
+
 def test_uninstall_leaves_what_is_not_ours(tmp_path: Path) -> None:
     others = tmp_path / "usr" / REGISTRATION
     others = others.with_name("99-other.json")

@@ -184,7 +184,7 @@ def test_a_gpu_stays_in_a_container_of_podmans(
 
 # The room itself, in a scope that systemd made: what is told is withdrawn whole, and every refusal is a sentence.
 ROOM = f"""
-import errno, os, subprocess, sys
+import errno, os, subprocess, sys, time
 sys.path.insert(0, "{REPOSITORY}")
 from oci_gpu_hook.container import scope
 from oci_gpu_hook.oci import DeviceRule
@@ -224,6 +224,11 @@ for _ in range(50):
     seen.add((told, answers()))
     os.close(fd)
 print("at once", seen)
+for _ in range(100):
+    if os.path.exists("/run/systemd/transient/memory.scope"):
+        break
+    time.sleep(0.05)
+print("escaped", scope.find("/sys/fs/cgroup/system.slice/_memory.scope"))
 print("unrestricted", scope.find("/sys/fs/cgroup/system.slice/free.scope"))
 print("gone", scope.find("/sys/fs/cgroup/system.slice/gone.scope"))
 print("refused", refusal(scope.answer, scope.tell("gone.scope", rules)))
@@ -240,6 +245,7 @@ def test_the_room_adds_withdraws_and_says_why_not(
     scope = "systemd-run --quiet --scope --unit"
     script = f"""
         {scope} free.scope sleep 100 &
+        {scope} memory.scope --property=DevicePolicy=strict sleep 100 &
         {scope} told.scope --property=DevicePolicy=strict --property='DeviceAllow=/dev/null rwm' \
             --property='DeviceAllow=char-pts rw' /usr/bin/python3 -ISB {tmp_path}/room.py
     """
@@ -250,6 +256,7 @@ def test_the_room_adds_withdraws_and_says_why_not(
         "added ['/dev/char/195:0 rw', '/dev/char/195:255 rw']",
         "withdrawn True",
         "at once {('ENXIO', 'EPERM')}",
+        "escaped ScopeUnit(name='memory.scope', allowed=())",
         "unrestricted None",
         "gone None",
         "refused systemd refuses: Unit gone.scope not found.",

@@ -196,6 +196,23 @@ def test_what_is_installed_starts_a_container(node: Node) -> None:
     assert compiled == sources
 
 
+# What the Containerfile's last image, a minimal one, lacks of what this machine has; the node has it.
+LACKING = ("find", "xargs", "awk", "cmp", "diff", "tar", "gzip", "ps", "perl", "which", "hostname")
+
+
+def test_a_minimal_image_has_all_that_it_needs(node: Node, newer: Path) -> None:
+    hidden = [
+        f"[ ! -e /usr/bin/{name} ] || mount --bind /dev/null /usr/bin/{name}" for name in LACKING
+    ]
+    node.must("install", *hidden)
+    node.works()
+    old = node.versions()
+    node.payload = newer
+    node.must("install", *hidden)
+    assert len(node.versions()) == 1 and node.versions() != old
+    node.must("remove", *hidden)
+
+
 def test_again_changes_nothing(node: Node) -> None:
     node.must("install")
     before = node.tree()
@@ -370,6 +387,14 @@ def test_the_folder_that_crio_looks_into_is_used(node: Node) -> None:
     assert not (node.root / REGISTRATION).exists()
     node.must("remove")
     assert node.tree() == before
+
+
+def test_the_last_file_of_crios_that_names_folders_has_the_say(node: Node) -> None:
+    (node.root / "etc/crio/crio.conf.d/99-last.conf").write_text(
+        '[crio.runtime]\nhooks_dir = ["/usr/share/containers/oci/hooks.d"]\n'
+    )
+    assert node.must("install").endswith("registered in /usr/share/containers/oci/hooks.d\n")
+    assert not (node.root / REGISTRATION).exists()
 
 
 def test_where_it_cannot_be_written_the_remedy_is_said(node: Node) -> None:

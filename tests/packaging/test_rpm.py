@@ -208,6 +208,17 @@ def test_without_what_it_requires_it_is_not_installed(tmp_path: Path, release: R
         assert f"{needed} " in done.stderr
 
 
+def test_the_spec_is_read_where_there_is_no_python_yet() -> None:
+    """As in a build root that makes the source package, and finds out what to install for the rest."""
+    script = (
+        "mount --bind /dev/null $(readlink -f /usr/bin/python3) && exec rpmspec --query --requires "
+    )
+    words = ["unshare", "--mount", "sh", "-ec", f"{script} packaging/oci-gpu-hook.spec"]
+    done = subprocess.run(words, check=False, capture_output=True, text=True, cwd=rpms.ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "python(abi) = 0\n" in done.stdout
+
+
 def test_rpmlint_has_nothing_to_say_that_is_not_explained(release: Release) -> None:
     folder = release.hook.parents[2]
     words: list[str | Path] = [

@@ -13,7 +13,7 @@ from oci_gpu_hook import cli, toml
 from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, container, driver, engines, system
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host import engines as host_engines
-from oci_gpu_hook.host import running
+from oci_gpu_hook.host import registrations, running
 from oci_gpu_hook.host.cdispecs import Spec
 from oci_gpu_hook.host.engines import Engine, Shim
 from oci_gpu_hook.host.kernel import Kernel
@@ -157,7 +157,9 @@ def test_rootless(sysctls: dict[str, int], subids: bool, newuidmap: bool, remedy
 
 
 def registration(path: str, kind: str = "ours", **changes: Any) -> Registration:
-    return Registration(path, kind, "/x", ("createRuntime",), True, "")._replace(**changes)
+    return Registration(
+        path, kind, "/x", ("x", "createRuntime"), None, ("createRuntime",), True, ""
+    )._replace(**changes)
 
 
 def test_a_folder_that_only_the_other_engine_reads_is_no_mask() -> None:
@@ -174,6 +176,14 @@ def test_our_own_file_in_the_preferred_folder_is_one_registration() -> None:
     hooks = (registration(f"{SHARE}/{OUR_FILE}"), registration(f"{ETC}/{OUR_FILE}"))
     (found,) = engines.seen_by(both, hooks, OUR_FILE, "dnf")
     assert (found.level, found.seen) == (PASS, f"registered by {ETC}/{OUR_FILE}")
+
+
+def test_a_link_that_leads_nowhere_is_passed_over_as_engines_do(tmp_path: Path) -> None:
+    (tmp_path / "hooks").mkdir()
+    (tmp_path / "hooks/gone.json").symlink_to("/nowhere")
+    (tmp_path / "hooks/there.json").write_text("")
+    found = registrations.of_folder(HostRoot(str(tmp_path)), "/hooks")
+    assert [item.path for item in found] == ["/hooks/there.json"]
 
 
 def test_both_stages_that_are_served_are_one_too_many() -> None:
@@ -204,8 +214,25 @@ def test_two_specs_in_one_folder_conflict() -> None:
     assert [(f.level, f.remedy) for f in found] == [(FAIL, "rm /etc/cdi/a.yaml"), (PASS, "")]
 
 
+def test_two_of_ours_in_one_folder_conflict_too() -> None:
+    specs = [Spec(f"/etc/cdi/{name}.yaml", True, "580.1") for name in ("a", "b")]
+    found = driver.cdi_specs((*specs, Spec("/var/run/cdi/a.yaml", True, "580.1")), "580.1")
+    assert [(f.level, f.remedy) for f in found] == [
+        (PASS, ""),
+        (FAIL, "rm /etc/cdi/b.yaml"),
+        (PASS, ""),
+    ]
+
+
+@pytest.mark.parametrize("tool", ["dnf", "apt"])
+def test_an_engine_is_installed_by_the_distributions_own_tool(tool: str) -> None:
+    assert [f.remedy for f in engines.none_installed(tool)] == [f"{tool} install podman"]
+
+
 def test_nouveau_is_named() -> None:
-    sign = driver.Absence("no driver", has_nodes=False, has_module=False, nouveau=True)
+    sign = driver.Absence(
+        "no driver", has_nodes=False, has_module=False, nouveau=True, has_root=True
+    )
     (found,) = driver.absent(sign, "dnf")
     assert "nouveau" in found.seen
     assert found.remedy == "modprobe -r nouveau && modprobe nvidia"

@@ -233,6 +233,14 @@ def test_a_half_installed_driver_stops_only_what_needs_it(tmp_path: Path) -> Non
     made(broken, "0", "utility")
 
 
+def test_a_library_that_is_cut_off_is_not_said_to_be_of_another_version(tmp_path: Path) -> None:
+    root = hosts.host(tmp_path)
+    (tmp_path / hosts.LIBRARY_FOLDER / f"libcuda.so.{hosts.VERSION}").write_bytes(b"")
+    why = "is 580.65.06, but libcuda of that version is cut off or no library"
+    with pytest.raises(DriverError, match=why):
+        made(hosts.surveyed(root), "0", "compute")
+
+
 def test_compute_without_unified_memory_is_a_driver_error(tmp_path: Path) -> None:
     root = hosts.host(tmp_path)
     hosts.plant(tmp_path, "proc/devices", hosts.DEVICES.replace("505 nvidia-uvm\n", ""))

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the hook waits for where systemd talks and does not answer."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+
+from oci_gpu_hook import dbus
+from oci_gpu_hook.container import scope
+
+SIGNAL = dbus.method_call(
+    7, "", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager", "UnitNew"
+)
+
+
+def test_a_bus_that_says_other_things_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a busy systemd sends its signals to everybody: each of them is something to read."""
+    monkeypatch.setattr(scope, "_SECONDS", 0.2)
+    ours, theirs = socket.socketpair()
+
+    def talk() -> None:
+        for _ in range(100):
+            time.sleep(0.02)
+            try:
+                theirs.sendall(SIGNAL)
+            except OSError:
+                return
+        theirs.close()
+
+    talking = threading.Thread(target=talk)
+    talking.start()
+    try:
+        with ours, pytest.raises(OSError, match="systemd has not answered"):
+            scope.answer(ours.fileno())
+    finally:
+        talking.join()
+        theirs.close()
