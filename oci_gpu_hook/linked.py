@@ -14,12 +14,21 @@ from __future__ import annotations
 import marshal
 import sys
 
+# importlib.machinery is this and brings more.
+from _frozen_importlib_external import ExtensionFileLoader
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import CodeType, ModuleType
+    from typing import Any
 
-    # Name, whether it is a package, and code.
-    Room = tuple[str, bool, CodeType]
+    # Name, whether it is a package, the modules loaded before it with the names that it imports of each, its late
+    # classes, and code.
+    Imports = tuple[tuple[str, tuple[str, ...]], ...]
+    Room = tuple[str, bool, Imports, tuple[tuple[str, CodeType], ...], CodeType]
+    # Modules of the standard library with their files, and rooms.
+    Group = tuple[tuple[tuple[str, str], ...], tuple[Room, ...]]
 
 PACKAGE = "oci_gpu_hook"
 FOLDER = "__linked__"
@@ -76,13 +85,39 @@ GROUPS = {
     "labels": ("selinux", "ipc", "ipclabels", "container.labels"),
 }
 
+# Modules of the standard library in C that the rooms of a group import, which are loaded from where they were when the
+# hook was installed: to search for one takes longer than to load it.
+STANDARD = {"door": ("_collections", "_json"), "gpu": ("_ctypes", "_struct")}
+
+# The records and errors that most starts of a GPU container do without.  To make a class takes as long as to open three
+# files, so these are made when they are first asked for.
+LATE = {
+    "errors": (
+        "HookError",
+        "UsageError",
+        "BundleError",
+        "ConfigError",
+        "RequestError",
+        "DriverError",
+        "ApplyError",
+    ),
+    "mountinfo": ("Mount",),
+    "config": ("Setting",),
+    "ldso": ("MalformedCache", "Cache"),
+    "dbus": ("Answer",),
+    "systemd": ("ScopeUnit",),
+    "host.nodes": ("DeviceLink",),
+    "host.inventory": ("Misfit", "MigDevice"),
+    "container.mounts": ("TargetError",),
+}
+
 
 def full_name(room: str) -> str:
     """The module's name as the import statement has it."""
     return f"{PACKAGE}.{room}" if room else PACKAGE
 
 
-def enter(door: tuple[Room, ...], library: str) -> None:
+def enter(door: Group, library: str) -> None:
     """Load the rooms of `door`, and have the other groups loaded when they are asked for.
 
     `library` is the folder of the package.
@@ -91,19 +126,56 @@ def enter(door: tuple[Room, ...], library: str) -> None:
     sys.meta_path.insert(0, _Groups(library))  # type: ignore[arg-type]  # a finder by its method
 
 
-def _load(rooms: tuple[Room, ...], library: str) -> None:
+def _load(group: Group, library: str) -> None:
+    standard, rooms = group
+    for name, file in standard:
+        if name not in sys.modules:
+            _load_standard(name, file)
     module_type = type(sys)
-    for name, is_package, code in rooms:
+    for name, is_package, imports, late, code in rooms:
         module: ModuleType = module_type(name)
+        namespace = module.__dict__
         parent, _, child = name.rpartition(".")
         # As importlib has them; a package's path leads to those of its modules that are not linked.
         module.__package__ = name if is_package else parent
         if is_package:
             module.__path__ = [f"{library}/{name.replace('.', '/')}"]
         sys.modules[name] = module
-        exec(code, module.__dict__)
+        namespace[name] = module
+        if late:
+            namespace["__getattr__"] = _makes(dict(late), namespace)
+        for source, names in imports:
+            loaded = namespace[source] = sys.modules[source]
+            for imported in names:
+                namespace[imported] = loaded.__dict__[imported]
+        exec(code, namespace)
         if parent:
             setattr(sys.modules[parent], child, module)
+
+
+def _makes(late: dict[str, CodeType], namespace: dict[str, Any]) -> Callable[[str], Any]:
+    """A module's __getattr__ (PEP 562), which makes a class when it is first asked for."""
+
+    def get(name: str) -> Any:
+        if name not in late:
+            raise AttributeError(f"module {namespace['__name__']!r} has no attribute {name!r}")
+        exec(late[name], namespace)
+        return namespace[name]
+
+    return get
+
+
+def _load_standard(name: str, file: str) -> None:
+    """The standard library's module `name` in `file`, "" where it is built in; the import statement tries anew."""
+    loader: Any = ExtensionFileLoader(name, file) if file else sys.__spec__.loader
+    spec = type(sys.__spec__)(name, loader, origin=file or "built-in")
+    try:
+        module = loader.create_module(spec)
+        module.__spec__ = spec
+        loader.exec_module(module)
+    except (ImportError, AttributeError):
+        return
+    sys.modules[name] = module
 
 
 class _Groups:
@@ -126,10 +198,10 @@ class _Groups:
         file = f"{self._library}/{PACKAGE}/{FOLDER}/{group}.{sys.implementation.cache_tag}"
         try:
             with open(file, "rb") as opened:
-                rooms = marshal.loads(opened.read())
+                content = marshal.loads(opened.read())
         except (OSError, EOFError, ValueError):
             return None
-        _load(rooms, self._library)
+        _load(content, self._library)
         return type(sys.__spec__)(name, self)  # type: ignore[arg-type]  # importlib.machinery.ModuleSpec
 
     def create_module(self, spec: object) -> ModuleType:

@@ -4,23 +4,28 @@
     python3 -ISB packaging/link.py FOLDER LIBRARY
 
 FOLDER holds the package, which gets the files; LIBRARY is where it will lie, which tracebacks name.  Docstrings go, and
-so do annotations of functions: nobody reads them in a container's start, and each is code to load.  Annotations of
-classes stay, for they are the fields of records.  The same sources give the same bytes.
+so do annotations of functions and what only a type checker sees: nobody reads them in a container's start, and each is
+code to load.  Annotations of classes stay, for they are the fields of records.  What a room imports of the rooms before
+it is written down beside its code, for to look it up takes a tenth of what the import statement takes; and the classes
+that linked.py calls late are left out of the room's code, which asks for them.  The same sources give the same bytes.
 """
 
 from __future__ import annotations
 import __future__
 
 import ast
+import importlib.util
 import marshal
 import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterable, Iterator
     from types import CodeType
     from typing import Any
+
+    from oci_gpu_hook.linked import Group, Room
 
 
 class _Bare(ast.NodeTransformer):
@@ -45,29 +50,106 @@ class _Bare(ast.NodeTransformer):
         # The statement loads a file; `compile` takes its flag instead.
         return None if node.module == "__future__" else node
 
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        self.generic_visit(node)
+        checked = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        return node.orelse if checked else node
 
-def code_of(folder: str, library: str, name: str) -> tuple[bool, CodeType]:
-    """Whether the module `name` is a package, and its code."""
-    path = name.replace(".", "/")
-    is_package = os.path.isdir(f"{folder}/{path}")
-    file = f"{path}/__init__.py" if is_package else f"{path}.py"
-    with open(f"{folder}/{file}", encoding="utf-8") as opened:
-        tree = _Bare().visit(ast.parse(opened.read()))
-    flags = __future__.annotations.compiler_flag
-    return is_package, compile(
-        tree, f"{library}/{file}", "exec", flags, dont_inherit=True, optimize=2
-    )
+
+class _Asking(ast.NodeTransformer):
+    """Has a room ask a module for a class that is made late, wherever it uses its name.
+
+    The module is a global of its full name, which is no name that a source can have.
+    """
+
+    def __init__(self, modules: dict[str, str]) -> None:
+        self._modules = modules
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if node.id not in self._modules:
+            return node
+        module = ast.Name(self._modules[node.id], ast.Load())
+        return ast.copy_location(ast.Attribute(module, node.id, node.ctx), node)
+
+
+class _Linker:
+    """Makes rooms of the package in `folder`, one behind another."""
+
+    def __init__(self, folder: str, library: str, late: dict[str, tuple[str, ...]]) -> None:
+        self._folder = folder
+        self._library = library
+        self._late = late
+
+    def room(self, name: str, before: Collection[str] = ()) -> Room:
+        """The module `name`, which finds the modules `before` loaded."""
+        file = self._file(name)
+        with open(f"{self._folder}/{file}", encoding="utf-8") as opened:
+            tree = _Bare().visit(ast.parse(opened.read()))
+        imports = [node for node in tree.body if self._is_loaded(node, before)]
+        classes = [node for node in tree.body if self._is_late(node, name)]
+        tree.body = [node for node in tree.body if node not in imports + classes]
+        asked = {node.name: name for node in classes}
+        given = []
+        for node in imports:
+            late = self._late.get(node.module, ())
+            names = [alias.name for alias in node.names]
+            asked.update({name: node.module for name in names if name in late})
+            given.append((node.module, tuple([name for name in names if name not in late])))
+        made = tuple([(node.name, self._compile(file, [node], asked)) for node in classes])
+        code = self._compile(file, tree.body, asked)
+        return name, file.endswith("/__init__.py"), tuple(given), made, code
+
+    def _compile(self, file: str, body: list[ast.stmt], asked: dict[str, str]) -> CodeType:
+        tree = ast.fix_missing_locations(_Asking(asked).visit(ast.Module(body, [])))
+        flags = __future__.annotations.compiler_flag
+        path = f"{self._library}/{file}"
+        code: CodeType = compile(tree, path, "exec", flags, dont_inherit=True, optimize=2)
+        return code
+
+    def _file(self, name: str) -> str:
+        """The module's file below the folder; "" where there is none."""
+        path = name.replace(".", "/")
+        files = [f"{path}.py", f"{path}/__init__.py"]
+        return "".join([file for file in files if os.path.exists(f"{self._folder}/{file}")])
+
+    def _is_late(self, node: ast.stmt, name: str) -> bool:
+        return isinstance(node, ast.ClassDef) and node.name in self._late.get(name, ())
+
+    def _is_loaded(self, node: ast.stmt, before: Collection[str]) -> bool:
+        """Whether all that a statement does is to take names from modules that are loaded."""
+        if not isinstance(node, ast.ImportFrom) or node.module not in before:
+            return False
+        modules = [f"{node.module}.{alias.name}" for alias in node.names]
+        return not any(alias.asname for alias in node.names) and all(
+            module in before or not self._file(module) for module in modules
+        )
 
 
 def link(folder: str, library: str) -> Iterator[tuple[str, Any]]:
     """Each group's name and the content of its file; that of the door has what loads it before its rooms."""
     linked: dict[str, Any] = {}
-    _, start = code_of(folder, library, "oci_gpu_hook.linked")
+    *_, start = _Linker(folder, library, {}).room("oci_gpu_hook.linked")
     exec(start, linked)
+    late = {linked["full_name"](room): names for room, names in linked["LATE"].items()}
+    linker = _Linker(folder, library, late)
+    door: list[str] = []
     for group, names in linked["GROUPS"].items():
         modules = [linked["full_name"](name) for name in names]
-        rooms = tuple([(module, *code_of(folder, library, module)) for module in modules])
-        yield group, (start, rooms) if group == "door" else rooms
+        rooms = [linker.room(name, door + modules[:at]) for at, name in enumerate(modules)]
+        content: Group = (tuple(_places(linked["STANDARD"].get(group, ()))), tuple(rooms))
+        if group == "door":
+            door = modules
+            yield group, (start, content)
+        else:
+            yield group, content
+
+
+def _places(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Where this Python has modules of its own: a file, or "" where it is built in."""
+    for name in names:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin is not None:
+            yield name, spec.origin if spec.has_location else ""
 
 
 def main() -> None:

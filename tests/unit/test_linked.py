@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import json
+import marshal
 import os
 import subprocess
 import sys
@@ -19,7 +20,8 @@ TAG = sys.implementation.cache_tag
 
 # What the door has Python do, and then where each room of ours came from: a linked one has no spec of a file.
 PROGRAM = """
-import marshal, posix, sys
+import gc, marshal, posix, sys
+gc.disable()
 library = sys.argv.pop()
 sys.path.append(library)
 try:
@@ -178,6 +180,52 @@ def test_without_a_linked_file_the_package_serves(
     run = Run(library, tmp_path, "0", "--host-root", str(tmp_path / "host"))
     assert run.status == 6, run.said
     assert names(group) <= run.files
+
+
+def test_late_classes_are_made_when_asked_for(library: Path) -> None:
+    program = PROGRAM.replace("from oci_gpu_hook.__main__ import main", "").rpartition("main()")[0]
+    program += """
+import oci_gpu_hook.host, json
+late, found = linked["LATE"], {}
+for room, names in late.items():
+    module = sys.modules[linked["full_name"](room)]
+    early = [name for name in names if name in vars(module)]
+    made = [getattr(module, name) for name in names]
+    found[room] = [early, [kind.__name__ for kind in made if kind.__module__ == module.__name__]]
+    assert all(getattr(module, name) is vars(module)[name] for name in names)
+try:
+    module.Nothing
+except AttributeError as err:
+    print(json.dumps([found, str(err)]))
+"""
+    words = [sys.executable, "-ISB", "-c", program, str(library)]
+    ran = subprocess.run(words, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    expected = {room: [[], list(names)] for room, names in linked.LATE.items()}
+    room = list(linked.LATE)[-1]
+    said = f"module 'oci_gpu_hook.{room}' has no attribute 'Nothing'"
+    assert json.loads(ran.stdout) == [expected, said]
+
+
+@pytest.mark.parametrize("place", ["/nowhere.so", "", __file__])
+def test_a_standard_module_that_has_moved_is_searched_for(
+    library: Path, tmp_path: Path, place: str
+) -> None:
+    """As after an update of Python; the last is a file that is no library."""
+    changed = 0
+    for group in linked.STANDARD:
+        file = library / f"oci_gpu_hook/__linked__/{group}.{TAG}"
+        content = marshal.loads(file.read_bytes())
+        start, (standard, rooms) = content if group == "door" else (None, content)
+        moved = tuple((name, place) for name, _ in standard)
+        changed += moved != standard
+        content = (start, (moved, rooms)) if group == "door" else (moved, rooms)
+        file.write_bytes(marshal.dumps(content))
+    assert changed
+    (tmp_path / "host").mkdir()
+    run = Run(library, tmp_path, "0", "--host-root", str(tmp_path / "host"))
+    assert run.status == 6, run.said
+    assert not run.files & (names("door") | names("gpu"))
 
 
 def test_linking_twice_gives_the_same_bytes(library: Path, tmp_path: Path) -> None:
