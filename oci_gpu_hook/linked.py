@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from types import CodeType, ModuleType
     from typing import Any
 
-    # Name, whether it is a package, the modules loaded before it with the names that it imports of each, its late
-    # classes, and code.
+    # The modules loaded before a room, with the names that it imports of each; its late classes, with what makes them.
     Imports = tuple[tuple[str, tuple[str, ...]], ...]
-    Room = tuple[str, bool, Imports, tuple[tuple[str, CodeType], ...], CodeType]
+    Late = tuple[tuple[str, ...], bytes]
+    # Name, whether it is a package, these two, and code.
+    Room = tuple[str, bool, Imports, Late, CodeType]
     # Modules of the standard library with their files, and rooms.
     Group = tuple[tuple[tuple[str, str], ...], tuple[Room, ...]]
 
@@ -89,8 +90,8 @@ GROUPS = {
 # hook was installed: to search for one takes longer than to load it.
 STANDARD = {"door": ("_collections", "_json"), "gpu": ("_ctypes", "_struct")}
 
-# The records and errors that most starts of a GPU container do without.  To make a class takes as long as to open three
-# files, so these are made when they are first asked for.
+# The classes that most starts of a GPU container do without.  To make a class takes as long as to open three
+# files, so those of a room are made when one is first asked for.
 LATE = {
     "errors": (
         "HookError",
@@ -104,7 +105,7 @@ LATE = {
     "mountinfo": ("Mount",),
     "config": ("Setting",),
     "ldso": ("MalformedCache", "Cache"),
-    "dbus": ("Answer",),
+    "dbus": ("Answer", "Writer"),
     "systemd": ("ScopeUnit",),
     "host.nodes": ("DeviceLink",),
     "host.inventory": ("Misfit", "MigDevice"),
@@ -142,8 +143,8 @@ def _load(group: Group, library: str) -> None:
             module.__path__ = [f"{library}/{name.replace('.', '/')}"]
         sys.modules[name] = module
         namespace[name] = module
-        if late:
-            namespace["__getattr__"] = _makes(dict(late), namespace)
+        if late[0]:
+            namespace["__getattr__"] = _makes(*late, namespace)
         for source, names in imports:
             loaded = namespace[source] = sys.modules[source]
             for imported in names:
@@ -153,13 +154,13 @@ def _load(group: Group, library: str) -> None:
             setattr(sys.modules[parent], child, module)
 
 
-def _makes(late: dict[str, CodeType], namespace: dict[str, Any]) -> Callable[[str], Any]:
-    """A module's __getattr__ (PEP 562), which makes a class when it is first asked for."""
+def _makes(late: tuple[str, ...], code: bytes, namespace: dict[str, Any]) -> Callable[[str], Any]:
+    """A module's __getattr__ (PEP 562), which makes its late classes when one is first asked for."""
 
     def get(name: str) -> Any:
         if name not in late:
             raise AttributeError(f"module {namespace['__name__']!r} has no attribute {name!r}")
-        exec(late[name], namespace)
+        exec(marshal.loads(code), namespace)
         return namespace[name]
 
     return get
@@ -183,19 +184,14 @@ class _Groups:
 
     def __init__(self, library: str) -> None:
         self._library = library
-        self._group_of = {
-            full_name(room): group
-            for group, rooms in GROUPS.items()
-            if group != "door"
-            for room in rooms
-        }
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
         """importlib.abc.MetaPathFinder.find_spec; None for what is not linked."""
-        group = self._group_of.get(name)
-        if group is None:
+        package, _, room = name.partition(".")
+        groups = [group for group, rooms in GROUPS.items() if room in rooms and group != "door"]
+        if package != PACKAGE or not groups:
             return None
-        file = f"{self._library}/{PACKAGE}/{FOLDER}/{group}.{sys.implementation.cache_tag}"
+        file = f"{self._library}/{PACKAGE}/{FOLDER}/{groups[0]}.{sys.implementation.cache_tag}"
         try:
             with open(file, "rb") as opened:
                 content = marshal.loads(opened.read())

@@ -92,12 +92,13 @@ class _Linker:
         given = []
         for node in imports:
             late = self._late.get(node.module, ())
-            names = [alias.name for alias in node.names]
-            asked.update({name: node.module for name in names if name in late})
-            given.append((node.module, tuple([name for name in names if name not in late])))
-        made = tuple([(node.name, self._compile(file, [node], asked)) for node in classes])
+            words = [alias.name for alias in node.names]
+            asked.update({word: node.module for word in words if word in late})
+            given.append((node.module, tuple([word for word in words if word not in late])))
+        names = tuple([node.name for node in classes])
+        made = marshal.dumps(self._compile(file, classes, asked)) if classes else b""
         code = self._compile(file, tree.body, asked)
-        return name, file.endswith("/__init__.py"), tuple(given), made, code
+        return name, file.endswith("/__init__.py"), tuple(given), (names, made), code
 
     def _compile(self, file: str, body: list[ast.stmt], asked: dict[str, str]) -> CodeType:
         tree = ast.fix_missing_locations(_Asking(asked).visit(ast.Module(body, [])))
