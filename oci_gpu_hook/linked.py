@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import CodeType, ModuleType
     from typing import Any
 
-    # The modules loaded before a room, with the names that it imports of each; its late classes, with what makes them.
+    # The modules loaded before a room, with the names that it imports of each; what it makes late, with the code.
     Imports = tuple[tuple[str, tuple[str, ...]], ...]
     Late = tuple[tuple[str, ...], bytes]
     # Name, whether it is a package, these two, and code.
@@ -86,32 +86,6 @@ GROUPS = {
     "labels": ("selinux", "ipc", "ipclabels", "container.labels"),
 }
 
-# Modules of the standard library in C that the rooms of a group import, which are loaded from where they were when the
-# hook was installed: to search for one takes longer than to load it.
-STANDARD = {"door": ("_collections", "_json"), "gpu": ("_ctypes", "_struct")}
-
-# The classes that most starts of a GPU container do without.  To make a class takes as long as to open three
-# files, so those of a room are made when one is first asked for.
-LATE = {
-    "errors": (
-        "HookError",
-        "UsageError",
-        "BundleError",
-        "ConfigError",
-        "RequestError",
-        "DriverError",
-        "ApplyError",
-    ),
-    "mountinfo": ("Mount",),
-    "config": ("Setting",),
-    "ldso": ("MalformedCache", "Cache"),
-    "dbus": ("Answer", "Writer"),
-    "systemd": ("ScopeUnit",),
-    "host.nodes": ("DeviceLink",),
-    "host.inventory": ("Misfit", "MigDevice"),
-    "container.mounts": ("TargetError",),
-}
-
 
 def full_name(room: str) -> str:
     """The module's name as the import statement has it."""
@@ -155,7 +129,7 @@ def _load(group: Group, library: str) -> None:
 
 
 def _makes(late: tuple[str, ...], code: bytes, namespace: dict[str, Any]) -> Callable[[str], Any]:
-    """A module's __getattr__ (PEP 562), which makes its late classes when one is first asked for."""
+    """A module's __getattr__ (PEP 562), which makes what is late when the first of it is asked for."""
 
     def get(name: str) -> Any:
         if name not in late:

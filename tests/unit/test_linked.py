@@ -7,6 +7,7 @@ import ast
 import json
 import marshal
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ from oci_gpu_hook import linked
 
 ROOT = Path(__file__).resolve().parents[2]
 TAG = sys.implementation.cache_tag
+LINKER = runpy.run_path(str(ROOT / "packaging/link.py"))
+LATE = {room: names.split() for room, names in LINKER["LATE"].items()}
 
 # What the door has Python do, and then where each room of ours came from: a linked one has no spec of a file.
 PROGRAM = """
@@ -182,11 +185,11 @@ def test_without_a_linked_file_the_package_serves(
     assert names(group) <= run.files
 
 
-def test_late_classes_are_made_when_asked_for(library: Path) -> None:
+def test_what_is_late_is_made_when_asked_for(library: Path) -> None:
     program = PROGRAM.replace("from oci_gpu_hook.__main__ import main", "").rpartition("main()")[0]
     program += """
 import oci_gpu_hook.host, json
-late, found = linked["LATE"], {}
+late, found = json.loads(sys.argv.pop()), {}
 for room, names in late.items():
     module = sys.modules[linked["full_name"](room)]
     early = [name for name in names if name in vars(module)]
@@ -198,13 +201,26 @@ try:
 except AttributeError as err:
     print(json.dumps([found, str(err)]))
 """
-    words = [sys.executable, "-ISB", "-c", program, str(library)]
+    words = [sys.executable, "-ISB", "-c", program, json.dumps(LATE), str(library)]
     ran = subprocess.run(words, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
-    expected = {room: [[], list(names)] for room, names in linked.LATE.items()}
-    room = list(linked.LATE)[-1]
+    expected = {room: [[], names] for room, names in LATE.items()}
+    room = list(LATE)[-1]
     said = f"module 'oci_gpu_hook.{room}' has no attribute 'Nothing'"
     assert json.loads(ran.stdout) == [expected, said]
+
+
+@pytest.mark.parametrize("late", ["def other(find): pass", "def other():\n    Mount = 1"])
+def test_a_late_name_has_one_meaning_in_its_room(tmp_path: Path, late: str) -> None:
+    """Else the linker would take a function's own for what is late."""
+    source = (ROOT / "oci_gpu_hook/mountinfo.py").read_text()
+    (tmp_path / "oci_gpu_hook").mkdir()
+    (tmp_path / "oci_gpu_hook/mountinfo.py").write_text(f"{source}\n\n{late}\n")
+    linker = LINKER["_Linker"](
+        str(tmp_path), "/library", {"oci_gpu_hook.mountinfo": LATE["mountinfo"]}
+    )
+    with pytest.raises(ValueError, match="is a late name"):
+        linker.room("oci_gpu_hook.mountinfo")
 
 
 @pytest.mark.parametrize("place", ["/nowhere.so", "", __file__])
@@ -213,7 +229,7 @@ def test_a_standard_module_that_has_moved_is_searched_for(
 ) -> None:
     """As after an update of Python; the last is a file that is no library."""
     changed = 0
-    for group in linked.STANDARD:
+    for group in LINKER["STANDARD"]:
         file = library / f"oci_gpu_hook/__linked__/{group}.{TAG}"
         content = marshal.loads(file.read_bytes())
         start, (standard, rooms) = content if group == "door" else (None, content)
