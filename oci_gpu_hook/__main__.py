@@ -39,6 +39,8 @@ def main() -> int:
     """The program; gives its exit code."""
     if len(sys.argv) > 1 and sys.argv[1] in _STAGES:
         _run_stage(sys.argv[1], sys.argv[2:])
+    # The door has Python begin as for a stage.
+    gc.enable()
     from oci_gpu_hook import cli
 
     return cli.main(sys.argv[1:])

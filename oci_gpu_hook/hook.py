@@ -11,7 +11,15 @@ import posix
 
 from oci_gpu_hook import oci, report, request, sources
 from oci_gpu_hook.course import Course
-from oci_gpu_hook.errors import DONE, BundleError, UsageError
+from oci_gpu_hook.errors import (
+    DONE,
+    BundleError,
+    ConfigError,
+    DriverError,
+    HookError,
+    RequestError,
+    UsageError,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -151,7 +159,6 @@ def has_settings(path: str | None) -> bool:
 def _settings(options: Options, inputs: sources.Inputs, asks: bool) -> Config | None:
     """The settings; None where they cannot be read and the container asks for nothing that we know of."""
     from oci_gpu_hook import config
-    from oci_gpu_hook.errors import ConfigError, RequestError
 
     try:
         return config.read(*settings_file(options.config), inputs.annotations)
@@ -166,8 +173,6 @@ def _start_labels_only(
     state: oci.State, bundle: oci.Bundle, settings: Config, options: Options
 ) -> None:
     """The labels of a container that asks for no GPU: it is never stopped by us."""
-    from oci_gpu_hook.errors import HookError
-
     try:
         posix.stat(_SELINUX)
     except OSError:
@@ -206,7 +211,6 @@ def _carry_out(
 def _without_edits(plan: Plan, have: DriverInventory, spec_driver: str) -> Plan:
     """What is left to do of a plan where the engine has carried out our CDI spec."""
     from oci_gpu_hook import cdi
-    from oci_gpu_hook.errors import DriverError
 
     misfit = cdi.misfit(spec_driver, have)
     if misfit:

@@ -14,12 +14,22 @@ from __future__ import annotations
 import marshal
 import sys
 
+# importlib.machinery is this and brings more.
+from _frozen_importlib_external import ExtensionFileLoader
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import CodeType, ModuleType
+    from typing import Any
 
-    # Name, whether it is a package, and code.
-    Room = tuple[str, bool, CodeType]
+    # The modules loaded before a room, with the names that it imports of each; what it makes late, with the code.
+    Imports = tuple[tuple[str, tuple[str, ...]], ...]
+    Late = tuple[tuple[str, ...], bytes]
+    # Name, whether it is a package, these two, and code.
+    Room = tuple[str, bool, Imports, Late, CodeType]
+    # Modules of the standard library with their files, and rooms.
+    Group = tuple[tuple[tuple[str, str], ...], tuple[Room, ...]]
 
 PACKAGE = "oci_gpu_hook"
 FOLDER = "__linked__"
@@ -82,7 +92,7 @@ def full_name(room: str) -> str:
     return f"{PACKAGE}.{room}" if room else PACKAGE
 
 
-def enter(door: tuple[Room, ...], library: str) -> None:
+def enter(door: Group, library: str) -> None:
     """Load the rooms of `door`, and have the other groups loaded when they are asked for.
 
     `library` is the folder of the package.
@@ -91,19 +101,56 @@ def enter(door: tuple[Room, ...], library: str) -> None:
     sys.meta_path.insert(0, _Groups(library))  # type: ignore[arg-type]  # a finder by its method
 
 
-def _load(rooms: tuple[Room, ...], library: str) -> None:
+def _load(group: Group, library: str) -> None:
+    standard, rooms = group
+    for name, file in standard:
+        if name not in sys.modules:
+            _load_standard(name, file)
     module_type = type(sys)
-    for name, is_package, code in rooms:
+    for name, is_package, imports, late, code in rooms:
         module: ModuleType = module_type(name)
+        namespace = module.__dict__
         parent, _, child = name.rpartition(".")
         # As importlib has them; a package's path leads to those of its modules that are not linked.
         module.__package__ = name if is_package else parent
         if is_package:
             module.__path__ = [f"{library}/{name.replace('.', '/')}"]
         sys.modules[name] = module
-        exec(code, module.__dict__)
+        namespace[name] = module
+        if late[0]:
+            namespace["__getattr__"] = _makes(*late, namespace)
+        for source, names in imports:
+            loaded = namespace[source] = sys.modules[source]
+            for imported in names:
+                namespace[imported] = loaded.__dict__[imported]
+        exec(code, namespace)
         if parent:
             setattr(sys.modules[parent], child, module)
+
+
+def _makes(late: tuple[str, ...], code: bytes, namespace: dict[str, Any]) -> Callable[[str], Any]:
+    """A module's __getattr__ (PEP 562), which makes what is late when the first of it is asked for."""
+
+    def get(name: str) -> Any:
+        if name not in late:
+            raise AttributeError(f"module {namespace['__name__']!r} has no attribute {name!r}")
+        exec(marshal.loads(code), namespace)
+        return namespace[name]
+
+    return get
+
+
+def _load_standard(name: str, file: str) -> None:
+    """The standard library's module `name` in `file`, "" where it is built in; the import statement tries anew."""
+    loader: Any = ExtensionFileLoader(name, file) if file else sys.__spec__.loader
+    spec = type(sys.__spec__)(name, loader, origin=file or "built-in")
+    try:
+        module = loader.create_module(spec)
+        module.__spec__ = spec
+        loader.exec_module(module)
+    except (ImportError, AttributeError):
+        return
+    sys.modules[name] = module
 
 
 class _Groups:
@@ -111,25 +158,20 @@ class _Groups:
 
     def __init__(self, library: str) -> None:
         self._library = library
-        self._group_of = {
-            full_name(room): group
-            for group, rooms in GROUPS.items()
-            if group != "door"
-            for room in rooms
-        }
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
         """importlib.abc.MetaPathFinder.find_spec; None for what is not linked."""
-        group = self._group_of.get(name)
-        if group is None:
+        package, _, room = name.partition(".")
+        groups = [group for group, rooms in GROUPS.items() if room in rooms and group != "door"]
+        if package != PACKAGE or not groups:
             return None
-        file = f"{self._library}/{PACKAGE}/{FOLDER}/{group}.{sys.implementation.cache_tag}"
+        file = f"{self._library}/{PACKAGE}/{FOLDER}/{groups[0]}.{sys.implementation.cache_tag}"
         try:
             with open(file, "rb") as opened:
-                rooms = marshal.loads(opened.read())
+                content = marshal.loads(opened.read())
         except (OSError, EOFError, ValueError):
             return None
-        _load(rooms, self._library)
+        _load(content, self._library)
         return type(sys.__spec__)(name, self)  # type: ignore[arg-type]  # importlib.machinery.ModuleSpec
 
     def create_module(self, spec: object) -> ModuleType:

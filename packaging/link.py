@@ -4,23 +4,53 @@
     python3 -ISB packaging/link.py FOLDER LIBRARY
 
 FOLDER holds the package, which gets the files; LIBRARY is where it will lie, which tracebacks name.  Docstrings go, and
-so do annotations of functions: nobody reads them in a container's start, and each is code to load.  Annotations of
-classes stay, for they are the fields of records.  The same sources give the same bytes.
+so do annotations of functions and what only a type checker sees: nobody reads them in a container's start, and each is
+code to load.  Annotations of classes stay, for they are the fields of records.  What a room imports of the rooms before
+it is written down beside its code, for to look it up takes a tenth of what the import statement takes; and what few
+starts need is left out of the room's code, which asks for it.  The same sources give the same bytes.
 """
 
 from __future__ import annotations
 import __future__
 
 import ast
+import importlib.util
 import marshal
 import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterable, Iterator
     from types import CodeType
     from typing import Any
+
+    from oci_gpu_hook.linked import Group, Room
+
+# Modules of the standard library in C that the rooms of a group import, which are loaded from where they are now: to
+# search for one takes longer than to load it.
+STANDARD = {"door": ("_collections", "_json"), "gpu": ("_ctypes", "_struct")}
+
+# What most starts of a GPU container do without, by room: made when the first of it is asked for, all of the room.  To
+# make a class takes as long as to open three files, and to read a function half as long as to open one.
+LATE = {
+    "errors": "HookError UsageError BundleError ConfigError RequestError DriverError ApplyError",
+    "hook": "_start_labels_only _without_edits container_like_host _laid_out_like_host",
+    "request": "of_nodes _beyond_spec _major_minor _imex_channel",
+    "mountinfo": "Mount find",
+    "config": "Setting parse written matches nearest _value _heading _check_namespace _distance _text",
+    "ldso": "MalformedCache Cache parse flags_of _wrapped",
+    "dbus": "Answer Writer authentication method_call first_answer _fields _string _uint32",
+    "systemd": "ScopeUnit scope_unit entries allow_more allow_only _set_device_allow",
+    "host.proc": "driver_version gpus uuid_of capability_minor information _uuid _pci_address _nvml_bus_id",
+    "host.nodes": "DeviceLink",
+    "host.inventory": "Misfit MigDevice",
+    "selection": "_of_nodes _find_mig _unknown_mig _no_driver_for",
+    "container.devicefilter": "disassemble",
+    "container.cgroup": "expected _none _allow_v1 _listed _covers",
+    "container.scope": "_text tell answer withdraw _send _receive _read _first",
+    "container.mounts": "TargetError",
+}
 
 
 class _Bare(ast.NodeTransformer):
@@ -45,29 +75,116 @@ class _Bare(ast.NodeTransformer):
         # The statement loads a file; `compile` takes its flag instead.
         return None if node.module == "__future__" else node
 
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        self.generic_visit(node)
+        checked = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        return node.orelse if checked else node
 
-def code_of(folder: str, library: str, name: str) -> tuple[bool, CodeType]:
-    """Whether the module `name` is a package, and its code."""
-    path = name.replace(".", "/")
-    is_package = os.path.isdir(f"{folder}/{path}")
-    file = f"{path}/__init__.py" if is_package else f"{path}.py"
-    with open(f"{folder}/{file}", encoding="utf-8") as opened:
-        tree = _Bare().visit(ast.parse(opened.read()))
-    flags = __future__.annotations.compiler_flag
-    return is_package, compile(
-        tree, f"{library}/{file}", "exec", flags, dont_inherit=True, optimize=2
-    )
+
+class _Asking(ast.NodeTransformer):
+    """Has a room ask a module for what is made late, wherever it uses its name.
+
+    The module is a global of its full name, which is no name that a source can have.  ValueError where a function has
+    something of its own by a late name.
+    """
+
+    def __init__(self, modules: dict[str, str]) -> None:
+        self._modules = modules
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if node.id not in self._modules:
+            return node
+        if not isinstance(node.ctx, ast.Load):
+            raise ValueError(f"line {node.lineno}: {node.id} is a late name")
+        module = ast.Name(self._modules[node.id], ast.Load())
+        return ast.copy_location(ast.Attribute(module, node.id, node.ctx), node)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        if node.arg in self._modules:
+            raise ValueError(f"line {node.lineno}: {node.arg} is a late name")
+        return node
+
+
+class _Linker:
+    """Makes rooms of the package in `folder`, one behind another."""
+
+    def __init__(self, folder: str, library: str, late: dict[str, list[str]]) -> None:
+        self._folder = folder
+        self._library = library
+        self._late = late
+
+    def room(self, name: str, before: Collection[str] = ()) -> Room:
+        """The module `name`, which finds the modules `before` loaded."""
+        file = self._file(name)
+        with open(f"{self._folder}/{file}", encoding="utf-8") as opened:
+            tree = _Bare().visit(ast.parse(opened.read()))
+        imports = [node for node in tree.body if self._is_loaded(node, before)]
+        late = [node for node in tree.body if self._is_late(node, name)]
+        tree.body = [node for node in tree.body if node not in imports + late]
+        asked = {node.name: name for node in late}
+        given = []
+        for node in imports:
+            theirs = self._late.get(node.module, ())
+            words = [alias.name for alias in node.names]
+            asked.update({word: node.module for word in words if word in theirs})
+            given.append((node.module, tuple([word for word in words if word not in theirs])))
+        names = tuple([node.name for node in late])
+        made = marshal.dumps(self._compile(file, late, asked)) if late else b""
+        code = self._compile(file, tree.body, asked)
+        return name, file.endswith("/__init__.py"), tuple(given), (names, made), code
+
+    def _compile(self, file: str, body: list[ast.stmt], asked: dict[str, str]) -> CodeType:
+        tree = ast.fix_missing_locations(_Asking(asked).visit(ast.Module(body, [])))
+        flags = __future__.annotations.compiler_flag
+        file = f"{self._library}/{file}"
+        code: CodeType = compile(tree, file, "exec", flags, dont_inherit=True, optimize=2)
+        return code
+
+    def _file(self, name: str) -> str:
+        """The module's file below the folder; "" where there is none."""
+        files = [name.replace(".", "/") + end for end in (".py", "/__init__.py")]
+        return "".join([file for file in files if os.path.exists(f"{self._folder}/{file}")])
+
+    def _is_late(self, node: ast.stmt, name: str) -> bool:
+        """Whether a statement of the module `name` defines something late."""
+        late = self._late.get(name, ())
+        return isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name in late
+
+    def _is_loaded(self, node: ast.stmt, before: Collection[str]) -> bool:
+        """Whether all that a statement does is to take names from modules that are loaded."""
+        if not isinstance(node, ast.ImportFrom) or node.module not in before:
+            return False
+        modules = [f"{node.module}.{alias.name}" for alias in node.names]
+        return not any(alias.asname for alias in node.names) and all(
+            module in before or not self._file(module) for module in modules
+        )
 
 
 def link(folder: str, library: str) -> Iterator[tuple[str, Any]]:
     """Each group's name and the content of its file; that of the door has what loads it before its rooms."""
     linked: dict[str, Any] = {}
-    _, start = code_of(folder, library, "oci_gpu_hook.linked")
+    *_, start = _Linker(folder, library, {}).room("oci_gpu_hook.linked")
     exec(start, linked)
+    late = {linked["full_name"](room): names.split() for room, names in LATE.items()}
+    linker = _Linker(folder, library, late)
+    door: list[str] = []
     for group, names in linked["GROUPS"].items():
         modules = [linked["full_name"](name) for name in names]
-        rooms = tuple([(module, *code_of(folder, library, module)) for module in modules])
-        yield group, (start, rooms) if group == "door" else rooms
+        rooms = [linker.room(name, door + modules[:at]) for at, name in enumerate(modules)]
+        content: Group = (tuple(_places(STANDARD.get(group, ()))), tuple(rooms))
+        if group == "door":
+            door = modules
+            yield group, (start, content)
+        else:
+            yield group, content
+
+
+def _places(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Where this Python has modules of its own: a file, or "" where it is built in."""
+    for name in names:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin is not None:
+            yield name, spec.origin if spec.has_location else ""
 
 
 def main() -> None:

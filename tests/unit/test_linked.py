@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import ast
 import json
+import marshal
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -16,10 +18,13 @@ from oci_gpu_hook import linked
 
 ROOT = Path(__file__).resolve().parents[2]
 TAG = sys.implementation.cache_tag
+LINKER = runpy.run_path(str(ROOT / "packaging/link.py"))
+LATE = {room: names.split() for room, names in LINKER["LATE"].items()}
 
 # What the door has Python do, and then where each room of ours came from: a linked one has no spec of a file.
 PROGRAM = """
-import marshal, posix, sys
+import gc, marshal, posix, sys
+gc.disable()
 library = sys.argv.pop()
 sys.path.append(library)
 try:
@@ -178,6 +183,65 @@ def test_without_a_linked_file_the_package_serves(
     run = Run(library, tmp_path, "0", "--host-root", str(tmp_path / "host"))
     assert run.status == 6, run.said
     assert names(group) <= run.files
+
+
+def test_what_is_late_is_made_when_asked_for(library: Path) -> None:
+    program = PROGRAM.replace("from oci_gpu_hook.__main__ import main", "").rpartition("main()")[0]
+    program += """
+import oci_gpu_hook.host, json
+late, found = json.loads(sys.argv.pop()), {}
+for room, names in late.items():
+    module = sys.modules[linked["full_name"](room)]
+    early = [name for name in names if name in vars(module)]
+    made = [getattr(module, name) for name in names]
+    found[room] = [early, [kind.__name__ for kind in made if kind.__module__ == module.__name__]]
+    assert all(getattr(module, name) is vars(module)[name] for name in names)
+try:
+    module.Nothing
+except AttributeError as err:
+    print(json.dumps([found, str(err)]))
+"""
+    words = [sys.executable, "-ISB", "-c", program, json.dumps(LATE), str(library)]
+    ran = subprocess.run(words, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    expected = {room: [[], names] for room, names in LATE.items()}
+    room = list(LATE)[-1]
+    said = f"module 'oci_gpu_hook.{room}' has no attribute 'Nothing'"
+    assert json.loads(ran.stdout) == [expected, said]
+
+
+@pytest.mark.parametrize("late", ["def other(find): pass", "def other():\n    Mount = 1"])
+def test_a_late_name_has_one_meaning_in_its_room(tmp_path: Path, late: str) -> None:
+    """Else the linker would take a function's own for what is late."""
+    source = (ROOT / "oci_gpu_hook/mountinfo.py").read_text()
+    (tmp_path / "oci_gpu_hook").mkdir()
+    (tmp_path / "oci_gpu_hook/mountinfo.py").write_text(f"{source}\n\n{late}\n")
+    linker = LINKER["_Linker"](
+        str(tmp_path), "/library", {"oci_gpu_hook.mountinfo": LATE["mountinfo"]}
+    )
+    with pytest.raises(ValueError, match="is a late name"):
+        linker.room("oci_gpu_hook.mountinfo")
+
+
+@pytest.mark.parametrize("place", ["/nowhere.so", "", __file__])
+def test_a_standard_module_that_has_moved_is_searched_for(
+    library: Path, tmp_path: Path, place: str
+) -> None:
+    """As after an update of Python; the last is a file that is no library."""
+    changed = 0
+    for group in LINKER["STANDARD"]:
+        file = library / f"oci_gpu_hook/__linked__/{group}.{TAG}"
+        content = marshal.loads(file.read_bytes())
+        start, (standard, rooms) = content if group == "door" else (None, content)
+        moved = tuple((name, place) for name, _ in standard)
+        changed += moved != standard
+        content = (start, (moved, rooms)) if group == "door" else (moved, rooms)
+        file.write_bytes(marshal.dumps(content))
+    assert changed
+    (tmp_path / "host").mkdir()
+    run = Run(library, tmp_path, "0", "--host-root", str(tmp_path / "host"))
+    assert run.status == 6, run.said
+    assert not run.files & (names("door") | names("gpu"))
 
 
 def test_linking_twice_gives_the_same_bytes(library: Path, tmp_path: Path) -> None:
