@@ -65,6 +65,7 @@ class Door:
             capture_output=True,
             cwd=cwd,
             env={"PATH": "/usr/bin:/bin"},
+            timeout=60,
         )
         assert done.stderr == b""
         assert done.returncode in (0, ASKED)
@@ -213,6 +214,15 @@ def test_only_settings_that_concern_all_containers_ask_python(
     file.parent.mkdir(exist_ok=True)
     file.write_text(text)
     assert door.start(door.state()).asked == asked
+
+
+@pytest.mark.parametrize("name", ["settings.conf", "settings.conf.d/10-a.conf"])
+def test_settings_that_are_no_file_do_not_hold_the_door_up(door: Door, name: str) -> None:
+    door.config(json.dumps(config()))
+    file = door.settings.parent / name
+    file.parent.mkdir(exist_ok=True)
+    os.mkfifo(file)
+    assert door.start(door.state()).asked
 
 
 WORDS = st.sampled_from(
