@@ -71,7 +71,7 @@ def _why(capabilities: tuple[str, ...]) -> str:
     variables = [variable for feature, variable in FEATURES if feature in capabilities]
     if variables:
         return f"{' or '.join(variables)} is not 'enabled'"
-    return f"{' or '.join(capabilities)}, not in NVIDIA_DRIVER_CAPABILITIES"
+    return f"{' or '.join(capabilities)}, not in NVIDIA_DRIVER_CAPABILITIES or not allowed"
 
 
 def _counted(paths: Iterable[str]) -> str:
