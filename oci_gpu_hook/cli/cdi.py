@@ -75,10 +75,7 @@ def generate(
     Engines look in /etc/cdi and /var/run/cdi.  What a spec cannot say our hook does, which the spec starts: it must be
     written anew after a driver's upgrade and a change of MIG devices ('inventory watch --cdi-spec' does).
     """
-    if output is not None and (not os.path.basename(output) or not output.isprintable()):
-        raise UsageError(
-            f"--output is {quoted(output) if output else 'empty'}, which is no file's name"
-        )
+    whole.check_name("--output", output)
     settings = settings_of.read(*hook.settings_file(config), {})
     document = of_host(HostRoot(host_root), settings, hook_of(door, capabilities, settings, config))
     by_name = cditext.JSON if (output or "").endswith(".json") else cditext.YAML

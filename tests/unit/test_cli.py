@@ -117,6 +117,8 @@ def test_plan_changes_nothing(capsys: pytest.CaptureFixture[str], host: Path, bu
     ("words", "code", "sentence"),
     [
         (["plan"], 2, "missing option '--bundle'"),
+        (["inventory", "watch", "--cdi-spec", ""], 2, "--cdi-spec is empty"),
+        (["inventory", "watch", "--cdi-spec", "/run/cdi/"], 2, "which is no file's name"),
         (["plan", "--bundle", "/nowhere"], 3, "cannot open /nowhere/config.json"),
         (["nonsense"], 2, "no such command"),
         (["info", "--format", "xml"], 2, "invalid value for '--format'"),
