@@ -178,6 +178,10 @@ def test_features_that_the_host_has_not_are_told() -> None:
     gds, nvswitch = selection.absent_features(wanted, everything()._replace(devices=()))
     assert gds == "NVIDIA_GDS=enabled brings nothing: this host has no /dev/nvidia-fs*"
     assert nvswitch.startswith("NVIDIA_NVSWITCH=enabled brings nothing")
+    channels = asked("0", NVIDIA_IMEX_CHANNELS="all")
+    assert selection.absent_features(channels, everything()) == ()
+    (told,) = selection.absent_features(channels, everything()._replace(devices=()))
+    assert told == "asking for all IMEX channels brings nothing: this host has none"
 
 
 @pytest.mark.parametrize("devices", ["all", "0", "1", "0:0", "1,0:0", "0,0:0", "none"])
