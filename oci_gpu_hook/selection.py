@@ -246,7 +246,7 @@ def _mig_nodes(
 
 
 def _imex_nodes(request: Request, inventory: DriverInventory) -> list[tuple[str, str]]:
-    present = [node.path for node in inventory.devices if node.family == "imex"]
+    present = dict.fromkeys([node.path for node in inventory.devices if node.family == "imex"])
     if request.imex_channels == (ALL,):
         return [(path, "IMEX channel: asked for as all") for path in present]
     wanted = []
