@@ -169,10 +169,11 @@ def _waiting(err: DriverError | ApplyError) -> str:
 
 def _write_spec(root: HostRoot, path: str, config: str | None) -> None:
     settings = settings_of.read(*hook.settings_file(config), {})
-    document = cdi.of_host(root, settings, cdi.hook_of(cdi.DOOR, "all", settings, config))
+    started = cdi.hook_of(cdi.DOOR, "all", settings, config)
+    document, nameless = cdi.of_host(root, settings, started)
     form = cditext.JSON if path.endswith(".json") else cditext.YAML
     cdi.write(path, cditext.write(document, form))
-    click.echo(f"wrote {path}")
+    click.echo(f"wrote {path}{f': {nameless}' if nameless else ''}")
 
 
 def _moments(interval: float) -> Iterator[str]:
