@@ -64,6 +64,15 @@ def names(inventory: DriverInventory) -> tuple[tuple[str, str], ...]:
     return (*found, ("all", "all"))
 
 
+def nameless(inventory: DriverInventory) -> str:
+    """A sentence on the MIG devices that a spec cannot name, ``all`` apart; "" where it names each."""
+    left = [item for item in inventory.mig_devices if item.number is None and not item.uuid]
+    if not left:
+        return ""
+    devices = f"{len(left)} MIG device{'' if len(left) == 1 else 's'}"
+    return f"the CDI spec names {devices} by 'all' only: run 'oci-gpu-hook inventory refresh' first"
+
+
 def document(common: Plan, devices: tuple[tuple[str, Plan], ...], hook: Hook) -> dict[str, object]:
     """The spec: `common` is the plan without a GPU, `devices` the plan of each name."""
     shared = _edits(common)

@@ -70,8 +70,8 @@ def _why(capabilities: tuple[str, ...]) -> str:
     """What none of was asked for: a feature has a variable of its own."""
     variables = [variable for feature, variable in FEATURES if feature in capabilities]
     if variables:
-        return f"{' or '.join(variables)} is not 'enabled'"
-    return f"{' or '.join(capabilities)}, not in NVIDIA_DRIVER_CAPABILITIES"
+        return f"{' or '.join(variables)} is not 'enabled' or not accepted"
+    return f"{' or '.join(capabilities)}, not in NVIDIA_DRIVER_CAPABILITIES or not allowed"
 
 
 def _counted(paths: Iterable[str]) -> str:

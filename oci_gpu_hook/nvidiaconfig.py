@@ -158,7 +158,8 @@ KEYS = (
         f"{_RUNTIME}.modes.cdi.annotation-prefixes",
         STRINGS,
         needless="annotations that begin with cdi.k8s.io/ are read",
-        refused="annotations that begin with cdi.k8s.io/ are read, and no others",
+        refused="annotations that begin with cdi.k8s.io/ are read, and no others; with accept-environment = privileged"
+        " only those of containers with CAP_SYS_ADMIN",
         harmless=("cdi.k8s.io/",),
     ),
     Key(f"{_RUNTIME}.modes.cdi.spec-dirs", STRINGS, needless=_NO_SPECS),
@@ -290,6 +291,8 @@ def _is_harmless(value: object, harmless: tuple[object, ...]) -> bool:
     if isinstance(value, bool):
         return value in harmless
     texts = value if isinstance(value, list) else [value]
+    if not texts and harmless:
+        return False  # an empty array is none of those that are known: it turns off what they name
     return all([any([matches(str(known), text) for known in harmless]) for text in texts])
 
 

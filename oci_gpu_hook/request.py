@@ -89,7 +89,7 @@ def parse(inputs: Inputs, allowed: Config) -> tuple[Request | None, tuple[str, .
         mig_config=mig_config,
         mig_monitor=mig_monitor,
         imex_channels=_imex_channels(inputs, names, allowed, notes),
-        features=_features(environment, names, notes),
+        features=_features(inputs, names, allowed, notes),
     )
     return asked, tuple(notes)
 
@@ -256,12 +256,16 @@ def _imex_channel(item: str, where: str) -> str:
     return found
 
 
-def _features(environment: dict[str, str], names: Names, notes: list[str]) -> tuple[str, ...]:
+def _features(inputs: Inputs, names: Names, allowed: Config, notes: list[str]) -> tuple[str, ...]:
+    """Features: the environment's where it is accepted, those of the list of devices in any case."""
+    accepted = accepts_words(inputs, allowed)
     found = []
     for feature, variable in FEATURES:
-        value = environment.get(variable, "")
-        if value == "enabled" or feature in names.features:
+        value = inputs.environment.get(variable, "")
+        if feature in names.features or (value == "enabled" and accepted):
             found.append(feature)
+        elif value == "enabled":
+            notes.append(f"the request in {variable} {UNPRIVILEGED}")
         elif value:
             notes.append(
                 f"{variable} is {quoted(value)}, which asks for nothing: only 'enabled' does"

@@ -44,11 +44,17 @@ class Condition(NamedTuple):
 
 
 def check(expressions: tuple[str, ...], facts: HostFacts) -> None:
-    """RequestError where an expression is malformed, or none of its alternatives holds."""
+    """RequestError where an expression is malformed, or a GPU is there for which none of its alternatives holds.
+
+    Each GPU by itself: of two brands, one may meet another alternative than the other.
+    """
+    each = [facts._replace(gpus=(gpu,)) for gpu in dict.fromkeys(facts.gpus)] or [facts]
     for expression in expressions:
         alternatives = parse(expression)
-        if alternatives and not any([_holds(conditions, facts) for conditions in alternatives]):
-            raise _unmet(alternatives, facts)
+        failing = [one for one in each if not _is_met(alternatives, one)]
+        if failing:
+            gpus = tuple([gpu for one in failing for gpu in one.gpus])
+            raise _unmet(alternatives, facts._replace(gpus=gpus))
 
 
 def parse(expression: str) -> tuple[tuple[Condition, ...], ...]:
@@ -84,6 +90,10 @@ def _version(text: str, factor: str) -> tuple[int, ...]:
     while numbers and not numbers[-1]:
         numbers.pop()
     return tuple(numbers)
+
+
+def _is_met(alternatives: tuple[tuple[Condition, ...], ...], facts: HostFacts) -> bool:
+    return not alternatives or any([_holds(conditions, facts) for conditions in alternatives])
 
 
 def _holds(conditions: tuple[Condition, ...], facts: HostFacts) -> bool:

@@ -132,17 +132,18 @@ def nodes(
 
 
 def absent_features(request: Request, inventory: DriverInventory) -> tuple[str, ...]:
-    """A sentence for each feature that was asked for and whose devices this host has not."""
-    if not request.features:
+    """A sentence for each feature that was asked for and whose devices this host has not; all IMEX channels are one."""
+    if not request.features and request.imex_channels != (ALL,):
         return ()
     have = {node.family for node in inventory.devices}
-    return tuple(
-        [
-            f"{variable}=enabled brings nothing: this host has no {device}"
-            for feature, variable, device in _FEATURES
-            if feature in request.features and feature not in have
-        ]
-    )
+    absent = [
+        f"{variable}=enabled brings nothing: this host has no {device}"
+        for feature, variable, device in _FEATURES
+        if feature in request.features and feature not in have
+    ]
+    if request.imex_channels == (ALL,) and "imex" not in have:
+        absent.append("asking for all IMEX channels brings nothing: this host has none")
+    return tuple(absent)
 
 
 def _of_nodes(paths: tuple[str, ...], inventory: DriverInventory) -> Selection:
@@ -245,7 +246,7 @@ def _mig_nodes(
 
 
 def _imex_nodes(request: Request, inventory: DriverInventory) -> list[tuple[str, str]]:
-    present = [node.path for node in inventory.devices if node.family == "imex"]
+    present = dict.fromkeys([node.path for node in inventory.devices if node.family == "imex"])
     if request.imex_channels == (ALL,):
         return [(path, "IMEX channel: asked for as all") for path in present]
     wanted = []

@@ -103,6 +103,9 @@ def named(inputs: Inputs, allowed: Config, notes: list[str]) -> Names:
                 f"{named.where} says that the devices are listed in volume mounts, which are not accepted",
                 ADMINISTRATOR,
             )
+        notes.append(
+            f"{named.where} says that the devices are listed in volume mounts, and none are"
+        )
         return named._replace(devices=())
     return _without_kinds(named)
 

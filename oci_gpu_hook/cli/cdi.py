@@ -75,12 +75,12 @@ def generate(
     Engines look in /etc/cdi and /var/run/cdi.  What a spec cannot say our hook does, which the spec starts: it must be
     written anew after a driver's upgrade and a change of MIG devices ('inventory watch --cdi-spec' does).
     """
-    if output is not None and (not os.path.basename(output) or not output.isprintable()):
-        raise UsageError(
-            f"--output is {quoted(output) if output else 'empty'}, which is no file's name"
-        )
+    whole.check_name("--output", output)
     settings = settings_of.read(*hook.settings_file(config), {})
-    document = of_host(HostRoot(host_root), settings, hook_of(door, capabilities, settings, config))
+    started = hook_of(door, capabilities, settings, config)
+    document, nameless = of_host(HostRoot(host_root), settings, started)
+    if nameless:
+        click.echo(f"{spec_of.PROGRAM}: {nameless}", err=True)
     by_name = cditext.JSON if (output or "").endswith(".json") else cditext.YAML
     text = cditext.write(document, form or by_name)
     if output is None:
@@ -118,8 +118,11 @@ def _granted(capabilities: str, settings: Config) -> tuple[str, ...]:
     return words
 
 
-def of_host(root: HostRoot, settings: Config, started: spec_of.Hook) -> dict[str, Any]:
-    """The spec of a host as it is now; what only NVML knows is taken from the saved inventory where that is true."""
+def of_host(root: HostRoot, settings: Config, started: spec_of.Hook) -> tuple[dict[str, Any], str]:
+    """The spec of a host as it is now, and a sentence on what has no name in it, if anything.
+
+    What only NVML knows is taken from the saved inventory where that is true.
+    """
     now = saved_inventory.stamp(root, settings.driver_root)
     found = saved_inventory.read_saved(root, now) or survey.survey(root, settings.driver_root)
     words = started.capabilities
@@ -133,7 +136,7 @@ def of_host(root: HostRoot, settings: Config, started: spec_of.Hook) -> dict[str
         )
     devices = [(name, _plan(found, settings, words, by)) for name, by in spec_of.names(found)]
     common = _plan(found, settings, words, selection.NONE)
-    return spec_of.document(common, tuple(devices), started)
+    return spec_of.document(common, tuple(devices), started), spec_of.nameless(found)
 
 
 def read(path: str) -> object:

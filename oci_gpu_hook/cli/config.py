@@ -59,6 +59,7 @@ def import_nvidias(file: str | None, output: str | None, form: str, host_root: s
     a comment in it tells of each key that needs nothing here or is refused.  A good place for it is
     /etc/oci-gpu-hook.conf.d/10-nvidia.conf.
     """
+    whole.check_name("--output", output)
     name = NVIDIAS if file is None else file
     data = _bytes(HostRoot(host_root), NVIDIAS) if file is None else _bytes(None, file)
     rows = nvidiaconfig.answers(_toml(data, _printable(name)), _printable(name))

@@ -14,7 +14,7 @@ import click
 
 from oci_gpu_hook import config as settings_of
 from oci_gpu_hook import hook, render
-from oci_gpu_hook.cli import cdi, cditext
+from oci_gpu_hook.cli import cdi, cditext, whole
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.errors import ApplyError, DriverError
 from oci_gpu_hook.host import inventory as saved_inventory
@@ -128,6 +128,7 @@ def watch(
     Runs until it is told to end (SIGTERM, SIGINT).  A driver that is not there yet is waited for, and so is a disk that
     is full.
     """
+    whole.check_name("--cdi-spec", cdi_spec)
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGINT, _leave)
     root, driver_root = HostRoot(host_root), _driver_root(config)
@@ -168,10 +169,11 @@ def _waiting(err: DriverError | ApplyError) -> str:
 
 def _write_spec(root: HostRoot, path: str, config: str | None) -> None:
     settings = settings_of.read(*hook.settings_file(config), {})
-    document = cdi.of_host(root, settings, cdi.hook_of(cdi.DOOR, "all", settings, config))
+    started = cdi.hook_of(cdi.DOOR, "all", settings, config)
+    document, nameless = cdi.of_host(root, settings, started)
     form = cditext.JSON if path.endswith(".json") else cditext.YAML
     cdi.write(path, cditext.write(document, form))
-    click.echo(f"wrote {path}")
+    click.echo(f"wrote {path}{f': {nameless}' if nameless else ''}")
 
 
 def _moments(interval: float) -> Iterator[str]:

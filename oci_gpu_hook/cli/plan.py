@@ -4,13 +4,18 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
 from oci_gpu_hook import config as settings_of
-from oci_gpu_hook import hook, leftout, oci, render, request, rootfs
+from oci_gpu_hook import hook, leftout, oci, render, request, rootfs, sources
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
+from oci_gpu_hook.errors import ConfigError, RequestError
 from oci_gpu_hook.host.root import HostRoot
+
+if TYPE_CHECKING:
+    from oci_gpu_hook.config import Config
 
 
 @click.command()
@@ -46,10 +51,9 @@ def plan(
     """
     found = oci.read_bundle(os.path.abspath(bundle))
     inputs = hook.inputs_of(found, {})
-    settings = settings_of.read(*hook.settings_file(config), inputs.annotations)
-    asked, notes = request.parse(inputs, settings)
     path = oci.rootfs(found)
-    if asked is None and settings.ipc_labels != "all":
+    settings, asked, notes = _asked(inputs, config)
+    if settings is None or (asked is None and settings.ipc_labels != "all"):
         why = "".join([f"\n           {note}" for note in notes])
         text = f"bundle     {found.path}\nrequest    none: the hook would leave this container alone{why}"
         show(form, render.no_request_document(container_id, found.path, path, notes), text)
@@ -60,3 +64,16 @@ def plan(
     decided = decided._replace(notes=(*notes, *decided.notes))
     left_out = leftout.sentences(decided, have) if have else ()
     show(form, render.plan_document(decided, left_out), render.plan_text(decided, left_out))
+
+
+def _asked(
+    inputs: sources.Inputs, file: str | None
+) -> tuple[Config | None, request.Request | None, tuple[str, ...]]:
+    """The settings, the request, and what is left out; a mistake in a file stops only who asks for something."""
+    try:
+        settings = settings_of.read(*hook.settings_file(file), inputs.annotations)
+    except (ConfigError, RequestError) as err:
+        if sources.may_ask(inputs):
+            raise
+        return None, None, (str(err),)
+    return (settings, *request.parse(inputs, settings))

@@ -9,7 +9,15 @@ from __future__ import annotations
 import errno
 import os
 
-from oci_gpu_hook.errors import ApplyError
+from oci_gpu_hook.errors import ApplyError, UsageError, quoted
+
+
+def check_name(option: str, path: str | None) -> None:
+    """UsageError where `option` gives a file that none can be called; None is none given."""
+    if path is not None and (not os.path.basename(path) or not path.isprintable()):
+        raise UsageError(
+            f"{option} is {quoted(path) if path else 'empty'}, which is no file's name"
+        )
 
 
 def write(path: str, text: str) -> None:

@@ -130,7 +130,8 @@ XORG_MODULES = (
 )
 XORG_CAPABILITIES = _DRAWING
 
-# In the kernel's own order (Documentation/driver-api/firmware/fw_search_path.rst).
+# In the kernel's own order (Documentation/driver-api/firmware/fw_search_path.rst); before all, what its parameter says.
+FIRMWARE_CLASS = "/sys/module/firmware_class/parameters/path"
 FIRMWARE_FOLDERS = (
     "/lib/firmware/updates/{release}/nvidia",
     "/lib/firmware/updates/nvidia",

@@ -101,17 +101,27 @@ def _as_they_are(driver: Driver, host: HostRoot) -> list[DriverFile]:
     return found
 
 
-def firmware(driver: Driver) -> tuple[DriverFile, ...]:
+def firmware(driver: Driver, host: HostRoot) -> tuple[DriverFile, ...]:
     """The GPU system processor's firmware, which the libraries look for at the host's path."""
     release = posix.uname().release
+    places = [(Driver(host, "", driver.version), f"{at}/nvidia") for at in _firmware_class(host)]
+    places += [
+        (driver, pattern.replace("{release}", release)) for pattern in catalogue.FIRMWARE_FOLDERS
+    ]
     found: dict[str, DriverFile] = {}
-    for pattern in catalogue.FIRMWARE_FOLDERS:
-        folder = f"{pattern.replace('{release}', release)}/{driver.version}"
-        for name in driver.root.names(folder):
+    for where, top in places:
+        folder = f"{top}/{driver.version}"
+        for name in where.root.names(folder):
             target = f"{catalogue.FIRMWARE_TARGET}/{driver.version}/{name}"
             if name.startswith("gsp") and name.endswith(".bin"):
-                found.setdefault(name, DriverFile(driver.source(f"{folder}/{name}"), target, ()))
+                found.setdefault(name, DriverFile(where.source(f"{folder}/{name}"), target, ()))
     return tuple(found.values())
+
+
+def _firmware_class(host: HostRoot) -> list[str]:
+    """The folder of the host that the administrator has told the kernel to look into first, if any."""
+    path = (host.read(catalogue.FIRMWARE_CLASS) or b"").decode(errors="surrogateescape").strip()
+    return [path.rstrip("/")] if path.startswith("/") and path.isprintable() else []
 
 
 def _of_word_size(driver: Driver, bits: int, flags: int) -> list[Library]:

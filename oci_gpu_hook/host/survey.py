@@ -60,7 +60,7 @@ def survey(root: HostRoot, driver_root: str = "/", facts: Facts | None = None) -
         misfits=files.misfits(driver, libraries),
         binaries=files.binaries(driver),
         files=files.configuration(driver, root),
-        firmware=files.firmware(driver),
+        firmware=files.firmware(driver, root),
         proc_files=_proc_files(root),
         unknown=_unknown(gpus, mig_devices, facts),
     )

@@ -67,6 +67,17 @@ def test_where_lists_alone_are_accepted_the_environment_brings_nothing(
     assert "/etc/oci-gpu-hook.conf" in told
 
 
+def test_an_accepted_list_opens_no_other_door_to_the_environment(
+    installed: Installed, bundle: Maker
+) -> None:
+    features = ("NVIDIA_NVSWITCH", "NVIDIA_MOFED", "NVIDIA_GDS", "NVIDIA_GDRCOPY")
+    made = lists(asks(bundle("busybox"), **dict.fromkeys(features, "enabled")), "2")
+    look(installed, made, settings=LISTS_ONLY).has_exactly(*COMPUTE, node(2))
+    told = plan(installed, made, LISTS_ONLY)
+    for variable in features:
+        assert f"{variable} is not accepted from a container without CAP_SYS_ADMIN" in told
+
+
 def test_a_privileged_container_may_ask_by_its_environment_all_the_same(
     installed: Installed, bundle: Maker
 ) -> None:

@@ -178,6 +178,20 @@ def test_imex_channels_are_left_out_where_the_administrator_says_so(inputs: Inpu
     assert note.startswith("IMEX channels are left out")
 
 
+@pytest.mark.parametrize(("feature", "variable"), FEATURES)
+def test_a_list_of_devices_opens_no_other_door_to_the_environment(
+    feature: str, variable: str
+) -> None:
+    config = HARDENED._replace(accept_volume_mounts=True)
+    inputs = Inputs({variable: "enabled"}, listed("0"))
+    found, (note,) = request.parse(inputs, config)
+    assert found is not None and (found.devices, found.features) == (("0",), ())
+    assert note.startswith(f"the request in {variable} is not accepted")
+    assert asked(inputs._replace(privileged=True), config).features == (feature,)
+    named = inputs._replace(mounts=listed("0", f"cdi/nvidia.com/{feature}/all"))
+    assert asked(named, config).features == (feature,)
+
+
 def test_capabilities_that_are_not_allowed() -> None:
     config = Config(allowed_capabilities=("utility", "video"))
     found, notes = request.parse(env(NVIDIA_DRIVER_CAPABILITIES="utility,compute,ngx"), config)

@@ -271,6 +271,22 @@ def test_a_spec_has_what_the_administrator_allows(
     assert "none of the capabilities graphics is allowed" in capsys.readouterr().err
 
 
+def test_mig_devices_that_only_nvml_could_name_are_told(
+    host: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert generate(host, "--format", "json") == 0
+    assert capsys.readouterr().err == ""
+    tree = tmp_path / "tree"
+    plant(tree).close()
+    unasked = cdi_engine.node(tree, tmp_path, None)
+    assert generate(unasked, "--format", "json") == 0
+    shown = capsys.readouterr()
+    assert not any(":" in device["name"] for device in json.loads(shown.out)["devices"])
+    (said,) = shown.err.splitlines()
+    assert "the CDI spec names 1 MIG device by 'all' only" in said
+    assert "inventory refresh" in said
+
+
 def test_a_host_without_driver_or_libraries(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

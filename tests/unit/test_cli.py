@@ -82,6 +82,22 @@ def test_plan_for_a_container_without_a_request(
         assert "would leave this container alone" in out
 
 
+def test_plan_says_of_a_mistake_in_the_settings_what_the_hook_does(
+    capsys: pytest.CaptureFixture[str], host: Path, bundle: Path, tmp_path: Path
+) -> None:
+    """It stops who asks for something, and nobody else."""
+    settings = tmp_path / "settings"
+    settings.write_text("rubbish\n")
+    arguments = ["plan", "--bundle", str(bundle), "--host-root", str(host)]
+    assert cli.main([*arguments, "--config", str(settings)]) == 4
+    assert f"{settings}:1: 'rubbish' is no" in capsys.readouterr().err
+    write_config(bundle, [])
+    assert cli.main([*arguments, "--config", str(settings)]) == 0
+    told = capsys.readouterr().out
+    assert "none: the hook would leave this container alone" in told
+    assert f"{settings}:1: 'rubbish' is no" in told
+
+
 def test_a_user_namespace_in_the_config_binds_the_nodes(
     capsys: pytest.CaptureFixture[str], host: Path, bundle: Path
 ) -> None:
@@ -101,6 +117,8 @@ def test_plan_changes_nothing(capsys: pytest.CaptureFixture[str], host: Path, bu
     ("words", "code", "sentence"),
     [
         (["plan"], 2, "missing option '--bundle'"),
+        (["inventory", "watch", "--cdi-spec", ""], 2, "--cdi-spec is empty"),
+        (["inventory", "watch", "--cdi-spec", "/run/cdi/"], 2, "which is no file's name"),
         (["plan", "--bundle", "/nowhere"], 3, "cannot open /nowhere/config.json"),
         (["nonsense"], 2, "no such command"),
         (["info", "--format", "xml"], 2, "invalid value for '--format'"),

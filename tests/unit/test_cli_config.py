@@ -334,6 +334,9 @@ def test_import_where_nothing_can_be_written(
 ) -> None:
     said = mistake(capsys, 7, "import", str(nvidias), "--output", "/proc/no/hook.conf")
     assert "cannot write /proc/no/hook.conf" in said
+    for place in ("", "/run/", "/run/a\nb"):
+        said = mistake(capsys, 2, "import", str(nvidias), "--output", place)
+        assert "--output is " in said and "which is no file's name" in said
 
 
 def test_import_without_a_toml_parser_says_what_to_install(

@@ -325,11 +325,15 @@ def test_modules_of_the_x_server_stay_where_they_are(tmp_path: Path, name: str, 
     ]
 
 
+def firmware(tree: Path) -> tuple[inventory.DriverFile, ...]:
+    return files.firmware(driver(tree), HostRoot(str(tree)))
+
+
 def test_firmware_is_that_of_the_exact_version(tmp_path: Path) -> None:
     for version in (VERSION, "535.54.03"):
         for name in ("gsp_ga10x.bin", "gsp_tu10x.bin", "gsp.txt", "other.bin"):
             hosts.plant(tmp_path, f"/lib/firmware/nvidia/{version}/{name}", "")
-    found = files.firmware(driver(tmp_path))
+    found = firmware(tmp_path)
     folder = f"/lib/firmware/nvidia/{VERSION}"
     assert [(file.path, file.target, file.capabilities) for file in found] == [
         (f"{folder}/gsp_ga10x.bin", f"{folder}/gsp_ga10x.bin", ()),
@@ -347,7 +351,29 @@ def test_firmware_comes_once_from_where_the_kernel_takes_it(tmp_path: Path, mach
     ):
         path = f"{folder}/nvidia/{VERSION}/gsp_ga10x.bin"
         hosts.plant(tmp_path, path, "")
-        assert files.firmware(driver(tmp_path)) == (inventory.DriverFile(path, target, ()),)
+        assert firmware(tmp_path) == (inventory.DriverFile(path, target, ()),)
+
+
+@pytest.mark.parametrize(
+    ("said", "folder"),
+    [
+        ("/var/firmware\n", "/var/firmware"),
+        ("/var/firmware/", "/var/firmware"),
+        ("\n", "/lib/firmware"),
+        ("var/firmware\n", "/lib/firmware"),
+        ("/var/firmware\n/etc\n", "/lib/firmware"),
+        ("/nowhere\n", "/lib/firmware"),
+    ],
+)
+def test_firmware_comes_first_from_where_the_administrator_told_the_kernel(
+    tmp_path: Path, said: str, folder: str
+) -> None:
+    hosts.plant(tmp_path, "/sys/module/firmware_class/parameters/path", said)
+    for top in ("/var/firmware", "/lib/firmware"):
+        hosts.plant(tmp_path, f"{top}/nvidia/{VERSION}/gsp_ga10x.bin", "")
+    target = f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin"
+    path = f"{folder}/nvidia/{VERSION}/gsp_ga10x.bin"
+    assert firmware(tmp_path) == (inventory.DriverFile(path, target, ()),)
 
 
 def test_in_a_driver_root_links_lead_within_it_and_paths_are_the_hosts(tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ AS_SENTENCES: tuple[tuple[str, object, str, str], ...] = (
         REFUSED,
         "and no others",
     ),
+    (f"{RUNTIME}.modes.cdi.annotation-prefixes", [], REFUSED, "accept-environment = privileged"),
     (f"{RUNTIME}.modes.cdi.spec-dirs", ["/etc/cdi", "/x"], NEEDLESS, "engines do"),
     (f"{RUNTIME}.modes.jit-cdi.nvcdi-feature-flags", [], NEEDLESS, "no CDI spec"),
     (f"{RUNTIME}.modes.jit-cdi.nvcdi-feature-flags", ["x"], REFUSED, "nothing that these"),

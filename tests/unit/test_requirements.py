@@ -182,8 +182,18 @@ def test_each_gpu_must_fulfil_what_is_asked_of_gpus() -> None:
     assert holds("arch>=8", both)
     assert not holds("arch>=9", both)
     assert not holds("brand=nvidia", both)
-    # Each GPU may not choose an alternative of its own: one alternative holds for all of them.
-    assert not holds("brand=tesla brand=nvidia", both)
+
+
+def test_each_gpu_may_meet_an_alternative_of_its_own() -> None:
+    """As NVIDIA's stack evaluates them: CUDA's images have an alternative for each brand."""
+    both = FACTS._replace(gpus=(TESLA, HOPPER))
+    for gpus in ((TESLA,), (HOPPER,), (TESLA, HOPPER), (TESLA, HOPPER, TESLA)):
+        assert holds("brand=tesla brand=nvidia", FACTS._replace(gpus=gpus))
+    assert holds("cuda>=99 brand=tesla,driver>=1 arch>=9,driver>=1", both)
+    assert not holds("brand=tesla,driver>=1 brand=nvidia,driver>=999", both)
+    # What is told is of the GPU that fails.
+    sentence = str(refusal(both, "brand=tesla"))
+    assert f"brand is {HOPPER[1]}" in sentence and f"brand is {TESLA[1]}" not in sentence
 
 
 def test_without_a_gpu_nothing_is_asked_of_one() -> None:

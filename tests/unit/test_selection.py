@@ -11,6 +11,7 @@ from oci_gpu_hook import request, selection, sources
 from oci_gpu_hook.config import Config
 from oci_gpu_hook.errors import DriverError, RequestError
 from oci_gpu_hook.host.inventory import DriverInventory, MigDevice
+from oci_gpu_hook.host.nodes import DeviceNode
 from oci_gpu_hook.selection import Selection
 from tests.unit import hosts
 from tests.unit.linear import is_linear
@@ -178,6 +179,10 @@ def test_features_that_the_host_has_not_are_told() -> None:
     gds, nvswitch = selection.absent_features(wanted, everything()._replace(devices=()))
     assert gds == "NVIDIA_GDS=enabled brings nothing: this host has no /dev/nvidia-fs*"
     assert nvswitch.startswith("NVIDIA_NVSWITCH=enabled brings nothing")
+    channels = asked("0", NVIDIA_IMEX_CHANNELS="all")
+    assert selection.absent_features(channels, everything()) == ()
+    (told,) = selection.absent_features(channels, everything()._replace(devices=()))
+    assert told == "asking for all IMEX channels brings nothing: this host has none"
 
 
 @pytest.mark.parametrize("devices", ["all", "0", "1", "0:0", "1,0:0", "0,0:0", "none"])
@@ -232,3 +237,23 @@ def test_time_grows_with_the_request_and_no_faster() -> None:
         for entries in (1_000, 10_000)
     }
     assert is_linear(lambda entries: selection.select(wanted[entries], host))
+
+
+def test_ten_thousand_imex_channels_are_found_in_linear_time() -> None:
+    def channels_of(entries: int) -> tuple[request.Request, DriverInventory]:
+        stem = "/dev/nvidia-caps-imex-channels/channel"
+        more = [
+            DeviceNode(f"{stem}{minor}", 507, minor, 0o666, 0, 0, True, "imex")
+            for minor in range(entries)
+        ]
+        host = everything()
+        names = ",".join([str(minor) for minor in range(entries)])
+        wanted = asked("none", NVIDIA_IMEX_CHANNELS=names)
+        return wanted, host._replace(devices=(*host.devices, *more))
+
+    prepared = {entries: channels_of(entries) for entries in (1_000, 10_000)}
+    assert is_linear(
+        lambda entries: selection.nodes(
+            prepared[entries][0], Selection((), ()), prepared[entries][1]
+        )
+    )

@@ -7,6 +7,7 @@ Must not import any test.
 from __future__ import annotations
 
 import contextlib
+import platform
 import tempfile
 from functools import lru_cache
 from pathlib import Path
@@ -23,6 +24,10 @@ from tests.unit import hosts
 
 FOLDER = f"/{hosts.LIBRARY_FOLDER}"
 UUID = hosts.uuid(1)
+# What must not come: libraries of another driver, and those that no row of the catalogue names.
+OTHER_VERSION = "535.54.03"
+# A 32-bit library.
+TWIN = f"/usr/lib/i386-linux-gnu/libcuda.so.{hosts.VERSION}"
 MIG_UUID = "MIG-22222222-3333-4444-5555-666666666666"
 CONTAINER = Container(
     id="c1",
@@ -79,8 +84,10 @@ def plant(tree: Path) -> HostRoot:
     for name, _ in catalogue.SHARED_CONFIGURATION:
         hosts.plant(tree, f"usr/share/{name}", "{}")
     for name, _ in catalogue.ETC_CONFIGURATION:
-        if "{" not in name:
-            hosts.plant(tree, f"etc/{name}", "{}")
+        hosts.plant(tree, f"etc/{name.replace('{machine}', platform.machine())}", "{}")
+    hosts.plant(tree, f"{FOLDER}/libnvidia-encode.so.{OTHER_VERSION}", hosts.elf("x"))
+    hosts.plant(tree, f"{FOLDER}/libnvidia-api.so.{hosts.VERSION}", hosts.elf("libnvidia-api.so.1"))
+    hosts.plant(tree, TWIN, hosts.elf("libcuda.so.1", hosts.MACHINES["i386"]))
     hosts.plant(tree, "etc/cufile.json", "{}")
     hosts.plant(tree, f"{FOLDER}/xorg/modules/drivers/nvidia_drv.so", "")
     for service in ("nvidia-persistenced", "nvidia-fabricmanager"):

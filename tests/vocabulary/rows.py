@@ -9,11 +9,12 @@ Must not hold a row without a check.
 from __future__ import annotations
 
 import os
+import platform
 from typing import Callable, NamedTuple
 
-from oci_gpu_hook import config, oci, request, requirements, sources
+from oci_gpu_hook import config, nvidiaconfig, oci, request, requirements, sources
 from oci_gpu_hook.config import Config
-from oci_gpu_hook.errors import ConfigError, RequestError
+from oci_gpu_hook.errors import RequestError
 from oci_gpu_hook.host import catalogue
 from oci_gpu_hook.operations import LdCache, Mount, Tmpfs
 from tests.unit import hosts
@@ -21,6 +22,8 @@ from tests.vocabulary.host import (
     CONTAINER,
     FOLDER,
     MIG_UUID,
+    OTHER_VERSION,
+    TWIN,
     UUID,
     ask,
     brings,
@@ -35,6 +38,7 @@ from tests.vocabulary.host import (
 SERVED, REFUSED = "served", "refused"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 LIST = "/var/run/nvidia-container-devices"
+CLI, RUNTIME = "nvidia-container-cli", "nvidia-container-runtime"
 
 
 class Row(NamedTuple):
@@ -54,6 +58,12 @@ def _asked(environment: dict[str, str], **inputs: object) -> request.Request:
 
 def _gpu(**environment: str) -> request.Request:
     return _asked({VISIBLE: "0", **environment})
+
+
+def _says_nothing(names: str) -> bool:
+    """Whether a container that sets these variables asks for what it asks for without them."""
+    variables = dict.fromkeys([name.strip("`") for name in names.split(", ")], "/x")
+    return _gpu(**variables) == _gpu() and ask(variables) is None
 
 
 NO_GPU: tuple[tuple[str, str], ...] = ()
@@ -286,7 +296,7 @@ IN_REQUEST = (
             "1.1",
             name,
             REFUSED,
-            lambda: ask({"NVIDIA_CTK_DEBUG": "1", "NVC_INSECURE_MODE": "1"}) is None,
+            lambda name=name: _says_nothing(name),  # type: ignore[misc]
         )
         for name in (
             "`NVIDIA_CTK_CONFIG_FILE_PATH`, `XDG_CONFIG_HOME`",
@@ -473,30 +483,48 @@ IN_SETTINGS = (
             "1.4",
             name,
             REFUSED,
-            lambda: all(_unknown_setting(key) for key in ("load-kmods", "ldconfig", "mode")),
+            lambda table=table, keys=keys: _is_answered(table, keys),  # type: ignore[misc]
         )
-        for name in (
-            "`load-kmods`",
-            "`no-pivot`",
-            "`user`",
-            "`ldconfig`",
-            "`[nvidia-container-runtime] debug / log-level / runtimes / mode`",
-            "`modes.csv.mount-spec-path`",
-            "`modes.cdi.default-kind / annotation-prefixes / spec-dirs`",
-            "`modes.jit-cdi.nvcdi-feature-flags / nvcdi-disable-hooks`",
-            "`[nvidia-container-runtime-hook] path / skip-mode-detection`",
-            "`[nvidia-ctk] path`",
+        for name, table, keys in (
+            ("`load-kmods`", CLI, {"load-kmods": True}),
+            ("`no-pivot`", CLI, {"no-pivot": True}),
+            ("`user`", CLI, {"user": "root:video"}),
+            ("`ldconfig`", CLI, {"ldconfig": "/sbin/ldconfig"}),
+            (
+                "`[nvidia-container-runtime] debug / log-level / runtimes / mode`",
+                RUNTIME,
+                {"debug": "/x", "log-level": "debug", "runtimes": ["runc"], "mode": "csv"},
+            ),
+            ("`modes.csv.mount-spec-path`", f"{RUNTIME}.modes.csv", {"mount-spec-path": "/x"}),
+            (
+                "`modes.cdi.default-kind / annotation-prefixes / spec-dirs`",
+                f"{RUNTIME}.modes.cdi",
+                {"default-kind": "x.com/y", "annotation-prefixes": ["x/"], "spec-dirs": ["/x"]},
+            ),
+            (
+                "`modes.jit-cdi.nvcdi-feature-flags / nvcdi-disable-hooks`",
+                f"{RUNTIME}.modes.jit-cdi",
+                {"nvcdi-feature-flags": ["x"], "nvcdi-disable-hooks": ["all"]},
+            ),
+            (
+                "`[nvidia-container-runtime-hook] path / skip-mode-detection`",
+                f"{RUNTIME}-hook",
+                {"path": "/x", "skip-mode-detection": True},
+            ),
+            ("`[nvidia-ctk] path`", "nvidia-ctk", {"path": "/x"}),
         )
     ],
 )
 
 
-def _unknown_setting(key: str) -> bool:
-    try:
-        _settings(f"{key} = x")
-    except ConfigError as err:
-        return f"unknown key '{key}'" in str(err)
-    return False
+def _is_answered(table: str, keys: dict[str, object]) -> bool:
+    """Whether each key of NVIDIA's is answered with a sentence, and becomes none of our settings."""
+    document: dict[str, object] = dict(keys)
+    for name in reversed(table.split(".")):
+        document = {name: document}
+    rows = nvidiaconfig.answers(document, "file")
+    sentences = [row.means for row in rows if row.answer != nvidiaconfig.SERVED]
+    return len(sentences) == len(keys) and all(sentences)
 
 
 INJECTED = (
@@ -557,8 +585,16 @@ INJECTED = (
         ),
     ),
     Row("2.1", "ngx", SERVED, lambda: brings("ngx", "libnvidia-ngx")),
-    # The twins are looked for by what their ELF header says; tests/integration/test_vocabulary.py has real ones.
-    Row("2.1", "compat32", SERVED, lambda: "compat32" in request.CAPABILITIES),
+    # By what its ELF header says, and only where the machine runs such programs.
+    Row(
+        "2.1",
+        "compat32",
+        SERVED,
+        lambda: (
+            (TWIN in targets("1", "compute,compat32")) == (platform.machine() == "x86_64")
+            and not {TWIN} & (targets("1", "compute") | targets("1", "utility,compat32"))
+        ),
+    ),
     # Windows' kernel has no device nodes of NVIDIA's and no device cgroup to open.
     Row(
         "2.1",
@@ -570,8 +606,9 @@ INJECTED = (
         "2.1",
         "selection rule",
         SERVED,
-        lambda: all(
-            item.file.endswith((hosts.VERSION, "1.1.2")) for item in everything().libraries
+        lambda: (
+            f"{FOLDER}/libnvidia-encode.so.{hosts.VERSION}" in targets("1", "video")
+            and not any(OTHER_VERSION in path for path in targets("1", "all"))
         ),
     ),
     # Everything of the driver's version wherever it lies is not what was asked for: the catalogue names each.
@@ -771,8 +808,21 @@ INJECTED = (
         "glvnd, EGL, nvoptix, X11 files",
         SERVED,
         lambda: (
-            {f"/usr/share/{name}" for name, _ in catalogue.SHARED_CONFIGURATION}
-            <= targets("1", "graphics")
+            {
+                f"/usr/share/{name}"
+                for name in (
+                    "glvnd/egl_vendor.d/10_nvidia.json",
+                    "egl/egl_external_platform.d/15_nvidia_gbm.json",
+                    "egl/egl_external_platform.d/10_nvidia_wayland.json",
+                    "egl/egl_external_platform.d/09_nvidia_wayland2.json",
+                    "egl/egl_external_platform.d/20_nvidia_xcb.json",
+                    "egl/egl_external_platform.d/20_nvidia_xlib.json",
+                    "nvidia/nvoptix.bin",
+                    "X11/xorg.conf.d/10-nvidia.conf",
+                    "X11/xorg.conf.d/nvidia-drm-outputclass.conf",
+                )
+            }
+            <= targets("1", "graphics") - targets("1", "compute")
         ),
     ),
     Row(
@@ -781,11 +831,15 @@ INJECTED = (
         SERVED,
         lambda: (
             {
-                f"/etc/{name}"
-                for name, _ in catalogue.ETC_CONFIGURATION
-                if "vulkan" in name and "{" not in name
+                f"/etc/vulkan/{name}"
+                for name in (
+                    "icd.d/nvidia_icd.json",
+                    "icd.d/nvidia_layers.json",
+                    "implicit_layer.d/nvidia_layers.json",
+                    f"icd.d/nvidia_icd.{platform.machine()}.json",
+                )
             }
-            <= targets("1", "display")
+            <= targets("1", "display") - targets("1", "compute")
         ),
     ),
     Row(
