@@ -20,7 +20,9 @@ SPEC = "/etc/cdi/nvidia.yaml"
 DRIVER = "590.48.01"
 GENERATE = f"oci-gpu-hook inventory refresh >/dev/null\noci-gpu-hook cdi generate --output {SPEC}\n"
 NODES = 'find /dev/nvidia* /dev/dri ! -type d -exec stat -c "%n %F %t:%T %a %u:%g" {} +'
-FILES = "ldconfig -p; ls -l /usr/bin; find /proc/driver/nvidia; cat /proc/driver/nvidia/params"
+# Without the times, which may be those of two minutes.
+PROGRAMS = 'cd /usr/bin && stat -c "%A %u:%g %s %n" *'
+FILES = f"ldconfig -p; {PROGRAMS}; find /proc/driver/nvidia; cat /proc/driver/nvidia/params"
 # Nodes that were not asked for are refused also where the container makes them itself.
 REFUSED = "for n in 0 1; do mknod /dev/other$n c 195 $n; cat /dev/other$n; done; cat /dev/nvidia*"
 LOOK = f"sh -c '{{ {NODES}; {FILES}; cat /proc/mounts; nvidia-smi -L; /app/cuda; {REFUSED}; true; }} >/seen 2>&1'"
