@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hook's rooms in a few files, which an installation's door loads instead of thirty.
+"""The hook's rooms in one file, which an installation's door loads instead of forty.
 
 Each import asks the file system a dozen questions and goes through the import system's own bookkeeping: for the rooms
-of a GPU container that takes as long as the interpreter's whole start.  Linked, they are two files to read and no
-questions.  `packaging/link.py` writes these files when the hook is installed, from the same sources that are installed
-beside them; where they are missing or of another Python, those are imported as any others.
+of a GPU container that takes as long as the interpreter's whole start.  Linked, they are one file and no questions; and
+as it stays open, a start that an upgrade overtakes has all rooms of one version.  `packaging/link.py` writes the file
+when the hook is installed, from the same sources that are installed beside it; where it is missing or of another
+Python, those are imported as any others.
 
 Must not know what a room does, must not import anything of ours, and must not hide a module that is not linked.
 """
@@ -12,6 +13,7 @@ Must not know what a room does, must not import anything of ours, and must not h
 from __future__ import annotations
 
 import marshal
+import posix
 import sys
 
 # importlib.machinery is this and brings more.
@@ -30,12 +32,14 @@ if TYPE_CHECKING:
     Room = tuple[str, bool, Imports, Late, CodeType]
     # Modules of the standard library with their files, and rooms.
     Group = tuple[tuple[tuple[str, str], ...], tuple[Room, ...]]
+    # Where each group but the door's lies in the file: the first byte, behind the door's part, and how many.
+    Places = dict[str, tuple[int, int]]
 
 PACKAGE = "oci_gpu_hook"
-FOLDER = "__linked__"
+_SEEK_CUR = 1  # lseek(2); `os` has it, `posix` not
 
-# The groups, each a file, and the rooms of each, every one behind what it imports.  `door` is what any container loads
-# that Python sees; the first import of a room of another group loads that group whole.
+# The groups, each a part of the file, and the rooms of each, every one behind what it imports.  `door` is what any
+# container loads that Python sees; the first import of a room of another group loads that group whole.
 GROUPS = {
     "door": (
         "",
@@ -92,13 +96,13 @@ def full_name(room: str) -> str:
     return f"{PACKAGE}.{room}" if room else PACKAGE
 
 
-def enter(door: Group, library: str) -> None:
+def enter(door: Group, library: str, file: int, places: Places) -> None:
     """Load the rooms of `door`, and have the other groups loaded when they are asked for.
 
-    `library` is the folder of the package.
+    `library` is the folder of the package; `file` is open where the door's part ends, and stays so.
     """
     _load(door, library)
-    sys.meta_path.insert(0, _Groups(library))  # type: ignore[arg-type]  # a finder by its method
+    sys.meta_path.insert(0, _Groups(library, file, places))  # type: ignore[arg-type]  # a finder by its method
 
 
 def _load(group: Group, library: str) -> None:
@@ -156,8 +160,10 @@ def _load_standard(name: str, file: str) -> None:
 class _Groups:
     """Finds rooms for the import statement: the first of a group brings the others of it."""
 
-    def __init__(self, library: str) -> None:
+    def __init__(self, library: str, file: int, places: Places) -> None:
         self._library = library
+        self._file = file
+        self._places = places
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
         """importlib.abc.MetaPathFinder.find_spec; None for what is not linked."""
@@ -165,10 +171,10 @@ class _Groups:
         groups = [group for group, rooms in GROUPS.items() if room in rooms and group != "door"]
         if package != PACKAGE or not groups:
             return None
-        file = f"{self._library}/{PACKAGE}/{FOLDER}/{groups[0]}.{sys.implementation.cache_tag}"
+        place, size = self._places[groups[0]]
         try:
-            with open(file, "rb") as opened:
-                content = marshal.loads(opened.read())
+            begin = posix.lseek(self._file, 0, _SEEK_CUR)
+            content = marshal.loads(posix.pread(self._file, size, begin + place))
         except (OSError, EOFError, ValueError):
             return None
         _load(content, self._library)

@@ -114,8 +114,8 @@ $(services)
 END
 }
 
-# Into a new folder beside the old one, and then into its place: a container that starts meanwhile
-# finds either of them whole.
+# Into a new folder beside the old one, which then changes places with it: a container that starts
+# meanwhile finds one of them, and the rooms of its path in the one file that it has open.
 install_library() {
     staged=$destdir$library/.new
     rm -rf "$staged" "$destdir$library/.old"
@@ -135,9 +135,20 @@ install_library() {
     install -p -m 0644 "$sources/packaging/link.py" "$destdir$library/"
     [ "$action" = stage ] || install_packages
     package=$destdir$library/oci_gpu_hook
-    [ ! -e "$package" ] || mv "$package" "$destdir$library/.old"
-    mv "$staged/oci_gpu_hook" "$package"
+    if [ ! -e "$package" ]; then
+        mv "$staged/oci_gpu_hook" "$package"
+    elif ! exchange "$staged/oci_gpu_hook" "$package"; then
+        mv "$package" "$destdir$library/.old"
+        mv "$staged/oci_gpu_hook" "$package"
+    fi
     rm -rf "$staged" "$destdir$library/.old"
+}
+
+# renameat2(2), RENAME_EXCHANGE: in one step, which mv cannot; nor can every filesystem.
+exchange() {
+    "$python" -IS -c 'import ctypes, os, sys
+one, other = [os.fsencode(word) for word in sys.argv[1:]]
+sys.exit(ctypes.CDLL(None).renameat2(-100, one, -100, other, 2) != 0)' "$1" "$2" 2>/dev/null
 }
 
 # Beside ours, never into the system's site-packages; only those that the distribution has not.

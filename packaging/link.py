@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Link the hook's rooms into a few files, for the Python that runs this: see oci_gpu_hook/linked.py.
+"""Link the hook's rooms into one file, for the Python that runs this: see oci_gpu_hook/linked.py.
 
     python3 -ISB packaging/link.py FOLDER LIBRARY
 
-FOLDER holds the package, which gets the files; LIBRARY is where it will lie, which tracebacks name.  Docstrings go, and
+FOLDER holds the package, which gets the file; LIBRARY is where it will lie, which tracebacks name.  Docstrings go, and
 so do annotations of functions and what only a type checker sees: nobody reads them in a container's start, and each is
 code to load.  Annotations of classes stay, for they are the fields of records.  What a room imports of the rooms before
 it is written down beside its code, for to look it up takes a tenth of what the import statement takes; and what few
@@ -160,26 +160,35 @@ class _Linker:
         )
 
 
-def link(folder: str, library: str) -> Iterator[tuple[str, Any]]:
-    """Each group's name and the content of its file; that of the door has what loads it before its rooms."""
+def link(folder: str, library: str) -> tuple[CodeType, dict[str, Group]]:
+    """What loads rooms, and the groups."""
     linked: dict[str, Any] = {}
     *_, start = _Linker(folder, library, {}).room("oci_gpu_hook.linked")
     exec(start, linked)
     late = {linked["full_name"](room): names.split() for room, names in LATE.items()}
     linker = _Linker(folder, library, late)
     door: list[str] = []
+    groups: dict[str, Group] = {}
     for group, names in linked["GROUPS"].items():
         modules = [linked["full_name"](name) for name in names]
         rooms = [linker.room(name, door + modules[:at]) for at, name in enumerate(modules)]
-        content: Group = (tuple(_places(STANDARD.get(group, ()))), tuple(rooms))
-        if group == "door":
-            door = modules
-            yield group, (start, content)
-        else:
-            yield group, content
+        groups[group] = (tuple(_standard(STANDARD.get(group, ()))), tuple(rooms))
+        door = door or modules
+    return start, groups
 
 
-def _places(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+def file_of(start: CodeType, groups: dict[str, Group]) -> bytes:
+    """Four bytes, the length of the door's part; that part, which tells where the other groups are; and these."""
+    parts = {name: marshal.dumps(group) for name, group in groups.items() if name != "door"}
+    places, place = {}, 0
+    for name, part in parts.items():
+        places[name] = (place, len(part))
+        place += len(part)
+    door = marshal.dumps((start, groups["door"], places))
+    return b"".join([len(door).to_bytes(4, "little"), door, *parts.values()])
+
+
+def _standard(names: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Where this Python has modules of its own: a file, or "" where it is built in."""
     for name in names:
         spec = importlib.util.find_spec(name)
@@ -191,9 +200,8 @@ def main() -> None:
     folder, library = sys.argv[1:]
     output = f"{folder}/oci_gpu_hook/__linked__"
     os.mkdir(output)
-    for group, content in link(folder, library):
-        with open(f"{output}/{group}.{sys.implementation.cache_tag}", "wb") as file:
-            file.write(marshal.dumps(content))
+    with open(f"{output}/rooms.{sys.implementation.cache_tag}", "wb") as file:
+        file.write(file_of(*link(folder, library)))
 
 
 if __name__ == "__main__":

@@ -125,7 +125,7 @@ def _is_linked(names: list[str], python: str) -> bool:
     if not version[2]:
         return True
     tag = f"cpython-{version[0]}{version[2]}"
-    return {f"door.{tag}", f"gpu.{tag}"} <= set(names)
+    return f"rooms.{tag}" in names
 
 
 def _leftovers(root: HostRoot, door: str, library: str) -> tuple[str, ...]:

@@ -246,7 +246,7 @@ def test_file_contexts_agree_with_the_base_policys(ours: str) -> None:
         ("/usr/lib/oci-gpu-hook/oci_gpu_hook/hook.py", "file", "lib_t"),
         ("/run/oci-gpu-hook/inventory.json", "file", "oci_gpu_hook_state_t"),
         ("/run/nvidia-persistenced/socket", "sock_file", "nvidia_runtime_t"),
-        ("/usr/lib/oci-gpu-hook/oci_gpu_hook/__linked__/gpu.cpython-39", "file", "lib_t"),
+        ("/usr/lib/oci-gpu-hook/oci_gpu_hook/__linked__/rooms.cpython-39", "file", "lib_t"),
         ("/run/oci-gpu-hook", "dir", "oci_gpu_hook_state_t"),
         ("/etc/oci-gpu-hook.conf", "file", "etc_t"),
         ("/etc/oci-gpu-hook.conf.d", "dir", "etc_t"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import json
-import marshal
 import os
 import runpy
 import subprocess
@@ -19,6 +18,7 @@ from oci_gpu_hook import linked
 ROOT = Path(__file__).resolve().parents[2]
 TAG = sys.implementation.cache_tag
 LINKER = runpy.run_path(str(ROOT / "packaging/link.py"))
+FILE = f"oci_gpu_hook/__linked__/rooms.{TAG}"
 LATE = {room: names.split() for room, names in LINKER["LATE"].items()}
 
 # What the door has Python do, and then where each room of ours came from: a linked one has no spec of a file.
@@ -28,11 +28,12 @@ gc.disable()
 library = sys.argv.pop()
 sys.path.append(library)
 try:
-    with open(f"{library}/oci_gpu_hook/__linked__/door.{sys.implementation.cache_tag}", "rb") as file:
-        start, rooms = marshal.loads(file.read())
+    path = f"{library}/oci_gpu_hook/__linked__/rooms.{sys.implementation.cache_tag}"
+    file = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
+    start, door, places = marshal.loads(posix.read(file, int.from_bytes(posix.read(file, 4), "little")))
     linked = {}
     exec(start, linked)
-    linked["enter"](rooms, library)
+    linked["enter"](door, library, file, places)
 except (OSError, EOFError, ValueError):
     pass
 from oci_gpu_hook.__main__ import main
@@ -127,7 +128,7 @@ def test_a_container_with_a_gpu_loads_no_room_of_its_path_from_a_file(
 def test_a_labelled_start_loads_no_room_of_its_path_from_a_file(
     library: Path, tmp_path: Path
 ) -> None:
-    """On a host with SELinux: what decides and what writes labels comes from one file more."""
+    """On a host with SELinux: what decides and what writes labels comes from one group more."""
     (tmp_path / "host/sys/fs/selinux").mkdir(parents=True)
     (tmp_path / "host/sys/fs/selinux/enforce").write_text("1")
     run = Run(library, tmp_path, "0", "--host-root", str(tmp_path / "host"))
@@ -169,20 +170,50 @@ def imported(node: ast.AST) -> set[str]:
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "other", "empty"])
-@pytest.mark.parametrize("group", ["door", "gpu"])
-def test_without_a_linked_file_the_package_serves(
-    library: Path, tmp_path: Path, group: str, damage: str
+def test_without_the_linked_file_the_package_serves(
+    library: Path, tmp_path: Path, damage: str
 ) -> None:
-    file = library / f"oci_gpu_hook/__linked__/{group}.{TAG}"
+    file = library / FILE
     if damage == "missing":
         file.unlink()
     else:
-        content = {"truncated": file.read_bytes()[:5000], "other": b"\xff", "empty": b""}
+        content = {"truncated": file.read_bytes()[:5000], "other": b"\xff" * 99, "empty": b""}
         file.write_bytes(content[damage])
     (tmp_path / "host").mkdir()
     run = Run(library, tmp_path, "0", "--host-root", str(tmp_path / "host"))
     assert run.status == 6, run.said
-    assert names(group) <= run.files
+    assert names("door") | names("gpu") <= run.files
+
+
+@pytest.mark.parametrize("rest", [b"", b"\xff" * 99])
+def test_where_only_the_door_is_whole_the_package_serves_the_rest(
+    library: Path, tmp_path: Path, rest: bytes
+) -> None:
+    data = (library / FILE).read_bytes()
+    (library / FILE).write_bytes(data[: 4 + int.from_bytes(data[:4], "little")] + rest)
+    (tmp_path / "host").mkdir()
+    run = Run(library, tmp_path, "0", "--host-root", str(tmp_path / "host"))
+    assert run.status == 6, run.said
+    assert names("gpu") <= run.files
+    assert not run.files & names("door")
+
+
+def test_a_start_that_an_upgrade_overtakes_has_rooms_of_one_version(library: Path) -> None:
+    """rpm puts file after file into place: rooms of two versions may not know each other."""
+    other = library / "other"
+    other.write_bytes(b"\xff" * 99)
+    for room in ("host/__init__.py", "linux.py"):
+        (library / "oci_gpu_hook" / room).write_text("raise ImportError('of another version')\n")
+    program = PROGRAM.replace("from oci_gpu_hook.__main__ import main", "").rpartition("def exit")[0]
+    program += f"""
+import os
+os.replace({str(other)!r}, {str(library / FILE)!r})
+from oci_gpu_hook import linux
+print(linux.openat2)
+"""
+    words = [sys.executable, "-ISB", "-c", program, str(library)]
+    ran = subprocess.run(words, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_what_is_late_is_made_when_asked_for(library: Path) -> None:
@@ -228,16 +259,13 @@ def test_a_standard_module_that_has_moved_is_searched_for(
     library: Path, tmp_path: Path, place: str
 ) -> None:
     """As after an update of Python; the last is a file that is no library."""
-    changed = 0
-    for group in LINKER["STANDARD"]:
-        file = library / f"oci_gpu_hook/__linked__/{group}.{TAG}"
-        content = marshal.loads(file.read_bytes())
-        start, (standard, rooms) = content if group == "door" else (None, content)
-        moved = tuple((name, place) for name, _ in standard)
-        changed += moved != standard
-        content = (start, (moved, rooms)) if group == "door" else (moved, rooms)
-        file.write_bytes(marshal.dumps(content))
-    assert changed
+    start, groups = LINKER["link"](str(library), str(library))
+    moved = {
+        group: (tuple((name, place) for name, _ in standard), rooms)
+        for group, (standard, rooms) in groups.items()
+    }
+    (library / FILE).write_bytes(LINKER["file_of"](start, moved))
+    assert moved != groups
     (tmp_path / "host").mkdir()
     run = Run(library, tmp_path, "0", "--host-root", str(tmp_path / "host"))
     assert run.status == 6, run.said
@@ -250,6 +278,4 @@ def test_linking_twice_gives_the_same_bytes(library: Path, tmp_path: Path) -> No
     moved = tmp_path / "first"
     library.rename(moved)
     link(library)
-    for group in linked.GROUPS:
-        name = f"oci_gpu_hook/__linked__/{group}.{TAG}"
-        assert (moved / name).read_bytes() == (library / name).read_bytes(), group
+    assert (moved / FILE).read_bytes() == (library / FILE).read_bytes()
