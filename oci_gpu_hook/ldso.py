@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The format of ``/etc/ld.so.cache``: bytes to entries, and bytes with our entries added to bytes.
 
-Source: glibc's ``sysdeps/generic/dl-cache.h`` (layout), ``elf/cache.c`` (what ldconfig writes, and
-in which order) and ``elf/dl-cache.c`` (how the loader searches), 2.17 to 2.41; ldconfig(8).
+Source: glibc's ``sysdeps/generic/dl-cache.h`` (layout) and ``elf/cache.c`` (what ldconfig writes),
+2.17 to 2.41; ldconfig(8).  `ldorder` has the order of the rows.
 Little-endian only, as every machine that we serve.  Names and paths are bytes, as in the file.
 
 The bytes come from an image and are hostile: `MalformedCache` is the only error, and the time is
@@ -17,6 +17,7 @@ try:
 except ImportError:
     from struct import pack, pack_into, unpack_from
 
+from oci_gpu_hook import ldorder
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -72,21 +73,6 @@ _OFFSETS = pack("<6I", 0, 1, 1, 0, 0, 0)
 # tails, but never so that all of them together are many times what the file holds.
 _LONGEST_STRING = 4095
 _SHARING = 16
-
-# glibc compares names as C chars, which have a sign on x86 and none on ARM, but puts a digit after
-# everything else and takes a run of digits as a number.  All bytes, lowest first:
-_BYTES = bytes(range(256))
-_SIGNED = _BYTES[128:] + _BYTES[:48] + _BYTES[58:128] + _BYTES[48:58]
-_UNSIGNED = _BYTES[:48] + _BYTES[58:] + _BYTES[48:58]
-# A byte's place in these is its rank.  Digits have the highest ten in both.
-_ZERO, _ONE = _BYTES[246:247], _BYTES[247:248]
-_FROM_DIGITS = bytes.maketrans(_BYTES[246:], b"0123456789")
-_TO_DIGITS = bytes.maketrans(b"0123456789", _BYTES[246:])
-_ONLY_DIGITS = b" " * 246 + _BYTES[246:]
-_NO_DIGITS = _BYTES[:246] + b" " * 10
-# Ranks that bytes.split() takes for white space, and the rank before, as two ranks in their place.
-_PAIRS = [(8, 8), (8, 9), (8, 10), (8, 11), (8, 12), (8, 13), (31, 31), (31, 32)]
-_ESCAPES = [(bytes([rank]), bytes([first, 64 + rank])) for first, rank in _PAIRS]
 
 
 class MalformedCache(ValueError):
@@ -170,9 +156,17 @@ def merge(data: bytes | None, additions: Iterable[Entry]) -> bytes:
     table = _with_ours_first(theirs, ours, same)
     keys = _keys(table.names, table.flags, table.hwcaps, ours)
     gone = {row + len(ours) for rows in same.values() for row in rows}
-    order = [row for row in _descending(keys) if row not in gone]
+    order = [row for row in ldorder.descending(keys) if row not in gone]
     base = _HEADER_SIZE + _ROW_SIZE * len(order)
     return _whole(_rows(table, order, base), table, base)
+
+
+def _keys(
+    names: list[bytes], flags: list[int], hwcaps: list[int] | None, ours: list[Entry]
+) -> list[bytes]:
+    """The rows' sort keys, for the machine that our entries are of; no `hwcaps` are zeros."""
+    unsigned = NATIVE_FLAGS["aarch64"] in ({entry.flags for entry in ours} or flags)
+    return ldorder.keys(names, flags, hwcaps or [0] * len(flags), unsigned=unsigned)
 
 
 # --- splicing
@@ -204,7 +198,7 @@ def _spliced(data: bytes, ours: list[Entry]) -> bytes | None:
     base = rows_end + shift
     moved = int.from_bytes(words, "little") + shift * int.from_bytes(_OFFSETS * count, "little")
     old = moved.to_bytes(_ROW_SIZE * count, "little")
-    new = _rows(table, order := _descending(keys), base)
+    new = _rows(table, order := ldorder.descending(keys), base)
     pieces, done = [], 0
     for number, row in enumerate(order):
         start = _ROW_SIZE * places[row]
@@ -359,67 +353,6 @@ def _table(
     flags, versions, caps = [list(column) for column in columns]
     rest = (flags, versions, caps, hwcap_names, generator)
     return _Table(strings, texts, names, paths, path_ends, *rest)
-
-
-# --- order
-
-
-def _keys(
-    names: list[bytes], flags: list[int], hwcaps: list[int] | None, ours: list[Entry]
-) -> list[bytes]:
-    """For each row, bytes that compare as ldconfig compares entries; no `hwcaps` are zeros."""
-    unsigned = NATIVE_FLAGS["aarch64"] in ({entry.flags for entry in ours} or flags)
-    kinds = list(zip(flags, hwcaps or [0] * len(flags)))
-    suffixes = {kind: _suffix(*kind) for kind in set(kinds)}
-    keys = _name_keys(names, _UNSIGNED if unsigned else _SIGNED)
-    return [key + suffixes[kind] for key, kind in zip(keys, kinds)]
-
-
-def _descending(keys: list[bytes]) -> list[int]:
-    """The order of a cache's rows, by their keys."""
-    return sorted(range(len(keys)), key=keys.__getitem__, reverse=True)
-
-
-def _name_keys(names: list[bytes], order: bytes) -> list[bytes]:
-    """For each name, bytes that compare as glibc's _dl_cache_libcmp compares names.
-
-    No key is the start of another.  All names go through one block: the methods of bytes cost
-    little a byte, Python much a step.  Each byte becomes its rank in `order`, each run of digits
-    gets the same length, and each name ends with the rank of NUL.
-    """
-    end = bytes([order.index(0)])
-    block = b"\0".join([*names, b""]).translate(bytes.maketrans(order, _BYTES))
-    for rank, escaped in _ESCAPES:
-        block = block.replace(rank, escaped)
-    numbers = block.translate(_ONLY_DIGITS).split()
-    pieces = [b""] * (2 * len(numbers) + 1)
-    pieces[::2] = (end + block).translate(_NO_DIGITS).split()
-    pieces[1::2] = [
-        _ONE + run.rjust(10, _ZERO) if len(run) < 10 else _wrapped(run) for run in numbers
-    ]
-    return b"".join(pieces)[1:].replace(end, end + b" ").split()
-
-
-def _wrapped(number: bytes) -> bytes:
-    """A long run of digits as the C int to which it overflows, negative ones below the others.
-
-    Its last 32 digits decide, as 2**32 divides 10**32.
-    """
-    value = int(number[-32:].translate(_FROM_DIGITS)) & 0xFFFFFFFF
-    return (_ZERO if value >> 31 else _ONE) + (b"%010d" % value).translate(_TO_DIGITS)
-
-
-def _suffix(flags: int, hwcap: int) -> bytes:
-    """What decides among equal names, by compare() in elf/cache.c; the greatest comes first.
-
-    Higher flags; then libraries of glibc-hwcaps subdirectories, by the subdirectory's name and so
-    by its index; then, from glibc before 2.37, those of legacy hwcaps, by the number of bits and
-    the value; last those that every machine can use.
-    """
-    rank = (flags ^ 0x80000000).to_bytes(4, "big")  # in C it is an int
-    if hwcap >> 42 == 1 << 20:  # below that are ten bits of ISA level and the index
-        return rank + b"\1" + (0xFFFFFFFF - (hwcap & 0xFFFFFFFF)).to_bytes(4, "big")
-    return rank + b"\0" + bytes([bin(hwcap).count("1")]) + hwcap.to_bytes(8, "big")
 
 
 # --- writing

@@ -64,6 +64,7 @@ GROUPS = {
         "mountinfo",
         "linux",
         "config",
+        "ldorder",
         "ldso",
         "dbus",
         "systemd",

@@ -388,7 +388,7 @@ def test_it_imports_only_what_a_container_start_can_afford() -> None:
     command = [sys.executable, "-I", "-S", "-c", code, place]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert set(output.split()) <= {
-        "__future__", "_struct", "struct", "_collections", "oci_gpu_hook", "oci_gpu_hook.ldso",
+        "__future__", "_struct", "struct", "_collections", "oci_gpu_hook", "oci_gpu_hook.ldorder", "oci_gpu_hook.ldso",
         "oci_gpu_hook.record",
     }  # fmt: skip
 

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from oci_gpu_hook import ldso
+from oci_gpu_hook import ldorder, ldso
 from oci_gpu_hook.ldso import Entry, merge, parse
 
 X86_64 = 0x0303
@@ -383,8 +383,7 @@ def test_names_compare_as_in_glibc(one: bytes, two: bytes, signed: bool) -> None
     numbers = [int(run) for run in re.findall(rb"[0-9]+", one + b"." + two)]
     assume(all(number < 2**30 or _int32(number) < 0 for number in numbers))
     assume(all(_int32(number) >= -(2**30) for number in numbers))
-    order = ldso._SIGNED if signed else ldso._UNSIGNED
-    left, right = ldso._name_keys([one, two], order)
+    left, right = ldorder.name_keys([one, two], unsigned=not signed)
     expected = libcmp(one, two, signed)
     assert (left > right) - (left < right) == (expected > 0) - (expected < 0)
 

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of the rows of an ``ld.so.cache``: the one in which the loader's binary search finds them.
+
+Source: glibc's ``elf/cache.c`` (in which order ldconfig writes) and ``elf/dl-cache.c`` (how the
+loader searches), 2.17 to 2.41.  Rows are sorted by keys of bytes, which Python compares at once.
+
+Names come from an image and are hostile; any bytes have a key.  Must not know the file's layout.
+"""
+
+from __future__ import annotations
+
+# glibc compares names as C chars, which have a sign on x86 and none on ARM, but puts a digit after
+# everything else and takes a run of digits as a number.  All bytes, lowest first:
+_BYTES = bytes(range(256))
+_SIGNED = _BYTES[128:] + _BYTES[:48] + _BYTES[58:128] + _BYTES[48:58]
+_UNSIGNED = _BYTES[:48] + _BYTES[58:] + _BYTES[48:58]
+# A byte's place in these is its rank.  Digits have the highest ten in both.
+_ZERO, _ONE = _BYTES[246:247], _BYTES[247:248]
+_FROM_DIGITS = bytes.maketrans(_BYTES[246:], b"0123456789")
+_TO_DIGITS = bytes.maketrans(b"0123456789", _BYTES[246:])
+_ONLY_DIGITS = b" " * 246 + _BYTES[246:]
+_NO_DIGITS = _BYTES[:246] + b" " * 10
+# Ranks that bytes.split() takes for white space, and the rank before, as two ranks in their place.
+_PAIRS = [(8, 8), (8, 9), (8, 10), (8, 11), (8, 12), (8, 13), (31, 31), (31, 32)]
+_ESCAPES = [(bytes([rank]), bytes([first, 64 + rank])) for first, rank in _PAIRS]
+
+
+def keys(names: list[bytes], flags: list[int], hwcaps: list[int], *, unsigned: bool) -> list[bytes]:
+    """For each row, bytes that compare as ldconfig compares entries; `unsigned`: as the characters of ARM are."""
+    kinds = list(zip(flags, hwcaps))
+    suffixes = {kind: _suffix(*kind) for kind in set(kinds)}
+    return [key + suffixes[kind] for key, kind in zip(name_keys(names, unsigned=unsigned), kinds)]
+
+
+def descending(keys: list[bytes]) -> list[int]:
+    """The numbers of the rows, as a cache has them."""
+    return sorted(range(len(keys)), key=keys.__getitem__, reverse=True)
+
+
+def name_keys(names: list[bytes], *, unsigned: bool) -> list[bytes]:
+    """For each name, bytes that compare as glibc's _dl_cache_libcmp compares names.
+
+    No key is the start of another.  All names go through one block: the methods of bytes cost
+    little a byte, Python much a step.  Each byte becomes its rank, each run of digits
+    gets the same length, and each name ends with the rank of NUL.
+    """
+    order = _UNSIGNED if unsigned else _SIGNED
+    end = bytes([order.index(0)])
+    block = b"\0".join([*names, b""]).translate(bytes.maketrans(order, _BYTES))
+    for rank, escaped in _ESCAPES:
+        block = block.replace(rank, escaped)
+    numbers = block.translate(_ONLY_DIGITS).split()
+    pieces = [b""] * (2 * len(numbers) + 1)
+    pieces[::2] = (end + block).translate(_NO_DIGITS).split()
+    pieces[1::2] = [
+        _ONE + run.rjust(10, _ZERO) if len(run) < 10 else _wrapped(run) for run in numbers
+    ]
+    return b"".join(pieces)[1:].replace(end, end + b" ").split()
+
+
+def _wrapped(number: bytes) -> bytes:
+    """A long run of digits as the C int to which it overflows, negative ones below the others.
+
+    Its last 32 digits decide, as 2**32 divides 10**32.
+    """
+    value = int(number[-32:].translate(_FROM_DIGITS)) & 0xFFFFFFFF
+    return (_ZERO if value >> 31 else _ONE) + (b"%010d" % value).translate(_TO_DIGITS)
+
+
+def _suffix(flags: int, hwcap: int) -> bytes:
+    """What decides among equal names, by compare() in elf/cache.c; the greatest comes first.
+
+    Higher flags; then libraries of glibc-hwcaps subdirectories, by the subdirectory's name and so
+    by its index; then, from glibc before 2.37, those of legacy hwcaps, by the number of bits and
+    the value; last those that every machine can use.
+    """
+    rank = (flags ^ 0x80000000).to_bytes(4, "big")  # in C it is an int
+    if hwcap >> 42 == 1 << 20:  # below that are ten bits of ISA level and the index
+        return rank + b"\1" + (0xFFFFFFFF - (hwcap & 0xFFFFFFFF)).to_bytes(4, "big")
+    return rank + b"\0" + bytes([bin(hwcap).count("1")]) + hwcap.to_bytes(8, "big")
