@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import venv
 import zipfile
 from pathlib import Path
@@ -150,6 +151,26 @@ def test_an_installation_over_an_older_one_leaves_none_of_its_modules(prefix: Pa
     stale.write_text("")
     assert make("install", f"PREFIX={prefix}").status == 0
     assert not stale.exists()
+
+
+def test_an_installation_over_an_older_one_never_leaves_the_package_out(prefix: Path) -> None:
+    """A container may start at any moment, and its door would find no rooms."""
+    package, ended, missed = prefix / LIBRARY / "oci_gpu_hook", threading.Event(), []
+
+    def watch() -> None:
+        while not ended.is_set():
+            if not package.exists():
+                missed.append(package)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    before = package.stat().st_ino
+    done = make("install", f"PREFIX={prefix}")
+    ended.set()
+    watcher.join()
+    assert done.status == 0, done.err
+    assert package.stat().st_ino != before
+    assert not missed
 
 
 def test_two_installations_of_one_source_are_equal(tmp_path: Path) -> None:
