@@ -212,7 +212,7 @@ def _places(
 ) -> list[int] | None:
     """Before which row each of `keys` belongs; None where the rows are out of order or have one of our names.
 
-    Every so manieth row tells between which of them to look closer.
+    One row of every `_STEP` tells where to look closer.
     """
     base = _HEADER_SIZE + 4 * len(words)
     last = len(words) // 6 - 1

@@ -125,18 +125,18 @@ def _devices(container: Container, nodes: Reasoned) -> tuple[Device, ...]:
     return tuple(
         [
             Device(
-                node.path,
-                "c",
-                node.major,
-                node.minor,
-                "rw",
-                node.mode,
-                node.uid,
-                node.gid,
-                node.path if container.user_namespace else "",
+                path=node.path,
+                type="c",
+                major=node.major,
+                minor=node.minor,
+                access="rw",
+                mode=node.mode,
+                uid=node.uid,
+                gid=node.gid,
+                source=node.path if container.user_namespace else "",
                 # A display server needs modeset and CUDA does not; a host without one may never have made the node.
-                node.family != "modeset",
-                reason,
+                required=node.family != "modeset",
+                reason=reason,
             )
             for node, reason in nodes
         ]

@@ -50,14 +50,10 @@ class TargetError(OSError):
 
 def attributes(options: tuple[str, ...]) -> int:
     """MOUNT_ATTR_* flags for mount options by name."""
-    flags = _KNOWN.get(options)
-    if flags is None:
-        flags = _KNOWN[options] = sum([_ATTRIBUTES[option] for option in set(options)])
+    flags = 0
+    for option in options:
+        flags |= _ATTRIBUTES[option]
     return flags
-
-
-# A plan has three kinds of options and a hundred files.
-_KNOWN: dict[tuple[str, ...], int] = {}
 
 
 def with_options(tree: int, options: tuple[str, ...]) -> int:

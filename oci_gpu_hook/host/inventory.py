@@ -233,25 +233,20 @@ def _is_ours(status: posix.stat_result) -> bool:
 
 def _from_rows(rows: Any) -> DriverInventory:
     """The records again, from the lists that JSON made of them."""
-    found = DriverInventory._make(rows)
-    return DriverInventory(
-        found.driver_version,
-        found.cuda_version,
-        tuple([proc.Gpu(*row) for row in found.gpus]),
-        tuple([MigDevice(*row) for row in found.mig_devices]),
-        found.mig_config_minor,
-        found.mig_monitor_minor,
-        tuple([_library(row) for row in found.libraries]),
-        found.library_folder,
-        tuple([Misfit(*row) for row in found.misfits]),
-        _files(found.binaries),
-        _files(found.files),
-        _files(found.firmware),
-        tuple([(name, text) for name, text in found.proc_files]),
-        tuple(found.unknown),
-        (),
-        (),
-        (),
+    found = DriverInventory(*rows)
+    return found._replace(
+        gpus=tuple([proc.Gpu(*row) for row in found.gpus]),
+        mig_devices=tuple([MigDevice(*row) for row in found.mig_devices]),
+        libraries=tuple([_library(row) for row in found.libraries]),
+        misfits=tuple([Misfit(*row) for row in found.misfits]),
+        binaries=_files(found.binaries),
+        files=_files(found.files),
+        firmware=_files(found.firmware),
+        proc_files=tuple([(name, text) for name, text in found.proc_files]),
+        unknown=tuple(found.unknown),
+        devices=(),
+        links=(),
+        ipc_paths=(),
     )
 
 
