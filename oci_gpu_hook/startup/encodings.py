@@ -112,5 +112,3 @@ _codecs.register(_search)
 if sys.version_info < (3, 10):
     # It imports these two before the standard streams, whatever their codec is.
     sys.modules["encodings.utf_8"] = sys.modules["encodings.latin_1"] = _THIS
-# Found; the standard library's own is the next to be.
-sys.path.remove(__file__.rpartition("/")[0])
