@@ -25,18 +25,20 @@ if TYPE_CHECKING:
     from types import CodeType, ModuleType
     from typing import Any
 
-    # The modules loaded before a room, with the names that it imports of each; what it makes late, with the code.
+    # A part of the file: its first byte, counted from the end of the door's part, and how many it has.
+    Place = tuple[int, int]
+    Read = Callable[[Place], Any]
+    # The modules loaded before a room, with the names that it imports of each; what it makes late, and the code's place.
     Imports = tuple[tuple[str, tuple[str, ...]], ...]
-    Late = tuple[tuple[str, ...], bytes]
+    Late = tuple[tuple[str, ...], Place]
     # Name, whether it is a package, these two, and code.
     Room = tuple[str, bool, Imports, Late, CodeType]
     # Modules of the standard library with their files, and rooms.
     Group = tuple[tuple[tuple[str, str], ...], tuple[Room, ...]]
-    # Where each group but the door's lies in the file: the first byte, behind the door's part, and how many.
-    Places = dict[str, tuple[int, int]]
+    # Where each group but the door's lies.
+    Places = dict[str, Place]
 
 PACKAGE = "oci_gpu_hook"
-_SEEK_CUR = 1  # lseek(2); `os` has it, `posix` not
 
 # The groups, each a part of the file, and the rooms of each, every one behind what it imports.  `door` is what any
 # container loads that Python sees; the first import of a room of another group loads that group whole.
@@ -97,16 +99,21 @@ def full_name(room: str) -> str:
     return f"{PACKAGE}.{room}" if room else PACKAGE
 
 
-def enter(door: Group, library: str, file: int, places: Places) -> None:
+def enter(door: Group, library: str, file: int, begin: int, places: Places) -> None:
     """Load the rooms of `door`, and have the other groups loaded when they are asked for.
 
-    `library` is the folder of the package; `file` is open where the door's part ends, and stays so.
+    `library` is the folder of the package; `file` stays open, and `begin` is where the door's part ends in it.
     """
-    _load(door, library)
-    sys.meta_path.insert(0, _Groups(library, file, places))  # type: ignore[arg-type]  # a finder by its method
+
+    def read(place: Place) -> Any:
+        first, size = place
+        return marshal.loads(posix.pread(file, size, begin + first))
+
+    _load(door, library, read)
+    sys.meta_path.insert(0, _finder(library, places, read))
 
 
-def _load(group: Group, library: str) -> None:
+def _load(group: Group, library: str, read: Read) -> None:
     standard, rooms = group
     for name, file in standard:
         if name not in sys.modules:
@@ -123,7 +130,7 @@ def _load(group: Group, library: str) -> None:
         sys.modules[name] = module
         namespace[name] = module
         if late[0]:
-            namespace["__getattr__"] = _makes(*late, namespace)
+            namespace["__getattr__"] = _makes(*late, namespace, read)
         for source, names in imports:
             loaded = namespace[source] = sys.modules[source]
             for imported in names:
@@ -133,13 +140,15 @@ def _load(group: Group, library: str) -> None:
             setattr(sys.modules[parent], child, module)
 
 
-def _makes(late: tuple[str, ...], code: bytes, namespace: dict[str, Any]) -> Callable[[str], Any]:
+def _makes(
+    late: tuple[str, ...], place: Place, namespace: dict[str, Any], read: Read
+) -> Callable[[str], Any]:
     """A module's __getattr__ (PEP 562), which makes what is late when the first of it is asked for."""
 
     def get(name: str) -> Any:
         if name not in late:
             raise AttributeError(f"module {namespace['__name__']!r} has no attribute {name!r}")
-        exec(marshal.loads(code), namespace)
+        exec(read(place), namespace)
         return namespace[name]
 
     return get
@@ -158,32 +167,26 @@ def _load_standard(name: str, file: str) -> None:
     sys.modules[name] = module
 
 
-class _Groups:
-    """Finds rooms for the import statement: the first of a group brings the others of it."""
+def _finder(library: str, places: Places, read: Read) -> Any:
+    """Finds rooms for the import statement (importlib.abc.MetaPathFinder): the first of a group brings the others."""
 
-    def __init__(self, library: str, file: int, places: Places) -> None:
-        self._library = library
-        self._file = file
-        self._places = places
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> object:
-        """importlib.abc.MetaPathFinder.find_spec; None for what is not linked."""
+    def find_spec(name: str, path: object = None, target: object = None) -> object:
         package, _, room = name.partition(".")
         groups = [group for group, rooms in GROUPS.items() if room in rooms and group != "door"]
         if package != PACKAGE or not groups:
             return None
-        place, size = self._places[groups[0]]
         try:
-            begin = posix.lseek(self._file, 0, _SEEK_CUR)
-            content = marshal.loads(posix.pread(self._file, size, begin + place))
+            group = read(places[groups[0]])
         except (OSError, EOFError, ValueError):
             return None
-        _load(content, self._library)
-        return type(sys.__spec__)(name, self)  # type: ignore[arg-type]  # importlib.machinery.ModuleSpec
+        _load(group, library, read)
+        return type(sys.__spec__)(name, finder)
 
-    def create_module(self, spec: object) -> ModuleType:
-        """importlib.abc.Loader.create_module: it has been made already."""
-        return sys.modules[spec.name]  # type: ignore[attr-defined]
-
-    def exec_module(self, module: ModuleType) -> None:
-        """importlib.abc.Loader.exec_module: it has been run already."""
+    # A loader too (importlib.abc.Loader), of what has been made and run already.  A class would take longer to make
+    # than the finder has to find.
+    finder: Any = type(sys.implementation)(
+        find_spec=find_spec,
+        create_module=lambda spec: sys.modules[spec.name],
+        exec_module=lambda module: None,
+    )
+    return finder

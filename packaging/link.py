@@ -113,6 +113,7 @@ class _Linker:
         self._folder = folder
         self._library = library
         self._late = late
+        self.made_late = b""
 
     def room(self, name: str, before: Collection[str] = ()) -> Room:
         """The module `name`, which finds the modules `before` loaded."""
@@ -131,8 +132,10 @@ class _Linker:
             given.append((node.module, tuple([word for word in words if word not in theirs])))
         names = tuple([node.name for node in late])
         made = marshal.dumps(self._compile(file, late, asked)) if late else b""
+        place = (len(self.made_late), len(made))
+        self.made_late += made
         code = self._compile(file, tree.body, asked)
-        return name, file.endswith("/__init__.py"), tuple(given), (names, made), code
+        return name, file.endswith("/__init__.py"), tuple(given), (names, place), code
 
     def _compile(self, file: str, body: list[ast.stmt], asked: dict[str, str]) -> CodeType:
         tree = ast.fix_missing_locations(_Asking(asked).visit(ast.Module(body, [])))
@@ -161,8 +164,8 @@ class _Linker:
         )
 
 
-def link(folder: str, library: str) -> tuple[CodeType, dict[str, Group]]:
-    """What loads rooms, and the groups."""
+def link(folder: str, library: str) -> tuple[CodeType, dict[str, Group], bytes]:
+    """What loads rooms, the groups, and what is made late in them."""
     linked: dict[str, Any] = {}
     *_, start = _Linker(folder, library, {}).room("oci_gpu_hook.linked")
     exec(start, linked)
@@ -175,18 +178,18 @@ def link(folder: str, library: str) -> tuple[CodeType, dict[str, Group]]:
         rooms = [linker.room(name, door + modules[:at]) for at, name in enumerate(modules)]
         groups[group] = (tuple(_standard(STANDARD.get(group, ()))), tuple(rooms))
         door = door or modules
-    return start, groups
+    return start, groups, linker.made_late
 
 
-def file_of(start: CodeType, groups: dict[str, Group]) -> bytes:
-    """Four bytes, the length of the door's part; that part, which tells where the other groups are; and these."""
+def file_of(start: CodeType, groups: dict[str, Group], made_late: bytes) -> bytes:
+    """Four bytes, the length of the door's part; that part, which tells where the others are; what is late; groups."""
     parts = {name: marshal.dumps(group) for name, group in groups.items() if name != "door"}
-    places, place = {}, 0
+    places, place = {}, len(made_late)
     for name, part in parts.items():
         places[name] = (place, len(part))
         place += len(part)
     door = marshal.dumps((start, groups["door"], places))
-    return b"".join([len(door).to_bytes(4, "little"), door, *parts.values()])
+    return b"".join([len(door).to_bytes(4, "little"), door, made_late, *parts.values()])
 
 
 def _standard(names: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,7 @@ def main(library: str) -> int:
         start, door, places = marshal.loads(posix.read(file, length))
         linked: "dict[str, object]" = {}
         exec(start, linked)
-        linked["enter"](door, library, file, places)
+        linked["enter"](door, library, file, 4 + length, places)
     except (OSError, EOFError, ValueError):
         pass
     from oci_gpu_hook.__main__ import main
