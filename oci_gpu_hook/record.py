@@ -33,15 +33,19 @@ else:
 
         def __new__(mcs, name, bases, namespace):
             fields = tuple(namespace.get("__annotations__", ()))
-            namespace["_field_defaults"] = {
-                field: namespace.pop(field) for field in fields if field in namespace
-            }
-            if len(fields) > len(_GETTERS):
-                raise TypeError(f"{name} has more than {len(_GETTERS)} fields")
-            namespace.update(zip(fields, _GETTERS))
-            namespace["_fields"] = namespace["__match_args__"] = fields
-            namespace["__slots__"] = ()
-            return type.__new__(mcs, name, bases, namespace)
+            defaults = {field: namespace.pop(field) for field in fields if field in namespace}
+            return make_record(name, fields, defaults, bases, namespace)
+
+    def make_record(name, fields, defaults, bases=None, namespace=None):
+        """A record class from its parts: what packaging/link.py writes for a class that is nothing but fields."""
+        if len(fields) > len(_GETTERS):
+            raise TypeError(f"{name} has more than {len(_GETTERS)} fields")
+        getters = dict(zip(fields, _GETTERS))
+        namespace = {**namespace, **getters} if namespace else getters
+        namespace["_fields"] = namespace["__match_args__"] = fields
+        namespace["_field_defaults"] = defaults
+        namespace["__slots__"] = ()
+        return type.__new__(_RecordType, name, bases or (NamedTuple,), namespace)
 
     class NamedTuple(tuple, metaclass=_RecordType):
         """A tuple whose items have names; see ``typing.NamedTuple``."""

@@ -130,7 +130,7 @@ install_library() {
     # what it installs.
     "$python" -IS -m compileall -q -d "$library/oci_gpu_hook" --invalidation-mode unchecked-hash \
         "$staged/oci_gpu_hook"
-    "$python" -ISB "$sources/packaging/link.py" "$staged" "$library"
+    "$python" -ISB -X no_debug_ranges "$sources/packaging/link.py" "$staged" "$library"
     # For those who carry the package to a node with another Python.
     install -p -m 0644 "$sources/packaging/link.py" "$destdir$library/"
     [ "$action" = stage ] || install_packages

@@ -54,6 +54,10 @@ LATE = {
 }
 
 
+# A function of oci_gpu_hook.record.
+_MAKE = "make_record"
+
+
 class _Bare(ast.NodeTransformer):
     """What is left of a room when only the machine reads it."""
 
@@ -82,6 +86,26 @@ class _Bare(ast.NodeTransformer):
         return node.orelse if checked else node
 
 
+class _Plain(ast.NodeTransformer):
+    """Makes a record that is nothing but fields by a call, which spares its class the body and the annotations."""
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
+        body = [item for item in node.body if not _is_docstring(item)]
+        fields = [item for item in body if isinstance(item, ast.AnnAssign)]
+        if bases != ["NamedTuple"] or fields != body:
+            return node
+        names = [ast.Constant(field.target.id) for field in fields]  # type: ignore[union-attr]
+        defaults = [(name, field.value) for name, field in zip(names, fields) if field.value]
+        parts = [
+            ast.Constant(node.name),
+            ast.Tuple(names, ast.Load()),
+            ast.Dict([name for name, _ in defaults], [value for _, value in defaults]),
+        ]
+        made = ast.Call(ast.Name(_MAKE, ast.Load()), parts, [])
+        return ast.copy_location(ast.Assign([ast.Name(node.name, ast.Store())], made), node)
+
+
 class _Asking(ast.NodeTransformer):
     """Has a room ask a module for what is made late, wherever it uses its name.
 
@@ -106,6 +130,10 @@ class _Asking(ast.NodeTransformer):
         return node
 
 
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
 class _Linker:
     """Makes rooms of the package in `folder`, one behind another."""
 
@@ -128,6 +156,8 @@ class _Linker:
         for node in imports:
             theirs = self._late.get(node.module, ())
             words = [alias.name for alias in node.names]
+            if node.module == "oci_gpu_hook.record":
+                words.append(_MAKE)
             asked.update({word: node.module for word in words if word in theirs})
             given.append((node.module, tuple([word for word in words if word not in theirs])))
         names = tuple([node.name for node in late])
@@ -138,7 +168,8 @@ class _Linker:
         return name, file.endswith("/__init__.py"), tuple(given), (names, place), code
 
     def _compile(self, file: str, body: list[ast.stmt], asked: dict[str, str]) -> CodeType:
-        tree = ast.fix_missing_locations(_Asking(asked).visit(ast.Module(body, [])))
+        tree = _Plain().visit(_Asking(asked).visit(ast.Module(body, [])))
+        tree = ast.fix_missing_locations(tree)
         flags = __future__.annotations.compiler_flag
         file = f"{self._library}/{file}"
         code: CodeType = compile(tree, file, "exec", flags, dont_inherit=True, optimize=2)
