@@ -12,16 +12,7 @@ import posix
 from oci_gpu_hook import ldso, oci
 from oci_gpu_hook.container import cgroup, devices, ldcache, mounts, scope
 from oci_gpu_hook.errors import ApplyError, DriverError
-from oci_gpu_hook.operations import (
-    AllowDevices,
-    Device,
-    DeviceAllow,
-    LdCache,
-    Mount,
-    Relabel,
-    Symlink,
-    Tmpfs,
-)
+from oci_gpu_hook.operations import Device, DeviceAllow, LdCache, Mount, Relabel, Symlink, Tmpfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,8 +20,10 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
     from oci_gpu_hook.host.root import HostRoot
+    from oci_gpu_hook.operations import AllowDevices
     from oci_gpu_hook.plan import Operation, Plan
 
+    Preparation = Callable[["Start", Any, HostRoot], int]
     Effect = Callable[["Start", Any, int], None]
 
 _DEVICE_OPTIONS = ("nosuid", "noexec")
@@ -92,7 +85,7 @@ def _label_creations(start: Start, label: str) -> None:
 def _perform(start: Start, operation: Operation, source: int) -> None:
     done_before = start.tree.mark()
     try:
-        _EFFECTS[type(operation)](start, operation, source)
+        _EFFECTS[type(operation).__name__](start, operation, source)
     except OSError as err:
         sentence = f"cannot {_words(operation)}: {err}"
         if not operation.required:
@@ -108,13 +101,16 @@ def _perform(start: Start, operation: Operation, source: int) -> None:
 
 def _prepare(start: Start, operation: Operation, host: HostRoot) -> int:
     """The descriptor that the operation needs and that only the host's namespace has; -1 for none."""
-    if isinstance(operation, Mount):
-        return _clone(start, operation, operation.source, operation.options, host)
-    if isinstance(operation, Device) and operation.source:
-        return _clone(start, operation, operation.source, _DEVICE_OPTIONS, host)
-    if isinstance(operation, DeviceAllow):
-        return _tell(start, operation)
-    return -1
+    prepare = _PREPARATIONS.get(type(operation).__name__)
+    return -1 if prepare is None else prepare(start, operation, host)
+
+
+def _clone_mount(start: Start, mount: Mount, host: HostRoot) -> int:
+    return _clone(start, mount, mount.source, mount.options, host)
+
+
+def _clone_device(start: Start, node: Device, host: HostRoot) -> int:
+    return _clone(start, node, node.source, _DEVICE_OPTIONS, host) if node.source else -1
 
 
 def _clone(
@@ -132,7 +128,7 @@ def _clone(
         return -1
 
 
-def _tell(start: Start, told: DeviceAllow) -> int:
+def _tell(start: Start, told: DeviceAllow, host: HostRoot) -> int:
     """A connection to systemd, which has been asked; -1 where it cannot be."""
     try:
         connection = scope.tell(told.unit, told.rules)
@@ -196,15 +192,21 @@ def _device_allow(start: Start, told: DeviceAllow, source: int) -> None:
         scope.answer(source)
 
 
-_EFFECTS: dict[type, Effect] = {
-    Mount: _mount,
-    Device: _device,
-    Symlink: _symlink,
-    Tmpfs: _tmpfs,
-    LdCache: _ld_cache,
-    Relabel: _relabel,
-    AllowDevices: _allow_devices,
-    DeviceAllow: _device_allow,
+# By the names of their classes, for a start is spared those of which its plan has none.
+_PREPARATIONS: dict[str, Preparation] = {
+    "Mount": _clone_mount,
+    "Device": _clone_device,
+    "DeviceAllow": _tell,
+}
+_EFFECTS: dict[str, Effect] = {
+    "Mount": _mount,
+    "Device": _device,
+    "Symlink": _symlink,
+    "Tmpfs": _tmpfs,
+    "LdCache": _ld_cache,
+    "Relabel": _relabel,
+    "AllowDevices": _allow_devices,
+    "DeviceAllow": _device_allow,
 }
 
 

@@ -363,12 +363,10 @@ def _labels(
     id: str,
     pid: int | None,
     required: bool,
-) -> Labels:
-    """What SELinux needs; on a host without it, nothing of ours is even imported."""
-    from oci_gpu_hook.operations import Labels
-
+) -> Labels | None:
+    """What SELinux needs; None on a host without it, where nothing of ours is even imported."""
     if host.stat(_SELINUX) is None:
-        return Labels("", (), ())
+        return None
     from oci_gpu_hook import ipc, ipclabels
 
     mounts = () if pid is None else ipc.mounts(bundle, id, root_fd, pid, host)

@@ -10,6 +10,8 @@ Must not be used to write JSON, and must not raise anything but ValueError.
 
 from __future__ import annotations
 
+import sys
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -31,16 +33,17 @@ def _refuse_constant(name: str) -> object:
     raise ValueError(f"{name} is no JSON value")
 
 
-class _ScannerContext:
-    """What `json.JSONDecoder` hands to its scanner; the attribute names are the scanner's."""
-
-    strict = True
-    object_hook = None
-    object_pairs_hook = None
-    parse_float = float
-    parse_int = int
-    parse_constant = staticmethod(_refuse_constant)
-    memo: dict[str, str] = {}  # noqa: RUF012  the scanner wants an attribute and clears it itself
+# What `json.JSONDecoder` hands to its scanner, whose names these are: a types.SimpleNamespace.  The scanner clears its
+# memo itself.
+_SCANNER_CONTEXT = type(sys.implementation)(
+    strict=True,
+    object_hook=None,
+    object_pairs_hook=None,
+    parse_float=float,
+    parse_int=int,
+    parse_constant=_refuse_constant,
+    memo={},
+)
 
 
 def loads(data: bytes) -> object:
@@ -50,7 +53,7 @@ def loads(data: bytes) -> object:
         return _loads_by_json(text)
     try:
         value: object
-        value, end = _make_scanner(_ScannerContext())(text, 0)
+        value, end = _make_scanner(_SCANNER_CONTEXT)(text, 0)
     except StopIteration:
         raise ValueError("no JSON value") from None
     except (SystemError, AttributeError, TypeError):

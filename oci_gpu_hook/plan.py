@@ -47,6 +47,9 @@ _PROFILE_FOLDER = "/etc/nvidia/nvidia-application-profiles-rc.d"
 # The mask that it carries has 64 bits (NVIDIA's README, "Application Profiles", and EGLVisibleDGPUDevices).
 _PROFILE_MINORS = 64
 
+# Of a host without SELinux: as operations.Labels has them.
+_NO_LABELS = ("", (), ())
+
 
 class Plan(NamedTuple):
     """What will be done for one container.
@@ -69,10 +72,14 @@ def make(
     chosen: Selection,
     inventory: DriverInventory,
     config: Config,
-    labels: Labels,
+    labels: Labels | None,
 ) -> Plan:
-    """The plan for `request`, whose devices are `chosen`; DriverError or ConfigError where it cannot be met."""
+    """The plan for `request`, whose devices are `chosen`; DriverError or ConfigError where it cannot be met.
+
+    labels: None on a host without SELinux.
+    """
     _check_driver(request, inventory)
+    context, relabelled, left_alone = labels or _NO_LABELS
     nodes = selection.nodes(request, chosen, inventory)
     cgroup, notes = _allow_devices(container, config, nodes)
     if container.dev_is_hosts:
@@ -87,7 +94,7 @@ def make(
         *_proc_driver(request, chosen, inventory),
         *_application_profile(request, chosen),
         *placement.ld_cache(container, request, inventory, libraries),
-        *labels.operations,
+        *relabelled,
         # Last: the cgroup is the one thing that does not vanish with the mount namespace.
         *cgroup,
     )
@@ -95,14 +102,15 @@ def make(
         *selection.absent_features(request, inventory),
         *placement.left_out(container, request),
         *notes,
-        *labels.notes,
+        *left_alone,
     )
-    return Plan(container, request, inventory.driver_version, operations, notes, labels.context)
+    return Plan(container, request, inventory.driver_version, operations, notes, context)
 
 
-def make_labels(container: Container, labels: Labels) -> Plan:
+def make_labels(container: Container, labels: Labels | None) -> Plan:
     """The plan for a container that asks for no GPU, where the administrator has labels put right for all."""
-    return Plan(container, None, "", labels.operations, labels.notes, labels.context)
+    context, relabelled, left_alone = labels or _NO_LABELS
+    return Plan(container, None, "", relabelled, left_alone, context)
 
 
 def _check_driver(request: Request, inventory: DriverInventory) -> None:
