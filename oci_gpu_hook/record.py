@@ -47,6 +47,9 @@ else:
         namespace["__slots__"] = ()
         return type.__new__(_RecordType, name, bases or (NamedTuple,), namespace)
 
+    # A record from its class and all of its values in their order, as packaging/link.py writes it.
+    new_record = tuple.__new__
+
     class NamedTuple(tuple, metaclass=_RecordType):
         """A tuple whose items have names; see ``typing.NamedTuple``."""
 
@@ -68,7 +71,10 @@ else:
                 raise TypeError(f"{cls.__name__}() needs the field {err}") from None
 
         def _replace(self, **changes):
-            return type(self)(**{**self._asdict(), **changes})
+            values = list(map(changes.pop, self._fields, self))
+            if changes:
+                raise TypeError(f"{type(self).__name__}() has no field {list(changes)}")
+            return tuple.__new__(type(self), values)
 
         def _asdict(self):
             return dict(zip(self._fields, self))

@@ -18,14 +18,20 @@ import importlib.util
 import marshal
 import os
 import sys
+from functools import partial
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from types import CodeType
     from typing import Any
 
     from oci_gpu_hook.linked import Group, Room
+
+    # A record's fields with their defaults, None where there is none.
+    Fields = dict[str, ast.expr | None]
+
+_RECORD = "oci_gpu_hook.record"
 
 # Modules of the standard library in C that the rooms of a group import, which are loaded from where they are now: to
 # search for one takes longer than to load it.
@@ -66,10 +72,6 @@ LATE = {
 }
 
 
-# A function of oci_gpu_hook.record.
-_MAKE = "make_record"
-
-
 class _Bare(ast.NodeTransformer):
     """What is left of a room when only the machine reads it."""
 
@@ -98,24 +100,48 @@ class _Bare(ast.NodeTransformer):
         return node.orelse if checked else node
 
 
-class _Plain(ast.NodeTransformer):
-    """Makes a record that is nothing but fields by a call, which spares its class the body and the annotations."""
+class _Records(ast.NodeTransformer):
+    """Makes records and their classes by one call each of `oci_gpu_hook.record`.
+
+    A class that is nothing but fields is spared its body and its annotations, and a record the way through its class,
+    which takes two to ten times as long.  `known` has the fields of the classes that a room can mean, by what it calls
+    them; `used` is what the room then needs of `record`.
+    """
+
+    def __init__(self, known: Callable[[ast.expr], Fields | None]) -> None:
+        self._known = known
+        self.used: set[str] = set()
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
-        body = [item for item in node.body if not _is_docstring(item)]
-        fields = [item for item in body if isinstance(item, ast.AnnAssign)]
-        if bases != ["NamedTuple"] or fields != body:
+        self.generic_visit(node)
+        fields = fields_of(node)
+        if fields is None:
             return node
-        names = [ast.Constant(field.target.id) for field in fields]  # type: ignore[union-attr]
-        defaults = [(name, field.value) for name, field in zip(names, fields) if field.value]
+        defaults = {name: value for name, value in fields.items() if value is not None}
         parts = [
             ast.Constant(node.name),
-            ast.Tuple(names, ast.Load()),
-            ast.Dict([name for name, _ in defaults], [value for _, value in defaults]),
+            ast.Tuple([ast.Constant(name) for name in fields], ast.Load()),
+            ast.Dict([ast.Constant(name) for name in defaults], list(defaults.values())),
         ]
-        made = ast.Call(ast.Name(_MAKE, ast.Load()), parts, [])
-        return ast.copy_location(ast.Assign([ast.Name(node.name, ast.Store())], made), node)
+        made = ast.Assign([ast.Name(node.name, ast.Store())], self._call("make_record", parts))
+        return ast.copy_location(made, node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        fields = self._known(node.func)
+        named = {keyword.arg: keyword.value for keyword in node.keywords}
+        if fields is None or None in named or any(isinstance(a, ast.Starred) for a in node.args):
+            return node
+        row = {**fields, **dict(zip(fields, node.args)), **named}
+        values = [value for value in row.values() if value is not None]
+        if len(values) != len(fields) or len(node.args) > len(fields):
+            return node  # the class has the words for what is wrong
+        parts = [node.func, ast.Tuple(values, ast.Load())]
+        return ast.copy_location(self._call("new_record", parts), node)
+
+    def _call(self, function: str, parts: list[ast.expr]) -> ast.Call:
+        self.used.add(function)
+        return ast.Call(ast.Name(function, ast.Load()), parts, [])
 
 
 class _Asking(ast.NodeTransformer):
@@ -142,8 +168,16 @@ class _Asking(ast.NodeTransformer):
         return node
 
 
-def _is_docstring(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+def fields_of(node: ast.ClassDef) -> Fields | None:
+    """Names and defaults of a record's fields; None for any other class, and for one that is more than its fields."""
+    bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
+    fields: Fields = {}
+    for item in node.body:
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+            fields[item.target.id] = item.value
+        elif not (isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant)):
+            return None
+    return fields if bases == ["NamedTuple"] else None
 
 
 class _Linker:
@@ -153,6 +187,7 @@ class _Linker:
         self._folder = folder
         self._library = library
         self._late = late
+        self._records: dict[str, dict[str, Fields]] = {}
         self.made_late = b""
 
     def room(self, name: str, before: Collection[str] = ()) -> Room:
@@ -164,23 +199,43 @@ class _Linker:
         late = [node for node in tree.body if self._is_late(node, name)]
         tree.body = [node for node in tree.body if node not in imports + late]
         asked = {node.name: name for node in late}
+        meant = self._records[name] = self._records_in(late + tree.body)
         given = []
         for node in imports:
             theirs = self._late.get(node.module, ())
             words = [alias.name for alias in node.names]
-            if node.module == "oci_gpu_hook.record":
-                words.append(_MAKE)
+            theirs_too = self._records.get(node.module, {})
+            meant = {**meant, **{word: theirs_too[word] for word in words if word in theirs_too}}
             asked.update({word: node.module for word in words if word in theirs})
             given.append((node.module, tuple([word for word in words if word not in theirs])))
+        records = _Records(partial(self._fields, meant))
         names = tuple([node.name for node in late])
-        made = marshal.dumps(self._compile(file, late, asked)) if late else b""
+        made = marshal.dumps(self._compile(file, late, asked, records)) if late else b""
         place = (len(self.made_late), len(made))
         self.made_late += made
-        code = self._compile(file, tree.body, asked)
+        code = self._compile(file, tree.body, asked, records)
+        if records.used:
+            given.append((_RECORD, tuple(sorted(records.used))))
         return name, file.endswith("/__init__.py"), tuple(given), (names, place), code
 
-    def _compile(self, file: str, body: list[ast.stmt], asked: dict[str, str]) -> CodeType:
-        tree = _Plain().visit(_Asking(asked).visit(ast.Module(body, [])))
+    def _records_in(self, body: list[ast.stmt]) -> dict[str, Fields]:
+        classes = [node for node in body if isinstance(node, ast.ClassDef)]
+        return {node.name: fields for node in classes if (fields := fields_of(node)) is not None}
+
+    def _fields(self, meant: dict[str, Fields], function: ast.expr) -> Fields | None:
+        """The fields of the record class that is called `Name`, or `room.Name` by the room's last name."""
+        if isinstance(function, ast.Name):
+            return meant.get(function.id)
+        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+            for module, records in self._records.items():
+                if function.value.id in (module, module.rpartition(".")[2]):
+                    return records.get(function.attr)
+        return None
+
+    def _compile(
+        self, file: str, body: list[ast.stmt], asked: dict[str, str], records: _Records
+    ) -> CodeType:
+        tree = records.visit(_Asking(asked).visit(ast.Module(body, [])))
         tree = ast.fix_missing_locations(tree)
         flags = __future__.annotations.compiler_flag
         file = f"{self._library}/{file}"
