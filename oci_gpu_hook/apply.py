@@ -141,7 +141,7 @@ def _tell(start: Start, told: DeviceAllow, host: HostRoot) -> int:
 
 def _mount(start: Start, mount: Mount, source: int) -> None:
     if source >= 0:
-        start.tree.attach(source, mount.target)
+        start.tree.attach(source, mount.target, folder=mount.folder)
 
 
 def _device(start: Start, node: Device, source: int) -> None:
@@ -149,7 +149,7 @@ def _device(start: Start, node: Device, source: int) -> None:
     if source < 0:
         devices.make(start.tree, node.path, node.major, node.minor, mode=mode, uid=uid, gid=gid)
     elif not devices.is_there(start.tree, node.path, node.major, node.minor):
-        start.tree.attach(source, node.path)
+        start.tree.attach(source, node.path, folder=False)
 
 
 def _symlink(start: Start, link: Symlink, source: int) -> None:

@@ -20,6 +20,7 @@ class Mount(NamedTuple):
     options: tuple[str, ...]
     required: bool
     reason: str
+    folder: bool = False
 
 
 class Device(NamedTuple):

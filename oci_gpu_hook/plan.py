@@ -211,10 +211,13 @@ def _proc_driver(
         required=True,
         reason="hides the other GPUs; libraries make no nodes",
     )
-    paths = [(f"{_PROC_DRIVER}/{path}", reason) for path, reason, _ in shown]
+    paths = [(f"{_PROC_DRIVER}/{path}", reason, is_folder) for path, reason, is_folder in shown]
     return (
         cover,
-        *[Mount(path, path, placement.READ_ONLY_DATA, True, reason) for path, reason in paths],
+        *[
+            Mount(path, path, placement.READ_ONLY_DATA, True, reason, is_folder)
+            for path, reason, is_folder in paths
+        ],
     )
 
 

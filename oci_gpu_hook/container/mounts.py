@@ -181,12 +181,11 @@ class Tree:
             self._own_folders[path] = fd
         return fd
 
-    def attach(self, tree: int, target: str) -> None:
-        """Attach a detached tree at `target`, making the mount point where it is missing.
+    def attach(self, tree: int, target: str, *, folder: bool) -> None:
+        """Attach a detached tree, a folder or a file, at `target`, making the mount point where it is missing.
 
         A target that is the very same file already, because the container has it by other means, is left.
         """
-        folder = is_folder(tree)
         made = None if folder else self._make_missing_file(target)
         fd = self._mount_point(target, folder=folder) if made is None else made
         try:

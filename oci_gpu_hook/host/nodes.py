@@ -33,6 +33,7 @@ DRM_MAJOR = 226
 
 _FILE_TYPE = 0o170000
 _CHARACTER_DEVICE = 0o020000
+_FOLDER = 0o040000
 _PERMISSIONS = 0o7777
 _DEFAULT_MODE = 0o666
 
@@ -85,6 +86,7 @@ class IpcPath(NamedTuple):
     path: str
     capability: str
     source: str
+    folder: bool
 
 
 def devices(root: HostRoot, gpus: tuple[proc.Gpu, ...]) -> tuple[DeviceNode, ...]:
@@ -157,18 +159,26 @@ def device(
 
 def ipc_paths(root: HostRoot, driver_root: str = "/") -> tuple[IpcPath, ...]:
     """Those of `IPC_PATHS` that exist now: in a driver container, whose own services come first, or on the host."""
-    found = {path: path for path, _ in IPC_PATHS if root.stat(path) is not None}
+    found = {
+        path: (path, _is_folder(status))
+        for path, _ in IPC_PATHS
+        if (status := root.stat(path)) is not None
+    }
     prefix = driver_root.rstrip("/")
     if prefix and root.stat(prefix) is not None:
         # A root of its own: an absolute link in it, as /var/run is one, leads within it.
         driver = HostRoot(root.path.rstrip("/") + root.real(prefix))
         for path, _ in IPC_PATHS:
-            if driver.stat(path) is not None:
-                found[path] = prefix + driver.real(path)
+            if (status := driver.stat(path)) is not None:
+                found[path] = prefix + driver.real(path), _is_folder(status)
         driver.close()
     return tuple(
-        [IpcPath(path, capability, found[path]) for path, capability in IPC_PATHS if path in found]
+        [IpcPath(path, capability, *found[path]) for path, capability in IPC_PATHS if path in found]
     )
+
+
+def _is_folder(status: posix.stat_result) -> bool:
+    return status.st_mode & _FILE_TYPE == _FOLDER
 
 
 def _numbered(
