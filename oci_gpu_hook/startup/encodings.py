@@ -10,6 +10,7 @@ Must not import what is not built into every interpreter, and must not fail: wit
 """
 
 import _codecs
+import _thread
 import sys
 
 
@@ -90,37 +91,38 @@ def _search(name: str) -> object:
     return _UTF_8 if name == "utf_8" else _THIS.search_function(name)
 
 
-def __getattr__(name: str) -> object:
-    """PEP 562: a name of the standard library's module, which from now on this one is."""
-    if name.startswith("__"):
-        raise AttributeError(f"module 'encodings' has no attribute {name!r}")
-    del globals()["__getattr__"]
-    import importlib
+def _become_when_asked(module: "ModuleType") -> None:
+    """Have `module` become the standard library's of its name as soon as anybody looks for what is not in it."""
+    lock = _thread.RLock()
+    waiting = [module]
 
-    return getattr(importlib.reload(_THIS), name)
+    def get(name: str) -> object:
+        """PEP 562."""
+        if not name.startswith("__"):
+            # Other threads wait; what the module itself looks for while it is read is not there yet.
+            with lock:
+                if waiting:
+                    import importlib
 
+                    importlib.reload(waiting.pop())
+                    del module.__getattr__
+            if name in module.__dict__:
+                return module.__dict__[name]
+        raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
 
-def _later(name: str) -> None:
-    """Let an import have the module `name` at once, and load it when somebody looks into it."""
-
-    def get(attribute: str) -> object:
-        import importlib
-
-        if sys.modules.get(name) is module:
-            del sys.modules[name]
-        return getattr(importlib.import_module(name), attribute)
-
-    module = sys.modules[name] = type(sys)(name)
-    module.__getattr__ = get  # type: ignore[method-assign]  # PEP 562
+    module.__getattr__ = get  # type: ignore[method-assign]  # a module's own
 
 
-_THIS = sys.modules[__name__]
 _UTF_8 = _Utf8((_codecs.utf_8_encode, _decode, _reader, _writer))
+_THIS = sys.modules[__name__]
 _codecs.register(_search)  # type: ignore[arg-type]  # a CodecInfo by its attributes
 # Found; the standard library's own is the next to be, and its modules are already.
 sys.path[:] = [folder for folder in sys.path if not __file__.startswith(f"{folder}/encodings.")]
 __path__ = [f"{folder}/encodings" for folder in sys.path]
+_become_when_asked(_THIS)
 if sys.version_info < (3, 10):
     # It imports these two before the standard streams, whatever their codec is.
-    _later("encodings.utf_8")
-    _later("encodings.latin_1")
+    for _name in ("utf_8", "latin_1"):
+        _module = sys.modules[f"encodings.{_name}"] = type(sys)(f"encodings.{_name}")
+        setattr(_THIS, _name, _module)
+        _become_when_asked(_module)
