@@ -13,6 +13,10 @@ import _codecs
 import _thread
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+
 
 class _Encoder:
     """codecs.IncrementalEncoder: no character of UTF-8 depends on those before it."""

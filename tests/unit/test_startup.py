@@ -92,7 +92,29 @@ print(json.dumps([own, sys.getfilesystemencoding(), sys.getfilesystemencodeerror
     code, said, complaint = through_the_door(tmp_path, program, env=locale)
     assert (code, complaint) == (0, "")
     streams = ["utf-8 surrogateescape", "utf-8 surrogateescape", "utf-8 backslashreplace"]
-    assert json.loads(said) == [starts.environment(), "utf-8", "surrogateescape", streams]
+    own = {
+        "PYTHONPATH": str(Path(STAND_IN).parent),
+        "PYTHONSAFEPATH": "1",
+        "PYTHONUTF8": "1",
+        "PYTHONCOERCECLOCALE": "0",
+    }
+    assert own == starts.environment()
+    assert json.loads(said) == [own, "utf-8", "surrogateescape", streams]
+
+
+def test_names_of_files_are_utf8_where_the_locale_has_another_charset(tmp_path: Path) -> None:
+    made = ["localedef", "-i", "de_DE", "-f", "ISO-8859-1", str(tmp_path / "de_DE.ISO-8859-1")]
+    if shutil.which("localedef"):
+        subprocess.run(made, check=False, capture_output=True)  # 1 where it only warns
+    program = "import sys; print(sys.getfilesystemencoding(), sys.stdout.encoding)"
+    env = {"LOCPATH": str(tmp_path), "LC_ALL": "de_DE.ISO-8859-1"}
+    usual = run([sys.executable, "-ISB", "-c", program], env=env)
+    if not usual[1].startswith("iso8859-1"):
+        pytest.skip("this machine cannot make a locale")
+    # The door itself is in the C locale, and hands that on.
+    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
+        env = {"LOCPATH": str(tmp_path), name: "de_DE.ISO-8859-1"}
+        assert through_the_door(tmp_path, program, env=env) == (0, "utf-8 utf-8\n", "")
 
 
 @pytest.mark.parametrize("locale", LOCALES, ids=str)
