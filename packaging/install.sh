@@ -52,6 +52,7 @@ fail() {
 
 check_arguments() {
     case $prefix in /*) ;; *) fail "PREFIX must be an absolute path, not '$prefix'" ;; esac
+    case $prefix in *:*) fail "PREFIX may hold no colon: Python divides its path there" ;; esac
     case $destdir in '' | /*) ;; *) fail "DESTDIR must be an absolute path, not '$destdir'" ;; esac
     case $destdir$prefix$python in *[!A-Za-z0-9_./+:@~-]*)
         # They go into shebang lines, Python and JSON.

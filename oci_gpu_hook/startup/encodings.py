@@ -3,15 +3,19 @@
 
 Before any line of ours an interpreter looks for the codec of file names, which brings three modules with four hundred
 aliases, and the eleven classes of `codecs`: a seventh of its start.  The door has it find this module instead, the only
-one in a folder that PYTHONPATH names.  Whoever asks for more than UTF-8 gets the standard library's own, which then
-takes this one's place.
+one in a folder that PYTHONPATH names.  Its modules are the standard library's; and whoever asks it for more than UTF-8
+has it become the standard library's own.
 
 Must not import what is not built into every interpreter, and must not fail: without a codec Python does not start.
 """
 
+import _codecs
+import _thread
 import sys
 
-import _codecs
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
 
 
 class _Encoder:
@@ -20,8 +24,8 @@ class _Encoder:
     def __init__(self, errors: str = "strict") -> None:
         self.errors = errors
 
-    def encode(self, text: str, final: bool = False) -> bytes:
-        return _codecs.utf_8_encode(text, self.errors)[0]
+    def encode(self, input: str, final: bool = False) -> bytes:
+        return _codecs.utf_8_encode(input, self.errors)[0]
 
     def reset(self) -> None:
         pass
@@ -34,47 +38,51 @@ class _Encoder:
 
 
 class _Decoder:
-    """codecs.IncrementalDecoder: the bytes of a character that has only begun are kept for the next call."""
+    """codecs.BufferedIncrementalDecoder: the bytes of a character that has only begun wait for the next ones."""
 
     def __init__(self, errors: str = "strict") -> None:
         self.errors = errors
-        self._begun = b""
+        self.buffer = b""
 
-    def decode(self, data: bytes, final: bool = False) -> str:
-        data = self._begun + data
+    def decode(self, input: bytes, final: bool = False) -> str:
+        data = self.buffer + input
         text, used = _codecs.utf_8_decode(data, self.errors, final)
-        self._begun = data[used:]
+        self.buffer = data[used:]
         return text
 
     def reset(self) -> None:
-        self._begun = b""
+        self.buffer = b""
 
     def getstate(self) -> "tuple[bytes, int]":
-        return self._begun, 0
+        return self.buffer, 0
 
     def setstate(self, state: "tuple[bytes, int]") -> None:
-        self._begun = state[0]
+        self.buffer = state[0]
 
 
-def _decode(data: bytes, errors: str = "strict") -> "tuple[str, int]":
-    return _codecs.utf_8_decode(data, errors, True)
+def _decode(input: bytes, errors: str = "strict") -> "tuple[str, int]":
+    return _codecs.utf_8_decode(input, errors, True)
 
 
+# The factories of rare objects, which only the standard library's module has.
 def _reader(stream: object, errors: str = "strict") -> object:
-    return _whole().utf_8.StreamReader(stream, errors)
+    from encodings.utf_8 import StreamReader
+
+    return StreamReader(stream, errors)  # type: ignore[arg-type]  # as codecs.getreader has it
 
 
 def _writer(stream: object, errors: str = "strict") -> object:
-    return _whole().utf_8.StreamWriter(stream, errors)
+    from encodings.utf_8 import StreamWriter
+
+    return StreamWriter(stream, errors)  # type: ignore[arg-type]
 
 
-class _Utf8(tuple):
+class _Utf8(tuple):  # type: ignore[type-arg]  # whose items have types of their own each
     """codecs.CodecInfo."""
 
-    __slots__ = ()
     name = "utf-8"
     _is_text_encoding = True
-    encode = staticmethod(_codecs.utf_8_encode)
+    encode = _codecs.utf_8_encode
     decode = staticmethod(_decode)
     incrementalencoder = _Encoder
     incrementaldecoder = _Decoder
@@ -82,33 +90,43 @@ class _Utf8(tuple):
     streamwriter = staticmethod(_writer)
 
 
-_UTF_8 = _Utf8((_codecs.utf_8_encode, _decode, _reader, _writer))
-_THIS = sys.modules[__name__]
-
-
 def _search(name: str) -> object:
     """A search function (codecs.register)."""
-    return _UTF_8 if name in ("utf_8", "utf-8") else _whole().search_function(name)
+    return _UTF_8 if name == "utf_8" else _THIS.search_function(name)
 
 
-def _whole():  # type: ignore[no-untyped-def]  # a module, which no stub describes
-    """The standard library's module, in this one's place from now on."""
-    for name in ("encodings", "encodings.utf_8", "encodings.latin_1"):
-        if sys.modules.get(name) is _THIS:
-            del sys.modules[name]
-    import encodings.utf_8
+def _become_when_asked(module: "ModuleType") -> None:
+    """Have `module` become the standard library's of its name as soon as anybody looks for what is not in it."""
+    lock = _thread.RLock()
+    waiting = [module]
 
-    return encodings
+    def get(name: str) -> object:
+        """PEP 562."""
+        if not name.startswith("__"):
+            # Other threads wait; what the module itself looks for while it is read is not there yet.
+            with lock:
+                if waiting:
+                    import importlib
+
+                    importlib.reload(waiting.pop())
+                    del module.__getattr__
+            if name in module.__dict__:
+                return module.__dict__[name]
+        raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+
+    module.__getattr__ = get  # type: ignore[method-assign]  # a module's own
 
 
-def __getattr__(name: str) -> object:
-    """PEP 562: what someone wants of the standard library's module; its path, for one of its modules."""
-    if name == "__path__" or not name.startswith("__"):
-        return getattr(_whole(), name)
-    raise AttributeError(name)
-
-
-_codecs.register(_search)
+_UTF_8 = _Utf8((_codecs.utf_8_encode, _decode, _reader, _writer))
+_THIS = sys.modules[__name__]
+_codecs.register(_search)  # type: ignore[arg-type]  # a CodecInfo by its attributes
+# Found; the standard library's own is the next to be, and its modules are already.
+sys.path[:] = [folder for folder in sys.path if not __file__.startswith(f"{folder}/encodings.")]
+__path__ = [f"{folder}/encodings" for folder in sys.path]
+_become_when_asked(_THIS)
 if sys.version_info < (3, 10):
     # It imports these two before the standard streams, whatever their codec is.
-    sys.modules["encodings.utf_8"] = sys.modules["encodings.latin_1"] = _THIS
+    for _name in ("utf_8", "latin_1"):
+        _module = sys.modules[f"encodings.{_name}"] = type(sys)(f"encodings.{_name}")
+        setattr(_THIS, _name, _module)
+        _become_when_asked(_module)

@@ -63,7 +63,7 @@ def installed(destination: Path) -> list[File]:
         if not path.is_file() or not _is_wanted(name):
             continue
         content = path.read_bytes().replace(
-            f"{sys.executable} -I".encode(), f"{NODE_PYTHON} -I".encode()
+            f"{sys.executable} -".encode(), f"{NODE_PYTHON} -".encode()
         )
         mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
         found.append(File(name, content, mode))

@@ -126,24 +126,28 @@ def count(kit: Kit, tool: str) -> dict[str, Any]:
 
 
 def seeded(kit: Kit) -> Hook:
-    """Our door, but that its interpreter takes a hash seed from outside, as one with -I would not."""
-    door = (kit.installed.tree / kit.ours.program.lstrip("/")).read_bytes()
+    """Our door, but that its interpreter has a fixed hash seed."""
     changed = kit.scratch / "seeded-door"
-    changed.write_bytes(not_isolated(door, kit.python))
+    changed.write_bytes(with_seed(phases.door_of(kit)))
     changed.chmod(0o755)
     return Hook(str(changed), kit.ours.words)
 
 
-def not_isolated(door: bytes, python: str) -> bytes:
-    """A door whose interpreter reads PYTHONHASHSEED: -I without its -E.  Pure."""
-    return re.sub(rb"(%s +-)(\w*)I" % re.escape(os.fsencode(python)), rb"\1s\2", door)
+def with_seed(door: bytes) -> bytes:
+    """A door that gives its interpreter PYTHONHASHSEED, of which none from outside would reach it.  Pure."""
+    changed = door.replace(b" PYTHONUTF8=1", b" PYTHONHASHSEED=0 PYTHONUTF8=1")
+    if changed == door:
+        raise ValueError(
+            "the door does not set PYTHONUTF8 any more: with_seed must find another place"
+        )
+    return changed
 
 
 def _count(kit: Kit, tool: str, key: str, door: Hook) -> int:
     out = kit.scratch / "counted"
     out.mkdir()
     commands = {"perf": _under_perf, "valgrind": _under_valgrind}
-    words = ["env", "PYTHONHASHSEED=0", "setarch", "-R", *commands[tool](kit, out)]
+    words = ["env", "setarch", "-R", *commands[tool](kit, out)]
     # env finds the others by the hook's own PATH.
     hook = Hook("/usr/bin/env", [*words, door.program, *door.words[1:]])
     _start(Scene(kit, by_key(key), f"{tool}-{key}", hook))

@@ -2,7 +2,8 @@
 """Where a start's time goes: the same starts, once as they are and once with the stopwatch in the interpreter.
 
 The door is left as it is but for the interpreter's path, which leads to the stopwatch.  The time before the first
-line of Python is that of an interpreter left by _exit; what neither knows is the door's and the shutdown's.
+line of Python is that of an interpreter which is started as the door starts it and left by _exit; what neither knows is
+the door's and the shutdown's.
 Must not: show the stopwatched start's whole time, for it is longer.
 """
 
@@ -10,22 +11,25 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from pathlib import Path
 from typing import Any
 
 from tests.bench import figures
 from tests.bench.rounds import Node, Sample, say, start
-from tests.bench.stage import HERE, Hook, Kit, Scene
+from tests.bench.stage import HERE, LEAVE, Hook, Kit, Scene
 from tests.bench.stopwatch import IMPORTS, PHASES, REST
-from tests.bench.variants import by_key
+from tests.bench.variants import Variant, by_key
 
 PATHS = ("no-request", "gpu-1", "large", "gpu-8", "all", "cold")
+BEGUN = "begun"  # the interpreter's start as the door has it; "left" is a bare one's
 INTERPRETER, WORK, DOOR = "interpreter", "hook and errors", "door and shutdown"
 NAMES = (INTERPRETER, IMPORTS, *dict.fromkeys(PHASES.values()), WORK, DOOR)
 HOW = (
-    "Medians, under runc. Interpreter: a start of `python3 -IS` that leaves by `_exit` at once. Imports to hook: by "
-    "a stopwatch that wraps the import statement and the rooms' functions from outside, in an interpreter with the "
-    "door's own flags. Door and shutdown: what is left of the same path's time without the stopwatch."
+    "Medians, under runc. Interpreter: its start with the door's own flags and environment, and so with our stand-in "
+    "for `encodings`, left by `_exit` at once; the dashed line is a bare one's, `python3 -IS`. Imports to hook: by a "
+    "stopwatch that wraps the import statement and the rooms' functions from outside, in an interpreter started so. "
+    "Door and shutdown: what is left of the same path's time without the stopwatch."
 )
 
 # Flags go to the interpreter, as the door would have given them; the rest is what the door has run.
@@ -43,9 +47,14 @@ exec {python} $flags {stopwatch} {what} {record} "$@"
 """
 
 
+def door_of(kit: Kit) -> bytes:
+    """The installed door."""
+    return (kit.installed.tree / kit.ours.program.lstrip("/")).read_bytes()
+
+
 def stopwatched(kit: Kit, what: str, record: Path) -> Hook | None:
     """Our door with the stopwatch in the interpreter's place; None where the door names none."""
-    door = (kit.installed.tree / kit.ours.program.lstrip("/")).read_bytes()
+    door = door_of(kit)
     if kit.python.encode() not in door or door.startswith(b"\x7fELF"):
         return None
     interpreter = kit.scratch / f"{what}-python"
@@ -59,6 +68,20 @@ def stopwatched(kit: Kit, what: str, record: Path) -> Hook | None:
     return Hook(str(changed), kit.ours.words)
 
 
+def left_at_once(door: str, python: str) -> Hook:
+    """The interpreter as the door starts it, but that it leaves before any line of ours.  Pure."""
+    library = re.search(r'^ *library="(.*)"$', door, re.MULTILINE)
+    exported = re.search(r"^ *export (PYTHON.*)$", door, re.MULTILINE)
+    flags = re.search(rf"exec {re.escape(python)} (.*) -c '$", door, re.MULTILINE)
+    if not (library and exported and flags):
+        raise ValueError(
+            "the door does not start Python as it did: left_at_once must learn how it does"
+        )
+    environment = exported[1].replace("$library", library[1]).split()
+    words = ["python3", *flags[1].split(), "-c", LEAVE]
+    return Hook(python, words, tuple(environment))
+
+
 def play(kit: Kit, rounds: int) -> dict[str, Any]:
     """Plain and stopwatched starts of each path, in random order in each round."""
     record = kit.scratch / "phases"
@@ -66,7 +89,9 @@ def play(kit: Kit, rounds: int) -> dict[str, Any]:
     if door is None:
         say("bench: the door names no interpreter: no phases")
         return {}
+    begun = left_at_once(door_of(kit).decode(), kit.python)
     scenes = {key: Scene(kit, by_key(key), f"plain-{key}") for key in (*PATHS, "left")}
+    scenes[BEGUN] = Scene(kit, by_key("left"), "plain-begun", begun)
     watched = {key: Scene(kit, by_key(key), f"watched-{key}", door) for key in PATHS}
     plain: dict[str, list[float]] = {key: [] for key in scenes}
     spent: dict[str, list[dict[str, float]]] = {key: [] for key in PATHS}
@@ -75,7 +100,7 @@ def play(kit: Kit, rounds: int) -> dict[str, Any]:
     for number in range(rounds + 1):
         for key, watch in random.sample(jobs, len(jobs)):
             record.unlink(missing_ok=True)
-            state.make(by_key(key).saved)
+            state.make(row_of(key).saved)
             sample = _succeed(key, start(watched[key] if watch else scenes[key]))
             if number and watch:
                 spent[key].append(read(record))
@@ -88,9 +113,14 @@ def play(kit: Kit, rounds: int) -> dict[str, Any]:
     return assemble(plain, spent)
 
 
+def row_of(key: str) -> Variant:
+    """The row that a scene's container and inventory are those of."""
+    return by_key("left" if key == BEGUN else key)
+
+
 def _succeed(key: str, sample: Sample) -> Sample:
     if sample.said:
-        raise RuntimeError(f"{by_key(key).title}, for its phases: {sample.said}")
+        raise RuntimeError(f"{row_of(key).title}, for its phases: {sample.said}")
     return sample
 
 
@@ -109,7 +139,7 @@ def assemble(
     plain: dict[str, list[float]], spent: dict[str, list[dict[str, float]]]
 ) -> dict[str, Any]:
     """The medians of each path's phases.  Pure."""
-    bare = figures.median(plain["left"])
+    begun, bare = figures.median(plain[BEGUN]), figures.median(plain["left"])
     paths = {}
     for key, runs in spent.items():
         whole = figures.median(plain[key])
@@ -119,7 +149,7 @@ def assemble(
             name: figures.median([run.get(source, 0.0) for run in runs])
             for name, source in names.items()
         }
-        taken[INTERPRETER] = bare if started else 0.0
+        taken[INTERPRETER] = begun if started else 0.0
         taken[DOOR] = max(0.0, whole - sum(taken.values()))
         paths[key] = {
             "title": by_key(key).title,

@@ -40,6 +40,7 @@ LIBRARIES = 1050
 SAVED = Path("/run/oci-gpu-hook")
 COMMAND = "/usr/bin/oci-gpu-hook"
 STAGE = "createRuntime"
+LEAVE = "import posix; posix._exit(0)"
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
 
 _TIMEOUT = 60  # valgrind's takes seconds
@@ -47,10 +48,14 @@ _STUB_NUMBER = "libbench0000"
 
 
 class Hook(NamedTuple):
-    """What the runtime is to start: a program and its words, the first of which is its name."""
+    """What the runtime is to start: a program and its words, the first of which is its name.
+
+    It gets its environment beside what our hook is registered with.
+    """
 
     program: str
     words: list[str]
+    environment: tuple[str, ...] = ()
 
 
 class Kit(NamedTuple):
@@ -155,7 +160,7 @@ def hook_of(kit: Kit, kind: str) -> Hook | None:
         NONE: None,
         TRUE: Hook("/bin/true", ["true"]),
         BARE: Hook(kit.python, ["python3", "-IS", "-c", "pass"]),
-        LEFT: Hook(kit.python, ["python3", "-IS", "-c", "import posix; posix._exit(0)"]),
+        LEFT: Hook(kit.python, ["python3", "-IS", "-c", LEAVE]),
         OURS: kit.ours,
     }[kind]
 
@@ -182,7 +187,8 @@ class Scene:
 
     def _timed(self, hook: Hook) -> dict[str, Any]:
         args = ["timer", str(self.record), hook.program, *hook.words]
-        timer = {"path": str(self.kit.timer), "args": args, "env": self.kit.environment}
+        env = [*self.kit.environment, *hook.environment]
+        timer = {"path": str(self.kit.timer), "args": args, "env": env}
         return {**timer, "timeout": _TIMEOUT}
 
     def lay(self) -> None:

@@ -286,6 +286,7 @@ def test_an_installation_that_was_killed_at_its_start_is_no_obstacle(
         ("PREFIX=usr", "PREFIX must be an absolute path"),
         ("DESTDIR=there", "DESTDIR must be an absolute path"),
         ("PREFIX=/opt/g p u", "may hold letters, digits"),
+        ("PREFIX=/opt/g:pu", "PREFIX may hold no colon"),
     ],
 )
 def test_a_wrong_setting_is_refused_in_one_sentence(

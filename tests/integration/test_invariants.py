@@ -60,7 +60,7 @@ def test_the_hook_starts_no_program_and_opens_no_gpu(
     executed = [line for line in calls if re.search(r"\bexec(ve|veat)\(", line)]
     door, interpreter = executed
     assert HOOK in door
-    assert '"-ISB"' in interpreter  # in the door's own process
+    assert '"-sSB"' in interpreter  # in the door's own process
     assert not [line for line in calls if re.search(r"\b(clone3?|v?fork)\(", line)]
     # O_PATH gives a name for a file and does not open it (open(2)); O_CREAT makes an empty file to mount on.
     opened = [line for line in calls if re.search(r"\bopen(at|at2)?\(", line)]

@@ -15,6 +15,7 @@ import pytest
 from tests.bench import calls, charts, figures, growth, instructions, phases, stopwatch, svg, tables
 from tests.bench.variants import OURS, variants
 from tests.gpunode import description
+from tests.unit import starts
 
 STOPWATCH = Path(stopwatch.__file__)
 
@@ -35,7 +36,7 @@ def measured() -> dict[str, list[list[Any]]]:
 def bench(samples: dict[str, list[list[Any]]]) -> dict[str, Any]:
     """A whole bench.json."""
     spent = [{"imports": 3.0, "mounts": 2.0, "rest": 0.5, "stopwatch": 0.1}]
-    plain = {key: [10.0] for key in phases.PATHS} | {"left": [4.0]}
+    plain = {key: [10.0] for key in phases.PATHS} | {"left": [5.0], phases.BEGUN: [4.0]}
     traced = {"title": "bare", **calls.count(['1 openat(AT_FDCWD, "/a", O_RDONLY) = 3'])}
     loads = {"true": {"title": "true", **figures.load([sample(1.0), sample(9.0, said="no")])}}
     return {
@@ -165,7 +166,7 @@ def test_phases_and_what_is_left_make_up_the_whole() -> None:
 
 
 def test_a_door_that_answers_by_itself_has_no_interpreter() -> None:
-    plain = {key: [10.0] for key in phases.PATHS} | {"left": [4.0]}
+    plain = {key: [10.0] for key in phases.PATHS} | {"left": [5.0], phases.BEGUN: [4.0]}
     found = phases.assemble(plain, {"no-request": [{}]})["paths"]["no-request"]["phases"]
     assert {name for name, taken in found.items() if taken} == {"door and shutdown"}
 
@@ -288,13 +289,21 @@ def test_counts_are_read_from_perf_and_from_callgrind() -> None:
     assert instructions.callgrind_total("") == 0
 
 
-@pytest.mark.parametrize(
-    ("door", "expected"),
-    [
-        (b"#!/usr/bin/python3 -ISB\n", b"#!/usr/bin/python3 -sSB\n"),
-        (b"exec /usr/bin/python3 -BSI x", b"exec /usr/bin/python3 -sBS x"),
-        (b"exec /usr/bin/python3.9 -I x", b"exec /usr/bin/python3.9 -I x"),
-    ],
-)
-def test_only_the_doors_own_interpreter_loses_its_isolation(door: bytes, expected: bytes) -> None:
-    assert instructions.not_isolated(door, "/usr/bin/python3") == expected
+def test_the_counted_door_is_ours_with_a_seed() -> None:
+    door = starts.DOOR.read_text()
+    seeded = instructions.with_seed(door.encode()).decode()
+    assert seeded.replace(" PYTHONHASHSEED=0", "") == door
+    (export,) = [line for line in seeded.splitlines() if "PYTHONHASHSEED" in line]
+    assert export.split()[0] == "export"
+    with pytest.raises(ValueError, match="PYTHONUTF8"):
+        instructions.with_seed(b"#!/bin/bash\n")
+
+
+def test_the_interpreters_share_is_that_of_one_started_as_the_door_starts_it() -> None:
+    left = phases.left_at_once(starts.DOOR.read_text(), "/usr/bin/python3")
+    given = starts.environment(Path("/usr/lib/oci-gpu-hook"))
+    assert dict(word.split("=", 1) for word in left.environment) == given
+    leave = ["-c", "import posix; posix._exit(0)"]
+    assert left[:2] == ("/usr/bin/python3", ["python3", starts.FLAGS, *leave])
+    with pytest.raises(ValueError, match="left_at_once"):
+        phases.left_at_once(starts.DOOR.read_text(), "/opt/python")

@@ -11,10 +11,11 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.unit import starts
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "oci_gpu_hook"
@@ -105,9 +106,10 @@ class HookRun:
             "bundle": str(bundle),
         }
         ran = subprocess.run(
-            [sys.executable, "-ISB", "-c", HOOK, "createRuntime", *options, str(ROOT)],
+            starts.command(HOOK, "createRuntime", *options, str(ROOT)),
             input=json.dumps(state).encode(),
             capture_output=True,
+            env=starts.environment(),
         )
         assert ran.returncode == 0, ran.stderr.decode()
         status, *modules = ran.stdout.decode().split()
@@ -129,10 +131,10 @@ def bundle_asking_for(devices: str, folder: Path) -> Path:
 
 
 def standard_library_at_start() -> set[str]:
-    """What the bare interpreter brings: not ours to answer for."""
-    program = "import sys; print(*sys.modules)"
-    command = [sys.executable, "-ISB", "-c", program]
-    return set(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.decode().split())
+    """What the interpreter brings by itself: not ours to answer for."""
+    command = starts.command("import sys; print(*sys.modules)")
+    ran = subprocess.run(command, capture_output=True, check=True, env=starts.environment())
+    return set(ran.stdout.decode().split())
 
 
 def test_only_linux_names_ctypes() -> None:

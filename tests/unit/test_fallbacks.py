@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from oci_gpu_hook import linux
-from tests.unit import hosts
+from tests.unit import hosts, starts
 from tests.unit.test_contracts import HOOK, ROOT, bundle_asking_for
 
 # Before ours are imported: what of the private module is there then.  The public one keeps what it has taken of it.
@@ -26,8 +25,8 @@ EMPTY = "sys.modules['{module}'] = type(sys)('{module}')"
 def said(spoil: str, program: str, *words: str) -> str:
     """What a program prints that sees ours after the spoiling."""
     code = f"import sys\nsys.path.insert(0, sys.argv[1])\n{spoil}\n{program}"
-    command = [sys.executable, "-ISB", "-c", code, str(ROOT), *words]
-    ran = subprocess.run(command, capture_output=True, text=True)
+    command = starts.command(code, str(ROOT), *words)
+    ran = subprocess.run(command, capture_output=True, text=True, env=starts.environment())
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
@@ -153,6 +152,15 @@ def test_without_the_private_getter_a_record_is_the_same(spoil: str) -> None:
     assert said(spoil.format(module="_collections"), BY_RECORD) == said("", BY_RECORD)
 
 
+def started(program: str, state: object, *words: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        starts.command(program, *words),
+        input=json.dumps(state).encode(),
+        capture_output=True,
+        env=starts.environment(),
+    )
+
+
 @pytest.mark.parametrize("module", ["_json", "_ctypes", "_struct"])
 def test_a_whole_start_is_the_same(tmp_path: Path, module: str) -> None:
     """From the state on stdin to the refusal of a GPU that the host has not."""
@@ -164,8 +172,7 @@ def test_a_whole_start_is_the_same(tmp_path: Path, module: str) -> None:
     words = ["createRuntime", "--host-root", str(tmp_path / "host"), str(ROOT)]
     ends = []
     for first in ("", spoil):
-        command = [sys.executable, "-ISB", "-c", first + HOOK, *words]
-        ran = subprocess.run(command, input=json.dumps(state).encode(), capture_output=True)
+        ran = started(first + HOOK, state, *words)
         ends.append((ran.stdout.split()[0], ran.stderr))
     assert ends[0] == ends[1]
     assert ends[0][0] == b"5"
@@ -177,7 +184,6 @@ def test_a_python_without_any_ctypes_is_one_sentence(tmp_path: Path) -> None:
     bundle = bundle_asking_for("0", tmp_path)
     state = {"id": "c", "pid": os.getpid(), "bundle": str(bundle)}
     spoil = "import sys\n" + MISSING.format(module="_ctypes") + "\n"
-    command = [sys.executable, "-ISB", "-c", spoil + HOOK, "createRuntime", str(ROOT)]
-    ran = subprocess.run(command, input=json.dumps(state).encode(), capture_output=True)
+    ran = started(spoil + HOOK, state, "createRuntime", str(ROOT))
     assert ran.returncode == 0 and ran.stdout.split()[0] != b"0"
     assert ran.stderr.count(b"\n") == 1 and b"_ctypes" in ran.stderr, ran.stderr

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ import pytest
 
 from oci_gpu_hook import linked
 from oci_gpu_hook.host import inventory, survey
-from tests.unit import hosts
+from tests.unit import hosts, starts
 from tests.unit.test_contracts import SOURCES, imported, name, standard_library_at_start
 from tests.unit.test_linked import PROGRAM, link
 
@@ -70,8 +69,12 @@ def loads(
     (bundle / "config.json").write_text(json.dumps(config))
     state = {"id": "c", "pid": os.getpid(), "bundle": str(bundle)}
     words = ["createRuntime", "--host-root", str(folder / "host"), *options, str(library)]
-    command = [sys.executable, "-ISB", "-c", TOLD, *words]
-    ran = subprocess.run(command, input=json.dumps(state).encode(), capture_output=True)
+    ran = subprocess.run(
+        starts.command(TOLD, *words),
+        input=json.dumps(state).encode(),
+        capture_output=True,
+        env=starts.environment(library),
+    )
     assert ran.returncode == 0, ran.stderr.decode()
     status, *lists = ran.stdout.decode().rstrip("\n").split(" ")
     rooms, files, standard = [set(filter(None, names.split(","))) for names in lists]

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from oci_gpu_hook import linked
+from tests.unit import starts
 
 ROOT = Path(__file__).resolve().parents[2]
 TAG = sys.implementation.cache_tag
@@ -22,21 +23,9 @@ FILE = f"oci_gpu_hook/__linked__/rooms.{TAG}"
 LATE = {room: names.split() for room, names in LINKER["LATE"].items()}
 
 # What the door has Python do, and then where each room of ours came from: a linked one has no spec of a file.
-PROGRAM = """
-import gc, marshal, posix, sys
-gc.disable()
-library = sys.argv.pop()
-sys.path.append(library)
-try:
-    path = f"{library}/oci_gpu_hook/__linked__/rooms.{sys.implementation.cache_tag}"
-    file = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
-    start, door, places = marshal.loads(posix.read(file, int.from_bytes(posix.read(file, 4), "little")))
-    linked = {}
-    exec(start, linked)
-    linked["enter"](door, library, file, places)
-except (OSError, EOFError, ValueError):
-    pass
-from oci_gpu_hook.__main__ import main
+PROGRAM = starts.PROGRAM.replace(
+    "sys.exit(main())",
+    """
 def exit(status):
     ours = [name for name in sys.modules if name.split(".")[0] == "oci_gpu_hook"]
     files = [name for name in ours if getattr(sys.modules[name], "__file__", None)]
@@ -44,7 +33,8 @@ def exit(status):
     leave(0)
 leave, posix._exit = posix._exit, exit
 main()
-"""
+""",
+)
 
 
 def link(library: Path) -> None:
@@ -55,6 +45,11 @@ def link(library: Path) -> None:
         copy.write_bytes(source.read_bytes())
     words = [sys.executable, "-ISB", str(ROOT / "packaging/link.py"), str(library), str(library)]
     subprocess.run(words, check=True)
+
+
+def started(library: Path, program: str, *words: str) -> subprocess.CompletedProcess[str]:
+    command = starts.command(program, *words, str(library))
+    return subprocess.run(command, capture_output=True, text=True, env=starts.environment(library))
 
 
 @pytest.fixture()
@@ -74,9 +69,12 @@ class Run:
             json.dumps({"root": {"path": "rootfs"}, "process": {"env": env}})
         )
         state = {"id": "c", "pid": os.getpid(), "bundle": str(bundle)}
-        words = ["-ISB", "-c", PROGRAM, "createRuntime", *options, str(library)]
+        words = ["createRuntime", *options, str(library)]
         ran = subprocess.run(
-            [sys.executable, *words], input=json.dumps(state).encode(), capture_output=True
+            starts.command(PROGRAM, *words),
+            input=json.dumps(state).encode(),
+            capture_output=True,
+            env=starts.environment(library),
         )
         assert ran.returncode == 0, ran.stderr.decode()
         status, rooms, files = ran.stdout.decode().rstrip("\n").split(" ")
@@ -204,15 +202,16 @@ def test_a_start_that_an_upgrade_overtakes_has_rooms_of_one_version(library: Pat
     other.write_bytes(b"\xff" * 99)
     for room in ("host/__init__.py", "linux.py"):
         (library / "oci_gpu_hook" / room).write_text("raise ImportError('of another version')\n")
-    program = PROGRAM.replace("from oci_gpu_hook.__main__ import main", "").rpartition("def exit")[0]
+    program = PROGRAM.replace("from oci_gpu_hook.__main__ import main", "").rpartition("def exit")[
+        0
+    ]
     program += f"""
 import os
 os.replace({str(other)!r}, {str(library / FILE)!r})
 from oci_gpu_hook import linux
 print(linux.openat2)
 """
-    words = [sys.executable, "-ISB", "-c", program, str(library)]
-    ran = subprocess.run(words, capture_output=True, text=True)
+    ran = started(library, program)
     assert ran.returncode == 0, ran.stderr
 
 
@@ -232,8 +231,7 @@ try:
 except AttributeError as err:
     print(json.dumps([found, str(err)]))
 """
-    words = [sys.executable, "-ISB", "-c", program, json.dumps(LATE), str(library)]
-    ran = subprocess.run(words, capture_output=True, text=True)
+    ran = started(library, program, json.dumps(LATE))
     assert ran.returncode == 0, ran.stderr
     expected = {room: [[], names] for room, names in LATE.items()}
     room = list(LATE)[-1]
