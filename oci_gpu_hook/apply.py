@@ -60,9 +60,12 @@ def run(
     sources = [_prepare(start, operation, host) for operation in plan.operations]
     try:
         _label_creations(start, plan.label)
-        with mounts.Namespace(pid):
+        home = mounts.enter_namespace(pid)
+        try:
             for operation, source in zip(plan.operations, sources):
                 _perform(start, operation, source)
+        finally:
+            mounts.leave_namespace(home)
     finally:
         start.tree.close()
         for source in sources:

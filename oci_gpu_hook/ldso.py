@@ -390,7 +390,7 @@ def _with_ours_first(table: _Table, ours: list[Entry], same: dict[_Said, list[in
     pieces, end = [table.strings], len(table.strings)
     names, paths = [], []
     for entry in ours:
-        if entry[:3] in same:
+        if same and entry[:3] in same:
             row = same[entry[:3]][0]
             names.append(table.name_offsets[row])
             paths.append(table.path_offsets[row])

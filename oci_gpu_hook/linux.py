@@ -146,7 +146,7 @@ else:
             _type_ = "l"
 
         class _Function(_foreign.CFuncPtr):
-            _flags_ = _foreign.FUNCFLAG_CDECL | _foreign.FUNCFLAG_USE_ERRNO
+            _flags_ = _foreign.FUNCFLAG_CDECL | _foreign.FUNCFLAG_USE_ERRNO | _foreign.FUNCFLAG_PYTHONAPI
             _restype_ = _Long
 
         _syscall_address = _foreign.dlsym(_foreign.dlopen(None, 0), "syscall")

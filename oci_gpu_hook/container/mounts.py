@@ -17,7 +17,6 @@ from oci_gpu_hook import linux, mountinfo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Callable
 
 _BELOW = linux.RESOLVE_IN_ROOT | linux.RESOLVE_NO_MAGICLINKS
@@ -71,28 +70,26 @@ def is_folder(fd: int) -> bool:
     return posix.fstat(fd).st_mode & _FILE_TYPE == _IS_FOLDER
 
 
-class Namespace:
-    """The mount namespace of a process, entered for the time of a ``with`` block."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-
-    def __enter__(self) -> None:
-        self._home = posix.open("/proc/self/ns/mnt", posix.O_RDONLY | posix.O_CLOEXEC)
-        fd = posix.open(f"/proc/{self._pid}/ns/mnt", posix.O_RDONLY | posix.O_CLOEXEC)
+def enter_namespace(pid: int | str) -> int:
+    """Enter the mount namespace of a process; gives a descriptor of the one that we leave, for `leave_namespace`."""
+    flags = posix.O_RDONLY | posix.O_CLOEXEC
+    home = posix.open("/proc/self/ns/mnt", flags)
+    try:
+        fd = posix.open(f"/proc/{pid}/ns/mnt", flags)
         try:
             linux.setns(fd, linux.CLONE_NEWNS)
         finally:
             posix.close(fd)
+    except BaseException:
+        posix.close(home)
+        raise
+    return home
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        linux.setns(self._home, linux.CLONE_NEWNS)
-        posix.close(self._home)
+
+def leave_namespace(home: int) -> None:
+    """Go back to the namespace that `enter_namespace` left."""
+    linux.setns(home, linux.CLONE_NEWNS)
+    posix.close(home)
 
 
 class Tree:
@@ -106,7 +103,7 @@ class Tree:
     def __init__(self, root_fd: int, own_mounts: tuple[str, ...], label: str = "") -> None:
         self.root_fd = root_fd
         self._label = label
-        self._own_mounts: tuple[str, ...] = own_mounts
+        self._own_mounts = list(own_mounts)
         self._allowed = {linux.mount_id(root_fd)}
         self._folders: dict[str, int] = {}
         self._own_folders: dict[str, int] = {}
@@ -268,19 +265,13 @@ class Tree:
     def _is_own(self, fd: int) -> bool:
         """Whether `fd` lies on a mount that exists for this container only."""
         mount = linux.mount_id(fd)
-        if mount not in self._allowed and self._own_mounts:
-            self._allowed.update(self._own_mount_ids())
-            self._own_mounts = ()
+        # One by one: it is nearly always /dev, which runtimes are told to mount among the first.
+        while mount not in self._allowed and self._own_mounts:
+            own = self.find(self._own_mounts.pop(0))
+            if own is not None:
+                self._allowed.add(linux.mount_id(own))
+                posix.close(own)
         return mount in self._allowed
-
-    def _own_mount_ids(self) -> list[int]:
-        found = []
-        for path in self._own_mounts:
-            fd = self.find(path)
-            if fd is not None:
-                found.append(linux.mount_id(fd))
-                posix.close(fd)
-        return found
 
     def _make_folder(self, path: str) -> int:
         """The folder at `path`, which is not there."""
