@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _BELOW = linux.RESOLVE_IN_ROOT | linux.RESOLVE_NO_MAGICLINKS
 _FOLDER_MODE = 0o755
-_FILE_MODE = 0o444
-_NEW_FILE = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC
+_EMPTY_FILE = 0o100444
+_NAMED = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
 _MOST_LINKS = 40
 
 _FILE_TYPE = 0o170000
@@ -317,9 +317,10 @@ class Tree:
             return None
 
     def _new_file(self, name: str, parent: int) -> int:
-        fd = posix.open(name, _NEW_FILE, _FILE_MODE, dir_fd=parent)
+        # Not open(2) with O_CREAT: an overlay would open the layer's file too, which takes longer than one call more.
+        posix.mknod(name, _EMPTY_FILE, dir_fd=parent)
         self._undo.append((_remove_file, (name, parent)))
-        return fd
+        return posix.open(name, _NAMED, dir_fd=parent)
 
     def _behind_link(self, parent: int, parent_path: str, name: str) -> str:
         """Where the link `name` leads: an image may hold one whose end is missing, left by another driver."""
