@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import posix
 
-from oci_gpu_hook import ldso, oci
+from oci_gpu_hook import oci
 from oci_gpu_hook.container import cgroup, devices, ldcache, mounts, scope
 from oci_gpu_hook.errors import ApplyError, DriverError
 from oci_gpu_hook.operations import Device, DeviceAllow, LdCache, Mount, Relabel, Symlink, Tmpfs
@@ -170,11 +170,7 @@ def _tmpfs(start: Start, tmpfs: Tmpfs, source: int) -> None:
 
 
 def _ld_cache(start: Start, cache: LdCache, source: int) -> None:
-    entries = [
-        ldso.Entry(entry.soname.encode(), entry.path.encode(), entry.flags, 0, 0)
-        for entry in cache.entries
-    ]
-    ldcache.merge(start.tree, cache.path, tuple(entries))
+    ldcache.merge(start.tree, cache.path, cache.entries)
 
 
 def _relabel(start: Start, relabelled: Relabel, source: int) -> None:

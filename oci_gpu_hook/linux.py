@@ -262,11 +262,13 @@ def move_mount(from_fd: int, to_fd: int) -> None:
         raise _error("move_mount", to_fd)
 
 
-def mount_setattr(
-    fd: int, attr_set: int = 0, attr_clr: int = 0, propagation: int = MS_PRIVATE
-) -> None:
+def mount_attr(attr_set: int) -> bytes:
+    """A struct mount_attr: MOUNT_ATTR_* flags to set, none to clear, and no propagation."""
+    return _words(attr_set, 0, MS_PRIVATE, 0)
+
+
+def mount_setattr(fd: int, mount_attr: bytes) -> None:
     """mount_setattr(2) on the one mount that `fd` is the root of."""
-    mount_attr = _kept_words(attr_set, attr_clr, propagation, 0)
     if _syscall(_MOUNT_SETATTR, fd, b"", AT_EMPTY_PATH, mount_attr, 32) < 0:
         raise _error("mount_setattr", fd)
 

@@ -11,6 +11,10 @@ from __future__ import annotations
 from oci_gpu_hook.oci import DeviceRule
 from oci_gpu_hook.record import NamedTuple
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.ldso import Entry
+
 
 class Mount(NamedTuple):
     """A file or folder of the host, cloned and attached: options are ``ro``, ``nosuid``, ``nodev``, ``noexec``."""
@@ -70,19 +74,11 @@ class Tmpfs(NamedTuple):
     reason: str
 
 
-class CacheEntry(NamedTuple):
-    """One library for the loader's cache: flags as in ldso."""
-
-    soname: str
-    path: str
-    flags: int
-
-
 class LdCache(NamedTuple):
     """The container's ld.so.cache with `entries` merged in, mounted over the image's own."""
 
     path: str
-    entries: tuple[CacheEntry, ...]
+    entries: tuple[Entry, ...]
     required: bool
     reason: str
 

@@ -7,7 +7,8 @@ own loader searches, everything else to the path that the libraries look for.  M
 
 from __future__ import annotations
 
-from oci_gpu_hook.operations import CacheEntry, LdCache, Mount
+from oci_gpu_hook.ldso import Entry
+from oci_gpu_hook.operations import LdCache, Mount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def ld_cache(
 ) -> tuple[LdCache, ...]:
     """Every name of every library but the versioned file's own, as ldconfig would list them."""
     entries = [
-        CacheEntry(name, f"{folder}/{name}", library.flags)
+        Entry(name.encode(), f"{folder}/{name}".encode(), library.flags)
         for library, folder, _ in given
         if not library.subfolder
         for name in library.names
@@ -114,7 +115,7 @@ def ld_cache(
 
 def forward_compatibility(
     container: Container, request: Request, inventory: DriverInventory
-) -> tuple[CacheEntry, ...]:
+) -> tuple[Entry, ...]:
     """The image's own newer CUDA libraries, by name only: CUDA forward compatibility.
 
     They are used where the image brings exactly one libcuda there, of a later driver branch than the host's.  Nothing
@@ -133,7 +134,7 @@ def forward_compatibility(
     native = [library.flags for library in inventory.libraries if library.bits == 64]
     return tuple(
         [
-            CacheEntry(name, f"{FORWARD_COMPATIBILITY}/{name}", flags)
+            Entry(name.encode(), f"{FORWARD_COMPATIBILITY}/{name}".encode(), flags)
             for flags in native[:1]
             for name in container.compat_names
             if name.startswith(_CUDA_FAMILY) and _is_soname(name)

@@ -230,7 +230,7 @@ def _rows(operation: Operation) -> tuple[str, list[Row]]:
     if isinstance(operation, LdCache):
         first: list[Row] = [(operation.path, f"{len(operation.entries)} entries merged", reason)]
         return "loader cache", first + [
-            (f"  {entry.soname}", entry.path, "") for entry in operation.entries
+            (f"  {entry.soname.decode()}", entry.path.decode(), "") for entry in operation.entries
         ]
     if isinstance(operation, Relabel):
         change = operation.context if operation.context != operation.was else "as it is"
@@ -281,7 +281,10 @@ def _operation(operation: Operation) -> dict[str, object]:
             "files": [{**file._asdict(), "mode": f"{file.mode:04o}"} for file in operation.files],
         }
     if isinstance(operation, LdCache):
-        entries = [{"soname": entry.soname, "path": entry.path} for entry in operation.entries]
+        entries = [
+            {"soname": entry.soname.decode(), "path": entry.path.decode()}
+            for entry in operation.entries
+        ]
         return {"op": "ldcache", **operation._asdict(), "entries": entries}
     if isinstance(operation, Relabel):
         return {"op": "relabel", **operation._asdict()}

@@ -306,12 +306,22 @@ def _allow_v2(
     fallback_rules: Iterable[DeviceRule],
     change: Change,
 ) -> None:
-    replacement = _Replacement(rules, fallback_rules, change)
+    prefix = devicefilter.prefix(rules)
+
+    def load(old_fd: int) -> int:
+        instructions = linux.bpf_prog_insns(old_fd)
+        if instructions is None or not devicefilter.is_loadable(instructions):
+            known = (*fallback_rules, *devicefilter.runtime_defaults())
+            instructions = devicefilter.program(known)
+        kind, program = linux.BPF_PROG_TYPE_CGROUP_DEVICE, prefix + instructions
+        return linux.bpf_prog_load(kind, program, name=_PROGRAM_NAME, license=_PROGRAM_LICENSE)
+
+    ours: set[int] = set()
     # crun with systemd has one program on the scope and one on its sub-cgroup (crun issue 1738).
     for directory in _levels(cgroup):
         cgroup_fd = change.keep(posix.open(directory, _DIRECTORY))
-        replacement.replace_all(cgroup_fd, directory)
-    if replacement.count:
+        _replace_all(cgroup_fd, directory, load, ours, change)
+    if ours:
         return
     change.skipped = "no device program restricts the container's cgroup"
     # The last one opened is the container's.
@@ -320,58 +330,38 @@ def _allow_v2(
         change.skipped += f", only {len(effective)} of the cgroups above, which are not its own"
 
 
-class _Replacement:
-    """New programs for old ones, on one cgroup after another."""
+def _replace_all(
+    cgroup_fd: int, directory: str, load: Callable[[int], int], ours: set[int], change: Change
+) -> None:
+    """Replace programs of the cgroup by those that `load` makes of them, until it shows `ours` only."""
+    for _ in range(_ROUNDS):
+        attach_flags, ids = linux.bpf_prog_query(cgroup_fd)
+        if ours.issuperset(ids):
+            return
+        for prog_id in ids:
+            if prog_id not in ours:
+                _replace(cgroup_fd, attach_flags, prog_id, load, ours, change)
+    raise linux.SyscallError(linux.EBUSY, "bpf", f"BPF_PROG_ATTACH: others change {directory} too")
 
-    def __init__(
-        self, rules: Sequence[DeviceRule], fallback_rules: Iterable[DeviceRule], change: Change
-    ) -> None:
-        self._prefix = devicefilter.prefix(rules)
-        self._fallback_rules = fallback_rules
-        self._change = change
-        self._ours: set[int] = set()
 
-    @property
-    def count(self) -> int:
-        """How many programs are in force."""
-        return len(self._ours)
-
-    def replace_all(self, cgroup_fd: int, directory: str) -> None:
-        """Replace programs of the cgroup until it shows ours only."""
-        for _ in range(_ROUNDS):
-            attach_flags, ids = linux.bpf_prog_query(cgroup_fd)
-            if self._ours.issuperset(ids):
-                return
-            for prog_id in ids:
-                if prog_id not in self._ours:
-                    self._replace(cgroup_fd, attach_flags, prog_id)
-        raise linux.SyscallError(
-            linux.EBUSY, "bpf", f"BPF_PROG_ATTACH: others change {directory} too"
-        )
-
-    def _replace(self, cgroup_fd: int, attach_flags: int, prog_id: int) -> None:
-        try:
-            old_fd = self._change.keep(linux.bpf_prog_get_fd_by_id(prog_id))
-            new_fd = self._change.keep(self._load(old_fd))
-            _put(cgroup_fd, attach_flags, new_fd, old_fd)
-        except linux.SyscallError as err:
-            if err.errno == linux.ENOENT:
-                return  # the program went after the query; the next one shows what came
-            raise
-        self._change.remember(_put_back, cgroup_fd, attach_flags, old_fd, new_fd)
-        self._ours.add(linux.bpf_prog_id(new_fd))
-
-    def _load(self, old_fd: int) -> int:
-        instructions = linux.bpf_prog_insns(old_fd)
-        if instructions is None or not devicefilter.is_loadable(instructions):
-            known = (*self._fallback_rules, *devicefilter.runtime_defaults())
-            instructions = devicefilter.program(known)
-        return linux.bpf_prog_load(
-            linux.BPF_PROG_TYPE_CGROUP_DEVICE,
-            self._prefix + instructions,
-            name=_PROGRAM_NAME,
-            license=_PROGRAM_LICENSE,
-        )
+def _replace(
+    cgroup_fd: int,
+    attach_flags: int,
+    prog_id: int,
+    load: Callable[[int], int],
+    ours: set[int],
+    change: Change,
+) -> None:
+    try:
+        old_fd = change.keep(linux.bpf_prog_get_fd_by_id(prog_id))
+        new_fd = change.keep(load(old_fd))
+        _put(cgroup_fd, attach_flags, new_fd, old_fd)
+    except linux.SyscallError as err:
+        if err.errno == linux.ENOENT:
+            return  # the program went after the query; the next one shows what came
+        raise
+    change.remember(_put_back, cgroup_fd, attach_flags, old_fd, new_fd)
+    ours.add(linux.bpf_prog_id(new_fd))
 
 
 def _put(cgroup_fd: int, attach_flags: int, new_fd: int, old_fd: int) -> None:

@@ -35,6 +35,7 @@ _ATTRIBUTES = {
     "nodev": linux.MOUNT_ATTR_NODEV,
     "noexec": linux.MOUNT_ATTR_NOEXEC,
 }
+_STRUCTS: dict[tuple[str, ...], bytes] = {}
 
 
 class TargetError(OSError):
@@ -47,12 +48,15 @@ class TargetError(OSError):
         return str(self.strerror)
 
 
-def attributes(options: tuple[str, ...]) -> int:
-    """MOUNT_ATTR_* flags for mount options by name."""
-    flags = 0
-    for option in options:
-        flags |= _ATTRIBUTES[option]
-    return flags
+def attributes(options: tuple[str, ...]) -> bytes:
+    """The struct mount_attr for mount options by name; made once, for a plan has three kinds and a hundred mounts."""
+    struct = _STRUCTS.get(options)
+    if struct is None:
+        flags = 0
+        for option in options:
+            flags |= _ATTRIBUTES[option]
+        struct = _STRUCTS[options] = linux.mount_attr(flags)
+    return struct
 
 
 def with_options(tree: int, options: tuple[str, ...]) -> int:
@@ -107,6 +111,7 @@ class Tree:
         self._allowed = {linux.mount_id(root_fd)}
         self._folders: dict[str, int] = {}
         self._own_folders: dict[str, int] = {}
+        self._made: set[str] = set()
         self._undo: list[tuple[Callable[..., object], tuple[object, ...]]] = []
         self._kept: list[int] = []
 
@@ -160,7 +165,9 @@ class Tree:
         """
         fd = self._folders.get(path)
         if fd is None:
-            fd = self._find_folder(path)
+            # What we have made is empty.
+            if path.rpartition("/")[0] not in self._made:
+                fd = self._find_folder(path)
             if fd is None:
                 fd = self._make_folder(path)
             self._folders[path] = fd
@@ -286,13 +293,24 @@ class Tree:
                 if fd is not None:
                     return fd
                 continue
-            self._undo.append((_remove_folder, (name, parent)))
-            return posix.open(
-                name,
-                posix.O_PATH | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC,
-                dir_fd=parent,
-            )
+            self._undo.append((self._remove_folder, (name, parent, path)))
+            fd = posix.open(name, posix.O_DIRECTORY | _NAMED, dir_fd=parent)
+            # On the mount that its parent lies on, which is the container's own.
+            self._own_folders[path] = fd
+            self._made.add(path)
+            return fd
         raise TargetError(linux.ELOOP, f"{path}: too many links")
+
+    def _remove_folder(self, name: str, parent: int, path: str) -> None:
+        """Take back a folder that we have made: whoever wants it again is to make it again."""
+        posix.rmdir(name, dir_fd=parent)
+        gone = self._own_folders.get(path)
+        for known in (self._folders, self._own_folders):
+            for name in [name for name, fd in known.items() if fd == gone]:
+                del known[name]
+                self._made.discard(name)
+        if gone is not None:
+            posix.close(gone)
 
     def _make_file(self, path: str) -> int:
         """An empty file at `path`, where there is nothing, to mount on."""
@@ -385,10 +403,6 @@ def _detach(tree: int) -> None:
 
 def _remove_file(name: str, parent: int) -> None:
     posix.unlink(name, dir_fd=parent)
-
-
-def _remove_folder(name: str, parent: int) -> None:
-    posix.rmdir(name, dir_fd=parent)
 
 
 def _propagates(fd: int) -> bool:

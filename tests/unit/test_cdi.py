@@ -177,7 +177,7 @@ def test_the_loader_finds_the_libraries_where_the_spec_puts_them(
     assert plan is not None
     there = {mount["destination"] for mount in config["mounts"]}
     named = {
-        entry.path
+        entry.path.decode()
         for item in plan.operations
         if isinstance(item, LdCache)
         for entry in item.entries

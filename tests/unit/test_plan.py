@@ -189,8 +189,8 @@ def test_the_cache_lists_what_is_mounted(host: inventory.DriverInventory) -> Non
     operations = made(host).operations
     targets = {operation.target for operation in operations if isinstance(operation, Mount)}
     (cache,) = [operation for operation in operations if isinstance(operation, LdCache)]
-    assert {entry.path for entry in cache.entries} <= targets
-    assert "libcuda.so.1" in {entry.soname for entry in cache.entries}
+    assert {entry.path.decode() for entry in cache.entries} <= targets
+    assert b"libcuda.so.1" in {entry.soname for entry in cache.entries}
 
 
 def test_params_forbid_making_nodes_and_keep_the_rest(host: inventory.DriverInventory) -> None:
