@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     # The modules loaded before a room, with the names that it imports of each; what it makes late, and the code's place.
     Imports = tuple[tuple[str, tuple[str, ...]], ...]
     Late = tuple[tuple[str, ...], Place]
-    # Name, whether it is a package, these two, and code.
-    Room = tuple[str, bool, Imports, Late, CodeType]
+    # Name, its parent's and the last part of it, whether it is a package, these two, and code.
+    Room = tuple[str, str, str, bool, Imports, Late, CodeType]
     # Modules of the standard library with their files, and rooms.
     Group = tuple[tuple[tuple[str, str], ...], tuple[Room, ...]]
     # Where each group but the door's lies.
@@ -118,26 +118,26 @@ def _load(group: Group, library: str, read: Read) -> None:
     for name, file in standard:
         if name not in sys.modules:
             _load_standard(name, file)
-    module_type = type(sys)
-    for name, is_package, imports, late, code in rooms:
+    modules, module_type = sys.modules, type(sys)
+    for name, parent, child, is_package, imports, late, code in rooms:
         module: ModuleType = module_type(name)
+        modules[name] = module
         namespace = module.__dict__
-        parent, _, child = name.rpartition(".")
         # As importlib has them; a package's path leads to those of its modules that are not linked.
-        module.__package__ = name if is_package else parent
+        namespace["__package__"] = name if is_package else parent
         if is_package:
-            module.__path__ = [f"{library}/{name.replace('.', '/')}"]
-        sys.modules[name] = module
-        namespace[name] = module
+            namespace["__path__"] = [f"{library}/{name.replace('.', '/')}"]
         if late[0]:
+            namespace[name] = module
             namespace["__getattr__"] = _makes(*late, namespace, read)
         for source, names in imports:
-            loaded = namespace[source] = sys.modules[source]
+            loaded = namespace[source] = modules[source]
+            theirs = loaded.__dict__
             for imported in names:
-                namespace[imported] = loaded.__dict__[imported]
+                namespace[imported] = theirs[imported]
         exec(code, namespace)
         if parent:
-            setattr(sys.modules[parent], child, module)
+            modules[parent].__dict__[child] = module
 
 
 def _makes(

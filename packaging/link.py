@@ -216,7 +216,9 @@ class _Linker:
         code = self._compile(file, tree.body, asked, records)
         if records.used:
             given.append((_RECORD, tuple(sorted(records.used))))
-        return name, file.endswith("/__init__.py"), tuple(given), (names, place), code
+        parent, _, child = name.rpartition(".")
+        is_package = file.endswith("/__init__.py")
+        return name, parent, child, is_package, tuple(given), (names, place), code
 
     def _records_in(self, body: list[ast.stmt]) -> dict[str, Fields]:
         classes = [node for node in body if isinstance(node, ast.ClassDef)]
