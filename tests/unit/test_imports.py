@@ -140,7 +140,7 @@ def test_no_saved_inventory_brings_the_survey_alone(library: Path, tmp_path: Pat
     survey_rooms = {f"host.{room}" for room in ("survey", "files", "catalogue", "elf", "mig")}
     assert found.files == {linked.full_name(room) for room in survey_rooms}
     assert found.rooms == groups("door", "gpu") | found.files
-    assert found.standard == FOR_A_GPU
+    assert found.standard == FOR_A_GPU | {"__future__", "struct"}
 
 
 def test_each_private_module_is_named_in_one_place() -> None:
