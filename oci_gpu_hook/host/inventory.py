@@ -27,7 +27,7 @@ FILE = "inventory"
 SAVED = f"{FOLDER}/{FILE}"
 LD_SO_CACHE = "/etc/ld.so.cache"
 
-# A host with 16 GPUs and a hundred MIG devices has 60 KiB; one larger than this serves only to keep us busy.
+# A host with 16 GPUs and a hundred MIG devices has 30 KiB; one larger than this serves only to keep us busy.
 LARGEST = 4 << 20
 
 # The file: these bytes, the length of what follows them and it, and that: a tuple of the stamp and the inventory, as
