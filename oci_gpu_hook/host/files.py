@@ -15,6 +15,10 @@ from oci_gpu_hook.host.inventory import LD_SO_CACHE, DriverFile, Library, Misfit
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 _FLAGS_32 = ldso.FLAGS[3, 32]
 
 
@@ -30,26 +34,26 @@ class Driver(NamedTuple):
         return self.prefix + self.root.real(path) if self.prefix else path
 
 
-def libraries(driver: Driver) -> tuple[Library, ...]:
-    """The catalogue's libraries for this machine, then their 32-bit twins."""
+def libraries(driver: Driver) -> dict[Library, str]:
+    """The catalogue's libraries for this machine, then their 32-bit twins, each with its path in the driver's root."""
     flags = ldso.NATIVE_FLAGS.get(posix.uname().machine)
-    found = [] if flags is None else _of_word_size(driver, 64, flags)
+    found = {} if flags is None else _of_word_size(driver, 64, flags)
     if flags == ldso.NATIVE_FLAGS["x86_64"]:
-        found += _of_word_size(driver, 32, _FLAGS_32)
-    return tuple(found)
+        found.update(_of_word_size(driver, 32, _FLAGS_32))
+    return found
 
 
-def library_folder(present: tuple[Library, ...]) -> str:
+def library_folder(present: dict[Library, str]) -> str:
     """The folder of the driver's root that most of its native libraries lie in; "" where there are none."""
     folders = [
-        library.origin.rpartition("/")[0]
-        for library in present
+        path.rpartition("/")[0]
+        for library, path in present.items()
         if library.bits == 64 and not library.subfolder
     ]
     return max(sorted(set(folders)), key=folders.count, default="")
 
 
-def misfits(driver: Driver, present: tuple[Library, ...]) -> tuple[Misfit, ...]:
+def misfits(driver: Driver, present: Iterable[Library]) -> tuple[Misfit, ...]:
     """Required libraries that `present` lacks, with the version that is there instead."""
     files = {library.file for library in present if library.bits == 64}
     return tuple(
@@ -124,15 +128,15 @@ def _firmware_class(host: HostRoot) -> list[str]:
     return [path.rstrip("/")] if path.startswith("/") and path.isprintable() else []
 
 
-def _of_word_size(driver: Driver, bits: int, flags: int) -> list[Library]:
+def _of_word_size(driver: Driver, bits: int, flags: int) -> dict[Library, str]:
     folders = _library_folders(driver.root, bits)
     listed = [(folder, frozenset(driver.root.names(folder))) for folder in folders]
-    found = []
+    found = {}
     for name, capabilities in catalogue.LIBRARIES:
         file = f"{name}.so.{driver.version}"
-        found += _one(driver, listed, name, file, capabilities, flags)
+        found.update(_one(driver, listed, name, file, capabilities, flags))
     for name, capabilities in catalogue.OWN_VERSION:
-        found += _highest(driver, listed, name, capabilities, flags)
+        found.update(_highest(driver, listed, name, capabilities, flags))
     return found
 
 
@@ -142,7 +146,7 @@ def _highest(
     name: str,
     capabilities: tuple[str, ...],
     flags: int,
-) -> list[Library]:
+) -> dict[Library, str]:
     """The highest version of a library that counts its own, for the word size of `flags`: the other's may be higher."""
     files = {
         own: item
@@ -155,7 +159,7 @@ def _highest(
         found = _one(driver, listed, name, files[own], capabilities, flags)
         if found:
             return found
-    return []
+    return {}
 
 
 def _one(
@@ -165,7 +169,7 @@ def _one(
     file: str,
     capabilities: tuple[str, ...],
     flags: int,
-) -> list[Library]:
+) -> dict[Library, str]:
     """The library from the first folder that has it for the word size of `flags`; none where no folder does."""
     subfolder = catalogue.SUBFOLDERS.get(name, "")
     for folder, names in listed:
@@ -176,8 +180,8 @@ def _one(
             library = _library(driver, path, name, file, capabilities, flags)
             if library is not None:
                 library = library._replace(subfolder=below)
-                return [library, *_elsewhere(library, name)]
-    return []
+                return dict.fromkeys([library, *_elsewhere(library, name)], path)
+    return {}
 
 
 def _elsewhere(library: Library, name: str) -> list[Library]:
@@ -208,7 +212,6 @@ def _library(
     names = (file, soname, *catalogue.OTHER_NAMES.get(name, ()))
     return Library(
         path=driver.source(path),
-        origin=path,
         file=file,
         soname=soname,
         names=tuple(dict.fromkeys(names)),

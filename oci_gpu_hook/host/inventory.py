@@ -7,27 +7,34 @@ saved one if its stamp still fits (`Stamp`).  Nothing here opens a GPU, asks NVM
 
 from __future__ import annotations
 
+import marshal
 import posix
 
-from oci_gpu_hook import jsontext, linux
+from oci_gpu_hook import linux
 from oci_gpu_hook.host import nodes, proc
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Iterable
+    from typing import Any, TypeVar
+
+    Record = TypeVar("Record", bound=NamedTuple)
 
 FOLDER = "/run/oci-gpu-hook"
-FILE = "inventory.json"
+FILE = "inventory"
 SAVED = f"{FOLDER}/{FILE}"
 LD_SO_CACHE = "/etc/ld.so.cache"
 
-# A host with 16 GPUs and a hundred MIG devices has 60 KiB; one larger than this serves only to keep us busy.
+# A host with 16 GPUs and a hundred MIG devices has 30 KiB; one larger than this serves only to keep us busy.
 LARGEST = 4 << 20
 
-# Raised whenever a record below changes its fields: a saved inventory of another format is no inventory.
-FORMAT = 3
+# The file: these bytes, the length of what follows them and it, and that: a tuple of the stamp and the inventory, as
+# plain tuples, by marshal.  The number is raised whenever a record below changes its fields: a saved inventory of
+# another format is no inventory.
+HEADING = b"oci-gpu-hook inventory 4\n"
+LENGTH_BYTES = 4
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _BOUND = "/sys/bus/pci/drivers/nvidia"
 _WRITABLE_BY_OTHERS = 0o022
@@ -38,12 +45,11 @@ _REGULAR = 0o100000
 class Library(NamedTuple):
     """A driver library: host path of the versioned file, and the names it must have in a container.
 
-    origin: its path in the driver's root; subfolder: where below a library folder it belongs, "" is directly in it;
-    flags: as an entry of ld.so.cache has them.
+    subfolder: where below a library folder it belongs, "" is directly in it; flags: as an entry of ld.so.cache has
+    them.
     """
 
     path: str
-    origin: str
     file: str
     soname: str
     names: tuple[str, ...]
@@ -151,14 +157,17 @@ def read_saved(root: HostRoot, now: Stamp) -> DriverInventory | None:
     data = _read_trusted(root)
     if data is None:
         return None
+    begin = len(HEADING) + LENGTH_BYTES
+    length = int.from_bytes(data[len(HEADING) : begin], "little")
+    if not data.startswith(HEADING) or len(data) != begin + length:
+        return None
     try:
-        document = jsontext.loads(data)
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
+        # It is safe with bytes that we can trust, and with no others.
+        stamped, rows = marshal.loads(data[begin:])
+        if stamped != now:
             return None
-        if document["stamp"] != _plain(now):
-            return None
-        found = _from_rows(document["inventory"])
-    except (ValueError, TypeError, LookupError):
+        found = _from_rows(rows)
+    except (EOFError, ValueError, TypeError, MemoryError):
         return None
     return None if _has_named_more(root, found.gpus) else found
 
@@ -232,42 +241,25 @@ def _is_ours(status: posix.stat_result) -> bool:
 
 
 def _from_rows(rows: Any) -> DriverInventory:
-    """The records again, from the lists that JSON made of them."""
-    found = DriverInventory(*rows)
+    """The records again, from the tuples that marshal has; ValueError or TypeError where one has other fields."""
+    (found,) = _records(DriverInventory, (rows,))
     return found._replace(
-        gpus=tuple([proc.Gpu(*row) for row in found.gpus]),
-        mig_devices=tuple([MigDevice(*row) for row in found.mig_devices]),
-        libraries=tuple([_library(row) for row in found.libraries]),
-        misfits=tuple([Misfit(*row) for row in found.misfits]),
-        binaries=_files(found.binaries),
-        files=_files(found.files),
-        firmware=_files(found.firmware),
-        proc_files=tuple([(name, text) for name, text in found.proc_files]),
-        unknown=tuple(found.unknown),
-        devices=(),
-        links=(),
-        ipc_paths=(),
+        gpus=_records(proc.Gpu, found.gpus),
+        # Few hosts have any, and their classes are made when they are asked for: packaging/link.py.
+        mig_devices=found.mig_devices and _records(MigDevice, found.mig_devices),
+        misfits=found.misfits and _records(Misfit, found.misfits),
+        libraries=_records(Library, found.libraries),
+        binaries=_records(DriverFile, found.binaries),
+        files=_records(DriverFile, found.files),
+        firmware=_records(DriverFile, found.firmware),
     )
 
 
-def _library(row: Any) -> Library:
-    row[_NAMES], row[_BROUGHT_BY] = tuple(row[_NAMES]), tuple(row[_BROUGHT_BY])
-    return Library._make(row)
-
-
-# Where a library's row has its lists.
-_NAMES, _BROUGHT_BY = Library._fields.index("names"), Library._fields.index("capabilities")
-
-
-def _files(rows: Any) -> tuple[DriverFile, ...]:
-    return tuple(
-        [DriverFile._make((path, target, tuple(brought))) for path, target, brought in rows]
-    )
-
-
-def _plain(value: object) -> object:
-    """A record as JSON gives it back: tuples are lists there."""
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+def _records(kind: type[Record], rows: Iterable[tuple[Any, ...]]) -> tuple[Record, ...]:
+    """A record of each row: no loop of Python's, for there are two hundred of them."""
+    if not {*map(len, rows)} <= {len(kind._fields)}:
+        raise ValueError(f"a {kind.__name__} has other fields")
+    return tuple(map(kind._make, rows))
 
 
 def _text(data: bytes | None) -> str:

@@ -7,6 +7,7 @@ does it without, correctly, only slower.  Opens no GPU.  Writes the saved invent
 
 from __future__ import annotations
 
+import marshal
 import posix
 
 from oci_gpu_hook.errors import DriverError
@@ -16,6 +17,8 @@ from oci_gpu_hook.host.root import HostRoot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from oci_gpu_hook.host.nvml import Facts
 
 _INSTALL_HINT = "whoever installs the driver must install all parts of one version"
@@ -55,7 +58,7 @@ def survey(root: HostRoot, driver_root: str = "/", facts: Facts | None = None) -
         mig_devices=mig_devices,
         mig_config_minor=proc.capability_minor(root, "mig/config"),
         mig_monitor_minor=proc.capability_minor(root, "mig/monitor"),
-        libraries=libraries,
+        libraries=tuple(libraries),
         library_folder=files.library_folder(libraries),
         misfits=files.misfits(driver, libraries),
         binaries=files.binaries(driver),
@@ -133,20 +136,13 @@ def _unknown(
 
 
 def _write(root: HostRoot, now: Stamp, found: DriverInventory) -> None:
-    import json
-
-    document = {
-        "format": inventory.FORMAT,
-        "stamp": now,
-        "inventory": found._replace(devices=(), links=(), ipc_paths=()),
-    }
+    data = _packed(now, found._replace(devices=(), links=(), ipc_paths=()))
     folder = inventory.open_folder(root)
     # The pid keeps two hooks that survey at once out of each other's file; O_EXCL refuses a link set in its place.
     staged = f"{inventory.FILE}.{posix.getpid()}"
     try:
         fd = _create(folder, staged)
         try:
-            data = json.dumps(document).encode()
             while data:
                 data = data[posix.write(fd, data) :]
             posix.rename(staged, inventory.FILE, src_dir_fd=folder, dst_dir_fd=folder)
@@ -157,6 +153,24 @@ def _write(root: HostRoot, now: Stamp, found: DriverInventory) -> None:
             posix.close(fd)
     finally:
         posix.close(folder)
+
+
+def _packed(now: Stamp, found: DriverInventory) -> bytes:
+    """The file's bytes, as `inventory` has them.
+
+    The hook's Python need not be that of ``inventory refresh``.  Marshal's version 2 has no references, which version 3
+    brought, and no short forms of strings and tuples, which version 4 brought; what it has for tuples, strings,
+    integers, booleans and None, every Python from 3.9 on reads alike, whatever it writes by itself
+    (https://docs.python.org/3/library/marshal.html; tests/unit/test_saved.py tries each Python of the machine).
+    """
+    content = marshal.dumps((_plain(now), _plain(found)), 2)
+    length = len(content).to_bytes(inventory.LENGTH_BYTES, "little")
+    return inventory.HEADING + length + content
+
+
+def _plain(value: Any) -> Any:
+    """A record as marshal takes it, which knows tuples themselves and none of their classes."""
+    return tuple([_plain(item) for item in value]) if isinstance(value, tuple) else value
 
 
 def _create(folder: int, name: str) -> int:

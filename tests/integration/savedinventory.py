@@ -14,12 +14,15 @@ from tests.integration import inside
 from tests.integration.engines import Bundle, Installed
 
 FOLDER = "/run/oci-gpu-hook"
-FILE = f"{FOLDER}/inventory.json"
+FILE = f"{FOLDER}/inventory"
 REFRESH = "oci-gpu-hook inventory refresh >/dev/null\n"
 # Of h100x8: the first GPU by address has minor 2, the second 0; the lie says 7.
 TRUE, SECOND, LIE = "/dev/nvidia2", "/dev/nvidia0", "/dev/nvidia7"
-LIES = f"""sed -i 's/"00000000:1b:00.0", 2,/"00000000:1b:00.0", 7,/' {FILE}
-grep -q '"00000000:1b:00.0", 7,' {FILE}
+# By the bytes of the file: a number is an "i" and four of them, a string a "u", its length and itself.
+HAS_LIED = f"LC_ALL=C grep -aqP '00000000:1b:00\\.0i\\x07\\0' {FILE}"
+ASKED_NVML = f"LC_ALL=C grep -aqP 'u\\x03\\0\\0\\0009\\.0u' {FILE}"
+LIES = f"""LC_ALL=C sed -i 's/\\(00000000:1b:00\\.0i\\)\\x02/\\1\\x07/' {FILE}
+{HAS_LIED}
 """
 
 
@@ -39,7 +42,7 @@ def started(
     look = f"""
 ls -A {FOLDER}/ >{after}.names
 stat -c '%F %a %u:%g' {FILE} >{after}.file || true
-if oci-gpu-hook inventory show >/dev/null 2>&1 && ! grep -q '"00000000:1b:00.0", 7,' {FILE}
+if oci-gpu-hook inventory show >/dev/null 2>&1 && ! {HAS_LIED}
 then echo true; fi >{after}.true
 """
     before = f"{REFRESH}{LIES}{spoil}\nafterwards() {{ {look} }}\ntrap afterwards EXIT"
@@ -53,4 +56,4 @@ def has_gpu(seen: inside.Seen, *nodes: str) -> None:
     seen.has_exactly(*inside.COMPUTE, *nodes)
 
 
-REBUILT = After(["inventory.json"], "regular file 644 0:0", True)
+REBUILT = After(["inventory"], "regular file 644 0:0", True)

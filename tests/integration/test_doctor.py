@@ -149,7 +149,7 @@ PLANTED = [
     ),
     Planted(
         "inventory-not-saved",
-        "rm /run/oci-gpu-hook/inventory.json",
+        "rm /run/oci-gpu-hook/inventory",
         "inventory",
         "warn",
         "none is saved",

@@ -30,6 +30,21 @@ def test_the_saved_inventory_is_what_a_start_goes_by(installed: Installed, bundl
     assert after == REBUILT._replace(true=False)
 
 
+def written(change: str) -> str:
+    """The file with other content in its own form: `change` makes it, of the stamp and the rows, or of nothing."""
+    program = f"""import marshal
+with open("{FILE}", "rb") as file:
+    data = file.read()
+heading, (stamp, rows) = data[:25], marshal.loads(data[29:])
+content = {change}
+if not isinstance(content, bytes):
+    content = marshal.dumps(content, 2)
+with open("{FILE}", "wb") as file:
+    file.write(heading + len(content).to_bytes(4, "little") + content)
+"""
+    return f"/usr/bin/python3 -ISc '{program}'"
+
+
 FILES = {
     "missing": f"rm {FILE}",
     "empty": f": >{FILE}",
@@ -41,15 +56,32 @@ FILES = {
     "zeros at its end": f"truncate -s +4096 {FILE}",
     "zeros instead of its first page": f"dd if=/dev/zero of={FILE} bs=4096 count=1 conv=notrunc status=none",
     "written twice": f"cat {FILE} {FILE} >/tmp/twice; cat /tmp/twice >{FILE}",
-    "no JSON": f"head -c 40000 /dev/urandom >{FILE}",
-    "another JSON": f"echo '[1, 2, 3]' >{FILE}",
-    "JSON of nothing": f"echo null >{FILE}",
-    "deep JSON": f"head -c 2000000 /dev/zero | tr '\\0' '[' >{FILE}",
-    "no stamp": f'echo \'{{"format": 3, "inventory": []}}\' >{FILE}',
-    "a shorter inventory": f'sed -i \'s/"inventory": \\[.*/"inventory": [1, 2]}}/\' {FILE}',
-    "an older format": f'sed -i \'s/"format": 3/"format": 2/\' {FILE}',
-    "a newer format": f'sed -i \'s/"format": 3/"format": 4/\' {FILE}',
-    "a format in words": f'sed -i \'s/"format": 3/"format": "3"/\' {FILE}',
+    "no inventory": f"head -c 40000 /dev/urandom >{FILE}",
+    "what an older version saved": f'echo \'{{"format": 3, "stamp": [], "inventory": []}}\' >{FILE}',
+    "a heading alone": f"truncate -s 25 {FILE}",
+    "a heading and a length": f"truncate -s 29 {FILE}",
+    "another length": f"printf '\\377' | dd of={FILE} bs=1 seek=25 conv=notrunc status=none",
+    "a larger length": f"printf '\\377' | dd of={FILE} bs=1 seek=28 conv=notrunc status=none",
+    "nothing": written('b""'),
+    "nothing that marshal knows": written("bytes([255]) * 40000"),
+    "an end that marshal does not know": written(
+        "marshal.dumps((stamp, rows), 2)[:-1] + bytes([255])"
+    ),
+    "zeros": written("bytes(40000)"),
+    "deep": written('b"(" + bytes([1, 0, 0, 0, 40]) * 100000'),
+    "None": written("None"),
+    "no stamp": written("(None, rows)"),
+    "another stamp": written("(stamp[:-1], rows)"),
+    "no rows": written("(stamp, None)"),
+    "a shorter inventory": written("(stamp, rows[:2])"),
+    "a longer inventory": written("(stamp, (*rows, ()))"),
+    "a GPU of fewer fields": written("(stamp, (*rows[:2], (rows[2][0][:-1],), *rows[3:]))"),
+    "a GPU of more fields": written('(stamp, (*rows[:2], ((*rows[2][0], ""),), *rows[3:]))'),
+    "a string where a GPU belongs": written('(stamp, (*rows[:2], ("GPU",), *rows[3:]))'),
+    "a number where GPUs belong": written("(stamp, (*rows[:2], 8, *rows[3:]))"),
+    "an older format": f"LC_ALL=C sed -i '1s/4$/3/' {FILE}",
+    "a newer format": f"LC_ALL=C sed -i '1s/4$/5/' {FILE}",
+    "a longer format": f"LC_ALL=C sed -i '1s/4$/44/' {FILE}",
     "larger than memory": f"truncate -s 1T {FILE}",
     "larger than any": f"head -c 5000000 /dev/zero | tr '\\0' ' ' >>{FILE}",
     "of another owner": f"chown 1000 {FILE}",
@@ -57,7 +89,7 @@ FILES = {
     "writable by all": f"chmod 606 {FILE}",
     "a link to another file": f"mv {FILE} /run/lie; ln -s /run/lie {FILE}",
     "a link to nothing": f"rm {FILE}; ln -s /run/nothing {FILE}",
-    "a link to itself": f"rm {FILE}; ln -s inventory.json {FILE}",
+    "a link to itself": f"rm {FILE}; ln -s inventory {FILE}",
     "a fifo": f"rm {FILE}; mkfifo {FILE}",
     "a fifo with a writer": f"mv {FILE} /run/lie; mkfifo {FILE}; cat /run/lie 1<>{FILE} >&1",
     "a device": f"rm {FILE}; mknod -m 644 {FILE} c 1 5",
@@ -93,7 +125,7 @@ before=$(stat -c '%i %y %s' /run/lie)
 PLACES = {
     "a folder in its place": (
         f"mv {FILE} /run/lie; mkdir {FILE}; mv /run/lie {FILE}/lie",
-        ["inventory.json"],
+        ["inventory"],
         "Is a directory",
     ),
     "its folder is missing": (f"rm -r {FOLDER}", [], ""),
@@ -104,7 +136,7 @@ PLACES = {
     ),
     "its folder is a link": (
         f"mv {FOLDER} /run/elsewhere; ln -s elsewhere {FOLDER}",
-        ["inventory.json"],
+        ["inventory"],
         "Not a directory",
     ),
     "its folder is a link to nothing": (
@@ -114,17 +146,17 @@ PLACES = {
     ),
     "others may write to its folder": (
         f"chmod 777 {FOLDER}",
-        ["inventory.json"],
+        ["inventory"],
         "others than root may write to it",
     ),
     "all may add to its folder": (
         f"chmod 1777 {FOLDER}",
-        ["inventory.json"],
+        ["inventory"],
         "others than root may write to it",
     ),
     "its folder is another's": (
         f"chown 1000 {FOLDER}",
-        ["inventory.json"],
+        ["inventory"],
         "others than root may write to it",
     ),
     "its folder is read-only": (
@@ -134,7 +166,7 @@ PLACES = {
     ),
     "its folder is full": (
         f"mount -t tmpfs -o size=8k,mode=755 none {FOLDER}; head -c 9000 /dev/zero >{FILE} 2>/dev/null || true",
-        ["inventory.json"],
+        ["inventory"],
         "No space left on device",
     ),
     "its folder has no room for a file": (
@@ -172,7 +204,7 @@ oci-gpu-hook inventory refresh 2>&1 || true
         assert told.startswith(f"oci-gpu-hook: cannot save the inventory in {FOLDER}: "), done.out
         assert any(words in told for words in said.split("|")), told
     else:
-        assert told.startswith("saved /run/oci-gpu-hook/inventory.json")
+        assert told.startswith("saved /run/oci-gpu-hook/inventory: ")
 
 
 def test_the_file_can_be_read_by_all_whatever_the_engines_umask(

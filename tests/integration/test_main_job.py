@@ -241,7 +241,7 @@ def test_sixteen_starts_at_a_time(installed: Installed, bundle: Maker, tmp_path:
         )
     lines += ["wait", "ls /run/oci-gpu-hook"]
     done = on_node(installed, "\n".join(lines))
-    assert (done.code, done.out) == (0, "inventory.json\n"), done.err
+    assert (done.code, done.out) == (0, "inventory\n"), done.err
 
 
 def test_poststop_does_nothing_and_the_containers_own_stages_are_refused(

@@ -38,7 +38,7 @@ def refresh(installed: Installed, name: str, *faults: str, words: str = "") -> d
     done = on_node(installed, script, description=name, faults=faults)
     assert done.code == 0, done.err
     told, shown = (json.loads(text) for text in done.out.split("\n,\n", 1))
-    assert told.pop("saved") == "/run/oci-gpu-hook/inventory.json"
+    assert told.pop("saved") == "/run/oci-gpu-hook/inventory"
     assert told == shown
     answer: dict[str, Any] = told
     return answer
@@ -235,8 +235,8 @@ for i in $(seq 300); do [ $(grep -c '4 MIG devices' /tmp/told) = 2 ] && break; s
 def test_watch_puts_back_a_saved_inventory_that_is_lost(installed: Installed) -> None:
     steps = """
 until_told 'saved ' /tmp/told
-rm /run/oci-gpu-hook/inventory.json
-until_told . /run/oci-gpu-hook/inventory.json
+rm /run/oci-gpu-hook/inventory
+until_told . /run/oci-gpu-hook/inventory
 sleep 1
 """
     assert watched(installed, steps).count("saved ") == 2
@@ -273,7 +273,7 @@ def test_watch_waits_for_a_driver_that_is_not_there_yet(installed: Installed) ->
     steps = """
 until_told 'waiting for the driver' /tmp/told
 sleep 1
-test ! -e /run/oci-gpu-hook/inventory.json
+test ! -e /run/oci-gpu-hook/inventory
 umount /proc/driver/nvidia
 until_told 'saved ' /tmp/told
 """

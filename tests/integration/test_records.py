@@ -238,10 +238,10 @@ ls /run/oci-gpu-hook
     assert done.code == 0, done.err
     stopped = "no setting 'metrics': stopped counting"
     assert done.out.splitlines() == [
-        "inventory.json",
+        "inventory",
         "1",
         stopped,
-        *sorted(["inventory.json", "metrics.lock"]),
+        *sorted(["inventory", "metrics.lock"]),
     ]
 
 

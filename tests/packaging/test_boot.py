@@ -33,7 +33,7 @@ def test_a_boot_makes_the_nodes_and_saves_the_inventory(installed: Installed) ->
     done = booted(
         installed,
         f"systemctl is-system-running\n{NODES}\n"
-        "oci-gpu-hook inventory show >/run/shown\nstat -c %a /run/oci-gpu-hook/inventory.json\n"
+        "oci-gpu-hook inventory show >/run/shown\nstat -c %a /run/oci-gpu-hook/inventory\n"
         "systemctl is-active oci-gpu-hook-inventory.path",
     )
     assert done.code == 0, done.err
@@ -65,7 +65,7 @@ def test_the_spec_is_kept_once_an_administrator_says_so(installed: Installed) ->
     ids=["another driver's libraries", "a MIG device"],
 )
 def test_what_changes_is_saved_anew(installed: Installed, event: str) -> None:
-    saved = "/run/oci-gpu-hook/inventory.json"
+    saved = "/run/oci-gpu-hook/inventory"
     done = booted(installed, f"rm {saved}\nsleep 0.2\n[ ! -e {saved} ]\n{event}\nwait_for {saved}")
     assert done.code == 0, done.err
 

@@ -104,7 +104,7 @@ def test_installed_and_erased_nothing_is_left(scratch: Scratch, release: Release
     assert (scratch / DOOR).stat().st_mode & 0o7777 == 0o755
     # What a start and a command leave, and must not be left by us.
     (scratch / "run/oci-gpu-hook").mkdir(parents=True, exist_ok=True)
-    (scratch / "run/oci-gpu-hook/inventory.json").write_text("{}")
+    (scratch / "run/oci-gpu-hook/inventory").write_text("")
     (scratch / LIBRARY / "oci_gpu_hook/cli/__pycache__/x.pyc").write_text("")
     does(scratch, "-e", "oci-gpu-hook", "oci-gpu-hook-selinux")
     assert scratch.listing() == before
@@ -315,5 +315,5 @@ find /usr /etc /run -xdev -name '*oci*gpu*hook*' ! -path '*/tests/*'
     assert lines[1] == (
         "oci-gpu-hook-devices.service oci-gpu-hook-inventory.path oci-gpu-hook-inventory.service"
     )
-    assert "saved /run/oci-gpu-hook/inventory.json" in out
+    assert "saved /run/oci-gpu-hook/inventory: driver " in out
     assert lines[-1] == "", "nothing is enabled, and nothing is left"

@@ -244,7 +244,7 @@ def test_file_contexts_agree_with_the_base_policys(ours: str) -> None:
     [
         ("/usr/libexec/oci/hooks.d/oci-gpu-hook", "file", "oci_gpu_hook_exec_t"),
         ("/usr/lib/oci-gpu-hook/oci_gpu_hook/hook.py", "file", "lib_t"),
-        ("/run/oci-gpu-hook/inventory.json", "file", "oci_gpu_hook_state_t"),
+        ("/run/oci-gpu-hook/inventory", "file", "oci_gpu_hook_state_t"),
         ("/run/nvidia-persistenced/socket", "sock_file", "nvidia_runtime_t"),
         ("/usr/lib/oci-gpu-hook/oci_gpu_hook/__linked__/rooms.cpython-39", "file", "lib_t"),
         ("/run/oci-gpu-hook", "dir", "oci_gpu_hook_state_t"),

@@ -198,8 +198,8 @@ def test_damaged_totals_begin_anew(folder: Path) -> None:
 
 
 def test_stopping_takes_away_what_counting_made_and_nothing_else(folder: Path) -> None:
-    (folder / "inventory.json").touch()
+    (folder / "inventory").touch()
     spool.turn()
     assert spool.stop()
     assert not spool.stop()
-    assert [path.name for path in folder.iterdir()] == ["inventory.json"]
+    assert [path.name for path in folder.iterdir()] == ["inventory"]

@@ -20,7 +20,7 @@ from .mounting import label
 ENGINE_CONTEXT = "system_u:system_r:container_engine_t:s0"
 HOOK = "/usr/libexec/oci/hooks.d/oci-gpu-hook"
 PROGRAM = "/usr/bin/oci-gpu-hook"
-INVENTORY = "/run/oci-gpu-hook/inventory.json"
+INVENTORY = "/run/oci-gpu-hook/inventory"
 STATE_CONTEXT = "system_u:object_r:oci_gpu_hook_state_t:s0"
 SPEC = "/run/cdi/oci-gpu-hook.yaml"
 SECONDS = 60
