@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.operations import AllowDevices
-    from oci_gpu_hook.plan import Operation, Plan
+    from oci_gpu_hook.operations import Operation
+    from oci_gpu_hook.plan import Plan
 
     Preparation = Callable[["Start", Any, HostRoot], int]
     Effect = Callable[["Start", Any, int], None]

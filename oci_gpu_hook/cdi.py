@@ -15,7 +15,8 @@ from oci_gpu_hook.record import NamedTuple
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.host.inventory import DriverInventory
-    from oci_gpu_hook.plan import Operation, Plan
+    from oci_gpu_hook.operations import Operation
+    from oci_gpu_hook.plan import Plan
 
 KIND = "nvidia.com/gpu"
 VERSION = "0.5.0"

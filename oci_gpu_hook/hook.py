@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.host.inventory import DriverInventory
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.operations import Labels
-    from oci_gpu_hook.plan import Plan
+    from oci_gpu_hook.plan import Plan, Provision
     from oci_gpu_hook.rootfs import Container
 
 SETTINGS = "/etc/oci-gpu-hook.conf"
@@ -194,12 +194,15 @@ def _carry_out(
     notes: tuple[str, ...],
 ) -> None:
     from oci_gpu_hook import apply, rootfs
+    from oci_gpu_hook.host import answers
     from oci_gpu_hook.host.root import HostRoot
 
     course.end_step()
     host = HostRoot(options.host_root)
     root_fd = rootfs.open_root(oci.rootfs(bundle), state.pid)
-    plan, have = decide(bundle, asked, settings, host, root_fd, id=state.id, pid=state.pid)
+    plan, have = decide(
+        bundle, asked, settings, host, root_fd, id=state.id, pid=state.pid, memory=answers
+    )
     course.plan = plan
     if have is not None and options.cdi is not None:
         plan = _without_edits(plan, have, options.cdi_driver)
@@ -237,44 +240,77 @@ def decide(
     *,
     id: str,
     pid: int | None,
+    memory: ModuleType | None = None,
 ) -> tuple[Plan, DriverInventory | None]:
     """The plan for a bundle, and the inventory that it was made from: everything is read here, nothing is changed.
 
     Without a `pid` the container does not exist yet: what only its process tells is taken from config.json.
+    memory: the room host.answers, where answers may be taken from and kept; None of an inventory comes with those.
     """
-    from oci_gpu_hook import plan, selection
-    from oci_gpu_hook.host import inventory
+    from oci_gpu_hook import plan, rootfs
 
     container = _container(bundle, root_fd, id, pid, asked, settings)
     labels = _labels(bundle, host, root_fd, settings, id=id, pid=pid, required=asked is not None)
     if asked is None:
         return plan.make_labels(container, labels), None
-    have = _inventory(host, settings.driver_root)
-    families = selection.families(asked)
-    have = inventory.with_nodes(host, have, families, asked.imex_channels, settings.driver_root)
+    question = memory and memory.question(host, asked, rootfs.like(container), settings.driver_root)
+    known = memory.recall(host, question) if memory and question else None
+    have = None
+    if known is not None:
+        given = plan.Provision(*known)
+    else:
+        given, have = _provide(host, container, asked, settings, memory, question)
+    return plan.make(container, asked, given, settings, labels), have
+
+
+def _provide(
+    host: HostRoot,
+    container: Container,
+    asked: request.Request,
+    settings: Config,
+    memory: ModuleType | None,
+    question: object,
+) -> tuple[Provision, DriverInventory]:
+    """What the container is given, from the inventory."""
+    from oci_gpu_hook import provision, rootfs, selection
+    from oci_gpu_hook.host import inventory
+
+    have, is_saved = _inventory(host, settings.driver_root)
+    chosen = selection.select(asked, have)
+    root = memory.Witness(host) if memory and question else host
+    have = inventory.with_nodes(
+        root,
+        have,
+        selection.families(asked),
+        asked.imex_channels,
+        settings.driver_root,
+        tuple([gpu for gpu, _ in chosen.gpus]),
+    )
     if asked.source == "cdi":
         # A spec is made before any container: its libraries lie where the host has them, of both word sizes.
         container = _laid_out_like_host(container, have.library_folder)
-    chosen = selection.select(asked, have)
     if asked.requirements:
         from oci_gpu_hook import requirements
 
         gpus = tuple([(gpu.compute_capability, gpu.brand) for gpu, _ in chosen.gpus])
         facts = requirements.HostFacts(have.driver_version, have.cuda_version, gpus)
         requirements.check(asked.requirements, facts)
-    return plan.make(container, asked, chosen, have, settings, labels), have
+    given = provision.make(rootfs.like(container), asked, chosen, have)
+    if memory and question and is_saved and all([gpu.uuid for gpu in have.gpus]):
+        memory.keep(host, question, root, given)
+    return given, have
 
 
-def _inventory(host: HostRoot, driver_root: str) -> DriverInventory:
-    """The saved inventory while it is true, else a new one."""
-    from oci_gpu_hook.host import inventory
+def _inventory(host: HostRoot, driver_root: str) -> tuple[DriverInventory, bool]:
+    """The saved inventory while it is true, else a new one; and whether it is the saved one."""
+    from oci_gpu_hook.host import inventory, stamp
 
-    saved = inventory.read_saved(host, inventory.stamp(host, driver_root))
+    saved = inventory.read_saved(host, stamp.now(host, driver_root))
     if saved is not None:
-        return saved
+        return saved, True
     from oci_gpu_hook.host import survey
 
-    return survey.anew(host, driver_root)
+    return survey.anew(host, driver_root), False
 
 
 def settings_file(path: str | None) -> tuple[str, bool]:

@@ -57,7 +57,7 @@ GROUPS = {
         "hook",
         "__main__",
     ),
-    # A container with a GPU, while the saved inventory is true.
+    # A container with a GPU that was asked for before.
     "gpu": (
         "host",
         "container",
@@ -74,10 +74,9 @@ GROUPS = {
         "host.root",
         "host.journal",
         "host.proc",
-        "host.nodes",
-        "host.inventory",
-        "selection",
-        "placement",
+        "host.saved",
+        "host.stamp",
+        "host.answers",
         "container.devicefilter",
         "container.cgroup",
         "container.scope",
@@ -87,6 +86,14 @@ GROUPS = {
         "plan",
         "apply",
         "telling",
+    ),
+    # What was not: it is decided, while the saved inventory is true.
+    "provision": (
+        "host.nodes",
+        "host.inventory",
+        "selection",
+        "placement",
+        "provision",
     ),
     "requirements": ("requirements",),
     "cdi": ("cdi",),

@@ -13,7 +13,13 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Union
+
     from oci_gpu_hook.ldso import Entry
+
+    Operation = Union[
+        "Mount", "Device", "Symlink", "Tmpfs", "LdCache", "Relabel", "AllowDevices", "DeviceAllow"
+    ]
 
 
 class Mount(NamedTuple):

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from oci_gpu_hook.host.inventory import DriverInventory, MigDevice
-    from oci_gpu_hook.plan import Operation, Plan
+    from oci_gpu_hook.operations import Operation
+    from oci_gpu_hook.plan import Plan
     from oci_gpu_hook.request import Request
 
 Row = tuple[str, ...]

@@ -57,6 +57,12 @@ class Container(NamedTuple):
     scope: ScopeUnit | None = None
 
 
+def like(container: Container) -> Container:
+    """The container without what is its own: equal for all that are laid out alike."""
+    nowhere = container.device_cgroup._replace(path="", top="")
+    return container._replace(id="", bundle="", rootfs="", device_cgroup=nowhere, scope=None)
+
+
 def open_root(path: str, pid: int | None) -> int:
     """An O_PATH descriptor of the container's root.
 

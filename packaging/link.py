@@ -14,6 +14,7 @@ from __future__ import annotations
 import __future__
 
 import ast
+import hashlib
 import importlib.util
 import marshal
 import os
@@ -57,7 +58,8 @@ LATE = {
     "ldso": "MalformedCache Cache parse flags_of",
     "dbus": "Answer Writer authentication method_call first_answer _fields _string _uint32",
     "systemd": "ScopeUnit scope_unit entries allow_more allow_only _set_device_allow",
-    "host.proc": "driver_version gpus uuid_of capability_minor information _uuid _pci_address _nvml_bus_id",
+    "host.proc": "Gpu character_majors driver_version gpus uuid_of capability_minor information _uuid _pci_address _nvml_bus_id",
+    "host.answers": "Witness keep _make_room _plain",
     "host.nodes": "DeviceLink _numbered _drm _found",
     "host.inventory": "Misfit MigDevice",
     "selection": "_of_nodes _find_mig _unknown_mig _no_driver_for",
@@ -73,7 +75,16 @@ LATE = {
 
 
 class _Bare(ast.NodeTransformer):
-    """What is left of a room when only the machine reads it."""
+    """What is left of a room when only the machine reads it; and what it has as BUILD, which build this is."""
+
+    def __init__(self, build: str) -> None:
+        self._build = build
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        self.generic_visit(node)
+        if [ast.unparse(target) for target in node.targets] == ["BUILD"]:
+            node.value = ast.Constant(self._build)
+        return node
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         self.generic_visit(node)
@@ -180,6 +191,17 @@ def fields_of(node: ast.ClassDef) -> Fields | None:
     return fields if bases == ["NamedTuple"] else None
 
 
+def build_of(folder: str) -> str:
+    """A digest of all sources, and of the Python that compiles them."""
+    digest = hashlib.sha256(sys.version.encode())
+    for place, _, names in sorted(os.walk(f"{folder}/oci_gpu_hook")):
+        for name in sorted(names):
+            if name.endswith(".py"):
+                with open(f"{place}/{name}", "rb") as source:
+                    digest.update(source.read())
+    return digest.hexdigest()
+
+
 class _Linker:
     """Makes rooms of the package in `folder`, one behind another."""
 
@@ -188,13 +210,14 @@ class _Linker:
         self._library = library
         self._late = late
         self._records: dict[str, dict[str, Fields]] = {}
+        self._build = build_of(folder)
         self.made_late = b""
 
     def room(self, name: str, before: Collection[str] = ()) -> Room:
         """The module `name`, which finds the modules `before` loaded."""
         file = self._file(name)
         with open(f"{self._folder}/{file}", encoding="utf-8") as opened:
-            tree = _Bare().visit(ast.parse(opened.read()))
+            tree = _Bare(self._build).visit(ast.parse(opened.read()))
         imports = [node for node in tree.body if self._is_loaded(node, before)]
         late = [node for node in tree.body if self._is_late(node, name)]
         tree.body = [node for node in tree.body if node not in imports + late]

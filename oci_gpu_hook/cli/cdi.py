@@ -11,14 +11,13 @@ import click
 
 from oci_gpu_hook import cdi as spec_of
 from oci_gpu_hook import config as settings_of
-from oci_gpu_hook import hook, plan, request, selection
+from oci_gpu_hook import hook, plan, provision, request, selection
 from oci_gpu_hook.cli import cditext, whole
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.errors import DriverError, RequestError, UsageError, quoted
 from oci_gpu_hook.host import inventory as saved_inventory
-from oci_gpu_hook.host import survey
+from oci_gpu_hook.host import stamp, survey
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.operations import Labels
 
 if TYPE_CHECKING:
     from oci_gpu_hook.config import Config
@@ -123,7 +122,7 @@ def of_host(root: HostRoot, settings: Config, started: spec_of.Hook) -> tuple[di
 
     What only NVML knows is taken from the saved inventory where that is true.
     """
-    now = saved_inventory.stamp(root, settings.driver_root)
+    now = stamp.now(root, settings.driver_root)
     found = saved_inventory.read_saved(root, now) or survey.survey(root, settings.driver_root)
     words = started.capabilities
     asked = request.Request("cdi-spec", (selection.ALL,), words)
@@ -180,4 +179,5 @@ def _plan(found: DriverInventory, settings: Config, words: tuple[str, ...], sele
     container = hook.container_like_host(found.library_folder)
     chosen = selection.select(asked, found)
     anything = settings._replace(device_cgroup="auto")
-    return plan.make(container, asked, chosen, found, anything, Labels("", (), ()))
+    given = provision.make(container, asked, chosen, found)
+    return plan.make(container, asked, given, anything, None)

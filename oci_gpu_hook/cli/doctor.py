@@ -19,9 +19,10 @@ from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.diagnosis import FAIL, WARN, Finding, driver, engines, is_failed, system
 from oci_gpu_hook.errors import ConfigError, DriverError
 from oci_gpu_hook.hook import SETTINGS
-from oci_gpu_hook.host import cdispecs, kernel, libselinux, nodes, proc, registrations, survey
+from oci_gpu_hook.host import cdispecs, kernel, libselinux, nodes, proc, registrations, stamp, survey
 from oci_gpu_hook.host import engines as host_engines
 from oci_gpu_hook.host import inventory as saved_inventory
+from oci_gpu_hook.host import saved as kept
 from oci_gpu_hook.host.root import HostRoot
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def _driver(root: HostRoot, driver_root: str, found: kernel.Kernel, tool: str) -
         return driver.absent(sign, tool)
     have = saved_inventory.with_nodes(root, have)
     uvm = "nvidia-uvm" in proc.character_majors(root)
-    saved = saved_inventory.read_saved(root, saved_inventory.stamp(root, driver_root))
+    saved = saved_inventory.read_saved(root, stamp.now(root, driver_root))
     return [
         *driver.parts(have, tool),
         *driver.firmware(have, _runs_firmware(root, have), tool),
@@ -161,9 +162,9 @@ def _driver(root: HostRoot, driver_root: str, found: kernel.Kernel, tool: str) -
 
 
 def _state(root: HostRoot) -> driver.State:
-    folder = root.stat(saved_inventory.FOLDER)
+    folder = root.stat(kept.FOLDER)
     return driver.State(
-        folder=saved_inventory.FOLDER,
+        folder=kept.FOLDER,
         is_folder=folder is None or stat.S_ISDIR(folder.st_mode),
         is_open=folder is not None
         and (folder.st_uid != 0 or bool(folder.st_mode & _WRITABLE_BY_OTHERS)),
@@ -189,7 +190,7 @@ def _runs_firmware(root: HostRoot, have: DriverInventory) -> bool:
 
 
 def _cached_names(root: HostRoot, driver_root: str) -> frozenset[str] | None:
-    data = root.read(f"{driver_root.rstrip('/')}{saved_inventory.LD_SO_CACHE}")
+    data = root.read(f"{driver_root.rstrip('/')}{stamp.LD_SO_CACHE}")
     try:
         return frozenset([entry.soname.decode() for entry in ldso.parse(data or b"").entries])
     except (ldso.MalformedCache, UnicodeDecodeError):

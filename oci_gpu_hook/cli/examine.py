@@ -27,7 +27,7 @@ from oci_gpu_hook.operations import Device, Mount
 if TYPE_CHECKING:
     from oci_gpu_hook.config import Config
     from oci_gpu_hook.host.running import Running
-    from oci_gpu_hook.plan import Operation
+    from oci_gpu_hook.operations import Operation
 
 _OPEN_SECONDS = 30
 # The child writes at once what it has to say, which PIPE_BUF (pipe(7)) keeps whole.

@@ -18,14 +18,16 @@ from oci_gpu_hook.cli import cdi, cditext, whole
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.errors import ApplyError, DriverError
 from oci_gpu_hook.host import inventory as saved_inventory
-from oci_gpu_hook.host import nodes, nvml, survey, udev
+from oci_gpu_hook.host import nodes, nvml, stamp, survey, udev
+from oci_gpu_hook.host import saved as kept
 from oci_gpu_hook.host.root import HostRoot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-    from oci_gpu_hook.host.inventory import DriverInventory, Stamp
+    from oci_gpu_hook.host.inventory import DriverInventory
+    from oci_gpu_hook.host.stamp import Stamp
 
 _SETTLE_SECONDS = 2.0
 _LONGEST_SECONDS = 86400
@@ -61,7 +63,7 @@ def info(form: str, config: str | None, host_root: str) -> None:
     What only NVML knows is taken from the saved inventory where that is still true.
     """
     root, driver_root = HostRoot(host_root), _driver_root(config)
-    now = saved_inventory.stamp(root, driver_root)
+    now = stamp.now(root, driver_root)
     found = saved_inventory.read_saved(root, now) or survey.survey(root, driver_root)
     found = _with_all_nodes(root, driver_root, found)
     show(form, render.inventory_document(found), render.inventory_text(found))
@@ -95,7 +97,7 @@ def refresh(nvml_timeout: float, form: str, config: str | None, host_root: str) 
 def show_saved(form: str, config: str | None, host_root: str) -> None:
     """Show the saved inventory, if it is still true."""
     root, driver_root = HostRoot(host_root), _driver_root(config)
-    saved = saved_inventory.read_saved(root, saved_inventory.stamp(root, driver_root))
+    saved = saved_inventory.read_saved(root, stamp.now(root, driver_root))
     if saved is None:
         raise DriverError(
             "there is no saved inventory, or it is no longer true",
@@ -137,7 +139,7 @@ def watch(
     spec_is_due = False
     trouble = ""
     for word in _moments(interval):
-        now = saved_inventory.stamp(root, driver_root)
+        now = stamp.now(root, driver_root)
         # A hook that finds no saved inventory saves its own, without what NVML says.
         is_true = kept and now == known and saved_inventory.read_saved(root, now) == kept
         if is_true and not spec_is_due:
@@ -194,7 +196,7 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
 
 def _refresh(root: HostRoot, driver_root: str, seconds: float) -> tuple[DriverInventory, str]:
     """Survey with what NVML says, and save."""
-    now = saved_inventory.stamp(root, driver_root)
+    now = stamp.now(root, driver_root)
     found = survey.survey(root, driver_root)
     facts, silence = None, "NVML was not asked: --nvml-timeout 0"
     if seconds:
@@ -215,7 +217,7 @@ def _refresh(root: HostRoot, driver_root: str, seconds: float) -> tuple[DriverIn
 
 def _unsaved(err: OSError) -> ApplyError:
     """Why the inventory cannot be saved, and what mends it."""
-    folder = saved_inventory.FOLDER
+    folder = kept.FOLDER
     hint = f"no hook would trust what is there: move it away, or 'chown root: {folder} && chmod go-w {folder}'"
     if os.geteuid():
         hint = "run it as root"

@@ -16,7 +16,7 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.plan import Operation
+    from oci_gpu_hook.operations import Operation
 
 _SHOWN = 3
 

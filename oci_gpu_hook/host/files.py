@@ -10,8 +10,8 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook import ldso
-from oci_gpu_hook.host import catalogue, elf
-from oci_gpu_hook.host.inventory import LD_SO_CACHE, DriverFile, Library, Misfit
+from oci_gpu_hook.host import catalogue, elf, stamp
+from oci_gpu_hook.host.inventory import DriverFile, Library, Misfit
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
 
@@ -244,7 +244,7 @@ def _library_folders(root: HostRoot, bits: int) -> list[str]:
 
 
 def _cached_folders(root: HostRoot) -> list[str]:
-    data = root.read(LD_SO_CACHE)
+    data = root.read(stamp.LD_SO_CACHE)
     if data is None:
         return []
     try:

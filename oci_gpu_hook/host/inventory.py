@@ -8,11 +8,10 @@ saved one if its stamp still fits (`Stamp`).  Nothing here opens a GPU, asks NVM
 from __future__ import annotations
 
 import marshal
-import posix
 
-from oci_gpu_hook import linux
-from oci_gpu_hook.host import nodes, proc
+from oci_gpu_hook.host import nodes, proc, saved
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.host.stamp import Stamp
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -22,24 +21,14 @@ if TYPE_CHECKING:
 
     Record = TypeVar("Record", bound=NamedTuple)
 
-FOLDER = "/run/oci-gpu-hook"
-FILE = "inventory"
-SAVED = f"{FOLDER}/{FILE}"
-LD_SO_CACHE = "/etc/ld.so.cache"
-
-# A host with 16 GPUs and a hundred MIG devices has 30 KiB; one larger than this serves only to keep us busy.
-LARGEST = 4 << 20
+FILE = saved.INVENTORY
+SAVED = f"{saved.FOLDER}/{FILE}"
 
 # The file: these bytes, the length of what follows them and it, and that: a tuple of the stamp and the inventory, as
 # plain tuples, by marshal.  The number is raised whenever a record below changes its fields: a saved inventory of
 # another format is no inventory.
 HEADING = b"oci-gpu-hook inventory 4\n"
 LENGTH_BYTES = 4
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
-_BOUND = "/sys/bus/pci/drivers/nvidia"
-_WRITABLE_BY_OTHERS = 0o022
-_FILE_TYPE = 0o170000
-_REGULAR = 0o100000
 
 
 class Library(NamedTuple):
@@ -92,24 +81,6 @@ class MigDevice(NamedTuple):
     ci_minor: int
 
 
-class Stamp(NamedTuple):
-    """What changes when the survey's outcome would: compared, never interpreted.
-
-    A folder's time in /proc is when the kernel first showed it, not when it changed, so names stand for it.
-
-    bound: the PCI driver's entries with their inode numbers, which sysfs gives to nothing else while the kernel runs.
-    Where a GPU was unbound and bound again, or the module loaded again, the same GPUs may have other minors.
-    """
-
-    boot_id: str
-    driver: str
-    gpus: tuple[str, ...]
-    bound: tuple[str, ...]
-    mig: tuple[str, ...]
-    driver_root: str
-    ld_so_cache: tuple[int, ...]
-
-
 class DriverInventory(NamedTuple):
     """One host's driver.  The last three fields are looked up at every load, see `nodes`.
 
@@ -136,25 +107,9 @@ class DriverInventory(NamedTuple):
     ipc_paths: tuple[nodes.IpcPath, ...] = ()
 
 
-def stamp(root: HostRoot, driver_root: str) -> Stamp:
-    """The stamp of this moment."""
-    cache = root.stat(f"{driver_root.rstrip('/')}{LD_SO_CACHE}")
-    return Stamp(
-        boot_id=_text(root.read(_BOOT_ID)),
-        driver=_text(root.read(proc.VERSION)),
-        gpus=tuple(root.names(proc.GPUS)),
-        bound=tuple([f"{name} {inode}" for name, inode in root.inodes(_BOUND)]),
-        mig=proc.mig_instances(root),
-        driver_root=driver_root,
-        ld_so_cache=()
-        if cache is None
-        else (cache.st_dev, cache.st_ino, cache.st_size, cache.st_mtime_ns),
-    )
-
-
 def read_saved(root: HostRoot, now: Stamp) -> DriverInventory | None:
     """The saved inventory, if it is there, ours, whole, and stamped like `now`."""
-    data = _read_trusted(root)
+    data = saved.read(root, FILE)
     if data is None:
         return None
     begin = len(HEADING) + LENGTH_BYTES
@@ -178,9 +133,13 @@ def with_nodes(
     families: tuple[str, ...] = (),
     channels: tuple[str, ...] = (),
     driver_root: str = "/",
+    gpus: tuple[proc.Gpu, ...] | None = None,
 ) -> DriverInventory:
-    """The inventory with device nodes and sockets as they are now; `channels` are IMEX channels that are asked for."""
-    gpus = inventory.gpus
+    """The inventory with device nodes and sockets as they are now.
+
+    channels: IMEX channels that are asked for; gpus: those whose nodes are wanted, None for all.
+    """
+    gpus = inventory.gpus if gpus is None else gpus
     devices = nodes.devices(root, gpus)
     if families:
         devices += nodes.of_families(root, families, gpus, _caps_minors(inventory), channels)
@@ -189,15 +148,6 @@ def with_nodes(
         links=nodes.links(devices, gpus),
         ipc_paths=nodes.ipc_paths(root, driver_root),
     )
-
-
-def open_folder(root: HostRoot) -> int:
-    """The saved inventory's folder, for names in it; OSError where it is not there, or where others may put files."""
-    fd = root.open(FOLDER, posix.O_PATH | posix.O_DIRECTORY | posix.O_NOFOLLOW)
-    if not _is_ours(posix.fstat(fd)):
-        posix.close(fd)
-        raise PermissionError(linux.EPERM, "others than root may write to it", FOLDER)
-    return fd
 
 
 def _caps_minors(inventory: DriverInventory) -> list[int]:
@@ -211,33 +161,6 @@ def _caps_minors(inventory: DriverInventory) -> list[int]:
 def _has_named_more(root: HostRoot, gpus: tuple[proc.Gpu, ...]) -> bool:
     """Whether the kernel knows a UUID that it did not: a GPU has none until it is first used, and no stamp tells."""
     return any([not gpu.uuid and proc.uuid_of(root, gpu.proc) is not None for gpu in gpus])
-
-
-def _read_trusted(root: HostRoot) -> bytes | None:
-    """The saved bytes, if the file is a plain one that only root or we ourselves can have put there."""
-    try:
-        folder = open_folder(root)
-        try:
-            flags = posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC
-            fd = posix.open(FILE, flags, dir_fd=folder)
-        finally:
-            posix.close(folder)
-    except OSError:
-        return None
-    try:
-        status = posix.fstat(fd)
-        plain = status.st_mode & _FILE_TYPE == _REGULAR
-        if not plain or not _is_ours(status) or status.st_size > LARGEST:
-            return None
-        return posix.read(fd, status.st_size)
-    except OSError:
-        return None
-    finally:
-        posix.close(fd)
-
-
-def _is_ours(status: posix.stat_result) -> bool:
-    return status.st_uid in (0, posix.geteuid()) and not status.st_mode & _WRITABLE_BY_OTHERS
 
 
 def _from_rows(rows: Any) -> DriverInventory:
@@ -260,7 +183,3 @@ def _records(kind: type[Record], rows: Iterable[tuple[Any, ...]]) -> tuple[Recor
     if not {*map(len, rows)} <= {len(kind._fields)}:
         raise ValueError(f"a {kind.__name__} has other fields")
     return tuple(map(kind._make, rows))
-
-
-def _text(data: bytes | None) -> str:
-    return (data or b"").decode("utf-8", "replace")

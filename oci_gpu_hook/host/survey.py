@@ -11,9 +11,10 @@ import marshal
 import posix
 
 from oci_gpu_hook.errors import DriverError
-from oci_gpu_hook.host import catalogue, files, inventory, mig, proc
-from oci_gpu_hook.host.inventory import DriverInventory, Stamp
+from oci_gpu_hook.host import catalogue, files, inventory, mig, proc, saved, stamp
+from oci_gpu_hook.host.inventory import DriverInventory
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.host.stamp import Stamp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,10 +31,10 @@ def anew(root: HostRoot, driver_root: str) -> DriverInventory:
 
     What has been saved meanwhile and is true stays: ``inventory refresh`` knows more than we do.
     """
-    now = inventory.stamp(root, driver_root)
+    now = stamp.now(root, driver_root)
     found = survey(root, driver_root)
     try:
-        if inventory.read_saved(root, inventory.stamp(root, driver_root)) is None:
+        if inventory.read_saved(root, stamp.now(root, driver_root)) is None:
             _write(root, now, found)
     except OSError:
         pass  # this start has its inventory either way
@@ -76,11 +77,16 @@ def save(root: HostRoot, now: Stamp, found: DriverInventory) -> str:
     """
     top = root.path.rstrip("/")
     try:
-        posix.mkdir(top + inventory.FOLDER, 0o755)
+        posix.mkdir(top + saved.FOLDER, 0o755)
     except FileExistsError:
         pass
     _write(root, now, found)
     return top + inventory.SAVED
+
+
+def _write(root: HostRoot, now: Stamp, found: DriverInventory) -> None:
+    data = _packed(now, found._replace(devices=(), links=(), ipc_paths=()))
+    saved.write(root, inventory.FILE, data)
 
 
 def _driver(root: HostRoot, driver_root: str, version: str) -> files.Driver:
@@ -135,26 +141,6 @@ def _unknown(
     return tuple(sentences)
 
 
-def _write(root: HostRoot, now: Stamp, found: DriverInventory) -> None:
-    data = _packed(now, found._replace(devices=(), links=(), ipc_paths=()))
-    folder = inventory.open_folder(root)
-    # The pid keeps two hooks that survey at once out of each other's file; O_EXCL refuses a link set in its place.
-    staged = f"{inventory.FILE}.{posix.getpid()}"
-    try:
-        fd = _create(folder, staged)
-        try:
-            while data:
-                data = data[posix.write(fd, data) :]
-            posix.rename(staged, inventory.FILE, src_dir_fd=folder, dst_dir_fd=folder)
-        except BaseException:
-            posix.unlink(staged, dir_fd=folder)
-            raise
-        finally:
-            posix.close(fd)
-    finally:
-        posix.close(folder)
-
-
 def _packed(now: Stamp, found: DriverInventory) -> bytes:
     """The file's bytes, as `inventory` has them.
 
@@ -171,19 +157,6 @@ def _packed(now: Stamp, found: DriverInventory) -> bytes:
 def _plain(value: Any) -> Any:
     """A record as marshal takes it, which knows tuples themselves and none of their classes."""
     return tuple([_plain(item) for item in value]) if isinstance(value, tuple) else value
-
-
-def _create(folder: int, name: str) -> int:
-    """A new file that all may read, whatever the engine's umask."""
-    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
-    try:
-        fd = posix.open(name, flags, 0o644, dir_fd=folder)
-    except FileExistsError:
-        # Left by one of the same number that was killed.
-        posix.unlink(name, dir_fd=folder)
-        fd = posix.open(name, flags, 0o644, dir_fd=folder)
-    posix.chmod(fd, 0o644)
-    return fd
 
 
 def _proc_files(root: HostRoot) -> tuple[tuple[str, str], ...]:

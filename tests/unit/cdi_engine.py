@@ -41,7 +41,7 @@ class Node(NamedTuple):
     def inventory(self, driver_root: str = "/") -> inventory.DriverInventory:
         """What was saved for the hooks."""
         root = HostRoot(str(self.tree))
-        found = inventory.read_saved(root, inventory.stamp(root, driver_root))
+        found = inventory.read_saved(root, stamp.now(root, driver_root))
         assert found is not None
         return found
 
@@ -54,7 +54,7 @@ def node(tree: Path, folder: Path, facts: nvml.Facts | None = None, settings: st
     root = HostRoot(str(tree))
     (tree / "run").mkdir(exist_ok=True)
     found = survey.survey(root, driver_root, facts)
-    survey.save(root, inventory.stamp(root, driver_root), found)
+    survey.save(root, stamp.now(root, driver_root), found)
     root.close()
     return made
 

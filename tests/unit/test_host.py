@@ -129,9 +129,9 @@ def test_a_saved_inventory_comes_back_whole(tmp_path: Path) -> None:
     root = hosts.host(tmp_path)
     (tmp_path / "run").mkdir()
     found = survey.survey(root)
-    path = survey.save(root, inventory.stamp(root, "/"), found)
+    path = survey.save(root, stamp.now(root, "/"), found)
     assert Path(path).stat().st_mode & 0o777 == 0o644
-    saved = inventory.read_saved(root, inventory.stamp(root, "/"))
+    saved = inventory.read_saved(root, stamp.now(root, "/"))
     assert saved is not None
     assert saved == found
     assert [type(library) for library in saved.libraries] == [inventory.Library] * len(
@@ -179,11 +179,11 @@ def bind_anew(tree: Path) -> None:
 
 
 def a_folder_that_others_may_write_to(tree: Path) -> None:
-    (tree / inventory.FOLDER[1:]).chmod(0o777)
+    (tree / saved.FOLDER[1:]).chmod(0o777)
 
 
 def a_link_in_its_folders_place(tree: Path) -> None:
-    folder = tree / inventory.FOLDER[1:]
+    folder = tree / saved.FOLDER[1:]
     folder.rename(folder.with_name("elsewhere"))
     folder.symlink_to("elsewhere")
 
@@ -192,7 +192,7 @@ def longer_than_any(tree: Path) -> None:
     """Yet with a form: its content is followed by what marshal does not read, and its length is true."""
     saved = tree / inventory.SAVED[1:]
     begin = len(inventory.HEADING) + inventory.LENGTH_BYTES
-    content = saved.read_bytes()[begin:].ljust(inventory.LARGEST)
+    content = saved.read_bytes()[begin:].ljust(saved.LARGEST)
     length = len(content).to_bytes(inventory.LENGTH_BYTES, "little")
     saved.write_bytes(inventory.HEADING + length + content)
 
@@ -217,11 +217,11 @@ def test_a_saved_inventory_that_may_be_wrong_is_not_used(tmp_path: Path, spoil: 
     root = hosts.host(tmp_path)
     (tmp_path / "run").mkdir()
     hosts.plant(tmp_path, "sys/bus/pci/drivers/nvidia/0000:07:00.0", "")
-    survey.save(root, inventory.stamp(root, "/"), survey.survey(root))
-    assert inventory.read_saved(root, inventory.stamp(root, "/")) is not None
+    survey.save(root, stamp.now(root, "/"), survey.survey(root))
+    assert inventory.read_saved(root, stamp.now(root, "/")) is not None
     assert callable(spoil)
     spoil(tmp_path)
-    assert inventory.read_saved(root, inventory.stamp(root, "/")) is None
+    assert inventory.read_saved(root, stamp.now(root, "/")) is None
 
 
 def test_a_start_saves_what_it_had_to_survey_if_the_folder_is_there(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_a_start_saves_what_it_had_to_survey_if_the_folder_is_there(tmp_path: Pa
     (tmp_path / "run").mkdir()
     (tmp_path / "run/oci-gpu-hook").mkdir(0o755)
     survey.anew(root, "/")
-    assert inventory.read_saved(root, inventory.stamp(root, "/")) is not None
+    assert inventory.read_saved(root, stamp.now(root, "/")) is not None
 
 
 def test_a_gpu_is_known_by_its_uuid_once_the_kernel_knows_it(tmp_path: Path) -> None:
@@ -241,11 +241,11 @@ def test_a_gpu_is_known_by_its_uuid_once_the_kernel_knows_it(tmp_path: Path) -> 
     text = information.read_text()
     information.write_text(text.replace(hosts.uuid(1), "GPU-????????-????-????-????-????????????"))
     (tmp_path / "run").mkdir()
-    survey.save(root, inventory.stamp(root, "/"), survey.survey(root))
-    saved = inventory.read_saved(root, inventory.stamp(root, "/"))
+    survey.save(root, stamp.now(root, "/"), survey.survey(root))
+    saved = inventory.read_saved(root, stamp.now(root, "/"))
     assert saved is not None and saved.gpus[0].uuid is None
     information.write_text(text)
-    assert inventory.read_saved(root, inventory.stamp(root, "/")) is None
+    assert inventory.read_saved(root, stamp.now(root, "/")) is None
 
 
 def test_a_start_leaves_what_was_saved_meanwhile(
@@ -258,21 +258,21 @@ def test_a_start_leaves_what_was_saved_meanwhile(
     told = look(root)._replace(cuda_version="13.1")
 
     def survey_while_another_saves(root: HostRoot, driver_root: str) -> inventory.DriverInventory:
-        survey.save(root, inventory.stamp(root, "/"), told)
+        survey.save(root, stamp.now(root, "/"), told)
         return look(root, driver_root)
 
     monkeypatch.setattr(survey, "survey", survey_while_another_saves)
     survey.anew(root, "/")
-    assert inventory.read_saved(root, inventory.stamp(root, "/")) == told
+    assert inventory.read_saved(root, stamp.now(root, "/")) == told
 
 
 def test_a_file_that_a_killed_one_of_the_same_number_left_is_replaced(tmp_path: Path) -> None:
     root = hosts.host(tmp_path)
     hosts.plant(tmp_path, f"{inventory.SAVED}.{os.getpid()}", inventory.HEADING)
-    (tmp_path / inventory.FOLDER[1:]).chmod(0o755)
+    (tmp_path / saved.FOLDER[1:]).chmod(0o755)
     survey.anew(root, "/")
-    assert inventory.read_saved(root, inventory.stamp(root, "/")) is not None
-    assert [path.name for path in (tmp_path / inventory.FOLDER[1:]).iterdir()] == [inventory.FILE]
+    assert inventory.read_saved(root, stamp.now(root, "/")) is not None
+    assert [path.name for path in (tmp_path / saved.FOLDER[1:]).iterdir()] == [inventory.FILE]
 
 
 def test_this_machine_is_one_that_we_know() -> None:

@@ -60,7 +60,7 @@ def loads(
     """
     root = hosts.host(folder / "host")
     (folder / "host/run").mkdir()
-    survey.save(root, inventory.stamp(root, "/"), survey.survey(root))
+    survey.save(root, stamp.now(root, "/"), survey.survey(root))
     if stale:
         stale.write_text("another\n")
     bundle = folder / "bundle"
@@ -137,7 +137,7 @@ def test_settings_bring_nothing_more(library: Path, tmp_path: Path) -> None:
 
 def test_no_saved_inventory_brings_the_survey_alone(library: Path, tmp_path: Path) -> None:
     """Off the path, and named here so that it is known what a cold start pays for."""
-    hosts.plant(tmp_path / "host", inventory.LD_SO_CACHE, "")
+    hosts.plant(tmp_path / "host", stamp.LD_SO_CACHE, "")
     boot = tmp_path / "host/proc/sys/kernel/random/boot_id"
     found = loads(library, tmp_path, env=NO_SUCH_GPU, stale=boot)
     survey_rooms = {f"host.{room}" for room in ("survey", "files", "catalogue", "elf", "mig")}

@@ -27,7 +27,7 @@ class Saved:
     def __init__(self, tree: Path) -> None:
         self.root: HostRoot = hosts.host(tree)
         (tree / "run").mkdir()
-        self.now = inventory.stamp(self.root, "/")
+        self.now = stamp.now(self.root, "/")
         self.found = survey.survey(self.root)._replace(
             mig_devices=(inventory.MigDevice(0, None, None, "", 1, 0, 1 << 40, -4),),
             misfits=(inventory.Misfit("libcuda", "compute", ""),),

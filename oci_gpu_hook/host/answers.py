@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What containers were given before: the same question has the same answer, and is asked again and again.
+
+A node starts few kinds of containers, each many times.  Deciding what one is given (`provision`) is pure, so its outcome
+is kept beside all that it came from: the question, which is compared whole, and what the host was asked on the way,
+which is asked again.  Where anything differs there is no answer, and it is decided anew.
+
+Must not decide anything, and must not stop a start: an answer that cannot be kept is a start that takes longer.
+"""
+
+from __future__ import annotations
+
+import marshal
+import posix
+
+from oci_gpu_hook import ldso, operations
+from oci_gpu_hook.host import saved, stamp
+from oci_gpu_hook.host.root import HostRoot
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Union
+
+    from oci_gpu_hook.provision import Provision
+    from oci_gpu_hook.request import Request
+    from oci_gpu_hook.rootfs import Container
+
+    # The file's name, and all that an answer depends on but what the host is asked on the way.
+    Question = tuple[str, tuple[Any, ...]]
+    # What the host was asked (a method of HostRoot), of which path, and its answer.
+    Facts = Union[tuple[int, ...], bytes, list[str], None]
+    Asked = tuple[str, str, Facts]
+
+# Which rooms decide: of others there is no answer.  packaging/link.py writes a digest of their sources here, so that an
+# upgrade forgets; rooms that are not linked have none, and so neither ask nor answer.
+BUILD = ""
+
+PREFIX = "answer."
+# Of 10 KiB each.  Who asks for more kinds of containers than these has them forgotten, and decided anew.
+MOST = 64
+
+_MODULUS = (1 << 61) - 1
+
+
+def question(
+    root: HostRoot, request: Request, container: Container, driver_root: str
+) -> Question | None:
+    """What is asked; None where no answer can be kept.
+
+    Of the container nothing that is its own may be there: as `rootfs.like` has it.  An answer comes from the inventory
+    as it was saved, so the file itself belongs to the question: whoever saves another one knows more.
+    """
+    if not BUILD or root.path != "/" or driver_root != "/" or request.source == "cdi":
+        return None
+    inventory = root.stat(f"{saved.FOLDER}/{saved.INVENTORY}")
+    if inventory is None:
+        return None
+    version = (inventory.st_ino, inventory.st_size, inventory.st_mtime_ns)
+    # A name only: what is in the file is compared with the question.
+    text = f"{tuple(request)}{container.library_folder}{container.loader}{container.compat_names}"
+    name = f"{PREFIX}{int.from_bytes(text.encode(errors='replace'), 'little') % _MODULUS:x}"
+    return name, (BUILD, request, container, version, stamp.now(root, driver_root))
+
+
+def recall(root: HostRoot, asked: Question) -> tuple[Any, ...] | None:
+    """The fields of the `Provision` that the question was answered with; None where it is to be decided."""
+    name, facts = asked
+    data = saved.read(root, name)
+    if data is None:
+        return None
+    try:
+        known, seen, (version, devices, rows, notes) = marshal.loads(data)
+    except (EOFError, ValueError, TypeError):
+        return None
+    if known != facts:
+        return None
+    for method, path, answer in seen:
+        if _facts(getattr(root, method)(path)) != answer:
+            return None
+    return version, devices, tuple([_operation(kind, row) for kind, row in rows]), notes
+
+
+def _operation(kind: str, row: tuple[Any, ...]) -> operations.Operation:
+    made = getattr(operations, kind)._make(row)
+    if kind == "Tmpfs":
+        return made._replace(files=tuple([operations.File._make(file) for file in made.files]))
+    if kind == "LdCache":
+        return made._replace(entries=tuple([ldso.Entry._make(item) for item in made.entries]))
+    return made
+
+
+class Witness(HostRoot):
+    """The host's root, which remembers what it was asked and what it answered."""
+
+    def __init__(self, root: HostRoot) -> None:
+        self.__dict__.update(root.__dict__)
+        self.seen: list[Asked] = []
+
+    def stat(self, path: str) -> posix.stat_result | None:
+        """As HostRoot's."""
+        return self._note("stat", path, super().stat(path))
+
+    def read(self, path: str) -> bytes | None:
+        """As HostRoot's."""
+        return self._note("read", path, super().read(path))
+
+    def names(self, path: str) -> list[str]:
+        """As HostRoot's."""
+        return self._note("names", path, super().names(path))
+
+    def _note(self, method: str, path: str, answer: Any) -> Any:
+        self.seen.append((method, path, _facts(answer)))
+        return answer
+
+
+def keep(root: HostRoot, asked: Question, witness: Witness, given: Provision) -> None:
+    """Keep an answer, if that can be done."""
+    name, facts = asked
+    rows = tuple([(type(item).__name__, _plain(item)) for item in given.operations])
+    answer = (given.driver_version, given.devices, rows, given.notes)
+    try:
+        _make_room(root)
+        saved.write(root, name, marshal.dumps((_plain(facts), witness.seen, answer)))
+    except OSError:
+        pass
+
+
+def _make_room(root: HostRoot) -> None:
+    """Forget all answers once there are too many: the next starts bring those that are asked for."""
+    folder = saved.open_folder(root)
+    try:
+        names = [name for name in root.names(saved.FOLDER) if name.startswith(PREFIX)]
+        for name in names if len(names) >= MOST else ():
+            posix.unlink(name, dir_fd=folder)
+    finally:
+        posix.close(folder)
+
+
+def _facts(answer: Any) -> Facts:
+    """Of a node's or a file's status what a plan can come from; its times change with every use."""
+    if isinstance(answer, posix.stat_result):
+        return (answer.st_mode, answer.st_uid, answer.st_gid, answer.st_rdev)
+    return answer  # type: ignore[no-any-return]  # what HostRoot has
+
+
+def _plain(value: Any) -> Any:
+    """A record as marshal takes it, which knows tuples themselves and none of their classes."""
+    return tuple([_plain(item) for item in value]) if isinstance(value, tuple) else value
