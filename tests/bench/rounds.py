@@ -85,23 +85,34 @@ def _saved() -> list[tuple[str, int, int]]:
 
 
 class Node:
-    """The saved inventory of the node that this process is on."""
+    """What is kept on the node that this process is on: the folder in /run, as a start is to meet it."""
 
     def __init__(self) -> None:
-        self.known = False
+        self._aside = SAVED.with_name(f"{SAVED.name}.{WARM}")
+        self._cache = os.stat(_CACHE)
+        self._state = ""
 
     def make(self, saved: str) -> None:
-        """Bring it into the state that a variant is to meet; only a warm one is left as it was."""
-        if saved == COLD:
-            for path in SAVED.iterdir():
-                path.unlink()
-        elif not self.known:
-            refresh()
+        """Bring it into the state that a variant is to meet; a warm one is kept as its starts leave it."""
+        if saved == WARM == self._state:
+            return
+        times = self._cache.st_atime_ns, self._cache.st_mtime_ns
+        os.utime(_CACHE, ns=times)
+        if self._state == WARM:
+            SAVED.rename(self._aside)
+        else:
+            shutil.rmtree(SAVED)
+        if saved == WARM and self._aside.exists():
+            # The same files: a start asks for more than their names.
+            self._aside.rename(SAVED)
+        else:
+            SAVED.mkdir()
+            if saved != COLD:
+                refresh()
         if saved == STALE:
             # What ldconfig leaves behind when somebody has installed a driver.
-            status = os.stat(_CACHE)
-            os.utime(_CACHE, ns=(status.st_atime_ns, status.st_mtime_ns + 1_000_000_000))
-        self.known = saved == WARM
+            os.utime(_CACHE, ns=(times[0], times[1] + 1_000_000_000))
+        self._state = saved
 
 
 def play(kit: Kit, variants: list[Variant], rounds: int) -> dict[str, list[Sample]]:

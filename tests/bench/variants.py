@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 NONE, TRUE, BARE, LEFT, OURS, CANDIDATE = "none", "true", "bare", "left", "ours", "candidate"
-WARM, COLD, STALE = "warm", "cold", "stale"
+WARM, FIRST, COLD, STALE = "warm", "first", "cold", "stale"
 SMALL, LARGE, BUSYBOX = "debian", "large", "busybox"
 ORDINARY = "compute,utility"
 
@@ -58,6 +58,7 @@ def variants(candidate: bool) -> list[Variant]:
         Variant(REFERENCE, "bare interpreter, python3 -IS -c pass: P", BARE),
         Variant("left", "bare interpreter, left by _exit", LEFT),
         *_paths(OURS, "", ""),
+        Variant("first", "1 GPU, never asked for before", OURS, SMALL, "0", ORDINARY, FIRST),
         Variant("cold", "1 GPU, no saved inventory", OURS, SMALL, "0", ORDINARY, COLD),
         Variant("stale", "1 GPU, stale inventory", OURS, SMALL, "0", ORDINARY, STALE),
     ]
