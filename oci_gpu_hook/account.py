@@ -7,12 +7,11 @@ tell anything of a container's environment but what it asked of us, and must not
 
 from __future__ import annotations
 
+from oci_gpu_hook.operations import Device, Mount, Relabel
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from oci_gpu_hook.plan import Plan
     from oci_gpu_hook.request import Request
 
@@ -90,9 +89,13 @@ def fields(account: Account) -> list[tuple[str, str]]:
     came, because = outcome(account), why(account)
     plan, request = account.plan, account.request
     operations = plan.operations if plan else ()
-    kinds = [type(operation).__name__ for operation in operations]
-    devices = _paths(operations, kinds, "Device")
-    relabelled = _paths(operations, kinds, "Relabel")
+    kinds = [type(operation) for operation in operations]
+    devices = [operation.path for operation in operations if type(operation) is Device]
+    relabelled = (
+        [operation.path for operation in operations if type(operation) is Relabel]
+        if plan and plan.label
+        else []
+    )
     total = sum(account.steps.values())
     ours = [
         ("CONTAINER", account.container),
@@ -104,7 +107,7 @@ def fields(account: Account) -> list[tuple[str, str]]:
         ("DRIVER", plan.driver_version if plan else ""),
         ("DEVICES", str(len(devices)) if plan else ""),
         *[("DEVICE", path) for path in devices[:_MOST_DEVICES]],
-        ("FILES", str(kinds.count("Mount")) if plan else ""),
+        ("FILES", str(kinds.count(Mount)) if plan else ""),
         ("LABEL", plan.label if plan else ""),
         *[("RELABELLED", path) for path in relabelled[:_MOST_NOTES]],
         *[(f"{step.upper()}_USEC", str(took)) for step, took in account.steps.items()],
@@ -123,10 +126,6 @@ def fields(account: Account) -> list[tuple[str, str]]:
         ("SYSLOG_IDENTIFIER", "oci-gpu-hook"),
         *[(PREFIX + name, value) for name, value in ours if value],
     ]
-
-
-def _paths(operations: tuple[Any, ...], kinds: list[str], kind: str) -> list[str]:
-    return [operation.path for operation, its in zip(operations, kinds) if its == kind]
 
 
 def _message(account: Account, came: str, nodes: int, total: int) -> str:

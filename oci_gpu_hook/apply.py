@@ -58,7 +58,10 @@ def run(
     start = Start(mounts.Tree(root_fd, oci.own_mounts(bundle), plan.label), bundle, labels)
     # Sources are cloned first: the kernel clones only mounts of the namespace that one is in.
     # systemd is asked then too, by its socket on the host, and works while we do.
-    sources = [_prepare(start, operation, host) for operation in plan.operations]
+    sources = [
+        _PREPARATIONS.get(type(operation).__name__, _nothing)(start, operation, host)
+        for operation in plan.operations
+    ]
     try:
         _label_creations(start, plan.label)
         home = mounts.enter_namespace(pid)
@@ -103,33 +106,35 @@ def _perform(start: Start, operation: Operation, source: int) -> None:
         raise
 
 
-def _prepare(start: Start, operation: Operation, host: HostRoot) -> int:
-    """The descriptor that the operation needs and that only the host's namespace has; -1 for none."""
-    prepare = _PREPARATIONS.get(type(operation).__name__)
-    return -1 if prepare is None else prepare(start, operation, host)
+def _nothing(start: Start, operation: Operation, host: HostRoot) -> int:
+    return -1
 
 
 def _clone_mount(start: Start, mount: Mount, host: HostRoot) -> int:
-    return _clone(start, mount, mount.source, mount.options, host)
+    """A detached clone of a file of the host; -1 where an optional one is gone."""
+    try:
+        return mounts.with_options(host.clone(mount.source), mount.options)
+    except OSError as err:
+        return _not_there(start, mount, err)
 
 
 def _clone_device(start: Start, node: Device, host: HostRoot) -> int:
-    return _clone(start, node, node.source, _DEVICE_OPTIONS, host) if node.source else -1
-
-
-def _clone(
-    start: Start, operation: Mount | Device, source: str, options: tuple[str, ...], host: HostRoot
-) -> int:
-    """A detached clone of a file of the host; -1 where an optional one is gone."""
-    try:
-        return mounts.with_options(host.clone(source), options)
-    except OSError as err:
-        sentence = f"the host's {source} cannot be mounted: {err}"
-        if operation.required:
-            hint = "run 'oci-gpu-hook inventory refresh', or mend the driver"
-            raise DriverError(sentence, hint) from err
-        start.notes.append(sentence)
+    """The same of the host's node where ours would be refused; -1 where it is not."""
+    if not node.source:
         return -1
+    try:
+        return mounts.with_options(host.clone(node.source), _DEVICE_OPTIONS)
+    except OSError as err:
+        return _not_there(start, node, err)
+
+
+def _not_there(start: Start, operation: Mount | Device, err: OSError) -> int:
+    sentence = f"the host's {operation.source} cannot be mounted: {err}"
+    if operation.required:
+        hint = "run 'oci-gpu-hook inventory refresh', or mend the driver"
+        raise DriverError(sentence, hint) from err
+    start.notes.append(sentence)
+    return -1
 
 
 def _tell(start: Start, told: DeviceAllow, host: HostRoot) -> int:

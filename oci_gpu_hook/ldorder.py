@@ -27,9 +27,13 @@ _ESCAPES = [(bytes([rank]), bytes([first, 64 + rank])) for first, rank in _PAIRS
 
 def keys(names: list[bytes], flags: list[int], hwcaps: list[int], *, unsigned: bool) -> list[bytes]:
     """For each row, bytes that compare as ldconfig compares entries; `unsigned`: as the characters of ARM are."""
+    found = name_keys(names, unsigned=unsigned)
     kinds = list(zip(flags, hwcaps))
     suffixes = {kind: _suffix(*kind) for kind in set(kinds)}
-    return [key + suffixes[kind] for key, kind in zip(name_keys(names, unsigned=unsigned), kinds)]
+    if len(suffixes) == 1:
+        (suffix,) = suffixes.values()
+        return [key + suffix for key in found]
+    return [key + suffixes[kind] for key, kind in zip(found, kinds)]
 
 
 def descending(keys: list[bytes]) -> list[int]:
@@ -52,9 +56,11 @@ def name_keys(names: list[bytes], *, unsigned: bool) -> list[bytes]:
     numbers = block.translate(_ONLY_DIGITS).split()
     pieces = [b""] * (2 * len(numbers) + 1)
     pieces[::2] = (end + block).translate(_NO_DIGITS).split()
-    pieces[1::2] = [
-        _ONE + run.rjust(10, _ZERO) if len(run) < 10 else _wrapped(run) for run in numbers
-    ]
+    # Few are different.
+    equal = {
+        run: _ONE + run.rjust(10, _ZERO) if len(run) < 10 else _wrapped(run) for run in set(numbers)
+    }
+    pieces[1::2] = map(equal.__getitem__, numbers)
     return b"".join(pieces)[1:].replace(end, end + b" ").split()
 
 

@@ -360,23 +360,29 @@ def _table(
 
 def _checked(additions: Iterable[Entry]) -> list[Entry]:
     """The additions, each once."""
-    ours: dict[_Said, Entry] = {}
-    for entry in additions:
-        soname, path, flags, osversion, hwcap = entry
-        longest = max(len(soname), len(path))
-        if not soname or not path or b"\0" in soname + path or longest > _LONGEST_STRING:
-            raise ValueError(f"no ld.so.cache can hold {soname[:64]!r} at {path[:64]!r}")
-        if hwcap or (flags | osversion) >> 32:
-            raise ValueError(f"no hwcap, and 32 bits of flags and OS version: not {entry[2:]}")
-        ours.setdefault((soname, path, flags), entry)
-    return list(ours.values())
+    ours = list(additions)
+    if not ours:
+        return ours
+    # By columns, for entry by entry takes as long as to sort them.
+    sonames, paths, flags, osversions, hwcaps = zip(*ours)
+    texts = sonames + paths
+    if not all(texts) or max(map(len, texts)) > _LONGEST_STRING or 0 in b"".join(texts):
+        raise ValueError("no ld.so.cache can hold a name or a path that is empty, long or has a NUL")
+    if any(hwcaps) or max(flags + osversions) >> 32 or min(flags + osversions) < 0:
+        raise ValueError("no hwcap, and 32 bits of flags and OS version")
+    once: dict[_Said, Entry] = {}
+    for said, entry in zip(zip(sonames, paths, flags), ours):
+        once.setdefault(said, entry)
+    return list(once.values())
 
 
 def _same_rows(table: _Table, ours: list[Entry]) -> dict[_Said, list[int]]:
     """The rows that say what one of ours says."""
     sonames = {entry.soname for entry in ours}
-    wanted = {entry[:3] for entry in ours}
     found: dict[_Said, list[int]] = {}
+    if sonames.isdisjoint(table.names):
+        return found
+    wanted = {entry[:3] for entry in ours}
     for row in [row for row, name in enumerate(table.names) if name in sonames]:
         path = table.strings[table.path_offsets[row] : table.path_ends[row]]
         said = (table.names[row], path, table.flags[row])
@@ -388,26 +394,29 @@ def _same_rows(table: _Table, ours: list[Entry]) -> dict[_Said, list[int]]:
 def _with_ours_first(table: _Table, ours: list[Entry], same: dict[_Said, list[int]]) -> _Table:
     """The table with our rows in front; they use the strings of `same` rows or bring their own."""
     pieces, end = [table.strings], len(table.strings)
-    names, paths = [], []
-    for entry in ours:
-        if same and entry[:3] in same:
-            row = same[entry[:3]][0]
+    sonames, flags, osversions, names, paths = [], [], [], [], []
+    for soname, path, flag, osversion, _ in ours:
+        sonames.append(soname)
+        flags.append(flag)
+        osversions.append(osversion)
+        if same and (soname, path, flag) in same:
+            row = same[soname, path, flag][0]
             names.append(table.name_offsets[row])
             paths.append(table.path_offsets[row])
             continue
-        tail = entry.path.endswith(entry.soname)
-        text = entry.path if tail else entry.path + b"\0" + entry.soname
-        pieces.append(text + b"\0")
+        # A name may be the end of its path.
+        text = path if path.endswith(soname) else path + b"\0" + soname
+        pieces += (text, b"\0")
         paths.append(end)
         end += len(text) + 1
-        names.append(end - len(entry.soname) - 1)
+        names.append(end - len(soname) - 1)
     return table._replace(
         strings=b"".join(pieces),
-        names=[entry.soname for entry in ours] + table.names,
+        names=sonames + table.names,
         name_offsets=names + table.name_offsets,
         path_offsets=paths + table.path_offsets,
-        flags=[entry.flags for entry in ours] + table.flags,
-        osversions=[entry.osversion for entry in ours] + table.osversions,
+        flags=flags + table.flags,
+        osversions=osversions + table.osversions,
         hwcaps=[0] * len(ours) + table.hwcaps,
     )
 
@@ -415,12 +424,12 @@ def _with_ours_first(table: _Table, ours: list[Entry], same: dict[_Said, list[in
 def _rows(table: _Table, order: list[int], base: int) -> bytes:
     """The rows in `order`, where `base` bytes lie before the strings."""
     words = [0] * (6 * len(order))
-    words[::6] = [table.flags[row] for row in order]
-    words[1::6] = [table.name_offsets[row] + base for row in order]
-    words[2::6] = [table.path_offsets[row] + base for row in order]
-    words[3::6] = [table.osversions[row] for row in order]
+    words[::6] = map(table.flags.__getitem__, order)
+    words[1::6] = [offset + base for offset in map(table.name_offsets.__getitem__, order)]
+    words[2::6] = [offset + base for offset in map(table.path_offsets.__getitem__, order)]
+    words[3::6] = map(table.osversions.__getitem__, order)
     rows = bytearray(pack(f"<{len(words)}I", *words))
-    for place, row in enumerate(order):
+    for place, row in enumerate(order) if any(table.hwcaps) else ():
         if table.hwcaps[row]:
             pack_into("<Q", rows, _ROW_SIZE * place + 16, table.hwcaps[row])
     return bytes(rows)

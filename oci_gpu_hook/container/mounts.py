@@ -49,20 +49,18 @@ class TargetError(OSError):
 
 
 def attributes(options: tuple[str, ...]) -> bytes:
-    """The struct mount_attr for mount options by name; made once, for a plan has three kinds and a hundred mounts."""
-    struct = _STRUCTS.get(options)
-    if struct is None:
-        flags = 0
-        for option in options:
-            flags |= _ATTRIBUTES[option]
-        struct = _STRUCTS[options] = linux.mount_attr(flags)
+    """The struct mount_attr for mount options by name; kept, for a plan has three kinds and a hundred mounts."""
+    flags = 0
+    for option in options:
+        flags |= _ATTRIBUTES[option]
+    struct = _STRUCTS[options] = linux.mount_attr(flags)
     return struct
 
 
 def with_options(tree: int, options: tuple[str, ...]) -> int:
     """The detached `tree`, private and with these mount options; it is closed where it cannot have them."""
     try:
-        linux.mount_setattr(tree, attributes(options))
+        linux.mount_setattr(tree, _STRUCTS.get(options) or attributes(options))
     except OSError:
         posix.close(tree)
         raise
@@ -330,7 +328,9 @@ class Tree:
         """
         parent_path, _, name = path.rpartition("/")
         try:
-            return self._new_file(name, self.own_folder(parent_path))
+            return self._new_file(
+                name, self._own_folders.get(parent_path) or self.own_folder(parent_path)
+            )
         except (FileExistsError, TargetError):
             return None
 

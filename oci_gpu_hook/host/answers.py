@@ -69,7 +69,7 @@ def recall(root: HostRoot, asked: Question) -> tuple[Any, ...] | None:
     if data is None:
         return None
     try:
-        known, seen, (version, devices, rows, notes) = marshal.loads(data)
+        known, seen, (version, devices, runs, notes) = marshal.loads(data)
     except (EOFError, ValueError, TypeError):
         return None
     if known != facts:
@@ -77,16 +77,24 @@ def recall(root: HostRoot, asked: Question) -> tuple[Any, ...] | None:
     for method, path, answer in seen:
         if _facts(getattr(root, method)(path)) != answer:
             return None
-    return version, devices, tuple([_operation(kind, row) for kind, row in rows]), notes
+    made: list[operations.Operation] = []
+    for kind, rows in runs:
+        made += map(_FROM.get(kind) or getattr(operations, kind)._make, rows)
+    return version, devices, tuple(made), notes
 
 
-def _operation(kind: str, row: tuple[Any, ...]) -> operations.Operation:
-    made = getattr(operations, kind)._make(row)
-    if kind == "Tmpfs":
-        return made._replace(files=tuple([operations.File._make(file) for file in made.files]))
-    if kind == "LdCache":
-        return made._replace(entries=tuple([ldso.Entry._make(item) for item in made.entries]))
-    return made
+def _tmpfs(row: tuple[Any, ...]) -> operations.Tmpfs:
+    made = operations.Tmpfs._make(row)
+    return made._replace(files=tuple(map(operations.File._make, made.files)))
+
+
+def _ld_cache(row: tuple[Any, ...]) -> operations.LdCache:
+    made = operations.LdCache._make(row)
+    return made._replace(entries=tuple(map(ldso.Entry._make, made.entries)))
+
+
+# Those that have records in them.
+_FROM = {"Tmpfs": _tmpfs, "LdCache": _ld_cache}
 
 
 class Witness(HostRoot):
@@ -116,8 +124,13 @@ class Witness(HostRoot):
 def keep(root: HostRoot, asked: Question, witness: Witness, given: Provision) -> None:
     """Keep an answer, if that can be done."""
     name, facts = asked
-    rows = tuple([(type(item).__name__, _plain(item)) for item in given.operations])
-    answer = (given.driver_version, given.devices, rows, given.notes)
+    runs: list[tuple[str, list[Any]]] = []
+    for item in given.operations:
+        kind = type(item).__name__
+        if not runs or runs[-1][0] != kind:
+            runs.append((kind, []))
+        runs[-1][1].append(_plain(item))
+    answer = (given.driver_version, given.devices, runs, given.notes)
     try:
         _make_room(root)
         saved.write(root, name, marshal.dumps((_plain(facts), witness.seen, answer)))
