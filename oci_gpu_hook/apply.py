@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.operations import AllowDevices
-    from oci_gpu_hook.operations import Operation
+    from oci_gpu_hook.operations import AllowDevices, Operation
     from oci_gpu_hook.plan import Plan
 
     Preparation = Callable[["Start", Any, HostRoot], int]

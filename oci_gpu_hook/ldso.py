@@ -367,7 +367,9 @@ def _checked(additions: Iterable[Entry]) -> list[Entry]:
     sonames, paths, flags, osversions, hwcaps = zip(*ours)
     texts = sonames + paths
     if not all(texts) or max(map(len, texts)) > _LONGEST_STRING or 0 in b"".join(texts):
-        raise ValueError("no ld.so.cache can hold a name or a path that is empty, long or has a NUL")
+        raise ValueError(
+            "no ld.so.cache can hold a name or a path that is empty, long or has a NUL"
+        )
     if any(hwcaps) or max(flags + osversions) >> 32 or min(flags + osversions) < 0:
         raise ValueError("no hwcap, and 32 bits of flags and OS version")
     once: dict[_Said, Entry] = {}

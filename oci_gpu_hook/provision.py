@@ -17,7 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.host.inventory import DriverInventory
     from oci_gpu_hook.host.nodes import DeviceNode
-    from oci_gpu_hook.operations import Operation
     from oci_gpu_hook.request import Request
     from oci_gpu_hook.rootfs import Container
     from oci_gpu_hook.selection import Selection

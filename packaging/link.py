@@ -58,7 +58,8 @@ LATE = {
     "ldso": "MalformedCache Cache parse flags_of",
     "dbus": "Answer Writer authentication method_call first_answer _fields _string _uint32",
     "systemd": "ScopeUnit scope_unit entries allow_more allow_only _set_device_allow",
-    "host.proc": "Gpu character_majors driver_version gpus uuid_of capability_minor information _uuid _pci_address _nvml_bus_id",
+    "host.proc": "Gpu character_majors driver_version gpus uuid_of capability_minor information _uuid _pci_address "
+    "_nvml_bus_id",
     "host.answers": "Witness keep _make_room _plain",
     "host.nodes": "DeviceLink _numbered _drm _found",
     "host.inventory": "Misfit MigDevice",

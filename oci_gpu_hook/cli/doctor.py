@@ -19,7 +19,16 @@ from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.diagnosis import FAIL, WARN, Finding, driver, engines, is_failed, system
 from oci_gpu_hook.errors import ConfigError, DriverError
 from oci_gpu_hook.hook import SETTINGS
-from oci_gpu_hook.host import cdispecs, kernel, libselinux, nodes, proc, registrations, stamp, survey
+from oci_gpu_hook.host import (
+    cdispecs,
+    kernel,
+    libselinux,
+    nodes,
+    proc,
+    registrations,
+    stamp,
+    survey,
+)
 from oci_gpu_hook.host import engines as host_engines
 from oci_gpu_hook.host import inventory as saved_inventory
 from oci_gpu_hook.host import saved as kept

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What containers were given before: the same question has the same answer, and is asked again and again.
 
-A node starts few kinds of containers, each many times.  Deciding what one is given (`provision`) is pure, so its outcome
-is kept beside all that it came from: the question, which is compared whole, and what the host was asked on the way,
-which is asked again.  Where anything differs there is no answer, and it is decided anew.
+A node starts few kinds of containers, each many times.  To decide what one is given is pure (`provision`), so the
+outcome is kept beside all that it came from: the question, which is compared whole, and what the host was asked on the
+way, which is asked again.  Where anything differs there is no answer, and it is decided anew.
 
 Must not decide anything, and must not stop a start: an answer that cannot be kept is a start that takes longer.
 """
@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Union
 
-    from oci_gpu_hook.provision import Provision
+    from oci_gpu_hook.plan import Provision
     from oci_gpu_hook.request import Request
     from oci_gpu_hook.rootfs import Container
 
@@ -50,7 +50,7 @@ def question(
     Of the container nothing that is its own may be there: as `rootfs.like` has it.  An answer comes from the inventory
     as it was saved, so the file itself belongs to the question: whoever saves another one knows more.
     """
-    if not BUILD or root.path != "/" or driver_root != "/" or request.source == "cdi":
+    if not BUILD or driver_root != "/" or request.source == "cdi":
         return None
     inventory = root.stat(f"{saved.FOLDER}/{saved.INVENTORY}")
     if inventory is None:
@@ -94,7 +94,7 @@ def _ld_cache(row: tuple[Any, ...]) -> operations.LdCache:
 
 
 # Those that have records in them.
-_FROM = {"Tmpfs": _tmpfs, "LdCache": _ld_cache}
+_FROM: dict[str, Any] = {"Tmpfs": _tmpfs, "LdCache": _ld_cache}
 
 
 class Witness(HostRoot):
@@ -106,19 +106,21 @@ class Witness(HostRoot):
 
     def stat(self, path: str) -> posix.stat_result | None:
         """As HostRoot's."""
-        return self._note("stat", path, super().stat(path))
+        found = super().stat(path)
+        self.seen.append(("stat", path, _facts(found)))
+        return found
 
     def read(self, path: str) -> bytes | None:
         """As HostRoot's."""
-        return self._note("read", path, super().read(path))
+        found = super().read(path)
+        self.seen.append(("read", path, found))
+        return found
 
     def names(self, path: str) -> list[str]:
         """As HostRoot's."""
-        return self._note("names", path, super().names(path))
-
-    def _note(self, method: str, path: str, answer: Any) -> Any:
-        self.seen.append((method, path, _facts(answer)))
-        return answer
+        found = super().names(path)
+        self.seen.append(("names", path, found))
+        return found
 
 
 def keep(root: HostRoot, asked: Question, witness: Witness, given: Provision) -> None:

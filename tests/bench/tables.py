@@ -91,7 +91,9 @@ def _notes(rows: dict[str, Any]) -> str:
             notes.append(
                 f"- {row['title']}: something was saved by {row['saved']} of {row['starts']} starts only"
             )
-    warm = [row for key, row in rows.items() if key not in ("first", "cold", "stale") and row["saved"]]
+    warm = [
+        row for key, row in rows.items() if key not in ("first", "cold", "stale") and row["saved"]
+    ]
     notes += [
         f"- {row['title']}: something was saved by {row['saved']} starts, which were to find it"
         for row in warm

@@ -15,7 +15,7 @@ import pytest
 
 from oci_gpu_hook import apply, cli, hook, oci, operations
 from oci_gpu_hook.course import Course
-from oci_gpu_hook.host import inventory, nvml, survey
+from oci_gpu_hook.host import inventory, nvml, stamp, survey
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.plan import Plan
 from tests.unit import hosts

@@ -11,7 +11,7 @@ import pytest
 
 from oci_gpu_hook import ldso
 from oci_gpu_hook.errors import DriverError
-from oci_gpu_hook.host import inventory, nodes, proc, survey
+from oci_gpu_hook.host import inventory, nodes, proc, saved, stamp, survey
 from oci_gpu_hook.host.root import HostRoot
 from tests.unit import hosts
 

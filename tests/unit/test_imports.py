@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from oci_gpu_hook import linked
-from oci_gpu_hook.host import inventory, survey
+from oci_gpu_hook.host import stamp, survey
 from tests.unit import hosts, starts
 from tests.unit.test_contracts import SOURCES, imported, name, standard_library_at_start
 from tests.unit.test_linked import PROGRAM, link

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oci_gpu_hook import leftout, placement, plan, request, selection
+from oci_gpu_hook import leftout, placement, plan, provision, request, selection
 from oci_gpu_hook.config import Config
-from oci_gpu_hook.operations import Labels
 from oci_gpu_hook.request import Request
 from oci_gpu_hook.rootfs import Container
 from tests.unit import hosts
@@ -139,7 +138,8 @@ def test_every_file_of_every_request_has_its_capability_as_its_reason() -> None:
 def told(wanted: Request, container: Container = CONTAINER) -> tuple[tuple[str, ...], plan.Plan]:
     host = everything()
     chosen = selection.select(wanted, host)
-    made = plan.make(container, wanted, chosen, host, Config(), Labels("", (), ()))
+    given = provision.make(container, wanted, chosen, host)
+    made = plan.make(container, wanted, given, Config(), None)
     return leftout.sentences(made, host), made
 
 
@@ -182,7 +182,8 @@ def test_a_32_bit_library_is_told_with_what_it_lacks(
     wanted = Request("env", ("none",), capabilities)
     container = CONTAINER._replace(library_folder_32=folder)
     chosen = selection.select(wanted, host)
-    made = plan.make(container, wanted, chosen, host, Config(), Labels("", (), ()))
+    given = provision.make(container, wanted, chosen, host)
+    made = plan.make(container, wanted, given, Config(), None)
     found = [line for line in leftout.sentences(made, host) if line.endswith(f": {why}")]
     assert bool(found) is bool(why)
     assert any("libcuda32.so" in line for line in found) is bool(why)
@@ -194,5 +195,5 @@ def test_a_container_with_the_hosts_dev_has_all_its_gpus() -> None:
 
 
 def test_a_plan_without_a_request_leaves_nothing_out() -> None:
-    made = plan.make_labels(CONTAINER, Labels("", (), ()))
+    made = plan.make_labels(CONTAINER, None)
     assert leftout.sentences(made, everything()) == ()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook import cdi, plan, render, request, selection, sources
+from oci_gpu_hook import cdi, plan, provision, render, request, selection, sources
 from oci_gpu_hook.config import Config
 from oci_gpu_hook.container.cgroup import DeviceCgroup
 from oci_gpu_hook.errors import ConfigError, DriverError, RequestError
@@ -76,7 +76,8 @@ def made(
 ) -> plan.Plan:
     wanted = asked(devices, capabilities)
     chosen = selection.select(wanted, host)
-    return plan.make(container, wanted, chosen, host, config, NO_LABELS)
+    given = provision.make(container, wanted, chosen, host)
+    return plan.make(container, wanted, given, config, NO_LABELS)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from oci_gpu_hook.host import inventory, survey
+from oci_gpu_hook.host import inventory, stamp, survey
 from oci_gpu_hook.host.inventory import HEADING, LENGTH_BYTES
 from oci_gpu_hook.host.root import HostRoot
 from tests.unit import hosts

@@ -12,13 +12,13 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-from oci_gpu_hook import plan, request, selection, sources
+from oci_gpu_hook import plan, provision, request, selection, sources
 from oci_gpu_hook.config import Config
 from oci_gpu_hook.container.cgroup import DeviceCgroup
 from oci_gpu_hook.errors import RequestError
 from oci_gpu_hook.host import catalogue, inventory, nodes, nvml, survey
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.operations import Device, Labels, LdCache, Mount, Symlink, Tmpfs
+from oci_gpu_hook.operations import Device, LdCache, Mount, Symlink, Tmpfs
 from oci_gpu_hook.rootfs import Container
 from tests.unit import hosts
 
@@ -160,7 +160,8 @@ def planned(
     assert asked is not None
     have = everything()
     chosen = selection.select(asked, have)
-    return plan.make(container, asked, chosen, have, Config(), Labels("", (), ()))
+    given = provision.make(container, asked, chosen, have)
+    return plan.make(container, asked, given, Config(), None)
 
 
 def targets(visible: str = "1", capabilities: str = "", **more: str) -> set[str]:
