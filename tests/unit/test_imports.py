@@ -103,28 +103,31 @@ def test_a_container_without_a_request(library: Path, tmp_path: Path) -> None:
 def test_a_container_with_a_gpu(library: Path, tmp_path: Path) -> None:
     found = loads(library, tmp_path, env=NO_SUCH_GPU)
     assert "unknown device '7'" in found.said
-    assert found == Loaded(5, found.said, groups("door", "gpu"), set(), FOR_A_GPU)
+    assert found == Loaded(5, found.said, groups("door", "gpu", "provision"), set(), FOR_A_GPU)
 
 
 def test_a_container_with_a_gpu_and_labels(library: Path, tmp_path: Path) -> None:
     hosts.plant(tmp_path / "host", "sys/fs/selinux/enforce", "1")
     found = loads(library, tmp_path, env=NO_SUCH_GPU)
     assert "unknown device '7'" in found.said
-    assert found == Loaded(5, found.said, groups("door", "gpu", "labels"), set(), FOR_A_GPU)
+    assert found.rooms == groups("door", "gpu", "labels", "provision")
+    assert (found.status, found.files, found.standard) == (5, set(), FOR_A_GPU)
 
 
 def test_a_container_whose_image_has_requirements(library: Path, tmp_path: Path) -> None:
     env = ("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_REQUIRE_CUDA=cuda>=99.0")
     found = loads(library, tmp_path, env=env)
     assert "the image requires 'cuda>=99.0'" in found.said
-    assert found == Loaded(5, found.said, groups("door", "gpu", "requirements"), set(), FOR_A_GPU)
+    assert found.rooms == groups("door", "gpu", "provision", "requirements")
+    assert (found.status, found.files, found.standard) == (5, set(), FOR_A_GPU)
 
 
 def test_a_container_by_cdi(library: Path, tmp_path: Path) -> None:
     options = ("--cdi", "compute,utility", "--cdi-driver", "1.2")
     found = loads(library, tmp_path, *options, linux={"devices": [GPU_NODE]})
     assert "the CDI spec is for driver 1.2" in found.said
-    assert found == Loaded(6, found.said, groups("door", "gpu", "cdi"), set(), FOR_A_GPU)
+    assert found.rooms == groups("door", "gpu", "provision", "cdi")
+    assert (found.status, found.files, found.standard) == (6, set(), FOR_A_GPU)
 
 
 def test_settings_bring_nothing_more(library: Path, tmp_path: Path) -> None:
@@ -132,7 +135,7 @@ def test_settings_bring_nothing_more(library: Path, tmp_path: Path) -> None:
     settings.write_text("accept-unprivileged = all\nipc-labels = all\n")
     found = loads(library, tmp_path, "--config", str(settings), env=NO_SUCH_GPU)
     assert found.standard == FOR_A_GPU
-    assert found.rooms == groups("door", "gpu")
+    assert found.rooms == groups("door", "gpu", "provision")
 
 
 def test_no_saved_inventory_brings_the_survey_alone(library: Path, tmp_path: Path) -> None:
@@ -142,7 +145,7 @@ def test_no_saved_inventory_brings_the_survey_alone(library: Path, tmp_path: Pat
     found = loads(library, tmp_path, env=NO_SUCH_GPU, stale=boot)
     survey_rooms = {f"host.{room}" for room in ("survey", "files", "catalogue", "elf", "mig")}
     assert found.files == {linked.full_name(room) for room in survey_rooms}
-    assert found.rooms == groups("door", "gpu") | found.files
+    assert found.rooms == groups("door", "gpu", "provision") | found.files
     assert found.standard == FOR_A_GPU | {"__future__", "struct"}
 
 
