@@ -17,6 +17,7 @@ import pytest
 from oci_gpu_hook.account import MESSAGE_ID
 from tests.integration.conftest import Maker
 from tests.integration.engines import Installed, on_node, start
+from tests.integration.savedinventory import NO_ANSWERS
 
 PRIVATE_RUN = """
 mkdir -p /run/systemd /run/log
@@ -224,7 +225,7 @@ def test_nothing_is_counted_until_it_is_asked_for_and_after_it_is_no_longer(
     made = asked(bundle("busybox"), "0")
     script = f"""
 {start("runc", made, "before")}
-ls /run/oci-gpu-hook
+ls /run/oci-gpu-hook {NO_ANSWERS}
 oci-gpu-hook metrics --write
 {start("runc", made, "while")}
 oci-gpu-hook metrics --write
@@ -232,7 +233,7 @@ grep -c 'started"}} 1' {PROM}
 rm /etc/oci-gpu-hook.conf
 oci-gpu-hook metrics --write
 {start("runc", made, "after")}
-ls /run/oci-gpu-hook
+ls /run/oci-gpu-hook {NO_ANSWERS}
 """
     done = on_node(installed, script, settings=COUNTING)
     assert done.code == 0, done.err
