@@ -181,45 +181,57 @@ def _spliced(data: bytes, ours: list[Entry]) -> bytes | None:
     if not data.startswith(_NEW_MAGIC) or len(data) > LARGEST:
         return None
     rows_end, count, size, hwcap_offsets, generator = _measured(data, 0)
-    strings = data[rows_end : rows_end + size]
-    if count < _MANY or not generator.startswith(_LDCONFIG) or _has_long_string(strings):
+    end = rows_end + size
+    if count < _MANY or not generator.startswith(_LDCONFIG) or _has_long_string(data, rows_end, end):
         return None
-    words = memoryview(data)[_HEADER_SIZE:rows_end].cast("I")
-    offsets = [*words[1::6].tolist(), *words[2::6].tolist(), *hwcap_offsets]
-    if min(offsets) < rows_end or max(offsets) >= rows_end + size:
-        return None
+    # A view, here and below: a copy of everything would be a tenth of what a start takes of memory.
+    whole = memoryview(data)
+    words = whole[_HEADER_SIZE:rows_end].cast("I")
+    for column in (words[1::6], words[2::6], hwcap_offsets):
+        offsets = column if isinstance(column, tuple) else column.tolist()
+        if offsets and (min(offsets) < rows_end or max(offsets) >= end):
+            return None
     keys = _keys([entry.soname for entry in ours], [entry.flags for entry in ours], None, ours)
-    places = _places(words, strings, keys, ours)
+    places = _places(words, data, keys, ours)
     if places is None:
         return None
     theirs = [offset - rows_end for offset in hwcap_offsets]
-    table = _with_ours_first(_NOTHING._replace(strings=strings, hwcap_offsets=theirs), ours, {})
+    table = _with_ours_first(_NOTHING._replace(hwcap_offsets=theirs), ours, {})
     shift = _ROW_SIZE * len(ours)
     base = rows_end + shift
-    moved = int.from_bytes(words, "little") + shift * int.from_bytes(_OFFSETS * count, "little")
-    old = moved.to_bytes(_ROW_SIZE * count, "little")
-    new = _rows(table, order := ldorder.descending(keys), base)
+    new = _rows(table, order := ldorder.descending(keys), base + size)
     pieces, done = [], 0
     for number, row in enumerate(order):
-        start = _ROW_SIZE * places[row]
-        pieces += [old[done:start], new[_ROW_SIZE * number : _ROW_SIZE * (number + 1)]]
-        done = start
-    return _whole(b"".join([*pieces, old[done:]]), table, base)
+        pieces += _moved(words, done, places[row], shift)
+        pieces.append(new[_ROW_SIZE * number : _ROW_SIZE * (number + 1)])
+        done = places[row]
+    pieces += _moved(words, done, count, shift)
+    return _whole(b"".join(pieces), table, base, whole[rows_end:end])
+
+
+def _moved(words: memoryview, first: int, last: int, shift: int) -> list[bytes]:
+    """The rows from `first` to `last`, with `shift` added to their offsets; some at a time, as one number each."""
+    pieces = []
+    for start in range(first, last, _MANY):
+        rows = words[6 * start : 6 * min(start + _MANY, last)]
+        added = shift * int.from_bytes(_OFFSETS * (len(rows) // 6), "little")
+        moved = int.from_bytes(rows, "little") + added
+        pieces.append(moved.to_bytes(4 * len(rows), "little"))
+    return pieces
 
 
 def _places(
-    words: memoryview, strings: bytes, keys: list[bytes], ours: list[Entry]
+    words: memoryview, data: bytes, keys: list[bytes], ours: list[Entry]
 ) -> list[int] | None:
     """Before which row each of `keys` belongs; None where the rows are out of order or have one of our names.
 
     One row of every `_STEP` tells where to look closer.
     """
-    base = _HEADER_SIZE + 4 * len(words)
     last = len(words) // 6 - 1
 
     def looked_at(rows: list[int]) -> tuple[list[bytes], list[bytes]]:
-        starts = [words[6 * row + 1] - base for row in rows]
-        names = [strings[start : strings.index(0, start)] for start in starts]
+        starts = [words[6 * row + 1] for row in rows]
+        names = [data[start : data.index(0, start)] for start in starts]
         flags = [words[6 * row] for row in rows]
         hwcaps = [words[6 * row + 4] | words[6 * row + 5] << 32 for row in rows]
         return names, _keys(names, flags, hwcaps, ours)
@@ -237,11 +249,10 @@ def _places(
     return [rows[number - 1] + 1 if number else 0 for number in after]
 
 
-def _has_long_string(strings: bytes) -> bool:
+def _has_long_string(data: bytes, end: int, last: int) -> bool:
     """Whether any bytes but NUL, longer than a string may be, stand together, or the last string has no end."""
-    end = 0
-    while end < len(strings):
-        following = strings.rfind(0, end, end + _LONGEST_STRING + 1) + 1
+    while end < last:
+        following = data.rfind(0, end, min(end + _LONGEST_STRING + 1, last)) + 1
         if not following:
             return True
         end = following
@@ -437,14 +448,14 @@ def _rows(table: _Table, order: list[int], base: int) -> bytes:
     return bytes(rows)
 
 
-def _whole(rows: bytes, table: _Table, base: int) -> bytes:
-    """The new layout: header, rows, strings, extensions."""
-    size = len(table.strings)
+def _whole(rows: bytes, table: _Table, base: int, theirs: memoryview | bytes = b"") -> bytes:
+    """The new layout: header, rows, strings (`theirs` before those of the table), extensions."""
+    size = len(theirs) + len(table.strings)
     padding = bytes(-size % 4)
     start = base + size + len(padding)
     header = pack(_HEADER, _NEW_MAGIC, len(rows) // _ROW_SIZE, size, _LITTLE_ENDIAN, start)
     extensions = _extensions(start, [offset + base for offset in table.hwcap_offsets])
-    return b"".join([header, rows, table.strings, padding, extensions])
+    return b"".join([header, rows, theirs, table.strings, padding, extensions])
 
 
 def _extensions(start: int, hwcaps: list[int]) -> bytes:
