@@ -121,9 +121,12 @@ def library_folder_32(folder: str, loader: str) -> str:
 
 def names(root_fd: int, path: str) -> tuple[str, ...]:
     """The names in a folder of the image, sorted; none where there is no folder, or one that is no image's (4,096)."""
+    flags = posix.O_RDONLY | posix.O_DIRECTORY
     try:
-        fd = linux.openat2(root_fd, path, posix.O_RDONLY | posix.O_DIRECTORY, resolve=_BELOW)
+        fd = linux.openat2_if_there(root_fd, path, flags, resolve=_BELOW)
     except OSError:
+        return ()
+    if fd is None:
         return ()
     try:
         found = posix.listdir(fd)
@@ -157,7 +160,9 @@ def in_user_namespace(pid: int) -> bool:
 
 def _exists(root_fd: int, path: str) -> bool:
     try:
-        posix.close(linux.openat2(root_fd, path, posix.O_PATH, resolve=_BELOW))
+        fd = linux.openat2_if_there(root_fd, path, posix.O_PATH, resolve=_BELOW)
     except OSError:
         return False
-    return True
+    if fd is not None:
+        posix.close(fd)
+    return fd is not None

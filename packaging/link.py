@@ -44,10 +44,10 @@ LATE = {
     "errors": "quoted HookError UsageError BundleError ConfigError RequestError DriverError ApplyError",
     "jsontext": "_loads_by_json",
     "oci": "linux_devices mount_source mount_label process_label _text _wrong_shape",
-    "report": "failure _place",
+    "report": "failure say _place",
     "selectors": "_mig _bus_id",
     "sources": "_in_mounts",
-    "hook": "_start_labels_only _without_edits container_like_host _laid_out_like_host",
+    "hook": "_provide _inventory _start_labels_only _without_edits container_like_host _laid_out_like_host",
     "request": "of_nodes _beyond_spec _major_minor _imex_channel",
     "operations": "Symlink Relabel Labels DeviceAllow",
     "account": "_field",
@@ -60,6 +60,7 @@ LATE = {
     "systemd": "ScopeUnit scope_unit entries allow_more allow_only _set_device_allow",
     "host.proc": "Gpu character_majors driver_version gpus uuid_of capability_minor information _uuid _pci_address "
     "_nvml_bus_id",
+    "host.saved": "write _create",
     "host.answers": "Witness keep _make_room _plain",
     "host.nodes": "DeviceLink _numbered _drm _found",
     "host.inventory": "Misfit MigDevice",
@@ -71,7 +72,7 @@ LATE = {
     "container.mounts": "TargetError",
     "container.devices": "link is_there",
     "plan": "make_labels",
-    "apply": "_words",
+    "apply": "_words _not_there",
 }
 
 
