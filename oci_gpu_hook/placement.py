@@ -82,7 +82,14 @@ def sockets(request: Request, inventory: DriverInventory) -> tuple[Mount, ...]:
     """Sockets of NVIDIA's services, at the path where programs look for them."""
     return tuple(
         [
-            Mount(ipc.source, ipc.path, _SOCKET, False, f"service of the host: {ipc.capability}", ipc.folder)
+            Mount(
+                ipc.source,
+                ipc.path,
+                _SOCKET,
+                False,
+                f"service of the host: {ipc.capability}",
+                ipc.folder,
+            )
             for ipc in inventory.ipc_paths
             if ipc.capability in request.capabilities
         ]
