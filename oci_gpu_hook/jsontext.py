@@ -35,7 +35,7 @@ def _refuse_constant(name: str) -> object:
 
 # What `json.JSONDecoder` hands to its scanner, whose names these are: a types.SimpleNamespace.  The scanner clears its
 # memo itself.
-_SCANNER_CONTEXT = type(sys.implementation)(
+_SCANNER_CONTEXT = type(sys.implementation)(  # type: ignore[call-arg]
     strict=True,
     object_hook=None,
     object_pairs_hook=None,

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from types import CodeType, ModuleType
     from typing import Any
 
-    # A part of the file: its first byte, counted from the end of the door's part, and how many it has.
+    # A part of the file: its first byte, and how many it has.
     Place = tuple[int, int]
     Read = Callable[[Place], Any]
-    # The modules loaded before a room, with the names that it imports of each; what it makes late, and the code's place.
+    # The modules loaded before a room, with the names that it imports of each; what it makes late, and where.
     Imports = tuple[tuple[str, tuple[str, ...]], ...]
     Late = tuple[tuple[str, ...], Place]
     # Name, its parent's and the last part of it, whether it is a package, these two, and code.
@@ -106,15 +106,15 @@ def full_name(room: str) -> str:
     return f"{PACKAGE}.{room}" if room else PACKAGE
 
 
-def enter(door: Group, library: str, file: int, begin: int, places: Places) -> None:
+def enter(door: Group, library: str, file: int, places: Places) -> None:
     """Load the rooms of `door`, and have the other groups loaded when they are asked for.
 
-    `library` is the folder of the package; `file` stays open, and `begin` is where the door's part ends in it.
+    `library` is the folder of the package; `file` stays open.
     """
 
     def read(place: Place) -> Any:
         first, size = place
-        return marshal.loads(posix.pread(file, size, begin + first))
+        return marshal.loads(posix.pread(file, size, first))
 
     _load(door, library, read)
     sys.meta_path.insert(0, _finder(library, places, read))
@@ -191,7 +191,7 @@ def _finder(library: str, places: Places, read: Read) -> Any:
 
     # A loader too (importlib.abc.Loader), of what has been made and run already.  A class would take longer to make
     # than the finder has to find.
-    finder: Any = type(sys.implementation)(
+    finder: Any = type(sys.implementation)(  # type: ignore[call-arg]  # a types.SimpleNamespace
         find_spec=find_spec,
         create_module=lambda spec: sys.modules[spec.name],
         exec_module=lambda module: None,

@@ -146,7 +146,11 @@ else:
             _type_ = "l"
 
         class _Function(_foreign.CFuncPtr):
-            _flags_ = _foreign.FUNCFLAG_CDECL | _foreign.FUNCFLAG_USE_ERRNO | _foreign.FUNCFLAG_PYTHONAPI
+            # PYTHONAPI keeps the interpreter's lock during a call: a start has one thread, so nobody waits for it, and
+            # to give it back and take it again makes every call longer.
+            _flags_ = (
+                _foreign.FUNCFLAG_CDECL | _foreign.FUNCFLAG_USE_ERRNO | _foreign.FUNCFLAG_PYTHONAPI
+            )
             _restype_ = _Long
 
         _syscall_address = _foreign.dlsym(_foreign.dlopen(None, 0), "syscall")

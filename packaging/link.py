@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Link the hook's rooms into one file, for the Python that runs this: see oci_gpu_hook/linked.py.
 
-    python3 -ISB packaging/link.py FOLDER LIBRARY
+    python3 -ISB -X no_debug_ranges packaging/link.py FOLDER LIBRARY
 
 FOLDER holds the package, which gets the file; LIBRARY is where it will lie, which tracebacks name.  Docstrings go, and
 so do annotations of functions and what only a type checker sees: nobody reads them in a container's start, and each is
@@ -25,14 +25,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
     from types import CodeType
-    from typing import Any
+    from typing import Any, Optional
 
     from oci_gpu_hook.linked import Group, Room
 
     # A record's fields with their defaults, None where there is none.
-    Fields = dict[str, ast.expr | None]
+    Fields = dict[str, Optional[ast.expr]]
 
 _RECORD = "oci_gpu_hook.record"
+
+# What the file begins with: where the door's part begins, and how many bytes it has, in four bytes each.
+HEAD = 8
 
 # Modules of the standard library in C that the rooms of a group import, which are loaded from where they are now: to
 # search for one takes longer than to load it.
@@ -142,8 +145,8 @@ class _Records(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         fields = self._known(node.func)
-        named = {keyword.arg: keyword.value for keyword in node.keywords}
-        if fields is None or None in named or any(isinstance(a, ast.Starred) for a in node.args):
+        named = {keyword.arg or "**": keyword.value for keyword in node.keywords}
+        if fields is None or "**" in named or any(isinstance(a, ast.Starred) for a in node.args):
             return node
         row = {**fields, **dict(zip(fields, node.args)), **named}
         values = [value for value in row.values() if value is not None]
@@ -236,7 +239,7 @@ class _Linker:
         records = _Records(partial(self._fields, meant))
         names = tuple([node.name for node in late])
         made = marshal.dumps(self._compile(file, late, asked, records)) if late else b""
-        place = (len(self.made_late), len(made))
+        place = (HEAD + len(self.made_late), len(made))
         self.made_late += made
         code = self._compile(file, tree.body, asked, records)
         if records.used:
@@ -307,14 +310,17 @@ def link(folder: str, library: str) -> tuple[CodeType, dict[str, Group], bytes]:
 
 
 def file_of(start: CodeType, groups: dict[str, Group], made_late: bytes) -> bytes:
-    """Four bytes, the length of the door's part; that part, which tells where the others are; what is late; groups."""
-    parts = {name: marshal.dumps(group) for name, group in groups.items() if name != "door"}
-    places, place = {}, len(made_late)
-    for name, part in parts.items():
-        places[name] = (place, len(part))
-        place += len(part)
+    """The head, what is late, the groups, and last the door's part: without that, the file is as good as none."""
+    data = bytes(HEAD) + made_late
+    places = {}
+    for name, group in groups.items():
+        if name != "door":
+            part = marshal.dumps(group)
+            places[name] = (len(data), len(part))
+            data += part
     door = marshal.dumps((start, groups["door"], places))
-    return b"".join([len(door).to_bytes(4, "little"), door, made_late, *parts.values()])
+    head = len(data).to_bytes(4, "little") + len(door).to_bytes(4, "little")
+    return head + data[HEAD:] + door
 
 
 def _standard(names: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -304,9 +304,9 @@ class Tree:
         posix.rmdir(name, dir_fd=parent)
         gone = self._own_folders.get(path)
         for known in (self._folders, self._own_folders):
-            for name in [name for name, fd in known.items() if fd == gone]:
-                del known[name]
-                self._made.discard(name)
+            for known_path in [known_path for known_path, fd in known.items() if fd == gone]:
+                del known[known_path]
+                self._made.discard(known_path)
         if gone is not None:
             posix.close(gone)
 

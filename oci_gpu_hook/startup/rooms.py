@@ -21,10 +21,12 @@ sys.path[0] = library
 try:
     path = f"{library}/oci_gpu_hook/__linked__/rooms.{sys.implementation.cache_tag}"
     file = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
-    size = int.from_bytes(posix.read(file, 4), "little")
-    start, door, places = marshal.loads(posix.read(file, size))
+    head = posix.read(file, 8)
+    begin, size = int.from_bytes(head[:4], "little"), int.from_bytes(head[4:], "little")
+    # It is the file's end: of one that is cut short there is none.
+    start, door, places = marshal.loads(posix.pread(file, size, begin))
     linked: "dict[str, object]" = {}
     exec(start, linked)
-    linked["enter"](door, library, file, 4 + size, places)  # type: ignore[operator]
+    linked["enter"](door, library, file, places)  # type: ignore[operator]
 except (OSError, EOFError, ValueError):
     pass

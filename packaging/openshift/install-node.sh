@@ -137,7 +137,8 @@ compile() {
     try "cannot write below $1" unmake "$host$1"
     try "the node's Python cannot compile $1" inside $python -IS -m compileall -q \
         --invalidation-mode unchecked-hash -d "$1/oci_gpu_hook" "$1/oci_gpu_hook"
-    try "the node's Python cannot link $1" inside $python -ISB "$2" "$1" "$3"
+    try "the node's Python cannot link $1" inside $python -ISB -X no_debug_ranges \
+        "$2" "$1" "$3"
 }
 
 # The label that the node's policy has for our places.

@@ -46,30 +46,30 @@ def at_most(grown: dict[str, float], most: dict[str, float]) -> None:
     assert sum(grown.values()) > sum(most.values()) / 2, grown
 
 
-# A file: its tree is cloned, made private, and moved onto a mount point, which is made.
+# A file: its tree is cloned, made private, and moved onto a mount point, which is made and opened.
 A_FILE = {
     "open_tree": 1,
     "mount_setattr": 1,
+    "mknodat": 1,
     "openat": 1,
-    "newfstatat": 1,
     "move_mount": 1,
     "close": 2,
     "read": 0.1,  # of mountinfo and the like, which grow too
 }
 # A GPU: its node is looked at, mounted like a file or made, allowed in the cgroup; and it has a folder in /proc.
 A_GPU = {
-    "openat2": 3,
-    "newfstatat": 5,
+    "openat2": 1,
+    "newfstatat": 4,
     "statx": 2,
     "open_tree": 1,
     "mount_setattr": 1,
     "move_mount": 1,
     "mkdirat": 2,
     "mknodat": 1,
-    "close": 3,
+    "close": 2,
 }
 # One write to devices.allow each; on cgroup v2 all GPUs are in one program.
-A_GPU_V1 = {**A_GPU, "openat": 1, "write": 1, "close": 4}
+A_GPU_V1 = {**A_GPU, "openat": 1, "write": 1, "close": 3}
 
 
 def firmware(files: int) -> str:

@@ -108,7 +108,8 @@ class Tree:
         shutil.rmtree(f"{os.path.dirname(path)}/__pycache__")
         shutil.rmtree(f"{self.root}/{LIBRARY}/oci_gpu_hook/__linked__")
         link = f"{REPOSITORY}/packaging/link.py"
-        run("/usr/bin/python3", "-ISB", link, f"{self.root}/{LIBRARY}", f"/{LIBRARY}")
+        words = ("-ISB", "-X", "no_debug_ranges", link, f"{self.root}/{LIBRARY}", f"/{LIBRARY}")
+        run("/usr/bin/python3", *words)
 
     def _install_guest(self, only: str) -> None:
         guest = f"{self.root}/{GUEST}"

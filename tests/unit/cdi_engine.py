@@ -131,9 +131,11 @@ def by_cdi(
 
 
 def _fact(operation: Any) -> tuple[object, ...]:
-    """An operation without why, and without what only a hook can know: that it may fail, that mknod is refused."""
+    """An operation without why, and without what only a hook knows: what is a folder, what may fail, that mknod may."""
     if isinstance(operation, operations.Device):
         operation = operation._replace(source="")
+    if isinstance(operation, operations.Mount):
+        operation = operation._replace(folder=False)
     return (type(operation).__name__, *operation._replace(reason="", required=True))
 
 

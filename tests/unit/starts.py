@@ -12,7 +12,9 @@ DOOR = ROOT / "hooks.d/oci-gpu-hook"
 _TEXT = DOOR.read_text()
 
 _start = re.search(
-    r"exec /usr/bin/python3 (-\w+) -c '(.*?)' \"\$\{words\[@\]\}\"", _TEXT, re.DOTALL
+    r"exec /usr/bin/python3 (-\w+) -c '(.*?)' \"\$\{words\[@\]\}\" \"\$PYTHONPATH\"$",
+    _TEXT,
+    re.DOTALL | re.MULTILINE,
 )
 _exported = re.search(r"^ +export (PYTHON.*)$", _TEXT, re.MULTILINE)
 assert _start and _exported
@@ -26,6 +28,11 @@ def environment(library: Path = ROOT) -> dict[str, str]:
     """What the door has its interpreter see of PYTHON*: test_startup holds the real door to it."""
     words = _exported[1].replace("$library", str(library)).split() if _exported else []
     return dict(word.split("=", 1) for word in words)
+
+
+def startup(library: Path = ROOT) -> str:
+    """The last word that the door gives its program."""
+    return environment(library)["PYTHONPATH"]
 
 
 def command(program: str, *words: str) -> list[str]:

@@ -68,7 +68,13 @@ def loads(
     config = {"root": {"path": "rootfs"}, "process": {"env": list(env)}, **more}
     (bundle / "config.json").write_text(json.dumps(config))
     state = {"id": "c", "pid": os.getpid(), "bundle": str(bundle)}
-    words = ["createRuntime", "--host-root", str(folder / "host"), *options, str(library)]
+    words = [
+        "createRuntime",
+        "--host-root",
+        str(folder / "host"),
+        *options,
+        starts.startup(library),
+    ]
     ran = subprocess.run(
         starts.command(TOLD, *words),
         input=json.dumps(state).encode(),
@@ -87,7 +93,7 @@ def groups(*names: str) -> set[str]:
     return {linked.full_name(room) for name in names for room in linked.GROUPS[name]}
 
 
-FOR_STATE_AND_CONFIG = {"_json", "_collections", "gc"}
+FOR_STATE_AND_CONFIG = {"_json", "_collections", "gc", "rooms"}
 FOR_A_GPU = FOR_STATE_AND_CONFIG | {"_ctypes", "_struct"}
 GPU_NODE = {"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}
 # Asked for and not there: refused when plan and apply are loaded already.

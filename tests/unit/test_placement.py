@@ -27,8 +27,8 @@ def compat(*names: str, asked: Request = COMPUTE, driver: str = hosts.VERSION) -
     host = everything()._replace(driver_version=driver)
     entries = placement.forward_compatibility(container, asked, host)
     for entry in entries:
-        assert entry.path == f"{COMPAT}/{entry.soname}"
-    return [entry.soname for entry in entries]
+        assert entry.path == f"{COMPAT}/".encode() + entry.soname
+    return [entry.soname.decode() for entry in entries]
 
 
 def test_an_images_newer_cuda_is_named() -> None:
