@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 PACKAGE = "oci_gpu_hook"
 
 # The groups, each a part of the file, and the rooms of each, every one behind what it imports.  `door` is what any
-# container loads that Python sees; the first import of a room of another group loads that group whole.
+# container loads that Python sees; the first import of a room of another group loads that group whole, and `gpu` before
+# it, which the rooms of all others stand behind.
 GROUPS = {
     "door": (
         "",
@@ -177,16 +178,21 @@ def _load_standard(name: str, file: str) -> None:
 def _finder(library: str, places: Places, read: Read) -> Any:
     """Finds rooms for the import statement (importlib.abc.MetaPathFinder): the first of a group brings the others."""
 
+    loaded = ["door"]
+
     def find_spec(name: str, path: object = None, target: object = None) -> object:
         package, _, room = name.partition(".")
         groups = [group for group, rooms in GROUPS.items() if room in rooms and group != "door"]
         if package != PACKAGE or not groups:
             return None
-        try:
-            group = read(places[groups[0]])
-        except (OSError, EOFError, ValueError):
-            return None
-        _load(group, library, read)
+        for group in ("gpu", groups[0]):
+            if group not in loaded:
+                try:
+                    content = read(places[group])
+                except (OSError, EOFError, ValueError):
+                    return None
+                loaded.append(group)
+                _load(content, library, read)
         return type(sys.__spec__)(name, finder)
 
     # A loader too (importlib.abc.Loader), of what has been made and run already.  A class would take longer to make

@@ -299,13 +299,14 @@ def link(folder: str, library: str) -> tuple[CodeType, dict[str, Group], bytes]:
     exec(start, linked)
     late = {linked["full_name"](room): names.split() for room, names in LATE.items()}
     linker = _Linker(folder, library, late)
-    door: list[str] = []
+    before: list[str] = []
     groups: dict[str, Group] = {}
     for group, names in linked["GROUPS"].items():
         modules = [linked["full_name"](name) for name in names]
-        rooms = [linker.room(name, door + modules[:at]) for at, name in enumerate(modules)]
+        rooms = [linker.room(name, before + modules[:at]) for at, name in enumerate(modules)]
         groups[group] = (tuple(_standard(STANDARD.get(group, ()))), tuple(rooms))
-        door = door or modules
+        if group in ("door", "gpu"):
+            before += modules
     return start, groups, linker.made_late
 
 

@@ -190,11 +190,11 @@ def a_link_in_its_folders_place(tree: Path) -> None:
 
 def longer_than_any(tree: Path) -> None:
     """Yet with a form: its content is followed by what marshal does not read, and its length is true."""
-    saved = tree / inventory.SAVED[1:]
+    file = tree / inventory.SAVED[1:]
     begin = len(inventory.HEADING) + inventory.LENGTH_BYTES
-    content = saved.read_bytes()[begin:].ljust(saved.LARGEST)
+    content = file.read_bytes()[begin:].ljust(saved.LARGEST)
     length = len(content).to_bytes(inventory.LENGTH_BYTES, "little")
-    saved.write_bytes(inventory.HEADING + length + content)
+    file.write_bytes(inventory.HEADING + length + content)
 
 
 @pytest.mark.parametrize(

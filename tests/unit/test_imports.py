@@ -141,7 +141,7 @@ def test_settings_bring_nothing_more(library: Path, tmp_path: Path) -> None:
     settings.write_text("accept-unprivileged = all\nipc-labels = all\n")
     found = loads(library, tmp_path, "--config", str(settings), env=NO_SUCH_GPU)
     assert found.standard == FOR_A_GPU
-    assert found.rooms == groups("door", "gpu", "provision")
+    assert found.rooms == groups("door", "gpu")
 
 
 def test_no_saved_inventory_brings_the_survey_alone(library: Path, tmp_path: Path) -> None:

@@ -225,7 +225,7 @@ print(linux.openat2)
 def test_what_is_late_is_made_when_asked_for(library: Path) -> None:
     program = PROGRAM.replace("from oci_gpu_hook.__main__ import main", "").rpartition("main()")[0]
     program += """
-import oci_gpu_hook.host, json
+import oci_gpu_hook.host, oci_gpu_hook.provision, json
 late, found = json.loads(sys.argv.pop()), {}
 for room, names in late.items():
     module = sys.modules[rooms.linked["full_name"](room)]
