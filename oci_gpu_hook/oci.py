@@ -139,15 +139,30 @@ def rootfs(bundle: Bundle) -> str:
 
 
 def own_mounts(bundle: Bundle) -> tuple[str, ...]:
-    """Where the runtime mounts filesystems of the container's own: destinations of ``mounts`` that bind nothing."""
-    found = []
+    """Where the runtime mounts filesystems of the container's own: destinations of ``mounts`` that bind nothing.
+
+    Not those over which a later item binds something, or over a folder that they lie in: what is there then is the
+    host's.
+    """
+    found: list[tuple[str, str]] = []
     for mount in _list(bundle, bundle.document, "mounts", "mounts"):
         destination = mount.get("destination") if isinstance(mount, dict) else None
         if not isinstance(mount, dict) or not isinstance(destination, str):
             raise _wrong_shape(bundle, "mounts holds something without a destination")
         if not _binds(mount):
-            found.append(_path(destination))
-    return tuple(found)
+            found.append((_path(destination), _as_folder(destination)))
+        elif found:
+            covered = _as_folder(destination) or "/"
+            found = [own for own in found if own[1] and not own[1].startswith(covered)]
+    return tuple([path for path, _ in found])
+
+
+def _as_folder(destination: str) -> str:
+    """A destination as runtimes take it, with "/" at its end; "" with a ".." in it, which may lead anywhere."""
+    if destination.startswith("/") and "/." not in destination and "//" not in destination:
+        return destination if destination.endswith("/") else f"{destination}/"
+    parts = [part for part in destination.split("/") if part not in ("", ".")]
+    return "" if ".." in parts else "/".join(["", *parts, ""])
 
 
 def mount_source(bundle: Bundle, destination: str) -> str | None:

@@ -286,10 +286,11 @@ class Tree:
             try:
                 posix.mkdir(name, _FOLDER_MODE, dir_fd=parent)
             except FileExistsError:
-                path = self._behind_link(parent, parent_path, name)
+                # In a folder of ours nobody has looked, and it may have got this one by another name.
                 fd = self._find_folder(path)
                 if fd is not None:
                     return fd
+                path = self._behind_link(parent, parent_path, name)
                 continue
             self._undo.append((self._remove_folder, (name, parent, path)))
             fd = posix.open(name, posix.O_DIRECTORY | _NAMED, dir_fd=parent)

@@ -141,6 +141,35 @@ def test_a_volume_over_the_library_folder_stops_the_start_and_stays_as_it_was(
     assert names(tmp_path / "volume") == []
 
 
+@pytest.mark.parametrize("over", ["/usr", "/usr/lib64", "//usr/./lib64/"])
+def test_a_volume_over_a_mount_of_the_containers_own_is_a_volume(
+    installed: Installed, bundle: Maker, tmp_path: Path, over: str
+) -> None:
+    """The path of the tmpfs leads to the host's folder then."""
+    made = bundle("busybox").asks("0")
+    tmpfs = {"type": "tmpfs", "source": "tmpfs", "destination": "/usr/lib64"}
+    made.config["mounts"].append(tmpfs)
+    volume(made, tmp_path / "volume", over)
+    (tmp_path / "volume/lib64").mkdir()
+    done = run(installed, "runc", "v2", made.runs("/bin/sh", "-c", "echo started"))
+    assert "exit status 7" in done.err
+    assert "lies in a volume of the host, where nothing is made" in done.err
+    assert names(tmp_path / "volume") == [str(tmp_path / "volume/lib64")]
+
+
+def test_a_mount_of_the_containers_own_over_a_volume_is_its_own(
+    installed: Installed, bundle: Maker, tmp_path: Path
+) -> None:
+    made = bundle("busybox").asks("0")
+    volume(made, tmp_path / "volume", "/usr")
+    (tmp_path / "volume/lib64").mkdir()
+    tmpfs = {"type": "tmpfs", "source": "tmpfs", "destination": "/usr/lib64"}
+    made.config["mounts"].append(tmpfs)
+    done = run(installed, "runc", "v2", made.runs("/bin/sh", "-c", "ls /usr/lib64"))
+    assert "libcuda.so.1\n" in done.out, done.err
+    assert names(tmp_path / "volume") == [str(tmp_path / "volume/lib64")]
+
+
 def test_a_volume_over_the_programs_loses_only_the_programs(
     installed: Installed, bundle: Maker, tmp_path: Path
 ) -> None:

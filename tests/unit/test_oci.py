@@ -130,6 +130,44 @@ def test_own_mounts_are_those_that_bind_nothing() -> None:
     assert oci.own_mounts(bundle({"mounts": mounts})) == ("/proc", "/dev")
 
 
+@pytest.mark.parametrize(
+    "bound",
+    [
+        "/a/b",
+        "/a/b/",
+        "/a//b",
+        "/./a/./b/.",
+        "a/b",
+        "/a",
+        "//a/",
+        "a",
+        "/",
+        "",
+        ".",
+        "/x/../y",
+        "..",
+    ],
+)
+@pytest.mark.parametrize("own", ["/a/b", "/a/b/", "//a/./b", "a/b", "/a/x/../b"])
+def test_a_mount_that_a_later_one_binds_over_is_the_containers_own_no_more(
+    own: str, bound: str
+) -> None:
+    tmpfs = {"destination": own, "type": "tmpfs"}
+    bind = {"destination": bound, "type": "bind", "source": "/srv"}
+    other = {"destination": "/proc", "type": "proc"}
+    assert oci.own_mounts(bundle({"mounts": [tmpfs, bind, other]})) == ("/proc",)
+    # One that lies beneath was there before, and a later one lies on top.
+    assert oci.own_mounts(bundle({"mounts": [bind, tmpfs]})) == (own,)
+    assert oci.own_mounts(bundle({"mounts": [tmpfs, bind, tmpfs]})) == (own,)
+
+
+@pytest.mark.parametrize("bound", ["/a/b/c", "/a/bc", "/a/b.c", "/b", "/a/...", "/a/.b"])
+def test_a_mount_that_is_bound_into_or_beside_stays_the_containers_own(bound: str) -> None:
+    tmpfs = {"destination": "/a/b", "type": "tmpfs"}
+    bind = {"destination": bound, "type": "bind", "source": "/srv"}
+    assert oci.own_mounts(bundle({"mounts": [tmpfs, bind]})) == ("/a/b",)
+
+
 @pytest.mark.parametrize("mounts", [{}, "x", [1], [{}], [{"destination": 3}]], ids=repr)
 def test_mounts_of_the_wrong_shape_are_a_bundle_error(mounts: object) -> None:
     document = {"mounts": mounts}

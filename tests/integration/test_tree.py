@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""container.mounts.Tree on a real root: what is taken back is made again, and by whatever name a folder is called."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.integration.engines import REPOSITORY
+
+# A container's root in a mount namespace of its own, a file and a folder to be mounted; CASE does the rest.
+SETTING = """
+import os, sys
+sys.path.insert(0, {repository!r})
+from oci_gpu_hook import linux
+from oci_gpu_hook.container.mounts import Tree
+root, host = {root!r}, {host!r}
+os.makedirs(root + "/opt"); os.makedirs(host + "/folder")
+with open(host + "/file", "w") as file: file.write("ours")
+beside = os.open(host, os.O_PATH)
+def clone(name):
+    return linux.open_tree(beside, name, linux.OPEN_TREE_CLONE)
+def below():
+    found = [f"{{path}}/{{name}}" for path, *names in os.walk(root) for name in sum(names, [])]
+    return sorted(path[len(root):] for path in found)
+before = sorted(os.listdir("/proc/self/fd"))
+tree = Tree(os.open(root, os.O_PATH), ())
+"""
+
+
+def run(tmp_path: Path, case: str) -> list[str]:
+    places = {"root": str(tmp_path / "root"), "host": str(tmp_path / "host")}
+    code = SETTING.format(repository=str(REPOSITORY), **places)
+    line = ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", code + case]
+    done = subprocess.run(line, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_folder_that_was_taken_back_is_made_again(tmp_path: Path) -> None:
+    """As where an optional operation fails in a folder of its own, and the next one wants the same."""
+    case = """
+folder, file = clone("folder"), clone("file")
+mark = tree.mark()
+try: tree.attach(folder, "/opt/a/b/x", folder=False)
+except OSError: print("refused", below())
+tree.undo(mark)
+print(below())
+tree.attach(file, "/opt/a/b/x", folder=False)
+print(below(), open(root + "/opt/a/b/x").read())
+tree.undo()
+print(below())
+tree.close()
+for fd in (folder, file, tree.root_fd): os.close(fd)
+print(sorted(os.listdir("/proc/self/fd")) == before)
+"""
+    made = "['/opt', '/opt/a', '/opt/a/b', '/opt/a/b/x']"
+    assert run(tmp_path, case) == [
+        f"refused {made}",
+        "['/opt']",
+        f"{made} ours",
+        "['/opt']",
+        "True",
+    ]
+
+
+def test_what_lies_in_a_folder_that_was_there_stays(tmp_path: Path) -> None:
+    case = """
+os.makedirs(root + "/opt/a/b")
+mark = tree.mark()
+try: tree.attach(clone("folder"), "/opt/a/b/x/y", folder=False)
+except OSError: tree.undo(mark)
+print(below())
+tree.attach(clone("file"), "/opt/a/b/y", folder=False)
+print(below())
+"""
+    there = "'/opt', '/opt/a', '/opt/a/b'"
+    assert run(tmp_path, case) == [f"[{there}]", f"[{there}, '/opt/a/b/y']"]
+
+
+def test_a_folder_of_ours_has_what_came_there_by_another_name(tmp_path: Path) -> None:
+    """As images have /lib for /usr/lib."""
+    case = """
+os.symlink("opt", root + "/link")
+tree.attach(clone("file"), "/link/a/x", folder=False)
+tree.attach(clone("file"), "/opt/a/b/y", folder=False)
+tree.attach(clone("file"), "/link/a/b/z", folder=False)
+print(below())
+tree.undo()
+print(below())
+"""
+    assert run(tmp_path, case) == [
+        "['/link', '/opt', '/opt/a', '/opt/a/b', '/opt/a/b/y', '/opt/a/b/z', '/opt/a/x']",
+        "['/link', '/opt']",
+    ]
+
+
+def test_a_file_of_ours_is_no_folder(tmp_path: Path) -> None:
+    case = """
+tree.attach(clone("file"), "/opt/a/x", folder=False)
+try: tree.folder("/opt/a/x")
+except OSError as err: print(err)
+"""
+    assert run(tmp_path, case) == ["/opt/a/x is there and is no folder"]
