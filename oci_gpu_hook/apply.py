@@ -61,19 +61,14 @@ def run(
         _PREPARATIONS.get(type(operation).__name__, _nothing)(start, operation, host)
         for operation in plan.operations
     ]
+    _label_creations(start, plan.label)
+    home = mounts.enter_namespace(pid)
     try:
-        _label_creations(start, plan.label)
-        home = mounts.enter_namespace(pid)
-        try:
-            for operation, source in zip(plan.operations, sources):
-                _perform(start, operation, source)
-        finally:
-            mounts.leave_namespace(home)
+        for operation, source in zip(plan.operations, sources):
+            _perform(start, operation, source)
     finally:
-        start.tree.close()
-        for source in sources:
-            if source >= 0:
-                posix.close(source)
+        mounts.leave_namespace(home)
+    # Some hundred descriptors are open, and close with the process, which ends with this start.
     return start.notes
 
 
@@ -112,7 +107,7 @@ def _nothing(start: Start, operation: Operation, host: HostRoot) -> int:
 def _clone_mount(start: Start, mount: Mount, host: HostRoot) -> int:
     """A detached clone of a file of the host; -1 where an optional one is gone."""
     try:
-        return mounts.with_options(host.clone(mount.source), mount.options)
+        return host.clone(mount.source, mounts.attributes(mount.options))
     except OSError as err:
         return _not_there(start, mount, err)
 
@@ -122,7 +117,7 @@ def _clone_device(start: Start, node: Device, host: HostRoot) -> int:
     if not node.source:
         return -1
     try:
-        return mounts.with_options(host.clone(node.source), _DEVICE_OPTIONS)
+        return host.clone(node.source, mounts.attributes(_DEVICE_OPTIONS))
     except OSError as err:
         return _not_there(start, node, err)
 

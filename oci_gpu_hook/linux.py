@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # --- asm-generic/errno.h: the module of that name has all of them, and takes as long as twenty calls
 EPERM = 1
+ENOSYS = 38
 ENOENT = 2
 EINTR = 4
 E2BIG = 7
@@ -108,12 +109,13 @@ _NUMBERS = {
     "fsmount": (432, 432),
     "openat2": (437, 437),
     "mount_setattr": (442, 442),
+    "open_tree_attr": (467, 467),
     "statmount": (457, 457),
 }
 _MACHINE = ("x86_64", "aarch64").index(posix.uname().machine)
 _SYS = {name: numbers[_MACHINE] for name, numbers in _NUMBERS.items()}
 # Those that each mounted file takes.
-_OPENAT2, _OPEN_TREE = _SYS["openat2"], _SYS["open_tree"]
+_OPENAT2, _OPEN_TREE, _OPEN_TREE_ATTR = _SYS["openat2"], _SYS["open_tree"], _SYS["open_tree_attr"]
 _MOUNT_SETATTR, _MOVE_MOUNT = _SYS["mount_setattr"], _SYS["move_mount"]
 _FROM_FD_TO_FD = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
 
@@ -257,6 +259,15 @@ def open_tree(dirfd: int, path: str, flags: int) -> int:
     fd: int = _syscall(_OPEN_TREE, dirfd, name, flags | OPEN_TREE_CLOEXEC)
     if fd < 0:
         raise _error("open_tree", path)
+    return fd
+
+
+def open_tree_attr(dirfd: int, path: str, flags: int, mount_attr: bytes) -> int:
+    """open_tree_attr(2): the same, and what mount_setattr(2) does, in one; ENOSYS before Linux 6.15."""
+    name = path.encode("utf-8", "surrogateescape")
+    fd: int = _syscall(_OPEN_TREE_ATTR, dirfd, name, flags | OPEN_TREE_CLOEXEC, mount_attr, 32)
+    if fd < 0:
+        raise _error("open_tree_attr", path)
     return fd
 
 

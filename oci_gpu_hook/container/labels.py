@@ -42,7 +42,6 @@ def relabel(tree: Tree, path: str, context: str) -> None:
     """Give the mount at `path`, and all that lies in it, the label `context`."""
     flags = posix.O_PATH | posix.O_DIRECTORY
     root = linux.openat2(tree.root_fd, path, flags, resolve=_REALLY_THERE)
-    tree.keep(root)
     _refuse_hosts_own(root, path)
     before = _set(root, context)
     if before:
@@ -69,7 +68,6 @@ def _relabel_below(tree: Tree, root: int, path: str, context: str) -> None:
                 if before:
                     tree.remember(_restore, folder, name, before)
                 if kind == _FOLDER:
-                    tree.keep(fd)
                     folders.append(fd)
                     continue
             posix.close(fd)

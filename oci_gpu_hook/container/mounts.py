@@ -50,21 +50,13 @@ class TargetError(OSError):
 
 def attributes(options: tuple[str, ...]) -> bytes:
     """The struct mount_attr for mount options by name; kept, for a plan has three kinds and a hundred mounts."""
-    flags = 0
-    for option in options:
-        flags |= _ATTRIBUTES[option]
-    struct = _STRUCTS[options] = linux.mount_attr(flags)
+    struct = _STRUCTS.get(options)
+    if struct is None:
+        flags = 0
+        for option in options:
+            flags |= _ATTRIBUTES[option]
+        struct = _STRUCTS[options] = linux.mount_attr(flags)
     return struct
-
-
-def with_options(tree: int, options: tuple[str, ...]) -> int:
-    """The detached `tree`, private and with these mount options; it is closed where it cannot have them."""
-    try:
-        linux.mount_setattr(tree, _STRUCTS.get(options) or attributes(options))
-    except OSError:
-        posix.close(tree)
-        raise
-    return tree
 
 
 def is_folder(fd: int) -> bool:
@@ -111,7 +103,6 @@ class Tree:
         self._own_folders: dict[str, int] = {}
         self._made: set[str] = set()
         self._undo: list[tuple[Callable[..., object], tuple[object, ...]]] = []
-        self._kept: list[int] = []
 
     def mark(self) -> int:
         """This moment, for `undo`."""
@@ -126,22 +117,9 @@ class Tree:
             except OSError:
                 pass
 
-    def close(self) -> None:
-        """Give all descriptors back; after it nothing can be undone."""
-        for fd in [*self._folders.values(), *self._kept]:
-            posix.close(fd)
-        self._folders.clear()
-        self._own_folders.clear()
-        self._kept.clear()
-        self._undo.clear()
-
     def remember(self, function: Callable[..., object], *arguments: object) -> None:
         """What `undo` must call for a change made by another room."""
         self._undo.append((function, arguments))
-
-    def keep(self, fd: int) -> None:
-        """Close `fd` in `close`, not before: what `undo` calls may need it."""
-        self._kept.append(fd)
 
     def find(self, path: str) -> int | None:
         """A descriptor of what is at `path` already, links followed inside the root; None where there is nothing."""
@@ -159,7 +137,7 @@ class Tree:
     def folder(self, path: str) -> int:
         """A descriptor of the folder at `path`, made with its parents where it is missing.
 
-        Kept open until `close`: the caller must not close it.
+        Kept open: the caller must not close it.
         """
         fd = self._folders.get(path)
         if fd is None:
@@ -205,7 +183,6 @@ class Tree:
     ) -> None:
         """A new tmpfs at `target`; `fill` gets the descriptor of its root before anyone can see it."""
         tree = new_tmpfs(fill, self._label)
-        self._kept.append(tree)
         linux.mount_setattr(tree, attributes(options))
         fd = self._mount_point(target, folder=True)
         try:
@@ -221,8 +198,7 @@ class Tree:
         stage = new_tmpfs(lambda fd: write_file(fd, "file", data, mode), self._label)
         try:
             tree = self._clone_detached(stage, "file")
-            self._kept.append(tree)
-            linux.mount_setattr(tree, attributes(options))
+                linux.mount_setattr(tree, attributes(options))
             linux.move_mount(tree, point)
         finally:
             posix.close(stage)

@@ -24,7 +24,7 @@ class HostRoot:
     def __init__(self, path: str = "/") -> None:
         self.path = path
         # Below "/" the kernel's own resolution is the one we want, and one call does what else takes three.
-        self._is_hosts_own = path == "/"
+        self._is_hosts_own = self._clones_with_attributes = path == "/"
         try:
             self.fd = posix.open(path, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
         except OSError as err:
@@ -40,8 +40,28 @@ class HostRoot:
             return posix.open(path, flags | posix.O_CLOEXEC)
         return linux.openat2(self.fd, path, flags, resolve=_RESOLVE)
 
-    def clone(self, path: str) -> int:
-        """A detached copy of the mount that `path` lies on, from `path` down (open_tree(2)); links are followed."""
+    def clone(self, path: str, mount_attr: bytes) -> int:
+        """A detached copy of the mount that `path` lies on, from `path` down, with these attributes; links are followed.
+
+        mount_attr: of linux.mount_attr.
+        """
+        if self._clones_with_attributes:
+            try:
+                return linux.open_tree_attr(linux.AT_FDCWD, path, linux.OPEN_TREE_CLONE, mount_attr)
+            except OSError as err:
+                # Before Linux 6.15, or where a filter of system calls does not know it.
+                if err.errno not in (linux.ENOSYS, linux.EPERM):
+                    raise
+                self._clones_with_attributes = False
+        tree = self._clone(path)
+        try:
+            linux.mount_setattr(tree, mount_attr)
+        except OSError:
+            posix.close(tree)
+            raise
+        return tree
+
+    def _clone(self, path: str) -> int:
         if self._is_hosts_own:
             return linux.open_tree(linux.AT_FDCWD, path, linux.OPEN_TREE_CLONE)
         fd = self.open(path)

@@ -51,7 +51,6 @@ tree.attach(file, "/opt/a/b/x", folder=False)
 print(below(), open(root + "/opt/a/b/x").read())
 tree.undo()
 print(below())
-tree.close()
 for fd in (folder, file, tree.root_fd): os.close(fd)
 print(sorted(os.listdir("/proc/self/fd")) == before)
 """
