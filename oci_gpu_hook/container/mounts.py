@@ -198,7 +198,7 @@ class Tree:
         stage = new_tmpfs(lambda fd: write_file(fd, "file", data, mode), self._label)
         try:
             tree = self._clone_detached(stage, "file")
-                linux.mount_setattr(tree, attributes(options))
+            linux.mount_setattr(tree, attributes(options))
             linux.move_mount(tree, point)
         finally:
             posix.close(stage)
