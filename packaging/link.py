@@ -135,10 +135,14 @@ class _Records(ast.NodeTransformer):
         named = {keyword.arg or "**": keyword.value for keyword in node.keywords}
         if fields is None or "**" in named or any(isinstance(a, ast.Starred) for a in node.args):
             return node
-        row = {**fields, **dict(zip(fields, node.args)), **named}
+        told = {**dict(zip(fields, node.args)), **named}
+        row = {**fields, **told}
         values = [value for value in row.values() if value is not None]
-        if len(values) != len(fields) or len(node.args) > len(fields):
+        is_whole = len(values) == len(row) == len(fields)
+        if not is_whole or len(told) != len(node.args) + len(named):
             return node  # the class has the words for what is wrong
+        if any(has_name(value) for field, value in row.items() if field not in told):
+            return node  # a default's names are those of the class's room
         parts = [node.func, ast.Tuple(values, ast.Load())]
         return ast.copy_location(self._call("new_record", parts), node)
 
@@ -169,6 +173,11 @@ class _Asking(ast.NodeTransformer):
         if node.arg in self._modules:
             raise ValueError(f"line {node.lineno}: {node.arg} is a late name")
         return node
+
+
+def has_name(value: ast.expr | None) -> bool:
+    """Whether an expression means something by a name."""
+    return value is not None and any(isinstance(part, ast.Name) for part in ast.walk(value))
 
 
 def fields_of(node: ast.ClassDef) -> Fields | None:

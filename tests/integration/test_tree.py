@@ -22,7 +22,8 @@ beside = os.open(host, os.O_PATH)
 def clone(name):
     return linux.open_tree(beside, name, linux.OPEN_TREE_CLONE)
 def below():
-    return sorted(os.path.join(path, name)[len(root):] for path, folders, files in os.walk(root) for name in folders + files)
+    found = [f"{{path}}/{{name}}" for path, *names in os.walk(root) for name in sum(names, [])]
+    return sorted(path[len(root):] for path in found)
 before = sorted(os.listdir("/proc/self/fd"))
 tree = Tree(os.open(root, os.O_PATH), ())
 """
