@@ -182,13 +182,16 @@ def _spliced(data: bytes, ours: list[Entry]) -> bytes | None:
         return None
     rows_end, count, size, hwcap_offsets, generator = _measured(data, 0)
     end = rows_end + size
-    if count < _MANY or not generator.startswith(_LDCONFIG) or _has_long_string(data, rows_end, end):
+    if (
+        count < _MANY
+        or not generator.startswith(_LDCONFIG)
+        or _has_long_string(data, rows_end, end)
+    ):
         return None
     # A view, here and below: a copy of everything would be a tenth of what a start takes of memory.
     whole = memoryview(data)
     words = whole[_HEADER_SIZE:rows_end].cast("I")
-    for column in (words[1::6], words[2::6], hwcap_offsets):
-        offsets = column if isinstance(column, tuple) else column.tolist()
+    for offsets in (words[1::6].tolist(), words[2::6].tolist(), hwcap_offsets):
         if offsets and (min(offsets) < rows_end or max(offsets) >= end):
             return None
     keys = _keys([entry.soname for entry in ours], [entry.flags for entry in ours], None, ours)

@@ -41,9 +41,9 @@ class HostRoot:
         return linux.openat2(self.fd, path, flags, resolve=_RESOLVE)
 
     def clone(self, path: str, mount_attr: bytes) -> int:
-        """A detached copy of the mount that `path` lies on, from `path` down, with these attributes; links are followed.
+        """A detached copy of the mount that `path` lies on, from `path` down; links are followed.
 
-        mount_attr: of linux.mount_attr.
+        mount_attr: what it is to be like, of linux.mount_attr.
         """
         if self._clones_with_attributes:
             try:

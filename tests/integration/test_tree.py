@@ -98,3 +98,20 @@ try: tree.folder("/opt/a/x")
 except OSError as err: print(err)
 """
     assert run(tmp_path, case) == ["/opt/a/x is there and is no folder"]
+
+
+def test_a_clone_has_its_attributes_on_an_older_kernel_too(tmp_path: Path) -> None:
+    """open_tree_attr(2) came with Linux 6.15."""
+    case = """
+from oci_gpu_hook.container.mounts import attributes
+from oci_gpu_hook.host.root import HostRoot
+def cloned(name):
+    tree.attach(HostRoot("/").clone(host + "/file", attributes(("ro", "nosuid", "nodev"))), name, folder=False)
+    for line in open("/proc/self/mountinfo"):
+        words = line.split()
+        if words[4] == root + name: print(words[5].replace("relatime", "").strip(","), words[6] == "-")
+cloned("/as-it-is")
+linux._OPEN_TREE_ATTR = 4095  # a call that no kernel has
+cloned("/older")
+"""
+    assert run(tmp_path, case) == ["ro,nosuid,nodev True"] * 2

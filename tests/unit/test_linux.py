@@ -29,7 +29,7 @@ ELSEWHERE = {
     "STATX_MNT_ID_UNIQUE": 0x4000,
     "STATMOUNT_MNT_BASIC": 2,
 }
-NEW_CALLS = {"statmount": 457}
+NEW_CALLS = {"statmount": 457, "open_tree_attr": 467}
 
 
 def constants() -> dict[str, int]:
