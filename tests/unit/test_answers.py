@@ -76,7 +76,7 @@ def decided(
 ) -> plan.Provision:
     """What a start decides, which keeps it."""
     asks = answers.question(root, wanted, rootfs.like(container), "/")
-    given, _ = hook._provide(root, container, wanted, SETTINGS, answers, asks)  # type: ignore[arg-type]
+    given, _ = hook._provide(root, container, wanted, SETTINGS, answers, asks)
     return given
 
 
@@ -142,7 +142,7 @@ def test_another_request_has_no_answer(host: HostRoot, field: str) -> None:
     assert under_one_name(host, known, other) is None
 
 
-LAYOUT = {
+LAYOUT: dict[str, Any] = {
     "library_folder": "/usr/lib64",
     "library_folder_32": "",
     "compat_names": ("libcuda.so.9",),
@@ -150,7 +150,7 @@ LAYOUT = {
     "user_namespace": True,
     "dev_is_hosts": True,
 }
-ITS_OWN = {
+ITS_OWN: dict[str, Any] = {
     "id": "c2",
     "bundle": "/c",
     "rootfs": "/c/rootfs",
