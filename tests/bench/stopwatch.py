@@ -28,6 +28,8 @@ PHASES = {
     "requirements": "reading",
     "rootfs": "reading",
     "host.": "reading",
+    "host.answers": "plan",
+    "provision": "plan",
     "selection": "plan",
     "placement": "plan",
     "plan": "plan",
