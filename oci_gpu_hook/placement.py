@@ -71,7 +71,7 @@ def files(request: Request, inventory: DriverInventory) -> tuple[Mount, ...]:
     asked = (*request.capabilities, *request.features)
     return tuple(
         [
-            Mount(file.path, file.target, _options(file), False, _reason(file, word))
+            Mount(file.path, file.target, _options(file), False, _reason(file, word), file.folder)
             for file in (*inventory.binaries, *inventory.files, *inventory.firmware)
             if (word := _first_common(file.capabilities, asked)) or not file.capabilities
         ]

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _FLAGS_32 = ldso.FLAGS[3, 32]
+_FILE_TYPE = 0o170000
+_FOLDER = 0o040000
 
 
 class Driver(NamedTuple):
@@ -98,10 +100,12 @@ def _as_they_are(driver: Driver, host: HostRoot) -> list[DriverFile]:
     """The host's own first: udev is the host's, whatever is at its path in a driver container."""
     found = []
     for path, brought in catalogue.AS_THEY_ARE:
-        if host.stat(path) is not None:
-            found.append(DriverFile(path, path, brought))
-        elif driver.root.stat(path) is not None:
-            found.append(DriverFile(driver.source(path), path, brought))
+        source, status = path, host.stat(path)
+        if status is None:
+            source, status = driver.source(path), driver.root.stat(path)
+        if status is not None:
+            is_folder = status.st_mode & _FILE_TYPE == _FOLDER
+            found.append(DriverFile(source, path, brought, is_folder))
     return found
 
 

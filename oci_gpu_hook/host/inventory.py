@@ -49,11 +49,15 @@ class Library(NamedTuple):
 
 
 class DriverFile(NamedTuple):
-    """A program, configuration or firmware file: host path, container path, and what brings it (() is any request)."""
+    """A program, configuration or firmware file: host path, container path, and what brings it (() is any request).
+
+    folder: it is one, and comes with all that is in it.
+    """
 
     path: str
     target: str
     capabilities: tuple[str, ...]
+    folder: bool = False
 
 
 class Misfit(NamedTuple):

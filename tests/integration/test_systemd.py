@@ -149,7 +149,10 @@ def test_a_start_that_fails_is_withdrawn_from_systemd(
     assert "exit status 7" in done.err
     assert done.out == ""
     calls = (tmp_path / "trace").read_text()
-    told, withdrawn = [line for line in calls.splitlines() if "SetUnitProperties" in line]
+    # The rooms that say it are read too.
+    told, withdrawn = [
+        line for line in calls.splitlines() if "SetUnitProperties" in line and "pread64(" not in line
+    ]
     assert (told.count("/dev/char/195:"), told.count("/dev/char/1:3")) == (2, 0)
     assert (withdrawn.count("/dev/char/195:"), withdrawn.count("/dev/char/1:3")) == (0, 1)
 

@@ -294,10 +294,14 @@ def test_configuration_of_another_machine_is_left(tmp_path: Path, machine: str) 
     assert configuration(tmp_path) == ()
 
 
-@pytest.mark.parametrize("path", ["/etc/cufile.json", "/run/udev"])
-def test_storage_gets_what_it_reads(tmp_path: Path, path: str) -> None:
-    hosts.plant(tmp_path, path, "")
-    assert configuration(tmp_path) == (inventory.DriverFile(path, path, ("gds",)),)
+@pytest.mark.parametrize(
+    ("path", "planted"),
+    [("/etc/cufile.json", "/etc/cufile.json"), ("/run/udev", "/run/udev/data/x")],
+)
+def test_storage_gets_what_it_reads(tmp_path: Path, path: str, planted: str) -> None:
+    hosts.plant(tmp_path, planted, "")
+    found = inventory.DriverFile(path, path, ("gds",), planted != path)
+    assert configuration(tmp_path) == (found,)
 
 
 @pytest.mark.parametrize(
