@@ -134,7 +134,9 @@ def linked_alone() -> Iterator[None]:
     """The hook's package without its sources."""
     package = "/usr/lib/oci-gpu-hook/oci_gpu_hook"
     os.rename(package, f"{package}.whole")
-    shutil.copytree(f"{package}.whole/__linked__", f"{package}/__linked__")
+    # `startup` leads there.
+    for part in ("__linked__", "startup"):
+        shutil.copytree(f"{package}.whole/{part}", f"{package}/{part}")
     try:
         yield
     finally:
