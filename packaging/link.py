@@ -63,8 +63,8 @@ LATE = {
     "systemd": "ScopeUnit scope_unit entries allow_more allow_only _set_device_allow",
     "host.proc": "Gpu character_majors driver_version gpus uuid_of capability_minor information _uuid _pci_address "
     "_nvml_bus_id",
-    "host.saved": "write _create",
-    "host.answers": "Witness keep _make_room _plain",
+    "host.saved": "write plain _create",
+    "host.answers": "Witness keep _make_room",
     "host.nodes": "DeviceLink _numbered _drm _found",
     "host.inventory": "Misfit MigDevice",
     "selection": "_of_nodes _find_mig _unknown_mig _no_driver_for",

@@ -64,7 +64,7 @@ def is_folder(fd: int) -> bool:
     return posix.fstat(fd).st_mode & _FILE_TYPE == _IS_FOLDER
 
 
-def enter_namespace(pid: int | str) -> int:
+def enter_namespace(pid: int) -> int:
     """Enter the mount namespace of a process; gives a descriptor of the one that we leave, for `leave_namespace`."""
     flags = posix.O_RDONLY | posix.O_CLOEXEC
     home = posix.open("/proc/self/ns/mnt", flags)

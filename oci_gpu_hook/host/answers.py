@@ -131,11 +131,11 @@ def keep(root: HostRoot, asked: Question, witness: Witness, given: Provision) ->
         kind = type(item).__name__
         if not runs or runs[-1][0] != kind:
             runs.append((kind, []))
-        runs[-1][1].append(_plain(item))
+        runs[-1][1].append(saved.plain(item))
     answer = (given.driver_version, given.devices, runs, given.notes)
     try:
         _make_room(root)
-        saved.write(root, name, marshal.dumps((_plain(facts), witness.seen, answer)))
+        saved.write(root, name, marshal.dumps((saved.plain(facts), witness.seen, answer)))
     except OSError:
         pass
 
@@ -156,8 +156,3 @@ def _facts(answer: Any) -> Facts:
     if isinstance(answer, posix.stat_result):
         return (answer.st_mode, answer.st_uid, answer.st_gid, answer.st_rdev)
     return answer  # type: ignore[no-any-return]  # what HostRoot has
-
-
-def _plain(value: Any) -> Any:
-    """A record as marshal takes it, which knows tuples themselves and none of their classes."""
-    return tuple([_plain(item) for item in value]) if isinstance(value, tuple) else value

@@ -11,6 +11,10 @@ import posix
 from oci_gpu_hook import linux
 from oci_gpu_hook.host.root import HostRoot
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 FOLDER = "/run/oci-gpu-hook"
 INVENTORY = "inventory"
 
@@ -44,8 +48,8 @@ def read(root: HostRoot, name: str) -> bytes | None:
         return None
     try:
         status = posix.fstat(fd)
-        plain = status.st_mode & _FILE_TYPE == _REGULAR
-        if not plain or not _is_ours(status) or status.st_size > LARGEST:
+        is_plain = status.st_mode & _FILE_TYPE == _REGULAR
+        if not is_plain or not _is_ours(status) or status.st_size > LARGEST:
             return None
         return posix.read(fd, status.st_size)
     except OSError:
@@ -75,6 +79,11 @@ def write(root: HostRoot, name: str, data: bytes) -> None:
             posix.close(fd)
     finally:
         posix.close(folder)
+
+
+def plain(value: Any) -> Any:
+    """A record as marshal takes it, which knows tuples themselves and none of their classes."""
+    return tuple([plain(item) for item in value]) if isinstance(value, tuple) else value
 
 
 def _create(folder: int, name: str) -> int:

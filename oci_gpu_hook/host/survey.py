@@ -18,7 +18,6 @@ from oci_gpu_hook.host.stamp import Stamp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
 
     from oci_gpu_hook.host.nvml import Facts
 
@@ -149,14 +148,9 @@ def _packed(now: Stamp, found: DriverInventory) -> bytes:
     integers, booleans and None, every Python from 3.9 on reads alike, whatever it writes by itself
     (https://docs.python.org/3/library/marshal.html; tests/unit/test_saved.py tries each Python of the machine).
     """
-    content = marshal.dumps((_plain(now), _plain(found)), 2)
+    content = marshal.dumps((saved.plain(now), saved.plain(found)), 2)
     length = len(content).to_bytes(inventory.LENGTH_BYTES, "little")
     return inventory.HEADING + length + content
-
-
-def _plain(value: Any) -> Any:
-    """A record as marshal takes it, which knows tuples themselves and none of their classes."""
-    return tuple([_plain(item) for item in value]) if isinstance(value, tuple) else value
 
 
 def _proc_files(root: HostRoot) -> tuple[tuple[str, str], ...]:

@@ -2,8 +2,8 @@
 """The standard library's `encodings` as a hook's start needs it: UTF-8, and the way to all the rest.
 
 Before any line of ours an interpreter looks for the codec of file names, which brings three modules with four hundred
-aliases, and the eleven classes of `codecs`: a seventh of its start.  The door has it find this module instead, the only
-one in a folder that PYTHONPATH names.  Its modules are the standard library's; and whoever asks it for more than UTF-8
+aliases, and the eleven classes of `codecs`: a seventh of its start.  The door has it find this module instead, in
+the folder that PYTHONPATH names.  Its modules are the standard library's; and whoever asks it for more than UTF-8
 has it become the standard library's own.
 
 Must not import what is not built into every interpreter, and must not fail: without a codec Python does not start.
