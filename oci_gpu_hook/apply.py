@@ -145,6 +145,8 @@ def _tell(start: Start, told: DeviceAllow, host: HostRoot) -> int:
 def _mount(start: Start, mount: Mount, source: int) -> None:
     if source >= 0:
         start.tree.attach(source, mount.target, folder=mount.folder)
+        for name in mount.names:
+            start.tree.name(mount.target, name)
 
 
 def _device(start: Start, node: Device, source: int) -> None:

@@ -9,7 +9,7 @@ Container Device Interface, SPEC.md, 0.5.0 (device names that begin with a digit
 from __future__ import annotations
 
 from oci_gpu_hook.errors import quoted
-from oci_gpu_hook.operations import AllowDevices, Device, DeviceAllow, Mount
+from oci_gpu_hook.operations import AllowDevices, Device, DeviceAllow, Mount, mount_paths
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -141,9 +141,10 @@ def _edits(plan: Plan) -> dict[str, list[dict[str, object]]]:
     return {
         "deviceNodes": [_node(item) for item in plan.operations if isinstance(item, Device)],
         "mounts": [
-            _mount(item)
+            edit
             for item in plan.operations
             if isinstance(item, Mount) and edit_can_say(item)
+            for edit in _mounts(item)
         ],
     }
 
@@ -169,9 +170,9 @@ def _node(device: Device) -> dict[str, object]:
     }
 
 
-def _mount(mount: Mount) -> dict[str, object]:
-    return {
-        "hostPath": mount.source,
-        "containerPath": mount.target,
-        "options": [*mount.options, *_BIND],
-    }
+def _mounts(mount: Mount) -> list[dict[str, object]]:
+    """One for each name: a spec has no links, and a hook that makes them would be one more program."""
+    return [
+        {"hostPath": mount.source, "containerPath": path, "options": [*mount.options, *_BIND]}
+        for path in mount_paths(mount)
+    ]

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class Mount(NamedTuple):
-    """A file or folder of the host, cloned and attached: options are ``ro``, ``nosuid``, ``nodev``, ``noexec``."""
+    """A file or folder of the host, cloned and attached: options are ``ro``, ``nosuid``, ``nodev``, ``noexec``.
+
+    names: other names of a file, as seen from its folder in the container: ``libcuda.so.1``.
+    """
 
     source: str
     target: str
@@ -31,6 +34,7 @@ class Mount(NamedTuple):
     required: bool
     reason: str
     folder: bool = False
+    names: tuple[str, ...] = ()
 
 
 class Device(NamedTuple):
@@ -132,3 +136,9 @@ class DeviceAllow(NamedTuple):
     before: tuple[tuple[str, str], ...]
     required: bool
     reason: str
+
+
+def mount_paths(mount: Mount) -> tuple[str, ...]:
+    """Every path of a mount in the container; the target first."""
+    folder = mount.target.rpartition("/")[0]
+    return (mount.target, *[f"{folder}/{name}" for name in mount.names])

@@ -52,17 +52,15 @@ def given(
 
 
 def libraries(given: list[tuple[Library, str, str]]) -> tuple[Mount, ...]:
-    """Each library under its versioned name, its SONAME and what else programs load it by.
-
-    Mounts, not links: a link would stay in the image's layer and dangle, and could not be made in a read-only root.
-    """
+    """Each library under its versioned name, with its SONAME and what else programs load it by as other names."""
     mounts = []
     for library, folder, capability in given:
         reason = f"library: {capability}"
         if library.bits == 32:
             reason = f"32-bit library: {COMPAT32}, {capability}"
-        for name in library.names:
-            mounts.append(Mount(library.path, f"{folder}/{name}", READ_ONLY, True, reason))
+        target = f"{folder}/{library.file}"
+        others = tuple([name for name in library.names if name != library.file])
+        mounts.append(Mount(library.path, target, READ_ONLY, True, reason, names=others))
     return tuple(mounts)
 
 

@@ -245,9 +245,10 @@ def _rows(operation: Operation) -> tuple[str, list[Row]]:
 def _origin(mount: Mount) -> str:
     """Where a mount comes from, as short as it can be told."""
     folder, _, name = mount.source.rpartition("/")
+    origin = name if mount.target.startswith(f"{folder}/") else mount.source
     if mount.source == mount.target:
-        return "same path"
-    return name if mount.target.startswith(f"{folder}/") else mount.source
+        origin = "same path"
+    return f"{origin}, also {', '.join(mount.names)}" if mount.names else origin
 
 
 def _aligned(rows: Iterable[Row]) -> list[str]:
@@ -266,7 +267,12 @@ def _aligned(rows: Iterable[Row]) -> list[str]:
 def _operation(operation: Operation) -> dict[str, object]:
     """One operation as JSON."""
     if isinstance(operation, Mount):
-        return {"op": "mount", **operation._asdict(), "options": list(operation.options)}
+        return {
+            "op": "mount",
+            **operation._asdict(),
+            "options": list(operation.options),
+            "names": list(operation.names),
+        }
     if isinstance(operation, Device):
         document: dict[str, object] = {"op": "device", **operation._asdict()}
         document["mode"] = f"{operation.mode:04o}"

@@ -52,7 +52,7 @@ LATE = {
     "sources": "_in_mounts",
     "hook": "_provide _inventory _start_labels_only _without_edits container_like_host _laid_out_like_host",
     "request": "of_nodes _beyond_spec _major_minor _imex_channel",
-    "operations": "Symlink Relabel Labels DeviceAllow",
+    "operations": "Symlink Relabel Labels DeviceAllow mount_paths",
     "account": "_field",
     "linux": "SyscallError umount2 connect",
     "mountinfo": "Mount find",

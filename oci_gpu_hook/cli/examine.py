@@ -22,7 +22,7 @@ from oci_gpu_hook.diagnosis import container as judged
 from oci_gpu_hook.errors import BundleError, HookError, UsageError
 from oci_gpu_hook.host import kernel, libselinux, running
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.operations import Device, Mount
+from oci_gpu_hook.operations import Device, Mount, mount_paths
 
 if TYPE_CHECKING:
     from oci_gpu_hook.config import Config
@@ -110,7 +110,8 @@ def _seen(
         nodes = [f"/dev/{name}" for name in root.names("/dev") if name.startswith("nvidia")]
     numbers = {path: _numbers(root, path) for path in nodes}
     present = [path for path, device in numbers.items() if device is not None]
-    folders = {item.target.rpartition("/")[0] for item in operations if isinstance(item, Mount)}
+    mounts = [item for item in operations if isinstance(item, Mount)]
+    folders = {path.rpartition("/")[0] for item in mounts for path in mount_paths(item)}
     with_selinux = libselinux.is_there(host)
     return judged.Seen(
         nodes=numbers,

@@ -178,6 +178,40 @@ class Tree:
         if folder:
             self._allowed.add(linux.mount_id(tree))
 
+    def name(self, target: str, name: str) -> None:
+        """Another name, as seen from its folder, for the file at `target`: a link where nothing has that name.
+
+        Over what has it, the same file is mounted once more: an image may hold another driver's library there, or a
+        link to one, and what is an image's own stays as it is.
+        """
+        folder, _, file = target.rpartition("/")
+        path = f"{folder}/{name}"
+        parent_path, _, last = path.rpartition("/")
+        try:
+            parent = self._own_folders.get(parent_path) or self.own_folder(parent_path)
+            posix.symlink("../" * name.count("/") + file, last, dir_fd=parent)
+        except (FileExistsError, TargetError):
+            self._attach_again(target, path)
+            return
+        self._undo.append((_remove_file, (last, parent)))
+
+    def _attach_again(self, target: str, path: str) -> None:
+        """What is at `target` at `path` too; a link that leads there already is left."""
+        there = linux.openat2(self.root_fd, target, posix.O_PATH, resolve=_BELOW)
+        try:
+            fd = self._mount_point(path, folder=False)
+            try:
+                if _same(fd, there):
+                    return
+                flags = linux.OPEN_TREE_CLONE | linux.AT_EMPTY_PATH
+                tree = linux.open_tree(there, "", flags)
+                linux.move_mount(tree, fd)
+            finally:
+                posix.close(fd)
+        finally:
+            posix.close(there)
+        self._undo.append((_detach, (tree,)))
+
     def attach_tmpfs(
         self, target: str, options: tuple[str, ...], fill: Callable[[int], None]
     ) -> None:

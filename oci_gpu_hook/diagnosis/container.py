@@ -11,7 +11,7 @@ import os  # noqa: TID253  for people: never on the hook's path
 
 from oci_gpu_hook import selinux
 from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding
-from oci_gpu_hook.operations import Device, LdCache, Mount
+from oci_gpu_hook.operations import Device, LdCache, Mount, mount_paths
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -114,17 +114,19 @@ def _unopened(error: int, paths: list[str], restart: str) -> Finding:
 
 def _libraries(mounts: list[Mount], seen: Seen, restart: str) -> list[Finding]:
     check = "libraries"
-    missing = [item for item in mounts if not _is_there(item.target, seen)]
+    wanted = [(path, item.required) for item in mounts for path in mount_paths(item)]
+    missing = [path for path, _ in wanted if not _is_there(path, seen)]
     if not missing:
-        return [Finding(check, PASS, f"{len(mounts)} names are there")]
-    first = missing[0].target
+        return [Finding(check, PASS, f"{len(wanted)} names are there")]
+    first = missing[0]
     stem = _name(first).partition(".so.")[0] + ".so."
     folder = first.rpartition("/")[0]
     others = sorted([name for name in seen.names.get(folder, ()) if name.startswith(stem)], key=len)
-    text = f"{_listed([item.target for item in missing])} missing"
+    text = f"{_listed(missing)} missing"
     if others:
         text += f", {others[-1]} is there: the driver has changed since its start"
-    level = FAIL if others or any([item.required for item in missing]) else WARN
+    is_needed = any([required for path, required in wanted if path in missing])
+    level = FAIL if others or is_needed else WARN
     return [Finding(check, level, text, restart)]
 
 

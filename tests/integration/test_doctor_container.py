@@ -118,9 +118,9 @@ BROKEN = [
     ),
     (
         "v2",
-        f"for name in 580.65.06 1; do {UNMOUNT} {LIBRARY}.$name; done",
+        f"{UNMOUNT} {LIBRARY}.580.65.06",
         "libraries",
-        f"{LIBRARY}.580.65.06, {LIBRARY}.1 missing",
+        f"{LIBRARY}.580.65.06, {LIBRARY}.1, {LIBRARY} missing",
     ),
     ("v2", f"{UNMOUNT} /etc/ld.so.cache", "ld.so.cache", "does not name"),
     (

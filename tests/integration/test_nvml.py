@@ -215,7 +215,7 @@ def test_watch_sees_mig_devices_come_and_go(installed: Installed) -> None:
     steps = """
 until_told 'wrote ' /tmp/told
 grep -c 'name: "0:' /tmp/gpu.yaml
-mkdir /tmp/none && mount --bind /tmp/none /proc/driver/nvidia/capabilities/gpu1/mig/gi13
+mkdir -p /tmp/none && mount --bind /tmp/none /proc/driver/nvidia/capabilities/gpu1/mig/gi13
 until_told '3 MIG devices' /tmp/told
 until_told 'wrote .*' /tmp/told
 sleep 1

@@ -115,3 +115,93 @@ linux._OPEN_TREE_ATTR = 4095  # a call that no kernel has
 cloned("/older")
 """
     assert run(tmp_path, case) == ["ro,nosuid,nodev True"] * 2
+
+
+# Names of a library whose file is mounted; what lies at each, and how many mounts there are.
+NAMES = """
+def there(*names):
+    for name in names:
+        path = root + "/opt/" + name
+        print(name, os.readlink(path) if os.path.islink(path) else "-", open(path).read() or "empty")
+def count():
+    return sum(root in line for line in open("/proc/self/mountinfo"))
+tree.attach(clone("file"), "/opt/lib.so.2.5", folder=False)
+"""
+
+
+def test_another_name_is_a_link_where_nothing_has_it(tmp_path: Path) -> None:
+    case = f"""{NAMES}
+tree.name("/opt/lib.so.2.5", "lib.so.2")
+tree.name("/opt/lib.so.2.5", "a/b/plugin.so")
+there("lib.so.2", "a/b/plugin.so")
+print(count())
+tree.undo()
+print(below())
+"""
+    assert run(tmp_path, case) == [
+        "lib.so.2 lib.so.2.5 ours",
+        "a/b/plugin.so ../../lib.so.2.5 ours",
+        "1",
+        "['/opt']",
+    ]
+
+
+def test_what_has_the_name_is_mounted_over_and_stays(tmp_path: Path) -> None:
+    """A library of the image's own, a link to one, and one that leads nowhere, which another driver has left."""
+    case = f"""
+open(root + "/opt/lib.so.2", "w").write("the image's")
+open(root + "/opt/lib.so.1.0", "w").write("older")
+os.symlink("lib.so.1.0", root + "/opt/lib.so.1"); os.symlink("gone", root + "/opt/lib.so")
+before = below()
+{NAMES}
+for name in ("lib.so.2", "lib.so.1", "lib.so"): tree.name("/opt/lib.so.2.5", name)
+there("lib.so.2", "lib.so.1", "lib.so")
+print(count())
+options = [line.split()[5] for line in open("/proc/self/mountinfo") if root in line]
+print(len(set(options)))
+tree.undo()
+print(below() == before)
+there("lib.so.2", "lib.so.1")
+"""
+    assert run(tmp_path, case) == [
+        "lib.so.2 - ours",
+        "lib.so.1 lib.so.1.0 ours",
+        "lib.so gone ours",
+        "4",
+        "1",
+        "True",
+        "lib.so.2 - the image's",
+        "lib.so.1 lib.so.1.0 older",
+    ]
+
+
+def test_a_link_of_the_last_start_is_left(tmp_path: Path) -> None:
+    """As in a container that is started again, with what the start before has made in its layer."""
+    case = f"""
+open(root + "/opt/lib.so.2.5", "w"); os.symlink("lib.so.2.5", root + "/opt/lib.so.2")
+{NAMES}
+tree.name("/opt/lib.so.2.5", "lib.so.2")
+there("lib.so.2")
+print(count())
+tree.undo()
+print(below())
+"""
+    assert run(tmp_path, case) == [
+        "lib.so.2 lib.so.2.5 ours",
+        "1",
+        "['/opt', '/opt/lib.so.2', '/opt/lib.so.2.5']",
+    ]
+
+
+def test_a_name_in_a_volume_of_the_host_is_not_made(tmp_path: Path) -> None:
+    case = f"""
+os.mkdir(root + "/opt/a"); linux.move_mount(clone("folder"), os.open(root + "/opt/a", os.O_PATH))
+{NAMES}
+try: tree.name("/opt/lib.so.2.5", "a/lib.so")
+except OSError as err: print(err)
+print(os.listdir(host + "/folder"))
+"""
+    assert run(tmp_path, case) == [
+        "/opt/a lies in a volume of the host, where nothing is made",
+        "[]",
+    ]

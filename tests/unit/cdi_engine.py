@@ -111,7 +111,10 @@ def by_hook(host: Node, environment: dict[str, str]) -> set[tuple[object, ...]]:
     plan = start(bundle(host.folder, environment), host, ["--config", str(host.settings)])
     assert plan is not None
     return {
-        _fact(item) for item in plan.operations if not isinstance(item, operations.AllowDevices)
+        fact
+        for item in plan.operations
+        if not isinstance(item, operations.AllowDevices)
+        for fact in _facts(item)
     }
 
 
@@ -124,10 +127,18 @@ def by_cdi(
     plan = start(config, host, words[2:])
     assert plan is not None
     assert not any(isinstance(item, operations.AllowDevices) for item in plan.operations)
-    left = [_fact(item) for item in plan.operations]
+    left = [fact for item in plan.operations for fact in _facts(item)]
     edits = [*map(_node, config["linux"]["devices"]), *map(_mount, config["mounts"])]
     assert len({*left, *edits}) == len(left) + len(edits), "something is done twice"
     return {*left, *edits}
+
+
+def _facts(operation: Any) -> list[tuple[object, ...]]:
+    """One for each name of a file: which of them is a link is between the hook and the container."""
+    if not isinstance(operation, operations.Mount):
+        return [_fact(operation)]
+    paths = operations.mount_paths(operation)
+    return [_fact(operation._replace(target=path, names=())) for path in paths]
 
 
 def _fact(operation: Any) -> tuple[object, ...]:

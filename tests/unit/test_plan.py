@@ -25,6 +25,7 @@ from oci_gpu_hook.operations import (
     LdCache,
     Mount,
     Tmpfs,
+    mount_paths,
 )
 from oci_gpu_hook.rootfs import Container
 from oci_gpu_hook.systemd import ScopeUnit
@@ -177,7 +178,7 @@ def test_every_mount_forbids_setuid_and_devices(host: inventory.DriverInventory)
 
 def test_libraries_are_read_only_and_under_all_their_names(host: inventory.DriverInventory) -> None:
     mounts = [operation for operation in made(host).operations if isinstance(operation, Mount)]
-    names = {mount.target for mount in mounts if "ro" in mount.options}
+    names = {path for mount in mounts if "ro" in mount.options for path in mount_paths(mount)}
     folder = "/usr/lib/x86_64-linux-gnu"
     assert {
         f"{folder}/libcuda.so",
@@ -188,7 +189,8 @@ def test_libraries_are_read_only_and_under_all_their_names(host: inventory.Drive
 
 def test_the_cache_lists_what_is_mounted(host: inventory.DriverInventory) -> None:
     operations = made(host).operations
-    targets = {operation.target for operation in operations if isinstance(operation, Mount)}
+    mounts = [operation for operation in operations if isinstance(operation, Mount)]
+    targets = {path for mount in mounts for path in mount_paths(mount)}
     (cache,) = [operation for operation in operations if isinstance(operation, LdCache)]
     assert {entry.path.decode() for entry in cache.entries} <= targets
     assert b"libcuda.so.1" in {entry.soname for entry in cache.entries}

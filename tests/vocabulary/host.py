@@ -18,7 +18,7 @@ from oci_gpu_hook.container.cgroup import DeviceCgroup
 from oci_gpu_hook.errors import RequestError
 from oci_gpu_hook.host import catalogue, inventory, nodes, nvml, survey
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.operations import Device, LdCache, Mount, Symlink, Tmpfs
+from oci_gpu_hook.operations import Device, LdCache, Mount, Symlink, Tmpfs, mount_paths
 from oci_gpu_hook.rootfs import Container
 from tests.unit import hosts
 
@@ -169,7 +169,7 @@ def targets(visible: str = "1", capabilities: str = "", **more: str) -> set[str]
     found = set()
     for operation in planned(visible, capabilities, CONTAINER, **more).operations:
         if isinstance(operation, Mount):
-            found.add(operation.target)
+            found.update(mount_paths(operation))
         elif isinstance(operation, (Device, Symlink, Tmpfs, LdCache)):
             found.add(operation.path)
     return found
