@@ -66,6 +66,7 @@ GROUPS = {
         "account",
         "mountinfo",
         "linux",
+        "bpf",
         "config",
         "ldorder",
         "ldso",

@@ -4,8 +4,8 @@
 The only file that imports ctypes.  A wrapper has the kernel's name and argument order, takes and returns file
 descriptors, and raises `SyscallError`.  It decides nothing: no fall-backs, no policy, no knowledge of GPUs.
 
-Numbers and layouts are from the kernel's uapi headers (linux/mount.h, linux/openat2.h, linux/bpf.h, linux/magic.h,
-asm/unistd.h of x86_64 and aarch64); a test compares them with what the C compiler sees.  Floor: Linux 5.14.
+Numbers and layouts are from the kernel's uapi headers (linux/mount.h, linux/openat2.h, linux/magic.h, asm/unistd.h of
+x86_64 and aarch64); a test compares them with what the C compiler sees.  Floor: Linux 5.14.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _error(name: str, subject: str | int) -> SyscallError:
 # Structs are bytes: a class of ctypes for each costs more than all the calls that use it.
 
 
-def _words(*values: int) -> bytes:
+def words(*values: int) -> bytes:
     """A struct of 64-bit words, for the kernel to read."""
     return b"".join([value.to_bytes(8, "little") for value in values])
 
@@ -198,14 +198,14 @@ def _kept_words(*values: int) -> bytes:
     """The same, made once: nearly every file's struct is that of the file before."""
     struct = _KEPT.get(values)
     if struct is None:
-        struct = _KEPT[values] = _words(*values)
+        struct = _KEPT[values] = words(*values)
     return struct
 
 
 _KEPT: dict[tuple[int, ...], bytes] = {}
 
 
-def _word(struct: bytearray, index: int) -> int:
+def word(struct: bytearray, index: int) -> int:
     """The 64-bit word `index` of a struct."""
     return int.from_bytes(struct[8 * index : 8 * index + 8], "little")
 
@@ -215,7 +215,7 @@ def _reference(memory: bytearray) -> Any:
     return _byref(_Long.from_buffer(memory))
 
 
-def _address(memory: bytearray) -> int:
+def address_of(memory: bytearray) -> int:
     """Where memory of 8 bytes at least lies, while it is kept: for a struct that names other memory."""
     return int(_addressof(_Long.from_buffer(memory)))
 
@@ -279,7 +279,7 @@ def move_mount(from_fd: int, to_fd: int) -> None:
 
 def mount_attr(attr_set: int) -> bytes:
     """A struct mount_attr: MOUNT_ATTR_* flags to set, none to clear, and no propagation."""
-    return _words(attr_set, 0, MS_PRIVATE, 0)
+    return words(attr_set, 0, MS_PRIVATE, 0)
 
 
 def mount_setattr(fd: int, mount_attr: bytes) -> None:
@@ -332,7 +332,7 @@ def connect(path: str, seconds: int) -> int:
     kind = SOCK_STREAM | SOCK_CLOEXEC
     fd = _call("socket", path, AF_UNIX, kind, 0)
     try:
-        timeval = _words(seconds, 0)
+        timeval = words(seconds, 0)
         for option in (SO_RCVTIMEO, SO_SNDTIMEO):
             _call("setsockopt", path, fd, SOL_SOCKET, option, timeval, len(timeval))
         address = _sockaddr_un(path)
@@ -351,7 +351,7 @@ def mount_id(fd: int) -> int:
 def _stx_mnt_id(fd: int, mask: int) -> int:
     if _syscall(_SYS["statx"], fd, b"", AT_EMPTY_PATH, mask, _STATX_REFERENCE) < 0:
         raise _error("statx", fd)
-    return _word(_STATX, 18)
+    return word(_STATX, 18)
 
 
 # struct statx is 256 bytes; stx_mnt_id lies at offset 144 (linux/stat.h).
@@ -362,10 +362,10 @@ _STATX_REFERENCE = _reference(_STATX)
 def mount_propagation(fd: int) -> int:
     """statmount(2): the mnt_propagation, MS_SHARED or another, of the mount that `fd` is open on; ENOSYS before 6.8."""
     # struct mnt_id_req is 24 bytes in its first version; struct statmount is 512, with mnt_propagation at offset 72.
-    request = _words(24, _stx_mnt_id(fd, STATX_MNT_ID_UNIQUE), STATMOUNT_MNT_BASIC)
+    request = words(24, _stx_mnt_id(fd, STATX_MNT_ID_UNIQUE), STATMOUNT_MNT_BASIC)
     answer = bytearray(512)
     _call("statmount", fd, request, _reference(answer), len(answer), 0)
-    return _word(answer, 9)
+    return word(answer, 9)
 
 
 def filesystem_magic(fd: int) -> int:
@@ -373,7 +373,7 @@ def filesystem_magic(fd: int) -> int:
     # struct statfs is 120 bytes on 64-bit architectures; f_type is its first long.
     statfs = bytearray(120)
     _call("fstatfs", fd, fd, _reference(statfs))
-    return _word(statfs, 0)
+    return word(statfs, 0)
 
 
 def send_datagram(path: str, data: bytes) -> None:
@@ -395,122 +395,3 @@ def bpf(command: int, attr: bytes, subject: str) -> tuple[int, bytearray]:
     """
     union = bytearray(attr.ljust(128, b"\0"))
     return _call("bpf", subject, command, _reference(union), len(union)), union
-
-
-# --- bpf(2), cgroup device programs; linux/bpf.h
-BPF_PROG_LOAD = 5
-BPF_PROG_ATTACH = 8
-BPF_PROG_GET_FD_BY_ID = 13
-BPF_OBJ_GET_INFO_BY_FD = 15
-BPF_PROG_QUERY = 16
-BPF_PROG_TYPE_CGROUP_DEVICE = 15
-BPF_CGROUP_DEVICE = 6
-BPF_F_ALLOW_MULTI = 2
-BPF_F_REPLACE = 4
-BPF_F_QUERY_EFFECTIVE = 1
-
-# A cgroup takes 64 programs of one type (BPF_CGROUP_MAX_PROGS).
-_BPF_MOST_PROGS = 64
-_BPF_INSN_SIZE = 8
-_BPF_LOG_SIZE = 1 << 16
-
-
-def bpf_prog_query(cgroup_fd: int, *, query_flags: int = 0) -> tuple[int, tuple[int, ...]]:
-    """BPF_PROG_QUERY: the flags that the cgroup's device programs are attached with, and their ids.
-
-    With BPF_F_QUERY_EFFECTIVE, the ids of all that apply, those of the cgroups above included, and
-    no flags.
-    """
-    ids = bytearray(4 * _BPF_MOST_PROGS)
-    attr = _words(cgroup_fd | BPF_CGROUP_DEVICE << 32, query_flags, _address(ids), _BPF_MOST_PROGS)
-    _, answer = bpf(BPF_PROG_QUERY, attr, f"BPF_PROG_QUERY of cgroup fd {cgroup_fd}")
-    count = _word(answer, 3) & 0xFFFFFFFF
-    found = [int.from_bytes(ids[at : at + 4], "little") for at in range(0, 4 * count, 4)]
-    return _word(answer, 1) >> 32, tuple(found)
-
-
-def bpf_prog_get_fd_by_id(prog_id: int) -> int:
-    """BPF_PROG_GET_FD_BY_ID: a descriptor, close-on-exec; ENOENT once the program is gone."""
-    return bpf(BPF_PROG_GET_FD_BY_ID, _words(prog_id), f"BPF_PROG_GET_FD_BY_ID {prog_id}")[0]
-
-
-def bpf_prog_id(prog_fd: int) -> int:
-    """The id of a program, as `bpf_prog_query` gives it."""
-    return _word(_bpf_prog_info(prog_fd, 0, 0), 0) >> 32
-
-
-def bpf_prog_insns(prog_fd: int) -> bytes | None:
-    """The program's instructions as the verifier left them (xlated); None where they are not shown.
-
-    The kernel does not show them to a caller without CAP_BPF, nor where it has hidden their
-    constants (net.core.bpf_jit_harden) and kernel.kptr_restrict is 2.
-    """
-    size = 512 * _BPF_INSN_SIZE
-    while True:
-        insns = bytearray(size)
-        info = _bpf_prog_info(prog_fd, size, _address(insns))
-        length = _word(info, 2) >> 32
-        if not length or not _word(info, 4):
-            return None
-        if length <= size:
-            return bytes(insns[:length])
-        size = length
-
-
-def _bpf_prog_info(prog_fd: int, size: int, insns: int) -> bytearray:
-    """BPF_OBJ_GET_INFO_BY_FD: the first 40 bytes of struct bpf_prog_info; the kernel gives no more.
-
-    Words: type and id; tag; jited_prog_len and xlated_prog_len; jited_prog_insns;
-    xlated_prog_insns.
-    """
-    info = bytearray(_words(0, 0, size << 32, 0, insns))
-    attr = _words(prog_fd | len(info) << 32, _address(info))
-    bpf(BPF_OBJ_GET_INFO_BY_FD, attr, f"BPF_OBJ_GET_INFO_BY_FD {prog_fd}")
-    return info
-
-
-def bpf_prog_load(prog_type: int, insns: bytes, *, name: str, license: str) -> int:
-    """BPF_PROG_LOAD: a descriptor, close-on-exec.  `name` is for bpftool, 15 characters at most.
-
-    Needs no RLIMIT_MEMLOCK since Linux 5.11.  Where the verifier refuses, its last words are in
-    the error.
-    """
-    # Both are kept until the kernel has read them.
-    program = bytearray(insns)
-    license_text = bytearray(license.encode().ljust(8, b"\0") + b"\0")
-
-    def load(log_size: int, log_address: int) -> int:
-        attr = _words(
-            prog_type | len(program) // _BPF_INSN_SIZE << 32,
-            _address(program),
-            _address(license_text),
-            min(log_size, 1) | log_size << 32,  # log_level and log_size
-            log_address,
-            0,  # kern_version and prog_flags
-        )
-        prog_name = name.encode().ljust(16, b"\0")
-        return bpf(BPF_PROG_LOAD, attr + prog_name, f"BPF_PROG_LOAD {name}")[0]
-
-    try:
-        return load(0, 0)
-    except SyscallError as err:
-        if err.errno not in (EACCES, EINVAL):
-            raise
-    # The log costs the verifier time, so it is asked for only now.
-    log = bytearray(_BPF_LOG_SIZE)
-    try:
-        return load(len(log), _address(log))
-    except SyscallError as err:
-        text = log.partition(b"\0")[0].decode("ascii", "replace")
-        said = [line for line in text.split("\n") if line]
-        # The very last line is the verifier's count of its own work.
-        last = [line for line in said if not line.startswith("processed ")][-1:]
-        raise SyscallError(err.errno or 0, "bpf", ": ".join([err.subject, *last])) from None
-
-
-def bpf_prog_attach(
-    cgroup_fd: int, prog_fd: int, *, attach_flags: int, replace_fd: int = 0
-) -> None:
-    """BPF_PROG_ATTACH: a device program; with BPF_F_REPLACE (Linux 5.6), for `replace_fd`."""
-    attr = _words(cgroup_fd | prog_fd << 32, BPF_CGROUP_DEVICE | attach_flags << 32, replace_fd)
-    bpf(BPF_PROG_ATTACH, attr, f"BPF_PROG_ATTACH to cgroup fd {cgroup_fd}")

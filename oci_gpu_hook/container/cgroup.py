@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import posix
 
-from oci_gpu_hook import linux
+from oci_gpu_hook import bpf, linux
 from oci_gpu_hook.container import devicefilter
 from oci_gpu_hook.record import NamedTuple
 
@@ -309,12 +309,12 @@ def _allow_v2(
     prefix = devicefilter.prefix(rules)
 
     def load(old_fd: int) -> int:
-        instructions = linux.bpf_prog_insns(old_fd)
+        instructions = bpf.prog_insns(old_fd)
         if instructions is None or not devicefilter.is_loadable(instructions):
             known = (*fallback_rules, *devicefilter.runtime_defaults())
             instructions = devicefilter.program(known)
-        kind, program = linux.BPF_PROG_TYPE_CGROUP_DEVICE, prefix + instructions
-        return linux.bpf_prog_load(kind, program, name=_PROGRAM_NAME, license=_PROGRAM_LICENSE)
+        kind, program = bpf.BPF_PROG_TYPE_CGROUP_DEVICE, prefix + instructions
+        return bpf.prog_load(kind, program, name=_PROGRAM_NAME, license=_PROGRAM_LICENSE)
 
     ours: set[int] = set()
     # crun with systemd has one program on the scope and one on its sub-cgroup (crun issue 1738).
@@ -325,7 +325,7 @@ def _allow_v2(
         return
     change.skipped = "no device program restricts the container's cgroup"
     # The last one opened is the container's.
-    effective = linux.bpf_prog_query(cgroup_fd, query_flags=linux.BPF_F_QUERY_EFFECTIVE)[1]
+    effective = bpf.prog_query(cgroup_fd, query_flags=bpf.BPF_F_QUERY_EFFECTIVE)[1]
     if effective:
         change.skipped += f", only {len(effective)} of the cgroups above, which are not its own"
 
@@ -335,7 +335,7 @@ def _replace_all(
 ) -> None:
     """Replace programs of the cgroup by those that `load` makes of them, until it shows `ours` only."""
     for _ in range(_ROUNDS):
-        attach_flags, ids = linux.bpf_prog_query(cgroup_fd)
+        attach_flags, ids = bpf.prog_query(cgroup_fd)
         if ours.issuperset(ids):
             return
         for prog_id in ids:
@@ -353,7 +353,7 @@ def _replace(
     change: Change,
 ) -> None:
     try:
-        old_fd = change.keep(linux.bpf_prog_get_fd_by_id(prog_id))
+        old_fd = change.keep(bpf.prog_get_fd_by_id(prog_id))
         new_fd = change.keep(load(old_fd))
         _put(cgroup_fd, attach_flags, new_fd, old_fd)
     except linux.SyscallError as err:
@@ -361,7 +361,7 @@ def _replace(
             return  # the program went after the query; the next one shows what came
         raise
     change.remember(_put_back, cgroup_fd, attach_flags, old_fd, new_fd)
-    ours.add(linux.bpf_prog_id(new_fd))
+    ours.add(bpf.prog_id(new_fd))
 
 
 def _put(cgroup_fd: int, attach_flags: int, new_fd: int, old_fd: int) -> None:
@@ -369,12 +369,12 @@ def _put(cgroup_fd: int, attach_flags: int, new_fd: int, old_fd: int) -> None:
 
     A cgroup without BPF_F_ALLOW_MULTI holds one program, and attaching another replaces it at once.
     """
-    if attach_flags & linux.BPF_F_ALLOW_MULTI:
-        linux.bpf_prog_attach(
-            cgroup_fd, new_fd, attach_flags=attach_flags | linux.BPF_F_REPLACE, replace_fd=old_fd
+    if attach_flags & bpf.BPF_F_ALLOW_MULTI:
+        bpf.prog_attach(
+            cgroup_fd, new_fd, attach_flags=attach_flags | bpf.BPF_F_REPLACE, replace_fd=old_fd
         )
     else:
-        linux.bpf_prog_attach(cgroup_fd, new_fd, attach_flags=attach_flags)
+        bpf.prog_attach(cgroup_fd, new_fd, attach_flags=attach_flags)
 
 
 def _put_back(cgroup_fd: int, attach_flags: int, old_fd: int, new_fd: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import posix
 
-from oci_gpu_hook import linux
+from oci_gpu_hook import bpf, linux
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
 
@@ -80,8 +80,8 @@ def _cgroup_version(root: HostRoot) -> str:
 def _bpf_refusal() -> str:
     try:
         posix.close(
-            linux.bpf_prog_load(
-                linux.BPF_PROG_TYPE_CGROUP_DEVICE, _ALLOW, name="doctor", license="Apache-2.0"
+            bpf.prog_load(
+                bpf.BPF_PROG_TYPE_CGROUP_DEVICE, _ALLOW, name="doctor", license="Apache-2.0"
             )
         )
     except OSError as err:

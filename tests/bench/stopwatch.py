@@ -37,6 +37,7 @@ PHASES = {
     "container.devices": "mounts",
     "container.cgroup": "cgroup",
     "container.scope": "cgroup",
+    "bpf": "cgroup",
     "systemd": "cgroup",
     "dbus": "cgroup",
     "container.devicefilter": "cgroup",

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oci_gpu_hook import linux
+from oci_gpu_hook import bpf, linux
 from oci_gpu_hook.container import cgroup, devicefilter
 from oci_gpu_hook.container.cgroup import DeviceCgroup
 from oci_gpu_hook.oci import DeviceRule
@@ -202,14 +202,14 @@ def makes(folder: str | Path, node: Path, device: int, kind: int = stat.S_IFCHR)
 # --- programs
 
 
-def attach(path: str, *programs: bytes, flags: int = linux.BPF_F_ALLOW_MULTI) -> list[int]:
+def attach(path: str, *programs: bytes, flags: int = bpf.BPF_F_ALLOW_MULTI) -> list[int]:
     """Attach programs as a runtime would; their ids."""
     cgroup_fd = os.open(path, os.O_RDONLY)
     for instructions in programs:
-        prog_fd = linux.bpf_prog_load(
-            linux.BPF_PROG_TYPE_CGROUP_DEVICE, instructions, name="", license="MIT"
+        prog_fd = bpf.prog_load(
+            bpf.BPF_PROG_TYPE_CGROUP_DEVICE, instructions, name="", license="MIT"
         )
-        linux.bpf_prog_attach(cgroup_fd, prog_fd, attach_flags=flags)
+        bpf.prog_attach(cgroup_fd, prog_fd, attach_flags=flags)
         os.close(prog_fd)
     os.close(cgroup_fd)
     return attached(path)
@@ -218,15 +218,15 @@ def attach(path: str, *programs: bytes, flags: int = linux.BPF_F_ALLOW_MULTI) ->
 def attached(path: str) -> list[int]:
     cgroup_fd = os.open(path, os.O_RDONLY)
     try:
-        return list(linux.bpf_prog_query(cgroup_fd)[1])
+        return list(bpf.prog_query(cgroup_fd)[1])
     finally:
         os.close(cgroup_fd)
 
 
 def instructions_of(prog_id: int) -> bytes | None:
-    prog_fd = linux.bpf_prog_get_fd_by_id(prog_id)
+    prog_fd = bpf.prog_get_fd_by_id(prog_id)
     try:
-        return linux.bpf_prog_insns(prog_fd)
+        return bpf.prog_insns(prog_fd)
     finally:
         os.close(prog_fd)
 
@@ -413,7 +413,7 @@ def test_a_failure_in_the_middle_puts_everything_back(
 ) -> None:
     before = attach(container.path, RUNTIME_LIKE, RUNTIME_LIKE)
     descriptors = open_descriptors()
-    real, calls = linux.bpf_prog_attach, [0]
+    real, calls = bpf.prog_attach, [0]
 
     def second_fails(*descriptors: int, **options: int) -> None:
         calls[0] += 1
@@ -421,7 +421,7 @@ def test_a_failure_in_the_middle_puts_everything_back(
             raise linux.SyscallError(EPERM, "bpf", "BPF_PROG_ATTACH")
         real(*descriptors, **options)
 
-    monkeypatch.setattr(linux, "bpf_prog_attach", second_fails)
+    monkeypatch.setattr(bpf, "prog_attach", second_fails)
     with pytest.raises(OSError, match="bpf BPF_PROG_ATTACH: Operation not permitted"):
         cgroup.allow(container, [GPU0], SPEC_RULES)
     assert attached(container.path) == before
@@ -434,20 +434,20 @@ def test_a_program_that_another_replaces_meanwhile_is_replaced_in_turn(
 ) -> None:
     """As systemd does at daemon-reload: when we come to replace its program, there is a new one."""
     attach(container.path, DENY_ALL)
-    real, calls = linux.bpf_prog_get_fd_by_id, [0]
+    real, calls = bpf.prog_get_fd_by_id, [0]
 
     def raced(prog_id: int) -> int:
         calls[0] += 1
         if calls[0] == 1:
             old_fd, new_fd = (
                 real(prog_id),
-                linux.bpf_prog_load(
-                    linux.BPF_PROG_TYPE_CGROUP_DEVICE, RUNTIME_LIKE, name="", license="MIT"
+                bpf.prog_load(
+                    bpf.BPF_PROG_TYPE_CGROUP_DEVICE, RUNTIME_LIKE, name="", license="MIT"
                 ),
             )
             cgroup_fd = os.open(container.path, os.O_RDONLY)
-            flags = linux.BPF_F_ALLOW_MULTI | linux.BPF_F_REPLACE
-            linux.bpf_prog_attach(cgroup_fd, new_fd, attach_flags=flags, replace_fd=old_fd)
+            flags = bpf.BPF_F_ALLOW_MULTI | bpf.BPF_F_REPLACE
+            bpf.prog_attach(cgroup_fd, new_fd, attach_flags=flags, replace_fd=old_fd)
             for fd in (cgroup_fd, new_fd, old_fd):
                 os.close(fd)
             wait_until_gone(prog_id)
@@ -463,7 +463,7 @@ def test_a_program_that_another_replaces_meanwhile_is_replaced_in_turn(
             time.sleep(0.01)
         pytest.fail("the replaced program did not go")
 
-    monkeypatch.setattr(linux, "bpf_prog_get_fd_by_id", raced)
+    monkeypatch.setattr(bpf, "prog_get_fd_by_id", raced)
     cgroup.allow(container, [GPU0], SPEC_RULES).close()
     assert calls[0] == 2
     assert len(attached(container.path)) == 1
@@ -475,15 +475,15 @@ def test_others_that_never_stop_are_an_error(
     container: DeviceCgroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attach(container.path, DENY_ALL)
-    real = linux.bpf_prog_query
+    real = bpf.prog_query
 
     def busy(cgroup_fd: int, *, query_flags: int = 0) -> tuple[int, tuple[int, ...]]:
-        monkeypatch.setattr(linux, "bpf_prog_query", real)
+        monkeypatch.setattr(bpf, "prog_query", real)
         attach(container.path, DENY_ALL)
-        monkeypatch.setattr(linux, "bpf_prog_query", busy)
+        monkeypatch.setattr(bpf, "prog_query", busy)
         return real(cgroup_fd, query_flags=query_flags)
 
-    monkeypatch.setattr(linux, "bpf_prog_query", busy)
+    monkeypatch.setattr(bpf, "prog_query", busy)
     with pytest.raises(OSError, match=r"others change .* too: Device or resource busy"):
         cgroup.allow(container, [GPU0], SPEC_RULES)
 
@@ -507,8 +507,8 @@ def test_undo_after_the_container_is_gone_is_quiet(container: DeviceCgroup) -> N
 def test_what_the_verifier_refuses_is_told_with_its_words(v2: None) -> None:
     read_of_r2 = bytes.fromhex("bc200000000000009500000000000000")
     with pytest.raises(linux.SyscallError) as caught:
-        linux.bpf_prog_load(
-            linux.BPF_PROG_TYPE_CGROUP_DEVICE, read_of_r2, name="oci_gpu_hook", license="MIT"
+        bpf.prog_load(
+            bpf.BPF_PROG_TYPE_CGROUP_DEVICE, read_of_r2, name="oci_gpu_hook", license="MIT"
         )
     assert str(caught.value) == ("bpf BPF_PROG_LOAD oci_gpu_hook: R2 !read_ok: Permission denied")
     assert caught.value.errno == EACCES

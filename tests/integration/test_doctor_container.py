@@ -91,11 +91,11 @@ WITHOUT_GPUS = """
 cat >/run/deny.py <<'END'
 import os, sys
 sys.path.insert(0, "/usr/lib/oci-gpu-hook")
-from oci_gpu_hook import linux
+from oci_gpu_hook import bpf
 deny = bytes.fromhex("b700000000000000" "9500000000000000")
-program = linux.bpf_prog_load(linux.BPF_PROG_TYPE_CGROUP_DEVICE, deny, name="deny", license="GPL")
+program = bpf.prog_load(bpf.BPF_PROG_TYPE_CGROUP_DEVICE, deny, name="deny", license="GPL")
 cgroup = os.open(sys.argv[1], os.O_RDONLY)
-linux.bpf_prog_attach(cgroup, program, attach_flags=linux.BPF_F_ALLOW_MULTI)
+bpf.prog_attach(cgroup, program, attach_flags=bpf.BPF_F_ALLOW_MULTI)
 END
 python3 /run/deny.py /sys/fs/cgroup$(sed -n 's/^0:://p' /proc/$PID/cgroup)
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers and layouts of linux.py, compared with what the C compiler finds in the kernel's headers."""
+"""Numbers and layouts of linux.py and bpf.py, compared with what the C compiler finds in the kernel's headers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook import linux, mountinfo
+from oci_gpu_hook import bpf, linux, mountinfo
 from oci_gpu_hook.container import mounts
 
 HEADERS = (
@@ -35,7 +35,7 @@ NEW_CALLS = {"statmount": 457, "open_tree_attr": 467}
 def constants() -> dict[str, int]:
     return {
         name: value
-        for name, value in vars(linux).items()
+        for name, value in {**vars(linux), **vars(bpf)}.items()
         if name.isupper()
         and not name.startswith("_")
         and isinstance(value, int)
@@ -81,6 +81,15 @@ def test_layouts_are_the_kernels(tmp_path: Path) -> None:
         "sizeof(struct statfs)": 120,
         "offsetof(struct statfs, f_type)": 0,
         "sizeof(sa_family_t)": 2,
+        "sizeof(struct bpf_insn)": 8,
+        "offsetof(union bpf_attr, query.prog_ids)": 16,
+        "offsetof(union bpf_attr, query.prog_cnt)": 24,
+        "offsetof(union bpf_attr, log_size)": 28,
+        "offsetof(union bpf_attr, prog_name)": 48,
+        "offsetof(union bpf_attr, replace_bpf_fd)": 16,
+        "offsetof(struct bpf_prog_info, id)": 4,
+        "offsetof(struct bpf_prog_info, xlated_prog_len)": 20,
+        "offsetof(struct bpf_prog_info, xlated_prog_insns)": 32,
         "offsetof(struct sockaddr_un, sun_path)": 2,
     }
     assert compiled(tmp_path, list(expected)) == expected
