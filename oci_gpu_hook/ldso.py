@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The format of ``/etc/ld.so.cache``: bytes to entries, and bytes with our entries added to bytes.
+"""The format of ``/etc/ld.so.cache``: bytes to entries, and to columns and back.
 
 Source: glibc's ``sysdeps/generic/dl-cache.h`` (layout) and ``elf/cache.c`` (what ldconfig writes),
-2.17 to 2.41; ldconfig(8).  `ldorder` has the order of the rows.
+2.17 to 2.41; ldconfig(8).  `ldorder` has the order of the rows, `ldmerge` adds ours to them.
 Little-endian only, as every machine that we serve.  Names and paths are bytes, as in the file.
 
 The bytes come from an image and are hostile: `MalformedCache` is the only error, and the time is
@@ -17,12 +17,11 @@ try:
 except ImportError:
     from struct import pack, pack_into, unpack_from
 
-from oci_gpu_hook import ldorder
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from typing import Protocol
 
     class Identity(Protocol):
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
         def machine(self) -> int: ...
         @property
         def bits(self) -> int: ...
-
-    _Said = tuple[bytes, bytes, int]  # soname, path, flags: what makes two entries the same
 
 
 # A cache of 1,050 libraries has 80 KiB; one larger than this serves only to keep us busy.
@@ -57,21 +54,16 @@ _OLD_MAGIC = b"ld.so-1.7.0"
 _OLD_HEADER_SIZE, _OLD_ROW_SIZE = 16, 12  # a row: flags, soname, path
 _NEW_MAGIC = b"glibc-ld.so.cache1.1"
 _HEADER = "<20sIIB3xI12x"  # magic, rows, size of the strings, byte order, offset of the extensions
-_HEADER_SIZE = 48
-_ROW_SIZE = 24  # flags, soname, path, OS version, 32 bits each; hwcap, 64 bits
+HEADER_SIZE = 48
+ROW_SIZE = 24  # flags, soname, path, OS version, 32 bits each; hwcap, 64 bits
 _LITTLE_ENDIAN = 2
 _EXTENSION_MAGIC = 0xEAA42174
 _GENERATOR_TAG, _HWCAPS_TAG = 0, 1
 _GENERATOR = b"oci-gpu-hook"
-# How ldconfig has signed its caches since glibc 2.33; before the version stands who built it.
-_LDCONFIG = b"ldconfig ("
-_MANY, _STEP = 128, 32
-# A row with 1 where it has the offset of a string.
-_OFFSETS = pack("<6I", 0, 1, 1, 0, 0, 0)
 
 # No string is longer than PATH_MAX: the loader could not open it.  ldconfig lets strings share
 # tails, but never so that all of them together are many times what the file holds.
-_LONGEST_STRING = 4095
+LONGEST_STRING = 4095
 _SHARING = 16
 
 
@@ -101,7 +93,7 @@ class Cache(NamedTuple):
     generator: bytes
 
 
-class _Table(NamedTuple):
+class Table(NamedTuple):
     """A cache as columns, an item a row; offsets count from the start of `strings`."""
 
     strings: bytes
@@ -116,7 +108,8 @@ class _Table(NamedTuple):
     generator: bytes
 
 
-_NOTHING = _Table(b"", [], [], [], [], [], [], [], [], b"")
+# A cache that lists nothing.
+NOTHING = Table(b"", [], [], [], [], [], [], [], [], b"")
 
 
 def flags_of(identity: Identity) -> int | None:
@@ -126,7 +119,7 @@ def flags_of(identity: Identity) -> int | None:
 
 def parse(data: bytes) -> Cache:
     """Everything that a cache lists; MalformedCache where `data` is none, or empty."""
-    table = _read(data)
+    table = read(data)
     strings = table.strings
     paths = [strings[start:end] for start, end in zip(table.path_offsets, table.path_ends)]
     rows = zip(table.names, paths, table.flags, table.osversions, table.hwcaps)
@@ -134,138 +127,17 @@ def parse(data: bytes) -> Cache:
     return Cache(tuple([Entry(*row) for row in rows]), tuple(hwcaps), table.generator)
 
 
-def merge(data: bytes | None, additions: Iterable[Entry]) -> bytes:
-    """The cache `data` with `additions` in it, as ldconfig since glibc 2.32 would write it.
-
-    Every loader since glibc 2.2 reads it.  Among entries of one name, flags and hwcap, ours come
-    first and in the order given, so the loader takes them; the others stay listed.  One that is
-    there already is moved, not doubled.  None or no bytes stand for a cache that does not exist.
-
-    All rows are sorted, not ours alone, but where ldconfig has signed the cache.  Other programs
-    write caches too, and have sorted them by plain bytes, so that the loader's binary search missed
-    names and would miss ours.
-
-    Raises MalformedCache for `data`, and ValueError for an addition that no cache can hold.
-    """
-    ours = _checked(additions)
-    spliced = _spliced(data, ours) if data and ours else None
-    if spliced is not None:
-        return spliced
-    theirs = _read(data) if data else _NOTHING
-    same = _same_rows(theirs, ours)
-    table = _with_ours_first(theirs, ours, same)
-    keys = _keys(table.names, table.flags, table.hwcaps, ours)
-    gone = {row + len(ours) for rows in same.values() for row in rows}
-    order = [row for row in ldorder.descending(keys) if row not in gone]
-    base = _HEADER_SIZE + _ROW_SIZE * len(order)
-    return _whole(_rows(table, order, base), table, base)
-
-
-def _keys(
-    names: list[bytes], flags: list[int], hwcaps: list[int] | None, ours: list[Entry]
-) -> list[bytes]:
-    """The rows' sort keys, for the machine that our entries are of; no `hwcaps` are zeros."""
-    unsigned = NATIVE_FLAGS["aarch64"] in ({entry.flags for entry in ours} or flags)
-    return ldorder.keys(names, flags, hwcaps or [0] * len(flags), unsigned=unsigned)
-
-
-# --- splicing
-
-
-def _spliced(data: bytes, ours: list[Entry]) -> bytes | None:
-    """The same where `data` is ldconfig's own and lists none of our names; None elsewhere.
-
-    Its rows are in order, so ours only need a place: of a thousand names some hundred are looked at.  An image that
-    lies about that, or about its strings, harms its own lookups and nothing else.
-    """
-    if not data.startswith(_NEW_MAGIC) or len(data) > LARGEST:
-        return None
-    rows_end, count, size, hwcap_offsets, generator = _measured(data, 0)
-    end = rows_end + size
-    if (
-        count < _MANY
-        or not generator.startswith(_LDCONFIG)
-        or _has_long_string(data, rows_end, end)
-    ):
-        return None
-    # A view, here and below: a copy of everything would be a tenth of what a start takes of memory.
-    whole = memoryview(data)
-    words = whole[_HEADER_SIZE:rows_end].cast("I")
-    for offsets in (words[1::6].tolist(), words[2::6].tolist(), hwcap_offsets):
-        if offsets and (min(offsets) < rows_end or max(offsets) >= end):
-            return None
-    keys = _keys([entry.soname for entry in ours], [entry.flags for entry in ours], None, ours)
-    places = _places(words, data, keys, ours)
-    if places is None:
-        return None
-    theirs = [offset - rows_end for offset in hwcap_offsets]
-    table = _with_ours_first(_NOTHING._replace(hwcap_offsets=theirs), ours, {})
-    shift = _ROW_SIZE * len(ours)
-    base = rows_end + shift
-    new = _rows(table, order := ldorder.descending(keys), base + size)
-    pieces, done = [], 0
-    for number, row in enumerate(order):
-        pieces += _moved(words, done, places[row], shift)
-        pieces.append(new[_ROW_SIZE * number : _ROW_SIZE * (number + 1)])
-        done = places[row]
-    pieces += _moved(words, done, count, shift)
-    return _whole(b"".join(pieces), table, base, whole[rows_end:end])
-
-
-def _moved(words: memoryview, first: int, last: int, shift: int) -> list[bytes]:
-    """The rows from `first` to `last`, with `shift` added to their offsets; some at a time, as one number each."""
-    pieces = []
-    for start in range(first, last, _MANY):
-        rows = words[6 * start : 6 * min(start + _MANY, last)]
-        added = shift * int.from_bytes(_OFFSETS * (len(rows) // 6), "little")
-        moved = int.from_bytes(rows, "little") + added
-        pieces.append(moved.to_bytes(4 * len(rows), "little"))
-    return pieces
-
-
-def _places(
-    words: memoryview, data: bytes, keys: list[bytes], ours: list[Entry]
-) -> list[int] | None:
-    """Before which row each of `keys` belongs; None where the rows are out of order or have one of our names.
-
-    One row of every `_STEP` tells where to look closer.
-    """
-    last = len(words) // 6 - 1
-
-    def looked_at(rows: list[int]) -> tuple[list[bytes], list[bytes]]:
-        starts = [words[6 * row + 1] for row in rows]
-        names = [data[start : data.index(0, start)] for start in starts]
-        flags = [words[6 * row] for row in rows]
-        hwcaps = [words[6 * row + 4] | words[6 * row + 5] << 32 for row in rows]
-        return names, _keys(names, flags, hwcaps, ours)
-
-    marks = [*range(0, last, _STEP), last]
-    _, above = looked_at(marks)
-    gaps = {len([mark for mark in above if mark > key]) for key in keys}
-    near = [row for gap in gaps for row in range(*marks[max(gap - 1, 0) : gap + 1])]
-    rows = sorted({*marks, *near})
-    names, found = looked_at(rows)
-    sonames = {entry.soname for entry in ours}
-    if found != sorted(found, reverse=True) or not sonames.isdisjoint(names):
-        return None
-    after = [len([row for row in found if row > key]) for key in keys]
-    return [rows[number - 1] + 1 if number else 0 for number in after]
-
-
-def _has_long_string(data: bytes, end: int, last: int) -> bool:
-    """Whether any bytes but NUL, longer than a string may be, stand together, or the last string has no end."""
-    while end < last:
-        following = data.rfind(0, end, min(end + _LONGEST_STRING + 1, last)) + 1
-        if not following:
-            return True
-        end = following
-    return False
+def row_count(data: bytes) -> int:
+    """How many rows a cache in the new layout claims to have; 0 for any other."""
+    start = len(_NEW_MAGIC)
+    count = int.from_bytes(data[start : start + 4], "little")
+    return count if data.startswith(_NEW_MAGIC) else 0
 
 
 # --- reading
 
 
-def _read(data: bytes) -> _Table:
+def read(data: bytes) -> Table:
     """A cache in any layout that glibc has had: old, old with the new one inside, new."""
     if len(data) > LARGEST:
         raise MalformedCache(f"{len(data)} bytes are more than any real cache has")
@@ -285,29 +157,29 @@ def _read(data: bytes) -> _Table:
     return _table(data[end:], 0, (words[1::3], words[2::3], ()), (words[::3], zeros, zeros), b"")
 
 
-def _measured(data: bytes, start: int) -> tuple[int, int, int, Sequence[int], bytes]:
+def measured(data: bytes, start: int) -> tuple[int, int, int, Sequence[int], bytes]:
     """Of the new layout at `start`: the end of its rows, their number, the strings' size, and the extensions."""
-    rows_start = start + _HEADER_SIZE
+    rows_start = start + HEADER_SIZE
     if rows_start > len(data):
         raise MalformedCache("the header is cut off")
     _, count, size, byte_order, extensions = unpack_from(_HEADER, data, start)
     if byte_order and byte_order & 3 != _LITTLE_ENDIAN:
         raise MalformedCache("the byte order is another machine's")
-    rows_end = rows_start + _ROW_SIZE * count
+    rows_end = rows_start + ROW_SIZE * count
     if rows_end + size > len(data):
         raise MalformedCache(f"{count} rows and {size} bytes of strings do not fit in")
     return (rows_end, count, size, *_read_extensions(data, extensions))
 
 
-def _read_new(data: bytes, start: int) -> _Table:
+def _read_new(data: bytes, start: int) -> Table:
     """The new layout, with its header at `start`.
 
     Offsets of strings count from there, as in ldconfig's writing.  (Where the layout is inside the
     old one, glibc 2.33 to 2.41 reads the hwcaps names from elsewhere, and so ignores them.)
     """
-    rows_end, count, size, hwcap_names, generator = _measured(data, start)
-    words = unpack_from(f"<{6 * count}I", data, start + _HEADER_SIZE)
-    hwcaps = unpack_from(f"<{3 * count}Q", data, start + _HEADER_SIZE)[2::3]
+    rows_end, count, size, hwcap_names, generator = measured(data, start)
+    words = unpack_from(f"<{6 * count}I", data, start + HEADER_SIZE)
+    hwcaps = unpack_from(f"<{3 * count}Q", data, start + HEADER_SIZE)[2::3]
     return _table(
         data[rows_end : rows_end + size],
         rows_end - start,
@@ -346,7 +218,7 @@ def _table(
     offsets: tuple[Sequence[int], Sequence[int], Sequence[int]],
     columns: tuple[Sequence[int], Sequence[int], Sequence[int]],
     generator: bytes,
-) -> _Table:
+) -> Table:
     """A table whose strings are all there.
 
     `offsets` are of names, paths and hwcaps names, and count from `base` bytes before `strings`;
@@ -356,88 +228,23 @@ def _table(
     starts = names + paths + hwcap_names
     if min(starts, default=0) < 0:
         raise MalformedCache("a string lies before the strings")
-    find, window = strings.find, _LONGEST_STRING + 1
+    find, window = strings.find, LONGEST_STRING + 1
     ends = [find(0, start, start + window) for start in starts]
     if min(ends, default=0) < 0:
         raise MalformedCache("a string is too long or has no end")
-    if sum(ends) - sum(starts) > _SHARING * (len(strings) + _ROW_SIZE * len(names)):
+    if sum(ends) - sum(starts) > _SHARING * (len(strings) + ROW_SIZE * len(names)):
         raise MalformedCache("the strings overlap too much")
     texts = [strings[start:end] for start, end in zip(names, ends)]
     path_ends = ends[len(names) : 2 * len(names)]
     flags, versions, caps = [list(column) for column in columns]
     rest = (flags, versions, caps, hwcap_names, generator)
-    return _Table(strings, texts, names, paths, path_ends, *rest)
+    return Table(strings, texts, names, paths, path_ends, *rest)
 
 
 # --- writing
 
 
-def _checked(additions: Iterable[Entry]) -> list[Entry]:
-    """The additions, each once."""
-    ours = list(additions)
-    if not ours:
-        return ours
-    # By columns, for entry by entry takes as long as to sort them.
-    sonames, paths, flags, osversions, hwcaps = zip(*ours)
-    texts = sonames + paths
-    if not all(texts) or max(map(len, texts)) > _LONGEST_STRING or 0 in b"".join(texts):
-        raise ValueError(
-            "no ld.so.cache can hold a name or a path that is empty, long or has a NUL"
-        )
-    if any(hwcaps) or max(flags + osversions) >> 32 or min(flags + osversions) < 0:
-        raise ValueError("no hwcap, and 32 bits of flags and OS version")
-    once: dict[_Said, Entry] = {}
-    for said, entry in zip(zip(sonames, paths, flags), ours):
-        once.setdefault(said, entry)
-    return list(once.values())
-
-
-def _same_rows(table: _Table, ours: list[Entry]) -> dict[_Said, list[int]]:
-    """The rows that say what one of ours says."""
-    sonames = {entry.soname for entry in ours}
-    found: dict[_Said, list[int]] = {}
-    if sonames.isdisjoint(table.names):
-        return found
-    wanted = {entry[:3] for entry in ours}
-    for row in [row for row, name in enumerate(table.names) if name in sonames]:
-        path = table.strings[table.path_offsets[row] : table.path_ends[row]]
-        said = (table.names[row], path, table.flags[row])
-        if said in wanted and not table.hwcaps[row]:
-            found.setdefault(said, []).append(row)
-    return found
-
-
-def _with_ours_first(table: _Table, ours: list[Entry], same: dict[_Said, list[int]]) -> _Table:
-    """The table with our rows in front; they use the strings of `same` rows or bring their own."""
-    pieces, end = [table.strings], len(table.strings)
-    sonames, flags, osversions, names, paths = [], [], [], [], []
-    for soname, path, flag, osversion, _ in ours:
-        sonames.append(soname)
-        flags.append(flag)
-        osversions.append(osversion)
-        if same and (soname, path, flag) in same:
-            row = same[soname, path, flag][0]
-            names.append(table.name_offsets[row])
-            paths.append(table.path_offsets[row])
-            continue
-        # A name may be the end of its path.
-        text = path if path.endswith(soname) else path + b"\0" + soname
-        pieces += (text, b"\0")
-        paths.append(end)
-        end += len(text) + 1
-        names.append(end - len(soname) - 1)
-    return table._replace(
-        strings=b"".join(pieces),
-        names=sonames + table.names,
-        name_offsets=names + table.name_offsets,
-        path_offsets=paths + table.path_offsets,
-        flags=flags + table.flags,
-        osversions=osversions + table.osversions,
-        hwcaps=[0] * len(ours) + table.hwcaps,
-    )
-
-
-def _rows(table: _Table, order: list[int], base: int) -> bytes:
+def rows_of(table: Table, order: list[int], base: int) -> bytes:
     """The rows in `order`, where `base` bytes lie before the strings."""
     words = [0] * (6 * len(order))
     words[::6] = map(table.flags.__getitem__, order)
@@ -447,16 +254,16 @@ def _rows(table: _Table, order: list[int], base: int) -> bytes:
     rows = bytearray(pack(f"<{len(words)}I", *words))
     for place, row in enumerate(order) if any(table.hwcaps) else ():
         if table.hwcaps[row]:
-            pack_into("<Q", rows, _ROW_SIZE * place + 16, table.hwcaps[row])
+            pack_into("<Q", rows, ROW_SIZE * place + 16, table.hwcaps[row])
     return bytes(rows)
 
 
-def _whole(rows: bytes, table: _Table, base: int, theirs: memoryview | bytes = b"") -> bytes:
+def whole(rows: bytes, table: Table, base: int, theirs: memoryview | bytes = b"") -> bytes:
     """The new layout: header, rows, strings (`theirs` before those of the table), extensions."""
     size = len(theirs) + len(table.strings)
     padding = bytes(-size % 4)
     start = base + size + len(padding)
-    header = pack(_HEADER, _NEW_MAGIC, len(rows) // _ROW_SIZE, size, _LITTLE_ENDIAN, start)
+    header = pack(_HEADER, _NEW_MAGIC, len(rows) // ROW_SIZE, size, _LITTLE_ENDIAN, start)
     extensions = _extensions(start, [offset + base for offset in table.hwcap_offsets])
     return b"".join([header, rows, theirs, table.strings, padding, extensions])
 

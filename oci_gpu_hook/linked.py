@@ -70,6 +70,7 @@ GROUPS = {
         "config",
         "ldorder",
         "ldso",
+        "ldmerge",
         "dbus",
         "systemd",
         "rootfs",

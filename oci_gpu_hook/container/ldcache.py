@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import posix
 
-from oci_gpu_hook import ldso, linux
+from oci_gpu_hook import ldmerge, ldso, linux
 from oci_gpu_hook.container.mounts import Tree
 
 _BELOW = linux.RESOLVE_IN_ROOT | linux.RESOLVE_NO_MAGICLINKS
@@ -25,9 +25,9 @@ def merge(tree: Tree, path: str, entries: tuple[ldso.Entry, ...]) -> None:
 
 def _merged(data: bytes | None, entries: tuple[ldso.Entry, ...]) -> bytes:
     try:
-        return ldso.merge(data, entries)
+        return ldmerge.merge(data, entries)
     except ldso.MalformedCache:
-        return ldso.merge(None, entries)
+        return ldmerge.merge(None, entries)
 
 
 def _read(tree: Tree, path: str) -> bytes | None:

@@ -42,6 +42,7 @@ PHASES = {
     "dbus": "cgroup",
     "container.devicefilter": "cgroup",
     "container.ldcache": "cache",
+    "ldmerge": "cache",
     "container.labels": "labels",
     "container.": "mounts",
     "ipc": "labels",

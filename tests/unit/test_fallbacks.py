@@ -119,9 +119,9 @@ STRUCT = {
     "no iter_unpack": "import _struct; del _struct.iter_unpack",
 }
 BY_STRUCT = """
-from oci_gpu_hook import ldso
+from oci_gpu_hook import ldmerge, ldso
 from oci_gpu_hook.container import devicefilter
-merged = ldso.merge(None, [ldso.Entry(flags=ldso.FLAGS[62, 64], soname=b"liba.so.1", path=b"/liba.so.1")])
+merged = ldmerge.merge(None, [ldso.Entry(flags=ldso.FLAGS[62, 64], soname=b"liba.so.1", path=b"/liba.so.1")])
 print(merged.hex())
 print(ldso.parse(merged).entries)
 program = devicefilter.program(devicefilter.runtime_defaults())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ldso.py by itself: what a merge keeps, what hostile bytes can do, what it costs.
+"""ldso.py and ldmerge.py by themselves: what a merge keeps, what hostile bytes can do, what it costs.
 
 Against glibc's own ldconfig and loader: test_ldso_glibc.py.
 """
@@ -20,7 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oci_gpu_hook import ldso
-from oci_gpu_hook.ldso import Entry, MalformedCache, merge, parse
+from oci_gpu_hook.ldmerge import merge
+from oci_gpu_hook.ldso import Entry, MalformedCache, parse
 
 X86_64 = 0x0303
 I386 = 0x0003
@@ -382,14 +383,14 @@ def test_no_cache_takes_much_longer_than_an_honest_one_of_its_size(
 def test_it_imports_only_what_a_container_start_can_afford() -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); before = set(sys.modules);"
-        "import oci_gpu_hook.ldso; print(*sorted(set(sys.modules) - before))"
+        "import oci_gpu_hook.ldmerge; print(*sorted(set(sys.modules) - before))"
     )
     place = str(Path(ldso.__file__).parents[1])
     command = [sys.executable, "-I", "-S", "-c", code, place]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert set(output.split()) <= {
-        "__future__", "_struct", "struct", "_collections", "oci_gpu_hook", "oci_gpu_hook.ldorder", "oci_gpu_hook.ldso",
-        "oci_gpu_hook.record",
+        "__future__", "_struct", "struct", "_collections", "oci_gpu_hook", "oci_gpu_hook.ldmerge",
+        "oci_gpu_hook.ldorder", "oci_gpu_hook.ldso", "oci_gpu_hook.record",
     }  # fmt: skip
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ldso.py against the real thing: ldconfig writes, lists and orders, the loader searches.
+"""ldso.py and ldmerge.py against the real thing: ldconfig writes, lists and orders, the loader searches.
 
 Where a test needs ldconfig, a C compiler or root for chroot(2), it skips without them and says so.
 """
@@ -22,7 +22,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from oci_gpu_hook import ldorder, ldso
-from oci_gpu_hook.ldso import Entry, merge, parse
+from oci_gpu_hook.ldmerge import merge
+from oci_gpu_hook.ldso import Entry, parse
 
 X86_64 = 0x0303
 AARCH64 = 0x0A03

@@ -248,6 +248,26 @@ except AttributeError as err:
     assert json.loads(ran.stdout) == [expected, said]
 
 
+@pytest.mark.parametrize(("rows", "splices"), [(127, False), (128, True)])
+def test_only_a_cache_of_many_rows_has_splicing_loaded(
+    library: Path, rows: int, splices: bool
+) -> None:
+    program = PROGRAM.replace("from oci_gpu_hook.__main__ import main", "").rpartition("main()")[0]
+    program += """
+import oci_gpu_hook.host
+from oci_gpu_hook import ldmerge
+from oci_gpu_hook.ldso import Entry
+names = [b"lib%d.so" % number for number in range(int(sys.argv.pop()))]
+theirs = ldmerge.merge(None, [Entry(name, b"/lib/" + name, 0x0303) for name in names])
+ours = [Entry(b"libcuda.so.1", b"/usr/lib/libcuda.so.1", 0x0303)]
+before = "_spliced" in vars(ldmerge)
+merged = ldmerge.merge(theirs.replace(b"oci-gpu-hook", b"ldconfig (1)"), ours)
+print(before, "_spliced" in vars(ldmerge), merged == ldmerge.merge(theirs, ours))
+"""
+    ran = started(library, program, str(rows))
+    assert (ran.returncode, ran.stdout) == (0, f"False {splices} True\n"), ran.stderr
+
+
 @pytest.mark.parametrize("late", ["def other(find): pass", "def other():\n    Mount = 1"])
 def test_a_late_name_has_one_meaning_in_its_room(tmp_path: Path, late: str) -> None:
     """Else the linker would take a function's own for what is late."""
