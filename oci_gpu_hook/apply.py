@@ -172,7 +172,7 @@ def _tmpfs(start: Start, tmpfs: Tmpfs, source: int) -> None:
 
 
 def _ld_cache(start: Start, cache: LdCache, source: int) -> None:
-    ldcache.merge(start.tree, cache.path, cache.entries)
+    ldcache.merge(start.tree, cache.path, cache.additions)
 
 
 def _relabel(start: Start, relabelled: Relabel, source: int) -> None:

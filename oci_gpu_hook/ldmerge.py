@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from oci_gpu_hook import ldorder, ldso
 from oci_gpu_hook.ldso import Entry, Table
+from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     _Said = tuple[bytes, bytes, int]  # soname, path, flags: what makes two entries the same
 
@@ -27,8 +28,56 @@ _MANY, _STEP = 128, 32
 _OFFSETS = bytes(4) + b"\1\0\0\0" * 2 + bytes(12)
 
 
-def merge(data: bytes | None, additions: Iterable[Entry]) -> bytes:
-    """The cache `data` with `additions` in it, as ldconfig since glibc 2.32 would write it.
+class Additions(NamedTuple):
+    """Entries made ready for any cache: each once, as columns, with what their rows are sorted by (`ldorder`).
+
+    names, paths: where in `strings` each begins.
+    """
+
+    entries: tuple[Entry, ...]
+    flags: tuple[int, ...]
+    osversions: tuple[int, ...]
+    names: tuple[int, ...]
+    paths: tuple[int, ...]
+    strings: bytes
+    keys: tuple[bytes, ...]
+
+
+def prepare(entries: Iterable[Entry]) -> Additions:
+    """Entries that a cache is to list beside its own; ValueError for one that no cache can hold."""
+    ours = _checked(entries)
+    flags = [entry.flags for entry in ours]
+    names, paths, strings = [], [], b""
+    for entry in ours:
+        # A name may be the end of its path.
+        apart = b"" if entry.path.endswith(entry.soname) else b"\0" + entry.soname
+        paths.append(len(strings))
+        strings += entry.path + apart + b"\0"
+        names.append(len(strings) - len(entry.soname) - 1)
+    keys = _keys([entry.soname for entry in ours], flags, [0] * len(ours), flags)
+    versions = [entry.osversion for entry in ours]
+    columns = (tuple(ours), tuple(flags), tuple(versions), tuple(names), tuple(paths))
+    return Additions(*columns, strings, tuple(keys))
+
+
+def _checked(entries: Iterable[Entry]) -> list[Entry]:
+    """The entries, each once."""
+    once: dict[_Said, Entry] = {}
+    for entry in entries:
+        soname, path, flags, osversion, hwcap = entry
+        texts = (soname, path)
+        if not all(texts) or max(map(len, texts)) > ldso.LONGEST_STRING or 0 in soname + path:
+            raise ValueError(
+                "no ld.so.cache can hold a name or a path that is empty, long or has a NUL"
+            )
+        if hwcap or not 0 <= flags < 1 << 32 or not 0 <= osversion < 1 << 32:
+            raise ValueError("no hwcap, and 32 bits of flags and OS version")
+        once.setdefault((soname, path, flags), entry)
+    return list(once.values())
+
+
+def merge(data: bytes | None, ours: Additions) -> bytes:
+    """The cache `data` with `ours` in it, as ldconfig since glibc 2.32 would write it.
 
     Every loader since glibc 2.2 reads it.  Among entries of one name, flags and hwcap, ours come
     first and in the order given, so the loader takes them; the others stay listed.  One that is
@@ -38,100 +87,60 @@ def merge(data: bytes | None, additions: Iterable[Entry]) -> bytes:
     write caches too, and have sorted them by plain bytes, so that the loader's binary search missed
     names and would miss ours.
 
-    Raises MalformedCache for `data`, and ValueError for an addition that no cache can hold.
+    Raises MalformedCache for `data`.
     """
-    ours = _checked(additions)
-    if data and ours and ldso.row_count(data) >= _MANY:
+    if data and ours.entries and ldso.row_count(data) >= _MANY:
         spliced = _spliced(data, ours)
         if spliced is not None:
             return spliced
     theirs = ldso.read(data) if data else ldso.NOTHING
-    same = _same_rows(theirs, ours)
-    table = _with_ours_first(theirs, ours, same)
-    keys = _keys(table.names, table.flags, table.hwcaps, ours)
-    gone = {row + len(ours) for rows in same.values() for row in rows}
+    gone = _same_rows(theirs, ours)
+    table = _with_ours_first(theirs, ours)
+    keys = [*ours.keys, *_keys(theirs.names, theirs.flags, theirs.hwcaps, ours.flags)]
     order = [row for row in ldorder.descending(keys) if row not in gone]
     base = ldso.HEADER_SIZE + ldso.ROW_SIZE * len(order)
     return ldso.whole(ldso.rows_of(table, order, base), table, base)
 
 
-def _checked(additions: Iterable[Entry]) -> list[Entry]:
-    """The additions, each once."""
-    ours = list(additions)
-    if not ours:
-        return ours
-    # By columns, for entry by entry takes as long as to sort them.
-    sonames, paths, flags, osversions, hwcaps = zip(*ours)
-    texts = sonames + paths
-    if not all(texts) or max(map(len, texts)) > ldso.LONGEST_STRING or 0 in b"".join(texts):
-        raise ValueError(
-            "no ld.so.cache can hold a name or a path that is empty, long or has a NUL"
-        )
-    if any(hwcaps) or max(flags + osversions) >> 32 or min(flags + osversions) < 0:
-        raise ValueError("no hwcap, and 32 bits of flags and OS version")
-    once: dict[_Said, Entry] = {}
-    for said, entry in zip(zip(sonames, paths, flags), ours):
-        once.setdefault(said, entry)
-    return list(once.values())
-
-
-def _same_rows(table: Table, ours: list[Entry]) -> dict[_Said, list[int]]:
-    """The rows that say what one of ours says."""
-    sonames = {entry.soname for entry in ours}
-    found: dict[_Said, list[int]] = {}
+def _same_rows(table: Table, ours: Additions) -> set[int]:
+    """The rows, with ours in front, that say what one of ours says."""
+    sonames = {entry[0] for entry in ours.entries}
     if sonames.isdisjoint(table.names):
-        return found
-    wanted = {entry[:3] for entry in ours}
+        return set()
+    wanted = {entry[:3] for entry in ours.entries}
+    found = set()
     for row in [row for row, name in enumerate(table.names) if name in sonames]:
         path = table.strings[table.path_offsets[row] : table.path_ends[row]]
-        said = (table.names[row], path, table.flags[row])
-        if said in wanted and not table.hwcaps[row]:
-            found.setdefault(said, []).append(row)
+        if (table.names[row], path, table.flags[row]) in wanted and not table.hwcaps[row]:
+            found.add(row + len(ours.entries))
     return found
 
 
-def _with_ours_first(table: Table, ours: list[Entry], same: dict[_Said, list[int]]) -> Table:
-    """The table with our rows in front; they use the strings of `same` rows or bring their own."""
-    pieces, end = [table.strings], len(table.strings)
-    sonames, flags, osversions, names, paths = [], [], [], [], []
-    for soname, path, flag, osversion, _ in ours:
-        sonames.append(soname)
-        flags.append(flag)
-        osversions.append(osversion)
-        if same and (soname, path, flag) in same:
-            row = same[soname, path, flag][0]
-            names.append(table.name_offsets[row])
-            paths.append(table.path_offsets[row])
-            continue
-        # A name may be the end of its path.
-        text = path if path.endswith(soname) else path + b"\0" + soname
-        pieces += (text, b"\0")
-        paths.append(end)
-        end += len(text) + 1
-        names.append(end - len(soname) - 1)
+def _with_ours_first(table: Table, ours: Additions) -> Table:
+    """The table with our rows in front, and our strings behind its own."""
+    end = len(table.strings)
     return table._replace(
-        strings=b"".join(pieces),
-        names=sonames + table.names,
-        name_offsets=names + table.name_offsets,
-        path_offsets=paths + table.path_offsets,
-        flags=flags + table.flags,
-        osversions=osversions + table.osversions,
-        hwcaps=[0] * len(ours) + table.hwcaps,
+        strings=table.strings + ours.strings,
+        name_offsets=[*[end + offset for offset in ours.names], *table.name_offsets],
+        path_offsets=[*[end + offset for offset in ours.paths], *table.path_offsets],
+        flags=[*ours.flags, *table.flags],
+        osversions=[*ours.osversions, *table.osversions],
+        hwcaps=[0] * len(ours.entries) + table.hwcaps,
     )
 
 
 def _keys(
-    names: list[bytes], flags: list[int], hwcaps: list[int] | None, ours: list[Entry]
+    names: list[bytes], flags: list[int], hwcaps: list[int], our_flags: Collection[int]
 ) -> list[bytes]:
-    """The rows' sort keys, for the machine that our entries are of; no `hwcaps` are zeros."""
-    unsigned = ldso.NATIVE_FLAGS["aarch64"] in ({entry.flags for entry in ours} or flags)
-    return ldorder.keys(names, flags, hwcaps or [0] * len(flags), unsigned=unsigned)
+    """The rows' sort keys, for the machine that our entries are of."""
+    unsigned = ldso.NATIVE_FLAGS["aarch64"] in (our_flags or flags)
+    return ldorder.keys(names, flags, hwcaps, unsigned=unsigned) if names else []
 
 
 # --- splicing
 
 
-def _spliced(data: bytes, ours: list[Entry]) -> bytes | None:
+def _spliced(data: bytes, ours: Additions) -> bytes | None:
     """The merged cache where `data` is ldconfig's own and lists none of our names; None elsewhere.
 
     Its rows are in order, so ours only need a place: of a thousand names some hundred are looked at.  An image that
@@ -149,15 +158,14 @@ def _spliced(data: bytes, ours: list[Entry]) -> bytes | None:
     for offsets in (words[1::6].tolist(), words[2::6].tolist(), hwcap_offsets):
         if offsets and (min(offsets) < rows_end or max(offsets) >= end):
             return None
-    keys = _keys([entry.soname for entry in ours], [entry.flags for entry in ours], None, ours)
-    places = _places(words, data, keys, ours)
+    places = _places(words, data, ours)
     if places is None:
         return None
     theirs = [offset - rows_end for offset in hwcap_offsets]
-    table = _with_ours_first(ldso.NOTHING._replace(hwcap_offsets=theirs), ours, {})
-    shift = ldso.ROW_SIZE * len(ours)
+    table = _with_ours_first(ldso.NOTHING._replace(hwcap_offsets=theirs), ours)
+    shift = ldso.ROW_SIZE * len(ours.entries)
     base = rows_end + shift
-    new = ldso.rows_of(table, order := ldorder.descending(keys), base + size)
+    new = ldso.rows_of(table, order := ldorder.descending(ours.keys), base + size)
     pieces, done = [], 0
     for number, row in enumerate(order):
         pieces += _moved(words, done, places[row], shift)
@@ -178,10 +186,8 @@ def _moved(words: memoryview, first: int, last: int, shift: int) -> list[bytes]:
     return pieces
 
 
-def _places(
-    words: memoryview, data: bytes, keys: list[bytes], ours: list[Entry]
-) -> list[int] | None:
-    """Before which row each of `keys` belongs; None where the rows are out of order or have one of our names.
+def _places(words: memoryview, data: bytes, ours: Additions) -> list[int] | None:
+    """Before which row each of ours belongs; None where the rows are out of order or have one of our names.
 
     One row of every `_STEP` tells where to look closer.
     """
@@ -192,19 +198,31 @@ def _places(
         names = [data[start : data.index(0, start)] for start in starts]
         flags = [words[6 * row] for row in rows]
         hwcaps = [words[6 * row + 4] | words[6 * row + 5] << 32 for row in rows]
-        return names, _keys(names, flags, hwcaps, ours)
+        return names, _keys(names, flags, hwcaps, ours.flags)
 
     marks = [*range(0, last, _STEP), last]
-    _, above = looked_at(marks)
-    gaps = {len([mark for mark in above if mark > key]) for key in keys}
+    _, found = looked_at(marks)
+    gaps = {_above(found, key) for key in ours.keys}
     near = [row for gap in gaps for row in range(*marks[max(gap - 1, 0) : gap + 1])]
     rows = sorted({*marks, *near})
     names, found = looked_at(rows)
-    sonames = {entry.soname for entry in ours}
+    sonames = {entry.soname for entry in ours.entries}
     if found != sorted(found, reverse=True) or not sonames.isdisjoint(names):
         return None
-    after = [len([row for row in found if row > key]) for key in keys]
-    return [rows[number - 1] + 1 if number else 0 for number in after]
+    numbers = [_above(found, key) for key in ours.keys]
+    return [rows[number - 1] + 1 if number else 0 for number in numbers]
+
+
+def _above(keys: list[bytes], key: bytes) -> int:
+    """How many of `keys` are above `key`, if they descend; any number of them if they do not."""
+    low, high = 0, len(keys)
+    while low < high:
+        middle = (low + high) // 2
+        if keys[middle] > key:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def _has_long_string(data: bytes, end: int, last: int) -> bool:

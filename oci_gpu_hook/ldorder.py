@@ -9,6 +9,10 @@ Names come from an image and are hostile; any bytes have a key.  Must not know t
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 # glibc compares names as C chars, which have a sign on x86 and none on ARM, but puts a digit after
 # everything else and takes a run of digits as a number.  All bytes, lowest first:
 _BYTES = bytes(range(256))
@@ -36,7 +40,7 @@ def keys(names: list[bytes], flags: list[int], hwcaps: list[int], *, unsigned: b
     return [key + suffixes[kind] for key, kind in zip(found, kinds)]
 
 
-def descending(keys: list[bytes]) -> list[int]:
+def descending(keys: Sequence[bytes]) -> list[int]:
     """The numbers of the rows, as a cache has them."""
     return sorted(range(len(keys)), key=keys.__getitem__, reverse=True)
 

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Union
 
-    from oci_gpu_hook.ldso import Entry
+    from oci_gpu_hook.ldmerge import Additions
 
     Operation = Union[
         "Mount", "Device", "Symlink", "Tmpfs", "LdCache", "Relabel", "AllowDevices", "DeviceAllow"
@@ -85,10 +85,10 @@ class Tmpfs(NamedTuple):
 
 
 class LdCache(NamedTuple):
-    """The container's ld.so.cache with `entries` merged in, mounted over the image's own."""
+    """The container's ld.so.cache with `additions` merged in, mounted over the image's own."""
 
     path: str
-    entries: tuple[Entry, ...]
+    additions: Additions
     required: bool
     reason: str
 

@@ -7,6 +7,7 @@ own loader searches, everything else to the path that the libraries look for.  M
 
 from __future__ import annotations
 
+from oci_gpu_hook.ldmerge import prepare
 from oci_gpu_hook.ldso import Entry
 from oci_gpu_hook.operations import LdCache, Mount
 
@@ -115,7 +116,7 @@ def ld_cache(
     reason = "the loader and 'ldconfig -p' find the libraries"
     if newer:
         reason += f"; those of the image's {FORWARD_COMPATIBILITY} first, as they are newer"
-    return (LdCache(LD_SO_CACHE, (*newer, *entries), required=True, reason=reason),)
+    return (LdCache(LD_SO_CACHE, prepare((*newer, *entries)), required=True, reason=reason),)
 
 
 def forward_compatibility(

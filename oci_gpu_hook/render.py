@@ -229,9 +229,10 @@ def _rows(operation: Operation) -> tuple[str, list[Row]]:
         holds = [file.name for file in operation.files] + [f"{name}/" for name in operation.folders]
         return "new filesystems", [(operation.path, " ".join(holds), reason)]
     if isinstance(operation, LdCache):
-        first: list[Row] = [(operation.path, f"{len(operation.entries)} entries merged", reason)]
+        entries = operation.additions.entries
+        first: list[Row] = [(operation.path, f"{len(entries)} entries merged", reason)]
         return "loader cache", first + [
-            (f"  {entry.soname.decode()}", entry.path.decode(), "") for entry in operation.entries
+            (f"  {entry.soname.decode()}", entry.path.decode(), "") for entry in entries
         ]
     if isinstance(operation, Relabel):
         change = operation.context if operation.context != operation.was else "as it is"
@@ -290,9 +291,12 @@ def _operation(operation: Operation) -> dict[str, object]:
     if isinstance(operation, LdCache):
         entries = [
             {"soname": entry.soname.decode(), "path": entry.path.decode()}
-            for entry in operation.entries
+            for entry in operation.additions.entries
         ]
-        return {"op": "ldcache", **operation._asdict(), "entries": entries}
+        document = {"op": "ldcache", **operation._asdict(), "entries": entries}
+        # The same as columns.
+        del document["additions"]
+        return document
     if isinstance(operation, Relabel):
         return {"op": "relabel", **operation._asdict()}
     rules = [rule._asdict() for rule in operation.rules]

@@ -18,16 +18,16 @@ _BELOW = linux.RESOLVE_IN_ROOT | linux.RESOLVE_NO_MAGICLINKS
 _OPTIONS = ("ro", "nosuid", "nodev", "noexec")
 
 
-def merge(tree: Tree, path: str, entries: tuple[ldso.Entry, ...]) -> None:
-    """Mount a cache over `path` that lists `entries` and all that the container's own lists."""
-    tree.attach_file(path, _OPTIONS, _merged(_read(tree, path), entries), 0o644)
+def merge(tree: Tree, path: str, ours: ldmerge.Additions) -> None:
+    """Mount a cache over `path` that lists `ours` and all that the container's own lists."""
+    tree.attach_file(path, _OPTIONS, _merged(_read(tree, path), ours), 0o644)
 
 
-def _merged(data: bytes | None, entries: tuple[ldso.Entry, ...]) -> bytes:
+def _merged(data: bytes | None, ours: ldmerge.Additions) -> bytes:
     try:
-        return ldmerge.merge(data, entries)
+        return ldmerge.merge(data, ours)
     except ldso.MalformedCache:
-        return ldmerge.merge(None, entries)
+        return ldmerge.merge(None, ours)
 
 
 def _read(tree: Tree, path: str) -> bytes | None:

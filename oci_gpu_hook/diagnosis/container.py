@@ -132,7 +132,7 @@ def _libraries(mounts: list[Mount], seen: Seen, restart: str) -> list[Finding]:
 
 def _cache(caches: list[LdCache], seen: Seen, restart: str) -> list[Finding]:
     check = "ld.so.cache"
-    wanted = [entry.soname.decode() for item in caches for entry in item.entries]
+    wanted = [entry.soname.decode() for item in caches for entry in item.additions.entries]
     if not wanted:
         return [Finding(check, PASS, "its loader reads none, or needs none")]
     missing = [name for name in wanted if name not in (seen.cached or ())]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import marshal
 import posix
 
-from oci_gpu_hook import ldso, operations
+from oci_gpu_hook import ldmerge, ldso, operations
 from oci_gpu_hook.host import saved, stamp
 from oci_gpu_hook.host.root import HostRoot
 
@@ -90,7 +90,9 @@ def _tmpfs(row: tuple[Any, ...]) -> operations.Tmpfs:
 
 def _ld_cache(row: tuple[Any, ...]) -> operations.LdCache:
     made = operations.LdCache._make(row)
-    return made._replace(entries=tuple(map(ldso.Entry._make, made.entries)))
+    additions = ldmerge.Additions._make(made.additions)
+    entries = tuple(map(ldso.Entry._make, additions.entries))
+    return made._replace(additions=additions._replace(entries=entries))
 
 
 # Those that have records in them.

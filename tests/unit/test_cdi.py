@@ -180,7 +180,7 @@ def test_the_loader_finds_the_libraries_where_the_spec_puts_them(
         entry.path.decode()
         for item in plan.operations
         if isinstance(item, LdCache)
-        for entry in item.entries
+        for entry in item.additions.entries
     }
     assert any(MULTIARCH_32 in path for path in there) == (platform.machine() == "x86_64")
     assert named <= there

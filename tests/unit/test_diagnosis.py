@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from oci_gpu_hook import cli, ldso, toml
+from oci_gpu_hook import cli, ldmerge, ldso, toml
 from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, container, driver, engines, system
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host import engines as host_engines
@@ -319,7 +319,8 @@ def test_another_root_is_read_below_it(tmp_path: Path, capsys: pytest.CaptureFix
 NODE = Device("/dev/nvidiactl", "c", 195, 255, "rw", 0o666, 0, 0, "", True, "")
 GPU = NODE._replace(path="/dev/nvidia0", minor=0)
 LIBRARY = Mount("/h/libcuda.so.580.1", "/usr/lib64/libcuda.so.580.1", (), True, "")
-CACHE = LdCache("/etc/ld.so.cache", (ldso.Entry(b"libcuda.so.1", b"/x", 3),), True, "")
+NAMED = ldmerge.prepare([ldso.Entry(b"libcuda.so.1", b"/x", 3)])
+CACHE = LdCache("/etc/ld.so.cache", NAMED, True, "")
 PLANNED = (NODE, GPU, LIBRARY, CACHE)
 WELL = container.Seen(
     nodes={"/dev/nvidiactl": (195, 255), "/dev/nvidia0": (195, 0)},

@@ -121,7 +121,8 @@ STRUCT = {
 BY_STRUCT = """
 from oci_gpu_hook import ldmerge, ldso
 from oci_gpu_hook.container import devicefilter
-merged = ldmerge.merge(None, [ldso.Entry(flags=ldso.FLAGS[62, 64], soname=b"liba.so.1", path=b"/liba.so.1")])
+entry = ldso.Entry(flags=ldso.FLAGS[62, 64], soname=b"liba.so.1", path=b"/liba.so.1")
+merged = ldmerge.merge(None, ldmerge.prepare([entry]))
 print(merged.hex())
 print(ldso.parse(merged).entries)
 program = devicefilter.program(devicefilter.runtime_defaults())

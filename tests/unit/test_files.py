@@ -208,7 +208,7 @@ def test_the_loaders_cache_knows_the_place_best(tmp_path: Path) -> None:
         plant_library(tmp_path, f"{folder}/libnvidia-ml.so.{VERSION}")
     assert next(iter(files.libraries(driver(tmp_path)))).path.startswith(f"{FOLDER}/")
     entry = ldso.Entry(b"libnvidia-ml.so.1", b"/opt/driver/lib/libnvidia-ml.so.1", 0x0303)
-    hosts.plant(tmp_path, "etc/ld.so.cache", ldmerge.merge(None, [entry]))
+    hosts.plant(tmp_path, "etc/ld.so.cache", ldmerge.merge(None, ldmerge.prepare([entry])))
     assert next(iter(files.libraries(driver(tmp_path)))).path.startswith("/opt/driver/lib/")
     hosts.plant(tmp_path, "etc/ld.so.cache", b"no cache at all")
     assert next(iter(files.libraries(driver(tmp_path)))).path.startswith(f"{FOLDER}/")
@@ -473,7 +473,7 @@ def test_a_library_folder_is_named_as_it_is_and_not_by_the_link_to_it(tmp_path: 
     (tmp_path / "lib").symlink_to("usr/lib")
     folder = f"/{hosts.LIBRARY_FOLDER}".removeprefix("/usr")
     entry = ldso.Entry(b"libcuda.so.1", f"{folder}/libcuda.so.1".encode(), 0x0303)
-    hosts.plant(tmp_path, "etc/ld.so.cache", ldmerge.merge(None, [entry]))
+    hosts.plant(tmp_path, "etc/ld.so.cache", ldmerge.merge(None, ldmerge.prepare([entry])))
     libraries = survey.survey(root).libraries
     assert {library.path.rpartition("/")[0] for library in libraries} == {
         f"/{hosts.LIBRARY_FOLDER}"

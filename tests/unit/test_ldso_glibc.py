@@ -22,8 +22,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from oci_gpu_hook import ldorder, ldso
-from oci_gpu_hook.ldmerge import merge
 from oci_gpu_hook.ldso import Entry, parse
+from tests.unit.test_ldso import merge
 
 X86_64 = 0x0303
 AARCH64 = 0x0A03

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook import linked
+from oci_gpu_hook import ldmerge, linked
+from oci_gpu_hook.host import saved
+from oci_gpu_hook.ldso import Entry
 from tests.unit import starts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -252,19 +254,21 @@ except AttributeError as err:
 def test_only_a_cache_of_many_rows_has_splicing_loaded(
     library: Path, rows: int, splices: bool
 ) -> None:
+    entries = [Entry(b"lib%d.so" % row, b"/lib/lib%d.so" % row, 0x0303) for row in range(rows)]
+    theirs = ldmerge.merge(None, ldmerge.prepare(entries))
+    ours = ldmerge.prepare([Entry(b"libcuda.so.1", b"/usr/lib/libcuda.so.1", 0x0303)])
     program = PROGRAM.replace("from oci_gpu_hook.__main__ import main", "").rpartition("main()")[0]
-    program += """
+    program += f"""
 import oci_gpu_hook.host
 from oci_gpu_hook import ldmerge
 from oci_gpu_hook.ldso import Entry
-names = [b"lib%d.so" % number for number in range(int(sys.argv.pop()))]
-theirs = ldmerge.merge(None, [Entry(name, b"/lib/" + name, 0x0303) for name in names])
-ours = [Entry(b"libcuda.so.1", b"/usr/lib/libcuda.so.1", 0x0303)]
+theirs, ours = {theirs!r}, ldmerge.Additions._make({saved.plain(ours)!r})
+ours = ours._replace(entries=tuple(map(Entry._make, ours.entries)))
 before = "_spliced" in vars(ldmerge)
 merged = ldmerge.merge(theirs.replace(b"oci-gpu-hook", b"ldconfig (1)"), ours)
 print(before, "_spliced" in vars(ldmerge), merged == ldmerge.merge(theirs, ours))
 """
-    ran = started(library, program, str(rows))
+    ran = started(library, program)
     assert (ran.returncode, ran.stdout) == (0, f"False {splices} True\n"), ran.stderr
 
 

@@ -108,7 +108,9 @@ def test_the_images_own_come_before_the_hosts_of_the_same_name() -> None:
     container = CONTAINER._replace(compat_names=("libcuda.so.1", NEWER))
     libraries = placement.given(container, COMPUTE, everything())
     (cache,) = placement.ld_cache(container, COMPUTE, everything(), libraries)
-    paths = [entry.path.decode() for entry in cache.entries if entry.soname == b"libcuda.so.1"]
+    paths = [
+        entry.path.decode() for entry in cache.additions.entries if entry.soname == b"libcuda.so.1"
+    ]
     assert paths[0] == f"{COMPAT}/libcuda.so.1" and len(paths) > 1
     assert "first, as they are newer" in cache.reason
     musl = container._replace(loader="musl")

@@ -166,7 +166,7 @@ def planned(
 
 def targets(visible: str = "1", capabilities: str = "", **more: str) -> set[str]:
     """Everything that the plan brings into the container, by its path there."""
-    found = set()
+    found: set[str] = set()
     for operation in planned(visible, capabilities, CONTAINER, **more).operations:
         if isinstance(operation, Mount):
             found.update(mount_paths(operation))

@@ -103,7 +103,7 @@ def _newer_cuda_comes_first() -> bool:
     operations = planned("1", "compute", container).operations
     (cache,) = [operation for operation in operations if isinstance(operation, LdCache)]
     sources = {operation.source for operation in operations if isinstance(operation, Mount)}
-    named = cache.entries[0].path == b"/usr/local/cuda/compat/libcuda.so.1"
+    named = cache.additions.entries[0].path == b"/usr/local/cuda/compat/libcuda.so.1"
     return named and not any("compat" in source for source in sources)
 
 
