@@ -90,7 +90,7 @@ def installation(root: HostRoot, door: str, hooks: tuple[Registration, ...]) -> 
     text = (root.read(door) or b"").decode("utf-8", "replace")
     # As packaging/install.sh writes them into hooks.d/oci-gpu-hook: the door is bash, and these are what it starts.
     interpreter = text.partition(" exec ")[2].partition(" ")[0]
-    library = text.partition('library="')[2].partition('"')[0]
+    library = text.partition("PYTHONPATH=")[2].partition("/oci_gpu_hook/startup ")[0]
     status = root.stat(door)
     shell = text.partition("\n")[0].partition("#!")[2].partition(" ")[0]
     python = root.real(interpreter) if interpreter and root.stat(interpreter) else ""

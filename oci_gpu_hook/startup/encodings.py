@@ -108,6 +108,8 @@ def _become_when_asked(module: "ModuleType") -> None:
                 if waiting:
                     import importlib
 
+                    # Found again it would be for as long as the folder is searched.
+                    sys.path[:] = [folder for folder in sys.path if folder != _HERE]
                     importlib.reload(waiting.pop())
                     del module.__getattr__
             if name in module.__dict__:
@@ -120,8 +122,8 @@ def _become_when_asked(module: "ModuleType") -> None:
 _UTF_8 = _Utf8((_codecs.utf_8_encode, _decode, _reader, _writer))
 _THIS = sys.modules[__name__]
 _codecs.register(_search)  # type: ignore[arg-type]  # a CodecInfo by its attributes
-# Found; the standard library's own is the next to be, and its modules are already.
-sys.path[:] = [folder for folder in sys.path if not __file__.startswith(f"{folder}/encodings.")]
+_HERE = __file__.rpartition("/")[0]
+# Its modules are the standard library's already.
 __path__ = [f"{folder}/encodings" for folder in sys.path]
 _become_when_asked(_THIS)
 if sys.version_info < (3, 10):

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way into the hook's rooms, for the door's interpreter: whoever imports this finds them.
+"""The way into the hook's rooms, for the door's interpreter: whoever imports this finds them, and `run` goes there.
 
 They are those of the linked file where it is this Python's, else the package as it lies there.  A module, for it is
 compiled, while what an interpreter runs by ``-c`` is compiled anew at each start.
 
-Must not import what is not built into every interpreter.
+Must not import what is not built into every interpreter, but for the program that `run` goes to.
 """
 
 import gc
 import marshal
 import posix
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 # A start is over before there is garbage worth collecting.
 gc.disable()
@@ -30,3 +34,10 @@ try:
     linked["enter"](door, library, file, places)  # type: ignore[operator]
 except (OSError, EOFError, ValueError):
     pass
+
+
+def run() -> "NoReturn":
+    """The program, from which nobody comes back."""
+    from oci_gpu_hook.__main__ import main
+
+    sys.exit(main())

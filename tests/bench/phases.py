@@ -70,14 +70,12 @@ def stopwatched(kit: Kit, what: str, record: Path) -> Hook | None:
 
 def left_at_once(door: str, python: str) -> Hook:
     """The interpreter as the door starts it, but that it leaves before any line of ours.  Pure."""
-    library = re.search(r'^ *library="(.*)"$', door, re.MULTILINE)
-    exported = re.search(r"^ *export (PYTHON.*)$", door, re.MULTILINE)
-    flags = re.search(rf"exec {re.escape(python)} (.*) -c '$", door, re.MULTILINE)
-    if not (library and exported and flags):
+    environment = re.findall(r"\bPYTHON\w+=\S+", door)
+    flags = re.search(rf"exec {re.escape(python)} (.*) -c '", door)
+    if not (environment and flags):
         raise ValueError(
             "the door does not start Python as it did: left_at_once must learn how it does"
         )
-    environment = exported[1].replace("$library", library[1]).split()
     words = ["python3", *flags[1].split(), "-c", LEAVE]
     return Hook(python, words, tuple(environment))
 

@@ -12,27 +12,20 @@ DOOR = ROOT / "hooks.d/oci-gpu-hook"
 _TEXT = DOOR.read_text()
 
 _start = re.search(
-    r"exec /usr/bin/python3 (-\w+) -c '(.*?)' \"\$\{words\[@\]\}\" \"\$PYTHONPATH\"$",
-    _TEXT,
-    re.DOTALL | re.MULTILINE,
+    r"exec /usr/bin/python3 (-\w+) -c '(.*?)' \"\$@\"$", _TEXT, re.DOTALL | re.MULTILINE
 )
-_exported = re.search(r"^ +export (PYTHON.*)$", _TEXT, re.MULTILINE)
-assert _start and _exported
+assert _start
 FLAGS, PROGRAM = _start.groups()
 # What of the program is the hook's own start; before it stands how it is found.
-MAIN = "from oci_gpu_hook.__main__ import main\nsys.exit(main())"
-assert PROGRAM.endswith(MAIN)
+MAIN = "rooms.run()"
+assert PROGRAM.endswith(f"import rooms\n{MAIN}")
+_LIBRARY = "/usr/lib/oci-gpu-hook"
 
 
 def environment(library: Path = ROOT) -> dict[str, str]:
     """What the door has its interpreter see of PYTHON*: test_startup holds the real door to it."""
-    words = _exported[1].replace("$library", str(library)).split() if _exported else []
-    return dict(word.split("=", 1) for word in words)
-
-
-def startup(library: Path = ROOT) -> str:
-    """The last word that the door gives its program."""
-    return environment(library)["PYTHONPATH"]
+    words = re.findall(r"\b(PYTHON\w+)=(\S+)", _TEXT.replace(_LIBRARY, str(library)))
+    return dict(words)
 
 
 def command(program: str, *words: str) -> list[str]:
@@ -46,6 +39,6 @@ def door(folder: Path, main: str = MAIN, library: Path = ROOT) -> Path:
     text = text.replace("/usr/bin/python3", sys.executable)
     text = text.replace("/etc/oci-gpu-hook.conf", str(folder / "settings.conf"))
     copy = folder / "door"
-    copy.write_text(text.replace("/usr/lib/oci-gpu-hook", str(library)))
+    copy.write_text(text.replace(_LIBRARY, str(library)))
     copy.chmod(0o755)
     return copy

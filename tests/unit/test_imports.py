@@ -73,7 +73,6 @@ def loads(
         "--host-root",
         str(folder / "host"),
         *options,
-        starts.startup(library),
     ]
     ran = subprocess.run(
         starts.command(TOLD, *words),

@@ -25,20 +25,19 @@ LINKER = runpy.run_path(str(ROOT / "packaging/link.py"))
 FILE = f"oci_gpu_hook/__linked__/rooms.{TAG}"
 LATE = {room: names.split() for room, names in LINKER["LATE"].items()}
 
+# The way into the rooms, as the door has Python find it.
+ENTER = starts.PROGRAM.replace(starts.MAIN, "")
 # What the door has Python do, and then where each room of ours came from: a linked one has no spec of a file.
-PROGRAM = starts.PROGRAM.replace(
-    "sys.exit(main())",
-    """
-import posix
+PROGRAM = f"""{ENTER}
+import posix, sys
 def exit(status):
     ours = [name for name in sys.modules if name.split(".")[0] == "oci_gpu_hook"]
     files = [name for name in ours if getattr(sys.modules[name], "__file__", None)]
     print(status, ",".join(ours), ",".join(files), flush=True)
     leave(0)
 leave, posix._exit = posix._exit, exit
-main()
-""",
-)
+{starts.MAIN}
+"""
 
 
 def link(library: Path) -> None:
@@ -53,7 +52,7 @@ def link(library: Path) -> None:
 
 
 def started(library: Path, program: str, *words: str) -> subprocess.CompletedProcess[str]:
-    command = starts.command(program, *words, starts.startup(library))
+    command = starts.command(program, *words)
     return subprocess.run(command, capture_output=True, text=True, env=starts.environment(library))
 
 
@@ -74,7 +73,7 @@ class Run:
             json.dumps({"root": {"path": "rootfs"}, "process": {"env": env}})
         )
         state = {"id": "c", "pid": os.getpid(), "bundle": str(bundle)}
-        words = ["createRuntime", *options, starts.startup(library)]
+        words = ["createRuntime", *options]
         ran = subprocess.run(
             starts.command(PROGRAM, *words),
             input=json.dumps(state).encode(),
@@ -211,10 +210,7 @@ def test_a_start_that_an_upgrade_overtakes_has_rooms_of_one_version(library: Pat
     other.write_bytes(b"\xff" * 99)
     for room in ("host/__init__.py", "linux.py"):
         (library / "oci_gpu_hook" / room).write_text("raise ImportError('of another version')\n")
-    program = PROGRAM.replace("from oci_gpu_hook.__main__ import main", "").rpartition("def exit")[
-        0
-    ]
-    program += f"""
+    program = f"""{ENTER}
 import os
 os.replace({str(other)!r}, {str(library / FILE)!r})
 from oci_gpu_hook import linux
@@ -225,9 +221,8 @@ print(linux.openat2)
 
 
 def test_what_is_late_is_made_when_asked_for(library: Path) -> None:
-    program = PROGRAM.replace("from oci_gpu_hook.__main__ import main", "").rpartition("main()")[0]
-    program += """
-import oci_gpu_hook.host, oci_gpu_hook.provision, json
+    program = ENTER + """
+import oci_gpu_hook.host, oci_gpu_hook.provision, json, sys
 late, found = json.loads(sys.argv.pop()), {}
 for room, names in late.items():
     module = sys.modules[rooms.linked["full_name"](room)]

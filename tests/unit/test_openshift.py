@@ -226,7 +226,7 @@ def test_the_node_gets_the_package_and_nothing_of_this_machine(made: Path) -> No
     mode, door = files["/usr/local/libexec/oci/hooks.d/oci-gpu-hook"]
     assert mode == 0o755
     assert b"exec /usr/bin/python3 -" in door
-    assert f'\n    library="{library}"\n'.encode() in door
+    assert f" PYTHONPATH={library}/oci_gpu_hook/startup ".encode() in door
     for path, (_, content) in files.items():
         assert str(ROOT).encode() not in content, path
         assert sys.executable.encode() not in content, path
