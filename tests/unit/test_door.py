@@ -58,13 +58,13 @@ class Door:
     def state(self, **more: object) -> bytes:
         return json.dumps({"id": "c", "pid": 1, "bundle": str(self.bundle), **more}).encode()
 
-    def start(self, state: bytes, *words: str, cwd: Path | None = None) -> Said:
+    def start(self, state: bytes, *words: str, cwd: Path | None = None, env: Any = ()) -> Said:
         done = subprocess.run(
             [str(self.program), *(words or ["createRuntime"])],
             input=state,
             capture_output=True,
             cwd=cwd,
-            env={"PATH": "/usr/bin:/bin"},
+            env={"PATH": "/usr/bin:/bin", **dict(env)},
             timeout=60,
         )
         assert done.stderr == b""
@@ -151,6 +151,36 @@ def test_a_bundle_that_cannot_be_read_is_pythons(door: Door) -> None:
     assert door.start(door.state()).asked
     os.mkfifo(door.bundle / "config.json")  # nor does it hold the door up
     assert door.start(door.state()).asked
+
+
+@pytest.mark.parametrize("there", [None, "", "{", "\0{}"])
+def test_no_other_folder_answers_for_a_bundle_that_says_nothing(
+    door: Door, tmp_path: Path, there: str | None
+) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/config.json").write_text(json.dumps(config()))
+    if there is not None:
+        door.config(there)
+    assert door.start(door.state(), cwd=tmp_path / "other") == (True, door.state())
+
+
+def test_no_variable_from_outside_answers(door: Door) -> None:
+    """What the door's own are called, and a charset in which bytes are parts of characters."""
+    text = json.dumps(config())
+    own = {"config": text, "state": text, "bundle": "/", "after": "/", "lines": "", "file": ""}
+    for locale in ("C.UTF-8", ""):
+        said = door.start(door.state(), cwd=door.bundle, env={"LC_ALL": locale, **own})
+        assert said == (True, door.state())
+    door.config(json.dumps(config("NVIDIA_VISIBLE_DEVICES=0")))
+    assert door.start(door.state(), cwd=door.bundle, env=own) == (True, door.state())
+
+
+@pytest.mark.parametrize(
+    "words", [("", "createRuntime"), ("createRuntime", ""), ("create Runtime",)]
+)
+def test_a_stage_is_the_only_word(door: Door, words: tuple[str, ...]) -> None:
+    door.config(json.dumps(config()))
+    assert door.start(door.state(), *words).asked
 
 
 @pytest.mark.parametrize(
