@@ -376,15 +376,17 @@ def filesystem_magic(fd: int) -> int:
     return word(statfs, 0)
 
 
-def send_datagram(path: str, data: bytes) -> None:
-    """socket(2) and sendto(2): `data` to the socket at `path`, without ever waiting for its reader (EAGAIN)."""
+def send_datagram(path: str, data: bytes) -> bool:
+    """socket(2) and sendto(2): `data` to the socket at `path`, without ever waiting for its reader.
+
+    Whether it was taken: an error to catch would cost more than both calls.
+    """
     fd = _call("socket", path, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)
     address = _sockaddr_un(path)
     flags = MSG_DONTWAIT | MSG_NOSIGNAL
-    try:
-        _call("sendto", path, fd, data, len(data), flags, address, len(address))
-    finally:
-        posix.close(fd)
+    sent: int = _syscall(_SYS["sendto"], fd, data, len(data), flags, address, len(address))
+    posix.close(fd)
+    return sent >= 0
 
 
 def bpf(command: int, attr: bytes, subject: str) -> tuple[int, bytearray]:
