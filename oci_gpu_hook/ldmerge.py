@@ -29,16 +29,13 @@ _OFFSETS = bytes(4) + b"\1\0\0\0" * 2 + bytes(12)
 
 
 class Additions(NamedTuple):
-    """Entries made ready for any cache: each once, as columns, with what their rows are sorted by (`ldorder`).
+    """Entries made ready for any cache, each once.
 
-    names, paths: where in `strings` each begins.
+    rows: as a cache has them, with offsets into `strings`; keys: what each is sorted by, as `ldorder` has it.
     """
 
-    entries: tuple[Entry, ...]
-    flags: tuple[int, ...]
-    osversions: tuple[int, ...]
-    names: tuple[int, ...]
-    paths: tuple[int, ...]
+    sonames: tuple[bytes, ...]
+    rows: bytes
     strings: bytes
     keys: tuple[bytes, ...]
 
@@ -46,18 +43,25 @@ class Additions(NamedTuple):
 def prepare(entries: Iterable[Entry]) -> Additions:
     """Entries that a cache is to list beside its own; ValueError for one that no cache can hold."""
     ours = _checked(entries)
-    flags = [entry.flags for entry in ours]
-    names, paths, strings = [], [], b""
+    rows = strings = b""
     for entry in ours:
+        path = len(strings)
         # A name may be the end of its path.
         apart = b"" if entry.path.endswith(entry.soname) else b"\0" + entry.soname
-        paths.append(len(strings))
         strings += entry.path + apart + b"\0"
-        names.append(len(strings) - len(entry.soname) - 1)
-    keys = _keys([entry.soname for entry in ours], flags, [0] * len(ours), flags)
-    versions = [entry.osversion for entry in ours]
-    columns = (tuple(ours), tuple(flags), tuple(versions), tuple(names), tuple(paths))
-    return Additions(*columns, strings, tuple(keys))
+        name = len(strings) - len(entry.soname) - 1
+        for word in (entry.flags, name, path, entry.osversion, 0, 0):
+            rows += word.to_bytes(4, "little")
+    sonames, flags = [entry.soname for entry in ours], [entry.flags for entry in ours]
+    keys = _keys(sonames, flags, [0] * len(ours), flags)
+    return Additions(tuple(sonames), rows, strings, tuple(keys))
+
+
+def entries_of(ours: Additions) -> list[Entry]:
+    """The entries again, in the order in which they were given."""
+    words, strings = memoryview(ours.rows).cast("I").tolist(), ours.strings
+    paths = [strings[start : strings.index(0, start)] for start in words[2::6]]
+    return [Entry(*row) for row in zip(ours.sonames, paths, words[::6], words[3::6])]
 
 
 def _checked(entries: Iterable[Entry]) -> list[Entry]:
@@ -89,14 +93,15 @@ def merge(data: bytes | None, ours: Additions) -> bytes:
 
     Raises MalformedCache for `data`.
     """
-    if data and ours.entries and ldso.row_count(data) >= _MANY:
+    if data and ours.keys and ldso.row_count(data) >= _MANY:
         spliced = _spliced(data, ours)
         if spliced is not None:
             return spliced
     theirs = ldso.read(data) if data else ldso.NOTHING
     gone = _same_rows(theirs, ours)
     table = _with_ours_first(theirs, ours)
-    keys = [*ours.keys, *_keys(theirs.names, theirs.flags, theirs.hwcaps, ours.flags)]
+    our_flags = table.flags[: len(ours.keys)]
+    keys = [*ours.keys, *_keys(theirs.names, theirs.flags, theirs.hwcaps, our_flags)]
     order = [row for row in ldorder.descending(keys) if row not in gone]
     base = ldso.HEADER_SIZE + ldso.ROW_SIZE * len(order)
     return ldso.whole(ldso.rows_of(table, order, base), table, base)
@@ -104,28 +109,29 @@ def merge(data: bytes | None, ours: Additions) -> bytes:
 
 def _same_rows(table: Table, ours: Additions) -> set[int]:
     """The rows, with ours in front, that say what one of ours says."""
-    sonames = {entry[0] for entry in ours.entries}
+    sonames = set(ours.sonames)
     if sonames.isdisjoint(table.names):
         return set()
-    wanted = {entry[:3] for entry in ours.entries}
+    wanted = {entry[:3] for entry in entries_of(ours)}
     found = set()
     for row in [row for row, name in enumerate(table.names) if name in sonames]:
         path = table.strings[table.path_offsets[row] : table.path_ends[row]]
         if (table.names[row], path, table.flags[row]) in wanted and not table.hwcaps[row]:
-            found.add(row + len(ours.entries))
+            found.add(row + len(ours.keys))
     return found
 
 
 def _with_ours_first(table: Table, ours: Additions) -> Table:
     """The table with our rows in front, and our strings behind its own."""
     end = len(table.strings)
+    words = memoryview(ours.rows).cast("I").tolist()
     return table._replace(
         strings=table.strings + ours.strings,
-        name_offsets=[*[end + offset for offset in ours.names], *table.name_offsets],
-        path_offsets=[*[end + offset for offset in ours.paths], *table.path_offsets],
-        flags=[*ours.flags, *table.flags],
-        osversions=[*ours.osversions, *table.osversions],
-        hwcaps=[0] * len(ours.entries) + table.hwcaps,
+        name_offsets=[end + offset for offset in words[1::6]] + table.name_offsets,
+        path_offsets=[end + offset for offset in words[2::6]] + table.path_offsets,
+        flags=words[::6] + table.flags,
+        osversions=words[3::6] + table.osversions,
+        hwcaps=[0] * len(ours.keys) + table.hwcaps,
     )
 
 
@@ -163,7 +169,7 @@ def _spliced(data: bytes, ours: Additions) -> bytes | None:
         return None
     theirs = [offset - rows_end for offset in hwcap_offsets]
     table = _with_ours_first(ldso.NOTHING._replace(hwcap_offsets=theirs), ours)
-    shift = ldso.ROW_SIZE * len(ours.entries)
+    shift = ldso.ROW_SIZE * len(ours.keys)
     base = rows_end + shift
     new = ldso.rows_of(table, order := ldorder.descending(ours.keys), base + size)
     pieces, done = [], 0
@@ -192,13 +198,14 @@ def _places(words: memoryview, data: bytes, ours: Additions) -> list[int] | None
     One row of every `_STEP` tells where to look closer.
     """
     last = len(words) // 6 - 1
+    our_flags = memoryview(ours.rows).cast("I").tolist()[::6]
 
     def looked_at(rows: list[int]) -> tuple[list[bytes], list[bytes]]:
         starts = [words[6 * row + 1] for row in rows]
         names = [data[start : data.index(0, start)] for start in starts]
         flags = [words[6 * row] for row in rows]
         hwcaps = [words[6 * row + 4] | words[6 * row + 5] << 32 for row in rows]
-        return names, _keys(names, flags, hwcaps, ours.flags)
+        return names, _keys(names, flags, hwcaps, our_flags)
 
     marks = [*range(0, last, _STEP), last]
     _, found = looked_at(marks)
@@ -206,8 +213,7 @@ def _places(words: memoryview, data: bytes, ours: Additions) -> list[int] | None
     near = [row for gap in gaps for row in range(*marks[max(gap - 1, 0) : gap + 1])]
     rows = sorted({*marks, *near})
     names, found = looked_at(rows)
-    sonames = {entry.soname for entry in ours.entries}
-    if found != sorted(found, reverse=True) or not sonames.isdisjoint(names):
+    if found != sorted(found, reverse=True) or not set(ours.sonames).isdisjoint(names):
         return None
     numbers = [_above(found, key) for key in ours.keys]
     return [rows[number - 1] + 1 if number else 0 for number in numbers]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oci_gpu_hook.ldmerge import entries_of
 from oci_gpu_hook.operations import (
     Device,
     DeviceAllow,
@@ -229,7 +230,7 @@ def _rows(operation: Operation) -> tuple[str, list[Row]]:
         holds = [file.name for file in operation.files] + [f"{name}/" for name in operation.folders]
         return "new filesystems", [(operation.path, " ".join(holds), reason)]
     if isinstance(operation, LdCache):
-        entries = operation.additions.entries
+        entries = entries_of(operation.additions)
         first: list[Row] = [(operation.path, f"{len(entries)} entries merged", reason)]
         return "loader cache", first + [
             (f"  {entry.soname.decode()}", entry.path.decode(), "") for entry in entries
@@ -291,7 +292,7 @@ def _operation(operation: Operation) -> dict[str, object]:
     if isinstance(operation, LdCache):
         entries = [
             {"soname": entry.soname.decode(), "path": entry.path.decode()}
-            for entry in operation.additions.entries
+            for entry in entries_of(operation.additions)
         ]
         document = {"op": "ldcache", **operation._asdict(), "entries": entries}
         # The same as columns.

@@ -11,6 +11,7 @@ import os  # noqa: TID253  for people: never on the hook's path
 
 from oci_gpu_hook import selinux
 from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding
+from oci_gpu_hook.ldmerge import entries_of
 from oci_gpu_hook.operations import Device, LdCache, Mount, mount_paths
 from oci_gpu_hook.record import NamedTuple
 
@@ -132,7 +133,7 @@ def _libraries(mounts: list[Mount], seen: Seen, restart: str) -> list[Finding]:
 
 def _cache(caches: list[LdCache], seen: Seen, restart: str) -> list[Finding]:
     check = "ld.so.cache"
-    wanted = [entry.soname.decode() for item in caches for entry in item.additions.entries]
+    wanted = [entry.soname.decode() for item in caches for entry in entries_of(item.additions)]
     if not wanted:
         return [Finding(check, PASS, "its loader reads none, or needs none")]
     missing = [name for name in wanted if name not in (seen.cached or ())]

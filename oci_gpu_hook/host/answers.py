@@ -13,7 +13,7 @@ from __future__ import annotations
 import marshal
 import posix
 
-from oci_gpu_hook import ldmerge, ldso, operations
+from oci_gpu_hook import ldmerge, operations
 from oci_gpu_hook.host import saved, stamp
 from oci_gpu_hook.host.root import HostRoot
 
@@ -90,9 +90,7 @@ def _tmpfs(row: tuple[Any, ...]) -> operations.Tmpfs:
 
 def _ld_cache(row: tuple[Any, ...]) -> operations.LdCache:
     made = operations.LdCache._make(row)
-    additions = ldmerge.Additions._make(made.additions)
-    entries = tuple(map(ldso.Entry._make, additions.entries))
-    return made._replace(additions=additions._replace(entries=entries))
+    return made._replace(additions=ldmerge.Additions._make(made.additions))
 
 
 # Those that have records in them.

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from oci_gpu_hook import cdi, request, sources
+from oci_gpu_hook import cdi, ldmerge, request, sources
 from oci_gpu_hook.errors import DriverError, HookError, RequestError
 from oci_gpu_hook.ldso import MULTIARCH_32
 from oci_gpu_hook.operations import LdCache, Symlink
@@ -180,7 +180,7 @@ def test_the_loader_finds_the_libraries_where_the_spec_puts_them(
         entry.path.decode()
         for item in plan.operations
         if isinstance(item, LdCache)
-        for entry in item.additions.entries
+        for entry in ldmerge.entries_of(item.additions)
     }
     assert any(MULTIARCH_32 in path for path in there) == (platform.machine() == "x86_64")
     assert named <= there

@@ -221,7 +221,9 @@ print(linux.openat2)
 
 
 def test_what_is_late_is_made_when_asked_for(library: Path) -> None:
-    program = ENTER + """
+    program = (
+        ENTER
+        + """
 import oci_gpu_hook.host, oci_gpu_hook.provision, json, sys
 late, found = json.loads(sys.argv.pop()), {}
 for room, names in late.items():
@@ -237,6 +239,7 @@ try:
 except AttributeError as err:
     print(json.dumps([found, str(err)]))
 """
+    )
     ran = started(library, program, json.dumps(LATE))
     assert ran.returncode == 0, ran.stderr
     expected = {room: [[], names] for room, names in LATE.items()}
@@ -252,13 +255,10 @@ def test_only_a_cache_of_many_rows_has_splicing_loaded(
     entries = [Entry(b"lib%d.so" % row, b"/lib/lib%d.so" % row, 0x0303) for row in range(rows)]
     theirs = ldmerge.merge(None, ldmerge.prepare(entries))
     ours = ldmerge.prepare([Entry(b"libcuda.so.1", b"/usr/lib/libcuda.so.1", 0x0303)])
-    program = PROGRAM.replace("from oci_gpu_hook.__main__ import main", "").rpartition("main()")[0]
-    program += f"""
+    program = f"""{ENTER}
 import oci_gpu_hook.host
 from oci_gpu_hook import ldmerge
-from oci_gpu_hook.ldso import Entry
 theirs, ours = {theirs!r}, ldmerge.Additions._make({saved.plain(ours)!r})
-ours = ours._replace(entries=tuple(map(Entry._make, ours.entries)))
 before = "_spliced" in vars(ldmerge)
 merged = ldmerge.merge(theirs.replace(b"oci-gpu-hook", b"ldconfig (1)"), ours)
 print(before, "_spliced" in vars(ldmerge), merged == ldmerge.merge(theirs, ours))

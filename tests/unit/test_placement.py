@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oci_gpu_hook import leftout, placement, plan, provision, request, selection
+from oci_gpu_hook import ldmerge, leftout, placement, plan, provision, request, selection
 from oci_gpu_hook.config import Config
 from oci_gpu_hook.request import Request
 from oci_gpu_hook.rootfs import Container
@@ -109,7 +109,9 @@ def test_the_images_own_come_before_the_hosts_of_the_same_name() -> None:
     libraries = placement.given(container, COMPUTE, everything())
     (cache,) = placement.ld_cache(container, COMPUTE, everything(), libraries)
     paths = [
-        entry.path.decode() for entry in cache.additions.entries if entry.soname == b"libcuda.so.1"
+        entry.path.decode()
+        for entry in ldmerge.entries_of(cache.additions)
+        if entry.soname == b"libcuda.so.1"
     ]
     assert paths[0] == f"{COMPAT}/libcuda.so.1" and len(paths) > 1
     assert "first, as they are newer" in cache.reason

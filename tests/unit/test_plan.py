@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook import cdi, plan, provision, render, request, selection, sources
+from oci_gpu_hook import cdi, ldmerge, plan, provision, render, request, selection, sources
 from oci_gpu_hook.config import Config
 from oci_gpu_hook.container.cgroup import DeviceCgroup
 from oci_gpu_hook.errors import ConfigError, DriverError, RequestError
@@ -192,8 +192,8 @@ def test_the_cache_lists_what_is_mounted(host: inventory.DriverInventory) -> Non
     mounts = [operation for operation in operations if isinstance(operation, Mount)]
     targets = {path for mount in mounts for path in mount_paths(mount)}
     (cache,) = [operation for operation in operations if isinstance(operation, LdCache)]
-    assert {entry.path.decode() for entry in cache.additions.entries} <= targets
-    assert b"libcuda.so.1" in {entry.soname for entry in cache.additions.entries}
+    assert {entry.path.decode() for entry in ldmerge.entries_of(cache.additions)} <= targets
+    assert b"libcuda.so.1" in {entry.soname for entry in ldmerge.entries_of(cache.additions)}
 
 
 def test_params_forbid_making_nodes_and_keep_the_rest(host: inventory.DriverInventory) -> None:

@@ -16,6 +16,7 @@ from oci_gpu_hook import config, nvidiaconfig, oci, request, requirements, sourc
 from oci_gpu_hook.config import Config
 from oci_gpu_hook.errors import RequestError
 from oci_gpu_hook.host import catalogue
+from oci_gpu_hook.ldmerge import entries_of
 from oci_gpu_hook.operations import LdCache, Mount, Tmpfs
 from tests.unit import hosts
 from tests.vocabulary.host import (
@@ -103,7 +104,7 @@ def _newer_cuda_comes_first() -> bool:
     operations = planned("1", "compute", container).operations
     (cache,) = [operation for operation in operations if isinstance(operation, LdCache)]
     sources = {operation.source for operation in operations if isinstance(operation, Mount)}
-    named = cache.additions.entries[0].path == b"/usr/local/cuda/compat/libcuda.so.1"
+    named = entries_of(cache.additions)[0].path == b"/usr/local/cuda/compat/libcuda.so.1"
     return named and not any("compat" in source for source in sources)
 
 
