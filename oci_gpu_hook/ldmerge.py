@@ -16,7 +16,7 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     _Said = tuple[bytes, bytes, int]  # soname, path, flags: what makes two entries the same
 
@@ -104,7 +104,7 @@ def merge(data: bytes | None, ours: Additions) -> bytes:
     keys = [*ours.keys, *_keys(theirs.names, theirs.flags, theirs.hwcaps, our_flags)]
     order = [row for row in ldorder.descending(keys) if row not in gone]
     base = ldso.HEADER_SIZE + ldso.ROW_SIZE * len(order)
-    return ldso.whole(ldso.rows_of(table, order, base), table, base)
+    return ldso.whole([ldso.rows_of(table, order, base)], table, base)
 
 
 def _same_rows(table: Table, ours: Additions) -> set[int]:
@@ -161,8 +161,8 @@ def _spliced(data: bytes, ours: Additions) -> bytes | None:
     # A view, here and below: a copy of everything would be a tenth of what a start takes of memory.
     whole = memoryview(data)
     words = whole[ldso.HEADER_SIZE : rows_end].cast("I")
-    for offsets in (words[1::6].tolist(), words[2::6].tolist(), hwcap_offsets):
-        if offsets and (min(offsets) < rows_end or max(offsets) >= end):
+    for column in (words[1::6], words[2::6], hwcap_offsets):
+        if not _is_within(column, rows_end, end):
             return None
     places = _places(words, data, ours)
     if places is None:
@@ -178,7 +178,16 @@ def _spliced(data: bytes, ours: Additions) -> bytes | None:
         pieces.append(new[ldso.ROW_SIZE * number : ldso.ROW_SIZE * (number + 1)])
         done = places[row]
     pieces += _moved(words, done, count, shift)
-    return ldso.whole(b"".join(pieces), table, base, whole[rows_end:end])
+    return ldso.whole(pieces, table, base, whole[rows_end:end])
+
+
+def _is_within(offsets: Sequence[int] | memoryview, first: int, end: int) -> bool:
+    """Whether all of them are from `first` on and before `end`; some at a time, for a list of all is as large."""
+    for start in range(0, len(offsets), _MANY):
+        some = [*offsets[start : start + _MANY]]
+        if min(some) < first or max(some) >= end:
+            return False
+    return True
 
 
 def _moved(words: memoryview, first: int, last: int, shift: int) -> list[bytes]:

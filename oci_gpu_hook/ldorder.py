@@ -20,6 +20,7 @@ _SIGNED = _BYTES[128:] + _BYTES[:48] + _BYTES[58:128] + _BYTES[48:58]
 _UNSIGNED = _BYTES[:48] + _BYTES[58:] + _BYTES[48:58]
 # A byte's place in these is its rank.  Digits have the highest ten in both.
 _ZERO, _ONE = _BYTES[246:247], _BYTES[247:248]
+_ZEROS = _ZERO * 10
 _FROM_DIGITS = bytes.maketrans(_BYTES[246:], b"0123456789")
 _TO_DIGITS = bytes.maketrans(b"0123456789", _BYTES[246:])
 _ONLY_DIGITS = b" " * 246 + _BYTES[246:]
@@ -62,7 +63,7 @@ def name_keys(names: list[bytes], *, unsigned: bool) -> list[bytes]:
     pieces[::2] = (end + block).translate(_NO_DIGITS).split()
     # Few are different.
     equal = {
-        run: _ONE + run.rjust(10, _ZERO) if len(run) < 10 else _wrapped(run) for run in set(numbers)
+        run: _ONE + (_ZEROS + run)[-10:] if len(run) < 10 else _wrapped(run) for run in set(numbers)
     }
     pieces[1::2] = map(equal.__getitem__, numbers)
     return b"".join(pieces)[1:].replace(end, end + b" ").split()

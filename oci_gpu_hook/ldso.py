@@ -258,14 +258,15 @@ def rows_of(table: Table, order: list[int], base: int) -> bytes:
     return bytes(rows)
 
 
-def whole(rows: bytes, table: Table, base: int, theirs: memoryview | bytes = b"") -> bytes:
-    """The new layout: header, rows, strings (`theirs` before those of the table), extensions."""
+def whole(rows: list[bytes], table: Table, base: int, theirs: memoryview | bytes = b"") -> bytes:
+    """The new layout: header, rows in any pieces, strings (`theirs` before those of the table), extensions."""
     size = len(theirs) + len(table.strings)
     padding = bytes(-size % 4)
     start = base + size + len(padding)
-    header = pack(_HEADER, _NEW_MAGIC, len(rows) // ROW_SIZE, size, _LITTLE_ENDIAN, start)
+    count = sum(map(len, rows)) // ROW_SIZE
+    header = pack(_HEADER, _NEW_MAGIC, count, size, _LITTLE_ENDIAN, start)
     extensions = _extensions(start, [offset + base for offset in table.hwcap_offsets])
-    return b"".join([header, rows, theirs, table.strings, padding, extensions])
+    return b"".join([header, *rows, theirs, table.strings, padding, extensions])
 
 
 def _extensions(start: int, hwcaps: list[int]) -> bytes:

@@ -43,6 +43,10 @@ def tell(course: Course, exit_code: int, sentence: str) -> None:
 def _steps(ends: list[int]) -> dict[str, int]:
     """Microseconds of each step; the first, the interpreter's, is what the door's clock says less what we know of."""
     took = [(end - begun) // 1000 for begun, end in zip(ends, ends[1:])]
-    began = posix.environ.get(_BEGAN, b"").replace(b".", b"")
-    first = time_ns() // 1000 - int(began) - sum(took) if began.isdigit() else 0
+    try:
+        began = int(posix.environ.get(_BEGAN, b"").replace(b".", b""))
+    except ValueError:
+        # Bash before 5.0 has no such clock.
+        began = time_ns() // 1000
+    first = time_ns() // 1000 - began - sum(took)
     return dict(zip(account.STEPS, (max(first, 0), *took)))
