@@ -21,7 +21,7 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from typing import Protocol
 
     class Identity(Protocol):
@@ -127,6 +127,13 @@ def parse(data: bytes) -> Cache:
     return Cache(tuple([Entry(*row) for row in rows]), tuple(hwcaps), table.generator)
 
 
+def paths_of(data: bytes, sonames: Collection[bytes]) -> list[bytes]:
+    """Where a cache has libraries of these names, in its order; MalformedCache as of `parse`."""
+    table = read(data)
+    rows = zip(table.names, table.path_offsets, table.path_ends)
+    return [table.strings[start:end] for name, start, end in rows if name in sonames]
+
+
 def row_count(data: bytes) -> int:
     """How many rows a cache in the new layout claims to have; 0 for any other."""
     start = len(_NEW_MAGIC)
@@ -178,13 +185,14 @@ def _read_new(data: bytes, start: int) -> Table:
     old one, glibc 2.33 to 2.41 reads the hwcaps names from elsewhere, and so ignores them.)
     """
     rows_end, count, size, hwcap_names, generator = measured(data, start)
-    words = unpack_from(f"<{6 * count}I", data, start + HEADER_SIZE)
-    hwcaps = unpack_from(f"<{3 * count}Q", data, start + HEADER_SIZE)[2::3]
+    # By views: all numbers of a large cache at once would be ten times its size.
+    rows = memoryview(data)[start + HEADER_SIZE : rows_end]
+    words = rows.cast("I")
     return _table(
         data[rows_end : rows_end + size],
         rows_end - start,
-        (words[1::6], words[2::6], hwcap_names),
-        (words[::6], words[3::6], hwcaps),
+        (words[1::6].tolist(), words[2::6].tolist(), hwcap_names),
+        (words[::6].tolist(), words[3::6].tolist(), rows.cast("Q")[2::3].tolist()),
         generator,
     )
 

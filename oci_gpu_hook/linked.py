@@ -98,6 +98,8 @@ GROUPS = {
         "placement",
         "provision",
     ),
+    # A host whose saved inventory is missing or no longer true: it is looked at anew.
+    "survey": ("host.catalogue", "host.elf", "host.mig", "host.files", "host.survey"),
     "requirements": ("requirements",),
     "cdi": ("cdi",),
     "labels": ("selinux", "ipc", "ipclabels", "container.labels"),

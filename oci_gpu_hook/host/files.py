@@ -25,15 +25,24 @@ _FOLDER = 0o040000
 
 
 class Driver(NamedTuple):
-    """Where a driver's files lie: its root, that root's path on the host ("" is the host's own), its version."""
+    """Where a driver's files lie: its root, that root's path on the host ("" is the host's own), its version.
+
+    cached: the folders of the root in which its loader's cache has the driver's libraries.
+    """
 
     root: HostRoot
     prefix: str
     version: str
+    cached: tuple[str, ...] = ()
 
     def source(self, path: str) -> str:
         """The host's path of a file in the root: a link in it leads within it, not within the host."""
         return self.prefix + self.root.real(path) if self.prefix else path
+
+
+def driver(root: HostRoot, prefix: str, version: str) -> Driver:
+    """The driver of this version in `root`."""
+    return Driver(root, prefix, version, tuple(_cached_folders(root)))
 
 
 def libraries(driver: Driver) -> dict[Library, str]:
@@ -60,7 +69,7 @@ def misfits(driver: Driver, present: Iterable[Library]) -> tuple[Misfit, ...]:
     files = {library.file for library in present if library.bits == 64}
     return tuple(
         [
-            Misfit(name, capability, _other_version(driver.root, name))
+            Misfit(name, capability, _other_version(driver, name))
             for name, capability in catalogue.REQUIRED
             if f"{name}.so.{driver.version}" not in files
         ]
@@ -133,7 +142,7 @@ def _firmware_class(host: HostRoot) -> list[str]:
 
 
 def _of_word_size(driver: Driver, bits: int, flags: int) -> dict[Library, str]:
-    folders = _library_folders(driver.root, bits)
+    folders = _library_folders(driver, bits)
     listed = [(folder, frozenset(driver.root.names(folder))) for folder in folders]
     found = {}
     for name, capabilities in catalogue.LIBRARIES:
@@ -234,7 +243,7 @@ def _own_version(file: str, name: str) -> tuple[int, ...]:
     return tuple([int(part) for part in parts])
 
 
-def _library_folders(root: HostRoot, bits: int) -> list[str]:
+def _library_folders(driver: Driver, bits: int) -> list[str]:
     """Where the driver's libraries may lie: where the loader's cache says, then the distributions' usual places."""
     if bits == 32:
         multiarch = ldso.MULTIARCH_32
@@ -243,7 +252,7 @@ def _library_folders(root: HostRoot, bits: int) -> list[str]:
         multiarch = ldso.MULTIARCH.get(posix.uname().machine, "")
         usual = ["/usr/lib64", "/usr/lib64/nvidia", "/usr/lib", "/lib64"]
     debian = f"/usr/lib/{multiarch}"
-    folders = [*_cached_folders(root), debian, f"{debian}/nvidia/current", *usual]
+    folders = [*driver.cached, debian, f"{debian}/nvidia/current", *usual]
     return list(dict.fromkeys(folders))
 
 
@@ -252,14 +261,11 @@ def _cached_folders(root: HostRoot) -> list[str]:
     if data is None:
         return []
     try:
-        entries = ldso.parse(data).entries
+        paths = ldso.paths_of(data, (b"libcuda.so.1", b"libnvidia-ml.so.1"))
     except ldso.MalformedCache:
         return []
-    sonames = (b"libcuda.so.1", b"libnvidia-ml.so.1")
-    paths = [
-        entry.path.decode(errors="surrogateescape") for entry in entries if entry.soname in sonames
-    ]
-    return [_below_usr(root, path.rpartition("/")[0]) for path in paths]
+    folders = [path.rpartition(b"/")[0].decode(errors="surrogateescape") for path in paths]
+    return [_below_usr(root, folder) for folder in dict.fromkeys(folders)]
 
 
 def _below_usr(root: HostRoot, folder: str) -> str:
@@ -273,7 +279,7 @@ def _xorg_modules(driver: Driver) -> list[DriverFile]:
     """At the host's own path: the X server looks for its modules in one folder, which its build knows."""
     found = []
     for name, places in catalogue.XORG_MODULES:
-        for folder in _library_folders(driver.root, 64):
+        for folder in _library_folders(driver, 64):
             versioned = [f"{name}.{driver.version}", name]
             paths = _first(
                 driver.root, [f"{folder}/{at}/{file}" for at in places for file in versioned]
@@ -301,10 +307,10 @@ def _first(root: HostRoot, paths: list[str]) -> list[str]:
     return []
 
 
-def _other_version(root: HostRoot, name: str) -> str:
+def _other_version(driver: Driver, name: str) -> str:
     prefix = f"{name}.so."
-    for folder in _library_folders(root, 64):
-        for candidate in root.names(folder):
+    for folder in _library_folders(driver, 64):
+        for candidate in driver.root.names(folder):
             version = candidate[len(prefix) :]
             if candidate.startswith(prefix) and "." in version:
                 return version

@@ -91,12 +91,12 @@ def _write(root: HostRoot, now: Stamp, found: DriverInventory) -> None:
 def _driver(root: HostRoot, driver_root: str, version: str) -> files.Driver:
     prefix = driver_root.rstrip("/")
     if not prefix:
-        return files.Driver(root, "", version)
+        return files.driver(root, "", version)
     if root.stat(prefix) is None:
         raise DriverError(
             f"the driver root {prefix} is not there", "the administrator sets driver-root"
         )
-    return files.Driver(HostRoot(root.path.rstrip("/") + root.real(prefix)), prefix, version)
+    return files.driver(HostRoot(root.path.rstrip("/") + root.real(prefix)), prefix, version)
 
 
 def _gpus(found: tuple[proc.Gpu, ...], facts: Facts | None) -> tuple[proc.Gpu, ...]:

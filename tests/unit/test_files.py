@@ -30,7 +30,7 @@ EVERYTHING_BUT_UTILITY = COMPUTE | GRAPHICS
 
 
 def driver(tree: Path) -> files.Driver:
-    return files.Driver(HostRoot(str(tree)), "", VERSION)
+    return files.driver(HostRoot(str(tree)), "", VERSION)
 
 
 def configuration(tree: Path) -> tuple[inventory.DriverFile, ...]:

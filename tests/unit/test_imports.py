@@ -144,14 +144,13 @@ def test_settings_bring_nothing_more(library: Path, tmp_path: Path) -> None:
 
 
 def test_no_saved_inventory_brings_the_survey_alone(library: Path, tmp_path: Path) -> None:
-    """Off the path, and named here so that it is known what a cold start pays for."""
+    """Named here so that it is known what a cold start pays for."""
     hosts.plant(tmp_path / "host", stamp.LD_SO_CACHE, "")
     boot = tmp_path / "host/proc/sys/kernel/random/boot_id"
     found = loads(library, tmp_path, env=NO_SUCH_GPU, stale=boot)
-    survey_rooms = {f"host.{room}" for room in ("survey", "files", "catalogue", "elf", "mig")}
-    assert found.files == {linked.full_name(room) for room in survey_rooms}
-    assert found.rooms == groups("door", "gpu", "provision") | found.files
-    assert found.standard == FOR_A_GPU | {"__future__", "struct"}
+    assert not found.files
+    assert found.rooms == groups("door", "gpu", "provision", "survey")
+    assert found.standard == FOR_A_GPU | {"struct"}
 
 
 def test_each_private_module_is_named_in_one_place() -> None:
