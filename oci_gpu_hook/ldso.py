@@ -184,7 +184,7 @@ def _read_new(data: bytes, start: int) -> Table:
     Offsets of strings count from there, as in ldconfig's writing.  (Where the layout is inside the
     old one, glibc 2.33 to 2.41 reads the hwcaps names from elsewhere, and so ignores them.)
     """
-    rows_end, count, size, hwcap_names, generator = measured(data, start)
+    rows_end, _, size, hwcap_names, generator = measured(data, start)
     # By views: all numbers of a large cache at once would be ten times its size.
     rows = memoryview(data)[start + HEADER_SIZE : rows_end]
     words = rows.cast("I")

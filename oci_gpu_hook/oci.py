@@ -47,10 +47,11 @@ class DeviceRule(NamedTuple):
     access: str
     allow: bool = True
 
-    def __str__(self) -> str:
-        """As devices.allow takes it (Documentation/admin-guide/cgroup-v1/devices.rst)."""
-        major, minor = ["*" if number is None else number for number in (self.major, self.minor)]
-        return f"{self.type} {major}:{minor} {self.access}"
+
+def written(rule: DeviceRule) -> str:
+    """A rule as devices.allow takes it (Documentation/admin-guide/cgroup-v1/devices.rst)."""
+    major, minor = ["*" if number is None else number for number in (rule.major, rule.minor)]
+    return f"{rule.type} {major}:{minor} {rule.access}"
 
 
 def read_state(fd: int, head: bytes = b"") -> State:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oci_gpu_hook import oci
 from oci_gpu_hook.ldmerge import entries_of
 from oci_gpu_hook.operations import (
     Device,
@@ -239,9 +240,9 @@ def _rows(operation: Operation) -> tuple[str, list[Row]]:
         change = operation.context if operation.context != operation.was else "as it is"
         return "labels", [(operation.path, f"{operation.was} -> {change}", reason)]
     if isinstance(operation, DeviceAllow):
-        return f"systemd, {operation.unit}", [(str(rule), reason) for rule in operation.rules]
+        return f"systemd, {operation.unit}", [(oci.written(rule), reason) for rule in operation.rules]
     where = f"device cgroup {operation.version}, {operation.path or 'found at the start'}"
-    return where, [(str(rule), reason) for rule in operation.rules]
+    return where, [(oci.written(rule), reason) for rule in operation.rules]
 
 
 def _origin(mount: Mount) -> str:

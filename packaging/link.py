@@ -46,7 +46,8 @@ STANDARD = {"door": ("_collections", "_json"), "gpu": ("_ctypes", "_struct")}
 LATE = {
     "errors": "quoted HookError UsageError BundleError ConfigError RequestError DriverError ApplyError",
     "jsontext": "_loads_by_json",
-    "oci": "linux_devices mount_source mount_label process_label _text _wrong_shape",
+    "record": "_completed _RecordType NamedTuple",
+    "oci": "written linux_devices mount_source mount_label process_label _text _wrong_shape",
     "report": "failure say _place",
     "selectors": "_mig _bus_id",
     "sources": "_in_mounts",
@@ -196,7 +197,8 @@ def has_name(value: ast.expr | None) -> bool:
 
 def fields_of(node: ast.ClassDef) -> Fields | None:
     """Names and defaults of a record's fields; None for any other class, and for one that is more than its fields."""
-    bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
+    # An attribute where it is late in its room.
+    bases = [getattr(base, "id", getattr(base, "attr", "")) for base in node.bases]
     fields: Fields = {}
     for item in node.body:
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import posix
 
-from oci_gpu_hook import bpf, linux
+from oci_gpu_hook import bpf, linux, oci
 from oci_gpu_hook.container import devicefilter
 from oci_gpu_hook.record import NamedTuple
 
@@ -273,9 +273,9 @@ def _allow_v1(directory: str, rules: Sequence[DeviceRule], change: Change) -> No
     for rule in rules:
         if any(_covers(entry, rule) for entry in listed):
             continue
-        _write(f"{directory}/devices.allow", str(rule))
+        _write(f"{directory}/devices.allow", oci.written(rule))
         # The kernel adds to an entry for the same numbers: only what that lacked is ours.
-        device = str(rule).rpartition(" ")[0]
+        device = oci.written(rule).rpartition(" ")[0]
         before = "".join([access for other, access in listed if other == device])
         ours = "".join([letter for letter in rule.access if letter not in before])
         change.remember(_write, f"{directory}/devices.deny", f"{device} {ours}")

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oci_gpu_hook import oci
 from oci_gpu_hook.container import devicefilter
 from oci_gpu_hook.container.devicefilter import disassemble, is_loadable, prefix, program
 from oci_gpu_hook.oci import DeviceRule
@@ -308,8 +309,8 @@ def test_a_rule_that_no_device_can_match_is_left_out(rule: DeviceRule) -> None:
 
 
 def test_a_rule_reads_as_devices_allow_takes_it() -> None:
-    assert str(DeviceRule("c", 195, 0, "rw")) == "c 195:0 rw"
-    assert str(DeviceRule("a", None, None, "rwm")) == "a *:* rwm"
+    assert oci.written(DeviceRule("c", 195, 0, "rw")) == "c 195:0 rw"
+    assert oci.written(DeviceRule("a", None, None, "rwm")) == "a *:* rwm"
 
 
 def test_a_prefix_as_text() -> None:

@@ -199,7 +199,7 @@ def test_a_linked_record_behaves_as_the_plain_one(tmp_path: Path, kind: str) -> 
     assert ours._field_defaults == theirs._field_defaults
     assert ours.__match_args__ == theirs.__match_args__
     assert ours.__slots__ == ()
-    assert issubclass(ours, record.NamedTuple)
+    assert ours.__mro__ == theirs.__mro__ or ours.__mro__[1:] == (tuple, object)
     one, other = ours(1), theirs(1)
     assert one == other
     assert hash(one) == hash(other)
