@@ -136,7 +136,6 @@ class SyscallError(OSError):
 
 if TYPE_CHECKING:
     _foreign: Any
-    _Long: Any
     _Function: Any
     _syscall_address: Any
 else:
@@ -144,31 +143,26 @@ else:
         # What ctypes is built on.  ctypes itself brings os, types and struct with it, and costs five times as much.
         import _ctypes as _foreign
 
-        class _Long(_foreign._SimpleCData):
-            _type_ = "l"
-
         class _Function(_foreign.CFuncPtr):
             # PYTHONAPI keeps the interpreter's lock during a call: a start has one thread, so nobody waits for it, and
             # to give it back and take it again makes every call longer.
             _flags_ = (
                 _foreign.FUNCFLAG_CDECL | _foreign.FUNCFLAG_USE_ERRNO | _foreign.FUNCFLAG_PYTHONAPI
             )
-            _restype_ = _Long
 
         _syscall_address = _foreign.dlsym(_foreign.dlopen(None, 0), "syscall")
     except (ImportError, AttributeError, TypeError, ValueError, OSError):
         # Where a later Python has changed the private names, the public ones do the same, only slower.
         import ctypes as _foreign
 
-        _Long = _foreign.c_long
-        _Function = _foreign.CFUNCTYPE(_Long, use_errno=True)
+        _Function = _foreign.CFUNCTYPE(_foreign.c_int, use_errno=True)
         _syscall_address = _foreign.cast(_foreign.CDLL(None).syscall, _foreign.c_void_p).value
 
 _addressof, _byref, _get_errno = _foreign.addressof, _foreign.byref, _foreign.get_errno
 
 
 # libc's syscall(2).  It has no argtypes, which would take as long as the call itself: an int goes as a C int, which all
-# of these calls take, bytes as their address, and memory that the kernel writes to by reference.
+# of these calls take and give, bytes as their address, and memory that the kernel writes to by reference.
 _syscall = _Function(_syscall_address)
 
 
@@ -212,12 +206,13 @@ def word(struct: bytearray, index: int) -> int:
 
 def _reference(memory: bytearray) -> Any:
     """Memory of 8 bytes at least, for the kernel to write to."""
-    return _byref(_Long.from_buffer(memory))
+    # Any type of ctypes can stand for memory, and to make one more takes as long as two mounts.
+    return _byref(_Function.from_buffer(memory))
 
 
 def address_of(memory: bytearray) -> int:
     """Where memory of 8 bytes at least lies, while it is kept: for a struct that names other memory."""
-    return int(_addressof(_Long.from_buffer(memory)))
+    return int(_addressof(_Function.from_buffer(memory)))
 
 
 def openat2(dirfd: int, path: str, flags: int, *, resolve: int, mode: int = 0) -> int:

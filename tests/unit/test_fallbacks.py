@@ -35,17 +35,16 @@ def said(spoil: str, program: str, *words: str) -> str:
 CTYPES = {
     "gone": MISSING,
     "empty": EMPTY,
-    "no simple data": "import _ctypes; del _ctypes._SimpleCData",
     "no functions": "import _ctypes; del _ctypes.CFuncPtr",
     "no flags": "import _ctypes; del _ctypes.FUNCFLAG_USE_ERRNO",
     "no dlopen": "import _ctypes; del _ctypes.dlopen",
     "dlopen takes other arguments": "import _ctypes; _ctypes.dlopen = lambda: 0",
     "dlopen refuses": "import _ctypes\ndef refuse(*words): raise OSError('no')\n_ctypes.dlopen = refuse",
     "dlsym takes other arguments": "import _ctypes; _ctypes.dlsym = lambda: 0",
-    "no such type code": """import _ctypes
+    "no such flags": """import _ctypes
 class Other:
-    def __init_subclass__(cls): raise ValueError("no such type")
-_ctypes._SimpleCData = Other""",
+    def __init_subclass__(cls): raise ValueError("no such flags")
+_ctypes.CFuncPtr = Other""",
 }
 BY_LINUX = """
 import posix
