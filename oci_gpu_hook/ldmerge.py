@@ -182,7 +182,10 @@ def _spliced(data: bytes, ours: Additions) -> bytes | None:
 
 
 def _is_within(offsets: Sequence[int] | memoryview, first: int, end: int) -> bool:
-    """Whether all of them are from `first` on and before `end`; some at a time, for a list of all is as large."""
+    """Whether all of them are from `first` on and before `end`.
+
+    Some at a time: a list of all takes as much memory as the cache.
+    """
     for start in range(0, len(offsets), _MANY):
         some = [*offsets[start : start + _MANY]]
         if min(some) < first or max(some) >= end:

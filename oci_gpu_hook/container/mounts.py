@@ -189,7 +189,8 @@ class Tree:
         parent_path, _, last = path.rpartition("/")
         try:
             parent = self._own_folders.get(parent_path) or self.own_folder(parent_path)
-            posix.symlink("../" * name.count("/") + file, last, dir_fd=parent)
+            # An image may have the folder below elsewhere, where ".." would be another one.
+            posix.symlink(file if parent_path == folder else target, last, dir_fd=parent)
         except (FileExistsError, TargetError):
             self._attach_again(target, path)
             return

@@ -122,7 +122,8 @@ NAMES = """
 def there(*names):
     for name in names:
         path = root + "/opt/" + name
-        print(name, os.readlink(path) if os.path.islink(path) else "-", open(path).read() or "empty")
+        link = os.readlink(path) if os.path.islink(path) else "-"
+        print(name, link, open(root + link if link[0] == "/" else path).read() or "empty")
 def count():
     return sum(root in line for line in open("/proc/self/mountinfo"))
 tree.attach(clone("file"), "/opt/lib.so.2.5", folder=False)
@@ -130,19 +131,22 @@ tree.attach(clone("file"), "/opt/lib.so.2.5", folder=False)
 
 
 def test_another_name_is_a_link_where_nothing_has_it(tmp_path: Path) -> None:
-    case = f"""{NAMES}
-tree.name("/opt/lib.so.2.5", "lib.so.2")
-tree.name("/opt/lib.so.2.5", "a/b/plugin.so")
+    case = f"""
+os.mkdir(root + "/elsewhere"); os.symlink("/elsewhere", root + "/opt/c")
+{NAMES}
+for name in ("lib.so.2", "a/b/plugin.so", "c/plugin.so"): tree.name("/opt/lib.so.2.5", name)
 there("lib.so.2", "a/b/plugin.so")
+print(os.readlink(root + "/elsewhere/plugin.so"))
 print(count())
 tree.undo()
 print(below())
 """
     assert run(tmp_path, case) == [
         "lib.so.2 lib.so.2.5 ours",
-        "a/b/plugin.so ../../lib.so.2.5 ours",
+        "a/b/plugin.so /opt/lib.so.2.5 ours",
+        "/opt/lib.so.2.5",
         "1",
-        "['/opt']",
+        "['/elsewhere', '/opt', '/opt/c']",
     ]
 
 
