@@ -127,7 +127,7 @@ def test_the_capabilities_that_the_administrator_allows_are_all_there_is(
     seen = look(installed, made, settings="allowed-capabilities = utility\n")
     seen.has_exactly("/dev/nvidiactl", node(0))
     assert not [path for path in seen.mounts if "libcuda" in path]
-    assert [path for path in seen.mounts if path.endswith("/libnvidia-ml.so.1")]
+    assert [path for path in seen.mounts if "/libnvidia-ml.so." in path]
 
 
 @pytest.mark.parametrize("share", ["", "-0", "-2", "-3"])
