@@ -21,7 +21,7 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
     from typing import Protocol
 
     class Identity(Protocol):
@@ -125,13 +125,6 @@ def parse(data: bytes) -> Cache:
     rows = zip(table.names, paths, table.flags, table.osversions, table.hwcaps)
     hwcaps = [strings[start : strings.index(0, start)] for start in table.hwcap_offsets]
     return Cache(tuple([Entry(*row) for row in rows]), tuple(hwcaps), table.generator)
-
-
-def paths_of(data: bytes, sonames: Collection[bytes]) -> list[bytes]:
-    """Where a cache has libraries of these names, in its order; MalformedCache as of `parse`."""
-    table = read(data)
-    rows = zip(table.names, table.path_offsets, table.path_ends)
-    return [table.strings[start:end] for name, start, end in rows if name in sonames]
 
 
 def row_count(data: bytes) -> int:

@@ -12,7 +12,12 @@ hot path.
 from __future__ import annotations
 
 import posix
-from struct import iter_unpack, unpack_from
+
+try:
+    # What struct is made of, without the file around it.
+    from _struct import iter_unpack, unpack_from
+except ImportError:
+    from struct import iter_unpack, unpack_from
 
 from oci_gpu_hook.record import NamedTuple
 

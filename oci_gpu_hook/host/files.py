@@ -143,7 +143,7 @@ def _firmware_class(host: HostRoot) -> list[str]:
 
 def _of_word_size(driver: Driver, bits: int, flags: int) -> dict[Library, str]:
     folders = _library_folders(driver, bits)
-    listed = [(folder, frozenset(driver.root.names(folder))) for folder in folders]
+    listed = [(folder, _known_names(driver.root, folder)) for folder in folders]
     found = {}
     for name, capabilities in catalogue.LIBRARIES:
         file = f"{name}.so.{driver.version}"
@@ -151,6 +151,13 @@ def _of_word_size(driver: Driver, bits: int, flags: int) -> dict[Library, str]:
     for name, capabilities in catalogue.OWN_VERSION:
         found.update(_highest(driver, listed, name, capabilities, flags))
     return found
+
+
+def _known_names(root: HostRoot, folder: str) -> frozenset[str]:
+    """The names in a folder that the catalogue's libraries and their folders may have: some hundred of thousands."""
+    libraries = (*catalogue.LIBRARIES, *catalogue.OWN_VERSION)
+    known = {name for name, _ in libraries} | {*catalogue.SUBFOLDERS.values()}
+    return frozenset([name for name in root.names(folder) if name.partition(".so.")[0] in known])
 
 
 def _highest(
@@ -257,14 +264,15 @@ def _library_folders(driver: Driver, bits: int) -> list[str]:
 
 
 def _cached_folders(root: HostRoot) -> list[str]:
-    data = root.read(stamp.LD_SO_CACHE)
-    if data is None:
-        return []
-    try:
-        paths = ldso.paths_of(data, (b"libcuda.so.1", b"libnvidia-ml.so.1"))
-    except ldso.MalformedCache:
-        return []
-    folders = [path.rpartition(b"/")[0].decode(errors="surrogateescape") for path in paths]
+    """By its strings alone: to read the rows of a thousand libraries would take as long as all the rest."""
+    data = root.read(stamp.LD_SO_CACHE) or b""
+    folders = []
+    for soname in (b"libcuda.so.1", b"libnvidia-ml.so.1"):
+        end = data.find(b"/%b\0" % soname)
+        while end >= 0:
+            start = data.find(b"/", data.rfind(b"\0", 0, end) + 1)
+            folders.append(data[start:end].decode(errors="surrogateescape"))
+            end = data.find(b"/%b\0" % soname, end + 1)
     return [_below_usr(root, folder) for folder in dict.fromkeys(folders)]
 
 

@@ -118,8 +118,11 @@ STRUCT = {
     "no iter_unpack": "import _struct; del _struct.iter_unpack",
 }
 BY_STRUCT = """
+import posix, sys
 from oci_gpu_hook import ldmerge, ldso
 from oci_gpu_hook.container import devicefilter
+from oci_gpu_hook.host import elf
+print(elf.identify(posix.open(sys.executable, posix.O_RDONLY)))
 entry = ldso.Entry(flags=ldso.FLAGS[62, 64], soname=b"liba.so.1", path=b"/liba.so.1")
 merged = ldmerge.merge(None, ldmerge.prepare([entry]))
 print(merged.hex())
