@@ -87,6 +87,7 @@ GROUPS = {
         "container.devices",
         "container.ldcache",
         "plan",
+        "decision",
         "apply",
         "telling",
     ),

@@ -11,7 +11,7 @@ import click
 
 from oci_gpu_hook import cdi as spec_of
 from oci_gpu_hook import config as settings_of
-from oci_gpu_hook import hook, plan, provision, request, selection
+from oci_gpu_hook import decision, hook, plan, provision, request, selection
 from oci_gpu_hook.cli import cditext, whole
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.errors import DriverError, RequestError, UsageError, quoted
@@ -176,7 +176,7 @@ def _check_ours(path: str) -> None:
 def _plan(found: DriverInventory, settings: Config, words: tuple[str, ...], selector: str) -> Plan:
     """The hook's own plan for one device, in a container that is laid out as the host is."""
     asked = request.Request("cdi-spec", (selector,), words)
-    container = hook.container_like_host(found.library_folder)
+    container = decision.container_like_host(found.library_folder)
     chosen = selection.select(asked, found)
     anything = settings._replace(device_cgroup="auto")
     given = provision.make(container, asked, chosen, found)

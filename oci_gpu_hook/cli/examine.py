@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook import config as settings_of
-from oci_gpu_hook import hook, ipc, ldso, oci, request, sources
+from oci_gpu_hook import decision, hook, ipc, ldso, oci, request, sources
 from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding
 from oci_gpu_hook.diagnosis import container as judged
 from oci_gpu_hook.errors import BundleError, HookError, UsageError
@@ -70,7 +70,7 @@ def _wanted(
             return [
                 Finding("request", WARN, text, "podman run --env NVIDIA_VISIBLE_DEVICES=all ...")
             ], None
-        plan, _ = hook.decide(bundle, asked, settings, host, root.fd, id=found.id, pid=None)
+        plan, _ = decision.decide(bundle, asked, settings, host, root.fd, id=found.id, pid=None)
     except HookError as err:
         return [Finding("request", FAIL, err.message, err.hint or "oci-gpu-hook doctor")], None
     text = f"{','.join(asked.devices)} with {','.join(asked.capabilities)}, by {asked.source}"

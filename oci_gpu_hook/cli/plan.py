@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from oci_gpu_hook import config as settings_of
-from oci_gpu_hook import hook, leftout, oci, render, request, rootfs, sources
+from oci_gpu_hook import decision, hook, leftout, oci, render, request, rootfs, sources
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.errors import ConfigError, RequestError
 from oci_gpu_hook.host.root import HostRoot
@@ -60,7 +60,7 @@ def plan(
         return
     host = HostRoot(host_root)
     root_fd = rootfs.open_root(path, pid)
-    decided, have = hook.decide(found, asked, settings, host, root_fd, id=container_id, pid=pid)
+    decided, have = decision.decide(found, asked, settings, host, root_fd, id=container_id, pid=pid)
     decided = decided._replace(notes=(*notes, *decided.notes))
     left_out = leftout.sentences(decided, have) if have else ()
     show(form, render.plan_document(decided, left_out), render.plan_text(decided, left_out))

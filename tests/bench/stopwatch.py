@@ -29,6 +29,7 @@ PHASES = {
     "rootfs": "reading",
     "host.": "reading",
     "host.answers": "plan",
+    "decision": "plan",
     "provision": "plan",
     "selection": "plan",
     "placement": "plan",

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from oci_gpu_hook import hook, plan, provision, request, rootfs, selection, sources
+from oci_gpu_hook import decision, plan, provision, request, rootfs, selection, sources
 from oci_gpu_hook.config import Config
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host import answers, inventory, nodes, saved, stamp, survey
@@ -76,7 +76,7 @@ def decided(
 ) -> plan.Provision:
     """What a start decides, which keeps it."""
     asks = answers.question(root, wanted, rootfs.like(container), "/")
-    given, _ = hook._provide(root, container, wanted, SETTINGS, answers, asks)
+    given, _ = decision._provide(root, container, wanted, SETTINGS, answers, asks)
     return given
 
 
