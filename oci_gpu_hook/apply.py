@@ -54,7 +54,7 @@ def run(
     """
     # The engine's umask may be 077; modes here are meant as they are written.
     posix.umask(0)
-    start = Start(mounts.Tree(root_fd, oci.own_mounts(bundle), plan.label), bundle, labels)
+    start = Start(mounts.Tree(root_fd, oci.mounted(bundle), plan.label), bundle, labels)
     # Sources are cloned first: the kernel clones only mounts of the namespace that one is in.
     # systemd is asked then too, by its socket on the host, and works while we do.
     sources = [

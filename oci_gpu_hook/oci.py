@@ -16,6 +16,7 @@ from oci_gpu_hook.errors import BundleError, quoted
 from oci_gpu_hook.record import NamedTuple
 
 _LARGEST_DOCUMENT = 64 << 20
+_OWN_TYPES = ("tmpfs", "devpts", "mqueue", "proc", "sysfs")
 _ENGINE_HINT = "the container engine or runtime must mend it"
 
 
@@ -139,31 +140,19 @@ def rootfs(bundle: Bundle) -> str:
     return _path(path if path.startswith("/") else f"{bundle.path}/{path}")
 
 
-def own_mounts(bundle: Bundle) -> tuple[str, ...]:
-    """Where the runtime mounts filesystems of the container's own: destinations of ``mounts`` that bind nothing.
+def mounted(bundle: Bundle) -> tuple[tuple[str, bool], ...]:
+    """Where the runtime mounts something, in its order; and whether that is a filesystem of the container's own.
 
-    Not those over which a later item binds something, or over a folder that they lie in: what is there then is the
-    host's.
+    Its own are those that the kernel makes for it.  What is bound is the host's, as is one of a type that lies on a
+    disk or a server, or that has a layer of the host.
     """
-    found: list[tuple[str, str]] = []
+    found = []
     for mount in _list(bundle, bundle.document, "mounts", "mounts"):
         destination = mount.get("destination") if isinstance(mount, dict) else None
         if not isinstance(mount, dict) or not isinstance(destination, str):
             raise _wrong_shape(bundle, "mounts holds something without a destination")
-        if not _binds(mount):
-            found.append((_path(destination), _as_folder(destination)))
-        elif found:
-            covered = _as_folder(destination) or "/"
-            found = [own for own in found if own[1] and not own[1].startswith(covered)]
-    return tuple([path for path, _ in found])
-
-
-def _as_folder(destination: str) -> str:
-    """A destination as runtimes take it, with "/" at its end; "" with a ".." in it, which may lead anywhere."""
-    if destination.startswith("/") and "/." not in destination and "//" not in destination:
-        return destination if destination.endswith("/") else f"{destination}/"
-    parts = [part for part in destination.split("/") if part not in ("", ".")]
-    return "" if ".." in parts else "/".join(["", *parts, ""])
+        found.append((_path(destination), mount.get("type") in _OWN_TYPES and not _binds(mount)))
+    return tuple(found)
 
 
 def mount_source(bundle: Bundle, destination: str) -> str | None:

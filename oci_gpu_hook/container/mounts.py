@@ -90,14 +90,18 @@ class Tree:
     """The container's root while it is being changed.
 
     Every change is remembered, and `undo` takes all of them back in reverse order.  Changes are allowed on the root's
-    own mount, on the filesystems that the runtime mounted for this container (`own_mounts`), and on what we attached.
-    A filesystem that we make bears `label`; "" is the policy's own choice.
+    own mount, on the filesystems that the runtime made for this container, and on what we attached.  `mounted`: where
+    the runtime mounted something, in its order, and whether that is the container's own.  A filesystem that we make
+    bears `label`; "" is the policy's own choice.
     """
 
-    def __init__(self, root_fd: int, own_mounts: tuple[str, ...], label: str = "") -> None:
+    def __init__(
+        self, root_fd: int, mounted: tuple[tuple[str, bool], ...], label: str = ""
+    ) -> None:
         self.root_fd = root_fd
         self._label = label
-        self._own_mounts = list(own_mounts)
+        self._mounted = mounted
+        self._looked_up = False
         self._allowed = {linux.mount_id(root_fd)}
         self._folders: dict[str, int] = {}
         self._own_folders: dict[str, int] = {}
@@ -281,13 +285,27 @@ class Tree:
     def _is_own(self, fd: int) -> bool:
         """Whether `fd` lies on a mount that exists for this container only."""
         mount = linux.mount_id(fd)
-        # One by one: it is nearly always /dev, which runtimes are told to mount among the first.
-        while mount not in self._allowed and self._own_mounts:
-            own = self.find(self._own_mounts.pop(0))
-            if own is not None:
-                self._allowed.add(linux.mount_id(own))
-                posix.close(own)
+        if mount not in self._allowed and not self._looked_up:
+            self._looked_up = True
+            self._allowed |= self._own_mounts()
         return mount in self._allowed
+
+    def _own_mounts(self) -> set[int]:
+        """The ids of the filesystems that the runtime made for this container.
+
+        A path says nothing by itself: an image's link may lead a volume of the host to where such a filesystem was
+        mounted before.  Of all that lead to one mount the last has made it.
+        """
+        own: dict[int, bool] = {}
+        for path, is_own in self._mounted:
+            try:
+                fd = self.find(path)
+            except OSError:
+                continue
+            if fd is not None:
+                own[linux.mount_id(fd)] = is_own
+                posix.close(fd)
+        return {mount for mount, is_own in own.items() if is_own}
 
     def _make_folder(self, path: str) -> int:
         """The folder at `path`, which is not there."""

@@ -157,6 +157,22 @@ def test_a_volume_over_a_mount_of_the_containers_own_is_a_volume(
     assert names(tmp_path / "volume") == [str(tmp_path / "volume/lib64")]
 
 
+def test_an_image_cannot_lead_a_volume_over_a_mount_of_the_containers_own(
+    installed: Installed, bundle: Maker, tmp_path: Path
+) -> None:
+    """The volume is mounted at /data, which is a link of the image's to where the tmpfs is."""
+    made = bundle("busybox").asks("0")
+    (made.rootfs / "usr/lib64").mkdir(parents=True, exist_ok=True)
+    (made.rootfs / "data").symlink_to("/usr/lib64")
+    tmpfs = {"type": "tmpfs", "source": "tmpfs", "destination": "/usr/lib64"}
+    made.config["mounts"].append(tmpfs)
+    volume(made, tmp_path / "volume", "/data")
+    done = run(installed, "runc", "v2", made.runs("/bin/sh", "-c", "echo started"))
+    assert "exit status 7" in done.err
+    assert "lies in a volume of the host, where nothing is made" in done.err
+    assert names(tmp_path / "volume") == []
+
+
 def test_a_mount_of_the_containers_own_over_a_volume_is_its_own(
     installed: Installed, bundle: Maker, tmp_path: Path
 ) -> None:
