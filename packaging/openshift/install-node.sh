@@ -152,7 +152,7 @@ label() {
 prove() {
     trial=$1/trial
     mkdir -p "$host$trial"
-    sed "s|\"$library|\"$1|" "$2" >"$host$trial/door"
+    sed "s|=$library/|=$1/|" "$2" >"$host$trial/door"
     echo '{"ociVersion": "1.0.2", "process": {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}, "root": {"path": "rootfs"}}' \
         >"$host$trial/config.json"
     said=$(echo "{\"ociVersion\": \"1.0.2\", \"id\": \"trial\", \"status\": \"created\", \"pid\": 1, \"bundle\": \"$trial\"}" |
@@ -189,7 +189,7 @@ stage() {
 # The doors of the payload, led to this version.
 open_doors() {
     for file in $command $door; do
-        sed "s|\"$library|\"$library/$version|" "$payload$file" | write 0755 "$(on_node "$file")"
+        sed "s|\([\"=]\)$library|\1$library/$version|" "$payload$file" | write 0755 "$(on_node "$file")"
         label "$real${file#"$prefix"}"
     done
 }
