@@ -53,14 +53,14 @@ def given(
 
 
 def libraries(given: list[tuple[Library, str, str]]) -> tuple[Mount, ...]:
-    """Each library under its versioned name, with its SONAME and what else programs load it by as other names."""
+    """Each library under its first name, mostly the versioned one, with all else that programs load it by beside it."""
     mounts = []
     for library, folder, capability in given:
         reason = f"library: {capability}"
         if library.bits == 32:
             reason = f"32-bit library: {COMPAT32}, {capability}"
-        target = f"{folder}/{library.file}"
-        others = tuple([name for name in library.names if name != library.file])
+        target = f"{folder}/{library.names[0]}"
+        others = library.names[1:]
         mounts.append(Mount(library.path, target, READ_ONLY, True, reason, names=others))
     return tuple(mounts)
 

@@ -34,8 +34,8 @@ LENGTH_BYTES = 4
 class Library(NamedTuple):
     """A driver library: host path of the versioned file, and the names it must have in a container.
 
-    subfolder: where below a library folder it belongs, "" is directly in it; flags: as an entry of ld.so.cache has
-    them.
+    names: the first is the file's there, the others lead to it; subfolder: where below a library folder it belongs, ""
+    is directly in it; flags: as an entry of ld.so.cache has them.
     """
 
     path: str

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from oci_gpu_hook import ldmerge, leftout, placement, plan, provision, request, selection
 from oci_gpu_hook.config import Config
+from oci_gpu_hook.operations import mount_paths
 from oci_gpu_hook.request import Request
 from oci_gpu_hook.rootfs import Container
 from tests.unit import hosts
@@ -96,6 +97,14 @@ def test_whatever_an_image_holds_only_libraries_names_are_taken(names: list[str]
     for name in compat("libcuda.so.1", NEWER, *names):
         assert name.isascii() and name.isprintable() and "/" not in name and " " not in name
         assert name.startswith(("libcuda", "libnvidia-"))
+
+
+def test_a_library_comes_under_its_names_and_no_other() -> None:
+    """The allocator in gbm's folder has one that is not its file's."""
+    found = placement.given(CONTAINER, EVERYTHING, everything())
+    wanted = [f"{folder}/{name}" for library, folder, _ in found for name in library.names]
+    assert any(path.endswith("/gbm/nvidia-drm_gbm.so") for path in wanted)
+    assert [path for mount in placement.libraries(found) for path in mount_paths(mount)] == wanted
 
 
 def test_nothing_of_the_image_is_mounted() -> None:
