@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any, NamedTuple
 
 import pytest
@@ -173,6 +175,22 @@ def test_no_variable_from_outside_answers(door: Door) -> None:
         assert said == (True, door.state())
     door.config(json.dumps(config("NVIDIA_VISIBLE_DEVICES=0")))
     assert door.start(door.state(), cwd=door.bundle, env=own) == (True, door.state())
+
+
+def test_no_time_limit_from_outside_cuts_a_state_short(door: Door) -> None:
+    """What bash's `read` would take for one: half a state may ask for nothing."""
+    door.config(json.dumps(config()))
+    state = door.state(annotations={"cdi.k8s.io/x": "nvidia.com/gpu=0"})
+    before, asks, after = state.partition(b"cdi.k8s.io")
+    line = [str(door.program), "createRuntime"]
+    environment = {"PATH": "/usr/bin:/bin", "TMOUT": "0.2"}
+    with subprocess.Popen(line, stdin=PIPE, stdout=PIPE, env=environment) as started:
+        assert started.stdin is not None
+        started.stdin.write(before)
+        started.stdin.flush()
+        time.sleep(0.6)
+        assert started.communicate(asks + after, timeout=60)[0] == state
+    assert started.returncode == ASKED
 
 
 @pytest.mark.parametrize(
