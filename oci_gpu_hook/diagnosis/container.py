@@ -122,7 +122,9 @@ def _libraries(mounts: list[Mount], seen: Seen, restart: str) -> list[Finding]:
     first = missing[0]
     stem = _name(first).partition(".so.")[0] + ".so."
     folder = first.rpartition("/")[0]
-    others = sorted([name for name in seen.names.get(folder, ()) if name.startswith(stem)], key=len)
+    known = [_name(path) for path, _ in wanted]
+    there = [name for name in seen.names.get(folder, ()) if name not in known]
+    others = sorted([name for name in there if name.startswith(stem)], key=len)
     text = f"{_listed(missing)} missing"
     if others:
         text += f", {others[-1]} is there: the driver has changed since its start"

@@ -319,13 +319,14 @@ def test_another_root_is_read_below_it(tmp_path: Path, capsys: pytest.CaptureFix
 NODE = Device("/dev/nvidiactl", "c", 195, 255, "rw", 0o666, 0, 0, "", True, "")
 GPU = NODE._replace(path="/dev/nvidia0", minor=0)
 LIBRARY = Mount("/h/libcuda.so.580.1", "/usr/lib64/libcuda.so.580.1", (), True, "")
+LIBRARY = LIBRARY._replace(names=("libcuda.so.1",))
 NAMED = ldmerge.prepare([ldso.Entry(b"libcuda.so.1", b"/x", 3)])
 CACHE = LdCache("/etc/ld.so.cache", NAMED, True, "")
 PLANNED = (NODE, GPU, LIBRARY, CACHE)
 WELL = container.Seen(
     nodes={"/dev/nvidiactl": (195, 255), "/dev/nvidia0": (195, 0)},
     opened={"/dev/nvidiactl": 0, "/dev/nvidia0": 0},
-    names={"/usr/lib64": frozenset(["libcuda.so.580.1"])},
+    names={"/usr/lib64": frozenset(["libcuda.so.580.1", "libcuda.so.1"])},
     cached=frozenset(["libcuda.so.1"]),
     process_label="u:r:container_t:s0:c1,c2",
     shm_label="u:r:container_file_t:s0:c1,c2",
@@ -347,11 +348,11 @@ WELL = container.Seen(
         ({"opened": {"/dev/nvidia0": errno.EACCES}}, FAIL, "its user may not open"),
         ({"opened": {"/dev/nvidia0": errno.ENXIO}}, WARN, "no driver answers"),
         ({"opened": {"/dev/nvidia0": errno.EIO}}, FAIL, "Input/output error"),
-        ({"names": {}}, FAIL, "/usr/lib64/libcuda.so.580.1 missing"),
+        ({"names": {}}, FAIL, "libcuda.so.580.1, /usr/lib64/libcuda.so.1 missing"),
         (
-            {"names": {"/usr/lib64": frozenset(["libcuda.so.570.9"])}},
+            {"names": {"/usr/lib64": frozenset(["libcuda.so.570.9", "libcuda.so.1"])}},
             FAIL,
-            "libcuda.so.570.9 is there: the driver has changed",
+            "/usr/lib64/libcuda.so.580.1 missing, libcuda.so.570.9 is there: the driver has changed",
         ),
         ({"cached": None}, FAIL, "there is none"),
         ({"cached": frozenset(["libc.so.6"])}, FAIL, "does not name libcuda.so.1"),
@@ -365,6 +366,13 @@ def test_a_containers_faults(changes: dict[str, Any], level: str, seen: str) -> 
     assert [f.level for f in found] == [level]
     assert seen in found[0].seen
     assert found[0].remedy
+
+
+def test_a_link_that_somebody_has_removed_is_no_change_of_the_driver() -> None:
+    """As an image's package manager may, since it is in the container's own root."""
+    left = WELL._replace(names={"/usr/lib64": frozenset(["libcuda.so.580.1"])})
+    (found,) = [f for f in container.judge(PLANNED, left, "r") if f.level != PASS]
+    assert (found.level, found.seen) == (FAIL, "/usr/lib64/libcuda.so.1 missing")
 
 
 RUNC = '{"id": "abc0", "init_process_pid": 7, "config": {"labels": ["bundle=/b/runc"]}}'
