@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Mount(NamedTuple):
     """A file or folder of the host, cloned and attached: options are ``ro``, ``nosuid``, ``nodev``, ``noexec``.
 
-    names: other names of a file, as seen from its folder in the container: ``libcuda.so.1``.
+    names: other names of a file, in its folder in the container: ``libcuda.so.1``.
     """
 
     source: str

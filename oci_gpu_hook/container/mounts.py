@@ -183,22 +183,19 @@ class Tree:
             self._allowed.add(linux.mount_id(tree))
 
     def name(self, target: str, name: str) -> None:
-        """Another name, as seen from its folder, for the file at `target`: a link where nothing has that name.
+        """Another name in its folder for the file at `target`: a link where nothing has that name.
 
         Over what has it, the same file is mounted once more: an image may hold another driver's library there, or a
         link to one, and what is an image's own stays as it is.
         """
         folder, _, file = target.rpartition("/")
-        path = f"{folder}/{name}"
-        parent_path, _, last = path.rpartition("/")
         try:
-            parent = self._own_folders.get(parent_path) or self.own_folder(parent_path)
-            # An image may have the folder below elsewhere, where ".." would be another one.
-            posix.symlink(file if parent_path == folder else target, last, dir_fd=parent)
+            parent = self._own_folders.get(folder) or self.own_folder(folder)
+            posix.symlink(file, name, dir_fd=parent)
         except (FileExistsError, TargetError):
-            self._attach_again(target, path)
+            self._attach_again(target, f"{folder}/{name}")
             return
-        self._undo.append((_remove_file, (last, parent)))
+        self._undo.append((_remove_file, (name, parent)))
 
     def _attach_again(self, target: str, path: str) -> None:
         """What is at `target` at `path` too; a link that leads there already is left."""
