@@ -10,7 +10,7 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook import oci
-from oci_gpu_hook.container import cgroup, devices, ldcache, mounts, scope
+from oci_gpu_hook.container import cgroup, devices, ldcache, mounts, pieces, scope
 from oci_gpu_hook.errors import ApplyError, DriverError
 from oci_gpu_hook.operations import Device, DeviceAllow, LdCache, Mount, Relabel, Symlink, Tmpfs
 
@@ -107,7 +107,7 @@ def _nothing(start: Start, operation: Operation, host: HostRoot) -> int:
 def _clone_mount(start: Start, mount: Mount, host: HostRoot) -> int:
     """A detached clone of a file of the host; -1 where an optional one is gone."""
     try:
-        return host.clone(mount.source, mounts.attributes(mount.options))
+        return host.clone(mount.source, pieces.attributes(mount.options))
     except OSError as err:
         return _not_there(start, mount, err)
 
@@ -117,7 +117,7 @@ def _clone_device(start: Start, node: Device, host: HostRoot) -> int:
     if not node.source:
         return -1
     try:
-        return host.clone(node.source, mounts.attributes(_DEVICE_OPTIONS))
+        return host.clone(node.source, pieces.attributes(_DEVICE_OPTIONS))
     except OSError as err:
         return _not_there(start, node, err)
 
@@ -164,9 +164,9 @@ def _symlink(start: Start, link: Symlink, source: int) -> None:
 def _tmpfs(start: Start, tmpfs: Tmpfs, source: int) -> None:
     def fill(root: int) -> None:
         for folder in tmpfs.folders:
-            mounts.make_folders(root, folder)
+            pieces.make_folders(root, folder)
         for file in tmpfs.files:
-            mounts.write_file(root, file.name, file.content.encode(), file.mode)
+            pieces.write_file(root, file.name, file.content.encode(), file.mode)
 
     start.tree.attach_tmpfs(tmpfs.path, tmpfs.options, fill)
 

@@ -83,6 +83,7 @@ GROUPS = {
         "container.devicefilter",
         "container.cgroup",
         "container.scope",
+        "container.pieces",
         "container.mounts",
         "container.devices",
         "container.ldcache",

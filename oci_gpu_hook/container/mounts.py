@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detached trees, targets below the container's root, tmpfs pieces, and the undoing of all of them.
+"""Trees attached at targets below the container's root, and the undoing of all that is done there.
 
 From check to use there is only a descriptor: a source is cloned while we are in the host's mount namespace, a target
 is resolved below the root's descriptor by the kernel (openat2), and move_mount joins the two.  NVIDIA's toolkit had
@@ -14,6 +14,7 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook import linux, mountinfo
+from oci_gpu_hook.container import pieces
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,14 +30,6 @@ _FILE_TYPE = 0o170000
 _IS_FOLDER = 0o040000
 _IS_LINK = 0o120000
 
-_ATTRIBUTES = {
-    "ro": linux.MOUNT_ATTR_RDONLY,
-    "nosuid": linux.MOUNT_ATTR_NOSUID,
-    "nodev": linux.MOUNT_ATTR_NODEV,
-    "noexec": linux.MOUNT_ATTR_NOEXEC,
-}
-_STRUCTS: dict[tuple[str, ...], bytes] = {}
-
 
 class TargetError(OSError):
     """A target that cannot be used, in words; `errno` is the nearest one of the kernel's."""
@@ -46,17 +39,6 @@ class TargetError(OSError):
 
     def __str__(self) -> str:
         return str(self.strerror)
-
-
-def attributes(options: tuple[str, ...]) -> bytes:
-    """The struct mount_attr for mount options by name; kept, for a plan has three kinds and a hundred mounts."""
-    struct = _STRUCTS.get(options)
-    if struct is None:
-        flags = 0
-        for option in options:
-            flags |= _ATTRIBUTES[option]
-        struct = _STRUCTS[options] = linux.mount_attr(flags)
-    return struct
 
 
 def is_folder(fd: int) -> bool:
@@ -218,8 +200,8 @@ class Tree:
         self, target: str, options: tuple[str, ...], fill: Callable[[int], None]
     ) -> None:
         """A new tmpfs at `target`; `fill` gets the descriptor of its root before anyone can see it."""
-        tree = new_tmpfs(fill, self._label)
-        linux.mount_setattr(tree, attributes(options))
+        tree = pieces.new_tmpfs(fill, self._label)
+        linux.mount_setattr(tree, pieces.attributes(options))
         fd = self._mount_point(target, folder=True)
         try:
             linux.move_mount(tree, fd)
@@ -231,10 +213,10 @@ class Tree:
     def attach_file(self, target: str, options: tuple[str, ...], data: bytes, mode: int) -> None:
         """A new file at `target`, mounted over what is there: the image's own file stays as it is."""
         point = self._mount_point(target, folder=False)
-        stage = new_tmpfs(lambda fd: write_file(fd, "file", data, mode), self._label)
+        stage = pieces.new_tmpfs(lambda fd: pieces.write_file(fd, "file", data, mode), self._label)
         try:
             tree = self._clone_detached(stage, "file")
-            linux.mount_setattr(tree, attributes(options))
+            linux.mount_setattr(tree, pieces.attributes(options))
             linux.move_mount(tree, point)
         finally:
             posix.close(stage)
@@ -379,48 +361,6 @@ class Tree:
         finally:
             posix.close(fd)
         return text if text.startswith("/") else f"{parent_path}/{text}"
-
-
-def new_tmpfs(fill: Callable[[int], None], label: str) -> int:
-    """A detached tmpfs, mode 0555, filled by `fill`; all of it bears `label`, "" is the policy's own choice."""
-    context = linux.fsopen("tmpfs")
-    try:
-        linux.fsconfig_set_string(context, "source", "oci-gpu-hook")
-        linux.fsconfig_set_string(context, "mode", "0555")
-        if label:
-            # As runtimes label the tmpfs of a container (mount(8), "context="): nobody can change it later.
-            linux.fsconfig_set_string(context, "context", label)
-        linux.fsconfig_create(context)
-        tree = linux.fsmount(context, 0)
-    finally:
-        posix.close(context)
-    try:
-        fill(tree)
-    except BaseException:
-        posix.close(tree)
-        raise
-    return tree
-
-
-def write_file(folder_fd: int, name: str, data: bytes, mode: int) -> None:
-    """A new file with this content below `folder_fd`."""
-    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
-    fd = posix.open(name, flags, mode, dir_fd=folder_fd)
-    try:
-        while data:
-            data = data[posix.write(fd, data) :]
-    finally:
-        posix.close(fd)
-
-
-def make_folders(folder_fd: int, path: str) -> None:
-    """The relative `path` and its parents below `folder_fd`, which is a filesystem of our own."""
-    parts = path.split("/")
-    for end in range(1, len(parts) + 1):
-        try:
-            posix.mkdir("/".join(parts[:end]), _FOLDER_MODE, dir_fd=folder_fd)
-        except FileExistsError:
-            pass
 
 
 def _detach(tree: int) -> None:
