@@ -103,7 +103,7 @@ except OSError as err: print(err)
 def test_a_clone_has_its_attributes_on_an_older_kernel_too(tmp_path: Path) -> None:
     """open_tree_attr(2) came with Linux 6.15."""
     case = """
-from oci_gpu_hook.container.mounts import attributes
+from oci_gpu_hook.container.pieces import attributes
 from oci_gpu_hook.host.root import HostRoot
 def cloned(name):
     tree.attach(HostRoot("/").clone(host + "/file", attributes(("ro", "nosuid", "nodev"))), name, folder=False)
