@@ -144,14 +144,16 @@ def mounted(bundle: Bundle) -> tuple[tuple[str, bool], ...]:
     """Where the runtime mounts something, in its order; and whether that is a filesystem of the container's own.
 
     Its own are those that the kernel makes for it.  What is bound is the host's, as is one of a type that lies on a
-    disk or a server, or that has a layer of the host.
+    disk or a server, or that has a layer of the host.  So is one with ".." in its path: whether that is taken as text
+    or by where links lead is the runtime's choice.
     """
     found = []
     for mount in _list(bundle, bundle.document, "mounts", "mounts"):
         destination = mount.get("destination") if isinstance(mount, dict) else None
         if not isinstance(mount, dict) or not isinstance(destination, str):
             raise _wrong_shape(bundle, "mounts holds something without a destination")
-        found.append((_path(destination), mount.get("type") in _OWN_TYPES and not _binds(mount)))
+        is_own = mount.get("type") in _OWN_TYPES and ".." not in destination.split("/")
+        found.append((_path(destination), is_own and not _binds(mount)))
     return tuple(found)
 
 

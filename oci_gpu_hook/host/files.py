@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _FLAGS_32 = ldso.FLAGS[3, 32]
+_KNOWN = frozenset(
+    [name for name, _ in (*catalogue.LIBRARIES, *catalogue.OWN_VERSION)]
+    + [*catalogue.SUBFOLDERS.values()]
+)
 _FILE_TYPE = 0o170000
 _FOLDER = 0o040000
 
@@ -154,10 +158,9 @@ def _of_word_size(driver: Driver, bits: int, flags: int) -> dict[Library, str]:
 
 
 def _known_names(root: HostRoot, folder: str) -> frozenset[str]:
-    """The names in a folder that the catalogue's libraries and their folders may have: some hundred of thousands."""
-    libraries = (*catalogue.LIBRARIES, *catalogue.OWN_VERSION)
-    known = {name for name, _ in libraries} | {*catalogue.SUBFOLDERS.values()}
-    return frozenset([name for name in root.names(folder) if name.partition(".so.")[0] in known])
+    """The names in a folder that the catalogue's libraries and their folders may have: a hundred where there are
+    thousands."""
+    return frozenset([name for name in root.names(folder) if name.partition(".so.")[0] in _KNOWN])
 
 
 def _highest(

@@ -129,6 +129,7 @@ def test_only_what_the_kernel_makes_for_a_container_is_its_own() -> None:
         {"destination": "/disk", "type": "ext4", "source": "/dev/sda1"},
         {"destination": "/share", "type": "nfs", "source": "server:/srv"},
         {"destination": "/layers", "type": "overlay", "options": ["lowerdir=/srv"]},
+        {"destination": "/a/../b", "type": "tmpfs"},
         {"destination": "/dev", "type": "tmpfs", "options": ["nosuid"]},
     ]
     found = oci.mounted(bundle({"mounts": mounts}))
