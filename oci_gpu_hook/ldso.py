@@ -21,7 +21,7 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from typing import Protocol
 
     class Identity(Protocol):
@@ -125,6 +125,29 @@ def parse(data: bytes) -> Cache:
     rows = zip(table.names, paths, table.flags, table.osversions, table.hwcaps)
     hwcaps = [strings[start : strings.index(0, start)] for start in table.hwcap_offsets]
     return Cache(tuple([Entry(*row) for row in rows]), tuple(hwcaps), table.generator)
+
+
+def paths_of(data: bytes, sonames: Collection[bytes]) -> list[bytes]:
+    """Where a cache has libraries of these names, in its order; MalformedCache as of `parse`.
+
+    By the offsets at which the names stand: all rows as a table would take ten times as long, and three times as much
+    memory as the cache.
+    """
+    if not row_count(data):
+        table = read(data)
+        rows = zip(table.names, table.path_offsets, table.path_ends)
+        return [table.strings[start:end] for name, start, end in rows if name in sonames]
+    wanted = set()
+    for soname in sonames:
+        at = data.find(soname + b"\0")
+        while at >= 0:
+            wanted.add(at)
+            at = data.find(soname + b"\0", at + 1)
+    rows_end = measured(data, 0)[0]
+    words = memoryview(data)[HEADER_SIZE:rows_end].cast("I")
+    found = [row for row, name in enumerate(words[1::6].tolist()) if name in wanted]
+    starts = [words[6 * row + 2] for row in found]
+    return [data[start : data.find(0, start)] for start in starts]
 
 
 def row_count(data: bytes) -> int:

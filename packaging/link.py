@@ -60,7 +60,7 @@ LATE = {
     "mountinfo": "Mount find",
     "config": "Setting parse written matches nearest _value _heading _check_namespace _distance _text",
     "ldorder": "_wrapped",
-    "ldso": "MalformedCache Entry Cache parse flags_of",
+    "ldso": "MalformedCache Entry Cache parse paths_of flags_of",
     "ldmerge": "prepare entries_of _checked _spliced _is_within _moved _places _above _has_long_string",
     "dbus": "Answer Writer authentication method_call first_answer _fields _string _uint32",
     "systemd": "ScopeUnit scope_unit entries allow_more allow_only _set_device_allow",

@@ -267,15 +267,13 @@ def _library_folders(driver: Driver, bits: int) -> list[str]:
 
 
 def _cached_folders(root: HostRoot) -> list[str]:
-    """By its strings alone: to read the rows of a thousand libraries would take as long as all the rest."""
-    data = root.read(stamp.LD_SO_CACHE) or b""
-    folders = []
-    for soname in (b"libcuda.so.1", b"libnvidia-ml.so.1"):
-        end = data.find(b"/%b\0" % soname)
-        while end >= 0:
-            start = data.find(b"/", data.rfind(b"\0", 0, end) + 1)
-            folders.append(data[start:end].decode(errors="surrogateescape"))
-            end = data.find(b"/%b\0" % soname, end + 1)
+    """In the cache's order, which has libraries of the machine's own word size first."""
+    try:
+        data = root.read(stamp.LD_SO_CACHE) or b""
+        paths = ldso.paths_of(data, (b"libcuda.so.1", b"libnvidia-ml.so.1"))
+    except ldso.MalformedCache:
+        return []
+    folders = [path.rpartition(b"/")[0].decode(errors="surrogateescape") for path in paths]
     return [_below_usr(root, folder) for folder in dict.fromkeys(folders)]
 
 

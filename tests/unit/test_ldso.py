@@ -283,6 +283,44 @@ def test_the_new_layout_is_found_inside_the_old_one() -> None:
     assert parse(WRITTEN).hwcaps == (b"v2",)
 
 
+# --- looking up
+
+
+@given(entries, st.integers(0, 99))
+def test_paths_of_a_name_are_those_of_its_entries_in_the_caches_order(
+    theirs: list[Entry], seed: int
+) -> None:
+    data = shuffled(merge(None, theirs), seed)
+    for name in {entry.soname for entry in theirs} | {b"libnone.so"}:
+        paths = [entry.path for entry in parse(data).entries if entry.soname == name]
+        assert ldso.paths_of(data, (name,)) == paths
+
+
+def test_paths_stand_in_the_order_of_rows_not_of_strings() -> None:
+    """A 32-bit library's string may come first; its row comes after that of the machine's own."""
+    name = b"libcuda.so.1"
+    data = merge(None, [Entry(name, b"/lib32/" + name, I386), Entry(name, b"/lib/" + name, X86_64)])
+    assert data.index(b"/lib32/") < data.index(b"/lib/")
+    assert ldso.paths_of(data, (name,)) == [b"/lib/" + name, b"/lib32/" + name]
+
+
+@pytest.mark.parametrize("data", [WHOLE, WITH_HWCAPS, EMBEDDED, OLD, WRITTEN])
+def test_paths_are_found_in_every_layout(data: bytes) -> None:
+    found = parse(data).entries
+    assert found
+    for entry in found:
+        assert entry.path in ldso.paths_of(data, (entry.soname,))
+
+
+@settings(max_examples=500)
+@given(st.sampled_from([WHOLE, WITH_HWCAPS, EMBEDDED, OLD, WRITTEN]), st.data())
+def test_paths_of_a_damaged_cache_are_some_or_malformed(data: bytes, draws: st.DataObject) -> None:
+    damaged = bytearray(data)
+    for at in draws.draw(st.lists(st.integers(0, len(data) - 1), max_size=4)):
+        damaged[at] = draws.draw(st.integers(0, 255))
+    _outcome(lambda it: ldso.paths_of(it, (b"liba.so", b"libcuda.so.1")), bytes(damaged))
+
+
 def test_names_of_bytes_that_are_no_text_survive() -> None:
     name = bytes(range(1, 256))
     data = merge(cache([(1, 0)], b"/" + name + b"\0"), OURS)
