@@ -43,7 +43,8 @@ class Additions(NamedTuple):
 def prepare(entries: Iterable[Entry]) -> Additions:
     """Entries that a cache is to list beside its own; ValueError for one that no cache can hold."""
     ours = _checked(entries)
-    rows = strings = b""
+    # In place: an image may name thousands, by its folder of newer CUDA libraries.
+    rows, strings = bytearray(), bytearray()
     for entry in ours:
         path = len(strings)
         # A name may be the end of its path.
@@ -54,7 +55,7 @@ def prepare(entries: Iterable[Entry]) -> Additions:
             rows += word.to_bytes(4, "little")
     sonames, flags = [entry.soname for entry in ours], [entry.flags for entry in ours]
     keys = _keys(sonames, flags, [0] * len(ours), flags)
-    return Additions(tuple(sonames), rows, strings, tuple(keys))
+    return Additions(tuple(sonames), bytes(rows), bytes(strings), tuple(keys))
 
 
 def entries_of(ours: Additions) -> list[Entry]:

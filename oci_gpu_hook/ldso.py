@@ -130,8 +130,7 @@ def parse(data: bytes) -> Cache:
 def paths_of(data: bytes, sonames: Collection[bytes]) -> list[bytes]:
     """Where a cache has libraries of these names, in its order; MalformedCache as of `parse`.
 
-    By the offsets at which the names stand: all rows as a table would take ten times as long, and three times as much
-    memory as the cache.
+    By the offsets at which the names stand: to make a table of all rows takes longer, and more memory than the cache.
     """
     if not row_count(data):
         table = read(data)

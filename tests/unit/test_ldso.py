@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from oci_gpu_hook import ldmerge, ldso
 from oci_gpu_hook.ldso import Entry, MalformedCache, parse
+from tests.unit.linear import is_linear
 
 X86_64 = 0x0303
 I386 = 0x0003
@@ -397,6 +398,15 @@ def _outcome_seconds(data: bytes) -> float:
 def _many(count: int) -> bytes:
     sonames = [b"lib%d-%d.so.%d" % (number % 97, number, number % 7) for number in range(count)]
     return merge(None, [Entry(name, b"/usr/lib/" + name, X86_64) for name in sonames])
+
+
+def test_ten_times_the_additions_take_about_ten_times_as_long_to_prepare() -> None:
+    """An image may name 4,096 by its folder of newer CUDA libraries."""
+
+    def prepare(count: int) -> None:
+        ldmerge.prepare([Entry(b"%0250d" % row, b"/%0250d" % row, X86_64) for row in range(count)])
+
+    assert is_linear(prepare, entries=2_000)
 
 
 def test_ten_times_the_cache_takes_about_ten_times_as_long() -> None:
