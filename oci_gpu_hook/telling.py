@@ -45,8 +45,8 @@ def _steps(ends: list[int]) -> dict[str, int]:
     took = [(end - begun) // 1000 for begun, end in zip(ends, ends[1:])]
     try:
         began = int(posix.environ.get(_BEGAN, b"").replace(b".", b""))
+        first = time_ns() // 1000 - began - sum(took)
     except ValueError:
         # Bash before 5.0 has no such clock.
-        began = time_ns() // 1000
-    first = time_ns() // 1000 - began - sum(took)
+        first = 0
     return dict(zip(account.STEPS, (max(first, 0), *took)))
