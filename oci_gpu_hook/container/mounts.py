@@ -83,7 +83,6 @@ class Tree:
         self.root_fd = root_fd
         self._label = label
         self._mounted = mounted
-        self._looked_up = False
         self._allowed = {linux.mount_id(root_fd)}
         self._folders: dict[str, int] = {}
         self._own_folders: dict[str, int] = {}
@@ -264,9 +263,9 @@ class Tree:
     def _is_own(self, fd: int) -> bool:
         """Whether `fd` lies on a mount that exists for this container only."""
         mount = linux.mount_id(fd)
-        if mount not in self._allowed and not self._looked_up:
-            self._looked_up = True
+        if mount not in self._allowed and self._mounted:
             self._allowed |= self._own_mounts()
+            self._mounted = ()
         return mount in self._allowed
 
     def _own_mounts(self) -> set[int]:
