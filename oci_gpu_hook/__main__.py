@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the program starts: a hook stage goes to `hook`, anything else to the command line for people.
+"""The start of the program: it runs a hook stage by `hook`, and anything else by the command line for people.
 
-Must import nothing before it knows which.
+Must import nothing before it knows which of the two is needed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _STAGES = (
 
 
 def _run_stage(stage: str, arguments: list[str]) -> NoReturn:
-    """One hook stage, from which nobody comes back."""
-    # A start makes too little garbage to be worth looking for, and taking the interpreter down in order costs a fifth
-    # of its own start: the kernel takes everything back.  Nothing is buffered: the hook writes by descriptor.
+    """Run one hook stage, and exit."""
+    # A start makes too little garbage to collect.  _exit leaves it to the kernel to free everything: an orderly exit of
+    # the interpreter takes a fifth of its start.  Nothing is buffered, as the hook writes by descriptor.
     gc.disable()
     from oci_gpu_hook import hook
 
@@ -36,10 +36,10 @@ def _run_stage(stage: str, arguments: list[str]) -> NoReturn:
 
 
 def main() -> int:
-    """The program; gives its exit code."""
+    """Run the program; gives its exit code."""
     if len(sys.argv) > 1 and sys.argv[1] in _STAGES:
         _run_stage(sys.argv[1], sys.argv[2:])
-    # The door has Python begin as for a stage.
+    # `startup.linked` switches it off for every start.
     gc.enable()
     from oci_gpu_hook import cli
 

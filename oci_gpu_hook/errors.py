@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One tree of errors, ordered by who must act; each class has its documented exit code.
+"""The errors of the hook, by who must act; each class has its documented exit code.
 
 A message is one sentence, lower case, without a full stop: what failed and why.  ``hint`` says who can mend it and
-how.  Text that comes from an image or a container passes through `quoted` first.
+how.  Text from an image or a container must pass through `quoted` first; whatever has not is made `plain` here.
 
 Must not do I/O and must not import anything.
 """
@@ -14,16 +14,19 @@ OUR_BUG = 1
 USAGE = 2
 
 _QUOTED_LENGTH = 200
+_LONGEST_WORD = 300
+# A sentence that lists things says so, and may be longer.
+LONGEST, LONGEST_LIST = 1_000, 10_000
 
 
 class HookError(Exception):
-    """Something that stops the container start, told in one sentence."""
+    """An error that stops the container's start."""
 
     exit_code = OUR_BUG
 
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
+    def __init__(self, message: str, hint: str = "", *, most: int = LONGEST) -> None:
+        self.message = plain(message, most)
+        super().__init__(self.message)
         self.hint = hint
 
     def __str__(self) -> str:
@@ -37,19 +40,19 @@ class UsageError(HookError):
 
 
 class BundleError(HookError):
-    """The engine gave us a bad state or bundle: the engine or runtime must act."""
+    """The state or bundle is wrong: the engine or runtime must act."""
 
     exit_code = 3
 
 
 class ConfigError(HookError):
-    """The administrator's file is wrong: the administrator must act."""
+    """The administrator's settings are wrong: the administrator must act."""
 
     exit_code = 4
 
 
 class RequestError(HookError):
-    """The container asks for what is not there or not allowed: its author must act."""
+    """The container asks for something that does not exist or is not allowed: its author must act."""
 
     exit_code = 5
 
@@ -61,12 +64,36 @@ class DriverError(HookError):
 
 
 class ApplyError(HookError):
-    """A step failed while the plan was carried out; everything done before it has been undone."""
+    """A step failed while the plan was carried out; everything that was done before it has been undone."""
 
     exit_code = 7
 
 
 def quoted(text: object) -> str:
     """Untrusted text for a message: printable ASCII only, in quotes, at most 200 characters."""
-    shown = ascii(text)
+    # Each character may become ten.
+    shown = ascii(text[:_QUOTED_LENGTH] if isinstance(text, str) else text)
     return shown if len(shown) <= _QUOTED_LENGTH else shown[: _QUOTED_LENGTH - 4] + "...'"
+
+
+def plain(sentence: str, most: int = LONGEST) -> str:
+    """A sentence as it may leave: what no terminal must get is escaped, and of a long one the middle is left out.
+
+    It may hold text of an image, a container or an engine, such as the path of a link: a long word is cut by itself, so
+    that what is said of it stays.
+    """
+    if len(sentence) > _LONGEST_WORD:
+        # Of millions of words only those are looked at that can stay.
+        words = _cut(sentence, 100 * LONGEST_LIST).split(" ")
+        sentence = _cut(" ".join([_cut(word, _LONGEST_WORD) for word in words]), most)
+    if sentence.isprintable():
+        return sentence
+    return "".join([letter if letter.isprintable() else ascii(letter)[1:-1] for letter in sentence])
+
+
+def _cut(text: str, most: int) -> str:
+    """`text`, of `most` characters: what it begins and ends with."""
+    if len(text) <= most:
+        return text
+    end = most // 3
+    return f"{text[: most - end - 3]}...{text[-end:]}"

@@ -2,44 +2,54 @@
 """One container start, told from top to bottom.
 
 Imports wait until they are needed: each stage pays for its own, and a container that asks for no GPU pays for almost
-nothing.  `decision` only reads; what is done to the container is done by `apply`.
+nothing.
 """
 
 from __future__ import annotations
 
 import posix
 
-from oci_gpu_hook import oci, report, request, sources
-from oci_gpu_hook.course import Course
 from oci_gpu_hook.errors import (
     DONE,
+    LONGEST_LIST,
+    BundleError,
     ConfigError,
     DriverError,
     HookError,
     RequestError,
     UsageError,
+    plain,
 )
+from oci_gpu_hook.report import sentence
+from oci_gpu_hook.report.progress import Progress
+from oci_gpu_hook.request import settings, sources
+from oci_gpu_hook.request.bundle import read_bundle
+from oci_gpu_hook.request.state import ENGINE_HINT, read_state
+from oci_gpu_hook.request.words import CAPABILITIES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import ModuleType
-
-    from oci_gpu_hook.config import Config
-    from oci_gpu_hook.host.inventory import DriverInventory
-    from oci_gpu_hook.plan import Plan
-
-SETTINGS = "/etc/oci-gpu-hook.conf"
+    from oci_gpu_hook.driver.inventory import DriverInventory
+    from oci_gpu_hook.planning.plan import Plan
+    from oci_gpu_hook.request.bundle import Bundle
+    from oci_gpu_hook.request.parse import Request
+    from oci_gpu_hook.request.settings import Settings
+    from oci_gpu_hook.request.sources import Inputs
+    from oci_gpu_hook.request.state import State
 
 _STDIN = 0
 # What hooks.d/oci-gpu-hook has read of stdin.
-_READ_BY_DOOR = b"OCI_GPU_HOOK_STATE"
+_READ_BEFORE = b"OCI_GPU_HOOK_STATE"
 _SERVED = ("prestart", "createRuntime")
 _NOTHING_TO_DO = ("poststart", "poststop")
 
 
 class Options:
-    """The words after the stage: ``--config FILE``, ``--host-root DIR``; and from our CDI specs ``--cdi CAPABILITIES``,
-    where the engine has done what a spec can say, and ``--cdi-driver VERSION``, which the spec was made for."""
+    """The words after the stage.
+
+    ``--config FILE`` and ``--host-root DIR``; and from our CDI specs ``--cdi CAPABILITIES``, where the engine has done
+    what a spec can say, and ``--cdi-driver VERSION``, for which the spec was made.
+    """
 
     def __init__(self, arguments: list[str]) -> None:
         self.config: str | None = None
@@ -51,21 +61,21 @@ class Options:
             option, equals, value = word.partition("=")
             if option not in ("--config", "--host-root", "--cdi", "--cdi-driver"):
                 raise UsageError(f"unknown option {word!r} after a hook stage")
-            given = value if equals else next(words, "")
-            if not given:
+            value = value if equals else next(words, "")
+            if not value:
                 raise UsageError(f"{option} needs a value")
-            setattr(self, option[2:].replace("-", "_"), given)
-        for word in (self.cdi or ",".join(request.CAPABILITIES)).split(","):
-            if word not in request.CAPABILITIES:
+            setattr(self, option[2:].replace("-", "_"), value)
+        for name in (self.cdi or ",".join(CAPABILITIES)).split(","):
+            if name not in CAPABILITIES:
                 raise UsageError(
-                    f"--cdi names {word!r}, which is no capability",
+                    f"--cdi names {name!r}, which is no capability",
                     "write the spec anew with 'oci-gpu-hook cdi generate'",
                 )
 
 
 def main(stage: str, arguments: list[str]) -> int:
-    """Run one hook stage; gives the exit code.  The one place that catches everything."""
-    course = Course()
+    """Run one hook stage; gives the exit code.  The one place that catches every error."""
+    progress = Progress()
     try:
         if stage in _NOTHING_TO_DO:
             # Mounts and nodes go with the mount namespace, rules with the cgroup.
@@ -76,156 +86,165 @@ def main(stage: str, arguments: list[str]) -> int:
                 "the administrator must register it for createRuntime or prestart",
             )
         options = Options(arguments)
-        course.state = oci.read_state(_STDIN, posix.environ.get(_READ_BY_DOOR, b""))
-        course.annotations = course.state.annotations
-        start(course, course.state, options)
+        progress.state = read_state(_STDIN, posix.environ.get(_READ_BEFORE, b""))
+        progress.annotations = progress.state.annotations
+        start(progress, progress.state, options)
     except Exception as err:
-        code = report.failure(err)
-        # Of a wrong stage nothing is told: this may be the container's own journal.
+        code = sentence.failure(err)
+        # At a wrong stage journal and /proc may be the container's own.
         if not isinstance(err, UsageError):
-            _tell(course, code, str(err))
+            _tell_runtime(str(err))
+            _record(progress, code, plain(str(err), LONGEST_LIST))
         return code
-    if course.request is not None or course.notes:
-        _tell(course, DONE, "")
+    if progress.request is not None or progress.notes:
+        _record(progress, DONE, "")
     return DONE
 
 
-def _tell(course: Course, code: int, sentence: str) -> None:
-    """The journal and the counters.  Whatever goes wrong with them, the start does not."""
+def _tell_runtime(said: str) -> None:
+    """Tell the readers of a runtime that does not show what its hooks say.  Whatever goes wrong, the code stays."""
     try:
-        from oci_gpu_hook import telling
+        from oci_gpu_hook.report import runtime
 
-        telling.tell(course, code, sentence)
+        runtime.tell(f"oci-gpu-hook: {plain(said, LONGEST_LIST)}")
+    except Exception:
+        pass
+
+
+def _record(progress: Progress, code: int, said: str) -> None:
+    """Record the start in the journal.  Whatever goes wrong with that, the start goes on."""
+    try:
+        from oci_gpu_hook.report import record
+
+        record.send(progress, code, said)
     except Exception as err:
         # A start that failed has had its one sentence.
         if code == DONE:
-            report.say(f"this start is not recorded: {err}")
+            sentence.say(f"this start is not recorded: {err}")
 
 
-def start(course: Course, state: oci.State, options: Options) -> None:
+def start(progress: Progress, state: State, options: Options) -> None:
     """What one container start does."""
-    bundle = oci.read_bundle(state.bundle)
-    inputs = inputs_of(bundle, state.annotations)
-    course.annotations = inputs.annotations
+    if state.bundle == "/":
+        state = progress.state = _with_bundle(state)
+        if not state.bundle:
+            return
+    bundle = read_bundle(state.bundle)
+    inputs = sources.inputs_of(bundle, state.annotations)
+    progress.annotations = inputs.annotations
     asks = options.cdi is not None or sources.may_ask(inputs)
-    if not asks and not has_settings(options.config):
+    if not asks and not settings.are_there(options.config):
         return
-    settings = course.settings = _settings(options, inputs, asks)
-    if settings is None:
+    allowed = progress.settings = _settings(options, inputs, asks)
+    if allowed is None:
         return
-    if options.cdi is None:
-        asked, notes = request.parse(inputs, settings)
-    else:
-        asked, notes = request.of_nodes(
-            inputs, settings, oci.linux_devices(bundle), options.cdi.split(",")
-        )
-    if asked is not None:
-        course.request = asked
-        _carry_out(course, state, bundle, asked, settings, options, notes)
+    request, notes = _request(bundle, inputs, allowed, options)
+    progress.keep(notes)
+    if request is not None:
+        progress.request = request
+        _carry_out(progress, state, bundle, request, allowed, options)
         return
-    course.say(notes)
-    if settings.ipc_labels == "all":
-        _start_labels_only(state, bundle, settings, options)
+    progress.say()
+    if allowed.ipc_labels == "all":
+        _label_only(state, bundle, allowed, options)
 
 
-def inputs_of(bundle: oci.Bundle, annotations: dict[str, str]) -> sources.Inputs:
-    """What of a bundle can ask for something; `annotations` are those of the state."""
-    return sources.Inputs(
-        environment=oci.environment(bundle),
-        mounts=oci.all_mounts(bundle),
-        annotations={**annotations, **oci.bundle_annotations(bundle)},
-        privileged=oci.is_privileged(bundle),
-    )
+def _with_bundle(state: State) -> State:
+    """The state with the bundle that crun has not told; with "" where it is not found, and nothing asks for a GPU."""
+    from oci_gpu_hook.request import crun
+
+    if not crun.is_lost(state):
+        return state
+    found = crun.find(state)
+    if not found:
+        missing = "the runtime says that the bundle is '/', and keeps it nowhere that is known"
+        if any([key.startswith(sources.CDI_ANNOTATIONS) for key in state.annotations]):
+            raise BundleError(missing, ENGINE_HINT)
+        sentence.say(missing)
+    return state._replace(bundle=found)
 
 
-def has_settings(path: str | None) -> bool:
-    """Whether the administrator has said anything at all, which may concern a container without a request."""
-    for name in (SETTINGS, f"{SETTINGS}.d") if path is None else (path,):
-        try:
-            posix.stat(name)
-        except OSError:
-            continue
-        return True
-    return False
-
-
-def _settings(options: Options, inputs: sources.Inputs, asks: bool) -> Config | None:
+def _settings(options: Options, inputs: Inputs, asks: bool) -> Settings | None:
     """The settings; None where they cannot be read and the container asks for nothing that we know of."""
-    from oci_gpu_hook import config
-
     try:
-        return config.read(*settings_file(options.config), inputs.annotations)
+        return settings.read_settings(options.config, inputs.annotations)
     except (ConfigError, RequestError) as err:
         if asks:
             raise
-        report.say(str(err))
+        sentence.say(str(err))
         return None
 
 
-def _start_labels_only(
-    state: oci.State, bundle: oci.Bundle, settings: Config, options: Options
-) -> None:
-    """The labels of a container that asks for no GPU: it is never stopped by us."""
-    from oci_gpu_hook import decision
+def _request(
+    bundle: Bundle, inputs: Inputs, allowed: Settings, options: Options
+) -> tuple[Request | None, tuple[str, ...]]:
+    """What the container asks for, and a sentence for each thing that is left out."""
+    if options.cdi is None:
+        from oci_gpu_hook.request import parse
 
-    try:
-        posix.stat(decision.SELINUX)
-    except OSError:
-        return
-    try:
-        # A course of its own: these labels are nothing that was asked for.
-        _carry_out(Course(state), state, bundle, None, settings, options, ())
-    except HookError as err:
-        report.say(str(err))
+        return parse.parse(inputs, allowed)
+    from oci_gpu_hook.request import bycdi
+
+    return bycdi.of_nodes(inputs, allowed, bundle.device_paths(), options.cdi.split(","))
 
 
 def _carry_out(
-    course: Course,
-    state: oci.State,
-    bundle: oci.Bundle,
-    asked: request.Request | None,
-    settings: Config,
+    progress: Progress,
+    state: State,
+    bundle: Bundle,
+    request: Request | None,
+    allowed: Settings,
     options: Options,
-    notes: tuple[str, ...],
 ) -> None:
-    from oci_gpu_hook import apply, decision, rootfs
-    from oci_gpu_hook.host import answers
+    from oci_gpu_hook import apply
+    from oci_gpu_hook.container import rootfs
+    from oci_gpu_hook.container.process import Process
     from oci_gpu_hook.host.root import HostRoot
+    from oci_gpu_hook.planning.decide import decide
 
-    course.end_step()
+    progress.end_step()
     host = HostRoot(options.host_root)
-    root_fd = rootfs.open_root(oci.rootfs(bundle), state.pid)
-    plan, have = decision.decide(
-        bundle, asked, settings, host, root_fd, id=state.id, pid=state.pid, memory=answers
+    process = Process(state.pid)
+    root = rootfs.of_process(bundle, process)
+    plan, inventory = decide(
+        bundle, request, allowed, host, root, id=state.id, process=process, remember=True
     )
-    course.plan = plan
-    if have is not None and options.cdi is not None:
-        plan = _without_edits(plan, have, options.cdi_driver)
-    course.end_step()
-    done = apply.run(plan, host, root_fd, bundle, state.pid, _labelling(plan))
-    course.say((*notes, *plan.notes, *done))
+    progress.plan = plan
+    progress.keep(plan.notes)
+    if inventory is not None and options.cdi is not None:
+        plan = _without_edits(progress, plan, inventory, options.cdi_driver)
+    progress.end_step()
+    progress.keep(apply.run(plan, host, root.fd, process))
+    progress.say()
 
 
-def _without_edits(plan: Plan, have: DriverInventory, spec_driver: str) -> Plan:
+def _label_only(state: State, bundle: Bundle, allowed: Settings, options: Options) -> None:
+    """Correct the labels of a container that asks for no GPU; it is never stopped by us."""
+    from oci_gpu_hook.planning.decide import SELINUX
+
+    try:
+        posix.stat(SELINUX)
+    except OSError:
+        return
+    try:
+        # Nothing of this is recorded: nobody has asked for it.
+        _carry_out(Progress(), state, bundle, None, allowed, options)
+    except HookError as err:
+        sentence.say(str(err))
+
+
+def _without_edits(
+    progress: Progress, plan: Plan, inventory: DriverInventory, spec_driver: str
+) -> Plan:
     """What is left to do of a plan where the engine has carried out our CDI spec."""
-    from oci_gpu_hook import cdi
+    from oci_gpu_hook.planning import cdi
 
-    misfit = cdi.misfit(spec_driver, have)
+    if progress.request is not None:
+        # Nodes say little to who reads the record.
+        asked = cdi.asked(progress.request.devices, inventory)
+        progress.request = progress.request._replace(devices=asked)
+    misfit = cdi.misfit(spec_driver, inventory)
     if misfit:
         raise DriverError(misfit, "write it anew with 'oci-gpu-hook cdi generate'")
-    left = [operation for operation in plan.operations if not cdi.edit_can_say(operation)]
+    left = [operation for operation in plan.operations if operation.cdi_edits() is None]
     return plan._replace(operations=tuple(left))
-
-
-def _labelling(plan: Plan) -> ModuleType | None:
-    """The room that labels, which only a plan with a label needs."""
-    if not plan.label:
-        return None
-    from oci_gpu_hook.container import labels
-
-    return labels
-
-
-def settings_file(path: str | None) -> tuple[str, bool]:
-    """The administrator's file, and whether it may be absent: only the default one may."""
-    return (SETTINGS, True) if path is None else (path, False)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""typing.NamedTuple without importing typing: the one way in which this package writes a value.
+"""typing.NamedTuple without an import of typing, for all records of this package.
 
-Type checkers see the real thing.  At run time we do the same work, because ``typing`` costs a
-third of the interpreter's own start and NamedTuple compiles source text for every class, at every container start.
+Type checkers see the real one.  At run time this module does the same work: to import ``typing`` takes a third of the
+time of the interpreter's start, and its NamedTuple compiles source text for every class, at every container start.
 
 Must not grow: no validation, no conversion, no inheritance between records.
 As with every named tuple, two records of different classes with equal fields compare equal.
@@ -17,28 +17,12 @@ else:
     try:
         from _collections import _tuplegetter
     except ImportError:
-        # What it does, only slower, where a later Python has none.
+        # If a later Python has none: the same, only slower.
         def _tuplegetter(index, doc):
             return property(lambda self: self[index])
 
-    # A getter knows its index and nothing of its class, so all classes share them.
+    # A getter only has an index, so all classes can share them.
     _GETTERS = [_tuplegetter(index, "") for index in range(24)]
-
-    def make_record(name, fields, defaults, others=()):
-        """A record class from its parts: what packaging/link.py writes for a class that is nothing but fields.
-
-        Right below tuple: of every class on the way there, each name that a type may define is asked for.
-        """
-        if len(fields) > len(_GETTERS):
-            raise TypeError(f"{name} has more than {len(_GETTERS)} fields")
-        namespace = {**_METHODS, **dict(zip(fields, _GETTERS)), **dict(others)}
-        namespace["_fields"] = namespace["__match_args__"] = fields
-        namespace["_field_defaults"] = defaults
-        namespace["__slots__"] = ()
-        return type(name, (tuple,), namespace)
-
-    # A record from its class and all of its values in their order, as packaging/link.py writes it.
-    new_record = tuple.__new__
 
     def _new(cls, *values, **named):
         if named or len(values) != len(cls._fields):
@@ -46,13 +30,13 @@ else:
         return tuple.__new__(cls, values)
 
     def _completed(cls, values, named):
-        """The full row of values, from positions, names and defaults; TypeError as a call would raise it."""
+        """All values, from positions, names and defaults; TypeError for a wrong call."""
         missing = cls._fields[len(values) :]
-        known = {**cls._field_defaults, **named}
+        by_name = {**cls._field_defaults, **named}
         if len(values) > len(cls._fields) or not set(named) <= set(missing):
             raise TypeError(f"{cls.__name__}() takes the fields {cls._fields}")
         try:
-            return values + tuple([known[field] for field in missing])
+            return values + tuple([by_name[field] for field in missing])
         except KeyError as err:
             raise TypeError(f"{cls.__name__}() needs the field {err}") from None
 
@@ -76,17 +60,17 @@ else:
         "__new__": _new,
         "__repr__": _written,
         "__getnewargs__": _plain,
-        # As in typing.NamedTuple: no look at the number of values.
+        # As in typing.NamedTuple, it does not check the number of values.
         "_make": classmethod(tuple.__new__),
         "_replace": _replaced,
         "_asdict": _by_name,
     }
 
     class _RecordType(type):
-        """Turns the annotations of a class body into tuple fields.
+        """Makes the annotations of a class body the fields of a tuple.
 
-        The body's module needs ``from __future__ import annotations``: only then does every Python from 3.9 on
-        put ``__annotations__`` into the namespace without evaluating anything.
+        The module needs ``from __future__ import annotations``: only then does every Python from 3.9 on put
+        ``__annotations__`` into the namespace without evaluating them.
         """
 
         def __new__(mcs, name, bases, namespace):
@@ -94,7 +78,14 @@ else:
                 return type.__new__(mcs, name, bases, namespace)
             fields = tuple(namespace.get("__annotations__", ()))
             defaults = {field: namespace.pop(field) for field in fields if field in namespace}
-            return make_record(name, fields, defaults, namespace)
+            if len(fields) > len(_GETTERS):
+                raise TypeError(f"{name} has more than {len(_GETTERS)} fields")
+            own = {**_METHODS, **dict(zip(fields, _GETTERS)), **namespace}
+            own["_fields"] = own["__match_args__"] = fields
+            own["_field_defaults"] = defaults
+            own["__slots__"] = ()
+            # Directly below tuple: in every class between, Python would look up all names that a type may define.
+            return type(name, (tuple,), own)
 
     class NamedTuple(metaclass=_RecordType):
-        """What the class of a record is written below; see ``typing.NamedTuple``."""
+        """The base of every record's class; see ``typing.NamedTuple``."""

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the completions of bash, zsh and fish in packaging/completions from click's commands: `make completions`.
+"""Make the completions of bash, zsh and fish in packaging/completions from click's commands: `make completions`.
 
     build_completions.py FOLDER
 
-click has completions of its own, but 7.1 and 8 name and answer them differently, and each Tab starts the program.
-These know the commands by heart: they answer at once, with any click, and without one.  All three work alike: the words
-before the cursor lead to a command, and a command has what may follow it.  Must not know a command by its name.
+click can complete by itself, but 7.1 and 8 do it in different ways, and each Tab starts the program.  These completions
+contain the commands: they answer at once, with any version of click, and without click.  All three work alike: the
+words before the cursor select a command, and each command has a list of what may follow.  Must not contain the name of
+a command.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def fish(commands: tuple[Command, ...]) -> str:
 
 
 def _fish_value(option: Option) -> str:
-    """What an option needs (-r), and what of it can be completed."""
+    """fish's options for a value: that one is needed (-r), and how it is completed."""
     values = {"file": " -r -F", "folder": " -r -f -a '(__fish_complete_directories)'", "": " -r -f"}
     return values.get(option.kind) or f" -r -f -a '{' '.join(option.choices)}'"
 
@@ -111,7 +112,7 @@ def _fish_value(option: Option) -> str:
 def _filled(
     shell: str, commands: tuple[Command, ...], between: str, values: list[str], follows: list[str]
 ) -> str:
-    """The shell's template with what the commands are."""
+    """The shell's template, filled in."""
     names = [_quoted(command.name) for command in commands if command.words]
     text = (SOURCES / f"{shell}.in").read_text()
     for mark, found in (
@@ -130,7 +131,7 @@ def _takers(commands: Iterable[Command]) -> list[str]:
 
 
 def _short(option: Option) -> str:
-    """Its help without the default, as one line of a menu."""
+    """An option's help as one line of a menu, without the default."""
     return commandline.sentence(option.help.partition("  [default")[0])
 
 

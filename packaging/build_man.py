@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the manual pages from packaging/man/*.rst, by docutils: `make man`.
+"""Make the manual pages from packaging/man/*.rst, by docutils: `make man`.
 
     build_man.py FOLDER
 
-What the program itself knows is not written a second time.  In the sources stand
+What the program itself says is not written a second time.  The sources use these directives:
 
-    .. commands:: [WORD]    every command (of the group WORD), its options and what its help says
-    .. shared-options::     the options that three commands or more have alike
-    .. exit-codes:: [WORD]  the exit codes, as the help of the program (or the command WORD) ends with
-    .. setting:: KEY        one setting: what follows describes it, its values and default come from the code
+    .. commands:: [WORD]    every command (of the group WORD), with its options and its help
+    .. shared-options::     the options that three commands or more have in common
+    .. exit-codes:: [WORD]  the exit codes at the end of the program's help (or that of the command WORD)
+    .. setting:: KEY        one setting: the text below describes it, its values and default come from the code
 
 A setting without its description, or a description without its setting, is an error.  Must not need a terminal, root
 or the network.
@@ -29,8 +29,9 @@ from docutils import nodes
 from docutils.core import publish_string
 from docutils.parsers.rst import Directive, directives
 
-from oci_gpu_hook import config
-from oci_gpu_hook.request import CAPABILITIES
+from oci_gpu_hook.request import settingsfile
+from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.request.words import CAPABILITIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -84,20 +85,20 @@ class Setting(Directive):
 
     def run(self) -> list[nodes.Node]:
         key = self.arguments[0]
-        if key not in config._KEYS:
+        if key not in settingsfile._KEYS:
             raise self.error(f"there is no setting {key}")
         self.described.append(key)
         body = nodes.Element()
         self.state.nested_parse(self.content, self.content_offset, body)
         facts = [f"Values: {_values(key)}.", f"Default: {_default(key)}."]
-        if key in config._HOST_WIDE:
+        if key in settingsfile._HOST_WIDE:
             facts.append("For the whole host.")
         content = [*body.children, nodes.paragraph(text="  ".join(facts))]
         return [nodes.definition_list("", _definition([nodes.strong(text=key)], content))]
 
 
 def _shared() -> tuple[Option, ...]:
-    """The options that several commands have alike: described once."""
+    """The options that several commands have in common, which are described once."""
     found = Counter(option for command in commandline.commands() for option in command.options)
     help_option = commandline.option_help(("-h", "--help"))
     return tuple(
@@ -106,7 +107,7 @@ def _shared() -> tuple[Option, ...]:
 
 
 def _command(command: Command, shared: tuple[Option, ...]) -> nodes.section:
-    """One command: how it is called, what it does, the options that it alone has."""
+    """One command: its synopsis, its help, and the options that are not shared."""
     section = nodes.section("", nodes.title(text=command.name), names=[], ids=[])
     section += _synopsis(command)
     section += _paragraphs(command.help)
@@ -157,15 +158,15 @@ def _paragraphs(texts: Iterable[Text]) -> list[nodes.Node]:
 
 
 def _values(key: str) -> str:
-    if key in config._WORDS:
-        return ", ".join(config._WORDS[key])
+    if key in settingsfile._WORDS:
+        return ", ".join(settingsfile._WORDS[key])
     if key == "allowed-capabilities":
         return f"a list of {', '.join(CAPABILITIES)}; or all"
     return "an absolute path" if key == "driver-root" else "a list of variables"
 
 
 def _default(key: str) -> str:
-    value = getattr(config.Config(), key.replace("-", "_"))
+    value = getattr(Settings(), key.replace("-", "_"))
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):
@@ -183,11 +184,11 @@ def page(source: Path) -> str:
     roff = str(
         publish_string(text, str(source), writer_name="manpage", settings_overrides=_SETTINGS)
     )
-    missing = sorted(set(config._KEYS).difference(Setting.described))
+    missing = sorted(set(settingsfile._KEYS).difference(Setting.described))
     if Setting.described and missing:
         sys.exit(f"{source}: nothing is said of the setting {', '.join(missing)}")
-    # Which docutils made it is no matter of the page's; NAME is what apropos(1) looks for; and a heading has its own
-    # space below it.
+    # The first lines name the version of docutils: they are cut off.  apropos(1) needs NAME in capitals.  A heading has
+    # its own space below it.
     body = roff[roff.index("\n.nr ") :].replace("\n.SH Name\n", "\n.SH NAME\n")
     body = re.sub(r"(\n\.S[HS] .*)\n\.sp(?=\n)", r"\1", body)
     made = f'.\\" SPDX-License-Identifier: Apache-2.0\n.\\" Made from {source.name} by "make man".'

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line as click has it, as plain values: what the manuals and the completions are made from.
+"""click's commands as plain values, from which the manuals and the completions are made.
 
-Reads only what click 7.1 and 8 both have.  Must not know of roff or of any shell.
+Uses only what both click 7.1 and 8 have.  Must not know roff or any shell.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NAME = "oci-gpu-hook"
-# click's mark of a paragraph whose lines stay as they are.
+# click's mark of a paragraph that is not wrapped.
 _AS_IT_IS = "\b\n"
 _FILES = ("FILE", "PATH")
 
@@ -35,7 +35,11 @@ class Text(NamedTuple):
 
 
 class Option(NamedTuple):
-    """names: `-h`, `--help`; value: what follows, "" for a flag; kind: of the value, `file`, `folder`, `word`, ""."""
+    """An option or an argument.
+
+    names: `-h`, `--help`, none for an argument; value: its metavariable, "" for a flag; kind: the kind of the value,
+    `file`, `folder`, `word` for one of `choices`, or "".
+    """
 
     names: tuple[str, ...]
     value: str
@@ -46,7 +50,10 @@ class Option(NamedTuple):
 
 
 class Command(NamedTuple):
-    """words: what is typed after the program's name; `commands`: the words that may follow, with their help."""
+    """A command or a group.
+
+    words: those after the program's name that select it; commands: the words that may follow, with their help.
+    """
 
     words: tuple[str, ...]
     help: tuple[Text, ...]
@@ -59,11 +66,6 @@ class Command(NamedTuple):
     def name(self) -> str:
         """As it is typed: ``inventory refresh``."""
         return " ".join(self.words)
-
-    @property
-    def summary(self) -> str:
-        """The first sentence of its help."""
-        return sentence(self.help[0].text) if self.help else ""
 
 
 def commands() -> tuple[Command, ...]:
@@ -137,12 +139,12 @@ def _plain(text: str | None) -> str:
 
 
 def sentence(text: str) -> str:
-    """Up to its first full stop, which is left off."""
+    """The first sentence of a text, without its full stop."""
     return text.partition(". ")[0].rstrip(".")
 
 
 def _texts(text: str | None) -> tuple[Text, ...]:
-    """A help text of click's in paragraphs."""
+    """The paragraphs of one of click's help texts."""
     found = []
     # click before 8 keeps a docstring's indentation.
     for part in inspect.cleandoc(text or "").split("\n\n"):

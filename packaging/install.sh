@@ -1,20 +1,21 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs and uninstalls; the front door is `make install` and `make uninstall`.
+# Installs and uninstalls: `make install` and `make uninstall` call it.
 #
 #   packaging/install.sh install DESTDIR PREFIX PYTHON
 #   packaging/install.sh uninstall DESTDIR PREFIX
-#   packaging/install.sh stage DESTDIR PREFIX PYTHON       for a package: fetches nothing, remembers no folder
+#   packaging/install.sh stage DESTDIR PREFIX PYTHON       for a package: downloads nothing, records no folders
 #
 #   PREFIX/libexec/oci/hooks.d/oci-gpu-hook                what an engine starts
 #   PREFIX/bin/oci-gpu-hook                                what people start
 #   PREFIX/lib/oci-gpu-hook/                               the package, byte-compiled, and linked for the hook
-#   PREFIX/share/containers/oci/hooks.d/oci-gpu-hook.json  tells engines of it
-#   PREFIX/lib/{systemd,udev,tmpfiles.d}/                  what keeps nodes and inventory: packaging/systemd
+#   PREFIX/share/containers/oci/hooks.d/oci-gpu-hook.json  registers the hook with engines
+#   PREFIX/lib/{systemd,udev,tmpfiles.d}/                  units that keep nodes and inventory: packaging/systemd
 #   PREFIX/share/oci-gpu-hook/oci-gpu-hook.conf            the settings, each with its default
-#   PREFIX/share/oci-gpu-hook/policy/                      the SELinux modules
+#   PREFIX/share/selinux/packages/oci-gpu-hook/            the SELinux modules
 #   PREFIX/share/man/man8/, man5/                          the manuals
-#   PREFIX/share/bash-completion/, zsh/, fish/             what their shells offer at a Tab
+#   PREFIX/share/bash-completion/, zsh/, fish/             the completions for these shells
+#   /run/oci-gpu-hook/                                     what hooks save; not with DESTDIR
 #
 # With SOURCE_DATE_EPOCH set, two installations of the same source are equal, times included.
 set -eu
@@ -24,10 +25,11 @@ action=$1 destdir=${2%/} prefix=${3%/} python=${4:-}
 sources=$(cd "$(dirname "$0")/.." && pwd)
 
 library=$prefix/lib/oci-gpu-hook
-door=$prefix/libexec/oci/hooks.d/oci-gpu-hook
+entry=$prefix/libexec/oci/hooks.d/oci-gpu-hook
 command=$prefix/bin/oci-gpu-hook
 registration=$prefix/share/containers/oci/hooks.d/oci-gpu-hook.json
 data=$prefix/share/oci-gpu-hook
+modules=$prefix/share/selinux/packages/oci-gpu-hook
 # What goes below PREFIX/share as it is: FILE:FOLDER, the file below packaging/, the folder below PREFIX/share.
 shared='
     man/oci-gpu-hook.8:man/man8
@@ -37,9 +39,10 @@ shared='
     completions/_oci-gpu-hook:zsh/site-functions
     completions/oci-gpu-hook.fish:fish/vendor_completions.d
 '
-folders=$library/installed-folders # those that were not there before us
+state=/run/oci-gpu-hook
+folders=$library/installed-folders # a list of those that we have made
 
-# The command line's packages; setup.cfg has the same ranges.  It works without the others, knowing less.
+# The command line's packages; setup.cfg has the same ranges.  It needs click; without the others it does less.
 click='click >=7.1,<9'
 pynvml='nvidia-ml-py >=12'
 pyudev='pyudev >=0.22'
@@ -52,10 +55,9 @@ fail() {
 
 check_arguments() {
     case $prefix in /*) ;; *) fail "PREFIX must be an absolute path, not '$prefix'" ;; esac
-    case $prefix in *:*) fail "PREFIX may hold no colon: Python divides its path there" ;; esac
     case $destdir in '' | /*) ;; *) fail "DESTDIR must be an absolute path, not '$destdir'" ;; esac
     case $destdir$prefix$python in *[!A-Za-z0-9_./+:@~-]*)
-        # They go into shebang lines, Python and JSON.
+        # They are written into shebang lines, Python and JSON.
         fail "DESTDIR, PREFIX and PYTHON may hold letters, digits and _./+:@~- only" ;;
     esac
 }
@@ -66,20 +68,20 @@ check_python() {
         fail "PYTHON=$python is not there or older than Python 3.9"
 }
 
-# Another's file in our place is never written over.
+# Fails where another program's file is in our place: it is never replaced.
 check_ours() {
-    for file in "$door" "$command" "$registration"; do
+    for file in "$entry" "$command" "$registration"; do
         if [ -e "$destdir$file" ] && ! grep -q 'oci[-_]gpu[-_]hook' "$destdir$file"; then
             fail "$destdir$file is there and is not ours: move it away first"
         fi
     done
-    # An empty one is left by an installation that was killed at its very start, and is nobody's.
+    # An installation that was killed at its very start leaves an empty one.
     if [ -e "$destdir$library" ] && [ ! -e "$destdir$folders" ] && [ -n "$(ls -A "$destdir$library")" ]; then
         fail "$destdir$library is there and is not ours: move it away first"
     fi
 }
 
-# The folder $1 with its parents, remembering which of them are ours to take away again.
+# Makes the folder $1 with its parents, and remembers those that uninstall must remove.
 make_folder() {
     [ ! -d "$destdir$1" ] || return 0
     make_folder "$(dirname "$1")"
@@ -93,7 +95,7 @@ remember_folders() {
     made=
 }
 
-# What packaging/systemd holds: name, and place.
+# Name and installed path of each file in packaging/systemd.
 services() {
     for file in "$sources"/packaging/systemd/*; do
         name=${file##*/}
@@ -115,8 +117,8 @@ $(services)
 END
 }
 
-# Into a new folder beside the old one, which then changes places with it: a container that starts
-# meanwhile finds one of them, and the rooms of its path in the one file that it has open.
+# Installs the package into a new folder, which then changes places with the old one: a container that starts meanwhile
+# finds one of the two, and all its modules in the one linked file that it has open.
 install_library() {
     staged=$destdir$library/.new
     rm -rf "$staged" "$destdir$library/.old"
@@ -125,14 +127,13 @@ install_library() {
         mkdir -p "$staged/$(dirname "$file")"
         install -p -m 0644 "$sources/$file" "$staged/$file"
     done
-    # unchecked-hash: image-based systems (OSTree, so OpenShift's own) give every file one time; a
-    # cache that is checked by time would be stale there for ever, and the package compiled again at
-    # every container start. Nobody edits an installed file in place, and each installation compiles
-    # what it installs.
+    # unchecked-hash: image-based systems (OSTree, so OpenShift's own) give all files the same time. A cache that is
+    # checked by time would never be valid there, and every container start would compile the package again. Nobody edits
+    # an installed file in place, and each installation compiles what it installs.
     "$python" -IS -m compileall -q -d "$library/oci_gpu_hook" --invalidation-mode unchecked-hash \
         "$staged/oci_gpu_hook"
     "$python" -ISB -X no_debug_ranges "$sources/packaging/link.py" "$staged" "$library"
-    # For those who carry the package to a node with another Python.
+    # For nodes with another Python, where the package must be linked again.
     install -p -m 0644 "$sources/packaging/link.py" "$destdir$library/"
     [ "$action" = stage ] || install_packages
     package=$destdir$library/oci_gpu_hook
@@ -145,24 +146,24 @@ install_library() {
     rm -rf "$staged" "$destdir$library/.old"
 }
 
-# renameat2(2), RENAME_EXCHANGE: in one step, which mv cannot; nor can every filesystem.
+# Exchanges two folders in one step, by renameat2(2) with RENAME_EXCHANGE. mv cannot, nor can every filesystem.
 exchange() {
     "$python" -IS -c 'import ctypes, os, sys
 one, other = [os.fsencode(word) for word in sys.argv[1:]]
 sys.exit(ctypes.CDLL(None).renameat2(-100, one, -100, other, 2) != 0)' "$1" "$2" 2>/dev/null
 }
 
-# Beside ours, never into the system's site-packages; only those that the distribution has not.
+# Installs those Python packages that the distribution lacks, beside ours and never into the system's site-packages.
 install_packages() {
     pip=
     has click || install_package "$click" ||
-        fail "$python has no click, and it cannot be fetched: install it and try again"
+        fail "$python has no click, and it cannot be downloaded: install it and try again"
     has pynvml || install_package "$pynvml" ||
         echo "without nvidia-ml-py, 'inventory refresh' cannot ask NVML"
     has pyudev || install_package "$pyudev" ||
         echo "without pyudev, 'inventory watch' looks by itself every now and then"
     has tomllib || has tomli || install_package "$tomli" ||
-        echo "without tomli, 'config import' cannot read NVIDIA's file"
+        echo "without tomli, 'config import' and 'doctor' cannot read TOML"
     [ -e "$staged/vendor" ] || return 0
     rm -rf "$destdir$library/vendor"
     mv "$staged/vendor" "$destdir$library/"
@@ -172,7 +173,7 @@ has() {
     "$python" -IB -c "import $1" 2>/dev/null
 }
 
-# The requirement $1, by the Python's own pip, or by that of a virtual environment made for it.
+# Installs the requirement $1, by the Python's own pip, or by that of a temporary virtual environment.
 install_package() {
     echo "$python lacks a package that the command line uses: installing $1 beside it"
     if [ -z "$pip" ] && "$python" -I -m pip --version >/dev/null 2>&1; then
@@ -190,10 +191,17 @@ install_package() {
     }
 }
 
-install_doors() {
+# Makes the folder that systemd-tmpfiles makes at each boot: hooks save there what they saw. A package leaves that to its
+# own scripts, and a container's image or a chroot without a /run has none.
+make_state_folder() {
+    [ -z "$destdir" ] && [ -d "${state%/*}" ] && [ ! -e "$state" ] || return 0
+    mkdir -m 0755 "$state" 2>/dev/null || echo "$state cannot be made: it will be there after the next boot"
+}
+
+install_scripts() {
     sed "s|/usr/bin/python3|$python|; s|/usr/lib/oci-gpu-hook|$library|" "$sources/hooks.d/oci-gpu-hook" |
-        write 0755 "$door"
-    # With site, for the distribution's click; ours comes after it.
+        write 0755 "$entry"
+    # -I without -S: site finds the distribution's click, which comes before ours.
     write 0755 "$command" <<END
 #!$python -I
 import sys
@@ -201,34 +209,34 @@ sys.path.insert(0, "$library")
 sys.path.append("$library/vendor")
 from oci_gpu_hook.__main__ import main; sys.exit(main())
 END
-    sed "s|/usr/libexec/oci/hooks.d/oci-gpu-hook|$door|" "$sources/hooks.d/oci-gpu-hook.json" |
+    sed "s|/usr/libexec/oci/hooks.d/oci-gpu-hook|$entry|" "$sources/hooks.d/oci-gpu-hook.json" |
         write 0644 "$registration"
 }
 
-# Standard input as the file $2 with mode $1, whole or not at all.
+# Writes standard input to the file $2 with mode $1, whole or not at all.
 write() {
     cat >"$destdir$2.new"
     chmod "$1" "$destdir$2.new"
     mv "$destdir$2.new" "$destdir$2"
 }
 
-# Where FILE:FOLDER goes.
+# The installed path of FILE:FOLDER.
 shared_path() {
     file=${1%:*}
     echo "$prefix/share/${1#*:}/${file##*/}"
 }
 
-# All but the folders that are ours alone. The registration comes first: an engine that still had it, and found no door,
-# would fail to start any container.
+# The installed files outside of the folders that are ours alone. The registration comes first, to be removed first: an
+# engine that still had it, and found no entry script, could start no container.
 single_files() {
-    printf '%s\n' "$registration" "$door" "$command"
+    printf '%s\n' "$registration" "$entry" "$command"
     for file in $shared; do shared_path "$file"; done
     services | sed 's/.* //'
 }
 
-# For SOURCE_DATE_EPOCH.
+# Gives all installed files the time SOURCE_DATE_EPOCH.
 set_times() {
-    { single_files | sed "s|^|$destdir|" && find "$destdir$library" "$destdir$data"; } |
+    { single_files | sed "s|^|$destdir|" && find "$destdir$library" "$destdir$data" "$destdir$modules"; } |
         xargs touch -h -d "@$SOURCE_DATE_EPOCH"
 }
 
@@ -237,33 +245,34 @@ do_install() {
     check_ours
     made=
     [ -z "$destdir" ] || mkdir -p "$destdir"
-    for file in "$library/." "$data/policy/." "$door" "$command" "$registration"; do
+    for file in "$library/." "$data/." "$modules/." "$entry" "$command" "$registration"; do
         make_folder "$(dirname "$file")"
     done
     for file in $shared; do make_folder "$prefix/share/${file#*:}"; done
     remember_folders
     install_library
-    install -p -m 0644 "$sources"/policy/*.cil "$destdir$data/policy/"
+    install -p -m 0644 "$sources"/policy/*.cil "$destdir$modules/"
     for file in $shared; do
         install -p -m 0644 "$sources/packaging/${file%:*}" "$destdir$(shared_path "$file")"
     done
     install -p -m 0644 "$sources/packaging/oci-gpu-hook.conf" "$destdir$data/"
     install_services
     remember_folders
-    # The registration comes last: an engine may read it at any time, and what it leads to is there.
-    install_doors
+    make_state_folder
+    # The registration comes last: an engine may read it at any time, and must find what it names.
+    install_scripts
     [ -z "${SOURCE_DATE_EPOCH:-}" ] || set_times
-    echo "installed $destdir$door, registered by $destdir$registration"
+    echo "installed $destdir$entry, registered by $destdir$registration"
     echo "installed $destdir$command for people: try '$command info'"
 }
 
 do_uninstall() {
     check_ours
     made=$(cat "$destdir$folders" 2>/dev/null || true)
-    # With what a full disk or a kill has kept from its name: see write.
+    # *.new: what `write` leaves if the disk is full or it is killed.
     single_files | while read -r file; do rm -f "$destdir$file" "$destdir$file.new"; done
-    rm -rf "$destdir$library" "$destdir$data"
-    [ -n "$destdir" ] || rm -rf /run/oci-gpu-hook
+    rm -rf "$destdir$library" "$destdir$data" "$destdir$modules"
+    [ -n "$destdir" ] || rm -rf "$state"
     echo "$made" | sort -r | while read -r folder; do
         if [ -n "$folder" ] && [ -d "$destdir$folder" ]; then
             rmdir --ignore-fail-on-non-empty "$destdir$folder"

@@ -4,8 +4,8 @@
 #
 #   packaging/requirements.sh demo|test|bench|rpm
 #
-# What counts is whether the program is there, not which package it came from: a host may have runc
-# from Docker's packages, which the distribution's own would push out.
+# What counts is whether the program is there, not which package it came from: a host may have runc from Docker's
+# packages, which the distribution's own package would replace.
 set -eu
 
 purpose=$1
@@ -50,19 +50,25 @@ if [ "$purpose" = test ]; then
     has crun || need crun
     has podman || need podman
     has conmon || need conmon
+    has dockerd || { debian need docker.io; fedora want moby-engine; }
+    has containerd || need containerd
+    # Where docker.io has it no more.
+    has docker || debian want docker-cli
     has newuidmap || { debian need uidmap; fedora need shadow-utils; }
     has pkill || { debian need procps; fedora need procps-ng; }
     has strace || need strace
     has shellcheck || { debian need shellcheck; fedora want ShellCheck; }
     has musl-gcc || { debian need musl-tools; fedora want musl-gcc; }
     has busybox || { debian need busybox-static; fedora want busybox; }
-    # The manuals and completions are tried where they are used.
+    # The manuals and completions are tested with the programs that use them.
     has man || need man-db
     has groff || need groff
     has mandoc || { debian need mandoc; fedora want mandoc; }
     has zsh || need zsh
     has fish || { debian need fish; fedora want fish; }
-    # Debian's brings a dracut module that every initramfs made from then on would hold.
+    # A locale of another charset is made of it.
+    [ -e /usr/share/i18n/locales/de_DE ] || { debian need locales; fedora want glibc-locale-source; }
+    # Debian's package has a dracut module, which would go into every later initramfs.
     has ignition-validate || { has dracut || debian want ignition; fedora want ignition-validate; }
     python_has ensurepip || { debian need python3-venv; fedora need python3-libs; }
 fi
@@ -87,11 +93,9 @@ fi
 if [ "$purpose" = bench ]; then
     has strace || need strace
     has busybox || { debian need busybox-static; fedora want busybox; }
-    # Either counts instructions; a virtual machine may have no counter for perf to read.
-    has perf || has valgrind || need valgrind
 fi
 
-# What is only wanted may not be to be had here: it is not asked for again at every run.
+# The distribution may not have what is only wanted: for that alone nothing is installed, as every run would try again.
 [ -n "$needed" ] || exit 0
 say "installing$needed$wanted"
 if [ "$(id -u)" != 0 ]; then
@@ -105,6 +109,14 @@ install_all() {
     fedora) dnf -q -y --setopt=install_weak_deps=False install "$@" ;;
     esac
 }
+
+# No service is started: the tests start their own daemons, where nothing of them stays.
+policy=/usr/sbin/policy-rc.d
+if [ $distribution = debian ] && ! [ -e $policy ]; then
+    trap 'rm -f $policy' EXIT
+    printf '#!/bin/sh\nexit 101\n' >$policy
+    chmod 755 $policy
+fi
 
 export DEBIAN_FRONTEND=noninteractive
 [ $distribution = fedora ] || apt-get -q -q update

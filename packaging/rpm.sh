@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Builds the RPMs below FOLDER from a clean copy of this tree: what git knows of it, changes of the day included.
+# Builds the RPMs below FOLDER from a clean copy of this tree: what git does not ignore, with uncommitted changes.
 #
 #   packaging/rpm.sh FOLDER [VERSION]                      VERSION stands in for the spec's own
 set -eu
@@ -11,7 +11,7 @@ sources=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "$folder/SOURCES" "$folder/SPECS"
 folder=$(cd "$folder" && pwd)
 version=${2:-$(sed -n 's/^Version: *//p' "$sources/packaging/oci-gpu-hook.spec")}
-# Builds of one source are equal.
+# Two builds of one source are equal.
 : "${SOURCE_DATE_EPOCH=$(git -c safe.directory="$sources" -C "$sources" log -1 --format=%ct 2>/dev/null || echo 1)}"
 export SOURCE_DATE_EPOCH
 
@@ -20,7 +20,7 @@ if [ ! -x "$(command -v rpmbuild)" ]; then
     exit 1
 fi
 
-# NUL-separated; without git, all that is neither hidden nor made.
+# The files of the tree, NUL-separated; without git, all that are neither hidden nor generated.
 list() {
     cd "$sources"
     if git -c safe.directory="$sources" rev-parse --git-dir >/dev/null 2>&1; then
@@ -32,7 +32,7 @@ list() {
 
 sed "s/^Version: .*/Version:        $version/" "$sources/packaging/oci-gpu-hook.spec" \
     >"$folder/SPECS/oci-gpu-hook.spec"
-# Files that were taken away but not yet from git's index are no fault.
+# Files that were deleted but are still in git's index are skipped.
 list | tar -C "$sources" --null --verbatim-files-from -T - --ignore-failed-read --sort=name \
     --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
     --transform="s|^\(\./\)\{0,1\}|oci-gpu-hook-$version/|" -c 2>/dev/null |

@@ -4,7 +4,7 @@
 #
 #   packaging/venv.sh VENV PYTHON EXTRA
 #
-# It is made anew, never mended: what it holds then depends on setup.cfg alone.
+# It is always made from nothing, so that its content depends on setup.cfg alone.
 set -eu
 
 venv=$1 python=$2 extra=$3
@@ -17,7 +17,7 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
 fi
 echo "making $venv with $("$python" --version)"
 "$python" -m venv --clear "$venv"
-# Everything that is fetched stays in this folder.
+# All downloads stay in this folder.
 export PIP_CACHE_DIR="$PWD/.build/pip"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extra]"
 touch "$venv/up-to-date"

@@ -7,4 +7,6 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-goldens", action="store_true", help="write the goldens anew, for review")
+    parser.addoption(
+        "--update-goldens", action="store_true", help="write the goldens anew, for review"
+    )

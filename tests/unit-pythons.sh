@@ -1,16 +1,21 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs the unit tests on every Python that is served and that this machine has: on PATH, or as a
-# pyenv version.
+# pyenv version.  The oldest and the newest run all tests; those between run the tests that are
+# marked `pythons`, which are about what differs between Pythons.
 #
-#   tests/unit-pythons.sh [VERSION...]
+#   tests/unit-pythons.sh [--others] [VERSION...]
 #
+# --others: not on the Python of .venv, which `make unit` takes.
 # A Python that is missing is named, not an error: no machine has them all.
 set -eu
 
 cd "$(dirname "$0")/.."
+others=''
+[ "${1:-}" != --others ] || { others=yes; shift; }
 versions=("$@")
 [ $# -gt 0 ] || versions=(3.9 3.11 3.12 3.13 3.14)
+read -ra options <<<"-q ${PARALLEL:-}"
 
 usable() { # PYTHON VERSION: it starts (a pyenv shim may not), is that version, and can make a venv
     "$1" -c 'import ensurepip, sys; sys.exit("%d.%d" % sys.version_info[:2] != sys.argv[1])' \
@@ -39,14 +44,28 @@ environment() { # VERSION PYTHON: the folder of an up-to-date virtual environmen
 }
 
 passed='' failed='' missing=''
+declare -A pythons
+there=()
 for version in "${versions[@]}"; do
-    if ! python=$(find_python "$version"); then
+    if python=$(find_python "$version"); then
+        pythons[$version]=$python
+        there+=("$version")
+    else
         missing+=" $version"
+    fi
+done
+for version in "${there[@]}"; do
+    if [ "$others" ] && usable .venv/bin/python "$version"; then
         continue
     fi
-    venv=$(environment "$version" "$python")
-    echo "== Python $version ($("$venv/bin/python" --version))"
-    if "$venv/bin/python" -m pytest -q tests/unit; then
+    venv=$(environment "$version" "${pythons[$version]}")
+    which=()
+    case $version in
+    "${there[0]}" | "${there[-1]}") ;;
+    *) which=(-m pythons) ;;
+    esac
+    echo "== Python $version ($("$venv/bin/python" --version)) ${which[*]}"
+    if "$venv/bin/python" -m pytest "${options[@]}" "${which[@]}" tests/unit; then
         passed+=" $version"
     else
         failed+=" $version"
@@ -54,4 +73,4 @@ for version in "${versions[@]}"; do
 done
 echo "== unit tests passed on Python:${passed:- none}${failed:+; failed on:$failed}"
 [ -z "$missing" ] || echo "== not on this machine, so not tested: Python$missing"
-[ -n "$passed" ] && [ -z "$failed" ]
+[ -z "$failed" ] && [ "$passed$others" ]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line for people: shows, explains and prepares what the hook does.
 
-One file a command group.  Must not do anything that the hook does not do: it prints the same values that the hook
-would carry out.  Never on the hook's path.
+One file for each group of commands.  Must not decide anything differently from the hook: it prints the same values that
+the hook would carry out.  Never on the hook's path.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ def main(arguments: list[str]) -> int:
     from oci_gpu_hook.cli.commands import program
 
     try:
-        result = program.main(arguments, prog_name="oci-gpu-hook", standalone_mode=False)
-        # What is still buffered fails here, and not when the interpreter ends.
+        result = program.main(
+            arguments, prog_name="oci-gpu-hook", standalone_mode=False, color=_color()
+        )
+        # Buffered output that cannot be written must fail here, and not when the interpreter ends.
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except click.ClickException as err:
@@ -42,14 +44,20 @@ def main(arguments: list[str]) -> int:
         sys.stderr.close()
         return 0
     except OSError as err:
-        # Every file that a command reads or writes has its own sentence: what is left is our own output.
+        # Errors of the files that a command reads or writes are caught there: this one is of our own output.
         print(f"oci-gpu-hook: cannot go on: {err.strerror or err}", file=sys.stderr)
         _drop_output()
         return ApplyError.exit_code
 
 
+def _color() -> bool | None:
+    """False where nobody wants colours (no-color.org) or the terminal has none; else click goes by the terminal."""
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return False if is_plain else None
+
+
 def _drop_output() -> None:
-    """Have the interpreter's end not fail again of what could not be written."""
+    """Drop what could not be written, so that the interpreter's end does not fail again."""
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
 

@@ -4,37 +4,44 @@
 from __future__ import annotations
 
 import os
-import stat
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from oci_gpu_hook import cdi as spec_of
-from oci_gpu_hook import config as settings_of
-from oci_gpu_hook import decision, hook, plan, provision, request, selection
 from oci_gpu_hook.cli import cditext, whole
+from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root
-from oci_gpu_hook.errors import DriverError, RequestError, UsageError, quoted
-from oci_gpu_hook.host import inventory as saved_inventory
-from oci_gpu_hook.host import stamp, survey
+from oci_gpu_hook.container import layout
+from oci_gpu_hook.driver import inventory as saved_inventory
+from oci_gpu_hook.driver import stamp, survey
+from oci_gpu_hook.errors import DriverError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel.filetypes import is_regular
+from oci_gpu_hook.planning import cdi as spec_of
+from oci_gpu_hook.planning import provision, selection
+from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.settings import read_settings
+from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, CAPABILITIES, NONE, items
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.config import Config
-    from oci_gpu_hook.host.inventory import DriverInventory
-    from oci_gpu_hook.plan import Plan
+    from oci_gpu_hook.driver.inventory import DriverInventory
+    from oci_gpu_hook.planning.plan import Provision
+    from oci_gpu_hook.request.settings import Settings
 
 
-def door_of(file: str) -> str:
-    """Our hook's program: below the prefix that this file is installed below, as packaging/install.sh has it."""
+_CHOICE = f"choose from {', '.join(CAPABILITIES)} or all"
+
+
+def entry_of(file: str) -> str:
+    """The path of the entry script that belongs to this file, by the prefix of the installation."""
     prefix, library, _ = file.rpartition("/lib/oci-gpu-hook/oci_gpu_hook/")
     return f"{prefix if library else '/usr'}/libexec/oci/hooks.d/oci-gpu-hook"
 
 
-DOOR = door_of(__file__)
+ENTRY = entry_of(__file__)
 
 
-@click.group()
+@click.group(cls=Group)
 def cdi() -> None:
     """Write a Container Device Interface spec of this host's GPUs."""
 
@@ -52,12 +59,12 @@ def cdi() -> None:
 @click.option(
     "--capabilities",
     metavar="LIST",
-    default="all",
+    default=ALL,
     show_default=True,
-    help="Driver capabilities of every container that uses the spec: CDI cannot ask each.",
+    help="Driver capabilities of every container that uses the spec: with CDI, none can ask for its own.",
 )
 @click.option(
-    "--hook", "door", metavar="PATH", default=DOOR, show_default=True, help="Our hook's program."
+    "--hook", "entry", metavar="PATH", default=ENTRY, show_default=True, help="The hook's program."
 )
 @config_file
 @host_root
@@ -65,19 +72,20 @@ def generate(
     output: str | None,
     form: str | None,
     capabilities: str,
-    door: str,
+    entry: str,
     config: str | None,
     host_root: str,
 ) -> None:
     """Write a spec of kind nvidia.com/gpu: devices by index, UUID and MIG name, and 'all'.
 
-    Engines look in /etc/cdi and /var/run/cdi.  What a spec cannot say our hook does, which the spec starts: it must be
-    written anew after a driver's upgrade and a change of MIG devices ('inventory watch --cdi-spec' does).
+    Engines look for specs in /etc/cdi and /var/run/cdi.  The spec starts the hook, which does what a spec cannot
+    express.  It must be written again after an upgrade of the driver and after a change of MIG devices: 'inventory
+    watch' does that with --cdi-spec.
     """
     whole.check_name("--output", output)
-    settings = settings_of.read(*hook.settings_file(config), {})
-    started = hook_of(door, capabilities, settings, config)
-    document, nameless = of_host(HostRoot(host_root), settings, started)
+    settings = read_settings(config, None)
+    hook = hook_of(entry, capabilities, settings, config)
+    document, nameless = of_host(HostRoot(host_root), settings, hook)
     if nameless:
         click.echo(f"{spec_of.PROGRAM}: {nameless}", err=True)
     by_name = cditext.JSON if (output or "").endswith(".json") else cditext.YAML
@@ -89,57 +97,53 @@ def generate(
     click.echo(f"wrote {output}: {len(document['devices'])} devices")
 
 
-def hook_of(door: str, capabilities: str, settings: Config, config: str | None) -> spec_of.Hook:
-    """How the spec starts our hook; UsageError for what cannot be started."""
-    if not door.startswith("/") or not door.isprintable():
-        raise UsageError(f"--hook is {quoted(door)}, which is no absolute path")
-    # The hook must read the settings that the spec was made by.
+def hook_of(entry: str, capabilities: str, settings: Settings, config: str | None) -> spec_of.Hook:
+    """How the spec starts the hook; UsageError for a path that no spec can have."""
+    if not entry.startswith("/") or not entry.isprintable():
+        raise UsageError(f"--hook is {quoted(entry)}, which is no absolute path")
+    # The hook must read the same settings as this command.
     file = os.path.abspath(config) if config else ""
-    return spec_of.Hook(door, _granted(capabilities, settings), file)
+    return spec_of.Hook(entry, _granted(capabilities, settings), file)
 
 
-def _granted(capabilities: str, settings: Config) -> tuple[str, ...]:
-    """The capabilities that a person asked for, of those that the administrator allows."""
-    try:
-        asked = request.granted(capabilities)
-    except RequestError as err:
-        raise UsageError(f"{err.message} in --capabilities", err.hint) from err
-    if not asked:
-        raise UsageError(
-            "--capabilities names none", f"choose from {', '.join(request.CAPABILITIES)} or all"
-        )
-    words = tuple([word for word in asked if word in settings.allowed_capabilities])
-    if not words:
-        raise UsageError(
-            f"none of the capabilities {', '.join(asked)} is allowed",
-            f"the administrator decides, in {hook.SETTINGS}",
-        )
-    return words
+def _granted(capabilities: str, settings: Settings) -> tuple[str, ...]:
+    """Those of the named capabilities that the administrator allows; UsageError where there is none."""
+    words = items(capabilities)
+    for word in words:
+        if word not in CAPABILITIES and word != ALL:
+            raise UsageError(f"unknown capability {quoted(word)} in --capabilities", _CHOICE)
+    named = [name for name in CAPABILITIES if name in words or ALL in words]
+    if not named:
+        raise UsageError("--capabilities names none", _CHOICE)
+    granted = tuple([name for name in named if name in settings.allowed_capabilities])
+    if not granted:
+        raise UsageError(f"none of the capabilities {', '.join(named)} is allowed", ADMINISTRATOR)
+    return granted
 
 
-def of_host(root: HostRoot, settings: Config, started: spec_of.Hook) -> tuple[dict[str, Any], str]:
-    """The spec of a host as it is now, and a sentence on what has no name in it, if anything.
+def of_host(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> tuple[dict[str, Any], str]:
+    """The spec of a host as it is now, and a sentence on the devices without a name, "" for none.
 
-    What only NVML knows is taken from the saved inventory where that is true.
+    What only NVML knows comes from the saved inventory, if that is still true.
     """
     now = stamp.now(root, settings.driver_root)
     found = saved_inventory.read_saved(root, now) or survey.survey(root, settings.driver_root)
-    words = started.capabilities
-    asked = request.Request("cdi-spec", (selection.ALL,), words)
-    found = saved_inventory.with_nodes(
-        root, found, selection.families(asked), driver_root=settings.driver_root
-    )
+    capabilities = hook.capabilities
+    families = selection.families(Request("cdi-spec", (ALL,), capabilities))
+    found = saved_inventory.with_nodes(root, found, families, driver_root=settings.driver_root)
     if not found.library_folder:
         raise DriverError(
             "the driver's libraries are not there", "install all parts of the driver first"
         )
-    devices = [(name, _plan(found, settings, words, by)) for name, by in spec_of.names(found)]
-    common = _plan(found, settings, words, selection.NONE)
-    return spec_of.document(common, tuple(devices), started), spec_of.nameless(found)
+    devices = [
+        (name, _provision(found, capabilities, selector)) for name, selector in spec_of.names(found)
+    ]
+    common = _provision(found, capabilities, NONE)
+    return spec_of.document(common, tuple(devices), hook), spec_of.nameless(found)
 
 
 def read(path: str) -> object:
-    """The spec of ours in a file; None where the file holds something else.  OSError where it cannot be read."""
+    """The spec in a file; None where we have not written its text.  OSError where it cannot be read."""
     with open(path, encoding="utf-8") as file:
         try:
             return cditext.read(file.read())
@@ -148,36 +152,32 @@ def read(path: str) -> object:
 
 
 def write(path: str, text: str) -> None:
-    """The spec as a file, whole or not at all: engines read it at any moment.
+    """Write the spec to a file, whole or not at all: engines may read it at any moment.
 
-    Another's file is never written over: two specs of one kind would make its devices ambiguous, or none of ours
-    should be there.
+    UsageError where the file is not ours: it is never replaced.
     """
     _check_ours(path)
-    # Engines read what ends in .yaml or .json, and so never what it is staged as.
+    # Engines read only names that end in .yaml or .json, and so not the temporary file.
     whole.write(path, text)
 
 
 def _check_ours(path: str) -> None:
-    """Nothing there, an empty file or a spec of ours; else UsageError."""
+    """UsageError unless `path` does not exist, or is an empty file or a spec of ours."""
     try:
         status = os.lstat(path)
-        there = read(path) if stat.S_ISREG(status.st_mode) and status.st_size else None
+        found = read(path) if is_regular(status) and status.st_size else None
     except FileNotFoundError:
         return
     except OSError as err:
         raise whole.failure(path, err) from err
-    if not stat.S_ISREG(status.st_mode):
+    if not is_regular(status):
         raise UsageError(f"{path} is there and is no plain file", "give another --output")
-    if status.st_size and not spec_of.driver_of(there):
+    if status.st_size and not spec_of.driver_of(found):
         raise UsageError(f"{path} is there and is no CDI spec of ours", "move it away first")
 
 
-def _plan(found: DriverInventory, settings: Config, words: tuple[str, ...], selector: str) -> Plan:
-    """The hook's own plan for one device, in a container that is laid out as the host is."""
-    asked = request.Request("cdi-spec", (selector,), words)
-    container = decision.container_like_host(found.library_folder)
-    chosen = selection.select(asked, found)
-    anything = settings._replace(device_cgroup="auto")
-    given = provision.make(container, asked, chosen, found)
-    return plan.make(container, asked, given, anything, None)
+def _provision(found: DriverInventory, capabilities: tuple[str, ...], selector: str) -> Provision:
+    """What a container with the host's layout gets for one device."""
+    request = Request("cdi-spec", (selector,), capabilities)
+    selected = selection.select(request, found)
+    return provision.make(layout.like_host(found.library_folder), request, selected, found)

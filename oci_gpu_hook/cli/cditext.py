@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A CDI spec as text, JSON or YAML, and back.  Pure.
 
-Of YAML only what is written here is read again: block style, one key or item a line, scalars as JSON has them, so that
-no word is taken for something else; keys stand bare, as CDI's are plain words.  YAML of another hand is none of ours.
+`read` takes only the YAML that `write` makes: block style, one key or item on each line, scalars in JSON's form so that
+no word is taken for another type, and keys without quotes, as CDI's keys are plain words.  Other YAML is not ours.
 Must not know what a spec means.
 """
 
@@ -16,19 +16,19 @@ YAML, JSON = "yaml", "json"
 _START = "---"
 _STEP = "  "
 _ITEM = "- "
-# More steps than any spec of ours has: what is not ours is not followed to Python's own limit.
+# No spec of ours is nested so deep.  Other text must not lead to Python's own limit.
 _DEEPEST = 20
 
 
 def write(document: dict[str, Any], form: str) -> str:
-    """The text of a document that nowhere has a list in a list."""
+    """The document as text; it must not have a list as an item of a list."""
     if form == JSON:
         return json.dumps(document, indent=2) + "\n"
     return "\n".join([_START, *_lines(document, "")]) + "\n"
 
 
 def read(text: str) -> object:
-    """The document that `write` has made `text` of; ValueError for anything else."""
+    """The document from a text that `write` has made; ValueError for another text."""
     if not text.startswith(_START):
         try:
             return json.loads(text)
@@ -60,7 +60,7 @@ def _lines(value: Any, indent: str) -> list[str]:
 
 
 def _scalar(value: Any) -> str:
-    """As JSON; but YAML knows no surrogate pairs, which are JSON's escape for what lies beyond sixteen bits."""
+    """A scalar in JSON's form.  Printable text is not escaped, as YAML does not know JSON's pairs of surrogates."""
     return json.dumps(value, ensure_ascii=not (isinstance(value, str) and value.isprintable()))
 
 

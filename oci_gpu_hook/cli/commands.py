@@ -1,11 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program and its commands, put together."""
+"""The program with all its commands."""
 
 from __future__ import annotations
 
 import click
 
-from oci_gpu_hook.cli import cdi, config, doctor, inventory, log, metrics, plan, prepare, selinux
+from oci_gpu_hook.cli import (
+    cdi,
+    config,
+    containers,
+    doctor,
+    inventory,
+    log,
+    metrics,
+    plan,
+    prepare,
+    selinux,
+)
+from oci_gpu_hook.cli.group import Group
+from oci_gpu_hook.cli.version import VERSION
 
 EXIT_CODES = """\b
 Exit codes:
@@ -20,7 +33,13 @@ Exit codes:
 """
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
+@click.version_option(
+    VERSION,
+    prog_name="oci-gpu-hook",
+    message="%(prog)s %(version)s",
+    help="Show the version and exit.",
+)
 def program() -> None:
     """Puts NVIDIA GPUs into containers, as an OCI hook.
 
@@ -36,6 +55,7 @@ program.add_command(prepare.prepare)
 program.add_command(cdi.cdi)
 program.add_command(config.config)
 program.add_command(doctor.doctor)
+program.add_command(containers.containers)
 program.add_command(selinux.selinux)
 program.add_command(log.log)
 program.add_command(metrics.metrics)

@@ -1,33 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``config``: the administrator's settings that are in force, and what NVIDIA's mean in ours."""
+"""``config``: show the administrator's settings that are in force, and translate NVIDIA's into ours."""
 
 from __future__ import annotations
 
-import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from oci_gpu_hook import config as settings_of
-from oci_gpu_hook import hook, nvidiaconfig
-from oci_gpu_hook.cli import whole
+from oci_gpu_hook.cli import nvidiaconfig, whole
+from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.errors import ConfigError, HookError, UsageError
+from oci_gpu_hook.formats import toml
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.request import settingsfile
+from oci_gpu_hook.request.settings import Settings, files
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.config import Setting
-    from oci_gpu_hook.nvidiaconfig import Answer
+    from oci_gpu_hook.cli.nvidiaconfig import Answer
+    from oci_gpu_hook.request.sections import Setting
 
 NVIDIAS = "/etc/nvidia-container-runtime/config.toml"
 _DEFAULT = "default"
 _LARGEST = 1 << 20
-# A pipe is not waited for.
+# O_NONBLOCK: a pipe must not hold the command up.
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-@click.group()
+@click.group(cls=Group)
 def config() -> None:
     """Show what the administrator has set, and translate what was set for NVIDIA's hook."""
 
@@ -38,9 +39,9 @@ def config() -> None:
 def show_settings(form: str, config: str | None) -> None:
     """Show every setting in force, and where it comes from.
 
-    First those of every container, then what is said of single namespaces and images.
+    First come those for every container, then those for single namespaces and images.
     """
-    lines = settings_of.settings(*hook.settings_file(config))
+    lines = settingsfile.read(files(config))
     document = in_force(lines)
     show(form, document, _as_text(document))
 
@@ -53,10 +54,10 @@ def show_settings(form: str, config: str | None) -> None:
 @output_format
 @host_root
 def import_nvidias(file: str | None, output: str | None, form: str, host_root: str) -> None:
-    """Say what NVIDIA's config.toml means in our settings, key by key.
+    """Translate NVIDIA's config.toml into our settings, key by key.
 
-    Without FILE, the host's /etc/nvidia-container-runtime/config.toml.  What is printed or written is a file of ours;
-    a comment in it tells of each key that needs nothing here or is refused.  A good place for it is
+    Without FILE, the host's /etc/nvidia-container-runtime/config.toml is read.  The output is a file of our settings; a
+    comment in it explains each key that needs no setting or is refused.  A good place for it is
     /etc/oci-gpu-hook.conf.d/10-nvidia.conf.
     """
     whole.check_name("--output", output)
@@ -72,17 +73,18 @@ def import_nvidias(file: str | None, output: str | None, form: str, host_root: s
         "output": output,
         "keys": [row._asdict() for row in rows],
     }
-    show(form, document, text.rstrip("\n") if output is None else _told(rows, output))
+    show(form, document, text.rstrip("\n") if output is None else _summary(rows, output))
 
 
 def in_force(lines: list[Setting]) -> dict[str, Any]:
-    """Each setting of every container, and each line below a heading, with file and line."""
-    said = settings_of.decisive(lines, {})
-    defaults = settings_of.Config()._asdict()
+    """Each setting for every container, and each line below a heading, with its file and line."""
+    decisive = settingsfile.decisive(lines, {})
+    defaults = Settings()._asdict()
+    del defaults["unmatched"]
     return {
         "settings": [
-            _row(field, said[field].value, said[field].where)
-            if field in said
+            _row(field, decisive[field].value, decisive[field].where)
+            if field in decisive
             else _row(field, default, _DEFAULT)
             for field, default in defaults.items()
         ],
@@ -99,9 +101,9 @@ def _row(field: str, value: object, where: str) -> dict[str, Any]:
 
 
 def _as_text(document: dict[str, Any]) -> str:
-    """A line each: setting, value, where it is said; rules below their headings, in the order of the files."""
+    """One line for each setting: key, value, file and line; rules below their headings, in the order of the files."""
     rows = document["settings"] + document["rules"]
-    cells = [(row["key"], _printable(settings_of.written(row["value"]))) for row in rows]
+    cells = [(row["key"], _printable(settingsfile.written(row["value"]))) for row in rows]
     left, middle = [max(len(cell[column]) for cell in cells) for column in (0, 1)]
     lines, heading = [], ""
     for row, (key, value) in zip(rows, cells):
@@ -115,12 +117,12 @@ def _as_text(document: dict[str, Any]) -> str:
 
 
 def _printable(text: str) -> str:
-    """As it is, or where a terminal would take it for something else, with its letters spelt."""
+    """The text, with escapes where it is not printable ASCII."""
     return text if text.isascii() and text.isprintable() else ascii(text)
 
 
-def _told(rows: list[Answer], output: str) -> str:
-    """What was written, and a line for each key that could not be."""
+def _summary(rows: list[Answer], output: str) -> str:
+    """What was written, and a line for each refused key."""
     counts = [
         f"{sum(row.answer == answer for row in rows)} {answer}"
         for answer in (nvidiaconfig.SERVED, nvidiaconfig.NEEDLESS, nvidiaconfig.REFUSED)
@@ -134,13 +136,13 @@ def _told(rows: list[Answer], output: str) -> str:
 
 
 def _check_place(path: str) -> None:
-    """Refuse a drop-in that would never be read, and to write over what somebody else wrote."""
+    """UsageError for a drop-in that would not be read, and for a file that 'config import' has not written."""
     folder, name = os.path.split(os.path.abspath(path))
     if folder.endswith(".conf.d") and (not name.endswith(".conf") or name.startswith(".")):
         raise UsageError(f"{_printable(path)} would not be read: a drop-in's name ends in .conf")
     try:
-        with open(os.open(path, _FLAGS), "rb") as there:
-            ours = there.readline(_LARGEST).startswith(nvidiaconfig.MARK.encode())
+        with open(os.open(path, _FLAGS), "rb") as file:
+            ours = file.readline(_LARGEST).startswith(nvidiaconfig.MARK.encode())
     except FileNotFoundError:
         return
     except OSError as err:
@@ -153,6 +155,7 @@ def _check_place(path: str) -> None:
 
 
 def _bytes(root: HostRoot | None, path: str) -> bytes:
+    """The content of a file, below `root` if that is given; ConfigError where it cannot be read."""
     try:
         fd = os.open(path, _FLAGS) if root is None else root.open(path, _FLAGS)
         with open(fd, "rb") as file:
@@ -165,25 +168,12 @@ def _bytes(root: HostRoot | None, path: str) -> bytes:
 
 
 def _toml(data: bytes, name: str) -> dict[str, Any]:
-    """The parsed file; whatever the parser dislikes is one ConfigError."""
-    parser = _toml_parser()
+    """The parsed TOML; ConfigError where it is malformed."""
     try:
-        document: dict[str, Any] = parser.loads(data.decode())
-    except UnicodeDecodeError as err:
-        raise ConfigError(f"cannot read {name}: it is no UTF-8 text") from err
-    except RecursionError as err:
-        raise ConfigError(f"{name} is no TOML that could be read: it is nested too deep") from err
-    except ValueError as err:
-        why = str(err).encode("ascii", "backslashreplace").decode()[:200]
-        raise ConfigError(f"{name} is no TOML: {why[:1].lower()}{why[1:]}") from err
-    return document
-
-
-def _toml_parser() -> Any:
-    """tomllib, which Python has from 3.11 on; tomli, the same one, before."""
-    for name in ("tomllib", "tomli"):
-        try:
-            return importlib.import_module(name)
-        except ImportError:
-            continue
-    raise HookError("'config import' needs tomli, which this Python lacks", "install python3-tomli")
+        return toml.parse(data)
+    except toml.MalformedToml as err:
+        raise ConfigError(f"{name} is no TOML: {err}") from err
+    except toml.NoParser as err:
+        raise HookError(
+            f"'config import' cannot read TOML: {err}", "install python3-tomli"
+        ) from err

@@ -1,43 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``doctor``: every precondition on this host, or why one container's GPU does or does not work.
+"""``doctor``: check every precondition on this host, or why one container's GPU does or does not work.
 
-Reads and tells; each line that is no pass has the command that mends it, which nobody runs but the reader.
+Changes nothing: each warning and failure names the command that mends it, and the reader decides whether to run it.
 """
 
 from __future__ import annotations
 
 import os
-import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from oci_gpu_hook import config as settings_of
-from oci_gpu_hook import ldso
 from oci_gpu_hook.cli import examine
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
-from oci_gpu_hook.diagnosis import FAIL, WARN, Finding, driver, engines, is_failed, system
+from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding, driver, engines, is_failed, system
+from oci_gpu_hook.driver import inventory as saved_inventory
+from oci_gpu_hook.driver import nodes, proc, stamp, survey
 from oci_gpu_hook.errors import ConfigError, DriverError
-from oci_gpu_hook.hook import SETTINGS
-from oci_gpu_hook.host import (
-    cdispecs,
-    kernel,
-    libselinux,
-    nodes,
-    proc,
-    registrations,
-    stamp,
-    survey,
-)
+from oci_gpu_hook.formats.ldcache import MalformedCache
+from oci_gpu_hook.formats.ldcache_entries import parse
+from oci_gpu_hook.host import cdispecs, kernel, libselinux, registrations, rootless
 from oci_gpu_hook.host import engines as host_engines
-from oci_gpu_hook.host import inventory as saved_inventory
-from oci_gpu_hook.host import saved as kept
+from oci_gpu_hook.host import saved as saved_files
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others
+from oci_gpu_hook.request import settingsfile
+from oci_gpu_hook.request.settings import SETTINGS, files, read_settings
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.host.inventory import DriverInventory
+    from oci_gpu_hook.driver.inventory import DriverInventory
 
-_WRITABLE_BY_OTHERS = 0o022
+# click leaves them out where the output is no terminal.
+_STYLES: dict[str, dict[str, Any]] = {
+    PASS: {"fg": "green"},
+    WARN: {"fg": "yellow", "bold": True},
+    FAIL: {"fg": "red", "bold": True},
+}
 
 
 @click.command()
@@ -45,8 +43,8 @@ _WRITABLE_BY_OTHERS = 0o022
 @click.option(
     "--container",
     "word",
-    metavar="ID|PID",
-    help="Examine a running container: by its id, the beginning of it, its name, or a process in it.",
+    metavar="ID|NAME|PID",
+    help="Examine a running container: by its id, the beginning of it, its name, its pod's, or a process in it.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @config_file
@@ -55,44 +53,50 @@ def doctor(form: str, as_json: bool, word: str | None, config: str | None, host_
     """Check every precondition on this host, in order of cause; or one running container.
 
     Each line is a pass, a warning or a failure, with what was seen and the one command that mends it.  Nothing is
-    changed.  Exit code 1 where anything failed.
+    changed.  The exit code is 1 if anything failed.
     """
     root = HostRoot(host_root)
     findings = of_host(root, config) if word is None else examine.container(root, word, config)
-    show("json" if as_json else form, document(findings), as_text(findings))
+    show("json" if as_json else form, document(findings), as_text(findings), painted)
     return int(is_failed(findings))
 
 
 def of_host(root: HostRoot, config: str | None) -> list[Finding]:
-    """Everything, the causes before what follows from them."""
+    """The findings about the host, causes before what follows from them."""
     tool = "dnf" if host_engines.has_program(root, "dnf") else "apt"
     found = kernel.look(root)
     installed = host_engines.installed(root)
+    unread = host_engines.unread(root)
+    unknown = {file.engine for file in unread}
+    # Of the rest nobody knows where they look for hooks.
+    known = tuple([engine for engine in installed if engine.name not in unknown])
     folders = {host_engines.VENDORS_FOLDER, host_engines.ADMINISTRATORS_FOLDER}
     folders.update([folder for engine in installed for folder in engine.folders])
     hooks = tuple([item for at in sorted(folders) for item in registrations.of_folder(root, at)])
-    door = next((item.program for item in hooks if item.kind == registrations.OURS), "")
-    ours = registrations.installation(root, door or registrations.DOOR, hooks)
+    entry = next((item.program for item in hooks if item.kind == registrations.OURS), "")
+    ours = registrations.installation(root, entry or registrations.ENTRY, hooks)
     driver_root, settings = _settings(root, config)
     findings = [
         *system.kernel(found, tool),
         *engines.installation(ours, tool),
         *(system.python(ours.interpreter, ours.python, tool) if ours.library else ()),
         *settings,
+        *_sections(root, config, installed),
         *_driver(root, driver_root, found, tool),
-        *system.cgroups(found, installed),
+        *system.cgroups(found, known),
         *system.ebpf(found, os.geteuid() == 0),
         *_selinux(root),
     ]
-    for engine in installed:
+    for engine in known:
         findings += engines.seen_by(engine, hooks, registrations.REGISTRATION, tool)
     findings += [] if installed else engines.none_installed(tool)
-    findings += engines.rivals(installed, hooks, host_engines.shims(root))
+    findings += engines.unread(unread, tool)
+    findings += engines.other_hooks(installed, hooks, host_engines.shims(root))
     return [*findings, *_rootless(root, found)]
 
 
 def document(findings: list[Finding]) -> dict[str, object]:
-    """The same as the text."""
+    """The findings for JSON."""
     return {
         "failed": len([item for item in findings if item.level == FAIL]),
         "warned": len([item for item in findings if item.level == WARN]),
@@ -101,7 +105,7 @@ def document(findings: list[Finding]) -> dict[str, object]:
 
 
 def as_text(findings: list[Finding]) -> str:
-    """A line a check, and below it what mends it; the sum in the end."""
+    """One line for each finding, below it the command that mends it; the counts at the end."""
     width = max([len(item.check) for item in findings], default=0) + 2
     lines = []
     for item in findings:
@@ -114,19 +118,38 @@ def as_text(findings: list[Finding]) -> str:
     return "\n".join([*lines, "", f"{len(findings)} checks: {', '.join(counted)}"])
 
 
+def painted(line: str) -> str:
+    """A line of the text, with its first word in colour if that is a finding's level."""
+    level, gap, rest = line.partition("  ")
+    return f"{click.style(level, **_STYLES[level])}{gap}{rest}" if level in _STYLES else line
+
+
 def _settings(root: HostRoot, config: str | None) -> tuple[str, list[Finding]]:
-    """The driver root that is set, and what is to say of the settings."""
+    """The driver root from the settings, and the findings about the settings."""
     path = config or f"{root.path.rstrip('/')}{SETTINGS}"
     folder = f"{path}.d"
     drop_ins = [f"{folder}/{name}" for name in _names(folder)]
     open_ones = [file for file in (path, folder, *drop_ins) if _is_open(file)]
     error, driver_root = None, "/"
     try:
-        driver_root = settings_of.read(path, config is None, {}).driver_root
+        driver_root = read_settings(config, None, root.path.rstrip("/")).driver_root
     except ConfigError as err:
         error = err
     shown = open_ones[0] if open_ones else path
     return driver_root, system.settings(error, shown, bool(open_ones), os.path.exists(path))
+
+
+def _sections(
+    root: HostRoot, config: str | None, installed: tuple[host_engines.Engine, ...]
+) -> list[Finding]:
+    """Whether the engines say of which sections of the settings a container is; nothing where these cannot be read."""
+    try:
+        lines = settingsfile.read(files(config, root.path.rstrip("/")))
+    except ConfigError:
+        return []
+    docker = ["Docker"] if host_engines.has_program(root, "dockerd") else []
+    names = [*[engine.name for engine in installed], *docker]
+    return system.sections({line.scope for line in lines}, names)
 
 
 def _names(folder: str) -> list[str]:
@@ -141,68 +164,68 @@ def _is_open(path: str) -> bool:
         status = os.stat(path)
     except OSError:
         return False
-    return status.st_uid != 0 or bool(status.st_mode & _WRITABLE_BY_OTHERS)
+    return is_open_to_others(status)
 
 
 def _driver(root: HostRoot, driver_root: str, found: kernel.Kernel, tool: str) -> list[Finding]:
     try:
-        have = survey.survey(root, driver_root)
+        inventory = survey.survey(root, driver_root)
     except DriverError as err:
-        sign = driver.Absence(
+        absence = driver.Absence(
             err.message,
             root.stat(nodes.CONTROL) is not None,
             "nvidia" in found.modules,
             "nouveau" in found.modules,
             root.stat(driver_root) is not None,
         )
-        return driver.absent(sign, tool)
-    have = saved_inventory.with_nodes(root, have)
+        return driver.absent(absence, tool)
+    inventory = saved_inventory.with_nodes(root, inventory)
     uvm = "nvidia-uvm" in proc.character_majors(root)
     saved = saved_inventory.read_saved(root, stamp.now(root, driver_root))
     return [
-        *driver.parts(have, tool),
-        *driver.firmware(have, _runs_firmware(root, have), tool),
+        *driver.parts(inventory, tool),
+        *driver.firmware(inventory, _runs_firmware(root, inventory), tool),
         *driver.loader_cache(_cached_names(root, driver_root)),
-        *driver.gpus(have),
-        *driver.nodes(have.devices, _numbers(root, have), uvm),
+        *driver.gpus(inventory),
+        *driver.nodes(inventory.devices, _numbers(root, inventory), uvm),
         *driver.inventory(saved, _state(root)),
-        *driver.cdi_specs(cdispecs.specs(root), have.driver_version),
+        *driver.cdi_specs(cdispecs.specs(root), inventory.driver_version),
     ]
 
 
 def _state(root: HostRoot) -> driver.State:
-    folder = root.stat(kept.FOLDER)
+    folder = root.stat(saved_files.FOLDER)
     return driver.State(
-        folder=kept.FOLDER,
-        is_folder=folder is None or stat.S_ISDIR(folder.st_mode),
-        is_open=folder is not None
-        and (folder.st_uid != 0 or bool(folder.st_mode & _WRITABLE_BY_OTHERS)),
+        folder=saved_files.FOLDER,
+        is_folder=folder is None or is_folder(folder),
+        is_open=folder is not None and is_open_to_others(folder),
         is_saved=root.stat(saved_inventory.SAVED) is not None,
     )
 
 
-def _numbers(root: HostRoot, have: DriverInventory) -> dict[str, tuple[int, int] | None]:
-    """The numbers that the host's /dev has at each path."""
+def _numbers(root: HostRoot, inventory: DriverInventory) -> dict[str, tuple[int, int] | None]:
+    """The device numbers of each node's path in the host's /dev; None where there is no device."""
     found: dict[str, tuple[int, int] | None] = {}
-    for node in have.devices:
+    for node in inventory.devices:
         status = root.stat(node.path)
         device = status.st_rdev if status is not None else 0
         found[node.path] = (os.major(device), os.minor(device)) if device else None
     return found
 
 
-def _runs_firmware(root: HostRoot, have: DriverInventory) -> bool:
-    """Whether a GPU's own processor runs firmware of the driver's, which the kernel tells of each."""
-    texts = [root.read(f"{proc.GPUS}/{gpu.proc}/information") or b"" for gpu in have.gpus]
-    told = [proc.information(text).get("GPU Firmware", "N/A") for text in texts]
-    return any([word != "N/A" for word in told])
+def _runs_firmware(root: HostRoot, inventory: DriverInventory) -> bool:
+    """Whether the system processor of any GPU runs the driver's firmware, as the kernel module says."""
+    texts = [root.read(f"{proc.GPUS}/{gpu.proc}/information") or b"" for gpu in inventory.gpus]
+    versions = [proc.information(text).get("GPU Firmware", "N/A") for text in texts]
+    return any([version != "N/A" for version in versions])
 
 
 def _cached_names(root: HostRoot, driver_root: str) -> frozenset[str] | None:
+    """The names in the ld.so.cache of the driver root; None where there is none that can be read."""
     data = root.read(f"{driver_root.rstrip('/')}{stamp.LD_SO_CACHE}")
     try:
-        return frozenset([entry.soname.decode() for entry in ldso.parse(data or b"").entries])
-    except (ldso.MalformedCache, UnicodeDecodeError):
+        return frozenset([item.soname.decode() for item in parse(data or b"").entries])
+    except (MalformedCache, UnicodeDecodeError):
         return None
 
 
@@ -218,4 +241,5 @@ def _selinux(root: HostRoot) -> list[Finding]:
 
 def _rootless(root: HostRoot, found: kernel.Kernel) -> list[Finding]:
     subids = all([root.read(f"/etc/{name}") for name in ("subuid", "subgid")])
-    return system.rootless(found, subids, host_engines.has_program(root, "newuidmap"))
+    newuidmap = host_engines.has_program(root, "newuidmap")
+    return system.rootless(found, subids, newuidmap, rootless.is_used(root))

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``doctor --container``: why the GPU of one running container does or does not work.
 
-Looks at the container from outside, below its root as one descriptor; opens its nodes from its own device cgroup, in a
-process of its own that enters it, takes the container's user, and ends.  Starts no program, and nothing of the image.
+It reads the container from outside, below a descriptor of its root.  To open the nodes it makes a child process, which
+enters the container's device cgroup, becomes the container's user, and ends.  Starts no program, and nothing of the
+image.
 """
 
 from __future__ import annotations
@@ -10,112 +11,176 @@ from __future__ import annotations
 import json
 import os
 import select
-import shlex
 import signal
 import time
 from typing import TYPE_CHECKING
 
-from oci_gpu_hook import config as settings_of
-from oci_gpu_hook import decision, hook, ipc, ldso, oci, request, sources
-from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding
+from oci_gpu_hook.container import ipc
+from oci_gpu_hook.container.rootfs import Rootfs
+from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding, advice
 from oci_gpu_hook.diagnosis import container as judged
-from oci_gpu_hook.errors import BundleError, HookError, UsageError
-from oci_gpu_hook.host import kernel, libselinux, running
+from oci_gpu_hook.driver.stamp import LD_SO_CACHE
+from oci_gpu_hook.errors import BundleError, HookError, UsageError, quoted
+from oci_gpu_hook.formats.ldcache import MalformedCache
+from oci_gpu_hook.formats.ldcache_entries import parse as parse_cache
+from oci_gpu_hook.host import containers, kernel, libselinux
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.operations import Device, Mount, mount_paths
+from oci_gpu_hook.operations.device import Device
+from oci_gpu_hook.operations.mount import Mount
+from oci_gpu_hook.planning import decide
+from oci_gpu_hook.request import sources
+from oci_gpu_hook.request.bundle import Bundle, read_bundle
+from oci_gpu_hook.request.bycdi import of_nodes
+from oci_gpu_hook.request.parse import Request, parse
+from oci_gpu_hook.request.settings import read_settings
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.config import Config
-    from oci_gpu_hook.host.running import Running
-    from oci_gpu_hook.operations import Operation
+    from oci_gpu_hook.host.containers import Running
+    from oci_gpu_hook.operations.operation import Operation
+    from oci_gpu_hook.request.settings import Settings
 
+_SHORT_ID = 12
 _OPEN_SECONDS = 30
-# The child writes at once what it has to say, which PIPE_BUF (pipe(7)) keeps whole.
+# The child makes one write, which the pipe keeps whole (PIPE_BUF, pipe(7)).
 _LARGEST_ANSWER = 1 << 16
-_CACHE = "/etc/ld.so.cache"
 
 
 def container(host: HostRoot, word: str, config: str | None) -> list[Finding]:
-    """What is to say of the container that `word` names."""
-    found = running.find(host, word)
-    if not running.is_contained(found.pid):
+    """The findings about the container that `word` names."""
+    found = containers.find(host, word)
+    who = _patient(found)
+    name = quoted(found.shown)[1:-1] or "of no known id"
+    if not found.pid:
+        raise UsageError(f"the container {name} does not run", advice.start(who))
+    if not containers.is_contained(found.pid):
         raise UsageError(
             f"the process {found.pid} is in no container: it sees the host's own mounts"
         )
     root = HostRoot(f"/proc/{found.pid}/root")
-    restart = _restart(found)
-    process = Finding("container", PASS, f"{found.id or 'of no known id'}, process {found.pid}")
+    process = Finding("container", PASS, f"{name}{_by(found)}, process {found.pid}")
     findings, operations = _wanted(host, root, found, config)
     if operations is None:
         if any([item.level == FAIL for item in findings]):
             return [process, *findings]
         seen = _seen(host, root, found.pid, ())
-        return [process, *findings, *judged.opened_by_others(seen, restart)]
+        return [process, *findings, *judged.judge_without_request(seen, who)]
     seen = _seen(host, root, found.pid, operations)
-    return [process, *findings, *judged.judge(operations, seen, restart)]
+    return [process, *findings, *judged.judge(operations, seen, who)]
+
+
+def _patient(found: Running) -> advice.Patient:
+    known = found.called
+    word = known.full or known.name or found.id
+    is_pods = bool(known.pod)
+    return advice.Patient(
+        known.engine, word, found.id, is_pods, found.pid, found.bundle, found.runtime
+    )
+
+
+def _by(found: Running) -> str:
+    """The id where a name was shown, and who runs it."""
+    id = (
+        f" ({found.id[:_SHORT_ID]})"
+        if found.id and found.called.shown not in ("", found.id)
+        else ""
+    )
+    engine = found.called.engine or found.runtime
+    return f"{id} of {engine}" if engine else id
 
 
 def _wanted(
     host: HostRoot, root: HostRoot, found: Running, config: str | None
 ) -> tuple[list[Finding], tuple[Operation, ...] | None]:
-    """What it asks for, and what the hook would give it; None where it asks for nothing, or cannot be given it."""
+    """The finding about its request, and the operations of its plan; None where there is no plan."""
     try:
         bundle = _bundle(host, found)
-        inputs = hook.inputs_of(bundle, {})
-        settings = settings_of.read(*hook.settings_file(config), inputs.annotations)
-        asked, notes = _asked(bundle, inputs, settings)
-        if asked is None:
-            why = "".join([f"; {note}" for note in notes])
-            text = f"it asks for no GPU: NVIDIA_VISIBLE_DEVICES names none{why}"
-            return [
-                Finding("request", WARN, text, "podman run --env NVIDIA_VISIBLE_DEVICES=all ...")
-            ], None
-        plan, _ = decision.decide(bundle, asked, settings, host, root.fd, id=found.id, pid=None)
+        inputs = sources.inputs_of(bundle, {})
+        settings = read_settings(config, inputs.annotations)
+        request, notes = _request(bundle, inputs, settings)
+        if request is None:
+            return [_unasked(_patient(found), bundle, inputs, settings, notes)], None
+        there = Rootfs(root.fd, ())
+        plan, _ = decide.decide(bundle, request, settings, host, there, id=found.id, process=None)
     except HookError as err:
         return [Finding("request", FAIL, err.message, err.hint or "oci-gpu-hook doctor")], None
-    text = f"{','.join(asked.devices)} with {','.join(asked.capabilities)}, by {asked.source}"
+    text = f"{','.join(request.devices)} with {','.join(request.capabilities)}, by {request.source}"
     return [Finding("request", PASS, text)], plan.operations
 
 
-def _asked(
-    bundle: oci.Bundle, inputs: sources.Inputs, settings: Config
-) -> tuple[request.Request | None, tuple[str, ...]]:
-    """As the hook reads it: where our CDI spec starts the hook, it asks by its nodes."""
+def _unasked(
+    who: advice.Patient,
+    bundle: Bundle,
+    inputs: sources.Inputs,
+    settings: Settings,
+    notes: tuple[str, ...],
+) -> Finding:
+    """Why there is no request: nothing asks, or what asks is not accepted."""
+    for key, was, instead in (
+        (
+            "accept-environment",
+            settings.accept_environment,
+            settings._replace(accept_environment="always"),
+        ),
+        ("accept-volume-mounts", "no", settings._replace(accept_volume_mounts=True)),
+    ):
+        if instead != settings and _would_ask(bundle, inputs, instead):
+            text = f"it asks for a GPU, which {key} = {was} does not accept: {'; '.join(notes)}"
+            return Finding("request", WARN, text, advice.accepted(who))
+    why = "".join([f"; {note}" for note in notes])
+    text = f"it asks for no GPU: NVIDIA_VISIBLE_DEVICES names none{why}"
+    return Finding("request", WARN, text, advice.ask(who))
+
+
+def _would_ask(bundle: Bundle, inputs: sources.Inputs, settings: Settings) -> bool:
+    try:
+        return _request(bundle, inputs, settings)[0] is not None
+    except HookError:
+        return False
+
+
+def _request(
+    bundle: Bundle, inputs: sources.Inputs, settings: Settings
+) -> tuple[Request | None, tuple[str, ...]]:
+    """The request, as the hook reads it: if our CDI spec starts the hook, the container's nodes are the request."""
     hooks = bundle.document.get("hooks")
     listed = hooks.get("createRuntime") if isinstance(hooks, dict) else None
     for item in listed if isinstance(listed, list) else ():
         words = item.get("args") if isinstance(item, dict) else None
         if isinstance(words, list) and "--cdi" in words[:-1]:
             capabilities = str(words[words.index("--cdi") + 1]).split(",")
-            return request.of_nodes(inputs, settings, oci.linux_devices(bundle), capabilities)
-    return request.parse(inputs, settings)
+            return of_nodes(inputs, settings, bundle.device_paths(), capabilities)
+    return parse(inputs, settings)
 
 
-def _bundle(host: HostRoot, found: Running) -> oci.Bundle:
-    """The bundle that it was started from; where that is not known, or gone, what its process was started with."""
+def _bundle(host: HostRoot, found: Running) -> Bundle:
+    """The bundle that it was started from; without one, a bundle with the environment of its process."""
     if found.bundle:
         try:
-            return oci.read_bundle(f"{host.path.rstrip('/')}{found.bundle}")
+            return read_bundle(f"{host.path.rstrip('/')}{found.bundle}")
         except BundleError:
             pass
-    environment = running.environment(host, found.pid)
-    return oci.Bundle("", {"process": {"env": environment}, "root": {"path": "/"}})
+    environment = containers.environment(host, found.pid)
+    return Bundle("", {"process": {"env": environment}, "root": {"path": "/"}})
 
 
 def _seen(
     host: HostRoot, root: HostRoot, pid: int, operations: tuple[Operation, ...]
 ) -> judged.Seen:
+    """What the container has of the things that the plan's operations give; of all nodes where there is no plan."""
     nodes = [item.path for item in operations if isinstance(item, Device)]
     if not operations:
         nodes = [f"/dev/{name}" for name in root.names("/dev") if name.startswith("nvidia")]
     numbers = {path: _numbers(root, path) for path in nodes}
     present = [path for path, device in numbers.items() if device is not None]
     mounts = [item for item in operations if isinstance(item, Mount)]
-    folders = {path.rpartition("/")[0] for item in mounts for path in mount_paths(item)}
+    folders = {path.rpartition("/")[0] for item in mounts for path in item.paths()}
     with_selinux = libselinux.is_there(host)
+    cgroup = containers.device_cgroup(host, pid, kernel.look(host).cgroups)
+    unopened = _unopened(host, cgroup) if present else ""
     return judged.Seen(
         nodes=numbers,
-        opened=_opened(host, root, pid, present) if present else {},
+        opened=(None if unopened else _opened(host, root, pid, present)) if present else {},
+        unopened=unopened,
         names={folder: _filled(root, folder) for folder in folders},
         cached=_cached(root),
         process_label=_text(host.read(f"/proc/{pid}/attr/current")) if with_selinux else "",
@@ -123,13 +188,28 @@ def _seen(
     )
 
 
+def _unopened(host: HostRoot, cgroup: str) -> str:
+    """Why no open can be tried: a word of `judged.UNOPENED`, or ""."""
+    if not cgroup:
+        return judged.NO_CGROUP
+    # A process that enters a frozen cgroup is frozen, too.
+    if _text(host.read(f"{cgroup}/cgroup.freeze")) == "1" or _is_frozen(host, cgroup):
+        return judged.PAUSED
+    return (
+        "" if os.geteuid() == 0 or os.access(f"{cgroup}/cgroup.procs", os.W_OK) else judged.NO_ROOT
+    )
+
+
+def _is_frozen(host: HostRoot, cgroup: str) -> bool:
+    """Whether the freezer of version 1 holds the container: its cgroup has the same path there."""
+    freezer = cgroup.replace("/sys/fs/cgroup/devices/", "/sys/fs/cgroup/freezer/", 1)
+    return _text(host.read(f"{freezer}/freezer.state")) in ("FROZEN", "FREEZING")
+
+
 def _opened(host: HostRoot, root: HostRoot, pid: int, paths: list[str]) -> dict[str, int] | None:
-    """errno of each open, made in the container's device cgroup as its user; None where that cannot be entered."""
-    cgroup = running.device_cgroup(host, pid, kernel.look(host).cgroups)
-    # Who enters a frozen cgroup stops there.
-    if not cgroup or _text(host.read(f"{cgroup}/cgroup.freeze")) == "1":
-        return None
-    who = running.credentials(host, pid)
+    """errno of each open, tried as the container's user in its device cgroup; None where no open could be tried."""
+    cgroup = containers.device_cgroup(host, pid, kernel.look(host).cgroups)
+    who = containers.credentials(host, pid)
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -141,15 +221,15 @@ def _opened(host: HostRoot, root: HostRoot, pid: int, paths: list[str]) -> dict[
     try:
         poll = select.poll()
         poll.register(reader, select.POLLIN)
-        said = os.read(reader, _LARGEST_ANSWER) if poll.poll(_OPEN_SECONDS * 1000) else b""
+        answer = os.read(reader, _LARGEST_ANSWER) if poll.poll(_OPEN_SECONDS * 1000) else b""
     finally:
         os.close(reader)
         _end(child)
-    return json.loads(said) if said else None
+    return json.loads(answer) if answer else None
 
 
 def _end(child: int) -> None:
-    """Kill the child; one that a hanging GPU holds in the kernel cannot be waited for, and is left to init."""
+    """Kill the child.  One that a hanging GPU holds in the kernel cannot be waited for: it is left to init."""
     os.kill(child, signal.SIGKILL)
     for _ in range(20):
         if os.waitpid(child, os.WNOHANG)[0]:
@@ -164,24 +244,24 @@ def _open_all(
     paths: list[str],
     writer: int,
 ) -> None:
-    """In the child: enter, become the container's user, open, tell."""
+    """In the child: enter the cgroup, become the container's user, open each path, and write each errno."""
     user, group, groups = who
     with open(f"{cgroup}/cgroup.procs", "w") as file:
         file.write("0")
     os.setgroups(groups)
     os.setgid(group)
     os.setuid(user)
-    told = {}
+    errors = {}
     for path in paths:
         try:
             status = root.stat(path)
-            # MIG's capability devices are for reading only, and so their programs open them.
+            # MIG's capability devices have no write permission: programs open them for reading only.
             access = os.O_RDWR if status and status.st_mode & 0o222 else os.O_RDONLY
             os.close(root.open(path, access | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC))
-            told[path] = 0
+            errors[path] = 0
         except OSError as err:
-            told[path] = err.errno or 0
-    os.write(writer, json.dumps(told).encode())
+            errors[path] = err.errno or 0
+    os.write(writer, json.dumps(errors).encode())
 
 
 def _numbers(root: HostRoot, path: str) -> tuple[int, int] | None:
@@ -192,15 +272,15 @@ def _numbers(root: HostRoot, path: str) -> tuple[int, int] | None:
 
 
 def _filled(root: HostRoot, folder: str) -> frozenset[str]:
-    """The names in a folder, but for empty files: such are mount points that nothing is mounted on."""
+    """The names of the files in a folder that are not empty: an empty one is a mount point without a mount."""
     found = {name: root.stat(f"{folder}/{name}") for name in root.names(folder)}
     return frozenset([name for name, status in found.items() if status and status.st_size])
 
 
 def _cached(root: HostRoot) -> frozenset[str] | None:
     try:
-        entries = ldso.parse(root.read(_CACHE) or b"").entries
-    except ldso.MalformedCache:
+        entries = parse_cache(root.read(LD_SO_CACHE) or b"").entries
+    except MalformedCache:
         return None
     return frozenset([entry.soname.decode("utf-8", "replace") for entry in entries])
 
@@ -218,14 +298,3 @@ def _label(root: HostRoot, path: str) -> str:
 
 def _text(data: bytes | None) -> str:
     return (data or b"").decode("utf-8", "replace").strip("\0\n ")
-
-
-def _restart(found: Running) -> str:
-    """The command that starts it anew, by whoever has started it."""
-    if not found.runtime:
-        return f"kill {found.pid}"
-    if "/containers/storage/" in found.bundle:
-        # A pod's container is started anew by the kubelet.
-        return f"podman restart {found.id} || crictl stop {found.id}"
-    bundle, id = shlex.quote(found.bundle), shlex.quote(found.id)
-    return f"{found.runtime} delete --force {id} && {found.runtime} run --detach --bundle {bundle} {id}"

@@ -12,29 +12,30 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from oci_gpu_hook import config as settings_of
-from oci_gpu_hook import hook, render
-from oci_gpu_hook.cli import cdi, cditext, whole
+from oci_gpu_hook.cli import cdi, cditext, render, whole
+from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
+from oci_gpu_hook.driver import inventory as saved_inventory
+from oci_gpu_hook.driver import nodes, nvml, stamp, survey, udev
 from oci_gpu_hook.errors import ApplyError, DriverError
-from oci_gpu_hook.host import inventory as saved_inventory
-from oci_gpu_hook.host import nodes, nvml, stamp, survey, udev
-from oci_gpu_hook.host import saved as kept
+from oci_gpu_hook.host import saved as saved_files
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.request.settings import read_settings
+from oci_gpu_hook.request.words import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-    from oci_gpu_hook.host.inventory import DriverInventory
-    from oci_gpu_hook.host.stamp import Stamp
+    from oci_gpu_hook.driver.inventory import DriverInventory
+    from oci_gpu_hook.driver.stamp import Stamp
 
 _SETTLE_SECONDS = 2.0
 _LONGEST_SECONDS = 86400
 
 
 class _Seconds(click.FloatRange):
-    """A number of them, which NaN is not: it lies in every range."""
+    """A number of seconds.  NaN must be refused here, as it passes every check of a range."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         found = super().convert(value, param, ctx)
@@ -60,7 +61,7 @@ nvml_timeout = click.option(
 def info(form: str, config: str | None, host_root: str) -> None:
     """Show the driver, the GPUs and MIG devices, and the files by capability, as they are now.
 
-    What only NVML knows is taken from the saved inventory where that is still true.
+    What only NVML knows comes from the saved inventory, if that is still true.
     """
     root, driver_root = HostRoot(host_root), _driver_root(config)
     now = stamp.now(root, driver_root)
@@ -69,7 +70,7 @@ def info(form: str, config: str | None, host_root: str) -> None:
     show(form, render.inventory_document(found), render.inventory_text(found))
 
 
-@click.group()
+@click.group(cls=Group)
 def inventory() -> None:
     """Prepare, show or keep fresh the saved inventory that hooks load at a container's start."""
 
@@ -82,12 +83,12 @@ def inventory() -> None:
 def refresh(nvml_timeout: float, form: str, config: str | None, host_root: str) -> None:
     """Survey the host, ask NVML what only it knows, and save the result for the hooks.
 
-    A hook that finds no saved inventory, or one that is no longer true, surveys by itself: correctly, only slower, and
-    without NVML.
+    A hook without a saved inventory that is still true surveys the host itself: the result is correct, but that takes
+    longer, and NVML is not asked.
     """
     root, driver_root = HostRoot(host_root), _driver_root(config)
     found, path = _refresh(root, driver_root, nvml_timeout)
-    show(form, {"saved": path, **render.inventory_document(found)}, _told(found, path))
+    show(form, {"saved": path, **render.inventory_document(found)}, _summary(found, path))
 
 
 @inventory.command("show")
@@ -114,7 +115,7 @@ def show_saved(form: str, config: str | None, host_root: str) -> None:
     type=_Seconds(0.1, _LONGEST_SECONDS),
     default=30.0,
     show_default=True,
-    help="How often to look where udev tells nothing: a change of MIG devices makes no event.",
+    help="How often to look without an event of udev: a change of MIG devices makes none.",
 )
 @click.option(
     "--cdi-spec", metavar="FILE", help="Write a CDI spec to FILE at each refresh as well."
@@ -127,36 +128,35 @@ def watch(
 ) -> None:
     """Keep the saved inventory true: refresh it now, and whenever the driver or its devices change.
 
-    Runs until it is told to end (SIGTERM, SIGINT).  A driver that is not there yet is waited for, and so is a disk that
-    is full.
+    Runs until SIGTERM or SIGINT.  If there is no driver yet, or the disk is full, it waits.
     """
     whole.check_name("--cdi-spec", cdi_spec)
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGINT, _leave)
     root, driver_root = HostRoot(host_root), _driver_root(config)
-    known: Stamp | None = None
-    kept: DriverInventory | None = None
+    last_stamp: Stamp | None = None
+    saved: DriverInventory | None = None
     spec_is_due = False
     trouble = ""
-    for word in _moments(interval):
+    for event in _moments(interval):
         now = stamp.now(root, driver_root)
         # A hook that finds no saved inventory saves its own, without what NVML says.
-        is_true = kept and now == known and saved_inventory.read_saved(root, now) == kept
+        is_true = saved and now == last_stamp and saved_inventory.read_saved(root, now) == saved
         if is_true and not spec_is_due:
             continue
         try:
             if not is_true:
-                known, kept = now, None
+                last_stamp, saved = now, None
                 found, path = _refresh(root, driver_root, nvml_timeout)
-                kept = found._replace(devices=(), links=(), ipc_paths=())
-                click.echo(_told(found, path) + (f" ({word})" if word else ""))
+                saved = found._replace(devices=(), links=(), ipc_paths=())
+                click.echo(_summary(found, path) + (f" ({event})" if event else ""))
                 spec_is_due = cdi_spec is not None
             if cdi_spec:
                 _write_spec(root, cdi_spec, config)
                 spec_is_due = False
             trouble = ""
         except (DriverError, ApplyError) as err:
-            # An upgrade that is half done, too: the kernel module is there and its libraries are not yet.
+            # Also in the middle of an upgrade: the kernel module is there and its libraries are not yet.
             waiting = _waiting(err)
             if waiting != trouble:
                 click.echo(waiting)
@@ -170,16 +170,16 @@ def _waiting(err: DriverError | ApplyError) -> str:
 
 
 def _write_spec(root: HostRoot, path: str, config: str | None) -> None:
-    settings = settings_of.read(*hook.settings_file(config), {})
-    started = cdi.hook_of(cdi.DOOR, "all", settings, config)
-    document, nameless = cdi.of_host(root, settings, started)
+    settings = read_settings(config, None)
+    hook = cdi.hook_of(cdi.ENTRY, ALL, settings, config)
+    document, nameless = cdi.of_host(root, settings, hook)
     form = cditext.JSON if path.endswith(".json") else cditext.YAML
     cdi.write(path, cditext.write(document, form))
     click.echo(f"wrote {path}{f': {nameless}' if nameless else ''}")
 
 
 def _moments(interval: float) -> Iterator[str]:
-    """The first moment, and each at which to look again."""
+    """Yield at once, and then whenever it is time to look again: the event of udev, or "" where there was none."""
     yield ""
     try:
         yield from udev.changes(_SETTLE_SECONDS, interval)
@@ -195,19 +195,19 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _refresh(root: HostRoot, driver_root: str, seconds: float) -> tuple[DriverInventory, str]:
-    """Survey with what NVML says, and save."""
+    """Survey the host with what NVML says, and save the inventory; gives it and its path."""
     now = stamp.now(root, driver_root)
     found = survey.survey(root, driver_root)
-    facts, silence = None, "NVML was not asked: --nvml-timeout 0"
+    facts, why_none = None, "NVML was not asked: --nvml-timeout 0"
     if seconds:
         try:
             facts = nvml.ask(_nvml_library(root, found), seconds)
         except nvml.NvmlUnavailable as err:
-            silence = str(err)
+            why_none = str(err)
     if facts is not None:
         found = survey.survey(root, driver_root, facts)
     else:
-        found = found._replace(unknown=(silence, *found.unknown))
+        found = found._replace(unknown=(why_none, *found.unknown))
     try:
         path = survey.save(root, now, found)
     except OSError as err:
@@ -216,8 +216,8 @@ def _refresh(root: HostRoot, driver_root: str, seconds: float) -> tuple[DriverIn
 
 
 def _unsaved(err: OSError) -> ApplyError:
-    """Why the inventory cannot be saved, and what mends it."""
-    folder = kept.FOLDER
+    """The error for an inventory that cannot be saved."""
+    folder = saved_files.FOLDER
     hint = f"no hook would trust what is there: move it away, or 'chown root: {folder} && chmod go-w {folder}'"
     if os.geteuid():
         hint = "run it as root"
@@ -239,10 +239,10 @@ def _with_all_nodes(root: HostRoot, driver_root: str, found: DriverInventory) ->
 
 
 def _driver_root(config: str | None) -> str:
-    return settings_of.read(*hook.settings_file(config), {}).driver_root
+    return read_settings(config, None).driver_root
 
 
-def _told(found: DriverInventory, path: str) -> str:
+def _summary(found: DriverInventory, path: str) -> str:
     """What was saved, on one line, and below it what is not known."""
     parts = [f"driver {found.driver_version}", _counted(len(found.gpus), "GPU")]
     if found.mig_devices:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``log``: the records of starts, read back from the journal."""
+"""``log``: show the records of starts, from the journal."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from oci_gpu_hook.account import MESSAGE_ID, PREFIX, STEPS
 from oci_gpu_hook.cli.options import output_format, show
 from oci_gpu_hook.errors import ApplyError, HookError, UsageError
+from oci_gpu_hook.report.entry import MESSAGE_ID, PREFIX, STEPS, printable
 
 # Fields that a record may have more than once.
 _LISTS = ("device", "relabelled", "note")
@@ -29,7 +29,7 @@ def log(since: str | None, container: str | None, failed: bool, form: str) -> No
     """Show the records of starts: what each container asked for and got, and how long it took.
 
     Each start of a container with a request leaves one record in the journal, which 'journalctl -o json' and
-    'journalctl OCI_GPU_HOOK_CONTAINER=ID' read as well.
+    'journalctl OCI_GPU_HOOK_CONTAINER=ID' show as well.
     """
     found = [
         record
@@ -68,14 +68,14 @@ def _line(record: dict[str, Any]) -> str:
         for step in STEPS
         if isinstance(record.get(f"{step}_usec"), int)
     ]
-    line = f"{record['time']}  {_printable(record['message'])}"
+    line = f"{record['time']}  {printable(record['message'])}"
     if steps:
         line += f" ({', '.join(steps)})"
     if record.get("image"):
-        line += f"\n    image {_printable(record['image'])}"
+        line += f"\n    image {printable(record['image'])}"
     if record.get("outcome") == "started":
-        line += f"\n    devices {_printable(' '.join(record.get('device', ['none'])))}"
-        line += "".join([f"\n    note: {_printable(note)}" for note in record.get("note", [])])
+        line += f"\n    devices {printable(' '.join(record.get('device', ['none'])))}"
+        line += "".join([f"\n    note: {printable(note)}" for note in record.get("note", [])])
     return line
 
 
@@ -87,31 +87,27 @@ def _entries(since: str | None) -> list[dict[str, Any]]:
     words += [f"--since={since}"] if since else []
     done = subprocess.run(words, capture_output=True, check=False)
     if done.returncode:
-        said = " ".join(done.stderr.decode(errors="replace").split())
-        raise _unread(said)
+        raise _unread(" ".join(done.stderr.decode(errors="replace").split()))
     return [json.loads(line) for line in done.stdout.splitlines() if line]
 
 
-def _unread(said: str) -> HookError:
-    if "parse timestamp" in said:
-        return UsageError(f"--since is no time: {said}", "systemd.time(7) has the forms")
-    return ApplyError(f"cannot read the journal: {said or 'journalctl failed'}", "run it as root")
+def _unread(why: str) -> HookError:
+    """The error for what journalctl has written."""
+    if "parse timestamp" in why:
+        return UsageError(f"--since is no time: {why}", "systemd.time(7) has the forms")
+    return ApplyError(f"cannot read the journal: {why or 'journalctl failed'}", "run it as root")
 
 
 def _text(value: object) -> str:
-    """A field as journalctl has it in JSON: bytes that are no printable text are a list of numbers."""
+    """The text of a field in journalctl's JSON, where bytes that are no printable text are a list of numbers."""
     if isinstance(value, list):
         return bytes([item for item in value if isinstance(item, int)]).decode(errors="replace")
     return "" if value is None else str(value)
 
 
 def _is_number(text: str) -> bool:
-    """As we write them: anybody may send the journal something that looks like a record of ours."""
+    """Whether it is a number as we write it: anybody can send the journal an entry that looks like ours."""
     return text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS
-
-
-def _printable(text: str) -> str:
-    return "".join([letter if letter.isprintable() else "?" for letter in text])
 
 
 def _time(microseconds: object) -> str:

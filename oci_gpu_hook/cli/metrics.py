@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import click
 
-from oci_gpu_hook import config as settings_of
-from oci_gpu_hook import hook
-from oci_gpu_hook import metrics as counters
 from oci_gpu_hook.cli import spool, whole
 from oci_gpu_hook.cli.options import config_file
+from oci_gpu_hook.report import counters
+from oci_gpu_hook.request.settings import read_settings
 
 
 @click.command()
@@ -22,14 +21,15 @@ from oci_gpu_hook.cli.options import config_file
 def metrics(write: bool, config: str | None) -> None:
     """Show counters of starts, in Prometheus's text format.
 
-    Starts by outcome, refusals by reason, failures by step, and a histogram of how long they took, since counting began
-    after the last boot.  Hooks count once 'metrics --write' has run, as oci-gpu-hook-metrics.timer has it run.
+    They count starts by outcome, refusals by reason and failures by step, and have a histogram of how long starts took,
+    since counting began after the last boot.  Hooks count once 'metrics --write' has run, which
+    oci-gpu-hook-metrics.timer starts.
     """
     if not write:
         with spool.lock():
             click.echo(counters.exposition(spool.added_up()), nl=False)
         return
-    file = settings_of.read(*hook.settings_file(config), {}).metrics
+    file = read_settings(config, None).metrics
     with spool.lock():
         if not file:
             stopped = spool.stop()

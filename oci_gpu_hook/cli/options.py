@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options that commands share, each described once."""
+"""The options that several commands have, each defined once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any, Callable, TypeVar
 
 import click
 
-from oci_gpu_hook.hook import SETTINGS
+from oci_gpu_hook.errors import LONGEST_LIST, plain
+from oci_gpu_hook.request.settings import SETTINGS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -46,6 +47,10 @@ def config_file(command: Command) -> Command:
     )(command)
 
 
-def show(form: str, document: dict[str, object], text: str) -> None:
-    """Print one value in the form asked for."""
-    click.echo(json.dumps(document, indent=2) if form == "json" else text)
+def show(
+    form: str, document: dict[str, object], text: str, painted: Callable[[str], str] = str
+) -> None:
+    """Print one value in the requested form; painted: gives a line its colours."""
+    # An image, a container and an engine have written some of it: what they wrote has no colours.
+    lines = [painted(plain(line, LONGEST_LIST)) for line in text.split("\n")]
+    click.echo(json.dumps(document, indent=2) if form == "json" else "\n".join(lines))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``plan``: what the hook would do for a bundle, and why.  Changes nothing."""
+"""``plan``: show what the hook would do for a bundle, and why.  Changes nothing."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oci_gpu_hook import config as settings_of
-from oci_gpu_hook import decision, hook, leftout, oci, render, request, rootfs, sources
+from oci_gpu_hook.cli import render
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
+from oci_gpu_hook.container import rootfs
+from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.errors import ConfigError, RequestError
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.planning import leftout
+from oci_gpu_hook.planning.decide import decide
+from oci_gpu_hook.request import sources
+from oci_gpu_hook.request.bundle import read_bundle
+from oci_gpu_hook.request.parse import Request, parse
+from oci_gpu_hook.request.settings import read_settings
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.config import Config
+    from oci_gpu_hook.request.settings import Settings
 
 
 @click.command()
@@ -46,34 +53,35 @@ def plan(
 ) -> None:
     """Show what the hook would do for a bundle, and why.
 
-    Nothing is changed.  Without --pid, what only the container's process tells (its namespaces and its cgroup) is
-    taken from config.json, or left open and said so.
+    Nothing is changed.  Without --pid, what depends on the container's process (its namespaces and its cgroup) is taken
+    from config.json, or is not decided, and a note says so.
     """
-    found = oci.read_bundle(os.path.abspath(bundle))
-    inputs = hook.inputs_of(found, {})
-    path = oci.rootfs(found)
-    settings, asked, notes = _asked(inputs, config)
-    if settings is None or (asked is None and settings.ipc_labels != "all"):
+    found = read_bundle(os.path.abspath(bundle))
+    inputs = sources.inputs_of(found, {})
+    path = found.rootfs()
+    settings, request, notes = _request(inputs, config)
+    if settings is None or (request is None and settings.ipc_labels != "all"):
         why = "".join([f"\n           {note}" for note in notes])
         text = f"bundle     {found.path}\nrequest    none: the hook would leave this container alone{why}"
         show(form, render.no_request_document(container_id, found.path, path, notes), text)
         return
     host = HostRoot(host_root)
-    root_fd = rootfs.open_root(path, pid)
-    decided, have = decision.decide(found, asked, settings, host, root_fd, id=container_id, pid=pid)
-    decided = decided._replace(notes=(*notes, *decided.notes))
-    left_out = leftout.sentences(decided, have) if have else ()
-    show(form, render.plan_document(decided, left_out), render.plan_text(decided, left_out))
+    process = Process(pid) if pid else None
+    root = rootfs.of_process(found, process) if process else rootfs.of_bundle(found)
+    made, inventory = decide(found, request, settings, host, root, id=container_id, process=process)
+    made = made._replace(notes=(*notes, *made.notes))
+    left_out = leftout.sentences(made, inventory) if inventory else ()
+    show(form, render.plan_document(made, left_out), render.plan_text(made, left_out))
 
 
-def _asked(
+def _request(
     inputs: sources.Inputs, file: str | None
-) -> tuple[Config | None, request.Request | None, tuple[str, ...]]:
-    """The settings, the request, and what is left out; a mistake in a file stops only who asks for something."""
+) -> tuple[Settings | None, Request | None, tuple[str, ...]]:
+    """The settings, the request, and what is left out; wrong settings stop only a container that asks for something."""
     try:
-        settings = settings_of.read(*hook.settings_file(file), inputs.annotations)
+        settings = read_settings(file, inputs.annotations)
     except (ConfigError, RequestError) as err:
         if sources.may_ask(inputs):
             raise
         return None, None, (str(err),)
-    return (settings, *request.parse(inputs, settings))
+    return (settings, *parse(inputs, settings))

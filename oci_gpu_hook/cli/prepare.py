@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``prepare``: the device nodes that a fresh boot lacks, made as nvidia-modprobe makes them.
+"""``prepare``: make the device nodes that /dev lacks after a boot, as nvidia-modprobe makes them.
 
-NVIDIA's own program does it where the host has it; what is still lacking then is made here.  Must not change a node
-that is there and right: its mode is the administrator's.
+nvidia-modprobe makes them where the host has it.  Nodes that are still missing are made here.  Must not change a node
+that has the right numbers: its mode is the administrator's choice.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import subprocess
 import click
 
 from oci_gpu_hook.cli.options import host_root, output_format, show
+from oci_gpu_hook.driver import absent, nodes
+from oci_gpu_hook.driver.absent import Node
 from oci_gpu_hook.errors import ApplyError
-from oci_gpu_hook.host import absent, nodes
-from oci_gpu_hook.host.absent import Node
+from oci_gpu_hook.host import libselinux
 from oci_gpu_hook.host.root import HostRoot
 
 _SECONDS = 60
-_SELINUX = "/sys/fs/selinux/enforce"
 
 
 @click.command()
@@ -30,55 +30,55 @@ _SELINUX = "/sys/fs/selinux/enforce"
 def prepare(form: str, host_root: str) -> None:
     """Make the device nodes that a fresh boot lacks: unified memory, mode setting, MIG capabilities.
 
-    By nvidia-modprobe where this host has it; what it leaves is made from what the driver says in /proc.  Nodes that
-    are there stay as they are; those of a driver that was loaded anew with other numbers are replaced.  Below a
-    --host-root no program is started and no module is loaded.
+    nvidia-modprobe makes them, where this host has it.  Nodes that are still missing are made from what the driver says
+    in /proc.  Existing nodes stay as they are, but a node is replaced if the driver has another number for it since it
+    was loaded again.  With --host-root no program is started and no module is loaded.
     """
     root = HostRoot(host_root)
-    lacking = absent.absent(root)
+    missing = absent.missing_nodes(root)
     if root.path == "/":
-        _start(programs(root, lacking))
-        lacking = absent.absent(root)
-    for node in lacking:
+        _start(programs(root, missing))
+        missing = absent.missing_nodes(root)
+    for node in missing:
         _make(root, node)
-    if lacking and root.path == "/" and root.stat(_SELINUX) is not None:
-        # A node that a program makes is device_t; only what the kernel makes is labelled by udev.
-        _start([["restorecon", *[node.path for node in lacking]]])
-    made = [node.path for node in lacking]
+    if missing and root.path == "/" and libselinux.is_there(root):
+        # A node that a program makes gets the label device_t: udev labels only those that the kernel makes.
+        _start([["restorecon", *[node.path for node in missing]]])
+    made = [node.path for node in missing]
     text = f"made {', '.join(made)}" if made else "no node is lacking"
-    missing = absent.unloaded(root)
-    if missing:
-        text += f"\nnot loaded: {', '.join(missing)}"
-    show(form, {"made": made, "unloaded": list(missing)}, text)
+    unloaded = absent.unloaded(root)
+    if unloaded:
+        text += f"\nnot loaded: {', '.join(unloaded)}"
+    show(form, {"made": made, "unloaded": list(unloaded)}, text)
 
 
-def programs(root: HostRoot, lacking: tuple[Node, ...]) -> list[list[str]]:
-    """What loads the modules and makes the nodes that are lacking."""
+def programs(root: HostRoot, missing: tuple[Node, ...]) -> list[list[str]]:
+    """The commands that load the modules and make the missing nodes."""
     unloaded = absent.unloaded(root)
     if shutil.which("nvidia-modprobe") is None:
         return [["modprobe", "-q", name] for name in unloaded]
     words = []
-    paths = {node.path for node in lacking}
+    paths = {node.path for node in missing}
     if "nvidia-uvm" in unloaded or paths & {nodes.UVM, nodes.UVM_TOOLS}:
-        # -c is the first of its two minors.
+        # -c gives the first of its two minors.
         words.append(["nvidia-modprobe", "-u", "-c", "0"])
     if "nvidia-modeset" in unloaded or nodes.MODESET in paths:
         words.append(["nvidia-modprobe", "-m"])
     minors = [
         str(node.minor)
-        for node in lacking
+        for node in missing
         if node.major == nodes.GPU_MAJOR and node.path != nodes.MODESET
     ]
     if minors:
         words.append(["nvidia-modprobe", *[word for minor in minors for word in ("-c", minor)]])
-    capabilities = [node.capability for node in lacking if node.capability]
+    capabilities = [node.capability for node in missing if node.capability]
     if capabilities:
         words.append(["nvidia-modprobe", *[word for file in capabilities for word in ("-f", file)]])
     return words
 
 
 def _start(commands: list[list[str]]) -> None:
-    """Each in turn; what one does not do shows in what is still lacking afterwards."""
+    """Run the commands one after another.  A failure is only reported: `prepare` then looks which nodes are missing."""
     for words in commands:
         try:
             done = subprocess.run(
@@ -95,20 +95,20 @@ def _start(commands: list[list[str]]) -> None:
         except (OSError, subprocess.TimeoutExpired) as err:
             click.echo(f"{words[0]} was of no use: {err}", err=True)
             continue
-        said = (done.stderr or done.stdout).strip().splitlines()
-        if done.returncode and said:
-            click.echo(f"{words[0]} was of no use: {said[-1]}", err=True)
+        output = (done.stderr or done.stdout).strip().splitlines()
+        if done.returncode and output:
+            click.echo(f"{words[0]} was of no use: {output[-1]}", err=True)
 
 
 def _make(root: HostRoot, node: Node) -> None:
-    """One node, of its mode whatever our umask; another that makes it meanwhile makes the same."""
+    """Make one node, with its mode whatever the umask.  If another program makes it first, that node stays."""
     folder, _, name = node.path.rpartition("/")
     try:
         fd = _folder(root, folder)
         try:
             if node.stale:
                 os.unlink(name, dir_fd=fd)
-            # Made with no permission and opened up last: nobody opens it before it has its owner.
+            # It has no permissions until it has its owner, so nobody opens it before.
             os.mknod(name, stat.S_IFCHR, os.makedev(node.major, node.minor), dir_fd=fd)
             os.chown(name, node.uid, node.gid, dir_fd=fd, follow_symlinks=False)
             os.chmod(name, node.mode, dir_fd=fd)
@@ -121,7 +121,7 @@ def _make(root: HostRoot, node: Node) -> None:
 
 
 def _folder(root: HostRoot, path: str) -> int:
-    """A descriptor of /dev, or of a folder in it, which is made where it is not there."""
+    """A descriptor of /dev, or of a folder in it, which is made if it is missing."""
     flags = os.O_RDONLY | os.O_DIRECTORY
     parent, _, name = path.rpartition("/")
     if parent and root.stat(path) is None:

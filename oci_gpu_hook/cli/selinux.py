@@ -9,13 +9,14 @@ from typing import Any
 
 import click
 
-from oci_gpu_hook import avc
+from oci_gpu_hook.cli import denials
+from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import host_root, output_format, show
 from oci_gpu_hook.errors import ApplyError, UsageError, quoted
 from oci_gpu_hook.host import libselinux
 from oci_gpu_hook.host.root import HostRoot
 
-# Below 400, where an administrator's own modules go and win; 200 is where distributions put theirs.
+# An administrator's own modules have 400, and so win; distributions use 200 for theirs.
 _PRIORITY = "200"
 _AUDIT_LOG = "/var/log/audit/audit.log"
 _JOURNAL = (
@@ -31,7 +32,7 @@ _JOURNAL = (
 )
 _KERNEL_LOG = ("dmesg",)
 
-# What semodule says, and what it means here; the rest is told as it is.
+# A part of semodule's error, what it means here, and who can mend it.  Other errors are shown as they are.
 _SEMODULE = (
     (
         "Re-declaration of type nvidia_container_t",
@@ -59,11 +60,11 @@ _CODES = """\b
 Exit codes:
   0  done, or SELinux is disabled, or no denial concerns us
   2  wrong usage, or there is no log to explain
-  7  a step failed, or this host lacks a program or package that it takes
+  7  a step failed, or this host lacks a program or package that is needed
 """
 
 
-@click.group("selinux", epilog=_CODES)
+@click.group("selinux", cls=Group, epilog=_CODES)
 def selinux() -> None:
     """Show SELinux's state, install the policy modules, explain denials.
 
@@ -83,7 +84,10 @@ def status(form: str, host_root: str) -> None:
         **found._asdict(),
         "modules": [{**item._asdict(), "state": item.state} for item in found.modules],
         "booleans": dict(found.booleans),
-        "labels": [item._asdict() for item in found.labels],
+        "labels": [
+            {"path": label.path, "have": label.actual, "expected": label.expected}
+            for label in found.labels
+        ],
         "uses": [item._asdict() for item in found.uses],
     }
     show(form, document, _status_text(found))
@@ -105,8 +109,8 @@ def _status_text(found: libselinux.Status) -> str:
         lines.append(f"  {use.type:20}nodes {use.nodes:22}{answer:5}{use.why}")
     lines += ["", "labels"]
     for label in found.labels:
-        wrong = "" if label.right else f"  expected {label.expected}"
-        lines.append(f"  {label.path:45}{label.have}{wrong}")
+        wrong = "" if label.is_right else f"  expected {label.expected}"
+        lines.append(f"  {label.path:45}{label.actual}{wrong}")
     return "\n".join(lines)
 
 
@@ -115,9 +119,9 @@ def _status_text(found: libselinux.Status) -> str:
 def install(host_root: str) -> None:
     """Install both policy modules, and label the files that they name.
 
-    They go in at priority 200, in one transaction: both or none.  A module of the same name that you installed by hand
-    (priority 400) stays, and counts.  Labels change on files that the modules name, never on a container's.  Below a
-    --host-root nothing is loaded, and nothing is labelled.
+    They are installed at priority 200, in one transaction: both or none.  A module of the same name that you installed
+    by hand (priority 400) stays and is the one in force.  Only files that the modules name are relabelled, never a
+    container's.  With --host-root nothing is loaded or labelled.
     """
     root = HostRoot(host_root)
     folder = policy_folder()
@@ -137,10 +141,10 @@ def install(host_root: str) -> None:
 @selinux.command()
 @host_root
 def remove(host_root: str) -> None:
-    """Remove both policy modules, and give their files the labels of before."""
+    """Remove both policy modules, and give their files the labels that they had before."""
     root = HostRoot(host_root)
     ours = _names()
-    # One that may not look into the store tries, and is told why not.
+    # Without access to the store, semodule is run all the same: its error says why there is none.
     if libselinux.is_store_readable(root):
         ours = [name for name in ours if _PRIORITY in libselinux.priorities(root, name)]
     if ours:
@@ -160,7 +164,7 @@ def explain(file: Any, form: str) -> None:
     wrong level are hidden by default: 'semodule -DB' makes them show, 'semodule -B' hides them again.
     """
     text = file.read() if file is not None else _log()
-    found = avc.explain(avc.parse(text))
+    found = denials.explain(denials.parse(text))
     document: dict[str, object] = {
         "denials": [
             {**item.denial._asdict(), "cause": item.cause, "remedy": item.remedy} for item in found
@@ -169,7 +173,7 @@ def explain(file: Any, form: str) -> None:
     show(form, document, _explained(found))
 
 
-def _explained(found: tuple[avc.Explanation, ...]) -> str:
+def _explained(found: tuple[denials.Explanation, ...]) -> str:
     if not found:
         return (
             "no denial concerns containers and GPUs\n"
@@ -179,7 +183,7 @@ def _explained(found: tuple[avc.Explanation, ...]) -> str:
     for item in found:
         denial = item.denial
         times = f" ({denial.times} times)" if denial.times > 1 else ""
-        # Names come from a container, and may hold what a terminal obeys.
+        # Names come from a container, and may hold control characters.
         who = quoted(denial.command) if denial.command else "a process"
         name = f" {quoted(denial.name)}" if denial.name else ""
         what = f"{who} may not {'/'.join(denial.permissions)} the {denial.tclass}{name}"
@@ -190,7 +194,7 @@ def _explained(found: tuple[avc.Explanation, ...]) -> str:
 def policy_folder() -> str:
     """Where the modules lie: beside the installed package, or in the checkout."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    installed = os.path.join(package, "../../../share/oci-gpu-hook/policy")
+    installed = os.path.join(package, "../../../share/selinux/packages/oci-gpu-hook")
     folder = installed if os.path.isdir(installed) else os.path.join(package, "../policy")
     return os.path.normpath(folder)
 
@@ -218,25 +222,26 @@ def _semodule(host_root: str, words: list[str]) -> None:
             "this host has no SELinux policy that modules could go into",
             "install selinux-policy-targeted, on Debian selinux-policy-default",
         )
-    # The other root's own policy: semodule looks for its name in this one's settings.
+    # For another root its policy must be named: semodule would look for the name in this host's settings.
     root = [] if host_root == "/" else ["-p", host_root, "-s", libselinux.policy_name(host), "-n"]
     _run(["semodule", *root, "-X", _PRIORITY, *words])
 
 
 def _restore_labels(root: HostRoot) -> None:
-    """Of what our file contexts name and what is there; of nothing else, and never of a container's files."""
+    """Restore the labels of the existing files that our file contexts name, and of no others."""
     if root.path != "/" or not libselinux.is_there(root):
         return
     found = libselinux.paths(root)
     if not found:
         return
     for line in _run(["restorecon", "-R", "-v", *found]).splitlines():
-        # Its warnings are of what has no label in the file contexts: next.
+        # Its warnings are about files without a label in the file contexts: see below.
         if line.startswith("Relabeled"):
             click.echo(line)
     for path in found:
         if _type(path) == "unlabeled_t":
-            # The type went with its module, and below /run and /tmp Debian's file contexts name none to go back to.
+            # Its type is gone with the module, and Debian's file contexts have no other type for it below /run and
+            # /tmp.
             inherited = _type(os.path.dirname(path))
             _run(["chcon", "-R", "-h", "-t", inherited, path])
             click.echo(f"Relabeled {path} as its folder is, {inherited}")
@@ -248,17 +253,18 @@ def _type(path: str) -> str:
 
 
 def _say_who_wins(root: HostRoot) -> None:
+    """Print which modules of a higher priority are in force in place of ours."""
     for name in _names():
         higher = [at for at in libselinux.priorities(root, name) if int(at) > int(_PRIORITY)]
         if higher:
             click.echo(
-                f"a module {name} at priority {higher[0]} is not ours, stays, and counts: "
+                f"a module {name} at priority {higher[0]} is not ours, stays and is in force: "
                 f"'semodule -X {higher[0]} -r {name}' removes it"
             )
 
 
 def _run(words: list[str]) -> str:
-    """A program of policycoreutils; gives what it said."""
+    """Run a program of policycoreutils; gives its output."""
     try:
         done = subprocess.run(
             words, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
@@ -269,8 +275,8 @@ def _run(words: list[str]) -> str:
         ) from err
     if done.returncode == 0:
         return done.stdout
-    for said, why, hint in _SEMODULE:
-        if said in done.stdout:
+    for part, why, hint in _SEMODULE:
+        if part in done.stdout:
             raise ApplyError(f"{words[0]} failed: {why}", hint)
     # Its last line says only that it failed.
     lines = [line for line in done.stdout.splitlines() if line and "Failed!" not in line]
@@ -281,7 +287,7 @@ def _run(words: list[str]) -> str:
 
 
 def _log() -> str:
-    """The audit log where auditd keeps one, else what the journal has of this boot, else the kernel's own log."""
+    """The text of auditd's log, or else of the journal since boot, or else of the kernel's log."""
     try:
         with open(_AUDIT_LOG, encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -296,10 +302,10 @@ def _log() -> str:
             )
         except OSError:
             continue
-        # A journal that is not kept, or that we may not read, is empty.
+        # If the journal is not stored, or we may not read it, the output is empty.
         if done.returncode == 0 and done.stdout:
             return done.stdout
     raise UsageError(
-        f"there is no {_AUDIT_LOG}, and neither the journal nor the kernel's log is there for us to read",
+        f"there is no {_AUDIT_LOG}, and neither the journal nor the kernel's log can be read",
         "run it as root, or name a file with denials, or pipe one in: oci-gpu-hook selinux explain -",
     )

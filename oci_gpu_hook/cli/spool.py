@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines that hooks leave for the counters, added up so that none is lost or counted twice.
+"""Add up the lines that hooks write for the counters, so that none is lost or counted twice.
 
-Hooks append to one file and take no lock: a start waits for nobody.  A collector takes a full one away as ``starts.N``,
-and puts a fresh one in its place in one rename; a hook that had the old one open writes to it still.  So that one is
-added up at each collection, and folded into the totals only when its successor is taken away, long after.  The totals
-name the last N that is in them: a collector that dies between two of its steps counts nothing twice.
+Hooks append to one file, the spool, and take no lock: a start waits for nobody.  A collector gives a full spool the
+name ``starts.N``, and renames a new one into its place.  A hook that has the old one open still writes to it.  So an
+old spool is added up again at each collection, and goes into the totals only when the next one is full, long after.
+The totals say which N they contain: a collector that dies between two of its steps counts nothing twice.
 
-Must not be used by the hook, and not by two collectors at once: `lock`.
+Must not be used by the hook, nor by two collectors at once: they take `lock`.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from oci_gpu_hook import metrics
 from oci_gpu_hook.cli import whole
-from oci_gpu_hook.host.journal import SPOOL
+from oci_gpu_hook.report import counters
+from oci_gpu_hook.report.journal import SPOOL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _FOLDER = os.path.dirname(SPOOL)
 _TOTALS = f"{_FOLDER}/metrics.json"
-# Ten thousand starts or so: an adding up takes some tens of milliseconds.
+# About ten thousand starts: to add them up takes some tens of milliseconds.
 _FULL = 256 << 10
 
 
 class Totals:
-    """What has been folded: the numbers, and the last N in them."""
+    """The sums of old spools: the numbers, and the last N that is in them."""
 
     def __init__(self, folded: int, numbers: dict[str, int]) -> None:
         self.folded = folded
-        self.numbers = {**metrics.nothing(), **numbers}
+        self.numbers = {**counters.zeros(), **numbers}
 
     def write(self) -> None:
-        """Whole or not at all."""
+        """Save them, whole or not at all."""
         whole.write(_TOTALS, json.dumps({"folded": self.folded, "numbers": self.numbers}) + "\n")
 
 
 @contextmanager
 def lock() -> Iterator[None]:
-    """Other collectors wait; hooks do not."""
+    """Keep other collectors waiting; hooks do not wait."""
     try:
         os.makedirs(_FOLDER, mode=0o755, exist_ok=True)
         fd = os.open(f"{_FOLDER}/metrics.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -56,17 +56,17 @@ def lock() -> Iterator[None]:
 
 
 def added_up() -> dict[str, int]:
-    """Everything that has been counted so far.  Under `lock`."""
+    """All counters, up to now.  Needs `lock`."""
     totals = _totals()
     taken = _taken(totals.folded + 1)
     if not _is_spool(taken):
-        metrics.count(_text(taken), totals.numbers)
-    metrics.count(_text(SPOOL), totals.numbers)
+        counters.count(_text(taken), totals.numbers)
+    counters.count(_text(SPOOL), totals.numbers)
     return totals.numbers
 
 
 def turn() -> None:
-    """Have hooks count, and take a full spool away.  Under `lock`."""
+    """Make hooks count, by a spool, and replace a full one.  Needs `lock`."""
     totals = _totals()
     try:
         if os.path.lexists(_taken(totals.folded)):
@@ -80,9 +80,10 @@ def turn() -> None:
 
 
 def _take_away(totals: Totals) -> None:
+    """Add the spool before to the totals, and replace the full one."""
     before = _taken(totals.folded + 1)
     if os.path.lexists(before) and not _is_spool(before):
-        metrics.count(_text(before), totals.numbers)
+        counters.count(_text(before), totals.numbers)
         totals.folded += 1
         totals.write()
         os.unlink(before)
@@ -93,19 +94,19 @@ def _take_away(totals: Totals) -> None:
 
 
 def stop() -> bool:
-    """Have hooks count no longer; whether they did.  Under `lock`."""
-    there = os.path.lexists(SPOOL)
+    """Stop hooks from counting; gives whether they did count.  Needs `lock`."""
+    was_counting = os.path.lexists(SPOOL)
     try:
         for name in os.listdir(_FOLDER):
             if name == "metrics.json" or name.split(".")[0] == os.path.basename(SPOOL):
                 os.unlink(f"{_FOLDER}/{name}")
     except OSError as err:
         raise whole.failure(SPOOL, err) from err
-    return there
+    return was_counting
 
 
 def _put_fresh() -> None:
-    """An empty spool in its place, at once: there is no moment without one."""
+    """Put an empty spool into place by a rename: there is no moment without one."""
     fresh = f"{SPOOL}.new"
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     os.close(fd)
@@ -113,7 +114,7 @@ def _put_fresh() -> None:
 
 
 def _is_spool(path: str) -> bool:
-    """Whether a collector has died between giving the spool its other name and putting a fresh one in its place."""
+    """Whether `path` is still the spool: a collector has died before it could put a new one into place."""
     try:
         return os.path.samefile(path, SPOOL)
     except FileNotFoundError:
@@ -125,7 +126,7 @@ def _taken(number: int) -> str:
 
 
 def _totals() -> Totals:
-    """The saved ones; nothing where they are damaged, as after a boot: Prometheus knows counters that begin anew."""
+    """The saved totals; zeros where they are missing or damaged, as after a boot: Prometheus handles a reset."""
     try:
         document = json.loads(_text(_TOTALS))
         numbers = {str(key): int(value) for key, value in document["numbers"].items()}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that commands write: whole or not at all, wherever it stops.
+"""Write a file whole or not at all, wherever the program stops.
 
-Must not know what is written, nor whose file may be written over.
+Must not know what is written, nor which files may be replaced.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from oci_gpu_hook.errors import ApplyError, UsageError, quoted
 
 
 def check_name(option: str, path: str | None) -> None:
-    """UsageError where `option` gives a file that none can be called; None is none given."""
+    """UsageError where the value of `option` cannot be a file's name; `path` is None without the option."""
     if path is not None and (not os.path.basename(path) or not path.isprintable()):
         raise UsageError(
             f"{option} is {quoted(path) if path else 'empty'}, which is no file's name"
@@ -21,7 +21,7 @@ def check_name(option: str, path: str | None) -> None:
 
 
 def write(path: str, text: str) -> None:
-    """The file, UTF-8, mode 0644, staged beside its name as a hidden one; ApplyError where it cannot be written."""
+    """Write a file in UTF-8 with mode 0644, first under a hidden name beside it; ApplyError where that fails."""
     folder, name = os.path.split(os.path.abspath(path))
     staged = f"{folder}/.{name}.{os.getpid()}"
     try:
@@ -42,7 +42,7 @@ def write(path: str, text: str) -> None:
 
 
 def failure(path: str, err: OSError) -> ApplyError:
-    """What a system call's failure on `path` means to whoever asked for the file; nothing was changed then."""
+    """The error for a file that cannot be written: nothing was changed."""
     hint = "nothing was changed"
     if err.errno in (errno.EACCES, errno.EPERM):
         hint = "run it as root"

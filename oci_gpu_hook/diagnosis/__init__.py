@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is well and what is not, on a host and in a container: values in, findings out.  Pure.
+"""Findings about a host and about a container: values in, findings out.  Pure.
 
-Each finding names what was seen and, where something is to be mended, the one command that mends it.  Must not look at
-anything, and must not name a remedy that opens more than the fault needs.
+Each finding says what was seen and, for a fault, names the one command that mends it.  Must not read anything, and must
+not name a remedy that gives containers more access than the fault needs.
 """
 
 from __future__ import annotations

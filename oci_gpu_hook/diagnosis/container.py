@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One running container judged: what the hook would give it, held against what it has.  Pure.
+"""Findings about one running container: what it has, compared with the hook's plan for it.  Pure.
 
-What it should have is the hook's own plan for it; so whatever the hook learns to give is looked for here too.
+So whatever the hook learns to give is checked here too, without a list of its own.
 """
 
 from __future__ import annotations
@@ -9,25 +9,38 @@ from __future__ import annotations
 import errno as codes
 import os  # noqa: TID253  for people: never on the hook's path
 
-from oci_gpu_hook import selinux
-from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding
-from oci_gpu_hook.ldmerge import entries_of
-from oci_gpu_hook.operations import Device, LdCache, Mount, mount_paths
+from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding, advice
+from oci_gpu_hook.formats import contexts
+from oci_gpu_hook.operations.device import Device
+from oci_gpu_hook.operations.ldcache import LdCache
+from oci_gpu_hook.operations.mount import Mount
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.operations import Operation
+    from oci_gpu_hook.diagnosis.advice import Patient
+    from oci_gpu_hook.operations.operation import Operation
 
 _SHOWN = 3
+
+# Why no open was tried.
+NO_CGROUP, PAUSED, NO_ROOT, NO_ANSWER = "no cgroup", "paused", "no root", ""
+
+
+_UNOPENED = {
+    NO_CGROUP: ("its device cgroup is not known", "mount | grep cgroup"),
+    PAUSED: ("it is paused", ""),
+    NO_ROOT: ("only root can enter its device cgroup", "sudo oci-gpu-hook doctor --container ..."),
+    NO_ANSWER: ("its device cgroup cannot be entered, or a GPU does not answer", ""),
+}
 
 
 class Seen(NamedTuple):
     """What a container has.
 
-    nodes: numbers by path, None where there is no device; opened: errno by path, 0 where it could be opened, and None
-    where nothing was tried; names: those in each folder that libraries belong in, but for empty files; cached: those
-    in its ld.so.cache.
+    nodes: device numbers by path, None where there is no device; opened: errno by path, 0 where the open worked; None
+    if no open was tried, and unopened says why; names: by folder, the names of the files in it that are not empty;
+    cached: the names in its ld.so.cache, None where it has none.
     """
 
     nodes: dict[str, tuple[int, int] | None]
@@ -36,10 +49,12 @@ class Seen(NamedTuple):
     cached: frozenset[str] | None
     process_label: str
     shm_label: str
+    unopened: str = NO_ANSWER
 
 
-def judge(operations: tuple[Operation, ...], seen: Seen, restart: str) -> list[Finding]:
-    """In order of cause: nodes, whether they open, libraries, cache, labels."""
+def judge(operations: tuple[Operation, ...], seen: Seen, who: Patient) -> list[Finding]:
+    """The findings in order of cause: nodes, whether they open, libraries, cache, labels."""
+    restart = advice.restart(who)
     devices = [item for item in operations if isinstance(item, Device)]
     present = [item for item in devices if seen.nodes.get(item.path) is not None]
     if devices and not present:
@@ -50,15 +65,15 @@ def judge(operations: tuple[Operation, ...], seen: Seen, restart: str) -> list[F
     ]
     return [
         *_nodes(devices, seen, restart),
-        *_opened([item.path for item in present], seen, restart),
+        *_opened([item.path for item in present], seen, who),
         *_libraries(libraries, seen, restart),
         *_cache([item for item in operations if isinstance(item, LdCache)], seen, restart),
         *_labels(seen, restart),
     ]
 
 
-def opened_by_others(seen: Seen, restart: str) -> list[Finding]:
-    """A container that asks for nothing: what somebody else, such as a CDI spec, has put there."""
+def judge_without_request(seen: Seen, who: Patient) -> list[Finding]:
+    """The findings about a container that asks for nothing: a CDI spec, for example, can have given it nodes."""
     paths = [path for path, numbers in seen.nodes.items() if numbers is not None]
     if not paths:
         return [Finding("nodes", PASS, "none, as it asks for none")]
@@ -68,7 +83,7 @@ def opened_by_others(seen: Seen, restart: str) -> list[Finding]:
         f"{len(paths)} are there all the same: {_listed(paths)}",
         "ls /etc/cdi /var/run/cdi",
     )
-    return [found, *_opened(paths, seen, restart)]
+    return [found, *_opened(paths, seen, who)]
 
 
 def _nodes(devices: list[Device], seen: Seen, restart: str) -> list[Finding]:
@@ -84,11 +99,12 @@ def _nodes(devices: list[Device], seen: Seen, restart: str) -> list[Finding]:
     return findings or [Finding("nodes", PASS, f"{len(devices)}, with the driver's numbers")]
 
 
-def _opened(paths: list[str], seen: Seen, restart: str) -> list[Finding]:
-    check = "open"
+def _opened(paths: list[str], seen: Seen, who: Patient) -> list[Finding]:
+    check, restart = "open", advice.restart(who)
     if seen.opened is None:
-        text = "nothing was opened: its device cgroup cannot be entered, or it is paused"
-        return [Finding(check, WARN, text, "sudo oci-gpu-hook doctor --container ...")]
+        text, remedy = _UNOPENED[seen.unopened]
+        remedy = advice.resume(who) if seen.unopened == PAUSED else remedy or restart
+        return [Finding(check, WARN, f"nothing was opened: {text}", remedy)]
     by_error: dict[int, list[str]] = {}
     for path in paths:
         by_error.setdefault(seen.opened.get(path, 0), []).append(path)
@@ -115,16 +131,16 @@ def _unopened(error: int, paths: list[str], restart: str) -> Finding:
 
 def _libraries(mounts: list[Mount], seen: Seen, restart: str) -> list[Finding]:
     check = "libraries"
-    wanted = [(path, item.required) for item in mounts for path in mount_paths(item)]
+    wanted = [(path, item.required) for item in mounts for path in item.paths()]
     missing = [path for path, _ in wanted if not _is_there(path, seen)]
     if not missing:
         return [Finding(check, PASS, f"{len(wanted)} names are there")]
     first = missing[0]
     stem = _name(first).partition(".so.")[0] + ".so."
     folder = first.rpartition("/")[0]
-    known = [_name(path) for path, _ in wanted]
-    there = [name for name in seen.names.get(folder, ()) if name not in known]
-    others = sorted([name for name in there if name.startswith(stem)], key=len)
+    planned = [_name(path) for path, _ in wanted]
+    unplanned = [name for name in seen.names.get(folder, ()) if name not in planned]
+    others = sorted([name for name in unplanned if name.startswith(stem)], key=len)
     text = f"{_listed(missing)} missing"
     if others:
         text += f", {others[-1]} is there: the driver has changed since its start"
@@ -135,7 +151,7 @@ def _libraries(mounts: list[Mount], seen: Seen, restart: str) -> list[Finding]:
 
 def _cache(caches: list[LdCache], seen: Seen, restart: str) -> list[Finding]:
     check = "ld.so.cache"
-    wanted = [entry.soname.decode() for item in caches for entry in entries_of(item.additions)]
+    wanted = [soname for item in caches for soname, _ in item.entries()]
     if not wanted:
         return [Finding(check, PASS, "its loader reads none, or needs none")]
     missing = [name for name in wanted if name not in (seen.cached or ())]
@@ -146,14 +162,14 @@ def _cache(caches: list[LdCache], seen: Seen, restart: str) -> list[Finding]:
 
 
 def _labels(seen: Seen, restart: str) -> list[Finding]:
-    """Whether the process may use what lies in /dev/shm, as far as levels go."""
+    """Whether the level of the process dominates that of /dev/shm: otherwise semaphores fail."""
     check = "/dev/shm"
     if not seen.process_label or not seen.shm_label:
         return [Finding(check, PASS, "no SELinux label counts here")]
     try:
-        process = selinux.parse_context(seen.process_label).clearance
-        shm = selinux.parse_context(seen.shm_label).low
-    except selinux.MalformedContext as err:
+        process = contexts.parse_context(seen.process_label).clearance
+        shm = contexts.parse_context(seen.shm_label).low
+    except contexts.MalformedContext as err:
         return [
             Finding(check, WARN, f"its label cannot be read: {err}", "oci-gpu-hook selinux status")
         ]

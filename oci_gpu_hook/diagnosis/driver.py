@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver judged: its module, its parts of one version, its nodes, the saved inventory, CDI specs.  Pure."""
+"""Findings about the driver: its module, its parts' versions, its nodes, the saved inventory, CDI specs.  Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from oci_gpu_hook.driver.inventory import DriverInventory
+    from oci_gpu_hook.driver.nodes import DeviceNode
     from oci_gpu_hook.host.cdispecs import Spec
-    from oci_gpu_hook.host.inventory import DriverInventory
-    from oci_gpu_hook.host.nodes import DeviceNode
 
 REFRESH = "oci-gpu-hook inventory refresh"
 _USABLE_BY_ALL = 0o666
 
-# What brings the driver and its libraries, by the distribution's own tool.
+# The commands that install the driver and its libraries, by the distribution's package manager.
 _INSTALL = {
     "dnf": "dnf install nvidia-driver nvidia-driver-cuda",
     "apt": "apt install nvidia-driver nvidia-smi",
@@ -31,7 +31,11 @@ _UPGRADE = {
 
 
 class Absence(NamedTuple):
-    """What a host without a loaded driver shows: why there is none, and signs of what is there instead."""
+    """A host without a loaded driver.
+
+    why: the survey's error; has_nodes, has_module: whether NVIDIA's nodes and module are there all the same; nouveau:
+    whether that module is loaded; has_root: whether the driver root exists.
+    """
 
     why: str
     has_nodes: bool
@@ -41,7 +45,11 @@ class Absence(NamedTuple):
 
 
 class State(NamedTuple):
-    """Where the inventory is saved: the folder, whether it is one, whether others may write it, and what is in it."""
+    """The folder where the inventory is saved.
+
+    is_folder: False where its name has another kind of file; is_open: whether others than root may write to it;
+    is_saved: whether it holds an inventory, current or not.
+    """
 
     folder: str
     is_folder: bool
@@ -49,15 +57,16 @@ class State(NamedTuple):
     is_saved: bool
 
 
-def absent(sign: Absence, tool: str) -> list[Finding]:
-    """No driver is loaded: one finding, for all that follows from it would only repeat it."""
-    if sign.nouveau:
+def absent(absence: Absence, tool: str) -> list[Finding]:
+    """The one finding where no driver is loaded: all others would follow from it."""
+    if absence.nouveau:
         why = "the kernel's nouveau drives the GPUs, and NVIDIA's module cannot"
         return [Finding("driver", FAIL, why, "modprobe -r nouveau && modprobe nvidia")]
-    if not sign.has_root:
-        return [Finding("driver", FAIL, sign.why, "oci-gpu-hook config show | grep driver-root")]
-    remedy = "modprobe nvidia" if sign.has_nodes or sign.has_module else _INSTALL[tool]
-    return [Finding("driver", FAIL, sign.why, remedy)]
+    if not absence.has_root:
+        return [Finding("driver", FAIL, absence.why, "oci-gpu-hook config show | grep driver-root")]
+    is_installed = absence.has_nodes or absence.has_module
+    remedy = "modprobe nvidia" if is_installed else _INSTALL[tool]
+    return [Finding("driver", FAIL, absence.why, remedy)]
 
 
 def parts(found: DriverInventory, tool: str) -> list[Finding]:
@@ -76,7 +85,7 @@ def parts(found: DriverInventory, tool: str) -> list[Finding]:
         else:
             seen = f"{misfit.name} is of version {misfit.found}, the kernel module of {kernel}"
             newer = _numbers(misfit.found) > _numbers(kernel)
-            # An upgrade has brought new files, and the module in memory is the old one.
+            # After an upgrade the files are new, and the loaded module is still the old one.
             findings.append(
                 Finding("libraries", FAIL, seen, "systemctl reboot" if newer else _UPGRADE[tool])
             )
@@ -87,7 +96,7 @@ def parts(found: DriverInventory, tool: str) -> list[Finding]:
 
 
 def firmware(found: DriverInventory, wanted: bool, tool: str) -> list[Finding]:
-    """The GPU system processor's, which containers are given where the GPU runs it."""
+    """The firmware of the GPU system processor."""
     if found.firmware:
         return [Finding("firmware", PASS, f"{len(found.firmware)} files for the GPU's processor")]
     if not wanted:
@@ -97,7 +106,7 @@ def firmware(found: DriverInventory, wanted: bool, tool: str) -> list[Finding]:
 
 
 def loader_cache(names: frozenset[str] | None) -> list[Finding]:
-    """The host's own cache: programs of the host find the driver by it."""
+    """The host's ld.so.cache, by which the host's programs find the driver."""
     if names is not None and "libcuda.so.1" in names:
         return [Finding("ld.so.cache", PASS, "names libcuda.so.1")]
     seen = "there is none" if names is None else "does not name libcuda.so.1"
@@ -105,7 +114,7 @@ def loader_cache(names: frozenset[str] | None) -> list[Finding]:
 
 
 def gpus(found: DriverInventory) -> list[Finding]:
-    """What there is to give away."""
+    """The GPUs and MIG devices."""
     if not found.gpus:
         seen = "the driver is loaded and drives no GPU"
         return [Finding("GPUs", FAIL, seen, "dmesg | grep NVRM")]
@@ -116,24 +125,24 @@ def gpus(found: DriverInventory) -> list[Finding]:
 
 
 def nodes(
-    wanted: tuple[DeviceNode, ...], have: dict[str, tuple[int, int] | None], uvm_is_loaded: bool
+    wanted: tuple[DeviceNode, ...], found: dict[str, tuple[int, int] | None], uvm_is_loaded: bool
 ) -> list[Finding]:
-    """The nodes in /dev; `have`: the numbers that each path has, None where it is no character device."""
+    """The nodes in /dev.  `found`: the device numbers of each path, None where there is no device."""
     findings = []
     if not uvm_is_loaded:
         seen = "nvidia-uvm is not loaded: CUDA cannot start"
         findings.append(Finding("nodes", FAIL, seen, "modprobe nvidia-uvm"))
     for node in wanted:
-        numbers = have.get(node.path)
+        numbers = found.get(node.path)
         if numbers is not None and numbers != (node.major, node.minor):
             major, minor = numbers
             seen = (
                 f"{node.path} is device {major}:{minor}, the driver's is {node.major}:{node.minor}"
             )
             findings.append(Finding("nodes", FAIL, seen, f"rm {node.path} && {_made(wanted)}"))
-    missing = [node.path for node in wanted if have.get(node.path) is None]
+    missing = [node.path for node in wanted if found.get(node.path) is None]
     if missing:
-        # The hook makes a container's own: only a user namespace must bind the host's.
+        # The hook makes nodes in containers, but in a user namespace it must bind the host's.
         seen = f"{_listed(missing)} missing: rootless containers cannot have them"
         findings.append(Finding("nodes", WARN, seen, _made(wanted)))
     narrow = [n for n in wanted if n.present and not n.family and n.mode & 0o666 != _USABLE_BY_ALL]
@@ -147,7 +156,7 @@ def nodes(
 
 
 def inventory(saved: DriverInventory | None, state: State) -> list[Finding]:
-    """The saved inventory: without it starts are right, only slower, and without what NVML alone knows."""
+    """The saved inventory.  Without it starts take longer, and nothing is known of what only NVML says."""
     check = "inventory"
     if not state.is_folder:
         seen = f"{state.folder} is no folder: nothing can be saved"
@@ -165,22 +174,22 @@ def inventory(saved: DriverInventory | None, state: State) -> list[Finding]:
 
 
 def cdi_specs(specs: tuple[Spec, ...], version: str) -> list[Finding]:
-    """Specs of the GPUs: of the driver's version, and one name for one device."""
+    """The CDI specs of the GPUs: each must be for the driver's version, and one folder must hold only one."""
     findings = []
     for spec in specs:
         folder = spec.path.rpartition("/")[0]
-        beside = [o for o in specs if o.path.rpartition("/")[0] == folder]
-        rivals = [o.path for o in beside if o != spec]
-        # Ours stays, the first of them.
-        stays = next((o for o in beside if o.is_ours), None)
+        in_folder = [item for item in specs if item.path.rpartition("/")[0] == folder]
+        others = [item.path for item in in_folder if item != spec]
+        # The first one of ours is to stay.
+        first_of_ours = next((item for item in in_folder if item.is_ours), None)
         if spec.driver != version:
             seen = f"{spec.path} is for driver {spec.driver or 'unknown'}, the host has {version}"
             remedy = f"oci-gpu-hook cdi generate --output {spec.path}"
             findings.append(
                 Finding("CDI", FAIL, seen, remedy if spec.is_ours else f"rm {spec.path}")
             )
-        elif rivals and spec != stays:
-            seen = f"{spec.path} and {rivals[0]} give the same devices, and engines take neither"
+        elif others and spec != first_of_ours:
+            seen = f"{spec.path} and {others[0]} give the same devices, and engines take neither"
             findings.append(Finding("CDI", FAIL, seen, f"rm {spec.path}"))
         elif not spec.is_ours:
             seen = f"{spec.path} was made by another program, which injects by itself what it names"
@@ -191,7 +200,7 @@ def cdi_specs(specs: tuple[Spec, ...], version: str) -> list[Finding]:
 
 
 def _made(wanted: tuple[DeviceNode, ...]) -> str:
-    """NVIDIA's own program makes what /dev lacks; -c names a GPU by its minor, -u is unified memory."""
+    """The command that makes the missing nodes.  -c names a GPU by its minor, -u means unified memory."""
     minors = [node.minor for node in wanted if node.gpu is not None and not node.family]
     return " ".join(["nvidia-modprobe", "-u", *[f"-c {minor}" for minor in minors]])
 

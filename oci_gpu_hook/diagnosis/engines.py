@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines judged: whether each sees our hook, once, and nobody else's that would do the job twice.  Pure.
+"""Findings about the engines: each must start our hook once, and no other hook that gives GPUs as well.  Pure.
 
-oci-hooks(5): a file masks those of its name in folders of lower precedence, and one that an engine cannot read stops
-every container of that engine.
+oci-hooks(5): a file masks those of the same name in folders of lower precedence.  A file that an engine cannot read
+stops every container of that engine.
 """
 
 from __future__ import annotations
 
 from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding
+from oci_gpu_hook.host.registrations import NVIDIAS, OURS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.host.engines import Engine, Shim
+    from oci_gpu_hook.host.engines import Engine, Shim, Unread
     from oci_gpu_hook.host.registrations import Installation, Registration
 
 _SERVED = {"prestart", "createRuntime"}
@@ -19,7 +20,7 @@ _REINSTALL = {
     "dnf": "dnf reinstall oci-gpu-hook",
     "apt": "make install",
 }
-# A drop-in that names one more folder, and what makes the engine read it.
+# The table and the file of a drop-in that adds a folder, and the command that makes the engine read it.
 _DROP_IN = {
     "podman": ("engine", "/etc/containers/containers.conf.d/99-oci-gpu-hook.conf", ""),
     "CRI-O": (
@@ -36,24 +37,24 @@ _DEFAULT_KEYS = {
 
 
 def seen_by(
-    engine: Engine, everywhere: tuple[Registration, ...], names_of: str, tool: str
+    engine: Engine, registrations: tuple[Registration, ...], our_file: str, tool: str
 ) -> list[Finding]:
-    """Our hook as one engine sees it; `everywhere`: all registrations of all folders, `names_of`: our file's name."""
+    """How one engine sees our hook; `registrations`: those of all folders, `our_file`: the file name of ours."""
     check = f"hook in {engine.name}"
-    read = [item for folder in engine.folders for item in everywhere if _folder(item) == folder]
+    read = [item for folder in engine.folders for item in registrations if _folder(item) == folder]
     effective = {item.file: item for item in read}
     broken = [item for item in effective.values() if item.fault]
     if broken:
         item = broken[0]
         seen = f"{item.path} stops every container: {item.fault}"
         masks = [other for other in read if other.file == item.file and other != item]
-        last = f"rm {item.path}" if masks or item.file != names_of else _REINSTALL[tool]
-        return [Finding(check, FAIL, seen, last)]
-    ours = [item for item in effective.values() if item.kind == "ours"]
+        remedy = f"rm {item.path}" if masks or item.file != our_file else _REINSTALL[tool]
+        return [Finding(check, FAIL, seen, remedy)]
+    ours = [item for item in effective.values() if item.kind == OURS]
     if not ours:
-        return [_unseen(check, engine, read, effective, everywhere, tool)]
+        return [_unseen(check, engine, read, effective, registrations, tool)]
     if len(ours) > 1:
-        extra = next((item for item in ours if item.file != names_of), ours[0])
+        extra = next((item for item in ours if item.file != our_file), ours[0])
         paths = " and ".join([item.path for item in ours])
         return [
             Finding(check, FAIL, f"registered twice, by {paths}: it runs twice", f"rm {extra.path}")
@@ -61,10 +62,10 @@ def seen_by(
     return [_fit(check, ours[0], tool)]
 
 
-def rivals(
-    engines: tuple[Engine, ...], everywhere: tuple[Registration, ...], shims: tuple[Shim, ...]
+def other_hooks(
+    engines: tuple[Engine, ...], registrations: tuple[Registration, ...], shims: tuple[Shim, ...]
 ) -> list[Finding]:
-    """Other programs that would give a container its GPUs as well."""
+    """Other programs that would also give GPUs to a container."""
     check = "other hooks"
     read = {folder for engine in engines for folder in engine.folders}
     findings = [
@@ -74,8 +75,8 @@ def rivals(
             f"{item.path} starts NVIDIA's hook: GPUs are given twice",
             f"rm {item.path}",
         )
-        for item in everywhere
-        if item.kind == "NVIDIA's" and _folder(item) in read
+        for item in registrations
+        if item.kind == NVIDIAS and _folder(item) in read
     ]
     for shim in shims:
         if not shim.is_default and shim.engine not in _DROP_IN:
@@ -93,23 +94,36 @@ def rivals(
     return findings or [Finding(check, PASS, "none that would give GPUs as well")]
 
 
+def unread(files: tuple[Unread, ...], tool: str) -> list[Finding]:
+    """The engines' files that could not be read."""
+    return [
+        Finding(
+            "engines",
+            WARN,
+            f"{file.path} was not read: {file.why}",
+            f"{tool} install python3-tomli" if file.no_parser else f"vi {file.path}",
+        )
+        for file in files
+    ]
+
+
 def none_installed(tool: str) -> list[Finding]:
-    """A host without an engine that reads hooks.d: runc and crun by themselves take hooks from a bundle only."""
+    """The finding on a host without an engine that reads hooks.d: runc and crun take hooks only from a bundle."""
     seen = "neither podman nor CRI-O is installed: a bundle must name the hook itself"
     return [Finding("engines", WARN, seen, f"{tool} install podman")]
 
 
 def installation(found: Installation, tool: str) -> list[Finding]:
-    """What an engine starts: whole, ours, and for nobody else to write."""
+    """What an engine starts: it must be ours and complete, and only root may write it."""
     check, reinstall = "installation", _REINSTALL[tool]
     if not found.is_there:
-        return [Finding(check, FAIL, f"{found.door} is not there or cannot be run", reinstall)]
+        return [Finding(check, FAIL, f"{found.entry} is not there or cannot be run", reinstall)]
     if found.missing_shell:
-        seen = f"{found.missing_shell} is not there, and {found.door} is written for it"
+        seen = f"{found.missing_shell} is not there, and {found.entry} is written for it"
         return [Finding(check, FAIL, seen, f"{tool} install bash")]
     if not found.library:
-        seen = f"{found.door} is another's file in our place"
-        return [Finding(check, FAIL, seen, f"mv {found.door} {found.door}.other && {reinstall}")]
+        seen = f"{found.entry} is another's file in our place"
+        return [Finding(check, FAIL, seen, f"mv {found.entry} {found.entry}.other && {reinstall}")]
     if not found.is_whole:
         return [Finding(check, FAIL, f"{found.library} is not whole", reinstall)]
     if found.open_to_others:
@@ -122,7 +136,7 @@ def installation(found: Installation, tool: str) -> list[Finding]:
     if found.leftovers:
         seen = f"{found.leftovers[0]} is left from an installation that did not end"
         return [Finding(check, WARN, seen, f"{reinstall} && rm -rf {' '.join(found.leftovers)}")]
-    return [Finding(check, PASS, f"{found.door} leads to {found.library}")]
+    return [Finding(check, PASS, f"{found.entry} leads to {found.library}")]
 
 
 def _unseen(
@@ -130,25 +144,26 @@ def _unseen(
     engine: Engine,
     read: list[Registration],
     effective: dict[str, Registration],
-    everywhere: tuple[Registration, ...],
+    registrations: tuple[Registration, ...],
     tool: str,
 ) -> Finding:
-    masked = [item for item in read if item.kind == "ours"]
+    """Why an engine does not see our hook: it is masked, not registered, or registered in another folder."""
+    masked = [item for item in read if item.kind == OURS]
     if masked:
         mask = effective[masked[-1].file]
         return Finding(check, FAIL, f"{mask.path} masks {masked[-1].path}", f"rm {mask.path}")
-    elsewhere = [item for item in everywhere if item.kind == "ours"]
+    elsewhere = [item for item in registrations if item.kind == OURS]
     if not elsewhere:
         return Finding(check, FAIL, "it is not registered", _REINSTALL[tool])
     folder = _folder(elsewhere[0])
-    said_by = f" ({engine.said_by})" if engine.said_by else ""
-    looks = ", ".join(engine.folders) or "no folder"
-    seen = f"registered in {folder}, and {engine.name} looks in {looks}{said_by}"
+    by_file = f" ({engine.folders_file})" if engine.folders_file else ""
+    folders = ", ".join(engine.folders) or "no folder"
+    seen = f"registered in {folder}, and {engine.name} looks in {folders}{by_file}"
     return Finding(check, FAIL, seen, _with_folder(engine, folder))
 
 
 def _fit(check: str, item: Registration, tool: str) -> Finding:
-    """A registration that is seen: at a stage that can be served, and for every container."""
+    """Whether the registration that the engine sees is for one stage that the hook serves, and for every container."""
     wrong = [stage for stage in item.stages if stage not in _SERVED]
     if wrong or not item.stages:
         seen = f"{item.path} registers it for {', '.join(wrong) or 'no stage'}"

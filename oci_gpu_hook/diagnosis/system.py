@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host around the driver judged: kernel, Python, settings, cgroups, eBPF, SELinux, rootless.  Pure."""
+"""Findings about the host around the driver: kernel, Python, settings, cgroups, eBPF, SELinux, rootless.  Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from oci_gpu_hook.errors import ConfigError
     from oci_gpu_hook.host.engines import Engine
     from oci_gpu_hook.host.kernel import Kernel
@@ -19,11 +21,13 @@ _UPGRADE = {
     "apt": "apt full-upgrade && systemctl reboot",
 }
 _PYTHON = {"dnf": "dnf install python3", "apt": "apt install python3"}
+# What sections go by and an engine's containers do not tell; in podman there are no namespaces.
+UNSAID = {"Docker": ("image", "namespace"), "podman": ("image",)}
 _OPEN_TO_ALL_DEVICES = ("container_use_devices", "container_use_xserver_devices")
 
 
 def kernel(found: Kernel, tool: str) -> list[Finding]:
-    """New enough for detached mounts and their attributes, as the floor has it."""
+    """Whether the kernel is new enough for detached mounts and their attributes."""
     numbers = tuple([int(word) for word in _digits(found.release).split(".")[:2] if word])
     if numbers >= OLDEST_KERNEL:
         return [Finding("kernel", PASS, found.release)]
@@ -33,7 +37,7 @@ def kernel(found: Kernel, tool: str) -> list[Finding]:
 
 
 def python(interpreter: str, file: str, tool: str) -> list[Finding]:
-    """The door's interpreter: `file` is what its name leads to, which tells the version; "" where there is none."""
+    """The entry script's interpreter.  `file`: what its path leads to, named by the version; "" where there is none."""
     if not file:
         return [Finding("Python", FAIL, f"{interpreter or 'none'} is not there", _PYTHON[tool])]
     words = _digits(file.rpartition("python")[2]).split(".")
@@ -45,7 +49,7 @@ def python(interpreter: str, file: str, tool: str) -> list[Finding]:
 
 
 def settings(error: ConfigError | None, path: str, is_open: bool, is_there: bool) -> list[Finding]:
-    """The administrator's files, read as the hook reads them."""
+    """The administrator's files: `error` is what the hook would say of them, None where they are right."""
     if error is not None:
         remedy = _mended(error.message)
         return [Finding("settings", FAIL, error.message, remedy)]
@@ -55,8 +59,19 @@ def settings(error: ConfigError | None, path: str, is_open: bool, is_there: bool
     return [Finding("settings", PASS, path if is_there else "none: the defaults hold")]
 
 
+def sections(scopes: Iterable[str], engines: Iterable[str]) -> list[Finding]:
+    """A warning for each engine that does not say what the settings' sections go by."""
+    findings = []
+    for engine in engines:
+        unsaid = [scope for scope in UNSAID.get(engine, ()) if scope in scopes]
+        if unsaid:
+            seen = f"{engine} does not say a container's {' and '.join(unsaid)}: of sections for it the strictest hold"
+            findings.append(Finding("settings", WARN, seen, "oci-gpu-hook config show"))
+    return findings
+
+
 def _mended(message: str) -> str:
-    """By how config words it: ``FILE:LINE: why`` of a line, ``cannot read FILE: why`` of a file."""
+    """The command for an error of the settings: ``FILE:LINE: why`` for a line, ``cannot read FILE: why`` for a file."""
     file, _, rest = message.partition(":")
     line = rest.partition(":")[0]
     if line.isdigit():
@@ -68,30 +83,32 @@ def _mended(message: str) -> str:
 
 
 def cgroups(found: Kernel, engines: tuple[Engine, ...]) -> list[Finding]:
-    """Where devices are allowed, and who made the group."""
+    """The version of cgroups, and the engines' cgroup managers."""
     if not found.cgroups:
         seen = "/sys/fs/cgroup is neither v2 nor has it the devices controller of v1"
         return [Finding("cgroups", FAIL, seen, "mount -t cgroup2 none /sys/fs/cgroup")]
     default = "systemd" if found.systemd else "cgroupfs"
-    said = [f"{engine.name}'s manager is {engine.cgroup_manager or default}" for engine in engines]
-    lost = [e for e in engines if e.cgroup_manager == "systemd" and not found.systemd]
-    if lost:
-        seen = f"{lost[0].name} is told to use systemd's cgroups, and systemd does not run here"
-        remedy = f"sed -i '/^ *cgroup_manager *=/s/systemd/cgroupfs/' {lost[0].manager_said_by}"
+    managers = [
+        f"{engine.name}'s manager is {engine.cgroup_manager or default}" for engine in engines
+    ]
+    wrong = [e for e in engines if e.cgroup_manager == "systemd" and not found.systemd]
+    if wrong:
+        seen = f"{wrong[0].name} is set to use systemd's cgroups, and systemd does not run here"
+        remedy = f"sed -i '/^ *cgroup_manager *=/s/systemd/cgroupfs/' {wrong[0].manager_file}"
         return [Finding("cgroups", FAIL, seen, remedy)]
-    return [Finding("cgroups", PASS, "; ".join([found.cgroups, *said]))]
+    return [Finding("cgroups", PASS, "; ".join([found.cgroups, *managers]))]
 
 
 def ebpf(found: Kernel, as_root: bool) -> list[Finding]:
-    """On v2 a device cgroup is a program, and the kernel must take ours."""
+    """Whether the kernel takes our device programs, which cgroup v2 needs."""
     if found.cgroups != "v2":
         return [Finding("eBPF", PASS, "not needed: only v2 has programs")]
     if found.bpf_refusal is None:
-        return [Finding("eBPF", PASS, "not asked: another root has no kernel of its own")]
+        return [Finding("eBPF", PASS, "not tried: another root has no kernel of its own")]
     if found.bpf_refusal and not as_root:
-        return [Finding("eBPF", WARN, "only root can tell", "sudo oci-gpu-hook doctor")]
+        return [Finding("eBPF", WARN, "only root can try it", "sudo oci-gpu-hook doctor")]
     if found.bpf_refusal:
-        # With all that root may have: it shows whether this session or the host lacks CAP_BPF.
+        # systemd-run gives all of root's capabilities: it shows whether CAP_BPF is missing in this session only.
         remedy = "systemd-run --pty oci-gpu-hook doctor"
         seen = f"the kernel takes no device program from root: {found.bpf_refusal}"
         if found.lockdown not in ("", "none"):
@@ -100,17 +117,17 @@ def ebpf(found: Kernel, as_root: bool) -> list[Finding]:
         return [Finding("eBPF", FAIL, seen, remedy)]
     hidden = found.sysctls.get("kernel/kptr_restrict", 0) >= 2
     hidden = hidden and found.sysctls.get("net/core/bpf_jit_harden", 0) >= 2
-    told = "device programs are taken"
-    return [
-        Finding(
-            "eBPF", PASS, f"{told}; those of others are hidden, and rebuilt" if hidden else told
-        )
-    ]
+    seen = "device programs are taken"
+    if hidden:
+        seen += "; those of others are hidden, and the hook rebuilds them"
+    return [Finding("eBPF", PASS, seen)]
 
 
-def rootless(found: Kernel, subids: bool, newuidmap: bool) -> list[Finding]:
-    """What containers of plain users need of the host; the rest is theirs."""
+def rootless(found: Kernel, subids: bool, newuidmap: bool, used: bool) -> list[Finding]:
+    """What rootless containers need of the host; used: whether any user has containers of his own."""
     check = "rootless"
+    if not used and not (subids and newuidmap):
+        return [Finding(check, PASS, "no user has containers of his own here")]
     if found.sysctls.get("user/max_user_namespaces", 1) == 0:
         seen = "the kernel gives no user namespaces"
         return [Finding(check, WARN, seen, "sysctl -w user.max_user_namespaces=65536")]
@@ -167,16 +184,16 @@ def _type(use: Use) -> Finding:
 
 
 def _labels(labels: tuple[Label, ...]) -> list[Finding]:
-    wrong = [label for label in labels if not label.right]
+    wrong = [label for label in labels if not label.is_right]
     if not wrong:
         return [Finding("SELinux labels", PASS, f"{len(labels)} files bear what the policy says")]
     first = wrong[0]
-    seen = f"{first.path} bears {first.have}, the policy says {first.expected}"
+    seen = f"{first.path} bears {first.actual}, the policy says {first.expected}"
     paths = " ".join([label.path for label in wrong])
     return [Finding("SELinux labels", FAIL, seen, f"restorecon -v {paths}")]
 
 
 def _digits(text: str) -> str:
-    """The version at the beginning of a text."""
+    """The version that a text begins with."""
     end = next((at for at, letter in enumerate(text) if letter not in "0123456789."), len(text))
     return text[:end].strip(".")

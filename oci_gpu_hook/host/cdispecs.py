@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CDI specs of this host that name NVIDIA's GPUs, ours and others', and the driver that each was made for.
+"""The host's CDI specs for NVIDIA's GPUs, ours and others', with the driver version that each was made for.
 
-By their text: Python has no YAML parser, and what is looked for stands in JSON and YAML alike.  Reads only.  Never on
+They are searched as text: Python has no YAML parser, and the patterns fit both JSON and YAML.  Reads only.  Never on
 the hook's path.
 """
 
@@ -21,7 +21,7 @@ _LIBRARY = re.compile(r"/lib(?:cuda|nvidia-ml)\.so\.(\d+\.[0-9.]*\d)")
 
 
 class Spec(NamedTuple):
-    """One spec; driver: the version that it was made for, "" where it does not tell."""
+    """One spec; driver: the version that it was made for, "" where it does not say."""
 
     path: str
     is_ours: bool
@@ -42,5 +42,5 @@ def specs(root: HostRoot) -> tuple[Spec, ...]:
 
 def _spec(path: str, text: str) -> Spec:
     ours = _OUR_DRIVER.search(text)
-    named = ours or _LIBRARY.search(text)
-    return Spec(path, ours is not None, named.group(1) if named else "")
+    version = ours or _LIBRARY.search(text)
+    return Spec(path, ours is not None, version.group(1) if version else "")

@@ -1,25 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The container engines of this host, as their own configuration has them: where they look for hooks, what they start.
+"""The host's container engines, by their configuration: where they look for hooks, and which runtimes they start.
 
-containers.conf(5), crio.conf(5), Docker's daemon.json, containerd's config.toml.  Reads only, starts no engine, and is
-never on the hook's path.
+containers.conf(5), crio.conf(5), Docker's daemon.json, containerd's config.toml.  Reads only, and starts no engine.
+Never on the hook's path.
 """
 
 from __future__ import annotations
 
-from oci_gpu_hook import jsontext, toml
+from oci_gpu_hook.formats import jsontext, toml
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+    from typing import Any
 
 VENDORS_FOLDER = "/usr/share/containers/oci/hooks.d"
 ADMINISTRATORS_FOLDER = "/etc/containers/oci/hooks.d"
 _PROGRAM_FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
 
-# NVIDIA's runtime, which starts runc with a hook of its own put in: nvidia-container-runtime(.cdi, .legacy).
+# NVIDIA's runtime adds a hook to config.json and starts runc: nvidia-container-runtime(.cdi, .legacy).
 _SHIM = "nvidia-container-runtime"
 
 
@@ -35,19 +36,33 @@ class Shim(NamedTuple):
 class Engine(NamedTuple):
     """An installed engine that reads hooks.d.
 
-    folders: where it looks for hooks, in the order of rising precedence; said_by: the file that names them, "" where
-    they are the engine's own default; cgroup_manager: ``systemd`` or ``cgroupfs``, "" where no file says, and the file.
+    folders: where it looks for hooks, in the order of rising precedence; folders_file: the file that sets them, ""
+    where they are the engine's default; cgroup_manager: ``systemd`` or ``cgroupfs``, "" where no file sets it;
+    manager_file: the file that sets it.
     """
 
     name: str
     folders: tuple[str, ...]
-    said_by: str
+    folders_file: str
     cgroup_manager: str
-    manager_said_by: str = ""
+    manager_file: str = ""
+
+
+class Unread(NamedTuple):
+    """A file of an engine's settings that cannot be read, and why; no_parser: because this Python cannot read TOML."""
+
+    engine: str
+    path: str
+    why: str
+    no_parser: bool
 
 
 class _Kind(NamedTuple):
-    """files: read in this order, ``DIR/*.conf`` is all such of a folder; the others: keys in them."""
+    """Where an engine has its settings.
+
+    files: in the order in which the engine reads them, ``DIR/*.conf`` for all such files of a folder; hooks, manager,
+    default, runtimes: the keys in them.
+    """
 
     program: str
     files: tuple[str, ...]
@@ -92,31 +107,36 @@ def installed(root: HostRoot) -> tuple[Engine, ...]:
 
 
 def shims(root: HostRoot) -> tuple[Shim, ...]:
-    """Every place where an engine is told to start NVIDIA's runtime."""
+    """NVIDIA's runtimes in the settings of all engines."""
     found = [shim for name in _KINDS for shim in _shims(root, name)]
     return (*found, *_docker(root), *_containerd(root))
 
 
 def has_program(root: HostRoot, name: str) -> bool:
-    """Whether a program lies where programs lie."""
+    """Whether one of the host's folders for programs has this one."""
     return any([root.stat(f"{folder}/{name}") is not None for folder in _PROGRAM_FOLDERS])
 
 
 def _engine(root: HostRoot, name: str) -> Engine:
     kind = _KINDS[name]
     folders: tuple[str, ...] = (VENDORS_FOLDER,)
-    said_by = manager = manager_said_by = ""
+    folders_file = manager = manager_file = ""
+    appends = False
     for file, values in _read(root, kind.files):
-        given = values.get(kind.hooks)
-        if isinstance(given, tuple):
-            folders, said_by = given, file
+        found = values.get(kind.hooks)
+        if isinstance(found, list):
+            # podman's {append = true} holds for later files too (containers.conf(5)).
+            for item in [item for item in found if isinstance(item, dict)]:
+                appends = item.get("append") is True
+            named = tuple([item for item in found if isinstance(item, str)])
+            folders, folders_file = (*folders, *named) if appends else named, file
         if kind.manager in values:
-            manager, manager_said_by = str(values[kind.manager]), file
-    return Engine(name, folders, said_by, manager, manager_said_by)
+            manager, manager_file = str(values[kind.manager]), file
+    return Engine(name, folders, folders_file, manager, manager_file)
 
 
 def _shims(root: HostRoot, name: str) -> list[Shim]:
-    """CRI-O has a table a runtime, podman a list of paths a runtime."""
+    """NVIDIA's runtimes of podman or CRI-O.  For each runtime CRI-O has a table, and podman a list of paths."""
     kind = _KINDS[name]
     default, runtimes = "", {}
     for file, values in _read(root, kind.files):
@@ -152,11 +172,44 @@ def _containerd(root: HostRoot) -> list[Shim]:
     return [Shim("containerd", file, name, name == default) for name, file in runtimes.items()]
 
 
-def _read(root: HostRoot, files: tuple[str, ...]) -> Iterator[tuple[str, dict[str, toml.Value]]]:
+def unread(root: HostRoot) -> tuple[Unread, ...]:
+    """The engines' files that cannot be read: what is known of such an engine may be wrong."""
+    engines = {**{name: kind.files for name, kind in _KINDS.items()}, "containerd": _CONTAINERD}
+    found = []
+    for name, files in engines.items():
+        for path, data in _contents(root, files):
+            try:
+                toml.parse(data)
+            except (toml.MalformedToml, toml.NoParser) as err:
+                found.append(Unread(name, path, str(err), isinstance(err, toml.NoParser)))
+    return tuple(found)
+
+
+def _read(root: HostRoot, files: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each file that can be read, with its values by dotted keys such as ``engine.hooks_dir``."""
+    for path, data in _contents(root, files):
+        try:
+            document = toml.parse(data)
+        except (toml.MalformedToml, toml.NoParser):
+            continue
+        yield path, dict(_flat(document, ""))
+
+
+def _contents(root: HostRoot, files: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    """Path and content of each of `files` that exists."""
     for file in files:
         folder, star, ending = file.partition("/*")
         names = [name for name in root.names(folder) if name.endswith(ending)] if star else []
         for path in [f"{folder}/{name}" for name in names] if star else [file]:
             data = root.read(path)
             if data is not None:
-                yield path, toml.parse(data.decode("utf-8", "replace"))
+                yield path, data
+
+
+def _flat(table: dict[str, Any], above: str) -> Iterator[tuple[str, Any]]:
+    """Dotted key and value of everything in a table; `above` is put in front of each key."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value

@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the hook needs of the kernel and of the host around it: release, cgroups, eBPF, user namespaces.
+"""The kernel and the host, as far as the hook depends on them: release, cgroups, eBPF, user namespaces.
 
-Reads; and asks the kernel whether it takes a device program, which it then gives back without attaching it anywhere.
-Never on the hook's path.
+Reads only, but for one device program: it is loaded to see whether the kernel takes it, and closed without being
+attached.  Never on the hook's path.
 """
 
 from __future__ import annotations
 
 import posix
 
-from oci_gpu_hook import bpf, linux
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel import bpf, syscalls
 from oci_gpu_hook.record import NamedTuple
 
-# linux/magic.h
-_CGROUP2_SUPER_MAGIC = 0x63677270
 _CGROUPS = "/sys/fs/cgroup"
 # r0 = 1; exit: "allowed", as a device program answers.
 _ALLOW = bytes.fromhex("b7000000010000009500000000000000")
@@ -22,10 +20,11 @@ _SYSCTL = "/proc/sys"
 
 
 class Kernel(NamedTuple):
-    """cgroups: ``v2``, ``v1`` with its devices controller, or "" where neither is there.
+    """The kernel and the host.
 
-    bpf_refusal: why the kernel takes no device program from us, "" where it does, None where it was not asked;
-    systemd: whether it runs as init; sysctls: those of `SYSCTLS` that exist.
+    cgroups: ``v2``, ``v1`` with its devices controller, or "" for neither; bpf_refusal: why the kernel takes no device
+    program from us, "" where it does, None where that was not tried; systemd: whether it runs as init; sysctls: those
+    of `SYSCTLS` that exist.
     """
 
     release: str
@@ -47,15 +46,15 @@ SYSCTLS = (
 
 
 def look(root: HostRoot) -> Kernel:
-    """The kernel of this host, or of another root as far as its files tell."""
+    """The kernel of this host, or of another root, as far as the files there say."""
     cgroups = _cgroup_version(root)
-    asked = cgroups == "v2" and root.path == "/"
+    tries_bpf = cgroups == "v2" and root.path == "/"
     lockdown = _text(root, "/sys/kernel/security/lockdown")
     lines = _text(root, "/proc/modules").splitlines()
     return Kernel(
         release=_text(root, f"{_SYSCTL}/kernel/osrelease"),
         cgroups=cgroups,
-        bpf_refusal=_bpf_refusal() if asked else None,
+        bpf_refusal=_bpf_refusal() if tries_bpf else None,
         lockdown=lockdown.partition("[")[2].partition("]")[0],
         systemd=root.stat("/run/systemd/system") is not None,
         modules=tuple([line.split(" ")[0] for line in lines]),
@@ -64,13 +63,13 @@ def look(root: HostRoot) -> Kernel:
 
 
 def _cgroup_version(root: HostRoot) -> str:
-    """As runc and crun have it: v2 where /sys/fs/cgroup itself is cgroup2."""
+    """``v2``, ``v1`` or "", by the rule of runc and crun: v2 where /sys/fs/cgroup itself is cgroup2."""
     try:
         fd = root.open(_CGROUPS)
     except OSError:
         return ""
     try:
-        if linux.filesystem_magic(fd) == _CGROUP2_SUPER_MAGIC:
+        if syscalls.filesystem_magic(fd) == syscalls.CGROUP2_SUPER_MAGIC:
             return "v2"
     finally:
         posix.close(fd)
@@ -78,6 +77,7 @@ def _cgroup_version(root: HostRoot) -> str:
 
 
 def _bpf_refusal() -> str:
+    """Why the kernel takes no device program; "" where it does."""
     try:
         posix.close(
             bpf.prog_load(

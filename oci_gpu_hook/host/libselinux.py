@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What libselinux says of this host: mode, modules, booleans, labels, and which containers can use GPUs.
+"""SELinux on this host, by libselinux: mode, modules, booleans, labels, and which containers can use GPUs.
 
-libselinux comes by its own Python package, which the caller imports and hands in: only the command line has it, and a
-test can stand in for it.  Reads only.  Never on the hook's path.
+The caller passes libselinux's Python package as `library`: only the command line imports it, and a test can pass a
+replacement.  Reads only.  Never on the hook's path.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel.filetypes import is_folder
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -22,12 +23,12 @@ MODULES = (
     ("oci_gpu_hook", "system_u:system_r:oci_gpu_hook_t:s0"),
 )
 _OUR_BOOLEANS = "nvidia_container_"
-# The targeted policy's own, by which plain containers may use nodes bound from the host; the narrower first.
+# The targeted policy's booleans that let plain containers use nodes bound from the host; the narrower one first.
 _NODE_BOOLEANS = ("container_use_xserver_devices", "container_use_devices")
 _SELINUXFS = "/sys/fs/selinux"
 _STORES = ("/var/lib/selinux", "/etc/selinux")
 
-# What our file contexts name, beside the nodes: everything in these folders that is called nvidia or a channel.
+# What our file contexts name: paths; and nodes, by their folder and how their names begin.
 PATHS = (
     "/etc/oci-gpu-hook.conf",
     "/etc/oci-gpu-hook.conf.d",
@@ -43,8 +44,6 @@ NODES = (
     ("/dev/nvidia-caps", "nvidia-cap"),
     ("/dev/nvidia-caps-imex-channels", "channel"),
 )
-_FOLDER = 0o040000
-_FILE_TYPE = 0o170000
 _SETTINGS = "/etc/selinux/config"
 
 _OWN_NODE = "system_u:object_r:container_file_t:s0"
@@ -53,8 +52,10 @@ _USE = ("open", "read", "write", "ioctl")
 
 
 class Module(NamedTuple):
-    """One of our modules.  priorities: where the store has it; in_force: whether the loaded policy knows its type;
-    readable: whether the store could be read, which takes root.
+    """One of our modules.
+
+    priorities: those at which the store has it; in_force: whether the loaded policy knows its type; readable: whether
+    the store could be read, which takes root.
     """
 
     name: str
@@ -64,9 +65,9 @@ class Module(NamedTuple):
 
     @property
     def state(self) -> str:
-        """In words."""
+        """The module's state in words."""
         if not self.readable:
-            return "in force (its priority is for root to see)" if self.in_force else "not in force"
+            return "in force (only root can see its priority)" if self.in_force else "not in force"
         if bool(self.priorities) == self.in_force:
             return "installed" if self.in_force else "not installed"
         if self.in_force:
@@ -77,20 +78,21 @@ class Module(NamedTuple):
 
 
 class Label(NamedTuple):
-    """A file's label, and the one that the file contexts give it."""
+    """A file's label, and the label that the file contexts have for it."""
 
     path: str
-    have: str
+    actual: str
     expected: str
 
     @property
-    def right(self) -> bool:
-        """As restorecon sees it: the type counts."""
-        return self.expected == "none" or self.have.split(":")[2:3] == self.expected.split(":")[2:3]
+    def is_right(self) -> bool:
+        """Whether both have the same type: restorecon compares nothing else."""
+        actual_type, expected_type = self.actual.split(":")[2:3], self.expected.split(":")[2:3]
+        return self.expected == "none" or actual_type == expected_type
 
 
 class Use(NamedTuple):
-    """Whether containers of a type can use GPUs, and why."""
+    """Whether containers of a type can use GPUs by such nodes, and why."""
 
     type: str
     nodes: str
@@ -99,7 +101,7 @@ class Use(NamedTuple):
 
 
 class Status(NamedTuple):
-    """All of it.  The rest is empty where SELinux is disabled."""
+    """SELinux's state on a host.  Where it is disabled, all other fields are empty."""
 
     enabled: bool
     enforcing: bool
@@ -112,12 +114,12 @@ class Status(NamedTuple):
 
 
 def is_there(root: HostRoot) -> bool:
-    """Whether the kernel has SELinux: known without libselinux, which a host without SELinux need not have."""
+    """Whether the kernel has SELinux enabled.  Needs no libselinux, which a host without SELinux may lack."""
     return root.stat(f"{_SELINUXFS}/enforce") is not None
 
 
 def policy_name(root: HostRoot) -> str:
-    """SELINUXTYPE of a root's settings, such as targeted; "" where there are none."""
+    """SELINUXTYPE in a root's settings, such as targeted; "" where it is not set."""
     for line in reversed((root.read(_SETTINGS) or b"").decode("utf-8", "replace").split("\n")):
         key, equals, value = line.partition("=")
         if equals and key.strip() == "SELINUXTYPE":
@@ -126,19 +128,19 @@ def policy_name(root: HostRoot) -> str:
 
 
 def has_store(root: HostRoot) -> bool:
-    """Whether there is a policy for modules to go into; where there is none, semodule makes an empty one and fails."""
+    """Whether there is a policy to install modules in.  Without one, semodule makes an empty policy and fails."""
     name = policy_name(root)
     policy = f"/etc/selinux/{name}/policy"
     return bool(name and root.names(policy))
 
 
 def is_store_readable(root: HostRoot) -> bool:
-    """Whether we may see which modules are installed: for root, where there is a policy."""
+    """Whether we may see which modules are installed: only root may, and only where there is a policy."""
     return any([root.names(folder) for folder in _store_folders(root)])
 
 
 def priorities(root: HostRoot, name: str) -> tuple[str, ...]:
-    """Where the store has a module, the highest, which counts, first."""
+    """The priorities at which the store has a module; the highest, which is the one that counts, first."""
     found = []
     for folder in _store_folders(root):
         numbers = [at for at in root.names(folder) if at.isdigit()]
@@ -151,9 +153,9 @@ def _store_folders(root: HostRoot) -> list[str]:
 
 
 def status(library: Any, root: HostRoot) -> Status:
-    """The status of the running policy; `library` is the package ``selinux``, None where SELinux is not there.
+    """The status of the running policy; `library` is the package ``selinux``, None where SELinux is disabled.
 
-    Another root is that of the host seen from within a container: the kernel is the same.
+    Another root than "/" is the host's, seen from a container: the kernel is the same.
     """
     if library is None:
         return Status(False, False, "", 0, (), (), (), ())
@@ -175,22 +177,23 @@ def status(library: Any, root: HostRoot) -> Status:
 
 
 def paths(root: HostRoot) -> list[str]:
-    """Those of our paths that exist: what is relabelled after an installation, and shown."""
+    """Those of `NODES` and `PATHS` that exist: they are relabelled after an installation, and shown."""
     found = []
     for folder, prefix in NODES:
         for name in root.names(folder):
             status = root.stat(f"{folder}/{name}") if name.startswith(prefix) else None
-            if status is not None and status.st_mode & _FILE_TYPE != _FOLDER:
+            if status is not None and not is_folder(status):
                 found.append(f"{folder}/{name}")
     return [*found, *[path for path in PATHS if root.stat(path) is not None]]
 
 
 def _module(library: Any, root: HostRoot, name: str, context: str) -> Module:
-    known = _is_known(library, context)
-    return Module(name, priorities(root, name), known, is_store_readable(root))
+    in_force = _is_known(library, context)
+    return Module(name, priorities(root, name), in_force, is_store_readable(root))
 
 
 def _is_known(library: Any, context: str) -> bool:
+    """Whether the loaded policy knows the context."""
     try:
         return bool(library.security_check_context(context) == 0)
     except OSError:
@@ -214,16 +217,16 @@ def _label(library: Any, root: HostRoot, path: str) -> Label:
         mode = posix.fstat(fd).st_mode
         try:
             # By descriptor: no link leads out of the root.
-            have = library.getfilecon(f"/proc/self/fd/{fd}")[1]
+            actual = library.getfilecon(f"/proc/self/fd/{fd}")[1]
         except OSError:
-            have = "none"
+            actual = "none"
     finally:
         posix.close(fd)
     try:
         expected = library.matchpathcon(path, mode)[1]
     except OSError:
         expected = "none"
-    return Label(path, have, expected)
+    return Label(path, actual, expected)
 
 
 def _uses(library: Any, booleans: tuple[tuple[str, bool], ...]) -> tuple[Use, ...]:
@@ -247,22 +250,22 @@ def _uses(library: Any, booleans: tuple[tuple[str, bool], ...]) -> tuple[Use, ..
 
 def _why(kind: str, nodes: str, can: bool, booleans: dict[str, bool]) -> str:
     bound = nodes == "bound from the host"
-    known = [name for name in _NODE_BOOLEANS if name in booleans]
+    available = [name for name in _NODE_BOOLEANS if name in booleans]
     if kind == "spc_t" and can:
-        return "privileged: SELinux confines it in nothing"
+        return "privileged: SELinux does not confine it"
     if kind == "container_t" and can:
-        on = [name for name in known if booleans[name]]
+        on = [name for name in available if booleans[name]]
         return f"the boolean {on[0]} is on" if bound and on else "needs no module and no boolean"
     if can:
         return "the policy allows it"
     if kind == "container_t" and bound:
-        boolean = f", or for all containers the boolean {known[0]}" if known else ""
-        return f"only user namespaces need it; nvidia_container_t can{boolean}"
+        boolean = f", or turn {available[0]} on for all containers" if available else ""
+        return f"only user namespaces need such nodes: use nvidia_container_t there{boolean}"
     return "the policy does not allow it"
 
 
 def _is_allowed(library: Any, source: str, target: str) -> bool:
-    """Whether the policy as it is now, booleans included, lets a node be used: asked, nothing is audited."""
+    """Whether the loaded policy, with its booleans, lets a node be used.  This question is not audited."""
     decision = library.av_decision()
     group = library.string_to_security_class("chr_file")
     wanted = 0

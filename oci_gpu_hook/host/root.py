@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The host's root as one descriptor: every host path is resolved below it.
 
-So a driver container's root, a test's tree or a mounted image can stand in for ``/`` (``--host-root``), and a link in
-it, absolute or not, cannot lead out of it.  Reads only.
+So a driver container's root, a test's tree or a mounted image can stand for ``/`` (``--host-root``), and no link in it
+can lead out of it.  Reads only.
 """
 
 from __future__ import annotations
 
 import posix
 
-from oci_gpu_hook import linux
 from oci_gpu_hook.errors import UsageError
+from oci_gpu_hook.host.source import UntrustedError, open_source
+from oci_gpu_hook.kernel import syscalls
+from oci_gpu_hook.kernel.filetypes import is_folder
 
-# Of 64 KiB: not all folders that are looked into are root's, and a link in one may lead to /dev/zero.
-_MOST_PIECES = 1024
+# Of 64 KiB each.  Not all folders that are read belong to root, and a link in one may lead to /dev/zero.
+_MOST_PIECES = 128
 
-_RESOLVE = linux.RESOLVE_IN_ROOT | linux.RESOLVE_NO_MAGICLINKS
+_RESOLVE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 
 
 class HostRoot:
@@ -23,7 +25,7 @@ class HostRoot:
 
     def __init__(self, path: str = "/") -> None:
         self.path = path
-        # Below "/" the kernel's own resolution is the one we want, and one call does what else takes three.
+        # For "/" the kernel resolves every path as we want it: one call does what takes three for another root.
         self._is_hosts_own = self._clones_with_attributes = path == "/"
         try:
             self.fd = posix.open(path, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
@@ -31,31 +33,33 @@ class HostRoot:
             raise UsageError(f"cannot open --host-root {path}: {err.strerror}") from err
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         posix.close(self.fd)
 
     def open(self, path: str, flags: int = posix.O_PATH) -> int:
         """A descriptor of `path`, links followed inside the root; OSError as open(2)."""
         if self._is_hosts_own:
             return posix.open(path, flags | posix.O_CLOEXEC)
-        return linux.openat2(self.fd, path, flags, resolve=_RESOLVE)
+        return syscalls.openat2(self.fd, path, flags, resolve=_RESOLVE)
 
     def clone(self, path: str, mount_attr: bytes) -> int:
         """A detached copy of the mount that `path` lies on, from `path` down; links are followed.
 
-        mount_attr: what it is to be like, of linux.mount_attr.
+        mount_attr: the attributes of the copy, from `syscalls.mount_attr`.
         """
         if self._clones_with_attributes:
             try:
-                return linux.open_tree_attr(linux.AT_FDCWD, path, linux.OPEN_TREE_CLONE, mount_attr)
+                return syscalls.open_tree_attr(
+                    syscalls.AT_FDCWD, path, syscalls.OPEN_TREE_CLONE, mount_attr
+                )
             except OSError as err:
-                # Before Linux 6.15, or where a filter of system calls does not know it.
-                if err.errno not in (linux.ENOSYS, linux.EPERM):
+                # Linux before 6.15, or a seccomp filter that does not know this call.
+                if err.errno not in (syscalls.ENOSYS, syscalls.EPERM):
                     raise
                 self._clones_with_attributes = False
         tree = self._clone(path)
         try:
-            linux.mount_setattr(tree, mount_attr)
+            syscalls.mount_setattr(tree, mount_attr)
         except OSError:
             posix.close(tree)
             raise
@@ -63,15 +67,38 @@ class HostRoot:
 
     def _clone(self, path: str) -> int:
         if self._is_hosts_own:
-            return linux.open_tree(linux.AT_FDCWD, path, linux.OPEN_TREE_CLONE)
+            return syscalls.open_tree(syscalls.AT_FDCWD, path, syscalls.OPEN_TREE_CLONE)
         fd = self.open(path)
         try:
-            return linux.open_tree(fd, "", linux.OPEN_TREE_CLONE | linux.AT_EMPTY_PATH)
+            return syscalls.open_tree(fd, "", syscalls.OPEN_TREE_CLONE | syscalls.AT_EMPTY_PATH)
+        finally:
+            posix.close(fd)
+
+    def clone_source(self, path: str, owner: int, mount_attr: bytes) -> int:
+        """The same of what lies at `path`; UntrustedError as `open_source`, which says what `owner` is."""
+        fd = open_source(self.fd, path, owner)
+        try:
+            tree = syscalls.open_tree(fd, "", syscalls.OPEN_TREE_CLONE | syscalls.AT_EMPTY_PATH)
+        finally:
+            posix.close(fd)
+        syscalls.mount_setattr(tree, mount_attr)
+        return tree
+
+    def source(self, path: str, owner: int = 0) -> tuple[bool, str] | None:
+        """Whether what lies at `path` is a folder, and why it cannot be trusted, else ""; None for nothing."""
+        try:
+            fd = open_source(self.fd, path, owner)
+        except UntrustedError as err:
+            return False, str(err)
+        except OSError:
+            return None
+        try:
+            return is_folder(posix.fstat(fd)), ""
         finally:
             posix.close(fd)
 
     def stat(self, path: str) -> posix.stat_result | None:
-        """What `path` leads to; None where there is nothing."""
+        """The status of what `path` leads to; None where there is nothing."""
         if self._is_hosts_own:
             try:
                 return posix.stat(path)
@@ -87,7 +114,7 @@ class HostRoot:
             posix.close(fd)
 
     def read(self, path: str) -> bytes | None:
-        """The whole of a file; None where there is none, none that we may read, or one that has no end."""
+        """The whole content of a file; None where there is none that we may read, or it is too large."""
         try:
             fd = self.open(path, posix.O_RDONLY | posix.O_NONBLOCK)
         except OSError:

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What we keep for the starts to come, in /run: read only where it is ours, written whole or not at all.
+"""Files in /run that are saved for later starts.
 
-Must not know what is in a file: whoever reads one checks that.
+A file is read only if nobody else can have written it, and is written whole or not at all.  Must not know what is in a
+file: its reader checks that.
 """
 
 from __future__ import annotations
 
 import posix
 
-from oci_gpu_hook import linux
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel import syscalls
+from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,25 +20,36 @@ if TYPE_CHECKING:
 FOLDER = "/run/oci-gpu-hook"
 INVENTORY = "inventory"
 
-# A host with 16 GPUs and a hundred MIG devices has 30 KiB; one larger than this serves only to keep us busy.
-LARGEST = 4 << 20
-
-_WRITABLE_BY_OTHERS = 0o022
-_FILE_TYPE = 0o170000
-_REGULAR = 0o100000
+# The inventory of a host with 16 GPUs and a hundred MIG devices has 30 KiB.  A larger file than this is neither read
+# nor written.
+LARGEST = 1 << 20
 
 
 def open_folder(root: HostRoot) -> int:
-    """The folder, for names in it; OSError where it is not there, or where others may put files."""
+    """A descriptor of the folder; OSError where it is missing, or where others may put files into it."""
     fd = root.open(FOLDER, posix.O_PATH | posix.O_DIRECTORY | posix.O_NOFOLLOW)
     if not _is_ours(posix.fstat(fd)):
         posix.close(fd)
-        raise PermissionError(linux.EPERM, "others than root may write to it", FOLDER)
+        raise PermissionError(syscalls.EPERM, "others than root may write to it", FOLDER)
     return fd
 
 
+def make_folder(root: HostRoot) -> None:
+    """Make the folder, for all to read whatever the umask is; OSError where we may not."""
+    path = root.path.rstrip("/") + FOLDER
+    try:
+        posix.mkdir(path, 0o755)
+    except FileExistsError:
+        return
+    fd = posix.open(path, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC)
+    try:
+        posix.fchmod(fd, 0o755)
+    finally:
+        posix.close(fd)
+
+
 def read(root: HostRoot, name: str) -> bytes | None:
-    """The bytes of a file, if it is a plain one that only root or we ourselves can have put there."""
+    """The bytes of a file; None where it is not a regular file that only root or this user can have written."""
     try:
         folder = open_folder(root)
         try:
@@ -48,8 +61,7 @@ def read(root: HostRoot, name: str) -> bytes | None:
         return None
     try:
         status = posix.fstat(fd)
-        is_plain = status.st_mode & _FILE_TYPE == _REGULAR
-        if not is_plain or not _is_ours(status) or status.st_size > LARGEST:
+        if not is_regular(status) or not _is_ours(status) or status.st_size > LARGEST:
             return None
         return posix.read(fd, status.st_size)
     except OSError:
@@ -59,12 +71,21 @@ def read(root: HostRoot, name: str) -> bytes | None:
 
 
 def write(root: HostRoot, name: str, data: bytes) -> None:
-    """A file with these bytes, in the place of the one of that name; OSError where it cannot be.
+    """Write a file, in place of the one that has its name; OSError where that fails, or nobody would read it.
 
-    It is written beside that name and renamed: readers see the old one or the new one, whole.
+    The folder is made where it is missing: after an installation nothing else makes it until the next boot.  The file
+    is written under another name and renamed: readers see the old file or the new one, never a part of it.
     """
-    folder = open_folder(root)
-    # The pid keeps two hooks that write at once out of each other's file; O_EXCL refuses a link set in its place.
+    if len(data) > LARGEST:
+        raise OSError(syscalls.EFBIG, f"{len(data)} bytes would not be read", f"{FOLDER}/{name}")
+    try:
+        folder = open_folder(root)
+    except OSError as err:
+        if err.errno != syscalls.ENOENT:
+            raise
+        make_folder(root)
+        folder = open_folder(root)
+    # Two hooks that write at once have different pids, and so different files.  O_EXCL refuses a link put in the way.
     staged = f"{name}.{posix.getpid()}"
     try:
         fd = _create(folder, staged)
@@ -82,17 +103,17 @@ def write(root: HostRoot, name: str, data: bytes) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A record as marshal takes it, which knows tuples themselves and none of their classes."""
+    """A record, and all records in it, as plain tuples: marshal takes no subclass of tuple."""
     return tuple([plain(item) for item in value]) if isinstance(value, tuple) else value
 
 
 def _create(folder: int, name: str) -> int:
-    """A new file that all may read, whatever the engine's umask."""
+    """A descriptor of a new file that all may read, whatever the engine's umask is."""
     flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
     try:
         fd = posix.open(name, flags, 0o644, dir_fd=folder)
     except FileExistsError:
-        # Left by one of the same number that was killed.
+        # A hook with the same pid was killed before it could rename it.
         posix.unlink(name, dir_fd=folder)
         fd = posix.open(name, flags, 0o644, dir_fd=folder)
     posix.chmod(fd, 0o644)
@@ -100,4 +121,4 @@ def _create(folder: int, name: str) -> int:
 
 
 def _is_ours(status: posix.stat_result) -> bool:
-    return status.st_uid in (0, posix.geteuid()) and not status.st_mode & _WRITABLE_BY_OTHERS
+    return status.st_uid in (0, posix.geteuid()) and not status.st_mode & WRITABLE_BY_OTHERS

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the MachineConfigs that put the hook on OpenShift's nodes, from this tree: the same bytes for the same tree.
+"""Write the MachineConfigs that put the hook on OpenShift's nodes, from this tree: the same bytes for the same tree.
 
     generate.py FOLDER [--role gpu] [--settings FILE]    writes machineconfig.yaml and machineconfig-selinux.yaml there
-    generate.py FOLDER --check ...                       whether those that lie there are this tree's; exit 1 if not
+    generate.py FOLDER --check ...                       compares those in FOLDER with this tree; exit 1 if they differ
 
-They are made, not kept: each holds the whole program, and would be stale after every change of it.
-Must not: need anything but Python, or say where the hook's own files lie, which packaging/install.sh knows.
+They are not in git: each holds the whole program, and would be out of date after every change of it.
+Must not need anything but Python, and must not decide where the hook's files go: packaging/install.sh does.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE.parents[1]
-# Of Ignition: OpenShift 4.7's; its machine-config-daemon unpacks gzip from 4.10 on.
+# The version of Ignition in OpenShift 4.7; OpenShift's machine-config-daemon unpacks gzip from 4.10 on.
 IGNITION = "3.2.0"
 PREFIX = "/usr/local"  # a link to /var/usrlocal: the one place for programs where /usr is read-only
 NODE_PYTHON = "/usr/bin/python3"
 DELIVERED = f"{PREFIX}/libexec/oci-gpu-hook"
 REGISTRATION = f"{PREFIX}/share/containers/oci/hooks.d/oci-gpu-hook.json"
-# Names of what is ours alone, in the order of which CRI-O reads its drop-ins: after the operator's own 00-default.
+# CRI-O reads drop-ins in the order of their names: ours comes after the operator's own 00-default.
 DROP_IN = "/etc/crio/crio.conf.d/90-oci-gpu-hook.conf"
 HOOKS_DIRS = """\
 # oci-gpu-hook: the last folder is where oci-gpu-hook-ready.service registers it; the others are as they were.
@@ -51,7 +51,7 @@ class File(NamedTuple):
 
 
 def installed(destination: Path) -> list[File]:
-    """What `make install` makes for the node, but what is for people or depends on this machine."""
+    """The files that `make install` makes, without those that are for people or depend on this machine."""
     subprocess.run(
         (SOURCES / "packaging/install.sh", "install", destination, PREFIX, sys.executable),
         check=True,
@@ -73,13 +73,13 @@ def installed(destination: Path) -> list[File]:
 def _is_wanted(name: str) -> bool:
     library = f"{PREFIX}/lib/oci-gpu-hook"
     if name.startswith(f"{library}/oci_gpu_hook/"):
-        # The node's own Python compiles and links.
+        # The node's own Python compiles and links them.
         return name.endswith(".py")
     return name == f"{library}/link.py" or name.startswith((f"{PREFIX}/bin/", f"{PREFIX}/libexec/"))
 
 
 def hook_files(settings: bytes | None) -> list[File]:
-    """All that a node needs to start the hook."""
+    """All files that a node needs to start the hook."""
     with tempfile.TemporaryDirectory() as folder:
         files = installed(Path(folder))
         registration = Path(folder, REGISTRATION.lstrip("/")).read_bytes()
@@ -94,7 +94,7 @@ def hook_files(settings: bytes | None) -> list[File]:
 
 
 def policy_files() -> list[File]:
-    """The policy module for containers.  Not the one for the hook: its labels are those of the package below /usr."""
+    """The policy module for containers.  The hook's own module is left out: its labels are for a package below /usr."""
     module = SOURCES / "policy/nvidia_container.cil"
     return [
         File(f"{PREFIX}/lib/oci-gpu-hook/policy/{module.name}", module.read_bytes()),
@@ -168,17 +168,17 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="MachineConfigs for oci-gpu-hook, from this tree")
     parser.add_argument("folder", type=Path, help="where they are written")
     parser.add_argument("--role", default="gpu", help="the MachineConfigPool's role (default: gpu)")
-    parser.add_argument("--settings", type=Path, help="what becomes /etc/oci-gpu-hook.conf")
+    parser.add_argument("--settings", type=Path, help="the file for /etc/oci-gpu-hook.conf")
     parser.add_argument("--check", action="store_true", help="write nothing, compare")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        made = generated(given.role, given.settings.read_bytes() if given.settings else None)
-        if given.check:
-            return _check(given.folder, made)
-        given.folder.mkdir(parents=True, exist_ok=True)
+        made = generated(options.role, options.settings.read_bytes() if options.settings else None)
+        if options.check:
+            return _check(options.folder, made)
+        options.folder.mkdir(parents=True, exist_ok=True)
         for name, text in made.items():
-            (given.folder / name).write_text(text)
-            print(f"wrote {given.folder / name}")
+            (options.folder / name).write_text(text)
+            print(f"wrote {options.folder / name}")
     except (OSError, subprocess.CalledProcessError) as err:
         print(f"generate.py: {err}", file=sys.stderr)
         return 1

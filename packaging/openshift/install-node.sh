@@ -10,12 +10,12 @@
 #   HOST       the node's root (/host)          HOOKS_DIR  the folder where the node's engine looks for hooks (found out)
 #   PAYLOAD    what `make install PREFIX=/usr/local` made (/payload)   GRACE  seconds for hooks still running (30)
 #
-# Each version has a folder of its own, and the door that the engine starts names it: one rename is the whole upgrade, and
-# a container that starts meanwhile finds either version whole. The registration comes last and goes first: an engine
-# that had it without the rest could start no container at all, so a version that does not prove itself is not registered.
+# Each version has a folder of its own, which the entry script names: one rename is the whole upgrade, and a container
+# that starts meanwhile finds one whole version. The registration is added last and removed first: an engine that has it
+# without the rest can start no container at all. So a version that fails its trial is not registered.
 #
-# Needs root, CAP_SYS_CHROOT and an SELinux type that may write the host (spc_t); no namespace of the host's. Of its own
-# image it needs sh, coreutils, grep and sed: no find and no xargs, which minimal images lack.
+# Needs root, CAP_SYS_CHROOT and an SELinux type that may write to the host (spc_t), and no namespace of the host. From
+# its own image it needs sh, coreutils, grep and sed, but no find and no xargs, which minimal images lack.
 set -eu
 umask 022
 
@@ -23,7 +23,7 @@ action=${1:-} host=${HOST:-/host} payload=${PAYLOAD:-/payload} grace=${GRACE:-30
 host=${host%/}
 prefix=/usr/local
 library=$prefix/lib/oci-gpu-hook
-door=$prefix/libexec/oci/hooks.d/oci-gpu-hook
+entry=$prefix/libexec/oci/hooks.d/oci-gpu-hook
 command=$prefix/bin/oci-gpu-hook
 delivered=$prefix/libexec/oci-gpu-hook # only there on nodes that the MachineConfig serves
 python=/usr/bin/python3
@@ -34,19 +34,19 @@ fail() {
     exit 1
 }
 
-# A program of the node's, as the node sees its files.
+# Runs a program of the node in the node's root.
 inside() {
     if [ -n "$host" ]; then chroot "$host" "$@"; else "$@"; fi
 }
 
-# Or else: what a command said, in our sentence. $1 says what could not be done.
+# Runs a command; if it fails, fails with $1, which says what could not be done, and the last line of its output.
 try() {
     what=$1
     shift
     said=$("$@" 2>&1) || fail "$what: $(echo "$said" | tail -n 1)"
 }
 
-# Where /usr/local really is: image-based systems have a link there, which would lead out of $host.
+# Finds the real path of /usr/local: image-based systems have a link there, which would lead out of $host.
 find_local() {
     [ -d "$host/usr" ] || fail "${host:-/} is no node's root: mount the node's / there"
     real=$(inside readlink -f $prefix) || fail "the node's $prefix leads nowhere: make that folder on the node"
@@ -66,12 +66,12 @@ find_hooks_dir() {
     hooks=${HOOKS_DIR:-}
     [ -z "$hooks" ] || return 0
     hooks=/etc/containers/oci/hooks.d
-    said_by=
+    set_by=
     for file in "$host"/etc/crio/crio.conf "$host"/etc/crio/crio.conf.d/*; do
-        # The last that names folders has the say.
-        ! grep -qs '^[[:space:]]*hooks_dir[[:space:]]*=' "$file" || said_by=$file
+        # The last file that sets it counts.
+        ! grep -qs '^[[:space:]]*hooks_dir[[:space:]]*=' "$file" || set_by=$file
     done
-    [ -z "$said_by" ] || ! grep -q "^[^#]*[\"']${hooks}[\"']" "$said_by" || return 0
+    [ -z "$set_by" ] || ! grep -q "^[^#]*[\"']${hooks}[\"']" "$set_by" || return 0
     hooks=/usr/share/containers/oci/hooks.d
     make_folder "$hooks" 2>/dev/null || :
     [ -w "$host$hooks" ] ||
@@ -79,26 +79,26 @@ find_hooks_dir() {
             "add \"/etc/containers/oci/hooks.d\" to hooks_dir in /etc/crio/crio.conf.d"
 }
 
-# A file of somebody else's in our place is never written over, and never removed.
+# Fails where another program's file is in our place: it is never replaced or removed.
 check_ours() {
     if [ "$action" != ready ] && [ -e "$(on_node $delivered)" ]; then
         fail "a MachineConfig serves this node already: remove that one first, or leave this node out of the DaemonSet"
     fi
-    for file in "$(on_node $door)" "$(on_node $command)" "$host$hooks/oci-gpu-hook.json"; do
+    for file in "$(on_node $entry)" "$(on_node $command)" "$host$hooks/oci-gpu-hook.json"; do
         if [ -e "$file" ] && ! grep -qs 'oci[-_]gpu[-_]hook' "$file"; then
             fail "$file is there and is not ours: move it away first"
         fi
     done
     folder=$(on_node $library)
     [ "$action" != ready ] && [ ! -e "$folder/installed-folders" ] || return 0
-    # What an installation leaves that was killed at its very start is ours all the same.
+    # An installation that was killed at its very start leaves these, and no list yet.
     for file in "$folder"/* "$folder"/.[!.]*; do
         case $file in */installed-folders.new | */.new) continue ;; esac
         [ ! -e "$file" ] || fail "$folder is there and is not ours: move it away first"
     done
 }
 
-# The folder $1 of the node with its parents, remembering which of them are ours to take away again.
+# Makes the folder $1 on the node with its parents, and remembers those that must be removed with us.
 make_folder() {
     [ ! -d "$host$1" ] || return 0
     make_folder "$(dirname "$1")" || return 1
@@ -107,7 +107,7 @@ make_folder() {
 "
 }
 
-# Standard input as the file $2 of the node with mode $1, whole or not at all.
+# Writes standard input to the file $2 of the node with mode $1, whole or not at all.
 write() {
     said=$({ cat >"$2.new" && chmod "$1" "$2.new" && mv "$2.new" "$2"; } 2>&1) || {
         rm -f "$2.new"
@@ -115,7 +115,7 @@ write() {
     }
 }
 
-# Takes away what another Python has made below the folder $1.
+# Removes what another Python has compiled and linked below the folder $1.
 unmake() (
     rm -rf "$1/__pycache__" "$1/__linked__" || exit 1
     for folder in "$1"/*/; do
@@ -123,7 +123,7 @@ unmake() (
     done
 )
 
-# The digest of each file below the folder $1 that no Python has made.
+# The digest of each file below the folder $1, without compiled and linked ones.
 digests() (
     for file in "$1"/*; do
         case $file in */__pycache__ | */__linked__) continue ;; esac
@@ -131,8 +131,8 @@ digests() (
     done
 )
 
-# The node's own Python compiles the package in the folder $1, and links it with $2 for its place $3. Unchecked-hash, as
-# image-based systems give every file one time: see install.sh.
+# The node's own Python compiles the package in the folder $1, and links it with $2 for its installed path $3.
+# unchecked-hash: see install.sh.
 compile() {
     try "cannot write below $1" unmake "$host$1"
     try "the node's Python cannot compile $1" inside $python -IS -m compileall -q \
@@ -141,27 +141,27 @@ compile() {
         "$2" "$1" "$3"
 }
 
-# The label that the node's policy has for our places.
+# Gives $1 the label that the node's policy has for it.
 label() {
     [ -e "$host/sys/fs/selinux/enforce" ] || return 0
     try "cannot give $1 its SELinux label" inside restorecon -R -F "$1"
 }
 
-# A container that asks for no GPU must start: the one thing that must never break. $1 is the package's folder, $2 a door.
-# The word void asks for none, but only Python knows that: the door, what is linked and the package are all tried.
+# A trial: a container that asks for no GPU must start, whatever happens. $1 is the package's folder, $2 an entry script.
+# The word void asks for none, but only Python knows that: so the entry script, the linked file and the package all run.
 prove() {
     trial=$1/trial
     mkdir -p "$host$trial"
-    sed "s|=$library/|=$1/|" "$2" >"$host$trial/door"
+    sed "s|\"$library/|\"$1/|" "$2" >"$host$trial/entry"
     echo '{"ociVersion": "1.0.2", "process": {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}, "root": {"path": "rootfs"}}' \
         >"$host$trial/config.json"
     said=$(echo "{\"ociVersion\": \"1.0.2\", \"id\": \"trial\", \"status\": \"created\", \"pid\": 1, \"bundle\": \"$trial\"}" |
-        inside /bin/bash -p "$trial/door" createRuntime 2>&1) && proved=yes || proved=no
+        inside /bin/bash -p "$trial/entry" createRuntime 2>&1) && proved=yes || proved=no
     rm -rf "$host$trial"
     [ "$proved" = yes ] || fail "the hook does not start on this node, so it was not registered: $(echo "$said" | tail -n 1)"
 }
 
-# Which version is which: what is installed, and for which Python.
+# The version: a digest of what is installed, and the Python that it is for.
 version_of_payload() {
     digest=$(cd "$payload" && digests .) || fail "$payload cannot be read: $digest"
     digest=$(echo "$digest" | sha256sum)
@@ -169,7 +169,7 @@ version_of_payload() {
     version=$(echo "$digest" | cut -c1-12)-$tag
 }
 
-# Into a folder that no door names yet.
+# Copies the payload into a folder that no script names yet.
 stage() {
     staged=$(on_node $library)/.new
     rm -rf "$staged"
@@ -177,24 +177,24 @@ stage() {
     for part in "$payload$library"/*/; do
         try "cannot write below $(on_node $library)" cp -R "${part%/}" "$staged/"
     done
-    try "cannot write below $(on_node $library)" cp -R "$payload$prefix/share/oci-gpu-hook/policy" "$staged/"
+    try "cannot write below $(on_node $library)" cp -R "$payload$prefix/share/selinux/packages/oci-gpu-hook" "$staged/policy"
     try "cannot write below $(on_node $library)" cp "$payload$library/link.py" "$staged/"
     compile "$real/lib/oci-gpu-hook/.new" "$real/lib/oci-gpu-hook/.new/link.py" "$library/$version"
     label "$real/lib/oci-gpu-hook/.new"
-    prove "$real/lib/oci-gpu-hook/.new" "$payload$door"
+    prove "$real/lib/oci-gpu-hook/.new" "$payload$entry"
     try "cannot put the new version in its place" mv "$staged" "$(on_node $library)/$version"
     staged=
 }
 
-# The doors of the payload, led to this version.
-open_doors() {
-    for file in $command $door; do
-        sed "s|\([\"=]\)$library|\1$library/$version|" "$payload$file" | write 0755 "$(on_node "$file")"
+# Installs the payload's scripts, which name this version from now on.
+switch_version() {
+    for file in $command $entry; do
+        sed "s|\"$library|\"$library/$version|" "$payload$file" | write 0755 "$(on_node "$file")"
         label "$real${file#"$prefix"}"
     done
 }
 
-# Versions that no door names; a hook that was started by the old door may still be reading its own.
+# Removes the versions that no script names, but later: a hook that the old entry script started may still read its own.
 prune() {
     for folder in "$(on_node $library)"/*/; do
         case $folder in */"$version"/ | */\*/) continue ;; esac
@@ -212,7 +212,7 @@ do_install() {
     check_ours
     version_of_payload
     [ -e "$host$hooks/oci-gpu-hook.json" ] || fresh=yes
-    for folder in "$library" "$(dirname $door)" "$(dirname $command)"; do
+    for folder in "$library" "$(dirname $entry)" "$(dirname $command)"; do
         folder=$real${folder#"$prefix"}
         make_folder "$folder" 2>/dev/null || fail "cannot make $folder on the node: it is read-only or full"
     done
@@ -220,7 +220,7 @@ do_install() {
     list=$(on_node $library)/installed-folders
     { cat "$list" 2>/dev/null || :; printf %s "$made"; } | write 0644 "$list"
     [ -d "$(on_node $library)/$version" ] || stage
-    open_doors
+    switch_version
     write 0644 "$host$hooks/oci-gpu-hook.json" <"$payload$prefix/share/containers/oci/hooks.d/oci-gpu-hook.json"
     fresh=
     prune
@@ -231,23 +231,23 @@ do_ready() {
     find_local
     hooks=${HOOKS_DIR:?} made=
     check_ours
-    # Whatever goes wrong from here on, an engine that starts next starts containers without us.
+    # If anything fails from here on, the engine starts containers without us.
     rm -f "$host$hooks/oci-gpu-hook.json"
     check_python
     compile "$real/lib/oci-gpu-hook" "$real/lib/oci-gpu-hook/link.py" "$library"
     label "$real/lib/oci-gpu-hook"
     label "$real/libexec/oci/hooks.d/oci-gpu-hook"
-    prove "$real/lib/oci-gpu-hook" "$(on_node $door)"
+    prove "$real/lib/oci-gpu-hook" "$(on_node $entry)"
     make_folder "$hooks" || fail "cannot make $hooks on the node: it is read-only or full"
     write 0644 "$host$hooks/oci-gpu-hook.json" <"$(on_node $delivered)/oci-gpu-hook.json"
     echo "registered in $hooks"
 }
 
-# The registration first; then all that is ours, and the folders that were not there before us.
+# Removes the registration first, then all our files, and the folders that we have made.
 take_away() {
     folders=$(cat "$(on_node $library)/installed-folders" 2>/dev/null || :)
     try "cannot remove what is installed" rm -f "$host$hooks/oci-gpu-hook.json" "$host$hooks/oci-gpu-hook.json.new"
-    for file in $door $command; do
+    for file in $entry $command; do
         try "cannot remove what is installed" rm -f "$(on_node "$file")" "$(on_node "$file").new"
     done
     try "cannot remove what is installed" rm -rf "$(on_node $library)" "$host/run/oci-gpu-hook"
@@ -265,7 +265,7 @@ do_remove() {
     echo "removed; /etc/oci-gpu-hook.conf, if there is one, is the administrator's"
 }
 
-# The pod stays, so that the node is served again after its next boot, and so that what went wrong shows.
+# The pod keeps running, so that it installs again after the node's next boot, and so that failures are visible.
 do_run() {
     trap 'finish' TERM INT
     do_install

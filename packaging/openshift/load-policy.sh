@@ -1,12 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Loads the policy module nvidia_container, if the node does not have this very one; oci-gpu-hook-policy.service runs it.
-# Asking costs a boot a second, loading half a minute.
+# At a boot the check takes a second, and to load the module takes half a minute.
 set -eu
 
 module=nvidia_container
 ours=/usr/local/lib/oci-gpu-hook/policy/$module.cil
-# Below 400, where an administrator's own modules go and win.
+# An administrator's own modules have 400, and so win.
 priority=200
 
 work=$(mktemp -d)

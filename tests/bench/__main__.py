@@ -24,12 +24,10 @@ from typing import Any, Callable
 
 from tests.bench import (
     calls,
-    charts,
     commands,
     figures,
     growth,
     load,
-    phases,
     rounds,
     stage,
     tables,
@@ -37,7 +35,7 @@ from tests.bench import (
 from tests.bench.variants import by_key, variants
 from tests.gpunode import node
 
-PARTS = ("rounds", "phases", "growth", "calls", "load", "commands")
+PARTS = ("rounds", "growth", "calls", "load", "commands")
 
 
 def main() -> int:
@@ -61,10 +59,6 @@ def main() -> int:
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "table.md").write_text(text)
     (options.output / "bench.json").write_text(json.dumps(bench, indent=1) + "\n")
-    for name, chart in (("phases", charts.start), ("growth", charts.growth)):
-        if bench.get(name):
-            file = "start.svg" if name == "phases" else "growth.svg"
-            (options.output / file).write_text(chart(bench))
     print(text)
     rounds.say(f"bench: {time.monotonic() - begun:.0f} s; written to {options.output}")
     return 1 if failed else 0
@@ -130,12 +124,6 @@ def _calls(kit: stage.Kit, options: argparse.Namespace, bench: dict[str, Any]) -
     bench["calls"] = stage.on_node(kit, content, options.cgroup, lambda: calls.play(kit))
 
 
-def _phases(kit: stage.Kit, options: argparse.Namespace, bench: dict[str, Any]) -> None:
-    content = node.prepare(stage.DESCRIPTION, [])
-    number = max(1, options.rounds // 2)
-    bench["phases"] = stage.on_node(kit, content, options.cgroup, lambda: phases.play(kit, number))
-
-
 def _commands(kit: stage.Kit, options: argparse.Namespace, bench: dict[str, Any]) -> None:
     content = node.prepare(stage.DESCRIPTION, [])
     number = max(1, options.rounds // 4)
@@ -157,7 +145,6 @@ MEASURED: dict[str, Callable[[stage.Kit, argparse.Namespace, dict[str, Any]], No
     "calls": _calls,
     "commands": _commands,
     "growth": _growth,
-    "phases": _phases,
     "load": _load,
 }
 

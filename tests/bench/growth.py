@@ -71,20 +71,17 @@ def play(kit: Kit, cgroup: str, rounds: int) -> dict[str, Any]:
         if number % max(1, rounds // 5) == 0:
             say(f"bench: growth, round {number} of {rounds}")
     return {
-        "files": series(
-            "mounted files", "files mounted beside the usual ones", 30.0, taken["files"]
-        ),
-        "gpus": series("GPUs", "GPUs, all asked for", 100.0, taken["gpus"]),
+        "files": series("mounted files", 30.0, taken["files"]),
+        "gpus": series("GPUs, all asked for", 100.0, taken["gpus"]),
     }
 
 
-def series(title: str, axis: str, goal_us: float, taken: dict[int, list[float]]) -> dict[str, Any]:
+def series(title: str, goal_us: float, taken: dict[int, list[float]]) -> dict[str, Any]:
     """Medians of one series, and by how much they grow.  Pure."""
     points = [(size, round(figures.median(times), 4)) for size, times in sorted(taken.items())]
     marginal = figures.slope(points) * 1000
     return {
         "title": title,
-        "axis": axis,
         "goal_us": goal_us,
         "marginal_us": round(marginal, 2),
         "points": points,

@@ -30,7 +30,6 @@ def document(bench: dict[str, Any], before: dict[str, Any] | None) -> str:
         ("calls", _calls),
         ("load", _load),
         ("growth", _growth),
-        ("phases", _phases),
         ("commands", _commands),
     ):
         if bench.get(key):
@@ -176,15 +175,3 @@ def _growth(growth: dict[str, Any]) -> str:
         lines.append([series["title"], *marginal, points])
     head = ["", "us for each", "goal", "", "hook ms"]
     return "## Growth\n\n" + table(head, lines)
-
-
-def _phases(phases: dict[str, Any]) -> str:
-    paths = list(phases["paths"].values())
-    head = ["ms"] + [path["title"] for path in paths]
-    names = list(paths[0]["phases"])
-    lines = [[name, *[f"{path['phases'][name]:.2f}" for path in paths]] for name in names]
-    whole = [f"{path['whole']:.2f}" for path in paths]
-    lines.append(["all", *[f"{sum(path['phases'].values()):.2f}" for path in paths]])
-    lines.append(["of it the stopwatch's", *[f"{path['stopwatch']:.2f}" for path in paths]])
-    lines.append(["a start without the stopwatch", *whole])
-    return "## Where a start's time goes\n\n" + table(head, lines) + f"\n{phases['how']}\n"

@@ -42,11 +42,11 @@ def _paths(hook: str, prefix: str, name: str) -> list[Variant]:
     one = {"devices": "0", "capabilities": ORDINARY}
     return [
         path("no-request", "no GPU asked for", 0.25),
-        path("gpu-1", "1 GPU, small root", 1.6, **one),
-        path("busybox", "1 GPU, root without a loader", 1.6, root=BUSYBOX, **one),
-        path("large", "1 GPU, root of 1,050 libraries", 1.8, root=LARGE, **one),
-        path("gpu-8", "8 GPUs", 1.8, devices="all", capabilities=ORDINARY),
-        path("all", "1 GPU, all capabilities", 1.8, devices="0", capabilities="all"),
+        path("gpu-1", "1 GPU, small root", 1.7, **one),
+        path("busybox", "1 GPU, root without a loader", 1.7, root=BUSYBOX, **one),
+        path("large", "1 GPU, root of 1,050 libraries", 1.75, root=LARGE, **one),
+        path("gpu-8", "8 GPUs", 1.75, devices="all", capabilities=ORDINARY),
+        path("all", "1 GPU, all capabilities", 1.9, devices="0", capabilities="all"),
     ]
 
 

@@ -51,18 +51,8 @@ def _no_libcuda(content: Content) -> None:
     _remove(content, content.libraries("libcuda.so"))
 
 
-def _dangling_libcuda(content: Content) -> None:
-    del content.files[content.library(f"libcuda.so.{content.node.driver}")]
-
-
 def _no_libraries(content: Content) -> None:
     _remove(content, content.libraries())
-
-
-def _broken_library(content: Content) -> None:
-    path = content.library(f"libnvidia-ptxjitcompiler.so.{content.node.driver}")
-    del content.files[path]
-    content.texts[path] = "not an ELF file\n"
 
 
 def _no_proc_driver(content: Content) -> None:
@@ -89,29 +79,14 @@ def _no_uvm_nodes(content: Content) -> None:
     _without_nodes(content, ["/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"])
 
 
-def _no_caps(content: Content) -> None:
-    del content.registered["nvidia-caps"]
-    content.nodes = [n for n in content.nodes if not n.path.startswith("/dev/nvidia-caps/")]
-    for path in [p for p in content.proc if p.startswith(("nvidia-caps/", "nvidia/capabil"))]:
-        del content.proc[path]
-
-
 def _no_nodes(content: Content) -> None:
     content.nodes = []
-
-
-def _no_control_node(content: Content) -> None:
-    _without_nodes(content, ["/dev/nvidiactl"])
 
 
 def _wrong_node(content: Content) -> None:
     path = f"/dev/nvidia{content.node.gpus[0].minor}"
     _without_nodes(content, [path])
     content.nodes.append(procfs.DeviceNode(path, 1, 7))  # the kernel's /dev/full
-
-
-def _no_sockets(content: Content) -> None:
-    content.sockets = []
 
 
 def _no_firmware(content: Content) -> None:
@@ -143,18 +118,13 @@ FAULTS = {
     "library-version": Fault("libcuda is of the next release", _library_version),
     "driver-version": Fault("the kernel driver is of the next release", _driver_version),
     "no-libcuda": Fault("no libcuda", _no_libcuda),
-    "dangling-libcuda": Fault("libcuda.so.1 points to nothing", _dangling_libcuda),
     "no-libraries": Fault("kernel driver only: no library", _no_libraries),
-    "broken-library": Fault("libnvidia-ptxjitcompiler is not ELF", _broken_library),
     "no-proc-driver": Fault("nodes, but no /proc/driver/nvidia*", _no_proc_driver),
     "no-gpus": Fault("a driver without any GPU", _no_gpus),
     "no-uvm": Fault("nvidia-uvm is not loaded: no major, no nodes", _no_uvm),
     "no-uvm-nodes": Fault("nvidia-uvm is loaded, its nodes are not made", _no_uvm_nodes),
-    "no-caps": Fault("no nvidia-caps: no major, nodes or files", _no_caps),
     "no-nodes": Fault("no /dev/nvidia* at all", _no_nodes),
-    "no-control-node": Fault("no /dev/nvidiactl", _no_control_node),
     "wrong-node": Fault("the first GPU's node is another device (1:7)", _wrong_node),
-    "no-sockets": Fault("no persistence daemon, no fabric manager", _no_sockets),
     "no-firmware": Fault("no GSP firmware", _no_firmware),
     "no-nvml": Fault("no libnvidia-ml", _no_nvml),
     "nvml-hangs": Fault("nvmlInit never returns", _nvml_hangs),

@@ -44,7 +44,9 @@ def unshare(flags: int) -> None:
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
-    result = _libc.mount(os.fsencode(source), os.fsencode(target), kind.encode(), flags, os.fsencode(options))
+    result = _libc.mount(
+        os.fsencode(source), os.fsencode(target), kind.encode(), flags, os.fsencode(options)
+    )
     _check(result, f"mount {kind or source} on {target}")
 
 

@@ -13,7 +13,7 @@ from typing import Callable
 import pytest
 
 from tests.integration import roots
-from tests.integration.engines import REPOSITORY, Bundle, Installed
+from tests.integration.engines import NODE, REPOSITORY, Bundle, Installed
 
 Maker = Callable[[str], Bundle]
 
@@ -37,19 +37,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 
 @pytest.fixture(scope="session")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def driver() -> Path:
     """The simulated driver's files, as built for the nodes."""
-    subprocess.run(
-        [
-            sys.executable,
-            str(REPOSITORY / "tests/gpunode/node.py"),
-            "--description",
-            "h100x8",
-            "--",
-            "/bin/true",
-        ],
-        check=True,
-    )
+    subprocess.run([sys.executable, NODE, "--description", "h100x8", "--", "true"], check=True)
     return REPOSITORY / ".build" / "gpunode"
 
 

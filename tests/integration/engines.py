@@ -12,6 +12,7 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,14 +67,21 @@ class Bundle:
         for kind in ("bounding", "effective", "permitted"):
             self.config["process"]["capabilities"][kind].append("CAP_MKNOD")
 
-    def asks(self, devices: str | None, capabilities: str | None = None) -> Bundle:
-        """Set the request."""
+    def asks(
+        self, devices: str | None, capabilities: str | None = None, **variables: str
+    ) -> Bundle:
+        """Set the request, and nothing else of NVIDIA's."""
         env = [item for item in self.config["process"]["env"] if not item.startswith("NVIDIA_")]
         if devices is not None:
             env.append(f"NVIDIA_VISIBLE_DEVICES={devices}")
         if capabilities is not None:
             env.append(f"NVIDIA_DRIVER_CAPABILITIES={capabilities}")
-        self.config["process"]["env"] = env
+        self.config["process"]["env"] = env + [f"{name}={it}" for name, it in variables.items()]
+        return self
+
+    def privileged(self) -> Bundle:
+        """Add the capability that makes a container privileged."""
+        self.config["process"]["capabilities"]["bounding"].append("CAP_SYS_ADMIN")
         return self
 
     def runs(self, *arguments: str) -> Bundle:
@@ -82,13 +90,45 @@ class Bundle:
         self.write()
         return self
 
+    def mounts(self, source: str | Path, destination: str, *options: str) -> Bundle:
+        """Add a volume of the host's."""
+        self.config["mounts"].append(
+            {
+                "type": "bind",
+                "source": str(source),
+                "destination": destination,
+                "options": ["rbind", *options],
+            }
+        )
+        return self
+
+    def without(self, *destinations: str) -> Bundle:
+        """Leave out the mounts at these places, and what masks a part of /proc."""
+        kept = [m for m in self.config["mounts"] if not m["destination"].startswith(destinations)]
+        self.config["mounts"] = kept
+        self.config["linux"]["maskedPaths"] = self.config["linux"]["readonlyPaths"] = []
+        return self
+
+    def in_user_namespace(self, root: int) -> Bundle:
+        """Map the container's root to this user of the host, who gets its files."""
+        mapping = [{"containerID": 0, "hostID": root, "size": 65_536}]
+        # sysfs can be mounted in a user namespace only together with a network namespace.
+        self.config["linux"]["namespaces"] += [{"type": "user"}, {"type": "network"}]
+        self.config["linux"]["uidMappings"] = self.config["linux"]["gidMappings"] = mapping
+        for path in (self.rootfs, *self.rootfs.rglob("*")):
+            os.chown(path, root, root, follow_symlinks=False)
+        # pytest's folders are its user's alone.
+        for folder in (self.path, *list(self.path.parents)[:3]):
+            folder.chmod(0o755)
+        return self
+
     def write(self) -> None:
         """Write config.json."""
         (self.path / "config.json").write_text(json.dumps(self.config))
 
 
 def on_node(
-    installed: Installed,
+    installed: Installed | None,
     script: str,
     *,
     cgroup: str = "v2",
@@ -98,21 +138,24 @@ def on_node(
     layout: str = "host",
     settings: str = "",
     booted: bool = False,
+    overlay: bool = True,
     timeout: int = 300,
 ) -> Outcome:
-    """Run a shell script on a simulated node that has the hook installed.
+    """Run a shell script on a simulated node that has the hook installed, if there is one.
 
     driver_root, layout: where the node's driver lies; settings: what the administrator has written in our file; booted:
-    the node has systemd as PID 1.
+    the node has systemd as PID 1; overlay: whether it may use overlays.
     """
     line = [sys.executable, str(BOOT if booted else NODE)]
     line += ["--description", description, "--cgroup", cgroup]
     line += ["--driver-root", driver_root, "--layout", layout]
+    line += [] if overlay else ["--no-overlay"]
     for fault in faults:
         line += ["--break", fault]
-    install = (
-        f"cp -a {shlex.quote(str(installed.tree))}/usr/. /usr/ && mkdir -p /run/oci-gpu-hook\n"
-    )
+    install = ""
+    if installed:
+        tree = shlex.quote(str(installed.tree))
+        install = f"cp -a {tree}/usr/. /usr/ && mkdir -p /run/oci-gpu-hook\n"
     if settings:
         install += f"printf %s {shlex.quote(settings)} >/etc/oci-gpu-hook.conf\n"
     environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
@@ -126,6 +169,18 @@ def on_node(
         timeout=timeout,
     )
     return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def in_turn(
+    installed: Installed, scripts: dict[str, str], before: str = "", **node: Any
+) -> dict[str, list[str]]:
+    """What each of several scripts prints that run one after another on one node."""
+    parts = [f"echo {shlex.quote(f'== {name}')}\n(\n{text}\n)\n" for name, text in scripts.items()]
+    done = on_node(installed, before + "".join(parts), **node)
+    assert done.code == 0, done.out + done.err
+    assert "Traceback" not in done.err, done.err
+    found = [part.split("\n") for part in done.out.split("== ")[1:]]
+    return {name: [line for line in lines if line] for name, *lines in found}
 
 
 # A private view of the host whose /usr is a throw-away overlay, as the simulated node has one.
@@ -150,6 +205,16 @@ def on_host(installed: Installed, script: str, *, timeout: int = 300) -> Outcome
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
+def run_unshared(code: str, *namespaces: str) -> str:
+    """What Python code prints that uses this tree's modules, in a mount namespace of its own."""
+    line = ["unshare", "--mount", "--propagation", "private", *namespaces, sys.executable]
+    done = subprocess.run(
+        [*line, "-c", code], check=False, capture_output=True, text=True, cwd=REPOSITORY
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def start(runtime: str, bundle: Bundle, name: str = "") -> str:
     """The shell command that runs a bundle's container."""
     name = name or f"gpu-{os.getpid()}-{bundle.path.name}"
@@ -159,3 +224,53 @@ def start(runtime: str, bundle: Bundle, name: str = "") -> str:
 def run(installed: Installed, runtime: str, cgroup: str, bundle: Bundle, **node: Any) -> Outcome:
     """Run a bundle's container on a node, to its end."""
     return on_node(installed, start(runtime, bundle), cgroup=cgroup, **node)
+
+
+def podman(
+    words: str, *, runtime: str, folder: Path, run: str = "/run/c", cgroups: str = "cgroupfs"
+) -> str:
+    """The shell command of podman with storage of its own and the hooks of a host; run: its state."""
+    return (
+        f"podman --root {folder}/storage --runroot {run} --storage-driver vfs --runtime {runtime} "
+        f"--cgroup-manager={cgroups} --events-backend=none --hooks-dir /usr/libexec/gpunode/hooks.d "
+        f"--hooks-dir /usr/share/containers/oci/hooks.d {words}"
+    )
+
+
+# Without CAP_SYS_RESOURCE no limit can be raised; and a network costs time.
+PODMAN_RUN = (
+    "run --pids-limit=-1 --ulimit nofile=1024:1024 --ulimit nproc=1024:1024 --network=none "
+    "--cap-add=mknod --security-opt seccomp=unconfined"
+)
+
+
+def run_podman(
+    installed: Installed,
+    root: Path,
+    command: str,
+    *,
+    options: str = "",
+    before: str = "",
+    runtime: str = "runc",
+    **node: Any,
+) -> Outcome:
+    """``podman run`` of a root folder, after the shell lines `before`."""
+    words = f"{PODMAN_RUN} --rm {options} --rootfs {root} {command}"
+    try:
+        script = before + podman(words, runtime=runtime, folder=root.parent)
+        return on_node(installed, script, **node)
+    finally:
+        remove_podmans_parents()
+
+
+def remove_podmans_parents() -> None:
+    """The parent of podman's cgroups outlives its containers, and cgroups are the machine's, not the node's."""
+    for parent in Path("/sys/fs/cgroup").glob("**/libpod_parent"):
+        for attempt in range(50):
+            try:
+                for folder in sorted(parent.glob("**/"), reverse=True):
+                    folder.rmdir()
+                break
+            except OSError:
+                # conmon, the container's monitor, may still be on its way out.
+                time.sleep(0.02 * attempt)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container has, told from inside it: its device nodes, what its cgroup lets it open, mounts, /proc, libraries.
+"""What a container has, seen from inside it: its device nodes, what its cgroup lets it open, mounts, /proc, libraries.
 
 The container tries every device of the host, also those that nobody gave it, by a node of its own making: a node that
 is not there hides nothing from a process that may make one.  Must not import the source tree's modules.
@@ -7,12 +7,14 @@ is not there hides nothing from a process that may make one.  Must not import th
 
 from __future__ import annotations
 
+import functools
+import json
 import shlex
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from tests.integration import roots
-from tests.integration.engines import Bundle, Installed, Outcome, on_node, start
+from tests.integration.engines import REPOSITORY, Bundle, Installed, Outcome, on_node, start
 
 DENIED = "Operation not permitted"
 # The kernel's answers for a device that has no driver behind it: the cgroup has let the open through.
@@ -20,36 +22,48 @@ ALLOWED = ("No such device or address", "No such device")
 FAMILIES = "/dev/nvidia* /dev/dri/* /dev/infiniband/* /dev/gdrdrv"
 CONTROL = "/dev/nvidiactl"
 COMPUTE = {CONTROL, "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
-# Which devices the host has: the script below puts it into the container's root.
-HOST_NODES = "host-nodes"
+REFRESH = "oci-gpu-hook inventory refresh >/dev/null\n"
 
-# On the node: the driver's devices by number, for the container to try, and the nodes that MIG's capabilities have.
+# On the node: the driver's devices by number, for the containers to try, and the nodes that MIG's capabilities have.
 _HOST = """
 for node in $(find /dev/nvidia* /dev/dri /dev/infiniband /dev/gdrdrv -type c 2>/dev/null); do
     set -- $(stat -c '%t %T' $node); echo $node $((0x$1)) $((0x$2))
-done >{root}/host-nodes
+done >/run/host-nodes
 cd /proc/driver/nvidia/capabilities
 for file in $(find . -type f); do
-    read -r key minor <$file; echo "capability ${{file#./}} $minor"
+    read -r key minor <$file; echo "capability ${file#./} $minor"
 done
 cd /
 """
-
+# In the shell's own words where it can be: each program costs a container's start more than all else here.
 _INSIDE = f"""
 echo started
 find /dev -type c -o -type l | while read -r node; do
-    case $node in {FAMILIES.replace(" ", "|")}) echo "node $node $(head -c1 $node 2>&1)" ;; esac
+    case $node in {FAMILIES.replace(" ", "|")}) echo "node $node $({{ true <$node; }} 2>&1)" ;; esac
 done
+busybox mkdir /dev/tried
 while read -r node major minor; do
-    mknod /dev/tried c $major $minor
-    echo "host $node $(head -c1 /dev/tried 2>&1)"
-    busybox rm /dev/tried
+    mknod /dev/tried/$major-$minor c $major $minor
+    echo "host $node $({{ true </dev/tried/$major-$minor; }} 2>&1)"
 done </host-nodes
 find /proc/driver/nvidia | while read -r path; do echo "proc $path"; done
 test ! -x /sbin/ldconfig || /sbin/ldconfig -p | while read -r line; do echo "library $line"; done
 cat /proc/self/mountinfo
-echo told
+echo looked
 """
+
+
+@functools.lru_cache
+def gpus(description: str = "h100x8") -> list[dict[str, Any]]:
+    """The GPUs of a simulated node, in NVML's order."""
+    path = REPOSITORY / f"tests/gpunode/descriptions/{description}.json"
+    found: list[dict[str, Any]] = json.loads(path.read_text())["gpus"]
+    return sorted(found, key=lambda item: str(item["bus_id"]))
+
+
+def node(index: int, description: str = "h100x8") -> str:
+    """The device node of a GPU by NVML's index."""
+    return f"/dev/nvidia{gpus(description)[index]['minor']}"
 
 
 class Seen(NamedTuple):
@@ -57,7 +71,7 @@ class Seen(NamedTuple):
 
     nodes: its own device nodes, and what open() says of each; allowed, denied: the host's nodes by whether the device
     cgroup lets their numbers be opened; capabilities: MIG's node by the path of its capability file; libraries: paths
-    by the name and word size that ld.so.cache gives them, in its order; told: what the test's own commands printed.
+    by the name and word size that ld.so.cache gives them, in its order; printed: by the test's own commands.
     """
 
     nodes: dict[str, str]
@@ -67,7 +81,7 @@ class Seen(NamedTuple):
     proc: set[str]
     capabilities: dict[str, str]
     libraries: dict[tuple[str, int], list[str]]
-    told: str
+    printed: str
 
     def has_exactly(self, *nodes: str) -> None:
         """These nodes are there and can be opened; every other device of the host is denied, however it is tried."""
@@ -75,8 +89,8 @@ class Seen(NamedTuple):
         assert set(self.nodes) == wanted
         assert self.allowed == wanted, sorted(self.allowed ^ wanted)
         assert self.denied, "every device of the host was asked for: nothing was shown"
-        for node, answer in self.nodes.items():
-            assert answer.endswith(ALLOWED), f"{node}: {answer}"
+        for path, answer in self.nodes.items():
+            assert answer.endswith(ALLOWED), f"{path}: {answer}"
 
     def capability_nodes(self, *paths: str) -> set[str]:
         """The device nodes of MIG capabilities, by their paths below /proc/driver/nvidia/capabilities."""
@@ -88,74 +102,117 @@ class Seen(NamedTuple):
         return {path[len(top) :] for path in self.proc if path.startswith(top)}
 
 
-def asks(bundle: Bundle, capabilities: str = "utility,compute", **variables: str) -> Bundle:
-    """The bundle with a request: the variables of NVIDIA's that are named here, and none that it had."""
-    bundle.asks(None, capabilities)
-    bundle.config["process"]["env"] += [f"{name}={value}" for name, value in variables.items()]
-    return bundle
+class Attempt(NamedTuple):
+    """One container that was to be started; capabilities: as `Seen` has them; before: its root before that."""
+
+    bundle: Bundle
+    outcome: Outcome
+    capabilities: dict[str, str]
+    before: dict[str, tuple[str, int]]
+
+    def seen(self) -> Seen:
+        """What one has that has started."""
+        assert self.outcome.code == 0, self.outcome.out + self.outcome.err
+        first, _, printed = self.outcome.out.partition("\nlooked\n")
+        lines = first.splitlines()
+        nodes = _rows(lines, "node")
+        host = _rows(lines, "host")
+        assert host, "this node has no devices"
+        assert all(answer.endswith((DENIED, *ALLOWED)) for answer in host.values()), host
+        denied = {path for path, answer in host.items() if answer.endswith(DENIED)}
+        return Seen(
+            nodes={path: answer for path, answer in nodes.items() if "/by-path/" not in path},
+            allowed=set(host) - denied,
+            denied=denied,
+            mounts=mounted(first),
+            proc=set(_rows(lines, "proc")),
+            capabilities=self.capabilities,
+            libraries=_libraries(lines),
+            printed=printed,
+        )
+
+    def refusal(self) -> str:
+        """What is said of one that must not start; its process has not run and its root is as it was."""
+        assert self.outcome.code != 0
+        assert "started" not in self.outcome.out
+        after = roots.listing(self.bundle.rootfs)
+        # What the runtime itself leaves in a root, mount points with their parents; and our list.
+        points = [
+            PurePath(mount["destination"].lstrip("/")) for mount in self.bundle.config["mounts"]
+        ]
+        others = {str(path) for point in points for path in (point, *point.parents)} | {
+            "host-nodes"
+        }
+        assert {name: after[name] for name in after if name not in others} == self.before
+        return sentence(self.outcome.err)
 
 
 def attempt(
     installed: Installed,
-    bundle: Bundle,
+    *bundles: Bundle,
     commands: str = "true",
-    *,
     runtime: str = "runc",
     refresh: bool = True,
     before: str = "",
     **node: Any,
-) -> Outcome:
-    """Start the container, which tells what it has and runs the test's commands; before: commands on the node."""
-    bundle.runs("/bin/sh", "-c", f"{_INSIDE}\n{commands}")
-    script = _HOST.format(root=shlex.quote(str(bundle.rootfs)))
-    if refresh:
-        script = f"oci-gpu-hook inventory refresh >/dev/null\n{script}"
-    return on_node(installed, f"{before}\n{script}{start(runtime, bundle)}", **node)
+) -> list[Attempt]:
+    """Start containers on one node, each of which shows what it has and runs the test's commands.
+
+    before: commands on the node.
+    """
+    found = [roots.listing(bundle.rootfs) for bundle in bundles]
+    script = f"{REFRESH if refresh else ''}{before}\n{_HOST}"
+    for bundle in bundles:
+        bundle.runs("/bin/sh", "-c", f"{_INSIDE}\n{commands}")
+        path = shlex.quote(str(bundle.path))
+        line = start(runtime, bundle)
+        script += f"cp /run/host-nodes {path}/rootfs/\n"
+        script += f"code=0; {line} >{path}/out 2>{path}/err || code=$?; echo $code >{path}/code\n"
+    done = on_node(installed, script, **node)
+    assert done.code == 0, done.out + done.err
+    rows = _rows(done.out.splitlines(), "capability")
+    capabilities = {path: f"/dev/nvidia-caps/nvidia-cap{minor}" for path, minor in rows.items()}
+    return [
+        Attempt(bundle, _outcome(bundle.path), capabilities, listing)
+        for bundle, listing in zip(bundles, found)
+    ]
 
 
 def look(installed: Installed, bundle: Bundle, commands: str = "true", **how: Any) -> Seen:
-    """The same of a container that starts."""
-    done = attempt(installed, bundle, commands, **how)
-    assert done.code == 0, done.err
-    first, _, told = done.out.partition("\ntold\n")
-    lines = first.splitlines()
-    nodes = _rows(lines, "node")
-    host = _rows(lines, "host")
-    assert host, "this node has no devices"
-    assert all(answer.endswith((DENIED, *ALLOWED)) for answer in host.values()), host
-    denied = {node for node, answer in host.items() if answer.endswith(DENIED)}
-    mounts = [line.split() for line in lines if " - " in line]
-    caps = _rows(lines, "capability")
-    return Seen(
-        nodes={node: answer for node, answer in nodes.items() if "/by-path/" not in node},
-        allowed=set(host) - denied,
-        denied=denied,
-        mounts={row[4]: set(row[5].split(",")) for row in mounts},
-        proc=set(_rows(lines, "proc")),
-        capabilities={path: f"/dev/nvidia-caps/nvidia-cap{minor}" for path, minor in caps.items()},
-        libraries=_libraries(lines),
-        told=told,
-    )
+    """What a container has that starts."""
+    return attempt(installed, bundle, commands=commands, **how)[0].seen()
 
 
 def refused(installed: Installed, bundle: Bundle, **how: Any) -> str:
-    """What is said of a container that must not start; its process has not run and its root is as it was."""
-    before = roots.listing(bundle.rootfs)
-    done = attempt(installed, bundle, **how)
-    assert done.code != 0
-    assert "started" not in done.out
-    after = roots.listing(bundle.rootfs)
-    assert {name: after[name] for name in after if name not in _not_ours(bundle)} == before
-    told = [line for line in done.err.splitlines() if "oci-gpu-hook: " in line]
-    assert told, done.err
-    assert "Traceback" not in done.err
-    return told[-1].replace("\\n", "").replace('\\"', '"')
+    """What is said of a container that must not start."""
+    return attempt(installed, bundle, **how)[0].refusal()
 
 
-def _not_ours(bundle: Bundle) -> set[str]:
-    """What the runtime itself leaves in a root, mount points with their parents; and our list."""
-    points = [PurePath(mount["destination"].lstrip("/")) for mount in bundle.config["mounts"]]
-    return {str(path) for point in points for path in (point, *point.parents)} | {HOST_NODES}
+def plan(installed: Installed, bundle: Bundle, **node: Any) -> str:
+    """What ``plan`` says of a bundle: a runtime keeps a successful hook's words."""
+    bundle.write()
+    done = on_node(installed, f"oci-gpu-hook plan --bundle {bundle.path}", **node)
+    assert done.code == 0, done.err
+    return done.out + done.err
+
+
+def sentence(text: str) -> str:
+    """Our sentence within what a runtime says of a start that has failed."""
+    lines = [line for line in text.splitlines() if "oci-gpu-hook: " in line]
+    assert lines, text
+    assert "Traceback" not in text
+    return lines[-1].replace("\\n", "").replace('\\"', '"')
+
+
+def mounted(text: str) -> dict[str, set[str]]:
+    """Mount points and their options, from a mountinfo among other lines."""
+    rows = [line.split() for line in text.splitlines() if " - " in line]
+    return {row[4]: set(row[5].split(",")) for row in rows}
+
+
+def _outcome(path: Path) -> Outcome:
+    code, out, err = ((path / name).read_text() for name in ("code", "out", "err"))
+    return Outcome(int(code), out, err)
 
 
 def _rows(lines: list[str], word: str) -> dict[str, str]:

@@ -13,20 +13,7 @@ import subprocess
 from pathlib import Path
 
 MULTIARCH = f"{platform.machine()}-linux-gnu"
-APPLETS = (
-    "sh",
-    "cat",
-    "ls",
-    "mknod",
-    "grep",
-    "find",
-    "touch",
-    "mount",
-    "sleep",
-    "id",
-    "stat",
-    "head",
-)
+APPLETS = ("sh", "cat", "ls", "mknod", "grep", "find", "touch", "mount", "sleep", "id", "stat", "head")  # fmt: skip
 
 PROGRAM = """
 #include <stdio.h>
@@ -44,11 +31,7 @@ int main(void) {
 def busybox(root: Path) -> Path:
     """A root without any loader."""
     (root / "bin").mkdir(parents=True)
-    binary = shutil.which("busybox")
-    assert binary is not None, "the tests need a static busybox (package busybox-static)"
-    shutil.copy(binary, root / "bin/busybox")
-    for applet in APPLETS:
-        (root / "bin" / applet).symlink_to("busybox")
+    _add_busybox(root / "bin")
     return root
 
 
@@ -125,6 +108,6 @@ def _compile(compiler: str, target: Path, driver: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     source = target.parent / "cuda.c"
     source.write_text(PROGRAM)
-    library = next(driver.rglob("libcuda.so.[0-9]*.*"))
+    library = next(driver.rglob("lib/libcuda.so.[0-9]*.*"))
     subprocess.run([compiler, "-o", target, source, library], check=True)
     source.unlink()

@@ -22,25 +22,44 @@ _PROMPT = "<ready>"
 _MOVES = re.compile(r"\x1b\[[0-9;?]*[A-KP-X@]|\r")
 _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|[=>]|\][^\x07]*\x07)|\x07")
 _LONGEST = 60.0
-_QUIET = 0.4
+# What the shells answer to a key of ours, once they have done with those before it.
+_ANSWER = "<done>"
+_ASK = "\x14"
+ANSWER_BY_BASH = """bind -x '"\\C-t": printf "<do""ne>"'"""
+ANSWER_BY_ZSH = "answer() { zle -R; print -rn -- '<do''ne>' }; zle -N answer; bindkey '^T' answer"
+_KILL_LINE = "\x15"
 # So wide that nothing is cut, so high that nothing waits for a key.
 _SIZE = struct.pack("HHHH", 200, 300, 0, 0)
 
 
 class Shell:
-    """`command` is started in `folder`, told `setup`, and then asked what it offers."""
+    """A shell that is started in `folder` and given the lines `setup`, one of ANSWER_BY_ among them."""
 
     def __init__(self, command: list[str], setup: list[str], folder: Path) -> None:
         environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "TERM": "xterm"}
         self._pid, self._fd = pty.fork()
         if self._pid == 0:
-            os.chdir(folder)
-            os.execvpe(command[0], command, environment)
-        ioctl(self._fd, TIOCSWINSZ, _SIZE)
-        # The prompt is put together by the shell: the echo of this line is not taken for it.
-        for line in (*setup, "PS1='<ready'; PS1+='> '"):
-            os.write(self._fd, f"{line}\n".encode())
-        self._read_to(_PROMPT)
+            # The child is a copy of the test run: without a shell it must end here, not go on with the tests.
+            try:
+                os.chdir(folder)
+                os.execvpe(command[0], command, environment)
+            except OSError as error:
+                os.write(2, f"cannot start {command[0]}: {error.strerror}".encode())
+            finally:
+                os._exit(127)
+        try:
+            ioctl(self._fd, TIOCSWINSZ, _SIZE)
+            # The prompt is put together by the shell: the echo of this line is not taken for it.
+            for line in (*setup, "PS1='<ready'; PS1+='> '"):
+                os.write(self._fd, f"{line}\n".encode())
+            self._read_to(_PROMPT)
+        except BaseException:
+            self._end()
+            raise
+
+    def _end(self) -> None:
+        os.close(self._fd)
+        os.waitpid(self._pid, 0)
 
     def __enter__(self) -> Shell:
         return self
@@ -51,8 +70,7 @@ class Shell:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        os.close(self._fd)
-        os.waitpid(self._pid, 0)
+        self._end()
 
     def offers(self, typed: str) -> str:
         """All that appears at the Tab key behind `typed`: the line as completed, or the list.
@@ -61,24 +79,26 @@ class Shell:
         waits for a second, and then lists.
         """
         tabs = 3 if typed[-1] in " -=" else 1
-        os.write(self._fd, typed.encode() + b"\t" * tabs)
-        # zsh shows no list to one who types on.
-        shown = self._read_to("")
-        # To the line's beginning, a comment sign, Enter: nothing runs, and the next prompt says that all was told.
-        os.write(self._fd, b"\x01#\n")
-        return shown + self._read_to(_PROMPT)
+        shown = self._shown(typed + "\t" * tabs)
+        # The line is drawn again: that is none of what comes next.
+        self._shown(_KILL_LINE)
+        return shown
+
+    def _shown(self, keys: str) -> str:
+        os.write(self._fd, (keys + _ASK).encode())
+        return self._read_to(_ANSWER)
 
     def _read_to(self, end: str) -> str:
         found = b""
         until = time.monotonic() + _LONGEST
         while True:
             text = _ESCAPES.sub("", _MOVES.sub(" ", found.decode(errors="replace")))
-            if (
-                text
-                and text.rstrip().endswith(end)
-                and not select.select([self._fd], [], [], _QUIET)[0]
-            ):
-                return text
+            if end in text:
+                return text.partition(end)[0]
             if not select.select([self._fd], [], [], max(0.0, until - time.monotonic()))[0]:
                 raise TimeoutError(f"no {end!r} in {text!r}")
-            found += os.read(self._fd, 65536)
+            try:
+                found += os.read(self._fd, 65536)
+            except OSError as error:
+                # So Linux answers once nobody has the terminal open any more.
+                raise EOFError(f"the shell has ended: {text!r}") from error

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from oci_gpu_hook.cli.commands import program
-from tests.integration.terminal import Shell
+from tests.integration.terminal import ANSWER_BY_BASH, ANSWER_BY_ZSH, Shell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,25 +38,26 @@ def options(command: click.Command) -> set[str]:
     return found | {"--help"}
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "denials.log").touch()
-    (tmp_path / "bundle.log").touch()
-    (tmp_path / "bundle").mkdir()
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("folder")
+    for name in ("denials.log", "bundle.log"):
+        (made / name).touch()
     # Neither a file nor a folder is to be taken for a command.
-    (tmp_path / "plan").mkdir()
-    return tmp_path
+    for name in ("bundle", "plan"):
+        (made / name).mkdir()
+    return made
 
 
 def bash(folder: Path) -> Iterator[Ask]:
-    setup = [f". {FILES}/oci-gpu-hook", "bind 'set completion-query-items 0'"]
+    setup = [f". {FILES}/oci-gpu-hook", ANSWER_BY_BASH, "bind 'set completion-query-items 0'"]
     with Shell(["bash", "--norc", "--noprofile", "-i"], setup, folder) as shell:
         yield shell.offers
 
 
 def zsh(folder: Path) -> Iterator[Ask]:
     setup = [f"fpath=({FILES} $fpath)", "autoload -Uz compinit; compinit -u -D"]
-    setup += ["setopt interactivecomments; bindkey -e; LISTMAX=0"]
+    setup += ["bindkey -e; LISTMAX=0", ANSWER_BY_ZSH]
     with Shell(["zsh", "-f", "-i"], setup, folder) as shell:
         yield shell.offers
 
@@ -73,10 +74,15 @@ def fish(folder: Path) -> Iterator[Ask]:
     yield ask
 
 
-@pytest.fixture(params=[bash, zsh, fish], ids=["bash", "zsh", "fish"])
+@pytest.fixture(scope="module", params=[bash, zsh, fish], ids=["bash", "zsh", "fish"])
 def ask(request: pytest.FixtureRequest, folder: Path) -> Iterator[Ask]:
     """Asks one shell what it offers behind what is typed."""
     yield from request.param(folder)
+
+
+def test_a_shell_that_is_not_there_is_said_and_its_child_ends(folder: Path) -> None:
+    with pytest.raises(EOFError, match="cannot start no-such-shell: No such file"):
+        Shell(["no-such-shell", "-i"], [], folder)
 
 
 def test_each_command_has_the_options_of_its_help(ask: Ask) -> None:
@@ -96,17 +102,13 @@ def test_each_group_has_its_commands(ask: Ask) -> None:
             assert not missing, (words, offered)
 
 
-def test_a_word_is_completed(ask: Ask) -> None:
-    assert "inventory refresh" in ask("oci-gpu-hook inventory ref") or "refresh\t" in ask(
-        "oci-gpu-hook inventory ref"
-    )
-
-
-@pytest.mark.parametrize("between", [" ", "="])
-def test_a_value_is_completed(ask: Ask, between: str) -> None:
-    offered = ask(f"oci-gpu-hook cdi generate --format{between}")
-    assert "yaml" in offered and "json" in offered
-    assert "json" in ask(f"oci-gpu-hook info --format{between}js")
+def test_words_and_values_are_completed(ask: Ask) -> None:
+    # fish gives the words alone.
+    assert re.search(r"inventory refresh|^refresh\t", ask("oci-gpu-hook inventory ref"))
+    for between in (" ", "="):
+        offered = ask(f"oci-gpu-hook cdi generate --format{between}")
+        assert "yaml" in offered and "json" in offered
+        assert "json" in ask(f"oci-gpu-hook info --format{between}js")
 
 
 def test_files_and_folders_are_completed_where_they_belong(ask: Ask) -> None:

@@ -12,185 +12,107 @@ import pytest
 
 from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import Bundle, Installed, Outcome, on_node, run
-
-HOOK = "/usr/libexec/oci/hooks.d/oci-gpu-hook"
-
-
-def one_sentence(text: str, words: str) -> None:
-    lines = [line for line in text.splitlines() if line]
-    assert len(lines) == 1, text
-    assert lines[0].startswith("oci-gpu-hook: "), text
-    assert words in lines[0], text
-    assert "Traceback" not in text
+from tests.integration.engines import Bundle, Installed, in_turn, on_node, run, start
+from tests.integration.inside import sentence
+from tests.integration.test_invariants import HOOK
 
 
-def hook(
-    installed: Installed, state: str | dict[str, Any], stage: str = "createRuntime", **node: Any
-) -> Outcome:
-    text = state if isinstance(state, str) else json.dumps(state)
-    return on_node(installed, f"printf %s {shlex.quote(text)} | {HOOK} {stage} || exit $?", **node)
-
-
-STATE = {"ociVersion": "1.0.2", "id": "c1", "status": "creating", "bundle": "/nowhere"}
-
-
-@pytest.mark.parametrize(
-    ("state", "words"),
-    [
-        ("no json", "is no JSON"),
-        ("", "is no JSON"),
-        ("[]", "is no JSON object"),
-        ({**STATE}, "has no 'pid'"),
-        ({"pid": 1}, "as 'bundle'"),
-        ({**STATE, "pid": 1}, "cannot open /nowhere/config.json"),
-    ],
-    ids=repr,
-)
-def test_a_bad_state_is_exit_3(
-    installed: Installed, state: str | dict[str, Any], words: str
-) -> None:
-    done = hook(installed, state)
-    assert done.code == 3
-    one_sentence(done.err, words)
-
-
-def test_a_dead_pid_is_exit_3(installed: Installed, bundle: Maker) -> None:
-    made = bundle("busybox").asks("0").runs("/bin/sh")
-    done = hook(installed, {**STATE, "pid": 4194304, "bundle": str(made.path)})
-    assert done.code == 3
-    one_sentence(done.err, "process 4194304 cannot be looked into")
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("{", "is no JSON"),
-        ("[]", "is no JSON object"),
-        ('{"process": {"env": "NVIDIA_VISIBLE_DEVICES=0"}}', "process.env is no list"),
-        ('{"process": {"env": ["NVIDIA_VISIBLE_DEVICES=0"]}}', "root.path is missing"),
-        (
-            '{"process": {"env": ["NVIDIA_VISIBLE_DEVICES=0"]}, "root": {"path": "gone"}}',
-            "cannot be opened",
-        ),
-    ],
-)
-def test_a_bad_config_is_exit_3(installed: Installed, bundle: Maker, text: str, words: str) -> None:
+def test_a_bad_state_or_bundle_is_exit_3(installed: Installed, bundle: Maker) -> None:
     made = bundle("busybox")
-    (made.path / "config.json").write_text(text)
-    state = json.dumps({**STATE, "bundle": str(made.path)})[:-1]
-    script = f"printf '%s, \"pid\": %s}}' {shlex.quote(state)} $$ | {HOOK} createRuntime || exit $?"
-    done = on_node(installed, script)
-    assert done.code == 3
-    one_sentence(done.err, words)
+    here, gone = {"bundle": str(made.path)}, {"bundle": "/nowhere"}
+    asks = '"process": {"env": ["NVIDIA_VISIBLE_DEVICES=0"]}'
+    root = f'{{{asks}, "root": {{"path": "rootfs"}}}}'
+    rows: list[tuple[str | dict[str, Any], str, str]] = [
+        ("no json", "", "is no JSON"),
+        (gone, "", "has no 'pid'"),
+        ({"pid": 1}, "", "as 'bundle'"),
+        ({"pid": 1, **gone}, "", "cannot open /nowhere/config.json"),
+        ({"pid": 4194304, **here}, root, "process 4194304 cannot be looked into"),
+        ({"pid": 1, **here}, "{", "is no JSON"),
+        ({"pid": -1, **here}, f"{{{asks}}}", "root.path is missing"),
+        ({"pid": -1, **here}, root.replace("rootfs", "gone"), "cannot be opened"),
+        ({"pid": -1, **here}, root, "nothing is mounted there for the container"),
+        ({"pid": -2, **here}, root, "is in this hook's own mount namespace"),
+    ]
+    scripts = {}
+    for number, (state, config, _) in enumerate(rows):
+        if isinstance(state, dict):
+            state = json.dumps({"ociVersion": "1.0.2", "id": "c1", **state})
+        # -1 stands for a process with a mount namespace of its own, -2 for one of ours.
+        scripts[str(number)] = (
+            f"printf %s {shlex.quote(config)} >{made.path}/config.json\n"
+            "mkfifo /run/entered\nunshare --mount sh -c 'echo >/run/entered; exec sleep 9' &\n"
+            "read -r _ </run/entered; rm /run/entered\n"
+            f'echo {shlex.quote(state)} | sed "s/: -1,/: $!,/; s/: -2,/: $$,/" |'
+            f" {HOOK} createRuntime 2>&1 || echo $?\nkill $!"
+        )
+    found = in_turn(installed, scripts)
+    for (_, _, words), lines in zip(rows, found.values()):
+        said, code = lines
+        assert said.startswith("oci-gpu-hook: ") and words in said, lines
+        assert code == "3", lines
 
 
-def in_runtime(installed: Installed, made: Bundle, **node: Any) -> tuple[Outcome, dict[str, Any]]:
-    """Start a container that must not start; gives the outcome and the root as it was before."""
-    made.runs("/bin/sh", "-c", "echo started")
-    before = roots.listing(made.rootfs)
-    done = run(installed, "runc", "v2", made, **node)
-    assert done.code != 0
-    assert "started" not in done.out
-    assert "Traceback" not in done.err
-    return done, before
+ECHO = ("/bin/sh", "-c", "echo started")
 
 
-def left_behind(made: Bundle, before: dict[str, Any]) -> set[str]:
+def left_behind(made: Bundle, before: dict[str, tuple[str, int]]) -> set[str]:
     return set(roots.listing(made.rootfs)) - set(before) - {"dev", "proc", "sys"}
 
 
 @pytest.mark.parametrize(
-    ("devices", "capabilities", "faults", "code", "words"),
+    ("faults", "devices", "code", "words"),
     [
-        ("9", None, (), 5, "unknown device '9'"),
-        ("nonsense", None, (), 5, "unknown device 'nonsense'"),
-        ("0", "nonsense", (), 5, "unknown capability"),
-        ("0", None, ("library-version",), 6, "libcuda is there as"),
-        ("0", None, ("no-libcuda",), 6, "libcuda is missing"),
-        ("0", None, ("no-proc-driver",), 6, "kernel module is not loaded"),
-        ("0", None, ("no-uvm",), 6, "modprobe nvidia-uvm"),
-        ("0", None, ("no-gpus",), 6, "drives no GPU"),
+        ("", "9", 5, "unknown device '9'"),
+        ("library-version", "0", 6, "libcuda is there as"),
+        ("no-libcuda", "0", 6, "libcuda is missing"),
+        ("no-libraries", "0", 6, "libnvidia-ml is missing"),
+        ("no-proc-driver", "0", 6, "kernel module is not loaded"),
+        ("no-uvm", "0", 6, "modprobe nvidia-uvm"),
+        ("no-gpus", "0", 6, "drives no GPU"),
     ],
 )
-def test_a_request_that_cannot_be_met_stops_the_start(
-    installed: Installed,
-    bundle: Maker,
-    devices: str,
-    capabilities: str | None,
-    faults: tuple[str, ...],
-    code: int,
-    words: str,
+def test_what_cannot_be_met_stops_that_start_alone(
+    installed: Installed, bundle: Maker, faults: str, devices: str, code: int, words: str
 ) -> None:
-    made = bundle("debian").asks(devices, capabilities)
-    done, before = in_runtime(installed, made, faults=faults)
+    made, plain = bundle("debian").asks(devices).runs(*ECHO), bundle("busybox").runs(*ECHO)
+    before = roots.listing(made.rootfs)
+    script = f"! {start('runc', made)} || exit 1\n{start('runc', plain)}"
+    done = on_node(installed, script, faults=tuple(faults.split()))
+    assert (done.code, done.out) == (0, "started\n"), done.err
     assert f"exit status {code}" in done.err, done.err
-    assert words in done.err
+    assert words in sentence(done.err)
     assert left_behind(made, before) == set()
 
 
-@pytest.mark.parametrize(
-    "faults",
-    [
-        ("library-version",),
-        ("no-libcuda",),
-        ("no-libraries",),
-        ("no-proc-driver",),
-        ("no-uvm",),
-        ("no-nodes",),
-    ],
-)
-def test_no_fault_of_the_host_stops_a_container_without_a_request(
-    installed: Installed, bundle: Maker, faults: tuple[str, ...]
-) -> None:
-    made = bundle("busybox").runs("/bin/sh", "-c", "echo started")
-    done = run(installed, "runc", "v2", made, faults=faults)
-    assert (done.code, done.out) == (0, "started\n"), done.err
-
-
-def test_a_namespace_in_doubt_stops_only_gpu_containers(
-    installed: Installed, bundle: Maker
-) -> None:
-    said = {"io.kubernetes.pod.namespace": "other", "io.kubernetes.cri-o.Namespace": "trusted"}
-    script = "echo '[namespace trusted]' >/etc/oci-gpu-hook.conf\n"
-    script += "echo 'disable-requirements = yes' >>/etc/oci-gpu-hook.conf\n"
-    for name, made in (("a", bundle("busybox").asks("0")), ("b", bundle("busybox"))):
-        made.config["annotations"] = said
-        made.runs("/bin/sh", "-c", "echo started")
-        script += f"runc run --bundle {made.path} {name} || true\n"
-    done = on_node(installed, script)
-    assert (done.code, done.out) == (0, "started\n"), done.err
-    assert "exit status 5" in done.err
-    assert "the annotations name several namespaces, 'other' and 'trusted'" in done.err
-
-
-def test_a_bad_configuration_is_exit_4_and_stops_only_gpu_containers(
-    installed: Installed, bundle: Maker
-) -> None:
-    made = bundle("busybox").asks("0").runs("/bin/sh", "-c", "echo started")
-    plain = bundle("busybox").runs("/bin/sh", "-c", "echo started")
-    script = (
-        "echo 'device-cgroup = perhaps' >/etc/oci-gpu-hook.conf\n"
-        f"runc run --bundle {made.path} a || true\nrunc run --bundle {plain.path} b"
-    )
-    done = on_node(installed, script)
-    assert (done.code, done.out) == (0, "started\n")
-    assert "exit status 4" in done.err
-    assert "/etc/oci-gpu-hook.conf:1: device-cgroup is 'perhaps'" in done.err
-
-
-def test_nodes_that_the_host_lacks_are_made_in_the_container(
-    installed: Installed, bundle: Maker
-) -> None:
+def test_nodes_that_the_host_lacks_are_made(installed: Installed, bundle: Maker) -> None:
     made = bundle("busybox").asks("0").runs("/usr/bin/nvidia-smi")
-    done = run(installed, "runc", "v2", made, faults=("no-uvm-nodes",))
+    done = run(installed, "runc", "v2", made, faults=("no-nodes",))
     assert done.code == 0, done.out + done.err
 
 
-def test_a_full_disk_stops_the_start_and_leaves_nothing(
-    installed: Installed, bundle: Maker
-) -> None:
-    made = bundle("busybox").asks("0").runs("/bin/sh", "-c", "echo started")
+def test_settings_in_doubt_stop_only_gpu_containers(installed: Installed, bundle: Maker) -> None:
+    asks, plain = bundle("busybox").asks("0").runs(*ECHO), bundle("busybox").runs(*ECHO)
+    for made in (asks, plain):
+        made.config["annotations"] = {
+            "io.kubernetes.pod.namespace": "other",
+            "io.kubernetes.cri-o.Namespace": "trusted",
+        }
+        made.write()
+    texts = ("device-cgroup = perhaps", "[namespace trusted]\ndisable-requirements = yes")
+    both = f"{start('runc', asks)} 2>&1 || true\n{start('runc', plain)}"
+    scripts = {text[:6]: f"echo '{text}' >/etc/oci-gpu-hook.conf\n{both}" for text in texts}
+    wrong, several = in_turn(installed, scripts).values()
+    for lines, code in ((wrong, 4), (several, 5)):
+        assert lines.count("started") == 1, lines
+        assert f"exit status {code}" in "".join(lines)
+    assert "/etc/oci-gpu-hook.conf:1: device-cgroup is 'perhaps'" in "".join(wrong)
+    reason = "the annotations name several namespaces, 'other' and 'trusted'"
+    assert reason in "".join(several)
+
+
+def test_a_full_disk_stops_the_start(installed: Installed, bundle: Maker) -> None:
+    made = bundle("busybox").asks("0").runs(*ECHO)
     root = made.rootfs
     script = (
         f"mount -t tmpfs -o size=8m,nr_inodes=60 none {root}/../small && cp -a {root}/. {root}/../small/ "
@@ -206,15 +128,13 @@ def test_a_full_disk_stops_the_start_and_leaves_nothing(
     assert "No space left on device" in done.err
 
 
-def test_a_root_on_a_read_only_filesystem_stops_the_start(
-    installed: Installed, bundle: Maker
-) -> None:
-    made = bundle("busybox").asks("0").runs("/bin/sh", "-c", "echo started")
+def test_a_read_only_filesystem_stops_the_start(installed: Installed, bundle: Maker) -> None:
+    made = bundle("busybox").asks("0").runs(*ECHO)
     for name in ("dev", "proc", "sys"):
         (made.rootfs / name).mkdir()
     script = (
         f"mount --bind {made.rootfs} {made.rootfs} && mount -o remount,bind,ro {made.rootfs} && "
-        f"runc run --bundle {made.path} ro"
+        f"{start('runc', made)}"
     )
     before = roots.listing(made.rootfs)
     done = on_node(installed, script)
@@ -224,47 +144,22 @@ def test_a_root_on_a_read_only_filesystem_stops_the_start(
     assert roots.listing(made.rootfs) == before
 
 
-def test_a_wrong_node_in_the_containers_dev_is_an_error(
-    installed: Installed, bundle: Maker
-) -> None:
-    made = bundle("busybox").asks("0")
-    made.config["linux"]["devices"] = [
-        {
-            "path": "/dev/nvidiactl",
-            "type": "c",
-            "major": 1,
-            "minor": 3,
-            "fileMode": 438,
-            "uid": 0,
-            "gid": 0,
-        }
-    ]
-    done, before = in_runtime(installed, made)
-    assert "/dev/nvidiactl is there as 1:3, it must be 195:255" in done.err
-    assert left_behind(made, before) == set()
-
-
-def test_a_right_node_in_the_containers_dev_is_left(installed: Installed, bundle: Maker) -> None:
-    made = bundle("busybox").asks("0")
-    made.config["linux"]["devices"] = [
-        {
-            "path": "/dev/nvidiactl",
-            "type": "c",
-            "major": 195,
-            "minor": 255,
-            "fileMode": 384,
-            "uid": 7,
-            "gid": 0,
-        }
-    ]
-    done = run(
-        installed, "runc", "v2", made.runs("/bin/sh", "-c", "stat -c '%u %a' /dev/nvidiactl")
-    )
+def test_a_node_that_is_there_is_left_or_an_error(installed: Installed, bundle: Maker) -> None:
+    node = {"path": "/dev/nvidiactl", "type": "c", "fileMode": 0o600, "uid": 7, "gid": 0}
+    wrong, right = bundle("busybox").asks("0"), bundle("busybox").asks("0")
+    for made, major, minor in ((wrong, 1, 3), (right, 195, 255)):
+        made.config["linux"]["devices"] = [{**node, "major": major, "minor": minor}]
+        made.runs("/bin/sh", "-c", "stat -c '%u %a' /dev/nvidiactl")
+    before = roots.listing(wrong.rootfs)
+    script = f"! {start('runc', wrong)} || exit 1\n{start('runc', right)}"
+    done = on_node(installed, script)
     assert (done.code, done.out) == (0, "7 600\n"), done.err
+    assert "/dev/nvidiactl is there as 1:3, it must be 195:255" in done.err
+    assert left_behind(wrong, before) == set()
 
 
-@pytest.mark.parametrize(("runtime", "cgroup"), [("runc", "v1"), ("runc", "v2"), ("crun", "v2")])
-def test_two_of_our_hooks_at_once_give_what_one_gives(
+@pytest.mark.parametrize(("runtime", "cgroup"), [("runc", "v1"), ("crun", "v2")])
+def test_two_hooks_give_what_one_gives(
     installed: Installed, bundle: Maker, runtime: str, cgroup: str
 ) -> None:
     """As where an engine reads two folders, and the registrations have two names: the second finds its work done."""

@@ -79,9 +79,7 @@ def test_cuda_works_in_a_container(installed: Installed, bundle: Bundle, runtime
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_the_drivers_own_nvidia_smi_lists_the_gpu(
-    installed: Installed, bundle: Bundle, runtime: str
-) -> None:
+def test_nvidia_smi_lists_the_gpu(installed: Installed, bundle: Bundle, runtime: str) -> None:
     if shutil.which(runtime) is None:
         pytest.skip(f"this host has no {runtime}")
     done = on_host(installed, start(runtime, bundle.asks("0").runs("/usr/bin/nvidia-smi", "-L")))

@@ -17,11 +17,11 @@ from tests.bench import calls
 from tests.bench.growth import describe
 from tests.integration.conftest import Maker
 from tests.integration.engines import Bundle, Installed, on_node, start
+from tests.integration.inside import REFRESH
 from tests.integration.test_invariants import HOOK, traced
 
 # System calls of a container without a GPU, beside those of bash that runs an empty script.
 NO_GPU = 24
-REFRESH = "oci-gpu-hook inventory refresh >/dev/null\n"
 
 
 def counted(installed: Installed, made: Bundle, before: str = "", **node: Any) -> dict[str, Any]:
@@ -78,49 +78,45 @@ def firmware(files: int) -> str:
     return f"for i in $(seq {files}); do echo x >{folder}/gsp_more$i.bin; done\n{REFRESH}"
 
 
-@pytest.mark.parametrize("kind", ["busybox", "debian"])
-def test_a_mounted_file_more_takes_seven_calls(
-    installed: Installed, bundle: Maker, kind: str
-) -> None:
-    few, many = [
-        counted(installed, bundle(kind).asks("0"), firmware(number)) for number in (10, 50)
-    ]
+def test_a_mounted_file_more_takes_seven_calls(installed: Installed, bundle: Maker) -> None:
+    made = [bundle("debian").asks("0") for _ in range(2)]
+    few, many = (counted(installed, it, firmware(n)) for it, n in zip(made, (10, 50)))
     at_most(each_more(few, many, 40), A_FILE)
+
+
+def with_gpus(
+    installed: Installed, bundle: Maker, folder: Path, gpus: int, devices: str, **node: str
+) -> dict[str, Any]:
+    """The system calls of a start on a node that has so many."""
+    description = folder / f"{gpus}.json"
+    description.write_text(json.dumps(describe(gpus)))
+    made = bundle("busybox").asks(devices)
+    return counted(installed, made, REFRESH, description=str(description), **node)
 
 
 @pytest.mark.parametrize(("cgroup", "most"), [("v1", A_GPU_V1), ("v2", A_GPU)], ids=["v1", "v2"])
 def test_a_gpu_more_takes_two_dozen_calls(
     installed: Installed, bundle: Maker, tmp_path: Path, cgroup: str, most: dict[str, float]
 ) -> None:
-    found = []
-    for gpus in (1, 2, 16):
-        node = tmp_path / f"{gpus}.json"
-        node.write_text(json.dumps(describe(gpus)))
-        made = bundle("busybox").asks("all")
-        found.append(counted(installed, made, REFRESH, cgroup=cgroup, description=str(node)))
-    one, two, sixteen = found
+    one, two, sixteen = (
+        with_gpus(installed, bundle, tmp_path, gpus, "all", cgroup=cgroup) for gpus in (1, 2, 16)
+    )
     at_most(each_more(one, two, 1), most)
     at_most(each_more(two, sixteen, 14), {**most, "read": 0.5})
 
 
-def test_gpus_that_are_there_and_not_asked_for_take_nothing(
+def test_gpus_that_are_not_asked_for_take_nothing(
     installed: Installed, bundle: Maker, tmp_path: Path
 ) -> None:
     """But that lists of them are longer to read."""
-    found = []
-    for gpus in (1, 16):
-        node = tmp_path / f"{gpus}.json"
-        node.write_text(json.dumps(describe(gpus)))
-        made = bundle("busybox").asks("0")
-        found.append(counted(installed, made, REFRESH, description=str(node)))
-    one, sixteen = found
+    one, sixteen = (with_gpus(installed, bundle, tmp_path, gpus, "0") for gpus in (1, 16))
     assert one["calls"] > 100
     more = each_more(one, sixteen, 15)
     assert {name: number for name, number in more.items() if number > 0 and name != "read"} == {}
     assert more.get("read", 0) <= 0.2
 
 
-def test_a_container_without_a_gpu_opens_its_config_json_and_nothing_else(
+def test_without_a_gpu_nothing_but_config_json_is_opened(
     installed: Installed, bundle: Maker, tmp_path: Path
 ) -> None:
     """Beside what bash opens to run any script: its libraries, and that."""
@@ -138,3 +134,10 @@ def test_a_container_without_a_gpu_opens_its_config_json_and_nothing_else(
     names = dict(ours["names"])
     assert {"socket", "connect", "execveat", "clone", "fork", "vfork"} & set(names) == set()
     assert ours["calls"] - any_script["calls"] <= NO_GPU, ours["calls"]
+    text = (made.path / "trace").read_text()
+    for path in ("/proc/driver", "/dev/nvidia", "_ctypes", "/run/oci-gpu-hook", "rootfs"):
+        assert path not in text, path
+    # Whether the administrator has settings at all is asked, and no more: they may name variables of their own.
+    about_settings = [line for line in text.splitlines() if "/etc/oci-gpu-hook.conf" in line]
+    assert len(about_settings) == 2
+    assert all("stat" in line and "ENOENT" in line for line in about_settings)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make install` and `make uninstall`: what they put where, that it works, that nothing is left.
 
-Nothing is installed outside of a test's own folder.
+Nothing is installed outside of a test's own folder and mounts.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DOOR = "libexec/oci/hooks.d/oci-gpu-hook"
+ENTRY = "libexec/oci/hooks.d/oci-gpu-hook"
 COMMAND = "bin/oci-gpu-hook"
 LIBRARY = "lib/oci-gpu-hook"
 REGISTRATION = "share/containers/oci/hooks.d/oci-gpu-hook.json"
 EPOCH = 1700000000
+UNITS = (".service", ".path", ".timer")
 UNCHECKED_HASH = 1  # PEP 552
 
 
@@ -42,9 +43,22 @@ def run(*command: str | Path, **variables: str) -> Ended:
     return Ended(ran.returncode, ran.stdout, ran.stderr)
 
 
+# An installation makes the folder in /run: in one of its own, so that this machine gets none.
+ALONE = ("unshare", "--mount", "--propagation", "private", "/bin/sh", "-euc")
+COVERED = 'mount -t tmpfs none /run; exec "$@"'
+
+
 def make(target: str, *settings: str, **variables: str) -> Ended:
     return run(
-        "make", "--no-print-directory", target, f"PYTHON={sys.executable}", *settings, **variables
+        *ALONE,
+        COVERED,
+        "sh",
+        "make",
+        "--no-print-directory",
+        target,
+        f"PYTHON={sys.executable}",
+        *settings,
+        **variables,
     )
 
 
@@ -61,76 +75,63 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def state(bundle: Path) -> str:
-    return json.dumps(
-        {"ociVersion": "1.0.2", "id": "c", "status": "created", "pid": 1, "bundle": str(bundle)}
-    )
+@pytest.fixture(scope="module")
+def destination(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An installation below a folder from which it would be packed."""
+    folder = tmp_path_factory.mktemp("destination")
+    done = make("install", f"DESTDIR={folder}", SOURCE_DATE_EPOCH=str(EPOCH))
+    assert done.status == 0, done.err
+    return folder
 
 
-@pytest.fixture
-def prefix(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An installation that works where it is."""
-    folder = tmp_path / "prefix"
+    folder = tmp_path_factory.mktemp("place") / "prefix"
     done = make("install", f"PREFIX={folder}")
     assert done.status == 0, done.err
     return folder
 
 
-def test_it_installs_what_the_readme_lists_and_nothing_else(
-    tmp_path: Path,
-) -> None:
-    done = make("install", f"DESTDIR={tmp_path}")
-    assert done.status == 0, done.err
+def test_it_installs_what_the_readme_lists_and_nothing_else(destination: Path) -> None:
     tag = sys.implementation.cache_tag
+    packaging, library = ROOT / "packaging", f"usr/{LIBRARY}"
+    units = [it for it in (packaging / "systemd").iterdir() if it.suffix in UNITS]
     expected = {
-        f"usr/{part}" for part in (DOOR, COMMAND, REGISTRATION, f"{LIBRARY}/installed-folders")
-    }
-    expected |= {
-        "usr/share/man/man8/oci-gpu-hook.8",
-        "usr/share/man/man5/oci-gpu-hook.conf.5",
-        "usr/share/man/man8/oci_gpu_hook_selinux.8",
+        *(f"usr/{part}" for part in (ENTRY, COMMAND, REGISTRATION)),
+        *(f"usr/share/man/man{it.suffix[1:]}/{it.name}" for it in packaging.glob("man/*.[58]")),
         "usr/share/bash-completion/completions/oci-gpu-hook",
         "usr/share/zsh/site-functions/_oci-gpu-hook",
         "usr/share/fish/vendor_completions.d/oci-gpu-hook.fish",
+        *(f"usr/share/selinux/packages/oci-gpu-hook/{it.name}" for it in ROOT.glob("policy/*.cil")),
+        "usr/share/oci-gpu-hook/oci-gpu-hook.conf",
+        *(f"usr/lib/systemd/system/{it.name}" for it in units),
+        "usr/lib/systemd/system-preset/90-oci-gpu-hook.preset",
+        "usr/lib/udev/rules.d/60-oci-gpu-hook.rules",
+        "usr/lib/tmpfiles.d/oci-gpu-hook.conf",
+        *(f"{library}/{it}" for it in ("installed-folders", "link.py")),
+        f"{library}/oci_gpu_hook/__linked__/modules.{tag}",
     }
-    expected |= {
-        f"usr/share/oci-gpu-hook/policy/{path.name}" for path in (ROOT / "policy").glob("*.cil")
-    }
-    expected.add("usr/share/oci-gpu-hook/oci-gpu-hook.conf")
-    expected |= {
-        f"usr/lib/systemd/system/{path.name}"
-        for path in (ROOT / "packaging/systemd").iterdir()
-        if path.suffix in (".service", ".path", ".timer")
-    }
-    expected.add("usr/lib/systemd/system-preset/90-oci-gpu-hook.preset")
-    expected.add("usr/lib/udev/rules.d/60-oci-gpu-hook.rules")
-    expected.add("usr/lib/tmpfiles.d/oci-gpu-hook.conf")
     for source in (ROOT / "oci_gpu_hook").rglob("*.py"):
         path = source.relative_to(ROOT)
-        expected |= {
-            f"usr/{LIBRARY}/{path}",
-            f"usr/{LIBRARY}/{path.parent}/__pycache__/{path.stem}.{tag}.pyc",
-        }
-    expected.add(f"usr/{LIBRARY}/link.py")
-    expected.add(f"usr/{LIBRARY}/oci_gpu_hook/__linked__/rooms.{tag}")
-    assert files(tmp_path) == expected
+        expected.add(f"{library}/{path}")
+        expected.add(f"{library}/{path.parent}/__pycache__/{path.stem}.{tag}.pyc")
+    assert files(destination) == expected
+    # On image-based systems all files have one time: a cache that is checked by time is never used.
+    compiled = destination.rglob("*.pyc")
+    kinds = {int.from_bytes(path.read_bytes()[4:8], "little") for path in compiled}
+    assert kinds == {UNCHECKED_HASH}
 
 
-def test_nothing_installed_names_the_destdir(tmp_path: Path) -> None:
+def test_the_registration_has_an_environment_of_its_own(tmp_path: Path) -> None:
     """It is no part of any path once the files have gone where they belong."""
     assert make("install", f"DESTDIR={tmp_path}", "PREFIX=/opt/gpu").status == 0
     named = [name for name, (_, content) in tree(tmp_path).items() if bytes(tmp_path) in content]
     assert named == []
-    assert b"/opt/gpu/lib/oci-gpu-hook" in (tmp_path / "opt/gpu" / DOOR).read_bytes()
-
-
-def test_the_registration_leads_to_the_door_and_closes_out_the_containers_environment(
-    tmp_path: Path,
-) -> None:
-    assert make("install", f"DESTDIR={tmp_path}", "PREFIX=/opt/gpu").status == 0
+    assert b"/opt/gpu/lib/oci-gpu-hook" in (tmp_path / "opt/gpu" / ENTRY).read_bytes()
     registration = json.loads((tmp_path / "opt/gpu" / REGISTRATION).read_text())
     hook = registration["hook"]
-    assert hook["path"] == f"/opt/gpu/{DOOR}"
+    assert hook["path"] == f"/opt/gpu/{ENTRY}"
     assert hook["args"] == ["oci-gpu-hook", "createRuntime"]
     assert [entry.split("=")[0] for entry in hook["env"]] == ["PATH", "SHELL"]
     assert hook["timeout"] > 0
@@ -139,22 +140,58 @@ def test_the_registration_leads_to_the_door_and_closes_out_the_containers_enviro
     assert registration["version"] == "1.0.0"
 
 
-def test_a_second_installation_changes_nothing(tmp_path: Path) -> None:
-    assert make("install", f"DESTDIR={tmp_path}").status == 0
-    first = tree(tmp_path)
-    assert make("install", f"DESTDIR={tmp_path}").status == 0
-    assert tree(tmp_path) == first
+def test_two_are_equal_and_uninstall_leaves_nothing(destination: Path, tmp_path: Path) -> None:
+    """Also where a full disk has stopped one: a file did not get its name, beside each that others read."""
+    usr = tmp_path / "usr"
+    others = (usr / REGISTRATION).with_name("99-other.json")
+    others.parent.mkdir(parents=True)
+    others.write_text("{}")
+    (usr / "libexec").mkdir()
+    before, foreign = tree(tmp_path), str(others.relative_to(tmp_path))
+    done = make("install", f"DESTDIR={tmp_path}", SOURCE_DATE_EPOCH=str(EPOCH))
+    assert done.status == 0, done.err
+    found, whole = tree(tmp_path), tree(destination)
+    # Which folders it has made is another's here.
+    for name in (foreign, f"usr/{LIBRARY}/installed-folders"):
+        found.pop(name)
+        whole.pop(name, None)
+    assert found == whole
+    ours = [tmp_path / name for name in files(tmp_path) - {foreign}]
+    assert {path.stat().st_mtime for path in ours} == {EPOCH}
+    units = [
+        path
+        for path in ours
+        if path.is_relative_to(usr / "lib") and "oci-gpu-hook/" not in str(path)
+    ]
+    for path in [usr / ENTRY, usr / COMMAND, usr / REGISTRATION, *units]:
+        path.with_name(f"{path.name}.new").write_bytes(b"")
+    for _ in range(2):
+        assert make("uninstall", f"DESTDIR={tmp_path}").status == 0
+        assert tree(tmp_path) == before
 
 
-def test_an_installation_over_an_older_one_leaves_none_of_its_modules(prefix: Path) -> None:
-    stale = prefix / LIBRARY / "oci_gpu_hook/stale.py"
-    stale.write_text("")
-    assert make("install", f"PREFIX={prefix}").status == 0
-    assert not stale.exists()
+def test_the_folder_in_run_is_there_at_once_but_not_in_what_is_to_be_packed(
+    destination: Path, tmp_path: Path
+) -> None:
+    """systemd-tmpfiles makes it at the next boot; until then nothing could be saved."""
+    words = f"make --silent {{}} PYTHON={sys.executable} PREFIX={tmp_path}"
+    shown = 'stat -c "%n %a %u" /run/oci-gpu-hook'
+    script = f"""mount -t tmpfs none /run; umask 077
+{words.format("install")} >/dev/null; {shown}
+: >/run/oci-gpu-hook/inventory; {words.format("install")} >/dev/null; ls /run/oci-gpu-hook
+{words.format("uninstall")} >/dev/null; ls /run
+{words.format("install")} DESTDIR={tmp_path}/packed >/dev/null; ls /run
+"""
+    done = run(*ALONE, script)
+    assert done.status == 0, done.err
+    assert done.out == "/run/oci-gpu-hook 755 0\ninventory\n"
+    assert not (destination / "run").exists()
 
 
-def test_an_installation_over_an_older_one_never_leaves_the_package_out(prefix: Path) -> None:
-    """A container may start at any moment, and its door would find no rooms."""
+def test_an_older_installation_is_replaced_in_one_step(prefix: Path) -> None:
+    """A container may start at any moment, and its entry script would find no modules."""
+    first = tree(prefix)
+    (prefix / LIBRARY / "oci_gpu_hook/stale.py").write_text("")
     package, ended, missed = prefix / LIBRARY / "oci_gpu_hook", threading.Event(), []
 
     def watch() -> None:
@@ -171,93 +208,31 @@ def test_an_installation_over_an_older_one_never_leaves_the_package_out(prefix: 
     assert done.status == 0, done.err
     assert package.stat().st_ino != before
     assert not missed
+    assert tree(prefix) == first
 
 
-def test_two_installations_of_one_source_are_equal(tmp_path: Path) -> None:
-    times = []
-    for name in ("one", "two"):
-        done = make("install", f"DESTDIR={tmp_path / name}", SOURCE_DATE_EPOCH=str(EPOCH))
-        assert done.status == 0, done.err
-        times.append(
-            {path.stat().st_mtime for path in (tmp_path / name).rglob("*") if path.is_file()}
-        )
-    assert tree(tmp_path / "one") == tree(tmp_path / "two")
-    assert times == [{EPOCH}, {EPOCH}]
-
-
-def test_the_door_answers_for_a_container_without_a_request(prefix: Path, tmp_path: Path) -> None:
+def test_what_is_installed_works_and_changes_nothing(prefix: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(
         '{"process": {"env": ["PATH=/bin"]}, "root": {"path": "rootfs"}}'
     )
     before = tree(prefix)
-    door = [str(prefix / DOOR), "createRuntime"]
-    ran = subprocess.run(door, input=state(tmp_path), capture_output=True, text=True, env={})
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
-    assert tree(prefix) == before
-
-
-def test_the_door_hands_the_exit_status_on(prefix: Path, tmp_path: Path) -> None:
-    door = [str(prefix / DOOR), "createRuntime"]
-    ran = subprocess.run(
-        door, input=state(tmp_path / "none"), capture_output=True, text=True, env={}
-    )
-    assert ran.returncode == 3
-    assert ran.stderr.startswith("oci-gpu-hook: cannot open ")
-    assert ran.stderr.count("\n") == 1
-
-
-def test_the_command_answers(prefix: Path) -> None:
+    state = {"ociVersion": "1.0.2", "id": "c", "status": "created", "pid": 1}
+    for bundle, status, said in ((tmp_path, 0, ""), ("/none", 3, "oci-gpu-hook: cannot open ")):
+        text = json.dumps({**state, "bundle": str(bundle)})
+        entry = [str(prefix / ENTRY), "createRuntime"]
+        ran = subprocess.run(entry, input=text, capture_output=True, text=True, env={})
+        assert (ran.returncode, ran.stdout) == (status, "")
+        assert ran.stderr.startswith(said)
+        assert ran.stderr.count("\n") == (1 if said else 0)
     done = run(prefix / COMMAND, "--help")
     assert done.status == 0, done.err
     assert "inventory" in done.out
+    assert tree(prefix) == before
 
 
-def test_what_is_installed_is_compiled_and_never_checked_by_time(prefix: Path) -> None:
-    """On image-based systems all files have one time: a cache checked by time is never used."""
-    compiled = list((prefix / LIBRARY).rglob("*.pyc"))
-    assert len(compiled) == len(list((prefix / LIBRARY / "oci_gpu_hook").rglob("*.py")))
-    assert {int.from_bytes(path.read_bytes()[4:8], "little") for path in compiled} == {
-        UNCHECKED_HASH
-    }
-
-
-def test_uninstall_leaves_nothing(tmp_path: Path) -> None:
-    assert make("install", f"DESTDIR={tmp_path}").status == 0
-    done = make("uninstall", f"DESTDIR={tmp_path}")
-    assert done.status == 0, done.err
-    assert tree(tmp_path) == {}
-    assert make("uninstall", f"DESTDIR={tmp_path}").status == 0
-
-
-def test_uninstall_takes_away_what_a_full_disk_has_stopped(tmp_path: Path) -> None:
-    """A file that did not get its name: beside each of those that engines, systemd and udev read."""
-    assert make("install", f"DESTDIR={tmp_path}", "PREFIX=/usr").status == 0
-    usr = tmp_path / "usr"
-    units = [usr / "lib" / path for path in files(usr / "lib") if "oci-gpu-hook/" not in path]
-    for path in [usr / DOOR, usr / COMMAND, usr / REGISTRATION, *units]:
-        path.with_name(f"{path.name}.new").write_bytes(b"")
-    assert make("uninstall", f"DESTDIR={tmp_path}", "PREFIX=/usr").status == 0
-    assert tree(tmp_path) == {}
-
-
-def test_uninstall_leaves_what_is_not_ours(tmp_path: Path) -> None:
-    others = tmp_path / "usr" / REGISTRATION
-    others = others.with_name("99-other.json")
-    empty = tmp_path / "usr/libexec"
-    others.parent.mkdir(parents=True)
-    others.write_text("{}")
-    empty.mkdir(parents=True)
-    before = tree(tmp_path)
-    assert make("install", f"DESTDIR={tmp_path}").status == 0
-    assert make("uninstall", f"DESTDIR={tmp_path}").status == 0
-    assert tree(tmp_path) == before
-
-
-@pytest.mark.parametrize("part", [DOOR, COMMAND, REGISTRATION, f"{LIBRARY}/something"])
+@pytest.mark.parametrize("part", [ENTRY, COMMAND, REGISTRATION, f"{LIBRARY}/something"])
 @pytest.mark.parametrize("target", ["install", "uninstall"])
-def test_a_file_of_somebody_else_in_our_place_is_left_alone(
-    tmp_path: Path, part: str, target: str
-) -> None:
+def test_a_foreign_file_in_our_place_is_left(tmp_path: Path, part: str, target: str) -> None:
     foreign = tmp_path / "usr" / part
     foreign.parent.mkdir(parents=True)
     foreign.write_text("another program's\n")
@@ -268,34 +243,27 @@ def test_a_file_of_somebody_else_in_our_place_is_left_alone(
     assert tree(tmp_path) == before
 
 
-@pytest.mark.parametrize("target", ["install", "uninstall"])
-def test_an_installation_that_was_killed_at_its_start_is_no_obstacle(
-    tmp_path: Path, target: str
-) -> None:
-    (tmp_path / "usr" / LIBRARY).mkdir(parents=True)
-    done = make(target, f"DESTDIR={tmp_path}")
-    assert done.status == 0, done.err
-    assert (tmp_path / "usr" / DOOR).exists() == (target == "install")
+def test_an_installation_that_was_killed_at_its_start_is_no_obstacle(tmp_path: Path) -> None:
+    for target in ("uninstall", "install"):
+        (tmp_path / "usr" / LIBRARY).mkdir(parents=True)
+        done = make(target, f"DESTDIR={tmp_path}")
+        assert done.status == 0, done.err
+        assert (tmp_path / "usr" / ENTRY).exists() == (target == "install")
 
 
-@pytest.mark.parametrize(
-    ("setting", "sentence"),
-    [
-        ("PYTHON=python3", "PYTHON must be an absolute path"),
-        ("PYTHON=/nonexistent/python3", "is not there or older than Python 3.9"),
-        ("PREFIX=usr", "PREFIX must be an absolute path"),
-        ("DESTDIR=there", "DESTDIR must be an absolute path"),
-        ("PREFIX=/opt/g p u", "may hold letters, digits"),
-        ("PREFIX=/opt/g:pu", "PREFIX may hold no colon"),
-    ],
-)
-def test_a_wrong_setting_is_refused_in_one_sentence(
-    tmp_path: Path, setting: str, sentence: str
-) -> None:
-    done = make("install", f"DESTDIR={tmp_path}", setting)
-    assert done.status != 0
-    assert sentence in done.err
-    assert tree(tmp_path) == {}
+def test_a_wrong_setting_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    sentences = {
+        "PYTHON=python3": "PYTHON must be an absolute path",
+        "PYTHON=/nonexistent/python3": "is not there or older than Python 3.9",
+        "PREFIX=usr": "PREFIX must be an absolute path",
+        "DESTDIR=there": "DESTDIR must be an absolute path",
+        "PREFIX=/opt/g p u": "may hold letters, digits",
+    }
+    for setting, sentence in sentences.items():
+        done = make("install", f"DESTDIR={tmp_path}", setting)
+        assert done.status != 0
+        assert sentence in done.err
+        assert tree(tmp_path) == {}
 
 
 @pytest.fixture(scope="module")
@@ -324,7 +292,7 @@ def index(tmp_path: Path) -> Path:
     return folder
 
 
-def test_where_python_lacks_click_one_is_put_beside_ours(
+def test_a_click_of_our_own_where_there_is_none(
     tmp_path: Path, bare_python: Path, index: Path
 ) -> None:
     prefix = tmp_path / "prefix"

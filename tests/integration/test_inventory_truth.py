@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every way in which a host can change behind its saved inventory: the container gets what the host has now.
+"""Every way in which a host can change behind its saved inventory and the answers that it has given.
 
-Real runc on the simulated node.  The file itself is the subject of test_inventory_file.py.
+The container gets what the host has now.  Real runc on the simulated node.  The file itself is the subject of
+test_inventory_file.py, which answers are kept that of tests/unit/test_answers.py.
 """
 
 from __future__ import annotations
 
-import copy
-import shutil
+from pathlib import Path
 
 import pytest
 
 from tests.integration import inside
 from tests.integration.conftest import Maker
-from tests.integration.engines import Installed, on_node, start
+from tests.integration.engines import Bundle, Installed, in_turn, on_node, start
+from tests.integration.inside import REFRESH, sentence
 from tests.integration.savedinventory import (
     ASKED_NVML,
     FILE,
@@ -22,14 +23,13 @@ from tests.integration.savedinventory import (
     LIE,
     LIES,
     NO_ANSWERS,
-    REBUILT,
-    REFRESH,
     SECOND,
     TRUE,
-    has_gpu,
-    started,
+    shows_gpus,
 )
+from tests.integration.test_invariants import traced
 
+ANSWERS = f"ls {FOLDER} | grep -c '^answer[.][0-9a-f]*$' || true\n"
 GPUS = "/proc/driver/nvidia/gpus"
 FIRST, SECOND_GPU = f"{GPUS}/0000:1b:00.0", f"{GPUS}/0000:43:00.0"
 BOOT = "/proc/sys/kernel/random/boot_id"
@@ -51,8 +51,11 @@ cd /
 
 # What has changed on the host, as a command, and the GPU that is number 0 then.
 CHANGES = {
+    "nothing": ("true", LIE),
+    "nothing, and the file is of the future": (f"touch -d 2099-01-01 {FILE}", LIE),
     "another boot": (REBOOT, TRUE),
     "minors that another boot gave": (REBOOT + SWAP, SECOND),
+    "GPUs that were bound anew in another order": (REBIND, SECOND),
     "a GPU that is gone": (f"rm -r {FIRST}", SECOND),
     "a GPU that is gone, back in the file's own past": (
         f"rm -r {FIRST}; touch -d 2001-01-01 {FILE} {FOLDER}",
@@ -82,55 +85,40 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize(("change", "gpu"), CHANGES.values(), ids=CHANGES)
-def test_what_changes_on_the_host_changes_in_the_container(
-    installed: Installed, bundle: Maker, change: str, gpu: str
-) -> None:
-    seen, after = started(installed, bundle("busybox").asks("0"), change)
-    has_gpu(seen, gpu)
-    assert after == REBUILT
-
-
-def test_gpus_that_were_bound_anew_in_another_order_are_told_apart(
-    installed: Installed, bundle: Maker
-) -> None:
-    """No boot, no other name, no other driver, and yet other minors."""
-    made = bundle("busybox").asks("0").runs("/bin/sh", "-c", "echo /dev/nvidia[0-9]*")
-    again = f"; {start('runc', made, 'again')}"
-    script = f"{BOUND}{REFRESH}{LIES}{start('runc', made, 'before')}\n{REBIND}{start('runc', made)}"
-    done = on_node(installed, script + again)
-    assert done.code == 0, done.err
-    assert done.out.split() == [LIE, SECOND, SECOND]
-
-
-def test_a_true_inventory_of_the_future_is_used(installed: Installed, bundle: Maker) -> None:
-    """Only what it says counts: whoever sets a clock back does not make every start slow."""
-    seen, _ = started(installed, bundle("busybox").asks("0"), f"touch -d 2099-01-01 {FILE}")
-    has_gpu(seen, LIE)
+def test_the_next_container_gets_what_the_host_has_now(installed: Installed, bundle: Maker) -> None:
+    """Neither what was saved nor what the last container was given is believed; what is saved then is true."""
+    made = shows_gpus(bundle("busybox"))
+    case = f"""umount {BOOT} 2>/dev/null || :
+rm -rf {GPUS} /etc/oci-gpu-hook.conf {FOLDER}/*; cp -a /run/gpus {GPUS}
+{LIES}{start("runc", made)}
+{ANSWERS}{{change}}
+{start("runc", made)}
+cp {FILE} /run/saved; rm {FOLDER}/*
+{start("runc", made)}
+cmp {FILE} /run/saved >/dev/null || echo other
+"""
+    scripts = {name: case.format(change=change) for name, (change, _) in CHANGES.items()}
+    found = in_turn(installed, scripts, f"{BOUND}cp -a {GPUS} /run/gpus\n")
+    for name, (_, gpu) in CHANGES.items():
+        true = [LIE, "1", LIE, TRUE, "other"] if gpu == LIE else [LIE, "1", gpu, gpu]
+        assert found[name] == true, (name, found[name])
 
 
 def test_the_uuid_of_a_gpu_counts_from_its_first_use(installed: Installed, bundle: Maker) -> None:
     """The kernel has question marks for it until then, and a survey may have been saved."""
-    uuid = "GPU-a1f20c3e-5b7d-4c91-9e02-0d6f4b8a7c15"
-    made = bundle("busybox").asks(uuid).runs("/bin/sh", "-c", "echo /dev/nvidia[0-9]*")
-    other = copy.deepcopy(made)
-    other.path = made.path.parent / "other"
-    shutil.copytree(made.path, other.path, symlinks=True)
-    other.asks("0").runs("/bin/sh", "-c", "echo /dev/nvidia[0-9]*")
+    uuid = inside.gpus()[0]["uuid"]
+    made, other = shows_gpus(bundle("busybox"), uuid), shows_gpus(bundle("busybox"))
     script = f"""cp {FIRST}/information /tmp/known
 sed -i 's/^GPU UUID:.*/GPU UUID: \t GPU-????????-????-????-????-????????????/' {FIRST}/information
-{start("runc", other, "other")}
+{start("runc", other)}
 test -e {FILE}
-{start("runc", made)} 2>/tmp/said && exit 3
-grep -o "unknown device[^\\\\]*" /tmp/said | head -n 1
+{start("runc", made)} && exit 3
 cp /tmp/known {FIRST}/information
-{start("runc", made, "known")}
+{start("runc", made)}
 """
     done = on_node(installed, script)
-    assert done.code == 0, done.out + done.err
-    first, said, then = done.out.splitlines()
-    assert (first, then) == (TRUE, TRUE)
-    assert said.startswith(f"unknown device '{uuid}': this host has indices 0 to 7"), said
+    assert (done.code, done.out.split()) == (0, [TRUE, TRUE]), done.out + done.err
+    assert f"unknown device '{uuid}': this host has indices 0 to 7" in sentence(done.err)
 
 
 # The kernel module's next release and its libraries, as an upgrade leaves them.
@@ -141,65 +129,43 @@ for old in $(find $folder -name '*.so.580.65.06'); do
     rm $old
 done
 """
-LDCONFIG = "ldconfig -X\n"
-
-
-def cuda_of(seen: inside.Seen) -> str:
-    """The version of the libcuda that the container has."""
-    (folder,) = {path for path in seen.mounts if "/libcuda.so.580" in path}
-    return folder.rpartition("/libcuda.so.")[2]
-
-
-@pytest.mark.parametrize("cached", [LDCONFIG, ""], ids=["ldconfig has run", "ldconfig has not run"])
-def test_the_container_gets_the_driver_that_is_there_now(
-    installed: Installed, bundle: Maker, cached: str
-) -> None:
-    seen, after = started(installed, bundle("debian").asks("0"), UPGRADE + cached)
-    has_gpu(seen, TRUE)
-    assert cuda_of(seen) == "580.65.09"
-    assert not [path for path in seen.mounts if path.endswith("580.65.06")]
-    assert after == REBUILT
-
-
-def test_an_upgrade_that_is_half_done_is_one_sentence(installed: Installed, bundle: Maker) -> None:
-    module_only = UPGRADE.splitlines(keepends=True)[0]
-    said = inside.refused(
-        installed,
-        bundle("debian").asks("0"),
-        refresh=False,
-        before=f"{REFRESH}{LIES}{module_only}",
-    )
-    assert "580.65.06" in said and "580.65.09" in said, said
-
-
-@pytest.mark.parametrize("cached", [LDCONFIG, ""], ids=["ldconfig has run", "ldconfig has not run"])
-def test_a_library_of_the_same_version_is_the_new_file(
-    installed: Installed, bundle: Maker, cached: str
-) -> None:
-    """A driver that was installed once more: the path is saved, the file is looked up."""
-    change = """cuda=$(find /usr/lib /usr/lib64 -maxdepth 2 -name libcuda.so.580.65.06 | head -n 1)
+# A driver that was installed once more: the path is saved, the file is looked up.
+AGAIN = """cuda=$(find /usr/lib /usr/lib64 -maxdepth 2 -name libcuda.so.580.65.06 | head -n 1)
 cp $cuda /tmp/cuda
 echo installed-once-more >>/tmp/cuda
 mv /tmp/cuda $cuda
 """
-    made = bundle("debian").asks("0")
-    tell = "grep -c installed-once-more $(find /usr/lib -name libcuda.so.580.65.06)"
-    before = f"{REFRESH}{change}{cached}"
-    seen = inside.look(installed, made, tell, refresh=False, before=before)
-    has_gpu(seen, TRUE)
-    assert seen.told.split() == ["1"]
 
 
-@pytest.mark.parametrize("library", ["libcuda", "libnvidia-opticalflow"])
-def test_a_library_that_was_taken_away_by_hand_is_one_sentence(
-    installed: Installed, bundle: Maker, library: str
-) -> None:
-    """Nobody has run ldconfig: that it is gone is noticed when it is to be mounted."""
-    taken = f"find /usr/lib /usr/lib64 -maxdepth 2 -name '{library}.so.580.65.06' -delete\n"
-    made = bundle("debian").asks("0", "compute,utility,video")
-    said = inside.refused(installed, made, refresh=False, before=REFRESH + taken)
-    assert f"{library}.so.580.65.06 cannot be mounted" in said
-    assert "oci-gpu-hook inventory refresh" in said
+@pytest.mark.parametrize("cached", ["ldconfig -X\n", ""], ids=["ldconfig", "no ldconfig"])
+def test_the_driver_is_the_one_of_now(installed: Installed, bundle: Maker, cached: str) -> None:
+    library = "$(find /usr/lib -name 'libcuda.so.580.*' -size +0)"
+    tell = f"busybox basename {library}; grep -c installed-once-more {library}; true"
+    made = bundle("debian").asks("0").runs("/bin/sh", "-c", tell)
+    each = f"{start('runc', made)}; rm -r {made.rootfs}/usr/lib/*/libcuda*\n"
+    done = on_node(installed, f"{REFRESH}{each}{AGAIN}{cached}{each}{UPGRADE}{cached}{each}")
+    assert done.code == 0, done.err
+    before, again, upgraded = ["580.65.06", "0"], ["580.65.06", "1"], ["580.65.09", "1"]
+    wanted = [(f"libcuda.so.{it[0]}", it[1]) for it in (before, again, upgraded)]
+    lines = done.out.split()
+    assert list(zip(lines[::2], lines[1::2])) == wanted
+
+
+def test_a_driver_that_is_half_there_is_one_sentence(installed: Installed, bundle: Maker) -> None:
+    """Of libraries that were taken away by hand nobody knows before they are to be mounted."""
+    made = bundle("debian").asks("0", "compute,utility,video").runs("/bin/sh", "-c", "echo started")
+    take = "find /usr/lib /usr/lib64 -maxdepth 2 -name '{}.so.580.65.06' -delete"
+    scripts = {name: take.format(name) for name in ("libnvidia-opticalflow", "libcuda")}
+    scripts["upgraded"] = UPGRADE.splitlines()[0]
+    starts = {name: f"{it}\n{start('runc', made)} 2>&1 || :" for name, it in scripts.items()}
+    found = {name: "\n".join(it) for name, it in in_turn(installed, starts, REFRESH).items()}
+    assert not [name for name, text in found.items() if "started" in text]
+    for library in ("libnvidia-opticalflow", "libcuda"):
+        said = sentence(found[library])
+        assert "cannot mount " in said and f"{library}.so.580.65.06" in said
+        assert "oci-gpu-hook inventory refresh" in said
+    said = sentence(found["upgraded"])
+    assert "580.65.06" in said and "580.65.09" in said, said
 
 
 CAPABILITIES = "/proc/driver/nvidia/capabilities"
@@ -231,66 +197,75 @@ REPARTITIONS = {
     "divided otherwise": (OTHERS, INSTANCES - {"gi13/ci0"} | {"gi6/ci0"}),
     "all destroyed": (f"rm -r {CAPABILITIES}/gpu1/mig/gi*", set()),
 }
+KEEP = f"cp -a {CAPABILITIES} /run/capabilities\n"
+DIVIDE = f"rm -rf {CAPABILITIES} {FOLDER}/*; cp -a /run/capabilities {CAPABILITIES}\n{REFRESH}"
+# In the container: its instances, and its nodes; on the node: the nodes that those must be.
+SHOW = """echo $(cd /proc/driver/nvidia/capabilities 2>/dev/null && echo gpu1/mig/*/ci*) has:
+echo $(ls /dev/nvidia-caps 2>/dev/null) has:"""
+NODES = f"""cd {CAPABILITIES}/gpu1/mig
+echo $(for file in $(find gi* -name access); do sed -n 's/^DeviceFileMinor: /nvidia-cap/p' $file; done) has:"""
 
 
-@pytest.mark.parametrize(("change", "instances"), REPARTITIONS.values(), ids=REPARTITIONS)
-def test_mig_devices_are_those_of_now(
-    installed: Installed, bundle: Maker, change: str, instances: set[str]
-) -> None:
-    made = bundle("busybox").asks("all")
-    seen = inside.look(
-        installed, made, refresh=False, before=REFRESH + change, description="h100mig"
-    )
-    wanted = {f"gpu1/mig/{name}/access" for name in instances}
-    wanted |= {f"gpu1/mig/{name.partition('/')[0]}/access" for name in instances}
-    caps = seen.capability_nodes(*wanted)
-    seen.has_exactly(*inside.COMPUTE, "/dev/nvidia0", "/dev/nvidia1", *caps)
+def test_mig_devices_are_those_of_the_next_start(installed: Installed, bundle: Maker) -> None:
+    made = bundle("busybox").asks("all").runs("/bin/sh", "-c", SHOW)
+    each = f"{start('runc', made)}\n{NODES}\n"
+    scripts = {
+        name: f"{DIVIDE}{each}{ANSWERS}{change}\n{each}"
+        for name, (change, _) in REPARTITIONS.items()
+    }
+    found = in_turn(installed, scripts, KEEP, description="h100mig")
+    for name, (_, instances) in REPARTITIONS.items():
+        lines = [{word for word in line.split()[:-1] if "*" not in word} for line in found[name]]
+        assert [found[name][3], len(lines)] == ["1", 7], found[name]
+        for at, names in ((0, INSTANCES), (4, instances)):
+            assert lines[at] == {f"gpu1/mig/{it}" for it in names}, name
+            assert lines[at + 1] == lines[at + 2], name
+        assert len(lines[1]) == 7
 
 
 GONE = "MIG-4e905ac7-d1f8-5b23-b60e-97a8c3f4d210"
 KEPT = "MIG-f3b0a917-58c2-5d6e-9a41-0e7c2db86f15"
 
 
-@pytest.mark.parametrize("selector", [GONE, KEPT, "0:3", "0:0"])
-@pytest.mark.parametrize("change", [DESTROYED, OTHERS], ids=["destroyed", "divided otherwise"])
-def test_a_mig_devices_names_are_never_those_of_before(
-    installed: Installed, bundle: Maker, change: str, selector: str
-) -> None:
+def test_a_mig_devices_names_are_never_those_of_before(installed: Installed, bundle: Maker) -> None:
     """Only NVML knows whose they are now, and a start does not ask it: one sentence, and no other tenant's device."""
-    said = inside.refused(
-        installed,
-        bundle("busybox").asks(selector),
-        refresh=False,
-        before=REFRESH + change,
-        description="h100mig",
-    )
-    assert "inventory refresh" in said, said
+    made = [shows_gpus(bundle("busybox"), selector) for selector in (GONE, KEPT, "0:3", "0:0")]
+    starts = "\n".join(f"{start('runc', each)} 2>&1 || echo stopped" for each in made)
+    scripts = {
+        name: f"{DIVIDE}{change}\n{starts}"
+        for name, change in {"destroyed": DESTROYED, "divided otherwise": OTHERS}.items()
+    }
+    for name, lines in in_turn(installed, scripts, KEEP, description="h100mig").items():
+        assert lines.count("stopped") == len(made), (name, lines)
+        assert len([line for line in lines if "inventory refresh" in line]) == len(made), name
 
 
-def test_twenty_starts_at_once_all_get_the_truth_while_it_is_made_anew(
-    installed: Installed, bundle: Maker
-) -> None:
+def started(made: list[Bundle]) -> str:
+    """Start all of them at once."""
+    return " & ".join(start("runc", each, f"one-of-{n}") for n, each in enumerate(made))
+
+
+def test_twenty_starts_at_once_all_get_the_truth(installed: Installed, bundle: Maker) -> None:
     """With a lie that is stale, and somebody who asks NVML in between: what that says is what stays."""
-    made = [
-        bundle("busybox").asks("0").runs("/bin/sh", "-c", "echo /dev/nvidia[0-9]*")
-        for _ in range(20)
-    ]
-    starts = " & ".join(start("runc", each, f"one-of-{n}") for n, each in enumerate(made))
-    script = f"""{REFRESH}{LIES}ldconfig -X
-{starts} & oci-gpu-hook inventory refresh >/dev/null &
+    made = [shows_gpus(bundle("busybox")) for _ in range(20)]
+    script = f"""{LIES}ldconfig -X
+{started(made)} & oci-gpu-hook inventory refresh >/dev/null &
 wait
 ls -A {FOLDER} {NO_ANSWERS}
 oci-gpu-hook inventory show --format json | grep -c '"compute_capability": "9.0"'
 ! {HAS_LIED}
+rm -f {FOLDER}/answer.*
+{started(made)} & wait
+ls -A {FOLDER} | grep -c answer
 """
     done = on_node(installed, script)
     assert done.code == 0, done.out + done.err
-    assert done.out.split() == [TRUE] * 20 + ["inventory", "8"], done.out + done.err
+    assert done.out.split() == [*[TRUE] * 20, "inventory", "8", *[TRUE] * 20, "1"]
 
 
 def test_watch_brings_back_what_only_nvml_knows(installed: Installed, bundle: Maker) -> None:
     """A start that found no file has saved its own, which is true and knows less."""
-    made = bundle("busybox").asks("0").runs("/bin/sh", "-c", "echo /dev/nvidia[0-9]*")
+    made = shows_gpus(bundle("busybox"))
     script = f"""until_asked() {{
     for i in $(seq 300); do ! {ASKED_NVML} || return 0; sleep 0.1; done
     return 1
@@ -313,3 +288,61 @@ grep -c '^saved' /tmp/told
     done = on_node(installed, script)
     assert done.code == 0, done.out + done.err
     assert done.out.split() == [TRUE, "2"]
+
+
+# All that a hook brings: nodes with their permissions, mounts, the loader's cache.
+EVERYTHING = """stat -c '%n %F %a %u %g %t %T' /dev/* /dev/dri/* 2>/dev/null
+while read -r _ _ _ root target options _; do
+    case $target in *nvidia* | *cuda* | /etc/*) echo $root $target $options ;; esac
+done </proc/self/mountinfo
+stat -c '%n %s %a' /etc/ld.so.cache
+cat /proc/driver/nvidia/params
+"""
+
+
+def test_the_second_start_gives_what_the_first_gave(
+    installed: Installed, bundle: Maker, tmp_path: Path
+) -> None:
+    made = bundle("debian").asks("1", "all").runs("/bin/sh", "-c", EVERYTHING)
+    other = bundle("busybox").asks("1", "all").runs("/bin/sh", "-c", EVERYTHING)
+    again = traced(bundle("debian").asks("1", "all"), tmp_path / "trace")
+    again.runs("/bin/sh", "-c", EVERYTHING)
+    names = ("first", "second", "other", "fresh")
+    script = f"""{REFRESH}{start("runc", made)} >/run/first
+{ANSWERS}{start("runc", again)} >/run/second
+{start("runc", other)} >/run/other
+{start("runc", shows_gpus(bundle("busybox"), "2"))} >/run/third
+{ANSWERS}rm {FOLDER}/answer.*
+{start("runc", made)} >/run/fresh
+for name in {" ".join(names)}; do echo == $name; cat /run/$name; done
+"""
+    done = on_node(installed, script)
+    assert done.code == 0, done.out + done.err
+    counts, *texts = done.out.split("== ")
+    first, second, by_musl, fresh = (text.partition("\n")[2] for text in texts)
+    assert counts.split() == ["1", "3"]
+    assert first == second == fresh != by_musl
+    assert "/dev/nvidiactl character" in first and "libcuda" in first
+    opened = [line for line in (tmp_path / "trace").read_text().splitlines() if " openat(" in line]
+    assert [line for line in opened if '"answer.' in line]
+    assert not [line for line in opened if '"inventory"' in line]
+
+
+# What changes between two starts, what the container prints, and what that was before and is after.
+SERVICES = ["/run/nvidia-persistenced", "/var/run/nvidia-persistenced"]
+LATER = [
+    ("chmod 640 /dev/nvidia2", "stat -c %a /dev/nvidia2", "666", "640"),
+    ("mkdir -p /tmp/nvidia-mps", "[ -d /tmp/nvidia-mps ]; echo $?", "1", "0"),
+    (f"rm -rf {' '.join(SERVICES)}", f"[ -S {SERVICES[1]}/socket ]; echo $?", "0", "1"),
+]
+
+
+def test_what_is_looked_up_at_each_start_still_is(installed: Installed, bundle: Maker) -> None:
+    """Nodes and services come and go while the driver stays."""
+    tell = "\n".join(row[1] for row in LATER)
+    made = bundle("busybox").asks("0").runs("/bin/sh", "-c", tell)
+    changes = "\n".join(row[0] for row in LATER)
+    script = f"rm -rf /tmp/nvidia-mps\n{REFRESH}{start('runc', made)}\n{ANSWERS}{changes}\n{start('runc', made)}"
+    done = on_node(installed, script)
+    assert done.code == 0, done.out + done.err
+    assert done.out.split() == [*[row[2] for row in LATER], "1", *[row[3] for row in LATER]]

@@ -1,29 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose a container's /dev/shm is, and who shares it: told from what the engine wrote, never guessed."""
+"""Whose a container's /dev/shm is, and who shares it: by what the engine wrote, never guessed."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from tests.integration.engines import REPOSITORY
+from tests.integration.engines import run_unshared
 
 LABEL = "system_u:system_r:container_t:s0:"
 SANDBOX, OURS, SIBLING, STRANGER = "5" * 64, "a" * 64, "b" * 64, "c" * 64
 
 # In a mount and an IPC namespace of its own, so that this test's process stands for one in another IPC namespace.
 ASK = """
-import json, os, sys
-sys.path.insert(0, {repository!r})
-from oci_gpu_hook import ipc, oci
+import json, os, subprocess
+from oci_gpu_hook.container import ipc
+from oci_gpu_hook.container.rootfs import Rootfs
+from oci_gpu_hook.kernel import procfile
 from oci_gpu_hook.host.root import HostRoot
-bundle = oci.read_bundle({bundle!r})
-root = os.open({root!r}, os.O_PATH)
-found = ipc.mounts(bundle, {id!r}, root, {pid}, HostRoot())
+from oci_gpu_hook.request.bundle import read_bundle
+subprocess.run(["sh", "-eu", "-c", {prepare!r}], check=True, cwd={root!r} + "/dev")
+bundle = read_bundle({bundle!r})
+class Self:
+    def namespace(self, kind):
+        return os.stat(f"/proc/{pid}/ns/{{kind}}").st_ino
+    def read(self, name):
+        return procfile.read(f"/proc/self/{{name}}")
+root = Rootfs(os.open({root!r}, os.O_PATH), ())
+found = ipc.mounts(bundle, {id!r}, root, Self(), HostRoot())
 print(json.dumps([mount._asdict() for mount in found]))
 """
 
@@ -50,19 +56,8 @@ def ask(
     """What is found of the container's mounts once `prepare` has made them."""
     root = tmp_path / "root"
     (root / "dev/shm").mkdir(parents=True)
-    code = ASK.format(
-        repository=str(REPOSITORY), bundle=str(ours), root=str(root), id=OURS, pid=pid
-    )
-    script = f'cd {root}/dev\n{prepare}\nexec {sys.executable} -c "$CODE"'
-    done = subprocess.run(
-        ["unshare", "--mount", "--ipc", "--propagation", "private", "/bin/sh", "-eu", "-c", script],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "CODE": code},
-    )
-    assert done.returncode == 0, done.stderr
-    found: list[dict[str, Any]] = json.loads(done.stdout)
+    code = ASK.format(prepare=prepare, bundle=str(ours), root=str(root), id=OURS, pid=pid)
+    found: list[dict[str, Any]] = json.loads(run_unshared(code, "--ipc"))
     return found
 
 
@@ -81,7 +76,7 @@ def test_the_hosts_own_is_known_by_its_device(tmp_path: Path) -> None:
 
 
 def test_without_an_ipc_namespace_of_its_own_it_is_the_hosts(tmp_path: Path) -> None:
-    (found,) = ask(tmp_path, bundle(tmp_path, OURS, None, "c1,c2"), OWN, pid="os.getpid()")
+    (found,) = ask(tmp_path, bundle(tmp_path, OURS, None, "c1,c2"), OWN, pid="self")
     assert found["owner"] == "host"
 
 

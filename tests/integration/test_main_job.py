@@ -1,139 +1,83 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main job: a container started by a real runtime has exactly the GPUs that it asked for.
+"""The main job: a container started by a real runtime has exactly the GPUs that it asked for, and what they need.
 
-Each test starts real containers on the simulated node with the installed hook.  The node's GPUs have no driver behind
-them, so that open() of a node tells what the device cgroup says: ENXIO is allowed, EPERM is denied.
+Each test starts real containers on the simulated node with the installed hook.
 """
 
 from __future__ import annotations
 
 import copy
-import json
-from pathlib import Path
+import os
 
 import pytest
 
 from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import REPOSITORY, RUNTIMES, Bundle, Installed, on_node, run, start
-from tests.integration.savedinventory import NO_ANSWERS
+from tests.integration.engines import PROCDRIVER, RUNTIMES, Installed, on_node, run, start
+from tests.integration.inside import ALLOWED, COMPUTE, CONTROL, gpus, look, mounted, node
 
-ALLOWED = "No such device or address"
-DENIED = "Operation not permitted"
-
-# What a container sees, as lines that tests search.
-LOOK = r"""
-for node in /dev/nvidia*; do echo "open $node: $(cat $node 2>&1)"; done
-mknod /dev/other c 195 3; echo "open other: $(cat /dev/other 2>&1)"; rm -f /dev/other
-ls /proc/driver/nvidia/gpus | sed 's/^/folder /'
+# What the runtime allowed stays allowed: /dev/null.
+SHOW = """
 grep ModifyDeviceFiles /proc/driver/nvidia/params
-cat /proc/self/mountinfo
+echo >/dev/null && nvidia-smi && /app/cuda
 """
 
 
-def minors(*indices: int) -> list[int]:
-    """The minors of GPUs by NVML's index on the eight-GPU node."""
-    node = json.loads((REPOSITORY / "tests/gpunode/descriptions/h100x8.json").read_text())
-    gpus = sorted(node["gpus"], key=lambda gpu: gpu["bus_id"])
-    return [gpus[index]["minor"] for index in indices]
-
-
-def look(bundle: Bundle) -> Bundle:
-    script = LOOK.replace(
-        "sed 's/^/folder /'", "while read name; do echo folder $name; done"
-    ).replace("rm -f /dev/other", "true")
-    return bundle.runs("/bin/sh", "-c", script)
-
-
-def mounted(text: str) -> dict[str, str]:
-    """Mount points and their options, from a container's mountinfo."""
-    rows = [line.split() for line in text.splitlines() if " - " in line]
-    return {row[4]: row[5] for row in rows}
-
-
 @pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
-@pytest.mark.parametrize("kind", ["debian", "musl", "busybox"])
-def test_a_container_has_exactly_the_two_gpus_it_asked_for(
-    installed: Installed, bundle: Maker, runtime: str, cgroup: str, kind: str
-) -> None:
-    done = run(installed, runtime, cgroup, look(bundle(kind).asks("1,5")))
-    assert done.code == 0, done.err
-    lines = done.out.splitlines()
-    first, second = minors(1, 5)
-    opened = {line.split(": ", 1)[0]: line for line in lines if line.startswith("open /dev/")}
-    assert set(opened) == {
-        "open /dev/nvidiactl",
-        f"open /dev/nvidia{first}",
-        f"open /dev/nvidia{second}",
-        "open /dev/nvidia-uvm",
-        "open /dev/nvidia-uvm-tools",
-    }
-    assert all(ALLOWED in line for line in opened.values()), opened
-    assert DENIED in next(line for line in lines if line.startswith("open other"))
-    assert len([line for line in lines if line.startswith("folder ")]) == 2
-    assert "ModifyDeviceFiles: 0" in lines
-
-
-@pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
-def test_libraries_are_mounted_read_only_and_the_root_holds_only_mount_points_and_names(
+def test_a_container_has_exactly_what_it_asked_for(
     installed: Installed, bundle: Maker, runtime: str, cgroup: str
 ) -> None:
-    made = look(bundle("debian").asks("0"))
+    made = bundle("debian").asks("1,5")
     before = roots.listing(made.rootfs)
-    done = run(installed, runtime, cgroup, made)
-    assert done.code == 0, done.err
-    found = mounted(done.out)
-    libraries = [point for point in found if ".so" in point and point.startswith("/usr/lib/")]
-    folder = f"usr/lib/{roots.MULTIARCH}"
-    assert f"/{folder}/libcuda.so.580.65.06" in libraries
+    seen = look(installed, made, SHOW, runtime=runtime, cgroup=cgroup)
+    seen.has_exactly(*COMPUTE, node(1), node(5))
+    assert {path.partition("/")[0] for path in seen.shown("gpus")} == {
+        gpus()[index]["bus_id"] for index in (1, 5)
+    }
+    assert seen.printed.startswith("ModifyDeviceFiles: 0\n")
+    assert seen.printed.count("NVIDIA H100") == 2 and "denied" not in seen.printed
+    assert seen.printed.endswith("cuInit 0, 2 devices\n")
+    folder = f"/usr/lib/{roots.MULTIARCH}"
+    for soname in ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libc.so.6"):
+        assert seen.libraries[soname, 64] == [f"{folder}/{soname}"]
+    libraries = [point for point in seen.mounts if point.startswith(folder) and ".so" in point]
+    assert f"{folder}/libcuda.so.580.65.06" in libraries
     assert len(libraries) > 10
     for point in [*libraries, "/usr/bin/nvidia-smi"]:
-        assert {"ro", "nosuid", "nodev"} <= set(found[point].split(",")), point
+        assert {"ro", "nosuid", "nodev"} <= seen.mounts[point], point
+    for service in ("/var/run/nvidia-persistenced/socket", "/var/run/nvidia-fabricmanager/socket"):
+        assert {"ro", "nosuid", "nodev", "noexec"} <= seen.mounts[service], service
+    assert {"ro", "nosuid", "nodev", "noexec"} <= seen.mounts["/tmp/nvidia-mps"]
+
+    # The root holds only empty mount points and names of libraries.
     after = roots.listing(made.rootfs)
     assert {name: kind for name, kind in after.items() if name in before} == before
     new = {name: kind for name, kind in after.items() if name not in before}
+    del new["host-nodes"]
     assert set(new.values()) <= {("file", 0), ("folder", 0), ("link", 0)}
-    names = [made.rootfs / name for name, kind in new.items() if kind[0] == "link"]
-    assert {f"{folder}/libcuda.so.1", f"{folder}/libcuda.so"} <= {
-        str(name.relative_to(made.rootfs)) for name in names
-    }
+    names = {name for name, kind in new.items() if kind[0] == "link"}
+    assert {f"{folder}/libcuda.so.1", f"{folder}/libcuda.so"} <= {f"/{name}" for name in names}
     for name in names:
         # In the folder that it lies in, or a folder above it in the same place: never a way out of the root.
-        assert f"/{name.resolve().relative_to(made.rootfs.resolve())}" in libraries, name
-    runtimes_own = {"dev", "proc", "sys"}
+        target = (made.rootfs / name).resolve().relative_to(made.rootfs.resolve())
+        assert f"/{target}" in libraries, name
     files = {name for name, kind in new.items() if kind[0] == "file"}
-    assert {f"/{name}" for name in files} <= set(found), "an empty file that nothing is mounted on"
-    folders = {name for name, kind in new.items() if kind[0] == "folder"} - runtimes_own
-    assert all(
-        any(f"/{point}".startswith(f"/{name}") for point in [*files, *[key[1:] for key in found]])
-        for name in folders
-    )
+    assert {f"/{name}" for name in files} <= set(seen.mounts), "a file that nothing is mounted on"
+    folders = {name for name, kind in new.items() if kind[0] == "folder"} - {"dev", "proc", "sys"}
+    points = [*files, *[point[1:] for point in seen.mounts]]
+    assert all(any(point.startswith(name) for point in points) for name in folders)
 
 
-@pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_ldconfig_lists_our_libraries_and_the_containers_own(
-    installed: Installed, bundle: Maker, runtime: str
-) -> None:
-    done = run(installed, runtime, "v2", bundle("debian").asks("0").runs("/sbin/ldconfig", "-p"))
-    assert done.code == 0, done.err
-    for soname in ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libc.so.6"):
-        assert f"\t{soname} (libc6" in done.out, soname
-
-
-@pytest.mark.parametrize("kind", ["debian", "bare", "musl"])
-@pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_a_program_linked_to_libcuda_starts(
+@pytest.mark.parametrize(("runtime", "kind"), [("crun", "bare"), ("runc", "musl")])
+def test_a_program_linked_to_libcuda_starts_in_any_image(
     installed: Installed, bundle: Maker, runtime: str, kind: str
 ) -> None:
-    made = bundle(kind).asks("1,5").runs("/app/cuda")
-    done = run(installed, runtime, "v2", made)
+    done = run(installed, runtime, "v2", bundle(kind).asks("1,5").runs("/app/cuda"))
     assert (done.code, done.out) == (0, "cuInit 0, 2 devices\n"), done.err
 
 
-def test_the_same_program_does_not_start_without_the_hook(
-    installed: Installed, bundle: Maker
-) -> None:
-    """The test above would be worth nothing if it did."""
+def test_the_same_program_fails_without_the_hook(installed: Installed, bundle: Maker) -> None:
+    """The tests above would be worth nothing if it did."""
     made = bundle("debian").asks("1,5")
     made.config["hooks"] = {}
     done = run(installed, "runc", "v2", made.runs("/app/cuda"))
@@ -141,39 +85,37 @@ def test_the_same_program_does_not_start_without_the_hook(
     assert "libcuda.so.1" in done.err
 
 
-@pytest.mark.parametrize("devices", [None, "", "void", "0,void"])
 @pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
 def test_a_container_that_asks_for_nothing_is_left_alone(
-    installed: Installed, bundle: Maker, runtime: str, cgroup: str, devices: str | None
+    installed: Installed, bundle: Maker, runtime: str, cgroup: str
 ) -> None:
-    made = (
-        bundle("busybox").asks(devices).runs("/bin/sh", "-c", "ls /dev; cat /proc/self/mountinfo")
-    )
-    before = roots.listing(made.rootfs)
-    done = run(installed, runtime, cgroup, made, faults=("no-proc-driver",))
+    asked = (None, "", "void", "0,void")
+    made = [
+        bundle("busybox").asks(it).runs("/bin/sh", "-c", "ls /dev; cat /proc/self/mountinfo")
+        for it in asked
+    ]
+    before = roots.listing(made[0].rootfs)
+    script = "\n".join(start(runtime, each) for each in made)
+    done = on_node(installed, script, cgroup=cgroup, faults=("no-proc-driver",))
     assert done.code == 0, done.err
+    assert done.out.count(" /proc ") == len(asked)
     assert "nvidia" not in done.out.replace("/proc/driver/nvidia", "")
-    new = set(roots.listing(made.rootfs)) - set(before)
-    assert new <= {"dev", "proc", "sys"}
+    for each in made:
+        assert set(roots.listing(each.rootfs)) - set(before) <= {"dev", "proc", "sys"}
 
 
 def test_none_brings_driver_files_and_no_gpu(installed: Installed, bundle: Maker) -> None:
-    done = run(installed, "runc", "v2", look(bundle("busybox").asks("none", "utility")))
-    assert done.code == 0, done.err
-    assert [line for line in done.out.splitlines() if line.startswith("open /dev/")] == [
-        f"open /dev/nvidiactl: cat: can't open '/dev/nvidiactl': {ALLOWED}"
-    ]
-    assert "libnvidia-ml.so.580.65.06" in done.out
-    assert "libcuda" not in done.out
+    seen = look(installed, bundle("busybox").asks("none", "utility"))
+    seen.has_exactly(CONTROL)
+    assert [path for path in seen.mounts if path.endswith("/libnvidia-ml.so.580.65.06")]
+    assert not [path for path in seen.mounts if "libcuda" in path]
 
 
-@pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
-def test_a_read_only_root_works(
-    installed: Installed, bundle: Maker, runtime: str, cgroup: str
-) -> None:
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_a_read_only_root_works(installed: Installed, bundle: Maker, runtime: str) -> None:
     made = bundle("debian").asks("0")
     made.config["root"]["readonly"] = True
-    done = run(installed, runtime, cgroup, made.runs("/bin/sh", "-c", "/app/cuda; touch /x"))
+    done = run(installed, runtime, "v2", made.runs("/bin/sh", "-c", "/app/cuda; touch /x"))
     assert "cuInit 0, 1 devices" in done.out, done.err
     assert "Read-only file system" in done.err
 
@@ -196,70 +138,51 @@ def test_a_container_as_another_user_uses_its_gpu(installed: Installed, bundle: 
     assert done.out.endswith("/information\ncuInit 0, 1 devices\n")
 
 
-@pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
+@pytest.mark.parametrize("root", [0, 100_000])
+@pytest.mark.parametrize(("runtime", "cgroup"), [("runc", "v1"), ("runc", "v2"), ("crun", "v2")])
 def test_in_a_user_namespace_the_hosts_nodes_are_bound(
-    installed: Installed, bundle: Maker, runtime: str, cgroup: str
+    installed: Installed, bundle: Maker, runtime: str, cgroup: str, root: int
 ) -> None:
-    made = bundle("busybox").asks("1,5")
-    mapping = [{"containerID": 0, "hostID": 0, "size": 65536}]
-    # sysfs can be mounted in a user namespace only together with a network namespace.
-    made.config["linux"]["namespaces"] += [{"type": "user"}, {"type": "network"}]
-    made.config["linux"]["uidMappings"] = made.config["linux"]["gidMappings"] = mapping
-    done = run(installed, runtime, cgroup, look(made))
+    made = bundle("busybox").asks("1,5").in_user_namespace(root)
+    # As in RHEL's images.
+    for folder in ("usr", "usr/bin", "usr/lib64"):
+        (made.rootfs / folder).mkdir(exist_ok=True)
+        os.chown(made.rootfs / folder, root, root)
+        (made.rootfs / folder).chmod(0o555)
+    show = (
+        "for path in /dev/nvidia*; do echo $({ true <$path; } 2>&1); done; cat /proc/self/mountinfo"
+    )
+    done = run(installed, runtime, cgroup, made.runs("/bin/sh", "-c", show))
     assert done.code == 0, done.err
-    opened = [line for line in done.out.splitlines() if line.startswith("open /dev/")]
-    assert len(opened) == 5
-    assert all(ALLOWED in line for line in opened), opened
-    assert f"/dev/nvidia{minors(1)[0]}" in mounted(done.out)
+    assert done.out.count(ALLOWED[0]) == 5, done.out
+    assert {*COMPUTE, node(1), node(5)} <= set(mounted(done.out))
 
 
-def test_the_sockets_of_nvidias_services_are_there(installed: Installed, bundle: Maker) -> None:
-    made = bundle("busybox").asks("0").runs("/bin/sh", "-c", "cat /proc/self/mountinfo")
-    found = mounted(run(installed, "runc", "v2", made).out)
-    for socket in (
-        "/var/run/nvidia-persistenced/socket",
-        "/var/run/nvidia-fabricmanager/socket",
-        "/tmp/nvidia-mps",
-    ):
-        assert {"rw", "nosuid", "nodev", "noexec"} <= set(found[socket].split(",")), socket
-
-
-def test_nvidia_smi_lists_the_gpus_as_allowed(installed: Installed, bundle: Maker) -> None:
-    done = run(installed, "runc", "v2", bundle("busybox").asks("1,5").runs("/usr/bin/nvidia-smi"))
-    assert done.code == 0, done.out + done.err
-    assert done.out.count("NVIDIA H100") == 2
-    assert "denied" not in done.out
-
-
-def test_a_hundred_starts_in_a_row(installed: Installed, bundle: Maker) -> None:
-    made = bundle("busybox").asks("1,5").runs("/usr/bin/nvidia-smi")
-    line = start("runc", made, "row-$i")
-    done = on_node(
-        installed, f"for i in $(seq 100); do {line} >/dev/null || echo failed $i; done; echo done"
-    )
-    assert (done.code, done.out) == (0, "done\n"), done.err
-
-
-def test_sixteen_starts_at_a_time(installed: Installed, bundle: Maker, tmp_path: Path) -> None:
-    """With no saved inventory: sixteen hooks survey and save at once and do not hurt each other."""
-    lines = ["rm -f /run/oci-gpu-hook/*"]
-    for number in range(16):
-        made = bundle("busybox").asks(str(number % 8)).runs("/usr/bin/nvidia-smi")
-        lines.append(
-            f"{start('runc', made, f'side-{number}')} >/dev/null || echo failed {number} &"
-        )
-    lines += ["wait", f"ls /run/oci-gpu-hook {NO_ANSWERS}"]
-    done = on_node(installed, "\n".join(lines))
-    assert (done.code, done.out) == (0, "inventory\n"), done.err
-
-
-def test_poststop_does_nothing_and_the_containers_own_stages_are_refused(
-    installed: Installed,
-) -> None:
+def test_stages_that_have_nothing_to_do_or_are_refused(installed: Installed) -> None:
     hook = "/usr/libexec/oci/hooks.d/oci-gpu-hook"
-    done = on_node(
-        installed,
-        f"{hook} poststop </dev/null; echo $?; {hook} startContainer </dev/null || echo $?",
-    )
+    script = f"{hook} poststop </dev/null; echo $?; {hook} startContainer </dev/null || echo $?"
+    done = on_node(installed, script)
     assert done.out == "0\n2\n"
     assert "runs inside the container" in done.err
+
+
+FUSE = {"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229, "fileMode": 0o666}
+
+
+@pytest.mark.parametrize("devices", ["1,5", None])
+def test_a_bundle_that_crun_does_not_tell_is_found(
+    installed: Installed, bundle: Maker, devices: str | None
+) -> None:
+    """With a user namespace and a device, crun says that the bundle is "/"."""
+    made = bundle("busybox").asks(devices).in_user_namespace(100_000)
+    made.config["linux"]["devices"] = [FUSE]
+    made.config["root"]["path"] = str(made.rootfs)
+    # The simulated driver is no part of this.
+    tells = f"""sed 's#"bundle":"/"#"bundle":"{made.path}"#' | {PROCDRIVER["path"]}"""
+    made.config["hooks"]["createRuntime"][0] = {"path": "/bin/sh", "args": ["sh", "-c", tells]}
+    made.runs("/bin/sh", "-c", "ls /dev/nvidia[0-9]* 2>/dev/null | wc -l")
+    by_path = start("crun", made, "by-path")
+    # As an engine that starts crun in the bundle.
+    in_folder = f"cd {made.path} && crun run in-folder"
+    done = on_node(installed, f"{by_path}\n{in_folder}")
+    assert (done.code, done.out.split()) == (0, ["2" if devices else "0"] * 2), done.err

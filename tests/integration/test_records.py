@@ -14,9 +14,18 @@ from typing import Any
 
 import pytest
 
-from oci_gpu_hook.account import MESSAGE_ID
+from oci_gpu_hook.report.entry import MESSAGE_ID
+from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import Installed, on_node, start
+from tests.integration.engines import (
+    PODMAN_RUN,
+    Installed,
+    in_turn,
+    on_node,
+    podman,
+    remove_podmans_parents,
+    start,
+)
 from tests.integration.savedinventory import NO_ANSWERS
 
 PRIVATE_RUN = """
@@ -59,14 +68,14 @@ time.sleep(1000)
 
 
 def records(lines: str) -> str:
-    """Until the journal has so many, for it writes when it likes: then ours as journalctl itself has them."""
+    """Until the journal has so many of ours, for it writes when it likes."""
     count = f"journalctl -q --no-pager -o json MESSAGE_ID={MESSAGE_ID}"
     return (
         f"for try in $(seq 100); do [ $({count} | wc -l) -ge {lines} ] && break; sleep 0.1; done\n"
     )
 
 
-def asked(made: Any, devices: str | None, **annotations: str) -> Any:
+def asking(made: Any, devices: str | None, **annotations: str) -> Any:
     made.config["annotations"] = {
         key.replace("_", "."): value for key, value in annotations.items()
     }
@@ -74,12 +83,10 @@ def asked(made: Any, devices: str | None, **annotations: str) -> Any:
     return made.asks(devices).runs("/bin/sh", "-c", "exit 0")
 
 
-def test_each_start_with_a_request_leaves_one_record_that_journalctl_reads(
-    installed: Installed, bundle: Maker
-) -> None:
-    given = asked(bundle("debian"), "1,5", io_container_image="registry/cuda:12\nMESSAGE=forged")
-    refused = asked(bundle("debian"), "99")
-    without = asked(bundle("debian"), None)
+def test_each_start_with_a_request_leaves_one_record(installed: Installed, bundle: Maker) -> None:
+    given = asking(bundle("debian"), "1,5", io_container_image="registry/cuda:12\nMESSAGE=forged")
+    refused = asking(bundle("debian"), "99")
+    without = asking(bundle("debian"), None)
     script = f"""{JOURNALD}
 {start("runc", given, "given")}
 ! {start("runc", refused, "refused")} 2>/dev/null
@@ -127,11 +134,9 @@ cat /run/log/out
     assert read[0]["device"] == first["OCI_GPU_HOOK_DEVICE"]
 
 
-def test_the_step_that_fails_and_an_unread_configuration_are_told(
-    installed: Installed, bundle: Maker
-) -> None:
-    """The hook alone, on states that no engine gives: what is known is told, and what is not is left out."""
-    fine = asked(bundle("debian"), "0")
+def test_what_is_known_of_a_failure_is_recorded(installed: Installed, bundle: Maker) -> None:
+    """The hook alone, on states that no engine gives: what is known is recorded, and nothing else."""
+    fine = asking(bundle("debian"), "0")
     state = json.dumps({"id": "c", "pid": 1 << 21, "bundle": str(fine.path)})
     hook = "/usr/libexec/oci/hooks.d/oci-gpu-hook createRuntime"
     script = f"""{PRIVATE_RUN}
@@ -158,11 +163,52 @@ cat /run/log/0 /run/log/1 /run/log/2
     assert "PLAN_USEC" not in found[2]
 
 
-@pytest.mark.parametrize("journal", ["absent", "full", "no socket", "nobody listens"])
-def test_a_journal_that_takes_nothing_stops_no_start(
-    installed: Installed, bundle: Maker, journal: str
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_by_cdi_the_record_names_what_was_asked_for(
+    installed: Installed, tmp_path: Path, runtime: str
 ) -> None:
-    made = asked(bundle("debian"), "0")
+    """podman 4.3 makes the nodes, and tells the hook nothing but them."""
+    root = roots.busybox(tmp_path / "root")
+    words = f"{PODMAN_RUN} --rm --device nvidia.com/gpu=1 --device nvidia.com/gpu=5"
+    script = f"""{JOURNALD}
+mkdir -p /etc/cdi && oci-gpu-hook cdi generate --output /etc/cdi/nvidia.yaml >/dev/null
+{podman(f"{words} --rootfs {root} /bin/sh -c true", runtime=runtime, folder=tmp_path)}
+{records("1")}
+oci-gpu-hook log --format json
+"""
+    try:
+        done = on_node(installed, script)
+    finally:
+        remove_podmans_parents()
+    assert done.code == 0, done.err
+    (record,) = json.loads(done.out)["records"]
+    assert (record["source"], record["request"]) == ("cdi", "1,5")
+    assert " got 1, 5: " in record["message"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "outcome"), [({}, "ignored"), ({"NVIDIA_VISIBLE_DEVICES": "99"}, "refused")]
+)
+def test_what_is_not_accepted_is_recorded_whatever_becomes_of_the_start(
+    installed: Installed, bundle: Maker, variables: dict[str, str], outcome: str
+) -> None:
+    made = bundle("busybox").asks(None, **variables)
+    made.mounts("/dev/null", "/var/run/nvidia-container-devices/0").runs("/bin/sh", "-c", "exit 0")
+    script = f"""{JOURNALD}
+{start("runc", made, "made")} 2>/dev/null || true
+{records("1")}
+oci-gpu-hook log --format json
+"""
+    done = on_node(installed, script)
+    assert done.code == 0, done.err
+    (record,) = json.loads(done.out)["records"]
+    assert record["outcome"] == outcome
+    assert record["note"][0].startswith("the device list in volume mounts is not accepted")
+
+
+@pytest.mark.parametrize("journal", ["absent", "full", "no socket", "nobody listens"])
+def test_no_journal_stops_no_start(installed: Installed, bundle: Maker, journal: str) -> None:
+    made = asking(bundle("debian"), "0")
     make = {
         "absent": "rmdir /run/systemd/journal",
         "full": f"python3 -c {shlex.quote(FULL)} & filler=$!\ntrap 'kill $filler' EXIT\n"
@@ -178,7 +224,7 @@ def test_a_journal_that_takes_nothing_stops_no_start(
 
 
 def test_records_can_be_turned_off(installed: Installed, bundle: Maker) -> None:
-    made, last = asked(bundle("debian"), "0"), asked(bundle("debian"), "0")
+    made, last = asking(bundle("debian"), "0"), asking(bundle("debian"), "0")
     script = f"""{JOURNALD}
 {start("runc", made, "silent")}
 rm /etc/oci-gpu-hook.conf
@@ -201,7 +247,7 @@ def counters(text: str) -> dict[str, str]:
 def test_many_starts_at_once_are_all_counted(installed: Installed, bundle: Maker) -> None:
     lines = ["oci-gpu-hook metrics --write", f"cat {PROM} >&2"]
     for number in range(16):
-        made = asked(bundle("busybox"), "99" if number % 4 == 0 else str(number % 8))
+        made = asking(bundle("busybox"), "99" if number % 4 == 0 else str(number % 8))
         lines.append(f'{start("runc", made, f"side-{number}")} >/dev/null 2>&1 &\npids="$pids $!"')
     lines += [
         "for pid in $pids; do wait $pid || true; done",
@@ -219,10 +265,8 @@ def test_many_starts_at_once_are_all_counted(installed: Installed, bundle: Maker
     assert float(found["oci_gpu_hook_start_duration_seconds_sum"]) > 0
 
 
-def test_nothing_is_counted_until_it_is_asked_for_and_after_it_is_no_longer(
-    installed: Installed, bundle: Maker
-) -> None:
-    made = asked(bundle("busybox"), "0")
+def test_nothing_is_counted_that_is_not_asked_for(installed: Installed, bundle: Maker) -> None:
+    made = asking(bundle("busybox"), "0")
     script = f"""
 {start("runc", made, "before")}
 ls /run/oci-gpu-hook {NO_ANSWERS}
@@ -247,10 +291,8 @@ ls /run/oci-gpu-hook {NO_ANSWERS}
 
 
 @pytest.mark.parametrize("fault", ["read-only", "full"])
-def test_a_disk_that_takes_nothing_stops_no_start(
-    installed: Installed, bundle: Maker, fault: str
-) -> None:
-    made = asked(bundle("busybox"), "0")
+def test_a_bad_disk_stops_no_start(installed: Installed, bundle: Maker, fault: str) -> None:
+    made = asking(bundle("busybox"), "0")
     spoil = {
         "read-only": "mount --bind /run/oci-gpu-hook /run/oci-gpu-hook\n"
         "mount -o remount,bind,ro /run/oci-gpu-hook",
@@ -270,18 +312,13 @@ oci-gpu-hook metrics --write || echo $?
     assert "not recorded" not in done.err
 
 
-def test_where_the_counters_cannot_be_written_it_says_so(installed: Installed) -> None:
-    script = "touch /run/collector\noci-gpu-hook metrics --write || echo $?"
-    done = on_node(installed, script, settings=COUNTING)
-    assert done.out == "7\n"
-    assert done.err.startswith(f"oci-gpu-hook: cannot write {PROM}: "), done.err
-
-
-def test_without_a_journal_the_log_says_so(installed: Installed, tmp_path: Path) -> None:
-    script = (
-        "mkdir /run/bin && ln -s /usr/bin/python3 /run/bin/ && PATH=/run/bin /usr/bin/oci-gpu-hook log"
-        " || echo $?"
-    )
-    done = on_node(installed, script)
-    assert done.out == "7\n"
-    assert "there is no journalctl" in done.err
+def test_without_a_place_for_the_counters_or_a_journal_it_says_so(installed: Installed) -> None:
+    scripts = {
+        "metrics": "touch /run/collector; oci-gpu-hook metrics --write 2>&1 || echo $?",
+        "log": "mkdir /run/bin && ln -s /usr/bin/python3 /run/bin/\n"
+        "PATH=/run/bin /usr/bin/oci-gpu-hook log 2>&1 || echo $?",
+    }
+    metrics, log = in_turn(installed, scripts, settings=COUNTING).values()
+    assert metrics[0].startswith(f"oci-gpu-hook: cannot write {PROM}: ")
+    assert "there is no journalctl" in log[0]
+    assert metrics[1:] == log[1:] == ["7"]

@@ -1,54 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""container.mounts.Tree on a real root: what is taken back is made again, and by whatever name a folder is called."""
+"""changes.tree.Tree on a real root: what is taken back is made again, and by whatever name a folder is called."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.integration.engines import REPOSITORY
+from tests.integration.engines import run_unshared
 
 # A container's root in a mount namespace of its own, a file and a folder to be mounted; CASE does the rest.
 SETTING = """
-import os, sys
-sys.path.insert(0, {repository!r})
-from oci_gpu_hook import linux
-from oci_gpu_hook.container.mounts import Tree
+import os
+from oci_gpu_hook.kernel import syscalls
+from oci_gpu_hook.changes.tree import Tree
+from oci_gpu_hook.changes.undo import Undo
 root, host = {root!r}, {host!r}
 os.makedirs(root + "/opt"); os.makedirs(host + "/folder")
 with open(host + "/file", "w") as file: file.write("ours")
 beside = os.open(host, os.O_PATH)
 def clone(name):
-    return linux.open_tree(beside, name, linux.OPEN_TREE_CLONE)
+    return syscalls.open_tree(beside, name, syscalls.OPEN_TREE_CLONE)
 def below():
     found = [f"{{path}}/{{name}}" for path, *names in os.walk(root) for name in sum(names, [])]
     return sorted(path[len(root):] for path in found)
-tree = Tree(os.open(root, os.O_PATH), ())
+root_fd = os.open(root, os.O_PATH)
+tree = Tree(root_fd, (syscalls.mount_of(root_fd)[0],), Undo())
 """
 
 
 def run(tmp_path: Path, case: str) -> list[str]:
     places = {"root": str(tmp_path / "root"), "host": str(tmp_path / "host")}
-    code = SETTING.format(repository=str(REPOSITORY), **places)
-    line = ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", code + case]
-    done = subprocess.run(line, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return run_unshared(SETTING.format(**places) + case).splitlines()
 
 
 def test_a_folder_that_was_taken_back_is_made_again(tmp_path: Path) -> None:
     """As where an optional operation fails in a folder of its own, and the next one wants the same."""
     case = """
 folder, file = clone("folder"), clone("file")
-mark = tree.mark()
+mark = tree.undo.mark()
 try: tree.attach(folder, "/opt/a/b/x", folder=False)
 except OSError: print("refused", below())
-tree.undo(mark)
+tree.undo.take_back(mark)
 print(below())
 tree.attach(file, "/opt/a/b/x", folder=False)
 print(below(), open(root + "/opt/a/b/x").read())
-tree.undo()
+tree.undo.take_back()
 print(below())
 """
     made = "['/opt', '/opt/a', '/opt/a/b', '/opt/a/b/x']"
@@ -63,9 +58,9 @@ print(below())
 def test_what_lies_in_a_folder_that_was_there_stays(tmp_path: Path) -> None:
     case = """
 os.makedirs(root + "/opt/a/b")
-mark = tree.mark()
+mark = tree.undo.mark()
 try: tree.attach(clone("folder"), "/opt/a/b/x/y", folder=False)
-except OSError: tree.undo(mark)
+except OSError: tree.undo.take_back(mark)
 print(below())
 tree.attach(clone("file"), "/opt/a/b/y", folder=False)
 print(below())
@@ -82,7 +77,7 @@ tree.attach(clone("file"), "/link/a/x", folder=False)
 tree.attach(clone("file"), "/opt/a/b/y", folder=False)
 tree.attach(clone("file"), "/link/a/b/z", folder=False)
 print(below())
-tree.undo()
+tree.undo.take_back()
 print(below())
 """
     assert run(tmp_path, case) == [
@@ -94,7 +89,7 @@ print(below())
 def test_a_file_of_ours_is_no_folder(tmp_path: Path) -> None:
     case = """
 tree.attach(clone("file"), "/opt/a/x", folder=False)
-try: tree.folder("/opt/a/x")
+try: tree.own_folder("/opt/a/x")
 except OSError as err: print(err)
 """
     assert run(tmp_path, case) == ["/opt/a/x is there and is no folder"]
@@ -103,7 +98,7 @@ except OSError as err: print(err)
 def test_a_clone_has_its_attributes_on_an_older_kernel_too(tmp_path: Path) -> None:
     """open_tree_attr(2) came with Linux 6.15."""
     case = """
-from oci_gpu_hook.container.pieces import attributes
+from oci_gpu_hook.changes.detached import attributes
 from oci_gpu_hook.host.root import HostRoot
 def cloned(name):
     tree.attach(HostRoot("/").clone(host + "/file", attributes(("ro", "nosuid", "nodev"))), name, folder=False)
@@ -111,7 +106,7 @@ def cloned(name):
         words = line.split()
         if words[4] == root + name: print(words[5].replace("relatime", "").strip(","), words[6] == "-")
 cloned("/as-it-is")
-linux._OPEN_TREE_ATTR = 4095  # a call that no kernel has
+syscalls._OPEN_TREE_ATTR = 4095  # a call that no kernel has
 cloned("/older")
 """
     assert run(tmp_path, case) == ["ro,nosuid,nodev True"] * 2
@@ -135,7 +130,7 @@ def test_another_name_is_a_link_where_nothing_has_it(tmp_path: Path) -> None:
 for name in ("lib.so.2", "lib.so"): tree.name("/opt/lib.so.2.5", name)
 there("lib.so.2", "lib.so")
 print(count())
-tree.undo()
+tree.undo.take_back()
 print(below())
 """
     assert run(tmp_path, case) == [
@@ -159,7 +154,7 @@ there("lib.so.2", "lib.so.1", "lib.so")
 print(count())
 options = [line.split()[5] for line in open("/proc/self/mountinfo") if root in line]
 print(len(set(options)))
-tree.undo()
+tree.undo.take_back()
 print(below() == before)
 there("lib.so.2", "lib.so.1")
 """
@@ -183,7 +178,7 @@ open(root + "/opt/lib.so.2.5", "w"); os.symlink("lib.so.2.5", root + "/opt/lib.s
 tree.name("/opt/lib.so.2.5", "lib.so.2")
 there("lib.so.2")
 print(count())
-tree.undo()
+tree.undo.take_back()
 print(below())
 """
     assert run(tmp_path, case) == [
@@ -196,7 +191,7 @@ print(below())
 def test_a_name_in_a_volume_of_the_host_is_not_made(tmp_path: Path) -> None:
     case = f"""
 open(host + "/folder/lib.so.2.5", "w").close()
-linux.move_mount(clone("folder"), os.open(root + "/opt", os.O_PATH))
+syscalls.move_mount(clone("folder"), os.open(root + "/opt", os.O_PATH))
 {NAMES}
 try: tree.name("/opt/lib.so.2.5", "lib.so")
 except OSError as err: print(err)
@@ -206,3 +201,14 @@ print(os.listdir(host + "/folder"))
         "/opt lies in a volume of the host, where nothing is made",
         "['lib.so.2.5']",
     ]
+
+
+def test_a_link_that_leads_too_deep_is_refused(tmp_path: Path) -> None:
+    """Each of its folders would be made first."""
+    case = """
+os.symlink("a/" * 400 + "x", root + "/opt/link")
+for folder in (False, True):
+    try: tree.attach(clone("folder" if folder else "file"), "/opt/link", folder=folder)
+    except OSError as err: print(err, below())
+"""
+    assert run(tmp_path, case) == ["/opt/link leads too deep ['/opt', '/opt/link']"] * 2

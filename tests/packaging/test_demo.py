@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make demo` in a tree that nothing was made in: on this machine as it is, and with the RPMs installed.
+"""`make demo` in a tree that nothing was made in: on this machine as it is, and then with the RPMs installed.
 
 The RPMs are installed in a private view of /usr, /etc and /run.
 """
@@ -27,9 +27,9 @@ rpm --define '_dbpath /run/rpm' --nodeps -i {packages} 2>/dev/null
 """
 
 
-@pytest.fixture()
-def tree(tmp_path: Path) -> Path:
-    return rpms.copy_of_tree(tmp_path / "tree")
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return rpms.copy_of_tree(tmp_path_factory.mktemp("demo") / "tree")
 
 
 def said(script: str) -> str:

@@ -1,34 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare nvidia_container_t with container_t in a policy, rule by rule: for hosts whose policy is not Debian's.
+"""Compare what nvidia_container_t and container_t may do in a policy: for hosts whose policy is not Debian's.
 
     python3 -m tests.policy.compare [POLICY]        without a POLICY, the one that this machine's kernel runs
 
-Prints every rule and attribute that only one of them has.  Exit status 1 where container_t has one that
-nvidia_container_t lacks.  Must not judge what is more: people do.
+Prints what only one of them may do, by the other type and the class, and the attributes that only one has.  Exit status
+1 where container_t may do what nvidia_container_t may not.  Must not judge what is more: people do.
 """
 
 from __future__ import annotations
 
+import re
 import sys
+from collections import defaultdict
 
 from tests.policy import rules
 
 RUNNING = "/sys/fs/selinux/policy"
+PLAIN, CONFINED = "container_t", "nvidia_container_t"
+
+_RULE = re.compile(r"^allow (\S+) (\S+):(\S+) (?:\{([^}]*)\}|(\w+));(.*)$")
+
+# Direction, the other type, class and condition ("" for always); and the permissions.
+Permitted = dict[tuple[str, str, str, str], set[str]]
+
+
+def permitted(policy: str, name: str) -> Permitted:
+    """What a type may do, and what others may do to it; the type is written THIS."""
+    found: Permitted = defaultdict(set)
+    for side, direction in (("-s", "to"), ("-t", "by")):
+        for line in rules.rules(policy, side, name):
+            match = _RULE.match(line)
+            if match:
+                # One of the two is the type, or an attribute of it that has brought the rule.
+                other = match[2] if direction == "to" else match[1]
+                other = "THIS" if other in (name, "self") else other
+                key = direction, other, match[3], match[6].strip()
+                found[key] |= set((match[4] or match[5]).split())
+    return found
+
+
+def lacking(more: Permitted, less: Permitted) -> list[str]:
+    """What `more` permits and `less` does not, a line for each type and class."""
+    lines = []
+    for (direction, other, kind, condition), permissions in more.items():
+        always = less.get((direction, other, kind, ""), set())
+        rest = permissions - always - less.get((direction, other, kind, condition), set())
+        if rest:
+            lines.append(
+                f"{direction} {other}:{kind} {' '.join(sorted(rest))} {condition}".rstrip()
+            )
+    return sorted(lines)
 
 
 def main() -> int:
     """Print the difference."""
     policy = sys.argv[1] if len(sys.argv) > 1 else RUNNING
-    found = []
-    for name in ("container_t", "nvidia_container_t"):
-        lines = {f"attribute {item}" for item in rules.attributes(policy, name)}
-        found.append(lines | rules.concerning(policy, name))
-    plain, confined = found
-    for line in sorted(plain - confined):
-        print(f"container_t only: {line}")
-    for line in sorted(confined - plain):
-        print(f"nvidia_container_t only: {line}")
-    return 1 if plain - confined else 0
+    plain, confined = [permitted(policy, name) for name in (PLAIN, CONFINED)]
+    attributes = [rules.attributes(policy, name) for name in (PLAIN, CONFINED)]
+    missing = lacking(plain, confined)
+    for line in (*missing, *sorted(attributes[0] - attributes[1])):
+        print(f"{PLAIN} only: {line}")
+    for line in (*lacking(confined, plain), *sorted(attributes[1] - attributes[0])):
+        print(f"{CONFINED} only: {line}")
+    return 1 if missing else 0
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of what containers of each type may do, worked out by sesearch; the README has it.
+"""The table of what containers of each type may do, worked out by sesearch; the manual oci_gpu_hook_selinux(8) has it.
 
     python3 -m tests.policy.table [POLICY]      without a POLICY, Debian's with our modules
 
@@ -37,7 +37,7 @@ class Line(NamedTuple):
 _USE = "open read write ioctl"
 LINES = (
     Line(
-        "a GPU node made in the container's own `/dev` (what the hook does): open",
+        "a GPU node made in the container's own */dev* (what the hook does): open",
         (Access("container_file_t", "chr_file", _USE),),
     ),
     Line("the same: map, as CUDA does", (Access("container_file_t", "chr_file", "map"),)),
@@ -46,7 +46,7 @@ LINES = (
         (Access("xserver_misc_device_t", "chr_file", f"{_USE} map"),),
     ),
     Line(
-        "`/dev/dri` bound from the host: open and map",
+        "*/dev/dri* bound from the host: open and map",
         (Access("dri_device_t", "chr_file", f"{_USE} map"),),
     ),
     Line(
@@ -71,7 +71,7 @@ LINES = (
         ),
     ),
     Line(
-        "`/dev/shm` with the container's label: make, map",
+        "*/dev/shm* with the container's label: make, map",
         (
             Access("container_file_t", "dir", "search write add_name"),
             Access("container_file_t", "file", "create open read write map"),
@@ -82,7 +82,7 @@ LINES = (
         (Access("QUEUE", "file", "create open read write"),),
     ),
     Line(
-        "the host's `/dev/shm` (host IPC): make, map",
+        "the host's */dev/shm* (host IPC): make, map",
         (
             Access("tmpfs_t", "dir", "search write add_name"),
             Access("tmpfs_t", "file", "create open read write map"),
@@ -120,8 +120,15 @@ class Policy:
             if not conditions:
                 return None
             if "" not in conditions:
-                takes.add(sorted(conditions)[0])
+                # Of several, one that is in force by default is the one that counts.
+                in_force = [item for item in conditions if self.is_default(item)]
+                takes.add(min(in_force or conditions))
         return takes
+
+    def is_default(self, condition: str) -> bool:
+        """Whether a boolean stands by default as a condition takes it."""
+        name, _, state = condition.partition("=")
+        return self.booleans.get(name) == state
 
     def queue_type(self, source: str) -> str:
         """The type of a file that `source` makes in /dev/mqueue."""
@@ -142,23 +149,19 @@ class Policy:
             name, _, state = take.partition("=")
             standing = {"true": "on", "false": "off"}[self.booleans.get(name, "false")]
             words.append(
-                f"boolean `{name}` {'' if state == 'true' else 'off '}(default {standing})"
+                f"by boolean **{name}** {'' if state == 'true' else 'off '}(default {standing})"
             )
         return ", ".join(words) or "yes"
 
 
 def table(path: str) -> str:
-    """The table, in Markdown."""
+    """The table as a definition list, in the manual's reStructuredText."""
     policy = Policy(path)
-    rows = [
-        "| | " + " | ".join(f"`{name}`" for name in TYPES) + " |",
-        "|---|" + "---|" * len(TYPES),
-    ]
+    items = []
     for line in LINES:
-        rows.append(
-            f"| {line.words} | " + " | ".join(policy.cell(name, line) for name in TYPES) + " |"
-        )
-    return "\n".join(rows) + "\n"
+        cells = "; ".join(f"*{name}* {policy.cell(name, line)}" for name in TYPES)
+        items.append(f"{line.words}\n    {cells}\n")
+    return "\n".join(items)
 
 
 if __name__ == "__main__":

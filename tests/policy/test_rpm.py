@@ -33,6 +33,11 @@ exec rpm --define "_dbpath $database" --nodeps "$@"
 """
 
 
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> rpms.Release:
+    return rpms.build(tmp_path_factory.mktemp("rpm"))
+
+
 @pytest.fixture()
 def store(tmp_path: Path) -> Path:
     """A root's policy and module store."""
@@ -60,9 +65,11 @@ def stored(store: Path) -> list[str]:
     )
 
 
-def test_modules_come_with_the_package_and_go_with_it(store: Path, tmp_path: Path) -> None:
+def test_modules_come_with_the_package_and_go_with_it(
+    store: Path, release: rpms.Release, tmp_path: Path
+) -> None:
     previous = rpms.build(tmp_path / "previous", "0.0.1").selinux
-    package = rpms.build(tmp_path / "rpm").selinux
+    package = release.selinux
     assert stored(store) == []
     for words in (("-i", previous), ("-U", package), ("-U", "--oldpackage", previous)):
         rpm(store, *words)
@@ -71,9 +78,9 @@ def test_modules_come_with_the_package_and_go_with_it(store: Path, tmp_path: Pat
     assert stored(store) == []
 
 
-def test_another_policy_is_left_alone(store: Path, tmp_path: Path) -> None:
+def test_another_policy_is_left_alone(store: Path, release: rpms.Release) -> None:
     (store / "etc/selinux/config").write_text("SELINUX=permissive\nSELINUXTYPE=minimum\n")
-    rpm(store, "-i", rpms.build(tmp_path / "rpm").selinux)
+    rpm(store, "-i", release.selinux)
     assert stored(store) == []
 
 
@@ -101,8 +108,7 @@ def packaged(package: Path) -> dict[str, str]:
     return {path: "dir" if mode.startswith("d") else "file" for path, mode in pairs}
 
 
-def test_every_file_of_the_packages_gets_the_label_that_it_needs(tmp_path: Path) -> None:
-    release = rpms.build(tmp_path / "rpm")
+def test_every_file_of_the_packages_gets_the_label_that_it_needs(release: rpms.Release) -> None:
     files = {**packaged(release.hook), **packaged(release.selinux)}
     for path in ("/etc/oci-gpu-hook.conf.d", "/run/oci-gpu-hook"):
         assert files[path] == "dir"
@@ -115,8 +121,8 @@ def test_every_file_of_the_packages_gets_the_label_that_it_needs(tmp_path: Path)
         assert context.split(":")[2] == wanted, path
 
 
-def test_the_package_relabels_what_the_modules_name(tmp_path: Path) -> None:
-    package = rpms.build(tmp_path / "rpm").selinux
+def test_the_package_relabels_what_the_modules_name(release: rpms.Release) -> None:
     for scriptlet in ("POSTTRANS", "POSTUN"):
-        words = debian.run("rpm", "-qp", "--queryformat", f"%{{{scriptlet}}}", str(package)).split()
+        form = f"%{{{scriptlet}}}"
+        words = debian.run("rpm", "-qp", "--queryformat", form, str(release.selinux)).split()
         assert set(libselinux.PATHS) | {"/dev/nvidia*"} <= set(words), scriptlet

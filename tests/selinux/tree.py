@@ -22,7 +22,7 @@ OUR_MODULES = ("nvidia_container", "oci_gpu_hook")
 DESCRIPTION = "h100mig"
 LIBRARY = "usr/lib/oci-gpu-hook"
 
-# What `--break` adds to the room that labels.
+# What `--break` adds to the module that labels.
 FAULTS = {
     "no-relabel": "\n\ndef relabel(tree, path, context):\n    pass\n",
     # Before pivot_root this is the host's own, as it is below /proc/PID/root.
@@ -34,6 +34,29 @@ FAULTS = {
     "wrong-level": (
         "\n\n_right = relabel\n\n\ndef relabel(tree, path, context):\n"
         "    _right(tree, path, ':'.join([*context.split(':')[:3], 's0:c8,c9']))\n"
+    ),
+}
+
+# Copies of the hook that lack one check each: what the text in a module is replaced with.  Where "ro" goes too, the
+# kernel would refuse by itself what SELinux is asked here.
+_WRITABLE = ("operations/service.py", 'OPTIONS = ("ro", ', "OPTIONS = (")
+UNCHECKED = {
+    "sources": (
+        (
+            "host/source.py",
+            "    if parent.st_uid not in roots:\n",
+            "    if owners:\n        return\n    if parent.st_uid not in roots:\n",
+        ),
+        _WRITABLE,
+    ),
+    "mounts": (
+        ("changes/tree.py", "return syscalls.mount_of(fd)[0] in self._own\n", "return True\n"),
+        _WRITABLE,
+    ),
+    "root": (
+        ("container/rootfs.py", "if not is_mounted_there:", "if False:"),
+        ("container/rootfs.py", "if not _is_here_too(fd, path):", "if False:"),
+        ("container/rootfs.py", " and not _is_roots(path):", " and False:"),
     ),
 }
 
@@ -73,6 +96,7 @@ class Tree:
             f"DESTDIR={self.root}",
             "PYTHON=/usr/bin/python3",
         )
+        self._copy_unchecked()
         if fault:
             self._break(fault)
         if self._install_modules(policy):
@@ -99,17 +123,25 @@ class Tree:
 
     def _break(self, fault: str) -> None:
         """Plant a fault in the installed hook: these tests must then fail, at the right row."""
-        path = f"{self.root}/{LIBRARY}/oci_gpu_hook/container/labels.py"
+        path = f"{self.root}/{LIBRARY}/oci_gpu_hook/changes/labels.py"
         source = _bytes(path).decode()
         if "\ndef relabel(tree: Tree, path: str, context: str) -> None:\n" not in source:
             raise SystemExit(f"test-selinux: there is no relabel() in {path} to be broken")
         write(path, source + FAULTS[fault])
-        # Compiled and linked files are taken as they are, whatever became of their sources.
-        shutil.rmtree(f"{os.path.dirname(path)}/__pycache__")
-        shutil.rmtree(f"{self.root}/{LIBRARY}/oci_gpu_hook/__linked__")
-        link = f"{REPOSITORY}/packaging/link.py"
-        words = ("-ISB", "-X", "no_debug_ranges", link, f"{self.root}/{LIBRARY}", f"/{LIBRARY}")
-        run("/usr/bin/python3", *words)
+        _link(f"{self.root}/{LIBRARY}")
+
+    def _copy_unchecked(self) -> None:
+        """The hook without its own checks: what is left then is SELinux's to refuse."""
+        for name, changes in UNCHECKED.items():
+            folder = f"{self.root}/{GUEST}/unchecked/{name}"
+            shutil.copytree(f"{self.root}/{LIBRARY}", folder, symlinks=True)
+            for module, text, other in changes:
+                path = f"{folder}/oci_gpu_hook/{module}"
+                source = _bytes(path).decode()
+                if source.count(text) != 1:
+                    raise SystemExit(f"test-selinux: there is no check {text!r} in {path}")
+                write(path, source.replace(text, other))
+            _link(folder)
 
     def _install_guest(self, only: str) -> None:
         guest = f"{self.root}/{GUEST}"
@@ -189,6 +221,15 @@ class Tree:
             "1200M",
         )
         return image
+
+
+def _link(folder: str) -> None:
+    """Link the modules in `folder` anew: compiled and linked files are taken whatever became of their sources."""
+    for top, folders, _ in os.walk(folder):
+        for name in {"__pycache__", "__linked__"} & {*folders}:
+            shutil.rmtree(f"{top}/{name}")
+    link = f"{REPOSITORY}/packaging/link.py"
+    run("/usr/bin/python3", "-ISB", "-X", "no_debug_ranges", link, folder, f"/{LIBRARY}")
 
 
 def _bytes(path: str) -> bytes:

@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways to ask, for the tests of what is asked for: the inputs of a container, and what becomes of them."""
+"""Requests for tests: the inputs of a container, and what becomes of them."""
 
 from __future__ import annotations
 
 import pytest
 
-from oci_gpu_hook import request, sources
-from oci_gpu_hook.config import Config
 from oci_gpu_hook.errors import RequestError
-from oci_gpu_hook.sources import Inputs
+from oci_gpu_hook.request import sources
+from oci_gpu_hook.request.parse import Request, parse
+from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.request.sources import Inputs
 
 UUID = "GPU-11111111-2222-3333-4444-5555555555aa"
 OTHER = "GPU-99999999-2222-3333-4444-5555555555aa"
 MIG = "MIG-11111111-2222-3333-4444-5555555555aa"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 LIST = "/var/run/nvidia-container-devices"
-MOUNTS = Config(accept_volume_mounts=True)
-SWARM = Config(swarm_resources=("DOCKER_RESOURCE_GPU", "MY_GPUS"))
-HARDENED = Config(accept_environment="privileged")
+MOUNTS = Settings(accept_volume_mounts=True)
+SWARM = Settings(swarm_resources=("DOCKER_RESOURCE_GPU", "MY_GPUS"))
+HARDENED = Settings(accept_environment="privileged")
 
 
 def listed(*names: str) -> tuple[tuple[str, str], ...]:
@@ -25,28 +26,36 @@ def listed(*names: str) -> tuple[tuple[str, str], ...]:
     return tuple([("/dev/null", f"{LIST}/{name}") for name in names])
 
 
-def asked(inputs: Inputs, config: Config = Config()) -> request.Request:  # noqa: B008  read only
-    found, _ = request.parse(inputs, config)
-    assert found is not None
-    assert sources.may_ask(inputs) or config.swarm_resources
-    return found
-
-
 def env(**variables: str) -> Inputs:
+    """A container that asks for GPU 0, with these variables."""
     return Inputs({VISIBLE: "0", **variables})
 
 
-def refusal(inputs: Inputs, config: Config = Config()) -> str:  # noqa: B008  read only
+def request_of(inputs: Inputs, settings: Settings = Settings()) -> Request:  # noqa: B008  read only
+    """The request that a container makes."""
+    found, _ = parse(inputs, settings)
+    assert found is not None
+    assert sources.may_ask(inputs) or settings.swarm_resources
+    return found
+
+
+def by_environment(devices: str, capabilities: str = "", **variables: str) -> Request:
+    """The request of a privileged container's environment."""
+    environment = {VISIBLE: devices, "NVIDIA_DRIVER_CAPABILITIES": capabilities, **variables}
+    return request_of(Inputs(environment, privileged=True))
+
+
+def refusal(inputs: Inputs, settings: Settings = Settings()) -> str:  # noqa: B008  read only
+    """The sentence with which a request is refused."""
     with pytest.raises(RequestError) as caught:
-        request.parse(inputs, config)
+        parse(inputs, settings)
     sentence = str(caught.value)
     assert sentence.isascii() and sentence.isprintable() and len(sentence) < 700
     return sentence
 
 
-def left_out(inputs: Inputs, config: Config) -> str:
-    """The one sentence for what asks for nothing."""
-    found, notes = request.parse(inputs, config)
+def left_out(inputs: Inputs, settings: Settings) -> str:
+    """The only sentence about a container whose request is left out."""
+    found, (note,) = parse(inputs, settings)
     assert found is None
-    (note,) = notes
     return note

@@ -7,17 +7,21 @@ What the hook would do is caught where it would begin to do it.  Must not know w
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from oci_gpu_hook import apply, cli, hook, oci, operations
-from oci_gpu_hook.course import Course
-from oci_gpu_hook.host import inventory, nvml, stamp, survey
+from oci_gpu_hook import apply, cli, hook
+from oci_gpu_hook.container import process, rootfs
+from oci_gpu_hook.driver import inventory, nvml, stamp, survey
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.plan import Plan
+from oci_gpu_hook.operations.cgroup import OpenCgroup
+from oci_gpu_hook.operations.device import Device
+from oci_gpu_hook.operations.mount import Mount
+from oci_gpu_hook.planning.plan import Plan
+from oci_gpu_hook.report.progress import Progress
+from oci_gpu_hook.request.state import State
 from tests.unit import hosts
 
 
@@ -88,7 +92,9 @@ def inject(config: dict[str, Any], spec: dict[str, Any], *names: str) -> list[st
     return words
 
 
-def start(config: dict[str, Any], host: Node, words: list[str]) -> Plan | None:
+def start(
+    config: dict[str, Any], host: Node, words: list[str], progress: Progress | None = None
+) -> Plan | None:
     """What the hook would do; None where it leaves the container alone."""
     folder = host.folder / "bundle"
     (folder / "config.json").write_text(json.dumps(config))
@@ -101,8 +107,11 @@ def start(config: dict[str, Any], host: Node, words: list[str]) -> Plan | None:
     options = hook.Options([*words, "--host-root", str(host.tree)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(apply, "run", catch)
-        state = oci.State("c1", os.getpid(), str(folder), {})
-        hook.start(Course(state), state, options)
+        # The container does not exist: nothing of it is looked at but its root.
+        patch.setattr(process, "Process", lambda pid: None)
+        patch.setattr(rootfs, "of_process", lambda bundle, process: rootfs.of_bundle(bundle))
+        state = State("c1", 1, str(folder), {})
+        hook.start(progress or Progress(), state, options)
     return caught[0] if caught else None
 
 
@@ -113,7 +122,7 @@ def by_hook(host: Node, environment: dict[str, str]) -> set[tuple[object, ...]]:
     return {
         fact
         for item in plan.operations
-        if not isinstance(item, operations.AllowDevices)
+        if not isinstance(item, OpenCgroup)
         for fact in _facts(item)
     }
 
@@ -126,7 +135,7 @@ def by_cdi(
     words = inject(config, host.spec(capabilities), *names)
     plan = start(config, host, words[2:])
     assert plan is not None
-    assert not any(isinstance(item, operations.AllowDevices) for item in plan.operations)
+    assert not any(isinstance(item, OpenCgroup) for item in plan.operations)
     left = [fact for item in plan.operations for fact in _facts(item)]
     edits = [*map(_node, config["linux"]["devices"]), *map(_mount, config["mounts"])]
     assert len({*left, *edits}) == len(left) + len(edits), "something is done twice"
@@ -135,23 +144,22 @@ def by_cdi(
 
 def _facts(operation: Any) -> list[tuple[object, ...]]:
     """One for each name of a file: which of them is a link is between the hook and the container."""
-    if not isinstance(operation, operations.Mount):
+    if not isinstance(operation, Mount):
         return [_fact(operation)]
-    paths = operations.mount_paths(operation)
-    return [_fact(operation._replace(target=path, names=())) for path in paths]
+    return [_fact(operation._replace(target=path, names=())) for path in operation.paths()]
 
 
 def _fact(operation: Any) -> tuple[object, ...]:
     """An operation without why, and without what only a hook knows: what is a folder, what may fail, that mknod may."""
-    if isinstance(operation, operations.Device):
+    if isinstance(operation, Device):
         operation = operation._replace(source="")
-    if isinstance(operation, operations.Mount):
+    if isinstance(operation, Mount):
         operation = operation._replace(folder=False)
     return (type(operation).__name__, *operation._replace(reason="", required=True))
 
 
 def _node(item: dict[str, Any]) -> tuple[object, ...]:
-    found = operations.Device(
+    found = Device(
         path=item["path"],
         type=item["type"],
         major=item["major"],
@@ -172,4 +180,4 @@ def _mount(item: dict[str, Any]) -> tuple[object, ...]:
     # The filesystem that the hook makes there would cover it.
     assert not item["destination"].startswith("/proc")
     options = tuple(item["options"][:-2])
-    return _fact(operations.Mount(item["source"], item["destination"], options, True, ""))
+    return _fact(Mount(item["source"], item["destination"], options, True, ""))

@@ -7,13 +7,17 @@ thing is simulated in tests/gpunode.
 
 from __future__ import annotations
 
+import os
 import platform
 import struct
 from pathlib import Path
 
-from oci_gpu_hook.host import inventory, nodes, survey
+from oci_gpu_hook.driver import inventory, nodes, stamp, survey
+from oci_gpu_hook.formats import ldcache_merge
+from oci_gpu_hook.formats.ldcache import MULTIARCH
+from oci_gpu_hook.formats.ldcache_entries import Entry
+from oci_gpu_hook.formats.ldcache_prepare import prepare
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.ldso import MULTIARCH
 
 VERSION = "580.65.06"
 LIBRARY_FOLDER = f"usr/lib/{MULTIARCH[platform.machine()]}"
@@ -37,42 +41,77 @@ PARAMS = "ResmanDebugLevel: 4294967295\nModifyDeviceFiles: 1\nDeviceFileMode: 43
 DEVICES = "Character devices:\n  1 mem\n195 nvidia\n195 nvidiactl\n505 nvidia-uvm\n\nBlock devices:\n254 virtblk\n"
 
 
+# The UUID of a GPU that was never used.
+NO_UUID = "GPU-????????-????-????-????-????????????"
+
+
 def uuid(number: int) -> str:
     return f"GPU-{number:08x}-0000-4000-8000-{number:012x}"
 
 
-def elf(soname: str, machine: int | None = None) -> bytes:
-    """The smallest shared object that says its SONAME: headers, a dynamic section, a string table.
+# A SONAME one byte behind the beginning of the strings, and where those lie in memory.
+ELF_TAGS = ((14, 1), (5, 0x11000))
 
-    Of 64 bits, but for i386.
+
+def elf_file(
+    strings: bytes,
+    machine: int = 62,
+    *,
+    bits: int = 64,
+    order: str = "<",
+    tags: tuple[tuple[int, int], ...] = ELF_TAGS,
+    offset: int = 0x200,
+) -> bytes:
+    """An ELF file of two segments: the dynamic one, and one that is loaded with the strings in it.
+
+    The strings lie at `offset` in the file and at 0x11000 in memory.
     """
+    return elf_head(machine, bits, order, tags, offset, len(strings)).ljust(offset, b"\0") + strings
+
+
+def elf_head(
+    machine: int, bits: int, order: str, tags: tuple[tuple[int, int], ...], offset: int, size: int
+) -> bytes:
+    """All of such a file that lies before its strings, which have this size."""
+    word, header_size, segment_size = ("Q", 64, 56) if bits == 64 else ("I", 52, 32)
+    ident = b"\x7fELF" + bytes([bits // 32, 1 if order == "<" else 2, 1]).ljust(12, b"\0")
+    dynamic = b"".join(struct.pack(f"{order}2{word}", *tag) for tag in (*tags, (0, 0)))
+    fields = (3, machine, 1, 0, header_size, 0, 0, header_size, segment_size, 2, 0, 0, 0)
+    header = ident + struct.pack(f"{order}HHI3{word}I6H", *fields)
+
+    def segment(kind: int, offset: int, address: int, size: int) -> bytes:
+        places = (offset, address, address, size, size)
+        if bits == 64:
+            return struct.pack(f"{order}II6Q", kind, 4, *places, 0x1000)
+        return struct.pack(f"{order}8I", kind, *places, 4, 0x1000)
+
+    place = header_size + 2 * segment_size
+    return header + segment(2, place, 0, len(dynamic)) + segment(1, offset, 0x11000, size) + dynamic
+
+
+def elf(soname: str, machine: int | None = None) -> bytes:
+    """A shared object that says its SONAME; of 64 bits, but for i386."""
     machine = machine or MACHINES[platform.machine()]
-    small = machine == MACHINES["i386"]
-    word, header_size, segment_size = (4, 52, 32) if small else (8, 64, 56)
-    strings = b"\0" + soname.encode() + b"\0"
-    start = header_size + 2 * segment_size
-    pairs = (5, start + 8 * word, 10, len(strings), 14, 1, 0, 0)
-    dynamic = struct.pack("<8I" if small else "<8Q", *pairs)
-    size = start + len(dynamic) + len(strings)
-    header = struct.pack(
-        "<16sHHIIIIIHHHHHH" if small else "<16sHHIQQQIHHHHHH",
-        b"\x7fELF" + bytes([1 if small else 2, 1, 1]),
-        *(3, machine, 1, 0, header_size, 0, 0, header_size, segment_size, 2, 0, 0, 0),
-    )
-    load, section = (1, 0, size), (2, start, len(dynamic))
-    segments = [
-        struct.pack("<8I", kind, at, at, at, length, length, 4, 4)
-        if small
-        else struct.pack("<IIQQQQQQ", kind, 4, at, at, at, length, length, 8)
-        for kind, at, length in (load, section)
-    ]
-    return header + b"".join(segments) + dynamic + strings
+    bits = 32 if machine == MACHINES["i386"] else 64
+    return elf_file(b"\0" + soname.encode() + b"\0", machine, bits=bits)
 
 
 def plant(tree: Path, path: str, content: str | bytes) -> None:
     file = tree / path.lstrip("/")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def plant_library(tree: Path, path: str, soname: str = "", machine: str = "") -> None:
+    """A library whose SONAME is its file's name if no other is given."""
+    number = MACHINES[machine or platform.machine()]
+    plant(tree, path, elf(soname or path.rpartition("/")[2], number))
+
+
+def plant_cache(tree: Path, path: str) -> None:
+    """An ld.so.cache that lists this library alone."""
+    entry = Entry(path.rpartition("/")[2].encode(), path.encode(), 0x0303)
+    plant(tree, "etc/ld.so.cache", ldcache_merge.merge(None, prepare([entry])))
 
 
 def plant_gpu(tree: Path, bus: int, minor: int, *, extra: str = "") -> None:
@@ -83,6 +122,12 @@ def plant_gpu(tree: Path, bus: int, minor: int, *, extra: str = "") -> None:
         f"Bus Location: \t {name}\nDevice Minor: \t {minor}\nGPU Excluded:\t No\n{extra}"
     )
     plant(tree, f"proc/driver/nvidia/gpus/{name}/information", text)
+
+
+def saved(root: HostRoot) -> str:
+    """Save the inventory of a host, as for its hooks; gives the file's path."""
+    os.makedirs(f"{root.path}/run", exist_ok=True)
+    return survey.save(root, stamp.now(root, "/"), survey.survey(root))
 
 
 def surveyed(root: HostRoot) -> inventory.DriverInventory:

@@ -1,35 +1,93 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether something takes time in proportion to its input: one ratio, of the same process, and no absolute time.
+"""Whether something takes work in proportion to its input, by steps that are counted and no clock.
 
-Processor time, and the least of some rounds: what else the machine does adds to both sides or to neither.
+A step is a line that is executed, each round of a comprehension included; and, for work that is done within one line,
+each byte or item of a large object that a variable is newly bound to, or that `in` searches.  What a single call into C
+does beside that is not seen.
 """
 
 from __future__ import annotations
 
-import gc
-import time
-from typing import Callable
+import dis
+import sys
+from types import CodeType, FrameType
+from typing import Any, Callable
 
-# Ten times the input takes ten times as long where time is linear, and a hundred times where it is quadratic.
+# Ten times the input takes ten times the steps where the work is linear, and a hundred times where it is quadratic.
 _FACTOR = 10
-_MOST = 40
-_ROUNDS = 5
+_MOST = 15
+_LARGE = 64
+_SEARCHED = (bytes, bytearray, str, list, tuple)
 
 
-def is_linear(act: Callable[[int], object], entries: int = 1_000) -> bool:
-    """Whether `act` of ten times the entries takes about ten times as long; `act` makes its own input."""
-    return _least(act, entries * _FACTOR) <= _MOST * _least(act, entries)
+class TooManySteps(BaseException):
+    """It was stopped; nothing that is tested may take it for an error of its own."""
 
 
-def _least(act: Callable[[int], object], entries: int) -> float:
-    found = []
-    # To collect takes longer than most acts: it is kept out of them, not done before each.
-    gc.disable()
+class _Counter:
+    """Counts steps as a trace function, and stops what it traces at `most`."""
+
+    def __init__(self, most: float) -> None:
+        self.steps, self.most = 0, most
+        # Kept, so that no other object gets its address.
+        self.seen: dict[int, object] = {}
+        self.searches: dict[CodeType, dict[int, str]] = {}
+
+    def trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "call":
+            frame.f_trace_opcodes = bool(self._searches_of(frame.f_code))
+            return self.trace
+        if event == "opcode":
+            name = self._searches_of(frame.f_code).get(frame.f_lasti)
+            searched = frame.f_locals.get(name) if name else None
+            if isinstance(searched, _SEARCHED):
+                self.steps += len(searched)
+        else:
+            self.steps += 1
+            for value in frame.f_locals.values():
+                if (
+                    isinstance(value, _SEARCHED)
+                    and len(value) > _LARGE
+                    and id(value) not in self.seen
+                ):
+                    self.seen[id(value)] = value
+                    self.steps += len(value)
+        if self.steps > self.most:
+            raise TooManySteps
+        return self.trace
+
+    def _searches_of(self, code: CodeType) -> dict[int, str]:
+        """At which instructions `in` searches a local variable, and which."""
+        if code not in self.searches:
+            self.searches[code] = found = {}
+            name = ""
+            for instruction in dis.get_instructions(code):
+                if instruction.opname == "CONTAINS_OP" and name:
+                    found[instruction.offset] = name
+                loaded = instruction.argval if instruction.opname.startswith("LOAD_") else ""
+                # Python 3.13 loads two variables at once.
+                name = str(loaded[-1] if isinstance(loaded, tuple) and loaded else loaded)
+        return self.searches[code]
+
+
+def steps(act: Callable[[], object], most: float = float("inf")) -> int:
+    """How many steps `act` takes; TooManySteps where there are more than `most`."""
+    counter = _Counter(most)
+    before = sys.gettrace()
+    sys.settrace(counter.trace)
     try:
-        for _ in range(_ROUNDS):
-            begin = time.process_time()
-            act(entries)
-            found.append(time.process_time() - begin)
+        act()
     finally:
-        gc.enable()
-    return max(min(found), 1e-6)
+        sys.settrace(before)
+    return counter.steps
+
+
+def is_linear(act: Callable[[int], object], entries: int = 100) -> bool:
+    """Whether `act` of ten times the entries takes about ten times the steps; `act` makes its own input."""
+    # Twice: Python 3.12 and later report no instructions of the first frame in which they are asked for.
+    few = max([steps(lambda: act(entries)) for _ in range(2)])
+    try:
+        steps(lambda: act(entries * _FACTOR), _MOST * few)
+    except TooManySteps:
+        return False
+    return True

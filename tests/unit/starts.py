@@ -1,44 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the door starts Python: flags, environment and program, all read from the door itself."""
+"""How the entry script starts Python: flags and program, read from the script itself."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-DOOR = ROOT / "hooks.d/oci-gpu-hook"
-_TEXT = DOOR.read_text()
+ENTRY = ROOT / "hooks.d/oci-gpu-hook"
+_TEXT = ENTRY.read_text()
 
 _start = re.search(
-    r"exec /usr/bin/python3 (-\w+) -c '(.*?)' \"\$@\"$", _TEXT, re.DOTALL | re.MULTILINE
+    r"exec /usr/bin/python3 (-\w+ -X utf8) -c '(.*?)' \"\$@\"$", _TEXT, re.DOTALL | re.MULTILINE
 )
 assert _start
-FLAGS, PROGRAM = _start.groups()
-# What of the program is the hook's own start; before it stands how it is found.
-MAIN = "rooms.run()"
-assert PROGRAM.endswith(f"import rooms\n{MAIN}")
+FLAGS = _start[1].split()
+# The program's last line starts the hook; the lines before it find it.
+MAIN = "linked.run()"
+assert _start[2].endswith(f"import linked\n{MAIN}")
 _LIBRARY = "/usr/lib/oci-gpu-hook"
 
 
-def environment(library: Path = ROOT) -> dict[str, str]:
-    """What the door has its interpreter see of PYTHON*: test_startup holds the real door to it."""
-    words = re.findall(r"\b(PYTHON\w+)=(\S+)", _TEXT.replace(_LIBRARY, str(library)))
-    return dict(words)
+def program(main: str = MAIN, library: Path = ROOT) -> str:
+    """What the interpreter runs, for the package below `library`, with `main` in the place of the hook's own start."""
+    return _start[2].replace(MAIN, main).replace(_LIBRARY, str(library))  # type: ignore[index]
 
 
-def command(program: str, *words: str) -> list[str]:
-    """The interpreter that runs this, as the door would have it run `program`."""
-    return [sys.executable, FLAGS, "-c", program, *words]
+def command(main: str, *words: str, library: Path = ROOT) -> list[str]:
+    """The interpreter that runs this, started as the entry script starts it."""
+    return [sys.executable, *FLAGS, "-c", program(main, library), *words]
 
 
-def door(folder: Path, main: str = MAIN, library: Path = ROOT) -> Path:
-    """A copy of the door for the interpreter that runs this, with `main` in the place of the hook's own start."""
+def entry(folder: Path, main: str = MAIN, library: Path = ROOT) -> Path:
+    """A copy of the entry script, for the interpreter that runs this."""
     text = _TEXT.replace(MAIN, main.replace("'", "'\\''"))
     text = text.replace("/usr/bin/python3", sys.executable)
     text = text.replace("/etc/oci-gpu-hook.conf", str(folder / "settings.conf"))
-    copy = folder / "door"
+    copy = folder / "entry"
     copy.write_text(text.replace(_LIBRARY, str(library)))
     copy.chmod(0o755)
     return copy
+
+
+def others() -> dict[str, str]:
+    """Every other Python of this machine that the hook can run on, by version: on PATH, or pyenv's own.
+
+    pyenv's shims on PATH may lead to none.
+    """
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    found = {}
+    for version in [f"3.{minor}" for minor in range(9, 15) if minor != sys.version_info[1]]:
+        paths = [Path(folder, f"python{version}") for folder in os.get_exec_path()]
+        for path in (*paths, *pyenv.glob(f"versions/{version}.*/bin/python3")):
+            if path.exists() and not subprocess.run([path, "-V"], capture_output=True).returncode:
+                found[version] = str(path)
+                break
+    return found

@@ -11,26 +11,22 @@ from typing import Any
 
 import pytest
 
-from oci_gpu_hook import cdi, ldmerge, request, sources
 from oci_gpu_hook.errors import DriverError, HookError, RequestError
-from oci_gpu_hook.ldso import MULTIARCH_32
-from oci_gpu_hook.operations import LdCache, Symlink
-from tests.unit import cdi_engine, hosts
+from oci_gpu_hook.formats.ldcache import MULTIARCH_32
+from oci_gpu_hook.operations.ldcache import LdCache
+from oci_gpu_hook.operations.symlink import Symlink
+from oci_gpu_hook.planning import cdi
+from oci_gpu_hook.report.progress import Progress
+from oci_gpu_hook.request import parse, sources
+from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.words import CAPABILITIES, DRIVER_CAPABILITIES, VISIBLE_DEVICES
+from tests.unit import asking, cdi_engine, hosts
 from tests.unit.cdi_engine import Node, by_cdi, by_hook
+from tests.vocabulary import host as vocabulary
 from tests.vocabulary.host import FACTS, MIG_UUID, UUID, plant
 from tests.vocabulary.rows import ROWS
 
-VISIBLE, CAPABILITIES = sources.VISIBLE_DEVICES, request.DRIVER_CAPABILITIES
-SETS = (
-    "all",
-    "utility",
-    "utility,compute",
-    "compute,compat32",
-    "video",
-    "graphics",
-    "display",
-    "ngx",
-)
+SETS = ("all", "utility", "compute,compat32", "display")
 MIG_NAMES = ("0:0", MIG_UUID)
 DRIVER_ROOT = "/run/nvidia/driver"
 
@@ -70,8 +66,8 @@ def mig_host(tmp_path_factory: pytest.TempPathFactory) -> Node:
     return _everything(tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("of"))
 
 
-def asking(devices: str, capabilities: str) -> dict[str, str]:
-    return {VISIBLE: devices, CAPABILITIES: capabilities}
+def environment_of(devices: str, capabilities: str) -> dict[str, str]:
+    return {VISIBLE_DEVICES: devices, DRIVER_CAPABILITIES: capabilities}
 
 
 def names_of(spec: dict[str, Any]) -> list[str]:
@@ -81,42 +77,39 @@ def names_of(spec: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize("capabilities", SETS)
 def test_spec_and_hook_agree_for_every_name(host: Node, capabilities: str) -> None:
     for name in names_of(host.spec(capabilities)):
-        environment = asking(name, capabilities)
+        environment = environment_of(name, capabilities)
         assert by_cdi(host, environment, capabilities, name) == by_hook(host, environment), name
 
 
 @pytest.mark.parametrize(
     "names",
-    [("0", "1"), ("1", UUID), ("0:0", "1"), ("0", "0:0"), ("0:0", MIG_UUID), (*MIG_NAMES, "1")],
+    [("0", "1"), ("1", UUID), ("0", "0:0"), (*MIG_NAMES, "1")],
     ids=",".join,
 )
-@pytest.mark.parametrize("capabilities", ["all", "utility"])
-def test_they_agree_for_several_devices_at_once(
-    mig_host: Node, names: tuple[str, ...], capabilities: str
-) -> None:
-    environment = asking(",".join(names), capabilities)
-    assert by_cdi(mig_host, environment, capabilities, *names) == by_hook(mig_host, environment)
+def test_they_agree_for_several_devices_at_once(mig_host: Node, names: tuple[str, ...]) -> None:
+    environment = environment_of(",".join(names), "all")
+    assert by_cdi(mig_host, environment, "all", *names) == by_hook(mig_host, environment)
 
 
-def _asked_by_rows() -> Iterator[request.Request]:
+def _requests_of_rows() -> Iterator[Request]:
     """Every request that the vocabulary's rows make."""
-    made: list[request.Request] = []
-    parse = request.parse
+    made: list[Request] = []
 
     def noting(inputs: sources.Inputs, allowed: Any) -> Any:
-        found, notes = parse(inputs, allowed)
+        found, notes = parse.parse(inputs, allowed)
         if found is not None:
             made.append(found)
         return found, notes
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(request, "parse", noting)
+        for module in (asking, vocabulary):
+            patch.setattr(module, "parse", noting)
         for row in ROWS:
             row.holds()
     yield from dict.fromkeys(made)
 
 
-def _sayable(asked: request.Request) -> bool:
+def _sayable(asked: Request) -> bool:
     """Whether CDI can name it: GPUs and MIG devices by index and UUID.
 
     It has no name for a bus id, the older MIG form, or no GPU at all; what is not a GPU is of another kind.
@@ -125,7 +118,7 @@ def _sayable(asked: request.Request) -> bool:
     return not beside and {*asked.devices} <= {"0", "1", "all", UUID, hosts.uuid(0), *MIG_NAMES}
 
 
-SAYABLE = [asked for asked in _asked_by_rows() if _sayable(asked)]
+SAYABLE = [asked for asked in _requests_of_rows() if _sayable(asked)]
 
 
 def _outcome(give: Callable[[], object]) -> object:
@@ -138,14 +131,14 @@ def _outcome(give: Callable[[], object]) -> object:
 
 def test_the_rows_ask_for_much_of_what_cdi_can_say() -> None:
     assert {device for asked in SAYABLE for device in asked.devices} >= {"0", "1", "all", "0:0"}
-    assert {name for asked in SAYABLE for name in asked.capabilities} == {*request.CAPABILITIES}
+    assert {name for asked in SAYABLE for name in asked.capabilities} == {*CAPABILITIES}
     assert any(asked.requirements for asked in SAYABLE)
 
 
 @pytest.mark.parametrize("asked", SAYABLE, ids=lambda asked: " ".join(map(str, asked[1:4])))
-def test_they_agree_for_every_request_of_the_table(mig_host: Node, asked: request.Request) -> None:
+def test_they_agree_for_every_request_of_the_table(mig_host: Node, asked: Request) -> None:
     capabilities = ",".join(asked.capabilities)
-    environment = asking(",".join(asked.devices), capabilities)
+    environment = environment_of(",".join(asked.devices), capabilities)
     for number, expression in enumerate(asked.requirements):
         environment[f"NVIDIA_REQUIRE_{number}"] = expression
     outcomes = [
@@ -153,6 +146,28 @@ def test_they_agree_for_every_request_of_the_table(mig_host: Node, asked: reques
         _outcome(lambda: by_hook(mig_host, environment)),
     ]
     assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (("1",), ("1",)),
+        ((UUID, "1"), ("0", "1")),
+        (("0:0",), ("0:0",)),
+        ((MIG_UUID, "1"), ("1", "0:0")),
+        (("all",), ("1", "0:0")),
+    ],
+)
+def test_the_record_names_the_devices_that_were_asked_for(
+    mig_host: Node, names: tuple[str, ...], told: tuple[str, ...]
+) -> None:
+    """Not the nodes that the engine made for them, control nodes among these."""
+    config = cdi_engine.bundle(mig_host.folder, {})
+    words = cdi_engine.inject(config, mig_host.spec("all"), *names)
+    progress = Progress()
+    assert cdi_engine.start(config, mig_host, words[2:], progress) is not None
+    assert progress.request is not None
+    assert progress.request.devices == told
 
 
 def test_a_mig_device_brings_no_name_of_its_parents_drm_nodes(mig_host: Node) -> None:
@@ -177,18 +192,30 @@ def test_the_loader_finds_the_libraries_where_the_spec_puts_them(
     assert plan is not None
     there = {mount["destination"] for mount in config["mounts"]}
     named = {
-        entry.path.decode()
-        for item in plan.operations
-        if isinstance(item, LdCache)
-        for entry in ldmerge.entries_of(item.additions)
+        path for item in plan.operations if isinstance(item, LdCache) for _, path in item.entries()
     }
     assert any(MULTIARCH_32 in path for path in there) == (platform.machine() == "x86_64")
     assert named <= there
     assert bool(named) == ("musl" not in sign)
 
 
+def test_an_images_newer_cuda_comes_before_what_the_spec_mounts(
+    mig_host: Node, tmp_path: Path
+) -> None:
+    """A spec knows nothing of an image: the hook that it starts looks."""
+    folder = "usr/local/cuda/compat"
+    for name in ("libcuda.so.1", "libcuda.so.999.1"):
+        hosts.plant(tmp_path / "bundle/rootfs", f"{folder}/{name}", "")
+    config = cdi_engine.bundle(tmp_path, {})
+    words = cdi_engine.inject(config, mig_host.spec("compute"), "1")
+    plan = cdi_engine.start(config, mig_host._replace(folder=tmp_path), words[2:])
+    assert plan is not None
+    (cache,) = [item for item in plan.operations if isinstance(item, LdCache)]
+    assert cache.entries()[0] == ("libcuda.so.1", f"/{folder}/libcuda.so.1")
+
+
 def test_the_hook_that_is_registered_for_all_leaves_such_a_container_alone(mig_host: Node) -> None:
-    config = cdi_engine.bundle(mig_host.folder, {VISIBLE: "all", CAPABILITIES: "all"})
+    config = cdi_engine.bundle(mig_host.folder, environment_of("all", "all"))
     cdi_engine.inject(config, mig_host.spec("all"), "0")
     config["annotations"] = {"cdi.k8s.io/gpu": "nvidia.com/gpu=0"}
     assert cdi_engine.start(config, mig_host, ["--config", str(mig_host.settings)]) is None
@@ -206,31 +233,21 @@ def test_a_container_that_got_no_device_of_ours_is_left_alone(mig_host: Node) ->
     [
         ({"NVIDIA_REQUIRE_CUDA": "cuda>=99"}, "cuda>=99"),
         ({"CUDA_VERSION": "99.1.0"}, "cuda>=99.1"),
-        ({"NVIDIA_REQUIRE_X": "brand=quadro driver>=999"}, "driver>=999"),
-        ({"NVIDIA_REQUIRE_CUDA": "cuda>=12..4"}, "12..4"),
     ],
 )
 def test_requirements_are_enforced(
     mig_host: Node, environment: dict[str, str], sentence: str
 ) -> None:
-    with pytest.raises(RequestError) as caught:
+    with pytest.raises(RequestError, match=sentence):
         by_cdi(mig_host, environment, "all", "0")
-    assert sentence in str(caught.value)
-
-
-def test_a_met_or_disabled_requirement_is_none(mig_host: Node) -> None:
-    for environment in (
-        {"NVIDIA_REQUIRE_CUDA": "cuda>=12,brand=tesla"},
-        {"NVIDIA_REQUIRE_CUDA": "cuda>=99", "NVIDIA_DISABLE_REQUIRE": "1"},
-    ):
-        assert by_cdi(mig_host, environment, "all", "0")
+    assert by_cdi(mig_host, {**environment, "NVIDIA_DISABLE_REQUIRE": "1"}, "all", "0")
 
 
 @pytest.mark.parametrize(
     ("environment", "sentence"),
     [
         (
-            {CAPABILITIES: "graphics,compute"},
+            {DRIVER_CAPABILITIES: "graphics,compute"},
             "capability graphics is left out: the CDI spec is for",
         ),
         ({"NVIDIA_IMEX_CHANNELS": "3"}, "NVIDIA_IMEX_CHANNELS is left out"),
@@ -260,26 +277,20 @@ def test_a_spec_that_fits_is_not_stale(host: Node) -> None:
 
 
 def test_a_spec_that_does_not_fit_is_noticed(mig_host: Node) -> None:
-    spec, have = mig_host.spec(), mig_host.inventory()
-    newer = have._replace(driver_version="590.48.01")
+    spec, inventory = mig_host.spec(), mig_host.inventory()
+    newer = inventory._replace(driver_version="590.48.01")
     assert cdi.stale(spec, newer) == (
         f"the CDI spec is for driver {hosts.VERSION}, the host has 590.48.01"
     )
-    undivided = have._replace(mig_devices=())
+    undivided = inventory._replace(mig_devices=())
     assert cdi.stale(spec, undivided) == "the CDI spec names '0:0', which the host has no longer"
     fewer = {**spec, "devices": spec["devices"][2:]}
-    assert cdi.stale(fewer, have) == "the CDI spec does not name '0', which the host has"
+    assert cdi.stale(fewer, inventory) == "the CDI spec does not name '0', which the host has"
 
 
 @pytest.mark.parametrize(
     "spec",
-    [
-        None,
-        [],
-        "text",
-        {},
-        {"containerEdits": {"hooks": [{"args": ["other", "--cdi-driver", "1"]}]}},
-    ],
+    [None, [], {}, {"containerEdits": {"hooks": [{"args": ["other", "--cdi-driver", "1"]}]}}],
 )
 def test_another_hands_spec_is_of_no_known_driver(mig_host: Node, spec: object) -> None:
     assert cdi.driver_of(spec) == ""

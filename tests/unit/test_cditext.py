@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import string
 from typing import Any
 
 import pytest
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 
 from oci_gpu_hook.cli import cditext
 
-# Longer than the words that YAML 1.1 takes for something else, such as NO; none of CDI's keys is one.
-KEYS = st.from_regex(r"[A-Za-z][A-Za-z0-9]{5,9}", fullmatch=True)
+# None is a word that YAML 1.1 takes for something else, such as NO; none of CDI's keys is one.
+KEYS = st.text(string.ascii_letters + string.digits, min_size=5, max_size=9).map("k".__add__)
 WORDS = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
 SCALARS = WORDS | st.integers() | st.booleans() | st.none()
 MAPPINGS = st.recursive(

@@ -3,18 +3,24 @@
 
 from __future__ import annotations
 
-import json
+import configparser
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from oci_gpu_hook import cli
-from oci_gpu_hook.host import inventory
+from oci_gpu_hook.container import cgroup
+from oci_gpu_hook.container.cgroup import DeviceCgroup
+from oci_gpu_hook.driver import inventory
 from tests.unit import hosts
+from tests.unit.containers import write_bundle
+from tests.unit.program import Program
+
+ROOT = Path(__file__).resolve().parents[2]
+ALONE = "would leave this container alone"
 
 
 @pytest.fixture()
@@ -26,209 +32,205 @@ def host(tmp_path: Path) -> Path:
 
 
 @pytest.fixture()
-def bundle(tmp_path: Path) -> Path:
-    path = tmp_path / "bundle"
-    (path / "rootfs/etc").mkdir(parents=True)
-    (path / "rootfs/etc/debian_version").write_text("12\n")
-    write_config(path, ["NVIDIA_VISIBLE_DEVICES=1,5"])
-    return path
+def plan(tmp_path: Path, host: Path) -> list[object]:
+    """The words that show the plan for a bundle that asks for two GPUs."""
+    bundle = write_bundle(tmp_path, "NVIDIA_VISIBLE_DEVICES=1,5")
+    hosts.plant(bundle, "rootfs/etc/debian_version", "12\n")
+    return ["plan", "--bundle", bundle, "--host-root", host]
 
 
-def write_config(bundle: Path, env: list[str], **more: Any) -> None:
-    config = {"process": {"env": env}, "root": {"path": "rootfs"}, **more}
-    (bundle / "config.json").write_text(json.dumps(config))
-
-
-def plan(capsys: pytest.CaptureFixture[str], host: Path, bundle: Path, *words: str) -> Any:
-    arguments = ["plan", "--bundle", str(bundle), "--host-root", str(host), *words]
-    assert cli.main([*arguments, "--format", "json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def test_plan_prints_one_json_object(
-    capsys: pytest.CaptureFixture[str], host: Path, bundle: Path
+def test_plan_prints_one_json_object_and_changes_nothing(
+    program: Program, plan: list[object], tmp_path: Path
 ) -> None:
-    document = plan(capsys, host, bundle, "--id", "c1")
-    assert document["container"] == {
-        "id": "c1",
-        "bundle": str(bundle),
-        "rootfs": str(bundle / "rootfs"),
-    }
+    before = sorted(tmp_path.rglob("*"))
+    document = program.document(*plan, "--id", "c1")
+    bundle = str(tmp_path / "bundle")
+    assert document["container"] == {"id": "c1", "bundle": bundle, "rootfs": f"{bundle}/rootfs"}
     assert document["request"]["devices"] == ["1", "5"]
     assert [operation["op"] for operation in document["operations"]][-2:] == ["ldcache", "cgroup"]
+    assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_plan_for_people_says_why(
-    capsys: pytest.CaptureFixture[str], host: Path, bundle: Path
-) -> None:
-    assert cli.main(["plan", "--bundle", str(bundle), "--host-root", str(host)]) == 0
-    text = capsys.readouterr().out
+def test_plan_for_people_says_why(program: Program, plan: list[object]) -> None:
+    text = program(*plan)
     assert "GPU 5, NVIDIA H100 80GB HBM3: asked for as 5" in text
     assert "library: compute" in text
 
 
-@pytest.mark.parametrize("form", ["text", "json"])
 def test_plan_for_a_container_without_a_request(
-    capsys: pytest.CaptureFixture[str], host: Path, bundle: Path, form: str
+    program: Program, plan: list[object], tmp_path: Path
 ) -> None:
-    write_config(bundle, [])
-    arguments = ["plan", "--bundle", str(bundle), "--host-root", str(host), "--format", form]
-    assert cli.main(arguments) == 0
-    out = capsys.readouterr().out
-    if form == "json":
-        assert json.loads(out)["request"] is None
-        assert json.loads(out)["operations"] == []
-    else:
-        assert "would leave this container alone" in out
+    write_bundle(tmp_path)
+    assert ALONE in program(*plan)
+    document = program.document(*plan)
+    assert (document["request"], document["operations"]) == (None, [])
 
 
 def test_plan_says_of_a_mistake_in_the_settings_what_the_hook_does(
-    capsys: pytest.CaptureFixture[str], host: Path, bundle: Path, tmp_path: Path
+    program: Program, plan: list[object], tmp_path: Path
 ) -> None:
     """It stops who asks for something, and nobody else."""
     settings = tmp_path / "settings"
     settings.write_text("rubbish\n")
-    arguments = ["plan", "--bundle", str(bundle), "--host-root", str(host)]
-    assert cli.main([*arguments, "--config", str(settings)]) == 4
-    assert f"{settings}:1: 'rubbish' is no" in capsys.readouterr().err
-    write_config(bundle, [])
-    assert cli.main([*arguments, "--config", str(settings)]) == 0
-    told = capsys.readouterr().out
-    assert "none: the hook would leave this container alone" in told
-    assert f"{settings}:1: 'rubbish' is no" in told
+    sentence = f"{settings}:1: 'rubbish' is no"
+    assert sentence in program.mistake(4, *plan, "--config", settings)
+    write_bundle(tmp_path)
+    out = program(*plan, "--config", settings)
+    assert f"none: the hook {ALONE}" in out and sentence in out
+
+
+def test_a_refusal_by_plan_has_the_hooks_own_code(
+    program: Program, plan: list[object], tmp_path: Path
+) -> None:
+    write_bundle(tmp_path, "NVIDIA_VISIBLE_DEVICES=9")
+    assert "unknown device '9'" in program.mistake(5, *plan)
+
+
+@pytest.mark.parametrize(
+    ("version", "setting", "code"),
+    [("v2", "auto", 3), ("v2", "off", 0), ("v1", "auto", 0), ("", "auto", 0)],
+)
+def test_device_rules_of_the_wrong_shape_stop_nobody_who_does_not_need_them(
+    program: Program,
+    plan: list[object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    version: str,
+    setting: str,
+    code: int,
+) -> None:
+    found = DeviceCgroup(version, "", "", "" if version else "there is none")
+    monkeypatch.setattr(cgroup, "look", lambda pid, id: found)
+    write_bundle(tmp_path, "NVIDIA_VISIBLE_DEVICES=1", linux={"resources": {"devices": [1]}})
+    settings = tmp_path / "settings"
+    settings.write_text(f"device-cgroup = {setting}\n")
+    program(*plan, "--config", settings, code=code)
+    assert ("linux.resources.devices" in program.err) == bool(code)
 
 
 def test_a_user_namespace_in_the_config_binds_the_nodes(
-    capsys: pytest.CaptureFixture[str], host: Path, bundle: Path
+    program: Program, plan: list[object], tmp_path: Path
 ) -> None:
-    linux = {"namespaces": [{"type": "user"}]}
-    write_config(bundle, ["NVIDIA_VISIBLE_DEVICES=1"], linux=linux)
-    operations = plan(capsys, host, bundle)["operations"]
+    namespaces = [{"type": "user"}]
+    write_bundle(tmp_path, "NVIDIA_VISIBLE_DEVICES=1", linux={"namespaces": namespaces})
+    operations = program.document(*plan)["operations"]
     assert {item["source"] for item in operations if item["op"] == "device"} != {""}
-
-
-def test_plan_changes_nothing(capsys: pytest.CaptureFixture[str], host: Path, bundle: Path) -> None:
-    before = sorted(str(path) for path in [*host.rglob("*"), *bundle.rglob("*")])
-    plan(capsys, host, bundle)
-    assert sorted(str(path) for path in [*host.rglob("*"), *bundle.rglob("*")]) == before
 
 
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
         (["plan"], 2, "missing option '--bundle'"),
-        (["inventory", "watch", "--cdi-spec", ""], 2, "--cdi-spec is empty"),
-        (["inventory", "watch", "--cdi-spec", "/run/cdi/"], 2, "which is no file's name"),
         (["plan", "--bundle", "/nowhere"], 3, "cannot open /nowhere/config.json"),
-        (["nonsense"], 2, "no such command"),
+        (["inventory", "watch", "--cdi-spec", "/run/cdi/"], 2, "which is no file's name"),
+        (["inventory", "watch", "--interval", "inf"], 2, "inf is not in the range"),
+        (["inventory", "refresh", "--nvml-timeout", "nan"], 2, "nan is no number of seconds"),
+        (["nonsense"], 2, "no such command 'nonsense', 'oci-gpu-hook --help' lists them"),
+        (["docter"], 2, "no such command 'docter', did you mean 'doctor'?"),
+        (["inventory", "refesh"], 2, "no such command 'refesh', did you mean 'refresh'?"),
+        (["doctor", "--contaner", "x"], 2, "--container"),
         (["info", "--format", "xml"], 2, "invalid value for '--format'"),
         (["info", "--host-root", "/nowhere"], 2, "cannot open --host-root /nowhere"),
-        (["inventory", "show", "--host-root", "/var/empty"], 2, "cannot open --host-root"),
-        (["inventory", "refresh", "--nvml-timeout", "nan"], 2, "nan is no number of seconds"),
-        (["inventory", "watch", "--interval", "NaN"], 2, "NaN is no number of seconds"),
-        (["inventory", "watch", "--interval", "inf"], 2, "inf is not in the range"),
         (["info", "--host-root", "/usr/share"], 6, "this host has no NVIDIA driver"),
     ],
 )
 def test_mistakes_are_one_sentence_with_the_documented_code(
-    capsys: pytest.CaptureFixture[str], words: list[str], code: int, sentence: str
+    program: Program, words: list[str], code: int, sentence: str
 ) -> None:
-    assert cli.main(words) == code
-    shown = capsys.readouterr()
-    assert sentence in shown.err
-    assert shown.err.startswith("oci-gpu-hook: ")
-    assert len(shown.err.splitlines()) == 1
-    assert shown.out == ""
+    assert sentence in program.mistake(code, *words)
 
 
-def test_a_refusal_by_plan_has_the_hooks_own_code(
-    capsys: pytest.CaptureFixture[str], host: Path, bundle: Path, tmp_path: Path
-) -> None:
-    write_config(bundle, ["NVIDIA_VISIBLE_DEVICES=9"])
-    assert cli.main(["plan", "--bundle", str(bundle), "--host-root", str(host)]) == 5
-    write_config(bundle, ["NVIDIA_VISIBLE_DEVICES=1"])
-    (tmp_path / "conf").write_text("nonsense")
-    arguments = ["plan", "--bundle", str(bundle), "--host-root", str(host)]
-    assert cli.main([*arguments, "--config", str(tmp_path / "conf")]) == 4
-    assert len(capsys.readouterr().err.splitlines()) == 2
-
-
-def test_info_lists_the_driver_and_the_gpus(capsys: pytest.CaptureFixture[str], host: Path) -> None:
-    assert cli.main(["info", "--host-root", str(host)]) == 0
-    assert f"driver {hosts.VERSION}" in capsys.readouterr().out
-    assert cli.main(["info", "--host-root", str(host), "--format", "json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert len(document["gpus"]) == 8
-    assert document["gpus"][1]["nvml_index"] == 1
+def test_info_lists_the_driver_and_the_gpus(program: Program, host: Path) -> None:
+    assert f"driver {hosts.VERSION}" in program("info", "--host-root", host)
+    gpus = program.document("info", "--host-root", host)["gpus"]
+    assert [gpu["nvml_index"] for gpu in gpus] == list(range(8))
 
 
 def test_inventory_is_saved_shown_and_refused_once_it_is_stale(
-    capsys: pytest.CaptureFixture[str], host: Path
+    program: Program, host: Path
 ) -> None:
-    words = ["--host-root", str(host)]
-    assert cli.main(["inventory", "show", *words]) == 6
-    assert "inventory refresh" in capsys.readouterr().err
-    assert cli.main(["inventory", "refresh", *words]) == 0
-    assert f"driver {hosts.VERSION}, 8 GPUs" in capsys.readouterr().out
-    assert cli.main(["inventory", "show", *words, "--format", "json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["libraries"]) == len(hosts.SONAMES)
+    root = ("--host-root", host)
+    assert "inventory refresh" in program.mistake(6, "inventory", "show", *root)
+    assert f"driver {hosts.VERSION}, 8 GPUs" in program("inventory", "refresh", *root)
+    found = program.document("inventory", "show", *root)
+    assert len(found["libraries"]) == len(hosts.SONAMES)
     hosts.plant_gpu(host, 0x70, 9)
-    assert cli.main(["inventory", "show", *words]) == 6
+    program.mistake(6, "inventory", "show", *root)
 
 
-def test_a_saved_inventory_that_cannot_be_written_is_exit_7(
-    capsys: pytest.CaptureFixture[str], host: Path
-) -> None:
+def test_a_saved_inventory_that_cannot_be_written_is_exit_7(program: Program, host: Path) -> None:
     (host / inventory.SAVED[1:]).parent.write_text("a file in the folder's place")
-    assert cli.main(["inventory", "refresh", "--host-root", str(host)]) == 7
-    said = capsys.readouterr().err
+    said = program.mistake(7, "inventory", "refresh", "--host-root", host)
     assert "cannot save the inventory in /run/oci-gpu-hook: Not a directory" in said
     assert ("run it as root" in said) == bool(os.geteuid())
     assert ("move it away" in said) == (not os.geteuid())
 
 
-@pytest.mark.parametrize("words", [["config", "show"], ["--help"], ["metrics", "--help"]])
+MAIN = [sys.executable, "-m", "oci_gpu_hook"]
+
+
+@pytest.mark.parametrize("words", [["config", "show"], ["--help"]])
 def test_an_output_that_is_full_is_one_sentence(words: list[str]) -> None:
-    program = "import sys; from oci_gpu_hook.__main__ import main; sys.exit(main())"
     with open("/dev/full", "w") as full:
-        command = [sys.executable, "-c", program, *words]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run([*MAIN, *words], stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 7
     assert done.stderr == "oci-gpu-hook: cannot go on: No space left on device\n"
 
 
 def test_a_fifo_as_the_bundles_configuration_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "config.json")
-    program = "import sys; from oci_gpu_hook.__main__ import main; sys.exit(main())"
-    command = [sys.executable, "-c", program, "plan", "--bundle", str(tmp_path)]
+    command = [*MAIN, "plan", "--bundle", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 3
     assert "config.json is no JSON" in done.stderr
 
 
-def test_help_tells_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--help"]) == 0
-    out = capsys.readouterr().out
-    for code in range(8):
-        assert f"\n    {code}  " in out
+def test_help_names_the_exit_codes(program: Program) -> None:
+    out = program("--help")
+    assert [code for code in range(9) if f"\n    {code}  " in out] == list(range(8))
 
 
-def started(*words: str) -> subprocess.CompletedProcess[str]:
-    """The program in a process of its own: a hook stage ends its process."""
-    command = [sys.executable, "-m", "oci_gpu_hook", *words]
-    return subprocess.run(command, input="", text=True, capture_output=True, check=False)
+def test_the_version_is_that_of_the_package(program: Program) -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    version = setup["metadata"]["version"]
+    assert program("--version") == f"oci-gpu-hook {version}\n"
+    spec = (ROOT / "packaging/oci-gpu-hook.spec").read_text()
+    assert re.findall(r"^Version: *(.*)$", spec, re.MULTILINE) == [version]
 
 
-@pytest.mark.parametrize(
-    "words", [["createContainer"], ["startContainer"], ["createRuntime", "--nonsense"]]
-)
-def test_a_stage_that_cannot_be_served_is_wrong_usage(words: list[str]) -> None:
-    ended = started(*words)
-    assert ended.returncode == 2
-    assert len(ended.stderr.splitlines()) == 1
+@pytest.mark.parametrize("words", [[], ["inventory"], ["cdi"], ["config"], ["selinux"]])
+def test_help_does_not_cut_what_commands_do(program: Program, words: list[str]) -> None:
+    listed = program(*words, "--help").partition("Commands:")[2].partition("\n\n")[0]
+    assert listed.strip() and "..." not in listed
+    if not words:
+        whole = "Check every precondition on this host, in order of cause; or one running container"
+        assert whole in " ".join(listed.split())
 
 
-@pytest.mark.parametrize("stage", ["poststart", "poststop"])
-def test_stages_after_the_start_have_nothing_to_do(stage: str) -> None:
-    ended = started(stage)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+def on_terminal(*words: str, **variables: str) -> str:
+    """What a command shows on a terminal."""
+    ours, theirs = os.openpty()
+    environment = {"PATH": os.environ["PATH"], "TERM": "xterm", **variables}
+    with open(ours, "rb", buffering=0) as terminal:
+        subprocess.run([*MAIN, *words], stdout=theirs, stderr=theirs, env=environment, cwd=ROOT)
+        os.close(theirs)
+        shown = b""
+        try:
+            while piece := terminal.read(1 << 16):
+                shown += piece
+        except OSError:
+            pass  # EIO: nobody has the other end any more
+    return shown.decode()
+
+
+def test_a_terminal_has_colours_unless_somebody_wants_none(host: Path) -> None:
+    words = ("doctor", "--host-root", str(host))
+    shown = on_terminal(*words)
+    assert "\x1b[31m\x1b[1mfail\x1b[0m" in shown
+    assert "\x1b[32mpass\x1b[0m" in shown
+    for variables in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        plain = on_terminal(*words, **variables)
+        assert "\x1b" not in plain
+        assert "fail  " in plain
+    assert "\x1b[31m" in on_terminal(*words, NO_COLOR="")

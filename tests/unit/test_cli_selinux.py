@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import sys
@@ -13,13 +12,11 @@ from typing import Any
 
 import pytest
 
-from oci_gpu_hook import cli
 from oci_gpu_hook.cli import selinux as command
 from oci_gpu_hook.host import libselinux
 from tests.unit import hosts
-from tests.unit.test_avc import ROWS
-
-KNOWN = {"container_t", "spc_t", "nvidia_container_t", "oci_gpu_hook_t"}
+from tests.unit.program import Program
+from tests.unit.test_denials import ROWS
 
 
 class Decision:
@@ -69,18 +66,18 @@ def host(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def status(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, host: Path, known: set[str]
-) -> Any:
-    monkeypatch.setitem(sys.modules, "selinux", library(known))
-    assert cli.main(["selinux", "status", "--host-root", str(host), "--format", "json"]) == 0
-    return json.loads(capsys.readouterr().out)
+@pytest.fixture()
+def known(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The types that the loaded policy knows; a test may take one away."""
+    types_known = {"container_t", "spc_t", "nvidia_container_t", "oci_gpu_hook_t"}
+    monkeypatch.setitem(sys.modules, "selinux", library(types_known))
+    return types_known
 
 
-def test_status_tells_modules_booleans_and_who_can_use_gpus(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, host: Path
+def test_status_shows_modules_booleans_and_who_can_use_gpus(
+    program: Program, known: set[str], host: Path
 ) -> None:
-    found = status(capsys, monkeypatch, host, KNOWN)
+    found = program.document("selinux", "status", "--host-root", host)
     assert [item["state"] for item in found["modules"]] == ["installed", "installed"]
     assert found["booleans"] == {"nvidia_container_use_dri": True}
     assert [label["path"] for label in found["labels"]] == [
@@ -90,91 +87,86 @@ def test_status_tells_modules_booleans_and_who_can_use_gpus(
         "/dev/nvidia-caps/nvidia-cap1",
     ]
     answers = {(use["type"], use["nodes"]): use["can"] for use in found["uses"]}
-    assert answers[("container_t", "made by the hook")]
-    assert not answers[("container_t", "bound from the host")]
-    assert answers[("nvidia_container_t", "bound from the host")]
+    assert answers["container_t", "made by the hook"]
+    assert not answers["container_t", "bound from the host"]
+    assert answers["nvidia_container_t", "bound from the host"]
 
 
 def test_a_module_that_is_stored_and_not_loaded_is_half_installed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, host: Path
+    program: Program, known: set[str], host: Path
 ) -> None:
-    found = status(capsys, monkeypatch, host, KNOWN - {"nvidia_container_t"})
+    known.remove("nvidia_container_t")
+    found = program.document("selinux", "status", "--host-root", host)
     assert found["modules"][0]["state"].startswith("half installed")
     assert "selinux install" in found["uses"][2]["why"]
 
 
-def test_status_for_people_and_without_selinux(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, host: Path
-) -> None:
-    monkeypatch.setitem(sys.modules, "selinux", library(KNOWN))
-    assert cli.main(["selinux", "status", "--host-root", str(host)]) == 0
-    out = capsys.readouterr().out
-    assert "enforcing, policy targeted" in out
-    assert "installed, priority 200" in out
-    monkeypatch.setitem(sys.modules, "selinux", None)
-    (host / "sys/fs/selinux/enforce").unlink()
-    assert cli.main(["selinux", "status", "--host-root", str(host)]) == 0
-    assert capsys.readouterr().out.startswith("SELinux is disabled")
-
-
-def test_who_may_not_read_the_store_is_not_told_that_it_is_empty(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, host: Path
+def test_a_store_that_cannot_be_read_is_not_called_empty(
+    program: Program, known: set[str], host: Path
 ) -> None:
     shutil.rmtree(host / "var")
-    found = status(capsys, monkeypatch, host, KNOWN)
+    found = program.document("selinux", "status", "--host-root", host)
     assert found["modules"][0]["state"].startswith("in force")
     assert "not in the store" not in found["modules"][0]["state"]
 
 
-def test_a_python_without_libselinux_is_one_sentence(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, host: Path
+def test_status_for_people_and_without_libselinux_or_selinux(
+    program: Program, known: set[str], monkeypatch: pytest.MonkeyPatch, host: Path
 ) -> None:
+    words = ("selinux", "status", "--host-root", host)
+    out = program(*words)
+    assert "enforcing, policy targeted" in out
+    assert "installed, priority 200" in out
     monkeypatch.setitem(sys.modules, "selinux", None)
-    assert cli.main(["selinux", "status", "--host-root", str(host)]) == 7
-    assert "python3-libselinux" in capsys.readouterr().err
+    assert "python3-libselinux" in program.mistake(7, *words)
+    (host / "sys/fs/selinux/enforce").unlink()
+    assert program(*words).startswith("SELinux is disabled")
 
 
-def test_explain_reads_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "log").write_text(
-        "\n".join([row[0] for row in ROWS]) + "\nother \udcff lines\n", errors="surrogateescape"
-    )
-    assert cli.main(["selinux", "explain", str(tmp_path / "log")]) == 0
-    out = capsys.readouterr().out
+def test_explain_reads_a_file(program: Program, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    lines = [*[row[0] for row in ROWS], "other \udcff lines", ""]
+    log.write_text("\n".join(lines), errors="surrogateescape")
+    out = program("selinux", "explain", log)
     assert out.count("  cause   ") == out.count("  remedy  ") == len(ROWS)
-    assert cli.main(["selinux", "explain", str(tmp_path / "log"), "--format", "json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["denials"]) == len(ROWS)
+    assert len(program.document("selinux", "explain", log)["denials"]) == len(ROWS)
 
 
-def test_a_quiet_log_says_where_the_hidden_denials_are(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_quiet_log_says_where_the_hidden_denials_are(program: Program, tmp_path: Path) -> None:
     (tmp_path / "log").write_text("nothing\n")
-    assert cli.main(["selinux", "explain", str(tmp_path / "log")]) == 0
-    assert "semodule -DB" in capsys.readouterr().out
+    assert "semodule -DB" in program("selinux", "explain", tmp_path / "log")
 
 
 def test_no_log_at_all_is_wrong_usage_with_a_way_out(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(command, "_AUDIT_LOG", str(tmp_path / "absent"))
     monkeypatch.setattr(command, "_JOURNAL", (str(tmp_path / "journalctl"),))
     monkeypatch.setattr(command, "_KERNEL_LOG", ("true",))
-    assert cli.main(["selinux", "explain"]) == 2
-    assert "explain -" in capsys.readouterr().err
+    assert "explain -" in program.mistake(2, "selinux", "explain")
+
+
+class Semodule:
+    """A stand-in that writes down its words, says what `says` holds, and then fails."""
+
+    def __init__(self, folder: Path) -> None:
+        self.says, self._words = folder / "says", folder / "words"
+        hosts.plant(
+            folder,
+            "semodule",
+            f'#!/bin/sh\necho "$@" >>{self._words}\n[ ! -e {self.says} ] || {{ cat {self.says}; exit 1; }}\n',
+        )
+        (folder / "semodule").chmod(0o755)
+
+    def words(self) -> list[str]:
+        """Those of each run."""
+        return self._words.read_text().splitlines() if self._words.exists() else []
 
 
 @pytest.fixture()
-def semodule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stand-in that writes down its words, says what `says` holds, and then fails."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    program = folder / "semodule"
-    program.write_text(
-        f'#!/bin/sh\necho "$@" >>{folder}/words\n[ ! -e {folder}/says ] || {{ cat {folder}/says; exit 1; }}\n'
-    )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    return folder
+def semodule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Semodule:
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    return Semodule(tmp_path / "bin")
 
 
 @pytest.mark.parametrize(
@@ -187,55 +179,50 @@ def semodule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_why_semodule_failed_is_one_sentence(
-    capsys: pytest.CaptureFixture[str], host: Path, semodule: Path, says: str, sentence: str
+    program: Program, host: Path, semodule: Semodule, says: str, sentence: str
 ) -> None:
-    (semodule / "says").write_text(says)
-    assert cli.main(["selinux", "install", "--host-root", str(host)]) == 7
-    shown = capsys.readouterr()
-    assert sentence in shown.err
-    assert len(shown.err.splitlines()) == 1
-    assert shown.out == ""
+    semodule.says.write_text(says)
+    assert sentence in program.mistake(7, "selinux", "install", "--host-root", host)
 
 
-def test_a_host_without_a_policy_is_told_so_and_semodule_makes_no_empty_store(
-    capsys: pytest.CaptureFixture[str], host: Path, semodule: Path
+def test_a_host_without_a_policy_gets_no_empty_store(
+    program: Program, host: Path, semodule: Semodule
 ) -> None:
     (host / "etc/selinux/targeted/policy/policy.33").unlink()
-    assert cli.main(["selinux", "install", "--host-root", str(host)]) == 7
-    assert "has no SELinux policy" in capsys.readouterr().err
-    assert not (semodule / "words").exists()
+    said = program.mistake(7, "selinux", "install", "--host-root", host)
+    assert "has no SELinux policy" in said
+    assert semodule.words() == []
 
 
-def test_install_is_one_transaction_in_the_store_of_that_root(host: Path, semodule: Path) -> None:
-    assert cli.main(["selinux", "install", "--host-root", str(host)]) == 0
-    (words,) = (semodule / "words").read_text().splitlines()
+def test_install_is_one_transaction_in_the_store_of_that_root(
+    program: Program, host: Path, semodule: Semodule
+) -> None:
+    program("selinux", "install", "--host-root", host)
+    (words,) = semodule.words()
     assert words.startswith(f"-p {host} -s targeted -n -X 200 -i ")
     assert words.count(".cil") == 2
 
 
 def test_remove_takes_what_is_there_and_names_what_is_not_ours(
-    capsys: pytest.CaptureFixture[str], host: Path, semodule: Path
+    program: Program, host: Path, semodule: Semodule
 ) -> None:
     modules = host / "var/lib/selinux/targeted/active/modules"
     (modules / "200/oci_gpu_hook").rmdir()
     (modules / "400/oci_gpu_hook").mkdir(parents=True)
-    assert cli.main(["selinux", "remove", "--host-root", str(host)]) == 0
-    assert "-r nvidia_container\n" in (semodule / "words").read_text()
-    out = capsys.readouterr().out
+    out = program("selinux", "remove", "--host-root", host)
+    assert semodule.words()[-1].endswith("-r nvidia_container")
     assert "removed nvidia_container\n" in out
     assert "'semodule -X 400 -r oci_gpu_hook'" in out
     (modules / "200/nvidia_container").rmdir()
-    assert cli.main(["selinux", "remove", "--host-root", str(host)]) == 0
-    assert "neither module is installed" in capsys.readouterr().out
+    assert "neither module is installed" in program("selinux", "remove", "--host-root", host)
 
 
+@pytest.mark.parametrize("word", ["install", "remove"])
 def test_a_program_that_is_missing_is_one_sentence(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, host: Path
+    program: Program, monkeypatch: pytest.MonkeyPatch, host: Path, word: str
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    for words in (["install"], ["remove"]):
-        assert cli.main(["selinux", *words, "--host-root", str(host)]) == 7
-        assert "cannot run semodule" in capsys.readouterr().err
+    assert "cannot run semodule" in program.mistake(7, "selinux", word, "--host-root", host)
 
 
 def test_every_path_that_the_modules_label_is_one_that_install_relabels() -> None:
@@ -247,7 +234,3 @@ def test_every_path_that_the_modules_label_is_one_that_install_relabels() -> Non
         path = path.replace("/var/run/", "/run/")
         nodes = [f"{folder}/{prefix}" for folder, prefix in libselinux.NODES]
         assert path in libselinux.PATHS or path.startswith(tuple(nodes)), pattern
-
-
-def test_the_modules_of_the_checkout_are_found() -> None:
-    assert (Path(command.policy_folder()) / "nvidia_container.cil").exists()

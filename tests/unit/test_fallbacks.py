@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The private C modules taken away or changed, one after another: the same rooms do the same by public ones.
+"""The private C modules are taken away or changed, one after another: ours then use public ones, and do the same.
 
 Each runs in an interpreter of its own, on whichever Python runs these tests.
 """
@@ -9,13 +9,17 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook import linux
+from oci_gpu_hook.kernel import syscalls
 from tests.unit import hosts, starts
-from tests.unit.test_contracts import HOOK, ROOT, bundle_asking_for
+from tests.unit.containers import write_bundle
+from tests.unit.process import contained
+
+pytestmark = pytest.mark.pythons
 
 # Before ours are imported: what of the private module is there then.  The public one keeps what it has taken of it.
 MISSING = "sys.modules['{module}'] = None"
@@ -25,8 +29,8 @@ EMPTY = "sys.modules['{module}'] = type(sys)('{module}')"
 def said(spoil: str, program: str, *words: str) -> str:
     """What a program prints that sees ours after the spoiling."""
     code = f"import sys\nsys.path.insert(0, sys.argv[1])\n{spoil}\n{program}"
-    command = starts.command(code, str(ROOT), *words)
-    ran = subprocess.run(command, capture_output=True, text=True, env=starts.environment())
+    command = [sys.executable, "-ISB", "-c", code, str(starts.ROOT), *words]
+    ran = subprocess.run(command, capture_output=True, text=True, env={})
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
@@ -35,46 +39,44 @@ def said(spoil: str, program: str, *words: str) -> str:
 CTYPES = {
     "gone": MISSING,
     "empty": EMPTY,
-    "no functions": "import _ctypes; del _ctypes.CFuncPtr",
     "no flags": "import _ctypes; del _ctypes.FUNCFLAG_USE_ERRNO",
-    "no dlopen": "import _ctypes; del _ctypes.dlopen",
     "dlopen takes other arguments": "import _ctypes; _ctypes.dlopen = lambda: 0",
     "dlopen refuses": "import _ctypes\ndef refuse(*words): raise OSError('no')\n_ctypes.dlopen = refuse",
-    "dlsym takes other arguments": "import _ctypes; _ctypes.dlsym = lambda: 0",
     "no such flags": """import _ctypes
 class Other:
     def __init_subclass__(cls): raise ValueError("no such flags")
 _ctypes.CFuncPtr = Other""",
 }
-BY_LINUX = """
+BY_SYSCALLS = """
 import posix
-from oci_gpu_hook import linux
-print(linux._foreign.__name__)
+from oci_gpu_hook.kernel import syscalls
+print(syscalls._foreign.__name__)
 root = posix.open("/", posix.O_PATH)
-print(linux.mount_id(root), linux.filesystem_magic(posix.open("/proc", posix.O_PATH)))
+print(syscalls.mount_of(root)[0], syscalls.filesystem_magic(posix.open("/proc", posix.O_PATH)))
 try:
-    linux.openat2(root, "nowhere", posix.O_PATH, resolve=linux.RESOLVE_IN_ROOT)
-except linux.SyscallError as err:
+    syscalls.openat2(root, "nowhere", posix.O_PATH, resolve=syscalls.RESOLVE_IN_ROOT)
+except syscalls.SyscallError as err:
     print(err)
 """
 
 
-def told_by_linux(module: str) -> str:
+def expected_of_syscalls(module: str) -> str:
     root = os.open("/", os.O_PATH)
-    number = linux.mount_id(root)
+    number = syscalls.mount_of(root)[0]
     os.close(root)
-    said = "openat2 nowhere: No such file or directory"
-    return f"{module}\n{number} {linux.PROC_SUPER_MAGIC}\n{said}\n"
+    sentence = "openat2 nowhere: No such file or directory"
+    proc = 0x9FA0  # PROC_SUPER_MAGIC, linux/magic.h
+    return f"{module}\n{number} {proc}\n{sentence}\n"
 
 
-def test_linux_does_with_the_private_module_what_it_does_without() -> None:
-    assert said("", BY_LINUX) == told_by_linux("_ctypes")
+def test_system_calls_are_made_by_the_private_module() -> None:
+    assert said("", BY_SYSCALLS) == expected_of_syscalls("_ctypes")
 
 
 @pytest.mark.parametrize("spoil", CTYPES.values(), ids=CTYPES)
-def test_without_what_it_knows_of_ctypes_linux_does_the_same(spoil: str) -> None:
+def test_without_that_private_module_system_calls_are_the_same(spoil: str) -> None:
     first = "import ctypes\n" + spoil.format(module="_ctypes")
-    assert said(first, BY_LINUX) == told_by_linux("ctypes")
+    assert said(first, BY_SYSCALLS) == expected_of_syscalls("ctypes")
 
 
 JSON = {
@@ -89,7 +91,7 @@ _json.make_scanner = lambda context: lambda text, index, more: None""",
     "made otherwise": "import _json; _json.make_scanner = lambda: None",
 }
 BY_JSON = r"""
-from oci_gpu_hook import jsontext
+from oci_gpu_hook.formats import jsontext
 print(jsontext.loads(b' {"a": [1, 2.5, null, true, "\\u00e9"], "b": {}} '))
 for text in (b"", b"{", b"[1,]", b"1 2", b"NaN", b'"\x01"', b"[" * 200000, b"\xff"):
     try:
@@ -114,21 +116,20 @@ STRUCT = {
     "gone": MISSING,
     "empty": EMPTY,
     "no pack": "import _struct; del _struct.pack",
-    "no unpack_from": "import _struct; del _struct.unpack_from",
     "no iter_unpack": "import _struct; del _struct.iter_unpack",
 }
 BY_STRUCT = """
 import posix, sys
-from oci_gpu_hook import ldmerge, ldso
-from oci_gpu_hook.container import devicefilter
-from oci_gpu_hook.host import elf
+from oci_gpu_hook.formats import devicefilter_whole
+from oci_gpu_hook.formats import ldcache, ldcache_entries, ldcache_merge, ldcache_prepare
+from oci_gpu_hook.driver import elf
 print(elf.identify(posix.open(sys.executable, posix.O_RDONLY)))
-entry = ldso.Entry(flags=ldso.FLAGS[62, 64], soname=b"liba.so.1", path=b"/liba.so.1")
-merged = ldmerge.merge(None, ldmerge.prepare([entry]))
+entry = ldcache_entries.Entry(flags=ldcache.FLAGS[62, 64], soname=b"liba.so.1", path=b"/liba.so.1")
+merged = ldcache_merge.merge(None, ldcache_prepare.prepare([entry]))
 print(merged.hex())
-print(ldso.parse(merged).entries)
-program = devicefilter.program(devicefilter.runtime_defaults())
-print(program.hex(), devicefilter.disassemble(program))
+print(ldcache_entries.parse(merged).entries)
+program = devicefilter_whole.program(devicefilter_whole.runtime_defaults())
+print(program.hex())
 """
 
 
@@ -138,9 +139,8 @@ def test_without_the_private_struct_the_public_one_does_the_same(spoil: str) -> 
     assert said(first, BY_STRUCT) == said("", BY_STRUCT)
 
 
-COLLECTIONS = {"empty": EMPTY, "no getter": "import _collections; del _collections._tuplegetter"}
 BY_RECORD = """
-from oci_gpu_hook.host.proc import Gpu
+from oci_gpu_hook.driver.gpu import Gpu
 gpu = Gpu(0, None, "model", "00000000:07:00.0", 3, "0000:07:00.0", brand="x")
 print(gpu, gpu.minor, gpu.brand, gpu.compute_capability == "", gpu._replace(minor=4).minor, gpu == tuple(gpu))
 try:
@@ -150,43 +150,55 @@ except AttributeError:
 """
 
 
-@pytest.mark.parametrize("spoil", COLLECTIONS.values(), ids=COLLECTIONS)
-def test_without_the_private_getter_a_record_is_the_same(spoil: str) -> None:
-    assert said(spoil.format(module="_collections"), BY_RECORD) == said("", BY_RECORD)
+def test_without_the_private_getter_a_record_is_the_same() -> None:
+    spoil = "import _collections; del _collections._tuplegetter"
+    assert said(spoil, BY_RECORD) == said("", BY_RECORD)
 
 
-def started(program: str, state: object, *words: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        starts.command(program, *words),
-        input=json.dumps(state).encode(),
-        capture_output=True,
-        env=starts.environment(),
-    )
+# The hook's start, which then says how it ended.
+HOOK = f"""
+import posix
+def exit(status):
+    print(status, flush=True)
+    leave(0)
+leave, posix._exit = posix._exit, exit
+{starts.MAIN}
+"""
+
+
+def started(spoil: str, folder: Path, *words: str) -> tuple[str, str]:
+    """The exit code of a start, and what it said."""
+    bundle = folder / "bundle"
+    with contained(bundle / "rootfs") as pid:
+        ran = subprocess.run(
+            starts.command(spoil + HOOK, "createRuntime", *words),
+            input=json.dumps({"id": "c", "pid": pid, "bundle": str(bundle)}),
+            capture_output=True,
+            text=True,
+            env={},
+        )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.strip(), ran.stderr
 
 
 @pytest.mark.parametrize("module", ["_json", "_ctypes", "_struct"])
 def test_a_whole_start_is_the_same(tmp_path: Path, module: str) -> None:
     """From the state on stdin to the refusal of a GPU that the host has not."""
     hosts.host(tmp_path / "host")
-    bundle = bundle_asking_for("7", tmp_path)
-    state = {"id": "c", "pid": os.getpid(), "bundle": str(bundle)}
+    write_bundle(tmp_path, "NVIDIA_VISIBLE_DEVICES=7")
     public = module.lstrip("_") if module != "_json" else "sys"
     spoil = f"import sys, {public}\n" + EMPTY.format(module=module) + "\n"
-    words = ["createRuntime", "--host-root", str(tmp_path / "host"), str(ROOT)]
-    ends = []
-    for first in ("", spoil):
-        ran = started(first + HOOK, state, *words)
-        ends.append((ran.stdout.split()[0], ran.stderr))
+    words = ("--host-root", str(tmp_path / "host"))
+    ends = [started(first, tmp_path, *words) for first in ("", spoil)]
     assert ends[0] == ends[1]
-    assert ends[0][0] == b"5"
-    assert ends[0][1].startswith(b"oci-gpu-hook: unknown device '7'")
+    assert ends[0][0] == "5"
+    assert ends[0][1].startswith("oci-gpu-hook: unknown device '7'")
 
 
 def test_a_python_without_any_ctypes_is_one_sentence(tmp_path: Path) -> None:
     """Then no system call of ours can be made, and the container must not start without its GPU."""
-    bundle = bundle_asking_for("0", tmp_path)
-    state = {"id": "c", "pid": os.getpid(), "bundle": str(bundle)}
+    write_bundle(tmp_path, "NVIDIA_VISIBLE_DEVICES=0")
     spoil = "import sys\n" + MISSING.format(module="_ctypes") + "\n"
-    ran = started(spoil + HOOK, state, "createRuntime", str(ROOT))
-    assert ran.returncode == 0 and ran.stdout.split()[0] != b"0"
-    assert ran.stderr.count(b"\n") == 1 and b"_ctypes" in ran.stderr, ran.stderr
+    status, said = started(spoil, tmp_path)
+    assert status not in ("", "0")
+    assert said.count("\n") == 1 and "_ctypes" in said, said

@@ -1,171 +1,312 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The budget of imports: exactly which modules each path of a container's start loads, on the Python that runs this.
+"""The linked modules: exactly those that each path of a start loads, in an order that works, and no need to have them.
 
-Each costs every start on every node; whoever adds one changes a list here and says why.
+Each module costs every start on every node; whoever adds one changes a list here and says why.
 """
 
 from __future__ import annotations
 
+import ast
 import json
-import os
+import marshal
+import runpy
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from oci_gpu_hook import linked
-from oci_gpu_hook.host import stamp, survey
+from oci_gpu_hook.driver import stamp
 from tests.unit import hosts, starts
-from tests.unit.test_contracts import SOURCES, imported, name, standard_library_at_start
-from tests.unit.test_linked import PROGRAM, link
+from tests.unit.containers import write_bundle
+from tests.unit.process import contained
 
-# As test_linked has it, and then the rooms that came from files of their own, and what is not ours.
-TOLD = PROGRAM.replace(
-    'print(status, ",".join(ours), ",".join(files), flush=True)',
-    'print(status, ",".join(ours), ",".join(files), ",".join(set(sys.modules) - set(ours)), flush=True)',
-)
-assert TOLD != PROGRAM
+pytestmark = pytest.mark.pythons
+
+ROOT = starts.ROOT
+LINKER = runpy.run_path(str(ROOT / "packaging/link.py"))
+FILE = f"oci_gpu_hook/__linked__/modules.{sys.implementation.cache_tag}"
+PACKAGE = "oci_gpu_hook"
+
+# The hook's start; and where each module came from, for a linked one has no file.
+REPORT = f"""
+import posix
+def exit(status):
+    ours = [name for name in sys.modules if name.split(".")[0] == "{PACKAGE}"]
+    files = [name for name in ours if getattr(sys.modules[name], "__file__", None)]
+    others = set(sys.modules) - set(ours)
+    print(status, ",".join(ours), ",".join(files), ",".join(others), flush=True)
+    leave(0)
+leave, posix._exit = posix._exit, exit
+{starts.MAIN}
+"""
 
 
-class Loaded(NamedTuple):
-    """One start: exit code, what it said, our rooms, those of them with a file, and the standard library's modules."""
+def link(library: Path) -> None:
+    """The package at `library`, linked as packaging/install.sh has it linked."""
+    for source in (ROOT / PACKAGE).rglob("*.py"):
+        hosts.plant(library, str(source.relative_to(ROOT)), source.read_bytes())
+    words = [sys.executable, "-ISB", "-X", "no_debug_ranges", str(ROOT / "packaging/link.py")]
+    subprocess.run([*words, str(library), str(library)], check=True)
 
-    status: int
+
+class Run:
+    """A stage: its exit code, our modules that were loaded, those of them with a file, and all others."""
+
+    def __init__(self, library: Path, bundle: Path, *options: str) -> None:
+        with contained(bundle / "rootfs") as pid:
+            state = {"id": "c", "pid": pid, "bundle": str(bundle)}
+            ran = subprocess.run(
+                starts.command(REPORT, "createRuntime", *options, library=library),
+                input=json.dumps(state).encode(),
+                capture_output=True,
+                env={},
+            )
+        assert ran.returncode == 0, ran.stderr.decode()
+        status, *lists = ran.stdout.decode().rstrip("\n").split(" ")
+        self.status, self.said = int(status), ran.stderr.decode()
+        self.modules, self.files, self.others = [
+            set(filter(None, names.split(","))) for names in lists
+        ]
+
+
+def groups(*names: str) -> set[str]:
+    """The modules of these groups, by their full names."""
+    return {LINKER["full_name"](module) for name in names for module in LINKER["GROUPS"][name]}
+
+
+# The budget of imports.
+
+FOR_STATE_AND_CONFIG = {"_json", "_collections", "gc", "linked"}
+FOR_A_GPU = FOR_STATE_AND_CONFIG | {"_ctypes", "_struct"}
+# This GPU is not there: it is refused when plan and apply are loaded already.
+ABSENT = "NVIDIA_VISIBLE_DEVICES=7"
+UNKNOWN = "unknown device '7'"
+
+
+class Budget(NamedTuple):
+    """A start on a host whose saved inventory is true: its request, what it says, and what it may load.
+
+    Every request here is refused when all is known and nothing has been done: the machine is not touched.
+    """
+
     said: str
-    rooms: set[str]
-    files: set[str]
-    standard: set[str]
+    groups: tuple[str, ...]
+    env: str = ABSENT
+    others: set[str] = FOR_A_GPU
+    options: tuple[str, ...] = ()
+    config: dict[str, Any] = {}  # noqa: RUF012  read only
+    plant: tuple[str, str] = ("unused", "")
+    spoil: Callable[[Path], object] = str
+
+
+BUDGETS = {
+    # And only where the entry script has left it to Python at all.
+    "no request": Budget("", ("start",), env="A=1", others=FOR_STATE_AND_CONFIG),
+    "GPU": Budget(UNKNOWN, ("start", "gpu", "provision")),
+    "labels": Budget(
+        UNKNOWN,
+        ("start", "gpu", "labels", "provision"),
+        plant=("sys/fs/selinux/enforce", "1"),
+    ),
+    "requirements": Budget(
+        "the image requires 'cuda>=99.0'",
+        ("start", "gpu", "provision", "requirements"),
+        config={"process": {"env": ["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_REQUIRE_CUDA=cuda>=99.0"]}},
+    ),
+    "CDI": Budget(
+        "the CDI spec is for driver 1.2",
+        ("start", "gpu", "provision", "cdi"),
+        env="A=1",
+        options=("--cdi", "compute,utility", "--cdi-driver", "1.2"),
+        config={"linux": {"devices": [{"path": "/dev/nvidia0", "type": "c"}]}},
+    ),
+    # They are in force: only `swarm-resources` says that the request may stand where it stands.
+    "settings": Budget(
+        UNKNOWN,
+        ("start", "gpu", "provision", "settings"),
+        env="DOCKER_RESOURCE_GPU=7",
+        options=("--config", "FOLDER/host/settings"),
+        plant=("settings", "swarm-resources = DOCKER_RESOURCE_GPU\nipc-labels = all\n"),
+    ),
+    # So that it is known what a cold start pays for.
+    "no saved inventory": Budget(
+        UNKNOWN,
+        ("start", "gpu", "provision", "survey"),
+        plant=(stamp.LD_SO_CACHE, ""),
+        spoil=lambda host: hosts.plant(host, "proc/sys/kernel/random/boot_id", "another\n"),
+    ),
+}
 
 
 @pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The linked package."""
+def shared_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A linked package that no test changes."""
     path = tmp_path_factory.mktemp("linked") / "library"
     link(path)
     return path
 
 
-def loads(
-    library: Path,
-    folder: Path,
-    *options: str,
-    env: tuple[str, ...] = (),
-    stale: Path | None = None,
-    **more: Any,
-) -> Loaded:
-    """A start on a host whose saved inventory is true, but for the file `stale`; `more` goes into config.json.
-
-    Every request here is one that is refused when all is known and nothing has been done: the machine is not touched.
-    """
-    root = hosts.host(folder / "host")
-    (folder / "host/run").mkdir()
-    survey.save(root, stamp.now(root, "/"), survey.survey(root))
-    if stale:
-        stale.write_text("another\n")
-    bundle = folder / "bundle"
-    (bundle / "rootfs").mkdir(parents=True)
-    config = {"root": {"path": "rootfs"}, "process": {"env": list(env)}, **more}
-    (bundle / "config.json").write_text(json.dumps(config))
-    state = {"id": "c", "pid": os.getpid(), "bundle": str(bundle)}
-    words = [
-        "createRuntime",
-        "--host-root",
-        str(folder / "host"),
-        *options,
-    ]
-    ran = subprocess.run(
-        starts.command(TOLD, *words),
-        input=json.dumps(state).encode(),
-        capture_output=True,
-        env=starts.environment(library),
-    )
-    assert ran.returncode == 0, ran.stderr.decode()
-    status, *lists = ran.stdout.decode().rstrip("\n").split(" ")
-    rooms, files, standard = [set(filter(None, names.split(","))) for names in lists]
-    return Loaded(
-        int(status), ran.stderr.decode(), rooms, files, standard - standard_library_at_start()
+@pytest.fixture(scope="session")
+def at_start() -> set[str]:
+    """What the interpreter brings by itself: not ours to answer for."""
+    words = [*starts.command("")[:-1], "import sys; print(*sys.modules)"]
+    return set(
+        subprocess.run(words, capture_output=True, check=True, env={}).stdout.decode().split()
     )
 
 
-def groups(*names: str) -> set[str]:
-    return {linked.full_name(room) for name in names for room in linked.GROUPS[name]}
+@pytest.mark.parametrize("name", BUDGETS)
+def test_a_start_loads_exactly_this(
+    shared_library: Path, tmp_path: Path, at_start: set[str], name: str
+) -> None:
+    budget = BUDGETS[name]
+    host = tmp_path / "host"
+    hosts.plant(host, *budget.plant)
+    hosts.saved(hosts.host(host))
+    budget.spoil(host)
+    bundle = write_bundle(tmp_path, budget.env, **budget.config)
+    options = [word.replace("FOLDER", str(tmp_path)) for word in budget.options]
+    found = Run(shared_library, bundle, "--host-root", str(host), *options)
+    assert budget.said in found.said and bool(budget.said) == bool(found.status)
+    # Of a start that fails crun is told, too.
+    told = ("crun",) if budget.said else ()
+    assert found.modules == groups(*budget.groups, *told) and not found.files
+    assert found.others - at_start == budget.others
 
 
-FOR_STATE_AND_CONFIG = {"_json", "_collections", "gc", "rooms"}
-FOR_A_GPU = FOR_STATE_AND_CONFIG | {"_ctypes", "_struct"}
-GPU_NODE = {"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}
-# Asked for and not there: refused when plan and apply are loaded already.
-NO_SUCH_GPU = ("NVIDIA_VISIBLE_DEVICES=7",)
+# The order of the modules.
 
 
-def test_a_container_without_a_request(library: Path, tmp_path: Path) -> None:
-    """And only where the door has left it to Python at all."""
-    found = loads(library, tmp_path, env=("PATH=/bin",))
-    assert found == Loaded(0, "", groups("door"), set(), FOR_STATE_AND_CONFIG)
+def source(name: str) -> ast.Module:
+    path = ROOT / name.replace(".", "/")
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return ast.parse(file.read_text())
 
 
-def test_a_container_with_a_gpu(library: Path, tmp_path: Path) -> None:
-    found = loads(library, tmp_path, env=NO_SUCH_GPU)
-    assert "unknown device '7'" in found.said
-    assert found == Loaded(5, found.said, groups("door", "gpu", "provision"), set(), FOR_A_GPU)
+def imported(node: ast.AST) -> set[str]:
+    """The modules of ours that a tree imports, but for those that only a type checker sees."""
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        return set()
+    found = set()
+    if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
+        for alias in node.names:
+            name = f"{node.module}.{alias.name}"
+            path = ROOT / name.replace(".", "/")
+            is_module = path.is_dir() or path.with_suffix(".py").exists()
+            found.add(name if is_module else str(node.module))
+    for child in ast.iter_child_nodes(node):
+        found |= imported(child)
+    return found
 
 
-def test_a_container_with_a_gpu_and_labels(library: Path, tmp_path: Path) -> None:
-    hosts.plant(tmp_path / "host", "sys/fs/selinux/enforce", "1")
-    found = loads(library, tmp_path, env=NO_SUCH_GPU)
-    assert "unknown device '7'" in found.said
-    assert found.rooms == groups("door", "gpu", "labels", "provision")
-    assert (found.status, found.files, found.standard) == (5, set(), FOR_A_GPU)
+def test_every_module_stands_behind_what_it_imports() -> None:
+    """Else an import at the top of a file would load its group a second time."""
+    before: set[str] = set()
+    for module in [module for group in LINKER["GROUPS"].values() for module in group]:
+        name = LINKER["full_name"](module)
+        top = [node for node in source(name).body if isinstance(node, ast.ImportFrom)]
+        assert {need for node in top for need in imported(node)} <= before, name
+        before.add(name)
 
 
-def test_a_container_whose_image_has_requirements(library: Path, tmp_path: Path) -> None:
-    env = ("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_REQUIRE_CUDA=cuda>=99.0")
-    found = loads(library, tmp_path, env=env)
-    assert "the image requires 'cuda>=99.0'" in found.said
-    assert found.rooms == groups("door", "gpu", "provision", "requirements")
-    assert (found.status, found.files, found.standard) == (5, set(), FOR_A_GPU)
-
-
-def test_a_container_by_cdi(library: Path, tmp_path: Path) -> None:
-    options = ("--cdi", "compute,utility", "--cdi-driver", "1.2")
-    found = loads(library, tmp_path, *options, linux={"devices": [GPU_NODE]})
-    assert "the CDI spec is for driver 1.2" in found.said
-    assert found.rooms == groups("door", "gpu", "provision", "cdi")
-    assert (found.status, found.files, found.standard) == (6, set(), FOR_A_GPU)
-
-
-def test_settings_bring_nothing_more(library: Path, tmp_path: Path) -> None:
-    settings = tmp_path / "settings"
-    settings.write_text("accept-unprivileged = all\nipc-labels = all\n")
-    found = loads(library, tmp_path, "--config", str(settings), env=NO_SUCH_GPU)
-    assert found.standard == FOR_A_GPU
-    assert found.rooms == groups("door", "gpu")
-
-
-def test_no_saved_inventory_brings_the_survey_alone(library: Path, tmp_path: Path) -> None:
-    """Named here so that it is known what a cold start pays for."""
-    hosts.plant(tmp_path / "host", stamp.LD_SO_CACHE, "")
-    boot = tmp_path / "host/proc/sys/kernel/random/boot_id"
-    found = loads(library, tmp_path, env=NO_SUCH_GPU, stale=boot)
-    assert not found.files
-    assert found.rooms == groups("door", "gpu", "provision", "survey")
-    assert found.standard == FOR_A_GPU
-
-
-def test_each_private_module_is_named_in_one_place() -> None:
-    """Where its fall-back is too; test_fallbacks takes each away."""
-    private = ("_ctypes", "_json", "_struct", "_collections")
-    named = {
-        module: {name(path) for path in SOURCES if module in imported(path)} for module in private
+def test_whatever_a_linked_module_imports_is_linked() -> None:
+    """Also in its functions, where imports wait until they are needed; but for the command line."""
+    everywhere = groups(*LINKER["GROUPS"])
+    found = {(name, need) for name in everywhere for need in imported(source(name))}
+    assert {(name, need) for name, need in found if need not in everywhere} == {
+        ("oci_gpu_hook.__main__", "oci_gpu_hook.cli")
     }
-    assert named == {
-        "_ctypes": {"oci_gpu_hook/linux.py"},
-        "_json": {"oci_gpu_hook/jsontext.py"},
-        "_struct": {
-            "oci_gpu_hook/ldso.py",
-            "oci_gpu_hook/container/devicefilter.py",
-            "oci_gpu_hook/host/elf.py",
-        },
-        "_collections": {"oci_gpu_hook/record.py"},
-    }
+
+
+EACH_ALONE = """
+import posix
+linked.find_linked(sys.argv[1])
+for name in sys.argv[2:]:
+    pid = posix.fork()
+    if not pid:
+        __import__(name)
+        posix._exit(hasattr(sys.modules[name], "__file__"))
+    if posix.waitpid(pid, 0)[1]:
+        sys.exit(name)
+"""
+
+
+def test_each_linked_module_can_be_the_first(shared_library: Path) -> None:
+    """Whoever begins with a module of a later group gets what that group needs."""
+    names = sorted(groups(*LINKER["GROUPS"]))
+    words = starts.command(EACH_ALONE, str(shared_library), *names, library=shared_library)
+    ran = subprocess.run(words, capture_output=True, text=True, env={})
+    assert ran.returncode == 0, ran.stderr
+
+
+# Without the linked file, or with a damaged one.
+
+
+@pytest.fixture()
+def library(tmp_path: Path) -> Path:
+    link(tmp_path / "library")
+    return tmp_path / "library"
+
+
+def refused(library: Path, folder: Path) -> Run:
+    """A start on a host without a driver: everything that a GPU container needs is loaded by then."""
+    (folder / "host").mkdir()
+    run = Run(library, write_bundle(folder, ABSENT), "--host-root", str(folder / "host"))
+    assert run.status == 6, run.said
+    return run
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "empty", "other", "no index"])
+def test_without_the_linked_file_the_package_serves(
+    library: Path, tmp_path: Path, damage: str
+) -> None:
+    file = library / FILE
+    content = {"cut": file.read_bytes()[:900], "other": b"\xff" * 99}
+    content["no index"] = (5).to_bytes(4, "little") + marshal.dumps(1)
+    file.write_bytes(content.get(damage, b""))
+    if damage == "missing":
+        file.unlink()
+    assert groups("start", "gpu") <= refused(library, tmp_path).files
+
+
+def test_where_a_group_is_damaged_the_package_serves_in_its_place(
+    library: Path, tmp_path: Path
+) -> None:
+    data = bytearray((library / FILE).read_bytes())
+    size = int.from_bytes(data[:4], "little")
+    first, length = marshal.loads(data[4 : 4 + size])["oci_gpu_hook.apply"]
+    at = 4 + size + first
+    data[at : at + length] = b"\xff" * length
+    (library / FILE).write_bytes(data)
+    run = refused(library, tmp_path)
+    assert groups("gpu") <= run.files
+    assert not run.files & groups("start")
+
+
+def test_a_start_that_an_upgrade_overtakes_has_modules_of_one_version(library: Path) -> None:
+    """rpm puts file after file into place: modules of two versions may not know each other."""
+    other = library / "other"
+    other.write_bytes(b"\xff" * 99)
+    for module in ("kernel/__init__.py", "kernel/syscalls.py"):
+        (library / PACKAGE / module).write_text("raise ImportError('of another version')\n")
+    main = f"""
+linked.find_linked({str(library)!r})
+import os
+os.replace({str(other)!r}, {str(library / FILE)!r})
+from oci_gpu_hook.kernel import syscalls
+print(syscalls.openat2)
+"""
+    command = starts.command(main, library=library)
+    ran = subprocess.run(command, capture_output=True, text=True, env={})
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_linking_twice_gives_the_same_bytes(library: Path, tmp_path: Path) -> None:
+    # The place is part of it: tracebacks name it.
+    moved = tmp_path / "first"
+    library.rename(moved)
+    link(library)
+    assert (moved / FILE).read_bytes() == (library / FILE).read_bytes()

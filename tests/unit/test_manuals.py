@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from oci_gpu_hook import cli, config
+from oci_gpu_hook import cli
 from oci_gpu_hook.cli.commands import program
 from oci_gpu_hook.errors import ConfigError
+from oci_gpu_hook.request import settingsfile
+from oci_gpu_hook.request.settings import Settings
+from tests.unit import hosts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,7 +90,7 @@ def test_each_option_is_described() -> None:
     assert known <= described
 
 
-def settings() -> dict[str, tuple[list[str], str]]:
+def settings_of_the_page() -> dict[str, tuple[list[str], str]]:
     """The values and the default of each setting, as the page has them."""
     found = re.findall(
         r"^\.B ([a-z-]+)\n(?:(?!^\.UNINDENT)[^\n]*\n)*?Values: (.*?)\.  Default: (.*?)\.(?:\n|  )",
@@ -98,17 +101,17 @@ def settings() -> dict[str, tuple[list[str], str]]:
 
 
 def test_the_manual_has_every_setting_with_its_default() -> None:
-    page = settings()
-    assert {key.replace("-", "_") for key in page} == set(config.Config._fields)
+    page = settings_of_the_page()
+    assert {key.replace("-", "_") for key in page} | {"unmatched"} == set(Settings._fields)
     for key, (values, default) in page.items():
         said = "" if default == "none" else default
-        line = config.parse(f"{key} = {said}", "page")[0]
-        assert line.value == getattr(config.Config(), line.field), key
+        line = settingsfile.parse(f"{key} = {said}", "page")[0]
+        assert line.value == getattr(Settings(), line.field), key
         for value in values if default in values else ():
-            config.parse(f"{key} = {value}", "page")
+            settingsfile.parse(f"{key} = {value}", "page")
         host_wide = re.search(rf"^\.B {key}\n.*?Default: [^\n]*", text(CONF), re.M | re.S)
         assert host_wide is not None
-        assert ("For the whole host" in host_wide[0]) == (key in config._HOST_WIDE)
+        assert ("For the whole host" in host_wide[0]) == (key in settingsfile._HOST_WIDE)
 
 
 def test_a_setting_that_is_not_described_stops_the_build(tmp_path: Path) -> None:
@@ -143,30 +146,53 @@ def test_the_examples_of_settings_are_settings() -> None:
     blocks = re.findall(r"::\n\n((?:    .*\n|\n)+)", (MAN / "oci-gpu-hook.conf.5.rst").read_text())
     assert len(blocks) == 2
     for block in blocks:
-        assert config.parse(block, "page")
+        assert settingsfile.parse(block, "page")
 
 
-def test_the_readme_has_every_setting_with_its_default() -> None:
-    chapter = README.read_text().partition("\n## Settings\n")[2].partition("\n## ")[0]
-    rows = dict(re.findall(r"^\| `([a-z-]+)` \| .* \| `?([^`|]+?)`? \|$", chapter, re.MULTILINE))
-    defaults = config.Config()._asdict()
-    assert rows == {
-        field.replace("_", "-"): config.written(value) or "none"
-        for field, value in defaults.items()
-    }
+def test_what_the_readme_names_is_there_and_stands_in_a_manual() -> None:
+    """A setting, command, variable, unit or file of ours that the README names is what the manuals say it is."""
+    readme = README.read_text()
+    manuals = "".join(text(MAN / source.stem) for source in SOURCES)
+    names = set(re.findall(r"(?:^    |`)oci-gpu-hook ([a-z][a-z ]*[a-z])", readme, re.M))
+    assert {"doctor", "plan", "log"} <= names
+    assert {tuple(name.split()) for name in names} <= set(COMMANDS)
+    options = set(re.findall(r"oci-gpu-hook [a-z]+ (--[a-z-]+)", readme))
+    assert all(f".B {option}" in manuals for option in options) and options
+    for line in re.findall(r"^    ([a-z-]+ = .*)$", readme, re.M):
+        (setting,) = settingsfile.parse(line, "README")
+        assert setting.value != getattr(Settings(), setting.field), (
+            "an example that changes nothing"
+        )
+    files = re.findall(r"(?<![\w.=])/(?:etc|run|usr)/[\w./-]*\w", readme)
+    variables = re.findall(r"NVIDIA_[A-Z_]+", readme)
+    units = re.findall(r"oci-gpu-hook-[a-z]+\.(?:service|path|timer)", readme)
+    assert files and variables and units
+    for name in (*files, *variables, *units):
+        assert name in manuals, name
+    for unit in units:
+        assert (PACKAGING / "systemd" / unit).exists()
+    pages = re.findall(r"`(oci[\w.-]+)\((\d)\)`", readme)
+    assert {f"{name}.{section}" for name, section in pages} == {source.stem for source in SOURCES}
 
 
-def test_the_readme_has_every_command() -> None:
-    chapter = README.read_text().partition("\n## Commands\n")[2].partition("\n## ")[0]
-    named = {word for code in re.findall(r"`([^`]+)`", chapter) for word in code.split()}
-    assert {word for words in COMMANDS for word in words} - named == set()
+def test_the_readmes_doctor_says_what_doctor_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its example: a driver whose unified memory is not loaded, as on a fresh boot."""
+    shown = README.read_text().partition("\n    pass ")[2].partition("\n\n")[0]
+    hosts.host(tmp_path)
+    (tmp_path / "proc/devices").write_text("Character devices:\n195 nvidia\n")
+    assert cli.main(["doctor", "--host-root", str(tmp_path)]) == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    for line in ("pass " + shown).replace("580.65.06", hosts.VERSION).splitlines():
+        assert " ".join(line.split()) in printed
 
 
 def test_the_messages_about_settings_are_those_of_the_program() -> None:
     source = (MAN / "oci-gpu-hook.conf.5.rst").read_text()
     for line, number in (("device-cgoup = on", 3), ("accept-environment = never", 7)):
         with pytest.raises(ConfigError) as raised:
-            config.parse("\n" * (number - 1) + line, "/etc/oci-gpu-hook.conf")
+            settingsfile.parse("\n" * (number - 1) + line, "/etc/oci-gpu-hook.conf")
         where, _, sentence = raised.value.message.partition(": ")
         assert f"| *{where}*: {sentence}\n" in source
 

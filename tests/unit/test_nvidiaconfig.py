@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook import config, nvidiaconfig
-from oci_gpu_hook.config import Config
+from oci_gpu_hook.cli import nvidiaconfig
+from oci_gpu_hook.cli.nvidiaconfig import BOOLEAN, KEYS, NEEDLESS, REFUSED, SERVED, STRING, STRINGS
 from oci_gpu_hook.errors import ConfigError
-from oci_gpu_hook.nvidiaconfig import BOOLEAN, KEYS, NEEDLESS, REFUSED, SERVED, STRING, STRINGS
-from oci_gpu_hook.request import CAPABILITIES
+from oci_gpu_hook.request import settingsfile
+from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.request.words import CAPABILITIES
 from tests.vocabulary.rows import ROWS
 
 FILE = "config.toml"
@@ -37,59 +38,30 @@ def answer(key: str, value: object) -> nvidiaconfig.Answer:
     return row
 
 
-def read_back(document: dict[str, Any]) -> Config:
+def read_back(document: dict[str, Any]) -> Settings:
     text = nvidiaconfig.as_settings(nvidiaconfig.answers(document, FILE), FILE)
-    return config.effective(config.parse(text, "imported"), {})
+    return Settings(**settingsfile.fields(settingsfile.parse(text, "imported"), None, {}))
 
 
-# Key, value, our field, its value.
-AS_SETTINGS: tuple[tuple[str, object, str, object], ...] = (
-    ("disable-require", True, "disable_requirements", True),
-    ("disable-require", False, "disable_requirements", False),
-    ("swarm-resource", "", "swarm_resources", ()),
-    ("swarm-resource", "A_GPU", "swarm_resources", ("A_GPU",)),
-    ("swarm-resource", " A , ,B,A", "swarm_resources", ("A", "B")),
-    (
-        "accept-nvidia-visible-devices-envvar-when-unprivileged",
-        False,
-        "accept_environment",
-        "privileged",
-    ),
-    (
-        "accept-nvidia-visible-devices-envvar-when-unprivileged",
-        True,
-        "accept_environment",
-        "always",
-    ),
-    ("accept-nvidia-visible-devices-as-volume-mounts", True, "accept_volume_mounts", True),
-    ("accept-nvidia-visible-devices-as-volume-mounts", False, "accept_volume_mounts", False),
-    (
-        "supported-driver-capabilities",
-        "compute, utility",
-        "allowed_capabilities",
-        ("compute", "utility"),
-    ),
-    ("supported-driver-capabilities", "all", "allowed_capabilities", CAPABILITIES),
-    (
-        "supported-driver-capabilities",
-        "compat32,compute,display,graphics,ngx,utility,video",
-        "allowed_capabilities",
-        CAPABILITIES,
-    ),
-    (f"{CLI}.root", "", "driver_root", "/"),
-    (f"{CLI}.root", "/", "driver_root", "/"),
-    (f"{CLI}.root", "/run/nvidia/driver", "driver_root", "/run/nvidia/driver"),
-    (f"{CLI}.root", "/a folder/#1 = [x]/treiber-ä/", "driver_root", "/a folder/#1 = [x]/treiber-ä"),
-    (f"{CLI}.no-cgroups", True, "device_cgroup", "off"),
-    (f"{CLI}.no-cgroups", False, "device_cgroup", "auto"),
-    (f"{RUNTIME}.modes.legacy.cuda-compat-mode", "ldconfig", "cuda_forward_compatibility", True),
-    (f"{RUNTIME}.modes.legacy.cuda-compat-mode", "mount", "cuda_forward_compatibility", True),
-    (f"{RUNTIME}.modes.legacy.cuda-compat-mode", "hook", "cuda_forward_compatibility", True),
-    (f"{RUNTIME}.modes.legacy.cuda-compat-mode", "disabled", "cuda_forward_compatibility", False),
-    ("features.disable-cuda-compat-lib-hook", True, "cuda_forward_compatibility", False),
-    ("features.ignore-imex-channel-requests", True, "ignore_imex_channels", True),
-    ("features.ignore-imex-channel-requests", False, "ignore_imex_channels", False),
-)
+ITS_DEFAULT = "compat32,compute,display,graphics,ngx,utility,video"
+LISTS = "/etc/nvidia-container-runtime/host-files-for-container.d"
+# Key, our field, and pairs of values: the key's and the field's.
+AS_SETTINGS: tuple[tuple[str, str, list[tuple[object, object]]], ...] = (
+    ("disable-require", "disable_requirements", [(True, True), (False, False)]),
+    ("swarm-resource", "swarm_resources", [("", ()), (" A , ,B,A", ("A", "B"))]),
+    ("accept-nvidia-visible-devices-envvar-when-unprivileged", "accept_environment",
+     [(False, "privileged"), (True, "always")]),
+    ("accept-nvidia-visible-devices-as-volume-mounts", "accept_volume_mounts", [(True, True), (False, False)]),
+    ("supported-driver-capabilities", "allowed_capabilities",
+     [("compute, utility", ("compute", "utility")), ("all", CAPABILITIES), (ITS_DEFAULT, CAPABILITIES)]),
+    (f"{CLI}.root", "driver_root",
+     [("", "/"), ("/", "/"), ("/a folder/#1 = [x]/treiber-ä/", "/a folder/#1 = [x]/treiber-ä")]),
+    (f"{CLI}.no-cgroups", "device_cgroup", [(True, "off"), (False, "auto")]),
+    (f"{RUNTIME}.modes.legacy.cuda-compat-mode", "cuda_forward_compatibility",
+     [("ldconfig", True), ("mount", True), ("hook", True), ("disabled", False)]),
+    ("features.disable-cuda-compat-lib-hook", "cuda_forward_compatibility", [(True, False)]),
+    ("features.ignore-imex-channel-requests", "ignore_imex_channels", [(True, True), (False, False)]),
+)  # fmt: skip
 
 # Key, a value that needs nothing here, or a value that is refused with words of its sentence.
 AS_SENTENCES: tuple[tuple[str, object, str, str], ...] = (
@@ -97,7 +69,7 @@ AS_SENTENCES: tuple[tuple[str, object, str, str], ...] = (
     (f"{CLI}.environment", [], NEEDLESS, "no program"),
     (f"{CLI}.environment", ["A=1"], REFUSED, "nothing would have these variables"),
     (f"{CLI}.debug", "", NEEDLESS, "no log"),
-    (f"{CLI}.debug", "/var/log/toolkit.log", REFUSED, "'oci-gpu-hook plan' tells"),
+    (f"{CLI}.debug", "/var/log/toolkit.log", REFUSED, "'oci-gpu-hook plan' shows"),
     (f"{CLI}.ldcache", "/etc/ld.so.cache", NEEDLESS, "below driver-root"),
     (f"{CLI}.ldcache", "/elsewhere", REFUSED, "nvidia-container-cli.root"),
     (f"{CLI}.load-kmods", False, NEEDLESS, "loads no kernel modules"),
@@ -115,33 +87,18 @@ AS_SENTENCES: tuple[tuple[str, object, str, str], ...] = (
     (f"{RUNTIME}.mode", "jit-cdi", NEEDLESS, "one mode"),
     (f"{RUNTIME}.mode", "cdi", REFUSED, "cdi generate"),
     (f"{RUNTIME}.mode", "csv", REFUSED, "Tegra is not served"),
-    (
-        f"{RUNTIME}.modes.csv.mount-spec-path",
-        "/etc/nvidia-container-runtime/host-files-for-container.d",
-        NEEDLESS,
-        "csv mode only",
-    ),
+    (f"{RUNTIME}.modes.csv.mount-spec-path", LISTS, NEEDLESS, "csv mode only"),
     (f"{RUNTIME}.modes.csv.mount-spec-path", "/lists", REFUSED, "Tegra is not served"),
     (f"{RUNTIME}.modes.cdi.default-kind", "nvidia.com/gpu", NEEDLESS, "nvidia.com/gpu"),
     (f"{RUNTIME}.modes.cdi.default-kind", "vendor.com/tpu", REFUSED, "other kinds"),
     (f"{RUNTIME}.modes.cdi.annotation-prefixes", ["cdi.k8s.io/"], NEEDLESS, "are read"),
-    (
-        f"{RUNTIME}.modes.cdi.annotation-prefixes",
-        ["cdi.k8s.io/", "mine/"],
-        REFUSED,
-        "and no others",
-    ),
+    (f"{RUNTIME}.modes.cdi.annotation-prefixes", ["cdi.k8s.io/", "mine/"], REFUSED, "and no others"),
     (f"{RUNTIME}.modes.cdi.annotation-prefixes", [], REFUSED, "accept-environment = privileged"),
     (f"{RUNTIME}.modes.cdi.spec-dirs", ["/etc/cdi", "/x"], NEEDLESS, "engines do"),
     (f"{RUNTIME}.modes.jit-cdi.nvcdi-feature-flags", [], NEEDLESS, "no CDI spec"),
     (f"{RUNTIME}.modes.jit-cdi.nvcdi-feature-flags", ["x"], REFUSED, "nothing that these"),
     (f"{RUNTIME}.modes.jit-cdi.nvcdi-disable-hooks", [], NEEDLESS, "CDI hooks"),
-    (
-        f"{RUNTIME}.modes.jit-cdi.nvcdi-disable-hooks",
-        ["all"],
-        REFUSED,
-        "cuda-forward-compatibility = no",
-    ),
+    (f"{RUNTIME}.modes.jit-cdi.nvcdi-disable-hooks", ["all"], REFUSED, "cuda-forward-compatibility = no"),
     (f"{HOOK}.path", "/x", NEEDLESS, "no program"),
     (f"{HOOK}.skip-mode-detection", True, NEEDLESS, "nothing to detect"),
     ("nvidia-ctk.path", "nvidia-ctk", NEEDLESS, "no program"),
@@ -154,17 +111,18 @@ AS_SENTENCES: tuple[tuple[str, object, str, str], ...] = (
     ("features.disable-imex-channel-creation", True, NEEDLESS, "made on the host"),
     ("features.no-additional-gids-for-device-nodes", True, NEEDLESS, "no groups are added"),
     ("features.no-additional-gids-for-device-nodes", False, REFUSED, "--group-add"),
-)
+)  # fmt: skip
 
 
-@pytest.mark.parametrize(("key", "value", "field", "ours"), AS_SETTINGS)
+@pytest.mark.parametrize(("key", "field", "values"), AS_SETTINGS)
 def test_what_is_served_is_one_setting_of_ours(
-    key: str, value: object, field: str, ours: object
+    key: str, field: str, values: list[tuple[object, object]]
 ) -> None:
-    assert answer(key, value).answer == SERVED
-    text = nvidiaconfig.as_settings(nvidiaconfig.answers(nested(key, value), FILE), FILE)
-    (line,) = config.parse(text, "imported")
-    assert (line.scope, line.field, line.value) == ("", field, ours)
+    for value, ours in values:
+        assert answer(key, value).answer == SERVED
+        text = nvidiaconfig.as_settings(nvidiaconfig.answers(nested(key, value), FILE), FILE)
+        (line,) = settingsfile.parse(text, "imported")
+        assert (line.scope, line.field, line.value) == ("", field, ours)
 
 
 @pytest.mark.parametrize(("key", "value", "kind", "words"), AS_SENTENCES)
@@ -172,7 +130,7 @@ def test_what_is_not_served_says_why(key: str, value: object, kind: str, words: 
     row = answer(key, value)
     assert row.answer == kind
     assert words in row.means
-    assert read_back(nested(key, value)) == Config()
+    assert read_back(nested(key, value)) == Settings()
 
 
 def test_every_key_has_a_row_here_with_each_answer_that_it_can_give() -> None:
@@ -212,14 +170,14 @@ def test_either_of_two_keys_turns_forward_compatibility_off(
 
 
 def test_an_empty_file_means_our_defaults() -> None:
-    assert read_back({}) == Config()
-    assert read_back({CLI: {}, "features": {}, RUNTIME: {"modes": {"cdi": {}}}}) == Config()
+    assert read_back({}) == Settings()
+    assert read_back({CLI: {}, "features": {}, RUNTIME: {"modes": {"cdi": {}}}}) == Settings()
 
 
 WRONG: dict[str, list[object]] = {
-    BOOLEAN: ["true", 1, 0.0, [], {}],
-    STRING: [True, 3, [], ["a"], {"a": 1}],
-    STRINGS: ["a", False, [1], ["a", 1], [["a"]], {}],
+    BOOLEAN: ["true", 1, []],
+    STRING: [True, 3, ["a"], {"a": 1}],
+    STRINGS: ["a", [1], ["a", 1], {}],
 }
 
 
@@ -234,32 +192,23 @@ def test_a_value_of_a_wrong_type_is_named(key: nvidiaconfig.Key) -> None:
 @pytest.mark.parametrize(
     ("document", "sentence"),
     [
-        (
-            {"disable-requires": True},
-            "unknown key 'disable-requires', did you mean 'disable-require'?",
-        ),
+        ({"disable-requires": True}, "unknown key 'disable-requires', did you mean 'disable-require'?"),
         ({CLI: {"nocgroups": True}}, f"did you mean '{CLI}.no-cgroups'?"),
-        ({"feature": {}}, "unknown key 'feature'"),
         ({f"{CLI}.root": "/x"}, f"unknown key '{CLI}.root'"),
         ({CLI: {"root": {"x": 1}}}, f"{CLI}.root must be a string, not a table"),
         ({CLI: "x"}, f"{CLI} must be a table, not a string"),
-        ({CLI: [{}]}, f"{CLI} must be a table, not an array"),
         ({RUNTIME: {"modes": 3}}, f"{RUNTIME}.modes must be a table, not a number or a date"),
         ({RUNTIME: {"mode": "fast"}}, "allowed is one of auto, legacy, jit-cdi, cdi, csv"),
         ({CLI: {"root": "driver"}}, f"{CLI}.root is 'driver', which is no absolute path"),
         ({CLI: {"root": "/x\ndevice-cgroup = off"}}, "which is no absolute path"),
-        ({CLI: {"root": "/x\0"}}, "which is no absolute path"),
         ({CLI: {"root": "/x "}}, "which is no absolute path"),
         ({"swarm-resource": "A=B"}, "'A=B', which names no variable"),
         ({"swarm-resource": "A B"}, "'A B', which names no variable"),
-        ({"swarm-resource": "A\nB"}, "which names no variable"),
         ({"supported-driver-capabilities": "compute,none"}, "has 'none', allowed are all, utility"),
         ({"supported-driver-capabilities": ""}, "is empty"),
-        ({"supported-driver-capabilities": "Compute"}, "has 'Compute'"),
         ({"\x1b[1m": 1}, r"unknown key '\x1b[1m'"),
-        ({"": 1}, "unknown key ''"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_one_sentence(document: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         nvidiaconfig.answers(document, FILE)
@@ -270,14 +219,10 @@ def test_a_mistake_is_one_sentence(document: dict[str, Any], sentence: str) -> N
 
 def test_a_long_value_is_cut_in_the_comment_and_whole_in_the_setting() -> None:
     names = [f"VARIABLE_{number}" for number in range(10_000)]
-    text = nvidiaconfig.as_settings(
-        nvidiaconfig.answers(
-            {"swarm-resource": ",".join(names), RUNTIME: {"runtimes": names}}, FILE
-        ),
-        FILE,
-    )
+    document = {"swarm-resource": ",".join(names), RUNTIME: {"runtimes": names}}
+    text = nvidiaconfig.as_settings(nvidiaconfig.answers(document, FILE), FILE)
     assert all(len(line) < 300 for line in text.splitlines() if line.startswith("#"))
-    assert config.effective(config.parse(text, ""), {}).swarm_resources == tuple(names)
+    assert read_back(document).swarm_resources == tuple(names)
 
 
 TEXT = st.text(max_size=30) | st.text("/ ,=#[]\n\rAB\0", max_size=8)
@@ -309,10 +254,10 @@ def test_any_values_are_one_sentence_or_settings_that_read_back(found: dict[str,
         assert "\n" not in str(err)
         return
     assert {row.key for row in rows} == set(found)
-    lines = config.parse(nvidiaconfig.as_settings(rows, FILE), "imported")
+    lines = settingsfile.parse(nvidiaconfig.as_settings(rows, FILE), "imported")
     served = [row.means.partition(" =") for row in rows if row.answer == SERVED]
     assert [line.field.replace("_", "-") for line in lines] == [key for key, _, _ in served]
-    settings = config.effective(lines, {})
+    settings = Settings(**settingsfile.fields(lines, None, {}))
     root = found.get(f"{CLI}.root", "")
     assert settings.driver_root == (root.rstrip("/") or "/")
     if "disable-require" in found:

@@ -3,19 +3,22 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook import cli
 from oci_gpu_hook.cli import prepare
+from oci_gpu_hook.driver import absent, proc
 from oci_gpu_hook.errors import ApplyError, DriverError
-from oci_gpu_hook.host import absent, proc
 from oci_gpu_hook.host.root import HostRoot
 from tests.unit import hosts
+from tests.unit.program import Program
 
 CAPABILITIES = "195 nvidia-modeset\n237 nvidia-caps\n"
+
+
+# The module's parameters where it says that nobody is to make its nodes.
+NO_NODES = hosts.PARAMS.replace("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0")
 
 
 def capability(minor: int, mode: int, modify: int = 1) -> str:
@@ -40,7 +43,7 @@ def with_mig(tree: Path) -> None:
 def lacking(tree: Path) -> dict[str, tuple[int, int, int]]:
     return {
         node.path: (node.major, node.minor, node.mode)
-        for node in absent.absent(HostRoot(str(tree)))
+        for node in absent.missing_nodes(HostRoot(str(tree)))
     }
 
 
@@ -66,17 +69,15 @@ def test_mig_capabilities_have_the_numbers_and_modes_that_proc_tells(tree: Path)
 def test_mode_and_owner_are_those_of_the_modules_parameters(tree: Path) -> None:
     text = hosts.PARAMS.replace("438", "432") + "DeviceFileUID: 0\nDeviceFileGID: 39\n"
     hosts.plant(tree, proc.PARAMS, text)
-    assert {(node.mode, node.uid, node.gid) for node in absent.absent(HostRoot(str(tree)))} == {
-        (0o660, 0, 39)
-    }
+    assert {
+        (node.mode, node.uid, node.gid) for node in absent.missing_nodes(HostRoot(str(tree)))
+    } == {(0o660, 0, 39)}
 
 
 def test_what_nobody_may_make_is_not_made(tree: Path) -> None:
     with_mig(tree)
     hosts.plant(tree, f"{proc.CAPABILITIES}/mig/config", capability(1, 0o400, modify=0))
-    hosts.plant(
-        tree, proc.PARAMS, hosts.PARAMS.replace("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0")
-    )
+    hosts.plant(tree, proc.PARAMS, NO_NODES)
     assert sorted(lacking(tree)) == [
         "/dev/nvidia-caps/nvidia-cap12",
         "/dev/nvidia-caps/nvidia-cap13",
@@ -85,39 +86,35 @@ def test_what_nobody_may_make_is_not_made(tree: Path) -> None:
 
 def test_without_a_driver_there_is_no_node_to_make(tmp_path: Path) -> None:
     with pytest.raises(DriverError, match="kernel module is not loaded"):
-        absent.absent(HostRoot(str(tmp_path)))
+        absent.missing_nodes(HostRoot(str(tmp_path)))
 
 
 def test_something_else_in_a_nodes_place_is_named_and_stays(tree: Path) -> None:
     hosts.plant(tree, "/dev/nvidia-uvm", "a file")
     with pytest.raises(ApplyError, match="/dev/nvidia-uvm: what is there is no character device"):
-        absent.absent(HostRoot(str(tree)))
+        absent.missing_nodes(HostRoot(str(tree)))
     assert (tree / "dev/nvidia-uvm").read_text() == "a file"
-
-
-def program(folder: Path, name: str) -> None:
-    hosts.plant(folder, name, "#!/bin/sh\n")
-    (folder / name).chmod(0o755)
 
 
 def started(tree: Path) -> list[str]:
     root = HostRoot(str(tree))
-    return [" ".join(words) for words in prepare.programs(root, absent.absent(root))]
+    return [" ".join(words) for words in prepare.programs(root, absent.missing_nodes(root))]
 
 
-def test_nvidias_own_program_is_asked_for_what_is_lacking(
+def test_nvidias_own_program_makes_what_is_lacking(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program(tree / "bin", "nvidia-modprobe")
+    hosts.plant(tree, "bin/nvidia-modprobe", "#!/bin/sh\n")
+    (tree / "bin/nvidia-modprobe").chmod(0o755)
     monkeypatch.setenv("PATH", str(tree / "bin"))
     with_mig(tree)
+    capabilities = "/proc/driver/nvidia/capabilities"
     assert started(tree) == [
         "nvidia-modprobe -u -c 0",
         "nvidia-modprobe -m",
         "nvidia-modprobe -c 255 -c 1 -c 0",
-        "nvidia-modprobe -f /proc/driver/nvidia/capabilities/gpu0/mig/gi1/access "
-        "-f /proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0/access "
-        "-f /proc/driver/nvidia/capabilities/mig/config",
+        f"nvidia-modprobe -f {capabilities}/gpu0/mig/gi1/access "
+        f"-f {capabilities}/gpu0/mig/gi1/ci0/access -f {capabilities}/mig/config",
     ]
 
 
@@ -130,21 +127,13 @@ def test_without_it_modules_are_loaded_and_nothing_else_is_started(
     assert started(tree) == ["modprobe -q nvidia-uvm", "modprobe -q nvidia-modeset"]
 
 
-def test_a_node_that_cannot_be_made_is_named(
-    tree: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_node_that_cannot_be_made_is_named(program: Program, tree: Path) -> None:
     (tree / "dev").rmdir()
-    assert cli.main(["prepare", "--host-root", str(tree)]) == 7
-    said = capsys.readouterr().err
-    assert said.startswith("oci-gpu-hook: cannot make /dev/nvidiactl: No such file or directory (")
+    said = program.mistake(7, "prepare", "--host-root", tree)
+    assert "cannot make /dev/nvidiactl: No such file or directory (" in said
 
 
-def test_where_nothing_is_lacking_nothing_is_done(
-    tree: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    hosts.plant(
-        tree, proc.PARAMS, hosts.PARAMS.replace("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0")
-    )
-    assert cli.main(["prepare", "--host-root", str(tree), "--format", "json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+def test_where_nothing_is_lacking_nothing_is_done(program: Program, tree: Path) -> None:
+    hosts.plant(tree, proc.PARAMS, NO_NODES)
+    document = program.document("prepare", "--host-root", tree)
     assert document == {"made": [], "unloaded": ["nvidia-modeset"]}

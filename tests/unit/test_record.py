@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from oci_gpu_hook import record
-from oci_gpu_hook.host.proc import Gpu
+from oci_gpu_hook.driver.gpu import Gpu
+
+pytestmark = pytest.mark.pythons
 
 SOURCE = '''
 from __future__ import annotations

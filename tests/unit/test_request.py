@@ -1,123 +1,116 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA_VISIBLE_DEVICES and NVIDIA_DRIVER_CAPABILITIES: NVIDIA's own grammar.  The other ways: test_sources."""
+"""The names of devices and capabilities in the environment, in NVIDIA's grammar; test_sources has the other places."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from oci_gpu_hook import request, sources
-from oci_gpu_hook.config import Config
-from oci_gpu_hook.errors import RequestError
-
-UUID = "GPU-11111111-2222-3333-4444-5555555555aa"
-
-
-def parse(devices: str, capabilities: str | None = None) -> request.Request | None:
-    environment = {"NVIDIA_VISIBLE_DEVICES": devices}
-    if capabilities is not None:
-        environment["NVIDIA_DRIVER_CAPABILITIES"] = capabilities
-    return request.parse(sources.Inputs(environment), Config())[0]
-
-
-def devices(value: str) -> tuple[str, ...]:
-    found = parse(value)
-    assert found is not None
-    return found.devices
-
-
-@pytest.mark.parametrize(
-    "value", ["", " ", ",", " , ,", "void", "VOID", "0,void", "all,void", "none, void"]
+from oci_gpu_hook.request.parse import parse
+from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.request.sources import Inputs
+from oci_gpu_hook.request.words import CAPABILITIES
+from tests.unit.asking import (
+    MIG,
+    MOUNTS,
+    UUID,
+    VISIBLE,
+    by_environment,
+    listed,
+    refusal,
+    request_of,
 )
-def test_these_ask_for_nothing(value: str) -> None:
-    assert parse(value) is None
 
 
-def test_an_unset_variable_asks_for_nothing() -> None:
-    assert request.parse(sources.Inputs({"NVIDIA_DRIVER_CAPABILITIES": "all"}), Config()) == (
-        None,
-        (),
-    )
+@pytest.mark.parametrize("value", ["", " , ,,", "VOID", "0,void", "void,nvidia.com/gpu=0", "void,rubbish"])  # fmt: skip
+def test_an_empty_list_or_void_anywhere_asks_for_nothing(value: str) -> None:
+    assert parse(Inputs({VISIBLE: value}), Settings()) == (None, ())
+
+
+def test_capabilities_alone_ask_for_nothing() -> None:
+    inputs = Inputs({"NVIDIA_DRIVER_CAPABILITIES": "all"})
+    assert parse(inputs, Settings()) == (None, ())
 
 
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
         ("all", ("all",)),
-        ("ALL", ("all",)),
         ("none", ("none",)),
-        ("0,all", ("all",)),
-        ("none,all", ("none",)),
+        ("0,all,rubbish", ("all",)),
+        # The first of both words stands for the whole list.
+        ("none,ALL", ("none",)),
         ("all,none", ("all",)),
-        ("0", ("0",)),
+        (" 1 , 5 ,,1", ("1", "5")),
         ("007", ("7",)),
-        (" 1 , 5 ,", ("1", "5")),
-        ("1,1,5", ("1", "5")),
-        (UUID, (UUID,)),
-        (UUID.upper(), (UUID,)),
-        ("0000:07:00.0", ("00000000:07:00.0",)),
-        ("00000000:07:00.0", ("00000000:07:00.0",)),
-        ("0:7:0.0", ("00000000:07:00.0",)),
+        ("0\n", ("0",)),
+        (f"0,{UUID.upper()}", ("0", UUID)),
+        (f"{UUID}-2,{UUID}-3,{UUID}", (UUID,)),
         ("0000:C1:00.0", ("00000000:c1:00.0",)),
-        (f"0,{UUID}", ("0", UUID)),
+        ("0:7:0.0", ("00000000:07:00.0",)),
+        ("00:01", ("0:1",)),
+        (MIG.lower(), (MIG,)),
+        (f"mig-{UUID.lower()}/01/00", (f"MIG-{UUID}/1/0",)),
+        (f"0,0:1,{MIG},0:1", ("0", "0:1", MIG)),
+        (f"nvidia.com/gpu={UUID},nvidia.com/gpu=1", (UUID, "1")),
+        ("runtime.nvidia.com/gpu=all", ("all",)),
+        ("management.nvidia.com/gpu=0:1", ("0:1",)),
     ],
 )
 def test_devices_become_canonical_selectors(value: str, expected: tuple[str, ...]) -> None:
-    assert devices(value) == expected
+    found = request_of(Inputs({VISIBLE: value}))
+    assert (found.source, found.devices) == ("env", expected)
 
 
 @pytest.mark.parametrize(
     "value",
-    ["x", "-1", "1.5", "0x1", "GPU-", "GPU-1234", UUID[:-1], UUID + "0", "gpu", "0000:07:00", "0000:07:00.00",
-     "000000000:07:00.0", "١", "1234567890", "all0", "a" * 1000, "0\n", "GPU-11111111-2222-3333-4444-5555555555zz"],
+    ["-1", "1.5", "0x1", "1234567890", "²", "0 1", "0;1", "all0", "/dev/nvidia0", "../0", "a" * 1000]
+    + ["0:", ":1", "0:x", "0:1:", "0:1234567890", "1:٢", "0\x00", "\x1b[2J", "\udcff"]
+    + ["GPU-", "GPU-1234", UUID[:-1], UUID + "0", UUID[:-1] + "z", f"{UUID}-", f"{UUID}-x", f"{UUID}-1-2"]
+    + ["MIG-1", f"MIG {UUID}", f"{MIG}-2", f"{MIG}/1/0", f"MIG-{UUID}"]
+    + [f"MIG-{UUID}/{rest}" for rest in ("1", "1/0/0", "1/", "1/a", "1/0\x00")]
+    + ["0000:07:00", "0000:07:00.00", "000000000:07:00.0", "0:007:0.0", "0:0:000.0", ":07:00.0", "0:0:0.g"],
 )  # fmt: skip
-def test_any_other_device_is_refused_by_name(value: str) -> None:
-    if value == "0\n":
-        assert devices(value) == ("0",)
-        return
-    with pytest.raises(RequestError) as caught:
-        parse(value)
-    assert "unknown device" in str(caught.value)
-    assert len(str(caught.value)) < 500
+def test_what_names_no_device_is_refused(value: str) -> None:
+    assert "unknown device" in refusal(Inputs({VISIBLE: f"1, {value}"}))
+    assert "unknown device" in refusal(Inputs({}, listed(value)), MOUNTS)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("nvidia.com/gpu=", "unknown device ''"),
+        ("nvidia.com/gpu=0=1", "unknown device '0=1'"),
+        ("nvidia.com/gpu=0,0", "stand beside others"),
+        ("nvidia.com/tpu=0", "unknown CDI kind"),
+        ("example.com/gpu=0", "unknown CDI kind"),
+        ("NVIDIA.com/gpu=0", "unknown CDI kind"),
+        ("=0", "unknown CDI kind"),
+        ("nvidia.com/gpu/0=1", "unknown CDI kind"),
+    ],
+)
+def test_a_cdi_name_that_cannot_be_served_is_refused(value: str, words: str) -> None:
+    assert words in refusal(Inputs({VISIBLE: value}))
 
 
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (None, ("utility", "compute")),
-        ("", ("utility", "compute")),
         (" ,", ("utility", "compute")),
-        ("utility", ("utility",)),
-        ("compute", ("compute",)),
         ("compute, utility", ("utility", "compute")),
-        ("all", request.CAPABILITIES),
-        ("utility,all", request.CAPABILITIES),
+        ("utility,all", CAPABILITIES),
         ("video", ("video",)),
         ("ngx, compat32,display,graphics", ("graphics", "display", "ngx", "compat32")),
     ],
 )
-def test_capabilities(value: str | None, expected: tuple[str, ...]) -> None:
-    found = parse("all", value)
-    assert found is not None
-    assert found.capabilities == expected
+def test_capabilities(value: str, expected: tuple[str, ...]) -> None:
+    assert by_environment("0", value).capabilities == expected
 
 
-@pytest.mark.parametrize("value", ["none", "Utility", "utility;compute", "x"])
+def test_without_the_variable_the_capabilities_are_utility_and_compute() -> None:
+    assert request_of(Inputs({VISIBLE: "0"})).capabilities == ("utility", "compute")
+
+
+@pytest.mark.parametrize("value", ["none", "Utility", "utility;compute"])
 def test_an_unknown_capability_is_refused(value: str) -> None:
-    with pytest.raises(RequestError, match="unknown capability"):
-        parse("all", value)
-
-
-@given(st.text(), st.text())
-def test_parsing_is_total_and_refusals_are_one_short_line(visible: str, capabilities: str) -> None:
-    try:
-        parse(visible, capabilities)
-    except RequestError as err:
-        assert "\n" not in str(err)
-        assert str(err).isprintable()
-        assert len(str(err)) < 600
-
-
-def test_ten_thousand_entries_are_read() -> None:
-    assert len(devices(",".join(str(number) for number in range(10_000)))) == 10_000
+    inputs = Inputs({VISIBLE: "0", "NVIDIA_DRIVER_CAPABILITIES": value})
+    assert f"unknown capability '{value}'" in refusal(inputs)

@@ -3,15 +3,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oci_gpu_hook import request, selectors, sources
-from oci_gpu_hook.config import Config
-from oci_gpu_hook.errors import RequestError
-from oci_gpu_hook.sources import Inputs
-from tests.unit.asking import LIST, MIG, MOUNTS, UUID, VISIBLE, listed
+from oci_gpu_hook.cli import cdi
+from oci_gpu_hook.errors import RequestError, UsageError
+from oci_gpu_hook.request import selectors, sources, words
+from oci_gpu_hook.request.bycdi import of_nodes
+from oci_gpu_hook.request.parse import parse
+from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.request.sources import Inputs
+from oci_gpu_hook.request.words import CAPABILITIES, DRIVER_CAPABILITIES, IMEX_CHANNELS
+from tests.unit.asking import LIST, MIG, MOUNTS, UUID, VISIBLE, env, listed
+from tests.unit.bounded import MIB, peak
 from tests.unit.linear import is_linear
 
 NAMES = st.sampled_from(
@@ -23,9 +30,9 @@ ITEMS = st.one_of(NAMES, st.text(max_size=20))
 VALUES = st.one_of(st.text(), st.lists(ITEMS, max_size=5).map(",".join))
 VARIABLES = st.one_of(
     st.sampled_from(
-        [VISIBLE, request.DRIVER_CAPABILITIES, request.IMEX_CHANNELS, sources.CUDA_VERSION, sources.REQUIRE_CUDA,
+        [VISIBLE, DRIVER_CAPABILITIES, IMEX_CHANNELS, words.CUDA_VERSION, words.REQUIRE_CUDA,
          "NVIDIA_REQUIRE_JETPACK_X", "NVIDIA_DISABLE_REQUIRE", "NVIDIA_MIG_CONFIG_DEVICES",
-         "NVIDIA_MIG_MONITOR_DEVICES", "DOCKER_RESOURCE_GPU", *[name for _, name in sources.FEATURES]]
+         "NVIDIA_MIG_MONITOR_DEVICES", "DOCKER_RESOURCE_GPU", *[feature.variable for feature in words.FEATURES]]
     ),
     st.text(max_size=10),
 )  # fmt: skip
@@ -47,15 +54,21 @@ INPUTS = st.builds(
         max_size=3,
     ),
     privileged=st.booleans(),
+    given=st.lists(
+        st.sampled_from(["/dev/nvidia0", "/dev/nvidia7", "/dev/dri/card0"]), unique=True
+    ).map(tuple),
 )
 CONFIGS = st.builds(
-    Config,
+    Settings,
     accept_environment=st.sampled_from(["always", "privileged"]),
     accept_volume_mounts=st.booleans(),
-    allowed_capabilities=st.sampled_from([request.CAPABILITIES, ("utility",), ("compat32",)]),
+    allowed_capabilities=st.sampled_from([CAPABILITIES, ("utility",), ("compat32",)]),
     swarm_resources=st.sampled_from([(), ("DOCKER_RESOURCE_GPU",)]),
     disable_requirements=st.booleans(),
     ignore_imex_channels=st.booleans(),
+    unaccepted_requests=st.sampled_from(["ignore", "refuse"]),
+    unmatched_sections=st.sampled_from(["strictest", "refuse"]),
+    unmatched=st.sampled_from([(), ("image",), ("image", "namespace")]),
 )
 
 
@@ -63,11 +76,11 @@ def is_one_line(sentence: str) -> bool:
     return sentence.isascii() and sentence.isprintable() and 0 < len(sentence) < 700
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(INPUTS, CONFIGS)
-def test_every_container_has_a_request_or_one_sentence(inputs: Inputs, config: Config) -> None:
+def test_every_container_has_a_request_or_one_sentence(inputs: Inputs, config: Settings) -> None:
     try:
-        found, notes = request.parse(inputs, config)
+        found, notes = parse(inputs, config)
     except RequestError as err:
         assert is_one_line(str(err))
         return
@@ -85,57 +98,53 @@ def test_every_container_has_a_request_or_one_sentence(inputs: Inputs, config: C
         assert config.accept_volume_mounts
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(INPUTS, CONFIGS)
-def test_whoever_has_a_request_asks(inputs: Inputs, config: Config) -> None:
+def test_who_has_a_request_may_ask(inputs: Inputs, config: Settings) -> None:
     # Under swarm resources the settings are read for every container; what they name may be any variable.
     config = config._replace(swarm_resources=())
     try:
-        found, _ = request.parse(inputs, config)
+        found, _ = parse(inputs, config)
     except RequestError:
         found = None
         assert sources.may_ask(inputs), "refused, and yet it would not even have been read"
     assert found is None or sources.may_ask(inputs)
 
 
-@settings(deadline=None)
 @given(st.one_of(NAMES, st.from_regex(r"(GPU-|MIG-|)[0-9a-fA-F:./-]{1,45}", fullmatch=True)))
 def test_a_canonical_name_stays_as_it_is(item: str) -> None:
     try:
-        found = selectors.device(item, "here")
+        found = selectors.canonical(item, "here")
     except RequestError as err:
         assert is_one_line(str(err))
         return
-    assert selectors.device(found, "here") == found
+    assert selectors.canonical(found, "here") == found
     assert is_one_line(found)
 
 
-@settings(deadline=None)
 @given(st.text(), st.integers(0, 10**8))
 def test_numbers_are_what_int_makes_of_ascii_digits(text: str, most: int) -> None:
-    found = selectors.number(text, most)
+    found = words.number(text, most)
     plain = text.isascii() and text.isdigit() and len(text) <= 9
     assert found == (str(int(text)) if plain and int(text) <= most else "")
 
 
-@settings(deadline=None)
 @given(VALUES)
 def test_a_persons_list_of_capabilities_is_read_or_refused(value: str) -> None:
     try:
-        found = request.granted(value)
-    except RequestError as err:
+        found = cdi.hook_of("/hook", value, Settings(), None).capabilities
+    except UsageError as err:
         assert is_one_line(str(err))
     else:
-        assert set(found) <= set(request.CAPABILITIES)
+        assert found and set(found) <= set(CAPABILITIES)
 
 
-@settings(deadline=None)
 @given(INPUTS, CONFIGS, st.lists(st.text()), st.lists(ITEMS))
-def test_what_an_engine_has_given_is_read_too(
-    inputs: Inputs, config: Config, nodes: list[str], capabilities: list[str]
+def test_nodes_that_an_engine_has_injected_are_read_too(
+    inputs: Inputs, config: Settings, nodes: list[str], capabilities: list[str]
 ) -> None:
     try:
-        found, _ = request.of_nodes(inputs, config, nodes, capabilities)
+        found, _ = of_nodes(inputs, config, nodes, capabilities)
     except RequestError as err:
         assert is_one_line(str(err))
     else:
@@ -146,72 +155,93 @@ def uuids(entries: int) -> list[str]:
     return [f"GPU-{number:08x}-2222-3333-4444-555555555555" for number in range(entries)]
 
 
-def many_devices(entries: int) -> Inputs:
-    return Inputs({VISIBLE: ",".join(uuids(entries))})
+# Inputs of so many entries, by what they are entries of.
+MANY: dict[str, Callable[[int], Inputs]] = {
+    "devices": lambda count: Inputs({VISIBLE: ",".join(uuids(count))}),
+    "commas": lambda count: env(**{VISIBLE: " ," * 20 * count + "0"}),
+    "capabilities": lambda count: env(**{DRIVER_CAPABILITIES: "video," * 20 * count}),
+    "channels": lambda count: env(**{IMEX_CHANNELS: ",".join(map(str, range(count)))}),
+    "mounts": lambda count: Inputs({}, listed(*uuids(count))),
+    "CDI mounts": lambda count: Inputs(
+        {}, listed(*[f"cdi/nvidia.com/gpu/{name}" for name in uuids(count)])
+    ),
+    "annotations": lambda count: Inputs(
+        {}, annotations={f"cdi.k8s.io/{name}": f"nvidia.com/gpu={name}" for name in uuids(count)}
+    ),
+    "requirements": lambda count: env(
+        **{f"NVIDIA_REQUIRE_{number}": "cuda>=1" for number in range(count)}
+    ),
+}
 
 
-def many_commas(entries: int) -> Inputs:
-    return Inputs({VISIBLE: " ," * 20 * entries + "0"})
+@pytest.mark.parametrize("many", MANY)
+def test_time_grows_with_the_entries_and_no_faster(many: str) -> None:
+    inputs = {entries: MANY[many](entries) for entries in (100, 1_000)}
 
-
-def many_capabilities(entries: int) -> Inputs:
-    return Inputs({VISIBLE: "0", request.DRIVER_CAPABILITIES: "video," * 20 * entries})
-
-
-def many_channels(entries: int) -> Inputs:
-    return Inputs({VISIBLE: "0", request.IMEX_CHANNELS: ",".join(map(str, range(entries)))})
-
-
-def many_mounts(entries: int) -> Inputs:
-    return Inputs({}, listed(*uuids(entries)))
-
-
-def many_cdi_mounts(entries: int) -> Inputs:
-    return Inputs({}, listed(*[f"cdi/nvidia.com/gpu/{name}" for name in uuids(entries)]))
-
-
-def many_annotations(entries: int) -> Inputs:
-    found = {f"cdi.k8s.io/{name}": f"nvidia.com/gpu={name}" for name in uuids(entries)}
-    return Inputs({}, annotations=found)
-
-
-def many_requirements(entries: int) -> Inputs:
-    found = {f"NVIDIA_REQUIRE_{number}": "cuda>=1" for number in range(entries)}
-    return Inputs({VISIBLE: "0", **found})
-
-
-MANY = [
-    many_devices,
-    many_commas,
-    many_capabilities,
-    many_channels,
-    many_mounts,
-    many_cdi_mounts,
-    many_annotations,
-    many_requirements,
-]
-
-
-@pytest.mark.parametrize("many", MANY, ids=lambda many: many.__name__)
-def test_time_grows_with_the_entries_and_no_faster(many: object) -> None:
-    assert callable(many)
-    inputs = {entries: many(entries) for entries in (1_000, 10_000)}
-
-    def parse(entries: int) -> None:
+    def act(entries: int) -> None:
         assert sources.may_ask(inputs[entries])
-        assert request.parse(inputs[entries], MOUNTS)[0] is not None
+        assert parse(inputs[entries], MOUNTS)[0] is not None
 
-    assert is_linear(parse)
+    assert is_linear(act)
+
+
+# Inputs that no kernel would start a container with, or no engine would write.
+TOO_LONG: dict[str, Callable[[], Inputs]] = {
+    "devices": lambda: Inputs({VISIBLE: "0," * 10_000_000}),
+    "swarm resources": lambda: Inputs({"DOCKER_RESOURCE_GPU": "0," * 10_000_000}),
+    "capabilities": lambda: env(**{DRIVER_CAPABILITIES: "all," * 5_000_000}),
+    "channels": lambda: env(**{IMEX_CHANNELS: "1," * 10_000_000}),
+    "requirements": lambda: env(NVIDIA_REQUIRE_CUDA="cuda>1 " * 1_300_000),
+    "many requirements": lambda: env(
+        **{f"NVIDIA_REQUIRE_{number}": "cuda>1 " * 18_000 for number in range(70)}
+    ),
+    "an annotation": lambda: Inputs({}, annotations={"cdi.k8s.io/a": "nvidia.com/gpu=0," * 10**6}),
+    "annotations": lambda: Inputs(
+        {}, annotations={f"cdi.k8s.io/{number}": "nvidia.com/gpu=0" for number in range(10_000)}
+    ),
+    "distinct channels": lambda: env(**{IMEX_CHANNELS: ",".join(map(str, range(2049)))}),
+    "a device": lambda: Inputs({}, listed("GPU-" + "-" * 1_000_000)),
+}
+
+
+@pytest.mark.parametrize("kind", TOO_LONG)
+def test_what_is_longer_than_a_container_can_have_is_refused_unread(kind: str) -> None:
+    inputs = TOO_LONG[kind]()
+    config = MOUNTS._replace(swarm_resources=("DOCKER_RESOURCE_GPU",))
+
+    def act() -> None:
+        with pytest.raises(RequestError) as caught:
+            parse(inputs, config)
+        assert is_one_line(str(caught.value))
+
+    assert peak(act) < 4 * MIB
+
+
+def test_what_is_as_long_as_the_kernel_takes_is_read() -> None:
+    names = {
+        VISIBLE: "0,",
+        DRIVER_CAPABILITIES: "all,",
+        IMEX_CHANNELS: "1,",
+        "NVIDIA_REQUIRE_CUDA": "cuda>1 ",
+    }
+    for name, item in names.items():
+        inputs = env(**{name: item * (words.LONGEST_VALUE // len(item))})
+
+        def act(inputs: Inputs = inputs) -> None:
+            assert parse(inputs, Settings())[0] is not None
+
+        assert peak(act) < 16 * MIB
 
 
 @pytest.mark.parametrize(
-    "item", ["GPU-", "MIG-GPU-", "0:", "nvidia.com/gpu=", "0000:07:00.", "cdi/", "9", "\x00"]
+    ("item", "rest"),
+    [("GPU-", "-"), ("GPU-", "a-"), ("MIG-GPU-", "/"), ("0:", ":"), ("0:", "0"), ("9", "0")]
+    + [("nvidia.com/gpu=", "="), ("0000:07:00.", "0"), ("cdi/", "/"), ("\x00", "\udcff")],
 )
-@pytest.mark.parametrize("rest", ["-", "0", "/", "a-", ":", "=", "\udcff"])
 def test_time_grows_with_one_long_entry_and_no_faster(item: str, rest: str) -> None:
-    def parse(entries: int) -> None:
+    def act(entries: int) -> None:
         with pytest.raises(RequestError) as caught:
-            request.parse(Inputs({VISIBLE: item + rest * entries * 100}), Config())
+            parse(Inputs({VISIBLE: item + rest * entries * 10}), Settings())
         assert is_one_line(str(caught.value))
 
-    assert is_linear(parse, entries=100)
+    assert is_linear(act)

@@ -4,43 +4,27 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook import requirements
-from oci_gpu_hook.config import Config
 from oci_gpu_hook.errors import RequestError
-from oci_gpu_hook.request import parse
-from oci_gpu_hook.requirements import HostFacts
-from oci_gpu_hook.sources import Inputs
+from oci_gpu_hook.planning import requirements
+from oci_gpu_hook.planning.requirements import HostFacts
+from oci_gpu_hook.request.parse import parse
+from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.request.sources import Inputs
+from tests.unit.asking import env, request_of
 from tests.unit.linear import is_linear
 
 TESLA = ("8.0", "Tesla")
 HOPPER = ("9.0", "Nvidia")
 FACTS = HostFacts("550.54.15", "12.4", (TESLA,))
 
-BRANDS = [
-    "tesla",
-    "unknown",
-    "nvidia",
-    "nvidiartx",
-    "geforce",
-    "geforcertx",
-    "quadro",
-    "quadrortx",
-    "titan",
-    "titanrtx",
-]
+BRANDS = ["tesla", "unknown", "nvidia", "nvidiartx", "geforce", "geforcertx", "quadro", "quadrortx", "titan",
+          "titanrtx"]  # fmt: skip
 # As nvidia/cuda:12.4.1 has it: thirty-one alternatives.
-CUDA_12_4 = " ".join(
-    [
-        "cuda>=12.4",
-        *[
-            f"brand={brand},driver>={branch},driver<{branch + 1}"
-            for branch in (470, 525, 535)
-            for brand in BRANDS
-        ],
-    ]
+CUDA_12_4 = "cuda>=12.4 " + " ".join(
+    [f"brand={b},driver>={n},driver<{n + 1}" for n in (470, 525, 535) for b in BRANDS]
 )
 
 
@@ -59,7 +43,8 @@ def holds(expression: str, facts: HostFacts = FACTS) -> bool:
     return found is None
 
 
-def given_up(expression: str) -> str:
+def refused(expression: str) -> str:
+    """The sentence about an expression that does not hold or is malformed."""
     found = refusal(FACTS, expression)
     assert found is not None, f"{expression!r} was accepted"
     return str(found)
@@ -68,12 +53,12 @@ def given_up(expression: str) -> str:
 @pytest.mark.parametrize(
     ("operator", "less", "same", "more"),
     [
-        ("=", False, True, False),
-        ("!=", True, False, True),
-        ("<", False, False, True),
-        ("<=", False, True, True),
-        (">", True, False, False),
-        (">=", True, True, False),
+        ("=", 0, 1, 0),
+        ("!=", 1, 0, 1),
+        ("<", 0, 0, 1),
+        ("<=", 0, 1, 1),
+        (">", 1, 0, 0),
+        (">=", 1, 1, 0),
     ],
 )
 @pytest.mark.parametrize(
@@ -85,20 +70,19 @@ def given_up(expression: str) -> str:
     ],
 )
 def test_every_comparison_of_versions(
-    name: str, below: str, at: str, above: str, operator: str, less: bool, same: bool, more: bool
+    name: str, below: str, at: str, above: str, operator: str, less: int, same: int, more: int
 ) -> None:
-    assert holds(f"{name}{operator}{below}") is less
-    assert holds(f"{name}{operator}{at}") is same
-    assert holds(f"{name}{operator}{above}") is more
+    values = (below, at, above)
+    assert [holds(f"{name}{operator}{value}") for value in values] == [less, same, more]
 
 
-@pytest.mark.parametrize("value", ["12.4", "12.4.0", "012.4.0.0", "12.04"])
+@pytest.mark.parametrize("value", ["12.4.0", "012.4.0.0", "12.04"])
 def test_zeros_at_the_end_and_in_front_are_none(value: str) -> None:
     assert holds(f"cuda={value}")
     assert not holds(f"cuda!={value}")
 
 
-@pytest.mark.parametrize("value", ["tesla", "Tesla", "TESLA"])
+@pytest.mark.parametrize("value", ["tesla", "TESLA"])
 def test_brands_are_compared_without_case(value: str) -> None:
     assert holds(f"brand={value}")
     assert not holds(f"brand!={value}")
@@ -108,24 +92,20 @@ def test_brands_are_compared_without_case(value: str) -> None:
 
 @pytest.mark.parametrize("operator", ["<", "<=", ">", ">="])
 def test_brands_have_no_order(operator: str) -> None:
-    assert "is no requirement that can be checked" in given_up(f"brand{operator}tesla")
+    assert "is no requirement that can be checked" in refused(f"brand{operator}tesla")
 
 
 @pytest.mark.parametrize(
     ("expression", "expected"),
     [
-        ("cuda>=12.4", True),
         ("cuda>=99 cuda>=12", True),
         ("cuda>=12 cuda>=99", True),
         ("cuda>=98 cuda>=99", False),
         ("cuda>=12,driver>=550", True),
         ("cuda>=12,driver>=999", False),
-        ("cuda>=99,driver>=550 brand=tesla,arch=8", True),
         ("cuda>=99,driver>=550 brand=tesla,arch=9", False),
         # A space is an "or" also where its writer meant none.
         ("cuda>=12, driver>=999", True),
-        ("driver>=550,driver<551", True),
-        ("driver>=535,driver<536", False),
     ],
 )
 def test_spaces_are_or_and_commas_are_and(expression: str, expected: bool) -> None:
@@ -138,7 +118,7 @@ def test_all_expressions_must_hold() -> None:
     assert "'cuda>=99'" in str(refusal(FACTS, "cuda>=99", "driver>=550"))
 
 
-@pytest.mark.parametrize("expression", ["", " ", ",", " , ,, ", ",,,"])
+@pytest.mark.parametrize("expression", ["", " ", " , ,, "])
 def test_an_expression_without_a_condition_requires_nothing(expression: str) -> None:
     assert requirements.parse(expression) == ()
     assert refusal(HostFacts("", "", ()), expression) is None
@@ -149,32 +129,30 @@ def test_empty_alternatives_and_conditions_are_dropped_and_not_met() -> None:
     assert not holds(" ,, cuda>=99,,driver>=1, , ")
 
 
-@pytest.mark.parametrize("value", ["12..4", ".4", "12.", ".", "", "12.4-1", "12.4a", "v12", "-1", "+1", "1e3",
-                                   "0x10", "1_0", "١٢", "²", "12.٤", "1" * 10, "9" * 100])  # fmt: skip
+@pytest.mark.parametrize("value", ["12..4", ".4", "12.", "12.4-1", "v12", "+1", "1_0", "12.٤", "1" * 10])  # fmt: skip
 @pytest.mark.parametrize("name", ["cuda", "driver", "arch"])
 def test_what_is_no_version_is_refused(name: str, value: str) -> None:
-    sentence = given_up(f"{name}>={value}")
+    sentence = refused(f"{name}>={value}")
     assert "is no version" in sentence
     assert len(sentence) < 700
 
 
 @pytest.mark.parametrize(
     "factor",
-    ["cuda", "cuda12", "=12", ">=", "CUDA>=12", "Cuda>=12", "cuda>=", "cuda==12", "cuda=>12", "cuda<>12", "cuda~12",
-     "cuda!>12", "memory>=80", "jetpack>=6", "osversion=22.04", "cudaversion>=12", "brand=", "brand!=", "brand",
-     "brand<=", "cuda≥12.4", "cudа>=12", "cuda>=12;driver>=1", "cuda>=12|driver>=1", "cuda>=12\x00", "\x1b[2J",
-     "driver\x00>=1", "🂡", "\udcff>=1", "!", "cuda>=1>=2", "x" * 1_000])  # fmt: skip
+    ["cuda", "cuda12", "=12", ">=", "CUDA>=12", "cuda>=", "cuda==12", "cuda=>12", "cuda<>12", "cuda~12", "memory>=80",
+     "cudaversion>=12", "brand=", "brand!=", "brand<=", "cudа>=12", "cuda>=12;driver>=1", "cuda>=12\x00", "\x1b[2J",
+     "\udcff>=1", "!", "cuda>=1>=2", "x" * 1_000])  # fmt: skip
 def test_what_cannot_be_checked_is_refused_by_name(factor: str) -> None:
-    sentence = given_up(factor)
+    sentence = refused(factor)
     assert "is no requirement that can be checked" in sentence or "is no version" in sentence
     assert "the image's author must mend it" in sentence
     assert sentence.isascii() and sentence.isprintable()
     assert len(sentence) < 700
 
 
-@pytest.mark.parametrize("expression", ["cuda>=1 nonsense", "cuda>=1 cuda>=12..4", "nonsense cuda>=1"])  # fmt: skip
+@pytest.mark.parametrize("expression", ["cuda>=1 nonsense", "cuda>=1 cuda>=12..4"])
 def test_a_malformed_alternative_is_never_ignored(expression: str) -> None:
-    assert "nonsense" in given_up(expression) or "12..4" in given_up(expression)
+    assert "nonsense" in refused(expression) or "12..4" in refused(expression)
 
 
 def test_each_gpu_must_fulfil_what_is_asked_of_gpus() -> None:
@@ -187,11 +165,10 @@ def test_each_gpu_must_fulfil_what_is_asked_of_gpus() -> None:
 def test_each_gpu_may_meet_an_alternative_of_its_own() -> None:
     """As NVIDIA's stack evaluates them: CUDA's images have an alternative for each brand."""
     both = FACTS._replace(gpus=(TESLA, HOPPER))
-    for gpus in ((TESLA,), (HOPPER,), (TESLA, HOPPER), (TESLA, HOPPER, TESLA)):
-        assert holds("brand=tesla brand=nvidia", FACTS._replace(gpus=gpus))
+    assert holds("brand=tesla brand=nvidia", both)
     assert holds("cuda>=99 brand=tesla,driver>=1 arch>=9,driver>=1", both)
     assert not holds("brand=tesla,driver>=1 brand=nvidia,driver>=999", both)
-    # What is told is of the GPU that fails.
+    # The sentence is about the GPU that fails.
     sentence = str(refusal(both, "brand=tesla"))
     assert f"brand is {HOPPER[1]}" in sentence and f"brand is {TESLA[1]}" not in sentence
 
@@ -222,6 +199,7 @@ def test_a_brand_that_nobody_has_asked_for_is_no_brand(expression: str) -> None:
 
 def test_the_sentence_names_each_alternative_and_what_the_host_has() -> None:
     facts = HostFacts("550.54.15", "12.4", (TESLA, HOPPER))
+    # What holds is not named: driver>=550, and arch>=9 of the second GPU.
     assert str(refusal(facts, "cuda>=12.8 brand=geforce,driver>=550 arch>=9,driver>=551")) == (
         "the image requires 'cuda>=12.8' or 'brand=geforce,driver>=550' or 'arch>=9,driver>=551' "
         "(here cuda is 12.4, brand is Tesla, brand is Nvidia, arch is 8.0, driver is 550.54.15) "
@@ -229,11 +207,9 @@ def test_the_sentence_names_each_alternative_and_what_the_host_has() -> None:
     )
 
 
-def test_what_holds_is_not_told_as_missing() -> None:
-    assert "driver is" not in str(refusal(FACTS, "cuda>=99,driver>=550"))
-
-
-def test_the_image_of_cuda_12_4_runs_on_its_branches_and_is_told_every_alternative() -> None:
+def test_the_image_of_cuda_12_4_runs_on_its_branches_and_the_refusal_names_every_alternative() -> (
+    None
+):
     for driver, cuda, expected in (
         ("550.54.15", "12.4", True),
         ("535.54.03", "12.2", True),
@@ -250,16 +226,11 @@ def test_the_image_of_cuda_12_4_runs_on_its_branches_and_is_told_every_alternati
     assert found.hint == "use an image for this driver, or have the driver updated"
 
 
-def test_a_huge_list_is_told_in_part() -> None:
+def test_a_huge_list_is_shown_in_part() -> None:
     found = refusal(FACTS, " ".join([f"cuda>={number}" for number in range(100, 10_100)]))
     assert found is not None
     assert "'cuda>=199' or 9900 more (here cuda is 12.4)" in found.message
     assert len(str(refusal(FACTS, " ".join(["cuda>=99"] * 10_000)))) < 200
-
-
-def test_ten_thousand_conditions_are_checked() -> None:
-    assert holds(",".join(["cuda>=12"] * 10_000))
-    assert not holds(",".join(["cuda>=12"] * 10_000 + ["cuda>=99"]))
 
 
 @pytest.mark.parametrize("separator", [" ", ","])
@@ -271,30 +242,10 @@ def test_time_grows_with_the_expression_and_no_faster(separator: str) -> None:
     assert is_linear(unmet)
 
 
-WORDS = st.sampled_from(
-    [
-        "cuda",
-        "driver",
-        "arch",
-        "brand",
-        "<",
-        "<=",
-        ">",
-        ">=",
-        "=",
-        "!=",
-        "12.4",
-        "8",
-        "0",
-        ".",
-        ",",
-        "tesla",
-    ]
-    + [" "]
-)
+WORDS = st.sampled_from(["cuda", "driver", "arch", "brand", "<", "<=", ">", ">=", "=", "!=", "12.4", "8", "0", ".", ",",
+                         "tesla", " "])  # fmt: skip
 
 
-@settings(deadline=None)
 @given(st.one_of(st.text(), st.lists(WORDS).map("".join)), st.sampled_from(["", "12.4"]))
 def test_an_expression_holds_or_is_refused_in_one_line(expression: str, cuda: str) -> None:
     found = refusal(HostFacts("", cuda, (TESLA, ("", ""))), expression)
@@ -308,7 +259,6 @@ def test_an_expression_holds_or_is_refused_in_one_line(expression: str, cuda: st
 VERSIONS = st.lists(st.integers(0, 999), min_size=1, max_size=4)
 
 
-@settings(deadline=None)
 @given(VERSIONS, VERSIONS)
 def test_versions_are_ordered_as_numbers(have: list[int], wanted: list[int]) -> None:
     facts = HostFacts(".".join(map(str, have)), "", ())
@@ -321,11 +271,9 @@ def test_versions_are_ordered_as_numbers(have: list[int], wanted: list[int]) -> 
     assert holds(f"driver>={required}", facts) is (left >= right)
 
 
-def asked(environment: dict[str, str], config: Config = Config()) -> tuple[str, ...]:  # noqa: B008  read only
+def required(environment: dict[str, str], settings: Settings = Settings()) -> tuple[str, ...]:  # noqa: B008  read only
     """The requirements of a container that asks for a GPU."""
-    found, _ = parse(Inputs({"NVIDIA_VISIBLE_DEVICES": "0", **environment}), config)
-    assert found is not None
-    return found.requirements
+    return request_of(env(**environment), settings).requirements
 
 
 def test_every_variable_with_the_prefix_counts() -> None:
@@ -333,84 +281,61 @@ def test_every_variable_with_the_prefix_counts() -> None:
         "NVIDIA_REQUIRE_CUDA": "cuda>=12",
         "NVIDIA_REQUIRE_": "driver>=1",
         "NVIDIA_REQUIRE_ANY WORD": "arch>=8",
-        "NVIDIA_REQUIRE_EMPTY": "",
         "NVIDIA_REQUIRE_BLANK": "  ",
         "nvidia_require_cuda": "cuda>=99",
         "XNVIDIA_REQUIRE_CUDA": "cuda>=99",
         "NVIDIA_REQUIRE": "cuda>=99",
     }
-    assert asked(environment) == ("cuda>=12", "driver>=1", "arch>=8")
+    assert required(environment) == ("cuda>=12", "driver>=1", "arch>=8")
 
 
 @pytest.mark.parametrize("value", ["1", "t", "T", "true", "TRUE", "True"])
 def test_requirements_are_off_where_the_container_says_so(value: str) -> None:
-    assert asked({"NVIDIA_REQUIRE_CUDA": "cuda>=99", "NVIDIA_DISABLE_REQUIRE": value}) == ()
+    assert required({"NVIDIA_REQUIRE_CUDA": "cuda>=99", "NVIDIA_DISABLE_REQUIRE": value}) == ()
 
 
-@pytest.mark.parametrize(
-    "value", ["", "0", "f", "false", "tRUE", "yes", "on", " 1", "1 ", "2", "١", "\x00"]
-)
+@pytest.mark.parametrize("value", ["", "0", "tRUE", "yes", " 1"])
 def test_requirements_stay_on_for_any_other_word(value: str) -> None:
     environment = {"NVIDIA_REQUIRE_CUDA": "cuda>=99", "NVIDIA_DISABLE_REQUIRE": value}
-    assert asked(environment) == ("cuda>=99",)
-
-
-def test_requirements_are_off_where_the_administrator_says_so() -> None:
-    off = Config(disable_requirements=True)
-    assert asked({"NVIDIA_REQUIRE_CUDA": "cuda>=99", "NVIDIA_REQUIRE_X": "nonsense"}, off) == ()
+    assert required(environment) == ("cuda>=99",)
 
 
 @pytest.mark.parametrize(
     ("version", "expected"),
     [
-        ("12.4.1", "cuda>=12.4"),
         ("12.4", "cuda>=12.4"),
         ("12", "cuda>=12.0"),
-        ("8.0.61", "cuda>=8.0"),
         (" 9.0.176 ", "cuda>=9.0"),
         ("010.01", "cuda>=10.1"),
         ("11.0.3-1", "cuda>=11.0"),
     ],
 )
 def test_a_legacy_image_requires_its_own_cuda(version: str, expected: str) -> None:
-    assert asked({"CUDA_VERSION": version}) == (expected,)
-    assert asked({"CUDA_VERSION": version, "NVIDIA_REQUIRE_CUDA": ""}) == (expected,)
+    assert required({"CUDA_VERSION": version}) == (expected,)
+    assert required({"CUDA_VERSION": version, "NVIDIA_REQUIRE_CUDA": ""}) == (expected,)
     requirements.check((expected,), HostFacts("", "999.0", ()))
 
 
 def test_an_image_that_names_its_requirement_is_no_legacy_image() -> None:
-    assert asked({"CUDA_VERSION": "ten", "NVIDIA_REQUIRE_CUDA": "cuda>=9"}) == ("cuda>=9",)
+    assert required({"CUDA_VERSION": "ten", "NVIDIA_REQUIRE_CUDA": "cuda>=9"}) == ("cuda>=9",)
 
 
-BAD_VERSIONS = [
-    "ten",
-    "12..4",
-    "12.",
-    ".4",
-    ".",
-    " ",
-    "-1.0",
-    "1e3.0",
-    "12.x",
-    "١٢.٤",
-    "12\x00.4",
-    "9" * 5_000,
-]
+BAD_VERSIONS = ["ten", "12.", ".4", " ", "-1.0", "12.x", "١٢.٤", "12\x00.4", "9" * 5_000]
 
 
 @pytest.mark.parametrize("version", BAD_VERSIONS, ids=lambda text: ascii(text)[:20])
 def test_a_legacy_image_with_no_version_is_refused(version: str) -> None:
     with pytest.raises(RequestError, match=r"CUDA_VERSION is .* which is no version") as caught:
-        asked({"CUDA_VERSION": version})
+        required({"CUDA_VERSION": version})
     assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize("version", BAD_VERSIONS, ids=lambda text: ascii(text)[:20])
-def test_where_requirements_are_off_no_version_is_read(version: str) -> None:
-    assert asked({"CUDA_VERSION": version, "NVIDIA_DISABLE_REQUIRE": "1"}) == ()
-    assert asked({"CUDA_VERSION": version}, Config(disable_requirements=True)) == ()
+def test_where_requirements_are_off_none_is_read() -> None:
+    for environment in ({"CUDA_VERSION": "ten"}, {"NVIDIA_REQUIRE_X": "nonsense"}):
+        assert required({**environment, "NVIDIA_DISABLE_REQUIRE": "1"}) == ()
+        assert required(environment, Settings(disable_requirements=True)) == ()
 
 
 def test_an_empty_cuda_version_is_none() -> None:
-    assert parse(Inputs({"CUDA_VERSION": ""}), Config()) == (None, ())
-    assert asked({"CUDA_VERSION": ""}) == ()
+    assert parse(Inputs({"CUDA_VERSION": ""}), Settings()) == (None, ())
+    assert required({"CUDA_VERSION": ""}) == ()

@@ -1,24 +1,111 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The saved inventory's file: what does not have its form is no inventory, and every Python reads it alike."""
+"""Files in /run: none is read that others may have written, and none is an inventory that does not have its form."""
 
 from __future__ import annotations
 
-import json
 import marshal
-import shutil
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from oci_gpu_hook.host import inventory, stamp, survey
-from oci_gpu_hook.host.inventory import HEADING, LENGTH_BYTES
+from oci_gpu_hook.driver import inventory, stamp, survey
+from oci_gpu_hook.driver.inventory import HEADING, LENGTH_BYTES
+from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
-from tests.unit import hosts
+from tests.unit import hosts, starts
+
+pytestmark = pytest.mark.pythons
 
 BEGIN = len(HEADING) + LENGTH_BYTES
+
+
+@pytest.fixture()
+def root(tmp_path: Path) -> HostRoot:
+    """A host with one file that was saved."""
+    (tmp_path / saved.FOLDER[1:]).mkdir(parents=True, mode=0o755)
+    root = HostRoot(str(tmp_path))
+    saved.write(root, "name", b"data")
+    return root
+
+
+def test_a_saved_file_is_one_that_all_may_read(root: HostRoot) -> None:
+    umask = os.umask(0o077)
+    saved.write(root, "name", b"more data")
+    os.umask(umask)
+    assert saved.read(root, "name") == b"more data"
+    folder = Path(root.path, saved.FOLDER[1:])
+    assert [path.name for path in folder.iterdir()] == ["name"]
+    assert (folder / "name").stat().st_mode & 0o777 == 0o644
+
+
+def test_what_a_killed_one_of_the_same_pid_left_is_replaced(root: HostRoot) -> None:
+    hosts.plant(Path(root.path), f"{saved.FOLDER}/name.{os.getpid()}", "half")
+    saved.write(root, "name", b"whole")
+    assert saved.read(root, "name") == b"whole"
+    assert os.listdir(root.path + saved.FOLDER) == ["name"]
+
+
+def by_link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def in_place(path: Path, make: Callable[[Path], object]) -> None:
+    path.unlink()
+    make(path)
+
+
+SPOILT: dict[str, Callable[[Path], object]] = {
+    "missing": Path.unlink,
+    "a FIFO": lambda file: in_place(file, os.mkfifo),
+    "a folder": lambda file: in_place(file, Path.mkdir),
+    "a link": by_link,
+    "writable by its group": lambda file: file.chmod(0o664),
+    "writable by others": lambda file: file.chmod(0o646),
+    "too large": lambda file: os.truncate(file, saved.LARGEST + 1),
+    "a folder that others may write to": lambda file: file.parent.chmod(0o757),
+    "a link to a folder": lambda file: by_link(file.parent),
+}
+
+
+@pytest.mark.parametrize("how", SPOILT)
+def test_what_others_may_have_written_is_not_read(root: HostRoot, how: str) -> None:
+    SPOILT[how](Path(root.path, saved.FOLDER[1:], "name"))
+    assert saved.read(root, "name") is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for chown(2)")
+@pytest.mark.parametrize("path", [saved.FOLDER, f"{saved.FOLDER}/name"])
+def test_what_another_user_owns_is_not_read(root: HostRoot, path: str) -> None:
+    os.chown(root.path + path, 65534, -1)
+    assert saved.read(root, "name") is None
+
+
+def test_a_file_of_the_largest_size_is_read(root: HostRoot) -> None:
+    os.truncate(f"{root.path}{saved.FOLDER}/name", saved.LARGEST)
+    assert len(saved.read(root, "name") or b"") == saved.LARGEST
+
+
+def test_what_is_too_large_to_be_read_is_not_written(root: HostRoot) -> None:
+    saved.write(root, "name", b"x" * saved.LARGEST)
+    with pytest.raises(OSError, match="would not be read"):
+        saved.write(root, "name", b"x" * (saved.LARGEST + 1))
+    assert len(saved.read(root, "name") or b"") == saved.LARGEST
+    assert os.listdir(root.path + saved.FOLDER) == ["name"]
+
+
+def test_nothing_is_written_where_others_may_write(root: HostRoot) -> None:
+    os.chmod(root.path + saved.FOLDER, 0o777)
+    with pytest.raises(PermissionError):
+        saved.write(root, "name", b"more")
+
+
+# The inventory's form.
 
 
 class Saved:
@@ -26,7 +113,7 @@ class Saved:
 
     def __init__(self, tree: Path) -> None:
         self.root: HostRoot = hosts.host(tree)
-        (tree / "run").mkdir()
+        hosts.saved(self.root)
         self.now = stamp.now(self.root, "/")
         self.found = survey.survey(self.root)._replace(
             mig_devices=(inventory.MigDevice(0, None, None, "", 1, 0, 1 << 40, -4),),
@@ -52,17 +139,17 @@ class Saved:
 
 
 @pytest.fixture()
-def saved(tmp_path: Path) -> Saved:
+def written(tmp_path: Path) -> Saved:
     return Saved(tmp_path)
 
 
-def test_every_record_comes_back_as_what_it_was(saved: Saved) -> None:
-    """A record equals a tuple of equal fields, so their classes are asked for apart."""
-    found = saved.read(saved.data)
-    assert found == saved.found
-    assert kinds(found) == kinds(saved.found)
+def test_every_record_comes_back_as_what_it_was(written: Saved) -> None:
+    """A record equals a tuple of equal fields, so their classes are compared too."""
+    found = written.read(written.data)
+    assert found == written.found
+    assert kinds(found) == kinds(written.found)
     # That the tests below write what the survey writes.
-    assert saved.read_rows(tuple(saved.rows)) == saved.found
+    assert written.read_rows(tuple(written.rows)) == written.found
 
 
 def kinds(value: object) -> object:
@@ -70,102 +157,77 @@ def kinds(value: object) -> object:
     return [type(value), *map(kinds, value)] if isinstance(value, tuple) else type(value)
 
 
-def test_a_name_that_is_no_text_comes_back(saved: Saved) -> None:
+def test_a_name_that_is_no_text_comes_back(written: Saved) -> None:
     name = b"/opt/\xff/\xc3\xa9".decode(errors="surrogateescape")
-    library = saved.found.libraries[0]._replace(path=name)
-    survey.save(saved.root, saved.now, saved.found._replace(libraries=(library,)))
-    found = inventory.read_saved(saved.root, saved.now)
+    library = written.found.libraries[0]._replace(path=name)
+    survey.save(written.root, written.now, written.found._replace(libraries=(library,)))
+    found = inventory.read_saved(written.root, written.now)
     assert found is not None and found.libraries[0].path == name
 
 
-def test_a_file_that_was_cut_off_is_no_inventory(saved: Saved) -> None:
-    sizes = {*range(BEGIN + 9), *range(0, len(saved.data), 10), len(saved.data) - 1}
-    assert [size for size in sizes if saved.read(saved.data[:size]) is not None] == []
+def test_a_file_that_was_cut_off_is_no_inventory(written: Saved) -> None:
+    sizes = {*range(BEGIN + 9), *range(0, len(written.data), 10), len(written.data) - 1}
+    assert [size for size in sizes if written.read(written.data[:size]) is not None] == []
 
 
-def test_a_file_of_another_length_is_no_inventory(saved: Saved) -> None:
+def test_a_file_of_another_length_is_no_inventory(written: Saved) -> None:
     for bit in range(8 * LENGTH_BYTES):
-        data = bytearray(saved.data)
+        data = bytearray(written.data)
         data[len(HEADING) + bit // 8] ^= 1 << bit % 8
-        assert saved.read(bytes(data)) is None
-    for more in (b"\0", b"\n", saved.data):
-        assert saved.read(saved.data + more) is None
+        assert written.read(bytes(data)) is None
+    for more in (b"\0", b"\n", written.data):
+        assert written.read(written.data + more) is None
 
 
-def test_a_file_of_another_format_is_no_inventory(saved: Saved) -> None:
-    def headed(heading: bytes) -> bytes:
-        return heading + saved.data[len(HEADING) :]
-
-    assert saved.read(headed(HEADING)) == saved.found
+def test_a_file_of_another_format_is_no_inventory(written: Saved) -> None:
     assert HEADING.endswith(b" 4\n")
-    for number in (b"3", b"5", b"14", b"44", b"x", b""):
-        assert saved.read(headed(HEADING[:-2] + number + b"\n")) is None
-    assert saved.read(headed(HEADING.upper())) is None
-    assert saved.read(headed(b"")) is None
-    older = {"format": 3, "stamp": saved.now, "inventory": saved.found}
-    assert saved.read(json.dumps(older).encode()) is None
+    for heading in (HEADING.replace(b"4", b"5"), HEADING.replace(b"4", b"44"), HEADING.upper()):
+        assert written.read(heading + written.data[len(HEADING) :]) is None
 
 
 @pytest.mark.parametrize(
     "content",
     [
         b"",
-        b"\xff",
         b"\xff" * 5000,
         b"0",
-        b"?",
         b"r\0\0\0\0",
         b"(\x02\0\0\0",
-        b"(\x02\0\0\0NN",
         b"(\x02\0\0\0u\x01\0\0\0\xffN",
         b"(\x02\0\0\0u\xff\xff\xff\x7fxN",
-        b"(\x02\0\0\0l\x01\0\0\0\xff\xffN",
         b"(\x01\0\0\0" * 5000,
-        *[marshal.dumps(value, 2) for value in (None, 4, "ab", (), (1,), (1, 2, 3), {1: 2, 3: 4})],
+        *[marshal.dumps(value, 2) for value in (None, "ab", (1,), (1, 2, 3), {1: 2, 3: 4})],
     ],
     ids=lambda content: content[:12].hex() or "nothing",
 )
-def test_content_that_is_no_inventory_is_none(saved: Saved, content: bytes) -> None:
-    assert saved.read_content(content) is None
+def test_content_that_is_no_inventory_is_none(written: Saved, content: bytes) -> None:
+    assert written.read_content(content) is None
 
 
-def test_content_whose_end_is_damaged_is_none(saved: Saved) -> None:
-    """Of the length that it says."""
-    content = saved.data[BEGIN:]
-    for end in (b"\xff", b"u\xff\0\0\0"):
-        assert saved.read_content(content[: -len(end)] + end) is None
-    assert saved.read_content(content[:-1]) is None
-
-
-FIELDS = ("gpus", "mig_devices", "libraries", "misfits", "binaries", "files", "firmware")
-
-
-@pytest.mark.parametrize("field", FIELDS)
-def test_rows_of_another_length_are_no_inventory(saved: Saved, field: str) -> None:
+@pytest.mark.parametrize(
+    "field", ["gpus", "mig_devices", "libraries", "misfits", "binaries", "files", "firmware"]
+)
+def test_rows_of_another_length_are_no_inventory(written: Saved, field: str) -> None:
     at = inventory.DriverInventory._fields.index(field)
-    full = saved.rows[at] or (("/a", "/b", ()),)
-    for row in (full[0][:-1], (*full[0], ""), (), "a", 4, None):
-        rows = saved.rows
-        rows[at] = (*full, row)
-        assert saved.read_rows(tuple(rows)) is None
-    for wrong in ("names", 4, True, 0.5):
-        rows = saved.rows
+    rows = written.rows
+    kept = rows[at] or (("/a", "/b", ()),)
+    for wrong in (kept[0][:-1], (*kept[0], ""), "a", None):
+        rows[at] = (*kept, wrong)
+        assert written.read_rows(tuple(rows)) is None
+    for wrong in ("names", 4):
         rows[at] = wrong
-        assert saved.read_rows(tuple(rows)) is None
+        assert written.read_rows(tuple(rows)) is None
+    rows[at] = kept
+    for others in (rows[:-1], [*rows, ()], []):
+        assert written.read_rows(tuple(others)) is None
 
 
-def test_an_inventory_of_another_length_is_none(saved: Saved) -> None:
-    rows = saved.rows
-    for wrong in (rows[:-1], [*rows, ()], [], "x" * len(rows), "x", 4, None):
-        assert saved.read_rows(tuple(wrong) if isinstance(wrong, list) else wrong) is None
-
-
-def test_a_stamp_of_any_other_form_is_not_this_moments(saved: Saved) -> None:
-    rows = tuple(saved.rows)
-    stamp: Any
-    for stamp in (None, (), "", saved.now[:-1], list(saved.now), (*saved.now, "")):
-        plain = tuple(stamp) if isinstance(stamp, tuple) else stamp
-        assert saved.read_content(marshal.dumps((plain, rows), 2)) is None
+@pytest.mark.parametrize("change", [lambda now: None, lambda now: now[:-1], lambda now: (*now, "")])
+def test_a_stamp_of_any_other_form_is_not_this_moments(
+    written: Saved, change: Callable[[tuple[Any, ...]], Any]
+) -> None:
+    content = (change(tuple(written.now)), tuple(written.rows))
+    assert written.read_content(marshal.dumps(content, 2)) is None
 
 
 # What an inventory is made of, and what marshal's version 2 has for each, which no Python may have otherwise.
@@ -191,24 +253,11 @@ print("alike")
 """
 
 
-def pythons() -> list[str]:
-    """This Python, and each other on this machine that the hook can run on; pyenv's names may lead to none."""
-    names = [f"python3.{minor}" for minor in range(9, 20)]
-    found = [shutil.which(name) for name in names]
-    found += map(str, Path.home().glob(".pyenv/versions/3.*/bin/python3.[0-9]*"))
-    named = {path for path in found if path and Path(path).name in names}
-    return [sys.executable, *sorted(filter(runs, named))]
-
-
-def runs(python: str) -> bool:
-    return subprocess.run([python, "-ISc", ""], capture_output=True).returncode == 0
-
-
-@pytest.mark.parametrize("python", pythons())
-def test_every_python_of_this_machine_has_it_alike(saved: Saved, python: str) -> None:
-    whole = marshal.loads(saved.data[BEGIN:])
+@pytest.mark.parametrize("python", [sys.executable, *starts.others().values()])
+def test_every_python_of_this_machine_has_it_alike(written: Saved, python: str) -> None:
+    whole = marshal.loads(written.data[BEGIN:])
     pairs = [(content, value) for value, content in VALUES.items()]
-    asked = repr([(saved.data[BEGIN:].hex(), whole), *pairs])
+    sent = repr([(written.data[BEGIN:].hex(), whole), *pairs])
     words = [python, "-ISB", "-c", PROGRAM]
-    done = subprocess.run(words, input=asked, capture_output=True, text=True)
+    done = subprocess.run(words, input=sent, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("alike\n", "")

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from oci_gpu_hook import dbus
-from oci_gpu_hook.container import scope
+from oci_gpu_hook.changes import scope
+from oci_gpu_hook.formats import dbus
 
 SIGNAL = dbus.method_call(
     7, "", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager", "UnitNew"
@@ -37,7 +37,7 @@ def test_a_bus_that_says_other_things_is_not_waited_for_for_ever(
     talking.start()
     try:
         with ours, pytest.raises(OSError, match="systemd has not answered"):
-            scope.answer(ours.fileno())
+            scope.wait(ours.fileno())
     finally:
         talking.join()
         theirs.close()

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook import dbus, systemd
-from oci_gpu_hook.oci import DeviceRule
+from oci_gpu_hook.formats import dbus, scopeunit, systemd
+from oci_gpu_hook.formats.devicerule import DeviceRule
 
 RULES = (DeviceRule("c", 195, 0, "rw"), DeviceRule("c", 195, 255, "rw"))
 UNIT = "libpod-0123.scope"
@@ -35,10 +35,10 @@ UNIT = "libpod-0123.scope"
     ],
 )
 def test_a_scope_is_restricted_by_its_policy_or_its_first_entry(
-    text: str, allowed: tuple[systemd.Entry, ...] | None
+    text: str, allowed: tuple[scopeunit.Entry, ...] | None
 ) -> None:
-    expected = None if allowed is None else systemd.ScopeUnit(UNIT, allowed)
-    assert systemd.scope_unit(UNIT, text) == expected
+    expected = None if allowed is None else scopeunit.ScopeUnit(UNIT, allowed)
+    assert scopeunit.parse(UNIT, text) == expected
 
 
 def test_entries_name_devices_by_number() -> None:
@@ -95,7 +95,8 @@ NAME = b"\x04\x01s\0" + struct.pack("<I8s", 7, b"a.b.Bad\0")
 SIGNED = b"\x08\x01g\0\x01s\0"
 WORDS = struct.pack("<I10s", 9, b"not today\0")
 
-RETURNED = answer(dbus.METHOD_RETURN, REPLY, SENDER)
+METHOD_RETURN = 2
+RETURNED = answer(METHOD_RETURN, REPLY, SENDER)
 REFUSED = answer(dbus.ERROR, SENDER, REPLY, NAME, SIGNED, body=WORDS)
 SIGNAL = answer(4, SENDER, body=b"whatever")
 
@@ -108,7 +109,7 @@ def test_answers_are_read_one_after_another() -> None:
             break
         found.append(message)
     assert found == [
-        dbus.Answer(dbus.METHOD_RETURN, 2, "", ""),
+        dbus.Answer(METHOD_RETURN, 2, "", ""),
         dbus.Answer(4, 0, "", ""),
         dbus.Answer(dbus.ERROR, 2, "a.b.Bad", "not today"),
     ]

@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 
 from tests.vocabulary import coverage
-from tests.vocabulary.rows import ROWS, Row
+from tests.vocabulary.row import Row
+from tests.vocabulary.rows import ROWS
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.section} {row.name[:60]}")

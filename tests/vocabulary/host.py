@@ -12,15 +12,23 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-from oci_gpu_hook import plan, provision, request, selection, sources
-from oci_gpu_hook.config import Config
-from oci_gpu_hook.container.cgroup import DeviceCgroup
+from oci_gpu_hook.container.layout import Layout
+from oci_gpu_hook.driver import catalogue, inventory, nodes, nvml, survey
 from oci_gpu_hook.errors import RequestError
-from oci_gpu_hook.host import catalogue, inventory, nodes, nvml, survey
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.operations import Device, LdCache, Mount, Symlink, Tmpfs, mount_paths
-from oci_gpu_hook.rootfs import Container
-from tests.unit import hosts
+from oci_gpu_hook.operations.device import Device
+from oci_gpu_hook.operations.ldcache import LdCache
+from oci_gpu_hook.operations.mount import Mount
+from oci_gpu_hook.operations.service import Service
+from oci_gpu_hook.operations.symlink import Symlink
+from oci_gpu_hook.operations.tmpfs import Tmpfs
+from oci_gpu_hook.planning.plan import Plan
+from oci_gpu_hook.request import sources
+from oci_gpu_hook.request.parse import Request, parse
+from oci_gpu_hook.request.settings import Settings
+from tests.unit import containers, hosts
+from tests.unit.asking import by_environment
+from tests.unit.containers import DEBIAN
 
 FOLDER = f"/{hosts.LIBRARY_FOLDER}"
 UUID = hosts.uuid(1)
@@ -29,18 +37,7 @@ OTHER_VERSION = "535.54.03"
 # A 32-bit library.
 TWIN = f"/usr/lib/i386-linux-gnu/libcuda.so.{hosts.VERSION}"
 MIG_UUID = "MIG-22222222-3333-4444-5555-666666666666"
-CONTAINER = Container(
-    id="c1",
-    bundle="/b",
-    rootfs="/b/rootfs",
-    library_folder=FOLDER,
-    library_folder_32="/usr/lib/i386-linux-gnu",
-    compat_names=(),
-    loader="glibc",
-    user_namespace=False,
-    dev_is_hosts=False,
-    device_cgroup=DeviceCgroup("v2", "/sys/fs/cgroup/c1", "/sys/fs/cgroup/c1", ""),
-)
+LAYOUT = DEBIAN._replace(library_folder=FOLDER)
 FACTS = nvml.Facts(
     hosts.VERSION,
     "13.0",
@@ -51,7 +48,7 @@ FACTS = nvml.Facts(
         nvml.GpuFacts(hosts.uuid(0), "00000000:08:00.0", "9.0", "Tesla", ()),
     ),
 )
-DEFAULTS = Config()
+DEFAULTS = Settings()
 MAJORS = "195 nvidia\n505 nvidia-uvm\n506 nvidia-caps\n507 nvidia-caps-imex-channels\n"
 
 
@@ -116,11 +113,11 @@ def _as_found() -> tuple[nodes.DeviceNode, ...]:
 
 
 def ask(
-    environment: dict[str, str] | None = None, *, config: Config = DEFAULTS, **inputs: object
-) -> request.Request | None:
+    environment: dict[str, str] | None = None, *, config: Settings = DEFAULTS, **inputs: object
+) -> Request | None:
     """The request that a container makes."""
     given = sources.Inputs(environment or {}, **inputs)  # type: ignore[arg-type]
-    return request.parse(given, config)[0]
+    return parse(given, config)[0]
 
 
 def devices(value: str) -> tuple[str, ...]:
@@ -141,35 +138,27 @@ def refused(environment: dict[str, str], words: str, **inputs: object) -> bool:
     return False
 
 
-def noted(environment: dict[str, str], words: str, config: Config = DEFAULTS) -> bool:
+def noted(environment: dict[str, str], words: str, config: Settings = DEFAULTS) -> bool:
     """Whether something is left out with a sentence that has `words`."""
-    _, notes = request.parse(sources.Inputs(environment), config)
+    _, notes = parse(sources.Inputs(environment), config)
     return any(words in note for note in notes)
 
 
 def planned(
-    visible: str = "1", capabilities: str = "", container: Container = CONTAINER, **more: str
-) -> plan.Plan:
+    visible: str = "1", capabilities: str = "", layout: Layout = LAYOUT, **more: str
+) -> Plan:
     """The plan for a container on the host that has everything; `more` are further variables."""
-    environment = {
-        "NVIDIA_VISIBLE_DEVICES": visible,
-        "NVIDIA_DRIVER_CAPABILITIES": capabilities,
-        **more,
-    }
-    asked, _ = request.parse(sources.Inputs(environment, privileged=True), Config())
-    assert asked is not None
-    have = everything()
-    chosen = selection.select(asked, have)
-    given = provision.make(container, asked, chosen, have)
-    return plan.make(container, asked, given, Config(), None)
+    return containers.planned(by_environment(visible, capabilities, **more), everything(), layout)
 
 
 def targets(visible: str = "1", capabilities: str = "", **more: str) -> set[str]:
     """Everything that the plan brings into the container, by its path there."""
     found: set[str] = set()
-    for operation in planned(visible, capabilities, CONTAINER, **more).operations:
+    for operation in planned(visible, capabilities, LAYOUT, **more).operations:
         if isinstance(operation, Mount):
-            found.update(mount_paths(operation))
+            found.update(operation.paths())
+        elif isinstance(operation, Service):
+            found.add(operation.target)
         elif isinstance(operation, (Device, Symlink, Tmpfs, LdCache)):
             found.add(operation.path)
     return found

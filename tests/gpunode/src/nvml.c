@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libnvidia-ml.so.1 of a simulated node: answers what pynvml asks about driver and GPUs; about MIG
- * and NVLink in nvml_mig.h.
+ * in nvml_mig.h.
  * As the real one, it shows only the GPUs whose device node this process may open, numbers them
  * in the order of their PCI addresses, and refuses a kernel driver of another version.
  * Must not: invent a value that the description does not have; what is not here is not supported.
@@ -18,8 +18,6 @@ struct pci_info {
 	unsigned domain, bus, device, pci_id, subsystem_id;
 	char bus_id[32];
 };
-struct memory { u64 total, free, used; };
-struct memory_v2 { unsigned version; u64 total, reserved, free, used; };
 
 static struct description node;
 static struct gpu *visible[MAX_GPUS];
@@ -118,13 +116,6 @@ EXPORT int nvmlSystemGetDriverVersion(char *to, unsigned room)
 {
 	return give_text(to, room, node.driver);
 }
-EXPORT int nvmlSystemGetNVMLVersion(char *to, unsigned room)
-{
-	char text[32] = "";
-	append_number(text, sizeof text, node.cuda / 1000);
-	text_append(text, sizeof text, "." DRIVER_VERSION);
-	return give_text(to, room, text);
-}
 EXPORT int nvmlSystemGetCudaDriverVersion(int *to)
 {
 	return give_number((unsigned *)to, node.cuda);
@@ -151,25 +142,6 @@ EXPORT int nvmlDeviceGetHandleByIndex(unsigned index, struct gpu **to)
 	return nvmlDeviceGetHandleByIndex_v2(index, to);
 }
 
-EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, struct gpu **to)
-{
-	if (!users)
-		return UNINITIALIZED;
-	if (!uuid || !to)
-		return INVALID_ARGUMENT;
-	for (unsigned i = 0; i < visible_count; i++)
-		if (!text_compare(visible[i]->uuid, uuid)) {
-			*to = visible[i];
-			return visible[i]->lost ? GPU_IS_LOST : OK;
-		}
-	for (unsigned i = 0; i < visible_mig_count; i++)
-		if (!text_compare(visible_mig[i]->uuid, uuid)) {
-			*to = visible_mig[i];
-			return OK;
-		}
-	return NOT_FOUND;
-}
-
 /* `[domain:]bus:device.function`, the domain in any number of digits. */
 struct address { unsigned domain, bus, device; };
 static struct address read_address(const char *text)
@@ -188,28 +160,6 @@ static struct address read_address(const char *text)
 	}
 }
 
-EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, struct gpu **to)
-{
-	if (!users)
-		return UNINITIALIZED;
-	if (!bus_id || !to)
-		return INVALID_ARGUMENT;
-	struct address wanted = read_address(bus_id);
-	for (unsigned i = 0; i < visible_count; i++) {
-		struct address here = read_address(visible[i]->bus_id);
-		if (here.domain == wanted.domain && here.bus == wanted.bus &&
-		    here.device == wanted.device) {
-			*to = visible[i];
-			return visible[i]->lost ? GPU_IS_LOST : OK;
-		}
-	}
-	return NOT_FOUND;
-}
-EXPORT int nvmlDeviceGetHandleByPciBusId(const char *bus_id, struct gpu **to)
-{
-	return nvmlDeviceGetHandleByPciBusId_v2(bus_id, to);
-}
-
 EXPORT int nvmlDeviceGetName(struct gpu *gpu, char *to, unsigned room)
 {
 	return gpu ? give_text(to, room, gpu->model) : INVALID_ARGUMENT;
@@ -218,12 +168,6 @@ EXPORT int nvmlDeviceGetUUID(struct gpu *gpu, char *to, unsigned room)
 {
 	return gpu ? give_text(to, room, gpu->uuid) : INVALID_ARGUMENT;
 }
-EXPORT int nvmlDeviceGetSerial(struct gpu *gpu, char *to, unsigned room)
-{
-	if (gpu && !gpu->serial[0])
-		return NOT_SUPPORTED;
-	return gpu ? give_text(to, room, gpu->serial) : INVALID_ARGUMENT;
-}
 EXPORT int nvmlDeviceGetMinorNumber(struct gpu *gpu, unsigned *to)
 {
 	return give_gpu_number(gpu, to, gpu ? gpu->minor : 0);
@@ -231,38 +175,6 @@ EXPORT int nvmlDeviceGetMinorNumber(struct gpu *gpu, unsigned *to)
 EXPORT int nvmlDeviceGetBrand(struct gpu *gpu, unsigned *to)
 {
 	return give_gpu_number(gpu, to, gpu ? gpu->brand : 0);
-}
-EXPORT int nvmlDeviceGetArchitecture(struct gpu *gpu, unsigned *to)
-{
-	if (!gpu)
-		return INVALID_ARGUMENT;
-	gpu = gpu->parent ? gpu->parent : gpu;
-	unsigned numbers[] = {5, 7, 9, 10}, capability = gpu->major_capability;
-	if (capability == 7 && gpu->minor_capability == 5)
-		return give_number(to, 6); /* Turing */
-	if (capability == 8 && gpu->minor_capability == 9)
-		return give_number(to, 8); /* Ada */
-	return give_number(to, capability >= 7 && capability <= 10 ? numbers[capability - 7]
-								   : 0xffffffff);
-}
-/* MIG devices are numbered on their GPU, among those that this process may use. */
-static int give_mig_index(struct gpu *mig, unsigned *to)
-{
-	unsigned number = 0;
-	for (unsigned i = 0; i < visible_mig_count && visible_mig[i] != mig; i++)
-		number += visible_mig[i]->parent == mig->parent;
-	return give_number(to, number);
-}
-EXPORT int nvmlDeviceGetIndex(struct gpu *gpu, unsigned *to)
-{
-	for (unsigned i = 0; i < visible_count; i++)
-		if (gpu && visible[i] == gpu)
-			return give_number(to, i);
-	return gpu && gpu->parent ? give_mig_index(gpu, to) : INVALID_ARGUMENT;
-}
-EXPORT int nvmlDeviceGetPersistenceMode(struct gpu *gpu, unsigned *to)
-{
-	return give_gpu_number(gpu, to, gpu ? gpu->persistence : 0);
 }
 EXPORT int nvmlDeviceGetCudaComputeCapability(struct gpu *gpu, unsigned *major, unsigned *minor)
 {
@@ -295,32 +207,9 @@ EXPORT int nvmlDeviceGetPciInfo_v3(struct gpu *gpu, struct pci_info *to)
 		*p = *p >= 'a' && *p <= 'f' ? (char)(*p - 32) : *p;
 	return OK;
 }
-EXPORT int nvmlDeviceGetPciInfo_v2(struct gpu *gpu, struct pci_info *to)
-{
-	return nvmlDeviceGetPciInfo_v3(gpu, to);
-}
 EXPORT int nvmlDeviceGetPciInfo(struct gpu *gpu, struct pci_info *to)
 {
 	return nvmlDeviceGetPciInfo_v3(gpu, to);
-}
-
-EXPORT int nvmlDeviceGetMemoryInfo(struct gpu *gpu, struct memory *to)
-{
-	if (!users)
-		return UNINITIALIZED;
-	if (!gpu || !to)
-		return INVALID_ARGUMENT;
-	*to = (struct memory){gpu->memory, gpu->memory, 0};
-	return OK;
-}
-EXPORT int nvmlDeviceGetMemoryInfo_v2(struct gpu *gpu, struct memory_v2 *to)
-{
-	if (!users)
-		return UNINITIALIZED;
-	if (!gpu || !to)
-		return INVALID_ARGUMENT;
-	*to = (struct memory_v2){to->version, gpu->memory, 0, gpu->memory, 0};
-	return OK;
 }
 
 #include "nvml_mig.h"

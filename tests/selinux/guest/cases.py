@@ -2,7 +2,8 @@
 """The cases, as data: which containers start, with which labels, and what must be seen.
 
 One `Row` is a line of the table that the run prints.  Its containers start in their order; one that holds stays until
-the row ends.  Must not do anything: `engine` carries the rows out, `supervisor` judges them.
+the row ends.  `hostile` has more of them.  Must not do anything: `engine` carries the rows out, `supervisor` judges
+them.
 
 The policy is Debian's: its own container_t may not open message queues whatever their labels, so those are asserted
 for nvidia_container_t and spc_t.
@@ -14,6 +15,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from .traps import Trap
+
 OWN = "s0:c1,c2"
 OTHER = "s0:c3,c4"
 
@@ -24,6 +27,7 @@ WORKS = "ok"
 # crun tells the hook's exit code and not what it said.
 REFUSED = r"oci-gpu-hook: .*/dev/shm|oci-gpu-hook.*exit code: [1-7]\b"
 
+RUNC, CRUN = ("runc",), ("crun",)
 MULTIPROCESSING = ("/usr/bin/python3", "-IS", "/app/story.py", "lock")
 DASK = ("/usr/bin/python3", "-I", "/app/story.py", "dask")
 
@@ -43,6 +47,7 @@ class Container(NamedTuple):
     mqueue: ``runtime``, or ``other``: labelled with another container's level before our hook runs.
     nodes: ``hook``, or ``host``: bound from the host's /dev by the engine.
     gpu: whether the container asks for a GPU; hook: whether ours is registered.
+    mapped: the host's number of its root, in a user namespace of its own; 0 for none.
     devices, capabilities: of NVIDIA_VISIBLE_DEVICES and NVIDIA_DRIVER_CAPABILITIES.
     command: in the container; () is the probe with the names in `expect`.
     expect: check -> regular expression of what it prints.
@@ -60,6 +65,7 @@ class Container(NamedTuple):
     nodes: str = "hook"
     gpu: bool = True
     hook: bool = True
+    mapped: int = 0
     devices: str = "all"
     capabilities: str = "compute,utility"
     privileged: bool = False
@@ -80,15 +86,26 @@ class Row(NamedTuple):
     settings: str = ""
     # The same of a file in /etc/oci-gpu-hook.conf.d.
     drop_in: str = ""
+    # Where the runtime decides nothing, one of them is enough.
     runtimes: tuple[str, ...] = ("runc", "crun")
     # Whether the inventory is refreshed first, as its unit does: MIG devices have their numbers from NVML alone.
     refreshed: bool = False
-    # Whether the hook has its linked rooms alone, and no source to fall back to.
+    # Whether the hook has its linked modules alone, and no source to fall back to.
     linked: bool = False
     # A pod as CRI-O has it: the first container is its sandbox, all share its IPC namespace and /dev/shm.
     pod: bool = False
     # Whether systemd makes the cgroup, as the runtimes ask it to with --systemd-cgroup.
     scope: bool = False
+    # What lies in wait for the hook.
+    trap: Trap | None = None
+    # The copy of the hook that runs: one of `tree.UNCHECKED`, which lacks a check of its own.
+    unchecked: str = ""
+    # What SELinux must deny, as "DOMAIN TYPE:CLASS PERMISSION".
+    denied: str = ""
+    # A boolean of the policy that is on while it runs.
+    boolean: str = ""
+    # Whether the trap's folder changes all the same.
+    caught: bool = False
 
 
 _NODES = {"nodes": "ENXIO", "lib": WORKS, "smi": WORKS}
@@ -98,6 +115,15 @@ _ALL = {**_NODES, **_IPC, **_QUEUE}
 _IPC_DENIED = {"sem": DENIED, "shm": DENIED, "mq": DENIED}
 
 _CONFINED = Container("nvidia_container_t")
+# What an engine that labels by the sandbox leaves: another container's level.
+_LABELLED = _CONFINED._replace(shm="other", mqueue="other")
+_HOLDS = {"hold": WORKS, "hold-mq": WORKS}
+_NEIGHBOUR = _CONFINED._replace(
+    level=OTHER,
+    label=OTHER,
+    avcs=None,
+    expect={f"read:/victim/{it}": "EACCES" for it in ("secret", "shm/secret", "mqueue/secret")},
+)
 
 # Of the simulated node's GPUs: the one with MIG, its first device, and its render node by its address.
 _MIG_GPU = "0000:18:00.0"
@@ -122,27 +148,39 @@ ROWS = (
                 avcs=None,
             ),
         ),
+        runtimes=RUNC,
     ),
-    Row("nvidia_container_t s0: GPU", (Container("nvidia_container_t", "s0", "s0", expect=_ALL),)),
+    Row(
+        "nvidia_container_t s0: GPU",
+        (Container("nvidia_container_t", "s0", "s0", expect=_ALL),),
+        runtimes=CRUN,
+    ),
     Row("nvidia_container_t c1,c2: GPU", (Container("nvidia_container_t", expect=_ALL),)),
     Row(
         "nvidia_container_t c1,c2: the host's nodes",
         (Container("nvidia_container_t", nodes="host", expect=_ALL),),
+        runtimes=RUNC,
+    ),
+    Row(
+        "nvidia_container_t c1,c2: a user namespace at 100000",
+        (_CONFINED._replace(mapped=100_000, expect=_ALL),),
     ),
     Row(
         "nvidia_container_t s0: the host's nodes",
         (Container("nvidia_container_t", "s0", "s0", nodes="host", expect=_ALL),),
+        runtimes=CRUN,
     ),
-    # The door answers, and Python is never started.
+    # The entry script answers, and Python is never started.
     Row(
         "container_t c1,c2: no request",
         (Container("container_t", gpu=False, expect={"nodes": "none", **_IPC}),),
     ),
-    # A setting of IPC may concern it: the door has Python see for itself.
+    # A setting of IPC may concern it: the entry script leaves it to Python.
     Row(
         "container_t c1,c2: no request, settings in a drop-in",
         (Container("container_t", gpu=False, expect={"nodes": "none", **_IPC}),),
         drop_in="ipc-labels = gpu\n",
+        runtimes=CRUN,
     ),
     Row(
         "container_t c1,c2: graphics by address",
@@ -153,6 +191,7 @@ ROWS = (
                 expect={"nodes": "ENXIO", f"read:{_RENDER}": "ENXIO"},
             ),
         ),
+        runtimes=RUNC,
     ),
     Row(
         "container_t c1,c2: a MIG device",
@@ -168,67 +207,53 @@ ROWS = (
             ),
         ),
         refreshed=True,
+        runtimes=CRUN,
     ),
-    Row("spc_t: GPU", (Container("spc_t", "s0", "s0", privileged=True, expect=_ALL),)),
+    Row(
+        "spc_t: GPU", (Container("spc_t", "s0", "s0", privileged=True, expect=_ALL),), runtimes=CRUN
+    ),
     Row(
         "another's level, without the hook",
-        (
-            _CONFINED._replace(
-                shm="other", mqueue="other", hook=False, expect=_IPC_DENIED, after=_file(OTHER)
-            ),
-        ),
+        (_LABELLED._replace(hook=False, expect=_IPC_DENIED, after=_file(OTHER)),),
+        runtimes=RUNC,
     ),
     Row(
         "another's level",
-        (
-            _CONFINED._replace(
-                shm="other", mqueue="other", expect={**_IPC, **_QUEUE}, after=_file(OWN)
-            ),
-        ),
+        (_LABELLED._replace(expect={**_IPC, **_QUEUE}, after=_file(OWN)),),
     ),
     Row(
-        "another's level, by the linked rooms alone",
-        (
-            _CONFINED._replace(
-                shm="other", mqueue="other", expect={**_IPC, **_QUEUE}, after=_file(OWN)
-            ),
-        ),
+        "another's level, by the linked modules alone",
+        (_LABELLED._replace(expect={**_IPC, **_QUEUE}, after=_file(OWN)),),
         linked=True,
+        runtimes=CRUN,
     ),
     Row(
         "another's level, no GPU",
-        (
-            _CONFINED._replace(
-                shm="other", mqueue="other", gpu=False, expect=_IPC_DENIED, after=_file(OTHER)
-            ),
-        ),
+        (_LABELLED._replace(gpu=False, expect=_IPC_DENIED, after=_file(OTHER)),),
+        runtimes=RUNC,
     ),
     Row(
         "another's level, no GPU, ipc-labels = all",
-        (
-            _CONFINED._replace(
-                shm="other", mqueue="other", gpu=False, expect={**_IPC, **_QUEUE}, after=_file(OWN)
-            ),
-        ),
+        (_LABELLED._replace(gpu=False, expect={**_IPC, **_QUEUE}, after=_file(OWN)),),
         "ipc-labels = all\n",
+        runtimes=CRUN,
     ),
     Row(
         "another's level, no GPU, ipc-labels = all in a drop-in",
-        (
-            _CONFINED._replace(
-                shm="other", mqueue="other", gpu=False, expect={**_IPC, **_QUEUE}, after=_file(OWN)
-            ),
-        ),
+        (_LABELLED._replace(gpu=False, expect={**_IPC, **_QUEUE}, after=_file(OWN)),),
         drop_in="ipc-labels = all\n",
+        runtimes=RUNC,
     ),
     Row(
         "another's level, ipc-labels = off",
-        (_CONFINED._replace(shm="other", mqueue="other", expect=_IPC_DENIED, after=_file(OTHER)),),
+        (_LABELLED._replace(expect=_IPC_DENIED, after=_file(OTHER)),),
         "ipc-labels = off\n",
+        runtimes=CRUN,
     ),
     Row(
         "the engine's type, without the hook",
         (_CONFINED._replace(label=None, shm="engine", hook=False, expect=_IPC_DENIED, avcs=None),),
+        runtimes=RUNC,
     ),
     # Without a mountLabel /dev/null has the engine's type too, which is the engine's doing and is denied: any denials.
     Row(
@@ -242,6 +267,7 @@ ROWS = (
     Row(
         "context= right",
         (_CONFINED._replace(shm="context", expect={**_IPC, **_QUEUE}, after=_file(OWN)),),
+        runtimes=RUNC,
     ),
     Row(
         "context= another's level",
@@ -255,13 +281,12 @@ ROWS = (
             ),
         ),
         "ipc-context-mismatch = warn\n",
+        runtimes=CRUN,
     ),
     Row(
         "a pod of c1,c2 and c1,c3",
         (
-            _CONFINED._replace(
-                shm="pod", hold=True, expect={"hold": WORKS, "hold-mq": WORKS}, after=_file(OWN)
-            ),
+            _CONFINED._replace(shm="pod", hold=True, expect=_HOLDS, after=_file(OWN)),
             _CONFINED._replace(
                 level="s0:c1,c3",
                 label="s0:c1,c3",
@@ -280,14 +305,11 @@ ROWS = (
                 shm="host", expect={**_NODES}, after="system_u:object_r:tmpfs_t:s0", avcs=None
             ),
         ),
+        runtimes=RUNC,
     ),
     Row(
         "labels of what the hook made",
-        (
-            _CONFINED._replace(
-                hold=True, expect={"hold": WORKS, "hold-mq": WORKS, "labels": _file(OWN)}
-            ),
-        ),
+        (_CONFINED._replace(hold=True, expect={**_HOLDS, "labels": _file(OWN)}),),
     ),
     Row(
         "labels of what the hook made, no mountLabel",
@@ -295,10 +317,11 @@ ROWS = (
             _CONFINED._replace(
                 label=None,
                 hold=True,
-                expect={"hold": WORKS, "hold-mq": WORKS, "labels": _file(OWN)},
+                expect={**_HOLDS, "labels": _file(OWN)},
                 avcs=None,
             ),
         ),
+        runtimes=CRUN,
     ),
     Row(
         "a scope of systemd's",
@@ -306,50 +329,29 @@ ROWS = (
             _CONFINED._replace(
                 hold=True,
                 expect={
-                    "hold": WORKS,
-                    "hold-mq": WORKS,
+                    **_HOLDS,
                     "scope": "told",
                     "journal": r"container \S+ got all: \d+ device nodes.*",
                 },
             ),
         ),
         # crun asks for it over the message bus, which is not here.
-        runtimes=("runc",),
+        runtimes=RUNC,
         scope=True,
     ),
     Row(
         "neighbour c3,c4, without the hook",
         (
-            _CONFINED._replace(
-                shm="pod", hook=False, hold=True, expect={"hold": WORKS, "hold-mq": WORKS}
-            ),
-            _CONFINED._replace(
-                level=OTHER,
-                label=OTHER,
-                hook=False,
-                avcs=None,
-                expect={
-                    f"read:/victim/{name}": "EACCES"
-                    for name in ("secret", "shm/secret", "mqueue/secret")
-                },
-            ),
+            _CONFINED._replace(shm="pod", hook=False, hold=True, expect=_HOLDS),
+            _NEIGHBOUR._replace(hook=False),
         ),
+        runtimes=RUNC,
     ),
     Row(
         "neighbour c3,c4",
         (
-            _CONFINED._replace(
-                shm="pod", mqueue="other", hold=True, expect={"hold": WORKS, "hold-mq": WORKS}
-            ),
-            _CONFINED._replace(
-                level=OTHER,
-                label=OTHER,
-                avcs=None,
-                expect={
-                    f"read:/victim/{name}": "EACCES"
-                    for name in ("secret", "shm/secret", "mqueue/secret")
-                },
-            ),
+            _CONFINED._replace(shm="pod", mqueue="other", hold=True, expect=_HOLDS),
+            _NEIGHBOUR,
         ),
     ),
     Row(
@@ -363,10 +365,12 @@ ROWS = (
                 expect={"lock": "FileNotFoundError in SemLock"},
             ),
         ),
+        runtimes=RUNC,
     ),
     Row(
         "multiprocessing",
         (Container("container_t", shm="other", command=MULTIPROCESSING, expect={"lock": WORKS}),),
+        runtimes=CRUN,
     ),
     Row(
         "dask.distributed, without the hook",
@@ -379,9 +383,11 @@ ROWS = (
                 expect={"dask": "FileNotFoundError in SemLock"},
             ),
         ),
+        runtimes=CRUN,
     ),
     Row(
         "dask.distributed",
         (Container("container_t", shm="other", command=DASK, expect={"dask": "14"}),),
+        runtimes=RUNC,
     ),
 )

@@ -27,7 +27,7 @@ SECONDS = 60
 
 # What a start is called with, until when it waits for the state, and in which domain it waits.
 WAITING = {
-    "bash": (("createRuntime",), "system_u:system_r:oci_gpu_hook_door_t:s0"),
+    "bash": (("createRuntime",), "system_u:system_r:oci_gpu_hook_entry_t:s0"),
     "python3": (("createRuntime", "--host-root", "/"), "system_u:system_r:oci_gpu_hook_t:s0"),
 }
 
@@ -107,7 +107,7 @@ def prepare() -> Answer:
 
 
 def domains() -> Answer:
-    """In which domain the door waits for a state, and in which Python does."""
+    """In which domain the entry script waits for a state, and in which Python does."""
     words = ["runcon", ENGINE_CONTEXT, sys.executable, "-B", "-m", __name__]
     expected = [context for _, context in WAITING.values()]
     with subprocess.Popen(
@@ -164,7 +164,7 @@ def main() -> int:
 # Each by the name of its line in the table.  The last of them changes what the host has.
 QUESTIONS = {
     "selinux status": status,
-    "the domains of the door and the hook": domains,
+    "the domains of the entry script and the hook": domains,
     "inventory refresh, as its unit": refresh,
     "cdi generate, as its unit": generate,
     "prepare, as its unit": prepare,

@@ -17,7 +17,9 @@ import sys
 import time
 from typing import Any
 
-from .cases import ROWS, Container, Row
+from . import traps
+from .cases import Container, Row
+from .hostile import ROWS
 from .mounting import bind_from, label, mount, set_label, unmount
 
 STORAGE = "/var/lib/containers/storage/overlay"
@@ -78,7 +80,10 @@ class Start:
         self.container = container
         self.id = f"{group.name}-{number}"
         self.bundle = f"{STATE}/{self.id}/userdata"
-        self.rootfs = f"{STORAGE}/{self.id}/merged"
+        self.trap = group.row.trap or traps.Trap()
+        # The folder above a root that is moved is a user's.
+        self.above = f"{STORAGE}/{self.id}/above" if self.trap.moved else f"{STORAGE}/{self.id}"
+        self.rootfs = f"{self.above}/merged"
         self.shm = f"{STATE}/{self.id}/shm"
         self.output = ""
         self.errors = ""
@@ -98,6 +103,9 @@ class Start:
             f"lowerdir={LAYER},upperdir={STORAGE}/{self.id}/diff,workdir={STORAGE}/{self.id}/work"
         )
         self.mount("overlay", self.rootfs, "overlay", 0, f'{layers},context="{context}"')
+        self.trap.prepare_image(self.rootfs)
+        if self.trap.moved:
+            os.chown(self.above, traps.USER, traps.USER)
         self.mount_shm()
         self.output = self.stream("out")
         self.errors = self.stream("err")
@@ -155,6 +163,10 @@ class Start:
             ],
             "resources": {"devices": [{"allow": False, "access": "rwm"}, *self.host_rules()]},
         }
+        if container.mapped:
+            specification["namespaces"].append({"type": "user"})
+            mapping = [{"containerID": 0, "hostID": container.mapped, "size": 65_536}]
+            specification["uidMappings"] = specification["gidMappings"] = mapping
         if container.label is not None:
             specification["mountLabel"] = file_context(container.label)
         return {
@@ -173,11 +185,15 @@ class Start:
                 "noNewPrivileges": not container.privileged,
                 "selinuxLabel": f"system_u:system_r:{container.type}:{container.level}",
             },
-            "mounts": [_PROC, _DEV, _PTS, *self.mounts()],
+            "mounts": [self.proc(), _DEV, _PTS, *self.mounts()],
             "annotations": self.group.annotations(self),
             "hooks": self.hooks(),
             "linux": specification,
         }
+
+    def proc(self) -> dict[str, Any]:
+        """A new one is refused to a user namespace while a part of the host's is hidden, as the driver's is here."""
+        return _bind("/proc", "/proc") if self.container.mapped else _PROC
 
     def mounts(self) -> list[dict[str, Any]]:
         container = self.container
@@ -194,6 +210,10 @@ class Start:
             binds += [_bind(path, path) for path in host_nodes()]
         for name, source in self.group.victim.items():
             binds.append(_bind(source, f"/victim/{name}"))
+        if self.trap.tmpfs:
+            binds.append({**_DEV, "destination": self.trap.tmpfs})
+        if self.trap.volume:
+            binds.append(_bind(self.trap.place, self.trap.volume))
         return binds
 
     def host_rules(self) -> list[dict[str, Any]]:
@@ -221,6 +241,14 @@ class Start:
         found: dict[str, list[dict[str, Any]]] = {
             "prestart": [{"path": BEFORE, "args": before, "env": [PATH]}]
         }
+        if self.trap.covers_root():
+            # The container's own /proc cannot be reached by its path any more.
+            found["prestart"] = []
+        if self.trap.moved:
+            found["prestart"] += [
+                {"path": f"/usr/bin/{words[0]}", "args": words, "env": [PATH]}
+                for words in self.trap.moving(self.above)
+            ]
         if not container.hook:
             return found
         for name in sorted(glob.glob(f"{REGISTRATIONS}/*.json")):
@@ -310,6 +338,7 @@ class Group:
         self.name = name
         self.shm = ""
         self.mounted: list[str] = []
+        self.starts: list[Start] = []
         self.holding: list[Start] = []
         self.victim: dict[str, str] = {}
 
@@ -317,6 +346,7 @@ class Group:
         found = []
         for number, container in enumerate(self.row.containers):
             start = Start(self, container, number)
+            self.starts.append(start)
             if container.shm == "pod" and not self.shm:
                 self.make_pod_shm(start)
             start.prepare()
@@ -375,6 +405,8 @@ class Group:
             subprocess.run(
                 [self.runtime, "delete", "--force", start.id], check=False, capture_output=True
             )
+        for start in self.starts:
+            start.trap.move_back(start.above)
         for target in reversed(self.mounted):
             unmount(target)
 

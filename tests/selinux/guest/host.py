@@ -32,6 +32,8 @@ SYSFS_CONTEXT = "system_u:object_r:sysfs_t:s0"
 # Where systemd writes what it was told of a unit that a program made.
 TRANSIENT = "/run/systemd/transient"
 GPU_RULE = "DeviceAllow=/dev/char/195:0 "
+# Where `tree` puts the copies of the hook that lack a check.
+UNCHECKED = "/usr/lib/e2e/unchecked"
 WATCHED = ("/dev", "/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/bin", "/run")
 
 
@@ -141,6 +143,30 @@ def linked_alone() -> Iterator[None]:
         yield
     finally:
         shutil.rmtree(package)
+        os.rename(f"{package}.whole", package)
+
+
+@contextlib.contextmanager
+def boolean(name: str) -> Iterator[None]:
+    """A boolean of the policy turned on."""
+    subprocess.run(["setsebool", name, "on"], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["setsebool", name, "off"], check=True)
+
+
+@contextlib.contextmanager
+def unchecked(name: str) -> Iterator[None]:
+    """The hook without one of its checks in the place of the whole one."""
+    package = "/usr/lib/oci-gpu-hook/oci_gpu_hook"
+    copy = f"{UNCHECKED}/{name}/oci_gpu_hook"
+    os.rename(package, f"{package}.whole")
+    os.rename(copy, package)
+    try:
+        yield
+    finally:
+        os.rename(package, copy)
         os.rename(f"{package}.whole", package)
 
 

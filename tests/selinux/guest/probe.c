@@ -3,7 +3,7 @@
  * What a container's program can do, one line a check: NAME=ok, or NAME= and the error's name. It is C because each of
  * a hundred starts of an interpreter costs a second on an emulated processor.
  *
- *   probe nodes|lib|smi|sem|shm|mq|hold|read:PATH|use:SEMAPHORE ...
+ *   probe nodes|lib|smi|sem|shm|mq|hold|read:PATH|make:PATH ...
  *
  * Must not: judge; the table of cases knows what is right.
  */
@@ -129,6 +129,14 @@ static void read_from(const char *check, const char *path)
 		close(fd);
 }
 
+static void make(const char *check, const char *path)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 04755);
+	tell(check, fd >= 0);
+	if (fd >= 0)
+		close(fd);
+}
+
 /* Leave something that others may try to read, and stay. */
 static void hold(void)
 {
@@ -163,6 +171,8 @@ int main(int count, char **checks)
 			hold();
 		else if (!strncmp(check, "read:", 5))
 			read_from(check, check + 5);
+		else if (!strncmp(check, "make:", 5))
+			make(check, check + 5);
 		else
 			return 2;
 	}

@@ -16,16 +16,21 @@ import sys
 import time
 from typing import Any, NamedTuple
 
-from . import host
-from .cases import ROWS, Container
+from . import host, traps
+from .cases import Container
 from .commands import ENGINE_CONTEXT, QUESTIONS
+from .hostile import ROWS
 
 # The one of the policy's engines that may have systemd make a scope.
 PODMAN_CONTEXT = "system_u:system_r:podman_t:s0"
 MIG_MINORS = "/usr/lib/e2e/mig-minors"
 # Whose denials count against a row.
 _COUNTED = re.compile(
-    r"scontext=\S+:(container_t|nvidia_container_t|spc_t|oci_gpu_hook_t|oci_gpu_hook_door_t):"
+    r"scontext=\S+:(container_t|nvidia_container_t|spc_t|oci_gpu_hook_t|oci_gpu_hook_entry_t):"
+)
+
+_DENIAL = re.compile(
+    r"denied  \{ ([^}]+) \} .* scontext=\w+:\w+:(\w+):\S+ tcontext=\w+:\w+:(\w+):\S+ tclass=(\w+)"
 )
 
 
@@ -112,6 +117,19 @@ def faults(container: Container, seen: dict[str, Any], denials: list[str]) -> li
     return found
 
 
+def _refusals(denial: str) -> list[str]:
+    """What was denied, as "DOMAIN TYPE:CLASS PERMISSION"."""
+    match = _DENIAL.search(denial)
+    if not match:
+        return []
+    permissions, source, target, kind = match.groups()
+    return [f"{source} {target}:{kind} {permission}" for permission in permissions.split()]
+
+
+def _trapped(denied: str, caught: bool) -> list[str]:
+    return [*([f"SELinux: {denied}"] if denied else []), *(["the host changed"] if caught else [])]
+
+
 def _expected(container: Container) -> str:
     if container.refused:
         return "refused"
@@ -140,11 +158,25 @@ def run_row(engine: Engine, journal: Journal, number: int, runtime: str) -> Line
     if row.refreshed:
         subprocess.run(["/usr/bin/oci-gpu-hook", "inventory", "refresh"], check=True)
     begun = time.monotonic()
-    with host.linked_alone() if row.linked else contextlib.nullcontext():
+    changes: list[str] = []
+    with contextlib.ExitStack() as stack:
+        if row.linked:
+            stack.enter_context(host.linked_alone())
+        if row.unchecked:
+            stack.enter_context(host.unchecked(row.unchecked))
+        if row.boolean:
+            stack.enter_context(host.boolean(row.boolean))
+        if row.trap:
+            changes = stack.enter_context(traps.laid(row.trap))
         answer = engine.ask(number, runtime)
     logged = journal.denials()
     denials = [line for line in logged if _COUNTED.search(line)]
     wrong = []
+    if bool(changes) != row.caught:
+        wrong.append(f"the host's folder: {', '.join(changes) or 'nothing changed'}")
+    refusals = list(dict.fromkeys(words for line in denials for words in _refusals(line)))
+    if row.denied and row.denied not in refusals:
+        wrong.append(f"not denied: {row.denied}")
     # Denials are the row's: where any of its containers may have them, none is asked.
     strict = all(container.avcs is not None for container in row.containers)
     for container, seen in zip(row.containers, answer):
@@ -156,8 +188,13 @@ def run_row(engine: Engine, journal: Journal, number: int, runtime: str) -> Line
     line = Line(
         row.name,
         runtime,
-        "; ".join(_expected(container) for container in row.containers),
-        "; ".join(_seen(container, seen) for container, seen in zip(row.containers, answer)),
+        "; ".join([*map(_expected, row.containers), *_trapped(row.denied, row.caught)]),
+        "; ".join(
+            [
+                *[_seen(container, seen) for container, seen in zip(row.containers, answer)],
+                *_trapped(", ".join(refusals) if row.denied else "", bool(changes)),
+            ]
+        ),
         len(denials),
         time.monotonic() - begun,
         wrong,

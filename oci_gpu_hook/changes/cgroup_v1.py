@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A device cgroup of version 1: the files devices.allow and devices.deny (cgroup-v1/devices.rst)."""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.container.cgroup import lines
+from oci_gpu_hook.formats import devicerule
+from oci_gpu_hook.kernel import procfile, syscalls
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from oci_gpu_hook.changes.undo import Undo
+    from oci_gpu_hook.formats.devicerule import DeviceRule
+
+
+def allow(directory: str, rules: Iterable[DeviceRule], undo: Undo) -> None:
+    """Add `rules` to the cgroup's list: one write a rule, for the kernel takes one at a time."""
+    listed = [_listed(line) for line in lines(procfile.read(f"{directory}/devices.list"))]
+    for rule in rules:
+        if any([_covers(entry, rule) for entry in listed]):
+            continue
+        _write(f"{directory}/devices.allow", devicerule.written(rule))
+        # The kernel adds to an entry for the same numbers: only what that entry lacked is to be taken back.
+        device = devicerule.written(rule).rpartition(" ")[0]
+        before = "".join([access for other, access in listed if other == device])
+        added = "".join([letter for letter in rule.access if letter not in before])
+        undo.remember(_write, f"{directory}/devices.deny", f"{device} {added}")
+
+
+def _write(path: str, line: str) -> None:
+    fd = posix.open(path, posix.O_WRONLY | posix.O_CLOEXEC)
+    try:
+        posix.write(fd, line.encode())
+    except OSError as err:
+        raise syscalls.SyscallError(err.errno or 0, "write", f"'{line}' to {path}") from err
+    finally:
+        posix.close(fd)
+
+
+def _listed(line: str) -> tuple[str, str]:
+    """A line of devices.list as its device, ``TYPE MAJOR:MINOR``, and its access."""
+    device, _, access = line.rpartition(" ")
+    return device, access
+
+
+def _covers(entry: tuple[str, str], rule: DeviceRule) -> bool:
+    """Whether one entry allows all of the rule: the kernel does not add up different entries."""
+    device, access = entry
+    kind, _, numbers = device.partition(" ")
+    major, _, minor = numbers.partition(":")
+    return (
+        kind in ("a", rule.type)
+        and major in ("*", str(rule.major))
+        and minor in ("*", str(rule.minor))
+        and set(rule.access) <= set(access)
+    )

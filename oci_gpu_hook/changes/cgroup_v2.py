@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A device cgroup of version 2: eBPF programs that are attached to the cgroup.
+
+Each program is replaced by itself with our rules in front, in one step, so there is no moment without a filter.  A
+request must pass every program from the container's cgroup up to the root; those of the container's own cgroups are
+replaced.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.formats import devicefilter, devicefilter_whole
+from oci_gpu_hook.kernel import bpf, syscalls
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from oci_gpu_hook.changes.undo import Undo
+    from oci_gpu_hook.formats.devicerule import DeviceRule
+
+_DIRECTORY = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC
+_PROGRAM_NAME = "oci_gpu_hook"
+_PROGRAM_LICENSE = "Apache-2.0"
+
+# systemd may replace a program of its own at the same time (daemon-reload); then we look again.
+_ROUNDS = 16
+
+
+def allow(
+    levels: list[str], rules: Sequence[DeviceRule], fallback: Iterable[DeviceRule], undo: Undo
+) -> str:
+    """Open the cgroups `levels` for exactly `rules`; gives "", or why nothing was done."""
+    prefix = devicefilter.prefix(rules)
+
+    def load(old_fd: int) -> int:
+        instructions = bpf.prog_insns(old_fd)
+        if instructions is None or not devicefilter.is_loadable(instructions):
+            known = (*fallback, *devicefilter_whole.runtime_defaults())
+            instructions = devicefilter_whole.program(known)
+        kind, program = bpf.BPF_PROG_TYPE_CGROUP_DEVICE, prefix + instructions
+        return bpf.prog_load(kind, program, name=_PROGRAM_NAME, license=_PROGRAM_LICENSE)
+
+    ours: set[int] = set()
+    # crun with systemd has one program on the scope and one on its sub-cgroup (crun issue 1738).
+    for directory in levels:
+        cgroup_fd = posix.open(directory, _DIRECTORY)
+        _replace_all(cgroup_fd, directory, load, ours, undo)
+    if ours:
+        return ""
+    reason = "no device program restricts the container's cgroup"
+    # The last one opened is the container's.
+    effective = bpf.prog_query(cgroup_fd, query_flags=bpf.BPF_F_QUERY_EFFECTIVE)[1]
+    if effective:
+        reason += f", only {len(effective)} of the cgroups above, which are not its own"
+    return reason
+
+
+def _replace_all(
+    cgroup_fd: int, directory: str, load: Callable[[int], int], ours: set[int], undo: Undo
+) -> None:
+    """Replace the cgroup's programs by those that `load` makes of them, until it has `ours` only."""
+    for _ in range(_ROUNDS):
+        attach_flags, ids = bpf.prog_query(cgroup_fd)
+        if ours.issuperset(ids):
+            return
+        for prog_id in ids:
+            if prog_id not in ours:
+                _replace(cgroup_fd, attach_flags, prog_id, load, ours, undo)
+    raise syscalls.SyscallError(
+        syscalls.EBUSY, "bpf", f"BPF_PROG_ATTACH: others change {directory} too"
+    )
+
+
+def _replace(
+    cgroup_fd: int,
+    attach_flags: int,
+    prog_id: int,
+    load: Callable[[int], int],
+    ours: set[int],
+    undo: Undo,
+) -> None:
+    try:
+        old_fd = bpf.prog_get_fd_by_id(prog_id)
+        new_fd = load(old_fd)
+        _put(cgroup_fd, attach_flags, new_fd, old_fd)
+    except syscalls.SyscallError as err:
+        if err.errno == syscalls.ENOENT:
+            return  # the program went after the query; the next one shows what came
+        raise
+    undo.remember(_put_back, cgroup_fd, attach_flags, old_fd, new_fd)
+    ours.add(bpf.prog_id(new_fd))
+
+
+def _put(cgroup_fd: int, attach_flags: int, new_fd: int, old_fd: int) -> None:
+    """Attach one program in the place of another, in one step; the flags are those of the old one.
+
+    A cgroup without BPF_F_ALLOW_MULTI holds one program, and attaching another one replaces it.
+    """
+    if attach_flags & bpf.BPF_F_ALLOW_MULTI:
+        bpf.prog_attach(
+            cgroup_fd, new_fd, attach_flags=attach_flags | bpf.BPF_F_REPLACE, replace_fd=old_fd
+        )
+    else:
+        bpf.prog_attach(cgroup_fd, new_fd, attach_flags=attach_flags)
+
+
+def _put_back(cgroup_fd: int, attach_flags: int, old_fd: int, new_fd: int) -> None:
+    try:
+        _put(cgroup_fd, attach_flags, old_fd, new_fd)
+    except syscalls.SyscallError as err:
+        # Somebody has replaced our program since, or the cgroup is gone: there is nothing to put back.
+        if err.errno not in (syscalls.ENOENT, syscalls.ENODEV):
+            raise

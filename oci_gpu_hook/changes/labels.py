@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Set SELinux labels: of /dev/shm, /dev/mqueue and the files in them, and of everything that the hook creates.
+
+Each label is set by descriptor, read back and compared.  Other containers of the pod may change the files at the same
+time: so no link is followed, and no other mount is entered.  Must not touch the host's own /dev/shm or /dev/mqueue, and
+must not use libselinux, which takes longer to load than the rest of the hook.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.changes.tree import TargetError, Tree
+from oci_gpu_hook.container.ipc import REALLY_THERE, XATTR
+from oci_gpu_hook.kernel import syscalls
+from oci_gpu_hook.kernel.filetypes import is_folder, is_link
+
+_CREATE = "/proc/thread-self/attr/fscreate"
+# A pod's /dev/shm holds some hundred files.  A container that makes many more must not delay the start of another.
+_MOST_FILES = 10_000
+
+
+def create_as(context: str) -> None:
+    """Give files that this process creates from now on the label `context`, or with "" the policy's default again.
+
+    setfscreatecon(3).  On a filesystem that is mounted with ``context=`` files get that label all the same.
+    """
+    fd = posix.open(_CREATE, posix.O_WRONLY | posix.O_CLOEXEC)
+    try:
+        posix.write(fd, context.encode())
+    except OSError as err:
+        raise syscalls.SyscallError(err.errno or 0, "write", f"{context} to {_CREATE}") from err
+    finally:
+        posix.close(fd)
+
+
+def relabel(tree: Tree, path: str, context: str) -> None:
+    """Give the mount at `path`, and all files in it, the label `context`."""
+    flags = posix.O_PATH | posix.O_DIRECTORY
+    root = syscalls.openat2(tree.root_fd, path, flags, resolve=REALLY_THERE)
+    _refuse_hosts_own(root, path)
+    before = _set(root, context)
+    if before:
+        tree.undo.remember(_set, root, before)
+    _relabel_below(tree, root, path, context)
+
+
+def _relabel_below(tree: Tree, root: int, path: str, context: str) -> None:
+    mount = syscalls.mount_of(root)[0]
+    folders = [root]
+    count = 0
+    while folders:
+        folder = folders.pop()
+        for name in _names(folder):
+            count += 1
+            if count > _MOST_FILES:
+                raise TargetError(syscalls.E2BIG, f"{path} holds more than {_MOST_FILES} files")
+            fd = _open(folder, name)
+            if fd is None:
+                continue
+            status = posix.fstat(fd)
+            if syscalls.mount_of(fd)[0] == mount and not is_link(status):
+                before = _set(fd, context)
+                if before:
+                    tree.undo.remember(_restore, folder, name, before)
+                if is_folder(status):
+                    folders.append(fd)
+                    continue
+            posix.close(fd)
+
+
+def _refuse_hosts_own(fd: int, path: str) -> None:
+    """TargetError where the mount is the host's own."""
+    try:
+        hosts_own = posix.stat(path)
+    except OSError:
+        return
+    if hosts_own.st_dev == posix.fstat(fd).st_dev:
+        raise TargetError(syscalls.EXDEV, f"{path} is the host's own, which is never relabelled")
+
+
+def _set(fd: int, context: str) -> str:
+    """Set one label; gives the old one, or "" where it was right already."""
+    # fsetxattr refuses an O_PATH descriptor; its link in /proc leads to the very same file.
+    name = f"/proc/self/fd/{fd}"
+    before = posix.getxattr(name, XATTR).rstrip(b"\0").decode()
+    if before == context:
+        return ""
+    try:
+        posix.setxattr(name, XATTR, context.encode())
+    except OSError as err:
+        raise syscalls.SyscallError(err.errno or 0, "setxattr", XATTR) from err
+    after = posix.getxattr(name, XATTR).rstrip(b"\0").decode()
+    if after != context:
+        raise TargetError(syscalls.EILSEQ, f"the label was set to {context} and reads {after}")
+    return before
+
+
+def _restore(folder: int, name: str, context: str) -> None:
+    """Put one label back.  The file is opened by its name: a process cannot keep thousands of descriptors."""
+    fd = _open(folder, name)
+    if fd is not None:
+        try:
+            _set(fd, context)
+        finally:
+            posix.close(fd)
+
+
+def _names(folder: int) -> list[str]:
+    """The names in a folder, and no more of them than what is too many."""
+    fd = posix.open(".", posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC, dir_fd=folder)
+    try:
+        with posix.scandir(fd) as entries:
+            return [entry.name for _, entry in zip(range(_MOST_FILES + 1), entries)]
+    finally:
+        posix.close(fd)
+
+
+def _open(folder: int, name: str) -> int | None:
+    """An O_PATH descriptor of the file; None where it has been removed."""
+    flags = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
+    try:
+        return posix.open(name, flags, dir_fd=folder)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Set DeviceAllow= of the container's scope in systemd.
+
+`tell` sends the calls and `wait` reads the answers, so systemd works while the hook does other things.  The socket is
+the one that systemctl uses as root, and needs no message bus.  Must not change the cgroup itself, and must not decide
+which devices are allowed.
+"""
+
+from __future__ import annotations
+
+import posix
+from time import monotonic
+
+from oci_gpu_hook.formats import dbus, systemd
+from oci_gpu_hook.kernel import syscalls
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from oci_gpu_hook.formats.devicerule import DeviceRule
+    from oci_gpu_hook.formats.scopeunit import Entry
+
+# The system's own systemd.
+_SOCKET = "/run/systemd/private"
+
+# systemd is usually quick, as it has just made the scope; but a reload with thousands of units can take it seconds.
+_SECONDS = 5
+_SILENT = f"systemd has not answered in {_SECONDS} s"
+
+# The serials of the first calls.
+_TELL, _WITHDRAW = 1, 1 + systemd.CALLS
+
+
+def tell(unit: str, rules: Iterable[DeviceRule]) -> int:
+    """Ask systemd to allow `rules` as well; gives the connection for `wait`.  OSError where there is no systemd."""
+    fd = syscalls.connect(_SOCKET, _SECONDS)
+    try:
+        calls = systemd.allow_more(_TELL, unit, systemd.entries(rules))
+        _send(fd, dbus.authentication(posix.geteuid()) + calls)
+    except BaseException:
+        posix.close(fd)
+        raise
+    return fd
+
+
+def wait(fd: int) -> None:
+    """Wait until systemd has done what `tell` asked for; OSError where it does not."""
+    _receive(fd, _TELL)
+
+
+def withdraw(fd: int, unit: str, allowed: Iterable[Entry]) -> None:
+    """Let the unit allow `allowed` again, as before `tell`, and nothing else."""
+    _send(fd, systemd.allow_only(_WITHDRAW, unit, allowed))
+    _receive(fd, _WITHDRAW)
+
+
+def _send(fd: int, data: bytes) -> None:
+    if posix.write(fd, data) != len(data):
+        raise OSError(f"systemd has not taken the message in {_SECONDS} s")
+
+
+def _receive(fd: int, serial: int) -> None:
+    """Read until the calls from `serial` on are answered.  systemd also sends its signals to every connection."""
+    data = b""
+    refusal = None
+    until = monotonic() + _SECONDS
+    while True:
+        data += _read(fd)
+        if monotonic() > until:
+            raise OSError(_SILENT)
+        if data.startswith(b"OK "):
+            # The end of the authentication, which comes before the first message.
+            _, end, rest = data.partition(b"\r\n")
+            data = rest if end else data
+        while True:
+            message, data = _first(data)
+            if message is None:
+                break
+            if message.reply_serial == serial and message.type == dbus.ERROR:
+                refusal = OSError(f"systemd refuses: {message.text or message.error_name}")
+            if message.reply_serial == serial + systemd.CALLS - 1:
+                if refusal:
+                    raise refusal
+                return
+
+
+def _read(fd: int) -> bytes:
+    try:
+        data = posix.read(fd, 1 << 16)
+    except OSError as err:
+        if err.errno == syscalls.EAGAIN:
+            raise OSError(_SILENT) from err
+        raise
+    if not data:
+        raise OSError("systemd has closed the connection")
+    return data
+
+
+def _first(data: bytes) -> tuple[dbus.Answer | None, bytes]:
+    """The first message, None while it is incomplete, and the bytes after it; OSError where it cannot be read."""
+    if data.startswith(b"OK "):
+        return None, data
+    try:
+        return dbus.first_answer(data)
+    except (ValueError, IndexError) as err:
+        raise OSError(f"systemd's answer cannot be read: {err}") from err

@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The container's root while it is being changed: trees are attached at targets below it, and all can be taken back.
+
+From check to use there is only a descriptor.  A source is cloned while the hook is in the host's mount namespace, a
+target is resolved below the root's descriptor by the kernel (openat2), and move_mount joins the two.  NVIDIA's toolkit
+had nine CVEs from the other way: a path that is checked, and then used again by name.
+
+Must not know what is mounted or why.  Must not follow the image out of the container's own mounts: nothing is made in a
+volume of the host, nor in what was cloned of the host's (CVE-2024-0133 made files on the host in that way).
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.changes import detached
+from oci_gpu_hook.changes.undo import Undo
+from oci_gpu_hook.errors import plain
+from oci_gpu_hook.kernel import procfile, syscalls
+from oci_gpu_hook.kernel.filetypes import S_IFREG, is_folder, is_link
+from oci_gpu_hook.kernel.mountinfo import MountTable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
+BELOW = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
+
+_FOLDER_MODE = 0o755
+_EMPTY_FILE = S_IFREG | 0o444
+_NAMED = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
+_MOST_LINKS = 40
+# Each missing folder of a link's text would be made, and no driver leaves such a link.
+_DEEPEST = 40
+_LONGEST_MESSAGE = 300
+
+
+class TargetError(OSError):
+    """A target that cannot be used, in words; `errno` is the nearest one of the kernel's."""
+
+    def __init__(self, number: int, message: str) -> None:
+        # Links of the image lead to paths of any length and letters.
+        super().__init__(number, plain(message, _LONGEST_MESSAGE))
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+class Tree:
+    """The container's root, open at `root_fd`.
+
+    Things are made in the mounts with the ids `own`, and in filesystems that are made here; these bear `label`, ""
+    leaves that to the policy.  as_owners: whether each thing is made as the owner of the folder that it lies in: a
+    filesystem of a user namespace refuses those of an owner whom the namespace does not know (EOVERFLOW).
+    """
+
+    def __init__(
+        self,
+        root_fd: int,
+        own: tuple[int, ...],
+        undo: Undo,
+        label: str = "",
+        *,
+        as_owners: bool = False,
+    ) -> None:
+        self.root_fd = root_fd
+        self.undo = undo
+        self._label = label
+        self._as_owners = as_owners
+        self._own = {*own}
+        # Folders that are open, by path: all that were looked up, and those in which things may be made.
+        self._folders: dict[str, int] = {}
+        self._own_folders: dict[str, int] = {}
+        # The paths of folders that were made here.
+        self._made: set[str] = set()
+
+    def find(self, path: str) -> int | None:
+        """A descriptor of what is at `path`, links followed inside the root; None where there is nothing."""
+        return syscalls.openat2_if_there(self.root_fd, path, posix.O_PATH, resolve=BELOW)
+
+    def own_folder(self, path: str) -> int:
+        """A descriptor of the folder at `path`, made with its parents where it is missing; TargetError in a volume.
+
+        It stays open: the caller must not close it.
+        """
+        fd = self._own_folders.get(path)
+        if fd is None:
+            fd = self._folder(path)
+            if not self._is_own(fd):
+                raise TargetError(
+                    syscalls.EXDEV, f"{path} lies in a volume of the host, where nothing is made"
+                )
+            self._own_folders[path] = fd
+        return fd
+
+    def make(self, call: Callable[..., None], *arguments: object, folder: int) -> None:
+        """Make something in the folder that is open at `folder`, by a function of module posix that takes a dir_fd."""
+        if not self._as_owners:
+            call(*arguments, dir_fd=folder)
+            return
+        owner = posix.fstat(folder)
+        effective, permitted, _ = syscalls.capget()
+        syscalls.setfsgid(owner.st_gid)
+        syscalls.setfsuid(owner.st_uid)
+        try:
+            # The kernel takes the capabilities for files away with user 0; a folder may be closed to its own owner.
+            syscalls.capset(effective, permitted, 0)
+            call(*arguments, dir_fd=folder)
+        finally:
+            syscalls.setfsuid(posix.geteuid())
+            syscalls.setfsgid(posix.getegid())
+
+    def attach(self, tree: int, target: str, *, folder: bool) -> None:
+        """Attach a detached tree, a folder or a file, at `target`, making the mount point where it is missing.
+
+        Where the container has the very same file at `target` already, it is left.
+        """
+        made = None if folder else self._make_missing_file(target)
+        fd = self._mount_point(target, folder=folder) if made is None else made
+        try:
+            if made is None and _same(fd, tree):
+                return
+            syscalls.move_mount(tree, fd)
+        finally:
+            posix.close(fd)
+        self.undo.remember(_detach, tree)
+
+    def name(self, target: str, name: str) -> None:
+        """Give the file at `target` another name in its folder: a link where nothing has that name.
+
+        An image may hold another driver's library of that name, or a link to one.  The file is then mounted over it
+        once more, and what is the image's stays as it is.
+        """
+        folder, _, file = target.rpartition("/")
+        try:
+            parent = self._own_folders.get(folder) or self.own_folder(folder)
+            self.make(posix.symlink, file, name, folder=parent)
+        except (FileExistsError, TargetError):
+            self._attach_again(target, f"{folder}/{name}")
+            return
+        self.undo.remember(_remove_file, name, parent)
+
+    def attach_tmpfs(
+        self, target: str, options: tuple[str, ...], fill: Callable[[int], None]
+    ) -> None:
+        """Attach a new tmpfs at `target`; `fill` gets the descriptor of its root before anyone can see it."""
+        tree = detached.new_tmpfs(fill, self._label)
+        syscalls.mount_setattr(tree, detached.attributes(options))
+        fd = self._mount_point(target, folder=True)
+        try:
+            syscalls.move_mount(tree, fd)
+        finally:
+            posix.close(fd)
+        self.undo.remember(_detach, tree)
+        self._own.add(syscalls.mount_of(tree)[0])
+
+    def attach_file(self, target: str, options: tuple[str, ...], data: bytes, mode: int) -> None:
+        """Attach a new file at `target`, over what is there: the image's own file stays as it is."""
+        point = self._mount_point(target, folder=False)
+        stage = detached.new_tmpfs(
+            lambda fd: detached.write_file(fd, "file", data, mode), self._label
+        )
+        try:
+            tree = self._clone_detached(stage, "file")
+            syscalls.mount_setattr(tree, detached.attributes(options))
+            syscalls.move_mount(tree, point)
+        finally:
+            posix.close(stage)
+            posix.close(point)
+        self.undo.remember(_detach, tree)
+
+    def _attach_again(self, target: str, path: str) -> None:
+        """Attach what is at `target` at `path` too; a link that leads there already is left."""
+        there = syscalls.openat2(self.root_fd, target, posix.O_PATH, resolve=BELOW)
+        try:
+            fd = self._mount_point(path, folder=False)
+            try:
+                if _same(fd, there):
+                    return
+                flags = syscalls.OPEN_TREE_CLONE | syscalls.AT_EMPTY_PATH
+                tree = syscalls.open_tree(there, "", flags)
+                syscalls.move_mount(tree, fd)
+            finally:
+                posix.close(fd)
+        finally:
+            posix.close(there)
+        self.undo.remember(_detach, tree)
+
+    def _clone_detached(self, stage: int, name: str) -> int:
+        """A clone of a file in a detached tree.
+
+        Before Linux 6.15 only an attached mount can be cloned, so the tree covers the root for a moment there.  The
+        container has not started, and its runtime waits for the hook.
+        """
+        try:
+            return syscalls.open_tree(stage, name, syscalls.OPEN_TREE_CLONE)
+        except OSError as err:
+            if err.errno != syscalls.EINVAL:
+                raise
+        syscalls.move_mount(stage, self.root_fd)
+        try:
+            return syscalls.open_tree(stage, name, syscalls.OPEN_TREE_CLONE)
+        finally:
+            _detach(stage)
+
+    def _mount_point(self, target: str, *, folder: bool) -> int:
+        """A descriptor to mount on; the caller closes it."""
+        fd = self.find(target)
+        if fd is None:
+            if folder:
+                return posix.dup(self._folder(target))
+            return self._make_file(target)
+        try:
+            if not self._is_own(fd) and _propagates(fd):
+                raise TargetError(
+                    syscalls.EXDEV,
+                    f"{target} lies in a volume that shares its mounts with the host",
+                )
+            if is_folder(posix.fstat(fd)) != folder:
+                raise TargetError(
+                    syscalls.EEXIST, f"{target} is there and is {'no' if folder else 'a'} folder"
+                )
+        except OSError:
+            posix.close(fd)
+            raise
+        return fd
+
+    def _folder(self, path: str) -> int:
+        """A descriptor of the folder at `path`, kept open; made with its parents where it is missing."""
+        fd = self._folders.get(path)
+        if fd is None:
+            # A folder that was made here is empty.
+            if path.rpartition("/")[0] not in self._made:
+                fd = self._find_folder(path)
+            if fd is None:
+                fd = self._make_folder(path)
+            self._folders[path] = fd
+        return fd
+
+    def _find_folder(self, path: str) -> int | None:
+        flags = posix.O_PATH | posix.O_DIRECTORY
+        try:
+            return syscalls.openat2_if_there(self.root_fd, path or "/", flags, resolve=BELOW)
+        except OSError as err:
+            if err.errno == syscalls.ENOTDIR:
+                raise TargetError(syscalls.EEXIST, f"{path} is there and is no folder") from err
+            raise
+
+    def _is_own(self, fd: int) -> bool:
+        """Whether `fd` lies on a mount that exists for this container only."""
+        return syscalls.mount_of(fd)[0] in self._own
+
+    def _make_folder(self, path: str) -> int:
+        """Make the folder at `path`."""
+        for _ in range(_MOST_LINKS):
+            parent_path, _, name = path.rpartition("/")
+            parent = self.own_folder(parent_path)
+            try:
+                self.make(posix.mkdir, name, _FOLDER_MODE, folder=parent)
+            except FileExistsError:
+                # A folder that was made here may have been reached, and filled, by another path.
+                fd = self._find_folder(path)
+                if fd is not None:
+                    return fd
+                path = self._behind_link(parent, parent_path, name)
+                continue
+            self.undo.remember(self._remove_folder, name, parent, path)
+            fd = posix.open(name, posix.O_DIRECTORY | _NAMED, dir_fd=parent)
+            # It lies on the mount of its parent, which is the container's own.
+            self._own_folders[path] = fd
+            self._made.add(path)
+            return fd
+        raise TargetError(syscalls.ELOOP, f"{path}: too many links")
+
+    def _remove_folder(self, name: str, parent: int, path: str) -> None:
+        """Take back a folder that was made here: whoever needs it again makes it again."""
+        posix.rmdir(name, dir_fd=parent)
+        gone = self._own_folders.get(path)
+        for known in (self._folders, self._own_folders):
+            for known_path in [known_path for known_path, fd in known.items() if fd == gone]:
+                del known[known_path]
+                self._made.discard(known_path)
+        if gone is not None:
+            posix.close(gone)
+
+    def _make_file(self, path: str) -> int:
+        """Make an empty file at `path`, to mount on."""
+        for _ in range(_MOST_LINKS):
+            parent_path, _, name = path.rpartition("/")
+            parent = self.own_folder(parent_path)
+            try:
+                return self._new_file(name, parent)
+            except FileExistsError:
+                path = self._behind_link(parent, parent_path, name)
+        raise TargetError(syscalls.ELOOP, f"{path}: too many links")
+
+    def _make_missing_file(self, path: str) -> int | None:
+        """Make an empty file at `path`; None where its name is taken, or where none may be made.
+
+        Most targets are missing: to look for each first would cost one system call more.
+        """
+        parent_path, _, name = path.rpartition("/")
+        try:
+            return self._new_file(
+                name, self._own_folders.get(parent_path) or self.own_folder(parent_path)
+            )
+        except (FileExistsError, TargetError):
+            return None
+
+    def _new_file(self, name: str, parent: int) -> int:
+        # Not open(2) with O_CREAT: an overlay would open the layer's file too, which takes longer than one call more.
+        self.make(posix.mknod, name, _EMPTY_FILE, folder=parent)
+        self.undo.remember(_remove_file, name, parent)
+        return posix.open(name, _NAMED, dir_fd=parent)
+
+    def _behind_link(self, parent: int, parent_path: str, name: str) -> str:
+        """Where the link `name` leads: another driver may have left one in the image that leads nowhere."""
+        fd = posix.open(name, posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC, dir_fd=parent)
+        try:
+            if not is_link(posix.fstat(fd)):
+                raise TargetError(
+                    syscalls.EEXIST, f"{parent_path}/{name} appeared while it was being made"
+                )
+            text = posix.readlink("", dir_fd=fd)
+        finally:
+            posix.close(fd)
+        found = text if text.startswith("/") else f"{parent_path}/{text}"
+        if found.count("/") > _DEEPEST:
+            raise TargetError(syscalls.ENAMETOOLONG, f"{parent_path}/{name} leads too deep")
+        return found
+
+
+def _detach(tree: int) -> None:
+    # umount2 has no form by descriptor.  The link in /proc leads to this mount and to no other.
+    syscalls.umount2(f"/proc/self/fd/{tree}", syscalls.MNT_DETACH)
+
+
+def _remove_file(name: str, parent: int) -> None:
+    posix.unlink(name, dir_fd=parent)
+
+
+def _propagates(fd: int) -> bool:
+    """Whether what is mounted on top of `fd`'s mount shows elsewhere too (mount_namespaces(7), "shared")."""
+    mount = MountTable(procfile.read("/proc/self/mountinfo")).mount(syscalls.mount_of(fd)[0])
+    return mount is None or any([tag.startswith("shared:") for tag in mount.tags])
+
+
+def _same(one: int, other: int) -> bool:
+    """Whether two descriptors are open on the same file."""
+    first, second = posix.fstat(one), posix.fstat(other)
+    return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)

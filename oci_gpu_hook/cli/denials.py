@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parse SELinux's denials and explain them: the cause, and a remedy that keeps the container confined.  Pure.
+
+A denial is a line ``avc:  denied  { PERMISSIONS } for  KEY=VALUE ...``, from whichever log has the kernel's audit
+messages.  No remedy here is ``label=disable`` or a permissive domain.  Names in a denial come from containers, so they
+must be quoted for output.  Never on the hook's path.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.errors import quoted
+from oci_gpu_hook.formats import contexts
+from oci_gpu_hook.record import NamedTuple
+
+_GPU_CONTAINER = "nvidia_container_t"
+_NODE_TYPE = "xserver_misc_device_t"
+_RUNTIME_TYPE = "nvidia_runtime_t"
+_MPS_TYPE = "nvidia_mps_t"
+_ENGINE_TMPFS = ("container_engine_tmpfs_t", "container_runtime_tmpfs_t")
+_TMPFS_TYPE = "tmpfs_t"
+_IPC = {"tmpfs": "/dev/shm", "mqueue": "/dev/mqueue"}
+_FILE_TYPE = "container_file_t"
+# The hook, and the script that starts it.
+_HOOK = ("oci_gpu_hook_t", "oci_gpu_hook_entry_t")
+_HOOKS_FILES = ("oci_gpu_hook_exec_t", "oci_gpu_hook_state_t", "oci_gpu_hook_tmpfs_t")
+# systemd, its socket's file, and unit files of scopes, by their names in the targeted policy and in Debian's.
+_SYSTEMD = (
+    "init_t",
+    "init_var_run_t",
+    "init_runtime_t",
+    "systemd_unit_file_t",
+    "systemd_transient_unit_t",
+    "systemd_conf_t",
+)
+# To connect; systemd's own check whether the hook may (USER_AVC); the files of a scope.
+_SYSTEMD_CLASSES = ("unix_stream_socket", "service", "system", "file")
+# The types of containers; container_runtime_t and container_engine_t are engines' types.  udica's are NAME.process.
+_CONTAINERS = (
+    "container_t",
+    "container_init_t",
+    "container_kvm_t",
+    "container_userns_t",
+    "container_device_t",
+    "container_logreader_t",
+    "container_logwriter_t",
+    "svirt_lxc_net_t",
+    "spc_t",
+    _GPU_CONTAINER,
+)
+_DRIVER_FILES = ("libcuda", "libnvidia-", "libnvcuvid", "libEGL_nvidia", "libGLX_nvidia", "nvidia-")
+_HEXADECIMAL = frozenset("0123456789ABCDEF")
+
+_INSTALL = "oci-gpu-hook selinux install"
+_AS_GPU_CONTAINER = f"run the container as {_GPU_CONTAINER}: {_INSTALL}"
+_RELABEL_IPC = "have the hook put it right at the container's start: ipc-labels = gpu for GPU containers, all for all"
+
+
+class Denial(NamedTuple):
+    """One denial; times: how many equal ones there are."""
+
+    source: str
+    target: str
+    tclass: str
+    permissions: tuple[str, ...]
+    name: str
+    device: str
+    command: str
+    times: int = 1
+
+
+class Explanation(NamedTuple):
+    """A denial, its cause and its remedy."""
+
+    denial: Denial
+    cause: str
+    remedy: str
+
+
+def parse(text: str) -> tuple[Denial, ...]:
+    """The denials in a log, equal ones counted together, in the order of their first.  Other lines are skipped."""
+    found: dict[Denial, int] = {}
+    for line in text.splitlines():
+        denial = _denial(line)
+        if denial is not None:
+            found[denial] = found.get(denial, 0) + 1
+    return tuple([denial._replace(times=times) for denial, times in found.items()])
+
+
+def explain(denials: tuple[Denial, ...]) -> tuple[Explanation, ...]:
+    """Those that concern containers, GPUs or the hook, each with its cause and remedy."""
+    found = []
+    for denial in denials:
+        try:
+            source = contexts.parse_context(denial.source)
+            target = contexts.parse_context(denial.target)
+        except contexts.MalformedContext:
+            continue
+        explanation = _cause(denial, source, target)
+        if explanation is not None:
+            found.append(Explanation(denial, *explanation))
+    return tuple(found)
+
+
+def _denial(line: str) -> Denial | None:
+    """The denial that a line of a log reports; None where it reports none."""
+    _, start, rest = line.partition("avc:")
+    verdict, brace, rest = rest.partition("{")
+    permissions, closing, rest = rest.partition("}")
+    if not (start and brace and closing) or verdict.split() != ["denied"]:
+        return None
+    fields = _fields(rest)
+    if not {"scontext", "tcontext", "tclass"} <= set(fields):
+        return None
+    return Denial(
+        source=fields["scontext"],
+        target=fields["tcontext"],
+        tclass=fields["tclass"],
+        permissions=tuple(sorted(permissions.split())),
+        name=fields.get("path", fields.get("name", "")),
+        device=fields.get("dev", ""),
+        command=fields.get("comm", ""),
+    )
+
+
+def _decoded(key: str, value: str) -> str:
+    """The value without quotes of a key: the kernel writes a name with blanks or control characters in hexadecimal."""
+    is_name = key.rpartition(" ")[2] in ("comm", "name", "path")
+    if is_name and value and len(value) % 2 == 0 and _HEXADECIMAL.issuperset(value):
+        return bytes.fromhex(value).decode("utf-8", "replace")
+    return value
+
+
+def _fields(text: str) -> dict[str, str]:
+    """KEY=VALUE and KEY="VALUE", as the kernel writes them: a value without quotes has no blank."""
+    fields: dict[str, str] = {}
+    while text:
+        text = text.lstrip()
+        key, equals, text = text.partition("=")
+        if not equals:
+            break
+        if text.startswith('"'):
+            value, _, text = text[1:].partition('"')
+        else:
+            value, _, text = text.partition(" ")
+            value = _decoded(key, value)
+        fields.setdefault(key.rpartition(" ")[2], value)
+    return fields
+
+
+def _cause(
+    denial: Denial, source: contexts.Context, target: contexts.Context
+) -> tuple[str, str] | None:
+    """Cause and remedy; None where the denial does not concern us.  Special cases come before general ones."""
+    if source.type in _HOOK:
+        return _systemd(denial, target) or (
+            f"the hook's own domain may not {_words(denial)} {target.type}",
+            f"install the policy that belongs to this hook: {_INSTALL}; then report it",
+        )
+    if source.type not in _CONTAINERS and not source.type.endswith(".process"):
+        return _engine(source, target)
+    if target.type in _HOOKS_FILES:
+        return (
+            "the container uses the hook's own files, which belong to the host",
+            "take them out of the container's volumes",
+        )
+    if denial.device in _IPC and denial.tclass in ("dir", "file", "lnk_file"):
+        explanation = _ipc(denial, source, target)
+        if explanation is not None:
+            return explanation
+    if denial.tclass == "chr_file":
+        return _node(denial, source, target)
+    return (
+        _service(denial, source, target)
+        or _driver_file(denial, target)
+        or _wrong_level(denial, source, target)
+    )
+
+
+def _systemd(denial: Denial, target: contexts.Context) -> tuple[str, str] | None:
+    """A denial, by the kernel or by systemd itself, that keeps the hook from setting a scope's devices in systemd."""
+    socket = denial.tclass == "sock_file" and _base(denial.name) == "private"
+    if not socket and (target.type not in _SYSTEMD or denial.tclass not in _SYSTEMD_CLASSES):
+        return None
+    cause = (
+        f"the hook may not set a scope's devices in systemd ({denial.tclass} {target.type}): the container loses its "
+        "GPUs when systemd puts its own rules in force again"
+    )
+    if socket and target.type not in _SYSTEMD:
+        return (
+            cause,
+            "give systemd's socket its label back, on the host: restorecon -v /run/systemd/private",
+        )
+    return cause, f"install the policy that belongs to this hook: {_INSTALL}"
+
+
+def _engine(source: contexts.Context, target: contexts.Context) -> tuple[str, str] | None:
+    """A denial that keeps an engine from starting the hook."""
+    if target.type not in ("oci_gpu_hook_exec_t", *_HOOK):
+        return None
+    return (
+        f"{source.type} may not start the hook: by the policy it is no container engine",
+        "start the engine by its service, so that it runs in its own domain, and give its program its label back "
+        "with restorecon",
+    )
+
+
+def _ipc(
+    denial: Denial, source: contexts.Context, target: contexts.Context
+) -> tuple[str, str] | None:
+    """A denial in /dev/shm or /dev/mqueue."""
+    what = _IPC[denial.device]
+    if target.type == _FILE_TYPE:
+        return _wrong_level(denial, source, target)
+    if target.type in _ENGINE_TMPFS:
+        return (
+            f"{what} has the engine's type {target.type}: it was mounted without the container's label",
+            _RELABEL_IPC,
+        )
+    if target.type != _TMPFS_TYPE:
+        return None
+    if denial.device == "mqueue" and denial.tclass == "file":
+        return (
+            f"a message queue is made as {target.type}: this policy lets {source.type} use none",
+            _AS_GPU_CONTAINER,
+        )
+    return (
+        f"{what} is the host's own (host IPC, or a bind of it), which no confined container may use and the hook never "
+        "relabels",
+        "leave out --ipc=host (hostIPC in a pod) or the bind: containers that share memory can share a pod",
+    )
+
+
+def _node(
+    denial: Denial, source: contexts.Context, target: contexts.Context
+) -> tuple[str, str] | None:
+    """A denial of a device node."""
+    if target.type == "dri_device_t":
+        remedy = (
+            "setsebool -P nvidia_container_use_dri on"
+            if source.type == _GPU_CONTAINER
+            else _AS_GPU_CONTAINER
+        )
+        return f"a {source.type} container may not use the host's /dev/dri", remedy
+    if target.type != _NODE_TYPE and not _base(denial.name).startswith("nvidia"):
+        return None
+    if target.type == _FILE_TYPE:
+        return _wrong_level(denial, source, target) or (
+            f"this policy does not let {source.type} {_words(denial)} {target.type}, the type of its own nodes",
+            _AS_GPU_CONTAINER,
+        )
+    if target.type != _NODE_TYPE:
+        return (
+            f"the host's node {quoted(denial.name)} is labelled {target.type}, and should be {_NODE_TYPE}",
+            "give it its label back, on the host: restorecon -v /dev/nvidia*",
+        )
+    if source.type == _GPU_CONTAINER:
+        return (
+            f"the loaded policy has another {source.type} than this program's, which may use such nodes",
+            f"{_INSTALL}, then look at: oci-gpu-hook selinux status",
+        )
+    what = quoted(denial.name) if denial.name else "of a GPU"
+    return (
+        f"the host's own node {what} is bound into a {source.type} container",
+        "let the hook make the node in the container's own /dev, by NVIDIA_VISIBLE_DEVICES; in a user "
+        f"namespace, run the container as {_GPU_CONTAINER}: {_INSTALL}",
+    )
+
+
+def _service(
+    denial: Denial, source: contexts.Context, target: contexts.Context
+) -> tuple[str, str] | None:
+    """A denial of a socket of persistenced, fabricmanager or MPS; without its label it is known by its name."""
+    is_nvidias = "nvidia" in denial.name and denial.tclass in ("sock_file", "unix_stream_socket")
+    # A denial has the name of a socket's file but not its folder; both services call the file "socket".
+    is_nvidias = is_nvidias or (
+        (denial.name, denial.tclass, target.type) == ("socket", "sock_file", "var_run_t")
+    )
+    if target.type == _MPS_TYPE:
+        boolean = "setsebool -P nvidia_container_use_mps on"
+        remedy = (
+            boolean if source.type == _GPU_CONTAINER else f"{_AS_GPU_CONTAINER}; then {boolean}"
+        )
+        return (
+            f"a {source.type} container may not take part in MPS, whose clients share one server",
+            remedy,
+        )
+    if target.type != _RUNTIME_TYPE and not is_nvidias:
+        return None
+    if source.type != _GPU_CONTAINER:
+        return (
+            f"a {source.type} container speaks to a service of NVIDIA's on the host ({target.type})",
+            _AS_GPU_CONTAINER,
+        )
+    return (
+        f"a service of NVIDIA's or its socket is {target.type}, which {source.type} may not use",
+        "let systemd start the service, and give its folder its label back: restorecon -Rv /run/nvidia-persistenced",
+    )
+
+
+def _driver_file(denial: Denial, target: contexts.Context) -> tuple[str, str] | None:
+    """A denial of one of the driver's files."""
+    name = _base(denial.name)
+    is_drivers = name.startswith(_DRIVER_FILES) and denial.tclass in ("file", "lnk_file")
+    if not is_drivers or target.type == _FILE_TYPE:
+        return None
+    return (
+        f"the driver's file {quoted(name)} is labelled {target.type} on the host, which containers may not use",
+        "give it its label back, on the host, with restorecon; if files in that folder have this label, install the "
+        "driver below /usr",
+    )
+
+
+def _wrong_level(
+    denial: Denial, source: contexts.Context, target: contexts.Context
+) -> tuple[str, str] | None:
+    """A denial of a container's file because of its level."""
+    if target.type != _FILE_TYPE or _within(source, target):
+        return None
+    is_ipc = denial.device in _IPC and denial.tclass != "chr_file"
+    what = _IPC[denial.device] if is_ipc else quoted(denial.name) if denial.name else "a file"
+    cause = (
+        f"{what} has the level {target.low}, the container runs at {source.clearance}: another "
+        "container's, or left by an older one"
+    )
+    if is_ipc:
+        return cause, _RELABEL_IPC
+    return cause, "leave it so; if both are meant to use a folder, mount it as a volume with :z"
+
+
+def _within(source: contexts.Context, target: contexts.Context) -> bool:
+    """Whether the container's level dominates the file's, so that levels are not the cause."""
+    if source.clearance is None or target.low is None:
+        return True
+    return source.clearance.dominates(target.low)
+
+
+def _words(denial: Denial) -> str:
+    return f"{'/'.join(denial.permissions)} a {denial.tclass} of type"
+
+
+def _base(name: str) -> str:
+    return name.rpartition("/")[2]

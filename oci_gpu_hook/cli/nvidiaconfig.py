@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA's ``config.toml``, key by key: our setting for it, why it needs none, or why it is refused.  Pure.
+
+A value that no setting of ours can express is never dropped silently: the table here says what is lost, and what there
+is instead.  Must not parse TOML or read a file.  Never on the hook's path.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.errors import ConfigError, quoted
+from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.request.settingsfile import matches, nearest
+from oci_gpu_hook.request.words import ALL, CAPABILITIES, items
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+# The beginning of an imported file: only such a file may be replaced.
+MARK = "# Written by 'oci-gpu-hook config import'"
+
+SERVED, NEEDLESS, REFUSED = "served", "needless", "refused"
+
+BOOLEAN, STRING, STRINGS = "a boolean", "a string", "an array of strings"
+_KINDS = {bool: BOOLEAN, str: STRING, list: "an array", dict: "a table"}
+_SHOWN_LENGTH = 200
+
+
+class Key(NamedTuple):
+    """One of NVIDIA's keys.
+
+    setting: the setting of ours that it becomes, "" for none; words: its possible values, each with our value or with
+    None where it becomes no setting; without words, any value is possible; needless: why it needs no setting; refused:
+    why any other value than `harmless` is refused, "" where none is; harmless: patterns for strings and for each item
+    of an array.
+    """
+
+    name: str
+    kind: str
+    setting: str = ""
+    words: Mapping[Any, str | None] | None = None
+    needless: str = ""
+    refused: str = ""
+    harmless: tuple[object, ...] = ()
+
+
+class Answer(NamedTuple):
+    """What became of one key of a file: `means` is a line of our settings where it is served, else a sentence."""
+
+    key: str
+    value: str
+    answer: str
+    means: str
+
+
+_YES_NO = {True: "yes", False: "no"}
+_NO_PROGRAM = "no program of NVIDIA's is started"
+_NO_LOG = "there is no log to be detailed: the hook says its outcome in one sentence"
+_NO_LOG_FILE = "the hook writes no log: the engine shows its one sentence, and 'oci-gpu-hook plan' shows the rest"
+_NOTHING_OF_THE_IMAGE = "nothing of the image is run, and its ld.so.cache is computed and mounted"
+_NO_SPECS = "the hook reads no CDI specs, engines do, from their own folders"
+_CLI = "nvidia-container-cli"
+_RUNTIME = "nvidia-container-runtime"
+
+KEYS = (
+    Key("disable-require", BOOLEAN, "disable-requirements", _YES_NO),
+    Key("swarm-resource", STRING, "swarm-resources"),
+    Key(
+        "accept-nvidia-visible-devices-envvar-when-unprivileged",
+        BOOLEAN,
+        "accept-environment",
+        {True: "always", False: "privileged"},
+    ),
+    Key("accept-nvidia-visible-devices-as-volume-mounts", BOOLEAN, "accept-volume-mounts", _YES_NO),
+    Key("supported-driver-capabilities", STRING, "allowed-capabilities"),
+    Key(f"{_CLI}.root", STRING, "driver-root"),
+    Key(f"{_CLI}.path", STRING, needless=_NO_PROGRAM),
+    Key(
+        f"{_CLI}.environment",
+        STRINGS,
+        needless=_NO_PROGRAM,
+        refused=f"{_NO_PROGRAM}, so nothing would have these variables",
+    ),
+    Key(
+        f"{_CLI}.debug",
+        STRING,
+        needless="no log is written",
+        refused=_NO_LOG_FILE,
+        harmless=("", "/dev/null"),
+    ),
+    Key(
+        f"{_CLI}.ldcache",
+        STRING,
+        needless="libraries are looked for below driver-root, by its own ld.so.cache and in its usual folders",
+        refused="libraries are looked for below driver-root: set nvidia-container-cli.root to where they lie",
+        harmless=("", "/etc/ld.so.cache"),
+    ),
+    Key(
+        f"{_CLI}.load-kmods",
+        BOOLEAN,
+        needless="the hook loads no kernel modules",
+        refused="the hook loads no kernel modules: whoever installs the driver must load nvidia and nvidia-uvm at boot",
+        harmless=(False,),
+    ),
+    Key(
+        f"{_CLI}.no-cgroups",
+        BOOLEAN,
+        "device-cgroup",
+        {True: "off", False: "auto"},
+    ),
+    Key(f"{_CLI}.no-pivot", BOOLEAN, needless="nothing is run in the container's root"),
+    Key(f"{_CLI}.user", STRING, needless=f"{_NO_PROGRAM} that could change its user"),
+    Key(
+        f"{_CLI}.ldconfig",
+        STRING,
+        needless="no ldconfig is run: the container's ld.so.cache is computed and mounted",
+        refused=_NOTHING_OF_THE_IMAGE,
+        harmless=("", "@*"),
+    ),
+    Key(
+        f"{_RUNTIME}.debug",
+        STRING,
+        needless="no log is written",
+        refused=_NO_LOG_FILE,
+        harmless=("", "/dev/null"),
+    ),
+    Key(f"{_RUNTIME}.log-level", STRING, needless=_NO_LOG),
+    Key(
+        f"{_RUNTIME}.runtimes",
+        STRINGS,
+        needless="the engine starts its runtime itself: a hook stands in no runtime's place",
+    ),
+    Key(
+        f"{_RUNTIME}.mode",
+        STRING,
+        words=dict.fromkeys(("auto", "legacy", "jit-cdi", "cdi", "csv")),
+        needless="there is one mode, which serves the same requests",
+        refused="the hook reads neither CDI specs nor Tegra's lists: let the engine resolve CDI devices, for which"
+        " 'oci-gpu-hook cdi generate' writes a spec; Tegra is not served",
+        harmless=("auto", "legacy", "jit-cdi"),
+    ),
+    Key(
+        f"{_RUNTIME}.modes.csv.mount-spec-path",
+        STRING,
+        needless="Tegra's lists are read in NVIDIA's csv mode only",
+        refused="Tegra is not served, and its lists are not read",
+        harmless=("", "/etc/nvidia-container-runtime/host-files-for-container.d"),
+    ),
+    Key(
+        f"{_RUNTIME}.modes.cdi.default-kind",
+        STRING,
+        needless="devices are nvidia.com/gpu where no kind is named",
+        refused="names without a kind mean nvidia.com/gpu: let the engine resolve devices of other kinds",
+        harmless=("", "nvidia.com/gpu"),
+    ),
+    Key(
+        f"{_RUNTIME}.modes.cdi.annotation-prefixes",
+        STRINGS,
+        needless="annotations that begin with cdi.k8s.io/ are read",
+        refused="annotations that begin with cdi.k8s.io/ are read, and no others; with accept-environment = privileged"
+        " only those of containers with CAP_SYS_ADMIN",
+        harmless=("cdi.k8s.io/",),
+    ),
+    Key(f"{_RUNTIME}.modes.cdi.spec-dirs", STRINGS, needless=_NO_SPECS),
+    Key(
+        f"{_RUNTIME}.modes.jit-cdi.nvcdi-feature-flags",
+        STRINGS,
+        needless="no CDI spec is made while a container starts",
+        refused="no CDI spec is made while a container starts, so there is nothing that these could change",
+    ),
+    Key(
+        f"{_RUNTIME}.modes.jit-cdi.nvcdi-disable-hooks",
+        STRINGS,
+        needless="none of NVIDIA's CDI hooks is started",
+        refused="none of NVIDIA's CDI hooks is started, and of what they do nothing can be left out but forward"
+        " compatibility: set cuda-forward-compatibility = no for enable-cuda-compat",
+    ),
+    Key(
+        f"{_RUNTIME}.modes.legacy.cuda-compat-mode",
+        STRING,
+        "cuda-forward-compatibility",
+        # Whichever way NVIDIA's stack does it: here the libraries are named in the loader's cache and never mounted.
+        {"ldconfig": "yes", "mount": "yes", "hook": "yes", "disabled": "no"},
+    ),
+    Key("nvidia-container-runtime-hook.path", STRING, needless=_NO_PROGRAM),
+    Key(
+        "nvidia-container-runtime-hook.skip-mode-detection",
+        BOOLEAN,
+        needless="there is one mode, and nothing to detect",
+    ),
+    Key("nvidia-ctk.path", STRING, needless=_NO_PROGRAM),
+    Key(
+        "features.allow-cuda-compat-libs-from-container",
+        BOOLEAN,
+        needless="nothing is ever mounted from an image",
+        refused="nothing is ever mounted from an image: cuda-forward-compatibility names its newer libraries in the"
+        " loader's cache",
+        harmless=(False,),
+    ),
+    Key(
+        "features.allow-ldconfig-from-container",
+        BOOLEAN,
+        needless=_NOTHING_OF_THE_IMAGE,
+        refused=_NOTHING_OF_THE_IMAGE,
+        harmless=(False,),
+    ),
+    Key(
+        "features.allow-unknown-oci-spec-fields",
+        BOOLEAN,
+        needless="fields of config.json that are not known are never looked at, and never written",
+    ),
+    Key(
+        "features.disable-cuda-compat-lib-hook",
+        BOOLEAN,
+        "cuda-forward-compatibility",
+        # It comes after cuda-compat-mode, so that either of the two turns it off.
+        {True: "no", False: None},
+        needless="modes.legacy.cuda-compat-mode alone decides then",
+    ),
+    Key(
+        "features.disable-imex-channel-creation",
+        BOOLEAN,
+        needless="no IMEX channel is ever made on the host, only the container's own node of it",
+    ),
+    Key("features.ignore-imex-channel-requests", BOOLEAN, "ignore-imex-channels", _YES_NO),
+    Key(
+        "features.no-additional-gids-for-device-nodes",
+        BOOLEAN,
+        needless="no groups are added",
+        refused="no groups are added: give a container's user the group of a device node by the engine's --group-add",
+        harmless=(True,),
+    ),
+)
+# As paths, because a name may have a dot in it: "a.b" = 1 is not [a] b = 1.
+_PATHS = {tuple(key.name.split(".")) for key in KEYS}
+_TABLES = {path[:length] for path in _PATHS for length in range(1, len(path))}
+
+
+def answers(document: Mapping[str, object], file: str) -> list[Answer]:
+    """What each key of a parsed file means, in the order of `KEYS`; ConfigError names `file` and the key."""
+    found = dict(_leaves(document, file, ()))
+    return [_answer(key, found[key.name], file) for key in KEYS if key.name in found]
+
+
+def as_settings(rows: list[Answer], file: str) -> str:
+    """Our settings for the same, with a comment on what became of each key."""
+    lines = [f"{MARK} from {quoted(file)}."]
+    for row in rows:
+        lines += ["", f"# {row.key} = {row.value}"]
+        lines.append(row.means if row.answer == SERVED else f"#   {row.answer}: {row.means}")
+    return "\n".join(lines) + "\n"
+
+
+def _leaves(
+    table: Mapping[str, object], file: str, above: tuple[str, ...]
+) -> Iterator[tuple[str, object]]:
+    """The keys of `KEYS` with their values.  It goes no deeper than their tables."""
+    for name, value in table.items():
+        path = (*above, name)
+        if path in _PATHS:
+            yield ".".join(path), value
+        elif path not in _TABLES:
+            dotted = ".".join(path)
+            near = nearest(dotted, [key.name for key in KEYS])
+            raise ConfigError(f"{file}: unknown key {quoted(dotted)}, did you mean '{near}'?")
+        elif isinstance(value, dict):
+            yield from _leaves(value, file, path)
+        else:
+            raise ConfigError(f"{file}: {'.'.join(path)} must be a table, not {_kind(value)}")
+
+
+def _answer(key: Key, value: object, file: str) -> Answer:
+    where = f"{file}: {key.name}"
+    if _kind(value) != key.kind and not (key.kind == STRINGS and value == []):
+        raise ConfigError(f"{where} must be {key.kind}, not {_kind(value)}")
+    shown = _shown(value)
+    if key.words is not None and value not in key.words:
+        allowed = ", ".join([str(word) for word in key.words])
+        raise ConfigError(f"{where} is {shown}, allowed is one of {allowed}")
+    if key.setting:
+        ours = key.words[value] if key.words is not None else _ours(key.setting, str(value), where)
+        if ours is not None:
+            return Answer(key.name, shown, SERVED, f"{key.setting} = {ours}".rstrip())
+    if key.refused and not _is_harmless(value, key.harmless):
+        return Answer(key.name, shown, REFUSED, key.refused)
+    return Answer(key.name, shown, NEEDLESS, key.needless)
+
+
+def _is_harmless(value: object, harmless: tuple[object, ...]) -> bool:
+    if isinstance(value, bool):
+        return value in harmless
+    texts = value if isinstance(value, list) else [value]
+    if not texts and harmless:
+        return False  # an empty array turns off what the harmless values name
+    return all([any([matches(str(pattern), text) for pattern in harmless]) for text in texts])
+
+
+def _ours(setting: str, value: str, where: str) -> str:
+    """Our value for one that is not from a list of words.  It must stay on one line of our settings."""
+    if setting == "driver-root":
+        if not value:
+            return "/"
+        if not value.startswith("/") or not value.isprintable() or value != value.strip():
+            raise ConfigError(f"{where} is {quoted(value)}, which is no absolute path")
+        return value
+    words = dict.fromkeys(items(value))
+    if setting == "swarm-resources":
+        for word in words:
+            if not word.isprintable() or "=" in word or " " in word:
+                raise ConfigError(f"{where} has {quoted(word)}, which names no variable")
+        return ", ".join(words)
+    for word in words:
+        if word not in CAPABILITIES and word != ALL:
+            allowed = ", ".join(CAPABILITIES)
+            raise ConfigError(f"{where} has {quoted(word)}, allowed are {ALL}, {allowed}")
+    if not words:
+        raise ConfigError(f"{where} is empty, which would refuse every container")
+    everything = ALL in words or len(words) == len(CAPABILITIES)
+    return ALL if everything else ", ".join(words)
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, list) and value and all([isinstance(item, str) for item in value]):
+        return STRINGS
+    return _KINDS.get(type(value), "a number or a date")
+
+
+def _shown(value: object) -> str:
+    """A boolean, string or array of strings in TOML's form, on one line of printable ASCII."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, list):
+        return quoted(value)
+    text = f"[{', '.join([quoted(item) for item in value])}]"
+    return text if len(text) <= _SHOWN_LENGTH else f"{text[: _SHOWN_LENGTH - 4]}...]"

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a container is laid out: its loader, its library folders, its /dev, its user namespace.
+
+Containers of one layout that ask the same get the same from the driver.  Everything is looked up below the descriptor
+of its root.  Reads only.  The image is not trusted: a file of it that is there
+chooses between folders that we know, and chooses nothing else.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.formats.ldcache import MULTIARCH, MULTIARCH_32
+from oci_gpu_hook.kernel import syscalls
+from oci_gpu_hook.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.container.process import Process
+
+_BELOW = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
+
+# No image has more names in one folder.
+_MOST_NAMES = 4096
+
+# CUDA's images hold newer driver libraries there, for hosts with an older driver.
+COMPAT_FOLDER = "/usr/local/cuda/compat"
+
+GLIBC = "glibc"
+MUSL = "musl"
+
+
+class Layout(NamedTuple):
+    """How one container is laid out.
+
+    library_folder: where its loader searches by itself; library_folder_32: the same for 32-bit programs, "" where there
+    is no such folder; loader: ``glibc``, or ``musl``, which reads no ld.so.cache; compat_names: the names in
+    `COMPAT_FOLDER`, if they were asked for; user_namespace: whether mknod is refused, or makes nodes that nobody can
+    open; dev_is_hosts: whether its /dev is the host's own filesystem.
+    """
+
+    library_folder: str
+    library_folder_32: str
+    compat_names: tuple[str, ...]
+    loader: str
+    user_namespace: bool
+    dev_is_hosts: bool
+
+
+def look(root_fd: int, process: Process | None, *, user_namespace: bool, compat: bool) -> Layout:
+    """The layout of the container whose root is open at `root_fd`.
+
+    process: None while there is none, and then `user_namespace` says what config.json asks for; compat: whether the
+    names in `COMPAT_FOLDER` are wanted.
+    """
+    folder, loader = library_folder(root_fd)
+    return Layout(
+        library_folder=folder,
+        library_folder_32=library_folder_32(folder, loader),
+        compat_names=names(root_fd, COMPAT_FOLDER) if compat else (),
+        loader=loader,
+        user_namespace=process.in_user_namespace() if process else user_namespace,
+        dev_is_hosts=process is not None and dev_is_hosts(root_fd),
+    )
+
+
+def like_host(folder: str) -> Layout:
+    """The layout of a container whose libraries lie where the host has them, in `folder`."""
+    return Layout(folder, library_folder_32(folder, GLIBC), (), GLIBC, False, False)
+
+
+def library_folder(root_fd: int) -> tuple[str, str]:
+    """The folder that the container's loader searches by itself, and the loader's kind.
+
+    A loader searches the folder of its own libc: Debian's knows a multiarch folder and not /usr/lib64, others know
+    /usr/lib64.  Without a libc to go by, Debian's own mark decides; else it is /usr/lib64, which our entries in the
+    container's ld.so.cache name.
+    """
+    machine = posix.uname().machine
+    multiarch = MULTIARCH.get(machine, "")
+    signs = (
+        (f"/usr/lib/{multiarch}/libc.so.6", f"/usr/lib/{multiarch}", GLIBC),
+        (f"/lib/{multiarch}/libc.so.6", f"/usr/lib/{multiarch}", GLIBC),
+        ("/usr/lib64/libc.so.6", "/usr/lib64", GLIBC),
+        ("/lib64/libc.so.6", "/usr/lib64", GLIBC),
+        (f"/lib/ld-musl-{machine}.so.1", "/usr/lib", MUSL),
+        ("/etc/debian_version", f"/usr/lib/{multiarch}", GLIBC),
+    )
+    for sign, folder, loader in signs:
+        if _exists(root_fd, sign):
+            return folder, loader
+    return "/usr/lib64", GLIBC
+
+
+def library_folder_32(folder: str, loader: str) -> str:
+    """The 32-bit twin of a library folder on x86_64, where that distribution's loader searches; "" for none."""
+    if loader == MUSL or posix.uname().machine != "x86_64":
+        return ""
+    return "/usr/lib" if folder == "/usr/lib64" else f"/usr/lib/{MULTIARCH_32}"
+
+
+def names(root_fd: int, path: str) -> tuple[str, ...]:
+    """The names in a folder of the image, sorted; none where there is no folder, or more names than any image has."""
+    flags = posix.O_RDONLY | posix.O_DIRECTORY
+    try:
+        fd = syscalls.openat2_if_there(root_fd, path, flags, resolve=_BELOW)
+    except OSError:
+        return ()
+    if fd is None:
+        return ()
+    try:
+        # Not listdir: an image may have millions of names there.
+        with posix.scandir(fd) as entries:
+            found = [entry.name for _, entry in zip(range(_MOST_NAMES + 1), entries)]
+    finally:
+        posix.close(fd)
+    return tuple(sorted(found)) if len(found) <= _MOST_NAMES else ()
+
+
+def dev_is_hosts(root_fd: int) -> bool:
+    """Whether the container's /dev is the host's own filesystem: a node made there would be the host's."""
+    try:
+        fd = syscalls.openat2(root_fd, "/dev", posix.O_PATH, resolve=_BELOW)
+    except OSError:
+        return False
+    try:
+        return posix.fstat(fd).st_dev == posix.stat("/dev").st_dev
+    finally:
+        posix.close(fd)
+
+
+def _exists(root_fd: int, path: str) -> bool:
+    try:
+        fd = syscalls.openat2_if_there(root_fd, path, posix.O_PATH, resolve=_BELOW)
+    except OSError:
+        return False
+    if fd is not None:
+        posix.close(fd)
+    return fd is not None

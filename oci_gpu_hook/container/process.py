@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The container's first process, looked at through one descriptor of its folder in /proc.
+
+A number may name another process a moment later; the descriptor never does: once the process is gone, every look
+through it fails (ESRCH).  A pidfd would say the same a second time.  Reads only.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.errors import BundleError
+from oci_gpu_hook.kernel import procfile
+from oci_gpu_hook.request.state import ENGINE_HINT
+
+# The initial user namespace's number is part of the kernel's interface (PROC_USER_INIT_INO, include/linux/proc_ns.h).
+_INITIAL_USER_NAMESPACE = 0xEFFFFFFD
+
+
+class Process:
+    """A process that a container engine has made for a container, and that has not started its program yet."""
+
+    def __init__(self, pid: int) -> None:
+        """BundleError where `pid` is gone, or has no mount namespace of its own: then it is no container's."""
+        self.pid = pid
+        try:
+            flags = posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC
+            self._fd = posix.open(f"/proc/{pid}", flags)
+        except OSError as err:
+            raise self._unseen(err) from err
+        # A kernel thread has the namespace of PID 1.
+        mounts = self.namespace("mnt")
+        for other, whose in (("self", "this hook's own"), ("1", "the host's")):
+            if mounts == _inode(f"/proc/{other}/ns/mnt"):
+                raise BundleError(
+                    f"the container's process {pid} is in {whose} mount namespace", ENGINE_HINT
+                )
+
+    def open(self, name: str, flags: int) -> int:
+        """A descriptor of a file of its folder in /proc, links such as ``root`` and ``ns/mnt`` followed."""
+        try:
+            return posix.open(name, flags | posix.O_CLOEXEC, dir_fd=self._fd)
+        except OSError as err:
+            raise self._unseen(err) from err
+
+    def read(self, name: str) -> bytes:
+        """The whole content of a file of its folder in /proc."""
+        try:
+            return procfile.read(name, self._fd)
+        except OSError as err:
+            raise self._unseen(err) from err
+
+    def namespace(self, kind: str) -> int:
+        """The number of its namespace of a kind: ``mnt``, ``user``, ``ipc``."""
+        try:
+            return posix.stat(f"ns/{kind}", dir_fd=self._fd).st_ino
+        except OSError as err:
+            raise self._unseen(err) from err
+
+    def in_user_namespace(self) -> bool:
+        """Whether it is outside the initial user namespace, where mknod of a device is refused."""
+        return self.namespace("user") != _INITIAL_USER_NAMESPACE
+
+    def _unseen(self, err: OSError) -> BundleError:
+        return BundleError(
+            f"the container's process {self.pid} cannot be looked into: {err.strerror}", ENGINE_HINT
+        )
+
+
+def _inode(path: str) -> int:
+    """The inode of a namespace; 0, which none has, where it may not be seen."""
+    try:
+        return posix.stat(path).st_ino
+    except OSError:
+        return 0

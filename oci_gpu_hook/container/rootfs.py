@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The container's root, and the mounts below it in which things may be made.
+
+Both are proved, never inferred from a path.  The root is the mount and the inode that ``root.path`` of config.json is,
+found once and held by a descriptor: some runtimes mount a volume over it where a link of the image leads to ``/``, and
+who owns the folder that it lies in can exchange it for another.  Beside it, the container's own are the tmpfs that the
+runtime has made for it alone.  Reads only.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.errors import BundleError
+from oci_gpu_hook.host.source import open_source
+from oci_gpu_hook.kernel import procfile, syscalls
+from oci_gpu_hook.kernel.filetypes import is_link
+from oci_gpu_hook.kernel.mountinfo import MountTable
+from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.request.state import ENGINE_HINT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.container.process import Process
+    from oci_gpu_hook.request.bundle import Bundle
+
+_BELOW = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
+_FOLDER = posix.O_PATH | posix.O_DIRECTORY
+
+
+class Rootfs(NamedTuple):
+    """A container's root.
+
+    fd: an O_PATH descriptor of it; own: the ids of the mounts in which things may be made, the root's first.
+    """
+
+    fd: int
+    own: tuple[int, ...]
+
+
+def of_bundle(bundle: Bundle) -> Rootfs:
+    """The root of a container that does not exist yet: nothing is mounted below it."""
+    return Rootfs(_open(bundle.rootfs(), None), ())
+
+
+def of_process(bundle: Bundle, process: Process) -> Rootfs:
+    """The root of a container whose process waits for its hooks; BundleError where it cannot be proved."""
+    path = bundle.rootfs()
+    fd = _open(path, process)
+    id, is_mounted_there = syscalls.mount_of(fd)
+    if not is_mounted_there:
+        raise _not_the_root(path, "nothing is mounted there for the container")
+    if not _is_here_too(fd, path):
+        raise _not_the_root(path, "something else is mounted over it")
+    own = _own(fd, bundle.tmpfs())
+    # The engine's path leads here twice; that the runtime meant the same, a mount of its own on it says.
+    if not any([_lies_on(fd, name) for name in own.values()]) and not _is_roots(path):
+        raise _not_the_root(path, "others than root can exchange it for another folder")
+    return Rootfs(fd, (id, *own))
+
+
+def _own(fd: int, destinations: tuple[str, ...]) -> dict[int, str]:
+    """The id of each tmpfs that the runtime has made for this container, and its path.
+
+    A destination alone proves nothing: a link of the image leads it into a volume of the host, or a volume to where
+    such a tmpfs was mounted before.  Of every filesystem that a volume can show, the host itself has a mount.  The
+    container's own mounts are not listed: before pivot_root they are the host's and more, and each takes its time.
+    """
+    own = {}
+    hosts = MountTable(procfile.read("/proc/self/mountinfo"))
+    for path in destinations:
+        try:
+            found = syscalls.openat2_if_there(fd, path, posix.O_PATH, resolve=_BELOW)
+        except OSError:
+            continue
+        if found is None:
+            continue
+        device = posix.fstat(found).st_dev
+        number = f"{posix.major(device)}:{posix.minor(device)}"
+        # In this order: SELinux lets the hook ask nothing of the host's filesystems.
+        if (
+            not hosts.has_device(number)
+            and syscalls.filesystem_magic(found) == syscalls.TMPFS_MAGIC
+        ):
+            own[syscalls.mount_of(found)[0]] = path
+        posix.close(found)
+    return own
+
+
+def _lies_on(fd: int, path: str) -> bool:
+    """Whether what is mounted at `path` is mounted on a name in the folder open at `fd` itself."""
+    name = path.strip("/")
+    try:
+        here = posix.stat(name, dir_fd=fd, follow_symlinks=False)
+    except OSError:
+        return False
+    # A link is no mount point, and what is behind a second name may lie anywhere.
+    return "/" not in name and not is_link(here) and here.st_dev != posix.fstat(fd).st_dev
+
+
+def _open(path: str, process: Process | None) -> int:
+    """A descriptor of the folder at `path`, in the mount namespace of `process` if there is one."""
+    # Before pivot_root this link leads into the container's mount namespace, and is the host's root in it.
+    start = process.open("root", _FOLDER) if process else posix.open("/", _FOLDER)
+    try:
+        return syscalls.openat2(start, path, _FOLDER, resolve=_BELOW)
+    except OSError as err:
+        raise BundleError(
+            f"the container's root {path} cannot be opened: {err.strerror}", ENGINE_HINT
+        ) from err
+    finally:
+        posix.close(start)
+
+
+def _is_here_too(fd: int, path: str) -> bool:
+    """Whether `path` leads to the same folder in our own mount namespace, which is the runtime's."""
+    try:
+        status = posix.stat(path)
+    except OSError:
+        return False
+    found = posix.fstat(fd)
+    return (status.st_dev, status.st_ino) == (found.st_dev, found.st_ino)
+
+
+def _is_roots(path: str) -> bool:
+    """Whether nobody but root can exchange what `path` leads to."""
+    start = posix.open("/", _FOLDER | posix.O_CLOEXEC)
+    try:
+        posix.close(open_source(start, path))
+    except OSError:
+        return False
+    finally:
+        posix.close(start)
+    return True
+
+
+def _not_the_root(path: str, why: str) -> BundleError:
+    return BundleError(f"what lies at {path} is not the container's root: {why}", ENGINE_HINT)

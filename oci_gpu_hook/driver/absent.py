@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device nodes that /dev lacks after a boot, as nvidia-modprobe(1) would make them.
+
+The kernel module makes no nodes.  It says in /proc which ones there should be, with which mode, and whether programs
+may make them (its README, "DeviceFileModify").  Reads only.  Never on the hook's path: the hook makes nodes in
+containers.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.driver import nodes, proc
+from oci_gpu_hook.driver.gpu import driver_version, list_gpus
+from oci_gpu_hook.errors import ApplyError, DriverError
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel.filetypes import is_character_device, is_folder
+from oci_gpu_hook.record import NamedTuple
+
+# Kernel modules with nodes of their own.  Nothing loads them before a program needs them.
+MODULES = ("nvidia-uvm", "nvidia-modeset")
+
+_PERMISSIONS = 0o777
+_DEFAULT_MODE = 0o666
+
+
+class Node(NamedTuple):
+    """A node to make.
+
+    capability: the file below /proc that describes it, "" for none; stale: whether a node with other numbers is there.
+    """
+
+    path: str
+    major: int
+    minor: int
+    mode: int
+    uid: int
+    gid: int
+    capability: str = ""
+    stale: bool = False
+
+
+def unloaded(root: HostRoot) -> tuple[str, ...]:
+    """Those of `MODULES` that are not loaded."""
+    majors = proc.character_majors(root)
+    return tuple([name for name in MODULES if name not in majors])
+
+
+def missing_nodes(root: HostRoot) -> tuple[Node, ...]:
+    """The nodes to make; DriverError where no driver is loaded, ApplyError where another file has a node's path."""
+    if driver_version(root) is None:
+        raise DriverError(
+            "there is no node to make: NVIDIA's kernel module is not loaded",
+            "whoever installs the driver must load it: modprobe nvidia",
+        )
+    found = []
+    for node in [*_nodes_of_gpus(root), *_nodes_of_capabilities(root)]:
+        status = root.stat(node.path)
+        if status is None:
+            found.append(node)
+        elif not is_character_device(status):
+            raise ApplyError(
+                f"cannot make {node.path}: what is there is no character device",
+                "whoever put it there must take it away",
+            )
+        elif status.st_rdev != posix.makedev(node.major, node.minor):
+            # Most majors are dynamic: they can change when the driver is loaded again.
+            found.append(node._replace(stale=True))
+    return tuple(found)
+
+
+def _nodes_of_gpus(root: HostRoot) -> list[Node]:
+    """The nodes of the GPUs and of the loaded modules, with the mode and owner from the module's parameters."""
+    params = proc.information(root.read(proc.PARAMS) or b"")
+    if params.get("ModifyDeviceFiles") == "0":
+        return []
+    mode = _number(params, "DeviceFileMode", _DEFAULT_MODE) & _PERMISSIONS
+    uid, gid = _number(params, "DeviceFileUID", 0), _number(params, "DeviceFileGID", 0)
+    wanted = [(node.path, node.major, node.minor) for node in nodes.devices(root, list_gpus(root))]
+    if "nvidia-modeset" in proc.character_majors(root):
+        wanted.append((nodes.MODESET, nodes.GPU_MAJOR, nodes.MODESET_MINOR))
+    return [Node(path, major, minor, mode, uid, gid) for path, major, minor in wanted]
+
+
+def _nodes_of_capabilities(root: HostRoot) -> list[Node]:
+    """The nodes of MIG's and the fabric's capabilities.  A file below /proc has the minor and mode of each."""
+    major = proc.character_majors(root).get("nvidia-caps")
+    if major is None:
+        return []
+    found = []
+    for file in _files(root, proc.CAPABILITIES):
+        fields = proc.information(root.read(file) or b"")
+        minor = _number(fields, "DeviceFileMinor", -1)
+        if minor >= 0 and fields.get("DeviceFileModify") != "0":
+            mode = _number(fields, "DeviceFileMode", 0o400) & _PERMISSIONS
+            path = f"{nodes.CAPS_FOLDER}/nvidia-cap{minor}"
+            found.append(Node(path, major, minor, mode, 0, 0, file))
+    return found
+
+
+def _files(root: HostRoot, folder: str) -> list[str]:
+    """All files below a folder."""
+    found = []
+    for name in root.names(folder):
+        path = f"{folder}/{name}"
+        status = root.stat(path)
+        if status is not None and is_folder(status):
+            found += _files(root, path)
+        else:
+            found.append(path)
+    return found
+
+
+def _number(fields: dict[str, str], key: str, default: int) -> int:
+    text = fields.get(key, "")
+    return int(text) if text.isdecimal() else default

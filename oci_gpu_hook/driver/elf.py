@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The word size, the machine and the SONAME of an ELF file.
+
+Source: the System V ABI, chapters 4 and 5; elf(5).  A library may have hundreds of MB: only the header, the program
+headers, the dynamic section and one string are read.  Section headers are not read, because stripping may remove them.
+
+Must not read any other file, whatever this one says, and must not be imported by a start that has a saved inventory.
+"""
+
+from __future__ import annotations
+
+import posix
+
+try:
+    # The C module that `struct` wraps: one file less to load.
+    from _struct import iter_unpack, unpack_from
+except ImportError:
+    from struct import iter_unpack, unpack_from
+
+from oci_gpu_hook.record import NamedTuple
+
+# Real libraries have about ten program headers and a few KiB of dynamic section; a SONAME is a file's name (NAME_MAX).
+_MOST_SEGMENTS = 512
+_LARGEST_DYNAMIC = 1 << 20
+_LONGEST_NAME = 255
+_LARGEST_OFFSET = 1 << 48
+
+_MAGIC = b"\x7fELF"
+_HEADER_SIZE = 64  # of 64-bit files; 52 of 32-bit ones
+_PT_LOAD = 1
+_PT_DYNAMIC = 2
+_DT_NULL = 0
+_DT_STRTAB = 5
+_DT_SONAME = 14
+
+
+class MalformedElf(ValueError):
+    """The file starts as an ELF file, but what follows cannot be right."""
+
+
+class Identity(NamedTuple):
+    """Word size in bits (32 or 64), e_machine (62 is x86_64, 183 aarch64), SONAME or None.
+
+    Bytes of the SONAME that are not UTF-8 are surrogates, as from os.fsdecode.
+    """
+
+    bits: int
+    machine: int
+    soname: str | None
+
+
+class _Layout(NamedTuple):
+    """How the two word sizes differ; the byte order is yet to be put in front of the formats."""
+
+    bits: int
+    header: str  # e_machine, e_phoff, e_phentsize, e_phnum
+    header_size: int
+    segment: str  # p_type, p_offset, p_vaddr, p_filesz
+    segment_size: int
+    dynamic: str  # d_tag, d_val
+    dynamic_size: int
+
+
+class _Segment(NamedTuple):
+    """A part of the file, and its place in memory."""
+
+    type: int
+    offset: int
+    address: int
+    size: int
+
+
+_LAYOUTS = {
+    1: _Layout(32, "18xH8xI10xHH6x", 52, "III4xI12x", 32, "iI", 8),
+    2: _Layout(64, "18xH12xQ14xHH6x", 64, "I4xQQ8xQ16x", 56, "qQ", 16),
+}
+_BYTE_ORDERS = {1: "<", 2: ">"}
+
+
+def identify(fd: int) -> Identity | None:
+    """The identity of the file open at `fd`; None where it is no ELF file.  The file's position does not change.
+
+    Raises MalformedElf, and OSError only where pread(2) itself fails (a directory, an I/O error).
+    """
+    head = posix.pread(fd, _HEADER_SIZE, 0)
+    if not head.startswith(_MAGIC):
+        return None
+    layout = _LAYOUTS.get(head[4]) if len(head) > 5 else None
+    order = _BYTE_ORDERS.get(head[5]) if layout else None
+    if layout is None or order is None or len(head) < layout.header_size:
+        raise MalformedElf("the ELF header is cut off or of an unknown class")
+    machine, offset, entry_size, count = unpack_from(order + layout.header, head)
+    if count and (entry_size != layout.segment_size or count > _MOST_SEGMENTS):
+        raise MalformedElf(f"{count} program headers of {entry_size} bytes make no sense")
+    table = _read(fd, offset, count * layout.segment_size)
+    segments = [_Segment(*row) for row in iter_unpack(order + layout.segment, table)]
+    name = _soname(fd, segments, order + layout.dynamic, layout.dynamic_size)
+    return Identity(layout.bits, machine, name.decode("utf-8", "surrogateescape") or None)
+
+
+def _soname(fd: int, segments: list[_Segment], entry: str, entry_size: int) -> bytes:
+    """The SONAME (DT_SONAME), b"" for none; `entry` is the format of the dynamic section's entries.
+
+    DT_STRTAB is an address: the segment that is loaded there says where in the file the name is.
+    """
+    found = _dynamic(fd, segments, entry, entry_size)
+    if _DT_SONAME not in found:
+        return b""
+    address = found.get(_DT_STRTAB, 0) + found[_DT_SONAME]
+    for segment in segments:
+        within = address - segment.address
+        if segment.type == _PT_LOAD and 0 <= within < segment.size:
+            size = min(segment.size - within, _LONGEST_NAME + 1)
+            name, end, _ = _read(fd, segment.offset + within, size).partition(b"\0")
+            if not end or b"/" in name or name in (b".", b".."):
+                raise MalformedElf("the SONAME is no file name")
+            return name
+    raise MalformedElf("the SONAME lies outside of what is loaded")
+
+
+def _dynamic(fd: int, segments: list[_Segment], entry: str, entry_size: int) -> dict[int, int]:
+    """The dynamic section as tag to value, {} for none.  Of several entries of one tag the last counts, as in glibc."""
+    found: dict[int, int] = {}
+    for segment in [segment for segment in segments if segment.type == _PT_DYNAMIC][-1:]:
+        size = segment.size - segment.size % entry_size
+        if size > _LARGEST_DYNAMIC:
+            raise MalformedElf(f"a dynamic section of {size} bytes makes no sense")
+        for tag, value in iter_unpack(entry, _read(fd, segment.offset, size)):
+            if tag == _DT_NULL:
+                break
+            found[tag] = value
+    return found
+
+
+def _read(fd: int, offset: int, size: int) -> bytes:
+    """Exactly `size` bytes at `offset`."""
+    if offset > _LARGEST_OFFSET:
+        raise MalformedElf(f"the offset {offset} makes no sense")
+    data = posix.pread(fd, size, offset)
+    if len(data) < size:
+        raise MalformedElf(f"the file ends before the {size} bytes at {offset}")
+    return data

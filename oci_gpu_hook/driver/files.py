@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The search for the driver's files below its root, by the tables of `catalogue`.
+
+A library counts only if it has the driver's exact version and is for this machine, by its ELF header and not by the
+folder that it lies in.  64-bit and 32-bit libraries are searched for separately.  Reads only.  Never used by a start
+that has a saved inventory.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.driver import catalogue, elf, stamp
+from oci_gpu_hook.driver.inventory import DriverFile, Library, Misfit
+from oci_gpu_hook.formats import ldcache, ldcache_entries
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel.filetypes import is_folder
+from oci_gpu_hook.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_FLAGS_32 = ldcache.FLAGS[3, 32]
+_CATALOGUED = frozenset(
+    [name for name, _ in (*catalogue.LIBRARIES, *catalogue.OWN_VERSION)]
+    + [*catalogue.SUBFOLDERS.values()]
+)
+
+
+class Driver(NamedTuple):
+    """Where a driver's files lie: its root, that root's path on the host ("" for the host's own root), its version.
+
+    cached: the folders of the driver's libraries, by the ld.so.cache of the root; untrusted: a sentence for each one
+    that others than root could fill, which is left out.
+    """
+
+    root: HostRoot
+    prefix: str
+    version: str
+    cached: tuple[str, ...] = ()
+    untrusted: tuple[str, ...] = ()
+
+    def source(self, path: str) -> str:
+        """The host's path of a file in the root.  Links are resolved inside the root, not on the host."""
+        return self.prefix + self.root.real(path) if self.prefix else path
+
+
+def driver(root: HostRoot, prefix: str, version: str) -> Driver:
+    """The driver of this version in `root`."""
+    cached = {folder: root.source(folder) for folder in _cached_folders(root)}
+    trusted = [folder for folder, seen in cached.items() if seen and not seen[1]]
+    faults = [
+        f"{folder} is left out: {seen[1]}" for folder, seen in cached.items() if seen and seen[1]
+    ]
+    return Driver(root, prefix, version, tuple(trusted), tuple(faults))
+
+
+def libraries(driver: Driver) -> dict[Library, str]:
+    """The driver's libraries for this machine, then the 32-bit ones, each with its path in the driver's root."""
+    flags = ldcache.NATIVE_FLAGS.get(posix.uname().machine)
+    found = {} if flags is None else _of_word_size(driver, 64, flags)
+    if flags == ldcache.NATIVE_FLAGS["x86_64"]:
+        found.update(_of_word_size(driver, 32, _FLAGS_32))
+    return found
+
+
+def library_folder(present: dict[Library, str]) -> str:
+    """The folder in the driver's root that holds most of its native libraries; "" where there are none."""
+    folders = [
+        path.rpartition("/")[0]
+        for library, path in present.items()
+        if library.bits == 64 and not library.subfolder
+    ]
+    return max(sorted(set(folders)), key=folders.count, default="")
+
+
+def misfits(driver: Driver, present: Iterable[Library]) -> tuple[Misfit, ...]:
+    """The required libraries that `present` lacks, each with the version that is installed instead."""
+    files = {library.file for library in present if library.bits == 64}
+    return tuple(
+        [
+            Misfit(name, capability, _other_version(driver, name))
+            for name, capability in catalogue.REQUIRED
+            if f"{name}.so.{driver.version}" not in files
+        ]
+    )
+
+
+def binaries(driver: Driver) -> tuple[DriverFile, ...]:
+    """The catalogue's programs, each from the first folder that has it."""
+    return tuple(
+        [
+            DriverFile(driver.source(path), f"{catalogue.BINARY_TARGET}/{name}", capabilities)
+            for name, capabilities in catalogue.BINARIES
+            for path in _first(driver.root, [f"{at}/{name}" for at in catalogue.BINARY_FOLDERS])
+        ]
+    )
+
+
+def configuration(driver: Driver, host: HostRoot) -> tuple[DriverFile, ...]:
+    """The configuration files for EGL, Vulkan, OpenCL and X, the X server's modules, and the host's files for gds."""
+    machine = posix.uname().machine
+    found = []
+    for names, target in (
+        (catalogue.SHARED_CONFIGURATION, catalogue.SHARED_TARGET),
+        (catalogue.ETC_CONFIGURATION, catalogue.ETC_TARGET),
+    ):
+        for pattern, capabilities in names:
+            name = pattern.replace("{machine}", machine)
+            places = [f"{at}/{name}" for at in catalogue.CONFIGURATION_FOLDERS]
+            found += [
+                DriverFile(driver.source(path), f"{target}/{name}", capabilities)
+                for path in _first(driver.root, places)
+            ]
+    return (*found, *_as_they_are(driver, host), *_xorg_modules(driver))
+
+
+def _as_they_are(driver: Driver, host: HostRoot) -> list[DriverFile]:
+    """The files of `AS_THEY_ARE`, the host's own first: /run/udev in a driver container is not the host's."""
+    found = []
+    for path, capabilities in catalogue.AS_THEY_ARE:
+        source, status = path, host.stat(path)
+        if status is None:
+            source, status = driver.source(path), driver.root.stat(path)
+        if status is not None:
+            found.append(DriverFile(source, path, capabilities, is_folder(status)))
+    return found
+
+
+def firmware(driver: Driver, host: HostRoot) -> tuple[DriverFile, ...]:
+    """The GPU system processor's firmware, which the libraries look for at the host's path."""
+    release = posix.uname().release
+    places = [(Driver(host, "", driver.version), f"{at}/nvidia") for at in _firmware_class(host)]
+    places += [
+        (driver, pattern.replace("{release}", release)) for pattern in catalogue.FIRMWARE_FOLDERS
+    ]
+    found: dict[str, DriverFile] = {}
+    for where, top in places:
+        folder = f"{top}/{driver.version}"
+        for name in where.root.names(folder):
+            target = f"{catalogue.FIRMWARE_TARGET}/{driver.version}/{name}"
+            if name.startswith("gsp") and name.endswith(".bin"):
+                found.setdefault(name, DriverFile(where.source(f"{folder}/{name}"), target, ()))
+    return tuple(found.values())
+
+
+def _firmware_class(host: HostRoot) -> list[str]:
+    """The folder that the kernel's parameter names, if the administrator has set it; the kernel looks there first."""
+    path = (host.read(catalogue.FIRMWARE_CLASS) or b"").decode(errors="surrogateescape").strip()
+    return [path.rstrip("/")] if path.startswith("/") and path.isprintable() else []
+
+
+def _of_word_size(driver: Driver, bits: int, flags: int) -> dict[Library, str]:
+    folders = _library_folders(driver, bits)
+    listed = [(folder, _catalogued_names(driver.root, folder)) for folder in folders]
+    found = {}
+    for name, capabilities in catalogue.LIBRARIES:
+        file = f"{name}.so.{driver.version}"
+        found.update(_one(driver, listed, name, file, capabilities, flags))
+    for name, capabilities in catalogue.OWN_VERSION:
+        found.update(_highest(driver, listed, name, capabilities, flags))
+    return found
+
+
+def _catalogued_names(root: HostRoot, folder: str) -> frozenset[str]:
+    """Those names in a folder that are of the catalogue's libraries and subfolders: some hundred out of thousands."""
+    return frozenset(
+        [name for name in root.names(folder) if name.partition(".so.")[0] in _CATALOGUED]
+    )
+
+
+def _highest(
+    driver: Driver,
+    listed: list[tuple[str, frozenset[str]]],
+    name: str,
+    capabilities: tuple[str, ...],
+    flags: int,
+) -> dict[Library, str]:
+    """A library of `OWN_VERSION` in the highest version that exists for the word size of `flags`."""
+    files = {
+        own: item
+        for _, names in listed
+        for item in names
+        for own in [_own_version(item, name)]
+        if own
+    }
+    for own in sorted(files, reverse=True):
+        found = _one(driver, listed, name, files[own], capabilities, flags)
+        if found:
+            return found
+    return {}
+
+
+def _one(
+    driver: Driver,
+    listed: list[tuple[str, frozenset[str]]],
+    name: str,
+    file: str,
+    capabilities: tuple[str, ...],
+    flags: int,
+) -> dict[Library, str]:
+    """The library from the first folder that has it for the word size of `flags`; none where no folder does."""
+    subfolder = catalogue.SUBFOLDERS.get(name, "")
+    for folder, names in listed:
+        places = [(f"{folder}/{file}", "")] if file in names else []
+        if subfolder in names:
+            places.append((f"{folder}/{subfolder}/{file}", subfolder))
+        for path, below in places:
+            library = _library(driver, path, name, file, capabilities, flags)
+            if library is not None:
+                library = library._replace(subfolder=below)
+                return dict.fromkeys([library, *_elsewhere(library, name)], path)
+    return {}
+
+
+def _elsewhere(library: Library, name: str) -> list[Library]:
+    """The library once more for each of its entries in `ELSEWHERE`, with the names and the subfolder there."""
+    return [
+        library._replace(names=(other_name,), subfolder=subfolder, capabilities=capabilities)
+        for listed, subfolder, other_name, capabilities in catalogue.ELSEWHERE
+        if listed == name
+    ]
+
+
+def _library(
+    driver: Driver, path: str, name: str, file: str, capabilities: tuple[str, ...], flags: int
+) -> Library | None:
+    """The library at `path`; None where it is none for the machine and word size of `flags`."""
+    try:
+        fd = driver.root.open(path, posix.O_RDONLY | posix.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        identity = elf.identify(fd)
+    except (elf.MalformedElf, OSError):
+        return None
+    finally:
+        posix.close(fd)
+    if identity is None or ldcache_entries.flags_of(identity) != flags:
+        return None
+    soname = identity.soname or file
+    names = (file, soname, *catalogue.OTHER_NAMES.get(name, ()))
+    return Library(
+        path=driver.source(path),
+        file=file,
+        soname=soname,
+        names=tuple(dict.fromkeys(names)),
+        flags=flags,
+        bits=32 if flags == _FLAGS_32 else 64,
+        subfolder="",
+        capabilities=capabilities,
+    )
+
+
+def _own_version(file: str, name: str) -> tuple[int, ...]:
+    """X, Y and Z of ``NAME.so.X.Y.Z``; () for any other name."""
+    parts = file[len(name) + 4 :].split(".") if file.startswith(f"{name}.so.") else []
+    if len(parts) != 3 or not all([part.isdecimal() and len(part) < 9 for part in parts]):
+        return ()
+    return tuple([int(part) for part in parts])
+
+
+def _library_folders(driver: Driver, bits: int) -> list[str]:
+    """Where the driver's libraries may lie: the folders in the ld.so.cache, then the distributions' usual ones."""
+    if bits == 32:
+        multiarch = ldcache.MULTIARCH_32
+        usual = ["/usr/lib32", "/usr/lib32/nvidia/current", "/usr/lib"]
+    else:
+        multiarch = ldcache.MULTIARCH.get(posix.uname().machine, "")
+        usual = ["/usr/lib64", "/usr/lib64/nvidia", "/usr/lib", "/lib64"]
+    debian = f"/usr/lib/{multiarch}"
+    folders = [*driver.cached, debian, f"{debian}/nvidia/current", *usual]
+    return list(dict.fromkeys(folders))
+
+
+def _cached_folders(root: HostRoot) -> list[str]:
+    """The folders of the driver's libraries in the ld.so.cache, in its order: it lists native libraries first."""
+    try:
+        data = root.read(stamp.LD_SO_CACHE) or b""
+        paths = ldcache_entries.paths_of(data, (b"libcuda.so.1", b"libnvidia-ml.so.1"))
+    except ldcache.MalformedCache:
+        return []
+    folders = [path.rpartition(b"/")[0].decode(errors="surrogateescape") for path in paths]
+    return [_below_usr(root, folder) for folder in dict.fromkeys(folders)]
+
+
+def _below_usr(root: HostRoot, folder: str) -> str:
+    """/usr/lib64 for /lib64 where the one is a link to the other, as on today's distributions: ldconfig lists both."""
+    here, there = root.stat(folder), root.stat(f"/usr{folder}")
+    same = here and there and (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+    return f"/usr{folder}" if same else folder
+
+
+def _xorg_modules(driver: Driver) -> list[DriverFile]:
+    """The X server's modules, at the host's own path: the server looks in one folder, which is set when it is built."""
+    found = []
+    for name, places in catalogue.XORG_MODULES:
+        for folder in _library_folders(driver, 64):
+            versioned = [f"{name}.{driver.version}", name]
+            paths = _first(
+                driver.root, [f"{folder}/{at}/{file}" for at in places for file in versioned]
+            )
+            for path in paths:
+                names = dict.fromkeys([path.rpartition("/")[2], name])
+                found += [
+                    DriverFile(
+                        driver.source(path),
+                        f"{path.rpartition('/')[0]}/{file}",
+                        catalogue.XORG_CAPABILITIES,
+                    )
+                    for file in names
+                ]
+            if paths:
+                break
+    return found
+
+
+def _first(root: HostRoot, paths: list[str]) -> list[str]:
+    """The first of `paths` that exists; none where none does."""
+    for path in paths:
+        if root.stat(path) is not None:
+            return [path]
+    return []
+
+
+def _other_version(driver: Driver, name: str) -> str:
+    """The version of the library that is installed; "" where there is none."""
+    prefix = f"{name}.so."
+    for folder in _library_folders(driver, 64):
+        for candidate in driver.root.names(folder):
+            version = candidate[len(prefix) :]
+            if candidate.startswith(prefix) and "." in version:
+                return version
+    return ""

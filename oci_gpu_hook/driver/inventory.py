@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DriverInventory: what this host's driver has for containers; and the saved copy of it.
+
+`survey` makes an inventory from /proc/driver/nvidia and some hundred files, and saves it.  A start loads the saved one
+while its stamp is current (`Stamp`).  Must not open a GPU, ask NVML or write.
+"""
+
+from __future__ import annotations
+
+import marshal
+
+from oci_gpu_hook.driver import nodes
+from oci_gpu_hook.driver.gpu import Gpu, uuid_of
+from oci_gpu_hook.driver.stamp import Stamp
+from oci_gpu_hook.host import saved
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any, TypeVar
+
+    Record = TypeVar("Record", bound=NamedTuple)
+
+FILE = saved.INVENTORY
+SAVED = f"{saved.FOLDER}/{FILE}"
+
+# The file holds these bytes, the length of the rest, and the rest: the stamp and the inventory as plain tuples, by
+# marshal.  Whoever changes the fields of a record below raises the number: a file of another format is not read.
+HEADING = b"oci-gpu-hook inventory 4\n"
+LENGTH_BYTES = 4
+
+
+class Library(NamedTuple):
+    """A library of the driver.
+
+    path: the host's path of the versioned file; names: the file's name in a container, then further names for it;
+    subfolder: the subfolder of the library folder that it belongs in, "" for none; flags: of its entry in ld.so.cache.
+    """
+
+    path: str
+    file: str
+    soname: str
+    names: tuple[str, ...]
+    flags: int
+    bits: int
+    subfolder: str
+    capabilities: tuple[str, ...]
+
+
+class DriverFile(NamedTuple):
+    """A program, configuration or firmware file.
+
+    path: on the host; target: in the container; capabilities: those that bring it, () for every request; folder:
+    whether it is a folder, which is mounted with its content.
+    """
+
+    path: str
+    target: str
+    capabilities: tuple[str, ...]
+    folder: bool = False
+
+
+class Misfit(NamedTuple):
+    """A required library without a file that can be used.
+
+    found: the version that is installed; "" for none, and the driver's own where the file is damaged.
+    """
+
+    name: str
+    capability: str
+    found: str
+
+
+class MigDevice(NamedTuple):
+    """A compute instance of a GPU in MIG mode.
+
+    gpu: the parent's nvml_index; number: NVML's index on that GPU; gi, ci: GPU and compute instance; the minors are
+    those of /dev/nvidia-caps/nvidia-capN.  Without NVML, number and uuid are None and profile is "".
+    """
+
+    gpu: int
+    number: int | None
+    uuid: str | None
+    profile: str
+    gi: int
+    ci: int
+    gi_minor: int
+    ci_minor: int
+
+
+class DriverInventory(NamedTuple):
+    """One host's driver.  The last three fields are not saved: each start looks them up, see `nodes`.
+
+    unknown: a sentence for each fact that could not be found out; library_folder: the folder in the driver's root that
+    holds most of its native libraries.
+    """
+
+    driver_version: str
+    cuda_version: str
+    gpus: tuple[Gpu, ...]
+    mig_devices: tuple[MigDevice, ...]
+    mig_config_minor: int | None
+    mig_monitor_minor: int | None
+    libraries: tuple[Library, ...]
+    library_folder: str
+    misfits: tuple[Misfit, ...]
+    binaries: tuple[DriverFile, ...]
+    files: tuple[DriverFile, ...]
+    firmware: tuple[DriverFile, ...]
+    proc_files: tuple[tuple[str, str], ...]
+    unknown: tuple[str, ...]
+    devices: tuple[nodes.DeviceNode, ...] = ()
+    links: tuple[nodes.DeviceLink, ...] = ()
+    ipc_paths: tuple[nodes.IpcPath, ...] = ()
+
+
+def read_saved(root: HostRoot, now: Stamp) -> DriverInventory | None:
+    """The saved inventory; None where there is none that is whole, of this format, and stamped as `now`."""
+    data = saved.read(root, FILE)
+    if data is None:
+        return None
+    begin = len(HEADING) + LENGTH_BYTES
+    length = int.from_bytes(data[len(HEADING) : begin], "little")
+    if not data.startswith(HEADING) or len(data) != begin + length:
+        return None
+    try:
+        # marshal is safe with trusted bytes only, and `saved.read` gives no others.
+        saved_stamp, rows = marshal.loads(data[begin:])
+        if saved_stamp != now:
+            return None
+        found = _from_rows(rows)
+    except (EOFError, ValueError, TypeError, MemoryError):
+        return None
+    return None if _has_new_uuid(root, found.gpus) else found
+
+
+def with_nodes(
+    root: HostRoot,
+    inventory: DriverInventory,
+    families: tuple[str, ...] = (),
+    channels: tuple[str, ...] = (),
+    driver_root: str = "/",
+    gpus: tuple[Gpu, ...] | None = None,
+    mps: tuple[str, int] = nodes.MPS,
+) -> DriverInventory:
+    """The inventory with device nodes and sockets as they are now.
+
+    families: those of `nodes.FAMILIES` to look up; channels: the requested IMEX channels; gpus: those whose nodes are
+    needed, None for all; mps: see `nodes.ipc_paths`.
+    """
+    gpus = inventory.gpus if gpus is None else gpus
+    devices = nodes.devices(root, gpus)
+    if families:
+        devices += nodes.of_families(root, families, gpus, _caps_minors(inventory), channels)
+    return inventory._replace(
+        devices=devices,
+        links=nodes.links(devices, gpus),
+        ipc_paths=nodes.ipc_paths(root, driver_root, mps),
+    )
+
+
+def _caps_minors(inventory: DriverInventory) -> list[int]:
+    """The minors of all MIG capabilities that a container can ask for."""
+    minors = [inventory.mig_config_minor, inventory.mig_monitor_minor]
+    for device in inventory.mig_devices:
+        minors += [device.gi_minor, device.ci_minor]
+    return list(dict.fromkeys([minor for minor in minors if minor is not None]))
+
+
+def _has_new_uuid(root: HostRoot, gpus: tuple[Gpu, ...]) -> bool:
+    """Whether a GPU without a UUID has one now: it gets one at its first use, which does not change the stamp."""
+    return any([not gpu.uuid and uuid_of(root, gpu.proc) is not None for gpu in gpus])
+
+
+def _from_rows(rows: Any) -> DriverInventory:
+    """The inventory from plain tuples; ValueError or TypeError where one does not fit its record."""
+    (found,) = _records(DriverInventory, (rows,))
+    return found._replace(
+        gpus=_records(Gpu, found.gpus),
+        mig_devices=_records(MigDevice, found.mig_devices),
+        misfits=_records(Misfit, found.misfits),
+        libraries=_records(Library, found.libraries),
+        binaries=_records(DriverFile, found.binaries),
+        files=_records(DriverFile, found.files),
+        firmware=_records(DriverFile, found.firmware),
+    )
+
+
+def _records(kind: type[Record], rows: Iterable[tuple[Any, ...]]) -> tuple[Record, ...]:
+    """A record for each row.  There are two hundred: map is faster than a loop."""
+    if not {*map(len, rows)} <= {len(kind._fields)}:
+        raise ValueError(f"a {kind.__name__} has other fields")
+    return tuple(map(kind._make, rows))

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device nodes, and the sockets of NVIDIA's services: what can change while the driver stays loaded.
+
+They are looked up at every start and never saved: no stamp changes when a service starts or an administrator changes a
+mode.  Nodes that every request needs are always looked up, the other families only for a request that needs them.
+Reads only, and never opens a device: stat does not wake a GPU.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.driver import proc
+from oci_gpu_hook.driver.gpu import Gpu
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel.filetypes import is_character_device
+from oci_gpu_hook.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+CONTROL = "/dev/nvidiactl"
+MODESET = "/dev/nvidia-modeset"
+UVM = "/dev/nvidia-uvm"
+UVM_TOOLS = "/dev/nvidia-uvm-tools"
+CAPS_FOLDER = "/dev/nvidia-caps"
+IMEX_FOLDER = "/dev/nvidia-caps-imex-channels"
+
+# The module's own numbers: nv-chardev-numbers.h in its sources, and the kernel's admin-guide/devices.txt.
+GPU_MAJOR = 195
+CONTROL_MINOR = 255
+MODESET_MINOR = 254
+DRM_MAJOR = 226
+
+_PERMISSIONS = 0o7777
+_DEFAULT_MODE = 0o666
+
+# Families of nodes that other drivers make: the folders to look in, and how the nodes' names begin.
+_OF_OTHER_DRIVERS = {
+    "nvswitch": (("/dev", "nvidia-nvswitch"),),
+    "gds": (("/dev", "nvidia-fs"),),
+    "gdrcopy": (("/dev", "gdrdrv"),),
+    "mofed": (("/dev/infiniband", "uverbs"), ("/dev/infiniband", "rdma_cm")),
+}
+FAMILIES = ("modeset", "caps", "imex", "dri", *_OF_OTHER_DRIVERS)
+
+# Socket, or folder of sockets, and the capability whose libraries use it.
+IPC_PATHS = (
+    ("/var/run/nvidia-persistenced/socket", "utility"),
+    ("/var/run/nvidia-fabricmanager/socket", "utility"),
+    ("/tmp/nvidia-mps", "compute"),
+)
+
+# Where programs look for MPS's pipes, which is where its daemon makes them; and the user beside root whose they may be.
+MPS = ("/tmp/nvidia-mps", 0)
+
+
+class DeviceNode(NamedTuple):
+    """A character device of the host; mode, uid and gid are those of the host's node.
+
+    present: whether the host's /dev has the node (after a boot some are missing until a first program makes them);
+    family: one of `FAMILIES`, "" for a node that every request needs; gpu: the nvml_index of the node's GPU, None where
+    the node belongs to no single GPU.
+    """
+
+    path: str
+    major: int
+    minor: int
+    mode: int
+    uid: int
+    gid: int
+    present: bool
+    family: str = ""
+    gpu: int | None = None
+
+
+class DeviceLink(NamedTuple):
+    """Another name of a node: where the link lies, its text, and the node's path."""
+
+    path: str
+    to: str
+    node: str
+
+
+class IpcPath(NamedTuple):
+    """A socket, or a folder of sockets, of one of NVIDIA's services.
+
+    source: its path on the host; owner: the user whose it may be beside root; fault: why it cannot be trusted, else "".
+    """
+
+    path: str
+    capability: str
+    source: str
+    folder: bool
+    owner: int = 0
+    fault: str = ""
+
+
+def devices(root: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[DeviceNode, ...]:
+    """The control device, a node for each of `gpus`, and the unified memory devices where their driver is loaded."""
+    nodes = [device(root, CONTROL, GPU_MAJOR, CONTROL_MINOR)]
+    nodes += [
+        device(root, f"/dev/nvidia{gpu.minor}", GPU_MAJOR, gpu.minor, "", gpu.nvml_index)
+        for gpu in gpus
+    ]
+    uvm = proc.character_majors(root).get("nvidia-uvm")
+    if uvm is not None:
+        nodes += [device(root, UVM, uvm, 0), device(root, UVM_TOOLS, uvm, 1)]
+    return tuple(nodes)
+
+
+def of_families(
+    root: HostRoot,
+    families: Iterable[str],
+    gpus: tuple[Gpu, ...],
+    caps_minors: Iterable[int],
+    channels: Iterable[str],
+) -> tuple[DeviceNode, ...]:
+    """The nodes of `families`.
+
+    caps_minors: the minors of the MIG capabilities; channels: IMEX channels to include even where the host's /dev has
+    no node for them.
+    """
+    nodes: list[DeviceNode] = []
+    for family in families:
+        if family == "modeset":
+            nodes.append(device(root, MODESET, GPU_MAJOR, MODESET_MINOR, family))
+        elif family == "caps":
+            nodes += _numbered(
+                root, "nvidia-caps", f"{CAPS_FOLDER}/nvidia-cap", caps_minors, family
+            )
+        elif family == "imex":
+            present = [name[len("channel") :] for name in root.names(IMEX_FOLDER)]
+            wanted = {int(text) for text in (*present, *channels) if text.isdecimal()}
+            chardev = "nvidia-caps-imex-channels"
+            nodes += _numbered(root, chardev, f"{IMEX_FOLDER}/channel", sorted(wanted), family)
+        elif family == "dri":
+            nodes += [node for gpu in gpus for node in _drm(root, gpu)]
+        else:
+            nodes += _nodes_of_other_drivers(root, family)
+    return tuple(nodes)
+
+
+def links(nodes: Iterable[DeviceNode], gpus: tuple[Gpu, ...]) -> tuple[DeviceLink, ...]:
+    """The names by PCI address that udev gives DRM nodes (its 60-drm.rules)."""
+    addresses = {gpu.nvml_index: gpu.proc for gpu in gpus}
+    found = []
+    for node in nodes:
+        if node.family == "dri" and node.gpu is not None:
+            name = node.path.rpartition("/")[2]
+            kind = "render" if name.startswith("render") else "card"
+            path = f"/dev/dri/by-path/pci-{addresses[node.gpu]}-{kind}"
+            found.append(DeviceLink(path, f"../{name}", node.path))
+    return tuple(found)
+
+
+def device(
+    root: HostRoot, path: str, major: int, minor: int, family: str = "", gpu: int | None = None
+) -> DeviceNode:
+    """One node.  Owner, group and mode are those of the host's node, or defaults where the host has none."""
+    status = root.stat(path)
+    if status is None or not is_character_device(status):
+        return DeviceNode(path, major, minor, _DEFAULT_MODE, 0, 0, False, family, gpu)
+    mode = status.st_mode & _PERMISSIONS
+    return DeviceNode(path, major, minor, mode, status.st_uid, status.st_gid, True, family, gpu)
+
+
+def ipc_paths(
+    root: HostRoot, driver_root: str = "/", mps: tuple[str, int] = MPS
+) -> tuple[IpcPath, ...]:
+    """Those of `IPC_PATHS` that exist now, in the driver container or else on the host.
+
+    mps: the folder of MPS's pipes on the host, and the user beside root whose it may be.
+    """
+    found = _ipc_paths(root, mps)
+    prefix = driver_root.rstrip("/")
+    if prefix and root.stat(prefix) is not None:
+        # Links must be resolved inside the driver's root: /var/run can be an absolute link there.
+        driver = HostRoot(root.path.rstrip("/") + root.real(prefix))
+        for path, ipc in _ipc_paths(driver, mps).items():
+            found[path] = ipc._replace(source=prefix + driver.real(ipc.source))
+        driver.close()
+    return tuple([found[path] for path, _ in IPC_PATHS if path in found])
+
+
+def _ipc_paths(root: HostRoot, mps: tuple[str, int]) -> dict[str, IpcPath]:
+    found = {}
+    for path, capability in IPC_PATHS:
+        source, owner = mps if path == MPS[0] else (path, 0)
+        seen = root.source(source, owner)
+        if seen is not None:
+            is_a_folder, fault = seen
+            found[path] = IpcPath(path, capability, source, is_a_folder, owner, fault)
+    return found
+
+
+def _numbered(
+    root: HostRoot, chardev: str, stem: str, minors: Iterable[int], family: str
+) -> list[DeviceNode]:
+    """The nodes of a driver that /proc/devices lists as `chardev`; none where it is not loaded."""
+    major = proc.character_majors(root).get(chardev)
+    if major is None:
+        return []
+    return [device(root, f"{stem}{minor}", major, minor, family) for minor in minors]
+
+
+def _drm(root: HostRoot, gpu: Gpu) -> list[DeviceNode]:
+    """A GPU's card and render node, as its PCI device names them (Documentation/ABI, sysfs-class-drm)."""
+    found = []
+    for name in root.names(f"/sys/bus/pci/devices/{gpu.proc}/drm"):
+        number = name[len("card") :] if name.startswith("card") else name[len("renderD") :]
+        if name.startswith(("card", "renderD")) and number.isdecimal():
+            path = f"/dev/dri/{name}"
+            found.append(device(root, path, DRM_MAJOR, int(number), "dri", gpu.nvml_index))
+    return found
+
+
+def _nodes_of_other_drivers(root: HostRoot, family: str) -> list[DeviceNode]:
+    """The nodes of a family that are in the host's /dev."""
+    found = []
+    for folder, beginning in _OF_OTHER_DRIVERS[family]:
+        for name in root.names(folder):
+            path = f"{folder}/{name}"
+            status = root.stat(path) if name.startswith(beginning) else None
+            if status is not None and is_character_device(status):
+                major, minor = posix.major(status.st_rdev), posix.minor(status.st_rdev)
+                found.append(device(root, path, major, minor, family))
+    return found

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What only NVML knows: CUDA version, compute capability, brand, and the names of MIG devices.
+
+pynvml (nvidia-ml-py) is called in a child process, under a time limit.  NVML opens every GPU: that takes seconds
+without persistence mode, and never ends where a GPU hangs in the kernel.  For ``inventory refresh`` and ``inventory
+watch``.  Must not be used by the hook.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+from typing import Any, NamedTuple
+
+_LARGEST_ANSWER = 1 << 20
+
+# NVML's enumeration nvmlBrandType_t, by the names of its constants.
+_BRANDS = {
+    "UNKNOWN": "Unknown",
+    "QUADRO": "Quadro",
+    "TESLA": "Tesla",
+    "NVS": "NVS",
+    "GRID": "GRID",
+    "GEFORCE": "GeForce",
+    "TITAN": "TITAN",
+    "NVIDIA_VAPPS": "NvidiaVApps",
+    "NVIDIA_VPC": "NvidiaVPC",
+    "NVIDIA_VCS": "NvidiaVCS",
+    "NVIDIA_VWS": "NvidiaVWS",
+    "NVIDIA_CLOUD_GAMING": "NvidiaCloudGaming",
+    "QUADRO_RTX": "QuadroRTX",
+    "NVIDIA_RTX": "NvidiaRTX",
+    "NVIDIA": "Nvidia",
+    "GEFORCE_RTX": "GeForceRTX",
+    "TITAN_RTX": "TitanRTX",
+}
+
+
+class NvmlUnavailable(Exception):
+    """NVML has not answered; the sentence says why."""
+
+
+class MigFacts(NamedTuple):
+    """One MIG device: number on its GPU, UUID, GPU instance, compute instance and profile."""
+
+    number: int
+    uuid: str
+    gi: int
+    ci: int
+    profile: str
+
+
+class GpuFacts(NamedTuple):
+    """One GPU: bus_id with the eight-digit domain, in lower case."""
+
+    uuid: str
+    bus_id: str
+    compute_capability: str
+    brand: str
+    mig: tuple[MigFacts, ...]
+
+
+class Facts(NamedTuple):
+    """NVML's whole answer; versions are written as ``12.4``."""
+
+    driver_version: str
+    cuda_version: str
+    gpus: tuple[GpuFacts, ...]
+
+
+def ask(library: str, seconds: float) -> Facts:
+    """NVML's answer, NvmlUnavailable where there is none.  `library`: the host's libnvidia-ml, "" for the loader's."""
+    read_end, write_end = os.pipe()
+    try:
+        child = _start(library, write_end)
+    except OSError as err:
+        os.close(read_end)
+        raise NvmlUnavailable(f"NVML cannot be asked: {err.strerror}") from err
+    finally:
+        os.close(write_end)
+    try:
+        data = _read(read_end, time.monotonic() + seconds)
+    finally:
+        os.close(read_end)
+        _end(child)
+    if data is None:
+        raise NvmlUnavailable(f"NVML did not answer within {seconds:g} seconds")
+    return _facts(data)
+
+
+def _start(library: str, write_end: int) -> int:
+    """Start the child, which runs `answer`; gives its pid.
+
+    The library is preloaded.  pynvml's dlopen then finds it in memory by its SONAME, and needs no link of that name:
+    Debian's link lies in another folder, and a link below a driver root may lead out of that root.
+    """
+    program = f"import sys; sys.path[:] = {sys.path!r}\nfrom oci_gpu_hook.driver import nvml; nvml.answer()"
+    arguments = [sys.executable, "-I", "-c", program]
+    environment = {"LD_PRELOAD": library, "PATH": os.defpath}
+    silent = (os.POSIX_SPAWN_OPEN, 2, "/dev/null", os.O_WRONLY, 0)
+    return os.posix_spawn(
+        sys.executable,
+        arguments,
+        environment,
+        file_actions=[(os.POSIX_SPAWN_DUP2, write_end, 1), silent],
+    )
+
+
+def _read(fd: int, deadline: float) -> bytes | None:
+    """All bytes until the other end closes; None where that takes longer than to the deadline."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    pieces: list[bytes] = []
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0 or not poll.poll(left * 1000):
+            return None
+        piece = os.read(fd, 1 << 16)
+        if not piece or sum(map(len, pieces)) > _LARGEST_ANSWER:
+            return b"".join(pieces)
+        pieces.append(piece)
+
+
+def _end(child: int) -> None:
+    """Kill the child.  One that hangs in the kernel cannot be waited for: it is left to init."""
+    try:
+        os.kill(child, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    for _ in range(20):
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return
+        time.sleep(0.05)
+
+
+def _facts(data: bytes) -> Facts:
+    try:
+        document = json.loads(data)
+    except ValueError:
+        raise NvmlUnavailable("NVML ended without an answer: libnvidia-ml crashed") from None
+    if "error" in document:
+        raise NvmlUnavailable(f"NVML cannot be asked: {document['error']}")
+    return Facts(
+        document["driver_version"],
+        document["cuda_version"],
+        tuple(_gpu_facts(*row) for row in document["gpus"]),
+    )
+
+
+def _gpu_facts(
+    uuid: str, bus_id: str, compute_capability: str, brand: str, mig: list[Any]
+) -> GpuFacts:
+    return GpuFacts(uuid, bus_id, compute_capability, brand, tuple(MigFacts(*row) for row in mig))
+
+
+def answer() -> None:
+    """In the child: print NVML's answer, or why there is none, as one JSON object."""
+    try:
+        import pynvml
+    except ImportError:
+        print(json.dumps({"error": "this Python has no pynvml, which is in nvidia-ml-py"}))
+        return
+    try:
+        pynvml.nvmlInit()
+        document = {
+            "driver_version": _text(pynvml.nvmlSystemGetDriverVersion()),
+            "cuda_version": _cuda_version(pynvml.nvmlSystemGetCudaDriverVersion()),
+            "gpus": _gpus(pynvml),
+        }
+    except pynvml.NVMLError as err:
+        document = {"error": f"{type(err).__name__}: {err}"}
+    print(json.dumps(document))
+
+
+def _gpus(pynvml: Any) -> list[GpuFacts]:
+    """The GPUs that answer; a GPU that NVML has lost is left out."""
+    found = []
+    for number in range(pynvml.nvmlDeviceGetCount()):
+        try:
+            found.append(_gpu(pynvml, pynvml.nvmlDeviceGetHandleByIndex(number)))
+        except pynvml.NVMLError:
+            continue
+    return found
+
+
+def _gpu(pynvml: Any, handle: Any) -> GpuFacts:
+    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+    return GpuFacts(
+        uuid="GPU-" + _text(pynvml.nvmlDeviceGetUUID(handle))[4:].lower(),
+        bus_id=_text(pynvml.nvmlDeviceGetPciInfo(handle).busId).lower(),
+        compute_capability=f"{major}.{minor}",
+        brand=_brand(pynvml, handle),
+        mig=tuple(_mig(pynvml, handle)),
+    )
+
+
+def _brand(pynvml: Any, handle: Any) -> str:
+    names = {getattr(pynvml, f"NVML_BRAND_{key}", None): name for key, name in _BRANDS.items()}
+    try:
+        return names.get(pynvml.nvmlDeviceGetBrand(handle), "Unknown")
+    except pynvml.NVMLError:
+        return ""
+
+
+def _mig(pynvml: Any, handle: Any) -> list[MigFacts]:
+    """The MIG devices of a GPU in MIG mode; numbers may have gaps."""
+    try:
+        current, _ = pynvml.nvmlDeviceGetMigMode(handle)
+        if current != pynvml.NVML_DEVICE_MIG_ENABLE:
+            return []
+        most = pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)
+    except pynvml.NVMLError:
+        return []
+    found = []
+    for number in range(most):
+        try:
+            device = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+            found.append(
+                MigFacts(
+                    number=number,
+                    uuid="MIG-" + _text(pynvml.nvmlDeviceGetUUID(device))[4:].lower(),
+                    gi=pynvml.nvmlDeviceGetGpuInstanceId(device),
+                    ci=pynvml.nvmlDeviceGetComputeInstanceId(device),
+                    profile=_text(pynvml.nvmlDeviceGetName(device)).rpartition("MIG ")[2],
+                )
+            )
+        except pynvml.NVMLError:
+            continue
+    return found
+
+
+def _cuda_version(number: int) -> str:
+    """12040 is 12.4."""
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value

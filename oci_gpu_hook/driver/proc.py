@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text files of NVIDIA's kernel module in /proc/driver/nvidia (its README, "Driver Proc Files"), and /proc/devices.
+
+Reading them opens no GPU.  An absent file is an absent value.  Reads only.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.host.root import HostRoot
+
+DRIVER = "/proc/driver/nvidia"
+GPUS = f"{DRIVER}/gpus"
+VERSION = f"{DRIVER}/version"
+PARAMS = f"{DRIVER}/params"
+CAPABILITIES = f"{DRIVER}/capabilities"
+DEVICES = "/proc/devices"
+
+_MOST_DIGITS = 10
+
+
+def mig_instances(root: HostRoot) -> tuple[str, ...]:
+    """The compute instances that exist now, ``gpu0/gi1/ci0``: GPU by its minor, GPU instance, compute instance."""
+    found = []
+    for gpu in root.names(CAPABILITIES):
+        if not gpu.startswith("gpu"):
+            continue
+        for instance in root.names(f"{CAPABILITIES}/{gpu}/mig"):
+            if instance.startswith("gi"):
+                found += [
+                    f"{gpu}/{instance}/{name}"
+                    for name in root.names(f"{CAPABILITIES}/{gpu}/mig/{instance}")
+                    if name.startswith("ci")
+                ]
+    return tuple(found)
+
+
+def capability_minor(root: HostRoot, path: str) -> int | None:
+    """The minor of the device for a capability, `path` below the capabilities' folder; None where there is none."""
+    text = information(root.read(f"{CAPABILITIES}/{path}") or b"").get("DeviceFileMinor", "")
+    return int(text) if is_number(text) else None
+
+
+def is_number(text: str) -> bool:
+    """Whether it is a number as the module writes one: of a longer one Python makes none."""
+    return text.isdecimal() and len(text) <= _MOST_DIGITS
+
+
+def information(data: bytes) -> dict[str, str]:
+    """The ``key: value`` lines of one of the module's files, such as a GPU's ``information``."""
+    lines = data.decode("utf-8", "replace").splitlines()
+    pairs = [line.partition(":") for line in lines]
+    return {key.strip(): value.strip() for key, colon, value in pairs if colon}
+
+
+def character_majors(root: HostRoot) -> dict[str, int]:
+    """Names and major numbers of character devices, from /proc/devices (proc(5))."""
+    text = (root.read(DEVICES) or b"").decode("ascii", "replace")
+    pairs = [line.split(None, 1) for line in text.partition("Block devices:")[0].splitlines()]
+    # Where two have one name, the first counts.
+    return {
+        pair[1]: int(pair[0]) for pair in reversed(pairs) if len(pair) == 2 and is_number(pair[0])
+    }

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""udev's events about NVIDIA's devices and modules.
+
+They come from pyudev.  Without pyudev or udev there are no events, and the caller must look by itself.  Reads only.
+Never on the hook's path.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_VENDOR = "10DE"
+_SUBSYSTEMS = ("pci", "module", "drm")
+
+
+class UdevUnavailable(Exception):
+    """udev cannot be asked; the sentence says why."""
+
+
+def changes(settle: float, interval: float) -> Iterator[str]:
+    """Yield whenever the caller should look again: the last event, or "" where there was none for `interval` seconds.
+
+    Events come in bursts while a driver is loaded: one is yielded only after `settle` seconds without another.
+    """
+    import pyudev
+
+    monitor = pyudev.Monitor.from_netlink(_context())
+    for subsystem in _SUBSYSTEMS:
+        monitor.filter_by(subsystem)
+    monitor.start()
+    while True:
+        event = monitor.poll(timeout=interval)
+        last = ""
+        while event is not None:
+            if _concerns_nvidia(event.subsystem, dict(event.properties), event.sys_name):
+                last = f"{event.action} {event.sys_name}"
+            event = monitor.poll(timeout=settle)
+        yield last
+
+
+def _concerns_nvidia(subsystem: str, properties: dict[str, str], name: str) -> bool:
+    """Whether an event is about NVIDIA's devices or modules."""
+    if subsystem == "module":
+        return name.startswith("nvidia")
+    if subsystem == "pci":
+        return properties.get("PCI_ID", "").upper().startswith(f"{_VENDOR}:")
+    return subsystem == "drm"
+
+
+def _context() -> Any:
+    try:
+        import pyudev
+
+        return pyudev.Context()
+    except (ImportError, OSError) as err:
+        raise UdevUnavailable(f"udev cannot be asked: {err}") from err

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SELinux contexts and MCS levels as values: parse, print, dominate, meet.  Pure.
+
+A context is ``user:role:type:level``; a level is a sensitivity and a set of categories, ``s0:c1,c4.c6``, or a range of
+two, ``s0-s0:c0.c1023`` (SELinux Notebook, "MLS and MCS").  Must not ask the kernel or libselinux: the kernel checks a
+context against the policy when the label is set.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.record import NamedTuple
+
+# Today's policies have c0 to c1023 and s0 to s15: a number from here on is a mistake.
+_MOST = 1 << 16
+_LONGEST = 4096
+_NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
+
+
+class MalformedContext(ValueError):
+    """A text that is no context; the message says why, for people."""
+
+
+class Level(NamedTuple):
+    """One level: ``s<sensitivity>`` and its categories."""
+
+    sensitivity: int
+    categories: frozenset[int]
+
+    def __str__(self) -> str:
+        spans = _spans(sorted(self.categories))
+        return f"s{self.sensitivity}" + (f":{','.join(spans)}" if spans else "")
+
+    def dominates(self, other: Level) -> bool:
+        """Whether a process of this level may use an object of the other, as far as levels go."""
+        return self.sensitivity >= other.sensitivity and self.categories >= other.categories
+
+
+class Context(NamedTuple):
+    """One context; high is None where the level is no range, low is None where the policy has no levels."""
+
+    user: str
+    role: str
+    type: str
+    low: Level | None
+    high: Level | None
+
+    def __str__(self) -> str:
+        words = [self.user, self.role, self.type]
+        if self.low is not None:
+            words.append(str(self.low) if self.high is None else f"{self.low}-{self.high}")
+        return ":".join(words)
+
+    @property
+    def clearance(self) -> Level | None:
+        """The highest level: what a process may reach."""
+        return self.low if self.high is None else self.high
+
+
+def parse_context(text: str) -> Context:
+    """The context that `text` stands for; MalformedContext where it is none."""
+    user, _, rest = text.partition(":")
+    role, _, rest = rest.partition(":")
+    kind, colon, level = rest.partition(":")
+    for name in (user, role, kind):
+        if not name or not _NAME.issuperset(name):
+            raise MalformedContext("it is not of the form user:role:type:level")
+    if not colon:
+        return Context(user, role, kind, None, None)
+    low, dash, high = level.partition("-")
+    first = parse_level(low)
+    last = parse_level(high) if dash else None
+    if last is not None and not last.dominates(first):
+        raise MalformedContext("the end of its range does not dominate the start")
+    return Context(user, role, kind, first, last)
+
+
+def parse_level(text: str) -> Level:
+    """The level that `text` stands for, such as ``s0:c1,c4.c6``; MalformedContext where it is none."""
+    sensitivity, colon, categories = text.partition(":")
+    # The kernel takes no longer context than a page (PAGE_SIZE, security/selinux/selinuxfs.c).
+    if len(categories) > _LONGEST:
+        raise MalformedContext("its level is too long")
+    numbers: set[int] = set()
+    named = 0
+    for item in categories.split(",") if colon else ():
+        first, dot, last = item.partition(".")
+        start = _number("c", first)
+        end = _number("c", last) if dot else start
+        if end < start:
+            raise MalformedContext("a range of categories runs backwards")
+        named += end + 1 - start
+        if named > _MOST:
+            raise MalformedContext("its level names categories many times")
+        numbers.update(range(start, end + 1))
+    return Level(_number("s", sensitivity), frozenset(numbers))
+
+
+def meet(levels: list[Level]) -> Level:
+    """The highest level that each of `levels` dominates; at least one must be given."""
+    categories = levels[0].categories
+    for level in levels[1:]:
+        categories &= level.categories
+    return Level(min([level.sensitivity for level in levels]), categories)
+
+
+def _number(letter: str, text: str) -> int:
+    digits = text[1:]
+    if (
+        not text.startswith(letter)
+        or not (digits.isascii() and digits.isdigit())
+        or len(digits) > 5
+    ):
+        raise MalformedContext(f"its level has something that is not {letter} and a number")
+    number = int(digits)
+    if number >= _MOST:
+        raise MalformedContext(f"its level has a number of {_MOST} or more")
+    return number
+
+
+def _spans(numbers: list[int]) -> list[str]:
+    """Categories as the kernel prints them: a run of three and more as c1.c4, a run of two as c1,c2."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    words = []
+    for first, last in spans:
+        if first == last:
+            words.append(f"c{first}")
+        else:
+            words.append(f"c{first}{',' if last == first + 1 else '.'}c{last}")
+    return words

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a device cgroup answers to a request: by its rules (v1), or by its eBPF programs (v2), read and run here.  Pure.
+
+So nothing is opened and no cgroup is entered.  Only what device programs are made of is known: comparisons and
+calculations on the request (Documentation/bpf/standardization/instruction-set.rst).  Must not guess: the answer to
+anything else is None.
+"""
+
+from __future__ import annotations
+
+import operator
+
+from oci_gpu_hook.formats.devicefilter import TYPES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_READ, _WRITE = 2, 4  # BPF_DEVCG_ACC_READ and _WRITE
+_EXIT, _JUMP, _LDDW = 0x95, 0x05, 0x18
+# Of 4, 2 and 1 bytes of the request.
+_LOADS = {0x61: 4, 0x69: 2, 0x71: 1}
+_CALCULATIONS: dict[int, Callable[[int, int], int]] = {
+    0x00: operator.add,
+    0x10: operator.sub,
+    0x40: operator.or_,
+    0x50: operator.and_,
+    0x60: operator.lshift,
+    0x70: operator.rshift,
+    0xA0: operator.xor,
+    0xB0: lambda left, right: right,
+}
+_COMPARISONS: dict[int, Callable[[int, int], object]] = {
+    0x10: operator.eq,
+    0x20: operator.gt,
+    0x30: operator.ge,
+    0x40: operator.and_,
+    0x50: operator.ne,
+    0xA0: operator.lt,
+    0xB0: operator.le,
+}
+# The verifier lets no program run for longer.
+_MOST_STEPS = 1_000_000
+
+
+class _UnknownError(Exception):
+    """An instruction that device programs do not have."""
+
+
+def by_rules(text: str, major: int, minor: int) -> bool:
+    """Whether ``devices.list`` of v1 lets a character device be opened for reading and writing."""
+    for line in text.splitlines():
+        kind, _, rest = line.partition(" ")
+        numbers, _, access = rest.partition(" ")
+        first, _, second = numbers.partition(":")
+        fits = kind in ("a", "c") and first in ("*", str(major)) and second in ("*", str(minor))
+        if fits and (kind == "a" or {"r", "w"} <= set(access)):
+            return True
+    return False
+
+
+def by_programs(programs: list[bytes | None], major: int, minor: int) -> bool | None:
+    """Whether all programs that are in effect let it be opened; None where one is hidden or not understood."""
+    answers = [None if code is None else _answer(code, major, minor) for code in programs]
+    if False in answers:
+        return False
+    return None if None in answers else True
+
+
+def _answer(code: bytes, major: int, minor: int) -> bool | None:
+    request = [TYPES["c"] | (_READ | _WRITE) << 16, major, minor]
+    context = b"".join([number.to_bytes(4, "little") for number in request])
+    try:
+        return _run(code, context) != 0
+    except (_UnknownError, IndexError, KeyError, ValueError):
+        return None
+
+
+def _run(code: bytes, context: bytes) -> int:
+    """The value that a program returns; R1 points to the request, and is the only register that no number is in."""
+    registers: dict[int, int] = {}
+    at = 0
+    for _ in range(_MOST_STEPS):
+        opcode, dst, src, offset, immediate = _decoded(code, at)
+        at += 1
+        if opcode == _EXIT:
+            return registers[0]
+        if opcode in _LOADS:
+            size = _LOADS[opcode]
+            if src in registers or not 0 <= offset <= len(context) - size:
+                raise _UnknownError
+            registers[dst] = int.from_bytes(context[offset : offset + size], "little")
+        elif opcode == _LDDW:
+            registers[dst] = immediate & 0xFFFFFFFF | (_decoded(code, at)[4] & 0xFFFFFFFF) << 32
+            at += 1
+        elif opcode == _JUMP:
+            at += offset
+        elif opcode & 7 in (4, 7):
+            registers[dst] = _calculated(opcode, registers, dst, src, immediate)
+        elif opcode & 7 in (5, 6):
+            at += offset if _holds(opcode, registers, dst, src, immediate) else 0
+        else:
+            raise _UnknownError
+    raise _UnknownError
+
+
+def _decoded(code: bytes, at: int) -> tuple[int, int, int, int, int]:
+    """One struct bpf_insn: opcode, destination, source, offset, immediate."""
+    opcode, registers = code[8 * at], code[8 * at + 1]
+    rest = code[8 * at + 2 : 8 * at + 8]
+    offset = int.from_bytes(rest[:2], "little", signed=True)
+    immediate = int.from_bytes(rest[2:], "little", signed=True)
+    return opcode, registers & 15, registers >> 4, offset, immediate
+
+
+def _calculated(opcode: int, registers: dict[int, int], dst: int, src: int, immediate: int) -> int:
+    mask = 0xFFFFFFFF if opcode & 7 == 4 else 0xFFFFFFFFFFFFFFFF
+    right = (registers[src] if opcode & 8 else immediate) & mask
+    left = 0 if opcode & 0xF0 == 0xB0 else registers[dst] & mask
+    return _CALCULATIONS[opcode & 0xF0](left, right) & mask
+
+
+def _holds(opcode: int, registers: dict[int, int], dst: int, src: int, immediate: int) -> bool:
+    mask = 0xFFFFFFFF if opcode & 7 == 6 else 0xFFFFFFFFFFFFFFFF
+    right = (registers[src] if opcode & 8 else immediate) & mask
+    return bool(_COMPARISONS[opcode & 0xF0](registers[dst] & mask, right))

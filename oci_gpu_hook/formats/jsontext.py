@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parse JSON by Python's C scanner alone.
+
+``import json`` doubles the time of the interpreter's start, as it imports ``re`` and ``enum``.  The scanner itself is a
+small C module.  It is private to Python, so no other file uses it; where it is missing or works in another way,
+``json`` does the work.
+
+Must not raise anything but ValueError.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+try:
+    import _json
+
+    _make_scanner: Any = _json.make_scanner
+except (
+    ImportError,
+    AttributeError,
+):  # another implementation of Python, or a later one that moved it
+    _make_scanner = None
+
+_WHITESPACE = " \t\n\r"
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is no JSON value")
+
+
+# What `json.JSONDecoder` passes to the scanner, as a types.SimpleNamespace.  The scanner itself clears the memo.
+_SCANNER_CONTEXT = type(sys.implementation)(  # type: ignore[call-arg]
+    strict=True,
+    object_hook=None,
+    object_pairs_hook=None,
+    parse_float=float,
+    parse_int=int,
+    parse_constant=_refuse_constant,
+    memo={},
+)
+
+
+def loads(data: bytes) -> object:
+    """The one JSON value in `data` (UTF-8); ValueError where there is none or more than one."""
+    text = data.decode("utf-8").strip(_WHITESPACE)
+    if _make_scanner is None:
+        return _loads_by_json(text)
+    try:
+        value: object
+        value, end = _make_scanner(_SCANNER_CONTEXT)(text, 0)
+    except StopIteration:
+        raise ValueError("no JSON value") from None
+    except (SystemError, AttributeError, TypeError):
+        # Before Python 3.13 the scanner needs json.decoder for its exception but does not import it, and so fails in
+        # another way: json itself raises the right error.  A scanner of a later Python may need another context or
+        # other arguments: json knows them.
+        return _loads_by_json(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if end != len(text):
+        raise ValueError(f"something follows the JSON value at character {end}")
+    return value
+
+
+def has_more_values(data: bytes, most: int) -> bool:
+    """Whether a text has more values than `most`: commas, colons and brackets outside of its strings, or strings.
+
+    A text of fewer bytes cannot have so many, and is not looked through; nor are the strings of a text that has few of
+    these letters.
+    """
+    if len(data) <= most or sum([data.count(mark) for mark in (b",", b":", b"{", b"[")]) <= most:
+        return False
+    others = bytes([byte for byte in range(256) if byte not in b',:{["'])
+    marks = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, others)
+    if marks.count(b'"') > 2 * most:
+        return True
+    return sum(map(len, marks.split(b'"')[::2])) > most
+
+
+def _loads_by_json(text: str) -> object:
+    import json
+
+    try:
+        value: object = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    return value

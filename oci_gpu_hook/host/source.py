@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open a source on the host by a path that nobody but root could lead elsewhere.
+
+/tmp/nvidia-mps is what it says only if root made it: any local user can make that folder first, or a link of that name
+to a folder that only root may see.  So a path is walked name by name, by descriptor.  A name counts, and a link is
+followed, in a folder of root's that root alone may write to.  In a sticky folder such as /tmp a name counts if what it
+names is root's own, and no link.  In the folder of a service, whose user made it, only a socket counts.  Reads only.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.kernel import syscalls
+from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_link, is_socket
+
+_STICKY = 0o1000
+_MOST_LINKS = 40
+_NAMED = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
+
+
+class UntrustedError(OSError):
+    """Somebody else than root could have made what the path names, or could exchange it; the text says where."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(syscalls.EPERM, message)
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+def open_source(root_fd: int, path: str, owner: int = 0) -> int:
+    """An O_PATH descriptor of `path` below the folder open at `root_fd`, which is the host's root.
+
+    owner: a user whose own things count in a sticky folder beside root's.  UntrustedError where the path cannot be
+    trusted, OSError where it leads nowhere.
+    """
+    top = posix.fstat(root_fd)
+    # In a user namespace the host's root has another number: whose "/" is.
+    roots = (0, top.st_uid)
+    opened = [posix.dup(root_fd)]
+    folders = [(opened[0], top)]
+    names = path.split("/")[::-1]
+    links = 0
+    try:
+        while names:
+            name = names.pop()
+            if name in ("", "."):
+                continue
+            if name == "..":
+                folders = folders[:-1] or folders
+                continue
+            folder, parent = folders[-1]
+            fd = posix.open(name, _NAMED, dir_fd=folder)
+            opened.append(fd)
+            status = posix.fstat(fd)
+            _check(parent, status, name, is_last=not names, roots=roots, owners=(0, owner))
+            if not is_link(status):
+                folders.append((fd, status))
+                continue
+            links += 1
+            if links > _MOST_LINKS:
+                raise UntrustedError("too many links lead to it")
+            text = posix.readlink("", dir_fd=fd)
+            names += text.split("/")[::-1]
+            if text.startswith("/"):
+                folders = folders[:1]
+        opened.remove(folders[-1][0])
+        return folders[-1][0]
+    finally:
+        for fd in opened:
+            posix.close(fd)
+
+
+def _check(
+    parent: posix.stat_result,
+    status: posix.stat_result,
+    name: str,
+    *,
+    is_last: bool,
+    roots: tuple[int, ...],
+    owners: tuple[int, ...],
+) -> None:
+    """UntrustedError where others could have put what has this `status` into its folder, or could exchange it."""
+    if parent.st_uid not in roots:
+        if parent.st_mode & WRITABLE_BY_OTHERS or not (is_last and is_socket(status)):
+            raise UntrustedError(f"{name!r} lies in a folder of user {parent.st_uid}'s")
+    elif parent.st_mode & WRITABLE_BY_OTHERS:
+        if not parent.st_mode & _STICKY:
+            raise UntrustedError(f"{name!r} lies in a folder that others than root may write to")
+        if status.st_uid not in owners or is_link(status):
+            what = "a link" if is_link(status) else f"user {status.st_uid}'s"
+            raise UntrustedError(
+                f"{name!r} is {what}, in a folder that others than root may write to"
+            )

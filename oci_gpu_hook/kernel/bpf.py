@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands, constants and structs of bpf(2) that device programs on cgroups need.
+
+Each function is named as its command, and takes and returns file descriptors, as the wrappers in `syscalls` do.
+Numbers and layouts are from linux/bpf.h; a test compares them with those of the C compiler.  Must not know what a
+program does, nor decide which program replaces another.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.kernel.syscalls import EACCES, EINVAL, SyscallError, address_of, bpf, word, words
+
+BPF_PROG_LOAD = 5
+BPF_PROG_ATTACH = 8
+BPF_PROG_GET_FD_BY_ID = 13
+BPF_OBJ_GET_INFO_BY_FD = 15
+BPF_PROG_QUERY = 16
+BPF_PROG_TYPE_CGROUP_DEVICE = 15
+BPF_CGROUP_DEVICE = 6
+BPF_F_ALLOW_MULTI = 2
+BPF_F_REPLACE = 4
+BPF_F_QUERY_EFFECTIVE = 1
+
+# A cgroup takes 64 programs of one type (BPF_CGROUP_MAX_PROGS).
+_MOST_PROGS = 64
+_INSN_SIZE = 8
+_LOG_SIZE = 1 << 16
+
+
+def prog_query(cgroup_fd: int, *, query_flags: int = 0) -> tuple[int, tuple[int, ...]]:
+    """BPF_PROG_QUERY: the flags that the cgroup's device programs are attached with, and their ids.
+
+    With BPF_F_QUERY_EFFECTIVE: no flags, and the ids of all programs in effect, including those of the cgroups above.
+    """
+    ids = bytearray(4 * _MOST_PROGS)
+    attr = words(cgroup_fd | BPF_CGROUP_DEVICE << 32, query_flags, address_of(ids), _MOST_PROGS)
+    _, answer = bpf(BPF_PROG_QUERY, attr, f"BPF_PROG_QUERY of cgroup fd {cgroup_fd}")
+    count = word(answer, 3) & 0xFFFFFFFF
+    found = [int.from_bytes(ids[at : at + 4], "little") for at in range(0, 4 * count, 4)]
+    return word(answer, 1) >> 32, tuple(found)
+
+
+def prog_get_fd_by_id(prog_id: int) -> int:
+    """BPF_PROG_GET_FD_BY_ID: a descriptor, close-on-exec; ENOENT once the program is gone."""
+    return bpf(BPF_PROG_GET_FD_BY_ID, words(prog_id), f"BPF_PROG_GET_FD_BY_ID {prog_id}")[0]
+
+
+def prog_id(prog_fd: int) -> int:
+    """The id of a program, as `prog_query` gives it."""
+    return word(_prog_info(prog_fd, 0, 0), 0) >> 32
+
+
+def prog_insns(prog_fd: int) -> bytes | None:
+    """The program's instructions as the verifier left them (xlated); None where the kernel does not show them.
+
+    It does not show them to a caller without CAP_BPF, nor where their constants are hidden (net.core.bpf_jit_harden)
+    and kernel.kptr_restrict is 2.
+    """
+    size = 512 * _INSN_SIZE
+    while True:
+        insns = bytearray(size)
+        info = _prog_info(prog_fd, size, address_of(insns))
+        length = word(info, 2) >> 32
+        if not length or not word(info, 4):
+            return None
+        if length <= size:
+            return bytes(insns[:length])
+        size = length
+
+
+def _prog_info(prog_fd: int, size: int, insns: int) -> bytearray:
+    """BPF_OBJ_GET_INFO_BY_FD: the first 40 bytes of struct bpf_prog_info; no more are asked for.
+
+    Words: type and id; tag; jited_prog_len and xlated_prog_len; jited_prog_insns; xlated_prog_insns.
+    """
+    info = bytearray(words(0, 0, size << 32, 0, insns))
+    attr = words(prog_fd | len(info) << 32, address_of(info))
+    bpf(BPF_OBJ_GET_INFO_BY_FD, attr, f"BPF_OBJ_GET_INFO_BY_FD {prog_fd}")
+    return info
+
+
+def prog_load(prog_type: int, insns: bytes, *, name: str, license: str) -> int:
+    """BPF_PROG_LOAD: a descriptor, close-on-exec.  `name` is for bpftool, 15 characters at most.
+
+    Needs no RLIMIT_MEMLOCK since Linux 5.11.  Where the verifier refuses, the error has the last line of its log.
+    """
+    # Both must stay in memory until the kernel has read them.
+    program = bytearray(insns)
+    license_text = bytearray(license.encode().ljust(8, b"\0") + b"\0")
+
+    def load(log_size: int, log_address: int) -> int:
+        attr = words(
+            prog_type | len(program) // _INSN_SIZE << 32,
+            address_of(program),
+            address_of(license_text),
+            min(log_size, 1) | log_size << 32,  # log_level and log_size
+            log_address,
+            0,  # kern_version and prog_flags
+        )
+        prog_name = name.encode().ljust(16, b"\0")
+        return bpf(BPF_PROG_LOAD, attr + prog_name, f"BPF_PROG_LOAD {name}")[0]
+
+    try:
+        return load(0, 0)
+    except SyscallError as err:
+        if err.errno not in (EACCES, EINVAL):
+            raise
+    # The log costs the verifier time: only a program that was refused is loaded again with one.
+    log = bytearray(_LOG_SIZE)
+    try:
+        return load(len(log), address_of(log))
+    except SyscallError as err:
+        text = log.partition(b"\0")[0].decode("ascii", "replace")
+        lines = [line for line in text.split("\n") if line]
+        # The very last line is the verifier's count of its own work.
+        last = [line for line in lines if not line.startswith("processed ")][-1:]
+        raise SyscallError(err.errno or 0, "bpf", ": ".join([err.subject, *last])) from None
+
+
+def prog_attach(cgroup_fd: int, prog_fd: int, *, attach_flags: int, replace_fd: int = 0) -> None:
+    """BPF_PROG_ATTACH: attach a device program; with BPF_F_REPLACE (Linux 5.6), in place of `replace_fd`."""
+    attr = words(cgroup_fd | prog_fd << 32, BPF_CGROUP_DEVICE | attach_flags << 32, replace_fd)
+    bpf(BPF_PROG_ATTACH, attr, f"BPF_PROG_ATTACH to cgroup fd {cgroup_fd}")

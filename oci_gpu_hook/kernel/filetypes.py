@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The type of a file, and who may write to it, from its status (inode(7)).
+
+The standard library's module `stat` does the same, but is one more file to load at every start.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from posix import stat_result
+
+S_IFMT = 0o170000
+S_IFLNK = 0o120000
+S_IFREG = 0o100000
+S_IFDIR = 0o040000
+S_IFCHR = 0o020000
+S_IFSOCK = 0o140000
+WRITABLE_BY_OTHERS = 0o022  # S_IWGRP | S_IWOTH
+
+
+def is_folder(status: stat_result) -> bool:
+    """Whether it is a directory."""
+    return status.st_mode & S_IFMT == S_IFDIR
+
+
+def is_regular(status: stat_result) -> bool:
+    """Whether it is a regular file."""
+    return status.st_mode & S_IFMT == S_IFREG
+
+
+def is_link(status: stat_result) -> bool:
+    """Whether it is a symbolic link."""
+    return status.st_mode & S_IFMT == S_IFLNK
+
+
+def is_socket(status: stat_result) -> bool:
+    """Whether it is a Unix socket."""
+    return status.st_mode & S_IFMT == S_IFSOCK
+
+
+def is_character_device(status: stat_result) -> bool:
+    """Whether it is a character device."""
+    return status.st_mode & S_IFMT == S_IFCHR
+
+
+def is_open_to_others(status: stat_result) -> bool:
+    """Whether users other than root own it or may write to it."""
+    return status.st_uid != 0 or bool(status.st_mode & WRITABLE_BY_OTHERS)

@@ -1,0 +1,428 @@
+# SPDX-License-Identifier: Apache-2.0
+"""System calls that Python lacks: their constants and structs, and one thin wrapper for each.
+
+The only file that imports ctypes.  A wrapper has the kernel's name and argument order, takes and returns file
+descriptors, and raises `SyscallError`.  It decides nothing: no fall-backs, no policy, no knowledge of GPUs.
+
+Numbers and layouts are from the kernel's uapi headers (linux/mount.h, linux/openat2.h, linux/magic.h, asm/unistd.h of
+x86_64 and aarch64); a test compares them with those of the C compiler.  The oldest kernel is Linux 5.14.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.errors import plain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# --- asm-generic/errno.h; importing Python's module errno takes as long as twenty system calls
+EPERM = 1
+ENOSYS = 38
+ENOENT = 2
+EINTR = 4
+E2BIG = 7
+EAGAIN = 11
+EACCES = 13
+EBUSY = 16
+EEXIST = 17
+EXDEV = 18
+ENODEV = 19
+ENOTDIR = 20
+EINVAL = 22
+EFBIG = 27
+ENAMETOOLONG = 36
+ELOOP = 40
+EILSEQ = 84
+
+# --- openat2(2), Linux 5.6; linux/openat2.h
+
+RESOLVE_NO_MAGICLINKS = 0x02
+RESOLVE_NO_SYMLINKS = 0x04
+RESOLVE_IN_ROOT = 0x10
+
+# --- fcntl.h
+AT_FDCWD = -100
+
+AT_EMPTY_PATH = 0x1000
+
+# --- open_tree(2), move_mount(2): Linux 5.2; mount_setattr(2): Linux 5.12; linux/mount.h
+OPEN_TREE_CLONE = 1
+OPEN_TREE_CLOEXEC = posix.O_CLOEXEC
+MOVE_MOUNT_F_EMPTY_PATH = 0x04
+MOVE_MOUNT_T_EMPTY_PATH = 0x40
+MOUNT_ATTR_RDONLY = 0x01
+MOUNT_ATTR_NOSUID = 0x02
+MOUNT_ATTR_NODEV = 0x04
+MOUNT_ATTR_NOEXEC = 0x08
+MS_PRIVATE = 1 << 18
+
+# --- fsopen(2), fsconfig(2), fsmount(2): Linux 5.2; linux/mount.h
+FSOPEN_CLOEXEC = 1
+FSMOUNT_CLOEXEC = 1
+FSCONFIG_SET_STRING = 1
+FSCONFIG_CMD_CREATE = 6
+
+# --- umount2(2)
+MNT_DETACH = 2
+
+# --- statx(2); linux/stat.h
+STATX_MNT_ID = 0x1000
+STATX_ATTR_MOUNT_ROOT = 0x2000
+
+# --- prctl(2), capget(2), capset(2); linux/prctl.h, linux/capability.h
+PR_SET_NO_NEW_PRIVS = 38
+_LINUX_CAPABILITY_VERSION_3 = 0x20080522
+
+# --- setns(2); linux/sched.h
+CLONE_NEWNS = 0x00020000
+
+# --- socket(2), setsockopt(2), connect(2), sendto(2); sys/socket.h
+AF_UNIX = 1
+SOCK_STREAM = 1
+SOCK_DGRAM = 2
+SOCK_CLOEXEC = posix.O_CLOEXEC
+SOL_SOCKET = 1
+SO_RCVTIMEO = 20
+SO_SNDTIMEO = 21
+MSG_DONTWAIT = 0x40
+MSG_NOSIGNAL = 0x4000
+
+# --- statfs(2); linux/magic.h
+CGROUP2_SUPER_MAGIC = 0x63677270
+TMPFS_MAGIC = 0x01021994
+
+# asm/unistd.h, x86_64 and aarch64; from 424 on all architectures have the same numbers.
+_NUMBERS = {
+    "socket": (41, 198),
+    "connect": (42, 203),
+    "sendto": (44, 206),
+    "setsockopt": (54, 208),
+    "umount2": (166, 39),
+    "fstatfs": (138, 44),
+    "setns": (308, 268),
+    "setfsuid": (122, 151),
+    "setfsgid": (123, 152),
+    "prctl": (157, 167),
+    "capget": (125, 90),
+    "capset": (126, 91),
+    "bpf": (321, 280),
+    "statx": (332, 291),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "openat2": (437, 437),
+    "mount_setattr": (442, 442),
+    "open_tree_attr": (467, 467),
+}
+_MACHINE = ("x86_64", "aarch64").index(posix.uname().machine)
+_SYS = {name: numbers[_MACHINE] for name, numbers in _NUMBERS.items()}
+# Looked up once, as each mounted file needs these calls.
+_OPENAT2, _OPEN_TREE, _OPEN_TREE_ATTR = _SYS["openat2"], _SYS["open_tree"], _SYS["open_tree_attr"]
+_MOUNT_SETATTR, _MOVE_MOUNT = _SYS["mount_setattr"], _SYS["move_mount"]
+_FROM_FD_TO_FD = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
+
+_RETRIES = 128
+_LONGEST_SUBJECT = 300
+
+
+class SyscallError(OSError):
+    """A system call failed; the text says which call, on which subject, and why."""
+
+    def __init__(self, number: int, syscall: str, subject: str) -> None:
+        super().__init__(number, posix.strerror(number))
+        self.syscall = syscall
+        self.subject = subject
+
+    def __str__(self) -> str:
+        return f"{self.syscall} {plain(self.subject, _LONGEST_SUBJECT)}: {self.strerror}"
+
+
+if TYPE_CHECKING:
+    _foreign: Any
+    _Function: Any
+    _syscall_address: Any
+else:
+    try:
+        # The C module that ctypes wraps.  ctypes also imports os, types and struct, and costs five times as much.
+        import _ctypes as _foreign
+
+        class _Function(_foreign.CFuncPtr):
+            # PYTHONAPI keeps the interpreter's lock during a call.  A start has only one thread, and every call would
+            # take longer if it released the lock and took it again.
+            _flags_ = (
+                _foreign.FUNCFLAG_CDECL | _foreign.FUNCFLAG_USE_ERRNO | _foreign.FUNCFLAG_PYTHONAPI
+            )
+
+        _syscall_address = _foreign.dlsym(_foreign.dlopen(None, 0), "syscall")
+    except (ImportError, AttributeError, TypeError, ValueError, OSError):
+        # If a later Python changes the private names, the public ones do the same, only slower.
+        import ctypes as _foreign
+
+        _Function = _foreign.CFUNCTYPE(_foreign.c_int, use_errno=True)
+        _syscall_address = _foreign.cast(_foreign.CDLL(None).syscall, _foreign.c_void_p).value
+
+_addressof, _byref, _get_errno = _foreign.addressof, _foreign.byref, _foreign.get_errno
+
+
+# libc's syscall(2), without argtypes: to check them would take as long as the call.  An int is passed as a C int, which
+# is what all of these calls take and return; bytes as their address; memory that the kernel writes to by reference.
+_syscall = _Function(_syscall_address)
+
+
+def _call(name: str, subject: str | int, *arguments: Any) -> int:
+    """Make one system call.  `subject`, a path or a descriptor, is for the error."""
+    result: int = _syscall(_SYS[name], *arguments)
+    if result < 0:
+        raise _error(name, subject)
+    return result
+
+
+def _error(name: str, subject: str | int) -> SyscallError:
+    return SyscallError(
+        _get_errno(), name, f"fd {subject}" if isinstance(subject, int) else subject
+    )
+
+
+# Structs are bytes: to define a ctypes class for one would take longer than all the calls that use it.
+
+
+def words(*values: int) -> bytes:
+    """A struct of 64-bit words, for the kernel to read."""
+    return b"".join([value.to_bytes(8, "little") for value in values])
+
+
+def _kept_words(*values: int) -> bytes:
+    """The same, kept for the next call: nearly every file needs the struct of the file before it."""
+    struct = _KEPT.get(values)
+    if struct is None:
+        struct = _KEPT[values] = words(*values)
+    return struct
+
+
+_KEPT: dict[tuple[int, ...], bytes] = {}
+
+
+def word(struct: bytearray, index: int) -> int:
+    """The 64-bit word `index` of a struct."""
+    return int.from_bytes(struct[8 * index : 8 * index + 8], "little")
+
+
+def _reference(memory: bytearray) -> Any:
+    """Memory of 8 bytes at least, for the kernel to write to."""
+    # Any ctypes type can stand for memory, and to define one more takes as long as two mounts.
+    return _byref(_Function.from_buffer(memory))
+
+
+def address_of(memory: bytearray) -> int:
+    """The address of memory of 8 bytes at least, for a struct with a pointer.  The caller must keep the memory."""
+    return int(_addressof(_Function.from_buffer(memory)))
+
+
+def openat2(dirfd: int, path: str, flags: int, *, resolve: int, mode: int = 0) -> int:
+    """openat2(2): a descriptor of `path` below `dirfd`, always close-on-exec."""
+    fd = _openat2(dirfd, path, flags, mode, resolve)
+    if fd < 0:
+        raise _error("openat2", path)
+    return fd
+
+
+def openat2_if_there(dirfd: int, path: str, flags: int, *, resolve: int) -> int | None:
+    """The same; None for ENOENT, because to raise and catch an error takes as long as the call."""
+    fd = _openat2(dirfd, path, flags, 0, resolve)
+    if fd >= 0:
+        return fd
+    if _get_errno() == ENOENT:
+        return None
+    raise _error("openat2", path)
+
+
+def _openat2(dirfd: int, path: str, flags: int, mode: int, resolve: int) -> int:
+    """The descriptor; negative for an error.
+
+    With RESOLVE_IN_ROOT the kernel gives EAGAIN if something is renamed or mounted anywhere while it walks a "..".  The
+    man page says that the caller should then retry.
+    """
+    open_how = _kept_words(flags | posix.O_CLOEXEC, mode, resolve)
+    name = path.encode("utf-8", "surrogateescape")
+    for _ in range(_RETRIES):
+        result: int = _syscall(_OPENAT2, dirfd, name, open_how, 24)
+        if result >= 0 or _get_errno() not in (EAGAIN, EINTR):
+            break
+    return result
+
+
+def open_tree(dirfd: int, path: str, flags: int) -> int:
+    """open_tree(2): with OPEN_TREE_CLONE, a detached copy of the mount at `path`."""
+    name = path.encode("utf-8", "surrogateescape")
+    fd: int = _syscall(_OPEN_TREE, dirfd, name, flags | OPEN_TREE_CLOEXEC)
+    if fd < 0:
+        raise _error("open_tree", path)
+    return fd
+
+
+def open_tree_attr(dirfd: int, path: str, flags: int, mount_attr: bytes) -> int:
+    """open_tree_attr(2): open_tree(2) and mount_setattr(2) in one call; ENOSYS before Linux 6.15."""
+    name = path.encode("utf-8", "surrogateescape")
+    fd: int = _syscall(_OPEN_TREE_ATTR, dirfd, name, flags | OPEN_TREE_CLOEXEC, mount_attr, 32)
+    if fd < 0:
+        raise _error("open_tree_attr", path)
+    return fd
+
+
+def move_mount(from_fd: int, to_fd: int) -> None:
+    """move_mount(2), from descriptor to descriptor: neither end is a path."""
+    if _syscall(_MOVE_MOUNT, from_fd, b"", to_fd, b"", _FROM_FD_TO_FD) < 0:
+        raise _error("move_mount", to_fd)
+
+
+def mount_attr(attr_set: int) -> bytes:
+    """A struct mount_attr: MOUNT_ATTR_* flags to set, none to clear, and no propagation."""
+    return words(attr_set, 0, MS_PRIVATE, 0)
+
+
+def mount_setattr(fd: int, mount_attr: bytes) -> None:
+    """mount_setattr(2) on the one mount that `fd` is the root of."""
+    if _syscall(_MOUNT_SETATTR, fd, b"", AT_EMPTY_PATH, mount_attr, 32) < 0:
+        raise _error("mount_setattr", fd)
+
+
+def fsopen(fsname: str) -> int:
+    """fsopen(2): a context for a new filesystem of type `fsname`."""
+    return _call("fsopen", fsname, fsname.encode(), FSOPEN_CLOEXEC)
+
+
+def fsconfig_set_string(fd: int, key: str, value: str) -> None:
+    """fsconfig(2), FSCONFIG_SET_STRING: set one mount option of the new filesystem."""
+    subject = f"{key}={value}"
+    _call("fsconfig", subject, fd, FSCONFIG_SET_STRING, key.encode(), value.encode(), 0)
+
+
+def fsconfig_create(fd: int) -> None:
+    """fsconfig(2), FSCONFIG_CMD_CREATE: make the filesystem."""
+    _call("fsconfig", "create", fd, FSCONFIG_CMD_CREATE, None, None, 0)
+
+
+def fsmount(fd: int, attr_flags: int) -> int:
+    """fsmount(2): a detached mount of the filesystem, with MOUNT_ATTR_* flags."""
+    return _call("fsmount", fd, fd, FSMOUNT_CLOEXEC, attr_flags)
+
+
+def umount2(path: str, flags: int) -> None:
+    """umount2(2).  The kernel has no form by descriptor; /proc/self/fd/N names one."""
+    _call("umount2", path, path.encode("utf-8", "surrogateescape"), flags)
+
+
+def setns(fd: int, nstype: int) -> None:
+    """setns(2)."""
+    _call("setns", fd, fd, nstype)
+
+
+def setfsuid(uid: int) -> None:
+    """setfsuid(2): the user as whom this process makes files.  The kernel does not say whether it was allowed."""
+    _call("setfsuid", uid, uid)
+
+
+def setfsgid(gid: int) -> None:
+    """setfsgid(2): the same for the group."""
+    _call("setfsgid", gid, gid)
+
+
+def no_new_privs() -> None:
+    """prctl(2), PR_SET_NO_NEW_PRIVS: no program that is executed gives more than this process has."""
+    _call("prctl", "no_new_privs", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def capget() -> tuple[int, int, int]:
+    """capget(2): the effective, permitted and inheritable capabilities of this process, a bit for each."""
+    data = bytearray(24)
+    _call("capget", "self", _CAPABILITY_HEADER, _reference(data))
+    # struct __user_cap_data_struct, twice: the low 32 bits of the three sets, then the high ones.
+    low, high = data[:12], data[12:]
+    effective, permitted, inheritable = [
+        int.from_bytes(low[at : at + 4] + high[at : at + 4], "little") for at in (0, 4, 8)
+    ]
+    return effective, permitted, inheritable
+
+
+def capset(effective: int, permitted: int, inheritable: int) -> None:
+    """capset(2): set the capabilities of this process."""
+    sets = [value.to_bytes(8, "little") for value in (effective, permitted, inheritable)]
+    data = b"".join([value[:4] for value in sets] + [value[4:] for value in sets])
+    _call("capset", "self", _CAPABILITY_HEADER, data)
+
+
+# struct __user_cap_header_struct: the version, and 0 for this process.
+_CAPABILITY_HEADER = _LINUX_CAPABILITY_VERSION_3.to_bytes(4, "little") + bytes(4)
+
+
+def _sockaddr_un(path: str) -> bytes:
+    """struct sockaddr_un (unix(7)): the family, then the path with its NUL."""
+    return AF_UNIX.to_bytes(2, "little") + path.encode("utf-8", "surrogateescape") + b"\0"
+
+
+def connect(path: str, seconds: int) -> int:
+    """socket(2), setsockopt(2) and connect(2): a stream to the Unix socket `path`, close-on-exec.
+
+    A read or write on it that takes longer than `seconds` fails with EAGAIN.
+    """
+    kind = SOCK_STREAM | SOCK_CLOEXEC
+    fd = _call("socket", path, AF_UNIX, kind, 0)
+    try:
+        timeval = words(seconds, 0)
+        for option in (SO_RCVTIMEO, SO_SNDTIMEO):
+            _call("setsockopt", path, fd, SOL_SOCKET, option, timeval, len(timeval))
+        address = _sockaddr_un(path)
+        _call("connect", path, fd, address, len(address))
+    except BaseException:
+        posix.close(fd)
+        raise
+    return fd
+
+
+def mount_of(fd: int) -> tuple[int, bool]:
+    """statx(2): the id of the mount that `fd` is open on (the first field of its mountinfo line), and whether `fd` is
+    that mount's root (STATX_MNT_ID and STATX_ATTR_MOUNT_ROOT, Linux 5.8)."""
+    if _syscall(_SYS["statx"], fd, b"", AT_EMPTY_PATH, STATX_MNT_ID, _STATX_REFERENCE) < 0:
+        raise _error("statx", fd)
+    return word(_STATX, 18), bool(word(_STATX, 1) & STATX_ATTR_MOUNT_ROOT)
+
+
+# struct statx is 256 bytes; stx_attributes lies at offset 8, stx_mnt_id at 144 (linux/stat.h).
+_STATX = bytearray(256)
+_STATX_REFERENCE = _reference(_STATX)
+
+
+def filesystem_magic(fd: int) -> int:
+    """fstatfs(2): the type of the filesystem that `fd` lies on, as in linux/magic.h."""
+    # struct statfs is 120 bytes on 64-bit architectures; f_type is its first long.
+    statfs = bytearray(120)
+    _call("fstatfs", fd, fd, _reference(statfs))
+    return word(statfs, 0)
+
+
+def send_datagram(path: str, data: bytes) -> bool:
+    """socket(2) and sendto(2): send `data` to the socket at `path`, without waiting for its reader.
+
+    Gives whether it was sent, because to raise and catch an error takes longer than both calls.
+    """
+    fd = _call("socket", path, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)
+    address = _sockaddr_un(path)
+    flags = MSG_DONTWAIT | MSG_NOSIGNAL
+    sent: int = _syscall(_SYS["sendto"], fd, data, len(data), flags, address, len(address))
+    posix.close(fd)
+    return sent >= 0
+
+
+def bpf(command: int, attr: bytes, subject: str) -> tuple[int, bytearray]:
+    """bpf(2): `attr` is the union bpf_attr; gives the result, and the union as the kernel left it.
+
+    A kernel whose union is shorter than these 128 bytes requires that the rest is zero.  A newer kernel may write more
+    of an answer into them (a query's revision at byte 56).
+    """
+    union = bytearray(attr.ljust(128, b"\0"))
+    return _call("bpf", subject, command, _reference(union), len(union)), union

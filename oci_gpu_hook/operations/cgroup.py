@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The container's device cgroup, opened for exactly the requested devices."""
+
+from __future__ import annotations
+
+from oci_gpu_hook.changes import cgroup
+from oci_gpu_hook.container.cgroup import levels
+from oci_gpu_hook.formats import devicerule
+from oci_gpu_hook.formats.devicerule import DeviceRule
+from oci_gpu_hook.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from oci_gpu_hook.changes.tree import Tree
+    from oci_gpu_hook.changes.undo import Undo
+    from oci_gpu_hook.host.root import HostRoot
+    from oci_gpu_hook.operations.operation import Edit, Row
+
+
+class OpenCgroup(NamedTuple):
+    """A device cgroup, `rules` added to what it allows; never the ``m`` (mknod) access.
+
+    version: ``v1`` or ``v2``; path, top: see `container.cgroup.DeviceCgroup`, "" while the container does not exist;
+    fallback: linux.resources.devices of config.json, from which a v2 program is made where the kernel does not show its
+    instructions.
+    """
+
+    version: str
+    path: str
+    top: str
+    rules: tuple[DeviceRule, ...]
+    fallback: tuple[DeviceRule, ...]
+    required: bool
+    reason: str
+
+    def describe(self) -> str:
+        """See `Operation`, for this and the rest."""
+        return f"open the device cgroup ({self.version})"
+
+    def prepare(self, host: HostRoot, undo: Undo) -> int | None:
+        cgroup.load(self.version)
+        return None
+
+    def perform(self, tree: Tree, prepared: int | None) -> str:
+        directories = levels(self.path, self.top)
+        skipped = cgroup.allow(self.version, directories, self.rules, self.fallback, tree.undo)
+        return f"the device cgroup is left alone: {skipped}" if skipped else ""
+
+    def cdi_edits(self) -> list[Edit] | None:
+        # The engine allows the device nodes of a spec.
+        return []
+
+    def rows(self) -> tuple[str, list[Row]]:
+        title = f"device cgroup {self.version}, {self.path or 'found at the start'}"
+        return title, [(devicerule.written(rule), self.reason) for rule in self.rules]
+
+    def document(self) -> dict[str, Any]:
+        document = self._asdict()
+        for field in ("rules", "fallback"):
+            document[field] = [rule._asdict() for rule in document[field]]
+        return document

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The container's ld.so.cache, with our libraries in it."""
+
+from __future__ import annotations
+
+from oci_gpu_hook.changes import ldcache
+from oci_gpu_hook.formats.ldcache_additions import Additions
+from oci_gpu_hook.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from oci_gpu_hook.changes.tree import Tree
+    from oci_gpu_hook.changes.undo import Undo
+    from oci_gpu_hook.host.root import HostRoot
+    from oci_gpu_hook.operations.operation import Edit, Row
+
+
+class LdCache(NamedTuple):
+    """The cache at `path` with `additions` merged in, mounted over the image's own.
+
+    additions: a plain tuple of its fields where it comes from a saved answer.
+    """
+
+    path: str
+    additions: Additions
+    required: bool
+    reason: str
+
+    def entries(self) -> list[tuple[str, str]]:
+        """The SONAME and the path of each library that the cache is to list."""
+        entries = Additions(*self.additions).entries()
+        return [(soname.decode(), path.decode()) for soname, path, _ in entries]
+
+    def describe(self) -> str:
+        """See `Operation`, for this and the rest."""
+        return f"put our entries into {self.path}"
+
+    def prepare(self, host: HostRoot, undo: Undo) -> int | None:
+        # For `merge`, which runs where the package may be out of reach.
+        from oci_gpu_hook.formats import ldcache_splice  # noqa: F401
+
+        return None
+
+    def perform(self, tree: Tree, prepared: int | None) -> str:
+        ldcache.merge(tree, self.path, Additions(*self.additions))
+        return ""
+
+    def cdi_edits(self) -> list[Edit] | None:
+        return None
+
+    def rows(self) -> tuple[str, list[Row]]:
+        entries = self.entries()
+        first: list[Row] = [(self.path, f"{len(entries)} entries merged", self.reason)]
+        return "loader cache", first + [(f"  {soname}", path, "") for soname, path in entries]
+
+    def document(self) -> dict[str, Any]:
+        document = self._asdict()
+        # The same entries as columns.
+        del document["additions"]
+        return {
+            **document,
+            "entries": [{"soname": soname, "path": path} for soname, path in self.entries()],
+        }

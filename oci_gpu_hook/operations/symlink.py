@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A symbolic link in the container's /dev."""
+
+from __future__ import annotations
+
+from oci_gpu_hook.changes import nodes
+from oci_gpu_hook.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from oci_gpu_hook.changes.tree import Tree
+    from oci_gpu_hook.changes.undo import Undo
+    from oci_gpu_hook.host.root import HostRoot
+    from oci_gpu_hook.operations.operation import Edit, Row
+
+
+class Symlink(NamedTuple):
+    """The link `path`; `to` is its text, relative."""
+
+    path: str
+    to: str
+    required: bool
+    reason: str
+
+    def describe(self) -> str:
+        """See `Operation`, for this and the rest."""
+        return f"link {self.path} to {self.to}"
+
+    def prepare(self, host: HostRoot, undo: Undo) -> int | None:
+        return None
+
+    def perform(self, tree: Tree, prepared: int | None) -> str:
+        nodes.link(tree, self.path, self.to)
+        return ""
+
+    def cdi_edits(self) -> list[Edit] | None:
+        return None
+
+    def rows(self) -> tuple[str, list[Row]]:
+        return "links", [(self.path, f"-> {self.to}", self.reason)]
+
+    def document(self) -> dict[str, Any]:
+        return self._asdict()

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A CDI spec of this host: the hook's own plans, as far as a spec can express them.  Pure.
+
+The engine makes the device nodes and mounts that the spec lists, and starts the hook, which does the rest of the plan.
+Each operation says which of the two carries it out (`Operation.cdi_edits`).
+Container Device Interface, SPEC.md, 0.5.0 (device names that begin with a digit).
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.errors import quoted
+from oci_gpu_hook.planning.selection import of_nodes
+from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.request.words import ALL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.driver.inventory import DriverInventory
+    from oci_gpu_hook.planning.plan import Provision
+
+    # Lists of containerEdits by name.
+    Edits = dict[str, list[dict[str, object]]]
+
+KIND = "nvidia.com/gpu"
+VERSION = "0.5.0"
+PROGRAM = "oci-gpu-hook"
+STAGE = "createRuntime"
+
+# The hook that is registered for every container does nothing where it finds this value.
+_ENVIRONMENT = ["NVIDIA_VISIBLE_DEVICES=void"]
+# With an empty one the hook would get the container's (CVE-2025-23266).  Without SHELL, bash looks in the user
+# database.
+_HOOK_ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "SHELL=/bin/bash"]
+_HOOK_TIMEOUT = 30
+
+
+class Hook(NamedTuple):
+    """How the spec starts the hook.
+
+    path: of the program; capabilities: those that the spec is for; config: the administrator's file, "" for the
+    default.
+    """
+
+    path: str
+    capabilities: tuple[str, ...]
+    config: str = ""
+
+
+def names(inventory: DriverInventory) -> tuple[tuple[str, str], ...]:
+    """Each device's name in the spec and the selector that it stands for: index, UUID, MIG device, ``all``."""
+    found = []
+    for gpu in inventory.gpus:
+        found.append((str(gpu.nvml_index), str(gpu.nvml_index)))
+        if gpu.uuid:
+            found.append((gpu.uuid, gpu.uuid))
+    for device in inventory.mig_devices:
+        if device.number is not None:
+            found.append((f"{device.gpu}:{device.number}", f"{device.gpu}:{device.number}"))
+        if device.uuid:
+            found.append((device.uuid, device.uuid))
+    return (*found, (ALL, ALL))
+
+
+def asked(nodes: tuple[str, ...], inventory: DriverInventory) -> tuple[str, ...]:
+    """The spec's names of the devices whose nodes the engine has made, which does not say by which it was asked."""
+    found = of_nodes(nodes, inventory)
+    divided = {device.gpu for device, _ in found.mig_devices}
+    gpus = [str(gpu.nvml_index) for gpu, _ in found.gpus if gpu.nvml_index not in divided]
+    mig_devices = [
+        f"{device.gpu}:{device.number}" if device.number is not None else device.uuid or ALL
+        for device, _ in found.mig_devices
+    ]
+    return tuple(dict.fromkeys([*gpus, *mig_devices]))
+
+
+def nameless(inventory: DriverInventory) -> str:
+    """A sentence on the MIG devices that have no name of their own in a spec; "" where all have one."""
+    found = [item for item in inventory.mig_devices if item.number is None and not item.uuid]
+    if not found:
+        return ""
+    devices = f"{len(found)} MIG device{'' if len(found) == 1 else 's'}"
+    return f"the CDI spec names {devices} by 'all' only: run 'oci-gpu-hook inventory refresh' first"
+
+
+def document(
+    common: Provision, devices: tuple[tuple[str, Provision], ...], hook: Hook
+) -> dict[str, object]:
+    """The spec; common: what every container gets; devices: names, and what a container gets for each."""
+    shared = _edits(common)
+    arguments = [PROGRAM, STAGE, "--cdi", ",".join(hook.capabilities)]
+    if hook.config:
+        arguments += ["--config", hook.config]
+    started = {
+        "hookName": STAGE,
+        "path": hook.path,
+        "args": [*arguments, "--cdi-driver", common.driver_version],
+        "env": _HOOK_ENVIRONMENT,
+        "timeout": _HOOK_TIMEOUT,
+    }
+    return {
+        "cdiVersion": VERSION,
+        "kind": KIND,
+        "devices": [
+            {"name": name, "containerEdits": _without(_edits(provision), shared)}
+            for name, provision in devices
+        ],
+        "containerEdits": {"env": _ENVIRONMENT, **shared, "hooks": [started]},
+    }
+
+
+def driver_of(spec: object) -> str:
+    """The driver version that a spec of ours was made for; "" for any other document."""
+    try:
+        (hook,) = spec["containerEdits"]["hooks"]  # type: ignore[index]
+        arguments = hook["args"]
+        version = arguments[arguments.index("--cdi-driver") + 1]
+        return str(version) if arguments[0] == PROGRAM else ""
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError):
+        return ""
+
+
+def misfit(version: str, inventory: DriverInventory) -> str:
+    """Why a spec for the driver `version` does not fit the host, in a sentence; "" where it does."""
+    if version == inventory.driver_version:
+        return ""
+    return f"the CDI spec is for driver {version or 'unknown'}, the host has {inventory.driver_version}"
+
+
+def stale(spec: object, inventory: DriverInventory) -> str:
+    """Why a spec is out of date, in a sentence; "" where it is not."""
+    different = misfit(driver_of(spec), inventory)
+    if different:
+        return different
+    devices: object = spec.get("devices") if isinstance(spec, dict) else None
+    spec_names = [
+        item.get("name")
+        for item in (devices if isinstance(devices, list) else ())
+        if isinstance(item, dict)
+    ]
+    host_names = [name for name, _ in names(inventory)]
+    for name in spec_names:
+        if name not in host_names:
+            return f"the CDI spec names {quoted(name)}, which the host has no longer"
+    for name in host_names:
+        if name not in spec_names:
+            return f"the CDI spec does not name {quoted(name)}, which the host has"
+    return ""
+
+
+def _edits(provision: Provision) -> Edits:
+    """The part of a provision that a spec can express."""
+    edits: Edits = {"deviceNodes": [], "mounts": []}
+    for operation in provision.operations:
+        for key, edit in operation.cdi_edits() or ():
+            edits[key].append(edit)
+    return edits
+
+
+def _without(edits: Edits, shared: Edits) -> Edits:
+    """The edits that are not among the shared ones, without empty lists."""
+    own = {key: [item for item in items if item not in shared[key]] for key, items in edits.items()}
+    return {key: items for key, items in own.items() if items}

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that is read for one container, and the plan that comes of it.
+
+The container and the host are looked at, what the driver gives is taken from a saved answer or decided anew, and `plan`
+puts it together.  What only some starts need is imported where they need it.  Must not change anything but saved
+answers and the inventory.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.container import cgroup, layout, scope
+from oci_gpu_hook.container.identity import Container
+from oci_gpu_hook.planning import answers, plan
+from oci_gpu_hook.planning.plan import Labels
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.container.layout import Layout
+    from oci_gpu_hook.container.process import Process
+    from oci_gpu_hook.container.rootfs import Rootfs
+    from oci_gpu_hook.driver.inventory import DriverInventory
+    from oci_gpu_hook.host.root import HostRoot
+    from oci_gpu_hook.planning.answers import Question
+    from oci_gpu_hook.planning.plan import Plan, Provision
+    from oci_gpu_hook.request.bundle import Bundle
+    from oci_gpu_hook.request.parse import Request
+    from oci_gpu_hook.request.settings import Settings
+
+# selinuxfs is mounted where SELinux runs, and only there (selinux(8)).
+SELINUX = "/sys/fs/selinux/enforce"
+
+
+def decide(
+    bundle: Bundle,
+    request: Request | None,
+    settings: Settings,
+    host: HostRoot,
+    rootfs: Rootfs,
+    *,
+    id: str,
+    process: Process | None,
+    remember: bool = False,
+) -> tuple[Plan, DriverInventory | None]:
+    """The plan for a bundle, and the driver's inventory if it was read.
+
+    Without a `process` the container does not exist yet: what only its process tells is taken from config.json.
+    remember: whether saved answers are used, and new ones and the inventory saved: at a start, and by nothing else.
+    """
+    device_cgroup = cgroup.look(process, id)
+    container = Container(
+        id=id,
+        bundle=bundle.path,
+        rootfs=bundle.rootfs(),
+        device_cgroup=device_cgroup,
+        scope=scope.find(device_cgroup.top),
+        own_mounts=rootfs.own,
+    )
+    capabilities = request.capabilities if request else ()
+    laid_out = layout.look(
+        rootfs.fd,
+        process,
+        user_namespace=bundle.has_user_namespace(),
+        compat=settings.cuda_forward_compatibility and "compute" in capabilities,
+    )
+    required = request is not None
+    labels = _labels(bundle, host, rootfs, settings, id=id, process=process, required=required)
+    if request is None:
+        return plan.make_labels(container, laid_out, labels), None
+    inventory = None
+    question = answers.question(host, request, laid_out, settings) if remember else None
+    provision = answers.recall(host, question) if question else None
+    if provision is None:
+        provision, inventory = _provide(
+            host, laid_out, request, settings, question, remember=remember
+        )
+    # Only a program of v2 is ever made from them.
+    falls_back = device_cgroup.version == "v2" and settings.device_cgroup != "off"
+    rules = bundle.device_rules() if falls_back else ()
+    made = plan.make(container, laid_out, request, provision, labels, settings, rules)
+    return made, inventory
+
+
+def _provide(
+    host: HostRoot,
+    laid_out: Layout,
+    request: Request,
+    settings: Settings,
+    question: Question | None,
+    *,
+    remember: bool,
+) -> tuple[Provision, DriverInventory]:
+    """What the driver gives, decided from the inventory."""
+    from oci_gpu_hook.driver.inventory import with_nodes
+    from oci_gpu_hook.planning import provision, recording, selection
+
+    root = recording.RecordingRoot(host) if question else None
+    inventory, is_saved = _inventory(host, settings.driver_root, remember=remember)
+    selected = selection.select(request, inventory)
+    inventory = with_nodes(
+        root or host,
+        inventory,
+        selection.families(request),
+        request.imex_channels,
+        settings.driver_root,
+        tuple([gpu for gpu, _ in selected.gpus]),
+        (settings.mps_pipe_folder, settings.mps_pipe_owner),
+    )
+    if request.source == "cdi":
+        # A spec is made before any container: it puts libraries where the host has them.
+        folder = inventory.library_folder
+        folder_32 = layout.library_folder_32(folder, layout.GLIBC)
+        laid_out = laid_out._replace(library_folder=folder, library_folder_32=folder_32)
+    if request.requirements:
+        from oci_gpu_hook.planning import requirements
+
+        gpus = tuple([(gpu.compute_capability, gpu.brand) for gpu, _ in selected.gpus])
+        facts = requirements.HostFacts(inventory.driver_version, inventory.cuda_version, gpus)
+        requirements.check(request.requirements, facts)
+    provided = provision.make(laid_out, request, selected, inventory)
+    if question and root and is_saved and all([gpu.uuid for gpu in inventory.gpus]):
+        recording.keep(question, root, provided)
+    return provided, inventory
+
+
+def _inventory(host: HostRoot, driver_root: str, *, remember: bool) -> tuple[DriverInventory, bool]:
+    """The saved inventory while it is true, else a new one; and whether it is the saved one."""
+    from oci_gpu_hook.driver import inventory, stamp
+
+    saved = inventory.read_saved(host, stamp.now(host, driver_root))
+    if saved is not None:
+        return saved, True
+    from oci_gpu_hook.driver import survey
+
+    look = survey.anew if remember else survey.survey
+    return look(host, driver_root), False
+
+
+def _labels(
+    bundle: Bundle,
+    host: HostRoot,
+    rootfs: Rootfs,
+    settings: Settings,
+    *,
+    id: str,
+    process: Process | None,
+    required: bool,
+) -> Labels:
+    """What SELinux needs; a host without it loads nothing for it."""
+    if host.stat(SELINUX) is None:
+        return Labels()
+    from oci_gpu_hook.container import ipc
+    from oci_gpu_hook.planning import labels
+
+    mounts = ipc.mounts(bundle, id, rootfs, process, host) if process else ()
+    mount_label, process_label = bundle.mount_label(), bundle.process_label()
+    return labels.decide(mounts, mount_label, process_label, settings, required=required)

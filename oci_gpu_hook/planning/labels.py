@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which labels /dev/shm and /dev/mqueue must bear.  Pure.
+
+A level that differs from the container's makes POSIX semaphores fail: Python's multiprocessing dies in SemLock with
+FileNotFoundError, and with it dask and PyTorch's data loaders.  Must not look at the host or at the container.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.container import ipc
+from oci_gpu_hook.errors import BundleError, RequestError, quoted
+from oci_gpu_hook.formats import contexts
+from oci_gpu_hook.formats.contexts import Context
+from oci_gpu_hook.operations.relabel import Relabel
+from oci_gpu_hook.planning.plan import Labels
+from oci_gpu_hook.request.state import ENGINE_HINT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.container.ipc import IpcMount
+    from oci_gpu_hook.request.settings import Settings
+
+_FILE_TYPE = "container_file_t"
+
+
+def decide(
+    mounts: tuple[IpcMount, ...],
+    mount_label: str,
+    process_label: str,
+    settings: Settings,
+    *,
+    required: bool,
+) -> Labels:
+    """What must be labelled for a container with these labels in config.json; `required`: whether it asks for a GPU."""
+    label = wanted(mount_label, process_label)
+    if label is None:
+        return Labels("", (), ("the engine gives this container no SELinux label: none is set",))
+    if settings.ipc_labels == "off":
+        return Labels(
+            str(label), (), ("/dev/shm and /dev/mqueue keep their labels: ipc-labels = off",)
+        )
+    operations, notes = [], []
+    for mount in mounts:
+        note = _left_alone(mount, required)
+        if note:
+            notes.append(note)
+            continue
+        level, reason = _level(mount, label, process_label)
+        context = label._replace(low=level)
+        if mount.fixed:
+            notes += _fixed(mount, context, process_label, settings, required)
+            continue
+        operations.append(Relabel(mount.path, str(context), mount.context, required, reason))
+    return Labels(str(label), tuple(operations), tuple(notes))
+
+
+def wanted(mount_label: str, process_label: str) -> Context | None:
+    """The label for a container's files: ``linux.mountLabel``, or the usual type with the process's level.
+
+    None where the engine gives the container no label.
+    """
+    if mount_label:
+        return _parsed(mount_label, "linux.mountLabel")
+    if not process_label:
+        return None
+    level = _parsed(process_label, "process.selinuxLabel").low
+    return Context("system_u", "object_r", _FILE_TYPE, level, None)
+
+
+def _left_alone(mount: IpcMount, required: bool) -> str:
+    """Why the mount's label is not changed, in a sentence; "" where it is.  RequestError for a link, if required."""
+    if mount.owner == ipc.LINK:
+        sentence = f"the image's {mount.path} is a link, and its label is left alone"
+        if required:
+            raise RequestError(sentence, "the image's author must remove it")
+        return sentence
+    if mount.owner == ipc.HOST:
+        return f"{mount.path} is the host's own, and its label is left alone"
+    if mount.owner == ipc.VOLUME:
+        return f"{mount.path} is a volume of the host, and its label is left alone"
+    return ""
+
+
+def _level(
+    mount: IpcMount, label: Context, process_label: str
+) -> tuple[contexts.Level | None, str]:
+    """The highest level that all containers dominate that share the mount, and the reason for it."""
+    if not mount.members or label.low is None:
+        return label.low, f"{mount.path} must have the container's own label"
+    levels = [label.low]
+    for text in (process_label, *mount.members):
+        clearance = _parsed(text, "a container's label").clearance if text else None
+        if clearance is not None:
+            levels.append(clearance)
+    level = contexts.meet(levels)
+    if level == label.low:
+        return level, f"{mount.path} is shared by a pod of one level"
+    return level, f"{mount.path} is shared by a pod: the level that all its containers dominate"
+
+
+def _fixed(
+    mount: IpcMount, context: Context, process_label: str, settings: Settings, required: bool
+) -> list[str]:
+    """Check a label that cannot be changed.  Gives a note, or raises BundleError, where the container cannot use it."""
+    found = _parsed(mount.context, f"the label of {mount.path}")
+    own = _parsed(process_label, "process.selinuxLabel").clearance if process_label else context.low
+    within = found.low is None or own is None or own.dominates(found.low)
+    if found.type == context.type and within:
+        return []
+    sentence = (
+        f"{mount.path} is mounted with context={mount.context}, the container needs {context}"
+    )
+    remedy = "mount it without context=, or with that label"
+    if required and settings.ipc_context_mismatch == "refuse":
+        raise BundleError(sentence, f"{remedy}; ipc-context-mismatch = warn lets it start as it is")
+    return [f"{sentence}: {remedy}"]
+
+
+def _parsed(text: str, where: str) -> Context:
+    try:
+        return contexts.parse_context(text)
+    except contexts.MalformedContext as err:
+        raise BundleError(
+            f"{where} {quoted(text)} is no SELinux context: {err}", ENGINE_HINT
+        ) from err

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan: an ordered list of operations for one container.  Pure: the same values give the same plan.
+
+`provision` has decided what the container gets from the driver.  This module adds what depends on this one container:
+its device cgroup and its labels.  Nothing is decided after it.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.errors import ConfigError
+from oci_gpu_hook.formats.devicerule import DeviceRule
+from oci_gpu_hook.operations.cgroup import OpenCgroup
+from oci_gpu_hook.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.container.identity import Container
+    from oci_gpu_hook.container.layout import Layout
+    from oci_gpu_hook.operations.operation import Operation
+    from oci_gpu_hook.request.parse import Request
+    from oci_gpu_hook.request.settings import Settings
+
+
+class Provision(NamedTuple):
+    """What a container gets from the driver.
+
+    devices: major and minor of each device that the device cgroup must allow; notes: what is left out, and why.
+    """
+
+    driver_version: str
+    devices: tuple[tuple[int, int], ...]
+    operations: tuple[Operation, ...]
+    notes: tuple[str, ...]
+
+
+class Labels(NamedTuple):
+    """What SELinux needs.  The defaults are for a host without SELinux.
+
+    context: the label of all that is made, "" for none; operations: the mounts to relabel; notes: what is not
+    relabelled, and why.
+    """
+
+    context: str = ""
+    operations: tuple[Operation, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Plan(NamedTuple):
+    """What will be done for one container.
+
+    request: None for a container that asks for no GPU, and driver_version is "" then; notes: what is left out, and why;
+    label: the SELinux label of all that is made, "" for none.
+    """
+
+    container: Container
+    layout: Layout
+    request: Request | None
+    driver_version: str
+    operations: tuple[Operation, ...]
+    notes: tuple[str, ...]
+    label: str = ""
+
+
+def make(
+    container: Container,
+    layout: Layout,
+    request: Request,
+    provision: Provision,
+    labels: Labels,
+    settings: Settings,
+    fallback: tuple[DeviceRule, ...],
+) -> Plan:
+    """The plan for a container with `request`, which gets all of `provision`; ConfigError where the settings forbid it.
+
+    fallback: see `OpenCgroup`.
+    """
+    cgroup, notes = _open_cgroup(container, settings, provision.devices, fallback)
+    if layout.dev_is_hosts:
+        notes += ("the container's /dev is the host's own: no node is made in it",)
+    # The cgroup comes last: it is the only change that stays when the mount namespace is gone.
+    operations = (*provision.operations, *labels.operations, *cgroup)
+    notes = (*provision.notes, *notes, *labels.notes)
+    version = provision.driver_version
+    return Plan(container, layout, request, version, operations, notes, labels.context)
+
+
+def make_labels(container: Container, layout: Layout, labels: Labels) -> Plan:
+    """The plan for a container that asks for no GPU, where the settings say that all containers are relabelled."""
+    return Plan(container, layout, None, "", labels.operations, labels.notes, labels.context)
+
+
+def _open_cgroup(
+    container: Container,
+    settings: Settings,
+    devices: tuple[tuple[int, int], ...],
+    fallback: tuple[DeviceRule, ...],
+) -> tuple[tuple[Operation, ...], tuple[str, ...]]:
+    """The operations that open the device cgroup, and the notes."""
+    if settings.device_cgroup == "off":
+        return (), ("the device cgroup is left alone: device-cgroup = off",)
+    cgroup = container.device_cgroup
+    if cgroup.reason:
+        if settings.device_cgroup == "on":
+            raise ConfigError(
+                f"device-cgroup is on, but {cgroup.reason}",
+                "the administrator can set device-cgroup = auto",
+            )
+        return (), (f"the device cgroup is left alone: {cgroup.reason}",)
+    rules = tuple([DeviceRule("c", major, minor, "rw") for major, minor in devices])
+    open_cgroup = OpenCgroup(
+        version=cgroup.version,
+        path=cgroup.path,
+        top=cgroup.top,
+        rules=rules,
+        fallback=fallback,
+        required=True,
+        reason="the requested devices, no others",
+    )
+    if container.scope is None:
+        return (open_cgroup,), ()
+    from oci_gpu_hook.operations.systemd import TellSystemd
+
+    tell_systemd = TellSystemd(
+        unit=container.scope.name,
+        rules=rules,
+        before=container.scope.allowed,
+        # Without it the container works, until systemd puts its own rules in force again.
+        required=False,
+        reason="survives daemon-reload and updates of the container",
+    )
+    return (open_cgroup, tell_systemd), ()

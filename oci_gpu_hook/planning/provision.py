@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container gets from the driver, as operations.  Pure.
+
+Everything about the driver is decided here, with `selection` (which devices) and `placement` (which files, and where):
+what is done, what is required, and why.  Containers with the same layout and request get the same; `plan` adds what
+depends on the one container.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.errors import DriverError
+from oci_gpu_hook.operations.device import Device
+from oci_gpu_hook.operations.mount import Mount
+from oci_gpu_hook.operations.symlink import Symlink
+from oci_gpu_hook.operations.tmpfs import Tmpfs
+from oci_gpu_hook.planning import placement, selection
+from oci_gpu_hook.planning.plan import Provision
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.container.layout import Layout
+    from oci_gpu_hook.driver.inventory import DriverInventory
+    from oci_gpu_hook.driver.nodes import DeviceNode
+    from oci_gpu_hook.planning.selection import Selection
+    from oci_gpu_hook.request.parse import Request
+
+    Reasoned = tuple[tuple[DeviceNode, str], ...]
+
+_PROC_DRIVER = "/proc/driver/nvidia"
+_MODIFY_DEVICE_FILES = "ModifyDeviceFiles:"
+_INSTALL_HINT = "whoever installs the driver must install all parts of one version"
+
+_PROFILE_FOLDER = "/etc/nvidia/nvidia-application-profiles-rc.d"
+# The mask that it carries has 64 bits (NVIDIA's README, "Application Profiles", and EGLVisibleDGPUDevices).
+_PROFILE_MINORS = 64
+
+
+def make(
+    layout: Layout, request: Request, selected: Selection, inventory: DriverInventory
+) -> Provision:
+    """What a container with `request` gets; DriverError where it cannot be met.  `selected`: the requested devices."""
+    _check_driver(request, inventory)
+    nodes = selection.nodes(request, selected, inventory)
+    libraries = placement.brought(layout, request, inventory)
+    operations = (
+        *_devices(layout, nodes),
+        *_links(layout, nodes, inventory),
+        *placement.libraries(libraries),
+        *placement.files(request, inventory),
+        *placement.services(request, inventory),
+        *_proc_driver(request, selected, inventory),
+        *_application_profile(request, selected),
+        *placement.ld_cache(layout, request, inventory, libraries),
+    )
+    notes = (
+        *selection.absent_features(request, inventory),
+        *placement.left_out(layout, request),
+        *placement.untrusted_services(request, inventory),
+    )
+    devices = tuple([(node.major, node.minor) for node, _ in nodes])
+    return Provision(inventory.driver_version, devices, operations, notes)
+
+
+def _check_driver(request: Request, inventory: DriverInventory) -> None:
+    """DriverError where a required library is missing, or installed in another version only."""
+    for misfit in inventory.misfits:
+        if misfit.capability in request.capabilities:
+            found = f"is there as {misfit.found}" if misfit.found else "is missing"
+            if misfit.found == inventory.driver_version:
+                # A full disk can leave such a file.
+                found = "of that version is cut off or no library"
+            raise DriverError(
+                f"the kernel module is {inventory.driver_version}, but {misfit.name} {found}",
+                _INSTALL_HINT,
+            )
+
+
+def _devices(layout: Layout, nodes: Reasoned) -> tuple[Device, ...]:
+    if layout.dev_is_hosts:
+        return ()
+    return tuple(
+        [
+            Device(
+                path=node.path,
+                type="c",
+                major=node.major,
+                minor=node.minor,
+                access="rw",
+                mode=node.mode,
+                uid=node.uid,
+                gid=node.gid,
+                source=node.path if layout.user_namespace else "",
+                # Display servers need modeset, CUDA does not; on a host without one the node may not exist.
+                required=node.family != "modeset",
+                reason=reason,
+            )
+            for node, reason in nodes
+        ]
+    )
+
+
+def _links(layout: Layout, nodes: Reasoned, inventory: DriverInventory) -> tuple[Symlink, ...]:
+    """The links by PCI address to the DRM nodes of `nodes`: programs find a GPU's node by them."""
+    paths = {node.path for node, _ in nodes}
+    if layout.dev_is_hosts:
+        return ()
+    return tuple(
+        [
+            Symlink(link.path, link.to, False, f"name by PCI address of {link.node}")
+            for link in inventory.links
+            if link.node in paths
+        ]
+    )
+
+
+def _proc_driver(
+    request: Request, selected: Selection, inventory: DriverInventory
+) -> tuple[Tmpfs | Mount, ...]:
+    """A /proc/driver/nvidia that shows the requested GPUs and MIG devices only.
+
+    With ModifyDeviceFiles at 1 the driver's libraries would make nodes for every GPU of the host themselves.
+    """
+    shown = [*_proc_gpus(selected), *_proc_mig(request, selected)]
+    folders = [path for path, _, is_folder in shown if is_folder] or ["gpus"]
+    texts = [(name, _masked(name, text), 0o444) for name, text in inventory.proc_files]
+    points = [(path, reason) for path, reason, is_folder in shown if not is_folder]
+    folders += dict.fromkeys([path.rpartition("/")[0] for path, _ in points])
+    cover = Tmpfs(
+        path=_PROC_DRIVER,
+        options=placement.READ_ONLY_DATA,
+        folders=tuple(folders),
+        files=(*texts, *[(path, "", 0o444) for path, _ in points]),
+        required=True,
+        reason="hides the other GPUs; libraries make no nodes",
+    )
+    paths = [(f"{_PROC_DRIVER}/{path}", reason, is_folder) for path, reason, is_folder in shown]
+    return (
+        cover,
+        *[
+            Mount(path, path, placement.READ_ONLY_DATA, True, reason, is_folder)
+            for path, reason, is_folder in paths
+        ],
+    )
+
+
+def _proc_gpus(selected: Selection) -> list[tuple[str, str, bool]]:
+    """Path below /proc/driver/nvidia, reason, and whether it is a folder, of each GPU."""
+    return [
+        (f"gpus/{gpu.proc}", f"GPU {gpu.nvml_index}: asked for as {selector}", True)
+        for gpu, selector in selected.gpus
+    ]
+
+
+def _proc_mig(request: Request, selected: Selection) -> list[tuple[str, str, bool]]:
+    """The same for the capability files of the MIG devices; of all of them if the container manages MIG."""
+    for is_requested, variable in (
+        (request.mig_config, "NVIDIA_MIG_CONFIG_DEVICES"),
+        (request.mig_monitor, "NVIDIA_MIG_MONITOR_DEVICES"),
+    ):
+        if is_requested:
+            return [("capabilities", f"all MIG capabilities: {variable}=all", True)]
+    minors = {gpu.nvml_index: gpu.minor for gpu, _ in selected.gpus}
+    shown: dict[str, str] = {}
+    for device, selector in selected.mig_devices:
+        instance = f"capabilities/gpu{minors[device.gpu]}/mig/gi{device.gi}"
+        reason = f"MIG device {device.gi}/{device.ci} of GPU {device.gpu}: asked for as {selector}"
+        for path in (f"{instance}/access", f"{instance}/ci{device.ci}/access"):
+            shown.setdefault(path, reason)
+    return [(path, reason, False) for path, reason in shown.items()]
+
+
+def _masked(name: str, text: str) -> str:
+    """The text of a file below /proc/driver/nvidia, with ModifyDeviceFiles set to 0."""
+    if name != "params":
+        return text
+    lines = [
+        f"{_MODIFY_DEVICE_FILES} 0" if line.startswith(_MODIFY_DEVICE_FILES) else line
+        for line in text.split("\n")
+    ]
+    return "\n".join(lines)
+
+
+def _application_profile(request: Request, selected: Selection) -> tuple[Tmpfs, ...]:
+    """A profile that lists the GPUs for EGL: without it, EGL tries the nodes of all GPUs of the host."""
+    drawing = "graphics" in request.capabilities or "display" in request.capabilities
+    minors = [gpu.minor for gpu, _ in selected.gpus if gpu.minor < _PROFILE_MINORS]
+    if not drawing or not minors:
+        return ()
+    mask = 0
+    for minor in minors:
+        mask |= 1 << minor
+    text = (
+        '{"profiles": [{"name": "_container_", "settings": ["EGLVisibleDGPUDevices", '
+        f'{mask:#x}]}}], "rules": [{{"pattern": [], "profile": "_container_"}}]}}\n'
+    )
+    return (
+        Tmpfs(
+            path=_PROFILE_FOLDER,
+            options=placement.READ_ONLY_DATA,
+            folders=(),
+            files=(("10-container.conf", text, 0o444),),
+            # The image or a pod may have put something of its own at /etc/nvidia, read-only.
+            required=False,
+            reason="EGL sees the requested GPUs only: graphics or display",
+        ),
+    )

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA_REQUIRE_*: what an image needs of the driver and the GPU, parsed and evaluated.  Pure.
+
+An expression is alternatives, separated by spaces; an alternative is conditions, separated by commas, all of which
+must hold: ``cuda>=12.4 brand=tesla,driver>=535,driver<536``.  All expressions must hold.  An unknown fact meets no
+condition.  Must not know where a fact comes from.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.errors import LONGEST_LIST, RequestError, quoted
+from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.request.words import MOST_DIGITS, number
+
+_AUTHOR = "the image's author must mend it, or the container set NVIDIA_DISABLE_REQUIRE=1"
+# Longer ones first: "<=" starts with "<".
+_OPERATORS = ("!=", "<=", ">=", "=", "<", ">")
+_PROPERTIES = ("cuda", "driver", "arch", "brand")
+# For an error.  CUDA's images list an alternative for each brand and branch of the driver, some sixty.
+_MOST_SHOWN = 100
+
+
+class HostFacts(NamedTuple):
+    """The facts that conditions are about; "" is unknown.
+
+    gpus: compute capability (``9.0``) and brand of each selected GPU, MIG devices' parents included.
+    """
+
+    driver: str
+    cuda: str
+    gpus: tuple[tuple[str, str], ...]
+
+
+class Condition(NamedTuple):
+    """``cuda>=12.4``: one of `_PROPERTIES`, one of `_OPERATORS`, and a version or, for brand, a word."""
+
+    property: str
+    operator: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.property}{self.operator}{self.value}"
+
+
+def check(expressions: tuple[str, ...], facts: HostFacts) -> None:
+    """RequestError where an expression is malformed, or none of its alternatives holds for one of the GPUs.
+
+    GPUs are checked one by one: GPUs of two brands may meet two alternatives.
+    """
+    each = [facts._replace(gpus=(gpu,)) for gpu in dict.fromkeys(facts.gpus)] or [facts]
+    for expression in expressions:
+        alternatives = parse(expression)
+        failing = [one for one in each if not _is_met(alternatives, one)]
+        if failing:
+            gpus = tuple([gpu for one in failing for gpu in one.gpus])
+            raise _unmet(alternatives, facts._replace(gpus=gpus))
+
+
+def parse(expression: str) -> tuple[tuple[Condition, ...], ...]:
+    """Alternatives, each with its conditions; empty ones are dropped."""
+    alternatives = [
+        tuple([_condition(factor) for factor in term.split(",") if factor])
+        for term in expression.split()
+    ]
+    return tuple([conditions for conditions in alternatives if conditions])
+
+
+def _condition(factor: str) -> Condition:
+    for operator in _OPERATORS:
+        name, found, value = factor.partition(operator)
+        if not found or name not in _PROPERTIES:
+            continue
+        if name != "brand":
+            _version(value, factor)
+        elif operator not in ("=", "!=") or not value:
+            break
+        return Condition(name, operator, value)
+    raise RequestError(f"{quoted(factor)} is no requirement that can be checked", _AUTHOR)
+
+
+def _version(text: str, factor: str) -> tuple[int, ...]:
+    """Numbers of a dotted version, without zeros at its end: 12.0 is 12."""
+    parts = text.split(".")
+    if not all([number(part, 10**MOST_DIGITS) for part in parts]):
+        raise RequestError(f"{quoted(text)} in {quoted(factor)} is no version", _AUTHOR)
+    numbers = [int(part) for part in parts]
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def _is_met(alternatives: tuple[tuple[Condition, ...], ...], facts: HostFacts) -> bool:
+    return not alternatives or any([_holds(conditions, facts) for conditions in alternatives])
+
+
+def _holds(conditions: tuple[Condition, ...], facts: HostFacts) -> bool:
+    return all(
+        [
+            value and _compares(condition, value)
+            for condition in conditions
+            for value in _values(condition.property, facts)
+        ]
+    )
+
+
+def _values(name: str, facts: HostFacts) -> list[str]:
+    """The host's values of a property: one, or for a property of GPUs one for each GPU, so none without a GPU."""
+    if name == "cuda":
+        return [facts.cuda]
+    if name == "driver":
+        return [facts.driver]
+    return [gpu[0 if name == "arch" else 1] for gpu in facts.gpus]
+
+
+def _compares(condition: Condition, value: str) -> bool:
+    operator = condition.operator
+    if condition.property == "brand":
+        return (value.lower() == condition.value.lower()) == (operator == "=")
+    left, right = _version(value, value), _version(condition.value, str(condition))
+    return {
+        "=": left == right,
+        "!=": left != right,
+        "<": left < right,
+        "<=": left <= right,
+        ">": left > right,
+        ">=": left >= right,
+    }[operator]
+
+
+def _unmet(alternatives: tuple[tuple[Condition, ...], ...], facts: HostFacts) -> RequestError:
+    """The error: the alternatives, and the host's values of the properties that did not meet them."""
+    required = [
+        quoted(",".join([str(condition) for condition in conditions]))
+        for conditions in alternatives
+    ]
+    # Each once: images repeat a branch for each brand, and the host has one driver.
+    required = list(dict.fromkeys(required))
+    shown = required[:_MOST_SHOWN]
+    if len(required) > len(shown):
+        shown.append(f"{len(required) - len(shown)} more")
+    failing = dict.fromkeys(
+        [
+            (condition.property, value)
+            for conditions in alternatives
+            for condition in conditions
+            for value in _values(condition.property, facts)
+            if not value or not _compares(condition, value)
+        ]
+    )
+    here = ", ".join([f"{name} is {value or 'unknown'}" for name, value in failing])
+    sentence = f"the image requires {' or '.join(shown)} (here {here})"
+    hint = "use an image for this driver, or have the driver updated"
+    if any([not value for _, value in failing]):
+        hint = "what is unknown, 'oci-gpu-hook inventory refresh' may find out"
+    return RequestError(sentence, hint, most=LONGEST_LIST)

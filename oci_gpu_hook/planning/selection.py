@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of the host's devices a request names: GPUs, MIG devices and device nodes.  Pure.
+
+For a name that no device has, the error says which devices the host has.  Where the driver lacks what every request
+needs, the error is for whoever installed it.  Must not know where anything goes in a container.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.errors import DriverError, RequestError, quoted
+from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.request.selectors import is_mig
+from oci_gpu_hook.request.words import ALL, FEATURES, NONE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.driver.gpu import Gpu
+    from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
+    from oci_gpu_hook.driver.nodes import DeviceNode
+    from oci_gpu_hook.request.parse import Request
+
+_LIST_HINT = "the container's author must ask for one that exists; 'oci-gpu-hook info' lists them"
+_REFRESH_HINT = "run 'oci-gpu-hook inventory refresh' on this host"
+
+
+class Selection(NamedTuple):
+    """The requested devices in NVML's order, each with the selector that asked for it.
+
+    gpus: whole GPUs, and the parents of all selected MIG devices.
+    """
+
+    gpus: tuple[tuple[Gpu, str], ...]
+    mig_devices: tuple[tuple[MigDevice, str], ...]
+
+
+def families(request: Request) -> tuple[str, ...]:
+    """The families of device nodes that must be looked up for this request, beyond the nodes of every request."""
+    wanted = list(request.features)
+    if "display" in request.capabilities:
+        wanted.append("modeset")
+    if "display" in request.capabilities or "graphics" in request.capabilities:
+        wanted.append("dri")
+    if request.imex_channels:
+        wanted.append("imex")
+    if request.mig_config or request.mig_monitor or any([_may_be_mig(s) for s in request.devices]):
+        wanted.append("caps")
+    return tuple(wanted)
+
+
+def select(request: Request, inventory: DriverInventory) -> Selection:
+    """The devices that the request's selectors name on this host."""
+    if request.devices == (NONE,):
+        return Selection((), ())
+    if not inventory.gpus:
+        raise DriverError(
+            "the NVIDIA driver is loaded but drives no GPU", "look at the kernel's log on this host"
+        )
+    if request.devices == (ALL,):
+        return Selection(
+            tuple([(gpu, ALL) for gpu in inventory.gpus]),
+            tuple([(device, ALL) for device in inventory.mig_devices]),
+        )
+    if request.by_nodes():
+        return of_nodes(request.devices, inventory)
+    gpus: dict[int, str] = {}
+    mig_devices: dict[tuple[int, int, int], str] = {}
+    # GPUs come before MIG devices: a GPU that is requested itself is whole, even if its MIG devices are requested too.
+    for selector in sorted(request.devices, key=is_mig):
+        if is_mig(selector):
+            device = _find_mig(selector, inventory)
+            mig_devices.setdefault((device.gpu, device.gi, device.ci), selector)
+            gpus.setdefault(device.gpu, selector)
+        else:
+            gpus.setdefault(_find_gpu(selector, inventory.gpus).nvml_index, selector)
+    return Selection(
+        tuple([(gpu, gpus[gpu.nvml_index]) for gpu in inventory.gpus if gpu.nvml_index in gpus]),
+        tuple(
+            [
+                (device, mig_devices[device.gpu, device.gi, device.ci])
+                for device in inventory.mig_devices
+                if (device.gpu, device.gi, device.ci) in mig_devices
+            ]
+        ),
+    )
+
+
+def nodes(
+    request: Request, selection: Selection, inventory: DriverInventory
+) -> tuple[tuple[DeviceNode, str], ...]:
+    """Exactly the requested device nodes, each with its reason; DriverError where the kernel has no driver for one."""
+    available = {node.path: node for node in inventory.devices}
+    wanted = [
+        ("/dev/nvidiactl", "control device: every request"),
+        *[
+            (
+                f"/dev/nvidia{gpu.minor}",
+                f"GPU {gpu.nvml_index}, {gpu.model}: asked for as {selector}",
+            )
+            for gpu, selector in selection.gpus
+        ],
+    ]
+    if "compute" in request.capabilities:
+        wanted += [
+            ("/dev/nvidia-uvm", "unified memory: compute"),
+            ("/dev/nvidia-uvm-tools", "unified memory: compute"),
+        ]
+    if "display" in request.capabilities:
+        wanted.append(("/dev/nvidia-modeset", "mode setting: display"))
+    wanted += _mig_nodes(request, selection, inventory)
+    wanted += _imex_nodes(request, inventory)
+    wanted += _dri_nodes(request, selection, inventory)
+    wanted += [
+        (node.path, f"asked for as {feature.variable}=enabled")
+        for feature in FEATURES
+        if feature.name in request.features
+        for node in inventory.devices
+        if node.family == feature.name
+    ]
+    for path, reason in wanted:
+        if path not in available:
+            raise _no_driver_for(path, reason)
+    return tuple([(available[path], reason) for path, reason in wanted])
+
+
+def absent_features(request: Request, inventory: DriverInventory) -> tuple[str, ...]:
+    """A sentence for each requested feature, or request for all IMEX channels, whose devices this host lacks."""
+    if not request.features and request.imex_channels != (ALL,):
+        return ()
+    families = {node.family for node in inventory.devices}
+    absent = [
+        f"{feature.variable}=enabled brings nothing: this host has no {feature.devices}"
+        for feature in FEATURES
+        if feature.name in request.features and feature.name not in families
+    ]
+    if request.imex_channels == (ALL,) and "imex" not in families:
+        absent.append("asking for all IMEX channels brings nothing: this host has none")
+    return tuple(absent)
+
+
+def of_nodes(paths: tuple[str, ...], inventory: DriverInventory) -> Selection:
+    """The devices whose nodes the engine has made; for a MIG device both capability nodes are needed."""
+    gpus = [(gpu, f"/dev/nvidia{gpu.minor}") for gpu in inventory.gpus]
+    caps = "/dev/nvidia-caps/nvidia-cap"
+    mig_devices = [(item, f"{caps}{item.ci_minor}") for item in inventory.mig_devices]
+    return Selection(
+        tuple([(gpu, path) for gpu, path in gpus if path in paths]),
+        tuple(
+            [
+                (item, path)
+                for item, path in mig_devices
+                if path in paths and f"{caps}{item.gi_minor}" in paths
+            ]
+        ),
+    )
+
+
+def _may_be_mig(selector: str) -> bool:
+    return selector == ALL or is_mig(selector)
+
+
+def _find_gpu(selector: str, gpus: tuple[Gpu, ...]) -> Gpu:
+    for gpu in gpus:
+        if selector in (str(gpu.nvml_index), gpu.uuid, gpu.bus_id):
+            return gpu
+    indices = "index 0" if len(gpus) == 1 else f"indices 0 to {len(gpus) - 1}"
+    raise RequestError(f"unknown device '{selector}': this host has {indices}", _LIST_HINT)
+
+
+def _find_mig(selector: str, inventory: DriverInventory) -> MigDevice:
+    """The MIG device by its UUID, by ``gpu:mig``, or by the older ``MIG-GPU-<uuid>/<gi>/<ci>``."""
+    gpu, _, number = selector.partition(":")
+    parent = _find_gpu(gpu, inventory.gpus) if number else None
+    uuids = {item.nvml_index: item.uuid for item in inventory.gpus}
+    unnumbered = False
+    for device in inventory.mig_devices:
+        if parent is not None and device.gpu != parent.nvml_index:
+            continue
+        unnumbered = unnumbered or (device.number if number else device.uuid) is None
+        names = (
+            device.uuid,
+            f"{device.gpu}:{device.number}",
+            f"MIG-{uuids[device.gpu]}/{device.gi}/{device.ci}",
+        )
+        if selector in names:
+            return device
+    raise _unknown_mig(selector, parent, inventory, unnumbered)
+
+
+def _unknown_mig(
+    selector: str, parent: Gpu | None, inventory: DriverInventory, unnumbered: bool
+) -> RequestError | DriverError:
+    if unnumbered and "/" not in selector:
+        return DriverError(
+            f"MIG device '{selector}' cannot be told from the others: only NVML knows their names",
+            _REFRESH_HINT,
+        )
+    where = "this host" if parent is None else f"GPU {parent.nvml_index}"
+    count = len(
+        [
+            device
+            for device in inventory.mig_devices
+            if parent is None or device.gpu == parent.nvml_index
+        ]
+    )
+    available = f"{count or 'no'} MIG device{'s' if count > 1 else ''}"
+    return RequestError(f"unknown MIG device '{selector}': {where} has {available}", _LIST_HINT)
+
+
+def _mig_nodes(
+    request: Request, selection: Selection, inventory: DriverInventory
+) -> list[tuple[str, str]]:
+    """The capability nodes, each once: of the GPU instances, the compute instances, and of MIG's management."""
+    wanted: dict[str, str] = {}
+    for device, selector in selection.mig_devices:
+        name = f"GPU {device.gpu}, MIG {device.gi}/{device.ci}"
+        for number, what in (
+            (device.gi_minor, "GPU instance"),
+            (device.ci_minor, "compute instance"),
+        ):
+            reason = f"{what} of {name}: asked for as {selector}"
+            wanted.setdefault(f"/dev/nvidia-caps/nvidia-cap{number}", reason)
+    for is_requested, minor, variable in (
+        (request.mig_config, inventory.mig_config_minor, "NVIDIA_MIG_CONFIG_DEVICES"),
+        (request.mig_monitor, inventory.mig_monitor_minor, "NVIDIA_MIG_MONITOR_DEVICES"),
+    ):
+        if not is_requested:
+            continue
+        if minor is None:
+            raise RequestError(
+                f"{variable} cannot be met: no GPU of this host supports MIG", _LIST_HINT
+            )
+        wanted.setdefault(f"/dev/nvidia-caps/nvidia-cap{minor}", f"asked for as {variable}=all")
+    return list(wanted.items())
+
+
+def _imex_nodes(request: Request, inventory: DriverInventory) -> list[tuple[str, str]]:
+    present = dict.fromkeys([node.path for node in inventory.devices if node.family == "imex"])
+    if request.imex_channels == (ALL,):
+        return [(path, "IMEX channel: asked for as all") for path in present]
+    wanted = []
+    for channel in request.imex_channels:
+        path = f"/dev/nvidia-caps-imex-channels/channel{channel}"
+        if path not in present:
+            raise RequestError(
+                f"IMEX channel {quoted(channel)} cannot be given: this host's driver has no IMEX channels",
+                _LIST_HINT,
+            )
+        wanted.append((path, f"IMEX channel: asked for as {channel}"))
+    return wanted
+
+
+def _dri_nodes(
+    request: Request, selection: Selection, inventory: DriverInventory
+) -> list[tuple[str, str]]:
+    """The DRM nodes of whole GPUs: a MIG device cannot draw, and its parent's nodes would give access to the whole GPU.
+
+    By nodes it is not known whether a GPU is whole: there only the nodes count that the engine has made.
+    """
+    whole = {gpu.nvml_index for gpu, selector in selection.gpus if not is_mig(selector)}
+    return [
+        (node.path, f"DRM node of GPU {node.gpu}: graphics or display")
+        for node in inventory.devices
+        if node.family == "dri"
+        and node.gpu in whole
+        and (not request.by_nodes() or node.path in request.devices)
+    ]
+
+
+def _no_driver_for(path: str, reason: str) -> DriverError:
+    if path.startswith("/dev/nvidia-caps/"):
+        return DriverError(
+            f"the kernel has no device for {path} ({reason})",
+            "look at 'nvidia-smi mig -lgi' and the kernel's log on this host",
+        )
+    module = "nvidia-modeset" if "modeset" in path else "nvidia-uvm"
+    return DriverError(
+        f"the kernel has no driver for {path}: {module} is not loaded",
+        f"whoever installs the driver must load it: modprobe {module}",
+    )

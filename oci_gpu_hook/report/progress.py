@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The progress of one start, which `hook` keeps up to date for the start's record.
+
+Must not write anything but its notes, to stderr, and must not import what only a container with a request needs.
+"""
+
+from __future__ import annotations
+
+from time import monotonic_ns
+
+from oci_gpu_hook.report import sentence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from oci_gpu_hook.planning.plan import Plan
+    from oci_gpu_hook.request.parse import Request
+    from oci_gpu_hook.request.settings import Settings
+    from oci_gpu_hook.request.state import State
+
+# A plan of a hundred steps that may all fail has as many.
+_MOST_NOTES = 128
+
+
+class Progress:
+    """One start.
+
+    ends: the times of its beginning and of the end of each step; annotations: the bundle's and the state's; notes: what
+    is left out, for the record whatever becomes of the start.
+    """
+
+    def __init__(self) -> None:
+        self.ends = [monotonic_ns()]
+        self.state: State | None = None
+        self.annotations: dict[str, str] = {}
+        self.settings: Settings | None = None
+        self.request: Request | None = None
+        self.plan: Plan | None = None
+        self.notes: list[str] = []
+
+    def end_step(self) -> None:
+        """End the current step; the next one begins."""
+        self.ends.append(monotonic_ns())
+
+    def keep(self, notes: Iterable[str]) -> None:
+        """Keep sentences on what is left out, of very many only the first ones."""
+        for note in notes:
+            if len(self.notes) > _MOST_NOTES:
+                return
+            if len(self.notes) == _MOST_NOTES:
+                note = "more is left out than can be told"
+            self.notes.append(sentence.line(note))
+
+    def say(self) -> None:
+        """Write each note to stderr: of a start that fails, its one sentence alone is said."""
+        for note in self.notes:
+            sentence.write(note)

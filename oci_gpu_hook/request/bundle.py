@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bundle's config.json: its parts, each checked when it is asked for.
+
+Runtime-spec 1.0 to 1.2, config.md and config-linux.md.  Must not look at the host or at the container's root, and must
+not complain of a part that nobody has asked for: a container without a GPU cannot fail for what only a GPU container
+needs.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.errors import BundleError
+from oci_gpu_hook.formats.devicerule import DeviceRule
+from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.request.state import ENGINE_HINT, checked_path, read_object
+
+# The kernel's own list of device numbers, devices.txt: below 254 they are GPUs.
+_NVIDIA_MAJOR = 195
+_MOST_GPU_MINOR = 253
+# Nodes of MIG and DRM devices.
+BESIDE_GPUS = ("/dev/nvidia-caps/", "/dev/dri/")
+
+# Each variable takes some hundred bytes here, and each mount and rule some microseconds: no engine writes so many.
+_MOST_VARIABLES = 1 << 16
+_MOST_MOUNTS = 1 << 13
+_MOST_RULES = 1 << 12
+
+
+class Bundle(NamedTuple):
+    """A bundle: its path, and its config.json as it was parsed.
+
+    Every method raises BundleError where its part is of the wrong shape.
+    """
+
+    path: str
+    document: dict[str, object]
+
+    def environment(self) -> dict[str, str]:
+        """``process.env``; of a name that is given twice the last counts, as for the container's process."""
+        variables = {}
+        for entry in self._list(self._process(), "env", "process.env", _MOST_VARIABLES):
+            if not isinstance(entry, str):
+                raise self._wrong_shape("process.env holds something that is no string")
+            name, _, value = entry.partition("=")
+            variables[name] = value
+        return variables
+
+    def bindings(self) -> tuple[tuple[str, str], ...]:
+        """Source and destination of each of ``mounts``; an item of another shape is passed over."""
+        found = self.document.get("mounts")
+        return tuple(
+            [
+                (str(item.get("source", "")), item["destination"])
+                for item in (found if isinstance(found, list) else ())
+                if isinstance(item, dict) and isinstance(item.get("destination"), str)
+            ]
+        )
+
+    def device_paths(self) -> tuple[str, ...]:
+        """The paths of ``linux.devices``: nodes that the runtime makes."""
+        devices = self._list(self._linux(), "devices", "linux.devices")
+        return tuple(
+            [
+                item["path"]
+                for item in devices
+                if isinstance(item, dict) and isinstance(item.get("path"), str)
+            ]
+        )
+
+    def given_gpus(self) -> tuple[str, ...]:
+        """The host's nodes of GPUs that the engine was told to give, and of MIG and DRM devices beside them.
+
+        By their numbers, as ``linux.devices`` may name a node anew; rootless engines bind nodes.
+        """
+        found = [source for source, _ in self.bindings() if source.startswith("/dev/")]
+        for item in self._list(self._linux(), "devices", "linux.devices"):
+            if isinstance(item, dict) and isinstance(item.get("path"), str):
+                is_nvidias = item.get("major") == _NVIDIA_MAJOR
+                found.append(f"/dev/nvidia{item.get('minor')}" if is_nvidias else item["path"])
+        gpus = [path for path in found if is_gpu(path)]
+        others = [path for path in found if path.startswith(BESIDE_GPUS)]
+        return tuple(dict.fromkeys([*gpus, *others])) if gpus else ()
+
+    def is_privileged(self) -> bool:
+        """Whether CAP_SYS_ADMIN is in the bounding set, as it is for any user of a privileged container."""
+        capabilities = self._process().get("capabilities")
+        bounding = capabilities.get("bounding") if isinstance(capabilities, dict) else None
+        return isinstance(bounding, list) and "CAP_SYS_ADMIN" in bounding
+
+    def rootfs(self) -> str:
+        """``root.path`` as an absolute path."""
+        root = self.document.get("root")
+        path = root.get("path") if isinstance(root, dict) else None
+        if not isinstance(path, str) or not path:
+            raise self._wrong_shape("root.path is missing")
+        return checked_path(path if path.startswith("/") else f"{self.path}/{path}")
+
+    def tmpfs(self) -> tuple[str, ...]:
+        """The destination of each item of ``mounts`` that is a new tmpfs, in order.
+
+        One with ".." is left out: some runtimes resolve it as text, others by where links lead.
+        """
+        found = []
+        for mount in self._list(self.document, "mounts", "mounts", _MOST_MOUNTS):
+            destination = mount.get("destination") if isinstance(mount, dict) else None
+            if not isinstance(mount, dict) or not isinstance(destination, str):
+                raise self._wrong_shape("mounts holds something without a destination")
+            if mount.get("type") == "tmpfs" and ".." not in destination.split("/"):
+                found += [] if _binds(mount) else [checked_path(destination)]
+        return tuple(found)
+
+    def mount_source(self, destination: str) -> str | None:
+        """The source of what is bound at `destination`; None where nothing is."""
+        found = None
+        for mount in self._list(self.document, "mounts", "mounts"):
+            if isinstance(mount, dict) and mount.get("destination") == destination:
+                source = mount.get("source")
+                found = source if _binds(mount) and isinstance(source, str) else None
+        return found
+
+    def mount_label(self) -> str:
+        """``linux.mountLabel``; "" where the engine gives none."""
+        return self._text(self._linux(), "mountLabel")
+
+    def process_label(self) -> str:
+        """``process.selinuxLabel``; "" where the engine gives none."""
+        return self._text(self._process(), "selinuxLabel")
+
+    def annotations(self) -> dict[str, str]:
+        """``annotations``, of which engines repeat only some in the state."""
+        found = self._object(self.document, "annotations", "annotations")
+        return {key: value for key, value in found.items() if isinstance(value, str)}
+
+    def has_user_namespace(self) -> bool:
+        """Whether ``linux.namespaces`` has a user namespace."""
+        namespaces = self._list(self._linux(), "namespaces", "linux.namespaces")
+        return any([isinstance(item, dict) and item.get("type") == "user" for item in namespaces])
+
+    def device_rules(self) -> tuple[DeviceRule, ...]:
+        """``linux.resources.devices`` in order: of the rules that match a device, the last one holds."""
+        resources = self._object(self._linux(), "resources", "linux.resources")
+        devices = self._list(resources, "devices", "linux.resources.devices", _MOST_RULES)
+        return tuple([self._device_rule(item) for item in devices])
+
+    def _device_rule(self, item: object) -> DeviceRule:
+        if not isinstance(item, dict):
+            raise self._wrong_shape("linux.resources.devices holds something that is no object")
+        kind, access = item.get("type") or "a", item.get("access") or "rwm"
+        numbers = [item.get("major"), item.get("minor")]
+        if not isinstance(kind, str) or not isinstance(access, str):
+            raise self._wrong_shape("a rule in linux.resources.devices is of the wrong shape")
+        if not all([number is None or isinstance(number, int) for number in numbers]):
+            raise self._wrong_shape("a device number in linux.resources.devices is no number")
+        # runc writes -1 for "any"; config-linux.md leaves the number out.
+        major, minor = [None if number is None or number < 0 else number for number in numbers]
+        return DeviceRule(kind, major, minor, access, allow=item.get("allow") is True)
+
+    def _process(self) -> dict[str, object]:
+        return self._object(self.document, "process", "process")
+
+    def _linux(self) -> dict[str, object]:
+        return self._object(self.document, "linux", "linux")
+
+    def _object(self, parent: dict[str, object], key: str, where: str) -> dict[str, object]:
+        """An optional object in `parent`; absent and null are empty."""
+        value = parent.get(key)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise self._wrong_shape(f"{where} is no object")
+        return value
+
+    def _list(
+        self, parent: dict[str, object], key: str, where: str, most: int | None = None
+    ) -> list[object]:
+        """An optional list in `parent`, of `most` items; absent and null are empty."""
+        value = parent.get(key) or []
+        if not isinstance(value, list):
+            raise self._wrong_shape(f"{where} is no list")
+        if most is not None and len(value) > most:
+            raise self._wrong_shape(f"{where} has more than {most} items")
+        return value
+
+    def _text(self, parent: dict[str, object], key: str) -> str:
+        """An optional string in `parent`; absent and null are empty."""
+        value = parent.get(key) or ""
+        if not isinstance(value, str):
+            raise self._wrong_shape(f"{key} is no string")
+        return value
+
+    def _wrong_shape(self, what: str) -> BundleError:
+        return BundleError(f"{self.path}/config.json is of the wrong shape: {what}", ENGINE_HINT)
+
+
+def read_bundle(path: str) -> Bundle:
+    """The bundle at `path`, its config.json parsed."""
+    name = f"{path}/config.json"
+    try:
+        # O_NONBLOCK: a fifo of that name would otherwise hold the start up.
+        fd = posix.open(name, posix.O_RDONLY | posix.O_NONBLOCK | posix.O_CLOEXEC)
+    except OSError as err:
+        raise BundleError(f"cannot open {name}: {err.strerror}", ENGINE_HINT) from err
+    try:
+        return Bundle(path, read_object(fd, name))
+    finally:
+        posix.close(fd)
+
+
+def is_gpu(path: str) -> bool:
+    """Whether it is the name of a GPU's node."""
+    number = path[len("/dev/nvidia") :] if path.startswith("/dev/nvidia") else ""
+    return (
+        number.isascii() and number.isdigit() and len(number) < 4 and int(number) <= _MOST_GPU_MINOR
+    )
+
+
+def _binds(mount: dict[str, object]) -> bool:
+    """Whether an item of ``mounts`` is a bind: runtimes go by its options, whatever its type."""
+    options = mount.get("options")
+    words = options if isinstance(options, list) else ()
+    return mount.get("type") == "bind" or "bind" in words or "rbind" in words

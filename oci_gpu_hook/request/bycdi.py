@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The request of a container whose engine has injected devices by a CDI spec of ours.  Pure."""
+
+from __future__ import annotations
+
+from oci_gpu_hook.request.bundle import BESIDE_GPUS, is_gpu
+from oci_gpu_hook.request.parse import Request, check_sections, requirements
+from oci_gpu_hook.request.words import (
+    CAPABILITIES,
+    DRIVER_CAPABILITIES,
+    FEATURES,
+    IMEX_CHANNELS,
+    MIG_MANAGEMENT,
+    listed,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from oci_gpu_hook.request.settings import Settings
+    from oci_gpu_hook.request.sources import Inputs
+
+
+def of_nodes(
+    inputs: Inputs, settings: Settings, nodes: Iterable[str], capabilities: Iterable[str]
+) -> tuple[Request | None, tuple[str, ...]]:
+    """The request that the device nodes in config.json stand for, and a sentence for each thing that is left out.
+
+    nodes: the paths of ``linux.devices``; capabilities: those that the spec is for.
+    """
+    notes: list[str] = []
+    paths = tuple(nodes)
+    if not any([path.startswith("/dev/nvidia") for path in paths]):
+        return None, ()
+    # Control nodes stand for no device.
+    given = tuple([path for path in paths if is_gpu(path) or path.startswith(BESIDE_GPUS)])
+    granted = tuple([name for name in CAPABILITIES if name in capabilities])
+    check_sections(settings, notes)
+    required = requirements(inputs.environment, settings, notes)
+    notes += _beyond_spec(inputs.environment, granted)
+    return Request("cdi", given, granted, required), tuple(notes)
+
+
+def _beyond_spec(environment: dict[str, str], granted: tuple[str, ...]) -> list[str]:
+    """A sentence for each thing that the environment asks for and a CDI spec of GPUs does not bring."""
+    words = listed(environment, DRIVER_CAPABILITIES)
+    notes = [
+        f"capability {name} is left out: the CDI spec is for {', '.join(granted)}"
+        for name in CAPABILITIES
+        if name in words and name not in granted
+    ]
+    variables = [name for name in (IMEX_CHANNELS, *MIG_MANAGEMENT) if environment.get(name)]
+    variables += [
+        feature.variable for feature in FEATURES if environment.get(feature.variable) == "enabled"
+    ]
+    notes += [f"{name} is left out: the CDI spec brings GPUs only" for name in variables]
+    return notes

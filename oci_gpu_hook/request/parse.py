@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the container asks for: device names and the rest of its environment become one `Request`.  Pure.
+
+The grammar is that of NVIDIA's container stack, so no image, pod or script has to change.  What cannot be served is
+refused with a sentence, or left out with one.  What the administrator allows is applied here.  Must not know what the
+host has: `planning.selection` finds which GPU a name means.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.errors import RequestError, quoted
+from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.request import selectors
+from oci_gpu_hook.request.sources import (
+    UNPRIVILEGED,
+    accepts_environment,
+    is_legacy,
+    leave_out,
+    named,
+)
+from oci_gpu_hook.request.words import (
+    ADMINISTRATOR,
+    ALL,
+    AUTHOR,
+    CAPABILITIES,
+    CUDA_VERSION,
+    DEFAULT_CAPABILITIES,
+    DRIVER_CAPABILITIES,
+    FEATURES,
+    IMEX_CHANNELS,
+    LONGEST_VALUE,
+    MIG_MANAGEMENT,
+    NONE,
+    VOID,
+    listed,
+    number,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.request.settings import Settings
+    from oci_gpu_hook.request.sources import Inputs, Names
+
+_REQUIRE = "NVIDIA_REQUIRE_"
+_REQUIRE_JETPACK = "NVIDIA_REQUIRE_JETPACK"
+_MOST_IMEX_CHANNEL = (1 << 20) - 1
+# A driver has 2,048, if nobody sets another number.  Who wants more can ask for all.
+_MOST_IMEX_CHANNELS = 2048
+# NVIDIA's stack reads NVIDIA_DISABLE_REQUIRE by Go's strconv.ParseBool.
+_TRUE = ("1", "t", "T", "true", "TRUE", "True")
+
+
+class Request(NamedTuple):
+    """One container's request.
+
+    source: ``env``, ``swarm``, ``mounts`` or ``annotations``.  Of two, `devices` are paths of nodes, see `by_nodes`:
+    ``cdi``, where the engine has injected them by a CDI spec of ours, and ``devices``, which the user of an old image
+    gave to it.
+    devices: in canonical form and in the order given: ``all`` alone; ``none`` alone (driver files, no GPU); a decimal
+    index; ``GPU-<uuid>`` in lower case after the dash; ``00000000:07:00.0``; ``0:1``, ``MIG-<uuid>`` and
+    ``MIG-GPU-<uuid>/1/0`` for MIG devices.
+    requirements: expressions as `planning.requirements` reads them, all of which must hold.
+    imex_channels: ``all`` alone, or decimal numbers; features: names of `FEATURES`.
+    """
+
+    source: str
+    devices: tuple[str, ...]
+    capabilities: tuple[str, ...]
+    requirements: tuple[str, ...] = ()
+    mig_config: bool = False
+    mig_monitor: bool = False
+    imex_channels: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+
+    def by_nodes(self) -> bool:
+        """Whether it names devices by the nodes that the engine has made."""
+        return self.source in ("cdi", "devices")
+
+
+def parse(inputs: Inputs, settings: Settings) -> tuple[Request | None, tuple[str, ...]]:
+    """The request, None where nothing is asked for; and a sentence for each thing that is left out.
+
+    RequestError for what can be neither served nor left out.
+    """
+    notes: list[str] = []
+    names = named(inputs, settings, notes)
+    devices = _devices(names)
+    if devices or notes:
+        check_sections(settings, notes)
+    if not devices:
+        return None, tuple(notes)
+    environment = inputs.environment
+    mig_config, mig_monitor = [
+        _manages_mig(inputs, variable, devices) for variable in MIG_MANAGEMENT
+    ]
+    request = Request(
+        source=names.source,
+        devices=devices,
+        capabilities=_capabilities(environment, settings, notes),
+        requirements=requirements(environment, settings, notes),
+        mig_config=mig_config,
+        mig_monitor=mig_monitor,
+        imex_channels=_imex_channels(inputs, names, settings, notes),
+        features=_features(inputs, names, settings, notes),
+    )
+    return request, tuple(notes)
+
+
+def check_sections(settings: Settings, notes: list[str]) -> None:
+    """Note that the container's sections are not known; RequestError where no settings can hold then."""
+    if not settings.unmatched:
+        return
+    what = " and ".join(settings.unmatched)
+    sentence = f"the engine does not say the container's {what}, by which settings differ"
+    if settings.unmatched_sections == "refuse":
+        raise RequestError(sentence, ADMINISTRATOR)
+    notes.append(f"{sentence}: the strictest of them hold")
+
+
+def requirements(
+    environment: dict[str, str], settings: Settings, notes: list[str]
+) -> tuple[str, ...]:
+    """The expressions of all NVIDIA_REQUIRE_* variables, and the one that a legacy image stands for."""
+    found = []
+    for name, value in environment.items():
+        if name.startswith(_REQUIRE_JETPACK):
+            notes.append(
+                f"{quoted(name)} is left out: it is for Tegra, which this hook does not serve"
+            )
+        elif name.startswith(_REQUIRE) and value and not value.isspace():
+            found.append(value)
+    if settings.disable_requirements or environment.get("NVIDIA_DISABLE_REQUIRE", "") in _TRUE:
+        return ()
+    if sum(map(len, found)) > LONGEST_VALUE:
+        raise RequestError(
+            f"the variables {_REQUIRE}* are longer than {LONGEST_VALUE >> 10} KiB together", AUTHOR
+        )
+    if is_legacy(environment):
+        found.append(f"cuda>={_major_minor(environment[CUDA_VERSION])}")
+    return tuple(found)
+
+
+def _devices(names: Names) -> tuple[str, ...]:
+    """Canonical device names; empty where nothing is asked for.
+
+    ``void`` anywhere turns everything off; else the first of ``all`` and ``none`` stands for the whole list.
+    """
+    if names.source == "devices":
+        return names.devices
+    words = [item.lower() for item in names.devices]
+    if VOID in words:
+        return ()
+    for word in words:
+        if word in (ALL, NONE):
+            return (word,)
+    if not words and (names.imex_channels or names.features):
+        return (NONE,)
+    return tuple(dict.fromkeys([selectors.canonical(item, names.where) for item in names.devices]))
+
+
+def _capabilities(
+    environment: dict[str, str], settings: Settings, notes: list[str]
+) -> tuple[str, ...]:
+    """Capabilities in the order of `CAPABILITIES`; unset and empty mean utility and compute."""
+    words = listed(environment, DRIVER_CAPABILITIES)
+    if DRIVER_CAPABILITIES not in environment and is_legacy(environment):
+        words = [ALL]
+    words = words or list(DEFAULT_CAPABILITIES)
+    for word in words:
+        if word not in CAPABILITIES and word != ALL:
+            raise RequestError(
+                f"unknown capability {quoted(word)} in {DRIVER_CAPABILITIES}",
+                f"the container's author must choose from {', '.join(CAPABILITIES)} or all",
+            )
+    allowed = settings.allowed_capabilities
+    granted = [name for name in CAPABILITIES if (name in words or ALL in words) and name in allowed]
+    refused = [name for name in CAPABILITIES if name in words and name not in allowed]
+    if not granted:
+        raise RequestError(
+            f"none of the capabilities {', '.join(dict.fromkeys(words))} is allowed", ADMINISTRATOR
+        )
+    if refused:
+        notes.append(f"capability {', '.join(refused)} is not allowed: {ADMINISTRATOR}")
+    return tuple(granted)
+
+
+def _major_minor(version: str) -> str:
+    """``12.4`` of ``12.4.1``."""
+    major, minor, *_ = (*version.strip().split(".", 2), "0")
+    if not number(major, 10**6) or not number(minor, 10**6):
+        raise RequestError(f"{CUDA_VERSION} is {quoted(version)}, which is no version", AUTHOR)
+    return f"{int(major)}.{int(minor)}"
+
+
+def _manages_mig(inputs: Inputs, variable: str, devices: tuple[str, ...]) -> bool:
+    """Whether the container may configure, or monitor, MIG: only a privileged one may, and only all of it."""
+    value = inputs.environment.get(variable, "").strip()
+    if not value:
+        return False
+    if value.lower() != ALL:
+        raise RequestError(f"{variable} is {quoted(value)}: only 'all' can be asked for", AUTHOR)
+    if not inputs.privileged:
+        raise RequestError(
+            f"{variable} is for containers with CAP_SYS_ADMIN only",
+            "start the container privileged",
+        )
+    if any([selectors.is_mig(selector) for selector in devices]):
+        raise RequestError(f"{variable}=all cannot be given beside single MIG devices", AUTHOR)
+    return True
+
+
+def _imex_channels(
+    inputs: Inputs, names: Names, settings: Settings, notes: list[str]
+) -> tuple[str, ...]:
+    """Channels, each once; or ``all`` alone."""
+    channels = [(item, names.where) for item in names.imex_channels]
+    in_environment = listed(inputs.environment, IMEX_CHANNELS)
+    if accepts_environment(inputs, settings):
+        channels += [(item, IMEX_CHANNELS) for item in in_environment]
+    elif in_environment:
+        leave_out(f"the request in {IMEX_CHANNELS} {UNPRIVILEGED}", settings, notes)
+    if channels and settings.ignore_imex_channels:
+        notes.append(f"IMEX channels are left out: {ADMINISTRATOR}")
+        return ()
+    if ALL in [item for item, _ in channels]:
+        return (ALL,)
+    found = tuple(dict.fromkeys([_imex_channel(item, where) for item, where in channels]))
+    if len(found) > _MOST_IMEX_CHANNELS:
+        raise RequestError(
+            f"the container asks for more than {_MOST_IMEX_CHANNELS} single IMEX channels", AUTHOR
+        )
+    return found
+
+
+def _imex_channel(item: str, where: str) -> str:
+    channel = item[len("channel") :] if item.startswith("channel") else item
+    found = number(channel, _MOST_IMEX_CHANNEL)
+    if not found:
+        raise RequestError(
+            f"{quoted(item)} in {where} is no IMEX channel: a number from 0 to {_MOST_IMEX_CHANNEL}",
+            AUTHOR,
+        )
+    return found
+
+
+def _features(
+    inputs: Inputs, names: Names, settings: Settings, notes: list[str]
+) -> tuple[str, ...]:
+    """Features of the device list, and those of the environment where it is accepted."""
+    accepted = accepts_environment(inputs, settings)
+    found = []
+    for feature in FEATURES:
+        value = inputs.environment.get(feature.variable, "")
+        if feature.name in names.features or (value == "enabled" and accepted):
+            found.append(feature.name)
+        elif value == "enabled":
+            leave_out(f"the request in {feature.variable} {UNPRIVILEGED}", settings, notes)
+        elif value:
+            notes.append(
+                f"{feature.variable} is {quoted(value)}, which asks for nothing: only 'enabled' does"
+            )
+    return tuple(found)

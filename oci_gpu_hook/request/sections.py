@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of a container of which its engine does not say to which sections it belongs: the strictest.  Pure.
+
+Any of the sections could be its own, or none: a restriction that stands in one of them must not fail open.  Must not
+know what an engine says.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
+
+
+class Setting(NamedTuple):
+    """One line: where it stands, for whom it holds ("" is everybody), the field of `Settings` and its value."""
+
+    where: str
+    scope: str
+    pattern: str
+    field: str
+    value: object
+
+
+# What is said in a later one goes before what is said in an earlier one.
+SCOPES = ("", "image", "namespace")
+
+# For each setting that sections may differ in, its values from the strictest on.  Those that stand together restrict in
+# different ways, and none of them is the stricter: between them nothing holds, and the container is refused.
+STRICTEST_FIRST: dict[str, tuple[tuple[object, ...], ...]] = {
+    "accept_environment": (("privileged",), ("always",)),
+    "unaccepted_requests": (("refuse",), ("ignore",)),
+    "accept_volume_mounts": ((False,), (True,)),
+    "disable_requirements": ((False,), (True,)),
+    "ignore_imex_channels": ((True,), (False,)),
+    "ipc_context_mismatch": (("refuse",), ("warn",)),
+    "records": ((True,), (False,)),
+    # "off" leaves devices closed, and "on" refuses a container that nothing would close them to.
+    "device_cgroup": (("on", "off"), ("auto",)),
+    # No restriction, either way: what is said outside of such sections holds.
+    "cuda_forward_compatibility": (),
+}
+# A list: what all of them allow.
+LISTS = ("allowed_capabilities",)
+
+
+def strictest(
+    lines: Iterable[Setting],
+    unmatched: Container[str],
+    decided: dict[str, Setting],
+    values: dict[str, object],
+) -> dict[str, object]:
+    """The fields that lines of the `unmatched` scopes could set, each with the strictest value.
+
+    decided: the lines that decide, of those that are known to be the container's; values: what holds by them.
+    """
+    possible: dict[str, dict[tuple[str, str], object]] = {}
+    for line in lines:
+        known = decided[line.field].scope if line.field in decided else ""
+        if line.scope in unmatched and SCOPES.index(line.scope) > SCOPES.index(known):
+            # Of two lines for the same containers the later one holds.
+            possible.setdefault(line.field, {})[line.scope, line.pattern] = line.value
+    found: dict[str, object] = {}
+    for field, others in possible.items():
+        chosen = _strictest(field, [values[field], *others.values()])
+        if len(chosen) > 1:
+            found["unmatched_sections"] = "refuse"
+        found[field] = chosen[0]
+    return found
+
+
+def _strictest(field: str, values: list[object]) -> list[object]:
+    """The strictest of these values, the first of which is known to be said; several where none of them is."""
+    if field in LISTS:
+        lists = [value for value in values if isinstance(value, tuple)]
+        return [tuple([word for word in lists[0] if all([word in other for other in lists])])]
+    for alike in STRICTEST_FIRST[field]:
+        found = [value for value in alike if value in values]
+        if found:
+            return found
+    return values[:1]

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of settings: ``key = value`` lines, read and written.
+
+Below a heading, ``[namespace NAME]`` or ``[image PATTERN]``, lines hold for those containers only.  The form is not
+TOML: a container start waits for it, and Python's parser of TOML costs twice as much as the interpreter's own start.
+Must not read any file but those that it is told.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.errors import ConfigError, RequestError, quoted
+from oci_gpu_hook.request.annotations import check_namespace, image, namespace, unsaid
+from oci_gpu_hook.request.sections import Setting, strictest
+from oci_gpu_hook.request.words import ALL, CAPABILITIES, items
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+# Of all files together.
+_LARGEST = 1 << 20
+# Of an image or a namespace.
+_LONGEST_NAME = 4096
+_ENGINE = "the engine or the pod's author must mend it"
+
+
+_BOOLEANS = {"yes": True, "no": False}
+_WORDS = {
+    "device-cgroup": ("auto", "on", "off"),
+    "ipc-labels": ("gpu", "all", "off"),
+    "ipc-context-mismatch": ("refuse", "warn"),
+    "accept-environment": ("always", "privileged"),
+    "unaccepted-requests": ("ignore", "refuse"),
+    "unmatched-sections": ("strictest", "refuse"),
+    "accept-volume-mounts": tuple(_BOOLEANS),
+    "disable-requirements": tuple(_BOOLEANS),
+    "ignore-imex-channels": tuple(_BOOLEANS),
+    "cuda-forward-compatibility": tuple(_BOOLEANS),
+    "records": tuple(_BOOLEANS),
+}
+_FOLDERS = ("driver-root", "mps-pipe-folder")
+_KEYS = (
+    *(*_WORDS, *_FOLDERS),
+    *("allowed-capabilities", "swarm-resources", "mps-pipe-owner", "metrics"),
+)
+_SCOPES = ("namespace", "image")
+# These say what the host is, or where a request may stand: they hold for all containers alike.
+_HOST_WIDE = (
+    *(*_FOLDERS, "mps-pipe-owner", "swarm-resources", "ipc-labels", "metrics"),
+    "unmatched-sections",
+)
+
+
+def read(names: Iterable[str]) -> list[Setting]:
+    """Every line of these files, in order; ConfigError where they are too large together."""
+    found: list[Setting] = []
+    size = 0
+    for name in names:
+        text = _text(name)
+        size += len(text)
+        if size > _LARGEST:
+            raise ConfigError(
+                f"cannot read {name}: all settings together are larger than {_LARGEST >> 20} MiB"
+            )
+        found += parse(text, name)
+    return found
+
+
+def fields(
+    lines: Iterable[Setting], annotations: dict[str, str] | None, defaults: dict[str, Any]
+) -> dict[str, Any]:
+    """The fields of `Settings` for a container with these annotations; None: what stands in no section."""
+    rows = list(lines)
+    decided = decisive(rows, annotations or {})
+    found = {**defaults, **{field: line.value for field, line in decided.items()}}
+    scopes = {line.scope for line in rows}
+    unmatched = [] if annotations is None else [s for s in unsaid(annotations) if s in scopes]
+    if unmatched:
+        found.update(strictest(rows, unmatched, decided, found))
+        found["unmatched"] = tuple(unmatched)
+    return found
+
+
+def decisive(lines: Iterable[Setting], annotations: dict[str, str]) -> dict[str, Setting]:
+    """The line that decides each field that the files set.
+
+    Lines for everybody come first, then those for the container's image, then those for its namespace.  RequestError
+    where the namespace is in doubt.
+    """
+    named = {
+        "": "",
+        "image": image(annotations),
+        "namespace": namespace(annotations),
+    }
+    rows = list(lines)
+    scopes = {line.scope for line in rows}
+    if "namespace" in scopes:
+        check_namespace(annotations)
+    found = {}
+    for scope, name in named.items():
+        if scope in scopes and len(name) > _LONGEST_NAME:
+            raise RequestError(
+                f"the annotations name the {scope} {quoted(name)}, which is too long", _ENGINE
+            )
+        # Each pattern is compared once, however many lines it has.
+        fits = {"": not scope}
+        for line in rows:
+            if line.scope != scope:
+                continue
+            if line.pattern not in fits:
+                fits[line.pattern] = bool(name) and matches(line.pattern, name)
+            if fits[line.pattern]:
+                found[line.field] = line
+    return found
+
+
+def parse(text: str, name: str) -> list[Setting]:
+    """The lines of `text`; errors name `name` and the line."""
+    found = []
+    scope, pattern = "", ""
+    for number, raw in enumerate(text.split("\n"), start=1):
+        line = raw.strip()
+        if not line or line.startswith("#"):
+            continue
+        where = f"{name}:{number}"
+        if line.startswith("["):
+            scope, pattern = _heading(line, where)
+            continue
+        key, equals, value = line.partition("=")
+        key, value = key.strip(), value.strip()
+        if not equals:
+            raise ConfigError(f"{where}: {quoted(line)} is no 'key = value' line")
+        if key not in _KEYS:
+            raise ConfigError(
+                f"{where}: unknown key {quoted(key)}, did you mean '{nearest(key)}'?",
+                f"known are {', '.join(_KEYS)}",
+            )
+        if scope and key in _HOST_WIDE:
+            raise ConfigError(f"{where}: {key} is for the whole host, not for one {scope}")
+        found.append(
+            Setting(where, scope, pattern, key.replace("-", "_"), _value(key, value, where))
+        )
+    return found
+
+
+def written(value: object) -> str:
+    """A field's value as a line of a file has it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value == CAPABILITIES:
+        return ALL
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether `text` fits `pattern`, in which ``*`` stands for any text.  Takes time linear in `text`."""
+    first, *rest = pattern.split("*")
+    if not rest:
+        return text == pattern
+    *middle, last = rest
+    if not text.startswith(first) or not text.endswith(last):
+        return False
+    at, end = len(first), len(text) - len(last)
+    for piece in middle:
+        at = text.find(piece, at, end)
+        if at < 0:
+            return False
+        at += len(piece)
+    return at <= end
+
+
+def nearest(key: str, among: Iterable[str] = _KEYS) -> str:
+    """The known key that takes the fewest changes of letters to reach."""
+    return min(among, key=lambda known: _distance(key[:64], known))
+
+
+def _value(key: str, value: str, where: str) -> object:
+    if key in _WORDS:
+        if value not in _WORDS[key]:
+            allowed = ", ".join(_WORDS[key])
+            raise ConfigError(f"{where}: {key} is {quoted(value)}, allowed is one of {allowed}")
+        return _BOOLEANS.get(value, value)
+    if key in _FOLDERS:
+        if not value.startswith("/") or "\0" in value:
+            raise ConfigError(f"{where}: {key} is {quoted(value)}, which is no absolute path")
+        return value.rstrip("/") or "/"
+    if key == "mps-pipe-owner":
+        if not (value.isascii() and value.isdecimal() and len(value) <= 10):
+            raise ConfigError(f"{where}: {key} is {quoted(value)}, which is no number of a user")
+        return int(value)
+    if key == "metrics":
+        if value and not (
+            value.startswith("/") and value.endswith(".prom") and value.isprintable()
+        ):
+            raise ConfigError(
+                f"{where}: metrics is {quoted(value)}, which is no absolute path that ends in .prom"
+            )
+        return value
+    words = tuple(items(value))
+    if key == "swarm-resources":
+        for word in words:
+            if "=" in word or "\0" in word or len(word.split()) > 1:
+                raise ConfigError(f"{where}: {key} has {quoted(word)}, which names no variable")
+        return words
+    unknown = [word for word in words if word not in CAPABILITIES and word != ALL]
+    if unknown or not words:
+        allowed = ", ".join(CAPABILITIES)
+        shown = quoted(unknown[0]) if unknown else "empty"
+        raise ConfigError(f"{where}: {key} has {shown}, allowed are all, {allowed}")
+    return CAPABILITIES if ALL in words else words
+
+
+def _heading(line: str, where: str) -> tuple[str, str]:
+    """``[namespace NAME]`` or ``[image PATTERN]``."""
+    scope, _, pattern = line[1:-1].strip().partition(" ")
+    if not line.endswith("]") or scope not in _SCOPES or not pattern.strip():
+        raise ConfigError(
+            f"{where}: {quoted(line)} is no heading, which are [namespace NAME] and [image PATTERN]"
+        )
+    return scope, pattern.strip()
+
+
+def _distance(one: str, other: str) -> int:
+    """Insertions, deletions and substitutions between two words (Levenshtein)."""
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one, start=1):
+        before, row[0] = row[0], i
+        for j, known in enumerate(other, start=1):
+            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (letter != known))
+    return row[-1]
+
+
+def _text(name: str) -> str:
+    try:
+        fd = posix.open(name, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
+        try:
+            text = posix.read(fd, _LARGEST + 1)
+        finally:
+            posix.close(fd)
+    except OSError as err:
+        raise ConfigError(f"cannot read {name}: {err.strerror}") from err
+    if len(text) > _LARGEST:
+        raise ConfigError(f"cannot read {name}: it is larger than {_LARGEST >> 20} MiB")
+    try:
+        return text.decode()
+    except UnicodeDecodeError as err:
+        raise ConfigError(f"cannot read {name}: it is no UTF-8 text") from err

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a container names its devices: environment, swarm resources, volume mounts, annotations.  Pure.
+
+Decides which of these places are accepted, and which one goes before the others.  A place that is not accepted is not
+read.  Must not know what a name means: `parse` makes selectors of them.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.errors import RequestError, quoted
+from oci_gpu_hook.formats import jsontext
+from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.request.words import (
+    ADMINISTRATOR,
+    ALL,
+    AUTHOR,
+    CUDA_VERSION,
+    FEATURES,
+    LONGEST_VALUE,
+    REQUIRE_CUDA,
+    VISIBLE_DEVICES,
+    VOID,
+    items,
+    listed,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from oci_gpu_hook.request.bundle import Bundle
+    from oci_gpu_hook.request.settings import Settings
+
+# A device list in volume mounts: each is of /dev/null, at a device's name below this folder.
+LIST_FOLDER = "/var/run/nvidia-container-devices"
+CDI_ANNOTATIONS = "cdi.k8s.io/"
+
+UNPRIVILEGED = "is not accepted from a container without CAP_SYS_ADMIN"
+
+# CRI-O hands each container its pod's annotations too, and says here, as one JSON object, which are its own.
+_OWN_ANNOTATIONS = "io.kubernetes.cri-o.Annotations"
+_CONTAINER_TYPE = "io.kubernetes.cri-o.ContainerType"
+
+_CDI_VENDORS = ("nvidia.com", "runtime.nvidia.com", "management.nvidia.com")
+
+
+class Inputs(NamedTuple):
+    """All parts of a container's configuration that can ask for something.
+
+    mounts: source and destination of each; privileged: whether CAP_SYS_ADMIN is in the bounding set; given: the nodes
+    of GPUs that the user of an old image gave to it, see `Bundle.given_gpus`.
+    """
+
+    environment: dict[str, str]
+    mounts: tuple[tuple[str, str], ...] = ()
+    annotations: dict[str, str] = {}  # noqa: RUF012  read only
+    privileged: bool = False
+    given: tuple[str, ...] = ()
+
+
+class Names(NamedTuple):
+    """The device names of one place, as they were given.
+
+    where: the place, for people; imex_channels, features: what CDI names and mounts can ask for beside GPUs.
+    """
+
+    source: str
+    where: str
+    devices: tuple[str, ...]
+    imex_channels: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+
+
+def inputs_of(bundle: Bundle, annotations: dict[str, str]) -> Inputs:
+    """What of a bundle can ask for something; `annotations` are the state's."""
+    environment = bundle.environment()
+    return Inputs(
+        environment=environment,
+        mounts=bundle.bindings(),
+        annotations={**annotations, **bundle.annotations()},
+        privileged=bundle.is_privileged(),
+        given=bundle.given_gpus() if _gets_default(environment) else (),
+    )
+
+
+def may_ask(inputs: Inputs) -> bool:
+    """Whether anything asks for a GPU, whatever the administrator accepts; swarm resources apart, which only he names.
+
+    Never False where `parse` finds a request under the default settings.
+    """
+    environment = inputs.environment
+    return (
+        environment.get(VISIBLE_DEVICES, "") not in ("", VOID)
+        or _gets_default(environment)
+        or any([destination.startswith(LIST_FOLDER) for _, destination in inputs.mounts])
+        or bool(_cdi_annotations(inputs.annotations))
+    )
+
+
+def named(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
+    """The device names of the first place that has any: accepted mounts, then annotations, then the environment."""
+    if settings.accept_volume_mounts:
+        listed = _in_mounts(inputs.mounts, notes)
+        if listed.devices or listed.imex_channels or listed.features:
+            return listed
+    elif any([_is_listed(*mount) for mount in inputs.mounts]):
+        leave_out("the device list in volume mounts is not accepted", settings, notes)
+    found = _in_annotations(inputs)
+    if not found.devices:
+        found = _in_environment(inputs, settings)
+    nothing = found._replace(devices=())
+    if _is_void(found.devices):
+        return nothing
+    if found.devices and not accepts_environment(inputs, settings):
+        leave_out(f"the request in {found.where} {UNPRIVILEGED}", settings, notes)
+        return nothing
+    if found.devices == (LIST_FOLDER,):
+        # Device plugins set this beside a list in volume mounts.
+        sentence = f"{found.where} says that the devices are listed in volume mounts"
+        if not settings.accept_volume_mounts:
+            raise RequestError(f"{sentence}, which are not accepted", ADMINISTRATOR)
+        notes.append(f"{sentence}, and none are")
+        return nothing
+    return _without_kinds(found)
+
+
+def accepts_environment(inputs: Inputs, settings: Settings) -> bool:
+    """Whether this container's environment and annotations may ask: both are written by an image or a pod's author."""
+    return settings.accept_environment == "always" or inputs.privileged
+
+
+def leave_out(sentence: str, settings: Settings, notes: list[str]) -> None:
+    """Note that a request is not accepted; RequestError where the administrator has such containers refused."""
+    if settings.unaccepted_requests == "refuse":
+        raise RequestError(sentence, ADMINISTRATOR)
+    notes.append(f"{sentence}: {ADMINISTRATOR}")
+
+
+def is_legacy(environment: dict[str, str]) -> bool:
+    """Whether the image is older than NVIDIA_REQUIRE_CUDA: it says its CUDA version, and gets what such images got."""
+    return bool(environment.get(CUDA_VERSION) and not environment.get(REQUIRE_CUDA))
+
+
+def _gets_default(environment: dict[str, str]) -> bool:
+    """Whether an old image asks, by being one, where nobody has asked."""
+    return VISIBLE_DEVICES not in environment and is_legacy(environment)
+
+
+def _is_void(words: Iterable[str]) -> bool:
+    return VOID in [word.lower() for word in words]
+
+
+def _in_environment(inputs: Inputs, settings: Settings) -> Names:
+    """The device names in the environment: the administrator's swarm resources replace NVIDIA_VISIBLE_DEVICES.
+
+    Where an old image's default would hold, its user's word goes before: the devices that it was given.
+    """
+    environment = inputs.environment
+    swarm = [name for name in settings.swarm_resources if name in environment]
+    if swarm:
+        found = [item for name in swarm for item in listed(environment, name)]
+        return Names("swarm", ",".join(swarm), tuple(found))
+    if _gets_default(environment):
+        return Names("devices" if inputs.given else "env", CUDA_VERSION, inputs.given or (ALL,))
+    return Names("env", VISIBLE_DEVICES, tuple(listed(environment, VISIBLE_DEVICES)))
+
+
+def _is_listed(source: str, destination: str) -> bool:
+    return source == "/dev/null" and destination.startswith(f"{LIST_FOLDER}/")
+
+
+def _in_mounts(mounts: Iterable[tuple[str, str]], notes: list[str]) -> Names:
+    """The device names below `LIST_FOLDER`."""
+    plain: list[str] = []
+    qualified: list[str] = []
+    channels: list[str] = []
+    for source, destination in mounts:
+        if not destination.startswith(f"{LIST_FOLDER}/"):
+            continue
+        name = destination[len(LIST_FOLDER) + 1 :]
+        if source != "/dev/null":
+            notes.append(
+                f"the mount at {quoted(destination)} names no device: it is not of /dev/null"
+            )
+        elif name.startswith("cdi/"):
+            vendor, _, rest = name[4:].partition("/")
+            kind, _, last = rest.rpartition("/")
+            qualified.append(f"{vendor}/{kind}={last}" if kind else f"{vendor}/{rest}")
+        elif name.startswith("imex/"):
+            channels.append(name[5:])
+        else:
+            plain.append(name)
+    found = _without_kinds(Names("mounts", f"the mounts in {LIST_FOLDER}", tuple(qualified)))
+    return found._replace(
+        devices=(*plain, *found.devices), imex_channels=(*channels, *found.imex_channels)
+    )
+
+
+def _cdi_annotations(annotations: dict[str, str]) -> dict[str, str]:
+    """The annotations cdi.k8s.io/* that count: the container's own, where its engine tells them from its pod's."""
+    given = {key: text for key, text in annotations.items() if key.startswith(CDI_ANNOTATIONS)}
+    own = annotations.get(_OWN_ANNOTATIONS)
+    if own is None or not (given or CDI_ANNOTATIONS in own):
+        return given
+    if annotations.get(_CONTAINER_TYPE) == "sandbox":
+        # There all are the pod's, and nothing of the pod's author's runs in it.
+        return {}
+    try:
+        found = jsontext.loads(own.encode())
+    except ValueError:
+        found = own
+    # Go writes a map that nobody has made as null.
+    if found is not None and not isinstance(found, dict):
+        raise RequestError(
+            f"the annotation {_OWN_ANNOTATIONS} is no JSON object: whose {CDI_ANNOTATIONS}* are is not known",
+            "the container engine must mend it",
+        )
+    return {
+        key: text
+        for key, text in (found or {}).items()
+        if key.startswith(CDI_ANNOTATIONS) and isinstance(text, str)
+    }
+
+
+def _in_annotations(inputs: Inputs) -> Names:
+    """NVIDIA's CDI names in annotations; other vendors' names are theirs to serve.
+
+    No names where NVIDIA_VISIBLE_DEVICES is ``void``: a CDI spec sets that, and the engine has served the annotations.
+    """
+    texts = [*_cdi_annotations(inputs.annotations).values()]
+    if sum(map(len, texts)) > LONGEST_VALUE:
+        raise RequestError(
+            f"the annotations {CDI_ANNOTATIONS}* are longer than {LONGEST_VALUE >> 10} KiB", AUTHOR
+        )
+    found = [
+        item for value in texts for item in items(value) if item.partition("/")[0] in _CDI_VENDORS
+    ]
+    if found and _is_void(listed(inputs.environment, VISIBLE_DEVICES)):
+        found = []
+    return Names("annotations", f"the annotations {CDI_ANNOTATIONS}*", tuple(found))
+
+
+def _without_kinds(names: Names) -> Names:
+    """CDI names such as nvidia.com/gpu=0 as devices, IMEX channels and features."""
+    qualified = [item for item in names.devices if "=" in item]
+    if not qualified:
+        return names
+    if len(qualified) != len(names.devices):
+        raise RequestError(
+            f"CDI names such as {quoted(qualified[0])} stand beside others in {names.where}",
+            AUTHOR,
+        )
+    devices: list[str] = []
+    channels: list[str] = []
+    features: list[str] = []
+    for item in qualified:
+        kind, _, name = item.partition("=")
+        vendor, _, device_class = kind.partition("/")
+        if vendor in _CDI_VENDORS and device_class == "gpu":
+            devices.append(name)
+        elif vendor in _CDI_VENDORS and device_class == "imex-channel":
+            channels.append(name)
+        elif vendor in _CDI_VENDORS and device_class in [feature.name for feature in FEATURES]:
+            features.append(device_class)
+        else:
+            raise RequestError(
+                f"unknown CDI kind in {quoted(item)} in {names.where}: the engine must resolve it",
+                "nvidia.com/gpu, imex-channel, gds, mofed, gdrcopy and nvswitch are served",
+            )
+    return names._replace(
+        devices=tuple(devices), imex_channels=tuple(channels), features=tuple(features)
+    )

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The container's state, which the runtime writes to the hook's standard input.
+
+Runtime-spec 1.0 to 1.2, runtime.md, "State"; and ``bundlePath``, as engines before it had it.  Reads and checks shapes.
+Must not look at the host or at the bundle.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.errors import BundleError, quoted
+from oci_gpu_hook.formats import jsontext
+from oci_gpu_hook.record import NamedTuple
+
+ENGINE_HINT = "the container engine or runtime must mend it"
+
+# An engine copies a pod's annotations into both documents, of which Kubernetes takes 256 KiB; and the kernel takes some
+# MiB of environment.  A document of the largest size may have a value in every twenty bytes: each takes a hundred.
+_LARGEST_STATE = 2 << 20
+_LARGEST_CONFIG = 4 << 20
+_BYTES_OF_VALUE = 20
+# Runtimes name a folder after it.
+_LONGEST_ID = 1024
+
+
+class State(NamedTuple):
+    """The state of one container: `pid` is its first process, `bundle` an absolute path."""
+
+    id: str
+    pid: int
+    bundle: str
+    annotations: dict[str, str]
+
+
+def read_state(fd: int, head: bytes = b"") -> State:
+    """The state from `fd`, read to its end; `head` is what the entry script has read of it already."""
+    what = "the state on stdin"
+    document = read_object(fd, what, head, _LARGEST_STATE)
+    bundle = document.get("bundle", document.get("bundlePath"))
+    if not isinstance(bundle, str) or not bundle.startswith("/"):
+        raise BundleError(f"{what} has no absolute path as 'bundle'", ENGINE_HINT)
+    pid = document.get("pid")
+    if not isinstance(pid, int) or isinstance(pid, bool) or pid <= 0:
+        raise BundleError(f"{what} has no 'pid' above 0", ENGINE_HINT)
+    container_id = document.get("id", "")
+    if not isinstance(container_id, str):
+        raise BundleError(f"the 'id' in {what} is no string", ENGINE_HINT)
+    if len(container_id) > _LONGEST_ID:
+        raise BundleError(
+            f"the 'id' in {what} is longer than {_LONGEST_ID} characters", ENGINE_HINT
+        )
+    annotations = document.get("annotations") or {}
+    if not isinstance(annotations, dict) or not all(
+        [isinstance(value, str) for value in annotations.values()]
+    ):
+        raise BundleError(f"'annotations' in {what} is no object of strings", ENGINE_HINT)
+    return State(container_id, pid, checked_path(bundle), annotations)
+
+
+def read_object(
+    fd: int, what: str, head: bytes = b"", largest: int = _LARGEST_CONFIG
+) -> dict[str, object]:
+    """The JSON object that `fd` holds, read to its end; BundleError names it as `what`."""
+    data = _read(fd, what, head, largest)
+    most = largest // _BYTES_OF_VALUE
+    if jsontext.has_more_values(data, most):
+        raise BundleError(f"{what} has more than {most} values", ENGINE_HINT)
+    try:
+        document = jsontext.loads(data)
+    except ValueError as err:
+        raise BundleError(f"{what} is no JSON: {str(err)[:200]}", ENGINE_HINT) from err
+    if not isinstance(document, dict):
+        raise BundleError(f"{what} is no JSON object", ENGINE_HINT)
+    return document
+
+
+def _read(fd: int, what: str, head: bytes, largest: int) -> bytes:
+    """`head` and all that `fd` holds; BundleError where they are more than `largest` bytes."""
+    pieces, size = [head], len(head)
+    try:
+        while piece := posix.read(fd, 1 << 16):
+            pieces.append(piece)
+            size += len(piece)
+            if size > largest:
+                raise BundleError(f"{what} is larger than {largest >> 20} MiB", ENGINE_HINT)
+    except OSError as err:
+        raise BundleError(f"cannot read {what}: {err.strerror}", ENGINE_HINT) from err
+    return b"".join(pieces)
+
+
+def checked_path(text: str) -> str:
+    """`text`, if the kernel can take it as a path; else BundleError."""
+    try:
+        if b"\0" not in text.encode():
+            return text
+    except UnicodeEncodeError:
+        pass
+    raise BundleError(f"{quoted(text)} cannot be a path", ENGINE_HINT)

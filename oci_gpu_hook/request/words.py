@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The words of a request that more than one module needs: NVIDIA's variables, capabilities and features.
+
+Each list stands here once.  Data, and how a list of words is read.  Must not know what a container asks for.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.errors import RequestError
+from oci_gpu_hook.record import NamedTuple
+
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
+IMEX_CHANNELS = "NVIDIA_IMEX_CHANNELS"
+CUDA_VERSION = "CUDA_VERSION"
+REQUIRE_CUDA = "NVIDIA_REQUIRE_CUDA"
+MIG_MANAGEMENT = ("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES")
+
+# The kernel takes no longer variable (execve(2), MAX_ARG_STRLEN).
+LONGEST_VALUE = 128 << 10
+
+# In place of device names: every device; driver files without a device; no request at all.
+ALL = "all"
+NONE = "none"
+VOID = "void"
+
+# "video" also brings the libraries of compute, and "display" those of graphics: the catalogue lists these for both.
+CAPABILITIES = ("utility", "compute", "video", "graphics", "display", "ngx", "compat32")
+DEFAULT_CAPABILITIES = ("utility", "compute")
+
+
+class Feature(NamedTuple):
+    """What a container can ask for beside GPUs.
+
+    name: also the class of its CDI names; variable: asks for it by ``enabled``; devices: its nodes, for people.
+    """
+
+    name: str
+    variable: str
+    devices: str
+
+
+FEATURES = (
+    Feature("gds", "NVIDIA_GDS", "/dev/nvidia-fs*"),
+    Feature("mofed", "NVIDIA_MOFED", "/dev/infiniband/uverbs*"),
+    Feature("gdrcopy", "NVIDIA_GDRCOPY", "/dev/gdrdrv"),
+    Feature("nvswitch", "NVIDIA_NVSWITCH", "/dev/nvidia-nvswitch*"),
+)
+
+# Who can mend a request, as the end of a sentence.
+AUTHOR = "the container's author must mend it"
+ADMINISTRATOR = "the administrator decides, in /etc/oci-gpu-hook.conf"
+
+_DECIMAL = frozenset("0123456789")
+# No index or number has more digits.  Python refuses to read thousands of them with an error of its own.
+MOST_DIGITS = 9
+
+
+def listed(environment: dict[str, str], variable: str) -> list[str]:
+    """The entries of a comma list in a variable; RequestError where it is longer than the kernel takes."""
+    value = environment.get(variable, "")
+    if len(value) > LONGEST_VALUE:
+        raise RequestError(f"{variable} is longer than {LONGEST_VALUE >> 10} KiB", AUTHOR)
+    return items(value)
+
+
+def items(value: str) -> list[str]:
+    """The entries of a comma list, without blanks around them and without empty ones."""
+    return [item for item in [part.strip() for part in value.split(",")] if item]
+
+
+def number(text: str, most: int) -> str:
+    """A decimal number from 0 to `most`, without leading zeros; "" for any other text."""
+    if not text or len(text) > MOST_DIGITS or not _DECIMAL.issuperset(text):
+        return ""
+    return str(int(text)) if int(text) <= most else ""

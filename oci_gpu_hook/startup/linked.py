@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The modules of a container's start, loaded from one linked file instead of forty.
+
+To import a module takes a search of the file system and a good deal of the import system's bookkeeping: for all modules
+of a GPU container as much time as the interpreter's own start.  `packaging/link.py` writes the linked file when the
+hook is installed, from the sources that are installed beside it.  A start keeps that file open, so all its modules are
+of one version, even while an upgrade replaces the package.  Where the file is missing, damaged or of another Python,
+the import system finds the same modules in the package.
+
+The entry script imports this module by itself, without the package around it.  It must not import what is not built
+into every interpreter, and must not know what a linked module does.
+"""
+
+import gc
+import marshal
+import posix
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any, NoReturn
+
+    # First byte and size of a group's part of the file.
+    Place = tuple[int, int]
+
+# The file begins with the index's size, in so many bytes.  The index follows, and then the groups.
+_SIZE_BYTES = 4
+
+
+class Finder:
+    """Finds linked modules for the import statement (importlib.abc.MetaPathFinder).
+
+    The first module of a group that is imported loads the whole group.  `begin` is the first byte of the groups in
+    `file`, and `places` has the part of each module's group, counted from there.
+    """
+
+    def __init__(self, library: str, file: int, begin: int, places: "dict[str, Place]") -> None:
+        self._library = library
+        self._file = file
+        self._begin = begin
+        self._places = places
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> object:
+        """The spec of a module that has been loaded; None for one that is not linked."""
+        place = self._places.get(name)
+        if place is None or not self._load(*place):
+            return None
+        # importlib.machinery.ModuleSpec, without an import.
+        return type(sys.__spec__)(name, self)  # type: ignore[arg-type]  # a loader by its methods
+
+    def _load(self, first: int, size: int) -> bool:
+        """Make and run the modules of a group, each behind what it imports; False where the file is damaged."""
+        try:
+            group = marshal.loads(posix.pread(self._file, size, self._begin + first))
+        except (OSError, EOFError, ValueError, TypeError):
+            return False
+        for name, is_package, imports, code in group:
+            # From here on the module is in sys.modules, where the import statement looks first.
+            del self._places[name]
+            parent, _, child = name.rpartition(".")
+            module = sys.modules[name] = type(sys)(name)
+            module.__package__ = name if is_package else parent
+            if is_package:
+                # Leads to those of its modules that are not linked.
+                module.__path__ = [f"{self._library}/{name.replace('.', '/')}"]
+            if parent and parent not in sys.modules:
+                __import__(parent)
+            namespace = module.__dict__
+            for source, names in imports:
+                if source not in sys.modules:
+                    __import__(source)
+                theirs = sys.modules[source].__dict__
+                for imported in names:
+                    if imported not in theirs:
+                        __import__(f"{source}.{imported}")
+                    namespace[imported] = theirs[imported]
+            exec(code, namespace)
+            if parent:
+                setattr(sys.modules[parent], child, module)
+        return True
+
+    def create_module(self, spec: "Any") -> "ModuleType":
+        """importlib.abc.Loader: the module that `find_spec` has loaded."""
+        return sys.modules[spec.name]
+
+    def exec_module(self, module: "ModuleType") -> None:
+        """importlib.abc.Loader: it has been run already."""
+
+
+def find_linked(library: str) -> None:
+    """Have the import statement find the linked modules below `library`, if they are there."""
+    try:
+        path = f"{library}/oci_gpu_hook/__linked__/modules.{sys.implementation.cache_tag}"
+        file = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
+        size = int.from_bytes(posix.read(file, _SIZE_BYTES), "little")
+        places = {**marshal.loads(posix.read(file, size))}
+    except (OSError, EOFError, ValueError, TypeError):
+        return
+    sys.meta_path.insert(0, Finder(library, file, _SIZE_BYTES + size, places))  # type: ignore[arg-type]  # by its methods
+
+
+def run() -> "NoReturn":
+    """The program, as the entry script starts it."""
+    # A start is over before there is garbage worth collecting.
+    gc.disable()
+    library = __file__[: __file__.rindex("/oci_gpu_hook/")]
+    # Last: the standard library's modules are found without a look at ours.
+    del sys.path[0]
+    sys.path.append(library)
+    find_linked(library)
+    from oci_gpu_hook.__main__ import main
+
+    sys.exit(main())

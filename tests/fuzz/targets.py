@@ -1,0 +1,565 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is fuzzed: each input of a start, with values that look like it, and what a start does with it.
+
+A target must give a value or one of the hook's own errors, in steps and memory that grow with the input and no faster.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import marshal
+import os
+import shutil
+import struct
+import tempfile
+from pathlib import Path
+from typing import Any, Callable, NamedTuple
+
+from hypothesis import strategies as st
+
+from oci_gpu_hook import build
+from oci_gpu_hook.container import cgroup
+from oci_gpu_hook.driver import gpu, inventory, mig, nodes, proc, stamp
+from oci_gpu_hook.errors import HookError, plain
+from oci_gpu_hook.formats import (
+    contexts,
+    devicefilter_whole,
+    ldcache,
+    ldcache_merge,
+    scopeunit,
+)
+from oci_gpu_hook.formats.ldcache_entries import Entry, paths_of
+from oci_gpu_hook.formats.ldcache_entries import parse as parse_cache
+from oci_gpu_hook.formats.ldcache_prepare import prepare
+from oci_gpu_hook.host import cdispecs, saved
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel.mountinfo import MountTable
+from oci_gpu_hook.planning import answers, labels, requirements
+from oci_gpu_hook.request import bycdi, settingsfile, sources
+from oci_gpu_hook.request.annotations import image
+from oci_gpu_hook.request.bundle import Bundle, read_bundle
+from oci_gpu_hook.request.parse import parse
+from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.request.state import read_state
+from tests.unit import hosts
+from tests.unit.bounded import MIB, peak
+from tests.unit.linear import steps
+from tests.unit.test_request_properties import CONFIGS, INPUTS, ITEMS, VALUES
+
+# Steps for an empty input, and for each byte of one; bytes of memory likewise.
+_STEPS, _STEPS_OF_BYTE = 60_000, 600
+_MEMORY, _MEMORY_OF_BYTE = 2 * MIB, 400
+
+SCRATCH = Path(tempfile.mkdtemp(prefix="oci-gpu-hook-fuzz-"))
+atexit.register(shutil.rmtree, SCRATCH)
+
+
+class Target(NamedTuple):
+    """One input: values for it, and what is done with one."""
+
+    values: st.SearchStrategy[Any]
+    act: Callable[[Any], object]
+
+
+def check(target: Target, value: Any) -> None:
+    """One example: nothing but the hook's own errors, with a plain sentence, within bounds."""
+    size = len(value) if isinstance(value, (bytes, str)) else len(repr(value))
+
+    def act() -> None:
+        try:
+            target.act(value)
+        except HookError as err:
+            assert str(err).isprintable() and len(str(err)) < 20_000
+
+    assert (
+        peak(lambda: steps(act, _STEPS + _STEPS_OF_BYTE * size)) < _MEMORY + _MEMORY_OF_BYTE * size
+    )
+
+
+# --- JSON: the state and config.json
+
+_NUMBERS = st.integers() | st.sampled_from([-1, 0, 2**31, 2**32, 2**64, 10**30, True, 1.5, 1e308])
+_TEXTS = (
+    st.text(max_size=30)
+    | ITEMS
+    | st.sampled_from(
+        ["/", "/b", "/dev/nvidia0", "bind", "\0", "\ud800", "..", "u:r:t:s0:c1.c9", "rwm", "c"]
+    )
+)
+_VALUES = st.recursive(
+    st.none() | st.booleans() | _NUMBERS | _TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_TEXTS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def _object(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """An object with some of these fields; now and then a field, or all of it, is of another shape."""
+    odd = {name: st.one_of(value, value, value, _VALUES) for name, value in fields.items()}
+    return st.one_of(*[st.fixed_dictionaries({}, optional=odd)] * 5, _VALUES)
+
+
+def _several(items: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.lists(items, max_size=4)
+
+
+_RULES = _object(
+    allow=st.booleans(),
+    type=st.sampled_from(["a", "b", "c", "u", "p"]),
+    major=_NUMBERS,
+    minor=_NUMBERS,
+    access=_TEXTS,
+)
+_MOUNTS = _object(destination=_TEXTS, source=_TEXTS, type=_TEXTS, options=_several(_TEXTS))
+_ANNOTATIONS = st.dictionaries(
+    st.sampled_from(["cdi.k8s.io/a", "io.container.image", "io.kubernetes.pod.namespace"]) | _TEXTS,
+    _TEXTS,
+    max_size=4,
+)
+_CONFIGS = _object(
+    process=_object(
+        env=_several(
+            st.builds(
+                "{}={}".format,
+                st.sampled_from(["NVIDIA_VISIBLE_DEVICES", "CUDA_VERSION", "A"]),
+                VALUES,
+            )
+        ),
+        capabilities=_object(bounding=_several(st.sampled_from(["CAP_SYS_ADMIN", "CAP_MKNOD"]))),
+        selinuxLabel=_TEXTS,
+    ),
+    root=_object(path=_TEXTS),
+    mounts=_several(_MOUNTS),
+    annotations=_ANNOTATIONS,
+    linux=_object(
+        devices=_several(_object(path=_TEXTS)),
+        mountLabel=_TEXTS,
+        namespaces=_several(_object(type=_TEXTS)),
+        resources=_object(devices=_several(_RULES)),
+    ),
+)
+_STATES = _object(
+    id=_TEXTS, pid=_NUMBERS, bundle=_TEXTS, bundlePath=_TEXTS, annotations=_ANNOTATIONS
+)
+
+
+def _spoilt(data: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+    """Bytes as they are, cut off, with some changed, or many times over."""
+
+    def spoil(whole: bytes, how: int, at: int, byte: int) -> bytes:
+        at %= len(whole) + 1
+        if how == 1:
+            return whole[:at]
+        if how == 2:
+            return whole[:at] + bytes([byte]) + whole[at + 1 :]
+        return whole * (byte % 40) if how == 3 else whole
+
+    return st.builds(
+        spoil,
+        data,
+        st.sampled_from([0, 0, 0, 0, 1, 2, 2, 3]),
+        st.integers(0, 1 << 16),
+        st.integers(0, 255),
+    )
+
+
+def _written(values: st.SearchStrategy[Any]) -> st.SearchStrategy[bytes]:
+    ways = st.booleans()
+    return _spoilt(
+        st.builds(
+            lambda value, way: json.dumps(value, ensure_ascii=way).encode(errors="surrogatepass"),
+            values,
+            ways,
+        )
+    )
+
+
+def _state(data: bytes) -> None:
+    fd = os.memfd_create("state")
+    try:
+        os.write(fd, data)
+        os.lseek(fd, 0, os.SEEK_SET)
+        read_state(fd, b"")
+    finally:
+        os.close(fd)
+
+
+def _config(data: bytes) -> None:
+    (SCRATCH / "config.json").write_bytes(data)
+    bundle = read_bundle(str(SCRATCH))
+    for part in (
+        _request,
+        _labels,
+        _devices,
+        Bundle.rootfs,
+        Bundle.tmpfs,
+        Bundle.has_user_namespace,
+    ):
+        try:
+            part(bundle)
+        except HookError as err:
+            assert str(err).isprintable()
+
+
+def _request(bundle: Bundle) -> None:
+    inputs = sources.inputs_of(bundle, {})
+    sources.may_ask(inputs)
+    parse(inputs, Settings(accept_volume_mounts=True))
+    bycdi.of_nodes(inputs, Settings(), bundle.device_paths(), ["compute"])
+
+
+def _labels(bundle: Bundle) -> None:
+    labels.wanted(bundle.mount_label(), bundle.process_label())
+    bundle.mount_source("/dev/shm")
+
+
+def _devices(bundle: Bundle) -> None:
+    rules = bundle.device_rules()
+    devicefilter_whole.program((*rules, *devicefilter_whole.runtime_defaults()))
+
+
+# --- what is asked
+
+_FACTORS = st.builds(
+    "{}{}{}".format,
+    st.sampled_from(["cuda", "driver", "arch", "brand", "", "x"]),
+    st.sampled_from(["=", "!=", "<", "<=", ">", ">=", "", "=="]),
+    st.from_regex(r"[0-9.]{0,6}", fullmatch=True)
+    | st.sampled_from(["tesla", "9" * 40, "١"])
+    | st.text(max_size=4),
+)
+_EXPRESSIONS = st.lists(
+    st.tuples(_FACTORS, st.sampled_from([" ", ",", "\n", ""])), max_size=30
+).map(lambda pairs: "".join([text for pair in pairs for text in pair]))
+
+
+def _requirement(expression: str) -> None:
+    facts = requirements.HostFacts("580.65.06", "13.0", (("9.0", "Tesla"), ("", "")))
+    requirements.check((expression,), facts)
+
+
+def _asked(values: tuple[sources.Inputs, Settings]) -> None:
+    inputs, allowed = values
+    parse(inputs, allowed)
+
+
+def _injected(values: tuple[sources.Inputs, Settings, list[str], list[str], str]) -> None:
+    inputs, allowed, paths, capabilities, spec = values
+    bycdi.of_nodes(inputs, allowed, paths, capabilities)
+    cdispecs._spec("/etc/cdi/x.yaml", spec)
+
+
+_LISTS = st.lists(
+    st.tuples(
+        st.sampled_from(["/dev/null", "/x"]),
+        ITEMS | _TEXTS,
+        st.sampled_from(["", "cdi/", "imex/", "cdi/nvidia.com/gpu/"]),
+    ),
+    max_size=40,
+)
+
+
+def _device_list(rows: list[tuple[str, str, str]]) -> None:
+    mounts = tuple([(source, f"{sources.LIST_FOLDER}/{kind}{name}") for source, name, kind in rows])
+    parse(sources.Inputs({}, mounts), Settings(accept_volume_mounts=True))
+
+
+# --- ld.so.cache
+
+
+def _cache(
+    rows: list[tuple[int, int, int, int]], strings: bytes, size: int, count: int, extension: bytes
+) -> bytes:
+    """A cache in the new layout; `count` and `size` are off by so much."""
+    base = 48 + 24 * len(rows)
+    packed = [
+        struct.pack("<IIIIQ", flags, base + name, base + path, 0, hwcap)
+        for name, path, flags, hwcap in rows
+    ]
+    start = -(-(base + len(strings)) // 4) * 4 if extension else 0
+    head = struct.pack(
+        "<20sIIB3xI12x",
+        b"glibc-ld.so.cache1.1",
+        max(len(rows) + count, 0),
+        max(len(strings) + size, 0),
+        2,
+        start,
+    )
+    return (head + b"".join(packed) + strings).ljust(start, b"\0") + extension
+
+
+_OFFSETS = st.integers(0, 60) | st.sampled_from([0, 0, 4095, 2**31])
+_STRINGS = st.lists(
+    st.sampled_from(
+        [
+            b"lib",
+            b"1a",
+            b"\x1f",
+            b"9" * 40,
+            b".so.1",
+            b"/",
+            b"\0",
+            b"\xff",
+            b"libcuda.so.1\0",
+            b"a" * 4095,
+        ]
+    ),
+    max_size=30,
+).map(b"".join)
+_EXTENSIONS = st.builds(
+    lambda tag, offset, size, rest: struct.pack("<6I", 0xEAA42174, 1, tag, 0, offset, size) + rest,
+    st.integers(0, 2),
+    st.integers(0, 2000),
+    st.integers(0, 60) | st.just(2**32 - 1),
+    st.just(b"ldconfig (GNU libc) 2.36") | st.binary(max_size=30),
+)
+_CACHES = _spoilt(
+    st.builds(
+        _cache,
+        st.one_of(
+            st.lists(
+                st.tuples(
+                    _OFFSETS,
+                    _OFFSETS,
+                    st.sampled_from([0x303, 3, 0xFFFFFFFF]),
+                    st.sampled_from([0, 1 << 62, 7]),
+                ),
+                max_size=20,
+            ),
+            st.lists(
+                st.tuples(st.integers(0, 9), st.integers(0, 9), st.just(0x303), st.just(0)),
+                min_size=128,
+                max_size=300,
+            ),
+        ),
+        _STRINGS.map(lambda text: text + b"\0"),
+        st.sampled_from([0, 0, 0, 1, -1, 2**31]),
+        st.sampled_from([0, 0, 0, 1, -1, 2**30]),
+        st.just(b"") | _EXTENSIONS,
+    )
+    | st.binary(max_size=200).map(lambda rest: b"ld.so-1.7.0\0" + rest)
+)
+_OURS = prepare(
+    [Entry(b"lib%d.so.1" % number, b"/usr/lib64/lib%d.so.1" % number, 0x303) for number in range(9)]
+)
+
+
+def _ld_so_cache(data: bytes) -> None:
+    for read in (
+        parse_cache,
+        lambda it: ldcache_merge.merge(it, _OURS),
+        lambda it: paths_of(it, (b"libcuda.so.1", b"lib")),
+    ):
+        try:
+            read(data)
+        except ldcache.MalformedCache:
+            pass
+
+
+# --- the host
+
+
+class _Proc(HostRoot):
+    """A host's root whose files all have this text, and whose folders all have these names."""
+
+    def __init__(self, text: bytes, names: list[str]) -> None:
+        self.text, self.listed, self.path = text, names, "/"
+
+    def read(self, path: str) -> bytes | None:
+        return self.text
+
+    def names(self, path: str) -> list[str]:
+        return self.listed
+
+    def inodes(self, path: str) -> list[tuple[str, int]]:
+        return [(name, 1) for name in self.listed]
+
+    def stat(self, path: str) -> os.stat_result | None:
+        return None
+
+
+_LINES = st.lists(
+    st.sampled_from(
+        [
+            "NVRM version: NVIDIA  580.65.06 x",
+            "Model: \t H100",
+            "Device Minor: \t 0",
+            "Device Minor: ²",
+            "GPU UUID: GPU-?",
+            "DeviceFileMinor: 3",
+            "Character devices:",
+            "195 nvidia",
+            "505 nvidia-uvm",
+            "² nvidia-caps",
+            "Block devices:",
+            "0::/a.scope/c1",
+            "4:devices:/c",
+            "1 2 0:3 / / rw - cgroup2 c rw",
+            "7 2 0:3 / /sys shared:1 - cgroup c rw,devices",
+            "7 -",
+            "7 1 2",
+            "DeviceAllow=/dev/null rw",
+            "DeviceAllow=",
+            "DevicePolicy=strict",
+        ]
+    )
+    | st.text(max_size=20),
+    max_size=12,
+).map("\n".join)
+_NAMES = st.lists(
+    st.sampled_from(
+        [
+            "0000:07:00.0",
+            "gpu0",
+            "gi1",
+            "ci0",
+            "channel7",
+            "channel²",
+            "card0",
+            "renderD128",
+            "gi²",
+            "x",
+        ]
+    )
+    | st.text(max_size=8),
+    max_size=5,
+)
+
+
+def _proc_files(value: tuple[str, list[str]]) -> None:
+    text, names = value
+    root = _Proc(text.encode(errors="surrogatepass"), names)
+    gpu.driver_version(root)
+    gpus = gpu.list_gpus(root)
+    mig.devices(root, gpus, None)
+    found = nodes.devices(root, gpus) + nodes.of_families(root, nodes.FAMILIES, gpus, [1], ("7",))
+    nodes.links(found, gpus)
+    stamp.now(root, "/")
+    proc.capability_minor(root, "mig/config")
+    scopeunit.parse("a.scope", text)
+    folder = SCRATCH / "proc"
+    folder.mkdir(exist_ok=True)
+    (folder / "mountinfo").write_bytes(root.text + b"\n")
+    table = MountTable(root.text)
+    for number in (1, 7):
+        table.mount(number)
+        table.has_device(f"0:{number}")
+    cgroup._MOUNTINFO = str(folder / "mountinfo")
+    for kind, controller in (("cgroup", "devices"), ("cgroup2", "")):
+        cgroup._mounts(kind, controller)
+        cgroup._cgroup_path(root.text, controller)
+
+
+def _label(text: str) -> None:
+    try:
+        str(contexts.parse_context(text))
+    except contexts.MalformedContext:
+        pass
+
+
+_LEVELS = st.lists(
+    st.sampled_from(["s0", "c0", ":", ",", ".", "-", "c65535", "c0.c1023", "u:r:t:", "c99999"])
+    | st.text(max_size=3),
+    max_size=60,
+).map("".join)
+
+
+# --- what was saved
+
+_PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=9)
+    | st.binary(max_size=9)
+    | st.sampled_from(["stat", "read", "names", "Mount", "/etc"]),
+    lambda inner: st.lists(inner, max_size=5).map(tuple) | st.lists(inner, max_size=3),
+    max_leaves=30,
+)
+
+
+def _host() -> tuple[HostRoot, stamp.Stamp]:
+    root = hosts.host(SCRATCH / "host")
+    hosts.saved(root)
+    return root, stamp.now(root, "/")
+
+
+_HOST, _NOW = _host()
+_SAVED = (SCRATCH / "host" / saved.FOLDER[1:] / saved.INVENTORY).read_bytes()
+_BEGIN = len(inventory.HEADING) + inventory.LENGTH_BYTES
+_ROWS = marshal.loads(_SAVED[_BEGIN:])[1]
+
+
+def _replaced(place: int, value: Any) -> Any:
+    rows = list(_ROWS)
+    rows[place % len(rows)] = value
+    return tuple(rows)
+
+
+def _inventory(rows: Any) -> None:
+    content = marshal.dumps((tuple(_NOW), rows), 2)
+    length = len(content).to_bytes(inventory.LENGTH_BYTES, "little")
+    saved.write(_HOST, inventory.FILE, inventory.HEADING + length + content)
+    inventory.read_saved(_HOST, _NOW)
+
+
+_QUESTION = answers.Question(f"{answers.PREFIX}1", (build.DIGEST,))
+
+
+def _answer(value: Any) -> None:
+    saved.write(_HOST, _QUESTION.name, marshal.dumps(value))
+    answers.recall(_HOST, _QUESTION)
+
+
+_FACTS = st.lists(
+    st.tuples(st.sampled_from(["stat", "read", "names"]), st.sampled_from(["/etc", "/x"]), _PLAIN),
+    max_size=3,
+)
+_ANSWERS = _PLAIN | st.tuples(
+    st.just(_QUESTION.values), _FACTS | _PLAIN, _PLAIN | st.tuples(_PLAIN, _PLAIN, _PLAIN, _PLAIN)
+)
+
+# --- what the administrator writes
+
+_SETTINGS = st.lists(
+    st.builds(
+        "{}{}{}".format,
+        st.sampled_from([*settingsfile._KEYS, "[namespace", "[image", "#", "", "x"])
+        | st.text(max_size=6),
+        st.sampled_from([" = ", "=", " ", ""]),
+        st.sampled_from(
+            ["yes", "no", "all", "on", "/x", "a*b]", "*]", "utility, compute", "/a.prom"]
+        )
+        | st.text(max_size=12),
+    ),
+    max_size=12,
+).map("\n".join)
+
+
+def _settings(value: tuple[str, dict[str, str]]) -> None:
+    text, named = value
+    found = settingsfile.fields(
+        settingsfile.parse(text, "/etc/oci-gpu-hook.conf"), named, Settings()._asdict()
+    )
+    assert isinstance(Settings(**found), Settings)
+    image(named)
+
+
+TARGETS: dict[str, Target] = {
+    "state": Target(_written(_STATES), _state),
+    "config.json": Target(_written(_CONFIGS), _config),
+    "environment": Target(st.tuples(INPUTS, CONFIGS), _asked),
+    "requirements": Target(_EXPRESSIONS, _requirement),
+    "device-lists": Target(_LISTS, _device_list),
+    "ld.so.cache": Target(_CACHES, _ld_so_cache),
+    "proc-files": Target(st.tuples(_LINES, _NAMES), _proc_files),
+    "labels": Target(_LEVELS, _label),
+    "saved-inventory": Target(
+        st.builds(_replaced, st.integers(0, 99), _PLAIN) | _PLAIN, _inventory
+    ),
+    "saved-answers": Target(_ANSWERS, _answer),
+    "settings": Target(st.tuples(_SETTINGS, _ANNOTATIONS), _settings),
+    "CDI": Target(st.tuples(INPUTS, CONFIGS, _several(_TEXTS), _several(ITEMS), _TEXTS), _injected),
+    "sentences": Target(st.text(), plain),
+}

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the attacks share: one installation, roots, and every attack of a lane played once on few nodes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.scene import Kit
+from tests.integration.conftest import _as_root, bundle, driver, installed, patterns
+from tests.integration.engines import Installed
+
+__all__ = ["_as_root", "bundle", "driver", "installed", "patterns"]
+
+PRELOAD = """
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+/* Only in the hook: the container itself has lost the host's folder, and a shell that starts it is no hook. */
+__attribute__((constructor)) static void planted(void) {
+    const char *path = getenv("PLANTED");
+    if (path) open(path, O_CREAT | O_WRONLY, 0644);
+}
+"""
+
+
+@pytest.fixture(scope="session")
+def kit(
+    tmp_path_factory: pytest.TempPathFactory, installed: Installed, patterns: dict[str, Path]
+) -> Kit:
+    """Made once for all attacks."""
+    work = tmp_path_factory.mktemp("work")
+    preload = work / "preload.so"
+    compile = ["cc", "-shared", "-fPIC", "-x", "c", "-o", str(preload), "-"]
+    subprocess.run(compile, input=PRELOAD, text=True, check=True)
+    for folder in (work, *list(work.parents)[:2]):
+        folder.chmod(0o755)
+    made = Kit(work, patterns, installed.hooks(), preload)
+    words = {**made._asdict(), "work": str(work), "preload": str(preload)}
+    words["patterns"] = {name: str(path) for name, path in patterns.items()}
+    (work / "kit.json").write_text(json.dumps(words))
+    return made

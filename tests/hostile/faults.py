@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A hook of a real container that starts ours again and again, each time with another system call that fails or kills.
+
+Each start gets a copy of the container's mount namespace, with a process and a cgroup of its own, so that one container
+serves for hundreds of starts at the one moment that counts.
+
+    faults.py FOLDER CALLS PART OF [--without-open-tree-attr]    the state on stdin; CALLS: "all", or names with commas
+
+It plays every OFth cell from PART on, and writes them to FOLDER/rows-PART.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import re
+import signal
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+from tests.hostile import linux
+
+HOOK = "/usr/libexec/oci/hooks.d/oci-gpu-hook"
+OPEN_TREE_ATTR = 467
+# What changes a container or a host, by the names that strace has for them.
+CHANGING = ("mkdirat", "mknodat", "symlinkat", "unlinkat", "open_tree", "mount_setattr", "move_mount",
+            "fsopen", "fsconfig", "fsmount", "umount2", "setns", "bpf", "write")  # fmt: skip
+ERRORS = ("ENOSPC", "EROFS", "EPERM", "EMFILE", "ENOMEM", "EINTR", "EIO")
+KILLED = "SIGKILL"
+PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
+SECCOMP_RET_ERRNO, SECCOMP_RET_KILL = 0x00050000, 0x80000000
+ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SHELL": "/bin/bash"}
+
+
+class Cell(NamedTuple):
+    """One start: the nth call of that name fails, or kills."""
+
+    call: str
+    number: int
+    fault: str
+
+    def option(self) -> str:
+        """For strace."""
+        what = "signal=KILL" if self.fault == KILLED else f"error={self.fault}"
+        return f"inject={self.call}:{what}:when={self.number}"
+
+
+class Stand:
+    """A copy of the container for one start."""
+
+    def __init__(self, pid: int, name: str) -> None:
+        ready, write = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            # With its parent it ends, and it keeps none of the runtime's pipes.
+            linux.check(ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0), "prctl")
+            for fd in (0, 1, 2):
+                os.dup2(os.open("/dev/null", os.O_RDWR), fd)
+            linux.setns(f"/proc/{pid}/ns/mnt")
+            linux.check(ctypes.CDLL(None).unshare(linux.CLONE_NEWNS), "unshare")
+            os.write(write, b"x")
+            signal.pause()
+        os.close(write)
+        os.read(ready, 1)
+        os.close(ready)
+        devices = Path("/sys/fs/cgroup/devices")
+        self.v1 = devices.is_dir()
+        self.cgroup = (devices if self.v1 else devices.parent) / name
+        self.cgroup.mkdir()
+        (self.cgroup / "cgroup.procs").write_text(str(self.pid))
+        if self.v1:
+            (self.cgroup / "devices.deny").write_text("a")
+
+    def look(self, root: str) -> dict[str, Any]:
+        """What the container has: mounts, devices, names in its root."""
+        with open(f"/proc/{self.pid}/mountinfo") as file:
+            mounts = sorted(line.split(" - ")[0].split()[4] for line in file)
+        with open("/proc/self/mountinfo") as file:
+            host = [line.replace("//deleted", "") for line in file]
+        listed = self.cgroup / "devices.list"
+        devices = listed.read_text() if self.v1 else linux.device_programs(str(self.cgroup))
+        return {"mounts": mounts, "devices": devices, "root": names(root), "host": host}
+
+    def end(self) -> None:
+        """Take it away."""
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        self.cgroup.rmdir()
+
+
+def names(root: str) -> list[str]:
+    """Every name in a folder with its kind and size."""
+    found = []
+    for folder, folders, files in os.walk(root):
+        for name in (*folders, *files):
+            it = os.lstat(f"{folder}/{name}")
+            found.append(f"{folder[len(root) :]}/{name} {it.st_mode:o} {it.st_size}")
+    return sorted(line for line in found if not re.search(r" 4\d{4} \d+$", line)) + sorted(
+        line.rsplit(" ", 1)[0] for line in found if re.search(r" 4\d{4} \d+$", line)
+    )
+
+
+def tidy(root: str, before: list[str]) -> None:
+    """As it was: what a killed start has made goes."""
+    known = {line.split(" ")[0] for line in before}
+    for folder, folders, files in os.walk(root, topdown=False):
+        for name in (*folders, *files):
+            path = f"{folder}/{name}"
+            if path[len(root) :] not in known:
+                (os.rmdir if os.path.isdir(path) and not os.path.islink(path) else os.unlink)(path)
+
+
+def refuse_open_tree_attr(answer: int) -> None:
+    """seccomp, for this process and all that it starts: strace does not know that call everywhere."""
+    load, equal, give, allow = 0x20, 0x15, 0x06, 0x7FFF0000
+    rows = (
+        (load, 0, 0, 0),
+        (equal, 0, 1, OPEN_TREE_ATTR),
+        (give, 0, 0, answer),
+        (give, 0, 0, allow),
+    )
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *row) for row in rows))
+    fprog = struct.pack("HxxxxxxQ", len(rows), ctypes.addressof(code))
+    libc = ctypes.CDLL(None, use_errno=True)
+    linux.check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    linux.check(libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, fprog, 0, 0), "seccomp")
+
+
+def start(
+    state: dict[str, Any], stand: Stand, *options: str, refused: int | None = None
+) -> tuple[int, str]:
+    """Our hook, under strace where it has options; how it ended, and what it said."""
+    tracer = ["strace", "-f", "--seccomp-bpf", "-qq", *options] if options else []
+    words = json.dumps({**state, "pid": stand.pid})
+    done = subprocess.run(
+        [*tracer, HOOK, "createRuntime"],
+        input=words,
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=60,
+        preexec_fn=None if refused is None else lambda: refuse_open_tree_attr(refused),
+    )
+    return done.returncode, done.stderr
+
+
+def meet(state: dict[str, Any], stand: Stand, cell: Cell) -> tuple[int, str]:
+    """A start with its fault."""
+    if cell.call == "open_tree_attr":
+        number = getattr(errno, cell.fault, 0)
+        refused = SECCOMP_RET_ERRNO | number if number else SECCOMP_RET_KILL
+        return start(state, stand, refused=refused)
+    options = ("-o", "/dev/null", "-e", f"trace={cell.call}", "-e", cell.option())
+    return start(state, stand, *options)
+
+
+def calls(state: dict[str, Any], log: str) -> dict[str, int]:
+    """How often a start makes each changing call, on a host that knows its answer already."""
+    for _ in range(3):
+        stand = Stand(state["pid"], f"fault-{os.getpid()}")
+        before = stand.look(state["root"])["root"]
+        code, said = start(state, stand, "-o", log, "-e", f"trace={','.join(CHANGING)}")
+        assert code == 0, said
+        stand.end()
+        tidy(state["root"], before)
+    counts: dict[str, int] = {}
+    # A call that this strace does not know has a number for a name, and is shown whatever was asked for.
+    for name in re.findall(r"^\d+ +(?!syscall_)(\w+)\(", Path(log).read_text(), re.MULTILINE):
+        counts[name] = counts.get(name, 0) + 1
+    # All of them at once.
+    return {**counts, "open_tree_attr": 1}
+
+
+def judged(
+    cell: Cell, code: int, said: str, before: dict[str, Any], after: dict[str, Any], whole: int
+) -> list[str]:
+    """What is wrong with a start that met a fault."""
+    wrong = []
+    if after["host"] != before["host"]:
+        wrong.append("the host's mounts have changed")
+    if cell.fault == KILLED:
+        new = [line for line in after["root"] if line not in before["root"]]
+        full = [
+            line for line in new if line.split(" ")[1].startswith("100") and not line.endswith(" 0")
+        ]
+        return wrong + [f"left: {line}" for line in full]
+    if "Traceback" in said or "internal error" in said or code == 1:
+        wrong.append(f"our bug: {said[-400:]}")
+    if code not in (0, 3, 6, 7):
+        wrong.append(f"exit {code}: {said[-200:]}")
+    if code and not said.startswith("oci-gpu-hook: "):
+        wrong.append(f"no sentence: {said[:200]}")
+    if code:
+        wrong += [
+            f"left: {key}: {difference(before[key], after[key])}"
+            for key in before
+            if after[key] != before[key]
+        ]
+    elif len(after["mounts"]) - len(before["mounts"]) != whole and not said:
+        wrong.append(
+            f"started without {whole - len(after['mounts']) + len(before['mounts'])} mounts"
+        )
+    return wrong
+
+
+def difference(before: Any, after: Any) -> str:
+    """Short, for people."""
+    if isinstance(before, list):
+        return str(
+            [it for it in after if it not in before][:3]
+            + [it for it in before if it not in after][:3]
+        )
+    return f"{before} {after}"
+
+
+def main() -> None:
+    """All cells of one container."""
+    folder, wanted, part, of = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    state = json.load(sys.stdin)
+    config = json.loads(Path(state["bundle"], "config.json").read_text())
+    state["root"] = os.path.join(state["bundle"], config["root"]["path"])
+    if "--without-open-tree-attr" in sys.argv:
+        refuse_open_tree_attr(SECCOMP_RET_ERRNO | errno.ENOSYS)
+    counts = calls(state, f"{folder}/trace-{part}")
+    if "--without-open-tree-attr" in sys.argv:
+        del counts["open_tree_attr"]
+    cells = [
+        Cell(name, number, fault)
+        for name, count in sorted(counts.items())
+        if wanted == "all" or name in wanted.split(",")
+        for number in range(1, count + 1)
+        for fault in (*ERRORS, KILLED)
+    ]
+    stand = Stand(state["pid"], f"fault-{os.getpid()}")
+    before = stand.look(state["root"])
+    start(state, stand)
+    whole = len(stand.look(state["root"])["mounts"]) - len(before["mounts"])
+    stand.end()
+    tidy(state["root"], before["root"])
+    with open(f"{folder}/rows-{part}", "w") as output:
+        for cell in cells[part::of]:
+            stand = Stand(state["pid"], f"fault-{os.getpid()}")
+            before = stand.look(state["root"])
+            code, said = meet(state, stand, cell)
+            wrong = judged(cell, code, said, before, stand.look(state["root"]), whole)
+            stand.end()
+            tidy(state["root"], before["root"])
+            print(json.dumps([*cell, code, wrong]), file=output, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Links of the image, at the places where a mount point, a node, a link or a file is made, and at their parents."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tests.hostile.attack import EITHER, SERVES, Attack
+from tests.hostile.scene import Scene
+from tests.integration import roots
+
+MULTIARCH = f"usr/lib/{roots.MULTIARCH}"
+UP = "../" * 30
+
+
+def parent(path: str, style: str, scene: Scene) -> None:
+    """A folder of the image leads to one of the host's."""
+    folder = scene.hosts("taken")
+    for name in ("lib64", "bin", "nvidia-persistenced"):
+        scene.hosts(f"taken/{name}")
+    text = {"absolute": f"{folder}", "upwards": f"{UP}{str(folder)[1:]}",
+            "magic": f"/proc/self/root{folder}"}[style]  # fmt: skip
+    scene.link(path, text)
+
+
+def target(path: str, style: str, scene: Scene) -> None:
+    """The very place of a mount point leads to a name that the host does not have yet."""
+    place = f"{scene.hosts('taken')}/planted"
+    text = {"absolute": place, "upwards": f"{UP}{place[1:]}",
+            "magic": f"/proc/self/root{place}"}[style]  # fmt: skip
+    scene.link(path, text)
+
+
+def chain(scene: Scene) -> None:
+    """A link to a link to a folder that is reached upwards."""
+    scene.link("opt/one", f"{UP}{str(scene.hosts('taken'))[1:]}")
+    scene.link("opt/two", "one")
+    scene.link("usr/lib64", "../opt/two")
+
+
+def a_node_that_is_a_link(scene: Scene) -> None:
+    """A bind of a folder of the image as /dev: its nvidia0 leads to a file of the host's, for chmod to follow."""
+    scene.bundle.without("/dev")
+    scene.config["linux"]["devices"] = []
+    (scene.root / "dev").mkdir(exist_ok=True)
+    scene.link("dev/nvidia0", scene.host / "file")
+
+
+def shared_memory(scene: Scene) -> None:
+    """/dev/shm leads to a folder of the host's, for a label to follow."""
+    scene.bundle.without("/dev/shm", "/dev/mqueue", "/dev")
+    scene.link("dev/shm", scene.hosts("taken"))
+
+
+def the_cache_over_a_file(scene: Scene) -> None:
+    """A file of the host's where ld.so.cache is written."""
+    scene.link("etc/ld.so.cache", scene.host / "file")
+
+
+def gbm(scene: Scene) -> None:
+    """The folder of a link that is made for the container."""
+    scene.link("usr/lib64/gbm", scene.hosts("taken"))
+
+
+PARENTS = ("usr", "usr/lib64", "usr/bin", "lib", "lib/firmware", "run", "etc")
+TARGETS = (("debian", f"{MULTIARCH}/libcuda.so.1"), ("busybox", "usr/bin/nvidia-smi"),
+           ("debian", "etc/ld.so.cache"), ("busybox", "run/nvidia-persistenced/socket"))  # fmt: skip
+
+ATTACKS = [
+    *[
+        Attack(f"{path}-leads-out-{style}", "CVE-2024-0133", partial(parent, path, style))
+        for path in PARENTS
+        for style in ("absolute", "upwards")
+    ],
+    Attack("usr-bin-leads-out-magic", "CVE-2024-0133", partial(parent, "usr/bin", "magic")),
+    *[
+        Attack(f"{path}-is-a-link-{style}", "CVE-2024-0133", partial(target, path, style), root)
+        for root, path in TARGETS
+        for style in ("absolute", "upwards", "magic")
+    ],
+    Attack("a-chain-of-links", "CVE-2024-0133", chain),
+    Attack("links-are-made-outside", "CVE-2024-0134", gbm),
+    Attack("a-node-is-a-link", "CVE-2024-0133", a_node_that_is_a_link, codes=EITHER),
+    Attack("shared-memory-is-a-link", "CVE-2024-0133", shared_memory, codes=SERVES),
+    Attack("the-cache-is-a-file-of-the-host", "CVE-2025-23267", the_cache_over_a_file, "debian"),
+]  # fmt: skip

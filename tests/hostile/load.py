@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many starts at a time on a node whose driver is upgraded meanwhile: a line of JSON for each.
+
+    node.py ... -- python -m tests.hostile.load KIT.json STARTS AT_ONCE
+
+`inventory refresh` runs in a loop, and one hook in twenty is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tests.hostile import canary, linux
+from tests.hostile.play import own_ipc
+from tests.hostile.scene import ENVIRONMENT, STAGE
+from tests.integration import roots
+from tests.integration.engines import Bundle
+
+OLD, NEW = "580.65.06", "580.65.09"
+KILLED_OF_100 = 5
+VERSION = Path("/proc/driver/nvidia/version")
+LOOK = "for file in /usr/lib64/lib*.so.*; do echo $file; done; ls /dev/nvidiactl"
+
+
+def upgrade() -> None:
+    """The kernel module's next release, and its libraries by turns: for a moment they do not fit."""
+    places = (Path("/usr/lib") / roots.MULTIARCH, Path("/usr/lib64"))
+    folder = next(place for place in places if (place / f"libcuda.so.{OLD}").exists())
+    for old in sorted(folder.glob(f"*.so.{OLD}")):
+        data = old.read_bytes().replace(OLD.encode(), NEW.encode())
+        new = old.with_name(old.name.replace(OLD, NEW))
+        new.write_bytes(data)
+        new.chmod(0o755)
+    VERSION.write_text(VERSION.read_text().replace(OLD, NEW))
+    subprocess.run(["ldconfig", "-X"], check=True)
+    for old in folder.glob(f"*.so.{OLD}"):
+        old.unlink()
+
+
+def refresh(ended: threading.Event) -> None:
+    """The inventory, again and again."""
+    while not ended.is_set():
+        line = ["/usr/bin/oci-gpu-hook", "inventory", "refresh"]
+        subprocess.run(line, capture_output=True, env=ENVIRONMENT)
+
+
+class Load:
+    """All starts."""
+
+    def __init__(self, kit: dict[str, object], starts: int) -> None:
+        self.work = Path(str(kit["work"])) / "load"
+        self.work.mkdir()
+        patterns: dict[str, str] = kit["patterns"]  # type: ignore[assignment]
+        self.pattern = patterns["busybox"]
+        self.hooks: dict[str, list[dict[str, Any]]] = kit["hooks"]  # type: ignore[assignment]
+        self.killed = set(random.Random(1).sample(range(starts), starts * KILLED_OF_100 // 100))
+        self.upgrade_at = starts // 2
+        self.lock = threading.Lock()
+
+    def start(self, number: int) -> None:
+        """One container, whole or killed."""
+        if number == self.upgrade_at:
+            upgrade()
+        name = f"load-{os.getpid()}-{number}"
+        path = self.work / str(number)
+        path.mkdir()
+        shutil.copytree(self.pattern, path / "rootfs", symlinks=True)
+        killed = number in self.killed
+        node, ours = self.hooks[STAGE]
+        if killed:
+            # A runtime that is killed leaves its cgroup: what counts is that the hook leaves nothing.
+            seconds = f"{random.Random(number).uniform(0.005, 0.06):.3f}"
+            args = ["timeout", "-s", "KILL", seconds, ours["path"], STAGE]
+            ours = {**ours, "path": "/usr/bin/timeout", "args": args}
+        made = Bundle(path, {STAGE: [node, ours]}).asks("0", "utility")
+        made.runs("/bin/sh", "-c", f"{LOOK} 2>&1; echo whole")
+        line = ["runc", "run", "--bundle", str(path), name]
+        # Files, not pipes: what a killed runtime has started would hold them open.
+        with open(path / "out", "w") as out, open(path / "err", "w") as err:
+            run = subprocess.Popen(line, stdout=out, stderr=err)
+        run.wait(timeout=120)
+        subprocess.run(["runc", "delete", "--force", name], capture_output=True)
+        said, told = (path / "out").read_text(), (path / "err").read_text()
+        outside = sorted(str(it.relative_to(path / "rootfs")) for it in (path / "rootfs").rglob("*")
+                         if it.is_file() and not it.is_symlink() and it.stat().st_size
+                         and not str(it).startswith(f"{path}/rootfs/bin/"))  # fmt: skip
+        shutil.rmtree(path)
+        row = {"number": number, "killed": killed, "code": run.returncode, "left": outside,
+               "libraries": sorted(set(re.findall(r"/usr/lib64/(lib\S+\.so\.\d{3}\S*)", said))),
+               "whole": "whole" in said, "err": told[-500:]}  # fmt: skip
+        with self.lock:
+            print(json.dumps(row), flush=True)
+
+
+def main() -> None:
+    """Before and after it the host is the same, but for the driver's files."""
+    kit, starts, at_once = json.loads(Path(sys.argv[1]).read_text()), int(sys.argv[2]), int(sys.argv[3])  # fmt: skip
+    own_ipc()
+    linux.adopt_orphans()
+    load = Load(kit, starts)
+    ended = threading.Event()
+    before = canary.look([], load.work, f"load-{os.getpid()}")
+    refreshing = threading.Thread(target=refresh, args=(ended,))
+    refreshing.start()
+    try:
+        with ThreadPoolExecutor(at_once) as pool:
+            list(pool.map(load.start, range(starts)))
+    finally:
+        ended.set()
+        refreshing.join()
+    after = canary.look([], load.work, f"load-{os.getpid()}")
+    load.work.rmdir()
+    # ldconfig has written its cache anew.
+    left = [it for it in canary.differences(before, after) if ": /etc" not in it]
+    print(json.dumps({"left": left + canary.children(set())}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a local user puts where the driver's things are expected on the host, and files of the image that are read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from functools import partial
+from pathlib import Path
+
+from tests.hostile.attack import SERVES, Attack
+from tests.hostile.scene import USER, Scene
+
+PIPES = "/tmp/nvidia-mps"
+# A setuid program in a folder that a user of the host can reach.
+PLANT = f"echo run-me >{PIPES}/planted; chmod 4755 {PIPES}/planted"
+CACHE = "etc/ld.so.cache"
+
+
+def pipes(scene: Scene, *, owner: int = 0, mode: int = 0o1777) -> None:
+    """The daemon's folder in /tmp, made anew."""
+    clear()
+    os.mkdir(PIPES)
+    os.chmod(PIPES, mode)
+    os.chown(PIPES, owner, owner)
+    scene.later(restore)
+
+
+def clear() -> None:
+    """Take away whatever is there."""
+    if os.path.islink(PIPES):
+        os.unlink(PIPES)
+    else:
+        shutil.rmtree(PIPES, ignore_errors=True)
+
+
+def restore() -> None:
+    """As the node has it."""
+    clear()
+    os.mkdir(PIPES)
+    os.chmod(PIPES, 0o1777)
+
+
+def of_a_user(mode: int, scene: Scene) -> None:
+    """Row 1: a user's folder, in which the container's root leaves a setuid file."""
+    pipes(scene, owner=USER, mode=mode)
+    scene.probe = PLANT
+
+
+def link_of_a_user(scene: Scene) -> None:
+    """Row 1: a user's link to what only root may see."""
+    clear()
+    os.symlink(scene.host / "private", PIPES)
+    os.chown(PIPES, USER, USER, follow_symlinks=False)
+    scene.later(restore)
+    scene.probe = f"cat {PIPES}/secret"
+
+
+def writable_by_the_container(scene: Scene) -> None:
+    """Row 1: root's own folder serves, and the container writes nothing into it."""
+    pipes(scene)
+    Path(PIPES, "control").write_text("the daemon's")
+    scene.probe = f"cat {PIPES}/control; {PLANT}"
+
+
+def files_of_the_host(scene: Scene) -> None:
+    """CVE-2024-0135: the host's own programs and libraries are written to."""
+    scene.probe = (
+        "for file in /usr/bin/nvidia-* /usr/lib64/lib*.so.*; do echo tampered >>$file; done"
+    )
+    before = {path: path.stat().st_ctime_ns for path in Path("/usr/bin").glob("nvidia-*")}
+
+    def tampered(out: str) -> list[str]:
+        return [f"written: {path}" for path, it in before.items() if path.stat().st_ctime_ns != it]
+
+    scene.escaped = tampered
+
+
+def device_for_cache(numbers: tuple[int, int], scene: Scene) -> None:
+    """Row 6: to open it does something, and to read it may never end."""
+    path = scene.root / CACHE
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(*numbers))
+    scene.watch.add(str(path))
+
+
+def fifo_for_cache(scene: Scene) -> None:
+    """Row 6: somebody waits at the other end."""
+    path = scene.root / CACHE
+    path.unlink()
+    os.mkfifo(path)
+    scene.watch.add(str(path))
+
+
+def compat(content: str, scene: Scene) -> None:
+    """CVE-2024-0132: the image's newer libraries lead to the host."""
+    text = {"root": "/", "folder": str(scene.host / "private"),
+            "file": str(scene.host / "private/secret")}[content]  # fmt: skip
+    scene.link("usr/local/cuda/compat/libcuda.so.999.1", text)
+    place = f"/{scene.libraries}/libcuda.so.999.1"
+    scene.probe = f"cat {place}{scene.host}/private/secret {place}/secret {place}"
+
+
+def loader_of_the_image(scene: Scene) -> None:
+    """CVE-2024-0136, -0137: an ldconfig that the image brings, run by the hook with the host's rights."""
+    program = scene.root / "sbin/ldconfig"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text("#!/bin/sh\n: >/ran\n")
+    program.chmod(0o755)
+
+    def ran(out: str) -> list[str]:
+        return ["ran: the image's ldconfig"] if (scene.root / "ran").exists() else []
+
+    scene.escaped = ran
+
+
+ATTACKS = [
+    Attack("a-users-folder", "row 1", partial(of_a_user, 0o755), codes=SERVES, says=PIPES),
+    Attack("a-users-open-folder", "row 1", partial(of_a_user, 0o1777), codes=SERVES, says=PIPES),
+    Attack("a-users-link", "row 1", link_of_a_user, codes=SERVES, says=PIPES),
+    Attack("roots-own-folder-is-written", "row 1", writable_by_the_container, codes=SERVES),
+    Attack("programs-of-the-host-are-written", "CVE-2024-0135", files_of_the_host, codes=SERVES),
+    *[
+        Attack(f"a-device-{major}-{minor}-for-the-cache", "row 6",
+               partial(device_for_cache, (major, minor)), "debian")
+        for major, minor in ((1, 5), (1, 8), (1, 11))
+    ],
+    Attack("a-fifo-for-the-cache", "row 6", fifo_for_cache, "debian"),
+    *[
+        Attack(f"compat-leads-to-a-{content}", "CVE-2024-0132", partial(compat, content), root,
+               codes=SERVES)
+        for content, root in (("root", "busybox"), ("folder", "busybox"), ("file", "debian"))
+    ],
+    Attack("ldconfig-of-the-image", "CVE-2024-0136, CVE-2024-0137", loader_of_the_image,
+           codes=SERVES),
+]  # fmt: skip

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""At each changing system call of a start: every error that a kernel may give there, and SIGKILL.
+
+A start goes on and is complete, or says what it left out, or says why it failed and leaves nothing; a killed one leaves
+no more than empty mount points in the container's own root.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hostile.faults import ERRORS
+from tests.integration.engines import PROCDRIVER, REPOSITORY, Bundle, Installed, on_node, start
+
+HERE = REPOSITORY / "tests/hostile/faults.py"
+PARTS = 2
+OLD = "--without-open-tree-attr"
+# cgroup, which calls, more words: on v1 the last operation alone is another one, and so is one step on older kernels.
+MATRIX = {
+    "v2": ("v2", "all", []),
+    "v1": ("v1", "write,setns", []),
+    "before Linux 6.15": ("v2", "open_tree,mount_setattr,umount2", [OLD]),
+}
+
+
+def play(installed: Installed, root: Path, folder: Path, name: str, part: int) -> list[list[Any]]:
+    """One part of a matrix, in one container."""
+    cgroup, calls, more = MATRIX[name]
+    path = folder / f"part-{part}"
+    path.mkdir()
+    shutil.copytree(root, path / "rootfs", symlinks=True)
+    for place in ("dev", "proc", "sys"):
+        (path / "rootfs" / place).mkdir()
+    words = ["python3", "-S", str(HERE), str(path), calls, str(part), str(PARTS), *more]
+    hook = {"path": "/usr/bin/python3", "args": words, "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]}  # fmt: skip
+    made = Bundle(path, {"createRuntime": [PROCDRIVER, hook]}).asks("0", "utility")
+    done = on_node(
+        installed, start("runc", made.runs("/bin/sh", "-c", "true")), cgroup=cgroup, description="v100"
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    return [json.loads(line) for line in (path / f"rows-{part}").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", MATRIX)
+def test_a_fault_at_each_changing_call(
+    installed: Installed, patterns: dict[str, Path], tmp_path: Path, name: str
+) -> None:
+    with ThreadPoolExecutor(PARTS) as pool:
+        parts = [
+            pool.submit(play, installed, patterns["busybox"], tmp_path, name, part)
+            for part in range(PARTS)
+        ]
+        rows = [row for part in parts for row in part.result()]
+    wrong = [row for row in rows if row[4]]
+    cells = collections.Counter(row[0] for row in rows)
+    print(f"{name}: {len(rows)} cells: {dict(cells)}")
+    assert not wrong, "\n".join(map(str, wrong[:20]))
+    assert len(rows) % (len(ERRORS) + 1) == 0
+    assert len(rows) >= {"v2": 500, "v1": 50, "before Linux 6.15": 200}[name]

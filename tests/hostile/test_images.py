@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images that are odd rather than hostile: rings of links, wrong kinds of file, another driver's leftovers.
+
+Each case names what it must not reach; a start that goes through and one that is stopped are both fine where the test
+says so, a change outside the container's root never is.
+"""
+
+from __future__ import annotations
+
+import os
+import posix
+from pathlib import Path
+from typing import Callable
+
+import pytest
+
+from oci_gpu_hook.changes import nodes
+from oci_gpu_hook.changes.tree import Tree
+from oci_gpu_hook.changes.undo import Undo
+from oci_gpu_hook.kernel import syscalls
+from tests.integration import roots
+from tests.integration.conftest import Maker
+from tests.integration.engines import Bundle, Installed, in_turn, on_node, run, start
+
+LIBRARIES = f"usr/lib/{roots.MULTIARCH}"
+CUDA = f"{LIBRARIES}/libcuda.so.1"
+
+
+def a_folder_that_leads_out(root: Path) -> None:
+    (root / "usr/bin").rename(root / "usr/real-bin")
+    (root / "usr/bin").symlink_to("/outside")
+    (root / "outside").mkdir()
+    for name in ("busybox", "sh"):
+        (root / "outside" / name).write_bytes((root / "usr/real-bin/busybox").read_bytes())
+        (root / "outside" / name).chmod(0o755)
+
+
+def links_in_a_ring(root: Path) -> None:
+    (root / CUDA).symlink_to("ring")
+    (root / LIBRARIES / "ring").symlink_to("libcuda.so.1")
+
+
+def a_folder_in_its_place(root: Path) -> None:
+    (root / CUDA).mkdir()
+
+
+def a_file_for_a_folder(root: Path) -> None:
+    (root / "usr/lib/firmware").write_text("no folder")
+
+
+TRICKS: list[Callable[[Path], None]] = [
+    a_folder_that_leads_out,
+    links_in_a_ring,
+    a_folder_in_its_place,
+    a_file_for_a_folder,
+]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(str(path) for path in folder.rglob("*"))
+
+
+ECHO = ("/bin/sh", "-c", "echo started")
+
+
+def test_no_link_leads_out_of_the_root(installed: Installed, bundle: Maker, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    look = f"{{ find /etc /mnt /outside {tmp_path}/out 2>/dev/null || :; }}"
+    made, before, scripts = {}, {}, {}
+    for trick in TRICKS:
+        name = trick.__name__
+        made[name] = bundle("debian").asks("0").runs(*ECHO)
+        trick(made[name].rootfs)
+        for folder in ("dev", "proc", "sys"):
+            (made[name].rootfs / folder).mkdir(exist_ok=True)
+        before[name] = roots.listing(made[name].rootfs)
+        scripts[name] = (
+            f"{look} >/run/before; {start('runc', made[name])} 2>&1 || echo stopped\n"
+            f"{look} >/run/after; cmp /run/before /run/after || :"
+        )
+    # /mnt on the node stands for a folder of the host that an image would like to reach.
+    mount = f"mkdir -p /mnt && mount --bind {tmp_path}/out /mnt\n"
+    for name, lines in in_turn(installed, scripts, mount).items():
+        if lines != ["started"]:
+            assert lines[-1] == "stopped", (name, lines)
+            assert "exit status 7" in "".join(lines), (name, lines)
+            assert roots.listing(made[name].rootfs) == before[name], name
+    assert not os.path.exists("/outside")
+    assert names(tmp_path / "out") == []
+
+
+def volume(made: Bundle, source: Path, destination: str, *options: str) -> Path:
+    """A folder of the host's as a volume."""
+    source.mkdir()
+    made.mounts(source, destination, *options)
+    return source
+
+
+TMPFS = {"type": "tmpfs", "source": "tmpfs", "destination": "/usr/lib64"}
+
+
+def test_what_no_volume_hides_is_made(installed: Installed, bundle: Maker, tmp_path: Path) -> None:
+    """A mount of the container's own over a volume is its own; a volume over the programs costs the programs alone."""
+    own, programs = bundle("busybox").asks("0"), bundle("busybox").asks("0")
+    below = volume(own, tmp_path / "own", "/usr")
+    (below / "lib64").mkdir()
+    own.config["mounts"].append(TMPFS)
+    over = volume(programs, tmp_path / "programs", "/usr/bin")
+    look = ("/bin/sh", "-c", "ls /usr/lib64; ls /usr/bin; ls /dev/nvidiactl")
+    scripts = {made.path.name: start("runc", made.runs(*look)) for made in (own, programs)}
+    first, second = in_turn(installed, scripts).values()
+    assert "libcuda.so.1" in first
+    assert "libcuda.so.1" in second and "/dev/nvidiactl" in second
+    assert "nvidia-smi" not in second
+    assert [names(below), names(over)] == [[str(below / "lib64")], []]
+
+
+def test_a_shared_mount_is_left_alone(installed: Installed, bundle: Maker, tmp_path: Path) -> None:
+    made = bundle("busybox").asks("0")
+    folder = volume(made, tmp_path / "volume", "/usr/bin", "rshared")
+    (folder / "nvidia-smi").write_text("the volume's own")
+    made.runs("/bin/sh", "-c", "cat /usr/bin/nvidia-smi")
+    script = (
+        f"mount --bind {folder} {folder}; mount --make-shared {folder}; {start('runc', made)}; "
+    )
+    done = on_node(installed, script + "grep -c volume /proc/self/mountinfo")
+    assert (done.code, done.out) == (0, "the volume's own1\n"), done.err
+
+
+def test_a_link_that_another_driver_left_is_followed(installed: Installed, bundle: Maker) -> None:
+    made = bundle("debian").asks("0").runs("/app/cuda")
+    (made.rootfs / CUDA).symlink_to("libcuda.so.535.54.03")
+    done = run(installed, "runc", "v2", made)
+    assert (done.code, done.out) == (0, "cuInit 0, 1 devices\n"), done.err
+    assert os.readlink(made.rootfs / CUDA) == "libcuda.so.535.54.03"
+
+
+def test_a_damaged_cache_is_replaced_and_not_written(installed: Installed, bundle: Maker) -> None:
+    contents = {
+        "empty": b"",
+        "numbers": b"glibc-ld.so.cache1.1" + b"\xff" * 500,
+        "zeros": b"\0" * 100_000,
+        "fifo": None,
+    }
+    scripts, caches = {}, {}
+    for name, content in contents.items():
+        made = bundle("debian").asks("0").runs("/bin/sh", "-c", "/sbin/ldconfig -p; /app/cuda")
+        caches[name] = made.rootfs / "etc/ld.so.cache"
+        caches[name].unlink()
+        if content is None:
+            os.mkfifo(caches[name])
+        else:
+            caches[name].write_bytes(content)
+        scripts[name] = start("runc", made)
+    for name, lines in in_turn(installed, scripts, timeout=60).items():
+        assert any("libcuda.so.1 (libc6" in line for line in lines), (name, lines)
+        assert lines[-1] == "cuInit 0, 1 devices", (name, lines)
+    kept = {name: caches[name].read_bytes() for name, it in contents.items() if it is not None}
+    assert kept == {name: it for name, it in contents.items() if it is not None}
+
+
+def test_a_container_without_proc_starts(installed: Installed, bundle: Maker) -> None:
+    made = bundle("bare").asks("0").without("/proc").runs("/app/cuda")
+    done = run(installed, "crun", "v2", made)
+    assert "exit status" not in done.err, done.err
+
+
+def test_a_link_put_where_a_node_was_just_made_opens_nothing_of_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a container could that shares its root with the one that starts."""
+    secret = tmp_path / "secret"
+    secret.write_text("the host's")
+    secret.chmod(0o600)
+    (tmp_path / "rootfs/dev").mkdir(parents=True)
+    node = tmp_path / "rootfs/dev/nvidia0"
+    mknod = posix.mknod
+
+    def made_and_swapped(name: str, *words: int, dir_fd: int) -> None:
+        mknod(name, *words, dir_fd=dir_fd)
+        made.append(node.stat().st_mode & 0o7777)
+        node.unlink()
+        node.symlink_to(secret)
+
+    made: list[int] = []
+    monkeypatch.setattr(posix, "mknod", made_and_swapped)
+    umask = os.umask(0)  # as apply.run sets it
+    root = os.open(tmp_path / "rootfs", os.O_PATH)
+    tree = Tree(root, (syscalls.mount_of(root)[0],), Undo())
+    try:
+        nodes.make(tree, "/dev/nvidia0", 195, 0, mode=0o666, uid=0, gid=0)
+    finally:
+        os.close(root)
+        os.umask(umask)
+    assert made == [0o666]
+    assert secret.stat().st_mode & 0o7777 == 0o600

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Volumes of the host, mounts below them, clones of the host's folders, the root itself: what is not its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from functools import partial
+from pathlib import Path
+
+from tests.hostile.attack import BAD_STATE, Attack
+from tests.hostile.scene import Scene
+from tests.hostile.sources import PIPES, pipes
+
+STOPS = (3, 7)
+IN_VOLUME = "lies in a volume of the host"
+
+
+def volume(destination: str, options: tuple[str, ...], scene: Scene) -> None:
+    """A volume where the driver's files belong."""
+    scene.bundle.mounts(scene.volume, destination, *options)
+
+
+def over_own(destination: str, scene: Scene) -> None:
+    """A volume over a tmpfs that the runtime made: whose path is the container's own no longer."""
+    tmpfs = {"type": "tmpfs", "source": "tmpfs", "destination": "/usr/lib64"}
+    scene.config["mounts"].append(tmpfs)
+    scene.bundle.mounts(scene.volume, destination, "rw")
+    (scene.volume / "lib64").mkdir()
+    if destination == "/data":
+        scene.link("data", "/usr/lib64")
+        (scene.root / "usr/lib64").mkdir(parents=True)
+
+
+def below_a_volume(options: tuple[str, ...], scene: Scene, *, read_only: bool = False) -> None:
+    """Row 3: the tmpfs of /scratch was made where the volume hides it, and its path leads to a mount of the host's."""
+    inner = scene.volume / "sub"
+    inner.mkdir()
+    scene.mount("-t", "tmpfs", "none", inner)
+    (inner / "lib64").mkdir()
+    tmpfs = {"type": "tmpfs", "source": "tmpfs", "destination": "/scratch"}
+    scene.config["mounts"].append(tmpfs)
+    scene.bundle.mounts(scene.volume, "/srv/data", *options)
+    scene.config["root"]["readonly"] = read_only
+    # What the image has there is hidden once the volume is mounted.
+    (scene.root / "srv/data/sub").mkdir(parents=True)
+    scene.link("scratch", "srv/data/sub")
+    scene.link("usr/lib64", "../scratch/lib64")
+
+
+def shared(scene: Scene) -> None:
+    """A volume that shares its mounts with the host: what is mounted in it shows there."""
+    scene.mount("--bind", scene.volume, scene.volume)
+    subprocess.run(["mount", "--make-shared", str(scene.volume)], check=True)
+    (scene.volume / "nvidia-smi").write_text("the volume's own")
+    scene.bundle.mounts(scene.volume, "/usr/bin", "rshared")
+    scene.config["linux"]["rootfsPropagation"] = "rshared"
+
+
+def hosts_dev(scene: Scene) -> None:
+    """The host's own /dev, which lacks a node that the container needs."""
+    scene.bundle.without("/dev").mounts("/dev", "/dev")
+    for path in (Path("/dev/nvidia-uvm"), Path("/dev/nvidia-uvm-tools")):
+        status = path.stat()
+        path.unlink()
+        scene.later(os.mknod, path, status.st_mode, status.st_rdev)
+        scene.later(path.unlink, True)
+
+
+def clone(path: str, scene: Scene) -> None:
+    """Row 2: a path of the image leads below a folder of the host's that is mounted for the container."""
+    pipes(scene)
+    # One that the image does not have is made, and the descriptor of what was made leads below the clone.
+    (scene.root / PIPES[1:]).mkdir(parents=True)
+    scene.link(path, f"{PIPES}/planted" if path == "etc/ld.so.cache" else PIPES)
+
+
+def firmware(scene: Scene) -> None:
+    """The same with the firmware's folder."""
+    version = next(Path("/lib/firmware/nvidia").iterdir()).name
+    scene.link("etc/ld.so.cache", f"/lib/firmware/nvidia/{version}/planted")
+
+
+def over_the_root(scene: Scene) -> None:
+    """Row 4: the destination of a volume is the root."""
+    for name in ("dev", "proc", "sys", "etc", "usr"):
+        (scene.volume / name).mkdir()
+    scene.bundle.mounts(scene.volume, "/data")
+    scene.link("data", "/")
+
+
+def queues(scene: Scene) -> None:
+    """Row 9: with the host's IPC namespace the filesystem that the runtime mounts is the host's queues."""
+    namespaces = scene.config["linux"]["namespaces"]
+    namespaces.remove({"type": "ipc"})
+    scene.link("usr/bin", "/dev/mqueue")
+
+
+def moved_parent(scene: Scene) -> None:
+    """Row 5: who owns the folder above the root leads its path elsewhere, behind the runtime's back."""
+    above = scene.path / "owned"
+    above.mkdir()
+    (above / "rootfs").symlink_to("nowhere")
+    (above / "rootfs").unlink()
+    scene.root.rename(above / "rootfs")
+    scene.root.symlink_to(above / "rootfs")
+    scene.bundle.rootfs = scene.root = above / "rootfs"
+    scene.config["root"]["path"] = str(scene.root)
+    for name in ("etc", "dev", "usr/lib64", "usr/bin"):
+        scene.hosts(f"rootfs/{name}")
+    aside = scene.path / "aside"
+    scene.before_hook.append(f"mv {above} {aside} && ln -s {scene.host} {above}")
+    scene.after_hook.append(f"rm -f {above}; mv {aside} {above}")
+    scene.later(_back, above, aside)
+
+
+def _back(above: Path, aside: Path) -> None:
+    if aside.exists():
+        above.unlink()
+        aside.rename(above)
+
+
+ATTACKS = [
+    *[
+        Attack(f"a-volume-{'-'.join(options)}-at-{destination[1:].replace('/', '-')}",
+               "CVE-2024-0133", partial(volume, destination, options), codes=codes, says=says)
+        for destination, options, codes, says in (
+            ("/usr/lib64", ("rw",), (7,), IN_VOLUME),
+            ("/usr/lib64", ("rw", "rshared"), (7,), IN_VOLUME),
+            ("/usr", ("rw",), (7,), IN_VOLUME),
+            ("/usr/bin", ("rw",), (0,), ""),
+            ("/run", ("rw",), (0,), ""),
+            ("/etc", ("rw",), (7,), ""),
+        )
+    ],
+    *[
+        Attack(f"a-volume-over-a-tmpfs-{number}", "CVE-2024-0133", partial(over_own, destination),
+               codes=(7,), says=IN_VOLUME)
+        for number, destination in enumerate(("/usr", "/usr/lib64", "//usr/./lib64/", "/data"))
+    ],
+    Attack("a-shared-volume", "CVE-2024-0133", shared, codes=(0,)),
+    Attack("the-hosts-own-dev", "CVE-2024-0136", hosts_dev, codes=(0, 7)),
+    Attack("below-a-clone-the-cache", "row 2", partial(clone, "etc/ld.so.cache"), codes=(0, 7)),
+    Attack("below-a-clone-the-programs", "row 2", partial(clone, "usr/bin"), codes=(0, 7)),
+    Attack("below-a-clone-the-firmware", "row 2", firmware, codes=(0, 7)),
+    Attack("a-mount-below-a-volume-rw", "row 3", partial(below_a_volume, ("rw",)), codes=(7,)),
+    Attack("a-mount-below-a-volume-ro", "row 3", partial(below_a_volume, ("ro",)), codes=(7,)),
+    Attack("a-mount-below-a-volume-read-only-root", "row 3",
+           partial(below_a_volume, ("rw",), read_only=True), codes=(7,)),
+    Attack("a-volume-over-the-root", "row 4", over_the_root, codes=BAD_STATE, bites=("crun",),
+           runtimes=("crun",)),
+    Attack("the-parent-of-the-root-is-moved", "row 5", moved_parent, codes=BAD_STATE),
+    Attack("queues-of-the-host", "row 9", queues, codes=(0, 7)),
+]  # fmt: skip

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a container's device cgroup is found, on real cgroup v1 and v2 hosts, in a mount namespace for each test."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.integration.engines import REPOSITORY
+
+BASE = f"test-{os.getpid()}"
+ID = "0123456789abcdef" * 4
+ROOT = "/sys/fs/cgroup"
+HOSTS = {
+    "v2": f"mount -t cgroup2 none {ROOT}; hierarchy={ROOT}",
+    "v1": f"mount -t tmpfs none {ROOT}; hierarchy={ROOT}/devices; mkdir $hierarchy\n"
+    "mount -t cgroup -o devices none $hierarchy",
+}
+# `in_cgroup NAME` leaves the number of a process that sleeps there in $pid; `locate PID ID` prints what is found.
+SETTING = f"""
+umount --recursive {ROOT}
+{{host}}
+base=$hierarchy/{BASE} pids= within=
+in_cgroup() {{{{ mkdir -p $base/$1; sleep 60 & pid=$!; pids="$pids $pid"; echo $pid >$base/$1/cgroup.procs; }}}}
+end() {{{{ [ ! "$pids" ] || kill $pids; wait; [ ! -e $base ] || find $base -depth -type d -exec rmdir {{{{}}}} +; }}}}
+trap end EXIT
+in_group() {{{{ group=$1; shift; sh -c 'echo 0 >$0/cgroup.procs; exec "$@"' $base/$group "$@"; }}}}
+locate() {{{{ $within {sys.executable} -c "$CODE" "$@"; }}}}
+"""
+CODE = """
+import sys
+from oci_gpu_hook.container import cgroup
+from oci_gpu_hook.kernel import procfile
+class Process:
+    def __init__(self, pid): self.pid = pid
+    def read(self, name): return procfile.read(f"/proc/{self.pid}/{name}")
+for pid in sys.argv[2:]:
+    try: print((*cgroup.locate(Process(pid), sys.argv[1]), *cgroup.expected()))
+    except OSError as err: print([str(err)])
+"""
+
+
+def located(version: str, script: str) -> list[Any]:
+    """What is found by a script on such a host; what is expected without a process stands behind it."""
+    words = ["unshare", "--mount", "--propagation", "private", "sh", "-eu", "-c"]
+    text = SETTING.format(host=HOSTS[version]) + script
+    environment = {**os.environ, "CODE": CODE}
+    done = subprocess.run(
+        [*words, text], cwd=REPOSITORY, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return [ast.literal_eval(line) for line in done.stdout.splitlines()]
+
+
+def none(reason: str) -> tuple[str, ...]:
+    """No device cgroup that may be changed."""
+    return ("", "", "", reason)
+
+
+OWN = [
+    (ID, ID, ID),
+    (f"libpod-{ID}.scope", ID, f"libpod-{ID}.scope"),
+    (f"libpod-{ID}.scope/container", ID, f"libpod-{ID}.scope"),
+    (f"crio-{ID}.scope/container/init", ID, f"crio-{ID}.scope"),
+    (f"{ID}/{ID}", ID, f"{ID}/{ID}"),
+    (f"x{ID}/leaf", ID, f"x{ID}/leaf"),
+    ("custom/leaf", ID, "custom/leaf"),
+    # A service with the container's name is not the container's.
+    ("gpu.service/crun-gpu.scope/container", "gpu", "gpu.service/crun-gpu.scope"),
+    ("a/crun-a.scope/container", "a", "a/crun-a.scope"),
+]
+
+
+def test_the_containers_own_cgroups_end_where_its_name_is() -> None:
+    script = [f"in_cgroup {name}; locate {container_id} $pid" for name, container_id, _ in OWN]
+    path = f"{ROOT}/{BASE}"
+    assert located("v2", "\n".join(script)) == [
+        ("v2", f"{path}/{name}", f"{path}/{top}", "", "v2", "", "", "") for name, _, top in OWN
+    ]
+
+
+@pytest.mark.parametrize(
+    ("version", "cgroup", "move", "path"),
+    [
+        ("v1", ID, "mkdir {0}/else; mount --move {0}/devices {0}/else", f"{ROOT}/else/{BASE}/{ID}"),
+        ("v2", f"crun-{ID}.scope/container", "mount --bind $base/$name {0}", ROOT),
+        ("v2", f"outer/{ID}", "mount --bind $base/outer {0}", f"{ROOT}/{ID}"),
+        # The whole hierarchy is still in the table of mounts, hidden below the bind mount.
+        ("v1", f"outer/{ID}", "mount --bind $base/outer {0}/devices", f"{ROOT}/devices/{ID}"),
+    ],
+    ids=["v1, elsewhere", "v2, its own alone", "v2, a part", "v1, a part"],
+)
+def test_a_mount_may_show_a_part_of_a_hierarchy(
+    version: str, cgroup: str, move: str, path: str
+) -> None:
+    back = "mount --move {0}/else {0}/devices" if "--move" in move else "umount ${{move##* }}"
+    move, back = move.format(ROOT), back.format(ROOT)
+    script = f"name={cgroup}; in_cgroup $name\n{move}\nlocate {ID} $pid; move='{move}'; {back}"
+    assert located(version, script) == [(version, path, path, "", version, "", "", "")]
+
+
+def test_a_host_without_device_cgroups_is_said() -> None:
+    script = "mount -t tmpfs none {0}; echo 0::/ >{0}/empty; within=without_devices\n"
+    script += 'without_devices() {{ sh -c \'mount --bind $0 /proc/$$/cgroup; exec "$@" $$\' {0}/empty "$@"; }}\n'
+    script += "locate x"
+    reason = "this host has no device cgroups"
+    assert located("v2", script.format(ROOT)) == [(*none(reason), *none(reason))]
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_a_container_without_a_cgroup_of_its_own_is_said(version: str) -> None:
+    """It is where the runtime is, or in the root, whatever its id."""
+    script = "in_cgroup service; within='in_group service'\n"
+    script += f"locate {ID} $pid 1; locate '' $pid 1"
+    sentence = "the container has no cgroup of its own, it is in {} with others"
+    reasons = [sentence.format(f"/{BASE}/service"), sentence.format("/")] * 2
+    assert [found[:4] for found in located(version, script)] == [none(item) for item in reasons]
+
+
+def test_in_a_user_namespace_nothing_may_be_changed() -> None:
+    reason = "the kernel lets nobody in a user namespace change a device cgroup"
+    script = "in_cgroup x; within='unshare --user --map-root-user'; locate x $pid"
+    assert located("v2", script) == [(*none(reason), *none(reason))]
+
+
+def test_a_cgroup_outside_our_cgroup_namespace_and_a_process_that_is_gone_are_errors() -> None:
+    script = "in_cgroup outside; mkdir $base/inside; within='in_group inside unshare --cgroup'\n"
+    script += "locate x $pid 4194304"
+    errors = [
+        "open cgroup /../outside, outside our cgroup namespace: No such file or directory",
+        "open /proc/4194304/cgroup: No such file or directory",
+    ]
+    found = located("v2", script)
+    assert found[0] == errors[:1] and errors[1].split(":")[0].split()[1] in found[1][0]

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Containers of several engines at once: who holds which GPU, and that each is found by what its engine calls it.
+
+CRI-O's is a bundle as CRI-O writes it, with its annotations and its list of names, under a real runtime.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration import roots
+from tests.integration.conftest import Maker
+from tests.integration.engines import (
+    PODMAN_RUN,
+    Bundle,
+    Installed,
+    on_node,
+    podman,
+    remove_podmans_parents,
+)
+from tests.integration.inside import REFRESH
+from tests.integration.test_doctor_container import SLEEPS, WITHOUT_GPUS
+
+CRIOS = "c0ffee" * 10 + "0123"
+FULL = "k8s_main_gpu-pod_ml_6f1c_0"
+WORDS = f"main gpu-pod ml/gpu-pod gpu-pod/main {FULL} {CRIOS} {CRIOS[:12]}"
+USERDATA = f"/run/containers/storage/overlay-containers/{CRIOS}/userdata"
+LIST = "/var/lib/containers/storage/overlay-containers/volatile-containers.json"
+
+
+def as_crios(made: Bundle) -> str:
+    """The shell lines that put a bundle and its name where CRI-O has them."""
+    made.config["root"]["path"] = str(made.rootfs)
+    made.config["annotations"] = {
+        "io.container.manager": "cri-o",
+        "io.kubernetes.cri-o.ContainerType": "container",
+        "io.kubernetes.cri-o.Name": FULL,
+        "io.kubernetes.container.name": "main",
+        "io.kubernetes.pod.name": "gpu-pod",
+        "io.kubernetes.pod.namespace": "ml",
+    }
+    made.runs(*SLEEPS)
+    metadata = json.dumps({"pod-name": "k8s_gpu-pod_ml_6f1c_0", "pod-id": "d" * 64, "name": FULL})
+    listed = json.dumps([{"id": CRIOS, "names": [FULL], "metadata": metadata}])
+    return f"""
+mount -t tmpfs none /var/lib
+mkdir -p {USERDATA} {Path(LIST).parent}
+cp {made.path}/config.json {USERDATA}/
+printf %s {shlex.quote(listed)} >{LIST}
+"""
+
+
+def detached(runtime: str, bundle: object, id: str) -> str:
+    """The shell line that starts a container and leaves it."""
+    return (
+        f"{runtime} run --detach --bundle {bundle} {id} </dev/null >/dev/null 2>/run/said || "
+        "{ cat /run/said >&2; exit 99; }\n"
+    )
+
+
+def gpus(item: dict[str, Any], key: str = "gpus") -> list[str]:
+    return [share["name"] for share in item[key]]
+
+
+@pytest.mark.parametrize("cgroup", ["v1", "v2"])
+def test_who_holds_which_gpu(
+    installed: Installed, bundle: Maker, tmp_path: Path, driver: Path, cgroup: str
+) -> None:
+    """Under CRI-O's names with runc, podman with crun, and bare crun and runc; one of them asks for nothing."""
+    crios, bare, without = bundle("busybox"), bundle("busybox"), bundle("busybox")
+    before = as_crios(crios.asks("1,5"))
+    bare.asks("2").runs(*SLEEPS)
+    without.asks(None).runs(*SLEEPS)
+    root = roots.busybox(tmp_path / "root")
+    words = f"{PODMAN_RUN} --detach --name patient --env NVIDIA_VISIBLE_DEVICES=3 --rootfs {root}"
+    command = podman(
+        f"{words} /bin/sh -c 'while :; do sleep 1; done'", runtime="crun", folder=tmp_path
+    )
+    deny = WITHOUT_GPUS
+    if cgroup == "v1":
+        deny = "echo a >/sys/fs/cgroup/devices$(sed -n 's/.*:devices://p' /proc/$PID/cgroup)/devices.deny"
+    script = f"""{REFRESH}{before}
+{detached("runc", USERDATA, CRIOS)}{detached("crun", bare.path, "bare-crun")}{detached("runc", without.path, "without")}
+{command} </dev/null >/run/id 2>/run/said || {{ cat /run/said >&2; exit 99; }}
+set +e
+oci-gpu-hook containers --format json
+echo =
+oci-gpu-hook containers
+echo =
+for word in {WORDS} patient $(cut -c 1-12 /run/id) bare-crun; do
+    oci-gpu-hook doctor --container $word | head -n 1
+done
+echo =
+PID=$(crun state bare-crun | sed -n 's/.*"pid": *\\([0-9]*\\).*/\\1/p')
+{deny}
+oci-gpu-hook containers --format json
+kill -9 $(crun state $(cat /run/id) | sed -n 's/.*"pid": *\\([0-9]*\\).*/\\1/p')
+for name in {CRIOS} without; do runc delete --force $name >/dev/null 2>&1; done
+oci-gpu-hook doctor --container main >&2
+for name in bare-crun $(cat /run/id); do crun delete --force $name >/dev/null 2>&1; done
+exit 0
+"""
+    try:
+        done = on_node(installed, script, cgroup=cgroup)
+    finally:
+        remove_podmans_parents()
+    assert done.code == 0, done.out + done.err
+    assert "Traceback" not in done.err, done.err
+    first, table, found, denied = done.out.split("=\n")
+    document = json.loads(first)
+    ours = {it["name"] or it["id"]: it for it in document["containers"]}
+    held = {name: (it["engine"], it["runtime"], gpus(it)) for name, it in ours.items()}
+    wanted = {
+        "main": ("CRI-O", "runc", ["1", "5"]),
+        "patient": ("podman", "crun", ["3"]),
+        "bare-crun": ("", "crun", ["2"]),
+    }
+    assert {name: held[name] for name in wanted} == wanted
+    assert "without" not in held
+    assert (ours["main"]["pod"], ours["main"]["namespace"]) == ("gpu-pod", "ml")
+    assert {node["allowed"] for node in ours["main"]["nodes"]} == {True}
+    print(table)
+    assert "gpu-pod/main  c0ffeec0ffee  CRI-O " in table
+    assert {"0", "4", "6", "7"} >= {it["name"] for it in document["free"]}
+    lines = found.splitlines()
+    assert [line for line in lines if "gpu-pod/main (c0ffeec0ffee) of CRI-O" in line] == lines[:7]
+    assert [line for line in lines if "patient (" in line and "of podman" in line] == lines[7:9]
+    assert "bare-crun of crun" in lines[9]
+    after = {it["id"]: it for it in json.loads(denied)["containers"]}["bare-crun"]
+    assert (gpus(after), gpus(after, "denied")) == ([], ["2"])
+    said = f"the container gpu-pod/main does not run (see why: crictl inspect {CRIOS[:12]})"
+    assert said in done.err
+
+
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_advice_is_for_the_engine_and_for_the_reason(
+    installed: Installed, bundle: Maker, runtime: str
+) -> None:
+    """A container of CRI-O starts without the GPU that it asked for, as the administrator lets only some ask."""
+    made = bundle("busybox").asks("0")
+    without = bundle("busybox").asks(None)
+    script = as_crios(made)
+    script += f"""{REFRESH}{detached(runtime, USERDATA, CRIOS)}set +e
+oci-gpu-hook doctor --container main --format json
+{runtime} kill {CRIOS} KILL
+while {runtime} state {CRIOS} | grep -q '"running"'; do sleep 0.1; done
+oci-gpu-hook doctor --container main 2>&1
+{runtime} delete --force {CRIOS} >/dev/null 2>&1
+exit 0
+"""
+    done = on_node(installed, script, settings="accept-environment = privileged\n")
+    document, end = json.JSONDecoder().raw_decode(done.out)
+    (found,) = [item for item in document["findings"] if item["check"] == "request"]
+    assert "which accept-environment = privileged does not accept" in found["seen"], done.err
+    assert found["remedy"].startswith("oci-gpu-hook config show | grep accept-")
+    assert "nvidia.com/gpu" in found["remedy"]
+    assert "podman" not in done.out
+    said = done.out[end:]
+    assert "gpu-pod/main does not run (see why: crictl inspect c0ffeec0ffee)" in said
+    assert "root" not in said
+    script = as_crios(without)
+    script += f"""{detached(runtime, USERDATA, CRIOS)}set +e
+oci-gpu-hook doctor --container main
+{runtime} delete --force {CRIOS} >/dev/null 2>&1
+exit 0
+"""
+    done = on_node(installed, script)
+    assert "mend it: kubectl replace --force -f POD.yaml" in done.out, done.err
+
+
+def test_mig_devices_are_held_one_by_one(installed: Installed, bundle: Maker) -> None:
+    one = bundle("busybox").asks("0:1").runs(*SLEEPS)
+    script = f"""{REFRESH}{detached("runc", one.path, "of-mig")}set +e
+oci-gpu-hook containers --format json
+runc delete --force of-mig >/dev/null 2>&1
+exit 0
+"""
+    done = on_node(installed, script, description="h100mig")
+    document = json.loads(done.out)
+    held = {it["id"]: gpus(it) for it in document["containers"]}
+    assert held["of-mig"] == ["0:1"], done.err
+    assert [it["name"] for it in document["free"]] == ["0:0", "0:2", "0:3", "1"]

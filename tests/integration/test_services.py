@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sockets of NVIDIA's services, and MPS's pipes: root's own serve, and a local user's never reach a container."""
+
+from __future__ import annotations
+
+from tests.integration.conftest import Maker
+from tests.integration.engines import Installed, in_turn, start
+
+LOOK = (
+    "/bin/sh",
+    "-c",
+    "cat /tmp/nvidia-mps/of; touch /tmp/nvidia-mps/new 2>&1; [ -S /var/run/nvidia-persistenced/socket ] && echo socket",
+)
+CLEAN = "rm -rf /tmp/nvidia-mps /run/nvidia-persistenced\n"
+USERS = "install -d -o 1000 /tmp/nvidia-mps; echo a user >/tmp/nvidia-mps/of\n"
+SOCKET = "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"/run/nvidia-persistenced/socket\")'\n"
+# Who made it, and what a container has of it.
+CASES = {
+    "root's folder": ("mkdir -m 777 /tmp/nvidia-mps; echo root >/tmp/nvidia-mps/of", "root"),
+    "a user's folder": (USERS, ""),
+    "a user's folder with root's things": (f"{USERS}chown root /tmp/nvidia-mps/of", ""),
+    "a user's link": (
+        "mkdir -m 700 /run/hidden; echo hidden >/run/hidden/of; ln -s /run/hidden /tmp/nvidia-mps;"
+        " chown -h 1000 /tmp/nvidia-mps",
+        "",
+    ),
+    "root's link": (
+        "mkdir /run/shown; echo shown >/run/shown/of; ln -s /run/shown /tmp/nvidia-mps",
+        "",
+    ),
+    "a user's by the settings": (
+        f"{USERS}echo mps-pipe-owner = 1000 >/etc/oci-gpu-hook.conf",
+        "a user",
+    ),
+    "elsewhere": (
+        "mkdir /run/pipes; echo pipes >/run/pipes/of; echo mps-pipe-folder = /run/pipes >/etc/oci-gpu-hook.conf",
+        "pipes",
+    ),
+}
+
+
+def test_mps_is_the_administrators(installed: Installed, bundle: Maker) -> None:
+    made = bundle("busybox").asks("0", "compute").runs(*LOOK)
+    scripts = {
+        name: f"{CLEAN}rm -f /etc/oci-gpu-hook.conf\n{before}\n{start('runc', made)} 2>&1 || :"
+        for name, (before, _) in CASES.items()
+    }
+    found = in_turn(installed, scripts)
+    for name, (_, of) in CASES.items():
+        said = "\n".join(found[name])
+        assert ("Read-only file system" in said) == bool(of), (name, said)
+        assert (found[name][0] == of) if of else "can't open" in found[name][0], (name, said)
+
+
+def test_what_is_left_out_is_said(installed: Installed, bundle: Maker) -> None:
+    made = bundle("busybox").asks("0", "compute").runs("true")
+    script = f"{CLEAN}{USERS}oci-gpu-hook plan --bundle {made.path}"
+    (lines,) = in_turn(installed, {"plan": script}).values()
+    assert "the host's /tmp/nvidia-mps is left out: 'nvidia-mps' is user 1000's" in "".join(lines)
+
+
+def test_a_services_own_folder_serves_for_its_socket_only(
+    installed: Installed, bundle: Maker
+) -> None:
+    """nvidia-persistenced runs as a user of its own, whose the folder is."""
+    made = bundle("busybox").asks("0", "utility").runs(*LOOK)
+    folder = "install -d -o 1000 /run/nvidia-persistenced\n"
+    as_user = "setpriv --reuid=1000 --clear-groups "
+    scripts = {
+        "socket": f"{CLEAN}{folder}{as_user}{SOCKET}",
+        "link": f"{CLEAN}{folder}{as_user}ln -s /etc/shadow /run/nvidia-persistenced/socket",
+        "file": f"{CLEAN}{folder}{as_user}touch /run/nvidia-persistenced/socket",
+    }
+    runs = {name: f"{before}\n{start('runc', made)} 2>&1 || :" for name, before in scripts.items()}
+    found = {name: "socket" in lines for name, lines in in_turn(installed, runs).items()}
+    assert found == {"socket": True, "link": False, "file": False}

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Advice about a container is in the words of the engine that runs it, and of no other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook.cli import examine
+from oci_gpu_hook.diagnosis import WARN, advice, container
+from oci_gpu_hook.diagnosis.advice import Patient
+from oci_gpu_hook.errors import UsageError
+from oci_gpu_hook.host import containers
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.request import sources
+from oci_gpu_hook.request.bundle import Bundle
+from oci_gpu_hook.request.settings import Settings
+from tests.unit import hosts
+
+ID = "ab" * 32
+BUNDLE = f"/run/tasks/prod/{ID}"
+OF = {
+    "podman": Patient("podman", "web", ID, False, 7, BUNDLE, "crun"),
+    "CRI-O": Patient("CRI-O", "k8s_main_gpu_ml_u_0", ID, True, 7, BUNDLE, "crun"),
+    "Docker": Patient("Docker", "web", ID, False, 7, BUNDLE, "runc"),
+    "containerd": Patient("containerd", "mine", ID, False, 7, BUNDLE, "runc"),
+    "containerd for the kubelet": Patient("containerd", "train", ID, True, 7, BUNDLE, "runc"),
+    "runc": Patient("", ID, ID, False, 7, BUNDLE, "runc"),
+}
+WORDS = {
+    "podman": ("podman",),
+    "CRI-O": ("crictl", "kubectl", "crun resume"),
+    "Docker": ("docker",),
+    "containerd": ("ctr --namespace prod",),
+    "containerd for the kubelet": ("crictl", "kubectl", "runc resume"),
+    "runc": ("runc", "vi "),
+}
+
+
+@pytest.mark.parametrize("name", OF)
+def test_every_advice_is_in_the_engines_own_words(name: str) -> None:
+    for advise in (advice.restart, advice.start, advice.resume, advice.ask):
+        text = advise(OF[name]).rpartition(": ")[2]
+        assert text.startswith(WORDS[name]), text
+
+
+def test_a_paused_container_is_to_run_on_and_no_one_is_told_to_be_root() -> None:
+    seen = container.Seen({"/dev/nvidia0": (195, 0)}, None, {}, None, "", "", container.PAUSED)
+    (_, found) = container.judge_without_request(seen, OF["podman"])
+    assert (found.level, found.remedy) == (WARN, "podman unpause web")
+
+
+def asks(*env: str, **more: object) -> tuple[Bundle, sources.Inputs]:
+    bundle = Bundle("/b", {"process": {"env": list(env)}, **more})
+    return bundle, sources.inputs_of(bundle, {})
+
+
+LIST = {"destination": f"{sources.LIST_FOLDER}/0", "source": "/dev/null"}
+
+
+def test_the_reason_is_the_setting_that_does_not_accept_what_it_asks() -> None:
+    privileged = Settings()._replace(accept_environment="privileged")
+    bundle, inputs = asks("NVIDIA_VISIBLE_DEVICES=all")
+    found = examine._unasked(OF["CRI-O"], bundle, inputs, privileged, ("why",))
+    assert "accept-environment = privileged does not accept: why" in found.seen
+    assert found.remedy.startswith("oci-gpu-hook config show | grep accept-")
+    bundle, inputs = asks("A=1", mounts=[LIST])
+    found = examine._unasked(OF["Docker"], bundle, inputs, Settings(), ())
+    assert "accept-volume-mounts = no does not accept" in found.seen
+
+
+def test_who_asks_for_nothing_is_told_how_to_ask() -> None:
+    bundle, inputs = asks("A=1")
+    found = examine._unasked(OF["Docker"], bundle, inputs, Settings(), ())
+    assert "it asks for no GPU" in found.seen
+    assert found.remedy == "docker run --gpus all ..."
+
+
+def test_a_container_that_has_stopped_is_to_be_started_and_not_to_be_root(tmp_path: Path) -> None:
+    hosts.plant(
+        tmp_path, f"var/lib/docker/containers/{ID}/config.v2.json", json.dumps({"Name": "/web"})
+    )
+    with pytest.raises(UsageError, match=r"web does not run \(start it: docker start web\)"):
+        examine.container(HostRoot(str(tmp_path)), "web", None)
+
+
+def test_root_is_not_told_to_be_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    for user, hint in ((0, "it has ended"), (1000, "run it as root")):
+        monkeypatch.setattr("posix.geteuid", lambda user=user: user)
+        with pytest.raises(UsageError, match=hint):
+            containers.is_contained(4194305)

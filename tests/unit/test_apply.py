@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop that carries a plan out: what stops a start, what is only noted, and what is taken back.
+
+No namespace is entered here, and nothing is mounted: the operations of these tests write down what is asked of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from oci_gpu_hook import apply
+from oci_gpu_hook.changes import namespace, privileges
+from oci_gpu_hook.errors import ApplyError, DriverError
+from oci_gpu_hook.operations.device import Device
+from oci_gpu_hook.operations.mount import Mount
+from oci_gpu_hook.planning.plan import Plan
+from tests.unit import starts
+from tests.unit.containers import CONTAINER, DEBIAN
+
+if TYPE_CHECKING:
+    from oci_gpu_hook.changes.tree import Tree
+    from oci_gpu_hook.changes.undo import Undo
+    from oci_gpu_hook.operations.operation import Edit, Operation, Row
+
+NAMESPACE, HOME = 7, 3
+
+
+class Process:
+    """A container's process."""
+
+    def open(self, name: str, flags: int) -> int:
+        assert name == "ns/mnt"
+        return NAMESPACE
+
+
+class Step:
+    """An operation that writes down what is asked of it; `fails` says at which of its methods it fails."""
+
+    reason = "a test"
+
+    def __init__(
+        self, log: list[str], name: str, *, required: bool = True, fails: str = "", note: str = ""
+    ) -> None:
+        self.required = required
+        self._log, self._name, self._fails, self._note = log, name, fails, note
+
+    def describe(self) -> str:
+        return f"do {self._name}"
+
+    def prepare(self, host: object, undo: Undo) -> int | None:
+        self._ask("prepare", undo)
+        return None
+
+    def perform(self, tree: Tree, prepared: int | None) -> str:
+        self._ask("perform", tree.undo)
+        return self._note
+
+    def cdi_edits(self) -> list[Edit] | None:
+        return None
+
+    def rows(self) -> tuple[str, list[Row]]:
+        return "steps", []
+
+    def document(self) -> dict[str, Any]:
+        return {}
+
+    def _ask(self, what: str, undo: Undo) -> None:
+        self._log.append(f"{what} {self._name}")
+        undo.remember(self._log.append, f"undo {what} {self._name}")
+        if self._fails == what:
+            raise OSError(errno.EIO, "it broke")
+
+
+class Host:
+    """A host whose files are gone."""
+
+    def clone(self, path: str, mount_attr: bytes) -> int:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+
+@pytest.fixture()
+def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What happens, in order."""
+    found: list[str] = []
+
+    def enter(inside: int) -> int:
+        assert inside == NAMESPACE
+        found.append("enter")
+        return HOME
+
+    def leave(home: int) -> None:
+        assert home == HOME
+        found.append("leave")
+
+    monkeypatch.setattr(namespace, "enter", enter)
+    monkeypatch.setattr(namespace, "leave", leave)
+    monkeypatch.setattr(privileges, "drop", lambda **_: found.append("drop"))
+    umask = os.umask(0o77)
+    yield found
+    os.umask(umask)
+
+
+def run(root: Path, *operations: Operation) -> list[str]:
+    plan = Plan(CONTAINER, DEBIAN, None, "", operations, ())
+    host: Any = Host()
+    process: Any = Process()
+    fd = os.open(root, os.O_PATH)
+    try:
+        return apply.run(plan, host, fd, process)
+    finally:
+        os.close(fd)
+
+
+def test_everything_is_prepared_before_the_containers_namespace_is_entered(
+    log: list[str], tmp_path: Path
+) -> None:
+    assert run(tmp_path, Step(log, "a"), Step(log, "b", note="nothing to do")) == ["nothing to do"]
+    assert log == ["prepare a", "prepare b", "drop", "enter", "perform a", "perform b", "leave"]
+    assert os.umask(0) == 0
+
+
+def test_what_is_done_is_taken_back_where_it_was_done(log: list[str], tmp_path: Path) -> None:
+    """The kernel unmounts nothing of a namespace that the caller has left."""
+    with pytest.raises(ApplyError) as caught:
+        run(tmp_path, Step(log, "a"), Step(log, "b", fails="perform"), Step(log, "c"))
+    assert caught.value.message == "cannot do b: [Errno 5] it broke"
+    assert caught.value.exit_code == 7
+    start = log.index("perform b") + 1
+    assert log[start:] == [
+        "undo perform b",
+        "undo perform a",
+        "leave",
+        "undo prepare c",
+        "undo prepare b",
+        "undo prepare a",
+    ]
+
+
+def test_an_optional_step_that_fails_is_taken_back_alone(log: list[str], tmp_path: Path) -> None:
+    steps = (
+        Step(log, "a"),
+        Step(log, "b", required=False, fails="perform"),
+        Step(log, "c"),
+    )
+    assert run(tmp_path, *steps) == ["cannot do b: [Errno 5] it broke"]
+    assert log[-5:] == ["perform a", "perform b", "undo perform b", "perform c", "leave"]
+
+
+def test_a_step_that_cannot_be_prepared_stops_the_start_before_anything_is_done(
+    log: list[str], tmp_path: Path
+) -> None:
+    with pytest.raises(DriverError, match="cannot do b") as caught:
+        run(tmp_path, Step(log, "a"), Step(log, "b", fails="prepare"), Step(log, "c"))
+    assert caught.value.exit_code == 6
+    assert log == ["prepare a", "prepare b", "undo prepare b", "undo prepare a"]
+
+
+def test_an_optional_step_that_cannot_be_prepared_is_noted_and_not_performed(
+    log: list[str], tmp_path: Path
+) -> None:
+    steps = (Step(log, "a", required=False, fails="prepare"), Step(log, "b"))
+    assert run(tmp_path, *steps) == ["cannot do a: [Errno 5] it broke"]
+    assert log == ["prepare a", "prepare b", "drop", "enter", "perform b", "leave"]
+
+
+# Each kind of operation that imports anything itself, on a host and in a container that bring it as far as that.
+IN_THE_CONTAINER = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from oci_gpu_hook import apply
+from oci_gpu_hook.changes import cgroup, namespace, privileges, tree
+from oci_gpu_hook.formats import ldcache_merge
+from oci_gpu_hook.formats.devicerule import DeviceRule
+from oci_gpu_hook.formats.ldcache_entries import Entry
+from oci_gpu_hook.formats.ldcache_prepare import prepare
+from oci_gpu_hook.kernel import bpf
+from oci_gpu_hook.operations.cgroup import OpenCgroup
+from oci_gpu_hook.operations.ldcache import LdCache
+from oci_gpu_hook.operations.relabel import Relabel
+from oci_gpu_hook.planning.plan import Plan
+
+class Unreachable:
+    def find_spec(self, name, path=None, target=None):
+        raise ImportError(f"{name} is imported in the container's namespace")
+
+folder = sys.argv[2]
+for name in ("devices.list", "devices.allow"):
+    open(f"{folder}/{name}", "w").close()
+with open(f"{folder}/ld.so.cache", "wb") as cache:
+    rows = [Entry(b"lib%d.so" % n, b"/lib%d.so" % n, 3) for n in range(ldcache_merge.MANY)]
+    cache.write(ldcache_merge.merge(None, prepare(rows)))
+tree.Tree.attach_file = lambda *words: print("merged")
+
+# A cgroup with one program, which the kernel does not show.
+programs = [1]
+bpf.prog_query = lambda fd, **how: (0, programs[:])
+bpf.prog_get_fd_by_id = bpf.prog_id = lambda number: number
+bpf.prog_insns = lambda fd: None
+bpf.prog_load = lambda kind, program, **how: 2
+bpf.prog_attach = lambda fd, program, **how: programs.__setitem__(0, program)
+
+rules = (DeviceRule("c", 195, 0, "rw"),)
+operations = (
+    LdCache("/ld.so.cache", prepare([Entry(b"liba.so", b"/liba.so", 3)]), True, ""),
+    Relabel("/nowhere", "a:b:c:s0", "", False, ""),
+    OpenCgroup("v1", folder, folder, rules, (), True, ""),
+    OpenCgroup("v2", folder, folder, rules, (), True, ""),
+)
+class Process:
+    def open(self, name, flags): return 0
+privileges.drop = lambda **_: None
+namespace.enter = lambda inside: sys.meta_path.insert(0, Unreachable())
+namespace.leave = lambda home: None
+class Container: own_mounts = ()
+class Layout: user_namespace = False
+plan = Plan(Container, Layout, None, "", operations, ())
+print(apply.run(plan, None, os.open(folder, os.O_PATH), Process()), programs)
+print(open(f"{folder}/devices.allow").read())
+"""
+
+
+def test_nothing_is_imported_in_the_containers_namespace(tmp_path: Path) -> None:
+    """The package may not be there: an image has none, and a runtime may have entered its root already."""
+    command = [sys.executable, "-ISB", "-c", IN_THE_CONTAINER, str(starts.ROOT), str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    merged, opened, allowed = ran.stdout.splitlines()
+    assert (merged, allowed) == ("merged", "c 195:0 rw")
+    assert "cannot relabel /nowhere" in opened and "No such file" in opened
+    assert opened.endswith("] [2]")
+
+
+LIBRARY = Mount("/h/libcuda.so.1", "/c/libcuda.so.1", ("ro",), True, "")
+NODE = Device("/dev/nvidia0", "c", 195, 0, "rw", 0o666, 0, 0, "/dev/nvidia0", True, "")
+
+
+@pytest.mark.parametrize(
+    ("operation", "sentence"),
+    [
+        (LIBRARY, "cannot mount /h/libcuda.so.1 at /c/libcuda.so.1: "),
+        (NODE, "cannot bind the host's node /dev/nvidia0: "),
+    ],
+)
+def test_a_file_that_the_host_has_lost_is_named(
+    log: list[str], tmp_path: Path, operation: Any, sentence: str
+) -> None:
+    with pytest.raises(DriverError) as caught:
+        run(tmp_path, operation)
+    assert caught.value.message == f"{sentence}[Errno 2] No such file or directory"
+    assert "inventory refresh" in caught.value.hint
+    assert run(tmp_path, operation._replace(required=False)) == [caught.value.message]
+    assert log == ["drop", "enter", "leave"]

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernel, the host and an image show is read some at a time, however much it is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook.changes import labels
+from oci_gpu_hook.container import cgroup, layout
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel import procfile
+from oci_gpu_hook.kernel.mountinfo import Mount, MountTable
+from tests.unit.bounded import MIB, peak
+
+LINE = "{} 1 0:1 / /a{} rw shared:7 - tmpfs none rw,context=x\n"
+FIRST = "11 1 0:1 / /a rw,noexec shared:42 master:1 - ext4 /dev/sda1 rw,a - b\n"
+
+
+def test_a_mount_is_found_wherever_its_line_is() -> None:
+    lines = [LINE.format(number, "x" * (number % 300)) for number in range(100, 3_000)]
+    for place in (0, 1, 700, len(lines)):
+        table = MountTable("".join([*lines[:place], FIRST, *lines[place:]]).encode())
+        found = table.mount(11)
+        assert found == Mount(("shared:42", "master:1"), "rw,a - b")
+        assert table.mount(1) is None
+    assert MountTable(FIRST.rstrip("\n").encode()).mount(11) == found
+    for short in (b"7 -", b"7", b""):
+        assert MountTable(short).mount(7) is None
+
+
+def test_a_device_is_found_by_its_own_field_alone() -> None:
+    table = MountTable(b"1 0 0:5 / / rw - fuse 0:7 rw\n2 1 0:6 / /a rw - tmpfs none rw\n7 -\n")
+    found = [table.has_device(device) for device in ("0:5", "0:6", "0:7", "0:8")]
+    assert found == [True, True, False, False]
+
+
+def test_a_hundred_thousand_mounts_take_little_memory(tmp_path: Path) -> None:
+    file = tmp_path / "mountinfo"
+    file.write_text("".join([LINE.format(number, "") for number in range(100, 100_100)]))
+    data = procfile.read(str(file))
+    assert peak(lambda: procfile.read(str(file))) < 3 * len(data)
+    assert peak(lambda: MountTable(data).mount(99)) < MIB
+    assert peak(lambda: sum([1 for _ in cgroup.lines(data)])) < 5 * len(data)
+    with file.open("ab") as larger:
+        larger.truncate(25 * MIB)
+    with pytest.raises(OSError, match="File too large"):
+        procfile.read(str(file))
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 200_000])
+def test_only_a_newline_ends_a_line(size: int) -> None:
+    text = f"{'x' * size}\na\x0c\u2028b\r\n\né\n"
+    assert list(cgroup.lines(text.encode() + b"no end")) == text.split("\n")[:-1]
+
+
+def test_of_a_folder_with_too_many_names_not_all_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An image's folder of newer CUDA libraries, and a pod's /dev/shm."""
+    for number in range(2_000):
+        (tmp_path / f"name-{number}").touch()
+    monkeypatch.setattr(layout, "_MOST_NAMES", 20)
+    monkeypatch.setattr(labels, "_MOST_FILES", 20)
+    fd = os.open(tmp_path, os.O_PATH)
+    try:
+        assert layout.names(fd, "/") == ()
+        assert len(labels._names(fd)) == 21
+        for act in (lambda: layout.names(fd, "/"), lambda: labels._names(fd)):
+            assert peak(act) < 30_000
+    finally:
+        os.close(fd)
+
+
+def test_a_file_of_the_host_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    root = HostRoot(str(tmp_path))
+    for size, there in ((8 * MIB, True), (8 * MIB + 1, False)):
+        with (tmp_path / "file").open("wb") as written:
+            written.truncate(size)
+        assert (root.read("/file") is not None) is there
+    assert peak(lambda: root.read("/file")) < 20 * MIB
+    root.close()

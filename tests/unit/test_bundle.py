@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bundle's config.json: every shape that the runtime-spec allows is read, and any other is one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oci_gpu_hook.errors import BundleError
+from oci_gpu_hook.formats.devicerule import DeviceRule
+from oci_gpu_hook.request.bundle import Bundle, read_bundle
+
+
+def bundle(document: Any) -> Bundle:
+    return Bundle("/b", document)
+
+
+def test_the_environment_is_a_mapping_and_the_last_of_two_counts() -> None:
+    env = ["A=1", "B=x=y", "A=2", "EMPTY=", "NOEQUALS"]
+    expected = {"A": "2", "B": "x=y", "EMPTY": "", "NOEQUALS": ""}
+    assert bundle({"process": {"env": env}}).environment() == expected
+
+
+@pytest.mark.parametrize(
+    "document", [{}, {"process": None}, {"process": {}}, {"process": {"env": None}}]
+)
+def test_no_environment_is_an_empty_one(document: dict[str, object]) -> None:
+    assert bundle(document).environment() == {}
+
+
+def test_a_relative_root_lies_below_the_bundle() -> None:
+    assert bundle({"root": {"path": "rootfs"}}).rootfs() == "/b/rootfs"
+    assert bundle({"root": {"path": "/elsewhere"}}).rootfs() == "/elsewhere"
+
+
+def test_only_what_the_kernel_makes_for_a_container_is_its_own() -> None:
+    mounts: list[dict[str, object]] = [
+        {"destination": "/proc", "type": "proc", "source": "proc"},
+        {"destination": "/data", "type": "bind", "source": "/srv"},
+        {"destination": "/more", "type": "none", "source": "/srv", "options": ["rbind", "ro"]},
+        {"destination": "/sly", "type": "tmpfs", "source": "/srv", "options": ["bind"]},
+        {"destination": "/disk", "type": "ext4", "source": "/dev/sda1"},
+        {"destination": "/share", "type": "nfs", "source": "server:/srv"},
+        {"destination": "/layers", "type": "overlay", "options": ["lowerdir=/srv"]},
+        {"destination": "/a/../b", "type": "tmpfs"},
+        {"destination": "/dev", "type": "tmpfs", "options": ["nosuid"]},
+    ]
+    assert bundle({"mounts": mounts}).tmpfs() == ("/dev",)
+
+
+def test_device_rules_keep_their_order_and_any_is_none() -> None:
+    devices = [
+        {"allow": False, "access": "rwm"},
+        {"allow": True, "type": "c", "major": 1, "minor": 3, "access": "rw"},
+        {"allow": True, "type": "c", "major": 136, "minor": -1},
+    ]
+    rules = bundle({"linux": {"resources": {"devices": devices}}}).device_rules()
+    assert rules == (
+        DeviceRule("a", None, None, "rwm", allow=False),
+        DeviceRule("c", 1, 3, "rw"),
+        DeviceRule("c", 136, None, "rwm"),
+    )
+
+
+WRONG: list[tuple[Callable[[Bundle], object], list[Any]]] = [
+    (Bundle.environment, [{"process": {"env": "A=1"}}, {"process": {"env": ["A=1", 2]}}, {"process": []}]),
+    (Bundle.rootfs, [{}, {"root": None}, {"root": {}}, {"root": {"path": 3}}, {"root": []}]),
+    (Bundle.tmpfs, [{"mounts": "x"}, {"mounts": [1]}, {"mounts": [{}]}, {"mounts": [{"destination": 3}]}]),
+    (Bundle.device_rules, [{"linux": []}, {"linux": {"resources": []}}]),
+    (Bundle.device_rules, [{"linux": {"resources": {"devices": devices}}}
+                           for devices in ({"a": 1}, [1], [{"major": "1"}], [{"type": 1}])]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("read", "document"), [(read, document) for read, documents in WRONG for document in documents]
+)
+def test_a_document_of_the_wrong_shape_is_a_bundle_error(
+    read: Callable[[Bundle], object], document: Any
+) -> None:
+    with pytest.raises(BundleError):
+        read(bundle(document))
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "expected"),
+    [
+        ({"bounding": ["CAP_CHOWN", "CAP_SYS_ADMIN"]}, True),
+        ({"bounding": ["CAP_CHOWN"], "effective": ["CAP_SYS_ADMIN"]}, False),
+        ({"bounding": "CAP_SYS_ADMIN"}, False),
+        (["CAP_SYS_ADMIN"], False),
+    ],
+)
+def test_only_the_bounding_set_makes_a_container_privileged(
+    capabilities: object, expected: bool
+) -> None:
+    """Who may ask for what only privileged containers may have."""
+    assert bundle({"process": {"capabilities": capabilities}}).is_privileged() is expected
+
+
+def test_of_several_mounts_at_one_place_the_last_is_there() -> None:
+    shm = {"destination": "/dev/shm"}
+    mounts = [
+        {**shm, "type": "bind", "source": "/a"},
+        {**shm, "options": ["rbind"], "source": "/b"},
+    ]
+    assert bundle({"mounts": mounts}).mount_source("/dev/shm") == "/b"
+    assert bundle({"mounts": [*mounts, {**shm, "type": "tmpfs"}]}).mount_source("/dev/shm") is None
+    assert bundle({"mounts": mounts}).mount_source("/dev") is None
+
+
+def test_a_user_namespace_is_seen() -> None:
+    namespaces = [{"type": "mount"}, {"type": "user"}]
+    assert bundle({"linux": {"namespaces": namespaces}}).has_user_namespace()
+    assert not bundle({"linux": {"namespaces": namespaces[:1]}}).has_user_namespace()
+    assert not bundle({}).has_user_namespace()
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[]"])
+def test_a_config_that_cannot_be_read_is_a_bundle_error(
+    tmp_path: Path, content: str | None
+) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(BundleError):
+        read_bundle(str(tmp_path))
+
+
+def test_a_config_that_is_a_folder_is_a_bundle_error(tmp_path: Path) -> None:
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(BundleError):
+        read_bundle(str(tmp_path))
+
+
+def test_no_engine_writes_so_many_items() -> None:
+    """Each costs a start some microseconds, and a hundred bytes."""
+    mount = {"destination": "/a"}
+    process = {"env": ["A=1"] * ((1 << 16) + 1)}
+    rules: dict[str, object] = {"resources": {"devices": [{}] * 4097}}
+    found = bundle({"process": process, "mounts": [mount] * 8193, "linux": rules})
+    for part in (found.environment, found.tmpfs, found.device_rules):
+        with pytest.raises(BundleError, match=r"has more than \d+ items"):
+            part()

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Containers of each engine are found by every word that people have for them, as the engine's own files have it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook.errors import UsageError
+from oci_gpu_hook.host import containers
+from oci_gpu_hook.host.called import CONTAINERD, CRIO, DOCKER, PODMAN, Called
+from oci_gpu_hook.host.root import HostRoot
+from tests.unit import hosts
+from tests.unit.test_containers import stat
+
+MAIN, SIDE, SANDBOX, WEB, SHOP, POD, ALONE, OLD = (digit * 64 for digit in "abcdef01")
+RUN = "/run/containers/storage/overlay-containers"
+TASKS = "/run/containerd/io.containerd.runtime.v2.task"
+
+
+def runs(tree: Path, folder: str, id: str, pid: int, bundle: str, start: int = 77) -> None:
+    """A container that runc has started."""
+    state = {"init_process_pid": pid, "init_process_start": start}
+    document = {**state, "config": {"labels": [f"bundle={bundle}"]}}
+    hosts.plant(tree, f"{folder}/{id}/state.json", json.dumps(document))
+    hosts.plant(tree, f"proc/{pid}/stat", stat(pid))
+    hosts.plant(tree, f"proc/{pid}/cgroup", f"0::/x/{id}\n")
+
+
+def stored(id: str, name: str, **metadata: str) -> dict[str, object]:
+    """One container of containers/storage."""
+    return {"id": id, "names": [name], "metadata": json.dumps({"name": name, **metadata})}
+
+
+@pytest.fixture()
+def host(tmp_path: Path) -> HostRoot:
+    """A host on which all engines run: CRI-O has a pod of two containers and its sandbox, and what stopped before."""
+    crios = [
+        stored(OLD, "k8s_main_gpu_ml_u-1_0", **{"pod-id": SANDBOX}),
+        stored(MAIN, "k8s_main_gpu_ml_u-1_1", **{"pod-id": SANDBOX}),
+        stored(SIDE, "k8s_side_gpu_ml_u-1_0", **{"pod-id": SANDBOX}),
+        stored(SANDBOX, "k8s_POD_gpu_ml_u-1_0", **{"pod-id": SANDBOX}),
+    ]
+    storage = "var/lib/containers/storage/overlay-containers"
+    hosts.plant(tmp_path, f"{storage}/volatile-containers.json", json.dumps(crios))
+    for pid, id in ((10, MAIN), (11, SIDE), (12, SANDBOX)):
+        runs(tmp_path, "run/runc", id, pid, f"{RUN}/{id}/userdata")
+    own = "/users/ann/.local/share/containers/storage/vfs-containers"
+    hosts.plant(tmp_path, f"{own}/containers.json", json.dumps([stored(WEB, "web")]))
+    runs(tmp_path, "run/user/1000/runc", WEB, 20, f"{own}/{WEB}/userdata")
+    runs(tmp_path, "run/docker/runtime-runc/moby", SHOP, 30, f"{TASKS}/moby/{SHOP}")
+    hosts.plant(tmp_path, f"var/lib/docker/containers/{SHOP}/config.v2.json", '{"Name": "/shop"}')
+    runs(tmp_path, "run/containerd/runc/k8s.io", POD, 40, f"{TASKS}/k8s.io/{POD}")
+    said = {
+        "io.kubernetes.cri.container-type": "container",
+        "io.kubernetes.cri.container-name": "train",
+        "io.kubernetes.cri.sandbox-name": "job",
+        "io.kubernetes.cri.sandbox-namespace": "ml",
+    }
+    text = json.dumps({"annotations": said})
+    hosts.plant(tmp_path, f"{TASKS}/k8s.io/{POD}/config.json", text)
+    runs(tmp_path, "run/containerd/runc/default", "mine", 50, f"{TASKS}/default/mine")
+    hosts.plant(tmp_path, f"{TASKS}/default/mine/config.json", "{}")
+    return HostRoot(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("engine", "word", "pid"),
+    [
+        (CRIO, "main", 10),
+        (CRIO, "gpu/main", 10),
+        (CRIO, "k8s_main_gpu_ml_u-1_1", 10),
+        (CRIO, MAIN, 10),
+        (CRIO, MAIN[:12], 10),
+        (CRIO, "side", 11),
+        (PODMAN, "web", 20),
+        (PODMAN, WEB[:12], 20),
+        (DOCKER, "shop", 30),
+        (DOCKER, SHOP, 30),
+        (DOCKER, SHOP[:12], 30),
+        (CONTAINERD, "train", 40),
+        (CONTAINERD, "job", 40),
+        (CONTAINERD, "ml/job", 40),
+        (CONTAINERD, "job/train", 40),
+        (CONTAINERD, POD[:12], 40),
+        (CONTAINERD, "mine", 50),
+    ],
+)
+def test_each_engines_container_is_found(host: HostRoot, engine: str, word: str, pid: int) -> None:
+    found = containers.find(host, word)
+    assert (found.pid, found.called.engine) == (pid, engine)
+
+
+def test_the_parts_of_a_pods_name(host: HostRoot) -> None:
+    found = containers.find(host, "main").called
+    assert found == Called(CRIO, "main", "k8s_main_gpu_ml_u-1_1", "gpu", "ml")
+    assert containers.find(host, SANDBOX).called.is_sandbox
+
+
+def test_a_pod_of_several_containers_asks_for_one_of_them(host: HostRoot) -> None:
+    with pytest.raises(UsageError, match=r"several .*gpu/main a{12}, gpu/side b{12} .*POD/NAME"):
+        containers.find(host, "gpu")
+
+
+def test_what_has_stopped_is_found_and_has_no_process(
+    tmp_path: Path, host: HostRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where another process has its number by now, and where only the engine's list is left."""
+    # That process is none of this machine's.
+    monkeypatch.setattr(containers, "is_contained", lambda pid: False)
+    hosts.plant(tmp_path, "proc/30/stat", stat(30, start=78))
+    hosts.plant(tmp_path, "proc/20/stat", stat(20, state="Z"))
+    for word in ("shop", "web", OLD):
+        assert containers.find(host, word).pid == 0
+
+
+def test_the_pid_of_a_container_tells_the_same(host: HostRoot) -> None:
+    assert containers.find(host, "10").called.shown == "gpu/main"
+
+
+def without_state(tree: Path, cmdline: str, cgroup: str) -> HostRoot:
+    """A container whose runtime keeps its state where nobody looks."""
+    hosts.plant(tree, "proc/60/stat", stat(60, parent=59))
+    hosts.plant(tree, "proc/60/cgroup", f"0::{cgroup}\n")
+    hosts.plant(tree, "proc/59/cmdline", cmdline.replace(" ", "\0"))
+    return HostRoot(str(tree))
+
+
+def test_conmon_tells_what_it_watches(tmp_path: Path) -> None:
+    line = f"/usr/bin/conmon --api-version 1 -c {ALONE} -n alone -r /usr/bin/crun -b /b/userdata"
+    root = without_state(tmp_path, line, f"/machine.slice/libpod-{ALONE}.scope/container")
+    found = containers.find(root, "60")
+    assert found[:4] == (ALONE, 60, "/b/userdata", "crun")
+    assert (found.called.engine, found.called.name) == (PODMAN, "alone")
+
+
+def test_containerds_shim_tells_the_bundle(tmp_path: Path) -> None:
+    line = f"/usr/bin/containerd-shim-runc-v2 -namespace moby -id {ALONE} -address x"
+    root = without_state(tmp_path, line, f"/docker/{ALONE}")
+    (tmp_path / "proc/59/cwd").symlink_to(f"/exec/moby/{ALONE}")
+    hosts.plant(tmp_path, "etc/docker/daemon.json", '{"data-root": "/data"}')
+    hosts.plant(tmp_path, f"data/containers/{ALONE}/config.v2.json", '{"Name": "/alone"}')
+    found = containers.find(root, "60")
+    assert found[:4] == (ALONE, 60, f"/exec/moby/{ALONE}", "runc")
+    assert found.called == Called(DOCKER, "alone", "alone")

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contexts and levels are values with the algebra of a lattice."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oci_gpu_hook.formats import contexts
+from oci_gpu_hook.formats.contexts import Context, Level, MalformedContext
+
+LEVELS = st.builds(
+    Level,
+    st.integers(0, 15),
+    st.frozensets(st.integers(0, 1023), max_size=20) | st.frozensets(st.integers(0, 8)),
+)
+NAMES = st.sampled_from(["system_u", "object_r", "container_file_t", "container_t", "a.b-c"])
+
+
+@given(NAMES, NAMES, NAMES, st.none() | LEVELS, st.none() | LEVELS)
+def test_a_context_is_read_as_it_is_printed(
+    user: str, role: str, kind: str, low: Level | None, above: Level | None
+) -> None:
+    high = None
+    if low is not None and above is not None:
+        sensitivity = max(low.sensitivity, above.sensitivity)
+        high = Level(sensitivity, low.categories | above.categories)
+    context = Context(user, role, kind, low, high)
+    assert contexts.parse_context(str(context)) == context
+
+
+@given(LEVELS, LEVELS)
+def test_both_levels_dominate_their_meet_and_nothing_higher_does(one: Level, other: Level) -> None:
+    low = contexts.meet([one, other])
+    assert one.dominates(low) and other.dominates(low)
+    assert low == contexts.meet([other, one])
+    for extra in one.categories ^ other.categories:
+        higher = Level(low.sensitivity, low.categories | {extra})
+        assert not (one.dominates(higher) and other.dominates(higher))
+
+
+@given(LEVELS, LEVELS, LEVELS)
+def test_dominance_is_a_partial_order(one: Level, two: Level, three: Level) -> None:
+    assert one.dominates(one)
+    if one.dominates(two) and two.dominates(one):
+        assert one == two
+    if one.dominates(two) and two.dominates(three):
+        assert one.dominates(three)
+
+
+@given(st.lists(LEVELS, min_size=1, max_size=5))
+def test_the_meet_of_many_is_that_of_pairs(levels: list[Level]) -> None:
+    low = levels[0]
+    for level in levels[1:]:
+        low = contexts.meet([low, level])
+    assert contexts.meet(levels) == low
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        ("s0:c2,c1", "s0:c1,c2"),
+        ("s0:c1,c2,c3", "s0:c1.c3"),
+        ("s0:c0.c1023", "s0:c0.c1023"),
+        ("s15:c7,c1.c3,c9", "s15:c1.c3,c7,c9"),
+    ],
+)
+def test_levels_are_printed_as_the_kernel_prints_them(text: str, printed: str) -> None:
+    assert str(contexts.parse_level(text)) == printed
+
+
+def test_a_range_has_a_clearance() -> None:
+    context = contexts.parse_context("system_u:system_r:spc_t:s0-s0:c0.c1023")
+    assert str(context.clearance) == "s0:c0.c1023"
+    assert str(context.low) == "s0"
+    assert contexts.parse_context("u:r:t:s0:c1").clearance == Level(0, frozenset({1}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "::", "u:r", "u:r:", "u:r:t:", "u:r:t:x", "u:r:t:s", "u:r:t:s0:", "u:r:t:s0:c", "u:r:t:s0:c1,", "u:r:t:s0-",
+     "u:r:t:s0:c3.c1", "u:r:t:s0:c1-s0", "u r:t:s0", "u:r:t:s0:c70000", "u:r:t:s٠", "u:r:t:s999999"],
+)  # fmt: skip
+def test_what_is_no_context_is_refused(text: str) -> None:
+    with pytest.raises(MalformedContext):
+        contexts.parse_context(text)
+
+
+@given(st.text())
+def test_reading_a_context_is_total(text: str) -> None:
+    try:
+        contexts.parse_context(text)
+    except MalformedContext:
+        pass
+
+
+@pytest.mark.parametrize(
+    "categories",
+    ["c0.c65535," * 300 + "c0", "c1," * 10**6 + "c1", "c0.c60000,c1.c60000"],
+    ids=["many ranges", "many numbers", "two ranges"],
+)
+def test_a_level_that_would_take_long_to_read_is_refused(categories: str) -> None:
+    """Three hundred ranges of all numbers are twenty million steps."""
+    with pytest.raises(MalformedContext, match=r"too long|many times"):
+        contexts.parse_context(f"u:r:t:s0:{categories}")

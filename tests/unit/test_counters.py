@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counters: from the lines of hooks to Prometheus's text format, and a spool in which no line is lost."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook.cli import spool, whole
+from oci_gpu_hook.report import counters, journal
+
+LINE = re.compile(r'oci_gpu_hook_(\w+)(?:\{\w+="([^"]+)"\})? (\d+(?:\.\d+)?)')
+
+
+def values(text: str) -> dict[str, float]:
+    """What Prometheus would read, by name and label."""
+    assert text.endswith("\n")
+    found = {}
+    for line in text.splitlines():
+        if line.startswith("#"):
+            assert re.fullmatch(r"# (HELP|TYPE) oci_gpu_hook_\w+ .+", line)
+            continue
+        match = LINE.fullmatch(line)
+        assert match, line
+        name, label, value = match.groups()
+        found[f"{name} {label}" if label else name] = float(value)
+    return found
+
+
+def counted(text: str) -> dict[str, float]:
+    totals = counters.zeros()
+    counters.count(text, totals)
+    return values(counters.exposition(totals))
+
+
+def test_each_line_is_counted_by_outcome_reason_and_step() -> None:
+    found = counted("\n100 started -\n\n200 refused driver\n\n300 failed apply\n\n1 ignored -\n")
+    counts = {key.replace("_total", ""): found[key] for key in found if "_total" in key}
+    assert {key for key, value in counts.items() if value == 1} == {
+        "starts started",
+        "starts refused",
+        "starts failed",
+        "starts ignored",
+        "refusals driver",
+        "failures apply",
+    }
+    # What did not happen is there as zeros.
+    assert sum(counts.values()) == 6 and counts["refusals request"] == 0
+    assert set(counted("").values()) == {0} and set(counted("")) == set(found)
+
+
+def test_the_histogram_is_cumulative_and_its_bounds_are_inclusive() -> None:
+    found = counted("\n5000 started -\n\n5001 started -\n\n99000000 started -\n")
+    name = "start_duration_seconds"
+    assert found[f"{name}_bucket 0.005"] == 1
+    assert found[f"{name}_bucket 0.01"] == found[f"{name}_bucket 5.0"] == 2
+    assert found[f"{name}_bucket +Inf"] == found[f"{name}_count"] == 3
+    assert found[f"{name}_sum"] == pytest.approx(99.010001)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x", "1", "1 started", "1 started x", "1 refused -", "-1 started -", "1 failed driver"]
+    + ["1 started - -", "9" * 13 + " started -", "²  started -", "\0\0\0"],
+)
+def test_what_is_no_line_counts_for_nothing(text: str) -> None:
+    assert counted(f"\n{text}\n") == counted("")
+
+
+def test_a_line_that_was_cut_off_spoils_neither_itself_nor_the_next() -> None:
+    whole = "\n123 refused request\n"
+    for end in range(len(whole) - 2):
+        assert counted(whole[:end] + "\n5 started -\n") == counted("\n5 started -\n")
+
+
+@pytest.fixture()
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A spool of the test's own."""
+    for module in (journal, spool):
+        monkeypatch.setattr(module, "SPOOL", str(tmp_path / "starts"))
+    monkeypatch.setattr(spool, "_FOLDER", str(tmp_path))
+    monkeypatch.setattr(spool, "_TOTALS", str(tmp_path / "metrics.json"))
+    return tmp_path
+
+
+def total() -> int:
+    return sum(
+        [value for key, value in spool.added_up().items() if key[0].isalpha() and " " in key]
+    )
+
+
+def test_without_a_spool_nobody_counts(folder: Path) -> None:
+    journal.count(b"\n1 started -\n")
+    assert list(folder.iterdir()) == []
+    spool.turn()
+    journal.count(b"\n1 started -\n")
+    assert total() == 1
+
+
+def test_many_hooks_and_collectors_at_once_lose_no_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight processes append while the spool is taken away again and again."""
+    monkeypatch.setattr(spool, "_FULL", 2000)
+    spool.turn()
+    fork = multiprocessing.get_context("fork")
+    writers = [fork.Process(target=_write, args=(500,)) for _ in range(8)]
+    for writer in writers:
+        writer.start()
+    turns = 0
+    while any(writer.is_alive() for writer in writers):
+        with spool.lock():
+            # A hook finishes its line in microseconds, a collector comes again after half a minute.
+            before = os.stat(folder / "starts").st_ino
+            spool.turn()
+            turns += os.stat(folder / "starts").st_ino != before
+        writers[0].join(0.2)
+    assert [writer.exitcode for writer in writers] == [0] * 8
+    assert total() == 4000
+    assert turns > 1
+    assert len([name for name in os.listdir(folder) if name.startswith("starts")]) == 2
+
+
+def _write(lines: int) -> None:
+    for _ in range(lines):
+        journal.count(b"\n20000 started -\n")
+        time.sleep(0.002)
+
+
+def test_a_collector_that_dies_anywhere_counts_nothing_twice(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is stopped before each call that changes a file, and the next one goes on."""
+    monkeypatch.setattr(spool, "_FULL", 10)
+    calls = [(os, "link"), (os, "rename"), (os, "unlink"), (whole, "write")]
+    spool.turn()
+    written = 0
+    for _ in range(3):
+        for owner, name in calls:
+            journal.count(b"\n1 started -\n")
+            written += 1
+            with monkeypatch.context() as patch:
+                patch.setattr(owner, name, _die)
+                try:
+                    spool.turn()
+                except _Died:
+                    pass
+            assert total() == written, name
+            spool.turn()
+            assert total() == written, name
+
+
+class _Died(Exception):
+    pass
+
+
+def _die(*arguments: object, **named: object) -> None:
+    raise _Died
+
+
+def test_a_spool_that_nobody_collects_does_not_grow_for_ever(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "_LARGEST", 100)
+    spool.turn()
+    for _ in range(50):
+        journal.count(b"\n1 started -\n")
+    assert (folder / "starts").stat().st_size < 100 + 20
+
+
+@pytest.mark.parametrize("kind", ["folder", "fifo", "link"])
+def test_what_is_no_spool_is_left_alone(folder: Path, kind: str) -> None:
+    path, target = folder / "starts", folder / "target"
+    target.touch()
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(target)
+    journal.count(b"\n1 started -\n")
+    assert target.read_bytes() == b""
+
+
+def test_damaged_totals_begin_anew(folder: Path) -> None:
+    for text in ("", "{", "[]", '{"folded": "x", "numbers": {}}', '{"folded": 1, "numbers": 2}'):
+        (folder / "metrics.json").write_text(text)
+        assert total() == 0
+
+
+def test_stopping_takes_away_what_counting_made_and_nothing_else(folder: Path) -> None:
+    (folder / "inventory").touch()
+    spool.turn()
+    assert spool.stop()
+    assert not spool.stop()
+    assert [path.name for path in folder.iterdir()] == ["inventory"]

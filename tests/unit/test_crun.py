@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A state that says "/" in place of the bundle: whom the hook believes, and what it does where nobody tells.
+
+tests/integration/test_main_job.py has the case under the real crun.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook import hook
+from oci_gpu_hook.errors import BundleError
+from oci_gpu_hook.kernel import procfile
+from oci_gpu_hook.report.progress import Progress
+from oci_gpu_hook.request import crun
+from oci_gpu_hook.request.state import State
+
+PID = 77
+
+
+@pytest.fixture()
+def proc(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """What crun's process and the container's say; by default what belongs together."""
+    parent = os.getppid()
+    files = {
+        f"/proc/{parent}/cmdline": b"crun\0create\0--bundle\0/nowhere\0c1\0",
+        f"/proc/{PID}/stat": b"%d (a) b) S %d 1 1" % (PID, parent),
+    }
+    monkeypatch.setattr(procfile, "read", lambda path: files[path])
+    return files
+
+
+def lost(**annotations: str) -> State:
+    return State("c1", PID, "/", annotations)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "crun create --bundle {} c1",
+        "crun run -b {} c1",
+        "crun --debug run --bundle={} --pid-file p c1",
+    ],
+)
+def test_the_command_line_names_the_bundle(
+    proc: dict[str, bytes], tmp_path: Path, line: str
+) -> None:
+    (tmp_path / "config.json").touch()
+    command = [word.format(tmp_path) for word in line.split()]
+    proc[f"/proc/{os.getppid()}/cmdline"] = "\0".join([*command, ""]).encode()
+    assert crun.find(lost()) == str(tmp_path)
+    assert crun.find(lost()._replace(id="another")) == ""
+    proc[f"/proc/{PID}/stat"] = b"%d (crun) S 1 1 1" % PID
+    assert crun.find(lost()) == "", "whoever started us is not the container's parent"
+
+
+def test_the_state_folder_has_a_copy(proc: dict[str, bytes], tmp_path: Path) -> None:
+    (tmp_path / "c1").mkdir()
+    (tmp_path / "c1/config.json").write_text("{}")
+    proc[f"/proc/{os.getppid()}/cmdline"] = f"crun\0--root\0{tmp_path}\0run\0c1\0".encode()
+    assert crun.find(lost()) == f"{tmp_path}/c1"
+
+
+def test_where_nobody_tells_only_a_request_stops_the_start(
+    proc: dict[str, bytes], capfd: pytest.CaptureFixture[str]
+) -> None:
+    hook.start(Progress(), lost(), hook.Options([]))
+    assert "keeps it nowhere that is known" in capfd.readouterr().err
+    with pytest.raises(BundleError, match="keeps it nowhere that is known"):
+        hook.start(Progress(), lost(**{"cdi.k8s.io/gpu": "nvidia.com/gpu=0"}), hook.Options([]))
+
+
+def test_a_bundle_that_is_there_is_believed(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"root": {"path": "rootfs"}}))
+    assert not crun.is_lost(lost()._replace(bundle=str(tmp_path)))
+    assert crun.is_lost(lost())
+
+
+# A process by the name of crun, which starts a hook as crun does.
+CRUN = """
+import subprocess, sys
+tell = "from oci_gpu_hook.report import runtime; runtime.tell('oci-gpu-hook: no GPU')"
+subprocess.run([{python!r}, "-c", tell], stderr=subprocess.DEVNULL, check=True)
+"""
+
+
+@pytest.mark.parametrize(("form", "told"), [("json", 1), ("text", 0)])
+@pytest.mark.parametrize("mode", ["ab", "wb"])
+def test_what_failed_is_told_where_crun_writes(
+    tmp_path: Path, form: str, told: int, mode: str
+) -> None:
+    """Not to a file in which crun would write over it."""
+    log, err, script = tmp_path / "log", tmp_path / "err", tmp_path / "script"
+    log.touch()
+    script.write_text(CRUN.format(python=sys.executable))
+    words = [script, f"--log-format={form}", "--log", log, "run", "c1"]
+    line = ["bash", "-c", 'exec -a crun "$0" "$@"', sys.executable, *map(str, words)]
+    environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    with err.open(mode) as stderr:
+        subprocess.run(line, check=True, stderr=stderr, env=environment)
+    assert err.read_text() == ("oci-gpu-hook: no GPU\n" if mode == "ab" else "")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(line["msg"], line["level"]) for line in lines] == [
+        ("oci-gpu-hook: no GPU", "error")
+    ] * told

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host's engines as their configuration shows them, whatever is in it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook.cli import doctor
+from oci_gpu_hook.diagnosis import WARN
+from oci_gpu_hook.diagnosis import engines as diagnosis
+from oci_gpu_hook.host import engines, registrations
+from oci_gpu_hook.host.engines import VENDORS_FOLDER, Engine, Shim
+from oci_gpu_hook.host.root import HostRoot
+from tests.unit import hosts
+
+CRIO = "/etc/crio/crio.conf"
+CONTAINERD = "/etc/containerd/config.toml"
+DOCKER = "/etc/docker/daemon.json"
+SHIM = "/usr/bin/nvidia-container-runtime"
+
+
+def host(tree: Path, **files: str) -> HostRoot:
+    """A host with podman, CRI-O and these files."""
+    for path in ("/usr/bin/podman", "/usr/bin/crio"):
+        hosts.plant(tree, path, "")
+    for path, text in files.items():
+        hosts.plant(tree, path, text)
+    return HostRoot(str(tree))
+
+
+def test_engines_and_shims_are_found_in_their_files(tmp_path: Path) -> None:
+    podman = "/etc/containers/containers.conf"
+    runtimes = f'[engine.runtimes]\nnvidia = ["{SHIM}"]\n'
+    crio = """
+# a comment = "no"
+top = 1
+[crio.runtime] # of CRI-O
+hooks_dir = [ "/a#b", # not this: "/x"
+  '/c',
+]
+cgroup_manager = "a = b" # said
+"""
+    files = {
+        podman: f'[engine]\nhooks_dir = ["/etc/h"]\nruntime = "nvidia"\n{runtimes}',
+        # Only names that end in .conf are read.
+        f"{podman}.d/x.old": '[engine]\nhooks_dir = ["/x"]\n',
+        # A later file replaces what an earlier one says.
+        CRIO: '[crio.runtime]\nhooks_dir = ["/one"]\ncgroup_manager = "cgroupfs"\n',
+        f"{CRIO}.d/20-x": crio,
+        DOCKER: f'{{"default-runtime": "nvidia", "runtimes": {{"nvidia": {{"path": "{SHIM}"}}}}}}',
+        CONTAINERD: 'default_runtime_name = "nvidia"\n[plugins."io.x".runtimes.nvidia.options]\n'
+        f"BinaryName = '{SHIM}'\n",
+    }
+    root = host(tmp_path, **files)
+    assert engines.installed(root) == (
+        Engine("podman", ("/etc/h",), podman, "", ""),
+        Engine("CRI-O", ("/a#b", "/c"), f"{CRIO}.d/20-x", "a = b", f"{CRIO}.d/20-x"),
+    )
+    assert engines.shims(root) == (
+        Shim("podman", podman, "nvidia", True),
+        Shim("Docker", DOCKER, "nvidia", True),
+        Shim("containerd", CONTAINERD, "nvidia", True),
+    )
+    assert engines.unread(root) == ()
+
+
+def test_podman_adds_to_its_folders_where_a_file_says_so(tmp_path: Path) -> None:
+    file = "/etc/containers/containers.conf"
+    files = {
+        file: '[engine]\nhooks_dir = ["/one", {append = true}]\n',
+        f"{file}.d/1.conf": '[engine]\nhooks_dir = ["/two", 3]\n',
+    }
+    podman, _ = engines.installed(host(tmp_path / "adds", **files))
+    assert podman.folders == (VENDORS_FOLDER, "/one", "/two")
+    files[f"{file}.d/2.conf"] = '[engine]\nhooks_dir = ["/three", {append = false}]\n'
+    podman, _ = engines.installed(host(tmp_path / "ends", **files))
+    assert podman.folders == ("/three",)
+
+
+def test_a_shim_that_is_no_default_is_found(tmp_path: Path) -> None:
+    table = '[plugins."io.containerd.cri".containerd.runtimes.nvidia.options]'
+    root = host(tmp_path, **{CONTAINERD: f"{table}\n  BinaryName = '{SHIM}'\n"})
+    assert engines.shims(root) == (Shim("containerd", CONTAINERD, "nvidia", False),)
+
+
+BROKEN = f"{CRIO}.d/10-broken"
+
+
+@pytest.fixture()
+def broken(tmp_path: Path) -> HostRoot:
+    """A host whose CRI-O has one file that is no TOML, and one that is."""
+    files = {
+        BROKEN: "[crio.runtime\nhooks_dir = ['/broken']\n",
+        CRIO: "[crio.runtime]\nhooks_dir = ['/read']\n",
+    }
+    return host(tmp_path, **files)
+
+
+def test_a_file_that_is_no_toml_is_named_and_the_others_are_read(broken: HostRoot) -> None:
+    assert [engine.folders for engine in engines.installed(broken)][1] == ("/read",)
+    (file,) = engines.unread(broken)
+    assert (file.engine, file.path, file.no_parser) == ("CRI-O", BROKEN, False)
+    (found,) = diagnosis.unread((file,), "dnf")
+    assert (found.level, found.remedy) == (WARN, f"vi {BROKEN}")
+    assert found.seen == f"{BROKEN} was not read: {file.why}"
+
+
+def test_of_an_engine_with_a_file_that_is_not_read_nothing_else_is_said(broken: HostRoot) -> None:
+    """It may look for hooks elsewhere, and a remedy would write over what the file says."""
+    findings = doctor.of_host(broken, None)
+    assert not [one for one in findings if "CRI-O" in f"{one.check} {one.seen} {one.remedy}"]
+    assert [one.seen[: len(BROKEN)] for one in findings if one.check == "engines"] == [BROKEN]
+    assert "hook in podman" in [one.check for one in findings]
+
+
+def test_without_a_toml_parser_doctor_says_what_to_install(
+    broken: HostRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("tomllib", "tomli"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert {engine.folders for engine in engines.installed(broken)} == {(VENDORS_FOLDER,)}
+    found = diagnosis.unread(engines.unread(broken), "apt")
+    assert [(one.level, one.remedy) for one in found] == 2 * [(WARN, "apt install python3-tomli")]
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "null", '{"runtimes": 1}', '{"runtimes": []}'])
+def test_a_daemon_json_of_any_shape_is_no_traceback(tmp_path: Path, text: str) -> None:
+    assert engines.shims(host(tmp_path, **{DOCKER: text})) == ()
+
+
+def test_a_registration_that_is_a_link_to_nowhere_is_passed_over_as_engines_do(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "hooks").mkdir()
+    (tmp_path / "hooks/gone.json").symlink_to("/nowhere")
+    (tmp_path / "hooks/there.json").write_text("")
+    found = registrations.of_folder(HostRoot(str(tmp_path)), "/hooks")
+    assert [item.path for item in found] == ["/hooks/there.json"]

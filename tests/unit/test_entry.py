@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The record of a start: what it says, and that no value of a container can forge or break it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oci_gpu_hook import errors
+from oci_gpu_hook.operations.device import Device
+from oci_gpu_hook.operations.mount import Mount
+from oci_gpu_hook.operations.relabel import Relabel
+from oci_gpu_hook.report import entry
+from oci_gpu_hook.request.parse import Request
+
+REQUEST = Request("env", ("0", "GPU-1"), ("compute", "utility"))
+ID = "3f2a" * 16
+
+
+class Plan:
+    """As much of a plan as a record tells."""
+
+    driver_version = "550.54.15"
+    label = "system_u:object_r:container_file_t:s0"
+
+    def __init__(self, devices: int = 2, relabelled: str = "/dev/shm") -> None:
+        self.operations = (
+            *[
+                Device(f"/dev/nvidia{n}", "c", 195, n, "rw", 0o666, 0, 0, "", True, "")
+                for n in range(devices)
+            ],
+            Mount("/usr/lib/a", "/usr/lib/a", (), True, ""),
+            Mount("/usr/lib/b", "/usr/lib/b", (), True, ""),
+            Relabel(relabelled, "c", "", True, ""),
+        )
+
+
+def made(**changes: Any) -> entry.Entry:
+    known: dict[str, Any] = {
+        "container": ID,
+        "image": "registry/cuda:12",
+        "namespace": "team",
+        "request": REQUEST,
+        "plan": Plan(),
+        "notes": (),
+        "steps": {"start": 8000, "read": 400, "plan": 3000, "apply": 6000},
+        "cpu": 15000,
+        "exit_code": 0,
+        "sentence": "",
+    }
+    return entry.Entry(**{**known, **changes})
+
+
+def read(datagram: bytes) -> list[tuple[str, bytes]]:
+    """The journal's native protocol, as journald reads it: an independent reader of the specification."""
+    found = []
+    while datagram:
+        line, _, rest = datagram.partition(b"\n")
+        name, equals, value = line.partition(b"=")
+        if not equals:
+            size = int.from_bytes(rest[:8], "little")
+            value, end, rest = rest[8 : 8 + size], rest[8 + size : 9 + size], rest[9 + size :]
+            assert end == b"\n"
+        found.append((name.decode("ascii"), value))
+        datagram = rest
+    return found
+
+
+def several(datagram: bytes, name: str) -> list[str]:
+    return [value.decode() for key, value in read(datagram) if key == name]
+
+
+def test_a_start_has_all_its_fields() -> None:
+    found = read(entry.datagram(made()))
+    assert several(entry.datagram(made()), "OCI_GPU_HOOK_DEVICE") == [
+        "/dev/nvidia0",
+        "/dev/nvidia1",
+    ]
+    assert {name: value.decode() for name, value in found} == {
+        "MESSAGE": "container 3f2a3f2a3f2a got 0, GPU-1: 2 device nodes, in 17.4 ms",
+        "MESSAGE_ID": entry.MESSAGE_ID,
+        "PRIORITY": "6",
+        "SYSLOG_IDENTIFIER": "oci-gpu-hook",
+        "OCI_GPU_HOOK_CONTAINER": ID,
+        "OCI_GPU_HOOK_IMAGE": "registry/cuda:12",
+        "OCI_GPU_HOOK_NAMESPACE": "team",
+        "OCI_GPU_HOOK_REQUEST": "0,GPU-1",
+        "OCI_GPU_HOOK_SOURCE": "env",
+        "OCI_GPU_HOOK_CAPABILITIES": "compute,utility",
+        "OCI_GPU_HOOK_DRIVER": "550.54.15",
+        "OCI_GPU_HOOK_DEVICES": "2",
+        "OCI_GPU_HOOK_DEVICE": "/dev/nvidia1",
+        "OCI_GPU_HOOK_FILES": "2",
+        "OCI_GPU_HOOK_LABEL": Plan.label,
+        "OCI_GPU_HOOK_RELABELLED": "/dev/shm",
+        "OCI_GPU_HOOK_START_USEC": "8000",
+        "OCI_GPU_HOOK_READ_USEC": "400",
+        "OCI_GPU_HOOK_PLAN_USEC": "3000",
+        "OCI_GPU_HOOK_APPLY_USEC": "6000",
+        "OCI_GPU_HOOK_TOTAL_USEC": "17400",
+        "OCI_GPU_HOOK_CPU_USEC": "15000",
+        "OCI_GPU_HOOK_OUTCOME": "started",
+        "OCI_GPU_HOOK_EXIT_CODE": "0",
+    }
+
+
+@pytest.mark.parametrize(
+    ("code", "steps", "outcome", "why", "field"),
+    [
+        (3, ("start", "read"), "refused", "bundle", "REASON"),
+        (6, ("start", "read", "plan"), "refused", "driver", "REASON"),
+        (7, ("start", "read", "plan", "apply"), "failed", "apply", "STEP"),
+        (1, ("start", "read", "plan"), "failed", "plan", "STEP"),
+    ],
+)
+def test_what_does_not_start_says_why(
+    code: int, steps: tuple[str, ...], outcome: str, why: str, field: str
+) -> None:
+    told = made(
+        exit_code=code, request=None, plan=None, sentence="it is so", steps=dict.fromkeys(steps, 7)
+    )
+    fields = dict(entry.fields(told))
+    assert fields["OCI_GPU_HOOK_OUTCOME"] == outcome
+    assert fields[f"OCI_GPU_HOOK_{field}"] == why
+    assert fields["OCI_GPU_HOOK_SENTENCE"] == "it is so"
+    assert fields["MESSAGE"] == "container 3f2a3f2a3f2a does not start: it is so"
+    assert entry.counted(told) == f"\n{7 * len(steps)} {outcome} {why}\n".encode()
+
+
+def test_every_error_has_its_reason() -> None:
+    """A class of errors that is added is counted as something."""
+    refused = {kind.exit_code for kind in errors.HookError.__subclasses__()} - {
+        errors.UsageError.exit_code,
+        errors.ApplyError.exit_code,
+    }
+    assert refused == set(entry.REFUSALS)
+
+
+def test_one_that_starts_without_what_it_asked_for_says_so() -> None:
+    told = made(request=None, plan=None, notes=("only privileged containers may ask",))
+    fields = dict(entry.fields(told))
+    assert fields["OCI_GPU_HOOK_OUTCOME"] == "ignored"
+    assert fields["MESSAGE"].endswith("asked for: only privileged containers may ask")
+    assert entry.counted(told).endswith(b" ignored -\n")
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "a\nMESSAGE=forged",
+        "\n",
+        "a\0b",
+        "\x1b[31mred",
+        "ü" * 10**6,
+        "\ud800\n" * 10**5,
+    ],
+    ids=range(6),
+)
+def test_a_hostile_text_stays_a_value(hostile: str) -> None:
+    told = made(
+        container=hostile,
+        image=hostile,
+        plan=Plan(relabelled=hostile),
+        notes=(hostile,) * 50,
+        sentence=hostile,
+        exit_code=7,
+    )
+    found = read(entry.datagram(told))
+    names = [name for name, _ in entry.fields(told)]
+    assert [name for name, _ in found] == names
+    assert len([name for name in names if not name.startswith("OCI_GPU_HOOK_")]) == 4
+    message = dict(found)["MESSAGE"].decode()
+    assert message.isprintable()
+    assert max(len(value) for _, value in found) <= 2000
+    whole = hostile.encode("utf-8", "backslashreplace")
+    image = dict(found)["OCI_GPU_HOOK_IMAGE"]
+    assert whole.startswith(image)
+    image.decode()
+
+
+@given(st.text(max_size=50), st.text(max_size=50))
+def test_any_text_is_read_back_as_it_was(container: str, note: str) -> None:
+    sent = entry.datagram(made(container=container, notes=(note, "second")))
+    assert several(sent, "OCI_GPU_HOOK_CONTAINER") == [text for text in (container,) if text]
+    assert several(sent, "OCI_GPU_HOOK_NOTE") == [text for text in (note, "second") if text]
+
+
+def test_the_longest_record_fits_into_a_datagram() -> None:
+    """net.core.wmem_default is 212992 nearly everywhere, less the kernel's own 32 bytes."""
+    long = "\ud800\n" * 10**5
+    request = REQUEST._replace(devices=(long,), capabilities=(long,))
+    plan = Plan(devices=3000)
+    plan.operations += tuple([Relabel(long, long, "", True, "")] * 100)
+    told = made(
+        container=long, image=long, namespace=long, request=request, plan=plan, notes=(long,) * 100
+    )
+    datagram = entry.datagram(told)
+    assert len(datagram) < 100_000
+    assert several(datagram, "OCI_GPU_HOOK_DEVICES") == ["3000"]

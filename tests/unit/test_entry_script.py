@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The entry script, hooks.d/oci-gpu-hook: it answers only where Python would find no request, and else starts Python.
+
+The real script runs in the real bash.  The interpreter that it starts is a script that tells what it was given.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import time
+from pathlib import Path
+from subprocess import PIPE
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from oci_gpu_hook.errors import HookError
+from oci_gpu_hook.request import sources
+from oci_gpu_hook.request.bundle import read_bundle
+from oci_gpu_hook.request.state import read_state
+from tests.unit.starts import ENTRY
+
+ASKED = 99
+
+INTERPRETER = f"""#!/bin/sh
+printf %s "$OCI_GPU_HOOK_STATE"
+cat
+exit {ASKED}
+"""
+
+
+class Said(NamedTuple):
+    """asked: whether Python was asked; given: the state that it was given."""
+
+    asked: bool
+    given: bytes
+
+
+class Script:
+    """The entry script in a folder of its own, with settings and a bundle there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bundle = folder / "bundle"
+        self.bundle.mkdir()
+        self.settings = folder / "settings.conf"
+        self.program = folder / "entry"
+        interpreter = folder / "python"
+        interpreter.write_text(INTERPRETER)
+        interpreter.chmod(0o755)
+        text = ENTRY.read_text().replace("/usr/bin/python3", str(interpreter))
+        self.program.write_text(text.replace("/etc/oci-gpu-hook.conf", str(self.settings)))
+        self.program.chmod(0o755)
+
+    def config(self, text: str | bytes) -> None:
+        data = text if isinstance(text, bytes) else text.encode(errors="surrogatepass")
+        (self.bundle / "config.json").write_bytes(data)
+
+    def state(self, **more: object) -> bytes:
+        return json.dumps({"id": "c", "pid": 1, "bundle": str(self.bundle), **more}).encode()
+
+    def start(self, state: bytes, *words: str, cwd: Path | None = None, env: Any = ()) -> Said:
+        done = subprocess.run(
+            [str(self.program), *(words or ["createRuntime"])],
+            input=state,
+            capture_output=True,
+            cwd=cwd,
+            env={"PATH": "/usr/bin:/bin", **dict(env)},
+            timeout=60,
+        )
+        assert done.stderr == b""
+        assert done.returncode in (0, ASKED)
+        return Said(done.returncode == ASKED, done.stdout)
+
+
+@pytest.fixture()
+def script(tmp_path: Path) -> Script:
+    return Script(tmp_path)
+
+
+def config(*env: str, **more: Any) -> dict[str, Any]:
+    return {"ociVersion": "1.0.2", "process": {"env": ["PATH=/bin", *env]}, **more}
+
+
+def python_finds_a_request(state: bytes) -> bool:
+    """What the hook would find; it refuses a broken input, which is no request."""
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, state)
+        os.close(writing)
+        read = read_state(reading)
+        return sources.may_ask(sources.inputs_of(read_bundle(read.bundle), read.annotations))
+    except HookError:
+        return False
+    finally:
+        os.close(reading)
+
+
+@pytest.mark.parametrize("indent", [None, 1, "\t"])
+def test_a_container_that_asks_for_nothing_needs_no_python(script: Script, indent: Any) -> None:
+    """config.json as runc and crun write it, and with Go's escapes for &, < and >."""
+    mounts = [{"destination": "/proc", "type": "proc", "source": "proc"}]
+    text = json.dumps(config("A=1 & 2 < 3", "B=\\", mounts=mounts), indent=indent)
+    script.config(text.replace("&", r"\u0026").replace("<", r"\u003c") + "\n" * bool(indent))
+    state = script.state(annotations={"io.kubernetes.labels": '{"bundle":"/x"}'})
+    assert script.start(state) == (False, b"")
+    assert script.start(state.replace(b'"bundle": ', b'"bundle":'), "prestart") == (False, b"")
+    assert script.start(state, cwd=script.bundle) == (False, b"")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(config("NVIDIA_VISIBLE_DEVICES=all")),
+        json.dumps(config("NVIDIA_VISIBLE_DEVICES=all")).replace("NVIDIA", r"\u004eVIDIA"),
+        json.dumps(config("NVIDIA_VISIBLE_DEVICES=all")).replace("_", r"\u005F"),
+        json.dumps(config("CUDA_VERSION=12.4")),
+        json.dumps(config(annotations={"cdi.k8s.io/x": "nvidia.com/gpu=0"})),
+        json.dumps(config(annotations={"cdi.k8s.io/x": "a"})).replace(".", r"\u002e"),
+        json.dumps(config(mounts=[{"destination": "/var/run/nvidia-container-devices/all"}])),
+        json.dumps(config()) + "\0" + json.dumps(config("NVIDIA_VISIBLE_DEVICES=all")),
+        json.dumps(config("NVIDIA_VISIBLE_DEVICES=all")).encode("utf-16"),
+        "{",
+        "[]",
+    ],
+)
+def test_every_doubt_in_config_json_is_pythons(script: Script, text: str | bytes) -> None:
+    script.config(text)
+    assert script.start(script.state()) == (True, script.state())
+
+
+@pytest.mark.parametrize("asks", ["bundle", "other", "both"])
+def test_what_asks_is_the_bundle_wherever_the_runtime_is(
+    script: Script, tmp_path: Path, asks: str
+) -> None:
+    """Runtimes start hooks in the bundle; a config.json of another folder answers for nobody."""
+    gpu, none = json.dumps(config("NVIDIA_VISIBLE_DEVICES=0")), json.dumps(config())
+    script.config(none if asks == "other" else gpu)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.json").write_text(none if asks == "bundle" else gpu)
+    for cwd in (other, script.bundle):
+        said = script.start(script.state(), cwd=cwd)
+        assert said.asked or asks == "other"
+        assert said.given == (script.state() if said.asked else b"")
+
+
+def test_a_bundle_that_cannot_be_read_is_pythons(script: Script) -> None:
+    assert script.start(script.state()).asked
+    os.mkfifo(script.bundle / "config.json")  # which must not hold the script up
+    assert script.start(script.state()).asked
+
+
+@pytest.mark.parametrize("there", [None, "", "\0{}"])
+def test_no_other_folder_answers_for_a_bundle_that_says_nothing(
+    script: Script, tmp_path: Path, there: str | None
+) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/config.json").write_text(json.dumps(config()))
+    if there is not None:
+        script.config(there)
+    assert script.start(script.state(), cwd=tmp_path / "other") == (True, script.state())
+
+
+def test_no_variable_from_outside_answers(script: Script) -> None:
+    """Variables of the script's own names, and a charset in which one character has several bytes."""
+    text = json.dumps(config())
+    own = {"config": text, "state": text, "bundle": "/", "after": "/", "lines": "", "file": ""}
+    for locale in ("C.UTF-8", ""):
+        said = script.start(script.state(), cwd=script.bundle, env={"LC_ALL": locale, **own})
+        assert said == (True, script.state())
+    script.config(json.dumps(config("NVIDIA_VISIBLE_DEVICES=0")))
+    assert script.start(script.state(), cwd=script.bundle, env=own) == (True, script.state())
+
+
+def test_no_time_limit_from_outside_cuts_a_state_short(script: Script) -> None:
+    """Bash's `read` takes TMOUT for its time limit, and half a state may lack what asks."""
+    script.config(json.dumps(config()))
+    state = script.state(annotations={"cdi.k8s.io/x": "nvidia.com/gpu=0"})
+    before, asks, after = state.partition(b"cdi.k8s.io")
+    line = [str(script.program), "createRuntime"]
+    environment = {"PATH": "/usr/bin:/bin", "TMOUT": "0.2"}
+    with subprocess.Popen(line, stdin=PIPE, stdout=PIPE, env=environment) as started:
+        assert started.stdin is not None
+        started.stdin.write(before)
+        started.stdin.flush()
+        time.sleep(0.6)
+        assert started.communicate(asks + after, timeout=60)[0] == state
+    assert started.returncode == ASKED
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("", "createRuntime"), ("createRuntime", ""), ("create Runtime",), ("poststop",), ("info",)]
+    + [("createContainer",), ("createRuntime", "--config", "/x")],
+)
+def test_any_words_but_the_stage_alone_are_pythons(script: Script, words: tuple[str, ...]) -> None:
+    script.config(json.dumps(config()))
+    assert script.start(script.state(), *words).asked
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        '{"id": "c", "bundlePath": "BUNDLE"}',
+        '{"annotations": {"bundle": "OTHER"}, "bundle": "BUNDLE"}',
+        '{"annotations": {"bundle": "OTHER"}, "bundlePath": "BUNDLE"}',
+        '{"bundle" : "BUNDLE", "annotations": {"bundle": "OTHER"}}',
+        r'{"bundle": "OTHER", "\u0062undle": "BUNDLE"}',
+        '{"bundle": "relative"}',
+        r'{"bundle": "\/BUNDLE"}',
+        '{"bundle": 1}',
+        '{"bundle": "BUNDLE", "annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=0"}}',
+        "{}",
+        "\xff",
+    ],
+)
+def test_every_doubt_in_the_state_is_pythons(script: Script, tmp_path: Path, state: str) -> None:
+    """OTHER asks for nothing."""
+    script.config(json.dumps(config()))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/config.json").write_text(json.dumps(config()))
+    data = state.replace("BUNDLE", str(script.bundle)).replace("OTHER", str(tmp_path / "other"))
+    assert script.start(data.encode("latin-1")) == (True, data.encode("latin-1"))
+
+
+@pytest.mark.parametrize("size", [65535, 65536, 65537])
+def test_a_long_state_is_handed_over_whole(script: Script, size: int) -> None:
+    script.config(json.dumps(config("NVIDIA_VISIBLE_DEVICES=all")))
+    state = script.state(annotations={"long": ""})
+    state = state.replace(b'"long": "', b'"long": "' + b"x" * (size - len(state)))
+    assert script.start(state) == (True, state)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "asked"),
+    [
+        ("settings.conf", "# swarm-resources = A\n#ipc-labels = all\n\naccept-environment = always\n", False),
+        ("settings.conf", "swarm-resources = A\n", True),
+        ("settings.conf", "# swarm-resources\n[image]\n  ipc-labels = all", True),
+        ("settings.conf.d/10-a.conf", "ipc-labels=all\n", True),
+        ("settings.conf.d/10-a.conf", "device-cgroup = off\n", False),
+    ],
+)  # fmt: skip
+def test_only_settings_that_concern_all_containers_ask_python(
+    script: Script, name: str, text: str, asked: bool
+) -> None:
+    script.config(json.dumps(config()))
+    file = script.settings.parent / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    assert script.start(script.state()).asked == asked
+
+
+def test_settings_that_are_no_file_do_not_hold_the_script_up(script: Script) -> None:
+    script.config(json.dumps(config()))
+    os.mkfifo(script.settings)
+    assert script.start(script.state()).asked
+
+
+JUNK = {
+    "nothing": b"x" * 65_000,
+    "quotes": b'"' * 65_000,
+    "parts of the name": b'"bundle"' + b'"bundl' * 10_000,
+    "escapes": rb"\u00" * 16_000,
+    "the bundle at its end": b'{"x":"' + b"x" * 64_000 + b'","bundle":"BUNDLE"}',
+    "an end that does not come": b'"bundle":"/' + b"x" * 65_000,
+}
+
+
+@pytest.mark.parametrize("junk", JUNK)
+def test_no_state_takes_the_script_a_second_of_processor(script: Script, junk: str) -> None:
+    """Bash takes them in some milliseconds; where it looked at each byte once for each other one, it took seconds."""
+    script.config(json.dumps(config()))
+    state = JUNK[junk].replace(b"BUNDLE", str(script.bundle).encode())
+    # The kernel ends a process that has taken a second (setrlimit(2)).
+    text = script.program.read_text()
+    script.program.write_text(text.replace("\n", "\nulimit -t 1\n", 1))
+    said = script.start(state)
+    assert said.asked or junk == "the bundle at its end"
+
+
+def test_the_script_cuts_no_long_text_at_a_place_that_it_must_search() -> None:
+    """Bash's ${x#*y} takes time that grows with the square; ${x%%y*} finds the same place."""
+    lines = [line for line in ENTRY.read_text().split("\n") if not line.startswith("#")]
+    cuts = re.findall(r"\$\{(\w+)##?\*'?(.)", "\n".join(lines))
+    # What is left of the state begins with this quote, or with a blank and then the quote.
+    assert cuts == [("after", '"')]
+
+
+WORDS = st.sampled_from(
+    ["NVIDIA_VISIBLE_DEVICES", "CUDA_VERSION", "cdi.k8s.io/a", "bundle", "bundlePath", "void", "all"]
+    + ["/var/run/nvidia-container-devices/0", "A", "\\", '"', "é", "\u2028", "\n", "&", "=", ":", ""]
+)  # fmt: skip
+TEXTS = st.lists(WORDS, max_size=4).map("".join)
+VARIABLES = st.builds("{}={}".format, TEXTS, TEXTS)
+ANNOTATIONS = st.dictionaries(TEXTS, TEXTS, max_size=3)
+MOUNTS = st.lists(st.fixed_dictionaries({"destination": TEXTS, "source": TEXTS}), max_size=2)
+CONFIGS = st.fixed_dictionaries(
+    {"process": st.fixed_dictionaries({"env": st.lists(VARIABLES, max_size=3)})},
+    optional={"annotations": ANNOTATIONS, "mounts": MOUNTS},
+)
+WRITTEN = st.fixed_dictionaries(
+    {"ensure_ascii": st.booleans()},
+    optional={"indent": st.sampled_from([1, "\t"]), "separators": st.just((",", ":"))},
+)
+# Where a text is cut, and which characters of it are escaped: hostile spellings of the same values.
+SPELLINGS = st.lists(st.integers(0, 400), max_size=3)
+
+
+def spelled(text: str, places: list[int]) -> str:
+    """The same JSON, or a broken one, with letters written as escapes."""
+    letters = list(text)
+    for place in places:
+        if place < len(letters) and letters[place].isalpha():
+            letters[place] = f"\\u{ord(letters[place]):04x}"
+    return "".join(letters)
+
+
+@settings(
+    max_examples=500,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(CONFIGS, ANNOTATIONS, WRITTEN, st.tuples(SPELLINGS, SPELLINGS), st.booleans())
+def test_the_script_never_answers_where_python_finds_a_request(
+    script: Script,
+    found: Any,
+    annotations: Any,
+    how: Any,
+    places: tuple[list[int], list[int]],
+    in_bundle: bool,
+) -> None:
+    script.config(spelled(json.dumps(found, **how), places[0]))
+    text = json.dumps({"bundle": str(script.bundle), "pid": 1, "annotations": annotations}, **how)
+    state = spelled(text, places[1]).encode()
+    said = script.start(state, cwd=script.bundle if in_bundle else None)
+    if said.asked:
+        assert said.given == state
+    else:
+        assert not python_finds_a_request(state)

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each input of a start, some examples of it: `make fuzz` takes ten minutes for the same.
+
+What it has found stays here, as a case of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from oci_gpu_hook.formats import ldcache
+from tests.fuzz.targets import TARGETS, check
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_an_input_of_any_form_is_a_value_or_a_sentence_within_bounds(name: str) -> None:
+    @settings(max_examples=20, suppress_health_check=list(HealthCheck))
+    @given(TARGETS[name].values)
+    def some(value: Any) -> None:
+        check(TARGETS[name], value)
+
+    some()
+
+
+# The question of a hook that is not linked.
+ROWS = ("",)
+# Name of the target, and what was found.
+FOUND: list[tuple[str, Any]] = [
+    # isdigit() of a letter that int() does not read, and numbers of which Python makes none
+    ("proc-files", ("Device Minor: \u00b2", ["0000:07:00.0"])),
+    ("proc-files", ("Device Minor: " + "9" * 5000, ["0000:07:00.0"])),
+    ("proc-files", ("NVRM version: 5." + "9" * 5000, ["gpu0"])),
+    # lines that end too early
+    ("proc-files", ("7 -", [])),
+    ("proc-files", ("7 1 - cgroup x devices\n4", [])),
+    # answers that are not whole
+    ("saved-answers", (ROWS, ("",), (None,) * 4)),
+    ("saved-answers", (ROWS, [], (None, None, ("",), None))),
+    ("saved-answers", (ROWS, None, (None,) * 4)),
+    ("saved-answers", (ROWS, [], (None, None, [("Mount", [()])], None))),
+    ("saved-answers", (ROWS, [("none", "/", None)], (None,) * 4)),
+    ("saved-answers", (ROWS, [], (None, None, [("none", [])], None))),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), FOUND, ids=[name for name, _ in FOUND])
+def test_what_was_found_once_is_found_no_more(name: str, value: Any) -> None:
+    check(TARGETS[name], value)
+
+
+def test_the_bounds_of_an_example_are_those_that_a_hostile_one_breaks() -> None:
+    """A cache that pointed all its rows into one string took 6 GiB: that the check would have said so."""
+    with pytest.raises(AssertionError):
+        check(TARGETS["sentences"]._replace(act=lambda value: bytes(10 * ldcache.LARGEST)), "x")

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Of an image only regular files are opened: a name where a file should be may be a device of the host's, or a fifo."""
+
+from __future__ import annotations
+
+import os
+import posix
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oci_gpu_hook.changes import ldcache
+from oci_gpu_hook.changes.tree import Tree
+from oci_gpu_hook.changes.undo import Undo
+from oci_gpu_hook.formats import ldcache_merge
+from oci_gpu_hook.formats.ldcache_entries import Entry, parse
+from oci_gpu_hook.formats.ldcache_prepare import prepare
+from oci_gpu_hook.kernel import syscalls
+
+OURS = Entry(b"libcuda.so.1", b"/usr/lib64/libcuda.so.1", 0x303)
+THEIRS = Entry(b"liba.so.1", b"/usr/lib64/liba.so.1", 0x303)
+CACHE = "/etc/ld.so.cache"
+
+
+class Attached(Tree):
+    """A root whose mounts are only noted, as they need privileges."""
+
+    data = b""
+
+    def attach_file(self, target: str, options: tuple[str, ...], data: bytes, mode: int) -> None:
+        self.data = data
+
+
+def merged(root: Path) -> set[Entry]:
+    """The entries of the cache that the container of this root gets."""
+    fd = os.open(root, os.O_PATH)
+    try:
+        tree = Attached(fd, (), Undo())
+        ldcache.merge(tree, CACHE, prepare([OURS]))
+    finally:
+        os.close(fd)
+    return set(parse(tree.data).entries)
+
+
+def bound_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+
+
+def node(*numbers: int) -> Callable[[Path], None]:
+    return lambda path: os.mknod(path, 0o20666, os.makedev(*numbers))
+
+
+NO_FILES: dict[str, Callable[[Path], object]] = {
+    "a fifo": os.mkfifo,
+    "a socket": bound_socket,
+    "a folder": Path.mkdir,
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "nothing": lambda path: None,
+}
+NODES = {"a terminal": node(4, 64), "a watchdog": node(10, 130), "a GPU": node(195, 0)}
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for mknod(2)")
+
+
+@pytest.fixture()
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The kinds of files that are opened by more than O_PATH."""
+    kinds: list[int] = []
+
+    def recorded(call: Callable[..., Any]) -> Callable[..., Any]:
+        def recording(*words: Any, **named: Any) -> Any:
+            fd = call(*words, **named)
+            flags = [word for word in words if isinstance(word, int)][-1]
+            if fd is not None and not flags & os.O_PATH:
+                kinds.append(os.fstat(fd).st_mode & 0o170000)
+            return fd
+
+        return recording
+
+    monkeypatch.setattr(posix, "open", recorded(posix.open))
+    for name in ("openat2", "openat2_if_there"):
+        monkeypatch.setattr(syscalls, name, recorded(getattr(syscalls, name)))
+    return kinds
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *[pytest.param(make, id=name) for name, make in NO_FILES.items()],
+        *[pytest.param(make, id=name, marks=needs_root) for name, make in NODES.items()],
+    ],
+)
+def test_what_is_no_regular_file_is_not_opened_and_counts_as_no_cache(
+    tmp_path: Path, opened: list[int], make: Callable[[Path], object]
+) -> None:
+    (tmp_path / "etc").mkdir()
+    make(tmp_path / CACHE[1:])
+    assert merged(tmp_path) == {OURS}
+    assert opened == []
+
+
+def test_a_regular_file_is_opened_once_and_merged(tmp_path: Path, opened: list[int]) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/real").write_bytes(ldcache_merge.merge(None, prepare([THEIRS])))
+    (tmp_path / CACHE[1:]).symlink_to("/etc/real")
+    assert merged(tmp_path) == {OURS, THEIRS}
+    assert opened == [0o100000]

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which label /dev/shm and /dev/mqueue get, which are left alone, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from oci_gpu_hook.container.ipc import CONTAINER, HOST, LINK, POD, VOLUME, IpcMount
+from oci_gpu_hook.errors import BundleError, RequestError
+from oci_gpu_hook.operations.relabel import Relabel
+from oci_gpu_hook.planning import labels
+from oci_gpu_hook.planning.plan import Labels
+from oci_gpu_hook.request.settings import Settings
+
+FILE = "system_u:object_r:container_file_t:"
+PROCESS = "system_u:system_r:container_t:"
+SHM = IpcMount("/dev/shm", CONTAINER, FILE + "s0:c3,c4", False, ())
+
+
+def decide(
+    *mounts: IpcMount,
+    mount_label: str = FILE + "s0:c1,c2",
+    process_label: str = PROCESS + "s0:c1,c2",
+    config: Settings = Settings(),  # noqa: B008  a record cannot be changed
+    required: bool = True,
+) -> Labels:
+    return labels.decide(mounts, mount_label, process_label, config, required=required)
+
+
+def relabelled(decided: Labels) -> Relabel:
+    """The one mount that is relabelled."""
+    (found,) = decided.operations
+    assert isinstance(found, Relabel)
+    return found
+
+
+def test_a_mount_of_the_containers_own_gets_the_mount_label() -> None:
+    operation = relabelled(decide(SHM))
+    assert operation.context == FILE + "s0:c1,c2"
+    assert operation.was == FILE + "s0:c3,c4"
+    assert operation.required
+
+
+def test_without_a_mount_label_the_level_is_the_processs() -> None:
+    labels = decide(SHM, mount_label="", process_label="system_u:system_r:nvidia_container_t:s0:c5")
+    assert labels.context == FILE + "s0:c5"
+    assert relabelled(labels).context == FILE + "s0:c5"
+
+
+def test_without_any_label_nothing_is_labelled() -> None:
+    labels = decide(SHM, mount_label="", process_label="")
+    assert (labels.context, labels.operations) == ("", ())
+    assert len(labels.notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("owner", "words"), [(HOST, "is the host's own"), (VOLUME, "is a volume of the host")]
+)
+def test_what_is_not_the_containers_is_left_alone_and_said(owner: str, words: str) -> None:
+    labels = decide(SHM._replace(owner=owner))
+    assert labels.operations == ()
+    assert words in labels.notes[0]
+
+
+def test_a_link_is_refused_for_a_gpu_container_and_noted_for_another() -> None:
+    with pytest.raises(RequestError, match="is a link"):
+        decide(SHM._replace(owner=LINK))
+    assert decide(SHM._replace(owner=LINK), required=False).operations == ()
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "level"),
+    [
+        ("s0:c1,c2", ["s0:c2,c3"], "s0:c2"),
+        ("s0:c1,c2", ["s0:c3,c4"], "s0"),
+        ("s0:c1,c2", ["s0:c1,c2", "s0:c1,c5"], "s0:c1"),
+        ("s0:c1,c2", ["s0-s0:c0.c1023"], "s0:c1,c2"),
+        ("s0", ["s0:c1,c2"], "s0"),
+    ],
+)
+def test_a_pod_shares_the_level_that_all_its_containers_dominate(
+    own: str, others: list[str], level: str
+) -> None:
+    members = tuple([PROCESS + text for text in others])
+    shared = SHM._replace(owner=POD, members=members)
+    decided = decide(shared, mount_label=FILE + own, process_label=PROCESS + own)
+    operation = relabelled(decided)
+    assert operation.context == FILE + level
+    assert "pod" in operation.reason
+
+
+@pytest.mark.parametrize("context", [FILE + "s0:c1,c2", FILE + "s0", FILE + "s0:c1"])
+def test_a_consistent_context_option_is_fine(context: str) -> None:
+    assert decide(SHM._replace(fixed=True, context=context)) == Labels(FILE + "s0:c1,c2", (), ())
+
+
+@pytest.mark.parametrize(
+    "context", [FILE + "s0:c3,c4", FILE + "s0:c1,c2,c3", "system_u:object_r:tmpfs_t:s0:c1,c2"]
+)
+def test_an_inconsistent_context_option_stops_a_gpu_container(context: str) -> None:
+    fixed = SHM._replace(fixed=True, context=context)
+    with pytest.raises(BundleError, match="mount it without context="):
+        decide(fixed)
+    assert (
+        "mount it without" in decide(fixed, config=Settings(ipc_context_mismatch="warn")).notes[0]
+    )
+    assert "mount it without" in decide(fixed, required=False).notes[0]
+
+
+def test_the_administrator_turns_it_off_and_what_is_made_is_labelled_all_the_same() -> None:
+    labels = decide(SHM, config=Settings(ipc_labels="off"))
+    assert (labels.context, labels.operations) == (FILE + "s0:c1,c2", ())
+
+
+@pytest.mark.parametrize(
+    "label", ["nonsense", "u:r:t:s0:c1,", "u:r:t:s0\n", "\ud800:r:t:s0", "u:r:t:" + "c" * 900]
+)
+def test_a_malformed_label_is_one_sentence(label: str) -> None:
+    for words in ({"mount_label": label}, {"mount_label": "", "process_label": label}):
+        with pytest.raises(BundleError) as caught:
+            decide(SHM, **words)  # type: ignore[arg-type]
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 500

@@ -1,0 +1,518 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An ld.so.cache with our libraries in it: what a merge keeps, what hostile bytes can do, what it costs.
+
+test_ldcache_glibc.py compares with glibc's own ldconfig and loader.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oci_gpu_hook.formats import ldcache, ldcache_merge, ldcache_order, ldcache_splice
+from oci_gpu_hook.formats.ldcache import MalformedCache
+from oci_gpu_hook.formats.ldcache_entries import Entry, flags_of, parse, paths_of
+from oci_gpu_hook.formats.ldcache_prepare import prepare
+from tests.unit.bounded import MOST, peak
+from tests.unit.linear import is_linear, steps
+
+X86_64 = 0x0303
+I386 = 0x0003
+AARCH64 = 0x0A03
+
+OURS = [
+    Entry(b"libcuda.so.1", b"/usr/lib64/libcuda.so.1", X86_64),
+    Entry(b"libnvidia-ml.so.1", b"/usr/lib64/libnvidia-ml.so.550.54.15", X86_64),
+    Entry(b"libnvidia-ml.so.1", b"/usr/lib/libnvidia-ml.so.550.54.15", I386),
+]
+
+
+def merge(data: bytes | None, entries: Iterable[Entry]) -> bytes:
+    """The cache with these in it."""
+    return ldcache_merge.merge(data, prepare(entries))
+
+
+# --- merging
+
+some_names = st.one_of(
+    st.binary(min_size=1, max_size=12).map(lambda name: name.replace(b"\0", b"0")),
+    st.text("ab.019", min_size=1, max_size=12).map(str.encode),
+    st.from_regex(rb"lib[a-c]{0,2}[0-9]{0,12}\.so(\.[0-9]{1,3}){0,2}", fullmatch=True),
+)
+
+some_entries = st.tuples(
+    some_names,
+    st.binary(min_size=1, max_size=9).map(lambda path: b"/" + path.replace(b"\0", b"/")),
+    st.sampled_from([X86_64, I386, AARCH64, 0xFFFFFFFF]),
+    st.sampled_from([0, 0x020616]),
+).map(lambda fields: Entry(*fields))
+entries = st.lists(some_entries, max_size=8)
+
+
+def shuffled(data: bytes, seed: int = 0) -> bytes:
+    """A cache in the new layout with its rows in random order."""
+    (count,) = struct.unpack_from("<I", data, 20)
+    rows = [data[48 + 24 * row : 72 + 24 * row] for row in range(count)]
+    random.Random(seed).shuffle(rows)
+    return data[:48] + b"".join(rows) + data[48 + 24 * count :]
+
+
+def contents(entries: Iterable[Entry]) -> set[tuple[bytes, bytes, int]]:
+    return {(entry.soname, entry.path, entry.flags) for entry in entries}
+
+
+@given(entries, entries)
+def test_a_merged_cache_holds_the_union_and_merging_again_changes_nothing(
+    theirs: list[Entry], ours: list[Entry]
+) -> None:
+    merged = merge(merge(None, theirs), ours)
+    assert contents(parse(merged).entries) == contents(theirs) | contents(ours)
+    assert parse(merge(merged, ours)) == parse(merged)
+
+
+@given(entries, st.integers(0, 99))
+def test_nothing_is_lost_from_a_cache_in_any_order(theirs: list[Entry], seed: int) -> None:
+    data = merge(None, theirs)
+    before = parse(data).entries
+    assert sorted(parse(merge(shuffled(data, seed), [])).entries) == sorted(before)
+
+
+def test_an_entry_that_is_there_already_moves_to_the_front_and_is_not_doubled() -> None:
+    image = Entry(b"libcuda.so.1", b"/opt/compat/libcuda.so.1", X86_64)
+    before = merge(None, [image, OURS[0], Entry(b"liba.so", b"/liba.so", X86_64)])
+    merged = merge(before, [OURS[0]])
+    assert [entry.path for entry in parse(merged).entries] == [
+        b"/usr/lib64/libcuda.so.1",
+        b"/opt/compat/libcuda.so.1",
+        b"/liba.so",
+    ]
+    # Its row is one; its strings are there twice.
+    assert len(merged) - len(before) < 2 * len(OURS[0].path)
+
+
+def test_an_hwcaps_variant_at_our_path_stays_beside_ours() -> None:
+    (row,) = parse(WITH_HWCAPS).entries
+    variant = row._replace(hwcap=1 << 62)
+    data = WITH_HWCAPS[:64] + struct.pack("<Q", 1 << 62) + WITH_HWCAPS[72:]
+    assert parse(data).entries == (variant,)
+    assert parse(merge(data, [row])).entries == (variant, row)
+
+
+def test_the_os_version_of_an_entry_is_kept() -> None:
+    entry = Entry(b"liba.so", b"/liba.so", X86_64, 0x020616)
+    data = merge(None, [entry])
+    assert parse(data).entries == (entry,)
+    assert entry in parse(merge(data, OURS)).entries
+
+
+def test_ours_keep_their_order_before_the_images() -> None:
+    images = merge(None, [Entry(b"liba.so", b"/image", X86_64)])
+    ours = [Entry(b"liba.so", b"/2", X86_64), Entry(b"liba.so", b"/1", X86_64)]
+    assert [entry.path for entry in parse(merge(images, ours)).entries] == [b"/2", b"/1", b"/image"]
+
+
+@pytest.mark.parametrize("nothing", [None, b""])
+def test_a_missing_cache_becomes_one_of_ours_alone(nothing: bytes | None) -> None:
+    cache = parse(merge(nothing, OURS))
+    assert sorted(cache.entries) == sorted(OURS)
+    assert cache.generator == b"oci-gpu-hook"
+    assert parse(merge(nothing, [])).entries == ()
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        Entry(b"", b"/a", X86_64),
+        Entry(b"a\0b", b"/a", X86_64),
+        Entry(b"a", b"/a\0", X86_64),
+        Entry(b"a", b"/" * 4096, X86_64),
+        Entry(b"a", b"/a", -1),
+        Entry(b"a", b"/a", 1 << 32),
+        Entry(b"a", b"/a", X86_64, 1 << 32),
+        Entry(b"a", b"/a", X86_64, 0, 1 << 62),
+    ],
+)
+def test_an_addition_that_no_cache_can_hold_is_refused_as_ours(entry: Entry) -> None:
+    with pytest.raises(ValueError, match="no ") as caught:
+        merge(None, [entry])
+    assert not isinstance(caught.value, MalformedCache)
+
+
+def test_higher_flags_come_first_among_equal_names() -> None:
+    some_flags = (I386, 0xFFFFFFFF, AARCH64, X86_64)
+    entries = [Entry(b"liba.so", b"/%x" % flags, flags) for flags in some_flags]
+    paths = [entry.path for entry in parse(merge(None, entries)).entries]
+    assert paths == [b"/a03", b"/303", b"/3", b"/ffffffff"]  # the last is -1 in C
+
+
+# --- hostile bytes
+
+
+def cache(rows: list[tuple[int, int]], strings: bytes, extensions: bytes = b"") -> bytes:
+    """The new layout from scratch; offsets of strings count from the start of `strings`."""
+    base = 48 + 24 * len(rows)
+    packed = [struct.pack("<IIIIQ", X86_64, name + base, path + base, 0, 0) for name, path in rows]
+    end = base + len(strings)
+    padding = bytes(-end % 4) if extensions else b""
+    start = end + len(padding) if extensions else 0
+    magic = b"glibc-ld.so.cache1.1"
+    header = struct.pack("<20sIIB3xI12x", magic, len(rows), len(strings), 2, start)
+    return header + b"".join(packed) + strings + padding + extensions
+
+
+WHOLE = cache([(5, 0)], b"/lib/liba.so\0")
+HWCAPS = struct.pack("<11I", 0xEAA42174, 2, 0, 0, 132, 3, 1, 0, 128, 4, 85) + b"gen"
+MANY_HWCAPS = struct.pack("<6I", 0xEAA42174, 1, 1, 0, 4076, 8000) + struct.pack("<I", 48) * 2000
+WITH_HWCAPS = cache([(5, 0)], b"/lib/liba.so\0v2\0", HWCAPS)
+
+
+def test_a_cache_cut_off_anywhere_is_malformed() -> None:
+    assert parse(WHOLE).entries == (Entry(b"liba.so", b"/lib/liba.so", X86_64),)
+    assert not [size for size in range(len(WHOLE)) if _outcome(parse, WHOLE[:size])]
+
+
+def _patched(offset: int, value: int, data: bytes = WHOLE) -> bytes:
+    return data[:offset] + struct.pack("<I", value) + data[offset + 4 :]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(_patched(20, 0xFFFFFFFF), id="rows beyond the end"),
+        pytest.param(_patched(24, 0xFFFFFFFF), id="strings beyond the end"),
+        pytest.param(_patched(28, 3), id="big-endian"),
+        pytest.param(_patched(28, 1), id="invalid byte order"),
+        pytest.param(_patched(32, 3), id="extensions out of line"),
+        pytest.param(_patched(32, 0xFFFFFFFC), id="extensions beyond the end"),
+        pytest.param(_patched(32, 48), id="extensions without their magic"),
+        pytest.param(_patched(52, 0), id="a name in the header"),
+        pytest.param(_patched(52, 71), id="a name in the rows"),
+        pytest.param(_patched(56, 85), id="a path behind the strings"),
+        pytest.param(_patched(56, 0xFFFFFFFF), id="a path far away"),
+        pytest.param(WHOLE[:-1] + b"x", id="a string without end"),
+        pytest.param(cache([(0, 0)], b"x" * 4096 + b"\0"), id="a string beyond PATH_MAX"),
+        pytest.param(cache([(0, 0)] * 200, b"x" * 4000 + b"\0"), id="strings that overlap much"),
+        pytest.param(cache([], b"x" * 4000 + bytes(4), MANY_HWCAPS), id="hwcaps that overlap much"),
+        pytest.param(b"ld.so-1.7.0\0" + b"\xff" * 4, id="old rows beyond the end"),
+        pytest.param(b"ld.so-1.7.0", id="old header cut off"),
+        pytest.param(b"\0" * 4096, id="zeros"),
+        pytest.param(WHOLE + bytes(ldcache.LARGEST), id="too large"),
+    ],
+)
+def test_a_broken_cache_is_malformed(data: bytes) -> None:
+    for read in (parse, lambda data: merge(data, OURS)):
+        with pytest.raises(MalformedCache):
+            read(data)
+
+
+def _outcome(read: Callable[[bytes], object], data: bytes) -> bool:
+    try:
+        read(data)
+    except MalformedCache:
+        return False
+    return True
+
+
+def _is_total(data: bytes) -> None:
+    """Reading and merging end in a result or in MalformedCache, both in the same."""
+    if data:
+        assert _outcome(parse, data) == _outcome(lambda data: merge(data, OURS), data)
+        if _outcome(parse, data):
+            merged = merge(data, OURS)
+            assert contents(parse(merged).entries) == contents(parse(data).entries) | contents(OURS)
+            assert parse(merge(merged, OURS)) == parse(merged)
+
+
+@settings(max_examples=500)
+@given(st.sampled_from([b"", WHOLE[:20], WHOLE[:48], b"ld.so-1.7.0\0"]), st.binary(max_size=200))
+def test_any_bytes_are_read_or_malformed(start: bytes, rest: bytes) -> None:
+    _is_total(start + rest)
+
+
+def _embedded(old_rows: int, padding: bytes) -> bytes:
+    """WITH_HWCAPS behind the old header and rows, its offsets from the start of the file set right."""
+    start = struct.pack("<I", old_rows) + struct.pack("<III", X86_64, 5, 0) * old_rows + padding
+    data = b"ld.so-1.7.0\0" + start
+    shift = len(data)
+    data += WITH_HWCAPS
+    for place in (32, 104, 120):
+        (offset,) = struct.unpack_from("<I", WITH_HWCAPS, place)
+        data = _patched(shift + place, shift + offset, data)
+    return data
+
+
+EMBEDDED = _embedded(2, b"")
+OLD = b"ld.so-1.7.0\0" + struct.pack("<IIII", 1, X86_64, 5, 0) + b"/lib/liba.so\0"
+WRITTEN = merge(WITH_HWCAPS, OURS)
+
+
+@settings(max_examples=1000)
+@given(st.sampled_from([WHOLE, WITH_HWCAPS, EMBEDDED, OLD, WRITTEN]), st.data())
+def test_a_cache_with_bytes_changed_is_read_or_malformed(data: bytes, draw: st.DataObject) -> None:
+    changed = bytearray(data)
+    for _ in range(draw.draw(st.integers(1, 4))):
+        place = draw.draw(st.integers(0, len(data) - 4))
+        few = st.sampled_from([0, 1, 2, 4, 24, 48, 72, 85, 2**31, 2**32 - 1])
+        value = draw.draw(few | st.integers(0, 2**32 - 1))
+        width = draw.draw(st.sampled_from([1, 4]))
+        changed[place : place + width] = struct.pack("<I", value)[:width]
+    _is_total(bytes(changed))
+
+
+def test_the_new_layout_is_found_inside_the_old_one() -> None:
+    for data in (EMBEDDED, _embedded(1, b""), _embedded(1, bytes(4))):
+        assert parse(data) == parse(WITH_HWCAPS)
+    assert parse(OLD) == parse(WHOLE)
+    assert parse(WRITTEN).hwcaps == (b"v2",)
+
+
+# --- looking up
+
+
+@given(entries, st.integers(0, 99))
+def test_paths_of_a_name_are_those_of_its_entries_in_the_caches_order(
+    theirs: list[Entry], seed: int
+) -> None:
+    data = shuffled(merge(None, theirs), seed)
+    for name in {entry.soname for entry in theirs} | {b"libnone.so"}:
+        paths = [entry.path for entry in parse(data).entries if entry.soname == name]
+        assert paths_of(data, (name,)) == paths
+
+
+@pytest.mark.parametrize("data", [WHOLE, WITH_HWCAPS, EMBEDDED, OLD, WRITTEN])
+def test_paths_are_found_in_every_layout(data: bytes) -> None:
+    found = parse(data).entries
+    assert found
+    for entry in found:
+        assert entry.path in paths_of(data, (entry.soname,))
+
+
+@settings(max_examples=500)
+@given(st.sampled_from([WHOLE, WITH_HWCAPS, EMBEDDED, OLD, WRITTEN]), st.data())
+def test_paths_of_a_damaged_cache_are_some_or_malformed(data: bytes, draws: st.DataObject) -> None:
+    damaged = bytearray(data)
+    for at in draws.draw(st.lists(st.integers(0, len(data) - 1), max_size=4)):
+        damaged[at] = draws.draw(st.integers(0, 255))
+    _outcome(lambda it: paths_of(it, (b"liba.so", b"libcuda.so.1")), bytes(damaged))
+
+
+def test_a_crooked_hwcaps_extension_counts_as_absent() -> None:
+    assert parse(WITH_HWCAPS).hwcaps == (b"v2",)
+    crooked = _patched(len(WITH_HWCAPS) - 11, 6, WITH_HWCAPS)
+    assert parse(crooked).hwcaps == ()
+
+
+# --- cost, relative only
+
+
+def _signed(count: int, more: bytes = b"") -> bytes:
+    """A cache as ldconfig writes it: `count` rows, strings of 17 bytes for each, and more behind them."""
+    extension = struct.pack("<6I", 0xEAA42174, 1, 0, 0, 0, 28) + b"ldconfig (GNU libc) 2.36.999"
+    names = [b"lib%05d.so" % number for number in range(count, 0, -1)]
+    starts = [17 * number for number in range(count)]
+    strings = b"".join([b"/lib/" + name + b"\0" for name in names]) + more
+    data = cache([(start + 5, start) for start in starts], strings, extension)
+    place = data.index(extension)
+    return data[: place + 16] + struct.pack("<I", place + 24) + data[place + 20 :]
+
+
+ROWS = 300
+SIGNED = _signed(ROWS)
+# Where its strings begin, and where they end.
+FIRST, END = 48 + 24 * ROWS, 48 + (24 + 17) * ROWS
+
+
+def is_spliced(data: bytes, ours: Iterable[Entry] = OURS) -> bool:
+    """Whether ours are put between the rows of a cache, and not all rows are sorted."""
+    return ldcache_splice.spliced(data, prepare(ours)) is not None
+
+
+def test_a_cache_of_ldconfig_gets_ours_in_their_places() -> None:
+    some = parse(SIGNED).entries[40]
+    # glibc compares numbers: this name and lib00100.so are equal, and ours is to be found first.
+    equal = Entry(b"lib100.so", b"/lib100.so", X86_64)
+    at_both_ends = [Entry(b"lib9999.so", b"/9", X86_64), Entry(b"a", b"/a", X86_64)]
+    between = [Entry(b"lib%05d-.so" % number, b"/x", X86_64) for number in range(0, ROWS + 2)]
+    for ours in (OURS, [equal], at_both_ends, [OURS[0], OURS[0]], *[[one] for one in between]):
+        assert is_spliced(SIGNED, ours)
+        assert merge(SIGNED, ours) == merge(SIGNED.replace(b"ldconfig (", b"somebody ("), ours)
+    # A row with one of our names is replaced, which takes all rows.
+    for ours in ([some], [some._replace(path=b"/x")]):
+        assert not is_spliced(SIGNED, ours)
+        assert merge(SIGNED, ours) == merge(SIGNED.replace(b"ldconfig (", b"somebody ("), ours)
+
+
+@pytest.mark.parametrize("count", [1, 2, 31, 32, 33, 34, 64, 65, 127, 128, 129, 256, 257])
+def test_any_number_of_rows_is_spliced_as_it_is_sorted(count: int) -> None:
+    """Rows are compared in steps of 32, and moved by 128."""
+    data = _signed(count)
+    for number in {0, 1, count // 2, count - 1, count}:
+        ours = [Entry(b"lib%05d-.so" % number, b"/x", X86_64), OURS[0]]
+        found = ldcache_splice.spliced(data, prepare(ours))
+        assert found == merge(data.replace(b"ldconfig (", b"somebody ("), ours)
+
+
+def test_what_is_just_within_bounds_is_spliced_and_what_is_just_beyond_is_not() -> None:
+    for size, fits in ((ldcache.LONGEST_STRING, True), (ldcache.LONGEST_STRING + 1, False)):
+        assert is_spliced(_signed(ROWS, b"/" * size + b"\0")) is fits
+        assert is_spliced(_signed(ROWS, b"/" * size + b"\0end\0")) is fits
+    assert not is_spliced(_signed(ROWS, b"without an end"))
+    for column in (1, 2):
+        for row in (0, 127, 128, ROWS - 1):
+            # The first byte of the strings and the NUL at their end; only rows out of order are refused as well.
+            near = [_patched(48 + 24 * row + 4 * column, at, SIGNED) for at in (FIRST, END - 1)]
+            assert column == 1 or all(map(is_spliced, near))
+            beyond = [_patched(48 + 24 * row + 4 * column, at, SIGNED) for at in (FIRST - 1, END)]
+            assert not any(map(is_spliced, beyond))
+    # Nothing follows the strings but the extensions, which may lie anywhere.
+    padded = SIGNED + bytes(ldcache.LARGEST - len(SIGNED))
+    assert is_spliced(padded)
+    assert not is_spliced(padded + b"\0")
+
+
+def test_a_cache_that_only_pretends_to_be_in_order_is_sorted() -> None:
+    assert shuffled(SIGNED) != SIGNED
+    assert merge(shuffled(SIGNED), OURS) == merge(SIGNED, OURS)
+
+
+@pytest.mark.parametrize("row", [0, 150, ROWS - 1])
+@pytest.mark.parametrize("column", [1, 2])
+@pytest.mark.parametrize("offset", [0, FIRST - 1, END, 2**32 - 1])
+def test_a_string_outside_is_found_in_a_cache_of_ldconfig(
+    row: int, column: int, offset: int
+) -> None:
+    with pytest.raises(MalformedCache):
+        merge(_patched(48 + 24 * row + 4 * column, offset, SIGNED), OURS)
+
+
+def test_a_string_beyond_path_max_is_found_in_a_cache_of_ldconfig() -> None:
+    data = _signed(600)
+    start = 48 + 24 * 600 + 17 * 100
+    with pytest.raises(MalformedCache):
+        merge(data[:start] + b"/" * 4097 + data[start + 4097 :], OURS)
+
+
+def _outcome_steps(data: bytes) -> int:
+    return steps(lambda: (_outcome(parse, data), _outcome(lambda it: merge(it, OURS), data)))
+
+
+def _many(count: int) -> bytes:
+    sonames = [b"lib%d-%d.so.%d" % (number % 97, number, number % 7) for number in range(count)]
+    return merge(None, [Entry(name, b"/usr/lib/" + name, X86_64) for name in sonames])
+
+
+def test_ten_times_the_additions_take_about_ten_times_as_long_to_prepare() -> None:
+    """An image may name 4,096 by its folder of newer CUDA libraries."""
+
+    def act(count: int) -> None:
+        prepare([Entry(b"%0250d" % row, b"/%0250d" % row, X86_64) for row in range(count)])
+
+    assert is_linear(act)
+
+
+def test_ten_times_the_cache_takes_about_ten_times_as_long() -> None:
+    caches = {entries: _many(entries) for entries in (1_000, 10_000)}
+    assert is_linear(lambda entries: merge(caches[entries], OURS), entries=1_000)
+
+
+@pytest.mark.parametrize(
+    ("row", "strings"),
+    [
+        pytest.param(lambda number: (0, 0), b"/" * 4095 + b"\0", id="one long string"),
+        pytest.param(lambda number: (number % 4095, 0), b"1" * 4095 + b"\0", id="its tails"),
+        pytest.param(lambda number: (0, number), b"a" * 9999, id="no end"),
+        pytest.param(lambda number: (number % 300, 0), b"7" * 300 + b"\0", id="tails of digits"),
+        pytest.param(lambda number: (9 - number % 9, 0), b"7 7\t7\x0c7\x0b7 \0", id="blanks"),
+    ],
+)
+def test_no_cache_takes_much_longer_than_an_honest_one_of_its_size(
+    row: Callable[[int], tuple[int, int]], strings: bytes
+) -> None:
+    hostile = cache([row(number) for number in range(6000)], strings)
+    honest = _many(3000)
+    assert len(honest) < 2 * len(hostile)
+    assert _outcome_steps(hostile) < 20 * _outcome_steps(honest)
+
+
+def _largest(name: bytes, rows: int) -> bytes:
+    """A cache of the largest size, every row of which has this name, one byte off the row before it."""
+    unit = b"/" + name + b"\0"
+    room = ldcache.LARGEST - 48 - 24 * rows
+    starts = [1 + row % 8 for row in range(rows)]
+    return cache([(start, start) for start in starts], unit.ljust(room, b"\0"))
+
+
+LARGEST: dict[str, Callable[[], bytes]] = {
+    "long names": lambda: _largest(b"lib1.so." * 500, 20_000),
+    "runs of digits": lambda: _largest(b"1a" * 15, 32_000),
+    "runs of digits in long names": lambda: _largest(b"1a" * 128, 4_000),
+    "escapes": lambda: _largest(b"\x1f" * 30, 32_000),
+    "rows alone": lambda: _largest(b"123456789", 80_000),
+    "rows of old": lambda: b"ld.so-1.7.0\0" + struct.pack("<I", 170_000) + bytes(12 * 170_000),
+    "hwcaps": lambda: cache(
+        [], b"\0", struct.pack("<6I", 0xEAA42174, 1, 1, 0, 76, 2_000_000) + bytes(2_000_000)
+    ),
+    "extensions": lambda: cache(
+        [], b"\0", struct.pack("<2I", 0xEAA42174, 120_000) + bytes(16 * 120_000)
+    ),
+    "a signed one of long names": lambda: _overlapping(20_000),
+}
+
+
+def _overlapping(rows: int) -> bytes:
+    """A cache as ldconfig signs it, every row of which has the same long name."""
+    extension = struct.pack("<6I", 0xEAA42174, 1, 0, 0, 0, 28) + b"ldconfig (GNU libc) 2.36.999"
+    data = cache([(0, 0)] * rows, b"1a" * 2_000 + b"\0", extension)
+    place = data.index(extension)
+    return data[: place + 16] + struct.pack("<I", place + 24) + data[place + 20 :]
+
+
+@pytest.mark.parametrize("kind", LARGEST)
+def test_no_cache_takes_more_memory_than_a_start_may(kind: str) -> None:
+    data = LARGEST[kind]()
+    assert len(data) <= ldcache.LARGEST + 4096
+    # Ours are so many that each row of a signed cache lies near one of them.
+    ours = [Entry(b"lib%d.so.1" % number, b"/x", X86_64) for number in range(50)]
+    assert peak(lambda: _outcome(lambda it: merge(it, ours), data)) < MOST // 2
+    assert peak(lambda: _outcome(lambda it: paths_of(it, (b"1a",)), data)) < MOST // 2
+
+
+def test_the_largest_honest_cache_is_merged_in_half_of_a_starts_memory() -> None:
+    data = _many(28_000)
+    assert 0.5 < len(data) / ldcache.LARGEST <= 1
+    assert peak(lambda: merge(data, OURS)) < MOST // 2
+
+
+@given(st.lists(some_names, max_size=30))
+def test_names_have_the_same_keys_in_blocks_of_any_size(names: list[bytes]) -> None:
+    whole = ldcache_order.name_keys(names, unsigned=False)
+    with pytest.MonkeyPatch.context() as patch:
+        for size in (0, 1, 20):
+            patch.setattr(ldcache_order, "_AT_ONCE", size)
+            assert ldcache_order.name_keys(names, unsigned=False) == whole
+
+
+def test_of_one_name_some_paths_are_found_and_none_beyond_path_max() -> None:
+    data = merge(None, [Entry(b"liba.so", b"/%d" % number, X86_64) for number in range(300)])
+    assert len(paths_of(data, (b"liba.so",))) == 256
+
+
+# --- flags
+
+
+def test_flags_follow_machine_and_word_size() -> None:
+    class Known(NamedTuple):
+        machine: int
+        bits: int
+
+    assert flags_of(Known(62, 64)) == ldcache.NATIVE_FLAGS["x86_64"] == X86_64
+    assert flags_of(Known(183, 64)) == ldcache.NATIVE_FLAGS["aarch64"] == AARCH64
+    assert flags_of(Known(3, 32)) == I386
+    assert flags_of(Known(62, 32)) == 0x0803
+    assert flags_of(Known(8, 32)) is None

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kinds of operations: each implements the protocol, and each is known by one name."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from oci_gpu_hook import operations
+from oci_gpu_hook.errors import ApplyError
+from oci_gpu_hook.formats.devicerule import DeviceRule
+from oci_gpu_hook.formats.ldcache_entries import Entry
+from oci_gpu_hook.formats.ldcache_prepare import prepare
+from oci_gpu_hook.operations import operation
+from oci_gpu_hook.operations.cgroup import OpenCgroup
+from oci_gpu_hook.operations.device import Device
+from oci_gpu_hook.operations.ldcache import LdCache
+from oci_gpu_hook.operations.mount import Mount
+from oci_gpu_hook.operations.relabel import Relabel
+from oci_gpu_hook.operations.service import Service
+from oci_gpu_hook.operations.symlink import Symlink
+from oci_gpu_hook.operations.systemd import TellSystemd
+from oci_gpu_hook.operations.tmpfs import Tmpfs
+from oci_gpu_hook.operations.vocabulary import KINDS, name_of
+from oci_gpu_hook.planning import cdi
+from oci_gpu_hook.planning.plan import Provision
+
+if TYPE_CHECKING:
+    from oci_gpu_hook.operations.operation import Operation
+
+RULE = DeviceRule("c", 195, 0, "rw")
+# One of each kind.
+EXAMPLES: tuple[Operation, ...] = (
+    Mount("/h/a", "/c/a.1", ("ro",), True, "why", names=("a",)),
+    Service("/h/socket", "/c/socket", 0, False, "why"),
+    Device("/dev/nvidia0", "c", 195, 0, "rw", 0o666, 0, 0, "", True, "why"),
+    Symlink("/dev/dri/by-path/x", "../card0", False, "why"),
+    Tmpfs("/proc/driver/nvidia", ("ro",), ("gpus",), (("params", "x", 0o444),), True, "why"),
+    LdCache("/etc/ld.so.cache", prepare([Entry(b"liba.so", b"/liba.so", 3)]), True, "why"),
+    Relabel("/dev/shm", "a:b:c:s0", "a:b:d:s0", True, "why"),
+    OpenCgroup("v2", "/sys/fs/cgroup/c", "/sys/fs/cgroup/c", (RULE,), (RULE,), True, "why"),
+    TellSystemd("c.scope", (RULE,), (("char-pts", "rwm"),), False, "why"),
+)
+by_kind = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: type(example).__name__)
+
+
+def protocol() -> tuple[list[ast.FunctionDef], list[ast.FunctionDef]]:
+    """The fields and the methods that `Operation` asks for; only a type checker sees the class itself."""
+    tree = ast.parse(Path(operation.__file__).read_text())
+    (found,) = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and node.name == "Operation"
+    ]
+    members = [node for node in found.body if isinstance(node, ast.FunctionDef)]
+    fields = [node for node in members if node.decorator_list]
+    return fields, [node for node in members if not node.decorator_list]
+
+
+def test_there_is_one_example_of_each_kind() -> None:
+    assert [type(example) for example in EXAMPLES] == list(KINDS.values())
+
+
+@by_kind
+def test_every_kind_implements_the_protocol(example: Operation) -> None:
+    kind: Any = type(example)
+    fields, methods = protocol()
+    assert {node.name for node in fields} == {"required", "reason"}
+    assert {node.name for node in fields} <= set(kind._fields)
+    assert {node.name for node in methods} >= {"prepare", "perform", "cdi_edits", "document"}
+    for node in methods:
+        parameters = inspect.signature(getattr(kind, node.name)).parameters
+        assert list(parameters) == [argument.arg for argument in node.args.args], node.name
+
+
+@by_kind
+def test_the_name_of_a_kind_is_that_by_which_it_is_known(example: Operation) -> None:
+    assert KINDS[name_of(example)] is type(example)
+    kind: Any = KINDS[name_of(example)]
+    assert name_of(kind._make(example)) == name_of(example)
+
+
+def test_every_file_of_the_vocabulary_is_of_a_kind_that_is_named_there() -> None:
+    folder = Path(next(iter(operations.__path__)))
+    files = {path.stem for path in folder.glob("*.py") if path.read_text()}
+    files -= {"operation", "vocabulary"}
+    assert {kind.__module__.rpartition(".")[2] for kind in KINDS.values()} == files
+
+
+@by_kind
+def test_what_is_shown_of_an_operation_says_why_and_can_be_written(example: Operation) -> None:
+    title, rows = example.rows()
+    assert title and any(cells[-1] == "why" for cells in rows)
+    assert all(isinstance(cell, str) for cells in rows for cell in cells)
+    document = example.document()
+    assert json.loads(json.dumps(document)) == document
+    assert (document["required"], document["reason"]) == (example.required, "why")
+
+
+@by_kind
+def test_what_it_does_reads_well_behind_cannot(example: Operation) -> None:
+    sentence = str(ApplyError(f"cannot {example.describe()}: no"))
+    assert sentence.isprintable()
+    assert example.describe()[0].islower() and not example.describe().endswith(".")
+
+
+@by_kind
+def test_a_spec_has_lists_for_all_that_is_said_to_it(example: Operation) -> None:
+    given = Provision("1.2", (), (example,), ())
+    document: Any = cdi.document(given, (), cdi.Hook("/hook", ("utility",)))
+    edits = example.cdi_edits() or []
+    for key in {key for key, _ in edits}:
+        assert document["containerEdits"][key] == [edit for name, edit in edits if name == key]

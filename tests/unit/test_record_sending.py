@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a start sends: a record to the journal and a line to the counters, with the time of each step."""
+
+from __future__ import annotations
+
+import json
+import posix
+from pathlib import Path
+from time import monotonic_ns, time_ns
+
+import pytest
+
+from oci_gpu_hook import hook
+from oci_gpu_hook.report import journal, record
+from oci_gpu_hook.report.progress import Progress
+from oci_gpu_hook.request.settings import Settings
+
+BEGAN = b"OCI_GPU_HOOK_BEGAN"
+
+
+class Sent:
+    """What a start has sent; the step `read` took 2 ms, and the one that was under way began 3 ms ago."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, settings: Settings | None = None) -> None:
+        self.records: list[bytes] = []
+        self.lines: list[bytes] = []
+        monkeypatch.setattr(journal, "send", self.records.append)
+        monkeypatch.setattr(journal, "count", self.lines.append)
+        progress = Progress()
+        now = monotonic_ns()
+        progress.ends = [now - 5_000_000, now - 3_000_000]
+        progress.settings = settings
+        record.send(progress, 6, "there is no driver")
+
+    def steps(self) -> dict[str, int]:
+        """Microseconds of each step, as the record has them."""
+        (sent,) = self.records
+        fields = dict(line.split("=", 1) for line in sent.decode().splitlines())
+        names = ("START", "READ", "PLAN", "APPLY")
+        found = {name: fields.get(f"OCI_GPU_HOOK_{name}_USEC") for name in names}
+        return {name: int(value) for name, value in found.items() if value is not None}
+
+
+@pytest.mark.parametrize("began", [b"", b"soon", b"1.5.x", None])
+def test_without_the_entry_scripts_clock_the_first_step_takes_no_time(
+    monkeypatch: pytest.MonkeyPatch, began: bytes | None
+) -> None:
+    monkeypatch.delitem(posix.environ, BEGAN, raising=False)
+    if began is not None:
+        monkeypatch.setitem(posix.environ, BEGAN, began)
+    steps = Sent(monkeypatch).steps()
+    assert (steps["START"], steps["READ"]) == (0, 2000)
+    assert set(steps) == {"START", "READ", "PLAN"}
+    assert 3_000 <= steps["PLAN"] < 10_000_000
+
+
+def test_the_first_step_takes_what_the_entry_scripts_clock_says_without_the_other_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun = time_ns() // 1000 - 15_000
+    monkeypatch.setitem(posix.environ, BEGAN, b"%d.%06d" % divmod(begun, 1_000_000))
+    steps = Sent(monkeypatch).steps()
+    assert steps["READ"] == 2000
+    assert 9_000 <= steps["START"] < 10_000_000
+
+
+def test_the_counters_have_the_step_that_was_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = Sent(monkeypatch)
+    (line,) = sent.lines
+    assert line.endswith(b" refused driver\n")
+    assert int(line.split()[0]) == sum(sent.steps().values())
+
+
+def test_a_start_whose_bundle_cannot_be_read_has_its_image_and_namespace_recorded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As far as the state tells them."""
+    sent: list[bytes] = []
+    monkeypatch.setattr(journal, "send", sent.append)
+    monkeypatch.setattr(journal, "count", lambda line: None)
+    named = {"io.kubernetes.cri-o.ImageName": "cuda:12", "io.kubernetes.pod.namespace": "team"}
+    state = {"id": "c", "pid": 1, "bundle": str(tmp_path), "annotations": named}
+    file = tmp_path / "state"
+    file.write_text(json.dumps(state))
+    with file.open() as stdin:
+        monkeypatch.setattr(hook, "_STDIN", stdin.fileno())
+        assert hook.main("createRuntime", []) == 3
+    lines = sent[0].decode().splitlines()
+    assert {"OCI_GPU_HOOK_IMAGE=cuda:12", "OCI_GPU_HOOK_NAMESPACE=team"} <= {*lines}
+
+
+def test_an_administrator_who_wants_no_records_has_the_counters_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent = Sent(monkeypatch, Settings(records=False))
+    assert (sent.records, len(sent.lines)) == ([], 1)

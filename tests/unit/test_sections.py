@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sections that could be a container's own, where its engine does not say: the strictest holds, and it is told."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from oci_gpu_hook.request import sections, settingsfile
+from oci_gpu_hook.request.annotations import unsaid
+from oci_gpu_hook.request.bycdi import of_nodes
+from oci_gpu_hook.request.parse import parse
+from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.request.sources import Inputs
+from tests import crio
+from tests.unit.asking import VISIBLE, refusal
+
+# As the engines hand them.
+DOCKER: dict[str, str] = {}
+PODMAN = {"io.container.manager": "libpod", "org.opencontainers.image.stopSignal": "15"}
+CONTAINERD = {
+    "io.kubernetes.cri.sandbox-namespace": "team",
+    "io.kubernetes.cri.image-name": "cuda:12",
+}
+CRIO = crio.container({}, {})
+DEFAULTS = Settings()._asdict()
+ASKS = Inputs({VISIBLE: "0"})
+
+
+def of(text: str, annotations: dict[str, str] | None) -> Settings:
+    return Settings(**settingsfile.fields(settingsfile.parse(text, "file"), annotations, DEFAULTS))
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        (DOCKER, ("image", "namespace")),
+        (PODMAN, ("image",)),
+        (CONTAINERD, ()),
+        (CRIO, ()),
+        # Without a name of the image, CRI-O says that it is empty.
+        ({**CRIO, "io.kubernetes.cri-o.ImageName": ""}, ("image",)),
+    ],
+)
+def test_what_an_engine_does_not_say(
+    annotations: dict[str, str], expected: tuple[str, ...]
+) -> None:
+    assert unsaid(annotations) == expected
+    found = of("[image x]\nrecords = no\n[namespace x]\nrecords = no", annotations)
+    assert found.unmatched == expected
+    assert of("records = no", annotations).unmatched == (), "nothing goes by it"
+
+
+def test_a_restriction_in_a_section_does_not_fail_open() -> None:
+    text = "[namespace untrusted]\naccept-environment = privileged\n"
+    assert of(text, DOCKER).accept_environment == "privileged"
+    assert of(text, CRIO).accept_environment == of(text, PODMAN).accept_environment == "always"
+    assert of(text, None) == Settings(), "of no container"
+    assert "not accepted" in parse(ASKS, of(text, DOCKER))[1][0]
+
+
+def test_what_a_section_grants_beyond_all_others_nobody_gets_unsaid() -> None:
+    text = "accept-environment = privileged\n[image trusted]\naccept-environment = always"
+    assert of(text, DOCKER).accept_environment == "privileged"
+    assert of(text, {**DOCKER, "io.container.image": "trusted"}).accept_environment == "always"
+
+
+def test_every_setting_of_a_section_has_its_place_in_the_table() -> None:
+    ranked = {*sections.STRICTEST_FIRST, *sections.LISTS}
+    scoped = {key.replace("-", "_") for key in {*settingsfile._KEYS} - {*settingsfile._HOST_WIDE}}
+    assert ranked == scoped
+    for field, order in sections.STRICTEST_FIRST.items():
+        words = settingsfile._WORDS[field.replace("_", "-")]
+        known = {settingsfile._BOOLEANS.get(word, word) for word in words}
+        assert {value for alike in order for value in alike} in (known, set())
+
+
+ORDERED = [field for field, order in sections.STRICTEST_FIRST.items() if len(order) == 2]
+
+
+@pytest.mark.parametrize("field", ORDERED)
+def test_wherever_the_strictest_stands_it_holds(field: str) -> None:
+    key, (strict, *_), (lax,) = field.replace("_", "-"), *sections.STRICTEST_FIRST[field]
+    words = [settingsfile.written(value) for value in (strict, lax, lax)]
+    for first, second, third in itertools.permutations(words):
+        text = f"{key} = {first}\n[image a]\n{key} = {second}\n[namespace b]\n{key} = {third}"
+        found = of(text, DOCKER)
+        assert (getattr(found, field), found.unmatched_sections) == (strict, "strictest")
+
+
+def test_of_lists_only_what_all_allow() -> None:
+    text = "allowed-capabilities = {}\n[image a]\nallowed-capabilities = {}\n[image b]\nallowed-capabilities = {}"
+    found = of(text.format("all", "utility, compute", "compute, video"), DOCKER)
+    assert found.allowed_capabilities == ("compute",)
+    nothing = of(text.format("all", "utility", "video"), DOCKER)
+    assert nothing.allowed_capabilities == ()
+    assert "none of the capabilities" in refusal(ASKS, nothing)
+
+
+def test_where_none_is_the_strictest_the_container_is_refused() -> None:
+    text = "[image a]\ndevice-cgroup = on\n[image b]\ndevice-cgroup = off"
+    assert "does not say the container's image, by which" in refusal(ASKS, of(text, PODMAN))
+    both = of("device-cgroup = off\n[image a]\ndevice-cgroup = on", PODMAN)
+    assert both.unmatched_sections == "refuse"
+    for word in ("on", "off"):
+        found = of(f"[image a]\ndevice-cgroup = {word}", PODMAN)
+        assert (found.device_cgroup, found.unmatched_sections) == (word, "strictest")
+
+
+def test_what_is_no_restriction_stays_as_it_is_said_for_all() -> None:
+    for said, other in (("yes", "no"), ("no", "yes")):
+        text = (
+            f"cuda-forward-compatibility = {said}\n[image a]\ncuda-forward-compatibility = {other}"
+        )
+        assert of(text, DOCKER).cuda_forward_compatibility is (said == "yes")
+
+
+def test_what_is_known_to_go_before_is_not_made_stricter() -> None:
+    """A namespace's word goes before that of any image, and a later line before an earlier one for the same."""
+    text = (
+        "[image a]\naccept-environment = privileged\n[namespace team]\naccept-environment = always"
+    )
+    named = {"io.kubernetes.pod.namespace": "team"}
+    assert of(text, named).accept_environment == "always"
+    assert of(text, {"io.kubernetes.pod.namespace": "b"}).accept_environment == "privileged"
+    twice = "[image a]\naccept-environment = privileged\n[image a]\naccept-environment = always"
+    assert of(twice, DOCKER).accept_environment == "always"
+    # The namespace is not said, and may go before what the image's section says.
+    text = "[image a]\nrecords = no\n[namespace b]\nrecords = yes"
+    assert of(text, {"io.container.image": "a"}).records is True
+
+
+def test_it_is_told_or_refused_and_only_to_who_asks() -> None:
+    text = "[image a]\ndisable-requirements = yes\n[namespace a]\nrecords = no"
+    found, (note,) = parse(ASKS, of(text, DOCKER))
+    assert found is not None
+    assert note == (
+        "the engine does not say the container's image and namespace, by which settings differ: "
+        "the strictest of them hold"
+    )
+    refusing = of(f"unmatched-sections = refuse\n{text}", DOCKER)
+    assert "image and namespace, by which settings differ (the administ" in refusal(ASKS, refusing)
+    assert parse(Inputs({}), refusing) == (None, ())
+    assert parse(Inputs({VISIBLE: "void"}), refusing) == (None, ())
+    assert parse(ASKS, of(f"unmatched-sections = refuse\n{text}", CRIO))[1] == ()
+    hardened = of(f"accept-environment = privileged\n{text}", DOCKER)
+    assert len(parse(ASKS, hardened)[1]) == 2
+
+
+def test_so_it_is_by_cdi() -> None:
+    found = of("[image a]\nrecords = no", DOCKER)
+    _, (note,) = of_nodes(Inputs({VISIBLE: "void"}), found, ("/dev/nvidia0",), ("utility",))
+    assert "the strictest of them hold" in note
+    assert of_nodes(Inputs({}), found, (), ("utility",)) == (None, ())

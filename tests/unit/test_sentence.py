@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What leaves is one short line that no terminal takes for a command, whatever an image or an engine has put in."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oci_gpu_hook.changes.tree import TargetError, Tree
+from oci_gpu_hook.changes.undo import Undo
+from oci_gpu_hook.cli.options import show
+from oci_gpu_hook.errors import LONGEST, LONGEST_LIST, ApplyError, BundleError, HookError, plain
+from oci_gpu_hook.kernel.syscalls import SyscallError
+from oci_gpu_hook.report import sentence
+from oci_gpu_hook.report.progress import Progress
+from tests.unit.bounded import MIB, peak
+from tests.unit.starts import ROOT
+
+ESCAPE = "\x1b[31mred\x1b[0m\x07\u202e"
+HOSTILE = [
+    ESCAPE,
+    ESCAPE * 500,
+    "a" * 3_400,
+    "a b " * 900,
+    "\n" * 10,
+    "\udcff",
+    "x" * 4 * MIB,
+    "y " * MIB,
+]
+
+
+@given(st.text() | st.text(max_size=40).map(lambda text: text * 100), st.integers(30, 2000))
+def test_any_text_becomes_plain_and_stays_so(text: str, most: int) -> None:
+    assert plain(text, most).isprintable()
+    assert len(plain(text, most)) <= 10 * max(most, 300)
+    if text.isprintable() and len(text) <= min(most, 300):
+        assert plain(text, most) == text
+
+
+def test_of_a_long_piece_its_ends_stay_and_what_is_said_of_it() -> None:
+    path = f"/first{'/x' * 2000}/last"
+    said = str(BundleError(f"the root {path} cannot be opened: {path}", "mend it"))
+    assert said.count("/first/x/x/x") == said.count("/x/last") == said.count("...") == 2
+    assert said.startswith("the root /first") and said.endswith("/last (mend it)")
+    assert len(said) < 700
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=lambda text: f"{text[:4]!a} {len(text)}")
+@pytest.mark.parametrize(
+    "error",
+    [
+        lambda text: HookError(f"it is {text}, so"),
+        lambda text: ApplyError(f"cannot go: {TargetError(1, f'{text} is there')}"),
+        lambda text: TargetError(1, f"{text} is there"),
+        lambda text: SyscallError(2, "openat2", text),
+    ],
+    ids=["HookError", "ApplyError", "TargetError", "SyscallError"],
+)
+def test_every_error_is_plain(error: Callable[[str], Exception], hostile: str) -> None:
+    said = str(error(hostile))
+    assert said.isprintable()
+    assert len(said) <= 3 * LONGEST
+    assert peak(lambda: error(hostile)) < 40 * MIB
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=lambda text: f"{text[:4]!a} {len(text)}")
+def test_what_is_said_is_one_plain_line(hostile: str, capfd: pytest.CaptureFixture[str]) -> None:
+    progress = Progress()
+    progress.keep([f"the file {hostile} is left out"])
+    progress.say()
+    sentence.failure(ValueError(hostile))
+    lines = capfd.readouterr().err.rstrip("\n").split("\n")
+    assert len(lines) == 2
+    assert all(line.isprintable() and len(line) <= 10 * LONGEST_LIST for line in lines)
+    assert lines[0] == f"oci-gpu-hook: {progress.notes[0]}"
+
+
+def test_of_very_many_notes_the_first_are_said(capfd: pytest.CaptureFixture[str]) -> None:
+    progress = Progress()
+    for _ in range(2):
+        progress.keep([f"note {number}" for number in range(5_000)])
+    progress.say()
+    said = capfd.readouterr().err.rstrip("\n").split("\n")
+    assert len(said) == len(progress.notes) == 129
+    assert said[-1] == "oci-gpu-hook: more is left out than can be told"
+
+
+class AllVolumes(Tree):
+    """A root in which only the top folder is the container's own."""
+
+    def _is_own(self, fd: int) -> bool:
+        return os.fstat(fd).st_ino == os.fstat(self.root_fd).st_ino
+
+
+@pytest.mark.parametrize("name", [ESCAPE, "a b " * 50, f"{'long' * 50}/" * 10])
+def test_where_an_images_link_leads_is_said_plainly(tmp_path: Path, name: str) -> None:
+    """A link's text may have any bytes, and 4,095 of them."""
+    (tmp_path / "volume" / name).mkdir(parents=True)
+    (tmp_path / "link").symlink_to(f"/volume/{name}/nothing")
+    fd = os.open(tmp_path, os.O_PATH)
+    try:
+        with pytest.raises(TargetError) as caught:
+            AllVolumes(fd, (), Undo()).own_folder("/link")
+    finally:
+        os.close(fd)
+    said = str(caught.value)
+    assert said.startswith("/volume/") and said.endswith(
+        "in a volume of the host, where nothing is made"
+    )
+    assert said.isprintable() and len(said) < 400
+
+
+def test_a_root_of_any_name_is_one_plain_line_of_a_start(tmp_path: Path) -> None:
+    root = {"path": f"/{ESCAPE}{'x y' * 1000}"}
+    config = {"root": root, "process": {"env": ["NVIDIA_VISIBLE_DEVICES=all"]}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    state = {"id": ESCAPE, "pid": os.getpid(), "bundle": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "oci_gpu_hook", "createRuntime"],
+        input=json.dumps(state),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.returncode == 3
+    assert done.stderr.rstrip("\n").isprintable()
+    assert len(done.stderr) <= LONGEST + 200
+
+
+def test_what_a_command_shows_is_plain_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:
+    show("text", {}, f"one {ESCAPE}\ntwo {'x' * 5_000}\n  three")
+    first, second, third, end = capsys.readouterr().out.split("\n")
+    assert first.isprintable() and "red" in first
+    assert len(second) < 400
+    assert (third, end) == ("  three", "")

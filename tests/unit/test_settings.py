@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The administrator's settings: the file and its drop-ins, what each line means, and for which containers it holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oci_gpu_hook.errors import ConfigError, RequestError
+from oci_gpu_hook.request import settings, settingsfile
+from oci_gpu_hook.request.annotations import image, namespace
+from oci_gpu_hook.request.settings import SETTINGS, Settings, read_settings
+from oci_gpu_hook.request.words import CAPABILITIES
+from tests.unit.linear import is_linear
+
+INSTALLED = Path(__file__).resolve().parents[2] / "packaging/oci-gpu-hook.conf"
+# Each key with a value that is not the default.
+ALL_KEYS = {
+    "device-cgroup": ("on", "on"),
+    "ipc-labels": ("all", "all"),
+    "ipc-context-mismatch": ("warn", "warn"),
+    "accept-environment": ("privileged", "privileged"),
+    "unaccepted-requests": ("refuse", "refuse"),
+    "unmatched-sections": ("refuse", "refuse"),
+    "accept-volume-mounts": ("yes", True),
+    "allowed-capabilities": ("utility, compute", ("utility", "compute")),
+    "swarm-resources": ("A , B", ("A", "B")),
+    "disable-requirements": ("yes", True),
+    "driver-root": ("/run/nvidia/driver/", "/run/nvidia/driver"),
+    "mps-pipe-folder": ("/run/mps/", "/run/mps"),
+    "mps-pipe-owner": ("1000", 1000),
+    "ignore-imex-channels": ("yes", True),
+    "cuda-forward-compatibility": ("no", False),
+    "records": ("no", False),
+    "metrics": ("/var/lib/a.prom", "/var/lib/a.prom"),
+}
+
+
+DEFAULTS = Settings()._asdict()
+# Its last field is no setting.
+*FIELDS, UNMATCHED = Settings._fields
+# What an engine says where neither counts.
+ELSE = {"namespace": "-", "image": "-"}
+
+
+def for_annotations(text: str, annotations: dict[str, str] | None) -> Settings:
+    """What a text means for a container with these annotations."""
+    return Settings(**settingsfile.fields(settingsfile.parse(text, "file"), annotations, DEFAULTS))
+
+
+def effective(text: str, **of: str) -> Settings:
+    """What a text means for a container of a `namespace` or an `image`; "" is one that its engine does not say."""
+    names = {"namespace": "io.kubernetes.pod.namespace", "image": "io.container.image"}
+    return for_annotations(text, {names[key]: value for key, value in {**ELSE, **of}.items()})
+
+
+@pytest.mark.parametrize("name", [SETTINGS, f"{SETTINGS}.d/10-a.conf"])
+def test_the_default_file_and_its_drop_ins_may_be_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    file = tmp_path / name[1:]
+    assert read_settings(None, {}, str(tmp_path)) == Settings()
+    monkeypatch.setattr(settings, "SETTINGS", f"{tmp_path}{SETTINGS}")
+    assert not settings.are_there(None)
+    file.parent.mkdir(parents=True)
+    file.write_text("# a comment\n\n  device-cgroup =  on \n")
+    assert settings.are_there(None)
+    assert read_settings(None, {}) == Settings(device_cgroup="on")
+    monkeypatch.undo()
+    assert read_settings(None, {}, str(tmp_path)) == Settings(device_cgroup="on")
+
+
+def test_a_file_that_is_named_must_be_there(tmp_path: Path) -> None:
+    path = str(tmp_path / "absent")
+    assert not settings.are_there(path)
+    with pytest.raises(ConfigError, match=r"cannot open .*absent: No such file"):
+        read_settings(path, {})
+
+
+def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("#" * ((1 << 20) - 1) + "\n")
+    assert read_settings(str(path), {}) == Settings()
+    for data, why in ((b"\n" * ((1 << 20) + 1), "is larger than 1 MiB"), (b"\xff\xfe", "no UTF-8")):
+        path.write_bytes(data)
+        with pytest.raises(ConfigError, match=f"cannot read {path}: .*{why}"):
+            read_settings(str(path), {})
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ConfigError, match=f"cannot read {path}: Is a directory"):
+        read_settings(str(path), {})
+    (tmp_path / "file.d").write_text("")
+    with pytest.raises(ConfigError, match=f"cannot open {path}.d: Not a directory"):
+        read_settings(str(path), {})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("device-cgroup", "no 'key = value' line"),
+        ("# fine\ndevice-cgroups = on", ":2: unknown key 'device-cgroups'"),
+        ("device-cgroup = maybe", "allowed is one of auto, on, off"),
+        ("device_cgroup = on", "unknown key 'device_cgroup', did you mean 'device-cgroup'?"),
+        ("drivr-root = /", "did you mean 'driver-root'?"),
+        ("\ufeffdriver-root = /", r"unknown key '\ufeffdriver-root'"),
+        ("device-cgroup = on # yes", "device-cgroup is 'on # yes'"),
+        ("accept-volume-mounts = true", "allowed is one of yes, no"),
+        ("driver-root = driver", "'driver', which is no absolute path"),
+        ("mps-pipe-folder = a", "'a', which is no absolute path"),
+        ("mps-pipe-owner = root", "'root', which is no number of a user"),
+        ("mps-pipe-owner = -1", "'-1', which is no number of a user"),
+        ("driver-root = /a\0b", r"'/a\x00b', which is no absolute path"),
+        ("metrics = a.prom", "'a.prom', which is no absolute path that ends in .prom"),
+        ("metrics = /a.txt", "'/a.txt', which is no absolute path that ends in .prom"),
+        ("metrics = /a\x1b.prom", r"'/a\x1b.prom', which is no absolute path"),
+        ("swarm-resources = A B", "has 'A B', which names no variable"),
+        ("swarm-resources = A, B=C", "has 'B=C', which names no variable"),
+        ("swarm-resources = A\0", r"has 'A\x00', which names no variable"),
+        ("allowed-capabilities =", "has empty, allowed are all, utility"),
+        ("allowed-capabilities = compute, Video", "has 'Video', allowed are all, utility"),
+        ("\n\n[pod x]\n", ":3: '[pod x]' is no heading"),
+        ("[namespace]", "'[namespace]' is no heading"),
+        ("[image  ]", "'[image  ]' is no heading"),
+        ("[image x]\ndriver-root = /", ":2: driver-root is for the whole host, not for one image"),
+        ("[namespace x]\nswarm-resources = A", "is for the whole host, not for one namespace"),
+        ("[namespace x]\nipc-labels = off", "is for the whole host, not for one namespace"),
+        ("[image x]\nmetrics = /a.prom", "metrics is for the whole host, not for one image"),
+        ("[image x", "'[image x' is no heading"),
+        ("x" * 100_000 + " = 1", "unknown key 'xxx"),
+        ("device-cgroup = " + "\x1b[1m" * 100_000, r"device-cgroup is '\x1b[1m"),
+    ],
+    ids=lambda value: ascii(value[:40]),
+)
+def test_a_mistake_is_named_with_its_line(text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        settingsfile.parse(text, "/etc/oci-gpu-hook.conf")
+    assert words in str(caught.value)
+    assert str(caught.value).startswith("/etc/oci-gpu-hook.conf:")
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 600
+
+
+def test_every_key_sets_its_field() -> None:
+    assert [key.replace("-", "_") for key in ALL_KEYS] == FIELDS
+    assert UNMATCHED == "unmatched"
+    with pytest.raises(ConfigError) as caught:
+        settingsfile.parse("unknown = 1", "file")
+    known = caught.value.hint.partition("known are ")[2].split(", ")
+    assert sorted(known) == sorted(ALL_KEYS)
+    text = "\n".join([f"{key} = {value}" for key, (value, _) in ALL_KEYS.items()])
+    found = effective(text)
+    assert tuple(found) == (*[value for _, value in ALL_KEYS.values()], ())
+    assert all(mine != default for mine, default in zip(found[:-1], Settings()))
+
+
+def test_every_key_that_may_differ_by_container_may_stand_below_a_heading() -> None:
+    for key, (value, meant) in ALL_KEYS.items():
+        if key in settingsfile._HOST_WIDE:
+            continue
+        for scope in ("namespace", "image"):
+            text = f"[{scope} a/*]\n{key} = {value}"
+            field = key.replace("-", "_")
+            assert getattr(effective(text, **{scope: "a/b"}), field) == meant
+            assert effective(text, **{scope: "b/a"}) == effective(text) == Settings()
+
+
+def test_the_namespace_is_said_after_the_image_and_both_after_everybody() -> None:
+    text = """
+    [namespace team]
+    device-cgroup = off
+    [image cuda*]
+    device-cgroup = on
+    accept-environment = privileged
+    """
+    assert effective(text, image="cuda:12").device_cgroup == "on"
+    assert effective(text, namespace="team").device_cgroup == "off"
+    both = effective(text, image="cuda:12", namespace="team")
+    assert (both.device_cgroup, both.accept_environment) == ("off", "privileged")
+    assert effective("[image x]\nrecords = no\n# [end]\n\n") == Settings(), "nothing ends a heading"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "expected"),
+    [
+        ("a", "ab", False),
+        ("*", "", True),
+        ("a*", "abc", True),
+        ("*c", "abc", True),
+        ("a*c", "ac", True),
+        ("ab*bc", "abc", False),
+        ("a*b*c", "a-b-c", True),
+        ("a*b*c", "a-c-b", False),
+        ("**a**", "xax", True),
+        ("[ab]", "a", False),
+        ("?", "a", False),
+        ("a*" * 2000, "a" * 10_000, True),
+    ],
+    ids=str,
+)
+def test_patterns_know_stars_only(pattern: str, text: str, expected: bool) -> None:
+    assert settingsfile.matches(pattern, text) is expected
+
+
+@pytest.fixture()
+def with_drop_ins(tmp_path: Path) -> Path:
+    path = tmp_path / SETTINGS[1:]
+    Path(f"{path}.d").mkdir(parents=True)
+    path.write_text("device-cgroup = on\ndriver-root = /main\n")
+    return path
+
+
+def drop_in(path: Path, name: str, text: str) -> None:
+    Path(f"{path}.d", name).write_text(text)
+
+
+def test_drop_ins_are_read_in_the_order_of_their_names_after_the_file(with_drop_ins: Path) -> None:
+    drop_in(with_drop_ins, "9.conf", "driver-root = /nine")
+    drop_in(with_drop_ins, "10.conf", "driver-root = /ten\ndevice-cgroup = off")
+    for ignored in ("99.conf~", ".99.conf"):
+        drop_in(with_drop_ins, ignored, "no settings at all")
+    found = settingsfile.read(settings.files(str(with_drop_ins)))
+    assert [line.where.removeprefix(str(with_drop_ins)) for line in found] == [
+        ":1", ":2", ".d/10.conf:1", ".d/10.conf:2", ".d/9.conf:1",
+    ]  # fmt: skip
+    read = read_settings(str(with_drop_ins), {})
+    assert (read.driver_root, read.device_cgroup) == ("/nine", "off")
+
+
+def test_drop_ins_are_read_where_the_default_file_is_absent(
+    with_drop_ins: Path, tmp_path: Path
+) -> None:
+    drop_in(with_drop_ins, "a.conf", "ipc-labels = off")
+    with_drop_ins.unlink()
+    assert read_settings(None, {}, str(tmp_path)) == Settings(ipc_labels="off")
+    with pytest.raises(ConfigError, match="cannot open"):
+        read_settings(str(with_drop_ins), {})
+
+
+def test_a_heading_ends_with_its_file_and_a_mistake_names_its_own(with_drop_ins: Path) -> None:
+    drop_in(with_drop_ins, "1.conf", "[image x]")
+    drop_in(with_drop_ins, "2.conf", "device-cgroup = off")
+    assert read_settings(str(with_drop_ins), {}).device_cgroup == "off"
+    drop_in(with_drop_ins, "3.conf", "\nnonsense")
+    with pytest.raises(ConfigError, match=r"hook\.conf\.d/3\.conf:2: 'nonsense'"):
+        read_settings(str(with_drop_ins), {})
+
+
+def test_a_drop_in_that_cannot_be_read_is_not_passed_over(with_drop_ins: Path) -> None:
+    Path(f"{with_drop_ins}.d/1.conf").symlink_to("/nowhere")
+    with pytest.raises(ConfigError, match=r"cannot read .*1\.conf: "):
+        read_settings(str(with_drop_ins), {})
+
+
+def test_up_to_256_drop_ins_are_read_in_order(with_drop_ins: Path) -> None:
+    """No file system's own order is that of the names for so many."""
+    names = [f"{number * 37 % 256:03}.conf" for number in range(256)]
+    for name in names:
+        drop_in(with_drop_ins, name, "")
+    _, *found = settings.files(str(with_drop_ins))
+    assert found == [f"{with_drop_ins}.d/{name}" for name in sorted(names)]
+    drop_in(with_drop_ins, "256.conf", "")
+    with pytest.raises(ConfigError, match="more than 256 drop-ins"):
+        read_settings(str(with_drop_ins), {})
+
+
+def test_of_ten_thousand_lines_the_last_one_holds() -> None:
+    lines = [f"driver-root = /{number}" for number in range(10_000)]
+    found = settingsfile.parse("\n".join(lines), "file")
+    assert (len(found), found[-1].where) == (10_000, "file:10000")
+    assert settingsfile.fields(found, {}, {}) == {"driver_root": "/9999"}
+
+
+def test_written_is_what_parse_reads() -> None:
+    for key, (_, value) in ALL_KEYS.items():
+        for meant in (value, getattr(Settings(), key.replace("-", "_"))):
+            (line,) = settingsfile.parse(f"{key} = {settingsfile.written(meant)}", "file")
+            assert line.value == meant
+    assert settingsfile.written(CAPABILITIES) == "all"
+
+
+def test_the_installed_file_has_every_key_once_commented_out_with_its_default() -> None:
+    assert settingsfile.read([str(INSTALLED)]) == []
+    # In a comment "#" is followed by a blank.
+    rows = [row[1:] for row in INSTALLED.read_text().splitlines() if row[1:2] not in ("", " ")]
+    lines = settingsfile.parse("\n".join(rows), str(INSTALLED))
+    assert sorted(line.field for line in lines) == sorted(FIELDS)
+    assert Settings(**settingsfile.fields(lines, {}, {})) == Settings()
+
+
+_WORDS = st.sampled_from([word for text, _ in ALL_KEYS.values() for word in text.split()])
+_LINES = st.one_of(
+    st.text(max_size=20),
+    st.builds("{} = {}".format, st.sampled_from(list(ALL_KEYS)), st.text(max_size=8) | _WORDS),
+    st.builds("[{} {}]".format, st.sampled_from(["namespace", "image", "x"]), st.text(max_size=4)),
+)
+
+
+@given(st.lists(_LINES, max_size=6).map("\n".join), st.text(max_size=8))
+def test_parse_is_total(text: str, name: str) -> None:
+    """Settings or one sentence of printable ASCII; and settings always have an effect that can be told."""
+    try:
+        found = settingsfile.parse(text, "file")
+    except ConfigError as err:
+        assert str(err).isascii()
+        assert str(err).isprintable()
+        assert str(err).startswith("file:")
+        return
+    annotations = {"io.container.image": name, "io.kubernetes.pod.namespace": name}
+    read = Settings(**settingsfile.fields(found, annotations, DEFAULTS))
+    assert len("\n".join(map(settingsfile.written, read)).split("\n")) == len(read)
+
+
+@given(st.text(), st.text())
+def test_matching_is_total_and_a_text_matches_itself(pattern: str, text: str) -> None:
+    assert settingsfile.matches(pattern, text) in (True, False)
+    assert settingsfile.matches(text, text)
+    assert settingsfile.matches(f"{text}*", text + pattern)
+
+
+SECTION = "accept-environment = privileged\n[namespace trusted]\naccept-environment = always\n"
+ENGINES, PODS = "io.kubernetes.pod.namespace", "io.kubernetes.cri-o.Namespace"
+
+
+@pytest.mark.parametrize("forged", [PODS, "io.kubernetes.cri.sandbox-namespace"])
+def test_a_pod_cannot_put_itself_into_another_namespace(forged: str) -> None:
+    """CRI-O hands a pod's annotations on, and sets cri-o.Namespace for its sandbox alone."""
+    annotations = {ENGINES: "other", forged: "trusted"}
+    with pytest.raises(RequestError, match="several namespaces, 'other' and 'trusted'"):
+        for_annotations(SECTION, annotations)
+    assert namespace(annotations) == "other"
+    # Settings that name no namespace do not need one.
+    everybody = for_annotations("accept-environment = privileged\n", annotations)
+    assert everybody.accept_environment == "privileged"
+    for names, expected in (
+        ({ENGINES: "other"}, "privileged"),
+        ({ENGINES: "trusted", PODS: "trusted"}, "always"),
+    ):
+        assert for_annotations(SECTION, names).accept_environment == expected
+
+
+def test_a_pod_cannot_name_an_image_that_its_engine_does_not() -> None:
+    names = {"io.kubernetes.cri-o.ImageName": "", "io.kubernetes.cri.image-name": "trusted"}
+    assert image(names) == ""
+
+
+def test_all_files_together_have_a_limit(with_drop_ins: Path) -> None:
+    line = "records = no\n"
+    for number in range(3):
+        drop_in = with_drop_ins.parent / f"{with_drop_ins.name}.d" / f"{number}.conf"
+        drop_in.write_text(line * (400_000 // len(line)))
+    with pytest.raises(ConfigError, match="all settings together are larger than 1 MiB"):
+        read_settings(str(with_drop_ins), {})
+
+
+def test_a_long_pattern_is_compared_once_and_not_with_a_name_of_any_length() -> None:
+    def act(entries: int) -> None:
+        lines = "records = no\n" * entries
+        rows = settingsfile.parse(f"[image {'a*' * entries}]\n{lines}", "file")
+        assert settingsfile.fields(rows, {"io.container.image": "a" * 4096}, {}) == {
+            "records": False
+        }
+
+    assert is_linear(act)
+    rows = settingsfile.parse("[image a*]\nrecords = no\n", "file")
+    for name in ("a" * 4097, "a" * 10**6):
+        with pytest.raises(RequestError, match="which is too long"):
+            settingsfile.fields(rows, {"io.container.image": name}, {})
+        # Where no line asks for the image, nobody cares.
+        assert settingsfile.fields([], {"io.container.image": name}, {}) == {}

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A source on the host is opened only where nobody but root could have led its path elsewhere.
+
+The tree's top stands for the host's root here, and whoever runs this test for root; test_services has real users.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook.host.source import UntrustedError, open_source
+
+
+@pytest.fixture()
+def host(tmp_path: Path) -> Path:
+    """A tree with a folder of root's, one that everybody may write to, and a sticky one."""
+    top = tmp_path / "host"
+    for name, mode in {"": 0o755, "run": 0o755, "open": 0o777, "tmp": 0o1777}.items():
+        (top / name).mkdir()
+        (top / name).chmod(mode)
+        (top / name / "file").write_text(f"of {name}")
+    return top
+
+
+def content(host: Path, path: str) -> str:
+    top = os.open(host, os.O_PATH)
+    fds = len(os.listdir("/proc/self/fd"))
+    try:
+        fd = open_source(top, path)
+        assert len(os.listdir("/proc/self/fd")) == fds + 1
+        text = Path(f"/proc/self/fd/{fd}").read_text()
+        os.close(fd)
+        return text
+    finally:
+        assert len(os.listdir("/proc/self/fd")) == fds
+        os.close(top)
+
+
+@pytest.mark.parametrize(
+    "path", ["/run/file", "//run/./file", "/run/../run/file", "/../../run/file"]
+)
+def test_a_path_of_roots_own_is_followed(host: Path, path: str) -> None:
+    assert content(host, path) == "of run"
+
+
+@pytest.mark.parametrize("text", ["/run", "run", "../host/../run", "other"])
+def test_a_link_in_a_folder_of_roots_is_followed_inside_the_tree(host: Path, text: str) -> None:
+    (host / "other").symlink_to("/run")
+    (host / "link").symlink_to(text.replace("../host", "run"))
+    assert content(host, "/link/file") == "of run"
+
+
+def test_what_is_roots_own_in_a_sticky_folder_counts(host: Path) -> None:
+    assert content(host, "/tmp/file") == "of tmp"
+
+
+def test_a_link_in_a_sticky_folder_does_not(host: Path) -> None:
+    (host / "tmp/link").symlink_to("/run")
+    for path in ("/tmp/link", "/tmp/link/file"):
+        with pytest.raises(UntrustedError, match=r"^'link' is a link, in a folder that others"):
+            content(host, path)
+
+
+@pytest.mark.parametrize("path", ["/open/file", "/link"])
+def test_nothing_counts_in_a_folder_that_others_may_write_to(host: Path, path: str) -> None:
+    (host / "link").symlink_to("open/file")
+    with pytest.raises(UntrustedError, match=r"^'file' lies in a folder that others than root may"):
+        content(host, path)
+
+
+def test_a_link_that_leads_round_is_an_error(host: Path) -> None:
+    (host / "one").symlink_to("two")
+    (host / "two").symlink_to("one")
+    with pytest.raises(UntrustedError, match="too many links"):
+        content(host, "/one")
+
+
+def test_nothing_is_nothing(host: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        content(host, "/run/none")
+
+
+def test_a_socket_is_opened_without_connecting_to_it(host: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(host / "run/socket"))
+        top = os.open(host, os.O_PATH)
+        os.close(open_source(top, "/run/socket"))
+        os.close(top)

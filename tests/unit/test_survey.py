@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The survey of a host: what is found, what is not, and that no path leads out of the host's root."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook.driver import files, inventory, nodes, proc, stamp, survey
+from oci_gpu_hook.driver.gpu import driver_version, list_gpus
+from oci_gpu_hook.errors import DriverError
+from oci_gpu_hook.formats import ldcache
+from oci_gpu_hook.formats.ldcache import FLAGS
+from oci_gpu_hook.formats.ldcache_entries import Entry
+from oci_gpu_hook.formats.ldcache_merge import merge
+from oci_gpu_hook.formats.ldcache_prepare import prepare
+from oci_gpu_hook.host.root import HostRoot
+from tests.unit import hosts
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Thu Oct  9 00:00:00 UTC 2025\nGCC 12.2.0\n",
+        "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.65.06  Release Build  (x)\n",
+    ],
+)
+def test_the_version_is_read_from_both_flavours_of_the_module(tmp_path: Path, text: str) -> None:
+    hosts.plant(tmp_path, proc.VERSION, text)
+    assert driver_version(HostRoot(str(tmp_path))) == "580.65.06"
+
+
+@pytest.mark.parametrize("text", ["", "no version here\n", "NVRM version: 580\n"])
+def test_a_version_file_without_a_version_is_no_driver(tmp_path: Path, text: str) -> None:
+    hosts.plant(tmp_path, proc.VERSION, text)
+    assert driver_version(HostRoot(str(tmp_path))) is None
+
+
+def test_gpus_come_in_nvmls_order_with_the_kernels_minors(tmp_path: Path) -> None:
+    root = hosts.host(tmp_path, gpus=3)
+    assert [(gpu.nvml_index, gpu.minor, gpu.bus_id) for gpu in list_gpus(root)] == [
+        (0, 2, "00000000:07:00.0"),
+        (1, 1, "00000000:08:00.0"),
+        (2, 0, "00000000:09:00.0"),
+    ]
+    assert list_gpus(root)[0].uuid == hosts.uuid(2)
+
+
+def test_addresses_sort_as_numbers(tmp_path: Path) -> None:
+    for bus in (0xC1, 0x07, 0x4B):
+        hosts.plant_gpu(tmp_path, bus, bus)
+    hosts.plant(tmp_path, "proc/driver/nvidia/gpus/10000:01:00.0/information", "Device Minor: 9\n")
+    assert [gpu.minor for gpu in list_gpus(HostRoot(str(tmp_path)))] == [0x07, 0x4B, 0xC1, 9]
+
+
+def test_an_excluded_gpu_is_not_counted(tmp_path: Path) -> None:
+    hosts.plant_gpu(tmp_path, 7, 0, extra="GPU Excluded: Yes\n")
+    hosts.plant_gpu(tmp_path, 8, 1)
+    assert [gpu.minor for gpu in list_gpus(HostRoot(str(tmp_path)))] == [1]
+
+
+def test_a_gpu_that_was_never_initialised_has_no_uuid(tmp_path: Path) -> None:
+    text = f"GPU UUID: {hosts.NO_UUID}\nDevice Minor: 0\n"
+    hosts.plant(tmp_path, "proc/driver/nvidia/gpus/0000:07:00.0/information", text)
+    assert list_gpus(HostRoot(str(tmp_path)))[0].uuid is None
+
+
+def test_majors_are_those_of_character_devices(tmp_path: Path) -> None:
+    majors = proc.character_majors(hosts.host(tmp_path))
+    assert (majors["nvidia-uvm"], "virtblk" in majors) == (505, False)
+
+
+def test_the_survey_finds_the_driver(tmp_path: Path) -> None:
+    found = survey.survey(hosts.host(tmp_path))
+    assert found.driver_version == hosts.VERSION
+    assert {library.soname for library in found.libraries} == set(hosts.SONAMES.values())
+    assert found.library_folder == f"/{hosts.LIBRARY_FOLDER}"
+    assert found.misfits == ()
+    assert [file.path for file in found.firmware] == [
+        f"/lib/firmware/nvidia/{hosts.VERSION}/gsp_ga10x.bin"
+    ]
+    assert found.binaries[0].path == "/usr/bin/nvidia-smi"
+    assert dict(found.proc_files)["params"] == hosts.PARAMS
+
+
+def test_in_a_driver_root_links_lead_within_it_and_paths_are_the_hosts(tmp_path: Path) -> None:
+    hosts.plant(tmp_path, "proc/driver/nvidia/version", hosts.NVRM)
+    tree = tmp_path / "run/driver"
+    real = f"/opt/real/libcuda.so.{hosts.VERSION}"
+    hosts.plant_library(tree, real, "libcuda.so.1")
+    (tree / hosts.LIBRARY_FOLDER).mkdir(parents=True)
+    (tree / hosts.LIBRARY_FOLDER / f"libcuda.so.{hosts.VERSION}").symlink_to(real)
+    hosts.plant(tree, "/opt/real/nvidia-smi", "")
+    (tree / "usr/bin").mkdir()
+    (tree / "usr/bin/nvidia-smi").symlink_to("/opt/real/nvidia-smi")
+    hosts.plant(tree, "/opt/icd/nvidia.icd", "")
+    (tree / "etc/OpenCL").mkdir(parents=True)
+    (tree / "etc/OpenCL/vendors").symlink_to("/opt/icd")
+    hosts.plant(tree, f"/opt/gsp/{hosts.VERSION}/gsp.bin", "")
+    (tree / "lib/firmware").mkdir(parents=True)
+    (tree / "lib/firmware/nvidia").symlink_to("/opt/gsp")
+    # The host's own, which are another driver's, count for nothing.
+    hosts.plant_library(tmp_path, f"/{hosts.LIBRARY_FOLDER}/libnvidia-ml.so.{hosts.VERSION}")
+    hosts.plant(tmp_path, "usr/bin/nvidia-debugdump", "")
+    found = survey.survey(HostRoot(str(tmp_path)), "/run/driver")
+    (library,) = found.libraries
+    assert library.path == f"/run/driver{real}"
+    assert library.file == f"libcuda.so.{hosts.VERSION}"
+    assert found.library_folder == f"/{hosts.LIBRARY_FOLDER}"
+    targets = [
+        (file.path, file.target) for file in (*found.binaries, *found.files, *found.firmware)
+    ]
+    assert targets == [
+        ("/run/driver/opt/real/nvidia-smi", "/usr/bin/nvidia-smi"),
+        ("/run/driver/opt/icd/nvidia.icd", "/etc/OpenCL/vendors/nvidia.icd"),
+        (
+            f"/run/driver/opt/gsp/{hosts.VERSION}/gsp.bin",
+            f"/lib/firmware/nvidia/{hosts.VERSION}/gsp.bin",
+        ),
+    ]
+    assert [misfit.name for misfit in found.misfits] == ["libnvidia-ml"]
+
+
+def test_no_link_of_a_driver_root_leads_to_the_host(tmp_path: Path) -> None:
+    hosts.plant(tmp_path, "proc/driver/nvidia/version", hosts.NVRM)
+    hosts.plant_library(tmp_path, f"/opt/libcuda.so.{hosts.VERSION}")
+    folder = tmp_path / "run/driver" / hosts.LIBRARY_FOLDER
+    folder.mkdir(parents=True)
+    up = "../" * 20
+    for name, to in (
+        ("libcuda", f"/opt/libcuda.so.{hosts.VERSION}"),
+        ("libnvidia-ml", f"{up}opt/x"),
+    ):
+        (folder / f"{name}.so.{hosts.VERSION}").symlink_to(to)
+    assert survey.survey(HostRoot(str(tmp_path)), "/run/driver").libraries == ()
+
+
+def test_absolute_links_stay_in_the_hosts_root(tmp_path: Path) -> None:
+    root = hosts.host(tmp_path)
+    folder = tmp_path / hosts.LIBRARY_FOLDER
+    (folder / "real").mkdir()
+    name = f"libcuda.so.{hosts.VERSION}"
+    (folder / name).rename(folder / "real" / name)
+    (folder / name).symlink_to(f"/{hosts.LIBRARY_FOLDER}/real/{name}")
+    assert "libcuda.so.1" in {library.soname for library in survey.survey(root).libraries}
+    (tmp_path / "secret").symlink_to("/etc/passwd")
+    assert root.read("/secret") is None
+
+
+def test_a_library_folder_is_named_as_it_is_and_not_by_the_link_to_it(tmp_path: Path) -> None:
+    root = hosts.host(tmp_path)
+    (tmp_path / "lib").rename(tmp_path / "old-lib")
+    (tmp_path / "lib").symlink_to("usr/lib")
+    folder = f"/{hosts.LIBRARY_FOLDER}".removeprefix("/usr")
+    hosts.plant_cache(tmp_path, f"{folder}/libcuda.so.1")
+    libraries = survey.survey(root).libraries
+    assert {library.path.rpartition("/")[0] for library in libraries} == {
+        f"/{hosts.LIBRARY_FOLDER}"
+    }
+
+
+def test_no_kernel_module_is_a_driver_error(tmp_path: Path) -> None:
+    with pytest.raises(DriverError, match="no NVIDIA driver"):
+        survey.survey(HostRoot(str(tmp_path)))
+    hosts.plant(tmp_path, "dev/nvidiactl", "")
+    with pytest.raises(DriverError, match="module is not loaded"):
+        survey.survey(HostRoot(str(tmp_path)))
+
+
+def test_nodes_have_the_kernels_numbers(tmp_path: Path) -> None:
+    root = hosts.host(tmp_path)
+    numbers = {node.path: (node.major, node.minor) for node in nodes.devices(root, list_gpus(root))}
+    assert numbers == {
+        "/dev/nvidiactl": (195, 255),
+        "/dev/nvidia0": (195, 0),
+        "/dev/nvidia1": (195, 1),
+        "/dev/nvidia-uvm": (505, 0),
+        "/dev/nvidia-uvm-tools": (505, 1),
+    }
+
+
+def test_a_folder_that_others_may_fill_is_left_out(tmp_path: Path) -> None:
+    """An administrator may have told ldconfig to look there."""
+    root = hosts.host(tmp_path)
+    entry = Entry(b"libcuda.so.1", b"/opt/lib/libcuda.so.1", FLAGS[62, 64])
+    hosts.plant(tmp_path, "etc/ld.so.cache", merge(None, prepare([entry])))
+    (tmp_path / "opt/lib").mkdir(parents=True)
+    assert files.driver(root, "", hosts.VERSION).cached == ("/opt/lib",)
+    (tmp_path / "opt").chmod(0o777)
+    found = files.driver(root, "", hosts.VERSION)
+    assert found.cached == ()
+    (sentence,) = found.untrusted
+    assert sentence.startswith("/opt/lib is left out: 'lib' lies in a folder that others than root")
+    assert sentence in survey.survey(root).unknown
+
+
+def test_only_sockets_that_exist_are_found(tmp_path: Path) -> None:
+    root = hosts.host(tmp_path)
+    assert [ipc.path for ipc in nodes.ipc_paths(root)] == ["/var/run/nvidia-persistenced/socket"]
+
+
+def test_the_sockets_of_a_driver_container_come_before_the_hosts(tmp_path: Path) -> None:
+    root = hosts.host(tmp_path)
+    driver = tmp_path / "run/nvidia/driver"
+    (driver / "run/nvidia-persistenced").mkdir(parents=True)
+    (driver / "run/nvidia-persistenced/socket").touch()
+    (driver / "var").mkdir()
+    (driver / "var/run").symlink_to("/run")
+    path, below = "/var/run/nvidia-persistenced/socket", "/run/nvidia-persistenced/socket"
+    (found,) = nodes.ipc_paths(root, "/run/nvidia/driver")
+    assert (found.path, found.source) == (path, f"/run/nvidia/driver{below}")
+    (driver / "run/nvidia-persistenced/socket").unlink()
+    (found,) = nodes.ipc_paths(root, "/run/nvidia/driver")
+    assert (found.path, found.source) == (path, path)
+    (found,) = nodes.ipc_paths(root, "/not/there")
+    assert found.source == path
+
+
+def bind_anew(tree: Path) -> None:
+    """A GPU that was taken from the driver and given back: a new entry in sysfs, of the old name."""
+    bound = tree / "sys/bus/pci/drivers/nvidia/0000:07:00.0"
+    bound.rename(bound.with_name("old"))
+    bound.touch()
+    bound.with_name("old").unlink()
+
+
+def another_uuid(tree: Path) -> None:
+    """A GPU has one once it was first used, long after a survey may have been saved."""
+    hosts.plant_gpu(tree, 7, 1)
+
+
+# What a new survey would find changed, one fact each.
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "driver": lambda tree: hosts.plant(
+        tree, proc.VERSION, hosts.NVRM.replace(hosts.VERSION, "590.10.01")
+    ),
+    "a GPU more": lambda tree: hosts.plant_gpu(tree, 0x70, 7),
+    "a GPU bound anew": bind_anew,
+    "a GPU's UUID": another_uuid,
+    "boot": lambda tree: hosts.plant(tree, "proc/sys/kernel/random/boot_id", "another\n"),
+    "a MIG device": lambda tree: hosts.plant(
+        tree, "proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0/access", ""
+    ),
+    "ldconfig": lambda tree: hosts.plant(tree, "etc/ld.so.cache", "new"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_saved_inventory_that_may_be_wrong_is_not_used(tmp_path: Path, change: str) -> None:
+    root = hosts.host(tmp_path)
+    hosts.plant(tmp_path, "sys/bus/pci/drivers/nvidia/0000:07:00.0", "")
+    information = tmp_path / "proc/driver/nvidia/gpus/0000:07:00.0/information"
+    information.write_text(information.read_text().replace(hosts.uuid(1), hosts.NO_UUID))
+    hosts.saved(root)
+    found = inventory.read_saved(root, stamp.now(root, "/"))
+    assert found is not None and found.gpus[0].uuid is None
+    CHANGES[change](tmp_path)
+    assert inventory.read_saved(root, stamp.now(root, "/")) is None
+
+
+def test_an_inventory_of_another_driver_root_is_not_used(tmp_path: Path) -> None:
+    root = hosts.host(tmp_path)
+    hosts.saved(root)
+    assert inventory.read_saved(root, stamp.now(root, "/run/nvidia/driver")) is None
+
+
+def test_a_start_saves_what_it_had_to_survey_and_makes_the_folder(tmp_path: Path) -> None:
+    """After an installation it is not there until the next boot; whatever the engine's umask, all may read it."""
+    root = hosts.host(tmp_path)
+    survey.anew(root, "/")
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "run").mkdir()
+    before = os.umask(0o077)
+    try:
+        survey.anew(root, "/")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "run/oci-gpu-hook").stat().st_mode & 0o7777 == 0o755
+    assert inventory.read_saved(root, stamp.now(root, "/")) is not None
+
+
+def test_a_start_that_may_not_make_the_folder_has_its_inventory(tmp_path: Path) -> None:
+    root = hosts.host(tmp_path)
+    hosts.plant(tmp_path, "run", "a file in the way")
+    assert survey.anew(root, "/").gpus
+
+
+def test_a_start_leaves_what_was_saved_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``inventory refresh`` may end while a start surveys; it has asked NVML, and the start has not."""
+    root = hosts.host(tmp_path)
+    (tmp_path / "run").mkdir()
+    look = survey.survey
+    known = look(root)._replace(cuda_version="13.1")
+
+    def survey_while_another_saves(root: HostRoot, driver_root: str) -> inventory.DriverInventory:
+        survey.save(root, stamp.now(root, "/"), known)
+        return look(root, driver_root)
+
+    monkeypatch.setattr(survey, "survey", survey_while_another_saves)
+    survey.anew(root, "/")
+    assert inventory.read_saved(root, stamp.now(root, "/")) == known
+
+
+def test_this_machine_is_one_that_we_know() -> None:
+    assert platform.machine() in ldcache.MULTIARCH

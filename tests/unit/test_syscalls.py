@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers and layouts of syscalls.py and bpf.py, compared with what the C compiler finds in the kernel's headers."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook.kernel import bpf, syscalls
+from oci_gpu_hook.kernel.mountinfo import MountTable
+
+pytestmark = pytest.mark.pythons
+
+HEADERS = (
+    "#define _GNU_SOURCE\n#include <stddef.h>\n#include <stdio.h>\n#include <fcntl.h>\n#include <sched.h>\n"
+    "#include <errno.h>\n"
+    "#include <sys/syscall.h>\n#include <linux/openat2.h>\n#include <linux/mount.h>\n#include <linux/stat.h>\n"
+    "#include <linux/magic.h>\n#include <linux/bpf.h>\n#include <linux/prctl.h>\n#include <sys/vfs.h>\n"
+    "#include <sys/socket.h>\n#include <sys/un.h>\n"
+)
+# glibc's own umount2 flags live in a header that clashes with linux/mount.h.
+ELSEWHERE = {"MNT_DETACH": 2}
+NEW_CALLS = {"open_tree_attr": 467}
+
+
+def constants() -> dict[str, int]:
+    return {
+        name: value
+        for name, value in {**vars(syscalls), **vars(bpf)}.items()
+        if name.isupper()
+        and not name.startswith("_")
+        and isinstance(value, int)
+        and name != "TYPE_CHECKING"
+    }
+
+
+def compiled(tmp_path: Path, expressions: list[str]) -> dict[str, int]:
+    """What the C compiler makes of each expression."""
+    lines = [f'printf("%s %lld\\n", "{text}", (long long)({text}));' for text in expressions]
+    (tmp_path / "ask.c").write_text(
+        HEADERS + "int main(void) {\n" + "\n".join(lines) + "\nreturn 0; }\n"
+    )
+    subprocess.run(
+        ["cc", "-o", tmp_path / "ask", tmp_path / "ask.c"], check=True, capture_output=True
+    )
+    answer = subprocess.run([tmp_path / "ask"], check=True, capture_output=True, text=True).stdout
+    pairs = [line.rpartition(" ") for line in answer.splitlines()]
+    return {name: int(value) for name, _, value in pairs}
+
+
+def test_constants_are_the_kernels(tmp_path: Path) -> None:
+    ours = {name: value for name, value in constants().items() if name not in ELSEWHERE}
+    assert {name: constants()[name] for name in ELSEWHERE} == ELSEWHERE
+    assert len(ours) > 20
+    assert compiled(tmp_path, sorted(ours)) == ours
+
+
+def test_system_call_numbers_are_the_kernels(tmp_path: Path) -> None:
+    numbers = {name: number for name, number in syscalls._SYS.items() if name not in NEW_CALLS}
+    assert {name: syscalls._SYS[name] for name in NEW_CALLS} == NEW_CALLS
+    answer = compiled(tmp_path, [f"__NR_{name}" for name in numbers])
+    assert answer == {f"__NR_{name}": number for name, number in numbers.items()}
+
+
+def test_layouts_are_the_kernels(tmp_path: Path) -> None:
+    expected = {
+        "sizeof(struct open_how)": 24,
+        "offsetof(struct open_how, resolve)": 16,
+        "sizeof(struct mount_attr)": 32,
+        "offsetof(struct mount_attr, attr_clr)": 8,
+        "offsetof(struct mount_attr, propagation)": 16,
+        "sizeof(struct statfs)": 120,
+        "offsetof(struct statfs, f_type)": 0,
+        "sizeof(sa_family_t)": 2,
+        "sizeof(struct bpf_insn)": 8,
+        "offsetof(union bpf_attr, query.prog_ids)": 16,
+        "offsetof(union bpf_attr, query.prog_cnt)": 24,
+        "offsetof(union bpf_attr, log_size)": 28,
+        "offsetof(union bpf_attr, prog_name)": 48,
+        "offsetof(union bpf_attr, replace_bpf_fd)": 16,
+        "offsetof(struct bpf_prog_info, id)": 4,
+        "offsetof(struct bpf_prog_info, xlated_prog_len)": 20,
+        "offsetof(struct bpf_prog_info, xlated_prog_insns)": 32,
+        "offsetof(struct sockaddr_un, sun_path)": 2,
+    }
+    assert compiled(tmp_path, list(expected)) == expected
+
+
+def test_openat2_stays_below_its_root(tmp_path: Path) -> None:
+    (tmp_path / "out").symlink_to("/etc/passwd")
+    (tmp_path / "up").symlink_to("../../../../../../etc/passwd")
+    (tmp_path / "magic").symlink_to("/proc/self/root")
+    root = os.open(tmp_path, os.O_PATH)
+    flags = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
+    for name in ("out", "up"):
+        with pytest.raises(syscalls.SyscallError) as caught:
+            syscalls.openat2(root, name, os.O_RDONLY, resolve=flags)
+        assert caught.value.errno == errno.ENOENT
+    host = os.open("/", os.O_PATH)
+    with pytest.raises(syscalls.SyscallError) as caught:
+        syscalls.openat2(host, "proc/self/root", os.O_PATH, resolve=flags)
+    assert caught.value.errno == errno.ELOOP
+    os.close(host)
+    os.close(root)
+
+
+def test_an_error_names_the_call_and_its_subject() -> None:
+    with pytest.raises(OSError, match=r"^openat2 nowhere/at/all: No such file or directory$"):
+        syscalls.openat2(syscalls.AT_FDCWD, "nowhere/at/all", os.O_PATH, resolve=0)
+
+
+def test_a_mount_is_found_in_mountinfo_by_its_id() -> None:
+    lines = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    fd = os.open("/proc", os.O_PATH)
+    id, is_root = syscalls.mount_of(fd)
+    os.close(fd)
+    assert is_root and [fields[4] for fields in lines if fields[0] == str(id)] == ["/proc"]
+    mount = MountTable(Path("/proc/self/mountinfo").read_bytes()).mount(id)
+    assert mount is not None and mount.options.startswith("r")
+    below = os.open("/proc/self", os.O_PATH)
+    assert syscalls.mount_of(below) == (id, False)
+    os.close(below)
+
+
+def test_the_filesystem_of_proc_is_procfs() -> None:
+    fd = os.open("/proc", os.O_PATH)
+    assert syscalls.filesystem_magic(fd) == 0x9FA0  # PROC_SUPER_MAGIC, linux/magic.h
+    os.close(fd)

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TOML: a text is a document, or there is one line that says why not; and some Pythons have no parser."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oci_gpu_hook.formats import toml
+
+
+def test_a_document_is_read() -> None:
+    assert toml.parse("# é\n[a]\nb = [1, 'c']\n".encode()) == {"a": {"b": [1, "c"]}}
+    assert toml.parse(b"") == {}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"[", b"a = 1\na = 2", b"\xff", b"a = " + b"[" * 100_000, "é".encode(), b"a = '\x1b[2J'", b"a = " + b"1" * 5000],
+    ids=lambda data: str(data[:12]),
+)  # fmt: skip
+def test_what_is_no_toml_is_one_line(data: bytes) -> None:
+    with pytest.raises(toml.MalformedToml) as caught:
+        toml.parse(data)
+    assert str(caught.value).isascii() and str(caught.value).isprintable()
+    assert 0 < len(str(caught.value)) <= 200
+
+
+@given(st.binary(max_size=80) | st.text(max_size=80).map(str.encode))
+def test_any_bytes_are_a_document_or_malformed(data: bytes) -> None:
+    try:
+        assert isinstance(toml.parse(data), dict)
+    except toml.MalformedToml:
+        pass
+
+
+def test_a_python_without_a_parser_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("tomllib", "tomli"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(toml.NoParser, match="no tomllib, and no tomli"):
+        toml.parse(b"")

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of section 2: what comes into a container, for which capability."""
+
+from __future__ import annotations
+
+import platform
+
+from oci_gpu_hook.driver import catalogue
+from oci_gpu_hook.operations.ldcache import LdCache
+from oci_gpu_hook.operations.mount import Mount
+from oci_gpu_hook.operations.service import Service
+from oci_gpu_hook.operations.tmpfs import Tmpfs
+from tests.unit import hosts
+from tests.vocabulary.host import (
+    FOLDER,
+    LAYOUT,
+    OTHER_VERSION,
+    TWIN,
+    brings,
+    everything,
+    planned,
+    targets,
+)
+from tests.vocabulary.row import REFUSED, SERVED, Row
+
+
+def _options(path: str, capabilities: str = "utility") -> tuple[str, ...]:
+    for operation in planned("1", capabilities).operations:
+        if isinstance(operation, Mount) and operation.target == path:
+            return operation.options
+    return ()
+
+
+def _without_a_spec(path: str) -> bool:
+    """Whether the hook brings it where a CDI spec is used, too."""
+    found = [item for item in planned("1", "utility").operations if isinstance(item, Service)]
+    return [item.cdi_edits() for item in found if item.target == path] == [None]
+
+
+def _tmpfs(path: str, capabilities: str = "utility") -> Tmpfs:
+    (found,) = [
+        operation
+        for operation in planned("1", capabilities).operations
+        if isinstance(operation, Tmpfs) and operation.path == path
+    ]
+    return found
+
+
+def _newer_cuda_comes_first() -> bool:
+    layout = LAYOUT._replace(compat_names=("libcuda.so.1", "libcuda.so.999.1.1"))
+    operations = planned("1", "compute", layout).operations
+    (cache,) = [operation for operation in operations if isinstance(operation, LdCache)]
+    sources = {operation.source for operation in operations if isinstance(operation, Mount)}
+    named = cache.entries()[0][1] == "/usr/local/cuda/compat/libcuda.so.1"
+    return named and not any("compat" in source for source in sources)
+
+
+COMPUTE = (
+    "libcuda libcudadebugger libnvidia-opencl libnvidia-gpucomp libnvidia-ptxjitcompiler libnvidia-fatbinaryloader "
+    "libnvidia-allocator libnvidia-compiler libnvidia-pkcs11 libnvidia-pkcs11-openssl3 libnvidia-nvvm "
+    "libnvidia-tileiras"
+)
+GRAPHICS = (
+    "libnvidia-eglcore libnvidia-glcore libnvidia-tls libnvidia-glsi libnvidia-fbc libnvidia-ifr libnvidia-rtcore "
+    "libnvoptix libGLX_nvidia libEGL_nvidia libGLESv2_nvidia libGLESv1_CM_nvidia libnvidia-glvkspirv libnvidia-cbl"
+)
+PROGRAMS = ("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nv-fabricmanager")
+SHARED = (
+    "glvnd/egl_vendor.d/10_nvidia.json",
+    "egl/egl_external_platform.d/15_nvidia_gbm.json",
+    "egl/egl_external_platform.d/10_nvidia_wayland.json",
+    "egl/egl_external_platform.d/09_nvidia_wayland2.json",
+    "egl/egl_external_platform.d/20_nvidia_xcb.json",
+    "egl/egl_external_platform.d/20_nvidia_xlib.json",
+    "nvidia/nvoptix.bin",
+    "X11/xorg.conf.d/10-nvidia.conf",
+    "X11/xorg.conf.d/nvidia-drm-outputclass.conf",
+)
+VULKAN = (
+    "icd.d/nvidia_icd.json",
+    "icd.d/nvidia_layers.json",
+    "implicit_layer.d/nvidia_layers.json",
+    f"icd.d/nvidia_icd.{platform.machine()}.json",
+)
+
+INJECTED = (
+    Row("2.1", "utility", SERVED, lambda: brings("utility", "libnvidia-ml libnvidia-cfg libnvidia-nscq")),
+    Row("2.1", "compute (also with video)", SERVED,
+        lambda: all(brings(capability, COMPUTE) for capability in ("compute", "video"))),
+    Row("2.1", "video", SERVED,
+        lambda: brings("video", "libvdpau_nvidia libnvidia-encode libnvidia-opticalflow libnvcuvid")),
+    Row("2.1", "graphics / display", SERVED,
+        lambda: all(brings(capability, GRAPHICS) for capability in ("graphics", "display"))),
+    Row("2.1", "graphics extras", SERVED,
+        lambda: {f"{FOLDER}/libnvidia-egl-gbm.so.1.1.2", f"{FOLDER}/xorg/modules/drivers/nvidia_drv.so",
+                 f"{FOLDER}/libnvidia-vulkan-producer.so", "/usr/bin/nvidia-xconfig"} <= targets("1", "graphics")),
+    Row("2.1", "ngx", SERVED, lambda: brings("ngx", "libnvidia-ngx")),
+    # By what its ELF header says, and only where the machine runs such programs.
+    Row("2.1", "compat32", SERVED,
+        lambda: (TWIN in targets("1", "compute,compat32")) == (platform.machine() == "x86_64")
+            and not {TWIN} & (targets("1", "compute") | targets("1", "utility,compat32"))),
+    # Windows' kernel has no device nodes of NVIDIA's and no device cgroup to open.
+    Row("2.1", "always on WSL", REFUSED, lambda: not any("dxcore" in name for name, _ in catalogue.LIBRARIES)),
+    Row("2.1", "selection rule", SERVED,
+        lambda: f"{FOLDER}/libnvidia-encode.so.{hosts.VERSION}" in targets("1", "video")
+            and not any(OTHER_VERSION in path for path in targets("1", "all"))),
+    # Everything of the driver's version wherever it lies is not what was asked for: the catalogue names each.
+    Row("2.1", "CDI rule", REFUSED, lambda: not any("libnvidia-api" in path for path in targets("1", "all"))),
+    Row("2.1", "host search paths", SERVED, lambda: everything().library_folder == FOLDER),
+    Row("2.2", "Binaries: utility", SERVED,
+        lambda: {f"/usr/bin/{name}" for name in PROGRAMS} <= targets("1", "utility")
+            and _options("/usr/bin/nvidia-smi") == ("ro", "nosuid", "nodev")),
+    Row("2.2", "Binaries: compute", SERVED,
+        lambda: {"/usr/bin/nvidia-cuda-mps-control", "/usr/bin/nvidia-cuda-mps-server"}
+                <= targets("1", "compute") - targets("1", "utility")),
+    Row("2.2", "Binaries: imex", SERVED,
+        lambda: {"/usr/bin/nvidia-imex", "/usr/bin/nvidia-imex-ctl"} <= targets("1", "utility")),
+    Row("2.2", "IPC: persistenced, fabricmanager", SERVED,
+        lambda: {f"/var/run/nvidia-{name}/socket" for name in ("persistenced", "fabricmanager")}
+                <= targets("1", "utility")),
+    Row("2.2", "IPC: MPS", SERVED, lambda: "/tmp/nvidia-mps" in targets("1", "compute") - targets("1", "utility")),
+    Row("2.2", "IPC: CDI", SERVED, lambda: _without_a_spec("/var/run/nvidia-fabricmanager/socket")),
+    Row("2.2", "Firmware", SERVED,
+        lambda: f"/lib/firmware/nvidia/{hosts.VERSION}/gsp_ga10x.bin" in targets("1", "utility")),
+    Row("2.2", "procfs overlay", SERVED,
+        lambda: any("ModifyDeviceFiles: 0" in content for _, content, _ in _tmpfs("/proc/driver/nvidia").files)),
+    Row("2.2", "per GPU procfs", SERVED, lambda: "/proc/driver/nvidia/gpus/0000:08:00.0" in targets("1")),
+    Row("2.2", "MIG procfs", SERVED,
+        lambda: {f"/proc/driver/nvidia/capabilities/gpu1/mig/gi1/{name}" for name in ("access", "ci0/access")}
+                <= targets("0:0")
+            and "/proc/driver/nvidia/capabilities" in targets("1", NVIDIA_MIG_CONFIG_DEVICES="all")),
+    Row("2.2", "App profile", SERVED,
+        lambda: '"EGLVisibleDGPUDevices", 0x1]'
+            in _tmpfs("/etc/nvidia/nvidia-application-profiles-rc.d", "graphics").files[0][1]),
+    Row("2.2", "CUDA forward-compat", SERVED, _newer_cuda_comes_first),
+    Row("2.3", "`/dev/nvidiactl`", SERVED, lambda: "/dev/nvidiactl" in targets("none")),
+    Row("2.3", "`/dev/nvidia<minor>`", SERVED, lambda: "/dev/nvidia1" in targets("0")),
+    Row("2.3", "`/dev/nvidia-modeset`", SERVED,
+        lambda: "/dev/nvidia-modeset" in targets("1", "display") - targets("1", "graphics")),
+    Row("2.3", "`/dev/nvidia-uvm`, `/dev/nvidia-uvm-tools`", SERVED,
+        lambda: {"/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"} <= targets("1", "compute") - targets("1", "utility")),
+    Row("2.3", "`/dev/nvidia-caps/nvidia-cap<N>`", SERVED,
+        lambda: {"/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31"} <= targets("0:0") - targets("1")),
+    Row("2.3", "`/dev/nvidia-nvswitchctl`, `/dev/nvidia-nvswitch*`", SERVED,
+        lambda: {"/dev/nvidia-nvswitchctl", "/dev/nvidia-nvswitch0"}
+                <= targets("1", NVIDIA_NVSWITCH="enabled") - targets("1")),
+    Row("2.3", "`/dev/nvidia-fs*` + `/run/udev`, `/etc/cufile.json`", SERVED,
+        lambda: {"/dev/nvidia-fs0", "/etc/cufile.json"} <= targets("1", NVIDIA_GDS="enabled") - targets("1")
+            and any(path == "/run/udev" for path, _ in catalogue.AS_THEY_ARE)),
+    Row("2.3", "`/dev/infiniband/uverbs*`, `/dev/infiniband/rdma_cm`", SERVED,
+        lambda: {"/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"}
+                <= targets("1", NVIDIA_MOFED="enabled") - targets("1")),
+    Row("2.3", "`/dev/gdrdrv`", SERVED,
+        lambda: "/dev/gdrdrv" in targets("1", NVIDIA_GDRCOPY="enabled") - targets("1")),
+    Row("2.3", "`/dev/nvidia-caps-imex-channels/channel<N>`", SERVED,
+        lambda: "/dev/nvidia-caps-imex-channels/channel7" in targets("1", NVIDIA_IMEX_CHANNELS="7") - targets("1")),
+    Row("2.3", "`/dev/dri/card*`, `/dev/dri/renderD*`, by-path links", SERVED,
+        lambda: {"/dev/dri/card1", "/dev/dri/renderD128", "/dev/dri/by-path/pci-0000:08:00.0-card"}
+                <= targets("1", "graphics")
+            and "/dev/dri/card2" not in targets("1", "graphics")),
+    # As above: there is no such device on a Linux host.
+    Row("2.3", "`/dev/dxg`", REFUSED, lambda: not any(node.path == "/dev/dxg" for node in everything().devices)),
+    Row("2.4", "glvnd, EGL, nvoptix, X11 files", SERVED,
+        lambda: {f"/usr/share/{name}" for name in SHARED} <= targets("1", "graphics") - targets("1", "compute")),
+    Row("2.4", "vulkan files", SERVED,
+        lambda: {f"/etc/vulkan/{name}" for name in VULKAN} <= targets("1", "display") - targets("1", "compute")),
+    Row("2.4", "OpenCL/vendors/nvidia.icd", SERVED,
+        lambda: "/etc/OpenCL/vendors/nvidia.icd" in targets("1", "compute")),
+    Row("2.4", "Symlinks legacy", SERVED,
+        lambda: {f"{FOLDER}/{name}" for name in ("libcuda.so", "libGLX_indirect.so.0", "libnvidia-opticalflow.so")}
+                <= targets("1", "all")),
+    Row("2.4", "Symlinks CDI", SERVED,
+        lambda: {f"{FOLDER}/gbm/nvidia-drm_gbm.so", f"{FOLDER}/libnvidia-ml.so.1"} <= targets("1", "all")),
+    Row("2.4", "Legacy hook alone does not inject ICD files", SERVED,
+        lambda: "/usr/share/glvnd/egl_vendor.d/10_nvidia.json" in targets("1", "graphics")),
+)  # fmt: skip
