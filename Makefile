@@ -4,7 +4,7 @@ PREFIX ?= /usr
 DESTDIR ?=
 PYTHON ?= /usr/bin/python3
 
-SHELL_SCRIPTS = $(wildcard .ci/*) hooks.d/oci-gpu-hook packaging/completions/oci-gpu-hook \
+SHELL_SCRIPTS = $(wildcard .ci/*) hooks.d/oci-gpu-hook hooks.d/oci-gpu-runtime packaging/completions/oci-gpu-hook \
 	$(wildcard packaging/*.sh packaging/*/*.sh tests/*.sh tests/*/*.sh)
 
 # One process a core: for tests that share nothing of the machine.

@@ -8,6 +8,7 @@
 #
 #   PREFIX/libexec/oci/hooks.d/oci-gpu-hook                what an engine starts
 #   PREFIX/bin/oci-gpu-hook                                what people start
+#   PREFIX/bin/oci-gpu-runtime                             a runtime, for engines that read no hooks.d
 #   PREFIX/lib/oci-gpu-hook/                               the package, byte-compiled, and linked for the hook
 #   PREFIX/share/containers/oci/hooks.d/oci-gpu-hook.json  registers the hook with engines
 #   PREFIX/lib/{systemd,udev,tmpfiles.d}/                  units that keep nodes and inventory: packaging/systemd
@@ -27,6 +28,7 @@ sources=$(cd "$(dirname "$0")/.." && pwd)
 library=$prefix/lib/oci-gpu-hook
 entry=$prefix/libexec/oci/hooks.d/oci-gpu-hook
 command=$prefix/bin/oci-gpu-hook
+runtime=$prefix/bin/oci-gpu-runtime
 registration=$prefix/share/containers/oci/hooks.d/oci-gpu-hook.json
 data=$prefix/share/oci-gpu-hook
 modules=$prefix/share/selinux/packages/oci-gpu-hook
@@ -70,7 +72,7 @@ check_python() {
 
 # Fails where another program's file is in our place: it is never replaced.
 check_ours() {
-    for file in "$entry" "$command" "$registration"; do
+    for file in "$entry" "$command" "$runtime" "$registration"; do
         if [ -e "$destdir$file" ] && ! grep -q 'oci[-_]gpu[-_]hook' "$destdir$file"; then
             fail "$destdir$file is there and is not ours: move it away first"
         fi
@@ -211,6 +213,8 @@ from oci_gpu_hook.__main__ import main; sys.exit(main())
 END
     sed "s|/usr/libexec/oci/hooks.d/oci-gpu-hook|$entry|" "$sources/hooks.d/oci-gpu-hook.json" |
         write 0644 "$registration"
+    sed "s|/usr/bin/python3|$python|; s|/usr/lib/oci-gpu-hook|$library|; s|^registration=.*|registration=$registration|" \
+        "$sources/hooks.d/oci-gpu-runtime" | write 0755 "$runtime"
 }
 
 # Writes standard input to the file $2 with mode $1, whole or not at all.
@@ -229,7 +233,7 @@ shared_path() {
 # The installed files outside of the folders that are ours alone. The registration comes first, to be removed first: an
 # engine that still had it, and found no entry script, could start no container.
 single_files() {
-    printf '%s\n' "$registration" "$entry" "$command"
+    printf '%s\n' "$registration" "$entry" "$command" "$runtime"
     for file in $shared; do shared_path "$file"; done
     services | sed 's/.* //'
 }

@@ -33,20 +33,26 @@ SIZE_BYTES = 4
 # A group is a part of the file, and is loaded whole with the first of its modules.  In a group each module comes after
 # those that it imports at its top.
 GROUPS = {
-    # Every container for which Python is started.
-    "start": (
+    # Whatever Python is started for.
+    "state": (
         "",
         "errors",
         "record",
+        "kernel",
+        "kernel.filetypes",
         "formats",
         "formats.jsontext",
-        "formats.devicerule",
         "report",
         "report.sentence",
-        "report.progress",
         "request",
-        "request.words",
         "request.state",
+    ),
+    "runtime": ("runtime",),
+    # Every container for which the hook starts Python.
+    "start": (
+        "formats.devicerule",
+        "report.progress",
+        "request.words",
         "request.bundle",
         "request.settings",
         "request.sources",
@@ -59,8 +65,6 @@ GROUPS = {
         "request.selectors",
         "request.parse",
         "request.annotations",
-        "kernel",
-        "kernel.filetypes",
         "kernel.procfile",
         "kernel.mountinfo",
         "kernel.syscalls",

@@ -67,6 +67,28 @@ def loads(data: bytes) -> object:
     return value
 
 
+def members(text: str, begin: int) -> dict[str, tuple[int, int]]:
+    """Where the values of the object's members begin and end: of the object that begins at `begin` in a valid text."""
+    scan = _scan_by_json() if _make_scanner is None else _make_scanner(_SCANNER_CONTEXT)
+    found = {}
+    at = _behind_space(text, begin + 1)
+    while text[at] != "}":
+        name, at = scan(text, at)
+        first = _behind_space(text, _behind_space(text, at) + 1)
+        _, end = scan(text, first)
+        found[name] = (first, end)
+        at = _behind_space(text, end)
+        if text[at] == ",":
+            at = _behind_space(text, at + 1)
+    return found
+
+
+def _behind_space(text: str, at: int) -> int:
+    while text[at] in _WHITESPACE:
+        at += 1
+    return at
+
+
 def has_more_values(data: bytes, most: int) -> bool:
     """Whether a text has more values than `most`: commas, colons and brackets outside of its strings, or strings.
 
@@ -80,6 +102,12 @@ def has_more_values(data: bytes, most: int) -> bool:
     if marks.count(b'"') > 2 * most:
         return True
     return sum(map(len, marks.split(b'"')[::2])) > most
+
+
+def _scan_by_json() -> Any:
+    import json
+
+    return json.JSONDecoder().raw_decode
 
 
 def _loads_by_json(text: str) -> object:

@@ -25,13 +25,13 @@ def tell(text: str) -> None:
         return
     log = crun.option(words, "--log")
     if log.startswith("/") and crun.option(words, "--log-format") == "json":
-        _append(log, _as_json(text))
+        append(log, as_json(text))
     stderr = f"/proc/{posix.getppid()}/fd/2"
     if not _is_ours(stderr) and _keeps_what_is_appended(stderr):
-        _append(stderr, f"{text}\n")
+        append(stderr, f"{text}\n")
 
 
-def _as_json(text: str) -> str:
+def as_json(text: str) -> str:
     """A line as crun writes it."""
     # A start that fails may take its time.
     import json
@@ -61,9 +61,10 @@ def _keeps_what_is_appended(path: str) -> bool:
     return bool(int(fdinfo.partition(b"flags:")[2].split()[0], 8) & posix.O_APPEND)
 
 
-def _append(path: str, text: str) -> None:
+def append(path: str, text: str, create: int = 0) -> None:
+    """Write behind what stands in a file; `create` is O_CREAT where it may be missing.  What fails is passed over."""
     try:
-        fd = posix.open(path, _APPEND)
+        fd = posix.open(path, _APPEND | create, 0o644)
         try:
             posix.write(fd, text.encode())
         finally:

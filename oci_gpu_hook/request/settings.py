@@ -48,6 +48,8 @@ class Settings(NamedTuple):
     # the folder of MPS's pipes on the host, and the user beside root whose it may be
     mps_pipe_folder: str = "/tmp/nvidia-mps"
     mps_pipe_owner: int = 0
+    # the runtime that oci-gpu-runtime becomes; "" is the first runc of PATH, else the first crun
+    runtime: str = ""
     # whether requests for IMEX channels are left out
     ignore_imex_channels: bool = False
     # whether an image's own newer CUDA libraries are named in its loader's cache

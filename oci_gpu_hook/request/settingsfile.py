@@ -42,14 +42,16 @@ _WORDS = {
     "records": tuple(_BOOLEANS),
 }
 _FOLDERS = ("driver-root", "mps-pipe-folder")
+# Each with what its name must end in.  What is empty names none.
+_FILES = {"metrics": ".prom", "runtime": ""}
 _KEYS = (
-    *(*_WORDS, *_FOLDERS),
-    *("allowed-capabilities", "swarm-resources", "mps-pipe-owner", "metrics"),
+    *(*_WORDS, *_FOLDERS, *_FILES),
+    *("allowed-capabilities", "swarm-resources", "mps-pipe-owner"),
 )
 _SCOPES = ("namespace", "image")
 # These say what the host is, or where a request may stand: they hold for all containers alike.
 _HOST_WIDE = (
-    *(*_FOLDERS, "mps-pipe-owner", "swarm-resources", "ipc-labels", "metrics"),
+    *(*_FOLDERS, *_FILES, "mps-pipe-owner", "swarm-resources", "ipc-labels"),
     "unmatched-sections",
 )
 
@@ -191,13 +193,12 @@ def _value(key: str, value: str, where: str) -> object:
         if not (value.isascii() and value.isdecimal() and len(value) <= 10):
             raise ConfigError(f"{where}: {key} is {quoted(value)}, which is no number of a user")
         return int(value)
-    if key == "metrics":
+    if key in _FILES:
         if value and not (
-            value.startswith("/") and value.endswith(".prom") and value.isprintable()
+            value.startswith("/") and value.endswith(_FILES[key]) and value.isprintable()
         ):
-            raise ConfigError(
-                f"{where}: metrics is {quoted(value)}, which is no absolute path that ends in .prom"
-            )
+            ends = f" that ends in {_FILES[key]}" if _FILES[key] else ""
+            raise ConfigError(f"{where}: {key} is {quoted(value)}, which is no absolute path{ends}")
         return value
     words = tuple(items(value))
     if key == "swarm-resources":

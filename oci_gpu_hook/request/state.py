@@ -62,7 +62,11 @@ def read_object(
     fd: int, what: str, head: bytes = b"", largest: int = _LARGEST_CONFIG
 ) -> dict[str, object]:
     """The JSON object that `fd` holds, read to its end; BundleError names it as `what`."""
-    data = _read(fd, what, head, largest)
+    return object_of(read_bytes(fd, what, head, largest), what, largest)
+
+
+def object_of(data: bytes, what: str, largest: int = _LARGEST_CONFIG) -> dict[str, object]:
+    """The JSON object that `data` is; BundleError names it as `what`."""
     most = largest // _BYTES_OF_VALUE
     if jsontext.has_more_values(data, most):
         raise BundleError(f"{what} has more than {most} values", ENGINE_HINT)
@@ -75,7 +79,7 @@ def read_object(
     return document
 
 
-def _read(fd: int, what: str, head: bytes, largest: int) -> bytes:
+def read_bytes(fd: int, what: str, head: bytes = b"", largest: int = _LARGEST_CONFIG) -> bytes:
     """`head` and all that `fd` holds; BundleError where they are more than `largest` bytes."""
     pieces, size = [head], len(head)
     try:

@@ -7,7 +7,7 @@ hook is installed, from the sources that are installed beside it.  A start keeps
 of one version, even while an upgrade replaces the package.  Where the file is missing, damaged or of another Python,
 the import system finds the same modules in the package.
 
-The entry script imports this module by itself, without the package around it.  It must not import what is not built
+The entry scripts import this module by itself, without the package around it.  It must not import what is not built
 into every interpreter, and must not know what a linked module does.
 """
 
@@ -100,8 +100,8 @@ def find_linked(library: str) -> None:
     sys.meta_path.insert(0, Finder(library, file, _SIZE_BYTES + size, places))  # type: ignore[arg-type]  # by its methods
 
 
-def run() -> "NoReturn":
-    """The program, as the entry script starts it."""
+def prepare() -> None:
+    """Have the import statement find the package of this file, by the way that is quickest for one start."""
     # A start is over before there is garbage worth collecting.
     gc.disable()
     library = __file__[: __file__.rindex("/oci_gpu_hook/")]
@@ -109,6 +109,11 @@ def run() -> "NoReturn":
     del sys.path[0]
     sys.path.append(library)
     find_linked(library)
+
+
+def run() -> "NoReturn":
+    """The program, as the entry script starts it."""
+    prepare()
     from oci_gpu_hook.__main__ import main
 
     sys.exit(main())
