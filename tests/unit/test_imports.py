@@ -104,21 +104,21 @@ class Budget(NamedTuple):
 
 BUDGETS = {
     # And only where the entry script has left it to Python at all.
-    "no request": Budget("", ("start",), env="A=1", others=FOR_STATE_AND_CONFIG),
-    "GPU": Budget(UNKNOWN, ("start", "gpu", "provision")),
+    "no request": Budget("", ("state", "start"), env="A=1", others=FOR_STATE_AND_CONFIG),
+    "GPU": Budget(UNKNOWN, ("state", "start", "gpu", "provision")),
     "labels": Budget(
         UNKNOWN,
-        ("start", "gpu", "labels", "provision"),
+        ("state", "start", "gpu", "labels", "provision"),
         plant=("sys/fs/selinux/enforce", "1"),
     ),
     "requirements": Budget(
         "the image requires 'cuda>=99.0'",
-        ("start", "gpu", "provision", "requirements"),
+        ("state", "start", "gpu", "provision", "requirements"),
         config={"process": {"env": ["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_REQUIRE_CUDA=cuda>=99.0"]}},
     ),
     "CDI": Budget(
         "the CDI spec is for driver 1.2",
-        ("start", "gpu", "provision", "cdi"),
+        ("state", "start", "gpu", "provision", "cdi"),
         env="A=1",
         options=("--cdi", "compute,utility", "--cdi-driver", "1.2"),
         config={"linux": {"devices": [{"path": "/dev/nvidia0", "type": "c"}]}},
@@ -126,7 +126,7 @@ BUDGETS = {
     # They are in force: only `swarm-resources` says that the request may stand where it stands.
     "settings": Budget(
         UNKNOWN,
-        ("start", "gpu", "provision", "settings"),
+        ("state", "start", "gpu", "provision", "settings"),
         env="DOCKER_RESOURCE_GPU=7",
         options=("--config", "FOLDER/host/settings"),
         plant=("settings", "swarm-resources = DOCKER_RESOURCE_GPU\nipc-labels = all\n"),
@@ -134,7 +134,7 @@ BUDGETS = {
     # So that it is known what a cold start pays for.
     "no saved inventory": Budget(
         UNKNOWN,
-        ("start", "gpu", "provision", "survey"),
+        ("state", "start", "gpu", "provision", "survey"),
         plant=(stamp.LD_SO_CACHE, ""),
         spoil=lambda host: hosts.plant(host, "proc/sys/kernel/random/boot_id", "another\n"),
     ),
@@ -269,7 +269,7 @@ def test_without_the_linked_file_the_package_serves(
     file.write_bytes(content.get(damage, b""))
     if damage == "missing":
         file.unlink()
-    assert groups("start", "gpu") <= refused(library, tmp_path).files
+    assert groups("state", "start", "gpu") <= refused(library, tmp_path).files
 
 
 def test_where_a_group_is_damaged_the_package_serves_in_its_place(
@@ -283,7 +283,7 @@ def test_where_a_group_is_damaged_the_package_serves_in_its_place(
     (library / FILE).write_bytes(data)
     run = refused(library, tmp_path)
     assert groups("gpu") <= run.files
-    assert not run.files & groups("start")
+    assert not run.files & groups("state", "start")
 
 
 def test_a_start_that_an_upgrade_overtakes_has_modules_of_one_version(library: Path) -> None:

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hook's entry in config.json: added once, by splicing, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oci_gpu_hook import runtime
+from oci_gpu_hook.errors import ApplyError, BundleError, ConfigError
+from oci_gpu_hook.formats import jsontext
+from tests.unit.starts import ROOT
+
+REGISTRATION = ROOT / "hooks.d/oci-gpu-hook.json"
+OURS = json.loads(REGISTRATION.read_text())["hook"]
+OTHER = {"path": "/usr/bin/other", "args": ["other"]}
+
+
+@pytest.fixture()
+def config(tmp_path: Path) -> Path:
+    return tmp_path / "config.json"
+
+
+def add(config: Path, document: object) -> Any:
+    """What config.json says after the hook was added to this."""
+    config.write_text(document if isinstance(document, str) else json.dumps(document))
+    runtime.add_hook(str(config), str(REGISTRATION))
+    return json.loads(config.read_text())
+
+
+@pytest.mark.parametrize(
+    ("hooks", "after"),
+    [
+        (None, {"createRuntime": [OURS]}),
+        ({}, {"createRuntime": [OURS]}),
+        ({"prestart": [OTHER]}, {"prestart": [OTHER], "createRuntime": [OURS]}),
+        ({"createRuntime": None}, {"createRuntime": [OURS]}),
+        ({"createRuntime": []}, {"createRuntime": [OURS]}),
+        ({"createRuntime": [OTHER, OTHER]}, {"createRuntime": [OTHER, OTHER, OURS]}),
+    ],
+)
+@pytest.mark.parametrize("indent", [None, 2])
+def test_the_hook_comes_last_of_its_stage(
+    config: Path, hooks: Any, after: Any, indent: Any
+) -> None:
+    document = {"ociVersion": "1.0.2", "hooks": hooks, "root": {"path": "rootfs"}}
+    assert add(config, json.dumps(document, indent=indent)) == {**document, "hooks": after}
+    assert add(config, "{}") == {"hooks": {"createRuntime": [OURS]}}
+    assert add(config, '{"root":{}}') == {"root": {}, "hooks": {"createRuntime": [OURS]}}
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/usr/libexec/oci/hooks.d/oci-gpu-hook", "/usr/bin/nvidia-container-runtime-hook"]
+    + ["/opt/nvidia/nvidia-container-toolkit"],
+)
+@pytest.mark.parametrize("stage", ["prestart", "createRuntime", "createContainer"])
+def test_a_hook_that_does_the_job_is_left_alone(config: Path, stage: str, path: str) -> None:
+    text = json.dumps({"hooks": {"poststop": None, stage: [OTHER, {"path": path}]}})
+    add(config, text)
+    assert config.read_text() == text
+
+
+def test_added_twice_it_is_there_once(config: Path) -> None:
+    once = add(config, {"hooks": {"prestart": [OTHER]}})
+    assert add(config, once) == once
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=9) | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+    max_leaves=9,
+)  # fmt: skip
+HOOKS = st.none() | st.dictionaries(
+    st.sampled_from(["prestart", "createRuntime", "poststop"]),
+    st.none() | st.lists(JSON, max_size=2),
+)
+
+
+@given(
+    st.dictionaries(st.text(max_size=9).filter("hooks".__ne__), JSON, max_size=3),
+    st.none() | st.tuples(HOOKS),
+    st.sampled_from([None, 1, "\t"]),
+    st.booleans(),
+)
+def test_nothing_else_of_the_text_changes(
+    others: dict[str, Any], hooks: tuple[Any] | None, indent: Any, escaped: bool
+) -> None:
+    """Numbers, escapes and white space stay as the engine wrote them."""
+    document = {**others, **({"hooks": hooks[0]} if hooks else {})}
+    text = json.dumps(document, indent=indent, ensure_ascii=escaped)
+    listed = (document.get("hooks") or {}).get("createRuntime")
+    after = runtime.with_hook(text, '"ours"', bool(listed))
+    stages = {**(document.get("hooks") or {}), "createRuntime": [*(listed or []), "ours"]}
+    assert json.loads(after) == {**document, "hooks": stages}
+    first = alike(text, after)
+    last = alike(text[first:][::-1], after[first:][::-1])
+    assert text[first : len(text) - last].strip() in ("", "null")
+
+
+def alike(one: str, other: str) -> int:
+    """How many characters two texts have in common from their beginning."""
+    pairs = enumerate(zip(one, other))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def test_members_are_found_in_any_spelling() -> None:
+    text = '  {\n"a" :1 , "b\\u0022":{"c":[1,{}]}\t,"":"}"  }'
+    begin = text.index("{")
+    found = {name: text[at:end] for name, (at, end) in jsontext.members(text, begin).items()}
+    assert found == {"a": "1", 'b"': '{"c":[1,{}]}', "": '"}"'}
+    assert jsontext.members("{ }", 0) == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{", '{"a":1,}', '{"a":NaN}', "\udcff", '{"hooks":[1]}', '{"hooks":{"prestart":1}}']
+    + ['{"hooks":{"prestart":{}}}', '{"hooks":"x"}', "[" * 100_000, '{"a":"' + "x" * (4 << 20) + '"}'],
+)  # fmt: skip
+def test_what_is_no_config_json_is_refused_and_stays(config: Path, text: str) -> None:
+    data = text.encode(errors="surrogateescape")
+    config.write_bytes(data)
+    with pytest.raises(BundleError) as caught:
+        runtime.add_hook(str(config), str(REGISTRATION))
+    assert str(caught.value).startswith(str(config)) and len(str(caught.value)) < 600
+    assert config.read_bytes() == data
+    assert [path.name for path in config.parent.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize("kind", ["none", "link", "fifo", "folder"])
+def test_what_is_no_file_is_refused(config: Path, kind: str) -> None:
+    if kind == "link":
+        config.symlink_to(REGISTRATION)
+    elif kind == "fifo":
+        os.mkfifo(config)
+    elif kind == "folder":
+        config.mkdir()
+    with pytest.raises(BundleError, match=r"^(cannot open )?/.*config\.json"):
+        runtime.add_hook(str(config), str(REGISTRATION))
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"hook": "x"}'])
+def test_a_broken_registration_is_the_administrators(config: Path, text: str | None) -> None:
+    registration = config.with_name("registration")
+    if text is not None:
+        registration.write_text(text)
+    config.write_text("{}")
+    with pytest.raises(ConfigError, match=r"registration.*install oci-gpu-hook again"):
+        runtime.add_hook(str(config), str(registration))
+    assert config.read_text() == "{}"
+
+
+def test_mode_and_owner_stay(config: Path) -> None:
+    config.write_text("{}")
+    config.chmod(0o640)
+    before = config.stat()
+    runtime.add_hook(str(config), str(REGISTRATION))
+    after = config.stat()
+    assert (after.st_mode, after.st_uid, after.st_gid) == (
+        before.st_mode,
+        before.st_uid,
+        before.st_gid,
+    )
+    assert after.st_ino != before.st_ino
+
+
+def test_what_another_writes_meanwhile_is_not_lost(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.write_text("{}")
+    with_hook = runtime.with_hook
+
+    def while_another_writes(*words: Any) -> str:
+        config.write_text('{"theirs": 1}')
+        return with_hook(*words)
+
+    monkeypatch.setattr(runtime, "with_hook", while_another_writes)
+    with pytest.raises(BundleError, match=r"was changed while the hook was added"):
+        runtime.add_hook(str(config), str(REGISTRATION))
+    assert config.read_text() == '{"theirs": 1}'
+    assert [path.name for path in config.parent.iterdir()] == ["config.json"]
+
+
+def test_a_write_that_fails_leaves_nothing(config: Path) -> None:
+    """The kernel refuses to let a file grow: as on a full disk, a part has been written by then."""
+    text = json.dumps({"a": "x" * 9000})
+    config.write_text(text)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(ApplyError, match=r"^cannot write .*: File too large"):
+            runtime.add_hook(str(config), str(REGISTRATION))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert config.read_text() == text
+    assert [path.name for path in config.parent.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize("text", ["{}", "{"])
+def test_an_error_is_told_in_the_log_too(
+    config: Path, text: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text(text)
+    log = config.with_name("log.json")
+    monkeypatch.setattr(runtime.posix, "_exit", sys.exit)  # type: ignore[attr-defined]
+    monkeypatch.setattr("sys.argv", ["-c", str(config), str(REGISTRATION), str(log)])
+    with pytest.raises(SystemExit) as ended:
+        runtime.main()
+    said = capfd.readouterr().err
+    if text == "{}":
+        assert (ended.value.code, said, log.exists()) == (0, "", False)
+        return
+    (line,) = log.read_text().splitlines()
+    assert ended.value.code == BundleError.exit_code
+    assert json.loads(line)["level"] == "error"
+    assert json.loads(line)["msg"] == said.replace("oci-gpu-hook: ", "oci-gpu-runtime: ").strip()

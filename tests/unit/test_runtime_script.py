@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hooks.d/oci-gpu-runtime: which container gets the hook, which runtime it becomes, what it says where there is none.
+
+The real script runs in the real bash.  The interpreter and the runtime are scripts that tell what they were given.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from oci_gpu_hook.errors import HookError
+from oci_gpu_hook.request import sources
+from oci_gpu_hook.request.bundle import read_bundle
+from tests.unit import test_entry_script as hooks
+from tests.unit.starts import ROOT
+
+RUNTIME = ROOT / "hooks.d/oci-gpu-runtime"
+ASKS = json.dumps(hooks.config("NVIDIA_VISIBLE_DEVICES=all"))
+NONE = json.dumps(hooks.config())
+# Flags, the program, and then what runtime.py is told.
+INTERPRETER = """#!/bin/sh
+printf '%s\\n' "$6" "$7" "$8" >FOLDER/added
+exit $(/bin/cat FOLDER/fails 2>/dev/null || echo 0)
+"""
+REAL = """#!/bin/sh
+printf '%s\\n' "$0" "$@"
+"""
+
+
+class Said(NamedTuple):
+    """added: the words of runtime.py, where it was asked; words: the real runtime's own, its path first."""
+
+    added: list[str]
+    words: list[str]
+    code: int
+    err: str
+
+
+class Script:
+    """The script in a folder of its own, with settings, runtimes and a bundle there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bundle = folder / "bundle"
+        self.bundle.mkdir()
+        self.settings = folder / "settings.conf"
+        self.program = folder / "bin/oci-gpu-runtime"
+        self.log = folder / "log.json"
+        self.write("bin/python", INTERPRETER.replace("FOLDER", str(folder)))
+        self.real = self.write("bin/runc", REAL)
+        text = RUNTIME.read_text().replace("/usr/bin/python3", str(folder / "bin/python"))
+        self.write(
+            "bin/oci-gpu-runtime", text.replace("/etc/oci-gpu-hook.conf", str(self.settings))
+        )
+
+    def write(self, name: str, text: str) -> str:
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+        return str(path)
+
+    def start(self, *words: str, cwd: Path | None = None, env: Any = ()) -> Said:
+        added = self.folder / "added"
+        added.unlink(missing_ok=True)
+        done = subprocess.run(
+            [str(self.program), *words],
+            capture_output=True,
+            text=True,
+            cwd=cwd,
+            env={"PATH": f"{self.folder}/bin", **dict(env)},
+            timeout=60,
+        )
+        told = added.read_text().splitlines() if added.exists() else []
+        return Said(told, done.stdout.splitlines(), done.returncode, done.stderr)
+
+
+@pytest.fixture()
+def script(tmp_path: Path) -> Script:
+    return Script(tmp_path)
+
+
+def create(script: Script, text: str | bytes, **how: Any) -> Said:
+    """`create` of a container with this config.json, which must come to the real runtime."""
+    data = text if isinstance(text, bytes) else text.encode(errors="surrogatepass")
+    (script.bundle / "config.json").write_bytes(data)
+    words = ("create", "--bundle", str(script.bundle), "id")
+    said = script.start(*words, **how)
+    assert (said.words, said.code, said.err) == ([script.real, *words], 0, "")
+    return said
+
+
+# As Docker's and containerd's shim, BuildKit, crun's users, and people call a runtime.  BUNDLE has the config.json.
+CALLS = [
+    "--root /run/docker/runtime-runc/moby --log LOG --log-format json create --bundle BUNDLE --pid-file p id",
+    "--root /r --log LOG --log-format json --systemd-cgroup create --bundle BUNDLE --console-socket /s --pid-file p id",
+    "--log LOG --log-format json run --bundle BUNDLE --keep --no-pivot id",
+    "--log=LOG --root=run run --bundle=BUNDLE id",
+    "--root create --log file:LOG --debug create -b BUNDLE id",
+    "--cgroup-manager run --criu run --rootless create -log LOG run -bBUNDLE id",
+    "--log LOG create -b=BUNDLE id",
+    "--log LOG create --config BUNDLE/config.json id",
+    "--log LOG run -f BUNDLE/config.json --bundle /elsewhere id",
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_the_bundle_and_the_log_are_found(script: Script, call: str) -> None:
+    (script.bundle / "config.json").write_text(ASKS)
+    words = call.replace("BUNDLE", str(script.bundle)).replace("LOG", str(script.log)).split()
+    said = script.start(*words)
+    assert (said.words, said.code, said.err) == ([script.real, *words], 0, "")
+    config, registration, log = said.added
+    assert os.path.samefile(config, script.bundle / "config.json")
+    assert registration == "/usr/share/containers/oci/hooks.d/oci-gpu-hook.json"
+    assert log == str(script.log)
+
+
+@pytest.mark.parametrize(
+    "words", ["create id", "run id", "create --bundle . id", "run --bundle= id"]
+)
+def test_without_a_bundle_it_is_the_working_folder(script: Script, words: str) -> None:
+    (script.bundle / "config.json").write_text(ASKS)
+    said = script.start(*words.split(), cwd=script.bundle)
+    if words != "run --bundle= id":
+        assert os.path.samefile(script.bundle / said.added[0], script.bundle / "config.json")
+    assert said.words == [script.real, *words.split()]
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["", "--version", "--log", "--root /r --log LOG state id", "exec --bundle BUNDLE run", "delete --force create"]
+    + ["start id", "kill id KILL", "update --resources - id", "features", "spec --bundle BUNDLE"],
+)  # fmt: skip
+def test_any_other_subcommand_is_the_real_runtimes(script: Script, call: str) -> None:
+    (script.bundle / "config.json").write_text(ASKS)
+    words = call.replace("BUNDLE", str(script.bundle)).split()
+    assert script.start(*words, cwd=script.bundle) == ([], [script.real, *words], 0, "")
+
+
+def test_words_with_blanks_and_none_at_all_are_handed_on(script: Script) -> None:
+    words = ("--log", "", "create", "a b", "*", "", "--", "\n")
+    said = subprocess.run(
+        [script.program, *words], capture_output=True, env={"PATH": f"{script.folder}/bin"}
+    )
+    assert said.stdout.decode() == "\n".join([script.real, *words]) + "\n"
+
+
+@pytest.mark.parametrize(
+    "text", [ASKS, ASKS.replace("_", r"\u005F"), NONE.replace("bin", "CUDA_VERSION"), f"[{ASKS}"]
+)
+def test_a_container_that_may_ask_gets_the_hook(script: Script, text: str) -> None:
+    assert create(script, text).added
+
+
+def test_a_container_that_asks_for_nothing_needs_no_python(script: Script) -> None:
+    assert not create(script, NONE).added
+    assert not create(script, NONE.replace("bin", r"\u0026")).added
+    # Its own words are not the script's.
+    assert not create(script, NONE, env={"doubt": "yes", "config": ASKS, "file": "/x"}).added
+
+
+def test_a_config_json_that_is_not_there_is_the_real_runtimes_to_tell(script: Script) -> None:
+    words = ("create", "--bundle", str(script.bundle), "id")
+    assert script.start(*words).words == [script.real, *words]
+    os.mkfifo(script.bundle / "config.json")  # which must not hold the script up
+    assert script.start(*words).words == [script.real, *words]
+
+
+def test_where_the_hook_cannot_be_added_no_container_is_made(script: Script) -> None:
+    (script.bundle / "config.json").write_text(ASKS)
+    (script.folder / "fails").write_text("7")
+    said = script.start("create", "--bundle", str(script.bundle), "id")
+    assert (said.words, said.code) == ([], 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "added"),
+    [
+        ("# swarm-resources = A\n#ipc-labels = all\naccept-environment = always\n", False),
+        ("swarm-resources = A\n", True),
+        ("runtime = REAL\n  ipc-labels = all", True),
+    ],
+)
+def test_settings_that_concern_all_containers_ask_python(
+    script: Script, text: str, added: bool
+) -> None:
+    script.settings.write_text(text.replace("REAL", script.real))
+    assert bool(create(script, NONE).added) == added
+
+
+def test_settings_that_are_no_file_are_the_hooks_to_tell(script: Script) -> None:
+    os.mkfifo(script.settings)
+    assert create(script, NONE).added
+
+
+# Which runtime it becomes.
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, "bin/runc"),
+        ({"settings.conf": "runtime = FOLDER/other"}, "other"),
+        ({"settings.conf": "\t runtime=FOLDER/other \t\n# runtime = /x\n#runtime = /x"}, "other"),
+        ({"settings.conf": "runtime = /x\nruntime = FOLDER/other\n[image a]\nrecords = no"}, "other"),
+        ({"settings.conf": "runtime = FOLDER/other\nruntime =\n"}, "bin/runc"),
+        ({"settings.conf": "runtime = /x", "settings.conf.d/1.conf": "runtime = FOLDER/other"}, "other"),
+        ({"settings.conf.d/2.conf": "runtime = FOLDER/other", "settings.conf.d/10.conf": "runtime = /x"}, "other"),
+        ({"settings.conf.d/.a.conf": "runtime = /x", "settings.conf.d/b": "runtime = /x"}, "bin/runc"),
+    ],
+)  # fmt: skip
+def test_the_runtime_is_the_configured_one(
+    script: Script, files: dict[str, str], expected: str
+) -> None:
+    """As oci-gpu-hook.conf(5) is read by Python: later lines hold, and drop-ins come in the order of their names."""
+    script.write("other", REAL)
+    for name, text in files.items():
+        script.write(name, text.replace("FOLDER", str(script.folder)))
+    assert script.start("state", "id").words == [str(script.folder / expected), "state", "id"]
+
+
+def test_else_it_is_the_first_runc_of_path_that_is_another(script: Script) -> None:
+    (script.folder / "link").mkdir()
+    (script.folder / "link/runc").symlink_to(script.program)
+    (script.folder / "none/runc").mkdir(parents=True)
+    path = ":".join([str(script.folder / name) for name in ("link", "none", "bin")])
+    assert script.start("state", env={"PATH": f"{path}::."}).words == [script.real, "state"]
+    Path(script.real).rename(script.folder / "bin/crun")
+    crun = str(script.folder / "bin/crun")
+    assert script.start("state", env={"PATH": path}).words == [crun, "state"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("SELF", "the setting 'runtime' names this very script, SELF"),
+        ("LINK", "the setting 'runtime' names this very script, LINK"),
+        ('/no/"such\\one', "the setting 'runtime' names /no/\"such\\one, which is no program"),
+        ("/", "the setting 'runtime' names /, which is no program"),
+        ("runc", "the setting 'runtime' names runc, which is no program"),
+        ("", "neither runc nor crun is in PATH"),
+    ],
+)
+def test_without_a_runtime_it_says_so_where_engines_read_it(
+    script: Script, setting: str, says: str
+) -> None:
+    link = script.folder / "link"
+    link.symlink_to(script.program)
+    names = {"SELF": str(script.program), "LINK": str(link)}
+    for name, path in names.items():
+        setting, says = setting.replace(name, path), says.replace(name, path)
+    script.settings.write_text(f"runtime = {setting}\n")
+    said = script.start("--log", str(script.log), "create", "id", env={"PATH": "/nowhere"})
+    assert (said.code, said.words) == (4, [])
+    assert said.err.startswith(f"oci-gpu-runtime: {says} (the administrator must ")
+    (line,) = script.log.read_text().splitlines()
+    assert json.loads(line)["msg"] == said.err.strip()
+    assert json.loads(line)["level"] == "error"
+
+
+def test_the_real_runtimes_environment_is_the_engines(script: Script) -> None:
+    script.write("bin/runc", "#!/bin/sh\nexec /usr/bin/env -u PWD -u SHLVL -u _ -u OLDPWD\n")
+    given = {"LC_ALL": "de_DE.UTF-8", "TZ": "Asia/Tokyo", "XDG_RUNTIME_DIR": "/x"}
+    seen = dict(line.split("=", 1) for line in script.start("create", "id", env=given).words)
+    assert seen == {"PATH": f"{script.folder}/bin", **given}
+
+
+@settings(
+    max_examples=300,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(hooks.CONFIGS, hooks.WRITTEN, hooks.SPELLINGS)
+def test_the_hook_is_added_wherever_it_would_find_a_request(
+    script: Script, found: Any, how: Any, places: list[int]
+) -> None:
+    text = hooks.spelled(json.dumps(found, **how), places)
+    added = create(script, text).added
+    try:
+        bundle = read_bundle(str(script.bundle))
+        asks = sources.may_ask(sources.inputs_of(bundle, bundle.annotations()))
+    except HookError:
+        asks = False
+    assert added or not asks
