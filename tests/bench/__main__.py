@@ -29,13 +29,14 @@ from tests.bench import (
     growth,
     load,
     rounds,
+    runtime,
     stage,
     tables,
 )
 from tests.bench.variants import by_key, variants
 from tests.gpunode import node
 
-PARTS = ("rounds", "growth", "calls", "load", "commands")
+PARTS = ("rounds", "growth", "calls", "load", "commands", "runtime")
 
 
 def main() -> int:
@@ -131,6 +132,12 @@ def _commands(kit: stage.Kit, options: argparse.Namespace, bench: dict[str, Any]
     bench["commands"] = {name: figures.load(taken) for name, taken in samples.items()}
 
 
+def _runtime(kit: stage.Kit, options: argparse.Namespace, bench: dict[str, Any]) -> None:
+    content = node.prepare(stage.DESCRIPTION, [])
+    play = partial(runtime.play, kit, options.rounds)
+    bench["runtime"] = figures.runtime(stage.on_node(kit, content, options.cgroup, play))
+
+
 def _load(kit: stage.Kit, options: argparse.Namespace, bench: dict[str, Any]) -> None:
     content = node.prepare(stage.DESCRIPTION, [])
     samples = stage.on_node(
@@ -144,6 +151,7 @@ MEASURED: dict[str, Callable[[stage.Kit, argparse.Namespace, dict[str, Any]], No
     "rounds": _rounds,
     "calls": _calls,
     "commands": _commands,
+    "runtime": _runtime,
     "growth": _growth,
     "load": _load,
 }

@@ -31,6 +31,7 @@ def document(bench: dict[str, Any], before: dict[str, Any] | None) -> str:
         ("load", _load),
         ("growth", _growth),
         ("commands", _commands),
+        ("runtime", _runtime),
     ):
         if bench.get(key):
             parts.append(section(bench[key]))
@@ -164,6 +165,15 @@ def _commands(commands: dict[str, Any]) -> str:
         lines.append([f"`{name}`", *times, f"{COMMAND_GOAL_MS}", met, ""])
     head = ["", "ms", "p90", "goal", "", "failed"]
     return "## Commands for people, warm\n\n" + table(head, lines)
+
+
+def _runtime(calls: dict[str, Any]) -> str:
+    lines = []
+    for entry in calls.values():
+        times = [f"{entry['run']['median']:.2f}", f"{entry['added_in_p']:.2f}"]
+        lines.append([entry["title"], *times, _short(entry["said"])])
+    head = ["", "ms", "added, in P", "failed"]
+    return "## oci-gpu-runtime, and then /bin/true\n\n" + table(head, lines)
 
 
 def _growth(growth: dict[str, Any]) -> str:

@@ -21,6 +21,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY = "libexec/oci/hooks.d/oci-gpu-hook"
 COMMAND = "bin/oci-gpu-hook"
+RUNTIME = "bin/oci-gpu-runtime"
 LIBRARY = "lib/oci-gpu-hook"
 REGISTRATION = "share/containers/oci/hooks.d/oci-gpu-hook.json"
 EPOCH = 1700000000
@@ -98,7 +99,7 @@ def test_it_installs_what_the_readme_lists_and_nothing_else(destination: Path) -
     packaging, library = ROOT / "packaging", f"usr/{LIBRARY}"
     units = [it for it in (packaging / "systemd").iterdir() if it.suffix in UNITS]
     expected = {
-        *(f"usr/{part}" for part in (ENTRY, COMMAND, REGISTRATION)),
+        *(f"usr/{part}" for part in (ENTRY, COMMAND, RUNTIME, REGISTRATION)),
         *(f"usr/share/man/man{it.suffix[1:]}/{it.name}" for it in packaging.glob("man/*.[58]")),
         "usr/share/bash-completion/completions/oci-gpu-hook",
         "usr/share/zsh/site-functions/_oci-gpu-hook",
@@ -163,7 +164,7 @@ def test_two_are_equal_and_uninstall_leaves_nothing(destination: Path, tmp_path:
         for path in ours
         if path.is_relative_to(usr / "lib") and "oci-gpu-hook/" not in str(path)
     ]
-    for path in [usr / ENTRY, usr / COMMAND, usr / REGISTRATION, *units]:
+    for path in [usr / ENTRY, usr / COMMAND, usr / RUNTIME, usr / REGISTRATION, *units]:
         path.with_name(f"{path.name}.new").write_bytes(b"")
     for _ in range(2):
         assert make("uninstall", f"DESTDIR={tmp_path}").status == 0
@@ -230,7 +231,7 @@ def test_what_is_installed_works_and_changes_nothing(prefix: Path, tmp_path: Pat
     assert tree(prefix) == before
 
 
-@pytest.mark.parametrize("part", [ENTRY, COMMAND, REGISTRATION, f"{LIBRARY}/something"])
+@pytest.mark.parametrize("part", [ENTRY, COMMAND, RUNTIME, REGISTRATION, f"{LIBRARY}/something"])
 @pytest.mark.parametrize("target", ["install", "uninstall"])
 def test_a_foreign_file_in_our_place_is_left(tmp_path: Path, part: str, target: str) -> None:
     foreign = tmp_path / "usr" / part
