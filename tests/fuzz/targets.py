@@ -18,7 +18,7 @@ from typing import Any, Callable, NamedTuple
 
 from hypothesis import strategies as st
 
-from oci_gpu_hook import build
+from oci_gpu_hook import build, runtime
 from oci_gpu_hook.container import cgroup
 from oci_gpu_hook.driver import gpu, inventory, mig, nodes, proc, stamp
 from oci_gpu_hook.errors import HookError, plain
@@ -51,6 +51,7 @@ from tests.unit.test_request_properties import CONFIGS, INPUTS, ITEMS, VALUES
 _STEPS, _STEPS_OF_BYTE = 60_000, 600
 _MEMORY, _MEMORY_OF_BYTE = 2 * MIB, 400
 
+REGISTRATION = Path(__file__).resolve().parents[2] / "hooks.d/oci-gpu-hook.json"
 SCRATCH = Path(tempfile.mkdtemp(prefix="oci-gpu-hook-fuzz-"))
 atexit.register(shutil.rmtree, SCRATCH)
 
@@ -117,6 +118,7 @@ _ANNOTATIONS = st.dictionaries(
     _TEXTS,
     max_size=4,
 )
+_HOOKS = _object(path=st.sampled_from(["/usr/bin/other", "/x/oci-gpu-hook"]) | _TEXTS)
 _CONFIGS = _object(
     process=_object(
         env=_several(
@@ -130,6 +132,7 @@ _CONFIGS = _object(
         selinuxLabel=_TEXTS,
     ),
     root=_object(path=_TEXTS),
+    hooks=_object(prestart=_several(_HOOKS), createRuntime=_several(_HOOKS)),
     mounts=_several(_MOUNTS),
     annotations=_ANNOTATIONS,
     linux=_object(
@@ -200,6 +203,22 @@ def _config(data: bytes) -> None:
             part(bundle)
         except HookError as err:
             assert str(err).isprintable()
+
+
+def _runtime(data: bytes) -> None:
+    """What is valid stays as it was but for our hook; anything else stays untouched."""
+    path = SCRATCH / "config.json"
+    path.write_bytes(data)
+    try:
+        runtime.add_hook(str(path), str(REGISTRATION))
+    except HookError:
+        assert path.read_bytes() == data
+        raise
+    before, after = json.loads(data), json.loads(path.read_bytes())
+    theirs, ours = before.pop("hooks", None), after.pop("hooks")
+    if theirs != ours:
+        assert ours["createRuntime"][:-1] == ((theirs or {}).get("createRuntime") or [])
+    assert before == after
 
 
 def _request(bundle: Bundle) -> None:
@@ -549,6 +568,7 @@ def _settings(value: tuple[str, dict[str, str]]) -> None:
 TARGETS: dict[str, Target] = {
     "state": Target(_written(_STATES), _state),
     "config.json": Target(_written(_CONFIGS), _config),
+    "runtime": Target(_written(_CONFIGS), _runtime),
     "environment": Target(st.tuples(INPUTS, CONFIGS), _asked),
     "requirements": Target(_EXPRESSIONS, _requirement),
     "device-lists": Target(_LISTS, _device_list),
