@@ -12,7 +12,7 @@ export PARALLEL = -n auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint types contracts unit unit-pythons integration test-hostile test-packaging
-.PHONY: test-selinux test-gpu bench bench-load fuzz rpm openshift install uninstall man completions clean
+.PHONY: test-selinux test-gpu bench bench-load fuzz rpm openshift install install-docker uninstall man completions clean
 
 help: ## List what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "make %-18s %s\n", $$1, $$2 }'
@@ -92,6 +92,9 @@ rpm: ## Build the RPMs from a clean copy of this tree, in .build/rpm
 
 install: ## Install below [DESTDIR=][PREFIX=/usr], for [PYTHON=/usr/bin/python3]
 	@packaging/install.sh install "$(DESTDIR)" "$(PREFIX)" "$(PYTHON)"
+
+install-docker: ## Let dockerd start what is installed below [DESTDIR=][PREFIX=/usr] for 'docker run --gpus'
+	@packaging/install.sh install-docker "$(DESTDIR)" "$(PREFIX)"
 
 uninstall: ## Take away what install put below [DESTDIR=][PREFIX=/usr]
 	@packaging/install.sh uninstall "$(DESTDIR)" "$(PREFIX)"

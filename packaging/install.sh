@@ -1,14 +1,16 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs and uninstalls: `make install` and `make uninstall` call it.
+# Installs and uninstalls: `make install`, `make install-docker` and `make uninstall` call it.
 #
 #   packaging/install.sh install DESTDIR PREFIX PYTHON
+#   packaging/install.sh install-docker DESTDIR PREFIX     the link by which dockerd starts what is installed there
 #   packaging/install.sh uninstall DESTDIR PREFIX
 #   packaging/install.sh stage DESTDIR PREFIX PYTHON       for a package: downloads nothing, records no folders
 #
 #   PREFIX/libexec/oci/hooks.d/oci-gpu-hook                what an engine starts
 #   PREFIX/bin/oci-gpu-hook                                what people start
 #   PREFIX/bin/oci-gpu-runtime                             a runtime, for engines that read no hooks.d
+#   PREFIX/bin/nvidia-container-runtime-hook               install-docker: a link to the entry script
 #   PREFIX/lib/oci-gpu-hook/                               the package, byte-compiled, and linked for the hook
 #   PREFIX/share/containers/oci/hooks.d/oci-gpu-hook.json  registers the hook with engines
 #   PREFIX/lib/{systemd,udev,tmpfiles.d}/                  units that keep nodes and inventory: packaging/systemd
@@ -29,6 +31,7 @@ library=$prefix/lib/oci-gpu-hook
 entry=$prefix/libexec/oci/hooks.d/oci-gpu-hook
 command=$prefix/bin/oci-gpu-hook
 runtime=$prefix/bin/oci-gpu-runtime
+dockers=$prefix/bin/nvidia-container-runtime-hook
 registration=$prefix/share/containers/oci/hooks.d/oci-gpu-hook.json
 data=$prefix/share/oci-gpu-hook
 modules=$prefix/share/selinux/packages/oci-gpu-hook
@@ -81,6 +84,11 @@ check_ours() {
     if [ -e "$destdir$library" ] && [ ! -e "$destdir$folders" ] && [ -n "$(ls -A "$destdir$library")" ]; then
         fail "$destdir$library is there and is not ours: move it away first"
     fi
+}
+
+# Whether dockerd's link is there, as we make it or as somebody has made it by hand.
+is_our_link() {
+    case $(readlink "$destdir$dockers") in "../${entry#"$prefix"/}" | "$entry") ;; *) return 1 ;; esac
 }
 
 # Makes the folder $1 with its parents, and remembers those that uninstall must remove.
@@ -270,8 +278,27 @@ do_install() {
     echo "installed $destdir$command for people: try '$command info'"
 }
 
+# dockerd looks for this name, and starts it for containers with --gpus. A link of anybody else's stays, and any file.
+do_install_docker() {
+    grep -qs 'oci[-_]gpu[-_]hook' "$destdir$entry" || fail "$destdir$entry is not there: run 'make install' first"
+    if is_our_link; then
+        echo "$destdir$dockers is there already"
+        return
+    fi
+    if [ -e "$destdir$dockers" ] || [ -L "$destdir$dockers" ]; then
+        fail "$destdir$dockers is there and is not ours: move it away first"
+    fi
+    # Not -f: what another has put there meanwhile stays as well.
+    ln -s "../${entry#"$prefix"/}" "$destdir$dockers"
+    [ -z "${SOURCE_DATE_EPOCH:-}" ] || touch -h -d "@$SOURCE_DATE_EPOCH" "$destdir$dockers"
+    echo "installed $destdir$dockers for 'docker run --gpus'"
+    echo "dockerd looks for it once, when it starts: restart it, such as by 'systemctl restart docker'"
+}
+
 do_uninstall() {
     check_ours
+    # Before what it leads to: dockerd could start no container with --gpus.
+    ! is_our_link || rm -f "$destdir$dockers"
     made=$(cat "$destdir$folders" 2>/dev/null || true)
     # *.new: what `write` leaves if the disk is full or it is killed.
     single_files | while read -r file; do rm -f "$destdir$file" "$destdir$file.new"; done
@@ -290,6 +317,7 @@ do_uninstall() {
 check_arguments
 case $action in
 install | stage) do_install ;;
+install-docker) do_install_docker ;;
 uninstall) do_uninstall ;;
-*) fail "knows install and uninstall only" ;;
+*) fail "knows install, install-docker and uninstall only" ;;
 esac

@@ -61,11 +61,34 @@ FOLDERS = (
 )
 
 
+# NVIDIA's package, as far as it is in our way: it owns the name that dockerd looks for.
+RIVAL = """
+Name: nvidia-container-toolkit
+Version: 1.20
+Release: 1
+Summary: A rival for tests
+License: Apache-2.0
+BuildArch: noarch
+AutoReqProv: no
+%description
+A rival for tests.
+%install
+install -D /bin/true %{buildroot}/usr/bin/nvidia-container-runtime-hook
+%files
+/usr/bin/nvidia-container-runtime-hook
+"""
+
+
 class Release(NamedTuple):
-    """The two packages of one version."""
+    """The packages of one version that every host has."""
 
     hook: Path
     selinux: Path
+
+    @property
+    def docker(self) -> Path:
+        """The one beside them, for hosts with Docker."""
+        return self.hook.with_name(self.hook.name.replace("hook-", "hook-docker-", 1))
 
 
 class Ended(NamedTuple):
@@ -82,7 +105,10 @@ def build(folder: Path, version: str = "", tree: Path = ROOT) -> Release:
     assert done.returncode == 0, done.stderr
     built = [Path(line) for line in done.stdout.split()]
     [selinux] = [path for path in built if path.name.startswith("oci-gpu-hook-selinux")]
-    [hook] = [path for path in built if path.parent.name == "noarch" and path != selinux]
+    [docker] = [path for path in built if path.name.startswith("oci-gpu-hook-docker")]
+    packages = [path for path in built if path.parent.name == "noarch"]
+    [hook] = [path for path in packages if path not in (selinux, docker)]
+    assert Release(hook, selinux).docker == docker
     return Release(hook, selinux)
 
 
@@ -107,12 +133,22 @@ def build_base(folder: Path) -> Path:
         text=True,
     )
     provided = ", ".join(("", *PROVIDED, f"python(abi) = {abi.stdout.strip()}"))
-    spec = folder / "base.spec"
-    spec.write_text(BASE.format(provided=provided, root=root))
+    return _built(folder, BASE.format(provided=provided, root=root))
+
+
+def build_rival(folder: Path) -> Path:
+    """A package with another's program under the name that dockerd looks for."""
+    return _built(folder, f"%define _binaries_in_noarch_packages_terminate_build 0\n{RIVAL}")
+
+
+def _built(folder: Path, text: str) -> Path:
+    """The one package of a spec."""
+    spec = folder / "one.spec"
+    spec.write_text(text)
     words = ["rpmbuild", "-bb", "--define", f"_topdir {folder}", str(spec)]
     done = subprocess.run(words, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    [package] = (folder / "RPMS/noarch").glob("base-*.rpm")
+    [package] = (folder / "RPMS/noarch").glob("*.rpm")
     return package
 
 

@@ -25,6 +25,8 @@ ENTRY = "usr/libexec/oci/hooks.d/oci-gpu-hook"
 REGISTRATION = "usr/share/containers/oci/hooks.d/oci-gpu-hook.json"
 SETTINGS = "etc/oci-gpu-hook.conf"
 LIBRARY = "usr/lib/oci-gpu-hook"
+DOCKERS = "usr/bin/nvidia-container-runtime-hook"
+TARGET = "../libexec/oci/hooks.d/oci-gpu-hook"
 CHANGED = "device-cgroup = on\n"
 
 
@@ -92,10 +94,18 @@ def test_the_packages_hold_what_make_install_installs(
     }
 
 
-def test_both_are_noarch_and_say_what_the_sources_say(release: Release) -> None:
+def test_dockers_package_holds_one_link(release: Release) -> None:
+    form = "[%{FILENAMES} %{FILELINKTOS}\n]"
+    words: list[str | Path] = ["rpm", "-qp", "--qf", form, release.docker]
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    files = [line for line in done.stdout.splitlines() if "/licenses/" not in line]
+    assert files == [f"/{DOCKERS} {TARGET}"]
+
+
+def test_they_are_noarch_and_say_what_the_sources_say(release: Release) -> None:
     text = (rpms.ROOT / "setup.cfg").read_text()
     [version] = re.findall(r"^version = (.*)$", text, re.MULTILINE)
-    for package in release:
+    for package in (*release, release.docker):
         form = "%{VERSION} %{ARCH} %{LICENSE}"
         done = subprocess.run(
             ["rpm", "-qp", "--qf", form, package], check=True, capture_output=True, text=True
@@ -169,6 +179,73 @@ def test_a_foreign_file_in_our_place_stops_the_installation(
     assert not [path for path in scratch.listing().keys() - before.keys() if LIBRARY in path]
 
 
+def test_dockers_link_comes_goes_and_outlives_an_upgrade(
+    scratch: Scratch, release: Release, previous: Release
+) -> None:
+    """Also where somebody had made the same link by hand."""
+    link = scratch / DOCKERS
+    before = scratch.listing()
+    dockerd = scratch / "usr/bin/dockerd"
+    said = does(scratch, "-i", *previous, previous.docker)
+    assert "restart dockerd" not in said, "there is none"
+    for package in (previous, release):
+        does(scratch, "-U", "--replacepkgs", *package, package.docker)
+        assert str(link.readlink()) == TARGET
+        assert scratch.rpm("-V", "oci-gpu-hook-docker") == (0, "")
+    assert "oci-gpu-hook-docker" in scratch.rpm("-e", "--test", "oci-gpu-hook").said
+    does(scratch, "-e", "oci-gpu-hook-docker")
+    assert not link.is_symlink()
+    dockerd.write_text("")
+    dockerd.chmod(0o755)
+    link.symlink_to(f"/{ENTRY}")
+    said = does(scratch, "-i", release.docker)
+    assert "restart dockerd before the first --gpus" in said
+    assert str(link.readlink()) == TARGET
+    dockerd.unlink()
+    does(scratch, "-e", "oci-gpu-hook-docker", "oci-gpu-hook", "oci-gpu-hook-selinux")
+    assert scratch.listing() == before
+
+
+@pytest.mark.parametrize("target", ["", "/opt/nvidia/hook", f"/{ENTRY}.old"])
+def test_what_another_has_in_the_links_place_stays(
+    scratch: Scratch, release: Release, target: str
+) -> None:
+    """A file, and links that lead elsewhere; at an upgrade, too."""
+    link = scratch / DOCKERS
+    put = (lambda: link.symlink_to(target)) if target else (lambda: link.write_text("#!/bin/sh\n"))
+    does(scratch, "-i", *release)
+    put()
+    before = scratch.listing()
+    sentence = f"oci-gpu-hook-docker: /{DOCKERS} is there and is not ours: move it away first"
+    done = scratch.rpm("-i", release.docker)
+    assert (done.status != 0, sentence in done.said) == (True, True), done.said
+    assert scratch.listing() == before
+    link.unlink()
+    does(scratch, "-i", release.docker)
+    link.unlink()
+    put()
+    done = scratch.rpm("-U", "--replacepkgs", release.docker)
+    assert (done.status != 0, sentence in done.said) == (True, True), done.said
+    assert link.is_symlink() == bool(target)
+    assert not target or str(link.readlink()) == target
+
+
+def test_nvidias_package_and_ours_exclude_each_other(
+    scratch: Scratch, release: Release, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    rival = rpms.build_rival(tmp_path_factory.mktemp("rival"))
+    does(scratch, "-i", *release)
+    for first, second in ((rival, release.docker), (release.docker, rival)):
+        does(scratch, "-i", first)
+        before = scratch.listing()
+        done = scratch.rpm("-i", second)
+        assert done.status != 0
+        said = done.said.replace("(installed) ", "")
+        assert "nvidia-container-toolkit conflicts with oci-gpu-hook-docker" in said
+        assert scratch.listing() == before
+        does(scratch, "-e", "oci-gpu-hook-docker" if first != rival else "nvidia-container-toolkit")
+
+
 def test_settings_that_were_there_before_stay(scratch: Scratch, release: Release) -> None:
     settings = scratch / SETTINGS
     settings.parent.mkdir(exist_ok=True)
@@ -228,6 +305,7 @@ def test_rpmlint_has_nothing_to_say_that_is_not_explained(release: Release) -> N
         "--rpmlintrc",
         rpms.ROOT / "packaging/oci-gpu-hook.rpmlintrc",
         *release,
+        release.docker,
     ]
     sources = [*folder.glob("SRPMS/*.rpm"), *folder.glob("SPECS/*.spec")]
     done = subprocess.run([*words, *sources], check=False, capture_output=True, text=True)
@@ -244,7 +322,7 @@ def test_every_explanation_has_a_reason() -> None:
 def test_two_builds_of_one_tree_hold_the_same(release: Release, tmp_path: Path) -> None:
     """Names, modes, times and digests of all files."""
     again = rpms.build(tmp_path)
-    for one, other in zip(release, again):
+    for one, other in zip((*release, release.docker), (*again, again.docker)):
         contents = [
             subprocess.run(
                 ["rpm", "-qp", "--dump", package], check=True, capture_output=True
