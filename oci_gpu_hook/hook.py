@@ -88,7 +88,7 @@ def main(stage: str, arguments: list[str]) -> int:
         options = Options(arguments)
         progress.state = read_state(_STDIN, posix.environ.get(_READ_BEFORE, b""))
         progress.annotations = progress.state.annotations
-        start(progress, progress.state, options)
+        start(progress, progress.state, options, stage)
     except Exception as err:
         code = sentence.failure(err)
         # At a wrong stage journal and /proc may be the container's own.
@@ -123,13 +123,15 @@ def _record(progress: Progress, code: int, said: str) -> None:
             sentence.say(f"this start is not recorded: {err}")
 
 
-def start(progress: Progress, state: State, options: Options) -> None:
+def start(progress: Progress, state: State, options: Options, stage: str = "") -> None:
     """What one container start does."""
     if state.bundle == "/":
         state = progress.state = _with_bundle(state)
         if not state.bundle:
             return
     bundle = read_bundle(state.bundle)
+    if stage == "createRuntime" and options.cdi is None and _is_served(bundle):
+        return
     inputs = sources.inputs_of(bundle, state.annotations)
     progress.annotations = inputs.annotations
     asks = options.cdi is not None or sources.may_ask(inputs)
@@ -147,6 +149,30 @@ def start(progress: Progress, state: State, options: Options) -> None:
     progress.say()
     if allowed.ipc_labels == "all":
         _label_only(state, bundle, allowed, options)
+
+
+def _is_served(bundle: Bundle) -> bool:
+    """Whether this very program has been started for prestart, which comes first.
+
+    dockerd registers it so for ``--gpus``, whatever a registration or a runtime has added for createRuntime.
+    """
+    earlier = [path for path, words in bundle.hooks("prestart") if words[1:] == ("prestart",)]
+    if not earlier:
+        return False
+    ours = [path for path, _ in bundle.hooks("createRuntime") if path.endswith("/oci-gpu-hook")]
+    return not _inodes(earlier).isdisjoint(_inodes(ours))
+
+
+def _inodes(paths: list[str]) -> set[tuple[int, int]]:
+    """Device and inode number of each of these files that is there."""
+    found = set()
+    for path in paths:
+        try:
+            status = posix.stat(path)
+        except OSError:
+            continue
+        found.add((status.st_dev, status.st_ino))
+    return found
 
 
 def _with_bundle(state: State) -> State:

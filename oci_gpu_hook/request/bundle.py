@@ -57,6 +57,20 @@ class Bundle(NamedTuple):
             ]
         )
 
+    def hooks(self, stage: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Path and words of each hook of a stage, in order; an item of another shape is passed over."""
+        hooks = self.document.get("hooks")
+        found = hooks.get(stage) if isinstance(hooks, dict) else None
+        return tuple(
+            [
+                (item["path"], tuple([str(word) for word in item.get("args") or ()]))
+                for item in (found if isinstance(found, list) else ())
+                if isinstance(item, dict)
+                and isinstance(item.get("path"), str)
+                and isinstance(item.get("args") or [], list)
+            ]
+        )
+
     def device_paths(self) -> tuple[str, ...]:
         """The paths of ``linux.devices``: nodes that the runtime makes."""
         devices = self._list(self._linux(), "devices", "linux.devices")

@@ -144,3 +144,22 @@ def test_no_engine_writes_so_many_items() -> None:
     for part in (found.environment, found.tmpfs, found.device_rules):
         with pytest.raises(BundleError, match=r"has more than \d+ items"):
             part()
+
+
+@pytest.mark.parametrize(
+    ("hooks", "found"),
+    [
+        ({"prestart": [{"path": "/a", "args": ["a", "b"]}, {"path": "/c"}]}, 2),
+        ({"prestart": [{"path": "/a", "args": None}]}, 1),
+        ({"prestart": [{"path": "/a", "args": "ab"}, {"path": 1}, {}, None, "x"]}, 0),
+        ({"prestart": {"path": "/a"}}, 0),
+        ({"poststop": [{"path": "/a"}]}, 0),
+        ([], 0),
+        (None, 0),
+    ],
+)
+def test_hooks_of_another_shape_are_passed_over(hooks: object, found: int) -> None:
+    """They are the runtime's to complain of."""
+    seen = bundle({"hooks": hooks}).hooks("prestart")
+    assert seen == (("/a", ("a", "b")), ("/c", ()))[:found] or seen == (("/a", ()),)
+    assert len(seen) == found

@@ -3,13 +3,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from oci_gpu_hook import hook
-from oci_gpu_hook.errors import UsageError
+from oci_gpu_hook.errors import HookError, UsageError
+from oci_gpu_hook.report.progress import Progress
+from oci_gpu_hook.request.state import State
+from tests.unit.containers import write_bundle
 
 OPTIONS = ["--config", "--host-root", "--cdi", "--cdi-driver"]
 
@@ -68,3 +75,52 @@ def test_a_start_that_cannot_be_served_is_wrong_usage(words: list[str], sentence
 @pytest.mark.parametrize("stage", ["poststart", "poststop"])
 def test_stages_after_the_start_have_nothing_to_do(stage: str) -> None:
     assert started(stage) == (0, "", "")
+
+
+def at_stages(entry: Path, link: Path, words: list[str]) -> dict[str, Any]:
+    """The hooks of a config.json: the link for prestart with these words, and the entry for createRuntime."""
+    link.parent.mkdir()
+    entry.write_text("")
+    link.symlink_to(entry)
+    return {
+        "prestart": [{"path": "/nowhere"}, {"path": str(link), "args": words}],
+        "createRuntime": [{"path": str(entry), "args": ["oci-gpu-hook", "createRuntime"]}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "stage", "options", "is_read"),
+    [
+        (["x", "prestart"], "createRuntime", [], False),
+        # The first of the two does the job.
+        (["x", "prestart"], "prestart", [], True),
+        # What an engine's own injection leaves to do is another request.
+        (["x", "prestart"], "createRuntime", ["--cdi", "utility"], True),
+        # Both would think that the other has done it.
+        (["x", "createRuntime"], "createRuntime", [], True),
+        ([], "createRuntime", [], True),
+    ],
+)
+def test_what_has_been_done_for_prestart_is_not_done_again(
+    tmp_path: Path, words: list[str], stage: str, options: list[str], is_read: bool
+) -> None:
+    """As where dockerd starts the hook for --gpus, and a runtime or a registration has added it as well."""
+    hooks = at_stages(tmp_path / "oci-gpu-hook", tmp_path / "bin/docker", words)
+    linux = {"devices": [{"path": "/dev/nvidia0", "type": "c"}]}
+    bundle = write_bundle(tmp_path, "NVIDIA_VISIBLE_DEVICES=all", hooks=hooks, linux=linux)
+    state = State("c", os.getpid(), str(bundle), {})
+    with pytest.raises(HookError) if is_read else contextlib.nullcontext():
+        hook.start(Progress(), state, hook.Options([*options, "--host-root", "/proc"]), stage)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_another_program_for_prestart_does_not_do_our_job(tmp_path: Path, is_there: bool) -> None:
+    link = tmp_path / "bin/docker"
+    hooks = at_stages(tmp_path / "oci-gpu-hook", link, ["x", "prestart"])
+    link.unlink()
+    if is_there:
+        link.write_text("another's")
+    bundle = write_bundle(tmp_path, "NVIDIA_VISIBLE_DEVICES=all", hooks=hooks)
+    state = State("c", os.getpid(), str(bundle), {})
+    with pytest.raises(HookError):
+        hook.start(Progress(), state, hook.Options(["--host-root", "/proc"]), "createRuntime")
