@@ -208,6 +208,10 @@ def _request(
     if options.cdi is None:
         from oci_gpu_hook.request import parse
 
+        if not sources.accepts_environment(inputs, allowed):
+            from oci_gpu_hook.host import docker
+
+            inputs = docker.with_request(inputs, bundle, options.host_root)
         return parse.parse(inputs, allowed)
     from oci_gpu_hook.request import bycdi
 

@@ -130,6 +130,8 @@ GROUPS = {
     # Without a saved inventory that is still true.
     "survey": ("driver.catalogue", "driver.elf", "driver.mig", "driver.files", "driver.survey"),
     "settings": ("request.sections", "request.settingsfile"),
+    # Where a container's environment is not accepted.
+    "docker": ("host.docker",),
     "crun": ("request.crun", "report.runtime"),
     "requirements": ("planning.requirements",),
     "cdi": ("request.bycdi", "planning.cdi"),

@@ -23,7 +23,7 @@ from oci_gpu_hook.driver.stamp import LD_SO_CACHE
 from oci_gpu_hook.errors import BundleError, HookError, UsageError, quoted
 from oci_gpu_hook.formats.ldcache import MalformedCache
 from oci_gpu_hook.formats.ldcache_entries import parse as parse_cache
-from oci_gpu_hook.host import containers, kernel, libselinux
+from oci_gpu_hook.host import containers, docker, kernel, libselinux
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.operations.device import Device
 from oci_gpu_hook.operations.mount import Mount
@@ -94,7 +94,7 @@ def _wanted(
     """The finding about its request, and the operations of its plan; None where there is no plan."""
     try:
         bundle = _bundle(host, found)
-        inputs = sources.inputs_of(bundle, {})
+        inputs = docker.with_request(sources.inputs_of(bundle, {}), bundle, host.path)
         settings = read_settings(config, inputs.annotations)
         request, notes = _request(bundle, inputs, settings)
         if request is None:

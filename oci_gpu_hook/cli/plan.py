@@ -13,6 +13,7 @@ from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.container import rootfs
 from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.errors import ConfigError, RequestError
+from oci_gpu_hook.host import docker
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import leftout
 from oci_gpu_hook.planning.decide import decide
@@ -22,6 +23,7 @@ from oci_gpu_hook.request.parse import Request, parse
 from oci_gpu_hook.request.settings import read_settings
 
 if TYPE_CHECKING:
+    from oci_gpu_hook.request.bundle import Bundle
     from oci_gpu_hook.request.settings import Settings
 
 
@@ -59,7 +61,7 @@ def plan(
     found = read_bundle(os.path.abspath(bundle))
     inputs = sources.inputs_of(found, {})
     path = found.rootfs()
-    settings, request, notes = _request(inputs, config)
+    settings, request, notes = _request(found, inputs, config, host_root)
     if settings is None or (request is None and settings.ipc_labels != "all"):
         why = "".join([f"\n           {note}" for note in notes])
         text = f"bundle     {found.path}\nrequest    none: the hook would leave this container alone{why}"
@@ -75,7 +77,7 @@ def plan(
 
 
 def _request(
-    inputs: sources.Inputs, file: str | None
+    bundle: Bundle, inputs: sources.Inputs, file: str | None, host_root: str
 ) -> tuple[Settings | None, Request | None, tuple[str, ...]]:
     """The settings, the request, and what is left out; wrong settings stop only a container that asks for something."""
     try:
@@ -84,4 +86,6 @@ def _request(
         if sources.may_ask(inputs):
             raise
         return None, None, (str(err),)
+    if not sources.accepts_environment(inputs, settings):
+        inputs = docker.with_request(inputs, bundle, host_root)
     return (settings, *parse(inputs, settings))

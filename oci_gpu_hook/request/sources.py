@@ -48,7 +48,8 @@ class Inputs(NamedTuple):
     """All parts of a container's configuration that can ask for something.
 
     mounts: source and destination of each; privileged: whether CAP_SYS_ADMIN is in the bounding set; given: the nodes
-    of GPUs that the user of an old image gave to it, see `Bundle.given_gpus`.
+    of GPUs that the user of an old image gave to it, see `Bundle.given_gpus`; dockers: the value of
+    NVIDIA_VISIBLE_DEVICES that dockerd itself has appended (``--gpus``), "" where it has not, and where nobody looked.
     """
 
     environment: dict[str, str]
@@ -56,6 +57,7 @@ class Inputs(NamedTuple):
     annotations: dict[str, str] = {}  # noqa: RUF012  read only
     privileged: bool = False
     given: tuple[str, ...] = ()
+    dockers: str = ""
 
 
 class Names(NamedTuple):
@@ -112,8 +114,12 @@ def named(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
     if _is_void(found.devices):
         return nothing
     if found.devices and not accepts_environment(inputs, settings):
-        leave_out(f"the request in {found.where} {UNPRIVILEGED}", settings, notes)
-        return nothing
+        by_docker = _by_docker(inputs)
+        if found != by_docker:
+            leave_out(f"the request in {found.where} {UNPRIVILEGED}", settings, notes)
+        if by_docker is None or _is_void(by_docker.devices):
+            return nothing
+        found = by_docker
     if found.devices == (LIST_FOLDER,):
         # Device plugins set this beside a list in volume mounts.
         sentence = f"{found.where} says that the devices are listed in volume mounts"
@@ -127,6 +133,16 @@ def named(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
 def accepts_environment(inputs: Inputs, settings: Settings) -> bool:
     """Whether this container's environment and annotations may ask: both are written by an image or a pod's author."""
     return settings.accept_environment == "always" or inputs.privileged
+
+
+def _by_docker(inputs: Inputs) -> Names | None:
+    """The device names that dockerd has appended to the environment; None where it has not.
+
+    Whoever may say ``--gpus`` to dockerd is root on the host, so they are the administrator's.
+    """
+    if not inputs.dockers or inputs.environment.get(VISIBLE_DEVICES) != inputs.dockers:
+        return None
+    return Names("env", VISIBLE_DEVICES, tuple(listed(inputs.environment, VISIBLE_DEVICES)))
 
 
 def leave_out(sentence: str, settings: Settings, notes: list[str]) -> None:

@@ -131,6 +131,13 @@ BUDGETS = {
         options=("--config", "FOLDER/host/settings"),
         plant=("settings", "swarm-resources = DOCKER_RESOURCE_GPU\nipc-labels = all\n"),
     ),
+    # dockerd's record says whether its user has asked.
+    "a request that is not accepted": Budget(
+        "the request in NVIDIA_VISIBLE_DEVICES is not accepted",
+        ("start", "gpu", "settings", "docker"),
+        options=("--config", "FOLDER/host/settings"),
+        plant=("settings", "accept-environment = privileged\nunaccepted-requests = refuse\n"),
+    ),
     # So that it is known what a cold start pays for.
     "no saved inventory": Budget(
         UNKNOWN,
