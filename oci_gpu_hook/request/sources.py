@@ -37,6 +37,9 @@ CDI_ANNOTATIONS = "cdi.k8s.io/"
 
 UNPRIVILEGED = "is not accepted from a container without CAP_SYS_ADMIN"
 
+# Docker Swarm tells a task in variables of these names which of its node's generic resources are the task's.
+SWARM_VARIABLE = "DOCKER_RESOURCE_"
+
 # CRI-O hands each container its pod's annotations too, and says here, as one JSON object, which are its own.
 _OWN_ANNOTATIONS = "io.kubernetes.cri-o.Annotations"
 _CONTAINER_TYPE = "io.kubernetes.cri-o.ContainerType"
@@ -120,6 +123,8 @@ def named(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
         if by_docker is None or _is_void(by_docker.devices):
             return nothing
         found = by_docker
+    if found.source == "swarm":
+        _refuse_counts(inputs.environment, settings)
     if found.devices == (LIST_FOLDER,):
         # Device plugins set this beside a list in volume mounts.
         sentence = f"{found.where} says that the devices are listed in volume mounts"
@@ -179,6 +184,21 @@ def _in_environment(inputs: Inputs, settings: Settings) -> Names:
     if _gets_default(environment):
         return Names("devices" if inputs.given else "env", CUDA_VERSION, inputs.given or (ALL,))
     return Names("env", VISIBLE_DEVICES, tuple(listed(environment, VISIBLE_DEVICES)))
+
+
+def _refuse_counts(environment: dict[str, str], settings: Settings) -> None:
+    """RequestError where Swarm gives a number of GPUs and does not say which.
+
+    dockerd takes a number for a count, never for a resource's name.  So a number that stands alone is no index.
+    """
+    for name in settings.swarm_resources:
+        found = listed(environment, name) if name.startswith(SWARM_VARIABLE) else []
+        if len(found) == 1 and found[0].isascii() and found[0].isdecimal():
+            raise RequestError(
+                f"{name} is {quoted(found[0])}, a number of GPUs, which does not say which ones",
+                "the administrator must name them in dockerd's node-generic-resources: "
+                "'oci-gpu-hook swarm resources' prints the names",
+            )
 
 
 def _is_listed(source: str, destination: str) -> bool:

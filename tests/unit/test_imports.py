@@ -127,14 +127,14 @@ BUDGETS = {
     "settings": Budget(
         UNKNOWN,
         ("state", "start", "gpu", "provision", "settings"),
-        env="DOCKER_RESOURCE_GPU=7",
+        env="MY_GPUS=7",
         options=("--config", "FOLDER/host/settings"),
-        plant=("settings", "swarm-resources = DOCKER_RESOURCE_GPU\nipc-labels = all\n"),
+        plant=("settings", "swarm-resources = MY_GPUS\nipc-labels = all\n"),
     ),
     # dockerd's record says whether its user has asked.
     "a request that is not accepted": Budget(
         "the request in NVIDIA_VISIBLE_DEVICES is not accepted",
-        ("start", "gpu", "settings", "docker"),
+        ("state", "start", "gpu", "settings", "docker"),
         options=("--config", "FOLDER/host/settings"),
         plant=("settings", "accept-environment = privileged\nunaccepted-requests = refuse\n"),
     ),

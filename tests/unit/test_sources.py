@@ -125,7 +125,10 @@ def test_a_variable_that_points_to_mounts_that_are_not_accepted_is_refused() -> 
     ("environment", "expected"),
     [
         ({"DOCKER_RESOURCE_GPU": f"{UUID}-2,{UUID}-3,{OTHER}-2"}, (UUID, OTHER)),
-        ({"DOCKER_RESOURCE_GPU": "1", "MY_GPUS": "0, 1"}, ("1", "0")),
+        ({"DOCKER_RESOURCE_GPU": f"{OTHER}-0", "MY_GPUS": "1, 0"}, (OTHER, "1", "0")),
+        # No count: Swarm gives one number alone, and only in a variable of its own.
+        ({"DOCKER_RESOURCE_GPU": "0,1"}, ("0", "1")),
+        ({"MY_GPUS": "2"}, ("2",)),
         # They stand in the variable's place, so what it says does not count.
         ({"MY_GPUS": "all", VISIBLE: "void"}, ("all",)),
         ({"MY_GPUS": "nvidia.com/gpu=1", VISIBLE: "rubbish"}, ("1",)),
@@ -147,8 +150,16 @@ def test_a_swarm_resource_that_is_not_there_replaces_nothing() -> None:
     assert parse(Inputs({"DOCKER_RESOURCE_GPU": "1"}), Settings()) == (None, ())
 
 
+@pytest.mark.parametrize("count", ["0", "2", " 2 ", "02", "12345678901234567890"])
+@pytest.mark.parametrize("beside", [{}, {"MY_GPUS": UUID}, {VISIBLE: "2"}])
+def test_a_number_from_swarm_is_a_count_and_no_index(count: str, beside: dict[str, str]) -> None:
+    sentence = refusal(Inputs({"DOCKER_RESOURCE_GPU": count, **beside}), SWARM)
+    assert sentence.startswith(f"DOCKER_RESOURCE_GPU is '{count.strip()}', a number of GPUs")
+    assert "'oci-gpu-hook swarm resources' prints the names" in sentence
+
+
 def test_a_bad_swarm_resource_is_named() -> None:
-    environment = {"DOCKER_RESOURCE_GPU": "1", "MY_GPUS": "x"}
+    environment = {"DOCKER_RESOURCE_GPU": UUID, "MY_GPUS": "x"}
     assert "'x' in DOCKER_RESOURCE_GPU,MY_GPUS" in refusal(Inputs(environment), SWARM)
 
 
