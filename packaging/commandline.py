@@ -106,7 +106,8 @@ def _options(command: click.Command) -> Iterator[Option]:
 
 
 def _argument(found: click.Argument) -> Option:
-    value = found.metavar or str(found.name).upper()
+    # click wants the brackets in the word, the manuals and the completions set their own.
+    value = (found.metavar or str(found.name).upper()).replace("[", "").replace("]", "")
     choices = _choices(found)
     return Option((), value, choices, _kind(value, choices), bool(found.required), "")
 

@@ -10,12 +10,15 @@ from oci_gpu_hook.cli import (
     config,
     containers,
     doctor,
+    flags,
     inventory,
     log,
     metrics,
     plan,
     prepare,
     selinux,
+    swarm,
+    volume,
 )
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.version import VERSION
@@ -56,6 +59,9 @@ program.add_command(cdi.cdi)
 program.add_command(config.config)
 program.add_command(doctor.doctor)
 program.add_command(containers.containers)
+program.add_command(flags.flags)
+program.add_command(volume.volume)
+program.add_command(swarm.swarm)
 program.add_command(selinux.selinux)
 program.add_command(log.log)
 program.add_command(metrics.metrics)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from oci_gpu_hook.cli import cdi, cditext, render, whole
+from oci_gpu_hook.cli import cdi, cditext, drivervolume, render, whole
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import nodes, nvml, stamp, survey, udev
-from oci_gpu_hook.errors import ApplyError, DriverError
+from oci_gpu_hook.errors import ApplyError, ConfigError, DriverError, HookError
 from oci_gpu_hook.host import saved as saved_files
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.request.settings import read_settings
@@ -84,11 +84,12 @@ def refresh(nvml_timeout: float, form: str, config: str | None, host_root: str) 
     """Survey the host, ask NVML what only it knows, and save the result for the hooks.
 
     A hook without a saved inventory that is still true surveys the host itself: the result is correct, but that takes
-    longer, and NVML is not asked.
+    longer, and NVML is not asked.  The driver's volume, if there is one, is brought up to date too.
     """
     root, driver_root = HostRoot(host_root), _driver_root(config)
     found, path = _refresh(root, driver_root, nvml_timeout)
     show(form, {"saved": path, **render.inventory_document(found)}, _summary(found, path))
+    _refresh_volume(root, found)
 
 
 @inventory.command("show")
@@ -148,6 +149,7 @@ def watch(
             if not is_true:
                 last_stamp, saved = now, None
                 found, path = _refresh(root, driver_root, nvml_timeout)
+                _refresh_volume(root, found)
                 saved = found._replace(devices=(), links=(), ipc_paths=())
                 click.echo(_summary(found, path) + (f" ({event})" if event else ""))
                 spec_is_due = cdi_spec is not None
@@ -155,7 +157,7 @@ def watch(
                 _write_spec(root, cdi_spec, config)
                 spec_is_due = False
             trouble = ""
-        except (DriverError, ApplyError) as err:
+        except (DriverError, ApplyError, ConfigError) as err:
             # Also in the middle of an upgrade: the kernel module is there and its libraries are not yet.
             waiting = _waiting(err)
             if waiting != trouble:
@@ -163,7 +165,7 @@ def watch(
             trouble = waiting
 
 
-def _waiting(err: DriverError | ApplyError) -> str:
+def _waiting(err: HookError) -> str:
     if isinstance(err, DriverError):
         return f"waiting for the driver: {err.message}"
     return f"waiting to write: {err}"
@@ -213,6 +215,12 @@ def _refresh(root: HostRoot, driver_root: str, seconds: float) -> tuple[DriverIn
     except OSError as err:
         raise _unsaved(err) from err
     return _with_all_nodes(root, driver_root, found), path
+
+
+def _refresh_volume(root: HostRoot, found: DriverInventory) -> None:
+    """Bring the driver's volume up to date, where there is one: containers that need it name no driver."""
+    if drivervolume.is_ours(root) and drivervolume.make(root, found):
+        click.echo(f"brought {drivervolume.PATH} up to date", err=True)
 
 
 def _unsaved(err: OSError) -> ApplyError:

@@ -7,12 +7,12 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
     set -e words[1]
     for word in $words
         # The value of an option names no command.
-        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --format --hook --host-root --id --interval --nvml-timeout --output --pid --since
+        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --format --hook --host-root --id --interval --mode --name --nvml-timeout --output --pid --shares --since --way
             set before
             continue
         end
         set before $word
-        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory show' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'config' 'config show' 'config import' 'doctor' 'containers' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux explain' 'log' 'metrics'
+        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory show' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'config' 'config show' 'config import' 'doctor' 'containers' 'flags' 'flags docker' 'flags podman' 'flags dockerspawner' 'flags swarmspawner' 'flags kubespawner' 'volume' 'volume create' 'volume remove' 'swarm' 'swarm resources' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux explain' 'log' 'metrics'
             set -a command $word
         end
     end
@@ -28,6 +28,9 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a cdi -d 'Write a Container Dev
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a config -d 'Show what the administrator has set, and translate what was set for NVIDIA\'s hook'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a doctor -d 'Check every precondition on this host, in order of cause; or one running container'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a containers -d 'Show which running container holds which GPU, and which GPUs nobody holds'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a flags -d 'Print the lines that give GPUs to containers, to paste into a command or a configuration'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a volume -d 'Keep the driver\'s volume of nvidia-docker 1\'s time: copies of its files, for containers without a hook'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a swarm -d 'Give this host\'s GPUs to Docker Swarm'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a selinux -d 'Show SELinux\'s state, install the policy modules, explain denials'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a log -d 'Show the records of starts: what each container asked for and got, and how long it took'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a metrics -d 'Show counters of starts, in Prometheus\'s text format'
@@ -85,7 +88,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at config import' -l output -r -F -d
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at config import' -l format -r -f -a 'text json' -d 'How to print it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at config import' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at config import' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at config import' -f
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at config import' -F
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at doctor' -l format -r -f -a 'text json' -d 'How to print it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at doctor' -l container -r -f -d 'Examine a running container: by its id, the beginning of it, its name, its pod\'s, or a process in it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at doctor' -l json -d 'The same as --format json'
@@ -96,6 +99,54 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -l format -r -f -a 't
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a docker -d 'Options of docker run, in each way that Docker has'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a podman -d 'Options of podman run, by the hook and by CDI'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a dockerspawner -d 'Python lines of jupyterhub_config.py for DockerSpawner'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a swarmspawner -d 'Python lines of jupyterhub_config.py for SwarmSpawner'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a kubespawner -d 'Python lines of jupyterhub_config.py for KubeSpawner, in the three GPU modes'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags docker' -l way -r -f -a 'gpus runtime cdi driver-volume' -d 'Print the words of this way alone, for docker run $(...)'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags docker' -l config -r -F -d 'The administrator\'s file'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags docker' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags docker' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags docker' -f
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags podman' -l way -r -f -a 'hook cdi' -d 'Print the words of this way alone, for podman run $(...)'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags podman' -l config -r -F -d 'The administrator\'s file'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags podman' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags podman' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags podman' -f
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags dockerspawner' -l way -r -f -a 'runtime device-requests by-user driver-volume' -d 'How notebooks get them'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags dockerspawner' -l config -r -F -d 'The administrator\'s file'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags dockerspawner' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags dockerspawner' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags dockerspawner' -f
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags swarmspawner' -l name -r -f -d 'The resource'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags swarmspawner' -l config -r -F -d 'The administrator\'s file'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags swarmspawner' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags swarmspawner' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags swarmspawner' -f
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l mode -r -f -a 'none selinux privileged' -d 'How SELinux confines the pod'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l config -r -F -d 'The administrator\'s file'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -f
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at volume' -a create -d 'Make the volume, or bring it up to date, and print the command that names it to Docker'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at volume' -a remove -d 'Remove the volume\'s folder: ours alone, and only where it has our mark'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at volume' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at volume create' -l config -r -F -d 'The administrator\'s file'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at volume create' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at volume create' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at volume remove' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at volume remove' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm' -a resources -d 'Print this host\'s GPUs as dockerd\'s node-generic-resources, or write them into its settings'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm resources' -l shares -r -f -d 'Name each GPU N times, for as many tasks to share it'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm resources' -l name -r -f -d 'The resource\'s name: services ask for NAME=1'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm resources' -l write -d 'Write them into FILE'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm resources' -l config -r -F -d 'The administrator\'s file'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm resources' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm resources' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm resources' -F
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux' -a status -d 'Show the mode, our modules, booleans and labels, and which containers can use GPUs now'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux' -a install -d 'Install both policy modules, and label the files that they name'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux' -a remove -d 'Remove both policy modules, and give their files the labels that they had before'

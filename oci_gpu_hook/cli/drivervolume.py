@@ -1,0 +1,418 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver's volume: copies of its files, laid out as images of nvidia-docker 1's time look for them.
+
+A container gets this folder and no file of the driver itself: whatever it could write to would be a copy.  Beside the
+copies lies a mark that the folder is ours; one without it is never touched.
+
+    .oci-gpu-hook            the mark: what the copies are of
+    bin, lib, lib64          links to current/bin and so on
+    current                  a link to the copies of this driver
+    .VERSION-NUMBER          the copies
+
+Containers that run have the folder mounted.  So the folder stays, its copies are made whole under another name, and
+one rename of `current` exchanges them.  Must not know the command line.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+from typing import TYPE_CHECKING, NamedTuple
+
+from oci_gpu_hook.errors import ApplyError, ConfigError, DriverError
+from oci_gpu_hook.host.source import UntrustedError, open_source
+from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_folder, is_regular
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from oci_gpu_hook.driver.inventory import DriverInventory
+    from oci_gpu_hook.host.root import HostRoot
+
+STATE = "/var/lib/oci-gpu-hook"
+NAME = "volume"
+PATH = f"{STATE}/{NAME}"
+MARK = ".oci-gpu-hook"
+CURRENT = "current"
+_FORMAT = "driver volume of oci-gpu-hook 1"
+_FOLDERS = ("bin", "lib", "lib64")
+_PIECE = 1 << 20
+_LARGEST_MARK = 1 << 20
+
+# What containers of any type may read and run, and none may write; where the kernel has SELinux.
+_LABEL = b"system_u:object_r:container_ro_file_t:s0\0"
+_ATTRIBUTE = "security.selinux"
+
+
+class Copies(NamedTuple):
+    """What a volume holds: places and their sources; places of links and their texts."""
+
+    files: dict[str, str]
+    links: dict[str, str]
+
+
+def layout(found: DriverInventory) -> Copies:
+    """Where each file of the driver goes: 64-bit libraries in lib64, 32-bit ones in lib, programs in bin."""
+    files: dict[str, str] = {}
+    links: dict[str, str] = {}
+    for library in found.libraries:
+        folder = "/".join(
+            [part for part in ("lib64" if library.bits == 64 else "lib", library.subfolder) if part]
+        )
+        files.setdefault(f"{folder}/{library.file}", library.path)
+        for name in library.names:
+            links.setdefault(f"{folder}/{name}", library.file)
+    for program in found.binaries:
+        files.setdefault(f"bin/{program.target.rpartition('/')[2]}", program.path)
+    return Copies(files, {place: text for place, text in links.items() if place not in files})
+
+
+def exists(root: HostRoot) -> bool:
+    """Whether there is a volume of ours; ConfigError where something else has its place."""
+    if root.link(PATH) is None and root.stat(PATH) is None:
+        return False
+    os.close(_open_ours(root))
+    return True
+
+
+def is_ours(root: HostRoot) -> bool:
+    """Whether there is a volume of ours; what else may have its place is nobody's concern."""
+    try:
+        return exists(root)
+    except ConfigError:
+        return False
+
+
+def make(root: HostRoot, found: DriverInventory) -> bool:
+    """Make the volume, or bring it up to date with this driver; gives whether something changed.
+
+    Where it fails all is as it was before.
+    """
+    if found.misfits:
+        lacking = ", ".join([misfit.name for misfit in found.misfits])
+        raise DriverError(f"the driver {found.driver_version} lacks {lacking}", "install all of it")
+    copies = layout(found)
+    try:
+        state = _open_state(root)
+        try:
+            # Of two that make it at once the second finds it made.
+            fcntl.flock(state, fcntl.LOCK_EX)
+            rows = _rows(root, copies)
+            if exists(root):
+                return _refresh(root, found, copies, rows)
+            _create(root, state, found, copies, rows)
+            return True
+        finally:
+            os.close(state)
+    except UntrustedError as err:
+        raise ConfigError(
+            f"{PATH} is not made: {err}", "root alone must own what it is made of"
+        ) from err
+    except OSError as err:
+        raise _failure(err) from err
+
+
+def remove(root: HostRoot) -> bool:
+    """Remove the volume; gives whether there was one."""
+    if not exists(root):
+        return False
+    try:
+        state = _open_state(root)
+        try:
+            fcntl.flock(state, fcntl.LOCK_EX)
+            # Under another name first: nobody finds a half of it.
+            gone = f".{NAME}.{os.getpid()}.gone"
+            os.rename(NAME, gone, src_dir_fd=state, dst_dir_fd=state)
+            shutil.rmtree(f"/proc/self/fd/{state}/{gone}")
+        finally:
+            os.close(state)
+    except OSError as err:
+        raise _failure(err) from err
+    return True
+
+
+def _open_state(root: HostRoot) -> int:
+    """A descriptor of our folder in /var/lib, which is made if it is missing."""
+    above, _, name = STATE.rpartition("/")
+    try:
+        fd = open_source(root.fd, STATE)
+    except FileNotFoundError:
+        parent = open_source(root.fd, above)
+        try:
+            os.mkdir(name, 0o755, dir_fd=parent)
+            os.chmod(name, 0o755, dir_fd=parent)
+        except FileExistsError:
+            pass
+        finally:
+            os.close(parent)
+        fd = open_source(root.fd, STATE)
+    try:
+        return _folder(fd)
+    finally:
+        os.close(fd)
+
+
+def _folder(named: int) -> int:
+    """A descriptor for the use of what an O_PATH descriptor names."""
+    return os.open(f"/proc/self/fd/{named}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _open_ours(root: HostRoot) -> int:
+    """A descriptor of the volume; ConfigError where what has its name is not ours."""
+    try:
+        fd = open_source(root.fd, PATH)
+    except OSError as err:
+        raise _not_ours(str(err.strerror)) from err
+    try:
+        status = os.fstat(fd)
+        if not is_folder(status) or root.link(PATH) is not None:
+            raise _not_ours("it is no folder")
+        if status.st_uid not in (0, os.geteuid()) or status.st_mode & WRITABLE_BY_OTHERS:
+            raise _not_ours("others than root may write to it")
+        if _mark(fd) is None:
+            raise _not_ours(f"it has no {MARK}")
+        return fd
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _not_ours(why: str) -> ConfigError:
+    return ConfigError(f"{PATH} is there and is not ours: {why}", "move it away first")
+
+
+def _mark(volume: int) -> dict[str, object] | None:
+    """What the mark says; None where it is not ours."""
+    try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(MARK, flags, dir_fd=volume)
+    except OSError:
+        return None
+    with open(fd, "rb") as file:
+        if not is_regular(os.fstat(fd)):
+            return None
+        try:
+            found = json.loads(file.read(_LARGEST_MARK))
+        except ValueError:
+            return None
+    return found if isinstance(found, dict) and found.get("format") == _FORMAT else None
+
+
+def _rows(root: HostRoot, copies: Copies) -> list[list[object]]:
+    """What each file is a copy of: as long as these are the same, so are the copies."""
+    rows: list[list[object]] = []
+    for place, path in copies.files.items():
+        fd = open_source(root.fd, path)
+        try:
+            status = os.fstat(fd)
+        finally:
+            os.close(fd)
+        if is_regular(status):
+            rows.append([place, path, status.st_ino, status.st_size, status.st_mtime_ns])
+    return rows + [[place, text, 0, 0, 0] for place, text in copies.links.items()]
+
+
+def _create(
+    root: HostRoot, state: int, found: DriverInventory, copies: Copies, rows: list[list[object]]
+) -> None:
+    staged = f".{NAME}.{os.getpid()}"
+    _drop(state, staged)
+    os.mkdir(staged, 0o755, dir_fd=state)
+    try:
+        volume = os.open(staged, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=state)
+        try:
+            os.fchmod(volume, 0o755)
+            _label(root, volume)
+            for name in _FOLDERS:
+                os.symlink(f"{CURRENT}/{name}", name, dir_fd=volume)
+                _label_link(root, volume, name)
+            _fill(root, volume, found, copies, rows)
+        finally:
+            os.close(volume)
+        os.rename(staged, NAME, src_dir_fd=state, dst_dir_fd=state)
+    except BaseException:
+        _drop(state, staged)
+        raise
+
+
+def _refresh(
+    root: HostRoot, found: DriverInventory, copies: Copies, rows: list[list[object]]
+) -> bool:
+    ours = _open_ours(root)
+    try:
+        volume = _folder(ours)
+    finally:
+        os.close(ours)
+    try:
+        mark = _mark(volume) or {}
+        if mark.get("rows") == rows and mark.get("copies") == _current(volume):
+            return False
+        _fill(root, volume, found, copies, rows)
+        return True
+    finally:
+        os.close(volume)
+
+
+def _fill(
+    root: HostRoot, volume: int, found: DriverInventory, copies: Copies, rows: list[list[object]]
+) -> None:
+    """Make the copies beside those that are there, and put them in their place."""
+    before = _current(volume)
+    last = before.rpartition("-")[2]
+    number = int(last) + 1 if last.isdecimal() else 1
+    made = f".{found.driver_version}-{number}"
+    _drop_others(volume, before)
+    try:
+        os.mkdir(made, 0o755, dir_fd=volume)
+        _copy_all(root, volume, made, copies)
+        _write_mark(root, volume, {"format": _FORMAT, "copies": made, "rows": rows})
+        _drop(volume, f".{CURRENT}")
+        os.symlink(made, f".{CURRENT}", dir_fd=volume)
+        _label_link(root, volume, f".{CURRENT}")
+        os.rename(f".{CURRENT}", CURRENT, src_dir_fd=volume, dst_dir_fd=volume)
+    except BaseException:
+        _drop_others(volume, before)
+        raise
+    _drop_others(volume, made)
+
+
+def _current(volume: int) -> str:
+    """The name of the copies that are in their place; "" for none."""
+    try:
+        name = os.readlink(CURRENT, dir_fd=volume)
+        os.stat(name, dir_fd=volume, follow_symlinks=False)
+    except OSError:
+        return ""
+    return name if name.startswith(".") and "/" not in name else ""
+
+
+def _copy_all(root: HostRoot, volume: int, made: str, copies: Copies) -> None:
+    top = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=volume)
+    try:
+        _label(root, top)
+        for folder in _folders(copies):
+            os.mkdir(folder, 0o755, dir_fd=top)
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=top)
+            try:
+                os.fchmod(fd, 0o755)
+                _label(root, fd)
+            finally:
+                os.close(fd)
+        for place, path in copies.files.items():
+            _copy(root, path, top, place)
+        for place, text in copies.links.items():
+            os.symlink(text, place, dir_fd=top)
+            _label_link(root, top, place)
+        os.fchmod(top, 0o755)
+        os.fsync(top)
+    finally:
+        os.close(top)
+
+
+def _folders(copies: Copies) -> Iterator[str]:
+    places = [*copies.files, *copies.links]
+    yield from sorted({*_FOLDERS, *[place.rpartition("/")[0] for place in places]})
+
+
+def _copy(root: HostRoot, path: str, top: int, place: str) -> None:
+    """Copy one file: blocks that the filesystem can share are shared, and are nobody's to write."""
+    named = open_source(root.fd, path)
+    try:
+        source = os.open(f"/proc/self/fd/{named}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    finally:
+        os.close(named)
+    try:
+        status = os.fstat(source)
+        if not is_regular(status):
+            raise OSError(errno.EINVAL, "it is no plain file", path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(place, flags, 0o600, dir_fd=top)
+        try:
+            _copy_bytes(source, fd)
+            _label(root, fd)
+            # Never a set-user-id bit.
+            os.fchmod(fd, 0o755 if status.st_mode & 0o111 else 0o644)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    finally:
+        os.close(source)
+
+
+def _copy_bytes(source: int, target: int) -> None:
+    try:
+        while os.copy_file_range(source, target, 1 << 30):
+            pass
+        return
+    except OSError as err:
+        # Between some filesystems the kernel does not copy by itself.
+        if err.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+    os.lseek(source, 0, os.SEEK_SET)
+    os.lseek(target, 0, os.SEEK_SET)
+    while piece := os.read(source, _PIECE):
+        while piece:
+            piece = piece[os.write(target, piece) :]
+
+
+def _write_mark(root: HostRoot, volume: int, mark: Mapping[str, object]) -> None:
+    staged = f"{MARK}.new"
+    _drop(volume, staged)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(staged, flags, 0o644, dir_fd=volume)
+    with open(fd, "w") as file:
+        json.dump(mark, file)
+        file.flush()
+        _label(root, fd)
+        os.fchmod(fd, 0o644)
+        os.fsync(fd)
+    os.rename(staged, MARK, src_dir_fd=volume, dst_dir_fd=volume)
+
+
+def _drop_others(volume: int, kept: str) -> None:
+    """Remove all copies but `kept`, also those of a run that was killed."""
+    for name in os.listdir(volume):
+        if name[:1] == "." and name not in (kept, MARK):
+            _drop(volume, name)
+
+
+def _drop(folder: int, name: str) -> None:
+    """Remove a file, or a folder with what is in it; nothing where there is none."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        return
+    except (IsADirectoryError, PermissionError):
+        shutil.rmtree(f"/proc/self/fd/{folder}/{name}")
+
+
+def _label(root: HostRoot, fd: int) -> None:
+    """Give an open file the label that containers may read."""
+    _set_label(root, f"/proc/self/fd/{fd}", follow=True)
+
+
+def _label_link(root: HostRoot, folder: int, name: str) -> None:
+    _set_label(root, f"/proc/self/fd/{folder}/{name}", follow=False)
+
+
+def _set_label(root: HostRoot, path: str, *, follow: bool) -> None:
+    if root.stat("/sys/fs/selinux/enforce") is None:
+        return
+    try:
+        os.setxattr(path, _ATTRIBUTE, _LABEL, follow_symlinks=follow)
+    except OSError as err:
+        # A policy without containers, or a filesystem without labels: there is nothing to be right.
+        if err.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+
+
+def _failure(err: OSError) -> ApplyError:
+    hint = "nothing was changed"
+    if err.errno in (errno.EACCES, errno.EPERM):
+        hint = "run it as root"
+    elif err.errno in (errno.ENOSPC, errno.EDQUOT):
+        hint = f"make room in {STATE}: nothing was changed"
+    return ApplyError(f"cannot make {PATH}: {err.strerror}", hint)

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lines that give GPUs to containers, for each engine and spawner, as text to paste.  Pure.
+
+Python that JupyterHub's configuration takes, or words of a command line.  Must not know what the host has: the caller
+has looked the devices up.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import NamedTuple
+
+from oci_gpu_hook.request.words import ALL, VISIBLE_DEVICES
+
+RUNTIME = "oci-gpu-runtime"
+MOUNTED_AT = "/usr/local/nvidia"
+_KIND = "nvidia.com/gpu"
+
+
+class Asked(NamedTuple):
+    """Devices of this host.
+
+    names: as they were asked for, `ALL` alone for all; each: a name for every single device; nodes: the paths of their
+    nodes; version: the driver's.
+    """
+
+    names: tuple[str, ...]
+    each: tuple[str, ...]
+    nodes: tuple[str, ...]
+    version: str
+
+    @property
+    def volume(self) -> str:
+        """The name of the driver's volume, as nvidia-docker 1 named it."""
+        return volume_name(self.version)
+
+
+def volume_name(version: str) -> str:
+    """The name of a driver's volume, as nvidia-docker 1 named it."""
+    return f"nvidia_driver_{version}"
+
+
+def docker_gpus(asked: Asked) -> list[str]:
+    """``--gpus``.  Docker reads its value as a line of CSV, so more than one device must stand in quotes there."""
+    if asked.names == (ALL,):
+        return ["--gpus", ALL]
+    value = f"device={','.join(asked.names)}"
+    return ["--gpus", f'"{value}"' if "," in value else value]
+
+
+def docker_runtime(asked: Asked) -> list[str]:
+    """The runtime that adds the hook, and the variable that the hook reads."""
+    return ["--runtime", RUNTIME, *podman_environment(asked)]
+
+
+def docker_cdi(asked: Asked) -> list[str]:
+    """CDI names; podman has the same option."""
+    return [word for name in asked.names for word in ("--device", f"{_KIND}={name}")]
+
+
+def docker_driver_volume(asked: Asked) -> list[str]:
+    """What nvidia-docker 1 gave, but for its volume driver: today's dockerd makes the volume by its own."""
+    nodes = [f"--device={path}" for path in asked.nodes]
+    return [f"--volume={asked.volume}:{MOUNTED_AT}:ro", *nodes]
+
+
+def podman_environment(asked: Asked) -> list[str]:
+    """The variable that the hook reads."""
+    return ["--env", f"{VISIBLE_DEVICES}={','.join(asked.names)}"]
+
+
+def shell(words: list[str]) -> str:
+    """Words as a shell reads them."""
+    return " ".join([shlex.quote(word) for word in words])
+
+
+def spawner_runtime(asked: Asked) -> str:
+    """DockerSpawner: the runtime and the environment."""
+    names = json.dumps(",".join(asked.names))
+    return f"""\
+# The same GPUs for every user, by the runtime. dockerd's daemon.json needs
+#   "runtimes": {{"{RUNTIME}": {{"path": "/usr/bin/{RUNTIME}"}}}}
+c.DockerSpawner.extra_host_config = {{"runtime": "{RUNTIME}"}}
+c.DockerSpawner.environment = {{
+    "{VISIBLE_DEVICES}": {names},
+    "NVIDIA_DRIVER_CAPABILITIES": "utility,compute",
+}}
+"""
+
+
+def spawner_requests(asked: Asked) -> str:
+    """DockerSpawner: what ``docker run --gpus`` asks for."""
+    devices = "count=-1" if asked.names == (ALL,) else f"device_ids={_listed(asked.names)}"
+    return f"""\
+# The same GPUs for every user, as by docker run --gpus: dockerd needs the package oci-gpu-hook-docker.
+from docker.types import DeviceRequest
+
+c.DockerSpawner.extra_host_config = {{
+    "device_requests": [DeviceRequest({devices}, capabilities=[["gpu"]])],
+}}
+"""
+
+
+def spawner_by_user(asked: Asked) -> str:
+    """DockerSpawner: a callable, which gives each user another GPU."""
+    rows = "".join(
+        [f'    "user{number}": [{json.dumps(name)}],\n' for number, name in enumerate(asked.each)]
+    )
+    return f"""\
+# A GPU for each user, as by docker run --gpus: dockerd needs the package oci-gpu-hook-docker. Put your users' names
+# here; who is not named gets none, and two users who have the same one share it.
+from docker.types import DeviceRequest
+
+GPUS = {{
+{rows}}}
+
+
+def host_config(spawner):
+    gpus = GPUS.get(spawner.user.name)
+    if not gpus:
+        return {{}}
+    return {{"device_requests": [DeviceRequest(device_ids=gpus, capabilities=[["gpu"]])]}}
+
+
+c.DockerSpawner.extra_host_config = host_config
+"""
+
+
+def spawner_driver_volume(asked: Asked) -> str:
+    """DockerSpawner: devices and the driver's volume, as in the time of nvidia-docker 1."""
+    nodes = "".join([f'        "{path}:{path}:rw",\n' for path in asked.nodes])
+    return f"""\
+# The same GPUs for every user, without a runtime or a hook, for images of nvidia-docker 1's time: these look for the
+# driver in {MOUNTED_AT}. 'oci-gpu-hook volume create', and the command that it prints, make the volume.
+c.DockerSpawner.read_only_volumes = {{"{asked.volume}": "{MOUNTED_AT}"}}
+c.DockerSpawner.extra_host_config = {{
+    "devices": [
+{nodes}    ],
+}}
+"""
+
+
+def swarm_spawner(name: str, count: int) -> str:
+    """SwarmSpawner: generic resources.  A service can say how many, never which."""
+    return f"""\
+# GPUs of each user's own, or shares: Swarm counts them, and no two tasks of a node get the same. The nodes' daemon.json
+# and /etc/oci-gpu-hook.conf are as 'oci-gpu-hook swarm resources' says.
+c.SwarmSpawner.extra_resources_spec = {{"generic_resources": {{{json.dumps(name)}: {count}}}}}
+"""
+
+
+_SHARED_MEMORY = """\
+# Of the old work-arounds for /dev/shm none is needed: the hook gives /dev/shm and /dev/mqueue the label that the pod's
+# containers need. Take out hostIPC and level s0. An emptyDir of medium Memory at /dev/shm still makes it larger than
+# 64 MB, and serves nothing else.
+"""
+
+
+def kube_none(limits: dict[str, int]) -> str:
+    """KubeSpawner, mode none: the engine's own SELinux type."""
+    return f"""\
+# GPU mode none: the pod stays in container_t. The device plugin picks the GPUs, and the hook puts them in.
+{_limits(limits)}
+{_SHARED_MEMORY}"""
+
+
+def kube_selinux(limits: dict[str, int]) -> str:
+    """KubeSpawner, mode selinux: our type, at the level that Open Data Hub's ConfigMap had."""
+    return f"""\
+# GPU mode selinux: for user namespaces, MPS and NVIDIA's services. The nodes need the module nvidia_container
+# ('oci-gpu-hook selinux install'), and on OpenShift the service account needs an SCC that allows this type and level.
+{_limits(limits)}
+c.KubeSpawner.pod_security_context = {{
+    "seLinuxOptions": {{
+        "type": "nvidia_container_t",
+        # All such pods have this one level, so SELinux does not keep them apart from one another. It was there for
+        # /dev/shm alone: without this line each pod has its own level, and shared memory works all the same.
+        "level": "s0",
+    }},
+}}
+{_SHARED_MEMORY}"""
+
+
+def kube_privileged(limits: dict[str, int]) -> str:
+    """KubeSpawner, mode privileged: what it costs stands there."""
+    return f"""\
+# GPU mode privileged: never needed for GPUs here. It costs everything: root in the pod is root on the node, with all
+# its devices and GPUs, whatever the limit says; neither SELinux (spc_t) nor seccomp confines it. On OpenShift the
+# service account needs the SCC 'privileged'. Take mode none.
+{_limits(limits)}
+c.KubeSpawner.privileged = True
+{_SHARED_MEMORY}"""
+
+
+def _limits(limits: dict[str, int]) -> str:
+    rows = ", ".join([f'{json.dumps(name)}: "{count}"' for name, count in limits.items()])
+    return f"c.KubeSpawner.extra_resource_limits = {{{rows}}}"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return json.dumps(list(names))

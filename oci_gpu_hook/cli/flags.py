@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``flags``: the lines to paste that give this host's GPUs to containers, for each engine and spawner."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable
+
+import click
+
+from oci_gpu_hook.cli import flaglines
+from oci_gpu_hook.cli.flaglines import Asked
+from oci_gpu_hook.cli.group import Group
+from oci_gpu_hook.cli.options import Command, config_file, host_root
+from oci_gpu_hook.driver import inventory as saved_inventory
+from oci_gpu_hook.driver import stamp, survey
+from oci_gpu_hook.errors import RequestError, UsageError, quoted
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.planning import cdi as spec_of
+from oci_gpu_hook.planning import selection
+from oci_gpu_hook.request import selectors
+from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.settings import read_settings
+from oci_gpu_hook.request.words import ALL, DEFAULT_CAPABILITIES
+
+if TYPE_CHECKING:
+    from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
+    from oci_gpu_hook.planning.selection import Selection
+
+DRIVER_VOLUME = "driver-volume"
+_HOOKS_FOLDER = "/usr/share/containers/oci/hooks.d"
+_SPAWNER_WAYS: dict[str, Callable[[Asked], str]] = {
+    "runtime": flaglines.spawner_runtime,
+    "device-requests": flaglines.spawner_requests,
+    "by-user": flaglines.spawner_by_user,
+    DRIVER_VOLUME: flaglines.spawner_driver_volume,
+}
+_KUBE_MODES = {
+    "none": flaglines.kube_none,
+    "selinux": flaglines.kube_selinux,
+    "privileged": flaglines.kube_privileged,
+}
+
+
+class _Way:
+    """One way to ask an engine: what it needs, for people, and its words."""
+
+    def __init__(self, needs: str, words: Callable[[Asked], list[str]]) -> None:
+        self.needs = needs
+        self.words = words
+
+
+_DOCKER_WAYS = {
+    "gpus": _Way(
+        "by --gpus: needs the package oci-gpu-hook-docker, or 'make install-docker', and a restart of dockerd",
+        flaglines.docker_gpus,
+    ),
+    "runtime": _Way(
+        f'by the runtime: daemon.json needs "runtimes": {{"{flaglines.RUNTIME}": '
+        f'{{"path": "/usr/bin/{flaglines.RUNTIME}"}}}}',
+        flaglines.docker_runtime,
+    ),
+    "cdi": _Way(
+        "by CDI, from Docker 28.2 on, from 25 on with 'features': {'cdi': true} in daemon.json; "
+        "needs oci-gpu-hook cdi generate --output /etc/cdi/nvidia.yaml",
+        flaglines.docker_cdi,
+    ),
+    DRIVER_VOLUME: _Way(
+        "for images of nvidia-docker 1's time, without a hook: 'oci-gpu-hook volume create' makes the volume",
+        flaglines.docker_driver_volume,
+    ),
+}
+_PODMAN_WAYS = {
+    "hook": _Way(
+        f"by the hook; without root it needs --hooks-dir {_HOOKS_FOLDER} before 'run'",
+        flaglines.podman_environment,
+    ),
+    "cdi": _Way(
+        "by CDI: oci-gpu-hook cdi generate --output /etc/cdi/nvidia.yaml", flaglines.docker_cdi
+    ),
+}
+
+
+def _gpus(command: Command) -> Command:
+    """``[GPU]...``"""
+    return click.argument("gpus", metavar="[GPU]...", nargs=-1)(command)
+
+
+def _ways(names: dict[str, Any], text: str, default: str | None = None) -> Callable[..., Any]:
+    """``--way WORD``"""
+    return click.option(
+        "--way", type=click.Choice([*names]), default=default, show_default=True, help=text
+    )
+
+
+@click.group(cls=Group)
+def flags() -> None:
+    """Print the lines that give GPUs to containers, to paste into a command or a configuration."""
+
+
+@flags.command()
+@_ways(_DOCKER_WAYS, "Print the words of this way alone, for docker run $(...).")
+@_gpus
+@config_file
+@host_root
+def docker(way: str | None, gpus: tuple[str, ...], config: str | None, host_root: str) -> None:
+    """Options of docker run, in each way that Docker has.
+
+    GPU is an index, a UUID or a MIG device, and 'all' where none is named.  With --way the words stand as they are, not
+    quoted for a shell: docker run $(oci-gpu-hook flags docker --way gpus 0) IMAGE.  That of 'driver-volume' is what
+    nvidia-docker 1 printed at /docker/cli.
+    """
+    _print_ways(_DOCKER_WAYS, way, _asked(gpus, config, host_root))
+
+
+@flags.command()
+@_ways(_PODMAN_WAYS, "Print the words of this way alone, for podman run $(...).")
+@_gpus
+@config_file
+@host_root
+def podman(way: str | None, gpus: tuple[str, ...], config: str | None, host_root: str) -> None:
+    """Options of podman run, by the hook and by CDI.
+
+    GPU is an index, a UUID or a MIG device, and 'all' where none is named.
+    """
+    _print_ways(_PODMAN_WAYS, way, _asked(gpus, config, host_root))
+
+
+@flags.command()
+@_ways(_SPAWNER_WAYS, "How notebooks get them.", "runtime")
+@_gpus
+@config_file
+@host_root
+def dockerspawner(way: str, gpus: tuple[str, ...], config: str | None, host_root: str) -> None:
+    """Python lines of jupyterhub_config.py for DockerSpawner.
+
+    GPU is an index, a UUID or a MIG device, and 'all' where none is named.  With --way by-user each user gets one of
+    them.
+    """
+    asked = _asked(gpus, config, host_root)
+    others = ", ".join([name for name in _SPAWNER_WAYS if name != way])
+    click.echo(f"{_SPAWNER_WAYS[way](asked)}# Other ways (--way): {others}.")
+
+
+@flags.command()
+@click.option("--name", metavar="NAME", default="GPU", show_default=True, help="The resource.")
+@_gpus
+@config_file
+@host_root
+def swarmspawner(name: str, gpus: tuple[str, ...], config: str | None, host_root: str) -> None:
+    """Python lines of jupyterhub_config.py for SwarmSpawner.
+
+    Each user gets as many GPUs, or shares, as are named here, one where none is: Swarm picks them.
+    """
+    count = len(_asked(gpus, config, host_root).each) if gpus else 1
+    click.echo(flaglines.swarm_spawner(name, count), nl=False)
+
+
+@flags.command()
+@click.option(
+    "--mode",
+    type=click.Choice([*_KUBE_MODES]),
+    default="none",
+    show_default=True,
+    help="How SELinux confines the pod.",
+)
+@_gpus
+@config_file
+@host_root
+def kubespawner(mode: str, gpus: tuple[str, ...], config: str | None, host_root: str) -> None:
+    """Python lines of jupyterhub_config.py for KubeSpawner, in the three GPU modes.
+
+    Each user gets as many GPUs and MIG devices as are named here, one GPU where none is: the device plugin picks them.
+    """
+    limits = _limits(*_look(gpus, config, host_root)) if gpus else {"nvidia.com/gpu": 1}
+    click.echo(_KUBE_MODES[mode](limits), nl=False)
+
+
+def _print_ways(ways: dict[str, _Way], way: str | None, asked: Asked) -> None:
+    """One way's words as they are, or all ways, quoted for a shell, each below its comment."""
+    if way:
+        click.echo(" ".join(ways[way].words(asked)))
+        return
+    texts = [f"# {found.needs}\n{flaglines.shell(found.words(asked))}" for found in ways.values()]
+    click.echo("\n".join(texts))
+
+
+def _asked(gpus: tuple[str, ...], config: str | None, host_root: str) -> Asked:
+    """The devices named on the command line, as this host has them."""
+    request, found, selected = _look(gpus, config, host_root)
+    nodes = dict.fromkeys([node for node, _ in selection.nodes(request, selected, found)])
+    missing = [node.path for node in nodes if not node.present]
+    if missing:
+        click.echo(f"not there: {', '.join(missing)} ('oci-gpu-hook prepare' makes them)", err=True)
+    return Asked(
+        _spec_names(request, found),
+        tuple(_each(found, selected)),
+        tuple([node.path for node in nodes]),
+        found.driver_version,
+    )
+
+
+def _look(
+    gpus: tuple[str, ...], config: str | None, host_root: str
+) -> tuple[Request, DriverInventory, Selection]:
+    root, driver_root = HostRoot(host_root), read_settings(config, None).driver_root
+    now = stamp.now(root, driver_root)
+    found = saved_inventory.read_saved(root, now) or survey.survey(root, driver_root)
+    request = Request("flags", _names(gpus), DEFAULT_CAPABILITIES)
+    families = selection.families(request)
+    found = saved_inventory.with_nodes(root, found, families, driver_root=driver_root)
+    try:
+        return request, found, selection.select(request, found)
+    except RequestError as err:
+        raise UsageError(err.message, "'oci-gpu-hook info' lists them") from err
+
+
+def _names(gpus: tuple[str, ...]) -> tuple[str, ...]:
+    """The devices in canonical form, `ALL` alone for all."""
+    if not gpus or ALL in gpus:
+        if len(gpus) > 1:
+            raise UsageError("'all' stands beside other devices")
+        return (ALL,)
+    found = []
+    for item in gpus:
+        try:
+            found.append(selectors.canonical(item, "the command line"))
+        except RequestError as err:
+            hint = "name an index, a GPU-<uuid> or a MIG device, as 'oci-gpu-hook info' lists them"
+            raise UsageError(f"{quoted(item)} is no GPU's name", hint) from err
+    return tuple(dict.fromkeys(found))
+
+
+def _spec_names(request: Request, found: DriverInventory) -> tuple[str, ...]:
+    """The names of the request, those by PCI address by index: every way in, CDI's too, knows these."""
+    known = {name for name, _ in spec_of.names(found)}
+    indices = {gpu.bus_id: str(gpu.nvml_index) for gpu in found.gpus}
+    return tuple([name if name in known else indices.get(name, name) for name in request.devices])
+
+
+def _each(found: DriverInventory, selected: Selection) -> list[str]:
+    """A name for each single device: UUIDs, which stay when GPUs are added, where they are known."""
+    divided = {device.gpu for device, _ in selected.mig_devices}
+    gpus = [
+        gpu.uuid or str(gpu.nvml_index) for gpu, _ in selected.gpus if gpu.nvml_index not in divided
+    ]
+    return [*gpus, *[_mig_name(device, found) for device, _ in selected.mig_devices]]
+
+
+def _mig_name(device: MigDevice, found: DriverInventory) -> str:
+    if device.uuid:
+        return device.uuid
+    gpu = next(gpu for gpu in found.gpus if gpu.nvml_index == device.gpu)
+    return f"MIG-{gpu.uuid}/{device.gi}/{device.ci}"
+
+
+def _limits(request: Request, found: DriverInventory, selected: Selection) -> dict[str, int]:
+    """The device plugin's resources: a MIG device is one of its own kind (strategy "mixed")."""
+    migs = [device for device, _ in selected.mig_devices]
+    names = [
+        f"nvidia.com/mig-{device.profile.replace('+', '.')}" if device.profile else "nvidia.com/gpu"
+        for device in migs
+    ]
+    names += ["nvidia.com/gpu"] * (len(_each(found, selected)) - len(migs))
+    return {name: names.count(name) for name in dict.fromkeys(names)}

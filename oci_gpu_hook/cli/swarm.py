@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``swarm``: this host's GPUs as generic resources of Docker Swarm, which gives each task its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from oci_gpu_hook.cli import daemonjson
+from oci_gpu_hook.cli.group import Group
+from oci_gpu_hook.cli.options import config_file, host_root
+from oci_gpu_hook.driver import inventory as saved_inventory
+from oci_gpu_hook.driver import stamp, survey
+from oci_gpu_hook.errors import ConfigError, DriverError, UsageError
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.request.settings import SETTINGS, read_settings
+from oci_gpu_hook.request.sources import SWARM_VARIABLE
+
+if TYPE_CHECKING:
+    from oci_gpu_hook.driver.inventory import DriverInventory
+    from oci_gpu_hook.request.settings import Settings
+
+KEY = "node-generic-resources"
+RUNTIME = "oci-gpu-runtime"
+_RUNTIME_PATH = "/usr/bin/oci-gpu-runtime"
+_MOST_SHARES = 100
+# Docker splits a resource at "=", and makes of its name a part of a variable's.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_REFRESH = "run 'oci-gpu-hook inventory refresh'"
+
+
+@click.group(cls=Group)
+def swarm() -> None:
+    """Give this host's GPUs to Docker Swarm."""
+
+
+@swarm.command()
+@click.option(
+    "--shares",
+    metavar="N",
+    type=click.IntRange(1, _MOST_SHARES),
+    help="Name each GPU N times, for as many tasks to share it.",
+)
+@click.option(
+    "--name",
+    metavar="NAME",
+    default="GPU",
+    show_default=True,
+    help="The resource's name: services ask for NAME=1.",
+)
+@click.option("--write", "writes", is_flag=True, help="Write them into FILE.")
+@click.argument("file", metavar="[FILE]", required=False)
+@config_file
+@host_root
+def resources(
+    shares: int | None,
+    name: str,
+    writes: bool,
+    file: str | None,
+    config: str | None,
+    host_root: str,
+) -> None:
+    """Print this host's GPUs as dockerd's node-generic-resources, or write them into its settings.
+
+    GPUs are named by UUID, and those in MIG mode by their MIG devices.  With --shares N a GPU is named N times, as
+    GPU-UUID-0 and so on; a MIG device is a share already, and is named once.  A task gets a whole name in
+    DOCKER_RESOURCE_NAME, and so can tell which share it is.
+
+    FILE is /etc/docker/daemon.json unless another is given, and all else in it stays as it is.  What else is to be
+    done is said on stderr.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"--name is {name!r}, which is no resource's name", "such as GPU")
+    if file is not None and not writes:
+        raise UsageError("FILE is for --write", "without it the resources are printed")
+    path = os.path.abspath(file or daemonjson.PATH)
+    root, settings = HostRoot(host_root), read_settings(config, None)
+    ours = [f"{name}={device}" for device in devices(_inventory(root, settings), shares)]
+    if not writes:
+        click.echo(json.dumps({KEY: ours}, indent=4))
+        values = _readable(root, path)
+        _tell([*advice(values, settings, name, path), *_put_there(values, ours, path)])
+        return
+    found = daemonjson.read(root, path)
+    wanted = merged(_old(found), name, ours)
+    is_new = found.values.get(KEY) != wanted
+    if is_new:
+        daemonjson.write(root, found, daemonjson.with_strings(found.text, KEY, wanted))
+    counted = f"{len(ours)} {name} resource{'' if len(ours) == 1 else 's'}"
+    click.echo(f"wrote {path}: {counted}" if is_new else f"{path} has these {counted} already")
+    told = [*advice(found.values, settings, name, path), *_named_twice(wanted, name, ours)]
+    _tell([*told, *(["restart dockerd: systemctl restart docker"] if is_new or told else [])])
+
+
+def devices(found: DriverInventory, shares: int | None) -> list[str]:
+    """The names of all GPUs and MIG devices that a task can have; DriverError for one whose name is not known."""
+    names = []
+    for gpu in found.gpus:
+        parts = [device for device in found.mig_devices if device.gpu == gpu.nvml_index]
+        if not parts and not gpu.uuid:
+            raise DriverError(f"GPU {gpu.nvml_index} has no UUID before its first use", _REFRESH)
+        if not all(device.uuid for device in parts):
+            raise DriverError(f"GPU {gpu.nvml_index} has MIG devices without a UUID", _REFRESH)
+        if parts:
+            names += [str(device.uuid) for device in parts]
+        elif shares is None:
+            names.append(str(gpu.uuid))
+        else:
+            names += [f"{gpu.uuid}-{number}" for number in range(shares)]
+    if not names:
+        raise DriverError(
+            "the NVIDIA driver is loaded but drives no GPU", "look at the kernel's log"
+        )
+    return names
+
+
+def merged(old: list[str], name: str, ours: list[str]) -> list[str]:
+    """The resources of the file with ours in the place of those that had this name; the others stay."""
+    mine = [index for index, item in enumerate(old) if _kind(item) == name]
+    place = mine[0] if mine else len(old)
+    kept = [item for item in old[place:] if _kind(item) != name]
+    return [*old[:place], *ours, *kept]
+
+
+def advice(values: dict[str, Any], settings: Settings, name: str, path: str) -> list[str]:
+    """What else is needed, a sentence each: our setting, and dockerd's runtime."""
+    variable = SWARM_VARIABLE + name.upper()
+    told = []
+    if variable not in settings.swarm_resources:
+        value = ", ".join([*settings.swarm_resources, variable])
+        told.append(f"set in {SETTINGS}: swarm-resources = {value}")
+    if values.get("default-runtime") != RUNTIME:
+        told.append(
+            f'set in {path}, as a service can name no runtime: "default-runtime": "{RUNTIME}", '
+            f'"runtimes": {{"{RUNTIME}": {{"path": "{_RUNTIME_PATH}"}}}}'
+        )
+    if values.get("live-restore") is True:
+        told.append(f'remove "live-restore" from {path}: dockerd has either that or Swarm')
+    if not variable.replace("_", "").isalnum():
+        told.append(
+            f"no shell shows a variable named {variable}: a script that must know its share needs another --name"
+        )
+    return told
+
+
+def _named_twice(wanted: list[str], name: str, ours: list[str]) -> list[str]:
+    """A sentence where the file gives the same GPUs away under another name."""
+    mine = {item.partition("=")[2][:40] for item in ours}
+    others = [
+        item for item in wanted if _kind(item) != name and item.partition("=")[2][:40] in mine
+    ]
+    return [f"{others[0]} is there too: Swarm would give that GPU away twice"] if others else []
+
+
+def _put_there(values: dict[str, Any], ours: list[str], path: str) -> list[str]:
+    if values.get(KEY) == ours:
+        return []
+    return [f"put it into {path} (--write does), then restart dockerd: systemctl restart docker"]
+
+
+def _tell(sentences: list[str]) -> None:
+    for sentence in sentences:
+        click.echo(sentence, err=True)
+
+
+def _old(found: daemonjson.DaemonFile) -> list[str]:
+    """The resources that the file has; ConfigError where dockerd would not read them."""
+    old = found.values.get(KEY) or []
+    if not isinstance(old, list) or not all(isinstance(item, str) for item in old):
+        raise ConfigError(f"{KEY} in {found.path} is no list of strings", "mend it first")
+    return old
+
+
+def _kind(item: str) -> str:
+    return item.partition("=")[0].strip()
+
+
+def _readable(root: HostRoot, path: str) -> dict[str, Any]:
+    """What daemon.json says, as far as it can be read: printing must not depend on it."""
+    try:
+        return daemonjson.read(root, path).values
+    except ConfigError:
+        return {}
+
+
+def _inventory(root: HostRoot, settings: Settings) -> DriverInventory:
+    now = stamp.now(root, settings.driver_root)
+    saved = saved_inventory.read_saved(root, now)
+    return saved or survey.survey(root, settings.driver_root)

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`swarm resources`: names that the hook reads, and a daemon.json in which all else stays as it was."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oci_gpu_hook.cli import daemonjson, swarm
+from oci_gpu_hook.cli.swarm import KEY
+from oci_gpu_hook.driver import survey
+from oci_gpu_hook.errors import ApplyError, ConfigError
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.request import selectors
+from oci_gpu_hook.request.settings import Settings
+from tests.unit import hosts
+from tests.unit.program import Program
+from tests.vocabulary.host import FACTS, MIG_UUID, plant
+
+UUIDS = [hosts.uuid(1), hosts.uuid(0)]
+SHARES = [f"GPU={uuid}-{share}" for uuid in UUIDS for share in (0, 1)]
+ADMINISTRATORS = (
+    '{ "data-root": "/srv",\n\t"max": 1.0e3, "dns": ["::1"],\n "log-opts": {"a": "\\u00e9"} }'
+)
+
+
+@pytest.fixture()
+def tree(tmp_path: Path) -> Path:
+    hosts.host(tmp_path).close()
+    (tmp_path / "etc/docker").mkdir(parents=True)
+    return tmp_path
+
+
+def words(tree: Path, *options: object) -> list[object]:
+    config = tree / "hook.conf"
+    config.touch()
+    return ["swarm", "resources", "--host-root", tree, "--config", config, *options]
+
+
+def left(tree: Path) -> list[str]:
+    return sorted(os.listdir(tree / "etc/docker"))
+
+
+def test_prints_what_the_hook_reads_back(program: Program, tree: Path) -> None:
+    printed = json.loads(program(*words(tree, "--shares", 2)))
+    assert printed == {KEY: SHARES}
+    values = [item.partition("=")[2] for item in printed[KEY]]
+    assert [selectors.canonical(value, "") for value in values] == [
+        uuid for uuid in UUIDS for _ in (0, 1)
+    ]
+    plain = json.loads(program(*words(tree, "--name", "NVIDIA-GPU")))
+    assert plain == {KEY: [f"NVIDIA-GPU={uuid}" for uuid in UUIDS]}
+    assert left(tree) == []
+
+
+def test_says_what_else_is_needed(program: Program, tree: Path) -> None:
+    program(*words(tree, "--name", "NVIDIA-GPU"))
+    said = program.err
+    assert "swarm-resources = DOCKER_RESOURCE_NVIDIA-GPU\n" in said
+    assert '"default-runtime": "oci-gpu-runtime"' in said and "restart dockerd" in said
+    assert "no shell shows a variable named DOCKER_RESOURCE_NVIDIA-GPU" in said
+    hosts.plant(tree, "etc/docker/daemon.json", '{"default-runtime": "oci-gpu-runtime"}')
+    command = words(tree, "--write")
+    (tree / "hook.conf").write_text("swarm-resources = OTHER, DOCKER_RESOURCE_GPU\n")
+    program(*command)
+    assert program.err == "restart dockerd: systemctl restart docker\n"
+    assert program(*command).startswith("/etc/docker/daemon.json has these 2 GPU resources already")
+    assert program.err == ""
+    hosts.plant(tree, "etc/docker/daemon.json", '{"live-restore": true}')
+    program(*command)
+    assert 'remove "live-restore"' in program.err
+
+
+def test_a_divided_gpu_is_named_by_its_mig_devices(tmp_path: Path) -> None:
+    with_facts = plant(tmp_path)
+    found = survey.survey(with_facts, facts=FACTS)
+    named = swarm.devices(found, 2)
+    assert MIG_UUID in named and len(set(named)) == len(named)
+    for name in named:
+        assert selectors.canonical(name, "")
+    divided = {device.gpu for device in found.mig_devices}
+    assert not any(str(found.gpus[number].uuid) in name for number in divided for name in named)
+
+
+def test_gpus_without_a_name_are_not_guessed(program: Program, tree: Path) -> None:
+    file = tree / "proc/driver/nvidia/gpus/0000:08:00.0/information"
+    file.write_text(file.read_text().replace(hosts.uuid(0), hosts.NO_UUID))
+    assert "GPU 1 has no UUID" in program.mistake(6, *words(tree))
+
+
+def test_writes_a_new_file(program: Program, tree: Path) -> None:
+    (tree / "etc/docker").rmdir()
+    old = os.umask(0o077)
+    try:
+        program(*words(tree, "--shares", 2, "--write"))
+    finally:
+        os.umask(old)
+    file = tree / "etc/docker/daemon.json"
+    assert json.loads(file.read_text()) == {KEY: SHARES}
+    assert file.stat().st_mode & 0o7777 == 0o644 and left(tree) == ["daemon.json"]
+
+
+def test_all_else_stays_and_a_second_time_nothing_changes(program: Program, tree: Path) -> None:
+    file = tree / "etc/docker/daemon.json"
+    file.write_text(ADMINISTRATORS)
+    file.chmod(0o640)
+    program(*words(tree, "--write"))
+    text, status = file.read_text(), file.stat()
+    assert text.startswith(ADMINISTRATORS[:-2]) and text.endswith("] }")
+    assert status.st_mode & 0o7777 == 0o640
+    program(*words(tree, "--write"))
+    assert file.stat() == status and left(tree) == ["daemon.json"]
+    program(*words(tree, "--write", "--shares", 2))
+    program(*words(tree, "--write"))
+    assert file.read_text() == text
+
+
+def test_another_file_and_other_resources(program: Program, tree: Path) -> None:
+    others = ["FPGA=x", "GPU=old", "NVIDIA=" + UUIDS[0], "GPU=older"]
+    (tree / "srv").mkdir()
+    file = tree / "srv/d.json"
+    file.write_text(json.dumps({KEY: others}))
+    program(*words(tree, "--write", "/srv/d.json"))
+    ours = [f"GPU={uuid}" for uuid in UUIDS]
+    assert json.loads(file.read_text())[KEY] == ["FPGA=x", *ours, f"NVIDIA={UUIDS[0]}"]
+    assert "would give that GPU away twice" in program.err
+    assert "without it the resources are printed" in program.mistake(2, *words(tree, "/srv/d.json"))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[]", "is no JSON object"),
+        ('"x"', "is no JSON object"),
+        ("{", "is no JSON: "),
+        ('{"a": 1} x', "is no JSON: "),
+        ('{"a": NaN}', "is no JSON: "),
+        ("\ufeff{}", "is no JSON: "),
+        ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "is no JSON: "),
+        ('{"a": 1, "a": 2}', "has the key 'a' twice"),
+        ('{"node-generic-resources": "GPU=1"}', "is no list of strings"),
+        ('{"node-generic-resources": [1]}', "is no list of strings"),
+    ],
+)
+def test_what_is_no_daemon_json_is_refused(
+    program: Program, tree: Path, text: str, why: str
+) -> None:
+    file = tree / "etc/docker/daemon.json"
+    file.write_text(text)
+    assert why in program.mistake(4, *words(tree, "--write"))
+    assert file.read_text() == text and left(tree) == ["daemon.json"]
+
+
+def test_bytes_that_are_no_text_are_refused(program: Program, tree: Path) -> None:
+    hosts.plant(tree, "etc/docker/daemon.json", b'{"a": "\xff"}')
+    assert "no text in UTF-8" in program.mistake(4, *words(tree, "--write"))
+    os.unlink(tree / "etc/docker/daemon.json")
+    os.mkfifo(tree / "etc/docker/daemon.json")
+    assert "is no plain file" in program.mistake(4, *words(tree, "--write"))
+
+
+def test_a_link_counts_where_root_alone_has_made_it(program: Program, tree: Path) -> None:
+    """Here the tree's owner is root: a link in a folder of his own counts, one that others could make does not."""
+    (tree / "srv").mkdir()
+    (tree / "srv/real.json").write_text("{}")
+    (tree / "etc/docker/daemon.json").symlink_to("/srv/real.json")
+    program(*words(tree, "--write"))
+    written = (tree / "srv/real.json").read_text()
+    assert KEY in written
+    assert (tree / "etc/docker/daemon.json").is_symlink() and left(tree) == ["daemon.json"]
+    for mode in (0o777, 0o1777):
+        (tree / "open").mkdir(exist_ok=True)
+        (tree / "open").chmod(mode)
+        link = tree / "open/daemon.json"
+        link.unlink(missing_ok=True)
+        link.symlink_to("/srv/real.json")
+        sentence = program.mistake(4, *words(tree, "--write", "--shares", 2, "/open/daemon.json"))
+        assert "is not root's alone" in sentence
+    assert (tree / "srv/real.json").read_text() == written
+    (tree / "etc/docker/daemon.json").unlink()
+    (tree / "etc/docker/daemon.json").symlink_to("nowhere")
+    assert "leads nowhere" in program.mistake(4, *words(tree, "--write"))
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_file_that_changes_meanwhile_is_left_alone(tree: Path, there: bool) -> None:
+    file = tree / "etc/docker/daemon.json"
+    if there:
+        file.write_text("{}")
+    root = HostRoot(str(tree))
+    found = daemonjson.read(root, daemonjson.PATH)
+    file.write_text('{"b": 1}')
+    with pytest.raises(ApplyError, match="was changed by somebody else meanwhile"):
+        daemonjson.write(root, found, "{}")
+    assert file.read_text() == '{"b": 1}' and left(tree) == ["daemon.json"]
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("call", ["fsync", "fchmod", "rename", "link"])
+def test_a_full_disk_leaves_nothing(
+    program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch, call: str, there: bool
+) -> None:
+    folder = tree / "etc/docker"
+    if there:
+        (folder / "daemon.json").write_text("{}")
+    else:
+        folder.rmdir()
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, call, full)
+    if call != ("link" if there else "rename"):
+        sentence = program.mistake(7, *words(tree, "--write"))
+        assert "No space left on device (make room on" in sentence
+        assert left(tree) == ["daemon.json"] if there else not folder.exists()
+
+
+def test_only_a_name_is_a_name(program: Program, tree: Path) -> None:
+    for name in ("", "a=b", "-x", "a b", "x" * 64):
+        assert "no resource's name" in program.mistake(2, *words(tree, f"--name={name}"))
+    for shares in ("0", "101", "x"):
+        program.mistake(2, *words(tree, "--shares", shares))
+
+
+def test_settings_are_added_to_those_that_are_there() -> None:
+    settings = Settings(swarm_resources=("OTHER",))
+    told = swarm.advice({"default-runtime": "oci-gpu-runtime"}, settings, "gpu", "/d")
+    assert told == ["set in /etc/oci-gpu-hook.conf: swarm-resources = OTHER, DOCKER_RESOURCE_GPU"]
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@given(
+    st.dictionaries(st.text() | st.just(KEY), VALUES, max_size=5),
+    st.lists(st.text()),
+    st.sampled_from([None, 0, 1, 2, "\t"]),
+)
+def test_any_object_keeps_its_order_and_its_other_values(
+    values: dict[str, Any], ours: list[str], indent: Any
+) -> None:
+    text = json.dumps(values, indent=indent)
+    written = daemonjson.with_strings(text, KEY, ours)
+    expected = {**values, KEY: ours}
+    assert list(json.loads(written).items()) == list(expected.items())
+    assert daemonjson.with_strings(written, KEY, ours) == written
+
+
+def test_a_large_file_is_not_read(tree: Path) -> None:
+    (tree / "etc/docker/daemon.json").write_text("{}" + " " * (1 << 20))
+    with pytest.raises(ConfigError, match="larger than 1 MiB"):
+        daemonjson.read(HostRoot(str(tree)), daemonjson.PATH)
