@@ -19,9 +19,9 @@ import errno
 import fcntl
 import json
 import os
-import shutil
 from typing import TYPE_CHECKING, NamedTuple
 
+from oci_gpu_hook.cli import filecopy
 from oci_gpu_hook.errors import ApplyError, ConfigError, DriverError
 from oci_gpu_hook.host.source import UntrustedError, open_source
 from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_folder, is_regular
@@ -38,13 +38,9 @@ PATH = f"{STATE}/{NAME}"
 MARK = ".oci-gpu-hook"
 CURRENT = "current"
 _FORMAT = "driver volume of oci-gpu-hook 1"
+_STAGED = f".{NAME}."
 _FOLDERS = ("bin", "lib", "lib64")
-_PIECE = 1 << 20
 _LARGEST_MARK = 1 << 20
-
-# What containers of any type may read and run, and none may write; where the kernel has SELinux.
-_LABEL = b"system_u:object_r:container_ro_file_t:s0\0"
-_ATTRIBUTE = "security.selinux"
 
 
 class Copies(NamedTuple):
@@ -100,6 +96,7 @@ def make(root: HostRoot, found: DriverInventory) -> bool:
         try:
             # Of two that make it at once the second finds it made.
             fcntl.flock(state, fcntl.LOCK_EX)
+            _drop_staged(state)
             rows = _rows(root, copies)
             if exists(root):
                 return _refresh(root, found, copies, rows)
@@ -123,10 +120,10 @@ def remove(root: HostRoot) -> bool:
         state = _open_state(root)
         try:
             fcntl.flock(state, fcntl.LOCK_EX)
+            _drop_staged(state)
             # Under another name first: nobody finds a half of it.
-            gone = f".{NAME}.{os.getpid()}.gone"
-            os.rename(NAME, gone, src_dir_fd=state, dst_dir_fd=state)
-            shutil.rmtree(f"/proc/self/fd/{state}/{gone}")
+            os.rename(NAME, f"{_STAGED}gone", src_dir_fd=state, dst_dir_fd=state)
+            _drop_staged(state)
         finally:
             os.close(state)
     except OSError as err:
@@ -218,23 +215,22 @@ def _rows(root: HostRoot, copies: Copies) -> list[list[object]]:
 def _create(
     root: HostRoot, state: int, found: DriverInventory, copies: Copies, rows: list[list[object]]
 ) -> None:
-    staged = f".{NAME}.{os.getpid()}"
-    _drop(state, staged)
+    staged = f"{_STAGED}{os.getpid()}"
     os.mkdir(staged, 0o755, dir_fd=state)
     try:
         volume = os.open(staged, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=state)
         try:
             os.fchmod(volume, 0o755)
-            _label(root, volume)
+            filecopy.label(root, volume)
             for name in _FOLDERS:
                 os.symlink(f"{CURRENT}/{name}", name, dir_fd=volume)
-                _label_link(root, volume, name)
+                filecopy.label_link(root, volume, name)
             _fill(root, volume, found, copies, rows)
         finally:
             os.close(volume)
         os.rename(staged, NAME, src_dir_fd=state, dst_dir_fd=state)
     except BaseException:
-        _drop(state, staged)
+        filecopy.drop(state, staged)
         raise
 
 
@@ -269,9 +265,9 @@ def _fill(
         os.mkdir(made, 0o755, dir_fd=volume)
         _copy_all(root, volume, made, copies)
         _write_mark(root, volume, {"format": _FORMAT, "copies": made, "rows": rows})
-        _drop(volume, f".{CURRENT}")
+        filecopy.drop(volume, f".{CURRENT}")
         os.symlink(made, f".{CURRENT}", dir_fd=volume)
-        _label_link(root, volume, f".{CURRENT}")
+        filecopy.label_link(root, volume, f".{CURRENT}")
         os.rename(f".{CURRENT}", CURRENT, src_dir_fd=volume, dst_dir_fd=volume)
     except BaseException:
         _drop_others(volume, before)
@@ -292,20 +288,20 @@ def _current(volume: int) -> str:
 def _copy_all(root: HostRoot, volume: int, made: str, copies: Copies) -> None:
     top = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=volume)
     try:
-        _label(root, top)
+        filecopy.label(root, top)
         for folder in _folders(copies):
             os.mkdir(folder, 0o755, dir_fd=top)
             fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=top)
             try:
                 os.fchmod(fd, 0o755)
-                _label(root, fd)
+                filecopy.label(root, fd)
             finally:
                 os.close(fd)
         for place, path in copies.files.items():
-            _copy(root, path, top, place)
+            filecopy.copy(root, path, top, place)
         for place, text in copies.links.items():
             os.symlink(text, place, dir_fd=top)
-            _label_link(root, top, place)
+            filecopy.label_link(root, top, place)
         os.fchmod(top, 0o755)
         os.fsync(top)
     finally:
@@ -317,56 +313,15 @@ def _folders(copies: Copies) -> Iterator[str]:
     yield from sorted({*_FOLDERS, *[place.rpartition("/")[0] for place in places]})
 
 
-def _copy(root: HostRoot, path: str, top: int, place: str) -> None:
-    """Copy one file: blocks that the filesystem can share are shared, and are nobody's to write."""
-    named = open_source(root.fd, path)
-    try:
-        source = os.open(f"/proc/self/fd/{named}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    finally:
-        os.close(named)
-    try:
-        status = os.fstat(source)
-        if not is_regular(status):
-            raise OSError(errno.EINVAL, "it is no plain file", path)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(place, flags, 0o600, dir_fd=top)
-        try:
-            _copy_bytes(source, fd)
-            _label(root, fd)
-            # Never a set-user-id bit.
-            os.fchmod(fd, 0o755 if status.st_mode & 0o111 else 0o644)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-    finally:
-        os.close(source)
-
-
-def _copy_bytes(source: int, target: int) -> None:
-    try:
-        while os.copy_file_range(source, target, 1 << 30):
-            pass
-        return
-    except OSError as err:
-        # Between some filesystems the kernel does not copy by itself.
-        if err.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
-            raise
-    os.lseek(source, 0, os.SEEK_SET)
-    os.lseek(target, 0, os.SEEK_SET)
-    while piece := os.read(source, _PIECE):
-        while piece:
-            piece = piece[os.write(target, piece) :]
-
-
 def _write_mark(root: HostRoot, volume: int, mark: Mapping[str, object]) -> None:
     staged = f"{MARK}.new"
-    _drop(volume, staged)
+    filecopy.drop(volume, staged)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(staged, flags, 0o644, dir_fd=volume)
     with open(fd, "w") as file:
         json.dump(mark, file)
         file.flush()
-        _label(root, fd)
+        filecopy.label(root, fd)
         os.fchmod(fd, 0o644)
         os.fsync(fd)
     os.rename(staged, MARK, src_dir_fd=volume, dst_dir_fd=volume)
@@ -376,37 +331,14 @@ def _drop_others(volume: int, kept: str) -> None:
     """Remove all copies but `kept`, also those of a run that was killed."""
     for name in os.listdir(volume):
         if name[:1] == "." and name not in (kept, MARK):
-            _drop(volume, name)
+            filecopy.drop(volume, name)
 
 
-def _drop(folder: int, name: str) -> None:
-    """Remove a file, or a folder with what is in it; nothing where there is none."""
-    try:
-        os.unlink(name, dir_fd=folder)
-    except FileNotFoundError:
-        return
-    except (IsADirectoryError, PermissionError):
-        shutil.rmtree(f"/proc/self/fd/{folder}/{name}")
-
-
-def _label(root: HostRoot, fd: int) -> None:
-    """Give an open file the label that containers may read."""
-    _set_label(root, f"/proc/self/fd/{fd}", follow=True)
-
-
-def _label_link(root: HostRoot, folder: int, name: str) -> None:
-    _set_label(root, f"/proc/self/fd/{folder}/{name}", follow=False)
-
-
-def _set_label(root: HostRoot, path: str, *, follow: bool) -> None:
-    if root.stat("/sys/fs/selinux/enforce") is None:
-        return
-    try:
-        os.setxattr(path, _ATTRIBUTE, _LABEL, follow_symlinks=follow)
-    except OSError as err:
-        # A policy without containers, or a filesystem without labels: there is nothing to be right.
-        if err.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
+def _drop_staged(state: int) -> None:
+    """Remove what a run that was killed has left beside the volume."""
+    for name in os.listdir(state):
+        if name.startswith(_STAGED):
+            filecopy.drop(state, name)
 
 
 def _failure(err: OSError) -> ApplyError:
@@ -415,4 +347,4 @@ def _failure(err: OSError) -> ApplyError:
         hint = "run it as root"
     elif err.errno in (errno.ENOSPC, errno.EDQUOT):
         hint = f"make room in {STATE}: nothing was changed"
-    return ApplyError(f"cannot make {PATH}: {err.strerror}", hint)
+    return ApplyError(f"cannot change {PATH}: {err.strerror}", hint)

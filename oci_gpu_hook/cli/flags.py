@@ -151,7 +151,10 @@ def swarmspawner(name: str, gpus: tuple[str, ...], config: str | None, host_root
 
     Each user gets as many GPUs, or shares, as are named here, one where none is: Swarm picks them.
     """
-    count = len(_asked(gpus, config, host_root).each) if gpus else 1
+    count = 1
+    if gpus:
+        _, found, selected = _look(gpus, config, host_root)
+        count = len(_each(found, selected))
     click.echo(flaglines.swarm_spawner(name, count), nl=False)
 
 

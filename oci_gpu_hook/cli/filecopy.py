@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies of the host's files that containers may read, by descriptor: nobody's to write, and labelled for them.
+
+Must not know what is copied, nor change or label a file of the host.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+from oci_gpu_hook.host.source import open_source
+from oci_gpu_hook.kernel.filetypes import is_regular
+
+if TYPE_CHECKING:
+    from oci_gpu_hook.host.root import HostRoot
+
+_PIECE = 1 << 20
+
+# What containers of any type may read and run, and none may write; where the kernel has SELinux.
+_LABEL = b"system_u:object_r:container_ro_file_t:s0\0"
+_ATTRIBUTE = "security.selinux"
+
+
+def copy(root: HostRoot, path: str, top: int, place: str) -> None:
+    """Copy one file: blocks that the filesystem can share are shared, and are nobody's to write."""
+    named = open_source(root.fd, path)
+    try:
+        source = os.open(f"/proc/self/fd/{named}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    finally:
+        os.close(named)
+    try:
+        status = os.fstat(source)
+        if not is_regular(status):
+            raise OSError(errno.EINVAL, "it is no plain file", path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(place, flags, 0o600, dir_fd=top)
+        try:
+            _copy_bytes(source, fd)
+            label(root, fd)
+            # Never a set-user-id bit.
+            os.fchmod(fd, 0o755 if status.st_mode & 0o111 else 0o644)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    finally:
+        os.close(source)
+
+
+def _copy_bytes(source: int, target: int) -> None:
+    try:
+        while os.copy_file_range(source, target, 1 << 30):
+            pass
+        return
+    except OSError as err:
+        # Between some filesystems the kernel does not copy by itself.
+        if err.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+    os.lseek(source, 0, os.SEEK_SET)
+    os.lseek(target, 0, os.SEEK_SET)
+    while piece := os.read(source, _PIECE):
+        while piece:
+            piece = piece[os.write(target, piece) :]
+
+
+def drop(folder: int, name: str) -> None:
+    """Remove a file, or a folder with what is in it; nothing where there is none."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        return
+    except (IsADirectoryError, PermissionError):
+        shutil.rmtree(f"/proc/self/fd/{folder}/{name}")
+
+
+def label(root: HostRoot, fd: int) -> None:
+    """Give an open file the label that containers may read."""
+    _set_label(root, f"/proc/self/fd/{fd}", follow=True)
+
+
+def label_link(root: HostRoot, folder: int, name: str) -> None:
+    _set_label(root, f"/proc/self/fd/{folder}/{name}", follow=False)
+
+
+def _set_label(root: HostRoot, path: str, *, follow: bool) -> None:
+    if root.stat("/sys/fs/selinux/enforce") is None:
+        return
+    try:
+        os.setxattr(path, _ATTRIBUTE, _LABEL, follow_symlinks=follow)
+    except OSError as err:
+        # A policy without containers, or a filesystem without labels: there is nothing to be right.
+        if err.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise

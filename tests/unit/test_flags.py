@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`flags`: what it prints is correct input for a shell, Docker, Python and JupyterHub, and names what was asked for."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import shlex
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from oci_gpu_hook.cli import flaglines
+from oci_gpu_hook.cli.flaglines import Asked
+from oci_gpu_hook.driver import survey
+from tests.unit import hosts
+from tests.unit.program import Program
+from tests.vocabulary.host import FACTS, MIG_UUID, plant
+
+UUIDS = [hosts.uuid(1), hosts.uuid(0)]
+NODES = ("/dev/nvidiactl", "/dev/nvidia1", "/dev/nvidia-uvm")
+ALL = Asked(("all",), (UUIDS[0], UUIDS[1]), NODES, "580.65.06")
+TWO = Asked(("0", UUIDS[1]), (UUIDS[0], UUIDS[1]), NODES, "580.65.06")
+SPAWNERS = ("runtime", "device-requests", "by-user", "driver-volume")
+
+
+class Section:
+    """A section of JupyterHub's configuration."""
+
+
+class DeviceRequest:
+    """Stands for docker.types.DeviceRequest, with its parameters."""
+
+    def __init__(self, *, count: int = 0, device_ids: Any = None, capabilities: Any = None) -> None:
+        self.asked = (count, device_ids, capabilities)
+
+
+@pytest.fixture()
+def tree(tmp_path: Path) -> Path:
+    hosts.host(tmp_path).close()
+    return tmp_path
+
+
+def command(tree: Path, *words: object) -> list[object]:
+    first, *rest = words
+    config = tree / "hook.conf"
+    config.touch()
+    return ["flags", first, "--host-root", tree, "--config", config, *rest]
+
+
+def configured(text: str, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """JupyterHub's configuration after these lines."""
+    module = ModuleType("docker.types")
+    module.DeviceRequest = DeviceRequest  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "docker", ModuleType("docker"))
+    monkeypatch.setitem(sys.modules, "docker.types", module)
+    names = ("DockerSpawner", "SwarmSpawner", "KubeSpawner")
+    found = SimpleNamespace(**{name: Section() for name in names})
+    ast.parse(text, feature_version=(3, 9))
+    exec(compile(text, "jupyterhub_config.py", "exec"), {"c": found})
+    return found
+
+
+def docker_reads(value: str) -> list[str]:
+    """What Docker makes of the value of --gpus: a line of CSV, whose fields are KEY=VALUE."""
+    (fields,) = csv.reader([value])
+    return fields
+
+
+# docker and podman.
+
+
+def test_docker_has_a_line_for_each_way(program: Program, tree: Path) -> None:
+    lines = program(*command(tree, "docker", 0, UUIDS[1].upper())).splitlines()
+    assert [line[:1] for line in lines] == ["#", "-"] * 4
+    gpus, runtime, cdi, volume = [shlex.split(line) for line in lines[1::2]]
+    assert gpus[0] == "--gpus" and docker_reads(gpus[1]) == [f"device=0,{UUIDS[1]}"]
+    wanted = f"NVIDIA_VISIBLE_DEVICES=0,{UUIDS[1]}"
+    assert runtime == ["--runtime", "oci-gpu-runtime", "--env", wanted]
+    assert cdi == ["--device", "nvidia.com/gpu=0", "--device", f"nvidia.com/gpu={UUIDS[1]}"]
+    assert volume[0] == "--volume=nvidia_driver_580.65.06:/usr/local/nvidia:ro"
+    assert volume[1:] == [
+        "--device=/dev/nvidiactl",
+        "--device=/dev/nvidia1",
+        "--device=/dev/nvidia0",
+        "--device=/dev/nvidia-uvm",
+        "--device=/dev/nvidia-uvm-tools",
+    ]
+    # A tree has no nodes.
+    assert program.err.startswith("not there: /dev/nvidiactl, ") and "prepare" in program.err
+
+
+def test_all_is_what_is_meant_where_nothing_is_named(program: Program, tree: Path) -> None:
+    for words in ([], ["all"]):
+        lines = program(*command(tree, "docker", *words)).splitlines()
+        assert lines[1::2][:3] == [
+            "--gpus all",
+            "--runtime oci-gpu-runtime --env NVIDIA_VISIBLE_DEVICES=all",
+            "--device nvidia.com/gpu=all",
+        ]
+
+
+@pytest.mark.parametrize("devices", [["1"], ["0", "1"], ["all"]])
+def test_one_way_is_for_the_shells_own_substitution(
+    program: Program, tree: Path, devices: list[str]
+) -> None:
+    """A shell splits what $(...) gives at blanks and takes no quotes away."""
+    words = program(*command(tree, "docker", "--way", "gpus", *devices)).split()
+    assert len(words) == 2
+    assert docker_reads(words[1]) == [
+        "all" if devices == ["all"] else f"device={','.join(devices)}"
+    ]
+    for way in ("runtime", "cdi", "driver-volume"):
+        text = program(*command(tree, "docker", "--way", way, *devices))
+        assert text.split() == shlex.split(text) and text.count("\n") == 1
+
+
+def test_podman_by_the_hook_and_by_cdi(program: Program, tree: Path) -> None:
+    lines = program(*command(tree, "podman", 1)).splitlines()
+    assert lines[1::2] == ["--env NVIDIA_VISIBLE_DEVICES=1", "--device nvidia.com/gpu=1"]
+    assert program(*command(tree, "podman", "--way", "cdi")) == "--device nvidia.com/gpu=all\n"
+
+
+def test_names_that_only_the_hook_knows_become_others(program: Program, tree: Path) -> None:
+    """A CDI spec has no PCI addresses, and no shares."""
+    lines = program(*command(tree, "docker", "0000:08:00.0", f"{UUIDS[0]}-3")).splitlines()
+    assert lines[1] == f"""--gpus '"device=1,{UUIDS[0]}"'"""
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        (["7"], "unknown device '7': this host has indices 0 to 1"),
+        (["x"], "'x' is no GPU's name"),
+        (["none"], "'none' is no GPU's name"),
+        (["0:1"], "MIG"),
+        (["all", "0"], "'all' stands beside other devices"),
+        (["\x1b[31m"], "is no GPU's name"),
+        ([hosts.uuid(9)], "unknown device"),
+    ],
+)
+@pytest.mark.parametrize(
+    "engine", ["docker", "podman", "dockerspawner", "swarmspawner", "kubespawner"]
+)
+def test_what_is_not_there_is_not_printed(
+    program: Program, tree: Path, engine: str, names: list[str], why: str
+) -> None:
+    assert why in program.mistake(2, *command(tree, engine, *names))
+
+
+def test_without_a_driver_nothing_is_guessed(program: Program, tmp_path: Path) -> None:
+    assert "no NVIDIA driver" in program.mistake(6, *command(tmp_path, "docker"))
+
+
+# JupyterHub.
+
+
+@pytest.mark.parametrize("way", SPAWNERS)
+@pytest.mark.parametrize("devices", [[], ["0"], ["0", "1"]])
+def test_dockerspawner_prints_python(
+    program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch, way: str, devices: list[str]
+) -> None:
+    text = program(*command(tree, "dockerspawner", "--way", way, *devices))
+    assert configured(text, monkeypatch).DockerSpawner.extra_host_config
+    assert all(other in text.splitlines()[-1] for other in SPAWNERS if other != way)
+
+
+def test_dockerspawner_by_the_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = configured(flaglines.spawner_runtime(TWO), monkeypatch).DockerSpawner
+    assert found.extra_host_config == {"runtime": "oci-gpu-runtime"}
+    assert found.environment["NVIDIA_VISIBLE_DEVICES"] == f"0,{UUIDS[1]}"
+
+
+def test_dockerspawner_by_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    for asked, expected in ((ALL, (-1, None)), (TWO, (0, ["0", UUIDS[1]]))):
+        found = configured(flaglines.spawner_requests(asked), monkeypatch).DockerSpawner
+        (request,) = found.extra_host_config["device_requests"]
+        assert request.asked == (*expected, [["gpu"]])
+
+
+def test_dockerspawner_by_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each user has another GPU, and a stranger none."""
+    host_config = configured(flaglines.spawner_by_user(ALL), monkeypatch)
+    asked = []
+    for name in ("user0", "user1"):
+        spawner = SimpleNamespace(user=SimpleNamespace(name=name))
+        (request,) = host_config.DockerSpawner.extra_host_config(spawner)["device_requests"]
+        asked.append(request.asked)
+    assert asked == [(0, [uuid], [["gpu"]]) for uuid in UUIDS]
+    stranger = SimpleNamespace(user=SimpleNamespace(name="mallory"))
+    assert host_config.DockerSpawner.extra_host_config(stranger) == {}
+
+
+def test_dockerspawner_by_the_volume(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = configured(flaglines.spawner_driver_volume(TWO), monkeypatch).DockerSpawner
+    assert found.read_only_volumes == {"nvidia_driver_580.65.06": "/usr/local/nvidia"}
+    assert found.extra_host_config == {"devices": [f"{path}:{path}:rw" for path in NODES]}
+
+
+def test_swarmspawner_counts(program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for words, expected in (
+        ([], {"GPU": 1}),
+        (["--name", "NVIDIA-GPU", "0", "1"], {"NVIDIA-GPU": 2}),
+    ):
+        found = configured(program(*command(tree, "swarmspawner", *words)), monkeypatch)
+        assert found.SwarmSpawner.extra_resources_spec == {"generic_resources": expected}
+
+
+@pytest.mark.parametrize("mode", ["none", "selinux", "privileged"])
+def test_kubespawner_in_each_mode(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """Where no GPU is named no host is asked: the hub is elsewhere."""
+    text = program("flags", "kubespawner", "--mode", mode, "--host-root", tmp_path)
+    found = configured(text, monkeypatch).KubeSpawner
+    options = {"type": "nvidia_container_t", "level": "s0"}
+    expected: dict[str, dict[str, Any]] = {
+        "none": {},
+        "selinux": {"pod_security_context": {"seLinuxOptions": options}},
+        "privileged": {"privileged": True},
+    }
+    limits = {"nvidia.com/gpu": "1"}
+    assert vars(found) == {"extra_resource_limits": limits, **expected[mode]}
+    assert "/dev/shm" in text and "hostIPC" in text
+    assert ("It costs everything" in text) == (mode == "privileged")
+
+
+def test_kubespawner_counts_kinds(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = plant(tmp_path)
+    saved = survey.survey(root, facts=FACTS)
+    profile = next(device.profile for device in saved.mig_devices if device.uuid == MIG_UUID)
+    monkeypatch.setattr(survey, "survey", lambda *_: saved)
+    found = configured(program(*command(tmp_path, "kubespawner", MIG_UUID)), monkeypatch)
+    name = f"nvidia.com/mig-{profile.replace('+', '.')}" if profile else "nvidia.com/gpu"
+    assert found.KubeSpawner.extra_resource_limits == {name: "1"}
