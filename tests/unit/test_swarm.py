@@ -6,6 +6,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +236,56 @@ def test_settings_are_added_to_those_that_are_there() -> None:
     settings = Settings(swarm_resources=("OTHER",))
     told = swarm.advice({"default-runtime": "oci-gpu-runtime"}, settings, "gpu", "/d")
     assert told == ["set in /etc/oci-gpu-hook.conf: swarm-resources = OTHER, DOCKER_RESOURCE_GPU"]
+
+
+# What a task makes of its share.
+
+
+def start_script() -> str:
+    """The manual's example."""
+    page = (Path(__file__).parents[2] / "packaging/man/oci-gpu-hook.8.rst").read_text()
+    block = "    #!/bin/sh\n" + page.partition("    #!/bin/sh\n")[2].partition("\n\n")[0]
+    return textwrap.dedent(block)
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+@pytest.mark.parametrize(
+    ("given", "shares", "gpus", "share", "fraction"),
+    [
+        (f"{UUIDS[0]}-0", "2", UUIDS[0], "0", "0.45"),
+        (f"{UUIDS[0]}-11", "12", UUIDS[0], "11", "0.07"),
+        # The last group of a whole GPU's UUID is no share.
+        (UUIDS[0], None, UUIDS[0], "", "0.90"),
+        # CUDA shows no GPU at all where one is named twice.
+        (f"{UUIDS[1]}-1,{UUIDS[1]}-0,{UUIDS[0]}-0", "4", f"{UUIDS[1]},{UUIDS[0]}", "0", "0.22"),
+        (
+            "MIG-00000000-1111-2222-3333-444444444444",
+            None,
+            "MIG-00000000-1111-2222-3333-444444444444",
+            "",
+            "0.90",
+        ),
+    ],
+)
+def test_a_start_script_knows_its_share(
+    tmp_path: Path,
+    shell: str,
+    given: str,
+    shares: str | None,
+    gpus: str,
+    share: str,
+    fraction: str,
+) -> None:
+    script = tmp_path / "start"
+    script.write_text(start_script())
+    environment = {"PATH": os.environ["PATH"], "DOCKER_RESOURCE_GPU": given}
+    environment.update({"SHARES": shares} if shares else {})
+    names = ("CUDA_VISIBLE_DEVICES", "GPU_SHARE", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+    show = [f"${{{name}-unset}}" for name in names]
+    # Its words reach the command as they are, and its IFS is the shell's own again.
+    line = [shell, "-eu", str(script), "sh", "-c", f'echo "{" ".join(show)}" "$1"', "x", "a b,c"]
+    done = subprocess.run(line, env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (f"{gpus} {share} {fraction} a b,c\n", "")
 
 
 VALUES = st.recursive(
