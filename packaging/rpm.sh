@@ -20,23 +20,9 @@ if [ ! -x "$(command -v rpmbuild)" ]; then
     exit 1
 fi
 
-# The files of the tree, NUL-separated; without git, all that are neither hidden nor generated.
-list() {
-    cd "$sources"
-    if git -c safe.directory="$sources" rev-parse --git-dir >/dev/null 2>&1; then
-        git -c safe.directory="$sources" ls-files -z --cached --others --exclude-standard
-    else
-        find . -path './.*' ! -path './.ci*' -prune -o -name __pycache__ -prune -o -type f -print0
-    fi
-}
-
 sed "s/^Version: .*/Version:        $version/" "$sources/packaging/oci-gpu-hook.spec" \
     >"$folder/SPECS/oci-gpu-hook.spec"
-# Files that were deleted but are still in git's index are skipped.
-list | tar -C "$sources" --null --verbatim-files-from -T - --ignore-failed-read --sort=name \
-    --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
-    --transform="s|^\(\./\)\{0,1\}|oci-gpu-hook-$version/|" -c 2>/dev/null |
-    gzip -n >"$folder/SOURCES/oci-gpu-hook-$version.tar.gz"
+"$sources/packaging/archive.sh" "oci-gpu-hook-$version" >"$folder/SOURCES/oci-gpu-hook-$version.tar.gz"
 
 rpmbuild -ba --define "_topdir $folder" "$folder/SPECS/oci-gpu-hook.spec" >"$folder/log" 2>&1 || {
     tail -n 20 "$folder/log" >&2
