@@ -6,6 +6,7 @@
 #   packaging/install.sh install-docker DESTDIR PREFIX     the link by which dockerd starts what is installed there
 #   packaging/install.sh uninstall DESTDIR PREFIX
 #   packaging/install.sh stage DESTDIR PREFIX PYTHON       for a package: downloads nothing, records no folders
+#   packaging/install.sh sources DESTDIR PREFIX PYTHON     the same, and compiles nothing: for a package of any Python
 #
 #   PREFIX/libexec/oci/hooks.d/oci-gpu-hook                what an engine starts
 #   PREFIX/bin/oci-gpu-hook                                what people start
@@ -46,6 +47,7 @@ shared='
 '
 state=/run/oci-gpu-hook
 folders=$library/installed-folders # a list of those that we have made
+case $action in stage | sources) packed=yes ;; *) packed='' ;; esac
 
 # The command line's packages; setup.cfg has the same ranges.  It needs click; without the others it does less.
 click='click >=7.1,<9'
@@ -101,7 +103,7 @@ make_folder() {
 }
 
 remember_folders() {
-    [ "$action" = stage ] || printf %s "$made" >>"$destdir$folders"
+    [ "$packed" ] || printf %s "$made" >>"$destdir$folders"
     made=
 }
 
@@ -137,15 +139,10 @@ install_library() {
         mkdir -p "$staged/$(dirname "$file")"
         install -p -m 0644 "$sources/$file" "$staged/$file"
     done
-    # unchecked-hash: image-based systems (OSTree, so OpenShift's own) give all files the same time. A cache that is
-    # checked by time would never be valid there, and every container start would compile the package again. Nobody edits
-    # an installed file in place, and each installation compiles what it installs.
-    "$python" -IS -m compileall -q -d "$library/oci_gpu_hook" --invalidation-mode unchecked-hash \
-        "$staged/oci_gpu_hook"
-    "$python" -ISB -X no_debug_ranges "$sources/packaging/link.py" "$staged" "$library"
+    [ "$action" = sources ] || compile_library
     # For nodes with another Python, where the package must be linked again.
     install -p -m 0644 "$sources/packaging/link.py" "$destdir$library/"
-    [ "$action" = stage ] || install_packages
+    [ "$packed" ] || install_packages
     package=$destdir$library/oci_gpu_hook
     if [ ! -e "$package" ]; then
         mv "$staged/oci_gpu_hook" "$package"
@@ -154,6 +151,15 @@ install_library() {
         mv "$staged/oci_gpu_hook" "$package"
     fi
     rm -rf "$staged" "$destdir$library/.old"
+}
+
+# unchecked-hash: image-based systems (OSTree, so OpenShift's own) give all files the same time. A cache that is checked
+# by time would never be valid there, and every container start would compile the package again. Nobody edits an installed
+# file in place, and each installation compiles what it installs.
+compile_library() {
+    "$python" -IS -m compileall -q -d "$library/oci_gpu_hook" --invalidation-mode unchecked-hash \
+        "$staged/oci_gpu_hook"
+    "$python" -ISB -X no_debug_ranges "$sources/packaging/link.py" "$staged" "$library"
 }
 
 # Exchanges two folders in one step, by renameat2(2) with RENAME_EXCHANGE. mv cannot, nor can every filesystem.
@@ -316,7 +322,7 @@ do_uninstall() {
 
 check_arguments
 case $action in
-install | stage) do_install ;;
+install | stage | sources) do_install ;;
 install-docker) do_install_docker ;;
 uninstall) do_uninstall ;;
 *) fail "knows install, install-docker and uninstall only" ;;

@@ -3,8 +3,9 @@
 
     python3 -ISB packaging/link.py FOLDER LIBRARY
 
-FOLDER holds the package, and gets the file.  LIBRARY is the folder where the package will be installed: tracebacks name
-it.  oci_gpu_hook/startup/linked.py reads the file, and says what it is for.  The same sources give the same bytes.
+FOLDER holds the package, and gets the file; one that is there is replaced in one step, so that starts go on meanwhile.
+LIBRARY is the folder where the package will be installed: tracebacks name it.  oci_gpu_hook/startup/linked.py reads the
+file, and says what it is for.  The same sources give the same bytes.
 
 The names that a module imports from ours at its top are listed beside its code.  A start has three hundred such
 imports, and an import statement takes ten times as long as to look up the name in the loaded module.
@@ -230,9 +231,12 @@ def main() -> None:
     """Write the file below FOLDER."""
     folder, library = sys.argv[1:]
     output = f"{folder}/{PACKAGE}/__linked__"
-    os.mkdir(output)
-    with open(f"{output}/modules.{sys.implementation.cache_tag}", "wb") as file:
-        file.write(linked(folder, library))
+    content = linked(folder, library)
+    os.makedirs(output, exist_ok=True)
+    path = f"{output}/modules.{sys.implementation.cache_tag}"
+    with open(f"{path}.new", "wb") as file:
+        file.write(content)
+    os.rename(f"{path}.new", path)
 
 
 if __name__ == "__main__":
