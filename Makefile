@@ -5,14 +5,14 @@ DESTDIR ?=
 PYTHON ?= /usr/bin/python3
 
 SHELL_SCRIPTS = $(wildcard .ci/*) hooks.d/oci-gpu-hook hooks.d/oci-gpu-runtime packaging/completions/oci-gpu-hook \
-	$(wildcard packaging/*.sh packaging/*/*.sh tests/*.sh tests/*/*.sh)
+	$(wildcard packaging/*.sh packaging/*/*.sh packaging/debian/*.p* tests/*.sh tests/*/*.sh)
 
 # One process a core: for tests that share nothing of the machine.
 export PARALLEL = -n auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint types contracts unit unit-pythons integration test-hostile test-packaging
-.PHONY: test-selinux test-gpu bench bench-load fuzz rpm openshift install install-docker uninstall man completions clean
+.PHONY: test-selinux test-gpu bench bench-load fuzz rpm deb openshift install install-docker uninstall man completions clean
 
 help: ## List what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "make %-18s %s\n", $$1, $$2 }'
@@ -64,7 +64,7 @@ test-hostile: ## Attack the hook, and a naive one, in real containers (as root);
 	$(MAKE) --no-print-directory .venv/up-to-date
 	.venv/bin/python -m pytest -q tests/hostile
 
-test-packaging: ## Test the RPM and the units (as root), in scratch roots; installs what it needs
+test-packaging: ## Test the RPM, the Debian packages and the units (as root), in scratch roots; installs what it needs
 	packaging/requirements.sh test
 	$(MAKE) --no-print-directory .venv/up-to-date
 	.venv/bin/python -m pytest -q tests/packaging
@@ -89,6 +89,10 @@ bench-load: ## Start 500 GPU containers, 8 at a time (as root); [BENCH="--load 5
 rpm: ## Build the RPMs from a clean copy of this tree, in .build/rpm
 	@packaging/requirements.sh rpm
 	@packaging/rpm.sh .build/rpm
+
+deb: ## Build the Debian packages from a clean copy of this tree, in .build/deb
+	@packaging/requirements.sh deb
+	@packaging/deb.sh .build/deb
 
 install: ## Install below [DESTDIR=][PREFIX=/usr], for [PYTHON=/usr/bin/python3]
 	@packaging/install.sh install "$(DESTDIR)" "$(PREFIX)" "$(PYTHON)"

@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs the distribution's packages that `make demo`, `make test`, `make bench` or `make rpm` needs, if they are missing.
+# Installs the distribution's packages that `make demo`, `make test`, `make bench`, `make rpm` or `make deb` needs, if they
+# are missing.
 #
-#   packaging/requirements.sh demo|test|bench|rpm
+#   packaging/requirements.sh demo|test|bench|rpm|deb
 #
 # What counts is whether the program is there, not which package it came from: a host may have runc from Docker's
 # packages, which the distribution's own package would replace.
@@ -82,7 +83,14 @@ if [ "$purpose" = test ] || [ "$purpose" = rpm ]; then
     rpm_has systemd-rpm-macros || fedora need systemd-rpm-macros
 fi
 
+if [ "$purpose" = test ] || [ "$purpose" = deb ]; then
+    has dh || { debian need debhelper; fedora want debhelper; }
+    has dpkg-buildpackage || { debian need dpkg-dev; fedora want dpkg-dev; }
+    has git || need git
+fi
+
 if [ "$purpose" = test ]; then
+    has lintian || debian need lintian
     has systemd-analyze || need systemd
     # The node that systemd boots.
     [ -x /lib/systemd/systemd ] || need systemd
