@@ -92,8 +92,9 @@ fi
 if [ "$purpose" = test ]; then
     has lintian || debian need lintian
     has systemd-analyze || need systemd
-    # The node that systemd boots.
+    # The node that systemd boots, and its network.
     [ -x /lib/systemd/systemd ] || need systemd
+    has ip || { debian need iproute2; fedora need iproute; }
     has dbus-daemon || { debian need dbus; fedora need dbus-daemon; }
     has udevadm || { debian need udev; fedora need systemd-udev; }
 fi

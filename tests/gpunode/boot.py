@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run a command on a simulated GPU node that systemd has booted: PID 1, a message bus, and no other unit.
 
-    python3 tests/gpunode/boot.py [--cgroup v1|v2] [node.py's other options] -- COMMAND [ARG...]
+    python3 tests/gpunode/boot.py [--cgroup v1|v2] [--own-network] [node.py's other options] -- COMMAND [ARG...]
 
 The command is a service there, in /system.slice; its output goes where this process's goes and its exit status becomes
 this process's.  The node has its own namespaces (PID, mounts, cgroup, IPC, UTS) and sees its own part of the cgroup
-tree only.  Must not: let that systemd change the machine's sysctls, or leave a process or a cgroup.
+tree only.  --own-network: a network of its own, too, with no way out; there the command may set what it likes.
+Must not: let that systemd change the machine's sysctls, or leave a process or a cgroup.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ UNITS = {
 # Into the cgroups first, for the namespaces begin where their maker is; and to an end with the process that waits.
 ENTER = """
 for path in {cgroups}; do echo 0 >$path/cgroup.procs; done
-exec setpriv --pdeathsig KILL unshare --pid --fork --cgroup --ipc --uts --mount --mount-proc --kill-child -- "$@"
+exec setpriv --pdeathsig KILL \\
+    unshare {network} --pid --fork --cgroup --ipc --uts --mount --mount-proc --kill-child -- "$@"
 """
 
 # The shell lines that PID 1 was before it became systemd.
@@ -84,9 +86,17 @@ cp {folder}/units/* $units/
 {mount_v1}
 mount --bind /proc/sys /proc/sys
 mount -o remount,bind,ro /proc/sys
+{own_network}
 export container=gpunode SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1
 export SYSTEMD_PROC_CMDLINE="{cmdline}"
 exec /lib/systemd/systemd --system --unit=gpunode.target --log-target=console --log-level=warning --show-status=0
+"""
+
+# These sysctls are the network namespace's own.
+OWN_NETWORK = """
+mount --bind /proc/sys/net /proc/sys/net
+mount -o remount,bind,rw /proc/sys/net
+ip link set lo up
 """
 
 # The mounts that are there show the machine's whole tree, new ones the node's part: it has a cgroup namespace.
@@ -165,7 +175,7 @@ def status_of(node: subprocess.Popen[bytes], folder: str) -> int:
     return int(word) if word.isdigit() else FAILED
 
 
-def boot(options: list[str], command: list[str], cgroup: str) -> int:
+def boot(options: list[str], command: list[str], cgroup: str, *, own_network: bool) -> int:
     """One node, from its cgroups' making to their end; the command's exit status."""
     # Below /tmp the node sees what was there before it.
     folder = tempfile.mkdtemp(prefix="gpunode-boot-", dir="/tmp")
@@ -176,8 +186,9 @@ def boot(options: list[str], command: list[str], cgroup: str) -> int:
         # crun does not take a v1 host on which something is left to v2.
         pure = "systemd.unified_cgroup_hierarchy=0 systemd.legacy_systemd_cgroup_controller=1"
         cmdline = pure if cgroup == "v1" else "systemd.unified_cgroup_hierarchy=1"
-        init = INIT.format(folder=folder, mount_v1=mount_v1, cmdline=cmdline)
-        enter = ENTER.format(cgroups=" ".join(cgroups))
+        network = OWN_NETWORK if own_network else ""
+        init = INIT.format(folder=folder, mount_v1=mount_v1, own_network=network, cmdline=cmdline)
+        enter = ENTER.format(cgroups=" ".join(cgroups), network="--net" if own_network else "")
         line = ["/bin/sh", "-eu", "-c", enter, "enter", sys.executable, NODE, *options]
         line += ["--cgroup", cgroup, "--", "/bin/sh", "-eu", "-c", init]
         with open(f"{folder}/log", "wb") as log:
@@ -209,12 +220,15 @@ def main() -> int:
         return FAILED
     at = words.index("--")
     options, command = words[:at], words[at + 1 :]
+    own_network = "--own-network" in options
+    if own_network:
+        options.remove("--own-network")
     cgroup = "v2"
     if "--cgroup" in options:
         where = options.index("--cgroup")
         cgroup = options[where + 1]
         del options[where : where + 2]
-    return boot(options, command, cgroup)
+    return boot(options, command, cgroup, own_network=own_network)
 
 
 if __name__ == "__main__":

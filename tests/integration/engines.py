@@ -138,18 +138,20 @@ def on_node(
     layout: str = "host",
     settings: str = "",
     booted: bool = False,
+    own_network: bool = False,
     overlay: bool = True,
     timeout: int = 300,
 ) -> Outcome:
     """Run a shell script on a simulated node that has the hook installed, if there is one.
 
     driver_root, layout: where the node's driver lies; settings: what the administrator has written in our file; booted:
-    the node has systemd as PID 1; overlay: whether it may use overlays.
+    the node has systemd as PID 1; own_network: and a network of its own; overlay: whether it may use overlays.
     """
     line = [sys.executable, str(BOOT if booted else NODE)]
     line += ["--description", description, "--cgroup", cgroup]
     line += ["--driver-root", driver_root, "--layout", layout]
     line += [] if overlay else ["--no-overlay"]
+    line += ["--own-network"] if own_network else []
     for fault in faults:
         line += ["--break", fault]
     install = ""
