@@ -11,8 +11,9 @@ SHELL_SCRIPTS = $(wildcard .ci/*) hooks.d/oci-gpu-hook hooks.d/oci-gpu-runtime p
 export PARALLEL = -n auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types contracts unit unit-pythons integration test-hostile test-packaging
-.PHONY: test-selinux test-gpu bench bench-load fuzz rpm deb openshift install install-docker uninstall man completions clean
+.PHONY: help demo test check lint types contracts unit unit-pythons integration test-docker test-hostile
+.PHONY: test-packaging test-selinux test-gpu bench bench-load fuzz rpm deb openshift
+.PHONY: install install-docker uninstall man completions clean
 
 help: ## List what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "make %-18s %s\n", $$1, $$2 }'
@@ -26,6 +27,7 @@ test: ## Run everything but test-gpu; installs what it needs (as root), leaves n
 	$(MAKE) --no-print-directory check
 	$(MAKE) --no-print-directory unit-pythons PYTHONS=--others
 	$(MAKE) --no-print-directory integration
+	$(MAKE) --no-print-directory test-docker
 	$(MAKE) --no-print-directory test-hostile
 	$(MAKE) --no-print-directory test-packaging
 	$(MAKE) --no-print-directory -C policy check
@@ -58,6 +60,11 @@ integration: ## Run the tests on real container runtimes (as root), in throw-awa
 	packaging/requirements.sh test
 	$(MAKE) --no-print-directory .venv/up-to-date
 	.venv/bin/python -m pytest -q -m "not gpu" tests/integration
+
+test-docker: ## Run containers by real Docker, Swarm and containerd (as root); [DOCKER_FROM=FOLDER]; installs what it needs
+	packaging/requirements.sh test
+	$(MAKE) --no-print-directory .venv/up-to-date
+	.venv/bin/python -m pytest -q tests/docker
 
 test-hostile: ## Attack the hook, and a naive one, in real containers (as root); [HOSTILE_LOAD=1000]; installs what it needs
 	packaging/requirements.sh test

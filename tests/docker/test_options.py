@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container has by each way to ask, from docker run to docker exec: exactly the GPUs that were asked for.
+
+The same table by ``--gpus`` with the link alone, by ``--runtime oci-gpu-runtime``, and with that as the daemon's
+default-runtime.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.docker.dockerd import (
+    LOOK,
+    RUNTIME,
+    denied,
+    docker,
+    look,
+    nodes,
+    opened,
+    run,
+    tried,
+    uuid,
+)
+from tests.integration.engines import Installed
+
+ALL = list(range(8))
+UNKNOWN = (
+    "oci-gpu-hook: unknown device '77': this host has indices 0 to 7 "
+    "(the container's author must ask for one that exists; 'oci-gpu-hook info' lists them)"
+)
+UNPRIVILEGED = "--user 1000 --cap-drop ALL"
+
+
+class Case(NamedTuple):
+    """One request.
+
+    gpus: with --gpus; env: the same in the environment; given: the GPUs it gets, by index; compute: whether CUDA's
+    nodes come with them; mknod: whether the container may make nodes.
+    """
+
+    gpus: str
+    env: str
+    given: list[int]
+    compute: bool = True
+    mknod: bool = True
+
+
+def asks(devices: str, options: str = "") -> str:
+    return f"--env NVIDIA_VISIBLE_DEVICES={devices} {options}"
+
+
+CASES = {
+    "all": Case("--gpus all", asks("all"), ALL),
+    "count": Case("--gpus 2", asks("0,1"), [0, 1]),
+    "indices": Case("""--gpus '"device=1,3"'""", asks("1,3"), [1, 3]),
+    "uuid": Case(f"--gpus device={uuid(5)}", asks(uuid(5)), [5]),
+    "utility": Case(
+        """--gpus '"device=1,3","capabilities=utility"'""",
+        asks("1,3", "--env NVIDIA_DRIVER_CAPABILITIES=utility"),
+        [1, 3],
+        compute=False,
+    ),
+    "cdi": Case("--gpus device=nvidia.com/gpu=2", asks("nvidia.com/gpu=2"), [2]),
+    "user": Case(f"{UNPRIVILEGED} --gpus device=6", asks("6", UNPRIVILEGED), [6], mknod=False),
+    "read-only": Case("--read-only --gpus device=4", asks("4", "--read-only"), [4]),
+    # dockerd passes no variable on, and the image has none.
+    "0": Case("--gpus 0", asks("void"), []),
+    "nothing": Case("", "", []),
+}
+LOOKED = shlex.quote(f"{LOOK}\necho looked\nexec sleep 100000")
+
+
+def life(options: str) -> str:
+    """The shell lines of one container, looked into by itself and by docker exec."""
+    return f"""
+name=$(docker run --detach --network none {options} image /bin/sh -c {LOOKED})
+wait_for "docker logs $name | grep -x looked"
+docker logs $name
+{look("$name")}
+docker rm --force $name >/dev/null
+"""
+
+
+@pytest.fixture(scope="module")
+def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]]:
+    """What is seen by each case, by each way in."""
+    scripts = {f"gpus {name}": life(case.gpus) for name, case in CASES.items()}
+    scripts["gpus unknown"] = run("--gpus device=77")
+    scripts |= {f"runtime {name}": life(f"{RUNTIME} {case.env}") for name, case in CASES.items()}
+    scripts["runtime unknown"] = run(f"{RUNTIME} {asks('77')}")
+    scripts["reload"] = """
+sed -i 's/"default-runtime": "simulated-runc"/"default-runtime": "oci-gpu-runtime"/' /etc/docker/daemon.json
+reload_dockerd oci-gpu-runtime
+"""
+    scripts |= {f"default {name}": run(case.env) for name, case in CASES.items()}
+    scripts["default unknown"] = run(asks("77"))
+    return docker(installed, patterns["debian"], scripts, {"default-runtime": "simulated-runc"})
+
+
+def has_what_it_asked_for(case: Case, lines: list[str]) -> None:
+    given = nodes(case.given, compute=case.compute) if case.given else set()
+    assert opened(lines) == given | (tried(case.given) if case.mknod else set()), lines
+    assert denied(lines) == (tried(ALL) - tried(case.given) if case.mknod else set()), lines
+    if case.given and case.compute:
+        assert lines[-1] == f"cuInit 0, {len(case.given)} devices"
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("way", ["gpus", "runtime"])
+def test_from_run_to_exec(seen: dict[str, list[str]], way: str, name: str) -> None:
+    lines = seen[f"{way} {name}"]
+    end = lines.index("looked")
+    for by in (lines[:end], lines[end + 1 :]):
+        has_what_it_asked_for(CASES[name], by)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_by_default_runtime(seen: dict[str, list[str]], name: str) -> None:
+    has_what_it_asked_for(CASES[name], seen[f"default {name}"])
+
+
+@pytest.mark.parametrize("way", ["gpus", "runtime", "default"])
+def test_an_unknown_gpu_is_told_by_docker(seen: dict[str, list[str]], way: str) -> None:
+    said, *_, last = seen[f"{way} unknown"]
+    assert said.startswith("docker: Error response from daemon: ")
+    assert f"exit status 5, stdout: , stderr: {UNKNOWN}" in said
+    assert last == "failed"
