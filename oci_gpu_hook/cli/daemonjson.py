@@ -9,6 +9,7 @@ Must not know what a value means.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -177,7 +178,13 @@ def write(root: HostRoot, file: DaemonFile, text: str) -> None:
             made = _make_folder(root, folder_path)
             folder = open_source(root.fd, folder_path)
         try:
-            _replace(folder, name, file, text)
+            # One run of ours after another: between its last look and its rename no other one comes.
+            lock = os.open(f"/proc/self/fd/{folder}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                _replace(folder, name, file, text)
+            finally:
+                os.close(lock)
         except BaseException:
             _remove_folder(made)
             raise

@@ -77,11 +77,13 @@ def test_a_share_of_a_swarm_resource_is_the_gpu_itself(installed: Installed, bun
     made = [bundle("busybox").asks("all", DOCKER_RESOURCE_GPU=share) for share in shares]
     unknown = "GPU-00000000-0000-0000-0000-000000000000-2"
     made.append(bundle("busybox").asks(None, DOCKER_RESOURCE_GPU=unknown))
-    *found, stranger = attempt(installed, *made, commands="nvidia-smi -L", settings=SWARM)
+    made.append(bundle("busybox").asks("0", DOCKER_RESOURCE_GPU="2"))
+    *found, stranger, counted = attempt(installed, *made, commands="nvidia-smi -L", settings=SWARM)
     for each in found:
         each.seen().has_exactly(*COMPUTE, node(5))
         assert uuid in each.seen().printed
     assert "unknown device" in stranger.refusal()
+    assert "DOCKER_RESOURCE_GPU is '2', a number of GPUs" in counted.refusal()
 
 
 UNMET = "cuda>=99.0 brand=tesla,driver>=999,driver<1000 arch>=12.0"

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `flags`, `swarm resources` and `volume` say and make on a whole node, as root, with real runc."""
+
+from __future__ import annotations
+
+import json
+
+from tests.integration.conftest import Maker
+from tests.integration.engines import Installed, in_turn, on_node, start
+from tests.integration.inside import COMPUTE, CONTROL, REFRESH, gpus, node
+
+# /var is the machine's.
+VOLUME = "/var/lib/oci-gpu-hook/volume"
+OWN_STATE = "mount -t tmpfs none /var/lib\n"
+DAEMON = "/etc/docker/daemon.json"
+DOCKER = "rm -rf /etc/docker && mkdir /etc/docker && cd /etc/docker\n"
+WRITE = "oci-gpu-hook swarm resources --shares 2 --write 2>&1 || echo code $?; ls -A /etc/docker"
+OLD = "/usr/local/nvidia"
+
+
+def test_an_old_image_finds_the_driver_in_the_volume(installed: Installed, bundle: Maker) -> None:
+    """No hook, no runtime of ours: the devices that `flags` names, and the volume."""
+    made = bundle("debian").asks(None, LD_LIBRARY_PATH=f"{OLD}/lib64:{OLD}/lib")
+    made.config["hooks"] = {}
+    made.mounts(VOLUME, OLD, "ro")
+    made.mounts("/proc/driver/gpunode", "/driver", "ro")
+    numbers = {CONTROL: 255, node(5): gpus()[5]["minor"]}
+    made.config["linux"]["devices"] = [
+        {"path": path, "type": "c", "major": 195, "minor": minor, "fileMode": 0o666}
+        for path, minor in numbers.items()
+    ]
+    made.config["linux"]["resources"]["devices"] += [
+        {"allow": True, "type": "c", "major": 195, "minor": minor, "access": "rw"}
+        for minor in numbers.values()
+    ]
+    look = f"{OLD}/bin/nvidia-smi; ls -l {OLD}/lib64/ {OLD}/lib/; echo x >{OLD}/new"
+    made.runs("/bin/sh", "-c", look)
+    words = "oci-gpu-hook flags docker --way driver-volume 5"
+    script = f"{OWN_STATE}oci-gpu-hook volume create\n{words}\n{start('runc', made)} 2>&1 || :"
+    done = on_node(installed, script)
+    assert done.code == 0, done.err
+    create, flags, *seen = done.out.splitlines()
+    version = create.rpartition("nvidia_driver_")[2]
+    paths = [CONTROL, node(5), *sorted(COMPUTE - {CONTROL})]
+    volume = f"--volume=nvidia_driver_{version}:{OLD}:ro"
+    assert flags.split() == [volume, *[f"--device={path}" for path in paths]]
+    printed = "\n".join(seen)
+    for path in (CONTROL, node(5)):
+        assert any(line.split() == [path, "allowed"] for line in seen), printed
+    assert f"libcuda.so.1 -> libcuda.so.{version}" in printed
+    # The file itself and two links to it, of 64 and of 32 bits.
+    assert printed.count(f" libcuda.so.{version}\n") == 6, printed
+    assert f"{OLD}/new: Read-only file system" in printed
+
+
+def test_the_service_exchanges_the_copies_after_an_upgrade(installed: Installed) -> None:
+    """On a real systemd, with all that the unit says of what it may write to; a container has the folder mounted."""
+    unit = (installed.tree / "usr/lib/systemd/system/oci-gpu-hook-inventory.service").read_text()
+    kinds = ("ProtectSystem=", "ReadWritePaths=", "RuntimeDirectory", "Capability", "NoNewPriv")
+    options = [f"-p {line}" for line in unit.splitlines() if line.startswith(kinds)]
+    assert len(options) == 7
+    service = f"systemd-run --quiet --wait --pipe -p DefaultDependencies=no {' '.join(options)}"
+    script = f"""{OWN_STATE}
+{service} oci-gpu-hook inventory refresh
+test ! -e /var/lib/oci-gpu-hook
+oci-gpu-hook volume create >/dev/null 2>&1
+exec 3<{VOLUME}
+echo another >/usr/bin/nvidia-smi
+{service} oci-gpu-hook inventory refresh
+cat /proc/self/fd/3/bin/nvidia-smi
+ls -A /proc/self/fd/3
+"""
+    done = on_node(installed, script, booted=True)
+    assert done.code == 0, done.out + done.err
+    # What the first run says, what the second says, and the folder.
+    assert done.out.splitlines()[2:4] == ["another", ".580.65.06-2"], done.out
+    assert done.err == f"brought {VOLUME} up to date\n"
+
+
+def test_resources_are_the_nodes_gpus(installed: Installed) -> None:
+    done = on_node(installed, "oci-gpu-hook swarm resources --shares 2")
+    named = json.loads(done.out)["node-generic-resources"]
+    assert named == [f"GPU={gpu['uuid']}-{share}" for gpu in gpus() for share in (0, 1)]
+    assert "swarm-resources = DOCKER_RESOURCE_GPU" in done.err
+
+
+def test_mig_devices_are_resources_of_their_own(installed: Installed) -> None:
+    scripts = {
+        "unasked": "oci-gpu-hook swarm resources 2>&1 || echo code $?",
+        "resources": f"{REFRESH}oci-gpu-hook swarm resources --shares 2 2>/dev/null",
+        "kube": "oci-gpu-hook flags kubespawner 0:0",
+        "docker": "oci-gpu-hook flags docker --way driver-volume 0:0",
+    }
+    seen = in_turn(installed, scripts, description="h100mig")
+    assert seen["unasked"][-1] == "code 6" and "without a UUID" in seen["unasked"][0]
+    first, second = gpus("h100mig")
+    values = [
+        item.partition("=")[2]
+        for item in json.loads("".join(seen["resources"]))["node-generic-resources"]
+    ]
+    assert len(values) == len(first["mig"]) + 2 and len(set(values)) == len(values)
+    assert values[-2:] == [f"{second['uuid']}-0", f"{second['uuid']}-1"]
+    assert all(value.startswith("MIG-") for value in values[:-2])
+    assert any('"nvidia.com/mig-' in line for line in seen["kube"])
+    assert "--device=/dev/nvidia-caps/nvidia-cap" in seen["docker"][0]
+
+
+FULL = "mount -t tmpfs -o size=8k none .; cd /etc/docker; head -c 4000 /dev/zero >big; echo '{}' >daemon.json"
+USERS = "mkdir -p /run/user && install -d -o 1000 /run/user/own; echo '{}' >/run/user/own/d.json; "
+REFUSED = {
+    "no JSON": ("echo '{' >daemon.json", "4", "is no JSON"),
+    "no object": ("echo '[]' >daemon.json", "4", "is no JSON object"),
+    "a user's folder": (f"{USERS}ln -s /run/user/own/d.json daemon.json", "4", "user 1000's"),
+    "a user's link": (
+        "mkdir -m 1777 t; echo '{}' >d.json; ln -s ../d.json t/l; chown -h 1000 t/l; ln -s t/l daemon.json",
+        "4",
+        "'l' is a link",
+    ),
+    "a loose link": ("ln -s nothing daemon.json", "4", "leads nowhere"),
+    "full": (FULL, "7", "No space left on device"),
+    "read-only": (
+        "mount -t tmpfs none .; cd /etc/docker; echo '{}' >daemon.json; mount -o remount,ro .",
+        "7",
+        "",
+    ),
+}
+
+
+def test_two_that_write_at_once_lose_nothing(installed: Installed) -> None:
+    """Each adds twelve resources of its own to those that it finds; who is too late says so, and tries again."""
+    script = f"""{DOCKER}echo '{{"a": 1}}' >daemon.json
+add() {{
+    for n in 1 2 3 4 5 6 7 8 9 10 11 12; do
+        until oci-gpu-hook swarm resources --name $1$n --write; do test $? = 7 || return; done
+    done
+}}
+add A >/dev/null 2>/run/said & add B >/dev/null 2>&1; wait
+cat daemon.json; ls -A >&2
+"""
+    done = on_node(installed, script)
+    assert done.code == 0, done.out + done.err
+    document = json.loads(done.out)
+    kinds = {item.partition("=")[0] for item in document["node-generic-resources"]}
+    assert kinds == {f"{name}{number}" for name in "AB" for number in range(1, 13)}
+    assert document["a"] == 1 and done.err == "daemon.json\n"
+
+
+def test_what_cannot_be_written_stays_as_it_is(installed: Installed) -> None:
+    scripts = {
+        name: f"{DOCKER}{before}\ncp -a . /run/before\n{WRITE}\ndiff -r --no-dereference . /run/before && echo same\n"
+        "cd /; rm -rf /run/before; umount /etc/docker 2>/dev/null || :"
+        for name, (before, _, _) in REFUSED.items()
+    }
+    scripts["new"] = f"rm -rf /etc/docker\n{WRITE}\nstat -c %a {DAEMON}"
+    seen = in_turn(installed, scripts)
+    for name, (_, code, why) in REFUSED.items():
+        assert why in seen[name][0] and seen[name][0].startswith("oci-gpu-hook: "), (
+            name,
+            seen[name],
+        )
+        assert seen[name][1] == f"code {code}" and seen[name][-1] == "same", (name, seen[name])
+    assert seen["new"][0] == f"wrote {DAEMON}: 16 GPU resources"
+    assert seen["new"][-2:] == ["daemon.json", "644"]
