@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Docker Swarm gives each task a share of a GPU, and its container has that GPU alone.
+
+On a node with two GPUs, each named twice: four services have them all, and two at a time share one.  The node has a
+network of its own, and a Swarm of one.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.docker.dockerd import LOOK, SETTINGS, docker, opened
+from tests.integration.engines import REPOSITORY, Installed
+from tests.integration.inside import COMPUTE
+
+SERVICES = ("first", "second", "third", "fourth")
+SHARES = 2
+ADDRESS = "192.0.2.1"
+CONFIGURATION = {"default-runtime": "oci-gpu-runtime", "debug": False}
+PREPARE = f"""
+ip link add swarm0 type bridge
+ip address add {ADDRESS}/24 dev swarm0
+ip link set swarm0 up
+oci-gpu-hook swarm resources --shares {SHARES} --write
+"""
+INIT = f"docker swarm init --advertise-addr {ADDRESS} >/dev/null"
+MANUAL = REPOSITORY / "packaging/man/oci-gpu-hook.8.rst"
+WORDS = ("GPU_SHARE", "CUDA_VISIBLE_DEVICES", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+
+
+def start_script() -> str:
+    """The manual's own, by which a container goes by its share."""
+    lines = MANUAL.read_text().splitlines()
+    first = lines.index("    #!/bin/sh", lines.index("DOCKER SWARM"))
+    last = lines.index('    exec "$@"', first)
+    return textwrap.dedent("\n".join(lines[first : last + 1]))
+
+
+def task() -> str:
+    """What a service's container does: it looks, and says what its start script has made of its share."""
+    said = " ".join(f"${word}" for word in WORDS)
+    command = f"echo $DOCKER_RESOURCE_GPU {said}; echo looked; exec sleep 100000"
+    return f"{LOOK}\nset -- /bin/sh -c {shlex.quote(command)}\n{start_script()}"
+
+
+def create(name: str) -> str:
+    """The shell line of a service with one share."""
+    options = f"--detach --no-resolve-image --generic-resource GPU=1 --env SHARES={SHARES}"
+    words = f"{options} --name {name} image /bin/sh -c {shlex.quote(task())}"
+    return f"docker service create {words} >/dev/null\n"
+
+
+@pytest.fixture(scope="module")
+def two_gpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The description of a node with the first two GPUs of h100x8."""
+    made = json.loads((REPOSITORY / "tests/gpunode/descriptions/h100x8.json").read_text())
+    made["gpus"] = sorted(made["gpus"], key=lambda gpu: str(gpu["bus_id"]))[:2]
+    path = tmp_path_factory.mktemp("swarm") / "two.json"
+    path.write_text(json.dumps(made))
+    return path
+
+
+@pytest.fixture(scope="module")
+def seen(installed: Installed, patterns: dict[str, Path], two_gpus: Path) -> dict[str, list[str]]:
+    """The output of each service's task."""
+    scripts = {
+        "daemon.json": "cat /etc/docker/daemon.json",
+        "init": INIT + "\n" + "".join(create(name) for name in (*SERVICES, "fifth")),
+    }
+    for name in SERVICES:
+        logs = f"docker service logs --raw {name}"
+        scripts[name] = f'wait_for "{logs} | grep -x looked"\n{logs} 2>&1'
+    state = "docker service ps --format '{{.CurrentState}}: {{.Error}}' --no-trunc fifth"
+    scripts["fifth"] = f'wait_for "{state} | grep insufficient"\n{state}'
+    return docker(
+        installed,
+        patterns["debian"],
+        scripts,
+        CONFIGURATION,
+        before=PREPARE,
+        settings=f"{SETTINGS}swarm-resources = DOCKER_RESOURCE_GPU\n",
+        description=str(two_gpus),
+    )
+
+
+def test_each_task_has_the_gpu_of_its_share(seen: dict[str, list[str]], two_gpus: Path) -> None:
+    by_uuid = {
+        gpu["uuid"]: f"/dev/nvidia{gpu['minor']}"
+        for gpu in json.loads(two_gpus.read_text())["gpus"]
+    }
+    had = []
+    for name in SERVICES:
+        *looked, said, last = seen[name]
+        assert last == "looked"
+        share, *started = said.split(" ")
+        had.append(share)
+        uuid, _, number = share.rpartition("-")
+        assert started == [number, uuid, "0.45"]
+        own = by_uuid[uuid]
+        assert opened(looked) == COMPUTE | {own, own.replace("nvidia", "tried")}, seen[name]
+        assert looked[-1] == "cuInit 0, 1 devices"
+    assert sorted(had) == sorted(f"{uuid}-{n}" for uuid in by_uuid for n in range(SHARES))
+
+
+def test_a_task_waits_while_all_shares_are_taken(seen: dict[str, list[str]]) -> None:
+    assert seen["fifth"][0].startswith("Pending"), seen["fifth"]
+
+
+def test_the_daemons_other_settings_are_kept(seen: dict[str, list[str]]) -> None:
+    written = json.loads("".join(seen["daemon.json"]))
+    assert written.items() > CONFIGURATION.items()
+    assert len(written["node-generic-resources"]) == 2 * SHARES
