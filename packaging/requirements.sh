@@ -53,6 +53,9 @@ if [ "$purpose" = test ]; then
     has conmon || need conmon
     has dockerd || { debian need docker.io; fedora want moby-engine; }
     has containerd || need containerd
+    # Docker's networks; and the CRI's calls are HTTP/2.
+    has iptables || need iptables
+    has curl || need curl
     # Where docker.io has it no more.
     has docker || debian want docker-cli
     has newuidmap || { debian need uidmap; fedora need shadow-utils; }
