@@ -126,3 +126,9 @@ clean: ## Remove what was built or cached here
 
 .venv/up-to-date: setup.cfg packaging/venv.sh
 	packaging/venv.sh .venv "$(PYTHON)" dev
+
+# A hub's packages are many: byte code is made on all cores.
+.build/jupyterhub/up-to-date: setup.cfg packaging/venv.sh
+	PIP_NO_COMPILE=1 packaging/venv.sh .build/jupyterhub "$(PYTHON)" jupyterhub
+	.build/jupyterhub/bin/python -m compileall -q -j 0 .build/jupyterhub/lib || :
+	touch $@

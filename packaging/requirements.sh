@@ -58,6 +58,8 @@ if [ "$purpose" = test ]; then
     has curl || need curl
     # Where docker.io has it no more.
     has docker || debian want docker-cli
+    # JupyterHub's proxy.  The others of its programs come from PyPI.
+    has configurable-http-proxy || debian need node-configurable-http-proxy
     has newuidmap || { debian need uidmap; fedora need shadow-utils; }
     has pkill || { debian need procps; fedora need procps-ng; }
     has strace || need strace
