@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JupyterHub's spawners on a real daemon: a cell of each user's kernel has that user's GPUs and no others.
+
+Each way is the very lines that ``oci-gpu-hook flags`` prints.  One hub serves all ways of DockerSpawner, each for its
+own users; another is in the network of a Swarm of one.  Hub, proxy, servers and kernels are the real ones.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docker import notebook
+from tests.docker.dockerd import LINK, SETTINGS, docker
+from tests.integration.engines import REPOSITORY, Installed
+from tests.integration.inside import gpus
+
+HERE = REPOSITORY / "tests/docker"
+ADDRESS = "192.0.2.1"
+# How each user asks; user0 and user1 are the names that the lines by user have, and the guest is none of these.
+FLAGS = {
+    "ada": "--way runtime 2",
+    "ben": "--way device-requests 3",
+    "user0": "--way by-user 5 6",
+    "user1": "--way by-user 5 6",
+    "guest": "--way by-user 5 6",
+    "old": "--way driver-volume 7",
+}
+GIVEN = {"ada": [2], "ben": [3], "user0": [5], "user1": [6], "guest": [], "old": [7]}
+# What users of real images are, whose nodes are root's.
+JOVYAN = 'c.DockerSpawner.extra_create_kwargs = {"user": "1000:100"}'
+BESIDE = {"user1": JOVYAN, "old": 'c.DockerSpawner.image = "old-notebook"'}
+TASKS = ("first", "second")
+# The Swarm's daemon must have its resources from its start on; their shares are two of each GPU.
+BEFORE = f"""{LINK}
+oci-gpu-hook swarm resources --shares 2 --write
+mkdir -p /run/hub/docker /run/hub/swarm
+export NODE_PATH=/usr/share/nodejs
+tell() {{
+    for name in $(docker ps --all --quiet); do docker logs --tail 40 $name >&2 || :; done
+    return 1
+}}
+start_dockerd
+docker network create --subnet {ADDRESS}/24 --gateway {ADDRESS} hub >/dev/null
+"""
+# The host's address in the containers' network is the hub's, and the Swarm's.
+DOCKER_HUB = f"""
+PATH={notebook.VENV}/bin:$PATH PASTED=/run/hub/docker SPAWNER=docker NETWORK=hub HUB_ADDRESS={ADDRESS} \\
+    {notebook.VENV}/bin/python {HERE}/hub_client.py {" ".join(FLAGS)} || tell
+"""
+# A service can name no runtime.  The hub is in the services' network as it would be in a container there: it has that
+# one's addresses and its name server.
+SWARM_HUB = f"""
+sed -i 's/"default-runtime": "[^"]*"/"default-runtime": "oci-gpu-runtime"/' /etc/docker/daemon.json
+reload_dockerd oci-gpu-runtime
+docker swarm init --advertise-addr {ADDRESS} >/dev/null
+docker network create --driver overlay --attachable notebooks >/dev/null
+docker run --detach --name hub --network notebooks notebook sleep 100000 >/dev/null
+names=$(docker inspect --format '{{{{.ResolvConfPath}}}}' hub)
+PATH={notebook.VENV}/bin:$PATH PASTED=/run/hub/swarm SPAWNER=docker-swarm NETWORK=notebooks HUB_ADDRESS=hub \\
+    nsenter --net=/proc/$(docker inspect --format '{{{{.State.Pid}}}}' hub)/ns/net unshare --mount \\
+    /bin/sh -euc "mount --bind $names /etc/resolv.conf
+        exec {notebook.VENV}/bin/python {HERE}/hub_client.py {" ".join(TASKS)}" || tell
+"""
+
+
+def paste() -> str:
+    """The shell lines that write each user's lines."""
+    lines = [
+        f"oci-gpu-hook flags dockerspawner {how} >/run/hub/docker/{user}"
+        for user, how in FLAGS.items()
+    ]
+    lines += [f"echo {shlex.quote(text)} >>/run/hub/docker/{user}" for user, text in BESIDE.items()]
+    lines += [f"oci-gpu-hook flags swarmspawner >/run/hub/swarm/{user}" for user in TASKS]
+    return "\n".join([*lines, 'eval "$(oci-gpu-hook volume create)" >/dev/null\n'])
+
+
+@pytest.fixture(scope="module")
+def seen(
+    installed: Installed, patterns: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, Any]]:
+    """What each user's cell has printed."""
+    notebook.environment()
+    root = tmp_path_factory.mktemp("notebook") / "root"
+    image = notebook.notebook(root, patterns["debian"])
+    printed = docker(
+        installed,
+        root,
+        {"docker": image.load() + paste() + DOCKER_HUB, "swarm": SWARM_HUB},
+        {"default-runtime": "simulated-runc"},
+        before=BEFORE,
+        start=False,
+        settings=f"{SETTINGS}swarm-resources = DOCKER_RESOURCE_GPU\n",
+        timeout=1200,
+    )
+    cells = [json.loads(line) for lines in printed.values() for line in lines]
+    return {cell["user"]: cell for cell in cells}
+
+
+def has_exactly(cell: dict[str, Any], indices: list[int]) -> None:
+    """The GPUs whose nodes the kernel has and can open, and those that it cannot open by nodes of its own making."""
+    minors = [gpus()[index]["minor"] for index in indices]
+    assert cell["gpus"] == {f"/dev/nvidia{minor}": "ENXIO" for minor in sorted(minors)}, cell
+    if cell["uid"] == 0:
+        allowed = {number for number, answer in cell["tried"].items() if answer == "ENXIO"}
+        assert allowed == {str(minor) for minor in minors}, cell
+        assert set(cell["tried"].values()) == {"EPERM", *(["ENXIO"] if minors else [])}, cell
+    else:
+        assert set(cell["tried"].values()) == {""}, cell
+    assert cell["cuda"] == ([0, len(minors)] if minors else None), cell
+
+
+@pytest.mark.parametrize("user", GIVEN)
+def test_a_cell_has_its_users_gpus(seen: dict[str, dict[str, Any]], user: str) -> None:
+    has_exactly(seen[user], GIVEN[user])
+    assert seen[user]["uid"] == (1000 if BESIDE.get(user) == JOVYAN else 0)
+
+
+def test_an_image_of_nvidia_docker_1_finds_the_driver_in_its_volume(
+    seen: dict[str, dict[str, Any]],
+) -> None:
+    volume = "/usr/local/nvidia/lib64/libcuda.so"
+    found = {user: cell["library"].startswith(volume) for user, cell in seen.items()}
+    assert found == {user: user == "old" for user in [*FLAGS, *TASKS]}
+
+
+def test_a_cell_has_the_gpu_of_its_tasks_share(seen: dict[str, dict[str, Any]]) -> None:
+    by_uuid = {gpu["uuid"]: index for index, gpu in enumerate(gpus())}
+    shares = [seen[user]["share"] for user in TASKS]
+    assert len(set(shares)) == len(TASKS), shares
+    for user, share in zip(TASKS, shares):
+        uuid, _, number = share.rpartition("-")
+        assert number in ("0", "1")
+        has_exactly(seen[user], [by_uuid[uuid]])
