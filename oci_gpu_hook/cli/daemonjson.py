@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oci_gpu_hook.cli import whole
 from oci_gpu_hook.errors import ApplyError, ConfigError, quoted
+from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.source import UntrustedError, open_source
 from oci_gpu_hook.kernel.filetypes import is_regular
 
@@ -42,15 +43,6 @@ class DaemonFile(NamedTuple):
     text: str
     values: dict[str, Any]
     status: os.stat_result | None
-
-
-class _Member(NamedTuple):
-    """One key of the object: where its name begins, and where its value lies."""
-
-    key: str
-    name: int
-    begin: int
-    end: int
 
 
 def read(root: HostRoot, path: str) -> DaemonFile:
@@ -101,7 +93,7 @@ def _values(text: str, shown: str) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(text, parse_constant=_refuse)
-        names = [member.key for member in _members(text)] if isinstance(found, dict) else []
+        names = [name for name, *_ in _members(text)] if isinstance(found, dict) else []
     except (ValueError, RecursionError) as err:
         raise ConfigError(f"{shown} is no JSON: {err}", _MEND) from err
     if not isinstance(found, dict):
@@ -121,16 +113,16 @@ def with_strings(text: str, key: str, strings: list[str]) -> str:
     found = _members(text) if text.strip(_SPACE) else []
     if not found:
         return f"{{\n{_INDENT}{_written(key, strings, _INDENT)}\n}}\n"
-    before = text[: found[0].name]
+    before = text[: found[0][1]]
     lead = before[before.rfind("{") + 1 :]
     # Each key on a line of its own, or all in one line.
     indent = lead.rpartition("\n")[2] if "\n" in lead else None
-    for member in found:
-        if member.key == key:
+    for name, _, begin, end in found:
+        if name == key:
             value = _written(key, strings, indent)[len(json.dumps(key)) + 2 :]
-            return text[: member.begin] + value + text[member.end :]
+            return text[:begin] + value + text[end:]
     gap = " " if indent is None else f"\n{indent}"
-    end = found[-1].end
+    end = found[-1][-1]
     return f"{text[:end]},{gap}{_written(key, strings, indent)}{text[end:]}"
 
 
@@ -143,27 +135,9 @@ def _written(key: str, strings: list[str], indent: str | None) -> str:
     return f"{json.dumps(key)}: [{deeper}{items}\n{indent}]"
 
 
-def _members(text: str) -> list[_Member]:
-    """The keys of a JSON object that json has read."""
-    decoder = json.JSONDecoder()
-    found = []
-    at = _skip(text, _skip(text, 0) + 1)
-    while text[at] != "}":
-        key, end = decoder.raw_decode(text, at)
-        begin = _skip(text, _skip(text, end) + 1)
-        stop = decoder.raw_decode(text, begin)[1]
-        found.append(_Member(key, at, begin, stop))
-        at = _skip(text, stop)
-        if text[at] == ",":
-            at = _skip(text, at + 1)
-    return found
-
-
-def _skip(text: str, at: int) -> int:
-    """The next place that is no blank."""
-    while text[at] in _SPACE:
-        at += 1
-    return at
+def _members(text: str) -> list[tuple[str, int, int, int]]:
+    """As `jsontext.members` has them, of a text that json has read."""
+    return jsontext.members(text, text.index("{"))
 
 
 def write(root: HostRoot, file: DaemonFile, text: str) -> None:

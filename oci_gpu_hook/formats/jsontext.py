@@ -67,16 +67,19 @@ def loads(data: bytes) -> object:
     return value
 
 
-def members(text: str, begin: int) -> dict[str, tuple[int, int]]:
-    """Where the values of the object's members begin and end: of the object that begins at `begin` in a valid text."""
+def members(text: str, begin: int) -> list[tuple[str, int, int, int]]:
+    """The members of the object that begins at `begin` in a valid text.
+
+    Of each its name, where the name begins in the text, and where the value begins and ends.
+    """
     scan = _scan_by_json() if _make_scanner is None else _make_scanner(_SCANNER_CONTEXT)
-    found = {}
+    found = []
     at = _behind_space(text, begin + 1)
     while text[at] != "}":
-        name, at = scan(text, at)
-        first = _behind_space(text, _behind_space(text, at) + 1)
+        name, end = scan(text, at)
+        first = _behind_space(text, _behind_space(text, end) + 1)
         _, end = scan(text, first)
-        found[name] = (first, end)
+        found.append((name, at, first, end))
         at = _behind_space(text, end)
         if text[at] == ",":
             at = _behind_space(text, at + 1)

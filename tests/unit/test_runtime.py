@@ -116,9 +116,11 @@ def alike(one: str, other: str) -> int:
 def test_members_are_found_in_any_spelling() -> None:
     text = '  {\n"a" :1 , "b\\u0022":{"c":[1,{}]}\t,"":"}"  }'
     begin = text.index("{")
-    found = {name: text[at:end] for name, (at, end) in jsontext.members(text, begin).items()}
-    assert found == {"a": "1", 'b"': '{"c":[1,{}]}', "": '"}"'}
-    assert jsontext.members("{ }", 0) == {}
+    found = jsontext.members(text, begin)
+    assert [text[at] for _, at, _, _ in found] == ['"'] * 3
+    values = {name: text[at:end] for name, _, at, end in found}
+    assert values == {"a": "1", 'b"': '{"c":[1,{}]}', "": '"}"'}
+    assert jsontext.members("{ }", 0) == []
 
 
 @pytest.mark.parametrize(
