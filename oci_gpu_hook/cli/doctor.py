@@ -14,12 +14,13 @@ import click
 from oci_gpu_hook.cli import examine
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding, driver, engines, is_failed, system
+from oci_gpu_hook.diagnosis import docker as judged_docker
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import nodes, proc, stamp, survey
 from oci_gpu_hook.errors import ConfigError, DriverError
 from oci_gpu_hook.formats.ldcache import MalformedCache
 from oci_gpu_hook.formats.ldcache_entries import parse
-from oci_gpu_hook.host import cdispecs, kernel, libselinux, registrations, rootless
+from oci_gpu_hook.host import cdispecs, dockerd, kernel, libselinux, registrations, rootless
 from oci_gpu_hook.host import engines as host_engines
 from oci_gpu_hook.host import saved as saved_files
 from oci_gpu_hook.host.root import HostRoot
@@ -91,7 +92,10 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
         findings += engines.seen_by(engine, hooks, registrations.REGISTRATION, tool)
     findings += [] if installed else engines.none_installed(tool)
     findings += engines.unread(unread, tool)
-    findings += engines.other_hooks(installed, hooks, host_engines.shims(root))
+    docker = dockerd.look(root)
+    by_link = docker is not None and judged_docker.is_ours(docker, root.real(ours.entry))
+    findings += judged_docker.docker(docker, root.real(ours.entry), tool) if docker else []
+    findings += engines.other_hooks(installed, hooks, host_engines.shims(root), by_link)
     return [*findings, *_rootless(root, found)]
 
 

@@ -63,9 +63,12 @@ def seen_by(
 
 
 def other_hooks(
-    engines: tuple[Engine, ...], registrations: tuple[Registration, ...], shims: tuple[Shim, ...]
+    engines: tuple[Engine, ...],
+    registrations: tuple[Registration, ...],
+    shims: tuple[Shim, ...],
+    by_link: bool = False,
 ) -> list[Finding]:
-    """Other programs that would also give GPUs to a container."""
+    """Other programs that would also give GPUs to a container; by_link: whether dockerd starts our hook for --gpus."""
     check = "other hooks"
     read = {folder for engine in engines for folder in engine.folders}
     findings = [
@@ -79,6 +82,10 @@ def other_hooks(
         if item.kind == NVIDIAS and _folder(item) in read
     ]
     for shim in shims:
+        if shim.engine == "Docker" and by_link and not shim.is_default:
+            seen = f"{shim.file} has NVIDIA's runtime as {shim.runtime}: with it and --gpus GPUs are given twice"
+            findings.append(Finding(check, WARN, seen, f"vi {shim.file}"))
+            continue
         if not shim.is_default and shim.engine not in _DROP_IN:
             continue  # Docker and containerd start no hook of hooks.d: nothing is done twice
         seen = f"{shim.file} has NVIDIA's runtime as {shim.runtime}"

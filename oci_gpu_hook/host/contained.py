@@ -63,7 +63,7 @@ def look(root: HostRoot, majors: tuple[int, ...], version: str) -> Found:
     for pid, began in firsts:
         running = containers.of_process(root, pid, known)
         nodes = _nodes(root, pid, majors, version)
-        found.append(Contained(running, _boot_time(root) + began // _ticks(), nodes))
+        found.append(Contained(running, since(root, began), nodes))
     return Found(tuple(found), unseen)
 
 
@@ -160,6 +160,11 @@ def _verdict(rules: str | list[bytes | None] | None, major: int, minor: int) -> 
     if isinstance(rules, str):
         return deviceverdict.by_rules(rules, major, minor)
     return None if rules is None else deviceverdict.by_programs(rules, major, minor)
+
+
+def since(root: HostRoot, began: int) -> int:
+    """`containers.started` in seconds since 1970."""
+    return _boot_time(root) + began // _ticks()
 
 
 def _boot_time(root: HostRoot) -> int:

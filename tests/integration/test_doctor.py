@@ -17,16 +17,21 @@ for file in /etc/subuid /etc/subgid; do echo user:100000:65536 >$file; done
 oci-gpu-hook inventory refresh >/dev/null 2>&1 || true
 HOOKS=/usr/share/containers/oci/hooks.d
 ETC=/etc/containers/oci/hooks.d
-mkdir -p $ETC /etc/containers/containers.conf.d /etc/crio/crio.conf.d /etc/cdi
+mkdir -p $ETC /etc/containers/containers.conf.d /etc/crio/crio.conf.d /etc/cdi /etc/docker
+command -v dockerd >/dev/null || install -m 0755 /bin/true /usr/bin/dockerd
+LINK=/usr/bin/nvidia-container-runtime-hook
+ln -sf ../libexec/oci/hooks.d/oci-gpu-hook $LINK
+JSON=/etc/docker/daemon.json
 """
 # Several faults are planted on one node in turn, each on what the first was planted on.
 RESTORE = f"""
 LIBCUDA=$(find /usr/lib/{roots.MULTIARCH} /usr/lib64 -name 'libcuda.so.[0-9]*.*' -type f 2>/dev/null | head -n 1)
 PLACES="usr/share/containers/oci usr/libexec/oci usr/lib/oci-gpu-hook etc/containers etc/crio etc/cdi etc/subuid
-    run/oci-gpu-hook dev/nvidiactl usr/bin/bash ${{LIBCUDA#/}}"
+    etc/docker ${{LINK#/}} run/oci-gpu-hook dev/nvidiactl usr/bin/bash ${{LIBCUDA#/}}"
 tar -C / -cf /tmp/kept $PLACES
 restore() {{
-    (cd / && rm -rf $PLACES etc/oci-gpu-hook.conf* usr/bin/crio usr/bin/bash.away && tar -xpf /tmp/kept)
+    (cd / && rm -rf $PLACES etc/oci-gpu-hook.conf* usr/bin/crio usr/bin/bash.away $LINK.other usr/local/*/nvidia* \\
+        usr/bin/nvidia-container-* && tar -xpf /tmp/kept)
 }}
 """
 DOCTOR = "\n{ oci-gpu-hook doctor --format json || echo $?; } | tr -d '\\n' | tee /tmp/said; echo\n"
@@ -79,8 +84,52 @@ BROKEN = {
     "no-uvm-nodes": Planted("warn", "nodes", "/dev/nvidia-uvm and 1 more missing", "nvidia-modprobe -u -c"),
     "wrong-node": Planted("fail", "nodes", "is device 1:7, the driver's is 195:", "rm /dev/nvidia"),
 }
+RUNTIMES = '{"runtimes": {"gpu": {"path": "%s"}}, "default-runtime": "gpu"}'
 # By the commands that plant them.
 PLANTED = {
+    "rm $LINK":
+        Planted("warn", "Docker", "there is no nvidia-container-runtime-hook in dockerd's PATH",
+            "make install-docker && systemctl restart docker"),
+    "ln -sf /opt/gone $LINK":
+        Planted("fail", "Docker", "/usr/bin/nvidia-container-runtime-hook leads nowhere",
+            "rm /usr/bin/nvidia-container-runtime-hook && "),
+    "rm $LINK; install -m 0755 /bin/true $LINK":
+        Planted("warn", "Docker",
+            "'docker run --gpus' starts /usr/bin/nvidia-container-runtime-hook, which is another's",
+            "mv /usr/bin/nvidia-container-runtime-hook /usr/bin/nvidia-container-runtime-hook.other && "),
+    "install -m 0755 /bin/true /usr/local/bin/nvidia-container-runtime-hook; "
+    "install -m 0755 /bin/true /usr/bin/nvidia-container-toolkit":
+        Planted("warn", "Docker",
+            "'docker run --gpus' starts /usr/local/bin/nvidia-container-runtime-hook, which is another's",
+            "apt remove nvidia-container-toolkit && "),
+    "install -m 0755 /bin/true /usr/bin/nvidia-container-toolkit":
+        Planted("warn", "Docker", "/usr/bin/nvidia-container-toolkit is NVIDIA's",
+            "apt remove nvidia-container-toolkit"),
+    "install -m 0755 /bin/true /usr/local/sbin/nvidia-cdi-hook":
+        Planted("warn", "Docker", "/usr/local/sbin/nvidia-cdi-hook is there: Docker 29.2 and later then try CDI",
+            "apt remove nvidia-container-toolkit-base"),
+    "echo '{\"runtimes\": {' >$JSON":
+        Planted("warn", "Docker", "/etc/docker/daemon.json: it is no JSON", "vi /etc/docker/daemon.json"),
+    "mkdir $JSON":
+        Planted("warn", "Docker", "/etc/docker/daemon.json: it is no file", "vi /etc/docker/daemon.json"),
+    "truncate -s 2G $JSON":
+        Planted("warn", "Docker", "/etc/docker/daemon.json: it is larger than 1 MiB", "vi /etc/docker/daemon.json"),
+    "mkdir -m 0777 /etc/docker/theirs; echo '{}' >/etc/docker/theirs/d; ln -s theirs/d $JSON":
+        Planted("warn", "Docker", "/etc/docker/daemon.json: 'd' lies in a folder that others than root may write to",
+            "cp --remove-destination", True),
+    "echo '{}' >$JSON; chmod 0666 $JSON":
+        Planted("warn", "Docker", "/etc/docker/daemon.json: others than root may write it",
+            "chmod go-w /etc/docker", True),
+    f"printf '{RUNTIMES}' /opt/oci-gpu-runtime >$JSON":
+        Planted("fail", "Docker",
+            "/etc/docker/daemon.json has /opt/oci-gpu-runtime as the runtime gpu, the default, and it is not there",
+            "make install"),
+    f"printf '{RUNTIMES}' /usr/bin/nvidia-container-runtime >$JSON":
+        Planted("warn", "other hooks", "/etc/docker/daemon.json has NVIDIA's runtime as gpu, the default",
+            "nvidia-ctk runtime configure --runtime=docker"),
+    f"printf '{RUNTIMES}' /usr/bin/nvidia-container-runtime | sed 's/default-runtime/x/' >$JSON":
+        Planted("warn", "other hooks", "/etc/docker/daemon.json has NVIDIA's runtime as gpu: with it and --gpus",
+            "vi /etc/docker/daemon.json"),
     "chmod 0600 /dev/nvidiactl":
         Planted("warn", "nodes", "/dev/nvidiactl of mode 0600", "chmod 0666 /dev/nvidiactl", True),
     "rm /run/oci-gpu-hook/inventory":

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``doctor`` says of Docker: what serves --gpus, who rivals it, and daemon.json, whatever is in it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Callable
+
+import pytest
+
+from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding, engines
+from oci_gpu_hook.diagnosis import docker as judged
+from oci_gpu_hook.host import dockerd
+from oci_gpu_hook.host.dockerd import Daemon
+from oci_gpu_hook.host.engines import Shim
+from oci_gpu_hook.host.root import HostRoot
+from tests.unit import hosts
+
+ENTRY = "/usr/libexec/oci/hooks.d/oci-gpu-hook"
+LINK = "/usr/bin/nvidia-container-runtime-hook"
+TARGET = "../libexec/oci/hooks.d/oci-gpu-hook"
+JSON = "/etc/docker/daemon.json"
+
+
+def program(tree: Path, path: str, mode: int = 0o755) -> None:
+    hosts.plant(tree, path, "#!/bin/sh\n")
+    (tree / path.lstrip("/")).chmod(mode)
+
+
+@pytest.fixture()
+def tree(tmp_path: Path) -> Path:
+    """A host with Docker and our link."""
+    program(tmp_path, "/usr/bin/dockerd")
+    program(tmp_path, ENTRY)
+    (tmp_path / LINK.lstrip("/")).symlink_to(TARGET)
+    (tmp_path / "etc/docker").mkdir(parents=True)
+    return tmp_path
+
+
+def findings(tree: Path, tool: str = "apt") -> list[Finding]:
+    found = dockerd.look(HostRoot(str(tree)))
+    return judged.docker(found, ENTRY, tool) if found else []
+
+
+def only(tree: Path, tool: str = "apt") -> Finding:
+    (found,) = findings(tree, tool)
+    return found
+
+
+def test_of_a_host_without_docker_nothing_is_said(tree: Path) -> None:
+    assert only(tree).level == PASS
+    (tree / "usr/bin/dockerd").unlink()
+    assert findings(tree) == []
+
+
+def test_our_link_is_named(tree: Path) -> None:
+    assert only(tree) == ("Docker", PASS, f"{LINK} leads to our hook, for 'docker run --gpus'", "")
+
+
+@pytest.mark.parametrize(
+    ("tool", "install"),
+    [("apt", "make install-docker"), ("dnf", "dnf install oci-gpu-hook-docker")],
+)
+def test_a_missing_link_is_named_with_what_puts_it(tree: Path, tool: str, install: str) -> None:
+    (tree / LINK.lstrip("/")).unlink()
+    found = only(tree, tool)
+    assert (found.level, found.remedy) == (WARN, f"{install} && systemctl restart docker")
+    assert "'docker run --gpus' is not served" in found.seen
+
+
+def test_a_link_that_leads_nowhere_fails(tree: Path) -> None:
+    (tree / ENTRY.lstrip("/")).unlink()
+    found = only(tree)
+    assert (found.level, f"{LINK} leads nowhere" in found.seen) == (FAIL, True)
+
+
+def test_the_first_in_the_path_counts(tree: Path) -> None:
+    """Of those that can be run: dockerd passes over the others."""
+    others = "/usr/local/bin/nvidia-container-runtime-hook"
+    program(tree, others, 0o644)
+    assert only(tree).level == PASS
+    program(tree, others)
+    found = only(tree)
+    assert (found.level, found.remedy.split(" && ")[0]) == (WARN, f"mv {others} {others}.other")
+    assert found.seen == f"'docker run --gpus' starts {others}, which is another's"
+    program(tree, "/usr/bin/nvidia-container-toolkit")
+    assert only(tree).remedy.startswith("apt remove nvidia-container-toolkit && ")
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "remedy"),
+    [
+        (
+            "nvidia-cdi-hook",
+            "try CDI for --gpus before",
+            "dnf remove nvidia-container-toolkit-base",
+        ),
+        ("nvidia-container-toolkit", "in the place of our", "dnf remove nvidia-container-toolkit"),
+    ],
+)
+def test_rivals_beside_our_link(tree: Path, name: str, said: str, remedy: str) -> None:
+    program(tree, f"/usr/bin/{name}")
+    ours, rival = findings(tree, "dnf")
+    assert (ours.level, rival.level, rival.remedy) == (PASS, WARN, remedy)
+    assert said in rival.seen and f"/usr/bin/{name}" in rival.seen
+
+
+def test_a_dockerd_that_is_older_than_the_link_may_not_know_it(tree: Path) -> None:
+    found = dockerd.look(HostRoot(str(tree)))
+    assert found is not None and found.daemon is None
+    levels = []
+    for seconds in (-10, 0, 10):
+        daemon = Daemon(7, found.placed + seconds, ("/usr/bin",), JSON)
+        (one,) = judged.docker(found._replace(daemon=daemon), ENTRY, "apt")
+        levels.append(one.level)
+    assert levels == [WARN, PASS, PASS]
+
+
+def test_a_dockerd_that_runs_tells_its_path_and_its_file(tree: Path) -> None:
+    """Processes are the kernel's own to tell: this one stands for it, in a /proc that a test has made."""
+    folder, pid = f"proc/{os.getpid()}", os.getpid()
+    hosts.plant(tree, f"{folder}/comm", "dockerd\n")
+    hosts.plant(tree, f"{folder}/stat", f"{pid} (dockerd) S " + "0 " * 18 + "500 0 0\n")
+    hosts.plant(tree, f"{folder}/environ", "A=1\0PATH=/opt/bin:relative:/usr/bin\0")
+    hosts.plant(tree, f"{folder}/cmdline", "dockerd\0--debug\0--config-file=/opt/d.json\0")
+    hosts.plant(tree, "proc/stat", "cpu 1\nbtime 1000\n")
+    hosts.plant(tree, "opt/d.json", "nonsense")
+    found = dockerd.look(HostRoot(str(tree)))
+    assert found is not None
+    began = 1000 + 500 // os.sysconf("SC_CLK_TCK")
+    assert found.daemon == Daemon(pid, began, ("/opt/bin", "/usr/bin"), "/opt/d.json")
+    assert found.settings.fault.startswith("it is no JSON")
+    hosts.plant(tree, f"{folder}/cmdline", "dockerd\0--config-file\0/gone\0")
+    found = dockerd.look(HostRoot(str(tree)))
+    assert found is not None and found.settings.path == "/gone" and not found.settings.fault
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ("", "it is no JSON: "),
+        ("{", "it is no JSON: "),
+        ("\xff", "it is no JSON"),
+        ("[" * 200_000, "it is no JSON"),
+        ("[]", "it is no JSON object"),
+        (" " * (1 << 20) + "{}", "it is larger than 1 MiB"),
+    ],
+)
+def test_a_daemon_json_that_cannot_be_read_is_a_warning(
+    tree: Path, content: str, fault: str
+) -> None:
+    (tree / JSON.lstrip("/")).write_bytes(content.encode("latin-1"))
+    _, found = findings(tree)
+    assert (found.level, found.remedy) == (WARN, f"vi {JSON}")
+    assert found.seen.startswith(f"{JSON}: {fault}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        '{"runtimes": 1, "default-runtime": 2}',
+        '{"runtimes": {"a": 1, "b": {}, "c": {"path": 5}}, "default-runtime": {}}',
+        '{"runtimes": {"": {"path": ""}}}',
+    ],
+)
+def test_a_daemon_json_of_any_shape_is_no_fault(tree: Path, text: str) -> None:
+    hosts.plant(tree, JSON, text)
+    assert only(tree).level == PASS
+
+
+def lead_away(path: Path) -> None:
+    (path.parent / "theirs").mkdir(mode=0o777)
+    (path.parent / "theirs").chmod(0o777)
+    path.replace(path.parent / "theirs/daemon.json")
+    path.symlink_to("theirs/daemon.json")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "remedy"),
+    [
+        (lambda path: path.chmod(0o666), f"chown root: /etc/docker {JSON} && chmod go-w "),
+        (lambda path: path.parent.chmod(0o777), f"chown root: /etc/docker {JSON} && chmod go-w "),
+        (lead_away, f"cp --remove-destination $(readlink -f {JSON}) {JSON}"),
+    ],
+)
+def test_a_daemon_json_that_others_may_write(
+    tree: Path, spoil: Callable[[Path], None], remedy: str
+) -> None:
+    hosts.plant(tree, JSON, "{}")
+    spoil(tree / JSON.lstrip("/"))
+    *_, found = findings(tree)
+    assert (found.level, found.remedy.startswith(remedy)) == (WARN, True), found
+    assert "and who writes it is root" in found.seen
+
+
+def test_our_runtime_is_named_where_daemon_json_has_it(tree: Path) -> None:
+    runtimes = '{"gpu": {"path": "oci-gpu-runtime"}, "kata": {"runtimeType": "io.containerd.kata"}}'
+    hosts.plant(tree, JSON, f'{{"runtimes": {runtimes}, "default-runtime": "gpu"}}')
+    _, found = findings(tree)
+    assert (found.level, "it is not there" in found.seen) == (FAIL, True)
+    program(tree, "/usr/bin/oci-gpu-runtime")
+    _, found = findings(tree)
+    assert found.seen == f"{JSON} has oci-gpu-runtime as the runtime gpu, the default"
+    assert found.level == PASS
+
+
+@pytest.mark.parametrize(("by_link", "levels"), [(True, [WARN]), (False, [PASS])])
+def test_nvidias_runtime_beside_our_link_gives_twice(by_link: bool, levels: list[str]) -> None:
+    shim = Shim("Docker", JSON, "nvidia", False)
+    found = engines.other_hooks((), (), (shim,), by_link)
+    assert [item.level for item in found] == levels
+    assert not by_link or "GPUs are given twice" in found[0].seen
+
+
+def test_this_host_is_looked_at_without_complaint() -> None:
+    found = dockerd.look(HostRoot("/"))
+    assert found is None or judged.docker(found, ENTRY, "apt")
