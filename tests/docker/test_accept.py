@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What dockerd itself asks for is accepted where environments are not; and what doctor says of that dockerd."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.engines import Installed
+from tests.integration.inside import COMPUTE, node
+from tests.integration.test_docker import docker, opened, run, tried
+
+BY = "--runtime simulated-runc"
+IMAGES_OWN = "NVIDIA_VISIBLE_DEVICES=all"
+LINK = "/usr/bin/nvidia-container-runtime-hook"
+# As nvidia/cuda's base images have it: the last of all variables.
+IMAGE = f"docker export other | docker import --change 'ENV {IMAGES_OWN}' - asks >/dev/null"
+PLAN = """
+name=$(docker run --detach --network none {options} image /bin/sleep 1000)
+config=$(find /run -path "*/moby/$name/config.json")
+oci-gpu-hook plan --bundle ${{config%/*}} --format json | tr -d '\\n'
+echo
+docker rm --force $name >/dev/null
+"""
+DOCTOR = "{ oci-gpu-hook doctor --format json || :; } | tr -d '\\n'; echo"
+
+
+def asked(options: str) -> str:
+    return run(f"{BY} {options}")
+
+
+# By options: the GPUs that are given.
+CASES = {
+    "--gpus device=1": [1],
+    """--gpus '"device=1,5"'""": [1, 5],
+    """--gpus '"device=2","capabilities=utility,compute"'""": [2],
+    f"--env {IMAGES_OWN} --gpus device=3": [3],
+    "--gpus device=nvidia.com/gpu=4": [4],
+    # 20.10 adds the hook and no variable, and the container's own is the last one.
+    "--gpus 0": [],
+    f"--gpus 0 --env {IMAGES_OWN}": [],
+    f"--env {IMAGES_OWN} --env NVIDIA_DRIVER_CAPABILITIES=utility --gpus 0": [],
+    f"--env {IMAGES_OWN}": [],
+}
+
+
+@pytest.fixture(scope="module")
+def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]]:
+    scripts = {options: asked(options) for options in CASES}
+    scripts["other"] = f"""
+docker run --detach --name other --network none image /bin/sleep 1000 >/dev/null
+{IMAGE}
+"""
+    joins = "--network container:other"
+    scripts["joined"] = asked("--gpus device=6").replace("--network none", joins)
+    scripts["image"] = asked("--gpus 0").replace(" image ", " asks ")
+    scripts["image, asked"] = asked("--gpus device=7").replace(" image ", " asks ")
+    scripts["plan"] = PLAN.format(options=f"{BY} --gpus device=1")
+    scripts["plan of none"] = PLAN.format(options=f"{BY} --gpus 0 --env {IMAGES_OWN}")
+    scripts["doctor"] = DOCTOR
+    scripts["doctor, after the link"] = f"sleep 3.2; touch --no-dereference {LINK}; {DOCTOR}"
+    settings = "accept-environment = privileged\n"
+    return docker(installed, patterns["debian"], scripts, "--ip-forward=false", settings=settings)
+
+
+def has(lines: list[str], given: list[int]) -> None:
+    """Whether these GPUs could be opened, and no other."""
+    nodes = {node(index) for index in given}
+    assert opened(lines) == (nodes | tried(nodes) | COMPUTE if given else set()), lines
+
+
+@pytest.mark.parametrize("options", CASES)
+def test_what_dockerd_asked_for_is_given(seen: dict[str, list[str]], options: str) -> None:
+    has(seen[options], CASES[options])
+
+
+def test_in_the_network_of_another_and_with_an_image_that_asks(seen: dict[str, list[str]]) -> None:
+    has(seen["joined"], [6])
+    has(seen["image"], [])
+    has(seen["image, asked"], [7])
+
+
+def test_the_plan_says_the_same(seen: dict[str, list[str]]) -> None:
+    assert json.loads(seen["plan"][0])["request"]["devices"] == ["1"]
+    none = json.loads(seen["plan of none"][0])
+    assert none["request"] is None
+    # Newer ones say void themselves.
+    assert not none["notes"] or "NVIDIA_VISIBLE_DEVICES is not accepted" in none["notes"][0]
+
+
+def test_doctor_knows_the_dockerd_that_runs(seen: dict[str, list[str]]) -> None:
+    for name, level, said in (
+        ("doctor", "pass", f"{LINK} leads to our hook"),
+        ("doctor, after the link", "warn", f"is older than {LINK}: it knows --gpus only if"),
+    ):
+        findings = json.loads(seen[name][0])["findings"]
+        (found,) = [item for item in findings if item["check"] == "Docker"]
+        assert (found["level"], said in found["seen"]) == (level, True), found
