@@ -32,7 +32,7 @@ from oci_gpu_hook.formats import (
 from oci_gpu_hook.formats.ldcache_entries import Entry, paths_of
 from oci_gpu_hook.formats.ldcache_entries import parse as parse_cache
 from oci_gpu_hook.formats.ldcache_prepare import prepare
-from oci_gpu_hook.host import cdispecs, saved
+from oci_gpu_hook.host import cdispecs, docker, saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.mountinfo import MountTable
 from oci_gpu_hook.planning import answers, labels, requirements
@@ -118,7 +118,9 @@ _ANNOTATIONS = st.dictionaries(
     _TEXTS,
     max_size=4,
 )
-_HOOKS = _object(path=st.sampled_from(["/usr/bin/other", "/x/oci-gpu-hook"]) | _TEXTS)
+_HOOKS = _object(
+    path=st.sampled_from(["/usr/bin/other", "/x/oci-gpu-hook"]) | _TEXTS, args=_several(_TEXTS)
+)
 _CONFIGS = _object(
     process=_object(
         env=_several(
@@ -195,6 +197,7 @@ def _config(data: bytes) -> None:
         _request,
         _labels,
         _devices,
+        _hooks,
         Bundle.rootfs,
         Bundle.tmpfs,
         Bundle.has_user_namespace,
@@ -226,6 +229,29 @@ def _request(bundle: Bundle) -> None:
     sources.may_ask(inputs)
     parse(inputs, Settings(accept_volume_mounts=True))
     bycdi.of_nodes(inputs, Settings(), bundle.device_paths(), ["compute"])
+
+
+def _hooks(bundle: Bundle) -> None:
+    bundle.hooks("prestart")
+
+
+_RECORDS = _object(
+    DeviceRequests=_several(
+        _object(
+            Driver=st.sampled_from(["", "nvidia", "cdi"]),
+            Count=_NUMBERS,
+            DeviceIDs=_several(_TEXTS),
+        )
+    )
+)
+_DOCKERS = Bundle(
+    "/run/c", {"mounts": [{"source": "/containers/c/hosts", "destination": "/etc/hosts"}]}
+)
+
+
+def _record(data: bytes) -> None:
+    hosts.plant(SCRATCH / "docker", "containers/c/hostconfig.json", data)
+    docker.requested(HostRoot(str(SCRATCH / "docker")), _DOCKERS)
 
 
 def _labels(bundle: Bundle) -> None:
@@ -569,6 +595,7 @@ TARGETS: dict[str, Target] = {
     "state": Target(_written(_STATES), _state),
     "config.json": Target(_written(_CONFIGS), _config),
     "runtime": Target(_written(_CONFIGS), _runtime),
+    "hostconfig.json": Target(_written(_RECORDS), _record),
     "environment": Target(st.tuples(INPUTS, CONFIGS), _asked),
     "requirements": Target(_EXPRESSIONS, _requirement),
     "device-lists": Target(_LISTS, _device_list),
