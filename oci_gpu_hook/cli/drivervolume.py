@@ -221,10 +221,9 @@ def _create(
         volume = os.open(staged, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=state)
         try:
             os.fchmod(volume, 0o755)
-            filecopy.label(root, volume)
             for name in _FOLDERS:
                 os.symlink(f"{CURRENT}/{name}", name, dir_fd=volume)
-                filecopy.label_link(root, volume, name)
+            _label_own(root, volume)
             _fill(root, volume, found, copies, rows)
         finally:
             os.close(volume)
@@ -232,6 +231,13 @@ def _create(
     except BaseException:
         filecopy.drop(state, staged)
         raise
+
+
+def _label_own(root: HostRoot, volume: int) -> None:
+    """Label what stays when the copies are exchanged."""
+    for name in _FOLDERS:
+        filecopy.label_link(root, volume, name)
+    filecopy.label(root, volume)
 
 
 def _refresh(
@@ -244,8 +250,10 @@ def _refresh(
         os.close(ours)
     try:
         mark = _mark(volume) or {}
-        if mark.get("rows") == rows and mark.get("copies") == _current(volume):
+        same = mark.get("rows") == rows and mark.get("copies") == _current(volume)
+        if same and filecopy.is_labelled(root, volume):
             return False
+        _label_own(root, volume)
         _fill(root, volume, found, copies, rows)
         return True
     finally:

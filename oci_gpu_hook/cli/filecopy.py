@@ -22,6 +22,7 @@ _PIECE = 1 << 20
 # What containers of any type may read and run, and none may write; where the kernel has SELinux.
 _LABEL = b"system_u:object_r:container_ro_file_t:s0\0"
 _ATTRIBUTE = "security.selinux"
+_SELINUX = "/sys/fs/selinux/enforce"
 
 
 def copy(root: HostRoot, path: str, top: int, place: str) -> None:
@@ -75,17 +76,29 @@ def drop(folder: int, name: str) -> None:
         shutil.rmtree(f"/proc/self/fd/{folder}/{name}")
 
 
+def is_labelled(root: HostRoot, fd: int) -> bool:
+    """Whether an open file has that label, which restorecon may have taken away; True without SELinux."""
+    if root.stat(_SELINUX) is None:
+        return True
+    try:
+        return os.getxattr(fd, _ATTRIBUTE) == _LABEL
+    except OSError:
+        # No labels here.
+        return True
+
+
 def label(root: HostRoot, fd: int) -> None:
     """Give an open file the label that containers may read."""
     _set_label(root, f"/proc/self/fd/{fd}", follow=True)
 
 
 def label_link(root: HostRoot, folder: int, name: str) -> None:
+    """The same for a link."""
     _set_label(root, f"/proc/self/fd/{folder}/{name}", follow=False)
 
 
 def _set_label(root: HostRoot, path: str, *, follow: bool) -> None:
-    if root.stat("/sys/fs/selinux/enforce") is None:
+    if root.stat(_SELINUX) is None:
         return
     try:
         os.setxattr(path, _ATTRIBUTE, _LABEL, follow_symlinks=follow)

@@ -11,9 +11,14 @@ import json
 import shlex
 from typing import NamedTuple
 
+from oci_gpu_hook.cli.cdi import ENTRY
 from oci_gpu_hook.request.words import ALL, VISIBLE_DEVICES
 
 RUNTIME = "oci-gpu-runtime"
+_PREFIX = ENTRY.rpartition("/libexec/")[0]
+HOOKS_FOLDER = f"{_PREFIX}/share/containers/oci/hooks.d"
+# What dockerd's settings need, for people.
+RUNTIMES = f'"runtimes": {{"{RUNTIME}": {{"path": "{_PREFIX}/bin/{RUNTIME}"}}}}'
 MOUNTED_AT = "/usr/local/nvidia"
 _KIND = "nvidia.com/gpu"
 
@@ -80,7 +85,7 @@ def spawner_runtime(asked: Asked) -> str:
     names = json.dumps(",".join(asked.names))
     return f"""\
 # The same GPUs for every user, by the runtime. dockerd's daemon.json needs
-#   "runtimes": {{"{RUNTIME}": {{"path": "/usr/bin/{RUNTIME}"}}}}
+#   {RUNTIMES}
 c.DockerSpawner.extra_host_config = {{"runtime": "{RUNTIME}"}}
 c.DockerSpawner.environment = {{
     "{VISIBLE_DEVICES}": {names},
@@ -190,6 +195,8 @@ def kube_privileged(limits: dict[str, int]) -> str:
 # service account needs the SCC 'privileged'. Take mode none.
 {_limits(limits)}
 c.KubeSpawner.privileged = True
+# Kubernetes refuses a privileged pod that may not gain privileges, which is KubeSpawner's default.
+c.KubeSpawner.allow_privilege_escalation = True
 {_SHARED_MEMORY}"""
 
 

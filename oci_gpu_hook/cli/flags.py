@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from oci_gpu_hook.planning.selection import Selection
 
 DRIVER_VOLUME = "driver-volume"
-_HOOKS_FOLDER = "/usr/share/containers/oci/hooks.d"
 _SPAWNER_WAYS: dict[str, Callable[[Asked], str]] = {
     "runtime": flaglines.spawner_runtime,
     "device-requests": flaglines.spawner_requests,
@@ -55,12 +54,11 @@ _DOCKER_WAYS = {
         flaglines.docker_gpus,
     ),
     "runtime": _Way(
-        f'by the runtime: daemon.json needs "runtimes": {{"{flaglines.RUNTIME}": '
-        f'{{"path": "/usr/bin/{flaglines.RUNTIME}"}}}}',
+        f"by the runtime: daemon.json needs {flaglines.RUNTIMES}",
         flaglines.docker_runtime,
     ),
     "cdi": _Way(
-        "by CDI, from Docker 28.2 on, from 25 on with 'features': {'cdi': true} in daemon.json; "
+        'by CDI, from Docker 28.2 on, and from 25 on with "features": {"cdi": true} in daemon.json; '
         "needs oci-gpu-hook cdi generate --output /etc/cdi/nvidia.yaml",
         flaglines.docker_cdi,
     ),
@@ -71,7 +69,7 @@ _DOCKER_WAYS = {
 }
 _PODMAN_WAYS = {
     "hook": _Way(
-        f"by the hook; without root it needs --hooks-dir {_HOOKS_FOLDER} before 'run'",
+        f"by the hook; without root it needs --hooks-dir {flaglines.HOOKS_FOLDER} before 'run'",
         flaglines.podman_environment,
     ),
     "cdi": _Way(

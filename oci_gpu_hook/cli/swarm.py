@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oci_gpu_hook.cli import daemonjson
+from oci_gpu_hook.cli.flaglines import RUNTIME, RUNTIMES
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.driver import inventory as saved_inventory
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from oci_gpu_hook.request.settings import Settings
 
 KEY = "node-generic-resources"
-RUNTIME = "oci-gpu-runtime"
-_RUNTIME_PATH = "/usr/bin/oci-gpu-runtime"
 _MOST_SHARES = 100
 # Docker splits a resource at "=", and makes of its name a part of a variable's.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -97,25 +96,27 @@ def resources(
 
 
 def devices(found: DriverInventory, shares: int | None) -> list[str]:
-    """The names of all GPUs and MIG devices that a task can have; DriverError for one whose name is not known."""
-    names = []
+    """The names of all GPUs and MIG devices that a task can have; DriverError for one whose name is not known.
+
+    First come the first shares of all GPUs: Swarm gives them away in this order, and tasks share a GPU only when none
+    is left.
+    """
+    whole, parts = [], []
     for gpu in found.gpus:
-        parts = [device for device in found.mig_devices if device.gpu == gpu.nvml_index]
-        if not parts and not gpu.uuid:
+        migs = [device for device in found.mig_devices if device.gpu == gpu.nvml_index]
+        if not migs and not gpu.uuid:
             raise DriverError(f"GPU {gpu.nvml_index} has no UUID before its first use", _REFRESH)
-        if not all(device.uuid for device in parts):
+        if not all(device.uuid for device in migs):
             raise DriverError(f"GPU {gpu.nvml_index} has MIG devices without a UUID", _REFRESH)
-        if parts:
-            names += [str(device.uuid) for device in parts]
-        elif shares is None:
-            names.append(str(gpu.uuid))
-        else:
-            names += [f"{gpu.uuid}-{number}" for number in range(shares)]
-    if not names:
+        parts += [str(device.uuid) for device in migs]
+        whole += [] if migs else [str(gpu.uuid)]
+    if not whole and not parts:
         raise DriverError(
             "the NVIDIA driver is loaded but drives no GPU", "look at the kernel's log"
         )
-    return names
+    if shares is not None:
+        whole = [f"{uuid}-{number}" for number in range(shares) for uuid in whole]
+    return [*parts, *whole]
 
 
 def merged(old: list[str], name: str, ours: list[str]) -> list[str]:
@@ -135,8 +136,7 @@ def advice(values: dict[str, Any], settings: Settings, name: str, path: str) -> 
         told.append(f"set in {SETTINGS}: swarm-resources = {value}")
     if values.get("default-runtime") != RUNTIME:
         told.append(
-            f'set in {path}, as a service can name no runtime: "default-runtime": "{RUNTIME}", '
-            f'"runtimes": {{"{RUNTIME}": {{"path": "{_RUNTIME_PATH}"}}}}'
+            f'set in {path}, as a service can name no runtime: "default-runtime": "{RUNTIME}", {RUNTIMES}'
         )
     if values.get("live-restore") is True:
         told.append(f'remove "live-restore" from {path}: dockerd has either that or Swarm')

@@ -80,7 +80,7 @@ ls -A /proc/self/fd/3
 def test_resources_are_the_nodes_gpus(installed: Installed) -> None:
     done = on_node(installed, "oci-gpu-hook swarm resources --shares 2")
     named = json.loads(done.out)["node-generic-resources"]
-    assert named == [f"GPU={gpu['uuid']}-{share}" for gpu in gpus() for share in (0, 1)]
+    assert named == [f"GPU={gpu['uuid']}-{share}" for share in (0, 1) for gpu in gpus()]
     assert "swarm-resources = DOCKER_RESOURCE_GPU" in done.err
 
 
@@ -124,6 +124,33 @@ REFUSED = {
         "",
     ),
 }
+
+
+# user::rw-, user:1000:r--, group::r--, mask::r--, other::---
+ENTRIES = (
+    "02000000 01000600ffffffff 02000400e8030000 04000400ffffffff 10000400ffffffff 20000000ffffffff"
+)
+ACL = f"bytes.fromhex('{ENTRIES}')"
+
+
+def test_owner_mode_and_acl_are_the_files_own(installed: Installed) -> None:
+    look = 'python3 -c \'import os; print(os.getxattr("daemon.json", "system.posix_acl_access").hex())\''
+    set_acl = f'import os; os.setxattr("daemon.json", "system.posix_acl_access", {ACL})'
+    script = f"""{DOCKER}echo '{{}}' >daemon.json
+chown 24:1000 daemon.json && chmod 640 daemon.json
+python3 -c "{set_acl.replace('"', chr(92) + '"')}"
+show() {{ stat -c '%u %g %a' daemon.json; {look}; }}
+show
+stat -c %i daemon.json
+oci-gpu-hook swarm resources --write >/dev/null 2>&1
+show
+stat -c %i daemon.json
+"""
+    done = on_node(installed, script)
+    assert done.code == 0, done.out + done.err
+    *before, inode = done.out.splitlines()[:3]
+    *after, other = done.out.splitlines()[3:]
+    assert before == after and before[0] == "24 1000 640" and inode != other
 
 
 def test_two_that_write_at_once_lose_nothing(installed: Installed) -> None:

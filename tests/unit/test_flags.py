@@ -220,7 +220,7 @@ def test_kubespawner_in_each_mode(
     expected: dict[str, dict[str, Any]] = {
         "none": {},
         "selinux": {"pod_security_context": {"seLinuxOptions": options}},
-        "privileged": {"privileged": True},
+        "privileged": {"privileged": True, "allow_privilege_escalation": True},
     }
     limits = {"nvidia.com/gpu": "1"}
     assert vars(found) == {"extra_resource_limits": limits, **expected[mode]}

@@ -27,7 +27,8 @@ from tests.unit.program import Program
 from tests.vocabulary.host import FACTS, MIG_UUID, plant
 
 UUIDS = [hosts.uuid(1), hosts.uuid(0)]
-SHARES = [f"GPU={uuid}-{share}" for uuid in UUIDS for share in (0, 1)]
+# Tasks get GPUs of their own as long as there are.
+SHARES = [f"GPU={uuid}-{share}" for share in (0, 1) for uuid in UUIDS]
 ADMINISTRATORS = (
     '{ "data-root": "/srv",\n\t"max": 1.0e3, "dns": ["::1"],\n "log-opts": {"a": "\\u00e9"} }'
 )
@@ -54,9 +55,7 @@ def test_prints_what_the_hook_reads_back(program: Program, tree: Path) -> None:
     printed = json.loads(program(*words(tree, "--shares", 2)))
     assert printed == {KEY: SHARES}
     values = [item.partition("=")[2] for item in printed[KEY]]
-    assert [selectors.canonical(value, "") for value in values] == [
-        uuid for uuid in UUIDS for _ in (0, 1)
-    ]
+    assert [selectors.canonical(value, "") for value in values] == [*UUIDS, *UUIDS]
     plain = json.loads(program(*words(tree, "--name", "NVIDIA-GPU")))
     assert plain == {KEY: [f"NVIDIA-GPU={uuid}" for uuid in UUIDS]}
     assert left(tree) == []
@@ -309,6 +308,9 @@ def test_any_object_keeps_its_order_and_its_other_values(
     expected = {**values, KEY: ours}
     assert list(json.loads(written).items()) == list(expected.items())
     assert daemonjson.with_strings(written, KEY, ours) == written
+    if indent and values and KEY not in values:
+        # It is laid out as the rest of the file is.
+        assert written == json.dumps(expected, indent=indent)
 
 
 def test_a_large_file_is_not_read(tree: Path) -> None:

@@ -270,17 +270,24 @@ def test_containers_may_read_the_copies_under_selinux(
     program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosts.plant(tree, "sys/fs/selinux/enforce", "1")
-    labelled: list[tuple[str, bytes]] = []
+    labelled: list[bytes] = []
+    volumes_own = b"system_u:object_r:container_ro_file_t:s0\0"
 
     def setxattr(path: str, name: str, value: bytes, **_: Any) -> None:
-        labelled.append(
-            (os.path.realpath(os.path.dirname(path)) + "/" + os.path.basename(path), value)
-        )
+        labelled.append(value)
         if "libcuda" in os.path.realpath(path):
             raise OSError(errno.ENOTSUP, "no labels here")
 
     monkeypatch.setattr(os, "setxattr", setxattr)
+    monkeypatch.setattr(os, "getxattr", lambda *_: volumes_own)
     program(*command(tree, "create"))
-    assert {value for _, value in labelled} == {b"system_u:object_r:container_ro_file_t:s0\0"}
-    # Each name in it, the folder itself, and the mark.
+    assert {*labelled} == {volumes_own}
+    # Each name in it, and the folder itself.
+    assert len(labelled) == len(whole(volume(tree))) + 1
+    labelled.clear()
+    program(*command(tree, "create"))
+    assert labelled == []
+    # As restorecon leaves it, where the file contexts do not name it.
+    monkeypatch.setattr(os, "getxattr", lambda *_: b"system_u:object_r:var_lib_t:s0\0")
+    program(*command(tree, "create"))
     assert len(labelled) == len(whole(volume(tree))) + 1
