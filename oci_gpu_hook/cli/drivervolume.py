@@ -41,6 +41,7 @@ _FORMAT = "driver volume of oci-gpu-hook 1"
 _STAGED = f".{NAME}."
 _FOLDERS = ("bin", "lib", "lib64")
 _LARGEST_MARK = 1 << 20
+_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Copies(NamedTuple):
@@ -48,6 +49,19 @@ class Copies(NamedTuple):
 
     files: dict[str, str]
     links: dict[str, str]
+
+
+class _Wanted(NamedTuple):
+    """What the volume is to hold, and where it is made.
+
+    state: a descriptor of our folder in /var/lib, which no container sees; rows: see `_rows`.
+    """
+
+    root: HostRoot
+    state: int
+    version: str
+    copies: Copies
+    rows: list[list[object]]
 
 
 def layout(found: DriverInventory) -> Copies:
@@ -97,10 +111,10 @@ def make(root: HostRoot, found: DriverInventory) -> bool:
             # Of two that make it at once the second finds it made.
             fcntl.flock(state, fcntl.LOCK_EX)
             _drop_staged(state)
-            rows = _rows(root, copies)
+            wanted = _Wanted(root, state, found.driver_version, copies, _rows(root, copies))
             if exists(root):
-                return _refresh(root, found, copies, rows)
-            _create(root, state, found, copies, rows)
+                return _refresh(wanted)
+            _create(wanted)
             return True
         finally:
             os.close(state)
@@ -154,7 +168,7 @@ def _open_state(root: HostRoot) -> int:
 
 def _folder(named: int) -> int:
     """A descriptor for the use of what an O_PATH descriptor names."""
-    return os.open(f"/proc/self/fd/{named}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    return os.open(f"/proc/self/fd/{named}", _FLAGS & ~os.O_NOFOLLOW)
 
 
 def _open_ours(root: HostRoot) -> int:
@@ -193,7 +207,7 @@ def _mark(volume: int) -> dict[str, object] | None:
             return None
         try:
             found = json.loads(file.read(_LARGEST_MARK))
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
     return found if isinstance(found, dict) and found.get("format") == _FORMAT else None
 
@@ -212,25 +226,28 @@ def _rows(root: HostRoot, copies: Copies) -> list[list[object]]:
     return rows + [[place, text, 0, 0, 0] for place, text in copies.links.items()]
 
 
-def _create(
-    root: HostRoot, state: int, found: DriverInventory, copies: Copies, rows: list[list[object]]
-) -> None:
-    staged = f"{_STAGED}{os.getpid()}"
-    os.mkdir(staged, 0o755, dir_fd=state)
+def _create(wanted: _Wanted) -> None:
+    staged = f"{_STAGED}new"
+    volume = _make_folder(wanted, staged)
     try:
-        volume = os.open(staged, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=state)
-        try:
-            os.fchmod(volume, 0o755)
-            for name in _FOLDERS:
-                os.symlink(f"{CURRENT}/{name}", name, dir_fd=volume)
-            _label_own(root, volume)
-            _fill(root, volume, found, copies, rows)
-        finally:
-            os.close(volume)
-        os.rename(staged, NAME, src_dir_fd=state, dst_dir_fd=state)
+        for name in _FOLDERS:
+            os.symlink(f"{CURRENT}/{name}", name, dir_fd=volume)
+        _label_own(wanted.root, volume)
+        _fill(wanted, volume)
+        os.rename(staged, NAME, src_dir_fd=wanted.state, dst_dir_fd=wanted.state)
     except BaseException:
-        filecopy.drop(state, staged)
+        filecopy.drop(wanted.state, staged)
         raise
+    finally:
+        os.close(volume)
+
+
+def _make_folder(wanted: _Wanted, name: str) -> int:
+    """A descriptor of a new folder in our own, for all to read."""
+    os.mkdir(name, 0o755, dir_fd=wanted.state)
+    fd = os.open(name, _FLAGS, dir_fd=wanted.state)
+    os.fchmod(fd, 0o755)
+    return fd
 
 
 def _label_own(root: HostRoot, volume: int) -> None:
@@ -240,44 +257,44 @@ def _label_own(root: HostRoot, volume: int) -> None:
     filecopy.label(root, volume)
 
 
-def _refresh(
-    root: HostRoot, found: DriverInventory, copies: Copies, rows: list[list[object]]
-) -> bool:
-    ours = _open_ours(root)
+def _refresh(wanted: _Wanted) -> bool:
+    ours = _open_ours(wanted.root)
     try:
         volume = _folder(ours)
     finally:
         os.close(ours)
     try:
         mark = _mark(volume) or {}
-        same = mark.get("rows") == rows and mark.get("copies") == _current(volume)
-        if same and filecopy.is_labelled(root, volume):
+        same = mark.get("rows") == wanted.rows and mark.get("copies") == _current(volume)
+        if same and filecopy.is_labelled(wanted.root, volume):
             return False
-        _label_own(root, volume)
-        _fill(root, volume, found, copies, rows)
+        _label_own(wanted.root, volume)
+        _fill(wanted, volume)
         return True
     finally:
         os.close(volume)
 
 
-def _fill(
-    root: HostRoot, volume: int, found: DriverInventory, copies: Copies, rows: list[list[object]]
-) -> None:
-    """Make the copies beside those that are there, and put them in their place."""
+def _fill(wanted: _Wanted, volume: int) -> None:
+    """Make the copies, put them beside those that are there, and then in their place.
+
+    They are made where no container sees them: one that could write to the volume must not lead us elsewhere.
+    """
     before = _current(volume)
     last = before.rpartition("-")[2]
-    number = int(last) + 1 if last.isdecimal() else 1
-    made = f".{found.driver_version}-{number}"
+    made = f".{wanted.version}-{int(last) + 1 if last.isdecimal() else 1}"
+    staged = f"{_STAGED}copies"
     _drop_others(volume, before)
     try:
-        os.mkdir(made, 0o755, dir_fd=volume)
-        _copy_all(root, volume, made, copies)
-        _write_mark(root, volume, {"format": _FORMAT, "copies": made, "rows": rows})
-        filecopy.drop(volume, f".{CURRENT}")
+        _copy_all(wanted, staged)
+        os.rename(staged, made, src_dir_fd=wanted.state, dst_dir_fd=volume)
+        mark = {"format": _FORMAT, "copies": made, "rows": wanted.rows}
+        _write_mark(wanted.root, volume, mark)
         os.symlink(made, f".{CURRENT}", dir_fd=volume)
-        filecopy.label_link(root, volume, f".{CURRENT}")
+        filecopy.label_link(wanted.root, volume, f".{CURRENT}")
         os.rename(f".{CURRENT}", CURRENT, src_dir_fd=volume, dst_dir_fd=volume)
     except BaseException:
+        filecopy.drop(wanted.state, staged)
         _drop_others(volume, before)
         raise
     _drop_others(volume, made)
@@ -293,13 +310,14 @@ def _current(volume: int) -> str:
     return name if name.startswith(".") and "/" not in name else ""
 
 
-def _copy_all(root: HostRoot, volume: int, made: str, copies: Copies) -> None:
-    top = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=volume)
+def _copy_all(wanted: _Wanted, staged: str) -> None:
+    root, copies = wanted.root, wanted.copies
+    top = _make_folder(wanted, staged)
     try:
         filecopy.label(root, top)
         for folder in _folders(copies):
             os.mkdir(folder, 0o755, dir_fd=top)
-            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=top)
+            fd = os.open(folder, _FLAGS, dir_fd=top)
             try:
                 os.fchmod(fd, 0o755)
                 filecopy.label(root, fd)
@@ -310,7 +328,6 @@ def _copy_all(root: HostRoot, volume: int, made: str, copies: Copies) -> None:
         for place, text in copies.links.items():
             os.symlink(text, place, dir_fd=top)
             filecopy.label_link(root, top, place)
-        os.fchmod(top, 0o755)
         os.fsync(top)
     finally:
         os.close(top)

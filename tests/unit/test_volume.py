@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from oci_gpu_hook.cli import drivervolume
+from oci_gpu_hook.cli import drivervolume, filecopy
 from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.host.root import HostRoot
 from tests.unit import hosts
@@ -170,6 +170,40 @@ def test_a_copy_that_is_gone_or_half_made_is_made_again(program: Program, tree: 
         f".{VERSION}-1", ".oci-gpu-hook", "bin", "current", "lib", "lib64",
     ]  # fmt: skip
     assert os.listdir(top.parent) == ["volume"]
+
+
+def test_copies_are_made_where_no_container_sees_them(
+    program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that could write to the volume could lead whoever makes a folder there, and files in it, elsewhere."""
+    program(*command(tree, "create"))
+    upgrade(tree)
+    before = whole(volume(tree))
+    real, seen = filecopy.copy, []
+
+    def copy(*given: Any) -> None:
+        seen.append(whole(volume(tree)) == before)
+        real(*given)
+
+    monkeypatch.setattr(filecopy, "copy", copy)
+    program(*command(tree, "create"))
+    assert seen and all(seen)
+
+
+@pytest.mark.parametrize("text", ["..", ".", "/etc", ".580.65.06-1/bin", ".nothing-1"])
+def test_a_link_that_a_container_has_made_leads_nobody_elsewhere(
+    program: Program, tree: Path, text: str
+) -> None:
+    program(*command(tree, "create"))
+    expected = whole(volume(tree))
+    (volume(tree) / "current").unlink()
+    (volume(tree) / "current").symlink_to(text)
+    (volume(tree) / ".link").symlink_to("/etc")
+    hosts.plant(tree, "etc/precious", "x")
+    program(*command(tree, "create"))
+    assert (volume(tree) / "bin/nvidia-smi").read_text() == "smi"
+    assert whole(volume(tree)).keys() == expected.keys()
+    assert (tree / "etc/precious").exists()
 
 
 @pytest.mark.parametrize("kind", ["folder", "file", "link", "dangling", "mark", "open"])
