@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A kubelet's few calls to a container runtime's CRI socket: a pod with the host's network, and one container in it.
 
-    python3 tests/docker/cri.py SOCKET IMAGE NAME=VALUE... -- LOOK
+    python3 tests/docker/cri.py SOCKET IMAGE [NAME=VALUE | CDI-DEVICE]... -- LOOK
 
-The container has these variables; LOOK is a shell script, whose output is printed when the pod is gone again.  No CRI
-client is packaged in Debian 12: gRPC's frames are a few bytes each, and curl speaks HTTP/2.  What the runtime says
-against it goes to stderr, with exit status 1.
+The container has these variables and devices; LOOK is a shell script, whose output is printed when the pod is gone
+again.  No CRI client is packaged in Debian 12: gRPC's frames are a few bytes each, and curl speaks HTTP/2.  What the
+runtime says against it goes to stderr, with exit status 1.
 """
 
 from __future__ import annotations
@@ -78,19 +78,20 @@ def call(socket: str, method: str, request: bytes) -> dict[int, bytes]:
     return texts(answer[5:])
 
 
-def run(socket: str, image: str, variables: list[str], look: str) -> str:
-    """What the script prints in a container that has these variables."""
+def run(socket: str, image: str, given: list[str], look: str) -> str:
+    """What the script prints in a container that has these variables and CDI devices."""
     # The second field of either one's Linux settings is its security context.
     network = message((1, NODE))
     linux = message((2, message((1, network))))
     pod = message((1, message((1, "pod"), (2, "uid"), (3, "default"))), (8, linux))
-    pairs = [variable.partition("=") for variable in variables]
+    pairs = [word.partition("=") for word in given if "/" not in word]
     container = message(
         (1, message((1, "main"))),
         (2, message((1, image))),
         *[(3, word) for word in ("/bin/sleep", "100000")],
         *[(6, message((1, name), (2, value))) for name, _, value in pairs],
         (15, message((2, message((3, network))))),
+        *[(17, message((1, word))) for word in given if "/" in word],
     )
     sandbox = call(socket, "RunPodSandbox", message((1, pod)))[1]
     try:
@@ -104,5 +105,5 @@ def run(socket: str, image: str, variables: list[str], look: str) -> str:
 
 
 if __name__ == "__main__":
-    socket, image, *variables = sys.argv[1 : sys.argv.index("--")]
-    print(run(socket, image, variables, sys.argv[-1]), end="")
+    socket, image, *given = sys.argv[1 : sys.argv.index("--")]
+    print(run(socket, image, given, sys.argv[-1]), end="")

@@ -21,6 +21,7 @@ from tests.docker.dockerd import (
 from tests.integration.engines import Installed
 
 ASKS = "--env NVIDIA_VISIBLE_DEVICES=1,5"
+BY_GPUS = """--gpus '"device=1,5"'"""
 GIVEN = [1, 5]
 START = f"docker run --detach --network none --name kept {ASKS} image /bin/sleep 100000 >/dev/null"
 FIXED = {"default-runtime": "oci-gpu-runtime", "live-restore": True}
@@ -54,13 +55,14 @@ cp -a --remove-destination {tree}/usr/. /usr/
 {look("kept")}
 """,
         "stop": "docker stop -t 0 kept && docker start kept\n" + look("kept"),
+        "gpus": run(f"--runtime simulated-runc {BY_GPUS}"),
         "end": "docker rm --force kept; docker ps --all --quiet; pgrep sleep || echo nobody",
     }
 
 
 def test_from_start_to_end(installed: Installed, patterns: dict[str, Path]) -> None:
     seen = docker(installed, patterns["debian"], scripts(installed.tree), FIXED, cgroup="v1")
-    for name in ("start", "update", "pause", "restart", "upgrade"):
+    for name in ("start", "update", "pause", "restart", "upgrade", "gpus"):
         has_its_own(seen[name])
     assert seen["cpus"] == ["150000"]
     assert seen["daemon"][0] == "0 running"
@@ -78,7 +80,7 @@ echo 'remapped:x:64124:' >>/etc/group
 echo 'remapped:100000:65536' >/etc/subuid && cp /etc/subuid /etc/subgid
 """
     scripts = {
-        "gpus": run("""--runtime simulated-runc --gpus '"device=1,5"'"""),
+        "gpus": run(f"--runtime simulated-runc {BY_GPUS}"),
         "env": run(ASKS),
         "device": run(f"--device /dev/fuse {ASKS}"),
         "silent": run("--device /dev/fuse"),
