@@ -123,8 +123,7 @@ def test_a_cell_has_its_users_gpus(seen: dict[str, dict[str, Any]], user: str) -
 def test_an_image_of_nvidia_docker_1_finds_the_driver_in_its_volume(
     seen: dict[str, dict[str, Any]],
 ) -> None:
-    volume = "/usr/local/nvidia/lib64/libcuda.so"
-    found = {user: cell["library"].startswith(volume) for user, cell in seen.items()}
+    found = {user: cell["library"].startswith("/usr/local/nvidia/") for user, cell in seen.items()}
     assert found == {user: user == "old" for user in [*FLAGS, *TASKS]}
 
 
