@@ -22,7 +22,15 @@ _IPC = {"tmpfs": "/dev/shm", "mqueue": "/dev/mqueue"}
 _FILE_TYPE = "container_file_t"
 # The hook, and the script that starts it.
 _HOOK = ("oci_gpu_hook_t", "oci_gpu_hook_entry_t")
-_HOOKS_FILES = ("oci_gpu_hook_exec_t", "oci_gpu_hook_state_t", "oci_gpu_hook_tmpfs_t")
+# The runtime in front of the real one.
+_RUNTIME = "oci_gpu_runtime_t"
+_RUNTIMES_FILE = "oci_gpu_runtime_exec_t"
+_HOOKS_FILES = (
+    "oci_gpu_hook_exec_t",
+    "oci_gpu_hook_state_t",
+    "oci_gpu_hook_tmpfs_t",
+    _RUNTIMES_FILE,
+)
 # systemd, its socket's file, and unit files of scopes, by their names in the targeted policy and in Debian's.
 _SYSTEMD = (
     "init_t",
@@ -156,6 +164,8 @@ def _cause(
             f"the hook's own domain may not {_words(denial)} {target.type}",
             f"install the policy that belongs to this hook: {_INSTALL}; then report it",
         )
+    if source.type == _RUNTIME:
+        return _runtime(denial, target)
     if source.type not in _CONTAINERS and not source.type.endswith(".process"):
         return _engine(source, target)
     if target.type in _HOOKS_FILES:
@@ -193,12 +203,31 @@ def _systemd(denial: Denial, target: contexts.Context) -> tuple[str, str] | None
     return cause, f"install the policy that belongs to this hook: {_INSTALL}"
 
 
+def _runtime(denial: Denial, target: contexts.Context) -> tuple[str, str]:
+    """A denial of oci-gpu-runtime, or of a real runtime that runs in its domain for want of a label of its own."""
+    started = denial.tclass == "file" and "execute" in " ".join(denial.permissions)
+    if not started and target.type != _RUNTIME:
+        return (
+            f"the domain of oci-gpu-runtime may not {_words(denial)} {target.type}",
+            f"install the policy that belongs to this hook: {_INSTALL}; then report it",
+        )
+    return (
+        "the runtime behind oci-gpu-runtime has not the label of an engine's program, so it has no domain to run in",
+        "give it that label, on the host: restorecon -v for runc and crun; for others semanage fcontext -a -t "
+        "container_runtime_exec_t (on Debian container_engine_exec_t) and its path, then restorecon -v",
+    )
+
+
 def _engine(source: contexts.Context, target: contexts.Context) -> tuple[str, str] | None:
-    """A denial that keeps an engine from starting the hook."""
-    if target.type not in ("oci_gpu_hook_exec_t", *_HOOK):
+    """A denial that keeps an engine from starting the hook, or the runtime in front of the real one."""
+    if target.type in (_RUNTIMES_FILE, _RUNTIME):
+        what = "oci-gpu-runtime"
+    elif target.type in ("oci_gpu_hook_exec_t", *_HOOK):
+        what = "the hook"
+    else:
         return None
     return (
-        f"{source.type} may not start the hook: by the policy it is no container engine",
+        f"{source.type} may not start {what}: by the policy it is no container engine",
         "start the engine by its service, so that it runs in its own domain, and give its program its label back "
         "with restorecon",
     )

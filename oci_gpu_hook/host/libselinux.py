@@ -36,6 +36,7 @@ PATHS = (
     "/run/nvidia-persistenced",
     "/run/nvidia-fabricmanager",
     "/tmp/nvidia-mps",
+    "/usr/bin/oci-gpu-runtime",
     "/usr/libexec/oci/hooks.d/oci-gpu-hook",
     "/usr/lib/oci-gpu-hook",
 )

@@ -206,6 +206,68 @@ def test_the_hook_starts_no_program_opens_no_device_and_uses_no_network(ours: st
 
 
 @pytest.mark.parametrize(
+    ("name", "engine", "program"),
+    [
+        ("refpolicy", "dockerd_t", "container_engine_exec_t"),
+        ("targeted", "container_runtime_t", "container_runtime_exec_t"),
+    ],
+)
+def test_the_runtime_is_entered_from_dockerd_and_leaves_to_where_it_came_from(
+    name: str, engine: str, program: str
+) -> None:
+    listed = expected.read(name)
+    assert f"attribute oci_gpu_runtime_caller has {engine}" in listed
+    assert {line for line in listed if "oci_gpu_runtime" in line and "type_transition" in line} == {
+        f"type_transition {engine} oci_gpu_runtime_exec_t:process oci_gpu_runtime_t;",
+        f"type_transition oci_gpu_runtime_t {program}:process {engine};",
+    }
+
+
+def test_what_the_engine_has_set_for_the_real_runtime_passes_the_runtimes_domain(ours: str) -> None:
+    """Without these a container's limits would be those of the first process, not dockerd's."""
+    for source, target in (("dockerd_t", "oci_gpu_runtime_t"), ("oci_gpu_runtime_t", "dockerd_t")):
+        found = permissions(ours, source, "-t", target, "-c", "process,process2")
+        assert found >= {"process:rlimitinh", "process:siginh", "process2:nnp_transition"}
+        assert "process:noatsecure" not in found
+
+
+def test_the_runtime_starts_python_and_the_real_runtime_and_has_no_power_of_its_own(
+    ours: str,
+) -> None:
+    found = permissions(ours, "oci_gpu_runtime_t")
+    assert {item for item in found if item.startswith(("capability", "cap_userns", "bpf"))} == {
+        "capability:dac_read_search",
+        "cap_userns:dac_read_search",
+    }
+    assert not found & {"process:setexec", "process:setcurrent", "process:dyntransition"}
+    # Every domain may make a pair of sockets.
+    assert {item for item in found if item.endswith("_socket:create")} == {
+        "unix_stream_socket:create"
+    }
+    into = rules.rules(ours, "-s", "oci_gpu_runtime_t", "-c", "process", "-p", "transition")
+    assert [line.split()[2] for line in into] == ["oci_gpu_runtime_caller:process"]
+    stays = rules.rules(ours, "-s", "oci_gpu_runtime_t", "-c", "file", "-p", "execute_no_trans")
+    assert {line.split()[2] for line in stays} == {"bin_t:file"}
+    opened = rules.rules(ours, "-s", "oci_gpu_runtime_t", "-c", "chr_file,blk_file", "-p", "open")
+    assert all(line.startswith("allow domain ") for line in opened)
+
+
+def test_the_runtime_writes_in_bundles_alone(ours: str) -> None:
+    changing = {"write", "append", "create", "unlink", "rename", "setattr", "add_name"}
+    places = set()
+    for line in rules.rules(ours, "-s", "oci_gpu_runtime_t", "-c", "file,dir,lnk_file"):
+        match = re.match(r"allow (\S+) (\S+):\w+ (?:\{([^}]*)\}|(\w+));", line)
+        if match and changing & {*(match.group(3) or match.group(4)).split()}:
+            places.add((match.group(1), match.group(2)))
+    # Every domain may write to the files of its own type, which are in /proc.
+    assert places - {("oci_gpu_runtime_t", "oci_gpu_runtime_t")} == {
+        ("oci_gpu_runtime_t", "container_runtime_t"),
+        ("oci_gpu_runtime_t", "container_var_lib_t"),
+    }
+    assert not {item for item in permissions(ours, "oci_gpu_runtime_t") if "relabel" in item}
+
+
+@pytest.mark.parametrize(
     "target",
     [
         "etc_t",
@@ -307,6 +369,8 @@ def test_file_contexts_agree_with_the_base_policys(ours: str) -> None:
     ("path", "mode", "label"),
     [
         ("/usr/libexec/oci/hooks.d/oci-gpu-hook", "file", "oci_gpu_hook_exec_t"),
+        ("/usr/bin/oci-gpu-runtime", "file", "oci_gpu_runtime_exec_t"),
+        ("/usr/bin/oci-gpu-hook", "file", "bin_t"),
         ("/usr/lib/oci-gpu-hook/oci_gpu_hook/hook.py", "file", "lib_t"),
         ("/run/oci-gpu-hook/inventory", "file", "oci_gpu_hook_state_t"),
         ("/run/nvidia-persistenced/socket", "sock_file", "nvidia_runtime_t"),

@@ -13,6 +13,7 @@ CONTAINER = "system_u:system_r:container_t:s0:c1,c2"
 GPU_CONTAINER = "system_u:system_r:nvidia_container_t:s0:c1,c2"
 ENGINE = "system_u:system_r:container_runtime_t:s0"
 HOOK = "system_u:system_r:oci_gpu_hook_t:s0"
+RUNTIME = "system_u:system_r:oci_gpu_runtime_t:s0"
 NODE = "system_u:object_r:xserver_misc_device_t:s0"
 FILE = "system_u:object_r:container_file_t:s0"
 
@@ -79,6 +80,14 @@ ROWS = [(line(*parts), cause, remedy) for parts, cause, remedy in [
      "the driver's file 'libcuda.so.1' is labelled default_t", "restorecon"),
     (("execute", 'name="oci-gpu-hook"', ENGINE, "oci_gpu_hook_exec_t", "file"),
      "container_runtime_t may not start the hook", "restorecon"),
+    (("execute", 'name="oci-gpu-runtime"', ENGINE, "oci_gpu_runtime_exec_t", "file"),
+     "container_runtime_t may not start oci-gpu-runtime", "restorecon"),
+    (("write", 'name="config.json"', RUNTIME, "container_file_t", "file"),
+     "the domain of oci-gpu-runtime may not write a file of type container_file_t", "selinux install"),
+    (("execute", 'name="youki"', RUNTIME, "usr_t", "file"),
+     "the runtime behind oci-gpu-runtime has not the label", "container_runtime_exec_t"),
+    (("sys_admin", "capability=21", RUNTIME, RUNTIME, "capability"),
+     "the runtime behind oci-gpu-runtime has not the label", "restorecon"),
     (("search", 'name="oci-gpu-hook"', CONTAINER, "oci_gpu_hook_state_t", "dir"),
      "the hook's own files", "volumes"),
     (("open", 'name="nvidia0"', "u:r:my_app.process:s0:c1,c2", NODE, "chr_file"),
