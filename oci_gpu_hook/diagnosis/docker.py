@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from oci_gpu_hook.host.dockerd import Docker, Settings
 
 _CHECK = "Docker"
-_INSTALL = {"dnf": "dnf install oci-gpu-hook-docker", "apt": "make install-docker"}
-_REINSTALL = {"dnf": "dnf reinstall oci-gpu-hook", "apt": "make install"}
+_INSTALL = {"dnf": "dnf install oci-gpu-hook-docker", "apt": "apt install oci-gpu-hook-docker"}
+_REINSTALL = {"dnf": "dnf reinstall oci-gpu-hook", "apt": "apt reinstall oci-gpu-hook"}
 # The boot and a process's start are told in whole seconds each.
 _SECONDS_UNKNOWN = 2
 _RESTART = "systemctl restart docker"

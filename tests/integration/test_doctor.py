@@ -89,7 +89,7 @@ RUNTIMES = '{"runtimes": {"gpu": {"path": "%s"}}, "default-runtime": "gpu"}'
 PLANTED = {
     "rm $LINK":
         Planted("warn", "Docker", "there is no nvidia-container-runtime-hook in dockerd's PATH",
-            "make install-docker && systemctl restart docker"),
+            "apt install oci-gpu-hook-docker && systemctl restart docker"),
     "ln -sf /opt/gone $LINK":
         Planted("fail", "Docker", "/usr/bin/nvidia-container-runtime-hook leads nowhere",
             "rm /usr/bin/nvidia-container-runtime-hook && "),

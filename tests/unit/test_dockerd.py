@@ -60,7 +60,7 @@ def test_our_link_is_named(tree: Path) -> None:
 
 @pytest.mark.parametrize(
     ("tool", "install"),
-    [("apt", "make install-docker"), ("dnf", "dnf install oci-gpu-hook-docker")],
+    [("apt", "apt install oci-gpu-hook-docker"), ("dnf", "dnf install oci-gpu-hook-docker")],
 )
 def test_a_missing_link_is_named_with_what_puts_it(tree: Path, tool: str, install: str) -> None:
     (tree / LINK.lstrip("/")).unlink()
