@@ -29,7 +29,7 @@ ASKS = "--env NVIDIA_VISIBLE_DEVICES=1"
 # The bundle is the working folder.
 PLANTED = {
     "broken": "echo '{' >config.json",
-    "torn": "head -c 1000 config.json >torn && mv torn config.json",
+    "torn": """printf '{"process":{"env":["NVIDIA_VISIBLE_DEVICES=1' >config.json""",
     "link": "mv config.json other && ln -s other config.json",
     # As by a tmpfs in /run that is full: there is no room for a second file.
     "full": """
@@ -87,7 +87,7 @@ def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]
 
 SAYS = {
     "broken": "unexpected EOF",
-    "torn": "oci-gpu-runtime: FILE is no JSON: Unterminated string starting at: line 1 column 1000 (char 999) "
+    "torn": "oci-gpu-runtime: FILE is no JSON: Unterminated string starting at: line 1 column 20 (char 19) "
     "(the container engine or runtime must mend it)",
     "link": "oci-gpu-runtime: cannot open FILE: Too many levels of symbolic links "
     "(the container engine or runtime must mend it)",
