@@ -18,7 +18,7 @@ from tests.integration.engines import REPOSITORY
 from tests.integration.roots import MULTIARCH
 
 VENV = REPOSITORY / ".build/jupyterhub"
-HOME = "/srv/jovyan"
+HOME = "/notebooks"
 # As images of nvidia-docker 1's time say that they expect a driver, and where.
 OF_THAT_TIME = """\
 FROM notebook
