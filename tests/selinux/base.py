@@ -16,6 +16,8 @@ import subprocess
 
 from tests.policy import debian
 from tests.policy.debian import run
+from tests.selinux import docker
+from tests.selinux.files import write
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 REPOSITORY = os.path.dirname(os.path.dirname(HERE))
@@ -104,7 +106,7 @@ def kernel_package() -> str:
 def _key(kernel: str) -> str:
     """Of everything that decides what the base holds."""
     digest = hashlib.sha256(f"{suite()} {kernel} {debian.version()}".encode())
-    for path in (os.path.abspath(__file__), debian.__file__):
+    for path in (os.path.abspath(__file__), debian.__file__, docker.__file__):
         with open(path, "rb") as file:
             digest.update(file.read())
     return digest.hexdigest()[:16]
@@ -141,6 +143,8 @@ class Base:
         self._unpack()
         self._make_policy()
         self._make_layer()
+        say("adding Docker's daemons and an image for them")
+        docker.install(self.root, f"{self.folder}/scratch", LAYER)
         self._make_initramfs()
         with open(f"{self.folder}/complete", "w", encoding="ascii"):
             pass
@@ -258,11 +262,3 @@ class Base:
             out.write(
                 subprocess.run(["gzip", "-1"], check=True, input=packed, capture_output=True).stdout
             )
-
-
-def write(path: str, text: str, mode: int = 0o644) -> None:
-    """A file, its folders made; for trees that are not this machine's own."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.chmod(path, mode)

@@ -22,7 +22,7 @@ import time
 from tests.selinux.base import REPOSITORY, Base, say
 from tests.selinux.tree import FAULTS, Tree
 
-PATIENCE = 400  # seconds for the machine, from power-on to power-off
+PATIENCE = 900  # seconds for the machine, from power-on to power-off, on a busy host
 KERNEL_LINE = (
     "console=ttyS0 quiet panic=-1 mitigations=off lsm=selinux selinux=1 enforcing=1 audit=1"
     " audit_backlog_limit=8192 nokaslr systemd.show_status=0 tsc=reliable log_buf_len=4M"

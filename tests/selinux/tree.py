@@ -16,9 +16,14 @@ from tests.gpunode import build, catalogue, description
 from tests.policy import debian
 from tests.policy.debian import run
 from tests.selinux import base
-from tests.selinux.base import GUEST, HERE, LAYER, MULTIARCH, REPOSITORY, say, write
+from tests.selinux.base import GUEST, HERE, LAYER, MULTIARCH, REPOSITORY, say
+from tests.selinux.files import write
 
 OUR_MODULES = ("nvidia_container", "oci_gpu_hook")
+# Of the tests: what is logged, and what Debian's dockerd lacks.
+ENGINE = f"{HERE}/guest/engine.cil"
+ENTRY = "usr/libexec/oci/hooks.d/oci-gpu-hook"
+DOCKERS_NAME = "usr/bin/nvidia-container-runtime-hook"
 DESCRIPTION = "h100mig"
 LIBRARY = "usr/lib/oci-gpu-hook"
 
@@ -96,6 +101,9 @@ class Tree:
             f"DESTDIR={self.root}",
             "PYTHON=/usr/bin/python3",
         )
+        # As `make install-docker`.
+        if not os.path.lexists(f"{self.root}/{DOCKERS_NAME}"):
+            os.symlink(f"/{ENTRY}", f"{self.root}/{DOCKERS_NAME}")
         self._copy_unchecked()
         if fault:
             self._break(fault)
@@ -110,7 +118,7 @@ class Tree:
     def _install_modules(self, policy: str) -> bool:
         """Install our policy modules; whether they are others than before."""
         stamp = f"{self.base.folder}/modules"
-        files = [f"{policy}/{name}.cil" for name in OUR_MODULES]
+        files = [*[f"{policy}/{name}.cil" for name in OUR_MODULES], ENGINE]
         digest = hashlib.sha256(b"".join(_bytes(file) for file in files)).hexdigest()
         if os.path.exists(stamp) and _bytes(stamp).decode() == digest:
             return False
@@ -165,6 +173,9 @@ class Tree:
         # The kernel's log is read for denials: journald is to leave auditing as it is.
         write(f"{self.root}/etc/systemd/journald.conf.d/e2e.conf", "[Journal]\nAudit=\n")
         os.makedirs(f"{guest}/bin")
+        for runtime in ("runc", "oci-gpu-runtime"):
+            shutil.copy(f"{HERE}/guest/simulated", f"{guest}/bin/simulated-{runtime}")
+            os.chmod(f"{guest}/bin/simulated-{runtime}", 0o755)
         flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
         run("cc", *flags, "-static", "-o", f"{guest}/bin/before", f"{HERE}/guest/before.c")
         run("cc", *flags, "-o", f"{self.root}/{LAYER}/app/probe", f"{HERE}/guest/probe.c")

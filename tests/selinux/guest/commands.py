@@ -43,11 +43,12 @@ USES = {
 
 
 class Answer(NamedTuple):
-    """What one question gave."""
+    """What one question gave; and which changes of domain the kernel's log must have, source and target."""
 
     expected: str
     seen: str
     wrong: list[str]
+    entered: frozenset[tuple[str, str]] = frozenset()
 
 
 def _run(*words: str) -> tuple[str, list[str]]:

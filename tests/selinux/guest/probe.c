@@ -3,7 +3,7 @@
  * What a container's program can do, one line a check: NAME=ok, or NAME= and the error's name. It is C because each of
  * a hundred starts of an interpreter costs a second on an emulated processor.
  *
- *   probe nodes|lib|smi|sem|shm|mq|hold|read:PATH|make:PATH ...
+ *   probe nodes|lib|smi|sem|shm|mq|hold|stay|read:PATH|make:PATH ...
  *
  * Must not: judge; the table of cases knows what is right.
  */
@@ -137,7 +137,15 @@ static void make(const char *check, const char *path)
 		close(fd);
 }
 
-/* Leave something that others may try to read, and stay. */
+/* Leave a segment for others, and stay. */
+static void stay(void)
+{
+	tell("stay", segment("/secret", "secret"));
+	for (;;)
+		pause();
+}
+
+/* Leave everything that others may try to read, and stay. */
 static void hold(void)
 {
 	int fd = open("/tmp/secret", O_CREAT | O_WRONLY, 0644);
@@ -169,6 +177,8 @@ int main(int count, char **checks)
 			message_queue();
 		else if (!strcmp(check, "hold"))
 			hold();
+		else if (!strcmp(check, "stay"))
+			stay();
 		else if (!strncmp(check, "read:", 5))
 			read_from(check, check + 5);
 		else if (!strncmp(check, "make:", 5))

@@ -8,17 +8,19 @@ The last line it prints says whether all rows passed.  Must not start a containe
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from . import host, traps
+from . import docker, host, traps
 from .cases import Container
-from .commands import ENGINE_CONTEXT, QUESTIONS
+from .commands import ENGINE_CONTEXT, QUESTIONS, Answer
 from .hostile import ROWS
 
 # The one of the policy's engines that may have systemd make a scope.
@@ -26,7 +28,11 @@ PODMAN_CONTEXT = "system_u:system_r:podman_t:s0"
 MIG_MINORS = "/usr/lib/e2e/mig-minors"
 # Whose denials count against a row.
 _COUNTED = re.compile(
-    r"scontext=\S+:(container_t|nvidia_container_t|spc_t|oci_gpu_hook_t|oci_gpu_hook_entry_t):"
+    r"scontext=\S+:(container_t|nvidia_container_t|spc_t|oci_gpu_hook_t|oci_gpu_hook_entry_t|oci_gpu_runtime_t):"
+)
+# What the tests' own module has the kernel log.
+_CHANGE = re.compile(
+    r"granted  \{ transition \} .* scontext=\w+:\w+:(\w+):\S+ tcontext=\w+:\w+:(\w+):\S+"
 )
 
 _DENIAL = re.compile(
@@ -53,8 +59,8 @@ class Journal:
         self.fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
         os.lseek(self.fd, 0, os.SEEK_END)
 
-    def denials(self) -> list[str]:
-        """Every denial since the last call, an SELinux error among them."""
+    def read(self) -> list[str]:
+        """What SELinux has said since the last call: denials, errors, changes of domain."""
         found: list[str] = []
         while True:
             try:
@@ -117,6 +123,10 @@ def faults(container: Container, seen: dict[str, Any], denials: list[str]) -> li
     return found
 
 
+def _is_counted(line: str) -> bool:
+    return bool(_COUNTED.search(line)) and "avc:  granted" not in line
+
+
 def _refusals(denial: str) -> list[str]:
     """What was denied, as "DOMAIN TYPE:CLASS PERMISSION"."""
     match = _DENIAL.search(denial)
@@ -169,8 +179,8 @@ def run_row(engine: Engine, journal: Journal, number: int, runtime: str) -> Line
         if row.trap:
             changes = stack.enter_context(traps.laid(row.trap))
         answer = engine.ask(number, runtime)
-    logged = journal.denials()
-    denials = [line for line in logged if _COUNTED.search(line)]
+    logged = journal.read()
+    denials = [line for line in logged if _is_counted(line)]
     wrong = []
     if bool(changes) != row.caught:
         wrong.append(f"the host's folder: {', '.join(changes) or 'nothing changed'}")
@@ -210,18 +220,43 @@ def run_row(engine: Engine, journal: Journal, number: int, runtime: str) -> Line
     return line
 
 
-def ask(name: str, journal: Journal) -> Line:
-    """One question that is not a container's; what our domains were denied meanwhile counts against it."""
+def ask(name: str, question: Callable[[], Answer], journal: Journal) -> Line:
+    """One question that is no row's; what our domains and containers were denied meanwhile counts against it."""
     begun = time.monotonic()
-    answer = QUESTIONS[name]()
-    logged = journal.denials()
-    denials = [line for line in logged if _COUNTED.search(line)]
+    answer = question()
+    logged = journal.read()
+    denials = [line for line in logged if _is_counted(line)]
     wrong = answer.wrong + ([f"{len(denials)} denials"] if denials else [])
+    changes = {match.groups() for match in map(_CHANGE.search, logged) if match}
+    wrong += [f"no change from {a} to {b}" for a, b in answer.entered if (a, b) not in changes]
     taken = time.monotonic() - begun
     print(f"E2E {'FAIL' if wrong else 'pass'} {name} ({taken:.1f} s)", flush=True)
     for fault in [*wrong, *logged] if wrong else []:
         print(f"E2E      {fault}", flush=True)
     return Line(name, "", answer.expected, answer.seen, len(denials), taken, wrong)
+
+
+def ask_docker(journal: Journal, names: list[str]) -> list[Line]:
+    """The cases of real dockerd, one daemon for all."""
+    if not names:
+        return []
+    host.administer("", "")
+    lines = []
+    begun = time.monotonic()
+    with docker.daemon():
+        print(f"E2E dockerd is there ({time.monotonic() - begun:.1f} s)", flush=True)
+        for name in names:
+            lines.append(ask(name, functools.partial(_ask_docker, name), journal))
+            for text in docker.log() if lines[-1].faults else []:
+                print(f"E2E      {text}", flush=True)
+    return lines
+
+
+def _ask_docker(name: str) -> Answer:
+    try:
+        return docker.CASES[name]()
+    except (OSError, docker.Refused) as error:
+        return Answer("served", "nothing", [f"{type(error).__name__}: {error}"])
 
 
 def print_table(lines: list[Line]) -> None:
@@ -260,7 +295,8 @@ def main() -> int:
         if only in row.name
         for runtime in row.runtimes
     ]
-    lines += [ask(name, journal) for name in QUESTIONS if only in name]
+    lines += ask_docker(journal, [name for name in docker.CASES if only in name])
+    lines += [ask(name, question, journal) for name, question in QUESTIONS.items() if only in name]
     moved = host.changed(before, host.labels())
     for change in moved[:50]:
         print(f"E2E      {change}", flush=True)

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of the trees that become the virtual machine's disk."""
+
+from __future__ import annotations
+
+import os
+
+
+def write(path: str, text: str, mode: int = 0o644) -> None:
+    """A file, its folders made; for trees that are not this machine's own."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.chmod(path, mode)

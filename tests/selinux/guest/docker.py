@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real dockerd, in the domain that the policy has for it: containers with GPUs by --gpus, and by oci-gpu-runtime.
+
+Each case is a container, and two that share IPC: the story of a pod whose /dev/shm had another label than its
+containers.  Asks the daemon by its socket, as the command line does, whose every start costs seconds here.
+Must not start the daemon in another domain than systemd would, or a container in any other way than by the daemon.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import http.client
+import json
+import os
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from .commands import Answer
+from .mounting import label
+
+# In a folder of the daemon's: to make its socket in /run is systemd's part.
+FOLDER = "/run/docker"
+SOCKET = f"{FOLDER}/docker.sock"
+LOG = f"{FOLDER}/log"
+DAEMON = (
+    "/usr/sbin/dockerd",
+    "--selinux-enabled",
+    f"--host=unix://{SOCKET}",
+    "--bridge=none",
+    "--iptables=false",
+    "--exec-opt=native.cgroupdriver=cgroupfs",
+    "--add-runtime=gpus=/usr/lib/e2e/bin/simulated-runc",
+    "--add-runtime=ours=/usr/lib/e2e/bin/simulated-oci-gpu-runtime",
+)
+# A busy machine takes two minutes for dask.
+SECONDS = 300
+# A queue of Debian's plain container_t is denied to itself, whatever its label: see `cases`.
+CHECKS = {
+    "container_t": ("lib", "smi", "sem", "shm", "stay"),
+    "nvidia_container_t": ("lib", "smi", "sem", "shm", "mq", "stay"),
+}
+# What the second one runs: the first one's segment, the semaphores that dask needs, and where it says so dask itself.
+BESIDE = ("read:/dev/shm/secret", "sem")
+DASK = " && exec /usr/bin/python3 -I /app/story.py dask"
+
+_GPUS = [{"Count": -1, "Capabilities": [["gpu", "compute", "utility"]]}]
+_ENVIRONMENT = ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
+_BY_HOOK = {("dockerd_t", "oci_gpu_hook_entry_t"), ("oci_gpu_hook_entry_t", "oci_gpu_hook_t")}
+_BY_RUNTIME = {("dockerd_t", "oci_gpu_runtime_t"), ("oci_gpu_runtime_t", "dockerd_t")}
+
+
+class Way(NamedTuple):
+    """How a container asks for its GPUs, and which changes of domain that means."""
+
+    host: Mapping[str, Any]
+    environment: tuple[str, ...]
+    entered: set[tuple[str, str]]
+
+
+GPUS = Way({"Runtime": "gpus", "DeviceRequests": _GPUS}, (), _BY_HOOK)
+RUNTIME = Way({"Runtime": "ours"}, _ENVIRONMENT, {*_BY_HOOK, *_BY_RUNTIME})
+
+
+class _Connection(http.client.HTTPConnection):
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(SECONDS)
+        self.sock.connect(SOCKET)
+
+
+class Refused(Exception):
+    """What the daemon says of a request that it does not carry out."""
+
+
+def ask(method: str, path: str, body: object = None) -> Any:
+    """The daemon's answer, read as JSON where it is."""
+    connection = _Connection("docker")
+    try:
+        headers = {"Content-Type": "application/json"}
+        connection.request(method, path, json.dumps(body) if body is not None else None, headers)
+        answer = connection.getresponse()
+        data = answer.read()
+    finally:
+        connection.close()
+    if answer.status >= 400:
+        raise Refused(json.loads(data)["message"])
+    return json.loads(data) if answer.headers.get("Content-Type") == "application/json" else data
+
+
+@contextlib.contextmanager
+def daemon() -> Iterator[None]:
+    """dockerd, which starts its containerd, while the cases run."""
+    os.makedirs(FOLDER, exist_ok=True)
+    with open(LOG, "wb") as log:
+        subprocess.run(["restorecon", "-R", FOLDER], check=True)
+        process = subprocess.Popen(DAEMON, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        _wait_for(process)
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _wait_for(process: subprocess.Popen[bytes]) -> None:
+    """Until the daemon answers, or is no more, or our patience is at its end; then each case says what is wrong."""
+    end = time.monotonic() + SECONDS
+    while process.poll() is None and time.monotonic() < end:
+        with contextlib.suppress(OSError):
+            ask("GET", "/_ping")
+            return
+        time.sleep(0.1)
+
+
+class Started:
+    """A container of the daemon's."""
+
+    def __init__(self, way: Way, command: tuple[str, ...], ipc: str, options: list[str]) -> None:
+        host = {
+            **way.host,
+            "NetworkMode": "none",
+            "IpcMode": ipc,
+            "SecurityOpt": options,
+        }
+        asked = {
+            "Image": "image",
+            "Cmd": command,
+            "Env": way.environment,
+            "HostConfig": host,
+        }
+        self.id = ask("POST", "/containers/create", asked)["Id"]
+        try:
+            ask("POST", f"/containers/{self.id}/start")
+        except Refused:
+            self.end()
+            raise
+
+    def printed(self) -> str:
+        """What it has written so far: frames, each with a header of eight bytes."""
+        data = ask("GET", f"/containers/{self.id}/logs?stdout=1&stderr=1")
+        text = b""
+        while data:
+            size = int.from_bytes(data[4:8], "big")
+            text += data[8 : 8 + size]
+            data = data[8 + size :]
+        return text.decode(errors="replace")
+
+    def seen(self) -> dict[str, str]:
+        """Its checks, by their names."""
+        return dict(line.split("=", 1) for line in self.printed().splitlines() if "=" in line)
+
+    def wait_for(self, word: str) -> None:
+        """Until it has said so."""
+        end = time.monotonic() + SECONDS
+        while word not in self.printed() and self.is_running() and time.monotonic() < end:
+            time.sleep(0.2)
+
+    def state(self) -> Any:
+        """What the daemon knows of it."""
+        return ask("GET", f"/containers/{self.id}/json")
+
+    def is_running(self) -> bool:
+        """Whether its program is still there."""
+        return bool(self.state()["State"]["Running"])
+
+    def end_status(self) -> int:
+        """Its exit status, once it has ended."""
+        return int(ask("POST", f"/containers/{self.id}/wait")["StatusCode"])
+
+    def end(self) -> None:
+        """It is no more."""
+        ask("DELETE", f"/containers/{self.id}?force=1")
+
+
+def served(way: Way, type_: str, dask: bool) -> Answer:
+    """A container that holds what it made, and one beside it, which has the label of the first and works with dask."""
+    wrong: list[str] = []
+    # Docker gives the second the first one's whole label where no option of its own says otherwise.
+    options = [f"label=type:{type_}"] if type_ != "container_t" else []
+    expected = {"nodes": "ENXIO", **dict.fromkeys(CHECKS[type_], "ok")}
+    expected_beside = dict.fromkeys(BESIDE, "ok")
+    if dask:
+        expected_beside["dask"] = "14"
+    beside = f"/app/probe {' '.join(BESIDE)}{DASK if dask else ''}"
+    first = Started(way, ("/app/probe", "nodes", *CHECKS[type_]), "shareable", options)
+    try:
+        first.wait_for("stay=")
+        seen = first.seen()
+        wrong += [*_missing(expected, seen), *_labels(first, type_)]
+        second = Started(way, ("/bin/sh", "-c", beside), f"container:{first.id}", [])
+        try:
+            code = second.end_status()
+            seen_beside = second.seen()
+            wrong += _missing(expected_beside, seen_beside)
+            if code:
+                wrong.append(f"the second ended with {code}: {second.printed()[-1500:]}")
+        finally:
+            second.end()
+    finally:
+        first.end()
+    return Answer(
+        f"{_told(expected)}; {_told(expected_beside)}",
+        f"{_told(seen)}; {_told(seen_beside)}",
+        wrong,
+        frozenset(way.entered),
+    )
+
+
+def _missing(expected: Mapping[str, str], seen: Mapping[str, str]) -> list[str]:
+    return [
+        f"{name} is {seen.get(name, 'nothing')}, not {value}"
+        for name, value in expected.items()
+        if seen.get(name) != value
+    ]
+
+
+def inconsistent(way: Way) -> Answer:
+    """The same, but the option is given to both: the second then gets a level of its own, and /dev/shm has the first's.
+
+    Docker mounts it with `context=`, which nobody can change.
+    """
+    expected = "refused: oci-gpu-hook: /dev/shm"
+    options = ["label=type:nvidia_container_t"]
+    first = Started(way, ("/app/probe", "stay"), "shareable", options)
+    try:
+        Started(way, ("/app/probe", "sem"), f"container:{first.id}", options).end()
+        said = "started"
+    except Refused as error:
+        said = str(error)
+    finally:
+        first.end()
+    told = re.search(r"oci-gpu-hook: .*/dev/shm.*", said)
+    wrong = [] if told else [f"the daemon says {said}"]
+    return Answer(
+        expected, f"refused: {told.group()}" if told else said, wrong, frozenset(way.entered)
+    )
+
+
+def _labels(container: Started, type_: str) -> list[str]:
+    """What is wrong with the labels of a container's process, and of what it shares."""
+    pid = container.state()["State"]["Pid"]
+    with open(f"/proc/{pid}/attr/current", encoding="ascii") as file:
+        _, _, domain, level = file.read().rstrip("\0\n").split(":", 3)
+    wrong = [] if domain == type_ else [f"the container is {domain}"]
+    expected = f"system_u:object_r:container_file_t:{level}"
+    for path in ("dev/shm", "dev/mqueue", "dev/nvidia0", "dev/nvidiactl"):
+        got = label(f"/proc/{pid}/root/{path}")
+        if got != expected:
+            wrong.append(f"/{path} is {got}, not {expected}")
+    return wrong
+
+
+def _told(seen: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in seen.items())
+
+
+def log() -> list[str]:
+    """The end of the daemon's own log, for whoever looks why a case failed."""
+    with open(LOG, encoding="utf-8", errors="replace") as file:
+        return [line for line in file.read().splitlines() if "level=error" in line][-5:]
+
+
+# Each by the name of its line in the table.  dask takes half a minute here: it has each way and each type once.
+CASES: dict[str, Callable[[], Answer]] = {
+    f"docker, {name}, {type_}": functools.partial(served, way, type_, dask)
+    for name, way, type_, dask in (
+        ("--gpus", GPUS, "container_t", True),
+        ("--gpus", GPUS, "nvidia_container_t", False),
+        ("oci-gpu-runtime", RUNTIME, "container_t", False),
+        ("oci-gpu-runtime", RUNTIME, "nvidia_container_t", True),
+    )
+}
+CASES["docker, a second container of another level"] = functools.partial(inconsistent, RUNTIME)
