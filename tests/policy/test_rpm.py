@@ -91,6 +91,7 @@ LABELS = {
     "/etc/oci-gpu-hook.conf": "etc_t",
     "/run/oci-gpu-hook": "oci_gpu_hook_state_t",
     "/usr/bin/oci-gpu-hook": "bin_t",
+    "/usr/bin/oci-gpu-runtime": "oci_gpu_runtime_exec_t",
     "/usr/lib/systemd/system": "systemd_unit_t",
     "/usr/lib/udev/rules.d/": "udev_rules_t",
     "/usr/lib/": "lib_t",
