@@ -82,9 +82,8 @@ def other_hooks(
         if item.kind == NVIDIAS and _folder(item) in read
     ]
     for shim in shims:
-        if shim.engine == "Docker" and by_link and not shim.is_default:
-            seen = f"{shim.file} has NVIDIA's runtime as {shim.runtime}: with it and --gpus GPUs are given twice"
-            findings.append(Finding(check, WARN, seen, f"vi {shim.file}"))
+        if shim.engine == "Docker" and by_link:
+            findings.append(_beside_link(check, shim))
             continue
         if not shim.is_default and shim.engine not in _DROP_IN:
             continue  # Docker and containerd start no hook of hooks.d: nothing is done twice
@@ -99,6 +98,15 @@ def other_hooks(
             seen += f", the default: {shim.engine} gives GPUs by it, and does not start our hook"
             findings.append(Finding(check, WARN, seen, _without_default(shim)))
     return findings or [Finding(check, PASS, "none that would give GPUs as well")]
+
+
+def _beside_link(check: str, shim: Shim) -> Finding:
+    """NVIDIA's runtime, by its mode, leaves the entry that dockerd makes for --gpus or takes it away."""
+    default = ", the default" if shim.is_default else ""
+    seen = f"{shim.file} has NVIDIA's runtime as {shim.runtime}{default}: it may keep --gpus from our hook"
+    return Finding(
+        check, WARN, seen, _without_default(shim) if shim.is_default else f"vi {shim.file}"
+    )
 
 
 def unread(files: tuple[Unread, ...], tool: str) -> list[Finding]:

@@ -125,10 +125,11 @@ PLANTED = {
             "/etc/docker/daemon.json has /opt/oci-gpu-runtime as the runtime gpu, the default, and it is not there",
             "make install"),
     f"printf '{RUNTIMES}' /usr/bin/nvidia-container-runtime >$JSON":
-        Planted("warn", "other hooks", "/etc/docker/daemon.json has NVIDIA's runtime as gpu, the default",
+        Planted("warn", "other hooks", "/etc/docker/daemon.json has NVIDIA's runtime as gpu, the default: it may keep",
             "nvidia-ctk runtime configure --runtime=docker"),
     f"printf '{RUNTIMES}' /usr/bin/nvidia-container-runtime | sed 's/default-runtime/x/' >$JSON":
-        Planted("warn", "other hooks", "/etc/docker/daemon.json has NVIDIA's runtime as gpu: with it and --gpus",
+        Planted("warn", "other hooks",
+            "/etc/docker/daemon.json has NVIDIA's runtime as gpu: it may keep --gpus from our hook",
             "vi /etc/docker/daemon.json"),
     "chmod 0600 /dev/nvidiactl":
         Planted("warn", "nodes", "/dev/nvidiactl of mode 0600", "chmod 0666 /dev/nvidiactl", True),

@@ -206,12 +206,20 @@ def test_our_runtime_is_named_where_daemon_json_has_it(tree: Path) -> None:
     assert found.level == PASS
 
 
-@pytest.mark.parametrize(("by_link", "levels"), [(True, [WARN]), (False, [PASS])])
-def test_nvidias_runtime_beside_our_link_gives_twice(by_link: bool, levels: list[str]) -> None:
-    shim = Shim("Docker", JSON, "nvidia", False)
-    found = engines.other_hooks((), (), (shim,), by_link)
-    assert [item.level for item in found] == levels
-    assert not by_link or "GPUs are given twice" in found[0].seen
+@pytest.mark.parametrize(
+    ("is_default", "by_link", "said"),
+    [
+        (False, False, ""),
+        (False, True, "as nvidia: it may keep --gpus from our hook"),
+        (True, False, "as nvidia, the default: Docker gives GPUs by it"),
+        (True, True, "as nvidia, the default: it may keep --gpus from our hook"),
+    ],
+)
+def test_nvidias_runtime_beside_our_link(is_default: bool, by_link: bool, said: str) -> None:
+    """Its legacy mode leaves dockerd's entry, its CDI mode takes it away."""
+    shim = Shim("Docker", JSON, "nvidia", is_default)
+    (found,) = engines.other_hooks((), (), (shim,), by_link)
+    assert (found.level, said in found.seen) == (WARN if said else PASS, True)
 
 
 def test_this_host_is_looked_at_without_complaint() -> None:
