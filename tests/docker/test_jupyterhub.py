@@ -35,7 +35,8 @@ GIVEN = {"ada": [2], "ben": [3], "user0": [5], "user1": [6], "guest": [], "old":
 JOVYAN = 'c.DockerSpawner.extra_create_kwargs = {"user": "1000:100"}'
 BESIDE = {"user1": JOVYAN, "old": 'c.DockerSpawner.image = "old-notebook"'}
 TASKS = ("first", "second")
-# The Swarm's daemon must have its resources from its start on; their shares are two of each GPU.
+# The Swarm's daemon must have its resources from its start on.  NODE_PATH: a Node.js from elsewhere does not look for
+# modules where Debian has the proxy's.
 BEFORE = f"""{LINK}
 oci-gpu-hook swarm resources --shares 2 --write
 mkdir -p /run/hub/docker /run/hub/swarm
