@@ -46,7 +46,7 @@ tell() {{
     return 1
 }}
 start_dockerd
-docker network create --subnet {ADDRESS}/24 --gateway {ADDRESS} hub >/dev/null
+docker network create --subnet 192.0.2.0/24 --gateway {ADDRESS} hub >/dev/null
 """
 # The host's address in the containers' network is the hub's, and the Swarm's.
 DOCKER_HUB = f"""
