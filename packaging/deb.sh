@@ -10,8 +10,9 @@ folder=$1
 sources=$(cd "$(dirname "$0")/.." && pwd)
 version=${2:-$(sed -n '1s/.*(\(.*\)-.*/\1/p' "$sources/packaging/debian/changelog")}
 name=oci-gpu-hook-$version
-# Two builds of one source are equal.
-: "${SOURCE_DATE_EPOCH=$(git -c safe.directory="$sources" -C "$sources" log -1 --format=%ct 2>/dev/null || echo 1)}"
+# Two builds of one source are equal.  Without git the changelog's time stands in for the last commit's.
+: "${SOURCE_DATE_EPOCH=$(git -c safe.directory="$sources" -C "$sources" log -1 --format=%ct 2>/dev/null ||
+    dpkg-parsechangelog -l "$sources/packaging/debian/changelog" -S Timestamp)}"
 export SOURCE_DATE_EPOCH
 
 if [ ! -x "$(command -v dh)" ] || [ ! -x "$(command -v dpkg-buildpackage)" ]; then

@@ -1,0 +1,444 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Debian packages: installed, upgraded, downgraded, removed and purged by real apt and dpkg, under another Python,
+and what containers of podman and Docker get of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration import roots
+from tests.integration.engines import (
+    PODMAN_RUN,
+    PROCDRIVER,
+    Installed,
+    on_node,
+    podman,
+    remove_podmans_parents,
+)
+from tests.integration.inside import ALLOWED, COMPUTE, node
+from tests.packaging import debs, rpms
+from tests.packaging.debs import Release, View
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("dpkg") is None, reason="RHEL and Fedora have no packages of this kind"
+)
+ENTRY = "/usr/libexec/oci/hooks.d/oci-gpu-hook"
+REGISTRATION = "/usr/share/containers/oci/hooks.d/oci-gpu-hook.json"
+SETTINGS = "/etc/oci-gpu-hook.conf"
+LIBRARY = "/usr/lib/oci-gpu-hook"
+PACKAGE = f"{LIBRARY}/oci_gpu_hook"
+LINK = "/usr/bin/nvidia-container-runtime-hook"
+CHANGED = "device-cgroup = on\n"
+PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+# What a start and a command leave behind.
+USED = (
+    f"mkdir -p /run/oci-gpu-hook; touch /run/oci-gpu-hook/inventory {PACKAGE}/cli/__pycache__/x.pyc"
+)
+
+
+@pytest.fixture(scope="session")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    """This tree's."""
+    return debs.build(tmp_path_factory.mktemp("release"))
+
+
+@pytest.fixture(scope="session")
+def previous(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    """An older one: a folder with a module that is no more, and other words in the settings."""
+    tree = rpms.copy_of_tree(tmp_path_factory.mktemp("tree") / "tree")
+    (tree / "oci_gpu_hook/gone").mkdir()
+    (tree / "oci_gpu_hook/gone/__init__.py").write_text('"""No more."""\n')
+    with (tree / "packaging/oci-gpu-hook.conf").open("a") as settings:
+        settings.write("# as it was before\n")
+    return debs.build(tmp_path_factory.mktemp("previous"), "0.0.1", tree)
+
+
+@pytest.fixture()
+def view() -> Iterator[View]:
+    opened = View(*([str(PYENV)] if PYENV.is_dir() else []))
+    yield opened
+    opened.close()
+
+
+def does(done: rpms.Ended) -> str:
+    """What must succeed, without a word of complaint."""
+    assert done.status == 0, done.said
+    expected = (
+        r"dpkg: warning: (downgrading|while removing .*/systemd/.* not empty so not removed).*"
+    )
+    said = re.sub(expected, "", done.said)
+    assert not re.search("warning|error|cannot", said), said
+    return said
+
+
+def compiled(view: View) -> set[str]:
+    """Which Pythons the package is linked for, and compiled."""
+    found = {path.name for path in (view / PACKAGE).glob("__linked__/*")}
+    return found | {path.name.split(".")[1] for path in (view / PACKAGE).rglob("*.pyc")}
+
+
+def tags(python: str) -> set[str]:
+    """What `compiled` says of a package that was made for this Python."""
+    words = [python, "-ISc", "import sys; print(sys.implementation.cache_tag)"]
+    tag = subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+    return {tag, f"modules.{tag}"}
+
+
+def test_the_packages_hold_what_make_install_installs(
+    release: Release, installed: Installed
+) -> None:
+    """But for what is made for one Python; and beside it the settings and documents."""
+    listed = set().union(*[debs.contents(package) for package in release])
+    listed = {path.removesuffix(".gz") for path in listed}
+    files = {
+        f"/{path.relative_to(installed.tree)}".replace("/site-functions/", "/vendor-completions/")
+        for path in installed.tree.rglob("*")
+        if path.is_file()
+        and not {"vendor", "__pycache__", "__linked__"} & {*path.parts}
+        and path.name != "installed-folders"
+    }
+    assert files - listed == set()
+    more = {re.sub(r"/(doc|lintian)/.*", r"/\1", path) for path in listed - files}
+    assert more == {SETTINGS, LINK, "/usr/share/doc", "/usr/share/lintian"}
+    assert debs.contents(release.docker) >= {LINK}
+    assert not [path for path in listed if path.endswith(".cil")] <= [*debs.contents(release.hook)]
+
+
+def test_they_are_for_every_architecture_and_say_what_the_sources_say(release: Release) -> None:
+    text = (rpms.ROOT / "setup.cfg").read_text()
+    [version] = re.findall(r"^version = (.*)$", text, re.MULTILINE)
+    for package in release:
+        assert debs.field(package, "Architecture") == "all"
+        assert debs.field(package, "Version") == f"{version}-1"
+    [click] = re.findall(r"^ +click >=(.*),<(.*)$", text, re.MULTILINE)[:1]
+    assert "python3-click (>= {}), python3-click (<< {})".format(*click) in debs.field(
+        release.hook, "Depends"
+    )
+
+
+def test_lintian_has_nothing_to_say_that_is_not_explained(release: Release, tmp_path: Path) -> None:
+    [changes] = release.hook.parent.glob("*.changes")
+    words = ["lintian", "--allow-root", "--fail-on", "error,warning", str(changes)]
+    # It leaves files in its temporary folder.
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(words, check=False, capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+
+
+def test_every_explanation_has_a_reason() -> None:
+    for file in (rpms.ROOT / "packaging/debian").glob("*.lintian-overrides"):
+        lines = file.read_text().splitlines()
+        assert [line.startswith("# ") for line in lines] == [True, False] * (len(lines) // 2)
+
+
+def test_two_builds_of_one_tree_are_equal(release: Release, tmp_path: Path) -> None:
+    for one, other in zip(release, debs.build(tmp_path)):
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_installed_and_purged_nothing_is_left(view: View, release: Release) -> None:
+    """By apt; after a removal the settings alone are left."""
+    before = view.listing()
+    does(view.apt("install", release.hook, release.docker))
+    does(view.dpkg("--verify", "oci-gpu-hook", "oci-gpu-hook-docker"))
+    assert (view / ENTRY).stat().st_mode & 0o7777 == 0o755
+    assert (view / "/run/oci-gpu-hook").stat().st_mode & 0o7777 == 0o755
+    assert os.readlink(view / LINK) == "../libexec/oci/hooks.d/oci-gpu-hook"
+    assert compiled(view) == tags("/usr/bin/python3")
+    preset = (rpms.ROOT / "packaging/systemd/90-oci-gpu-hook.preset").read_text()
+    units = {path.name for path in (view / "/etc/systemd/system").glob("*.wants/oci-gpu-hook*")}
+    assert units == {*re.findall("^enable (.*)$", preset, re.MULTILINE)}
+    does(view.sh(USED))
+    does(view.apt("remove", "oci-gpu-hook"))
+    assert not (view / LIBRARY).exists() and not (view / "/run/oci-gpu-hook").exists()
+    left = {
+        path
+        for path in view.listing().keys() - before.keys()
+        if not path.startswith("/etc/systemd/")
+    }
+    assert {path for path in left if "/deb-systemd-helper" not in path} == {SETTINGS}
+    does(view.apt("purge", "oci-gpu-hook", "oci-gpu-hook-docker"))
+    after = view.listing()
+    assert {path for path in after if "oci-gpu-hook" in path} == set()
+    assert {path: after[path] for path in after if "/deb-systemd-helper" not in path} == before
+
+
+def test_an_upgrade_and_a_downgrade_leave_nothing_of_the_other(
+    view: View, release: Release, previous: Release
+) -> None:
+    gone = view / PACKAGE / "gone"
+    does(view.dpkg("-i", previous.hook, previous.docker))
+    first = view.listing()
+    assert gone.exists()
+    does(view.apt("install", release.hook, release.docker))
+    assert not gone.exists()
+    assert not (view / f"{SETTINGS}.dpkg-new").exists(), "nobody had changed it"
+    does(view.dpkg("--verify", "oci-gpu-hook"))
+    linked = (view / PACKAGE).glob("__linked__/*")
+    assert [path.read_bytes() for path in linked] != [
+        content for path, (_, content) in first.items() if "/__linked__/" in path and content
+    ]
+    does(view.apt("install", "--allow-downgrades", previous.hook, previous.docker))
+    assert view.listing() == first
+
+
+def test_what_the_administrator_has_changed_is_kept(
+    view: View, release: Release, previous: Release
+) -> None:
+    """By an upgrade, whose own settings lie beside; units stay disabled or enabled; a purge leaves drop-ins alone."""
+    does(view.dpkg("-i", previous.hook))
+    (view / SETTINGS).write_text(CHANGED)
+    drop_in = view / f"{SETTINGS}.d/50-ours.conf"
+    drop_in.write_text(CHANGED)
+    units = view / "/etc/systemd/system"
+    disabled = units / "multi-user.target.wants/oci-gpu-hook-inventory.path"
+    enabled = units / "timers.target.wants/oci-gpu-hook-metrics.timer"
+    disabled.unlink()
+    does(view.sh("systemctl enable oci-gpu-hook-metrics.timer"))
+    assert view.dpkg("--force-confold", "-i", release.hook).status == 0
+    assert (view / SETTINGS).read_text() == CHANGED
+    ours = (rpms.ROOT / "packaging/oci-gpu-hook.conf").read_text()
+    assert (view / f"{SETTINGS}.dpkg-dist").read_text() == ours
+    assert (disabled.is_symlink(), enabled.is_symlink()) == (False, True)
+    does(view.apt("remove", "oci-gpu-hook"))
+    assert (view / SETTINGS).read_text() == CHANGED
+    assert view.apt("purge", "oci-gpu-hook").status == 0
+    assert not (view / SETTINGS).exists() and not enabled.is_symlink()
+    assert drop_in.read_text() == CHANGED
+
+
+def test_a_foreign_file_in_our_place_stops_the_installation(view: View, release: Release) -> None:
+    places = (ENTRY, REGISTRATION, "/usr/bin/oci-gpu-hook", "/usr/bin/oci-gpu-runtime", LINK)
+    for place in places:
+        name = "oci-gpu-hook-docker" if place == LINK else "oci-gpu-hook"
+        foreign = view / place
+        foreign.parent.mkdir(parents=True, exist_ok=True)
+        foreign.write_text("another program's\n")
+        before = view.listing()
+        done = view.dpkg("-i", release.docker if place == LINK else release.hook)
+        assert done.status != 0
+        assert f"{name}: {place} is there and is not ours: move it away first" in done.said
+        assert view.listing() == before
+        foreign.unlink()
+
+
+def test_an_installation_by_hand_is_taken_over(view: View, release: Release) -> None:
+    """A whole one or a half one, its settings too; after the purge nothing of it is left either."""
+    before = view.listing()
+    words = ["make", "--silent", "-C", str(rpms.ROOT), "install", f"DESTDIR={view.path}"]
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    for half in (
+        f"{LIBRARY}/vendor/click",
+        f"{LIBRARY}/.new/oci_gpu_hook",
+        f"{PACKAGE}/__linked__",
+    ):
+        (view / half).mkdir(parents=True, exist_ok=True)
+    (view / PACKAGE / "hook.py").write_text("half a modu")
+    (view / PACKAGE / "__linked__/modules.other").write_text("another Python's")
+    (view / LINK).symlink_to(ENTRY)
+    (view / SETTINGS).write_text(CHANGED)
+    does(view.dpkg("--force-confold", "-i", release.hook, release.docker))
+    assert (view / SETTINGS).read_text() == CHANGED
+    assert compiled(view) == tags("/usr/bin/python3")
+    assert {path.name for path in (view / LIBRARY).iterdir()} == {"link.py", "oci_gpu_hook"}
+    does(view.apt("purge", "oci-gpu-hook", "oci-gpu-hook-docker"))
+    after = view.listing()
+    assert {path for path in after if "/deb-systemd-helper" not in path} == before.keys()
+
+
+def test_nvidias_packages_and_oci_gpu_hook_docker_refuse_each_other(
+    view: View, release: Release, tmp_path: Path
+) -> None:
+    """The hook itself can be beside them."""
+    for name in ("nvidia-container-toolkit", "nvidia-container-toolkit-base"):
+        control = {"Package": name, "Version": "1.17.0-1", "Architecture": "all"}
+        theirs = debs.pack(tmp_path, control, {LINK: "NVIDIA's\n"})
+        does(view.dpkg("-i", theirs, release.hook))
+        for done in (
+            view.dpkg("-i", release.docker),
+            view.apt("install", "--no-remove", release.docker),
+        ):
+            assert done.status != 0
+            assert "conflict" in done.said or "remove is disabled" in done.said, done.said
+        assert (view / LINK).read_text() == "NVIDIA's\n"
+        does(view.dpkg("--purge", name))
+        does(view.dpkg("-i", release.docker))
+        done = view.dpkg("-i", theirs)
+        assert done.status != 0 and "conflict" in done.said, done.said
+        assert os.readlink(view / LINK) == "../libexec/oci/hooks.d/oci-gpu-hook"
+        does(view.dpkg("--purge", "oci-gpu-hook-docker", "oci-gpu-hook"))
+
+
+def other_python() -> str:
+    """Another Python than the distribution's, or that one where there is none."""
+    ours = tags("/usr/bin/python3")
+    for python in sorted(PYENV.glob("versions/3.*/bin/python3")):
+        words = [str(python), "-ISc", "import sys; sys.exit(sys.version_info < (3, 9))"]
+        served = subprocess.run(words, check=False, capture_output=True).returncode == 0
+        if served and tags(str(python)) != ours:
+            return str(python)
+    return os.path.realpath("/usr/bin/python3")
+
+
+def test_another_python_is_compiled_and_linked_for(
+    view: View, release: Release, tmp_path: Path
+) -> None:
+    """Once python3-minimal brings it, which has the link /usr/bin/python3.  Until it is made anew, the hook serves."""
+    does(view.dpkg("-i", release.hook))
+    python = other_python()
+    # So that a trigger shows where there is no other Python, too.
+    linked = [path.name for path in (view / PACKAGE).glob("__linked__/*")]
+    does(view.sh(f"rm -rf {PACKAGE}/__linked__"))
+    version = view.sh("dpkg-query -Wf '${Version} ${Architecture}' python3-minimal").said.split()
+    control = dict(zip(("Package", "Version", "Architecture"), ("python3-minimal", *version)))
+    minimal = debs.pack(tmp_path, control, {"/usr/bin/python3": f"-> {python}"})
+    before = compiled(view)
+    said = does(view.dpkg("--unpack", minimal))
+    assert compiled(view) == before == tags("/usr/bin/python3") - {*linked}
+    serves = f"cd /; echo '{{' | {ENTRY} createRuntime 2>&1 || echo $?"
+    unlinked = view.sh(serves).said
+    assert "Traceback" not in unlinked and unlinked.endswith("\n3\n"), unlinked
+    said += does(view.dpkg("--configure", "--pending", "--no-triggers"))
+    said += does(view.dpkg("--triggers-only", "--pending"))
+    assert "Processing triggers for oci-gpu-hook" in said
+    assert compiled(view) == tags(python)
+    assert view.sh(serves).said == unlinked
+
+
+def test_scripts_can_be_run_again_and_no_failure_to_compile_fails_them(
+    view: View, release: Release
+) -> None:
+    does(view.dpkg("-i", release.hook, release.docker))
+    first = view.listing()
+    scripts = "/var/lib/dpkg/info/oci-gpu-hook"
+    version = debs.field(release.hook, "Version")
+    for words in (f"configure {version}", "triggered /usr/bin/python3", "abort-remove"):
+        does(view.sh(f"{scripts}.postinst {words}"))
+        assert view.listing() == first
+    for _ in range(2):
+        does(view.sh(f"{scripts}.prerm upgrade 9 && {scripts}.preinst upgrade {version}"))
+        assert compiled(view) == {name for name in tags("/usr/bin/python3") if "modules" in name}
+    does(view.sh(f"{scripts}-docker.preinst install && {scripts}-docker.postinst configure"))
+    does(view.sh(f"{scripts}.prerm remove && {scripts}.prerm remove"))
+    assert compiled(view) == set()
+    does(view.sh(f"{scripts}.postinst abort-remove"))
+    assert view.listing() == first
+    (view / LIBRARY / "link.py").write_text("raise SystemExit(1)\n")
+    (view / PACKAGE / "gone.py").write_text("no Python\n")
+    said = view.sh(f"{scripts}.postinst triggered /usr/bin/python3")
+    assert said.status == 0
+    assert "cannot link it" in said.said and "cannot compile it" in said.said
+    assert compiled(view) == set()
+    assert view.sh("/usr/bin/oci-gpu-hook --version").status == 0
+
+
+def test_where_no_policy_has_a_container_module_the_modules_are_left_alone(
+    view: View, release: Release
+) -> None:
+    """Its dependencies are not there: what its scripts say is all."""
+    before = view.listing()
+    done = view.dpkg("--force-depends", "-i", release.hook, release.selinux)
+    assert done.status == 0
+    assert "oci-gpu-hook-selinux: the policy modules are not in force" in done.said
+    assert (view / "/usr/share/selinux/packages/oci-gpu-hook/oci_gpu_hook.cil").exists()
+    assert view.dpkg("--purge", "oci-gpu-hook-selinux", "oci-gpu-hook").status == 0
+    left = view.listing().keys() - before.keys()
+    assert left <= {"/var/lib/systemd/deb-systemd-helper-enabled"}
+
+
+# On the node's own root, whose /usr, /etc and /run are throw-away; /var is made so.  In the
+# containers each of NVIDIA's nodes that they have is opened.
+ON_NODE = """
+exec 9>&1 >&2
+mount -t tmpfs none /mnt && mkdir /mnt/upper /mnt/work
+mount -t overlay -o lowerdir=/var,upperdir=/mnt/upper,workdir=/mnt/work none /var
+look='for path in $(find /dev/nvidia* -type c); do echo $path $({{ true <$path; }} 2>&1); done'
+rm -f /usr/sbin/policy-rc.d
+# What units of every host hang on; and no condition that forbids this host.
+for target in sysinit basic multi-user timers; do
+    printf '[Unit]\nDefaultDependencies=no\n' >/usr/lib/systemd/system/$target.target
+done
+for kind in service path; do
+    mkdir -p /etc/systemd/system/oci-gpu-hook-.$kind.d
+    printf '[Unit]\nConditionVirtualization=\n' >/etc/systemd/system/oci-gpu-hook-.$kind.d/here.conf
+done
+systemctl daemon-reload
+dpkg -i {previous}
+printf %s {runtime} >/usr/bin/runtime && chmod 755 /usr/bin/runtime
+mkdir -p /run/docker /run/data && mount -t tmpfs none /run/data
+echo '{{}}' >/run/docker.json
+export DOCKER_HOST=unix:///run/docker.sock
+dockerd --config-file /run/docker.json --data-root /run/data --exec-root /run/docker --pidfile /run/docker.pid \\
+    --host $DOCKER_HOST --iptables=false --ip-forward=false --bridge=none \\
+    --add-runtime simulated=/usr/bin/runtime --default-runtime simulated >/run/docker.log 2>&1 &
+for try in $(seq 200); do docker version >/dev/null 2>&1 && break; sleep 0.05; done
+tar -C {image} -c . | docker import - image >/dev/null || {{ cat /run/docker.log >&2; exit 1; }}
+run="docker run --network none --gpus"
+$run '"device=1,5"' --detach --name kept image /bin/sleep 600
+dpkg -i {release}
+exec >&9
+echo == units; systemctl is-active oci-gpu-hook-inventory.path; ls /run/oci-gpu-hook/inventory
+echo == kept; docker exec kept /bin/sh -c "$look"
+docker rm --force kept >&2
+echo == docker; $run '"device=1,5"' --rm image /bin/sh -c "$look"
+mkdir -p /etc/containers && printf '[containers]\ndefault_sysctls = []\n' >/etc/containers/containers.conf
+echo == podman; {podman} -c "$look"
+echo == left
+dpkg --purge oci-gpu-hook-docker oci-gpu-hook >&2
+systemctl is-active oci-gpu-hook-inventory.path || :
+rm -r /etc/systemd/system/oci-gpu-hook-.*
+find /usr /etc /run -xdev -name '*oci*gpu*hook*' ! -path '*/tests/*' -newercm {previous_hook}
+"""
+# A container's procfs does not have the simulated driver: what puts it there goes before the hook.
+RUNTIME = f"""#!/usr/bin/python3
+import json, os, sys
+if "create" in sys.argv:
+    path = sys.argv[sys.argv.index("--bundle") + 1] + "/config.json"
+    with open(path) as file:
+        config = json.load(file)
+    config.setdefault("hooks", {{}}).setdefault("prestart", []).insert(0, {PROCDRIVER})
+    with open(path, "w") as file:
+        json.dump(config, file)
+os.execv("/usr/bin/runc", ["runc", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.skipif(shutil.which("dockerd", path="/usr/sbin:/usr/bin") is None, reason="no Docker")
+def test_docker_and_podman_start_containers_with_the_installed_packages(
+    release: Release, previous: Release, tmp_path: Path, driver: Path
+) -> None:
+    """Upgraded while a container runs, which keeps its GPUs."""
+    image = roots.debian(tmp_path / "image", driver)
+    words = f"{PODMAN_RUN} --rm --env NVIDIA_VISIBLE_DEVICES=1,5 --rootfs {image} /bin/sh"
+    script = ON_NODE.format(
+        previous=f"{previous.hook} {previous.docker}",
+        release=f"{release.hook} {release.docker}",
+        previous_hook=previous.hook,
+        image=image,
+        runtime=shlex.quote(RUNTIME),
+        podman=podman(words, runtime="crun", folder=tmp_path),
+    )
+    try:
+        done = on_node(None, script, booted=True)
+    finally:
+        remove_podmans_parents()
+    assert done.code == 0, done.out + done.err
+    seen = {part.split("\n")[0]: part.split("\n")[1:-1] for part in done.out.split("== ")[1:]}
+    assert [*seen] == ["units", "kept", "docker", "podman", "left"]
+    assert seen["units"] == ["active", "/run/oci-gpu-hook/inventory"]
+    for engine in ("kept", "docker", "podman"):
+        opened = {line.split()[0] for line in seen[engine] if line.endswith(ALLOWED)}
+        assert opened == {*COMPUTE, node(1), node(5)}, seen[engine]
+        assert len(seen[engine]) == len(opened)
+    assert seen["left"] == ["inactive"]
