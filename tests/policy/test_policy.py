@@ -224,7 +224,7 @@ def test_the_runtime_is_entered_from_dockerd_and_leaves_to_where_it_came_from(
 
 
 def test_what_the_engine_has_set_for_the_real_runtime_passes_the_runtimes_domain(ours: str) -> None:
-    """Without these a container's limits would be those of the first process, not dockerd's."""
+    """Without these the real runtime would have the soft limits of the first process, and other signals ignored."""
     for source, target in (("dockerd_t", "oci_gpu_runtime_t"), ("oci_gpu_runtime_t", "dockerd_t")):
         found = permissions(ours, source, "-t", target, "-c", "process,process2")
         assert found >= {"process:rlimitinh", "process:siginh", "process2:nnp_transition"}
