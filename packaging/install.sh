@@ -303,6 +303,8 @@ do_install_docker() {
 
 do_uninstall() {
     check_ours
+    # Copies of the driver's files, which nothing would keep true from now on.
+    [ -n "$destdir" ] || "$command" volume remove >/dev/null 2>&1 || :
     # Before what it leads to: dockerd could start no container with --gpus.
     ! is_our_link || rm -f "$destdir$dockers"
     made=$(cat "$destdir$folders" 2>/dev/null || true)

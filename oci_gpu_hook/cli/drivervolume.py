@@ -140,9 +140,23 @@ def remove(root: HostRoot) -> bool:
             _drop_staged(state)
         finally:
             os.close(state)
+        _remove_state(root)
     except OSError as err:
         raise _failure(err) from err
     return True
+
+
+def _remove_state(root: HostRoot) -> None:
+    """Remove our folder in /var/lib, unless something else is in it."""
+    above, _, name = STATE.rpartition("/")
+    parent = open_source(root.fd, above)
+    try:
+        os.rmdir(name, dir_fd=parent)
+    except OSError as err:
+        if err.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+    finally:
+        os.close(parent)
 
 
 def _open_state(root: HostRoot) -> int:

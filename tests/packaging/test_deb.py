@@ -42,8 +42,11 @@ LINK = "/usr/bin/nvidia-container-runtime-hook"
 CHANGED = "device-cgroup = on\n"
 PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
 # What a start and a command leave behind.
+VOLUME = "/var/lib/oci-gpu-hook/volume"
+MARK = f"""echo '{{"format": "driver volume of oci-gpu-hook 1"}}' >{VOLUME}/.oci-gpu-hook"""
 USED = (
-    f"mkdir -p /run/oci-gpu-hook; touch /run/oci-gpu-hook/inventory {PACKAGE}/cli/__pycache__/x.pyc"
+    f"mkdir -p /run/oci-gpu-hook; touch /run/oci-gpu-hook/inventory {PACKAGE}/cli/__pycache__/x.pyc; "
+    f"mkdir -p {VOLUME}/.1-0/lib64; {MARK}"
 )
 
 
