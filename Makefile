@@ -64,7 +64,7 @@ integration: ## Run the tests on real container runtimes (as root), in throw-awa
 test-docker: ## Run containers by real Docker, Swarm and containerd (as root); [DOCKER_FROM=FOLDER]; installs what it needs
 	packaging/requirements.sh test
 	$(MAKE) --no-print-directory .venv/up-to-date
-	.venv/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile tests/docker
+	.venv/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder tests/docker
 
 test-hostile: ## Attack the hook, and a naive one, in real containers (as root); [HOSTILE_LOAD=1000]; installs what it needs
 	packaging/requirements.sh test
