@@ -8,6 +8,7 @@ of asking by our runtime.
 from __future__ import annotations
 
 from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding
+from oci_gpu_hook.diagnosis.engines import REINSTALL
 from oci_gpu_hook.host.dockerd import CDI_HOOK, LINK, OPEN, RUNTIME
 
 TYPE_CHECKING = False
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 _CHECK = "Docker"
 _INSTALL = {"dnf": "dnf install oci-gpu-hook-docker", "apt": "apt install oci-gpu-hook-docker"}
-_REINSTALL = {"dnf": "dnf reinstall oci-gpu-hook", "apt": "apt reinstall oci-gpu-hook"}
 # The boot and a process's start are told in whole seconds each.
 _SECONDS_UNKNOWN = 2
 _RESTART = "systemctl restart docker"
@@ -99,5 +99,5 @@ def _runtimes(found: Settings, tool: str) -> list[Finding]:
             findings.append(Finding(_CHECK, PASS, named))
         else:
             seen = f"{named}, and it is not there: containers with it do not start"
-            findings.append(Finding(_CHECK, FAIL, seen, _REINSTALL[tool]))
+            findings.append(Finding(_CHECK, FAIL, seen, REINSTALL[tool]))
     return findings

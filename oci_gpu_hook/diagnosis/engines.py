@@ -16,10 +16,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.host.registrations import Installation, Registration
 
 _SERVED = {"prestart", "createRuntime"}
-_REINSTALL = {
-    "dnf": "dnf reinstall oci-gpu-hook",
-    "apt": "make install",
-}
+REINSTALL = {"dnf": "dnf reinstall oci-gpu-hook", "apt": "apt reinstall oci-gpu-hook"}
 # The table and the file of a drop-in that adds a folder, and the command that makes the engine read it.
 _DROP_IN = {
     "podman": ("engine", "/etc/containers/containers.conf.d/99-oci-gpu-hook.conf", ""),
@@ -48,7 +45,7 @@ def seen_by(
         item = broken[0]
         seen = f"{item.path} stops every container: {item.fault}"
         masks = [other for other in read if other.file == item.file and other != item]
-        remedy = f"rm {item.path}" if masks or item.file != our_file else _REINSTALL[tool]
+        remedy = f"rm {item.path}" if masks or item.file != our_file else REINSTALL[tool]
         return [Finding(check, FAIL, seen, remedy)]
     ours = [item for item in effective.values() if item.kind == OURS]
     if not ours:
@@ -130,7 +127,7 @@ def none_installed(tool: str) -> list[Finding]:
 
 def installation(found: Installation, tool: str) -> list[Finding]:
     """What an engine starts: it must be ours and complete, and only root may write it."""
-    check, reinstall = "installation", _REINSTALL[tool]
+    check, reinstall = "installation", REINSTALL[tool]
     if not found.is_there:
         return [Finding(check, FAIL, f"{found.entry} is not there or cannot be run", reinstall)]
     if found.missing_shell:
@@ -169,7 +166,7 @@ def _unseen(
         return Finding(check, FAIL, f"{mask.path} masks {masked[-1].path}", f"rm {mask.path}")
     elsewhere = [item for item in registrations if item.kind == OURS]
     if not elsewhere:
-        return Finding(check, FAIL, "it is not registered", _REINSTALL[tool])
+        return Finding(check, FAIL, "it is not registered", REINSTALL[tool])
     folder = _folder(elsewhere[0])
     by_file = f" ({engine.folders_file})" if engine.folders_file else ""
     folders = ", ".join(engine.folders) or "no folder"
@@ -182,20 +179,20 @@ def _fit(check: str, item: Registration, tool: str) -> Finding:
     wrong = [stage for stage in item.stages if stage not in _SERVED]
     if wrong or not item.stages:
         seen = f"{item.path} registers it for {', '.join(wrong) or 'no stage'}"
-        return Finding(check, FAIL, seen, _REINSTALL[tool])
+        return Finding(check, FAIL, seen, REINSTALL[tool])
     if len(item.stages) > 1:
         seen = f"{item.path} registers it for {' and '.join(item.stages)}: it runs twice"
-        return Finding(check, FAIL, seen, _REINSTALL[tool])
+        return Finding(check, FAIL, seen, REINSTALL[tool])
     if item.words[1:2] not in [(stage,) for stage in _SERVED]:
         words = " ".join(item.words) or "nothing"
         seen = f"{item.path} starts it with {words}, which is no stage that it serves: it stops every container"
-        return Finding(check, FAIL, seen, _REINSTALL[tool])
+        return Finding(check, FAIL, seen, REINSTALL[tool])
     if item.timeout is not None and item.timeout <= 0:
         seen = f"{item.path} gives it {item.timeout} seconds: it stops every container"
-        return Finding(check, FAIL, seen, _REINSTALL[tool])
+        return Finding(check, FAIL, seen, REINSTALL[tool])
     if not item.always:
         seen = f"{item.path} registers it for some containers only"
-        return Finding(check, WARN, seen, _REINSTALL[tool])
+        return Finding(check, WARN, seen, REINSTALL[tool])
     return Finding(check, PASS, f"registered by {item.path}")
 
 

@@ -123,7 +123,7 @@ PLANTED = {
     f"printf '{RUNTIMES}' /opt/oci-gpu-runtime >$JSON":
         Planted("fail", "Docker",
             "/etc/docker/daemon.json has /opt/oci-gpu-runtime as the runtime gpu, the default, and it is not there",
-            "make install"),
+            "apt reinstall oci-gpu-hook"),
     f"printf '{RUNTIMES}' /usr/bin/nvidia-container-runtime >$JSON":
         Planted("warn", "other hooks", "/etc/docker/daemon.json has NVIDIA's runtime as gpu, the default: it may keep",
             "nvidia-ctk runtime configure --runtime=docker"),
@@ -136,7 +136,7 @@ PLANTED = {
     "rm /run/oci-gpu-hook/inventory":
         Planted("warn", "inventory", "none is saved", "oci-gpu-hook inventory refresh", True),
     "rm $HOOKS/oci-gpu-hook.json":
-        Planted("fail", "hook in podman", "it is not registered", "make install"),
+        Planted("fail", "hook in podman", "it is not registered", "apt reinstall oci-gpu-hook"),
     BOTH_FOLDERS + """echo '{"version":"1.0.0","hook":{"path":"/bin/true"},"when":{"always":true},'"""
     """'"stages":["prestart"]}' >$ETC/oci-gpu-hook.json""":
         Planted("fail", "hook in podman", "/etc/containers/oci/hooks.d/oci-gpu-hook.json masks /usr/share/",
@@ -152,13 +152,13 @@ PLANTED = {
         Planted("fail", "hook in podman", "registered twice", "rm /usr/share/containers/oci/hooks.d/00-gpu.json",
             True),
     "sed -i s/createRuntime/createContainer/ $HOOKS/oci-gpu-hook.json":
-        Planted("fail", "hook in podman", "registers it for createContainer", "make install"),
+        Planted("fail", "hook in podman", "registers it for createContainer", "apt reinstall oci-gpu-hook"),
     """sed -i 's/"oci-gpu-hook", "createRuntime"/"oci-gpu-hook"/' $HOOKS/oci-gpu-hook.json""":
         Planted("fail", "hook in podman",
             "starts it with oci-gpu-hook, which is no stage that it serves: it stops every container",
-            "make install"),
+            "apt reinstall oci-gpu-hook"),
     """sed -i 's/"timeout": 30/"timeout": 0/' $HOOKS/oci-gpu-hook.json""":
-        Planted("fail", "hook in podman", "gives it 0 seconds: it stops every container", "make install"),
+        Planted("fail", "hook in podman", "gives it 0 seconds: it stops every container", "apt reinstall oci-gpu-hook"),
     "sed 's/1[.]0[.]0/9.0.0/' $HOOKS/oci-gpu-hook.json >$HOOKS/other.json":
         Planted("fail", "hook in podman",
             "/other.json stops every container: its version 9.0.0 is none that engines know",
@@ -197,7 +197,8 @@ PLANTED = {
         Planted("fail", "settings", "others than root may write /etc/oci-gpu-hook.conf.d/1.conf",
             "chmod go-w /etc/oci-gpu-hook.conf.d/1.conf", True),
     "rm /usr/libexec/oci/hooks.d/oci-gpu-hook":
-        Planted("fail", "installation", "/usr/libexec/oci/hooks.d/oci-gpu-hook is not there", "make install"),
+        Planted("fail", "installation", "/usr/libexec/oci/hooks.d/oci-gpu-hook is not there",
+            "apt reinstall oci-gpu-hook"),
     "printf '#!/bin/sh\\n' >/usr/libexec/oci/hooks.d/oci-gpu-hook":
         Planted("fail", "installation", "is another's file in our place",
             "mv /usr/libexec/oci/hooks.d/oci-gpu-hook /usr/libexec/oci/hooks.d/oci-gpu-hook.other"),
@@ -209,7 +210,8 @@ PLANTED = {
     "mv /usr/bin/bash /usr/bin/bash.away":
         Planted("fail", "installation", "/bin/bash is not there", "apt install bash"),
     "cd /usr/lib/oci-gpu-hook/oci_gpu_hook/__linked__; for f in *; do mv $f ${f%.*}.cpython-39; done":
-        Planted("warn", "installation", "/usr/lib/oci-gpu-hook was not made for /usr/bin/python3.", "make install"),
+        Planted("warn", "installation", "/usr/lib/oci-gpu-hook was not made for /usr/bin/python3.",
+            "apt reinstall oci-gpu-hook"),
     "chmod 0666 $HOOKS/oci-gpu-hook.json":
         Planted("fail", "installation",
             "others than root may write /usr/share/containers/oci/hooks.d/oci-gpu-hook.json",
