@@ -39,6 +39,7 @@ PATHS = (
     "/usr/bin/oci-gpu-runtime",
     "/usr/libexec/oci/hooks.d/oci-gpu-hook",
     "/usr/lib/oci-gpu-hook",
+    "/var/lib/oci-gpu-hook/volume",
 )
 NODES = (
     ("/dev", "nvidia"),
