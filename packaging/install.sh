@@ -39,6 +39,7 @@ modules=$prefix/share/selinux/packages/oci-gpu-hook
 # What goes below PREFIX/share as it is: FILE:FOLDER, the file below packaging/, the folder below PREFIX/share.
 shared='
     man/oci-gpu-hook.8:man/man8
+    man/oci-gpu-runtime.8:man/man8
     man/oci-gpu-hook.conf.5:man/man5
     man/oci_gpu_hook_selinux.8:man/man8
     completions/oci-gpu-hook:bash-completion/completions
