@@ -12,6 +12,8 @@ import pytest
 from tests.integration import roots
 from tests.integration.engines import (
     PODMAN_RUN,
+    PROCDRIVER,
+    Bundle,
     Installed,
     Outcome,
     on_node,
@@ -362,6 +364,32 @@ def test_podman_starts_a_container_with_the_installed_package(
     seen = (root / "seen").read_text()
     assert seen.count("NVIDIA H100") == 2, seen
     assert seen.endswith("cuInit 0, 2 devices\n")
+
+
+def test_a_container_outlives_an_upgrade(
+    release: Release, previous: Release, tmp_path: Path, driver: Path
+) -> None:
+    """Its engine goes on to call the runtime by the path that it had."""
+    roots.debian(tmp_path / "rootfs", driver)
+    bundle = Bundle(tmp_path, {"createRuntime": [PROCDRIVER]}).asks("1,5")
+    bundle.runs("/bin/sleep", "1000")
+    new = " ".join(str(path) for path in release)
+    done = on_node_with(
+        previous,
+        f"""
+rpm -i {previous.docker} >&2
+oci-gpu-runtime run --detach --bundle {tmp_path} outlives </dev/null >/run/out 2>&1 || cat /run/out >&2
+rpm -U {new} {release.docker} >&2
+command rpm --define "_dbpath /run/rpm" -q oci-gpu-hook
+oci-gpu-runtime exec outlives /bin/sh -c 'nvidia-smi -L; /app/cuda'
+oci-gpu-runtime kill outlives KILL
+until oci-gpu-runtime delete outlives 2>/dev/null; do sleep 0.1; done
+""",
+    )
+    assert done.code == 0, done.out + done.err
+    assert previous.hook.name.startswith("oci-gpu-hook-0.0.1")
+    assert done.out.startswith("oci-gpu-hook-0.1.0")
+    assert done.out.count("NVIDIA H100") == 2 and done.out.endswith("cuInit 0, 2 devices\n")
 
 
 def test_commands_units_and_erasure_work_on_a_node(release: Release) -> None:
