@@ -13,7 +13,14 @@ from __future__ import annotations
 import posix
 import sys
 
-from oci_gpu_hook.errors import LONGEST_LIST, ApplyError, BundleError, ConfigError, plain
+from oci_gpu_hook.errors import (
+    LONGEST_LIST,
+    ApplyError,
+    BundleError,
+    ConfigError,
+    RequestError,
+    plain,
+)
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.report import sentence
@@ -28,6 +35,8 @@ _NEW = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
 _STAGE = "createRuntime"
 # Hooks that do the job, by their names: ours, as dockerd starts it or NVIDIA's, and NVIDIA's own runtime's.
 _DO_THE_JOB = ("oci-gpu-hook", "nvidia-container-runtime-hook", "nvidia-container-toolkit")
+# And at these stages: at the later ones they have nothing to do.
+_STAGES_OF_THE_JOB = ("prestart", _STAGE, "createContainer")
 
 
 def main() -> NoReturn:
@@ -38,6 +47,9 @@ def main() -> NoReturn:
         add_hook(config, registration)
     except Exception as err:
         code = sentence.failure(err)
+        if not _asks(config):
+            # A container that asks for nothing is never stopped by us.
+            posix._exit(0)
         _tell(log, str(err))
     # As a hook stage does: see __main__.
     posix._exit(code)
@@ -47,10 +59,34 @@ def add_hook(config: str, registration: str) -> None:
     """Add the hook that `registration` has to config.json, unless one that does the job is there."""
     before, data = _read(config)
     stages = _stages(object_of(data, config), config)
-    if any([_does_the_job(hook) for hooks in stages.values() for hook in hooks]):
+    if any([_does_the_job(hook) for stage in _STAGES_OF_THE_JOB for hook in stages.get(stage, ())]):
         return
     text = with_hook(data.decode(), _registered(registration), bool(stages.get(_STAGE)))
     _replace(config, before, text.encode())
+
+
+def _asks(config: str) -> bool:
+    """Whether the container asks for a GPU, as far as that can be told once something has failed."""
+    from oci_gpu_hook.request import settings, sources
+    from oci_gpu_hook.request.bundle import Bundle
+
+    try:
+        fd = posix.open(config, _READ & ~posix.O_NOFOLLOW)
+        try:
+            bundle = Bundle("", object_of(read_bytes(fd, config), config))
+        finally:
+            posix.close(fd)
+        inputs = sources.inputs_of(bundle, {})
+        if sources.may_ask(inputs):
+            return True
+    except (OSError, BundleError):
+        return True
+    try:
+        # Which variables ask beside, the administrator says.
+        names = settings.read_settings(None, None).swarm_resources
+    except (ConfigError, RequestError):
+        return False
+    return any([name in inputs.environment for name in names])
 
 
 def with_hook(text: str, hook: str, others: bool) -> str:

@@ -70,6 +70,11 @@ def test_a_hook_that_does_the_job_is_left_alone(config: Path, stage: str, path: 
     assert config.read_text() == text
 
 
+@pytest.mark.parametrize("stage", ["startContainer", "poststart", "poststop"])
+def test_a_hook_that_has_nothing_to_do_there_does_not_do_the_job(config: Path, stage: str) -> None:
+    assert add(config, {"hooks": {stage: [OURS]}})["hooks"]["createRuntime"] == [OURS]
+
+
 def test_added_twice_it_is_there_once(config: Path) -> None:
     once = add(config, {"hooks": {"prestart": [OTHER]}})
     assert add(config, once) == once
@@ -207,6 +212,34 @@ def test_a_write_that_fails_leaves_nothing(config: Path) -> None:
         signal.signal(signal.SIGXFSZ, handler)
     assert config.read_text() == text
     assert [path.name for path in config.parent.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize(
+    ("env", "settings", "stops"),
+    [
+        (["A=b"], "", False),
+        (["NVIDIA_VISIBLE_DEVICES=void"], "", False),
+        (["NVIDIA_VISIBLE_DEVICES=0"], "", True),
+        (["MY_GPUS=0"], "swarm-resources = MY_GPUS", True),
+        (["A=b"], "swarm-resources = MY_GPUS", False),
+        (["A=b"], "no setting", False),
+    ],
+)
+def test_what_fails_stops_only_a_container_that_asks(
+    config: Path, monkeypatch: pytest.MonkeyPatch, env: list[str], settings: str, stops: bool
+) -> None:
+    """Here config.json is a link, which is never replaced."""
+    file = config.with_name("settings.conf")
+    file.write_text(f"{settings}\n")
+    monkeypatch.setattr("oci_gpu_hook.request.settings.SETTINGS", str(file))
+    real = config.with_name("real.json")
+    real.write_text(json.dumps({"process": {"env": env}}))
+    config.symlink_to(real)
+    monkeypatch.setattr(runtime.posix, "_exit", sys.exit)  # type: ignore[attr-defined]
+    monkeypatch.setattr("sys.argv", ["-c", str(config), str(REGISTRATION), ""])
+    with pytest.raises(SystemExit) as ended:
+        runtime.main()
+    assert bool(ended.value.code) == stops
 
 
 @pytest.mark.parametrize("text", ["{}", "{"])

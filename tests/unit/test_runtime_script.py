@@ -108,6 +108,8 @@ CALLS = [
     "--log LOG create -b=BUNDLE id",
     "--log LOG create --config BUNDLE/config.json id",
     "--log LOG run -f BUNDLE/config.json --bundle /elsewhere id",
+    "--log LOG run -fBUNDLE/config.json id",
+    "-log-format json -criu x -rootless auto -log=LOG create --bundle BUNDLE id",
 ]
 
 
@@ -129,9 +131,17 @@ def test_the_bundle_and_the_log_are_found(script: Script, call: str) -> None:
 def test_without_a_bundle_it_is_the_working_folder(script: Script, words: str) -> None:
     (script.bundle / "config.json").write_text(ASKS)
     said = script.start(*words.split(), cwd=script.bundle)
-    if words != "run --bundle= id":
-        assert os.path.samefile(script.bundle / said.added[0], script.bundle / "config.json")
+    assert os.path.samefile(script.bundle / said.added[0], script.bundle / "config.json")
     assert said.words == [script.real, *words.split()]
+
+
+def test_cruns_own_config_is_looked_for_where_crun_does(script: Script) -> None:
+    """Not in the bundle."""
+    (script.bundle / "other.json").write_text(NONE)
+    (script.folder / "other.json").write_text(ASKS)
+    words = ("run", "--bundle", str(script.bundle), "--config", "other.json", "id")
+    said = script.start(*words, cwd=script.folder)
+    assert os.path.samefile(script.folder / said.added[0], script.folder / "other.json")
 
 
 @pytest.mark.parametrize(
@@ -174,11 +184,56 @@ def test_a_config_json_that_is_not_there_is_the_real_runtimes_to_tell(script: Sc
     assert script.start(*words).words == [script.real, *words]
 
 
-def test_where_the_hook_cannot_be_added_no_container_is_made(script: Script) -> None:
+@pytest.mark.parametrize("code", [3, 7])
+def test_where_the_hook_cannot_be_added_no_container_is_made(script: Script, code: int) -> None:
     (script.bundle / "config.json").write_text(ASKS)
-    (script.folder / "fails").write_text("7")
+    (script.folder / "fails").write_text(str(code))
     said = script.start("create", "--bundle", str(script.bundle), "id")
-    assert (said.words, said.code) == ([], 7)
+    assert (said.words, said.code, said.err) == ([], code, "")
+
+
+@pytest.mark.parametrize("how", ["1", "no interpreter"])
+def test_where_python_cannot_tell_why_the_script_does(script: Script, how: str) -> None:
+    (script.bundle / "config.json").write_text(ASKS)
+    (script.folder / "fails").write_text("1")
+    if how != "1":
+        (script.folder / "bin/python").unlink()
+    words = ("--log", str(script.log), "create", "--bundle", str(script.bundle), "id")
+    said = script.start(*words)
+    assert (said.words, said.code) == ([], 4)
+    (line,) = script.log.read_text().splitlines()
+    assert "the hook cannot be added to" in json.loads(line)["msg"]
+    assert said.err.endswith(json.loads(line)["msg"] + "\n")
+
+
+def test_a_runtime_that_is_no_program_is_named(script: Script) -> None:
+    script.write("bin/runc", "\x7fELF")
+    said = script.start("--log", str(script.log), "state", "id")
+    assert (said.words, said.code) == ([], 4)
+    (line,) = script.log.read_text().splitlines()
+    assert f"{script.real} cannot be started" in json.loads(line)["msg"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["\ufeffruntime = /usr/bin/crun", "Runtime = /x", "runtime: /x", "runtime", "[namespace a]\nruntime = /x"]
+    + ["the runtime = /x"],
+)  # fmt: skip
+def test_a_setting_that_cannot_be_understood_starts_no_other_runtime(
+    script: Script, line: str
+) -> None:
+    script.settings.write_text(f"# the runtime: /x\nrecords = no\n{line}\n")
+    said = script.start("--log", str(script.log), "state", "id")
+    assert (said.words, said.code) == ([], 4)
+    assert "which cannot be understood" in json.loads(script.log.read_text())["msg"]
+
+
+@pytest.mark.parametrize(
+    "line", ["metrics = /run/runtime.prom", "[image a/runtime]\nrecords = no", ""]
+)
+def test_other_settings_may_speak_of_runtimes(script: Script, line: str) -> None:
+    script.settings.write_text(line or f"\r\nruntime = {script.real}\r\n")
+    assert script.start("state", "id").words == [script.real, "state", "id"]
 
 
 @pytest.mark.parametrize(
