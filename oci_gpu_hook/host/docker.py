@@ -51,7 +51,10 @@ def requested(root: HostRoot, bundle: Bundle) -> str:
         folder, _, name = source.rpartition("/")
         containers, _, owner = folder.rpartition("/")
         if destination in _BOUND and destination == f"/etc/{name}" and owner:
-            return value(_record(root, f"{containers}/{id}/{_RECORD}"))
+            record = _record(root, f"{containers}/{id}/{_RECORD}")
+            if record:
+                return value(record)
+            # It was the user's own mount, of which dockerd has more.
     return ""
 
 

@@ -90,6 +90,17 @@ def test_a_request_of_dockerds_is_accepted(tmp_path: Path, files: str) -> None:
     assert request_of(inputs(tmp_path, made), HARDENED).devices == ("1", UUID)
 
 
+def test_mounts_of_the_users_own_come_before_dockerds(tmp_path: Path) -> None:
+    """--volume /etc/hosts:/etc/hosts"""
+    record(tmp_path, TWO)
+    made = bundle(f"{VISIBLE_DEVICES}=0,1")
+    users = [
+        {"source": f"/etc/{name}", "destination": f"/etc/{name}"} for name in ("hosts", "hostname")
+    ]
+    made.document["mounts"][:0] = users  # type: ignore[index]
+    assert request_of(inputs(tmp_path, made), HARDENED).devices == ("0", "1")
+
+
 def test_an_images_own_variable_is_not_however_it_stands(tmp_path: Path) -> None:
     """--gpus 0 of Docker 20.10 brings the hook and no variable: the image's is the last one."""
     record(tmp_path, NONE)
