@@ -128,6 +128,8 @@ install_all() {
 policy=/usr/sbin/policy-rc.d
 if [ $distribution = debian ] && ! [ -e $policy ]; then
     trap 'rm -f $policy' EXIT
+    # A shell may run no EXIT trap where a signal ends it.
+    trap 'exit 1' HUP INT TERM
     printf '#!/bin/sh\nexit 101\n' >$policy
     chmod 755 $policy
 fi

@@ -4,7 +4,7 @@
 A container gets this folder and no file of the driver itself: whatever it could write to would be a copy.  Beside the
 copies lies a mark that the folder is ours; one without it is never touched.
 
-    .oci-gpu-hook            the mark: what the copies are of
+    .oci-gpu-hook            the mark: what the copies are of, and which driver Docker's volume is named after
     bin, lib, lib64          links to current/bin and so on
     current                  a link to the copies of this driver
     .VERSION-NUMBER          the copies
@@ -94,6 +94,22 @@ def is_ours(root: HostRoot) -> bool:
         return exists(root)
     except ConfigError:
         return False
+
+
+def named_after(root: HostRoot) -> str:
+    """The driver's version in the name that Docker's volume was made with; "" where there is no volume of ours."""
+    if not is_ours(root):
+        return ""
+    fd = _open_ours(root)
+    try:
+        volume = _folder(fd)
+        try:
+            named = (_mark(volume) or {}).get("named", "")
+        finally:
+            os.close(volume)
+    finally:
+        os.close(fd)
+    return named if isinstance(named, str) else ""
 
 
 def make(root: HostRoot, found: DriverInventory) -> bool:
@@ -244,8 +260,7 @@ def _create(wanted: _Wanted) -> None:
     staged = f"{_STAGED}new"
     volume = _make_folder(wanted, staged)
     try:
-        for name in _FOLDERS:
-            os.symlink(f"{CURRENT}/{name}", name, dir_fd=volume)
+        _link_folders(volume)
         _label_own(wanted.root, volume)
         _fill(wanted, volume)
         os.rename(staged, NAME, src_dir_fd=wanted.state, dst_dir_fd=wanted.state)
@@ -264,6 +279,14 @@ def _make_folder(wanted: _Wanted, name: str) -> int:
     return fd
 
 
+def _link_folders(volume: int) -> bool:
+    """Make those of the links to the copies' folders that are missing; gives whether one was."""
+    missing = [name for name in _FOLDERS if name not in os.listdir(volume)]
+    for name in missing:
+        os.symlink(f"{CURRENT}/{name}", name, dir_fd=volume)
+    return bool(missing)
+
+
 def _label_own(root: HostRoot, volume: int) -> None:
     """Label what stays when the copies are exchanged."""
     for name in _FOLDERS:
@@ -280,7 +303,7 @@ def _refresh(wanted: _Wanted) -> bool:
     try:
         mark = _mark(volume) or {}
         same = mark.get("rows") == wanted.rows and mark.get("copies") == _current(volume)
-        if same and filecopy.is_labelled(wanted.root, volume):
+        if not _link_folders(volume) and same and filecopy.is_labelled(wanted.root, volume):
             return False
         _label_own(wanted.root, volume)
         _fill(wanted, volume)
@@ -302,7 +325,9 @@ def _fill(wanted: _Wanted, volume: int) -> None:
     try:
         _copy_all(wanted, staged)
         os.rename(staged, made, src_dir_fd=wanted.state, dst_dir_fd=volume)
-        mark = {"format": _FORMAT, "copies": made, "rows": wanted.rows}
+        # The first driver's: Docker's volume keeps that name.
+        named = (_mark(volume) or {}).get("named", wanted.version)
+        mark = {"format": _FORMAT, "copies": made, "rows": wanted.rows, "named": named}
         _write_mark(wanted.root, volume, mark)
         os.symlink(made, f".{CURRENT}", dir_fd=volume)
         filecopy.label_link(wanted.root, volume, f".{CURRENT}")

@@ -27,7 +27,7 @@ class Asked(NamedTuple):
     """Devices of this host.
 
     names: as they were asked for, `ALL` alone for all; each: a name for every single device; nodes: the paths of their
-    nodes; version: the driver's.
+    nodes; version: the driver's that the driver's volume is named after.
     """
 
     names: tuple[str, ...]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import click
 
-from oci_gpu_hook.cli import flaglines
+from oci_gpu_hook.cli import drivervolume, flaglines
 from oci_gpu_hook.cli.flaglines import Asked
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import Command, config_file, host_root
@@ -196,7 +196,7 @@ def _asked(gpus: tuple[str, ...], config: str | None, host_root: str) -> Asked:
         _spec_names(request, found),
         tuple(_each(found, selected)),
         tuple([node.path for node in nodes]),
-        found.driver_version,
+        drivervolume.named_after(HostRoot(host_root)) or found.driver_version,
     )
 
 

@@ -134,7 +134,7 @@ def advice(values: dict[str, Any], settings: Settings, name: str, path: str) -> 
     if variable not in settings.swarm_resources:
         value = ", ".join([*settings.swarm_resources, variable])
         told.append(f"set in {SETTINGS}: swarm-resources = {value}")
-    if values.get("default-runtime") != RUNTIME:
+    if not _serves_by_default(values):
         told.append(
             f'set in {path}, as a service can name no runtime: "default-runtime": "{RUNTIME}", {RUNTIMES}'
         )
@@ -145,6 +145,14 @@ def advice(values: dict[str, Any], settings: Settings, name: str, path: str) -> 
             f"no shell shows a variable named {variable}: a script that must know its share needs another --name"
         )
     return told
+
+
+def _serves_by_default(values: dict[str, Any]) -> bool:
+    """Whether the default runtime, by whatever name, is ours."""
+    runtimes, default = values.get("runtimes"), values.get("default-runtime")
+    found = runtimes.get(default) if isinstance(runtimes, dict) else None
+    path = found.get("path") if isinstance(found, dict) else None
+    return isinstance(path, str) and path.rpartition("/")[2] == RUNTIME
 
 
 def _named_twice(wanted: list[str], name: str, ours: list[str]) -> list[str]:

@@ -36,7 +36,7 @@ def create(config: str | None, host_root: str) -> None:
     is_new = drivervolume.make(root, found)
     done = "has the files of" if is_new else "has already the files of"
     click.echo(f"{drivervolume.PATH} {done} driver {found.driver_version}", err=True)
-    name = flaglines.volume_name(found.driver_version)
+    name = flaglines.volume_name(drivervolume.named_after(root) or found.driver_version)
     click.echo(f"docker volume create {_OPTIONS} --opt device={drivervolume.PATH} {name}")
 
 

@@ -236,6 +236,24 @@ def test_a_foreign_file_in_our_place_stops_the_installation(view: View, release:
         foreign.unlink()
 
 
+def test_at_an_upgrade_too_anothers_file_stays(view: View, release: Release) -> None:
+    """In the place of the link, since it was installed."""
+    does(view.dpkg("-i", release.hook, release.docker))
+    (view / LINK).unlink()
+    (view / LINK).write_text("another program's\n")
+    done = view.dpkg("-i", release.docker)
+    assert done.status != 0 and "is there and is not ours: move it away first" in done.said
+    assert (view / LINK).read_text() == "another program's\n"
+    (view / LINK).unlink()
+    does(view.dpkg("-i", release.docker))
+
+
+def test_a_damaged_installation_can_be_removed(view: View, release: Release) -> None:
+    does(view.dpkg("-i", release.hook))
+    shutil.rmtree(view / PACKAGE)
+    does(view.dpkg("--remove", "oci-gpu-hook"))
+
+
 def test_an_installation_by_hand_is_taken_over(view: View, release: Release) -> None:
     """A whole one or a half one, its settings too; after the purge nothing of it is left either."""
     before = view.listing()

@@ -34,6 +34,10 @@ ADMINISTRATORS = (
 )
 
 
+# Ours may have any name there.
+SERVED = {"default-runtime": "gpu", "runtimes": {"gpu": {"path": "/usr/bin/oci-gpu-runtime"}}}
+
+
 @pytest.fixture()
 def tree(tmp_path: Path) -> Path:
     hosts.host(tmp_path).close()
@@ -67,7 +71,7 @@ def test_says_what_else_is_needed(program: Program, tree: Path) -> None:
     assert "swarm-resources = DOCKER_RESOURCE_NVIDIA-GPU\n" in said
     assert '"default-runtime": "oci-gpu-runtime"' in said and "restart dockerd" in said
     assert "no shell shows a variable named DOCKER_RESOURCE_NVIDIA-GPU" in said
-    hosts.plant(tree, "etc/docker/daemon.json", '{"default-runtime": "oci-gpu-runtime"}')
+    hosts.plant(tree, "etc/docker/daemon.json", json.dumps(SERVED))
     command = words(tree, "--write")
     (tree / "hook.conf").write_text("swarm-resources = OTHER, DOCKER_RESOURCE_GPU\n")
     program(*command)
@@ -235,7 +239,7 @@ def test_only_a_name_is_a_name(program: Program, tree: Path) -> None:
 
 def test_settings_are_added_to_those_that_are_there() -> None:
     settings = Settings(swarm_resources=("OTHER",))
-    told = swarm.advice({"default-runtime": "oci-gpu-runtime"}, settings, "gpu", "/d")
+    told = swarm.advice(SERVED, settings, "gpu", "/d")
     assert told == ["set in /etc/oci-gpu-hook.conf: swarm-resources = OTHER, DOCKER_RESOURCE_GPU"]
 
 
@@ -319,3 +323,21 @@ def test_a_large_file_is_not_read(tree: Path) -> None:
     (tree / "etc/docker/daemon.json").write_text("{}" + " " * (1 << 20))
     with pytest.raises(ConfigError, match="larger than 1 MiB"):
         daemonjson.read(HostRoot(str(tree)), daemonjson.PATH)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"default-runtime": "oci-gpu-runtime"},
+        {"default-runtime": "runc", "runtimes": SERVED["runtimes"]},
+        {"default-runtime": "gpu", "runtimes": {"gpu": {"path": "/usr/bin/runc"}}},
+        {"default-runtime": "gpu", "runtimes": ["gpu"]},
+    ],
+)
+def test_a_default_runtime_that_is_not_ours_is_told_of(values: dict[str, Any]) -> None:
+    """By its program: dockerd refuses a name that stands for none."""
+    settings = Settings(swarm_resources=("DOCKER_RESOURCE_GPU",))
+    assert swarm.advice(SERVED, settings, "GPU", "/d") == []
+    (told,) = swarm.advice(values, settings, "GPU", "/d")
+    assert '"default-runtime": "oci-gpu-runtime"' in told

@@ -331,3 +331,25 @@ def test_containers_may_read_the_copies_under_selinux(
     monkeypatch.setattr(os, "getxattr", lambda *_: b"system_u:object_r:var_lib_t:s0\0")
     program(*command(tree, "create"))
     assert len(labelled) == len(whole(volume(tree))) + 1
+
+
+def test_the_name_of_dockers_volume_outlives_an_upgrade(program: Program, tree: Path) -> None:
+    """Docker makes an empty volume of a name that it does not know."""
+    named = f"nvidia_driver_{VERSION}"
+    assert program(*command(tree, "create")).rstrip().endswith(named)
+    upgrade(tree)
+    assert program(*command(tree, "create")).rstrip().endswith(named)
+    said = program("flags", "docker", "--way", "driver-volume", "--host-root", str(tree))
+    assert said.startswith(f"--volume={named}:")
+    program(*command(tree, "remove"))
+    assert program(*command(tree, "create")).rstrip().endswith(f"nvidia_driver_{NEWER}")
+
+
+@pytest.mark.parametrize("name", ["bin", "lib", "lib64"])
+def test_a_link_that_is_gone_is_made_again(program: Program, tree: Path, name: str) -> None:
+    program(*command(tree, "create"))
+    before = whole(volume(tree))
+    (volume(tree) / name).unlink()
+    program(*command(tree, "create"))
+    assert os.readlink(volume(tree) / name) == f"current/{name}"
+    assert len(whole(volume(tree))) == len(before)
