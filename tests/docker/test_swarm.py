@@ -70,13 +70,14 @@ def seen(installed: Installed, patterns: dict[str, Path], two_gpus: Path) -> dic
     """The output of each service's task."""
     scripts = {
         "daemon.json": "cat /etc/docker/daemon.json",
-        "init": INIT + "\n" + "".join(create(name) for name in (*SERVICES, "fifth")),
+        "init": INIT + "\n" + "".join(create(name) for name in SERVICES),
     }
     for name in SERVICES:
         logs = f"docker service logs --raw {name}"
         scripts[name] = f'wait_for "{logs} | grep -x looked"\n{logs} 2>&1'
     state = "docker service ps --format '{{.CurrentState}}: {{.Error}}' --no-trunc fifth"
-    scripts["fifth"] = f'wait_for "{state} | grep insufficient"\n{state}'
+    # Only now: who is first in time need not be the first that Swarm serves.
+    scripts["fifth"] = create("fifth") + f'wait_for "{state} | grep insufficient"\n{state}'
     return docker(
         installed,
         patterns["debian"],
