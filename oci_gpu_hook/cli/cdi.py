@@ -13,7 +13,7 @@ from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.container import layout
 from oci_gpu_hook.driver import inventory as saved_inventory
-from oci_gpu_hook.driver import stamp, survey
+from oci_gpu_hook.driver import survey
 from oci_gpu_hook.errors import DriverError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_regular
@@ -126,8 +126,7 @@ def of_host(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> tuple[dic
 
     What only NVML knows comes from the saved inventory, if that is still true.
     """
-    now = stamp.now(root, settings.driver_root)
-    found = saved_inventory.read_saved(root, now) or survey.survey(root, settings.driver_root)
+    found = survey.current(root, settings.driver_root)
     capabilities = hook.capabilities
     families = selection.families(Request("cdi-spec", (ALL,), capabilities))
     found = saved_inventory.with_nodes(root, found, families, driver_root=settings.driver_root)

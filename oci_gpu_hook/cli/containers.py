@@ -12,7 +12,7 @@ import click
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.diagnosis import holders
 from oci_gpu_hook.driver import inventory as saved_inventory
-from oci_gpu_hook.driver import stamp, survey
+from oci_gpu_hook.driver import survey
 from oci_gpu_hook.host import contained, kernel
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.report.entry import printable
@@ -134,6 +134,5 @@ def _time(seconds: int) -> str:
 
 def _inventory(root: HostRoot, driver_root: str) -> DriverInventory:
     """The saved inventory while it is true, as only that knows MIG devices by number; nothing is saved here."""
-    found = saved_inventory.read_saved(root, stamp.now(root, driver_root))
-    found = found or survey.survey(root, driver_root)
+    found = survey.current(root, driver_root)
     return saved_inventory.with_nodes(root, found, ("caps",), driver_root=driver_root)

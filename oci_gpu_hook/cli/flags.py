@@ -12,7 +12,7 @@ from oci_gpu_hook.cli.flaglines import Asked
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import Command, config_file, host_root
 from oci_gpu_hook.driver import inventory as saved_inventory
-from oci_gpu_hook.driver import stamp, survey
+from oci_gpu_hook.driver import survey
 from oci_gpu_hook.errors import RequestError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import cdi as spec_of
@@ -204,8 +204,7 @@ def _look(
     gpus: tuple[str, ...], config: str | None, host_root: str
 ) -> tuple[Request, DriverInventory, Selection]:
     root, driver_root = HostRoot(host_root), read_settings(config, None).driver_root
-    now = stamp.now(root, driver_root)
-    found = saved_inventory.read_saved(root, now) or survey.survey(root, driver_root)
+    found = survey.current(root, driver_root)
     request = Request("flags", _names(gpus), DEFAULT_CAPABILITIES)
     families = selection.families(request)
     found = saved_inventory.with_nodes(root, found, families, driver_root=driver_root)

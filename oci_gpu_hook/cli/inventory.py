@@ -64,8 +64,7 @@ def info(form: str, config: str | None, host_root: str) -> None:
     What only NVML knows comes from the saved inventory, if that is still true.
     """
     root, driver_root = HostRoot(host_root), _driver_root(config)
-    now = stamp.now(root, driver_root)
-    found = saved_inventory.read_saved(root, now) or survey.survey(root, driver_root)
+    found = survey.current(root, driver_root)
     found = _with_all_nodes(root, driver_root, found)
     show(form, render.inventory_document(found), render.inventory_text(found))
 

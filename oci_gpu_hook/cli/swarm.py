@@ -14,8 +14,7 @@ from oci_gpu_hook.cli import daemonjson
 from oci_gpu_hook.cli.flaglines import RUNTIME, RUNTIMES
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root
-from oci_gpu_hook.driver import inventory as saved_inventory
-from oci_gpu_hook.driver import stamp, survey
+from oci_gpu_hook.driver import survey
 from oci_gpu_hook.errors import ConfigError, DriverError, UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.request.settings import SETTINGS, read_settings
@@ -78,7 +77,9 @@ def resources(
         raise UsageError("FILE is for --write", "without it the resources are printed")
     path = os.path.abspath(file or daemonjson.PATH)
     root, settings = HostRoot(host_root), read_settings(config, None)
-    ours = [f"{name}={device}" for device in devices(_inventory(root, settings), shares)]
+    ours = [
+        f"{name}={device}" for device in devices(survey.current(root, settings.driver_root), shares)
+    ]
     if not writes:
         click.echo(json.dumps({KEY: ours}, indent=4))
         values = _readable(root, path)
@@ -193,9 +194,3 @@ def _readable(root: HostRoot, path: str) -> dict[str, Any]:
         return daemonjson.read(root, path).values
     except ConfigError:
         return {}
-
-
-def _inventory(root: HostRoot, settings: Settings) -> DriverInventory:
-    now = stamp.now(root, settings.driver_root)
-    saved = saved_inventory.read_saved(root, now)
-    return saved or survey.survey(root, settings.driver_root)

@@ -40,6 +40,11 @@ def anew(root: HostRoot, driver_root: str) -> DriverInventory:
     return found
 
 
+def current(root: HostRoot, driver_root: str) -> DriverInventory:
+    """The saved inventory while it is true, as only that has NVML's answer, else a new one; nothing is saved."""
+    return inventory.read_saved(root, stamp.now(root, driver_root)) or survey(root, driver_root)
+
+
 def survey(root: HostRoot, driver_root: str = "/", facts: Facts | None = None) -> DriverInventory:
     """A new inventory; DriverError where no kernel module is loaded.  `facts`: NVML's answer, if there is one."""
     version = driver_version(root)
