@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Patterns of names, as a shell has them: ``*``, ``?``, ``[a-z]`` and ``[!a-z]`` in one component of a path.  Pure.
+
+``fnmatch`` makes regular expressions, and ``re`` costs a start as much as all that it does with a vendor's file.
+"""
+
+from __future__ import annotations
+
+_SPECIAL = frozenset("*?[")
+
+
+def is_pattern(text: str) -> bool:
+    """Whether `text` stands for other names than itself."""
+    return not _SPECIAL.isdisjoint(text)
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether `name` fits `pattern`; takes time linear in both lengths multiplied.  A ``[`` without end is a letter."""
+    parts = _parts(pattern)
+    at = 0
+    # Where the last star stood, and where its rest was tried last: only the last star need ever take more letters.
+    star, tried = -1, 0
+    position = 0
+    while at < len(name):
+        if position < len(parts) and parts[position] == "*":
+            star, tried = position, at
+            position += 1
+        elif position < len(parts) and _fits(parts[position], name[at]):
+            position += 1
+            at += 1
+        elif star >= 0:
+            tried += 1
+            position, at = star + 1, tried
+        else:
+            return False
+    return all([part == "*" for part in parts[position:]])
+
+
+def _parts(pattern: str) -> list[str]:
+    """The pattern's stars, question marks, brackets and single letters, in order."""
+    found = []
+    at = 0
+    while at < len(pattern):
+        end = at + 1
+        if pattern[at] == "[":
+            # The first letter in brackets is one of them, even where it is "]".
+            first = at + 2 if pattern[at + 1 : at + 2] == "!" else at + 1
+            close = pattern.find("]", first + 1)
+            end = close + 1 if close >= 0 else end
+        found.append(pattern[at:end])
+        at = end
+    return found
+
+
+def _fits(part: str, letter: str) -> bool:
+    """Whether one letter is what one part of a pattern, no star, stands for."""
+    if part == "?":
+        return True
+    if len(part) == 1:
+        return part == letter
+    negated = part[1] == "!"
+    inner = part[2:-1] if negated else part[1:-1]
+    at, found = 0, False
+    while at < len(inner):
+        if inner[at + 1 : at + 2] == "-" and at + 2 < len(inner):
+            found = found or inner[at] <= letter <= inner[at + 2]
+            at += 3
+        else:
+            found = found or inner[at] == letter
+            at += 1
+    return found != negated
