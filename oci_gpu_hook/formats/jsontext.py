@@ -14,7 +14,9 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Callable
+
+    Pairs = list[tuple[str, Any]]
 
 try:
     import _json
@@ -45,21 +47,27 @@ _SCANNER_CONTEXT = type(sys.implementation)(  # type: ignore[call-arg]
 )
 
 
-def loads(data: bytes) -> object:
-    """The one JSON value in `data` (UTF-8); ValueError where there is none or more than one."""
+def loads(data: bytes, pairs: Callable[[Pairs], object] | None = None) -> object:
+    """The one JSON value in `data` (UTF-8); ValueError where there is none or more than one.
+
+    pairs: makes a value of the members of each object, such as `unique`; None for a plain dict.
+    """
     text = data.decode("utf-8").strip(_WHITESPACE)
     if _make_scanner is None:
-        return _loads_by_json(text)
+        return _loads_by_json(text, pairs)
+    context = _SCANNER_CONTEXT
+    if pairs is not None:
+        context = type(context)(**{**vars(context), "object_pairs_hook": pairs})
     try:
         value: object
-        value, end = _make_scanner(_SCANNER_CONTEXT)(text, 0)
+        value, end = _make_scanner(context)(text, 0)
     except StopIteration:
         raise ValueError("no JSON value") from None
     except (SystemError, AttributeError, TypeError):
         # Before Python 3.13 the scanner needs json.decoder for its exception but does not import it, and so fails in
         # another way: json itself raises the right error.  A scanner of a later Python may need another context or
         # other arguments: json knows them.
-        return _loads_by_json(text)
+        return _loads_by_json(text, pairs)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if end != len(text):
@@ -67,12 +75,20 @@ def loads(data: bytes) -> object:
     return value
 
 
+def unique(pairs: Pairs) -> dict[str, Any]:
+    """An object of which no name is there twice; ValueError where one is."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name is there twice")
+    return found
+
+
 def members(text: str, begin: int) -> list[tuple[str, int, int, int]]:
     """The members of the object that begins at `begin` in a valid text.
 
     Of each its name, where the name begins in the text, and where the value begins and ends.
     """
-    scan = _scan_by_json() if _make_scanner is None else _make_scanner(_SCANNER_CONTEXT)
+    scan = scanner()
     found = []
     at = _behind_space(text, begin + 1)
     while text[at] != "}":
@@ -107,17 +123,21 @@ def has_more_values(data: bytes, most: int) -> bool:
     return sum(map(len, marks.split(b'"')[::2])) > most
 
 
-def _scan_by_json() -> Any:
-    import json
+def scanner() -> Callable[[str, int], tuple[Any, int]]:
+    """What reads the value that begins at a place in a valid text, and says where that ends."""
+    if _make_scanner is None:
+        import json
 
-    return json.JSONDecoder().raw_decode
+        return json.JSONDecoder().raw_decode
+    scan: Callable[[str, int], tuple[Any, int]] = _make_scanner(_SCANNER_CONTEXT)
+    return scan
 
 
-def _loads_by_json(text: str) -> object:
+def _loads_by_json(text: str, pairs: Callable[[Pairs], object] | None) -> object:
     import json
 
     try:
-        value: object = json.loads(text, parse_constant=_refuse_constant)
+        value: object = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=pairs)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     return value

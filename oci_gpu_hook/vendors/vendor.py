@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from oci_gpu_hook.record import NamedTuple
 
+# Of a vendor's file, in bytes.
+LARGEST_FILE = 1 << 20
+
 
 class DevicePattern(NamedTuple):
     """Which character devices of the host are meant: those for which all that is said here holds.

@@ -45,3 +45,22 @@ def test_many_stars_take_no_time() -> None:
     assert not glob.matches("*a" * 100 + "b", "a" * 4000)
     # By backtracking into each star this would outlast the machine.
     assert time.perf_counter() - began < 30
+
+
+def test_two_patterns_overlap_where_some_name_fits_both() -> None:
+    names = ["".join(letters) for n in range(6) for letters in itertools.product("abc", repeat=n)]
+    pieces = ("a", "b", "*", "?", "[ab]", "[!a]", "[a-b]")
+    patterns = ["".join(some) for n in (0, 1, 2, 3) for some in itertools.product(pieces, repeat=n)]
+    fitting = {
+        text: frozenset([name for name in names if glob.matches(text, name)]) for text in patterns
+    }
+    for one in patterns:
+        for other in patterns[:: len(patterns) // 25]:
+            expected = not fitting[one].isdisjoint(fitting[other])
+            assert glob.overlap(one, other) == glob.overlap(other, one) == expected, (one, other)
+
+
+def test_many_stars_overlap_in_no_time() -> None:
+    began = time.perf_counter()
+    assert not glob.overlap("*a" * 120 + "b", "?a*" * 80 + "c")
+    assert time.perf_counter() - began < 30

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The vendors' files of a host: where they lie, which of them holds, and what is wrong with them.
+
+Reads only, and no file that others than root could have made.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.errors import ConfigError, quoted
+from oci_gpu_hook.kernel.filetypes import is_regular
+from oci_gpu_hook.vendors.vendor import LARGEST_FILE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from oci_gpu_hook.host.root import HostRoot
+    from oci_gpu_hook.vendors.vendor import Vendor
+
+# A file in the first takes the place of one of the same name in the second, as in systemd's folders.
+ADMINISTRATORS, PACKAGES = FOLDERS = (
+    "/etc/oci-gpu-hook/vendors",
+    "/usr/share/oci-gpu-hook/vendors",
+)
+SUFFIX = ".json"
+MOST_FILES = 256
+_REMEDY = "the administrator must mend it"
+
+
+def list_files(root: HostRoot) -> tuple[str, ...]:
+    """The paths of those that hold, sorted by name; ConfigError where there are too many."""
+    found = {name: folder for folder in FOLDERS[::-1] for name in _names(root, folder)}
+    if len(found) > MOST_FILES:
+        raise ConfigError(
+            f"{' and '.join(FOLDERS)} have more than {MOST_FILES} vendors' files", _REMEDY
+        )
+    return tuple([f"{found[name]}/{name}" for name in sorted(found)])
+
+
+def replaced(root: HostRoot) -> dict[str, str]:
+    """Of each file of the administrator's that has taken another's place, that other."""
+    packaged = set(_names(root, PACKAGES))
+    return {
+        f"{ADMINISTRATORS}/{name}": f"{PACKAGES}/{name}"
+        for name in _names(root, ADMINISTRATORS)
+        if name in packaged
+    }
+
+
+def load(root: HostRoot, path: str) -> Vendor:
+    """What the file at `path` says; ConfigError where it is wrong, or not only root's."""
+    # A start that finds everything saved reads no such file.
+    from oci_gpu_hook.vendors import vendorfile
+
+    return vendorfile.read(content(root, path), path)
+
+
+def load_all(root: HostRoot) -> tuple[tuple[Vendor, ...], tuple[ConfigError, ...]]:
+    """What all files say that hold and are right, and what is wrong with the others."""
+    vendors, errors = [], []
+    for path in list_files(root):
+        try:
+            vendors.append(load(root, path))
+        except ConfigError as err:
+            errors.append(err)
+    return tuple(vendors), tuple(errors)
+
+
+def collisions(vendors: Iterable[Vendor]) -> dict[str, str]:
+    """Of each flag that more than one file has, a sentence that names them."""
+    files: dict[str, list[str]] = {}
+    for vendor in vendors:
+        files.setdefault(vendor.flag, []).append(vendor.file)
+    return {
+        flag: f"{flag} is the flag of {' and of '.join(sorted(paths))}"
+        for flag, paths in files.items()
+        if len(paths) > 1
+    }
+
+
+def content(root: HostRoot, path: str) -> bytes:
+    """The bytes of the file at `path`; ConfigError where they cannot be read, or are not only root's."""
+    source = root.source(path)
+    if source is None:
+        raise ConfigError(f"cannot read {_plain(path)}: there is nothing", _REMEDY)
+    _, fault = source
+    if fault:
+        raise ConfigError(
+            f"cannot read {_plain(path)}: {fault}",
+            "what root alone may write is read: 'chown root' and 'chmod go-w' make it so",
+        )
+    return regular(root, path)
+
+
+def regular(root: HostRoot | None, path: str) -> bytes:
+    """The bytes of the regular file at `path`, of a host or None: where it is; ConfigError where there is none."""
+    flags = posix.O_RDONLY | posix.O_NONBLOCK | posix.O_CLOEXEC
+    try:
+        fd = posix.open(path, flags) if root is None else root.open(path, flags)
+        try:
+            status = posix.fstat(fd)
+            if not is_regular(status):
+                raise ConfigError(f"cannot read {_plain(path)}: it is no regular file", _REMEDY)
+            data = b""
+            # A file that grows meanwhile is not read to its end.
+            while len(data) <= LARGEST_FILE and (piece := posix.read(fd, 1 << 18)):
+                data += piece
+        finally:
+            posix.close(fd)
+    except OSError as err:
+        raise ConfigError(f"cannot read {_plain(path)}: {err.strerror}", _REMEDY) from err
+    if len(data) > LARGEST_FILE:
+        raise ConfigError(
+            f"cannot read {_plain(path)}: it is larger than {LARGEST_FILE >> 20} MiB", _REMEDY
+        )
+    return data
+
+
+def _names(root: HostRoot, folder: str) -> list[str]:
+    return [name for name in root.names(folder) if name.endswith(SUFFIX) and name[0] != "."]
+
+
+def _plain(path: str) -> str:
+    return path if path.isascii() and path.isprintable() else quoted(path)

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values of a vendor's file, each of the type that it must have, or what is wrong with it and where.
+
+Must not know which keys a file has.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.errors import quoted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any, Union
+
+    Place = tuple[Union[str, int], ...]
+
+_LONGEST_TEXT = 4096
+# Of names that one could be meant of, in a sentence or to compare with.
+_MOST_NAMES = 32
+
+UPPER, DIGITS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ"), frozenset("0123456789")
+LETTERS = UPPER | frozenset("abcdefghijklmnopqrstuvwxyz")
+WORD = LETTERS | DIGITS | {"_"}
+
+
+class Wrong(Exception):
+    """Something in a valid JSON text is wrong: where, what, and how to mend it."""
+
+    def __init__(self, place: Place, what: str, remedy: str) -> None:
+        super().__init__(what)
+        self.place, self.what, self.remedy = place, what, remedy
+
+
+def object_of(value: object, place: Place, keys: tuple[str, ...] | None) -> dict[str, Any]:
+    """An object with none but these keys; None: with any."""
+    if not isinstance(value, dict):
+        raise wrong_type(place, value, "an object")
+    for key in value:
+        if keys is not None and key not in keys:
+            raise Wrong(
+                (*place, key),
+                f"unknown key {quoted(key)}, did you mean {nearest(key, keys)}?",
+                f"known are {', '.join(keys)}",
+            )
+    return value
+
+
+def needed(value: dict[str, Any], key: str, place: Place) -> object:
+    if key not in value:
+        raise Wrong(place, f"{_shown(place)} has no {key}", f"write the key {key}")
+    return value[key]
+
+
+def list_of(value: object, place: Place) -> list[Any]:
+    if not isinstance(value, list):
+        raise wrong_type(place, value, "a list")
+    return value
+
+
+def text_of(value: object, place: Place, least: int = 1) -> str:
+    """A string that people can read."""
+    if not isinstance(value, str):
+        raise wrong_type(place, value, "a string")
+    if not value.isprintable():
+        raise Wrong(
+            place,
+            f"{_shown(place)} is {quoted(value)}, which has characters that cannot be printed",
+            "leave them out",
+        )
+    if not least <= len(value) <= _LONGEST_TEXT:
+        what = "is empty" if not value else f"is longer than {_LONGEST_TEXT} characters"
+        raise Wrong(place, f"{_shown(place)} {what}", "write it, or leave the key out")
+    return value
+
+
+def word(value: object, place: Place, letters: frozenset[str] | set[str]) -> str:
+    """A name: of a module, a property, a type or a file."""
+    text = text_of(value, place)
+    if not letters.issuperset(text) or text in (".", ".."):
+        signs = "".join(sorted(frozenset(letters) - LETTERS - DIGITS))
+        raise Wrong(
+            place,
+            f"{_shown(place)} is {quoted(text)}, which is no name",
+            f"names have letters, digits and {signs}",
+        )
+    return text
+
+
+def words(value: object, place: Place, letters: frozenset[str]) -> list[str]:
+    return [
+        word(name, (*place, number), letters) for number, name in enumerate(list_of(value, place))
+    ]
+
+
+def flag_of(value: dict[str, Any], key: str, place: Place, *, default: bool) -> bool:
+    if key not in value:
+        return default
+    found = value[key]
+    if not isinstance(found, bool):
+        raise wrong_type((*place, key), found, "true or false")
+    return found
+
+
+def refuse(place: Place, why: str, remedy: str) -> None:
+    if why:
+        raise Wrong(place, why, remedy)
+
+
+def wrong_type(place: Place, value: object, wanted: str) -> Wrong:
+    return Wrong(
+        place,
+        f"{_shown(place)} is {_TYPES.get(type(value), 'null')}, not {wanted}",
+        f"write {wanted}",
+    )
+
+
+_TYPES: dict[type, str] = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+}
+
+
+def _shown(place: Place) -> str:
+    """A place for people: the last name, and which item of it."""
+    names = [part for part in place if isinstance(part, str)]
+    if not names:
+        return "the file"
+    name = names[-1] if WORD.issuperset(names[-1]) else quoted(names[-1])
+    return f"an item of {name}" if isinstance(place[-1], int) else name
+
+
+def nearest(key: str, among: Iterable[str]) -> str:
+    from oci_gpu_hook.request import settingsfile
+
+    names = [name[:64] for name in list(among)[:_MOST_NAMES]]
+    return quoted(settingsfile.nearest(key, names))
+
+
+def listed(names: Iterable[str]) -> str:
+    return ", ".join([quoted(name) for name in list(names)[:_MOST_NAMES]])

@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a vendor's file may name, held against the kernel's own lists as far as this host has them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook.vendors import allowed
+
+# By name, with their numbers where those are the kernel's for good.
+REFUSED = """
+sda sdaa1 sg0 st0 nst0 sr0 hda vda vda1 xvda nvme0 nvme0n1 nvme-fabrics ng0n1 bsg/0:0:0:0 mmcblk0 mmcblk0rpmb loop0
+loop-control dm-0 md0 md/root mapper/control mapper/root disk/by-id/ata-1 disk/by-uuid/1 block/8:0 nbd0 rbd0 zd0 zfs
+zram0 ram0 raw/rawctl rawctl mtd0 mtd0ro ubi0 ubi_ctrl bcache0 btrfs-control megaraid_sas_ioctl_node mpt3ctl mptctl
+pmem0 mem kmem kmsg port core nvram snapshot userfaultfd cpu/0/msr cpu/0/cpuid cpu/microcode mcelog dax0.0 ndctl0 nmem0
+cxl/mem0 tpm0 tpmrm0 mei0 ipmi0 i2c-0 spidev0.0 gpiochip0 hpet sev
+console tty tty0 tty63 ttyS0 ttyUSB0 ttyACM0 ttyAMA0 vcs vcs1 vcsa1 vcsu1 ptmx pts/0 pts/ptmx hvc0 fb0 input/event0
+input/by-id/x input/mice hidraw0 uinput uhid userio js0 usbmon0 stdin stdout fd/0 lp0 parport0 bus/usb/001/002 kbd
+vfio/vfio vfio/12 vfio/devices/vfio0 uio0 iommu kvm fuse cuse net/tun vhost-net vhost-vsock vhost-vdpa-0 autofs watchdog
+watchdog0 rtc rtc0 rfkill char/1:1 hwrng ppp shm/x mqueue/x
+null zero full random urandom
+"""
+SERVED = """
+nvidia0 nvidiactl nvidia-uvm nvidia-caps/nvidia-cap1 kfd dri/card0 dri/renderD128 accel/accel0 accel/accel_controlD0 hl0
+hl_controlD0 neuron0 infiniband/uverbs0 infiniband/rdma_cm infiniband/umad0 infiniband/issm0 rdma_cm onload onload_epoll
+sfc_char sfc_affinity xclmgmt1 xfpga/xvc_pub.u1 xvc_pub.u1 xdma0_user gdrdrv dxg nvhost-gpu nvmap nvgpu/igpu0/ctrl
+video0 media0 snd/pcmC0D0p qaic0 mst/mt1 knem xpmem cpu_dma_latency ptp0 dma_heap/system
+"""
+# Of a number that is the driver's for as long as the host runs: their names and their drivers' names are refused.
+DYNAMIC = (
+    *(
+        "bsg/",
+        "hidraw",
+        "nvme",
+        "ng",
+        "mei",
+        "userfaultfd",
+        "watchdog",
+        "rtc",
+        "tpm",
+        "tpmrm",
+        "dax",
+    ),
+    *(
+        "ndctl",
+        "dimmctl",
+        "vhost-",
+        "uio",
+        "iommu",
+        "vfio/",
+        "gpiochip",
+        "ubi",
+        "usbmon",
+        "kmem",
+        "sev",
+        "ipmi",
+    ),
+    *("megaraid", "hvc", "isst_", "cxl/", "mptctl", "mpt", "bus/"),
+)
+
+
+@pytest.mark.parametrize("name", REFUSED.split())
+def test_devices_of_the_hosts_own_are_refused(name: str) -> None:
+    assert allowed.device_path(f"/dev/{name}")
+
+
+def test_accelerators_devices_are_not() -> None:
+    assert [name for name in SERVED.split() if allowed.device_path(f"/dev/{name}")] == []
+
+
+@pytest.mark.parametrize("name", REFUSED.split())
+def test_no_pattern_means_a_refused_name(name: str) -> None:
+    """Whatever is left out of a name, one letter or its end."""
+    parts = name.split("/")
+    last = parts[-1]
+    for at in range(len(last)):
+        for pattern in (f"{last[:at]}*", f"{last[:at]}?{last[at + 1 :]}", f"{last[:at]}[!#]*"):
+            assert allowed.device_path("/".join(["/dev", *parts[:-1], pattern])), pattern
+    assert allowed.device_path("/dev/" + "/".join("*" for _ in parts))
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("nvidia*", "nvidia[0-9]*", "neuron*", "neuron?", "dri/renderD*", "dri/*", "accel/*"),
+        *(
+            "infiniband/*",
+            "infiniband/uverbs[0-9]*",
+            "hl[0-9]*",
+            "hl_controlD*",
+            "xclmgmt*",
+            "sfc_*",
+            "onload*",
+        ),
+    ],
+)
+def test_patterns_of_accelerators_are_not(pattern: str) -> None:
+    assert allowed.device_path(f"/dev/{pattern}") == ""
+
+
+def test_this_hosts_devices_are_refused_by_number_as_by_name() -> None:
+    """But for those of a number that is not the kernel's for good, which are refused by their driver's name."""
+    found = 0
+    for folder, folders, names in os.walk("/dev"):
+        folders[:] = [name for name in folders if name not in ("shm", "mqueue", "char", "block")]
+        for name in names:
+            path = os.path.join(folder, name)
+            status = os.lstat(path)
+            if not stat.S_ISCHR(status.st_mode):
+                continue
+            found += 1
+            major, minor = os.major(status.st_rdev), os.minor(status.st_rdev)
+            by_name, by_number = allowed.device_path(path), allowed.device_number(major, minor)
+            if path[5:].startswith(DYNAMIC):
+                assert by_name
+            else:
+                assert bool(by_name) == bool(by_number), (path, major, minor, by_name, by_number)
+    assert found
+
+
+def test_this_hosts_drivers_are_refused_as_their_numbers_are() -> None:
+    rows = Path("/proc/devices").read_text().partition("Block devices:")[0].split("\n")[1:]
+    for row in rows:
+        number, _, name = row.strip().partition(" ")
+        # An accelerator's misc device has a number of that driver's.
+        if (
+            number
+            and name != "misc"
+            and int(number) < 234
+            and allowed.device_number(int(number), 0)
+        ):
+            assert allowed.driver(name), row
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "mem",
+            "/dev/vc/0",
+            "tty",
+            "ttyS",
+            "/dev/tty",
+            "/dev/console",
+            "/dev/ptmx",
+            "vcs",
+            "st",
+            "sg",
+        ),
+        *(
+            "input",
+            "fb",
+            "raw",
+            "mtd",
+            "bsg",
+            "nvme",
+            "nvme-generic",
+            "hidraw",
+            "usb_device",
+            "ttyUSB",
+        ),
+        *(
+            "cpu/msr",
+            "cpu/cpuid",
+            "watchdog",
+            "rtc",
+            "tpm",
+            "uio",
+            "vfio",
+            "dax",
+            "ndctl",
+            "mei",
+            "ipmidev",
+        ),
+        *(
+            "loop-control",
+            "device-mapper",
+            "btrfs-control",
+            "kvm",
+            "fuse",
+            "tun",
+            "snapshot",
+            "autofs",
+        ),
+        *("userfaultfd", "hw_random", "vhost-net", "uinput", "uhid", "nvram", "hpet", "zfs"),
+    ],
+)
+def test_drivers_of_the_hosts_own_are_refused(name: str) -> None:
+    assert allowed.driver(name)
+
+
+def test_drivers_of_accelerators_are_not() -> None:
+    names = """nvidia nvidia-uvm nvidia-caps drm kfd accel infiniband_verbs infiniband_mad neuron habanalabs hl
+    onload_char sfc_char rdma_cm xclmgmt xdma gdrdrv dxg nvmap qaic alsa video4linux media cuda-x"""
+    assert [name for name in names.split() if allowed.driver(name)] == []
+
+
+@pytest.mark.parametrize(
+    "major,minor,is_refused",
+    [
+        *(
+            (1, 1, True),
+            (1, 3, True),
+            (4, 0, True),
+            (5, 1, True),
+            (7, 0, True),
+            (9, 0, True),
+            (10, 237, True),
+        ),
+        *(
+            (10, 236, True),
+            (10, 1, True),
+            (10, 130, True),
+            (10, 232, True),
+            (13, 64, True),
+            (21, 0, True),
+        ),
+        *(
+            (29, 0, True),
+            (90, 0, True),
+            (162, 1, True),
+            (189, 0, True),
+            (202, 0, True),
+            (260, 0, True),
+        ),
+        *(
+            (10, 120, False),
+            (10, 259, False),
+            (195, 0, False),
+            (226, 128, False),
+            (231, 192, False),
+        ),
+        *((235, 0, False), (261, 0, False), (505, 1, False), (61, 0, False), (61, 5, False)),
+    ],
+)
+def test_numbers(major: int, minor: int, is_refused: bool) -> None:
+    assert bool(allowed.device_number(major, minor)) == is_refused
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/usr/lib64/libx.so.1", "/opt/rocm", "/opt/rocm-*", "/lib/firmware/x", "/lib64/libx.so*"),
+        *(
+            "/lib32/x",
+            "/libx32/x",
+            "/etc/OpenCL/vendors/*.icd",
+            "/etc/ld.so.conf.d/x.conf",
+            "/run/x/x.sock",
+        ),
+        *(
+            "/usr/lib/x86_64-linux-gnu/dri/*_dri.so",
+            "/usr/lib/libx*",
+            "/usr/share/x",
+            "/opt/x-{version}",
+        ),
+    ],
+)
+def test_paths_of_drivers_are_allowed(path: str) -> None:
+    assert allowed.host_path(path) == ""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(
+            "",
+            "usr/x",
+            "/",
+            "/usr",
+            "/etc",
+            "/run",
+            "/opt",
+            "/lib",
+            "/usr/",
+            "/srv/x",
+            "/var/lib/x",
+            "/proc/x",
+        ),
+        *(
+            "/sys/x",
+            "/dev/x",
+            "/boot/x",
+            "/media/x",
+            "/tmp/x",
+            "/lib*/x",
+            "/*/x",
+            "/u?r/x",
+            "/usr/../x",
+            "/usr/./x",
+        ),
+        *(
+            "/usr//x",
+            "/usr/bin",
+            "/usr/lib64",
+            "/usr/lib/x86_64-linux-gnu",
+            "/usr/*",
+            "/usr/lib/*",
+            "/etc/*",
+        ),
+        *(
+            "/etc/shadow",
+            "/etc/shado?",
+            "/etc/ssh",
+            "/etc/ssh/x",
+            "/etc/s*",
+            "/etc/pki",
+            "/etc/pki/tls/private/x",
+        ),
+        *(
+            "/run/docker.sock",
+            "/run/*",
+            "/run/*/*",
+            "/run/containerd/containerd.sock",
+            "/run/{version}",
+        ),
+        *(
+            "/run/systemd/private",
+            "/run/dbus/system_bus_socket",
+            "/usr/x\n",
+            "/usr/x\0y",
+            "/usr/" + "x" * 256,
+        ),
+        "/usr" + "/x" * 2048,
+    ],
+)
+def test_other_paths_are_refused(path: str) -> None:
+    assert allowed.host_path(path)
+
+
+@pytest.mark.parametrize("path", ["/opt/x", "/usr/lib64", "/usr/local/x", "/srv", "/devices"])
+def test_targets(path: str) -> None:
+    assert allowed.target(path) == ""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(
+            "",
+            "/",
+            "x",
+            "/proc",
+            "/proc/x",
+            "/sys/x",
+            "/dev",
+            "/dev/x",
+            "/opt/../proc",
+            "/opt/*",
+            "/opt/[a]",
+        ),
+        *("/opt/{version}", "/opt//x", "/opt/\n"),
+    ],
+)
+def test_other_targets_are_refused(path: str) -> None:
+    assert allowed.target(path)
+
+
+@pytest.mark.parametrize("text", ["396.26", "6.8.0-1+deb12~1", "2:1.0_a"])
+def test_versions(text: str) -> None:
+    assert allowed.version(text) == ""
+
+
+@pytest.mark.parametrize("text", ["", "..", ".1", "1/2", "1 2", "*", "1\n", "é", "1" * 65])
+def test_what_is_no_version(text: str) -> None:
+    assert allowed.version(text)

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Vendors' files: what is read from them, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oci_gpu_hook.errors import ConfigError
+from oci_gpu_hook.vendors import vendorfile
+from oci_gpu_hook.vendors.vendor import LARGEST_FILE, DevicePattern, Group, Item, Vendor, Version
+
+PUBLISHED = Path(__file__).resolve().parents[1] / "data/vendors"
+
+
+def read(document: dict[str, Any]) -> Vendor:
+    return vendorfile.read(json.dumps(document).encode(), "x.json")
+
+
+def small(**keys: Any) -> dict[str, Any]:
+    return {"activation_flag": "OCI_X", "inventory": {"a": {}}, **keys}
+
+
+def group(**lists: Any) -> Group:
+    return read(small(inventory={"a": lists})).groups[0]
+
+
+def test_oci_decorators_onload() -> None:
+    path = PUBLISHED / "oci-onload.json"
+    vendor = vendorfile.read(path.read_bytes(), str(path))
+    assert (vendor.flag, vendor.version) == ("OCI_SOLARFLARE", Version("text", "201805"))
+    (onload,) = vendor.groups
+    assert onload.name == "onload"
+    assert onload.devices[2] == DevicePattern("/dev/sfc_char")
+    assert [item.path for item in onload.files[:2]] == ["/usr/bin/onload", "/usr/bin/sfnt-pingpong"]
+    # A library among the programs.
+    assert onload.libraries[-1] == Item("/usr/lib64/libonload.so")
+    assert onload.files[-1] == Item("/usr/libexec/onload/profiles/latency-best.opf")
+
+
+def test_oci_decorators_nvidia() -> None:
+    path = PUBLISHED / "oci-nvidia.json"
+    vendor = vendorfile.read(path.read_bytes(), str(path))
+    assert [group.name for group in vendor.groups] == ["compute", "utility"]
+    assert vendor.groups[1].devices == (
+        DevicePattern("/dev/nvidia0"),
+        DevicePattern("/dev/nvidiactl"),
+    )
+
+
+def test_all_keys() -> None:
+    vendor = read(
+        {
+            "$schema": "file:///usr/share/oci-gpu-hook/vendor.schema.json",
+            "description": "X's",
+            "activation_flag": "OCI_X",
+            "kind": "x.com/card",
+            "version": {"module": "x_core"},
+            "environment": {"X_HOME": "/opt/x", "EMPTY": ""},
+            "requires": {"kernel": "5.14", "modules": ["x_core"]},
+            "selinux": {"type": "x_t", "boolean": "x_use"},
+            "driver_feature": ["b"],
+            "inventory": {
+                "a": {"devices": ["x0"]},
+                "b": {
+                    "devices": [
+                        {
+                            **{"path": "x/[0-9]*", "major": "x", "pci": ["1D0F", "10ee:5000"]},
+                            **{"udev": {"ID_X": "1"}, "each": True, "name": "xdev"},
+                            "required": False,
+                        }
+                    ],
+                    "libraries": [{"path": "/opt/x-{version}/lib/*.so*", "target": "/opt/lib/"}],
+                    "directories": ["/opt/x/share/"],
+                    "sockets": [{"path": "/run/x.sock", "required": True}],
+                },
+            },
+        }
+    )
+    assert vendor == Vendor(
+        file="x.json",
+        flag="OCI_X",
+        groups=(
+            Group(
+                "b",
+                devices=(
+                    DevicePattern(
+                        *("/dev/x/[0-9]*", "x", ("1d0f", "10ee:5000"), (("ID_X", "1"),), True),
+                        *("xdev", False),
+                    ),
+                ),
+                libraries=(Item("/opt/x-{version}/lib/*.so*", "/opt/lib"),),
+                files=(Item("/opt/x/share"),),
+                sockets=(Item("/run/x.sock", "", True),),
+            ),
+        ),
+        kind="x.com/card",
+        version=Version("module", "x_core"),
+        environment=(("X_HOME", "/opt/x"), ("EMPTY", "")),
+        kernel="5.14",
+        modules=("x_core",),
+        selinux_type="x_t",
+        selinux_boolean="x_use",
+    )
+
+
+def test_without_driver_feature_a_request_gets_all_groups() -> None:
+    assert [found.name for found in read(small(inventory={"b": {}, "a": {}})).groups] == ["b", "a"]
+
+
+def test_files_come_in_one_order() -> None:
+    found = group(miscellaneous=["/etc/m"], directories=["/opt/d"], binaries=["/usr/bin/b"])
+    assert [item.path for item in found.files] == ["/usr/bin/b", "/opt/d", "/etc/m"]
+
+
+@pytest.mark.parametrize(
+    "name,is_library",
+    [
+        ("libx.so", True),
+        ("libx.so.1", True),
+        ("libx.so*", True),
+        ("x.sock", False),
+        ("x.some", False),
+        ("x", False),
+    ],
+)
+def test_a_library_among_the_programs(name: str, is_library: bool) -> None:
+    assert bool(group(binaries=[f"/usr/bin/{name}"]).libraries) == is_library
+
+
+@pytest.mark.parametrize(
+    "text,line,says",
+    [
+        (b"", 1, "expecting value"),
+        (b'\n\n{"a": }', 3, "expecting value"),
+        (b'{\n"a": 1,}', 2, ""),
+        (b'{"a": "\n"}', 1, "invalid control character"),
+        (b"{}\n{}", 2, "extra data"),
+        (b'{"NaN": 1,\n"a":\nNaN}', 3, "a number that JSON has not"),
+        (b'{"a": 1,\n"b": [{"c": 1}, {"c": 1,\n"d": "{",\n"c": 2}]}', 4, "'c' is there twice"),
+        (b'{"a":\n"\xff"}', 2, "no UTF-8"),
+        (b"\n" + b"[" * 100_000, 2, "nested too deeply"),
+        (b"\n[]", 1, "the file is a list, not an object"),
+        (
+            b'{"activation_flag": "OCI_X",\n "inventory":\n {"a": {"devices": ["b",\n 1]}}}',
+            4,
+            "an item of devices is a number",
+        ),
+        (
+            b'{"activation_flag": "OCI_X", "inventory": {\n"a":\n{\n'
+            b'"sockets": [{"path": "/run/a"},\n{"paht": "/run/a"}]}}}',
+            5,
+            "did you mean 'path'",
+        ),
+        (b'{\n"inventory": {"a": {}}}', 1, "the file has no activation_flag"),
+    ],
+)
+def test_the_line_is_said(text: bytes, line: int, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        vendorfile.read(text, "x.json")
+    message = str(caught.value)
+    assert message.startswith(f"x.json:{line}: ") and says in message and caught.value.hint
+
+
+def test_bounds() -> None:
+    most = [f"/opt/x/{number}" for number in range(vendorfile.MOST_ITEMS)]
+    assert len(group(miscellaneous=most).files) == len(most)
+    with pytest.raises(ConfigError, match="more than 4096 things"):
+        group(miscellaneous=most, sockets=["/run/x"])
+    with pytest.raises(ConfigError, match="more than 256 devices"):
+        group(devices=["x"] * 257)
+    with pytest.raises(ConfigError, match=r"x\.json:1: it is larger than 1 MiB"):
+        vendorfile.read(b" " * (LARGEST_FILE + 1), "x.json")
+
+
+def test_a_bad_document_says_what_is_bad() -> None:
+    for keys, says in (
+        ({"activation_flag": "AMD"}, "no flag"),
+        ({"activation_flag": "OCI_" + "X" * 61}, "65 characters"),
+        ({"activation_flag": "OCI_x"}, "no flag"),
+        ({"activation_flag": "OCI_"}, "no flag"),
+        ({"kind": "amd.com"}, "no kind of CDI's"),
+        ({"kind": "amd.com/-gpu"}, "no kind of CDI's"),
+        ({"kind": "nvidia.com/gpu"}, "not a vendor file's"),
+        ({"version": {}}, "not one source"),
+        ({"version": {"module": "a", "file": "/sys/x"}}, "not one source"),
+        ({"version": {"file": "/sys/../etc/x"}}, "'..'"),
+        ({"version": {"file": "/mnt/x"}}, "outside of"),
+        ({"version": {"module": "../x"}}, "no name"),
+        ({"version": "1/2"}, "letters, digits"),
+        ({"version": 1}, "a number"),
+        ({"requires": {"kernel": "latest"}}, "no release"),
+        ({"requires": {"modules": "x"}}, "a string, not a list"),
+        ({"environment": {"A B": ""}}, "no variable's name"),
+        ({"environment": {"A": "\x1b[2J"}}, "cannot be printed"),
+        ({"environment": {"A": "a\0"}}, "cannot be printed"),
+        ({"selinux": {"type": "a:b"}}, "no name"),
+        ({"driver_feature": []}, "is empty"),
+        ({"driver_feature": ["b"]}, "did you mean 'a'"),
+        ({"driver_feature": ["a", "a"]}, "twice"),
+        ({"inventory": {}}, "no group"),
+        ({"inventory": {"": {}}}, "is empty"),
+        ({"inventory": []}, "a list, not an object"),
+        ({"inventoyr": {}}, "did you mean 'inventory'"),
+        ({"log_level": 1}, "not a string"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            read(small(**keys))
+        assert says in str(caught.value), keys
+
+
+def test_a_bad_item_says_what_is_bad() -> None:
+    cases: list[tuple[str, Any, str]] = [
+        ("devices", "/dev/sda", "a disk"),
+        ("devices", "/dev/*", "could mean"),
+        ("devices", "../etc/passwd", "'.' or '..'"),
+        ("devices", "/etc/passwd", "outside of /dev"),
+        ("devices", {}, "not described"),
+        ("devices", {"each": True}, "not described"),
+        ("devices", {"path": "x", "each": "yes"}, "not true or false"),
+        ("devices", {"pci": "10022"}, "no vendor"),
+        ("devices", {"pci": []}, "empty"),
+        ("devices", {"udev": {}}, "empty"),
+        ("devices", {"major": "sg"}, "a disk"),
+        ("devices", {"path": "x", "name": "../x"}, "no name"),
+        ("libraries", None, "null"),
+        ("libraries", {"target": "/opt"}, "no path"),
+        ("libraries", {"path": "/opt/x", "target": "/proc/x"}, "/proc"),
+        ("libraries", {"path": "/opt/x", "target": "/"}, "empty name"),
+        ("libraries", {"path": "/opt/x", "target": "opt"}, "no absolute path"),
+        ("libraries", {"path": "/opt/x", "target": "/opt/*"}, "a pattern"),
+        ("libraries", "/opt/{vresion}/x", "braces"),
+        ("libraries", "/opt/{version}/x", "stands for nothing"),
+        ("libraries", "/srv/x", "outside of"),
+        ("directories", "/usr/lib64", "everybody's"),
+        ("directories", "/etc", "everybody's"),
+        ("sockets", "/run/docker.sock", "for the host's root alone"),
+    ]
+    for key, item, says in cases:
+        with pytest.raises(ConfigError) as caught:
+            group(**{key: [item]})
+        assert says in str(caught.value), item
