@@ -7,8 +7,6 @@ while its stamp is current (`Stamp`).  Must not open a GPU, ask NVML or write.
 
 from __future__ import annotations
 
-import marshal
-
 from oci_gpu_hook.driver import nodes
 from oci_gpu_hook.driver.gpu import Gpu, uuid_of
 from oci_gpu_hook.driver.stamp import Stamp
@@ -18,25 +16,22 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any, TypeVar
-
-    Record = TypeVar("Record", bound=NamedTuple)
+    from typing import Any
 
 FILE = saved.INVENTORY
 SAVED = f"{saved.FOLDER}/{FILE}"
 
-# The file holds these bytes, the length of the rest, and the rest: the stamp and the inventory as plain tuples, by
-# marshal.  Whoever changes the fields of a record below raises the number: a file of another format is not read.
-HEADING = b"oci-gpu-hook inventory 4\n"
-LENGTH_BYTES = 4
+# The file holds these bytes, and then the stamp and the inventory, see `saved.packed`.  Whoever changes the fields of a
+# record below raises the number: a file of another format is not read.
+HEADING = b"oci-gpu-hook inventory 5\n"
 
 
 class Library(NamedTuple):
     """A library of the driver.
 
     path: the host's path of the versioned file; names: the file's name in a container, then further names for it;
-    subfolder: the subfolder of the library folder that it belongs in, "" for none; flags: of its entry in ld.so.cache.
+    subfolder: the subfolder of the library folder that it belongs in, "" for none; flags: of its entry in ld.so.cache;
+    folder: its folder in a container, "" for the one that the container's loader searches.
     """
 
     path: str
@@ -47,6 +42,7 @@ class Library(NamedTuple):
     bits: int
     subfolder: str
     capabilities: tuple[str, ...]
+    folder: str = ""
 
 
 class DriverFile(NamedTuple):
@@ -118,20 +114,13 @@ class DriverInventory(NamedTuple):
 
 def read_saved(root: HostRoot, now: Stamp) -> DriverInventory | None:
     """The saved inventory; None where there is none that is whole, of this format, and stamped as `now`."""
-    data = saved.read(root, FILE)
-    if data is None:
-        return None
-    begin = len(HEADING) + LENGTH_BYTES
-    length = int.from_bytes(data[len(HEADING) : begin], "little")
-    if not data.startswith(HEADING) or len(data) != begin + length:
-        return None
+    values = saved.unpacked(HEADING, saved.read(root, FILE))
     try:
-        # marshal is safe with trusted bytes only, and `saved.read` gives no others.
-        saved_stamp, rows = marshal.loads(data[begin:])
+        saved_stamp, rows = values
         if saved_stamp != now:
             return None
         found = _from_rows(rows)
-    except (EOFError, ValueError, TypeError, MemoryError):
+    except (ValueError, TypeError):
         return None
     return None if _has_new_uuid(root, found.gpus) else found
 
@@ -176,20 +165,13 @@ def _has_new_uuid(root: HostRoot, gpus: tuple[Gpu, ...]) -> bool:
 
 def _from_rows(rows: Any) -> DriverInventory:
     """The inventory from plain tuples; ValueError or TypeError where one does not fit its record."""
-    (found,) = _records(DriverInventory, (rows,))
+    (found,) = saved.records(DriverInventory, (rows,))
     return found._replace(
-        gpus=_records(Gpu, found.gpus),
-        mig_devices=_records(MigDevice, found.mig_devices),
-        misfits=_records(Misfit, found.misfits),
-        libraries=_records(Library, found.libraries),
-        binaries=_records(DriverFile, found.binaries),
-        files=_records(DriverFile, found.files),
-        firmware=_records(DriverFile, found.firmware),
+        gpus=saved.records(Gpu, found.gpus),
+        mig_devices=saved.records(MigDevice, found.mig_devices),
+        misfits=saved.records(Misfit, found.misfits),
+        libraries=saved.records(Library, found.libraries),
+        binaries=saved.records(DriverFile, found.binaries),
+        files=saved.records(DriverFile, found.files),
+        firmware=saved.records(DriverFile, found.firmware),
     )
-
-
-def _records(kind: type[Record], rows: Iterable[tuple[Any, ...]]) -> tuple[Record, ...]:
-    """A record for each row.  There are two hundred: map is faster than a loop."""
-    if not {*map(len, rows)} <= {len(kind._fields)}:
-        raise ValueError(f"a {kind.__name__} has other fields")
-    return tuple(map(kind._make, rows))

@@ -7,8 +7,6 @@ the result is correct, but the start takes longer.  Opens no GPU.  Writes the sa
 
 from __future__ import annotations
 
-import marshal
-
 from oci_gpu_hook.driver import catalogue, files, inventory, mig, proc, stamp
 from oci_gpu_hook.driver.gpu import Gpu, driver_version, list_gpus
 from oci_gpu_hook.driver.inventory import DriverInventory
@@ -84,8 +82,8 @@ def save(root: HostRoot, now: Stamp, found: DriverInventory) -> str:
 
 
 def _write(root: HostRoot, now: Stamp, found: DriverInventory) -> None:
-    data = _packed(now, found._replace(devices=(), links=(), ipc_paths=()))
-    saved.write(root, inventory.FILE, data)
+    values = (now, found._replace(devices=(), links=(), ipc_paths=()))
+    saved.write(root, inventory.FILE, saved.packed(inventory.HEADING, values))
 
 
 def _driver(root: HostRoot, driver_root: str, version: str) -> files.Driver:
@@ -138,19 +136,6 @@ def _unknown(
     if unnamed:
         sentences.append(f"UUIDs and numbers of {len(unnamed)} MIG devices: {_REFRESH}")
     return tuple(sentences)
-
-
-def _packed(now: Stamp, found: DriverInventory) -> bytes:
-    """The bytes of the file, in the format that `inventory` describes.
-
-    The hook may run on another Python than ``inventory refresh``, so the file is in marshal's version 2: every Python
-    from 3.9 on reads its tuples, strings, integers, booleans and None alike.  It has no references, which came with
-    version 3, and no short strings and tuples, which came with version 4
-    (https://docs.python.org/3/library/marshal.html; tests/unit/test_saved.py tries each Python of the machine).
-    """
-    content = marshal.dumps((saved.plain(now), saved.plain(found)), 2)
-    length = len(content).to_bytes(inventory.LENGTH_BYTES, "little")
-    return inventory.HEADING + length + content
 
 
 def _proc_files(root: HostRoot) -> tuple[tuple[str, str], ...]:

@@ -7,6 +7,7 @@ file: its reader checks that.
 
 from __future__ import annotations
 
+import marshal
 import posix
 
 from oci_gpu_hook.host.root import HostRoot
@@ -15,7 +16,12 @@ from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Iterable
+    from typing import Any, TypeVar
+
+    from oci_gpu_hook.record import NamedTuple
+
+    Record = TypeVar("Record", bound=NamedTuple)
 
 FOLDER = "/run/oci-gpu-hook"
 INVENTORY = "inventory"
@@ -23,6 +29,8 @@ INVENTORY = "inventory"
 # The inventory of a host with 16 GPUs and a hundred MIG devices has 30 KiB.  A larger file than this is neither read
 # nor written.
 LARGEST = 1 << 20
+
+LENGTH_BYTES = 4
 
 
 def open_folder(root: HostRoot) -> int:
@@ -100,6 +108,42 @@ def write(root: HostRoot, name: str, data: bytes) -> None:
             posix.close(fd)
     finally:
         posix.close(folder)
+
+
+def packed(heading: bytes, values: Any) -> bytes:
+    """The bytes of a file: the heading, the length of the rest, and the values as plain tuples.
+
+    The hook may run on another Python than ``inventory refresh``, so the values are in marshal's version 2: every
+    Python from 3.9 on reads its tuples, strings, integers, booleans and None alike.  It has no references, which came
+    with version 3, and no short strings and tuples, which came with version 4
+    (https://docs.python.org/3/library/marshal.html; tests/unit/test_saved.py tries each Python of the machine).
+    """
+    content = marshal.dumps(plain(values), 2)
+    return heading + len(content).to_bytes(LENGTH_BYTES, "little") + content
+
+
+def unpacked(heading: bytes, data: bytes | None) -> Any:
+    """The values of a file that `read` has given; None where it is not whole, or has another heading."""
+    begin = len(heading) + LENGTH_BYTES
+    if data is None or not data.startswith(heading):
+        return None
+    if len(data) != begin + int.from_bytes(data[len(heading) : begin], "little"):
+        return None
+    try:
+        # marshal is safe with trusted bytes only, and `read` gives no others.
+        return marshal.loads(data[begin:])
+    except (EOFError, ValueError, TypeError, MemoryError):
+        return None
+
+
+def records(kind: type[Record], rows: Iterable[tuple[Any, ...]]) -> tuple[Record, ...]:
+    """A record for each row; ValueError where one has other fields.
+
+    An inventory has two hundred: map is faster than a loop.
+    """
+    if not {*map(len, rows)} <= {len(kind._fields)}:
+        raise ValueError(f"a {kind.__name__} has other fields")
+    return tuple(map(kind._make, rows))
 
 
 def plain(value: Any) -> Any:

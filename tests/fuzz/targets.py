@@ -532,7 +532,7 @@ def _host() -> tuple[HostRoot, stamp.Stamp]:
 
 _HOST, _NOW = _host()
 _SAVED = (SCRATCH / "host" / saved.FOLDER[1:] / saved.INVENTORY).read_bytes()
-_BEGIN = len(inventory.HEADING) + inventory.LENGTH_BYTES
+_BEGIN = len(inventory.HEADING) + saved.LENGTH_BYTES
 _ROWS = marshal.loads(_SAVED[_BEGIN:])[1]
 
 
@@ -544,7 +544,7 @@ def _replaced(place: int, value: Any) -> Any:
 
 def _inventory(rows: Any) -> None:
     content = marshal.dumps((tuple(_NOW), rows), 2)
-    length = len(content).to_bytes(inventory.LENGTH_BYTES, "little")
+    length = len(content).to_bytes(saved.LENGTH_BYTES, "little")
     saved.write(_HOST, inventory.FILE, inventory.HEADING + length + content)
     inventory.read_saved(_HOST, _NOW)
 

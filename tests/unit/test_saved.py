@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from oci_gpu_hook.driver import inventory, stamp, survey
-from oci_gpu_hook.driver.inventory import HEADING, LENGTH_BYTES
+from oci_gpu_hook.driver.inventory import HEADING
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.host.saved import LENGTH_BYTES
 from tests.unit import hosts, starts
 
 pytestmark = pytest.mark.pythons
@@ -180,8 +181,8 @@ def test_a_file_of_another_length_is_no_inventory(written: Saved) -> None:
 
 
 def test_a_file_of_another_format_is_no_inventory(written: Saved) -> None:
-    assert HEADING.endswith(b" 4\n")
-    for heading in (HEADING.replace(b"4", b"5"), HEADING.replace(b"4", b"44"), HEADING.upper()):
+    assert HEADING.endswith(b" 5\n")
+    for heading in (HEADING.replace(b"5", b"4"), HEADING.replace(b"5", b"55"), HEADING.upper()):
         assert written.read(heading + written.data[len(HEADING) :]) is None
 
 
