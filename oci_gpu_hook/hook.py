@@ -30,36 +30,38 @@ from oci_gpu_hook.request.words import CAPABILITIES
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory
-    from oci_gpu_hook.planning.plan import Plan
     from oci_gpu_hook.request.bundle import Bundle
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.request.settings import Settings
     from oci_gpu_hook.request.sources import Inputs
     from oci_gpu_hook.request.state import State
+    from oci_gpu_hook.request.vendors import Known
 
 _STDIN = 0
 # What hooks.d/oci-gpu-hook has read of stdin.
 _READ_BEFORE = b"OCI_GPU_HOOK_STATE"
 _SERVED = ("prestart", "createRuntime")
 _NOTHING_TO_DO = ("poststart", "poststop")
+_OPTIONS = ("--config", "--host-root", "--cdi", "--cdi-vendor", "--cdi-driver")
 
 
 class Options:
     """The words after the stage.
 
-    ``--config FILE`` and ``--host-root DIR``; and from our CDI specs ``--cdi CAPABILITIES``, where the engine has done
-    what a spec can say, and ``--cdi-driver VERSION``, for which the spec was made.
+    ``--config FILE`` and ``--host-root DIR``; and from our CDI specs ``--cdi CAPABILITIES`` or ``--cdi-vendor FLAG``,
+    where the engine has done what a spec can say, and ``--cdi-driver VERSION``, for which the spec was made.
     """
 
     def __init__(self, arguments: list[str]) -> None:
         self.config: str | None = None
         self.host_root = "/"
         self.cdi: str | None = None
+        self.cdi_vendor: str | None = None
         self.cdi_driver = ""
         words = iter(arguments)
         for word in words:
             option, equals, value = word.partition("=")
-            if option not in ("--config", "--host-root", "--cdi", "--cdi-driver"):
+            if option not in _OPTIONS:
                 raise UsageError(f"unknown option {word!r} after a hook stage")
             value = value if equals else next(words, "")
             if not value:
@@ -71,6 +73,10 @@ class Options:
                     f"--cdi names {name!r}, which is no capability",
                     "write the spec anew with 'oci-gpu-hook cdi generate'",
                 )
+
+    def by_cdi(self) -> bool:
+        """Whether a CDI spec of ours has started the hook."""
+        return self.cdi is not None or self.cdi_vendor is not None
 
 
 def main(stage: str, arguments: list[str]) -> int:
@@ -130,11 +136,11 @@ def start(progress: Progress, state: State, options: Options, stage: str = "") -
         if not state.bundle:
             return
     bundle = read_bundle(state.bundle)
-    if stage == "createRuntime" and options.cdi is None and _is_served(bundle):
+    if stage == "createRuntime" and not options.by_cdi() and _is_served(bundle):
         return
     inputs = sources.inputs_of(bundle, state.annotations)
     progress.annotations = inputs.annotations
-    asks = options.cdi is not None or sources.may_ask(inputs)
+    asks = options.by_cdi() or sources.may_ask(inputs) or _asks_vendor(inputs, options)
     if not asks and not settings.are_there(options.config):
         return
     allowed = progress.settings = _settings(options, inputs, asks)
@@ -190,6 +196,23 @@ def _with_bundle(state: State) -> State:
     return state._replace(bundle=found)
 
 
+def _asks_vendor(inputs: Inputs, options: Options) -> bool:
+    """Whether anything asks for another vendor's devices; swarm resources apart, which only the administrator names."""
+    if not sources.may_name_vendor(inputs):
+        return False
+    from oci_gpu_hook.request import vendors
+
+    return vendors.asks(inputs, _known_vendors(options))
+
+
+def _known_vendors(options: Options) -> tuple[Known, ...]:
+    """The vendors' files of this host."""
+    from oci_gpu_hook.host.root import HostRoot
+    from oci_gpu_hook.vendors import current
+
+    return current.known(HostRoot(options.host_root), remember=True)
+
+
 def _settings(options: Options, inputs: Inputs, asks: bool) -> Settings | None:
     """The settings; None where they cannot be read and the container asks for nothing that we know of."""
     try:
@@ -205,6 +228,11 @@ def _request(
     bundle: Bundle, inputs: Inputs, allowed: Settings, options: Options
 ) -> tuple[Request | None, tuple[str, ...]]:
     """What the container asks for, and a sentence for each thing that is left out."""
+    if options.cdi_vendor is not None:
+        from oci_gpu_hook.request import bycdi
+
+        known = _known_vendors(options)
+        return bycdi.of_vendor(options.cdi_vendor, known, bundle.device_paths()), ()
     if options.cdi is None:
         from oci_gpu_hook.request import parse
 
@@ -212,7 +240,8 @@ def _request(
             from oci_gpu_hook.host import docker
 
             inputs = docker.with_request(inputs, bundle, options.host_root)
-        return parse.parse(inputs, allowed)
+        known = _known_vendors(options) if sources.may_name_vendor(inputs, allowed) else ()
+        return parse.parse(inputs, allowed, known)
     from oci_gpu_hook.request import bycdi
 
     return bycdi.of_nodes(inputs, allowed, bundle.device_paths(), options.cdi.split(","))
@@ -242,7 +271,11 @@ def _carry_out(
     progress.plan = plan
     progress.keep(plan.notes)
     if inventory is not None and options.cdi is not None:
-        plan = _without_edits(progress, plan, inventory, options.cdi_driver)
+        _check_spec(progress, inventory, options.cdi_driver)
+    if options.by_cdi():
+        # The engine has done what the spec says.
+        left = [operation for operation in plan.operations if operation.cdi_edits() is None]
+        plan = plan._replace(operations=tuple(left))
     progress.end_step()
     progress.keep(apply.run(plan, host, root.fd, process))
     progress.say()
@@ -263,10 +296,8 @@ def _label_only(state: State, bundle: Bundle, allowed: Settings, options: Option
         sentence.say(str(err))
 
 
-def _without_edits(
-    progress: Progress, plan: Plan, inventory: DriverInventory, spec_driver: str
-) -> Plan:
-    """What is left to do of a plan where the engine has carried out our CDI spec."""
+def _check_spec(progress: Progress, inventory: DriverInventory, spec_driver: str) -> None:
+    """DriverError where the engine has carried out a CDI spec of ours that was made for another driver."""
     from oci_gpu_hook.planning import cdi
 
     if progress.request is not None:
@@ -276,5 +307,3 @@ def _without_edits(
     misfit = cdi.misfit(spec_driver, inventory)
     if misfit:
         raise DriverError(misfit, "write it anew with 'oci-gpu-hook cdi generate'")
-    left = [operation for operation in plan.operations if operation.cdi_edits() is None]
-    return plan._replace(operations=tuple(left))

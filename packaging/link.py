@@ -133,6 +133,27 @@ GROUPS = {
     "settings": ("request.sections", "request.settingsfile"),
     # Where a container's environment is not accepted.
     "docker": ("host.docker",),
+    # Where a container may name another vendor's devices.
+    "vendors": (
+        "request.vendors",
+        "formats.glob",
+        "vendors",
+        "vendors.vendor",
+        "vendors.allowed",
+        "vendors.folders",
+        "vendors.inventory",
+        "vendors.current",
+        "vendors.devices",
+        "vendors.host",
+        "planning.sharing",
+        "planning.vendors",
+    ),
+    "vendors' files": (
+        "formats.jsonplaces",
+        "vendors.values",
+        "vendors.vendorfile",
+        "vendors.survey",
+    ),
     "crun": ("request.crun", "report.runtime"),
     "requirements": ("planning.requirements",),
     "cdi": ("request.bycdi", "planning.cdi"),

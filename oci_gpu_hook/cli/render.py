@@ -45,6 +45,9 @@ def plan_document(plan: Plan, left_out: Iterable[str] = ()) -> dict[str, object]
             "features": list(request.features),
             "mig_config": request.mig_config,
             "mig_monitor": request.mig_monitor,
+            "vendors": [
+                {**item._asdict(), "devices": list(item.devices)} for item in request.vendors
+            ],
         },
         "driver": {"version": plan.driver_version} if request else None,
         "label": plan.label,
@@ -78,10 +81,9 @@ def plan_text(plan: Plan, left_out: Iterable[str] = ()) -> str:
         f"rootfs     {container.rootfs} ({plan.layout.loader}, libraries in {plan.layout.library_folder})",
     ]
     if request is not None:
-        lines.append(f"request    devices {','.join(request.devices)} (from {request.source})")
-        lines.append(f"           capabilities {','.join(request.capabilities)}")
-        lines += [f"           {words}" for words in _further(request)]
-        lines.append(f"driver     {plan.driver_version}")
+        lines += _requested(request)
+        if plan.driver_version:
+            lines.append(f"driver     {plan.driver_version}")
     else:
         lines.append("request    none")
     if plan.label:
@@ -92,6 +94,19 @@ def plan_text(plan: Plan, left_out: Iterable[str] = ()) -> str:
     if notes:
         lines += ["", "left out", *[f"  {note}" for note in notes]]
     return "\n".join(lines)
+
+
+def _requested(request: Request) -> list[str]:
+    """What is asked for, first of NVIDIA's."""
+    words = []
+    if request.devices:
+        words.append(f"devices {','.join(request.devices)} (from {request.source})")
+        words += [f"capabilities {','.join(request.capabilities)}", *_further(request)]
+    words += [
+        f"{item.flag} {','.join(item.devices)} (from {item.source}, by {item.file})"
+        for item in request.vendors
+    ]
+    return [f"{'' if number else 'request':11}{text}" for number, text in enumerate(words)]
 
 
 def _further(request: Request) -> list[str]:

@@ -56,6 +56,7 @@ def question(
         not build.DIGEST
         or settings.driver_root != "/"
         or request.source == "cdi"
+        or request.vendors
         or inventory is None
     ):
         return None

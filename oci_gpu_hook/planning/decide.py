@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.planning.answers import Question
-    from oci_gpu_hook.planning.plan import Plan, Provision
+    from oci_gpu_hook.planning.plan import Plan, Provision, Share
     from oci_gpu_hook.request.bundle import Bundle
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.request.settings import Settings
@@ -69,7 +69,9 @@ def decide(
     inventory = None
     question = answers.question(host, request, laid_out, settings) if remember else None
     provision = answers.recall(host, question) if question else None
-    if provision is None:
+    if provision is None and request.vendors:
+        provision, inventory = _provide_all(host, laid_out, request, settings, remember=remember)
+    elif provision is None:
         provision, inventory = _provide(
             host, laid_out, request, settings, question, remember=remember
         )
@@ -89,15 +91,53 @@ def _provide(
     *,
     remember: bool,
 ) -> tuple[Provision, DriverInventory]:
-    """What the driver gives, decided from the inventory."""
-    from oci_gpu_hook.driver.inventory import with_nodes
-    from oci_gpu_hook.planning import provision, recording, selection
+    """What NVIDIA's driver gives, decided from the inventory."""
+    from oci_gpu_hook.planning import provision, recording
 
     root = recording.RecordingRoot(host) if question else None
     inventory, is_saved = _inventory(host, settings.driver_root, remember=remember)
+    share, inventory = _of_nvidia(root or host, laid_out, request, settings, inventory)
+    provided = provision.join(laid_out, inventory.driver_version, (share,))
+    if question and root and is_saved and all([gpu.uuid for gpu in inventory.gpus]):
+        recording.keep(question, root, provided)
+    return provided, inventory
+
+
+def _provide_all(
+    host: HostRoot, laid_out: Layout, request: Request, settings: Settings, *, remember: bool
+) -> tuple[Provision, DriverInventory | None]:
+    """What several drivers give, or another vendor's than NVIDIA's."""
+    from oci_gpu_hook.planning import provision, vendors
+    from oci_gpu_hook.vendors import current
+    from oci_gpu_hook.vendors import host as on_host
+
+    shares, inventory, version = [], None, ""
+    if request.source == "cdi":
+        laid_out = _as_host(laid_out, layout.library_folder(host.fd)[0])
+    if request.devices:
+        inventory, _ = _inventory(host, settings.driver_root, remember=remember)
+        share, inventory = _of_nvidia(host, laid_out, request, settings, inventory)
+        shares, version = [share], inventory.driver_version
+    for asked in request.vendors:
+        found = current.vendor_inventory(host, asked.flag, asked.file, remember=remember)
+        shares.append(vendors.share(laid_out, asked, on_host.look(host, found)))
+    return provision.join(laid_out, version, tuple(shares)), inventory
+
+
+def _of_nvidia(
+    host: HostRoot,
+    laid_out: Layout,
+    request: Request,
+    settings: Settings,
+    inventory: DriverInventory,
+) -> tuple[Share, DriverInventory]:
+    """The share of NVIDIA's driver, and its inventory with the nodes that the request needs."""
+    from oci_gpu_hook.driver.inventory import with_nodes
+    from oci_gpu_hook.planning import provision, selection
+
     selected = selection.select(request, inventory)
     inventory = with_nodes(
-        root or host,
+        host,
         inventory,
         selection.families(request),
         request.imex_channels,
@@ -106,20 +146,20 @@ def _provide(
         (settings.mps_pipe_folder, settings.mps_pipe_owner),
     )
     if request.source == "cdi":
-        # A spec is made before any container: it puts libraries where the host has them.
-        folder = inventory.library_folder
-        folder_32 = layout.library_folder_32(folder, layout.GLIBC)
-        laid_out = laid_out._replace(library_folder=folder, library_folder_32=folder_32)
+        laid_out = _as_host(laid_out, inventory.library_folder)
     if request.requirements:
         from oci_gpu_hook.planning import requirements
 
         gpus = tuple([(gpu.compute_capability, gpu.brand) for gpu, _ in selected.gpus])
         facts = requirements.HostFacts(inventory.driver_version, inventory.cuda_version, gpus)
         requirements.check(request.requirements, facts)
-    provided = provision.make(laid_out, request, selected, inventory)
-    if question and root and is_saved and all([gpu.uuid for gpu in inventory.gpus]):
-        recording.keep(question, root, provided)
-    return provided, inventory
+    return provision.of_nvidia(laid_out, request, selected, inventory), inventory
+
+
+def _as_host(laid_out: Layout, folder: str) -> Layout:
+    """The layout that a CDI spec goes by: made before any container, it puts libraries where the host has them."""
+    folder_32 = layout.library_folder_32(folder, layout.GLIBC)
+    return laid_out._replace(library_folder=folder, library_folder_32=folder_32)
 
 
 def _inventory(host: HostRoot, driver_root: str, *, remember: bool) -> tuple[DriverInventory, bool]:

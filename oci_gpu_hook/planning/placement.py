@@ -49,7 +49,7 @@ def brought(
         for library in inventory.libraries
         if not capabilities.isdisjoint(library.capabilities)
         and (capability := brought_by(library, request))
-        and (folder := _folder(layout, library))
+        and (folder := folder_of(layout, library))
     ]
 
 
@@ -107,24 +107,25 @@ def untrusted_services(request: Request, inventory: DriverInventory) -> tuple[st
     )
 
 
-def ld_cache(
-    layout: Layout,
-    request: Request,
-    inventory: DriverInventory,
-    placed: list[tuple[Library, str, str]],
-) -> tuple[LdCache, ...]:
+def entries(placed: list[tuple[Library, str, str]]) -> tuple[Entry, ...]:
     """The entries for ld.so.cache: each library by all its names but that of the versioned file, as in ldconfig's."""
-    entries = [
-        Entry(name.encode(), f"{folder}/{name}".encode(), library.flags)
-        for library, folder, _ in placed
-        if not library.subfolder
-        for name in library.names
-        if name == library.soname or name != library.file
-    ]
+    return tuple(
+        [
+            Entry(name.encode(), f"{folder}/{name}".encode(), library.flags)
+            for library, folder, _ in placed
+            if not library.subfolder
+            for name in library.names
+            if name == library.soname or name != library.file
+        ]
+    )
+
+
+def ld_cache(
+    layout: Layout, newer: tuple[Entry, ...], entries: tuple[Entry, ...]
+) -> tuple[LdCache, ...]:
+    """The operation that adds entries; `newer` come first, so that the loader prefers them to ours of the same name."""
     if layout.loader == MUSL or not entries:
         return ()
-    # They come first, so that the loader prefers them to ours of the same name.
-    newer = forward_compatibility(layout, request, inventory)
     reason = "the loader and 'ldconfig -p' find the libraries"
     if newer:
         reason += f"; those of the image's {COMPAT_FOLDER} first, as they are newer"
@@ -179,8 +180,10 @@ def _branch(version: str) -> int:
     return int(number) if number.isdecimal() and number.isascii() and len(number) < 6 else 0
 
 
-def _folder(layout: Layout, library: Library) -> str:
+def folder_of(layout: Layout, library: Library) -> str:
     """The folder for `library`; "" where this container has none for its word size."""
+    if library.folder:
+        return library.folder
     folder = layout.library_folder if library.bits == 64 else layout.library_folder_32
     return f"{folder}/{library.subfolder}" if folder and library.subfolder else folder
 

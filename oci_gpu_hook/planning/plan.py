@@ -16,9 +16,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.container.identity import Container
     from oci_gpu_hook.container.layout import Layout
+    from oci_gpu_hook.driver.nodes import DeviceNode
+    from oci_gpu_hook.formats.ldcache_entries import Entry
     from oci_gpu_hook.operations.operation import Operation
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.request.settings import Settings
+
+    # Device nodes, each with its reason.
+    Reasoned = tuple[tuple[DeviceNode, str], ...]
 
 
 class Provision(NamedTuple):
@@ -31,6 +36,21 @@ class Provision(NamedTuple):
     devices: tuple[tuple[int, int], ...]
     operations: tuple[Operation, ...]
     notes: tuple[str, ...]
+
+
+class Share(NamedTuple):
+    """What one driver gives.
+
+    giver: whose it is, for people; nodes: each with its reason; operations: all but nodes and ld.so.cache; entries: of
+    its libraries in ld.so.cache, and `newer` those of the image's that go before them.
+    """
+
+    giver: str
+    nodes: Reasoned
+    operations: tuple[Operation, ...]
+    entries: tuple[Entry, ...]
+    newer: tuple[Entry, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class Labels(NamedTuple):

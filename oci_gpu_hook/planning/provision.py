@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container gets from the driver, as operations.  Pure.
+"""What a container gets from drivers, as operations.  Pure.
 
-Everything about the driver is decided here, with `selection` (which devices) and `placement` (which files, and where):
-what is done, what is required, and why.  Containers with the same layout and request get the same; `plan` adds what
-depends on the one container.
+What NVIDIA's driver gives is decided here, with `selection` (which devices) and `placement` (which files, and where):
+what is done, what is required, and why.  Other vendors' shares come from `vendors`; `join` makes one provision of all.
+Containers with the same layout and request get the same; `plan` adds what depends on the one container.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from oci_gpu_hook.operations.mount import Mount
 from oci_gpu_hook.operations.symlink import Symlink
 from oci_gpu_hook.operations.tmpfs import Tmpfs
 from oci_gpu_hook.planning import placement, selection
-from oci_gpu_hook.planning.plan import Provision
+from oci_gpu_hook.planning.plan import Provision, Share
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.container.layout import Layout
     from oci_gpu_hook.driver.inventory import DriverInventory
-    from oci_gpu_hook.driver.nodes import DeviceNode
+    from oci_gpu_hook.operations.operation import Operation
+    from oci_gpu_hook.planning.plan import Reasoned
     from oci_gpu_hook.planning.selection import Selection
     from oci_gpu_hook.request.parse import Request
 
-    Reasoned = tuple[tuple[DeviceNode, str], ...]
 
 _PROC_DRIVER = "/proc/driver/nvidia"
 _MODIFY_DEVICE_FILES = "ModifyDeviceFiles:"
@@ -38,27 +38,58 @@ _PROFILE_MINORS = 64
 def make(
     layout: Layout, request: Request, selected: Selection, inventory: DriverInventory
 ) -> Provision:
-    """What a container with `request` gets; DriverError where it cannot be met.  `selected`: the requested devices."""
+    """What a container gets that asks for nothing beside NVIDIA's GPUs; the rest as `of_nvidia`."""
+    return join(
+        layout, inventory.driver_version, (of_nvidia(layout, request, selected, inventory),)
+    )
+
+
+def of_nvidia(
+    layout: Layout, request: Request, selected: Selection, inventory: DriverInventory
+) -> Share:
+    """The share of NVIDIA's driver; DriverError where it cannot meet the request.
+
+    selected: the requested devices.
+    """
     _check_driver(request, inventory)
     nodes = selection.nodes(request, selected, inventory)
     libraries = placement.brought(layout, request, inventory)
     operations = (
-        *_devices(layout, nodes),
         *_links(layout, nodes, inventory),
         *placement.libraries(libraries),
         *placement.files(request, inventory),
         *placement.services(request, inventory),
         *_proc_driver(request, selected, inventory),
         *_application_profile(request, selected),
-        *placement.ld_cache(layout, request, inventory, libraries),
     )
     notes = (
         *selection.absent_features(request, inventory),
         *placement.left_out(layout, request),
         *placement.untrusted_services(request, inventory),
     )
-    devices = tuple([(node.major, node.minor) for node, _ in nodes])
-    return Provision(inventory.driver_version, devices, operations, notes)
+    newer = placement.forward_compatibility(layout, request, inventory)
+    entries = placement.entries(libraries)
+    return Share("NVIDIA's driver", nodes, operations, entries, newer, notes)
+
+
+def join(layout: Layout, version: str, shares: tuple[Share, ...]) -> Provision:
+    """One provision of all shares; `version`: of NVIDIA's driver, "" without it.
+
+    ConfigError where two of them want different things at one path: both are in files that an administrator put there.
+    """
+    if len(shares) > 1:
+        from oci_gpu_hook.planning import sharing
+
+        shares = sharing.apart(shares)
+    operations: list[Operation] = []
+    for share in shares:
+        operations += [*_devices(layout, share.nodes), *share.operations]
+    newer = tuple([entry for share in shares for entry in share.newer])
+    entries = tuple([entry for share in shares for entry in share.entries])
+    operations += placement.ld_cache(layout, newer, entries)
+    devices = [(node.major, node.minor) for share in shares for node, _ in share.nodes]
+    notes = tuple([note for share in shares for note in share.notes])
+    return Provision(version, tuple(dict.fromkeys(devices)), tuple(operations), notes)
 
 
 def _check_driver(request: Request, inventory: DriverInventory) -> None:

@@ -103,7 +103,7 @@ def fields(entry: Entry) -> list[tuple[str, str]]:
         ("CONTAINER", entry.container),
         ("IMAGE", entry.image),
         ("NAMESPACE", entry.namespace),
-        ("REQUEST", ",".join(request.devices) if request else ""),
+        ("REQUEST", ",".join(request.asked()) if request else ""),
         ("SOURCE", request.source if request else ""),
         ("CAPABILITIES", ",".join(request.capabilities) if request else ""),
         ("DRIVER", plan.driver_version if plan else ""),
@@ -146,7 +146,7 @@ def _message(entry: Entry, result: str, nodes: int, total: int) -> str:
     elif result != "started":
         sentence = f"{name} does not start: {entry.sentence}"
     else:
-        devices = ", ".join(entry.request.devices) if entry.request else ""
+        devices = ", ".join(entry.request.asked()) if entry.request else ""
         took = f"{total / 1000:.1f}"
         sentence = f"{name} got {devices}: {nodes} device nodes, in {took} ms"
     if sentence.isprintable():

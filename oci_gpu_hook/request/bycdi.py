@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.request.bundle import BESIDE_GPUS, is_gpu
 from oci_gpu_hook.request.parse import Request, check_sections, requirements
 from oci_gpu_hook.request.words import (
+    ADMINISTRATOR,
     CAPABILITIES,
     DRIVER_CAPABILITIES,
     FEATURES,
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from oci_gpu_hook.request.settings import Settings
     from oci_gpu_hook.request.sources import Inputs
+    from oci_gpu_hook.request.vendors import Known
 
 
 def of_nodes(
@@ -40,6 +43,22 @@ def of_nodes(
     required = requirements(inputs.environment, settings, notes)
     notes += _beyond_spec(inputs.environment, granted)
     return Request("cdi", given, granted, required), tuple(notes)
+
+
+def of_vendor(flag: str, known: Iterable[Known], nodes: tuple[str, ...]) -> Request:
+    """The request that they stand for where the spec is for the devices of the vendor with this flag."""
+    from oci_gpu_hook.request.vendors import VendorRequest
+
+    for vendor in known:
+        if vendor.flag == flag:
+            if vendor.fault:
+                raise ConfigError(vendor.fault, ADMINISTRATOR)
+            asked = VendorRequest(flag, vendor.file, "cdi", nodes)
+            return Request("cdi", (), (), vendors=(asked,))
+    raise ConfigError(
+        f"the CDI spec is for {quoted(flag)}, which no vendor's file has",
+        "the administrator must take the spec away, or put the file back",
+    )
 
 
 def _beyond_spec(environment: dict[str, str], granted: tuple[str, ...]) -> list[str]:

@@ -31,6 +31,7 @@ from oci_gpu_hook.request.words import (
     LONGEST_VALUE,
     MIG_MANAGEMENT,
     NONE,
+    REQUIRE_JETPACK,
     VOID,
     listed,
     number,
@@ -40,9 +41,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.request.settings import Settings
     from oci_gpu_hook.request.sources import Inputs, Names
+    from oci_gpu_hook.request.vendors import Known, VendorRequest
 
 _REQUIRE = "NVIDIA_REQUIRE_"
-_REQUIRE_JETPACK = "NVIDIA_REQUIRE_JETPACK"
+# The value of NVIDIA_REQUIRE_JETPACK that NVIDIA's runtime knows; there is no other.
+_ALL_CSV_FILES = "csv-mounts=all"
 _MOST_IMEX_CHANNEL = (1 << 20) - 1
 # A driver has 2,048, if nobody sets another number.  Who wants more can ask for all.
 _MOST_IMEX_CHANNELS = 2048
@@ -61,6 +64,8 @@ class Request(NamedTuple):
     ``MIG-GPU-<uuid>/1/0`` for MIG devices.
     requirements: expressions as `planning.requirements` reads them, all of which must hold.
     imex_channels: ``all`` alone, or decimal numbers; features: names of `FEATURES`.
+    jetpack_all: whether a Jetson gives the files of all its CSV files, and not of the base ones alone.
+    vendors: what is asked of other vendors; where that is all, `devices` and `capabilities` are empty.
     """
 
     source: str
@@ -71,24 +76,41 @@ class Request(NamedTuple):
     mig_monitor: bool = False
     imex_channels: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    jetpack_all: bool = False
+    vendors: tuple[VendorRequest, ...] = ()
+
+    def asked(self) -> tuple[str, ...]:
+        """All device names, for people: NVIDIA's as they are, other vendors' behind their flag."""
+        others = [f"{item.flag}={name}" for item in self.vendors for name in item.devices]
+        return (*self.devices, *others)
 
     def by_nodes(self) -> bool:
         """Whether it names devices by the nodes that the engine has made."""
         return self.source in ("cdi", "devices")
 
 
-def parse(inputs: Inputs, settings: Settings) -> tuple[Request | None, tuple[str, ...]]:
+def parse(
+    inputs: Inputs, settings: Settings, known: tuple[Known, ...] = ()
+) -> tuple[Request | None, tuple[str, ...]]:
     """The request, None where nothing is asked for; and a sentence for each thing that is left out.
 
-    RequestError for what can be neither served nor left out.
+    known: the vendors' files, () where the container names none.  RequestError for what can be neither served nor left
+    out.
     """
     notes: list[str] = []
     names = named(inputs, settings, notes)
     devices = _devices(names)
-    if devices or notes:
+    of_vendors: tuple[VendorRequest, ...] = ()
+    if known:
+        from oci_gpu_hook.request import vendors
+
+        of_vendors = vendors.parse(inputs, settings, known, notes)
+    if devices or of_vendors or notes:
         check_sections(settings, notes)
     if not devices:
-        return None, tuple(notes)
+        if not of_vendors:
+            return None, tuple(notes)
+        return Request(of_vendors[0].source, (), (), vendors=of_vendors), tuple(notes)
     environment = inputs.environment
     mig_config, mig_monitor = [
         _manages_mig(inputs, variable, devices) for variable in MIG_MANAGEMENT
@@ -102,6 +124,8 @@ def parse(inputs: Inputs, settings: Settings) -> tuple[Request | None, tuple[str
         mig_monitor=mig_monitor,
         imex_channels=_imex_channels(inputs, names, settings, notes),
         features=_features(inputs, names, settings, notes),
+        jetpack_all=environment.get(REQUIRE_JETPACK) == _ALL_CSV_FILES,
+        vendors=of_vendors,
     )
     return request, tuple(notes)
 
@@ -123,11 +147,9 @@ def requirements(
     """The expressions of all NVIDIA_REQUIRE_* variables, and the one that a legacy image stands for."""
     found = []
     for name, value in environment.items():
-        if name.startswith(_REQUIRE_JETPACK):
-            notes.append(
-                f"{quoted(name)} is left out: it is for Tegra, which this hook does not serve"
-            )
-        elif name.startswith(_REQUIRE) and value and not value.isspace():
+        if name.startswith(REQUIRE_JETPACK):
+            continue  # this says which files a Jetson gives, not what a driver must be
+        if name.startswith(_REQUIRE) and value and not value.isspace():
             found.append(value)
     if settings.disable_requirements or environment.get("NVIDIA_DISABLE_REQUIRE", "") in _TRUE:
         return ()

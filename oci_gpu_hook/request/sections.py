@@ -8,6 +8,7 @@ know what an engine says.
 from __future__ import annotations
 
 from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.request.words import ALL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ STRICTEST_FIRST: dict[str, tuple[tuple[object, ...], ...]] = {
     "cuda_forward_compatibility": (),
 }
 # A list: what all of them allow.
-LISTS = ("allowed_capabilities",)
+LISTS = ("allowed_capabilities", "allowed_vendors")
 
 
 def strictest(
@@ -74,8 +75,10 @@ def strictest(
 def _strictest(field: str, values: list[object]) -> list[object]:
     """The strictest of these values, the first of which is known to be said; several where none of them is."""
     if field in LISTS:
-        lists = [value for value in values if isinstance(value, tuple)]
-        return [tuple([word for word in lists[0] if all([word in other for other in lists])])]
+        # "all" stands for every vendor; of capabilities it stands for a list of all.
+        lists = [value for value in values if isinstance(value, tuple) and value != (ALL,)]
+        first = lists[0] if lists else (ALL,)
+        return [tuple([word for word in first if all([word in other for other in lists])])]
     for alike in STRICTEST_FIRST[field]:
         found = [value for value in alike if value in values]
         if found:

@@ -26,7 +26,7 @@ def canonical(item: str, where: str) -> str:
     """The device name `item` in canonical form, see `Request.devices`; RequestError names `where` it stood."""
     found = ""
     if len(item) <= _LONGEST:
-        found = _index(item) or _gpu(item) or _mig(item) or _bus_id(item)
+        found = _index(item) or _gpu(item) or _mig(item) or bus_id(item)
     if not found:
         raise RequestError(f"unknown device {quoted(item)} in {where}", _HINT)
     return found
@@ -77,7 +77,7 @@ def _is_uuid(groups: list[str]) -> bool:
     )
 
 
-def _bus_id(item: str) -> str:
+def bus_id(item: str) -> str:
     """``domain:bus:device.0`` in hexadecimal, with or without leading zeros; NVML prints them all."""
     domain, _, rest = item.lower().partition(":")
     bus, _, rest = rest.partition(":")

@@ -11,7 +11,7 @@ import posix
 
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.request.words import CAPABILITIES
+from oci_gpu_hook.request.words import ALL, CAPABILITIES
 
 # The default file: it alone may be absent.
 SETTINGS = "/etc/oci-gpu-hook.conf"
@@ -39,7 +39,10 @@ class Settings(NamedTuple):
     accept_volume_mounts: bool = False
     # the driver capabilities that any container can get
     allowed_capabilities: tuple[str, ...] = CAPABILITIES
-    # variables that, where a container has them, name its devices in the place of NVIDIA_VISIBLE_DEVICES
+    # the flags of the vendors whose devices any container can get
+    allowed_vendors: tuple[str, ...] = (ALL,)
+    # variables that, where a container has them, name its devices in the place of NVIDIA_VISIBLE_DEVICES; as
+    # FLAG=VARIABLE in the place of that vendor's flag
     swarm_resources: tuple[str, ...] = ()
     # whether NVIDIA_REQUIRE_* are left unchecked
     disable_requirements: bool = False

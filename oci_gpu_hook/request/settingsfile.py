@@ -13,7 +13,7 @@ import posix
 from oci_gpu_hook.errors import ConfigError, RequestError, quoted
 from oci_gpu_hook.request.annotations import check_namespace, image, namespace, unsaid
 from oci_gpu_hook.request.sections import Setting, strictest
-from oci_gpu_hook.request.words import ALL, CAPABILITIES, items
+from oci_gpu_hook.request.words import ALL, CAPABILITIES, is_flag, items
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _FOLDERS = ("driver-root", "mps-pipe-folder")
 _FILES = {"metrics": ".prom", "runtime": ""}
 _KEYS = (
     *(*_WORDS, *_FOLDERS, *_FILES),
-    *("allowed-capabilities", "swarm-resources", "mps-pipe-owner"),
+    *("allowed-capabilities", "allowed-vendors", "swarm-resources", "mps-pipe-owner"),
 )
 _SCOPES = ("namespace", "image")
 # These say what the host is, or where a request may stand: they hold for all containers alike.
@@ -200,18 +200,33 @@ def _value(key: str, value: str, where: str) -> object:
             ends = f" that ends in {_FILES[key]}" if _FILES[key] else ""
             raise ConfigError(f"{where}: {key} is {quoted(value)}, which is no absolute path{ends}")
         return value
-    words = tuple(items(value))
+    return _list(key, tuple(items(value)), where)
+
+
+def _list(key: str, words: tuple[str, ...], where: str) -> object:
     if key == "swarm-resources":
         for word in words:
-            if "=" in word or "\0" in word or len(word.split()) > 1:
+            flag, equals, variable = word.rpartition("=")
+            if not _is_variable(variable) or (equals and not is_flag(flag)):
                 raise ConfigError(f"{where}: {key} has {quoted(word)}, which names no variable")
         return words
+    if key == "allowed-vendors":
+        for word in words:
+            if word != ALL and not is_flag(word):
+                raise ConfigError(
+                    f"{where}: {key} has {quoted(word)}, which is no vendor's flag, such as OCI_AMD"
+                )
+        return (ALL,) if ALL in words else words
     unknown = [word for word in words if word not in CAPABILITIES and word != ALL]
     if unknown or not words:
         allowed = ", ".join(CAPABILITIES)
         shown = quoted(unknown[0]) if unknown else "empty"
         raise ConfigError(f"{where}: {key} has {shown}, allowed are all, {allowed}")
     return CAPABILITIES if ALL in words else words
+
+
+def _is_variable(text: str) -> bool:
+    return bool(text) and "=" not in text and "\0" not in text and len(text.split()) == 1
 
 
 def _heading(line: str, where: str) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from oci_gpu_hook.request.words import (
     FEATURES,
     LONGEST_VALUE,
     REQUIRE_CUDA,
+    VENDOR_PREFIX,
     VISIBLE_DEVICES,
     VOID,
     items,
@@ -102,12 +103,31 @@ def may_ask(inputs: Inputs) -> bool:
     )
 
 
+def may_name_vendor(inputs: Inputs, settings: Settings | None = None) -> bool:
+    """Whether anything may ask for another vendor's devices; without `settings`, swarm resources apart.
+
+    Only for such a container the vendors' files are looked at.
+    """
+    environment = inputs.environment
+    return (
+        any([name.startswith(VENDOR_PREFIX) for name in environment])
+        or any([item.partition("/")[0] not in _CDI_VENDORS for item in cdi_names(inputs)])
+        or bool(settings and any(["=" in word for word in settings.swarm_resources]))
+    )
+
+
+def swarm_variables(settings: Settings, flag: str = "") -> list[str]:
+    """The variables of swarm resources that name the devices of the vendor with this flag; of NVIDIA's without one."""
+    pairs = [word.rpartition("=") for word in settings.swarm_resources]
+    return [variable for owner, _, variable in pairs if owner == flag]
+
+
 def named(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
     """The device names of the first place that has any: accepted mounts, then annotations, then the environment."""
     if settings.accept_volume_mounts:
-        listed = _in_mounts(inputs.mounts, notes)
-        if listed.devices or listed.imex_channels or listed.features:
-            return listed
+        mounted = _in_mounts(inputs.mounts, notes)
+        if mounted.devices or mounted.imex_channels or mounted.features:
+            return mounted
     elif any([_is_listed(*mount) for mount in inputs.mounts]):
         leave_out("the device list in volume mounts is not accepted", settings, notes)
     found = _in_annotations(inputs)
@@ -124,7 +144,8 @@ def named(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
             return nothing
         found = by_docker
     if found.source == "swarm":
-        _refuse_counts(inputs.environment, settings)
+        for name in swarm_variables(settings):
+            refuse_count(name, listed(inputs.environment, name))
     if found.devices == (LIST_FOLDER,):
         # Device plugins set this beside a list in volume mounts.
         sentence = f"{found.where} says that the devices are listed in volume mounts"
@@ -177,7 +198,7 @@ def _in_environment(inputs: Inputs, settings: Settings) -> Names:
     Where an old image's default would hold, its user's word goes before: the devices that it was given.
     """
     environment = inputs.environment
-    swarm = [name for name in settings.swarm_resources if name in environment]
+    swarm = [name for name in swarm_variables(settings) if name in environment]
     if swarm:
         found = [item for name in swarm for item in listed(environment, name)]
         return Names("swarm", ",".join(swarm), tuple(found))
@@ -186,19 +207,19 @@ def _in_environment(inputs: Inputs, settings: Settings) -> Names:
     return Names("env", VISIBLE_DEVICES, tuple(listed(environment, VISIBLE_DEVICES)))
 
 
-def _refuse_counts(environment: dict[str, str], settings: Settings) -> None:
-    """RequestError where Swarm gives a number of GPUs and does not say which.
+def refuse_count(variable: str, words: list[str]) -> None:
+    """RequestError where Swarm gives a number of devices and does not say which.
 
     dockerd takes a number for a count, never for a resource's name.  So a number that stands alone is no index.
     """
-    for name in settings.swarm_resources:
-        found = listed(environment, name) if name.startswith(SWARM_VARIABLE) else []
-        if len(found) == 1 and found[0].isascii() and found[0].isdecimal():
-            raise RequestError(
-                f"{name} is {quoted(found[0])}, a number of GPUs, which does not say which ones",
-                "the administrator must name them in dockerd's node-generic-resources: "
-                "'oci-gpu-hook swarm resources' prints the names",
-            )
+    if not variable.startswith(SWARM_VARIABLE) or len(words) != 1:
+        return
+    if words[0].isascii() and words[0].isdecimal():
+        raise RequestError(
+            f"{variable} is {quoted(words[0])}, a number of devices, which does not say which ones",
+            "the administrator must name them in dockerd's node-generic-resources: "
+            "for GPUs 'oci-gpu-hook swarm resources' prints the names",
+        )
 
 
 def _is_listed(source: str, destination: str) -> bool:
@@ -258,19 +279,22 @@ def _cdi_annotations(annotations: dict[str, str]) -> dict[str, str]:
     }
 
 
-def _in_annotations(inputs: Inputs) -> Names:
-    """NVIDIA's CDI names in annotations; other vendors' names are theirs to serve.
-
-    No names where NVIDIA_VISIBLE_DEVICES is ``void``: a CDI spec sets that, and the engine has served the annotations.
-    """
+def cdi_names(inputs: Inputs) -> list[str]:
+    """The names of CDI devices in annotations, of all vendors."""
     texts = [*_cdi_annotations(inputs.annotations).values()]
     if sum(map(len, texts)) > LONGEST_VALUE:
         raise RequestError(
             f"the annotations {CDI_ANNOTATIONS}* are longer than {LONGEST_VALUE >> 10} KiB", AUTHOR
         )
-    found = [
-        item for value in texts for item in items(value) if item.partition("/")[0] in _CDI_VENDORS
-    ]
+    return [item for value in texts for item in items(value)]
+
+
+def _in_annotations(inputs: Inputs) -> Names:
+    """NVIDIA's CDI names in annotations; other vendors' are in `vendors`.
+
+    No names where NVIDIA_VISIBLE_DEVICES is ``void``: a CDI spec sets that, and the engine has served the annotations.
+    """
+    found = [item for item in cdi_names(inputs) if item.partition("/")[0] in _CDI_VENDORS]
     if found and _is_void(listed(inputs.environment, VISIBLE_DEVICES)):
         found = []
     return Names("annotations", f"the annotations {CDI_ANNOTATIONS}*", tuple(found))

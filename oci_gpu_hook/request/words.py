@@ -14,6 +14,9 @@ DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 IMEX_CHANNELS = "NVIDIA_IMEX_CHANNELS"
 CUDA_VERSION = "CUDA_VERSION"
 REQUIRE_CUDA = "NVIDIA_REQUIRE_CUDA"
+REQUIRE_JETPACK = "NVIDIA_REQUIRE_JETPACK"
+# Vendors' files name variables that begin with it, as oci-decorator's files did.
+VENDOR_PREFIX = "OCI_"
 MIG_MANAGEMENT = ("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES")
 
 # The kernel takes no longer variable (execve(2), MAX_ARG_STRLEN).
@@ -51,6 +54,8 @@ FEATURES = (
 AUTHOR = "the container's author must mend it"
 ADMINISTRATOR = "the administrator decides, in /etc/oci-gpu-hook.conf"
 
+_FLAG = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
+_LONGEST_FLAG = 64
 _DECIMAL = frozenset("0123456789")
 # No index or number has more digits.  Python refuses to read thousands of them with an error of its own.
 MOST_DIGITS = 9
@@ -67,6 +72,17 @@ def listed(environment: dict[str, str], variable: str) -> list[str]:
 def items(value: str) -> list[str]:
     """The entries of a comma list, without blanks around them and without empty ones."""
     return [item for item in [part.strip() for part in value.split(",")] if item]
+
+
+def is_flag(text: str) -> bool:
+    """Whether a vendor's file may name this variable."""
+    rest = text[len(VENDOR_PREFIX) :]
+    return (
+        text.startswith(VENDOR_PREFIX)
+        and bool(rest)
+        and len(text) <= _LONGEST_FLAG
+        and _FLAG.issuperset(rest)
+    )
 
 
 def number(text: str, most: int) -> str:

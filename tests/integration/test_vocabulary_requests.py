@@ -83,7 +83,7 @@ def test_a_share_of_a_swarm_resource_is_the_gpu_itself(installed: Installed, bun
         each.seen().has_exactly(*COMPUTE, node(5))
         assert uuid in each.seen().printed
     assert "unknown device" in stranger.refusal()
-    assert "DOCKER_RESOURCE_GPU is '2', a number of GPUs" in counted.refusal()
+    assert "DOCKER_RESOURCE_GPU is '2', a number of devices" in counted.refusal()
 
 
 UNMET = "cuda>=99.0 brand=tesla,driver>=999,driver<1000 arch>=12.0"

@@ -241,10 +241,11 @@ def test_capabilities_that_are_not_allowed() -> None:
     )
 
 
-def test_tegra_is_left_out_with_a_sentence() -> None:
-    found, (note,) = parse(env(NVIDIA_REQUIRE_JETPACK="csv-mounts=all"), Settings())
-    assert found is not None and found.requirements == ()
-    assert "Tegra" in note
+@pytest.mark.parametrize(("value", "everything"), [("csv-mounts=all", True), ("base-only", False)])
+def test_what_a_jetson_goes_by_requires_nothing_of_a_driver(value: str, everything: bool) -> None:
+    found, notes = parse(env(NVIDIA_REQUIRE_JETPACK=value), Settings())
+    assert found is not None and found.requirements == () and notes == ()
+    assert found.jetpack_all is everything
 
 
 # Devices that the engine has injected by a spec of ours.

@@ -22,6 +22,7 @@ from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.request.vendors import VendorRequest
 from tests.unit import hosts
 from tests.unit.asking import by_environment
 
@@ -103,6 +104,7 @@ OTHER_REQUEST: dict[str, Any] = {
     "mig_monitor": True,
     "imex_channels": ("1",),
     "features": ("gds",),
+    "jetpack_all": True,
 }
 OTHER_LAYOUT: dict[str, Any] = {
     "library_folder": "/opt/lib",
@@ -115,7 +117,7 @@ OTHER_LAYOUT: dict[str, Any] = {
 
 
 def test_every_field_of_a_request_and_of_a_layout_is_in_the_question() -> None:
-    assert set(OTHER_REQUEST) == set(Request._fields)
+    assert {*OTHER_REQUEST, "vendors"} == set(Request._fields)
     assert set(OTHER_LAYOUT) == set(Layout._fields)
 
 
@@ -133,6 +135,15 @@ def test_another_question_has_no_answer(node: Node, field: str) -> None:
     assert known is not None and answers.recall(node.root, known) is not None
     assert other is not None and other.values != known.values
     assert answers.recall(node.root, other._replace(name=known.name)) is None
+
+
+def test_what_other_vendors_give_is_no_answer_of_nvidias(node: Node) -> None:
+    request = by_environment("1")
+    layout = node.start(request).plan.layout
+    amd = VendorRequest("OCI_AMD", "/v/amd.json", "env", ("all",))
+    assert answers.question(node.root, request, layout, Settings()) is not None
+    both = request._replace(vendors=(amd,))
+    assert answers.question(node.root, both, layout, Settings()) is None
 
 
 HOST_CHANGES: dict[str, Callable[[Path], object]] = {

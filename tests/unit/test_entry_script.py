@@ -93,7 +93,8 @@ def python_finds_a_request(state: bytes) -> bool:
         os.write(writing, state)
         os.close(writing)
         read = read_state(reading)
-        return sources.may_ask(sources.inputs_of(read_bundle(read.bundle), read.annotations))
+        inputs = sources.inputs_of(read_bundle(read.bundle), read.annotations)
+        return sources.may_ask(inputs) or sources.may_name_vendor(inputs)
     except HookError:
         return False
     finally:
@@ -119,6 +120,8 @@ def test_a_container_that_asks_for_nothing_needs_no_python(script: Script, inden
         json.dumps(config("NVIDIA_VISIBLE_DEVICES=all")).replace("NVIDIA", r"\u004eVIDIA"),
         json.dumps(config("NVIDIA_VISIBLE_DEVICES=all")).replace("_", r"\u005F"),
         json.dumps(config("CUDA_VERSION=12.4")),
+        json.dumps(config("OCI_AMD=0")),
+        json.dumps(config("OCI_AMD=0")).replace("OCI", r"\u004fCI"),
         json.dumps(config(annotations={"cdi.k8s.io/x": "nvidia.com/gpu=0"})),
         json.dumps(config(annotations={"cdi.k8s.io/x": "a"})).replace(".", r"\u002e"),
         json.dumps(config(mounts=[{"destination": "/var/run/nvidia-container-devices/all"}])),
@@ -293,7 +296,7 @@ def test_the_script_cuts_no_long_text_at_a_place_that_it_must_search() -> None:
 
 
 WORDS = st.sampled_from(
-    ["NVIDIA_VISIBLE_DEVICES", "CUDA_VERSION", "cdi.k8s.io/a", "bundle", "bundlePath", "void", "all"]
+    ["NVIDIA_VISIBLE_DEVICES", "OCI_AMD", "CUDA_VERSION", "cdi.k8s.io/a", "bundle", "bundlePath", "void", "all"]
     + ["/var/run/nvidia-container-devices/0", "A", "\\", '"', "é", "\u2028", "\n", "&", "=", ":", ""]
 )  # fmt: skip
 TEXTS = st.lists(WORDS, max_size=4).map("".join)

@@ -18,7 +18,7 @@ from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request.state import State
 from tests.unit.containers import write_bundle
 
-OPTIONS = ["--config", "--host-root", "--cdi", "--cdi-driver"]
+OPTIONS = ["--config", "--host-root", "--cdi", "--cdi-vendor", "--cdi-driver"]
 
 
 def test_an_option_takes_the_next_word_or_what_stands_behind_its_equals_sign() -> None:
@@ -27,12 +27,14 @@ def test_an_option_takes_the_next_word_or_what_stands_behind_its_equals_sign() -
         "config": "/c",
         "host_root": "/h=",
         "cdi": "utility,compute",
+        "cdi_vendor": None,
         "cdi_driver": "1.2",
     }
     assert vars(hook.Options([])) == {
         "config": None,
         "host_root": "/",
         "cdi": None,
+        "cdi_vendor": None,
         "cdi_driver": "",
     }
 

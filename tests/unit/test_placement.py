@@ -90,14 +90,16 @@ def test_whatever_an_image_holds_only_libraries_names_are_taken(names: list[str]
 def test_the_images_own_come_before_the_hosts_of_the_same_name_and_are_not_mounted() -> None:
     layout = LAYOUT._replace(compat_names=("libcuda.so.1", NEWER))
     libraries = placement.brought(layout, COMPUTE, everything())
-    (cache,) = placement.ld_cache(layout, COMPUTE, everything(), libraries)
+    newer = placement.forward_compatibility(layout, COMPUTE, everything())
+    entries = placement.entries(libraries)
+    (cache,) = placement.ld_cache(layout, newer, entries)
     paths = [path for soname, path in cache.entries() if soname == "libcuda.so.1"]
     assert paths[0] == f"{COMPAT_FOLDER}/libcuda.so.1" and len(paths) > 1
     assert "first, as they are newer" in cache.reason
     mounts = placement.libraries(libraries)
     assert mounts and not [one for one in mounts if COMPAT_FOLDER in one.source + one.target]
     musl = layout._replace(loader=MUSL)
-    assert placement.ld_cache(musl, COMPUTE, everything(), libraries) == ()
+    assert placement.ld_cache(musl, newer, entries) == ()
 
 
 def test_the_allocator_in_gbms_folder_has_one_name_that_is_not_its_files() -> None:

@@ -183,6 +183,7 @@ def test_the_document_has_the_documented_form(host: DriverInventory) -> None:
         "features": [],
         "mig_config": False,
         "mig_monitor": False,
+        "vendors": [],
     }
     operations = document["operations"]
     assert isinstance(operations, list)

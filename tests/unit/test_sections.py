@@ -98,6 +98,17 @@ def test_of_lists_only_what_all_allow() -> None:
     assert "none of the capabilities" in refusal(ASKS, nothing)
 
 
+def test_of_vendors_all_are_more_than_any_list() -> None:
+    text = "allowed-vendors = {}\n[image a]\nallowed-vendors = {}\n[image b]\nallowed-vendors = {}"
+    for lists, expected in (
+        (("all", "OCI_A, OCI_B", "OCI_B, OCI_C"), ("OCI_B",)),
+        (("all", "all", "OCI_A"), ("OCI_A",)),
+        (("all", "all", "all"), ("all",)),
+        (("OCI_A", "all", ""), ()),
+    ):
+        assert of(text.format(*lists), DOCKER).allowed_vendors == expected
+
+
 def test_where_none_is_the_strictest_the_container_is_refused() -> None:
     text = "[image a]\ndevice-cgroup = on\n[image b]\ndevice-cgroup = off"
     assert "does not say the container's image, by which" in refusal(ASKS, of(text, PODMAN))

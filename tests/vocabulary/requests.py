@@ -110,8 +110,9 @@ IN_REQUEST = (
             and refused({VISIBLE: "0", "CUDA_VERSION": "ten"}, "no version")),
     Row("1.1", "`NVIDIA_REQUIRE_*`", SERVED,
         lambda: _gpu(NVIDIA_REQUIRE_X="driver>1", NVIDIA_REQUIRE_Y="cuda>1").requirements == ("driver>1", "cuda>1")),
-    Row("1.1", "`NVIDIA_REQUIRE_JETPACK`", REFUSED,
-        lambda: noted({VISIBLE: "0", "NVIDIA_REQUIRE_JETPACK": "csv-mounts=all"}, "Tegra")),
+    Row("1.1", "`NVIDIA_REQUIRE_JETPACK`", SERVED,
+        lambda: _gpu(NVIDIA_REQUIRE_JETPACK="csv-mounts=all").jetpack_all
+            and not _gpu(NVIDIA_REQUIRE_JETPACK="csv-mounts=some").jetpack_all),
     Row("1.1", "`NVIDIA_DISABLE_REQUIRE`", SERVED,
         lambda: not _gpu(NVIDIA_REQUIRE_CUDA="cuda>=99", NVIDIA_DISABLE_REQUIRE="True").requirements
             and bool(_gpu(NVIDIA_REQUIRE_CUDA="cuda>=99", NVIDIA_DISABLE_REQUIRE="yes").requirements)),

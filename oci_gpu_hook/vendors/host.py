@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One vendor's hardware and driver on this host as they are now: what was saved, and what is looked up at each start.
+
+Reads only.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.vendors import devices
+from oci_gpu_hook.vendors.devices import Devices
+from oci_gpu_hook.vendors.inventory import VendorInventory
+
+_MOST_DIGITS = 9
+
+
+class OnHost(NamedTuple):
+    """What can change while the saved inventory stays true, beside it.
+
+    sockets: those that are there, each with its group; unmet: a sentence for each thing that the kernel lacks; faults:
+    a sentence for each socket that others than root could have made.
+    """
+
+    inventory: VendorInventory
+    devices: Devices
+    sockets: tuple[tuple[str, str], ...]
+    unmet: tuple[str, ...]
+    faults: tuple[str, ...]
+
+
+def look(root: HostRoot, inventory: VendorInventory) -> OnHost:
+    """What is there now."""
+    sockets, faults = [], []
+    for path, group in inventory.sockets:
+        found = root.source(path)
+        if found is not None and found[1]:
+            faults.append(f"the host's {path} is left out: {found[1]}")
+        elif found is not None:
+            sockets.append((path, group))
+    return OnHost(
+        inventory,
+        devices.look(root, inventory),
+        tuple(sockets),
+        _unmet(root, inventory),
+        tuple(faults),
+    )
+
+
+def _unmet(root: HostRoot, inventory: VendorInventory) -> tuple[str, ...]:
+    found = []
+    release = posix.uname().release
+    if inventory.kernel and _numbers(release) < _numbers(inventory.kernel):
+        found.append(f"kernel {inventory.kernel} (this is {release})")
+    for module in inventory.modules:
+        # A driver that is built into the kernel has a folder there too, if it has parameters or a version.
+        if root.stat(f"/sys/module/{module.replace('-', '_')}") is None:
+            found.append(f"the kernel's module {module} is not loaded")
+    return tuple(found)
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    """5 and 14 of ``5.14.0-503.el9.x86_64``."""
+    found = []
+    for part in release.split("-", maxsplit=1)[0].split(".")[:3]:
+        if not part.isdecimal() or len(part) > _MOST_DIGITS:
+            break
+        found.append(int(part))
+    return tuple(found)

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The survey of one vendor's file: which of this host's files it means, saved for later starts.
+
+What others than root could have made is left out, with a sentence.  Reads the host, and writes the saved inventory.
+Never used by a start that finds a saved inventory that is still true.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.driver import elf
+from oci_gpu_hook.driver.inventory import DriverFile, Library
+from oci_gpu_hook.errors import ConfigError
+from oci_gpu_hook.formats import glob, ldcache, ldcache_entries
+from oci_gpu_hook.host import saved
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel.filetypes import is_folder, is_regular
+from oci_gpu_hook.vendors import allowed
+from oci_gpu_hook.vendors.inventory import HEADING, PREFIX, Seen, VendorInventory, identity
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.vendors.vendor import Group, Item, Vendor, Version
+
+# Of one vendor's file; a saved inventory holds some thousands.
+_MOST_FILES = 4096
+
+
+def anew(root: HostRoot, vendor: Vendor, name: str, also: tuple[str, ...] = ()) -> VendorInventory:
+    """A new inventory, saved under `name` for the next start if that is possible.
+
+    also: further files that `vendor` was read from.
+    """
+    survey = _Survey(root, vendor, also)
+    found = survey.inventory()
+    try:
+        saved.write(root, f"{PREFIX}{name}", saved.packed(HEADING, (survey.seen(), found)))
+    except OSError:
+        pass  # this start has its inventory either way
+    return found
+
+
+def survey(root: HostRoot, vendor: Vendor) -> VendorInventory:
+    """A new inventory, which is not saved."""
+    return _Survey(root, vendor, ()).inventory()
+
+
+class _Survey:
+    """One survey: what it has looked at, and what it found."""
+
+    def __init__(self, root: HostRoot, vendor: Vendor, also: tuple[str, ...]) -> None:
+        self._root = root
+        self._vendor = vendor
+        self._places = {path: identity(root, path) for path in (vendor.file, *also)}
+        self._texts: dict[str, bytes | None] = {}
+        self._absent: list[str] = []
+        self._lacking: list[str] = []
+        self._faults: list[str] = []
+        # By their paths in the container.
+        self._files: dict[str, DriverFile] = {}
+        self._libraries: dict[tuple[str, str], Library] = {}
+        self._flags = ldcache.NATIVE_FLAGS.get(posix.uname().machine)
+
+    def inventory(self) -> VendorInventory:
+        """What of the vendor's is there."""
+        vendor = self._vendor
+        version = self._version_of(vendor.version)
+        sockets = []
+        for group in vendor.groups:
+            for item in group.files:
+                for path in self._existing(item, version):
+                    self._add_file(group, item, path)
+            sockets += [(path, group.name) for item in group.sockets for path in [item.path]]
+        for group in vendor.groups:
+            for item in group.libraries:
+                for path in self._existing(item, version):
+                    self._add_library(group, item, path)
+        mounted = [file.target for file in self._files.values() if file.folder]
+        files = [file for file in self._files.values() if not _lies_in(file.target, mounted)]
+        libraries = [*self._libraries.values()]
+        return VendorInventory(
+            file=vendor.file,
+            flag=vendor.flag,
+            kind=vendor.kind,
+            version=version,
+            patterns=tuple(
+                [(group.name, pattern) for group in vendor.groups for pattern in group.devices]
+            ),
+            libraries=tuple([item for item in libraries if not _is_mounted(item, mounted)]),
+            cached=tuple([item for item in libraries if _is_mounted(item, mounted)]),
+            files=tuple(files),
+            sockets=tuple(dict.fromkeys(sockets)),
+            links=tuple([link for group in vendor.groups for link in group.links]),
+            environment=vendor.environment,
+            kernel=vendor.kernel,
+            modules=vendor.modules,
+            selinux_type=vendor.selinux_type,
+            selinux_boolean=vendor.selinux_boolean,
+            lacking=tuple(dict.fromkeys(self._lacking)),
+            absent=tuple(dict.fromkeys(self._absent)),
+            faults=tuple(dict.fromkeys(self._faults)),
+        )
+
+    def seen(self) -> Seen:
+        """What was looked at."""
+        return Seen(tuple(self._places.items()), tuple(self._texts.items()))
+
+    def _see(self, path: str) -> None:
+        self._places.setdefault(path, identity(self._root, path))
+
+    def _version_of(self, version: Version) -> str:
+        """The driver's version; "" where it is not known."""
+        if version.kind not in ("module", "file"):
+            return version.value
+        path = version.value
+        if version.kind == "module":
+            path = f"/sys/module/{version.value}/version"
+        else:
+            self._see(path)
+        data = self._texts[path] = self._root.read(path)
+        words = (data or b"").decode("utf-8", "replace").split()
+        found = words[0] if words else ""
+        return "" if allowed.version(found) else found
+
+    def _existing(self, item: Item, version: str) -> list[str]:
+        """The paths that an item means and that can be trusted; what is missing or cannot be is noted."""
+        paths: list[str] = []
+        if allowed.VERSION not in item.path or version:
+            paths = self._expanded(item.path.replace(allowed.VERSION, version))
+        found = []
+        for path in paths:
+            trusted = self._root.source(path)
+            if trusted is not None and trusted[1]:
+                self._faults.append(f"the host's {path} is left out: {trusted[1]}")
+            elif trusted is not None:
+                found.append(path)
+        if not found and item.required:
+            self._lacking.append(f"{item.path} is missing")
+        elif not paths:
+            self._absent.append(item.path)
+        return found
+
+    def _expanded(self, pattern: str) -> list[str]:
+        """The paths that fit a pattern."""
+        paths = [""]
+        for part in pattern.split("/")[1:]:
+            if not glob.is_pattern(part):
+                paths = [f"{path}/{part}" for path in paths]
+                continue
+            matching = []
+            for path in paths:
+                # In /usr/lib64 there are thousands of names: only the folder's time is compared later.
+                self._see(path or "/")
+                matching += [
+                    f"{path}/{name}"
+                    for name in self._root.names(path or "/")
+                    if glob.matches(part, name)
+                ]
+            if len(matching) > _MOST_FILES:
+                raise ConfigError(
+                    f"{self._vendor.file}: {pattern} fits more than {_MOST_FILES} files of this host",
+                    "whoever wrote the file must name fewer",
+                )
+            paths = matching
+        for folder in dict.fromkeys([path.rpartition("/")[0] for path in paths]):
+            self._see_down(folder)
+        return [path for path in paths if self._root.stat(path) is not None]
+
+    def _see_down(self, folder: str) -> None:
+        """See a folder, and where it is missing the nearest one above that is there: in it the next may appear."""
+        while True:
+            self._see(folder or "/")
+            if not folder or self._places[folder] is not None:
+                return
+            folder = folder.rpartition("/")[0]
+
+    def _add_file(self, group: Group, item: Item, path: str) -> None:
+        status = self._root.stat(path)
+        if status is None or not (is_folder(status) or is_regular(status)):
+            self._faults.append(f"the host's {path} is left out: it is no file and no folder")
+            return
+        target = f"{item.target}/{path.rpartition('/')[2]}" if item.target else path
+        file = DriverFile(path, target, (group.name,), is_folder(status))
+        self._files.setdefault(target, file)
+
+    def _add_library(self, group: Group, item: Item, path: str) -> None:
+        """A library, by the file that the path leads to; what is no library for this machine is a file like others."""
+        real = self._root.real(path)
+        self._see_down(real.rpartition("/")[0])
+        identified = self._identified(real)
+        if identified is None:
+            self._add_file(group, item._replace(target=""), path)
+            return
+        flags = ldcache_entries.flags_of(identified)
+        if flags != self._flags:
+            return  # of another architecture or word size: its names are not this machine's
+        file, name = real.rpartition("/")[2], path.rpartition("/")[2]
+        known = self._libraries.get((real, item.target))
+        names = known.names if known else (file, identified.soname or file)
+        self._libraries[real, item.target] = Library(
+            path=real,
+            file=file,
+            soname=identified.soname or file,
+            names=tuple(dict.fromkeys([*names, name])),
+            flags=flags or 0,
+            bits=64,
+            subfolder="",
+            capabilities=known.capabilities if known else (group.name,),
+            folder=item.target,
+        )
+
+    def _identified(self, path: str) -> elf.Identity | None:
+        try:
+            fd = self._root.open(path, posix.O_RDONLY | posix.O_NONBLOCK)
+        except OSError:
+            return None
+        try:
+            return elf.identify(fd) if is_regular(posix.fstat(fd)) else None
+        except (elf.MalformedElf, OSError):
+            return None
+        finally:
+            posix.close(fd)
+
+
+def _lies_in(target: str, mounted: list[str]) -> bool:
+    """Whether a path of the container lies in a folder that is mounted."""
+    return any([target.startswith(f"{folder}/") for folder in mounted])
+
+
+def _is_mounted(library: Library, mounted: list[str]) -> bool:
+    return bool(library.folder) and _lies_in(f"{library.folder}/{library.file}", mounted)

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of a vendor's file is on a host: files by patterns, versions, devices; and that a saved answer stays true."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook.host import saved
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.vendors import current, devices, inventory, survey
+from oci_gpu_hook.vendors.inventory import VendorInventory
+from oci_gpu_hook.vendors.vendor import DevicePattern, Group, Item, Vendor, Version
+from tests.unit.hosts import plant, plant_library
+
+FILE = "/usr/share/oci-gpu-hook/vendors/acme.json"
+
+
+@pytest.fixture()
+def tree(tmp_path: Path) -> Path:
+    os.umask(0o022)
+    tmp_path.chmod(0o755)
+    plant(tmp_path, FILE, "{}")
+    plant(tmp_path, "/proc/devices", "Character devices:\n240 acme\n")
+    (tmp_path / saved.FOLDER[1:]).mkdir(parents=True)
+    return tmp_path
+
+
+def vendor(*libraries: str, files: tuple[str, ...] = (), **more: object) -> Vendor:
+    group = Group(
+        "compute",
+        libraries=tuple([Item(path) for path in libraries]),
+        files=tuple([Item(path) for path in files]),
+    )
+    return Vendor(FILE, "OCI_ACME", (group,))._replace(**more)  # type: ignore[arg-type]
+
+
+def found(tree: Path, said: Vendor) -> VendorInventory:
+    return survey.survey(HostRoot(str(tree)), said)
+
+
+def test_a_library_is_taken_once_by_its_file_with_all_its_names(tree: Path) -> None:
+    plant_library(tree, "/usr/lib64/libacme.so.1.2.3", "libacme.so.1")
+    (tree / "usr/lib64/libacme.so.1").symlink_to("libacme.so.1.2.3")
+    (tree / "usr/lib64/libacme.so").symlink_to("libacme.so.1")
+    (library,) = found(tree, vendor("/usr/lib64/libacme.so*")).libraries
+    assert library.path == "/usr/lib64/libacme.so.1.2.3"
+    assert sorted(library.names) == ["libacme.so", "libacme.so.1", "libacme.so.1.2.3"]
+    assert library.names[0] == "libacme.so.1.2.3"
+
+
+def test_what_is_no_library_is_a_file_and_one_of_another_machine_is_nothing(tree: Path) -> None:
+    plant(tree, "/usr/lib64/libacme.a", "!<arch>")
+    other = "aarch64" if os.uname().machine == "x86_64" else "x86_64"
+    plant_library(tree, "/usr/lib64/libacme.so.1", "libacme.so.1", other)
+    seen = found(tree, vendor("/usr/lib64/libacme*"))
+    assert (seen.libraries, [file.path for file in seen.files]) == ((), ["/usr/lib64/libacme.a"])
+
+
+@pytest.mark.parametrize("kind", ["text", "module", "file"])
+def test_a_version_stands_for_itself_in_paths(tree: Path, kind: str) -> None:
+    plant(tree, "/sys/module/acme/version", "2.5\n")
+    plant(tree, "/opt/acme/version", "2.5 beta\n")
+    plant(tree, "/opt/acme-2.5/acme.cfg", "")
+    plant(tree, "/opt/acme-2.4/acme.cfg", "")
+    said = {"text": "2.5", "module": "acme", "file": "/opt/acme/version"}[kind]
+    seen = found(tree, vendor(files=("/opt/acme-{version}/*.cfg",), version=Version(kind, said)))
+    assert (seen.version, [file.path for file in seen.files]) == ("2.5", ["/opt/acme-2.5/acme.cfg"])
+
+
+@pytest.mark.parametrize("text", ["", "../..", "a/b", "x" * 65, "\x1b[2J"])
+def test_a_version_that_is_none_leads_nowhere(tree: Path, text: str) -> None:
+    plant(tree, "/opt/version", text)
+    said = vendor(files=("/opt/acme-{version}",), version=Version("file", "/opt/version"))
+    seen = found(tree, said)
+    assert (seen.version, seen.files, seen.absent) == ("", (), ("/opt/acme-{version}",))
+
+
+def test_what_lies_in_a_mounted_folder_is_not_mounted_again(tree: Path) -> None:
+    plant(tree, "/opt/acme/bin/tool", "")
+    plant_library(tree, "/opt/acme/lib/libacme.so.1", "libacme.so.1")
+    item = Item("/opt/acme/lib/*.so*", "/opt/acme/lib")
+    group = Group(
+        "compute", libraries=(item,), files=(Item("/opt/acme"), Item("/opt/acme/bin/tool"))
+    )
+    seen = found(tree, Vendor(FILE, "OCI_ACME", (group,)))
+    assert [file.target for file in seen.files] == ["/opt/acme"]
+    assert seen.libraries == ()
+    assert [library.folder for library in seen.cached] == ["/opt/acme/lib"]
+
+
+def test_what_others_could_have_made_is_left_out_and_told(tree: Path) -> None:
+    plant(tree, "/opt/acme/a.cfg", "")
+    (tree / "opt/acme").chmod(0o777)
+    seen = found(tree, vendor(files=("/opt/acme/a.cfg",)))
+    assert seen.files == ()
+    assert "/opt/acme/a.cfg is left out" in seen.faults[0]
+
+
+def test_what_is_required_and_missing_is_told_apart(tree: Path) -> None:
+    group = Group("g", files=(Item("/opt/a", required=True), Item("/opt/b")))
+    seen = found(tree, Vendor(FILE, "OCI_ACME", (group,)))
+    assert (seen.lacking, seen.absent) == (("/opt/a is missing",), ("/opt/b",))
+
+
+# The saved inventory.
+
+
+def changes(tree: Path) -> None:
+    plant(tree, "/usr/lib64/other", "")
+
+
+def again(tree: Path, said: Vendor) -> VendorInventory | None:
+    root = HostRoot(str(tree))
+    survey.anew(root, said, "OCI_ACME")
+    assert inventory.read_saved(root, "OCI_ACME", FILE) == survey.survey(root, said)
+    return inventory.read_saved(root, "OCI_ACME", FILE)
+
+
+def test_a_saved_inventory_is_the_one_that_was_found(tree: Path) -> None:
+    plant_library(tree, "/usr/lib64/libacme.so.1", "libacme.so.1")
+    plant(tree, "/opt/acme/bin/tool", "")
+    pattern = DevicePattern("/dev/acme*", pci=("1002",), properties=(("A", "b"),), each=True)
+    said = vendor("/usr/lib64/libacme.so*", files=("/opt/acme",), kernel="5.14", modules=("acme",))
+    said = said._replace(groups=(said.groups[0]._replace(devices=(pattern,)),))
+    assert again(tree, said) is not None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tree: plant_library(tree, "/usr/lib64/libacme.so.2", "libacme.so.2"),
+        lambda tree: (tree / "usr/lib64/libacme.so.1").unlink(),
+        lambda tree: (tree / "opt/acme").rmdir(),
+        lambda tree: (tree / "opt/late").mkdir(),
+        lambda tree: (tree / "usr/lib64").chmod(0o777),
+        lambda tree: plant(tree, "/sys/module/acme/version", "3"),
+        lambda tree: plant(tree, FILE, "{} "),
+    ],
+)
+def test_whatever_would_be_found_otherwise_makes_it_untrue(tree: Path, change: object) -> None:
+    plant_library(tree, "/usr/lib64/libacme.so.1", "libacme.so.1")
+    plant(tree, "/sys/module/acme/version", "2")
+    (tree / "opt/acme").mkdir(parents=True)
+    said = vendor("/usr/lib64/libacme.so*", files=("/opt/acme", "/opt/late/x.cfg"))
+    said = said._replace(version=Version("module", "acme"))
+    assert again(tree, said) is not None
+    change(tree)  # type: ignore[operator]
+    assert inventory.read_saved(HostRoot(str(tree)), "OCI_ACME", FILE) is None
+
+
+def test_an_inventory_of_another_file_is_not_taken(tree: Path) -> None:
+    assert again(tree, vendor()) is not None
+    assert inventory.read_saved(HostRoot(str(tree)), "OCI_ACME", "/etc/other.json") is None
+
+
+# Devices.  Real nodes, of numbers that no driver here has.
+
+
+def node(tree: Path, path: str, major: int, minor: int, link: str = "", **files: str) -> None:
+    place = tree / path[1:]
+    place.parent.mkdir(parents=True, exist_ok=True)
+    os.mknod(place, stat.S_IFCHR | 0o660, os.makedev(major, minor))
+    if link:
+        folder = tree / "sys/devices" / link
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(f"{text}\n")
+        (tree / "sys/dev/char").mkdir(parents=True, exist_ok=True)
+        (tree / f"sys/dev/char/{major}:{minor}").symlink_to(f"../../devices/{link}")
+
+
+def pci(tree: Path, address: str, vendor: str, device: str) -> None:
+    plant(tree, f"/sys/bus/pci/devices/{address}/vendor", f"0x{vendor}\n")
+    plant(tree, f"/sys/bus/pci/devices/{address}/device", f"0x{device}\n")
+
+
+def look(tree: Path, *patterns: DevicePattern) -> devices.Devices:
+    rows = tuple([("compute", pattern) for pattern in patterns])
+    return devices.look(HostRoot(str(tree)), VendorInventory(FILE, "OCI_ACME", patterns=rows))
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make device nodes")
+
+
+@needs_root
+def test_devices_come_in_the_order_of_their_addresses_with_all_their_nodes(tree: Path) -> None:
+    for number, address in ((128, "0000:0a:00.0"), (129, "0000:03:00.0"), (130, "0000:04:00.0")):
+        place = f"pci0000:00/{address}/drm"
+        node(tree, f"/dev/dri/renderD{number}", 226, number, f"{place}/renderD{number}")
+        node(tree, f"/dev/dri/card{number - 128}", 226, number - 128, f"{place}/card{number - 128}")
+        pci(tree, address, "8086" if number == 130 else "1002", "744c")
+    both = [
+        DevicePattern(f"/dev/dri/{name}*", pci=("1002",), each=True) for name in ("renderD", "card")
+    ]
+    seen = look(tree, *both)
+    assert [device.names[:2] for device in seen.devices] == [
+        ("0", "0000:03:00.0"),
+        ("1", "0000:0a:00.0"),
+    ]
+    assert [item.path for item, _ in seen.devices[0].nodes] == [
+        "/dev/dri/renderD129",
+        "/dev/dri/card1",
+    ]
+    assert look(tree, both[0]._replace(pci=("8086:744c",))).devices[0].names[1] == "0000:04:00.0"
+
+
+@needs_root
+def test_a_device_has_the_name_that_sysfs_has_for_it(tree: Path) -> None:
+    for number in (1, 0):
+        place = f"pci0000:00/0000:0{number + 1}:00.0/infiniband_verbs/uverbs{number}"
+        node(
+            tree,
+            f"/dev/infiniband/uverbs{number}",
+            231,
+            192 + number,
+            place,
+            ibdev=f"mlx5_{number}",
+        )
+    seen = look(tree, DevicePattern("/dev/infiniband/uverbs*", each=True, name="ibdev"))
+    assert [device.names for device in seen.devices] == [
+        ("0", "0000:01:00.0", "mlx5_0", "uverbs0"),
+        ("1", "0000:02:00.0", "mlx5_1", "uverbs1"),
+    ]
+
+
+@needs_root
+def test_devices_without_an_address_go_by_their_number(tree: Path) -> None:
+    for number in (0, 2, 10):
+        node(tree, f"/dev/acme{number}", 240, number)
+        node(tree, f"/dev/acme_control{number}", 240, 100 + number)
+    seen = look(tree, DevicePattern("/dev/acme*", major="acme", each=True))
+    assert [device.names for device in seen.devices][2] == ("2", "acme10", "acme_control10")
+    assert look(tree, DevicePattern("/dev/acme*", major="other", each=True)).devices == ()
+
+
+@needs_root
+def test_a_driver_alone_says_which_nodes(tree: Path) -> None:
+    node(tree, "/dev/deep/acme7", 240, 7, "virtual/acme/acme7", uevent="DEVNAME=deep/acme7")
+    node(tree, "/dev/other", 241, 7, "virtual/x/x", uevent="DEVNAME=other")
+    seen = look(tree, DevicePattern("", major="acme"))
+    assert [item.path for item, _ in seen.common] == ["/dev/deep/acme7"]
+
+
+@needs_root
+def test_udev_says_what_a_device_is(tree: Path) -> None:
+    for minor, kind in ((1, "npu"), (2, "camera")):
+        node(tree, f"/dev/acme{minor}", 240, minor)
+        plant(tree, f"/run/udev/data/c240:{minor}", f"I:1\nE:ACME={kind}\n")
+    seen = look(tree, DevicePattern("/dev/acme*", properties=(("ACME", "npu"),)))
+    assert [item.path for item, _ in seen.common] == ["/dev/acme1"]
+
+
+@needs_root
+@pytest.mark.parametrize(("major", "minor"), [(1, 1), (4, 64), (10, 232), (21, 0), (1, 11)])
+def test_a_node_of_the_hosts_own_is_none_whatever_its_name(
+    tree: Path, major: int, minor: int
+) -> None:
+    node(tree, "/dev/acme0", major, minor)
+    seen = look(tree, DevicePattern("/dev/acme0"))
+    assert (seen.common, seen.lacking) == ((), ("/dev/acme0",))
+
+
+@needs_root
+def test_a_dynamic_number_is_known_by_its_driver(tree: Path) -> None:
+    node(tree, "/dev/acme0", 10, 120)
+    plant(tree, "/proc/misc", "120 device-mapper\n")
+    assert look(tree, DevicePattern("/dev/acme0")).common == ()
+    plant(tree, "/proc/misc", "120 rdma_cm\n")
+    assert len(look(tree, DevicePattern("/dev/acme0")).common) == 1
+
+
+def test_what_is_no_character_device_is_no_device(tree: Path) -> None:
+    plant(tree, "/dev/acme0", "")
+    seen = look(tree, DevicePattern("/dev/acme0"), DevicePattern("/dev/acme1", required=False))
+    assert (seen.common, seen.lacking, seen.absent) == ((), ("/dev/acme0",), ("/dev/acme1",))
+
+
+# Which files there are.
+
+ACME = '{"activation_flag": "OCI_ACME", "driver_feature": ["a"], "inventory": {"a": {}}}'
+
+
+def known(tree: Path) -> list[tuple[str, str]]:
+    found = current.known(HostRoot(str(tree)), remember=True)
+    assert current.known(HostRoot(str(tree)), remember=True) == found, "the saved one says the same"
+    return [(item.flag, item.fault) for item in found]
+
+
+def test_what_the_files_say_is_saved_until_one_of_them_changes(tree: Path) -> None:
+    plant(tree, FILE, ACME)
+    assert known(tree) == [("OCI_ACME", "")]
+    assert (tree / "run/oci-gpu-hook/vendors").exists()
+    plant(tree, "/etc/oci-gpu-hook/vendors/b.json", ACME.replace("ACME", "B"))
+    assert [flag for flag, _ in known(tree)] == ["OCI_ACME", "OCI_B"]
+    plant(tree, "/etc/oci-gpu-hook/vendors/b.json", ACME.replace("ACME", "C"))
+    assert [flag for flag, _ in known(tree)] == ["OCI_ACME", "OCI_C"]
+    plant(tree, "/etc/oci-gpu-hook/vendors/c.json", ACME.replace("ACME", "C"))
+    assert [fault for _, fault in known(tree)][1].startswith("OCI_C is the flag of /etc/")
+    (tree / "etc/oci-gpu-hook/vendors/c.json").unlink()
+    plant(tree, "/etc/oci-gpu-hook/vendors/acme.json", "{")
+    assert known(tree)[-1][1].startswith("/etc/oci-gpu-hook/vendors/acme.json:1: ")

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container asks of other vendors: variables, annotations, swarm resources; and what is allowed."""
+
+from __future__ import annotations
+
+import pytest
+
+from oci_gpu_hook.errors import ConfigError, RequestError
+from oci_gpu_hook.request import bycdi, sources, vendors
+from oci_gpu_hook.request.parse import Request, parse
+from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.request.sources import Inputs
+from oci_gpu_hook.request.vendors import Known, VendorRequest
+from tests.unit.asking import VISIBLE
+
+AMD = Known("OCI_AMD", "amd.com/gpu", "/v/amd.json")
+RDMA = Known("OCI_RDMA", "openfabrics.org/hca", "/v/rdma.json")
+KNOWN = (AMD, RDMA)
+DEFAULTS = Settings()
+
+
+def asked(inputs: Inputs, settings: Settings = DEFAULTS) -> tuple[VendorRequest, ...]:
+    found, notes = parse(inputs, settings, KNOWN)
+    assert notes == ()
+    return found.vendors if found else ()
+
+
+def amd(*devices: str, source: str = "env") -> VendorRequest:
+    return VendorRequest("OCI_AMD", "/v/amd.json", source, devices)
+
+
+@pytest.mark.parametrize(
+    ("value", "devices"),
+    [
+        ("all", ("all",)),
+        ("ALL", ("all",)),
+        ("0,all", ("all",)),
+        ("none", ("none",)),
+        ("1, 0 ,1", ("1", "0")),
+        ("0000:03:00.0", ("0000:03:00.0",)),
+        ("renderD128,mlx5_0", ("renderD128", "mlx5_0")),
+    ],
+)
+def test_a_flag_asks_for_devices(value: str, devices: tuple[str, ...]) -> None:
+    assert asked(Inputs({"OCI_AMD": value})) == (amd(*devices),)
+
+
+@pytest.mark.parametrize("value", ["", ",", "void", "all,VOID"])
+def test_what_asks_for_nothing(value: str) -> None:
+    inputs = Inputs({"OCI_AMD": value})
+    assert parse(inputs, Settings(), KNOWN) == (None, ())
+    assert not vendors.asks(inputs, KNOWN)
+
+
+def test_several_vendors_and_nvidia_in_one_container() -> None:
+    found, notes = parse(
+        Inputs({"OCI_RDMA": "0", "OCI_AMD": "all", VISIBLE: "1"}), Settings(), KNOWN
+    )
+    assert found is not None and notes == ()
+    assert (found.devices, [item.flag for item in found.vendors]) == (
+        ("1",),
+        ["OCI_AMD", "OCI_RDMA"],
+    )
+
+
+def test_without_nvidia_nothing_of_nvidias_is_asked() -> None:
+    found, _ = parse(Inputs({"OCI_AMD": "0"}), Settings(), KNOWN)
+    assert found == Request("env", (), (), vendors=(amd("0"),))
+
+
+@pytest.mark.parametrize("value", ["0/1", "a b", "$(id)", "x" * 101, "\x1b[2J", "../kfd"])
+def test_what_no_device_is_called_is_refused(value: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse(Inputs({"OCI_AMD": value}), Settings(), KNOWN)
+    assert str(caught.value).startswith("unknown device")
+    assert str(caught.value).isprintable() and "in OCI_AMD" in str(caught.value)
+
+
+def test_a_variable_that_no_file_names_is_not_ours() -> None:
+    inputs = Inputs({"OCI_CLI_USER": "ocid1.user.oc1..a"})
+    assert sources.may_name_vendor(inputs) and not vendors.asks(inputs, KNOWN)
+    assert parse(inputs, Settings(), KNOWN) == (None, ())
+
+
+def test_a_container_without_such_a_variable_names_none() -> None:
+    annotations = {"cdi.k8s.io/x": "nvidia.com/gpu=0"}
+    for inputs in (Inputs({"PATH": "/bin", VISIBLE: "all"}), Inputs({}, annotations=annotations)):
+        assert not sources.may_name_vendor(inputs, Settings())
+
+
+# Annotations.
+
+
+def test_cdi_annotations_of_a_files_kind_ask() -> None:
+    text = "amd.com/gpu=1,openfabrics.org/hca=mlx5_0,intel.com/gpu=0"
+    inputs = Inputs({}, annotations={"cdi.k8s.io/x": text})
+    assert vendors.asks(inputs, KNOWN)
+    found = asked(inputs)
+    assert found[0] == amd("1", source="annotations")
+    assert [item.devices for item in found] == [("1",), ("mlx5_0",)]
+
+
+def test_what_a_spec_of_ours_has_served_is_not_served_again() -> None:
+    annotations = {"cdi.k8s.io/x": "amd.com/gpu=1"}
+    assert asked(Inputs({"OCI_AMD": "void"}, annotations=annotations)) == ()
+
+
+def test_a_spec_of_ours_names_its_vendor_and_the_engine_the_nodes() -> None:
+    nodes = ("/dev/kfd", "/dev/dri/renderD128")
+    found = bycdi.of_vendor("OCI_AMD", KNOWN, nodes)
+    assert found == Request("cdi", (), (), vendors=(amd(*nodes, source="cdi"),))
+    with pytest.raises(ConfigError, match="'OCI_X', which no vendor's file has"):
+        bycdi.of_vendor("OCI_X", KNOWN, nodes)
+    with pytest.raises(ConfigError, match="broken"):
+        bycdi.of_vendor("OCI_AMD", (AMD._replace(fault="broken"),), nodes)
+
+
+# What the administrator allows.
+
+
+def test_an_environment_that_is_not_accepted_asks_for_nothing() -> None:
+    settings = Settings(accept_environment="privileged")
+    inputs = Inputs({"OCI_AMD": "0"})
+    found, (note,) = parse(inputs, settings, KNOWN)
+    assert (
+        found is None and "OCI_AMD is not accepted from a container without CAP_SYS_ADMIN" in note
+    )
+    assert asked(inputs._replace(privileged=True), settings) == (amd("0"),)
+    with pytest.raises(RequestError):
+        parse(inputs, settings._replace(unaccepted_requests="refuse"), KNOWN)
+
+
+def test_a_vendor_that_is_not_allowed_is_left_out() -> None:
+    settings = Settings(allowed_vendors=("OCI_RDMA",))
+    found, (note,) = parse(Inputs({"OCI_AMD": "0", "OCI_RDMA": "all"}), settings, KNOWN)
+    assert found is not None and [item.flag for item in found.vendors] == ["OCI_RDMA"]
+    assert note.startswith("OCI_AMD is not allowed")
+    with pytest.raises(RequestError, match="OCI_AMD is not allowed"):
+        parse(Inputs({"OCI_AMD": "0"}), settings._replace(unaccepted_requests="refuse"), KNOWN)
+
+
+SWARM = Settings(swarm_resources=("OCI_AMD=DOCKER_RESOURCE_AMD", "DOCKER_RESOURCE_GPU"))
+
+
+def test_a_swarm_resource_of_a_vendor_goes_before_its_flag() -> None:
+    environment = {"DOCKER_RESOURCE_AMD": "0000:03:00.0", "OCI_AMD": "all"}
+    inputs = Inputs(environment)
+    assert sources.may_name_vendor(Inputs({}), SWARM)
+    assert asked(inputs, SWARM) == (amd("0000:03:00.0", source="swarm"),)
+    assert asked(inputs) == (amd("all"),)
+
+
+def test_a_vendors_resource_is_none_of_nvidias() -> None:
+    inputs = Inputs({"DOCKER_RESOURCE_GPU": "none", "DOCKER_RESOURCE_AMD": "renderD128"})
+    found, _ = parse(inputs, SWARM, KNOWN)
+    assert found is not None and found.devices == ("none",)
+    assert [item.devices for item in found.vendors] == [("renderD128",)]
+
+
+def test_a_count_from_swarm_is_no_index() -> None:
+    with pytest.raises(RequestError, match="a number of devices"):
+        parse(Inputs({"DOCKER_RESOURCE_AMD": "2"}), SWARM, KNOWN)
+
+
+# Files with faults.
+
+
+def test_flags_that_collide_stop_who_asks_for_them_and_nobody_else() -> None:
+    fault = "OCI_AMD is the flag of /a/x.json and of /b/y.json"
+    known = (AMD._replace(fault=fault), RDMA)
+    with pytest.raises(ConfigError, match=r"is the flag of /a/x\.json and of /b/y\.json") as caught:
+        parse(Inputs({"OCI_AMD": "0"}), Settings(), known)
+    assert caught.value.exit_code == 4
+    found, notes = parse(Inputs({"OCI_RDMA": "0"}), Settings(), known)
+    assert found is not None and notes == ()
+
+
+def test_a_file_that_cannot_be_understood_is_told_to_who_may_have_meant_it() -> None:
+    known = (RDMA, Known("", "", "", "/v/x.json:3: no JSON"))
+    found, (note,) = parse(Inputs({"OCI_X": "0", "OCI_RDMA": "0"}), Settings(), known)
+    assert found is not None and note == "'OCI_X' brings nothing: /v/x.json:3: no JSON"
+    assert parse(Inputs({"OCI_RDMA": "0"}), Settings(), known)[1] == ()
