@@ -13,6 +13,10 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .vendors.additions import Additions
 
 if not __package__:
     # Started by its path: become a member of the package (PEP 366).
@@ -135,6 +139,46 @@ def build(driver: str, cuda_number: int, cache: str = CACHE) -> str:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return finished
+
+
+def build_vendors(additions: Additions, cache: str = CACHE) -> dict[str, str]:
+    """The built files of other vendors' drivers: path on the node -> file."""
+    digest = hashlib.sha256(os.uname().machine.encode())
+    for path in (f"{SOURCES}/library.c", f"{SOURCES}/vendor.c", f"{SOURCES}/sys.h", __file__):
+        with open(path, "rb") as file:
+            digest.update(file.read())
+    folder = os.path.join(cache, f"vendors-{digest.hexdigest()[:16]}")
+    compiler = [os.environ.get("CC", "cc"), *FLAGS, '-DDRIVER_VERSION="simulated"']
+    found, commands = {}, {}
+    for path, soname in additions.libraries.items():
+        found[path] = f"{folder}/{soname}"
+        line = [*compiler, *SHARED, f"-Wl,-soname,{soname}", f"{SOURCES}/library.c"]
+        commands[found[path]] = line
+    for path, nodes in additions.programs.items():
+        found[path] = f"{folder}/{hashlib.sha256(nodes.encode()).hexdigest()[:16]}"
+        line = [*compiler, *PROGRAM, f'-DNODES="{nodes}"', f"{SOURCES}/vendor.c"]
+        commands[found[path]] = line
+    missing = {output: line for output, line in commands.items() if not os.path.exists(output)}
+    if missing:
+        _compile(folder, missing)
+    return found
+
+
+def _compile(folder: str, commands: dict[str, list[str]]) -> None:
+    """Make each file, whole from the moment that it has its name."""
+    import subprocess
+    import tempfile
+    from concurrent.futures import ThreadPoolExecutor
+
+    os.makedirs(folder, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as temporary, ThreadPoolExecutor(2) as pool:
+        made = {output: f"{temporary}/{os.path.basename(output)}" for output in commands}
+        lines = [[*line, "-o", made[output]] for output, line in commands.items()]
+        for line, status in zip(lines, pool.map(subprocess.call, lines)):
+            if status:
+                raise OSError(f"{line[0]} failed on {line[-1]}")
+        for output, file in made.items():
+            os.rename(file, output)
 
 
 def main() -> int:

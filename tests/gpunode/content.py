@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+from typing import TYPE_CHECKING
 
 from . import catalogue, pci, procfs
 from .description import Description, render
+from .sysfs import PCI_DEVICES, Sysfs
+
+if TYPE_CHECKING:
+    from .vendors.additions import Additions
 
 LIBEXEC = "/usr/libexec/gpunode"
 HOOKS_FOLDER = f"{LIBEXEC}/hooks.d"
@@ -66,7 +71,7 @@ class Content:
         self.files: dict[str, str] = {}  # -> the built file to copy
         self.links: dict[str, str] = {}  # -> where it points
         self.texts: dict[str, str] = {}  # -> what it says
-        self.sockets = [root + path for path in catalogue.SOCKETS]
+        self.sockets = [root + path for path in catalogue.SOCKETS if node.driver]
         self.cached = True  # whether ld.so.cache knows the driver's libraries
         majors = procfs.choose_majors(devices)
         self.registered = procfs.registered(node, majors)
@@ -76,10 +81,22 @@ class Content:
         self.proc["gpunode/description"] = render(node)
         self.pci = pci.tree(node)
         self.pci_links = pci.links(node)
-        self._add_libraries(built, layout)
-        self._add_driver(built)
-        self._add_storage()
+        self.sysfs = Sysfs()  # what is there beside `pci`
+        self._add_graphics()
+        if node.driver:
+            self._add_libraries(built, layout)
+            self._add_driver(built)
+            self._add_storage()
         self._add_simulation(built)
+
+    def whole_sysfs(self) -> Sysfs:
+        """All that the node's sysfs has beside the machine's own."""
+        found = Sysfs()
+        found.files = {f"{PCI_DEVICES}/{name}": text for name, text in self.pci.items()}
+        found.links = {f"{PCI_DEVICES}/{name}": text for name, text in self.pci_links.items()}
+        found.files.update(self.sysfs.files)
+        found.links.update(self.sysfs.links)
+        return found
 
     def library(self, name: str) -> str:
         """The path on the node of a file or link in the library folder."""
@@ -134,6 +151,39 @@ class Content:
             self.links[f"{root}/var/run"] = "/run"
         if self.library_folder == f"{root}/usr/lib64" and root:
             self.links[f"{root}/lib64"] = "usr/lib64"
+
+    def _add_graphics(self) -> None:
+        """Where DRM's nodes of the GPUs lead in sysfs; NVIDIA's other nodes lead nowhere there."""
+        for gpu in self.node.gpus:
+            if not gpu.dri:
+                continue
+            prefix = f"{gpu.bus_id}/"
+            files = {
+                name[len(prefix) :]: self.pci.pop(name)
+                for name in list(self.pci)
+                if name.startswith(prefix)
+            }
+            for name in [name for name in self.pci_links if name.startswith(prefix)]:
+                del self.pci_links[name]
+            folder = self.sysfs.pci_device(gpu.bus_id, "nvidia", files)
+            for kind, number in zip(("card", "renderD"), gpu.dri):
+                path = f"/dev/dri/{kind}{number}"
+                self.sysfs.character_device(folder, "drm", path, (pci.DRM_MAJOR, number), {})
+
+    def add_vendors(self, additions: Additions, built: dict[str, str]) -> None:
+        """Other vendors' drivers; what the node has already, it keeps."""
+        there = {node.path for node in self.nodes}
+        self.nodes += [node for node in additions.nodes if node.path not in there]
+        self.registered = {**additions.registered, **self.registered}
+        for own, added in (
+            (self.device_links, additions.device_links),
+            (self.files, built),
+            (self.links, additions.links),
+            (self.texts, additions.texts),
+            (self.sysfs.files, additions.sysfs.files),
+            (self.sysfs.links, additions.sysfs.links),
+        ):
+            own.update((name, value) for name, value in added.items() if name not in own)
 
     def _add_storage(self) -> None:
         """What GPUDirect Storage needs beside its nodes; it is never the driver's own."""

@@ -54,7 +54,7 @@ class Gpu(NamedTuple):
 
 class Description(NamedTuple):
     name: str
-    driver: str
+    driver: str  # empty: a node without NVIDIA's driver
     cuda: str
     kernel_module: str  # "proprietary" or "open": they word /proc/driver/nvidia/version differently
     gpus: tuple[Gpu, ...]  # in the order of PCI addresses, which is NVML's

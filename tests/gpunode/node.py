@@ -3,6 +3,7 @@
 
     python3 tests/gpunode/node.py [--description NAME-or-FILE] [--cgroup v1|v2|host]
                                   [--driver-root DIR] [--layout host|multiarch|lib64|current]
+                                  [--vendor NAME ...]
                                   [--break FAULT ...] -- COMMAND [ARG...]
 
 The command takes this process's place, so its exit status and signals are its own.
@@ -16,19 +17,27 @@ import shutil
 import socket
 import stat
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 if not __package__:
     # Started by its path: become a member of the package (PEP 366).
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     __package__ = "gpunode"
 
-from . import build, catalogue, cgroups, description, linux, pci, procfs
-from .content import LAYOUTS, LIBEXEC, NOMEMLOCK, Content
+from . import build, catalogue, cgroups, description, linux, procfs, sysfs
+from .content import LAYOUTS, LIBEXEC, NOMEMLOCK, Content, library_folder
 from .faults import FAULTS
 from .layers import Layer, bind_entries
+from .vendors import VENDORS, collect
 
 # The only folder that every machine has and that this node covers anyway: no mount point is made.
 SCRATCH = "/proc/driver"
+
+# The simulation's own programs come with a driver's; without one they come with this.
+ANY_DRIVER, ANY_CUDA = "580.65.06", 13000
 
 FAILED = 125  # no node: as the engines say that it was they who failed, and not the command
 
@@ -141,26 +150,39 @@ def mount_proc(content: Content) -> None:
     linux.mount(tree, "/proc/driver", flags=linux.MS_MOVE)
 
 
-def mount_pci(content: Content) -> None:
-    """The GPUs among the host's PCI devices; nowhere on a machine without a PCI bus."""
-    if not os.path.isdir(pci.DEVICES):
-        return
+def mount_sys(content: Content) -> None:
+    """The node's devices among the machine's own; PCI's nowhere on a machine without a PCI bus."""
     # A rootless engine may mount a new sysfs only where a whole one is in sight.
     linux.mount("sysfs", f"{LIBEXEC}/sys", "sysfs")
-    tree = f"{SCRATCH}/pci"
+    tree = f"{SCRATCH}/sys"
     os.mkdir(tree)
     flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
     linux.mount("tmpfs", tree, "tmpfs", flags, "mode=0755")
-    for path, text in content.pci.items():
+    added = content.whole_sysfs()
+    for path, text in added.files.items():
         os.makedirs(os.path.dirname(f"{tree}/{path}"), exist_ok=True)
         with open(f"{tree}/{path}", "w", encoding="ascii") as file:
             file.write(text)
-    for path, target in content.pci_links.items():
+    for path, target in added.links.items():
+        os.makedirs(os.path.dirname(f"{tree}/{path}"), exist_ok=True)
         os.symlink(target, f"{tree}/{path}")
     # libudev wants a device to lie on a sysfs, unless it is told that this one need not.
     os.environ["SYSTEMD_DEVICE_VERIFY_SYSFS"] = "0"
-    bind_entries(pci.DEVICES, tree)  # links, all of them; a GPU of ours takes an address over
-    linux.mount(tree, pci.DEVICES, flags=linux.MS_MOVE)
+    for folder in sysfs.FOLDERS:
+        if os.path.isdir(f"{tree}/{folder}") and os.path.isdir(f"/sys/{folder}"):
+            # Where only links are, a device of ours takes an address or a number over.
+            show_entries(folder, f"{tree}/{folder}")
+            linux.mount(f"{tree}/{folder}", f"/sys/{folder}", flags=linux.MS_BIND | linux.MS_REC)
+
+
+def show_entries(folder: str, target: str) -> None:
+    """The machine's own in a folder of sysfs beside the node's: modules are many, and links cost no mount."""
+    if folder != "module":
+        bind_entries(f"/sys/{folder}", target)
+        return
+    for name in os.listdir(f"/sys/{folder}"):
+        if not os.path.lexists(f"{target}/{name}"):
+            os.symlink(f"{LIBEXEC}/sys/{folder}/{name}", f"{target}/{name}")
 
 
 def make_node(folder: str, name: str, mode: int, device: int) -> None:
@@ -198,17 +220,22 @@ def mount_dev(content: Content) -> None:
     linux.mount(dev, "/dev", flags=linux.MS_MOVE)
 
 
-def mount_tmp() -> None:
-    """The host's /tmp, entry by entry, so that nvidia-mps can lie beside them."""
+def mount_tmp(own: bool) -> None:
+    """The host's /tmp, entry by entry, so that nvidia-mps can lie beside them; own: where it does."""
     temporary = f"{SCRATCH}/tmp"
     os.mkdir(temporary)
     linux.mount("tmpfs", temporary, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=1777")
     bind_entries("/tmp", temporary)
+    if own:
+        add_mps_folder(temporary)
+    linux.mount(temporary, "/tmp", flags=linux.MS_MOVE)
+
+
+def add_mps_folder(temporary: str) -> None:
     mps = temporary + catalogue.MPS_FOLDER[len("/tmp") :]
     if not os.path.isdir(mps):
         os.mkdir(mps)
         os.chmod(mps, 0o1777)
-    linux.mount(temporary, "/tmp", flags=linux.MS_MOVE)
 
 
 def set_up(content: Content, cgroup: str = "host", overlay: bool = True) -> None:
@@ -227,8 +254,8 @@ def set_up(content: Content, cgroup: str = "host", overlay: bool = True) -> None
         with open("/etc/ld.so.preload", "a", encoding="ascii") as file:
             file.write(f"{NOMEMLOCK}\n")
     mount_dev(content)
-    mount_tmp()
-    mount_pci(content)
+    mount_tmp(bool(content.node.driver))
+    mount_sys(content)
     mount_proc(content)
     # As systemd leaves it on a real host; the peers are this namespace's own.
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_SHARED)
@@ -242,15 +269,30 @@ def prepare(
     cache: str = build.CACHE,
     root: str = "",
     layout: str = "host",
+    vendors: Sequence[str] = (),
 ) -> Content:
-    """The node as a value: described, built, and with its faults planted."""
+    """The node as a value: described, built, with other vendors' drivers, and with its faults planted."""
     node = description.load(name_or_file)
     with open("/proc/devices", encoding="ascii") as file:
-        built = build.build(node.driver, node.cuda_number, cache)
-        content = Content(node, built, file.read(), root, layout)
+        devices = file.read()
+    driver, cuda = (node.driver, node.cuda_number) if node.driver else (ANY_DRIVER, ANY_CUDA)
+    built = build.build(driver, cuda, cache)
+    content = Content(node, built, devices, root, layout)
+    if vendors:
+        add_vendors(content, vendors, devices, layout, cache)
     for fault in faults:
         FAULTS[fault].plant(content)
     return content
+
+
+def add_vendors(
+    content: Content, names: Sequence[str], devices: str, layout: str, cache: str
+) -> None:
+    """Other vendors' drivers, which lie on the host itself, wherever NVIDIA's is."""
+    taken = set(procfs.choose_majors(devices).values())
+    free = (major for major in procfs.free_majors(devices) if major not in taken)
+    additions = collect(names, content.node, library_folder(layout), free)
+    content.add_vendors(additions, build.build_vendors(additions, cache))
 
 
 def main() -> int:
@@ -265,6 +307,7 @@ def main() -> int:
     parser.add_argument("--description", default="v100", metavar="NAME-or-FILE")
     parser.add_argument("--cgroup", default="host", choices=("v1", "v2", "host"))
     parser.add_argument("--break", dest="faults", action="append", default=[], choices=FAULTS)
+    parser.add_argument("--vendor", dest="vendors", action="append", default=[], choices=VENDORS)
     parser.add_argument("--cache", default=build.CACHE, help="where the driver is built")
     parser.add_argument("--no-overlay", action="store_true", help="as if overlays were refused")
     parser.add_argument(
@@ -281,7 +324,8 @@ def main() -> int:
     try:
         root = options.driver_root.rstrip("/")
         faults = options.faults
-        content = prepare(options.description, faults, options.cache, root, options.layout)
+        cache, layout = options.cache, options.layout
+        content = prepare(options.description, faults, cache, root, layout, options.vendors)
         set_up(content, options.cgroup, not options.no_overlay)
     except OSError as error:
         print(f"gpunode: {error}", file=sys.stderr)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from .pci import DRM_MAJOR
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from .description import Description, Gpu, MigDevice
 
 MAJOR = 195  # of the GPUs and control devices, given to NVIDIA by the kernel's list
@@ -154,6 +156,8 @@ def read_minors(mig_minors: str) -> dict[str, int]:
 
 def tree(node: Description, mig_minors: str, machine: str) -> dict[str, str]:
     """Every file below /proc/driver, by its path there."""
+    if not node.driver:
+        return {}
     files = {
         "nvidia/version": _version(node, machine),
         "nvidia/params": PARAMS,
@@ -173,12 +177,16 @@ def tree(node: Description, mig_minors: str, machine: str) -> dict[str, str]:
     return files
 
 
-def choose_majors(real: str) -> dict[str, int]:
-    """A number for each dynamic name, used by nothing on this kernel, so that open() is ENXIO."""
+def free_majors(real: str) -> Iterator[int]:
+    """Numbers that nothing uses on this kernel, so that open() is ENXIO."""
     first_words = (line.split(maxsplit=1)[0] for line in real.splitlines() if line)
     used = {int(word) for word in first_words if word.isdigit()}
-    free = (major for major in DYNAMIC_MAJORS if major not in used)
-    return dict(zip(DYNAMIC_NAMES, free))
+    return (major for major in DYNAMIC_MAJORS if major not in used)
+
+
+def choose_majors(real: str) -> dict[str, int]:
+    """A number for each dynamic name."""
+    return dict(zip(DYNAMIC_NAMES, free_majors(real)))
 
 
 def devices(real: str, registered: dict[str, int]) -> str:
@@ -196,6 +204,8 @@ def devices(real: str, registered: dict[str, int]) -> str:
 
 def registered(node: Description, majors: dict[str, int]) -> dict[str, int]:
     """Name -> major, as the kernel would list them."""
+    if not node.driver:
+        return {}
     found = {"nvidia": MAJOR, "nvidia-modeset": MAJOR, "nvidiactl": MAJOR, **majors}
     if not node.nvidia_fs:
         del found["nvidia-fs"]
@@ -209,6 +219,8 @@ def registered(node: Description, majors: dict[str, int]) -> dict[str, int]:
 
 
 def nodes(node: Description, majors: dict[str, int], mig_minors: str) -> list[DeviceNode]:
+    if not node.driver:
+        return []
     found = [
         DeviceNode("/dev/nvidiactl", MAJOR, 255),
         DeviceNode("/dev/nvidia-modeset", MAJOR, 254),

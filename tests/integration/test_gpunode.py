@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.gpunode import description
+from tests.gpunode.vendors import VENDORS
 from tests.integration import roots
 from tests.integration.engines import PROCDRIVER, REPOSITORY, Bundle, on_node, start
 
@@ -132,10 +133,73 @@ def test_two_builds_at_once_both_succeed(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2  # the folder, and .gitignore
 
 
+# A node's number and the kernel's answer, its driver's name, what sysfs has of it; and what the machine itself has.
+ASK_VENDORS = """
+single="/dev/kfd /dev/neuron* /dev/onload* /dev/sfc_char /dev/xclmgmt*"
+for node in $(find $single /dev/dri /dev/accel /dev/infiniband -type c); do
+    number=$(stat -c '%t %T' $node | while read -r a b; do echo $((0x$a)):$((0x$b)); done)
+    grep -q "^ *${number%:*} " /proc/devices || echo "$node: no driver"
+    if ! grep -qx $number /sys/dev/char/$number/dev; then echo "$node: not in sysfs"; fi
+    grep -qx DEVNAME=${node#/dev/} /sys/dev/char/$number/uevent || echo "$node: no name"
+    test -f /run/udev/data/c$number || echo "$node: unknown to udev"
+    echo "node $node $(readlink /sys/dev/char/$number) $({ true <$node; } 2>&1)"
+done
+for file in $(find -H /sys/dev/char /sys/bus/pci/devices /sys/module /sys/class/net); do
+    test -e $file || echo "$file leads nowhere"
+done
+"""
+
+
+def test_other_vendors_devices_are_where_a_kernel_shows_them() -> None:
+    commands = """
+        /opt/rocm/bin/rocminfo; hl-smi; /opt/aws/neuron/bin/neuron-ls; ibv_devinfo; onload; nvidia-smi
+        cat /sys/dev/char/226:128/device/vendor /sys/dev/char/231:193/ibdev /sys/module/neuron/version
+        cat /sys/bus/pci/devices/0000:23:00.0/uevent
+        ls /sys/class/net/lo/statistics /sys/devices/system/cpu/online >/dev/null
+        ldconfig -p
+    """
+    done = on_node(None, ASK_VENDORS + commands, description="none", vendors=tuple(VENDORS))
+    assert done.code == 0, done.out + done.err
+    wrong = [line for line in done.out.splitlines() if ": no" in line or "nowhere" in line]
+    assert not wrong
+    rows = [line.split(maxsplit=3) for line in done.out.splitlines() if line.startswith("node ")]
+    ways = {path: way for _, path, way, _ in rows}
+    assert all("No such device" in answer for *_, answer in rows), rows
+    # amdgpu found the second one first.
+    assert "/0000:83:00.0/drm/" in ways["/dev/dri/renderD128"]
+    assert "/0000:23:00.0/drm/" in ways["/dev/dri/renderD129"]
+    assert ways["/dev/neuron1"] == "../../devices/virtual/neuron_device/neuron1"
+    assert ways["/dev/infiniband/rdma_cm"] == "../../devices/virtual/misc/rdma_cm"
+    assert ways["/dev/accel/accel_controlD2"].endswith("/0000:9a:00.0/accel/accel_controlD2")
+    for line in (
+        *("/dev/kfd allowed", "/dev/accel/accel2 allowed", "/dev/neuron1 allowed"),
+        *("/dev/infiniband/uverbs1 allowed", "/dev/onload_epoll allowed", "/dev/nvidia0 allowed"),
+        *("0x1002", "mlx5_1", "2.18.12.0", "PCI_ID=1002:740F"),
+    ):
+        assert line in done.out.splitlines(), line
+    assert "libamdhip64.so.6 (libc6,x86-64) => /opt/rocm-6.2.0/lib/" in done.out
+    assert "denied" not in done.out
+
+
+def test_a_node_without_nvidias_driver_has_nothing_of_it() -> None:
+    look = "ls /dev /usr/bin /run /etc /proc/driver; ldconfig -p; cat /proc/devices; ls -R /lib/firmware"
+    done = on_node(
+        None, f"{{ {look}; }} | grep -i -e nvidia -e 'libcuda[.]so' || :", description="none"
+    )
+    assert (done.code, done.out) == (0, ""), done.err
+
+
 # Where only this node could write, and where everybody does.
 QUIET = (
     *("/dev", "/etc", "/usr/bin", "/usr/libexec", "/lib/firmware", "/proc/driver"),
-    *("/sys/bus/pci/devices", "/run/nvidia"),
+    *(
+        "/sys/bus/pci/devices",
+        "/run/nvidia",
+        "/opt",
+        "/sys/module",
+        "/sys/dev/char",
+        "/sys/devices",
+    ),
 )
 BUSY = ("/run", "/tmp", "/var/cache/ldconfig", "/sys/fs/cgroup")
 
@@ -165,8 +229,9 @@ def names(folder: str) -> set[str]:
         {"cgroup": "v1"},
         {"overlay": False},
         {"driver_root": ROOT, "layout": "current", "description": "h100mig"},
+        {"vendors": tuple(VENDORS)},
     ],
-    ids=["overlay", "no overlay", "driver root"],
+    ids=["overlay", "no overlay", "driver root", "vendors"],
 )
 def test_nothing_is_hidden_and_nothing_shows_outside(how: dict[str, Any], tmp_path: Path) -> None:
     before, busy = outside(), {folder: names(folder) for folder in BUSY}

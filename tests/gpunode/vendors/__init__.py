@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Other vendors' drivers beside NVIDIA's on a simulated node: one function each, which says what it adds.
+
+Must not: read or write any file.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .accelerators import amd, habana, intel, neuron, xrt
+from .additions import Additions
+from .decorator import nvidia_decorator
+from .networks import onload, rdma
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from ..description import Description
+
+VENDORS: dict[str, Callable[[Additions], None]] = {
+    "amd": amd,
+    "intel": intel,
+    "habana": habana,
+    "neuron": neuron,
+    "rdma": rdma,
+    "onload": onload,
+    "xrt": xrt,
+    "nvidia-decorator": nvidia_decorator,
+}
+
+
+def collect(
+    names: Iterable[str], node: Description, library_folder: str, free: Iterator[int]
+) -> Additions:
+    """What these vendors add to a node, in their order; free: majors that nobody has."""
+    found = Additions(node, library_folder, free)
+    for name in names:
+        VENDORS[name](found)
+    return found
