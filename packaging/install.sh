@@ -16,6 +16,7 @@
 #   PREFIX/share/containers/oci/hooks.d/oci-gpu-hook.json  registers the hook with engines
 #   PREFIX/lib/{systemd,udev,tmpfiles.d}/                  units that keep nodes and inventory: packaging/systemd
 #   PREFIX/share/oci-gpu-hook/oci-gpu-hook.conf            the settings, each with its default
+#   PREFIX/share/oci-gpu-hook/vendors/                     other vendors' accelerators
 #   PREFIX/share/selinux/packages/oci-gpu-hook/            the SELinux modules
 #   PREFIX/share/man/man8/, man5/                          the manuals
 #   PREFIX/share/bash-completion/, zsh/, fish/             the completions for these shells
@@ -46,6 +47,7 @@ shared='
     completions/_oci-gpu-hook:zsh/site-functions
     completions/oci-gpu-hook.fish:fish/vendor_completions.d
 '
+vendors='amd habana intel neuron oci-onload rdma xrt'
 state=/run/oci-gpu-hook
 folders=$library/installed-folders # a list of those that we have made
 case $action in stage | sources) packed=yes ;; *) packed='' ;; esac
@@ -264,7 +266,7 @@ do_install() {
     check_ours
     made=
     [ -z "$destdir" ] || mkdir -p "$destdir"
-    for file in "$library/." "$data/." "$modules/." "$entry" "$command" "$registration"; do
+    for file in "$library/." "$data/vendors/." "$modules/." "$entry" "$command" "$registration"; do
         make_folder "$(dirname "$file")"
     done
     for file in $shared; do make_folder "$prefix/share/${file#*:}"; done
@@ -275,6 +277,9 @@ do_install() {
         install -p -m 0644 "$sources/packaging/${file%:*}" "$destdir$(shared_path "$file")"
     done
     install -p -m 0644 "$sources/packaging/oci-gpu-hook.conf" "$destdir$data/"
+    for name in $vendors; do
+        install -p -m 0644 "$sources/packaging/vendors/$name.json" "$destdir$data/vendors/"
+    done
     install_services
     remember_folders
     make_state_folder
