@@ -138,7 +138,8 @@ def _services(found: OnHost) -> tuple[Service, ...]:
 def _notes(request: VendorRequest, found: OnHost) -> tuple[str, ...]:
     """What is left out, each in a sentence."""
     inventory = found.inventory
-    absent = [*inventory.absent, *found.devices.absent]
+    # Files that may be missing are so on most hosts, as each distribution has folders of its own: `info` lists them.
+    absent = found.devices.absent
     notes = [*inventory.faults, *found.faults]
     if absent:
         shown = ", ".join(absent[:_MOST_SHOWN])
