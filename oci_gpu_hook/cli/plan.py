@@ -17,10 +17,11 @@ from oci_gpu_hook.host import docker
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import leftout
 from oci_gpu_hook.planning.decide import decide
-from oci_gpu_hook.request import sources
+from oci_gpu_hook.request import sources, vendors
 from oci_gpu_hook.request.bundle import read_bundle
 from oci_gpu_hook.request.parse import Request, parse
 from oci_gpu_hook.request.settings import read_settings
+from oci_gpu_hook.vendors import current
 
 if TYPE_CHECKING:
     from oci_gpu_hook.request.bundle import Bundle
@@ -80,12 +81,16 @@ def _request(
     bundle: Bundle, inputs: sources.Inputs, file: str | None, host_root: str
 ) -> tuple[Settings | None, Request | None, tuple[str, ...]]:
     """The settings, the request, and what is left out; wrong settings stop only a container that asks for something."""
+    root = HostRoot(host_root)
     try:
         settings = read_settings(file, inputs.annotations)
     except (ConfigError, RequestError) as err:
-        if sources.may_ask(inputs):
+        known = current.known(root, remember=False) if sources.may_name_vendor(inputs) else ()
+        if sources.may_ask(inputs) or vendors.asks(inputs, known):
             raise
         return None, None, (str(err),)
     if not sources.accepts_environment(inputs, settings):
         inputs = docker.with_request(inputs, bundle, host_root)
-    return (settings, *parse(inputs, settings))
+    names_vendor = sources.may_name_vendor(inputs, settings)
+    known = current.known(root, remember=False) if names_vendor else ()
+    return (settings, *parse(inputs, settings, known))
