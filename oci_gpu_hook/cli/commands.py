@@ -18,6 +18,7 @@ from oci_gpu_hook.cli import (
     prepare,
     selinux,
     swarm,
+    vendors,
     volume,
 )
 from oci_gpu_hook.cli.group import Group
@@ -62,6 +63,7 @@ program.add_command(containers.containers)
 program.add_command(flags.flags)
 program.add_command(volume.volume)
 program.add_command(swarm.swarm)
+program.add_command(vendors.vendors)
 program.add_command(selinux.selinux)
 program.add_command(log.log)
 program.add_command(metrics.metrics)

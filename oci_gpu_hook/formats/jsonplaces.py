@@ -12,7 +12,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# Python's parsers give up somewhere between some hundreds and some thousands.
 _DEEPEST = 32
 
 
@@ -37,7 +36,14 @@ def fault(data: bytes) -> tuple[int, str]:
         text = data.decode("utf-8")
     except UnicodeDecodeError as err:
         return data[: err.start].count(b"\n") + 1, "it is no UTF-8 text"
-    # The error's own way: what json says has a line.
+    # How deep a Python's parser goes differs: what is this deep is said in the same way by all.
+    try:
+        deep = next((at for stack, _, at in _places(text) if len(stack) > _DEEPEST), None)
+    except (ValueError, IndexError):
+        deep = None
+    if deep is not None:
+        return _line(text, deep), "it is nested too deeply"
+    # What json says of the rest has a line.
     import json
 
     words = [""]
@@ -49,9 +55,6 @@ def fault(data: bytes) -> tuple[int, str]:
         )
     except json.JSONDecodeError as err:
         return err.lineno, f"{err.msg[:1].lower()}{err.msg[1:]}"
-    except RecursionError:
-        deep = [at for stack, _, at in _places(text) if len(stack) > _DEEPEST]
-        return _line(text, deep[0]), "it is nested too deeply"
     except ValueError:
         return _line(text, _bare(text, words[-1])), "it has a number that JSON has not"
     for stack, is_repeated, at in _places(text):
@@ -67,7 +70,8 @@ def _line(text: str, at: int) -> int:
 def _places(text: str) -> Iterator[tuple[list[str | int], bool, int]]:
     """Each member's name and each item of a list: where it stands, whether that name was there before, its offset.
 
-    The list is the same each time, and changes from one to the next.  The text must be valid as far as it is read.
+    The list is the same each time, and changes from one to the next.  A text that is not valid as far as it
+    is read is a ValueError or an IndexError.
     """
     scan = jsontext.scanner()
     stack: list[str | int] = []

@@ -152,7 +152,7 @@ _OF_MAJORS = (
 
 def host_path(path: str) -> str:
     """Why a vendor's file may not name this path of the host; it may be a pattern, with ``{version}``."""
-    fault = _written(path)
+    fault = written(path)
     if fault:
         return fault
     folder = "/" + path.split("/")[1]
@@ -175,7 +175,7 @@ def host_path(path: str) -> str:
 
 def target(path: str) -> str:
     """Why nothing may be put into this folder of the container."""
-    fault = _written(path)
+    fault = written(path)
     if fault:
         return fault
     if glob.is_pattern(path) or "{" in path:
@@ -187,7 +187,7 @@ def target(path: str) -> str:
 
 def device_path(path: str) -> str:
     """Why a vendor's file may not name this device, a path below /dev, or a pattern that could mean such a one."""
-    fault = _written(path)
+    fault = written(path)
     if fault:
         return fault
     if not path.startswith(DEV):
@@ -239,8 +239,8 @@ def version(text: str) -> str:
     return ""
 
 
-def _written(path: str) -> str:
-    """Why this is no absolute path, written plainly."""
+def written(path: str) -> str:
+    """Why this is no absolute path without doubt of what it means."""
     if not path.startswith("/"):
         return f"{quoted(path)} is no absolute path"
     if len(path) > LONGEST_PATH:

@@ -47,6 +47,7 @@ _HEX = frozenset("0123456789abcdef")
 _MODULE = values.WORD | {"-"}
 # Where a driver says its version, beside the folders of files.
 _KERNELS = ("/sys/", "/proc/driver/")
+_PATH_REMEDY = "name files of the driver's own, by their whole paths"
 
 
 class _Found(NamedTuple):
@@ -174,8 +175,8 @@ def _version(value: object) -> Version:
     path = values.text_of(source["file"], (*place, "file"))
     if glob.is_pattern(path):
         raise values.Wrong((*place, "file"), f"{quoted(path)} is a pattern", "name one file")
-    if not path.startswith(_KERNELS) or ".." in path.split("/"):
-        values.refuse((*place, "file"), allowed.host_path(path), _PATH_REMEDY)
+    check = allowed.written if path.startswith(_KERNELS) else allowed.host_path
+    values.refuse((*place, "file"), check(path), _PATH_REMEDY)
     return Version("file", path)
 
 
@@ -196,7 +197,9 @@ def _kernel(value: object) -> str:
     release = values.text_of(value, place)
     parts = release.split(".")
     if len(parts) > 3 or not all([_is_number(part) for part in parts]):
-        raise values.Wrong(place, f"kernel is {quoted(release)}, which is no release", "write 5.14")
+        raise values.Wrong(
+            place, f"kernel is {quoted(release)}, which is no release", "write one such as 5.14"
+        )
     return release
 
 
@@ -297,9 +300,6 @@ def _first_versioned(lists: dict[str, Any], where: Place) -> Place:
             if allowed.VERSION in (item["path"] if isinstance(item, dict) else item):
                 return (*where, key, number)
     return ()
-
-
-_PATH_REMEDY = f"files lie below {', '.join(allowed.FOLDERS)}"
 
 
 def _item(value: object, place: Place) -> Item:

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``vendors``: which accelerators the vendors' files describe, and what is wrong with a file."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from oci_gpu_hook.cli.group import Group
+from oci_gpu_hook.cli.options import host_root, output_format, show
+from oci_gpu_hook.errors import ConfigError
+from oci_gpu_hook.formats import jsonplaces
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.vendors import folders, vendorfile
+
+if TYPE_CHECKING:
+    from oci_gpu_hook.vendors.vendor import Vendor, Version
+
+# Of the table: a column's heading, and the key of its value.
+_COLUMNS = (
+    ("FLAG", "flag"),
+    ("KIND", "kind"),
+    ("VERSION", "version"),
+    ("GROUPS", "groups"),
+    ("FILE", "file"),
+)
+_VERSIONS = {"module": "of module {}", "file": "in {}", "text": "{}", "": ""}
+
+
+@click.group(cls=Group)
+def vendors() -> None:
+    """Show the files that describe other accelerators than NVIDIA's, and check one."""
+
+
+@vendors.command(name="list")
+@output_format
+@host_root
+def list_vendors(form: str, host_root: str) -> None:
+    """Show every vendor's file of this host, and what is wrong with the broken ones.
+
+    They lie in /usr/share/oci-gpu-hook/vendors and in /etc/oci-gpu-hook/vendors, where a file takes the place of the
+    one of its name in the first.
+    """
+    root = HostRoot(host_root)
+    found, errors = folders.load_all(root)
+    replaced = folders.replaced(root)
+    document: dict[str, Any] = {
+        "vendors": [_row(vendor, replaced.get(vendor.file, "")) for vendor in found],
+        "errors": [str(err) for err in errors],
+        "collisions": folders.collisions(found),
+    }
+    show(form, document, _as_text(document), _painted)
+
+
+@vendors.command()
+@click.argument("file", metavar="FILE")
+@output_format
+@host_root
+def check(file: str, form: str, host_root: str) -> None:
+    """Say what FILE describes, or on which line it is wrong.
+
+    FILE may lie anywhere; one in a folder of vendors' files is read as a container's start reads it.  It is wrong as
+    well where another vendor's file has its flag.
+    """
+    root = HostRoot(host_root)
+    path = os.path.abspath(file)
+    notes = []
+    if os.path.dirname(path) in folders.FOLDERS:
+        data = folders.content(root, path)
+    else:
+        data = folders.regular(None, file)
+        notes = _notes(path)
+    vendor = vendorfile.read(data, file)
+    _check_flag(root, vendor, data)
+    document: dict[str, Any] = {**_row(vendor, ""), "notes": notes}
+    text = "\n".join([f"{file}: {_summary(vendor)}", *[f"note: {note}" for note in notes]])
+    show(form, document, text)
+
+
+def _row(vendor: Vendor, replaces: str) -> dict[str, Any]:
+    """What there is to say of one file; what this host has of it belongs here too."""
+    return {
+        "flag": vendor.flag,
+        "kind": vendor.kind,
+        "version": _version(vendor.version),
+        "groups": [group.name for group in vendor.groups],
+        "file": vendor.file,
+        "replaces": replaces,
+    }
+
+
+def _version(version: Version) -> str:
+    """Where the version stands, as the file says it: the host is not looked at."""
+    return _VERSIONS[version.kind].format(version.value)
+
+
+def _as_text(document: dict[str, Any]) -> str:
+    """The table, then what must be said of single files."""
+    rows = [[heading for heading, _ in _COLUMNS]]
+    for row in document["vendors"]:
+        cells = {**row, "groups": ",".join(row["groups"])}
+        rows.append([cells[key] or "-" for _, key in _COLUMNS])
+    widths = [max([len(row[at]) for row in rows]) for at in range(len(_COLUMNS))]
+    lines = [
+        "  ".join([cell.ljust(width) for cell, width in zip(row, widths)]).rstrip() for row in rows
+    ]
+    if not document["vendors"]:
+        lines = [f"no vendor's file in {' or '.join(folders.FOLDERS)}"]
+    said = [
+        *[
+            f"{row['file']} has taken the place of {row['replaces']}"
+            for row in document["vendors"]
+            if row["replaces"]
+        ],
+        *[f"broken: {error}" for error in document["errors"]],
+        *[f"collision: {sentence}" for sentence in document["collisions"].values()],
+    ]
+    return "\n".join([*lines, *([""] if said else []), *said])
+
+
+def _painted(line: str) -> str:
+    """The headings stand out, and what is wrong."""
+    if line.split() == [heading for heading, _ in _COLUMNS]:
+        return click.style(line, bold=True)
+    return click.style(line, fg="red") if line.startswith(("broken: ", "collision: ")) else line
+
+
+def _summary(vendor: Vendor) -> str:
+    """One line of what a request for it would get."""
+    groups = ", ".join([group.name for group in vendor.groups])
+    counts = (
+        ("device", sum([len(group.devices) for group in vendor.groups])),
+        ("library", sum([len(group.libraries) for group in vendor.groups])),
+        ("file", sum([len(group.files) for group in vendor.groups])),
+        ("socket", sum([len(group.sockets) for group in vendor.groups])),
+    )
+    said = ", ".join([f"{count} {_plural(word, count)}" for word, count in counts if count])
+    kind = f" ({vendor.kind})" if vendor.kind else ""
+    return f"{vendor.flag}{kind} gets {groups}: {said or 'nothing'}"
+
+
+def _plural(word: str, count: int) -> str:
+    if count == 1:
+        return word
+    return "libraries" if word == "library" else f"{word}s"
+
+
+def _notes(path: str) -> list[str]:
+    """What is no fault of a file's content."""
+    notes = [f"it is read once it lies in {folders.ADMINISTRATORS}"]
+    fault = (HostRoot().source(os.path.realpath(path)) or (False, ""))[1]
+    if fault:
+        notes.append(f"it must be root's alone there: now {fault}")
+    name = os.path.basename(path)
+    if not name.endswith(folders.SUFFIX) or name.startswith("."):
+        notes.append(f"its name must end in {folders.SUFFIX}, and not begin with a dot")
+    return notes
+
+
+def _check_flag(root: HostRoot, vendor: Vendor, data: bytes) -> None:
+    """ConfigError where a file of the host has this flag that this one would not take the place of."""
+    name = os.path.basename(vendor.file)
+    for other in folders.load_all(root)[0]:
+        if other.flag == vendor.flag and os.path.basename(other.file) != name:
+            line = jsonplaces.line_of(data.decode(), ("activation_flag",))
+            raise ConfigError(
+                f"{vendor.file}:{line}: {vendor.flag} is the flag of {other.file} too",
+                "write another flag, or give it that file's name to take its place",
+            )

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``vendors``, on right and wrong files; and the schema, which says the same of both."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from oci_gpu_hook.errors import ConfigError
+from oci_gpu_hook.vendors import folders, vendorfile
+from tests.unit.program import Program
+
+TESTS = Path(__file__).resolve().parents[1]
+DATA = TESTS / "data/vendors"
+SHIPPED = TESTS.parent / "packaging/vendors"
+SCHEMA = SHIPPED / "vendor.schema.json"
+RIGHT = sorted({*DATA.glob("*.json"), *SHIPPED.glob("*.json")} - {SCHEMA})
+# NAME:LINE: sentence (remedy), as `vendors check` says it.
+SENTENCES = dict(
+    [line.split(":", 1) for line in (DATA / "wrong.txt").read_text().splitlines()],
+)
+# What a schema cannot say: that a text is JSON, that what is named is there, which of the host's things are nobody's.
+BEYOND_A_SCHEMA = {
+    *("no-json", "more-than-one-value", "name-twice", "nested-too-deeply"),
+    *("driver-feature-unknown", "placeholder-without-version"),
+    *("disk", "memory", "all-devices", "pattern-of-disks", "consoles-driver"),
+    *("folder-of-everybody", "engines-socket"),
+}
+
+
+@pytest.fixture
+def program(capsys: pytest.CaptureFixture[str]) -> Program:
+    return Program(capsys)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    tmp_path.chmod(0o755)
+    for folder in folders.FOLDERS:
+        (tmp_path / folder[1:]).mkdir(parents=True)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def schema() -> jsonschema.Draft7Validator:
+    document = json.loads(SCHEMA.read_text())
+    jsonschema.Draft7Validator.check_schema(document)
+    return jsonschema.Draft7Validator(document)
+
+
+def plant(host: Path, path: str, **keys: Any) -> str:
+    file = host / path[1:]
+    file.write_text(json.dumps({"activation_flag": "OCI_X", "inventory": {"a": {}}, **keys}))
+    return path
+
+
+ETC, USR = folders.FOLDERS
+
+
+# --- check
+
+
+def test_there_is_a_sentence_for_each_wrong_file() -> None:
+    assert sorted(SENTENCES) == sorted([path.name for path in (DATA / "wrong").iterdir()])
+    assert len(SENTENCES) >= 20
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_a_wrong_file_is_named_with_its_line_and_a_remedy(name: str, program: Program) -> None:
+    path = DATA / "wrong" / name
+    said = program.mistake(4, "vendors", "check", path)
+    assert said == f"oci-gpu-hook: {path}:{SENTENCES[name]}\n"
+    line = int(SENTENCES[name].split(":")[0])
+    assert 1 <= line <= len(path.read_text().splitlines()) and said.endswith(")\n")
+
+
+@pytest.mark.parametrize("path", RIGHT, ids=lambda path: path.name)
+def test_a_right_file_is_summed_up(path: Path, program: Program) -> None:
+    first, *notes = program("vendors", "check", path).splitlines()
+    assert first.startswith(f"{path}: OCI_")
+    assert all([note.startswith("note: ") for note in notes])
+    assert program.document("vendors", "check", path)["file"] == str(path)
+
+
+def test_what_would_be_refused_in_its_folder_is_a_note_elsewhere(
+    tmp_path: Path, program: Program
+) -> None:
+    file = tmp_path / "x.txt"
+    plant(tmp_path, "/x.txt")
+    file.chmod(0o666)
+    tmp_path.chmod(0o777)
+    notes = program.document("vendors", "check", file)["notes"]
+    assert [note for note in notes if "root's alone" in note]
+    assert [note for note in notes if "must end in .json" in note]
+
+
+def test_in_its_folder_a_file_must_be_roots_alone(host: Path, program: Program) -> None:
+    path = plant(host, f"{ETC}/x.json")
+    assert (
+        program("vendors", "check", path, "--host-root", host) == f"{path}: OCI_X gets a: nothing\n"
+    )
+    (host / ETC[1:]).chmod(0o777)
+    said = program.mistake(4, "vendors", "check", path, "--host-root", host)
+    assert path in said and "others than root may write to" in said and "chown root" in said
+
+
+def test_a_flag_of_another_file_is_said_with_the_line(
+    host: Path, tmp_path: Path, program: Program
+) -> None:
+    plant(host, f"{USR}/x.json")
+    (tmp_path / "y.json").write_text('{"inventory": {"a": {}},\n\n"activation_flag": "OCI_X"}')
+    said = program.mistake(4, "vendors", "check", tmp_path / "y.json", "--host-root", host)
+    assert f"y.json:3: OCI_X is the flag of {USR}/x.json too" in said
+    # That one it would take the place of.
+    shutil.copy(tmp_path / "y.json", tmp_path / "x.json")
+    assert "OCI_X" in program("vendors", "check", tmp_path / "x.json", "--host-root", host)
+
+
+def test_what_is_no_file_to_check(tmp_path: Path, program: Program) -> None:
+    assert "there is nothing" in program.mistake(4, "vendors", "check", f"{ETC}/absent.json")
+    assert "No such file" in program.mistake(4, "vendors", "check", tmp_path / "absent")
+    assert "no regular file" in program.mistake(4, "vendors", "check", tmp_path)
+    assert "no regular file" in program.mistake(4, "vendors", "check", "/dev/null")
+    (tmp_path / "x.json").write_bytes(b" " * ((1 << 20) + 1))
+    assert "larger than 1 MiB" in program.mistake(4, "vendors", "check", tmp_path / "x.json")
+
+
+# --- list
+
+
+def test_a_host_without_vendors(tmp_path: Path, program: Program) -> None:
+    assert program("vendors", "list", "--host-root", tmp_path).startswith("no vendor's file in ")
+
+
+def test_list_has_every_file_and_what_is_wrong(host: Path, program: Program) -> None:
+    plant(
+        host, f"{USR}/a.json", activation_flag="OCI_A", kind="a.com/card", version={"module": "a"}
+    )
+    plant(host, f"{ETC}/a.json", activation_flag="OCI_A", version={"file": "/sys/x"})
+    plant(host, f"{USR}/b.json", activation_flag="OCI_B", kind="b.com/card", version="1.0")
+    plant(host, f"{USR}/c.json", activation_flag="OCI_B")
+    plant(host, f"{USR}/d.json", activation_flag="D")
+    found = program.document("vendors", "list", "--host-root", host)
+    assert found["vendors"] == [
+        {
+            **{"flag": "OCI_A", "kind": "", "version": "in /sys/x", "groups": ["a"]},
+            **{"file": f"{ETC}/a.json", "replaces": f"{USR}/a.json"},
+        },
+        {
+            **{"flag": "OCI_B", "kind": "b.com/card", "version": "1.0", "groups": ["a"]},
+            **{"file": f"{USR}/b.json", "replaces": ""},
+        },
+        {
+            **{"flag": "OCI_B", "kind": "", "version": "", "groups": ["a"]},
+            **{"file": f"{USR}/c.json", "replaces": ""},
+        },
+    ]
+    (broken,) = found["errors"]
+    assert broken.startswith(f"{USR}/d.json:1: ")
+    collision = f"OCI_B is the flag of {USR}/b.json and of {USR}/c.json"
+    assert found["collisions"] == {"OCI_B": collision}
+    lines = program("vendors", "list", "--host-root", host).splitlines()
+    assert lines[0].split() == ["FLAG", "KIND", "VERSION", "GROUPS", "FILE"]
+    assert lines[2].split() == ["OCI_B", "b.com/card", "1.0", "a", f"{USR}/b.json"]
+    assert lines[4:] == [
+        "",
+        f"{ETC}/a.json has taken the place of {USR}/a.json",
+        f"broken: {broken}",
+        f"collision: {collision}",
+    ]
+
+
+def test_too_many_files(host: Path, program: Program) -> None:
+    for number in range(257):
+        plant(host, f"{USR}/{number}.json", activation_flag=f"OCI_{number}")
+    assert "more than 256" in program.mistake(4, "vendors", "list", "--host-root", host)
+
+
+# --- the schema
+
+
+@pytest.mark.parametrize("path", RIGHT, ids=lambda path: path.name)
+def test_the_schema_takes_what_is_right(path: Path, schema: jsonschema.Draft7Validator) -> None:
+    schema.validate(json.loads(path.read_text()))
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_the_schema_refuses_what_is_wrong(name: str, schema: jsonschema.Draft7Validator) -> None:
+    try:
+        is_valid = schema.is_valid(json.loads((DATA / "wrong" / name).read_text()))
+    except ValueError:
+        is_valid = True
+    assert is_valid == (Path(name).stem in BEYOND_A_SCHEMA)
+
+
+def test_the_shipped_files_have_flags_of_their_own() -> None:
+    shipped = [path for path in RIGHT if path.parent == SHIPPED]
+    found = [vendorfile.read(path.read_bytes(), path.name) for path in shipped]
+    assert folders.collisions(found) == {}
+
+
+def test_the_schema_has_the_keys_that_are_read(schema: jsonschema.Draft7Validator) -> None:
+    document: Any = schema.schema
+    kinds = document["definitions"]
+    assert set(document["properties"]) == set(vendorfile._KEYS)
+    assert set(kinds["group"]["properties"]) == set(vendorfile._LISTS)
+    assert set(kinds["device"]["properties"]) == set(vendorfile._DEVICE_KEYS)
+    assert set(kinds["item"]["properties"]) == set(vendorfile._ITEM_KEYS)
+
+
+PATHS = """
+/usr/x /usr/x/ /usr//x /usr/x// /usr/.. /usr/../x /usr/./x /usr/x/.. /usr/.x /usr/..x /usr/x.. /usr/x/. /var/x usr/x
+/opt/x-{version}/y /opt/{x}/y /opt/{version /usr/y* /opt/[a-z]/x / /usr /sys/x/y /sys//x /sys/../x /proc/driver/x/version /proc/x
+"""
+
+
+@pytest.mark.parametrize("path", PATHS.split())
+@pytest.mark.parametrize("key", ["path", "target", "device", "version"])
+def test_the_schema_and_the_program_agree_on_paths(
+    path: str, key: str, schema: jsonschema.Draft7Validator
+) -> None:
+    items: dict[str, Any] = {
+        "path": {"miscellaneous": [{"path": path}]},
+        "target": {"miscellaneous": [{"path": "/usr/x", "target": path}]},
+        "version": {},
+        "device": {"devices": [path.replace("/usr/", "/dev/").replace("/opt/", "")]},
+    }
+    version = {"file": path} if key == "version" else "1"
+    document = {"activation_flag": "OCI_X", "version": version, "inventory": {"a": items[key]}}
+    try:
+        vendorfile.read(json.dumps(document).encode(), "x.json")
+        is_right = True
+    except ConfigError:
+        is_right = False
+    assert schema.is_valid(document) == is_right
