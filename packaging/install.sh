@@ -16,7 +16,7 @@
 #   PREFIX/share/containers/oci/hooks.d/oci-gpu-hook.json  registers the hook with engines
 #   PREFIX/lib/{systemd,udev,tmpfiles.d}/                  units that keep nodes and inventory: packaging/systemd
 #   PREFIX/share/oci-gpu-hook/oci-gpu-hook.conf            the settings, each with its default
-#   PREFIX/share/oci-gpu-hook/vendors/                     other vendors' accelerators
+#   PREFIX/share/oci-gpu-hook/vendors/                     the vendors' files, beside it vendor.schema.json
 #   PREFIX/share/selinux/packages/oci-gpu-hook/            the SELinux modules
 #   PREFIX/share/man/man8/, man5/                          the manuals
 #   PREFIX/share/bash-completion/, zsh/, fish/             the completions for these shells
@@ -42,12 +42,12 @@ shared='
     man/oci-gpu-hook.8:man/man8
     man/oci-gpu-runtime.8:man/man8
     man/oci-gpu-hook.conf.5:man/man5
+    man/oci-gpu-hook-vendors.5:man/man5
     man/oci_gpu_hook_selinux.8:man/man8
     completions/oci-gpu-hook:bash-completion/completions
     completions/_oci-gpu-hook:zsh/site-functions
     completions/oci-gpu-hook.fish:fish/vendor_completions.d
 '
-vendors='amd habana intel neuron oci-onload rdma xrt'
 state=/run/oci-gpu-hook
 folders=$library/installed-folders # a list of those that we have made
 case $action in stage | sources) packed=yes ;; *) packed='' ;; esac
@@ -217,6 +217,17 @@ make_state_folder() {
     mkdir -m 0755 "$state" 2>/dev/null || echo "$state cannot be made: it will be there after the next boot"
 }
 
+# Other packages may have put files of their own beside ours.
+install_vendors() {
+    install -p -m 0644 "$sources/packaging/vendors/vendor.schema.json" "$destdir$data/"
+    for file in "$sources"/packaging/vendors/*.json; do
+        case $file in
+        */vendor.schema.json) ;;
+        *) install -p -m 0644 "$file" "$destdir$data/vendors/" ;;
+        esac
+    done
+}
+
 install_scripts() {
     sed "s|/usr/bin/python3|$python|; s|/usr/lib/oci-gpu-hook|$library|" "$sources/hooks.d/oci-gpu-hook" |
         write 0755 "$entry"
@@ -277,9 +288,7 @@ do_install() {
         install -p -m 0644 "$sources/packaging/${file%:*}" "$destdir$(shared_path "$file")"
     done
     install -p -m 0644 "$sources/packaging/oci-gpu-hook.conf" "$destdir$data/"
-    for name in $vendors; do
-        install -p -m 0644 "$sources/packaging/vendors/$name.json" "$destdir$data/vendors/"
-    done
+    install_vendors
     install_services
     remember_folders
     make_state_folder

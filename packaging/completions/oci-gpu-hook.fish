@@ -12,7 +12,7 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
             continue
         end
         set before $word
-        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory show' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'config' 'config show' 'config import' 'doctor' 'containers' 'flags' 'flags docker' 'flags podman' 'flags dockerspawner' 'flags swarmspawner' 'flags kubespawner' 'volume' 'volume create' 'volume remove' 'swarm' 'swarm resources' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux explain' 'log' 'metrics'
+        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory show' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'config' 'config show' 'config import' 'doctor' 'containers' 'flags' 'flags docker' 'flags podman' 'flags dockerspawner' 'flags swarmspawner' 'flags kubespawner' 'volume' 'volume create' 'volume remove' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux explain' 'log' 'metrics'
             set -a command $word
         end
     end
@@ -31,6 +31,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a containers -d 'Show which run
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a flags -d 'Print the lines that give GPUs to containers, to paste into a command or a configuration'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a volume -d 'Keep the driver\'s volume of nvidia-docker 1\'s time: copies of its files, for containers without a hook'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a swarm -d 'Give this host\'s GPUs to Docker Swarm'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a vendors -d 'Show the files that describe other accelerators than NVIDIA\'s, and check one'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a selinux -d 'Show SELinux\'s state, install the policy modules, explain denials'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a log -d 'Show the records of starts: what each container asked for and got, and how long it took'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a metrics -d 'Show counters of starts, in Prometheus\'s text format'
@@ -147,6 +148,16 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm resources' -l config -r -F 
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm resources' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm resources' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm resources' -F
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors' -a list -d 'Show every vendor\'s file of this host, and what is wrong with the broken ones'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors' -a check -d 'Say what FILE describes, or on which line it is wrong'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors list' -l format -r -f -a 'text json' -d 'How to print it'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors list' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors list' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors check' -l format -r -f -a 'text json' -d 'How to print it'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors check' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors check' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors check' -F
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux' -a status -d 'Show the mode, our modules, booleans and labels, and which containers can use GPUs now'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux' -a install -d 'Install both policy modules, and label the files that they name'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux' -a remove -d 'Remove both policy modules, and give their files the labels that they had before'

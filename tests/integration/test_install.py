@@ -99,7 +99,6 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_installs_what_the_readme_lists_and_nothing_else(destination: Path) -> None:
     tag = sys.implementation.cache_tag
     packaging, library = ROOT / "packaging", f"usr/{LIBRARY}"
-    vendors = packaging.glob("vendors/*.json")
     units = [it for it in (packaging / "systemd").iterdir() if it.suffix in UNITS]
     expected = {
         *(f"usr/{part}" for part in (ENTRY, COMMAND, RUNTIME, REGISTRATION)),
@@ -109,7 +108,12 @@ def test_it_installs_what_the_readme_lists_and_nothing_else(destination: Path) -
         "usr/share/fish/vendor_completions.d/oci-gpu-hook.fish",
         *(f"usr/share/selinux/packages/oci-gpu-hook/{it.name}" for it in ROOT.glob("policy/*.cil")),
         "usr/share/oci-gpu-hook/oci-gpu-hook.conf",
-        *(f"usr/share/oci-gpu-hook/vendors/{it.name}" for it in vendors if "schema" not in it.name),
+        "usr/share/oci-gpu-hook/vendor.schema.json",
+        *(
+            f"usr/share/oci-gpu-hook/vendors/{it.name}"
+            for it in packaging.glob("vendors/*.json")
+            if it.name != "vendor.schema.json"
+        ),
         *(f"usr/lib/systemd/system/{it.name}" for it in units),
         "usr/lib/systemd/system-preset/90-oci-gpu-hook.preset",
         "usr/lib/udev/rules.d/60-oci-gpu-hook.rules",

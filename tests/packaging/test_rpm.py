@@ -90,6 +90,8 @@ def test_the_packages_hold_what_make_install_installs(
     assert {re.sub(r"/(doc|licenses)/.*", r"/\1", path) for path in more} == {
         "/etc/oci-gpu-hook.conf",
         "/etc/oci-gpu-hook.conf.d",
+        "/etc/oci-gpu-hook",
+        "/etc/oci-gpu-hook/vendors",
         "/run/oci-gpu-hook",
         "/usr/share/doc",
         "/usr/share/licenses",

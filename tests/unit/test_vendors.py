@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import jsonschema
 import pytest
 
 from oci_gpu_hook.errors import ConfigError
-from oci_gpu_hook.vendors import folders, vendorfile
+from oci_gpu_hook.vendors import allowed, folders, vendorfile
 from tests.unit.program import Program
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -215,7 +216,8 @@ def test_the_schema_has_the_keys_that_are_read(schema: jsonschema.Draft7Validato
 
 PATHS = """
 /usr/x /usr/x/ /usr//x /usr/x// /usr/.. /usr/../x /usr/./x /usr/x/.. /usr/.x /usr/..x /usr/x.. /usr/x/. /var/x usr/x
-/opt/x-{version}/y /opt/{x}/y /opt/{version /usr/y* /opt/[a-z]/x / /usr /sys/x/y /sys//x /sys/../x /proc/driver/x/version /proc/x
+/opt/x-{version}/y /opt/{x}/y /opt/{version /usr/y* /opt/[a-z]/x / /usr /sys/x/y /sys//x /sys/../x
+/proc/driver/x/version /proc/x
 """
 
 
@@ -238,3 +240,43 @@ def test_the_schema_and_the_program_agree_on_paths(
     except ConfigError:
         is_right = False
     assert schema.is_valid(document) == is_right
+
+
+# --- the manual
+
+PAGE = TESTS.parent / "packaging/man/oci-gpu-hook-vendors.5.rst"
+
+
+def test_the_manuals_example_is_a_right_file() -> None:
+    (example,) = [
+        block
+        for block in re.findall(r"::\n\n((?:    .*\n|\n)+)", PAGE.read_text())
+        if block.lstrip().startswith("{")
+    ]
+    vendor = vendorfile.read(example.encode(), "example.json")
+    assert vendor.flag == "OCI_XCARD" and len(vendor.groups) == 1
+
+
+def test_the_manual_has_every_key() -> None:
+    """Each in its section, with its type; a list of a group is one by what is said above all of them."""
+    sections = re.split(r"\n([A-Z ]+)\n=+\n", PAGE.read_text())
+    text = dict(zip(sections[1::2], sections[2::2]))
+    ignored = {"$schema", "log_level"}
+    for section, keys in (
+        ("KEYS", set(vendorfile._KEYS) - ignored),
+        ("DEVICES", set(vendorfile._DEVICE_KEYS)),
+        ("GROUPS", {*vendorfile._LISTS, *vendorfile._ITEM_KEYS}),
+    ):
+        described = set(re.findall(r"^\*\*([a-z_]+)\*\*", text[section], re.M))
+        assert described == keys
+    assert all([f"**{key}**" in text["KEYS"] for key in ignored])
+    typed = re.findall(r"^\*\*([a-z_]+)\*\* \((?:string|object|list|true)", text["KEYS"], re.M)
+    assert set(typed) == set(vendorfile._KEYS) - ignored
+
+
+def test_the_manual_names_the_bounds_and_the_folders() -> None:
+    page = PAGE.read_text()
+    for bound in (folders.MOST_FILES, vendorfile.MOST_ITEMS, vendorfile.MOST_DEVICES):
+        assert f"{bound} " in page
+    for folder in (*folders.FOLDERS, *allowed.FOLDERS):
+        assert f"*{folder}*" in page
