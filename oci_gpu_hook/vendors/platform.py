@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which platform a host is: NVIDIA's driver, a Jetson (Tegra) or WSL 2.
+
+The last two have no GPU below /proc/driver/nvidia/gpus; a start asks here only where there is none.  The proofs are
+those of NVIDIA's toolkit (go-nvlib, HasTegraFiles and HasDXCore), but that no library is loaded.  Reads only.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.driver import proc
+from oci_gpu_hook.kernel.filetypes import is_character_device, is_regular
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.host.root import HostRoot
+
+NVIDIA, TEGRA, WSL = "nvidia", "tegra", "wsl"
+
+# For people, as NVIDIA and Microsoft call them.
+NAMES = {NVIDIA: "NVIDIA's driver", TEGRA: "Jetson (Tegra)", WSL: "WSL 2"}
+
+# Jetson Linux has the first, a kernel of NVIDIA's the second, and every kernel with a device tree one of the others.
+TEGRA_RELEASE = "/etc/nv_tegra_release"
+SOC_FAMILY = "/sys/devices/soc0/family"
+COMPATIBLE = ("/sys/firmware/devicetree/base/compatible", "/proc/device-tree/compatible")
+
+DXG = "/dev/dxg"
+WSL_FOLDER = "/usr/lib/wsl"
+DXCORE = f"{WSL_FOLDER}/lib/libdxcore.so"
+
+
+def look(root: HostRoot) -> str:
+    """``nvidia``, ``tegra``, ``wsl``, or "" for none of them."""
+    return prove(root)[0]
+
+
+def prove(root: HostRoot) -> tuple[str, str]:
+    """The platform, and the file that proves it; two empty words for none.
+
+    A Jetson Orin has /proc/driver/nvidia/version too, as its display has NVIDIA's module, but no GPU there: nvgpu
+    drives that.  On a Jetson with a GPU on PCI or with one that the module drives, such as Thor, the module goes first.
+    """
+    has_module = root.stat(proc.VERSION) is not None
+    if has_module and root.names(proc.GPUS):
+        return NVIDIA, proc.VERSION
+    found = _wsl(root) or _tegra(root)
+    if found:
+        return found
+    return (NVIDIA, proc.VERSION) if has_module else ("", "")
+
+
+def _wsl(root: HostRoot) -> tuple[str, str] | None:
+    """/dev/dxg alone is the module's, which any kernel could have: the library comes from Windows."""
+    node = root.stat(DXG)
+    if node is None or not is_character_device(node) or root.stat(DXCORE) is None:
+        return None
+    return WSL, DXG
+
+
+def _tegra(root: HostRoot) -> tuple[str, str] | None:
+    release = root.stat(TEGRA_RELEASE)
+    if release is not None and is_regular(release):
+        return TEGRA, TEGRA_RELEASE
+    if (root.read(SOC_FAMILY) or b"").lower().startswith(b"tegra"):
+        return TEGRA, SOC_FAMILY
+    for path in COMPATIBLE:
+        # Words that end in a zero byte, the board's first and the chip's last: nvidia,p3737-0000, nvidia,tegra234.
+        words = (root.read(path) or b"").split(b"\0")
+        if any([word.startswith(b"nvidia,tegra") for word in words]):
+            return TEGRA, path
+    return None

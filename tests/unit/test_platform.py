@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which platform a host is: what proves each, which goes first, and what is no proof."""
+
+from __future__ import annotations
+
+import os
+import posix
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.vendors import platform
+from tests.unit import hosts
+
+RELEASE = "# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic, EABI: aarch64\n"
+VERSION = "proc/driver/nvidia/version"
+ORIN = b"nvidia,p3768-0000+p3767-0005-super\0nvidia,p3767-0005\0nvidia,tegra234\0"
+
+
+class Host(HostRoot):
+    """A tree in which some paths are character devices, which only root could make there."""
+
+    devices: tuple[str, ...] = ()
+
+    def stat(self, path: str) -> posix.stat_result | None:
+        return posix.stat("/dev/null") if path in self.devices else super().stat(path)
+
+
+@pytest.fixture()
+def host(tmp_path: Path) -> Host:
+    (tmp_path / "host").mkdir()
+    return Host(str(tmp_path / "host"))
+
+
+def plant(host: Host, path: str, content: str | bytes = "") -> None:
+    hosts.plant(Path(host.path), path, content)
+
+
+def test_a_host_without_any_of_them_is_none(host: Host) -> None:
+    assert platform.prove(host) == ("", "")
+
+
+def test_nvidias_driver_is_proved_by_its_version(host: Host) -> None:
+    plant(host, VERSION, hosts.NVRM)
+    assert platform.prove(host) == ("nvidia", "/proc/driver/nvidia/version")
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("etc/nv_tegra_release", RELEASE),
+        ("sys/devices/soc0/family", "Tegra\n"),
+        ("sys/devices/soc0/family", "tegra234\n"),
+        ("sys/firmware/devicetree/base/compatible", ORIN),
+        ("proc/device-tree/compatible", ORIN),
+    ],
+)
+def test_each_proof_of_a_jetson_stands_alone(host: Host, path: str, content: str | bytes) -> None:
+    plant(host, path, content)
+    assert platform.prove(host) == ("tegra", f"/{path}")
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("sys/devices/soc0/family", "Snapdragon\n"),
+        ("sys/devices/soc0/family", "not a tegra\n"),
+        ("proc/device-tree/compatible", b"raspberrypi,4\0brcm,bcm2711\0"),
+        # The word must begin with it, and a board's name alone is no proof.
+        ("proc/device-tree/compatible", b"xnvidia,tegra234\0nvidia,grace\0"),
+        ("etc/nv_tegra_release/file", "a folder, not a file"),
+    ],
+)
+def test_what_is_no_proof_of_a_jetson(host: Host, path: str, content: str | bytes) -> None:
+    plant(host, path, content)
+    assert platform.look(host) == ""
+
+
+def test_wsl_is_proved_by_its_device_and_by_the_library_from_windows(host: Host) -> None:
+    plant(host, "usr/lib/wsl/lib/libdxcore.so")
+    assert platform.look(host) == ""
+    plant(host, "dev/dxg", "no device")
+    assert platform.look(host) == ""
+    host.devices = ("/dev/dxg",)
+    assert platform.prove(host) == ("wsl", "/dev/dxg")
+    os.unlink(f"{host.path}/usr/lib/wsl/lib/libdxcore.so")
+    assert platform.look(host) == ""
+
+
+def test_nvidias_driver_with_a_gpu_goes_first(host: Host) -> None:
+    plant(host, VERSION, hosts.NVRM)
+    hosts.plant_gpu(Path(host.path), 1, 0)
+    plant(host, "etc/nv_tegra_release", RELEASE)
+    plant(host, "usr/lib/wsl/lib/libdxcore.so")
+    host.devices = ("/dev/dxg",)
+    assert platform.look(host) == "nvidia"
+
+
+def test_the_module_of_a_jetsons_display_has_no_gpu(host: Host) -> None:
+    # As on a Jetson Orin, whose GPU is nvgpu's.
+    plant(host, VERSION, "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  540.4.0\n")
+    os.makedirs(f"{host.path}/proc/driver/nvidia/gpus")
+    assert platform.look(host) == "nvidia"
+    plant(host, "etc/nv_tegra_release", RELEASE)
+    assert platform.look(host) == "tegra"
+
+
+def test_every_platform_has_a_name_for_people() -> None:
+    assert set(platform.NAMES) == {"nvidia", "tegra", "wsl"}
