@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""WSL 2: one device and the libraries that Windows shows, as a `Vendor`.
+
+All GPUs lie behind /dev/dxg: who has that node has all of them, and CUDA numbers them itself.  So a request that names
+one gets the node, as one that says ``all``; NVIDIA's runtime knows no other name than ``all`` here.  The libraries in
+/usr/lib/wsl/lib, which programs load, find those of the Windows driver by libdxcore, at the driver store's path on the
+host: so all lies where the host has it.  Reads only.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.errors import DriverError
+from oci_gpu_hook.formats import glob
+from oci_gpu_hook.kernel.filetypes import is_regular
+from oci_gpu_hook.request.words import VISIBLE_DEVICES
+from oci_gpu_hook.vendors.platform import DXG, WSL_FOLDER
+from oci_gpu_hook.vendors.vendor import DevicePattern, Group, Item, Link, Vendor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.host.root import HostRoot
+
+KIND = "nvidia.com/gpu"
+
+LIBRARIES = f"{WSL_FOLDER}/lib"
+DRIVERS = f"{WSL_FOLDER}/drivers"
+
+# CUDA's and dxcore's are what the others need; what else is there is the driver's or Direct3D's.
+_REQUIRED = ("libcuda.so.1", "libdxcore.so")
+_LIBRARIES = "lib*.so*"
+_PROGRAM = "nvidia-smi"
+
+# A package of NVIDIA's display driver: nv_dispi.inf_amd64_..., nvlt.inf_amd64_... for notebooks, and others.  After an
+# upgrade Windows keeps the old one for a while; which one is in force only dxcore can tell, so each is mounted.
+_STORE = "nv*.inf_*"
+_MOST_STORES = 16
+# The store has hundreds of files for Windows; these are the ones for Linux.
+_OF_STORE = ("lib*.so*", "*.bin", _PROGRAM)
+
+_HINT = "whoever runs the Windows host must install NVIDIA's driver there, and start WSL anew: wsl --shutdown"
+
+
+def vendor(root: HostRoot) -> Vendor:
+    """What this WSL 2 gives to containers; DriverError where Windows has no driver of NVIDIA's for it."""
+    for name in _REQUIRED:
+        status = root.stat(f"{LIBRARIES}/{name}")
+        if status is None or not is_regular(status):
+            raise DriverError(
+                f"this WSL 2 has no driver of NVIDIA's: {LIBRARIES}/{name} is missing", _HINT
+            )
+    required = [Item(f"{LIBRARIES}/{name}", LIBRARIES, required=True) for name in _REQUIRED]
+    libraries = (*required, Item(f"{LIBRARIES}/{_LIBRARIES}", LIBRARIES))
+    stored = [Item(f"{store}/{pattern}") for store in stores(root) for pattern in _OF_STORE]
+    program = f"{LIBRARIES}/{_PROGRAM}"
+    links = (Link(f"/usr/bin/{_PROGRAM}", program),) if root.stat(program) is not None else ()
+    groups = (
+        Group(
+            "wsl",
+            devices=(DevicePattern(DXG),),
+            libraries=libraries,
+            files=(Item(program),),
+            links=links,
+        ),
+        Group("driver store", files=tuple(stored)),
+    )
+    return Vendor(WSL_FOLDER, VISIBLE_DEVICES, groups, KIND)
+
+
+def stores(root: HostRoot) -> tuple[str, ...]:
+    """The driver store's folders that have NVIDIA's libraries for Linux, sorted."""
+    found = [
+        f"{DRIVERS}/{name}"
+        for name in root.names(DRIVERS)
+        if glob.matches(_STORE, name) and root.stat(f"{DRIVERS}/{name}/libcuda.so.1.1") is not None
+    ]
+    return tuple(found[:_MOST_STORES])
