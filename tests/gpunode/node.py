@@ -3,7 +3,7 @@
 
     python3 tests/gpunode/node.py [--description NAME-or-FILE] [--cgroup v1|v2|host]
                                   [--driver-root DIR] [--layout host|multiarch|lib64|current]
-                                  [--vendor NAME ...]
+                                  [--vendor NAME ...] [--platform tegra|wsl]
                                   [--break FAULT ...] -- COMMAND [ARG...]
 
 The command takes this process's place, so its exit status and signals are its own.
@@ -31,7 +31,7 @@ from . import build, catalogue, cgroups, description, linux, procfs, sysfs
 from .content import LAYOUTS, LIBEXEC, NOMEMLOCK, Content, library_folder
 from .faults import FAULTS
 from .layers import Layer, bind_entries
-from .vendors import VENDORS, collect
+from .vendors import PLATFORMS, VENDORS, collect
 
 # The only folder that every machine has and that this node covers anyway: no mount point is made.
 SCRATCH = "/proc/driver"
@@ -308,6 +308,7 @@ def main() -> int:
     parser.add_argument("--cgroup", default="host", choices=("v1", "v2", "host"))
     parser.add_argument("--break", dest="faults", action="append", default=[], choices=FAULTS)
     parser.add_argument("--vendor", dest="vendors", action="append", default=[], choices=VENDORS)
+    parser.add_argument("--platform", choices=PLATFORMS, help="in place of NVIDIA's driver")
     parser.add_argument("--cache", default=build.CACHE, help="where the driver is built")
     parser.add_argument("--no-overlay", action="store_true", help="as if overlays were refused")
     parser.add_argument(
@@ -325,7 +326,10 @@ def main() -> int:
         root = options.driver_root.rstrip("/")
         faults = options.faults
         cache, layout = options.cache, options.layout
-        content = prepare(options.description, faults, cache, root, layout, options.vendors)
+        name, vendors = options.description, options.vendors
+        if options.platform:
+            name, vendors = "none", [options.platform, *vendors]
+        content = prepare(name, faults, cache, root, layout, vendors)
         set_up(content, options.cgroup, not options.no_overlay)
     except OSError as error:
         print(f"gpunode: {error}", file=sys.stderr)

@@ -141,13 +141,14 @@ def on_node(
     own_network: bool = False,
     overlay: bool = True,
     vendors: tuple[str, ...] = (),
+    platform: str = "",
     timeout: int = 300,
 ) -> Outcome:
     """Run a shell script on a simulated node that has the hook installed, if there is one.
 
-    driver_root, layout: where the node's driver lies; vendors: whose drivers it has beside it; settings: what the
-    administrator has written in our file; booted: the node has systemd as PID 1; own_network: and a network of its own;
-    overlay: whether it may use overlays.
+    driver_root, layout: where the node's driver lies; vendors: whose drivers it has beside it; platform: what it has in
+    the place of NVIDIA's; settings: what the administrator has written in our file; booted: the node has systemd as
+    PID 1; own_network: and a network of its own; overlay: whether it may use overlays.
     """
     line = [sys.executable, str(BOOT if booted else NODE)]
     line += ["--description", description, "--cgroup", cgroup]
@@ -156,6 +157,7 @@ def on_node(
     line += ["--own-network"] if own_network else []
     for fault in faults:
         line += ["--break", fault]
+    line += ["--platform", platform] if platform else []
     for vendor in vendors:
         line += ["--vendor", vendor]
     install = ""

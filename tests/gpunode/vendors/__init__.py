@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..tegra import tegra
+from ..wsl import wsl
 from .accelerators import amd, habana, intel, neuron, xrt
 from .additions import Additions
 from .decorator import nvidia_decorator
@@ -29,6 +31,9 @@ VENDORS: dict[str, Callable[[Additions], None]] = {
     "nvidia-decorator": nvidia_decorator,
 }
 
+# What a machine is in place of a server with NVIDIA's driver.
+PLATFORMS: dict[str, Callable[[Additions], None]] = {"tegra": tegra, "wsl": wsl}
+
 
 def collect(
     names: Iterable[str], node: Description, library_folder: str, free: Iterator[int]
@@ -36,5 +41,5 @@ def collect(
     """What these vendors add to a node, in their order; free: majors that nobody has."""
     found = Additions(node, library_folder, free)
     for name in names:
-        VENDORS[name](found)
+        {**VENDORS, **PLATFORMS}[name](found)
     return found
