@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Jetson's driver: NVIDIA's CSV files of what its containers get, unchanged, as a `Vendor`.
+
+JetPack's packages write them; each line is a type and a path: ``dev``, ``lib``, ``dir`` or ``sym``.  They are read as
+NVIDIA's runtime reads them in its csv mode: of three files, or of all where the container asks for it; a line that is
+no entry, or whose type is unknown, is left out, and so is what this board does not have, as one list serves all boards.
+Unlike there, what no vendor may name is left out too.  Reads only.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.errors import DriverError, quoted
+from oci_gpu_hook.formats import glob
+from oci_gpu_hook.kernel.filetypes import is_folder, is_regular
+from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.request.words import VISIBLE_DEVICES
+from oci_gpu_hook.vendors import allowed
+from oci_gpu_hook.vendors.platform import TEGRA_RELEASE
+from oci_gpu_hook.vendors.vendor import DevicePattern, Group, Item, Link, Vendor, Version
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.host.root import HostRoot
+
+FOLDER = "/etc/nvidia-container-runtime/host-files-for-container.d"
+KIND = "nvidia.com/gpu"
+
+# What a container gets that does not ask for all: since JetPack 5 the images have CUDA, cuDNN and TensorRT themselves.
+BASE = ("devices.csv", "drivers.csv", "l4t.csv")
+
+_SUFFIX = ".csv"
+_TYPES = ("dev", "lib", "dir", "sym")
+# JetPack's largest has 15 KiB and 300 lines.
+LARGEST, MOST_FILES, MOST_ENTRIES = 1 << 20, 256, 10_000
+_MOST_SENTENCES = 50
+_MOST_LINKS = 40
+
+# Names that programs open and that no list has: NVIDIA's runtime makes these links beside the libraries.
+_LINKS_BESIDE = (
+    ("libcuda.so.", "libcuda.so", "libcuda.so.1"),
+    ("libGLX_nvidia.so.", "libGLX_indirect.so.0", ""),
+    ("libnvidia-opticalflow.so.", "libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1"),
+)
+
+_INSTALL_HINT = (
+    "whoever installs JetPack must install it whole: apt install --reinstall nvidia-l4t-init"
+)
+_FILE_HINT = "whoever installs JetPack must mend it, or take it away"
+
+
+class Entry(NamedTuple):
+    """One line of a file: what it is, the path, and where it was read."""
+
+    type: str
+    path: str
+    line: str
+
+
+def vendor(root: HostRoot, everything: bool) -> tuple[Vendor, tuple[str, ...]]:
+    """What the CSV files of this host say, and a sentence for each line that is left out; DriverError where none serve.
+
+    everything: whether all files count, which a container asks for by NVIDIA_REQUIRE_JETPACK=csv-mounts=all.
+    """
+    names = list_files(root, everything)
+    if not names:
+        raise DriverError(
+            f"this Jetson says of nothing that containers get it: {FOLDER} has no {', '.join(BASE)}",
+            _INSTALL_HINT,
+        )
+    groups, sentences, count = [], [], 0
+    for name in names:
+        entries, left_out = read(_content(root, name), f"{FOLDER}/{name}")
+        count += len(entries)
+        if count > MOST_ENTRIES:
+            raise DriverError(f"{FOLDER} has more than {MOST_ENTRIES} entries", _FILE_HINT)
+        group, refused = _group(root, name[: -len(_SUFFIX)], entries)
+        groups.append(group)
+        sentences += [*left_out, *refused]
+    _check_nodes(root, groups)
+    if root.stat(TEGRA_RELEASE) is not None:
+        groups.append(Group("release", files=(Item(TEGRA_RELEASE),)))
+    found = Vendor(FOLDER, VISIBLE_DEVICES, tuple(groups), KIND, Version("text", release(root)))
+    return found, _shortened(sentences)
+
+
+def sources(root: HostRoot, everything: bool) -> tuple[str, ...]:
+    """The files and folders beside `FOLDER` that `vendor` reads: while they are the same, so is what it says."""
+    paths = [f"{FOLDER}/{name}" for name in list_files(root, everything)]
+    found = dict.fromkeys([*paths, TEGRA_RELEASE])
+    for path in paths:
+        for entry in read(_content(root, path.rpartition("/")[2]), path)[0]:
+            if entry.type in ("lib", "sym") and not allowed.host_path(entry.path):
+                folders = [way.rpartition("/")[0] for way in _found(root, entry.path)]
+                found.update(dict.fromkeys(folders))
+    return tuple(found)
+
+
+def list_files(root: HostRoot, everything: bool) -> tuple[str, ...]:
+    """The names of the CSV files that count, sorted; DriverError where there are too many."""
+    names = [
+        name
+        for name in root.names(FOLDER)
+        if name.lower().endswith(_SUFFIX) and len(name) > len(_SUFFIX)
+    ]
+    if len(names) > MOST_FILES:
+        raise DriverError(f"{FOLDER} has more than {MOST_FILES} CSV files", _FILE_HINT)
+    return tuple([name for name in names if everything or name in BASE])
+
+
+def read(data: bytes, path: str) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
+    """The entries of one file, and a sentence for each line that is none; DriverError for no text.
+
+    A comma in a path belongs to it.  Blanks around type and path do not, nor does a carriage return.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as err:
+        at = data.count(b"\n", 0, err.start) + 1
+        raise DriverError(f"{path}:{at}: this is not UTF-8", _FILE_HINT) from err
+    entries: dict[tuple[str, str], Entry] = {}
+    sentences = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        place = f"{path}:{number}"
+        word, comma, rest = line.partition(",")
+        word, rest = word.strip(), rest.strip()
+        if not comma or not rest:
+            sentences.append(f"{place} is left out: {quoted(line.strip())} is no 'type, path'")
+        elif word not in _TYPES:
+            sentences.append(
+                f"{place} is left out: its type {quoted(word)} is none of {', '.join(_TYPES)}"
+            )
+        else:
+            entries.setdefault((word, rest), Entry(word, rest, place))
+    return tuple(entries.values()), tuple(sentences)
+
+
+def release(root: HostRoot) -> str:
+    """The release of Jetson Linux, such as ``36.4.3``; "" where it is not said.
+
+    ``# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic, ...``
+    """
+    line = (root.read(TEGRA_RELEASE) or b"").partition(b"\n")[0].decode("ascii", "replace")
+    major = line.lstrip("# ").partition(" ")[0][1:]
+    revision = line.partition("REVISION:")[2].partition(",")[0].strip()
+    whole = f"{major}.{revision}" if revision else major
+    return whole if whole.replace(".", "").isdecimal() and len(whole) < 32 else ""
+
+
+def _content(root: HostRoot, name: str) -> bytes:
+    """The bytes of a file that root alone can have written; DriverError for any other."""
+    path = f"{FOLDER}/{name}"
+    trusted = root.source(path)
+    if trusted is not None and trusted[1]:
+        raise DriverError(f"cannot use {path}: {trusted[1]}", _FILE_HINT)
+    status = root.stat(path)
+    if status is None or not is_regular(status):
+        raise DriverError(f"cannot use {path}: it is no regular file", _FILE_HINT)
+    if status.st_size > LARGEST:
+        raise DriverError(f"cannot use {path}: it is larger than {LARGEST >> 20} MiB", _FILE_HINT)
+    data = root.read(path)
+    if data is None:
+        raise DriverError(f"cannot read {path}", _FILE_HINT)
+    return data[:LARGEST]
+
+
+def _group(root: HostRoot, name: str, entries: tuple[Entry, ...]) -> tuple[Group, list[str]]:
+    """What one file's entries mean on this host, and a sentence for each that no vendor may name."""
+    devices: dict[str, DevicePattern] = {}
+    libraries: dict[str, Item] = {}
+    files: dict[str, Item] = {}
+    links: dict[str, Link] = {}
+    sentences = []
+    for entry in entries:
+        if entry.type == "dev":
+            # As NVIDIA's runtime has it: a name alone is below /dev.
+            path = entry.path if entry.path.startswith("/") else f"/dev/{entry.path}"
+            why = allowed.device_path(path)
+            if not why:
+                devices[path] = DevicePattern(path, required=False)
+        elif entry.type == "dir":
+            why = allowed.host_path(entry.path)
+            if not why:
+                files[entry.path] = Item(entry.path)
+        else:
+            why = allowed.host_path(entry.path)
+            for path in [] if why else _found(root, entry.path):
+                why = why or _add(root, path, libraries, files, links)
+        if why:
+            sentences.append(f"{entry.line} is left out: {why}")
+    _add_links_beside(root, libraries, links)
+    group = Group(
+        name,
+        tuple(devices.values()),
+        tuple(libraries.values()),
+        tuple(files.values()),
+        links=tuple(links.values()),
+    )
+    return group, sentences
+
+
+def _add(
+    root: HostRoot,
+    path: str,
+    libraries: dict[str, Item],
+    files: dict[str, Item],
+    links: dict[str, Link],
+) -> str:
+    """Add a file or link of the host: each link of the chain by its own text, and what the last one leads to.
+
+    What is not on this host is not added.  Gives why what a link leads to may not be named, else "".
+    """
+    if root.stat(path) is None:
+        return ""
+    first = path
+    chain: list[Link] = []
+    while (text := root.link(path)) is not None and len(chain) < _MOST_LINKS:
+        chain.append(Link(path, text))
+        path = _joined(path.rpartition("/")[0], text)
+        if why := allowed.host_path(path):
+            return f"{quoted(first)} leads elsewhere: {why}"
+    links.update({link.path: link for link in chain})
+    status = root.stat(path)
+    if status is None or is_folder(status):
+        # A folder is there if a line of its own names it.
+        return ""
+    folder, _, name = path.rpartition("/")
+    if ".so" in name:
+        libraries[path] = Item(path, folder)
+    else:
+        files[path] = Item(path)
+    return ""
+
+
+def _add_links_beside(root: HostRoot, libraries: dict[str, Item], links: dict[str, Link]) -> None:
+    for item in list(libraries.values()):
+        folder, _, name = item.path.rpartition("/")
+        for start, link, to in _LINKS_BESIDE:
+            path = f"{folder}/{link}"
+            if name.startswith(start) and path not in links and path not in libraries:
+                links[path] = Link(path, to or name)
+
+
+def _found(root: HostRoot, pattern: str) -> list[str]:
+    """The paths of the host that a pattern means, links not followed; those of a list are few."""
+    found = [""]
+    for part in pattern.split("/")[1:]:
+        if glob.is_pattern(part):
+            found = [
+                f"{folder}/{name}"
+                for folder in found
+                for name in root.names(folder or "/")
+                if glob.matches(part, name)
+            ][:MOST_ENTRIES]
+        else:
+            found = [f"{folder}/{part}" for folder in found]
+    return found
+
+
+def _joined(folder: str, text: str) -> str:
+    """Where a link in `folder` with this text leads, without ``.`` and ``..``."""
+    parts: list[str] = []
+    for part in (text if text.startswith("/") else f"{folder}/{text}").split("/"):
+        if part == "..":
+            parts = parts[:-1]
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/" + "/".join(parts)
+
+
+def _check_nodes(root: HostRoot, groups: list[Group]) -> None:
+    """DriverError where of all devices of all boards none is there: the lists name none, or nvgpu is not loaded."""
+    patterns = [device.path for group in groups for device in group.devices]
+    for pattern in patterns:
+        if any([root.stat(path) is not None for path in _found(root, pattern)]):
+            return
+    if not patterns:
+        raise DriverError(f"the CSV files in {FOLDER} name no device", _INSTALL_HINT)
+    raise DriverError(
+        f"none of the {len(patterns)} devices that {FOLDER} names is there, such as {patterns[0]}",
+        "whoever installs JetPack must see that its kernel modules are loaded: modprobe nvgpu",
+    )
+
+
+def _shortened(sentences: list[str]) -> tuple[str, ...]:
+    rest = len(sentences) - _MOST_SENTENCES
+    if rest <= 0:
+        return tuple(sentences)
+    return (*sentences[:_MOST_SENTENCES], f"{rest} more lines below {FOLDER} are left out")

@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA's CSV files of a Jetson as a vendor: what a line means, which files count, and what is left out or refused."""
+
+from __future__ import annotations
+
+import os
+import posix
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook.errors import DriverError
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.vendors import tegra
+from oci_gpu_hook.vendors.vendor import DevicePattern, Group, Item, Link, Version
+from tests.unit import hosts
+
+FOLDER = "/etc/nvidia-container-runtime/host-files-for-container.d"
+LIB = "/usr/lib/aarch64-linux-gnu"
+RELEASE = (
+    "# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic, EABI: aarch64, DATE: ...\n"
+)
+
+DEVICES = "dev, /dev/nvmap\ndev, /dev/nvhost-gpu\ndev, /dev/nvhost-nvdec1\n"
+DRIVERS = f"""\
+lib, {LIB}/nvidia/libcuda.so.1.1
+sym, {LIB}/libcuda.so
+sym, {LIB}/nvidia/libcuda.so
+sym, {LIB}/nvidia/libcuda.so.1
+lib, /usr/sbin/nvidia-smi
+dir, /lib/firmware/tegra23x
+"""
+CUDNN = f"lib, {LIB}/libcudnn.so.9.3.0\nsym, {LIB}/libcudnn.so.9\n"
+
+
+class Host(HostRoot):
+    """A tree in which some paths are character devices, which only root could make there."""
+
+    devices: tuple[str, ...] = ("/dev/nvmap", "/dev/nvhost-gpu")
+
+    def stat(self, path: str) -> posix.stat_result | None:
+        return posix.stat("/dev/null") if path in self.devices else super().stat(path)
+
+    def names(self, path: str) -> list[str]:
+        found = [name for name in self.devices if name.rpartition("/")[0] == path]
+        return super().names(path) + [name.rpartition("/")[2] for name in found]
+
+
+@pytest.fixture()
+def host(tmp_path: Path) -> Iterator[Host]:
+    """A Jetson with a list of each kind, whose files are there but for one device and the firmware."""
+    umask = os.umask(0o022)
+    top = tmp_path / "host"
+    top.mkdir()
+    found = Host(str(top))
+    plant(found, f"{FOLDER}/devices.csv", DEVICES)
+    plant(found, f"{FOLDER}/drivers.csv", DRIVERS)
+    plant(found, f"{FOLDER}/cudnn.csv", CUDNN)
+    plant(found, "/etc/nv_tegra_release", RELEASE)
+    for path in (
+        f"{LIB}/nvidia/libcuda.so.1.1",
+        f"{LIB}/libcudnn.so.9.3.0",
+        "/usr/sbin/nvidia-smi",
+    ):
+        plant(found, path, "content")
+    link(found, f"{LIB}/libcuda.so", "nvidia/libcuda.so.1")
+    link(found, f"{LIB}/nvidia/libcuda.so", "libcuda.so.1.1")
+    link(found, f"{LIB}/nvidia/libcuda.so.1", "libcuda.so.1.1")
+    link(found, f"{LIB}/libcudnn.so.9", "libcudnn.so.9.3.0")
+    yield found
+    os.umask(umask)
+
+
+def plant(host: Host, path: str, content: str | bytes) -> None:
+    hosts.plant(Path(host.path), path, content)
+
+
+def link(host: Host, path: str, text: str) -> None:
+    place = Path(host.path + path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(text)
+
+
+def drivers(host: Host, content: str | bytes) -> tuple[Group, tuple[str, ...]]:
+    """What drivers.csv alone would give, and what is left out of it."""
+    plant(host, f"{FOLDER}/drivers.csv", content)
+    found, sentences = tegra.vendor(host, everything=False)
+    return next(group for group in found.groups if group.name == "drivers"), sentences
+
+
+def test_the_files_of_jetpack_are_a_vendor(host: Host) -> None:
+    found, sentences = tegra.vendor(host, everything=False)
+    assert sentences == ()
+    assert (found.file, found.flag, found.kind) == (
+        FOLDER,
+        "NVIDIA_VISIBLE_DEVICES",
+        "nvidia.com/gpu",
+    )
+    assert found.version == Version("text", "36.4.3")
+    assert found.groups == (
+        Group(
+            "devices",
+            devices=(
+                DevicePattern("/dev/nvmap", required=False),
+                DevicePattern("/dev/nvhost-gpu", required=False),
+                DevicePattern("/dev/nvhost-nvdec1", required=False),
+            ),
+        ),
+        Group(
+            "drivers",
+            libraries=(Item(f"{LIB}/nvidia/libcuda.so.1.1", f"{LIB}/nvidia"),),
+            files=(Item("/usr/sbin/nvidia-smi"), Item("/lib/firmware/tegra23x")),
+            links=(
+                Link(f"{LIB}/libcuda.so", "nvidia/libcuda.so.1"),
+                Link(f"{LIB}/nvidia/libcuda.so.1", "libcuda.so.1.1"),
+                Link(f"{LIB}/nvidia/libcuda.so", "libcuda.so.1.1"),
+            ),
+        ),
+        Group("release", files=(Item("/etc/nv_tegra_release"),)),
+    )
+
+
+def test_all_files_count_where_a_container_asks_for_all(host: Host) -> None:
+    plant(host, f"{FOLDER}/OPENCV.CSV", "dir, /usr/share/opencv4\n")
+    plant(host, f"{FOLDER}/.csv", "dir, /usr/share/none\n")
+    plant(host, f"{FOLDER}/notes.txt", "dir, /usr/share/none\n")
+    found, _ = tegra.vendor(host, everything=True)
+    assert [group.name for group in found.groups] == [
+        "OPENCV",
+        "cudnn",
+        "devices",
+        "drivers",
+        "release",
+    ]
+    cudnn = found.groups[1]
+    assert cudnn.libraries == (Item(f"{LIB}/libcudnn.so.9.3.0", LIB),)
+    assert cudnn.links == (Link(f"{LIB}/libcudnn.so.9", "libcudnn.so.9.3.0"),)
+
+
+def test_blanks_carriage_returns_and_commas_are_as_nvidia_reads_them(host: Host) -> None:
+    plant(host, "/usr/share/a,b/x", "")
+    plant(host, "/usr/lib/spaced.so.1", "")
+    group, sentences = drivers(
+        host, "\n\tdev ,/dev/a\r\ndir,/usr/share/a,b\r\n \n  lib,\t/usr/lib/spaced.so.1 "
+    )
+    assert sentences == ()
+    assert group.devices == (DevicePattern("/dev/a", required=False),)
+    assert group.files == (Item("/usr/share/a,b"),)
+    assert group.libraries == (Item("/usr/lib/spaced.so.1", "/usr/lib"),)
+
+
+def test_a_device_without_a_folder_is_below_dev_and_may_be_a_pattern(host: Host) -> None:
+    group, sentences = drivers(host, "dev, nvhost-vic\ndev, /dev/nvgpu/igpu0/*\n")
+    assert sentences == ()
+    assert [device.path for device in group.devices] == ["/dev/nvhost-vic", "/dev/nvgpu/igpu0/*"]
+
+
+def test_a_line_that_is_no_entry_is_left_out_and_said(host: Host) -> None:
+    _, sentences = drivers(
+        host, "# a comment\n\nlib\nlib,\n,\nnot-dev ,/usr/a\nLIB, /usr/b\nlib, /usr/\x1b[2J\n"
+    )
+    start = f"{FOLDER}/drivers.csv"
+    assert sentences == (
+        f"{start}:1 is left out: '# a comment' is no 'type, path'",
+        f"{start}:3 is left out: 'lib' is no 'type, path'",
+        f"{start}:4 is left out: 'lib,' is no 'type, path'",
+        f"{start}:5 is left out: ',' is no 'type, path'",
+        f"{start}:6 is left out: its type 'not-dev' is none of dev, lib, dir, sym",
+        f"{start}:7 is left out: its type 'LIB' is none of dev, lib, dir, sym",
+        f"{start}:8 is left out: '/usr/\\x1b[2J' has characters that cannot be printed",
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "dev, /dev/fb0",
+        "dev, /dev/mem",
+        "dev, /dev/nvme0n1",
+        "dev, /dev/*",
+        "dev, /dev/nvmap/../mem",
+        "dev, /etc/passwd",
+        "lib, /etc/shadow",
+        "lib, /root/.ssh/id_rsa",
+        "lib, relative.so",
+        "lib, /usr/../etc/shadow",
+        "dir, /",
+        "dir, /usr/lib",
+        "dir, /var/nvidia/nvcam",
+        "dir, /proc/driver",
+        "sym, /home/user/link",
+    ],
+)
+def test_what_no_vendor_may_name_is_left_out_and_said(host: Host, line: str) -> None:
+    group, sentences = drivers(host, f"{line}\nlib, /usr/sbin/nvidia-smi\n")
+    assert group == Group("drivers", files=(Item("/usr/sbin/nvidia-smi"),))
+    assert len(sentences) == 1
+    assert re.match(rf"{FOLDER}/drivers\.csv:1 is left out: '", sentences[0])
+
+
+def test_a_link_to_what_no_vendor_may_name_is_left_out_with_it(host: Host) -> None:
+    plant(host, "/home/user/libevil.so", "")
+    link(host, f"{LIB}/libevil.so", "/home/user/libevil.so")
+    link(host, f"{LIB}/libevil.so.1", "libevil.so")
+    for type in ("sym", "lib"):
+        group, sentences = drivers(host, f"{type}, {LIB}/libevil.so.1\n")
+        assert group == Group("drivers")
+        assert sentences == (
+            f"{FOLDER}/drivers.csv:1 is left out: '{LIB}/libevil.so.1' leads elsewhere:"
+            f" '/home/user/libevil.so' lies outside of /usr, /opt, /lib, /lib32, /lib64, /libx32, /etc, /run",
+        )
+
+
+def test_what_a_list_calls_a_library_and_is_a_link_is_both(host: Host) -> None:
+    plant(host, f"{LIB}/tegra/libnvv4l2.so", "")
+    link(host, f"{LIB}/libv4l2.so.0", "./tegra/../tegra/libnvv4l2.so")
+    group, _ = drivers(host, f"lib, {LIB}/libv4l2.so.0\n")
+    assert group.libraries == (Item(f"{LIB}/tegra/libnvv4l2.so", f"{LIB}/tegra"),)
+    assert group.links == (Link(f"{LIB}/libv4l2.so.0", "./tegra/../tegra/libnvv4l2.so"),)
+
+
+def test_links_that_lead_nowhere_round_or_to_a_folder(host: Host) -> None:
+    link(host, f"{LIB}/libgone.so", "libgone.so.1")
+    link(host, f"{LIB}/liba.so", "libb.so")
+    link(host, f"{LIB}/libb.so", "liba.so")
+    link(host, "/usr/local/cuda", "cuda-12.6")
+    plant(host, "/usr/local/cuda-12.6/version.json", "{}")
+    group, sentences = drivers(
+        host, f"sym, {LIB}/libgone.so\nsym, {LIB}/liba.so\nsym, /usr/local/cuda\nlib, /usr/absent\n"
+    )
+    assert group == Group("drivers", links=(Link("/usr/local/cuda", "cuda-12.6"),))
+    assert sentences == ()
+
+
+def test_a_pattern_is_what_it_means_on_this_host(host: Host) -> None:
+    for name in ("libnvinfer.so.10.3.0", "libnvinfer_plugin.so.10.3.0", "libother.so.1"):
+        plant(host, f"{LIB}/{name}", "")
+    group, _ = drivers(host, "lib, /usr/lib/*/libnvinfer*.so.10.[0-9].?\n")
+    assert group.libraries == (
+        Item(f"{LIB}/libnvinfer.so.10.3.0", LIB),
+        Item(f"{LIB}/libnvinfer_plugin.so.10.3.0", LIB),
+    )
+
+
+def test_links_that_programs_expect_beside_a_library_are_made(host: Host) -> None:
+    for name in ("libcuda.so.1.1", "libGLX_nvidia.so.0", "libnvidia-opticalflow.so.1"):
+        plant(host, f"/usr/lib/tegra/{name}", "")
+    group, _ = drivers(host, "lib, /usr/lib/tegra/lib*\n")
+    assert group.links == (
+        Link("/usr/lib/tegra/libGLX_indirect.so.0", "libGLX_nvidia.so.0"),
+        Link("/usr/lib/tegra/libcuda.so", "libcuda.so.1"),
+        Link("/usr/lib/tegra/libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1"),
+    )
+
+
+def test_an_entry_that_stands_twice_counts_once(host: Host) -> None:
+    group, _ = drivers(host, "dev, /dev/nvmap\nlib, /usr/sbin/nvidia-smi\n" * 3)
+    assert len(group.devices) == len(group.files) == 1
+
+
+def test_many_lines_that_are_left_out_are_counted(host: Host) -> None:
+    _, sentences = drivers(host, "nothing\n" * 1_000)
+    assert len(sentences) == 51
+    assert sentences[-1] == f"950 more lines below {FOLDER} are left out"
+
+
+@pytest.mark.parametrize(
+    ("text", "release"),
+    [
+        (RELEASE, "36.4.3"),
+        ("# R39 (release), REVISION: 2.0, GCID: 45755727, BOARD: generic\n", "39.2.0"),
+        ("R32 (release)\n", "32"),
+        ("", ""),
+        ("# R36 (release), REVISION: \x1b[2J, x\n", ""),
+        ("garbage", ""),
+        ("# R" + "9" * 100, ""),
+    ],
+)
+def test_the_release_is_what_jetson_linux_says(host: Host, text: str, release: str) -> None:
+    plant(host, "/etc/nv_tegra_release", text)
+    assert tegra.release(host) == release
+
+
+def test_the_sources_are_all_places_where_an_answer_could_change(host: Host) -> None:
+    assert tegra.sources(host, everything=False) == (
+        f"{FOLDER}/devices.csv",
+        f"{FOLDER}/drivers.csv",
+        "/etc/nv_tegra_release",
+        f"{LIB}/nvidia",
+        LIB,
+        "/usr/sbin",
+    )
+    assert f"{FOLDER}/cudnn.csv" in tegra.sources(host, everything=True)
+
+
+# Bad input
+
+
+def refused(host: Host, everything: bool = False) -> str:
+    with pytest.raises(DriverError) as caught:
+        tegra.vendor(host, everything)
+    assert caught.value.exit_code == 6
+    assert caught.value.hint
+    return caught.value.message
+
+
+def test_a_host_without_lists_is_named_with_the_remedy(host: Host) -> None:
+    for name in ("devices.csv", "drivers.csv"):
+        os.unlink(f"{host.path}{FOLDER}/{name}")
+    with pytest.raises(DriverError) as caught:
+        tegra.vendor(host, everything=False)
+    assert str(caught.value) == (
+        f"this Jetson says of nothing that containers get it: {FOLDER} has no devices.csv, drivers.csv,"
+        " l4t.csv (whoever installs JetPack must install it whole: apt install --reinstall"
+        " nvidia-l4t-init)"
+    )
+
+
+def test_a_list_that_is_not_roots_is_refused(host: Host) -> None:
+    os.chmod(f"{host.path}{FOLDER}", 0o777)
+    assert "in a folder that others than root may write to" in refused(host)
+
+
+def test_a_list_that_is_no_file_too_large_or_no_text_is_refused(host: Host) -> None:
+    path = f"{FOLDER}/l4t.csv"
+    os.mkdir(host.path + path)
+    assert refused(host) == f"cannot use {path}: it is no regular file"
+    os.rmdir(host.path + path)
+    plant(host, path, b"\n" * ((1 << 20) + 1))
+    assert refused(host) == f"cannot use {path}: it is larger than 1 MiB"
+    plant(host, path, b"dev, /dev/nvmap\n\nlib, /usr/\xff\n")
+    assert refused(host) == f"{path}:3: this is not UTF-8"
+
+
+def test_too_many_lists_or_entries_are_refused(host: Host) -> None:
+    plant(host, f"{FOLDER}/l4t.csv", "".join([f"dev, /dev/a{n}\n" for n in range(10_000)]))
+    assert refused(host) == f"{FOLDER} has more than 10000 entries"
+    for number in range(257):
+        plant(host, f"{FOLDER}/{number}.csv", "")
+    assert refused(host) == f"{FOLDER} has more than 256 CSV files"
+
+
+def test_a_host_without_any_of_the_devices_is_named_with_the_remedy(host: Host) -> None:
+    host.devices = ()
+    assert refused(host) == (
+        f"none of the 3 devices that {FOLDER} names is there, such as /dev/nvmap"
+    )
+    plant(host, f"{FOLDER}/devices.csv", "dev, /dev/nvgpu/*/ctrl\n")
+    host.devices = ("/dev/nvgpu/igpu0/ctrl",)
+    os.makedirs(f"{host.path}/dev/nvgpu/igpu0")
+    assert tegra.vendor(host, everything=False)
+    plant(host, f"{FOLDER}/devices.csv", "")
+    assert refused(host) == f"the CSV files in {FOLDER} name no device"
