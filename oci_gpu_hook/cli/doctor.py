@@ -27,6 +27,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import SETTINGS, files, read_settings
+from oci_gpu_hook.vendors import platform, tegra, wsl
 
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory
@@ -171,7 +172,24 @@ def _is_open(path: str) -> bool:
     return is_open_to_others(status)
 
 
+def _platform(root: HostRoot, kind: str, proof: str) -> list[Finding]:
+    """The findings about a Jetson's or WSL's driver, which is no kernel module with GPUs below /proc."""
+    error = ""
+    left_out: tuple[str, ...] = ()
+    try:
+        if kind == platform.TEGRA:
+            _, left_out = tegra.vendor(root, everything=True)
+        else:
+            wsl.vendor(root)
+    except DriverError as err:
+        error = err.message
+    return driver.platform(kind, platform.NAMES[kind], proof, error, left_out)
+
+
 def _driver(root: HostRoot, driver_root: str, found: kernel.Kernel, tool: str) -> list[Finding]:
+    kind, proof = platform.prove(root)
+    if kind in (platform.TEGRA, platform.WSL):
+        return _platform(root, kind, proof)
     try:
         inventory = survey.survey(root, driver_root)
     except DriverError as err:

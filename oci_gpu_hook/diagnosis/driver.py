@@ -28,6 +28,11 @@ _UPGRADE = {
     "dnf": "dnf upgrade 'nvidia-*' 'libnvidia-*'",
     "apt": "apt install --only-upgrade 'libnvidia-*' libcuda1",
 }
+# What mends a host whose platform has a description of its driver in place of the module, by that platform.
+_OF_PLATFORM = {
+    "tegra": "apt install --reinstall nvidia-l4t-init && modprobe nvgpu",
+    "wsl": "wsl.exe --shutdown",
+}
 
 
 class Absence(NamedTuple):
@@ -67,6 +72,24 @@ def absent(absence: Absence, tool: str) -> list[Finding]:
     is_installed = absence.has_nodes or absence.has_module
     remedy = "modprobe nvidia" if is_installed else _INSTALL[tool]
     return [Finding("driver", FAIL, absence.why, remedy)]
+
+
+def platform(
+    kind: str, name: str, proof: str, error: str, left_out: tuple[str, ...]
+) -> list[Finding]:
+    """A Jetson or WSL 2: what it is by, and what of its driver's description serves.
+
+    name: for people; error: why nothing of it does, "" where it does; left_out: a sentence for each line that does not.
+    """
+    findings = [Finding("platform", PASS, f"{name}, by {proof}")]
+    if error:
+        return [*findings, Finding("driver", FAIL, error, _OF_PLATFORM[kind])]
+    seen = "all that it says of containers' files and devices serves"
+    if left_out:
+        # Of every board, and more than a container may have: there is nothing to mend.
+        others = f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+        seen = f"{left_out[0]}{others}"
+    return [*findings, Finding("driver", PASS, seen)]
 
 
 def parts(found: DriverInventory, tool: str) -> list[Finding]:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from oci_gpu_hook.diagnosis import driver
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.vendors import platform
 from tests.unit import hosts
+from tests.unit.program import Program
 
 RELEASE = "# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic, EABI: aarch64\n"
 VERSION = "proc/driver/nvidia/version"
@@ -108,3 +110,37 @@ def test_the_module_of_a_jetsons_display_has_no_gpu(host: Host) -> None:
 
 def test_every_platform_has_a_name_for_people() -> None:
     assert set(platform.NAMES) == {"nvidia", "tegra", "wsl"}
+
+
+# What doctor says of it.
+
+LISTS = "etc/nvidia-container-runtime/host-files-for-container.d"
+
+
+def test_doctor_says_which_platform_and_what_of_its_lists_does_not_serve() -> None:
+    for left_out, seen in (
+        ((), "all that it says of containers' files and devices serves"),
+        (("a.csv:1 is left out: x",), "a.csv:1 is left out: x"),
+        (("a.csv:1 is left out: x", "b", "c"), "a.csv:1 is left out: x, and 2 more"),
+    ):
+        found = driver.platform("tegra", "Jetson (Tegra)", "/etc/nv_tegra_release", "", left_out)
+        assert [(one.check, one.level, one.seen) for one in found] == [
+            ("platform", "pass", "Jetson (Tegra), by /etc/nv_tegra_release"),
+            ("driver", "pass", seen),
+        ]
+
+
+def test_doctor_names_what_mends_a_jetson(host: Host, program: Program) -> None:
+    plant(host, "etc/nv_tegra_release", RELEASE)
+    said = program("doctor", "--host-root", host.path, code=1)
+    lines = [line.split(maxsplit=2) for line in said.splitlines()]
+    assert ["pass", "platform", "Jetson (Tegra), by /etc/nv_tegra_release"] in lines
+    assert any(
+        line[:2] == ["fail", "driver"] and line[2].startswith("this Jetson says of nothing")
+        for line in lines
+    )
+    assert "mend it: apt install --reinstall nvidia-l4t-init && modprobe nvgpu" in said
+    plant(host, f"{LISTS}/devices.csv", "dev, /dev/nvmap\ndev, /dev/mem\n")
+    plant(host, "dev/nvmap")
+    said = program("doctor", "--host-root", host.path, code=1)
+    assert f"/{LISTS}/devices.csv:2 is left out: '/dev/mem' is " in said
