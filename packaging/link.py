@@ -137,7 +137,6 @@ GROUPS = {
     "vendors": (
         "request.vendors",
         "formats.glob",
-        "vendors",
         "vendors.vendor",
         "vendors.allowed",
         "vendors.folders",
@@ -154,6 +153,10 @@ GROUPS = {
         "vendors.vendorfile",
         "vendors.survey",
     ),
+    # Where the driver has no GPU: which platform this is, and what a Jetson or WSL 2 gives.
+    "platform": ("vendors", "vendors.platform"),
+    "platforms": ("planning.platforms",),
+    "platforms' files": ("vendors.tegra", "vendors.wsl"),
     "crun": ("request.crun", "report.runtime"),
     "requirements": ("planning.requirements",),
     "cdi": ("request.bycdi", "planning.cdi"),

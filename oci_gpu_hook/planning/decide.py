@@ -90,12 +90,15 @@ def _provide(
     question: Question | None,
     *,
     remember: bool,
-) -> tuple[Provision, DriverInventory]:
+) -> tuple[Provision, DriverInventory | None]:
     """What NVIDIA's driver gives, decided from the inventory."""
     from oci_gpu_hook.planning import provision, recording
 
     root = recording.RecordingRoot(host) if question else None
     inventory, is_saved = _inventory(host, settings.driver_root, remember=remember)
+    if inventory is None:
+        share, version = _of_platform(host, laid_out, request, remember=remember)
+        return provision.join(laid_out, version, (share,)), None
     share, inventory = _of_nvidia(root or host, laid_out, request, settings, inventory)
     provided = provision.join(laid_out, inventory.driver_version, (share,))
     if question and root and is_saved and all([gpu.uuid for gpu in inventory.gpus]):
@@ -116,8 +119,12 @@ def _provide_all(
         laid_out = _as_host(laid_out, layout.library_folder(host.fd)[0])
     if request.devices:
         inventory, _ = _inventory(host, settings.driver_root, remember=remember)
-        share, inventory = _of_nvidia(host, laid_out, request, settings, inventory)
-        shares, version = [share], inventory.driver_version
+        if inventory is None:
+            share, version = _of_platform(host, laid_out, request, remember=remember)
+        else:
+            share, inventory = _of_nvidia(host, laid_out, request, settings, inventory)
+            version = inventory.driver_version
+        shares = [share]
     for asked in request.vendors:
         found = current.vendor_inventory(host, asked.flag, asked.file, remember=remember)
         shares.append(vendors.share(laid_out, asked, on_host.look(host, found)))
@@ -156,17 +163,40 @@ def _of_nvidia(
     return provision.of_nvidia(laid_out, request, selected, inventory), inventory
 
 
+def _of_platform(
+    host: HostRoot, laid_out: Layout, request: Request, *, remember: bool
+) -> tuple[Share, str]:
+    """The share of a Jetson's or WSL's driver, and what that driver is, for people."""
+    from oci_gpu_hook.planning import platforms
+
+    if request.source == "cdi":
+        laid_out = _as_host(laid_out, layout.library_folder(host.fd)[0])
+    return platforms.share(host, laid_out, request, remember=remember)
+
+
 def _as_host(laid_out: Layout, folder: str) -> Layout:
     """The layout that a CDI spec goes by: made before any container, it puts libraries where the host has them."""
     folder_32 = layout.library_folder_32(folder, layout.GLIBC)
     return laid_out._replace(library_folder=folder, library_folder_32=folder_32)
 
 
-def _inventory(host: HostRoot, driver_root: str, *, remember: bool) -> tuple[DriverInventory, bool]:
-    """The saved inventory while it is true, else a new one; and whether it is the saved one."""
-    from oci_gpu_hook.driver import inventory, stamp
+def _inventory(
+    host: HostRoot, driver_root: str, *, remember: bool
+) -> tuple[DriverInventory | None, bool]:
+    """The saved inventory while it is true, else a new one; and whether it is the saved one.
+
+    None on a Jetson and under WSL 2, which have no GPU in it: see `platforms`.
+    """
+    from oci_gpu_hook.driver import inventory, proc, stamp
 
     saved = inventory.read_saved(host, stamp.now(host, driver_root))
+    if saved is not None and saved.gpus:
+        return saved, True
+    if not host.names(proc.GPUS):
+        from oci_gpu_hook.vendors import platform
+
+        if platform.look(host) in (platform.TEGRA, platform.WSL):
+            return None, False
     if saved is not None:
         return saved, True
     from oci_gpu_hook.driver import survey

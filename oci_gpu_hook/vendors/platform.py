@@ -19,6 +19,9 @@ NVIDIA, TEGRA, WSL = "nvidia", "tegra", "wsl"
 # For people, as NVIDIA and Microsoft call them.
 NAMES = {NVIDIA: "NVIDIA's driver", TEGRA: "Jetson (Tegra)", WSL: "WSL 2"}
 
+# What a Jetson's containers get, by JetPack.
+CSV_FOLDER = "/etc/nvidia-container-runtime/host-files-for-container.d"
+
 # Jetson Linux has the first, a kernel of NVIDIA's the second, and every kernel with a device tree one of the others.
 TEGRA_RELEASE = "/etc/nv_tegra_release"
 SOC_FAMILY = "/sys/devices/soc0/family"

@@ -15,14 +15,14 @@ from oci_gpu_hook.kernel.filetypes import is_folder, is_regular
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors import allowed
-from oci_gpu_hook.vendors.platform import TEGRA_RELEASE
+from oci_gpu_hook.vendors.platform import CSV_FOLDER, TEGRA_RELEASE
 from oci_gpu_hook.vendors.vendor import DevicePattern, Group, Item, Link, Vendor, Version
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.host.root import HostRoot
 
-FOLDER = "/etc/nvidia-container-runtime/host-files-for-container.d"
+FOLDER = CSV_FOLDER
 KIND = "nvidia.com/gpu"
 
 # What a container gets that does not ask for all: since JetPack 5 the images have CUDA, cuDNN and TensorRT themselves.

@@ -14,7 +14,7 @@ from oci_gpu_hook.formats import glob
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors.platform import DXG, WSL_FOLDER
-from oci_gpu_hook.vendors.vendor import DevicePattern, Group, Item, Link, Vendor
+from oci_gpu_hook.vendors.vendor import DevicePattern, Group, Item, Vendor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,14 +28,14 @@ DRIVERS = f"{WSL_FOLDER}/drivers"
 # CUDA's and dxcore's are what the others need; what else is there is the driver's or Direct3D's.
 _REQUIRED = ("libcuda.so.1", "libdxcore.so")
 _LIBRARIES = "lib*.so*"
-_PROGRAM = "nvidia-smi"
+_PROGRAM, _PROGRAMS = "nvidia-smi", "/usr/bin"
 
 # A package of NVIDIA's display driver: nv_dispi.inf_amd64_..., nvlt.inf_amd64_... for notebooks, and others.  After an
 # upgrade Windows keeps the old one for a while; which one is in force only dxcore can tell, so each is mounted.
 _STORE = "nv*.inf_*"
 _MOST_STORES = 16
 # The store has hundreds of files for Windows; these are the ones for Linux.
-_OF_STORE = ("lib*.so*", "*.bin", _PROGRAM)
+_OF_STORE = ("lib*.so*", "*.bin")
 
 _HINT = "whoever runs the Windows host must install NVIDIA's driver there, and start WSL anew: wsl --shutdown"
 
@@ -51,19 +51,22 @@ def vendor(root: HostRoot) -> Vendor:
     required = [Item(f"{LIBRARIES}/{name}", LIBRARIES, required=True) for name in _REQUIRED]
     libraries = (*required, Item(f"{LIBRARIES}/{_LIBRARIES}", LIBRARIES))
     stored = [Item(f"{store}/{pattern}") for store in stores(root) for pattern in _OF_STORE]
-    program = f"{LIBRARIES}/{_PROGRAM}"
-    links = (Link(f"/usr/bin/{_PROGRAM}", program),) if root.stat(program) is not None else ()
     groups = (
         Group(
             "wsl",
             devices=(DevicePattern(DXG),),
             libraries=libraries,
-            files=(Item(program),),
-            links=links,
+            # WSL's PATH has the folder of the libraries, and a container's has not.
+            files=(Item(f"{LIBRARIES}/{_PROGRAM}", _PROGRAMS),),
         ),
         Group("driver store", files=tuple(stored)),
     )
     return Vendor(WSL_FOLDER, VISIBLE_DEVICES, groups, KIND)
+
+
+def sources(root: HostRoot) -> tuple[str, ...]:
+    """The folders that `vendor` looks at: while they are the same, so is what it says."""
+    return (LIBRARIES, DRIVERS, *stores(root))
 
 
 def stores(root: HostRoot) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import pytest
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.vendors import wsl
-from oci_gpu_hook.vendors.vendor import DevicePattern, Item, Link
+from oci_gpu_hook.vendors.vendor import DevicePattern, Item
 from tests.unit import hosts
 
 LIB = "/usr/lib/wsl/lib"
@@ -45,13 +45,8 @@ def test_the_vendor_is_the_device_the_libraries_and_the_driver_store(host: HostR
         Item(f"{LIB}/libdxcore.so", LIB, required=True),
         Item(f"{LIB}/lib*.so*", LIB),
     )
-    assert main.files == (Item(f"{LIB}/nvidia-smi"),)
-    assert main.links == (Link("/usr/bin/nvidia-smi", f"{LIB}/nvidia-smi"),)
-    assert store.files == (
-        Item(f"{STORE}/lib*.so*"),
-        Item(f"{STORE}/*.bin"),
-        Item(f"{STORE}/nvidia-smi"),
-    )
+    assert main.files == (Item(f"{LIB}/nvidia-smi", "/usr/bin"),)
+    assert store.files == (Item(f"{STORE}/lib*.so*"), Item(f"{STORE}/*.bin"))
     assert not store.devices and not store.libraries
 
 
@@ -71,9 +66,8 @@ def test_hundreds_of_packages_are_not(host: HostRoot, tmp_path: Path) -> None:
     assert len(wsl.stores(host)) == 16
 
 
-def test_without_nvidia_smi_there_is_no_link_to_it(host: HostRoot) -> None:
-    os.unlink(f"{host.path}{LIB}/nvidia-smi")
-    assert wsl.vendor(host).groups[0].links == ()
+def test_the_sources_are_all_places_where_an_answer_could_change(host: HostRoot) -> None:
+    assert wsl.sources(host) == (LIB, "/usr/lib/wsl/drivers", STORE)
 
 
 @pytest.mark.parametrize("name", ["libcuda.so.1", "libdxcore.so"])

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container gets of NVIDIA's on a Jetson or under WSL 2, where no kernel module has GPUs below /proc.
+
+There is one GPU to ask for, or all of them lie behind one device: so whatever a request names it gets all devices, as
+NVIDIA's runtime does it.  A start that finds GPUs in the saved inventory does not load this.  Must not change anything
+but what is saved of the driver.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.driver import nodes
+from oci_gpu_hook.errors import DriverError
+from oci_gpu_hook.planning import vendors
+from oci_gpu_hook.request.vendors import VendorRequest
+from oci_gpu_hook.request.words import ALL, NONE, VISIBLE_DEVICES
+from oci_gpu_hook.vendors import host, inventory, platform
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.container.layout import Layout
+    from oci_gpu_hook.driver.inventory import Library
+    from oci_gpu_hook.host.root import HostRoot
+    from oci_gpu_hook.planning.plan import Share
+    from oci_gpu_hook.request.parse import Request
+    from oci_gpu_hook.vendors.host import OnHost
+    from oci_gpu_hook.vendors.inventory import VendorInventory
+    from oci_gpu_hook.vendors.vendor import Vendor
+
+# /dev/null by another name: udev makes /dev/v4l2-nvdec so, for a library that opens it and asks nothing of the kernel.
+_NULL = (1, 3)
+
+
+def share(root: HostRoot, layout: Layout, request: Request, *, remember: bool) -> tuple[Share, str]:
+    """The share of this platform's driver, and what that driver is, for people; DriverError where it has nothing.
+
+    remember: whether what is found anew is saved.
+    """
+    kind = platform.look(root)
+    found = look(root, kind, everything=request.jetpack_all, remember=remember)
+    devices = (NONE,) if request.devices == (NONE,) else (ALL,)
+    if devices == (ALL,) and not found.devices.common:
+        raise DriverError(
+            f"none of the devices that {found.inventory.file} names is there",
+            "whoever installs the driver must see that its kernel modules are loaded: modprobe nvgpu",
+        )
+    asked = VendorRequest(VISIBLE_DEVICES, found.inventory.file, "env", devices)
+    given = vendors.share(layout, asked, found)
+    return given._replace(notes=(*given.notes, *_notes(request, kind))), title(kind, found)
+
+
+def look(root: HostRoot, kind: str, *, everything: bool, remember: bool) -> OnHost:
+    """What this platform's driver has on the host now; DriverError where it has nothing.
+
+    everything: whether all of a Jetson's CSV files count.
+    """
+    saved = _inventory(root, kind, everything=everything, remember=remember)
+    found = host.look(root, saved)
+    known = {node.path for node, _ in found.devices.common}
+    null = [
+        (nodes.device(root, pattern.path, *_NULL), group)
+        for group, pattern in saved.patterns
+        if pattern.path not in known and _number(root, pattern.path) == _NULL
+    ]
+    # A Jetson's lists name what all boards have: that this one lacks some of it is not worth a sentence.
+    return found._replace(
+        inventory=saved._replace(libraries=_apart(saved.libraries), absent=()),
+        devices=found.devices._replace(common=(*found.devices.common, *null), absent=()),
+    )
+
+
+def title(kind: str, found: OnHost) -> str:
+    """What the driver is: ``Jetson Linux 36.4.3``, or ``WSL 2``."""
+    if kind == platform.TEGRA:
+        return f"Jetson Linux {found.inventory.version or 'of an unknown release'}"
+    return platform.NAMES[kind]
+
+
+def _inventory(root: HostRoot, kind: str, *, everything: bool, remember: bool) -> VendorInventory:
+    """The saved inventory while it is true, else a new one."""
+    file, name = platform.WSL_FOLDER, kind
+    if kind == platform.TEGRA:
+        file, name = platform.CSV_FOLDER, f"{kind}.all" if everything else kind
+    saved = inventory.read_saved(root, name, file)
+    if saved is not None:
+        return saved
+    from oci_gpu_hook.vendors import survey, tegra, wsl
+
+    also: tuple[str, ...]
+    vendor: Vendor
+    if kind == platform.TEGRA:
+        vendor, _ = tegra.vendor(root, everything)
+        also = tegra.sources(root, everything)
+    else:
+        vendor, also = wsl.vendor(root), wsl.sources(root)
+    return survey.anew(root, vendor, name, also) if remember else survey.survey(root, vendor)
+
+
+def _apart(libraries: tuple[Library, ...]) -> tuple[Library, ...]:
+    """The libraries, each without names that are files of their own: Windows has no links, and so copies."""
+    files = {(library.folder, library.file) for library in libraries}
+    return tuple(
+        [
+            library._replace(
+                names=tuple(
+                    [
+                        name
+                        for name in library.names
+                        if name == library.file or (library.folder, name) not in files
+                    ]
+                )
+            )
+            for library in libraries
+        ]
+    )
+
+
+def _number(root: HostRoot, path: str) -> tuple[int, int]:
+    status = root.stat(path)
+    return (0, 0) if status is None else (posix.major(status.st_rdev), posix.minor(status.st_rdev))
+
+
+def _notes(request: Request, kind: str) -> tuple[str, ...]:
+    """What is asked for that only NVIDIA's driver on a server has, each in a sentence."""
+    name = platform.NAMES[kind]
+    asked = [
+        *(request.features),
+        *(["IMEX channels"] if request.imex_channels else []),
+        *(["the management of MIG"] if request.mig_config or request.mig_monitor else []),
+    ]
+    notes = [f"{', '.join(asked)}: {name} has none"] if asked else []
+    if request.requirements:
+        notes.append(f"NVIDIA_REQUIRE_* is not checked: what {name} supports is not known")
+    return tuple(notes)

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Jetson with JetPack's CSV files, and WSL 2, on their simulated nodes: real containers that ask as on any host.
+
+The container tries every device of the host, also those that nobody gave it, by a node of its own making.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.gpunode import tegra, wsl
+from tests.integration import roots
+from tests.integration.conftest import Maker
+from tests.integration.engines import Bundle, Installed, on_node, run_podman, start
+from tests.integration.inside import mounted, sentence
+
+USUAL = f"/usr/lib/{roots.MULTIARCH}"
+OWN = f"{USUAL}/nvidia"
+ALL = {"NVIDIA_REQUIRE_JETPACK": "csv-mounts=all"}
+NULL = "/dev/v4l2-nvdec"
+
+# On the node: the platform's devices by number, for the containers to try.
+HOST = """
+for node in $(find /dev/nv* /dev/host1x-fence /dev/v4l2-nvdec /dev/fb0 /dev/dxg -type c 2>/dev/null); do
+    set -- $(stat -c '%t %T' $node); echo $node $((0x$1)) $((0x$2))
+done >/run/host-nodes
+"""
+INSIDE = """
+echo started
+while read -r node major minor; do
+    test ! -c $node || echo "node $node $({ true <$node; } 2>&1)"
+    mknod /dev/tried c $major $minor
+    echo "host $node $({ true </dev/tried; } 2>&1)"
+    busybox rm /dev/tried
+done </host-nodes
+find / -xdev -type l | while read -r path; do echo "link $path $(busybox readlink $path)"; done
+ldconfig -p | while read -r line; do echo "library $line"; done
+cat /proc/self/mountinfo
+{ nvidia-smi || echo "nvidia-smi: $?"; } | while read -r line; do echo "smi $line"; done
+"""
+
+
+class Seen(NamedTuple):
+    """What a container has; allowed, denied: the host's nodes by whether their numbers may be opened."""
+
+    nodes: set[str]
+    allowed: set[str]
+    denied: set[str]
+    links: dict[str, str]
+    libraries: dict[str, str]
+    mounts: dict[str, set[str]]
+    smi: set[str]
+
+
+def look(text: str) -> Seen:
+    lines = [line.split(" ", 2) for line in text.splitlines()]
+    rows = [(word, *rest) for word, *rest in lines if len(rest) == 2]
+    tried = {path: answer for word, path, answer in rows if word == "host"}
+    denied = {path for path, answer in tried.items() if answer.endswith("not permitted")}
+    found = [line.split() for line in text.splitlines() if " => " in line]
+    return Seen(
+        nodes={path for word, path, _ in rows if word == "node"},
+        allowed=set(tried) - denied,
+        denied=denied,
+        links={path: to for word, path, to in rows if word == "link"},
+        libraries={words[1]: words[-1] for words in found if words[0] == "library"},
+        mounts=mounted(text),
+        smi={path for word, path, _ in rows if word == "smi"},
+    )
+
+
+def script(bundle: Bundle, runtime: str) -> str:
+    bundle.runs("/bin/sh", "-c", INSIDE)
+    line = f"cp /run/host-nodes {shlex.quote(str(bundle.rootfs))}/host-nodes\n"
+    return HOST + line + start(runtime, bundle)
+
+
+def run(
+    installed: Installed, bundle: Bundle, runtime: str = "runc", before: str = "", **node: Any
+) -> Seen:
+    done = on_node(installed, before + script(bundle, runtime), **node)
+    assert done.code == 0, done.out + done.err
+    return look(done.out)
+
+
+def refused(installed: Installed, bundle: Bundle, before: str, **node: Any) -> str:
+    done = on_node(installed, before + script(bundle, "runc"), **node)
+    assert done.code != 0 and "started" not in done.out
+    return sentence(done.err)
+
+
+@pytest.mark.parametrize(("runtime", "cgroup"), [("runc", "v2"), ("crun", "v1")])
+def test_a_jetson_gives_what_its_lists_say(
+    installed: Installed, bundle: Maker, runtime: str, cgroup: str
+) -> None:
+    one = bundle("debian").asks("all")
+    seen = run(installed, one, runtime, platform="tegra", cgroup=cgroup)
+    assert seen.nodes == seen.smi == set(tegra.DEVICES)
+    assert seen.allowed == set(tegra.DEVICES)
+    assert seen.denied == {"/dev/fb0"}
+    expected = {
+        "libcuda.so.1": f"{OWN}/libcuda.so.1",
+        "libnvrm_gpu.so": f"{OWN}/libnvrm_gpu.so",
+        "libnvidia-ptxjitcompiler.so.1": f"{OWN}/libnvidia-ptxjitcompiler.so.1",
+    }
+    assert expected.items() <= seen.libraries.items()
+    assert "libcudnn.so.9" not in seen.libraries
+    links = {
+        f"{USUAL}/libcuda.so": "nvidia/libcuda.so.1",
+        f"{OWN}/libcuda.so": "libcuda.so.1.1",
+        f"{OWN}/libcuda.so.1": "libcuda.so.1.1",
+        f"{OWN}/libnvbufsurface.so": "libnvbufsurface.so.1.0.0",
+        f"{USUAL}/libv4l/plugins/nv/libv4l2_nvvideocodec.so": "../../../nvidia/libv4l2_nvvideocodec.so",
+        "/etc/vulkan/icd.d/nvidia_icd.json": f"{OWN}/nvidia_icd.json",
+    }
+    assert links.items() <= seen.links.items()
+    for path in (f"{OWN}/libcuda.so.1.1", "/usr/lib/firmware/tegra23x", "/etc/nv_tegra_release"):
+        assert {"ro", "nosuid", "nodev"} <= seen.mounts[path]
+    # Nothing is copied: what is new in the root are mount points and links.
+    new = [path for path in (one.rootfs / OWN[1:]).rglob("*") if not path.is_symlink()]
+    assert new and all(path.stat().st_size == 0 for path in new)
+
+
+def test_a_jetson_gives_all_lists_where_they_are_asked_for(
+    installed: Installed, bundle: Maker
+) -> None:
+    """And the saved answer to one question is not the answer to the other."""
+    few, many, again = [bundle("debian").asks("0", **more) for more in ({}, ALL, {})]
+    parts = [script(one, "runc") + "\necho ==" for one in (few, many, again)]
+    done = on_node(installed, "\n".join(parts), platform="tegra")
+    assert done.code == 0, done.err
+    seen = [look(text) for text in done.out.split("==")[:3]]
+    assert [one.nodes for one in seen] == [set(tegra.DEVICES)] * 3
+    assert ["libcudnn.so.9" in one.libraries for one in seen] == [False, True, False]
+    assert seen[1].libraries["libcudnn.so.9"] == f"{USUAL}/libcudnn.so.9"
+    assert "/usr/src/cudnn_samples_v9" in seen[1].mounts
+    assert seen[0].libraries == seen[2].libraries
+
+
+def test_what_is_saved_of_a_jetson_is_renewed_when_a_list_or_a_library_changes(
+    installed: Installed, bundle: Maker
+) -> None:
+    lists = tegra.LISTS
+    first, second, third = [bundle("debian").asks("all") for _ in range(3)]
+    new = f"{USUAL}/nvidia/libnew.so.1"
+    steps = (
+        script(first, "runc"),
+        f"echo 'lib, {new}' >>{lists}/drivers.csv\n{script(second, 'runc')}",
+        f"cp {OWN}/libnvos.so {new}\n{script(third, 'runc')}",
+    )
+    done = on_node(installed, "\necho ==\n".join(steps), platform="tegra")
+    assert done.code == 0, done.err
+    seen = [look(text) for text in done.out.split("==")]
+    assert [new in one.mounts for one in seen] == [False, False, True]
+
+
+def test_files_without_a_device_and_nothing_at_all(installed: Installed, bundle: Maker) -> None:
+    none = run(installed, bundle("debian").asks("none"), platform="tegra")
+    assert none.nodes == set() and none.denied == {*tegra.DEVICES, "/dev/fb0"} - {NULL}
+    assert "libcuda.so.1" in none.libraries
+    void = run(installed, bundle("debian").asks("void"), platform="tegra")
+    assert void.nodes == set() and "libcuda.so.1" not in void.libraries
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        ("rm -r /dev/nv* /dev/host1x-fence /dev/v4l2-nvdec\n", "devices that"),
+        (f"rm {tegra.LISTS}/d*\n", "has no devices.csv, drivers.csv, l4t.csv"),
+        (f"chmod o+w {tegra.LISTS}\n", "in a folder that others than root may write to"),
+        (f"printf 'lib, \\377\\n' >{tegra.LISTS}/l4t.csv\n", "l4t.csv:1: this is not UTF-8"),
+    ],
+)
+def test_a_jetson_that_cannot_serve_says_why(
+    installed: Installed, bundle: Maker, before: str, said: str
+) -> None:
+    assert said in refused(installed, bundle("debian").asks("all"), before, platform="tegra")
+
+
+@pytest.mark.parametrize("asked", ["all", "0", "GPU-a3bd1b0a-4b0e-4b4a-8a3d-0a1b2c3d4e5f"])
+def test_wsl_gives_the_one_device_whatever_gpu_is_named(
+    installed: Installed, bundle: Maker, asked: str
+) -> None:
+    one = bundle("debian").asks(asked)
+    seen = run(installed, one, platform="wsl")
+    assert seen.nodes == seen.allowed == seen.smi == {wsl.DXG}
+    assert not seen.denied
+    expected = {soname: f"{wsl.FOLDER}/{soname}" for soname in set(wsl.LIBRARIES.values())}
+    assert expected.items() <= seen.libraries.items()
+    for name in wsl.LIBRARIES:
+        # Windows has no links, so each is a file of its own here too.
+        assert f"{wsl.FOLDER}/{name}" in seen.mounts
+    stored = {path for path in seen.mounts if path.startswith(wsl.DRIVERS)}
+    assert stored == {f"{wsl.STORE}/{name}" for name in (*wsl.STORED, "nvcubins.bin")}
+
+
+def test_wsl_without_nvidias_driver_says_what_to_do(installed: Installed, bundle: Maker) -> None:
+    before = f"rm {wsl.FOLDER}/libcuda.so.1\n"
+    said = refused(installed, bundle("debian").asks("all"), before, platform="wsl")
+    assert "this WSL 2 has no driver of NVIDIA's" in said and "wsl --shutdown" in said
+
+
+@pytest.mark.parametrize(
+    ("platform", "node"), [("tegra", "/dev/nvgpu/igpu0/ctrl"), ("wsl", wsl.DXG)]
+)
+def test_podmans_containers_have_it_too(
+    installed: Installed, tmp_path: Path, driver: Path, platform: str, node: str
+) -> None:
+    root = roots.debian(tmp_path / "root", driver)
+    command = "sh -c 'nvidia-smi >/seen 2>&1; ldconfig -p >>/seen'"
+    options = "--env NVIDIA_VISIBLE_DEVICES=all"
+    done = run_podman(installed, root, command, options=options, platform=platform)
+    assert done.code == 0, done.out + done.err
+    seen = (root / "seen").read_text()
+    assert f"{node} allowed" in seen and "denied" not in seen
+    assert "libcuda.so.1 " in seen
+
+
+@pytest.mark.parametrize(
+    ("platform", "name", "proof"),
+    [
+        ("tegra", "Jetson Linux 36.4.3", "/etc/nv_tegra_release"),
+        ("wsl", "WSL 2", wsl.DXG),
+    ],
+)
+def test_people_are_told_which_platform_it_is(
+    installed: Installed, bundle: Maker, platform: str, name: str, proof: str
+) -> None:
+    one = bundle("debian").asks("all").runs("true")
+    commands = f"""
+        oci-gpu-hook plan --format json --bundle {one.path}; echo ==
+        oci-gpu-hook info; echo ==
+        oci-gpu-hook info --format json; echo ==
+        oci-gpu-hook doctor || true
+    """
+    done = on_node(installed, commands, platform=platform)
+    assert done.code == 0, done.err
+    plan, info, document, doctor = done.out.split("==\n")
+    assert json.loads(plan)["driver"]["version"] == name
+    assert info.splitlines()[0] == f"driver {name}, by {proof}"
+    assert json.loads(document)["platform"] == {"kind": platform, "proof": proof}
+    lines = [line.split(maxsplit=2) for line in doctor.splitlines()]
+    assert any(line[:2] == ["pass", "platform"] and line[2].endswith(proof) for line in lines)
+    assert any(line[:2] == ["pass", "driver"] for line in lines)
+    if platform == "tegra":
+        assert "devices.csv:1 is left out: '/dev/fb0'" in doctor
