@@ -14,26 +14,38 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from tests.integration import roots
-from tests.integration.engines import REPOSITORY, Bundle, Installed, Outcome, on_node, start
+from tests.integration.engines import (
+    REPOSITORY,
+    Bundle,
+    Installed,
+    Outcome,
+    on_node,
+    run_podman,
+    start,
+)
 
 DENIED = "Operation not permitted"
 # The kernel's answers for a device that has no driver behind it: the cgroup has let the open through.
 ALLOWED = ("No such device or address", "No such device")
-FAMILIES = "/dev/nvidia* /dev/dri/* /dev/infiniband/* /dev/gdrdrv"
+FAMILIES = (
+    "/dev/nvidia* /dev/dri/* /dev/infiniband/* /dev/gdrdrv /dev/kfd /dev/accel/* /dev/neuron* "
+    "/dev/onload* /dev/sfc_char /dev/xclmgmt*"
+)
 CONTROL = "/dev/nvidiactl"
 COMPUTE = {CONTROL, "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
 REFRESH = "oci-gpu-hook inventory refresh >/dev/null\n"
 
-# On the node: the driver's devices by number, for the containers to try, and the nodes that MIG's capabilities have.
-_HOST = """
-for node in $(find /dev/nvidia* /dev/dri /dev/infiniband /dev/gdrdrv -type c 2>/dev/null); do
+# On the node: the drivers' devices by number, for the containers to try, and the nodes that MIG's capabilities have.
+_HOST = f"""
+for node in $(find {FAMILIES} -type c 2>/dev/null); do
     set -- $(stat -c '%t %T' $node); echo $node $((0x$1)) $((0x$2))
 done >/run/host-nodes
-cd /proc/driver/nvidia/capabilities
-for file in $(find . -type f); do
-    read -r key minor <$file; echo "capability ${file#./} $minor"
-done
-cd /
+if cd /proc/driver/nvidia/capabilities 2>/dev/null; then
+    for file in $(find . -type f); do
+        read -r key minor <$file; echo "capability ${{file#./}} $minor"
+    done
+    cd /
+fi
 """
 # In the shell's own words where it can be: each program costs a container's start more than all else here.
 _INSIDE = f"""
@@ -112,24 +124,7 @@ class Attempt(NamedTuple):
 
     def seen(self) -> Seen:
         """What one has that has started."""
-        assert self.outcome.code == 0, self.outcome.out + self.outcome.err
-        first, _, printed = self.outcome.out.partition("\nlooked\n")
-        lines = first.splitlines()
-        nodes = _rows(lines, "node")
-        host = _rows(lines, "host")
-        assert host, "this node has no devices"
-        assert all(answer.endswith((DENIED, *ALLOWED)) for answer in host.values()), host
-        denied = {path for path, answer in host.items() if answer.endswith(DENIED)}
-        return Seen(
-            nodes={path: answer for path, answer in nodes.items() if "/by-path/" not in path},
-            allowed=set(host) - denied,
-            denied=denied,
-            mounts=mounted(first),
-            proc=set(_rows(lines, "proc")),
-            capabilities=self.capabilities,
-            libraries=_libraries(lines),
-            printed=printed,
-        )
+        return _seen(self.outcome, self.capabilities)
 
     def refusal(self) -> str:
         """What is said of one that must not start; its process has not run and its root is as it was."""
@@ -183,6 +178,34 @@ def look(installed: Installed, bundle: Bundle, commands: str = "true", **how: An
     return attempt(installed, bundle, commands=commands, **how)[0].seen()
 
 
+def look_podman(
+    installed: Installed,
+    root: Path,
+    options: str,
+    commands: str = "true",
+    *,
+    before: str = "",
+    **how: Any,
+) -> Seen:
+    """What a container has that podman starts with these options."""
+    (root / "look").write_text(f"{_INSIDE}\n{commands}")
+    script = f"{before}\n{_HOST}\ncp /run/host-nodes {root}/\n"
+    # To a file: podman may end before it has passed on the last of a container's output.
+    done = run_podman(
+        installed,
+        root,
+        "/bin/sh -c '/bin/sh /look >/out 2>&1'",
+        options=options,
+        before=script,
+        **how,
+    )
+    assert done.code == 0, done.out + done.err
+    out = Outcome(0, (root / "out").read_text(), done.err)
+    for name in ("look", "out", "host-nodes"):
+        (root / name).unlink()
+    return _seen(out, {})
+
+
 def refused(installed: Installed, bundle: Bundle, **how: Any) -> str:
     """What is said of a container that must not start."""
     return attempt(installed, bundle, **how)[0].refusal()
@@ -208,6 +231,27 @@ def mounted(text: str) -> dict[str, set[str]]:
     """Mount points and their options, from a mountinfo among other lines."""
     rows = [line.split() for line in text.splitlines() if " - " in line]
     return {row[4]: set(row[5].split(",")) for row in rows}
+
+
+def _seen(outcome: Outcome, capabilities: dict[str, str]) -> Seen:
+    assert outcome.code == 0, outcome.out + outcome.err
+    first, _, printed = outcome.out.partition("\nlooked\n")
+    lines = first.splitlines()
+    nodes = _rows(lines, "node")
+    host = _rows(lines, "host")
+    assert host, "this node has no devices"
+    assert all(answer.endswith((DENIED, *ALLOWED)) for answer in host.values()), host
+    denied = {path for path, answer in host.items() if answer.endswith(DENIED)}
+    return Seen(
+        nodes={path: answer for path, answer in nodes.items() if "/by-path/" not in path},
+        allowed=set(host) - denied,
+        denied=denied,
+        mounts=mounted(first),
+        proc=set(_rows(lines, "proc")),
+        capabilities=capabilities,
+        libraries=_libraries(lines),
+        printed=printed,
+    )
 
 
 def _outcome(path: Path) -> Outcome:

@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Other vendors' hardware in real containers, by oci-decorator's published files and by those that we ship.
+
+Each test starts containers on the simulated node with the installed hook: devices can be opened where they were given
+and nowhere else, libraries are in the loader's cache, and the root holds empty mount points and links.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.integration import roots
+from tests.integration.conftest import Maker
+from tests.integration.engines import REPOSITORY, RUNTIMES, Installed
+from tests.integration.inside import (
+    COMPUTE,
+    Seen,
+    attempt,
+    look,
+    look_podman,
+    node,
+    refused,
+)
+
+PUBLISHED = REPOSITORY / "tests/data/vendors"
+FOLDER = f"/usr/lib/{roots.MULTIARCH}"
+# Of the administrator's: these take the place of ours with the same names.
+ADMINISTRATORS = "/etc/oci-gpu-hook/vendors"
+PUBLISH = f"mkdir -p {ADMINISTRATORS} && cp {PUBLISHED}/oci-*.json {ADMINISTRATORS}/"
+ONLOAD = {"/dev/onload", "/dev/onload_epoll", "/dev/sfc_char"}
+NVIDIA = {"/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
+EVERYBODYS = ("amd", "intel", "habana", "neuron", "rdma", "onload", "xrt")
+ALL: dict[str, Any] = {"description": "none", "vendors": EVERYBODYS, "refresh": False}
+
+
+class Shipped(NamedTuple):
+    """One of our files on a node with everybody's hardware.
+
+    asked: the nodes by what asks for them; programs: what says that all nodes can be opened; sonames: what the loader
+    finds; paths: what else is there.
+    """
+
+    flag: str
+    asked: dict[str, set[str]]
+    programs: tuple[str, ...]
+    sonames: tuple[str, ...]
+    paths: tuple[str, ...] = ()
+
+
+def _dri(number: int) -> str:
+    return f"/dev/dri/renderD{number}"
+
+
+def _gaudi(number: int) -> set[str]:
+    return {f"/dev/accel/accel{number}", f"/dev/accel/accel_controlD{number}"}
+
+
+def _verbs(*numbers: int) -> set[str]:
+    return {"/dev/infiniband/rdma_cm", *(f"/dev/infiniband/uverbs{number}" for number in numbers)}
+
+
+SHIPPED = {
+    "amd": Shipped(
+        "OCI_AMD",
+        {
+            # By PCI address, which is not the order in which the driver numbered them.
+            "0": {"/dev/kfd", _dri(129)},
+            "0000:83:00.0": {"/dev/kfd", _dri(128)},
+            "renderD129": {"/dev/kfd", _dri(129)},
+            "all": {"/dev/kfd", _dri(128), _dri(129)},
+            "none": set(),
+        },
+        ("rocminfo", "/opt/rocm-6.2.0/bin/rocm-smi"),
+        ("libhsa-runtime64.so.1", "libamdhip64.so.6", "libamd_smi.so.24", "libamdocl64.so"),
+        ("/opt/rocm-6.2.0/.info/version", "/etc/OpenCL/vendors/amdocl64_60200_66.icd"),
+    ),
+    "intel": Shipped(
+        "OCI_INTEL",
+        {
+            "0": {"/dev/accel/accel0"},
+            "1,0000:b5:00.0": {_dri(130), _dri(131)},
+            "renderD131": {_dri(131)},
+            "all": {"/dev/accel/accel0", _dri(130), _dri(131)},
+        },
+        ("xpu-smi",),
+        ("libze_loader.so.1", "libze_intel_gpu.so.1", "libze_intel_npu.so.1", "libigdgmm.so.12"),
+        ("/etc/OpenCL/vendors/intel.icd", f"{FOLDER}/intel-opencl/libigdrcl.so"),
+    ),
+    "habana": Shipped(
+        "OCI_HABANA",
+        {
+            "1": _gaudi(2),
+            "0000:33:00.0": _gaudi(1),
+            "accel2": _gaudi(2),
+            "all": _gaudi(1) | _gaudi(2),
+        },
+        ("hl-smi",),
+        ("libhlml.so", "libhl-thunk.so"),
+    ),
+    "neuron": Shipped(
+        "OCI_NEURON",
+        {
+            "1": {"/dev/neuron1"},
+            "neuron0": {"/dev/neuron0"},
+            "all": {"/dev/neuron0", "/dev/neuron1"},
+        },
+        ("/opt/aws/neuron/bin/neuron-ls",),
+        ("libnrt.so.1", "libnccom.so.2"),
+    ),
+    "rdma": Shipped(
+        "OCI_RDMA",
+        {
+            "0": _verbs(0),
+            "0000:ca:00.0": _verbs(1),
+            "uverbs0": _verbs(0),
+            "mlx5_1": _verbs(1),
+            "all": _verbs(0, 1),
+        },
+        ("ibv_devinfo",),
+        ("libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1", "libmlx5-rdmav34.so"),
+        ("/etc/libibverbs.d/mlx5.driver",),
+    ),
+    "oci-onload": Shipped(
+        "OCI_SOLARFLARE",
+        {"all": ONLOAD, "none": set()},
+        ("onload", "/usr/sbin/onload_tool"),
+        ("libonload.so", "libonload_ext.so.1", "libonload_zf.so.1"),
+        ("/usr/libexec/onload/profiles/latency.opf",),
+    ),
+    "xrt": Shipped(
+        "OCI_XRT",
+        {
+            "0": {_dri(132)},
+            "0000:e7:00.1": {_dri(133)},
+            "renderD132": {_dri(132)},
+            "all": {_dri(132), _dri(133)},
+        },
+        ("/opt/xilinx/xrt/bin/xbutil",),
+        ("libxrt_core.so.2", "libxilinxopencl.so.2"),
+        ("/etc/OpenCL/vendors/xilinx.icd", "/opt/xilinx/xrt/version.json"),
+    ),
+}
+
+
+def test_every_file_that_we_ship_is_tested() -> None:
+    files = {path.stem for path in (REPOSITORY / "packaging/vendors").glob("*.json")}
+    assert files - {"vendor.schema"} == set(SHIPPED)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_container_has_what_it_asks_for_of_a_vendor(
+    installed: Installed, bundle: Maker, name: str
+) -> None:
+    shipped = SHIPPED[name]
+    made = [bundle("debian").asks(None, **{shipped.flag: asked}) for asked in shipped.asked]
+    runtime = "crun" if name in ("amd", "rdma") else "runc"
+    tried = attempt(installed, *made, commands=_commands(shipped), runtime=runtime, **ALL)
+    for each, nodes in zip(tried, shipped.asked.values()):
+        seen = each.seen()
+        seen.has_exactly(*nodes)
+        _check(shipped, seen, nodes)
+        _check_root(each.bundle.rootfs, each.before, seen)
+
+
+@pytest.mark.parametrize("name", ["amd", "rdma"])
+@pytest.mark.parametrize(("runtime", "cgroup"), [("runc", "v1"), ("crun", "v2")])
+def test_a_container_of_podman_has_it_too(
+    installed: Installed, tmp_path: Path, driver: Path, name: str, runtime: str, cgroup: str
+) -> None:
+    root = roots.debian(tmp_path / "root", driver)
+    before = roots.listing(root)
+    shipped = SHIPPED[name]
+    (asked, nodes), *_ = shipped.asked.items()
+    seen = look_podman(
+        installed,
+        root,
+        f"--env {shipped.flag}={asked}",
+        _commands(shipped),
+        runtime=runtime,
+        cgroup=cgroup,
+        description="none",
+        vendors=EVERYBODYS,
+    )
+    seen.has_exactly(*nodes)
+    _check(shipped, seen, nodes)
+    _check_root(root, before, seen)
+
+
+@pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
+def test_the_published_files_unchanged_give_two_vendors(
+    installed: Installed, bundle: Maker, runtime: str, cgroup: str
+) -> None:
+    made = bundle("debian").asks(None, OCI_SOLARFLARE="all", OCI_NVIDIA="all")
+    before = roots.listing(made.rootfs)
+    seen = look(
+        installed,
+        made,
+        runtime=runtime,
+        before=PUBLISH,
+        refresh=False,
+        cgroup=cgroup,
+        description="none",
+        vendors=("onload", "nvidia-decorator", "amd"),
+    )
+    _check_published(seen)
+    _check_root(made.rootfs, before, seen)
+
+
+@pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
+def test_the_published_files_unchanged_give_two_vendors_to_podman(
+    installed: Installed, tmp_path: Path, driver: Path, runtime: str, cgroup: str
+) -> None:
+    root = roots.debian(tmp_path / "root", driver)
+    before = roots.listing(root)
+    seen = look_podman(
+        installed,
+        root,
+        "--env OCI_SOLARFLARE=all --env OCI_NVIDIA=all",
+        before=PUBLISH,
+        runtime=runtime,
+        cgroup=cgroup,
+        description="none",
+        vendors=("onload", "nvidia-decorator", "amd"),
+    )
+    _check_published(seen)
+    _check_root(root, before, seen)
+
+
+def _check_published(seen: Seen) -> None:
+    seen.has_exactly(*ONLOAD, *NVIDIA)
+    assert seen.denied == {
+        *("/dev/kfd", "/dev/dri/card0", "/dev/dri/card1", "/dev/dri/renderD128"),
+        "/dev/dri/renderD129",
+    }
+    for soname in ("libcuda.so.1", "libnvidia-ml.so.1", "libonload_ext.so.1", "libonload_zf.so"):
+        assert seen.libraries[soname, 64] == [f"{FOLDER}/{soname}"]
+    assert f"{FOLDER}/libcuda.so.396.26" in seen.mounts
+    folders = {"/usr/lib64/nvidia", "/usr/libexec/onload"}
+    files = {"/usr/bin/nvidia-smi", "/usr/bin/onload", "/etc/ld.so.conf.d/nvidia-lib64.conf"}
+    assert folders | files <= set(seen.mounts)
+
+
+@pytest.mark.parametrize(("runtime", "cgroup"), [("runc", "v2"), ("crun", "v1")])
+def test_a_gpu_and_a_host_channel_adapter_in_one_line(
+    installed: Installed, bundle: Maker, runtime: str, cgroup: str
+) -> None:
+    made = bundle("debian").asks("0", OCI_RDMA="mlx5_1")
+    before = roots.listing(made.rootfs)
+    commands = "/app/cuda && nvidia-smi && ibv_devinfo"
+    seen = look(installed, made, commands, runtime=runtime, cgroup=cgroup, vendors=("rdma",))
+    seen.has_exactly(*COMPUTE, node(0), *_verbs(1))
+    assert "cuInit 0, 1 devices" in seen.printed
+    assert "/dev/infiniband/uverbs1 allowed" in seen.printed
+    assert seen.libraries["libcuda.so.1", 64] == [f"{FOLDER}/libcuda.so.1"]
+    assert seen.libraries["libibverbs.so.1", 64] == [f"{FOLDER}/libibverbs.so.1"]
+    _check_root(made.rootfs, before, seen)
+
+
+def test_a_device_that_is_missing_is_named_with_its_file(
+    installed: Installed, bundle: Maker
+) -> None:
+    made = bundle("debian").asks(None, OCI_AMD="all")
+    said = refused(installed, made, before="rm /dev/kfd", **ALL)
+    assert (
+        "/usr/share/oci-gpu-hook/vendors/amd.json requires what this host lacks: /dev/kfd" in said
+    )
+    assert "exit status 6" in said
+
+
+def test_a_device_that_nobody_has_is_refused(installed: Installed, bundle: Maker) -> None:
+    made = bundle("debian").asks(None, OCI_RDMA="mlx5_7")
+    said = refused(installed, made, **ALL)
+    assert "unknown device 'mlx5_7' of OCI_RDMA: this host has 2: " in said
+    assert "exit status 5" in said
+
+
+def _file(flag: str, path: str) -> str:
+    files = [{"path": path, "target": "/opt/tool"}]
+    return json.dumps({"activation_flag": flag, "inventory": {"all": {"miscellaneous": files}}})
+
+
+def test_two_vendors_that_want_one_target_are_both_named(
+    installed: Installed, bundle: Maker
+) -> None:
+    made = bundle("debian").asks(None, OCI_ONE="all", OCI_OTHER="all")
+    lines = [f"mkdir -p {ADMINISTRATORS} /opt/one /opt/other"]
+    for name in ("one", "other"):
+        text = shlex.quote(_file(f"OCI_{name.upper()}", f"/opt/{name}/list"))
+        lines.append(f"echo {name} >/opt/{name}/list")
+        lines.append(f"printf %s {text} >{ADMINISTRATORS}/{name}.json")
+    before = "\n".join(lines)
+    said = refused(installed, made, before=before, **ALL)
+    for name in ("one", "other"):
+        assert f"{ADMINISTRATORS}/{name}.json" in said
+    assert "exit status 4" in said
+    # Each alone is served.
+    alone = bundle("debian").asks(None, OCI_OTHER="all")
+    assert look(installed, alone, "cat /opt/tool/list", before=before, **ALL).printed == "other\n"
+
+
+def test_a_start_that_fails_leaves_nothing(installed: Installed, bundle: Maker) -> None:
+    """A volume lies where the second node goes, so that the first and all files were there already."""
+    made = bundle("debian").asks(None, OCI_NEURON="all").mounts("/etc/hostname", "/dev/neuron1")
+    assert "/dev/neuron1" in refused(installed, made, **ALL)
+
+
+def _commands(shipped: Shipped) -> str:
+    """In the container: its programs' words, and whether the files are there."""
+    programs = "; ".join(f"{program} || echo {program}: $?" for program in shipped.programs)
+    return f"{programs}\nfor path in {' '.join(shipped.paths)}; do cat $path >/dev/null; done"
+
+
+def _check(shipped: Shipped, seen: Seen, nodes: set[str]) -> None:
+    lines = seen.printed.splitlines()
+    if nodes:
+        assert {line for line in lines if line.startswith("/dev/")} == {
+            f"{path} allowed" for path in nodes
+        }
+        assert not [line for line in lines if ": " in line]
+    for soname in shipped.sonames:
+        assert seen.libraries[soname, 64] == [f"{FOLDER}/{soname}"], soname
+
+
+def _check_root(root: Path, before: dict[str, tuple[str, int]], seen: Seen) -> None:
+    """Nothing was copied into the root: it has empty mount points, and links to them."""
+    after = roots.listing(root)
+    assert {name: kind for name, kind in after.items() if name in before} == before
+    new = {name: kind for name, kind in after.items() if name not in before}
+    for name in ("host-nodes", "etc/mtab"):  # our list, and podman's link
+        new.pop(name, None)
+    assert set(new.values()) <= {("file", 0), ("folder", 0), ("link", 0)}
+    for name, (kind, _) in new.items():
+        if kind == "file":
+            assert f"/{name}" in seen.mounts, "a file that nothing is mounted on"
+        if kind == "link":
+            target = (root / name).resolve().relative_to(root.resolve())
+            assert f"/{target}" in seen.mounts, name
