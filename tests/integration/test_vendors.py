@@ -16,8 +16,9 @@ import pytest
 
 from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import REPOSITORY, RUNTIMES, Installed
+from tests.integration.engines import REPOSITORY, RUNTIMES, Installed, on_node, start
 from tests.integration.inside import (
+    ALLOWED,
     COMPUTE,
     Seen,
     attempt,
@@ -259,6 +260,42 @@ def test_a_gpu_and_a_host_channel_adapter_in_one_line(
     assert seen.libraries["libcuda.so.1", 64] == [f"{FOLDER}/libcuda.so.1"]
     assert seen.libraries["libibverbs.so.1", 64] == [f"{FOLDER}/libibverbs.so.1"]
     _check_root(made.rootfs, before, seen)
+
+
+@pytest.mark.parametrize(("runtime", "cgroup"), [("runc", "v2"), ("crun", "v2")])
+def test_in_a_user_namespace_the_hosts_nodes_are_bound(
+    installed: Installed, bundle: Maker, runtime: str, cgroup: str
+) -> None:
+    made = bundle("debian").asks(None, OCI_RDMA="mlx5_1", OCI_NEURON="0")
+    made.in_user_namespace(100_000)
+    nodes = {*_verbs(1), "/dev/neuron0"}
+    tries = [f"echo {path} $({{ true <{path}; }} 2>&1)" for path in sorted(nodes)]
+    show = "\n".join([*tries, "ls /dev/infiniband /dev/neuron*", "/sbin/ldconfig -p"])
+    script = start(runtime, made.runs("/bin/sh", "-c", show))
+    done = on_node(installed, script, cgroup=cgroup, description="none", vendors=EVERYBODYS)
+    assert done.code == 0, done.out + done.err
+    lines = done.out.splitlines()
+    assert all(line.endswith(ALLOWED) for line in lines[: len(nodes)]), lines
+    assert {"rdma_cm", "uverbs1", "/dev/neuron0"} <= set(lines)
+    assert not {"uverbs0", "/dev/neuron1"} & set(lines)
+    assert "libibverbs.so.1 (" in done.out and "libnrt.so.1 (" in done.out
+
+
+def test_our_files_outlive_an_upgrade_of_the_driver(installed: Installed, bundle: Maker) -> None:
+    show = "cat /opt/rocm-*/.info/version; ls /usr/lib/*/libamdhip64.so.*; rocminfo"
+    made = [bundle("debian").asks(None, OCI_AMD="0").runs("/bin/sh", "-c", show) for _ in range(3)]
+    upgrade = """
+        cd /opt/rocm-6.2.0/lib && mv libamdhip64.so.6.2.60200 libamdhip64.so.6.3.60300
+        ln -sf libamdhip64.so.6.3.60300 libamdhip64.so.6 && cd /opt
+        mv rocm-6.2.0 rocm-6.3.0 && ln -sfn rocm-6.3.0 rocm && echo 6.3.0-39 >rocm/.info/version
+    """
+    first, again, after = (start("runc", each) for each in made)
+    script = "\necho ==\n".join([first, f"{again}\n{upgrade}", after])
+    done = on_node(installed, script, description="none", vendors=("amd",))
+    assert done.code == 0, done.out + done.err
+    old, same, new = done.out.split("==\n")
+    assert old == same and old.startswith("6.2.0-66\n") and "libamdhip64.so.6.2.60200" in old
+    assert new == old.replace("6.2.0-66", "6.3.0-39").replace("6.2.60200", "6.3.60300")
 
 
 def test_a_device_that_is_missing_is_named_with_its_file(
