@@ -190,7 +190,7 @@ def test_a_line_that_is_no_entry_is_left_out_and_said(host: Host) -> None:
         "dir, /usr/lib",
         "dir, /var/nvidia/nvcam",
         "dir, /proc/driver",
-        "sym, /home/user/link",
+        "sym, /srv/user/link",
     ],
 )
 def test_what_no_vendor_may_name_is_left_out_and_said(host: Host, line: str) -> None:
@@ -201,15 +201,15 @@ def test_what_no_vendor_may_name_is_left_out_and_said(host: Host, line: str) -> 
 
 
 def test_a_link_to_what_no_vendor_may_name_is_left_out_with_it(host: Host) -> None:
-    plant(host, "/home/user/libevil.so", "")
-    link(host, f"{LIB}/libevil.so", "/home/user/libevil.so")
+    plant(host, "/srv/user/libevil.so", "")
+    link(host, f"{LIB}/libevil.so", "/srv/user/libevil.so")
     link(host, f"{LIB}/libevil.so.1", "libevil.so")
     for type in ("sym", "lib"):
         group, sentences = drivers(host, f"{type}, {LIB}/libevil.so.1\n")
         assert group == Group("drivers")
         assert sentences == (
             f"{FOLDER}/drivers.csv:1 is left out: '{LIB}/libevil.so.1' leads elsewhere:"
-            f" '/home/user/libevil.so' lies outside of /usr, /opt, /lib, /lib32, /lib64, /libx32, /etc, /run",
+            f" '/srv/user/libevil.so' lies outside of /usr, /opt, /lib, /lib32, /lib64, /libx32, /etc, /run",
         )
 
 
