@@ -70,7 +70,10 @@ def decide(
     question = answers.question(host, request, laid_out, settings) if remember else None
     provision = answers.recall(host, question) if question else None
     if provision is None and request.vendors:
-        provision, inventory = _provide_all(host, laid_out, request, settings, remember=remember)
+        process_type = _type_of(bundle) if labels.context else ""
+        provision, inventory = _provide_all(
+            host, laid_out, request, settings, process_type, remember=remember
+        )
     elif provision is None:
         provision, inventory = _provide(
             host, laid_out, request, settings, question, remember=remember
@@ -107,7 +110,13 @@ def _provide(
 
 
 def _provide_all(
-    host: HostRoot, laid_out: Layout, request: Request, settings: Settings, *, remember: bool
+    host: HostRoot,
+    laid_out: Layout,
+    request: Request,
+    settings: Settings,
+    process_type: str,
+    *,
+    remember: bool,
 ) -> tuple[Provision, DriverInventory | None]:
     """What several drivers give, or another vendor's than NVIDIA's."""
     from oci_gpu_hook.planning import provision, vendors
@@ -127,7 +136,7 @@ def _provide_all(
         shares = [share]
     for asked in request.vendors:
         found = current.vendor_inventory(host, asked.flag, asked.file, remember=remember)
-        shares.append(vendors.share(laid_out, asked, on_host.look(host, found)))
+        shares.append(vendors.share(laid_out, asked, on_host.look(host, found), process_type))
     return provision.join(laid_out, version, tuple(shares)), inventory
 
 
@@ -172,6 +181,12 @@ def _of_platform(
     if request.source == "cdi":
         laid_out = _as_host(laid_out, layout.library_folder(host.fd)[0])
     return platforms.share(host, laid_out, request, remember=remember)
+
+
+def _type_of(bundle: Bundle) -> str:
+    """The SELinux type of the container's process; "" where the engine gives none."""
+    words = bundle.process_label().split(":")
+    return words[2] if len(words) > 2 else ""
 
 
 def _as_host(laid_out: Layout, folder: str) -> Layout:

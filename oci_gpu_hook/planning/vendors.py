@@ -7,7 +7,7 @@ else at the host's own path unless the vendor's file says another.
 
 from __future__ import annotations
 
-from oci_gpu_hook.errors import DriverError, RequestError
+from oci_gpu_hook.errors import DriverError, RequestError, quoted
 from oci_gpu_hook.operations.mount import Mount
 from oci_gpu_hook.operations.service import Service
 from oci_gpu_hook.operations.symlink import Symlink
@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 _MOST_SHOWN = 3
 
 
-def share(layout: Layout, request: VendorRequest, found: OnHost) -> Share:
-    """A vendor's share; DriverError where the host lacks what its file requires, RequestError for an unknown device."""
+def share(layout: Layout, request: VendorRequest, found: OnHost, process_type: str = "") -> Share:
+    """A vendor's share; DriverError where the host lacks what its file requires, RequestError for an unknown device.
+
+    process_type: the SELinux type of the container's process, "" where it has none.
+    """
     inventory = found.inventory
     _check_host(request, found)
     nodes = _nodes(request, found)
@@ -55,7 +58,7 @@ def share(layout: Layout, request: VendorRequest, found: OnHost) -> Share:
         nodes=nodes,
         operations=operations,
         entries=placement.entries([*placed, *cached]),
-        notes=_notes(request, found),
+        notes=(*_notes(request, found), *_wrong_type(found.inventory, process_type)),
     )
 
 
@@ -154,6 +157,17 @@ def _notes(request: VendorRequest, found: OnHost) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def _wrong_type(inventory: VendorInventory, process_type: str) -> list[str]:
+    """A sentence where the vendor's file says that containers need another SELinux type."""
+    needed = inventory.selinux_type
+    if not needed or not process_type or process_type == needed:
+        return []
+    return [
+        f"{inventory.file} says that containers need the SELinux type {needed}, and this one has "
+        f"{quoted(process_type)}: 'oci-gpu-hook selinux explain' shows what was denied"
+    ]
+
+
 def _is_called(device: Device, name: str) -> bool:
     address = bus_id(name)
     return name in device.names or bool(
@@ -164,6 +178,8 @@ def _is_called(device: Device, name: str) -> bool:
 def _unknown(name: str, found: OnHost) -> RequestError:
     devices = found.devices.devices
     here = "this host has none"
+    if not any([pattern.each for _, pattern in found.inventory.patterns]):
+        here = "its file names none, so that 'all' is what can be asked for"
     if devices:
         shown = [device.names[-1] for device in devices[:_MOST_SHOWN]]
         here = f"this host has {len(devices)}: {', '.join(shown)}"

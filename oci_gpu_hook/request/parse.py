@@ -101,12 +101,15 @@ def parse(
     names = named(inputs, settings, notes)
     devices = _devices(names)
     of_vendors: tuple[VendorRequest, ...] = ()
+    unknown: list[str] = []
     if known:
         from oci_gpu_hook.request import vendors
 
         of_vendors = vendors.parse(inputs, settings, known, notes)
+        unknown = vendors.unknown(inputs, known)
     if devices or of_vendors or notes:
         check_sections(settings, notes)
+    notes += unknown
     if not devices:
         if not of_vendors:
             return None, tuple(notes)

@@ -78,7 +78,6 @@ def parse(
                 devices = (word,)
                 break
         found.append(VendorRequest(vendor.flag, vendor.file, source, devices))
-    notes += _unknown(inputs, known)
     return tuple(found)
 
 
@@ -126,8 +125,8 @@ def _canonical(word: str, where: str) -> str:
     return word
 
 
-def _unknown(inputs: Inputs, known: tuple[Known, ...]) -> list[str]:
-    """A sentence where a variable may be that of a file that cannot be understood."""
+def unknown(inputs: Inputs, known: tuple[Known, ...]) -> list[str]:
+    """A sentence where a variable may be that of a file that cannot be understood; it may be somebody else's too."""
     broken = [vendor.fault for vendor in known if not vendor.flag]
     flags = {vendor.flag for vendor in known}
     asked = [

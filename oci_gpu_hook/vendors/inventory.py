@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-    # Device, inode and the time of its last change: of a file, or of a folder whose names count.  None: it is absent.
+    # Three numbers that are the same while a file or a folder is; None where it is absent.
     Identity = Optional[tuple[int, int, int]]
 
 # Whoever changes the fields of a record below, of Library, DriverFile, DevicePattern or Known raises the number.
@@ -61,11 +61,19 @@ class VendorInventory(NamedTuple):
 class Seen(NamedTuple):
     """What a survey has looked at: while all of it is the same, a new one would find the same.
 
-    A folder's time changes with its names, with its owner and with its mode.
+    places: a folder's time changes with its names, its owner and its mode; ways: the folders that lead there, of which
+    the owner and the mode count, and not what else is put into them.
     """
 
     places: tuple[tuple[str, Identity], ...]
+    ways: tuple[tuple[str, Identity], ...]
     texts: tuple[tuple[str, bytes | None], ...]
+
+
+def way(root: HostRoot, path: str) -> Identity:
+    """Whose a folder is, and who may write to it: its user, its group and its mode; None where there is nothing."""
+    status = root.stat(path)
+    return None if status is None else (status.st_uid, status.st_gid, status.st_mode)
 
 
 def identity(root: HostRoot, path: str) -> Identity:
@@ -93,7 +101,7 @@ def read_saved(root: HostRoot, name: str, file: str) -> VendorInventory | None:
     """The saved inventory of this name, made from the vendor's `file`; None where there is none that is still true."""
     values = saved.unpacked(HEADING, saved.read(root, f"{PREFIX}{name}"))
     try:
-        (places, texts), row = values
+        (places, ways, texts), row = values
         found = _from_row(row)
     except (ValueError, TypeError):
         return None
@@ -101,6 +109,9 @@ def read_saved(root: HostRoot, name: str, file: str) -> VendorInventory | None:
         return None
     for path, was in places:
         if identity(root, path) != was:
+            return None
+    for path, was in ways:
+        if way(root, path) != was:
             return None
     for path, text in texts:
         if root.read(path) != text:

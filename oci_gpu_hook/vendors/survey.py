@@ -17,10 +17,11 @@ from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_folder, is_regular
 from oci_gpu_hook.vendors import allowed
-from oci_gpu_hook.vendors.inventory import HEADING, PREFIX, Seen, VendorInventory, identity
+from oci_gpu_hook.vendors.inventory import HEADING, PREFIX, Seen, VendorInventory, identity, way
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from oci_gpu_hook.vendors.inventory import Identity
     from oci_gpu_hook.vendors.vendor import Group, Item, Vendor, Version
 
 # Of one vendor's file; a saved inventory holds some thousands.
@@ -53,6 +54,7 @@ class _Survey:
         self._root = root
         self._vendor = vendor
         self._places = {path: identity(root, path) for path in (vendor.file, *also)}
+        self._ways: dict[str, Identity] = {}
         self._texts: dict[str, bytes | None] = {}
         self._absent: list[str] = []
         self._lacking: list[str] = []
@@ -104,7 +106,8 @@ class _Survey:
 
     def seen(self) -> Seen:
         """What was looked at."""
-        return Seen(tuple(self._places.items()), tuple(self._texts.items()))
+        places, ways = tuple(self._places.items()), tuple(self._ways.items())
+        return Seen(places, ways, tuple(self._texts.items()))
 
     def _see(self, path: str) -> None:
         self._places.setdefault(path, identity(self._root, path))
@@ -168,12 +171,15 @@ class _Survey:
         return [path for path in paths if self._root.stat(path) is not None]
 
     def _see_down(self, folder: str) -> None:
-        """See a folder, and where it is missing the nearest one above that is there: in it the next may appear."""
+        """See a folder and the way there; for one that is missing the nearest that is there: it may appear in that."""
         while True:
             self._see(folder or "/")
             if not folder or self._places[folder] is not None:
-                return
+                break
             folder = folder.rpartition("/")[0]
+        while folder:
+            folder = folder.rpartition("/")[0]
+            self._ways.setdefault(folder or "/", way(self._root, folder or "/"))
 
     def _add_file(self, group: Group, item: Item, path: str) -> None:
         status = self._root.stat(path)

@@ -23,6 +23,7 @@ from tests.unit.starts import ROOT
 
 RUNTIME = ROOT / "hooks.d/oci-gpu-runtime"
 ASKS = json.dumps(hooks.config("NVIDIA_VISIBLE_DEVICES=all"))
+ASKS_VENDOR = json.dumps(hooks.config("OCI_AMD=all"))
 NONE = json.dumps(hooks.config())
 # Flags, the program, and then what runtime.py is told.
 INTERPRETER = """#!/bin/sh
@@ -164,7 +165,14 @@ def test_words_with_blanks_and_none_at_all_are_handed_on(script: Script) -> None
 
 
 @pytest.mark.parametrize(
-    "text", [ASKS, ASKS.replace("_", r"\u005F"), NONE.replace("bin", "CUDA_VERSION"), f"[{ASKS}"]
+    "text",
+    [
+        ASKS,
+        ASKS_VENDOR,
+        ASKS.replace("_", r"\u005F"),
+        NONE.replace("bin", "CUDA_VERSION"),
+        f"[{ASKS}",
+    ],
 )
 def test_a_container_that_may_ask_gets_the_hook(script: Script, text: str) -> None:
     assert create(script, text).added

@@ -137,6 +137,7 @@ def test_a_saved_inventory_is_the_one_that_was_found(tree: Path) -> None:
         lambda tree: (tree / "opt/acme").rmdir(),
         lambda tree: (tree / "opt/late").mkdir(),
         lambda tree: (tree / "usr/lib64").chmod(0o777),
+        lambda tree: (tree / "usr").chmod(0o777),
         lambda tree: plant(tree, "/sys/module/acme/version", "3"),
         lambda tree: plant(tree, FILE, "{} "),
     ],

@@ -180,3 +180,11 @@ def test_a_file_that_cannot_be_understood_is_told_to_who_may_have_meant_it() -> 
     found, (note,) = parse(Inputs({"OCI_X": "0", "OCI_RDMA": "0"}), Settings(), known)
     assert found is not None and note == "'OCI_X' brings nothing: /v/x.json:3: no JSON"
     assert parse(Inputs({"OCI_RDMA": "0"}), Settings(), known)[1] == ()
+
+
+def test_and_stops_nobody_who_did_not() -> None:
+    """Oracle's tools have variables of such names too."""
+    known = (Known("", "", "", "/v/x.json:3: no JSON"),)
+    strict = Settings(unmatched=("namespace",), unmatched_sections="refuse")
+    found, (note,) = parse(Inputs({"OCI_CLI_USER": "a"}), strict, known)
+    assert found is None and note.startswith("'OCI_CLI_USER' brings nothing")
