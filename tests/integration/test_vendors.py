@@ -20,6 +20,7 @@ from tests.integration.engines import REPOSITORY, RUNTIMES, Installed, on_node, 
 from tests.integration.inside import (
     ALLOWED,
     COMPUTE,
+    DENIED,
     Seen,
     attempt,
     look,
@@ -296,6 +297,51 @@ def test_our_files_outlive_an_upgrade_of_the_driver(installed: Installed, bundle
     old, same, new = done.out.split("==\n")
     assert old == same and old.startswith("6.2.0-66\n") and "libamdhip64.so.6.2.60200" in old
     assert new == old.replace("6.2.0-66", "6.3.0-39").replace("6.2.60200", "6.3.60300")
+
+
+def test_what_holds_for_nvidias_requests_holds_for_a_vendors(
+    installed: Installed, bundle: Maker
+) -> None:
+    """Swarm's resources, CDI annotations, and what the administrator allows; each container has the adapter or none."""
+    settings = (
+        "swarm-resources = OCI_RDMA=DOCKER_RESOURCE_HCA\n"
+        "[namespace other]\nallowed-vendors = OCI_AMD\n"
+    )
+    by_swarm = bundle("busybox").asks(None, DOCKER_RESOURCE_HCA="mlx5_1", OCI_RDMA="all")
+    by_annotation, elsewhere = bundle("busybox").asks(None), bundle("busybox").asks(None)
+    device = {"cdi.k8s.io/fabric": "openfabrics.org/hca=mlx5_1"}
+    namespace = "io.kubernetes.pod.namespace"
+    by_swarm.config["annotations"] = {namespace: "mpi"}
+    by_annotation.config["annotations"] = {**device, namespace: "mpi"}
+    elsewhere.config["annotations"] = {**device, namespace: "other"}
+    tried = attempt(installed, by_swarm, by_annotation, elsewhere, settings=settings, **ALL)
+    for each, nodes in zip(tried, (_verbs(1), _verbs(1), set())):
+        each.seen().has_exactly(*nodes)
+
+
+LOOK = """
+look() {
+    for node in /dev/infiniband/uverbs1 /dev/infiniband/rdma_cm /dev/other; do
+        echo $1 $node $(runc --systemd-cgroup exec hca sh -c "true <$node" 2>&1)
+    done
+}
+"""
+
+
+def test_a_vendors_device_stays_when_systemd_reloads(installed: Installed, bundle: Maker) -> None:
+    """systemd puts its own device rules in force again."""
+    made = bundle("busybox").asks(None, OCI_RDMA="mlx5_1")
+    made.config["linux"]["cgroupsPath"] = "system.slice:runc:hca"
+    made.runs("/bin/sh", "-c", "mknod /dev/other c 231 192; sleep 1000")
+    begin = f"runc --systemd-cgroup run --detach --bundle {made.path} hca >/tmp/out 2>&1 </dev/null"
+    steps = f"{LOOK}{begin}; look start; systemctl daemon-reload; look reload; cat /tmp/out"
+    script = f"{steps}; runc --systemd-cgroup delete --force hca"
+    done = on_node(installed, script, description="none", vendors=("rdma",), booted=True)
+    assert done.code == 0, done.out + done.err
+    rows = [line.split(maxsplit=2) for line in done.out.splitlines()]
+    assert [row[0] for row in rows] == ["start"] * 3 + ["reload"] * 3
+    for _, path, answer in rows:
+        assert answer.endswith(DENIED if path == "/dev/other" else ALLOWED), rows
 
 
 def test_a_device_that_is_missing_is_named_with_its_file(
