@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from oci_gpu_hook.cli import cdi, cditext, drivervolume, render, whole
+from oci_gpu_hook.cli import cdi, cditext, drivervolume, onhost, render, whole
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.driver import inventory as saved_inventory
@@ -61,9 +61,14 @@ nvml_timeout = click.option(
 def info(form: str, config: str | None, host_root: str) -> None:
     """Show the driver, the GPUs and MIG devices, and the files by capability, as they are now.
 
-    What only NVML knows comes from the saved inventory, if that is still true.
+    What only NVML knows comes from the saved inventory, if that is still true.  Of a Jetson and of WSL 2, the devices
+    and files that containers get there, and what proves the platform.
     """
     root, driver_root = HostRoot(host_root), _driver_root(config)
+    of_platform = onhost.of_platform(root)
+    if of_platform:
+        show(form, *of_platform)
+        return
     found = survey.current(root, driver_root)
     found = _with_all_nodes(root, driver_root, found)
     show(form, render.inventory_document(found), render.inventory_text(found))
@@ -86,6 +91,10 @@ def refresh(nvml_timeout: float, form: str, config: str | None, host_root: str) 
     longer, and NVML is not asked.  The driver's volume, if there is one, is brought up to date too.
     """
     root, driver_root = HostRoot(host_root), _driver_root(config)
+    of_platform = onhost.of_platform(root, remember=True)
+    if of_platform:
+        show(form, *of_platform)
+        return
     found, path = _refresh(root, driver_root, nvml_timeout)
     show(form, {"saved": path, **render.inventory_document(found)}, _summary(found, path))
     _refresh_volume(root, found)

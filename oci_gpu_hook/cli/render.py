@@ -89,7 +89,7 @@ def plan_text(plan: Plan, left_out: Iterable[str] = ()) -> str:
     if plan.label:
         lines.append(f"label      {plan.label}")
     for title, rows in _groups(plan.operations):
-        lines += ["", title, *_aligned(rows)]
+        lines += ["", title, *aligned(rows)]
     notes = [*plan.notes, *left_out]
     if notes:
         lines += ["", "left out", *[f"  {note}" for note in notes]]
@@ -156,27 +156,27 @@ def inventory_text(inventory: DriverInventory) -> str:
         )
         for gpu in inventory.gpus
     ]
-    lines += ["", f"GPUs ({len(gpus)})", *_aligned(gpus)]
+    lines += ["", f"GPUs ({len(gpus)})", *aligned(gpus)]
     if inventory.mig_devices:
-        lines += ["", "MIG devices", *_aligned([_mig_row(item) for item in inventory.mig_devices])]
+        lines += ["", "MIG devices", *aligned([_mig_row(item) for item in inventory.mig_devices])]
     nodes: list[Row] = [
         (node.path, f"c {node.major}:{node.minor}", f"{node.mode:04o} {node.uid}:{node.gid}")
         if node.present
         else (node.path, f"c {node.major}:{node.minor}", "not made on the host yet")
         for node in inventory.devices
     ]
-    lines += ["", "device nodes", *_aligned(nodes)]
+    lines += ["", "device nodes", *aligned(nodes)]
     for word in (*CAPABILITIES, *[feature.name for feature in FEATURES]):
         rows = _files_of(word, inventory)
         if rows:
-            lines += ["", f"capability {word}", *_aligned(rows)]
-    lines += ["", "firmware", *_aligned([(file.path,) for file in inventory.firmware])]
+            lines += ["", f"capability {word}", *aligned(rows)]
+    lines += ["", "firmware", *aligned([(file.path,) for file in inventory.firmware])]
     if inventory.misfits:
         misfits: list[Row] = [
             (misfit.name, misfit.found or "missing", misfit.capability)
             for misfit in inventory.misfits
         ]
-        lines += ["", "not of the driver's version", *_aligned(misfits)]
+        lines += ["", "not of the driver's version", *aligned(misfits)]
     if inventory.unknown:
         lines += ["", "not known", *[f"  {sentence}" for sentence in inventory.unknown]]
     return "\n".join(lines)
@@ -221,7 +221,7 @@ def _groups(operations: tuple[Operation, ...]) -> list[tuple[str, list[Row]]]:
     return groups
 
 
-def _aligned(rows: Iterable[Row]) -> list[str]:
+def aligned(rows: Iterable[Row]) -> list[str]:
     """Rows as lines, indented by two spaces, each column as wide as its widest cell."""
     table = list(rows)
     if not table:

@@ -26,7 +26,7 @@ LIBRARIES = f"{WSL_FOLDER}/lib"
 DRIVERS = f"{WSL_FOLDER}/drivers"
 
 # CUDA's and dxcore's are what the others need; what else is there is the driver's or Direct3D's.
-_REQUIRED = ("libcuda.so.1", "libdxcore.so")
+REQUIRED = ("libcuda.so.1", "libdxcore.so")
 _LIBRARIES = "lib*.so*"
 _PROGRAM, _PROGRAMS = "nvidia-smi", "/usr/bin"
 
@@ -35,22 +35,22 @@ _PROGRAM, _PROGRAMS = "nvidia-smi", "/usr/bin"
 _STORE = "nv*.inf_*"
 _MOST_STORES = 16
 # The store has hundreds of files for Windows; these are the ones for Linux.
-_OF_STORE = ("lib*.so*", "*.bin")
+OF_STORE = ("lib*.so*", "*.bin")
 
 _HINT = "whoever runs the Windows host must install NVIDIA's driver there, and start WSL anew: wsl --shutdown"
 
 
 def vendor(root: HostRoot) -> Vendor:
     """What this WSL 2 gives to containers; DriverError where Windows has no driver of NVIDIA's for it."""
-    for name in _REQUIRED:
+    for name in REQUIRED:
         status = root.stat(f"{LIBRARIES}/{name}")
         if status is None or not is_regular(status):
             raise DriverError(
                 f"this WSL 2 has no driver of NVIDIA's: {LIBRARIES}/{name} is missing", _HINT
             )
-    required = [Item(f"{LIBRARIES}/{name}", LIBRARIES, required=True) for name in _REQUIRED]
+    required = [Item(f"{LIBRARIES}/{name}", LIBRARIES, required=True) for name in REQUIRED]
     libraries = (*required, Item(f"{LIBRARIES}/{_LIBRARIES}", LIBRARIES))
-    stored = [Item(f"{store}/{pattern}") for store in stores(root) for pattern in _OF_STORE]
+    stored = [Item(f"{store}/{pattern}") for store in stores(root) for pattern in OF_STORE]
     groups = (
         Group(
             "wsl",

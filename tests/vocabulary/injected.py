@@ -6,10 +6,12 @@ from __future__ import annotations
 import platform
 
 from oci_gpu_hook.driver import catalogue
+from oci_gpu_hook.formats import glob
 from oci_gpu_hook.operations.ldcache import LdCache
 from oci_gpu_hook.operations.mount import Mount
 from oci_gpu_hook.operations.service import Service
 from oci_gpu_hook.operations.tmpfs import Tmpfs
+from oci_gpu_hook.vendors import wsl
 from tests.unit import hosts
 from tests.vocabulary.host import (
     FOLDER,
@@ -99,8 +101,9 @@ INJECTED = (
     Row("2.1", "compat32", SERVED,
         lambda: (TWIN in targets("1", "compute,compat32")) == (platform.machine() == "x86_64")
             and not {TWIN} & (targets("1", "compute") | targets("1", "utility,compat32"))),
-    # Windows' kernel has no device nodes of NVIDIA's and no device cgroup to open.
-    Row("2.1", "always on WSL", REFUSED, lambda: not any("dxcore" in name for name, _ in catalogue.LIBRARIES)),
+    # By pattern: which of the driver package's libraries those of Windows look for changes with the driver.
+    Row("2.1", "always on WSL", SERVED,
+        lambda: "libdxcore.so" in wsl.REQUIRED and glob.matches(wsl.OF_STORE[0], "libnvdxgdmal.so.1")),
     Row("2.1", "selection rule", SERVED,
         lambda: f"{FOLDER}/libnvidia-encode.so.{hosts.VERSION}" in targets("1", "video")
             and not any(OTHER_VERSION in path for path in targets("1", "all"))),
