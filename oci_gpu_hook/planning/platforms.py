@@ -39,7 +39,9 @@ def share(root: HostRoot, layout: Layout, request: Request, *, remember: bool) -
     """
     kind = platform.look(root)
     found = look(root, kind, everything=request.jetpack_all, remember=remember)
-    devices = (NONE,) if request.devices == (NONE,) else (ALL,)
+    # Where the engine has made the nodes that somebody chose, only files are lacking.
+    is_without = request.devices == (NONE,) or request.by_nodes()
+    devices = (NONE,) if is_without else (ALL,)
     if devices == (ALL,) and not found.devices.common:
         raise DriverError(
             f"none of the devices that {found.inventory.file} names is there",

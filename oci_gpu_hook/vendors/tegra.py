@@ -84,14 +84,17 @@ def vendor(root: HostRoot, everything: bool) -> tuple[Vendor, tuple[str, ...]]:
 
 
 def sources(root: HostRoot, everything: bool) -> tuple[str, ...]:
-    """The files and folders beside `FOLDER` that `vendor` reads: while they are the same, so is what it says."""
-    paths = [f"{FOLDER}/{name}" for name in list_files(root, everything)]
-    found = dict.fromkeys([*paths, TEGRA_RELEASE])
-    for path in paths:
-        for entry in read(_content(root, path.rpartition("/")[2]), path)[0]:
-            if entry.type in ("lib", "sym") and not allowed.host_path(entry.path):
-                folders = [way.rpartition("/")[0] for way in _found(root, entry.path)]
-                found.update(dict.fromkeys(folders))
+    """The files and folders beside `FOLDER` that `vendor` looks at: while they are the same, so is what it says."""
+    names = list_files(root, everything)
+    found = dict.fromkeys([*[f"{FOLDER}/{name}" for name in names], TEGRA_RELEASE])
+    for name in names:
+        for entry in read(_content(root, name), name)[0]:
+            if entry.type not in ("lib", "sym") or allowed.host_path(entry.path):
+                continue
+            for path in _found(root, entry.path):
+                links, end = _followed(root, path)
+                ways = [*[link.path for link in links], end]
+                found.update(dict.fromkeys([way.rpartition("/")[0] for way in ways]))
     return tuple(found)
 
 
@@ -213,24 +216,30 @@ def _add(
     """
     if root.stat(path) is None:
         return ""
-    first = path
-    chain: list[Link] = []
-    while (text := root.link(path)) is not None and len(chain) < _MOST_LINKS:
-        chain.append(Link(path, text))
-        path = _joined(path.rpartition("/")[0], text)
-        if why := allowed.host_path(path):
-            return f"{quoted(first)} leads elsewhere: {why}"
+    chain, end = _followed(root, path)
+    for link in chain:
+        if why := allowed.host_path(_joined(link)):
+            return f"{quoted(path)} leads elsewhere: {why}"
     links.update({link.path: link for link in chain})
-    status = root.stat(path)
+    status = root.stat(end)
     if status is None or is_folder(status):
         # A folder is there if a line of its own names it.
         return ""
-    folder, _, name = path.rpartition("/")
+    folder, _, name = end.rpartition("/")
     if ".so" in name:
-        libraries[path] = Item(path, folder)
+        libraries[end] = Item(end, folder)
     else:
-        files[path] = Item(path)
+        files[end] = Item(end)
     return ""
+
+
+def _followed(root: HostRoot, path: str) -> tuple[list[Link], str]:
+    """The links that begin at `path`, each by its own text, and the path that the last one leads to."""
+    chain: list[Link] = []
+    while (text := root.link(path)) is not None and len(chain) < _MOST_LINKS:
+        chain.append(Link(path, text))
+        path = _joined(chain[-1])
+    return chain, path
 
 
 def _add_links_beside(root: HostRoot, libraries: dict[str, Item], links: dict[str, Link]) -> None:
@@ -258,10 +267,11 @@ def _found(root: HostRoot, pattern: str) -> list[str]:
     return found
 
 
-def _joined(folder: str, text: str) -> str:
-    """Where a link in `folder` with this text leads, without ``.`` and ``..``."""
+def _joined(link: Link) -> str:
+    """Where a link leads, without ``.`` and ``..``."""
+    folder = "" if link.to.startswith("/") else link.path.rpartition("/")[0]
     parts: list[str] = []
-    for part in (text if text.startswith("/") else f"{folder}/{text}").split("/"):
+    for part in f"{folder}/{link.to}".split("/"):
         if part == "..":
             parts = parts[:-1]
         elif part not in ("", "."):

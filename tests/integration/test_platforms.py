@@ -167,6 +167,30 @@ def test_files_without_a_device_and_nothing_at_all(installed: Installed, bundle:
     assert void.nodes == set() and "libcuda.so.1" not in void.libraries
 
 
+def test_the_module_of_a_jetsons_display_is_not_its_gpus(
+    installed: Installed, bundle: Maker
+) -> None:
+    """As on a Jetson Orin, where the module is loaded and has no GPU; its inventory may have been saved."""
+    before = """
+        mkdir -p /proc/driver/nvidia/gpus
+        echo 'NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  540.4.0  Release Build' \
+            >/proc/driver/nvidia/version
+        oci-gpu-hook inventory refresh >/dev/null
+    """
+    one = bundle("debian").asks("all")
+    seen = run(installed, one, before=before, platform="tegra")
+    assert seen.nodes == set(tegra.DEVICES)
+
+
+def test_a_jetson_and_another_vendor_in_one_container(installed: Installed, bundle: Maker) -> None:
+    one = bundle("debian").asks("all", OCI_RDMA="mlx5_1")
+    commands = "ls /dev/infiniband; nvidia-smi | head -n 1"
+    one.runs("/bin/sh", "-c", commands)
+    done = on_node(installed, start("runc", one), platform="tegra", vendors=("rdma",))
+    assert done.code == 0, done.err
+    assert done.out.split() == ["rdma_cm", "uverbs1", tegra.DEVICES[0], "allowed"]
+
+
 @pytest.mark.parametrize(
     ("before", "said"),
     [

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
@@ -293,6 +295,20 @@ def test_the_sources_are_all_places_where_an_answer_could_change(host: Host) -> 
         "/usr/sbin",
     )
     assert f"{FOLDER}/cudnn.csv" in tegra.sources(host, everything=True)
+
+
+@given(st.binary(max_size=400))
+@example(b"lib, /usr/lib/\x00\n")
+@example("dev, /dev/\u2028x\n".encode())
+def test_any_bytes_are_entries_sentences_or_one_error(data: bytes) -> None:
+    try:
+        entries, sentences = tegra.read(data, "/a.csv")
+    except DriverError as err:
+        assert err.message.startswith("/a.csv:")
+        return
+    lines = [line for line in data.decode().split("\n") if line.strip()]
+    assert len(entries) + len(sentences) <= len(lines)
+    assert all(entry.path and entry.path == entry.path.strip() for entry in entries)
 
 
 # Bad input
