@@ -145,18 +145,20 @@ def test_a_jetson_gives_all_lists_where_they_are_asked_for(
 def test_what_is_saved_of_a_jetson_is_renewed_when_a_list_or_a_library_changes(
     installed: Installed, bundle: Maker
 ) -> None:
-    lists = tegra.LISTS
-    first, second, third = [bundle("debian").asks("all") for _ in range(3)]
-    new = f"{USUAL}/nvidia/libnew.so.1"
-    steps = (
-        script(first, "runc"),
-        f"echo 'lib, {new}' >>{lists}/drivers.csv\n{script(second, 'runc')}",
-        f"cp {OWN}/libnvos.so {new}\n{script(third, 'runc')}",
-    )
+    new = "/usr/lib/jetson/libnew.so.1"
+    copy = f"mkdir -p /usr/lib/jetson && cp {OWN}/libnvos.so {new}\n"
+    changes = {
+        "": False,
+        copy: False,
+        f"echo 'lib, {new}' >>{tegra.LISTS}/drivers.csv\n": True,
+        f"rm {new}\n": False,
+        f"{copy} ": True,
+    }
+    steps = [f"{change}\n{script(bundle('debian').asks('all'), 'runc')}" for change in changes]
     done = on_node(installed, "\necho ==\n".join(steps), platform="tegra")
     assert done.code == 0, done.err
     seen = [look(text) for text in done.out.split("==")]
-    assert [new in one.mounts for one in seen] == [False, False, True]
+    assert [new in one.mounts for one in seen] == [*changes.values()]
 
 
 def test_files_without_a_device_and_nothing_at_all(installed: Installed, bundle: Maker) -> None:
