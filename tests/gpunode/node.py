@@ -55,6 +55,7 @@ DEVICES = (
     "fuse",
     "net/tun",
 )
+WRITTEN = ("/etc", "/run", "/usr")  # whose content ends with the node, as the README says
 DEVICE_LINKS = ("fd", "stdin", "stdout", "stderr", "ptmx")
 DEVICE_MOUNTS = ("pts", "shm", "mqueue", "hugepages")
 
@@ -99,6 +100,9 @@ def write_files(content: Content, layers: dict[str, Layer]) -> None:
         listener.listen()
         listener.close()
         os.chmod(place(path), 0o666)
+    # Whatever is added: here a command writes.
+    for folder in WRITTEN:
+        layer_for(folder, layers)
     # A regular file of the node's own, for ldconfig to replace.
     if os.path.exists("/etc/ld.so.cache"):
         shutil.copyfile("/etc/ld.so.cache", place("/etc/ld.so.cache"))
