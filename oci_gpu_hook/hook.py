@@ -30,6 +30,8 @@ from oci_gpu_hook.request.words import CAPABILITIES
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory
+    from oci_gpu_hook.host.root import HostRoot
+    from oci_gpu_hook.planning.plan import Plan
     from oci_gpu_hook.request.bundle import Bundle
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.request.settings import Settings
@@ -272,6 +274,8 @@ def _carry_out(
     progress.keep(plan.notes)
     if inventory is not None and options.cdi is not None:
         _check_spec(progress, inventory, options.cdi_driver)
+    if options.cdi_vendor is not None:
+        _check_vendor_spec(progress, plan, host, bundle, options.cdi_driver)
     if options.by_cdi():
         # The engine has done what the spec says.
         left = [operation for operation in plan.operations if operation.cdi_edits() is None]
@@ -304,6 +308,28 @@ def _check_spec(progress: Progress, inventory: DriverInventory, spec_driver: str
         # Nodes say little to who reads the record.
         asked = cdi.asked(progress.request.devices, inventory)
         progress.request = progress.request._replace(devices=asked)
-    misfit = cdi.misfit(spec_driver, inventory)
+    misfit = cdi.misfit(spec_driver, inventory.driver_version)
     if misfit:
         raise DriverError(misfit, "write it anew with 'oci-gpu-hook cdi generate'")
+
+
+def _check_vendor_spec(
+    progress: Progress, plan: Plan, host: HostRoot, bundle: Bundle, spec_driver: str
+) -> None:
+    """The same for a spec of another vendor's devices."""
+    from oci_gpu_hook.planning import cdivendor
+    from oci_gpu_hook.vendors import current
+    from oci_gpu_hook.vendors import host as on_host
+
+    if progress.request is None:
+        return
+    (asked,) = progress.request.vendors
+    inventory = current.vendor_inventory(host, asked.flag, asked.file, remember=False)
+    found = on_host.look(host, inventory)
+    named = asked._replace(devices=cdivendor.asked(asked.devices, found))
+    progress.request = progress.request._replace(vendors=(named,))
+    targets = [destination for _, destination in bundle.bindings()]
+    misfit = cdivendor.misfit(spec_driver, found, plan.operations, targets)
+    if misfit:
+        anew = f"write it anew with 'oci-gpu-hook cdi generate --vendor {asked.flag}'"
+        raise DriverError(misfit, anew)

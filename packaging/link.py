@@ -160,6 +160,7 @@ GROUPS = {
     "crun": ("request.crun", "report.runtime"),
     "requirements": ("planning.requirements",),
     "cdi": ("request.bycdi", "planning.cdi"),
+    "vendors by CDI": ("planning.cdivendor",),
     "labels": (
         "formats.contexts",
         "container.ipc",

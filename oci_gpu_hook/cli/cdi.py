@@ -14,14 +14,16 @@ from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.container import layout
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import survey
-from oci_gpu_hook.errors import DriverError, UsageError, quoted
+from oci_gpu_hook.errors import ConfigError, DriverError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.planning import cdi as spec_of
-from oci_gpu_hook.planning import provision, selection
+from oci_gpu_hook.planning import cdivendor, provision, selection
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import read_settings
 from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, CAPABILITIES, NONE, items
+from oci_gpu_hook.vendors import current
+from oci_gpu_hook.vendors import host as on_host
 
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 
 _CHOICE = f"choose from {', '.join(CAPABILITIES)} or all"
+_OWN = "a vendor's file says in driver_feature what containers get"
 
 
 def entry_of(file: str) -> str:
@@ -43,10 +46,16 @@ ENTRY = entry_of(__file__)
 
 @click.group(cls=Group)
 def cdi() -> None:
-    """Write a Container Device Interface spec of this host's GPUs."""
+    """Write a Container Device Interface spec of this host's devices."""
 
 
 @cdi.command()
+@click.option(
+    "--vendor",
+    "flag",
+    metavar="FLAG",
+    help="The devices of this vendor's file, such as OCI_AMD.  [default: NVIDIA's]",
+)
 @click.option(
     "--output", metavar="FILE", help="Write to FILE, whole or not at all.  [default: stdout]"
 )
@@ -59,9 +68,8 @@ def cdi() -> None:
 @click.option(
     "--capabilities",
     metavar="LIST",
-    default=ALL,
-    show_default=True,
-    help="Driver capabilities of every container that uses the spec: with CDI, none can ask for its own.",
+    help="NVIDIA's driver capabilities of every container that uses the spec: with CDI, none can ask for its own."
+    "  [default: all]",
 )
 @click.option(
     "--hook", "entry", metavar="PATH", default=ENTRY, show_default=True, help="The hook's program."
@@ -69,41 +77,57 @@ def cdi() -> None:
 @config_file
 @host_root
 def generate(
+    flag: str | None,
     output: str | None,
     form: str | None,
-    capabilities: str,
+    capabilities: str | None,
     entry: str,
     config: str | None,
     host_root: str,
 ) -> None:
     """Write a spec of kind nvidia.com/gpu: devices by index, UUID and MIG name, and 'all'.
 
+    With --vendor it is of the kind that the vendor's file names: devices by index, PCI address, the names of their
+    nodes and further names, and 'all'.
+
     Engines look for specs in /etc/cdi and /var/run/cdi.  The spec starts the hook, which does what a spec cannot
     express.  It must be written again after an upgrade of the driver and after a change of MIG devices: 'inventory
-    watch' does that with --cdi-spec.
+    watch' does that with --cdi-spec for NVIDIA's.
     """
     whole.check_name("--output", output)
     settings = read_settings(config, None)
-    hook = hook_of(entry, capabilities, settings, config)
-    document, nameless = of_host(HostRoot(host_root), settings, hook)
-    if nameless:
-        click.echo(f"{spec_of.PROGRAM}: {nameless}", err=True)
+    root = HostRoot(host_root)
+    if flag is None:
+        hook = hook_of(entry, ALL if capabilities is None else capabilities, settings, config)
+        document, nameless = of_host(root, settings, hook)
+        if nameless:
+            click.echo(f"{spec_of.PROGRAM}: {nameless}", err=True)
+    elif capabilities is not None:
+        raise UsageError("--capabilities is of NVIDIA's driver, which --vendor is not for", _OWN)
+    else:
+        document = of_vendor(root, settings, _hook(entry, (), config, flag))
     by_name = cditext.JSON if (output or "").endswith(".json") else cditext.YAML
     text = cditext.write(document, form or by_name)
     if output is None:
         click.echo(text, nl=False)
         return
-    write(output, text)
+    write(output, text, flag or "")
     click.echo(f"wrote {output}: {len(document['devices'])} devices")
 
 
 def hook_of(entry: str, capabilities: str, settings: Settings, config: str | None) -> spec_of.Hook:
-    """How the spec starts the hook; UsageError for a path that no spec can have."""
+    """How the spec of NVIDIA's GPUs starts the hook; UsageError for a path that no spec can have."""
+    return _hook(entry, _granted(capabilities, settings), config)
+
+
+def _hook(
+    entry: str, capabilities: tuple[str, ...], config: str | None, flag: str = ""
+) -> spec_of.Hook:
     if not entry.startswith("/") or not entry.isprintable():
         raise UsageError(f"--hook is {quoted(entry)}, which is no absolute path")
     # The hook must read the same settings as this command.
     file = os.path.abspath(config) if config else ""
-    return spec_of.Hook(entry, _granted(capabilities, settings), file)
+    return spec_of.Hook(entry, capabilities, file, flag)
 
 
 def _granted(capabilities: str, settings: Settings) -> tuple[str, ...]:
@@ -141,6 +165,31 @@ def of_host(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> tuple[dic
     return spec_of.document(common, tuple(devices), hook), spec_of.nameless(found)
 
 
+def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[str, Any]:
+    """The spec of another vendor's devices on a host as it is now."""
+    flag = hook.vendor
+    known = current.known(root, remember=False)
+    found = next((vendor for vendor in known if vendor.flag == flag), None)
+    if found is None:
+        flags = [vendor.flag for vendor in known if vendor.flag]
+        hint = (
+            f"choose from {', '.join(flags)}" if flags else "'oci-gpu-hook vendors list' says why"
+        )
+        raise UsageError(f"no vendor's file of this host has the flag {quoted(flag)}", hint)
+    if found.fault:
+        raise ConfigError(found.fault, ADMINISTRATOR)
+    if not found.kind:
+        raise UsageError(
+            f"{found.file} names no kind of CDI devices", "add kind to it, such as vendor.com/gpu"
+        )
+    if ALL not in settings.allowed_vendors and flag not in settings.allowed_vendors:
+        raise UsageError(f"{flag} is not allowed", ADMINISTRATOR)
+    inventory = current.vendor_inventory(root, flag, found.file, remember=False)
+    folder, _ = layout.library_folder(root.fd)
+    like_host = layout.like_host(folder)
+    return cdivendor.document(on_host.look(root, inventory), like_host, hook)
+
+
 def read(path: str) -> object:
     """The spec in a file; None where we have not written its text.  OSError where it cannot be read."""
     with open(path, encoding="utf-8") as file:
@@ -150,18 +199,19 @@ def read(path: str) -> object:
             return None
 
 
-def write(path: str, text: str) -> None:
+def write(path: str, text: str, flag: str = "") -> None:
     """Write the spec to a file, whole or not at all: engines may read it at any moment.
 
-    UsageError where the file is not ours: it is never replaced.
+    flag: of the vendor whose spec it is, "" for NVIDIA's.  UsageError where the file is not ours, or a spec of another
+    vendor's devices: it is never replaced.
     """
-    _check_ours(path)
+    _check_ours(path, flag)
     # Engines read only names that end in .yaml or .json, and so not the temporary file.
     whole.write(path, text)
 
 
-def _check_ours(path: str) -> None:
-    """UsageError unless `path` does not exist, or is an empty file or a spec of ours."""
+def _check_ours(path: str, flag: str) -> None:
+    """UsageError unless `path` does not exist, or is an empty file or a spec of ours for the same devices."""
     try:
         status = os.lstat(path)
         found = read(path) if is_regular(status) and status.st_size else None
@@ -171,8 +221,14 @@ def _check_ours(path: str) -> None:
         raise whole.failure(path, err) from err
     if not is_regular(status):
         raise UsageError(f"{path} is there and is no plain file", "give another --output")
-    if status.st_size and not spec_of.driver_of(found):
+    if not status.st_size:
+        return
+    other = spec_of.vendor_of(found)
+    if not other and not spec_of.driver_of(found):
         raise UsageError(f"{path} is there and is no CDI spec of ours", "move it away first")
+    if other != flag:
+        whose = f"of {quoted(other)}" if other else "of NVIDIA's GPUs"
+        raise UsageError(f"{path} is there and is the CDI spec {whose}", "give another --output")
 
 
 def _provision(found: DriverInventory, capabilities: tuple[str, ...], selector: str) -> Provision:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from oci_gpu_hook.errors import quoted
 from oci_gpu_hook.planning.selection import of_nodes
 from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.request.words import ALL
+from oci_gpu_hook.request.words import ALL, VISIBLE_DEVICES, VOID
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ VERSION = "0.5.0"
 PROGRAM = "oci-gpu-hook"
 STAGE = "createRuntime"
 
-# The hook that is registered for every container does nothing where it finds this value.
-_ENVIRONMENT = ["NVIDIA_VISIBLE_DEVICES=void"]
+# With this value the hook that is registered for every container does nothing.
+_NOTHING_MORE = f"={VOID}"
 # With an empty one the hook would get the container's (CVE-2025-23266).  Without SHELL, bash looks in the user
 # database.
 _HOOK_ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "SHELL=/bin/bash"]
@@ -38,12 +38,13 @@ class Hook(NamedTuple):
     """How the spec starts the hook.
 
     path: of the program; capabilities: those that the spec is for; config: the administrator's file, "" for the
-    default.
+    default; vendor: the flag of the vendor whose devices it is for, "" for NVIDIA's.
     """
 
     path: str
     capabilities: tuple[str, ...]
     config: str = ""
+    vendor: str = ""
 
 
 def names(inventory: DriverInventory) -> tuple[tuple[str, str], ...]:
@@ -83,52 +84,87 @@ def nameless(inventory: DriverInventory) -> str:
 
 
 def document(
-    common: Provision, devices: tuple[tuple[str, Provision], ...], hook: Hook
+    common: Provision,
+    devices: tuple[tuple[str, Provision], ...],
+    hook: Hook,
+    kind: str = KIND,
+    environment: tuple[tuple[str, str], ...] = (),
 ) -> dict[str, object]:
-    """The spec; common: what every container gets; devices: names, and what a container gets for each."""
+    """The spec; common: what every container gets; devices: names, and what a container gets for each.
+
+    environment: what else the containers' processes find in theirs.
+    """
     shared = _edits(common)
-    arguments = [PROGRAM, STAGE, "--cdi", ",".join(hook.capabilities)]
-    if hook.config:
-        arguments += ["--config", hook.config]
-    started = {
-        "hookName": STAGE,
-        "path": hook.path,
-        "args": [*arguments, "--cdi-driver", common.driver_version],
-        "env": _HOOK_ENVIRONMENT,
-        "timeout": _HOOK_TIMEOUT,
-    }
+    variables = [f"{hook.vendor or VISIBLE_DEVICES}{_NOTHING_MORE}"]
+    variables += [f"{name}={value}" for name, value in environment]
     return {
         "cdiVersion": VERSION,
-        "kind": KIND,
+        "kind": kind,
         "devices": [
-            {"name": name, "containerEdits": _without(_edits(provision), shared)}
+            # Engines refuse a device without edits: a vendor may have nothing but files.
+            {
+                "name": name,
+                "containerEdits": _without(_edits(provision), shared) or {"env": variables},
+            }
             for name, provision in devices
         ],
-        "containerEdits": {"env": _ENVIRONMENT, **shared, "hooks": [started]},
+        "containerEdits": {
+            "env": variables,
+            **{key: items for key, items in shared.items() if items},
+            "hooks": [_started(hook, common.driver_version)],
+        },
+    }
+
+
+def _started(hook: Hook, version: str) -> dict[str, object]:
+    """The spec's hook; version: of the driver that the spec is made for, "" where it has none."""
+    of_vendor = ["--cdi-vendor", hook.vendor]
+    arguments = of_vendor if hook.vendor else ["--cdi", ",".join(hook.capabilities)]
+    if hook.config:
+        arguments += ["--config", hook.config]
+    if version:
+        arguments += ["--cdi-driver", version]
+    return {
+        "hookName": STAGE,
+        "path": hook.path,
+        "args": [PROGRAM, STAGE, *arguments],
+        "env": _HOOK_ENVIRONMENT,
+        "timeout": _HOOK_TIMEOUT,
     }
 
 
 def driver_of(spec: object) -> str:
     """The driver version that a spec of ours was made for; "" for any other document."""
+    return _word(spec, "--cdi-driver")
+
+
+def vendor_of(spec: object) -> str:
+    """The flag of the vendor that a spec of ours is for; "" for NVIDIA's, and for any other document."""
+    return _word(spec, "--cdi-vendor")
+
+
+def _word(spec: object, option: str) -> str:
+    """What an option of the hook's is in a spec of ours; "" where it has none."""
     try:
         (hook,) = spec["containerEdits"]["hooks"]  # type: ignore[index]
         arguments = hook["args"]
-        version = arguments[arguments.index("--cdi-driver") + 1]
-        return str(version) if arguments[0] == PROGRAM else ""
+        word = arguments[arguments.index(option) + 1]
+        return str(word) if arguments[0] == PROGRAM else ""
     except (AttributeError, KeyError, IndexError, TypeError, ValueError):
         return ""
 
 
-def misfit(version: str, inventory: DriverInventory) -> str:
-    """Why a spec for the driver `version` does not fit the host, in a sentence; "" where it does."""
-    if version == inventory.driver_version:
+def misfit(version: str, driver_version: str) -> str:
+    """Why a spec for the driver `version` does not fit the host's, in a sentence; "" where it does."""
+    if version == driver_version:
         return ""
-    return f"the CDI spec is for driver {version or 'unknown'}, the host has {inventory.driver_version}"
+    here = driver_version or "unknown"
+    return f"the CDI spec is for driver {version or 'unknown'}, the host has {here}"
 
 
 def stale(spec: object, inventory: DriverInventory) -> str:
     """Why a spec is out of date, in a sentence; "" where it is not."""
-    different = misfit(driver_of(spec), inventory)
+    different = misfit(driver_of(spec), inventory.driver_version)
     if different:
         return different
     devices: object = spec.get("devices") if isinstance(spec, dict) else None
