@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container gets of a vendor's, and of several: decided from values alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from oci_gpu_hook.container.layout import GLIBC, MUSL, Layout
+from oci_gpu_hook.driver.inventory import DriverFile, Library
+from oci_gpu_hook.driver.nodes import DeviceNode
+from oci_gpu_hook.errors import ConfigError, DriverError, RequestError
+from oci_gpu_hook.operations.device import Device as Node
+from oci_gpu_hook.operations.ldcache import LdCache
+from oci_gpu_hook.operations.mount import Mount
+from oci_gpu_hook.operations.service import Service
+from oci_gpu_hook.operations.symlink import Symlink
+from oci_gpu_hook.planning import provision, vendors
+from oci_gpu_hook.planning.plan import Provision, Share
+from oci_gpu_hook.request.vendors import VendorRequest
+from oci_gpu_hook.vendors.devices import Device, Devices
+from oci_gpu_hook.vendors.host import OnHost
+from oci_gpu_hook.vendors.inventory import VendorInventory
+from oci_gpu_hook.vendors.vendor import DevicePattern, Link
+
+LAYOUT = Layout("/usr/lib64", "", (), GLIBC, user_namespace=False, dev_is_hosts=False)
+FILE = "/v/acme.json"
+CONTROL = DeviceNode("/dev/acmectl", 240, 255, 0o666, 0, 0, True)
+
+
+def node(number: int) -> DeviceNode:
+    return DeviceNode(f"/dev/acme{number}", 240, number, 0o660, 0, 44, True)
+
+
+def library(name: str = "libacme", folder: str = "", at: str = "/opt/acme/lib") -> Library:
+    names = (f"{name}.so.1.2", f"{name}.so.1")
+    return Library(f"{at}/{names[0]}", names[0], names[1], names, 0x303, 64, "", ("g",), folder)
+
+
+INVENTORY = VendorInventory(
+    FILE,
+    "OCI_ACME",
+    patterns=(("g", DevicePattern("/dev/acme*", each=True)),),
+    libraries=(library(),),
+    files=(DriverFile("/opt/acme/bin/tool", "/usr/bin/tool", ("g",)),),
+    links=(Link("/usr/lib64/libacme.so", "libacme.so.1"),),
+)
+DEVICES = Devices(
+    (
+        Device(("0", "0000:03:00.0", "acme1"), ((node(1), "g"),)),
+        Device(("1", "0000:0a:00.0", "acme0", "x_1"), ((node(0), "g"),)),
+    ),
+    ((CONTROL, "g"),),
+    (),
+    (),
+)
+HOST = OnHost(INVENTORY, DEVICES, (("/run/acme.sock", "g"),), (), ())
+
+
+def request(*devices: str, source: str = "env") -> VendorRequest:
+    return VendorRequest("OCI_ACME", FILE, source, devices)
+
+
+def share(*devices: str, host: OnHost = HOST, source: str = "env") -> Share:
+    return vendors.share(LAYOUT, request(*devices, source=source), host)
+
+
+def paths(given: Share) -> list[str]:
+    return [item.path for item, _ in given.nodes]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("0",), ["/dev/acmectl", "/dev/acme1"]),
+        (("1", "0"), ["/dev/acmectl", "/dev/acme1", "/dev/acme0"]),
+        (("x_1",), ["/dev/acmectl", "/dev/acme0"]),
+        (("acme0", "1"), ["/dev/acmectl", "/dev/acme0"]),
+        (("0000:0a:00.0",), ["/dev/acmectl", "/dev/acme0"]),
+        (("00000000:0A:00.0",), ["/dev/acmectl", "/dev/acme0"]),
+        (("0:a:0.0",), ["/dev/acmectl", "/dev/acme0"]),
+        (("all",), ["/dev/acmectl", "/dev/acme1", "/dev/acme0"]),
+        (("none",), []),
+    ],
+)
+def test_a_request_gets_exactly_the_devices_that_it_names(
+    names: tuple[str, ...], expected: list[str]
+) -> None:
+    assert paths(share(*names)) == expected
+
+
+def test_where_the_engine_made_the_nodes_they_are_the_request() -> None:
+    assert paths(share("/dev/acmectl", "/dev/acme0", source="cdi")) == [
+        "/dev/acmectl",
+        "/dev/acme0",
+    ]
+
+
+@pytest.mark.parametrize("name", ["2", "acme7", "0000:04:00.0", "acmectl"])
+def test_a_device_that_is_not_there_is_refused_with_those_that_are(name: str) -> None:
+    with pytest.raises(RequestError, match="this host has 2: acme1, x_1") as caught:
+        share(name)
+    assert caught.value.message.startswith(f"unknown device '{name}' of OCI_ACME")
+
+
+def test_a_file_without_single_devices_says_so() -> None:
+    host = HOST._replace(
+        inventory=INVENTORY._replace(patterns=()), devices=DEVICES._replace(devices=())
+    )
+    with pytest.raises(RequestError, match="its file names none"):
+        share("0", host=host)
+    assert paths(share("all", host=host)) == ["/dev/acmectl"]
+
+
+def test_libraries_go_to_the_loaders_folder_and_the_rest_to_its_own_place() -> None:
+    operations = share("all").operations
+    mounts = [(item.source, item.target) for item in operations if isinstance(item, Mount)]
+    assert mounts == [
+        ("/opt/acme/lib/libacme.so.1.2", "/usr/lib64/libacme.so.1.2"),
+        ("/opt/acme/bin/tool", "/usr/bin/tool"),
+    ]
+    assert [item.source for item in operations if isinstance(item, Service)] == ["/run/acme.sock"]
+    assert [item.path for item in operations if isinstance(item, Symlink)] == [
+        "/usr/lib64/libacme.so"
+    ]
+    assert all("OCI_ACME" in item.reason for item in operations)
+
+
+def test_what_lies_in_a_mounted_folder_has_a_place_in_the_cache_only() -> None:
+    cached = INVENTORY._replace(libraries=(), cached=(library(folder="/opt/acme/lib"),))
+    given = share("all", host=HOST._replace(inventory=cached))
+    assert [entry.path for entry in given.entries] == [b"/opt/acme/lib/libacme.so.1"]
+    assert not [
+        item for item in given.operations if isinstance(item, Mount) and ".so" in item.target
+    ]
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        HOST._replace(unmet=("the kernel's module acme is not loaded",)),
+        HOST._replace(inventory=INVENTORY._replace(lacking=("/opt/acme is missing",))),
+        HOST._replace(devices=DEVICES._replace(lacking=("/dev/acme_x",))),
+    ],
+)
+def test_what_a_file_requires_and_the_host_lacks_is_the_drivers_fault(host: OnHost) -> None:
+    with pytest.raises(DriverError, match=f"^{FILE} requires what this host lacks: ") as caught:
+        share("all", host=host)
+    assert caught.value.exit_code == 6
+
+
+def test_without_devices_no_device_is_required() -> None:
+    assert (
+        paths(share("none", host=HOST._replace(devices=DEVICES._replace(lacking=("/dev/x",)))))
+        == []
+    )
+
+
+def test_what_is_left_out_is_said() -> None:
+    host = HOST._replace(
+        inventory=INVENTORY._replace(faults=("one",), absent=("/opt/y",)),
+        devices=DEVICES._replace(absent=("/dev/x",)),
+        faults=("two",),
+    )
+    assert share("all", host=host).notes == ("one", "two", "OCI_ACME: this host has no /dev/x")
+
+
+def test_a_container_of_another_selinux_type_is_told() -> None:
+    host = HOST._replace(inventory=INVENTORY._replace(selinux_type="acme_t"))
+    assert vendors.share(LAYOUT, request("0"), host, "acme_t").notes == ()
+    assert vendors.share(LAYOUT, request("0"), host).notes == ()
+    (note,) = vendors.share(LAYOUT, request("0"), host, "container_t").notes
+    assert note.startswith(f"{FILE} says that containers need the SELinux type acme_t")
+
+
+# Several shares.
+
+
+def joined(*shares: Share, layout: Layout = LAYOUT) -> Provision:
+    return provision.join(layout, "", shares)
+
+
+def other(flag: str, **fields: object) -> Share:
+    inventory = VendorInventory(f"/v/{flag}.json", flag)._replace(**fields)  # type: ignore[arg-type]
+    host = OnHost(inventory, Devices((), (), (), ()), (), (), ())
+    return vendors.share(LAYOUT, VendorRequest(flag, inventory.file, "env", ("all",)), host)
+
+
+def test_all_libraries_are_in_one_cache() -> None:
+    made = joined(share("0"), other("OCI_B", libraries=(library("libb"),)))
+    (cache,) = [item for item in made.operations if isinstance(item, LdCache)]
+    assert [name for name, _ in cache.entries()] == ["libacme.so.1", "libb.so.1"]
+    assert made.operations[-1] == cache
+    assert not [
+        item
+        for item in joined(share("0"), layout=LAYOUT._replace(loader=MUSL)).operations
+        if isinstance(item, LdCache)
+    ]
+
+
+def test_what_two_give_alike_is_given_once() -> None:
+    again = share("0", "1")._replace(giver="/v/b.json")
+    made = joined(share("0"), again)
+    assert [item.path for item in made.operations if isinstance(item, Node)] == [
+        "/dev/acmectl",
+        "/dev/acme1",
+        "/dev/acme0",
+    ]
+    assert made.devices == ((240, 255), (240, 1), (240, 0))
+    assert len([item for item in made.operations if isinstance(item, Mount)]) == 2
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"files": (DriverFile("/opt/b/tool", "/usr/bin/tool", ("g",)),)},
+        {"libraries": (library(at="/opt/b/lib"),)},
+        {"links": (Link("/usr/lib64/libacme.so", "elsewhere.so"),)},
+        {"links": (Link("/usr/lib64/libacme.so.1", "elsewhere.so"),)},
+    ],
+)
+def test_two_that_want_different_things_at_one_path_get_nothing(fields: dict[str, object]) -> None:
+    with pytest.raises(
+        ConfigError, match=r"/v/acme\.json and /v/OCI_B\.json both want /usr/"
+    ) as caught:
+        joined(share("0"), other("OCI_B", **fields))
+    assert caught.value.exit_code == 4
+
+
+def test_two_devices_of_one_name_are_no_two_devices() -> None:
+    wrong = share("0")._replace(
+        giver="/v/b.json", nodes=((CONTROL._replace(minor=1), ""),), operations=()
+    )
+    with pytest.raises(ConfigError, match="both want /dev/acmectl"):
+        joined(share("0"), wrong)
