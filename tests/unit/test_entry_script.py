@@ -20,12 +20,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from oci_gpu_hook.errors import HookError
-from oci_gpu_hook.request import sources
+from oci_gpu_hook.request import sources, vendors
 from oci_gpu_hook.request.bundle import read_bundle
 from oci_gpu_hook.request.state import read_state
+from oci_gpu_hook.request.vendors import Known
 from tests.unit.starts import ENTRY
 
 ASKED = 99
+
+AMD = '{"activation_flag": "OCI_AMD", "inventory": {}}'
+KNOWN = (Known("OCI_AMD", "", "amd.json"),)
 
 INTERPRETER = f"""#!/bin/sh
 printf %s "$OCI_GPU_HOOK_STATE"
@@ -53,12 +57,20 @@ class Script:
         interpreter.write_text(INTERPRETER)
         interpreter.chmod(0o755)
         text = ENTRY.read_text().replace("/usr/bin/python3", str(interpreter))
+        self.vendors = folder / "vendors"
+        self.vendors.mkdir()
+        text = text.replace("/etc/oci-gpu-hook/vendors", str(self.vendors))
+        text = text.replace("/usr/share/oci-gpu-hook/vendors", str(folder / "packaged"))
+        self.vendor("amd", AMD)
         self.program.write_text(text.replace("/etc/oci-gpu-hook.conf", str(self.settings)))
         self.program.chmod(0o755)
 
     def config(self, text: str | bytes) -> None:
         data = text if isinstance(text, bytes) else text.encode(errors="surrogatepass")
         (self.bundle / "config.json").write_bytes(data)
+
+    def vendor(self, name: str, text: str) -> None:
+        (self.vendors / f"{name}.json").write_text(text)
 
     def state(self, **more: object) -> bytes:
         return json.dumps({"id": "c", "pid": 1, "bundle": str(self.bundle), **more}).encode()
@@ -94,7 +106,7 @@ def python_finds_a_request(state: bytes) -> bool:
         os.close(writing)
         read = read_state(reading)
         inputs = sources.inputs_of(read_bundle(read.bundle), read.annotations)
-        return sources.may_ask(inputs) or sources.may_name_vendor(inputs)
+        return sources.may_ask(inputs) or vendors.asks(inputs, KNOWN)
     except HookError:
         return False
     finally:
@@ -134,6 +146,44 @@ def test_a_container_that_asks_for_nothing_needs_no_python(script: Script, inden
 def test_every_doubt_in_config_json_is_pythons(script: Script, text: str | bytes) -> None:
     script.config(text)
     assert script.start(script.state()) == (True, script.state())
+
+
+def test_a_variable_that_no_vendors_file_names_needs_no_python(script: Script) -> None:
+    """Oracle's tools have variables of such names, on hosts with GPUs too."""
+    script.config(
+        json.dumps(config("OCI_RESOURCE_PRINCIPAL_VERSION=2.2", "OCI_AMD_X=1", "X_OCI_AMD=1"))
+    )
+    assert script.start(script.state()) == (False, b"")
+    script.vendor("x", AMD.replace("AMD", "RESOURCE_PRINCIPAL_VERSION"))
+    assert script.start(script.state()).asked
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        '{"activation_flag": 1}',
+        AMD.replace("OCI_AMD", "NO"),
+        AMD.replace("OCI_AMD", r"\u004fCI_X"),
+        '{"description": "\\"activation_flag\\"", "activation_flag": "OCI_Y"}',
+        '{"activation_flag": "OCI_Y", "activation_flag": "OCI_Z"}',
+        AMD + "\0" + AMD,
+    ],
+)
+def test_a_vendors_file_that_is_not_plain_is_a_doubt(script: Script, text: str) -> None:
+    script.config(json.dumps(config("OCI_Z=1")))
+    assert not script.start(script.state()).asked
+    script.vendor("z", text)
+    assert script.start(script.state()).asked
+
+
+def test_and_so_is_one_that_is_no_file(script: Script) -> None:
+    (script.vendors / "z.json").mkdir()
+    script.config(json.dumps(config("OCI_Z=1")))
+    assert script.start(script.state()).asked
+    script.config(json.dumps(config()))
+    assert not script.start(script.state()).asked
 
 
 @pytest.mark.parametrize("asks", ["bundle", "other", "both"])
@@ -291,8 +341,8 @@ def test_the_script_cuts_no_long_text_at_a_place_that_it_must_search() -> None:
     """Bash's ${x#*y} takes time that grows with the square; ${x%%y*} finds the same place."""
     lines = [line for line in ENTRY.read_text().split("\n") if not line.startswith("#")]
     cuts = re.findall(r"\$\{(\w+)##?\*'?(.)", "\n".join(lines))
-    # What is left of the state begins with this quote, or with a blank and then the quote.
-    assert cuts == [("after", '"')]
+    # What is left begins with this quote, or with few letters before it.
+    assert cuts == [("after", '"'), ("flag", '"')]
 
 
 WORDS = st.sampled_from(
