@@ -27,7 +27,7 @@ if not __package__:
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     __package__ = "gpunode"
 
-from . import build, catalogue, cgroups, description, linux, procfs, sysfs
+from . import build, catalogue, cgroups, description, linux, procfs
 from .content import LAYOUTS, LIBEXEC, NOMEMLOCK, Content, library_folder
 from .faults import FAULTS
 from .layers import Layer, bind_entries
@@ -156,13 +156,16 @@ def mount_proc(content: Content) -> None:
 
 def mount_sys(content: Content) -> None:
     """The node's devices among the machine's own; PCI's nowhere on a machine without a PCI bus."""
+    added = content.whole_sysfs()
+    folders = [folder for folder in added.folders() if os.path.isdir(f"/sys/{folder}")]
+    if not folders:
+        return
     # A rootless engine may mount a new sysfs only where a whole one is in sight.
     linux.mount("sysfs", f"{LIBEXEC}/sys", "sysfs")
     tree = f"{SCRATCH}/sys"
     os.mkdir(tree)
     flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
     linux.mount("tmpfs", tree, "tmpfs", flags, "mode=0755")
-    added = content.whole_sysfs()
     for path, text in added.files.items():
         os.makedirs(os.path.dirname(f"{tree}/{path}"), exist_ok=True)
         with open(f"{tree}/{path}", "w", encoding="ascii") as file:
@@ -172,11 +175,10 @@ def mount_sys(content: Content) -> None:
         os.symlink(target, f"{tree}/{path}")
     # libudev wants a device to lie on a sysfs, unless it is told that this one need not.
     os.environ["SYSTEMD_DEVICE_VERIFY_SYSFS"] = "0"
-    for folder in sysfs.FOLDERS:
-        if os.path.isdir(f"{tree}/{folder}") and os.path.isdir(f"/sys/{folder}"):
-            # Where only links are, a device of ours takes an address or a number over.
-            show_entries(folder, f"{tree}/{folder}")
-            linux.mount(f"{tree}/{folder}", f"/sys/{folder}", flags=linux.MS_BIND | linux.MS_REC)
+    for folder in folders:
+        # Where only links are, a device of ours takes an address or a number over.
+        show_entries(folder, f"{tree}/{folder}")
+        linux.mount(f"{tree}/{folder}", f"/sys/{folder}", flags=linux.MS_BIND | linux.MS_REC)
 
 
 def show_entries(folder: str, target: str) -> None:

@@ -34,6 +34,11 @@ class Sysfs:
         self.files: dict[str, str] = {}
         self.links: dict[str, str] = {}
 
+    def folders(self) -> list[str]:
+        """Those of `FOLDERS` in which there is something."""
+        paths = [*self.files, *self.links]
+        return [it for it in FOLDERS if any(path.startswith(f"{it}/") for path in paths)]
+
     def pci_device(self, address: str, driver: str, files: dict[str, str]) -> str:
         """Add a PCI device; its folder."""
         folder = pci_folder(address)
