@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A symbolic link in the container's /dev."""
+"""A symbolic link: in the container's /dev, or to a driver's file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Symlink(NamedTuple):
-    """The link `path`; `to` is its text, relative."""
+    """The link `path`; `to` is its text."""
 
     path: str
     to: str

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.vendors.host import OnHost
     from oci_gpu_hook.vendors.inventory import VendorInventory
-    from oci_gpu_hook.vendors.vendor import Vendor
+    from oci_gpu_hook.vendors.vendor import Link, Vendor
 
 # /dev/null by another name: udev makes /dev/v4l2-nvdec so, for a library that opens it and asks nothing of the kernel.
 _NULL = (1, 3)
@@ -66,8 +66,9 @@ def look(root: HostRoot, kind: str, *, everything: bool, remember: bool) -> OnHo
         if pattern.path not in known and _number(root, pattern.path) == _NULL
     ]
     # A Jetson's lists name what all boards have: that this one lacks some of it is not worth a sentence.
+    libraries, links = joined(saved.libraries, saved.links)
     return found._replace(
-        inventory=saved._replace(libraries=_apart(saved.libraries), absent=()),
+        inventory=saved._replace(libraries=libraries, links=links, absent=()),
         devices=found.devices._replace(common=(*found.devices.common, *null), absent=()),
     )
 
@@ -97,6 +98,31 @@ def _inventory(root: HostRoot, kind: str, *, everything: bool, remember: bool) -
     else:
         vendor, also = wsl.vendor(root), wsl.sources(root)
     return survey.anew(root, vendor, name, also) if remember else survey.survey(root, vendor)
+
+
+def joined(
+    libraries: tuple[Library, ...], links: tuple[Link, ...]
+) -> tuple[tuple[Library, ...], tuple[Link, ...]]:
+    """The libraries with the links beside them as further names, and the other links.
+
+    An image that was built on a Jetson has empty files at all these paths: over such a one a name is mounted.
+    """
+    found = [*_apart(libraries)]
+    known = {
+        (library.folder, name): number
+        for number, library in enumerate(found)
+        for name in library.names
+    }
+    others = []
+    for link in links:
+        folder, _, name = link.path.rpartition("/")
+        number = known.setdefault((folder, name), known.get((folder, link.to), -1))
+        if number < 0:
+            others.append(link)
+        else:
+            names = dict.fromkeys([*found[number].names, name])
+            found[number] = found[number]._replace(names=tuple(names))
+    return tuple(found), tuple(others)
 
 
 def _apart(libraries: tuple[Library, ...]) -> tuple[Library, ...]:

@@ -121,6 +121,8 @@ def test_a_jetson_gives_what_its_lists_say(
     assert links.items() <= seen.links.items()
     for path in (f"{OWN}/libcuda.so.1.1", "/usr/lib/firmware/tegra23x", "/etc/nv_tegra_release"):
         assert {"ro", "nosuid", "nodev"} <= seen.mounts[path]
+    # Those beside a library are its further names.
+    assert {f"libcuda.so{end}" for end in ("", ".1")} <= set(seen.libraries)
     # Nothing is copied: what is new in the root are mount points and links.
     new = [path for path in (one.rootfs / OWN[1:]).rglob("*") if not path.is_symlink()]
     assert new and all(path.stat().st_size == 0 for path in new)
@@ -159,6 +161,24 @@ def test_what_is_saved_of_a_jetson_is_renewed_when_a_list_or_a_library_changes(
     assert done.code == 0, done.err
     seen = [look(text) for text in done.out.split("==")]
     assert [new in one.mounts for one in seen] == [*changes.values()]
+
+
+def test_an_image_that_was_built_on_a_jetson_has_empty_files_in_the_places(
+    installed: Installed, bundle: Maker
+) -> None:
+    one = bundle("debian").asks("all")
+    names = ("libcuda.so", "libcuda.so.1", "libcuda.so.1.1", "libnvrm_gpu.so", "libnvbufsurface.so")
+    stubs = [f"{OWN}/{name}" for name in names]
+    for path in stubs:
+        stub = one.rootfs / path[1:]
+        stub.parent.mkdir(exist_ok=True)
+        stub.touch()
+    one.runs("/bin/sh", "-c", f"stat -L -c '%s %n' {' '.join(stubs)}")
+    done = on_node(installed, start("runc", one), platform="tegra")
+    assert done.code == 0, done.err
+    sizes = {path: int(size) for size, path in map(str.split, done.out.splitlines())}
+    assert set(sizes) == set(stubs) and all(sizes.values()), sizes
+    assert all((one.rootfs / path[1:]).stat().st_size == 0 for path in stubs)
 
 
 def test_files_without_a_device_and_nothing_at_all(installed: Installed, bundle: Maker) -> None:

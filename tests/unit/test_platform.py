@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from oci_gpu_hook.diagnosis import driver
+from oci_gpu_hook.driver.inventory import Library
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.planning import platforms
 from oci_gpu_hook.vendors import platform
+from oci_gpu_hook.vendors.vendor import Link
 from tests.unit import hosts
 from tests.unit.program import Program
 
@@ -110,6 +113,30 @@ def test_the_module_of_a_jetsons_display_has_no_gpu(host: Host) -> None:
 
 def test_every_platform_has_a_name_for_people() -> None:
     assert set(platform.NAMES) == {"nvidia", "tegra", "wsl"}
+
+
+def library(folder: str, file: str, *names: str) -> Library:
+    all_names = tuple(dict.fromkeys((file, *names)))
+    return Library(f"{folder}/{file}", file, names[-1], all_names, 0, 64, "", ("x",), folder)
+
+
+def test_copies_keep_their_names_and_links_beside_a_library_become_its_names() -> None:
+    copies = (library("/a", "libx.so", "libx.so.1"), library("/a", "libx.so.1", "libx.so.1"))
+    other = library("/b", "libx.so.1.2", "libx.so.1")
+    links = (
+        Link("/b/libx.so.1", "libx.so.1.2"),
+        Link("/b/libx.so", "libx.so.1"),
+        Link("/b/liby.so", "libx.so"),
+        Link("/c/libx.so", "libx.so.1"),
+        Link("/b/libz.so", "../a/libx.so"),
+    )
+    found, left = platforms.joined((*copies, other), links)
+    assert [one.names for one in found] == [
+        ("libx.so",),
+        ("libx.so.1",),
+        ("libx.so.1.2", "libx.so.1", "libx.so", "liby.so"),
+    ]
+    assert left == links[3:]
 
 
 # What doctor says of it.
