@@ -9,7 +9,7 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.errors import ConfigError, quoted
-from oci_gpu_hook.kernel.filetypes import is_regular
+from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_regular
 from oci_gpu_hook.vendors.vendor import LARGEST_FILE
 
 TYPE_CHECKING = False
@@ -82,16 +82,29 @@ def collisions(vendors: Iterable[Vendor]) -> dict[str, str]:
 
 def content(root: HostRoot, path: str) -> bytes:
     """The bytes of the file at `path`; ConfigError where they cannot be read, or are not only root's."""
-    source = root.source(path)
-    if source is None:
+    if root.source(path) is None:
         raise ConfigError(f"cannot read {_plain(path)}: there is nothing", _REMEDY)
-    _, fault = source
+    fault = openness(root, path)
     if fault:
         raise ConfigError(
             f"cannot read {_plain(path)}: {fault}",
             "what root alone may write is read: 'chown root' and 'chmod go-w' make it so",
         )
     return regular(root, path)
+
+
+def openness(root: HostRoot, path: str) -> str:
+    """Why others than root may have written the file at `path`; "" where none can have."""
+    source = root.source(path)
+    if source is not None and source[1]:
+        return source[1]
+    status, top = root.stat(path), root.stat("/")
+    if status is None or top is None:
+        return ""
+    # In a user namespace the host's root has another number: whose "/" is.
+    if status.st_uid not in (0, top.st_uid):
+        return f"it is user {status.st_uid}'s"
+    return "others than root may write to it" if status.st_mode & WRITABLE_BY_OTHERS else ""
 
 
 def regular(root: HostRoot | None, path: str) -> bytes:

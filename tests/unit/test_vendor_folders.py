@@ -76,6 +76,20 @@ def test_what_others_than_root_could_have_made_is_no_file(host: Path) -> None:
         folders.load(HostRoot(str(host)), f"{ETC}/a.json")
 
 
+@pytest.mark.parametrize("mode", [0o664, 0o646])
+def test_what_others_than_root_may_write_is_no_file(host: Path, mode: int) -> None:
+    plant(host, f"{ETC}/a.json").chmod(mode)
+    with pytest.raises(ConfigError, match="others than root may write to it"):
+        folders.load(HostRoot(str(host)), f"{ETC}/a.json")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can give a file away")
+def test_what_is_somebody_elses_is_no_file(host: Path) -> None:
+    os.chown(plant(host, f"{ETC}/a.json"), 1000, 1000)
+    with pytest.raises(ConfigError, match="it is user 1000's"):
+        folders.load(HostRoot(str(host)), f"{ETC}/a.json")
+
+
 def test_what_is_no_regular_file_or_too_large(host: Path) -> None:
     root = HostRoot(str(host))
     plant(host, f"{ETC}/large.json").write_bytes(b" " * ((1 << 20) + 1))
