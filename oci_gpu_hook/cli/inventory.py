@@ -12,23 +12,36 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from oci_gpu_hook.cli import cdi, cditext, drivervolume, onhost, render, whole
+from oci_gpu_hook.cli import (
+    accelerators,
+    cdi,
+    cditext,
+    drivervolume,
+    onhost,
+    render,
+    vendortext,
+    whole,
+)
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.driver import inventory as saved_inventory
-from oci_gpu_hook.driver import nodes, nvml, stamp, survey, udev
+from oci_gpu_hook.driver import nodes, nvml, proc, stamp, survey, udev
 from oci_gpu_hook.errors import ApplyError, ConfigError, DriverError, HookError
 from oci_gpu_hook.host import saved as saved_files
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.request.settings import read_settings
 from oci_gpu_hook.request.words import ALL
+from oci_gpu_hook.vendors import inventory as vendor_inventory
+from oci_gpu_hook.vendors import platform, present
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
+    from oci_gpu_hook.cli.accelerators import Found
     from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.driver.stamp import Stamp
+    from oci_gpu_hook.vendors.present import Present
 
 _SETTLE_SECONDS = 2.0
 _LONGEST_SECONDS = 86400
@@ -59,19 +72,19 @@ nvml_timeout = click.option(
 @config_file
 @host_root
 def info(form: str, config: str | None, host_root: str) -> None:
-    """Show the driver, the GPUs and MIG devices, and the files by capability, as they are now.
+    """Show NVIDIA's driver, its GPUs, MIG devices and files, and what there is of other vendors, as it is now.
 
     What only NVML knows comes from the saved inventory, if that is still true.  Of a Jetson and of WSL 2, the devices
-    and files that containers get there, and what proves the platform.
+    and files that containers get there, and what proves the platform.  Of another vendor, the devices with the names
+    that ask for them, what its file requires and the host has not, and what may be missing and is.
     """
     root, driver_root = HostRoot(host_root), _driver_root(config)
-    of_platform = onhost.of_platform(root)
-    if of_platform:
-        show(form, *of_platform)
-        return
-    found = survey.current(root, driver_root)
-    found = _with_all_nodes(root, driver_root, found)
-    show(form, render.inventory_document(found), render.inventory_text(found))
+
+    def nvidia() -> DriverInventory:
+        return _with_all_nodes(root, driver_root, survey.current(root, driver_root))
+
+    found = accelerators.look(root, present.look(root), nvidia, remember=False)
+    show(form, accelerators.document(found), accelerators.text(found))
 
 
 @click.group(cls=Group)
@@ -88,16 +101,25 @@ def refresh(nvml_timeout: float, form: str, config: str | None, host_root: str) 
     """Survey the host, ask NVML what only it knows, and save the result for the hooks.
 
     A hook without a saved inventory that is still true surveys the host itself: the result is correct, but that takes
-    longer, and NVML is not asked.  The driver's volume, if there is one, is brought up to date too.
+    longer, and NVML is not asked.  The same is done for each vendor's file; one that is wrong is told, and keeps none
+    from being saved.  The driver's volume, if there is one, is brought up to date too.
     """
     root, driver_root = HostRoot(host_root), _driver_root(config)
-    of_platform = onhost.of_platform(root, remember=True)
-    if of_platform:
-        show(form, *of_platform)
-        return
-    found, path = _refresh(root, driver_root, nvml_timeout)
-    show(form, {"saved": path, **render.inventory_document(found)}, _summary(found, path))
-    _refresh_volume(root, found)
+    path = ""
+
+    def nvidia() -> DriverInventory:
+        nonlocal path
+        found, path = _refresh(root, driver_root, nvml_timeout)
+        return found
+
+    found = accelerators.look(root, _refresh_vendors(root), nvidia, remember=True)
+    lines = [*([_summary(found.nvidia, path)] if found.nvidia else []), *_other_summaries(found)]
+    text = "\n".join([*lines, *accelerators.wrong_lines(found.wrong)])
+    show(form, {"saved": path, **accelerators.document(found)}, text)
+    if found.nvidia:
+        _refresh_volume(root, found.nvidia)
+    elif found.error and root.stat(proc.VERSION) is not None:
+        raise found.error  # it is there, and something is wrong with it
 
 
 @inventory.command("show")
@@ -135,7 +157,7 @@ def show_saved(form: str, config: str | None, host_root: str) -> None:
 def watch(
     interval: float, cdi_spec: str | None, nvml_timeout: float, config: str | None, host_root: str
 ) -> None:
-    """Keep the saved inventory true: refresh it now, and whenever the driver or its devices change.
+    """Keep the saved inventory true: refresh it now, and whenever a driver, its devices or a vendor's file change.
 
     Runs until SIGTERM or SIGINT.  If there is no driver yet, or the disk is full, it waits.
     """
@@ -147,13 +169,15 @@ def watch(
     saved: DriverInventory | None = None
     spec_is_due = False
     trouble = ""
+    others = _Others(root)
     for event in _moments(interval):
-        now = stamp.now(root, driver_root)
-        # A hook that finds no saved inventory saves its own, without what NVML says.
-        is_true = saved and now == last_stamp and saved_inventory.read_saved(root, now) == saved
-        if is_true and not spec_is_due:
-            continue
         try:
+            others.renew(event)
+            now = stamp.now(root, driver_root)
+            # A hook that finds no saved inventory saves its own, without what NVML says.
+            is_true = saved and now == last_stamp and saved_inventory.read_saved(root, now) == saved
+            if (is_true and not spec_is_due) or others.stand_alone():
+                continue
             if not is_true:
                 last_stamp, saved = now, None
                 found, path = _refresh(root, driver_root, nvml_timeout)
@@ -171,6 +195,43 @@ def watch(
             if waiting != trouble:
                 click.echo(waiting)
             trouble = waiting
+
+
+class _Others:
+    """What `watch` knows of other vendors, and of a Jetson or WSL 2."""
+
+    def __init__(self, root: HostRoot) -> None:
+        self._root = root
+        self._is_first = True
+        self._said: list[str] = []
+        self._are_here = False
+
+    def stand_alone(self) -> bool:
+        """Whether there is other hardware, and nothing of NVIDIA's driver to wait for."""
+        return self._are_here and self._root.stat(proc.VERSION) is None
+
+    def renew(self, event: str) -> None:
+        """Save anew what is no longer true, and say what there is now; ApplyError where it cannot be saved."""
+        root = self._root
+        is_old = self._is_first or not present.is_saved(root)
+        if not is_old and platform.look(root) not in onhost.PLATFORMS:
+            return
+        others = _refresh_vendors(root) if is_old else present.look(root)
+        lines = accelerators.wrong_lines(others.wrong)
+        try:
+            found = accelerators.look(root, others, _no_driver, remember=True)
+            self._are_here = bool(found.instead or found.here())
+            lines = [*_other_summaries(found), *lines]
+        except DriverError:
+            self._are_here = False
+        if lines != self._said:
+            click.echo("\n".join(filter(None, lines)) + (f" ({event})" if event else ""))
+        self._said, self._is_first = lines, False
+
+
+def _no_driver() -> DriverInventory:
+    """NVIDIA's driver, where only others are looked for."""
+    raise DriverError("NVIDIA's driver is looked at apart")
 
 
 def _waiting(err: HookError) -> str:
@@ -225,6 +286,14 @@ def _refresh(root: HostRoot, driver_root: str, seconds: float) -> tuple[DriverIn
     return _with_all_nodes(root, driver_root, found), path
 
 
+def _refresh_vendors(root: HostRoot) -> Present:
+    """What other vendors have here, saved anew."""
+    try:
+        return present.refresh(root)
+    except OSError as err:
+        raise _unsaved(err) from err
+
+
 def _refresh_volume(root: HostRoot, found: DriverInventory) -> None:
     """Bring the driver's volume up to date, where there is one: containers that need it name no driver."""
     if drivervolume.is_ours(root) and drivervolume.make(root, found):
@@ -265,6 +334,19 @@ def _summary(found: DriverInventory, path: str) -> str:
         parts.append(_counted(len(found.mig_devices), "MIG device"))
     lines = [f"saved {path}: {', '.join(parts)}"]
     return "\n".join([*lines, *[f"  not known: {sentence}" for sentence in found.unknown]])
+
+
+def _other_summaries(found: Found) -> list[str]:
+    """A line for each vendor whose hardware is here, and for a Jetson or WSL 2."""
+    prefix = f"{saved_files.FOLDER}/{vendor_inventory.PREFIX}"
+    lines = (
+        [f"saved {prefix}{found.platform[0]}: {found.instead[0]['driver_version']}"]
+        if found.instead
+        else []
+    )
+    return lines + [
+        f"saved {prefix}{item.inventory.flag}: {vendortext.summary(item)}" for item in found.here()
+    ]
 
 
 def _counted(number: int, what: str) -> str:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from oci_gpu_hook.operations.operation import Row
     from oci_gpu_hook.vendors.host import OnHost
 
+# Those that have a description of their driver in the place of NVIDIA's kernel module.
+PLATFORMS = (platform.TEGRA, platform.WSL)
+
 
 def of_platform(root: HostRoot, *, remember: bool = False) -> tuple[dict[str, object], str] | None:
     """What a Jetson or WSL 2 gives to containers, as a document and as text; None on a host that is neither.
@@ -22,7 +25,7 @@ def of_platform(root: HostRoot, *, remember: bool = False) -> tuple[dict[str, ob
     remember: whether what is found is saved for later starts.  DriverError where it gives nothing.
     """
     kind, proof = platform.prove(root)
-    if kind not in (platform.TEGRA, platform.WSL):
+    if kind not in PLATFORMS:
         return None
     left_out: tuple[str, ...] = ()
     found = platforms.look(root, kind, everything=False, remember=remember)

@@ -36,15 +36,27 @@ def anew(root: HostRoot, vendor: Vendor, name: str, also: tuple[str, ...] = ()) 
     survey = _Survey(root, vendor, also)
     found = survey.inventory()
     try:
-        saved.write(root, f"{PREFIX}{name}", saved.packed(HEADING, (survey.seen(), found)))
+        _write(root, name, survey, found)
     except OSError:
         pass  # this start has its inventory either way
+    return found
+
+
+def save(root: HostRoot, vendor: Vendor, name: str) -> VendorInventory:
+    """A new inventory, saved under `name` for the next start; OSError where that is not possible."""
+    survey = _Survey(root, vendor, ())
+    found = survey.inventory()
+    _write(root, name, survey, found)
     return found
 
 
 def survey(root: HostRoot, vendor: Vendor) -> VendorInventory:
     """A new inventory, which is not saved."""
     return _Survey(root, vendor, ()).inventory()
+
+
+def _write(root: HostRoot, name: str, survey: _Survey, found: VendorInventory) -> None:
+    saved.write(root, f"{PREFIX}{name}", saved.packed(HEADING, (survey.seen(), found)))
 
 
 class _Survey:

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All accelerators of a host: NVIDIA's driver, or a Jetson or WSL 2 in its place, and other vendors' hardware."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from oci_gpu_hook.cli import onhost, render, vendortext
+from oci_gpu_hook.driver.inventory import DriverInventory
+from oci_gpu_hook.errors import DriverError
+from oci_gpu_hook.vendors import platform, present
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from oci_gpu_hook.host.root import HostRoot
+    from oci_gpu_hook.vendors.host import OnHost
+    from oci_gpu_hook.vendors.present import Present, Wrong
+
+_NOTHING = DriverInventory("", "", (), (), None, None, (), "", (), (), (), (), (), ())
+
+
+class Found(NamedTuple):
+    """What a host has.
+
+    nvidia: what NVIDIA's driver has, None where `error` says why nothing; platform: a word of `vendors.platform`, and
+    the file that proves it; instead: what a Jetson or WSL 2 has, as a document and as text; vendors: those of which
+    there is anything, each with what shows that its hardware is here.
+    """
+
+    nvidia: DriverInventory | None
+    error: DriverError | None
+    platform: tuple[str, str]
+    instead: tuple[dict[str, object], str] | None
+    vendors: tuple[tuple[OnHost, str], ...]
+    wrong: tuple[Wrong, ...]
+
+    def here(self) -> tuple[OnHost, ...]:
+        """The vendors whose hardware is here."""
+        return tuple([item for item, hardware in self.vendors if hardware])
+
+
+def look(
+    root: HostRoot, others: Present, nvidia: Callable[[], DriverInventory], *, remember: bool
+) -> Found:
+    """What there is; DriverError where there is nothing at all.
+
+    others: what other vendors have; nvidia: gives the inventory of NVIDIA's driver; remember: whether what a Jetson or
+    WSL 2 has is saved.
+    """
+    vendors = tuple(
+        [
+            (item, present.hardware(root, item))
+            for item in others.vendors
+            if present.has_anything(root, item)
+        ]
+    )
+    found = Found(None, None, platform.prove(root), None, vendors, others.wrong)
+    try:
+        instead = onhost.of_platform(root, remember=remember)
+        return found._replace(instead=instead) if instead else found._replace(nvidia=nvidia())
+    except DriverError as err:
+        if not found.here():
+            raise
+        return found._replace(error=err)
+
+
+def document(found: Found) -> dict[str, Any]:
+    """The host for JSON: but for a Jetson and WSL 2, the keys of NVIDIA's inventory are there in any case."""
+    kind, proof = found.platform
+    unknown = (found.error.message,) if found.error else ()
+    inventory = found.nvidia or _NOTHING._replace(unknown=unknown)
+    return {
+        "platform": {"kind": kind, "proof": proof},
+        **(found.instead[0] if found.instead else render.inventory_document(inventory)),
+        "vendors": [vendortext.document(item, hardware) for item, hardware in found.vendors],
+        "wrong": vendortext.wrong_document(found.wrong),
+    }
+
+
+def text(found: Found) -> str:
+    """The host for people."""
+    lines = []
+    if found.nvidia:
+        lines.append(render.inventory_text(found.nvidia))
+    elif found.instead:
+        lines.append(found.instead[1])
+    elif found.error:
+        lines.append(f"no driver of NVIDIA's: {found.error.message}")
+    for item in found.here():
+        lines += ["", *vendortext.text(item)]
+    unused = [item for item, hardware in found.vendors if not hardware]
+    if unused:
+        lines += ["", "files of vendors without hardware here"]
+        lines += [f"  {vendortext.summary(item)}" for item in unused]
+    lines += wrong_lines(found.wrong)
+    return "\n".join(lines)
+
+
+def wrong_lines(wrong: tuple[Wrong, ...]) -> list[str]:
+    """The vendors' files that cannot be served, for people."""
+    lines = [f"  {item.fault}" for item in wrong]
+    return ["", "vendors' files that cannot be served", *lines] if lines else []

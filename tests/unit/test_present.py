@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All vendors of a host: what of each is here, what is saved of it, and what `info` and `inventory` say."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oci_gpu_hook.cli import inventory as cli_inventory
+from oci_gpu_hook.host import saved
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.vendors import inventory, present
+from tests.unit import hosts
+from tests.unit.hosts import plant, plant_library
+from tests.unit.program import Program
+
+FOLDER = "/usr/share/oci-gpu-hook/vendors"
+ACME = f"{FOLDER}/acme.json"
+NOTHING = "this host has no NVIDIA driver"
+
+
+def described(flag: str = "OCI_ACME", **more: Any) -> str:
+    group = {
+        "devices": [{"path": "/dev/acme*", "pci": "1de5", "each": True}],
+        "libraries": ["/usr/lib64/libacme.so*", "/usr/lib64/libabsent.so*"],
+    }
+    said = {
+        **{"activation_flag": flag, "kind": "acme.com/card", "version": {"module": "acme"}},
+        **{"inventory": {"compute": {**group, **more}}, "driver_feature": ["compute"]},
+        "requires": {"modules": ["acme"]},
+    }
+    return json.dumps(said)
+
+
+def plant_card(tree: Path, kind: str = "0x120000", vendor: str = "0x1de5") -> None:
+    for name, text in (("vendor", vendor), ("device", "0x0001"), ("class", kind)):
+        plant(tree, f"/sys/bus/pci/devices/0000:05:00.0/{name}", f"{text}\n")
+
+
+@pytest.fixture()
+def tree(tmp_path: Path) -> Path:
+    """A host without NVIDIA's driver, with a card of ACME's, its library and its file."""
+    os.umask(0o022)
+    tmp_path.chmod(0o755)
+    plant(tmp_path, ACME, described())
+    plant(tmp_path, "/proc/devices", "Character devices:\n240 acme\n")
+    plant(tmp_path, "/sys/module/acme/version", "2.5\n")
+    plant_library(tmp_path, "/usr/lib64/libacme.so.1", "libacme.so.1")
+    plant_card(tmp_path)
+    (tmp_path / saved.FOLDER[1:]).mkdir(parents=True)
+    return tmp_path
+
+
+def evidence(tree: Path) -> str:
+    root = HostRoot(str(tree))
+    (found,) = present.look(root).vendors
+    return present.hardware(root, found)
+
+
+def test_a_card_that_no_driver_serves_is_hardware_all_the_same(tree: Path) -> None:
+    assert evidence(tree) == "PCI 0000:05:00.0"
+
+
+@pytest.mark.parametrize(
+    ("kind", "vendor", "is_here"),
+    [("0x030000", "0x1de5", True), ("0x060400", "0x1de5", False), ("0x120000", "0x8086", False)],
+)
+def test_bridges_and_others_cards_are_none(
+    tree: Path, kind: str, vendor: str, is_here: bool
+) -> None:
+    plant_card(tree, kind, vendor)
+    assert bool(evidence(tree)) == is_here
+
+
+def test_a_card_that_is_named_counts_whatever_its_class(tree: Path) -> None:
+    plant_card(tree, "0x060400")
+    plant(tree, ACME, described(devices=[{"path": "/dev/acme*", "pci": "1de5:0001"}]))
+    assert evidence(tree) == "PCI 0000:05:00.0"
+
+
+def test_one_wrong_file_hides_no_other(tree: Path) -> None:
+    plant(tree, f"{FOLDER}/broken.json", '{"activation_flag": 1}')
+    plant(tree, f"{FOLDER}/one.json", described("OCI_SAME"))
+    plant(tree, f"{FOLDER}/two.json", described("OCI_SAME"))
+    plant(tree, f"{FOLDER}/open.json", described("OCI_OPEN"))
+    (tree / FOLDER[1:] / "open.json").chmod(0o666)
+    found = present.look(HostRoot(str(tree)))
+    assert [item.inventory.flag for item in found.vendors] == ["OCI_ACME"]
+    assert [(item.file.rpartition("/")[2], item.is_open) for item in found.wrong] == [
+        *[("broken.json", False), ("open.json", True)],
+        *[("one.json", False), ("two.json", False)],
+    ]
+    assert "one.json and of" in found.wrong[2].fault
+
+
+def test_too_many_files_are_one_fault(tree: Path) -> None:
+    for number in range(257):
+        plant(tree, f"{FOLDER}/{number}.json", described(f"OCI_{number}"))
+    root = HostRoot(str(tree))
+    assert ["more than 256" in item.fault for item in present.look(root).wrong] == [True]
+    present.refresh(root)
+    assert present.is_saved(root)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tree: plant_library(tree, "/usr/lib64/libacme.so.2", "libacme.so.2"),
+        lambda tree: plant(tree, ACME, described("OCI_OTHER")),
+        lambda tree: plant(tree, f"{FOLDER}/new.json", described("OCI_NEW")),
+        lambda tree: (tree / saved.FOLDER[1:] / f"{inventory.PREFIX}OCI_ACME").unlink(),
+        lambda tree: plant(tree, "/sys/module/acme/version", "3"),
+    ],
+)
+def test_what_is_saved_is_true_until_something_changes(tree: Path, change: Any) -> None:
+    root = HostRoot(str(tree))
+    assert not present.is_saved(root)
+    present.refresh(root)
+    assert present.is_saved(root)
+    change(tree)
+    assert not present.is_saved(root)
+    present.refresh(root)
+    assert present.is_saved(root)
+
+
+# --- info
+
+
+def test_info_shows_vendors_where_there_is_no_driver_of_nvidias(
+    tree: Path, program: Program
+) -> None:
+    text = program("info", "--host-root", tree)
+    assert text.startswith(f"no driver of NVIDIA's: {NOTHING}")
+    assert f"OCI_ACME (acme.com/card), version 2.5, by {ACME}" in text
+    assert "required: /dev/acme* of PCI 1de5 is missing" in text
+    assert "may be missing, and is: /usr/lib64/libabsent.so*" in text
+    document = program.document("info", "--host-root", tree)
+    assert (document["gpus"], document["driver_version"]) == ([], "")
+    assert document["platform"] == {"kind": "", "proof": ""}
+    (row,) = document["vendors"]
+    assert (row["flag"], row["version"], row["hardware"]) == ("OCI_ACME", "2.5", "PCI 0000:05:00.0")
+    assert [item["path"] for item in row["libraries"]] == ["/usr/lib64/libacme.so.1"]
+    assert row["lacking"] == ["/dev/acme* of PCI 1de5 is missing"]
+    assert document["wrong"] == []
+
+
+def test_info_shows_them_beside_nvidias_driver(tree: Path, program: Program) -> None:
+    hosts.host(tree)
+    document = program.document("info", "--host-root", tree)
+    assert (len(document["gpus"]), len(document["vendors"])) == (2, 1)
+    text = program("info", "--host-root", tree)
+    assert text.startswith(f"driver {hosts.VERSION}") and "OCI_ACME" in text
+
+
+def test_files_without_hardware_are_one_line(tree: Path, program: Program) -> None:
+    hosts.host(tree)
+    plant_card(tree, "0x060400")
+    text = program("info", "--host-root", tree)
+    assert text.endswith("files of vendors without hardware here\n  OCI_ACME 2.5: 1 library\n")
+    (tree / "usr/lib64/libacme.so.1").unlink()
+    assert "OCI_ACME" not in program("info", "--host-root", tree)
+
+
+def test_a_wrong_file_is_told(tree: Path, program: Program) -> None:
+    plant(tree, f"{FOLDER}/broken.json", '{"activation_flag": 1}')
+    text = program("info", "--host-root", tree)
+    assert f"vendors' files that cannot be served\n  {FOLDER}/broken.json:1: " in text
+    (wrong,) = program.document("info", "--host-root", tree)["wrong"]
+    assert wrong["file"] == f"{FOLDER}/broken.json"
+
+
+def test_a_host_with_nothing_at_all_says_so(tree: Path, program: Program) -> None:
+    plant_card(tree, "0x060400")
+    assert NOTHING in program.mistake(6, "info", "--host-root", tree)
+    assert NOTHING in program.mistake(6, "inventory", "refresh", "--host-root", tree)
+
+
+# --- inventory refresh, inventory watch
+
+
+def test_refresh_saves_vendors_without_nvidias_driver(tree: Path, program: Program) -> None:
+    path = f"{saved.FOLDER}/{inventory.PREFIX}OCI_ACME"
+    said = program("inventory", "refresh", "--host-root", tree)
+    assert said == f"saved {path}: OCI_ACME 2.5: 1 library\n"
+    assert present.is_saved(HostRoot(str(tree)))
+    document = program.document("inventory", "refresh", "--host-root", tree)
+    assert (document["saved"], document["vendors"][0]["flag"]) == ("", "OCI_ACME")
+
+
+def test_refresh_saves_them_beside_nvidias_and_tells_a_wrong_file(
+    tree: Path, program: Program
+) -> None:
+    hosts.host(tree)
+    plant(tree, f"{FOLDER}/broken.json", "{")
+    refresh = ["inventory", "refresh", "--nvml-timeout", 0, "--host-root", tree]
+    lines = program(*refresh).splitlines()
+    assert "2 GPUs" in lines[0]
+    assert lines[-4].endswith("OCI_ACME 2.5: 1 library")
+    assert f"{FOLDER}/broken.json:1: " in lines[-1]
+
+
+def test_refresh_still_fails_for_a_driver_that_is_broken(tree: Path, program: Program) -> None:
+    plant(tree, "/proc/driver/nvidia/version", "nonsense\n")
+    refresh = ["inventory", "refresh", "--nvml-timeout", 0, "--host-root", tree]
+    assert "OCI_ACME" in program(*refresh, code=6)
+    assert present.is_saved(HostRoot(str(tree)))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone may write everywhere")
+def test_nobody_can_save_where_others_may_write(tree: Path, program: Program) -> None:
+    (tree / saved.FOLDER[1:]).chmod(0o777)
+    assert "cannot save" in program.mistake(7, "inventory", "refresh", "--host-root", tree)
+
+
+def test_watch_saves_vendors_anew_once_something_changes(
+    tree: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def moments(interval: float) -> Any:
+        yield ""
+        yield "add lo"
+        plant_library(tree, "/usr/lib64/libacme.so.2", "libacme.so.2")
+        yield "add acme"
+        plant(tree, ACME, "{")
+        yield ""
+        raise SystemExit(0)
+
+    monkeypatch.setattr(cli_inventory, "_moments", moments)
+    with pytest.raises(SystemExit):
+        program("inventory", "watch", "--nvml-timeout", 0, "--host-root", tree)
+    said = program("info", "--host-root", tree, code=6) + program.err
+    lines = said.splitlines()
+    path = f"{saved.FOLDER}/{inventory.PREFIX}OCI_ACME"
+    assert lines[0] == f"saved {path}: OCI_ACME 2.5: 1 library"
+    assert lines[1] == f"saved {path}: OCI_ACME 2.5: 2 libraries (add acme)"
+    assert lines[2] == "vendors' files that cannot be served"
+    assert lines[3].startswith(f"  {ACME}:1: ")
+    assert lines[4].startswith(f"waiting for the driver: {NOTHING}")
+    assert len(lines) == 6, lines
