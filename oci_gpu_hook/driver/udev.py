@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""udev's events about NVIDIA's devices and modules.
+"""udev's events about NVIDIA's devices and modules, and about devices of the kinds that other vendors have.
 
 They come from pyudev.  Without pyudev or udev there are no events, and the caller must look by itself.  Reads only.
 Never on the hook's path.
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _VENDOR = "10DE"
-_SUBSYSTEMS = ("pci", "module", "drm")
+# Whosever devices they are.
+_OF_DEVICES = ("drm", "accel", "infiniband_verbs")
+_SUBSYSTEMS = ("pci", "module", *_OF_DEVICES)
 
 
 class UdevUnavailable(Exception):
@@ -35,19 +37,19 @@ def changes(settle: float, interval: float) -> Iterator[str]:
         event = monitor.poll(timeout=interval)
         last = ""
         while event is not None:
-            if _concerns_nvidia(event.subsystem, dict(event.properties), event.sys_name):
+            if _concerns_us(event.subsystem, dict(event.properties), event.sys_name):
                 last = f"{event.action} {event.sys_name}"
             event = monitor.poll(timeout=settle)
         yield last
 
 
-def _concerns_nvidia(subsystem: str, properties: dict[str, str], name: str) -> bool:
-    """Whether an event is about NVIDIA's devices or modules."""
+def _concerns_us(subsystem: str, properties: dict[str, str], name: str) -> bool:
+    """Whether an event is about NVIDIA's modules, or a device that may be given to containers."""
     if subsystem == "module":
         return name.startswith("nvidia")
     if subsystem == "pci":
         return properties.get("PCI_ID", "").upper().startswith(f"{_VENDOR}:")
-    return subsystem == "drm"
+    return subsystem in _OF_DEVICES
 
 
 def _context() -> Any:

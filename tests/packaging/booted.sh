@@ -23,7 +23,7 @@ make_units() {
     for unit in "$units"/oci-gpu-hook-*; do
         mkdir "$unit.d"
         # Every condition but ConditionVirtualization, which forbids this.
-        printf '[Unit]\nConditionVirtualization=\n%s\n' "$(grep ^ConditionPathExists= "$unit")" >"$unit.d/here.conf"
+        printf '[Unit]\nConditionVirtualization=\n%s\n' "$(grep "^Condition[DP]" "$unit")" >"$unit.d/here.conf"
         case $unit in *.path) continue ;; esac
         # There is no journal to say it to; and some sandboxes have a procfs of their own, which only a real driver is in.
         cat >>"$unit.d/here.conf" <<END
