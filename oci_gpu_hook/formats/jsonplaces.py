@@ -107,9 +107,11 @@ def _places(text: str) -> Iterator[tuple[list[str | int], bool, int]]:
 def _bare(text: str, word: str) -> int:
     """Where `word` stands outside of all strings."""
     scan = jsontext.scanner()
-    at = 0
+    at, found = 0, text.find(word)
     while True:
-        found, string = text.find(word, at), text.find('"', at)
+        string = text.find('"', at)
         if string < 0 or found < string:
             return max(found, 0)
         _, at = scan(text, string)
+        # Looked for anew only where it stood in that string.
+        found = found if found >= at else text.find(word, at)

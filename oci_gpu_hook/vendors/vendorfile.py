@@ -224,6 +224,7 @@ def _chosen(top: dict[str, Any], groups: dict[str, Group]) -> tuple[Group, ...]:
         raise values.Wrong(
             place, "driver_feature is empty", "name groups of inventory, or leave it out"
         )
+    chosen: dict[str, Group] = {}
     for number, name in enumerate(names):
         if name not in groups:
             near = values.nearest(name, groups)
@@ -232,11 +233,12 @@ def _chosen(top: dict[str, Any], groups: dict[str, Group]) -> tuple[Group, ...]:
                 f"driver_feature has {quoted(name)}, which inventory has not, did you mean {near}?",
                 f"inventory has {values.listed(groups)}",
             )
-        if name in names[:number]:
+        if name in chosen:
             raise values.Wrong(
                 (*place, number), f"driver_feature has {quoted(name)} twice", "name it once"
             )
-    return tuple([groups[name] for name in names])
+        chosen[name] = groups[name]
+    return tuple(chosen.values())
 
 
 # --- the inventory

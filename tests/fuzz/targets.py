@@ -42,6 +42,7 @@ from oci_gpu_hook.request.bundle import Bundle, read_bundle
 from oci_gpu_hook.request.parse import parse
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.state import read_state
+from oci_gpu_hook.vendors import folders, vendorfile
 from tests.unit import hosts
 from tests.unit.bounded import MIB, peak
 from tests.unit.linear import steps
@@ -591,6 +592,91 @@ def _settings(value: tuple[str, dict[str, str]]) -> None:
     image(named)
 
 
+_PIECES = st.sampled_from(
+    [
+        *(
+            "/usr/lib64",
+            "/opt",
+            "/etc",
+            "/run",
+            "/dev/",
+            "/",
+            "..",
+            "*",
+            "?",
+            "[a-z]",
+            "[!",
+            "]",
+            "-",
+        ),
+        *(
+            "{version}",
+            "{",
+            "}",
+            "sd",
+            "nvme",
+            "dri/renderD",
+            "xcard",
+            "0",
+            "lib.so",
+            "\0",
+            "\ud800",
+            "é",
+        ),
+    ]
+)
+_NAMED = st.lists(_PIECES, max_size=6).map("".join) | _TEXTS
+_ITEMS_NAMED = _several(
+    _NAMED | _object(path=_NAMED, target=_NAMED, required=st.booleans()),
+)
+_DEVICES_NAMED = _several(
+    _NAMED
+    | _object(
+        path=_NAMED,
+        major=st.sampled_from(["xcard", "sg", "/dev/tty"]) | _TEXTS,
+        pci=st.sampled_from(["1002", "1D0F:7064", ["1002"], []]) | _TEXTS,
+        udev=st.dictionaries(_TEXTS, _TEXTS, max_size=2),
+        each=st.booleans(),
+        name=_TEXTS,
+        required=st.booleans(),
+    )
+)
+_GROUPS = st.dictionaries(
+    st.sampled_from(["compute", "utility", ""]) | _TEXTS,
+    _object(
+        devices=_DEVICES_NAMED,
+        **dict.fromkeys(vendorfile._LISTS[1:], _ITEMS_NAMED),
+    ),
+    max_size=3,
+)
+_VENDORS = _object(
+    inventory=_GROUPS,
+    driver_feature=_several(st.sampled_from(["compute", "utility"]) | _TEXTS),
+    version=st.sampled_from(["1.0", {"module": "x"}, {"file": "/sys/x"}]) | _TEXTS,
+    kind=st.sampled_from(["x.com/card", "nvidia.com/gpu"]) | _TEXTS,
+    environment=st.dictionaries(_TEXTS, _TEXTS, max_size=3),
+    requires=_object(kernel=st.sampled_from(["5.14", "6"]) | _TEXTS, modules=_several(_TEXTS)),
+    selinux=_object(type=_TEXTS, boolean=_TEXTS),
+    description=_TEXTS,
+).map(
+    lambda value: (
+        {"activation_flag": "OCI_X", "inventory": {}, **value} if isinstance(value, dict) else value
+    )
+)
+
+
+def _vendor(data: bytes) -> None:
+    """A right one means the same once more; what is wrong is said with the line."""
+    try:
+        found = vendorfile.read(data, "/x.json")
+    except HookError as err:
+        line = err.message.split(":")[1]
+        assert err.message.startswith("/x.json:") and 1 <= int(line) <= data.count(b"\n") + 1
+        assert err.hint
+        raise
+    assert found == vendorfile.read(data, "/x.json") and not folders.collisions([found])
+
+
 TARGETS: dict[str, Target] = {
     "state": Target(_written(_STATES), _state),
     "config.json": Target(_written(_CONFIGS), _config),
@@ -607,6 +693,7 @@ TARGETS: dict[str, Target] = {
     ),
     "saved-answers": Target(_ANSWERS, _answer),
     "settings": Target(st.tuples(_SETTINGS, _ANNOTATIONS), _settings),
+    "vendors": Target(_written(_VENDORS), _vendor),
     "CDI": Target(st.tuples(INPUTS, CONFIGS, _several(_TEXTS), _several(ITEMS), _TEXTS), _injected),
     "sentences": Target(st.text(), plain),
 }

@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -243,3 +246,48 @@ def test_a_bad_item_says_what_is_bad() -> None:
         with pytest.raises(ConfigError) as caught:
             group(**{key: [item]})
         assert says in str(caught.value), item
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[" + b'"a",' * 250_000 + b"NaN]",
+        b'{"a": [' + b"1," * 400_000 + b'1], "a": 1}',
+        b"[" * LARGEST_FILE,
+        json.dumps({f"k{number}": 1 for number in range(60_000)}).encode(),
+        json.dumps(
+            small(
+                driver_feature=[f"g{number}" for number in range(30_000)] * 2,
+                inventory={f"g{number}": {} for number in range(30_000)},
+            )
+        ).encode(),
+        json.dumps(
+            small(inventory={"a": {"devices": ["q" + "*a" * 100] * 256, "libraries": ["/usr/l*"]}})
+            | {"kind": "wrong"}
+        ).encode(),
+    ],
+    ids=["strings", "a name at the end", "deep", "keys", "groups", "stars"],
+)
+def test_a_hostile_file_takes_no_time(data: bytes) -> None:
+    began = time.perf_counter()
+    with pytest.raises(ConfigError):
+        vendorfile.read(data, "x.json")
+    # What is quadratic takes minutes.
+    assert time.perf_counter() - began < 20
+
+
+def test_a_good_file_loads_nothing_that_a_start_does_without() -> None:
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from oci_gpu_hook.vendors import folders, vendorfile\n"
+        "vendorfile.read(open(sys.argv[2], 'rb').read(), 'x.json')\n"
+        "print(*[name for name in ('os', 're', 'json', 'typing', 'fnmatch', 'oci_gpu_hook.formats.jsonplaces',\n"
+        "    'oci_gpu_hook.request.settingsfile') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-ISc", script, PUBLISHED.parents[2], PUBLISHED / "oci-onload.json"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "\n"
