@@ -33,7 +33,8 @@ MOST_DEVICES = 256
 LONGEST_FLAG = 64
 
 _FILE_LISTS = ("binaries", "directories", "miscellaneous")
-_LISTS = ("devices", "binaries", "libraries", "directories", "miscellaneous", "sockets")
+_ITEM_LISTS = ("libraries", *_FILE_LISTS)
+_LISTS = ("devices", *_ITEM_LISTS, "sockets")
 # log_level is oci-decorator's: the settings say what is logged here.  $schema is for editors.
 _IGNORED = ("$schema", "description", "log_level")
 _KEYS = (
@@ -272,7 +273,7 @@ def _inventory(value: object) -> _Found:
 def _group(name: str, lists: dict[str, Any], where: Place) -> Group:
     found: dict[str, list[Item]] = {
         key: [_item(item, (*where, key, number)) for number, item in enumerate(lists.get(key, ()))]
-        for key in _LISTS[1:]
+        for key in _ITEM_LISTS
     }
     # oci-decorator's files list a library that is preloaded among the programs.
     misplaced = [item for item in found["binaries"] if _is_library(item.path)]
@@ -287,7 +288,12 @@ def _group(name: str, lists: dict[str, Any], where: Place) -> Group:
         ),
         libraries=tuple(found["libraries"] + misplaced),
         files=tuple([item for key in _FILE_LISTS for item in found[key]]),
-        sockets=tuple(found["sockets"]),
+        sockets=tuple(
+            [
+                _socket(item, (*where, "sockets", number))
+                for number, item in enumerate(lists.get("sockets", ()))
+            ]
+        ),
     )
 
 
@@ -297,7 +303,7 @@ def _is_library(path: str) -> bool:
 
 
 def _first_versioned(lists: dict[str, Any], where: Place) -> Place:
-    for key in _LISTS[1:]:
+    for key in _ITEM_LISTS:
         for number, item in enumerate(lists.get(key, ())):
             if allowed.VERSION in (item["path"] if isinstance(item, dict) else item):
                 return (*where, key, number)
@@ -326,6 +332,16 @@ def _host_path(value: object, place: Place) -> str:
         raise values.Wrong(place, f"{quoted(path)} has braces", "{version} alone stands in braces")
     values.refuse(place, allowed.host_path(path), _PATH_REMEDY)
     return path
+
+
+def _socket(value: object, place: Place) -> Item:
+    """Services come and go while a driver stays: a socket is looked up at each start, and so is one path."""
+    path = values.text_of(value, place)
+    if glob.is_pattern(path) or "{" in path:
+        raise values.Wrong(
+            place, f"{quoted(path)} is a pattern, a socket is one path", "name each socket"
+        )
+    return Item(_host_path(path, place))
 
 
 def _without_slash(path: str) -> str:

@@ -78,7 +78,7 @@ def test_all_keys() -> None:
                     ],
                     "libraries": [{"path": "/opt/x-{version}/lib/*.so*", "target": "/opt/lib/"}],
                     "directories": ["/opt/x/share/"],
-                    "sockets": [{"path": "/run/x.sock", "required": True}],
+                    "sockets": ["/run/x.sock"],
                 },
             },
         }
@@ -97,7 +97,7 @@ def test_all_keys() -> None:
                 ),
                 libraries=(Item("/opt/x-{version}/lib/*.so*", "/opt/lib"),),
                 files=(Item("/opt/x/share"),),
-                sockets=(Item("/run/x.sock", "", True),),
+                sockets=(Item("/run/x.sock"),),
             ),
         ),
         kind="x.com/card",
@@ -154,7 +154,7 @@ def test_a_library_among_the_programs(name: str, is_library: bool) -> None:
         ),
         (
             b'{"activation_flag": "OCI_X", "inventory": {\n"a":\n{\n'
-            b'"sockets": [{"path": "/run/a"},\n{"paht": "/run/a"}]}}}',
+            b'"libraries": [{"path": "/opt/a"},\n{"paht": "/opt/a"}]}}}',
             5,
             "did you mean 'path'",
         ),
@@ -240,6 +240,9 @@ def test_a_bad_item_says_what_is_bad() -> None:
         ("libraries", "/srv/x", "outside of"),
         ("directories", "/usr/lib64", "everybody's"),
         ("directories", "/etc", "everybody's"),
+        ("sockets", "/run/x/*.sock", "one path"),
+        ("sockets", "/run/{version}.sock", "one path"),
+        ("sockets", {"path": "/run/x.sock"}, "an object, not a string"),
         ("sockets", "/run/docker.sock", "for the host's root alone"),
     ]
     for key, item, says in cases:
