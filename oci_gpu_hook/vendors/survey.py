@@ -16,7 +16,7 @@ from oci_gpu_hook.formats import glob, ldcache, ldcache_entries
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_folder, is_regular
-from oci_gpu_hook.vendors import allowed
+from oci_gpu_hook.vendors import allowed, folders
 from oci_gpu_hook.vendors.inventory import HEADING, PREFIX, Seen, VendorInventory, identity, way
 
 TYPE_CHECKING = False
@@ -145,10 +145,10 @@ class _Survey:
             paths = self._expanded(item.path.replace(allowed.VERSION, version))
         found = []
         for path in paths:
-            trusted = self._root.source(path)
-            if trusted is not None and trusted[1]:
-                self._faults.append(f"the host's {path} is left out: {trusted[1]}")
-            elif trusted is not None:
+            fault = folders.openness(self._root, path)
+            if fault:
+                self._faults.append(f"the host's {path} is left out: {fault}")
+            else:
                 found.append(path)
         if not found and item.required:
             self._lacking.append(f"{item.path} is missing")

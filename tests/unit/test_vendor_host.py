@@ -100,6 +100,15 @@ def test_what_others_could_have_made_is_left_out_and_told(tree: Path) -> None:
     assert "/opt/acme/a.cfg is left out" in seen.faults[0]
 
 
+@pytest.mark.parametrize("change", ["/opt/acme/a.cfg", "/opt/acme"])
+def test_and_so_is_what_others_may_write_to(tree: Path, change: str) -> None:
+    plant(tree, "/opt/acme/a.cfg", "")
+    assert len(found(tree, vendor(files=("/opt/acme/a.cfg",))).files) == 1
+    (tree / change[1:]).chmod(0o666 if change.endswith("cfg") else 0o777)
+    seen = found(tree, vendor(files=("/opt/acme/a.cfg",)))
+    assert seen.files == () and "others" in seen.faults[0]
+
+
 def test_what_is_required_and_missing_is_told_apart(tree: Path) -> None:
     group = Group("g", files=(Item("/opt/a", required=True), Item("/opt/b")))
     seen = found(tree, Vendor(FILE, "OCI_ACME", (group,)))
