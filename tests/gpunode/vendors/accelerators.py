@@ -28,6 +28,8 @@ def amd(node: Additions) -> None:
     for name, version, number in (
         ("libhsa-runtime64", "1.14.60200", 1),
         ("libamdhip64", "6.2.60200", 6),
+        ("libhiprtc", "6.2.60200", 6),
+        ("librocprofiler-register", "0.4.0", 0),
         ("libamd_comgr", "2.8.60200", 2),
         ("libhsakmt", "1.0.6", 1),
         ("librocm_smi64", "7.3.60200", 7),
