@@ -7,7 +7,7 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
     set -e words[1]
     for word in $words
         # The value of an option names no command.
-        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --format --hook --host-root --id --interval --mode --name --nvml-timeout --output --pid --shares --since --way
+        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --format --hook --host-root --id --interval --mode --name --nvml-timeout --output --pid --shares --since --vendor --way
             set before
             continue
         end
@@ -21,10 +21,10 @@ end
 
 complete -c oci-gpu-hook -f
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a plan -d 'Show what the hook would do for a bundle, and why'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a info -d 'Show the driver, the GPUs and MIG devices, and the files by capability, as they are now'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a info -d 'Show NVIDIA\'s driver, its GPUs, MIG devices and files, and what there is of other vendors, as it is now'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a inventory -d 'Prepare, show or keep fresh the saved inventory that hooks load at a container\'s start'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a prepare -d 'Make the device nodes that a fresh boot lacks: unified memory, mode setting, MIG capabilities'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a cdi -d 'Write a Container Device Interface spec of this host\'s GPUs'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a cdi -d 'Write a Container Device Interface spec of this host\'s devices'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a config -d 'Show what the administrator has set, and translate what was set for NVIDIA\'s hook'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a doctor -d 'Check every precondition on this host, in order of cause; or one running container'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a containers -d 'Show which running container holds which GPU, and which GPUs nobody holds'
@@ -50,7 +50,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at info' -l host-root -r -f -a '(__f
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at info' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory' -a refresh -d 'Survey the host, ask NVML what only it knows, and save the result for the hooks'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory' -a show -d 'Show the saved inventory, if it is still true'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory' -a watch -d 'Keep the saved inventory true: refresh it now, and whenever the driver or its devices change'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory' -a watch -d 'Keep the saved inventory true: refresh it now, and whenever a driver, its devices or a vendor\'s file change'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory refresh' -l nvml-timeout -r -f -d 'How long NVML may take to answer; 0 does not ask it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory refresh' -l format -r -f -a 'text json' -d 'How to print it'
@@ -72,9 +72,10 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at prepare' -l host-root -r -f -a '(
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at prepare' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi' -a generate -d 'Write a spec of kind nvidia.com/gpu: devices by index, UUID and MIG name, and \'all\''
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l vendor -r -f -d 'The devices of this vendor\'s file, such as OCI_AMD'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l output -r -F -d 'Write to FILE, whole or not at all'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l format -r -f -a 'yaml json' -d '[default: by FILE\'s name, else yaml]'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l capabilities -r -f -d 'Driver capabilities of every container that uses the spec: with CDI, none can ask for its own'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l capabilities -r -f -d 'NVIDIA\'s driver capabilities of every container that uses the spec: with CDI, none can ask for its own'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l hook -r -F -d 'The hook\'s program'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
