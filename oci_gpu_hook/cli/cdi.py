@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oci_gpu_hook.cli import cditext, whole
+from oci_gpu_hook.cli import cditext, onhost, whole
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.container import layout
@@ -150,6 +150,7 @@ def of_host(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> tuple[dic
 
     What only NVML knows comes from the saved inventory, if that is still true.
     """
+    onhost.check_is_server(root)
     found = survey.current(root, settings.driver_root)
     capabilities = hook.capabilities
     families = selection.families(Request("cdi-spec", (ALL,), capabilities))

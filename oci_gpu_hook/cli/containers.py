@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from oci_gpu_hook.cli import onhost
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.diagnosis import holders
 from oci_gpu_hook.driver import inventory as saved_inventory
@@ -134,5 +135,6 @@ def _time(seconds: int) -> str:
 
 def _inventory(root: HostRoot, driver_root: str) -> DriverInventory:
     """The saved inventory while it is true, as only that knows MIG devices by number; nothing is saved here."""
+    onhost.check_is_server(root)
     found = survey.current(root, driver_root)
     return saved_inventory.with_nodes(root, found, ("caps",), driver_root=driver_root)

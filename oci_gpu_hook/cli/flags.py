@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import click
 
-from oci_gpu_hook.cli import drivervolume, flaglines
+from oci_gpu_hook.cli import drivervolume, flaglines, onhost
 from oci_gpu_hook.cli.flaglines import Asked
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import Command, config_file, host_root
@@ -204,6 +204,7 @@ def _look(
     gpus: tuple[str, ...], config: str | None, host_root: str
 ) -> tuple[Request, DriverInventory, Selection]:
     root, driver_root = HostRoot(host_root), read_settings(config, None).driver_root
+    onhost.check_is_server(root)
     found = survey.current(root, driver_root)
     request = Request("flags", _names(gpus), DEFAULT_CAPABILITIES)
     families = selection.families(request)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.cli.render import aligned
+from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.planning import platforms
 from oci_gpu_hook.vendors import platform, tegra
 
@@ -44,6 +45,16 @@ def of_platform(root: HostRoot, *, remember: bool = False) -> tuple[dict[str, ob
     if left_out:
         lines += ["", "left out", *[f"  {sentence}" for sentence in left_out]]
     return said, "\n".join(lines)
+
+
+def check_is_server(root: HostRoot) -> None:
+    """DriverError on a Jetson and under WSL 2, for what only knows GPUs that NVIDIA's module drives."""
+    kind = platform.look(root)
+    if kind in PLATFORMS:
+        raise DriverError(
+            f"this host is {platform.NAMES[kind]}, and no GPU here is driven by NVIDIA's module",
+            "containers ask by NVIDIA_VISIBLE_DEVICES; 'oci-gpu-hook info' shows what they get",
+        )
 
 
 def document(found: OnHost) -> dict[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import click
 
-from oci_gpu_hook.cli import drivervolume, flaglines
+from oci_gpu_hook.cli import drivervolume, flaglines, onhost
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.driver import survey
@@ -32,6 +32,7 @@ def create(config: str | None, host_root: str) -> None:
     run after an upgrade of the driver, exchanges them; containers that run see the new ones.
     """
     root, driver_root = HostRoot(host_root), read_settings(config, None).driver_root
+    onhost.check_is_server(root)
     found = survey.survey(root, driver_root)
     is_new = drivervolume.make(root, found)
     done = "has the files of" if is_new else "has already the files of"

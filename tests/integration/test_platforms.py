@@ -295,3 +295,13 @@ def test_people_are_told_which_platform_it_is(
     assert any(line[:2] == ["pass", "driver"] for line in lines)
     if platform == "tegra":
         assert "devices.csv:1 is left out: '/dev/fb0'" in doctor
+
+
+def test_what_only_knows_gpus_of_the_module_says_so(installed: Installed) -> None:
+    words = ("containers", "cdi generate", "flags docker", "volume create")
+    commands = "".join([f"oci-gpu-hook {word} && exit 1\n" for word in words])
+    done = on_node(installed, f"{commands}true", platform="wsl")
+    assert done.code == 0, done.out
+    said = [line for line in done.err.splitlines() if line.startswith("oci-gpu-hook:")]
+    assert len(said) == len(words)
+    assert all("this host is WSL 2, and no GPU here is driven by" in line for line in said), said
