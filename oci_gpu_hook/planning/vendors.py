@@ -118,13 +118,10 @@ def _check_host(request: VendorRequest, found: OnHost) -> None:
 
 
 def _mount(inventory: VendorInventory, file: DriverFile) -> Mount:
-    is_program = (
-        file.folder or "/bin/" in file.target or "/sbin/" in file.target or (".so" in file.target)
-    )
-    options = placement.READ_ONLY if is_program else placement.READ_ONLY_DATA
     what = "folder" if file.folder else "file"
     reason = f"{what}: {inventory.flag}, {file.capabilities[0]}"
-    return Mount(file.path, file.target, options, False, reason, file.folder)
+    # Programs lie anywhere, and a folder may hold some.
+    return Mount(file.path, file.target, placement.READ_ONLY, False, reason, file.folder)
 
 
 def _services(found: OnHost) -> tuple[Service, ...]:

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.vendors.vendor import Vendor
 
-# A file in the first takes the place of one of the same name in the second, as in systemd's folders.
-ADMINISTRATORS, PACKAGES = FOLDERS = (
+# A file in one takes the place of one of the same name in a later one, as in systemd's folders.  The second is that of
+# `make install PREFIX=/usr/local`, and so of nodes whose /usr is read-only.
+ADMINISTRATORS, LOCAL, PACKAGES = FOLDERS = (
     "/etc/oci-gpu-hook/vendors",
+    "/usr/local/share/oci-gpu-hook/vendors",
     "/usr/share/oci-gpu-hook/vendors",
 )
 SUFFIX = ".json"
@@ -40,13 +42,15 @@ def list_files(root: HostRoot) -> tuple[str, ...]:
 
 
 def replaced(root: HostRoot) -> dict[str, str]:
-    """Of each file of the administrator's that has taken another's place, that other."""
-    packaged = set(_names(root, PACKAGES))
-    return {
-        f"{ADMINISTRATORS}/{name}": f"{PACKAGES}/{name}"
-        for name in _names(root, ADMINISTRATORS)
-        if name in packaged
-    }
+    """Of each file that has taken another's place, that other; of several the one that would hold next."""
+    found: dict[str, str] = {}
+    behind: dict[str, str] = {}
+    for folder in FOLDERS[::-1]:
+        for name in _names(root, folder):
+            if name in behind:
+                found[f"{folder}/{name}"] = behind[name]
+            behind[name] = f"{folder}/{name}"
+    return {path: other for path, other in found.items() if path in behind.values()}
 
 
 def load(root: HostRoot, path: str) -> Vendor:

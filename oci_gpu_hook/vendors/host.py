@@ -9,6 +9,7 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel.filetypes import is_socket
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.vendors import devices
 from oci_gpu_hook.vendors.devices import Devices
@@ -35,10 +36,13 @@ def look(root: HostRoot, inventory: VendorInventory) -> OnHost:
     """What is there now."""
     sockets, faults = [], []
     for path, group in inventory.sockets:
-        found = root.source(path)
-        if found is not None and found[1]:
-            faults.append(f"the host's {path} is left out: {found[1]}")
-        elif found is not None:
+        found, status = root.source(path), root.stat(path)
+        if found is None or status is None:
+            continue
+        fault = found[1] or ("" if is_socket(status) else "it is no socket")
+        if fault:
+            faults.append(f"the host's {path} is left out: {fault}")
+        else:
             sockets.append((path, group))
     return OnHost(
         inventory,

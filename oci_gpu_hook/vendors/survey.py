@@ -145,7 +145,8 @@ class _Survey:
             paths = self._expanded(item.path.replace(allowed.VERSION, version))
         found = []
         for path in paths:
-            fault = folders.openness(self._root, path)
+            # A link of root's own may lead to what no vendor's file may name.
+            fault = folders.openness(self._root, path) or allowed.host_path(self._root.real(path))
             if fault:
                 self._faults.append(f"the host's {path} is left out: {fault}")
             else:

@@ -75,7 +75,8 @@ def _is_wanted(name: str) -> bool:
     if name.startswith(f"{library}/oci_gpu_hook/"):
         # The node's own Python compiles and links them.
         return name.endswith(".py")
-    return name == f"{library}/link.py" or name.startswith((f"{PREFIX}/bin/", f"{PREFIX}/libexec/"))
+    whole = (f"{PREFIX}/bin/", f"{PREFIX}/libexec/", f"{PREFIX}/share/oci-gpu-hook/vendors/")
+    return name == f"{library}/link.py" or name.startswith(whole)
 
 
 def hook_files(settings: bytes | None) -> list[File]:

@@ -25,6 +25,7 @@ prefix=/usr/local
 library=$prefix/lib/oci-gpu-hook
 entry=$prefix/libexec/oci/hooks.d/oci-gpu-hook
 command=$prefix/bin/oci-gpu-hook
+vendors=$prefix/share/oci-gpu-hook/vendors
 delivered=$prefix/libexec/oci-gpu-hook # only there on nodes that the MachineConfig serves
 python=/usr/bin/python3
 staged='' fresh=''
@@ -194,6 +195,18 @@ switch_version() {
     done
 }
 
+# The payload's files of other vendors' accelerators, each with where it lies on the node.
+each_vendor() {
+    for file in "$payload$vendors"/*.json; do
+        [ ! -e "$file" ] || echo "$file $(on_node $vendors)/${file##*/}"
+    done
+}
+
+install_vendors() {
+    each_vendor | while read -r file place; do write 0644 "$place" <"$file"; done
+    label "$real${vendors#"$prefix"}"
+}
+
 # Removes the versions that no script names, but later: a hook that the old entry script started may still read its own.
 prune() {
     for folder in "$(on_node $library)"/*/; do
@@ -212,7 +225,7 @@ do_install() {
     check_ours
     version_of_payload
     [ -e "$host$hooks/oci-gpu-hook.json" ] || fresh=yes
-    for folder in "$library" "$(dirname $entry)" "$(dirname $command)"; do
+    for folder in "$library" "$(dirname $entry)" "$(dirname $command)" "$vendors"; do
         folder=$real${folder#"$prefix"}
         make_folder "$folder" 2>/dev/null || fail "cannot make $folder on the node: it is read-only or full"
     done
@@ -220,6 +233,7 @@ do_install() {
     list=$(on_node $library)/installed-folders
     { cat "$list" 2>/dev/null || :; printf %s "$made"; } | write 0644 "$list"
     [ -d "$(on_node $library)/$version" ] || stage
+    install_vendors
     switch_version
     write 0644 "$host$hooks/oci-gpu-hook.json" <"$payload$prefix/share/containers/oci/hooks.d/oci-gpu-hook.json"
     fresh=
@@ -249,6 +263,9 @@ take_away() {
     try "cannot remove what is installed" rm -f "$host$hooks/oci-gpu-hook.json" "$host$hooks/oci-gpu-hook.json.new"
     for file in $entry $command; do
         try "cannot remove what is installed" rm -f "$(on_node "$file")" "$(on_node "$file").new"
+    done
+    each_vendor | while read -r _ file; do
+        try "cannot remove what is installed" rm -f "$file" "$file.new"
     done
     try "cannot remove what is installed" rm -rf "$(on_node $library)" "$host/run/oci-gpu-hook"
     printf '%s\n' "$folders" "$made" | sort -ru | while read -r folder; do

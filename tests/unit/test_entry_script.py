@@ -59,8 +59,9 @@ class Script:
         text = ENTRY.read_text().replace("/usr/bin/python3", str(interpreter))
         self.vendors = folder / "vendors"
         self.vendors.mkdir()
-        text = text.replace("/etc/oci-gpu-hook/vendors", str(self.vendors))
-        text = text.replace("/usr/share/oci-gpu-hook/vendors", str(folder / "packaged"))
+        places = "/{etc,usr/local/share,usr/share}/oci-gpu-hook/vendors"
+        assert places in text
+        text = text.replace(places, str(self.vendors))
         self.vendor("amd", AMD)
         self.program.write_text(text.replace("/etc/oci-gpu-hook.conf", str(self.settings)))
         self.program.chmod(0o755)

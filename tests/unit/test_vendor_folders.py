@@ -27,7 +27,7 @@ def plant(host: Path, path: str, flag: str = "OCI_X") -> Path:
     return file
 
 
-ETC, USR = folders.FOLDERS
+ETC, LOCAL, USR = folders.FOLDERS
 
 
 def test_the_administrators_file_takes_the_place_of_another(host: Path) -> None:
@@ -40,6 +40,17 @@ def test_the_administrators_file_takes_the_place_of_another(host: Path) -> None:
     assert folders.list_files(root) == (f"{USR}/a.json", f"{ETC}/b.json", f"{ETC}/c.json")
     assert folders.replaced(root) == {f"{ETC}/b.json": f"{USR}/b.json"}
     assert folders.load(root, f"{ETC}/c.json").file == f"{ETC}/c.json"
+
+
+def test_of_three_of_one_name_the_nearest_to_the_administrator_counts(host: Path) -> None:
+    for folder in folders.FOLDERS:
+        plant(host, f"{folder}/a.json")
+    root = HostRoot(str(host))
+    assert folders.list_files(root) == (f"{ETC}/a.json",)
+    assert folders.replaced(root) == {f"{ETC}/a.json": f"{LOCAL}/a.json"}
+    (host / ETC[1:] / "a.json").unlink()
+    assert folders.list_files(root) == (f"{LOCAL}/a.json",)
+    assert folders.replaced(root) == {f"{LOCAL}/a.json": f"{USR}/a.json"}
 
 
 def test_so_many_files_and_no_more(host: Path) -> None:

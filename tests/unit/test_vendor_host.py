@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.vendors import current, devices, inventory, survey
+from oci_gpu_hook.vendors import current, devices, host, inventory, survey
 from oci_gpu_hook.vendors.inventory import VendorInventory
 from oci_gpu_hook.vendors.vendor import DevicePattern, Group, Item, Vendor, Version
 from tests.unit.hosts import plant, plant_library
@@ -107,6 +108,28 @@ def test_and_so_is_what_others_may_write_to(tree: Path, change: str) -> None:
     (tree / change[1:]).chmod(0o666 if change.endswith("cfg") else 0o777)
     seen = found(tree, vendor(files=("/opt/acme/a.cfg",)))
     assert seen.files == () and "others" in seen.faults[0]
+
+
+@pytest.mark.parametrize("place", ["/root/key", "/etc/shadow", "/var/lib/x"])
+def test_and_what_a_link_leads_to_that_no_file_may_name(tree: Path, place: str) -> None:
+    plant(tree, place, "")
+    (tree / "opt").mkdir()
+    (tree / "opt/a.cfg").symlink_to(place)
+    seen = found(tree, vendor(files=("/opt/a.cfg",)))
+    assert seen.files == () and "/opt/a.cfg is left out" in seen.faults[0]
+
+
+def test_a_socket_is_a_socket_and_nothing_else(tree: Path) -> None:
+    plant(tree, "/run/file.sock", "")
+    listener = socket.socket(socket.AF_UNIX)
+    # A path of a socket is short.
+    here = os.open(tree, os.O_PATH)
+    listener.bind(f"/proc/self/fd/{here}/run/real.sock")
+    os.close(here)
+    paths = tuple([(f"/run/{name}.sock", "g") for name in ("real", "file", "none")])
+    seen = host.look(HostRoot(str(tree)), VendorInventory(FILE, "OCI_ACME", sockets=paths))
+    assert seen.sockets == (("/run/real.sock", "g"),)
+    assert seen.faults == ("the host's /run/file.sock is left out: it is no socket",)
 
 
 def test_what_is_required_and_missing_is_told_apart(tree: Path) -> None:

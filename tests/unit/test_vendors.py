@@ -60,7 +60,7 @@ def plant(host: Path, path: str, **keys: Any) -> str:
     return path
 
 
-ETC, USR = folders.FOLDERS
+ETC, LOCAL, USR = folders.FOLDERS
 
 
 # --- check
