@@ -9,6 +9,8 @@ has no SELinux.  Must not touch anything outside the cache.
 from __future__ import annotations
 
 import hashlib
+import itertools
+import json
 import os
 import shutil
 
@@ -18,6 +20,7 @@ from tests.policy.debian import run
 from tests.selinux import base
 from tests.selinux.base import GUEST, HERE, LAYER, MULTIARCH, REPOSITORY, say
 from tests.selinux.files import write
+from tests.selinux.guest import vendors
 
 OUR_MODULES = ("nvidia_container", "oci_gpu_hook")
 # Of the tests: what is logged, and what Debian's dockerd lacks.
@@ -71,9 +74,10 @@ _RENEWED = (
     GUEST,
     "usr/libexec",
     LIBRARY,
-    "usr/share/containers",
+    "opt",
+    "usr/share",
     "usr/bin",
-    "usr/sbin/init",
+    "usr/sbin",
     "var/lib/selinux",
     f"{LAYER}/app",
 )
@@ -90,7 +94,11 @@ class Tree:
         """Our modules, the installed hook, the simulated driver and the guest's programs, as they are now."""
         self._install_guest(only)
         self._install_driver()
-        for name in (LIBRARY, "usr/libexec/oci", "usr/share/containers/oci"):
+        self._install_vendors()
+        for name in (
+            *(LIBRARY, "usr/libexec/oci", "usr/share/containers/oci"),
+            "usr/share/oci-gpu-hook",
+        ):
             shutil.rmtree(f"{self.root}/{name}", ignore_errors=True)
         run(
             "make",
@@ -114,6 +122,7 @@ class Tree:
             for name in _RENEWED:
                 self._label(name)
             self._label(f"usr/lib/{MULTIARCH}")
+            self._label("usr/lib64")
 
     def _install_modules(self, policy: str) -> bool:
         """Install our policy modules; whether they are others than before."""
@@ -204,6 +213,22 @@ class Tree:
             )
         shutil.copy(f"{built}/mig-minors", f"{self.root}/{GUEST}/mig-minors")
         run("/sbin/ldconfig", "-X", "-r", self.root)
+
+    def _install_vendors(self) -> None:
+        """Other vendors' drivers, but for what lies in memory."""
+        folder = f"/usr/lib/{MULTIARCH}"
+        additions = vendors.of_node(description.load(DESCRIPTION), folder, itertools.count(400))
+        for path, file in build.build_vendors(additions).items():
+            os.makedirs(os.path.dirname(self.root + path), exist_ok=True)
+            shutil.copy(file, self.root + path)
+        for path, text in additions.texts.items():
+            if not path.startswith("/run/"):
+                write(self.root + path, text)
+        write(self.root + vendors.FILE, json.dumps(vendors.EVERYTHING))
+        for path, target in additions.links.items():
+            if not os.path.lexists(self.root + path):
+                os.makedirs(os.path.dirname(self.root + path), exist_ok=True)
+                os.symlink(target, self.root + path)
 
     def _label(self, below: str) -> None:
         path = f"{self.root}/{below}".rstrip("/")

@@ -49,6 +49,7 @@ class Container(NamedTuple):
     gpu: whether the container asks for a GPU; hook: whether ours is registered.
     mapped: the host's number of its root, in a user namespace of its own; 0 for none.
     devices, capabilities: of NVIDIA_VISIBLE_DEVICES and NVIDIA_DRIVER_CAPABILITIES.
+    asks: what is asked of other vendors, by their flags.
     command: in the container; () is the probe with the names in `expect`.
     expect: check -> regular expression of what it prints.
     refused: regular expression of the sentence where the start must fail, else "".
@@ -68,6 +69,7 @@ class Container(NamedTuple):
     mapped: int = 0
     devices: str = "all"
     capabilities: str = "compute,utility"
+    asks: Mapping[str, str] = MappingProxyType({})
     privileged: bool = False
     command: tuple[str, ...] = ()
     expect: Mapping[str, str] = MappingProxyType({})
@@ -104,6 +106,8 @@ class Row(NamedTuple):
     denied: str = ""
     # A boolean of the policy that is on while it runs.
     boolean: str = ""
+    # One that is off.
+    off: str = ""
     # Whether the trap's folder changes all the same.
     caught: bool = False
 

@@ -149,6 +149,7 @@ class Start:
                 f"NVIDIA_VISIBLE_DEVICES={container.devices}",
                 f"NVIDIA_DRIVER_CAPABILITIES={container.capabilities}",
             ]
+        env += [f"{flag}={devices}" for flag, devices in container.asks.items()]
         granted = list(_CAPABILITIES) if container.privileged else []
         capabilities = dict.fromkeys(("bounding", "effective", "permitted"), granted)
         specification: dict[str, Any] = {
@@ -301,8 +302,12 @@ class Start:
         found = []
         for pattern in (
             "dev/nvidia*",
-            "proc/driver/nvidia",
-            "proc/driver/nvidia/*",
+            "dev/kfd",
+            "dev/dri/*",
+            "dev/infiniband/*",
+            "dev/onload*",
+            # Without a GPU these are the node's.
+            *(["proc/driver/nvidia", "proc/driver/nvidia/*"] if self.container.gpu else []),
             "etc/ld.so.cache",
             "dev/mqueue",
         ):

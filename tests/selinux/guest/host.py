@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from tests.gpunode import catalogue, pci, procfs
 from tests.gpunode.description import Description, load, render
 
+from . import vendors
 from .mounting import MS_BIND, label, mount
 
 DESCRIPTION = "h100mig"
@@ -28,13 +29,12 @@ DROP_IN = f"{SETTINGS}.d/50-row.conf"
 SIMULATED = "/proc/driver"
 # As the kernel's own files there.
 PROC_CONTEXT = "system_u:object_r:proc_t:s0"
-SYSFS_CONTEXT = "system_u:object_r:sysfs_t:s0"
 # Where systemd writes what it was told of a unit that a program made.
 TRANSIENT = "/run/systemd/transient"
 GPU_RULE = "DeviceAllow=/dev/char/195:0 "
 # Where `tree` puts the copies of the hook that lack a check.
 UNCHECKED = "/usr/lib/e2e/unchecked"
-WATCHED = ("/dev", "/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/bin", "/run")
+WATCHED = ("/dev", "/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/bin", "/opt", "/run")
 
 
 def set_up(mig_minors: str) -> None:
@@ -58,13 +58,18 @@ def set_up(mig_minors: str) -> None:
     files = procfs.tree(node, capabilities, os.uname().machine)
     mount("proc-driver", SIMULATED, "tmpfs", 0, f"mode=0555,context={PROC_CONTEXT}")
     files["gpunode/description"] = render(node)
-    files["gpunode/devices"] = procfs.devices(real, procfs.registered(node, majors))
+    taken = set(majors.values())
+    free = (major for major in procfs.free_majors(real) if major not in taken)
+    others = vendors.of_node(node, "", free)
+    registered = {**others.registered, **procfs.registered(node, majors)}
+    files["gpunode/devices"] = procfs.devices(real, registered)
     for name, text in files.items():
         os.makedirs(os.path.dirname(f"{SIMULATED}/{name}"), exist_ok=True)
         with open(f"{SIMULATED}/{name}", "w", encoding="ascii") as file:
             file.write(text)
     mount(f"{SIMULATED}/gpunode/devices", "/proc/devices", "", MS_BIND)
     mount_pci(node)
+    vendors.set_up(others)
     for path in catalogue.SOCKETS:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         listener = socket.socket(socket.AF_UNIX)
@@ -90,7 +95,7 @@ def mount_pci(node: Description) -> None:
     files = "/run/pci-devices"
     for folder in (files, pci.DEVICES):
         os.makedirs(folder, exist_ok=True)
-        mount("pci-devices", folder, "tmpfs", 0, f"mode=0555,context={SYSFS_CONTEXT}")
+        mount("pci-devices", folder, "tmpfs", 0, f"mode=0555,context={vendors.SYSFS_CONTEXT}")
     for name, text in pci.tree(node).items():
         os.makedirs(os.path.dirname(f"{files}/{name}"), exist_ok=True)
         with open(f"{files}/{name}", "w", encoding="ascii") as file:
@@ -147,13 +152,13 @@ def linked_alone() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def boolean(name: str) -> Iterator[None]:
-    """A boolean of the policy turned on."""
-    subprocess.run(["setsebool", name, "on"], check=True)
+def boolean(name: str, value: str = "on") -> Iterator[None]:
+    """A boolean of the policy with another value than its own."""
+    subprocess.run(["setsebool", name, value], check=True)
     try:
         yield
     finally:
-        subprocess.run(["setsebool", name, "off"], check=True)
+        subprocess.run(["setsebool", name, "on" if value == "off" else "off"], check=True)
 
 
 @contextlib.contextmanager

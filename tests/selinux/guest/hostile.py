@@ -12,6 +12,7 @@ from tests.gpunode.catalogue import MPS_FOLDER
 
 from . import cases, traps
 from .cases import CRUN, RUNC, WORKS, Container, Row
+from .vendorcases import VENDORS
 
 _CONFINED = Container("nvidia_container_t")
 # What a user's folder lets a container's program do, if nothing forbids it.
@@ -185,4 +186,4 @@ HOSTILE = (
 )
 
 # All rows of a run.
-ROWS = (*cases.ROWS, *HOSTILE)
+ROWS = (*cases.ROWS, *VENDORS, *HOSTILE)

@@ -3,7 +3,7 @@
  * What a container's program can do, one line a check: NAME=ok, or NAME= and the error's name. It is C because each of
  * a hundred starts of an interpreter costs a second on an emulated processor.
  *
- *   probe nodes|lib|smi|sem|shm|mq|hold|stay|read:PATH|make:PATH ...
+ *   probe nodes|lib|smi|sem|shm|mq|hold|stay|load:LIBRARY|read:PATH|make:PATH ...
  *
  * Must not: judge; the table of cases knows what is right.
  */
@@ -66,6 +66,11 @@ static void library(void)
 		puts("lib=ok");
 	else
 		printf("lib=%s\n", found ? "no cuInit" : dlerror());
+}
+
+static void load(const char *check, const char *name)
+{
+	printf("%s=%s\n", check, dlopen(name, RTLD_NOW) ? "ok" : dlerror());
 }
 
 static void smi(void)
@@ -179,6 +184,8 @@ int main(int count, char **checks)
 			hold();
 		else if (!strcmp(check, "stay"))
 			stay();
+		else if (!strncmp(check, "load:", 5))
+			load(check, check + 5);
 		else if (!strncmp(check, "read:", 5))
 			read_from(check, check + 5);
 		else if (!strncmp(check, "make:", 5))

@@ -174,8 +174,9 @@ def run_row(engine: Engine, journal: Journal, number: int, runtime: str) -> Line
             stack.enter_context(host.linked_alone())
         if row.unchecked:
             stack.enter_context(host.unchecked(row.unchecked))
-        if row.boolean:
-            stack.enter_context(host.boolean(row.boolean))
+        if row.boolean or row.off:
+            value = "on" if row.boolean else "off"
+            stack.enter_context(host.boolean(row.boolean or row.off, value))
         if row.trap:
             changes = stack.enter_context(traps.laid(row.trap))
         answer = engine.ask(number, runtime)
