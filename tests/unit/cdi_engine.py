@@ -34,11 +34,17 @@ class Node(NamedTuple):
 
     def spec(self, capabilities: str = "all", *words: str) -> dict[str, Any]:
         """What `cdi generate` writes for this host."""
-        file = self.folder / f"{capabilities}.json"
+        return self._generated(capabilities, "--capabilities", capabilities, *words)
+
+    def vendors_spec(self, flag: str) -> dict[str, Any]:
+        """The same for another vendor's devices."""
+        return self._generated(flag, "--vendor", flag)
+
+    def _generated(self, name: str, *words: str) -> dict[str, Any]:
+        file = self.folder / f"{name}.json"
         if not file.exists():
             arguments = ["cdi", "generate", "--host-root", str(self.tree), "--output", str(file)]
-            arguments += ["--config", str(self.settings), "--capabilities", capabilities, *words]
-            assert cli.main(arguments) == 0
+            assert cli.main([*arguments, "--config", str(self.settings), *words]) == 0
         document: dict[str, Any] = json.loads(file.read_text())
         return document
 
@@ -131,8 +137,15 @@ def by_cdi(
     host: Node, environment: dict[str, str], capabilities: str, *names: str
 ) -> set[tuple[object, ...]]:
     """What it gets by the spec's edits and the hook that the spec starts."""
+    return by_spec(host, environment, host.spec(capabilities), *names)
+
+
+def by_spec(
+    host: Node, environment: dict[str, str], spec: dict[str, Any], *names: str
+) -> set[tuple[object, ...]]:
+    """The same, of any spec."""
     config = bundle(host.folder, environment)
-    words = inject(config, host.spec(capabilities), *names)
+    words = inject(config, spec, *names)
     plan = start(config, host, words[2:])
     assert plan is not None
     assert not any(isinstance(item, OpenCgroup) for item in plan.operations)

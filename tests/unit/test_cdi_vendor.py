@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CDI specs of other vendors' devices: spec and hook give what the hook alone gives, and each knows what it is for."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oci_gpu_hook.container import layout
+from oci_gpu_hook.driver.nodes import DeviceNode
+from oci_gpu_hook.errors import ConfigError, DriverError
+from oci_gpu_hook.operations.ldcache import LdCache
+from oci_gpu_hook.operations.service import Service
+from oci_gpu_hook.planning import cdi, cdivendor
+from oci_gpu_hook.report.progress import Progress
+from oci_gpu_hook.vendors.devices import Device, Devices
+from oci_gpu_hook.vendors.host import OnHost
+from oci_gpu_hook.vendors.inventory import VendorInventory
+from tests.unit import cdi_engine, hosts
+from tests.unit.cdi_engine import Node, by_hook, by_spec
+from tests.unit.program import Program
+from tests.unit.test_cdi_generate import DEVICE_NAME, generate, validator
+
+FLAG = "OCI_ACME"
+FILE = "/etc/oci-gpu-hook/vendors/acme.json"
+ACME: dict[str, Any] = {
+    "activation_flag": FLAG,
+    "kind": "acme.com/card",
+    "version": {"file": "/opt/acme/version"},
+    "environment": {"ACME_HOME": "/opt/acme"},
+    "inventory": {
+        "all": {
+            "devices": [
+                {"path": "/dev/acme[0-9]*", "each": True, "required": False},
+                {"path": "/dev/acme_control[0-9]*", "each": True, "required": False},
+                {"path": "/dev/acmectl", "required": False},
+                {"path": "/dev/acme_late", "required": False},
+            ],
+            "libraries": [f"/{hosts.LIBRARY_FOLDER}/libacme*.so.*"],
+            "directories": ["/opt/acme"],
+            "miscellaneous": [{"path": "/etc/acme.conf", "target": "/etc/acme.d"}],
+            "sockets": ["/run/acme/socket"],
+        }
+    },
+}
+NAMES = ["0", "acme3", "acme_control3", "1", "acme7", "acme_control7", "all"]
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make device nodes")
+
+
+def _host(tree: Path, folder: Path, *, with_nodes: bool = True, **keys: Any) -> Node:
+    os.umask(0o022)
+    tree.chmod(0o755)
+    hosts.host(tree).close()
+    made = cdi_engine.node(tree, folder)
+    hosts.plant(tree, FILE, json.dumps({**ACME, **keys}))
+    hosts.plant(tree, "/opt/acme/version", "1.5\n")
+    hosts.plant(tree, "/etc/acme.conf", "")
+    # The host's loader looks where its libc lies.
+    hosts.plant(tree, f"{hosts.LIBRARY_FOLDER}/libc.so.6", "")
+    os.makedirs(tree / "run/acme")
+    os.mknod(tree / "run/acme/socket", stat.S_IFSOCK | 0o666)
+    for name in ("acme", "acmerun"):
+        hosts.plant_library(tree, f"{hosts.LIBRARY_FOLDER}/lib{name}.so.1.5", f"lib{name}.so.1")
+        (tree / hosts.LIBRARY_FOLDER / f"lib{name}.so.1").symlink_to(f"lib{name}.so.1.5")
+    for number in (3, 7) if with_nodes else ():
+        _node(tree, f"acme{number}", number)
+        _node(tree, f"acme_control{number}", 64 + number)
+    if with_nodes:
+        _node(tree, "acmectl", 128)
+    return made
+
+
+def _node(tree: Path, name: str, minor: int) -> None:
+    (tree / "dev").mkdir(exist_ok=True)
+    os.mknod(tree / "dev" / name, stat.S_IFCHR | 0o660, os.makedev(240, minor))
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Node:
+    return _host(tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("of"))
+
+
+@pytest.fixture()
+def bare(tmp_path: Path) -> Node:
+    """A host of one's own, whose vendor has files and no device."""
+    (tmp_path / "tree").mkdir()
+    return _host(tmp_path / "tree", tmp_path, with_nodes=False)
+
+
+@needs_root
+def test_the_document_is_as_the_schema_says(host: Node) -> None:
+    spec = host.vendors_spec(FLAG)
+    validator().validate(spec)
+    assert (spec["kind"], [device["name"] for device in spec["devices"]]) == (
+        "acme.com/card",
+        NAMES,
+    )
+    assert spec["containerEdits"]["env"] == ["OCI_ACME=void", "ACME_HOME=/opt/acme"]
+    (started,) = spec["containerEdits"]["hooks"]
+    assert started["args"] == [
+        *("oci-gpu-hook", "createRuntime", "--cdi-vendor", FLAG),
+        *("--config", str(host.settings), "--cdi-driver", "1.5"),
+    ]
+    for edits in (spec, *spec["devices"]):
+        found = edits["containerEdits"]
+        assert found and all(found.values()), "engines refuse an edit that edits nothing"
+        assert not any("m" in node["permissions"] for node in found.get("deviceNodes", ()))
+
+
+@needs_root
+@pytest.mark.parametrize(
+    "names", [*[(name,) for name in NAMES], ("0", "acme7"), ("1", "all"), ("acme3", "0")]
+)
+def test_spec_and_hook_agree(host: Node, names: tuple[str, ...]) -> None:
+    by_cdi = by_spec(host, {}, host.vendors_spec(FLAG), *names)
+    assert by_cdi == by_hook(host, {FLAG: ",".join(names)})
+    assert {fact[0] for fact in by_cdi} == {"Device", "Mount", "LdCache", "Service"}
+
+
+def test_a_vendor_without_a_device_has_files_for_all(bare: Node) -> None:
+    spec = bare.vendors_spec(FLAG)
+    validator().validate(spec)
+    (device,) = spec["devices"]
+    assert device == {"name": "all", "containerEdits": {"env": spec["containerEdits"]["env"]}}
+    assert by_spec(bare, {}, spec, "all") == by_hook(bare, {FLAG: "all"})
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("names", "told"), [(("acme7",), ("1",)), (("0", "1"), ("0", "1")), (("all",), ("0", "1"))]
+)
+def test_the_record_names_the_devices(
+    host: Node, names: tuple[str, ...], told: tuple[str, ...]
+) -> None:
+    config = cdi_engine.bundle(host.folder, {})
+    words = cdi_engine.inject(config, host.vendors_spec(FLAG), *names)
+    progress = Progress()
+    plan = cdi_engine.start(config, host, words[2:], progress)
+    assert plan is not None and progress.request is not None
+    assert progress.request.asked() == tuple([f"{FLAG}={name}" for name in told])
+    assert [type(item) for item in plan.operations] == [Service, LdCache]
+
+
+@pytest.mark.parametrize(
+    "sign", ["/usr/lib64/libc.so.6", "/lib/ld-musl-x86_64.so.1", "/etc/debian_version"]
+)
+def test_the_loader_finds_the_libraries_where_the_spec_puts_them(
+    bare: Node, tmp_path: Path, sign: str
+) -> None:
+    """They lie where the host's own loader looks: a spec is made before any container."""
+    config = cdi_engine.bundle(tmp_path, {}, sign)
+    words = cdi_engine.inject(config, bare.vendors_spec(FLAG), "all")
+    plan = cdi_engine.start(config, bare, words[2:])
+    assert plan is not None
+    there = {mount["destination"] for mount in config["mounts"]}
+    named = {
+        path for item in plan.operations if isinstance(item, LdCache) for _, path in item.entries()
+    }
+    assert named <= there
+    assert bool(named) == ("musl" not in sign)
+
+
+def test_the_registered_hook_leaves_such_a_container_alone(bare: Node) -> None:
+    config = cdi_engine.bundle(bare.folder, {FLAG: "all"})
+    cdi_engine.inject(config, bare.vendors_spec(FLAG), "all")
+    config["annotations"] = {"cdi.k8s.io/card": "acme.com/card=all"}
+    assert cdi_engine.start(config, bare, ["--config", str(bare.settings)]) is None
+
+
+def _start(host: Node, *changes: tuple[str, str]) -> None:
+    """Start a container with a spec that was made before the host's files changed."""
+    config = cdi_engine.bundle(host.folder, {})
+    words = cdi_engine.inject(config, host.vendors_spec(FLAG), "all")
+    for path, text in changes:
+        hosts.plant(host.tree, path, text)
+    cdi_engine.start(config, host, words[2:])
+
+
+def test_a_spec_that_fits_is_served(bare: Node) -> None:
+    _start(bare)
+    _start(bare, ("/opt/acme/new", ""))
+
+
+def test_a_spec_for_an_older_driver_is_refused(bare: Node) -> None:
+    with pytest.raises(
+        DriverError, match=r"the CDI spec is for driver 1\.5, the host has 1\.6"
+    ) as e:
+        _start(bare, ("/opt/acme/version", "1.6"))
+    assert "cdi generate --vendor OCI_ACME" in e.value.hint
+
+
+def test_a_spec_without_a_file_of_the_host_is_refused(bare: Node) -> None:
+    text = json.dumps({key: ACME[key] for key in ACME if key != "version"})
+    hosts.plant(bare.tree, FILE, text)
+    bare.vendors_spec(FLAG)
+    hosts.plant_library(bare.tree, f"{hosts.LIBRARY_FOLDER}/libacmenew.so.1")
+    with pytest.raises(
+        DriverError, match=r"does not have \S+/libacmenew\.so\.1, which the host has"
+    ):
+        _start(bare)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (json.dumps({**ACME, "activation_flag": "OCI_OTHER"}), "for 'OCI_ACME', which no vendor's"),
+        ("{", "for 'OCI_ACME', which no vendor's"),
+    ],
+)
+def test_a_spec_whose_vendors_file_is_gone_is_refused(bare: Node, text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        _start(bare, (FILE, text))
+
+
+# The names of a spec's devices.
+
+
+def _found(*names: tuple[str, ...]) -> OnHost:
+    devices = [
+        Device(names, ((DeviceNode(f"/dev/acme{number}", 240, number, 0o660, 0, 0, True), "all"),))
+        for number, names in enumerate(names)
+    ]
+    inventory = VendorInventory(FILE, FLAG, "acme.com/card")
+    return OnHost(inventory, Devices(tuple(devices), (), (), ()), (), (), ())
+
+
+def test_only_names_that_cdi_has_are_in_it_each_once() -> None:
+    found = _found(
+        ("0", "0000:03:00.0", "mlx5_0", "a/b", "-x", "x-", "", "with space", "ä1"),
+        ("1", "0000:03:00.1", "all", "None", "VOID", "mlx5_0", "0"),
+    )
+    names = cdivendor.names(found)
+    assert names == ("0", "0000:03:00.0", "mlx5_0", "1", "0000:03:00.1", "all")
+    assert all(DEVICE_NAME.fullmatch(name) for name in names)
+
+
+def test_a_name_of_two_devices_is_the_firsts_in_the_spec_too() -> None:
+    found = _found(("0", "acme"), ("1", "acme"))
+    spec: Any = cdivendor.document(
+        found, layout.like_host("/usr/lib"), cdi.Hook("/hook", (), "", FLAG)
+    )
+    by_name = {device["name"]: device["containerEdits"] for device in spec["devices"]}
+    assert by_name["acme"] == by_name["0"] != by_name["1"]
+    assert len(by_name["all"]["deviceNodes"]) == 2
+
+
+# `cdi generate --vendor`.
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["--vendor", "OCI_NOBODY"], 2, "no vendor's file of this host has the flag 'OCI_NOBODY'"),
+        (["--vendor", ""], 2, "no vendor's file of this host has the flag ''"),
+        (["--vendor", "\x1b[2J"], 2, "the flag '\\x1b[2J'"),
+        (["--vendor", FLAG, "--capabilities", "all"], 2, "--capabilities is of NVIDIA's driver"),
+        (["--vendor", FLAG, "--hook", "hook"], 2, "--hook is 'hook', which is no absolute path"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    program: Program, bare: Node, words: list[str], code: int, sentence: str
+) -> None:
+    assert sentence in program.mistake(code, *generate(bare, *words))
+
+
+def test_what_the_file_must_say(program: Program, bare: Node) -> None:
+    of_vendor = generate(bare, "--vendor", FLAG)
+    hosts.plant(
+        bare.tree,
+        FILE,
+        json.dumps({**ACME, "kind": "acme.com/card", "requires": {"modules": ["acme"]}}),
+    )
+    assert "acme is not loaded" in program.mistake(6, *of_vendor)
+    hosts.plant(bare.tree, FILE, json.dumps({key: ACME[key] for key in ACME if key != "kind"}))
+    assert f"{FILE} names no kind of CDI devices" in program.mistake(2, *of_vendor)
+    hosts.plant(bare.tree, FILE.replace("acme", "other"), json.dumps(ACME))
+    assert "other.json" in program.mistake(4, *of_vendor)
+
+
+def test_the_administrator_allows_vendors(program: Program, bare: Node) -> None:
+    bare.settings.write_text("allowed-vendors = OCI_OTHER\n")
+    said = program.mistake(2, *generate(bare, "--vendor", FLAG))
+    assert "OCI_ACME is not allowed" in said
+
+
+def test_a_spec_takes_the_place_of_its_own_kind_alone(
+    program: Program, bare: Node, tmp_path: Path
+) -> None:
+    file = tmp_path / "spec.yaml"
+    nvidias, acmes = (
+        generate(bare, "--output", file),
+        generate(bare, "--vendor", FLAG, "--output", file),
+    )
+    program(*nvidias)
+    assert f"{file} is there and is the CDI spec of NVIDIA's GPUs" in program.mistake(2, *acmes)
+    program(*nvidias)
+    file.unlink()
+    assert program(*acmes) == f"wrote {file}: 1 devices\n"
+    program(*acmes)
+    assert f"{file} is there and is the CDI spec of 'OCI_ACME'" in program.mistake(2, *nvidias)
