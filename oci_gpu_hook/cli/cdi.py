@@ -14,13 +14,13 @@ from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.container import layout
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import survey
-from oci_gpu_hook.errors import ConfigError, DriverError, UsageError, quoted
+from oci_gpu_hook.errors import ConfigError, DriverError, HookError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.planning import cdi as spec_of
 from oci_gpu_hook.planning import cdivendor, provision, selection
 from oci_gpu_hook.request.parse import Request
-from oci_gpu_hook.request.settings import read_settings
+from oci_gpu_hook.request.settings import Settings, read_settings
 from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, CAPABILITIES, NONE, items
 from oci_gpu_hook.vendors import current
 from oci_gpu_hook.vendors import host as on_host
@@ -28,7 +28,6 @@ from oci_gpu_hook.vendors import host as on_host
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.planning.plan import Provision
-    from oci_gpu_hook.request.settings import Settings
 
 
 _CHOICE = f"choose from {', '.join(CAPABILITIES)} or all"
@@ -189,6 +188,29 @@ def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[st
     folder, _ = layout.library_folder(root.fd)
     like_host = layout.like_host(folder)
     return cdivendor.document(on_host.look(root, inventory), like_host, hook)
+
+
+def stale(root: HostRoot, path: str, flag: str) -> str:
+    """Why a spec of ours for another vendor's devices is out of date, in a sentence; "" where it is not."""
+    try:
+        now = of_vendor(root, Settings(), spec_of.Hook("", (), "", flag))
+        found = cditext.read((root.read(path) or b"").decode("utf-8", "replace"))
+    except HookError as err:
+        return err.message
+    except ValueError:
+        return "somebody has changed the CDI spec"
+    different = spec_of.misfit(spec_of.driver_of(found), spec_of.driver_of(now))
+    if different or _without_hooks(found) == _without_hooks(now):
+        return different
+    return "the CDI spec does not say what the host has now"
+
+
+def _without_hooks(spec: object) -> list[object]:
+    """What a spec says of devices and files: how it starts the hook depends on who wrote it."""
+    document = spec if isinstance(spec, dict) else {}
+    edits = document.get("containerEdits")
+    kept = {key: edits[key] for key in edits if key != "hooks"} if isinstance(edits, dict) else {}
+    return [document.get("kind"), document.get("devices"), kept]
 
 
 def read(path: str) -> object:

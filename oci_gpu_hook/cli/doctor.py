@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oci_gpu_hook.cli import examine
+from oci_gpu_hook.cli import cdi, examine
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding, driver, engines, is_failed, system
 from oci_gpu_hook.diagnosis import docker as judged_docker
@@ -27,7 +27,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import SETTINGS, files, read_settings
-from oci_gpu_hook.vendors import platform, tegra, wsl
+from oci_gpu_hook.vendors import current, platform, tegra, wsl
 
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory
@@ -85,6 +85,7 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
         *settings,
         *_sections(root, config, installed),
         *_driver(root, driver_root, found, tool),
+        *_vendors_specs(root),
         *system.cgroups(found, known),
         *system.ebpf(found, os.geteuid() == 0),
         *_selinux(root),
@@ -212,6 +213,20 @@ def _driver(root: HostRoot, driver_root: str, found: kernel.Kernel, tool: str) -
         *driver.nodes(inventory.devices, _numbers(root, inventory), uvm),
         *driver.inventory(saved, _state(root)),
         *driver.cdi_specs(cdispecs.specs(root), inventory.driver_version),
+    ]
+
+
+def _vendors_specs(root: HostRoot) -> list[Finding]:
+    """The findings about our CDI specs of other vendors' devices."""
+    specs = cdispecs.of_vendors(root)
+    flags = {vendor.flag for vendor in current.known(root, remember=False)} if specs else set()
+    return [
+        driver.vendors_spec(
+            spec,
+            cdi.stale(root, spec.path, spec.flag) if spec.flag in flags else "",
+            is_known=spec.flag in flags,
+        )
+        for spec in specs
     ]
 
 

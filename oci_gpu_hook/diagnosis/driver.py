@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.driver.nodes import DeviceNode
-    from oci_gpu_hook.host.cdispecs import Spec
+    from oci_gpu_hook.host.cdispecs import Spec, VendorSpec
 
 REFRESH = "oci-gpu-hook inventory refresh"
 _USABLE_BY_ALL = 0o666
@@ -220,6 +220,20 @@ def cdi_specs(specs: tuple[Spec, ...], version: str) -> list[Finding]:
         else:
             findings.append(Finding("CDI", PASS, f"{spec.path} is for driver {version}"))
     return findings or [Finding("CDI", PASS, "no spec: the hook needs none")]
+
+
+def vendors_spec(spec: VendorSpec, fault: str, *, is_known: bool) -> Finding:
+    """What is to be said of a CDI spec of another vendor's devices.
+
+    fault: why it is out of date, "" where it is not; is_known: whether a vendor's file has its flag.
+    """
+    if not is_known:
+        seen = f"{spec.path} is for {spec.flag}, which no vendor's file has"
+        return Finding("CDI", FAIL, seen, f"rm {spec.path}")
+    if fault:
+        remedy = f"oci-gpu-hook cdi generate --vendor {spec.flag} --output {spec.path}"
+        return Finding("CDI", FAIL, f"{spec.path}: {fault}", remedy)
+    return Finding("CDI", PASS, f"{spec.path} has what {spec.flag} has here")
 
 
 def _made(wanted: tuple[DeviceNode, ...]) -> str:

@@ -304,3 +304,33 @@ def test_a_spec_takes_the_place_of_its_own_kind_alone(
     assert program(*acmes) == f"wrote {file}: 1 devices\n"
     program(*acmes)
     assert f"{file} is there and is the CDI spec of 'OCI_ACME'" in program.mistake(2, *nvidias)
+
+
+# What doctor says of them.
+
+
+def _findings(program: Program, host: Node) -> list[tuple[str, str, str]]:
+    command = ["doctor", "--host-root", host.tree, "--config", host.settings, "--format", "json"]
+    found = json.loads(program(*command, code=1))["findings"]
+    return [
+        (item["level"], item["seen"], item["remedy"]) for item in found if item["check"] == "CDI"
+    ]
+
+
+def test_doctor_holds_each_spec_against_its_own_vendor(program: Program, bare: Node) -> None:
+    path = "/etc/cdi/acme.yaml"
+    again = f"oci-gpu-hook cdi generate --vendor {FLAG} --output {path}"
+    program(*generate(bare, "--output", bare.tree / "etc/cdi/nvidia.yaml"))
+    program(*generate(bare, "--vendor", FLAG, "--output", bare.tree / path[1:]))
+    nvidias = ("pass", f"/etc/cdi/nvidia.yaml is for driver {hosts.VERSION}", "")
+    assert _findings(program, bare) == [nvidias, ("pass", f"{path} has what {FLAG} has here", "")]
+    name = f"{hosts.LIBRARY_FOLDER}/libacmenew.so.1"
+    hosts.plant_library(bare.tree, name)
+    stale = ("fail", f"{path}: the CDI spec does not say what the host has now", again)
+    assert _findings(program, bare) == [nvidias, stale]
+    hosts.plant(bare.tree, "/opt/acme/version", "1.6")
+    older = ("fail", f"{path}: the CDI spec is for driver 1.5, the host has 1.6", again)
+    assert _findings(program, bare) == [nvidias, older]
+    (bare.tree / FILE[1:]).unlink()
+    gone = ("fail", f"{path} is for {FLAG}, which no vendor's file has", f"rm {path}")
+    assert _findings(program, bare) == [nvidias, gone]
