@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from oci_gpu_hook.driver import stamp
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.vendors import current
 from tests.unit import hosts, starts
 from tests.unit.containers import write_bundle
 from tests.unit.process import contained
@@ -86,6 +88,17 @@ ABSENT = "NVIDIA_VISIBLE_DEVICES=7"
 UNKNOWN = "unknown device '7'"
 
 
+A_VENDOR = '{"activation_flag": "OCI_A", "inventory": {"a": {}}}'
+
+
+def remembered(host: Path) -> None:
+    """Save what is known of the vendor, as an earlier start does."""
+    root = HostRoot(str(host))
+    for vendor in current.known(root, remember=True):
+        current.vendor_inventory(root, vendor.flag, vendor.file, remember=True)
+    root.close()
+
+
 class Budget(NamedTuple):
     """A start on a host whose saved inventory is true: its request, what it says, and what it may load.
 
@@ -122,6 +135,14 @@ BUDGETS = {
         env="A=1",
         options=("--cdi", "compute,utility", "--cdi-driver", "1.2"),
         config={"linux": {"devices": [{"path": "/dev/nvidia0", "type": "c"}]}},
+    ),
+    "another vendor's, by CDI": Budget(
+        "the CDI spec is for driver 1.2",
+        ("state", "start", "vendors", "platform", "gpu", "provision", "cdi", "vendors by CDI"),
+        env="A=1",
+        options=("--cdi-vendor", "OCI_A", "--cdi-driver", "1.2"),
+        plant=("etc/oci-gpu-hook/vendors/a.json", A_VENDOR),
+        spoil=remembered,
     ),
     # They are in force: only `swarm-resources` says that the request may stand where it stands.
     "settings": Budget(
