@@ -15,6 +15,7 @@ from oci_gpu_hook.cli import cdi, examine
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding, driver, engines, is_failed, system
 from oci_gpu_hook.diagnosis import docker as judged_docker
+from oci_gpu_hook.diagnosis import vendors as judged_vendors
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import nodes, proc, stamp, survey
 from oci_gpu_hook.errors import ConfigError, DriverError
@@ -27,10 +28,15 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import SETTINGS, files, read_settings
-from oci_gpu_hook.vendors import current, platform, tegra, wsl
+from oci_gpu_hook.vendors import current, host, platform, present, tegra, wsl
+from oci_gpu_hook.vendors import inventory as vendor_inventory
 
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory
+    from oci_gpu_hook.vendors.host import OnHost
+
+# On PCI (pci.ids).
+_NVIDIA = "10de"
 
 # click leaves them out where the output is no terminal.
 _STYLES: dict[str, dict[str, Any]] = {
@@ -78,13 +84,16 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
     entry = next((item.program for item in hooks if item.kind == registrations.OURS), "")
     ours = registrations.installation(root, entry or registrations.ENTRY, hooks)
     driver_root, settings = _settings(root, config)
+    others = present.look(root)
+    here = tuple([item for item in others.vendors if present.hardware(root, item)])
     findings = [
         *system.kernel(found, tool),
         *engines.installation(ours, tool),
         *(system.python(ours.interpreter, ours.python, tool) if ours.library else ()),
         *settings,
         *_sections(root, config, installed),
-        *_driver(root, driver_root, found, tool),
+        *_driver(root, driver_root, found, tool, others=bool(here)),
+        *judged_vendors.judge(others, tuple([_here(root, item) for item in here]), tool),
         *_vendors_specs(root),
         *system.cgroups(found, known),
         *system.ebpf(found, os.geteuid() == 0),
@@ -187,7 +196,37 @@ def _platform(root: HostRoot, kind: str, proof: str) -> list[Finding]:
     return driver.platform(kind, platform.NAMES[kind], proof, error, left_out)
 
 
-def _driver(root: HostRoot, driver_root: str, found: kernel.Kernel, tool: str) -> list[Finding]:
+def _here(root: HostRoot, found: OnHost) -> judged_vendors.Here:
+    """What is to be judged of a vendor whose hardware is here."""
+    what = found.inventory
+    kind = boolean = ""
+    if libselinux.is_there(root):
+        is_on = libselinux.boolean(root, what.selinux_boolean) if what.selinux_boolean else True
+        boolean = "" if is_on else judged_vendors.MISSING if is_on is None else judged_vendors.OFF
+        kind = "" if _knows_type(what.selinux_type) else judged_vendors.MISSING
+    return judged_vendors.Here(
+        found,
+        root.stat(f"{saved_files.FOLDER}/{vendor_inventory.PREFIX}{what.flag}") is not None,
+        vendor_inventory.read_saved(root, what.flag, what.file) is not None,
+        tuple([name for name in what.modules if not host.is_loaded(root, name)]),
+        kind,
+        boolean,
+    )
+
+
+def _knows_type(name: str) -> bool:
+    """Whether SELinux's policy knows a type, also where nothing can be asked."""
+    try:
+        import selinux as library
+    except ImportError:
+        return True
+    return not name or libselinux.knows_type(library, name)
+
+
+def _driver(
+    root: HostRoot, driver_root: str, found: kernel.Kernel, tool: str, *, others: bool
+) -> list[Finding]:
+    """The findings about NVIDIA's driver; others: whether another vendor's hardware is here."""
     kind, proof = platform.prove(root)
     if kind in (platform.TEGRA, platform.WSL):
         return _platform(root, kind, proof)
@@ -201,6 +240,10 @@ def _driver(root: HostRoot, driver_root: str, found: kernel.Kernel, tool: str) -
             "nouveau" in found.modules,
             root.stat(driver_root) is not None,
         )
+        is_there = absence.has_nodes or absence.has_module or absence.nouveau
+        if others and not is_there and not present.on_pci(root, {_NVIDIA}):
+            seen = "no GPU of NVIDIA's: other vendors' hardware is here"
+            return [Finding("driver", PASS, seen), *driver.folder(_state(root))]
         return driver.absent(absence, tool)
     inventory = saved_inventory.with_nodes(root, inventory)
     uvm = "nvidia-uvm" in proc.character_majors(root)

@@ -181,6 +181,20 @@ def nodes(
 def inventory(saved: DriverInventory | None, state: State) -> list[Finding]:
     """The saved inventory.  Without it starts take longer, and nothing is known of what only NVML says."""
     check = "inventory"
+    findings = folder(state)
+    if findings:
+        return findings
+    if saved is None:
+        seen = "what is saved is no longer true" if state.is_saved else "none is saved"
+        return [Finding(check, WARN, f"{seen}: each start looks at the driver anew", REFRESH)]
+    if saved.unknown:
+        return [Finding(check, WARN, f"not known: {saved.unknown[0]}", REFRESH)]
+    return [Finding(check, PASS, f"saved, and true for driver {saved.driver_version}")]
+
+
+def folder(state: State) -> list[Finding]:
+    """What is wrong with the folder where inventories are saved."""
+    check = "inventory"
     if not state.is_folder:
         seen = f"{state.folder} is no folder: nothing can be saved"
         return [Finding(check, WARN, seen, f"rm {state.folder} && {REFRESH}")]
@@ -188,12 +202,7 @@ def inventory(saved: DriverInventory | None, state: State) -> list[Finding]:
         seen = f"others than root may write {state.folder}: nothing in it is trusted"
         mend = f"chown root: {state.folder} && chmod go-w {state.folder}"
         return [Finding(check, WARN, seen, f"{mend} && {REFRESH}")]
-    if saved is None:
-        seen = "what is saved is no longer true" if state.is_saved else "none is saved"
-        return [Finding(check, WARN, f"{seen}: each start looks at the driver anew", REFRESH)]
-    if saved.unknown:
-        return [Finding(check, WARN, f"not known: {saved.unknown[0]}", REFRESH)]
-    return [Finding(check, PASS, f"saved, and true for driver {saved.driver_version}")]
+    return []
 
 
 def cdi_specs(specs: tuple[Spec, ...], version: str) -> list[Finding]:

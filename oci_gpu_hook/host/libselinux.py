@@ -189,6 +189,17 @@ def paths(root: HostRoot) -> list[str]:
     return [*found, *[path for path in PATHS if root.stat(path) is not None]]
 
 
+def knows_type(library: Any, name: str) -> bool:
+    """Whether the loaded policy knows a type of processes."""
+    return _is_known(library, f"system_u:system_r:{name}:s0")
+
+
+def boolean(root: HostRoot, name: str) -> bool | None:
+    """Whether a boolean is on, as the kernel says; None where the policy has none so named.  Needs no libselinux."""
+    words = (root.read(f"{_SELINUXFS}/booleans/{name}") or b"").split()
+    return words[0] == b"1" if words else None
+
+
 def _module(library: Any, root: HostRoot, name: str, context: str) -> Module:
     in_force = _is_known(library, context)
     return Module(name, priorities(root, name), in_force, is_store_readable(root))
@@ -235,7 +246,7 @@ def _uses(library: Any, booleans: tuple[tuple[str, bool], ...]) -> tuple[Use, ..
     found = []
     for kind in ("container_t", "nvidia_container_t", "spc_t"):
         context = f"system_u:system_r:{kind}:s0"
-        if not _is_known(library, context):
+        if not knows_type(library, kind):
             why = "the loaded policy does not know the type"
             if kind == "nvidia_container_t":
                 why += ": oci-gpu-hook selinux install brings it"

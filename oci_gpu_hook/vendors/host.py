@@ -53,14 +53,18 @@ def look(root: HostRoot, inventory: VendorInventory) -> OnHost:
     )
 
 
+def is_loaded(root: HostRoot, module: str) -> bool:
+    """Whether the kernel has a module; one that is built in is seen, too, if it has parameters or a version."""
+    return root.stat(f"/sys/module/{module.replace('-', '_')}") is not None
+
+
 def _unmet(root: HostRoot, inventory: VendorInventory) -> tuple[str, ...]:
     found = []
     release = posix.uname().release
     if inventory.kernel and _numbers(release) < _numbers(inventory.kernel):
         found.append(f"kernel {inventory.kernel} (this is {release})")
     for module in inventory.modules:
-        # A driver that is built into the kernel has a folder there too, if it has parameters or a version.
-        if root.stat(f"/sys/module/{module.replace('-', '_')}") is None:
+        if not is_loaded(root, module):
             found.append(f"the kernel's module {module} is not loaded")
     return tuple(found)
 

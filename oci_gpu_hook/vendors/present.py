@@ -12,6 +12,8 @@ from oci_gpu_hook.vendors import current, folders, host, inventory, survey
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Set
+
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.vendors.host import OnHost
     from oci_gpu_hook.vendors.vendor import Vendor
@@ -110,7 +112,11 @@ def hardware(root: HostRoot, found: OnHost) -> str:
     ]
     if nodes:
         return nodes[0][0].path
-    wanted = {pci for _, pattern in found.inventory.patterns for pci in pattern.pci}
+    return on_pci(root, {pci for _, pattern in found.inventory.patterns for pci in pattern.pci})
+
+
+def on_pci(root: HostRoot, wanted: Set[str]) -> str:
+    """A function on PCI of one of these vendors, or vendors and devices, that computes; "" for none."""
     for address in root.names(_PCI) if wanted else ():
         vendor, device, kind = [
             (root.read(f"{_PCI}/{address}/{name}") or b"").decode("ascii", "replace").strip()

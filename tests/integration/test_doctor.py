@@ -22,6 +22,7 @@ command -v dockerd >/dev/null || install -m 0755 /bin/true /usr/bin/dockerd
 LINK=/usr/bin/nvidia-container-runtime-hook
 ln -sf ../libexec/oci/hooks.d/oci-gpu-hook $LINK
 JSON=/etc/docker/daemon.json
+VENDORS=/etc/oci-gpu-hook/vendors
 """
 # Several faults are planted on one node in turn, each on what the first was planted on.
 RESTORE = f"""
@@ -30,7 +31,7 @@ PLACES="usr/share/containers/oci usr/libexec/oci usr/lib/oci-gpu-hook etc/contai
     etc/docker ${{LINK#/}} run/oci-gpu-hook dev/nvidiactl usr/bin/bash ${{LIBCUDA#/}}"
 tar -C / -cf /tmp/kept $PLACES
 restore() {{
-    (cd / && rm -rf $PLACES etc/oci-gpu-hook.conf* usr/bin/crio usr/bin/bash.away $LINK.other usr/local/*/nvidia* \\
+    (cd / && rm -rf $PLACES etc/oci-gpu-hook* usr/bin/crio usr/bin/bash.away $LINK.other usr/local/*/nvidia* \\
         usr/bin/nvidia-container-* && tar -xpf /tmp/kept)
 }}
 """
@@ -232,6 +233,21 @@ PLANTED = {
     "rm -r /run/oci-gpu-hook; : >/run/oci-gpu-hook":
         Planted("warn", "inventory", "/run/oci-gpu-hook is no folder: nothing can be saved",
             "rm /run/oci-gpu-hook && oci-gpu-hook inventory refresh", True),
+    # The node has InfiniBand, and so our file of it has something to say.
+    "mkdir -p $VENDORS; printf '{\\n\"activation_flag\": 1}' >$VENDORS/x.json":
+        Planted("fail", "vendors", "/etc/oci-gpu-hook/vendors/x.json:2: ",
+            "oci-gpu-hook vendors check /etc/oci-gpu-hook/vendors/x.json"),
+    "mkdir -p $VENDORS; cp /usr/share/oci-gpu-hook/vendors/rdma.json $VENDORS/; chmod 0666 $VENDORS/rdma.json":
+        Planted("fail", "vendors", "rdma.json: others than root may write to it",
+            "chmod go-w /etc/oci-gpu-hook/vendors/rdma.json", False),
+    "mkdir -p $VENDORS; cp /usr/share/oci-gpu-hook/vendors/rdma.json $VENDORS/other.json":
+        Planted("fail", "vendors", "OCI_RDMA is the flag of /etc/oci-gpu-hook/vendors/other.json and of",
+            "oci-gpu-hook vendors check /etc/oci-gpu-hook/vendors/other.json"),
+    """mkdir -p $VENDORS; sed '1a "requires": {"modules": ["gone"]},' /usr/share/oci-gpu-hook/vendors/rdma.json """
+    ">$VENDORS/rdma.json":
+        Planted("fail", "OCI_RDMA", "the kernel's module gone is not loaded", "modprobe gone"),
+    "rm /run/oci-gpu-hook/vendor.OCI_RDMA":
+        Planted("warn", "OCI_RDMA", "no inventory is saved", "oci-gpu-hook inventory refresh", True),
     ": >$LIBCUDA":
         Planted("fail", "libraries", "libcuda of version 580.65.06 is cut off or no library",
             "apt install --reinstall "),

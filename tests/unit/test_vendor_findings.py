@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``doctor`` says of other vendors, on planted hosts: each fault with the command that mends it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oci_gpu_hook import cli
+from oci_gpu_hook.cli import doctor
+from oci_gpu_hook.host import libselinux
+from tests.unit import hosts
+from tests.unit.hosts import plant
+from tests.unit.program import Program
+from tests.unit.test_present import ACME, FOLDER, described, plant_card
+from tests.unit.test_present import tree as tree
+
+# Without a node: only root can make one.
+WHOLE: dict[str, Any] = {
+    "devices": [{"path": "/dev/acme*", "pci": "1de5", "each": True, "required": False}]
+}
+SELINUX = {"selinux": {"type": "acme_t", "boolean": "acme_use"}}
+
+
+def said(capsys: pytest.CaptureFixture[str], tree: Path) -> list[tuple[str, str, str, str]]:
+    """The findings about vendors and NVIDIA's driver."""
+    cli.main(["doctor", "--format", "json", "--host-root", str(tree)])
+    found = json.loads(capsys.readouterr().out)["findings"]
+    return [
+        tuple(item.values())
+        for item in found
+        if item["check"] in ("driver", "inventory", "vendors") or item["check"].startswith("OCI_")
+    ]
+
+
+def written(**more: Any) -> str:
+    return json.dumps({**json.loads(described(**WHOLE)), **more})
+
+
+def test_a_host_of_another_vendors_alone_is_whole(
+    tree: Path, program: Program, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant(tree, ACME, written())
+    program("inventory", "refresh", "--host-root", tree)
+    assert said(capsys, tree) == [
+        ("driver", "pass", "no GPU of NVIDIA's: other vendors' hardware is here", ""),
+        ("OCI_ACME", "pass", f"version 2.5, by {ACME}; 2 of what may be missing is", ""),
+    ]
+
+
+def test_a_gpu_of_nvidias_without_its_driver_is_still_a_fault(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in (("vendor", "0x10de"), ("device", "0x2330"), ("class", "0x030200")):
+        plant(tree, f"/sys/bus/pci/devices/0000:07:00.0/{name}", f"{text}\n")
+    assert ("driver", "fail") in [item[:2] for item in said(capsys, tree)]
+
+
+def test_files_without_hardware_are_no_fault(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts.host(tree)
+    plant_card(tree, "0x060400")
+    text = "1 file, and no hardware of theirs"
+    assert said(capsys, tree)[-1] == ("vendors", "pass", text, "")
+    (tree / ACME[1:]).unlink()
+    assert said(capsys, tree)[-1] == ("vendors", "pass", "no files describe any", "")
+
+
+def plant_many(tree: Path) -> None:
+    for number in range(256):
+        plant(tree, f"{FOLDER}/{number}.json", described(f"OCI_{number}"))
+
+
+# By what is planted: what is said, and the remedy.
+PLANTED: dict[str, tuple[Any, tuple[str, str, str, str]]] = {
+    "wrong": (
+        lambda tree: plant(tree, f"{FOLDER}/x.json", '{\n"activation_flag": 1}'),
+        ("vendors", "fail", f"{FOLDER}/x.json:2: ", f"oci-gpu-hook vendors check {FOLDER}/x.json"),
+    ),
+    "open": (
+        lambda tree: (tree / ACME[1:]).chmod(0o666),
+        (
+            "vendors",
+            "fail",
+            "others than root may write to it",
+            f"chown root: {ACME} && chmod go-w",
+        ),
+    ),
+    "collision": (
+        lambda tree: plant(tree, f"{FOLDER}/b.json", described()),
+        ("vendors", "fail", f"OCI_ACME is the flag of {ACME} and of", "vendors check"),
+    ),
+    "too many": (
+        plant_many,
+        ("vendors", "fail", "more than 256", "ls /etc/oci-gpu-hook/vendors"),
+    ),
+    "unsaved": (
+        lambda tree: (tree / "run/oci-gpu-hook/vendor.OCI_ACME").unlink(),
+        ("OCI_ACME", "warn", "no inventory is saved", "oci-gpu-hook inventory refresh"),
+    ),
+    "untrue": (
+        lambda tree: plant(tree, "/sys/module/acme/version", "3"),
+        ("OCI_ACME", "pass", "no longer true, and the next start saves it anew", ""),
+    ),
+    "folder": (
+        lambda tree: (tree / "run/oci-gpu-hook").chmod(0o777),
+        ("inventory", "warn", "nothing in it is trusted", "chmod go-w /run/oci-gpu-hook"),
+    ),
+    "module": (
+        lambda tree: plant(tree, ACME, written(requires={"modules": ["acme", "acme-uverbs"]})),
+        ("OCI_ACME", "fail", "module acme-uverbs is not loaded", "modprobe acme-uverbs"),
+    ),
+    "kernel": (
+        lambda tree: plant(tree, ACME, written(requires={"kernel": "99.0"})),
+        ("OCI_ACME", "fail", "kernel 99.0 (this is ", "systemctl reboot"),
+    ),
+    "library": (
+        lambda tree: plant(
+            tree,
+            ACME,
+            described(libraries=[{"path": "/usr/lib64/libgone.so", "required": True}]),
+        ),
+        ("OCI_ACME", "fail", "/usr/lib64/libgone.so is missing", "oci-gpu-hook info"),
+    ),
+    "node": (
+        lambda tree: plant(tree, ACME, described()),
+        ("OCI_ACME", "fail", "not here: /dev/acme* of PCI 1de5", "dmesg | grep -i acme"),
+    ),
+    "untrusted": (
+        lambda tree: (tree / "usr/lib64").chmod(0o777),
+        ("OCI_ACME", "warn", "/usr/lib64/libacme.so.1 is left out", "oci-gpu-hook info"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_fault_is_named_with_its_remedy(
+    tree: Path, program: Program, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    change, (check, level, seen, remedy) = PLANTED[name]
+    plant(tree, ACME, written())
+    program("inventory", "refresh", "--host-root", tree)
+    change(tree)
+    found = said(capsys, tree)
+    assert any(
+        item[:2] == (check, level) and seen in item[2] and remedy in item[3] for item in found
+    ), found
+
+
+@pytest.mark.parametrize(
+    ("boolean", "knows", "expected"),
+    [
+        ("1 1", True, []),
+        ("0 0", True, [("is off", "setsebool -P acme_use on")]),
+        ("", True, [("boolean acme_use, which the policy lacks", "semanage boolean -l")]),
+        ("1 1", False, [("type acme_t, which the policy lacks", "semodule -l")]),
+    ],
+)
+def test_what_a_file_says_of_selinux_is_held_to_the_policy(
+    tree: Path,
+    program: Program,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    boolean: str,
+    knows: bool,
+    expected: list[tuple[str, str]],
+) -> None:
+    plant(tree, ACME, written(**SELINUX))
+    plant(tree, "/sys/fs/selinux/enforce", "1")
+    if boolean:
+        plant(tree, "/sys/fs/selinux/booleans/acme_use", boolean)
+    monkeypatch.setattr(doctor, "_knows_type", lambda name: knows)
+    monkeypatch.setattr(doctor, "_selinux", lambda root: [])
+    program("inventory", "refresh", "--host-root", tree)
+    found = [item for item in said(capsys, tree) if item[:2] == ("OCI_ACME", "warn")]
+    assert [item[3] for item in found] == [remedy for _, remedy in expected]
+    assert all(seen in item[2] for item, (seen, _) in zip(found, expected))
+
+
+def test_a_type_is_asked_of_the_loaded_policy() -> None:
+    class Library:
+        @staticmethod
+        def security_check_context(context: str) -> int:
+            if context != "system_u:system_r:acme_t:s0":
+                raise OSError(22, "Invalid argument")
+            return 0
+
+    assert libselinux.knows_type(Library, "acme_t")
+    assert not libselinux.knows_type(Library, "other_t")
