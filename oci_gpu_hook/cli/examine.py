@@ -30,14 +30,16 @@ from oci_gpu_hook.operations.mount import Mount
 from oci_gpu_hook.planning import decide
 from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.bundle import Bundle, read_bundle
-from oci_gpu_hook.request.bycdi import of_nodes
+from oci_gpu_hook.request.bycdi import of_nodes, of_vendor
 from oci_gpu_hook.request.parse import Request, parse
 from oci_gpu_hook.request.settings import read_settings
+from oci_gpu_hook.vendors import current
 
 if TYPE_CHECKING:
     from oci_gpu_hook.host.containers import Running
     from oci_gpu_hook.operations.operation import Operation
     from oci_gpu_hook.request.settings import Settings
+    from oci_gpu_hook.request.vendors import Known
 
 _SHORT_ID = 12
 _OPEN_SECONDS = 30
@@ -96,15 +98,25 @@ def _wanted(
         bundle = _bundle(host, found)
         inputs = docker.with_request(sources.inputs_of(bundle, {}), bundle, host.path)
         settings = read_settings(config, inputs.annotations)
-        request, notes = _request(bundle, inputs, settings)
+        known = current.known(host, remember=False)
+        request, notes = _request(bundle, inputs, settings, known)
         if request is None:
-            return [_unasked(_patient(found), bundle, inputs, settings, notes)], None
+            return [_unasked(_patient(found), bundle, inputs, settings, notes, known)], None
         there = Rootfs(root.fd, ())
         plan, _ = decide.decide(bundle, request, settings, host, there, id=found.id, process=None)
     except HookError as err:
         return [Finding("request", FAIL, err.message, err.hint or "oci-gpu-hook doctor")], None
-    text = f"{','.join(request.devices)} with {','.join(request.capabilities)}, by {request.source}"
-    return [Finding("request", PASS, text)], plan.operations
+    return [Finding("request", PASS, _asked(request))], plan.operations
+
+
+def _asked(request: Request) -> str:
+    """The request in words, first NVIDIA's."""
+    words = []
+    if request.devices:
+        capabilities = ",".join(request.capabilities)
+        words.append(f"{','.join(request.devices)} with {capabilities}, by {request.source}")
+    words += [f"{it.flag}={','.join(it.devices)}, by {it.source}" for it in request.vendors]
+    return "; ".join(words)
 
 
 def _unasked(
@@ -113,6 +125,7 @@ def _unasked(
     inputs: sources.Inputs,
     settings: Settings,
     notes: tuple[str, ...],
+    known: tuple[Known, ...] = (),
 ) -> Finding:
     """Why there is no request: nothing asks, or what asks is not accepted."""
     for key, was, instead in (
@@ -123,33 +136,42 @@ def _unasked(
         ),
         ("accept-volume-mounts", "no", settings._replace(accept_volume_mounts=True)),
     ):
-        if instead != settings and _would_ask(bundle, inputs, instead):
+        if instead != settings and _would_ask(bundle, inputs, instead, known):
             text = f"it asks for a GPU, which {key} = {was} does not accept: {'; '.join(notes)}"
             return Finding("request", WARN, text, advice.accepted(who))
     why = "".join([f"; {note}" for note in notes])
-    text = f"it asks for no GPU: NVIDIA_VISIBLE_DEVICES names none{why}"
+    others = ", and no vendor's flag anything" if known else ""
+    text = f"it asks for no GPU: NVIDIA_VISIBLE_DEVICES names none{others}{why}"
     return Finding("request", WARN, text, advice.ask(who))
 
 
-def _would_ask(bundle: Bundle, inputs: sources.Inputs, settings: Settings) -> bool:
+def _would_ask(
+    bundle: Bundle, inputs: sources.Inputs, settings: Settings, known: tuple[Known, ...]
+) -> bool:
     try:
-        return _request(bundle, inputs, settings)[0] is not None
+        return _request(bundle, inputs, settings, known)[0] is not None
     except HookError:
         return False
 
 
 def _request(
-    bundle: Bundle, inputs: sources.Inputs, settings: Settings
+    bundle: Bundle, inputs: sources.Inputs, settings: Settings, known: tuple[Known, ...]
 ) -> tuple[Request | None, tuple[str, ...]]:
-    """The request, as the hook reads it: if our CDI spec starts the hook, the container's nodes are the request."""
-    hooks = bundle.document.get("hooks")
-    listed = hooks.get("createRuntime") if isinstance(hooks, dict) else None
-    for item in listed if isinstance(listed, list) else ():
-        words = item.get("args") if isinstance(item, dict) else None
-        if isinstance(words, list) and "--cdi" in words[:-1]:
-            capabilities = str(words[words.index("--cdi") + 1]).split(",")
-            return of_nodes(inputs, settings, bundle.device_paths(), capabilities)
-    return parse(inputs, settings)
+    """The request, as the hook reads it: where CDI specs of ours start the hook, the container's nodes are requests."""
+    asked, notes = parse(inputs, settings, known)
+    nodes = bundle.device_paths()
+    for _, words in bundle.hooks("createRuntime"):
+        options = dict(zip(words, words[1:]))
+        given: Request | None = None
+        if "--cdi" in options:
+            given, notes = of_nodes(inputs, settings, nodes, options["--cdi"].split(","))
+        elif "--cdi-vendor" in options:
+            given = of_vendor(options["--cdi-vendor"], known, nodes)
+        if given and given.devices:
+            asked = given._replace(vendors=asked.vendors if asked else ())
+        elif given:
+            asked = asked._replace(vendors=asked.vendors + given.vendors) if asked else given
+    return asked, notes
 
 
 def _bundle(host: HostRoot, found: Running) -> Bundle:

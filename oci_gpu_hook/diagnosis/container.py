@@ -61,7 +61,11 @@ def judge(operations: tuple[Operation, ...], seen: Seen, who: Patient) -> list[F
         text = f"none of its {len(devices)} nodes is there: the hook did not run when it started"
         return [Finding("nodes", FAIL, text, f"oci-gpu-hook doctor && {restart}")]
     libraries = [
-        item for item in operations if isinstance(item, Mount) and ".so." in _name(item.target)
+        item
+        for item in operations
+        if isinstance(item, Mount)
+        and (".so." in _name(item.target) or item.target.endswith(".so"))
+        and not item.folder
     ]
     return [
         *_nodes(devices, seen, restart),
@@ -107,7 +111,9 @@ def _opened(paths: list[str], seen: Seen, who: Patient) -> list[Finding]:
         return [Finding(check, WARN, f"nothing was opened: {text}", remedy)]
     by_error: dict[int, list[str]] = {}
     for path in paths:
-        by_error.setdefault(seen.opened.get(path, 0), []).append(path)
+        error = seen.opened.get(path, 0)
+        # The kernel's own node for small drivers says it in another word.
+        by_error.setdefault(codes.ENXIO if error == codes.ENODEV else error, []).append(path)
     findings = []
     for error, denied in by_error.items():
         if error:

@@ -24,8 +24,9 @@ _KERNEL = {
 class Here(NamedTuple):
     """A vendor whose hardware is here.
 
-    is_saved: whether an inventory is saved, is_true: whether it is still true; unloaded: the modules that its file requires and the kernel
-    lacks; type, boolean: of SELinux, which the file names: ``missing``, ``off``, or "" where there is nothing to say.
+    is_saved: whether an inventory is saved, is_true: whether it is still true; unloaded: the modules that its file
+    requires and the kernel lacks; type, boolean: of SELinux, which the file names: ``missing``, ``off``, or "" where
+    there is nothing to say.
     """
 
     found: OnHost

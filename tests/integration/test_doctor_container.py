@@ -91,6 +91,29 @@ def test_a_container_whose_gpu_works(
         is_broken(*found["denied"], "open", "its device cgroup denies /dev/nvidiactl")
 
 
+def test_other_vendors_are_held_to_their_plan(installed: Installed, bundle: Maker) -> None:
+    """AMD's second GPU and an adapter, on a host without NVIDIA's driver."""
+    both = {"OCI_AMD": "1", "OCI_RDMA": "mlx5_0"}
+    patients = {
+        "well": (bundle("debian").asks(None, **both), ""),
+        "missing": (
+            bundle("debian").asks(None, **both),
+            "nsenter -t $PID -m /bin/busybox rm /dev/kfd",
+        ),
+        "unknown": (bundle("debian").asks(None, **both), "rm /dev/infiniband/uverbs0"),
+        "none": (bundle("debian").asks(None), ""),
+    }
+    found = examined(installed, patients, description="none", vendors=("amd", "rdma"))
+    code, findings = found["well"]
+    assert (code, not_passed(findings)) == (0, ["open"]), findings
+    assert of(findings, "request") == [("pass", "OCI_AMD=1, by env; OCI_RDMA=mlx5_0, by env")]
+    assert of(findings, "nodes") == [("pass", "4, with the driver's numbers")]
+    assert of(findings, "libraries")[0][0] == of(findings, "ld.so.cache")[0][0] == "pass"
+    is_broken(*found["missing"], "nodes", "/dev/kfd missing")
+    assert "unknown device 'mlx5_0'" in of(found["unknown"][1], "request")[0][1]
+    assert "and no vendor's flag anything" in of(found["none"][1], "request")[0][1]
+
+
 def is_broken(code: int, findings: Findings, check: str, seen: str) -> None:
     matching = [item for item in findings if (item["check"], item["level"]) == (check, "fail")]
     assert any(seen in item["seen"] for item in matching), findings
