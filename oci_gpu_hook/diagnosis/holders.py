@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which container holds which GPU, and which GPUs nobody holds: values in, values out.  Pure.
+"""Which container holds which GPU or other device, and which of them nobody holds: values in, values out.  Pure.
 
 A container holds a GPU whose node it has and may open, by whatever name.  A GPU that is divided is held by MIG devices:
-those whose two capabilities the container has as well.
+those whose two capabilities the container has as well.  Another vendor's device is held by any of its nodes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
     from oci_gpu_hook.host.contained import Contained
+    from oci_gpu_hook.vendors.host import OnHost
 
 
 class Share(NamedTuple):
@@ -28,19 +29,30 @@ class Share(NamedTuple):
     model: str
 
 
+class Other(NamedTuple):
+    """Another vendor's device, or all that its driver has where a request can name no single device.
+
+    name: what asks for it, ``OCI_AMD=0`` or ``OCI_SOLARFLARE``; names: all that a request can call it.
+    """
+
+    name: str
+    flag: str
+    names: tuple[str, ...]
+
+
 class Holder(NamedTuple):
-    """A container that has nodes of GPUs; denied: those that its device cgroup does not let it open."""
+    """A container that has nodes of devices; denied: those that its device cgroup does not let it open."""
 
     container: Contained
-    held: tuple[Share, ...]
-    denied: tuple[Share, ...]
+    held: tuple[Share | Other, ...]
+    denied: tuple[Share | Other, ...]
     is_certain: bool
 
 
 class Division(NamedTuple):
     """Device numbers of a share: all of them are needed."""
 
-    share: Share
+    share: Share | Other
     numbers: tuple[tuple[int, int], ...]
 
 
@@ -67,26 +79,46 @@ def divisions(inventory: DriverInventory) -> tuple[Division, ...]:
     return tuple(found)
 
 
+def of_vendor(found: OnHost) -> tuple[Division, ...]:
+    """What can be held of a vendor's: each device, by any of its nodes."""
+    flag = found.inventory.flag
+    shares = [
+        (Other(f"{flag}={device.names[0]}", flag, device.names), device.nodes)
+        for device in found.devices.devices
+    ]
+    # Beside devices these are what every request gets, such as /dev/kfd, and stand for none.
+    shares = shares or [(Other(flag, flag, ()), found.devices.common)]
+    return tuple(
+        [
+            Division(share, ((node.major, node.minor),))
+            for share, nodes in shares
+            for node, _ in nodes
+        ]
+    )
+
+
 def holders(
     divided: tuple[Division, ...], containers: tuple[Contained, ...]
-) -> tuple[tuple[Holder, ...], tuple[Share, ...]]:
-    """The containers that have a GPU's nodes, in the order given, and what none of them holds."""
+) -> tuple[tuple[Holder, ...], tuple[Share | Other, ...]]:
+    """The containers that have a device's nodes, in the order given, and what none of them holds."""
     found = []
     for container in containers:
         verdicts = {(node.major, node.minor): node.allowed for node in container.nodes}
-        held: list[Share] = []
-        denied: list[Share] = []
+        held: dict[Share | Other, None] = {}
+        denied: dict[Share | Other, None] = {}
         certain = True
         for share, numbers in divided:
             answers = [verdicts.get(number, "missing") for number in numbers]
             if "missing" in answers:
                 continue
             certain = certain and None not in answers
-            (denied if False in answers else held).append(share)
+            (denied if False in answers else held)[share] = None
         if held or denied:
-            found.append(Holder(container, tuple(held), tuple(denied), certain))
+            refused = tuple([share for share in denied if share not in held])
+            found.append(Holder(container, tuple(held), refused, certain))
     taken = {share for holder in found for share in holder.held}
-    return tuple(found), tuple([share for share, _ in divided if share not in taken])
+    free = dict.fromkeys([share for share, _ in divided if share not in taken])
+    return tuple(found), tuple(free)
 
 
 def _mig(device: MigDevice, model: str) -> Share:

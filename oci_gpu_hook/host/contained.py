@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     from oci_gpu_hook.host.containers import Running
 
+    # A node of the host: path, major and minor.
+    Numbered = tuple[str, int, int]
+
 # Of /dev, and of the folder of MIG's capabilities in it.
 _FOLDERS = ("/dev", "/dev/nvidia-caps")
 _OURS = "/proc/self/ns/mnt"
@@ -55,14 +58,19 @@ class Found(NamedTuple):
     unseen: int
 
 
-def look(root: HostRoot, majors: tuple[int, ...], version: str) -> Found:
-    """The containers of this host; majors: of the devices that count; version: of cgroups, "" for none."""
+def look(
+    root: HostRoot, majors: tuple[int, ...], version: str, others: tuple[Numbered, ...] = ()
+) -> Found:
+    """The containers of this host; version: of cgroups, "" for none.
+
+    majors: of the devices that count; others: single nodes of the host that count as well.
+    """
     firsts, unseen = _first_processes(root)
     known = containers.everything(root)
     found = []
     for pid, began in firsts:
         running = containers.of_process(root, pid, known)
-        nodes = _nodes(root, pid, majors, version)
+        nodes = _nodes(root, pid, majors, version, others)
         found.append(Contained(running, since(root, began), nodes))
     return Found(tuple(found), unseen)
 
@@ -88,8 +96,15 @@ def _is_same(one: posix.stat_result, other: posix.stat_result | None) -> bool:
     return other is not None and (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 
 
-def _nodes(root: HostRoot, pid: int, majors: tuple[int, ...], version: str) -> tuple[Node, ...]:
-    """The nodes of these majors in a container, by path, each number once."""
+def _nodes(
+    root: HostRoot,
+    pid: int,
+    majors: tuple[int, ...],
+    version: str,
+    others: tuple[Numbered, ...],
+) -> tuple[Node, ...]:
+    """The nodes of these majors, and those with the numbers of others, in a container by path, each number once."""
+    wanted = {(major, minor) for _, major, minor in others}
     try:
         inside = HostRoot(f"{root.path.rstrip('/')}/proc/{pid}/root")
     except UsageError:
@@ -97,11 +112,11 @@ def _nodes(root: HostRoot, pid: int, majors: tuple[int, ...], version: str) -> t
     try:
         mountinfo = root.read(f"/proc/{pid}/mountinfo") or b""
         found: dict[tuple[int, int], str] = {}
-        for path in _paths(inside, mountinfo):
+        for path in _paths(inside, mountinfo, others):
             status = inside.stat(path)
             if status is not None and is_character_device(status):
                 numbers = posix_numbers(status)
-                if numbers[0] in majors:
+                if numbers[0] in majors or numbers in wanted:
                     found.setdefault(numbers, path)
     finally:
         inside.close()
@@ -116,13 +131,17 @@ def posix_numbers(status: posix.stat_result) -> tuple[int, int]:
     return posix.major(status.st_rdev), posix.minor(status.st_rdev)
 
 
-def _paths(inside: HostRoot, mountinfo: bytes) -> Iterator[str]:
+def _paths(inside: HostRoot, mountinfo: bytes, others: tuple[Numbered, ...] = ()) -> Iterator[str]:
     """Where nodes can be: in the container's /dev, and wherever one of the host's is bound to."""
-    for folder in _FOLDERS:
+    folders = [*_FOLDERS, *[path.rpartition("/")[0] for path, _, _ in others]]
+    names = {path.rpartition("/")[2].encode() for path, _, _ in others}
+    for folder in dict.fromkeys(folders):
         yield from [f"{folder}/{name}" for name in inside.names(folder)]
     for line in mountinfo.splitlines():
         fields = line.split(b" ")
-        if len(fields) > 4 and b"/nvidia" in fields[3]:
+        if len(fields) <= 4:
+            continue
+        if b"/nvidia" in fields[3] or fields[3].rpartition(b"/")[2] in names:
             point = fields[4].replace(b"\\040", b" ").decode("utf-8", "surrogateescape")
             yield point
 

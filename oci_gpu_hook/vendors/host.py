@@ -15,6 +15,10 @@ from oci_gpu_hook.vendors import devices
 from oci_gpu_hook.vendors.devices import Devices
 from oci_gpu_hook.vendors.inventory import VendorInventory
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.driver.nodes import DeviceNode
+
 _MOST_DIGITS = 9
 
 
@@ -30,6 +34,11 @@ class OnHost(NamedTuple):
     sockets: tuple[tuple[str, str], ...]
     unmet: tuple[str, ...]
     faults: tuple[str, ...]
+
+    def nodes(self) -> tuple[DeviceNode, ...]:
+        """All device nodes that are there."""
+        of_devices = [pair for device in self.devices.devices for pair in device.nodes]
+        return tuple([node for node, _ in (*self.devices.common, *of_devices)])
 
 
 def look(root: HostRoot, inventory: VendorInventory) -> OnHost:

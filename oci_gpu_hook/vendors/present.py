@@ -106,12 +106,9 @@ def hardware(root: HostRoot, found: OnHost) -> str:
 
     Of its libraries a distribution has some for everybody.
     """
-    nodes = [
-        *found.devices.common,
-        *[node for item in found.devices.devices for node in item.nodes],
-    ]
+    nodes = found.nodes()
     if nodes:
-        return nodes[0][0].path
+        return nodes[0].path
     return on_pci(root, {pci for _, pattern in found.inventory.patterns for pci in pattern.pci})
 
 

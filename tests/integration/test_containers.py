@@ -137,6 +137,38 @@ exit 0
     assert said in done.err
 
 
+@pytest.mark.parametrize("cgroup", ["v1", "v2"])
+def test_who_holds_other_vendors_devices(installed: Installed, bundle: Maker, cgroup: str) -> None:
+    """In a user namespace nodes are bound; the host has no driver of NVIDIA's."""
+    one, other = bundle("busybox"), bundle("busybox").in_user_namespace(200_000)
+    one.asks(None, OCI_AMD="1", OCI_RDMA="mlx5_0").runs(*SLEEPS)
+    other.asks(None, OCI_RDMA="1").runs(*SLEEPS)
+    script = f"""{REFRESH}{detached("runc", one.path, "one")}{detached("runc", other.path, "other")}
+set +e
+oci-gpu-hook containers --format json
+echo =
+oci-gpu-hook containers
+for name in one other; do runc delete --force $name >/dev/null 2>&1; done
+exit 0
+"""
+    done = on_node(installed, script, cgroup=cgroup, description="none", vendors=("amd", "rdma"))
+    assert done.code == 0, done.out + done.err
+    first, table = done.out.split("=\n", 1)
+    document = json.loads(first)
+    ours = {item["id"]: item for item in document["containers"]}
+    assert gpus(ours["one"], "others") == ["OCI_AMD=1", "OCI_RDMA=0"]
+    assert gpus(ours["other"], "others") == ["OCI_RDMA=1"]
+    # Of misc devices, whose number many share, only what a vendor's file names.
+    paths = {node["path"] for node in ours["one"]["nodes"]}
+    assert paths == {
+        "/dev/kfd",
+        *(f"/dev/{it}" for it in ("dri/renderD128", "infiniband/uverbs0", "infiniband/rdma_cm")),
+    }
+    assert {node["allowed"] for node in ours["one"]["nodes"]} == {True}
+    assert "OCI_AMD=0" in gpus(document, "free_others") and document["free"] == []
+    assert "OCI_AMD=1 OCI_RDMA=0" in table
+
+
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
 def test_advice_is_for_the_engine_and_for_the_reason(
     installed: Installed, bundle: Maker, runtime: str

@@ -20,6 +20,10 @@ from oci_gpu_hook.host import contained
 from oci_gpu_hook.host.contained import Contained, Node
 from oci_gpu_hook.host.containers import Running
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.vendors import present
+from oci_gpu_hook.vendors.devices import Device, Devices
+from oci_gpu_hook.vendors.host import OnHost
+from oci_gpu_hook.vendors.inventory import VendorInventory
 from tests.unit import hosts
 from tests.unit.program import Program
 from tests.unit.test_containers import stat
@@ -121,6 +125,45 @@ def test_a_mig_device_needs_its_gpu_and_both_capabilities(tmp_path: Path) -> Non
     assert [share.name for share in free] == ["0:0", "1"]
 
 
+def amd() -> OnHost:
+    """Two GPUs of one node each, one of which has a control node beside it, and a node that every request gets."""
+
+    def node(path: str, minor: int) -> tuple[DeviceNode, str]:
+        return DeviceNode(path, 226, minor, 0o666, 0, 0, True), "compute"
+
+    devices = Devices(
+        (
+            Device(("0", "0000:23:00.0", "renderD128"), (node("/dev/dri/renderD128", 128),)),
+            Device(("1", "card1"), (node("/dev/dri/card1", 1), node("/dev/acme1", 201))),
+        ),
+        (node("/dev/kfd", 7),),
+        (),
+        (),
+    )
+    return OnHost(VendorInventory("/x.json", "OCI_AMD"), devices, (), (), ())
+
+
+def test_another_vendors_device_is_held_by_any_of_its_nodes() -> None:
+    divided = holders.of_vendor(amd())
+    containers = (has((226, 201)), has((226, 7)), has((226, 1), (226, 128)))
+    holding, free = holders.holders(divided, containers)
+    assert [[share.name for share in item.held] for item in holding] == [
+        ["OCI_AMD=1"],
+        ["OCI_AMD=0", "OCI_AMD=1"],
+    ]
+    assert free == ()
+    holding, free = holders.holders(divided, (has((226, 1), allowed=False),))
+    assert [share.name for share in holding[0].denied] == ["OCI_AMD=1"]
+    assert [share.name for share in free] == ["OCI_AMD=0", "OCI_AMD=1"]
+
+
+def test_what_has_no_single_devices_is_held_as_a_whole() -> None:
+    found = amd()
+    divided = holders.of_vendor(found._replace(devices=found.devices._replace(devices=())))
+    ((item,), free) = holders.holders(divided, (has((226, 7)),))
+    assert ([share.name for share in item.held], free) == (["OCI_AMD"], ())
+
+
 # --- all containers
 
 
@@ -166,6 +209,16 @@ def test_nodes_are_found_in_dev_and_where_one_is_bound(tmp_path: Path) -> None:
     assert list(contained._paths(HostRoot(str(tmp_path)), line)) == ["/dev/gpu0", "/opt/a gpu"]
 
 
+def test_others_nodes_are_found_in_their_folders_and_wherever_they_are_bound(
+    tmp_path: Path,
+) -> None:
+    line = b"1 2 0:6 /dri/renderD128 /opt/gpu rw - devtmpfs none rw\n3 2 0:7 /x /x rw - ext4 x rw\n"
+    hosts.plant(tmp_path, "dev/dri/renderD128", "")
+    others = (("/dev/dri/renderD128", 226, 128), ("/dev/dri/renderD129", 226, 129))
+    found = list(contained._paths(HostRoot(str(tmp_path)), line, others))
+    assert found == ["/dev/dri", "/dev/dri/renderD128", "/opt/gpu"]
+
+
 def test_where_nobody_holds_a_gpu(
     program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,3 +248,27 @@ def test_the_table(program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyP
     assert "first  " in text and "runc     0    1970-01-12T" in text
     assert "first has the node of GPU 1, and its device cgroup denies it" in text
     assert "oci-gpu-hook doctor --container 30" in text
+
+
+def test_others_have_a_column_of_their_own(
+    program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also on a host without NVIDIA's driver."""
+    (Path(runs.path) / "proc/driver/nvidia/version").unlink()
+    monkeypatch.setattr(present, "look", lambda root: present.Present((amd(),), ()))
+    nodes = (Node("/dev/x", 226, 128, True), Node("/dev/card1", 226, 1, False))
+    monkeypatch.setattr(contained, "_nodes", lambda *_: nodes)
+    heading, *lines = program("containers", "--host-root", runs.path).splitlines()
+    assert heading.split()[4:] == ["GPU", "OTHERS", "SINCE"]
+    assert "-    OCI_AMD=0  1970-01-12T" in lines[1]
+    assert lines[3] == "held by nobody: OCI_AMD=1"
+    assert "first has the node of OCI_AMD=1, and its device cgroup denies it" in lines[5]
+    document = program.document("containers", "--host-root", runs.path)
+    row = document["containers"][1]
+    held = {"flag": "OCI_AMD", "name": "OCI_AMD=0", "names": ["0", "0000:23:00.0", "renderD128"]}
+    assert (row["gpus"], row["others"], row["denied"]) == ([], [held], [])
+    assert [item["name"] for item in row["denied_others"]] == ["OCI_AMD=1"]
+    assert (document["free"], [item["name"] for item in document["free_others"]]) == (
+        [],
+        ["OCI_AMD=1"],
+    )
