@@ -21,9 +21,9 @@ from oci_gpu_hook.request.settings import read_settings
 def metrics(write: bool, config: str | None) -> None:
     """Show counters of starts, in Prometheus's text format.
 
-    They count starts by outcome, refusals by reason and failures by step, and have a histogram of how long starts took,
-    since counting began after the last boot.  Hooks count once 'metrics --write' has run, which
-    oci-gpu-hook-metrics.timer starts.
+    They count starts of containers that ask for devices, NVIDIA's or another vendor's: by outcome, refusals by reason
+    and failures by step, and have a histogram of how long starts took, since counting began after the last boot.
+    Hooks count once 'metrics --write' has run, which oci-gpu-hook-metrics.timer starts.
     """
     if not write:
         with spool.lock():

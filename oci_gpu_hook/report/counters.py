@@ -12,6 +12,7 @@ from oci_gpu_hook.report.entry import OUTCOMES, REFUSALS, STEPS
 BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 _SUM = "microseconds"
+_WHAT = "GPUs or other accelerators"
 _MOST_DIGITS = 12
 _WHY = {
     "started": ("-",),
@@ -46,7 +47,7 @@ def exposition(totals: dict[str, int]) -> str:
     refusals = {why: totals[f"refused {why}"] for why in _WHY["refused"]}
     failures = {step: totals[f"failed {step}"] for step in _WHY["failed"]}
     lines = [
-        *_counter("starts", "Starts of containers that ask for GPUs.", "outcome", starts),
+        *_counter("starts", f"Starts of containers that ask for {_WHAT}.", "outcome", starts),
         *_counter("refusals", "Starts that were refused, by reason.", "reason", refusals),
         *_counter("failures", "Starts that failed, by the step.", "step", failures),
         *_histogram(totals),

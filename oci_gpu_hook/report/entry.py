@@ -54,7 +54,7 @@ class Entry(NamedTuple):
 
 
 def outcome(entry: Entry) -> str:
-    """One of `OUTCOMES`; ``ignored``: the container starts without the GPUs that it asked for."""
+    """One of `OUTCOMES`; ``ignored``: the container starts without what it asked for."""
     if entry.exit_code:
         return "refused" if entry.exit_code in REFUSALS else "failed"
     return "ignored" if entry.request is None else "started"
@@ -142,7 +142,7 @@ def _message(entry: Entry, result: str, nodes: int, total: int) -> str:
         name = name[:12]
     name = f"container {name}" if name else "a container"
     if result == "ignored":
-        sentence = f"{name} starts without the GPUs that it asked for: {'; '.join(entry.notes)}"
+        sentence = f"{name} starts without what it asked for: {'; '.join(entry.notes)}"
     elif result != "started":
         sentence = f"{name} does not start: {entry.sentence}"
     else:

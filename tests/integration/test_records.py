@@ -265,6 +265,38 @@ def test_many_starts_at_once_are_all_counted(installed: Installed, bundle: Maker
     assert float(found["oci_gpu_hook_start_duration_seconds_sum"]) > 0
 
 
+def test_starts_with_other_vendors_devices_are_recorded_and_counted(
+    installed: Installed, bundle: Maker
+) -> None:
+    """One that gets a device, one that asks for one that is not there, and one that is not allowed what it asks for."""
+    script = f"{JOURNALD}\noci-gpu-hook metrics --write >/dev/null\n"
+    for name, asked in (("given", "0"), ("refused", "9"), ("ignored", "")):
+        variables = {"OCI_AMD": asked} if asked else {"OCI_RDMA": "all"}
+        made = bundle("busybox").asks(None, **variables).runs("/bin/sh", "-c", "exit 0")
+        script += f"{start('runc', made, name)} 2>/dev/null || true\n"
+    script += f"{records('3')}oci-gpu-hook log --format json\necho =\noci-gpu-hook metrics\n"
+    done = on_node(
+        installed,
+        script,
+        description="none",
+        vendors=("amd", "rdma"),
+        settings=f"{COUNTING}allowed-vendors = OCI_AMD\n",
+    )
+    assert done.code == 0, done.err
+    log, counts = done.out.split("=\n", 1)
+    found = {item["container"]: item for item in json.loads(log)["records"]}
+    given = found["given"]
+    assert (given["request"], given["source"], given["outcome"]) == ("OCI_AMD=0", "env", "started")
+    assert sorted(given["device"]) == ["/dev/dri/renderD129", "/dev/kfd"]
+    assert given["message"].startswith("container given got OCI_AMD=0: 2 device nodes, in ")
+    assert (found["refused"]["reason"], found["refused"]["exit_code"]) == ("request", 5)
+    said = "container ignored starts without what it asked for: OCI_RDMA is not allowed"
+    assert found["ignored"]["message"].startswith(said)
+    totals = counters(counts)
+    for outcome in ("started", "refused", "ignored"):
+        assert totals[f'oci_gpu_hook_starts_total{{outcome="{outcome}"}}'] == "1"
+
+
 def test_nothing_is_counted_that_is_not_asked_for(installed: Installed, bundle: Maker) -> None:
     made = asking(bundle("busybox"), "0")
     script = f"""

@@ -15,6 +15,7 @@ from oci_gpu_hook.operations.mount import Mount
 from oci_gpu_hook.operations.relabel import Relabel
 from oci_gpu_hook.report import entry
 from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.vendors import VendorRequest
 
 REQUEST = Request("env", ("0", "GPU-1"), ("compute", "utility"))
 ID = "3f2a" * 16
@@ -139,11 +140,26 @@ def test_every_error_has_its_reason() -> None:
     assert refused == set(entry.REFUSALS)
 
 
+def test_what_is_asked_of_other_vendors_stands_behind_their_flags() -> None:
+    asked = VendorRequest("OCI_AMD", "/usr/share/oci-gpu-hook/vendors/amd.json", "env", ("0", "1"))
+    told = made(request=Request("env", (), (), vendors=(asked,)))
+    fields = dict(entry.fields(told))
+    assert fields["OCI_GPU_HOOK_REQUEST"] == "OCI_AMD=0,OCI_AMD=1"
+    assert "OCI_GPU_HOOK_CAPABILITIES" not in fields
+    assert fields["MESSAGE"].startswith("container 3f2a3f2a3f2a got OCI_AMD=0, OCI_AMD=1: 2 device")
+    both = REQUEST._replace(vendors=(asked,))
+    assert dict(entry.fields(made(request=both)))["OCI_GPU_HOOK_REQUEST"] == (
+        "0,GPU-1,OCI_AMD=0,OCI_AMD=1"
+    )
+
+
 def test_one_that_starts_without_what_it_asked_for_says_so() -> None:
     told = made(request=None, plan=None, notes=("only privileged containers may ask",))
     fields = dict(entry.fields(told))
     assert fields["OCI_GPU_HOOK_OUTCOME"] == "ignored"
-    assert fields["MESSAGE"].endswith("asked for: only privileged containers may ask")
+    assert fields["MESSAGE"].endswith(
+        " starts without what it asked for: only privileged containers may ask"
+    )
     assert entry.counted(told).endswith(b" ignored -\n")
 
 
