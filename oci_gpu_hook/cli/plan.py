@@ -22,6 +22,7 @@ from oci_gpu_hook.request.bundle import read_bundle
 from oci_gpu_hook.request.parse import Request, parse
 from oci_gpu_hook.request.settings import read_settings
 from oci_gpu_hook.vendors import current
+from oci_gpu_hook.vendors import host as on_host
 
 if TYPE_CHECKING:
     from oci_gpu_hook.request.bundle import Bundle
@@ -74,6 +75,9 @@ def plan(
     made, inventory = decide(found, request, settings, host, root, id=container_id, process=process)
     made = made._replace(notes=(*notes, *made.notes))
     left_out = leftout.sentences(made, inventory) if inventory else ()
+    for asked in request.vendors if request else ():
+        saved = current.vendor_inventory(host, asked.flag, asked.file, remember=False)
+        left_out += leftout.of_vendor(made, on_host.look(host, saved))
     show(form, render.plan_document(made, left_out), render.plan_text(made, left_out))
 
 

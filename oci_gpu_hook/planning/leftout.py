@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory, Library
     from oci_gpu_hook.planning.plan import Plan
     from oci_gpu_hook.request.parse import Request
+    from oci_gpu_hook.vendors.host import OnHost
+
+_MOST_SHOWN = 3
 
 
 def sentences(plan: Plan, inventory: DriverInventory) -> tuple[str, ...]:
@@ -28,6 +31,25 @@ def sentences(plan: Plan, inventory: DriverInventory) -> tuple[str, ...]:
     if plan.request is None:
         return ()
     return (*_gpus(plan, inventory), *_files(plan, plan.request, inventory))
+
+
+def of_vendor(plan: Plan, found: OnHost) -> tuple[str, ...]:
+    """A sentence for each device of a vendor's that the container does not get, and one for files that are not here."""
+    nodes = {operation.path for operation in plan.operations if isinstance(operation, Device)}
+    flag = found.inventory.flag
+    missing = []
+    if not plan.layout.dev_is_hosts:
+        missing = [
+            f"{flag}={device.names[0]}, {device.names[-1]}: not asked for"
+            for device in found.devices.devices
+            if nodes.isdisjoint([node.path for node, _ in device.nodes])
+        ]
+    absent = found.inventory.absent
+    if absent:
+        # Patterns: without their folders many are alike.
+        more = f" and {len(absent) - _MOST_SHOWN} more" if len(absent) > _MOST_SHOWN else ""
+        missing.append(f"{flag}: this host has no {', '.join(absent[:_MOST_SHOWN])}{more}")
+    return tuple(missing)
 
 
 def _gpus(plan: Plan, inventory: DriverInventory) -> list[str]:
@@ -80,5 +102,5 @@ def _why(capabilities: tuple[str, ...]) -> str:
 
 def _counted(paths: Iterable[str]) -> str:
     names = [path.rpartition("/")[2] for path in paths]
-    shown = ", ".join(names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+    shown = ", ".join(names[:_MOST_SHOWN])
+    return shown if len(names) <= _MOST_SHOWN else f"{shown} and {len(names) - _MOST_SHOWN} more"

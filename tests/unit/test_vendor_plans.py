@@ -14,8 +14,8 @@ from oci_gpu_hook.operations.ldcache import LdCache
 from oci_gpu_hook.operations.mount import Mount
 from oci_gpu_hook.operations.service import Service
 from oci_gpu_hook.operations.symlink import Symlink
-from oci_gpu_hook.planning import provision, vendors
-from oci_gpu_hook.planning.plan import Provision, Share
+from oci_gpu_hook.planning import leftout, provision, vendors
+from oci_gpu_hook.planning.plan import Plan, Provision, Share
 from oci_gpu_hook.request.vendors import VendorRequest
 from oci_gpu_hook.vendors.devices import Device, Devices
 from oci_gpu_hook.vendors.host import OnHost
@@ -232,3 +232,17 @@ def test_two_devices_of_one_name_are_no_two_devices() -> None:
     )
     with pytest.raises(ConfigError, match="both want /dev/acmectl"):
         joined(share("0"), wrong)
+
+
+def test_what_is_not_asked_for_and_what_is_not_here_is_left_out() -> None:
+    host = HOST._replace(inventory=INVENTORY._replace(absent=("/a", "/b", "/c", "/d")))
+    given = provision.join(LAYOUT, "", (share("0", host=host),))
+    made = Plan(None, LAYOUT, None, "", given.operations, ())  # type: ignore[arg-type]
+    assert leftout.of_vendor(made, host) == (
+        "OCI_ACME=1, x_1: not asked for",
+        "OCI_ACME: this host has no /a, /b, /c and 1 more",
+    )
+    everything = provision.join(LAYOUT, "", (share("all"),))
+    assert leftout.of_vendor(made._replace(operations=everything.operations), HOST) == ()
+    hosts_dev = made._replace(layout=LAYOUT._replace(dev_is_hosts=True))
+    assert leftout.of_vendor(hosts_dev, HOST) == ()
