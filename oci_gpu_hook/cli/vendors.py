@@ -13,16 +13,18 @@ from oci_gpu_hook.cli.options import host_root, output_format, show
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.formats import jsonplaces
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.vendors import folders, vendorfile
+from oci_gpu_hook.vendors import folders, present, vendorfile
 
 if TYPE_CHECKING:
+    from oci_gpu_hook.vendors.host import OnHost
     from oci_gpu_hook.vendors.vendor import Vendor, Version
 
 # Of the table: a column's heading, and the key of its value.
 _COLUMNS = (
     ("FLAG", "flag"),
     ("KIND", "kind"),
-    ("VERSION", "version"),
+    ("DEVICES", "devices"),
+    ("VERSION", "installed"),
     ("GROUPS", "groups"),
     ("FILE", "file"),
 )
@@ -38,7 +40,10 @@ def vendors() -> None:
 @output_format
 @host_root
 def list_vendors(form: str, host_root: str) -> None:
-    """Show every vendor's file of this host, and what is wrong with the broken ones.
+    """Show every vendor's file of this host, what of its hardware is here, and what is wrong with the broken ones.
+
+    DEVICES is how many devices a request can name; 'all' where it can name none and gets what is there; 'none' where
+    hardware is here without a node; '-' where none is here.  VERSION is the driver's.
 
     They lie in /usr/share/oci-gpu-hook/vendors and in /etc/oci-gpu-hook/vendors, where a file takes the place of the
     one of its name in the first.
@@ -46,8 +51,15 @@ def list_vendors(form: str, host_root: str) -> None:
     root = HostRoot(host_root)
     found, errors = folders.load_all(root)
     replaced = folders.replaced(root)
+    here = {item.inventory.file: item for item in present.look(root).vendors}
     document: dict[str, Any] = {
-        "vendors": [_row(vendor, replaced.get(vendor.file, "")) for vendor in found],
+        "vendors": [
+            {
+                **_row(vendor, replaced.get(vendor.file, "")),
+                "here": _here(root, here.get(vendor.file)),
+            }
+            for vendor in found
+        ],
         "errors": [str(err) for err in errors],
         "collisions": folders.collisions(found),
     }
@@ -80,7 +92,7 @@ def check(file: str, form: str, host_root: str) -> None:
 
 
 def _row(vendor: Vendor, replaces: str) -> dict[str, Any]:
-    """What there is to say of one file; what this host has of it belongs here too."""
+    """What there is to say of one file."""
     return {
         "flag": vendor.flag,
         "kind": vendor.kind,
@@ -89,6 +101,26 @@ def _row(vendor: Vendor, replaces: str) -> dict[str, Any]:
         "file": vendor.file,
         "replaces": replaces,
     }
+
+
+def _here(root: HostRoot, found: OnHost | None) -> dict[str, Any] | None:
+    """What this host has of one file's; None where that cannot be served."""
+    if found is None:
+        return None
+    return {
+        "hardware": present.hardware(root, found),
+        "version": found.inventory.version,
+        "devices": [list(device.names) for device in found.devices.devices],
+    }
+
+
+def _count(here: dict[str, Any] | None) -> str:
+    """How many devices a request can name, or a word for it."""
+    if not here or not here["hardware"]:
+        return ""
+    if here["devices"]:
+        return str(len(here["devices"]))
+    return "all" if here["hardware"].startswith("/dev/") else "none"
 
 
 def _version(version: Version) -> str:
@@ -100,7 +132,10 @@ def _as_text(document: dict[str, Any]) -> str:
     """The table, then what must be said of single files."""
     rows = [[heading for heading, _ in _COLUMNS]]
     for row in document["vendors"]:
-        cells = {**row, "groups": ",".join(row["groups"])}
+        here = row["here"]
+        installed = here["version"] if here else ""
+        cells = {**row, "groups": ",".join(row["groups"]), "devices": _count(here)}
+        cells["installed"] = installed
         rows.append([cells[key] or "-" for _, key in _COLUMNS])
     widths = [max([len(row[at]) for row in rows]) for at in range(len(_COLUMNS))]
     lines = [

@@ -15,6 +15,7 @@ from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.vendors import inventory, present
 from tests.unit import hosts
+from tests.unit.containers import write_bundle
 from tests.unit.hosts import plant, plant_library
 from tests.unit.program import Program
 
@@ -177,6 +178,49 @@ def test_a_host_with_nothing_at_all_says_so(tree: Path, program: Program) -> Non
     plant_card(tree, "0x060400")
     assert NOTHING in program.mistake(6, "info", "--host-root", tree)
     assert NOTHING in program.mistake(6, "inventory", "refresh", "--host-root", tree)
+
+
+# --- plan
+
+
+def test_plan_says_what_the_host_lacks_of_a_vendors(
+    tree: Path, tmp_path_factory: pytest.TempPathFactory, program: Program
+) -> None:
+    bundle = write_bundle(tmp_path_factory.mktemp("c"), "OCI_ACME=none")
+    plant(bundle, "rootfs/etc/debian_version", "12\n")
+    found = program.document("plan", "--bundle", bundle, "--host-root", tree)
+    assert [item["flag"] for item in found["request"]["vendors"]] == ["OCI_ACME"]
+    assert found["left_out"] == ["OCI_ACME: this host has no /usr/lib64/libabsent.so*"]
+    assert not present.is_saved(HostRoot(str(tree)))
+
+
+# --- vendors list
+
+
+def test_list_shows_what_of_each_vendor_is_here(tree: Path, program: Program) -> None:
+    words = ("vendors", "list", "--host-root", tree)
+    (row,) = program.document(*words)["vendors"]
+    assert row["here"] == {"hardware": "PCI 0000:05:00.0", "version": "2.5", "devices": []}
+    heading, line = program(*words).splitlines()
+    assert heading.split() == ["FLAG", "KIND", "DEVICES", "VERSION", "GROUPS", "FILE"]
+    assert line.split() == ["OCI_ACME", "acme.com/card", "none", "2.5", "compute", ACME]
+    plant_card(tree, "0x060400")
+    assert program(*words).splitlines()[1].split()[2] == "-"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make device nodes")
+def test_list_counts_devices(tree: Path, program: Program) -> None:
+    (tree / "dev").mkdir()
+    devices = [{"path": "/dev/acme*", "each": True}]
+    plant(tree, ACME, described(devices=devices))
+    for number in range(2):
+        os.mknod(tree / f"dev/acme{number}", 0o20666, os.makedev(240, number))
+    words = ("vendors", "list", "--host-root", tree)
+    (row,) = program.document(*words)["vendors"]
+    assert row["here"]["devices"] == [["0", "acme0"], ["1", "acme1"]]
+    assert program(*words).splitlines()[1].split()[2] == "2"
+    plant(tree, ACME, described(devices=["acme0"]))
+    assert program(*words).splitlines()[1].split()[2] == "all"
 
 
 # --- inventory refresh, inventory watch

@@ -147,6 +147,12 @@ def test_list_has_every_file_and_what_is_wrong(host: Path, program: Program) -> 
     plant(host, f"{USR}/c.json", activation_flag="OCI_B")
     plant(host, f"{USR}/d.json", activation_flag="D")
     found = program.document("vendors", "list", "--host-root", host)
+    here = [row.pop("here") for row in found["vendors"]]
+    assert here == [
+        {"hardware": "", "version": "", "devices": []},
+        None,  # two files have the flag
+        None,
+    ]
     assert found["vendors"] == [
         {
             **{"flag": "OCI_A", "kind": "", "version": "in /sys/x", "groups": ["a"]},
@@ -166,8 +172,8 @@ def test_list_has_every_file_and_what_is_wrong(host: Path, program: Program) -> 
     collision = f"OCI_B is the flag of {USR}/b.json and of {USR}/c.json"
     assert found["collisions"] == {"OCI_B": collision}
     lines = program("vendors", "list", "--host-root", host).splitlines()
-    assert lines[0].split() == ["FLAG", "KIND", "VERSION", "GROUPS", "FILE"]
-    assert lines[2].split() == ["OCI_B", "b.com/card", "1.0", "a", f"{USR}/b.json"]
+    assert lines[0].split() == ["FLAG", "KIND", "DEVICES", "VERSION", "GROUPS", "FILE"]
+    assert lines[2].split() == ["OCI_B", "b.com/card", "-", "-", "a", f"{USR}/b.json"]
     assert lines[4:] == [
         "",
         f"{ETC}/a.json has taken the place of {USR}/a.json",
