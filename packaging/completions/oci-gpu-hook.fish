@@ -27,7 +27,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a prepare -d 'Make the device n
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a cdi -d 'Write a Container Device Interface spec of this host\'s devices'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a config -d 'Show what the administrator has set, and translate what was set for NVIDIA\'s hook'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a doctor -d 'Check every precondition on this host, in order of cause; or one running container'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a containers -d 'Show which running container holds which GPU, and which GPUs nobody holds'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a containers -d 'Show which running container holds which GPU, and which GPUs nobody holds; other vendors\' devices as well'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a flags -d 'Print the lines that give GPUs to containers, to paste into a command or a configuration'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a volume -d 'Keep the driver\'s volume of nvidia-docker 1\'s time: copies of its files, for containers without a hook'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a swarm -d 'Give this host\'s GPUs to Docker Swarm'
@@ -149,7 +149,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm resources' -l config -r -F 
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm resources' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm resources' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm resources' -F
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors' -a list -d 'Show every vendor\'s file of this host, and what is wrong with the broken ones'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors' -a list -d 'Show every vendor\'s file of this host, what of its hardware is here, and what is wrong with the broken ones'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors' -a check -d 'Say what FILE describes, or on which line it is wrong'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors list' -l format -r -f -a 'text json' -d 'How to print it'
