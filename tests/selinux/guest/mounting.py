@@ -11,6 +11,7 @@ import ctypes
 import os
 
 MS_BIND = 4096
+MS_PRIVATE = 1 << 18
 MNT_DETACH = 2
 
 _CLONE_NEWNS = 0x20000

@@ -16,7 +16,7 @@ from tests.gpunode import sysfs, vendors
 from tests.gpunode.description import Description
 from tests.gpunode.vendors.additions import Additions
 
-from .mounting import MS_BIND, mount
+from .mounting import MS_BIND, MS_PRIVATE, mount
 
 # One file that says all that a file can say, so that the hook looks wherever it may have to.
 FILE = "/etc/oci-gpu-hook/vendors/everything.json"
@@ -83,6 +83,8 @@ def _mount_sysfs(found: sysfs.Sysfs) -> None:
     for folder in (_SIMULATED, _REAL):
         os.makedirs(folder)
     mount("/sys", _REAL, "", MS_BIND)
+    # systemd shares the host's mounts: what covers a part of one would cover it in the other.
+    mount("", _REAL, "", MS_PRIVATE)
     _tmpfs(_SIMULATED)
     for name, text in found.files.items():
         _write(f"{_SIMULATED}/{name}", text)
