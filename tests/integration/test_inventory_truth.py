@@ -283,7 +283,7 @@ sleep 1
 kill $watch
 wait $watch
 trap - EXIT
-grep -c '^saved' /tmp/told
+grep -c '^saved .*/inventory: ' /tmp/told
 """
     done = on_node(installed, script)
     assert done.code == 0, done.out + done.err
