@@ -18,7 +18,6 @@ from oci_gpu_hook.cli import (
     cditext,
     drivervolume,
     onhost,
-    render,
     vendortext,
     whole,
 )
@@ -127,16 +126,20 @@ def refresh(nvml_timeout: float, form: str, config: str | None, host_root: str) 
 @config_file
 @host_root
 def show_saved(form: str, config: str | None, host_root: str) -> None:
-    """Show the saved inventory, if it is still true."""
+    """Show what is saved, of NVIDIA's driver and of other vendors, as far as it is still true."""
     root, driver_root = HostRoot(host_root), _driver_root(config)
-    saved = saved_inventory.read_saved(root, stamp.now(root, driver_root))
-    if saved is None:
-        raise DriverError(
-            "there is no saved inventory, or it is no longer true",
-            "run 'oci-gpu-hook inventory refresh'",
-        )
-    found = _with_all_nodes(root, driver_root, saved)
-    show(form, render.inventory_document(found), render.inventory_text(found))
+
+    def nvidia() -> DriverInventory:
+        saved = saved_inventory.read_saved(root, stamp.now(root, driver_root))
+        if saved is None:
+            raise DriverError(
+                "there is no saved inventory, or it is no longer true",
+                "run 'oci-gpu-hook inventory refresh'",
+            )
+        return _with_all_nodes(root, driver_root, saved)
+
+    found = accelerators.look(root, present.look(root, saved_only=True), nvidia, remember=False)
+    show(form, accelerators.document(found), accelerators.text(found))
 
 
 @inventory.command()

@@ -38,12 +38,14 @@ class Present(NamedTuple):
     wrong: tuple[Wrong, ...]
 
 
-def look(root: HostRoot) -> Present:
-    """What is here now; nothing is saved."""
+def look(root: HostRoot, *, saved_only: bool = False) -> Present:
+    """What is here now; nothing is saved.  saved_only: only of those whose saved inventory is still true."""
     vendors, wrong = read_all(root)
     found = []
     for vendor in vendors:
         known = inventory.read_saved(root, vendor.flag, vendor.file)
+        if known is None and saved_only:
+            continue
         try:
             found.append(host.look(root, known or survey.survey(root, vendor)))
         except ConfigError as err:

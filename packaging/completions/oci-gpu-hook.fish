@@ -49,7 +49,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at info' -l config -r -F -d 'The adm
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at info' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at info' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory' -a refresh -d 'Survey the host, ask NVML what only it knows, and save the result for the hooks'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory' -a show -d 'Show the saved inventory, if it is still true'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory' -a show -d 'Show what is saved, of NVIDIA\'s driver and of other vendors, as far as it is still true'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory' -a watch -d 'Keep the saved inventory true: refresh it now, and whenever a driver, its devices or a vendor\'s file change'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory refresh' -l nvml-timeout -r -f -d 'How long NVML may take to answer; 0 does not ask it'

@@ -235,6 +235,15 @@ def test_refresh_saves_vendors_without_nvidias_driver(tree: Path, program: Progr
     assert (document["saved"], document["vendors"][0]["flag"]) == ("", "OCI_ACME")
 
 
+def test_show_has_what_is_saved_and_nothing_else(tree: Path, program: Program) -> None:
+    words = ("inventory", "show", "--host-root", tree)
+    assert "no saved inventory" in program.mistake(6, *words)
+    program("inventory", "refresh", "--host-root", tree)
+    assert f"version 2.5, by {ACME}" in program(*words)
+    plant_library(tree, "/usr/lib64/libacme.so.2", "libacme.so.2")
+    assert "no saved inventory" in program.mistake(6, *words)
+
+
 def test_refresh_saves_them_beside_nvidias_and_tells_a_wrong_file(
     tree: Path, program: Program
 ) -> None:
