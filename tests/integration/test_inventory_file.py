@@ -38,7 +38,7 @@ FILES = {
     "zeros at its end": f"truncate -s +4096 {FILE}",
     "no inventory": f"head -c 40000 /dev/urandom >{FILE}",
     "what an older version saved": f'echo \'{{"format": 3, "stamp": [], "inventory": []}}\' >{FILE}',
-    "a newer format": f"LC_ALL=C sed -i '1s/4$/5/' {FILE}",
+    "a newer format": f"LC_ALL=C sed -i '1s/[0-9]*$/99/' {FILE}",
     "deep": written('b"(" + bytes([1, 0, 0, 0, 40]) * 100000'),
     "another stamp": written("(stamp[:-1], rows)"),
     "a GPU of fewer fields": written("(stamp, (*rows[:2], (rows[2][0][:-1],), *rows[3:]))"),
@@ -55,7 +55,8 @@ FILES = {
     "a device that gives nothing": f"rm {FILE}; mknod -m 644 {FILE} c 1 3",
 }
 # What a start saves that finds nothing; then before each case the lie, which is saved as it was before.
-KEPT = f"""{LIES}cp -a {FOLDER} /run/kept
+KEPT = f"""{LIES}rm -f {FOLDER}/vendor*
+cp -a {FOLDER} /run/kept
 {{empty}}
 cp {FILE} /run/anew
 renew() {{{{
@@ -146,7 +147,7 @@ before=$({look})
 {start("runc", made)} 2>&1
 [ "$before" = "$({look})" ] || {{{{ echo "$before"; {look}; }}}}
 ls -A {FOLDER}/ 2>/dev/null || :
-oci-gpu-hook inventory refresh 2>&1 || :
+oci-gpu-hook inventory refresh 2>&1 | head -n 1
 """
     before = KEPT.format(empty=REFRESH)
     scripts = {name: case.format(spoil=spoil) for name, (spoil, _, _) in PLACES.items()}
