@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.vendors.host import OnHost
 
-# On PCI (pci.ids).
-_NVIDIA = "10de"
-
 # click leaves them out where the output is no terminal.
 _STYLES: dict[str, dict[str, Any]] = {
     PASS: {"fg": "green"},
@@ -240,8 +237,8 @@ def _driver(
             "nouveau" in found.modules,
             root.stat(driver_root) is not None,
         )
-        is_there = absence.has_nodes or absence.has_module or absence.nouveau
-        if others and not is_there and not present.on_pci(root, {_NVIDIA}):
+        is_expected = absence.has_module or absence.nouveau or present.expects_nvidia(root)
+        if others and not is_expected:
             seen = "no GPU of NVIDIA's: other vendors' hardware is here"
             return [Finding("driver", PASS, seen), *driver.folder(_state(root))]
         return driver.absent(absence, tool)

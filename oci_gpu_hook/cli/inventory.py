@@ -24,7 +24,7 @@ from oci_gpu_hook.cli import (
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.driver import inventory as saved_inventory
-from oci_gpu_hook.driver import nodes, nvml, proc, stamp, survey, udev
+from oci_gpu_hook.driver import nodes, nvml, stamp, survey, udev
 from oci_gpu_hook.errors import ApplyError, ConfigError, DriverError, HookError
 from oci_gpu_hook.host import saved as saved_files
 from oci_gpu_hook.host.root import HostRoot
@@ -117,8 +117,8 @@ def refresh(nvml_timeout: float, form: str, config: str | None, host_root: str) 
     show(form, {"saved": path, **accelerators.document(found)}, text)
     if found.nvidia:
         _refresh_volume(root, found.nvidia)
-    elif found.error and root.stat(proc.VERSION) is not None:
-        raise found.error  # it is there, and something is wrong with it
+    elif found.error and present.expects_nvidia(root):
+        raise found.error
 
 
 @inventory.command("show")
@@ -211,7 +211,7 @@ class _Others:
 
     def stand_alone(self) -> bool:
         """Whether there is other hardware, and nothing of NVIDIA's driver to wait for."""
-        return self._are_here and self._root.stat(proc.VERSION) is None
+        return self._are_here and not present.expects_nvidia(self._root)
 
     def renew(self, event: str) -> None:
         """Save anew what is no longer true, and say what there is now; ApplyError where it cannot be saved."""

@@ -6,6 +6,7 @@ A file that is wrong must not hide the others.  Never on the hook's path.
 
 from __future__ import annotations
 
+from oci_gpu_hook.driver import nodes, proc
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.vendors import current, folders, host, inventory, survey
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.vendors.vendor import Vendor
 
 _PCI = "/sys/bus/pci/devices"
+_NVIDIA = "10de"
 # Of classes of PCI functions (pci.ids): displays, co-processors, accelerators.  A vendor has bridges and sensors, too.
 _CLASSES = ("0x03", "0x0b40", "0x12")
 
@@ -108,9 +110,8 @@ def hardware(root: HostRoot, found: OnHost) -> str:
 
     Of its libraries a distribution has some for everybody.
     """
-    nodes = found.nodes()
-    if nodes:
-        return nodes[0].path
+    for node in found.nodes():
+        return node.path
     return on_pci(root, {pci for _, pattern in found.inventory.patterns for pci in pattern.pci})
 
 
@@ -126,6 +127,12 @@ def on_pci(root: HostRoot, wanted: Set[str]) -> str:
         if vendor[2:] in wanted and kind.startswith(_CLASSES):
             return f"PCI {address}"
     return ""
+
+
+def expects_nvidia(root: HostRoot) -> bool:
+    """Whether a GPU of NVIDIA's is here, or was: then its driver's absence is a fault, whatever else there is."""
+    paths = (proc.VERSION, nodes.CONTROL)
+    return any([root.stat(path) for path in paths]) or bool(on_pci(root, {_NVIDIA}))
 
 
 def has_anything(root: HostRoot, found: OnHost) -> bool:

@@ -263,6 +263,16 @@ def test_refresh_still_fails_for_a_driver_that_is_broken(tree: Path, program: Pr
     assert present.is_saved(HostRoot(str(tree)))
 
 
+def test_refresh_fails_where_a_gpu_of_nvidias_has_no_driver(tree: Path, program: Program) -> None:
+    """A host with both, in the middle of an upgrade: the other vendor's inventory is saved all the same."""
+    for name, text in (("vendor", "0x10de"), ("device", "0x2330"), ("class", "0x030200")):
+        plant(tree, f"/sys/bus/pci/devices/0000:07:00.0/{name}", f"{text}\n")
+    assert "OCI_ACME" in program("inventory", "refresh", "--host-root", tree, code=6)
+    assert NOTHING in program.err
+    assert present.is_saved(HostRoot(str(tree)))
+    assert "OCI_ACME" in program("info", "--host-root", tree)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone may write everywhere")
 def test_nobody_can_save_where_others_may_write(tree: Path, program: Program) -> None:
     (tree / saved.FOLDER[1:]).chmod(0o777)
