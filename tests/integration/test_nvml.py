@@ -218,12 +218,12 @@ for i in $(seq 300); do [ $(grep -c '4 MIG devices' /tmp/said) = 2 ] && break; s
 
 def test_watch_puts_back_a_saved_inventory_that_is_lost(installed: Installed) -> None:
     steps = """
-until_said 'saved ' /tmp/said
+until_said 'hook/inventory: ' /tmp/said
 rm /run/oci-gpu-hook/inventory
 until_said . /run/oci-gpu-hook/inventory
 sleep 1
 """
-    assert watched(installed, steps).count("saved ") == 2
+    assert watched(installed, steps).count("saved /run/oci-gpu-hook/inventory: ") == 2
 
 
 def test_watch_outlives_a_full_disk_and_then_writes_what_is_due(installed: Installed) -> None:
@@ -231,7 +231,7 @@ def test_watch_outlives_a_full_disk_and_then_writes_what_is_due(installed: Insta
     steps = """
 until_said 'waiting to write: cannot save the inventory' /tmp/said
 umount /run/oci-gpu-hook
-until_said 'saved ' /tmp/said
+until_said 'hook/inventory: ' /tmp/said
 until_said 'waiting to write: cannot write /tmp/full/gpu.yaml' /tmp/said
 sleep 1
 umount /tmp/full
@@ -245,7 +245,9 @@ done
 """
     words = "--cdi-spec /tmp/full/gpu.yaml"
     said = watched(installed, steps, words, full)
-    counts = [said.count(it) for it in ("saved ", "waiting to write", "device (make room in")]
+    counts = [
+        said.count(it) for it in ("hook/inventory: ", "waiting to write", "device (make room in")
+    ]
     assert counts == [1, 2, 1], said
     assert said.count("No space left on device (make room on the file system of /tmp/full)") == 1
 
@@ -256,7 +258,7 @@ until_said 'waiting for the driver' /tmp/said
 sleep 1
 test ! -e /run/oci-gpu-hook/inventory
 umount /proc/driver/nvidia
-until_said 'saved ' /tmp/said
+until_said 'hook/inventory: ' /tmp/said
 """
     hidden = "mkdir /tmp/empty && mount --bind /tmp/empty /proc/driver/nvidia"
     said = watched(installed, steps, before=hidden)
