@@ -155,6 +155,12 @@ def test_another_vendors_device_is_held_by_any_of_its_nodes() -> None:
     holding, free = holders.holders(divided, (has((226, 1), allowed=False),))
     assert [share.name for share in holding[0].denied] == ["OCI_AMD=1"]
     assert [share.name for share in free] == ["OCI_AMD=0", "OCI_AMD=1"]
+    # One node that may be opened is enough.
+    mixed = has((226, 1))._replace(
+        nodes=(Node("/dev/x", 226, 1, False), Node("/dev/y", 226, 201, True))
+    )
+    ((item,), _) = holders.holders(divided, (mixed,))
+    assert ([share.name for share in item.held], item.denied) == (["OCI_AMD=1"], ())
 
 
 def test_what_has_no_single_devices_is_held_as_a_whole() -> None:
