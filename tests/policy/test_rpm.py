@@ -88,7 +88,7 @@ def test_another_policy_is_left_alone(store: Path, release: rpms.Release) -> Non
 LABELS = {
     "/usr/libexec/oci/hooks.d/oci-gpu-hook": "oci_gpu_hook_exec_t",
     "/usr/lib/oci-gpu-hook": "lib_t",
-    "/etc/oci-gpu-hook.conf": "etc_t",
+    "/etc/oci-gpu-hook": "etc_t",
     "/run/oci-gpu-hook": "oci_gpu_hook_state_t",
     "/usr/bin/oci-gpu-hook": "bin_t",
     "/usr/bin/oci-gpu-runtime": "oci_gpu_runtime_exec_t",
