@@ -44,4 +44,4 @@ def test_each_page_has_its_sections_and_is_found_by_its_name() -> None:
         assert shown[0].split()[0].lower() == f"{page.stem}({page.suffix[1:]})"
         whatis = shown[shown.index("NAME") + 1].strip()
         assert whatis.startswith(f"{page.stem} - ")
-    assert len(PAGES) == 4
+    assert len(PAGES) == 5

@@ -299,44 +299,6 @@ def test_our_files_outlive_an_upgrade_of_the_driver(installed: Installed, bundle
     assert new == old.replace("6.2.0-66", "6.3.0-39").replace("6.2.60200", "6.3.60300")
 
 
-@pytest.mark.parametrize(
-    ("name", "runtime", "cgroup"),
-    [
-        ("amd", "runc", "v2"),
-        ("rdma", "crun", "v1"),
-        ("neuron", "crun", "v2"),
-        ("xrt", "runc", "v1"),
-    ],
-)
-def test_podman_gives_by_cdi_what_the_hook_gives(
-    installed: Installed, tmp_path: Path, driver: Path, name: str, runtime: str, cgroup: str
-) -> None:
-    shipped = SHIPPED[name]
-    *_, (asked, nodes), _ = [item for item in shipped.asked.items() if item[0] != "none"]
-    kind = json.loads((REPOSITORY / f"packaging/vendors/{name}.json").read_text())["kind"]
-    generate = f"oci-gpu-hook cdi generate --vendor {shipped.flag} --output /etc/cdi/{name}.json"
-    ways = {f"--device {kind}={asked}": generate, f"--env {shipped.flag}={asked}": ""}
-    # A spec has no links, so that the first container leaves mount points for the further names of libraries.
-    root = roots.debian(tmp_path / "root", driver)
-    seen = []
-    for options, before in ways.items():
-        found = look_podman(
-            installed,
-            root,
-            options,
-            _commands(shipped),
-            before=before,
-            runtime=runtime,
-            cgroup=cgroup,
-            description="none",
-            vendors=EVERYBODYS,
-        )
-        found.has_exactly(*nodes)
-        _check(shipped, found, nodes)
-        seen.append(found)
-    assert seen[0] == seen[1]
-
-
 def test_what_holds_for_nvidias_requests_holds_for_a_vendors(
     installed: Installed, bundle: Maker
 ) -> None:
