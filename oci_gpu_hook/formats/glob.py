@@ -6,6 +6,10 @@
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
 _SPECIAL = frozenset("*?[")
 # Of which a name of the host's is made: two brackets are compared by them.
 _LETTERS = "".join([chr(number) for number in range(33, 127)])
@@ -36,6 +40,25 @@ def matches(pattern: str, name: str) -> bool:
         else:
             return False
     return all([part == "*" for part in parts[position:]])
+
+
+def expanded(pattern: str, names: Callable[[str], list[str]], most: int) -> list[str]:
+    """The paths that a pattern of an absolute path means, of very many the first ones: `most` and one more.
+
+    names: gives the names in a folder.  Where the last part is no pattern, nobody has looked whether a path is there.
+    """
+    paths = [""]
+    for part in pattern.split("/")[1:]:
+        if is_pattern(part):
+            paths = [
+                f"{folder}/{name}"
+                for folder in paths
+                for name in names(folder or "/")
+                if matches(part, name)
+            ][: most + 1]
+        else:
+            paths = [f"{folder}/{part}" for folder in paths]
+    return paths
 
 
 def _parts(pattern: str) -> list[str]:

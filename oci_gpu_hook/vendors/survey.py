@@ -159,29 +159,20 @@ class _Survey:
 
     def _expanded(self, pattern: str) -> list[str]:
         """The paths that fit a pattern."""
-        paths = [""]
-        for part in pattern.split("/")[1:]:
-            if not glob.is_pattern(part):
-                paths = [f"{path}/{part}" for path in paths]
-                continue
-            matching = []
-            for path in paths:
-                # In /usr/lib64 there are thousands of names: only the folder's time is compared later.
-                self._see(path or "/")
-                matching += [
-                    f"{path}/{name}"
-                    for name in self._root.names(path or "/")
-                    if glob.matches(part, name)
-                ]
-            if len(matching) > _MOST_FILES:
-                raise ConfigError(
-                    f"{self._vendor.file}: {pattern} fits more than {_MOST_FILES} files of this host",
-                    "whoever wrote the file must name fewer",
-                )
-            paths = matching
+        paths = glob.expanded(pattern, self._names, _MOST_FILES)
+        if len(paths) > _MOST_FILES:
+            raise ConfigError(
+                f"{self._vendor.file}: {pattern} fits more than {_MOST_FILES} files of this host",
+                "whoever wrote the file must name fewer",
+            )
         for folder in dict.fromkeys([path.rpartition("/")[0] for path in paths]):
             self._see_down(folder)
         return [path for path in paths if self._root.stat(path) is not None]
+
+    def _names(self, folder: str) -> list[str]:
+        """The names in a folder: in /usr/lib64 there are thousands, and only the folder's time is compared later."""
+        self._see(folder)
+        return self._root.names(folder)
 
     def _see_down(self, folder: str) -> None:
         """See a folder and the way there; for one that is missing the nearest that is there: it may appear in that."""

@@ -91,7 +91,7 @@ def sources(root: HostRoot, everything: bool) -> tuple[str, ...]:
         for entry in read(_content(root, name), name)[0]:
             if entry.type not in ("lib", "sym") or allowed.host_path(entry.path):
                 continue
-            for path in _found(root, entry.path):
+            for path in glob.expanded(entry.path, root.names, MOST_ENTRIES):
                 links, end = _followed(root, path)
                 ways = [*[link.path for link in links], end]
                 found.update(dict.fromkeys([way.rpartition("/")[0] for way in ways]))
@@ -188,7 +188,7 @@ def _group(root: HostRoot, name: str, entries: tuple[Entry, ...]) -> tuple[Group
                 files[entry.path] = Item(entry.path)
         else:
             why = allowed.host_path(entry.path)
-            for path in [] if why else _found(root, entry.path):
+            for path in [] if why else glob.expanded(entry.path, root.names, MOST_ENTRIES):
                 why = why or _add(root, path, libraries, files, links)
         if why:
             sentences.append(f"{entry.line} is left out: {why}")
@@ -251,22 +251,6 @@ def _add_links_beside(root: HostRoot, libraries: dict[str, Item], links: dict[st
                 links[path] = Link(path, to or name)
 
 
-def _found(root: HostRoot, pattern: str) -> list[str]:
-    """The paths of the host that a pattern means, links not followed; those of a list are few."""
-    found = [""]
-    for part in pattern.split("/")[1:]:
-        if glob.is_pattern(part):
-            found = [
-                f"{folder}/{name}"
-                for folder in found
-                for name in root.names(folder or "/")
-                if glob.matches(part, name)
-            ][:MOST_ENTRIES]
-        else:
-            found = [f"{folder}/{part}" for folder in found]
-    return found
-
-
 def _joined(link: Link) -> str:
     """Where a link leads, without ``.`` and ``..``."""
     folder = "" if link.to.startswith("/") else link.path.rpartition("/")[0]
@@ -283,7 +267,12 @@ def _check_nodes(root: HostRoot, groups: list[Group]) -> None:
     """DriverError where of all devices of all boards none is there: the lists name none, or nvgpu is not loaded."""
     patterns = [device.path for group in groups for device in group.devices]
     for pattern in patterns:
-        if any([root.stat(path) is not None for path in _found(root, pattern)]):
+        if any(
+            [
+                root.stat(path) is not None
+                for path in glob.expanded(pattern, root.names, MOST_ENTRIES)
+            ]
+        ):
             return
     if not patterns:
         raise DriverError(f"the CSV files in {FOLDER} name no device", _INSTALL_HINT)

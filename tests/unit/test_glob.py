@@ -64,3 +64,29 @@ def test_many_stars_overlap_in_no_time() -> None:
     began = time.perf_counter()
     assert not glob.overlap("*a" * 120 + "b", "?a*" * 80 + "c")
     assert time.perf_counter() - began < 30
+
+
+TREE = {
+    "/": ["opt", "usr"],
+    "/opt": ["a-1", "a-2", "b"],
+    "/opt/a-1": ["x.so"],
+    "/opt/a-2": ["x.so", "y"],
+}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "paths"),
+    [
+        ("/opt/a-*/x.so", ["/opt/a-1/x.so", "/opt/a-2/x.so"]),
+        ("/*/a-?", ["/opt/a-1", "/opt/a-2"]),
+        ("/opt/a-2/*", ["/opt/a-2/x.so", "/opt/a-2/y"]),
+        ("/nowhere/x", ["/nowhere/x"]),
+        ("/nowhere/*", []),
+    ],
+)
+def test_a_pattern_of_a_path_is_looked_up_folder_by_folder(pattern: str, paths: list[str]) -> None:
+    assert glob.expanded(pattern, lambda folder: TREE.get(folder, []), 10) == paths
+
+
+def test_of_very_many_one_more_than_may_be() -> None:
+    assert len(glob.expanded("/*", lambda folder: list("abcdefgh"), 3)) == 4
