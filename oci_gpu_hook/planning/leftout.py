@@ -34,7 +34,7 @@ def sentences(plan: Plan, inventory: DriverInventory) -> tuple[str, ...]:
 
 
 def of_vendor(plan: Plan, found: OnHost) -> tuple[str, ...]:
-    """A sentence for each device of a vendor's that the container does not get, and one for files that are not here."""
+    """A sentence for each device of a vendor's that the container does not get, and for what else it may miss."""
     nodes = {operation.path for operation in plan.operations if isinstance(operation, Device)}
     flag = found.inventory.flag
     missing = []
@@ -49,6 +49,10 @@ def of_vendor(plan: Plan, found: OnHost) -> tuple[str, ...]:
         # Patterns: without their folders many are alike.
         more = f" and {len(absent) - _MOST_SHOWN} more" if len(absent) > _MOST_SHOWN else ""
         missing.append(f"{flag}: this host has no {', '.join(absent[:_MOST_SHOWN])}{more}")
+    missing += [
+        f"{flag}: programs may need {name}={value}, which no hook can set"
+        for name, value in found.inventory.environment
+    ]
     return tuple(missing)
 
 

@@ -235,12 +235,14 @@ def test_two_devices_of_one_name_are_no_two_devices() -> None:
 
 
 def test_what_is_not_asked_for_and_what_is_not_here_is_left_out() -> None:
-    host = HOST._replace(inventory=INVENTORY._replace(absent=("/a", "/b", "/c", "/d")))
+    said = INVENTORY._replace(absent=("/a", "/b", "/c", "/d"), environment=(("ACME", "/opt"),))
+    host = HOST._replace(inventory=said)
     given = provision.join(LAYOUT, "", (share("0", host=host),))
     made = Plan(None, LAYOUT, None, "", given.operations, ())  # type: ignore[arg-type]
     assert leftout.of_vendor(made, host) == (
         "OCI_ACME=1, x_1: not asked for",
         "OCI_ACME: this host has no /a, /b, /c and 1 more",
+        "OCI_ACME: programs may need ACME=/opt, which no hook can set",
     )
     everything = provision.join(LAYOUT, "", (share("all"),))
     assert leftout.of_vendor(made._replace(operations=everything.operations), HOST) == ()
