@@ -204,15 +204,15 @@ def _asks_vendor(inputs: Inputs, options: Options) -> bool:
         return False
     from oci_gpu_hook.request import vendors
 
-    return vendors.asks(inputs, _known_vendors(options))
+    return vendors.asks(inputs, _known_vendors(inputs, options))
 
 
-def _known_vendors(options: Options) -> tuple[Known, ...]:
-    """The vendors' files of this host."""
+def _known_vendors(inputs: Inputs, options: Options) -> tuple[Known, ...]:
+    """The vendors' files of this host, as far as they concern the container."""
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.vendors import current
 
-    return current.known(HostRoot(options.host_root), remember=True)
+    return current.for_container(HostRoot(options.host_root), inputs, remember=True)
 
 
 def _settings(options: Options, inputs: Inputs, asks: bool) -> Settings | None:
@@ -233,7 +233,7 @@ def _request(
     if options.cdi_vendor is not None:
         from oci_gpu_hook.request import bycdi
 
-        known = _known_vendors(options)
+        known = _known_vendors(inputs, options)
         return bycdi.of_vendor(options.cdi_vendor, known, bundle.device_paths()), ()
     if options.cdi is None:
         from oci_gpu_hook.request import parse
@@ -242,7 +242,7 @@ def _request(
             from oci_gpu_hook.host import docker
 
             inputs = docker.with_request(inputs, bundle, options.host_root)
-        known = _known_vendors(options) if sources.may_name_vendor(inputs, allowed) else ()
+        known = _known_vendors(inputs, options) if sources.may_name_vendor(inputs, allowed) else ()
         return parse.parse(inputs, allowed, known)
     from oci_gpu_hook.request import bycdi
 

@@ -30,6 +30,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
+    from oci_gpu_hook.request.sources import Inputs
+
 _READ = posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOFOLLOW | posix.O_CLOEXEC
 _NEW = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
 _STAGE = "createRuntime"
@@ -77,16 +79,29 @@ def _asks(config: str) -> bool:
         finally:
             posix.close(fd)
         inputs = sources.inputs_of(bundle, {})
-        if sources.may_ask(inputs):
+        if sources.may_ask(inputs) or _asks_vendor(inputs):
             return True
-    except (OSError, BundleError):
+    except (OSError, BundleError, RequestError):
         return True
     try:
         # Which variables ask beside, the administrator says.
         names = settings.read_settings(None, None).swarm_resources
     except (ConfigError, RequestError):
         return False
-    return any([name in inputs.environment for name in names])
+    return any([name.rpartition("=")[2] in inputs.environment for name in names])
+
+
+def _asks_vendor(inputs: Inputs) -> bool:
+    """Whether the container asks for another vendor's devices."""
+    from oci_gpu_hook.request import sources
+
+    if not sources.may_name_vendor(inputs):
+        return False
+    from oci_gpu_hook.host.root import HostRoot
+    from oci_gpu_hook.request import vendors
+    from oci_gpu_hook.vendors import current
+
+    return vendors.asks(inputs, current.for_container(HostRoot(), inputs, remember=False))
 
 
 def with_hook(text: str, hook: str, others: bool) -> str:

@@ -50,6 +50,7 @@ shared='
 '
 state=/run/oci-gpu-hook
 folders=$library/installed-folders # a list of those that we have made
+vendors_list=$library/installed-vendors # a list of our vendors' files
 case $action in stage | sources) packed=yes ;; *) packed='' ;; esac
 
 # The command line's packages; setup.cfg has the same ranges.  It needs click; without the others it does less.
@@ -217,15 +218,24 @@ make_state_folder() {
     mkdir -m 0755 "$state" 2>/dev/null || echo "$state cannot be made: it will be there after the next boot"
 }
 
-# Other packages may have put files of their own beside ours.
+# Other packages may have put files of their own beside ours: a list says which are ours.  One that we have no more would
+# be read on, and its flag may be that of another now.
 install_vendors() {
+    remove_vendors
     install -p -m 0644 "$sources/packaging/vendors/vendor.schema.json" "$destdir$data/"
     for file in "$sources"/packaging/vendors/*.json; do
         case $file in
-        */vendor.schema.json) ;;
-        *) install -p -m 0644 "$file" "$destdir$data/vendors/" ;;
+        */vendor.schema.json) continue ;;
         esac
-    done
+        install -p -m 0644 "$file" "$destdir$data/vendors/"
+        echo "${file##*/}"
+    done >"$destdir$vendors_list"
+}
+
+remove_vendors() {
+    [ ! -e "$destdir$vendors_list" ] || while read -r name; do
+        rm -f "$destdir$data/vendors/$name"
+    done <"$destdir$vendors_list"
 }
 
 install_scripts() {
@@ -325,7 +335,10 @@ do_uninstall() {
     made=$(cat "$destdir$folders" 2>/dev/null || true)
     # *.new: what `write` leaves if the disk is full or it is killed.
     single_files | while read -r file; do rm -f "$destdir$file" "$destdir$file.new"; done
-    rm -rf "$destdir$library" "$destdir$data" "$destdir$modules"
+    remove_vendors
+    rm -rf "$destdir$library" "$destdir$modules"
+    rm -f "$destdir$data/oci-gpu-hook.conf" "$destdir$data/vendor.schema.json"
+    [ ! -d "$destdir$data" ] || find "$destdir$data" -depth -type d -empty -delete
     [ -n "$destdir" ] || rm -rf "$state"
     echo "$made" | sort -r | while read -r folder; do
         if [ -n "$folder" ] && [ -d "$destdir$folder" ]; then

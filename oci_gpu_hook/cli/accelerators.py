@@ -61,7 +61,8 @@ def look(
         instead = onhost.of_platform(root, remember=remember)
         return found._replace(instead=instead) if instead else found._replace(nvidia=nvidia())
     except DriverError as err:
-        if not found.here():
+        # A vendor's file that is wrong may be that of the hardware that is here.
+        if not found.here() and not found.wrong:
             raise
         return found._replace(error=err)
 

@@ -172,9 +172,9 @@ def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[st
     found = next((vendor for vendor in known if vendor.flag == flag), None)
     if found is None:
         flags = [vendor.flag for vendor in known if vendor.flag]
-        hint = (
-            f"choose from {', '.join(flags)}" if flags else "'oci-gpu-hook vendors list' says why"
-        )
+        hint = f"choose from {', '.join(flags)}" if flags else "there is no vendor's file"
+        if len(flags) < len(known):
+            hint += "; 'oci-gpu-hook vendors list' shows the files that are wrong"
         raise UsageError(f"no vendor's file of this host has the flag {quoted(flag)}", hint)
     if found.fault:
         raise ConfigError(found.fault, ADMINISTRATOR)

@@ -89,12 +89,16 @@ def _request(
     try:
         settings = read_settings(file, inputs.annotations)
     except (ConfigError, RequestError) as err:
-        known = current.known(root, remember=False) if sources.may_name_vendor(inputs) else ()
+        known = (
+            current.for_container(root, inputs, remember=False)
+            if sources.may_name_vendor(inputs)
+            else ()
+        )
         if sources.may_ask(inputs) or vendors.asks(inputs, known):
             raise
         return None, None, (str(err),)
     if not sources.accepts_environment(inputs, settings):
         inputs = docker.with_request(inputs, bundle, host_root)
     names_vendor = sources.may_name_vendor(inputs, settings)
-    known = current.known(root, remember=False) if names_vendor else ()
+    known = current.for_container(root, inputs, remember=False) if names_vendor else ()
     return (settings, *parse(inputs, settings, known))

@@ -10,7 +10,7 @@ import click
 
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import host_root, output_format, show
-from oci_gpu_hook.errors import ConfigError
+from oci_gpu_hook.errors import ConfigError, UsageError
 from oci_gpu_hook.formats import jsonplaces
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.vendors import folders, present, vendorfile
@@ -45,8 +45,8 @@ def list_vendors(form: str, host_root: str) -> None:
     DEVICES is how many devices a request can name; 'all' where it can name none and gets what is there; 'none' where
     hardware is here without a node; '-' where none is here.  VERSION is the driver's.
 
-    They lie in /usr/share/oci-gpu-hook/vendors and in /etc/oci-gpu-hook/vendors, where a file takes the place of the
-    one of its name in the first.
+    They lie in /etc/oci-gpu-hook/vendors, /usr/local/share/oci-gpu-hook/vendors and /usr/share/oci-gpu-hook/vendors.
+    Of files of one name that in the folder named first counts.
     """
     root = HostRoot(host_root)
     found, errors = folders.load_all(root)
@@ -82,6 +82,8 @@ def check(file: str, form: str, host_root: str) -> None:
     if os.path.dirname(path) in folders.FOLDERS:
         data = folders.content(root, path)
     else:
+        if not os.path.isfile(file):
+            raise UsageError(f"{file!r} is no file", "name a vendor's file")
         data = folders.regular(None, file)
         notes = _notes(path)
     vendor = vendorfile.read(data, file)

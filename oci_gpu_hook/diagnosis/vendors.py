@@ -92,20 +92,22 @@ def _lacking(item: Here, tool: str) -> list[Finding]:
     """What the vendor's file requires and the host lacks, causes first."""
     what, devices = item.found.inventory, item.found.devices
     says = f"{what.file} requires"
+    # A function on PCI alone, such as a processor's own graphics, may be meant for nobody.
+    level = FAIL if item.found.nodes() else WARN
     load = " && ".join([f"modprobe {name}" for name in item.unloaded])
     findings = []
     for sentence in item.found.unmet:
         remedy = load if load and sentence.startswith("the kernel's module") else _KERNEL[tool]
-        findings.append(Finding(what.flag, FAIL, f"{says} what is not here: {sentence}", remedy))
+        findings.append(Finding(what.flag, level, f"{says} what is not here: {sentence}", remedy))
     findings += [
-        Finding(what.flag, FAIL, f"{says} what is not here: {sentence}", LOOK)
+        Finding(what.flag, level, f"{says} what is not here: {sentence}", LOOK)
         for sentence in what.lacking
     ]
     if item.unloaded:
         return findings  # its nodes come with it
     remedy = f"dmesg | grep -i {what.modules[0]}" if what.modules else LOOK
     return findings + [
-        Finding(what.flag, FAIL, f"{says} what is not here: {pattern}", remedy)
+        Finding(what.flag, level, f"{says} what is not here: {pattern}", remedy)
         for pattern in devices.lacking
     ]
 

@@ -90,14 +90,14 @@ def _inventory(root: HostRoot, kind: str, *, everything: bool, remember: bool) -
         return saved
     from oci_gpu_hook.vendors import survey, tegra, wsl
 
-    also: tuple[str, ...]
     vendor: Vendor
     if kind == platform.TEGRA:
+        read = inventory.identities(root, (file, *tegra.sources(root, everything)))
         vendor, _ = tegra.vendor(root, everything)
-        also = tegra.sources(root, everything)
     else:
-        vendor, also = wsl.vendor(root), wsl.sources(root)
-    return survey.anew(root, vendor, name, also) if remember else survey.survey(root, vendor)
+        read = inventory.identities(root, (file, *wsl.sources(root)))
+        vendor = wsl.vendor(root)
+    return survey.anew(root, vendor, name, read) if remember else survey.survey(root, vendor)
 
 
 def joined(

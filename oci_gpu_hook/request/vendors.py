@@ -62,16 +62,14 @@ def parse(
         lowered = [word.lower() for word in words]
         if not words or VOID in lowered:
             continue
-        if vendor.fault:
-            raise ConfigError(vendor.fault, f"{vendor.flag} cannot be served until it is mended")
         if source != "swarm" and not sources.accepts_environment(inputs, settings):
             sources.leave_out(f"the request in {where} {sources.UNPRIVILEGED}", settings, notes)
             continue
         if not _allows(settings, vendor.flag):
             sources.leave_out(f"{vendor.flag} is not allowed", settings, notes)
             continue
-        if source == "swarm":
-            sources.refuse_count(where, words)
+        if vendor.fault:
+            raise ConfigError(vendor.fault, f"{vendor.flag} cannot be served until it is mended")
         devices = tuple(dict.fromkeys([_canonical(word, where) for word in words]))
         for word in (ALL, NONE):
             if word in lowered:
@@ -96,9 +94,12 @@ def _named(inputs: Inputs, settings: Settings, vendor: Known) -> tuple[str, str,
     environment = inputs.environment
     if not vendor.flag:
         return "", "", []
-    for variable in sources.swarm_variables(settings, vendor.flag):
-        if variable in environment:
-            return "swarm", variable, listed(environment, variable)
+    swarm = [name for name in sources.swarm_variables(settings, vendor.flag) if name in environment]
+    if swarm:
+        for name in swarm:
+            sources.refuse_count(name, listed(environment, name))
+        named = [word for name in swarm for word in listed(environment, name)]
+        return "swarm", ",".join(swarm), named
     words = listed(environment, vendor.flag)
     annotated = _in_annotations(inputs, vendor)
     # A CDI spec of ours sets the flag to void: then the engine has served the annotations.

@@ -48,7 +48,19 @@ _SECRET = (
     *("/etc/cni", "/etc/oci-gpu-hook*", "/run/oci-gpu-hook", "/run/docker*", "/run/containerd*"),
     *("/run/containers", "/run/crio", "/run/podman", "/run/cri-dockerd.sock", "/run/buildkit"),
     *("/run/libvirt", "/run/systemd", "/run/dbus", "/run/credentials", "/run/secrets"),
-    *("/run/user", "/run/sshd*", "/run/cockpit", "/run/netns"),
+    *("/run/user", "/run/sshd*", "/run/cockpit", "/run/netns", "/run/k3s", "/run/k0s", "/run/nri"),
+    *(
+        "/run/lxd*",
+        "/run/incus*",
+        "/run/balena*",
+        "/run/snapd*",
+        "/run/udev/control",
+        "/run/munge",
+        "/run/slurm*",
+    ),
+    *("/etc/munge", "/etc/slurm", "/etc/ceph", "/etc/rancher", "/etc/letsencrypt", "/etc/security"),
+    *("/etc/sssd", "/etc/cryptsetup-keys.d", "/etc/containers", "/etc/docker", "/etc/containerd"),
+    *("/etc/pki/nssdb", "/etc/pam.d", "/etc/polkit-1", "/etc/cron*", "/etc/systemd"),
 )
 
 
@@ -71,14 +83,26 @@ _DISKS = _Kind(
         *("md[0-9]*", "md/*", "mapper/*", "disk/*", "disk/*/*", "block/*", "nbd*", "rbd*"),
         *("zd[0-9]*", "zfs", "zram*", "ram[0-9]*", "raw*", "raw/*", "st[0-9]*", "nst*", "osst*"),
         *("nosst*", "sch[0-9]*", "fd[0-9]*", "changer*", "mtd*", "mtd/*", "ubi*", "bcache*"),
-        *("bcache/*", "drbd*", "dasd*", "cciss/*", "btrfs-control", "megaraid*", "mpt[0-9]*ctl"),
+        *(
+            "bcache/*",
+            "drbd*",
+            "dasd*",
+            "cciss/*",
+            "btrfs-control",
+            "megaraid*",
+            "megadev*",
+            "twe[0-9]*",
+            "ublk*",
+            "vduse/*",
+            "mpt[0-9]*ctl",
+        ),
         *("mptctl", "aac[0-9]*", "twa[0-9]*", "root", "cdrom*", "dvd*", "scsi/*", "rpmb*"),
         *("fioa*", "fct[0-9]*"),
     ),
     (
         *("sg", "st", "osst", "ch", "bsg", "raw", "mtd", "ubi*", "nvme*", "rpmb", "ses", "pt"),
         *("pg", "loop-control", "device-mapper", "btrfs-control", "zfs", "megaraid*", "mpt*ctl"),
-        *("aac*", "bcache*", "nbd*", "drbd*", "twa", "osd"),
+        *("aac*", "bcache*", "nbd*", "drbd*", "twa", "twe", "osd", "ublk*", "vduse*", "megadev*"),
     ),
 )
 _MEMORY = _Kind(
@@ -104,7 +128,7 @@ _CONSOLES = _Kind(
         *("input/*/*", "hidraw*", "hiddev*", "uinput", "uhid", "userio", "mouse*", "mice"),
         *("js[0-9]*", "psaux", "kbd", "usbmon*", "xconsole", "stdin", "stdout", "stderr", "fd/*"),
         *("rfcomm*", "lp[0-9]*", "parport*", "usb/*", "usb/*/*", "bus/*", "bus/*/*", "bus/*/*/*"),
-        *("serial/*", "serial/*/*", "initctl", "log"),
+        *("serial/*", "serial/*/*", "initctl", "vhci", "fw[0-9]*", "log"),
     ),
     (
         *("/dev/*", "tty*", "vcs", "ptm", "pts", "pty*", "fb", "input", "hidraw", "hvc*", "usb*"),

@@ -9,12 +9,19 @@ from __future__ import annotations
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.vendors import Known
 from oci_gpu_hook.vendors import folders, inventory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.vendors.inventory import VendorInventory
+    from oci_gpu_hook.request.sources import Inputs
+    from oci_gpu_hook.vendors.inventory import Identity, VendorInventory
+
+    FilesNow = tuple[tuple[str, Identity], ...]
+
+# CDI's SPEC.md, "CDI Spec directories".
+_CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 
 
 def known(root: HostRoot, *, remember: bool) -> tuple[Known, ...]:
@@ -26,15 +33,33 @@ def known(root: HostRoot, *, remember: bool) -> tuple[Known, ...]:
     if not now:
         return ()
     found = inventory.read_known(root, now)
-    if found is None:
-        found = _known_anew(root)
-        if remember:
-            try:
-                values = (now, found)
-                saved.write(root, inventory.KNOWN, saved.packed(inventory.HEADING, values))
-            except OSError:
-                pass  # this start knows either way
-    return found
+    if found is not None:
+        return found
+    return anew(root, now if remember else None)
+
+
+def for_container(root: HostRoot, inputs: Inputs, *, remember: bool) -> tuple[Known, ...]:
+    """The same for one container: without the kinds whose CDI names its engine has resolved, or would have.
+
+    Whose engine knows CDI finds a spec of that kind on the host; AMD's and Intel's own tools write such specs.
+    """
+    names = sources.cdi_names(inputs)
+    found = []
+    for vendor in known(root, remember=remember):
+        is_named = vendor.kind and any([name.startswith(f"{vendor.kind}=") for name in names])
+        if is_named and _has_spec(root, vendor.kind.encode()):
+            vendor = vendor._replace(kind="")
+        found.append(vendor)
+    return tuple(found)
+
+
+def _has_spec(root: HostRoot, kind: bytes) -> bool:
+    """Whether a CDI spec of the host may be of this kind."""
+    for folder in _CDI_FOLDERS:
+        for name in root.names(folder):
+            if name.endswith((".json", ".yaml")) and kind in (root.read(f"{folder}/{name}") or b""):
+                return True
+    return False
 
 
 def vendor_inventory(root: HostRoot, flag: str, file: str, *, remember: bool) -> VendorInventory:
@@ -44,16 +69,30 @@ def vendor_inventory(root: HostRoot, flag: str, file: str, *, remember: bool) ->
         return found
     from oci_gpu_hook.vendors import survey
 
+    read = inventory.identities(root, (file,))
     vendor = folders.load(root, file)
-    return survey.anew(root, vendor, flag) if remember else survey.survey(root, vendor)
+    return survey.anew(root, vendor, flag, read) if remember else survey.survey(root, vendor)
 
 
-def _known_anew(root: HostRoot) -> tuple[Known, ...]:
-    # What cannot be understood has no flag: whoever asks for one that nobody has is told.
-    vendors, faults = folders.load_all(root)
+def anew(root: HostRoot, now: FilesNow | None = None) -> tuple[Known, ...]:
+    """The same with nothing of what was saved; `now`: the files as they are, for what is found to be saved."""
+    vendors, found = [], []
+    for path in folders.list_files(root):
+        try:
+            vendor = folders.load(root, path)
+        except ConfigError as err:
+            # Where not even the flag can be read, whoever asks for one that nobody has is told.
+            found.append(Known(folders.flag_of(root, path), "", path, str(err)))
+            continue
+        vendors.append(vendor)
+        found.append(Known(vendor.flag, vendor.kind, path))
     collisions = folders.collisions(vendors)
-    found = [
-        Known(vendor.flag, vendor.kind, vendor.file, collisions.get(vendor.flag, ""))
-        for vendor in vendors
-    ]
-    return (*found, *[Known("", "", "", str(fault)) for fault in faults])
+    known = tuple(
+        [item._replace(fault=item.fault or collisions.get(item.flag, "")) for item in found]
+    )
+    if now is not None:
+        try:
+            saved.write(root, inventory.KNOWN, saved.packed(inventory.HEADING, (now, known)))
+        except OSError:
+            pass  # this start knows either way
+    return known

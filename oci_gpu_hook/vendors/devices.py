@@ -31,6 +31,7 @@ _MISC = 10
 _MISC_DEVICES = "/proc/misc"
 # A host with 16 GPUs has a hundred nodes of theirs.
 _MOST_NODES = 4096
+_MOST_DIGITS = 9
 _HEX = frozenset("0123456789abcdef")
 
 
@@ -192,11 +193,16 @@ def _further_name(root: HostRoot, node: DeviceNode, pattern: DevicePattern) -> s
 
 
 def _key(node: DeviceNode, address: str, name: str) -> tuple[object, ...]:
-    """What the nodes of one device share, in an order that people expect: by address, else by number."""
+    """What the nodes of one device share, in an order that people expect: by address, else by number.
+
+    One PCI function may have several devices, which sysfs tells apart by their further names.  Without an address the
+    nodes of one folder with one number are one device: hl0 and hl_controlD0.
+    """
     if address:
-        return (0, tuple([int(part, 16) for part in address.replace(".", ":").split(":")]), "")
-    file = name or node.path.rpartition("/")[2]
-    stem = file.rstrip("0123456789")
-    number = int(file[len(stem) :][:9] or 0)
-    # nodes of one device have different stems, and the same number: neuron0, hl0 and hl_controlD0
-    return (1, (number,), name)
+        return (0, tuple([int(part, 16) for part in address.replace(".", ":").split(":")]), name)
+    folder, _, file = node.path.rpartition("/")
+    called = name or file
+    digits = called[len(called.rstrip("0123456789")) :]
+    if not digits or len(digits) > _MOST_DIGITS:
+        return (2, (), node.path)
+    return (1, (int(digits),), f"{folder}/{name}")

@@ -9,7 +9,9 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.errors import ConfigError, quoted
+from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_regular
+from oci_gpu_hook.request.words import is_flag
 from oci_gpu_hook.vendors.vendor import LARGEST_FILE
 
 TYPE_CHECKING = False
@@ -25,6 +27,17 @@ ADMINISTRATORS, LOCAL, PACKAGES = FOLDERS = (
     "/etc/oci-gpu-hook/vendors",
     "/usr/local/share/oci-gpu-hook/vendors",
     "/usr/share/oci-gpu-hook/vendors",
+)
+# Whoever may write to one of these could put a file there.
+WAYS = tuple(
+    dict.fromkeys(
+        [
+            folder[:end]
+            for folder in FOLDERS
+            for end in range(2, len(folder) + 1)
+            if end == len(folder) or folder[end] == "/"
+        ]
+    )
 )
 SUFFIX = ".json"
 MOST_FILES = 256
@@ -61,6 +74,16 @@ def load(root: HostRoot, path: str) -> Vendor:
     return vendorfile.read(content(root, path), path)
 
 
+def flag_of(root: HostRoot, path: str) -> str:
+    """The flag of a file that is wrong elsewhere; "" where even that cannot be read."""
+    try:
+        document = jsontext.loads(content(root, path))
+    except (ConfigError, ValueError):
+        return ""
+    flag = document.get("activation_flag") if isinstance(document, dict) else None
+    return flag if isinstance(flag, str) and is_flag(flag) else ""
+
+
 def load_all(root: HostRoot) -> tuple[tuple[Vendor, ...], tuple[ConfigError, ...]]:
     """What all files say that hold and are right, and what is wrong with the others."""
     vendors, errors = [], []
@@ -73,15 +96,17 @@ def load_all(root: HostRoot) -> tuple[tuple[Vendor, ...], tuple[ConfigError, ...
 
 
 def collisions(vendors: Iterable[Vendor]) -> dict[str, str]:
-    """Of each flag that more than one file has, a sentence that names them."""
-    files: dict[str, list[str]] = {}
-    for vendor in vendors:
-        files.setdefault(vendor.flag, []).append(vendor.file)
-    return {
-        flag: f"{flag} is the flag of {' and of '.join(sorted(paths))}"
-        for flag, paths in files.items()
-        if len(paths) > 1
-    }
+    """Of each flag that more than one file has, or whose kind another has, a sentence that names them."""
+    found: dict[str, str] = {}
+    rows = [*vendors]
+    for vendor in rows:
+        flags = sorted([other.file for other in rows if other.flag == vendor.flag])
+        kinds = sorted([other.file for other in rows if vendor.kind and other.kind == vendor.kind])
+        if len(flags) > 1:
+            found[vendor.flag] = f"{vendor.flag} is the flag of {' and of '.join(flags)}"
+        elif len(kinds) > 1:
+            found[vendor.flag] = f"{vendor.kind} is the kind of {' and of '.join(kinds)}"
+    return found
 
 
 def content(root: HostRoot, path: str) -> bytes:

@@ -11,7 +11,7 @@ import posix
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_socket
 from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.vendors import devices
+from oci_gpu_hook.vendors import allowed, devices
 from oci_gpu_hook.vendors.devices import Devices
 from oci_gpu_hook.vendors.inventory import VendorInventory
 
@@ -48,7 +48,9 @@ def look(root: HostRoot, inventory: VendorInventory) -> OnHost:
         found, status = root.source(path), root.stat(path)
         if found is None or status is None:
             continue
-        fault = found[1] or ("" if is_socket(status) else "it is no socket")
+        # A link of root's own may lead to what no vendor's file may name.
+        fault = found[1] or allowed.host_path(root.real(path))
+        fault = fault or ("" if is_socket(status) else "it is no socket")
         if fault:
             faults.append(f"the host's {path} is left out: {fault}")
         else:
@@ -82,7 +84,9 @@ def _numbers(release: str) -> tuple[int, ...]:
     """5 and 14 of ``5.14.0-503.el9.x86_64``."""
     found = []
     for part in release.split("-", maxsplit=1)[0].split(".")[:3]:
-        if not part.isdecimal() or len(part) > _MOST_DIGITS:
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not digits or len(digits) > _MOST_DIGITS:
             break
-        found.append(int(part))
-    return tuple(found)
+        found.append(int(digits))
+    # 6.12-rc1 and 6.12 are 6.12.0.
+    return (*found, 0, 0, 0)[:3]

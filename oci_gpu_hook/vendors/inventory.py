@@ -17,6 +17,7 @@ from oci_gpu_hook.vendors.vendor import DevicePattern, Link
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Optional
 
     # Three numbers that are the same while a file or a folder is; None where it is absent.
@@ -82,9 +83,16 @@ def identity(root: HostRoot, path: str) -> Identity:
     return None if status is None else (status.st_dev, status.st_ino, status.st_ctime_ns)
 
 
+def identities(root: HostRoot, paths: Iterable[str]) -> dict[str, Identity]:
+    """The same of several: to be taken before they are read."""
+    return {path: identity(root, path) for path in paths}
+
+
 def files_now(root: HostRoot) -> tuple[tuple[str, Identity], ...]:
-    """The vendors' files of this host as they are now."""
-    return tuple([(path, identity(root, path)) for path in folders.list_files(root)])
+    """The vendors' files of this host as they are now, and whose their folders are."""
+    files = [(path, identity(root, path)) for path in folders.list_files(root)]
+    ways = [(path, way(root, path)) for path in folders.WAYS] if files else []
+    return (*files, *ways)
 
 
 def read_known(root: HostRoot, now: tuple[tuple[str, Identity], ...]) -> tuple[Known, ...] | None:

@@ -57,14 +57,21 @@ def look(root: HostRoot, *, saved_only: bool = False) -> Present:
 
 def refresh(root: HostRoot) -> Present:
     """What is here, surveyed anew and saved for the next starts; OSError where nothing can be saved."""
+    try:
+        now = inventory.files_now(root)
+    except ConfigError:
+        now = ()  # `read_all` says it
+    before = dict(now)
     vendors, wrong = read_all(root)
     found = []
     for vendor in vendors:
+        read = {vendor.file: before.get(vendor.file)}
         try:
-            found.append(host.look(root, survey.save(root, vendor, vendor.flag)))
+            found.append(host.look(root, survey.save(root, vendor, vendor.flag, read)))
         except ConfigError as err:
             wrong.append(Wrong(vendor.file, err.message))
-    current.known(root, remember=True)
+    if before:
+        current.anew(root, now)
     return Present(tuple(found), tuple(wrong))
 
 

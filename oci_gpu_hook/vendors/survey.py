@@ -11,7 +11,7 @@ import posix
 
 from oci_gpu_hook.driver import elf
 from oci_gpu_hook.driver.inventory import DriverFile, Library
-from oci_gpu_hook.errors import ConfigError
+from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.formats import glob, ldcache, ldcache_entries
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
@@ -24,16 +24,18 @@ if TYPE_CHECKING:
     from oci_gpu_hook.vendors.inventory import Identity
     from oci_gpu_hook.vendors.vendor import Group, Item, Vendor, Version
 
+_READABLE_BY_OTHERS = 0o004
+_MOST_LINKS = 40
 # Of one vendor's file; a saved inventory holds some thousands.
 _MOST_FILES = 4096
 
 
-def anew(root: HostRoot, vendor: Vendor, name: str, also: tuple[str, ...] = ()) -> VendorInventory:
+def anew(root: HostRoot, vendor: Vendor, name: str, read: dict[str, Identity]) -> VendorInventory:
     """A new inventory, saved under `name` for the next start if that is possible.
 
-    also: further files that `vendor` was read from.
+    read: the files that `vendor` was read from, as they were before that.
     """
-    survey = _Survey(root, vendor, also)
+    survey = _Survey(root, vendor, read)
     found = survey.inventory()
     try:
         _write(root, name, survey, found)
@@ -42,9 +44,9 @@ def anew(root: HostRoot, vendor: Vendor, name: str, also: tuple[str, ...] = ()) 
     return found
 
 
-def save(root: HostRoot, vendor: Vendor, name: str) -> VendorInventory:
-    """A new inventory, saved under `name` for the next start; OSError where that is not possible."""
-    survey = _Survey(root, vendor, ())
+def save(root: HostRoot, vendor: Vendor, name: str, read: dict[str, Identity]) -> VendorInventory:
+    """The same; OSError where it cannot be saved."""
+    survey = _Survey(root, vendor, read)
     found = survey.inventory()
     _write(root, name, survey, found)
     return found
@@ -52,7 +54,7 @@ def save(root: HostRoot, vendor: Vendor, name: str) -> VendorInventory:
 
 def survey(root: HostRoot, vendor: Vendor) -> VendorInventory:
     """A new inventory, which is not saved."""
-    return _Survey(root, vendor, ()).inventory()
+    return _Survey(root, vendor, {}).inventory()
 
 
 def _write(root: HostRoot, name: str, survey: _Survey, found: VendorInventory) -> None:
@@ -62,10 +64,10 @@ def _write(root: HostRoot, name: str, survey: _Survey, found: VendorInventory) -
 class _Survey:
     """One survey: what it has looked at, and what it found."""
 
-    def __init__(self, root: HostRoot, vendor: Vendor, also: tuple[str, ...]) -> None:
+    def __init__(self, root: HostRoot, vendor: Vendor, read: dict[str, Identity]) -> None:
         self._root = root
         self._vendor = vendor
-        self._places = {path: identity(root, path) for path in (vendor.file, *also)}
+        self._places = dict(read)
         self._ways: dict[str, Identity] = {}
         self._texts: dict[str, bytes | None] = {}
         self._absent: list[str] = []
@@ -90,9 +92,14 @@ class _Survey:
             for item in group.libraries:
                 for path in self._existing(item, version):
                     self._add_library(group, item, path)
-        mounted = [file.target for file in self._files.values() if file.folder]
-        files = [file for file in self._files.values() if not _lies_in(file.target, mounted)]
+        mounted = {file.target: file.path for file in self._files.values() if file.folder}
+        files = [
+            file
+            for file in self._files.values()
+            if not self._is_within(file.target, file.path, mounted)
+        ]
         libraries = [*self._libraries.values()]
+        cached = [item for item in libraries if self._is_cached(item, mounted)]
         return VendorInventory(
             file=vendor.file,
             flag=vendor.flag,
@@ -101,8 +108,8 @@ class _Survey:
             patterns=tuple(
                 [(group.name, pattern) for group in vendor.groups for pattern in group.devices]
             ),
-            libraries=tuple([item for item in libraries if not _is_mounted(item, mounted)]),
-            cached=tuple([item for item in libraries if _is_mounted(item, mounted)]),
+            libraries=tuple([item for item in libraries if item not in cached]),
+            cached=tuple(cached),
             files=tuple(files),
             sockets=tuple(dict.fromkeys(sockets)),
             links=tuple([link for group in vendor.groups for link in group.links]),
@@ -130,7 +137,7 @@ class _Survey:
             return version.value
         path = version.value
         if version.kind == "module":
-            path = f"/sys/module/{version.value}/version"
+            path = f"/sys/module/{version.value.replace('-', '_')}/version"
         else:
             self._see(path)
         data = self._texts[path] = self._root.read(path)
@@ -146,16 +153,31 @@ class _Survey:
         found = []
         for path in paths:
             # A link of root's own may lead to what no vendor's file may name.
-            fault = folders.openness(self._root, path) or allowed.host_path(self._root.real(path))
+            fault = (
+                ("" if path.isprintable() else "its name cannot be printed")
+                or folders.openness(self._root, path)
+                or self._secrecy(path)
+                or allowed.host_path(self._root.real(path))
+            )
             if fault:
-                self._faults.append(f"the host's {path} is left out: {fault}")
+                shown = path if path.isprintable() else quoted(path)
+                self._faults.append(f"the host's {shown} is left out: {fault}")
             else:
+                self._see_links(path)
+                self._ways.setdefault(path, way(self._root, path))
                 found.append(path)
         if not found and item.required:
             self._lacking.append(f"{item.path} is missing")
         elif not paths:
             self._absent.append(item.path)
         return found
+
+    def _secrecy(self, path: str) -> str:
+        """Why a file or folder is not for everybody, as keys and passwords are not; "" where it is."""
+        status = self._root.stat(path)
+        if status is None or status.st_mode & _READABLE_BY_OTHERS:
+            return ""
+        return "not everybody may read it"
 
     def _expanded(self, pattern: str) -> list[str]:
         """The paths that fit a pattern."""
@@ -174,6 +196,16 @@ class _Survey:
         self._see(folder)
         return self._root.names(folder)
 
+    def _see_links(self, path: str) -> None:
+        """See the folder of each link that leads from `path` to a file: one of them may be led elsewhere."""
+        for _ in range(_MOST_LINKS):
+            text = self._root.link(path)
+            if text is None:
+                return
+            folder = path.rpartition("/")[0]
+            path = text if text.startswith("/") else f"{folder}/{text}"
+            self._see_down(path.rpartition("/")[0])
+
     def _see_down(self, folder: str) -> None:
         """See a folder and the way there; for one that is missing the nearest that is there: it may appear in that."""
         while True:
@@ -191,7 +223,8 @@ class _Survey:
             self._faults.append(f"the host's {path} is left out: it is no file and no folder")
             return
         target = f"{item.target}/{path.rpartition('/')[2]}" if item.target else path
-        file = DriverFile(path, target, (group.name,), is_folder(status))
+        # By the path without links: one of them may be led elsewhere after this look.
+        file = DriverFile(self._root.real(path), target, (group.name,), is_folder(status))
         self._files.setdefault(target, file)
 
     def _add_library(self, group: Group, item: Item, path: str) -> None:
@@ -203,7 +236,7 @@ class _Survey:
             self._add_file(group, item._replace(target=""), path)
             return
         flags = ldcache_entries.flags_of(identified)
-        if flags != self._flags:
+        if flags != self._flags or not (identified.soname or "").isprintable():
             return  # of another architecture or word size: its names are not this machine's
         file, name = real.rpartition("/")[2], path.rpartition("/")[2]
         known = self._libraries.get((real, item.target))
@@ -220,6 +253,18 @@ class _Survey:
             folder=item.target,
         )
 
+    def _is_within(self, target: str, source: str, mounted: dict[str, str]) -> bool:
+        """Whether `source` is at `target` anyway, as a folder above that is mounted holds it there."""
+        for folder, origin in mounted.items():
+            if target.startswith(f"{folder}/"):
+                return self._root.real(f"{origin}{target[len(folder) :]}") == source
+        return False
+
+    def _is_cached(self, library: Library, mounted: dict[str, str]) -> bool:
+        """Whether a library needs a place in ld.so.cache only."""
+        target = f"{library.folder}/{library.file}"
+        return bool(library.folder) and self._is_within(target, library.path, mounted)
+
     def _identified(self, path: str) -> elf.Identity | None:
         try:
             fd = self._root.open(path, posix.O_RDONLY | posix.O_NONBLOCK)
@@ -231,12 +276,3 @@ class _Survey:
             return None
         finally:
             posix.close(fd)
-
-
-def _lies_in(target: str, mounted: list[str]) -> bool:
-    """Whether a path of the container lies in a folder that is mounted."""
-    return any([target.startswith(f"{folder}/") for folder in mounted])
-
-
-def _is_mounted(library: Library, mounted: list[str]) -> bool:
-    return bool(library.folder) and _lies_in(f"{library.folder}/{library.file}", mounted)

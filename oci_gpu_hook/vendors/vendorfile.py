@@ -359,6 +359,10 @@ def _device(value: object, place: Place) -> DevicePattern:
             place, "the device is not described", f"write one of {', '.join(_DEVICE_SIGNS)}"
         )
     path = _device_path(device["path"], (*place, "path")) if "path" in device else ""
+    if device.get("major") == "misc" and not path:
+        raise values.Wrong(
+            (*place, "major"), "'misc' is the driver of many devices", "write path beside it"
+        )
     return DevicePattern(
         path=path,
         major=_major(device["major"], (*place, "major")) if "major" in device else "",

@@ -202,9 +202,21 @@ each_vendor() {
     done
 }
 
+# An earlier payload's files are removed: a flag of theirs may be another file's now.
 install_vendors() {
-    each_vendor | while read -r file place; do write 0644 "$place" <"$file"; done
+    remove_vendors
+    each_vendor | while read -r file place; do
+        write 0644 "$place" <"$file"
+        echo "${place##*/}"
+    done | write 0644 "$(on_node $library)/installed-vendors"
     label "$real${vendors#"$prefix"}"
+}
+
+remove_vendors() {
+    list_of_vendors=$(on_node $library)/installed-vendors
+    [ ! -e "$list_of_vendors" ] || while read -r name; do
+        try "cannot remove what is installed" rm -f "$(on_node $vendors)/$name" "$(on_node $vendors)/$name.new"
+    done <"$list_of_vendors"
 }
 
 # Removes the versions that no script names, but later: a hook that the old entry script started may still read its own.
@@ -264,9 +276,7 @@ take_away() {
     for file in $entry $command; do
         try "cannot remove what is installed" rm -f "$(on_node "$file")" "$(on_node "$file").new"
     done
-    each_vendor | while read -r _ file; do
-        try "cannot remove what is installed" rm -f "$file" "$file.new"
-    done
+    remove_vendors
     try "cannot remove what is installed" rm -rf "$(on_node $library)" "$host/run/oci-gpu-hook"
     printf '%s\n' "$folders" "$made" | sort -ru | while read -r folder; do
         [ -z "$folder" ] || rmdir "$host$folder" 2>/dev/null || :

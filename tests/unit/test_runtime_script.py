@@ -56,9 +56,13 @@ class Script:
         self.log = folder / "log.json"
         self.write("bin/python", INTERPRETER.replace("FOLDER", str(folder)))
         self.real = self.write("bin/runc", REAL)
+        self.write("vendors/amd.json", hooks.AMD)
         text = RUNTIME.read_text().replace("/usr/bin/python3", str(folder / "bin/python"))
         self.write(
-            "bin/oci-gpu-runtime", text.replace("/etc/oci-gpu-hook.conf", str(self.settings))
+            "bin/oci-gpu-runtime",
+            text.replace("/etc/oci-gpu-hook.conf", str(self.settings)).replace(
+                "/{etc,usr/local/share,usr/share}/oci-gpu-hook/vendors", str(folder / "vendors")
+            ),
         )
 
     def write(self, name: str, text: str) -> str:
@@ -176,6 +180,13 @@ def test_words_with_blanks_and_none_at_all_are_handed_on(script: Script) -> None
 )
 def test_a_container_that_may_ask_gets_the_hook(script: Script, text: str) -> None:
     assert create(script, text).added
+
+
+def test_a_variable_that_no_vendors_file_names_asks_for_nothing(script: Script) -> None:
+    other = json.dumps(hooks.config("OCI_RESOURCE_PRINCIPAL_VERSION=2.2"))
+    assert not create(script, other).added
+    script.write("vendors/broken.json", "{}")
+    assert create(script, other).added
 
 
 def test_a_container_that_asks_for_nothing_needs_no_python(script: Script) -> None:

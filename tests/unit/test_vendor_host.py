@@ -12,6 +12,7 @@ import pytest
 
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.request.sources import Inputs
 from oci_gpu_hook.vendors import current, devices, host, inventory, survey
 from oci_gpu_hook.vendors.inventory import VendorInventory
 from oci_gpu_hook.vendors.vendor import DevicePattern, Group, Item, Vendor, Version
@@ -132,6 +133,52 @@ def test_a_socket_is_a_socket_and_nothing_else(tree: Path) -> None:
     assert seen.faults == ("the host's /run/file.sock is left out: it is no socket",)
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o711])
+def test_and_what_not_everybody_may_read(tree: Path, mode: int) -> None:
+    plant(tree, "/etc/acme/key", "secret")
+    (tree / "etc/acme/key").chmod(mode)
+    seen = found(tree, vendor(files=("/etc/acme/key",)))
+    assert seen.files == () and "not everybody may read it" in seen.faults[0]
+
+
+def test_a_link_on_the_way_that_is_led_elsewhere_is_noticed(tree: Path) -> None:
+    """As those of alternatives, which lie in a folder of their own."""
+    for number in (1, 2):
+        plant_library(tree, f"/opt/v/libx.so.{number}", f"libx.so.{number}")
+    (tree / "etc/alternatives").mkdir(parents=True)
+    (tree / "etc/alternatives/libx").symlink_to("/opt/v/libx.so.1")
+    (tree / "usr/lib64").mkdir()
+    (tree / "usr/lib64/libx.so").symlink_to("/etc/alternatives/libx")
+    said = vendor("/usr/lib64/libx.so")
+    seen = again(tree, said)
+    assert seen is not None and seen.libraries[0].file == "libx.so.1"
+    (tree / "etc/alternatives/libx").unlink()
+    (tree / "etc/alternatives/libx").symlink_to("/opt/v/libx.so.2")
+    assert inventory.read_saved(HostRoot(str(tree)), "OCI_ACME", FILE) is None
+
+
+def test_what_a_mounted_folder_does_not_hold_is_mounted_over_it(tree: Path) -> None:
+    plant(tree, "/opt/big/y", "")
+    plant(tree, "/usr/share/y.conf", "")
+    plant_library(tree, "/opt/v/libx.so.1", "libx.so.1")
+    group = Group(
+        "g",
+        libraries=(Item("/opt/v/libx.so.1", "/opt/big/lib", required=True),),
+        files=(Item("/opt/big"), Item("/usr/share/y.conf", "/opt/big", required=True)),
+    )
+    seen = found(tree, Vendor(FILE, "OCI_ACME", (group,)))
+    assert [file.target for file in seen.files] == ["/opt/big", "/opt/big/y.conf"]
+    assert (len(seen.libraries), seen.cached) == (1, ())
+
+
+def test_names_that_no_cache_can_hold_are_left_out(tree: Path) -> None:
+    plant_library(tree, "/usr/lib64/libx.so.1", "libx.so.1")
+    os.symlink("libx.so.1", os.fsencode(tree) + b"/usr/lib64/libo\xff.so.1")
+    seen = found(tree, vendor("/usr/lib64/lib*.so.*"))
+    assert [library.names for library in seen.libraries] == [("libx.so.1",)]
+    assert "cannot be printed" in seen.faults[0] and seen.faults[0].isprintable()
+
+
 def test_what_is_required_and_missing_is_told_apart(tree: Path) -> None:
     group = Group("g", files=(Item("/opt/a", required=True), Item("/opt/b")))
     seen = found(tree, Vendor(FILE, "OCI_ACME", (group,)))
@@ -147,7 +194,7 @@ def changes(tree: Path) -> None:
 
 def again(tree: Path, said: Vendor) -> VendorInventory | None:
     root = HostRoot(str(tree))
-    survey.anew(root, said, "OCI_ACME")
+    survey.anew(root, said, "OCI_ACME", inventory.identities(root, (FILE,)))
     assert inventory.read_saved(root, "OCI_ACME", FILE) == survey.survey(root, said)
     return inventory.read_saved(root, "OCI_ACME", FILE)
 
@@ -170,6 +217,8 @@ def test_a_saved_inventory_is_the_one_that_was_found(tree: Path) -> None:
         lambda tree: (tree / "opt/late").mkdir(),
         lambda tree: (tree / "usr/lib64").chmod(0o777),
         lambda tree: (tree / "usr").chmod(0o777),
+        lambda tree: (tree / "usr/lib64/libacme.so.1").chmod(0o666),
+        lambda tree: (tree / "opt/acme").chmod(0o777),
         lambda tree: plant(tree, "/sys/module/acme/version", "3"),
         lambda tree: plant(tree, FILE, "{} "),
     ],
@@ -271,6 +320,31 @@ def test_devices_without_an_address_go_by_their_number(tree: Path) -> None:
 
 
 @needs_root
+def test_devices_of_one_function_are_told_apart_by_what_sysfs_calls_them(tree: Path) -> None:
+    """As a subfunction of an adapter's, which has an adapter of its own."""
+    place = "pci0000:00/0000:01:00.0"
+    below = {"0": f"{place}/infiniband_verbs", "1": f"{place}/mlx5_core.sf.4/infiniband_verbs"}
+    for number, folder in below.items():
+        path = f"/dev/infiniband/uverbs{number}"
+        node(tree, path, 231, 192 + int(number), f"{folder}/uverbs{number}", ibdev=f"mlx5_{number}")
+    seen = look(tree, DevicePattern("/dev/infiniband/uverbs*", each=True, name="ibdev"))
+    assert [device.names[2] for device in seen.devices] == ["mlx5_0", "mlx5_1"]
+    assert [len(device.nodes) for device in seen.devices] == [1, 1]
+
+
+@needs_root
+def test_nodes_without_a_number_or_of_other_folders_are_devices_of_their_own(tree: Path) -> None:
+    paths = ("/dev/x/c0/ctl", "/dev/x/c1/ctl", "/dev/x/c0/q1", "/dev/x/c1/q1")
+    for minor, path in enumerate(paths):
+        node(tree, path, 240, minor)
+    seen = look(tree, DevicePattern("/dev/x/*/*", each=True))
+    assert sorted([item.path for device in seen.devices for item, _ in device.nodes[:1]]) == sorted(
+        paths
+    )
+    assert len(seen.devices) == len(paths)
+
+
+@needs_root
 def test_a_driver_alone_says_which_nodes(tree: Path) -> None:
     node(tree, "/dev/deep/acme7", 240, 7, "virtual/acme/acme7", uevent="DEVNAME=deep/acme7")
     node(tree, "/dev/other", 241, 7, "virtual/x/x", uevent="DEVNAME=other")
@@ -335,4 +409,38 @@ def test_what_the_files_say_is_saved_until_one_of_them_changes(tree: Path) -> No
     assert [fault for _, fault in known(tree)][1].startswith("OCI_C is the flag of /etc/")
     (tree / "etc/oci-gpu-hook/vendors/c.json").unlink()
     plant(tree, "/etc/oci-gpu-hook/vendors/acme.json", "{")
-    assert known(tree)[-1][1].startswith("/etc/oci-gpu-hook/vendors/acme.json:1: ")
+    assert known(tree)[0][1].startswith("/etc/oci-gpu-hook/vendors/acme.json:1: ")
+    assert [flag for flag, _ in known(tree)] == ["", "OCI_C"]
+    plant(tree, "/etc/oci-gpu-hook/vendors/acme.json", ACME.replace("{", '{"x": 1, ', 1))
+    assert known(tree)[0][0] == "OCI_ACME" and "acme.json:1: " in known(tree)[0][1]
+
+
+def test_what_is_wrong_is_not_saved_as_it_may_be_mended_elsewhere(tree: Path) -> None:
+    plant(tree, FILE, ACME)
+    folder = (tree / FILE[1:]).parent
+    folder.chmod(0o777)
+    assert known(tree)[0][0] == "" and "others than root" in known(tree)[0][1]
+    folder.chmod(0o755)
+    assert known(tree) == [("OCI_ACME", "")]
+    folder.chmod(0o777)
+    assert "others than root" in known(tree)[0][1]
+
+
+def test_two_files_of_one_kind_are_a_fault(tree: Path) -> None:
+    text = ACME.replace('"inventory"', '"kind": "acme.com/card", "inventory"')
+    plant(tree, FILE, text)
+    plant(tree, "/etc/oci-gpu-hook/vendors/b.json", text.replace("ACME", "B"))
+    assert {fault.partition(" of ")[0] for _, fault in known(tree)} == {"acme.com/card is the kind"}
+
+
+def test_an_engine_that_has_a_spec_of_a_kind_resolves_its_names_itself(tree: Path) -> None:
+    plant(tree, FILE, ACME.replace('"inventory"', '"kind": "acme.com/card", "inventory"'))
+    root = HostRoot(str(tree))
+    inputs = Inputs({}, annotations={"cdi.k8s.io/x": "acme.com/card=0"})
+    (ours,) = current.for_container(root, inputs, remember=False)
+    assert ours.kind == "acme.com/card"
+    plant(tree, "/etc/cdi/theirs.yaml", "cdiVersion: 0.5.0\nkind: acme.com/card\n")
+    (theirs,) = current.for_container(root, inputs, remember=False)
+    assert (theirs.kind, theirs.flag) == ("", "OCI_ACME")
+    (other,) = current.for_container(root, Inputs({"OCI_ACME": "0"}), remember=False)
+    assert other.kind == "acme.com/card"
