@@ -230,6 +230,8 @@ install_vendors() {
         install -p -m 0644 "$file" "$destdir$data/vendors/"
         echo "${file##*/}"
     done >"$destdir$vendors_list"
+    # A package manager knows by itself.
+    [ -z "$packed" ] || rm -f "$destdir$vendors_list"
 }
 
 remove_vendors() {

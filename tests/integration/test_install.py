@@ -109,6 +109,7 @@ def test_it_installs_what_the_readme_lists_and_nothing_else(destination: Path) -
         *(f"usr/share/selinux/packages/oci-gpu-hook/{it.name}" for it in ROOT.glob("policy/*.cil")),
         "usr/share/oci-gpu-hook/oci-gpu-hook.conf",
         "usr/share/oci-gpu-hook/vendor.schema.json",
+        f"{library}/installed-vendors",
         *(
             f"usr/share/oci-gpu-hook/vendors/{it.name}"
             for it in packaging.glob("vendors/*.json")

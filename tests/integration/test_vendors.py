@@ -355,6 +355,49 @@ def test_a_device_that_is_missing_is_named_with_its_file(
     assert "exit status 6" in said
 
 
+# An administrator's own file; the service listens, as a driver's would.
+OWN = """mkdir -p /etc/oci-gpu-hook/vendors
+cat >/etc/oci-gpu-hook/vendors/own.json <<'END'
+{
+    "activation_flag": "OCI_OWN",
+    "requires": {"kernel": "KERNEL"},
+    "inventory": {"a": {
+        "devices": ["kfd", {"path": "absent", "required": false}],
+        "sockets": ["/run/own.sock", "/run/absent.sock"]
+    }}
+}
+END
+python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("/run/own.sock")'
+"""
+
+
+def test_a_socket_is_given_and_an_optional_device_that_is_missing_is_told(
+    installed: Installed, bundle: Maker
+) -> None:
+    made = bundle("debian").asks(None, OCI_OWN="all")
+    before = OWN.replace("KERNEL", "5.14")
+    seen = look(installed, made, "test -S /run/own.sock && echo is a socket", before=before, **ALL)
+    assert seen.printed == "is a socket\n"
+    assert {"ro", "nosuid", "nodev", "noexec"} <= seen.mounts["/run/own.sock"]
+    assert "/run/absent.sock" not in seen.mounts
+    shown = on_node(
+        installed,
+        f"{before}oci-gpu-hook plan --bundle {made.path}",
+        description="none",
+        vendors=("amd",),
+    )
+    assert "  OCI_OWN: this host has no /dev/absent\n" in shown.out
+
+
+def test_a_kernel_that_is_too_old_is_named_with_the_file_that_wants_another(
+    installed: Installed, bundle: Maker
+) -> None:
+    made = bundle("debian").asks(None, OCI_OWN="all")
+    said = refused(installed, made, before=OWN.replace("KERNEL", "99.0"), **ALL)
+    assert "own.json requires what this host lacks: kernel 99.0 (this is " in said
+    assert "exit status 6" in said
+
+
 def test_a_device_that_nobody_has_is_refused(installed: Installed, bundle: Maker) -> None:
     made = bundle("debian").asks(None, OCI_RDMA="mlx5_7")
     said = refused(installed, made, **ALL)
