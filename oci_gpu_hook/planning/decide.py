@@ -66,23 +66,37 @@ def decide(
     labels = _labels(bundle, host, rootfs, settings, id=id, process=process, required=required)
     if request is None:
         return plan.make_labels(container, laid_out, labels), None
-    inventory = None
-    question = answers.question(host, request, laid_out, settings) if remember else None
-    provision = answers.recall(host, question) if question else None
-    if provision is None and request.vendors:
-        process_type = _type_of(bundle) if labels.context else ""
-        provision, inventory = _provide_all(
-            host, laid_out, request, settings, process_type, remember=remember
-        )
-    elif provision is None:
-        provision, inventory = _provide(
-            host, laid_out, request, settings, question, remember=remember
-        )
+    process_type = _type_of(bundle) if request.vendors and labels.context else ""
+    provision, inventory = _provision(
+        host, laid_out, request, settings, process_type, remember=remember
+    )
     # Only a program of v2 is ever made from them.
     falls_back = device_cgroup.version == "v2" and settings.device_cgroup != "off"
     rules = bundle.device_rules() if falls_back else ()
     made = plan.make(container, laid_out, request, provision, labels, settings, rules)
     return made, inventory
+
+
+def _provision(
+    host: HostRoot,
+    laid_out: Layout,
+    request: Request,
+    settings: Settings,
+    process_type: str,
+    *,
+    remember: bool,
+) -> tuple[Provision, DriverInventory | None]:
+    """What the container gets, and NVIDIA's inventory if it was read.
+
+    process_type: the SELinux type of the container's process, "" where it has none.
+    """
+    if request.vendors:
+        return _provide_all(host, laid_out, request, settings, process_type, remember=remember)
+    question = answers.question(host, request, laid_out, settings) if remember else None
+    recalled = answers.recall(host, question) if question else None
+    if recalled is not None:
+        return recalled, None
+    return _provide(host, laid_out, request, settings, question, remember=remember)
 
 
 def _provide(

@@ -82,22 +82,8 @@ class _Survey:
         """What of the vendor's is there."""
         vendor = self._vendor
         version = self._version_of(vendor.version)
-        sockets = []
-        for group in vendor.groups:
-            for item in group.files:
-                for path in self._existing(item, version):
-                    self._add_file(group, item, path)
-            sockets += [(path, group.name) for item in group.sockets for path in [item.path]]
-        for group in vendor.groups:
-            for item in group.libraries:
-                for path in self._existing(item, version):
-                    self._add_library(group, item, path)
+        self._look(version)
         mounted = {file.target: file.path for file in self._files.values() if file.folder}
-        files = [
-            file
-            for file in self._files.values()
-            if not self._is_within(file.target, file.path, mounted)
-        ]
         libraries = [*self._libraries.values()]
         cached = [item for item in libraries if self._is_cached(item, mounted)]
         return VendorInventory(
@@ -110,8 +96,16 @@ class _Survey:
             ),
             libraries=tuple([item for item in libraries if item not in cached]),
             cached=tuple(cached),
-            files=tuple(files),
-            sockets=tuple(dict.fromkeys(sockets)),
+            files=tuple(
+                [
+                    file
+                    for file in self._files.values()
+                    if not self._is_within(file.target, file.path, mounted)
+                ]
+            ),
+            sockets=tuple(
+                [(item.path, group.name) for group in vendor.groups for item in group.sockets]
+            ),
             links=tuple([link for group in vendor.groups for link in group.links]),
             environment=vendor.environment,
             kernel=vendor.kernel,
@@ -122,6 +116,17 @@ class _Survey:
             absent=tuple(dict.fromkeys(self._absent)),
             faults=tuple(dict.fromkeys(self._faults)),
         )
+
+    def _look(self, version: str) -> None:
+        """Find all files, and then the libraries."""
+        for group in self._vendor.groups:
+            for item in group.files:
+                for path in self._existing(item, version):
+                    self._add_file(group, item, path)
+        for group in self._vendor.groups:
+            for item in group.libraries:
+                for path in self._existing(item, version):
+                    self._add_library(group, item, path)
 
     def seen(self) -> Seen:
         """What was looked at."""
@@ -236,15 +241,16 @@ class _Survey:
             self._add_file(group, item._replace(target=""), path)
             return
         flags = ldcache_entries.flags_of(identified)
-        if flags != self._flags or not (identified.soname or "").isprintable():
-            return  # of another architecture or word size: its names are not this machine's
         file, name = real.rpartition("/")[2], path.rpartition("/")[2]
+        soname = identified.soname or file
+        if flags != self._flags or not soname.isprintable() or "/" in soname:
+            return  # of another architecture or word size: its names are not this machine's
         known = self._libraries.get((real, item.target))
-        names = known.names if known else (file, identified.soname or file)
+        names = known.names if known else (file, soname)
         self._libraries[real, item.target] = Library(
             path=real,
             file=file,
-            soname=identified.soname or file,
+            soname=soname,
             names=tuple(dict.fromkeys([*names, name])),
             flags=flags or 0,
             bits=64,
