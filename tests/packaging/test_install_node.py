@@ -335,7 +335,7 @@ def test_a_full_disk_leaves_the_version_that_works(served: Node, newer: Path) ->
         f"head -c 9m /dev/zero >'{local}/filler' 2>/dev/null || :",
         PAYLOAD=str(newer),
     )
-    assert found == [old, old, "installed-folders"]
+    assert found == [old, old, "installed-folders", "installed-vendors"]
 
 
 @pytest.mark.parametrize("over", ["node", "served"], ids=["nothing", "another version"])
