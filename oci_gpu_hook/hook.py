@@ -142,13 +142,16 @@ def start(progress: Progress, state: State, options: Options, stage: str = "") -
         return
     inputs = sources.inputs_of(bundle, state.annotations)
     progress.annotations = inputs.annotations
-    asks = options.by_cdi() or sources.may_ask(inputs) or _asks_vendor(inputs, options)
+    known = _known_vendors(inputs, options) if sources.may_name_vendor(inputs) else ()
+    asks = options.by_cdi() or sources.may_ask(inputs) or _asks_vendor(inputs, known)
     if not asks and not settings.are_there(options.config):
         return
     allowed = progress.settings = _settings(options, inputs, asks)
     if allowed is None:
         return
-    request, notes = _request(bundle, inputs, allowed, options)
+    if not known and (options.cdi_vendor or sources.may_name_vendor(inputs, allowed)):
+        known = _known_vendors(inputs, options)
+    request, notes = _request(bundle, inputs, allowed, options, known)
     progress.keep(notes)
     if request is not None:
         progress.request = request
@@ -198,13 +201,13 @@ def _with_bundle(state: State) -> State:
     return state._replace(bundle=found)
 
 
-def _asks_vendor(inputs: Inputs, options: Options) -> bool:
+def _asks_vendor(inputs: Inputs, known: tuple[Known, ...]) -> bool:
     """Whether anything asks for another vendor's devices; swarm resources apart, which only the administrator names."""
-    if not sources.may_name_vendor(inputs):
+    if not known:
         return False
     from oci_gpu_hook.request import vendors
 
-    return vendors.asks(inputs, _known_vendors(inputs, options))
+    return vendors.asks(inputs, known)
 
 
 def _known_vendors(inputs: Inputs, options: Options) -> tuple[Known, ...]:
@@ -227,13 +230,16 @@ def _settings(options: Options, inputs: Inputs, asks: bool) -> Settings | None:
 
 
 def _request(
-    bundle: Bundle, inputs: Inputs, allowed: Settings, options: Options
+    bundle: Bundle,
+    inputs: Inputs,
+    allowed: Settings,
+    options: Options,
+    known: tuple[Known, ...],
 ) -> tuple[Request | None, tuple[str, ...]]:
     """What the container asks for, and a sentence for each thing that is left out."""
     if options.cdi_vendor is not None:
         from oci_gpu_hook.request import bycdi
 
-        known = _known_vendors(inputs, options)
         return bycdi.of_vendor(options.cdi_vendor, known, bundle.device_paths()), ()
     if options.cdi is None:
         from oci_gpu_hook.request import parse
@@ -242,7 +248,6 @@ def _request(
             from oci_gpu_hook.host import docker
 
             inputs = docker.with_request(inputs, bundle, options.host_root)
-        known = _known_vendors(inputs, options) if sources.may_name_vendor(inputs, allowed) else ()
         return parse.parse(inputs, allowed, known)
     from oci_gpu_hook.request import bycdi
 

@@ -60,7 +60,7 @@ def list_vendors(form: str, host_root: str) -> None:
             }
             for vendor in found
         ],
-        "errors": [str(err) for err in errors],
+        "errors": [str(err) for err in errors.values()],
         "collisions": folders.collisions(found),
     }
     show(form, document, _as_text(document), _painted)

@@ -13,9 +13,7 @@ import re  # noqa: TID253  for people: never on the hook's path
 
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
-
-# The later one has precedence (CDI's SPEC.md, "CDI Spec directories").
-FOLDERS = ("/etc/cdi", "/var/run/cdi")
+from oci_gpu_hook.request.words import CDI_FOLDERS
 
 _KIND = re.compile(r"""["']?kind["']?\s*:\s*["']?nvidia\.com/gpu["']?\s*(?:,|$)""", re.MULTILINE)
 _OUR_DRIVER = re.compile(r"""--cdi-driver["'],?\s*(?:-\s*)?["']([^"']*)["']""")
@@ -52,7 +50,7 @@ def of_vendors(root: HostRoot) -> tuple[VendorSpec, ...]:
 def _texts(root: HostRoot) -> list[tuple[str, str]]:
     """Path and text of each file that engines read."""
     found = []
-    for folder in FOLDERS:
+    for folder in CDI_FOLDERS:
         for name in root.names(folder):
             data = root.read(f"{folder}/{name}") if name.endswith((".yaml", ".json")) else None
             found.append((f"{folder}/{name}", (data or b"").decode("utf-8", "replace")))

@@ -112,13 +112,13 @@ def _provide(
     from oci_gpu_hook.planning import provision, recording
 
     root = recording.RecordingRoot(host) if question else None
-    inventory, is_saved = _inventory(host, settings.driver_root, remember=remember)
-    if inventory is None:
-        share, version = _of_platform(host, laid_out, request, remember=remember)
-        return provision.join(laid_out, version, (share,)), None
-    share, inventory = _of_nvidia(root or host, laid_out, request, settings, inventory)
-    provided = provision.join(laid_out, inventory.driver_version, (share,))
-    if question and root and is_saved and all([gpu.uuid for gpu in inventory.gpus]):
+    found, is_saved = _inventory(host, settings.driver_root, remember=remember)
+    share, version, inventory = _of_gpus(
+        root or host, laid_out, request, settings, found, remember=remember
+    )
+    provided = provision.join(laid_out, version, (share,))
+    is_whole = inventory is not None and all([gpu.uuid for gpu in inventory.gpus])
+    if question and root and is_saved and is_whole:
         recording.keep(question, root, provided)
     return provided, inventory
 
@@ -141,17 +141,32 @@ def _provide_all(
     if request.source == "cdi":
         laid_out = _as_host(laid_out, layout.library_folder(host.fd)[0])
     if request.devices:
-        inventory, _ = _inventory(host, settings.driver_root, remember=remember)
-        if inventory is None:
-            share, version = _of_platform(host, laid_out, request, remember=remember)
-        else:
-            share, inventory = _of_nvidia(host, laid_out, request, settings, inventory)
-            version = inventory.driver_version
+        gpus, _ = _inventory(host, settings.driver_root, remember=remember)
+        share, version, inventory = _of_gpus(
+            host, laid_out, request, settings, gpus, remember=remember
+        )
         shares = [share]
     for asked in request.vendors:
         found = current.vendor_inventory(host, asked.flag, asked.file, remember=remember)
         shares.append(vendors.share(laid_out, asked, on_host.look(host, found), process_type))
     return provision.join(laid_out, version, tuple(shares)), inventory
+
+
+def _of_gpus(
+    host: HostRoot,
+    laid_out: Layout,
+    request: Request,
+    settings: Settings,
+    found: DriverInventory | None,
+    *,
+    remember: bool,
+) -> tuple[Share, str, DriverInventory | None]:
+    """What NVIDIA_VISIBLE_DEVICES brings: the share, the driver's version, the inventory if it is NVIDIA's module."""
+    if found is None:
+        share, version = _of_platform(host, laid_out, request, remember=remember)
+        return share, version, None
+    share, inventory = _of_nvidia(host, laid_out, request, settings, found)
+    return share, inventory.driver_version, inventory
 
 
 def _of_nvidia(

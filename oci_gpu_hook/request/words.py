@@ -17,6 +17,8 @@ REQUIRE_CUDA = "NVIDIA_REQUIRE_CUDA"
 REQUIRE_JETPACK = "NVIDIA_REQUIRE_JETPACK"
 # Vendors' files name variables that begin with it, as oci-decorator's files did.
 VENDOR_PREFIX = "OCI_"
+# The later one has precedence (CDI's SPEC.md, "CDI Spec directories").
+CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 MIG_MANAGEMENT = ("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES")
 
 # The kernel takes no longer variable (execve(2), MAX_ARG_STRLEN).

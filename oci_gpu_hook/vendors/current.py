@@ -11,6 +11,7 @@ from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.vendors import Known
+from oci_gpu_hook.request.words import CDI_FOLDERS
 from oci_gpu_hook.vendors import folders, inventory
 
 TYPE_CHECKING = False
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from oci_gpu_hook.vendors.inventory import Identity, VendorInventory
 
     FilesNow = tuple[tuple[str, Identity], ...]
-
-# CDI's SPEC.md, "CDI Spec directories".
-_CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 
 
 def known(root: HostRoot, *, remember: bool) -> tuple[Known, ...]:
@@ -55,7 +53,7 @@ def for_container(root: HostRoot, inputs: Inputs, *, remember: bool) -> tuple[Kn
 
 def _has_spec(root: HostRoot, kind: bytes) -> bool:
     """Whether a CDI spec of the host may be of this kind."""
-    for folder in _CDI_FOLDERS:
+    for folder in CDI_FOLDERS:
         for name in root.names(folder):
             if name.endswith((".json", ".yaml")) and kind in (root.read(f"{folder}/{name}") or b""):
                 return True
@@ -76,19 +74,15 @@ def vendor_inventory(root: HostRoot, flag: str, file: str, *, remember: bool) ->
 
 def anew(root: HostRoot, now: FilesNow | None = None) -> tuple[Known, ...]:
     """The same with nothing of what was saved; `now`: the files as they are, for what is found to be saved."""
-    vendors, found = [], []
-    for path in folders.list_files(root):
-        try:
-            vendor = folders.load(root, path)
-        except ConfigError as err:
-            # Where not even the flag can be read, whoever asks for one that nobody has is told.
-            found.append(Known(folders.flag_of(root, path), "", path, str(err)))
-            continue
-        vendors.append(vendor)
-        found.append(Known(vendor.flag, vendor.kind, path))
+    vendors, errors = folders.load_all(root)
     collisions = folders.collisions(vendors)
-    known = tuple(
-        [item._replace(fault=item.fault or collisions.get(item.flag, "")) for item in found]
+    known = (
+        *[
+            Known(item.flag, item.kind, item.file, collisions.get(item.flag, ""))
+            for item in vendors
+        ],
+        # Where not even the flag can be read, whoever asks for one that nobody has is told.
+        *[Known(folders.flag_of(root, path), "", path, str(err)) for path, err in errors.items()],
     )
     if now is not None:
         try:

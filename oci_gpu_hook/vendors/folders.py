@@ -29,15 +29,10 @@ ADMINISTRATORS, LOCAL, PACKAGES = FOLDERS = (
     "/usr/share/oci-gpu-hook/vendors",
 )
 # Whoever may write to one of these could put a file there.
-WAYS = tuple(
-    dict.fromkeys(
-        [
-            folder[:end]
-            for folder in FOLDERS
-            for end in range(2, len(folder) + 1)
-            if end == len(folder) or folder[end] == "/"
-        ]
-    )
+WAYS = (
+    *("/etc", "/etc/oci-gpu-hook", ADMINISTRATORS),
+    *("/usr", "/usr/local", "/usr/local/share", "/usr/local/share/oci-gpu-hook", LOCAL),
+    *("/usr/share", "/usr/share/oci-gpu-hook", PACKAGES),
 )
 SUFFIX = ".json"
 MOST_FILES = 256
@@ -56,14 +51,13 @@ def list_files(root: HostRoot) -> tuple[str, ...]:
 
 def replaced(root: HostRoot) -> dict[str, str]:
     """Of each file that has taken another's place, that other; of several the one that would hold next."""
-    found: dict[str, str] = {}
-    behind: dict[str, str] = {}
-    for folder in FOLDERS[::-1]:
-        for name in _names(root, folder):
-            if name in behind:
-                found[f"{folder}/{name}"] = behind[name]
-            behind[name] = f"{folder}/{name}"
-    return {path: other for path, other in found.items() if path in behind.values()}
+    names = {folder: _names(root, folder) for folder in FOLDERS}
+    found = {}
+    for name in {name for there in names.values() for name in there}:
+        first, *others = [f"{folder}/{name}" for folder in FOLDERS if name in names[folder]]
+        if others:
+            found[first] = others[0]
+    return found
 
 
 def load(root: HostRoot, path: str) -> Vendor:
@@ -84,15 +78,15 @@ def flag_of(root: HostRoot, path: str) -> str:
     return flag if isinstance(flag, str) and is_flag(flag) else ""
 
 
-def load_all(root: HostRoot) -> tuple[tuple[Vendor, ...], tuple[ConfigError, ...]]:
-    """What all files say that hold and are right, and what is wrong with the others."""
-    vendors, errors = [], []
+def load_all(root: HostRoot) -> tuple[tuple[Vendor, ...], dict[str, ConfigError]]:
+    """What all files say that hold and are right, and what is wrong with the others, by their paths."""
+    vendors, errors = [], {}
     for path in list_files(root):
         try:
             vendors.append(load(root, path))
         except ConfigError as err:
-            errors.append(err)
-    return tuple(vendors), tuple(errors)
+            errors[path] = err
+    return tuple(vendors), errors
 
 
 def collisions(vendors: Iterable[Vendor]) -> dict[str, str]:

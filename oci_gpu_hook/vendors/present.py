@@ -94,15 +94,12 @@ def is_saved(root: HostRoot) -> bool:
 def read_all(root: HostRoot) -> tuple[list[Vendor], list[Wrong]]:
     """What the files say that can be served, and the others."""
     try:
-        paths = folders.list_files(root)
+        vendors, errors = folders.load_all(root)
     except ConfigError as err:
         return [], [Wrong(folders.ADMINISTRATORS, err.message)]
-    vendors, wrong = [], []
-    for path in paths:
-        try:
-            vendors.append(folders.load(root, path))
-        except ConfigError as err:
-            wrong.append(Wrong(path, err.message, bool(folders.openness(root, path))))
+    wrong = [
+        Wrong(path, err.message, bool(folders.openness(root, path))) for path, err in errors.items()
+    ]
     collisions = folders.collisions(vendors)
     wrong += [
         Wrong(vendor.file, collisions[vendor.flag])

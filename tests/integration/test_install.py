@@ -150,6 +150,22 @@ def test_the_registration_has_an_environment_of_its_own(tmp_path: Path) -> None:
     assert registration["version"] == "1.0.0"
 
 
+def test_vendors_files_of_others_stay_and_those_that_are_dropped_go(tmp_path: Path) -> None:
+    vendors = tmp_path / "usr/share/oci-gpu-hook/vendors"
+    vendors.mkdir(parents=True)
+    (vendors / "others.json").write_text("{}")
+    assert make("install", f"DESTDIR={tmp_path}").status == 0
+    # As an earlier release left them, which had one more.
+    (vendors / "dropped.json").write_text("{}")
+    with (tmp_path / f"usr/{LIBRARY}/installed-vendors").open("a") as listed:
+        listed.write("dropped.json\n")
+    assert make("install", f"DESTDIR={tmp_path}").status == 0
+    names = {path.name for path in vendors.iterdir()}
+    assert {"others.json", "amd.json"} <= names and "dropped.json" not in names
+    assert make("uninstall", f"DESTDIR={tmp_path}").status == 0
+    assert [path.name for path in vendors.iterdir()] == ["others.json"]
+
+
 def test_two_are_equal_and_uninstall_leaves_nothing(destination: Path, tmp_path: Path) -> None:
     """Also where a full disk has stopped one: a file did not get its name, beside each that others read."""
     usr = tmp_path / "usr"

@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from oci_gpu_hook import runtime
 from oci_gpu_hook.errors import ApplyError, BundleError, ConfigError
 from oci_gpu_hook.formats import jsontext
+from oci_gpu_hook.request.vendors import Known
+from oci_gpu_hook.vendors import current
 from tests.unit.starts import ROOT
 
 REGISTRATION = ROOT / "hooks.d/oci-gpu-hook.json"
@@ -223,6 +225,9 @@ def test_a_write_that_fails_leaves_nothing(config: Path) -> None:
         (["MY_GPUS=0"], "swarm-resources = MY_GPUS", True),
         (["A=b"], "swarm-resources = MY_GPUS", False),
         (["A=b"], "no setting", False),
+        (["OCI_ACME=all"], "", True),
+        (["OCI_OTHER=all"], "", False),
+        (["MY_CARDS=0"], "swarm-resources = OCI_ACME=MY_CARDS", True),
     ],
 )
 def test_what_fails_stops_only_a_container_that_asks(
@@ -232,6 +237,8 @@ def test_what_fails_stops_only_a_container_that_asks(
     file = config.with_name("settings.conf")
     file.write_text(f"{settings}\n")
     monkeypatch.setattr("oci_gpu_hook.request.settings.SETTINGS", str(file))
+    known = (Known("OCI_ACME", "", "/acme.json"),)
+    monkeypatch.setattr(current, "for_container", lambda *_, **__: known)
     real = config.with_name("real.json")
     real.write_text(json.dumps({"process": {"env": env}}))
     config.symlink_to(real)

@@ -68,7 +68,8 @@ def test_a_broken_file_stops_no_other(host: Path) -> None:
     plant(host, f"{USR}/b.json", "wrong")
     vendors, errors = folders.load_all(HostRoot(str(host)))
     assert [vendor.flag for vendor in vendors] == ["OCI_X"]
-    assert [str(err).partition(" ")[0] for err in errors] == [f"{USR}/b.json:1:"]
+    assert [str(err).partition(" ")[0] for err in errors.values()] == [f"{USR}/b.json:1:"]
+    assert [*errors] == [f"{USR}/b.json"]
 
 
 def test_flags_that_collide_are_said_with_their_files(host: Path) -> None:

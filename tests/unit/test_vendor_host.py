@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import os
+import posix
 import socket
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.request.sources import Inputs
-from oci_gpu_hook.vendors import current, devices, host, inventory, survey
+from oci_gpu_hook.vendors import current, devices, folders, host, inventory, survey
 from oci_gpu_hook.vendors.inventory import VendorInventory
 from oci_gpu_hook.vendors.vendor import DevicePattern, Group, Item, Vendor, Version
 from tests.unit.hosts import plant, plant_library
@@ -409,10 +411,10 @@ def test_what_the_files_say_is_saved_until_one_of_them_changes(tree: Path) -> No
     assert [fault for _, fault in known(tree)][1].startswith("OCI_C is the flag of /etc/")
     (tree / "etc/oci-gpu-hook/vendors/c.json").unlink()
     plant(tree, "/etc/oci-gpu-hook/vendors/acme.json", "{")
-    assert known(tree)[0][1].startswith("/etc/oci-gpu-hook/vendors/acme.json:1: ")
-    assert [flag for flag, _ in known(tree)] == ["", "OCI_C"]
+    assert known(tree)[1][1].startswith("/etc/oci-gpu-hook/vendors/acme.json:1: ")
+    assert [flag for flag, _ in known(tree)] == ["OCI_C", ""]
     plant(tree, "/etc/oci-gpu-hook/vendors/acme.json", ACME.replace("{", '{"x": 1, ', 1))
-    assert known(tree)[0][0] == "OCI_ACME" and "acme.json:1: " in known(tree)[0][1]
+    assert known(tree)[1][0] == "OCI_ACME" and "acme.json:1: " in known(tree)[1][1]
 
 
 def test_what_is_wrong_is_not_saved_as_it_may_be_mended_elsewhere(tree: Path) -> None:
@@ -444,3 +446,53 @@ def test_an_engine_that_has_a_spec_of_a_kind_resolves_its_names_itself(tree: Pat
     assert (theirs.kind, theirs.flag) == ("", "OCI_ACME")
     (other,) = current.for_container(root, Inputs({"OCI_ACME": "0"}), remember=False)
     assert other.kind == "acme.com/card"
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_read_again(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or what the old one said would be kept for the new one."""
+    plant(tree, FILE, ACME)
+    load = folders.load
+
+    def overtaken(root: HostRoot, path: str) -> Vendor:
+        found = load(root, path)
+        plant(tree, f"{FILE}.new", ACME.replace('"a"', '"b"'))
+        (tree / f"{FILE}.new"[1:]).rename(tree / FILE[1:])
+        return found
+
+    monkeypatch.setattr(folders, "load", overtaken)
+    root = HostRoot(str(tree))
+    current.vendor_inventory(root, "OCI_ACME", FILE, remember=True)
+    assert inventory.read_saved(root, "OCI_ACME", FILE) is None
+
+
+@pytest.mark.parametrize("place", ["/run/docker.sock", "/var/lib/x.sock"])
+def test_a_socket_behind_a_link_is_what_it_leads_to(tree: Path, place: str) -> None:
+    (tree / place[1:]).parent.mkdir(parents=True, exist_ok=True)
+    here = os.open((tree / place[1:]).parent, os.O_PATH)
+    socket.socket(socket.AF_UNIX).bind(f"/proc/self/fd/{here}/{place.rpartition('/')[2]}")
+    os.close(here)
+    (tree / "run/x.sock").symlink_to(place)
+    said = VendorInventory(FILE, "OCI_ACME", sockets=(("/run/x.sock", "g"),))
+    seen = host.look(HostRoot(str(tree)), said)
+    assert seen.sockets == () and "/run/x.sock is left out" in seen.faults[0]
+
+
+@pytest.mark.parametrize(
+    ("release", "wanted", "met"),
+    [
+        *(
+            ("6.8.0+", "6.8.0", True),
+            ("6.12-rc1", "6.12.0", True),
+            ("5.14.0-503.el9", "5.14", True),
+        ),
+        *(("6.8.0", "6.9", False), ("6.9.0", "6.10", False), ("5.14.0", "5.14.1", False)),
+    ],
+)
+def test_releases_of_kernels_are_compared_by_their_numbers(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, release: str, wanted: str, met: bool
+) -> None:
+    monkeypatch.setattr(posix, "uname", lambda: SimpleNamespace(release=release))
+    seen = host.look(HostRoot(str(tree)), VendorInventory(FILE, "OCI_ACME", kernel=wanted))
+    assert (seen.unmet == ()) is met

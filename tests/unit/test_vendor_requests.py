@@ -162,6 +162,13 @@ def test_a_count_from_swarm_is_no_index() -> None:
         parse(Inputs({"DOCKER_RESOURCE_AMD": "2"}), SWARM, KNOWN)
 
 
+def test_several_swarm_resources_of_a_vendor_are_all_read() -> None:
+    settings = Settings(swarm_resources=("OCI_AMD=ONE", "OCI_AMD=TWO"))
+    assert asked(Inputs({"ONE": "renderD128", "TWO": "1"}), settings) == (
+        amd("renderD128", "1", source="swarm"),
+    )
+
+
 # Files with faults.
 
 
@@ -173,6 +180,13 @@ def test_flags_that_collide_stop_who_asks_for_them_and_nobody_else() -> None:
     assert caught.value.exit_code == 4
     found, notes = parse(Inputs({"OCI_RDMA": "0"}), Settings(), known)
     assert found is not None and notes == ()
+
+
+def test_a_fault_is_not_read_where_the_request_is_not_accepted() -> None:
+    known = (AMD._replace(fault="broken"),)
+    for settings in (Settings(accept_environment="privileged"), Settings(allowed_vendors=())):
+        found, (note,) = parse(Inputs({"OCI_AMD": "0"}), settings, known)
+        assert found is None and "broken" not in note
 
 
 def test_a_file_that_cannot_be_understood_is_told_to_who_may_have_meant_it() -> None:
