@@ -22,7 +22,7 @@ else:
             return property(lambda self: self[index])
 
     # A getter only has an index, so all classes can share them.
-    _GETTERS = [_tuplegetter(index, "") for index in range(24)]
+    _GETTERS = [_tuplegetter(index, "") for index in range(32)]
 
     def _new(cls, *values, **named):
         if named or len(values) != len(cls._fields):

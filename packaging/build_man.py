@@ -78,6 +78,13 @@ class ExitCodes(Directive):
         return [found]
 
 
+_LISTS = {
+    "allowed-vendors": "a list of vendors' flags; or all",
+    "swarm-resources": "a list of variables",
+    "validation-files": "a list of STEP=NAME",
+}
+
+
 class Setting(Directive):
     required_arguments = 1
     has_content = True
@@ -162,7 +169,9 @@ def _values(key: str) -> str:
         return ", ".join(settingsfile._WORDS[key])
     if key == "allowed-capabilities":
         return f"a list of {', '.join(CAPABILITIES)}; or all"
-    return "an absolute path" if key == "driver-root" else "a list of variables"
+    if key in settingsfile._FOLDERS or key in settingsfile._FILES:
+        return "an absolute path"
+    return _LISTS.get(key, "a number")
 
 
 def _default(key: str) -> str:
@@ -170,8 +179,8 @@ def _default(key: str) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):
-        return "all" if value == CAPABILITIES else ", ".join(value) or "none"
-    return str(value)
+        return "all" if value == CAPABILITIES else ", ".join(value) or "empty"
+    return str(value) or "empty"
 
 
 def page(source: Path) -> str:

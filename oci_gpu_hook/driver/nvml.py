@@ -1,22 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What only NVML knows: CUDA version, compute capability, brand, and the names of MIG devices.
 
-pynvml (nvidia-ml-py) is called in a child process, under a time limit.  NVML opens every GPU: that takes seconds
-without persistence mode, and never ends where a GPU hangs in the kernel.  For ``inventory refresh`` and ``inventory
-watch``.  Must not be used by the hook.
+pynvml (nvidia-ml-py) is called in a process of its own.  For ``inventory refresh`` and ``inventory watch``.  Must not
+be used by the hook.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import select
-import signal
-import sys
-import time
 from typing import Any, NamedTuple
 
-_LARGEST_ANSWER = 1 << 20
+from oci_gpu_hook.driver import child
 
 # NVML's enumeration nvmlBrandType_t, by the names of its constants.
 _BRANDS = {
@@ -74,67 +68,13 @@ class Facts(NamedTuple):
 
 def ask(library: str, seconds: float) -> Facts:
     """NVML's answer, NvmlUnavailable where there is none.  `library`: the host's libnvidia-ml, "" for the loader's."""
-    read_end, write_end = os.pipe()
     try:
-        child = _start(library, write_end)
+        said = child.ask("from oci_gpu_hook.driver import nvml; nvml.answer()", seconds, library)
     except OSError as err:
-        os.close(read_end)
         raise NvmlUnavailable(f"NVML cannot be asked: {err.strerror}") from err
-    finally:
-        os.close(write_end)
-    try:
-        data = _read(read_end, time.monotonic() + seconds)
-    finally:
-        os.close(read_end)
-        _end(child)
-    if data is None:
+    if said.status is None:
         raise NvmlUnavailable(f"NVML did not answer within {seconds:g} seconds")
-    return _facts(data)
-
-
-def _start(library: str, write_end: int) -> int:
-    """Start the child, which runs `answer`; gives its pid.
-
-    The library is preloaded.  pynvml's dlopen then finds it in memory by its SONAME, and needs no link of that name:
-    Debian's link lies in another folder, and a link below a driver root may lead out of that root.
-    """
-    program = f"import sys; sys.path[:] = {sys.path!r}\nfrom oci_gpu_hook.driver import nvml; nvml.answer()"
-    arguments = [sys.executable, "-I", "-c", program]
-    environment = {"LD_PRELOAD": library, "PATH": os.defpath}
-    silent = (os.POSIX_SPAWN_OPEN, 2, "/dev/null", os.O_WRONLY, 0)
-    return os.posix_spawn(
-        sys.executable,
-        arguments,
-        environment,
-        file_actions=[(os.POSIX_SPAWN_DUP2, write_end, 1), silent],
-    )
-
-
-def _read(fd: int, deadline: float) -> bytes | None:
-    """All bytes until the other end closes; None where that takes longer than to the deadline."""
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    pieces: list[bytes] = []
-    while True:
-        left = deadline - time.monotonic()
-        if left <= 0 or not poll.poll(left * 1000):
-            return None
-        piece = os.read(fd, 1 << 16)
-        if not piece or sum(map(len, pieces)) > _LARGEST_ANSWER:
-            return b"".join(pieces)
-        pieces.append(piece)
-
-
-def _end(child: int) -> None:
-    """Kill the child.  One that hangs in the kernel cannot be waited for: it is left to init."""
-    try:
-        os.kill(child, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    for _ in range(20):
-        if os.waitpid(child, os.WNOHANG)[0]:
-            return
-        time.sleep(0.05)
+    return _facts(said.output)
 
 
 def _facts(data: bytes) -> Facts:

@@ -61,6 +61,20 @@ class Settings(NamedTuple):
     records: bool = True
     # the file that counters are written to, for Prometheus's textfile collector; "" is none
     metrics: str = ""
+    # the file that what NVML says of GPUs is written to, for the same; "" is none
+    gpu_metrics: str = ""
+    # the file of this node's features, for Node Feature Discovery; "" is none
+    features: str = ""
+    # how a device plugin names MIG devices, and so what is told of them as features: none, single, mixed
+    mig_strategy: str = "none"
+    # the folder of the files that say which step of the last validation has passed; "" is none
+    validation_folder: str = ""
+    # their names, as STEP=NAME
+    validation_files: tuple[str, ...] = (
+        "driver=driver-ready",
+        "hook=toolkit-ready",
+        "workload=cuda-ready",
+    )
     # no setting: what sections go by and this container's engine does not say, of "image" and "namespace"
     unmatched: tuple[str, ...] = ()
 

@@ -40,19 +40,29 @@ _WORDS = {
     "ignore-imex-channels": tuple(_BOOLEANS),
     "cuda-forward-compatibility": tuple(_BOOLEANS),
     "records": tuple(_BOOLEANS),
+    "mig-strategy": ("none", "single", "mixed"),
 }
 _FOLDERS = ("driver-root", "mps-pipe-folder")
 # Each with what its name must end in.  What is empty names none.
-_FILES = {"metrics": ".prom", "runtime": ""}
+_FILES = {
+    "metrics": ".prom",
+    "gpu-metrics": ".prom",
+    "features": "",
+    "runtime": "",
+    "validation-folder": "",
+}
+# The steps of a validation, each of which may have a file.
+_STEPS = ("driver", "hook", "workload")
 _KEYS = (
     *(*_WORDS, *_FOLDERS, *_FILES),
     *("allowed-capabilities", "allowed-vendors", "swarm-resources", "mps-pipe-owner"),
+    "validation-files",
 )
 _SCOPES = ("namespace", "image")
 # These say what the host is, or where a request may stand: they hold for all containers alike.
 _HOST_WIDE = (
     *(*_FOLDERS, *_FILES, "mps-pipe-owner", "swarm-resources", "ipc-labels"),
-    "unmatched-sections",
+    *("unmatched-sections", "mig-strategy", "validation-files"),
 )
 
 
@@ -209,6 +219,15 @@ def _list(key: str, words: tuple[str, ...], where: str) -> object:
             flag, equals, variable = word.rpartition("=")
             if not _is_variable(variable) or (equals and not is_flag(flag)):
                 raise ConfigError(f"{where}: {key} has {quoted(word)}, which names no variable")
+        return words
+    if key == "validation-files":
+        for word in words:
+            step, equals, name = word.partition("=")
+            if step not in _STEPS or not name or "/" in name or name[0] == ".":
+                raise ConfigError(
+                    f"{where}: {key} has {quoted(word)}, which is no STEP=NAME",
+                    f"steps are {', '.join(_STEPS)}",
+                )
         return words
     if key == "allowed-vendors":
         for word in words:

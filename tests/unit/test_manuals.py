@@ -104,7 +104,7 @@ def test_the_manual_has_every_setting_with_its_default() -> None:
     page = settings_of_the_page()
     assert {key.replace("-", "_") for key in page} | {"unmatched"} == set(Settings._fields)
     for key, (values, default) in page.items():
-        said = "" if default == "none" else default
+        said = "" if default == "empty" else default
         line = settingsfile.parse(f"{key} = {said}", "page")[0]
         assert line.value == getattr(Settings(), line.field), key
         for value in values if default in values else ():

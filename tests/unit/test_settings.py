@@ -38,6 +38,11 @@ ALL_KEYS = {
     "cuda-forward-compatibility": ("no", False),
     "records": ("no", False),
     "metrics": ("/var/lib/a.prom", "/var/lib/a.prom"),
+    "gpu-metrics": ("/var/lib/b.prom", "/var/lib/b.prom"),
+    "features": ("/etc/f", "/etc/f"),
+    "mig-strategy": ("mixed", "mixed"),
+    "validation-folder": ("/run/v", "/run/v"),
+    "validation-files": ("driver=d, hook=h", ("driver=d", "hook=h")),
 }
 
 
@@ -116,6 +121,11 @@ def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path) -> None:
         ("mps-pipe-owner = root", "'root', which is no number of a user"),
         ("mps-pipe-owner = -1", "'-1', which is no number of a user"),
         ("driver-root = /a\0b", r"'/a\x00b', which is no absolute path"),
+        ("gpu-metrics = /a.txt", "'/a.txt', which is no absolute path that ends in .prom"),
+        ("features = a", "'a', which is no absolute path"),
+        ("mig-strategy = all", "allowed is one of none, single, mixed"),
+        ("validation-files = cuda=x", "'cuda=x', which is no STEP=NAME"),
+        ("validation-files = hook=../x", "'hook=../x', which is no STEP=NAME"),
         ("metrics = a.prom", "'a.prom', which is no absolute path that ends in .prom"),
         ("metrics = /a.txt", "'/a.txt', which is no absolute path that ends in .prom"),
         ("metrics = /a\x1b.prom", r"'/a\x1b.prom', which is no absolute path"),

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Python in a process of its own, under a time limit: for libraries of the driver.
+
+They open every GPU, which takes seconds without persistence mode, and never ends where a GPU hangs in the kernel; and
+they may crash.  For commands that prepare or look.  Must not be used by the hook.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from typing import NamedTuple
+
+_LARGEST_ANSWER = 1 << 20
+_MOMENTS = 20
+
+
+class Said(NamedTuple):
+    """What the child wrote to standard output, and how it came to an end.
+
+    status: the exit status, or minus the signal's number; None where it was killed at the end of its time.
+    """
+
+    output: bytes
+    status: int | None
+
+
+def ask(
+    program: str, seconds: float, preload: str = "", environment: dict[str, str] | None = None
+) -> Said:
+    """Run the Python source `program`, which finds this package; OSError where no process can be started.
+
+    preload: a library, "" for none.  A later dlopen finds it in memory by its SONAME, and needs no link of that name:
+    Debian's link lies in another folder, and a link below a driver root may lead out of that root.
+    environment: all variables that the child has, beside PATH.
+    """
+    deadline = time.monotonic() + seconds
+    read_end, write_end = os.pipe()
+    try:
+        child = _start(program, write_end, preload, environment or {})
+    except OSError:
+        os.close(read_end)
+        raise
+    finally:
+        os.close(write_end)
+    try:
+        output, ended = _read(read_end, deadline)
+    except BaseException:
+        _end(child, is_over=False)
+        raise
+    finally:
+        os.close(read_end)
+    status = _end(child, is_over=ended)
+    return Said(output, status if ended else None)
+
+
+def _start(program: str, write_end: int, preload: str, environment: dict[str, str]) -> int:
+    arguments = [sys.executable, "-I", "-c", f"import sys; sys.path[:] = {sys.path!r}\n{program}"]
+    variables = {"PATH": os.defpath, **environment}
+    if preload:
+        variables["LD_PRELOAD"] = preload
+    silent = (os.POSIX_SPAWN_OPEN, 2, "/dev/null", os.O_WRONLY, 0)
+    to_us = (os.POSIX_SPAWN_DUP2, write_end, 1)
+    return os.posix_spawn(sys.executable, arguments, variables, file_actions=[to_us, silent])
+
+
+def _read(fd: int, deadline: float) -> tuple[bytes, bool]:
+    """All bytes until the other end closes or the deadline comes, and whether it has closed."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    output = b""
+    while len(output) <= _LARGEST_ANSWER:
+        left = deadline - time.monotonic()
+        if left <= 0 or not poll.poll(left * 1000):
+            return output, False
+        piece = os.read(fd, 1 << 16)
+        if not piece:
+            return output, True
+        output += piece
+    return output, False
+
+
+def _end(child: int, *, is_over: bool) -> int | None:
+    """The child's status; None where it must be killed.  One that hangs in the kernel is left to init."""
+    status = _status(child) if is_over else None
+    if status is None:
+        os.kill(child, signal.SIGKILL)
+        _status(child)
+    return status
+
+
+def _status(child: int) -> int | None:
+    """The child's status, once it has ended; None where it goes on."""
+    for _ in range(_MOMENTS):
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    return None

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The record of the last validation of this host.
+
+``validate`` writes it, and what marks the node reads it: the file of features and the GPUs' metrics.  Must not judge.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from oci_gpu_hook.host import saved
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.record import NamedTuple
+
+STEPS = ("driver", "hook", "workload")
+PASSED, FAILED, SKIPPED = OUTCOMES = ("passed", "failed", "skipped")
+
+_NAME = "validation.json"
+
+
+class StepResult(NamedTuple):
+    """One step of STEPS; outcome: one of OUTCOMES; why: the sentence of one that has not passed."""
+
+    name: str
+    outcome: str
+    why: str
+
+
+class Validation(NamedTuple):
+    """A validation: when it ended, in seconds since 1970; the driver's version, "" where there was none; its steps."""
+
+    time: int
+    driver_version: str
+    steps: tuple[StepResult, ...]
+
+
+def read(root: HostRoot) -> Validation | None:
+    """The last validation since the boot; None where there was none, or where others could have written the record."""
+    try:
+        document = json.loads(saved.read(root, _NAME) or b"")
+        steps = tuple([_step(row) for row in document["steps"]])
+        return Validation(int(document["time"]), str(document["driver_version"]), steps)
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def write(root: HostRoot, validation: Validation) -> None:
+    """Write the record in place of the one before; OSError where that fails."""
+    document = {
+        "time": validation.time,
+        "driver_version": validation.driver_version,
+        "steps": [dict(zip(step._fields, step)) for step in validation.steps],
+    }
+    saved.write(root, _NAME, json.dumps(document).encode() + b"\n")
+
+
+def _step(row: dict[str, Any]) -> StepResult:
+    name, outcome = row["name"], row["outcome"]
+    if name not in STEPS or outcome not in OUTCOMES:
+        raise ValueError(f"{name!r} and {outcome!r} are no step and no outcome")
+    return StepResult(name, outcome, str(row["why"]))
