@@ -12,7 +12,7 @@ export PARALLEL = -n auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint types contracts unit unit-pythons integration test-docker test-hostile
-.PHONY: test-packaging test-selinux test-gpu bench bench-load fuzz rpm deb openshift
+.PHONY: test-on-the-machine test-beside-the-machine test-packaging test-selinux test-gpu bench bench-load fuzz rpm deb openshift
 .PHONY: install install-docker uninstall man completions clean
 
 help: ## List what can be made
@@ -24,12 +24,22 @@ demo: ## Show a container getting its GPUs; installs what it needs (as root), le
 
 test: ## Run everything but test-gpu; installs what it needs (as root), leaves nothing else
 	packaging/requirements.sh test
+	tests/selinux/requirements.sh policy
+	tests/selinux/requirements.sh vm
 	$(MAKE) --no-print-directory check
 	$(MAKE) --no-print-directory unit-pythons PYTHONS=--others
+	@echo "two rows of lanes run side by side: each lane's output comes at its end"
+	$(MAKE) --no-print-directory -j 2 --output-sync=target test-on-the-machine test-beside-the-machine
+
+# Containers, mounts and cgroups of the machine: one lane after the other.
+test-on-the-machine:
 	$(MAKE) --no-print-directory integration
 	$(MAKE) --no-print-directory test-docker
 	$(MAKE) --no-print-directory test-hostile
 	$(MAKE) --no-print-directory test-packaging
+
+# Policies in scratch folders, and a virtual machine.
+test-beside-the-machine:
 	$(MAKE) --no-print-directory -C policy check
 	$(MAKE) --no-print-directory test-selinux
 
