@@ -7,7 +7,7 @@ while its stamp is current (`Stamp`).  Must not open a GPU, ask NVML or write.
 
 from __future__ import annotations
 
-from oci_gpu_hook.driver import nodes
+from oci_gpu_hook.driver import nodes, stamp
 from oci_gpu_hook.driver.gpu import Gpu, uuid_of
 from oci_gpu_hook.driver.stamp import Stamp
 from oci_gpu_hook.host import saved
@@ -23,7 +23,12 @@ SAVED = f"{saved.FOLDER}/{FILE}"
 
 # The file holds these bytes, and then the stamp and the inventory, see `saved.packed`.  Whoever changes the fields of a
 # record below raises the number: a file of another format is not read.
-HEADING = b"oci-gpu-hook inventory 5\n"
+HEADING = b"oci-gpu-hook inventory 6\n"
+
+# In `DriverInventory.unknown`: what NVML said was true when it was asked, and only NVML knows whether it still is.
+MAY_BE_MADE_ANEW = (
+    "whether MIG devices were made anew since NVML named them: run 'oci-gpu-hook inventory refresh'"
+)
 
 
 class Library(NamedTuple):
@@ -113,16 +118,24 @@ class DriverInventory(NamedTuple):
 
 
 def read_saved(root: HostRoot, now: Stamp) -> DriverInventory | None:
-    """The saved inventory; None where there is none that is whole, of this format, and stamped as `now`."""
+    """The saved inventory; None where there is none that is whole, of this format, and stamped as `now`.
+
+    A doubt about its MIG devices' names (`Stamp.shown`) is the first of what is unknown.
+    """
     values = saved.unpacked(HEADING, saved.read(root, FILE))
     try:
         saved_stamp, rows = values
-        if saved_stamp != now:
+        if not stamp.is_same(saved_stamp, now):
             return None
         found = _from_rows(rows)
+        is_in_doubt = stamp.is_in_doubt(saved_stamp, now)
     except (ValueError, TypeError):
         return None
-    return None if _has_new_uuid(root, found.gpus) else found
+    if _has_new_uuid(root, found.gpus):
+        return None
+    if is_in_doubt and any([device.uuid for device in found.mig_devices]):
+        return found._replace(unknown=(MAY_BE_MADE_ANEW, *found.unknown))
+    return found
 
 
 def with_nodes(

@@ -34,6 +34,12 @@ def mig_instances(root: HostRoot) -> tuple[str, ...]:
     return tuple(found)
 
 
+def mig_folder(instance: str) -> str:
+    """The folder that the kernel shows for a compute instance, named as by `mig_instances`."""
+    gpu, _, rest = instance.partition("/")
+    return f"{CAPABILITIES}/{gpu}/mig/{rest}"
+
+
 def capability_minor(root: HostRoot, path: str) -> int | None:
     """The minor of the device for a capability, `path` below the capabilities' folder; None where there is none."""
     text = information(root.read(f"{CAPABILITIES}/{path}") or b"").get("DeviceFileMinor", "")

@@ -20,6 +20,13 @@ class Stamp(NamedTuple):
 
     The time of a folder in /proc says when it was first shown, not when it changed: its names are compared instead.
 
+    mig: the compute instances with the inode numbers of their folders.  procfs gives a number again only when nobody
+    has the old folder in memory, so an instance that is made anew under the same name gets another one.  The kernel may
+    have dropped the old folder from memory before, and then the number may be the same: see `shown`.
+
+    shown: the times of these folders, which are those of their inodes in memory.  Where only they differ, an instance
+    was made anew, or the kernel had dropped its folder and shows it once more: they make a doubt, see `is_same`.
+
     bound: the PCI driver's entries with their inode numbers.  sysfs uses no number twice while the kernel runs.  The
     same GPUs may have other minors after one was unbound and bound again, or after the module was loaded again.
     """
@@ -31,21 +38,35 @@ class Stamp(NamedTuple):
     mig: tuple[str, ...]
     driver_root: str
     ld_so_cache: tuple[int, ...]
+    shown: tuple[int, ...]
+
+
+def is_same(saved: Stamp, now: Stamp) -> bool:
+    """Whether what was saved with the one is still true, as far as the kernel tells; `saved` may be a plain tuple."""
+    return saved[:-1] == now[:-1]
+
+
+def is_in_doubt(saved: Stamp, now: Stamp) -> bool:
+    """Whether MIG devices may have been made anew all the same."""
+    return saved[-1] != now.shown
 
 
 def now(root: HostRoot, driver_root: str) -> Stamp:
     """The current stamp."""
     cache = root.stat(f"{driver_root.rstrip('/')}{LD_SO_CACHE}")
+    folders = [(name, root.stat(proc.mig_folder(name))) for name in proc.mig_instances(root)]
+    instances = [(name, folder) for name, folder in folders if folder is not None]
     return Stamp(
         boot_id=_text(root.read(_BOOT_ID)),
         driver=_text(root.read(proc.VERSION)),
         gpus=tuple(root.names(proc.GPUS)),
         bound=tuple([f"{name} {inode}" for name, inode in root.inodes(_BOUND)]),
-        mig=proc.mig_instances(root),
+        mig=tuple([f"{name} {folder.st_ino}" for name, folder in instances]),
         driver_root=driver_root,
         ld_so_cache=()
         if cache is None
         else (cache.st_dev, cache.st_ino, cache.st_size, cache.st_mtime_ns),
+        shown=tuple([folder.st_mtime_ns for _, folder in instances]),
     )
 
 

@@ -35,6 +35,8 @@ def anew(root: HostRoot, driver_root: str) -> DriverInventory:
             _write(root, now, found)
     except OSError:
         pass  # this start has its inventory either way
+    if found.mig_devices:
+        saved.want_refresh(root)  # NVML alone knows their names
     return found
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 FOLDER = "/run/oci-gpu-hook"
 INVENTORY = "inventory"
+# Written by a start that goes by less than NVML knows: oci-gpu-hook-inventory.path watches it and starts a refresh.
+REFRESH_WANTED = "refresh-wanted"
 
 # The inventory of a host with 16 GPUs and a hundred MIG devices has 30 KiB.  A larger file than this is neither read
 # nor written.
@@ -108,6 +110,14 @@ def write(root: HostRoot, name: str, data: bytes) -> None:
             posix.close(fd)
     finally:
         posix.close(folder)
+
+
+def want_refresh(root: HostRoot) -> None:
+    """Ask for a refresh of the inventory, of whoever watches for that; nothing where we may not write."""
+    try:
+        write(root, REFRESH_WANTED, b"")
+    except OSError:
+        pass
 
 
 def packed(heading: bytes, values: Any) -> bytes:

@@ -235,6 +235,10 @@ def _inventory(
 
     saved = inventory.read_saved(host, stamp.now(host, driver_root))
     if saved is not None and saved.gpus:
+        if remember and inventory.MAY_BE_MADE_ANEW in saved.unknown:
+            from oci_gpu_hook.host import saved as files
+
+            files.want_refresh(host)
         return saved, True
     if not host.names(proc.GPUS):
         from oci_gpu_hook.vendors import platform
