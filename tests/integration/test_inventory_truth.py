@@ -15,6 +15,17 @@ from tests.integration import inside
 from tests.integration.conftest import Maker
 from tests.integration.engines import Bundle, Installed, in_turn, on_node, start
 from tests.integration.inside import REFRESH, sentence
+from tests.integration.migdevices import (
+    CAPABILITIES,
+    FIRST,
+    FIRST_ANEW,
+    KEEP,
+    MADE_ANEW,
+    RESTORE,
+    SECOND_ANEW,
+    SHOWN_ONCE_MORE,
+    instance,
+)
 from tests.integration.savedinventory import (
     ASKED_NVML,
     FILE,
@@ -31,10 +42,10 @@ from tests.integration.test_invariants import traced
 
 ANSWERS = f"ls {FOLDER} | grep -c '^answer[.][0-9a-f]*$' || true\n"
 GPUS = "/proc/driver/nvidia/gpus"
-FIRST, SECOND_GPU = f"{GPUS}/0000:1b:00.0", f"{GPUS}/0000:43:00.0"
+FIRST_GPU, SECOND_GPU = f"{GPUS}/0000:1b:00.0", f"{GPUS}/0000:43:00.0"
 BOOT = "/proc/sys/kernel/random/boot_id"
 REBOOT = f"cat /proc/sys/kernel/random/uuid >/tmp/boot; mount --bind /tmp/boot {BOOT}\n"
-SWAP = f"""sed -i 's/^Device Minor:.*/Device Minor: 0/' {FIRST}/information
+SWAP = f"""sed -i 's/^Device Minor:.*/Device Minor: 0/' {FIRST_GPU}/information
 sed -i 's/^Device Minor:.*/Device Minor: 2/' {SECOND_GPU}/information
 """
 # Its entries in sysfs, whose inode numbers the kernel gives but once; the simulated node has none.
@@ -56,21 +67,21 @@ CHANGES = {
     "another boot": (REBOOT, TRUE),
     "minors that another boot gave": (REBOOT + SWAP, SECOND),
     "GPUs that were bound anew in another order": (REBIND, SECOND),
-    "a GPU that is gone": (f"rm -r {FIRST}", SECOND),
+    "a GPU that is gone": (f"rm -r {FIRST_GPU}", SECOND),
     "a GPU that is gone, back in the file's own past": (
-        f"rm -r {FIRST}; touch -d 2001-01-01 {FILE} {FOLDER}",
+        f"rm -r {FIRST_GPU}; touch -d 2001-01-01 {FILE} {FOLDER}",
         SECOND,
     ),
     "a GPU that is gone, and a file of the future": (
-        f"rm -r {FIRST}; touch -d 2099-01-01 {FILE} {FOLDER}",
+        f"rm -r {FIRST_GPU}; touch -d 2099-01-01 {FILE} {FOLDER}",
         SECOND,
     ),
     "a GPU that has come": (
         f"mkdir {GPUS}/0000:01:00.0; sed -e 's/0000:1b:00.0/0000:01:00.0/' -e 's/a1f20c3e/b1f20c3e/' "
-        f"-e 's/^Device Minor:.*/Device Minor: 0/' {FIRST}/information >{GPUS}/0000:01:00.0/information",
+        f"-e 's/^Device Minor:.*/Device Minor: 0/' {FIRST_GPU}/information >{GPUS}/0000:01:00.0/information",
         SECOND,
     ),
-    "a GPU in another slot": (f"mv {FIRST} {GPUS}/0000:ff:00.0", SECOND),
+    "a GPU in another slot": (f"mv {FIRST_GPU} {GPUS}/0000:ff:00.0", SECOND),
     "ldconfig has run": ("ldconfig -X", TRUE),
     "ldconfig has run while the clock was wrong": ("touch -d 2001-01-01 /etc/ld.so.cache", TRUE),
     "an older ld.so.cache was put back": (
@@ -108,12 +119,12 @@ def test_the_uuid_of_a_gpu_counts_from_its_first_use(installed: Installed, bundl
     """The kernel has question marks for it until then, and a survey may have been saved."""
     uuid = inside.gpus()[0]["uuid"]
     made, other = shows_gpus(bundle("busybox"), uuid), shows_gpus(bundle("busybox"))
-    script = f"""cp {FIRST}/information /tmp/known
-sed -i 's/^GPU UUID:.*/GPU UUID: \t GPU-????????-????-????-????-????????????/' {FIRST}/information
+    script = f"""cp {FIRST_GPU}/information /tmp/known
+sed -i 's/^GPU UUID:.*/GPU UUID: \t GPU-????????-????-????-????-????????????/' {FIRST_GPU}/information
 {start("runc", other)}
 test -e {FILE}
 {start("runc", made)} && exit 3
-cp /tmp/known {FIRST}/information
+cp /tmp/known {FIRST_GPU}/information
 {start("runc", made)}
 """
     done = on_node(installed, script)
@@ -168,21 +179,6 @@ def test_a_driver_that_is_half_there_is_one_sentence(installed: Installed, bundl
     assert "580.65.06" in said and "580.65.09" in said, said
 
 
-CAPABILITIES = "/proc/driver/nvidia/capabilities"
-
-
-def instance(path: str) -> str:
-    """The commands that make a MIG instance's file, with the minor that the kernel has for it."""
-    gpu, _, *rest = path.split("/")
-    key = "/".join([gpu, *rest])
-    return f"""mkdir -p {CAPABILITIES}/{path}
-minor=$(sed -n 's,^{key}/access ,,p' /proc/driver/nvidia-caps/mig-minors)
-printf 'DeviceFileMinor: %s\\nDeviceFileMode: 292\\nDeviceFileModify: 1\\n' $minor >{CAPABILITIES}/{path}/access
-major=$(sed -n 's/ nvidia-caps$//p' /proc/devices)
-test -e /dev/nvidia-caps/nvidia-cap$minor || mknod -m 444 /dev/nvidia-caps/nvidia-cap$minor c $major $minor
-"""
-
-
 CREATED = instance("gpu1/mig/gi14") + instance("gpu1/mig/gi14/ci0")
 DESTROYED = f"rm -r {CAPABILITIES}/gpu1/mig/gi13\n"
 OTHERS = DESTROYED + instance("gpu1/mig/gi6") + instance("gpu1/mig/gi6/ci0")
@@ -197,8 +193,7 @@ REPARTITIONS = {
     "divided otherwise": (OTHERS, INSTANCES - {"gi13/ci0"} | {"gi6/ci0"}),
     "all destroyed": (f"rm -r {CAPABILITIES}/gpu1/mig/gi*", set()),
 }
-KEEP = f"cp -a {CAPABILITIES} /run/capabilities\n"
-DIVIDE = f"rm -rf {CAPABILITIES} {FOLDER}/*; cp -a /run/capabilities {CAPABILITIES}\n{REFRESH}"
+DIVIDE = f"rm -rf {FOLDER}/*\n{RESTORE}{REFRESH}"
 # In the container: its instances, and its nodes; on the node: the nodes that those must be.
 SHOW = """echo $(cd /proc/driver/nvidia/capabilities 2>/dev/null && echo gpu1/mig/*/ci*) has:
 echo $(ls /dev/nvidia-caps 2>/dev/null) has:"""
@@ -238,6 +233,87 @@ def test_a_mig_devices_names_are_never_those_of_before(installed: Installed, bun
     for name, lines in in_turn(installed, scripts, KEEP, description="h100mig").items():
         assert lines.count("stopped") == len(made), (name, lines)
         assert len([line for line in lines if "inventory refresh" in line]) == len(made), name
+
+
+WANTED = f"{FOLDER}/refresh-wanted"
+NUMBER = "0:1"
+# Which compute instance a container has.
+TELL = "cd /proc/driver/nvidia/capabilities/gpu1/mig && echo gi*/ci*"
+
+
+def test_a_mig_device_made_anew_is_not_given_by_its_old_name(
+    installed: Installed, bundle: Maker
+) -> None:
+    """No name in /proc or /dev changes.  Not from the saved inventory nor a saved answer; NVML's names, once asked."""
+    by_name = [
+        bundle("busybox").asks(selector).runs("/bin/sh", "-c", TELL)
+        for selector in (FIRST, NUMBER, FIRST_ANEW)
+    ]
+    by_all = bundle("busybox").asks("all").runs("/bin/sh", "-c", TELL)
+    each = "\n".join(f"{start('runc', made)} 2>&1 || echo stopped" for made in by_name)
+    script = f"""{KEEP}{REFRESH}{each}
+{ANSWERS}{MADE_ANEW}echo == made
+[ ! -e {WANTED} ]
+{each}
+{start("runc", by_all)}
+ls {WANTED}; rm {WANTED}
+{REFRESH}echo == asked
+{each}
+oci-gpu-hook inventory show | grep -o '1c.2g.20gb.me' | sort -u
+[ ! -e {WANTED} ]
+"""
+    done = on_node(installed, script, description="h100mig")
+    assert done.code == 0, done.out + done.err
+    before, made, asked = [part.splitlines() for part in done.out.split("== ")]
+    assert [line for line in before if "unknown" not in line and "hint" not in line][:2] == [
+        "gi5/ci0",
+        "gi5/ci0",
+    ]
+    assert made.count("stopped") == 3
+    assert len([line for line in made if "inventory refresh" in line]) == 3, made
+    assert made[-2:] == ["gi1/ci0 gi13/ci0 gi5/ci0 gi5/ci1", WANTED]
+    assert [line for line in asked if line.startswith("gi5/")] == ["gi5/ci1", "gi5/ci0"]
+    assert len([line for line in asked if f"unknown MIG device '{FIRST}'" in line]) == 1
+    assert asked[-1] == "1c.2g.20gb+me"
+
+
+def test_a_folder_that_the_kernel_shows_once_more_stops_nobody(
+    installed: Installed, bundle: Maker
+) -> None:
+    """It may only have been dropped from memory: the start goes by what is saved, and wants NVML to be asked."""
+    made = bundle("busybox").asks(FIRST).runs("/bin/sh", "-c", TELL)
+    script = f"""{REFRESH}{start("runc", made)}
+[ ! -e {WANTED} ]
+{SHOWN_ONCE_MORE}{start("runc", made)}
+ls {WANTED}; rm {WANTED}
+oci-gpu-hook inventory show | grep -c 'whether MIG devices were made anew since NVML named them'
+{REFRESH}{start("runc", made)}
+[ ! -e {WANTED} ]
+"""
+    done = on_node(installed, script, description="h100mig")
+    assert done.code == 0, done.out + done.err
+    assert done.out.splitlines() == ["gi5/ci0", "gi5/ci0", WANTED, "1", "gi5/ci0"]
+
+
+def test_watch_asks_nvml_again_for_mig_devices(installed: Installed, bundle: Maker) -> None:
+    """After they were made anew, and where the kernel leaves a doubt; the CDI spec has the new names."""
+    made = bundle("busybox").asks(FIRST_ANEW).runs("/bin/sh", "-c", TELL)
+    script = f"""until_told() {{
+    for i in $(seq 200); do [ $(grep -c '^saved ' /tmp/told) -lt $1 ] || return 0; sleep 0.1; done
+    return 1
+}}
+oci-gpu-hook inventory watch --interval 0.2 --cdi-spec /run/gpu.yaml >/tmp/told 2>&1 & watch=$!
+trap 'kill $watch' EXIT
+until_told 1
+{SHOWN_ONCE_MORE}until_told 2
+{MADE_ANEW}until_told 3
+for i in $(seq 100); do ! grep -q {FIRST} /run/gpu.yaml || sleep 0.1; done
+{start("runc", made)}
+for name in {FIRST} {FIRST_ANEW} {SECOND_ANEW}; do grep -c "name: .$name" /run/gpu.yaml || :; done
+"""
+    done = on_node(installed, script, description="h100mig")
+    assert done.code == 0, done.out + done.err
+    assert done.out.split() == ["gi5/ci0", "0", "1", "1"]
 
 
 def started(made: list[Bundle]) -> str:
