@@ -32,7 +32,7 @@ from oci_gpu_hook.vendors import current, host, platform, present, tegra, wsl
 from oci_gpu_hook.vendors import inventory as vendor_inventory
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.driver.inventory import DriverInventory
+    from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
     from oci_gpu_hook.vendors.host import OnHost
 
 # click leaves them out where the output is no terminal.
@@ -252,8 +252,17 @@ def _driver(
         *driver.gpus(inventory),
         *driver.nodes(inventory.devices, _numbers(root, inventory), uvm),
         *driver.inventory(saved, _state(root)),
-        *driver.cdi_specs(cdispecs.specs(root), inventory.driver_version),
+        *driver.cdi_specs(
+            cdispecs.specs(root), inventory.driver_version, _mig_devices(inventory, saved)
+        ),
     ]
+
+
+def _mig_devices(now: DriverInventory, saved: DriverInventory | None) -> tuple[MigDevice, ...]:
+    """The MIG devices; by NVML's names where it was asked, and nothing has made a doubt of its answer since."""
+    if saved is None or saved_inventory.MAY_BE_MADE_ANEW in saved.unknown:
+        return now.mig_devices
+    return saved.mig_devices
 
 
 def _vendors_specs(root: HostRoot) -> list[Finding]:

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding
+from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding, migspecs
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.driver.inventory import DriverInventory
+    from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
     from oci_gpu_hook.driver.nodes import DeviceNode
     from oci_gpu_hook.host.cdispecs import Spec, VendorSpec
 
@@ -205,8 +205,13 @@ def folder(state: State) -> list[Finding]:
     return []
 
 
-def cdi_specs(specs: tuple[Spec, ...], version: str) -> list[Finding]:
-    """The CDI specs of the GPUs: each must be for the driver's version, and one folder must hold only one."""
+def cdi_specs(
+    specs: tuple[Spec, ...], version: str, mig_devices: tuple[MigDevice, ...] = ()
+) -> list[Finding]:
+    """The CDI specs of the GPUs: each must be for the driver's version, and one folder must hold only one.
+
+    mig_devices: the host's, with the names that NVML has for them now, or none: its spec must not name others.
+    """
     findings = []
     for spec in specs:
         folder = spec.path.rpartition("/")[0]
@@ -214,12 +219,16 @@ def cdi_specs(specs: tuple[Spec, ...], version: str) -> list[Finding]:
         others = [item.path for item in in_folder if item != spec]
         # The first one of ours is to stay.
         first_of_ours = next((item for item in in_folder if item.is_ours), None)
+        generate = f"oci-gpu-hook cdi generate --output {spec.path}"
+        stale = migspecs.stale_name(spec.devices, mig_devices)
         if spec.driver != version:
             seen = f"{spec.path} is for driver {spec.driver or 'unknown'}, the host has {version}"
-            remedy = f"oci-gpu-hook cdi generate --output {spec.path}"
-            findings.append(
-                Finding("CDI", FAIL, seen, remedy if spec.is_ours else f"rm {spec.path}")
-            )
+            remedy = generate if spec.is_ours else f"rm {spec.path}"
+            findings.append(Finding("CDI", FAIL, seen, remedy))
+        elif stale:
+            # The names in a new spec are those of the saved inventory.
+            remedy = f"{REFRESH} && {generate}" if spec.is_ours else f"rm {spec.path}"
+            findings.append(Finding("CDI", FAIL, f"{spec.path} {stale}", remedy))
         elif others and spec != first_of_ours:
             seen = f"{spec.path} and {others[0]} give the same devices, and engines take neither"
             findings.append(Finding("CDI", FAIL, seen, f"rm {spec.path}"))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re  # noqa: TID253  for people: never on the hook's path
 
+from oci_gpu_hook.host.cdidevices import Device, devices
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.words import CDI_FOLDERS
@@ -22,11 +23,12 @@ _LIBRARY = re.compile(r"/lib(?:cuda|nvidia-ml)\.so\.(\d+\.[0-9.]*\d)")
 
 
 class Spec(NamedTuple):
-    """One spec; driver: the version that it was made for, "" where it does not say."""
+    """One spec; driver: the version that it was made for, "" where it does not say; devices: those that it names."""
 
     path: str
     is_ours: bool
     driver: str
+    devices: tuple[Device, ...] = ()
 
 
 class VendorSpec(NamedTuple):
@@ -60,4 +62,4 @@ def _texts(root: HostRoot) -> list[tuple[str, str]]:
 def _spec(path: str, text: str) -> Spec:
     ours = _OUR_DRIVER.search(text)
     version = ours or _LIBRARY.search(text)
-    return Spec(path, ours is not None, version.group(1) if version else "")
+    return Spec(path, ours is not None, version.group(1) if version else "", devices(text))

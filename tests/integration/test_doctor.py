@@ -10,6 +10,7 @@ import pytest
 
 from tests.integration import roots
 from tests.integration.engines import Installed, in_turn, on_node
+from tests.integration.migdevices import CAPABILITIES, MADE_ANEW
 
 # What the node lacks of a host that is set up: ranges of ids, and the inventory that the service would save.
 SET_UP = """
@@ -360,3 +361,46 @@ def test_text_and_json_say_the_same(installed: Installed) -> None:
         assert f"{item['level']:6}{item['check']}" in text
         assert item["seen"] in text
         assert item["remedy"] in text
+
+
+# As nvidia-ctk writes one; the MIG device is gi13's.
+THEIR_SPEC = """cdiVersion: 0.5.0
+containerEdits:
+  mounts:
+  - hostPath: /lib/libcuda.so.590.48.01
+devices:
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia1
+    - path: /dev/nvidia-caps/nvidia-cap255
+    - path: /dev/nvidia-caps/nvidia-cap256
+  name: "0:3"
+kind: nvidia.com/gpu
+"""
+DESTROYED = f"rm -r {CAPABILITIES}/gpu1/mig/gi13; oci-gpu-hook inventory refresh >&2"
+GENERATE = "oci-gpu-hook cdi generate --output /etc/cdi/gpu.yaml"
+NO_DEVICE = "gives /dev/nvidia-caps/nvidia-cap255 for '0:3', and no MIG device has it now"
+MEND_OURS = f"oci-gpu-hook inventory refresh && {GENERATE}"
+
+
+def test_a_stale_mig_name_in_a_spec_is_named_with_its_remedy_which_mends_it(
+    installed: Installed,
+) -> None:
+    """Of an instance that is gone, in our spec and in another's; and of one that was made anew, in ours."""
+    script = f"""{SET_UP}{GENERATE} >&2
+mkdir -p /run/cdi
+cat >/run/cdi/nvidia.yaml <<'END'
+{THEIR_SPEC}END
+{DESTROYED}
+{DOCTOR}{MEND}{DOCTOR}
+({MADE_ANEW}oci-gpu-hook inventory refresh) >&2
+{DOCTOR}"""
+    done = on_node(installed, script, description="h100mig")
+    assert (done.code, "Traceback" in done.err) == (0, False), done.err
+    destroyed, mended, made_anew = done.out.splitlines()
+    judge(Planted("fail", "CDI", f"/etc/cdi/gpu.yaml {NO_DEVICE}", MEND_OURS), destroyed)
+    theirs = f"cdi/nvidia.yaml {NO_DEVICE}"
+    judge(Planted("fail", "CDI", theirs, "cdi/nvidia.yaml"), destroyed)
+    passes(mended)
+    other = "/etc/cdi/gpu.yaml gives the nodes of another MIG device for '0:1'"
+    judge(Planted("fail", "CDI", other, MEND_OURS), made_anew)

@@ -12,10 +12,12 @@ import pytest
 from oci_gpu_hook import cli
 from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, container, driver, engines, system
 from oci_gpu_hook.diagnosis.advice import Patient
+from oci_gpu_hook.driver.inventory import MigDevice
 from oci_gpu_hook.formats.ldcache_entries import Entry
 from oci_gpu_hook.formats.ldcache_prepare import prepare
 from oci_gpu_hook.host import engines as host_engines
 from oci_gpu_hook.host import rootless
+from oci_gpu_hook.host.cdidevices import devices
 from oci_gpu_hook.host.cdispecs import Spec
 from oci_gpu_hook.host.engines import Engine, Shim
 from oci_gpu_hook.host.kernel import Kernel
@@ -243,6 +245,99 @@ def test_of_two_specs_in_one_folder_the_first_of_ours_stays(
 ) -> None:
     findings = driver.cdi_specs(tuple([Spec(*spec, "580.1") for spec in specs]), "580.1")
     assert [(one.level, one.remedy) for one in findings] == found
+
+
+OUR_SPEC = """---
+cdiVersion: "0.5.0"
+kind: "nvidia.com/gpu"
+devices:
+  - name: "0"
+    containerEdits:
+      deviceNodes:
+        - path: "/dev/nvidia1"
+  - name: "0:1"
+    containerEdits:
+      deviceNodes:
+        - path: "/dev/nvidia-caps/nvidia-cap30"
+        - path: "/dev/nvidia-caps/nvidia-cap31"
+containerEdits:
+  env:
+    - "NVIDIA_VISIBLE_DEVICES=void"
+"""
+THEIR_SPEC = """cdiVersion: 0.5.0
+containerEdits:
+  hooks:
+  - path: /usr/bin/nvidia-cdi-hook
+devices:
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia-caps/nvidia-cap30
+    - hostPath: /dev/nvidia-caps/nvidia-cap31
+      path: /dev/nvidia-caps/nvidia-cap31
+  name: mig0:1
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia-caps/nvidia-cap1
+    - path: /dev/nvidia-caps/nvidia-cap30
+    - path: /dev/nvidia-caps/nvidia-cap31
+  name: all
+kind: nvidia.com/gpu
+"""
+JSON_SPEC = """{"kind": "nvidia.com/gpu", "devices": [{"name": "MIG-a", "containerEdits": {"deviceNodes": [
+    {"path": "/dev/nvidia-caps/nvidia-cap31"}, {"path": "/dev/nvidia-caps/nvidia-cap30"}]}}, {"name": 4}, 7]}"""
+
+
+def test_the_devices_of_a_spec_are_read_from_each_programs_text() -> None:
+    assert devices(OUR_SPEC) == (("0", ()), ("0:1", (30, 31)))
+    assert devices(THEIR_SPEC) == (("mig0:1", (30, 31)), ("all", (1, 30, 31)))
+    assert devices(JSON_SPEC) == (("MIG-a", (31, 30)),)
+    for text in (
+        "",
+        "{",
+        "[" * 100000,
+        "{" * 100000,
+        "devices:\n",
+        "devices: []\n",
+        "devices:\n-\n",
+    ):
+        assert devices(text) == ()
+
+
+@pytest.mark.parametrize(
+    ("mig_devices", "stale"),
+    [
+        ([(5, 0, 30, 31, 1, "MIG-a")], ""),
+        ([(5, 0, 30, 31, None, None)], ""),
+        ([], "gives /dev/nvidia-caps/nvidia-cap30 for '{}', and no MIG device has it now"),
+        ([(5, 1, 30, 32, None, None)], "gives /dev/nvidia-caps/nvidia-cap31 for '{}', and no"),
+        (
+            [(5, 0, 30, 31, 0, "MIG-b"), (6, 0, 40, 41, 1, "MIG-a")],
+            "gives the nodes of another MIG device for '{}'",
+        ),
+        ([(5, 0, 30, 31, 0, "MIG-b")], "names '{}', which no MIG device is called now"),
+    ],
+)
+def test_a_mig_name_in_a_spec_is_held_against_the_devices(
+    mig_devices: list[tuple[int, int, int, int, int | None, str | None]], stale: str
+) -> None:
+    """As far as NVML has said what they are called; otherwise by their nodes."""
+    now = tuple(
+        [
+            MigDevice(0, number, uuid, "", gi, ci, gi_minor, ci_minor)
+            for gi, ci, gi_minor, ci_minor, number, uuid in mig_devices
+        ]
+    )
+    for text, name, is_ours in ((OUR_SPEC, "0:1", True), (JSON_SPEC, "MIG-a", False)):
+        spec = Spec("/etc/cdi/a", is_ours, "580.1", devices(text))
+        (found,) = driver.cdi_specs((spec,), "580.1", now)
+        assert (found.level == FAIL) == bool(stale)
+        if stale:
+            assert found.seen.startswith(f"/etc/cdi/a {stale.format(name)}")
+            assert found.remedy.endswith(
+                "cdi generate --output /etc/cdi/a" if is_ours else "rm /etc/cdi/a"
+            )
+    theirs = Spec("/etc/cdi/a", False, "580.1", devices(THEIR_SPEC))
+    assert (driver.cdi_specs((theirs,), "580.1", now)[0].level == FAIL) == bool(stale)
 
 
 @pytest.mark.parametrize("tool", ["dnf", "apt"])
