@@ -30,7 +30,7 @@ def booted(installed: Installed, script: str) -> Outcome:
 def test_a_boot_makes_the_nodes_and_saves_the_inventory_and_what_changes_is_saved_anew(
     installed: Installed,
 ) -> None:
-    """After other libraries of the driver have come, and a MIG device."""
+    """After other libraries of the driver have come, and a MIG device; and when a start has asked for it, by name."""
     saved = "/run/oci-gpu-hook/inventory"
     forget = f"rm {saved}\nsleep 0.2\n[ ! -e {saved} ]"
     done = booted(
@@ -39,7 +39,8 @@ def test_a_boot_makes_the_nodes_and_saves_the_inventory_and_what_changes_is_save
         f"oci-gpu-hook inventory show >/run/shown\nstat -c %a {saved}\n"
         "systemctl is-active oci-gpu-hook-inventory.path\n"
         f"{forget}\ncp /etc/ld.so.cache /etc/new && mv /etc/new /etc/ld.so.cache\nwait_for {saved}\n"
-        f"{forget}\nmknod /dev/nvidia-caps/nvidia-cap300 c 508 300\nwait_for {saved}",
+        f"{forget}\nmknod /dev/nvidia-caps/nvidia-cap300 c 508 300\nwait_for {saved}\n"
+        f"{forget}\n: >/run/wanted && mv /run/wanted /run/oci-gpu-hook/refresh-wanted\nwait_for {saved}",
     )
     assert done.code == 0, done.err
     state, *nodes, mode, path = done.out.split()

@@ -233,6 +233,18 @@ def another_uuid(tree: Path) -> None:
     hosts.plant_gpu(tree, 7, 1)
 
 
+MIG_DEVICE = "proc/driver/nvidia/capabilities/gpu1/mig/gi5/ci0"
+
+
+def mig_anew(tree: Path) -> None:
+    """Under the same name and with the same time; the old folder keeps its inode number from being given again."""
+    folder = tree / MIG_DEVICE
+    time_ns = folder.stat().st_mtime_ns
+    folder.rename(tree / "kept")
+    hosts.plant(tree, f"{MIG_DEVICE}/access", "")
+    os.utime(folder, ns=(time_ns, time_ns))
+
+
 # What a new survey would find changed, one fact each.
 CHANGES: dict[str, Callable[[Path], object]] = {
     "driver": lambda tree: hosts.plant(
@@ -245,6 +257,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "a MIG device": lambda tree: hosts.plant(
         tree, "proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0/access", ""
     ),
+    "a MIG device made anew": mig_anew,
     "ldconfig": lambda tree: hosts.plant(tree, "etc/ld.so.cache", "new"),
 }
 
@@ -253,6 +266,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 def test_a_saved_inventory_that_may_be_wrong_is_not_used(tmp_path: Path, change: str) -> None:
     root = hosts.host(tmp_path)
     hosts.plant(tmp_path, "sys/bus/pci/drivers/nvidia/0000:07:00.0", "")
+    hosts.plant(tmp_path, f"{MIG_DEVICE}/access", "")
     information = tmp_path / "proc/driver/nvidia/gpus/0000:07:00.0/information"
     information.write_text(information.read_text().replace(hosts.uuid(1), hosts.NO_UUID))
     hosts.saved(root)
@@ -260,6 +274,21 @@ def test_a_saved_inventory_that_may_be_wrong_is_not_used(tmp_path: Path, change:
     assert found is not None and found.gpus[0].uuid is None
     CHANGES[change](tmp_path)
     assert inventory.read_saved(root, stamp.now(root, "/")) is None
+
+
+@pytest.mark.parametrize("uuid", [None, "MIG-27d4e8c1-9b36-5f02-8e7a-c15f90a3b46d"])
+def test_a_mig_device_that_is_shown_once_more_is_in_doubt(tmp_path: Path, uuid: str | None) -> None:
+    """The kernel may only have dropped its folder from memory; where NVML has named none there is no doubt."""
+    root = hosts.host(tmp_path)
+    (tmp_path / "run").mkdir()
+    hosts.plant(tmp_path, f"{MIG_DEVICE}/access", "")
+    device = inventory.MigDevice(0, 0, uuid, "", 5, 0, 30, 31)
+    known = survey.survey(root)._replace(mig_devices=(device,))
+    survey.save(root, stamp.now(root, "/"), known)
+    os.utime(tmp_path / MIG_DEVICE)
+    found = inventory.read_saved(root, stamp.now(root, "/"))
+    assert found is not None and found.mig_devices == (device,)
+    assert (inventory.MAY_BE_MADE_ANEW in found.unknown) == (uuid is not None)
 
 
 def test_an_inventory_of_another_driver_root_is_not_used(tmp_path: Path) -> None:
