@@ -93,6 +93,7 @@ def test_the_packages_hold_what_make_install_installs(
         "/etc/oci-gpu-hook",
         "/etc/oci-gpu-hook/vendors",
         "/run/oci-gpu-hook",
+        "/run/oci-gpu-hook/refresh-wanted",
         "/usr/share/doc",
         "/usr/share/licenses",
     }

@@ -58,7 +58,9 @@ def test_udev_reads_the_rule_and_asks_systemd_for_the_services(installed: Instal
     assert wanted in done.out.replace("= ", "="), done.out
 
 
-def test_tmpfiles_makes_the_folder_of_the_state(installed: Installed, tmp_path: Path) -> None:
+def test_tmpfiles_makes_the_folder_of_the_state_and_what_is_watched_in_it(
+    installed: Installed, tmp_path: Path
+) -> None:
     file = UNITS / "oci-gpu-hook.tmpfiles.conf"
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/passwd").write_text("root:x:0:0::/:/bin/sh\n")
@@ -66,6 +68,12 @@ def test_tmpfiles_makes_the_folder_of_the_state(installed: Installed, tmp_path: 
     done = on_host(installed, f"systemd-tmpfiles --create --root={tmp_path} {file}")
     assert done.code == 0, done.err
     assert (tmp_path / "run/oci-gpu-hook").stat().st_mode & 0o7777 == 0o755
+    watched = "refresh-wanted"
+    assert (
+        f"PathChanged=/run/oci-gpu-hook/{watched}\n"
+        in (UNITS / "oci-gpu-hook-inventory.path").read_text()
+    )
+    assert (tmp_path / "run/oci-gpu-hook" / watched).stat().st_mode & 0o7777 == 0o644
 
 
 def test_the_preset_names_every_unit_and_no_other() -> None:
