@@ -61,6 +61,8 @@ if [ "$purpose" = test ]; then
     # JupyterHub's proxy.  The others of its programs come from PyPI.
     has configurable-http-proxy || debian need node-configurable-http-proxy
     has newuidmap || { debian need uidmap; fedora need shadow-utils; }
+    # A file system that the kernel shows in /proc.
+    has mkfs.ext4 || need e2fsprogs
     has pkill || { debian need procps; fedora need procps-ng; }
     has strace || need strace
     has shellcheck || { debian need shellcheck; fedora want ShellCheck; }
