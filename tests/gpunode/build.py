@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compile the simulated driver of one version into a cache folder; done once, then only found.
 
-    python3 tests/gpunode/build.py [--cache FOLDER] DRIVER_VERSION CUDA_VERSION
+    python3 tests/gpunode/build.py [--cache FOLDER] [--machine NAME] DRIVER_VERSION CUDA_VERSION
 
 Needs a C compiler and nothing else. A folder's name carries the hash of everything that made it,
 so a changed source gets a new folder and a finished folder never changes.
@@ -47,9 +47,17 @@ SHARED = ("-fPIC", "-shared", "-Wl,--hash-style=both")
 PROGRAM = ("-static", "-fno-pie", "-no-pie")
 
 
-def _hash(driver: str, cuda_number: int) -> str:
+MACHINE = os.uname().machine
+
+
+def _compiler(machine: str) -> str:
+    """This machine's own, or the one that Debian names after the other architecture."""
+    return os.environ.get("CC", "cc") if machine == MACHINE else f"{machine}-linux-gnu-gcc"
+
+
+def _hash(driver: str, cuda_number: int, machine: str) -> str:
     """Of all that decides what the folder holds."""
-    digest = hashlib.sha256(f"{driver} {cuda_number} {os.uname().machine}".encode())
+    digest = hashlib.sha256(f"{driver} {cuda_number} {machine}".encode())
     files = [os.path.join(SOURCES, name) for name in sorted(os.listdir(SOURCES))]
     for path in [*files, os.path.abspath(__file__), catalogue.__file__, elf32.__file__]:
         with open(path, "rb") as file:
@@ -57,9 +65,9 @@ def _hash(driver: str, cuda_number: int) -> str:
     return digest.hexdigest()[:16]
 
 
-def _commands(folder: str, driver: str, cuda_number: int) -> list[list[str]]:
+def _commands(folder: str, driver: str, cuda_number: int, machine: str) -> list[list[str]]:
     """Every compiler call after the common object; they do not depend on one another."""
-    compiler = [os.environ.get("CC", "cc"), *FLAGS]
+    compiler = [_compiler(machine), *FLAGS]
     compiler += [f'-DDRIVER_VERSION="{driver}"', f"-DCUDA_VERSION={cuda_number}"]
     commands = [
         [*compiler, *PROGRAM, "-o", f"{folder}/bin/nvidia-smi", f"{SOURCES}/nvidia-smi.c"],
@@ -88,7 +96,7 @@ def _mig_minors() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _fill(folder: str, driver: str, cuda_number: int) -> None:
+def _fill(folder: str, driver: str, cuda_number: int, machine: str) -> None:
     # Imported here: the usual start of a node finds everything built and needs none of these.
     import subprocess
     from concurrent.futures import ThreadPoolExecutor
@@ -97,11 +105,11 @@ def _fill(folder: str, driver: str, cuda_number: int) -> None:
     folders |= {f"lib32/{library.folder}" for library in catalogue.twins(driver)}
     for name in ("bin", "libexec", *folders):
         os.makedirs(f"{folder}/{name}", exist_ok=True)
-    compiler = [os.environ.get("CC", "cc"), *FLAGS, "-fPIC", f'-DDRIVER_VERSION="{driver}"']
+    compiler = [_compiler(machine), *FLAGS, "-fPIC", f'-DDRIVER_VERSION="{driver}"']
     common = [*compiler, "-c", "-o", f"{folder}/library.o", f"{SOURCES}/library.c"]
     if subprocess.call(common):
         raise OSError(f"{common[0]} failed on library.c")
-    commands = _commands(folder, driver, cuda_number)
+    commands = _commands(folder, driver, cuda_number, machine)
     with ThreadPoolExecutor(max_workers=2) as pool:
         for command, status in zip(commands, pool.map(subprocess.call, commands)):
             if status:
@@ -116,9 +124,9 @@ def _fill(folder: str, driver: str, cuda_number: int) -> None:
         file.write(_mig_minors())
 
 
-def build(driver: str, cuda_number: int, cache: str = CACHE) -> str:
+def build(driver: str, cuda_number: int, cache: str = CACHE, machine: str = MACHINE) -> str:
     """The folder with the driver's files: `lib/`, `lib32/`, `bin/`, `libexec/` and `mig-minors`."""
-    finished = os.path.join(cache, f"{driver}-{_hash(driver, cuda_number)}")
+    finished = os.path.join(cache, f"{driver}-{_hash(driver, cuda_number, machine)}")
     if os.path.isdir(finished):
         return finished
     import shutil
@@ -129,7 +137,7 @@ def build(driver: str, cuda_number: int, cache: str = CACHE) -> str:
         file.write("*\n")
     temporary = tempfile.mkdtemp(prefix=f".{driver}-", dir=cache)
     try:
-        _fill(temporary, driver, cuda_number)
+        _fill(temporary, driver, cuda_number, machine)
         os.chmod(temporary, 0o755)
         os.rename(temporary, finished)
     except OSError:
@@ -186,11 +194,13 @@ def main() -> int:
 
     parser = argparse.ArgumentParser(description="Compile the simulated driver of one version.")
     parser.add_argument("--cache", default=CACHE)
+    parser.add_argument("--machine", default=MACHINE, help="x86_64 or aarch64, as uname -m has it")
     parser.add_argument("driver")
     parser.add_argument("cuda", help="for example 13.0")
     options = parser.parse_args()
     major, minor = options.cuda.split(".")
-    print(build(options.driver, int(major) * 1000 + int(minor) * 10, options.cache))
+    number = int(major) * 1000 + int(minor) * 10
+    print(build(options.driver, number, options.cache, options.machine))
     return 0
 
 
