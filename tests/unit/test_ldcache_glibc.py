@@ -30,6 +30,8 @@ CC = shutil.which("cc", path=_PATH)
 needs_ldconfig = pytest.mark.skipif(
     LDCONFIG is None or CC is None, reason="needs glibc's ldconfig and a C compiler"
 )
+# Elsewhere nothing is started, and any do.
+NATIVE = ldcache.NATIVE_FLAGS.get(os.uname().machine, X86_64)
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for chroot(2)")
 
 
@@ -185,7 +187,7 @@ def test_merging_gives_the_listing_that_ldconfig_gives_with_our_folder_first(
     sonames = [b"libcuda.so.1", b"libnvidia-ml.so.1", b"lib5.so.3", b"liba.so"]
     root.add("opt/ours", *sonames)
     expected = root.cache("opt/ours", "opt/theirs")
-    ours = [Entry(name, b"/opt/ours/" + name, X86_64) for name in sonames]
+    ours = [Entry(name, b"/opt/ours/" + name, NATIVE) for name in sonames]
     assert listed(tmp_path, merge(before, ours)) == listed(tmp_path, expected)
     assert b'hwcap: "x86-64-v3"' in b"".join(line.kind for line in listed(tmp_path, expected))
 
@@ -204,7 +206,7 @@ def test_ours_get_the_place_that_ldconfig_gives_them_among_hundreds(
     before = root.cache("opt/theirs")
     root.add("opt/ours", *ours)
     expected = root.cache("opt/ours", "opt/theirs")
-    entries = [Entry(name, b"/opt/ours/" + name, X86_64) for name in ours]
+    entries = [Entry(name, b"/opt/ours/" + name, NATIVE) for name in ours]
     merged = merge(before, entries)
     assert listed(tmp_path, merged) == listed(tmp_path, expected)
     # Where nobody vouches for the order, all rows are sorted; it makes no difference.
@@ -283,7 +285,7 @@ def test_the_loader_takes_our_library_first_and_still_the_images_hwcaps_variants
     # This machine or its glibc may have no x86-64-v2.
     (_, fast) = found = load(before, names)
     assert found[0] == 2
-    addition = Entry(b"libcuda.so.1", b"/opt/ours/libcuda.so.1", X86_64)
+    addition = Entry(b"libcuda.so.1", b"/opt/ours/libcuda.so.1", NATIVE)
     assert load(merge(before, [addition]), names) == [4, fast]
 
 
@@ -299,7 +301,7 @@ def test_the_loader_finds_every_library_through_a_merged_cache(
     before = root.cache("opt/theirs")
     root.add("opt/ours", *ours)
     assert 0 in load(before, names)
-    additions = [Entry(name, b"/opt/ours/" + name, X86_64) for name in ours]
+    additions = [Entry(name, b"/opt/ours/" + name, NATIVE) for name in ours]
     for data in (before, shuffled(before), root.cache("opt/theirs", layout="compat")):
         assert load(merge(data, additions), names) == [1] * len(names)
     assert load(merge(None, additions), ours) == [1] * len(ours)
