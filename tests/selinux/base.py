@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 
+from tests import machine
 from tests.policy import debian
 from tests.policy.debian import run
 from tests.selinux import docker
@@ -47,16 +48,6 @@ WHEELS = ("distributed",)
 # Of the host: what `inventory refresh` asks NVML by.
 HOST_WHEELS = ("nvidia-ml-py",)
 KERNEL_PACKAGE = "linux-image-cloud-amd64"
-# insmod resolves nothing: each after what it needs.
-KERNEL_MODULES = (
-    "virtio_ring",
-    "virtio",
-    "virtio_pci_legacy_dev",
-    "virtio_pci_modern_dev",
-    "virtio_pci",
-    "virtio_blk",
-    "overlay",
-)
 LAYER = "var/lib/containers/storage/overlay/app/diff"
 GUEST = "usr/lib/e2e"
 MULTIARCH = "x86_64-linux-gnu"
@@ -106,7 +97,7 @@ def kernel_package() -> str:
 def _key(kernel: str) -> str:
     """Of everything that decides what the base holds."""
     digest = hashlib.sha256(f"{suite()} {kernel} {debian.version()}".encode())
-    for path in (os.path.abspath(__file__), debian.__file__, docker.__file__):
+    for path in (os.path.abspath(__file__), debian.__file__, docker.__file__, machine.__file__):
         with open(path, "rb") as file:
             digest.update(file.read())
     return digest.hexdigest()[:16]
@@ -145,7 +136,8 @@ class Base:
         self._make_layer()
         say("adding Docker's daemons and an image for them")
         docker.install(self.root, f"{self.folder}/scratch", LAYER)
-        self._make_initramfs()
+        modules, busybox = f"{self.folder}/kernel/lib/modules", f"{self.root}/usr/bin/busybox"
+        machine.make_initramfs(self.initramfs, modules, busybox, f"/{GUEST}/load")
         with open(f"{self.folder}/complete", "w", encoding="ascii"):
             pass
         return True
@@ -222,43 +214,3 @@ class Base:
             f"{root}/usr/lib/python3/dist-packages",
             *wheels,
         )
-
-    def _make_initramfs(self) -> None:
-        folder = f"{self.folder}/initramfs.d"
-        for name in ("bin", "modules", "newroot", "dev", "proc", "sys"):
-            os.makedirs(f"{folder}/{name}")
-        busybox = shutil.which("busybox")
-        assert busybox is not None
-        shutil.copy(busybox, f"{folder}/bin/busybox")
-        loads = []
-        for name in KERNEL_MODULES:
-            [module] = glob.glob(
-                f"{self.folder}/kernel/lib/modules/*/kernel/**/{name}.ko", recursive=True
-            )
-            shutil.copy(module, f"{folder}/modules/")
-            loads.append(f"insmod /modules/{name}.ko")
-        write(
-            f"{folder}/init",
-            "#!/bin/busybox sh\n"
-            "/bin/busybox --install -s /bin\n"
-            "mount -t devtmpfs dev /dev; mount -t proc proc /proc; mount -t sysfs sys /sys\n"
-            + "\n".join(loads)
-            + "\nmount -t ext4 -o rw /dev/vda /newroot || echo 'E2E no root file system'\n"
-            "for name in dev proc sys; do mount --move /$name /newroot/$name; done\n"
-            f"exec switch_root /newroot /{GUEST}/load\n",
-            0o755,
-        )
-        with open(self.initramfs, "wb") as out:
-            names = subprocess.run(
-                ["find", "."], check=True, cwd=folder, capture_output=True
-            ).stdout
-            packed = subprocess.run(
-                ["cpio", "--quiet", "-o", "-H", "newc"],
-                check=True,
-                cwd=folder,
-                input=names,
-                capture_output=True,
-            ).stdout
-            out.write(
-                subprocess.run(["gzip", "-1"], check=True, input=packed, capture_output=True).stdout
-            )
