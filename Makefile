@@ -12,17 +12,18 @@ export PARALLEL = -n auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint types contracts unit unit-pythons integration test-docker test-hostile
-.PHONY: test-on-the-machine test-beside-the-machine test-packaging test-selinux test-gpu bench bench-load fuzz rpm deb openshift
+.PHONY: test-on-the-machine test-beside-the-machine test-packaging test-selinux test-aarch64 test-gpu
+.PHONY: bench bench-load fuzz rpm deb openshift
 .PHONY: install install-docker uninstall man completions clean
 
 help: ## List what can be made
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "make %-18s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "make %-18s %s\n", $$1, $$2 }'
 
 demo: ## Show a container getting its GPUs; installs what it needs (as root), leaves nothing else
 	@packaging/requirements.sh demo
 	@PYTHON=$(PYTHON) $(PYTHON) tests/demo/run.py
 
-test: ## Run everything but test-gpu; installs what it needs (as root), leaves nothing else
+test: ## Run everything but test-aarch64 and test-gpu; installs what it needs (as root), leaves nothing else
 	packaging/requirements.sh test
 	tests/selinux/requirements.sh policy
 	tests/selinux/requirements.sh vm
@@ -88,6 +89,9 @@ test-packaging: ## Test the RPM, the Debian packages and the units (as root), in
 
 test-selinux: ## Run containers on an enforcing kernel, in a virtual machine (as root, on Debian)
 	tests/selinux/run.sh
+
+test-aarch64: ## Run the main job on aarch64, in a virtual machine (as root, on Debian); not part of test
+	tests/aarch64/run.sh
 
 test-gpu: ## Run the tests that need a real NVIDIA driver and GPU (as root)
 	@ls /proc/driver/nvidia/gpus/*/information >/dev/null 2>&1 || { echo >&2 \

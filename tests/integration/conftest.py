@@ -26,7 +26,9 @@ def _as_root() -> None:
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """``make install`` below a folder."""
+    """``make install`` below a folder; where that would take minutes, it has been made elsewhere."""
+    if "INSTALLED" in os.environ:
+        return Installed(Path(os.environ["INSTALLED"]))
     tree = tmp_path_factory.mktemp("installed")
     subprocess.run(
         ["make", "--silent", "-C", str(REPOSITORY), "install", f"DESTDIR={tree}"],
