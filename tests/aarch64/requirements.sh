@@ -23,6 +23,7 @@ need() { # PROGRAM-or-FILE PACKAGE
     esac
 }
 
+need make make
 need python3 python3
 need qemu-system-aarch64 qemu-system-arm
 need aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu

@@ -18,6 +18,7 @@ _REQUESTS = "tests/integration/test_vocabulary_requests.py"
 _FILES = "tests/integration/test_vocabulary_files.py"
 _DOCTOR = "tests/integration/test_doctor.py"
 _RUNTIME = "tests/integration/test_runtime.py"
+_PODMAN = "tests/integration/test_podman.py"
 _PLATFORMS = "tests/integration/test_platforms.py"
 
 # What a row shows, and its tests; the slow ones come first, so that at the end no processor waits for the other.
@@ -40,6 +41,12 @@ ROWS = {
     "a Jetson": (f"{_PLATFORMS}::test_a_jetson_gives_what_its_lists_say[runc-v2]",),
     "inventory refresh asks NVML": (f"{_NVML}::test_refresh_knows_what_only_nvml_knows[h100mig]",),
     "doctor finds nothing": (f"{_DOCTOR}::test_all_passes_on_a_whole_node[h100mig-v2]",),
+    "podman: a read-only container runs CUDA's program": (
+        f"{_PODMAN}::test_a_read_only_container_works",
+    ),
+    "podman: why it is refused stands where its user reads": (
+        f"{_PODMAN}::test_podman_shows_our_sentence[runc]",
+    ),
     "oci-gpu-runtime": (f"{_RUNTIME}::test_it_adds_the_hook_and_becomes_the_runtime[runc-v2]",),
     "no request: nothing is touched": (
         f"{_JOB}::test_a_container_that_asks_for_nothing_is_left_alone[runc-v2]",
@@ -51,6 +58,7 @@ ROWS = {
         f"{_JOB}::test_a_program_linked_to_libcuda_starts_in_any_image[crun-bare]",
         f"{_JOB}::test_a_program_linked_to_libcuda_starts_in_any_image[runc-musl]",
     ),
+    "exit codes": (f"{_JOB}::test_stages_that_have_nothing_to_do_or_are_refused",),
     "and without the hook in none": (f"{_JOB}::test_the_same_program_fails_without_the_hook",),
     "system calls and structs are the kernel headers'": (_SYSCALLS,),
     "ELF: a library of the C compiler": (

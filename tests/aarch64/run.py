@@ -18,7 +18,7 @@ import time
 
 from tests import machine
 from tests.aarch64.base import REPOSITORY, Base, compile_python, say
-from tests.aarch64.places import INSTALLED, SOURCES
+from tests.aarch64.places import INSTALLED, ONLY, SOURCES
 from tests.gpunode import build, description
 from tests.gpunode.node import ANY_CUDA, ANY_DRIVER
 from tests.policy.debian import run
@@ -69,7 +69,7 @@ def renew(root: str, only: str, fault: str) -> None:
     drivers = {(node.driver, node.cuda_number) for node in nodes}
     for driver, cuda in {*drivers, (ANY_DRIVER, ANY_CUDA)}:
         build.build(driver, cuda, cache, ARCHITECTURE)
-    write(f"{root}/etc/e2e-only", only)
+    write(f"{root}/{ONLY}", only)
 
 
 def _install(root: str) -> None:

@@ -27,8 +27,8 @@ def _as_root() -> None:
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """``make install`` below a folder; where that would take minutes, it has been made elsewhere."""
-    if "INSTALLED" in os.environ:
-        return Installed(Path(os.environ["INSTALLED"]))
+    if "OCI_GPU_HOOK_INSTALLED" in os.environ:
+        return Installed(Path(os.environ["OCI_GPU_HOOK_INSTALLED"]))
     tree = tmp_path_factory.mktemp("installed")
     subprocess.run(
         ["make", "--silent", "-C", str(REPOSITORY), "install", f"DESTDIR={tree}"],
