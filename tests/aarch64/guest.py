@@ -48,6 +48,7 @@ def main() -> int:
     with open(f"/{ONLY}", encoding="utf-8") as file:
         only = file.read()
     chosen = {name: tests for name, tests in ROWS.items() if only in name}
+    print(f"E2E {os.uname().machine}, Linux {os.uname().release}: {len(chosen)} rows", flush=True)
     table = Table()
     os.environ["OCI_GPU_HOOK_INSTALLED"] = f"/{INSTALLED}"
     options = ["-q", "--color=no", "-n", "2", "--dist", "worksteal", "-p", "no:cacheprovider"]
