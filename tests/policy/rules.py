@@ -38,7 +38,8 @@ def attributes(policy: str, name: str) -> frozenset[str]:
     return frozenset(item for item in found if item and not _MADE_UP.search(item))
 
 
-def _memberships(policy: str) -> frozenset[str]:
+def memberships(policy: str) -> frozenset[str]:
+    """Every type, and the attributes that it has."""
     lines = []
     for line in run("seinfo", "-t", "-x", policy).splitlines():
         match = re.match(r"\s+type ([\w.]+)(?: alias (?:\{[^}]*\}|[\w.]+))?(.*);", line)
@@ -75,5 +76,5 @@ def contexts(path: str) -> frozenset[str]:
 
 def everything(policy: str, file_contexts: str) -> frozenset[str]:
     """All that is in a policy, for one to be taken from another."""
-    found = rules(policy) | _memberships(policy) | _roles(policy) | _booleans(policy)
+    found = rules(policy) | memberships(policy) | _roles(policy) | _booleans(policy)
     return found | contexts(file_contexts) if os.path.exists(file_contexts) else found
