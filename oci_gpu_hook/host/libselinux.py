@@ -22,7 +22,7 @@ MODULES = (
     ("nvidia_container", "system_u:system_r:nvidia_container_t:s0"),
     ("oci_gpu_hook", "system_u:system_r:oci_gpu_hook_t:s0"),
 )
-_OUR_BOOLEANS = "nvidia_container_"
+_OUR_BOOLEANS = ("nvidia_container_", "nvidia_agent_")
 # The targeted policy's booleans that let plain containers use nodes bound from the host; the narrower one first.
 _NODE_BOOLEANS = ("container_use_xserver_devices", "container_use_devices")
 _SELINUXFS = "/sys/fs/selinux"
@@ -32,6 +32,7 @@ _STORES = ("/var/lib/selinux", "/etc/selinux")
 PATHS = (
     "/etc/oci-gpu-hook.conf",
     "/etc/oci-gpu-hook.conf.d",
+    "/etc/kubernetes/node-feature-discovery/features.d",
     "/run/oci-gpu-hook",
     "/run/nvidia-persistenced",
     "/run/nvidia-fabricmanager",

@@ -17,4 +17,6 @@ if semodule -X $priority --cil -E $module >/dev/null 2>&1 && cmp -s $module.cil 
     exit 0
 fi
 semodule -X $priority -i "$ours"
+# What was there before the module has its old label.
+restorecon -R -i /etc/kubernetes/node-feature-discovery/features.d
 echo "loaded $module"

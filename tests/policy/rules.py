@@ -68,6 +68,11 @@ def _booleans(policy: str) -> frozenset[str]:
     )
 
 
+def _ranges(policy: str) -> frozenset[str]:
+    """The levels of what is made, where they are other than who makes it has."""
+    return frozenset(run("sesearch", "--range_trans", policy).splitlines()) - {""}
+
+
 def contexts(path: str) -> frozenset[str]:
     """The lines of a file of file contexts."""
     with open(path, encoding="utf-8") as file:
@@ -77,4 +82,5 @@ def contexts(path: str) -> frozenset[str]:
 def everything(policy: str, file_contexts: str) -> frozenset[str]:
     """All that is in a policy, for one to be taken from another."""
     found = rules(policy) | memberships(policy) | _roles(policy) | _booleans(policy)
+    found |= _ranges(policy)
     return found | contexts(file_contexts) if os.path.exists(file_contexts) else found

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tests.policy import debian, policies, rules
 from tests.policy.debian import run
 
-TYPES = ("container_t", "nvidia_container_t", "spc_t")
+TYPES = ("container_t", "nvidia_container_t", "nvidia_agent_t", "spc_t")
 _RULE = re.compile(r"^allow \S+ (\S+):(\S+) (?:\{([^}]*)\}|(\w+));(?: \[ (.*) \]:(True|False))?")
 
 
@@ -69,6 +69,17 @@ LINES = (
         (
             Access("nvidia_mps_t", "sock_file", "write"),
             Access("nvidia_mps_domain", "unix_stream_socket", "connectto"),
+        ),
+    ),
+    Line(
+        "features for Node Feature Discovery: read",
+        (Access("nvidia_feature_t", "file", "open read"),),
+    ),
+    Line(
+        "the same: write, rename",
+        (
+            Access("nvidia_feature_t", "dir", "search write add_name remove_name"),
+            Access("nvidia_feature_t", "file", "create open read write rename"),
         ),
     ),
     Line(

@@ -37,6 +37,47 @@ MORE_THAN_CONTAINER_T = {
     "allow THIS tmpfs_t:file { getattr map open read write }; [ nvidia_container_use_mps ]:True",
     "type_transition THIS tmpfs_t:file container_file_t;",
 }
+# The same of nvidia_agent_t.  Rules for kubelet_t are not here: this policy has no such domain.
+AGENT_MORE_THAN_CONTAINER_T = {
+    *(line for line in MORE_THAN_CONTAINER_T if not re.search("_use_dri|_use_mps", line)),
+    "allow nvidia_service_domain THIS:unix_stream_socket connectto;",
+    "allow THIS container_file_t:dir watch;",
+    "allow THIS container_var_lib_t:dir { getattr search }; [ nvidia_agent_use_kubelet ]:True",
+    "allow THIS container_var_lib_t:sock_file { getattr write }; [ nvidia_agent_use_kubelet ]:True",
+    "allow THIS nvidia_feature_t:dir"
+    " { add_name create getattr open read remove_name rmdir search setattr write };"
+    " [ nvidia_agent_write_features ]:True",
+    "allow THIS nvidia_feature_t:file"
+    " { append create getattr ioctl open read rename setattr unlink write };"
+    " [ nvidia_agent_write_features ]:True",
+}
+# What no agent may do to the host, its own powers' neighbours first: type, class, and what would be too much.
+CLOSED_TO_AGENTS = [
+    ("container_var_lib_t", "dir", "write add_name remove_name read"),
+    ("container_var_lib_t", "file", "open read write append create unlink"),
+    ("container_var_lib_t", "sock_file", "create unlink rename setattr"),
+    ("etc_t", "dir file", "write append create unlink rename add_name setattr"),
+    ("shadow_t", "file", "open read"),
+    # Docker's, containerd's and CRI-O's sockets, on refpolicy; and whatever lies below /run.
+    ("container_runtime_t", "dir sock_file", "write add_name"),
+    ("var_run_t", "sock_file", "write"),
+    ("container_engine_t", "unix_stream_socket process", "connectto ptrace signal sigkill"),
+    ("unconfined_t", "unix_stream_socket process", "connectto ptrace signal sigkill"),
+    ("init_t", "process file", "ptrace signal sigkill open read"),
+    ("initrc_t", "process file", "ptrace signal sigkill open read"),
+    ("memory_device_t", "chr_file", "open read write"),
+    ("fixed_disk_device_t", "blk_file", "open read write"),
+    ("dri_device_t", "chr_file", "open read write"),
+    ("nvidia_mps_t", "dir sock_file fifo_file", "read write connectto"),
+    ("oci_gpu_hook_state_t", "dir file", "read write"),
+    ("nvidia_feature_t", "dir file", "relabelfrom relabelto execute mounton link"),
+]
+
+
+_ALLOWED = re.compile(r"allow \S+ (\S+):(\w+) (?:\{([^}]*)\}|(\w+));")
+
+# For two types that are compared with container_t.
+concerning = functools.lru_cache(rules.concerning)
 
 
 @pytest.fixture(scope="session")
@@ -114,8 +155,8 @@ def test_without_its_mandatory_names_a_module_is_refused_loudly() -> None:
 
 def test_nvidia_container_t_is_container_t_and_the_listed_rules(ours: str) -> None:
     plain, confined = (
-        rules.concerning(ours, "container_t"),
-        rules.concerning(ours, "nvidia_container_t"),
+        concerning(ours, "container_t"),
+        concerning(ours, "nvidia_container_t"),
     )
     # One rule for a process's own files has both types' names in it: container_file_t's entrypoint.
     assert confined - plain == MORE_THAN_CONTAINER_T
@@ -123,8 +164,57 @@ def test_nvidia_container_t_is_container_t_and_the_listed_rules(ours: str) -> No
     assert rules.attributes(ours, "nvidia_container_t") == rules.attributes(ours, "container_t")
 
 
-def test_levels_hold_for_nvidia_container_t(ours: str) -> None:
-    assert "mcs_constrained_type" in rules.attributes(ours, "nvidia_container_t")
+def test_nvidia_agent_t_is_container_t_and_the_listed_rules(ours: str) -> None:
+    plain, agent = (concerning(ours, name) for name in ("container_t", "nvidia_agent_t"))
+    assert agent - plain == AGENT_MORE_THAN_CONTAINER_T
+    assert plain - agent == set()
+    assert rules.attributes(ours, "nvidia_agent_t") == rules.attributes(ours, "container_t")
+
+
+def test_an_agent_reaches_nothing_else_of_the_host(ours: str) -> None:
+    members = rules.memberships(ours)
+    granted = [
+        (match.group(1), match.group(2), {*(match.group(3) or match.group(4)).split()})
+        for match in map(_ALLOWED.match, rules.rules(ours, "-s", "nvidia_agent_t"))
+        if match
+    ]
+    for target, kinds, closed in CLOSED_TO_AGENTS:
+        assert f"type {target}" in members
+        for name, kind, words in granted:
+            if kind in kinds.split() and (
+                name == target or f"attribute {name} has {target}" in members
+            ):
+                assert not words & {*closed.split()}, (target, name, kind)
+
+
+@pytest.mark.parametrize("name", ["refpolicy", "targeted"])
+def test_features_that_an_agent_writes_can_be_read_by_every_container(name: str) -> None:
+    """Its own categories would hide them from Node Feature Discovery."""
+    listed = expected.read(name)
+    for kind in ("dir", "file"):
+        assert f"range_transition nvidia_agent_t nvidia_feature_t:{kind} s0;" in listed
+    assert "allow container_domain nvidia_feature_t:file { getattr open read };" in listed
+
+
+def test_kubelets_sockets_are_the_agents_alone() -> None:
+    """On the policy that has a domain for kubelet; the engine's is another, and takes a boolean."""
+    asked = re.compile(r"allow (\w+) (\w+):unix_stream_socket connectto;(.*)")
+    found = {match.groups() for match in map(asked.match, expected.read("targeted")) if match}
+    kubelets = {"kubelet_t", "container_runtime_domain"}
+    assert {(source, *rest) for source, *rest in found if rest[0] in kubelets} == {
+        ("nvidia_agent_t", "kubelet_t", " [ nvidia_agent_use_kubelet ]:True"),
+        (
+            "nvidia_agent_t",
+            "container_runtime_domain",
+            " [ nvidia_agent_use_engines_kubelet ]:True",
+        ),
+    }
+    assert ("kubelet_t", "nvidia_agent_t", "") in found
+
+
+@pytest.mark.parametrize("name", ["nvidia_container_t", "nvidia_agent_t"])
+def test_levels_hold_for_our_types(ours: str, name: str) -> None:
+    assert "mcs_constrained_type" in rules.attributes(ours, name)
 
 
 @pytest.mark.parametrize(
@@ -141,11 +231,15 @@ def test_on_the_targeted_policy_no_capability_comes_from_the_other_ones_rules() 
     lines = {
         line
         for line in expected.read("targeted")
-        if re.match(r"allow nvidia_container_t \S+:capability ", line)
+        if re.match(r"allow nvidia_(container|agent)_t \S+:capability ", line)
     }
     assert lines == {
-        "allow nvidia_container_t nvidia_container_t:capability audit_write; [ virt_sandbox_use_audit ]:True",
-        "allow nvidia_container_t nvidia_container_t:capability sys_admin; [ virt_sandbox_use_sys_admin ]:True",
+        f"allow {name} {name}:capability {capability}; [ {boolean} ]:True"
+        for name in ("nvidia_container_t", "nvidia_agent_t")
+        for capability, boolean in (
+            ("audit_write", "virt_sandbox_use_audit"),
+            ("sys_admin", "virt_sandbox_use_sys_admin"),
+        )
     }
 
 
@@ -382,6 +476,9 @@ def test_file_contexts_agree_with_the_base_policys(ours: str) -> None:
         ("/etc/oci-gpu-hook.conf.d", "dir", "etc_t"),
         ("/etc/oci-gpu-hook.conf.d/50-site.conf", "file", "etc_t"),
         ("/tmp/nvidia-mps/control", "pipe", "nvidia_mps_t"),
+        ("/etc/kubernetes/node-feature-discovery/features.d", "dir", "nvidia_feature_t"),
+        ("/etc/kubernetes/node-feature-discovery/features.d/gfd", "file", "nvidia_feature_t"),
+        ("/etc/kubernetes/node-feature-discovery", "dir", "etc_t"),
     ],
 )
 def test_our_files_have_their_labels(path: str, mode: str, label: str) -> None:
