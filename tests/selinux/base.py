@@ -38,15 +38,18 @@ PACKAGES = (
     "procps",
     "python3",
     "python3-click",
+    # kubelet's protocols.
+    "python3-grpcio",
     "python3-selinux",
     "runc",
     "selinux-utils",
     "systemd",
     "util-linux",
 )
-WHEELS = ("distributed",)
-# Of the host: what `inventory refresh` asks NVML by.
-HOST_WHEELS = ("nvidia-ml-py",)
+# What `inventory refresh` asks NVML by on the host, and agents in containers.
+NVML_WHEEL = "nvidia-ml-py"
+WHEELS = ("distributed", NVML_WHEEL)
+HOST_WHEELS = (NVML_WHEEL,)
 KERNEL_PACKAGE = "linux-image-cloud-amd64"
 LAYER = "var/lib/containers/storage/overlay/app/diff"
 GUEST = "usr/lib/e2e"

@@ -188,7 +188,13 @@ class Tree:
         flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
         run("cc", *flags, "-static", "-o", f"{guest}/bin/before", f"{HERE}/guest/before.c")
         run("cc", *flags, "-o", f"{self.root}/{LAYER}/app/probe", f"{HERE}/guest/probe.c")
-        shutil.copy(f"{HERE}/guest/story.py", f"{self.root}/{LAYER}/app/story.py")
+        protocols = f"{REPOSITORY}/tests/data/kubelet"
+        descriptors = f"{guest}/tests/selinux/guest/kubelet.binpb"
+        names = ("deviceplugin-v1beta1.proto", "podresources-v1.proto")
+        run("protoc", f"--proto_path={protocols}", f"--descriptor_set_out={descriptors}", *names)
+        for name in ("story.py", "agent.py", "kubeletapi.py", "kubelet.binpb"):
+            source = f"{guest}/tests/selinux/guest/{name}"
+            shutil.copy(source, f"{self.root}/{LAYER}/app/{name}")
 
     def _install_driver(self) -> None:
         node = description.load(DESCRIPTION)

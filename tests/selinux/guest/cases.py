@@ -53,6 +53,8 @@ class Container(NamedTuple):
     command: in the container; () is the probe with the names in `expect`.
     expect: check -> regular expression of what it prints.
     refused: regular expression of the sentence where the start must fail, else "".
+    agent: whether it is root, without a capability, on a read-only root.
+    mounts: paths of the host that the engine binds, as PATH or PATH:TARGET.
     hold: leave a file, a segment and a queue, and stay.
     after: the label that /dev/shm must have when the container has started, "" for any.
     avcs: how many denials there may be: 0, or None for any.
@@ -71,6 +73,8 @@ class Container(NamedTuple):
     capabilities: str = "compute,utility"
     asks: Mapping[str, str] = MappingProxyType({})
     privileged: bool = False
+    agent: bool = False
+    mounts: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     expect: Mapping[str, str] = MappingProxyType({})
     refused: str = ""
@@ -98,6 +102,8 @@ class Row(NamedTuple):
     pod: bool = False
     # Whether systemd makes the cgroup, as the runtimes ask it to with --systemd-cgroup.
     scope: bool = False
+    # Whether kubelet runs; it stays for the rows that follow.
+    kubelet: bool = False
     # What lies in wait for the hook.
     trap: Trap | None = None
     # The copy of the hook that runs: one of `tree.UNCHECKED`, which lacks a check of its own.

@@ -172,12 +172,12 @@ class Start:
             specification["mountLabel"] = file_context(container.label)
         return {
             "ociVersion": "1.0.2",
-            "root": {"path": self.rootfs, "readonly": False},
+            "root": {"path": self.rootfs, "readonly": container.agent},
             "hostname": "container",
             "process": {
                 "terminal": False,
                 "user": {"uid": 0, "gid": 0}
-                if container.privileged
+                if container.privileged or container.agent
                 else {"uid": 1000, "gid": 1000},
                 "args": list(command),
                 "env": env,
@@ -211,6 +211,9 @@ class Start:
             binds += [_bind(path, path) for path in host_nodes()]
         for name, source in self.group.victim.items():
             binds.append(_bind(source, f"/victim/{name}"))
+        for words in container.mounts:
+            source, _, target = words.partition(":")
+            binds.append(_bind(source, target or source))
         if self.trap.tmpfs:
             binds.append({**_DEV, "destination": self.trap.tmpfs})
         if self.trap.volume:

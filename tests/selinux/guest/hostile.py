@@ -11,6 +11,7 @@ from __future__ import annotations
 from tests.gpunode.catalogue import MPS_FOLDER
 
 from . import cases, traps
+from .agentcases import AGENTS
 from .cases import CRUN, RUNC, WORKS, Container, Row
 from .vendorcases import VENDORS
 
@@ -186,4 +187,4 @@ HOSTILE = (
 )
 
 # All rows of a run.
-ROWS = (*cases.ROWS, *VENDORS, *HOSTILE)
+ROWS = (*cases.ROWS, *VENDORS, *AGENTS, *HOSTILE)

@@ -3,7 +3,7 @@
  * What a container's program can do, one line a check: NAME=ok, or NAME= and the error's name. It is C because each of
  * a hundred starts of an interpreter costs a second on an emulated processor.
  *
- *   probe nodes|lib|smi|sem|shm|mq|hold|stay|load:LIBRARY|read:PATH|make:PATH ...
+ *   probe nodes|lib|smi|sem|shm|mq|hold|stay|load:LIBRARY|read:PATH|make:PATH|connect:PATH ...
  *
  * Must not: judge; the table of cases knows what is right.
  */
@@ -18,7 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -142,6 +144,15 @@ static void make(const char *check, const char *path)
 		close(fd);
 }
 
+static void connect_to(const char *check, const char *path)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+	tell(check, !connect(fd, (struct sockaddr *)&address, sizeof address));
+	close(fd);
+}
+
 /* Leave a segment for others, and stay. */
 static void stay(void)
 {
@@ -190,6 +201,8 @@ int main(int count, char **checks)
 			read_from(check, check + 5);
 		else if (!strncmp(check, "make:", 5))
 			make(check, check + 5);
+		else if (!strncmp(check, "connect:", 8))
+			connect_to(check, check + 8);
 		else
 			return 2;
 	}

@@ -22,13 +22,14 @@ from . import docker, host, traps
 from .cases import Container
 from .commands import ENGINE_CONTEXT, QUESTIONS, Answer
 from .hostile import ROWS
+from .kubelet import Kubelet
 
 # The one of the policy's engines that may have systemd make a scope.
 PODMAN_CONTEXT = "system_u:system_r:podman_t:s0"
 MIG_MINORS = "/usr/lib/e2e/mig-minors"
 # Whose denials count against a row.
 _COUNTED = re.compile(
-    r"scontext=\S+:(container_t|nvidia_container_t|spc_t|oci_gpu_hook_t|oci_gpu_hook_entry_t|oci_gpu_runtime_t):"
+    r"scontext=\S+:(container_t|nvidia_container_t|nvidia_agent_t|kubelet_t|spc_t|oci_gpu_hook_t|oci_gpu_hook_entry_t|oci_gpu_runtime_t):"
 )
 # What the tests' own module has the kernel log.
 _CHANGE = re.compile(
@@ -86,7 +87,7 @@ class Engine:
             text=True,
         )
 
-    def ask(self, row: int, runtime: str) -> list[dict[str, Any]]:
+    def ask(self, row: int, runtime: str, kubelet: Kubelet) -> list[dict[str, Any]]:
         """Run a row; what each of its containers showed."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -95,6 +96,7 @@ class Engine:
         answer: list[dict[str, Any]] = json.loads(self.process.stdout.readline())
         if ROWS[row].scope:
             answer[0]["seen"].update(scope=host.scope(), journal=host.journal())
+        answer[-1]["seen"].update(kubelet.told())
         self.process.stdin.write("\n")
         self.process.stdin.flush()
         self.process.stdout.readline()
@@ -161,9 +163,10 @@ def _seen(container: Container, seen: dict[str, Any]) -> str:
     )
 
 
-def run_row(engine: Engine, journal: Journal, number: int, runtime: str) -> Line:
+def run_row(engine: Engine, journal: Journal, kubelet: Kubelet, number: int, runtime: str) -> Line:
     """One row under one runtime."""
     row = ROWS[number]
+    kubelet.want(row.kubelet)
     host.administer(row.settings, row.drop_in)
     if row.refreshed:
         subprocess.run(["/usr/bin/oci-gpu-hook", "inventory", "refresh"], check=True)
@@ -179,7 +182,7 @@ def run_row(engine: Engine, journal: Journal, number: int, runtime: str) -> Line
             stack.enter_context(host.boolean(row.boolean or row.off, value))
         if row.trap:
             changes = stack.enter_context(traps.laid(row.trap))
-        answer = engine.ask(number, runtime)
+        answer = engine.ask(number, runtime, kubelet)
     logged = journal.read()
     denials = [line for line in logged if _is_counted(line)]
     wrong = []
@@ -290,8 +293,15 @@ def main() -> int:
     before = host.labels()
     journal = Journal()
     engines = {context: Engine(context) for context in (ENGINE_CONTEXT, PODMAN_CONTEXT)}
+    kubelet = Kubelet()
     lines = [
-        run_row(engines[PODMAN_CONTEXT if row.scope else ENGINE_CONTEXT], journal, number, runtime)
+        run_row(
+            engines[PODMAN_CONTEXT if row.scope else ENGINE_CONTEXT],
+            journal,
+            kubelet,
+            number,
+            runtime,
+        )
         for number, row in enumerate(ROWS)
         if only in row.name
         for runtime in row.runtimes
