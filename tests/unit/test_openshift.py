@@ -30,6 +30,7 @@ OPENSHIFT = ROOT / "packaging/openshift"
 SCHEMAS = ROOT / "tests/data/schemas"
 GENERATE = OPENSHIFT / "generate.py"
 MADE = ("machineconfig.yaml", "machineconfig-selinux.yaml")
+AGENTS = ("device-plugin", "dcgm-exporter", "gpu-feature-discovery")
 PODS = sorted(path.name for path in (OPENSHIFT / "pods").glob("*.yaml"))
 GPU_NODE = {"feature.node.kubernetes.io/pci-10de.present": "true"}
 
@@ -71,6 +72,7 @@ def schema_of(kind: str) -> dict[str, Any]:
         ("kubernetes-1.25.json", "$defs"),
         ("openshift-scc.json", "definitions"),
         ("openshift-machineconfig.json", "definitions"),
+        ("openshift-machines.json", "definitions"),
     ):
         whole = json.loads((SCHEMAS / name).read_text())
         if kind in whole[key]:
@@ -145,7 +147,8 @@ def test_every_document_is_what_its_schema_says(made: Path) -> None:
         except ValidationError as err:
             raise AssertionError(f"{name}, {document['kind']}: {err.message}") from err
     assert sorted(set(kinds)) == [
-        "DaemonSet", "MachineConfig", "MachineConfigPool", "Namespace", "Pod", "Role",
+        "ClusterAutoscaler", "DaemonSet", "MachineAutoscaler", "MachineConfig",
+        "MachineConfigPool", "MachineSet", "Namespace", "Pod", "ResourceQuota", "Role",
         "RoleBinding", "SecurityContextConstraints", "ServiceAccount",
     ]  # fmt: skip
 
@@ -155,6 +158,9 @@ def test_every_document_is_what_its_schema_says(made: Path) -> None:
     [
         ("pods/environment.yaml", "Pod", ("spec", "securityContext", "runAsNonroot")),
         ("scc.yaml", "SecurityContextConstraints", ("seLinuxContext", "selinuxOptions")),
+        ("pools/autoscaler.yaml", "ClusterAutoscaler", ("spec", "resourceLimits", "gpu")),
+        ("pools/machineset.yaml", "MachineSet", ("spec", "template", "spec", "taint")),
+        ("pools/quota.yaml", "ResourceQuota", ("spec", "hards")),
     ],
 )
 def test_a_misspelt_field_is_found(file: str, kind: str, path: tuple[str, ...]) -> None:
@@ -294,14 +300,18 @@ def test_the_constraints_allow_what_the_pods_ask_for_and_no_more() -> None:
     assert GPU_NODE.items() <= spec["nodeSelector"].items()
 
 
-def test_the_role_grants_the_use_of_that_one_and_nothing_else() -> None:
-    scc = named("scc.yaml", "SecurityContextConstraints")
+@pytest.mark.parametrize(
+    ("constraints", "whose"),
+    [("scc.yaml", "daemonset.yaml"), ("scc-nvidia-agent.yaml", "agents/namespace.yaml")],
+)
+def test_the_role_grants_the_use_of_that_one_and_nothing_else(constraints: str, whose: str) -> None:
+    scc = named(constraints, "SecurityContextConstraints")
     assert scc["users"] == scc["groups"] == []
-    (rule,) = named("scc.yaml", "Role")["rules"]
+    (rule,) = named(constraints, "Role")["rules"]
     assert rule["verbs"] == ["use"]
     assert rule["resourceNames"] == [scc["metadata"]["name"]]
-    binding = named("scc.yaml", "RoleBinding")
-    account = named("daemonset.yaml", "ServiceAccount")["metadata"]
+    binding = named(constraints, "RoleBinding")
+    account = named(whose, "ServiceAccount")["metadata"]
     assert [(one["name"], one["namespace"]) for one in binding["subjects"]] == [
         (account["name"], account["namespace"])
     ]
@@ -327,21 +337,90 @@ def test_a_pod_needs_no_privilege(name: str) -> None:
         assert options == scc["seLinuxContext"]["seLinuxOptions"]
 
 
+@pytest.mark.parametrize("name", AGENTS)
+def test_an_agent_has_no_privilege_and_its_own_folder_alone(name: str) -> None:
+    scc = named("scc-nvidia-agent.yaml", "SecurityContextConstraints")
+    allowed = sorted(key for key, value in scc.items() if value is True)
+    assert allowed == ["allowHostDirVolumePlugin", "readOnlyRootFilesystem"]
+    daemons = named(f"agents/{name}.yaml", "DaemonSet")
+    spec = daemons["spec"]["template"]["spec"]
+    assert spec["securityContext"]["seLinuxOptions"] == scc["seLinuxContext"]["seLinuxOptions"]
+    assert spec["securityContext"]["seLinuxOptions"] == {"type": "nvidia_agent_t"}
+    assert spec["automountServiceAccountToken"] is False
+    assert not {"hostPID", "hostNetwork", "hostIPC"} & spec.keys()
+    account = named("agents/namespace.yaml", "ServiceAccount")["metadata"]
+    assert (spec["serviceAccountName"], daemons["metadata"]["namespace"]) == (
+        account["name"],
+        account["namespace"],
+    )
+    (container,) = spec["containers"]
+    assert container["securityContext"] == {
+        "runAsUser": scc["runAsUser"]["uid"],
+        "privileged": False,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": scc["requiredDropCapabilities"]},
+    }
+    kinds = {key for volume in spec["volumes"] for key in volume if key != "name"}
+    assert kinds <= set(scc["volumes"])
+    paths = [volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume]
+    kubelet = "/var/lib/kubelet"
+    assert (
+        paths
+        == {
+            "device-plugin": [f"{kubelet}/device-plugins"],
+            "dcgm-exporter": [f"{kubelet}/pod-resources"],
+            "gpu-feature-discovery": ["/etc/kubernetes/node-feature-discovery/features.d"],
+        }[name]
+    )
+
+
+def test_a_pool_says_one_word_everywhere() -> None:
+    """The taint, who tolerates it, the type of GPU that is counted and the machines that are scaled."""
+    machines = named("pools/machineset.yaml", "MachineSet")
+    template = machines["spec"]["template"]
+    labels = template["metadata"]["labels"]
+    assert machines["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    limits = named("pools/autoscaler.yaml", "ClusterAutoscaler")["spec"]["resourceLimits"]
+    (gpus,) = limits["gpus"]
+    assert template["spec"]["metadata"]["labels"]["cluster-api/accelerator"] == gpus["type"]
+    scaled = named("pools/autoscaler.yaml", "MachineAutoscaler")
+    assert scaled["spec"]["scaleTargetRef"]["name"] == machines["metadata"]["name"]
+    assert scaled["metadata"]["namespace"] == machines["metadata"]["namespace"]
+    (taint,) = template["spec"]["taints"]
+    tolerating = [named("pools/pod.yaml", "Pod")["spec"]] + [
+        named(file, "DaemonSet")["spec"]["template"]["spec"]
+        for file in ("daemonset.yaml", *(f"agents/{name}.yaml" for name in AGENTS))
+    ]
+    for spec in tolerating:
+        (toleration,) = spec["tolerations"]
+        assert (toleration["key"], toleration["operator"]) == (taint["key"], "Exists")
+    (counted,) = named("pools/quota.yaml", "ResourceQuota")["spec"]["hard"]
+    assert counted == f"requests.{taint['key']}"
+
+
 def test_there_is_a_pod_for_each_way_to_ask() -> None:
     assert PODS == ["cdi.yaml", "device-plugin.yaml", "environment.yaml", "selinux.yaml"]
 
 
-@pytest.mark.parametrize("name", ["cdi.yaml", "environment.yaml", "selinux.yaml"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("pods/cdi.yaml", "pods/environment.yaml", "pods/selinux.yaml"),
+        *(f"agents/{name}.yaml" for name in AGENTS),
+    ],
+)
 def test_the_hook_understands_what_a_pod_asks_for(name: str) -> None:
     from oci_gpu_hook.request.parse import parse
     from oci_gpu_hook.request.settings import Settings
     from oci_gpu_hook.request.sources import Inputs
 
-    (pod,) = documents(OPENSHIFT / "pods" / name)
-    environment = {item["name"]: item["value"] for item in pod["spec"]["containers"][0]["env"]}
+    (pod,) = documents(OPENSHIFT / name)
+    spec = pod["spec"] if pod["kind"] == "Pod" else pod["spec"]["template"]["spec"]
+    environment = {item["name"]: item["value"] for item in spec["containers"][0]["env"]}
     asked, notes = parse(Inputs(environment=environment), Settings())
     assert asked is not None
-    assert asked.devices == (("0",) if name == "cdi.yaml" else ("all",))
+    assert asked.devices == (("0",) if name == "pods/cdi.yaml" else ("all",))
     assert notes == ()
 
 
