@@ -13,6 +13,10 @@ from oci_gpu_hook.formats import contexts
 from oci_gpu_hook.record import NamedTuple
 
 _GPU_CONTAINER = "nvidia_container_t"
+# The node's agents: the device plugin and the like.
+_AGENT = "nvidia_agent_t"
+_FEATURE_TYPE = "nvidia_feature_t"
+_KUBELET = "kubelet_t"
 _NODE_TYPE = "xserver_misc_device_t"
 _RUNTIME_TYPE = "nvidia_runtime_t"
 _MPS_TYPE = "nvidia_mps_t"
@@ -54,11 +58,13 @@ _CONTAINERS = (
     "svirt_lxc_net_t",
     "spc_t",
     _GPU_CONTAINER,
+    _AGENT,
 )
 _DRIVER_FILES = ("libcuda", "libnvidia-", "libnvcuvid", "libEGL_nvidia", "libGLX_nvidia", "nvidia-")
 _HEXADECIMAL = frozenset("0123456789ABCDEF")
 
 _INSTALL = "oci-gpu-hook selinux install"
+_AS_AGENT = f"run it as {_AGENT}, if it is one of the node's agents: {_INSTALL}"
 _AS_GPU_CONTAINER = f"run the container as {_GPU_CONTAINER}: {_INSTALL}"
 _RELABEL_IPC = "have the hook put it right at the container's start: ipc-labels = gpu for GPU containers, all for all"
 
@@ -180,7 +186,8 @@ def _cause(
     if denial.tclass == "chr_file":
         return _node(denial, source, target)
     return (
-        _service(denial, source, target)
+        _agent(denial, source, target)
+        or _service(denial, source, target)
         or _driver_file(denial, target)
         or _wrong_level(denial, source, target)
     )
@@ -292,6 +299,30 @@ def _node(
         f"the host's own node {what} is bound into a {source.type} container",
         "let the hook make the node in the container's own /dev, by NVIDIA_VISIBLE_DEVICES; in a user "
         f"namespace, run the container as {_GPU_CONTAINER}: {_INSTALL}",
+    )
+
+
+def _agent(
+    denial: Denial, source: contexts.Context, target: contexts.Context
+) -> tuple[str, str] | None:
+    """A denial of what is the node's agents' alone: kubelet's sockets, and features for Node Feature Discovery."""
+    is_agent = source.type == _AGENT
+    if target.type == _FEATURE_TYPE:
+        on = "setsebool -P nvidia_agent_write_features on"
+        cause = f"a {source.type} container may not {_words(denial)} {_FEATURE_TYPE}"
+        return cause, on if is_agent else _AS_AGENT
+    if _base(denial.name) == "features.d" and is_agent:
+        return (
+            f"the folder features.d is labelled {target.type}, and should be {_FEATURE_TYPE}",
+            "give it its label back, on the host: restorecon -R /etc/kubernetes/node-feature-discovery/features.d",
+        )
+    is_kubelets = target.type == _KUBELET or _base(denial.name) == "kubelet.sock"
+    if denial.tclass != "unix_stream_socket" or not is_kubelets:
+        return None
+    which = "kubelet" if target.type == _KUBELET else "engines_kubelet"
+    return (
+        f"a {source.type} container may not connect to kubelet, which is {target.type}",
+        f"setsebool -P nvidia_agent_use_{which} on" if is_agent else _AS_AGENT,
     )
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from oci_gpu_hook.cli import denials
 
 CONTAINER = "system_u:system_r:container_t:s0:c1,c2"
+AGENT = "system_u:system_r:nvidia_agent_t:s0:c1,c2"
 GPU_CONTAINER = "system_u:system_r:nvidia_container_t:s0:c1,c2"
 ENGINE = "system_u:system_r:container_runtime_t:s0"
 HOOK = "system_u:system_r:oci_gpu_hook_t:s0"
@@ -76,6 +77,18 @@ ROWS = [(line(*parts), cause, remedy) for parts, cause, remedy in [
      "may not take part in MPS", "setsebool -P nvidia_container_use_mps on"),
     (("write", 'name="socket" dev="tmpfs"', GPU_CONTAINER, "var_run_t", "sock_file"),
      "its socket is var_run_t", "restorecon -Rv /run/nvidia-persistenced"),
+    (("connectto", 'path="/var/lib/kubelet/device-plugins/kubelet.sock"', AGENT,
+      "u:system_r:kubelet_t:s0", "unix_stream_socket"),
+     "may not connect to kubelet, which is kubelet_t", "setsebool -P nvidia_agent_use_kubelet on"),
+    (("connectto", 'path="/var/lib/kubelet/device-plugins/kubelet.sock"', AGENT, ENGINE, "unix_stream_socket"),
+     "connect to kubelet, which is container_runtime_t", "setsebool -P nvidia_agent_use_engines_kubelet on"),
+    (("connectto", 'path="/var/lib/kubelet/pod-resources/kubelet.sock"', CONTAINER,
+      "u:system_r:kubelet_t:s0", "unix_stream_socket"),
+     "a container_t container may not connect to kubelet", "run it as nvidia_agent_t"),
+    (("write", 'name="features.d"', AGENT, "nvidia_feature_t", "dir"),
+     "may not write a dir of type nvidia_feature_t", "setsebool -P nvidia_agent_write_features on"),
+    (("write", 'name="features.d"', AGENT, "kubernetes_file_t", "dir"),
+     "features.d is labelled kubernetes_file_t", "restorecon -R /etc/kubernetes"),
     (("read", 'name="libcuda.so.1"', CONTAINER, "default_t", "file"),
      "the driver's file 'libcuda.so.1' is labelled default_t", "restorecon"),
     (("execute", 'name="oci-gpu-hook"', ENGINE, "oci_gpu_hook_exec_t", "file"),
