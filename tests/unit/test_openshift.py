@@ -23,6 +23,8 @@ import yaml
 from jsonschema import ValidationError
 from jsonschema.validators import validator_for
 
+from tests import pods
+
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -325,9 +327,11 @@ def test_a_pod_needs_no_privilege(name: str) -> None:
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     for container in spec["containers"]:
+        more = {"readOnlyRootFilesystem": True} if name.startswith("nvidia-smi") else {}
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
+            **more,
         }
     assert "volumes" not in spec
     assert "namespace" not in pod["metadata"]
@@ -400,17 +404,31 @@ def test_a_pool_says_one_word_everywhere() -> None:
 
 
 def test_there_is_a_pod_for_each_way_to_ask() -> None:
-    assert PODS == ["cdi.yaml", "device-plugin.yaml", "environment.yaml", "selinux.yaml"]
+    assert PODS == [
+        "cdi.yaml", "device-plugin.yaml", "environment.yaml", "nvidia-smi-selinux.yaml",
+        "nvidia-smi.yaml", "selinux.yaml",
+    ]  # fmt: skip
+
+
+def test_the_two_that_are_most_confined_differ_in_selinuxs_type_alone() -> None:
+    """They are what is played by podman, and on an enforcing kernel."""
+    (plain,), (typed,) = (documents(OPENSHIFT / "pods" / name) for name in pods.FILES.values())
+    assert typed["spec"]["securityContext"].pop("seLinuxOptions") == {"type": "nvidia_container_t"}
+    typed["metadata"]["name"] = plain["metadata"]["name"]
+    assert typed == plain
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "devices"),
     [
-        *("pods/cdi.yaml", "pods/environment.yaml", "pods/selinux.yaml"),
-        *(f"agents/{name}.yaml" for name in AGENTS),
+        ("pods/cdi.yaml", "0"),
+        ("pods/environment.yaml", "all"),
+        ("pods/nvidia-smi.yaml", pods.UNKNOWN),
+        ("pods/selinux.yaml", "all"),
+        *((f"agents/{name}.yaml", "all") for name in AGENTS),
     ],
 )
-def test_the_hook_understands_what_a_pod_asks_for(name: str) -> None:
+def test_the_hook_understands_what_a_pod_asks_for(name: str, devices: str) -> None:
     from oci_gpu_hook.request.parse import parse
     from oci_gpu_hook.request.settings import Settings
     from oci_gpu_hook.request.sources import Inputs
@@ -420,7 +438,7 @@ def test_the_hook_understands_what_a_pod_asks_for(name: str) -> None:
     environment = {item["name"]: item["value"] for item in spec["containers"][0]["env"]}
     asked, notes = parse(Inputs(environment=environment), Settings())
     assert asked is not None
-    assert asked.devices == (("0",) if name == "pods/cdi.yaml" else ("all",))
+    assert asked.devices == (devices,)
     assert notes == ()
 
 
