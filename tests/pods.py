@@ -27,9 +27,13 @@ echo "user=$(id -u)"
 while read -r key value; do
     case $key in Cap*: | NoNewPrivs: | Seccomp:) echo "${key%:}=$value" ;; esac
 done </proc/self/status
+count=0
 for node in /dev/nvidia*; do
-    test ! -c $node || echo "$node=$({ true <$node; } 2>&1)"
+    test -c $node || continue
+    echo "$node=$({ true <$node; } 2>&1)"
+    count=$((count + 1))
 done
+echo "nodes=$count"
 echo "root=$({ true >/written; } 2>&1)"
 echo "shm=$({ true >/dev/shm/written; } 2>&1)"
 echo "smi=$(/usr/bin/nvidia-smi "$@" 2>&1)"

@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 
+from tests import pods
 from tests.gpunode import build, catalogue, description
 from tests.policy import debian
 from tests.policy.debian import run
@@ -27,6 +28,9 @@ OUR_MODULES = ("nvidia_container", "oci_gpu_hook")
 ENGINE = f"{HERE}/guest/engine.cil"
 ENTRY = "usr/libexec/oci/hooks.d/oci-gpu-hook"
 DOCKERS_NAME = "usr/bin/nvidia-container-runtime-hook"
+# By the label of a runtime podman's monitor starts it in podman's domain.
+PODMANS_RUNTIMES = ("podman/simulated-runc", "podman/simulated-crun")
+RUNTIME_CONTEXT = b"system_u:object_r:container_engine_exec_t:s0\0"
 DESCRIPTION = "h100mig"
 LIBRARY = "usr/lib/oci-gpu-hook"
 
@@ -93,6 +97,7 @@ class Tree:
     def renew(self, policy: str, only: str, fault: str) -> None:
         """Our modules, the installed hook, the simulated driver and the guest's programs, as they are now."""
         self._install_guest(only)
+        self._install_pods()
         self._install_driver()
         self._install_vendors()
         for name in (
@@ -123,6 +128,8 @@ class Tree:
                 self._label(name)
             self._label(f"usr/lib/{MULTIARCH}")
             self._label("usr/lib64")
+        for name in PODMANS_RUNTIMES:
+            os.setxattr(f"{self.root}/{GUEST}/{name}", "security.selinux", RUNTIME_CONTEXT)
 
     def _install_modules(self, policy: str) -> bool:
         """Install our policy modules; whether they are others than before."""
@@ -181,10 +188,10 @@ class Tree:
         write(f"{self.root}/etc/e2e-only", only)
         # The kernel's log is read for denials: journald is to leave auditing as it is.
         write(f"{self.root}/etc/systemd/journald.conf.d/e2e.conf", "[Journal]\nAudit=\n")
-        os.makedirs(f"{guest}/bin")
-        for runtime in ("runc", "oci-gpu-runtime"):
-            shutil.copy(f"{HERE}/guest/simulated", f"{guest}/bin/simulated-{runtime}")
-            os.chmod(f"{guest}/bin/simulated-{runtime}", 0o755)
+        for program in ("bin/simulated-runc", "bin/simulated-oci-gpu-runtime", *PODMANS_RUNTIMES):
+            os.makedirs(os.path.dirname(f"{guest}/{program}"), exist_ok=True)
+            shutil.copy(f"{HERE}/guest/simulated", f"{guest}/{program}")
+            os.chmod(f"{guest}/{program}", 0o755)
         flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
         run("cc", *flags, "-static", "-o", f"{guest}/bin/before", f"{HERE}/guest/before.c")
         run("cc", *flags, "-o", f"{self.root}/{LAYER}/app/probe", f"{HERE}/guest/probe.c")
@@ -195,6 +202,13 @@ class Tree:
         for name in ("story.py", "agent.py", "kubeletapi.py", "kubelet.binpb"):
             source = f"{guest}/tests/selinux/guest/{name}"
             shutil.copy(source, f"{self.root}/{LAYER}/app/{name}")
+
+    def _install_pods(self) -> None:
+        """The pods that people paste, for a GPU of this node; and what their image has."""
+        [uuid] = [gpu.uuid for gpu in description.load(DESCRIPTION).gpus if not gpu.mig]
+        for type_, name in pods.FILES.items():
+            write(f"{self.root}/{GUEST}/pods/{name}", pods.text(type_, uuid))
+        write(f"{self.root}/{LAYER}/app/nvidia-smi", pods.LOOK, 0o755)
 
     def _install_driver(self) -> None:
         node = description.load(DESCRIPTION)

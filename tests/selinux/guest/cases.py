@@ -49,13 +49,14 @@ class Container(NamedTuple):
     gpu: whether the container asks for a GPU; hook: whether ours is registered.
     mapped: the host's number of its root, in a user namespace of its own; 0 for none.
     devices, capabilities: of NVIDIA_VISIBLE_DEVICES and NVIDIA_DRIVER_CAPABILITIES.
-    asks: what is asked of other vendors, by their flags.
+    asks: what else is asked in the environment.
     command: in the container; () is the probe with the names in `expect`.
     expect: check -> regular expression of what it prints.
     refused: regular expression of the sentence where the start must fail, else "".
     agent: whether it is root, without a capability, on a read-only root.
     mounts: paths of the host that the engine binds, as PATH or PATH:TARGET.
-    hold: leave a file, a segment and a queue, and stay.
+    hold: stay; the probe leaves a file, a segment and a queue.
+    readonly: whether its root is, and whether it is looked at from outside, by `outside`.
     after: the label that /dev/shm must have when the container has started, "" for any.
     avcs: how many denials there may be: 0, or None for any.
     """
@@ -79,6 +80,7 @@ class Container(NamedTuple):
     expect: Mapping[str, str] = MappingProxyType({})
     refused: str = ""
     hold: bool = False
+    readonly: bool = False
     after: str = ""
     avcs: int | None = 0
 

@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any
 
-from . import traps
+from . import outside, traps
 from .cases import Container, Row
 from .hostile import ROWS
 from .mounting import bind_from, label, mount, set_label, unmount
@@ -172,7 +172,10 @@ class Start:
             specification["mountLabel"] = file_context(container.label)
         return {
             "ociVersion": "1.0.2",
-            "root": {"path": self.rootfs, "readonly": container.agent},
+            "root": {
+                "path": self.rootfs,
+                "readonly": container.agent or container.readonly,
+            },
             "hostname": "container",
             "process": {
                 "terminal": False,
@@ -291,6 +294,8 @@ class Start:
         seen = dict(line.split("=", 1) for line in _read(self.output).splitlines() if "=" in line)
         if holds:
             seen["labels"] = " ".join(sorted(set(self.labels())))
+        if holds and self.container.readonly:
+            seen.update(outside.look(self.pid()))
         return {
             "seen": seen,
             "code": code,
@@ -319,7 +324,8 @@ class Start:
 
     def wait_for_first_words(self) -> None:
         end = time.monotonic() + SECONDS
-        while "hold-mq=" not in _read(self.output) and time.monotonic() < end:
+        last = ("hold-mq=", "looked=")
+        while not any(it in _read(self.output) for it in last) and time.monotonic() < end:
             time.sleep(0.1)
 
     def shm_label(self) -> str:

@@ -13,6 +13,7 @@ from tests.gpunode.catalogue import MPS_FOLDER
 from . import cases, traps
 from .agentcases import AGENTS
 from .cases import CRUN, RUNC, WORKS, Container, Row
+from .podcases import PODS
 from .vendorcases import VENDORS
 
 _CONFINED = Container("nvidia_container_t")
@@ -187,4 +188,4 @@ HOSTILE = (
 )
 
 # All rows of a run.
-ROWS = (*cases.ROWS, *VENDORS, *AGENTS, *HOSTILE)
+ROWS = (*cases.ROWS, *PODS, *VENDORS, *AGENTS, *HOSTILE)
