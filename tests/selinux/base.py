@@ -17,7 +17,7 @@ import subprocess
 from tests import machine
 from tests.policy import debian
 from tests.policy.debian import run
-from tests.selinux import docker
+from tests.selinux import docker, podman
 from tests.selinux.files import write
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -100,7 +100,11 @@ def kernel_package() -> str:
 def _key(kernel: str) -> str:
     """Of everything that decides what the base holds."""
     digest = hashlib.sha256(f"{suite()} {kernel} {debian.version()}".encode())
-    for path in (os.path.abspath(__file__), debian.__file__, docker.__file__, machine.__file__):
+    files = (
+        os.path.abspath(__file__),
+        *(part.__file__ for part in (debian, docker, machine, podman)),
+    )
+    for path in files:
         with open(path, "rb") as file:
             digest.update(file.read())
     return digest.hexdigest()[:16]
@@ -139,6 +143,8 @@ class Base:
         self._make_layer()
         say("adding Docker's daemons and an image for them")
         docker.install(self.root, f"{self.folder}/scratch", LAYER)
+        say("adding podman and an image for it")
+        podman.install(self.root, f"{self.folder}/scratch", LAYER)
         modules, busybox = f"{self.folder}/kernel/lib/modules", f"{self.root}/usr/bin/busybox"
         machine.make_initramfs(self.initramfs, modules, busybox, f"/{GUEST}/load")
         with open(f"{self.folder}/complete", "w", encoding="ascii"):
@@ -158,7 +164,7 @@ class Base:
             "mmdebstrap",
             "--variant=extract",
             "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
-            f"--include={','.join(PACKAGES)}",
+            f"--include={','.join((*PACKAGES, *podman.LIBRARIES))}",
             suite(),
             archive,
         )
