@@ -28,9 +28,13 @@ OUR_MODULES = ("nvidia_container", "oci_gpu_hook")
 ENGINE = f"{HERE}/guest/engine.cil"
 ENTRY = "usr/libexec/oci/hooks.d/oci-gpu-hook"
 DOCKERS_NAME = "usr/bin/nvidia-container-runtime-hook"
-# By the label of a runtime podman's monitor starts it in podman's domain.
-PODMANS_RUNTIMES = ("podman/simulated-runc", "podman/simulated-crun")
-RUNTIME_CONTEXT = b"system_u:object_r:container_engine_exec_t:s0\0"
+# What completes the simulation, as podman reads it.
+BEFORE = {
+    "version": "1.0.0",
+    "hook": {"path": f"/{GUEST}/bin/before"},
+    "when": {"always": True},
+    "stages": ["prestart"],
+}
 DESCRIPTION = "h100mig"
 LIBRARY = "usr/lib/oci-gpu-hook"
 
@@ -128,8 +132,6 @@ class Tree:
                 self._label(name)
             self._label(f"usr/lib/{MULTIARCH}")
             self._label("usr/lib64")
-        for name in PODMANS_RUNTIMES:
-            os.setxattr(f"{self.root}/{GUEST}/{name}", "security.selinux", RUNTIME_CONTEXT)
 
     def _install_modules(self, policy: str) -> bool:
         """Install our policy modules; whether they are others than before."""
@@ -188,10 +190,11 @@ class Tree:
         write(f"{self.root}/etc/e2e-only", only)
         # The kernel's log is read for denials: journald is to leave auditing as it is.
         write(f"{self.root}/etc/systemd/journald.conf.d/e2e.conf", "[Journal]\nAudit=\n")
-        for program in ("bin/simulated-runc", "bin/simulated-oci-gpu-runtime", *PODMANS_RUNTIMES):
-            os.makedirs(os.path.dirname(f"{guest}/{program}"), exist_ok=True)
-            shutil.copy(f"{HERE}/guest/simulated", f"{guest}/{program}")
-            os.chmod(f"{guest}/{program}", 0o755)
+        os.makedirs(f"{guest}/bin")
+        for runtime in ("runc", "oci-gpu-runtime"):
+            shutil.copy(f"{HERE}/guest/simulated", f"{guest}/bin/simulated-{runtime}")
+            os.chmod(f"{guest}/bin/simulated-{runtime}", 0o755)
+        write(f"{guest}/hooks.d/before.json", json.dumps(BEFORE))
         flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
         run("cc", *flags, "-static", "-o", f"{guest}/bin/before", f"{HERE}/guest/before.c")
         run("cc", *flags, "-o", f"{self.root}/{LAYER}/app/probe", f"{HERE}/guest/probe.c")

@@ -18,14 +18,12 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from . import docker, host, traps
+from . import docker, host, podman, traps
 from .cases import Container
 from .commands import ENGINE_CONTEXT, QUESTIONS, Answer
 from .hostile import ROWS
 from .kubelet import Kubelet
 
-# The one of the policy's engines that may have systemd make a scope.
-PODMAN_CONTEXT = "system_u:system_r:podman_t:s0"
 MIG_MINORS = "/usr/lib/e2e/mig-minors"
 # Whose denials count against a row.
 _COUNTED = re.compile(
@@ -292,11 +290,12 @@ def main() -> int:
         only = file.read().strip()
     before = host.labels()
     journal = Journal()
-    engines = {context: Engine(context) for context in (ENGINE_CONTEXT, PODMAN_CONTEXT)}
+    # podman's is the one of the policy's engines that may have systemd make a scope.
+    engines = {context: Engine(context) for context in (ENGINE_CONTEXT, podman.CONTEXT)}
     kubelet = Kubelet()
     lines = [
         run_row(
-            engines[PODMAN_CONTEXT if row.scope else ENGINE_CONTEXT],
+            engines[podman.CONTEXT if row.scope else ENGINE_CONTEXT],
             journal,
             kubelet,
             number,
@@ -307,7 +306,8 @@ def main() -> int:
         for runtime in row.runtimes
     ]
     lines += ask_docker(journal, [name for name in docker.CASES if only in name])
-    lines += [ask(name, question, journal) for name, question in QUESTIONS.items() if only in name]
+    questions = {**podman.CASES, **QUESTIONS}
+    lines += [ask(name, question, journal) for name, question in questions.items() if only in name]
     moved = host.changed(before, host.labels())
     for change in moved[:50]:
         print(f"E2E      {change}", flush=True)

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real podman, in the domain that the policy has for it: pods as people paste them, by `podman kube play`.
+
+A pod's container stays until it has been looked at; then it is killed together with its monitor, which would start
+podman again to clean up after it.
+Must not start podman in another domain than systemd would, or a container in any other way than by podman.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+
+from . import host, outside
+from .commands import Answer
+from .podcases import CONFINED
+
+CONTEXT = "system_u:system_r:podman_t:s0"
+PODS = "/usr/lib/e2e/pods"
+STATE = "/run/containers/storage/overlay-containers/*/userdata"
+LOGS = "/var/lib/containers/storage/overlay-containers/*/userdata/ctr.log"
+ROOT_CGROUP = "/sys/fs/cgroup"
+LOCK = "/dev/shm/libpod_lock"
+PODS_CGROUPS = f"{ROOT_CGROUP}/libpod_parent"
+SECONDS = 120
+_OTHER_LEVEL = {
+    "shm": ".*: Permission denied",
+    "labels": r"\S+/dev/shm:system_u:object_r:container_file_t:s0:c\d+,c\d+",
+}
+_BY_HOOK = frozenset(
+    {("podman_t", "oci_gpu_hook_entry_t"), ("oci_gpu_hook_entry_t", "oci_gpu_hook_t")}
+)
+
+
+def _turn_on_controllers() -> None:
+    """For the cgroups below the root, as systemd has done where engines run.
+
+    podman would do it, which moves every process of the machine, and SELinux forbids it that.
+    """
+    for name in _read(f"{ROOT_CGROUP}/cgroup.controllers").split():
+        with open(f"{ROOT_CGROUP}/cgroup.subtree_control", "w", encoding="ascii") as file:
+            file.write(f"+{name}")
+
+
+def _podman(runtime: str, *words: str) -> str:
+    """Run podman; what it says where it fails."""
+    line = ["runcon", CONTEXT, "/usr/bin/podman", "--runtime", runtime, *words]
+    done = subprocess.run(
+        line, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS
+    )
+    return f"podman {words[0]} {words[1]}: {done.stderr}" if done.returncode else ""
+
+
+def _create(runtime: str, name: str) -> str:
+    """A pod that people paste, not started yet."""
+    _turn_on_controllers()
+    options = ("--network", "none", "--start=false")
+    failed = _podman(runtime, "kube", "play", *options, f"{PODS}/{name}.yaml")
+    # podman 4.3 denies its pods' cgroups every device where no systemd makes them.  They are empty yet, and made anew.
+    for folder in glob.glob(f"{PODS_CGROUPS}/*/"):
+        with contextlib.suppress(OSError):  # an earlier pod's
+            os.rmdir(folder)
+    return failed
+
+
+def _start(runtime: str, name: str, expected: Mapping[str, str]) -> Answer:
+    """What the pod's container has."""
+    failed = _podman(runtime, "pod", "start", name)
+    seen = {} if failed else {**_told(), **outside.look(_pids()[-1])}
+    wrong = [
+        f"{check} is {seen.get(check, 'nothing')}, not {pattern}"
+        for check, pattern in expected.items()
+        if not re.fullmatch(pattern, seen.get(check, "nothing"))
+    ]
+    return Answer(_words(expected), _words(seen), [failed] if failed else wrong, _BY_HOOK)
+
+
+def plain() -> Answer:
+    """The pod's containers have one level, and so has its /dev/shm."""
+    name = "nvidia-smi"
+    try:
+        failed = _create("crun", name)
+        answer = _start("crun", name, {**CONFINED, "domain": "container_t"})
+    finally:
+        _end()
+    return answer._replace(wrong=[*answer.wrong, *([failed] if failed else [])])
+
+
+def typed() -> Answer:
+    """A container with a type of its own: podman gives it a level of its own, and mounts /dev/shm with the pod's.
+
+    By `context=`, which nobody can change: so it is refused, or started without the use of /dev/shm.
+    """
+    name = "nvidia-smi-selinux"
+    expected = {**CONFINED, "domain": "nvidia_container_t", **_OTHER_LEVEL}
+    try:
+        failed = _create("runc", name)
+        refused = _podman("runc", "pod", "start", name)
+        host.administer("ipc-context-mismatch = warn\n", "")
+        answer = _start("runc", name, expected)
+    finally:
+        host.administer("", "")
+        _end()
+    told = re.search(r"exit status 3, stdout: , stderr: oci-gpu-hook: /dev/shm is mounted", refused)
+    wrong = [*([failed] if failed else []), *([] if told else [f"podman says {refused}"])]
+    return Answer(
+        f"refused; {answer.expected}",
+        f"{'refused' if told else refused}; {answer.seen}",
+        [*wrong, *answer.wrong],
+        answer.entered,
+    )
+
+
+def _told() -> dict[str, str]:
+    """What the pod's container has said of itself, once it has said all; the other one says nothing."""
+    end = time.monotonic() + SECONDS
+    while True:
+        lines = [line for path in glob.glob(LOGS) for line in _read(path).splitlines()]
+        # TIME STREAM TAG TEXT
+        told = dict(line.split(" ", 3)[3].split("=", 1) for line in lines if "=" in line)
+        if "looked" in told or time.monotonic() > end:
+            return told
+        time.sleep(0.1)
+
+
+def _pids() -> list[int]:
+    """The first processes of podman's containers, in the order of their starts."""
+    paths = sorted(glob.glob(f"{STATE}/pidfile"), key=os.path.getmtime)
+    return [int(_read(path)) for path in paths]
+
+
+def _end() -> None:
+    for name in ("conmon.pid", "pidfile"):
+        for path in glob.glob(f"{STATE}/{name}"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(_read(path)), signal.SIGKILL)
+            os.unlink(path)
+    for path in [*glob.glob(LOGS), *glob.glob(LOCK)]:
+        os.unlink(path)
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+def _words(seen: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in seen.items())
+
+
+CASES: dict[str, Callable[[], Answer]] = {
+    "podman kube play, container_t, crun": plain,
+    "podman kube play, nvidia_container_t, runc": typed,
+}
