@@ -15,11 +15,8 @@ FILES = {"container_t": "nvidia-smi.yaml", "nvidia_container_t": "nvidia-smi-sel
 IMAGE = "localhost/pod:1"
 PATH = "PATH=/app:/usr/bin:/bin"
 REQUIREMENT = "cuda>=5.0"
+# What stands in the files; no GPU has it.
 UNKNOWN = "GPU-00000000-0000-0000-0000-000000000000"
-# In the place of the distribution's seccomp profile, which crun 1.8 takes a second to compile.
-SECCOMP = (
-    '{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["keyctl"],"action":"SCMP_ACT_ERRNO"}]}'
-)
 
 # One line a fact: NAME=VALUE, the value empty where what is tried succeeds.  Then it stays.
 LOOK = """#!/bin/sh

@@ -114,7 +114,9 @@ def test_podman_plays_the_pod(
     ]
     done = on_node(installed, "\n".join(lines), booted=True)
     assert done.code == 0, done.out + done.err
-    seen(done.out, out).is_as_written()
+    told = seen(done.out, out)
+    told.is_as_written()
+    assert told.told["Seccomp"] == "2"
     mounted = [Path(line.split()[1]) for line in done.out.splitlines() if "/vfs/" in line]
     before = roots.listing(image)
     infra, main = sorted(map(roots.listing, mounted), key=len)
