@@ -100,11 +100,8 @@ def kernel_package() -> str:
 def _key(kernel: str) -> str:
     """Of everything that decides what the base holds."""
     digest = hashlib.sha256(f"{suite()} {kernel} {debian.version()}".encode())
-    files = (
-        os.path.abspath(__file__),
-        *(part.__file__ for part in (debian, docker, machine, podman)),
-    )
-    for path in files:
+    parts = (debian.__file__, docker.__file__, machine.__file__, podman.__file__)
+    for path in (os.path.abspath(__file__), *parts):
         with open(path, "rb") as file:
             digest.update(file.read())
     return digest.hexdigest()[:16]
