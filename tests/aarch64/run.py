@@ -34,9 +34,9 @@ DESCRIPTIONS = ("v100", "h100x8", "h100mig")
 # Of the repository, what the tests use.
 _PARTS = ("Makefile", "setup.cfg", "oci_gpu_hook", "hooks.d", "packaging", "policy", "tests")
 
-# What `--break` replaces in a module of the hook: its path, the text, and the other.
+# What `--break` replaces in a module of the hook, each by what x86_64 has there: its path, the text, and the other.
+# Every container meets the number; the flags, one whose libraries only ld.so.cache leads to; the order, no GPU's names.
 FAULTS = {
-    # As x86_64 has it.
     "number": ("kernel/syscalls.py", '"statx": (332, 291)', '"statx": (332, 332)'),
     "flags": ("formats/ldcache.py", "(183, 64): 0x0A03", "(183, 64): 0x0303"),
     "order": (
