@@ -16,6 +16,26 @@ FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "descriptions"
 BRANDS = {"quadro": 1, "tesla": 2, "nvs": 3, "grid": 4, "geforce": 5, "titan": 6, "nvidia": 14}
 
 
+# What a GPU's sensors and counters say, in NVML's units: degrees Celsius, milliwatts, megahertz, bytes, percent.  Each
+# GPU is a little warmer than the one before.
+READINGS = {
+    "temperature": 41,
+    "power": 87_500,
+    "power_limit": 700_000,
+    "clock_sm": 1_980,
+    "clock_memory": 2_619,
+    "memory_used": 1_234_567_168,
+    "utilization": 37,
+    "memory_utilization": 12,
+    "clocks_event": 0,
+    "ecc_corrected": 2,
+    "ecc_uncorrected": 0,
+    "ecc_corrected_aggregate": 9,
+    "ecc_uncorrected_aggregate": 1,
+    "pcie_replays": 3,
+}
+
+
 class MigDevice(NamedTuple):
     """One compute instance, with what its GPU instance has; NVML counts them in this order."""
 
@@ -50,6 +70,13 @@ class Gpu(NamedTuple):
     mig_enabled: bool = False
     mig: tuple[MigDevice, ...] = ()
     dri: tuple[int, ...] = ()  # N of /dev/dri/cardN and of renderDN; empty without nvidia-drm
+    lacks: tuple[str, ...] = ()  # those of READINGS that it does not support
+
+    @property
+    def readings(self) -> dict[str, int]:
+        """What its sensors and counters say, by names of READINGS."""
+        warmer = {"temperature": READINGS["temperature"] + self.nvml_index}
+        return {k: v for k, v in {**READINGS, **warmer}.items() if k not in self.lacks}
 
 
 class Description(NamedTuple):
@@ -81,7 +108,7 @@ OPTIONAL = ("imex_channels", "nvidia_fs", "gdrcopy", "uverbs")
 
 
 def _gpu(index: int, values: dict[str, Any]) -> Gpu:
-    given = dict(values, dri=tuple(values.get("dri", ())))
+    given = dict(values, dri=tuple(values.get("dri", ())), lacks=tuple(values.get("lacks", ())))
     given["mig"] = tuple(MigDevice(**device) for device in values.get("mig", ()))
     return Gpu(nvml_index=index, **given)
 
@@ -125,6 +152,7 @@ def _gpu_lines(gpu: Gpu) -> list[str]:
         f"mig_capable {int(gpu.mig_capable)}",
         f"max_mig {gpu.max_mig}",
         f"mig_enabled {int(gpu.mig_enabled)}",
+        *[f"reading {name} {value}" for name, value in gpu.readings.items()],
     ]
 
 

@@ -110,8 +110,17 @@ def _nvml_errors(content: Content) -> None:
     content.proc["gpunode/description"] += "nvml errors\n"
 
 
-def _gpu_lost(content: Content) -> None:
-    content.proc["gpunode/description"] += f"lost {content.node.gpus[0].nvml_index}\n"
+def _says(*lines: str) -> Callable[[Content], None]:
+    """Lines for the node's description, as src/description.h reads them."""
+
+    def plant(content: Content) -> None:
+        content.proc["gpunode/description"] += "".join(f"{line}\n" for line in lines)
+
+    return plant
+
+
+def _says_one_uuid_twice(content: Content) -> None:
+    _says(f"fault 1 claims {content.node.gpus[0].uuid}")(content)
 
 
 FAULTS = {
@@ -129,6 +138,18 @@ FAULTS = {
     "no-nvml": Fault("no libnvidia-ml", _no_nvml),
     "nvml-hangs": Fault("nvmlInit never returns", _nvml_hangs),
     "nvml-errors": Fault("nvmlInit fails with an unknown error", _nvml_errors),
-    "gpu-lost": Fault("NVML says that its first GPU is lost", _gpu_lost),
+    "nvml-leaves": Fault("NVML goes away after ten questions", _says("leaves 10")),
+    "gpu-lost": Fault("NVML says that its first GPU is lost", _says("fault 0 lost")),
+    "gpu-falls": Fault("the first GPU is lost after three questions", _says("fault 0 falls 3")),
+    "gpu-hangs": Fault("a question to the first GPU never returns", _says("fault 0 hangs")),
+    "gpu-lies": Fault(
+        "the first GPU is hotter than the sun, uses more memory than it has, and has a name for a UUID",
+        _says(
+            "fault 0 temperature 4000000000",
+            "fault 0 memory_used 9223372036854775807",
+            "fault 0 claims GPU-and-nothing-else",
+        ),
+    ),
+    "gpu-twins": Fault("NVML gives two GPUs one UUID", _says_one_uuid_twice),
     "stale-cache": Fault("ld.so.cache does not know the driver", _stale_cache),
 }

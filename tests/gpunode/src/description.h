@@ -10,29 +10,53 @@
 #include "sys.h"
 
 #define DESCRIPTION_FILE "/proc/driver/gpunode/description"
-enum { MAX_GPUS = 32, MAX_MIG = 64, MAX_DESCRIPTION = 32768 };
+enum { MAX_GPUS = 32, MAX_MIG = 64, MAX_DESCRIPTION = 65536 };
 
-/* A MIG device has a parent, and of the rest only uuid, model, memory and its own. */
+/* What a sensor or a counter says; the four of ECC in NVML's order, volatile before aggregate. */
+enum reading { TEMPERATURE, POWER, POWER_LIMIT, CLOCK_SM, CLOCK_MEMORY, MEMORY_USED, UTILIZATION,
+	       MEMORY_UTILIZATION, CLOCKS_EVENT, ECC_CORRECTED, ECC_UNCORRECTED, ECC_CORRECTED_AGGREGATE,
+	       ECC_UNCORRECTED_AGGREGATE, PCIE_REPLAYS, READINGS };
+static const char *const reading_names[READINGS] = {
+	"temperature ", "power ", "power_limit ", "clock_sm ", "clock_memory ", "memory_used ", "utilization ",
+	"memory_utilization ", "clocks_event ", "ecc_corrected ", "ecc_uncorrected ",
+	"ecc_corrected_aggregate ", "ecc_uncorrected_aggregate ", "pcie_replays "};
+
+/*
+ * A MIG device has a parent, and of the rest only uuid, model, memory and its own.
+ * claims: the UUID that NVML gives in the place of its own; falls: lost after so many questions.
+ */
 struct gpu {
-	char uuid[48], model[96], bus_id[32], serial[24];
+	char uuid[48], claims[48], model[96], bus_id[32], serial[24];
 	struct gpu *parent;
 	unsigned gi, ci, multiprocessors, gi_slices, ci_slices;
-	unsigned mig_enabled, lost;
+	unsigned mig_enabled, lost, hangs, falls, asked;
 	unsigned minor, brand, major_capability, minor_capability, mig_capable, max_mig;
 	unsigned pci_id, subsystem_id, persistence;
-	u64 memory;
+	u64 memory, readings[READINGS];
+	char has[READINGS];
 };
 
 struct description {
 	char driver[32];
-	unsigned cuda, nvswitches, count, mig_count, hangs, errors;
+	unsigned cuda, nvswitches, count, mig_count, hangs, errors, leaves;
 	struct gpu gpus[MAX_GPUS], mig[MAX_MIG];
 };
+
+static void read_reading(struct gpu *gpu, const char *line)
+{
+	for (unsigned i = 0; i < READINGS; i++) {
+		const char *value = text_after(line, reading_names[i]);
+		if (value)
+			gpu->has[i] = 1, gpu->readings[i] = text_number(value, 10);
+	}
+}
 
 static void read_gpu_line(struct gpu *gpu, const char *line)
 {
 	const char *value;
-	if ((value = text_after(line, "uuid ")))
+	if ((value = text_after(line, "reading ")))
+		read_reading(gpu, value);
+	else if ((value = text_after(line, "uuid ")))
 		text_copy(gpu->uuid, sizeof gpu->uuid, value);
 	else if ((value = text_after(line, "model ")))
 		text_copy(gpu->model, sizeof gpu->model, value);
@@ -82,6 +106,25 @@ static struct gpu *add_mig(struct description *node, const char *numbers)
 	return mig;
 }
 
+/* `fault N WHAT` of the GPU with this number: lost, hangs, falls AFTER, claims UUID, or a reading. */
+static void read_fault(struct description *node, const char *line)
+{
+	struct gpu *gpu = &node->gpus[text_number(line, 10) % MAX_GPUS];
+	const char *value;
+	while (*line && *line++ != ' ')
+		;
+	if (text_after(line, "lost"))
+		gpu->lost = 1;
+	else if (text_after(line, "hangs"))
+		gpu->hangs = 1;
+	else if ((value = text_after(line, "falls ")))
+		gpu->falls = (unsigned)text_number(value, 10);
+	else if ((value = text_after(line, "claims ")))
+		text_copy(gpu->claims, sizeof gpu->claims, value);
+	else
+		read_reading(gpu, line);
+}
+
 /* `current` is what the last `gpu` or `mig` line opened. */
 static struct gpu *read_line(struct description *node, struct gpu *current, const char *line)
 {
@@ -100,8 +143,10 @@ static struct gpu *read_line(struct description *node, struct gpu *current, cons
 		node->nvswitches = (unsigned)text_number(value, 10);
 	else if ((value = text_after(line, "nvml ")))
 		node->hangs |= *value == 'h', node->errors |= *value == 'e';
-	else if ((value = text_after(line, "lost ")))
-		node->gpus[text_number(value, 10) % MAX_GPUS].lost = 1;
+	else if ((value = text_after(line, "leaves ")))
+		node->leaves = (unsigned)text_number(value, 10);
+	else if ((value = text_after(line, "fault ")))
+		read_fault(node, value);
 	else if (current)
 		read_gpu_line(current, line);
 	return current;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libnvidia-ml.so.1 of a simulated node: answers what pynvml asks about driver and GPUs; about MIG
- * in nvml_mig.h.
+ * in nvml_mig.h, about sensors and counters in nvml_readings.h.
  * As the real one, it shows only the GPUs whose device node this process may open, numbers them
  * in the order of their PCI addresses, and refuses a kernel driver of another version.
  * Must not: invent a value that the description does not have; what is not here is not supported.
@@ -22,7 +22,7 @@ struct pci_info {
 static struct description node;
 static struct gpu *visible[MAX_GPUS];
 static struct gpu *visible_mig[MAX_MIG];
-static unsigned visible_count, visible_mig_count, users;
+static unsigned visible_count, visible_mig_count, users, asked;
 
 /* What the kernel says: the real library asks the driver, and the file is the driver's answer. */
 static int kernel_driver_differs(void)
@@ -166,7 +166,9 @@ EXPORT int nvmlDeviceGetName(struct gpu *gpu, char *to, unsigned room)
 }
 EXPORT int nvmlDeviceGetUUID(struct gpu *gpu, char *to, unsigned room)
 {
-	return gpu ? give_text(to, room, gpu->uuid) : INVALID_ARGUMENT;
+	if (!gpu)
+		return INVALID_ARGUMENT;
+	return give_text(to, room, *gpu->claims ? gpu->claims : gpu->uuid);
 }
 EXPORT int nvmlDeviceGetMinorNumber(struct gpu *gpu, unsigned *to)
 {
@@ -213,3 +215,4 @@ EXPORT int nvmlDeviceGetPciInfo(struct gpu *gpu, struct pci_info *to)
 }
 
 #include "nvml_mig.h"
+#include "nvml_readings.h"
