@@ -10,6 +10,7 @@ from oci_gpu_hook.cli import (
     config,
     containers,
     doctor,
+    features,
     flags,
     inventory,
     log,
@@ -67,3 +68,4 @@ program.add_command(vendors.vendors)
 program.add_command(selinux.selinux)
 program.add_command(log.log)
 program.add_command(metrics.metrics)
+program.add_command(features.features)

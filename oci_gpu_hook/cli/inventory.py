@@ -275,7 +275,7 @@ def _refresh(root: HostRoot, driver_root: str, seconds: float) -> tuple[DriverIn
     facts, why_none = None, "NVML was not asked: --nvml-timeout 0"
     if seconds:
         try:
-            facts = nvml.ask(_nvml_library(root, found), seconds)
+            facts = nvml.ask(nvml_library(root, found), seconds)
         except nvml.NvmlUnavailable as err:
             why_none = str(err)
     if facts is not None:
@@ -314,7 +314,7 @@ def _unsaved(err: OSError) -> ApplyError:
     return ApplyError(f"cannot save the inventory in {folder}: {err.strerror}", hint)
 
 
-def _nvml_library(root: HostRoot, found: DriverInventory) -> str:
+def nvml_library(root: HostRoot, found: DriverInventory) -> str:
     """The file of libnvidia-ml; "" where there is none."""
     for library in found.libraries:
         if library.bits == 64 and library.file.startswith("libnvidia-ml.so."):

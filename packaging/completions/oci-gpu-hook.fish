@@ -12,7 +12,7 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
             continue
         end
         set before $word
-        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory show' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'config' 'config show' 'config import' 'doctor' 'containers' 'flags' 'flags docker' 'flags podman' 'flags dockerspawner' 'flags swarmspawner' 'flags kubespawner' 'volume' 'volume create' 'volume remove' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux explain' 'log' 'metrics'
+        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory show' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'config' 'config show' 'config import' 'doctor' 'containers' 'flags' 'flags docker' 'flags podman' 'flags dockerspawner' 'flags swarmspawner' 'flags kubespawner' 'volume' 'volume create' 'volume remove' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux explain' 'log' 'metrics' 'features'
             set -a command $word
         end
     end
@@ -35,6 +35,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a vendors -d 'Show the files th
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a selinux -d 'Show SELinux\'s state, install the policy modules, explain denials'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a log -d 'Show the records of starts: what each container asked for and got, and how long it took'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a metrics -d 'Show counters of starts, in Prometheus\'s text format'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a features -d 'Show this node\'s features, as Node Feature Discovery\'s local source reads them'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -l version -d 'Show the version and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at plan' -l bundle -r -f -a '(__fish_complete_directories)' -d 'The container\'s bundle (its config.json lies in it)'
@@ -182,3 +183,8 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at log' -s h -l help -d 'Show help a
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at metrics' -l write -d 'Write the file that the setting \'metrics\' names; without the setting, stop counting'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at metrics' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at metrics' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at features' -l write -d 'Write the file that the setting \'features\' names; remove it where no driver is loaded'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at features' -l nvml-timeout -r -f -d 'How long NVML may take to answer; 0 does not ask it'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at features' -l config -r -F -d 'The administrator\'s file'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at features' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at features' -s h -l help -d 'Show help and exit'

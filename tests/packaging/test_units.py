@@ -58,6 +58,24 @@ def test_udev_reads_the_rule_and_asks_systemd_for_the_services(installed: Instal
     assert wanted in done.out.replace("= ", "="), done.out
 
 
+def test_udev_starts_the_refresh_when_a_gpu_or_the_driver_goes(installed: Installed) -> None:
+    """The rule as installed but for the device, which every machine has, and for the vendor of a PCI device."""
+    rule = (UNITS / "60-oci-gpu-hook.rules").read_text()
+    rule = rule.replace(
+        'SUBSYSTEM=="pci", ENV{PCI_ID}=="10DE:*", ENV{PCI_CLASS}=="30[02]00"',
+        'SUBSYSTEM=="mem", KERNEL=="null"',
+    )
+    rule = rule.replace(
+        'SUBSYSTEM=="module", KERNEL=="nvidia",', 'SUBSYSTEM=="mem", KERNEL=="null",'
+    )
+    script = f"cat >/usr/lib/udev/rules.d/60-oci-gpu-hook.rules <<'END'\n{rule}END\n"
+    for action in ("unbind", "remove", "change"):
+        script += f"echo @@ {action}\nudevadm test --action={action} /sys/class/mem/null 2>&1\n"
+    *_, unbound, removed, changed = on_host(installed, script).out.split("@@ ")
+    line = "systemctl --no-block start oci-gpu-hook-inventory.service"
+    assert [line in text for text in (unbound, removed, changed)] == [True, True, False]
+
+
 def test_tmpfiles_makes_the_folder_of_the_state_and_what_is_watched_in_it(
     installed: Installed, tmp_path: Path
 ) -> None:
@@ -150,16 +168,20 @@ def test_without_a_driver_it_says_so(installed: Installed) -> None:
 
 
 def test_the_services_start_what_works(installed: Installed) -> None:
-    names = ("inventory", "cdi", "metrics")
-    inventory, cdi, metrics = (commands(f"oci-gpu-hook-{name}.service")[0] for name in names)
+    names = ("inventory", "cdi", "metrics", "features")
+    inventory, cdi, metrics, features = (
+        commands(f"oci-gpu-hook-{name}.service")[0] for name in names
+    )
     file = "/run/collector/oci-gpu-hook.prom"
     script = f"{inventory}\n{cdi}\n/usr/bin/oci-gpu-hook inventory show >&2\n{metrics}\n"
-    script += f"echo 'metrics = {file}' >/etc/oci-gpu-hook.conf\n{metrics}\ncat {file}"
+    script += f"echo 'metrics = {file}' >/etc/oci-gpu-hook.conf\n{metrics}\ncat {file}\n"
+    script += f"{features}\necho 'features = /run/features' >>/etc/oci-gpu-hook.conf\n{features}"
     done = started(installed, script)
     assert done.code == 0, done.err
     assert "saved /run/oci-gpu-hook/inventory: driver " in done.out
     assert "wrote /run/cdi/oci-gpu-hook.yaml" in done.out
     assert "no setting 'metrics': not counting\n# HELP " in done.out
+    assert "no setting 'features': nothing written\nwrote /run/features: " in done.out
 
 
 def test_a_service_may_write_where_its_command_writes() -> None:

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``features`` by the installed command, with real pynvml on the simulated nodes: written, renewed and removed.
+
+What is written is compared with the node's description.  Must not import the source tree's modules.
+"""
+
+from __future__ import annotations
+
+import json
+
+from tests.gpunode import description
+from tests.integration.engines import Installed, in_turn, on_node
+
+FOLDER = "/etc/kubernetes/node-feature-discovery/features.d"
+FILE = f"{FOLDER}/oci-gpu-hook"
+SETTINGS = f"features = {FILE}\nmig-strategy = mixed\n"
+VALIDATION = json.dumps(
+    {
+        "time": 1_700_000_000,
+        "driver_version": "590.48.01",
+        "steps": [{"name": "driver", "outcome": "passed", "why": ""}],
+    }
+)
+OURS = "feature.node.kubernetes.io/oci-gpu-hook"
+
+
+def test_the_file_says_what_the_node_has_and_goes_with_its_driver(installed: Installed) -> None:
+    scripts = {
+        "written": f"oci-gpu-hook inventory refresh >&2; oci-gpu-hook features --write; cat {FILE}",
+        "validated": f"""printf %s '{VALIDATION}' >/run/oci-gpu-hook/validation.json
+oci-gpu-hook features --write >/dev/null; grep validation {FILE}; stat -c %a {FILE}; ls -A {FOLDER}""",
+        "hangs": f"""echo 'nvml hangs' >>/proc/driver/gpunode/description
+oci-gpu-hook features --write --nvml-timeout 0.5 2>&1; grep -e memory -e count {FILE}
+sed '/^nvml hangs/d' /proc/driver/gpunode/description >/tmp/answers
+cat /tmp/answers >/proc/driver/gpunode/description""",
+        "upgrade": f"""sed 's/590.48.01/590.48.07/' /proc/driver/nvidia/version >/tmp/version
+mount --bind /tmp/version /proc/driver/nvidia/version
+oci-gpu-hook features --write 2>&1 || echo $?; ls -A {FOLDER}; umount /proc/driver/nvidia/version""",
+        "readonly": f"""oci-gpu-hook features --write --nvml-timeout 0 >/dev/null
+mount --bind {FOLDER} {FOLDER} && mount -o remount,bind,ro {FOLDER}
+oci-gpu-hook features --write --nvml-timeout 0 2>&1 || echo $?
+umount {FOLDER}""",
+        "gone": f"""mkdir /tmp/empty && mount --bind /tmp/empty /proc/driver/nvidia
+oci-gpu-hook features --write; oci-gpu-hook features --write; ls -A {FOLDER}""",
+        "unset": "rm /etc/oci-gpu-hook.conf; oci-gpu-hook features --write",
+        "no folder": """printf 'features = /proc/nowhere/f\\n' >/etc/oci-gpu-hook.conf
+umount /proc/driver/nvidia; oci-gpu-hook features --write --nvml-timeout 0 2>&1 || echo $?""",
+    }
+    done = in_turn(installed, scripts, description="h100mig", settings=SETTINGS)
+    node = description.load("h100mig")
+    said, *lines = done["written"]
+    assert said.startswith(f"wrote {FILE}: "), said
+    found = dict(line.split("=", 1) for line in lines)
+    assert found["nvidia.com/cuda.driver-version.full"] == node.driver
+    assert found["nvidia.com/cuda.runtime-version.full"] == node.cuda
+    assert found["nvidia.com/gpu.count"] == str(len(node.gpus))
+    assert found["nvidia.com/gpu.product"] == node.gpus[1].model.replace(" ", "-")
+    assert found["nvidia.com/gpu.memory"] == str(node.gpus[1].memory_mib)
+    assert found["nvidia.com/gpu.family"] == "hopper"
+    assert found["nvidia.com/mig.capable"] == "true"
+    for device in node.gpus[0].mig:
+        name = f"nvidia.com/mig-{device.profile}"
+        alike = [item for item in node.gpus[0].mig if item.profile == device.profile]
+        wanted = (len(alike), device.memory_mib, device.multiprocessors, device.gi_slices)
+        keys = ("count", "memory", "multiprocessors", "slices.gi")
+        assert tuple(int(found[f"{name}.{key}"]) for key in keys) == wanted
+    assert found[f"{OURS}.validation"] == "none"
+    assert done["validated"] == [
+        f"{OURS}.validation=passed",
+        f"{OURS}.validation.driver=passed",
+        f"{OURS}.validation.timestamp=1700000000",
+        "644",
+        "oci-gpu-hook",
+    ]
+    silence, wrote, *rest = done["hangs"]
+    assert (
+        "NVML did not answer within 0.5 seconds: features that only it knows are missing" in silence
+    )
+    assert wrote.startswith("wrote ")
+    assert "nvidia.com/gpu.count=2" in rest
+    assert not [line for line in rest if "memory" in line]
+    half, code = done["upgrade"]
+    assert "the driver 590.48.07 lacks libnvidia-ml" in half
+    assert code == "6"
+    refused, code = done["readonly"]
+    assert refused.startswith(f"oci-gpu-hook: cannot write {FILE}: Read-only file system")
+    assert code == "7"
+    assert done["gone"] == [
+        f"no driver is loaded: removed {FILE}",
+        f"no driver is loaded: there is no {FILE}",
+    ]
+    assert done["unset"] == ["no setting 'features': nothing written"]
+    assert done["no folder"][0].startswith("oci-gpu-hook: cannot write /proc/nowhere/f: ")
+
+
+def test_a_node_without_a_driver_has_no_features(installed: Installed) -> None:
+    done = on_node(installed, "oci-gpu-hook features", faults=("no-proc-driver",))
+    assert (done.code, done.out) == (6, "")
+    assert "Traceback" not in done.err
