@@ -46,7 +46,7 @@ _SETTLE_SECONDS = 2.0
 _LONGEST_SECONDS = 86400
 
 
-class _Seconds(click.FloatRange):
+class Seconds(click.FloatRange):
     """A number of seconds.  NaN must be refused here, as it passes every check of a range."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -59,7 +59,7 @@ class _Seconds(click.FloatRange):
 nvml_timeout = click.option(
     "--nvml-timeout",
     metavar="SECONDS",
-    type=_Seconds(0, _LONGEST_SECONDS),
+    type=Seconds(0, _LONGEST_SECONDS),
     default=30.0,
     show_default=True,
     help="How long NVML may take to answer; 0 does not ask it.",
@@ -146,7 +146,7 @@ def show_saved(form: str, config: str | None, host_root: str) -> None:
 @click.option(
     "--interval",
     metavar="SECONDS",
-    type=_Seconds(0.1, _LONGEST_SECONDS),
+    type=Seconds(0.1, _LONGEST_SECONDS),
     default=30.0,
     show_default=True,
     help="How often to look without an event of udev: a change of MIG devices makes none.",

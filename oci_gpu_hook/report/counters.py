@@ -6,6 +6,7 @@ A line that is incomplete, or that no hook of ours has written, is not counted. 
 
 from __future__ import annotations
 
+from oci_gpu_hook.report import exposition as text_format
 from oci_gpu_hook.report.entry import OUTCOMES, REFUSALS, STEPS
 
 # The upper bounds of the histogram, in seconds; a start takes some tens of milliseconds.
@@ -57,21 +58,18 @@ def exposition(totals: dict[str, int]) -> str:
 
 def _counter(name: str, help: str, label: str, values: dict[str, int]) -> list[str]:
     """The lines of one counter, by the values of its label."""
-    name = f"oci_gpu_hook_{name}_total"
-    head = [f"# HELP {name} {help}", f"# TYPE {name} counter"]
-    return head + [f'{name}{{{label}="{value}"}} {number}' for value, number in values.items()]
+    samples = [({label: value}, number) for value, number in values.items()]
+    return text_format.metric(f"oci_gpu_hook_{name}_total", help, text_format.COUNTER, samples)
 
 
 def _histogram(totals: dict[str, int]) -> list[str]:
     name = "oci_gpu_hook_start_duration_seconds"
-    lines = [
-        f"# HELP {name} What the hook takes of a start, its interpreter's start included.",
-        f"# TYPE {name} histogram",
-    ]
+    help = "What the hook takes of a start, its interpreter's start included."
+    lines = text_format.head(name, help, text_format.HISTOGRAM)
     so_far = 0
     for index, bound in enumerate((*BUCKETS, "+Inf")):
         so_far += totals[str(index)]
-        lines.append(f'{name}_bucket{{le="{bound}"}} {so_far}')
+        lines.append(text_format.sample(f"{name}_bucket", {"le": str(bound)}, so_far))
     return [*lines, f"{name}_sum {totals[_SUM] / 1e6:.6f}", f"{name}_count {so_far}"]
 
 

@@ -7,7 +7,7 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
     set -e words[1]
     for word in $words
         # The value of an option names no command.
-        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --format --hook --host-root --id --interval --mode --name --nvml-timeout --output --pid --shares --since --vendor --way
+        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --format --hook --host-root --id --interval --mode --name --nvml-timeout --output --pid --shares --since --timeout --vendor --way
             set before
             continue
         end
@@ -34,7 +34,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a swarm -d 'Give this host\'s G
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a vendors -d 'Show the files that describe other accelerators than NVIDIA\'s, and check one'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a selinux -d 'Show SELinux\'s state, install the policy modules, explain denials'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a log -d 'Show the records of starts: what each container asked for and got, and how long it took'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a metrics -d 'Show counters of starts, in Prometheus\'s text format'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a metrics -d 'Show counters of starts, in Prometheus\'s text format; with --gpus what NVML and the kernel say of each GPU'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a features -d 'Show this node\'s features, as Node Feature Discovery\'s local source reads them'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -l version -d 'Show the version and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -s h -l help -d 'Show help and exit'
@@ -181,6 +181,8 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at log' -l failed -d 'Only those of 
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at log' -l format -r -f -a 'text json' -d 'How to print it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at log' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at metrics' -l write -d 'Write the file that the setting \'metrics\' names; without the setting, stop counting'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at metrics' -l gpus -d 'Of the GPUs and their driver, and not of starts'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at metrics' -l timeout -r -f -d 'How long NVML may take to answer, with --gpus'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at metrics' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at metrics' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at features' -l write -d 'Write the file that the setting \'features\' names; remove it where no driver is loaded'

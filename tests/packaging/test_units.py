@@ -168,20 +168,23 @@ def test_without_a_driver_it_says_so(installed: Installed) -> None:
 
 
 def test_the_services_start_what_works(installed: Installed) -> None:
-    names = ("inventory", "cdi", "metrics", "features")
-    inventory, cdi, metrics, features = (
+    names = ("inventory", "cdi", "metrics", "features", "gpu-metrics")
+    inventory, cdi, metrics, features, gpus = (
         commands(f"oci-gpu-hook-{name}.service")[0] for name in names
     )
     file = "/run/collector/oci-gpu-hook.prom"
     script = f"{inventory}\n{cdi}\n/usr/bin/oci-gpu-hook inventory show >&2\n{metrics}\n"
     script += f"echo 'metrics = {file}' >/etc/oci-gpu-hook.conf\n{metrics}\ncat {file}\n"
-    script += f"{features}\necho 'features = /run/features' >>/etc/oci-gpu-hook.conf\n{features}"
+    script += f"{features}\necho 'features = /run/features' >>/etc/oci-gpu-hook.conf\n{features}\n"
+    script += f"{gpus}\necho 'gpu-metrics = /run/gpus.prom' >>/etc/oci-gpu-hook.conf\n{gpus}\n"
+    script += "grep -c 'gpu_up.* 1' /run/gpus.prom"
     done = started(installed, script)
     assert done.code == 0, done.err
     assert "saved /run/oci-gpu-hook/inventory: driver " in done.out
     assert "wrote /run/cdi/oci-gpu-hook.yaml" in done.out
     assert "no setting 'metrics': not counting\n# HELP " in done.out
     assert "no setting 'features': nothing written\nwrote /run/features: " in done.out
+    assert done.out.endswith("no setting 'gpu-metrics': nothing written\n2\n")
 
 
 def test_a_service_may_write_where_its_command_writes() -> None:

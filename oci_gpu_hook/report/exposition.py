@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prometheus's text format, version 0.0.4: the lines of a metric.  Pure.
+
+Must not know any metric.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+GAUGE, COUNTER, HISTOGRAM = "gauge", "counter", "histogram"
+
+# Of a label's value: containers and images have names that others give them.
+_LONGEST = 200
+_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
+
+
+def metric(
+    name: str, help: str, kind: str, samples: Iterable[tuple[dict[str, str], float]]
+) -> list[str]:
+    """All lines of a metric; none where it has no sample."""
+    lines = [sample(name, labels, value) for labels, value in samples]
+    return [*head(name, help, kind), *lines] if lines else []
+
+
+def head(name: str, help: str, kind: str) -> list[str]:
+    """The two lines before the samples."""
+    return [f"# HELP {name} {help}", f"# TYPE {name} {kind}"]
+
+
+def sample(name: str, labels: dict[str, str], value: float) -> str:
+    """One sample; of a whole number all digits are kept."""
+    pairs = ",".join([f'{label}="{_escaped(text)}"' for label, text in labels.items()])
+    number = value if isinstance(value, int) else f"{value:.10g}"
+    return f"{name}{{{pairs}}} {number}" if pairs else f"{name} {number}"
+
+
+def _escaped(text: str) -> str:
+    shown = [
+        letter if letter.isprintable() or letter == "\n" else "?" for letter in text[:_LONGEST]
+    ]
+    return "".join([_ESCAPES.get(letter, letter) for letter in shown])

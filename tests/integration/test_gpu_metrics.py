@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``metrics --gpus`` by the installed command: what NVML says on the simulated nodes, in order and not.
+
+Real pynvml reads the node's library, a real container holds a GPU, and the distribution's promtool checks the text.
+The kernel's log is a file of the node's own.  Must not import the source tree's modules.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tests.gpunode import description
+from tests.integration.conftest import Maker
+from tests.integration.engines import Installed, in_turn, on_node
+
+FILE = "/run/collector/gpus.prom"
+SETTINGS = f"gpu-metrics = {FILE}\n"
+# Of the node: nothing is ever written to this machine's log.
+LOG = "rm /dev/kmsg; : >/dev/kmsg\n"
+FIRST = '{uuid="%s"}'
+
+
+def series(lines: list[str]) -> dict[str, float]:
+    pairs = [line.rpartition(" ") for line in lines if line.startswith("oci_gpu_hook_")]
+    return {key.replace("oci_gpu_hook_", ""): float(value) for key, _, value in pairs}
+
+
+def xid(sequence: int, bus: str, number: int, level: int = 4) -> str:
+    return (
+        f"echo '{level},{sequence},1,-;NVRM: Xid (PCI:{bus[:-2]}): {number}, pid=1' >>/dev/kmsg\n"
+    )
+
+
+def test_readings_are_those_of_the_node(installed: Installed, bundle: Maker) -> None:
+    """And promtool has nothing to say about them, while a container holds a GPU."""
+    holder = bundle("debian").asks("1").runs("/bin/sh", "-c", "echo up; sleep 100")
+    node = description.load("h100x8")
+    script = f"""{LOG}{xid(5, node.gpus[2].bus_id, 79)}{xid(6, node.gpus[2].bus_id, 48, 12)}
+oci-gpu-hook inventory refresh >&2
+runc run --bundle {holder.path} holder >/run/said & container=$!
+for try in $(seq 100); do grep -q up /run/said && break; sleep 0.1; done
+oci-gpu-hook metrics --gpus --write
+runc kill holder KILL; wait $container || :
+cat {FILE}; stat -c 'mode %a' {FILE}
+promtool check metrics <{FILE} >&2
+"""
+    done = on_node(installed, script, settings=SETTINGS)
+    assert done.code == 0, done.err
+    assert "mode 644" in done.out
+    found = series(done.out.splitlines())
+    for gpu in node.gpus:
+        one = f'{{uuid="{gpu.uuid}"}}'
+        assert found[f"gpu_up{one}"] == 1
+        assert found[f"gpu_temperature_celsius{one}"] == gpu.readings["temperature"]
+        assert found[f"gpu_power_limit_watts{one}"] == gpu.readings["power_limit"] / 1000
+        assert found[f"gpu_memory_bytes{one}"] == gpu.memory_mib << 20
+        assert found[f"gpu_memory_used_bytes{one}"] == gpu.readings["memory_used"]
+        assert found[f"gpu_utilization_ratio{one}"] == gpu.readings["utilization"] / 100
+        for error in ("corrected", "uncorrected"):
+            key = f'{{uuid="{gpu.uuid}",error="{error}"}}'
+            assert found[f"gpu_ecc_errors_total{key}"] == gpu.readings[f"ecc_{error}"]
+    assert [key for key in found if key.startswith("gpu_xid")] == [
+        f'gpu_xid_errors_total{{uuid="{node.gpus[2].uuid}",xid="79"}}'
+    ]
+    (held,) = [key for key in found if key.startswith("gpu_container_info")]
+    assert f'uuid="{node.gpus[1].uuid}"' in held
+    assert 'container="holder"' in held
+    assert 0 < found["collection_duration_seconds"] < 60
+    assert found["inventory_fresh"] == 1
+
+
+def test_what_goes_wrong_is_told_and_takes_nothing_with_it(installed: Installed) -> None:
+    """A GPU that hangs, is lost while it is asked, or lies; NVML that goes away; a driver that goes."""
+    node = description.load("h100mig")
+    first, second = [gpu.uuid for gpu in node.gpus]
+
+    def says(*lines: str) -> str:
+        added = "\\n".join(lines)
+        return (
+            f"printf '{added}\\n' >>/proc/driver/gpunode/description\n"
+            "oci-gpu-hook metrics --gpus --timeout 1 2>&1\n"
+            "cat /run/whole >/proc/driver/gpunode/description"
+        )
+
+    scripts = {
+        "whole": "cp /proc/driver/gpunode/description /run/whole; oci-gpu-hook metrics --gpus --write; cat "
+        + FILE,
+        "hangs": says("fault 0 hangs"),
+        "falls": says("fault 0 falls 3"),
+        "lost": says("fault 0 lost"),
+        "leaves": says("leaves 10"),
+        "lies": says(
+            "fault 0 temperature 4000000000",
+            "fault 0 memory_used 9223372036854775807",
+            f"fault 0 claims {second}",
+        ),
+        "silent": says("nvml hangs"),
+        "errors": says("nvml errors"),
+        "off the bus": "mkdir /tmp/none; mount --bind /tmp/none /proc/driver/nvidia/gpus/0000:18:00.0\n"
+        "mv /dev/nvidia1 /tmp/\n"
+        + says()
+        + "\noci-gpu-hook metrics --gpus --write; grep gpu_up "
+        + FILE,
+        "gone": "mount --bind /tmp/none /proc/driver/nvidia; oci-gpu-hook metrics --gpus --write; cat "
+        + FILE,
+        "unset": "rm /etc/oci-gpu-hook.conf; oci-gpu-hook metrics --gpus --write",
+    }
+    done = in_turn(installed, scripts, LOG, description="h100mig", settings=SETTINGS)
+    found = {name: series(lines) for name, lines in done.items()}
+    for name in ("hangs", "falls", "lost"):
+        up = [found[name][f'gpu_up{{uuid="{uuid}"}}'] for uuid in (first, second)]
+        assert up == [0, 1], name
+        assert not [key for key in found[name] if first in key and "celsius" in key]
+        assert found[name][f'gpu_temperature_celsius{{uuid="{second}"}}'] == 42
+    assert {value for key, value in found["leaves"].items() if key.startswith("gpu_up")} == {0}
+    assert found["leaves"]["nvml_up"] == 1
+    lies = [key for key in found["lies"] if first in key]
+    assert f'gpu_memory_bytes{{uuid="{first}"}}' in lies
+    assert not [key for key in lies if "celsius" in key or "used" in key]
+    assert found["lies"][f'gpu_up{{uuid="{first}"}}'] == 1
+    for name, sentence in (
+        ("silent", "NVML did not answer within 1 seconds"),
+        ("errors", "NVMLError_Unknown"),
+    ):
+        assert sentence in "\n".join(done[name])
+        assert (found[name]["nvml_up"], found[name]["gpus"]) == (0, 2)
+        assert not [key for key in found[name] if key.startswith("gpu_up")]
+    assert done["off the bus"][-2:] == [
+        f'oci_gpu_hook_gpu_up{{uuid="{second}"}} 1',
+        f'oci_gpu_hook_gpu_up{{uuid="{first}"}} 0',
+    ]
+    assert {
+        re.sub("_(seconds|timestamp).*", "", key): value
+        for key, value in found["gone"].items()
+        if value < 1
+    } == {
+        "driver_up": 0,
+        "collection_duration": found["gone"]["collection_duration_seconds"],
+    }
+    assert len(found["gone"]) == 3
+    assert done["unset"] == ["no setting 'gpu-metrics': nothing written"]

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""XID errors of the kernel's log: which records count, and totals that never go back."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oci_gpu_hook.cli import seengpus, spool
+from oci_gpu_hook.host import kernellog
+from oci_gpu_hook.host.kernellog import Xid
+from oci_gpu_hook.host.root import HostRoot
+
+GPU = "00000000:07:00"
+
+
+def record(
+    sequence: int, message: str = "79, pid=1, GPU has fallen off the bus.", level: int = 4
+) -> str:
+    return f"{level},{sequence},5000,-;NVRM: Xid (PCI:0000:07:00): {message}\n SUBSYSTEM=pci\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        (b"4,7,1,-;NVRM: Xid (PCI:0000:07:00): 79, pid=1", Xid(7, GPU, 79)),
+        (b"3,7,1,c,more=1;NVRM: Xid (PCI:0000:07:00.0): 31", Xid(7, GPU, 31)),
+        (b"4,7,1,-;NVRM: Xid (0000:07:00): 13, Graphics", Xid(7, GPU, 13)),
+        (b"4,7,1,-;NVRM: Xid (PCI:0001:AF:00): 48,", Xid(7, "00000001:af:00", 48)),
+        (b"12,7,1,-;NVRM: Xid (PCI:0000:07:00): 79, by a user", None),
+        (b"4,7,1,-;somebody: NVRM: Xid (PCI:0000:07:00): 79,", None),
+        (b" NVRM: Xid (PCI:0000:07:00): 79,", None),
+        (b"NVRM: Xid (PCI:0000:07:00): 79,", None),
+        (b"4;NVRM: Xid (PCI:0000:07:00): 79,", None),
+        (b"4,7,1,-;NVRM: Xid (PCI:0000:07:00): 7", Xid(7, GPU, 7)),
+        (b"4,7,1,-;NVRM: Xid (PCI:0000:07:00): 999999,", None),
+        (b"4,7,1,-;NVRM: Xid (PCI:0000:07:00): \xd9\xa3,", None),
+        (b"4,7,1,-;NVRM: Xid (PCI:0000:0\\x0a:00): 79,", None),
+        (b"4,7,1,-;NVRM: Xid (PCI:0000:07:00", None),
+        (b"4,7,1,-;NVRM: Xid (", None),
+        (b"", None),
+    ],
+)
+def test_only_whole_records_of_the_kernel_count(line: bytes, found: Xid | None) -> None:
+    assert kernellog.parse(line) == found
+
+
+@given(st.binary())
+def test_no_line_breaks_the_reader(line: bytes) -> None:
+    kernellog.parse(line)
+    kernellog.parse(b"4,7,1,-;NVRM: Xid (" + line)
+
+
+class Host:
+    """A root with a kernel's log, and the folder in /run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        for folder in ("dev", "run/oci-gpu-hook", "proc/sys/kernel/random"):
+            (path / folder).mkdir(parents=True)
+        self.boots("first")
+        self.root = HostRoot(str(path))
+
+    def boots(self, name: str) -> None:
+        (self.path / "proc/sys/kernel/random/boot_id").write_text(f"{name}\n")
+
+    def logs(self, *records: str) -> None:
+        (self.path / "dev/kmsg").write_text("".join(records))
+
+    def seen(
+        self, *, gpus: tuple[str, ...] = (), taken: str = "", remember: bool = True
+    ) -> seengpus.Seen:
+        there = {pci: f"GPU-{pci}" for pci in gpus}
+        return seengpus.renew(self.root, there, lambda pci: pci == taken, remember=remember)
+
+    def totals(self, *, remember: bool = True) -> dict[int, int] | None:
+        xids = self.seen(remember=remember).xids
+        return None if xids is None else {number: count for (_, number), count in xids.items()}
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    monkeypatch.setattr(spool, "_FOLDER", str(tmp_path / "run/oci-gpu-hook"))
+    made = Host(tmp_path)
+    yield made
+    made.root.close()
+
+
+def test_each_record_counts_once_and_nothing_goes_back(host: Host) -> None:
+    host.logs(record(1), record(2, "31, x"), "6,3,1,-;other\n")
+    assert host.totals() == {79: 1, 31: 1}
+    assert host.totals() == {79: 1, 31: 1}
+    # The log has forgotten the first ones, and has lost some between.
+    host.logs("6,9,1,-;other\n", record(10), record(11))
+    assert host.totals(remember=False) == {79: 3, 31: 1}
+    assert host.totals() == {79: 3, 31: 1}
+    host.logs()
+    assert host.totals() == {79: 3, 31: 1}
+
+
+def test_another_boot_counts_anew(host: Host) -> None:
+    host.logs(record(5), record(6))
+    assert host.totals() == {79: 2}
+    host.boots("second")
+    host.logs(record(1))
+    assert host.totals() == {79: 1}
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", '{"boot": "first"}', '{"boot":"first","xids":[1]}']
+)
+def test_what_is_damaged_is_counted_from_the_log_again(host: Host, damage: str) -> None:
+    host.logs(record(5))
+    host.totals()
+    (host.path / "run/oci-gpu-hook/gpu-metrics.json").write_text(damage)
+    assert host.totals() == {79: 1}
+    saved = json.loads((host.path / "run/oci-gpu-hook/gpu-metrics.json").read_text())
+    assert saved["sequence"] == 5
+
+
+def test_an_unreadable_log_is_told_and_a_pipe_is_not_waited_for(host: Host) -> None:
+    assert host.totals() is None
+    os.mkfifo(host.path / "dev/kmsg")
+    assert host.totals() == {}
+    # A reader that waits for the rest of a record, as one that was cut.
+    (host.path / "dev/kmsg").unlink()
+    host.logs(record(1)[:-3].partition("\n")[0])
+    assert host.totals() == {}
+
+
+def test_gpus_are_remembered_until_they_are_taken_away_or_the_next_boot(host: Host) -> None:
+    host.logs()
+    both = ("00000000:07:00", "00000000:0a:00")
+    assert [*host.seen(gpus=both).gpus] == [*both]
+    assert [*host.seen().gpus] == [*both]
+    assert [*host.seen(taken=both[1], remember=False).gpus] == [both[0]]
+    assert [*host.seen(taken=both[1]).gpus] == [both[0]]
+    assert [*host.seen().gpus] == [both[0]]
+    host.boots("second")
+    assert host.seen().gpus == {}
