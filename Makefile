@@ -14,7 +14,7 @@ export PARALLEL = -n auto --maxprocesses 8 --dist worksteal
 .PHONY: help demo test check lint types contracts unit unit-pythons integration test-docker test-hostile
 .PHONY: test-on-the-machine test-beside-the-machine test-packaging test-selinux test-aarch64 test-gpu
 .PHONY: bench bench-load fuzz rpm deb openshift
-.PHONY: install install-docker uninstall man completions clean
+.PHONY: install install-docker uninstall man completions prometheusrule clean
 
 help: ## List what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "make %-18s %s\n", $$1, $$2 }'
@@ -129,6 +129,9 @@ man: .venv/up-to-date ## Make the manuals in packaging/man anew, from their sour
 
 completions: .venv/up-to-date ## Make the completions of bash, zsh and fish anew, from the program itself
 	.venv/bin/python packaging/build_completions.py packaging/completions
+
+prometheusrule: ## Make packaging/prometheus/prometheusrule.yaml anew, from the alerts beside it
+	python3 packaging/prometheus/build_rule.py packaging/prometheus
 
 openshift: .venv/up-to-date ## Write OpenShift's MachineConfigs into .build/openshift; [ROLE=gpu]
 	.venv/bin/python packaging/openshift/generate.py .build/openshift --role $(or $(ROLE),gpu)

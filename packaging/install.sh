@@ -17,6 +17,7 @@
 #   PREFIX/lib/{systemd,udev,tmpfiles.d}/                  units that keep nodes and inventory: packaging/systemd
 #   PREFIX/share/oci-gpu-hook/oci-gpu-hook.conf            the settings, each with its default
 #   PREFIX/share/oci-gpu-hook/vendors/                     the vendors' files, beside it vendor.schema.json
+#   PREFIX/share/oci-gpu-hook/prometheus/                  alerts and a dashboard
 #   PREFIX/share/selinux/packages/oci-gpu-hook/            the SELinux modules
 #   PREFIX/share/man/man8/, man5/                          the manuals
 #   PREFIX/share/bash-completion/, zsh/, fish/             the completions for these shells
@@ -47,6 +48,10 @@ shared='
     completions/oci-gpu-hook:bash-completion/completions
     completions/_oci-gpu-hook:zsh/site-functions
     completions/oci-gpu-hook.fish:fish/vendor_completions.d
+    prometheus/README.md:oci-gpu-hook/prometheus
+    prometheus/dashboard.json:oci-gpu-hook/prometheus
+    prometheus/oci-gpu-hook.rules.yaml:oci-gpu-hook/prometheus
+    prometheus/prometheusrule.yaml:oci-gpu-hook/prometheus
 '
 state=/run/oci-gpu-hook
 folders=$library/installed-folders # a list of those that we have made

@@ -87,6 +87,9 @@ def destination(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+PROMETHEUS = ("README.md", "dashboard.json", "oci-gpu-hook.rules.yaml", "prometheusrule.yaml")
+
+
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An installation that works where it is."""
@@ -109,6 +112,7 @@ def test_it_installs_what_the_readme_lists_and_nothing_else(destination: Path) -
         *(f"usr/share/selinux/packages/oci-gpu-hook/{it.name}" for it in ROOT.glob("policy/*.cil")),
         "usr/share/oci-gpu-hook/oci-gpu-hook.conf",
         "usr/share/oci-gpu-hook/vendor.schema.json",
+        *(f"usr/share/oci-gpu-hook/prometheus/{name}" for name in PROMETHEUS),
         f"{library}/installed-vendors",
         *(
             f"usr/share/oci-gpu-hook/vendors/{it.name}"

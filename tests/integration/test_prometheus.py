@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Alerts and dashboard by the distribution's real Prometheus, promtool and node exporter, on a simulated node's faults.
+
+The exporter reads the files that the installed command writes, Prometheus scrapes it on a loopback port, and its own
+API says what fires.  Must not import the source tree's modules.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.gpunode import description
+from tests.integration.engines import REPOSITORY, Installed, on_node
+
+FOLDER = REPOSITORY / "packaging/prometheus"
+RULES = FOLDER / "oci-gpu-hook.rules.yaml"
+ALERTS: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
+DASHBOARD: dict[str, Any] = json.loads((FOLDER / "dashboard.json").read_text())
+# Grafana's own variables and those of the dashboard, as Grafana fills them in.
+VARIABLES = {
+    "$__rate_interval": "1m",
+    "$__range": "6h",
+    "${datasource}": "",
+    "$job": ".*",
+    "$instance": ".*",
+}
+
+
+def promtool(*words: str | Path, folder: Path = FOLDER) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["promtool", *words], check=False, capture_output=True, text=True, cwd=folder
+    )
+
+
+def expressions() -> dict[str, str]:
+    """Those of the dashboard, by panel."""
+    found = {}
+    for panel in DASHBOARD["panels"]:
+        for target in panel.get("targets", []):
+            text = target["expr"]
+            for name, value in VARIABLES.items():
+                text = text.replace(name, value)
+            found[f"{panel['title']} {target['refId']}"] = text
+    return found
+
+
+def test_each_alert_fires_on_its_series_and_on_nothing_else() -> None:
+    done = promtool("test", "rules", "oci-gpu-hook.rules.test.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    tests = yaml.safe_load((FOLDER / "oci-gpu-hook.rules.test.yaml").read_text())["tests"]
+    tried = [rule for test in tests for rule in test["alert_rule_test"]]
+    for kind in (True, False):
+        names = {rule["alertname"] for rule in tried if bool(rule["exp_alerts"]) is kind}
+        assert names == {rule["alert"] for rule in ALERTS}
+
+
+def test_the_tests_notice_alerts_that_never_fire(tmp_path: Path) -> None:
+    document = yaml.safe_load(RULES.read_text())
+    for rule in document["groups"][0]["rules"]:
+        rule["expr"] = f"({rule['expr']}) and on() vector(1) > 2"
+    (tmp_path / RULES.name).write_text(yaml.safe_dump(document))
+    tests = (FOLDER / "oci-gpu-hook.rules.test.yaml").read_text()
+    (tmp_path / "tests.yaml").write_text(tests)
+    done = promtool("test", "rules", "tests.yaml", folder=tmp_path)
+    assert done.returncode != 0
+    said = done.stdout + done.stderr
+    assert [rule["alert"] for rule in ALERTS if rule["alert"] not in said] == []
+
+
+def test_every_alert_says_how_bad_it_is_and_what_to_do() -> None:
+    for rule in ALERTS:
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert "{{ $labels.instance }}" in rule["annotations"]["summary"]
+        assert len(rule["annotations"]["description"]) > 60
+
+
+def test_the_manifest_has_the_same_alerts() -> None:
+    spec = importlib.util.spec_from_file_location("build_rule", FOLDER / "build_rule.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    text = (FOLDER / "prometheusrule.yaml").read_text()
+    assert text == module.manifest(RULES.read_text()), "make prometheusrule"
+    manifest = yaml.safe_load(text)
+    assert manifest["kind"] == "PrometheusRule"
+    assert manifest["spec"] == yaml.safe_load(RULES.read_text())
+
+
+def test_every_expression_of_the_dashboard_is_one(tmp_path: Path) -> None:
+    rules = [{"record": "a:b", "expr": text} for text in expressions().values()]
+    groups = [{"name": str(number), "rules": [rule]} for number, rule in enumerate(rules)]
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": groups}))
+    done = promtool("check", "rules", "rules.yaml", folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(ids) == len({*ids})
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= 24
+        if panel["type"] != "row":
+            assert panel["fieldConfig"]["defaults"]["noValue"] == "no data"
+
+
+def test_the_manual_names_every_metric_and_no_other_is_used() -> None:
+    """Those of the manual's tables are compared with what is exported by the scrape below."""
+    manual = (REPOSITORY / "packaging/man/oci-gpu-hook.8.rst").read_text()
+    section = manual.partition("\nMETRICS\n")[2].partition("\nFEATURES\n")[0]
+    told = {f"oci_gpu_hook_{name}" for name in re.findall(r"^\*(\w+)\* ", section, re.MULTILINE)}
+    texts = [*expressions().values(), RULES.read_text(), (FOLDER / "README.md").read_text()]
+    used = set(re.findall(r"oci_gpu_hook_\w+", " ".join(texts)))
+    assert {name.replace("_bucket", "") for name in used} <= told
+    sources = (REPOSITORY / "oci_gpu_hook/report/gpumetrics.py").read_text()
+    named = {
+        f"oci_gpu_hook_{it}"
+        for it in re.findall(r'"((?:gpu_|driver_|nvml_|inv|val|coll|kernel_l)\w+)"', sources)
+    }
+    assert told - named == {
+        "oci_gpu_hook_gpus",
+        *(f"oci_gpu_hook_{name}_total" for name in ("starts", "refusals", "failures")),
+        "oci_gpu_hook_start_duration_seconds",
+    }
+
+
+COLLECT = "oci-gpu-hook metrics --gpus --write; oci-gpu-hook metrics --write\n"
+SETTINGS = """metrics = /run/prometheus/textfile/hook.prom
+gpu-metrics = /run/prometheus/textfile/gpus.prom
+"""
+SCRAPE = Path(__file__).with_name("scrape.py")
+# Of a container that is not there: the hook refuses the start for its bundle.
+STATE = '{"ociVersion":"1.0.2","id":"no","status":"creating","pid":4194304,"bundle":"/nowhere"}'
+VALIDATION = {
+    "time": 1_700_000_000,
+    "driver_version": "580.65.06",
+    "steps": [{"name": "hook", "outcome": "failed", "why": "it"}],
+}
+
+
+def test_exactly_the_alerts_of_the_faults_fire(installed: Installed, tmp_path: Path) -> None:
+    """None before, and once the driver has gone nothing of what was told of it."""
+    node = description.load("h100x8")
+    gpus = [gpu.uuid for gpu in node.gpus]
+    says = (
+        "fault 0 lost",
+        "fault 1 clocks_event 64",
+        "fault 1 temperature 97",
+        "fault 2 ecc_uncorrected 1",
+    )
+    broken = [f"echo '{line}' >>/proc/driver/gpunode/description" for line in says]
+    broken += [
+        f"echo '4,9,1,-;NVRM: Xid (PCI:{node.gpus[0].bus_id[:-2]}): 79, GPU has fallen off the bus.' >>/dev/kmsg",
+        f"echo '{json.dumps(VALIDATION)}' >/run/oci-gpu-hook/validation.json",
+        "for start in 1 2 3 4; do",
+        f"! echo '{STATE}' | /usr/libexec/oci/hooks.d/oci-gpu-hook createRuntime; done",
+        COLLECT,
+    ]
+    # Increases of the last minutes stay so.
+    lasting = [["GPUHookRefused", ""], ["GPUUncorrectedECC", gpus[2]]]
+    now = [
+        ["GPULost", gpus[0]],
+        ["GPUThrottled", gpus[1]],
+        ["GPUValidationFailed", ""],
+        ["GPUXidError", gpus[0]],
+    ]
+    wanted = {
+        "whole": [],
+        "broken": sorted([*lasting, *now]),
+        "gone": sorted([*lasting, ["GPUDriverDown", ""]]),
+    }
+    steps = {
+        "whole": f"oci-gpu-hook inventory refresh >/dev/null; {COLLECT}",
+        "broken": "\n".join(broken),
+        "gone": f"mkdir /tmp/none; mount --bind /tmp/none /proc/driver/nvidia; {COLLECT}",
+    }
+    scene = {"expressions": expressions(), "steps": steps, "wanted": wanted}
+    (tmp_path / "scene").write_text(json.dumps(scene))
+    script = f"rm /dev/kmsg; : >/dev/kmsg\nexec {sys.executable} {SCRAPE} {tmp_path}/scene"
+    done = on_node(installed, script, settings=SETTINGS, timeout=120)
+    assert done.code == 0, done.err
+    empty, *answers = [json.loads(line) for line in done.out.splitlines()]
+    assert {*empty["series"].values()} == {0}, "no data is no error"
+    assert {name: it["firing"] for name, it in zip(steps, answers)} == wanted
+    silent = {name for name, number in answers[0]["series"].items() if not number}
+    assert silent == {"Containers A", "XID errors A", "Validations failed A", "Validation A"}
