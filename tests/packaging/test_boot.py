@@ -62,6 +62,39 @@ def test_the_spec_is_kept_once_an_administrator_says_so(installed: Installed) ->
     assert done.out.split() == ["disabled", "0"]
 
 
+def test_features_and_readings_are_written_in_their_sandboxes_and_go_with_the_driver(
+    installed: Installed,
+) -> None:
+    """The features with each refresh of the inventory, the readings with the kernel's log."""
+    done = booted(
+        installed,
+        """
+features=/etc/kubernetes/node-feature-discovery/features.d/oci-gpu-hook gpus=/run/gpus.prom
+printf 'features = %s\\ngpu-metrics = %s\\n' $features $gpus >/etc/oci-gpu-hook.conf
+mkdir -p /etc/kubernetes
+systemctl enable oci-gpu-hook-features oci-gpu-hook-gpu-metrics.timer 2>/dev/null
+systemctl start oci-gpu-hook-inventory
+wait_for $features
+grep -c nvidia.com/gpu.count=2 $features
+systemctl start oci-gpu-hook-gpu-metrics.timer
+wait_for $gpus
+grep -c 'gpu_up{.*} 1' $gpus
+sed -n 's/^oci_gpu_hook_kernel_log_readable //p' $gpus
+mkdir /run/none
+mount --bind /run/none /run/simulated/driver/nvidia
+systemctl start oci-gpu-hook-inventory oci-gpu-hook-gpu-metrics
+for _ in $(seq 100); do [ -e $features ] || break; sleep 0.1; done
+ls $features 2>/dev/null || :
+grep driver_up $gpus
+cat /run/said >&2
+""",
+    )
+    assert done.code == 0, done.err
+    assert done.out.split("\n")[:3] == ["1", "2", "1"]
+    assert done.out.endswith("oci_gpu_hook_driver_up 0\n")
+    assert "/features.d/" not in done.out
+
+
 def test_without_its_capability_the_devices_service_makes_nothing(installed: Installed) -> None:
     """So the boot above shows that it has what it needs, and not that nothing shuts it in."""
     done = booted(
