@@ -7,8 +7,8 @@ import os
 
 import click
 
-from oci_gpu_hook.cli import inventory, onhost, whole
-from oci_gpu_hook.cli.options import config_file, host_root
+from oci_gpu_hook.cli import onhost, whole
+from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout
 from oci_gpu_hook.cli.version import VERSION
 from oci_gpu_hook.driver import nvml, readings, survey
 from oci_gpu_hook.driver.gpu import driver_version
@@ -28,7 +28,7 @@ _PCI_DEVICES = "/sys/bus/pci/devices"
     is_flag=True,
     help="Write the file that the setting 'features' names; remove it where no driver is loaded.",
 )
-@inventory.nvml_timeout
+@nvml_timeout
 @config_file
 @host_root
 def features(write: bool, nvml_timeout: float, config: str | None, host_root: str) -> None:
@@ -88,7 +88,7 @@ def _text(root: HostRoot, settings: Settings, seconds: float) -> str:
     answered: tuple[readings.GpuReading, ...] = ()
     if seconds:
         try:
-            answered = readings.ask(inventory.nvml_library(root, found), seconds).gpus
+            answered = readings.ask(nvml.library(root, found), seconds).gpus
         except nvml.NvmlUnavailable as err:
             click.echo(f"oci-gpu-hook: {err}: features that only it knows are missing", err=True)
     classes = [_line(root, f"{_PCI_DEVICES}/{gpu.proc}/class") for gpu in found.gpus]

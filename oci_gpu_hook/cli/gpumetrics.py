@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oci_gpu_hook.cli import inventory, onhost, seengpus
+from oci_gpu_hook.cli import onhost, seengpus
 from oci_gpu_hook.diagnosis import holders
 from oci_gpu_hook.diagnosis.holders import Share
 from oci_gpu_hook.driver import inventory as saved_inventory
@@ -62,7 +62,7 @@ def exposition(root: HostRoot, driver_root: str, seconds: float, *, remember: bo
 
 def _readings(root: HostRoot, found: DriverInventory, seconds: float) -> readings.Readings | None:
     try:
-        answer = readings.ask(inventory.nvml_library(root, found), seconds)
+        answer = readings.ask(nvml.library(root, found), seconds)
     except nvml.NvmlUnavailable as err:
         click.echo(f"oci-gpu-hook: {err}", err=True)
         return None

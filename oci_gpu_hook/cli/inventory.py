@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import time
 from errno import EDQUOT, ENOSPC, EROFS
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -17,12 +16,21 @@ from oci_gpu_hook.cli import (
     cdi,
     cditext,
     drivervolume,
+    features,
     onhost,
     vendortext,
     whole,
 )
 from oci_gpu_hook.cli.group import Group
-from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
+from oci_gpu_hook.cli.options import (
+    LONGEST_SECONDS,
+    Seconds,
+    config_file,
+    host_root,
+    nvml_timeout,
+    output_format,
+    show,
+)
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import nodes, nvml, stamp, survey, udev
 from oci_gpu_hook.errors import ApplyError, ConfigError, DriverError, HookError
@@ -43,27 +51,6 @@ if TYPE_CHECKING:
     from oci_gpu_hook.vendors.present import Present
 
 _SETTLE_SECONDS = 2.0
-_LONGEST_SECONDS = 86400
-
-
-class Seconds(click.FloatRange):
-    """A number of seconds.  NaN must be refused here, as it passes every check of a range."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        found = super().convert(value, param, ctx)
-        if math.isnan(found):
-            self.fail(f"{value} is no number of seconds", param, ctx)
-        return found
-
-
-nvml_timeout = click.option(
-    "--nvml-timeout",
-    metavar="SECONDS",
-    type=Seconds(0, _LONGEST_SECONDS),
-    default=30.0,
-    show_default=True,
-    help="How long NVML may take to answer; 0 does not ask it.",
-)
 
 
 @click.command()
@@ -146,7 +133,7 @@ def show_saved(form: str, config: str | None, host_root: str) -> None:
 @click.option(
     "--interval",
     metavar="SECONDS",
-    type=Seconds(0.1, _LONGEST_SECONDS),
+    type=Seconds(0.1, LONGEST_SECONDS),
     default=30.0,
     show_default=True,
     help="How often to look without an event of udev: a change of MIG devices makes none.",
@@ -187,6 +174,7 @@ def watch(
                 _refresh_volume(root, found)
                 saved = found._replace(devices=(), links=(), ipc_paths=())
                 click.echo(_summary(found, path) + (f" ({event})" if event else ""))
+                _renew_features(root, config, nvml_timeout)
                 spec_is_due = cdi_spec is not None
             if cdi_spec:
                 _write_spec(root, cdi_spec, config)
@@ -197,6 +185,7 @@ def watch(
             waiting = _waiting(err)
             if waiting != trouble:
                 click.echo(waiting)
+                _renew_features(root, config, nvml_timeout)
             trouble = waiting
 
 
@@ -252,6 +241,16 @@ def _write_spec(root: HostRoot, path: str, config: str | None) -> None:
     click.echo(f"wrote {path}{f': {nameless}' if nameless else ''}")
 
 
+def _renew_features(root: HostRoot, config: str | None, seconds: float) -> None:
+    """Write or remove the feature file, where there is a setting for it."""
+    try:
+        said = features.renew(root, read_settings(config, None), seconds)
+    except HookError as err:
+        said = f"waiting to tell the features: {err}"
+    if said:
+        click.echo(said)
+
+
 def _moments(interval: float) -> Iterator[str]:
     """Yield at once, and then whenever it is time to look again: the event of udev, or "" where there was none."""
     yield ""
@@ -275,7 +274,7 @@ def _refresh(root: HostRoot, driver_root: str, seconds: float) -> tuple[DriverIn
     facts, why_none = None, "NVML was not asked: --nvml-timeout 0"
     if seconds:
         try:
-            facts = nvml.ask(nvml_library(root, found), seconds)
+            facts = nvml.ask(nvml.library(root, found), seconds)
         except nvml.NvmlUnavailable as err:
             why_none = str(err)
     if facts is not None:
@@ -312,14 +311,6 @@ def _unsaved(err: OSError) -> ApplyError:
     elif err.errno in (ENOSPC, EDQUOT, EROFS):
         hint = f"make room in {folder}, and have it writable"
     return ApplyError(f"cannot save the inventory in {folder}: {err.strerror}", hint)
-
-
-def nvml_library(root: HostRoot, found: DriverInventory) -> str:
-    """The file of libnvidia-ml; "" where there is none."""
-    for library in found.libraries:
-        if library.bits == 64 and library.file.startswith("libnvidia-ml.so."):
-            return root.path.rstrip("/") + library.path
-    return ""
 
 
 def _with_all_nodes(root: HostRoot, driver_root: str, found: DriverInventory) -> DriverInventory:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import click
 
-from oci_gpu_hook.cli import gpumetrics, inventory, spool, whole
-from oci_gpu_hook.cli.options import config_file
+from oci_gpu_hook.cli import gpumetrics, spool, whole
+from oci_gpu_hook.cli.options import LONGEST_SECONDS, Seconds, config_file
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.report import counters
 from oci_gpu_hook.request.settings import read_settings
@@ -23,7 +23,7 @@ from oci_gpu_hook.request.settings import read_settings
 @click.option(
     "--timeout",
     metavar="SECONDS",
-    type=inventory.Seconds(0.1, 86400),
+    type=Seconds(0.1, LONGEST_SECONDS),
     default=10.0,
     show_default=True,
     help="How long NVML may take to answer, with --gpus.",

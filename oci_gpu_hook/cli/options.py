@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, Callable, TypeVar
 
 import click
@@ -12,6 +13,27 @@ from oci_gpu_hook.errors import LONGEST_LIST, plain
 from oci_gpu_hook.request.settings import SETTINGS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+LONGEST_SECONDS = 86400
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds.  NaN must be refused here, as it passes every check of a range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value} is no number of seconds", param, ctx)
+        return found
+
+
+nvml_timeout = click.option(
+    "--nvml-timeout",
+    metavar="SECONDS",
+    type=Seconds(0, LONGEST_SECONDS),
+    default=30.0,
+    show_default=True,
+    help="How long NVML may take to answer; 0 does not ask it.",
+)
 
 
 def output_format(command: Command) -> Command:

@@ -8,9 +8,13 @@ be used by the hook.
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oci_gpu_hook.driver import child
+
+if TYPE_CHECKING:
+    from oci_gpu_hook.driver.inventory import DriverInventory
+    from oci_gpu_hook.host.root import HostRoot
 
 # NVML's enumeration nvmlBrandType_t, by the names of its constants.
 _BRANDS = {
@@ -64,6 +68,14 @@ class Facts(NamedTuple):
     driver_version: str
     cuda_version: str
     gpus: tuple[GpuFacts, ...]
+
+
+def library(root: HostRoot, found: DriverInventory) -> str:
+    """The file of libnvidia-ml; "" where there is none."""
+    for item in found.libraries:
+        if item.bits == 64 and item.file.startswith("libnvidia-ml.so."):
+            return root.path.rstrip("/") + item.path
+    return ""
 
 
 def ask(library: str, seconds: float) -> Facts:

@@ -97,3 +97,22 @@ def test_a_node_without_a_driver_has_no_features(installed: Installed) -> None:
     done = on_node(installed, "oci-gpu-hook features", faults=("no-proc-driver",))
     assert (done.code, done.out) == (6, "")
     assert "Traceback" not in done.err
+
+
+def test_watch_keeps_the_file_and_removes_it_with_the_driver(installed: Installed) -> None:
+    script = f"""
+until_it() {{ for try in $(seq 200); do ! "$@" || return 0; sleep 0.1; done; cat /run/said; return 1; }}
+oci-gpu-hook inventory watch --interval 0.2 >/run/said 2>&1 & watch=$!
+until_it test -e {FILE}
+mkdir /tmp/none && mount --bind /tmp/none /proc/driver/nvidia
+until_it test ! -e {FILE}
+umount /proc/driver/nvidia
+until_it test -e {FILE}
+kill -TERM $watch && wait $watch
+cat /run/said
+"""
+    done = on_node(installed, script, settings=SETTINGS)
+    assert done.code == 0, done.out + done.err
+    told = [line.partition(":")[0] for line in done.out.splitlines() if FILE in line]
+    assert told == [f"wrote {FILE}", "no driver is loaded", f"wrote {FILE}"]
+    assert "Traceback" not in done.out
