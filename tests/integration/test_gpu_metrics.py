@@ -8,8 +8,12 @@ The kernel's log is a file of the node's own.  Must not import the source tree's
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
+from typing import cast
 
 from tests.gpunode import description
+from tests.gpunode.content import Content
+from tests.gpunode.faults import FAULTS
 from tests.integration.conftest import Maker
 from tests.integration.engines import Installed, in_turn, on_node
 
@@ -74,10 +78,12 @@ def test_what_goes_wrong_is_told_and_takes_nothing_with_it(installed: Installed)
     node = description.load("h100mig")
     first, second = [gpu.uuid for gpu in node.gpus]
 
-    def says(*lines: str) -> str:
-        added = "\\n".join(lines)
+    def says(fault: str) -> str:
+        content = SimpleNamespace(proc={"gpunode/description": ""}, node=node)
+        if fault:
+            FAULTS[fault].plant(cast(Content, content))
         return (
-            f"printf '{added}\\n' >>/proc/driver/gpunode/description\n"
+            f"printf '{content.proc['gpunode/description']}' >>/proc/driver/gpunode/description\n"
             "oci-gpu-hook metrics --gpus --timeout 1 2>&1\n"
             "cat /run/whole >/proc/driver/gpunode/description"
         )
@@ -85,20 +91,17 @@ def test_what_goes_wrong_is_told_and_takes_nothing_with_it(installed: Installed)
     scripts = {
         "whole": "cp /proc/driver/gpunode/description /run/whole; oci-gpu-hook metrics --gpus --write; cat "
         + FILE,
-        "hangs": says("fault 0 hangs"),
-        "falls": says("fault 0 falls 3"),
-        "lost": says("fault 0 lost"),
-        "leaves": says("leaves 10"),
-        "lies": says(
-            "fault 0 temperature 4000000000",
-            "fault 0 memory_used 9223372036854775807",
-            f"fault 0 claims {second}",
-        ),
-        "silent": says("nvml hangs"),
-        "errors": says("nvml errors"),
+        "hangs": says("gpu-hangs"),
+        "falls": says("gpu-falls"),
+        "lost": says("gpu-lost"),
+        "leaves": says("nvml-leaves"),
+        "lies": says("gpu-lies"),
+        "twins": says("gpu-twins"),
+        "silent": says("nvml-hangs"),
+        "errors": says("nvml-errors"),
         "off the bus": "mkdir /tmp/none; mount --bind /tmp/none /proc/driver/nvidia/gpus/0000:18:00.0\n"
         "mv /dev/nvidia1 /tmp/\n"
-        + says()
+        + says("")
         + "\noci-gpu-hook metrics --gpus --write; grep gpu_up "
         + FILE,
         "gone": "mount --bind /tmp/none /proc/driver/nvidia; oci-gpu-hook metrics --gpus --write; cat "
@@ -117,7 +120,8 @@ def test_what_goes_wrong_is_told_and_takes_nothing_with_it(installed: Installed)
     lies = [key for key in found["lies"] if first in key]
     assert f'gpu_memory_bytes{{uuid="{first}"}}' in lies
     assert not [key for key in lies if "celsius" in key or "used" in key]
-    assert found["lies"][f'gpu_up{{uuid="{first}"}}'] == 1
+    for name in ("lies", "twins"):
+        assert [found[name][f'gpu_up{{uuid="{uuid}"}}'] for uuid in (first, second)] == [1, 1]
     for name, sentence in (
         ("silent", "NVML did not answer within 1 seconds"),
         ("errors", "NVMLError_Unknown"),
