@@ -110,10 +110,10 @@ def test_every_expression_of_the_dashboard_is_one(tmp_path: Path) -> None:
 
 
 def test_the_manual_names_every_metric_and_no_other_is_used() -> None:
-    """Those of the manual's tables are compared with what is exported by the scrape below."""
+    """What is exported, and what the alerts, the dashboard and the README name."""
     manual = (REPOSITORY / "packaging/man/oci-gpu-hook.8.rst").read_text()
     section = manual.partition("\nMETRICS\n")[2].partition("\nFEATURES\n")[0]
-    told = {f"oci_gpu_hook_{name}" for name in re.findall(r"^\*(\w+)\* ", section, re.MULTILINE)}
+    told = {f"oci_gpu_hook_{name}" for name in re.findall(r"^\*(\w+)\*$", section, re.MULTILINE)}
     texts = [*expressions().values(), RULES.read_text(), (FOLDER / "README.md").read_text()]
     used = set(re.findall(r"oci_gpu_hook_\w+", " ".join(texts)))
     assert {name.replace("_bucket", "") for name in used} <= told
