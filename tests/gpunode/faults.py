@@ -123,6 +123,16 @@ def _says_one_uuid_twice(content: Content) -> None:
     _says(f"fault 1 claims {content.node.gpus[0].uuid}")(content)
 
 
+def _says_another_uuid(content: Content) -> None:
+    uuid = content.node.gpus[0].uuid
+    _says(f"fault 0 claims {uuid[:4]}{'1' if uuid[4] == '0' else '0'}{uuid[5:]}")(content)
+
+
+def _cuda(line: str) -> Callable[[Content], None]:
+    """A fault of libcuda on the first GPU: the call, and what it does."""
+    return _says(f"fault 0 cuda {line}")
+
+
 FAULTS = {
     "library-version": Fault("libcuda is of the next release", _library_version),
     "driver-version": Fault("the kernel driver is of the next release", _driver_version),
@@ -138,6 +148,7 @@ FAULTS = {
     "no-nvml": Fault("no libnvidia-ml", _no_nvml),
     "nvml-hangs": Fault("nvmlInit never returns", _nvml_hangs),
     "nvml-errors": Fault("nvmlInit fails with an unknown error", _nvml_errors),
+    "nvml-goes": Fault("NVML fails once it is asked for the GPUs", _says("nvml goes")),
     "nvml-leaves": Fault("NVML goes away after ten questions", _says("leaves 10")),
     "gpu-lost": Fault("NVML says that its first GPU is lost", _says("fault 0 lost")),
     "gpu-falls": Fault("the first GPU is lost after three questions", _says("fault 0 falls 3")),
@@ -151,5 +162,25 @@ FAULTS = {
         ),
     ),
     "gpu-twins": Fault("NVML gives two GPUs one UUID", _says_one_uuid_twice),
+    "nvml-lies": Fault("NVML gives the first GPU another UUID than the kernel", _says_another_uuid),
+    "cuda-hangs": Fault("cuInit never returns for the first GPU", _cuda("cuInit hang")),
+    "cuda-crashes": Fault("cuInit crashes for the first GPU", _cuda("cuInit crash")),
+    "cuda-not-ready": Fault(
+        "cuInit fails for the first GPU, as without the fabric manager", _cuda("cuInit 802")
+    ),
+    "cuda-busy": Fault(
+        "the first GPU is another process's alone", _cuda("cuDevicePrimaryCtxRetain 46")
+    ),
+    "cuda-other": Fault(
+        "another GPU answers in the first one's place", _cuda("cuDeviceGetUuid wrong")
+    ),
+    "cuda-no-memory": Fault("the first GPU has no memory left", _cuda("cuMemAlloc 2")),
+    "cuda-no-jit": Fault("there is no compiler of PTX", _cuda("cuModuleLoadData 221")),
+    "cuda-old-ptx": Fault("the driver is older than the PTX", _cuda("cuModuleLoadData 222")),
+    "cuda-no-launch": Fault("a kernel is launched and fails", _cuda("cuLaunchKernel 719")),
+    "cuda-wrong": Fault("the first GPU computes wrong sums", _cuda("cuLaunchKernel wrong")),
+    "cuda-lost": Fault("the first GPU falls off the bus", _cuda("cuCtxSynchronize 999")),
+    "cuda-ecc": Fault("the first GPU's memory fails", _cuda("cuCtxSynchronize 214")),
+    "cuda-stuck": Fault("a kernel on the first GPU never ends", _cuda("cuCtxSynchronize hang")),
     "stale-cache": Fault("ld.so.cache does not know the driver", _stale_cache),
 }

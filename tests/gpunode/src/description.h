@@ -26,7 +26,7 @@ static const char *const reading_names[READINGS] = {
  * claims: the UUID that NVML gives in the place of its own; falls: lost after so many questions.
  */
 struct gpu {
-	char uuid[48], claims[48], model[96], bus_id[32], serial[24];
+	char uuid[48], claims[48], model[96], bus_id[32], serial[24], cuda_fault[48];
 	struct gpu *parent;
 	unsigned gi, ci, multiprocessors, gi_slices, ci_slices;
 	unsigned mig_enabled, lost, hangs, falls, asked;
@@ -38,7 +38,7 @@ struct gpu {
 
 struct description {
 	char driver[32];
-	unsigned cuda, nvswitches, count, mig_count, hangs, errors, leaves;
+	unsigned cuda, nvswitches, count, mig_count, hangs, errors, goes, leaves;
 	struct gpu gpus[MAX_GPUS], mig[MAX_MIG];
 };
 
@@ -106,7 +106,7 @@ static struct gpu *add_mig(struct description *node, const char *numbers)
 	return mig;
 }
 
-/* `fault N WHAT` of the GPU with this number: lost, hangs, falls AFTER, claims UUID, or a reading. */
+/* `fault N WHAT` of the GPU with this number: lost, hangs, falls AFTER, claims UUID, cuda CALL WORD, or a reading. */
 static void read_fault(struct description *node, const char *line)
 {
 	struct gpu *gpu = &node->gpus[text_number(line, 10) % MAX_GPUS];
@@ -121,6 +121,8 @@ static void read_fault(struct description *node, const char *line)
 		gpu->falls = (unsigned)text_number(value, 10);
 	else if ((value = text_after(line, "claims ")))
 		text_copy(gpu->claims, sizeof gpu->claims, value);
+	else if ((value = text_after(line, "cuda ")))
+		text_copy(gpu->cuda_fault, sizeof gpu->cuda_fault, value);
 	else
 		read_reading(gpu, line);
 }
@@ -142,7 +144,7 @@ static struct gpu *read_line(struct description *node, struct gpu *current, cons
 	else if ((value = text_after(line, "nvswitches ")))
 		node->nvswitches = (unsigned)text_number(value, 10);
 	else if ((value = text_after(line, "nvml ")))
-		node->hangs |= *value == 'h', node->errors |= *value == 'e';
+		node->hangs |= *value == 'h', node->errors |= *value == 'e', node->goes |= *value == 'g';
 	else if ((value = text_after(line, "leaves ")))
 		node->leaves = (unsigned)text_number(value, 10);
 	else if ((value = text_after(line, "fault ")))

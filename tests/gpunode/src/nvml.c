@@ -125,7 +125,11 @@ EXPORT int nvmlSystemGetCudaDriverVersion_v2(int *to)
 	return nvmlSystemGetCudaDriverVersion(to);
 }
 
-EXPORT int nvmlDeviceGetCount_v2(unsigned *to) { return give_number(to, visible_count); }
+EXPORT int nvmlDeviceGetCount_v2(unsigned *to)
+{
+	/* The fault: the driver goes away between two calls. */
+	return node.goes ? UNKNOWN : give_number(to, visible_count);
+}
 EXPORT int nvmlDeviceGetCount(unsigned *to) { return nvmlDeviceGetCount_v2(to); }
 
 EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct gpu **to)
