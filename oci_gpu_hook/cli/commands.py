@@ -19,6 +19,7 @@ from oci_gpu_hook.cli import (
     prepare,
     selinux,
     swarm,
+    validate,
     vendors,
     volume,
 )
@@ -28,12 +29,12 @@ from oci_gpu_hook.cli.version import VERSION
 EXIT_CODES = """\b
 Exit codes:
   0  done, or nothing to do
-  1  a fault of this program, or 'doctor' found a failure
+  1  a fault of this program, or 'doctor' or 'validate' found a failure
   2  wrong usage
   3  bad state or bundle: the engine must act
   4  bad configuration: the administrator must act
   5  the request cannot be met: the container's author must act
-  6  host driver absent, mismatched or half installed
+  6  host driver absent, mismatched or half installed, or its validation failed
   7  a step failed while the plan was carried out, and all of it was undone
 """
 
@@ -60,6 +61,7 @@ program.add_command(prepare.prepare)
 program.add_command(cdi.cdi)
 program.add_command(config.config)
 program.add_command(doctor.doctor)
+program.add_command(validate.validate)
 program.add_command(containers.containers)
 program.add_command(flags.flags)
 program.add_command(volume.volume)

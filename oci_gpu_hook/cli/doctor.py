@@ -118,16 +118,21 @@ def document(findings: list[Finding]) -> dict[str, object]:
 
 def as_text(findings: list[Finding]) -> str:
     """One line for each finding, below it the command that mends it; the counts at the end."""
-    width = max([len(item.check) for item in findings], default=0) + 2
-    lines = []
-    for item in findings:
-        lines.append(f"{item.level:6}{item.check:{width}}{item.seen}")
-        if item.remedy:
-            lines.append(f"{'':6}{'':{width}}mend it: {item.remedy}")
     counted = [
         f"{len([f for f in findings if f.level == level])} {level}" for level in (FAIL, WARN)
     ]
-    return "\n".join([*lines, "", f"{len(findings)} checks: {', '.join(counted)}"])
+    return "\n".join([*lines(findings), "", f"{len(findings)} checks: {', '.join(counted)}"])
+
+
+def lines(findings: list[Finding]) -> list[str]:
+    """One line for each finding, below it the command that mends it."""
+    width = max([len(item.check) for item in findings], default=0) + 2
+    found = []
+    for item in findings:
+        found.append(f"{item.level:6}{item.check:{width}}{item.seen}")
+        if item.remedy:
+            found.append(f"{'':6}{'':{width}}mend it: {item.remedy}")
+    return found
 
 
 def painted(line: str) -> str:
@@ -179,7 +184,7 @@ def _is_open(path: str) -> bool:
     return is_open_to_others(status)
 
 
-def _platform(root: HostRoot, kind: str, proof: str) -> list[Finding]:
+def of_platform(root: HostRoot, kind: str, proof: str) -> list[Finding]:
     """The findings about a Jetson's or WSL's driver, which is no kernel module with GPUs below /proc."""
     error = ""
     left_out: tuple[str, ...] = ()
@@ -226,31 +231,19 @@ def _driver(
     """The findings about NVIDIA's driver; others: whether another vendor's hardware is here."""
     kind, proof = platform.prove(root)
     if kind in (platform.TEGRA, platform.WSL):
-        return _platform(root, kind, proof)
+        return of_platform(root, kind, proof)
     try:
         inventory = survey.survey(root, driver_root)
     except DriverError as err:
-        absence = driver.Absence(
-            err.message,
-            root.stat(nodes.CONTROL) is not None,
-            "nvidia" in found.modules,
-            "nouveau" in found.modules,
-            root.stat(driver_root) is not None,
-        )
+        absence = absence_of(root, driver_root, found, err)
         is_expected = absence.has_module or absence.nouveau or present.expects_nvidia(root)
         if others and not is_expected:
             seen = "no GPU of NVIDIA's: other vendors' hardware is here"
             return [Finding("driver", PASS, seen), *driver.folder(_state(root))]
         return driver.absent(absence, tool)
-    inventory = saved_inventory.with_nodes(root, inventory)
-    uvm = "nvidia-uvm" in proc.character_majors(root)
     saved = saved_inventory.read_saved(root, stamp.now(root, driver_root))
     return [
-        *driver.parts(inventory, tool),
-        *driver.firmware(inventory, _runs_firmware(root, inventory), tool),
-        *driver.loader_cache(_cached_names(root, driver_root)),
-        *driver.gpus(inventory),
-        *driver.nodes(inventory.devices, _numbers(root, inventory), uvm),
+        *of_driver(root, driver_root, inventory, tool),
         *driver.inventory(saved, _state(root)),
         *driver.cdi_specs(
             cdispecs.specs(root), inventory.driver_version, _mig_devices(inventory, saved)
@@ -263,6 +256,32 @@ def _mig_devices(now: DriverInventory, saved: DriverInventory | None) -> tuple[M
     if saved is None or saved_inventory.MAY_BE_MADE_ANEW in saved.unknown:
         return now.mig_devices
     return saved.mig_devices
+
+
+def absence_of(
+    root: HostRoot, driver_root: str, found: kernel.Kernel, err: DriverError
+) -> driver.Absence:
+    """What is there where a survey says that there is no driver."""
+    return driver.Absence(
+        err.message,
+        root.stat(nodes.CONTROL) is not None,
+        "nvidia" in found.modules,
+        "nouveau" in found.modules,
+        root.stat(driver_root) is not None,
+    )
+
+
+def of_driver(root: HostRoot, driver_root: str, found: DriverInventory, tool: str) -> list[Finding]:
+    """The findings about the parts of NVIDIA's driver, its GPUs and nodes; found: without nodes."""
+    found = saved_inventory.with_nodes(root, found)
+    uvm = "nvidia-uvm" in proc.character_majors(root)
+    return [
+        *driver.parts(found, tool),
+        *driver.firmware(found, _runs_firmware(root, found), tool),
+        *driver.loader_cache(_cached_names(root, driver_root)),
+        *driver.gpus(found),
+        *driver.nodes(found.devices, _numbers(root, found), uvm),
+    ]
 
 
 def _vendors_specs(root: HostRoot) -> list[Finding]:

@@ -49,7 +49,11 @@ _LARGEST_ANSWER = 1 << 16
 
 def container(host: HostRoot, word: str, config: str | None) -> list[Finding]:
     """The findings about the container that `word` names."""
-    found = containers.find(host, word)
+    return running(host, containers.find(host, word), config)
+
+
+def running(host: HostRoot, found: Running, config: str | None) -> list[Finding]:
+    """The findings about a container."""
     who = _patient(found)
     name = quoted(found.shown)[1:-1] or "of no known id"
     if not found.pid:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.kernel.filetypes import is_folder
+from oci_gpu_hook.kernel.filetypes import S_IFDIR, is_folder
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -290,3 +290,15 @@ def _is_allowed(library: Any, source: str, target: str) -> bool:
     except OSError:
         return False
     return bool(decision.allowed & wanted == wanted)
+
+
+def of_engines(root: HostRoot) -> str:
+    """The label that the policy gives to what engines keep in /run; "" without SELinux or this Python's libselinux."""
+    if not is_there(root):
+        return ""
+    try:
+        import selinux as library
+
+        return str(library.matchpathcon("/run/containers/storage", S_IFDIR)[1])
+    except (ImportError, OSError):
+        return ""

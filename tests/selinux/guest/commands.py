@@ -2,7 +2,7 @@
 """What is asked of an enforcing host besides its containers: the commands of units and people, the hook's domains.
 
 Runs in the domain of services, as units do; `python3 -m tests.selinux.guest.commands` is the part that an engine plays.
-Each question gives what it saw and what is wrong with that.  Must not start a container.
+Each question gives what it saw and what is wrong with that.  Must not start a container but by `validate`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ WAITING = {
     "bash": (("createRuntime",), "system_u:system_r:oci_gpu_hook_entry_t:s0"),
     "python3": (("createRuntime", "--host-root", "/"), "system_u:system_r:oci_gpu_hook_t:s0"),
 }
+
+ENTERED = frozenset({("oci_gpu_hook_entry_t", "oci_gpu_hook_t")})
 
 # What `selinux status` must answer here: type, nodes, whether they can be used.
 USES = {
@@ -92,6 +94,34 @@ def generate() -> Answer:
     _, wrong = _run("cdi", "generate", "--output", SPEC)
     seen = f"{os.path.getsize(SPEC) > 0}" if os.path.exists(SPEC) else "nothing"
     return Answer("True", seen, wrong + ([] if seen == "True" else [f"{SPEC} is {seen}"]))
+
+
+# The place of a runtime: the first hook of the container puts the simulated driver into its procfs.
+RUNTIME = f"""#!{sys.executable} -I
+import json, os, sys
+words = sys.argv[1:]
+if "create" in words:
+    path = words[words.index("--bundle") + 1] + "/config.json"
+    with open(path) as file:
+        config = json.load(file)
+    before = ["before", os.path.dirname(path) + "/rootfs"]
+    config["hooks"]["prestart"] = [dict(path="/usr/lib/e2e/bin/before", args=before, env=["PATH=/usr/bin:/bin"])]
+    with open(path, "w") as file:
+        json.dump(config, file)
+os.execvp("runc", ["runc", *words])
+"""
+
+
+def validate() -> Answer:
+    """`validate hook`, as its unit: its container is made, and the hook's domains do their work there."""
+    program = "/run/simulated-runc"
+    with open(program, "w", encoding="ascii") as file:
+        file.write(RUNTIME)
+    os.chmod(program, 0o755)
+    told, wrong = _run("validate", "hook", "--runtime", program)
+    *findings, seen = told.splitlines() or [""]
+    expected = "hook: passed"
+    return Answer(expected, seen, wrong + (findings if seen != expected else []), ENTERED)
 
 
 def prepare() -> Answer:
@@ -168,6 +198,7 @@ QUESTIONS = {
     "the domains of the entry script and the hook": domains,
     "inventory refresh, as its unit": refresh,
     "cdi generate, as its unit": generate,
+    "validate, as its unit": validate,
     "prepare, as its unit": prepare,
 }
 

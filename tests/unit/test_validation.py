@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pure parts of a validation: what is judged of NVML's answer and of a GPU's process, names, files, config.json."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook.diagnosis import FAIL, PASS
+from oci_gpu_hook.driver import survey
+from oci_gpu_hook.driver.child import Said
+from oci_gpu_hook.driver.inventory import MigDevice
+from oci_gpu_hook.driver.nvml import Facts, GpuFacts
+from oci_gpu_hook.errors import ConfigError
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.validation import container, driver, status, vectoradd, workload
+from tests.unit import hosts
+
+pytestmark = pytest.mark.pythons
+
+GPU = workload.Device("GPU 3", "GPU-12345678-1234-1234-1234-123456789abc")
+PASSED = {"device": "H100", "uuid": GPU.word[4:], "differs": None}
+
+
+def said(*lines: object, status: int | None = 0) -> Said:
+    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    return Said("".join(f"{text}\n" for text in texts).encode(), status)
+
+
+@pytest.mark.parametrize(
+    ("answer", "seen"),
+    [
+        (said("cuInit", PASSED), "Test PASSED: 50000 elements on H100"),
+        # libcuda's own end may take longer than the time that is left.
+        (said("cuInit", PASSED, status=None), "Test PASSED: 50000 elements on H100"),
+        (said(status=None), "no answer within 5 seconds: the start of its process does not return"),
+        (said("cuInit", status=None), "no answer within 5 seconds: cuInit does not return"),
+        (said("cuInit", status=-11), "the process was killed by SIGSEGV in cuInit"),
+        (said("cuInit", status=-99), "the process was killed by signal 99 in cuInit"),
+        (said("cuInit", '{"device": ', status=1), 'the process ended in {"device":  with status 1'),
+        (said("cuInit", {}), "the process ended in {} with status 0"),
+        (said("cuInit", []), "the process ended in [] with status 0"),
+        (
+            said({"missing": "libcuda.so.1: cannot open\x1b[31m"}),
+            "libcuda cannot be loaded: libcuda.so.1: cannot open\\x1b[31m",
+        ),
+        (
+            said({"call": "cuMemAlloc_v2", "code": 2, "name": "CUDA_ERROR_OUT_OF_MEMORY", "text": "out of memory"}),
+            "cuMemAlloc failed: CUDA_ERROR_OUT_OF_MEMORY (out of memory)",
+        ),
+        (
+            said({**PASSED, "uuid": "0"}),
+            "CUDA gave GPU-0 in the place of GPU-12345678-1234-1234-1234-123456789abc",
+        ),
+        (
+            said({**PASSED, "differs": ["2", "7", "1.0", "nan"]}),
+            "2 of 50000 sums differ: the first is element 7, 1.0 was expected and nan came",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_process_says_is_judged(answer: Said, seen: str) -> None:
+    found = workload.judge(GPU, answer, 5)
+    assert (found.check, found.seen) == ("GPU 3", seen)
+    assert found.level == (PASS if seen.startswith("Test PASSED") else FAIL)
+    assert bool(found.remedy) == (found.level == FAIL)
+
+
+def test_the_sums_are_exact_in_32_bits_and_what_differs_is_found() -> None:
+    import struct
+
+    first, second = vectoradd.vectors()
+    sums = [a + b for a, b in zip(first, second)]
+    for values in (first, second, sums):
+        packed = struct.pack(f"{len(values)}f", *values)
+        assert list(struct.unpack(f"{len(values)}f", packed)) == values
+    assert vectoradd.compare(sums) is None
+    sums[4], sums[9] = float("nan"), 0.0
+    wrong = vectoradd.compare(sums)
+    assert wrong is not None
+    assert wrong[:3] == (2, 4, first[4] + second[4])
+
+
+def test_the_kernel_is_one_that_old_drivers_compile() -> None:
+    lines = vectoradd.PTX.split("\n")
+    assert [it for it in lines if it][:3] == [".version 6.0", ".target sm_50", ".address_size 64"]
+    assert f".visible .entry {vectoradd.KERNEL}(" in vectoradd.PTX
+    declared = set(re.findall(r"%\w+", " ".join(it for it in lines if ".reg" in it)))
+    special = {"%ctaid", "%ntid", "%tid"}
+    assert set(re.findall(r"%\w+", vectoradd.PTX)) == declared | special
+
+
+@pytest.fixture()
+def root(tmp_path: Path) -> HostRoot:
+    hosts.host(tmp_path, gpus=2)
+    return HostRoot(str(tmp_path))
+
+
+def facts_of(root: HostRoot) -> Facts:
+    found = survey.survey(root)
+    gpus = [GpuFacts(it.uuid or "", it.bus_id, "9.0", "Nvidia", ()) for it in found.gpus]
+    return Facts(found.driver_version, "13.0", tuple(gpus))
+
+
+def test_nvml_must_agree_with_the_kernel(root: HostRoot) -> None:
+    found, facts = survey.survey(root), facts_of(root)
+
+    def told(other: Facts) -> list[str]:
+        return [item.seen for item in driver.agree(found, other)]
+
+    assert told(facts) == ["CUDA 13.0; it knows the kernel's GPUs (2)"]
+    first, second = facts.gpus
+    [version] = told(facts._replace(driver_version="1.2"))
+    assert version.startswith("NVML is of version 1.2, the kernel module of ")
+    [one] = told(facts._replace(gpus=(first,)))
+    assert one == f"NVML lacks 1 of the kernel's 2 GPUs: {second.bus_id}"
+    stranger = second._replace(bus_id="00000000:ff:00.0")
+    [stays] = told(facts._replace(gpus=(first, second, stranger)))
+    assert stays == "NVML lists 00000000:ff:00.0, which the kernel does not"
+    [renamed] = told(facts._replace(gpus=(first, second._replace(uuid="GPU-0"))))
+    assert renamed == f"{second.bus_id} is GPU-0 for NVML, {second.uuid} for the kernel"
+
+
+def test_a_mig_device_is_computed_on_in_the_place_of_its_gpu(root: HostRoot) -> None:
+    found = survey.survey(root)
+    mig = MigDevice(1, 0, "MIG-1", "1g.10gb", 3, 0, 30, 31)
+    wanted, wrong = workload.devices(found._replace(mig_devices=(mig,)))
+    assert wanted == (
+        workload.Device("GPU 0", found.gpus[0].uuid or ""),
+        workload.Device("MIG 1:0", "MIG-1"),
+    )
+    assert wrong == []
+    nameless = found.gpus[0]._replace(uuid=None)
+    half = found._replace(gpus=(nameless, found.gpus[1]), mig_devices=(mig._replace(uuid=None),))
+    wanted, wrong = workload.devices(half)
+    assert wanted == (workload.Device("GPU 0", "0"),)
+    assert [item.seen for item in wrong] == [
+        "GPU instance 3, compute instance 0 has no UUID without NVML"
+    ]
+    assert driver.agree(half, facts_of(root))[-1].seen == "NVML lacks 1 of the kernel's MIG devices"
+
+
+def test_the_drivers_file_is_for_a_shell(tmp_path: Path) -> None:
+    import subprocess
+
+    for folder, is_hosts in (("/", "true"), ("/run/my driver", "false")):
+        (tmp_path / "ready").write_text(status.of_driver(folder))
+        line = (
+            f'. {tmp_path}/ready; echo "$IS_HOST_DRIVER $NVIDIA_DRIVER_ROOT $DRIVER_ROOT_CTR_PATH"'
+        )
+        told = subprocess.run(["sh", "-c", line], check=True, capture_output=True, text=True).stdout
+        assert told == f"{is_hosts} {folder} {'/host' if folder == '/' else '/driver-root'}\n"
+
+
+def test_without_a_folder_no_file_is_made() -> None:
+    files = status.StatusFiles("", ("driver=driver-ready",))
+    files.prepare()
+    files.remove("driver")
+    files.make("driver", "x")
+
+
+def test_the_runtime_is_runc_then_crun_or_the_named_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="neither runc nor crun is in PATH"):
+        container.runtime("")
+    for name in ("crun", "runc"):
+        shutil.copy("/bin/true", tmp_path / name)
+        assert container.runtime("") == str(tmp_path / name)
+    assert container.runtime("crun") == str(tmp_path / "crun")
+    with pytest.raises(ConfigError, match="the runtime /opt/gone is no program"):
+        container.runtime("/opt/gone")
+
+
+def test_the_request_is_for_what_may_be_had() -> None:
+    assert container.capabilities(("video", "utility", "compute")) == ("compute", "utility")
+    assert container.capabilities(("video",)) == ("video",)
+    asked = container.Asked("/usr/bin/runc", None, ("video",), True, (), 1)
+    document = container.config("name", asked, "/lib/ld.so", "a:b:c:s0")
+    assert "NVIDIA_DRIVER_CAPABILITIES=video" in document["process"]["env"]
+    assert document["process"]["capabilities"]["bounding"] == ["CAP_SYS_ADMIN"]
+    assert document["linux"]["mountLabel"] == "a:b:c:s0"
+    plain = container.config("name", asked._replace(is_privileged=False), "/lib/ld.so", "")
+    assert plain["process"]["capabilities"]["bounding"] == []
+    assert "mountLabel" not in plain["linux"]
