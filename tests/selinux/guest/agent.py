@@ -15,7 +15,6 @@ import ctypes
 import importlib
 import os
 import select
-import shutil
 import sys
 import threading
 from typing import Any
@@ -125,7 +124,7 @@ def discovery() -> None:
         file.write(f"nvidia.com/gpu.count={count}\n")
     os.chmod(f"{beside}/gfd", 0o644)
     os.rename(f"{beside}/gfd", f"{FEATURES}/gfd")
-    shutil.rmtree(beside)
+    os.rmdir(beside)
     tell("features", " ".join(os.listdir(FEATURES)))
 
 
