@@ -105,23 +105,31 @@ def test_a_validation_marks_the_node_and_stops_nothing(installed: Installed) -> 
         installed,
         f"""
 install -m 0755 {RUNTIME} /usr/bin/simulated-runc
-printf 'runtime = /usr/bin/simulated-runc\nvalidation-folder = /run/nvidia/validations\n' >/etc/oci-gpu-hook.conf
+features=/etc/kubernetes/node-feature-discovery/features.d/oci-gpu-hook
+printf '%s\n' 'runtime = /usr/bin/simulated-runc' 'validation-folder = /run/nvidia/validations' \
+    "features = $features" >/etc/oci-gpu-hook.conf
+mkdir -p /etc/kubernetes
 systemctl is-enabled oci-gpu-hook-validate || :
-systemctl enable oci-gpu-hook-validate 2>/dev/null
+systemctl enable oci-gpu-hook-validate oci-gpu-hook-features 2>/dev/null
 systemctl start oci-gpu-hook-inventory
 wait_for /run/nvidia/validations/cuda-ready
 ls /run/nvidia/validations
 until [ "$(systemctl is-active oci-gpu-hook-validate)" = inactive ]; do sleep 0.1; done
+until grep -q validation=passed $features; do sleep 0.1; done
 rm /dev/nvidiactl
 ! systemctl start oci-gpu-hook-validate 2>/dev/null
 systemctl is-failed oci-gpu-hook-validate
 systemctl start oci-gpu-hook-cdi
 systemctl is-failed oci-gpu-hook-cdi oci-gpu-hook-inventory || :
 ls /run/nvidia/validations
+for _ in $(seq 100); do grep -q validation=passed $features || break; sleep 0.1; done
+grep -c validation=failed $features
 """,
     )
     assert done.code == 0, done.err
-    enabled, *files, failed, cdi, inventory = done.out.split()
+    *said, marked = done.out.split()
+    assert marked == "1"
+    enabled, *files, failed, cdi, inventory = said
     assert enabled == "disabled"
     assert sorted(files) == ["cuda-ready", "driver-ready", "toolkit-ready"]
     assert (failed, cdi, inventory) == ("failed", "inactive", "inactive")
