@@ -16,7 +16,7 @@ from oci_gpu_hook.diagnosis import holders
 from oci_gpu_hook.diagnosis.holders import Share
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import nvml, readings, stamp, survey
-from oci_gpu_hook.driver.gpu import driver_version
+from oci_gpu_hook.driver.gpu import driver_version, list_gpus
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host import contained, kernel, validated
 from oci_gpu_hook.host.kernellog import place
@@ -30,7 +30,7 @@ _PCI_DEVICES = "/sys/bus/pci/devices"
 
 
 def exposition(root: HostRoot, driver_root: str, seconds: float, *, remember: bool) -> str:
-    """The metrics of a host as it is now; on stderr why NVML did not answer.
+    """The metrics of a host as it is now; on stderr why NVML did not answer, or was not asked.
 
     seconds: how long NVML may take; remember: whether later calls are to know what this one has seen.
     """
@@ -40,11 +40,12 @@ def exposition(root: HostRoot, driver_root: str, seconds: float, *, remember: bo
     version, found = driver_version(root) or "", None
     try:
         found = survey.current(root, driver_root)
-    except DriverError:
-        version = ""
+    except DriverError as err:
+        if version:
+            click.echo(f"oci-gpu-hook: {err.message}", err=True)
     node = report.Node(
         driver_version=version,
-        gpus=found.gpus if found else (),
+        gpus=found.gpus if found else list_gpus(root),
         nvml=_readings(root, found, seconds) if found else None,
         seen={},
         xids=None,

@@ -23,6 +23,10 @@ SETTINGS = f"gpu-metrics = {FILE}\n"
 # Of the node: nothing is ever written to this machine's log.
 LOG = "rm /dev/kmsg; : >/dev/kmsg\n"
 FIRST = '{uuid="%s"}'
+VALIDATION = (
+    '{"time":5,"driver_version":"590.48.01",'
+    '"steps":[{"name":"driver","outcome":"failed","why":"it has no root"}]}'
+)
 
 
 def series(lines: list[str]) -> dict[str, float]:
@@ -108,7 +112,11 @@ def test_what_goes_wrong_is_told_and_takes_nothing_with_it(installed: Installed)
         "taken": "device=/sys/bus/pci/devices/0000:18:00.0\n"
         "[ ! -e $device ] || ln -sfn ../../../../bus/pci/drivers/vfio-pci $device/driver\n"
         f"oci-gpu-hook metrics --gpus --write; grep '^oci_gpu_hook_gpu_up' {FILE}",
-        "gone": "mount --bind /tmp/none /proc/driver/nvidia; oci-gpu-hook metrics --gpus --write; cat "
+        "no driver root": "printf 'driver-root = /nowhere\\n' >/run/conf\n"
+        f"printf '{VALIDATION}' >/run/oci-gpu-hook/validation.json\n"
+        "oci-gpu-hook metrics --gpus --config /run/conf 2>&1",
+        "gone": "rm /run/oci-gpu-hook/validation.json\n"
+        "mount --bind /tmp/none /proc/driver/nvidia; oci-gpu-hook metrics --gpus --write; cat "
         + FILE,
         "unset": "rm /etc/oci-gpu-hook.conf; oci-gpu-hook metrics --gpus --write",
     }
@@ -145,6 +153,9 @@ def test_what_goes_wrong_is_told_and_takes_nothing_with_it(installed: Installed)
         if value < 1
     } == {
         "driver_up": 0,
+    assert "the driver root /nowhere is not there" in "\n".join(done["no driver root"])
+    told = {"driver_up": 1, "nvml_up": 0, "gpus": 1, 'validation_passed{step="driver"}': 0}
+    assert {key: found["no driver root"][key] for key in told} == told
         "collection_duration": found["gone"]["collection_duration_seconds"],
     }
     assert len(found["gone"]) == 3
