@@ -72,13 +72,13 @@ def _readings(root: HostRoot, found: DriverInventory, seconds: float) -> reading
 
 
 def _held(root: HostRoot, driver_root: str, found: DriverInventory) -> tuple[report.Held, ...]:
-    """The GPUs and MIG devices that containers hold."""
+    """The GPUs and MIG devices that containers hold; none of a container whose device cgroup cannot be read."""
     with_nodes = saved_inventory.with_nodes(root, found, ("caps",), driver_root=driver_root)
     divided = holders.divisions(with_nodes)
     majors = tuple({major for item in divided for major, _ in item.numbers})
     containers = contained.look(root, majors, kernel.look(root).cgroups).containers
     rows = []
-    for holder in holders.holders(divided, containers)[0]:
+    for holder in [it for it in holders.holders(divided, containers)[0] if it.is_certain]:
         running = holder.container.running
         called = running.called
         who = (running.id, called.name, called.pod, called.namespace)
