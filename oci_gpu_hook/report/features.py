@@ -7,7 +7,7 @@ namespace that every NFD accepts.  Every name and value is one that Kubernetes t
 
 from __future__ import annotations
 
-from oci_gpu_hook.host.validated import FAILED, PASSED
+from oci_gpu_hook.host.validated import FAILED, PASSED, STEPS
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -210,9 +210,10 @@ def _ours(host: Host) -> dict[str, str]:
     last = host.validation
     if last is None or last.driver_version != host.inventory.driver_version:
         return {**found, "validation": "none"}
-    outcomes = [step.outcome for step in last.steps]
-    passed = PASSED if PASSED in outcomes else "none"
-    found["validation"] = FAILED if FAILED in outcomes else passed
+    outcomes = {step.name: step.outcome for step in last.steps}
+    passed = all([outcomes.get(name) == PASSED for name in STEPS])
+    whole = PASSED if passed else "incomplete"
+    found["validation"] = FAILED if FAILED in outcomes.values() else whole
     found.update({f"validation.{step.name}": step.outcome for step in last.steps})
     found["validation.timestamp"] = str(last.time)
     return found

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from oci_gpu_hook.driver.gpu import Gpu
 from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
 from oci_gpu_hook.driver.readings import GpuReading, MigReading
-from oci_gpu_hook.host.validated import StepResult, Validation
+from oci_gpu_hook.host.validated import STEPS, StepResult, Validation
 from oci_gpu_hook.report import features
 
 # Kubernetes: validation.IsQualifiedName and IsValidLabelValue.
@@ -163,8 +163,12 @@ def test_a_validation_counts_for_the_driver_that_it_was_of() -> None:
         "our validation.hook": "failed",
         "our validation.timestamp": "1700000000",
     }
-    passed = short(host(inventory(), validation=last._replace(steps=steps[:1])))
-    assert passed["our validation"] == "passed"
+    for outcome, whole in (("passed", "passed"), ("skipped", "incomplete")):
+        two = tuple([StepResult(name, "passed", "") for name in STEPS[:2]])
+        made = last._replace(steps=(*two, StepResult(STEPS[2], outcome, "")))
+        assert short(host(inventory(), validation=made))["our validation"] == whole
+    one = short(host(inventory(), validation=last._replace(steps=steps[:1])))
+    assert one["our validation"] == "incomplete"
     older = short(host(inventory(), validation=last._replace(driver_version="575.1")))
     assert older["our validation"] == "none"
     assert "our validation.hook" not in older
