@@ -23,10 +23,11 @@ def check_name(option: str, path: str | None) -> None:
 def write(path: str, text: str) -> None:
     """Write a file in UTF-8 with mode 0644, first under a hidden name beside it; ApplyError where that fails."""
     folder, name = os.path.split(os.path.abspath(path))
-    staged = f"{folder}/.{name}.{os.getpid()}"
+    # Others may write to the folder: no name that they can foresee, and never a file that is there.
+    staged = f"{folder}/.{name}.{os.urandom(8).hex()}"
     try:
         os.makedirs(folder, mode=0o755, exist_ok=True)
-        fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
             with open(fd, "w", encoding="utf-8") as file:
                 file.write(text)

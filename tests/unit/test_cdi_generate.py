@@ -157,11 +157,19 @@ def test_a_spec_that_cannot_be_written_whole_leaves_the_old_one(
     assert (file.read_text(), os.listdir(tmp_path)) == (before, ["nvidia.json"])
 
 
-def test_what_a_killed_writer_left_is_no_obstacle(tmp_path: Path) -> None:
-    (tmp_path / f".nvidia.yaml.{os.getpid()}").write_text("half of a sp")
+def test_no_file_of_another_is_written_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prepared by whom the folder belongs to: a name that he foresees is not used, and one that he hits is an error."""
+    (tmp_path / "other").write_text("kept")
+    os.link(tmp_path / "other", tmp_path / f".nvidia.yaml.{os.getpid()}")
     command.write(str(tmp_path / "nvidia.yaml"), "text")
-    assert os.listdir(tmp_path) == ["nvidia.yaml"]
     assert (tmp_path / "nvidia.yaml").read_text() == "text"
+    assert (tmp_path / "other").read_text() == "kept"
+    monkeypatch.setattr(os, "urandom", bytes)
+    os.mkfifo(tmp_path / f".more.yaml.{'00' * 8}")
+    with pytest.raises(ApplyError, match="File exists"):
+        command.write(str(tmp_path / "more.yaml"), "more")
 
 
 @pytest.mark.parametrize(
