@@ -337,6 +337,8 @@ do_uninstall() {
     check_ours
     # Copies of the driver's files, which nothing would keep true from now on.
     [ -n "$destdir" ] || "$command" volume remove >/dev/null 2>&1 || :
+    # And this node's features, of which Node Feature Discovery would make labels for ever.
+    [ -n "$destdir" ] || "$command" features --remove >/dev/null 2>&1 || :
     # Before what it leads to: dockerd could start no container with --gpus.
     ! is_our_link || rm -f "$destdir$dockers"
     made=$(cat "$destdir$folders" 2>/dev/null || true)

@@ -12,14 +12,16 @@ from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout
 from oci_gpu_hook.cli.version import VERSION
 from oci_gpu_hook.driver import nvml, readings, survey
 from oci_gpu_hook.driver.gpu import driver_version
-from oci_gpu_hook.errors import DriverError
-from oci_gpu_hook.host import libselinux, validated
+from oci_gpu_hook.errors import DriverError, UsageError
+from oci_gpu_hook.host import libselinux, saved, validated
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.report import features as report
 from oci_gpu_hook.request.settings import Settings, read_settings
 
 _MACHINE = "/sys/class/dmi/id/product_name"
 _PCI_DEVICES = "/sys/bus/pci/devices"
+# In /run/oci-gpu-hook: the path of the file that was written last, as it outlives the setting.
+_LAST = "features"
 
 
 @click.command()
@@ -28,10 +30,15 @@ _PCI_DEVICES = "/sys/bus/pci/devices"
     is_flag=True,
     help="Write the file that the setting 'features' names; remove it where no driver is loaded.",
 )
+@click.option(
+    "--remove", is_flag=True, help="Remove that file, and one that --write has written before it."
+)
 @nvml_timeout
 @config_file
 @host_root
-def features(write: bool, nvml_timeout: float, config: str | None, host_root: str) -> None:
+def features(
+    write: bool, remove: bool, nvml_timeout: float, config: str | None, host_root: str
+) -> None:
     """Show this node's features, as Node Feature Discovery's local source reads them.
 
     Driver, CUDA, GPUs and MIG devices by the names of gpu-feature-discovery (nvidia.com/...), and as
@@ -39,6 +46,12 @@ def features(write: bool, nvml_timeout: float, config: str | None, host_root: st
     validation.  What only NVML knows is missing where it does not answer.
     """
     root, settings = HostRoot(host_root), read_settings(config, None)
+    if write and remove:
+        raise UsageError("--write and --remove exclude one another")
+    if remove:
+        said = _remove_all(root, settings)
+        click.echo(said or "there is no file of features")
+        return
     if write:
         said = renew(root, settings, nvml_timeout)
         click.echo(said or "no setting 'features': nothing written")
@@ -49,30 +62,60 @@ def features(write: bool, nvml_timeout: float, config: str | None, host_root: st
 def renew(root: HostRoot, settings: Settings, seconds: float) -> str:
     """Write the feature file, or remove it where no driver is loaded or none can be used; gives a sentence.
 
-    "" where there is no setting for it.  DriverError where the driver is half installed.
+    One that was written before under another name is removed.  "" where there was none and is no setting for it.
+    DriverError where the driver is half installed.
     """
+    said = _remove_last(root, settings.features)
     if not settings.features:
-        return ""
+        return said
     path = root.path.rstrip("/") + settings.features
     if driver_version(root) is None:
-        return f"no driver is loaded: {_remove(path)}"
+        return f"no driver is loaded: {_remove(path) or f'there is no {path}'}"
     try:
         found = _text(root, settings, seconds)
     except DriverError:
         # What it says of a driver is no longer true.
         _remove(path)
         raise
+    _remember(root, settings.features)
     is_there = os.path.isdir(os.path.dirname(os.path.abspath(path)))
     whole.write(path, found)
     made = "" if is_there else "; its folder was not there: is Node Feature Discovery?"
     return f"wrote {path}: {found.count(chr(10))} features{made}"
 
 
+def _remove_all(root: HostRoot, settings: Settings) -> str:
+    """Remove the file that the setting names and the one that was written last; gives a sentence, "" for none."""
+    said = [_remove_last(root, "")]
+    if settings.features:
+        said.append(_remove(root.path.rstrip("/") + settings.features))
+    return "; ".join([words for words in said if words])
+
+
+def _remove_last(root: HostRoot, keep: str) -> str:
+    """Remove the file that was written last, unless it is `keep`; gives a sentence, "" where there is none."""
+    last = (saved.read(root, _LAST) or b"").decode("utf-8", "surrogateescape")
+    if last in ("", keep):
+        return ""
+    said = _remove(root.path.rstrip("/") + last)
+    _remember(root, "")
+    return said
+
+
+def _remember(root: HostRoot, path: str) -> None:
+    """That this file was written last."""
+    try:
+        saved.write(root, _LAST, path.encode("utf-8", "surrogateescape"))
+    except OSError as err:
+        raise whole.failure(f"{saved.FOLDER}/{_LAST}", err) from err
+
+
 def _remove(path: str) -> str:
+    """A sentence; "" where the file is not there."""
     try:
         os.unlink(path)
-    except FileNotFoundError:
-        return f"there is no {path}"
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
     except OSError as err:
         raise whole.failure(path, err) from err
     return f"removed {path}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 
 from tests.gpunode import description
-from tests.integration.engines import Installed, in_turn, on_node
+from tests.integration.engines import REPOSITORY, Installed, in_turn, on_node
 
 FOLDER = "/etc/kubernetes/node-feature-discovery/features.d"
 FILE = f"{FOLDER}/oci-gpu-hook"
@@ -40,6 +40,14 @@ oci-gpu-hook features --write 2>&1 || echo $?; ls -A {FOLDER}; umount /proc/driv
 mount --bind {FOLDER} {FOLDER} && mount -o remount,bind,ro {FOLDER}
 oci-gpu-hook features --write --nvml-timeout 0 2>&1 || echo $?
 umount {FOLDER}""",
+        "renamed": f"""printf 'features = {FOLDER}/other\\n' >/tmp/conf
+oci-gpu-hook features --write --nvml-timeout 0 --config /tmp/conf >/dev/null; ls -A {FOLDER}
+: >/tmp/conf; oci-gpu-hook features --write --config /tmp/conf
+oci-gpu-hook features --write --config /tmp/conf; ls -A {FOLDER}""",
+        "removed": f"""oci-gpu-hook features --write --nvml-timeout 0 >/dev/null
+oci-gpu-hook features --remove; oci-gpu-hook features --remove; ls -A {FOLDER}
+oci-gpu-hook features --write --remove 2>/dev/null || echo $?
+oci-gpu-hook features --write --nvml-timeout 0 >/dev/null""",
         "gone": f"""mkdir /tmp/empty && mount --bind /tmp/empty /proc/driver/nvidia
 oci-gpu-hook features --write; oci-gpu-hook features --write; ls -A {FOLDER}""",
         "unset": "rm /etc/oci-gpu-hook.conf; oci-gpu-hook features --write",
@@ -85,12 +93,24 @@ umount /proc/driver/nvidia; oci-gpu-hook features --write --nvml-timeout 0 2>&1 
     refused, code = done["readonly"]
     assert refused.startswith(f"oci-gpu-hook: cannot write {FILE}: Read-only file system")
     assert code == "7"
+    assert done["renamed"] == [
+        "other",
+        f"removed {FOLDER}/other",
+        "no setting 'features': nothing written",
+    ]
+    assert done["removed"] == [f"removed {FILE}", "there is no file of features", "2"]
     assert done["gone"] == [
         f"no driver is loaded: removed {FILE}",
         f"no driver is loaded: there is no {FILE}",
     ]
     assert done["unset"] == ["no setting 'features': nothing written"]
     assert done["no folder"][0].startswith("oci-gpu-hook: cannot write /proc/nowhere/f: ")
+
+
+def test_an_uninstallation_takes_the_file_with_it() -> None:
+    """Else the node would keep its labels for ever."""
+    for name in ("install.sh", "oci-gpu-hook.spec", "debian/oci-gpu-hook.prerm"):
+        assert "features --remove >/dev/null" in (REPOSITORY / "packaging" / name).read_text()
 
 
 def test_a_node_without_a_driver_has_no_features(installed: Installed) -> None:
