@@ -343,10 +343,6 @@ def test_a_pod_needs_no_privilege(name: str) -> None:
         }
     assert "volumes" not in spec
     assert "namespace" not in pod["metadata"]
-    options = spec["securityContext"].get("seLinuxOptions")
-    if options:
-        scc = named("scc-nvidia-container.yaml", "SecurityContextConstraints")
-        assert options == scc["seLinuxContext"]["seLinuxOptions"]
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -356,8 +352,6 @@ def test_an_agent_has_no_privilege_and_its_own_folder_alone(name: str) -> None:
     assert allowed == ["allowHostDirVolumePlugin", "readOnlyRootFilesystem"]
     daemons = named(f"agents/{name}.yaml", "DaemonSet")
     spec = daemons["spec"]["template"]["spec"]
-    assert spec["securityContext"]["seLinuxOptions"] == scc["seLinuxContext"]["seLinuxOptions"]
-    assert spec["securityContext"]["seLinuxOptions"] == {"type": "nvidia_agent_t"}
     assert spec["automountServiceAccountToken"] is False
     assert not {"hostPID", "hostNetwork", "hostIPC"} & spec.keys()
     account = named("agents/namespace.yaml", "ServiceAccount")["metadata"]
@@ -385,6 +379,44 @@ def test_an_agent_has_no_privilege_and_its_own_folder_alone(name: str) -> None:
             "gpu-feature-discovery": ["/etc/kubernetes/node-feature-discovery/features.d"],
         }[name]
     )
+
+
+def admitted(spec: dict[str, Any], scc: dict[str, Any]) -> dict[str, str] | None:
+    """The options that a pod ends with, as MustRunAs has it; None where it is not admitted.
+
+    A pod without options gets those of the constraints, one with options keeps them; the two must then be equal.
+    """
+    assert scc["seLinuxContext"]["type"] == "MustRunAs"
+    # What the constraints leave out of a level, the namespace's annotation fills in.
+    wanted = {"level": "s0:c27,c9", **scc["seLinuxContext"]["seLinuxOptions"]}
+    for container in spec["containers"]:
+        assert "seLinuxOptions" not in container["securityContext"]
+    options: dict[str, str] = spec["securityContext"].get("seLinuxOptions", wanted)
+    return options if options == wanted else None
+
+
+@pytest.mark.parametrize(
+    ("file", "constraints", "type_"),
+    [
+        *((f"agents/{name}.yaml", "scc-nvidia-agent.yaml", "nvidia_agent_t") for name in AGENTS),
+        ("pods/selinux.yaml", "scc-nvidia-container.yaml", "nvidia_container_t"),
+    ],
+)
+def test_openshift_admits_a_pod_and_sets_its_type_and_level(
+    file: str, constraints: str, type_: str
+) -> None:
+    (document,) = documents(OPENSHIFT / file)
+    pod = document["spec"]["template"] if document["kind"] == "DaemonSet" else document
+    scc = named(constraints, "SecurityContextConstraints")
+    required = pod["metadata"]["annotations"]["openshift.io/required-scc"]
+    assert required == scc["metadata"]["name"]
+    assert admitted(pod["spec"], scc) == {"type": type_, "level": "s0:c27,c9"}
+    # The line that other clusters take is there, and is not for this one.
+    pasted = (OPENSHIFT / file).read_text().replace("# seLinuxOptions:", "seLinuxOptions:")
+    (document,) = yaml.safe_load_all(pasted)
+    pod = document["spec"]["template"] if document["kind"] == "DaemonSet" else document
+    assert pod["spec"]["securityContext"]["seLinuxOptions"] == {"type": type_}
+    assert admitted(pod["spec"], scc) is None
 
 
 def test_a_pool_says_one_word_everywhere() -> None:
