@@ -17,6 +17,16 @@ _GPU_CONTAINER = "nvidia_container_t"
 _AGENT = "nvidia_agent_t"
 _FEATURE_TYPE = "nvidia_feature_t"
 _KUBELET = "kubelet_t"
+# Of /var/lib/kubelet/pod-resources, by the policy; and what a process needs of a folder and a socket to connect.
+_KUBELET_FILES = ("kubelet_var_lib_t", "container_var_lib_t")
+_TO_CONNECT = {
+    "dir": frozenset(("getattr", "search")),
+    "sock_file": frozenset(("getattr", "write")),
+}
+# What the module allows of features: to each container, and beyond that to agents.
+_TO_READ = frozenset(("getattr", "open", "read", "search"))
+_TO_CHANGE = ("create", "rename", "rmdir", "setattr", "unlink", "write")
+_TO_WRITE = frozenset(("add_name", "append", "ioctl", "remove_name", *_TO_CHANGE))
 _NODE_TYPE = "xserver_misc_device_t"
 _RUNTIME_TYPE = "nvidia_runtime_t"
 _MPS_TYPE = "nvidia_mps_t"
@@ -308,13 +318,17 @@ def _agent(
     """A denial of what is the node's agents' alone: kubelet's sockets, and features for Node Feature Discovery."""
     is_agent = source.type == _AGENT
     if target.type == _FEATURE_TYPE:
-        on = "setsebool -P nvidia_agent_write_features on"
-        cause = f"a {source.type} container may not {_words(denial)} {_FEATURE_TYPE}"
-        return cause, on if is_agent else _AS_AGENT
+        return _features(denial, source)
     if _base(denial.name) == "features.d" and is_agent:
         return (
             f"the folder features.d is labelled {target.type}, and should be {_FEATURE_TYPE}",
             "give it its label back, on the host: restorecon -R /etc/kubernetes/node-feature-discovery/features.d",
+        )
+    to_connect = _TO_CONNECT.get(denial.tclass, frozenset())
+    if is_agent and target.type in _KUBELET_FILES and to_connect.issuperset(denial.permissions):
+        return (
+            f"a {source.type} container may not reach kubelet's socket in pod-resources, which is {target.type}",
+            "setsebool -P nvidia_agent_use_kubelet on",
         )
     is_kubelets = target.type == _KUBELET or _base(denial.name) == "kubelet.sock"
     if denial.tclass != "unix_stream_socket" or not is_kubelets:
@@ -324,6 +338,22 @@ def _agent(
         f"a {source.type} container may not connect to kubelet, which is {target.type}",
         f"setsebool -P nvidia_agent_use_{which} on" if is_agent else _AS_AGENT,
     )
+
+
+def _features(denial: Denial, source: contexts.Context) -> tuple[str, str]:
+    """A denial of features for Node Feature Discovery, which each container may read and agents may write."""
+    cause = f"a {source.type} container may not {_words(denial)} {_FEATURE_TYPE}"
+    permissions = set(denial.permissions)
+    if not permissions <= _TO_READ | _TO_WRITE or denial.tclass not in ("dir", "file"):
+        return (
+            cause,
+            "leave it so: features are plain files, which are read and written, and nothing else",
+        )
+    if permissions <= _TO_READ:
+        return f"{cause}, which each container may: the module is older than this program", _INSTALL
+    if source.type == _AGENT:
+        return cause, "setsebool -P nvidia_agent_write_features on"
+    return cause, _AS_AGENT
 
 
 def _service(
