@@ -25,10 +25,10 @@ demo: ## Show a container getting its GPUs; installs what it needs (as root), le
 
 test: ## Run everything but test-aarch64 and test-gpu; installs what it needs (as root), leaves nothing else
 	packaging/requirements.sh test
-	tests/selinux/requirements.sh policy
-	tests/selinux/requirements.sh vm
 	$(MAKE) --no-print-directory check
 	$(MAKE) --no-print-directory unit-pythons PYTHONS=--others
+	tests/selinux/requirements.sh policy
+	tests/selinux/requirements.sh vm
 	@echo "two rows of lanes run side by side: each lane's output comes at its end"
 	$(MAKE) --no-print-directory -j 2 --output-sync=target test-on-the-machine test-beside-the-machine
 
