@@ -114,9 +114,9 @@ def build(folder: Path, version: str = "", tree: Path = ROOT) -> Release:
 
 def copy_of_tree(folder: Path) -> Path:
     """This tree without git, to be changed."""
-    shutil.copytree(
-        ROOT, folder, symlinks=True, ignore=shutil.ignore_patterns(".git", ".venv*", ".build", ".*_cache")
-    )  # fmt: skip
+    # What other tests write meanwhile is left out too.
+    ignored = (".git", ".venv*", ".build", ".*_cache", "__pycache__", ".hypothesis")
+    shutil.copytree(ROOT, folder, symlinks=True, ignore=shutil.ignore_patterns(*ignored))
     return folder
 
 
