@@ -95,7 +95,7 @@ def run(
     assert process.stdout is not None
     watchdog = threading.Timer(patience, process.kill)
     watchdog.start()
-    passed = False
+    passed = ended = False
     table: list[str] = []
     last: list[str] = []
     try:
@@ -106,7 +106,7 @@ def run(
                 table.append(text[len("E2E-TABLE ") :])
             elif text.startswith("E2E-RESULT "):
                 passed = text.startswith("E2E-RESULT passed")
-                last = []
+                ended = True
                 say(text[len("E2E-RESULT ") :])
             elif text.startswith("E2E "):
                 say(text[len("E2E ") :])
@@ -116,7 +116,7 @@ def run(
     finally:
         watchdog.cancel()
         process.kill()
-    if last and not table:
+    if not ended:
         print("\n".join(last))
         say("the machine ended without a result; its last lines are above")
     return passed, table
