@@ -19,6 +19,7 @@ import time
 from tests import machine
 from tests.aarch64.base import REPOSITORY, Base, compile_python, say
 from tests.aarch64.places import INSTALLED, ONLY, SOURCES
+from tests.aarch64.rows import ROWS
 from tests.gpunode import build, description
 from tests.gpunode.node import ANY_CUDA, ANY_DRIVER
 from tests.policy.debian import run
@@ -105,6 +106,8 @@ def main() -> int:
     parser.add_argument("--break", dest="fault", default="", choices=FAULTS)
     parser.add_argument("--console", action="store_true")
     options = parser.parse_args()
+    if not any(options.only in name for name in ROWS):
+        raise SystemExit(f"test-aarch64: no row's name contains {options.only!r}")
     begun = time.monotonic()
     if os.geteuid():
         raise SystemExit(
