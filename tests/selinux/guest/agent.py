@@ -5,7 +5,7 @@
     agent.py exporter       lists the GPUs of pods
     agent.py discovery      writes features for Node Feature Discovery, in a folder beside and renamed
 
-Prints NAME=RESULT; one sentence on stderr and exit status 1 where kubelet is not there.
+Prints NAME=RESULT; where kubelet is not there, or does not come back, it says so and ends.
 Runs in the container, without the hook's sources.
 """
 
@@ -45,10 +45,12 @@ def gpus() -> list[str]:
     return found
 
 
-def need(socket: str) -> None:
-    """The socket, or one sentence."""
+def is_there(socket: str) -> bool:
+    """Whether kubelet's socket is."""
     if not os.path.exists(socket):
-        raise SystemExit(f"there is no kubelet at {socket}")
+        tell("kubelet", "gone")
+        return False
+    return True
 
 
 class Plugin:
@@ -89,15 +91,21 @@ class Plugin:
 
 def plugin() -> None:
     """Registers, waits for kubelet's new socket, registers again, until a device was taken."""
-    need(f"{PLUGINS}/kubelet.sock")
-    served = Plugin(importlib.import_module("kubeletapi"), gpus())
+    devices = gpus()
     libc = ctypes.CDLL(None, use_errno=True)
     watched = libc.inotify_init1(0)
     if libc.inotify_add_watch(watched, PLUGINS.encode(), _IN_CREATE) < 0:
         raise SystemExit(f"{PLUGINS} cannot be watched: {os.strerror(ctypes.get_errno())}")
+    tell("watch", "ok")
+    if not is_there(f"{PLUGINS}/kubelet.sock"):
+        return
+    served = Plugin(importlib.import_module("kubeletapi"), devices)
     served.register("register")
     made = b""
-    while b"kubelet.sock" not in made and select.select([watched], [], [], SECONDS)[0]:
+    while b"kubelet.sock" not in made:
+        if not select.select([watched], [], [], SECONDS)[0]:
+            tell("again", "no")
+            return
         made = os.read(watched, 4096)
     served.register("again")
     tell("allocated", "ok" if served.allocated.wait(SECONDS) else "no")
@@ -105,9 +113,10 @@ def plugin() -> None:
 
 def exporter() -> None:
     """Asks once, as at a scrape."""
-    need(f"{RESOURCES}/kubelet.sock")
-    api: Any = importlib.import_module("kubeletapi")
     gpus()
+    if not is_there(f"{RESOURCES}/kubelet.sock"):
+        return
+    api: Any = importlib.import_module("kubeletapi")
     listed = api.call(f"{RESOURCES}/kubelet.sock", "v1.PodResourcesLister", "List", SECONDS)
     for pod in listed.pod_resources:
         for container in pod.containers:

@@ -44,6 +44,7 @@ AGENTS = (
                 command=(*_PROGRAM, "plugin"),
                 expect={
                     "nvml": _GPUS,
+                    "watch": WORKS,
                     "register": WORKS,
                     "again": WORKS,
                     "allocated": WORKS,
@@ -132,10 +133,10 @@ AGENTS = (
         "agents: kubelet is gone",
         (
             _AGENT._replace(
-                gpu=False,
                 mounts=(PLUGINS,),
                 command=(*_PROGRAM, "plugin"),
-                refused=f"^there is no kubelet at {PLUGINS}/kubelet.sock$",
+                # It has its GPUs, and may wait for kubelet.
+                expect={"nvml": _GPUS, "watch": WORKS, "kubelet": "gone"},
             ),
         ),
         runtimes=CRUN,

@@ -90,6 +90,7 @@ class Server:
         self.seen: dict[str, str] = {}
         self.registered = 0
         self.server: Any = None
+        self.using: threading.Thread | None = None
 
     def start(self) -> None:
         """As kubelet: the folder's label, nothing left in it, the socket."""
@@ -106,7 +107,8 @@ class Server:
 
     def Register(self, request: Any, _: Any) -> Any:
         self.registered += 1
-        threading.Thread(target=self.use, args=(request, self.registered)).start()
+        self.using = threading.Thread(target=self.use, args=(request, self.registered))
+        self.using.start()
         return self.api.message("v1beta1.Empty")()
 
     def use(self, request: Any, number: int) -> None:
@@ -129,6 +131,13 @@ class Server:
             )
         except self.api.grpc.RpcError as error:
             self.seen["kubelet"] = f"{error.code()}: {error.details()}"
+
+    def told(self) -> dict[str, str]:
+        """What was seen, once the last registration has been used."""
+        if self.using:
+            self.using.join(SECONDS)
+        seen, self.seen = self.seen, {}
+        return seen
 
     def List(self, _: Any, __: Any) -> Any:
         """One pod with one GPU."""
@@ -156,8 +165,7 @@ def main() -> int:
     resources = kubeletapi.serve(f"{RESOURCES}/kubelet.sock", "v1.PodResourcesLister", server)
     print("ready", flush=True)
     for _ in sys.stdin:
-        print(json.dumps(server.seen), flush=True)
-        server.seen = {}
+        print(json.dumps(server.told()), flush=True)
     resources.stop(None)
     os._exit(0)
 
