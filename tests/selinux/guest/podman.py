@@ -59,9 +59,13 @@ def _podman(runtime: str, *words: str) -> str:
 
 def _create(runtime: str, name: str) -> str:
     """A pod that people paste, not started yet."""
-    _turn_on_controllers()
     options = ("--network", "none", "--start=false")
-    failed = _podman(runtime, "kube", "play", *options, f"{PODS}/{name}.yaml")
+    # systemd turns controllers off that none of its units needs, as when the scope of an earlier row has gone.
+    for _ in range(3):
+        _turn_on_controllers()
+        failed = _podman(runtime, "kube", "play", *options, f"{PODS}/{name}.yaml")
+        if "cgroup.subtree_control" not in failed:
+            break
     # podman 4.3 denies its pods' cgroups every device where no systemd makes them.  They are empty yet, and made anew.
     for folder in glob.glob(f"{PODS_CGROUPS}/*/"):
         with contextlib.suppress(OSError):  # an earlier pod's
