@@ -253,9 +253,7 @@ def _driver(
 
 def _mig_devices(now: DriverInventory, saved: DriverInventory | None) -> tuple[MigDevice, ...]:
     """The MIG devices; by NVML's names where it was asked, and nothing has made a doubt of its answer since."""
-    if saved is None or saved_inventory.MAY_BE_MADE_ANEW in saved.unknown:
-        return now.mig_devices
-    return saved.mig_devices
+    return now.mig_devices if saved is None else saved.mig_devices
 
 
 def absence_of(

@@ -78,7 +78,8 @@ class MigDevice(NamedTuple):
     """A compute instance of a GPU in MIG mode.
 
     gpu: the parent's nvml_index; number: NVML's index on that GPU; gi, ci: GPU and compute instance; the minors are
-    those of /dev/nvidia-caps/nvidia-capN.  Without NVML, number and uuid are None and profile is "".
+    those of /dev/nvidia-caps/nvidia-capN.  Without NVML, number and uuid are None and profile is "".  In doubt the
+    profile is that of before: nobody is given a device by it.
     """
 
     gpu: int
@@ -120,7 +121,8 @@ class DriverInventory(NamedTuple):
 def read_saved(root: HostRoot, now: Stamp) -> DriverInventory | None:
     """The saved inventory; None where there is none that is whole, of this format, and stamped as `now`.
 
-    A doubt about its MIG devices' names (`Stamp.shown`) is the first of what is unknown.
+    In doubt whose NVML's names are now (`Stamp.shown`) the MIG devices have none: a name may be another device's.  That
+    doubt is the first of what is unknown.
     """
     values = saved.unpacked(HEADING, saved.read(root, FILE))
     try:
@@ -134,7 +136,10 @@ def read_saved(root: HostRoot, now: Stamp) -> DriverInventory | None:
     if _has_new_uuid(root, found.gpus):
         return None
     if is_in_doubt and any([device.uuid for device in found.mig_devices]):
-        return found._replace(unknown=(MAY_BE_MADE_ANEW, *found.unknown))
+        return found._replace(
+            mig_devices=tuple([it._replace(number=None, uuid=None) for it in found.mig_devices]),
+            unknown=(MAY_BE_MADE_ANEW, *found.unknown),
+        )
     return found
 
 

@@ -25,7 +25,7 @@ class Stamp(NamedTuple):
     have dropped the old folder from memory before, and then the number may be the same: see `shown`.
 
     shown: the times of these folders, which are those of their inodes in memory.  Where only they differ, an instance
-    was made anew, or the kernel had dropped its folder and shows it once more: they make a doubt, see `is_same`.
+    was made anew, or the kernel had dropped its folder and shows it once more: they make a doubt, see `is_in_doubt`.
 
     bound: the PCI driver's entries with their inode numbers.  sysfs uses no number twice while the kernel runs.  The
     same GPUs may have other minors after one was unbound and bound again, or after the module was loaded again.

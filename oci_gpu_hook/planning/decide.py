@@ -112,13 +112,13 @@ def _provide(
     from oci_gpu_hook.planning import provision, recording
 
     root = recording.RecordingRoot(host) if question else None
-    found, is_saved = _inventory(host, settings.driver_root, remember=remember)
+    found, is_settled = _inventory(host, settings.driver_root, remember=remember)
     share, version, inventory = _of_gpus(
         root or host, laid_out, request, settings, found, remember=remember
     )
     provided = provision.join(laid_out, version, (share,))
     is_whole = inventory is not None and all([gpu.uuid for gpu in inventory.gpus])
-    if question and root and is_saved and is_whole:
+    if question and root and is_settled and is_whole:
         recording.keep(question, root, provided)
     return provided, inventory
 
@@ -227,7 +227,7 @@ def _as_host(laid_out: Layout, folder: str) -> Layout:
 def _inventory(
     host: HostRoot, driver_root: str, *, remember: bool
 ) -> tuple[DriverInventory | None, bool]:
-    """The saved inventory while it is true, else a new one; and whether it is the saved one.
+    """The saved inventory while it is true, else a new one; and whether it is settled: saved, and without a doubt.
 
     None on a Jetson and under WSL 2, which have no GPU in it: see `platforms`.
     """
@@ -235,11 +235,12 @@ def _inventory(
 
     saved = inventory.read_saved(host, stamp.now(host, driver_root))
     if saved is not None and saved.gpus:
-        if remember and inventory.MAY_BE_MADE_ANEW in saved.unknown:
+        in_doubt = inventory.MAY_BE_MADE_ANEW in saved.unknown
+        if in_doubt and remember:
             from oci_gpu_hook.host import saved as files
 
             files.want_refresh(host)
-        return saved, True
+        return saved, not in_doubt
     if not host.names(proc.GPUS):
         from oci_gpu_hook.vendors import platform
 

@@ -296,22 +296,37 @@ oci-gpu-hook inventory show | grep -o '1c.2g.20gb.me' | sort -u
     assert asked[-1] == "1c.2g.20gb+me"
 
 
-def test_a_folder_that_the_kernel_shows_once_more_stops_nobody(
+def test_a_folder_that_the_kernel_shows_once_more_has_no_name_until_nvml_was_asked(
     installed: Installed, bundle: Maker
 ) -> None:
-    """It may only have been dropped from memory: the start goes by what is saved, and wants NVML to be asked."""
-    made = bundle("busybox").asks(FIRST).runs("/bin/sh", "-c", TELL)
-    script = f"""{REFRESH}{start("runc", made)}
+    """It may be another's now, with the same inode number.  Whoever asks by what the kernel shows is not stopped."""
+    gpu = next(it["uuid"] for it in inside.gpus("h100mig") if it["minor"] == 1)
+    by_name, by_number, by_all, by_place = [
+        bundle("busybox").asks(selector).runs("/bin/sh", "-c", TELL)
+        for selector in (FIRST, NUMBER, "all", f"MIG-{gpu}/5/0")
+    ]
+    script = f"""{REFRESH}{start("runc", by_all)}
 [ ! -e {WANTED} ]
-{SHOWN_ONCE_MORE}{start("runc", made)}
-ls {WANTED}; rm {WANTED}
+rm {FOLDER}/answer.*
+{SHOWN_ONCE_MORE}{start("runc", by_name)} 2>&1 || echo stopped
+ls {WANTED}
+{start("runc", by_number)} 2>&1 || echo stopped
+{start("runc", by_all)}
+{start("runc", by_place)}
+{ANSWERS}rm {WANTED}
 oci-gpu-hook inventory show | grep -c 'whether MIG devices were made anew since NVML named them'
-{REFRESH}{start("runc", made)}
+{REFRESH}{start("runc", by_name)}
+{start("runc", by_number)}
 [ ! -e {WANTED} ]
 """
     done = on_node(installed, script, description="h100mig")
     assert done.code == 0, done.out + done.err
-    assert done.out.splitlines() == ["gi5/ci0", "gi5/ci0", WANTED, "1", "gi5/ci0"]
+    lines = done.out.splitlines()
+    assert len([line for line in lines if "cannot be told from the others" in line]) == 2, lines
+    every = "gi1/ci0 gi13/ci0 gi5/ci0 gi5/ci1"
+    kept = [line for line in lines if line in {every, "gi5/ci0", "stopped", WANTED, "0", "1"}]
+    after = ["gi5/ci0", "gi5/ci0"]
+    assert kept == [every, "stopped", WANTED, "stopped", every, "gi5/ci0", "0", "1", *after], lines
 
 
 def test_watch_asks_nvml_again_for_mig_devices(installed: Installed, bundle: Maker) -> None:
