@@ -23,7 +23,7 @@ SAVED = f"{saved.FOLDER}/{FILE}"
 
 # The file holds these bytes, and then the stamp and the inventory, see `saved.packed`.  Whoever changes the fields of a
 # record below raises the number: a file of another format is not read.
-HEADING = b"oci-gpu-hook inventory 6\n"
+HEADING = b"oci-gpu-hook inventory 7\n"
 
 # In `DriverInventory.unknown`: what NVML said was true when it was asked, and only NVML knows whether it still is.
 MAY_BE_MADE_ANEW = (

@@ -26,6 +26,7 @@ class Stamp(NamedTuple):
 
     shown: the times of these folders, which are those of their inodes in memory.  Where only they differ, an instance
     was made anew, or the kernel had dropped its folder and shows it once more: they make a doubt, see `is_in_doubt`.
+    Each mount of procfs has inodes of its own, with the same numbers and other times: `st_dev` tells which one it is.
 
     bound: the PCI driver's entries with their inode numbers.  sysfs uses no number twice while the kernel runs.  The
     same GPUs may have other minors after one was unbound and bound again, or after the module was loaded again.
@@ -38,7 +39,7 @@ class Stamp(NamedTuple):
     mig: tuple[str, ...]
     driver_root: str
     ld_so_cache: tuple[int, ...]
-    shown: tuple[int, ...]
+    shown: tuple[tuple[int, int], ...]
 
 
 def is_same(saved: Stamp, now: Stamp) -> bool:
@@ -47,8 +48,12 @@ def is_same(saved: Stamp, now: Stamp) -> bool:
 
 
 def is_in_doubt(saved: Stamp, now: Stamp) -> bool:
-    """Whether MIG devices may have been made anew all the same."""
-    return saved[-1] != now.shown
+    """Whether MIG devices may have been made anew all the same.
+
+    Of another mount's times nothing follows: there the inode numbers alone count.
+    """
+    pairs = zip(saved[-1], now.shown)
+    return any([then[0] == it[0] and then[1] != it[1] for then, it in pairs])
 
 
 def now(root: HostRoot, driver_root: str) -> Stamp:
@@ -66,7 +71,7 @@ def now(root: HostRoot, driver_root: str) -> Stamp:
         ld_so_cache=()
         if cache is None
         else (cache.st_dev, cache.st_ino, cache.st_size, cache.st_mtime_ns),
-        shown=tuple([folder.st_mtime_ns for _, folder in instances]),
+        shown=tuple([(folder.st_dev, folder.st_mtime_ns) for _, folder in instances]),
     )
 
 

@@ -254,6 +254,21 @@ def test_a_folder_made_anew_in_proc_has_another_inode_number() -> None:
     assert not [number for number, then in zip(numbers, numbers[1:]) if number == then]
 
 
+TWO_MOUNTS = """mount -t proc proc $1
+stat -c '%d %i' /proc/fs $1/fs
+"""
+
+
+def test_each_mount_of_procfs_has_a_device_number_and_all_have_the_same_inode_numbers(
+    tmp_path: Path,
+) -> None:
+    words = ["unshare", "--mount", "--pid", "--fork", "/bin/bash", "-euc", TWO_MOUNTS, "-"]
+    done = subprocess.run([*words, tmp_path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    device, inode, other_device, other_inode = done.stdout.split()
+    assert device != other_device and inode == other_inode
+
+
 WANTED = f"{FOLDER}/refresh-wanted"
 NUMBER = "0:1"
 # Which compute instance a container has.

@@ -292,6 +292,19 @@ def test_a_mig_device_that_is_shown_once_more_is_in_doubt(tmp_path: Path, uuid: 
     assert (inventory.MAY_BE_MADE_ANEW in found.unknown) == (uuid is not None)
 
 
+def test_another_mount_of_procfs_makes_no_doubt_of_a_mig_device(tmp_path: Path) -> None:
+    """It has the same inode numbers, and times of its own: an engine with ProtectProc= may have one."""
+    root = hosts.host(tmp_path)
+    hosts.plant(tmp_path, f"{MIG_DEVICE}/access", "")
+    hosts.saved(root)
+    now = stamp.now(root, "/")
+    (device, time), inodes = now.shown[0], now.mig
+    later = now._replace(shown=((device, time + 1),))
+    elsewhere = now._replace(shown=((device + 1, time + 1),))
+    assert inodes and stamp.is_same(now, later) and stamp.is_same(now, elsewhere)
+    assert stamp.is_in_doubt(now, later) and not stamp.is_in_doubt(now, elsewhere)
+
+
 def test_an_inventory_of_another_driver_root_is_not_used(tmp_path: Path) -> None:
     root = hosts.host(tmp_path)
     hosts.saved(root)
