@@ -28,6 +28,9 @@ INVENTORY = "inventory"
 # Written by a start that goes by less than NVML knows: oci-gpu-hook-inventory.path watches it and starts a refresh.
 REFRESH_WANTED = "refresh-wanted"
 
+# A refresh that settles nothing, because NVML does not answer, must not follow the restarts of a container.
+SECONDS_BETWEEN_WISHES = 30
+
 # The inventory of a host with 16 GPUs and a hundred MIG devices has 30 KiB.  A larger file than this is neither read
 # nor written.
 LARGEST = 1 << 20
@@ -113,7 +116,16 @@ def write(root: HostRoot, name: str, data: bytes) -> None:
 
 
 def want_refresh(root: HostRoot) -> None:
-    """Ask for a refresh of the inventory, of whoever watches for that; nothing where we may not write."""
+    """Ask for a refresh of the inventory, of whoever watches for that; nothing where we may not write.
+
+    Nothing either where somebody has asked within `SECONDS_BETWEEN_WISHES`: whoever still wants it asks again later.
+    """
+    from time import time
+
+    last = root.stat(f"{FOLDER}/{REFRESH_WANTED}")
+    # A time in the future is of a clock that was set back since.
+    if last is not None and 0 <= time() - last.st_mtime < SECONDS_BETWEEN_WISHES:
+        return
     try:
         write(root, REFRESH_WANTED, b"")
     except OSError:

@@ -235,12 +235,11 @@ def _inventory(
 
     saved = inventory.read_saved(host, stamp.now(host, driver_root))
     if saved is not None and saved.gpus:
-        in_doubt = inventory.MAY_BE_MADE_ANEW in saved.unknown
-        if in_doubt and remember:
+        if remember and any([device.uuid is None for device in saved.mig_devices]):
             from oci_gpu_hook.host import saved as files
 
             files.want_refresh(host)
-        return saved, not in_doubt
+        return saved, inventory.MAY_BE_MADE_ANEW not in saved.unknown
     if not host.names(proc.GPUS):
         from oci_gpu_hook.vendors import platform
 

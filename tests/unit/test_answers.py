@@ -13,7 +13,7 @@ import pytest
 from oci_gpu_hook import build
 from oci_gpu_hook.container import rootfs
 from oci_gpu_hook.container.layout import COMPAT_FOLDER, Layout
-from oci_gpu_hook.driver import inventory, nodes, survey
+from oci_gpu_hook.driver import inventory, nodes, stamp, survey
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
@@ -93,6 +93,18 @@ def test_an_answer_is_what_would_be_decided(node: Node, devices: str, capabiliti
         assert (one.rows(), one.document()) == (other.rows(), other.document())
     assert len(node.kept()) == 1
     assert node.start(by_environment("2", capabilities)).anew
+
+
+def test_a_start_wants_nvml_asked_for_as_long_as_a_mig_device_has_no_name(node: Node) -> None:
+    """Also where what is saved is current: a wish may come to nothing."""
+    wanted = node.tree / saved.FOLDER[1:] / saved.REFRESH_WANTED
+    node.start(by_environment("0", "utility"))
+    assert not wanted.exists()
+    device = inventory.MigDevice(0, None, None, "", 1, 0, 30, 31)
+    known = survey.survey(node.root)._replace(mig_devices=(device,))
+    survey.save(node.root, stamp.now(node.root, "/"), known)
+    node.start(by_environment("1", "utility"))
+    assert wanted.exists()
 
 
 OTHER_REQUEST: dict[str, Any] = {

@@ -7,6 +7,7 @@ import marshal
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,20 @@ def test_nothing_is_written_where_others_may_write(root: HostRoot) -> None:
     os.chmod(root.path + saved.FOLDER, 0o777)
     with pytest.raises(PermissionError):
         saved.write(root, "name", b"more")
+
+
+def test_a_refresh_is_wanted_again_only_after_a_while(root: HostRoot) -> None:
+    """A container that restarts must not start refreshes without end; a clock that was set back stops no wish."""
+    file = Path(root.path, saved.FOLDER[1:], saved.REFRESH_WANTED)
+    wishes = []
+    for age in (0, saved.SECONDS_BETWEEN_WISHES - 10, saved.SECONDS_BETWEEN_WISHES + 1, -60):
+        if file.exists():
+            then = time.time() - age
+            os.utime(file, (then, then))
+        before = file.stat().st_mtime_ns if file.exists() else None
+        saved.want_refresh(root)
+        wishes.append(file.stat().st_mtime_ns != before)
+    assert wishes == [True, False, True, True]
 
 
 # The inventory's form.
