@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from oci_gpu_hook.request.parse import Request
 
 _LIST_HINT = "the container's author must ask for one that exists; 'oci-gpu-hook info' lists them"
-_REFRESH_HINT = "run 'oci-gpu-hook inventory refresh' on this host"
+# A rootless engine's start may not read what root saved, nor ask for a refresh: see the manual, MIG.
+_REFRESH_HINT = (
+    "root must run 'oci-gpu-hook inventory refresh' on this host; "
+    "a rootless engine asks for MIG-GPU-UUID/gi/ci"
+)
 
 
 class Selection(NamedTuple):

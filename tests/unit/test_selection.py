@@ -112,6 +112,7 @@ def test_a_mig_device_that_only_nvml_can_name_is_never_guessed(devices: str) -> 
     host = everything()._replace(mig_devices=(device._replace(number=None, uuid=None),))
     assert "only NVML knows their names" in refusal(devices, host)
     assert "inventory refresh" in refusal(devices, host)
+    assert "a rootless engine asks for MIG-GPU-UUID/gi/ci" in refusal(devices, host)
     # What the kernel itself tells is no guess, and of another GPU nothing is unknown.
     assert selected(f"MIG-{UUID}/1/0", host).mig_devices
     assert "GPU 1 has no MIG device" in refusal("1:0", host)
