@@ -232,6 +232,10 @@ def cdi_specs(
         elif others and spec != first_of_ours:
             seen = f"{spec.path} and {others[0]} give the same devices, and engines take neither"
             findings.append(Finding("CDI", FAIL, seen, f"rm {spec.path}"))
+        elif spec.unread:
+            seen = f"{spec.path} has a list of devices that cannot be read here, and may name stale ones"
+            remedy = generate if spec.is_ours else f"rm {spec.path}"
+            findings.append(Finding("CDI", WARN, seen, remedy))
         elif not spec.is_ours:
             seen = f"{spec.path} was made by another program, which injects by itself what it names"
             findings.append(Finding("CDI", WARN, seen, f"rm {spec.path}"))

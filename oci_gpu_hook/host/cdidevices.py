@@ -11,8 +11,9 @@ import re  # noqa: TID253  for people: never on the hook's path
 
 from oci_gpu_hook.record import NamedTuple
 
-_BLOCK = re.compile(r"^devices:[ \t]*\n((?:[ \t-].*\n|\n)*)", re.MULTILINE)
+_BLOCK = re.compile(r"^devices:[ \t]*(?:#.*)?\n((?:[ \t#-].*\n|\n)*)", re.MULTILINE)
 _ITEM = re.compile(r"^[ \t]*-[ \t]", re.MULTILINE)
+_KEY = re.compile(r"""\bdevices["']?[ \t]*:""")
 _CAPABILITY = re.compile(r"/dev/nvidia-caps/nvidia-cap(\d{1,10})\b")
 
 
@@ -29,9 +30,14 @@ def devices(text: str) -> tuple[Device, ...]:
     return tuple([Device(name, _minors(part)) for name, part in found])
 
 
+def is_unread(text: str) -> bool:
+    """Whether a spec has a list of devices of which none is found."""
+    return _KEY.search(text) is not None and not devices(text)
+
+
 def _of_yaml(text: str) -> list[tuple[str, str]]:
     """Name and text of each item of the list; the key may stand before or behind the device's edits."""
-    block = _BLOCK.search(f"{text}\n")
+    block = _BLOCK.search(text.replace("\r\n", "\n") + "\n")
     first = _ITEM.search(block.group(1)) if block else None
     if block is None or first is None:
         return []

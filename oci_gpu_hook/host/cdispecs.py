@@ -11,24 +11,31 @@ from __future__ import annotations
 
 import re  # noqa: TID253  for people: never on the hook's path
 
-from oci_gpu_hook.host.cdidevices import Device, devices
+from oci_gpu_hook.host.cdidevices import Device, devices, is_unread
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.words import CDI_FOLDERS
 
-_KIND = re.compile(r"""["']?kind["']?\s*:\s*["']?nvidia\.com/gpu["']?\s*(?:,|$)""", re.MULTILINE)
+_KIND = re.compile(
+    r"""["']?kind["']?\s*:\s*["']?nvidia\.com/gpu["']?\s*(?:[,#}]|$)""", re.MULTILINE
+)
 _OUR_DRIVER = re.compile(r"""--cdi-driver["'],?\s*(?:-\s*)?["']([^"']*)["']""")
 _OUR_VENDOR = re.compile(r"""--cdi-vendor["'],?\s*(?:-\s*)?["'](OCI_[A-Z0-9_]+)["']""")
 _LIBRARY = re.compile(r"/lib(?:cuda|nvidia-ml)\.so\.(\d+\.[0-9.]*\d)")
 
 
 class Spec(NamedTuple):
-    """One spec; driver: the version that it was made for, "" where it does not say; devices: those that it names."""
+    """One spec.
+
+    driver: the version that it was made for, "" where it does not say; devices: those that it names; unread: it has a
+    list of devices, and none was found in it.
+    """
 
     path: str
     is_ours: bool
     driver: str
     devices: tuple[Device, ...] = ()
+    unread: bool = False
 
 
 class VendorSpec(NamedTuple):
@@ -62,4 +69,5 @@ def _texts(root: HostRoot) -> list[tuple[str, str]]:
 def _spec(path: str, text: str) -> Spec:
     ours = _OUR_DRIVER.search(text)
     version = ours or _LIBRARY.search(text)
-    return Spec(path, ours is not None, version.group(1) if version else "", devices(text))
+    driver = version.group(1) if version else ""
+    return Spec(path, ours is not None, driver, devices(text), is_unread(text))

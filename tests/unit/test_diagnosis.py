@@ -15,8 +15,8 @@ from oci_gpu_hook.diagnosis.advice import Patient
 from oci_gpu_hook.driver.inventory import MigDevice
 from oci_gpu_hook.formats.ldcache_entries import Entry
 from oci_gpu_hook.formats.ldcache_prepare import prepare
+from oci_gpu_hook.host import cdispecs, rootless
 from oci_gpu_hook.host import engines as host_engines
-from oci_gpu_hook.host import rootless
 from oci_gpu_hook.host.cdidevices import devices
 from oci_gpu_hook.host.cdispecs import Spec
 from oci_gpu_hook.host.engines import Engine, Shim
@@ -291,6 +291,10 @@ def test_the_devices_of_a_spec_are_read_from_each_programs_text() -> None:
     assert devices(OUR_SPEC) == (("0", ()), ("0:1", (30, 31)))
     assert devices(THEIR_SPEC) == (("mig0:1", (30, 31)), ("all", (1, 30, 31)))
     assert devices(JSON_SPEC) == (("MIG-a", (31, 30)),)
+    for spec in (OUR_SPEC, THEIR_SPEC):
+        assert devices(spec.replace("\n", "\r\n")) == devices(spec)
+        commented = spec.replace("\ndevices:\n", "\ndevices: # all\n# the first\n")
+        assert commented != spec and devices(commented) == devices(spec)
     for text in (
         "",
         "{",
@@ -338,6 +342,19 @@ def test_a_mig_name_in_a_spec_is_held_against_the_devices(
             )
     theirs = Spec("/etc/cdi/a", False, "580.1", devices(THEIR_SPEC))
     assert (driver.cdi_specs((theirs,), "580.1", now)[0].level == FAIL) == bool(stale)
+
+
+@pytest.mark.parametrize(
+    ("list_of_devices", "level"),
+    [("devices:\n- name: all", PASS), ("devices: &all [{name: all}]", WARN), ("", PASS)],
+)
+def test_a_spec_whose_devices_cannot_be_read_is_warned_of(
+    tmp_path: Path, list_of_devices: str, level: str
+) -> None:
+    spec = f"kind: nvidia.com/gpu # ours\n{list_of_devices}\nhooks: ['--cdi-driver', '580.1']\n"
+    hosts.plant(tmp_path, "etc/cdi/a.yaml", spec)
+    found = driver.cdi_specs(cdispecs.specs(HostRoot(str(tmp_path))), "580.1")
+    assert [(one.level, "/etc/cdi/a.yaml" in one.seen) for one in found] == [(level, True)]
 
 
 @pytest.mark.parametrize("tool", ["dnf", "apt"])
