@@ -56,6 +56,11 @@ def _by_name(mig_devices: tuple[MigDevice, ...]) -> dict[str, frozenset[int]]:
 
 
 def _is_migs(name: str) -> bool:
-    """Whether a name is that of one MIG device: ``0:1`` or ``MIG-`` and a UUID."""
+    """Whether a name is one that only NVML knows: ``0:1`` or ``MIG-`` and a UUID.
+
+    Not ``MIG-GPU-<uuid>/<gi>/<ci>`` of drivers before R470: that is a place, and its nodes are judged.
+    """
+    if "/" in name:
+        return False
     gpu, _, number = name.partition(":")
     return name.startswith("MIG-") or (gpu.isdecimal() and number.isdecimal())

@@ -344,6 +344,15 @@ def test_a_mig_name_in_a_spec_is_held_against_the_devices(
     assert (driver.cdi_specs((theirs,), "580.1", now)[0].level == FAIL) == bool(stale)
 
 
+def test_the_older_name_of_a_mig_device_is_judged_by_its_nodes() -> None:
+    """It says the instance, as drivers before R470 did, and NVML calls no device so."""
+    text = OUR_SPEC.replace("0:1", "MIG-GPU-6c1e90b4-72ad-4f38-9b05-d4e81f6a23c7/5/0")
+    spec = Spec("/etc/cdi/a", True, "580.1", devices(text))
+    for minor, level in ((31, PASS), (32, FAIL)):
+        now = (MigDevice(0, 0, "MIG-b", "", 5, 0, 30, minor),)
+        assert driver.cdi_specs((spec,), "580.1", now)[0].level == level
+
+
 @pytest.mark.parametrize(
     ("list_of_devices", "level"),
     [("devices:\n- name: all", PASS), ("devices: &all [{name: all}]", WARN), ("", PASS)],
