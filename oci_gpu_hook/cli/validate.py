@@ -96,23 +96,26 @@ def validate(
     asked = [name for name in STEPS if name in steps] or list(STEPS)
     found = _Validation(root, settings, config, seconds, runtime)
     errors: list[ApplyError] = []
+    # Whoever looks must not see the result of before, even where this run is killed.
     for name in asked:
-        told = status.of_driver(settings.driver_root) if name == DRIVER else ""
         _try(errors, files.remove, name)
+    for index, name in enumerate(asked):
+        told = status.of_driver(settings.driver_root) if name == DRIVER else ""
+        coming = [StepResult(it, FAILED, "it did not end") for it in asked[index:]]
+        _try(errors, _write, root, [*found.results, *coming])
         if found.run(name) == PASSED:
             _try(errors, files.make, name, told)
+    _try(errors, _write, root, found.results)
     show("json" if as_json else form, found.document(), found.text(), doctor.painted)
-    if _is_root():
-        _write(root, found.results)
     if errors:
         raise errors[0]
     return found.code
 
 
-def _try(errors: list[ApplyError], change: Callable[..., None], *words: str) -> None:
+def _try(errors: list[ApplyError], change: Callable[..., None], *what: object) -> None:
     """Change a file; what keeps that from being done stops no step."""
     try:
-        change(*words)
+        change(*what)
     except ApplyError as err:
         errors.append(err)
 
@@ -236,7 +239,9 @@ class _Validation:
 
 
 def _write(root: HostRoot, results: list[StepResult]) -> None:
-    """Write the record: of steps that were not asked for, and are of this driver, that of before stays."""
+    """Write the record, as root: of steps that were not asked for, and are of this driver, that of before stays."""
+    if not _is_root():
+        return
     version = driver_version(root) or ""
     before = validated.read(root)
     kept = {step.name: step for step in before.steps} if before else {}
