@@ -12,7 +12,10 @@ import select
 import signal
 import sys
 import time
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _LARGEST_ANSWER = 1 << 20
 _MOMENTS = 20
@@ -37,34 +40,50 @@ def ask(
     Debian's link lies in another folder, and a link below a driver root may lead out of that root.
     environment: all variables that the child has, beside PATH.
     """
+    [said] = ask_all(program, seconds, preload, [environment or {}])
+    return said
+
+
+def ask_all(
+    program: str, seconds: float, preload: str, environments: Sequence[dict[str, str]]
+) -> list[Said]:
+    """Run it at the same time in a process for each environment; gives what each has said."""
     deadline = time.monotonic() + seconds
-    read_end, write_end = os.pipe()
+    children: list[tuple[int, int]] = []
+    said: list[Said] = []
     try:
-        child = _start(program, write_end, preload, environment or {})
+        for environment in environments:
+            children.append(_start(program, preload, environment))
+        # While one is read the others go on: their pipes hold what they say.
+        for child, read_end in children:
+            output, ended = _read(read_end, deadline)
+            status = _end(child, is_over=ended)
+            said.append(Said(output, status if ended else None))
+    finally:
+        for child, _ in children[len(said) :]:
+            _end(child, is_over=False)
+        for _, read_end in children:
+            os.close(read_end)
+    return said
+
+
+def _start(program: str, preload: str, environment: dict[str, str]) -> tuple[int, int]:
+    """A child, and the end of its pipe to read from."""
+    arguments = [sys.executable, "-I", "-c", f"import sys; sys.path[:] = {sys.path!r}\n{program}"]
+    variables = {"PATH": os.defpath, **environment}
+    if preload:
+        variables["LD_PRELOAD"] = preload
+    read_end, write_end = os.pipe()
+    silent = (os.POSIX_SPAWN_OPEN, 2, "/dev/null", os.O_WRONLY, 0)
+    to_us = (os.POSIX_SPAWN_DUP2, write_end, 1)
+    try:
+        child = os.posix_spawn(sys.executable, arguments, variables, file_actions=[to_us, silent])
     except OSError:
         os.close(read_end)
         raise
     finally:
         os.close(write_end)
-    try:
-        output, ended = _read(read_end, deadline)
-    except BaseException:
-        _end(child, is_over=False)
-        raise
-    finally:
-        os.close(read_end)
-    status = _end(child, is_over=ended)
-    return Said(output, status if ended else None)
-
-
-def _start(program: str, write_end: int, preload: str, environment: dict[str, str]) -> int:
-    arguments = [sys.executable, "-I", "-c", f"import sys; sys.path[:] = {sys.path!r}\n{program}"]
-    variables = {"PATH": os.defpath, **environment}
-    if preload:
-        variables["LD_PRELOAD"] = preload
-    silent = (os.POSIX_SPAWN_OPEN, 2, "/dev/null", os.O_WRONLY, 0)
-    to_us = (os.POSIX_SPAWN_DUP2, write_end, 1)
-    return os.posix_spawn(sys.executable, arguments, variables, file_actions=[to_us, silent])
+    return child, read_end
 
 
 def _read(fd: int, deadline: float) -> tuple[bytes, bool]:
@@ -73,8 +92,8 @@ def _read(fd: int, deadline: float) -> tuple[bytes, bool]:
     poll.register(fd, select.POLLIN)
     output = b""
     while len(output) <= _LARGEST_ANSWER:
-        left = deadline - time.monotonic()
-        if left <= 0 or not poll.poll(left * 1000):
+        # What has been said in time is read after the deadline too.
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
             return output, False
         piece = os.read(fd, 1 << 16)
         if not piece:

@@ -26,6 +26,7 @@ _LIBRARIES = (
     "libnvidia-nvvm70",
     "libnvidia-gpucomp",
 )
+_AT_ONCE = 8
 _PROGRAM = "from oci_gpu_hook.validation import vectoradd; vectoradd.answer()"
 
 _WHO_HAS_IT = "oci-gpu-hook containers && nvidia-smi"
@@ -85,11 +86,24 @@ def libraries(top: str, found: DriverInventory, names: tuple[str, ...] = _LIBRAR
 
 
 def run(host: Host, wanted: tuple[Device, ...], seconds: float) -> list[Finding]:
-    """A finding for each device."""
-    return [_on(host, device, seconds) for device in wanted]
+    """A finding for each device: some at once, as each may take all its time."""
+    findings = []
+    for begin in range(0, len(wanted), _AT_ONCE):
+        findings += _on(host, wanted[begin : begin + _AT_ONCE], seconds)
+    return findings
 
 
-def _on(host: Host, device: Device, seconds: float) -> Finding:
+def _on(host: Host, devices: tuple[Device, ...], seconds: float) -> list[Finding]:
+    environments = [_environment(host, device) for device in devices]
+    try:
+        said = child.ask_all(_PROGRAM, seconds, host.preload, environments)
+    except OSError as err:
+        seen = f"no process can be started: {err.strerror}"
+        return [Finding(device.check, FAIL, seen) for device in devices]
+    return [judge(device, it, seconds) for device, it in zip(devices, said)]
+
+
+def _environment(host: Host, device: Device) -> dict[str, str]:
     environment = {
         # As NVML numbers them.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -99,11 +113,7 @@ def _on(host: Host, device: Device, seconds: float) -> Finding:
     }
     if device.word:
         environment["CUDA_VISIBLE_DEVICES"] = device.word
-    try:
-        said = child.ask(_PROGRAM, seconds, host.preload, environment)
-    except OSError as err:
-        return Finding(device.check, FAIL, f"no process can be started: {err.strerror}")
-    return judge(device, said, seconds)
+    return environment
 
 
 def judge(device: Device, said: Said, seconds: float) -> Finding:

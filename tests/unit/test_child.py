@@ -42,3 +42,11 @@ def test_an_endless_answer_is_cut() -> None:
     said = child.ask("import os\nwhile True: os.write(1, b'x' * 65536)", 30)
     assert said.status is None
     assert len(said.output) < 4 << 20
+
+
+def test_several_that_hang_take_the_time_of_one_and_none_loses_what_it_said() -> None:
+    program = f"{SAY}time.sleep(60 * (os.environ['HANGS'] == '1'))"
+    begin = time.monotonic()
+    said = child.ask_all(program, 2, "", [{"HANGS": word} for word in "1101"])
+    assert said == [child.Said(b"said", 0 if word == "0" else None) for word in "1101"]
+    assert time.monotonic() - begin < 5
