@@ -124,6 +124,10 @@ systemctl is-failed oci-gpu-hook-cdi oci-gpu-hook-inventory || :
 ls /run/nvidia/validations
 for _ in $(seq 100); do grep -q validation=passed $features || break; sleep 0.1; done
 grep -c validation=failed $features
+touch /run/nvidia/validations/driver-ready
+mkdir /run/none && mount --bind /run/none /proc/driver/nvidia
+! systemctl start oci-gpu-hook-validate 2>/dev/null
+ls /run/nvidia/validations
 """,
     )
     assert done.code == 0, done.err
