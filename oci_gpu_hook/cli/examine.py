@@ -202,10 +202,15 @@ def _seen(
     folders = {path.rpartition("/")[0] for item in mounts for path in item.paths()}
     with_selinux = libselinux.is_there(host)
     cgroup = containers.device_cgroup(host, pid, kernel.look(host).cgroups)
+    opened: dict[str, int] | None = {}
     unopened = _unopened(host, cgroup) if present else ""
+    if unopened:
+        opened = None
+    elif present:
+        opened, unopened = _opened(host, root, pid, present)
     return judged.Seen(
         nodes=numbers,
-        opened=(None if unopened else _opened(host, root, pid, present)) if present else {},
+        opened=opened,
         unopened=unopened,
         names={folder: _filled(root, folder) for folder in folders},
         cached=_cached(root),
@@ -232,8 +237,10 @@ def _is_frozen(host: HostRoot, cgroup: str) -> bool:
     return _text(host.read(f"{freezer}/freezer.state")) in ("FROZEN", "FREEZING")
 
 
-def _opened(host: HostRoot, root: HostRoot, pid: int, paths: list[str]) -> dict[str, int] | None:
-    """errno of each open, tried as the container's user in its device cgroup; None where no open could be tried."""
+def _opened(
+    host: HostRoot, root: HostRoot, pid: int, paths: list[str]
+) -> tuple[dict[str, int] | None, str]:
+    """errno of each open, tried as the container's user in its device cgroup; None and why where there is no answer."""
     cgroup = containers.device_cgroup(host, pid, kernel.look(host).cgroups)
     who = containers.credentials(host, pid)
     reader, writer = os.pipe()
@@ -247,11 +254,13 @@ def _opened(host: HostRoot, root: HostRoot, pid: int, paths: list[str]) -> dict[
     try:
         poll = select.poll()
         poll.register(reader, select.POLLIN)
-        answer = os.read(reader, _LARGEST_ANSWER) if poll.poll(_OPEN_SECONDS * 1000) else b""
+        if not poll.poll(_OPEN_SECONDS * 1000):
+            return None, judged.NO_ANSWER
+        answer = os.read(reader, _LARGEST_ANSWER)
     finally:
         os.close(reader)
         _end(child)
-    return json.loads(answer) if answer else None
+    return (json.loads(answer), "") if answer else (None, judged.NO_ENTRY)
 
 
 def _end(child: int) -> None:

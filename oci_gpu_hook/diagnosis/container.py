@@ -24,14 +24,19 @@ if TYPE_CHECKING:
 _SHOWN = 3
 
 # Why no open was tried.
-NO_CGROUP, PAUSED, NO_ROOT, NO_ANSWER = "no cgroup", "paused", "no root", ""
+NO_CGROUP, PAUSED, NO_ROOT, NO_ENTRY = "no cgroup", "paused", "no root", "no entry"
+NO_ANSWER = "no answer"
 
+# The kernel's own node for small drivers, misc, says by ENODEV what others say by ENXIO: no driver has this number.
+_MISC = 10
 
+_KERNELS_LOG = "dmesg | grep -e NVRM -e Xid"
 _UNOPENED = {
     NO_CGROUP: ("its device cgroup is not known", "mount | grep cgroup"),
     PAUSED: ("it is paused", ""),
     NO_ROOT: ("only root can enter its device cgroup", "sudo oci-gpu-hook doctor --container ..."),
-    NO_ANSWER: ("its device cgroup cannot be entered, or a GPU does not answer", ""),
+    NO_ENTRY: ("its device cgroup cannot be entered", ""),
+    NO_ANSWER: ("a GPU does not answer", _KERNELS_LOG),
 }
 
 
@@ -49,7 +54,7 @@ class Seen(NamedTuple):
     cached: frozenset[str] | None
     process_label: str
     shm_label: str
-    unopened: str = NO_ANSWER
+    unopened: str = NO_ENTRY
 
 
 def judge(operations: tuple[Operation, ...], seen: Seen, who: Patient) -> list[Finding]:
@@ -108,12 +113,15 @@ def _opened(paths: list[str], seen: Seen, who: Patient) -> list[Finding]:
     if seen.opened is None:
         text, remedy = _UNOPENED[seen.unopened]
         remedy = advice.resume(who) if seen.unopened == PAUSED else remedy or restart
-        return [Finding(check, WARN, f"nothing was opened: {text}", remedy)]
+        level = FAIL if seen.unopened == NO_ANSWER else WARN
+        return [Finding(check, level, f"nothing was opened: {text}", remedy)]
     by_error: dict[int, list[str]] = {}
     for path in paths:
         error = seen.opened.get(path, 0)
-        # The kernel's own node for small drivers says it in another word.
-        by_error.setdefault(codes.ENXIO if error == codes.ENODEV else error, []).append(path)
+        major, _ = seen.nodes.get(path) or (0, 0)
+        if (error, major) == (codes.ENODEV, _MISC):
+            error = codes.ENXIO
+        by_error.setdefault(error, []).append(path)
     findings = []
     for error, denied in by_error.items():
         if error:
@@ -132,7 +140,7 @@ def _unopened(error: int, paths: list[str], restart: str) -> Finding:
     if error == codes.ENXIO:
         text = f"its device cgroup allows {which}, and no driver answers there"
         return Finding("open", WARN, text, "oci-gpu-hook doctor")
-    return Finding("open", FAIL, f"{which}: {os.strerror(error)}", "dmesg | grep -e NVRM -e Xid")
+    return Finding("open", FAIL, f"{which}: {os.strerror(error)}", _KERNELS_LOG)
 
 
 def _libraries(mounts: list[Mount], seen: Seen, restart: str) -> list[Finding]:

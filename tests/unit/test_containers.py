@@ -119,7 +119,7 @@ def test_a_gpu_that_hangs_in_the_kernel_does_not_hold_doctor(
     monkeypatch.setattr(os, "kill", lambda pid, _: children.append(pid))
     root = HostRoot(str(tmp_path))
     try:
-        assert examine._opened(root, root, os.getpid(), ["/dev/nvidia0"]) is None
+        assert examine._opened(root, root, os.getpid(), ["/dev/nvidia0"]) == (None, "no answer")
         # Still there: nobody has waited for it to end.
         assert os.waitpid(children[0], os.WNOHANG) == (0, 0)
     finally:

@@ -423,6 +423,8 @@ WELL = container.Seen(
         ),
         ({"opened": None}, WARN, "nothing was opened"),
         ({"opened": None, "unopened": container.PAUSED}, WARN, "nothing was opened: it is paused"),
+        ({"opened": None, "unopened": container.NO_ANSWER}, FAIL, "a GPU does not answer"),
+        ({"opened": {"/dev/nvidia0": errno.ENODEV}}, FAIL, "/dev/nvidia0: No such device"),
         ({"opened": {"/dev/nvidia0": errno.EPERM}}, FAIL, "its device cgroup denies /dev/nvidia0"),
         ({"opened": {"/dev/nvidia0": errno.EACCES}}, FAIL, "its user may not open"),
         ({"opened": {"/dev/nvidia0": errno.ENXIO}}, WARN, "no driver answers"),
