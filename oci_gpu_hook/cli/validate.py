@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -29,7 +30,7 @@ from oci_gpu_hook.validation import driver as nvidia
 from oci_gpu_hook.vendors import platform
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
     from oci_gpu_hook.driver.inventory import DriverInventory
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.request.settings import Settings
 
 _LONGEST_SECONDS = 3600
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 DRIVER, HOOK, WORKLOAD = STEPS
 
 
@@ -86,15 +88,44 @@ def validate(
     Files by which pods wait are made as the settings say, and the result is kept for the node's features and metrics;
     both by root only.  The exit code is 6 if the driver failed, and 1 if another step failed or could not be tried.
     """
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _leave)
+    for number in _ENDING:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _leave)
     root, settings = HostRoot(), read_settings(config, None)
+    asked = [name for name in STEPS if name in steps] or list(STEPS)
+    found = _Validation(root, settings, config, seconds, runtime)
+    with _alone(root, seconds) if _is_root() else nullcontext():
+        errors = _run(root, settings, asked, found)
+    show("json" if as_json else form, found.document(), found.text(), doctor.painted)
+    if errors:
+        raise errors[0]
+    return found.code
+
+
+@contextmanager
+def _alone(root: HostRoot, seconds: float) -> Iterator[None]:
+    """Record and files are those of one run: another of root's must end first."""
+    try:
+        lock = validated.lock(root, seconds)
+    except TimeoutError as err:
+        why = f"another validation has not ended within {seconds:g} seconds"
+        raise HookError(why, "try again, or give a longer --timeout") from err
+    except OSError as err:
+        raise _unwritten(err) from err
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def _run(
+    root: HostRoot, settings: Settings, asked: list[str], found: _Validation
+) -> list[ApplyError]:
+    """Run the steps, with record and files; gives what could not be written."""
     files = status.StatusFiles(
         settings.validation_folder if _is_root() else "", settings.validation_files
     )
     files.prepare()
-    asked = [name for name in STEPS if name in steps] or list(STEPS)
-    found = _Validation(root, settings, config, seconds, runtime)
     errors: list[ApplyError] = []
     # Whoever looks must not see the result of before, even where this run is killed.
     for name in asked:
@@ -106,10 +137,7 @@ def validate(
         if found.run(name) == PASSED:
             _try(errors, files.make, name, told)
     _try(errors, _write, root, found.results)
-    show("json" if as_json else form, found.document(), found.text(), doctor.painted)
-    if errors:
-        raise errors[0]
-    return found.code
+    return errors
 
 
 def _try(errors: list[ApplyError], change: Callable[..., None], *what: object) -> None:
@@ -252,8 +280,12 @@ def _write(root: HostRoot, results: list[StepResult]) -> None:
     try:
         validated.write(root, Validation(int(time.time()), version, steps))
     except OSError as err:
-        why = f"cannot write the record of the validation: {err.strerror}"
-        raise ApplyError(why, "see 'oci-gpu-hook doctor'") from err
+        raise _unwritten(err) from err
+
+
+def _unwritten(err: OSError) -> ApplyError:
+    why = f"cannot write the record of the validation: {err.strerror}"
+    return ApplyError(why, "see 'oci-gpu-hook doctor'")
 
 
 def _is_root() -> bool:
@@ -261,5 +293,7 @@ def _is_root() -> bool:
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
-    """What was made goes on the way out."""
+    """What was made goes on the way out, which no second signal breaks off."""
+    for other in _ENDING:
+        signal.signal(other, signal.SIG_IGN)
     raise SystemExit(128 + number)

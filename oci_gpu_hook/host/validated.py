@@ -6,7 +6,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import time
 from typing import Any
 
 from oci_gpu_hook.host import saved
@@ -17,6 +20,7 @@ STEPS = ("driver", "hook", "workload")
 PASSED, FAILED, SKIPPED = OUTCOMES = ("passed", "failed", "skipped")
 
 _NAME = "validation.json"
+_LOCK = "validation.lock"
 
 
 class StepResult(NamedTuple):
@@ -33,6 +37,35 @@ class Validation(NamedTuple):
     time: int
     driver_version: str
     steps: tuple[StepResult, ...]
+
+
+def lock(root: HostRoot, seconds: float) -> int:
+    """A descriptor; until it is closed no other has one.  TimeoutError where another has it for so long."""
+    saved.make_folder(root)
+    folder = saved.open_folder(root)
+    try:
+        fd = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+    finally:
+        os.close(folder)
+    deadline = time.monotonic() + seconds
+    try:
+        while not _is_locked(fd):
+            if time.monotonic() > deadline:
+                raise TimeoutError
+            time.sleep(0.1)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _is_locked(fd: int) -> bool:
+    # Not flock(2): a child that a GPU holds in the kernel would keep the lock.
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
 
 
 def read(root: HostRoot) -> Validation | None:

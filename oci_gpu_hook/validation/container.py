@@ -17,7 +17,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from oci_gpu_hook import runtime as entry
@@ -42,6 +42,7 @@ _CGROUPS = "/sys/fs/cgroup"
 _RUN = "/run"
 _OUTPUT = "output"
 _ENDING_SECONDS = 10
+_KILLED_SECONDS = 1
 
 
 class Asked(NamedTuple):
@@ -153,7 +154,8 @@ def _folder(root: HostRoot) -> Iterator[str]:
         _label(folder, libselinux.of_engines(root))
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        with _unbroken():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _prepare(root: HostRoot, folder: str, id: str, asked: Asked) -> str:
@@ -219,7 +221,20 @@ def _created(asked: Asked, folder: str, id: str) -> Iterator[int]:
             pid = int(file.read())
         yield pid
     finally:
-        _delete(asked, folder, id)
+        with _unbroken():
+            _delete(asked, folder, id)
+
+
+@contextmanager
+def _unbroken() -> Iterator[None]:
+    """Signals wait until what was made is removed."""
+    before = signal.pthread_sigmask(
+        signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    )
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _bundle(folder: str) -> tuple[str, ...]:
@@ -286,7 +301,9 @@ def _call(asked: Asked, folder: str, words: tuple[str, ...], output: str = "stdo
             code = process.wait(asked.seconds)
         except BaseException as err:
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            # One that hangs in the kernel is left to init.
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_KILLED_SECONDS)
             if isinstance(err, subprocess.TimeoutExpired):
                 raise _Failed(f"{name} did not end within {asked.seconds:g} seconds") from None
             raise

@@ -33,6 +33,8 @@ ENTRY=/usr/libexec/oci/hooks.d/oci-gpu-hook
 # Puts a file of this text in the place of another, and makes a program of it.
 instead() { set -- $1 $(mktemp -p /run/made); cat >$2; chmod 0755 $2; mount --bind $2 $1; }
 program() { cat >/usr/bin/$1; chmod 0755 /usr/bin/$1; }
+# What is in /run as this row's own: validations wait for one another.
+own() { cp -a /run/oci-gpu-hook /run/made/own-$$; mount --bind /run/made/own-$$ /run/oci-gpu-hook; }
 edited() { sed "$1" $2 | instead $2; }
 # What is left of containers in the state's folder and in cgroups.
 left() { ls -d /run/oci-gpu-hook-validate-* /sys/fs/cgroup/*oci-gpu-hook-validate-* 2>/dev/null || true; }
@@ -44,7 +46,7 @@ validate() {
 """
 SET_UP = f"""
 for name in runc crun; do install -m 0755 {SIMULATED} /usr/bin/simulated-$name; done
-mkdir /run/made
+mkdir -p /run/made/none
 printf 'runtime = /usr/bin/simulated-runc\\n' >/etc/oci-gpu-hook.conf
 cat >/run/made/tools <<'TOOLS'
 {TOOLS}
@@ -108,7 +110,7 @@ PLANTED = {
     "NVML fails": nvml("nvml-errors", "NVML: NVML cannot be asked: NVMLError_Unknown"),
     "NVML goes away": nvml("nvml-goes", "NVML: NVML cannot be asked: NVMLError_Unknown"),
     "NVML lies": nvml("nvml-lies", f"is {LIED} for NVML, {FIRST.uuid} for the kernel"),
-    "no module": Planted("mkdir -p /run/made/none; mount --bind /run/made/none $NVIDIA", "", "driver", 6,
+    "no module": Planted("mount --bind /run/made/none $NVIDIA", "", "driver", 6,
         ("driver: NVIDIA device nodes are there, but /proc/driver/nvidia is not: the kernel module is not loaded",)),
     "no module for one step": Planted("mount --bind /run/made/none $NVIDIA", "workload", "workload", 6,
         ("the kernel module is not loaded",)),
@@ -169,7 +171,7 @@ def parsed(line: str) -> tuple[int, dict[str, Any]]:
 def test_a_planted_fault_fails_its_step_and_leaves_nothing(installed: Installed) -> None:
     before, rows = SET_UP, {}
     for number, (name, it) in enumerate(PLANTED.items()):
-        script = f". /run/made/tools\n{it.plant or 'true'}\nvalidate {it.words}"
+        script = f". /run/made/tools\nown\n{it.plant or 'true'}\nvalidate {it.words}"
         before += f"cat >/run/made/row-{number} <<'ROW'\n{script}\nROW\n"
         rows[name] = f"cat /run/made/said-{number}"
     line = "unshare --mount sh -eu /run/made/row-$0 >/run/made/said-$0"
@@ -268,9 +270,12 @@ def test_files_that_cannot_be_made_are_told_and_one_of_before_goes(installed: In
     )
     rows["an end"] = (
         "printf '#!/bin/sh\\nsleep 60\\n' | program slow\n"
-        "oci-gpu-hook validate hook --runtime slow & validating=$!\n"
+        "oci-gpu-hook validate hook --runtime slow --timeout 6 & validating=$!\n"
         'for i in $(seq 100); do [ -z "$(pgrep -x slow)" ] || break; sleep 0.1; done\n'
-        'kill -TERM $validating; wait $validating || echo $?; echo "left:$(left)"'
+        "oci-gpu-hook validate driver --timeout 0.5 2>&1 || echo $?\n"
+        # The second comes while the runtime, which hangs at that too, deletes the container.
+        "kill -HUP $validating; sleep 1; kill -TERM $validating\n"
+        'wait $validating || echo $?; echo "left:$(left)"'
     )
     rows["record"] = "cat /run/oci-gpu-hook/validation.json"
     found = in_turn(installed, rows, before, description="v100")
@@ -282,7 +287,10 @@ def test_files_that_cannot_be_made_are_told_and_one_of_before_goes(installed: In
     assert found["a user"][-3:] == [
         "driver: passed", "hook: skipped, only root can make its container", "1",
     ]  # fmt: skip
-    assert found["an end"] == ["143", "left:"]
+    assert found["an end"] == [
+        "oci-gpu-hook: another validation has not ended within 0.5 seconds (try again, or give a longer --timeout)",
+        "1", "129", "left:",
+    ]  # fmt: skip
     steps = {step["name"]: step for step in json.loads(found["record"][0])["steps"]}
     # Of the last run of each as root: one that was ended has not passed.
     assert (steps["driver"]["outcome"], steps["hook"]["outcome"]) == ("passed", "failed")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from oci_gpu_hook.driver import child
 from oci_gpu_hook.host import saved, validated
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.validated import FAILED, PASSED, StepResult, Validation
@@ -45,3 +46,19 @@ def test_a_record_that_others_can_write_is_none(root: HostRoot) -> None:
     validated.write(root, RECORD)
     os.chmod(f"{root.path}{saved.FOLDER}/validation.json", 0o666)
     assert validated.read(root) is None
+
+
+def test_one_at_a_time_has_the_lock(root: HostRoot) -> None:
+    first = validated.lock(root, 0)
+    program = f"""
+from oci_gpu_hook.host import root, validated
+try:
+    validated.lock(root.HostRoot({root.path!r}), 0.2)
+except TimeoutError:
+    print("waited")
+else:
+    print("had it")
+"""
+    assert child.ask(program, 30).output == b"waited\n"
+    os.close(first)
+    assert child.ask(program, 30).output == b"had it\n"
