@@ -91,14 +91,18 @@ def validate(
     for number in _ENDING:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _leave)
+    # Whatever folder is made, nobody else may write to it, and pods may read it.
+    os.umask(0o022)
     root, settings = HostRoot(), read_settings(config, None)
     asked = [name for name in STEPS if name in steps] or list(STEPS)
     found = _Validation(root, settings, config, seconds, runtime)
     with _alone(root, seconds) if _is_root() else nullcontext():
         errors = _run(root, settings, asked, found)
     show("json" if as_json else form, found.document(), found.text(), doctor.painted)
-    if errors:
+    if errors and not found.code:
         raise errors[0]
+    for err in errors[:1]:
+        click.echo(f"oci-gpu-hook: {err}", err=True)
     return found.code
 
 
@@ -122,9 +126,8 @@ def _run(
     root: HostRoot, settings: Settings, asked: list[str], found: _Validation
 ) -> list[ApplyError]:
     """Run the steps, with record and files; gives what could not be written."""
-    files = status.StatusFiles(
-        settings.validation_folder if _is_root() else "", settings.validation_files
-    )
+    folder = settings.validation_folder if _is_root() else ""
+    files = status.StatusFiles(root, folder, settings.validation_files)
     files.prepare()
     errors: list[ApplyError] = []
     # Whoever looks must not see the result of before, even where this run is killed.
@@ -232,8 +235,13 @@ class _Validation:
     def _hook(self) -> list[Finding]:
         if not _is_root():
             raise _Skipped("only root can make its container")
+        if not _sees_itself():
+            raise _Skipped("/proc is of another pid namespace: a pod that does this needs hostPID")
         # As for a container that has no annotation.
         settings = read_settings(self._config, {})
+        if settings.unmatched and settings.unmatched_sections == "refuse":
+            what = " and ".join(settings.unmatched)
+            raise _Skipped(f"unmatched-sections = refuse, and its container has no {what}")
         asked = container.Asked(
             container.runtime(self._runtime or settings.runtime),
             self._config,
@@ -290,6 +298,14 @@ def _unwritten(err: OSError) -> ApplyError:
 
 def _is_root() -> bool:
     return os.geteuid() == 0
+
+
+def _sees_itself() -> bool:
+    """Whether /proc is of our pid namespace: only then are the runtime's pids those that /proc has."""
+    try:
+        return os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        return False
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import os
 import shlex
+from contextlib import suppress
 
 from oci_gpu_hook.errors import ApplyError, ConfigError
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.host.source import UntrustedError, open_source
 from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others
 
 _KEY = "validation-folder"
@@ -18,8 +21,8 @@ _KEY = "validation-folder"
 class StatusFiles:
     """The files of a folder, by step; a step without a name has none.  ``folder`` is "" for no files at all."""
 
-    def __init__(self, folder: str, names: tuple[str, ...]) -> None:
-        self._folder = folder
+    def __init__(self, root: HostRoot, folder: str, names: tuple[str, ...]) -> None:
+        self._root, self._folder, self._fd = root, folder, -1
         self._names = {step: name for step, _, name in [word.partition("=") for word in names]}
 
     def prepare(self) -> None:
@@ -27,45 +30,59 @@ class StatusFiles:
         if not self._folder:
             return
         try:
-            os.makedirs(self._folder, mode=0o755, exist_ok=True)
-            status = os.stat(self._folder)
+            os.makedirs(self._folder, exist_ok=True)
+            # From here on it is used by descriptor: nobody can put another in its place.
+            self._fd = open_source(self._root.fd, self._folder)
+        except UntrustedError as err:
+            why = f"{_KEY} {self._folder} is not root's alone: {err}"
+            raise ConfigError(why, "the administrator must name another") from err
         except OSError as err:
             why = f"cannot make {_KEY} {self._folder}: {err.strerror}"
             raise ConfigError(why, "the administrator must name another") from err
+        status = os.fstat(self._fd)
         if not is_folder(status) or is_open_to_others(status):
             why = f"others than root may write {_KEY} {self._folder}: its files would say nothing"
             raise ConfigError(why, f"chown root: {self._folder} && chmod go-w {self._folder}")
 
     def remove(self, step: str) -> None:
         """Remove the file of a step that is to run: whoever looks must not see the result of before."""
-        path = self._path(step)
-        if not path:
+        name = self._name(step)
+        if not name:
             return
         try:
-            os.unlink(path)
+            os.unlink(name, dir_fd=self._fd)
         except FileNotFoundError:
             pass
         except OSError as err:
-            raise _failure("remove", path, err) from err
+            raise self._failure("remove", name, err) from err
 
     def make(self, step: str, text: str) -> None:
         """Make the file of a step that has passed, whole from the moment that it has its name."""
-        path = self._path(step)
-        if not path:
+        name = self._name(step)
+        if not name:
             return
-        staged = f"{self._folder}/.{self._names[step]}.{os.getpid()}"
+        staged = f".{name}.new"
         try:
-            fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
-            with open(fd, "w", encoding="utf-8") as file:
+            with suppress(FileNotFoundError):
+                os.unlink(staged, dir_fd=self._fd)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            with open(
+                os.open(staged, flags, 0o644, dir_fd=self._fd), "w", encoding="utf-8"
+            ) as file:
                 file.write(text)
-                os.fchmod(fd, 0o644)
-            os.rename(staged, path)
+                os.fchmod(file.fileno(), 0o644)
+            os.rename(staged, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
         except OSError as err:
-            raise _failure("make", path, err) from err
+            raise self._failure("make", name, err) from err
 
-    def _path(self, step: str) -> str:
-        name = self._names.get(step, "")
-        return f"{self._folder}/{name}" if self._folder and name else ""
+    def _name(self, step: str) -> str:
+        return self._names.get(step, "") if self._folder else ""
+
+    def _failure(self, verb: str, name: str, err: OSError) -> ApplyError:
+        return ApplyError(
+            f"cannot {verb} {self._folder}/{name}: {err.strerror}",
+            "the administrator must make the folder writable, or set another as validation-folder",
+        )
 
 
 def of_driver(driver_root: str) -> str:
@@ -82,10 +99,3 @@ def of_driver(driver_root: str) -> str:
         "DEV_ROOT_CTR_PATH": "/host",
     }
     return "".join([f"{name}={shlex.quote(value)}\n" for name, value in values.items()])
-
-
-def _failure(verb: str, path: str, err: OSError) -> ApplyError:
-    return ApplyError(
-        f"cannot {verb} {path}: {err.strerror}",
-        "the administrator must make the folder writable, or set another as validation-folder",
-    )

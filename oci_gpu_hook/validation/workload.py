@@ -120,8 +120,10 @@ def judge(device: Device, said: Said, seconds: float) -> Finding:
     """What the process has said, as a finding."""
     *calls, last = said.output.decode("utf-8", "replace").splitlines() or [""]
     try:
-        document = json.loads(last)
-        return _answered(device, document)
+        found = _answered(device, json.loads(last))
+        if found.level == FAIL or said.status == 0:
+            return found
+        call = "exit"
     except (ValueError, KeyError, TypeError):
         call = last or (calls[-1] if calls else "the start of its process")
     if said.status is None:
