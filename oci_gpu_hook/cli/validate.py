@@ -269,7 +269,9 @@ class _Validation:
             found = survey.survey(root, driver_root, self._facts)
         if not found.gpus:
             raise _Skipped("the driver is loaded and drives no GPU", DriverError.exit_code)
-        wanted, wrong = workload.devices(found)
+        wanted, wrong = workload.devices(found, self._facts)
+        if not wanted and not is_failed(wrong):
+            raise _Skipped("each GPU is in MIG mode and has no MIG device")
         host = workload.Host(workload.libraries(root.path, found), pipes)
         return [*wrong, *workload.run(host, wanted, self._seconds)]
 

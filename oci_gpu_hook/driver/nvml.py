@@ -53,13 +53,14 @@ class MigFacts(NamedTuple):
 
 
 class GpuFacts(NamedTuple):
-    """One GPU: bus_id with the eight-digit domain, in lower case."""
+    """One GPU: bus_id with the eight-digit domain, in lower case; in_mig_mode: it computes by its MIG devices only."""
 
     uuid: str
     bus_id: str
     compute_capability: str
     brand: str
     mig: tuple[MigFacts, ...]
+    in_mig_mode: bool = False
 
 
 class Facts(NamedTuple):
@@ -104,9 +105,10 @@ def _facts(data: bytes) -> Facts:
 
 
 def _gpu_facts(
-    uuid: str, bus_id: str, compute_capability: str, brand: str, mig: list[Any]
+    uuid: str, bus_id: str, compute_capability: str, brand: str, mig: list[Any], in_mig_mode: bool
 ) -> GpuFacts:
-    return GpuFacts(uuid, bus_id, compute_capability, brand, tuple(MigFacts(*row) for row in mig))
+    devices = tuple(MigFacts(*row) for row in mig)
+    return GpuFacts(uuid, bus_id, compute_capability, brand, devices, in_mig_mode)
 
 
 def answer() -> None:
@@ -147,6 +149,7 @@ def _gpu(pynvml: Any, handle: Any) -> GpuFacts:
         compute_capability=f"{major}.{minor}",
         brand=_brand(pynvml, handle),
         mig=tuple(_mig(pynvml, handle)),
+        in_mig_mode=_is_in_mig_mode(pynvml, handle),
     )
 
 
@@ -158,12 +161,19 @@ def _brand(pynvml: Any, handle: Any) -> str:
         return ""
 
 
-def _mig(pynvml: Any, handle: Any) -> list[MigFacts]:
-    """The MIG devices of a GPU in MIG mode; numbers may have gaps."""
+def _is_in_mig_mode(pynvml: Any, handle: Any) -> bool:
     try:
         current, _ = pynvml.nvmlDeviceGetMigMode(handle)
-        if current != pynvml.NVML_DEVICE_MIG_ENABLE:
-            return []
+    except pynvml.NVMLError:
+        return False
+    return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
+
+
+def _mig(pynvml: Any, handle: Any) -> list[MigFacts]:
+    """The MIG devices of a GPU in MIG mode; numbers may have gaps."""
+    if not _is_in_mig_mode(pynvml, handle):
+        return []
+    try:
         most = pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)
     except pynvml.NVMLError:
         return []

@@ -10,10 +10,11 @@ import json
 import signal
 from typing import Any, NamedTuple
 
-from oci_gpu_hook.diagnosis import FAIL, PASS, Finding
+from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding
 from oci_gpu_hook.driver import child
 from oci_gpu_hook.driver.child import Said
 from oci_gpu_hook.driver.inventory import DriverInventory
+from oci_gpu_hook.driver.nvml import Facts
 from oci_gpu_hook.errors import plain
 from oci_gpu_hook.validation.driver import KERNELS_LOG
 from oci_gpu_hook.validation.vectoradd import ELEMENTS
@@ -61,12 +62,18 @@ class Host(NamedTuple):
 FIRST = (Device("GPU", ""),)
 
 
-def devices(found: DriverInventory) -> tuple[tuple[Device, ...], list[Finding]]:
+def devices(
+    found: DriverInventory, facts: Facts | None
+) -> tuple[tuple[Device, ...], list[Finding]]:
     """The GPUs and MIG devices to compute on, and those on which that cannot be: CUDA has a MIG device by UUID only."""
+    in_mig_mode = [gpu.bus_id for gpu in facts.gpus if gpu.in_mig_mode] if facts else []
     wanted, wrong = [], []
     for gpu in found.gpus:
         migs = [device for device in found.mig_devices if device.gpu == gpu.nvml_index]
-        if not migs:
+        if not migs and gpu.bus_id in in_mig_mode:
+            seen = "it is in MIG mode and has no MIG device: nothing can compute on it"
+            wrong.append(Finding(f"GPU {gpu.nvml_index}", WARN, seen, "nvidia-smi mig -cgi ... -C"))
+        elif not migs:
             wanted.append(Device(f"GPU {gpu.nvml_index}", gpu.uuid or str(gpu.nvml_index)))
         for mig in migs:
             if mig.uuid is None:

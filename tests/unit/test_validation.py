@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook.diagnosis import FAIL, PASS
+from oci_gpu_hook.diagnosis import FAIL, PASS, WARN
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.driver.child import Said
 from oci_gpu_hook.driver.inventory import MigDevice
@@ -133,7 +133,7 @@ def test_nvml_must_agree_with_the_kernel(root: HostRoot) -> None:
 def test_a_mig_device_is_computed_on_in_the_place_of_its_gpu(root: HostRoot) -> None:
     found = survey.survey(root)
     mig = MigDevice(1, 0, "MIG-1", "1g.10gb", 3, 0, 30, 31)
-    wanted, wrong = workload.devices(found._replace(mig_devices=(mig,)))
+    wanted, wrong = workload.devices(found._replace(mig_devices=(mig,)), None)
     assert wanted == (
         workload.Device("GPU 0", found.gpus[0].uuid or ""),
         workload.Device("MIG 1:0", "MIG-1"),
@@ -141,12 +141,21 @@ def test_a_mig_device_is_computed_on_in_the_place_of_its_gpu(root: HostRoot) -> 
     assert wrong == []
     nameless = found.gpus[0]._replace(uuid=None)
     half = found._replace(gpus=(nameless, found.gpus[1]), mig_devices=(mig._replace(uuid=None),))
-    wanted, wrong = workload.devices(half)
+    wanted, wrong = workload.devices(half, None)
     assert wanted == (workload.Device("GPU 0", "0"),)
     assert [item.seen for item in wrong] == [
         "GPU instance 3, compute instance 0 has no UUID without NVML"
     ]
     assert driver.agree(half, facts_of(root))[-1].seen == "NVML lacks 1 of the kernel's MIG devices"
+
+
+def test_a_gpu_in_mig_mode_without_a_mig_device_is_left_out(root: HostRoot) -> None:
+    found, facts = survey.survey(root), facts_of(root)
+    first, second = facts.gpus
+    facts = facts._replace(gpus=(first, second._replace(in_mig_mode=True)))
+    wanted, left_out = workload.devices(found, facts)
+    assert [item.check for item in wanted] == ["GPU 0"]
+    assert [(item.check, item.level) for item in left_out] == [("GPU 1", WARN)]
 
 
 def test_the_drivers_file_is_for_a_shell(tmp_path: Path) -> None:
