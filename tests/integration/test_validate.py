@@ -35,12 +35,13 @@ instead() { set -- $1 $(mktemp -p /run/made); cat >$2; chmod 0755 $2; mount --bi
 program() { cat >/usr/bin/$1; chmod 0755 /usr/bin/$1; }
 # What is in /run as this row's own: validations wait for one another.
 own() { cp -a /run/oci-gpu-hook /run/made/own-$$; mount --bind /run/made/own-$$ /run/oci-gpu-hook; }
+oci() { oci-gpu-hook "$@"; }
 edited() { sed "$1" $2 | instead $2; }
 # What is left of containers in the state's folder and in cgroups.
 left() { ls -d /run/oci-gpu-hook-validate-* /sys/fs/cgroup/*oci-gpu-hook-validate-* 2>/dev/null || true; }
 validate() {
     code=0
-    said=$(oci-gpu-hook validate --json "$@") || code=$?
+    said=$(oci validate --json "$@") || code=$?
     echo "$code $said" | tr -d '\\n'
 }
 """
@@ -150,6 +151,11 @@ PLANTED = {
         "instead /usr/bin/simulated-runc",
         "GPUs: the container has /dev/nvidia9, which is no GPU's"),
     "no runtime": hook("", "the runtime /opt/none is no program", "--runtime /opt/none", 4),
+    "another pid namespace": hook("oci() { unshare --pid --fork oci-gpu-hook \"$@\"; }",
+        "/proc is of another pid namespace: a pod that does this needs hostPID"),
+    "sections that are refused": hook("printf '%s\\n' 'unmatched-sections = refuse' '[namespace a]' "
+        "'records = no' >/run/made/refuse.conf", "unmatched-sections = refuse, and its container has no namespace",
+        "--config /run/made/refuse.conf"),
     "a runtime that fails": hook("", "container: false create failed: it ended with 1", "--runtime /bin/false"),
     "a runtime that does nothing": hook("", "container: it cannot be made: No such file", "--runtime /bin/true"),
     "a runtime that hangs": hook("printf '#!/bin/sh\\nsleep 60\\n' | program slow",
@@ -237,6 +243,14 @@ FILES = {
     "a read-only folder": (
         "mount -t tmpfs -o ro,mode=755 none $FOLDER", "driver", 7,
         "cannot remove /run/nvidia/validations/driver-ready: Read-only file system", ""),
+    "a read-only folder, and no driver": (
+        "mount -t tmpfs -o ro,mode=755 none $FOLDER; mount --bind /run/made/none $NVIDIA", "driver", 6,
+        "cannot remove /run/nvidia/validations/driver-ready: Read-only file system", ""),
+    "a way of others": (
+        "mount -t tmpfs -o mode=777 none /run/nvidia; mkdir $FOLDER", "driver", 4,
+        "validation-folder /run/nvidia/validations is not root's alone: 'validations' lies in a folder", ""),
+    "a umask of 0": (
+        "mount -t tmpfs -o mode=755 none /run/nvidia; umask 0", "driver", 0, "driver: passed", "driver-ready"),
     "no folder, and none to be made": (
         "mount -t tmpfs -o ro,mode=755 none /run/nvidia", "driver", 4,
         "cannot make validation-folder /run/nvidia/validations: Read-only file system", None),
