@@ -133,13 +133,15 @@ def _run(
     # Whoever looks must not see the result of before, even where this run is killed.
     for name in asked:
         _try(errors, files.remove, name)
-    for index, name in enumerate(asked):
-        told = status.of_driver(settings.driver_root) if name == DRIVER else ""
-        coming = [StepResult(it, FAILED, "it did not end") for it in asked[index:]]
-        _try(errors, _write, root, [*found.results, *coming])
-        if found.run(name) == PASSED:
-            _try(errors, files.make, name, told)
-    _try(errors, _write, root, found.results)
+    try:
+        for name in asked:
+            # Of a step that runs nobody is to be alarmed.
+            _try(errors, _write, root, [*found.results, *found.unended(asked, SKIPPED)])
+            told = status.of_driver(settings.driver_root) if name == DRIVER else ""
+            if found.run(name) == PASSED:
+                _try(errors, files.make, name, told)
+    finally:
+        _try(errors, _write, root, [*found.results, *found.unended(asked, FAILED)])
     return errors
 
 
@@ -190,6 +192,10 @@ class _Validation:
         self.findings[name] = found
         self.results.append(StepResult(name, outcome, plain(why)))
         return outcome
+
+    def unended(self, asked: list[str], outcome: str) -> list[StepResult]:
+        """What the record has of the steps that have no result."""
+        return [StepResult(name, outcome, "it did not end") for name in asked[len(self.results) :]]
 
     def document(self) -> dict[str, object]:
         """The steps for JSON."""
