@@ -111,7 +111,7 @@ printf '%s\n' 'runtime = /usr/bin/simulated-runc' 'validation-folder = /run/nvid
 mkdir -p /etc/kubernetes
 systemctl is-enabled oci-gpu-hook-validate || :
 systemctl enable oci-gpu-hook-validate oci-gpu-hook-features 2>/dev/null
-systemctl start oci-gpu-hook-inventory
+systemctl start --no-block oci-gpu-hook-validate
 wait_for /run/nvidia/validations/cuda-ready
 ls /run/nvidia/validations
 until [ "$(systemctl is-active oci-gpu-hook-validate)" = inactive ]; do sleep 0.1; done
