@@ -16,6 +16,7 @@ from oci_gpu_hook.errors import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 # --- asm-generic/errno.h; importing Python's module errno takes as long as twenty system calls
@@ -221,6 +222,18 @@ def _reference(memory: bytearray) -> Any:
 def address_of(memory: bytearray) -> int:
     """The address of memory of 8 bytes at least, for a struct with a pointer.  The caller must keep the memory."""
     return int(_addressof(_Function.from_buffer(memory)))
+
+
+def function_of(library: str, name: str) -> Callable[..., int]:
+    """A function of a shared library, for a program of its own; OSError, AttributeError where there is none.
+
+    It takes words of 64 bits, numbers and addresses, and gives a C int.  On x86_64 and aarch64 each argument has a
+    register or a stack slot of 64 bits, of which a function that wants a C int takes the lower half.
+    """
+    import ctypes
+
+    function = getattr(ctypes.CDLL(library), name)
+    return lambda *values: int(function(*[ctypes.c_uint64(value) for value in values]))
 
 
 def openat2(dirfd: int, path: str, flags: int, *, resolve: int, mode: int = 0) -> int:

@@ -8,16 +8,21 @@ a GPU that is lost may never answer again, and what the process had goes with it
 
 from __future__ import annotations
 
-import ctypes
 import json
+from array import array
 from typing import Any, NamedTuple
+
+from oci_gpu_hook.kernel import syscalls
 
 ELEMENTS = 50_000
 KERNEL = "vector_add"
 
 _LIBRARY = "libcuda.so.1"
+_LIBC = "libc.so.6"
+_LONGEST_TEXT = 256
 _THREADS = 256
 _FLOAT_BYTES = 4
+_SIZE = ELEMENTS * _FLOAT_BYTES
 _UUID_BYTES = 16
 
 # PTX ISA, https://docs.nvidia.com/cuda/parallel-thread-execution/.  The driver compiles it for the GPU: version and
@@ -117,86 +122,107 @@ def answer() -> None:
 class _Cuda:
     """libcuda: a failed call raises CudaError."""
 
-    def __init__(self) -> None:
-        self.library = ctypes.CDLL(_LIBRARY)
-
-    def __call__(self, name: str, *arguments: Any) -> None:
-        function = getattr(self.library, name)
+    def __call__(self, name: str, *words: int) -> None:
+        function = syscalls.function_of(_LIBRARY, name)
         print(name, flush=True)
-        code = function(*arguments)
+        code = function(*words)
         if code:
             raise CudaError(
                 name, code, self._said("cuGetErrorName", code), self._said("cuGetErrorString", code)
             )
 
+    def has(self, name: str) -> bool:
+        """Whether this driver has the function."""
+        try:
+            syscalls.function_of(_LIBRARY, name)
+        except AttributeError:
+            return False
+        return True
+
+    def made(self, name: str, *words: int) -> int:
+        """What the call writes to where its first argument points: a number, a pointer or an opaque value."""
+        place = array("Q", [0])
+        self(name, _address(place), *words)
+        return place[0]
+
     def _said(self, function: str, code: int) -> str:
-        text = ctypes.c_char_p()
-        if getattr(self.library, function)(code, ctypes.byref(text)) or not text.value:
+        text, copy = array("Q", [0]), array("B", bytes(_LONGEST_TEXT))
+        if syscalls.function_of(_LIBRARY, function)(code, _address(text)) or not text[0]:
             return f"error {code}"
-        return text.value.decode("ascii", "replace")
+        # One byte less: the last one stays 0.
+        syscalls.function_of(_LIBC, "strncpy")(_address(copy), text[0], _LONGEST_TEXT - 1)
+        return _text(copy)
+
+
+def _address(memory: array[Any]) -> int:
+    """Where it lies, for as long as the caller keeps it."""
+    return memory.buffer_info()[0]
+
+
+def _text(memory: array[int]) -> str:
+    return memory.tobytes().partition(b"\0")[0].decode("ascii", "replace")
 
 
 def _added(cuda: _Cuda) -> dict[str, Any]:
     cuda("cuInit", 0)
-    device, name = ctypes.c_int(), ctypes.create_string_buffer(100)
-    cuda("cuDeviceGet", ctypes.byref(device), 0)
-    cuda("cuDeviceGetName", name, len(name), device)
-    context = ctypes.c_void_p()
-    cuda("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+    device = cuda.made("cuDeviceGet", 0)
+    name = array("B", bytes(_LONGEST_TEXT))
+    cuda("cuDeviceGetName", _address(name), _LONGEST_TEXT, device)
+    context = cuda.made("cuDevicePrimaryCtxRetain", device)
     cuda("cuCtxSetCurrent", context)
     uuid, found = _uuid(cuda, device), _sums(cuda)
     cuda("cuDevicePrimaryCtxRelease_v2", device)
     difference = compare(found)
     return {
-        "device": name.value.decode("ascii", "replace"),
+        "device": _text(name),
         "uuid": uuid,
         # JSON has no infinity and no NaN, which a wrong result may be.
         "differs": [str(value) for value in difference] if difference else None,
     }
 
 
-def _uuid(cuda: _Cuda, device: ctypes.c_int) -> str:
+def _uuid(cuda: _Cuda, device: int) -> str:
     """The device's UUID without what it begins with; drivers before CUDA 11.4 give that of a MIG device's GPU."""
-    data = ctypes.create_string_buffer(_UUID_BYTES)
-    is_new = hasattr(cuda.library, "cuDeviceGetUuid_v2")
-    cuda("cuDeviceGetUuid_v2" if is_new else "cuDeviceGetUuid", data, device)
-    digits = data.raw.hex()
+    data = array("B", bytes(_UUID_BYTES))
+    name = "cuDeviceGetUuid_v2" if cuda.has("cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
+    cuda(name, _address(data), device)
+    digits = data.tobytes().hex()
     ends = (8, 12, 16, 20, 32)
     return "-".join([digits[begin:end] for begin, end in zip((0, *ends), ends)])
 
 
 def _sums(cuda: _Cuda) -> list[float]:
     """What the device makes of `vectors`."""
-    module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
-    cuda("cuModuleLoadData", ctypes.byref(module), PTX.encode())
-    cuda("cuModuleGetFunction", ctypes.byref(kernel), module, KERNEL.encode())
-    array = ctypes.c_float * ELEMENTS
-    found = array(*[float("nan")] * ELEMENTS)
+    source, entry = array("B", PTX.encode() + b"\0"), array("B", KERNEL.encode() + b"\0")
+    module = cuda.made("cuModuleLoadData", _address(source))
+    kernel = cuda.made("cuModuleGetFunction", module, _address(entry))
     # The GPU's memory may hold the sums of an earlier run.
-    memory = [_copied(cuda, values) for values in (*[array(*it) for it in vectors()], found)]
+    found = array("f", [float("nan")] * ELEMENTS)
+    memory = [_copied(cuda, values) for values in (*[array("f", it) for it in vectors()], found)]
     _launch(cuda, kernel, memory)
     cuda("cuCtxSynchronize")
-    cuda("cuMemcpyDtoH_v2", found, memory[-1], ctypes.c_size_t(ctypes.sizeof(found)))
+    cuda("cuMemcpyDtoH_v2", _address(found), memory[-1], _SIZE)
     for pointer in memory:
         cuda("cuMemFree_v2", pointer)
     cuda("cuModuleUnload", module)
-    return list(found)
+    return found.tolist()
 
 
-def _copied(cuda: _Cuda, values: ctypes.Array[ctypes.c_float]) -> ctypes.c_uint64:
-    """Memory of the device with these values."""
-    pointer, size = ctypes.c_uint64(), ctypes.c_size_t(ctypes.sizeof(values))
-    cuda("cuMemAlloc_v2", ctypes.byref(pointer), size)
-    cuda("cuMemcpyHtoD_v2", pointer, values, size)
+def _copied(cuda: _Cuda, values: array[float]) -> int:
+    """Memory of the device with these values: its address there."""
+    pointer = cuda.made("cuMemAlloc_v2", _SIZE)
+    cuda("cuMemcpyHtoD_v2", pointer, _address(values), _SIZE)
     return pointer
 
 
-def _launch(cuda: _Cuda, kernel: ctypes.c_void_p, memory: list[ctypes.c_uint64]) -> None:
-    given = [*memory, ctypes.c_uint32(ELEMENTS)]
-    pointers = (ctypes.c_void_p * len(given))(*[ctypes.addressof(value) for value in given])
+def _launch(cuda: _Cuda, kernel: int, memory: list[int]) -> None:
+    """One thread for each element; the parameters are passed by the addresses of their values."""
+    given = array("Q", [*memory, ELEMENTS])
+    size = given.itemsize
+    pointers = array("Q", [_address(given) + size * index for index in range(len(given))])
     blocks = (ELEMENTS + _THREADS - 1) // _THREADS
-    shared_memory, stream, extra = 0, None, None
+    shared_memory, stream, extra = 0, 0, 0
     cuda(
         *("cuLaunchKernel", kernel, blocks, 1, 1, _THREADS, 1, 1),
-        *(shared_memory, stream, pointers, extra),
+        *(shared_memory, stream, _address(pointers), extra),
     )

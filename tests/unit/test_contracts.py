@@ -66,8 +66,7 @@ def test_modules_that_cost_much_or_may_go_away_are_named_in_few_places() -> None
         "_struct": {"formats/ldcache.py", "formats/devicefilter.py", "driver/elf.py"},
         "_collections": {"record.py"},
     }
-    # The second one is a program of its own.
-    assert places["ctypes"] == {"kernel/syscalls.py", "validation/vectoradd.py"}
+    assert places["ctypes"] == {"kernel/syscalls.py"}
     assert {file.partition("/")[0] for file in places["click"]} == {"cli"}
     assert {file.partition("/")[0] for file in places["subprocess"]} == {"cli", "validation"}
 
