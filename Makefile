@@ -26,7 +26,6 @@ demo: ## Show a container getting its GPUs; installs what it needs (as root), le
 test: ## Run everything but test-aarch64 and test-gpu; installs what it needs (as root), leaves nothing else
 	packaging/requirements.sh test
 	$(MAKE) --no-print-directory check
-	$(MAKE) --no-print-directory unit-pythons PYTHONS=--others
 	tests/selinux/requirements.sh policy
 	tests/selinux/requirements.sh vm
 	@echo "two rows of lanes run side by side: each lane's output comes at its end"
@@ -37,12 +36,13 @@ test-on-the-machine:
 	$(MAKE) --no-print-directory integration
 	$(MAKE) --no-print-directory test-docker
 	$(MAKE) --no-print-directory test-hostile
-	$(MAKE) --no-print-directory test-packaging
 
-# Policies in scratch folders, and a virtual machine.
+# Other Pythons, policies in scratch folders, a virtual machine, and packages in roots of their own.
 test-beside-the-machine:
+	$(MAKE) --no-print-directory unit-pythons PYTHONS=--others
 	$(MAKE) --no-print-directory -C policy check
 	$(MAKE) --no-print-directory test-selinux
+	$(MAKE) --no-print-directory test-packaging
 
 check: .venv/up-to-date ## Run lint, types, contracts and unit: under a minute, no root
 	@$(MAKE) --no-print-directory --keep-going lint types contracts unit
@@ -61,7 +61,7 @@ contracts: .venv/up-to-date ## Check which module imports which
 unit: .venv/up-to-date ## Run the unit tests: no root, nothing of the machine is touched
 	.venv/bin/python -m pytest -q $(PARALLEL) tests/unit
 
-fuzz: .venv/up-to-date ## Feed hostile values to every input of a start; [FUZZ_SECONDS=600] [FUZZ=ld.so.cache]
+fuzz: .venv/up-to-date ## Feed hostile values to every input of a start and of commands; [FUZZ_SECONDS=600] [FUZZ=ld.so.cache]
 	@.venv/bin/python -m tests.fuzz $(or $(FUZZ_SECONDS),600) $(FUZZ)
 
 unit-pythons: .venv/up-to-date ## Run the unit tests on each Python from 3.9 on that this machine has
@@ -77,7 +77,7 @@ test-docker: ## Run containers by real Docker, Swarm and containerd (as root); [
 	$(MAKE) --no-print-directory .venv/up-to-date
 	.venv/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder tests/docker
 
-test-hostile: ## Attack the hook, and a naive one, in real containers (as root); [HOSTILE_LOAD=1000]; installs what it needs
+test-hostile: ## Attack the hook, and a naive one, in real containers (as root); [HOSTILE_LOAD=1000] [HOSTILE_MATRIX=all]; installs what it needs
 	packaging/requirements.sh test
 	$(MAKE) --no-print-directory .venv/up-to-date
 	.venv/bin/python -m pytest -q tests/hostile

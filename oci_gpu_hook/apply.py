@@ -83,7 +83,7 @@ def _prepared(
     except OSError as err:
         sentence = f"cannot {operation.describe()}: {err}"
         if operation.required:
-            hint = "run 'oci-gpu-hook inventory refresh', or mend the driver"
+            hint = "run 'oci-gpu-hook inventory refresh', or fix the driver"
             raise DriverError(sentence, hint) from err
         notes.append(sentence)
         return []

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The errors of the hook, by who must act; each class has its documented exit code.
 
-A message is one sentence, lower case, without a full stop: what failed and why.  ``hint`` says who can mend it and
+A message is one sentence, lower case, without a full stop: what failed and why.  ``hint`` says who can fix it and
 how.  Text from an image or a container must pass through `quoted` first; whatever has not is made `plain` here.
 
 Must not do I/O and must not import anything.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import posix
 
+from oci_gpu_hook.asking import Question, SpecStart
 from oci_gpu_hook.errors import (
     DONE,
     LONGEST_LIST,
@@ -20,11 +21,12 @@ from oci_gpu_hook.errors import (
     UsageError,
     plain,
 )
+from oci_gpu_hook.kernel import alarm
 from oci_gpu_hook.report import sentence
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request import settings, sources
 from oci_gpu_hook.request.bundle import read_bundle
-from oci_gpu_hook.request.state import ENGINE_HINT, read_state
+from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, read_state
 from oci_gpu_hook.request.words import CAPABILITIES
 
 TYPE_CHECKING = False
@@ -35,9 +37,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.request.bundle import Bundle
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.request.settings import Settings
-    from oci_gpu_hook.request.sources import Inputs
     from oci_gpu_hook.request.state import State
-    from oci_gpu_hook.request.vendors import Known
 
 _STDIN = 0
 # What hooks.d/oci-gpu-hook has read of stdin.
@@ -76,9 +76,12 @@ class Options:
                     "write the spec anew with 'oci-gpu-hook cdi generate'",
                 )
 
-    def by_cdi(self) -> bool:
-        """Whether a CDI spec of ours has started the hook."""
-        return self.cdi is not None or self.cdi_vendor is not None
+    @property
+    def spec(self) -> SpecStart | None:
+        """The CDI spec of ours that has started the hook; None if none has."""
+        if self.cdi is None and self.cdi_vendor is None:
+            return None
+        return SpecStart(tuple(self.cdi.split(",")) if self.cdi else None, self.cdi_vendor)
 
 
 def main(stage: str, arguments: list[str]) -> int:
@@ -94,9 +97,14 @@ def main(stage: str, arguments: list[str]) -> int:
                 "the administrator must register it for createRuntime or prestart",
             )
         options = Options(arguments)
-        progress.state = read_state(_STDIN, posix.environ.get(_READ_BEFORE, b""))
-        progress.annotations = progress.state.annotations
-        start(progress, progress.state, options, stage)
+        try:
+            progress.state = _state()
+            progress.annotations = progress.state.annotations
+            start(progress, progress.state, options, stage)
+        except ExcessError as err:
+            if options.spec is not None or _may_ask(progress, options, err):
+                raise
+            return DONE
     except Exception as err:
         code = sentence.failure(err)
         # At a wrong stage journal and /proc may be the container's own.
@@ -107,6 +115,32 @@ def main(stage: str, arguments: list[str]) -> int:
     if progress.request is not None or progress.notes:
         _record(progress, DONE, "")
     return DONE
+
+
+def _state() -> State:
+    """The state on stdin, which is not waited for without end."""
+    alarm.begin(_late())
+    try:
+        return read_state(_STDIN, posix.environ.get(_READ_BEFORE, b""))
+    finally:
+        alarm.end_by_signal()
+
+
+def _may_ask(progress: Progress, options: Options, err: ExcessError) -> bool:
+    """Whether anything in the inputs may ask, one of which has more than is read."""
+    from oci_gpu_hook.request import mentions
+
+    alarm.begin(_late())
+    try:
+        return mentions.are_in_start(_STDIN, err, progress.state, options.config)
+    finally:
+        alarm.end_by_signal()
+
+
+def _late() -> BundleError:
+    return BundleError(
+        f"the state on stdin does not end within {alarm.SECONDS} seconds", ENGINE_HINT
+    )
 
 
 def _tell_runtime(said: str) -> None:
@@ -136,22 +170,22 @@ def start(progress: Progress, state: State, options: Options, stage: str = "") -
     if state.bundle == "/":
         state = progress.state = _with_bundle(state)
         if not state.bundle:
+            _without_bundle(progress, state, options)
             return
     bundle = read_bundle(state.bundle)
-    if stage == "createRuntime" and not options.by_cdi() and _is_served(bundle):
+    if stage == "createRuntime" and options.spec is None and _is_served(bundle):
         return
-    inputs = sources.inputs_of(bundle, state.annotations)
-    progress.annotations = inputs.annotations
-    known = _known_vendors(inputs, options) if sources.may_name_vendor(inputs) else ()
-    asks = options.by_cdi() or sources.may_ask(inputs) or _asks_vendor(inputs, known)
+    question = Question(
+        bundle, state.id, state.annotations, options.config, options.host_root, remember=True
+    )
+    progress.annotations = question.inputs.annotations
+    asks = options.spec is not None or question.may_ask()
     if not asks and not settings.are_there(options.config):
         return
-    allowed = progress.settings = _settings(options, inputs, asks)
+    allowed = progress.settings = _settings(question, asks)
     if allowed is None:
         return
-    if not known and (options.cdi_vendor or sources.may_name_vendor(inputs, allowed)):
-        known = _known_vendors(inputs, options)
-    request, notes = _request(bundle, inputs, allowed, options, known)
+    request, notes = question.request(allowed, options.spec)
     progress.keep(notes)
     if request is not None:
         progress.request = request
@@ -187,71 +221,36 @@ def _inodes(paths: list[str]) -> set[tuple[int, int]]:
 
 
 def _with_bundle(state: State) -> State:
-    """The state with the bundle that crun has not told; with "" where it is not found, and nothing asks for a GPU."""
+    """The state with the bundle that crun has not told; with "" where it is not found."""
     from oci_gpu_hook.request import crun
 
-    if not crun.is_lost(state):
-        return state
-    found = crun.find(state)
-    if not found:
-        missing = "the runtime says that the bundle is '/', and keeps it nowhere that is known"
-        if any([key.startswith(sources.CDI_ANNOTATIONS) for key in state.annotations]):
-            raise BundleError(missing, ENGINE_HINT)
-        sentence.say(missing)
-    return state._replace(bundle=found)
+    return state._replace(bundle=crun.find(state)) if crun.is_lost(state) else state
 
 
-def _asks_vendor(inputs: Inputs, known: tuple[Known, ...]) -> bool:
-    """Whether anything asks for another vendor's devices; swarm resources apart, which only the administrator names."""
-    if not known:
-        return False
-    from oci_gpu_hook.request import vendors
+def _without_bundle(progress: Progress, state: State, options: Options) -> None:
+    """A start of which nobody knows what it asks for: BundleError where there is a sign that it asks.
 
-    return vendors.asks(inputs, known)
-
-
-def _known_vendors(inputs: Inputs, options: Options) -> tuple[Known, ...]:
-    """The vendors' files of this host, as far as they concern the container."""
-    from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.vendors import current
-
-    return current.for_container(HostRoot(options.host_root), inputs, remember=True)
+    Else it goes on, for a container that asks for nothing is never stopped by us; but it is told and recorded.
+    """
+    missing = "the runtime says that the bundle is '/', and keeps it nowhere that is known"
+    named = [key for key in state.annotations if key.startswith(sources.CDI_ANNOTATIONS)]
+    if named or options.spec is not None:
+        raise BundleError(missing, ENGINE_HINT)
+    note = f"whether the container asks for a GPU is not known, and it gets none: {missing}"
+    progress.keep((note,))
+    progress.say()
+    _tell_runtime(note)
 
 
-def _settings(options: Options, inputs: Inputs, asks: bool) -> Settings | None:
+def _settings(question: Question, asks: bool) -> Settings | None:
     """The settings; None where they cannot be read and the container asks for nothing that we know of."""
     try:
-        return settings.read_settings(options.config, inputs.annotations)
+        return question.settings()
     except (ConfigError, RequestError) as err:
         if asks:
             raise
         sentence.say(str(err))
         return None
-
-
-def _request(
-    bundle: Bundle,
-    inputs: Inputs,
-    allowed: Settings,
-    options: Options,
-    known: tuple[Known, ...],
-) -> tuple[Request | None, tuple[str, ...]]:
-    """What the container asks for, and a sentence for each thing that is left out."""
-    if options.cdi_vendor is not None:
-        from oci_gpu_hook.request import bycdi
-
-        return bycdi.of_vendor(options.cdi_vendor, known, bundle.device_paths()), ()
-    if options.cdi is None:
-        from oci_gpu_hook.request import parse
-
-        if not sources.accepts_environment(inputs, allowed):
-            from oci_gpu_hook.host import docker
-
-            inputs = docker.with_request(inputs, bundle, options.host_root)
-        return parse.parse(inputs, allowed, known)
-    from oci_gpu_hook.request import bycdi
-
-    return bycdi.of_nodes(inputs, allowed, bundle.device_paths(), options.cdi.split(","))
 
 
 def _carry_out(
@@ -281,7 +280,7 @@ def _carry_out(
         _check_spec(progress, inventory, options.cdi_driver)
     if options.cdi_vendor is not None:
         _check_vendor_spec(progress, plan, host, bundle, options.cdi_driver)
-    if options.by_cdi():
+    if options.spec is not None:
         # The engine has done what the spec says.
         left = [operation for operation in plan.operations if operation.cdi_edits() is None]
         plan = plan._replace(operations=tuple(left))

@@ -24,13 +24,12 @@ from oci_gpu_hook.errors import (
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.report import sentence
-from oci_gpu_hook.request.state import ENGINE_HINT, object_of, read_bytes
+from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, object_of, read_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from oci_gpu_hook.request.sources import Inputs
 
 _READ = posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOFOLLOW | posix.O_CLOEXEC
 _NEW = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
@@ -49,10 +48,10 @@ def main() -> NoReturn:
         add_hook(config, registration)
     except Exception as err:
         code = sentence.failure(err)
-        if not _asks(config):
+        if not asks(config):
             # A container that asks for nothing is never stopped by us.
             posix._exit(0)
-        _tell(log, str(err))
+        tell(log, str(err))
     # As a hook stage does: see __main__.
     posix._exit(code)
 
@@ -67,9 +66,10 @@ def add_hook(config: str, registration: str) -> None:
     _replace(config, before, text.encode())
 
 
-def _asks(config: str) -> bool:
+def asks(config: str) -> bool:
     """Whether the container asks for a GPU, as far as that can be told once something has failed."""
-    from oci_gpu_hook.request import settings, sources
+    from oci_gpu_hook.asking import Question
+    from oci_gpu_hook.request import mentions, settings
     from oci_gpu_hook.request.bundle import Bundle
 
     try:
@@ -78,9 +78,11 @@ def _asks(config: str) -> bool:
             bundle = Bundle("", object_of(read_bytes(fd, config), config))
         finally:
             posix.close(fd)
-        inputs = sources.inputs_of(bundle, {})
-        if sources.may_ask(inputs) or _asks_vendor(inputs):
+        question = Question(bundle, "", {}, None, "/", remember=False)
+        if question.may_ask():
             return True
+    except ExcessError:
+        return mentions.are_in_file(config, mentions.words_of(None))
     except (OSError, BundleError, RequestError):
         return True
     try:
@@ -88,20 +90,7 @@ def _asks(config: str) -> bool:
         names = settings.read_settings(None, None).swarm_resources
     except (ConfigError, RequestError):
         return False
-    return any([name.rpartition("=")[2] in inputs.environment for name in names])
-
-
-def _asks_vendor(inputs: Inputs) -> bool:
-    """Whether the container asks for another vendor's devices."""
-    from oci_gpu_hook.request import sources
-
-    if not sources.may_name_vendor(inputs):
-        return False
-    from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.request import vendors
-    from oci_gpu_hook.vendors import current
-
-    return vendors.asks(inputs, current.for_container(HostRoot(), inputs, remember=False))
+    return any([name.rpartition("=")[2] in question.inputs.environment for name in names])
 
 
 def with_hook(text: str, hook: str, others: bool) -> str:
@@ -196,7 +185,7 @@ def _replace(config: str, before: posix.stat_result, data: bytes) -> None:
             raise
     except OSError as err:
         raise ApplyError(
-            f"cannot write {new}: {err.strerror}", "the administrator must mend it"
+            f"cannot write {new}: {err.strerror}", "the administrator must fix it"
         ) from err
 
 
@@ -204,8 +193,8 @@ def _stamp(status: posix.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _tell(log: str, said: str) -> None:
-    """Write why the container is not made into the runtime's log, as runc would; it may not be there yet."""
+def tell(log: str, said: str) -> None:
+    """Write why nothing was done into the runtime's log, as runc would; it may not be there yet."""
     from oci_gpu_hook.report import runtime
 
     if log.startswith("/"):

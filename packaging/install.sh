@@ -105,7 +105,8 @@ is_our_link() {
 # Makes the folder $1 with its parents, and remembers those that uninstall must remove.
 make_folder() {
     [ ! -d "$destdir$1" ] || return 0
-    make_folder "$(dirname "$1")"
+    above=${1%/*}
+    make_folder "${above:-/}"
     mkdir "$destdir$1"
     made="$made$1
 "
@@ -131,7 +132,7 @@ services() {
 
 install_services() {
     while read -r name place; do
-        make_folder "$(dirname "$place")"
+        make_folder "${place%/*}"
         sed "s|/usr/bin/oci-gpu-hook|$command|" "$sources/packaging/systemd/$name" | write 0644 "$place"
     done <<END
 $(services)
@@ -144,13 +145,15 @@ install_library() {
     staged=$destdir$library/.new
     rm -rf "$staged" "$destdir$library/.old"
     mkdir "$staged"
-    (cd "$sources" && find oci_gpu_hook -name '*.py') | while read -r file; do
-        mkdir -p "$staged/$(dirname "$file")"
-        install -p -m 0644 "$sources/$file" "$staged/$file"
-    done
+    absolute=$(cd "$staged" && pwd)
+    (cd "$sources" && find oci_gpu_hook -name '*.py' -exec cp --parents --preserve=timestamps -t "$absolute" {} +)
+    find "$staged" -type d -exec chmod 0755 {} +
+    find "$staged" -type f -exec chmod 0644 {} +
     [ "$action" = sources ] || compile_library
     # For nodes with another Python, where the package must be linked again.
     install -p -m 0644 "$sources/packaging/link.py" "$destdir$library/"
+    # For packages that are to be removed.
+    install -p -m 0755 "$sources/packaging/in-use.sh" "$destdir$library/"
     [ "$packed" ] || install_packages
     package=$destdir$library/oci_gpu_hook
     if [ ! -e "$package" ]; then
@@ -335,6 +338,7 @@ do_install_docker() {
 
 do_uninstall() {
     check_ours
+    [ -n "$destdir" ] || "$sources/packaging/in-use.sh" "$runtime" || fail "nothing was removed"
     # Copies of the driver's files, which nothing would keep true from now on.
     [ -n "$destdir" ] || "$command" volume remove >/dev/null 2>&1 || :
     # And this node's features, of which Node Feature Discovery would make labels for ever.

@@ -19,6 +19,7 @@ import hashlib
 import marshal
 import os
 import sys
+from importlib.util import MAGIC_NUMBER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,155 +29,103 @@ if TYPE_CHECKING:
     Module = tuple[str, bool, tuple[tuple[str, tuple[str, ...]], ...], CodeType]
 
 PACKAGE = "oci_gpu_hook"
-# The file begins with the size of the index, in so many bytes.
+# The file begins with the number of the bytecode's form, and with the size of the index, each in so many bytes.
 SIZE_BYTES = 4
 
-# A group is a part of the file, and is loaded whole with the first of its modules.  In a group each module comes after
-# those that it imports at its top.
-GROUPS = {
+# A group is a part of the file, and is loaded whole with the first of its modules: these modules, and what they import
+# at their top, unless a group above has it.
+ROOTS = {
     # Whatever Python is started for.
-    "state": (
-        "",
-        "errors",
-        "record",
-        "kernel",
-        "kernel.filetypes",
-        "formats",
-        "formats.jsontext",
-        "report",
-        "report.sentence",
-        "request",
-        "request.state",
-    ),
+    "state": ("kernel.filetypes", "report.sentence", "request.state"),
     "runtime": ("runtime",),
     # Every container for which the hook starts Python.
-    "start": (
-        "formats.devicerule",
-        "report.progress",
-        "request.words",
-        "request.bundle",
-        "request.settings",
-        "request.sources",
-        "hook",
-        "__main__",
-    ),
-    # A container with a GPU, where the answer is saved.
+    "start": ("hook", "__main__"),
+    # Before crun sets a container's resources anew.
+    "update": ("update",),
+    # A container with a GPU, if the answer is saved.
     "gpu": (
         "build",
-        "request.selectors",
         "request.parse",
-        "request.annotations",
-        "kernel.procfile",
-        "kernel.mountinfo",
-        "kernel.syscalls",
-        "formats.ldcache_order",
-        "formats.ldcache",
-        "formats.ldcache_additions",
-        "formats.ldcache_merge",
-        "host",
-        "host.source",
-        "host.root",
-        "host.saved",
-        "container",
-        "container.process",
         "container.rootfs",
-        "container.layout",
-        "container.cgroup",
-        "container.scope",
-        "container.identity",
-        "driver",
-        "driver.proc",
-        "driver.stamp",
-        "changes",
-        "changes.undo",
-        "changes.privileges",
-        "changes.namespace",
-        "changes.detached",
-        "changes.tree",
-        "changes.nodes",
-        "changes.ldcache",
-        "changes.cgroup",
-        "operations",
-        "operations.mount",
-        "operations.device",
-        "operations.symlink",
-        "operations.tmpfs",
-        "operations.ldcache",
-        "operations.relabel",
-        "operations.service",
-        "operations.cgroup",
-        "operations.systemd",
-        "operations.vocabulary",
-        "planning",
-        "planning.plan",
-        "planning.answers",
         "planning.decide",
         "apply",
-        "report.entry",
-        "report.journal",
         "report.record",
     ),
     # Without a saved answer, what the driver gives is decided from the saved inventory.
-    "provision": (
-        "driver.gpu",
-        "driver.nodes",
-        "driver.inventory",
-        "formats.ldcache_entries",
-        "formats.ldcache_prepare",
-        "planning.recording",
-        "planning.selection",
-        "planning.placement",
-        "planning.provision",
-    ),
+    "provision": ("driver.inventory", "planning.recording", "planning.provision"),
     # Without a saved inventory that is still true.
-    "survey": ("driver.catalogue", "driver.elf", "driver.mig", "driver.files", "driver.survey"),
-    "settings": ("request.sections", "request.settingsfile"),
-    # Where a container's environment is not accepted.
+    "survey": ("driver.survey",),
+    "settings": ("request.settingsfile",),
+    # If the state or config.json has more than is read.
+    "excess": ("request.mentions",),
+    # If a container's environment is not accepted, or Swarm counts devices.
     "docker": ("host.docker",),
-    # Where a container may name another vendor's devices.
-    "vendors": (
-        "request.vendors",
-        "formats.glob",
-        "vendors.vendor",
-        "vendors.allowed",
-        "vendors.folders",
-        "vendors.inventory",
-        "vendors.current",
-        "vendors.devices",
-        "vendors.host",
-        "planning.sharing",
-        "planning.vendors",
-    ),
-    "vendors' files": (
-        "formats.jsonplaces",
-        "vendors.values",
-        "vendors.vendorfile",
-        "vendors.survey",
-    ),
-    # Where the driver has no GPU: which platform this is, and what a Jetson or WSL 2 gives.
-    "platform": ("vendors", "vendors.platform"),
+    # If sections go by images, and no annotation tells the container's.
+    "podman": ("host.podman",),
+    # If the driver has no GPU: which platform this is, and what a Jetson or WSL 2 gives.
+    "platform": ("vendors.platform",),
+    # If a container may name another vendor's devices.
+    "vendors": ("vendors.current", "vendors.host", "planning.sharing", "planning.vendors"),
+    "vendors' files": ("vendors.vendorfile", "vendors.survey"),
     "platforms": ("planning.platforms",),
     "platforms' files": ("vendors.tegra", "vendors.wsl"),
     "crun": ("request.crun", "report.runtime"),
     "requirements": ("planning.requirements",),
     "cdi": ("request.bycdi", "planning.cdi"),
     "vendors by CDI": ("planning.cdivendor",),
-    "labels": (
-        "formats.contexts",
-        "container.ipc",
-        "planning.labels",
-        "changes.labels",
-    ),
+    "labels": ("planning.labels", "changes.labels"),
     "splice": ("formats.ldcache_splice",),
     "cgroup v1": ("changes.cgroup_v1",),
-    "cgroup v2": (
-        "kernel.bpf",
-        "formats.devicefilter",
-        "formats.devicefilter_whole",
-        "changes.cgroup_v2",
-    ),
-    "systemd": ("formats.scopeunit", "formats.dbus", "formats.systemd", "changes.scope"),
+    "cgroup v2": ("changes.cgroup_v2",),
+    "systemd": ("formats.scopeunit", "changes.scope"),
 }
+
+
+def groups(folder: str) -> dict[str, tuple[str, ...]]:
+    """The modules of each group; in a group each comes after those that it imports at its top."""
+    placed: list[str] = []
+    found = {}
+    for group, roots in ROOTS.items():
+        first = len(placed)
+        for root in roots:
+            _place(folder, root, placed)
+        found[group] = tuple(placed[first:])
+    return found
+
+
+def _place(folder: str, module: str, placed: list[str]) -> None:
+    """Append what a module needs, and the module itself, unless they are placed already."""
+    if module in placed:
+        return
+    if module:
+        _place(folder, module.rpartition(".")[0], placed)
+    for source, names in imports_of(ast.parse(read(f"{folder}/{file_of(folder, module)}"))):
+        for name in names:
+            inner = f"{source}.{name}"[len(PACKAGE) + 1 :]
+            _place(
+                folder, inner if is_module(folder, inner) else source[len(PACKAGE) + 1 :], placed
+            )
+    placed.append(module)
+
+
+def imports_of(tree: ast.Module) -> list[tuple[str, tuple[str, ...]]]:
+    """What a module imports of ours at its top: the module, and the names."""
+    return [
+        (str(node.module), tuple([alias.name for alias in node.names]))
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE)
+    ]
+
+
+def is_module(folder: str, module: str) -> bool:
+    """Whether a name is a module's, and nothing that a module has."""
+    return os.path.isfile(f"{folder}/{file_of(folder, module)}")
+
+
+def read(file: str) -> str:
+    """A file's text."""
+    with open(file, encoding="utf-8") as opened:
+        return opened.read()
 
 
 def full_name(module: str) -> str:
@@ -204,19 +153,18 @@ def build_of(folder: str) -> str:
 def linked_module(folder: str, library: str, module: str) -> Module:
     """The file's entry for one module."""
     file = file_of(folder, module)
-    with open(f"{folder}/{file}", encoding="utf-8") as opened:
-        source = opened.read()
+    source = read(f"{folder}/{file}")
     if module == "build":
         source = f"DIGEST = {build_of(folder)!r}"
     tree = ast.parse(source)
-    imports = []
-    for node in [node for node in tree.body if isinstance(node, ast.ImportFrom)]:
-        if (node.module or "").startswith(PACKAGE):
-            imports.append((str(node.module), tuple([alias.name for alias in node.names])))
-            tree.body.remove(node)
-        elif node.module == "__future__":
-            # This import would load a file: the compiler gets its flag instead.
-            tree.body.remove(node)
+    imports = imports_of(tree)
+    # Also the one from __future__ would load a file: the compiler gets its flag instead.
+    ours = (PACKAGE, "__future__")
+    tree.body = [
+        node
+        for node in tree.body
+        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith(ours)
+    ]
     is_package = file.endswith("/__init__.py")
     return full_name(module), is_package, tuple(imports), compiled(tree, f"{library}/{file}")
 
@@ -240,16 +188,16 @@ def compiled(tree: ast.Module, path: str) -> CodeType:
 
 
 def linked(folder: str, library: str) -> bytes:
-    """The file's content: the index's size, the index, the groups."""
+    """The file's content: the number of the bytecode's form, the index's size, the index, the groups."""
     index: dict[str, tuple[int, int]] = {}
-    groups = b""
-    for names in GROUPS.values():
+    data = b""
+    for names in groups(folder).values():
         part = marshal.dumps([linked_module(folder, library, name) for name in names])
-        place = (len(groups), len(part))
+        place = (len(data), len(part))
         index.update({full_name(name): place for name in names})
-        groups += part
-    data = marshal.dumps(index)
-    return len(data).to_bytes(SIZE_BYTES, "little") + data + groups
+        data += part
+    head = marshal.dumps(index)
+    return MAGIC_NUMBER + len(head).to_bytes(SIZE_BYTES, "little") + head + data
 
 
 def main() -> None:

@@ -1,9 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all tests share: options."""
+"""What all tests share: options, and a folder for each session."""
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+
 import pytest
+
+_FOLDER = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give each session a folder of its own, which is taken away if nothing has failed.
+
+    pytest's default lies in a folder of the user's, which each session closes to other users again when it begins:
+    containers with users of their own could not reach their roots any more.
+    """
+    if config.option.basetemp is None:
+        folder = tempfile.mkdtemp(prefix="oci-gpu-hook-tests-")
+        config.option.basetemp = f"{folder}/session"
+        config.stash[_FOLDER] = folder
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    folder = session.config.stash.get(_FOLDER, None)
+    if folder and exitstatus != pytest.ExitCode.TESTS_FAILED:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

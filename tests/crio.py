@@ -17,12 +17,17 @@ LABELS = {
 }
 
 
+ID, SANDBOX = "c0a7" * 16, "6d1f" * 16
+
+
 def container(pod: dict[str, str], own: dict[str, str] | None) -> dict[str, str]:
     """A container's annotations; own: None where nobody has made the map, which Go writes as null."""
     return {
         **pod,
         "io.kubernetes.cri-o.Image": "registry.example.com/cuda:12",
         "io.kubernetes.cri-o.ImageName": "registry.example.com/cuda:12",
+        "io.kubernetes.cri-o.ContainerID": ID,
+        "io.kubernetes.cri-o.SandboxID": SANDBOX,
         "io.kubernetes.cri-o.ContainerType": "container",
         "io.container.manager": "cri-o",
         "io.kubernetes.cri-o.Labels": json.dumps(LABELS, separators=(",", ":")),
@@ -37,6 +42,8 @@ def sandbox(pod: dict[str, str]) -> dict[str, str]:
     return {
         **pod,
         "io.kubernetes.cri-o.Image": "registry.k8s.io/pause:3.10",
+        "io.kubernetes.cri-o.ContainerID": SANDBOX,
+        "io.kubernetes.cri-o.SandboxID": SANDBOX,
         "io.kubernetes.cri-o.ContainerType": "sandbox",
         "io.kubernetes.cri-o.Namespace": LABELS["io.kubernetes.pod.namespace"],
         "io.container.manager": "cri-o",

@@ -50,7 +50,7 @@ def is_there(tree: Tree, path: str, major: int, minor: int) -> bool:
     if fd is None:
         return False
     try:
-        status = posix.fstat(fd)
+        status = syscalls.known_of(fd)
     finally:
         posix.close(fd)
     if not is_character_device(status):

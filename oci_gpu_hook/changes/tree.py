@@ -16,9 +16,8 @@ import posix
 from oci_gpu_hook.changes import detached
 from oci_gpu_hook.changes.undo import Undo
 from oci_gpu_hook.errors import plain
-from oci_gpu_hook.kernel import procfile, syscalls
+from oci_gpu_hook.kernel import mountinfo, procfile, syscalls
 from oci_gpu_hook.kernel.filetypes import S_IFREG, is_folder, is_link
-from oci_gpu_hook.kernel.mountinfo import MountTable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,6 +67,8 @@ class Tree:
         self._label = label
         self._as_owners = as_owners
         self._own = {*own}
+        # Other mounts, by their ids: whether what is mounted there shows elsewhere too.
+        self._propagates: dict[int, bool] = {}
         # Folders that are open, by path: all that were looked up, and those in which things may be made.
         self._folders: dict[str, int] = {}
         self._own_folders: dict[str, int] = {}
@@ -77,6 +78,11 @@ class Tree:
     def find(self, path: str) -> int | None:
         """A descriptor of what is at `path`, links followed inside the root; None where there is nothing."""
         return syscalls.openat2_if_there(self.root_fd, path, posix.O_PATH, resolve=BELOW)
+
+    def find_image(self, path: str) -> int | None:
+        """The same of what the image itself has there; OSError (EXDEV) if anything is mounted on the way."""
+        resolve = BELOW | syscalls.RESOLVE_NO_XDEV
+        return syscalls.openat2_if_there(self.root_fd, path, posix.O_PATH, resolve=resolve)
 
     def own_folder(self, path: str) -> int:
         """A descriptor of the folder at `path`, made with its parents where it is missing; TargetError in a volume.
@@ -115,11 +121,12 @@ class Tree:
 
         Where the container has the very same file at `target` already, it is left.
         """
-        made = None if folder else self._make_missing_file(target)
-        fd = self._mount_point(target, folder=folder) if made is None else made
+        fd = None if folder else self._make_missing_file(target)
+        if fd is None:
+            fd = self._mount_point_but_for(tree, target, folder=folder)
+        if fd is None:
+            return
         try:
-            if made is None and _same(fd, tree):
-                return
             syscalls.move_mount(tree, fd)
         finally:
             posix.close(fd)
@@ -173,10 +180,10 @@ class Tree:
         """Attach what is at `target` at `path` too; a link that leads there already is left."""
         there = syscalls.openat2(self.root_fd, target, posix.O_PATH, resolve=BELOW)
         try:
-            fd = self._mount_point(path, folder=False)
+            fd = self._mount_point_but_for(there, path, folder=False)
+            if fd is None:
+                return
             try:
-                if _same(fd, there):
-                    return
                 flags = syscalls.OPEN_TREE_CLONE | syscalls.AT_EMPTY_PATH
                 tree = syscalls.open_tree(there, "", flags)
                 syscalls.move_mount(tree, fd)
@@ -203,20 +210,31 @@ class Tree:
         finally:
             _detach(stage)
 
+    def _mount_point_but_for(self, file: int, target: str, *, folder: bool) -> int | None:
+        """The same as `_mount_point`; None where the very `file` is what is there."""
+        fd = self.find(target)
+        if fd is not None and _same(fd, file):
+            posix.close(fd)
+            return None
+        return self._usable(fd, target, folder=folder)
+
     def _mount_point(self, target: str, *, folder: bool) -> int:
         """A descriptor to mount on; the caller closes it."""
-        fd = self.find(target)
+        return self._usable(self.find(target), target, folder=folder)
+
+    def _usable(self, fd: int | None, target: str, *, folder: bool) -> int:
+        """The mount point `fd`, which is closed where it cannot be one; a new one where it is None."""
         if fd is None:
             if folder:
                 return posix.dup(self._folder(target))
             return self._make_file(target)
         try:
-            if not self._is_own(fd) and _propagates(fd):
+            if self._shows_elsewhere(fd):
                 raise TargetError(
                     syscalls.EXDEV,
                     f"{target} lies in a volume that shares its mounts with the host",
                 )
-            if is_folder(posix.fstat(fd)) != folder:
+            if is_folder(syscalls.known_of(fd)) != folder:
                 raise TargetError(
                     syscalls.EEXIST, f"{target} is there and is {'no' if folder else 'a'} folder"
                 )
@@ -249,6 +267,17 @@ class Tree:
     def _is_own(self, fd: int) -> bool:
         """Whether `fd` lies on a mount that exists for this container only."""
         return syscalls.mount_of(fd)[0] in self._own
+
+    def _shows_elsewhere(self, fd: int) -> bool:
+        """Whether what is mounted on `fd`'s mount shows elsewhere too (mount_namespaces(7), "shared")."""
+        if self._is_own(fd):
+            return False
+        id = syscalls.mount_of(fd)[0]
+        if id not in self._propagates:
+            mount = mountinfo.mount(procfile.pieces("/proc/self/mountinfo"), id)
+            shared = mount is None or any([tag.startswith("shared:") for tag in mount.tags])
+            self._propagates[id] = shared
+        return self._propagates[id]
 
     def _make_folder(self, path: str) -> int:
         """Make the folder at `path`."""
@@ -339,13 +368,7 @@ def _remove_file(name: str, parent: int) -> None:
     posix.unlink(name, dir_fd=parent)
 
 
-def _propagates(fd: int) -> bool:
-    """Whether what is mounted on top of `fd`'s mount shows elsewhere too (mount_namespaces(7), "shared")."""
-    mount = MountTable(procfile.read("/proc/self/mountinfo")).mount(syscalls.mount_of(fd)[0])
-    return mount is None or any([tag.startswith("shared:") for tag in mount.tags])
-
-
 def _same(one: int, other: int) -> bool:
     """Whether two descriptors are open on the same file."""
-    first, second = posix.fstat(one), posix.fstat(other)
+    first, second = syscalls.known_of(one), syscalls.known_of(other)
     return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oci_gpu_hook.cli import cditext, onhost, whole
+from oci_gpu_hook.cli import cditext, onhost
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.container import layout
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.errors import ConfigError, DriverError, HookError, UsageError, quoted
+from oci_gpu_hook.host import whole
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.planning import cdi as spec_of

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oci_gpu_hook.cli import nvidiaconfig, whole
+from oci_gpu_hook.cli import named, nvidiaconfig
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.errors import ConfigError, HookError, UsageError
 from oci_gpu_hook.formats import toml
+from oci_gpu_hook.host import whole
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import Settings, files
@@ -25,7 +26,6 @@ NVIDIAS = "/etc/nvidia-container-runtime/config.toml"
 _DEFAULT = "default"
 _LARGEST = 1 << 20
 # O_NONBLOCK: a pipe must not hold the command up.
-_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @click.group(cls=Group)
@@ -78,7 +78,7 @@ def import_nvidias(file: str | None, output: str | None, form: str, host_root: s
 
 def in_force(lines: list[Setting]) -> dict[str, Any]:
     """Each setting for every container, and each line below a heading, with its file and line."""
-    decisive = settingsfile.decisive(lines, {})
+    decisive = settingsfile.decisive(lines, "", "")
     defaults = Settings()._asdict()
     del defaults["unmatched"]
     return {
@@ -141,8 +141,7 @@ def _check_place(path: str) -> None:
     if folder.endswith(".conf.d") and (not name.endswith(".conf") or name.startswith(".")):
         raise UsageError(f"{_printable(path)} would not be read: a drop-in's name ends in .conf")
     try:
-        with open(os.open(path, _FLAGS), "rb") as file:
-            ours = file.readline(_LARGEST).startswith(nvidiaconfig.MARK.encode())
+        ours = named.content(path, _LARGEST).startswith(nvidiaconfig.MARK.encode())
     except FileNotFoundError:
         return
     except OSError as err:
@@ -157,14 +156,9 @@ def _check_place(path: str) -> None:
 def _bytes(root: HostRoot | None, path: str) -> bytes:
     """The content of a file, below `root` if that is given; ConfigError where it cannot be read."""
     try:
-        fd = os.open(path, _FLAGS) if root is None else root.open(path, _FLAGS)
-        with open(fd, "rb") as file:
-            data = file.read(_LARGEST + 1)
+        return named.content(path, _LARGEST, root)
     except OSError as err:
         raise ConfigError(f"cannot read {_printable(path)}: {err.strerror}") from err
-    if len(data) > _LARGEST:
-        raise ConfigError(f"cannot read {_printable(path)}: it is larger than {_LARGEST >> 20} MiB")
-    return data
 
 
 def _toml(data: bytes, name: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import click
 
 from oci_gpu_hook.cli import onhost
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
+from oci_gpu_hook.cli.render import columns, joined
 from oci_gpu_hook.diagnosis import holders
 from oci_gpu_hook.diagnosis.holders import Other, Share
 from oci_gpu_hook.driver import inventory as saved_inventory
@@ -23,12 +24,14 @@ from oci_gpu_hook.request.settings import read_settings
 from oci_gpu_hook.vendors import present
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.diagnosis.holders import Division, Holder
+    from oci_gpu_hook.diagnosis.holders import Division, Holder, Holders
     from oci_gpu_hook.driver.inventory import DriverInventory
+    from oci_gpu_hook.host.contained import Contained, Found
 
 _OTHERS = "OTHERS"
 _HEADINGS = ("CONTAINER", "ID", "ENGINE", "RUNTIME", "GPU", _OTHERS, "SINCE")
 _SHORT_ID = 12
+_MOST_PRIVILEGED = 3
 
 
 @click.command()
@@ -45,69 +48,107 @@ def containers(form: str, config: str | None, host_root: str) -> None:
     vendors = present.look(root).vendors
     others = [item for vendor in vendors for item in holders.of_vendor(vendor)]
     gpus = _gpus(root, config, is_needed=not others)
-    majors = tuple({major for item in gpus for major, _ in item.numbers})
     nodes = tuple(
         [(node.path, node.major, node.minor) for vendor in vendors for node in vendor.nodes()]
     )
-    found = contained.look(root, majors, kernel.look(root).cgroups, nodes)
-    holding, free = holders.holders((*gpus, *others), found.containers)
-    text = as_text(holding, free, found.unseen, with_others=bool(others))
-    show(form, document(holding, free, found.unseen), text, _painted)
+    wanted = holders.wanted((*gpus, *others), nodes)
+    found = contained.look(root, wanted, kernel.cgroup_version(root))
+    held = holders.holders((*gpus, *others), found.containers)
+    text = as_text(held, found, with_others=bool(others))
+    show(form, document(held, found), text, _painted)
 
 
-def document(
-    holding: tuple[Holder, ...], free: tuple[Share | Other, ...], unseen: int
-) -> dict[str, object]:
+def document(held: Holders, found: Found) -> dict[str, object]:
     """The containers for JSON."""
     return {
-        "containers": [_row(item) for item in holding],
-        "free": _shares(free),
-        "free_others": _others(free),
-        "unseen_processes": unseen,
+        "containers": [_row(item) for item in held.holding],
+        "free": _shares(held.free),
+        "free_others": _others(held.free),
+        "open": _shares(held.open),
+        "open_others": _others(held.open),
+        "privileged": [_named(item) for item in held.privileged],
+        "unseen_processes": found.unseen,
+        "unlooked_containers": found.unlooked,
+        "all_named": found.all_named,
     }
 
 
-def as_text(
-    holding: tuple[Holder, ...],
-    free: tuple[Share | Other, ...],
-    unseen: int,
-    *,
-    with_others: bool = False,
-) -> str:
+def as_text(held: Holders, found: Found, *, with_others: bool = False) -> str:
     """One line for each container, then the devices that nobody holds, then what must be said of single ones.
 
     with_others: whether there are devices of other vendors, which get a column.
     """
-    columns = [at for at, name in enumerate(_HEADINGS) if with_others or name != _OTHERS]
-    rows = [[row[at] for at in columns] for row in (_HEADINGS, *map(_cells, holding))]
-    widths = [max([len(row[at]) for row in rows]) for at in range(len(columns))]
-    lines = [
-        "  ".join([cell.ljust(width) for cell, width in zip(row, widths)]).rstrip() for row in rows
-    ]
+    holding, unseen = held.holding, found.unseen
+    shown = [at for at, name in enumerate(_HEADINGS) if with_others or name != _OTHERS]
+    rows = [tuple([row[at] for at in shown]) for row in (_HEADINGS, *map(_cells, holding))]
+    lines = columns(rows)
     is_partial = bool(unseen) and os.geteuid() != 0
     where = " that you may look into" if is_partial else ""
     if not holding:
         lines = [f"no container{where} holds a GPU{' or another device' if with_others else ''}"]
-    names = ", ".join([share.name for share in free]) or "none"
     lines += [
         "",
-        f"held by no container{where}: {names}" if is_partial else f"held by nobody: {names}",
+        f"held by {'no container' + where if is_partial else 'nobody'}: {_list(held.free)}",
     ]
+    if held.open:
+        who = _most([printable(_named(item)["name"]) for item in held.privileged])
+        text = f"held by nobody, and open to privileged containers ({who}): {_list(held.open)}"
+        lines.append(text)
     for item in holding:
-        if item.denied:
-            denied = ", ".join([_shown(share) for share in item.denied])
-            text = f"{_name(item)} has the node of {denied}, and its device cgroup denies it"
-            lines.append(f"{text}: oci-gpu-hook doctor --container {item.container.running.pid}")
+        lines += _notes(item)
     if not all([item.is_certain for item in holding]):
         lines.append("whether the device cgroups allow what is there cannot be read here")
     if is_partial:
         lines.append(f"{unseen} processes of other users could not be looked into: run it as root")
-    return "\n".join(lines)
+    if found.unlooked:
+        lines.append(
+            f"there was no time for {found.unlooked} more containers: their devices are not known"
+        )
+    if not found.all_named:
+        lines.append(
+            "there was no time for all files of users: names of their containers may be missing"
+        )
+    return joined(lines)
+
+
+def _notes(item: Holder) -> list[str]:
+    """What must be said of one container."""
+    lines = []
+    more = f": oci-gpu-hook doctor --container {item.container.running.pid}"
+    if item.denied:
+        denied = ", ".join([_shown(share) for share in item.denied])
+        text = f"{_name(item)} has the node of {denied}, and its device cgroup denies it"
+        lines.append(text + more)
+    if item.hidden:
+        hidden = ", ".join([_shown(share) for share in item.hidden])
+        text = f"{_name(item)} may open {hidden}, and no node of it was found in its /dev"
+        lines.append(text + more)
+    if not item.container.is_whole:
+        lines.append(f"{_name(item)} has more in its /dev than was looked at")
+    return lines
+
+
+def _list(shares: tuple[Share | Other, ...]) -> str:
+    return ", ".join([share.name for share in shares]) or "none"
+
+
+def _most(names: list[str]) -> str:
+    more = len(names) - _MOST_PRIVILEGED
+    return ", ".join(names[:_MOST_PRIVILEGED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _painted(line: str) -> str:
     """The headings stand out."""
     return click.style(line, bold=True) if line.split()[:4] == list(_HEADINGS[:4]) else line
+
+
+def _named(container: Contained) -> dict[str, Any]:
+    running = container.running
+    return {
+        "id": running.id,
+        "name": running.called.shown or running.id or f"process {running.pid}",
+        "pid": running.pid,
+    }
 
 
 def _row(item: Holder) -> dict[str, Any]:
@@ -120,12 +161,15 @@ def _row(item: Holder) -> dict[str, Any]:
         "namespace": called.namespace,
         "engine": called.engine,
         "runtime": running.runtime,
+        "user": running.owner,
         "pid": running.pid,
         "since": _time(item.container.since),
         "gpus": _shares(item.held),
         "denied": _shares(item.denied),
+        "hidden": _shares(item.hidden),
         "others": _others(item.held),
         "denied_others": _others(item.denied),
+        "hidden_others": _others(item.hidden),
         "nodes": [node._asdict() for node in item.container.nodes],
     }
 
@@ -148,7 +192,8 @@ def _cells(item: Holder) -> tuple[str, ...]:
 
 def _name(item: Holder) -> str:
     running = item.container.running
-    return printable(running.shown) or f"process {running.pid}"
+    whose = f" ({running.of_user})" if running.of_user else ""
+    return (printable(running.shown) or f"process {running.pid}") + whose
 
 
 def _time(seconds: int) -> str:
@@ -174,7 +219,7 @@ def _others(shares: tuple[Share | Other, ...]) -> list[dict[str, Any]]:
 
 def _gpus(root: HostRoot, config: str | None, *, is_needed: bool) -> tuple[Division, ...]:
     """What can be held of NVIDIA's; DriverError without its driver, unless there is something else to show."""
-    driver_root = read_settings(config, {}, root.path.rstrip("/")).driver_root
+    driver_root = read_settings(config, None, root.path.rstrip("/")).driver_root
     try:
         return holders.divisions(_inventory(root, driver_root))
     except DriverError:

@@ -14,9 +14,9 @@ import json
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from oci_gpu_hook.cli import whole
 from oci_gpu_hook.errors import ApplyError, ConfigError, quoted
 from oci_gpu_hook.formats import jsontext
+from oci_gpu_hook.host import whole
 from oci_gpu_hook.host.source import UntrustedError, open_source
 from oci_gpu_hook.kernel.filetypes import is_regular
 
@@ -29,7 +29,7 @@ _SPACE = " \t\n\r"
 _INDENT = "    "
 # What else belongs to a file: its SELinux label, and who may read it beside its mode.
 _KEPT = ("security.selinux", "system.posix_acl_access")
-_MEND = "mend it first: nothing was changed"
+_FIX = "fix it first: nothing was changed"
 
 
 class DaemonFile(NamedTuple):
@@ -51,7 +51,7 @@ def read(root: HostRoot, path: str) -> DaemonFile:
     try:
         fd = open_source(root.fd, path)
     except UntrustedError as err:
-        raise ConfigError(f"{shown} is not root's alone: {err}", _MEND) from err
+        raise ConfigError(f"{shown} is not root's alone: {err}", _FIX) from err
     except FileNotFoundError:
         _refuse_loose_link(root, path, shown)
         return DaemonFile(path, path, "", {}, None)
@@ -60,7 +60,7 @@ def read(root: HostRoot, path: str) -> DaemonFile:
     try:
         status = os.fstat(fd)
         if not is_regular(status):
-            raise ConfigError(f"{shown} is no plain file", _MEND)
+            raise ConfigError(f"{shown} is no plain file", _FIX)
         text = _text(fd, shown)
         top = os.readlink(f"/proc/self/fd/{root.fd}").rstrip("/")
         real = os.readlink(f"/proc/self/fd/{fd}")[len(top) :]
@@ -71,7 +71,7 @@ def read(root: HostRoot, path: str) -> DaemonFile:
 
 def _refuse_loose_link(root: HostRoot, path: str, shown: str) -> None:
     if root.link(path) is not None:
-        raise ConfigError(f"{shown} is a link that leads nowhere", _MEND)
+        raise ConfigError(f"{shown} is a link that leads nowhere", _FIX)
 
 
 def _text(fd: int, shown: str) -> str:
@@ -79,12 +79,12 @@ def _text(fd: int, shown: str) -> str:
         with open(f"/proc/self/fd/{fd}", "rb") as file:
             data = file.read(_LARGEST + 1)
         if len(data) > _LARGEST:
-            raise ConfigError(f"{shown} is larger than {_LARGEST >> 20} MiB", _MEND)
+            raise ConfigError(f"{shown} is larger than {_LARGEST >> 20} MiB", _FIX)
         return data.decode("utf-8")
     except OSError as err:
         raise ConfigError(f"cannot read {shown}: {err.strerror}", "run it as root") from err
     except UnicodeDecodeError as err:
-        raise ConfigError(f"{shown} is no text in UTF-8", _MEND) from err
+        raise ConfigError(f"{shown} is no text in UTF-8", _FIX) from err
 
 
 def _values(text: str, shown: str) -> dict[str, Any]:
@@ -95,12 +95,12 @@ def _values(text: str, shown: str) -> dict[str, Any]:
         found = json.loads(text, parse_constant=_refuse)
         names = [name for name, *_ in _members(text)] if isinstance(found, dict) else []
     except (ValueError, RecursionError) as err:
-        raise ConfigError(f"{shown} is no JSON: {err}", _MEND) from err
+        raise ConfigError(f"{shown} is no JSON: {err}", _FIX) from err
     if not isinstance(found, dict):
-        raise ConfigError(f"{shown} is no JSON object", _MEND)
+        raise ConfigError(f"{shown} is no JSON object", _FIX)
     twice = [name for name in found if names.count(name) > 1]
     if twice:
-        raise ConfigError(f"{shown} has the key {quoted(twice[0])} twice", _MEND)
+        raise ConfigError(f"{shown} has the key {quoted(twice[0])} twice", _FIX)
     return found
 
 
@@ -165,7 +165,7 @@ def write(root: HostRoot, file: DaemonFile, text: str) -> None:
         finally:
             os.close(folder)
     except UntrustedError as err:
-        raise ConfigError(f"{file.path} is not root's alone: {err}", _MEND) from err
+        raise ConfigError(f"{file.path} is not root's alone: {err}", _FIX) from err
     except OSError as err:
         raise whole.failure(file.path, err) from err
 

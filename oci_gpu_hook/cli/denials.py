@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parse SELinux's denials and explain them: the cause, and a remedy that keeps the container confined.  Pure.
+"""Explain SELinux's denials: the cause, and a remedy that keeps the container confined.  Pure.
 
-A denial is a line ``avc:  denied  { PERMISSIONS } for  KEY=VALUE ...``, from whichever log has the kernel's audit
-messages.  No remedy here is ``label=disable`` or a permissive domain.  Names in a denial come from containers, so they
+No remedy here is ``label=disable`` or a permissive domain.  Names in a denial come from containers, so they
 must be quoted for output.  Never on the hook's path.
 """
 
@@ -10,6 +9,7 @@ from __future__ import annotations
 
 from oci_gpu_hook.errors import quoted
 from oci_gpu_hook.formats import contexts
+from oci_gpu_hook.formats.avc import Denial
 from oci_gpu_hook.record import NamedTuple
 
 _GPU_CONTAINER = "nvidia_container_t"
@@ -36,6 +36,7 @@ _IPC = {"tmpfs": "/dev/shm", "mqueue": "/dev/mqueue"}
 _FILE_TYPE = "container_file_t"
 # The hook, and the script that starts it.
 _HOOK = ("oci_gpu_hook_t", "oci_gpu_hook_entry_t")
+_CGROUP_TYPE = "cgroup_t"
 # The runtime in front of the real one.
 _RUNTIME = "oci_gpu_runtime_t"
 _RUNTIMES_FILE = "oci_gpu_runtime_exec_t"
@@ -71,25 +72,11 @@ _CONTAINERS = (
     _AGENT,
 )
 _DRIVER_FILES = ("libcuda", "libnvidia-", "libnvcuvid", "libEGL_nvidia", "libGLX_nvidia", "nvidia-")
-_HEXADECIMAL = frozenset("0123456789ABCDEF")
 
 _INSTALL = "oci-gpu-hook selinux install"
 _AS_AGENT = f"run it as {_AGENT}, if it is one of the node's agents: {_INSTALL}"
 _AS_GPU_CONTAINER = f"run the container as {_GPU_CONTAINER}: {_INSTALL}"
 _RELABEL_IPC = "have the hook put it right at the container's start: ipc-labels = gpu for GPU containers, all for all"
-
-
-class Denial(NamedTuple):
-    """One denial; times: how many equal ones there are."""
-
-    source: str
-    target: str
-    tclass: str
-    permissions: tuple[str, ...]
-    name: str
-    device: str
-    command: str
-    times: int = 1
 
 
 class Explanation(NamedTuple):
@@ -98,16 +85,6 @@ class Explanation(NamedTuple):
     denial: Denial
     cause: str
     remedy: str
-
-
-def parse(text: str) -> tuple[Denial, ...]:
-    """The denials in a log, equal ones counted together, in the order of their first.  Other lines are skipped."""
-    found: dict[Denial, int] = {}
-    for line in text.splitlines():
-        denial = _denial(line)
-        if denial is not None:
-            found[denial] = found.get(denial, 0) + 1
-    return tuple([denial._replace(times=times) for denial, times in found.items()])
 
 
 def explain(denials: tuple[Denial, ...]) -> tuple[Explanation, ...]:
@@ -125,60 +102,18 @@ def explain(denials: tuple[Denial, ...]) -> tuple[Explanation, ...]:
     return tuple(found)
 
 
-def _denial(line: str) -> Denial | None:
-    """The denial that a line of a log reports; None where it reports none."""
-    _, start, rest = line.partition("avc:")
-    verdict, brace, rest = rest.partition("{")
-    permissions, closing, rest = rest.partition("}")
-    if not (start and brace and closing) or verdict.split() != ["denied"]:
-        return None
-    fields = _fields(rest)
-    if not {"scontext", "tcontext", "tclass"} <= set(fields):
-        return None
-    return Denial(
-        source=fields["scontext"],
-        target=fields["tcontext"],
-        tclass=fields["tclass"],
-        permissions=tuple(sorted(permissions.split())),
-        name=fields.get("path", fields.get("name", "")),
-        device=fields.get("dev", ""),
-        command=fields.get("comm", ""),
-    )
-
-
-def _decoded(key: str, value: str) -> str:
-    """The value without quotes of a key: the kernel writes a name with blanks or control characters in hexadecimal."""
-    is_name = key.rpartition(" ")[2] in ("comm", "name", "path")
-    if is_name and value and len(value) % 2 == 0 and _HEXADECIMAL.issuperset(value):
-        return bytes.fromhex(value).decode("utf-8", "replace")
-    return value
-
-
-def _fields(text: str) -> dict[str, str]:
-    """KEY=VALUE and KEY="VALUE", as the kernel writes them: a value without quotes has no blank."""
-    fields: dict[str, str] = {}
-    while text:
-        text = text.lstrip()
-        key, equals, text = text.partition("=")
-        if not equals:
-            break
-        if text.startswith('"'):
-            value, _, text = text[1:].partition('"')
-        else:
-            value, _, text = text.partition(" ")
-            value = _decoded(key, value)
-        fields.setdefault(key.rpartition(" ")[2], value)
-    return fields
-
-
 def _cause(
     denial: Denial, source: contexts.Context, target: contexts.Context
 ) -> tuple[str, str] | None:
     """Cause and remedy; None where the denial does not concern us.  Special cases come before general ones."""
     if source.type in _HOOK:
-        return _systemd(denial, target) or (
-            f"the hook's own domain may not {_words(denial)} {target.type}",
-            f"install the policy that belongs to this hook: {_INSTALL}; then report it",
+        return (
+            _cgroup(denial, target)
+            or _systemd(denial, target)
+            or (
+                f"the hook's own domain may not {_words(denial)} {target.type}",
+                f"install the policy that belongs to this hook: {_INSTALL}; then report it",
+            )
         )
     if source.type == _RUNTIME:
         return _runtime(denial, target)
@@ -200,6 +135,16 @@ def _cause(
         or _service(denial, source, target)
         or _driver_file(denial, target)
         or _wrong_level(denial, source, target)
+    )
+
+
+def _cgroup(denial: Denial, target: contexts.Context) -> tuple[str, str] | None:
+    """A denial that keeps the hook from the device rules of cgroup v1."""
+    if (target.type, denial.tclass) != (_CGROUP_TYPE, "file") or "write" not in denial.permissions:
+        return None
+    return (
+        "the hook may not open devices in cgroup v1",
+        "setsebool -P oci_gpu_hook_use_cgroup_v1 on, if this host has cgroup v1: oci-gpu-hook doctor",
     )
 
 
@@ -270,8 +215,8 @@ def _ipc(
             _AS_GPU_CONTAINER,
         )
     return (
-        f"{what} is the host's own (host IPC, or a bind of it), which no confined container may use and the hook never "
-        "relabels",
+        f"{what} is the host's own (host IPC, or a bind of it): no confined container may use what the host has there, "
+        "and the hook never relabels it",
         "leave out --ipc=host (hostIPC in a pod) or the bind: containers that share memory can share a pod",
     )
 
@@ -317,6 +262,11 @@ def _agent(
 ) -> tuple[str, str] | None:
     """A denial of what is the node's agents' alone: kubelet's sockets, and features for Node Feature Discovery."""
     is_agent = source.type == _AGENT
+    if is_agent and target.type == _AGENT and denial.tclass == "unix_stream_socket":
+        return (
+            f"the agent runs at {source.clearance}, and the one that listens at {target.clearance}",
+            "leave it so; agents that belong together run at one level",
+        )
     if target.type == _FEATURE_TYPE:
         return _features(denial, source)
     if _base(denial.name) == "features.d" and is_agent:

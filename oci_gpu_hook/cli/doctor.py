@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``doctor``: check every precondition on this host, or why one container's GPU does or does not work.
 
-Changes nothing: each warning and failure names the command that mends it, and the reader decides whether to run it.
+Changes nothing: each warning and failure names the command that fixes it, and the reader decides whether to run it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oci_gpu_hook.cli import cdi, examine
+from oci_gpu_hook.cli import cdi, examine, podmanversion
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding, driver, engines, is_failed, system
 from oci_gpu_hook.diagnosis import docker as judged_docker
+from oci_gpu_hook.diagnosis import podman as judged_podman
 from oci_gpu_hook.diagnosis import vendors as judged_vendors
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import nodes, proc, stamp, survey
-from oci_gpu_hook.errors import ConfigError, DriverError
+from oci_gpu_hook.errors import LONGEST_LIST, ConfigError, DriverError, plain
 from oci_gpu_hook.formats.ldcache import MalformedCache
 from oci_gpu_hook.formats.ldcache_entries import parse
 from oci_gpu_hook.host import cdispecs, dockerd, kernel, libselinux, registrations, rootless
@@ -57,7 +58,7 @@ _STYLES: dict[str, dict[str, Any]] = {
 def doctor(form: str, as_json: bool, word: str | None, config: str | None, host_root: str) -> int:
     """Check every precondition on this host, in order of cause; or one running container.
 
-    Each line is a pass, a warning or a failure, with what was seen and the one command that mends it.  Nothing is
+    Each line is a pass, a warning or a failure, with what was seen and the one command that fixes it.  Nothing is
     changed.  The exit code is 1 if anything failed.
     """
     root = HostRoot(host_root)
@@ -94,17 +95,23 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
         *_vendors_specs(root),
         *system.cgroups(found, known),
         *system.ebpf(found, os.geteuid() == 0),
-        *_selinux(root),
+        *_selinux(root, found.cgroups, tool),
     ]
     for engine in known:
         findings += engines.seen_by(engine, hooks, registrations.REGISTRATION, tool)
-    findings += [] if installed else engines.none_installed(tool)
+        findings += _podman(root, engine)
     findings += engines.unread(unread, tool)
     docker = dockerd.look(root)
+    containerd = host_engines.containerd(root)
+    if containerd is not None and "containerd" not in unknown:
+        is_alone = not installed and docker is None
+        findings += engines.containerd(containerd, tool, is_alone=is_alone)
+    if not installed and docker is None and containerd is None:
+        findings += engines.none_installed(tool)
     by_link = docker is not None and judged_docker.is_ours(docker, root.real(ours.entry))
     findings += judged_docker.docker(docker, root.real(ours.entry), tool) if docker else []
     findings += engines.other_hooks(installed, hooks, host_engines.shims(root), by_link)
-    return [*findings, *_rootless(root, found)]
+    return [*findings, *_rootless(root, found, tool)]
 
 
 def document(findings: list[Finding]) -> dict[str, object]:
@@ -117,7 +124,7 @@ def document(findings: list[Finding]) -> dict[str, object]:
 
 
 def as_text(findings: list[Finding]) -> str:
-    """One line for each finding, below it the command that mends it; the counts at the end."""
+    """One line for each finding, below it the command that fixes it; the counts at the end."""
     counted = [
         f"{len([f for f in findings if f.level == level])} {level}" for level in (FAIL, WARN)
     ]
@@ -125,14 +132,17 @@ def as_text(findings: list[Finding]) -> str:
 
 
 def lines(findings: list[Finding]) -> list[str]:
-    """One line for each finding, below it the command that mends it."""
+    """One line for each finding, below it the command that fixes it.
+
+    What was seen may be a text of a container's or a user's: none of it becomes a line of its own.
+    """
     width = max([len(item.check) for item in findings], default=0) + 2
     found = []
     for item in findings:
         found.append(f"{item.level:6}{item.check:{width}}{item.seen}")
         if item.remedy:
-            found.append(f"{'':6}{'':{width}}mend it: {item.remedy}")
-    return found
+            found.append(f"{'':6}{'':{width}}fix: {item.remedy}")
+    return [plain(line, LONGEST_LIST) for line in found]
 
 
 def painted(line: str) -> str:
@@ -154,6 +164,13 @@ def _settings(root: HostRoot, config: str | None) -> tuple[str, list[Finding]]:
         error = err
     shown = open_ones[0] if open_ones else path
     return driver_root, system.settings(error, shown, bool(open_ones), os.path.exists(path))
+
+
+def _podman(root: HostRoot, engine: host_engines.Engine) -> list[Finding]:
+    if engine.name != "podman":
+        return []
+    has_crun = host_engines.has_program(root, "crun")
+    return judged_podman.images(engine, podmanversion.read(root), has_crun=has_crun)
 
 
 def _sections(
@@ -218,11 +235,8 @@ def _here(root: HostRoot, found: OnHost) -> judged_vendors.Here:
 
 def _knows_type(name: str) -> bool:
     """Whether SELinux's policy knows a type, also where nothing can be asked."""
-    try:
-        import selinux as library
-    except ImportError:
-        return True
-    return not name or libselinux.knows_type(library, name)
+    library = libselinux.imported()
+    return library is None or not name or libselinux.knows_type(library, name)
 
 
 def _driver(
@@ -332,17 +346,14 @@ def _cached_names(root: HostRoot, driver_root: str) -> frozenset[str] | None:
         return None
 
 
-def _selinux(root: HostRoot) -> list[Finding]:
-    if not libselinux.is_there(root):
-        return system.selinux(None, False)
-    try:
-        import selinux as library
-    except ImportError:
-        return system.selinux(None, True)
-    return system.selinux(libselinux.status(library, root), True)
+def _selinux(root: HostRoot, cgroups: str, tool: str) -> list[Finding]:
+    is_there = libselinux.is_there(root)
+    library = libselinux.imported() if is_there else None
+    status = libselinux.status(library, root) if library else None
+    return system.selinux(status, is_there, cgroups, tool)
 
 
-def _rootless(root: HostRoot, found: kernel.Kernel) -> list[Finding]:
+def _rootless(root: HostRoot, found: kernel.Kernel, tool: str) -> list[Finding]:
     subids = all([root.read(f"/etc/{name}") for name in ("subuid", "subgid")])
     newuidmap = host_engines.has_program(root, "newuidmap")
-    return system.rootless(found, subids, newuidmap, rootless.is_used(root))
+    return system.rootless(found, subids, newuidmap, rootless.is_used(root), tool)

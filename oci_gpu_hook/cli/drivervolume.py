@@ -2,15 +2,16 @@
 """The driver's volume: copies of its files, laid out as images of nvidia-docker 1's time look for them.
 
 A container gets this folder and no file of the driver itself: whatever it could write to would be a copy.  Beside the
-copies lies a mark that the folder is ours; one without it is never touched.
+folder, where no container sees it, lies a mark that it is ours; one without it is never touched.
 
-    .oci-gpu-hook            the mark: what the copies are of, and which driver Docker's volume is named after
     bin, lib, lib64          links to current/bin and so on
     current                  a link to the copies of this driver
     .VERSION-NUMBER          the copies
 
-Containers that run have the folder mounted.  So the folder stays, its copies are made whole under another name, and
-one rename of `current` exchanges them.  Must not know the command line.
+The mark says which folder it is for, what the copies are of, and which driver Docker's volume is named after.  What is
+in the folder is not believed: a container that has it writable can change it.  Containers that run have it mounted.  So
+it stays, its copies are made whole under another name, and one rename of `current` exchanges them.  Must not know the
+command line.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from oci_gpu_hook.cli import filecopy
 from oci_gpu_hook.errors import ApplyError, ConfigError, DriverError
+from oci_gpu_hook.host import whole
 from oci_gpu_hook.host.source import UntrustedError, open_source
 from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_folder, is_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.host.root import HostRoot
@@ -35,12 +37,15 @@ if TYPE_CHECKING:
 STATE = "/var/lib/oci-gpu-hook"
 NAME = "volume"
 PATH = f"{STATE}/{NAME}"
-MARK = ".oci-gpu-hook"
+MARK = "volume.mark"
 CURRENT = "current"
 _FORMAT = "driver volume of oci-gpu-hook 1"
 _STAGED = f".{NAME}."
 _FOLDERS = ("bin", "lib", "lib64")
 _LARGEST_MARK = 1 << 20
+# A run that was killed leaves one; a container that may write to the folder, any number.
+_MOST_COPIES = 1000
+_DIGITS = frozenset("0123456789.")
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -97,19 +102,16 @@ def is_ours(root: HostRoot) -> bool:
 
 
 def named_after(root: HostRoot) -> str:
-    """The driver's version in the name that Docker's volume was made with; "" where there is no volume of ours."""
+    """The driver's version in the name that Docker's volume was made with; "" if there is no volume of ours."""
     if not is_ours(root):
         return ""
-    fd = _open_ours(root)
+    state = open_source(root.fd, STATE)
     try:
-        volume = _folder(fd)
-        try:
-            named = (_mark(volume) or {}).get("named", "")
-        finally:
-            os.close(volume)
+        named = str((_mark(state) or {}).get("named", ""))
     finally:
-        os.close(fd)
-    return named if isinstance(named, str) else ""
+        os.close(state)
+    # It becomes a word of a command line.
+    return named if _DIGITS.issuperset(named) else ""
 
 
 def make(root: HostRoot, found: DriverInventory) -> bool:
@@ -154,6 +156,7 @@ def remove(root: HostRoot) -> bool:
             # Under another name first: nobody finds a half of it.
             os.rename(NAME, f"{_STAGED}gone", src_dir_fd=state, dst_dir_fd=state)
             _drop_staged(state)
+            filecopy.drop(state, MARK)
         finally:
             os.close(state)
         _remove_state(root)
@@ -202,39 +205,40 @@ def _folder(named: int) -> int:
 
 
 def _open_ours(root: HostRoot) -> int:
-    """A descriptor of the volume; ConfigError where what has its name is not ours."""
+    """A descriptor of the volume; ConfigError if what has its name is not ours."""
     try:
         fd = open_source(root.fd, PATH)
+        state = open_source(root.fd, STATE)
     except OSError as err:
         raise _not_ours(str(err.strerror)) from err
     try:
-        status = os.fstat(fd)
+        status, mark = os.fstat(fd), _mark(state) or {}
         if not is_folder(status) or root.link(PATH) is not None:
             raise _not_ours("it is no folder")
         if status.st_uid not in (0, os.geteuid()) or status.st_mode & WRITABLE_BY_OTHERS:
             raise _not_ours("others than root may write to it")
-        if _mark(fd) is None:
-            raise _not_ours(f"it has no {MARK}")
+        if mark.get("folder") != status.st_ino:
+            raise _not_ours(f"{STATE}/{MARK} is not for this folder")
         return fd
     except BaseException:
         os.close(fd)
         raise
+    finally:
+        os.close(state)
 
 
 def _not_ours(why: str) -> ConfigError:
     return ConfigError(f"{PATH} is there and is not ours: {why}", "move it away first")
 
 
-def _mark(volume: int) -> dict[str, object] | None:
-    """What the mark says; None where it is not ours."""
+def _mark(state: int) -> dict[str, object] | None:
+    """What the mark in our folder in /var/lib says; None if there is none."""
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        fd = os.open(MARK, flags, dir_fd=volume)
+        fd = os.open(MARK, flags, dir_fd=state)
     except OSError:
         return None
     with open(fd, "rb") as file:
-        if not is_regular(os.fstat(fd)):
-            return None
         try:
             found = json.loads(file.read(_LARGEST_MARK))
         except (ValueError, RecursionError):
@@ -266,6 +270,7 @@ def _create(wanted: _Wanted) -> None:
         os.rename(staged, NAME, src_dir_fd=wanted.state, dst_dir_fd=wanted.state)
     except BaseException:
         filecopy.drop(wanted.state, staged)
+        filecopy.drop(wanted.state, MARK)
         raise
     finally:
         os.close(volume)
@@ -301,7 +306,7 @@ def _refresh(wanted: _Wanted) -> bool:
     finally:
         os.close(ours)
     try:
-        mark = _mark(volume) or {}
+        mark = _mark(wanted.state) or {}
         same = mark.get("rows") == wanted.rows and mark.get("copies") == _current(volume)
         if not _link_folders(volume) and same and filecopy.is_labelled(wanted.root, volume):
             return False
@@ -317,26 +322,27 @@ def _fill(wanted: _Wanted, volume: int) -> None:
 
     They are made where no container sees them: one that could write to the volume must not lead us elsewhere.
     """
-    before = _current(volume)
-    last = before.rpartition("-")[2]
+    mark = _mark(wanted.state) or {}
+    before, last = _current(volume), str(mark.get("copies", "")).rpartition("-")[2]
     made = f".{wanted.version}-{int(last) + 1 if last.isdecimal() else 1}"
     staged = f"{_STAGED}copies"
-    _drop_others(volume, before)
+    _drop_others(wanted.state, volume, before)
     try:
         _copy_all(wanted, staged)
         os.rename(staged, made, src_dir_fd=wanted.state, dst_dir_fd=volume)
         # The first driver's: Docker's volume keeps that name.
-        named = (_mark(volume) or {}).get("named", wanted.version)
-        mark = {"format": _FORMAT, "copies": made, "rows": wanted.rows, "named": named}
-        _write_mark(wanted.root, volume, mark)
+        named = mark.get("named", wanted.version)
+        words = {"copies": made, "rows": wanted.rows, "named": named}
+        mark = {"format": _FORMAT, "folder": os.fstat(volume).st_ino, **words}
+        whole.place(wanted.state, MARK, json.dumps(mark).encode())
         os.symlink(made, f".{CURRENT}", dir_fd=volume)
         filecopy.label_link(wanted.root, volume, f".{CURRENT}")
         os.rename(f".{CURRENT}", CURRENT, src_dir_fd=volume, dst_dir_fd=volume)
     except BaseException:
         filecopy.drop(wanted.state, staged)
-        _drop_others(volume, before)
+        _drop_others(wanted.state, volume, before)
         raise
-    _drop_others(volume, made)
+    _drop_others(wanted.state, volume, made)
 
 
 def _current(volume: int) -> str:
@@ -377,25 +383,14 @@ def _folders(copies: Copies) -> Iterator[str]:
     yield from sorted({*_FOLDERS, *[place.rpartition("/")[0] for place in places]})
 
 
-def _write_mark(root: HostRoot, volume: int, mark: Mapping[str, object]) -> None:
-    staged = f"{MARK}.new"
-    filecopy.drop(volume, staged)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(staged, flags, 0o644, dir_fd=volume)
-    with open(fd, "w") as file:
-        json.dump(mark, file)
-        file.flush()
-        filecopy.label(root, fd)
-        os.fchmod(fd, 0o644)
-        os.fsync(fd)
-    os.rename(staged, MARK, src_dir_fd=volume, dst_dir_fd=volume)
-
-
-def _drop_others(volume: int, kept: str) -> None:
-    """Remove all copies but `kept`, also those of a run that was killed."""
-    for name in os.listdir(volume):
-        if name[:1] == "." and name not in (kept, MARK):
-            filecopy.drop(volume, name)
+def _drop_others(state: int, volume: int, kept: str) -> None:
+    """Remove all copies but `kept`, also those of a run that was killed; out of containers' sight first."""
+    with os.scandir(volume) as entries:
+        names = [entry.name for _, entry in zip(range(_MOST_COPIES), entries)]
+    for number, name in enumerate([name for name in names if name[:1] == "." and name != kept]):
+        gone = f"{_STAGED}gone.{number}"
+        os.rename(name, gone, src_dir_fd=volume, dst_dir_fd=state)
+        filecopy.drop(state, gone)
 
 
 def _drop_staged(state: int) -> None:

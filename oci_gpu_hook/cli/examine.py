@@ -1,50 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
 """``doctor --container``: why the GPU of one running container does or does not work.
 
-It reads the container from outside, below a descriptor of its root.  To open the nodes it makes a child process, which
-enters the container's device cgroup, becomes the container's user, and ends.  Starts no program, and nothing of the
-image.
+It reads the container from outside, below a descriptor of its root.  What is in it may hang, as a volume of a server
+that does not answer: so a child process looks, under a time limit.  To open the nodes another child enters the
+container's device cgroup, becomes the container's user, and ends.  Starts no program, and nothing of the image.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import select
-import signal
-import time
 from typing import TYPE_CHECKING
 
+from oci_gpu_hook.asking import Question, spec_of
+from oci_gpu_hook.cli import apart
 from oci_gpu_hook.container import ipc
 from oci_gpu_hook.container.rootfs import Rootfs
 from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding, advice
 from oci_gpu_hook.diagnosis import container as judged
+from oci_gpu_hook.diagnosis.remedy import DOCTOR, Remedy, command, in_words
+from oci_gpu_hook.driver import proc
 from oci_gpu_hook.driver.stamp import LD_SO_CACHE
 from oci_gpu_hook.errors import BundleError, HookError, UsageError, quoted
-from oci_gpu_hook.formats.ldcache import MalformedCache
+from oci_gpu_hook.formats.ldcache import LARGEST, MalformedCache
 from oci_gpu_hook.formats.ldcache_entries import parse as parse_cache
-from oci_gpu_hook.host import containers, docker, kernel, libselinux
-from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.host import containers, docker, kernel, libselinux, processes, untrusted
+from oci_gpu_hook.host.untrusted import ContainerRoot
 from oci_gpu_hook.operations.device import Device
 from oci_gpu_hook.operations.mount import Mount
 from oci_gpu_hook.planning import decide
-from oci_gpu_hook.request import sources
-from oci_gpu_hook.request.bundle import Bundle, read_bundle
-from oci_gpu_hook.request.bycdi import of_nodes, of_vendor
-from oci_gpu_hook.request.parse import Request, parse
-from oci_gpu_hook.request.settings import read_settings
+from oci_gpu_hook.request.bundle import Bundle
+from oci_gpu_hook.request.state import object_of
 from oci_gpu_hook.vendors import current
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from oci_gpu_hook.host.containers import Running
+    from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.operations.operation import Operation
+    from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.request.settings import Settings
-    from oci_gpu_hook.request.vendors import Known
+
+    Number = tuple[int, int]
 
 _SHORT_ID = 12
-_OPEN_SECONDS = 30
-# The child makes one write, which the pipe keeps whole (PIPE_BUF, pipe(7)).
-_LARGEST_ANSWER = 1 << 16
+_LOOK_SECONDS, _OPEN_SECONDS = 4, 30
+# Of another version than the plan's that lie beside a library.
+_MOST_OTHERS = 64
 
 
 def container(host: HostRoot, word: str, config: str | None) -> list[Finding]:
@@ -54,62 +56,88 @@ def container(host: HostRoot, word: str, config: str | None) -> list[Finding]:
 
 def running(host: HostRoot, found: Running, config: str | None) -> list[Finding]:
     """The findings about a container."""
-    who = _patient(found)
     name = quoted(found.shown)[1:-1] or "of no known id"
     if not found.pid:
-        raise UsageError(f"the container {name} does not run", advice.start(who))
-    if not containers.is_contained(found.pid):
+        raise UsageError(f"the container {name} does not run", advice.start(_patient(found)))
+    if not processes.is_contained(found.pid):
         raise UsageError(
             f"the process {found.pid} is in no container: it sees the host's own mounts"
         )
-    root = HostRoot(f"/proc/{found.pid}/root")
     process = Finding("container", PASS, f"{name}{_by(found)}, process {found.pid}")
-    findings, operations = _wanted(host, root, found, config)
+    try:
+        rows: list[list[str]] = apart.ask(
+            lambda looked: _findings(host, found, config, looked),
+            (_LOOK_SECONDS, _OPEN_SECONDS + 1),
+        )
+    except TimeoutError:
+        seen = f"to look into it takes more than {_LOOK_SECONDS} seconds: a volume may not answer"
+        remedy = command("findmnt", "--task", str(found.pid))
+        return [process, Finding("volumes", FAIL, seen, remedy)]
+    except apart.Ended:
+        return [process, Finding("request", FAIL, "the process that looked was killed", DOCTOR)]
+    return [
+        process,
+        *[Finding(check, level, seen, Remedy(words)) for check, level, seen, words in rows],
+    ]
+
+
+def _findings(
+    host: HostRoot, found: Running, config: str | None, looked: Callable[[], None]
+) -> list[Finding]:
+    """What is to be said of it; `looked` is called before its nodes are opened."""
+    who = _patient(found)
+    inside = ContainerRoot(host, found.pid)
+    findings, operations = _wanted(host, inside, found, config)
+    if operations is None and any([item.level == FAIL for item in findings]):
+        return findings
+    seen, usable = _seen(host, inside, found.pid, operations or ())
+    looked()
+    opened, unopened = _opened(host, inside, found.pid, usable)
+    seen = seen._replace(opened=opened, unopened=unopened)
     if operations is None:
-        if any([item.level == FAIL for item in findings]):
-            return [process, *findings]
-        seen = _seen(host, root, found.pid, ())
-        return [process, *findings, *judged.judge_without_request(seen, who)]
-    seen = _seen(host, root, found.pid, operations)
-    return [process, *findings, *judged.judge(operations, seen, who)]
+        return [*findings, *judged.judge_without_request(seen, who)]
+    return [*findings, *judged.judge(operations, seen, who)]
 
 
 def _patient(found: Running) -> advice.Patient:
     known = found.called
     word = known.full or known.name or found.id
     is_pods = bool(known.pod)
+    user = None if found.owner == os.geteuid() else found.owner
     return advice.Patient(
-        known.engine, word, found.id, is_pods, found.pid, found.bundle, found.runtime
+        known.engine, word, found.id, is_pods, found.pid, found.bundle, found.runtime, user
     )
 
 
 def _by(found: Running) -> str:
     """The id where a name was shown, and who runs it."""
-    id = (
-        f" ({found.id[:_SHORT_ID]})"
-        if found.id and found.called.shown not in ("", found.id)
-        else ""
-    )
+    is_shown = found.id and found.called.shown not in ("", found.id)
+    id = f" ({quoted(found.id[:_SHORT_ID])[1:-1]})" if is_shown else ""
     engine = found.called.engine or found.runtime
-    return f"{id} of {engine}" if engine else id
+    return (
+        id + (f" of {engine}" if engine else "") + (f", {found.of_user}" if found.of_user else "")
+    )
 
 
 def _wanted(
-    host: HostRoot, root: HostRoot, found: Running, config: str | None
+    host: HostRoot, inside: ContainerRoot, found: Running, config: str | None
 ) -> tuple[list[Finding], tuple[Operation, ...] | None]:
     """The finding about its request, and the operations of its plan; None where there is no plan."""
     try:
         bundle = _bundle(host, found)
-        inputs = docker.with_request(sources.inputs_of(bundle, {}), bundle, host.path)
-        settings = read_settings(config, inputs.annotations)
-        known = current.known(host, remember=False)
-        request, notes = _request(bundle, inputs, settings, known)
+        question = Question(bundle, found.id, {}, config, host.path, remember=False)
+        settings = question.settings()
+        request, notes = _request(question, settings)
         if request is None:
-            return [_unasked(_patient(found), bundle, inputs, settings, notes, known)], None
-        there = Rootfs(root.fd, ())
+            if docker.asks_for_none(host, bundle):
+                return [judged.counted_none()], None
+            others = bool(current.known(host, remember=False))
+            return [_unasked(_patient(found), question, settings, notes, others=others)], None
+        there = Rootfs(inside.fd, ())
         plan, _ = decide.decide(bundle, request, settings, host, there, id=found.id, process=None)
     except HookError as err:
-        return [Finding("request", FAIL, err.message, err.hint or "oci-gpu-hook doctor")], None
+        remedy = in_words(err.hint) if err.hint else DOCTOR
+        return [Finding("request", FAIL, err.message, remedy)], None
     return [Finding("request", PASS, _asked(request))], plan.operations
 
 
@@ -125,13 +153,13 @@ def _asked(request: Request) -> str:
 
 def _unasked(
     who: advice.Patient,
-    bundle: Bundle,
-    inputs: sources.Inputs,
+    question: Question,
     settings: Settings,
     notes: tuple[str, ...],
-    known: tuple[Known, ...] = (),
+    *,
+    others: bool,
 ) -> Finding:
-    """Why there is no request: nothing asks, or what asks is not accepted."""
+    """Why there is no request: nothing asks, or what asks is not accepted; others: whether there are vendors' files."""
     for key, was, instead in (
         (
             "accept-environment",
@@ -140,37 +168,32 @@ def _unasked(
         ),
         ("accept-volume-mounts", "no", settings._replace(accept_volume_mounts=True)),
     ):
-        if instead != settings and _would_ask(bundle, inputs, instead, known):
+        if instead != settings and _would_ask(question, instead):
             text = f"it asks for a GPU, which {key} = {was} does not accept: {'; '.join(notes)}"
             return Finding("request", WARN, text, advice.accepted(who))
     why = "".join([f"; {note}" for note in notes])
-    others = ", and no vendor's flag anything" if known else ""
-    text = f"it asks for no GPU: NVIDIA_VISIBLE_DEVICES names none{others}{why}"
+    flags = ", and no vendor's flag anything" if others else ""
+    text = f"it asks for no GPU: NVIDIA_VISIBLE_DEVICES names none{flags}{why}"
     return Finding("request", WARN, text, advice.ask(who))
 
 
-def _would_ask(
-    bundle: Bundle, inputs: sources.Inputs, settings: Settings, known: tuple[Known, ...]
-) -> bool:
+def _would_ask(question: Question, settings: Settings) -> bool:
     try:
-        return _request(bundle, inputs, settings, known)[0] is not None
+        return _request(question, settings)[0] is not None
     except HookError:
         return False
 
 
-def _request(
-    bundle: Bundle, inputs: sources.Inputs, settings: Settings, known: tuple[Known, ...]
-) -> tuple[Request | None, tuple[str, ...]]:
-    """The request, as the hook reads it: where CDI specs of ours start the hook, the container's nodes are requests."""
-    asked, notes = parse(inputs, settings, known)
-    nodes = bundle.device_paths()
-    for _, words in bundle.hooks("createRuntime"):
-        options = dict(zip(words, words[1:]))
-        given: Request | None = None
-        if "--cdi" in options:
-            given, notes = of_nodes(inputs, settings, nodes, options["--cdi"].split(","))
-        elif "--cdi-vendor" in options:
-            given = of_vendor(options["--cdi-vendor"], known, nodes)
+def _request(question: Question, settings: Settings) -> tuple[Request | None, tuple[str, ...]]:
+    """The request, as all starts of the hook for this container read it: CDI specs of ours have started it, too."""
+    asked, notes = question.request(settings)
+    for _, words in question.bundle.hooks("createRuntime"):
+        spec = spec_of(words)
+        if spec is None:
+            continue
+        given, said = question.request(settings, spec)
+        if spec.vendor is None:
+            notes = said
         if given and given.devices:
             asked = given._replace(vendors=asked.vendors if asked else ())
         elif given:
@@ -181,42 +204,47 @@ def _request(
 def _bundle(host: HostRoot, found: Running) -> Bundle:
     """The bundle that it was started from; without one, a bundle with the environment of its process."""
     if found.bundle:
+        data = containers.config(host, found)
         try:
-            return read_bundle(f"{host.path.rstrip('/')}{found.bundle}")
+            return Bundle(found.bundle, object_of(data or b"", f"{found.bundle}/config.json"))
         except BundleError:
             pass
-    environment = containers.environment(host, found.pid)
+    environment = untrusted.environment(host, found.pid)
     return Bundle("", {"process": {"env": environment}, "root": {"path": "/"}})
 
 
 def _seen(
-    host: HostRoot, root: HostRoot, pid: int, operations: tuple[Operation, ...]
-) -> judged.Seen:
-    """What the container has of the things that the plan's operations give; of all nodes where there is no plan."""
-    nodes = [item.path for item in operations if isinstance(item, Device)]
+    host: HostRoot, inside: ContainerRoot, pid: int, operations: tuple[Operation, ...]
+) -> tuple[judged.Seen, dict[str, Number]]:
+    """What the container has of the things that the operations give, or of all nodes if there are none.
+
+    Beside it the nodes that can be opened: those with the plan's numbers, or with numbers of NVIDIA's driver.
+    """
+    wanted = {
+        item.path: (item.major, item.minor) for item in operations if isinstance(item, Device)
+    }
+    # A container may call any device so: only NVIDIA's are opened.
+    names = proc.character_majors(host) if not operations else {}
+    majors = {major for name, major in names.items() if name.startswith("nvidia")}
+    paths = list(wanted)
     if not operations:
-        nodes = [f"/dev/{name}" for name in root.names("/dev") if name.startswith("nvidia")]
-    numbers = {path: _numbers(root, path) for path in nodes}
-    present = [path for path, device in numbers.items() if device is not None]
-    mounts = [item for item in operations if isinstance(item, Mount)]
-    folders = {path.rpartition("/")[0] for item in mounts for path in item.paths()}
+        paths = [f"/dev/{name}" for name in inside.names("/dev") if name.startswith("nvidia")]
+    numbers = {path: inside.numbers(path) for path in paths}
+    usable = {
+        path: at
+        for path, at in numbers.items()
+        if at and (at == wanted.get(path) or at[0] in majors)
+    }
     with_selinux = libselinux.is_there(host)
-    cgroup = containers.device_cgroup(host, pid, kernel.look(host).cgroups)
-    opened: dict[str, int] | None = {}
-    unopened = _unopened(host, cgroup) if present else ""
-    if unopened:
-        opened = None
-    elif present:
-        opened, unopened = _opened(host, root, pid, present)
-    return judged.Seen(
+    seen = judged.Seen(
         nodes=numbers,
-        opened=opened,
-        unopened=unopened,
-        names={folder: _filled(root, folder) for folder in folders},
-        cached=_cached(root),
+        opened=None,
+        names=_filled(inside, [item for item in operations if isinstance(item, Mount)]),
+        cached=_cached(inside),
         process_label=_text(host.read(f"/proc/{pid}/attr/current")) if with_selinux else "",
-        shm_label=_label(root, "/dev/shm") if with_selinux else "",
+        shm_label=_label(inside, "/dev/shm") if with_selinux else "",
     )
+    return seen, usable
 
 
 def _unopened(host: HostRoot, cgroup: str) -> str:
@@ -238,92 +266,83 @@ def _is_frozen(host: HostRoot, cgroup: str) -> bool:
 
 
 def _opened(
-    host: HostRoot, root: HostRoot, pid: int, paths: list[str]
+    host: HostRoot, inside: ContainerRoot, pid: int, nodes: dict[str, Number]
 ) -> tuple[dict[str, int] | None, str]:
-    """errno of each open, tried as the container's user in its device cgroup; None and why where there is no answer."""
-    cgroup = containers.device_cgroup(host, pid, kernel.look(host).cgroups)
-    who = containers.credentials(host, pid)
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            _open_all(root, cgroup, who, paths, writer)
-        finally:
-            os._exit(1)
-    os.close(writer)
+    """errno of each open, tried as the container's user in its device cgroup; None and why if there is no answer."""
+    if not nodes:
+        return {}, ""
+    cgroup = processes.device_cgroup(host, pid, kernel.cgroup_version(host))
+    unopened = _unopened(host, cgroup)
+    if unopened:
+        return None, unopened
+    who = processes.credentials(host, pid)
     try:
-        poll = select.poll()
-        poll.register(reader, select.POLLIN)
-        if not poll.poll(_OPEN_SECONDS * 1000):
-            return None, judged.NO_ANSWER
-        answer = os.read(reader, _LARGEST_ANSWER)
-    finally:
-        os.close(reader)
-        _end(child)
-    return (json.loads(answer), "") if answer else (None, judged.NO_ENTRY)
-
-
-def _end(child: int) -> None:
-    """Kill the child.  One that a hanging GPU holds in the kernel cannot be waited for: it is left to init."""
-    os.kill(child, signal.SIGKILL)
-    for _ in range(20):
-        if os.waitpid(child, os.WNOHANG)[0]:
-            return
-        time.sleep(0.05)
+        found = apart.ask(lambda _: _open_all(inside, cgroup, who, nodes), (_OPEN_SECONDS,))
+    except TimeoutError:
+        return None, judged.NO_ANSWER
+    except apart.Ended:
+        return None, judged.KILLED
+    return (found, "") if found is not None else (None, judged.NO_ENTRY)
 
 
 def _open_all(
-    root: HostRoot,
+    inside: ContainerRoot,
     cgroup: str,
     who: tuple[int, int, list[int]],
-    paths: list[str],
-    writer: int,
-) -> None:
-    """In the child: enter the cgroup, become the container's user, open each path, and write each errno."""
+    nodes: dict[str, Number],
+) -> dict[str, int] | None:
+    """In a child: enter the cgroup, become the container's user, open each node; the errno of each, 0 for none."""
     user, group, groups = who
-    with open(f"{cgroup}/cgroup.procs", "w") as file:
-        file.write("0")
-    os.setgroups(groups)
-    os.setgid(group)
-    os.setuid(user)
+    try:
+        with open(f"{cgroup}/cgroup.procs", "w") as file:
+            file.write("0")
+        os.setgroups(groups)
+        os.setgid(group)
+        os.setuid(user)
+    except OSError:
+        return None
     errors = {}
-    for path in paths:
+    for path, numbers in nodes.items():
         try:
-            status = root.stat(path)
-            # MIG's capability devices have no write permission: programs open them for reading only.
-            access = os.O_RDWR if status and status.st_mode & 0o222 else os.O_RDONLY
-            os.close(root.open(path, access | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC))
+            inside.try_node(path, numbers)
             errors[path] = 0
         except OSError as err:
             errors[path] = err.errno or 0
-    os.write(writer, json.dumps(errors).encode())
+    return errors
 
 
-def _numbers(root: HostRoot, path: str) -> tuple[int, int] | None:
-    status = root.stat(path)
-    if status is None or not status.st_rdev:
-        return None
-    return os.major(status.st_rdev), os.minor(status.st_rdev)
+def _filled(inside: ContainerRoot, mounts: list[Mount]) -> dict[str, frozenset[str]]:
+    """By folder, the names that are planned and those of other versions, of files that are not empty.
+
+    An empty file is a mount point without a mount.
+    """
+    wanted: dict[str, set[str]] = {}
+    for item in mounts:
+        for path in item.paths():
+            folder, _, name = path.rpartition("/")
+            wanted.setdefault(folder, set()).add(name)
+    found = {}
+    for folder, names in wanted.items():
+        stems = tuple({f"{name.partition('.so.')[0]}.so." for name in names if ".so." in name})
+        others = [it for it in inside.names(folder) if it not in names and it.startswith(stems)]
+        there = {
+            name: inside.status(f"{folder}/{name}") for name in (*names, *others[:_MOST_OTHERS])
+        }
+        found[folder] = frozenset([name for name, it in there.items() if it and it.st_size])
+    return found
 
 
-def _filled(root: HostRoot, folder: str) -> frozenset[str]:
-    """The names of the files in a folder that are not empty: an empty one is a mount point without a mount."""
-    found = {name: root.stat(f"{folder}/{name}") for name in root.names(folder)}
-    return frozenset([name for name, status in found.items() if status and status.st_size])
-
-
-def _cached(root: HostRoot) -> frozenset[str] | None:
+def _cached(inside: ContainerRoot) -> frozenset[str] | None:
     try:
-        entries = parse_cache(root.read(LD_SO_CACHE) or b"").entries
+        entries = parse_cache(inside.read(LD_SO_CACHE, LARGEST) or b"").entries
     except MalformedCache:
         return None
     return frozenset([entry.soname.decode("utf-8", "replace") for entry in entries])
 
 
-def _label(root: HostRoot, path: str) -> str:
-    try:
-        fd = root.open(path)
-    except OSError:
+def _label(inside: ContainerRoot, path: str) -> str:
+    fd = inside.named(path)
+    if fd is None:
         return ""
     try:
         return ipc.label_of(fd)

@@ -7,13 +7,13 @@ import os
 
 import click
 
-from oci_gpu_hook.cli import onhost, whole
+from oci_gpu_hook.cli import onhost
 from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout
 from oci_gpu_hook.cli.version import VERSION
 from oci_gpu_hook.driver import nvml, readings, survey
 from oci_gpu_hook.driver.gpu import driver_version
 from oci_gpu_hook.errors import DriverError, UsageError
-from oci_gpu_hook.host import libselinux, saved, validated
+from oci_gpu_hook.host import libselinux, saved, validated, whole
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.report import features as report
 from oci_gpu_hook.request.settings import Settings, read_settings
@@ -111,14 +111,8 @@ def _remember(root: HostRoot, path: str) -> None:
 
 
 def _remove(path: str) -> str:
-    """A sentence; "" where the file is not there."""
-    try:
-        os.unlink(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return ""
-    except OSError as err:
-        raise whole.failure(path, err) from err
-    return f"removed {path}"
+    """A sentence; "" if the file is not there."""
+    return f"removed {path}" if whole.remove(path) else ""
 
 
 def _text(root: HostRoot, settings: Settings, seconds: float) -> str:
@@ -152,9 +146,8 @@ def _selinux_mode(root: HostRoot) -> str:
     """The mode of oci_gpu_hook_selinux(8) that containers with GPUs can have here at best."""
     if not libselinux.is_there(root):
         return "disabled"
-    try:
-        import selinux as library
-    except ImportError:
+    library = libselinux.imported()
+    if library is None:
         return ""
     able = {use.type for use in libselinux.status(library, root).uses if use.can}
     if "nvidia_container_t" in able:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.host.source import open_source
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
     from oci_gpu_hook.host.root import HostRoot
 
 _PIECE = 1 << 20
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST_NAMES = 100_000
 
 # What containers of any type may read and run, and none may write; where the kernel has SELinux.
 _LABEL = b"system_u:object_r:container_ro_file_t:s0\0"
@@ -67,13 +68,40 @@ def _copy_bytes(source: int, target: int) -> None:
 
 
 def drop(folder: int, name: str) -> None:
-    """Remove a file, or a folder with what is in it; nothing where there is none."""
+    """Remove a file, or a folder with what is in it; nothing if there is none.
+
+    A container may have filled it: with folders in folders, as deep as it likes.  So a folder's folders are brought up
+    beside it, and removed after it.  OSError if there are too many names.
+    """
+    folders, count = [name] if not _unlinks(name, folder) else [], 0
+    while folders:
+        top = folders.pop()
+        fd = os.open(top, _FOLDER, dir_fd=folder)
+        try:
+            with os.scandir(fd) as entries:
+                names = [entry.name for _, entry in zip(range(_MOST_NAMES), entries)]
+            for inner in names:
+                count += 1
+                if count >= _MOST_NAMES:
+                    raise OSError(errno.EMFILE, f"more than {_MOST_NAMES} names are in it", name)
+                if not _unlinks(inner, fd):
+                    beside = f"{name}.{count}"
+                    os.rename(inner, beside, src_dir_fd=fd, dst_dir_fd=folder)
+                    folders.append(beside)
+        finally:
+            os.close(fd)
+        os.rmdir(top, dir_fd=folder)
+
+
+def _unlinks(name: str, folder: int) -> bool:
+    """Remove a file; True also if there is none, False if it is a folder."""
     try:
         os.unlink(name, dir_fd=folder)
     except FileNotFoundError:
-        return
+        pass
     except (IsADirectoryError, PermissionError):
-        shutil.rmtree(f"/proc/self/fd/{folder}/{name}")
+        return False
+    return True
 
 
 def is_labelled(root: HostRoot, fd: int) -> bool:

@@ -114,7 +114,7 @@ def spawner_by_user(asked: Asked) -> str:
     )
     return f"""\
 # A GPU for each user, as by docker run --gpus: dockerd needs the package oci-gpu-hook-docker. Put your users' names
-# here; who is not named gets none, and two users who have the same one share it.
+# here; who is not named gets none, whatever the image asks for, and two users who have the same one share it.
 from docker.types import DeviceRequest
 
 GPUS = {{
@@ -128,7 +128,12 @@ def host_config(spawner):
     return {{"device_requests": [DeviceRequest(device_ids=gpus, capabilities=[["gpu"]])]}}
 
 
+def visible(spawner):
+    return ",".join(GPUS.get(spawner.user.name) or ["void"])
+
+
 c.DockerSpawner.extra_host_config = host_config
+c.DockerSpawner.environment = {{"{VISIBLE_DEVICES}": visible}}
 """
 
 

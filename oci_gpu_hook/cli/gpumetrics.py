@@ -20,6 +20,7 @@ from oci_gpu_hook.driver.gpu import driver_version, list_gpus
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host import contained, kernel, validated
 from oci_gpu_hook.host.kernellog import place
+from oci_gpu_hook.host.states import ROOT
 from oci_gpu_hook.report import gpumetrics as report
 
 if TYPE_CHECKING:
@@ -75,13 +76,14 @@ def _held(root: HostRoot, driver_root: str, found: DriverInventory) -> tuple[rep
     """The GPUs and MIG devices that containers hold; none of a container whose device cgroup cannot be read."""
     with_nodes = saved_inventory.with_nodes(root, found, ("caps",), driver_root=driver_root)
     divided = holders.divisions(with_nodes)
-    majors = tuple({major for item in divided for major, _ in item.numbers})
-    containers = contained.look(root, majors, kernel.look(root).cgroups).containers
+    seen = contained.look(root, holders.wanted(divided), kernel.cgroup_version(root))
     rows = []
-    for holder in [it for it in holders.holders(divided, containers)[0] if it.is_certain]:
+    for holder in [it for it in holders.holders(divided, seen.containers).holding if it.is_certain]:
         running = holder.container.running
         called = running.called
-        who = (running.id, called.name, called.pod, called.namespace)
+        # A user's container has the id that he likes: it may be that of another team's.
+        id = running.id if running.owner == ROOT else ""
+        who = (id, called.name, called.pod, called.namespace)
         for share in holder.held:
             if isinstance(share, Share):
                 rows.append(report.Held(share.gpu, share.uuid if share.mig else "", *who))

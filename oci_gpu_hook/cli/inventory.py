@@ -19,7 +19,6 @@ from oci_gpu_hook.cli import (
     features,
     onhost,
     vendortext,
-    whole,
 )
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import (
@@ -35,6 +34,7 @@ from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import nodes, nvml, stamp, survey, udev
 from oci_gpu_hook.errors import ApplyError, ConfigError, DriverError, HookError
 from oci_gpu_hook.host import saved as saved_files
+from oci_gpu_hook.host import whole
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.request.settings import read_settings
 from oci_gpu_hook.request.words import ALL

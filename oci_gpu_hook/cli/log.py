@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import shutil
 import subprocess
-from typing import Any
+import tempfile
+from collections import deque
+from typing import IO, Any
 
 import click
 
@@ -18,6 +21,10 @@ from oci_gpu_hook.report.entry import MESSAGE_ID, PREFIX, STEPS, printable
 # Fields that a record may have more than once.
 _LISTS = ("device", "relabelled", "note")
 _MOST_DIGITS = 19
+# Some weeks of a busy node.
+_MOST = 10_000
+# Of an entry as journalctl prints it, ours being a tenth of that; and of all records.
+_LONGEST, _LARGEST = 256 << 10, 8 << 20
 
 
 @click.command()
@@ -29,15 +36,20 @@ def log(since: str | None, container: str | None, failed: bool, form: str) -> No
     """Show the records of starts: what each container asked for and got, and how long it took.
 
     Each start of a container with a request leaves one record in the journal, which 'journalctl -o json' and
-    'journalctl OCI_GPU_HOOK_CONTAINER=ID' show as well.
+    'journalctl OCI_GPU_HOOK_CONTAINER=ID' show as well.  Anybody may write to the journal: only root's entries count,
+    and for another user his own.
     """
+    records, is_whole = _records(since)
     found = [
         record
-        for record in map(as_record, _entries(since))
+        for record in records
         if str(record.get("container", "")).startswith(container or "")
         and (not failed or record.get("exit_code") != 0)
     ]
-    show(form, {"records": found}, "\n".join(map(_line, found)) or "no records")
+    lines = [_line(record) for record in found] or ["no records"]
+    if not is_whole:
+        lines.append(f"only the last {len(records)} records are shown: --since has others")
+    show(form, {"records": found}, "\n".join(lines))
 
 
 def as_record(entry: dict[str, Any]) -> dict[str, Any]:
@@ -79,16 +91,53 @@ def _line(record: dict[str, Any]) -> str:
     return line
 
 
-def _entries(since: str | None) -> list[dict[str, Any]]:
+def _records(since: str | None) -> tuple[list[dict[str, Any]], bool]:
+    """The last records, as many as fit, and whether there are no others."""
     program = shutil.which("journalctl")
     if program is None:
         raise ApplyError("cannot read the journal: there is no journalctl", "install systemd")
-    words = [program, "--quiet", "--no-pager", "--all", "--output=json", f"MESSAGE_ID={MESSAGE_ID}"]
+    words = [program, "--quiet", "--no-pager", "--all", "--output=json", f"--lines={_MOST}"]
     words += [f"--since={since}"] if since else []
-    done = subprocess.run(words, capture_output=True, check=False)
-    if done.returncode:
-        raise _unread(" ".join(done.stderr.decode(errors="replace").split()))
-    return [json.loads(line) for line in done.stdout.splitlines() if line]
+    words += [f"MESSAGE_ID={MESSAGE_ID}", f"_UID={os.geteuid()}"]
+    with tempfile.TemporaryFile() as said:
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=said) as journal:
+            assert journal.stdout is not None
+            found = _last(journal.stdout)
+        if journal.returncode:
+            said.seek(0)
+            raise _unread(" ".join(said.read(_LONGEST).decode(errors="replace").split()))
+    return found
+
+
+def _last(lines: IO[bytes]) -> tuple[list[dict[str, Any]], bool]:
+    """The last records in these lines, and whether these are all.
+
+    Root in a container to which the journal's socket was given can write entries like ours, as large as it likes.
+    """
+    records: deque[tuple[dict[str, Any], int]] = deque()
+    count = size = 0
+    is_begun = False
+    while line := lines.readline(_LONGEST):
+        is_rest, is_begun = is_begun, not line.endswith(b"\n")
+        entry = {} if is_rest or is_begun else _entry(line)
+        if not entry:
+            continue
+        count += 1
+        record = as_record(entry)
+        records.append((record, len(str(record))))
+        size += records[-1][1]
+        while size > _LARGEST:
+            size -= records.popleft()[1]
+    return [record for record, _ in records], count == len(records) and count < _MOST
+
+
+def _entry(line: bytes) -> dict[str, Any]:
+    """The fields of an entry; none if it is no object, as no journalctl writes it."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _unread(why: str) -> HookError:
@@ -101,7 +150,8 @@ def _unread(why: str) -> HookError:
 def _text(value: object) -> str:
     """The text of a field in journalctl's JSON, where bytes that are no printable text are a list of numbers."""
     if isinstance(value, list):
-        return bytes([item for item in value if isinstance(item, int)]).decode(errors="replace")
+        numbers = [item for item in value if isinstance(item, int) and 0 <= item < 256]
+        return bytes(numbers).decode(errors="replace")
     return "" if value is None else str(value)
 
 

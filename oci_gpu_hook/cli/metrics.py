@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import click
 
-from oci_gpu_hook.cli import gpumetrics, spool, whole
+from oci_gpu_hook.cli import gpumetrics, spool
 from oci_gpu_hook.cli.options import LONGEST_SECONDS, Seconds, config_file
+from oci_gpu_hook.host import whole
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.report import counters
 from oci_gpu_hook.request.settings import read_settings

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.request.settingsfile import matches, nearest
+from oci_gpu_hook.request.settingsfile import matches, meant
 from oci_gpu_hook.request.words import ALL, CAPABILITIES, items
 
 TYPE_CHECKING = False
@@ -262,8 +262,8 @@ def _leaves(
             yield ".".join(path), value
         elif path not in _TABLES:
             dotted = ".".join(path)
-            near = nearest(dotted, [key.name for key in KEYS])
-            raise ConfigError(f"{file}: unknown key {quoted(dotted)}, did you mean '{near}'?")
+            near = meant(dotted, [key.name for key in KEYS])
+            raise ConfigError(f"{file}: unknown key {quoted(dotted)}{near}")
         elif isinstance(value, dict):
             yield from _leaves(value, file, path)
         else:

@@ -8,24 +8,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oci_gpu_hook.cli import render
+from oci_gpu_hook.asking import Question
+from oci_gpu_hook.cli import named, render
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.container import rootfs
 from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.errors import ConfigError, RequestError
-from oci_gpu_hook.host import docker
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import leftout
 from oci_gpu_hook.planning.decide import decide
-from oci_gpu_hook.request import sources, vendors
-from oci_gpu_hook.request.bundle import read_bundle
-from oci_gpu_hook.request.parse import Request, parse
-from oci_gpu_hook.request.settings import read_settings
+from oci_gpu_hook.request.annotations import folder_of
 from oci_gpu_hook.vendors import current
 from oci_gpu_hook.vendors import host as on_host
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.request.bundle import Bundle
+    from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.request.settings import Settings
 
 
@@ -60,14 +57,16 @@ def plan(
     Nothing is changed.  Without --pid, what depends on the container's process (its namespaces and its cgroup) is taken
     from config.json, or is not decided, and a note says so.
     """
-    found = read_bundle(os.path.abspath(bundle))
-    inputs = sources.inputs_of(found, {})
+    found = named.bundle(os.path.abspath(bundle))
     path = found.rootfs()
-    settings, request, notes = _request(found, inputs, config, host_root)
+    known_id = container_id or folder_of(found.path)[1]
+    question = Question(found, known_id, {}, config, host_root, remember=False)
+    settings, request, notes = _request(question)
     if settings is None or (request is None and settings.ipc_labels != "all"):
-        why = "".join([f"\n           {note}" for note in notes])
-        text = f"bundle     {found.path}\nrequest    none: the hook would leave this container alone{why}"
-        show(form, render.no_request_document(container_id, found.path, path, notes), text)
+        none = "request    none: the hook would leave this container alone"
+        lines = [f"bundle     {found.path}", none, *[f"{'':11}{note}" for note in notes]]
+        document = render.no_request_document(container_id, found.path, path, notes)
+        show(form, document, render.joined(lines))
         return
     host = HostRoot(host_root)
     process = Process(pid) if pid else None
@@ -81,24 +80,12 @@ def plan(
     show(form, render.plan_document(made, left_out), render.plan_text(made, left_out))
 
 
-def _request(
-    bundle: Bundle, inputs: sources.Inputs, file: str | None, host_root: str
-) -> tuple[Settings | None, Request | None, tuple[str, ...]]:
+def _request(question: Question) -> tuple[Settings | None, Request | None, tuple[str, ...]]:
     """The settings, the request, and what is left out; wrong settings stop only a container that asks for something."""
-    root = HostRoot(host_root)
     try:
-        settings = read_settings(file, inputs.annotations)
+        settings = question.settings()
     except (ConfigError, RequestError) as err:
-        known = (
-            current.for_container(root, inputs, remember=False)
-            if sources.may_name_vendor(inputs)
-            else ()
-        )
-        if sources.may_ask(inputs) or vendors.asks(inputs, known):
+        if question.may_ask():
             raise
         return None, None, (str(err),)
-    if not sources.accepts_environment(inputs, settings):
-        inputs = docker.with_request(inputs, bundle, host_root)
-    names_vendor = sources.may_name_vendor(inputs, settings)
-    known = current.for_container(root, inputs, remember=False) if names_vendor else ()
-    return (settings, *parse(inputs, settings, known))
+    return (settings, *question.request(settings))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oci_gpu_hook.errors import LONGEST_LIST, plain
 from oci_gpu_hook.operations.vocabulary import name_of
 from oci_gpu_hook.planning.placement import COMPAT32
 from oci_gpu_hook.request.words import CAPABILITIES, FEATURES
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from oci_gpu_hook.operations.operation import Operation, Row
     from oci_gpu_hook.planning.plan import Plan
     from oci_gpu_hook.request.parse import Request
+
+
+def joined(lines: Iterable[str]) -> str:
+    """A text of these lines: what a container, a user or an engine has written in one of them begins no other."""
+    return "\n".join([plain(line, LONGEST_LIST) for line in lines])
 
 
 def plan_document(plan: Plan, left_out: Iterable[str] = ()) -> dict[str, object]:
@@ -93,7 +99,7 @@ def plan_text(plan: Plan, left_out: Iterable[str] = ()) -> str:
     notes = [*plan.notes, *left_out]
     if notes:
         lines += ["", "left out", *[f"  {note}" for note in notes]]
-    return "\n".join(lines)
+    return joined(lines)
 
 
 def _requested(request: Request) -> list[str]:
@@ -223,12 +229,14 @@ def _groups(operations: tuple[Operation, ...]) -> list[tuple[str, list[Row]]]:
 
 def aligned(rows: Iterable[Row]) -> list[str]:
     """Rows as lines, indented by two spaces, each column as wide as its widest cell."""
+    return [f"  {line}" for line in columns(rows)] or ["  none"]
+
+
+def columns(rows: Iterable[Row]) -> list[str]:
+    """The same without an indent."""
     table = list(rows)
-    if not table:
-        return ["  none"]
-    columns = max(len(row) for row in table)
-    widths = [max(len(row[at]) for row in table if at < len(row)) for at in range(columns)]
+    count = max([len(row) for row in table], default=0)
+    widths = [max([len(row[at]) for row in table if at < len(row)]) for at in range(count)]
     return [
-        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
-        for row in table
+        "  ".join([cell.ljust(width) for cell, width in zip(row, widths)]).rstrip() for row in table
     ]

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from oci_gpu_hook.cli import spool, whole
-from oci_gpu_hook.host import kernellog, saved
+from oci_gpu_hook.cli import spool
+from oci_gpu_hook.host import kernellog, saved, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,11 +9,12 @@ from typing import Any
 
 import click
 
-from oci_gpu_hook.cli import denials
+from oci_gpu_hook.cli import denials, named
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import host_root, output_format, show
 from oci_gpu_hook.errors import ApplyError, UsageError, quoted
-from oci_gpu_hook.host import libselinux
+from oci_gpu_hook.formats import avc
+from oci_gpu_hook.host import kernel, libselinux
 from oci_gpu_hook.host.root import HostRoot
 
 # An administrator's own modules have 400, and so win; distributions use 200 for theirs.
@@ -26,13 +27,16 @@ _JOURNAL = (
     "-o",
     "cat",
     "-b",
+    "--lines=20000",
     "_TRANSPORT=audit",
     "+",
     "_TRANSPORT=kernel",
 )
 _KERNEL_LOG = ("dmesg",)
+# What auditd keeps in one file, unless it was told otherwise.
+_LARGEST = 8 << 20
 
-# A part of semodule's error, what it means here, and who can mend it.  Other errors are shown as they are.
+# A part of semodule's error, what it means here, and who can fix it.  Other errors are shown as they are.
 _SEMODULE = (
     (
         "Re-declaration of type nvidia_container_t",
@@ -84,6 +88,7 @@ def status(form: str, host_root: str) -> None:
         **found._asdict(),
         "modules": [{**item._asdict(), "state": item.state} for item in found.modules],
         "booleans": dict(found.booleans),
+        "void": dict(found.void),
         "labels": [
             {"path": label.path, "have": label.actual, "expected": label.expected}
             for label in found.labels
@@ -102,7 +107,10 @@ def _status_text(found: libselinux.Status) -> str:
         where = f", priority {item.priorities[0]}" if item.priorities else ""
         lines.append(f"  {item.name:18}{item.state}{where}")
     lines += ["", "booleans"]
-    lines += [f"  {name:40}{'on' if on else 'off'}" for name, on in found.booleans]
+    for name, on in found.booleans:
+        void = dict(found.void).get(name)
+        why = f"  forbids nothing: {void} is on, for all containers" if void else ""
+        lines.append(f"  {name:40}{'on' if on else 'off'}{why}")
     lines += ["", "containers that can use GPUs"]
     for use in found.uses:
         answer = "yes" if use.can else "no"
@@ -121,7 +129,8 @@ def install(host_root: str) -> None:
 
     They are installed at priority 200, in one transaction: both or none.  A module of the same name that you installed
     by hand (priority 400) stays and is the one in force.  Only files that the modules name are relabelled, never a
-    container's.  With --host-root nothing is loaded or labelled.
+    container's.  The boolean oci_gpu_hook_use_cgroup_v1 is turned on if this host has cgroup v1, and off if it has v2.
+    With --host-root nothing is loaded, labelled or turned.
     """
     root = HostRoot(host_root)
     folder = policy_folder()
@@ -134,6 +143,7 @@ def install(host_root: str) -> None:
         )
     _semodule(host_root, [word for file in files for word in ("-i", file)])
     click.echo(f"installed {', '.join(_names())}")
+    _decide_on_cgroups(root)
     _restore_labels(root)
     _say_who_wins(root)
 
@@ -155,16 +165,16 @@ def remove(host_root: str) -> None:
 
 
 @selinux.command()
-@click.argument("file", type=click.File(errors="replace"), required=False)
+@click.argument("file", metavar="[FILE]", required=False)
 @output_format
-def explain(file: Any, form: str) -> None:
+def explain(file: str | None, form: str) -> None:
     """Explain the denials that concern containers and GPUs.
 
     They are read from FILE ("-" is standard input), else from the audit log, else from the journal.  Denials of a
     wrong level are hidden by default: 'semodule -DB' makes them show, 'semodule -B' hides them again.
     """
-    text = file.read() if file is not None else _log()
-    found = denials.explain(denials.parse(text))
+    text = _log() if file is None else _named(file)
+    found = denials.explain(avc.parse(text))
     document: dict[str, object] = {
         "denials": [
             {**item.denial._asdict(), "cause": item.cause, "remedy": item.remedy} for item in found
@@ -200,13 +210,12 @@ def policy_folder() -> str:
 
 
 def _library() -> Any:
-    try:
-        import selinux as library
-    except ImportError as err:
+    library = libselinux.imported()
+    if library is None:
         raise ApplyError(
             "this Python has no package selinux (libselinux)",
             "install python3-libselinux (dnf) or python3-selinux (apt)",
-        ) from err
+        )
     return library
 
 
@@ -225,6 +234,17 @@ def _semodule(host_root: str, words: list[str]) -> None:
     # For another root its policy must be named: semodule would look for the name in this host's settings.
     root = [] if host_root == "/" else ["-p", host_root, "-s", libselinux.policy_name(host), "-n"]
     _run(["semodule", *root, "-X", _PRIORITY, *words])
+
+
+def _decide_on_cgroups(root: HostRoot) -> None:
+    """Let the hook write the files of cgroups if this host has v1's, and no other host's."""
+    name = libselinux.CGROUP_V1_BOOLEAN
+    version, is_on = kernel.cgroup_version(root), libselinux.boolean(root, name)
+    if root.path != "/" or not version or is_on in (None, version == "v1"):
+        return
+    value = "on" if version == "v1" else "off"
+    _run(["setsebool", "-P", name, value])
+    click.echo(f"turned {name} {value}: this host has cgroup {version}")
 
 
 def _restore_labels(root: HostRoot) -> None:
@@ -286,11 +306,26 @@ def _run(words: list[str]) -> str:
     )
 
 
+def _named(file: str) -> str:
+    """The text of a file that the command line names."""
+    if file == "-":
+        return click.get_text_stream("stdin", errors="replace").read()
+    try:
+        return named.content(file, _LARGEST).decode("utf-8", "replace")
+    except OSError as err:
+        raise UsageError(
+            f"cannot read {quoted(file)}: {err.strerror}",
+            "pipe in what is no file, or too large: oci-gpu-hook selinux explain -",
+        ) from err
+
+
 def _log() -> str:
     """The text of auditd's log, or else of the journal since boot, or else of the kernel's log."""
     try:
-        with open(_AUDIT_LOG, encoding="utf-8", errors="replace") as file:
-            return file.read()
+        with open(_AUDIT_LOG, "rb") as file:
+            # Its end: a user can fill it.
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LARGEST))
+            return file.read(_LARGEST).decode("utf-8", "replace")
     except FileNotFoundError:
         pass
     except OSError as err:

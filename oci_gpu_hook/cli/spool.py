@@ -17,7 +17,8 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from oci_gpu_hook.cli import whole
+from oci_gpu_hook.host import saved, whole
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.report import counters
 from oci_gpu_hook.report.journal import SPOOL
 
@@ -46,7 +47,10 @@ class Totals:
 def lock() -> Iterator[None]:
     """Keep other collectors waiting; hooks do not wait."""
     try:
-        os.makedirs(_FOLDER, mode=0o755, exist_ok=True)
+        root = HostRoot()
+        saved.make_folder(root)
+        # Nobody else can put a link of ours there.
+        os.close(saved.open_folder(root))
         fd = os.open(f"{_FOLDER}/metrics.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as err:
         raise whole.failure(_FOLDER, err) from err

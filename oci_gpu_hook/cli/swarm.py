@@ -99,8 +99,7 @@ def resources(
 def devices(found: DriverInventory, shares: int | None) -> list[str]:
     """The names of all GPUs and MIG devices that a task can have; DriverError for one whose name is not known.
 
-    First come the first shares of all GPUs: Swarm gives them away in this order, and tasks share a GPU only when none
-    is left.
+    First come the first shares of all GPUs: Swarm gives them away in this order, until some have come back.
     """
     whole, parts = [], []
     for gpu in found.gpus:
@@ -180,7 +179,7 @@ def _old(found: daemonjson.DaemonFile) -> list[str]:
     """The resources that the file has; ConfigError where dockerd would not read them."""
     old = found.values.get(KEY) or []
     if not isinstance(old, list) or not all(isinstance(item, str) for item in old):
-        raise ConfigError(f"{KEY} in {found.path} is no list of strings", "mend it first")
+        raise ConfigError(f"{KEY} in {found.path} is no list of strings", "fix it first")
     return old
 
 

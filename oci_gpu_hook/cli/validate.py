@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``validate``: whether driver, hook and GPUs do their work, step by step, for init containers and for pods that wait.
 
-`validation` has the steps; what doctor knows of the driver and of a container is doctor's.  Mends nothing.
+`validation` has the steps; what doctor knows of the driver and of a container is doctor's.  Fixes nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from oci_gpu_hook.cli import doctor, examine
 from oci_gpu_hook.cli.options import Seconds, config_file, output_format, show
 from oci_gpu_hook.diagnosis import FAIL, Finding, is_failed
 from oci_gpu_hook.diagnosis import driver as judged
+from oci_gpu_hook.diagnosis.remedy import in_words
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.driver.gpu import driver_version, list_gpus
 from oci_gpu_hook.errors import DONE, OUR_BUG, ApplyError, DriverError, HookError, plain
@@ -25,6 +26,7 @@ from oci_gpu_hook.host import engines, kernel, validated
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.validated import FAILED, PASSED, SKIPPED, STEPS, StepResult, Validation
 from oci_gpu_hook.request.settings import read_settings
+from oci_gpu_hook.request.state import Who
 from oci_gpu_hook.validation import container, status, workload
 from oci_gpu_hook.validation import driver as nvidia
 from oci_gpu_hook.vendors import platform
@@ -185,7 +187,7 @@ class _Validation:
         except _Skipped as err:
             outcome, why, code = SKIPPED, str(err), err.because
         except HookError as err:
-            found = [Finding(name, FAIL, err.message, err.hint)]
+            found = [Finding(name, FAIL, err.message, in_words(err.hint))]
             outcome, why, code = FAILED, err.message, err.exit_code
         if outcome != PASSED:
             self.code = self.code or code
@@ -244,7 +246,7 @@ class _Validation:
         if not _sees_itself():
             raise _Skipped("/proc is of another pid namespace: a pod that does this needs hostPID")
         # As for a container that has no annotation.
-        settings = read_settings(self._config, {})
+        settings = read_settings(self._config, Who())
         if settings.unmatched and settings.unmatched_sections == "refuse":
             what = " and ".join(settings.unmatched)
             raise _Skipped(f"unmatched-sections = refuse, and its container has no {what}")

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from oci_gpu_hook.cli import named, render
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import host_root, output_format, show
-from oci_gpu_hook.errors import ConfigError, UsageError
-from oci_gpu_hook.formats import jsonplaces
+from oci_gpu_hook.errors import ConfigError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.vendors import folders, present, vendorfile
+from oci_gpu_hook.vendors.vendor import LARGEST_FILE
 
 if TYPE_CHECKING:
     from oci_gpu_hook.vendors.host import OnHost
@@ -71,7 +72,7 @@ def list_vendors(form: str, host_root: str) -> None:
 @output_format
 @host_root
 def check(file: str, form: str, host_root: str) -> None:
-    """Say what FILE describes, or on which line it is wrong.
+    """Say what FILE describes, or which key in it is wrong.
 
     FILE may lie anywhere; one in a folder of vendors' files is read as a container's start reads it.  It is wrong as
     well where another vendor's file has its flag.
@@ -84,13 +85,20 @@ def check(file: str, form: str, host_root: str) -> None:
     else:
         if not os.path.isfile(file):
             raise UsageError(f"{file!r} is no file", "name a vendor's file")
-        data = folders.regular(None, file)
+        data = _content(file)
         notes = _notes(path)
     vendor = vendorfile.read(data, file)
-    _check_flag(root, vendor, data)
+    _check_flag(root, vendor)
     document: dict[str, Any] = {**_row(vendor, ""), "notes": notes}
     text = "\n".join([f"{file}: {_summary(vendor)}", *[f"note: {note}" for note in notes]])
     show(form, document, text)
+
+
+def _content(file: str) -> bytes:
+    try:
+        return named.content(file, LARGEST_FILE)
+    except OSError as err:
+        raise ConfigError(f"cannot read {quoted(file)}: {err.strerror}") from err
 
 
 def _row(vendor: Vendor, replaces: str) -> dict[str, Any]:
@@ -132,17 +140,14 @@ def _version(version: Version) -> str:
 
 def _as_text(document: dict[str, Any]) -> str:
     """The table, then what must be said of single files."""
-    rows = [[heading for heading, _ in _COLUMNS]]
+    rows = [tuple([heading for heading, _ in _COLUMNS])]
     for row in document["vendors"]:
         here = row["here"]
         installed = here["version"] if here else ""
         cells = {**row, "groups": ",".join(row["groups"]), "devices": _count(here)}
         cells["installed"] = installed
-        rows.append([cells[key] or "-" for _, key in _COLUMNS])
-    widths = [max([len(row[at]) for row in rows]) for at in range(len(_COLUMNS))]
-    lines = [
-        "  ".join([cell.ljust(width) for cell, width in zip(row, widths)]).rstrip() for row in rows
-    ]
+        rows.append(tuple([cells[key] or "-" for _, key in _COLUMNS]))
+    lines = render.columns(rows)
     if not document["vendors"]:
         lines = [f"no vendor's file in {' or '.join(folders.FOLDERS)}"]
     said = [
@@ -196,13 +201,12 @@ def _notes(path: str) -> list[str]:
     return notes
 
 
-def _check_flag(root: HostRoot, vendor: Vendor, data: bytes) -> None:
+def _check_flag(root: HostRoot, vendor: Vendor) -> None:
     """ConfigError where a file of the host has this flag that this one would not take the place of."""
     name = os.path.basename(vendor.file)
     for other in folders.load_all(root)[0]:
         if other.flag == vendor.flag and os.path.basename(other.file) != name:
-            line = jsonplaces.line_of(data.decode(), ("activation_flag",))
             raise ConfigError(
-                f"{vendor.file}:{line}: {vendor.flag} is the flag of {other.file} too",
+                f"{vendor.file}: {vendor.flag} is the flag of {other.file} too",
                 "write another flag, or give it that file's name to take its place",
             )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.errors import BundleError
-from oci_gpu_hook.kernel import procfile, syscalls
+from oci_gpu_hook.kernel import mountinfo, procfile, syscalls
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.state import ENGINE_HINT
 
@@ -81,7 +81,7 @@ def locate(process: Process, container_id: str) -> DeviceCgroup:
     # An engine can leave a container in the cgroup of its runtime, together with other processes.
     if not named and path in ("/", _cgroup_path(procfile.read(_OUR_CGROUP), controller)):
         return _none(f"the container has no cgroup of its own, it is in {path} with others")
-    directory = _directory(path, controller)
+    directory = _directory(path, controller, process.pid)
     # The lowest component with that name counts: an id may be short, and a cgroup further up may have the same name.
     below = components[named[-1] + 1 :] if named else []
     top = directory.removesuffix("".join([f"/{name}" for name in below]))
@@ -139,14 +139,15 @@ def _cgroup_path(data: bytes, controller: str) -> str | None:
     return None
 
 
-def _directory(path: str, controller: str) -> str:
-    """The directory of the cgroup `path`, below one of the mounts of its hierarchy."""
+def _directory(path: str, controller: str, pid: int) -> str:
+    """The directory of the cgroup `path`, which the process `pid` is in, below one of the mounts of its hierarchy."""
     if path.startswith("/.."):
         raise syscalls.SyscallError(
             syscalls.ENOENT, "open", f"cgroup {path}, outside our cgroup namespace"
         )
-    if not controller and _exists(_CGROUP_ROOT + path):
-        return (_CGROUP_ROOT + path).rstrip("/")
+    usual = f"{_CGROUP_ROOT}/{controller}{path}" if controller else f"{_CGROUP_ROOT}{path}"
+    if _holds(usual, pid) if controller else _exists(usual):
+        return usual.rstrip("/")
     # In a container the mount may show only a part of the hierarchy, but `path` starts at the root of our cgroup
     # namespace.
     for root, mount_point in _mounts("cgroup" if controller else "cgroup2", controller):
@@ -164,14 +165,23 @@ def _mounts(kind: str, controller: str) -> list[tuple[str, str]]:
     From mountinfo (proc_pid_mountinfo(5)).
     """
     found = []
-    for line in lines(procfile.read(_MOUNTINFO)):
-        mount, _, filesystem = line.partition(" - ")
-        fstype, _, rest = filesystem.partition(" ")
-        options = rest.partition(" ")[2].split(",")
-        if fstype == kind and (not controller or controller in options):
-            root, mount_point = (*mount.split(" "), "", "", "", "", "")[3:5]
-            found.append((root.rstrip("/"), mount_point))
+    for text in mountinfo.whole_lines(procfile.pieces(_MOUNTINFO)):
+        for line in lines(text):
+            mount, _, filesystem = line.partition(" - ")
+            fstype, _, rest = filesystem.partition(" ")
+            options = rest.partition(" ")[2].split(",")
+            if fstype == kind and (not controller or controller in options):
+                root, mount_point = (*mount.split(" "), "", "", "", "", "")[3:5]
+                found.append((root.rstrip("/"), mount_point))
     return found
+
+
+def _holds(directory: str, pid: int) -> bool:
+    """Whether the cgroup at `directory` holds the process `pid`: a mount may show but a part of a hierarchy."""
+    try:
+        return f"{pid}" in lines(procfile.read(f"{directory}/cgroup.procs"))
+    except OSError:
+        return False
 
 
 def _exists(path: str) -> bool:

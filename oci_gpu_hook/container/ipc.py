@@ -12,16 +12,22 @@ import posix
 
 from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.kernel import syscalls
-from oci_gpu_hook.kernel.mountinfo import MountTable
+from oci_gpu_hook.kernel import mountinfo, syscalls
 from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.request.annotations import (
+    CONTAINERD,
+    DOCKER,
+    PODMAN,
+    TASKS,
+    folder_of,
+    keeper_of,
+)
 from oci_gpu_hook.request.bundle import Bundle, read_bundle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.container.process import Process
     from oci_gpu_hook.container.rootfs import Rootfs
-    from oci_gpu_hook.kernel.mountinfo import Mount
 
 PATHS = ("/dev/shm", "/dev/mqueue")
 
@@ -36,15 +42,14 @@ XATTR = "security.selinux"
 REALLY_THERE = (
     syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.RESOLVE_NO_SYMLINKS
 )
-# Where CRI-O, containerd's CRI plug-in and podman write the id of a container's pod sandbox.
-_SANDBOX_KEYS = ("io.kubernetes.cri-o.SandboxID", "io.kubernetes.cri.sandbox-id")
 
 
 class IpcMount(NamedTuple):
     """One of `PATHS` as it is now.
 
     owner: one of the constants above; context: its label, "" where it has none; fixed: whether it was mounted with
-    ``context=``, so that its label cannot be changed; members: process labels of the other containers that share it.
+    ``context=``, so that its label cannot be changed, which is asked only where it may have to be; members: process
+    labels of the other containers that share it.
     """
 
     path: str
@@ -58,7 +63,6 @@ def mounts(
     bundle: Bundle, state_id: str, rootfs: Rootfs, process: Process, host: HostRoot
 ) -> tuple[IpcMount, ...]:
     """Those of `PATHS` that the container has."""
-    table = MountTable(process.read("mountinfo"))
     has_hosts_ipc = process.namespace("ipc") == posix.stat("/proc/self/ns/ipc").st_ino
     found = []
     for path in PATHS:
@@ -73,8 +77,10 @@ def mounts(
             owner, members = _owner(bundle, state_id, path, fd, host)
             if has_hosts_ipc:
                 owner = HOST
-            mount = table.mount(syscalls.mount_of(fd)[0])
-            found.append(IpcMount(path, owner, label_of(fd), _is_fixed(mount), members))
+            context = label_of(fd)
+            may_change = owner in (CONTAINER, POD) and not _is_right(bundle, context, members)
+            fixed = may_change and _is_fixed(process, fd)
+            found.append(IpcMount(path, owner, context, fixed, members))
         finally:
             posix.close(fd)
     return tuple(found)
@@ -94,49 +100,64 @@ def _owner(
     bundle: Bundle, state_id: str, path: str, fd: int, host: HostRoot
 ) -> tuple[str, tuple[str, ...]]:
     """The owner of the mount, and the process labels of the other containers that share it."""
-    hosts_own = host.stat(path)
-    if hosts_own is not None and hosts_own.st_dev == posix.fstat(fd).st_dev:
+    hosts_own, here = host.stat(path), posix.fstat(fd)
+    if hosts_own is not None and hosts_own.st_dev == here.st_dev:
         return HOST, ()
     source = bundle.mount_source(path)
     if source is None:
         return CONTAINER, ()
-    sandbox = _sandbox(bundle)
-    parts = source.split("/")
-    siblings = _siblings(bundle.path, state_id)
-    # Engines keep a pod's shm in a folder with the sandbox's id, podman also in one with the id of any of its
-    # containers.
-    ids = [sandbox, state_id, *[name for name, _ in siblings]]
-    if not any([name and name in parts for name in ids]):
+    there = host.stat(source)
+    # The path tells whose it is, so it must be what lies at that path.
+    if there is None or (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino):
         return VOLUME, ()
-    members = [_process_label(path_, source, sandbox, path) for _, path_ in siblings]
-    return POD, tuple(dict.fromkeys([label for label in members if label]))
+    bundles = _bundles(bundle.path, state_id)
+    owner = _kept(bundle.path, state_id, source)
+    if owner not in bundles:
+        return VOLUME, ()
+    labels = [
+        _process_label(other, source, path, is_owner=id == owner)
+        for id, other in bundles.items()
+        if id != state_id
+    ]
+    return POD, tuple(dict.fromkeys([label for label in labels if label]))
 
 
-def _sandbox(bundle: Bundle) -> str:
-    annotations = bundle.annotations()
-    return next((annotations[key] for key in _SANDBOX_KEYS if annotations.get(key)), "")
+def _kept(bundle: str, id: str, source: str) -> str:
+    """The id of the container whose shared memory its engine keeps at `source`; "" if none is kept there.
+
+    The whole path counts, from the engine's own folder on: any name may be a part of a volume's.
+    """
+    keeper, folder = keeper_of(bundle, id), folder_of(bundle)[0]
+    before, behind = f"{folder}/", "/userdata/shm"
+    if keeper == CONTAINERD:
+        state = folder[: -len(f"/{TASKS}/k8s.io")]
+        before, behind = f"{state}/io.containerd.grpc.v1.cri/sandboxes/", "/shm"
+    elif keeper == DOCKER:
+        # The folder of its data may lie anywhere.
+        before, behind = f"{source.rpartition('/containers/')[0]}/containers/", "/mounts/shm"
+    elif keeper != PODMAN:
+        return ""
+    owner = source[len(before) : -len(behind)]
+    return owner if source == f"{before}{owner}{behind}" else ""
 
 
-def _siblings(bundle_path: str, state_id: str) -> list[tuple[str, str]]:
-    """Id and bundle of the engine's other containers: an engine keeps each bundle in a folder with its id."""
-    parts = bundle_path.split("/")
-    if state_id not in parts:
-        return []
-    at = parts.index(state_id)
+def _bundles(bundle: str, id: str) -> dict[str, str]:
+    """The bundles of the engine's containers by their ids: an engine keeps each in a folder with its id."""
+    folder, name = folder_of(bundle)
+    if name != id:
+        return {}
+    rest = bundle[len(f"{folder}/{name}") :]
     try:
-        names = sorted(posix.listdir("/".join(parts[:at])))
+        return {other: f"{folder}/{other}{rest}" for other in sorted(posix.listdir(folder))}
     except OSError:
-        return []
-    others = [name for name in names if name != state_id]
-    return [(name, "/".join([*parts[:at], name, *parts[at + 1 :]])) for name in others]
+        return {}
 
 
-def _process_label(bundle_path: str, source: str, sandbox: str, path: str) -> str:
+def _process_label(bundle: str, source: str, path: str, *, is_owner: bool) -> str:
     """The process label of a container that shares the mount with ours; "" of any other."""
     try:
-        other = read_bundle(bundle_path)
-        same_pod = bool(sandbox) and _sandbox(other) == sandbox
-        if same_pod or other.mount_source(path) == source:
+        other = read_bundle(bundle)
+        if is_owner or other.mount_source(path) == source:
             return other.process_label()
     except BundleError:
         # No bundle, or a container that is just being made or removed.
@@ -144,7 +165,14 @@ def _process_label(bundle_path: str, source: str, sandbox: str, path: str) -> st
     return ""
 
 
-def _is_fixed(mount: Mount | None) -> bool:
-    """Whether a mount has the option ``context=``."""
+def _is_right(bundle: Bundle, context: str, members: tuple[str, ...]) -> bool:
+    """Whether a mount has the container's own label already, and is shared with none of another."""
+    ours = bundle.process_label()
+    return context == bundle.mount_label() and all([label == ours for label in members])
+
+
+def _is_fixed(process: Process, fd: int) -> bool:
+    """Whether the mount that `fd` is open on has the option ``context=``."""
+    mount = mountinfo.mount(process.pieces("mountinfo"), syscalls.mount_of(fd)[0])
     options = mount.options.split(",") if mount else []
     return any([option.startswith("context=") for option in options])

@@ -100,10 +100,14 @@ def library_folder_32(folder: str, loader: str) -> str:
 
 
 def names(root_fd: int, path: str) -> tuple[str, ...]:
-    """The names in a folder of the image, sorted; none where there is no folder, or more names than any image has."""
+    """The names in a folder of the image, sorted; none where there is no folder, or more names than any image has.
+
+    None of a volume's either: nothing of a volume is read, whose server may never answer.
+    """
     flags = posix.O_RDONLY | posix.O_DIRECTORY
     try:
-        fd = syscalls.openat2_if_there(root_fd, path, flags, resolve=_BELOW)
+        resolve = _BELOW | syscalls.RESOLVE_NO_XDEV
+        fd = syscalls.openat2_if_there(root_fd, path, flags, resolve=resolve)
     except OSError:
         return ()
     if fd is None:

@@ -13,8 +13,12 @@ from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.kernel import procfile
 from oci_gpu_hook.request.state import ENGINE_HINT
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 # The initial user namespace's number is part of the kernel's interface (PROC_USER_INIT_INO, include/linux/proc_ns.h).
-_INITIAL_USER_NAMESPACE = 0xEFFFFFFD
+INITIAL_USER_NAMESPACE = 0xEFFFFFFD
 
 
 class Process:
@@ -50,6 +54,13 @@ class Process:
         except OSError as err:
             raise self._unseen(err) from err
 
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """The same, one piece at a time."""
+        try:
+            yield from procfile.pieces(name, self._fd)
+        except OSError as err:
+            raise self._unseen(err) from err
+
     def namespace(self, kind: str) -> int:
         """The number of its namespace of a kind: ``mnt``, ``user``, ``ipc``."""
         try:
@@ -59,7 +70,7 @@ class Process:
 
     def in_user_namespace(self) -> bool:
         """Whether it is outside the initial user namespace, where mknod of a device is refused."""
-        return self.namespace("user") != _INITIAL_USER_NAMESPACE
+        return self.namespace("user") != INITIAL_USER_NAMESPACE
 
     def _unseen(self, err: OSError) -> BundleError:
         return BundleError(

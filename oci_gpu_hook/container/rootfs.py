@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import posix
 
+from oci_gpu_hook.container.process import INITIAL_USER_NAMESPACE
 from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.host.source import open_source
-from oci_gpu_hook.kernel import procfile, syscalls
+from oci_gpu_hook.kernel import mountinfo, procfile, syscalls
 from oci_gpu_hook.kernel.filetypes import is_link
-from oci_gpu_hook.kernel.mountinfo import MountTable
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.state import ENGINE_HINT
 
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
 _BELOW = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 _FOLDER = posix.O_PATH | posix.O_DIRECTORY
+# Each procfs has this folder, over which ours is mounted in part.  The kernel lets nobody make things in a procfs.
+_DRIVERS = "/proc/driver"
+# As whom a user namespace shows users that it does not know (proc_sys_kernel(5), overflowuid), and all users.
+_NOBODY = 65_534
+_ALL = range(1 << 32)
+_KINDS = (syscalls.TMPFS_MAGIC, syscalls.PROC_SUPER_MAGIC)
 
 
 class Rootfs(NamedTuple):
@@ -60,31 +66,37 @@ def of_process(bundle: Bundle, process: Process) -> Rootfs:
 
 
 def _own(fd: int, destinations: tuple[str, ...]) -> dict[int, str]:
-    """The id of each tmpfs that the runtime has made for this container, and its path.
+    """The id of each filesystem that the runtime has made for this container, and its path: each tmpfs, and procfs.
 
     A destination alone proves nothing: a link of the image leads it into a volume of the host, or a volume to where
     such a tmpfs was mounted before.  Of every filesystem that a volume can show, the host itself has a mount.  The
     container's own mounts are not listed: before pivot_root they are the host's and more, and each takes its time.
     """
     own = {}
-    hosts = MountTable(procfile.read("/proc/self/mountinfo"))
-    for path in destinations:
+    there = _lie_at(fd, (*destinations, _DRIVERS))
+    hosts = mountinfo.mounted(
+        procfile.pieces("/proc/self/mountinfo"), {number for _, _, number in there}
+    )
+    for path, found, number in there:
+        # In this order: SELinux lets the hook ask nothing of the host's filesystems.
+        if number not in hosts and syscalls.filesystem_magic(found) in _KINDS:
+            own[syscalls.mount_of(found)[0]] = path
+        posix.close(found)
+    return own
+
+
+def _lie_at(fd: int, paths: tuple[str, ...]) -> list[tuple[str, int, str]]:
+    """Each of `paths` at which something lies, with a descriptor of that, and its device's number."""
+    there = []
+    for path in paths:
         try:
             found = syscalls.openat2_if_there(fd, path, posix.O_PATH, resolve=_BELOW)
         except OSError:
             continue
-        if found is None:
-            continue
-        device = posix.fstat(found).st_dev
-        number = f"{posix.major(device)}:{posix.minor(device)}"
-        # In this order: SELinux lets the hook ask nothing of the host's filesystems.
-        if (
-            not hosts.has_device(number)
-            and syscalls.filesystem_magic(found) == syscalls.TMPFS_MAGIC
-        ):
-            own[syscalls.mount_of(found)[0]] = path
-        posix.close(found)
-    return own
+        if found is not None:
+            device = posix.fstat(found).st_dev
+            there.append((path, found, f"{posix.major(device)}:{posix.minor(device)}"))
+    return there
 
 
 def _lies_on(fd: int, path: str) -> bool:
@@ -123,15 +135,34 @@ def _is_here_too(fd: int, path: str) -> bool:
 
 
 def _is_roots(path: str) -> bool:
-    """Whether nobody but root can exchange what `path` leads to."""
+    """Whether nobody but root can exchange what `path` leads to; a rootless engine's user counts as root."""
     start = posix.open("/", _FOLDER | posix.O_CLOEXEC)
     try:
-        posix.close(open_source(start, path))
+        own = _is_users_own(start)
+        found = open_source(start, path, posix.geteuid(), _ALL) if own else open_source(start, path)
+        posix.close(found)
     except OSError:
         return False
     finally:
         posix.close(start)
     return True
+
+
+def _is_users_own(root_fd: int) -> bool:
+    """Whether the hook runs in a user namespace that its own user has made, on a system that is not that user's.
+
+    There the hook has that user's power, and whoever has a number is that user: who could exchange a folder gains
+    nothing by it (SECURITY.md).  In a namespace with a system of its own, such as LXC's, "/" is its root's.
+    """
+    fd = posix.open("/proc/self/ns/user", posix.O_RDONLY | posix.O_CLOEXEC)
+    try:
+        return (
+            posix.fstat(fd).st_ino != INITIAL_USER_NAMESPACE
+            and posix.fstat(root_fd).st_uid == _NOBODY
+            and syscalls.ns_get_owner_uid(fd) == posix.geteuid()
+        )
+    finally:
+        posix.close(fd)
 
 
 def _not_the_root(path: str, why: str) -> BundleError:

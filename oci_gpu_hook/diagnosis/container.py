@@ -10,6 +10,15 @@ import errno as codes
 import os  # noqa: TID253  for people: never on the hook's path
 
 from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding, advice
+from oci_gpu_hook.diagnosis.remedy import (
+    DOCTOR,
+    KERNELS_LOG,
+    NOTHING,
+    Remedy,
+    command,
+    is_name,
+    then,
+)
 from oci_gpu_hook.formats import contexts
 from oci_gpu_hook.operations.device import Device
 from oci_gpu_hook.operations.ldcache import LdCache
@@ -23,29 +32,38 @@ if TYPE_CHECKING:
 
 _SHOWN = 3
 
+SELINUX_STATUS = command("oci-gpu-hook", "selinux", "status")
+
 # Why no open was tried.
 NO_CGROUP, PAUSED, NO_ROOT, NO_ENTRY = "no cgroup", "paused", "no root", "no entry"
-NO_ANSWER = "no answer"
+NO_ANSWER, KILLED = "no answer", "killed"
 
 # The kernel's own node for small drivers, misc, says by ENODEV what others say by ENXIO: no driver has this number.
 _MISC = 10
 
-_KERNELS_LOG = "dmesg | grep -e NVRM -e Xid"
 _UNOPENED = {
-    NO_CGROUP: ("its device cgroup is not known", "mount | grep cgroup"),
-    PAUSED: ("it is paused", ""),
-    NO_ROOT: ("only root can enter its device cgroup", "sudo oci-gpu-hook doctor --container ..."),
-    NO_ENTRY: ("its device cgroup cannot be entered", ""),
-    NO_ANSWER: ("a GPU does not answer", _KERNELS_LOG),
+    NO_CGROUP: (
+        "its device cgroup is not known",
+        command("findmnt", "--types", "cgroup,cgroup2"),
+    ),
+    PAUSED: ("it is paused", NOTHING),
+    NO_ROOT: (
+        "only root can enter its device cgroup",
+        command("sudo", "oci-gpu-hook", "doctor", "--container", "..."),
+    ),
+    NO_ENTRY: ("its device cgroup cannot be entered", NOTHING),
+    NO_ANSWER: ("a GPU does not answer", KERNELS_LOG),
+    # It counts as the container's, in its cgroup and as its user.
+    KILLED: ("the process that tried was killed, as by the container's limit of memory", DOCTOR),
 }
 
 
 class Seen(NamedTuple):
     """What a container has.
 
-    nodes: device numbers by path, None where there is no device; opened: errno by path, 0 where the open worked; None
-    if no open was tried, and unopened says why; names: by folder, the names of the files in it that are not empty;
-    cached: the names in its ld.so.cache, None where it has none.
+    nodes: device numbers by path, None if there is no device; opened: errno by path, 0 if the open worked, nothing for
+    another device than the plan's; None if no open was tried, and unopened says why; names: by folder, the names of the
+    files in it that are not empty; cached: the names in its ld.so.cache, None if it has none.
     """
 
     nodes: dict[str, tuple[int, int] | None]
@@ -64,7 +82,7 @@ def judge(operations: tuple[Operation, ...], seen: Seen, who: Patient) -> list[F
     present = [item for item in devices if seen.nodes.get(item.path) is not None]
     if devices and not present:
         text = f"none of its {len(devices)} nodes is there: the hook did not run when it started"
-        return [Finding("nodes", FAIL, text, f"oci-gpu-hook doctor && {restart}")]
+        return [Finding("nodes", FAIL, text, then(DOCTOR, restart))]
     libraries = [
         item
         for item in operations
@@ -81,6 +99,13 @@ def judge(operations: tuple[Operation, ...], seen: Seen, who: Patient) -> list[F
     ]
 
 
+def counted_none() -> Finding:
+    """Why one that Docker was asked for GPUs for has none."""
+    seen = "it was asked for with 0 GPUs (--gpus 0): docker-compose before 2 says so if a service has no 'count'"
+    remedy = command("vi", "docker-compose.yml", note="count: all, below its devices")
+    return Finding("request", WARN, seen, remedy)
+
+
 def judge_without_request(seen: Seen, who: Patient) -> list[Finding]:
     """The findings about a container that asks for nothing: a CDI spec, for example, can have given it nodes."""
     paths = [path for path, numbers in seen.nodes.items() if numbers is not None]
@@ -90,12 +115,12 @@ def judge_without_request(seen: Seen, who: Patient) -> list[Finding]:
         "nodes",
         WARN,
         f"{len(paths)} are there all the same: {_listed(paths)}",
-        "ls /etc/cdi /var/run/cdi",
+        command("ls", "/etc/cdi", "/var/run/cdi"),
     )
     return [found, *_opened(paths, seen, who)]
 
 
-def _nodes(devices: list[Device], seen: Seen, restart: str) -> list[Finding]:
+def _nodes(devices: list[Device], seen: Seen, restart: Remedy) -> list[Finding]:
     missing = [item.path for item in devices if seen.nodes.get(item.path) is None]
     findings = []
     if missing:
@@ -116,8 +141,9 @@ def _opened(paths: list[str], seen: Seen, who: Patient) -> list[Finding]:
         level = FAIL if seen.unopened == NO_ANSWER else WARN
         return [Finding(check, level, f"nothing was opened: {text}", remedy)]
     by_error: dict[int, list[str]] = {}
-    for path in paths:
-        error = seen.opened.get(path, 0)
+    tried = [path for path in paths if path in seen.opened]
+    for path in tried:
+        error = seen.opened[path]
         major, _ = seen.nodes.get(path) or (0, 0)
         if (error, major) == (codes.ENODEV, _MISC):
             error = codes.ENXIO
@@ -126,24 +152,29 @@ def _opened(paths: list[str], seen: Seen, who: Patient) -> list[Finding]:
     for error, denied in by_error.items():
         if error:
             findings.append(_unopened(error, denied, restart))
-    return findings or [Finding(check, PASS, f"all {len(paths)} open from its device cgroup")]
+    if not findings and tried:
+        return [Finding(check, PASS, f"all {len(tried)} open from its device cgroup")]
+    return findings
 
 
-def _unopened(error: int, paths: list[str], restart: str) -> Finding:
+def _unopened(error: int, paths: list[str], restart: Remedy) -> Finding:
     which = _listed(paths)
     if error == codes.EPERM:
         text = f"its device cgroup denies {which}: the rules were written anew after its start"
         return Finding("open", FAIL, f"{text}, as daemon-reload and update do", restart)
     if error == codes.EACCES:
         text = f"its user may not open {which}"
-        return Finding("open", FAIL, text, f"chmod 0666 {' '.join(paths)} && {restart}")
+        # Without a plan these are the container's own names.
+        are_names = all([is_name(_name(path)) for path in paths])
+        chmod = [command("chmod", "0666", *paths)] if are_names else []
+        return Finding("open", FAIL, text, then(*chmod, restart))
     if error == codes.ENXIO:
         text = f"its device cgroup allows {which}, and no driver answers there"
-        return Finding("open", WARN, text, "oci-gpu-hook doctor")
-    return Finding("open", FAIL, f"{which}: {os.strerror(error)}", _KERNELS_LOG)
+        return Finding("open", WARN, text, DOCTOR)
+    return Finding("open", FAIL, f"{which}: {os.strerror(error)}", KERNELS_LOG)
 
 
-def _libraries(mounts: list[Mount], seen: Seen, restart: str) -> list[Finding]:
+def _libraries(mounts: list[Mount], seen: Seen, restart: Remedy) -> list[Finding]:
     check = "libraries"
     wanted = [(path, item.required) for item in mounts for path in item.paths()]
     missing = [path for path, _ in wanted if not _is_there(path, seen)]
@@ -163,7 +194,7 @@ def _libraries(mounts: list[Mount], seen: Seen, restart: str) -> list[Finding]:
     return [Finding(check, level, text, restart)]
 
 
-def _cache(caches: list[LdCache], seen: Seen, restart: str) -> list[Finding]:
+def _cache(caches: list[LdCache], seen: Seen, restart: Remedy) -> list[Finding]:
     check = "ld.so.cache"
     wanted = [soname for item in caches for soname, _ in item.entries()]
     if not wanted:
@@ -175,7 +206,7 @@ def _cache(caches: list[LdCache], seen: Seen, restart: str) -> list[Finding]:
     return [Finding(check, PASS, f"names all {len(set(wanted))} libraries")]
 
 
-def _labels(seen: Seen, restart: str) -> list[Finding]:
+def _labels(seen: Seen, restart: Remedy) -> list[Finding]:
     """Whether the level of the process dominates that of /dev/shm: otherwise semaphores fail."""
     check = "/dev/shm"
     if not seen.process_label or not seen.shm_label:
@@ -184,9 +215,7 @@ def _labels(seen: Seen, restart: str) -> list[Finding]:
         process = contexts.parse_context(seen.process_label).clearance
         shm = contexts.parse_context(seen.shm_label).low
     except contexts.MalformedContext as err:
-        return [
-            Finding(check, WARN, f"its label cannot be read: {err}", "oci-gpu-hook selinux status")
-        ]
+        return [Finding(check, WARN, f"its label cannot be read: {err}", SELINUX_STATUS)]
     if process is not None and shm is not None and not process.dominates(shm):
         text = f"bears {seen.shm_label}, and the process {seen.process_label}: semaphores fail"
         return [Finding(check, FAIL, text, restart)]

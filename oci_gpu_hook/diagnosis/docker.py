@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding
 from oci_gpu_hook.diagnosis.engines import REINSTALL
-from oci_gpu_hook.host.dockerd import CDI_HOOK, LINK, OPEN, RUNTIME
+from oci_gpu_hook.diagnosis.remedy import command, then
+from oci_gpu_hook.diagnosis.system import roots_alone
+from oci_gpu_hook.host.dockerd import CDI_HOOK, LINK, OPEN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.host.dockerd import Docker, Settings
 
 _CHECK = "Docker"
-_INSTALL = {"dnf": "dnf install oci-gpu-hook-docker", "apt": "apt install oci-gpu-hook-docker"}
 # The boot and a process's start are told in whole seconds each.
 _SECONDS_UNKNOWN = 2
-_RESTART = "systemctl restart docker"
+_RESTART = command("systemctl", "restart", "docker")
 
 
 def is_ours(found: Docker, entry: str) -> bool:
@@ -35,6 +36,7 @@ def docker(found: Docker, entry: str, tool: str) -> list[Finding]:
         *[_rival(path, tool) for path in found.rivals if is_ours(found, entry)],
         *_settings(found.settings),
         *_runtimes(found.settings, tool),
+        *[item for settings in found.of_users for item in _runtimes(settings, tool)],
     ]
 
 
@@ -50,18 +52,18 @@ def _ours(found: Docker) -> Finding:
 
 
 def _not_ours(found: Docker, tool: str) -> Finding:
-    install = f"{_INSTALL[tool]} && {_RESTART}"
+    install = then(command(tool, "install", "oci-gpu-hook-docker"), _RESTART)
     if found.program:
         seen = f"'docker run --gpus' starts {found.program}, which is another's"
         if found.leads_to != found.program:
             seen += f": it leads to {found.leads_to}"
-        away = f"mv {found.program} {found.program}.other"
+        away = command("mv", found.program, f"{found.program}.other")
         if found.rivals:
-            away = f"{tool} remove nvidia-container-toolkit"
-        return Finding(_CHECK, WARN, seen, f"{away} && {install}")
+            away = command(tool, "remove", "nvidia-container-toolkit")
+        return Finding(_CHECK, WARN, seen, then(away, install))
     if found.lost:
         seen = f"{found.lost} leads nowhere: 'docker run --gpus' starts no container"
-        return Finding(_CHECK, FAIL, seen, f"rm {found.lost} && {install}")
+        return Finding(_CHECK, FAIL, seen, then(command("rm", found.lost), install))
     seen = f"there is no {LINK} in dockerd's PATH: 'docker run --gpus' is not served"
     return Finding(_CHECK, WARN, seen, install)
 
@@ -69,9 +71,9 @@ def _not_ours(found: Docker, tool: str) -> Finding:
 def _rival(path: str, tool: str) -> Finding:
     if path.endswith(f"/{CDI_HOOK}"):
         seen = f"{path} is there: Docker 29.2 and later then try CDI for --gpus before our hook"
-        return Finding(_CHECK, WARN, seen, f"{tool} remove nvidia-container-toolkit-base")
+        return Finding(_CHECK, WARN, seen, command(tool, "remove", "nvidia-container-toolkit-base"))
     seen = f"{path} is NVIDIA's: its package has a program in the place of our link"
-    return Finding(_CHECK, WARN, seen, f"{tool} remove nvidia-container-toolkit")
+    return Finding(_CHECK, WARN, seen, command(tool, "remove", "nvidia-container-toolkit"))
 
 
 def _settings(found: Settings) -> list[Finding]:
@@ -79,19 +81,19 @@ def _settings(found: Settings) -> list[Finding]:
     if not found.fault:
         return []
     if not found.danger:
-        return [Finding(_CHECK, WARN, f"{path}: {found.fault}", f"vi {path}")]
+        return [Finding(_CHECK, WARN, f"{path}: {found.fault}", command("vi", path))]
     seen = f"{path}: {found.fault}, and who writes it is root"
-    mends = f"cp --remove-destination $(readlink -f {path}) {path}"
+    # What others may have written must not become root's.
+    remedy = command("rm", path, note="a link: write the file anew in its place")
     if found.danger == OPEN:
-        both = f"{path.rpartition('/')[0]} {path}"
-        mends = f"chown root: {both} && chmod go-w {both}"
-    return [Finding(_CHECK, WARN, seen, mends)]
+        remedy = roots_alone(path.rpartition("/")[0], path)
+    return [Finding(_CHECK, WARN, seen, remedy)]
 
 
 def _runtimes(found: Settings, tool: str) -> list[Finding]:
     findings = []
     for runtime in found.runtimes:
-        if runtime.program.rpartition("/")[2] != RUNTIME:
+        if not runtime.is_ours:
             continue
         named = f"{found.path} has {runtime.program} as the runtime {runtime.name}"
         named += ", the default" if runtime.name == found.default else ""

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding, migspecs
+from oci_gpu_hook.diagnosis.remedy import KERNELS_LOG, REBOOT, Remedy, command, then
+from oci_gpu_hook.diagnosis.system import roots_alone
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -12,26 +14,31 @@ if TYPE_CHECKING:
     from oci_gpu_hook.driver.nodes import DeviceNode
     from oci_gpu_hook.host.cdispecs import Spec, VendorSpec
 
-REFRESH = "oci-gpu-hook inventory refresh"
+_INSTEAD_OF_NOUVEAU = then(command("modprobe", "-r", "nouveau"), command("modprobe", "nvidia"))
+_DRIVER_ROOT = command("oci-gpu-hook", "config", "show", note="driver-root")
+REFRESH = command("oci-gpu-hook", "inventory", "refresh")
 _USABLE_BY_ALL = 0o666
 
 # The commands that install the driver and its libraries, by the distribution's package manager.
 _INSTALL = {
-    "dnf": "dnf install nvidia-driver nvidia-driver-cuda",
-    "apt": "apt install nvidia-driver nvidia-smi",
+    "dnf": command("dnf", "install", "nvidia-driver", "nvidia-driver-cuda"),
+    "apt": command("apt", "install", "nvidia-driver", "nvidia-smi"),
 }
 _REINSTALL = {
-    "dnf": "dnf reinstall 'nvidia-*' 'libnvidia-*'",
-    "apt": "apt install --reinstall $(dpkg-query -Wf '${Package}\\n' '*nvidia*' libcuda1)",
+    "dnf": command("dnf", "reinstall", "nvidia-*", "libnvidia-*"),
+    # apt-patterns(7): what is installed and has such a name.
+    "apt": command("apt", "install", "--reinstall", "~i~nnvidia", "libcuda1"),
 }
 _UPGRADE = {
-    "dnf": "dnf upgrade 'nvidia-*' 'libnvidia-*'",
-    "apt": "apt install --only-upgrade 'libnvidia-*' libcuda1",
+    "dnf": command("dnf", "upgrade", "nvidia-*", "libnvidia-*"),
+    "apt": command("apt", "install", "--only-upgrade", "libnvidia-*", "libcuda1"),
 }
-# What mends a host whose platform has a description of its driver in place of the module, by that platform.
+# What fixes a host whose platform has a description of its driver in place of the module, by that platform.
 _OF_PLATFORM = {
-    "tegra": "apt install --reinstall nvidia-l4t-init && modprobe nvgpu",
-    "wsl": "wsl.exe --shutdown",
+    "tegra": then(
+        command("apt", "install", "--reinstall", "nvidia-l4t-init"), command("modprobe", "nvgpu")
+    ),
+    "wsl": command("wsl.exe", "--shutdown"),
 }
 
 
@@ -66,11 +73,11 @@ def absent(absence: Absence, tool: str) -> list[Finding]:
     """The one finding where no driver is loaded: all others would follow from it."""
     if absence.nouveau:
         why = "the kernel's nouveau drives the GPUs, and NVIDIA's module cannot"
-        return [Finding("driver", FAIL, why, "modprobe -r nouveau && modprobe nvidia")]
+        return [Finding("driver", FAIL, why, _INSTEAD_OF_NOUVEAU)]
     if not absence.has_root:
-        return [Finding("driver", FAIL, absence.why, "oci-gpu-hook config show | grep driver-root")]
+        return [Finding("driver", FAIL, absence.why, _DRIVER_ROOT)]
     is_installed = absence.has_nodes or absence.has_module
-    remedy = "modprobe nvidia" if is_installed else _INSTALL[tool]
+    remedy = command("modprobe", "nvidia") if is_installed else _INSTALL[tool]
     return [Finding("driver", FAIL, absence.why, remedy)]
 
 
@@ -86,7 +93,7 @@ def platform(
         return [*findings, Finding("driver", FAIL, error, _OF_PLATFORM[kind])]
     seen = "all that it says of containers' files and devices serves"
     if left_out:
-        # Of every board, and more than a container may have: there is nothing to mend.
+        # Of every board, and more than a container may have: there is nothing to fix.
         others = f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
         seen = f"{left_out[0]}{others}"
     return [*findings, Finding("driver", PASS, seen)]
@@ -109,9 +116,7 @@ def parts(found: DriverInventory, tool: str) -> list[Finding]:
             seen = f"{misfit.name} is of version {misfit.found}, the kernel module of {kernel}"
             newer = _numbers(misfit.found) > _numbers(kernel)
             # After an upgrade the files are new, and the loaded module is still the old one.
-            findings.append(
-                Finding("libraries", FAIL, seen, "systemctl reboot" if newer else _UPGRADE[tool])
-            )
+            findings.append(Finding("libraries", FAIL, seen, REBOOT if newer else _UPGRADE[tool]))
     if not found.misfits:
         number = len(found.libraries)
         findings.append(Finding("libraries", PASS, f"{number} are of the module's version"))
@@ -133,14 +138,14 @@ def loader_cache(names: frozenset[str] | None) -> list[Finding]:
     if names is not None and "libcuda.so.1" in names:
         return [Finding("ld.so.cache", PASS, "names libcuda.so.1")]
     seen = "there is none" if names is None else "does not name libcuda.so.1"
-    return [Finding("ld.so.cache", WARN, seen, "ldconfig")]
+    return [Finding("ld.so.cache", WARN, seen, command("ldconfig"))]
 
 
 def gpus(found: DriverInventory) -> list[Finding]:
     """The GPUs and MIG devices."""
     if not found.gpus:
         seen = "the driver is loaded and drives no GPU"
-        return [Finding("GPUs", FAIL, seen, "dmesg | grep NVRM")]
+        return [Finding("GPUs", FAIL, seen, KERNELS_LOG)]
     seen = f"{len(found.gpus)}, the first is {found.gpus[0].model}"
     if found.mig_devices:
         seen += f"; {len(found.mig_devices)} MIG devices"
@@ -154,7 +159,7 @@ def nodes(
     findings = []
     if not uvm_is_loaded:
         seen = "nvidia-uvm is not loaded: CUDA cannot start"
-        findings.append(Finding("nodes", FAIL, seen, "modprobe nvidia-uvm"))
+        findings.append(Finding("nodes", FAIL, seen, command("modprobe", "nvidia-uvm")))
     for node in wanted:
         numbers = found.get(node.path)
         if numbers is not None and numbers != (node.major, node.minor):
@@ -162,7 +167,9 @@ def nodes(
             seen = (
                 f"{node.path} is device {major}:{minor}, the driver's is {node.major}:{node.minor}"
             )
-            findings.append(Finding("nodes", FAIL, seen, f"rm {node.path} && {_made(wanted)}"))
+            findings.append(
+                Finding("nodes", FAIL, seen, then(command("rm", node.path), _made(wanted)))
+            )
     missing = [node.path for node in wanted if found.get(node.path) is None]
     if missing:
         # The hook makes nodes in containers, but in a user namespace it must bind the host's.
@@ -172,7 +179,7 @@ def nodes(
     if narrow:
         paths = [node.path for node in narrow]
         seen = f"{_listed(paths)} of mode {narrow[0].mode:04o}: containers as other users cannot open them"
-        findings.append(Finding("nodes", WARN, seen, f"chmod 0666 {' '.join(paths)}"))
+        findings.append(Finding("nodes", WARN, seen, command("chmod", "0666", *paths)))
     if findings:
         return findings
     return [Finding("nodes", PASS, f"{len(wanted)}, with the driver's numbers and mode 0666")]
@@ -197,11 +204,10 @@ def folder(state: State) -> list[Finding]:
     check = "inventory"
     if not state.is_folder:
         seen = f"{state.folder} is no folder: nothing can be saved"
-        return [Finding(check, WARN, seen, f"rm {state.folder} && {REFRESH}")]
+        return [Finding(check, WARN, seen, then(command("rm", state.folder), REFRESH))]
     if state.is_open:
         seen = f"others than root may write {state.folder}: nothing in it is trusted"
-        mend = f"chown root: {state.folder} && chmod go-w {state.folder}"
-        return [Finding(check, WARN, seen, f"{mend} && {REFRESH}")]
+        return [Finding(check, WARN, seen, then(roots_alone(state.folder), REFRESH))]
     return []
 
 
@@ -219,26 +225,27 @@ def cdi_specs(
         others = [item.path for item in in_folder if item != spec]
         # The first one of ours is to stay.
         first_of_ours = next((item for item in in_folder if item.is_ours), None)
-        generate = f"oci-gpu-hook cdi generate --output {spec.path}"
+        generate = command("oci-gpu-hook", "cdi", "generate", "--output", spec.path)
+        remove = command("rm", spec.path)
         stale = migspecs.stale_name(spec.devices, mig_devices)
         if spec.driver != version:
             seen = f"{spec.path} is for driver {spec.driver or 'unknown'}, the host has {version}"
-            remedy = generate if spec.is_ours else f"rm {spec.path}"
+            remedy = generate if spec.is_ours else remove
             findings.append(Finding("CDI", FAIL, seen, remedy))
         elif stale:
             # The names in a new spec are those of the saved inventory.
-            remedy = f"{REFRESH} && {generate}" if spec.is_ours else f"rm {spec.path}"
+            remedy = then(REFRESH, generate) if spec.is_ours else remove
             findings.append(Finding("CDI", FAIL, f"{spec.path} {stale}", remedy))
         elif others and spec != first_of_ours:
             seen = f"{spec.path} and {others[0]} give the same devices, and engines take neither"
-            findings.append(Finding("CDI", FAIL, seen, f"rm {spec.path}"))
+            findings.append(Finding("CDI", FAIL, seen, remove))
         elif spec.unread:
             seen = f"{spec.path} has a list of devices that cannot be read here, and may name stale ones"
-            remedy = generate if spec.is_ours else f"rm {spec.path}"
+            remedy = generate if spec.is_ours else remove
             findings.append(Finding("CDI", WARN, seen, remedy))
         elif not spec.is_ours:
             seen = f"{spec.path} was made by another program, which injects by itself what it names"
-            findings.append(Finding("CDI", WARN, seen, f"rm {spec.path}"))
+            findings.append(Finding("CDI", WARN, seen, remove))
         else:
             findings.append(Finding("CDI", PASS, f"{spec.path} is for driver {version}"))
     return findings or [Finding("CDI", PASS, "no spec: the hook needs none")]
@@ -251,17 +258,19 @@ def vendors_spec(spec: VendorSpec, fault: str, *, is_known: bool) -> Finding:
     """
     if not is_known:
         seen = f"{spec.path} is for {spec.flag}, which no vendor's file has"
-        return Finding("CDI", FAIL, seen, f"rm {spec.path}")
+        return Finding("CDI", FAIL, seen, command("rm", spec.path))
     if fault:
-        remedy = f"oci-gpu-hook cdi generate --vendor {spec.flag} --output {spec.path}"
+        words = ("--vendor", spec.flag, "--output", spec.path)
+        remedy = command("oci-gpu-hook", "cdi", "generate", *words)
         return Finding("CDI", FAIL, f"{spec.path}: {fault}", remedy)
     return Finding("CDI", PASS, f"{spec.path} has what {spec.flag} has here")
 
 
-def _made(wanted: tuple[DeviceNode, ...]) -> str:
+def _made(wanted: tuple[DeviceNode, ...]) -> Remedy:
     """The command that makes the missing nodes.  -c names a GPU by its minor, -u means unified memory."""
     minors = [node.minor for node in wanted if node.gpu is not None and not node.family]
-    return " ".join(["nvidia-modprobe", "-u", *[f"-c {minor}" for minor in minors]])
+    each = [word for minor in minors for word in ("-c", str(minor))]
+    return command("nvidia-modprobe", "-u", *each)
 
 
 def _listed(paths: list[str]) -> str:

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which container holds which GPU or other device, and which of them nobody holds: values in, values out.  Pure.
 
-A container holds a GPU whose node it has and may open, by whatever name.  A GPU that is divided is held by MIG devices:
-those whose two capabilities the container has as well.  Another vendor's device is held by any of its nodes.
+A container can move its nodes, or make them anew elsewhere.  So it holds a GPU that its device cgroup allows, if it has
+the node, or if that cgroup was written for it, as it does not allow every device.  A GPU that is divided is held by MIG
+devices: those whose two capabilities the container has as well.  Another vendor's device is held by any of its nodes.
 """
 
 from __future__ import annotations
 
+from oci_gpu_hook.host.heldnodes import Wanted
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -41,12 +43,30 @@ class Other(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """A container that has nodes of devices; denied: those that its device cgroup does not let it open."""
+    """A container that has devices.
+
+    hidden: those of `held` that it may open, and no node of which was found; denied: those whose nodes it has, and its
+    device cgroup does not let it open; is_certain: whether the device cgroup could be read.
+    """
 
     container: Contained
     held: tuple[Share | Other, ...]
     denied: tuple[Share | Other, ...]
     is_certain: bool
+    hidden: tuple[Share | Other, ...] = ()
+
+
+class Holders(NamedTuple):
+    """Who has which device.
+
+    free: what nobody holds, and nobody could open; privileged: the containers that may open every device, and can make
+    the nodes; open: what nobody holds, and those could open.
+    """
+
+    holding: tuple[Holder, ...]
+    free: tuple[Share | Other, ...]
+    privileged: tuple[Contained, ...] = ()
+    open: tuple[Share | Other, ...] = ()
 
 
 class Division(NamedTuple):
@@ -79,6 +99,14 @@ def divisions(inventory: DriverInventory) -> tuple[Division, ...]:
     return tuple(found)
 
 
+def wanted(divided: tuple[Division, ...], nodes: tuple[tuple[str, int, int], ...] = ()) -> Wanted:
+    """What to look for in containers; nodes: paths of the host and numbers of other vendors' nodes."""
+    others = {(major, minor) for _, major, minor in nodes}
+    numbers = dict.fromkeys([number for item in divided for number in item.numbers])
+    majors = dict.fromkeys([number[0] for number in numbers if number not in others])
+    return Wanted(tuple(majors), nodes, tuple(numbers))
+
+
 def of_vendor(found: OnHost) -> tuple[Division, ...]:
     """What can be held of a vendor's: each device, by any of its nodes."""
     flag = found.inventory.flag
@@ -97,28 +125,36 @@ def of_vendor(found: OnHost) -> tuple[Division, ...]:
     )
 
 
-def holders(
-    divided: tuple[Division, ...], containers: tuple[Contained, ...]
-) -> tuple[tuple[Holder, ...], tuple[Share | Other, ...]]:
-    """The containers that have a device's nodes, in the order given, and what none of them holds."""
-    found = []
-    for container in containers:
-        verdicts = {(node.major, node.minor): node.allowed for node in container.nodes}
-        held: dict[Share | Other, None] = {}
-        denied: dict[Share | Other, None] = {}
-        certain = True
-        for share, numbers in divided:
-            answers = [verdicts.get(number, "missing") for number in numbers]
-            if "missing" in answers:
-                continue
+def holders(divided: tuple[Division, ...], containers: tuple[Contained, ...]) -> Holders:
+    """The containers that have devices, in the order given, and what none of them has."""
+    found = [_holder(divided, container) for container in containers]
+    holding = tuple([holder for holder in found if holder.held or holder.denied])
+    taken = {share for holder in holding for share in holder.held}
+    left = tuple(dict.fromkeys([share for share, _ in divided if share not in taken]))
+    privileged = tuple([item for item in containers if item.is_open and item.makes_nodes])
+    return Holders(holding, () if privileged else left, privileged, left if privileged else ())
+
+
+def _holder(divided: tuple[Division, ...], container: Contained) -> Holder:
+    there = {(node.major, node.minor): node.allowed for node in container.nodes}
+    held: dict[Share | Other, None] = {}
+    hidden: dict[Share | Other, None] = {}
+    denied: dict[Share | Other, None] = {}
+    certain = True
+    for share, numbers in divided:
+        if all([number in there for number in numbers]):
+            answers = [there[number] for number in numbers]
             certain = certain and None not in answers
             (denied if False in answers else held)[share] = None
-        if held or denied:
-            refused = tuple([share for share in denied if share not in held])
-            found.append(Holder(container, tuple(held), refused, certain))
-    taken = {share for holder in found for share in holder.held}
-    free = dict.fromkeys([share for share, _ in divided if share not in taken])
-    return tuple(found), tuple(free)
+        elif not container.is_open and container.allowed.issuperset(numbers):
+            hidden[share] = None
+    return Holder(
+        container=container,
+        held=tuple(dict.fromkeys([*held, *hidden])),
+        denied=tuple([share for share in denied if share not in held and share not in hidden]),
+        is_certain=certain,
+        hidden=tuple([share for share in hidden if share not in held]),
+    )
 
 
 def _mig(device: MigDevice, model: str) -> Share:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding
+from oci_gpu_hook.diagnosis.remedy import REBOOT, Remedy, command, then
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,12 +18,16 @@ if TYPE_CHECKING:
 OLDEST_KERNEL = (5, 14)
 OLDEST_PYTHON = (3, 9)
 _UPGRADE = {
-    "dnf": "dnf upgrade kernel && systemctl reboot",
-    "apt": "apt full-upgrade && systemctl reboot",
+    "dnf": then(command("dnf", "upgrade", "kernel"), REBOOT),
+    "apt": then(command("apt", "full-upgrade"), REBOOT),
 }
-_PYTHON = {"dnf": "dnf install python3", "apt": "apt install python3"}
-# What sections go by and an engine's containers do not tell; in podman there are no namespaces.
-UNSAID = {"Docker": ("image", "namespace"), "podman": ("image",)}
+_NEWUIDMAP = {"dnf": "shadow-utils-subid", "apt": "uidmap"}
+_LIBSELINUX = {"dnf": "python3-libselinux", "apt": "python3-selinux"}
+# What sections go by and an engine's containers do not tell.
+UNSAID = {"Docker": ("image", "namespace")}
+_INSTALL = command("oci-gpu-hook", "selinux", "install")
+_MOUNT = command("mount", "-t", "cgroup2", "none", "/sys/fs/cgroup")
+_CGROUP_V1_BOOLEAN = "oci_gpu_hook_use_cgroup_v1"
 _OPEN_TO_ALL_DEVICES = ("container_use_devices", "container_use_xserver_devices")
 
 
@@ -39,12 +44,21 @@ def kernel(found: Kernel, tool: str) -> list[Finding]:
 def python(interpreter: str, file: str, tool: str) -> list[Finding]:
     """The entry script's interpreter.  `file`: what its path leads to, named by the version; "" where there is none."""
     if not file:
-        return [Finding("Python", FAIL, f"{interpreter or 'none'} is not there", _PYTHON[tool])]
+        return [
+            Finding(
+                "Python",
+                FAIL,
+                f"{interpreter or 'none'} is not there",
+                command(tool, "install", "python3"),
+            )
+        ]
     words = _digits(file.rpartition("python")[2]).split(".")
     numbers = tuple([int(word) for word in words if word])
     if len(numbers) > 1 and numbers < OLDEST_PYTHON:
         seen = f"{interpreter} is {file}, and the hook needs 3.9 or newer"
-        return [Finding("Python", FAIL, seen, "make install PYTHON=/usr/bin/python3.9")]
+        return [
+            Finding("Python", FAIL, seen, command("make", "install", "PYTHON=/usr/bin/python3.9"))
+        ]
     return [Finding("Python", PASS, f"{interpreter} is {file}")]
 
 
@@ -55,7 +69,7 @@ def settings(error: ConfigError | None, path: str, is_open: bool, is_there: bool
         return [Finding("settings", FAIL, error.message, remedy)]
     if is_open:
         seen = f"others than root may write {path}"
-        return [Finding("settings", FAIL, seen, f"chown root: {path} && chmod go-w {path}")]
+        return [Finding("settings", FAIL, seen, roots_alone(path))]
     return [Finding("settings", PASS, path if is_there else "none: the defaults hold")]
 
 
@@ -66,27 +80,34 @@ def sections(scopes: Iterable[str], engines: Iterable[str]) -> list[Finding]:
         unsaid = [scope for scope in UNSAID.get(engine, ()) if scope in scopes]
         if unsaid:
             seen = f"{engine} does not say a container's {' and '.join(unsaid)}: of sections for it the strictest hold"
-            findings.append(Finding("settings", WARN, seen, "oci-gpu-hook config show"))
+            findings.append(
+                Finding("settings", WARN, seen, command("oci-gpu-hook", "config", "show"))
+            )
     return findings
 
 
-def _mended(message: str) -> str:
+def roots_alone(*paths: str) -> Remedy:
+    """Take files and folders from everybody but root."""
+    return then(command("chown", "root:", *paths), command("chmod", "go-w", *paths))
+
+
+def _mended(message: str) -> Remedy:
     """The command for an error of the settings: ``FILE:LINE: why`` for a line, ``cannot read FILE: why`` for a file."""
     file, _, rest = message.partition(":")
     line = rest.partition(":")[0]
     if line.isdigit():
-        return f"vi +{line} {file}"
+        return command("vi", f"+{line}", file)
     file = file.rpartition(" ")[2]
     if "Permission denied" in message:
-        return f"chmod 0644 {file}"
-    return f"mv {file} {file}.broken" if "directory" in rest else f"vi {file}"
+        return command("chmod", "0644", file)
+    return command("mv", file, f"{file}.broken") if "directory" in rest else command("vi", file)
 
 
 def cgroups(found: Kernel, engines: tuple[Engine, ...]) -> list[Finding]:
     """The version of cgroups, and the engines' cgroup managers."""
     if not found.cgroups:
         seen = "/sys/fs/cgroup is neither v2 nor has it the devices controller of v1"
-        return [Finding("cgroups", FAIL, seen, "mount -t cgroup2 none /sys/fs/cgroup")]
+        return [Finding("cgroups", FAIL, seen, _MOUNT)]
     default = "systemd" if found.systemd else "cgroupfs"
     managers = [
         f"{engine.name}'s manager is {engine.cgroup_manager or default}" for engine in engines
@@ -94,7 +115,8 @@ def cgroups(found: Kernel, engines: tuple[Engine, ...]) -> list[Finding]:
     wrong = [e for e in engines if e.cgroup_manager == "systemd" and not found.systemd]
     if wrong:
         seen = f"{wrong[0].name} is set to use systemd's cgroups, and systemd does not run here"
-        remedy = f"sed -i '/^ *cgroup_manager *=/s/systemd/cgroupfs/' {wrong[0].manager_file}"
+        script = "/^ *cgroup_manager *=/s/systemd/cgroupfs/"
+        remedy = command("sed", "-i", script, wrong[0].manager_file)
         return [Finding("cgroups", FAIL, seen, remedy)]
     return [Finding("cgroups", PASS, "; ".join([found.cgroups, *managers]))]
 
@@ -106,14 +128,17 @@ def ebpf(found: Kernel, as_root: bool) -> list[Finding]:
     if found.bpf_refusal is None:
         return [Finding("eBPF", PASS, "not tried: another root has no kernel of its own")]
     if found.bpf_refusal and not as_root:
-        return [Finding("eBPF", WARN, "only root can try it", "sudo oci-gpu-hook doctor")]
+        return [
+            Finding("eBPF", WARN, "only root can try it", command("sudo", "oci-gpu-hook", "doctor"))
+        ]
     if found.bpf_refusal:
         # systemd-run gives all of root's capabilities: it shows whether CAP_BPF is missing in this session only.
-        remedy = "systemd-run --pty oci-gpu-hook doctor"
+        remedy = command("systemd-run", "--pty", "oci-gpu-hook", "doctor")
         seen = f"the kernel takes no device program from root: {found.bpf_refusal}"
         if found.lockdown not in ("", "none"):
             seen += f" (lockdown is {found.lockdown})"
-            remedy = "grubby --update-kernel=ALL --remove-args=lockdown=confidentiality"
+            words = ("--update-kernel=ALL", "--remove-args=lockdown=confidentiality")
+            remedy = command("grubby", *words)
         return [Finding("eBPF", FAIL, seen, remedy)]
     hidden = found.sysctls.get("kernel/kptr_restrict", 0) >= 2
     hidden = hidden and found.sysctls.get("net/core/bpf_jit_harden", 0) >= 2
@@ -123,33 +148,43 @@ def ebpf(found: Kernel, as_root: bool) -> list[Finding]:
     return [Finding("eBPF", PASS, seen)]
 
 
-def rootless(found: Kernel, subids: bool, newuidmap: bool, used: bool) -> list[Finding]:
+def rootless(found: Kernel, subids: bool, newuidmap: bool, used: bool, tool: str) -> list[Finding]:
     """What rootless containers need of the host; used: whether any user has containers of his own."""
     check = "rootless"
     if not used and not (subids and newuidmap):
         return [Finding(check, PASS, "no user has containers of his own here")]
     if found.sysctls.get("user/max_user_namespaces", 1) == 0:
         seen = "the kernel gives no user namespaces"
-        return [Finding(check, WARN, seen, "sysctl -w user.max_user_namespaces=65536")]
+        return [
+            Finding(check, WARN, seen, command("sysctl", "-w", "user.max_user_namespaces=65536"))
+        ]
     if found.sysctls.get("kernel/unprivileged_userns_clone", 1) == 0:
         seen = "plain users get no user namespaces"
-        return [Finding(check, WARN, seen, "sysctl -w kernel.unprivileged_userns_clone=1")]
+        return [
+            Finding(
+                check, WARN, seen, command("sysctl", "-w", "kernel.unprivileged_userns_clone=1")
+            )
+        ]
     if not newuidmap:
         seen = "newuidmap is missing: users have only their own id"
-        return [Finding(check, WARN, seen, "dnf install shadow-utils-subid || apt install uidmap")]
+        return [Finding(check, WARN, seen, command(tool, "install", _NEWUIDMAP[tool]))]
     if not subids:
         seen = "/etc/subuid or /etc/subgid names nobody"
-        remedy = "usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER"
+        ids = "100000-165535"
+        remedy = command("usermod", "--add-subuids", ids, "--add-subgids", ids, "USER")
         return [Finding(check, WARN, seen, remedy)]
     return [Finding(check, PASS, "user namespaces, newuidmap and ranges of ids are there")]
 
 
-def selinux(status: Status | None, is_there: bool) -> list[Finding]:
-    """Mode, modules, booleans, labels and container types; `status` is None where libselinux is missing."""
+def selinux(status: Status | None, is_there: bool, cgroups: str, tool: str) -> list[Finding]:
+    """Mode, modules, booleans, labels and container types.
+
+    status: None if libselinux is missing; cgroups: the version of cgroups, as `Kernel` has it.
+    """
     if not is_there:
         return [Finding("SELinux", PASS, "disabled: nothing is labelled")]
     if status is None:
-        remedy = "dnf install python3-libselinux || apt install python3-selinux"
+        remedy = command(tool, "install", _LIBSELINUX[tool])
         return [Finding("SELinux", WARN, "this Python has no libselinux to ask", remedy)]
     mode = "enforcing" if status.enforcing else "permissive"
     findings = [Finding("SELinux", PASS, f"{mode}, policy {status.policy}")]
@@ -160,18 +195,34 @@ def selinux(status: Status | None, is_there: bool) -> list[Finding]:
             "SELinux boolean",
             WARN,
             f"{name} is on: every container may use the host's nodes, which the hook does not need",
-            f"setsebool -P {name} off",
+            command("setsebool", "-P", name, "off"),
         )
         for name, on in status.booleans
         if on and name in _OPEN_TO_ALL_DEVICES
     ]
-    return findings + _labels(status.labels)
+    return [*findings, *_cgroup_boolean(dict(status.booleans), cgroups), *_labels(status.labels)]
+
+
+def _cgroup_boolean(booleans: dict[str, bool], cgroups: str) -> list[Finding]:
+    """Whether the hook may write cgroup v1's files, which it must on v1 and needs not on v2."""
+    is_on = booleans.get(_CGROUP_V1_BOOLEAN)
+    if is_on is None or not cgroups:
+        return []
+    check = "SELinux and cgroups"
+    if is_on == (cgroups == "v1"):
+        seen = f"{_CGROUP_V1_BOOLEAN} is {'on' if is_on else 'off'}, as cgroup {cgroups} needs it"
+        return [Finding(check, PASS, seen)]
+    if is_on:
+        seen = f"{_CGROUP_V1_BOOLEAN} is on: the hook may write to every cgroup, which v2 does not need"
+        return [Finding(check, WARN, seen, command("setsebool", "-P", _CGROUP_V1_BOOLEAN, "off"))]
+    seen = f"{_CGROUP_V1_BOOLEAN} is off: the hook may not open devices in cgroup v1"
+    return [Finding(check, FAIL, seen, command("setsebool", "-P", _CGROUP_V1_BOOLEAN, "on"))]
 
 
 def _module(module: Module) -> Finding:
     check = f"SELinux module {module.name}"
     if module.readable and bool(module.priorities) != module.in_force:
-        return Finding(check, FAIL, module.state, "oci-gpu-hook selinux install")
+        return Finding(check, FAIL, module.state, _INSTALL)
     return Finding(check, PASS, module.state)
 
 
@@ -179,7 +230,7 @@ def _type(use: Use) -> Finding:
     check = f"SELinux type {use.type}"
     if use.can or use.type != "container_t":
         return Finding(check, PASS, f"{'can' if use.can else 'cannot'} use GPUs: {use.why}")
-    remedy = "dnf install container-selinux && oci-gpu-hook selinux install"
+    remedy = then(command("dnf", "install", "container-selinux"), _INSTALL)
     return Finding(check, FAIL, f"cannot use GPUs: {use.why}", remedy)
 
 
@@ -189,8 +240,8 @@ def _labels(labels: tuple[Label, ...]) -> list[Finding]:
         return [Finding("SELinux labels", PASS, f"{len(labels)} files bear what the policy says")]
     first = wrong[0]
     seen = f"{first.path} bears {first.actual}, the policy says {first.expected}"
-    paths = " ".join([label.path for label in wrong])
-    return [Finding("SELinux labels", FAIL, seen, f"restorecon -v {paths}")]
+    paths = [label.path for label in wrong]
+    return [Finding("SELinux labels", FAIL, seen, command("restorecon", "-v", *paths))]
 
 
 def _digits(text: str) -> str:

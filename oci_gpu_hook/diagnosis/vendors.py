@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding
 from oci_gpu_hook.diagnosis.driver import REFRESH
+from oci_gpu_hook.diagnosis.remedy import REBOOT, command, then
+from oci_gpu_hook.diagnosis.system import roots_alone
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -13,11 +15,11 @@ if TYPE_CHECKING:
     from oci_gpu_hook.vendors.present import Present, Wrong
 
 CHECK = "vendors"
-LOOK = "oci-gpu-hook info"
+LOOK = command("oci-gpu-hook", "info")
 MISSING, OFF = "missing", "off"
 _KERNEL = {
-    "dnf": "dnf upgrade kernel && systemctl reboot",
-    "apt": "apt full-upgrade && systemctl reboot",
+    "dnf": then(command("dnf", "upgrade", "kernel"), REBOOT),
+    "apt": then(command("apt", "full-upgrade"), REBOOT),
 }
 
 
@@ -53,11 +55,11 @@ def judge(present: Present, here: tuple[Here, ...], tool: str) -> list[Finding]:
 
 
 def _wrong(item: Wrong) -> Finding:
-    remedy = f"oci-gpu-hook vendors check {item.file}"
+    remedy = command("oci-gpu-hook", "vendors", "check", item.file)
     if item.is_open:
-        remedy = f"chown root: {item.file} && chmod go-w {item.file} {item.file.rpartition('/')[0]}"
+        remedy = roots_alone(item.file, item.file.rpartition("/")[0])
     elif not item.file.endswith(".json"):
-        remedy = f"ls {item.file}"
+        remedy = command("ls", item.file)
     return Finding(CHECK, FAIL, item.fault, remedy)
 
 
@@ -94,7 +96,7 @@ def _lacking(item: Here, tool: str) -> list[Finding]:
     says = f"{what.file} requires"
     # A function on PCI alone, such as a processor's own graphics, may be meant for nobody.
     level = FAIL if item.found.nodes() else WARN
-    load = " && ".join([f"modprobe {name}" for name in item.unloaded])
+    load = then(*[command("modprobe", name) for name in item.unloaded])
     findings = []
     for sentence in item.found.unmet:
         remedy = load if load and sentence.startswith("the kernel's module") else _KERNEL[tool]
@@ -105,7 +107,9 @@ def _lacking(item: Here, tool: str) -> list[Finding]:
     ]
     if item.unloaded:
         return findings  # its nodes come with it
-    remedy = f"dmesg | grep -i {what.modules[0]}" if what.modules else LOOK
+    remedy = LOOK
+    if what.modules:
+        remedy = command("journalctl", "--dmesg", f"--grep={what.modules[0]}")
     return findings + [
         Finding(what.flag, level, f"{says} what is not here: {pattern}", remedy)
         for pattern in devices.lacking
@@ -118,13 +122,13 @@ def _selinux(item: Here) -> list[Finding]:
     findings = []
     if item.type == MISSING:
         text = f"{file} says that containers need the SELinux type {kind}, which the policy lacks"
-        findings.append(Finding(what.flag, WARN, text, "semodule -l"))
+        findings.append(Finding(what.flag, WARN, text, command("semodule", "-l")))
     if item.boolean == MISSING:
         text = f"{file} names the SELinux boolean {boolean}, which the policy lacks"
-        findings.append(Finding(what.flag, WARN, text, "semanage boolean -l"))
+        findings.append(Finding(what.flag, WARN, text, command("semanage", "boolean", "-l")))
     elif item.boolean == OFF:
         text = f"the SELinux boolean {boolean}, which {file} names, is off"
-        findings.append(Finding(what.flag, WARN, text, f"setsebool -P {boolean} on"))
+        findings.append(Finding(what.flag, WARN, text, command("setsebool", "-P", boolean, "on")))
     return findings
 
 

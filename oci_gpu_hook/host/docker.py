@@ -1,61 +1,132 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What dockerd itself asks for (``docker run --gpus``), by its own record of the container.
+"""What dockerd itself asks for, by its own record of the container: ``docker run --gpus``, and Swarm's resources.
 
 For ``--gpus`` dockerd adds a prestart hook to config.json and appends NVIDIA_VISIBLE_DEVICES to process.env.  Where the
 variable stands does not tell who wrote it: for ``--gpus 0`` Docker 20.10 adds the hook alone, and an image's own
 variable can be the last one then.  The record tells: dockerd writes it when the container is created, and no image can.
-Reads only.  On the hook's path only where the environment of such a container is not accepted.
+
+A Swarm task has its resources in variables behind those of its service; those of its image follow, but for names that
+are taken.  So what stands in the environment and is not the image's own was set by Swarm, or by the service's author.
+Reads only.  On the hook's path only if such a container's environment is not accepted, or Swarm counts devices.
 """
 
 from __future__ import annotations
 
-import posix
-
 from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.host.source import open_source
-from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_regular
-from oci_gpu_hook.request.state import read_object
+from oci_gpu_hook.host.source import read_source
+from oci_gpu_hook.request.sources import accepts_environment
+from oci_gpu_hook.request.state import object_of
 from oci_gpu_hook.request.words import ALL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.request.bundle import Bundle
+    from oci_gpu_hook.request.settings import Settings
     from oci_gpu_hook.request.sources import Inputs
 
 _HOOK = ("nvidia-container-runtime-hook", "prestart")
-_RECORD = "hostconfig.json"
+_HOST_CONFIG, _CONFIG = "hostconfig.json", "config.v2.json"
 _LARGEST_RECORD = 1 << 20
 # dockerd makes these for each container, in a folder of its id's, and binds them unless its user mounts others there.
 _BOUND = ("/etc/hostname", "/etc/hosts", "/etc/resolv.conf")
 _DRIVERS = ("", "nvidia")
 _MOST_GPUS = 1 << 10
+# Where containerd keeps what images are made of: dockerd's own, and the host's.
+_CONTENT = "io.containerd.content.v1.content/blobs"
+_CONTAINERD = "/var/lib/containerd"
 
 
-def with_request(inputs: Inputs, bundle: Bundle, host_root: str) -> Inputs:
-    """`inputs` with what dockerd itself asks for this container."""
-    if _HOOK not in [words for _, words in bundle.hooks("prestart")]:
+def with_record(inputs: Inputs, bundle: Bundle, settings: Settings, host_root: str) -> Inputs:
+    """`inputs` with what dockerd's record says of this container, as far as the settings make it count."""
+    by_gpus = not accepts_environment(inputs, settings) and _has_hook(bundle)
+    if not by_gpus and not settings.swarm_resources:
         return inputs
     root = HostRoot(host_root)
     try:
-        return inputs._replace(dockers=requested(root, bundle))
+        if by_gpus:
+            inputs = inputs._replace(dockers=requested(root, bundle))
+        if settings.swarm_resources:
+            inputs = inputs._replace(images=from_image(root, bundle, inputs.environment))
+        return inputs
     finally:
         root.close()
 
 
+def _has_hook(bundle: Bundle) -> bool:
+    return _HOOK in [words for _, words in bundle.hooks("prestart")]
+
+
 def requested(root: HostRoot, bundle: Bundle) -> str:
     """The value of NVIDIA_VISIBLE_DEVICES that dockerd appends; "" for none, and without a record."""
+    return value(_record_of(root, bundle, _HOST_CONFIG)[1])
+
+
+def asks_for_none(root: HostRoot, bundle: Bundle) -> bool:
+    """Whether a device request of this container is for no device at all: ``--gpus 0``, or a count that nobody said."""
+    requests = _record_of(root, bundle, _HOST_CONFIG)[1].get("DeviceRequests")
+    return any(
+        [
+            isinstance(item, dict) and item.get("Count") == 0 and not item.get("DeviceIDs")
+            for item in (requests if isinstance(requests, list) else ())
+        ]
+    )
+
+
+def from_image(
+    root: HostRoot, bundle: Bundle, environment: dict[str, str]
+) -> frozenset[str] | None:
+    """The variables of a Swarm task that can be its image's own; None for any other container."""
+    folder, record = _record_of(root, bundle, _CONFIG)
+    if record.get("Managed") is not True:
+        return None
+    entries = _image_environment(root, folder, record)
+    if entries is None:
+        return frozenset(environment)
+    return frozenset([name for name, text in environment.items() if f"{name}={text}" in entries])
+
+
+def _image_environment(root: HostRoot, folder: str, record: dict[str, object]) -> list[str] | None:
+    """What the image's own configuration has as environment; None if that is not found.
+
+    dockerd keeps it by the image's digest, or in containerd's store, where the image's manifest leads to it.
+    """
+    manifest = record.get("ImageManifest")
+    if isinstance(manifest, dict):
+        paths = []
+        for store in (f"{folder}/containerd/daemon/{_CONTENT}", f"{_CONTAINERD}/{_CONTENT}"):
+            named = _record(root, f"{store}/{_as_path(manifest.get('digest'))}").get("config")
+            if isinstance(named, dict):
+                paths.append(f"{store}/{_as_path(named.get('digest'))}")
+    else:
+        kept = f"{folder}/image/{record.get('Driver')}/imagedb/content"
+        paths = [f"{kept}/{_as_path(record.get('Image'))}"]
+    for path in paths:
+        config = _record(root, path).get("config")
+        entries = config.get("Env") if isinstance(config, dict) else None
+        if isinstance(config, dict) and (entries is None or isinstance(entries, list)):
+            return [str(entry) for entry in entries or ()]
+    return None
+
+
+def _as_path(digest: object) -> str:
+    """A digest such as ``sha256:0f1e...`` as a path."""
+    return str(digest).replace(":", "/", 1)
+
+
+def _record_of(root: HostRoot, bundle: Bundle, name: str) -> tuple[str, dict[str, object]]:
+    """dockerd's folder, and this record of the container; an empty one if there is none."""
     # dockerd's bundles are named after their containers.  One that joins another's network has that one's files.
     id = bundle.path.rpartition("/")[2]
     for source, destination in bundle.bindings():
-        folder, _, name = source.rpartition("/")
+        folder, _, file = source.rpartition("/")
         containers, _, owner = folder.rpartition("/")
-        if destination in _BOUND and destination == f"/etc/{name}" and owner:
-            record = _record(root, f"{containers}/{id}/{_RECORD}")
+        if destination in _BOUND and destination == f"/etc/{file}" and owner:
+            record = _record(root, f"{containers}/{id}/{name}")
             if record:
-                return value(record)
+                return containers.rpartition("/")[0], record
             # It was the user's own mount, of which dockerd has more.
-    return ""
+    return "", {}
 
 
 def value(record: dict[str, object]) -> str:
@@ -76,21 +147,8 @@ def value(record: dict[str, object]) -> str:
 
 def _record(root: HostRoot, path: str) -> dict[str, object]:
     """The JSON object at `path`, if root alone could have written it; else an empty one."""
+    data = read_source(root.fd, path, _LARGEST_RECORD)
     try:
-        named = open_source(root.fd, path)
-    except OSError:
+        return {} if data is None else object_of(data, path, _LARGEST_RECORD)
+    except BundleError:
         return {}
-    try:
-        status = posix.fstat(named)
-        is_roots = status.st_uid in (0, posix.fstat(root.fd).st_uid)
-        if not is_regular(status) or not is_roots or status.st_mode & WRITABLE_BY_OTHERS:
-            return {}
-        fd = posix.open(f"/proc/self/fd/{named}", posix.O_RDONLY | posix.O_CLOEXEC)
-        try:
-            return read_object(fd, path, largest=_LARGEST_RECORD)
-        finally:
-            posix.close(fd)
-    except (OSError, BundleError):
-        return {}
-    finally:
-        posix.close(named)

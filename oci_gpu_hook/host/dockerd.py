@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import posix
 
-from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.formats import jsontext
-from oci_gpu_hook.host import contained, containers
+from oci_gpu_hook.host import contained, processes, rootless, states, untrusted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_regular
 from oci_gpu_hook.record import NamedTuple
@@ -27,9 +26,12 @@ RUNTIME = "oci-gpu-runtime"
 TOOLKIT, CDI_HOOK = "nvidia-container-toolkit", "nvidia-cdi-hook"
 OPEN, LED = "open", "led"
 _SETTINGS = "/etc/docker/daemon.json"
+_OURS = f"/usr/bin/{RUNTIME}"
+_ROOTLESS = ".config/docker/daemon.json"
 # systemd's own, where no dockerd runs that could tell.
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
 _EXECUTABLE = 0o111
+_SECONDS_OF_USERS = 1.0
 # Far above what anybody writes.
 _LARGEST_SETTINGS = 1 << 20
 
@@ -44,18 +46,19 @@ class Daemon(NamedTuple):
 
 
 class Runtime(NamedTuple):
-    """One of ``runtimes``: its name, its program, and whether that is there."""
+    """One of ``runtimes``: its name, its program, whether that is there, and whether it is ours, by a link too."""
 
     name: str
     program: str
     is_there: bool
+    is_ours: bool
 
 
 class Settings(NamedTuple):
     """daemon.json: its path, what is wrong with it, whether dockerd can read it, and what it says of runtimes.
 
     fault: "" for nothing, and where there is no file; danger: whether others than root could write it, `OPEN`, or have
-    it lead elsewhere, `LED`; "" for neither.
+    it lead elsewhere, `LED`; "" for neither; leads_to: `path` without links.
     """
 
     path: str
@@ -63,6 +66,7 @@ class Settings(NamedTuple):
     danger: str = ""
     runtimes: tuple[Runtime, ...] = ()
     default: str = ""
+    leads_to: str = ""
 
 
 class Docker(NamedTuple):
@@ -70,7 +74,7 @@ class Docker(NamedTuple):
 
     program: what dockerd finds first of the link's name, "" for nothing; leads_to: that without links; placed: when
     that name was made (seconds since 1970); lost: a link of that name that leads nowhere; rivals: programs of NVIDIA's
-    packages; daemon: None where none runs, or we may not see it.
+    packages; daemon: None where none runs, or we may not see it; of_users: the settings of users' own daemons.
     """
 
     program: str
@@ -80,6 +84,7 @@ class Docker(NamedTuple):
     rivals: tuple[str, ...]
     daemon: Daemon | None
     settings: Settings
+    of_users: tuple[Settings, ...] = ()
 
 
 def look(root: HostRoot) -> Docker | None:
@@ -100,7 +105,25 @@ def look(root: HostRoot) -> Docker | None:
         rivals=tuple([path for path in rivals if path]),
         daemon=daemon,
         settings=_settings(root, daemon.settings if daemon else _SETTINGS, folders),
+        of_users=tuple(_of_users(root)),
     )
+
+
+def _of_users(root: HostRoot) -> Iterator[Settings]:
+    """What users' own daemons read; nothing else that a user names is looked at."""
+    mounts, budget = untrusted.our_mounts(), untrusted.Budget(_SECONDS_OF_USERS)
+    for uid, home in rootless.homes(root).items():
+        path = f"{home}/{_ROOTLESS}"
+        document = states.parsed(states.files_of(root, uid, mounts, budget), path)
+        named = document.get("runtimes") if isinstance(document, dict) else None
+        runtimes = [
+            Runtime(name, _OURS, root.stat(_OURS) is not None, is_ours=True)
+            for name, value in (named.items() if isinstance(named, dict) else ())
+            if isinstance(value, dict) and value.get("path") in (_OURS, RUNTIME)
+        ]
+        if isinstance(document, dict):
+            default = str(document.get("default-runtime") or "")
+            yield Settings(path, runtimes=tuple(runtimes), default=default)
 
 
 def _program(root: HostRoot, name: str, folders: tuple[str, ...]) -> str:
@@ -125,20 +148,16 @@ def _placed(root: HostRoot, path: str) -> float:
 
 
 def _daemon(root: HostRoot) -> Daemon | None:
-    """The first dockerd that runs in no container."""
-    for pid in sorted([int(name) for name in root.names("/proc") if name.isdecimal()]):
-        if (root.read(f"/proc/{pid}/comm") or b"").strip() != b"dockerd":
+    """The first dockerd that root runs on the host itself."""
+    for pid in processes.numbers(root):
+        if processes.program(root, pid) != "dockerd":
             continue
-        began = containers.started(root, pid)
-        try:
-            if began is None or containers.is_contained(pid):
-                continue
-        except UsageError:
-            continue  # it has ended, or is not ours to look into
-        variables = dict([it.partition("=")[::2] for it in containers.environment(root, pid)])
-        folders = [path for path in variables.get("PATH", _PATH).split(":") if path[:1] == "/"]
-        words = (root.read(f"/proc/{pid}/cmdline") or b"").decode("utf-8", "replace").split("\0")
-        file = next(_values(words, "--config-file"), _SETTINGS)
+        began = processes.started(root, pid)
+        if began is None:
+            continue  # it has ended
+        path = processes.environment(root, pid).get("PATH", _PATH)
+        folders = [folder for folder in path.split(":") if folder[:1] == "/"]
+        file = next(_values(processes.command_line(root, pid), "--config-file"), _SETTINGS)
         return Daemon(pid, contained.since(root, began), tuple(folders), file)
     return None
 
@@ -159,7 +178,8 @@ def _settings(root: HostRoot, path: str, folders: tuple[str, ...]) -> Settings:
         return Settings(path, "it is no file")
     if status.st_size > _LARGEST_SETTINGS:
         return Settings(path, f"it is larger than {_LARGEST_SETTINGS >> 20} MiB")
-    data = root.read(path)
+    # Where it is a link, others may have put another thing in its place meanwhile.
+    data = untrusted.read(root, path, _LARGEST_SETTINGS)
     if data is None:
         return Settings(path, "it cannot be read")
     try:
@@ -176,14 +196,21 @@ def _settings(root: HostRoot, path: str, folders: tuple[str, ...]) -> Settings:
     default = document.get("default-runtime")
     fault = _unsafe(root, path)
     danger = (LED if root.link(path) is not None else OPEN) if fault else ""
-    return Settings(path, fault, danger, tuple(runtimes), str(default or ""))
+    return Settings(path, fault, danger, tuple(runtimes), str(default or ""), root.real(path))
 
 
 def _runtime(root: HostRoot, name: str, value: object, folders: tuple[str, ...]) -> Runtime:
     program = str(value.get("path", "")) if isinstance(value, dict) else ""
     # A name without a folder is looked for in the PATH.
     found = program if program.startswith("/") else _program(root, program, folders)
-    return Runtime(name, program, bool(found) and root.stat(found) is not None)
+    is_there = bool(found) and root.stat(found) is not None
+    return Runtime(name, program, is_there, is_ours(root, found or program))
+
+
+def is_ours(root: HostRoot, program: str) -> bool:
+    """Whether this is our runtime's path, or a link leads from it to our runtime."""
+    paths = (program, root.real(program) if program.startswith("/") else "")
+    return RUNTIME in [path.rpartition("/")[2] for path in paths]
 
 
 def _unsafe(root: HostRoot, path: str) -> str:

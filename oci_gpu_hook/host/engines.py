@@ -8,6 +8,7 @@ Never on the hook's path.
 from __future__ import annotations
 
 from oci_gpu_hook.formats import jsontext, toml
+from oci_gpu_hook.host import dockerd, untrusted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
 
@@ -38,7 +39,7 @@ class Engine(NamedTuple):
 
     folders: where it looks for hooks, in the order of rising precedence; folders_file: the file that sets them, ""
     where they are the engine's default; cgroup_manager: ``systemd`` or ``cgroupfs``, "" where no file sets it;
-    manager_file: the file that sets it.
+    manager_file: the file that sets it; runtime: of containers that name none, "" where no file sets it.
     """
 
     name: str
@@ -46,6 +47,27 @@ class Engine(NamedTuple):
     folders_file: str
     cgroup_manager: str
     manager_file: str = ""
+    runtime: str = ""
+
+
+class PodRuntime(NamedTuple):
+    """One of containerd's runtimes for pods; program: its BinaryName; is_ours: by a link, too."""
+
+    file: str
+    name: str
+    program: str
+    is_there: bool
+    is_ours: bool
+    is_default: bool
+
+
+class Containerd(NamedTuple):
+    """containerd: the runtimes that its settings name, the plugin of NRI that reads hooks.d, "" for none; and whether
+    it runs pods, as far as can be seen."""
+
+    runtimes: tuple[PodRuntime, ...]
+    injector: str
+    has_pods: bool
 
 
 class Unread(NamedTuple):
@@ -96,7 +118,20 @@ _KINDS = {
     ),
 }
 _DOCKER = "/etc/docker/daemon.json"
-_CONTAINERD = ("/etc/containerd/config.toml", "/etc/containerd/conf.d/*.toml")
+# Far above what anybody writes.
+_LARGEST = 1 << 20
+# containerd's own, and where k3s and RKE2 write theirs.
+_CONTAINERD = (
+    "/etc/containerd/config.toml",
+    "/etc/containerd/conf.d/*.toml",
+    "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+    "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+)
+_CONTAINERDS = ("containerd", "k3s", "rke2")
+_KUBELETS = ("kubelet", "k3s", "rke2")
+# The runtime of pods that name none, unless the settings say another, and what NRI starts.
+_RUNC = "runc"
+_NRI = "/opt/nri/plugins"
 
 
 def installed(root: HostRoot) -> tuple[Engine, ...]:
@@ -112,6 +147,27 @@ def shims(root: HostRoot) -> tuple[Shim, ...]:
     return (*found, *_docker(root), *_containerd(root))
 
 
+def containerd(root: HostRoot) -> Containerd | None:
+    """containerd on this host; None if there is none."""
+    if not any([has_program(root, name) for name in _CONTAINERDS]):
+        return None
+    default, found = _binaries(root)
+    runtimes = [
+        PodRuntime(
+            file,
+            name,
+            program,
+            root.stat(program) is not None if "/" in program else has_program(root, program),
+            dockerd.is_ours(root, program),
+            name == default,
+        )
+        for name, (program, file) in found.items()
+    ]
+    plugins = [name for name in root.names(_NRI) if name.endswith("-hook-injector")]
+    has_pods = bool(runtimes) or any([has_program(root, name) for name in _KUBELETS])
+    return Containerd(tuple(runtimes), f"{_NRI}/{plugins[0]}" if plugins else "", has_pods)
+
+
 def has_program(root: HostRoot, name: str) -> bool:
     """Whether one of the host's folders for programs has this one."""
     return any([root.stat(f"{folder}/{name}") is not None for folder in _PROGRAM_FOLDERS])
@@ -120,7 +176,7 @@ def has_program(root: HostRoot, name: str) -> bool:
 def _engine(root: HostRoot, name: str) -> Engine:
     kind = _KINDS[name]
     folders: tuple[str, ...] = (VENDORS_FOLDER,)
-    folders_file = manager = manager_file = ""
+    folders_file = manager = manager_file = runtime = ""
     appends = False
     for file, values in _read(root, kind.files):
         found = values.get(kind.hooks)
@@ -132,7 +188,8 @@ def _engine(root: HostRoot, name: str) -> Engine:
             folders, folders_file = (*folders, *named) if appends else named, file
         if kind.manager in values:
             manager, manager_file = str(values[kind.manager]), file
-    return Engine(name, folders, folders_file, manager, manager_file)
+        runtime = str(values.get(kind.default, runtime))
+    return Engine(name, folders, folders_file, manager, manager_file, runtime)
 
 
 def _shims(root: HostRoot, name: str) -> list[Shim]:
@@ -142,34 +199,58 @@ def _shims(root: HostRoot, name: str) -> list[Shim]:
     for file, values in _read(root, kind.files):
         default = str(values.get(kind.default, default))
         for key, value in values.items():
-            if key.startswith(kind.runtimes) and _SHIM in str(value):
+            if key.startswith(kind.runtimes) and _is_nvidias(root, value):
                 runtimes[key[len(kind.runtimes) :].partition(".")[0]] = file
-        if _SHIM in default:
+        if _is_nvidias(root, default):
             runtimes[default] = file
     return [Shim(name, file, runtime, runtime == default) for runtime, file in runtimes.items()]
 
 
 def _docker(root: HostRoot) -> list[Shim]:
     try:
-        document = jsontext.loads(root.read(_DOCKER) or b"{}")
-        runtimes = document["runtimes"]  # type: ignore[index]
-        default = document.get("default-runtime", "")  # type: ignore[attr-defined]
-        names = [name for name in runtimes if _SHIM in str(runtimes[name])]
-    except (ValueError, KeyError, TypeError, AttributeError):
+        document = jsontext.loads(untrusted.read(root, _DOCKER, _LARGEST) or b"{}")
+    except ValueError:
         return []
-    return [Shim("Docker", _DOCKER, name, name == default) for name in names]
+    settings = document if isinstance(document, dict) else {}
+    runtimes, default = settings.get("runtimes"), settings.get("default-runtime")
+    programs = {
+        name: value.get("path")
+        for name, value in (runtimes.items() if isinstance(runtimes, dict) else ())
+        if isinstance(value, dict)
+    }
+    return [
+        Shim("Docker", _DOCKER, name, name == default)
+        for name, program in programs.items()
+        if _is_nvidias(root, program)
+    ]
 
 
 def _containerd(root: HostRoot) -> list[Shim]:
-    default, runtimes = "", {}
+    default, found = _binaries(root)
+    return [
+        Shim("containerd", file, name, name == default)
+        for name, (program, file) in found.items()
+        if _is_nvidias(root, program)
+    ]
+
+
+def _binaries(root: HostRoot) -> tuple[str, dict[str, tuple[str, str]]]:
+    """The name of containerd's default runtime; the program and the file that names it, by the runtime's name."""
+    default, found = _RUNC, {}
     for file, values in _read(root, _CONTAINERD):
         for key, value in values.items():
             words = key.split(".")
             if words[-1] == "default_runtime_name":
                 default = str(value)
-            if words[-1] == "BinaryName" and _SHIM in str(value) and "runtimes" in words:
-                runtimes[words[words.index("runtimes") + 1]] = file
-    return [Shim("containerd", file, name, name == default) for name, file in runtimes.items()]
+            if words[-1] == "BinaryName" and value and "runtimes" in words:
+                found[words[words.index("runtimes") + 1]] = (str(value), file)
+    return default, found
+
+
+def _is_nvidias(root: HostRoot, value: object) -> bool:
+    """Whether a runtime's path, or one of several, is NVIDIA's runtime, and no link to ours by its name."""
+    paths = [str(path) for path in (value if isinstance(value, list) else [value])]
+    return any([_SHIM in path and not dockerd.is_ours(root, path) for path in paths])
 
 
 def unread(root: HostRoot) -> tuple[Unread, ...]:
@@ -201,7 +282,8 @@ def _contents(root: HostRoot, files: Iterable[str]) -> Iterator[tuple[str, bytes
         folder, star, ending = file.partition("/*")
         names = [name for name in root.names(folder) if name.endswith(ending)] if star else []
         for path in [f"{folder}/{name}" for name in names] if star else [file]:
-            data = root.read(path)
+            # A link may lead to a file of a user's.
+            data = untrusted.read(root, path, _LARGEST)
             if data is not None:
                 yield path, data
 

@@ -47,7 +47,7 @@ SYSCTLS = (
 
 def look(root: HostRoot) -> Kernel:
     """The kernel of this host, or of another root, as far as the files there say."""
-    cgroups = _cgroup_version(root)
+    cgroups = cgroup_version(root)
     tries_bpf = cgroups == "v2" and root.path == "/"
     lockdown = _text(root, "/sys/kernel/security/lockdown")
     lines = _text(root, "/proc/modules").splitlines()
@@ -62,7 +62,7 @@ def look(root: HostRoot) -> Kernel:
     )
 
 
-def _cgroup_version(root: HostRoot) -> str:
+def cgroup_version(root: HostRoot) -> str:
     """``v2``, ``v1`` or "", by the rule of runc and crun: v2 where /sys/fs/cgroup itself is cgroup2."""
     try:
         fd = root.open(_CGROUPS)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SELinux on this host, by libselinux: mode, modules, booleans, labels, and which containers can use GPUs.
 
-The caller passes libselinux's Python package as `library`: only the command line imports it, and a test can pass a
-replacement.  Reads only.  Never on the hook's path.
+`library` is libselinux's Python package, which not every host has.  Reads only.  Never on the hook's path.
 """
 
 from __future__ import annotations
@@ -22,9 +21,14 @@ MODULES = (
     ("nvidia_container", "system_u:system_r:nvidia_container_t:s0"),
     ("oci_gpu_hook", "system_u:system_r:oci_gpu_hook_t:s0"),
 )
-_OUR_BOOLEANS = ("nvidia_container_", "nvidia_agent_")
+_OUR_BOOLEANS = ("nvidia_container_", "nvidia_agent_", "oci_gpu_hook_")
 # The targeted policy's booleans that let plain containers use nodes bound from the host; the narrower one first.
 _NODE_BOOLEANS = ("container_use_xserver_devices", "container_use_devices")
+# A boolean of ours, and those of the targeted policy that let every container do what it would forbid to ours.
+_DRI_BOOLEAN = "nvidia_container_use_dri"
+_DRI_OF_ALL = ("container_use_dri_devices", "container_use_devices")
+# Whether the hook may write the rules of cgroup v1; on v2 it writes no file of a cgroup.
+CGROUP_V1_BOOLEAN = "oci_gpu_hook_use_cgroup_v1"
 _SELINUXFS = "/sys/fs/selinux"
 _STORES = ("/var/lib/selinux", "/etc/selinux")
 
@@ -104,7 +108,10 @@ class Use(NamedTuple):
 
 
 class Status(NamedTuple):
-    """SELinux's state on a host.  Where it is disabled, all other fields are empty."""
+    """SELinux's state on a host.  If it is disabled, all other fields are empty.
+
+    void: booleans of ours that are off and forbid nothing, each with the one that allows the same to all containers.
+    """
 
     enabled: bool
     enforcing: bool
@@ -112,6 +119,7 @@ class Status(NamedTuple):
     version: int
     modules: tuple[Module, ...]
     booleans: tuple[tuple[str, bool], ...]
+    void: tuple[tuple[str, str], ...]
     labels: tuple[Label, ...]
     uses: tuple[Use, ...]
 
@@ -161,7 +169,7 @@ def status(library: Any, root: HostRoot) -> Status:
     Another root than "/" is the host's, seen from a container: the kernel is the same.
     """
     if library is None:
-        return Status(False, False, "", 0, (), (), (), ())
+        return Status(False, False, "", 0, (), (), (), (), ())
     policy = policy_name(root)
     if root.path != "/":
         library.set_selinuxmnt(f"{root.path}{_SELINUXFS}")
@@ -174,6 +182,7 @@ def status(library: Any, root: HostRoot) -> Status:
         version=library.security_policyvers(),
         modules=tuple([_module(library, root, *item) for item in MODULES]),
         booleans=booleans,
+        void=_void(dict(booleans)),
         labels=tuple([_label(library, root, path) for path in paths(root)]),
         uses=_uses(library, booleans),
     )
@@ -216,10 +225,14 @@ def _is_known(library: Any, context: str) -> bool:
 
 def _booleans(library: Any) -> tuple[tuple[str, bool], ...]:
     names = library.security_get_boolean_names()[1]
-    ours = sorted(
-        [name for name in names if name.startswith(_OUR_BOOLEANS) or name in _NODE_BOOLEANS]
-    )
-    return tuple([(name, library.security_get_boolean_active(name) == 1) for name in ours])
+    others = (*_NODE_BOOLEANS, *_DRI_OF_ALL)
+    shown = sorted([name for name in names if name.startswith(_OUR_BOOLEANS) or name in others])
+    return tuple([(name, library.security_get_boolean_active(name) == 1) for name in shown])
+
+
+def _void(booleans: dict[str, bool]) -> tuple[tuple[str, str], ...]:
+    on = [name for name in _DRI_OF_ALL if booleans.get(name)]
+    return ((_DRI_BOOLEAN, on[0]),) if on and booleans.get(_DRI_BOOLEAN) is False else ()
 
 
 def _label(library: Any, root: HostRoot, path: str) -> Label:
@@ -292,13 +305,21 @@ def _is_allowed(library: Any, source: str, target: str) -> bool:
     return bool(decision.allowed & wanted == wanted)
 
 
+def imported() -> Any:
+    """libselinux's Python package; None if this Python has none."""
+    try:
+        import selinux
+    except ImportError:
+        return None
+    return selinux
+
+
 def of_engines(root: HostRoot) -> str:
     """The label that the policy gives to what engines keep in /run; "" without SELinux or this Python's libselinux."""
-    if not is_there(root):
+    library = imported() if is_there(root) else None
+    if library is None:
         return ""
     try:
-        import selinux as library
-
         return str(library.matchpathcon("/run/containers/storage", S_IFDIR)[1])
-    except (ImportError, OSError):
+    except OSError:
         return ""

@@ -7,6 +7,7 @@ Reads only, runs nothing.  Never on the hook's path.
 from __future__ import annotations
 
 from oci_gpu_hook.formats import jsontext
+from oci_gpu_hook.host import untrusted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
 from oci_gpu_hook.record import NamedTuple
@@ -144,7 +145,8 @@ def _is_open(root: HostRoot, path: str) -> bool:
 
 
 def _registration(root: HostRoot, path: str) -> Registration:
-    data = root.read(path)
+    # An engine may be told to look in a folder of a user's.
+    data = untrusted.read(root, path)
     if data is None:
         return _refused(path, "it cannot be read")
     try:

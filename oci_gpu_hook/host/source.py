@@ -12,7 +12,11 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.kernel import syscalls
-from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_link, is_socket
+from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_link, is_regular, is_socket
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Container
 
 _STICKY = 0o1000
 _MOST_LINKS = 40
@@ -29,15 +33,17 @@ class UntrustedError(OSError):
         return str(self.strerror)
 
 
-def open_source(root_fd: int, path: str, owner: int = 0) -> int:
+def open_source(
+    root_fd: int, path: str, owner: int = 0, roots: Container[int] | None = None
+) -> int:
     """An O_PATH descriptor of `path` below the folder open at `root_fd`, which is the host's root.
 
-    owner: a user whose own things count in a sticky folder beside root's.  UntrustedError where the path cannot be
-    trusted, OSError where it leads nowhere.
+    owner: a user whose own things count in a sticky folder beside root's; roots: the users who count as root, if more
+    than root itself do.  UntrustedError where the path cannot be trusted, OSError where it leads nowhere.
     """
     top = posix.fstat(root_fd)
     # In a user namespace the host's root has another number: whose "/" is.
-    roots = (0, top.st_uid)
+    roots = roots or (0, top.st_uid)
     opened = [posix.dup(root_fd)]
     folders = [(opened[0], top)]
     names = path.split("/")[::-1]
@@ -72,13 +78,42 @@ def open_source(root_fd: int, path: str, owner: int = 0) -> int:
             posix.close(fd)
 
 
+def read_source(root_fd: int, path: str, largest: int) -> bytes | None:
+    """The bytes of the regular file at `path` below the host's root; None if others than root could have written it.
+
+    None as well if there is none, or one of more than `largest` bytes.
+    """
+    try:
+        named = open_source(root_fd, path)
+    except (OSError, ValueError):  # the latter for what can be no path
+        return None
+    try:
+        status = posix.fstat(named)
+        is_roots = status.st_uid in (0, posix.fstat(root_fd).st_uid)
+        if not is_regular(status) or not is_roots or status.st_mode & WRITABLE_BY_OTHERS:
+            return None
+        fd = posix.open(f"/proc/self/fd/{named}", posix.O_RDONLY | posix.O_CLOEXEC)
+        try:
+            data = b""
+            # A file that grows meanwhile is not read to its end.
+            while len(data) <= largest and (piece := posix.read(fd, 1 << 16)):
+                data += piece
+            return data if len(data) <= largest else None
+        finally:
+            posix.close(fd)
+    except OSError:
+        return None
+    finally:
+        posix.close(named)
+
+
 def _check(
     parent: posix.stat_result,
     status: posix.stat_result,
     name: str,
     *,
     is_last: bool,
-    roots: tuple[int, ...],
+    roots: Container[int],
     owners: tuple[int, ...],
 ) -> None:
     """UntrustedError where others could have put what has this `status` into its folder, or could exchange it."""

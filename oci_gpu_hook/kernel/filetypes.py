@@ -9,6 +9,11 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from posix import stat_result
+    from typing import Union
+
+    from oci_gpu_hook.kernel.syscalls import Known
+
+    Status = Union[stat_result, Known]
 
 S_IFMT = 0o170000
 S_IFLNK = 0o120000
@@ -19,27 +24,27 @@ S_IFSOCK = 0o140000
 WRITABLE_BY_OTHERS = 0o022  # S_IWGRP | S_IWOTH
 
 
-def is_folder(status: stat_result) -> bool:
+def is_folder(status: Status) -> bool:
     """Whether it is a directory."""
     return status.st_mode & S_IFMT == S_IFDIR
 
 
-def is_regular(status: stat_result) -> bool:
+def is_regular(status: Status) -> bool:
     """Whether it is a regular file."""
     return status.st_mode & S_IFMT == S_IFREG
 
 
-def is_link(status: stat_result) -> bool:
+def is_link(status: Status) -> bool:
     """Whether it is a symbolic link."""
     return status.st_mode & S_IFMT == S_IFLNK
 
 
-def is_socket(status: stat_result) -> bool:
+def is_socket(status: Status) -> bool:
     """Whether it is a Unix socket."""
     return status.st_mode & S_IFMT == S_IFSOCK
 
 
-def is_character_device(status: stat_result) -> bool:
+def is_character_device(status: Status) -> bool:
     """Whether it is a character device."""
     return status.st_mode & S_IFMT == S_IFCHR
 

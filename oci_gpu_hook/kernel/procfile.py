@@ -5,21 +5,31 @@ from __future__ import annotations
 
 import posix
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 # A mount namespace has 100,000 mounts at most (fs.mount-max, proc_sys_fs(5)).
 _LARGEST = 24 << 20
 _EFBIG = 27
+# The kernel gives a page of such a file at a time.
+_PIECE = 1 << 13
 
 
 def read(path: str, dir_fd: int | None = None) -> bytes:
     """The whole content; a relative `path` starts at `dir_fd`.  OSError also where it is more than a kernel writes."""
+    return b"".join([*pieces(path, dir_fd)])
+
+
+def pieces(path: str, dir_fd: int | None = None) -> Iterator[bytes]:
+    """The same, one piece at a time, for a file that is not to be held whole."""
     fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC, dir_fd=dir_fd)
     try:
-        pieces, size = [], 0
-        while piece := posix.read(fd, 1 << 16):
-            pieces.append(piece)
+        size = 0
+        while piece := posix.read(fd, _PIECE):
             size += len(piece)
             if size > _LARGEST:
                 raise OSError(_EFBIG, posix.strerror(_EFBIG), path)
+            yield piece
     finally:
         posix.close(fd)
-    return b"".join(pieces)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.errors import plain
+from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,20 +35,25 @@ ENODEV = 19
 ENOTDIR = 20
 EINVAL = 22
 EFBIG = 27
+ENOSPC = 28
 ENAMETOOLONG = 36
 ELOOP = 40
 EILSEQ = 84
+EDQUOT = 122
 
 # --- openat2(2), Linux 5.6; linux/openat2.h
 
+RESOLVE_NO_XDEV = 0x01
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_NO_SYMLINKS = 0x04
+RESOLVE_BENEATH = 0x08
 RESOLVE_IN_ROOT = 0x10
 
 # --- fcntl.h
 AT_FDCWD = -100
 
 AT_EMPTY_PATH = 0x1000
+AT_STATX_DONT_SYNC = 0x4000
 
 # --- open_tree(2), move_mount(2): Linux 5.2; mount_setattr(2): Linux 5.12; linux/mount.h
 OPEN_TREE_CLONE = 1
@@ -70,8 +76,13 @@ FSCONFIG_CMD_CREATE = 6
 MNT_DETACH = 2
 
 # --- statx(2); linux/stat.h
+STATX_TYPE = 0x1
+STATX_INO = 0x100
 STATX_MNT_ID = 0x1000
 STATX_ATTR_MOUNT_ROOT = 0x2000
+
+# --- ioctl(2) on a namespace (ioctl_ns(2)): Linux 4.11; linux/nsfs.h
+NS_GET_OWNER_UID = 0xB704
 
 # --- prctl(2), capget(2), capset(2); linux/prctl.h, linux/capability.h
 PR_SET_NO_NEW_PRIVS = 38
@@ -94,6 +105,16 @@ MSG_NOSIGNAL = 0x4000
 # --- statfs(2); linux/magic.h
 CGROUP2_SUPER_MAGIC = 0x63677270
 TMPFS_MAGIC = 0x01021994
+PROC_SUPER_MAGIC = 0x9FA0
+SYSFS_MAGIC = 0x62656572
+DEBUGFS_MAGIC = 0x64626720
+TRACEFS_MAGIC = 0x74726163
+CGROUP_SUPER_MAGIC = 0x27E0EB
+SECURITYFS_MAGIC = 0x73636673
+SELINUX_MAGIC = 0xF97CFF8C
+BPF_FS_MAGIC = 0xCAFE4A11
+EFIVARFS_MAGIC = 0xDE5E81E4
+PSTOREFS_MAGIC = 0x6165676C
 
 # asm/unistd.h, x86_64 and aarch64; from 424 on all architectures have the same numbers.
 _NUMBERS = {
@@ -103,6 +124,7 @@ _NUMBERS = {
     "setsockopt": (54, 208),
     "umount2": (166, 39),
     "fstatfs": (138, 44),
+    "ioctl": (16, 29),
     "setns": (308, 268),
     "setfsuid": (122, 151),
     "setfsgid": (123, 152),
@@ -129,6 +151,15 @@ _FROM_FD_TO_FD = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
 
 _RETRIES = 128
 _LONGEST_SUBJECT = 300
+
+
+class Known(NamedTuple):
+    """Of a file: its type and mode, where it lies, and which device it is, as `stat_result` has them."""
+
+    st_mode: int
+    st_dev: int
+    st_ino: int
+    st_rdev: int
 
 
 class SyscallError(OSError):
@@ -335,6 +366,13 @@ def setns(fd: int, nstype: int) -> None:
     _call("setns", fd, fd, nstype)
 
 
+def ns_get_owner_uid(fd: int) -> int:
+    """ioctl(2), NS_GET_OWNER_UID: the user who has made the user namespace open at `fd`, as our own numbers users."""
+    uid = bytearray(8)
+    _call("ioctl", fd, fd, NS_GET_OWNER_UID, _reference(uid))
+    return int.from_bytes(uid[:4], "little")
+
+
 def setfsuid(uid: int) -> None:
     """setfsuid(2): the user as whom this process makes files.  The kernel does not say whether it was allowed."""
     _call("setfsuid", uid, uid)
@@ -399,13 +437,35 @@ def connect(path: str, seconds: int) -> int:
 
 def mount_of(fd: int) -> tuple[int, bool]:
     """statx(2): the id of the mount that `fd` is open on (the first field of its mountinfo line), and whether `fd` is
-    that mount's root (STATX_MNT_ID and STATX_ATTR_MOUNT_ROOT, Linux 5.8)."""
-    if _syscall(_SYS["statx"], fd, b"", AT_EMPTY_PATH, STATX_MNT_ID, _STATX_REFERENCE) < 0:
-        raise _error("statx", fd)
+    that mount's root (STATX_MNT_ID and STATX_ATTR_MOUNT_ROOT, Linux 5.8).  Asks no server, as `known_of`."""
+    _statx(fd, STATX_MNT_ID)
     return word(_STATX, 18), bool(word(_STATX, 1) & STATX_ATTR_MOUNT_ROOT)
 
 
-# struct statx is 256 bytes; stx_attributes lies at offset 8, stx_mnt_id at 144 (linux/stat.h).
+def known_of(fd: int) -> Known:
+    """statx(2): what of the file that `fd` is open on never changes, as the kernel knows it already.
+
+    AT_STATX_DONT_SYNC: fstat(2) asks the server of a network filesystem, or of FUSE, which may never answer.
+    """
+    _statx(fd, STATX_TYPE | STATX_INO)
+    mode, device = word(_STATX, 3) >> 32 & 0xFFFF, word(_STATX, 17)
+    rdev = word(_STATX, 16)
+    return Known(
+        mode,
+        posix.makedev(device & 0xFFFFFFFF, device >> 32),
+        word(_STATX, 4),
+        posix.makedev(rdev & 0xFFFFFFFF, rdev >> 32),
+    )
+
+
+def _statx(fd: int, mask: int) -> None:
+    flags = AT_EMPTY_PATH | AT_STATX_DONT_SYNC
+    if _syscall(_SYS["statx"], fd, b"", flags, mask, _STATX_REFERENCE) < 0:
+        raise _error("statx", fd)
+
+
+# struct statx is 256 bytes; stx_attributes lies at offset 8, stx_mode at 28, stx_ino at 32, stx_rdev_major at 128,
+# stx_dev_major at 136, stx_mnt_id at 144 (linux/stat.h).
 _STATX = bytearray(256)
 _STATX_REFERENCE = _reference(_STATX)
 

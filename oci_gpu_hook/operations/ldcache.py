@@ -44,8 +44,7 @@ class LdCache(NamedTuple):
         return None
 
     def perform(self, tree: Tree, prepared: int | None) -> str:
-        ldcache.merge(tree, self.path, Additions(*self.additions))
-        return ""
+        return ldcache.merge(tree, self.path, Additions(*self.additions))
 
     def cdi_edits(self) -> list[Edit] | None:
         return None

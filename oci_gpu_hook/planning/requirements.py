@@ -12,7 +12,7 @@ from oci_gpu_hook.errors import LONGEST_LIST, RequestError, quoted
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.words import MOST_DIGITS, number
 
-_AUTHOR = "the image's author must mend it, or the container set NVIDIA_DISABLE_REQUIRE=1"
+_AUTHOR = "the image's author must fix it, or the container set NVIDIA_DISABLE_REQUIRE=1"
 # Longer ones first: "<=" starts with "<".
 _OPERATORS = ("!=", "<=", ">=", "=", "<", ">")
 _PROPERTIES = ("cuda", "driver", "arch", "brand")

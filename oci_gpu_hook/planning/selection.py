@@ -66,6 +66,7 @@ def select(request: Request, inventory: DriverInventory) -> Selection:
         )
     if request.by_nodes():
         return of_nodes(request.devices, inventory)
+    _check_count(request.devices, len(inventory.gpus))
     gpus: dict[int, str] = {}
     mig_devices: dict[tuple[int, int, int], str] = {}
     # GPUs come before MIG devices: a GPU that is requested itself is whole, even if its MIG devices are requested too.
@@ -160,6 +161,16 @@ def of_nodes(paths: tuple[str, ...], inventory: DriverInventory) -> Selection:
 
 def _may_be_mig(selector: str) -> bool:
     return selector == ALL or is_mig(selector)
+
+
+def _check_count(devices: tuple[str, ...], there: int) -> None:
+    """RequestError if dockerd has made more indices of a number of GPUs (``--gpus 9``) than the host has."""
+    wanted = len(devices)
+    if wanted > max(there, 1) and devices == tuple(map(str, range(wanted))):
+        raise RequestError(
+            f"{wanted} GPUs are asked for (0 to {wanted - 1}), and this host has {there}",
+            "the container's author must ask for fewer",
+        )
 
 
 def _find_gpu(selector: str, gpus: tuple[Gpu, ...]) -> Gpu:

@@ -113,7 +113,7 @@ def _check_host(request: VendorRequest, found: OnHost) -> None:
         more = f", and {len(lacking) - 1} more" if len(lacking) > 1 else ""
         raise DriverError(
             f"{file} requires what this host lacks: {lacking[0]}{more}",
-            f"whoever installs the driver must mend it; 'oci-gpu-hook info' shows what {request.flag} has here",
+            f"whoever installs the driver must fix it; 'oci-gpu-hook info' shows what {request.flag} has here",
         )
 
 

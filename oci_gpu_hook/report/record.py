@@ -10,7 +10,8 @@ import posix
 from time import process_time_ns, time_ns
 
 from oci_gpu_hook.report import entry, journal
-from oci_gpu_hook.request.annotations import image, namespace
+from oci_gpu_hook.request.annotations import said
+from oci_gpu_hook.request.state import Who
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,10 +24,12 @@ _BEGAN = b"OCI_GPU_HOOK_BEGAN"
 def send(progress: Progress, exit_code: int, sentence: str) -> None:
     """Send the record of a start; the current step ends here."""
     progress.end_step()
+    id, bundle = (progress.state.id, progress.state.bundle) if progress.state else ("", "")
+    known = said(Who(progress.annotations, id, bundle))
     found = entry.Entry(
-        container=progress.state.id if progress.state else "",
-        image=image(progress.annotations),
-        namespace=namespace(progress.annotations),
+        container=id,
+        image=known.image,
+        namespace=known.namespace,
         request=progress.request,
         plan=progress.plan,
         notes=tuple(progress.notes),

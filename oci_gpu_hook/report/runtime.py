@@ -3,8 +3,8 @@
 
 crun leads its hooks' stderr to /dev/null, and says ``error executing hook ... (exit code: 5)`` alone.  So the sentence
 is written where crun writes its own: to its stderr, which conmon hands on to CRI-O and podman, and to the log that the
-engine has named; podman reads the first only where the log has more than one line (both seen with podman 4.3).  runc
-shows a hook's stderr by itself.  Must not wait, and must not stop anything.
+engine has named.  Of that, the shim of Docker and containerd shows the last error, and podman a line that stands
+alone.  runc shows a hook's stderr by itself.  Must not wait, and must not stop anything.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from oci_gpu_hook.kernel import procfile
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.request import crun
 
+_READ = posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOFOLLOW | posix.O_NOCTTY | posix.O_CLOEXEC
+_NEW = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
+# A runtime's log is its own for one command, and has some lines.
+_LARGEST_LOG = 1 << 16
 _APPEND = posix.O_WRONLY | posix.O_APPEND | posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC
 
 
@@ -25,10 +29,49 @@ def tell(text: str) -> None:
         return
     log = crun.option(words, "--log")
     if log.startswith("/") and crun.option(words, "--log-format") == "json":
-        append(log, as_json(text))
+        end_log(log, as_json(text))
     stderr = f"/proc/{posix.getppid()}/fd/2"
     if not _is_ours(stderr) and _keeps_what_is_appended(stderr):
         append(stderr, f"{text}\n")
+
+
+def end_log(log: str, line: str) -> None:
+    """Put a log that ends with this line in the place of crun's; else write it behind what stands there.
+
+    crun has its own open, and says the rest there, where nobody reads it: it would come after the sentence, and says
+    less.
+    """
+    new = f"{log}.oci-gpu-hook-{posix.getpid()}"
+    try:
+        before, mode = _content(log)
+        fd = posix.open(new, _NEW, mode)
+        try:
+            data = before + line.encode()
+            if posix.write(fd, data) != len(data):
+                raise OSError
+            posix.rename(new, log)
+        except OSError:
+            posix.unlink(new)
+            raise
+        finally:
+            posix.close(fd)
+    except OSError:
+        append(log, line)
+
+
+def _content(log: str) -> tuple[bytes, int]:
+    """What a log of ours has, and its mode; OSError for any other file."""
+    fd = posix.open(log, _READ)
+    try:
+        status = posix.fstat(fd)
+        if not is_regular(status) or status.st_uid != posix.geteuid():
+            raise OSError
+        data = posix.read(fd, _LARGEST_LOG)
+        if len(data) != status.st_size:
+            raise OSError
+        return data, status.st_mode & 0o777
+    finally:
+        posix.close(fd)
 
 
 def as_json(text: str) -> str:

@@ -1,57 +1,80 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which image and which Kubernetes namespace a container is of, where its engine says so in annotations.  Pure."""
+"""Which image and which Kubernetes namespace a container is of, as far as its engine is proved to say so.  Pure.
+
+Engines pass on annotations of a pod's author, and podman before 4.6 those of an image's manifest: an annotation proves
+nothing by itself.  It counts if its engine is known by the container's id, which neither can foretell: CRI-O writes it
+into an annotation, containerd and podman name the bundle's folder after it.
+"""
 
 from __future__ import annotations
 
-from oci_gpu_hook.errors import RequestError, quoted
+from oci_gpu_hook.record import NamedTuple
 
-# CRI-O, containerd, podman's kube play.  CRI-O sets io.kubernetes.cri-o.Namespace on a pod's sandbox only: in its
-# containers that annotation is the pod's author's to set.
-_NAMESPACES = (
-    "io.kubernetes.pod.namespace",
-    "io.kubernetes.cri.sandbox-namespace",
-    "io.kubernetes.cri-o.Namespace",
-)
-# CRI-O, containerd; podman by its user's own word, as by --annotation.
-_IMAGES = (
-    "io.kubernetes.cri-o.ImageName",
-    "io.kubernetes.cri.image-name",
-    "io.container.image",
-    "org.opencontainers.image.ref.name",
-)
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.request.state import Who
 
-# CRI-O, podman.
-_MANAGER = "io.container.manager"
+CONTAINERD, DOCKER, PODMAN = "containerd", "docker", "podman"
 
+_CRIOS_ID = "io.kubernetes.cri-o.ContainerID"
+_CRIOS_TYPE = "io.kubernetes.cri-o.ContainerType"
+_CRIOS_IMAGE = "io.kubernetes.cri-o.ImageName"
+# The kubelet's label, which comes after what a pod's author says.  Of a pod's sandbox CRI-O has another.
+_CRIOS_NAMESPACE = "io.kubernetes.pod.namespace"
+_CRIOS_NAMESPACE_OF_SANDBOX = "io.kubernetes.cri-o.Namespace"
+_CONTAINERDS_IMAGE = "io.kubernetes.cri.image-name"
+_CONTAINERDS_NAMESPACE = "io.kubernetes.cri.sandbox-namespace"
 
-def image(annotations: dict[str, str]) -> str:
-    """The container's image; "" where its engine does not say."""
-    return _first(annotations, _IMAGES)
+# Below containerd's state folder, with a folder for each of its own namespaces: that of Kubernetes, that of Docker.
+TASKS = "io.containerd.runtime.v2.task"
+_OF_TASKS = {f"{TASKS}/k8s.io": CONTAINERD, f"{TASKS}/moby": DOCKER}
 
 
-def namespace(annotations: dict[str, str]) -> str:
-    """The container's Kubernetes namespace; "" where its engine does not say."""
-    return _first(annotations, _NAMESPACES)
+class Said(NamedTuple):
+    """What is known of a container: "" for what is not; unsaid: which of "image" and "namespace" that is.
+
+    podman has no namespaces, so there is none to say.
+    """
+
+    image: str
+    namespace: str
+    unsaid: tuple[str, ...]
 
 
-def unsaid(annotations: dict[str, str]) -> tuple[str, ...]:
-    """Which of "image" and "namespace" the engine does not say; podman has no namespaces, so there is none to say."""
-    missing = [] if image(annotations) else ["image"]
-    if not namespace(annotations) and annotations.get(_MANAGER) != "libpod":
-        missing.append("namespace")
-    return tuple(missing)
+def said(who: Who) -> Said:
+    """What the container's engine says of it."""
+    image, namespace, has_namespace = who.image, "", True
+    keeper = keeper_of(who.bundle, who.id)
+    if who.id and who.annotations.get(_CRIOS_ID) == who.id:
+        is_sandbox = who.annotations.get(_CRIOS_TYPE) == "sandbox"
+        key = _CRIOS_NAMESPACE_OF_SANDBOX if is_sandbox else _CRIOS_NAMESPACE
+        image, namespace = _values(who, _CRIOS_IMAGE, key)
+    elif keeper == CONTAINERD:
+        image, namespace = _values(who, _CONTAINERDS_IMAGE, _CONTAINERDS_NAMESPACE)
+    elif keeper == PODMAN:
+        has_namespace = False
+    unsaid = [] if image else ["image"]
+    if has_namespace and not namespace:
+        unsaid.append("namespace")
+    return Said(image, namespace, tuple(unsaid))
 
 
-def check_namespace(annotations: dict[str, str]) -> None:
-    """RequestError where several are named: engines hand a pod's own annotations on beside theirs."""
-    said = {annotations[name] for name in _NAMESPACES if name in annotations}
-    if len(said) > 1:
-        raise RequestError(
-            f"the annotations name several namespaces, {' and '.join(map(quoted, sorted(said)))}",
-            "the pod's author must leave them to the engine",
-        )
+def keeper_of(bundle: str, id: str) -> str:
+    """Whose folder a bundle lies in, one of the constants above; CRI-O's are as podman's.  "" for any other."""
+    folder, name = folder_of(bundle)
+    if not id or name != id:
+        return ""
+    if bundle.endswith("/userdata"):
+        return PODMAN if folder.endswith("-containers") else ""
+    return next((_OF_TASKS[end] for end in _OF_TASKS if folder.endswith(f"/{end}")), "")
 
 
-def _first(annotations: dict[str, str], names: tuple[str, ...]) -> str:
-    # The engine's own comes first, and where it is empty, no other counts.
-    return next((annotations[name] for name in names if name in annotations), "")
+def folder_of(bundle: str) -> tuple[str, str]:
+    """The folder that has a folder for each container, and the name of the bundle's one in it."""
+    path = bundle[: -len("/userdata")] if bundle.endswith("/userdata") else bundle
+    folder, _, name = path.rpartition("/")
+    return folder, name
+
+
+def _values(who: Who, *keys: str) -> list[str]:
+    return [who.annotations.get(key, "") for key in keys]

@@ -13,7 +13,11 @@ import posix
 from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.request.state import ENGINE_HINT, checked_path, read_object
+from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, checked_path, read_object
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # The kernel's own list of device numbers, devices.txt: below 254 they are GPUs.
 _NVIDIA_MAJOR = 195
@@ -193,7 +197,7 @@ class Bundle(NamedTuple):
         if not isinstance(value, list):
             raise self._wrong_shape(f"{where} is no list")
         if most is not None and len(value) > most:
-            raise self._wrong_shape(f"{where} has more than {most} items")
+            raise ExcessError(f"{self.path}/config.json: {where} has more than {most} items", [])
         return value
 
     def _text(self, parent: dict[str, object], key: str) -> str:
@@ -207,12 +211,16 @@ class Bundle(NamedTuple):
         return BundleError(f"{self.path}/config.json is of the wrong shape: {what}", ENGINE_HINT)
 
 
-def read_bundle(path: str) -> Bundle:
-    """The bundle at `path`, its config.json parsed."""
+def _opened(name: str) -> int:
+    # O_NONBLOCK: a fifo of that name would otherwise hold the start up.
+    return posix.open(name, posix.O_RDONLY | posix.O_NONBLOCK | posix.O_CLOEXEC)
+
+
+def read_bundle(path: str, opened: Callable[[str], int] = _opened) -> Bundle:
+    """The bundle at `path`, its config.json parsed; opened: how that file is opened, OSError if it cannot be."""
     name = f"{path}/config.json"
     try:
-        # O_NONBLOCK: a fifo of that name would otherwise hold the start up.
-        fd = posix.open(name, posix.O_RDONLY | posix.O_NONBLOCK | posix.O_CLOEXEC)
+        fd = opened(name)
     except OSError as err:
         raise BundleError(f"cannot open {name}: {err.strerror}", ENGINE_HINT) from err
     try:

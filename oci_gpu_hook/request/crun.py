@@ -3,8 +3,9 @@
 
 crun enters the host's mount namespace again where a container has a user namespace and devices, and tells its hooks
 what getcwd(3) gives there: ``/`` (seen in 1.8 to 1.29).  The path is in crun's own command line, and the copy of
-config.json in its state folder.  Reads only, and believes crun alone: the process that started the hook, which is the
-parent of the state's process.
+config.json in its state folder.  Reads only, and believes crun alone: the process that has started the hook, which is
+also who has written the state.  The container's process need not be its child: under ``create`` that is the child of
+whoever collects orphans (conmon, containerd's shim, or PID 1).
 """
 
 from __future__ import annotations
@@ -32,13 +33,12 @@ def is_lost(state: State) -> bool:
 
 
 def find(state: State) -> str:
-    """The bundle, or the folder in which crun keeps a copy of its config.json; "" where neither is found."""
+    """The bundle, or the folder in which crun keeps a copy of its config.json; "" where neither is found.
+
+    Also where another program stands between crun and the hook: its words do not name the container.
+    """
     words = command_line()
-    try:
-        parent = procfile.read(f"/proc/{state.pid}/stat").rpartition(b")")[2].split()[1]
-    except (OSError, IndexError):
-        return ""
-    if int(parent) != posix.getppid() or state.id not in words:
+    if state.id not in words:
         return ""
     kept = f"{option(words, '--root') or _STATE_FOLDER}/{state.id}"
     for folder in (option(words, "--bundle", "-b"), kept):
@@ -50,10 +50,19 @@ def find(state: State) -> str:
 def command_line() -> list[str]:
     """The words by which the process was started that has started this one; one empty word where they are hidden."""
     try:
-        data = procfile.read(f"/proc/{posix.getppid()}/cmdline")
-    except OSError:
+        parent = _parent()
+        data = procfile.read(f"/proc/{parent}/cmdline")
+        # Once it has ended its number may be that of any process, and we have another parent.
+        if _parent() != parent:
+            data = b""
+    except (OSError, IndexError):
         data = b""
     return data.decode(errors="surrogateescape").split("\0")
+
+
+def _parent() -> str:
+    """The number of our parent, as this procfs has it."""
+    return procfile.read("/proc/self/stat").rpartition(b")")[2].split()[1].decode()
 
 
 def option(words: list[str], *names: str) -> str:

@@ -13,6 +13,10 @@ from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.words import ALL, CAPABILITIES
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.request.state import Who
+
 # The default file: it alone may be absent.
 SETTINGS = "/etc/oci-gpu-hook.conf"
 
@@ -112,11 +116,10 @@ def are_there(path: str | None) -> bool:
     return False
 
 
-def read_settings(path: str | None, annotations: dict[str, str] | None, root: str = "") -> Settings:
-    """The settings for a container with these annotations, None for what stands in no section; path, root: see `files`.
+def read_settings(path: str | None, who: Who | None, root: str = "") -> Settings:
+    """The settings for a container, None for what stands in no section; path, root: see `files`.
 
-    ConfigError where a file cannot be read or understood; RequestError where the annotations do not tell which settings
-    are the container's.
+    ConfigError where a file cannot be read or understood; RequestError for an image or a namespace that is none.
     """
     names = files(path, root)
     if not names:
@@ -124,4 +127,4 @@ def read_settings(path: str | None, annotations: dict[str, str] | None, root: st
     from oci_gpu_hook.request import settingsfile
 
     lines = settingsfile.read(names)
-    return Settings(**settingsfile.fields(lines, annotations, Settings()._asdict()))
+    return Settings(**settingsfile.fields(lines, who, Settings()._asdict()))

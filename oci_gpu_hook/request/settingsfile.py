@@ -11,7 +11,7 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.errors import ConfigError, RequestError, quoted
-from oci_gpu_hook.request.annotations import check_namespace, image, namespace, unsaid
+from oci_gpu_hook.request.annotations import said
 from oci_gpu_hook.request.sections import Setting, strictest
 from oci_gpu_hook.request.words import ALL, CAPABILITIES, is_flag, items
 
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from oci_gpu_hook.request.state import Who
+
 # Of all files together.
 _LARGEST = 1 << 20
 # Of an image or a namespace.
 _LONGEST_NAME = 4096
-_ENGINE = "the engine or the pod's author must mend it"
+_ENGINE = "the engine or the pod's author must fix it"
 
 
 _BOOLEANS = {"yes": True, "no": False}
@@ -81,41 +83,33 @@ def read(names: Iterable[str]) -> list[Setting]:
     return found
 
 
-def fields(
-    lines: Iterable[Setting], annotations: dict[str, str] | None, defaults: dict[str, Any]
-) -> dict[str, Any]:
-    """The fields of `Settings` for a container with these annotations; None: what stands in no section."""
+def fields(lines: Iterable[Setting], who: Who | None, defaults: dict[str, Any]) -> dict[str, Any]:
+    """The fields of `Settings` for a container; None: what stands in no section."""
     rows = list(lines)
-    decided = decisive(rows, annotations or {})
+    image, namespace, unsaid = said(who) if who is not None else ("", "", ())
+    decided = decisive(rows, image, namespace)
     found = {**defaults, **{field: line.value for field, line in decided.items()}}
     scopes = {line.scope for line in rows}
-    unmatched = [] if annotations is None else [s for s in unsaid(annotations) if s in scopes]
+    unmatched = [scope for scope in unsaid if scope in scopes]
     if unmatched:
         found.update(strictest(rows, unmatched, decided, found))
         found["unmatched"] = tuple(unmatched)
     return found
 
 
-def decisive(lines: Iterable[Setting], annotations: dict[str, str]) -> dict[str, Setting]:
-    """The line that decides each field that the files set.
+def decisive(lines: Iterable[Setting], image: str, namespace: str) -> dict[str, Setting]:
+    """The line that decides each field that the files set, for a container of this image in this namespace.
 
-    Lines for everybody come first, then those for the container's image, then those for its namespace.  RequestError
-    where the namespace is in doubt.
+    Lines for everybody come first, then those for the image, then those for the namespace.
     """
-    named = {
-        "": "",
-        "image": image(annotations),
-        "namespace": namespace(annotations),
-    }
+    named = {"": "", "image": image, "namespace": namespace}
     rows = list(lines)
     scopes = {line.scope for line in rows}
-    if "namespace" in scopes:
-        check_namespace(annotations)
     found = {}
     for scope, name in named.items():
         if scope in scopes and len(name) > _LONGEST_NAME:
             raise RequestError(
-                f"the annotations name the {scope} {quoted(name)}, which is too long", _ENGINE
+                f"the container's {scope} is {quoted(name)}, which is too long", _ENGINE
             )
         # Each pattern is compared once, however many lines it has.
         fits = {"": not scope}
@@ -147,7 +141,7 @@ def parse(text: str, name: str) -> list[Setting]:
             raise ConfigError(f"{where}: {quoted(line)} is no 'key = value' line")
         if key not in _KEYS:
             raise ConfigError(
-                f"{where}: unknown key {quoted(key)}, did you mean '{nearest(key)}'?",
+                f"{where}: unknown key {quoted(key)}{meant(key)}",
                 f"known are {', '.join(_KEYS)}",
             )
         if scope and key in _HOST_WIDE:
@@ -184,9 +178,12 @@ def matches(pattern: str, text: str) -> bool:
     return at <= end
 
 
-def nearest(key: str, among: Iterable[str] = _KEYS) -> str:
-    """The known key that takes the fewest changes of letters to reach."""
-    return min(among, key=lambda known: _distance(key[:64], known))
+def meant(key: str, among: Iterable[str] = _KEYS) -> str:
+    """``, did you mean 'records'?`` for a word that is near enough; else ""."""
+    import difflib
+
+    near = difflib.get_close_matches(key[:64], [*among], 1)
+    return f", did you mean {quoted(near[0])}?" if near else ""
 
 
 def _value(key: str, value: str, where: str) -> object:
@@ -256,16 +253,6 @@ def _heading(line: str, where: str) -> tuple[str, str]:
             f"{where}: {quoted(line)} is no heading, which are [namespace NAME] and [image PATTERN]"
         )
     return scope, pattern.strip()
-
-
-def _distance(one: str, other: str) -> int:
-    """Insertions, deletions and substitutions between two words (Levenshtein)."""
-    row = list(range(len(other) + 1))
-    for i, letter in enumerate(one, start=1):
-        before, row[0] = row[0], i
-        for j, known in enumerate(other, start=1):
-            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (letter != known))
-    return row[-1]
 
 
 def _text(name: str) -> str:

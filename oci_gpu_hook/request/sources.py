@@ -37,6 +37,7 @@ LIST_FOLDER = "/var/run/nvidia-container-devices"
 CDI_ANNOTATIONS = "cdi.k8s.io/"
 
 UNPRIVILEGED = "is not accepted from a container without CAP_SYS_ADMIN"
+_IMAGES = "may be the image's own, and must not go past what Swarm counts"
 
 # Docker Swarm tells a task in variables of these names which of its node's generic resources are the task's.
 SWARM_VARIABLE = "DOCKER_RESOURCE_"
@@ -53,7 +54,9 @@ class Inputs(NamedTuple):
 
     mounts: source and destination of each; privileged: whether CAP_SYS_ADMIN is in the bounding set; given: the nodes
     of GPUs that the user of an old image gave to it, see `Bundle.given_gpus`; dockers: the value of
-    NVIDIA_VISIBLE_DEVICES that dockerd itself has appended (``--gpus``), "" where it has not, and where nobody looked.
+    NVIDIA_VISIBLE_DEVICES that dockerd itself has appended (``--gpus``), "" where it has not, and where nobody looked;
+    images: the variables of a Swarm task that can be its image's own, by dockerd's record; None for any other
+    container, and where nobody looked.
     """
 
     environment: dict[str, str]
@@ -62,6 +65,7 @@ class Inputs(NamedTuple):
     privileged: bool = False
     given: tuple[str, ...] = ()
     dockers: str = ""
+    images: frozenset[str] | None = None
 
 
 class Names(NamedTuple):
@@ -136,10 +140,11 @@ def named(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
     nothing = found._replace(devices=())
     if _is_void(found.devices):
         return nothing
-    if found.devices and not accepts_environment(inputs, settings):
+    why = refusal(inputs, settings, found.where) if found.devices else ""
+    if why:
         by_docker = _by_docker(inputs)
         if found != by_docker:
-            leave_out(f"the request in {found.where} {UNPRIVILEGED}", settings, notes)
+            leave_out(f"the request in {found.where} {why}", settings, notes)
         if by_docker is None or _is_void(by_docker.devices):
             return nothing
         found = by_docker
@@ -157,8 +162,28 @@ def named(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
 
 
 def accepts_environment(inputs: Inputs, settings: Settings) -> bool:
-    """Whether this container's environment and annotations may ask: both are written by an image or a pod's author."""
+    """Whether this container's environment and annotations may ask: both are written by an image or a pod's author.
+
+    So are the variables of swarm resources, for an image can have one of any name.  What proves a variable to be the
+    engine's own is accepted beside this (`_by_docker`).
+    """
     return settings.accept_environment == "always" or inputs.privileged
+
+
+def refusal(inputs: Inputs, settings: Settings, where: str, flag: str = "") -> str:
+    """Why a request in the variable `where` is not accepted, or in several with commas; "" if it is.
+
+    flag: the vendor's whose devices are asked for, "" for NVIDIA's.  Whoever may make services is root on their nodes,
+    so what no image can have written in a task counts as Swarm's own.
+    """
+    names, images = where.split(","), inputs.images
+    if images is not None:
+        from_image = not images.isdisjoint(names)
+        if from_image and swarm_variables(settings, flag):
+            return _IMAGES
+        if not from_image and all([name.startswith(SWARM_VARIABLE) for name in names]):
+            return ""
+    return "" if accepts_environment(inputs, settings) else UNPRIVILEGED
 
 
 def _by_docker(inputs: Inputs) -> Names | None:
@@ -270,7 +295,7 @@ def _cdi_annotations(annotations: dict[str, str]) -> dict[str, str]:
     if found is not None and not isinstance(found, dict):
         raise RequestError(
             f"the annotation {_OWN_ANNOTATIONS} is no JSON object: whose {CDI_ANNOTATIONS}* are is not known",
-            "the container engine must mend it",
+            "the container engine must fix it",
         )
     return {
         key: text

@@ -13,7 +13,7 @@ from oci_gpu_hook.errors import BundleError, quoted
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.record import NamedTuple
 
-ENGINE_HINT = "the container engine or runtime must mend it"
+ENGINE_HINT = "the container engine or runtime must fix it"
 
 # An engine copies a pod's annotations into both documents, of which Kubernetes takes 256 KiB; and the kernel takes some
 # MiB of environment.  A document of the largest size may have a value in every twenty bytes: each takes a hundred.
@@ -24,6 +24,14 @@ _BYTES_OF_VALUE = 20
 _LONGEST_ID = 1024
 
 
+class ExcessError(BundleError):
+    """The state or config.json has more than any engine writes.  read: the pieces of it that were read."""
+
+    def __init__(self, message: str, read: list[bytes]) -> None:
+        super().__init__(message, ENGINE_HINT)
+        self.read = read
+
+
 class State(NamedTuple):
     """The state of one container: `pid` is its first process, `bundle` an absolute path."""
 
@@ -31,6 +39,18 @@ class State(NamedTuple):
     pid: int
     bundle: str
     annotations: dict[str, str]
+
+
+class Who(NamedTuple):
+    """A container, as far as sections of the settings go by it: see `annotations`.
+
+    image: what an engine's own record says, for one that says nothing in annotations.
+    """
+
+    annotations: dict[str, str] = {}  # noqa: RUF012  read only
+    id: str = ""
+    bundle: str = ""
+    image: str = ""
 
 
 def read_state(fd: int, head: bytes = b"") -> State:
@@ -69,7 +89,7 @@ def object_of(data: bytes, what: str, largest: int = _LARGEST_CONFIG) -> dict[st
     """The JSON object that `data` is; BundleError names it as `what`."""
     most = largest // _BYTES_OF_VALUE
     if jsontext.has_more_values(data, most):
-        raise BundleError(f"{what} has more than {most} values", ENGINE_HINT)
+        raise ExcessError(f"{what} has more than {most} values", [data])
     try:
         document = jsontext.loads(data)
     except ValueError as err:
@@ -87,7 +107,7 @@ def read_bytes(fd: int, what: str, head: bytes = b"", largest: int = _LARGEST_CO
             pieces.append(piece)
             size += len(piece)
             if size > largest:
-                raise BundleError(f"{what} is larger than {largest >> 20} MiB", ENGINE_HINT)
+                raise ExcessError(f"{what} is larger than {largest >> 20} MiB", pieces)
     except OSError as err:
         raise BundleError(f"cannot read {what}: {err.strerror}", ENGINE_HINT) from err
     return b"".join(pieces)

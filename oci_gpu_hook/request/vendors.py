@@ -62,14 +62,18 @@ def parse(
         lowered = [word.lower() for word in words]
         if not words or VOID in lowered:
             continue
-        if source != "swarm" and not sources.accepts_environment(inputs, settings):
-            sources.leave_out(f"the request in {where} {sources.UNPRIVILEGED}", settings, notes)
+        why = sources.refusal(inputs, settings, where, vendor.flag)
+        if why:
+            sources.leave_out(f"the request in {where} {why}", settings, notes)
             continue
+        if source == "swarm":
+            for name in sources.swarm_variables(settings, vendor.flag):
+                sources.refuse_count(name, listed(inputs.environment, name))
         if not _allows(settings, vendor.flag):
             sources.leave_out(f"{vendor.flag} is not allowed", settings, notes)
             continue
         if vendor.fault:
-            raise ConfigError(vendor.fault, f"{vendor.flag} cannot be served until it is mended")
+            raise ConfigError(vendor.fault, f"{vendor.flag} cannot be served until it is fixed")
         devices = tuple(dict.fromkeys([_canonical(word, where) for word in words]))
         for word in (ALL, NONE):
             if word in lowered:
@@ -96,8 +100,6 @@ def _named(inputs: Inputs, settings: Settings, vendor: Known) -> tuple[str, str,
         return "", "", []
     swarm = [name for name in sources.swarm_variables(settings, vendor.flag) if name in environment]
     if swarm:
-        for name in swarm:
-            sources.refuse_count(name, listed(environment, name))
         named = [word for name in swarm for word in listed(environment, name)]
         return "swarm", ",".join(swarm), named
     words = listed(environment, vendor.flag)

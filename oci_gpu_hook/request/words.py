@@ -52,8 +52,8 @@ FEATURES = (
     Feature("nvswitch", "NVIDIA_NVSWITCH", "/dev/nvidia-nvswitch*"),
 )
 
-# Who can mend a request, as the end of a sentence.
-AUTHOR = "the container's author must mend it"
+# Who can fix a request, as the end of a sentence.
+AUTHOR = "the container's author must fix it"
 ADMINISTRATOR = "the administrator decides, in /etc/oci-gpu-hook.conf"
 
 _FLAG = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     # First byte and size of a group's part of the file.
     Place = tuple[int, int]
 
-# The file begins with the index's size, in so many bytes.  The index follows, and then the groups.
+# The file begins with the number of the bytecode's form (importlib.util.MAGIC_NUMBER), which one cache tag's Pythons
+# before a release change, and with the index's size, each in so many bytes.  The index follows, and then the groups.
 _SIZE_BYTES = 4
 
 
@@ -93,11 +94,14 @@ def find_linked(library: str) -> None:
     try:
         path = f"{library}/oci_gpu_hook/__linked__/modules.{sys.implementation.cache_tag}"
         file = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
-        size = int.from_bytes(posix.read(file, _SIZE_BYTES), "little")
+        head = posix.read(file, 2 * _SIZE_BYTES)
+        if head[:_SIZE_BYTES] != sys.modules["_frozen_importlib_external"].MAGIC_NUMBER:
+            return
+        size = int.from_bytes(head[_SIZE_BYTES:], "little")
         places = {**marshal.loads(posix.read(file, size))}
-    except (OSError, EOFError, ValueError, TypeError):
+    except (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError):
         return
-    sys.meta_path.insert(0, Finder(library, file, _SIZE_BYTES + size, places))  # type: ignore[arg-type]  # by its methods
+    sys.meta_path.insert(0, Finder(library, file, 2 * _SIZE_BYTES + size, places))  # type: ignore[arg-type]  # by its methods
 
 
 def prepare() -> None:

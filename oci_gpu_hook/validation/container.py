@@ -22,17 +22,18 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from oci_gpu_hook import runtime as entry
 from oci_gpu_hook.diagnosis import FAIL, PASS, Finding
+from oci_gpu_hook.diagnosis.remedy import DOCTOR, NOTHING, in_words
 from oci_gpu_hook.driver.gpu import Gpu
 from oci_gpu_hook.errors import ConfigError, HookError, plain
 from oci_gpu_hook.host import engines, libselinux, registrations
 from oci_gpu_hook.host.containers import Running
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.host.untrusted import ContainerRoot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _CHECK = "container"
-_MEND = "oci-gpu-hook doctor"
 _PROGRAM = "/ld.so"
 _CAPABILITIES = ("compute", "utility")
 _LABEL = "system_u:object_r:container_file_t:s0"
@@ -93,15 +94,15 @@ def run(root: HostRoot, asked: Asked, look: Callable[[Running], list[Finding]]) 
                 return [
                     Finding("registration", PASS, registration),
                     *seen,
-                    *_gpus(pid, asked.gpus),
+                    *_gpus(root, pid, asked.gpus),
                     _started(asked, folder, id, pid),
                 ]
     except _Failed as err:
-        return [Finding(_CHECK, FAIL, str(err), _MEND)]
+        return [Finding(_CHECK, FAIL, str(err), DOCTOR)]
     except HookError as err:
-        return [Finding(_CHECK, FAIL, err.message, err.hint or _MEND)]
+        return [Finding(_CHECK, FAIL, err.message, in_words(err.hint) if err.hint else DOCTOR)]
     except OSError as err:
-        return [Finding(_CHECK, FAIL, f"it cannot be made: {err.strerror or err}", _MEND)]
+        return [Finding(_CHECK, FAIL, f"it cannot be made: {err.strerror or err}", DOCTOR)]
 
 
 def config(id: str, asked: Asked, program: str, label: str) -> dict[str, Any]:
@@ -258,13 +259,13 @@ def _started(asked: Asked, folder: str, id: str, pid: int) -> Finding:
     return Finding(_CHECK, PASS, f"{asked.runtime} made it, and its program ran")
 
 
-def _gpus(pid: int, gpus: tuple[Gpu, ...]) -> list[Finding]:
+def _gpus(root: HostRoot, pid: int, gpus: tuple[Gpu, ...]) -> list[Finding]:
     """Whether it has the nodes of exactly the GPUs that the kernel has."""
-    root = HostRoot(f"/proc/{pid}/root")
+    inside = ContainerRoot(root, pid)
     try:
-        names = [name[len("nvidia") :] for name in root.names("/dev") if name.startswith("nvidia")]
+        names = [name[6:] for name in inside.names("/dev") if name.startswith("nvidia")]
     finally:
-        root.close()
+        inside.close()
     found = {int(word) for word in names if word.isdecimal()}
     wanted = {gpu.minor for gpu in gpus}
     if found == wanted:
@@ -272,12 +273,12 @@ def _gpus(pid: int, gpus: tuple[Gpu, ...]) -> list[Finding]:
     missing, others = sorted(wanted - found), sorted(found - wanted)
     wrong = [f"the container lacks /dev/nvidia{minor}" for minor in missing]
     wrong += [f"the container has /dev/nvidia{minor}, which is no GPU's" for minor in others]
-    return [Finding("GPUs", FAIL, sentence, _MEND) for sentence in wrong]
+    return [Finding("GPUs", FAIL, sentence, DOCTOR) for sentence in wrong]
 
 
 def _without_remedy(item: Finding) -> Finding:
-    """The container is gone before anybody can mend it: what is wrong is the host's."""
-    return item._replace(remedy=_MEND if item.remedy else "")
+    """The container is gone before anybody can fix it: what is wrong is the host's."""
+    return item._replace(remedy=DOCTOR if item.remedy else NOTHING)
 
 
 def _call(asked: Asked, folder: str, words: tuple[str, ...], output: str = "stdout") -> None:

@@ -7,12 +7,12 @@ What files, nodes and modules say is `diagnosis.driver`'s.  Must not judge that 
 from __future__ import annotations
 
 from oci_gpu_hook.diagnosis import FAIL, PASS, Finding
+from oci_gpu_hook.diagnosis.remedy import KERNELS_LOG, REBOOT
 from oci_gpu_hook.driver import nvml
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.driver.nvml import Facts
 
 _CHECK = "NVML"
-KERNELS_LOG = "dmesg | grep -e NVRM -e Xid"
 
 
 def ask(library: str, seconds: float) -> tuple[Facts | None, list[Finding]]:
@@ -27,7 +27,7 @@ def agree(found: DriverInventory, facts: Facts) -> list[Finding]:
     """Whether NVML says of version, GPUs and MIG devices what the kernel says; found: `survey` with these facts."""
     if facts.driver_version != found.driver_version:
         seen = f"NVML is of version {facts.driver_version}, the kernel module of {found.driver_version}"
-        return [Finding(_CHECK, FAIL, seen, "systemctl reboot")]
+        return [Finding(_CHECK, FAIL, seen, REBOOT)]
     kernels = {gpu.bus_id: gpu.uuid for gpu in found.gpus}
     theirs = {gpu.bus_id: gpu.uuid for gpu in facts.gpus}
     wrong = []

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import shlex
-from contextlib import suppress
 
 from oci_gpu_hook.errors import ApplyError, ConfigError
+from oci_gpu_hook.host import whole
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.host.source import UntrustedError, open_source
+from oci_gpu_hook.host.source import UntrustedError
 from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others
 
 _KEY = "validation-folder"
@@ -30,9 +30,8 @@ class StatusFiles:
         if not self._folder:
             return
         try:
-            os.makedirs(self._folder, exist_ok=True)
             # From here on it is used by descriptor: nobody can put another in its place.
-            self._fd = open_source(self._root.fd, self._folder)
+            self._fd = whole.open_folder(self._root.path.rstrip("/") + self._folder, make=True)
         except UntrustedError as err:
             why = f"{_KEY} {self._folder} is not root's alone: {err}"
             raise ConfigError(why, "the administrator must name another") from err
@@ -61,17 +60,8 @@ class StatusFiles:
         name = self._name(step)
         if not name:
             return
-        staged = f".{name}.new"
         try:
-            with suppress(FileNotFoundError):
-                os.unlink(staged, dir_fd=self._fd)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-            with open(
-                os.open(staged, flags, 0o644, dir_fd=self._fd), "w", encoding="utf-8"
-            ) as file:
-                file.write(text)
-                os.fchmod(file.fileno(), 0o644)
-            os.rename(staged, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+            whole.place(self._fd, name, text.encode())
         except OSError as err:
             raise self._failure("make", name, err) from err
 

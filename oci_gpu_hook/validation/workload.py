@@ -11,12 +11,12 @@ import signal
 from typing import Any, NamedTuple
 
 from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding
+from oci_gpu_hook.diagnosis.remedy import DOCTOR, KERNELS_LOG, REBOOT, command, then
 from oci_gpu_hook.driver import child
 from oci_gpu_hook.driver.child import Said
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.driver.nvml import Facts
 from oci_gpu_hook.errors import plain
-from oci_gpu_hook.validation.driver import KERNELS_LOG
 from oci_gpu_hook.validation.vectoradd import ELEMENTS
 
 # What libcuda loads beside, which below a driver root no loader of the host finds.
@@ -30,17 +30,18 @@ _LIBRARIES = (
 _AT_ONCE = 8
 _PROGRAM = "from oci_gpu_hook.validation import vectoradd; vectoradd.answer()"
 
-_WHO_HAS_IT = "oci-gpu-hook containers && nvidia-smi"
+_WHO_HAS_IT = then(command("oci-gpu-hook", "containers"), command("nvidia-smi"))
+_VALIDATE_DRIVER = command("oci-gpu-hook", "validate", "driver")
 # By CUresult of cuda.h; of all others the kernel's log says more.
 _REMEDIES = {
     2: _WHO_HAS_IT,  # OUT_OF_MEMORY
     46: _WHO_HAS_IT,  # DEVICE_UNAVAILABLE: another process has it for itself alone
-    100: "oci-gpu-hook validate driver",  # NO_DEVICE
-    218: "oci-gpu-hook doctor",  # INVALID_PTX
-    221: "oci-gpu-hook doctor",  # JIT_COMPILER_NOT_FOUND
-    222: "oci-gpu-hook doctor",  # UNSUPPORTED_PTX_VERSION
-    802: "systemctl restart nvidia-fabricmanager",  # SYSTEM_NOT_READY
-    803: "systemctl reboot",  # SYSTEM_DRIVER_MISMATCH
+    100: _VALIDATE_DRIVER,  # NO_DEVICE
+    218: DOCTOR,  # INVALID_PTX
+    221: DOCTOR,  # JIT_COMPILER_NOT_FOUND
+    222: DOCTOR,  # UNSUPPORTED_PTX_VERSION
+    802: command("systemctl", "restart", "nvidia-fabricmanager"),  # SYSTEM_NOT_READY
+    803: REBOOT,  # SYSTEM_DRIVER_MISMATCH
 }
 
 
@@ -72,14 +73,21 @@ def devices(
         migs = [device for device in found.mig_devices if device.gpu == gpu.nvml_index]
         if not migs and gpu.bus_id in in_mig_mode:
             seen = "it is in MIG mode and has no MIG device: nothing can compute on it"
-            wrong.append(Finding(f"GPU {gpu.nvml_index}", WARN, seen, "nvidia-smi mig -cgi ... -C"))
+            wrong.append(
+                Finding(
+                    f"GPU {gpu.nvml_index}",
+                    WARN,
+                    seen,
+                    command("nvidia-smi", "mig", "-cgi", "...", "-C"),
+                )
+            )
         elif not migs:
             wanted.append(Device(f"GPU {gpu.nvml_index}", gpu.uuid or str(gpu.nvml_index)))
         for mig in migs:
             if mig.uuid is None:
                 check = f"MIG of GPU {gpu.nvml_index}"
                 seen = f"GPU instance {mig.gi}, compute instance {mig.ci} has no UUID without NVML"
-                wrong.append(Finding(check, FAIL, seen, "oci-gpu-hook validate driver"))
+                wrong.append(Finding(check, FAIL, seen, _VALIDATE_DRIVER))
             else:
                 wanted.append(Device(f"MIG {gpu.nvml_index}:{mig.number}", mig.uuid))
     return tuple(wanted), wrong
@@ -146,7 +154,7 @@ def _answered(device: Device, document: dict[str, Any]) -> Finding:
     check = device.check
     if "missing" in document:
         seen = f"libcuda cannot be loaded: {document['missing']}"
-        return Finding(check, FAIL, plain(seen), "oci-gpu-hook doctor")
+        return Finding(check, FAIL, plain(seen), DOCTOR)
     if "code" in document:
         call, name, text = (str(document[key]) for key in ("call", "name", "text"))
         seen = f"{call.partition('_v2')[0]} failed: {name} ({text.rstrip('.')})"
@@ -154,7 +162,7 @@ def _answered(device: Device, document: dict[str, Any]) -> Finding:
     # Of a MIG device an old driver gives the GPU's.
     if device.word.startswith("GPU-") and document["uuid"] != device.word[4:]:
         seen = f"CUDA gave GPU-{document['uuid']} in the place of {device.word}"
-        return Finding(check, FAIL, plain(seen), "oci-gpu-hook validate driver")
+        return Finding(check, FAIL, plain(seen), _VALIDATE_DRIVER)
     if document["differs"]:
         count, index, expected, got = document["differs"]
         seen = (

@@ -36,7 +36,7 @@ WAYS = (
 )
 SUFFIX = ".json"
 MOST_FILES = 256
-_REMEDY = "the administrator must mend it"
+_REMEDY = "the administrator must fix it"
 
 
 def list_files(root: HostRoot) -> tuple[str, ...]:
@@ -130,11 +130,11 @@ def openness(root: HostRoot, path: str) -> str:
     return "others than root may write to it" if status.st_mode & WRITABLE_BY_OTHERS else ""
 
 
-def regular(root: HostRoot | None, path: str) -> bytes:
-    """The bytes of the regular file at `path`, of a host or None: where it is; ConfigError where there is none."""
+def regular(root: HostRoot, path: str) -> bytes:
+    """The bytes of the regular file of a host at `path`; ConfigError if there is none."""
     flags = posix.O_RDONLY | posix.O_NONBLOCK | posix.O_CLOEXEC
     try:
-        fd = posix.open(path, flags) if root is None else root.open(path, flags)
+        fd = root.open(path, flags)
         try:
             status = posix.fstat(fd)
             if not is_regular(status):

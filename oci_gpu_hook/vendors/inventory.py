@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     # Three numbers that are the same while a file or a folder is; None where it is absent.
     Identity = Optional[tuple[int, int, int]]
 
-# Whoever changes the fields of a record below, of Library, DriverFile, DevicePattern or Known raises the number.
-HEADING = b"oci-gpu-hook vendors 1\n"
+# Whoever changes the fields of a record below, of Library, DriverFile, DevicePattern or Known, or what a survey leaves
+# out, raises the number.
+HEADING = b"oci-gpu-hook vendors 2\n"
 KNOWN = "vendors"
 PREFIX = "vendor."
 
@@ -63,7 +64,7 @@ class Seen(NamedTuple):
     """What a survey has looked at: while all of it is the same, a new one would find the same.
 
     places: a folder's time changes with its names, its owner and its mode; ways: the folders that lead there, of which
-    the owner and the mode count, and not what else is put into them.
+    the owner and the mode count, and not what else is put into them, and the files in a folder that is given whole.
     """
 
     places: tuple[tuple[str, Identity], ...]

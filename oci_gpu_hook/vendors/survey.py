@@ -13,11 +13,12 @@ from oci_gpu_hook.driver import elf
 from oci_gpu_hook.driver.inventory import DriverFile, Library
 from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.formats import glob, ldcache, ldcache_entries
-from oci_gpu_hook.host import saved
+from oci_gpu_hook.host import contents, saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_folder, is_regular
 from oci_gpu_hook.vendors import allowed, folders
 from oci_gpu_hook.vendors.inventory import HEADING, PREFIX, Seen, VendorInventory, identity, way
+from oci_gpu_hook.vendors.vendor import Link
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ _READABLE_BY_OTHERS = 0o004
 _MOST_LINKS = 40
 # Of one vendor's file; a saved inventory holds some thousands.
 _MOST_FILES = 4096
+# Of files in one folder, and of what is left out of it.
+_MOST_WATCHED, _MOST_TOLD = 2048, 16
 
 
 def anew(root: HostRoot, vendor: Vendor, name: str, read: dict[str, Identity]) -> VendorInventory:
@@ -76,6 +79,7 @@ class _Survey:
         # By their paths in the container.
         self._files: dict[str, DriverFile] = {}
         self._libraries: dict[tuple[str, str], Library] = {}
+        self._links: dict[str, Link] = {}
         self._flags = ldcache.NATIVE_FLAGS.get(posix.uname().machine)
 
     def inventory(self) -> VendorInventory:
@@ -101,12 +105,16 @@ class _Survey:
                     file
                     for file in self._files.values()
                     if not self._is_within(file.target, file.path, mounted)
+                    and not self._is_library(file)
                 ]
             ),
             sockets=tuple(
                 [(item.path, group.name) for group in vendor.groups for item in group.sockets]
             ),
-            links=tuple([link for group in vendor.groups for link in group.links]),
+            links=(
+                *[link for group in vendor.groups for link in group.links],
+                *self._links.values(),
+            ),
             environment=vendor.environment,
             kernel=vendor.kernel,
             modules=vendor.modules,
@@ -229,8 +237,53 @@ class _Survey:
             return
         target = f"{item.target}/{path.rpartition('/')[2]}" if item.target else path
         # By the path without links: one of them may be led elsewhere after this look.
-        file = DriverFile(self._root.real(path), target, (group.name,), is_folder(status))
-        self._files.setdefault(target, file)
+        real = self._root.real(path)
+        if is_folder(status):
+            self._add_folder(group, real, target)
+        else:
+            self._files.setdefault(target, DriverFile(real, target, (group.name,)))
+
+    def _add_folder(self, group: Group, folder: str, target: str) -> None:
+        """A folder whole, or what of it can be given: see `contents`."""
+        try:
+            found = contents.look(self._root, folder, self._see)
+        except contents.TooMuchError as err:
+            self._faults.append(f"the host's {folder} is left out: {err}")
+            return
+        self._watch(found)
+        pieces = found.pieces()
+        if len(pieces) > _MOST_FILES:
+            self._faults.append(
+                f"the host's {folder} is left out: it cannot be given whole, and has more than {_MOST_FILES} parts"
+            )
+            return
+        self._tell(folder, found)
+        whole, links = {*found.folders}, {*found.links}
+        for path in pieces:
+            at = target + path[len(folder) :]
+            if path in links:
+                self._links.setdefault(at, Link(at, self._root.link(path) or ""))
+            else:
+                file = DriverFile(path, at, (group.name,), path in whole)
+                self._files.setdefault(at, file)
+
+    def _watch(self, found: contents.Contents) -> None:
+        """See who may read and write each file: what becomes closed later must not be given.
+
+        Each takes a start a microsecond or two: of very many only the names are compared, until the next refresh.
+        """
+        if len(found.files) <= _MOST_WATCHED:
+            self._ways.update(found.files)
+
+    def _tell(self, folder: str, found: contents.Contents) -> None:
+        """Note what is left out of a folder, of very much only the first."""
+        told = sorted(found.faults.items())
+        for path, fault in told[:_MOST_TOLD]:
+            shown = path if path.isprintable() else quoted(path)
+            self._faults.append(f"the host's {shown} is left out: {fault}")
+        if len(told) > _MOST_TOLD:
+            more = len(told) - _MOST_TOLD
+            self._faults.append(f"{more} more things in the host's {folder} are left out")
 
     def _add_library(self, group: Group, item: Item, path: str) -> None:
         """A library, by the file that the path leads to; what is no library for this machine is a file like others."""
@@ -265,6 +318,11 @@ class _Survey:
             if target.startswith(f"{folder}/"):
                 return self._root.real(f"{origin}{target[len(folder) :]}") == source
         return False
+
+    def _is_library(self, file: DriverFile) -> bool:
+        """Whether it is mounted as a library, at the same place."""
+        folder = file.target.rpartition("/")[0]
+        return (file.path, folder) in self._libraries
 
     def _is_cached(self, library: Library, mounted: dict[str, str]) -> bool:
         """Whether a library needs a place in ld.so.cache only."""

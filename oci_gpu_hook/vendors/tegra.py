@@ -45,7 +45,7 @@ _LINKS_BESIDE = (
 _INSTALL_HINT = (
     "whoever installs JetPack must install it whole: apt install --reinstall nvidia-l4t-init"
 )
-_FILE_HINT = "whoever installs JetPack must mend it, or take it away"
+_FILE_HINT = "whoever installs JetPack must fix it, or take it away"
 
 
 class Entry(NamedTuple):

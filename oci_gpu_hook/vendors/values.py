@@ -25,11 +25,17 @@ WORD = LETTERS | DIGITS | {"_"}
 
 
 class Wrong(Exception):
-    """Something in a valid JSON text is wrong: where, what, and how to mend it."""
+    """Something in a valid JSON text is wrong: where, what, and how to fix it."""
 
     def __init__(self, place: Place, what: str, remedy: str) -> None:
         super().__init__(what)
         self.place, self.what, self.remedy = place, what, remedy
+
+
+def way(place: Place) -> str:
+    """``inventory.compute.libraries[3]: ``; "" for the file itself and its own keys, which sentences name."""
+    text = "".join([f"[{part}]" if isinstance(part, int) else f".{part}" for part in place])
+    return f"{text[1:]}: " if len(place) > 1 else ""
 
 
 def object_of(value: object, place: Place, keys: tuple[str, ...] | None) -> dict[str, Any]:
@@ -40,7 +46,7 @@ def object_of(value: object, place: Place, keys: tuple[str, ...] | None) -> dict
         if keys is not None and key not in keys:
             raise Wrong(
                 (*place, key),
-                f"unknown key {quoted(key)}, did you mean {nearest(key, keys)}?",
+                f"unknown key {quoted(key)}{meant(key, keys)}",
                 f"known are {', '.join(keys)}",
             )
     return value
@@ -134,11 +140,10 @@ def _shown(place: Place) -> str:
     return f"an item of {name}" if isinstance(place[-1], int) else name
 
 
-def nearest(key: str, among: Iterable[str]) -> str:
+def meant(key: str, among: Iterable[str]) -> str:
     from oci_gpu_hook.request import settingsfile
 
-    names = [name[:64] for name in list(among)[:_MOST_NAMES]]
-    return quoted(settingsfile.nearest(key, names))
+    return settingsfile.meant(key, [name[:64] for name in list(among)[:_MOST_NAMES]])
 
 
 def listed(names: Iterable[str]) -> str:

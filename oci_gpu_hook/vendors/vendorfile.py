@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A vendor's file: JSON in, `Vendor` out, or one sentence with the line of what is wrong.
+"""A vendor's file: JSON in, `Vendor` out, or one sentence that names the key that is wrong.
 
 The form is oci-decorator's, whose published files are read as they are, with more keys: see oci-gpu-hook-vendors(5),
 and packaging/vendors/vendor.schema.json, which says the same to editors.  All of a file is checked, groups that no
@@ -59,30 +59,39 @@ class _Found(NamedTuple):
 
 
 def read(data: bytes, path: str) -> Vendor:
-    """What the file at `path` says, which has this content; ConfigError ``PATH:LINE: ...`` where it is wrong."""
+    """What the file at `path` says, which has this content; ConfigError ``PATH: KEY: ...`` if it is wrong.
+
+    KEY is the way to what is wrong, such as ``inventory.compute.libraries[3]``, or the line where the text is no JSON.
+    """
     if len(data) > LARGEST_FILE:
         raise ConfigError(
-            f"{path}:1: it is larger than {LARGEST_FILE >> 20} MiB",
+            f"{path}: it is larger than {LARGEST_FILE >> 20} MiB",
             "write a pattern for many files",
         )
     try:
         document = jsontext.loads(data, jsontext.unique)
-    except ValueError:
-        from oci_gpu_hook.formats import jsonplaces
-
-        line, what = jsonplaces.fault(data)
-        raise _error(path, line, what, "it must be one JSON object, each name once") from None
+    except ValueError as err:
+        remedy = "it must be one JSON object, each name once"
+        raise ConfigError(f"{path}: {_fault(data, err)}", remedy) from None
     try:
         return _vendor(document, path)
     except values.Wrong as err:
-        from oci_gpu_hook.formats import jsonplaces
-
-        line = jsonplaces.line_of(data.decode(), err.place)
-        raise _error(path, line, err.what, err.remedy) from None
+        raise ConfigError(f"{path}: {values.way(err.place)}{err.what}", err.remedy) from None
 
 
-def _error(path: str, line: int, what: str, remedy: str) -> ConfigError:
-    return ConfigError(f"{path}:{line}: {what}", remedy)
+def _fault(data: bytes, err: ValueError) -> str:
+    """Why a text is refused, which `err` does not say in full."""
+    import json
+
+    try:
+        json.loads(data.decode())
+    except json.JSONDecodeError as found:
+        return f"line {found.lineno}: {found.msg[:1].lower()}{found.msg[1:]}"
+    except UnicodeDecodeError:
+        return "it is no UTF-8 text"
+    except RecursionError:
+        return "it is nested too deeply"
+    return str(err)
 
 
 def _vendor(document: object, path: str) -> Vendor:
@@ -228,10 +237,9 @@ def _chosen(top: dict[str, Any], groups: dict[str, Group]) -> tuple[Group, ...]:
     chosen: dict[str, Group] = {}
     for number, name in enumerate(names):
         if name not in groups:
-            near = values.nearest(name, groups)
             raise values.Wrong(
                 (*place, number),
-                f"driver_feature has {quoted(name)}, which inventory has not, did you mean {near}?",
+                f"driver_feature has {quoted(name)}, which inventory has not{values.meant(name, groups)}",
                 f"inventory has {values.listed(groups)}",
             )
         if name in chosen:

@@ -159,7 +159,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm resources' -l host-root -r 
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm resources' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm resources' -F
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors' -a list -d 'Show every vendor\'s file of this host, what of its hardware is here, and what is wrong with the broken ones'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors' -a check -d 'Say what FILE describes, or on which line it is wrong'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors' -a check -d 'Say what FILE describes, or which key in it is wrong'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors list' -l format -r -f -a 'text json' -d 'How to print it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors list' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'

@@ -25,7 +25,7 @@ from tests.gpunode.node import ANY_CUDA, ANY_DRIVER
 from tests.policy.debian import run
 from tests.selinux.files import write
 
-PATIENCE = 1200  # seconds for the machine, from power-on to power-off, on a busy host
+PATIENCE = 5400  # seconds for the machine, from power-on to power-off, on a busy host
 # pauth and sve, which newer processors have, take much of the time of an emulated one.
 MACHINE = ["qemu-system-aarch64", "-M", "virt", "-cpu", "neoverse-n1"]
 KERNEL_LINE = "console=ttyAMA0 quiet panic=-1 mitigations=off nokaslr log_buf_len=4M"

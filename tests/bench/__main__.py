@@ -28,6 +28,7 @@ from tests.bench import (
     figures,
     growth,
     load,
+    mounts,
     rounds,
     runtime,
     stage,
@@ -36,7 +37,7 @@ from tests.bench import (
 from tests.bench.variants import by_key, variants
 from tests.gpunode import node
 
-PARTS = ("rounds", "growth", "calls", "load", "commands", "runtime")
+PARTS = ("rounds", "growth", "mounts", "calls", "load", "commands", "runtime")
 
 
 def main() -> int:
@@ -120,6 +121,12 @@ def _growth(kit: stage.Kit, options: argparse.Namespace, bench: dict[str, Any]) 
     bench["growth"] = growth.play(kit, options.cgroup, max(1, options.rounds // 5))
 
 
+def _mounts(kit: stage.Kit, options: argparse.Namespace, bench: dict[str, Any]) -> None:
+    content = node.prepare(stage.DESCRIPTION, [])
+    play = partial(mounts.play, kit, max(1, options.rounds // 5))
+    bench["mounts"] = figures.mounts(stage.on_node(kit, content, options.cgroup, play))
+
+
 def _calls(kit: stage.Kit, options: argparse.Namespace, bench: dict[str, Any]) -> None:
     content = node.prepare(stage.DESCRIPTION, [])
     bench["calls"] = stage.on_node(kit, content, options.cgroup, lambda: calls.play(kit))
@@ -153,6 +160,7 @@ MEASURED: dict[str, Callable[[stage.Kit, argparse.Namespace, dict[str, Any]], No
     "commands": _commands,
     "runtime": _runtime,
     "growth": _growth,
+    "mounts": _mounts,
     "load": _load,
 }
 

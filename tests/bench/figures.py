@@ -92,6 +92,32 @@ def rows(variants: list[Variant], samples: dict[str, list[list[Any]]]) -> dict[s
     return found
 
 
+# By how much a start may take longer beside so many mounts of the node than beside none.
+MOUNTS_GOALS = {0: 0.0, 500: 1.1, 2000: 1.35, 5000: 1.9}
+
+
+def mounts(samples: dict[str, list[list[Any]]]) -> dict[str, Any]:
+    """One entry for each hook, root and number of mounts, with its ratio to none."""
+    found = {}
+    for name, taken in samples.items():
+        key, root, number = name.split()
+        good = [sample for sample in taken if not sample[5]]
+        none = [sample[1] for sample in samples[f"{key} {root} 0"] if not sample[5]]
+        of_none = ratio(median([sample[1] for sample in good]), median(none))
+        ours = not key.startswith("candidate")
+        found[name] = {
+            **load(taken),
+            "title": f"{'1 GPU' if ours else 'candidate: 1 GPU'}, {root} root",
+            "mounts": int(number),
+            "cpu": spread([sample[2] for sample in good]),
+            "memory": median([sample[3] for sample in good]),
+            "of_none": of_none,
+            "goal": MOUNTS_GOALS[int(number)] if ours else 0.0,
+            "met": _met(of_none, MOUNTS_GOALS[int(number)] if ours else 0.0),
+        }
+    return dict(sorted(found.items(), key=lambda item: (item[1]["title"], item[1]["mounts"])))
+
+
 def _row(variant: Variant, samples: list[list[Any]]) -> dict[str, Any]:
     good = [sample for sample in samples if not sample[5]]
     return {

@@ -30,6 +30,7 @@ def document(bench: dict[str, Any], before: dict[str, Any] | None) -> str:
         ("calls", _calls),
         ("load", _load),
         ("growth", _growth),
+        ("mounts", _mounts),
         ("commands", _commands),
         ("runtime", _runtime),
     ):
@@ -185,3 +186,16 @@ def _growth(growth: dict[str, Any]) -> str:
         lines.append([series["title"], *marginal, points])
     head = ["", "us for each", "goal", "", "hook ms"]
     return "## Growth\n\n" + table(head, lines)
+
+
+def _mounts(rows: dict[str, Any]) -> str:
+    head = ["", "mounts more", "hook ms", "p90", "of none", "goal", "", "CPU ms", "MiB", "failed"]
+    lines = []
+    for row in rows.values():
+        times = [f"{row['hook']['median']:.2f}", f"{row['hook']['p90']:.2f}"]
+        goal = [f"{row['of_none']:.2f}", f"{row['goal']:.2f}" if row["goal"] else ""]
+        cost = [f"{row['cpu']['median']:.2f}", f"{row['memory'] / 1024:.1f}"]
+        counted = f"{row['failed']} of {row['starts']}"
+        cells = [row["title"], str(row["mounts"]), *times, *goal, _VERDICT[row["met"]], *cost]
+        lines.append([*cells, counted])
+    return "## Mounts of the node\n\n" + table(head, lines)

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kubelet's few calls to a container runtime's CRI socket: a pod with the host's network, and one container in it.
+"""A kubelet's few calls to a container runtime's CRI socket: a pod with the host's network, and containers in it.
 
-    python3 tests/docker/cri.py SOCKET IMAGE [NAME=VALUE | CDI-DEVICE]... -- LOOK
+    python3 tests/docker/cri.py SOCKET IMAGE [NAME=VALUE | CDI-DEVICE | OPTION]... -- LOOK
 
 The container has these variables and devices; LOOK is a shell script, whose output is printed when the pod is gone
-again.  No CRI client is packaged in Debian 12: gRPC's frames are a few bytes each, and curl speaks HTTP/2.  What the
-runtime says against it goes to stderr, with exit status 1.
+again.  --user: it runs as user 1000; --read-only: on a read-only root; --update: its resources are set anew, and after
+a line "updated" it looks once more; --again: so does a second one like it, after a line "again".  No CRI client is
+packaged in Debian 12: gRPC's frames are a few bytes each, and curl speaks HTTP/2.  What the runtime says against it
+goes to stderr, and what it says of the container afterwards, with exit status 1.
 """
 
 from __future__ import annotations
@@ -64,6 +66,10 @@ def texts(data: bytes) -> dict[int, bytes]:
     return found
 
 
+class RefusedError(Exception):
+    """What the runtime says against a call."""
+
+
 def call(socket: str, method: str, request: bytes) -> dict[int, bytes]:
     """The response of one call."""
     line = ["curl", "--silent", "--show-error", "--http2-prior-knowledge", "--unix-socket", socket]
@@ -74,36 +80,88 @@ def call(socket: str, method: str, request: bytes) -> dict[int, bytes]:
         answer = subprocess.run(line, input=framed, capture_output=True, check=True).stdout
         told = dict(item.partition(": ")[::2] for item in headers.read().decode().split("\r\n"))
     if told["grpc-status"] != "0":
-        sys.exit(f"{method}: {urllib.parse.unquote(told['grpc-message'])}")
+        raise RefusedError(f"{method}: {urllib.parse.unquote(told['grpc-message'])}")
     return texts(answer[5:])
 
 
+class Pod:
+    """A pod that runs, and the socket of its runtime."""
+
+    def __init__(self, socket: str) -> None:
+        self.socket = socket
+        # The second field of either one's Linux settings is its security context.
+        linux = message((2, message((1, message((1, NODE))))))
+        metadata = message((1, "pod"), (2, "uid"), (3, "default"))
+        self.config = message((1, metadata), (8, linux))
+        self.id = self.call("RunPodSandbox", (1, self.config))[1]
+
+    def create(self, name: str, image: str, given: list[str]) -> bytes:
+        """A container, by its id."""
+        pairs = [word.partition("=") for word in given if word[0] != "-" and "/" not in word]
+        uid = 1000 if "--user" in given else 0
+        node, user = message((1, NODE)), message((1, uid))
+        rights = message((3, node), (5, user), (7, int("--read-only" in given)))
+        container = message(
+            (1, message((1, name))),
+            (2, message((1, image))),
+            *[(3, word) for word in ("/bin/sleep", "100000")],
+            *[(6, message((1, name), (2, value))) for name, _, value in pairs],
+            (15, message((2, rights))),
+            *[(17, message((1, word))) for word in given if "/" in word],
+        )
+        fields = ((1, self.id), (2, container), (3, self.config))
+        return self.call("CreateContainer", *fields)[1]
+
+    def start(self, container: bytes) -> None:
+        """Start it; RefusedError has also what the runtime says of it afterwards."""
+        try:
+            self.call("StartContainer", (1, container))
+        except RefusedError as err:
+            status = texts(self.call("ContainerStatus", (1, container))[1])
+            reason, why = status[10].decode(), status[11].decode()
+            raise RefusedError(f"{err}\ninspect: {reason}: {why}") from err
+
+    def update(self, container: bytes) -> None:
+        """Other shares of the processor."""
+        self.call("UpdateContainerResources", (1, container), (2, message((3, 512))))
+
+    def look(self, container: bytes, script: str) -> str:
+        """What a script prints in it."""
+        words = [(2, word) for word in ("/bin/sh", "-c", script)]
+        return self.call("ExecSync", (1, container), *words).get(1, b"").decode()
+
+    def call(self, method: str, *fields: tuple[int, str | bytes | int]) -> dict[int, bytes]:
+        """The response of one call."""
+        return call(self.socket, method, message(*fields))
+
+    def remove(self) -> None:
+        """End it, with its containers."""
+        self.call("StopPodSandbox", (1, self.id))
+        self.call("RemovePodSandbox", (1, self.id))
+
+
 def run(socket: str, image: str, given: list[str], look: str) -> str:
-    """What the script prints in a container that has these variables and CDI devices."""
-    # The second field of either one's Linux settings is its security context.
-    network = message((1, NODE))
-    linux = message((2, message((1, network))))
-    pod = message((1, message((1, "pod"), (2, "uid"), (3, "default"))), (8, linux))
-    pairs = [word.partition("=") for word in given if "/" not in word]
-    container = message(
-        (1, message((1, "main"))),
-        (2, message((1, image))),
-        *[(3, word) for word in ("/bin/sleep", "100000")],
-        *[(6, message((1, name), (2, value))) for name, _, value in pairs],
-        (15, message((2, message((3, network))))),
-        *[(17, message((1, word))) for word in given if "/" in word],
-    )
-    sandbox = call(socket, "RunPodSandbox", message((1, pod)))[1]
+    """What the script prints in a pod's containers that have these variables, CDI devices and options."""
+    pod = Pod(socket)
     try:
-        made = call(socket, "CreateContainer", message((1, sandbox), (2, container), (3, pod)))[1]
-        call(socket, "StartContainer", message((1, made)))
-        words = [(2, word) for word in ("/bin/sh", "-c", look)]
-        return call(socket, "ExecSync", message((1, made), *words)).get(1, b"").decode()
+        first = pod.create("main", image, given)
+        pod.start(first)
+        seen = pod.look(first, look)
+        if "--update" in given:
+            pod.update(first)
+            seen += f"updated\n{pod.look(first, look)}"
+        if "--again" in given:
+            second = pod.create("again", image, given)
+            pod.start(second)
+            seen += f"again\n{pod.look(second, look)}"
+        return seen
     finally:
-        call(socket, "StopPodSandbox", message((1, sandbox)))
-        call(socket, "RemovePodSandbox", message((1, sandbox)))
+        pod.remove()
 
 
 if __name__ == "__main__":
     socket, image, *given = sys.argv[1 : sys.argv.index("--")]
-    print(run(socket, image, given, sys.argv[-1]), end="")
+    try:
+        print(run(socket, image, given, sys.argv[-1]), end="")
+    except RefusedError as err:
+        sys.exit(str(err))

@@ -23,7 +23,8 @@ SIMULATED = Path(__file__).with_name("simulated_runtime.py")
 LINK = "ln -s ../libexec/oci/hooks.d/oci-gpu-hook /usr/bin/nvidia-container-runtime-hook\n"
 SETTINGS = "runtime = /usr/bin/simulated-runc\n"
 RUNTIME = "--runtime oci-gpu-runtime"
-RUNTIMES = {name: {"path": f"/usr/bin/{name}"} for name in ("oci-gpu-runtime", "simulated-runc")}
+NAMES = ("oci-gpu-runtime", "simulated-runc", "simulated-crun")
+RUNTIMES = {name: {"path": f"/usr/bin/{name}"} for name in NAMES}
 # wait_for: a loaded machine may take long, and nothing goes on before the condition holds.
 _BEFORE = """
 PATH={folder}:$PATH
@@ -36,7 +37,7 @@ for name in runc crun; do install -m 755 {simulated} /usr/bin/simulated-$name; d
 mkdir -p /etc/docker
 printf %s {configuration} >/etc/docker/daemon.json
 wait_for() {{
-    for try in $(seq 1200); do
+    for try in $(seq 12000); do
         if eval "$*" >/dev/null 2>&1; then return; fi
         sleep 0.05
     done

@@ -23,7 +23,7 @@ from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
 
 PROXY = "127.0.0.1:8000"
-PATIENCE = 240
+PATIENCE = 600
 CELL = Path(__file__).with_name("cell.py")
 CONFIGURATION = Path(__file__).with_name("hub_config.py")
 

@@ -28,9 +28,9 @@ c.JupyterHub.spawner_class = os.environ["SPAWNER"]
 # The servers end with the node.
 c.JupyterHub.cleanup_servers = False
 # A loaded machine is no fault.
-c.Spawner.start_timeout = c.Spawner.http_timeout = 240
-c.DockerSpawner.client_kwargs = {"timeout": 240}
-c.Spawner.args = ["--allow-root", "--MappingKernelManager.kernel_info_timeout=240"]
+c.Spawner.start_timeout = c.Spawner.http_timeout = 600
+c.DockerSpawner.client_kwargs = {"timeout": 600}
+c.Spawner.args = ["--allow-root", "--MappingKernelManager.kernel_info_timeout=600"]
 c.DockerSpawner.network_name = os.environ["NETWORK"]
 c.DockerSpawner.use_internal_ip = True
 c.DockerSpawner.image = "notebook"

@@ -26,6 +26,11 @@ LABEL com.nvidia.volumes.needed="nvidia_driver"
 ENV PATH=/usr/local/nvidia/bin:{path}
 ENV LD_LIBRARY_PATH=/usr/local/nvidia/lib:/usr/local/nvidia/lib64
 """
+# As CUDA's images have it.
+THAT_ASKS = """\
+FROM notebook
+ENV NVIDIA_VISIBLE_DEVICES=all
+"""
 PATH = f"{VENV}/bin:/usr/bin:/bin"
 _LIBRARY = "import sysconfig; print(sysconfig.get_path('stdlib'))"
 # What no notebook imports, and pip.
@@ -39,7 +44,7 @@ class Notebook(NamedTuple):
     paths: list[str]
 
     def load(self) -> str:
-        """The shell lines that make the images ``notebook`` and ``old-notebook`` where a daemon is."""
+        """The shell lines that make the images ``notebook``, ``old-notebook`` and ``asks`` where a daemon is."""
         excluded = " ".join([f"--exclude={shlex.quote(f'*/{name}')}" for name in _LEFT_OUT])
         config = [f"ENV PATH={PATH}", f"ENV HOME={HOME}", f"WORKDIR {HOME}"]
         config.append('CMD ["jupyterhub-singleuser"]')
@@ -49,6 +54,7 @@ class Notebook(NamedTuple):
         return f"""
 tar {excluded} -c -C {self.root} . -C / {paths} | docker import {changes} - notebook >/dev/null
 printf %s {old} | docker build --quiet --tag old-notebook - >/dev/null
+printf %s {shlex.quote(THAT_ASKS)} | docker build --quiet --tag asks - >/dev/null
 """
 
 

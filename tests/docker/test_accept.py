@@ -58,6 +58,11 @@ docker run --detach --name other --network none image /bin/sleep 1000 >/dev/null
     scripts["image, asked"] = asked("--gpus device=7").replace(" image ", " asks ")
     scripts["plan"] = PLAN.format(options=f"{BY} --gpus device=1")
     scripts["plan of none"] = PLAN.format(options=f"{BY} --gpus 0 --env {IMAGES_OWN}")
+    scripts["count 0"] = f"""
+docker run --detach --network none --name zero {BY} --gpus 0 image /bin/sleep 1000 >/dev/null
+{{ oci-gpu-hook doctor --container zero --json || :; }} | tr -d '\\n'; echo
+docker rm --force zero >/dev/null
+"""
     scripts["doctor"] = DOCTOR
     scripts["doctor, after the link"] = f"sleep 3.2; touch --no-dereference {LINK}; {DOCTOR}"
     settings = f"{SETTINGS}accept-environment = privileged\n"
@@ -86,6 +91,14 @@ def test_the_plan_says_the_same(seen: dict[str, list[str]]) -> None:
     assert none["request"] is None
     # Newer ones say void themselves.
     assert not none["notes"] or "NVIDIA_VISIBLE_DEVICES is not accepted" in none["notes"][0]
+
+
+def test_doctor_tells_of_a_count_of_0(seen: dict[str, list[str]]) -> None:
+    """As docker-compose 1.29 sends it if a service has no count."""
+    findings = json.loads(seen["count 0"][0])["findings"]
+    (request,) = [item for item in findings if item["check"] == "request"]
+    assert (request["level"], "0 GPUs (--gpus 0)" in request["seen"]) == ("warn", True), request
+    assert "count: all" in request["remedy"]
 
 
 def test_doctor_knows_the_dockerd_that_runs(seen: dict[str, list[str]]) -> None:

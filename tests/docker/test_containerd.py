@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from tests.docker.dockerd import LOOK, denied, docker, nodes, opened, tried
-from tests.docker.test_options import ALL, UNKNOWN
+from tests.docker.dockerd import LOOK, denied, docker, nodes, opened, tried, uuid
+from tests.docker.test_options import ALL, UNKNOWN, Case, has_what_it_asked_for
 from tests.integration.engines import REPOSITORY, Installed
 
 SOCKET = "/run/containerd/containerd.sock"
@@ -38,11 +39,35 @@ for namespace in default k8s.io; do ctr --namespace $namespace images import /ru
 """
 SPEC = "oci-gpu-hook cdi generate --capabilities compute,utility --output /etc/cdi/nvidia.yaml"
 CLIENT = f"python3 {REPOSITORY}/tests/docker/cri.py {SOCKET} {IMAGE}"
-ASKS = {
-    "env": "NVIDIA_VISIBLE_DEVICES=1,5",
-    "silent": "OTHER=1",
-    "unknown": "NVIDIA_VISIBLE_DEVICES=77",
+RUNTIMES = ("runc", "crun")
+
+
+class Row(NamedTuple):
+    """One container: its variable, options of the pods' client, whether it starts by ctr on a read-only root, its user,
+    and what it has, see test_options."""
+
+    asks: str
+    pod: str
+    ctr: str
+    user: str
+    has: Case
+
+
+NOBODY = "--user 1000"
+ROWS = {
+    "two by index": Row("1,5", "--update --again", "", "", Case("", "", [1, 5])),
+    "by UUID, a user, read-only": Row(
+        uuid(2), "--user --read-only", "--read-only", NOBODY, Case("", "", [2], mknod=False)
+    ),
+    # The driver's files, and no GPU.
+    "none": Row("none", "--update", "", "", Case("", "", [])),
+    "silent": Row("", "", "", "", Case("", "", [])),
 }
+# Nobody makes a node there.  containerd 1.6 has no user namespaces for pods, and its `ctr run` drops the runtime's name
+# in one, which `ctr tasks start` keeps.
+MAPPED = Row(
+    "3", "", "--uidmap 0:100000:65536 --gidmap 0:100000:65536", "", Case("", "", [3], mknod=False)
+)
 
 
 def configuration() -> str:
@@ -54,55 +79,104 @@ def configuration() -> str:
     return "\n".join(["version = 2", *lines[first : last + 1], OURS, *cdi])
 
 
-def ctr(runtime: str, name: str) -> str:
-    """The shell lines of a container by ctr, whose runtime stands in front of this one."""
-    options = f"--rm --runc-binary /usr/bin/oci-gpu-runtime --env {ASKS[name]}"
+def on(runtime: str) -> str:
+    """The shell line that puts oci-gpu-runtime in front of this runtime."""
+    return f"echo 'runtime = /usr/bin/simulated-{runtime}' >/etc/oci-gpu-hook.conf\n"
+
+
+def ctr(name: str, row: Row) -> str:
+    """The shell lines of a container by ctr, looked into, and once more after a restart in its old root."""
+    env = f"--env NVIDIA_VISIBLE_DEVICES={row.asks}" if row.asks else ""
+    look = f"ctr tasks exec {row.user} --exec-id look {name} /bin/sh -c {shlex.quote(LOOK)}"
+    words = f"--runc-binary /usr/bin/oci-gpu-runtime {env} {row.ctr} {IMAGE} {name}"
     return f"""
-echo 'runtime = /usr/bin/simulated-{runtime}' >/etc/oci-gpu-hook.conf
-ctr run {options} {IMAGE} {runtime}-{name} /bin/sh -c {shlex.quote(LOOK)} 2>&1 || echo failed
+ctr run --detach {words} /bin/sleep 100000 2>&1 || {{ echo failed; exit 0; }}
+{look}
+echo again
+ctr tasks delete --force {name} >/dev/null
+ctr tasks start --detach {name}
+{look}
+ctr tasks delete --force {name} >/dev/null
 """
 
 
-def pod(asks: str) -> str:
+def pod(asks: str, options: str = "") -> str:
     """The shell line of a pod with one container."""
-    return f"{CLIENT} {asks} -- {shlex.quote(LOOK)} 2>&1 || echo failed"
+    return f"{CLIENT} {asks} {options} -- {shlex.quote(LOOK)} 2>&1 || echo failed"
 
 
 @pytest.fixture(scope="module")
 def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]]:
     """What a container sees, by each way in and each request."""
     scripts = {"start": START.format(configuration=configuration())}
-    scripts |= {f"cri {name}": pod(asks) for name, asks in ASKS.items()}
-    scripts["cdi"] = f"{SPEC}\n{pod('nvidia.com/gpu=1 nvidia.com/gpu=5')}"
-    scripts |= {f"{kind} {name}": ctr(kind, name) for kind in ("runc", "crun") for name in ASKS}
+    for kind in RUNTIMES:
+        scripts[kind] = on(kind)
+        for number, (name, row) in enumerate(ROWS.items()):
+            asks = f"NVIDIA_VISIBLE_DEVICES={row.asks}" if row.asks else "OTHER=1"
+            scripts[f"cri {kind} {name}"] = pod(asks, row.pod)
+            scripts[f"ctr {kind} {name}"] = ctr(f"{kind}{number}", row)
+        scripts[f"ctr {kind} mapped"] = ctr(f"{kind}-mapped", MAPPED)
+        scripts[f"cri {kind} unknown"] = pod("NVIDIA_VISIBLE_DEVICES=77")
+        scripts[f"ctr {kind} unknown"] = ctr(f"{kind}-unknown", MAPPED._replace(asks="77", ctr=""))
+    scripts["cdi"] = f"{SPEC}\n{pod('nvidia.com/gpu=1 nvidia.com/gpu=5', '--update')}"
     scripts["version"] = "containerd --version"
     return docker(installed, patterns["debian"], scripts, cgroup="v1")
 
 
-@pytest.mark.parametrize("way", ["runc", "crun", "cri"])
-def test_a_container_has_what_it_asked_for(seen: dict[str, list[str]], way: str) -> None:
-    lines = seen[f"{way} env"]
+def times(lines: list[str]) -> list[list[str]]:
+    """What was seen each time that it was looked into."""
+    found: list[list[str]] = [[]]
+    for line in lines:
+        if line in ("updated", "again"):
+            found.append([])
+        else:
+            found[-1].append(line)
+    return found
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("way", ["ctr", "cri"])
+def test_a_container_has_what_it_asked_for(
+    seen: dict[str, list[str]], way: str, runtime: str, name: str
+) -> None:
+    """At its start, after an update of its resources, after a restart in its old root, and a second one of its pod."""
+    lines = seen[f"{way} {runtime} {name}"]
     if "unknown version specified" in lines[0]:
         pytest.skip("this crun is older than the containerd that DOCKER_FROM names can use")
-    assert opened(lines) == nodes([1, 5]) | tried([1, 5]), lines
-    assert denied(lines) == tried(ALL) - tried([1, 5])
-    assert lines[-1] == "cuInit 0, 2 devices"
-    silent = seen[f"{way} silent"]
-    assert denied(silent) == tried(ALL) and opened(silent) == set(), silent
+    looks = times(lines)
+    row = ROWS[name]
+    assert len(looks) == (2 if way == "ctr" else 1 + len(re.findall("--update|--again", row.pod)))
+    for look in looks:
+        if row.asks == "none":
+            assert opened(look) == nodes([]) and denied(look) == tried(ALL), look
+        else:
+            has_what_it_asked_for(row.has, look)
 
 
-@pytest.mark.parametrize("way", ["runc", "crun", "cri"])
-def test_an_unknown_gpu_is_told(seen: dict[str, list[str]], way: str) -> None:
-    said, *_, last = seen[f"{way} unknown"]
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_in_a_user_namespace(seen: dict[str, list[str]], runtime: str) -> None:
+    has_what_it_asked_for(MAPPED.has, times(seen[f"ctr {runtime} mapped"])[-1])
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("way", ["ctr", "cri"])
+def test_an_unknown_gpu_is_told(seen: dict[str, list[str]], way: str, runtime: str) -> None:
+    """In the error, and for a pod in what the engine says of the container afterwards."""
+    *said, last = seen[f"{way} {runtime} unknown"]
     assert last == "failed"
-    # containerd shows the last line of a runtime's log, and crun's own comes after ours.
-    assert way == "crun" or UNKNOWN in said, said
+    assert len(said) == (1 if way == "ctr" else 2)
+    for line in said:
+        assert UNKNOWN in line and "OCI runtime create failed" in line, line
+    if way == "cri":
+        assert said[1].startswith("inspect: StartError: ")
 
 
 def test_a_pod_has_its_cdi_devices(seen: dict[str, list[str]]) -> None:
-    """The spec starts the hook, and oci-gpu-runtime adds no second one."""
+    """The spec starts the hook, and oci-gpu-runtime adds no second one; an update leaves them under crun, too."""
     major, minor = map(int, re.findall(r" v?(\d+)\.(\d+)\.", seen["version"][0])[0])
     if (major, minor) < (1, 7):
         pytest.skip(f"containerd {major}.{minor} knows no CDI devices of pods: 1.7 does")
-    assert opened(seen["cdi"]) == nodes([1, 5]) | tried([1, 5]), seen["cdi"]
-    assert denied(seen["cdi"]) == tried(ALL) - tried([1, 5])
+    for look in times(seen["cdi"]):
+        assert opened(look) == nodes([1, 5]) | tried([1, 5]), look
+        assert denied(look) == tried(ALL) - tried([1, 5])

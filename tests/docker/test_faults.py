@@ -73,7 +73,7 @@ def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]
     scripts = {name: run(f"--runtime {name} {ASKS}") for name in PLANTED}
     scripts["no such runtime"] = settings.format("/usr/bin/nothing") + run(f"{RUNTIME} {ASKS}")
     scripts["itself"] = settings.format("/usr/bin/oci-gpu-runtime") + run(f"{RUNTIME} {ASKS}")
-    scripts["mended"] = f"printf '{SETTINGS}' >/etc/oci-gpu-hook.conf\n" + run(f"{RUNTIME} {ASKS}")
+    scripts["fixed"] = f"printf '{SETTINGS}' >/etc/oci-gpu-hook.conf\n" + run(f"{RUNTIME} {ASKS}")
     scripts["both"] = HOOKS.format(options=f"{RUNTIME} --gpus device=1")
     scripts["left"] = f"docker ps --all --quiet; ls {BUNDLES}"
     return docker(
@@ -88,10 +88,10 @@ def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]
 SAYS = {
     "broken": "unexpected EOF",
     "torn": "oci-gpu-runtime: FILE is no JSON: Unterminated string starting at: line 1 column 20 (char 19) "
-    "(the container engine or runtime must mend it)",
+    "(the container engine or runtime must fix it)",
     "link": "oci-gpu-runtime: cannot open FILE: Too many levels of symbolic links "
-    "(the container engine or runtime must mend it)",
-    "full": "oci-gpu-runtime: cannot write FILE: No space left on device (the administrator must mend it)",
+    "(the container engine or runtime must fix it)",
+    "full": "oci-gpu-runtime: cannot write FILE: No space left on device (the administrator must fix it)",
     "no such runtime": "oci-gpu-runtime: the setting 'runtime' names /usr/bin/nothing, which is no program "
     "(the administrator must name one by its absolute path)",
     "itself": "oci-gpu-runtime: the setting 'runtime' names this very script, /usr/bin/oci-gpu-runtime "
@@ -110,7 +110,7 @@ def test_docker_tells_its_user(seen: dict[str, list[str]], name: str) -> None:
 
 
 def test_it_serves_again_when_that_is_mended(seen: dict[str, list[str]]) -> None:
-    assert opened(seen["mended"]) == nodes([1]) | tried([1]), seen["mended"]
+    assert opened(seen["fixed"]) == nodes([1]) | tried([1]), seen["fixed"]
 
 
 def test_nothing_is_left(seen: dict[str, list[str]]) -> None:

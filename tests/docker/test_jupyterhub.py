@@ -2,7 +2,8 @@
 """JupyterHub's spawners on a real daemon: a cell of each user's kernel has that user's GPUs and no others.
 
 Each way is the very lines that ``oci-gpu-hook flags`` prints.  One hub serves all ways of DockerSpawner, each for its
-own users; another is in the network of a Swarm of one.  Hub, proxy, servers and kernels are the real ones.
+own users; another is in the network of a Swarm of one.  Hub, proxy, servers and kernels are the real ones, and the
+daemon's default runtime is ours.
 """
 
 from __future__ import annotations
@@ -33,7 +34,13 @@ FLAGS = {
 GIVEN = {"ada": [2], "ben": [3], "user0": [5], "user1": [6], "guest": [], "old": [7]}
 # What users of real images are, whose nodes are root's.
 JOVYAN = 'c.DockerSpawner.extra_create_kwargs = {"user": "1000:100"}'
-BESIDE = {"user1": JOVYAN, "old": 'c.DockerSpawner.image = "old-notebook"'}
+IMAGE = 'c.DockerSpawner.image = "{}"'
+BESIDE = {
+    "user0": IMAGE.format("asks"),
+    "user1": JOVYAN,
+    "guest": IMAGE.format("asks"),
+    "old": IMAGE.format("old-notebook"),
+}
 TASKS = ("first", "second")
 # The Swarm's daemon must have its resources from its start on.  NODE_PATH: a Node.js from elsewhere does not look for
 # modules where Debian has the proxy's.
@@ -56,8 +63,6 @@ PATH={notebook.VENV}/bin:$PATH PASTED=/run/hub/docker SPAWNER=docker NETWORK=hub
 # A service can name no runtime.  The hub is in the services' network as it would be in a container there: it has that
 # one's addresses and its name server.
 SWARM_HUB = f"""
-sed -i 's/"default-runtime": "[^"]*"/"default-runtime": "oci-gpu-runtime"/' /etc/docker/daemon.json
-reload_dockerd oci-gpu-runtime
 docker swarm init --advertise-addr {ADDRESS} >/dev/null
 docker network create --driver overlay --attachable notebooks >/dev/null
 docker run --detach --name hub --network notebooks notebook sleep 100000 >/dev/null
@@ -92,7 +97,7 @@ def seen(
         installed,
         root,
         {"docker": image.load() + paste() + DOCKER_HUB, "swarm": SWARM_HUB},
-        {"default-runtime": "simulated-runc"},
+        {"default-runtime": "oci-gpu-runtime"},
         before=BEFORE,
         start=False,
         settings=f"{SETTINGS}swarm-resources = DOCKER_RESOURCE_GPU\n",

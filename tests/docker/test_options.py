@@ -90,6 +90,7 @@ def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]
     """What is seen by each case, by each way in."""
     scripts = {f"gpus {name}": life(case.gpus) for name, case in CASES.items()}
     scripts["gpus unknown"] = run("--gpus device=77")
+    scripts["gpus too many"] = run("--gpus 9")
     scripts |= {f"runtime {name}": life(f"{RUNTIME} {case.env}") for name, case in CASES.items()}
     scripts["runtime unknown"] = run(f"{RUNTIME} {asks('77')}")
     scripts["reload"] = """
@@ -121,6 +122,11 @@ def test_from_run_to_exec(seen: dict[str, list[str]], way: str, name: str) -> No
 @pytest.mark.parametrize("name", CASES)
 def test_by_default_runtime(seen: dict[str, list[str]], name: str) -> None:
     has_what_it_asked_for(CASES[name], seen[f"default {name}"])
+
+
+def test_more_gpus_than_there_are_is_told_by_their_number(seen: dict[str, list[str]]) -> None:
+    said = seen["gpus too many"][0]
+    assert "oci-gpu-hook: 9 GPUs are asked for (0 to 8), and this host has 8 (" in said, said
 
 
 @pytest.mark.parametrize("way", ["gpus", "runtime", "default"])

@@ -15,12 +15,14 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 
-from tests.fuzz.targets import TARGETS, check
+from tests.fuzz import commands, targets
+from tests.fuzz.targets import check
 from tests.unit.linear import TooManySteps
 
 # Far above what any example may take: only one that would take all of the machine's memory ends here.
 _ADDRESS_SPACE = 4 << 30
 _BATCH = 200
+TARGETS = {**targets.TARGETS, **commands.COMMANDS}
 
 
 def fuzz(name: str, seconds: float) -> tuple[int, str]:

@@ -32,16 +32,16 @@ from oci_gpu_hook.formats import (
 from oci_gpu_hook.formats.ldcache_entries import Entry, paths_of
 from oci_gpu_hook.formats.ldcache_entries import parse as parse_cache
 from oci_gpu_hook.formats.ldcache_prepare import prepare
-from oci_gpu_hook.host import cdispecs, docker, saved
+from oci_gpu_hook.host import cdispecs, docker, podman, saved
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.kernel.mountinfo import MountTable
+from oci_gpu_hook.kernel import mountinfo
 from oci_gpu_hook.planning import answers, labels, requirements
 from oci_gpu_hook.request import bycdi, settingsfile, sources
-from oci_gpu_hook.request.annotations import image
+from oci_gpu_hook.request.annotations import said
 from oci_gpu_hook.request.bundle import Bundle, read_bundle
 from oci_gpu_hook.request.parse import parse
 from oci_gpu_hook.request.settings import Settings
-from oci_gpu_hook.request.state import read_state
+from oci_gpu_hook.request.state import Who, read_state
 from oci_gpu_hook.vendors import folders, vendorfile
 from tests.unit import hosts
 from tests.unit.bounded import MIB, peak
@@ -115,7 +115,13 @@ _RULES = _object(
 )
 _MOUNTS = _object(destination=_TEXTS, source=_TEXTS, type=_TEXTS, options=_several(_TEXTS))
 _ANNOTATIONS = st.dictionaries(
-    st.sampled_from(["cdi.k8s.io/a", "io.container.image", "io.kubernetes.pod.namespace"]) | _TEXTS,
+    st.sampled_from(
+        [
+            *("cdi.k8s.io/a", "io.kubernetes.cri-o.ImageName", "io.kubernetes.pod.namespace"),
+            "io.kubernetes.cri-o.ContainerID",
+        ]
+    )
+    | _TEXTS,
     _TEXTS,
     max_size=4,
 )
@@ -250,9 +256,36 @@ _DOCKERS = Bundle(
 )
 
 
+_TASKS = _object(
+    Managed=st.booleans(),
+    Image=st.just("a:b") | _TEXTS,
+    Driver=st.just("c") | _TEXTS,
+    ImageManifest=st.none() | _object(digest=_TEXTS),
+    config=_object(Env=_several(_TEXTS), digest=_TEXTS),
+)
+
+
+def _task(data: bytes) -> None:
+    """The record, and the image's configuration to which it leads."""
+    for path in ("containers/c/config.v2.json", "image/c/imagedb/content/a/b"):
+        hosts.plant(SCRATCH / "docker", path, data)
+    docker.from_image(HostRoot(str(SCRATCH / "docker")), _DOCKERS, {"A": "1"})
+
+
 def _record(data: bytes) -> None:
     hosts.plant(SCRATCH / "docker", "containers/c/hostconfig.json", data)
     docker.requested(HostRoot(str(SCRATCH / "docker")), _DOCKERS)
+
+
+_STORED = st.lists(
+    _object(id=st.sampled_from(["c", "d"]), metadata=_TEXTS | st.just('{"image-name":"a"}')),
+    max_size=3,
+)
+
+
+def _stored(data: bytes) -> None:
+    hosts.plant(SCRATCH / "podman", "a-containers/containers.json", data)
+    podman.image(HostRoot(str(SCRATCH / "podman")), "/a-containers/c/userdata", "c")
 
 
 def _labels(bundle: Bundle) -> None:
@@ -487,10 +520,10 @@ def _proc_files(value: tuple[str, list[str]]) -> None:
     folder = SCRATCH / "proc"
     folder.mkdir(exist_ok=True)
     (folder / "mountinfo").write_bytes(root.text + b"\n")
-    table = MountTable(root.text)
+    pieces = [root.text[at : at + 4096] for at in range(0, len(root.text), 4096)]
     for number in (1, 7):
-        table.mount(number)
-        table.has_device(f"0:{number}")
+        mountinfo.mount(pieces, number)
+        mountinfo.mounted(pieces, [f"0:{number}"])
     cgroup._MOUNTINFO = str(folder / "mountinfo")
     for kind, controller in (("cgroup", "devices"), ("cgroup2", "")):
         cgroup._mounts(kind, controller)
@@ -585,11 +618,12 @@ _SETTINGS = st.lists(
 
 def _settings(value: tuple[str, dict[str, str]]) -> None:
     text, named = value
+    who = Who(named, named.get("io.kubernetes.cri-o.ContainerID", ""), "/x-containers/a/userdata")
     found = settingsfile.fields(
-        settingsfile.parse(text, "/etc/oci-gpu-hook.conf"), named, Settings()._asdict()
+        settingsfile.parse(text, "/etc/oci-gpu-hook.conf"), who, Settings()._asdict()
     )
     assert isinstance(Settings(**found), Settings)
-    image(named)
+    said(who)
 
 
 _PIECES = st.sampled_from(
@@ -666,13 +700,11 @@ _VENDORS = _object(
 
 
 def _vendor(data: bytes) -> None:
-    """A right one means the same once more; what is wrong is said with the line."""
+    """A right one means the same once more; what is wrong is said of the file."""
     try:
         found = vendorfile.read(data, "/x.json")
     except HookError as err:
-        line = err.message.split(":")[1]
-        assert err.message.startswith("/x.json:") and 1 <= int(line) <= data.count(b"\n") + 1
-        assert err.hint
+        assert err.message.startswith("/x.json: ") and err.hint
         raise
     assert found == vendorfile.read(data, "/x.json") and not folders.collisions([found])
 
@@ -682,6 +714,8 @@ TARGETS: dict[str, Target] = {
     "config.json": Target(_written(_CONFIGS), _config),
     "runtime": Target(_written(_CONFIGS), _runtime),
     "hostconfig.json": Target(_written(_RECORDS), _record),
+    "containers.json": Target(_written(_STORED), _stored),
+    "config.v2.json": Target(_written(_TASKS), _task),
     "environment": Target(st.tuples(INPUTS, CONFIGS), _asked),
     "requirements": Target(_EXPRESSIONS, _requirement),
     "device-lists": Target(_LISTS, _device_list),

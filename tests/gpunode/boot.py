@@ -60,6 +60,7 @@ UNITS = {
         PassEnvironment=PATH SYSTEMD_DEVICE_VERIFY_SYSFS
         ExecStart={folder}/command
         ExecStopPost=/bin/sh -c 'echo "$$EXIT_STATUS" >{folder}/status.new && mv {folder}/status.new {folder}/status'
+        StandardInput=file:{folder}/in
         StandardOutput=file:{folder}/out
         StandardError=file:{folder}/err
         """,
@@ -159,7 +160,8 @@ def write_units(folder: str, command: list[str]) -> None:
     with open(f"{folder}/command", "w", encoding="utf-8") as file:
         file.write(f"#!/bin/sh\ncd /\nexec {shlex.join(command)}\n")
     os.chmod(f"{folder}/command", 0o755)
-    for name in ("out", "err"):
+    # in: a runtime may give its standard input to a container's root, and the machine's /dev/null is everybody's.
+    for name in ("in", "out", "err"):
         open(f"{folder}/{name}", "w").close()
 
 

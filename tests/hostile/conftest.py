@@ -15,6 +15,8 @@ from tests.integration.engines import Installed
 
 __all__ = ["_as_root", "bundle", "driver", "installed", "patterns"]
 
+# Lines that a lane says at its end.
+SUMMARY = pytest.StashKey[list[str]]()
 PRELOAD = """
 #include <fcntl.h>
 #include <stdlib.h>
@@ -44,3 +46,8 @@ def kit(
     words["patterns"] = {name: str(path) for name, path in patterns.items()}
     (work / "kit.json").write_text(json.dumps(words))
     return made
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in terminalreporter.config.stash.get(SUMMARY, []):
+        terminalreporter.write_line(line)

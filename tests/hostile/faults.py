@@ -144,7 +144,7 @@ def start(
         capture_output=True,
         text=True,
         env=ENVIRONMENT,
-        timeout=60,
+        timeout=1200,
         preexec_fn=None if refused is None else lambda: refuse_open_tree_attr(refused),
     )
     return done.returncode, done.stderr

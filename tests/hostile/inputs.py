@@ -39,7 +39,7 @@ def _victim(scene: Scene) -> int:
     hierarchy = Path("/sys/fs/cgroup/devices")
     group = (hierarchy if hierarchy.is_dir() else Path("/sys/fs/cgroup")) / f"victim-{os.getpid()}"
     group.mkdir()
-    process = subprocess.Popen(["sleep", "60"])
+    process = subprocess.Popen(["sleep", "1000"])
     (group / "cgroup.procs").write_text(str(process.pid))
     if hierarchy.is_dir():
         (group / "devices.deny").write_text("a")

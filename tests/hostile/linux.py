@@ -71,8 +71,10 @@ class Watch:
         except BlockingIOError:
             data = b""
         while data:
-            wd, _, _, length = struct.unpack_from("iIII", data)
-            found.add(self._paths[wd])
+            wd, mask, _, length = struct.unpack_from("iIII", data)
+            # Beside it the kernel tells of the end of a watch.
+            if mask & IN_OPEN:
+                found.add(self._paths[wd])
             data = data[16 + length :]
         os.close(self._fd)
         return sorted(found)

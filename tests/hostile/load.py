@@ -88,7 +88,7 @@ class Load:
         # Files, not pipes: what a killed runtime has started would hold them open.
         with open(path / "out", "w") as out, open(path / "err", "w") as err:
             run = subprocess.Popen(line, stdout=out, stderr=err)
-        run.wait(timeout=120)
+        run.wait(timeout=1200)
         subprocess.run(["runc", "delete", "--force", name], capture_output=True)
         said, told = (path / "out").read_text(), (path / "err").read_text()
         outside = sorted(str(it.relative_to(path / "rootfs")) for it in (path / "rootfs").rglob("*")

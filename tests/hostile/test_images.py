@@ -152,7 +152,7 @@ def test_a_damaged_cache_is_replaced_and_not_written(installed: Installed, bundl
         else:
             caches[name].write_bytes(content)
         scripts[name] = start("runc", made)
-    for name, lines in in_turn(installed, scripts, timeout=60).items():
+    for name, lines in in_turn(installed, scripts).items():
         assert any("libcuda.so.1 (libc6" in line for line in lines), (name, lines)
         assert lines[-1] == "cuInit 0, 1 devices", (name, lines)
     kept = {name: caches[name].read_bytes() for name, it in contents.items() if it is not None}

@@ -8,6 +8,7 @@ import subprocess
 from functools import partial
 from pathlib import Path
 
+from tests.hostile import fuse
 from tests.hostile.attack import BAD_STATE, Attack
 from tests.hostile.scene import Scene
 from tests.hostile.sources import PIPES, pipes
@@ -120,7 +121,44 @@ def _back(above: Path, aside: Path) -> None:
         aside.rename(above)
 
 
+def hung(path: str, hangs: str, scene: Scene, *, name: str = "") -> None:
+    """Where the hook looks at a file or mounts one: a server that does not answer.  name: see `fuse.Fuse`."""
+    point, place = scene.path / "hung", scene.root / path.format(libraries=scene.libraries)[1:]
+    for it in (point, place):
+        it.parent.mkdir(parents=True, exist_ok=True)
+        if name:
+            it.mkdir(exist_ok=True)
+        elif not it.exists():
+            it.touch()
+    served = fuse.Fuse(point, hangs, name)
+    scene.later(served.end)
+    scene.later(subprocess.run, ["umount", "-l", str(point)])
+    scene.bundle.mounts(point, f"/{place.relative_to(scene.root)}", "rw")
+
+
 ATTACKS = [
+    *[
+        Attack(f"a-hung-volume-{hangs}-at-{path.rpartition('/')[2]}", "row 14",
+               partial(hung, path, hangs), root, codes=(0,), bites=())
+        for hangs in (fuse.OPENING, fuse.ASKED)
+        for path, root in (
+            ("/etc/ld.so.cache", "debian"),
+            ("/{libraries}/libcuda.so.1", "debian"),
+            ("/usr/bin/nvidia-smi", "busybox"),
+            ("/run/nvidia-persistenced/socket", "busybox"),
+        )
+    ],
+    *[
+        Attack(f"a-hung-volume-{hangs}-at-a-node", "row 14",
+               partial(hung, "/dev/nvidiactl", hangs), codes=(7,), says="is no character device",
+               bites=())
+        for hangs in (fuse.OPENING, fuse.ASKED)
+    ],
+    Attack("a-hung-volume-with-the-cache", "row 14",
+           partial(hung, "/etc", fuse.OPENING, name="ld.so.cache"), "debian", codes=(0,),
+           says="lies in a volume, and what it lists is left out", bites=()),
+    Attack("a-hung-volume-with-cudas-libraries", "row 14",
+           partial(hung, "/usr/local/cuda", fuse.ASKED, name="compat"), "debian", codes=(0,), bites=()),
     *[
         Attack(f"a-volume-{'-'.join(options)}-at-{destination[1:].replace('/', '-')}",
                "CVE-2024-0133", partial(volume, destination, options), codes=codes, says=says)

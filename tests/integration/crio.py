@@ -65,7 +65,7 @@ def pod(*, mapped: bool = False) -> str:
         f"mount -t tmpfs -o mode=1777 shm {shm}",
         f"touch {' '.join(files)}",
         f"echo root:{MAPPED}:65536 >/etc/subuid && cp /etc/subuid /etc/subgid",
-        f"unshare {MAPS if mapped else ''} --net --ipc --uts sh -c 'echo made; exec sleep 100' >/run/made &",
+        f"unshare {MAPS if mapped else ''} --net --ipc --uts sh -c 'echo made; exec sleep 1000' >/run/made &",
         "until test -s /run/made; do sleep 0.02; done",
         *[f"mount --bind /proc/$!/ns/{SPACES[kind]} {path}" for kind, path in pinned.items()],
     ]

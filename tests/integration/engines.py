@@ -24,6 +24,8 @@ PROCDRIVER = {
     "args": ["procdriver"],
     "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
 }
+# In seconds: far above what anything takes on a machine that is busy with other things.
+HANGS = 1800
 RUNTIMES = [("runc", "v1"), ("runc", "v2"), ("crun", "v1"), ("crun", "v2")]
 
 
@@ -77,6 +79,21 @@ class Bundle:
         if capabilities is not None:
             env.append(f"NVIDIA_DRIVER_CAPABILITIES={capabilities}")
         self.config["process"]["env"] = env + [f"{name}={it}" for name, it in variables.items()]
+        return self
+
+    @property
+    def id(self) -> str:
+        """The id that `start` gives its container, unless the test has another."""
+        return f"gpu-{os.getpid()}-{self.path.name}"
+
+    def of_crio(self, *, namespace: str = "", image: str = "", **more: str) -> Bundle:
+        """Let annotations say these as CRI-O's do, which are known by the id."""
+        self.config["annotations"] = {
+            "io.kubernetes.cri-o.ContainerID": self.id,
+            "io.kubernetes.cri-o.ImageName": image,
+            "io.kubernetes.pod.namespace": namespace,
+            **more,
+        }
         return self
 
     def privileged(self) -> Bundle:
@@ -142,9 +159,12 @@ def on_node(
     overlay: bool = True,
     vendors: tuple[str, ...] = (),
     platform: str = "",
-    timeout: int = 300,
+    timeout: int = HANGS,
 ) -> Outcome:
     """Run a shell script on a simulated node that has the hook installed, if there is one.
+
+    Its standard input is a pipe with nothing in it: a runtime gives what it has there to a container's root, and the
+    machine's /dev/null would be that user's from then on.
 
     driver_root, layout: where the node's driver lies; vendors: whose drivers it has beside it; platform: what it has in
     the place of NVIDIA's; settings: what the administrator has written in our file; booted: the node has systemd as
@@ -172,6 +192,7 @@ def on_node(
         check=False,
         capture_output=True,
         text=True,
+        input="",
         env=environment,
         cwd="/",
         timeout=timeout,
@@ -198,7 +219,7 @@ mount -t overlay -o lowerdir=/usr,upperdir=/mnt/upper,workdir=/mnt/work none /us
 """
 
 
-def on_host(installed: Installed, script: str, *, timeout: int = 300) -> Outcome:
+def on_host(installed: Installed, script: str, *, timeout: int = HANGS) -> Outcome:
     """Run a shell script on this very host and its driver, with the hook installed for as long as it runs."""
     install = f"cp -a {shlex.quote(str(installed.tree))}/usr/. /usr/\n"
     line = ["unshare", "--mount", "--propagation", "private", "/bin/sh", "-eu", "-c"]
@@ -207,6 +228,7 @@ def on_host(installed: Installed, script: str, *, timeout: int = 300) -> Outcome
         check=False,
         capture_output=True,
         text=True,
+        input="",
         cwd="/",
         timeout=timeout,
     )
@@ -225,8 +247,7 @@ def run_unshared(code: str, *namespaces: str) -> str:
 
 def start(runtime: str, bundle: Bundle, name: str = "") -> str:
     """The shell command that runs a bundle's container."""
-    name = name or f"gpu-{os.getpid()}-{bundle.path.name}"
-    return f"{runtime} run --bundle {shlex.quote(str(bundle.path))} {name}"
+    return f"{runtime} run --bundle {shlex.quote(str(bundle.path))} {name or bundle.id}"
 
 
 def run(installed: Installed, runtime: str, cgroup: str, bundle: Bundle, **node: Any) -> Outcome:

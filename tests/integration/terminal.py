@@ -21,7 +21,7 @@ _PROMPT = "<ready>"
 # What moves the cursor parts words, what colours them does not.
 _MOVES = re.compile(r"\x1b\[[0-9;?]*[A-KP-X@]|\r")
 _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|[=>]|\][^\x07]*\x07)|\x07")
-_LONGEST = 60.0
+_LONGEST = 600.0
 # What the shells answer to a key of ours, once they have done with those before it.
 _ANSWER = "<done>"
 _ASK = "\x14"

@@ -121,18 +121,16 @@ def test_sections_hold_also_for_a_container_whose_engine_does_not_say_what_it_is
         "docker": container(bundle, {}, "1"),
         "crio": container(bundle, crio.container({}, {}), "1"),
     }
-    later = {
-        f"{name} refused": start(runtime, made, f"later-{name}") for name, made in asked.items()
-    }
+    ids = {"docker": "docker", "crio": crio.ID}
+    scripts = {name: start(runtime, made, ids[name]) for name, made in asked.items()}
     plain = start(runtime, container(bundle, {}), "plain")
     rewritten = f"sed -i '1i {refuse.strip()}' /etc/oci-gpu-hook.conf"
-    scripts = {name: start(runtime, made, f"first-{name}") for name, made in asked.items()}
     seen = in_turn(
         installed,
         {
             **scripts,
-            "docker refused": f"{rewritten}\n{later['docker refused']} 2>/dev/null || echo refused",
-            "crio refused": later["crio refused"],
+            "docker refused": f"{rewritten}\n{scripts['docker']} 2>/dev/null || echo refused",
+            "crio refused": scripts["crio"],
             "plain": plain,
         },
         settings=SECTIONS,

@@ -111,7 +111,7 @@ def group(own_mounts: None) -> Iterator[Maker]:
 
 def remove(top: Path) -> None:
     for folder in sorted([top, *[p for p in top.rglob("*") if p.is_dir()]], reverse=True):
-        for _ in range(100):
+        for _ in range(3000):
             try:
                 folder.rmdir()
                 break
@@ -312,7 +312,7 @@ def test_replacing_leaves_no_window(container: DeviceCgroup, nodes: Path) -> Non
                     wrong += 1
         (nodes / "result").write_text(f"{rounds} {wrong}")
         os._exit(0)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while str(child) not in Path(container.path, "cgroup.procs").read_text().split():
         assert time.monotonic() < deadline, "the child did not enter the cgroup"
     time.sleep(0.05)
@@ -367,7 +367,7 @@ def test_a_program_that_another_replaces_meanwhile_is_replaced_in_turn(
         return real(prog_id)
 
     def wait_until_gone(prog_id: int) -> None:
-        for _ in range(500):  # the kernel frees it after a grace period
+        for _ in range(60_000):  # the kernel frees it after a grace period
             try:
                 os.close(real(prog_id))
             except OSError as err:

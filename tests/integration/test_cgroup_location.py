@@ -26,7 +26,7 @@ SETTING = f"""
 umount --recursive {ROOT}
 {{host}}
 base=$hierarchy/{BASE} pids= within=
-in_cgroup() {{{{ mkdir -p $base/$1; sleep 60 & pid=$!; pids="$pids $pid"; echo $pid >$base/$1/cgroup.procs; }}}}
+in_cgroup() {{{{ mkdir -p $base/$1; sleep 1000 & pid=$!; pids="$pids $pid"; echo $pid >$base/$1/cgroup.procs; }}}}
 end() {{{{ [ ! "$pids" ] || kill $pids; wait; [ ! -e $base ] || find $base -depth -type d -exec rmdir {{{{}}}} +; }}}}
 trap end EXIT
 in_group() {{{{ group=$1; shift; sh -c 'echo 0 >$0/cgroup.procs; exec "$@"' $base/$group "$@"; }}}}

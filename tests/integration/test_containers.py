@@ -189,7 +189,7 @@ exit 0
     document, end = json.JSONDecoder().raw_decode(done.out)
     (found,) = [item for item in document["findings"] if item["check"] == "request"]
     assert "which accept-environment = privileged does not accept" in found["seen"], done.err
-    assert found["remedy"].startswith("oci-gpu-hook config show | grep accept-")
+    assert found["remedy"].startswith("oci-gpu-hook config show  # accept-environment, accept-")
     assert "nvidia.com/gpu" in found["remedy"]
     assert "podman" not in done.out
     said = done.out[end:]
@@ -202,7 +202,7 @@ oci-gpu-hook doctor --container main
 exit 0
 """
     done = on_node(installed, script)
-    assert "mend it: kubectl replace --force -f POD.yaml" in done.out, done.err
+    assert "fix: kubectl replace --force -f POD.yaml" in done.out, done.err
 
 
 def test_mig_devices_are_held_one_by_one(installed: Installed, bundle: Maker) -> None:

@@ -12,13 +12,17 @@ from tests.integration import roots
 from tests.integration.engines import Installed, in_turn, on_node
 from tests.integration.migdevices import CAPABILITIES, MADE_ANEW
 
-# What the node lacks of a host that is set up: ranges of ids, and the inventory that the service would save.
+# What the node lacks of a host that is set up: ranges of ids, a runtime that images have no word with, whichever podman
+# there is, and the inventory that the service would save.
 SET_UP = """
 for file in /etc/subuid /etc/subgid; do echo user:100000:65536 >$file; done
 oci-gpu-hook inventory refresh >/dev/null 2>&1 || true
+# Remedies are run: this folder is the machine's own otherwise.
+mount -t tmpfs none /opt
 HOOKS=/usr/share/containers/oci/hooks.d
 ETC=/etc/containers/oci/hooks.d
 mkdir -p $ETC /etc/containers/containers.conf.d /etc/crio/crio.conf.d /etc/cdi /etc/docker
+printf '[engine]\\nruntime = "runc"\\n' >/etc/containers/containers.conf.d/00-runtime.conf
 command -v dockerd >/dev/null || install -m 0755 /bin/true /usr/bin/dockerd
 LINK=/usr/bin/nvidia-container-runtime-hook
 ln -sf ../libexec/oci/hooks.d/oci-gpu-hook $LINK
@@ -32,13 +36,14 @@ PLACES="usr/share/containers/oci usr/libexec/oci usr/lib/oci-gpu-hook etc/contai
     etc/docker ${{LINK#/}} run/oci-gpu-hook dev/nvidiactl usr/bin/bash ${{LIBCUDA#/}}"
 tar -C / -cf /tmp/kept $PLACES
 restore() {{
+    umount /usr/bin/podman 2>/dev/null || :
     (cd / && rm -rf $PLACES etc/oci-gpu-hook* usr/bin/crio usr/bin/bash.away $LINK.other usr/local/*/nvidia* \\
         usr/bin/nvidia-container-* && tar -xpf /tmp/kept)
 }}
 """
 DOCTOR = "\n{ oci-gpu-hook doctor --format json || echo $?; } | tr -d '\\n' | tee /tmp/said; echo\n"
 # The remedies of what was said are commands.
-MEND = """python3 -c '
+FIX = """python3 -c '
 import json, subprocess
 said = json.JSONDecoder().raw_decode(open("/tmp/said").read())[0]
 for item in said["findings"]:
@@ -55,14 +60,23 @@ NVIDIAS_RUNTIME = """printf '[crio.runtime]\\ndefault_runtime = "nvidia"\\n[crio
 runtime_path = "/usr/bin/nvidia-container-runtime"\\n' >/etc/crio/crio.conf.d/99-nvidia.conf"""
 
 
+# As podman says its version; crun is what podman takes where no file says another.
+PODMAN = """
+rm /etc/containers/containers.conf.d/00-runtime.conf
+printf '#!/bin/sh\\necho podman version {version}\\n' >/run/podman
+chmod 0755 /run/podman
+mount --bind /run/podman /usr/bin/podman
+"""
+
+
 class Planted(NamedTuple):
-    """What doctor must say of a fault; the remedies of a mended one are run, and nothing is left to say then."""
+    """What doctor must say of a fault; the remedies of a fixed one are run, and nothing is left to say then."""
 
     level: str
     check: str
     seen: str
     remedy: str
-    mended: bool = False
+    fixed: bool = False
 
 
 # fmt: off
@@ -81,7 +95,7 @@ BROKEN = {
     "no-firmware": Planted("warn", "firmware", "none of version 580.65.06 is there",
         "apt install nvidia-driver nvidia-smi"),
     "stale-cache": Planted("warn", "ld.so.cache", "does not name libcuda.so.1", "ldconfig", True),
-    "no-gpus": Planted("fail", "GPUs", "the driver is loaded and drives no GPU", "dmesg | grep NVRM"),
+    "no-gpus": Planted("fail", "GPUs", "the driver is loaded and drives no GPU", "journalctl --dmesg"),
     "no-uvm": Planted("fail", "nodes", "nvidia-uvm is not loaded", "modprobe nvidia-uvm"),
     "no-uvm-nodes": Planted("warn", "nodes", "/dev/nvidia-uvm and 1 more missing", "nvidia-modprobe -u -c"),
     "wrong-node": Planted("fail", "nodes", "is device 1:7, the driver's is 195:", "rm /dev/nvidia"),
@@ -118,7 +132,7 @@ PLANTED = {
         Planted("warn", "Docker", "/etc/docker/daemon.json: it is larger than 1 MiB", "vi /etc/docker/daemon.json"),
     "mkdir -m 0777 /etc/docker/theirs; echo '{}' >/etc/docker/theirs/d; ln -s theirs/d $JSON":
         Planted("warn", "Docker", "/etc/docker/daemon.json: 'd' lies in a folder that others than root may write to",
-            "cp --remove-destination", True),
+            "rm /etc/docker/daemon.json  # a link", True),
     "echo '{}' >$JSON; chmod 0666 $JSON":
         Planted("warn", "Docker", "/etc/docker/daemon.json: others than root may write it",
             "chmod go-w /etc/docker", True),
@@ -159,8 +173,12 @@ PLANTED = {
         Planted("fail", "hook in podman",
             "starts it with oci-gpu-hook, which is no stage that it serves: it stops every container",
             "apt reinstall oci-gpu-hook"),
-    """sed -i 's/"timeout": 30/"timeout": 0/' $HOOKS/oci-gpu-hook.json""":
+    """sed -i 's/"args"/"timeout": 0, "args"/' $HOOKS/oci-gpu-hook.json""":
         Planted("fail", "hook in podman", "gives it 0 seconds: it stops every container", "apt reinstall oci-gpu-hook"),
+    """sed -i 's/"args"/"timeout": 30, "args"/' $HOOKS/oci-gpu-hook.json""":
+        Planted("warn", "hook in podman",
+            "gives it a timeout: where other hooks run before it, crun fails some containers",
+            "apt reinstall oci-gpu-hook"),
     "sed 's/1[.]0[.]0/9.0.0/' $HOOKS/oci-gpu-hook.json >$HOOKS/other.json":
         Planted("fail", "hook in podman",
             "/other.json stops every container: its version 9.0.0 is none that engines know",
@@ -171,7 +189,7 @@ PLANTED = {
             "rm /usr/share/containers/oci/hooks.d/other.json", True),
     CRIO + """printf '[crio]\\n[crio.runtime]\\nhooks_dir = ["/opt/hooks.d"]\\n' >/etc/crio/crio.conf""":
         Planted("fail", "hook in CRI-O", "CRI-O looks in /opt/hooks.d (/etc/crio/crio.conf)",
-            """hooks_dir = ["/opt/hooks.d", "/usr/share/containers/oci/hooks.d"]"""),
+            "ln -s /usr/share/containers/oci/hooks.d/oci-gpu-hook.json /opt/hooks.d", True),
     "sed 's|[^\"]*libexec/oci/hooks.d/oci-gpu-hook|/usr/bin/nvidia-container-runtime-hook|' "
     "$HOOKS/oci-gpu-hook.json >$HOOKS/oci-nvidia-hook.json":
         Planted("fail", "other hooks", "GPUs are given twice",
@@ -227,7 +245,7 @@ PLANTED = {
             "chmod go-w /usr/lib/oci-gpu-hook/oci_gpu_hook/__linked__/modules.", True),
     "echo 'driver-root = /run/nvidia/driver' >/etc/oci-gpu-hook.conf":
         Planted("fail", "driver", "the driver root /run/nvidia/driver is not there",
-            "oci-gpu-hook config show | grep driver-root"),
+            "oci-gpu-hook config show  # driver-root"),
     "chmod 0777 /run/oci-gpu-hook":
         Planted("warn", "inventory", "others than root may write /run/oci-gpu-hook: nothing in it is trusted",
             "chmod go-w /run/oci-gpu-hook && oci-gpu-hook inventory refresh", True),
@@ -236,7 +254,7 @@ PLANTED = {
             "rm /run/oci-gpu-hook && oci-gpu-hook inventory refresh", True),
     # The node has InfiniBand, and so our file of it has something to say.
     "mkdir -p $VENDORS; printf '{\\n\"activation_flag\": 1}' >$VENDORS/x.json":
-        Planted("fail", "vendors", "/etc/oci-gpu-hook/vendors/x.json:2: ",
+        Planted("fail", "vendors", "/etc/oci-gpu-hook/vendors/x.json: ",
             "oci-gpu-hook vendors check /etc/oci-gpu-hook/vendors/x.json"),
     "mkdir -p $VENDORS; cp /usr/share/oci-gpu-hook/vendors/rdma.json $VENDORS/; chmod 0666 $VENDORS/rdma.json":
         Planted("fail", "vendors", "rdma.json: others than root may write to it",
@@ -252,12 +270,15 @@ PLANTED = {
     ": >$LIBCUDA":
         Planted("fail", "libraries", "libcuda of version 580.65.06 is cut off or no library",
             "apt install --reinstall "),
-    ": >/etc/subuid; mkdir -p /run/user/1000/libpod":
+    ": >/etc/subuid; mkdir -p /run/user/1000/libpod; chown -R 1000 /run/user/1000":
         Planted("warn", "rootless", "/etc/subuid or /etc/subgid names nobody", "usermod --add-subuids"),
     "mount -t tmpfs none /run/systemd 2>/dev/null || true\n"
     "printf '[engine]\\ncgroup_manager = \"systemd\"\\n' >/etc/containers/containers.conf":
         Planted("fail", "cgroups", "podman is set to use systemd's cgroups",
             "sed -i '/^ *cgroup_manager *=/s/systemd/cgroupfs/' /etc/containers/containers.conf", True),
+    PODMAN.format(version="4.5.1"):
+        Planted("warn", "images in podman", "podman 4.5.1 hands an image's annotations on to crun",
+            "vi /etc/containers/containers.conf"),
     # These stay.
     "touch /etc/ld.so.cache":
         Planted("warn", "inventory", "what is saved is no longer true", "oci-gpu-hook inventory refresh", True),
@@ -304,27 +325,29 @@ def passes(said: str) -> None:
 def test_a_broken_node_is_named_with_its_remedy(installed: Installed, faults: str) -> None:
     planted = BROKEN[faults]
     # A cache that ldconfig has just written makes the saved inventory stale.
-    then = 2 * f"{MEND}{DOCTOR}" if planted.mended else ""
+    then = 2 * f"{FIX}{DOCTOR}" if planted.fixed else ""
     done = on_node(installed, f"{SET_UP}{DOCTOR}{then}", faults=tuple(faults.split()))
     assert "Traceback" not in done.err, done.err
-    said, *mended = done.out.splitlines()
+    said, *fixed = done.out.splitlines()
     judge(planted, said)
-    for text in mended[1:]:
+    for text in fixed[1:]:
         passes(text)
 
 
 def test_a_planted_fault_is_named_with_its_remedy_which_mends_it(installed: Installed) -> None:
-    scripts = {"nothing": DOCTOR}
+    newer = PODMAN.format(version="4.6.0")
+    scripts = {"nothing": DOCTOR, "newer podman": f"restore\n(\n{newer}\n) >&2\n{DOCTOR}"}
     for number, (script, planted) in enumerate(PLANTED.items()):
-        then = f"{MEND}{DOCTOR}" if planted.mended else ""
+        then = f"{FIX}{DOCTOR}" if planted.fixed else ""
         scripts[str(number)] = f"restore\n(\n{script}\n) >&2\n{DOCTOR}{then}"
     found = in_turn(installed, scripts, SET_UP + RESTORE)
-    passes(found.pop("nothing")[0])
-    for (said, *mended), (script, planted) in zip(found.values(), PLANTED.items()):
+    for name in ("nothing", "newer podman"):
+        passes(found.pop(name)[0])
+    for (said, *fixed), (script, planted) in zip(found.values(), PLANTED.items()):
         print(f"planted: {script}")
         judge(planted, said)
-        assert len(mended) == planted.mended
-        for text in mended:
+        assert len(fixed) == planted.fixed
+        for text in fixed:
             passes(text)
     assert len(found) == len(PLANTED)
 
@@ -380,7 +403,7 @@ kind: nvidia.com/gpu
 DESTROYED = f"rm -r {CAPABILITIES}/gpu1/mig/gi13; oci-gpu-hook inventory refresh >&2"
 GENERATE = "oci-gpu-hook cdi generate --output /etc/cdi/gpu.yaml"
 NO_DEVICE = "gives /dev/nvidia-caps/nvidia-cap255 for '0:3', and no MIG device has it now"
-MEND_OURS = f"oci-gpu-hook inventory refresh && {GENERATE}"
+FIX_OURS = f"oci-gpu-hook inventory refresh && {GENERATE}"
 
 
 def test_a_stale_mig_name_in_a_spec_is_named_with_its_remedy_which_mends_it(
@@ -392,15 +415,15 @@ mkdir -p /run/cdi
 cat >/run/cdi/nvidia.yaml <<'END'
 {THEIR_SPEC}END
 {DESTROYED}
-{DOCTOR}{MEND}{DOCTOR}
+{DOCTOR}{FIX}{DOCTOR}
 ({MADE_ANEW}oci-gpu-hook inventory refresh) >&2
 {DOCTOR}"""
     done = on_node(installed, script, description="h100mig")
     assert (done.code, "Traceback" in done.err) == (0, False), done.err
-    destroyed, mended, made_anew = done.out.splitlines()
-    judge(Planted("fail", "CDI", f"/etc/cdi/gpu.yaml {NO_DEVICE}", MEND_OURS), destroyed)
+    destroyed, fixed, made_anew = done.out.splitlines()
+    judge(Planted("fail", "CDI", f"/etc/cdi/gpu.yaml {NO_DEVICE}", FIX_OURS), destroyed)
     theirs = f"cdi/nvidia.yaml {NO_DEVICE}"
     judge(Planted("fail", "CDI", theirs, "cdi/nvidia.yaml"), destroyed)
-    passes(mended)
+    passes(fixed)
     other = "/etc/cdi/gpu.yaml gives the nodes of another MIG device for '0:1'"
-    judge(Planted("fail", "CDI", other, MEND_OURS), made_anew)
+    judge(Planted("fail", "CDI", other, FIX_OURS), made_anew)

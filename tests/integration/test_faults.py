@@ -41,7 +41,7 @@ def test_a_bad_state_or_bundle_is_exit_3(installed: Installed, bundle: Maker) ->
         # -1 stands for a process with a mount namespace of its own, -2 for one of ours.
         scripts[str(number)] = (
             f"printf %s {shlex.quote(config)} >{made.path}/config.json\n"
-            "mkfifo /run/entered\nunshare --mount sh -c 'echo >/run/entered; exec sleep 9' &\n"
+            "mkfifo /run/entered\nunshare --mount sh -c 'echo >/run/entered; exec sleep 1000' &\n"
             "read -r _ </run/entered; rm /run/entered\n"
             f'echo {shlex.quote(state)} | sed "s/: -1,/: $!,/; s/: -2,/: $$,/" |'
             f" {HOOK} createRuntime 2>&1 || echo $?\nkill $!"
@@ -93,22 +93,18 @@ def test_nodes_that_the_host_lacks_are_made(installed: Installed, bundle: Maker)
 
 def test_settings_in_doubt_stop_only_gpu_containers(installed: Installed, bundle: Maker) -> None:
     asks, plain = bundle("busybox").asks("0").runs(*ECHO), bundle("busybox").runs(*ECHO)
-    for made in (asks, plain):
-        made.config["annotations"] = {
-            "io.kubernetes.pod.namespace": "other",
-            "io.kubernetes.cri-o.Namespace": "trusted",
-        }
-        made.write()
-    texts = ("device-cgroup = perhaps", "[namespace trusted]\ndisable-requirements = yes")
+    texts = (
+        "device-cgroup = perhaps",
+        "unmatched-sections = refuse\n[namespace trusted]\ndisable-requirements = yes",
+    )
     both = f"{start('runc', asks)} 2>&1 || true\n{start('runc', plain)}"
     scripts = {text[:6]: f"echo '{text}' >/etc/oci-gpu-hook.conf\n{both}" for text in texts}
-    wrong, several = in_turn(installed, scripts).values()
-    for lines, code in ((wrong, 4), (several, 5)):
+    wrong, unsaid = in_turn(installed, scripts).values()
+    for lines, code in ((wrong, 4), (unsaid, 5)):
         assert lines.count("started") == 1, lines
         assert f"exit status {code}" in "".join(lines)
     assert "/etc/oci-gpu-hook.conf:1: device-cgroup is 'perhaps'" in "".join(wrong)
-    reason = "the annotations name several namespaces, 'other' and 'trusted'"
-    assert reason in "".join(several)
+    assert "does not say the container's namespace" in "".join(unsaid)
 
 
 def test_a_full_disk_stops_the_start(installed: Installed, bundle: Maker) -> None:

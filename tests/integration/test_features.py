@@ -121,13 +121,14 @@ def test_a_node_without_a_driver_has_no_features(installed: Installed) -> None:
 
 def test_watch_keeps_the_file_and_removes_it_with_the_driver(installed: Installed) -> None:
     script = f"""
-until_it() {{ for try in $(seq 200); do ! "$@" || return 0; sleep 0.1; done; cat /run/said; return 1; }}
+until_it() {{ for try in $(seq 6000); do ! "$@" || return 0; sleep 0.1; done; cat /run/said; return 1; }}
+said_twice() {{ [ $(grep -c "^wrote {FILE}" /run/said) = 2 ]; }}
 oci-gpu-hook inventory watch --interval 0.2 >/run/said 2>&1 & watch=$!
 until_it test -e {FILE}
 mkdir /tmp/none && mount --bind /tmp/none /proc/driver/nvidia
 until_it test ! -e {FILE}
 umount /proc/driver/nvidia
-until_it test -e {FILE}
+until_it said_twice
 kill -TERM $watch && wait $watch
 cat /run/said
 """

@@ -42,7 +42,7 @@ def xid(sequence: int, bus: str, number: int, level: int = 4) -> str:
 
 def test_readings_are_those_of_the_node(installed: Installed, bundle: Maker) -> None:
     """And promtool has nothing to say about them, while a container holds a GPU."""
-    holder = bundle("debian").asks("1").runs("/bin/sh", "-c", "echo up; sleep 100")
+    holder = bundle("debian").asks("1").runs("/bin/sh", "-c", "echo up; sleep 1000")
     node = description.load("h100x8")
     # What the service has: without it nobody knows what the cgroup lets the container open.
     unit = (REPOSITORY / "packaging/systemd/oci-gpu-hook-gpu-metrics.service").read_text()
@@ -51,7 +51,7 @@ def test_readings_are_those_of_the_node(installed: Installed, bundle: Maker) -> 
     script = f"""{LOG}{xid(5, node.gpus[2].bus_id, 79)}{xid(6, node.gpus[2].bus_id, 48, 12)}
 oci-gpu-hook inventory refresh >&2
 runc run --bundle {holder.path} holder >/run/said & container=$!
-for try in $(seq 100); do grep -q up /run/said && break; sleep 0.1; done
+until grep -q up /run/said; do sleep 0.1; done
 oci-gpu-hook metrics --gpus --write
 {bounded} oci-gpu-hook metrics --gpus >/run/bounded
 setpriv --bounding-set=-all,+dac_override,+sys_ptrace oci-gpu-hook metrics --gpus >/run/less
@@ -86,6 +86,10 @@ for file in {FILE} /run/bounded /run/less; do echo "held $(grep -c 'container="h
     assert found["inventory_fresh"] == 1
 
 
+# What hangs: nothing else is cut off, however slow the machine is; beside a GPU that hangs the other one answers.
+SECONDS = {"gpu-hangs": 5, "nvml-hangs": 1}
+
+
 def test_what_goes_wrong_is_told_and_takes_nothing_with_it(installed: Installed) -> None:
     """A GPU that hangs, is lost while it is asked, or lies; NVML that goes away; a driver that goes."""
     node = description.load("h100mig")
@@ -97,7 +101,7 @@ def test_what_goes_wrong_is_told_and_takes_nothing_with_it(installed: Installed)
             FAULTS[fault].plant(cast(Content, content))
         return (
             f"printf '{content.proc['gpunode/description']}' >>/proc/driver/gpunode/description\n"
-            "oci-gpu-hook metrics --gpus --timeout 1 2>&1\n"
+            f"oci-gpu-hook metrics --gpus --timeout {SECONDS.get(fault, 600)} 2>&1\n"
             "cat /run/whole >/proc/driver/gpunode/description"
         )
 

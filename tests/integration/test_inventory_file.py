@@ -92,7 +92,7 @@ cmp {FILE} /run/anew || :
 
 
 # Where it cannot be made anew, or must not be: what then lies there, and what ``inventory refresh`` says, which cannot
-# mend it either.
+# fix it either.
 OTHERS, FULL = "others than root may write to it", "No space left on device"
 PLACES = {
     "a folder in its place": (

@@ -347,16 +347,14 @@ oci-gpu-hook inventory show | grep -c 'whether MIG devices were made anew since 
 def test_watch_asks_nvml_again_for_mig_devices(installed: Installed, bundle: Maker) -> None:
     """After they were made anew, and where the kernel leaves a doubt; the CDI spec has the new names."""
     made = bundle("busybox").asks(FIRST_ANEW).runs("/bin/sh", "-c", TELL)
-    script = f"""until_told() {{
-    for i in $(seq 200); do [ $(grep -c '^saved ' /tmp/told) -lt $1 ] || return 0; sleep 0.1; done
-    return 1
-}}
+    script = f""": >/tmp/told
+until_told() {{ until [ $(grep -c "^$1 " /tmp/told) -ge $2 ]; do sleep 0.1; done; }}
 oci-gpu-hook inventory watch --interval 0.2 --cdi-spec /run/gpu.yaml >/tmp/told 2>&1 & watch=$!
 trap 'kill $watch' EXIT
-until_told 1
-{SHOWN_ONCE_MORE}until_told 2
-{MADE_ANEW}until_told 3
-for i in $(seq 100); do ! grep -q {FIRST} /run/gpu.yaml || sleep 0.1; done
+until_told saved 1
+{SHOWN_ONCE_MORE}until_told saved 2
+{MADE_ANEW}until_told saved 3
+until grep -q {SECOND_ANEW} /run/gpu.yaml; do sleep 0.1; done
 {start("runc", made)}
 for name in {FIRST} {FIRST_ANEW} {SECOND_ANEW}; do grep -c "name: .$name" /run/gpu.yaml || :; done
 """
@@ -391,10 +389,7 @@ ls -A {FOLDER} | grep -c answer
 def test_watch_brings_back_what_only_nvml_knows(installed: Installed, bundle: Maker) -> None:
     """A start that found no file has saved its own, which is true and knows less."""
     made = shows_gpus(bundle("busybox"))
-    script = f"""until_asked() {{
-    for i in $(seq 300); do ! {ASKED_NVML} || return 0; sleep 0.1; done
-    return 1
-}}
+    script = f"""until_asked() {{ until {ASKED_NVML}; do sleep 0.1; done 2>/dev/null; }}
 oci-gpu-hook inventory watch --interval 0.2 >/tmp/told 2>&1 & watch=$!
 trap 'kill -CONT $watch; kill $watch' EXIT
 until_asked
@@ -404,6 +399,8 @@ rm {FILE}
 {ASKED_NVML} && exit 3
 kill -CONT $watch
 until_asked
+until [ $(grep -c '^saved .*/inventory: ' /tmp/told) -ge 2 ]; do sleep 0.1; done
+# Once more would be too often.
 sleep 1
 kill $watch
 wait $watch

@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.integration.engines import run_unshared
 
 LABEL = "system_u:system_r:container_t:s0:"
@@ -26,17 +28,29 @@ bundle = read_bundle({bundle!r})
 class Self:
     def namespace(self, kind):
         return os.stat(f"/proc/{pid}/ns/{{kind}}").st_ino
-    def read(self, name):
-        return procfile.read(f"/proc/self/{{name}}")
+    def pieces(self, name):
+        return procfile.pieces(f"/proc/self/{{name}}")
 root = Rootfs(os.open({root!r}, os.O_PATH), ())
 found = ipc.mounts(bundle, {id!r}, root, Self(), HostRoot())
 print(json.dumps([mount._asdict() for mount in found]))
 """
 
 
-def bundle(folder: Path, name: str, source: str | None, level: str, sandbox: str = "") -> Path:
-    """One container's bundle, where an engine would keep it."""
-    path = folder / "overlay-containers" / name / "userdata"
+STORAGE = "overlay-containers/{}/userdata"
+TASKS = "containerd/io.containerd.runtime.v2.task"
+
+
+def bundle(
+    folder: Path,
+    name: str,
+    source: str | None,
+    level: str,
+    *,
+    place: str = STORAGE,
+    annotations: dict[str, str] | None = None,
+) -> Path:
+    """One container's bundle, where its engine keeps it: podman's and CRI-O's place, if nothing else is said."""
+    path = folder / place.format(name)
     path.mkdir(parents=True)
     mount: dict[str, Any] = {"destination": "/dev/shm", "type": "tmpfs", "source": "shm"}
     if source is not None:
@@ -44,7 +58,7 @@ def bundle(folder: Path, name: str, source: str | None, level: str, sandbox: str
     config = {
         "process": {"selinuxLabel": LABEL + level},
         "mounts": [mount],
-        "annotations": {"io.kubernetes.cri-o.SandboxID": sandbox} if sandbox else {},
+        "annotations": annotations or {},
     }
     (path / "config.json").write_text(json.dumps(config))
     return path
@@ -80,33 +94,90 @@ def test_without_an_ipc_namespace_of_its_own_it_is_the_hosts(tmp_path: Path) -> 
     assert found["owner"] == "host"
 
 
-def test_what_no_engine_keeps_is_a_volume(tmp_path: Path) -> None:
-    (found,) = ask(tmp_path, bundle(tmp_path, OURS, "/srv/memory", "c1,c2"), OWN)
-    assert found["owner"] == "volume"
-
-
 def test_a_link_is_seen_as_one(tmp_path: Path) -> None:
     (found,) = ask(tmp_path, bundle(tmp_path, OURS, None, "c1,c2"), "rmdir shm; ln -s /dev/shm shm")
     assert found["owner"] == "link"
 
 
-def test_a_pods_members_are_those_of_the_sandbox(tmp_path: Path) -> None:
-    source = f"/run/containers/overlay-containers/{SANDBOX}/userdata/shm"
-    ours = bundle(tmp_path, OURS, source, "c1,c2", SANDBOX)
-    bundle(tmp_path, SIBLING, source, "c1,c3", SANDBOX)
-    bundle(tmp_path, SANDBOX, None, "c1", SANDBOX)
-    bundle(tmp_path, STRANGER, "/elsewhere", "c7", "another")
+def bound(source: str) -> str:
+    """The shell lines that make memory at `source` and give it to the container."""
+    return f"mkdir -p {source} && mount -t tmpfs shm {source} && mount --bind {source} shm"
+
+
+def test_a_pods_members_are_those_that_have_its_memory(tmp_path: Path) -> None:
+    source = f"{tmp_path}/{STORAGE.format(SANDBOX)}/shm"
+    ours = bundle(tmp_path, OURS, source, "c1,c2")
+    bundle(tmp_path, SIBLING, source, "c1,c3")
+    bundle(tmp_path, SANDBOX, None, "c1")
+    bundle(tmp_path, STRANGER, "/elsewhere", "c7")
     (tmp_path / "overlay-containers/broken/userdata").mkdir(parents=True)
     (tmp_path / "overlay-containers/broken/userdata/config.json").write_text("{")
-    (found,) = ask(tmp_path, ours, OWN)
+    (found,) = ask(tmp_path, ours, bound(source))
     assert found["owner"] == "pod"
     assert sorted(found["members"]) == [LABEL + "c1", LABEL + "c1,c3"]
 
 
-def test_podmans_containers_share_by_the_same_source(tmp_path: Path) -> None:
-    source = str(tmp_path / f"overlay-containers/{SIBLING}/userdata/shm")
+def test_podmans_container_has_its_own_where_podman_keeps_it(tmp_path: Path) -> None:
+    source = f"{tmp_path}/{STORAGE.format(OURS)}/shm"
     ours = bundle(tmp_path, OURS, source, "c1,c2")
-    bundle(tmp_path, SIBLING, source, "c1,c5")
     bundle(tmp_path, STRANGER, None, "c7")
-    (found,) = ask(tmp_path, ours, OWN)
+    (found,) = ask(tmp_path, ours, bound(source))
+    assert (found["owner"], found["members"]) == ("pod", [])
+
+
+def test_containerd_keeps_it_beside_its_tasks(tmp_path: Path) -> None:
+    place = f"{TASKS}/k8s.io/{{}}"
+    source = f"{tmp_path}/containerd/io.containerd.grpc.v1.cri/sandboxes/{SANDBOX}/shm"
+    ours = bundle(tmp_path, OURS, source, "c1,c2", place=place)
+    bundle(tmp_path, SANDBOX, source, "c1", place=place)
+    (found,) = ask(tmp_path, ours, bound(source))
+    assert (found["owner"], found["members"]) == ("pod", [LABEL + "c1"])
+
+
+def test_docker_keeps_it_beside_its_records(tmp_path: Path) -> None:
+    place = f"{TASKS}/moby/{{}}"
+    source = f"{tmp_path}/docker/containers/{SIBLING}/mounts/shm"
+    ours = bundle(tmp_path, OURS, source, "c1,c2", place=place)
+    bundle(tmp_path, SIBLING, source, "c1,c5", place=place)
+    (found,) = ask(tmp_path, ours, bound(source))
     assert (found["owner"], found["members"]) == ("pod", [LABEL + "c1,c5"])
+
+
+# What an image, under podman before 4.6, and a pod's author can say: it makes no volume the pod's.
+CLAIMED = {
+    f"io.kubernetes.{key}": value
+    for key in ("cri-o.SandboxID", "cri.sandbox-id")
+    for value in ("memory", SANDBOX)
+}
+VOLUMES = (
+    "srv/memory",
+    f"srv/{SANDBOX}",
+    f"srv/{OURS}/userdata/shm",
+    f"srv/overlay-containers/{OURS}/userdata/shm",
+    f"overlay-containers/{OURS}/userdata/memory",
+    f"overlay-containers/{OURS}/shm",
+    f"containers/{OURS}/mounts/shm",
+)
+
+
+PLACES = (STORAGE, f"{TASKS}/k8s.io/{{}}", f"{TASKS}/moby/{{}}", "{}")
+CASES = [(place, volume) for place in PLACES for volume in VOLUMES]
+# Docker's data may lie anywhere.
+CASES.remove((PLACES[2], VOLUMES[-1]))
+
+
+@pytest.mark.parametrize(("place", "volume"), CASES)
+def test_no_part_of_a_path_makes_a_volume_the_pods(tmp_path: Path, place: str, volume: str) -> None:
+    source = str(tmp_path / volume)
+    ours = bundle(tmp_path, OURS, source, "c1,c2", place=place, annotations=CLAIMED)
+    bundle(tmp_path, SANDBOX, None, "c1", place=place)
+    (found,) = ask(tmp_path, ours, bound(source))
+    assert found["owner"] == "volume"
+
+
+def test_what_lies_elsewhere_is_not_what_the_engine_keeps(tmp_path: Path) -> None:
+    """The path is the engine's, and another filesystem is mounted in the container."""
+    source = f"{tmp_path}/{STORAGE.format(OURS)}/shm"
+    ours = bundle(tmp_path, OURS, source, "c1,c2")
+    (found,) = ask(tmp_path, ours, f"{bound(source)} && {OWN}")
+    assert found["owner"] == "volume"

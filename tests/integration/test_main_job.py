@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copy
 import os
+import shlex
+import sys
 
 import pytest
 
@@ -169,6 +171,21 @@ def test_stages_that_have_nothing_to_do_or_are_refused(installed: Installed) -> 
 FUSE = {"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229, "fileMode": 0o666}
 
 
+# Starts its words as conmon and containerd's shim start a runtime: they collect the orphans.
+COLLECTS = """
+import ctypes, os, subprocess, sys
+PR_SET_CHILD_SUBREAPER = 36
+assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+code = subprocess.call(sys.argv[1:])
+while code == 0:
+    try:
+        os.wait()
+    except ChildProcessError:
+        break
+sys.exit(code)
+"""
+
+
 @pytest.mark.parametrize("devices", ["1,5", None])
 def test_a_bundle_that_crun_does_not_tell_is_found(
     installed: Installed, bundle: Maker, devices: str | None
@@ -181,8 +198,18 @@ def test_a_bundle_that_crun_does_not_tell_is_found(
     tells = f"""sed 's#"bundle":"/"#"bundle":"{made.path}"#' | {PROCDRIVER["path"]}"""
     made.config["hooks"]["createRuntime"][0] = {"path": "/bin/sh", "args": ["sh", "-c", tells]}
     made.runs("/bin/sh", "-c", "ls /dev/nvidia[0-9]* 2>/dev/null | wc -l")
-    by_path = start("crun", made, "by-path")
-    # As an engine that starts crun in the bundle.
-    in_folder = f"cd {made.path} && crun run in-folder"
-    done = on_node(installed, f"{by_path}\n{in_folder}")
-    assert (done.code, done.out.split()) == (0, ["2" if devices else "0"] * 2), done.err
+    collects = f"{sys.executable} -c {shlex.quote(COLLECTS)}"
+    # crun's child is the container's parent, or whoever collects, or PID 1.
+    lines = [
+        start("crun", made, "by-path"),
+        # As an engine that starts crun in the bundle.
+        f"cd {made.path}; crun run in-folder",
+        f"{collects} {start('crun', made, 'collected')}",
+        f"{collects} crun create --bundle {made.path} created </dev/null >/run/out & crun=$!",
+        "until crun state created 2>/dev/null | grep -q 'status.*created'; do sleep 0.1; done",
+        "crun start created; wait $crun; cat /run/out; crun delete --force created",
+        f"crun create --bundle {made.path} orphan </dev/null >/run/out; crun start orphan",
+        "until grep . /run/out; do sleep 0.1; done; crun delete --force orphan",
+    ]
+    done = on_node(installed, "\n".join(lines))
+    assert (done.code, done.out.split()) == (0, ["2" if devices else "0"] * 5), done.err

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration import roots
-from tests.integration.engines import Installed, on_node, podman, run_podman
+from tests.integration.engines import PROCDRIVER, Installed, on_node, podman, run_podman
 
 
 def test_a_container_without_a_request_is_left_alone(installed: Installed, tmp_path: Path) -> None:
@@ -44,11 +44,27 @@ def test_a_read_only_container_works(installed: Installed, tmp_path: Path, drive
     assert done.code == 0, done.out + done.err
 
 
-@pytest.mark.parametrize("runtime", ["runc", "crun"])
+# The simulated driver's hook is no part of this: it goes by the bundle that crun does not tell.
+TOLD = r"""
+cat >/run/told <<'END'
+state=$(cat)
+id=$(echo "$state" | sed 's/.*"id": *"\([0-9a-f]*\).*/\1/')
+echo "$state" | sed "s#\"bundle\": *\"/\"#\"bundle\":\"{folder}/storage/vfs-containers/$id/userdata\"#" | {procdriver}
+END
+sed -i 's#"path": *"{procdriver}"#"path": "/bin/sh", "args": ["sh", "/run/told"]#' /usr/libexec/gpunode/hooks.d/*.json
+"""
+
+
+@pytest.mark.parametrize(
+    ("runtime", "more"), [("runc", ""), ("crun", ""), ("crun", "--device /dev/fuse")]
+)
 def test_a_user_namespace_may_map_anyone(
-    installed: Installed, tmp_path: Path, driver: Path, runtime: str
+    installed: Installed, tmp_path: Path, driver: Path, runtime: str, more: str
 ) -> None:
-    """Whose root has no number in the host's namespace cannot be given what root owns."""
+    """Whose root has no number in the host's namespace cannot be given what root owns.
+
+    With a device crun tells its hooks no bundle, and under podman's conmon it is not the container's parent.
+    """
     root = roots.debian(tmp_path / "root", driver)
     for path in (root, *root.rglob("*")):
         os.chown(path, 100_000, 100_000, follow_symlinks=False)
@@ -57,7 +73,9 @@ def test_a_user_namespace_may_map_anyone(
         folder.chmod(0o755)
     options = "--env NVIDIA_VISIBLE_DEVICES=1,5 --uidmap 0:100000:65536 --gidmap 0:100000:65536"
     look = "sh -c '/app/cuda >/seen; nvidia-smi -L >>/seen'"
-    done = run_podman(installed, root, look, options=options, runtime=runtime)
+    told = TOLD.format(folder=tmp_path, procdriver=PROCDRIVER["path"]) if more else ""
+    options = f"{options} {more}"
+    done = run_podman(installed, root, look, options=options, before=told, runtime=runtime)
     assert done.code == 0, done.out + done.err
     seen = (root / "seen").read_text()
     assert "2 devices" in seen and seen.count("NVIDIA H100") == 2

@@ -167,7 +167,7 @@ def test_cri_o_starts_the_pods_container(
     {OUTSIDE}
     {runtime} delete --force main
     """
-    done = on_node(installed, script, booted=True, timeout=60)
+    done = on_node(installed, script, booted=True)
     assert done.code == 0, done.out + done.err
     seen(done.out, out).is_as_written()
     left_as_found(before, roots.listing(made.rootfs))

@@ -147,7 +147,7 @@ def test_the_manual_names_every_metric_and_no_other_is_used() -> None:
 
 
 COLLECT = "oci-gpu-hook metrics --gpus --write; oci-gpu-hook metrics --write\n"
-SETTINGS = """metrics = /run/prometheus/textfile/hook.prom
+SETTINGS = """metrics = /run/oci-gpu-hook/hook.prom
 gpu-metrics = /run/prometheus/textfile/gpus.prom
 """
 SCRAPE = Path(__file__).with_name("scrape.py")

@@ -42,7 +42,7 @@ printf '[Journal]\\nStorage=volatile\\nReadKMsg=no\\nAudit=no\\nForwardToSyslog=
 /usr/lib/systemd/systemd-journald >/dev/null 2>&1 &
 journald=$!
 trap 'kill $journald' EXIT
-for try in $(seq 100); do [ -S /run/systemd/journal/socket ] && break; sleep 0.1; done
+for try in $(seq 6000); do [ -S /run/systemd/journal/socket ] && break; sleep 0.1; done
 """
 # Datagrams as they come, one file each; with no reader, as many as fit are there before.
 RECEIVER = """
@@ -71,24 +71,43 @@ def records(lines: str) -> str:
     """Until the journal has so many of ours, for it writes when it likes."""
     count = f"journalctl -q --no-pager -o json MESSAGE_ID={MESSAGE_ID}"
     return (
-        f"for try in $(seq 100); do [ $({count} | wc -l) -ge {lines} ] && break; sleep 0.1; done\n"
+        f"for try in $(seq 6000); do [ $({count} | wc -l) -ge {lines} ] && break; sleep 0.1; done\n"
     )
 
 
-def asking(made: Any, devices: str | None, **annotations: str) -> Any:
-    made.config["annotations"] = {
-        key.replace("_", "."): value for key, value in annotations.items()
-    }
+def asking(made: Any, devices: str | None) -> Any:
     made.config["process"]["env"] += ["TOKEN=hunter2"]
     return made.asks(devices).runs("/bin/sh", "-c", "exit 0")
 
 
+def test_an_entry_of_a_users_is_no_record(installed: Installed, bundle: Maker) -> None:
+    """He may write to the journal, with any field but those that journald writes."""
+    forge = f"""
+import os, socket
+os.setgroups([]); os.setgid(64123); os.setuid(64123)
+sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+entry = "MESSAGE=forged\\nMESSAGE_ID={MESSAGE_ID}\\nSYSLOG_IDENTIFIER=oci-gpu-hook\\n_UID=0\\n"
+sender.sendto((entry + "OCI_GPU_HOOK_CONTAINER=forged\\n").encode(), "/run/systemd/journal/socket")
+"""
+    script = f"""{JOURNALD}
+{start("runc", asking(bundle("debian"), "1"), "given")} >/dev/null
+python3 -c {shlex.quote(forge)}
+{records("2")}
+oci-gpu-hook log
+"""
+    done = on_node(installed, script)
+    assert done.code == 0, done.err
+    assert "container given got 1" in done.out
+    assert "forged" not in done.out
+
+
 def test_each_start_with_a_request_leaves_one_record(installed: Installed, bundle: Maker) -> None:
-    given = asking(bundle("debian"), "1,5", io_container_image="registry/cuda:12\nMESSAGE=forged")
+    given = bundle("debian").of_crio(image="registry/cuda:12\nMESSAGE=forged")
+    asking(given, "1,5")
     refused = asking(bundle("debian"), "99")
     without = asking(bundle("debian"), None)
     script = f"""{JOURNALD}
-{start("runc", given, "given")}
+{start("runc", given)}
 ! {start("runc", refused, "refused")} 2>/dev/null
 {start("runc", without, "without")}
 {records("2")}
@@ -105,8 +124,8 @@ cat /run/log/out
     done = on_node(installed, script)
     assert done.code == 0, done.err
     first, second = [json.loads(line) for line in done.out.splitlines()]
-    assert first["OCI_GPU_HOOK_CONTAINER"] == "given"
-    assert first["MESSAGE"].startswith("container given got 1, 5: ")
+    assert first["OCI_GPU_HOOK_CONTAINER"] == given.id
+    assert first["MESSAGE"].startswith(f"container {given.id} got 1, 5: ")
     assert first["OCI_GPU_HOOK_REQUEST"] == "1,5"
     assert first["OCI_GPU_HOOK_SOURCE"] == "env"
     assert "/dev/nvidiactl" in first["OCI_GPU_HOOK_DEVICE"]
@@ -126,9 +145,9 @@ cat /run/log/out
     assert by_container == f"container refused does not start: {second['OCI_GPU_HOOK_SENTENCE']}\n"
     assert by_device == f"{first['MESSAGE']}\n"
     assert by_container.strip() in log
-    assert "given" not in log
+    assert given.id not in log
     read = json.loads(document)["records"]
-    assert [record["container"] for record in read] == ["given", "refused"]
+    assert [record["container"] for record in read] == [given.id, "refused"]
     assert read[0]["total_usec"] == sum(steps)
     assert read[0]["image"] == "registry/cuda:12\nMESSAGE=forged"
     assert read[0]["device"] == first["OCI_GPU_HOOK_DEVICE"]
@@ -149,7 +168,7 @@ echo {shlex.quote(state)} | {hook} || true
 wait
 cat /run/log/0 /run/log/1 /run/log/2
 """
-    done = on_node(installed, script, timeout=60)
+    done = on_node(installed, script)
     found = [
         dict(re.findall(r"^OCI_GPU_HOOK_(\w+)=(.*)$", text, re.MULTILINE))
         for text in done.out.split("MESSAGE=")[1:]
@@ -217,9 +236,7 @@ def test_no_journal_stops_no_start(installed: Installed, bundle: Maker, journal:
         "nobody listens": 'python3 -c "import socket; socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)'
         ".bind('/run/systemd/journal/socket')\"",
     }[journal]
-    done = on_node(
-        installed, f"{PRIVATE_RUN}{make}\n{start('runc', made)}\necho started", timeout=120
-    )
+    done = on_node(installed, f"{PRIVATE_RUN}{make}\n{start('runc', made)}\necho started")
     assert (done.code, done.out, done.err) == (0, "started\n", "")
 
 
@@ -331,7 +348,7 @@ def test_a_bad_disk_stops_no_start(installed: Installed, bundle: Maker, fault: s
         "full": "head -c 1M /dev/zero >/run/oci-gpu-hook/filler 2>/dev/null || true",
     }[fault]
     script = f"""
-mount -t tmpfs -o size=256k none /run/oci-gpu-hook
+mount -t tmpfs -o size=256k,mode=0755 none /run/oci-gpu-hook
 oci-gpu-hook metrics --write
 {spoil}
 {start("runc", made)}

@@ -69,6 +69,46 @@ cat /run/out
     assert given(seen.out) == {"/dev/nvidiactl", node(1)}
 
 
+# As containerd's shim sends an update: all resources of config.json, and what has changed.
+UPDATE = """
+echo ==
+printf '%s\\n' '{{"devices":{devices},"memory":{{}},"cpu":{cpu}}}' >/run/resources
+{words} update --resources {how} life </run/resources
+echo shares $(cat $(find /sys/fs/cgroup -path '*/life/cpu.shares' | head -n 1) /dev/null)
+{words} exec life /bin/sh -c '{look}'
+"""
+
+
+@pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
+def test_an_engines_update_leaves_the_gpu(
+    installed: Installed, bundle: Maker, runtime: str, cgroup: str
+) -> None:
+    """containerd's own list of devices is not set anew; another's list is."""
+    it = made(bundle, "1", seconds=100)
+    devices = it.config["linux"]["resources"]["devices"]
+    fuse = [*devices, {"allow": True, "type": "c", "major": 10, "minor": 229, "access": "rwm"}]
+    words = "oci-gpu-runtime --root /run/own --log /run/log.json --log-format json"
+    each = [(512, "-", devices), (300, "/run/resources", devices), (700, "-", fuse)]
+    look = "for node in /dev/nvidia*; do echo $node $({ true <$node; } 2>&1); done"
+    updates = ""
+    for shares, how, listed in each:
+        # No controller of v2 is the tests' here.
+        cpu = json.dumps({"shares": shares} if cgroup == "v1" else {})
+        updates += UPDATE.format(
+            devices=json.dumps(listed), cpu=cpu, words=words, how=how, look=look
+        )
+    script = f"{words} create --bundle {it.path} life >/run/out\n{words} start life\n"
+    script += f"{updates}{words} delete --force life\n"
+    seen = on_node(installed, script, cgroup=cgroup, settings=SERVES.format(runtime))
+    assert seen.code == 0, seen.err
+    _, first, second, others = seen.out.split("==\n")
+    own = {node(1), "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
+    for shares, out in ((512, first), (300, second)):
+        assert given(out) == own, out
+        assert cgroup == "v2" or f"shares {shares}" in out
+    assert given(others) == (own if runtime == "runc" else set()), others
+
+
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
 def test_what_stops_a_container_is_in_the_runtimes_log(
     installed: Installed, bundle: Maker, runtime: str

@@ -55,7 +55,7 @@ update_{name}() {{ {runtime} --systemd-cgroup update --cpu-share $1 stay-{name};
 """
 END = """
 {remove}
-for try in $(seq 50); do ls /run/systemd/transient/*stay* >/dev/null 2>&1 || break; sleep 0.2; done
+for try in $(seq 3000); do ls /run/systemd/transient/*stay* >/dev/null 2>&1 || break; sleep 0.2; done
 ls /run/systemd/transient | grep stay || true
 """
 SLEEP = f"mknod /dev/not-asked-for c 195 {OTHER}; sleep 1000"
@@ -202,7 +202,7 @@ for _ in range(50):
     seen.add((told, answers()))
     os.close(fd)
 print("at once", seen)
-for _ in range(100):
+for _ in range(12000):
     if os.path.exists("/run/systemd/transient/memory.scope"):
         break
     time.sleep(0.05)
@@ -220,8 +220,8 @@ def test_systemd_says_why_not(installed: Installed, tmp_path: Path, cgroup: str)
     (tmp_path / "scope.py").write_text(TELLING)
     scope = "systemd-run --quiet --scope --unit"
     script = f"""
-        {scope} free.scope sleep 100 &
-        {scope} memory.scope --property=DevicePolicy=strict sleep 100 &
+        {scope} free.scope sleep 1000 &
+        {scope} memory.scope --property=DevicePolicy=strict sleep 1000 &
         {scope} told.scope --property=DevicePolicy=strict --property='DeviceAllow=/dev/null rwm' \
             --property='DeviceAllow=char-pts rw' /usr/bin/python3 -ISB {tmp_path}/scope.py
     """

@@ -310,10 +310,9 @@ def test_what_holds_for_nvidias_requests_holds_for_a_vendors(
     by_swarm = bundle("busybox").asks(None, DOCKER_RESOURCE_HCA="mlx5_1", OCI_RDMA="all")
     by_annotation, elsewhere = bundle("busybox").asks(None), bundle("busybox").asks(None)
     device = {"cdi.k8s.io/fabric": "openfabrics.org/hca=mlx5_1"}
-    namespace = "io.kubernetes.pod.namespace"
-    by_swarm.config["annotations"] = {namespace: "mpi"}
-    by_annotation.config["annotations"] = {**device, namespace: "mpi"}
-    elsewhere.config["annotations"] = {**device, namespace: "other"}
+    by_swarm.of_crio(namespace="mpi")
+    by_annotation.of_crio(namespace="mpi", **device)
+    elsewhere.of_crio(namespace="other", **device)
     tried = attempt(installed, by_swarm, by_annotation, elsewhere, settings=settings, **ALL)
     for each, nodes in zip(tried, (_verbs(1), _verbs(1), set())):
         each.seen().has_exactly(*nodes)

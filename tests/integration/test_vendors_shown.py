@@ -12,12 +12,12 @@ WATCH = f"""
 rm {FOLDER}/vendor.*
 oci-gpu-hook inventory watch --interval 0.2 >/run/told 2>&1 & watch=$!
 trap 'kill $watch' EXIT
-until_told() {{ for i in $(seq 300); do ! grep -q "$1" /run/told || return 0; sleep 0.1; done; return 1; }}
+until_told() {{ for i in $(seq 6000); do ! grep -q "$1" /run/told || return 0; sleep 0.1; done; return 1; }}
 until_told vendor.OCI_RDMA
 echo 6.3.0 >/opt/rocm/.info/version
 until_told 'OCI_AMD 6.3.0'
 echo '{{}}' >/usr/share/oci-gpu-hook/vendors/rdma.json
-until_told 'rdma.json:1: '
+until_told 'rdma.json: '
 kill $watch
 trap - EXIT
 cat /run/told

@@ -56,7 +56,7 @@ def test_a_rule_holds_in_its_namespace_only(installed: Installed, bundle: Maker)
     settings = "accept-environment = privileged\n[namespace trusted]\naccept-environment = always\n"
     made = [bundle("busybox").asks("0") for _ in range(2)]
     for each, namespace in zip(made, ("trusted", "other")):
-        each.config["annotations"] = {"io.kubernetes.cri-o.Namespace": namespace}
+        each.of_crio(namespace=namespace)
     trusted, other = attempt(installed, *made, settings=settings)
     trusted.seen().has_exactly(*COMPUTE, node(0))
     other.seen().has_exactly()

@@ -15,7 +15,7 @@ SERVICES = ("devices", "inventory", "cdi")
 NODES = "find /dev -path '/dev/nvidia*' -type c -printf '%p '"
 # What one command of the shell does in its time, waited for.
 WAIT = """
-wait_for() { for _ in $(seq 100); do [ -e "$1" ] && return; sleep 0.1; done; echo "no $1 yet" >&2; return 1; }
+wait_for() { for _ in $(seq 6000); do [ -e "$1" ] && return; sleep 0.1; done; echo "no $1 yet" >&2; return 1; }
 """
 
 
@@ -83,7 +83,7 @@ sed -n 's/^oci_gpu_hook_kernel_log_readable //p' $gpus
 mkdir /run/none
 mount --bind /run/none /run/simulated/driver/nvidia
 systemctl start oci-gpu-hook-inventory oci-gpu-hook-gpu-metrics
-for _ in $(seq 100); do [ -e $features ] || break; sleep 0.1; done
+for _ in $(seq 6000); do [ -e $features ] || break; sleep 0.1; done
 ls $features 2>/dev/null || :
 grep driver_up $gpus
 cat /run/said >&2
@@ -122,7 +122,7 @@ systemctl is-failed oci-gpu-hook-validate
 systemctl start oci-gpu-hook-cdi
 systemctl is-failed oci-gpu-hook-cdi oci-gpu-hook-inventory || :
 ls /run/nvidia/validations
-for _ in $(seq 100); do grep -q validation=passed $features || break; sleep 0.1; done
+for _ in $(seq 6000); do grep -q validation=passed $features || break; sleep 0.1; done
 grep -c validation=failed $features
 touch /run/nvidia/validations/driver-ready
 mkdir /run/none && mount --bind /run/none /proc/driver/nvidia

@@ -43,7 +43,8 @@ CHANGED = "device-cgroup = on\n"
 PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
 # What a start and a command leave behind.
 VOLUME = "/var/lib/oci-gpu-hook/volume"
-MARK = f"""echo '{{"format": "driver volume of oci-gpu-hook 1"}}' >{VOLUME}/.oci-gpu-hook"""
+SAYS = '{"format": "driver volume of oci-gpu-hook 1", "folder": %s}'
+MARK = f"printf '{SAYS}' $(stat -c %i {VOLUME}) >{VOLUME}.mark"
 USED = (
     f"mkdir -p /run/oci-gpu-hook; touch /run/oci-gpu-hook/inventory {PACKAGE}/cli/__pycache__/x.pyc; "
     f"mkdir -p {VOLUME}/.1-0/lib64; {MARK}"
@@ -272,10 +273,28 @@ def test_an_installation_by_hand_is_taken_over(view: View, release: Release) -> 
     does(view.dpkg("--force-confold", "-i", release.hook, release.docker))
     assert (view / SETTINGS).read_text() == CHANGED
     assert compiled(view) == tags("/usr/bin/python3")
-    assert {path.name for path in (view / LIBRARY).iterdir()} == {"link.py", "oci_gpu_hook"}
+    assert {path.name for path in (view / LIBRARY).iterdir()} == {
+        *("in-use.sh", "link.py", "oci_gpu_hook"),
+    }
     does(view.apt("purge", "oci-gpu-hook", "oci-gpu-hook-docker"))
     after = view.listing()
     assert {path for path in after if "/deb-systemd-helper" not in path} == before.keys()
+
+
+def test_an_installation_by_hand_refuses_to_go_while_it_is_in_use() -> None:
+    view = View(str(rpms.ROOT))
+    uses = '{"runtimes": {"ours": {"path": "/usr/bin/oci-gpu-runtime"}}}'
+    try:
+        make = f"make --silent -C {rpms.ROOT}"
+        assert view.sh(f"{make} install").status == 0
+        view.sh(f"mkdir -p /etc/docker; printf %s {shlex.quote(uses)} >/etc/docker/daemon.json")
+        done = view.sh(f"{make} uninstall")
+        assert done.status != 0 and "nothing was removed" in done.said
+        assert (view / "/usr/bin/oci-gpu-runtime").exists()
+        assert view.sh(f"rm /etc/docker/daemon.json; {make} uninstall").status == 0
+        assert not (view / "/usr/bin/oci-gpu-runtime").exists()
+    finally:
+        view.close()
 
 
 def test_nvidias_packages_and_oci_gpu_hook_docker_refuse_each_other(
@@ -398,12 +417,17 @@ systemctl daemon-reload
 dpkg -i {previous}
 printf %s {runtime} >/usr/bin/runtime && chmod 755 /usr/bin/runtime
 mkdir -p /run/docker /run/data && mount -t tmpfs none /run/data
-echo '{{}}' >/run/docker.json
+# by NAME PATH: the daemon's default runtime.
+mkdir -p /etc/docker
+by() {{
+    runtimes='"runtimes": {{"%s": {{"path": "%s"}}}}'
+    printf "{{$runtimes, \\"default-runtime\\": \\"%s\\"}}" $1 $2 $1 >/etc/docker/daemon.json
+}}
+by simulated /usr/bin/runtime
 export DOCKER_HOST=unix:///run/docker.sock
-dockerd --config-file /run/docker.json --data-root /run/data --exec-root /run/docker --pidfile /run/docker.pid \\
-    --host $DOCKER_HOST --iptables=false --ip-forward=false --bridge=none \\
-    --add-runtime simulated=/usr/bin/runtime --default-runtime simulated >/run/docker.log 2>&1 &
-for try in $(seq 200); do docker version >/dev/null 2>&1 && break; sleep 0.05; done
+dockerd --data-root /run/data --exec-root /run/docker --pidfile /run/docker.pid \\
+    --host $DOCKER_HOST --iptables=false --ip-forward=false --bridge=none >/run/docker.log 2>&1 &
+for try in $(seq 12000); do docker version >/dev/null 2>&1 && break; sleep 0.05; done
 tar -C {image} -c . | docker import - image >/dev/null || {{ cat /run/docker.log >&2; exit 1; }}
 run="docker run --network none --gpus"
 $run '"device=1,5"' --detach --name kept image /bin/sleep 600
@@ -415,6 +439,30 @@ docker rm --force kept >&2
 echo == docker; $run '"device=1,5"' --rm image /bin/sh -c "$look"
 mkdir -p /etc/containers && printf '[containers]\ndefault_sysctls = []\n' >/etc/containers/containers.conf
 echo == podman; {podman} -c "$look"
+echo == in use
+remove() {{ apt-get remove -q -y oci-gpu-hook 2>&1 | grep '^oci-gpu-hook' || :; }}
+reload() {{
+    by "$@"
+    kill -HUP $(cat /run/docker.pid)
+    until docker info --format '{{{{.DefaultRuntime}}}} {{{{.Runtimes}}}}' | grep -q "^$1 .*$2"; do sleep 0.05; done
+}}
+serves() {{
+    docker exec asleep /bin/sh -c 'echo entered'
+    docker run --rm --network none image /bin/sh -c 'echo started'
+}}
+reload ours /usr/bin/oci-gpu-runtime
+docker run --detach --network none --name asleep image /bin/sleep 600 >&2
+remove; serves
+echo == a container
+reload ours /usr/bin/runc
+remove; serves
+echo == removed
+docker restart --time 0 asleep >&2
+dpkg --list oci-gpu-hook oci-gpu-hook-docker | grep -c ^ii
+remove; serves
+dpkg --list oci-gpu-hook oci-gpu-hook-docker | grep -c ^rc
+docker rm --force asleep >&2
+dpkg -i {release} >&2
 echo == left
 dpkg --purge oci-gpu-hook-docker oci-gpu-hook >&2
 systemctl is-active oci-gpu-hook-inventory.path || :
@@ -456,10 +504,21 @@ def test_docker_and_podman_start_containers_with_the_installed_packages(
         remove_podmans_parents()
     assert done.code == 0, done.out + done.err
     seen = {part.split("\n")[0]: part.split("\n")[1:-1] for part in done.out.split("== ")[1:]}
-    assert [*seen] == ["units", "kept", "docker", "podman", "left"]
+    assert [*seen] == [
+        *("units", "kept", "docker", "podman"),
+        *("in use", "a container", "removed", "left"),
+    ]
     assert seen["units"] == ["active", "/run/oci-gpu-hook/inventory"]
     for engine in ("kept", "docker", "podman"):
         opened = {line.split()[0] for line in seen[engine] if line.endswith(ALLOWED)}
         assert opened == {*COMPUTE, node(1), node(5)}, seen[engine]
         assert len(seen[engine]) == len(opened)
     assert seen["left"] == ["inactive"]
+    refused, running, *served = seen["in use"]
+    assert "/etc/docker/daemon.json names /usr/bin/oci-gpu-runtime" in refused
+    assert "containers run by /usr/bin/oci-gpu-runtime" in running
+    assert served == ["entered", "started"]
+    refused, *served = seen["a container"]
+    assert "containers run by /usr/bin/oci-gpu-runtime" in refused
+    assert served == ["entered", "started"]
+    assert seen["removed"] == ["2", "entered", "started", "1"]

@@ -330,7 +330,7 @@ def test_a_full_disk_leaves_the_version_that_works(served: Node, newer: Path) ->
         node,
         f"grep -o '{old}' '{node.root / ENTRY}'; ls -A '{node.root / LIBRARY}'",
         f"cp -R '{local}' '{kept}'",
-        f"mount -t tmpfs -o size=5m tmpfs '{local}'",
+        f"mount -t tmpfs -o size=7m tmpfs '{local}'",
         f"cp -R '{kept}/.' '{local}/'",
         f"head -c 9m /dev/zero >'{local}/filler' 2>/dev/null || :",
         PAYLOAD=str(newer),
@@ -443,7 +443,7 @@ def test_a_node_of_the_machineconfig_is_ready_at_each_boot(
         node.deliver(machine_config)
 
 
-def _wait_for(happened: Callable[[], bool], seconds: float = 60) -> None:
+def _wait_for(happened: Callable[[], bool], seconds: float = 600) -> None:
     end = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < end

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import subprocess
 from pathlib import Path
 
@@ -211,6 +213,73 @@ def test_dockers_link_comes_goes_and_outlives_an_upgrade(
     assert scratch.listing() == before
 
 
+RUNTIME = "/usr/bin/oci-gpu-runtime"
+DAEMON_JSON = f"""{{
+  "runtimes": {{ "ours" : {{ "path" : "{RUNTIME}" }} }},
+  "default-runtime": "ours"
+}}
+"""
+# What an engine or a container that needs the runtime has: a file and what is in it, and what its user is told.
+IN_USE = {
+    "Docker": ("etc/docker/daemon.json", DAEMON_JSON, "without it Docker starts no container"),
+    "Docker, by PATH": (
+        "etc/docker/daemon.json",
+        '{"runtimes":{"x":{"path":"oci-gpu-runtime"}}}',
+        "without it Docker starts no container",
+    ),
+    "BuildKit": (
+        "etc/systemd/system/docker.service.d/gpu.conf",
+        f"[Service]\nEnvironment=DOCKER_BUILDKIT_RUNC_COMMAND={RUNTIME}\n",
+        "systemctl daemon-reload && systemctl restart docker",
+    ),
+    "containerd": (
+        "etc/containerd/config.toml",
+        f'# old = "/usr/bin/runc"\n      BinaryName = "{RUNTIME}"\n',
+        "systemctl restart containerd",
+    ),
+    "a container": (
+        f"run/containerd/io.containerd.runtime.v2.task/k8s.io/{'c0ffee' * 10}/runtime",
+        RUNTIME,
+        "nobody can enter or stop them: c0ffeec0ffee (stop them",
+    ),
+    "a container of Docker's": (
+        "run/docker/containerd/daemon/io.containerd.runtime.v2.task/moby/id/options.json",
+        f'{{"binary_name":"{RUNTIME}"}}',
+        "nobody can enter or stop them: id (stop them",
+    ),
+}
+NOT_IN_USE = {
+    "etc/docker/daemon.json": '{"runtimes":{"oci-gpu-runtime":{"path":"/usr/bin/runc"}}}',
+    "etc/containerd/config.toml": f'# BinaryName = "{RUNTIME}"\nBinaryName = "{RUNTIME}2"\n',
+    "run/containerd/io.containerd.runtime.v2.task/moby/id/runtime": "/usr/bin/runc",
+}
+
+
+def test_a_runtime_that_is_in_use_is_not_erased(scratch: Scratch, release: Release) -> None:
+    does(scratch, "-i", *release)
+    (scratch / "dev").mkdir()
+    os.mknod(scratch / "dev/null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    for name in ("dockerd", "containerd"):
+        (scratch / f"usr/bin/{name}").write_text("")
+        (scratch / f"usr/bin/{name}").chmod(0o755)
+    for path, text in NOT_IN_USE.items():
+        (scratch / path).parent.mkdir(parents=True, exist_ok=True)
+        (scratch / path).write_text(text)
+    for path, text, told in IN_USE.values():
+        file = scratch / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        before = file.read_text() if file.exists() else ""
+        file.write_text(text)
+        done = scratch.rpm("-e", "oci-gpu-hook-selinux", "oci-gpu-hook")
+        assert (done.status != 0, told in done.said) == (True, True), done.said
+        assert done.said.count("oci-gpu-hook: ") == 1, done.said
+        assert scratch.rpm("-V", "oci-gpu-hook") == (0, "")
+        file.write_text(before)
+        does(scratch, "-U", "--replacepkgs", *release)
+    does(scratch, "-e", "oci-gpu-hook-selinux", "oci-gpu-hook")
+    assert not (scratch / RUNTIME[1:]).exists()
+
+
 @pytest.mark.parametrize("target", ["", "/opt/nvidia/hook", f"/{ENTRY}.old"])
 def test_what_another_has_in_the_links_place_stays(
     scratch: Scratch, release: Release, target: str
@@ -269,7 +338,9 @@ def test_an_installation_by_hand_is_taken_over(scratch: Scratch, release: Releas
     (scratch / LIBRARY / "oci_gpu_hook/hook.py").write_text("half a modu")
     does(scratch, "-i", *release)
     assert is_sound(scratch)
-    assert {path.name for path in (scratch / LIBRARY).iterdir()} == {"link.py", "oci_gpu_hook"}
+    assert {path.name for path in (scratch / LIBRARY).iterdir()} == {
+        *("in-use.sh", "link.py", "oci_gpu_hook"),
+    }
     does(scratch, "-e", "oci-gpu-hook", "oci-gpu-hook-selinux")
     assert scratch.listing() == before
 

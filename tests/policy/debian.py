@@ -19,7 +19,6 @@ import sys
 POLICY_PACKAGE = "selinux-policy-default"
 CONTAINER_MODULES = ("container", "docker", "podman")
 STORE = "default"
-FILE_CONTEXTS = f"etc/selinux/{STORE}/contexts/files/file_contexts"
 _SOURCES = "/usr/src/selinux-policy-src.tar.zst"
 _DEVELOPMENT = "/usr/share/selinux/devel/Makefile"
 
@@ -69,6 +68,17 @@ def link(root: str, scratch: str) -> None:
     install(root, *modules, *[f"{sources}/{name}" for name in packages])
 
 
+def store_name(root: str) -> str:
+    """What the policy in the store below `root` is called: the one folder in etc/selinux."""
+    [folder] = glob.glob(f"{root}/etc/selinux/*/")
+    return os.path.basename(folder.rstrip("/"))
+
+
+def file_contexts(root: str) -> str:
+    """The file of the labels of files."""
+    return f"{root}/etc/selinux/{store_name(root)}/contexts/files/file_contexts"
+
+
 def install(root: str, *modules: str) -> None:
     """Install modules into the store; all at once, for each transaction links everything."""
     run(
@@ -76,7 +86,7 @@ def install(root: str, *modules: str) -> None:
         "-p",
         root,
         "-s",
-        STORE,
+        store_name(root),
         "-n",
         *[word for module in modules for word in ("-i", module)],
     )
@@ -84,7 +94,7 @@ def install(root: str, *modules: str) -> None:
 
 def binary(root: str) -> str:
     """The policy as a kernel loads it."""
-    [path] = glob.glob(f"{root}/etc/selinux/{STORE}/policy/policy.*")
+    [path] = glob.glob(f"{root}/etc/selinux/{store_name(root)}/policy/policy.*")
     return path
 
 

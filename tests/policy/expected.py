@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What our modules add to a policy, line by line: the files adds-*.txt are this list, reviewed by people.
 
-    python3 -m tests.policy.expected            write them anew; then read the difference
+    python3 -m tests.policy.expected            write them anew, and the manual's tables; then read the difference
 
 Must not be run to make a test pass: it is run when a rule was changed on purpose.
 """
@@ -9,11 +9,14 @@ Must not be run to make a test pass: it is run when a rule was changed on purpos
 from __future__ import annotations
 
 import os
+import sys
+import tempfile
 from functools import lru_cache
 
-from tests.policy import debian, policies, rules, standin
+from tests.policy import debian, policies, powers, rules, standin, table
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+MANUAL = f"{policies.REPOSITORY}/packaging/man/oci_gpu_hook_selinux.8.rst"
 
 
 @lru_cache
@@ -21,7 +24,7 @@ def added_to_refpolicy() -> frozenset[str]:
     """To Debian's policy with its container module, the real one."""
     built = policies.build()
     base, ours = (
-        rules.everything(debian.binary(root), f"{root}/{debian.FILE_CONTEXTS}")
+        rules.everything(debian.binary(root), debian.file_contexts(root))
         for root in (built.base, built.ours)
     )
     return (ours - base) | {f"GONE: {line}" for line in base - ours}
@@ -56,6 +59,38 @@ def added_to_targeted() -> frozenset[str]:
     return ours.lines - base.lines
 
 
+def targeted(folder: str) -> str:
+    """The stand-in of the targeted policy with our modules, linked in a folder: its path."""
+    made = standin.compile_in(folder, stand_ins()[1], *policies.texts().values())
+    assert made, "the modules do not compile on the stand-in of the targeted policy"
+    return f"{folder}/policy"
+
+
+def tables() -> dict[str, str]:
+    """The manual's tables, by the words that stand before each in its source."""
+    refpolicy = debian.binary(policies.build().ours)
+    with tempfile.TemporaryDirectory() as folder:
+        other = targeted(folder)
+        return {
+            "policy table": table.table(refpolicy, other),
+            "table of powers": powers.powers(refpolicy, other),
+        }
+
+
+def in_manual(name: str, text: str) -> str:
+    """A table as the manual's source has it."""
+    return f".. {name}\n\n{text}\n.. end of the {name}\n"
+
+
+def with_tables(manual: str) -> str:
+    """The manual's source with the tables as they are now."""
+    for name, text in tables().items():
+        begin, end = f".. {name}\n", f".. end of the {name}\n"
+        before, _, rest = manual.partition(begin)
+        manual = before + in_manual(name, text) + rest.partition(end)[2]
+    return manual
+
+
 def path(policy: str) -> str:
     """Where the list for a policy is."""
     return f"{HERE}/adds-{policy}.txt"
@@ -76,11 +111,20 @@ def write(policy: str, lines: frozenset[str]) -> None:
         file.writelines(f"{line}\n" for line in sorted(lines))
 
 
-def main() -> None:
-    """Write both lists."""
+def main() -> int:
+    """Write both lists, and the manual's tables; 1 if the manual said something else than the policy."""
     write("refpolicy", added_to_refpolicy())
     write("targeted", added_to_targeted())
+    with open(MANUAL, encoding="utf-8") as file:
+        before = file.read()
+    after = with_tables(before)
+    if after == before:
+        return 0
+    with open(MANUAL, "w", encoding="utf-8") as file:
+        file.write(after)
+    print(f"{MANUAL} said something else: its tables are new, read them; then `make man`")
+    return 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -22,6 +22,17 @@ def rules(policy: str, *query: str) -> frozenset[str]:
     return frozenset(line for line in text.splitlines() if line)
 
 
+def permissions(policy: str, source: str, *query: str) -> set[str]:
+    """What a source is allowed by the rules that the query finds, as CLASS:PERMISSION, whatever the target."""
+    found = set()
+    for line in rules(policy, "-s", source, *query):
+        match = re.match(r"allow \S+ \S+:(\w+) (?:\{([^}]*)\}|(\w+));", line)
+        if match:
+            words = (match.group(2) or match.group(3)).split()
+            found |= {f"{match.group(1)}:{word}" for word in words}
+    return found
+
+
 def concerning(policy: str, name: str) -> frozenset[str]:
     """Every rule for a type, as source and as target, through its attributes too; the type is written THIS."""
     with ThreadPoolExecutor(2) as pool:
@@ -73,6 +84,12 @@ def _ranges(policy: str) -> frozenset[str]:
     return frozenset(run("sesearch", "--range_trans", policy).splitlines()) - {""}
 
 
+def _constraints(policy: str) -> frozenset[str]:
+    """What levels, users and roles forbid whatever the rules allow."""
+    lines = run("seinfo", "--constrain", "-x", policy).splitlines()
+    return frozenset(line.strip() for line in lines if "constrain " in line)
+
+
 def contexts(path: str) -> frozenset[str]:
     """The lines of a file of file contexts."""
     with open(path, encoding="utf-8") as file:
@@ -82,5 +99,5 @@ def contexts(path: str) -> frozenset[str]:
 def everything(policy: str, file_contexts: str) -> frozenset[str]:
     """All that is in a policy, for one to be taken from another."""
     found = rules(policy) | memberships(policy) | _roles(policy) | _booleans(policy)
-    found |= _ranges(policy)
+    found |= _ranges(policy) | _constraints(policy)
     return found | contexts(file_contexts) if os.path.exists(file_contexts) else found

@@ -3,7 +3,7 @@
 
 What decides whether an optional block takes hold is which names a policy has.  So a stand-in declares names and little
 else: for refpolicy those names of our modules that the real policy at hand declares; for the targeted policy, which
-cannot be had on Debian, those of targeted.cil.
+cannot be had on Debian, those of targeted.cil, and what the manual's table asks of that policy's own rules.
 
 Must not be taken for the real policy where what is granted by others counts.
 """
@@ -115,20 +115,35 @@ def completed(text: str) -> str:
 def compiled(*texts: str, listed: bool = True) -> Compiled | None:
     """The policy of these texts; None where it does not compile."""
     with tempfile.TemporaryDirectory() as folder:
-        files = []
-        for number, text in enumerate(texts):
-            files.append(f"{folder}/{number}.cil")
-            with open(files[-1], "w", encoding="ascii") as file:
-                file.write(text)
         binary, contexts = f"{folder}/policy", f"{folder}/contexts"
-        words = ["secilc", "-M", "true", "-N", "-o", binary, "-f", contexts, *files]
-        if subprocess.run(words, check=False, capture_output=True).returncode:
+        if not compile_in(folder, *texts):
             return None
         with open(binary, "rb") as policy, open(contexts, "rb") as labels:
             return Compiled(
                 everything(binary, contexts) if listed else frozenset(),
                 policy.read() + labels.read(),
             )
+
+
+def compile_in(folder: str, *texts: str) -> bool:
+    """Make the policy of these texts, `policy` and `contexts` in a folder; whether that was possible."""
+    files = []
+    for number, text in enumerate(texts):
+        files.append(f"{folder}/{number}.cil")
+        with open(files[-1], "w", encoding="ascii") as file:
+            file.write(text)
+    words = [
+        "secilc",
+        "-M",
+        "true",
+        "-N",
+        "-o",
+        f"{folder}/policy",
+        "-f",
+        f"{folder}/contexts",
+        *files,
+    ]
+    return not subprocess.run(words, check=False, capture_output=True).returncode
 
 
 def blocks(text: str) -> list[Block]:

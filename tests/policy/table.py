@@ -17,6 +17,8 @@ from tests.policy import debian, policies, rules
 from tests.policy.debian import run
 
 TYPES = ("container_t", "nvidia_container_t", "nvidia_agent_t", "spc_t")
+# The type of a file that the source makes in a folder of tmpfs_t: /dev/mqueue, and the host's own /dev/shm.
+MADE = "MADE"
 _RULE = re.compile(r"^allow \S+ (\S+):(\S+) (?:\{([^}]*)\}|(\w+));(?: \[ (.*) \]:(True|False))?")
 
 
@@ -91,13 +93,13 @@ LINES = (
     ),
     Line(
         "a message queue (its type is the policy's choice): make, open",
-        (Access("QUEUE", "file", "create open read write"),),
+        (Access(MADE, "file", "create open read write"),),
     ),
     Line(
         "the host's */dev/shm* (host IPC): make, map",
         (
             Access("tmpfs_t", "dir", "search write add_name"),
-            Access("tmpfs_t", "file", "create open read write map"),
+            Access(MADE, "file", "create open read write map"),
         ),
     ),
 )
@@ -124,7 +126,7 @@ class Policy:
 
     def grants(self, source: str, access: Access) -> set[str] | None:
         """None where not granted; else the booleans' states that it takes, none where it takes nothing."""
-        target = self.queue_type(source) if access.target == "QUEUE" else access.target
+        target = self.made_type(source) if access.target == MADE else access.target
         if target not in self.types or source not in self.types:
             return None
         found = [
@@ -152,8 +154,8 @@ class Policy:
         name, _, state = condition.partition("=")
         return self.booleans.get(name) == state
 
-    def queue_type(self, source: str) -> str:
-        """The type of a file that `source` makes in /dev/mqueue."""
+    def made_type(self, source: str) -> str:
+        """The type of a file that `source` makes in a folder of tmpfs_t."""
         for line in self.rules(source):
             found = re.match(r"type_transition \S+ tmpfs_t:file (\w+);", line)
             if found:
@@ -178,13 +180,22 @@ class Policy:
         return ", ".join(words) or "yes"
 
 
-def table(path: str) -> str:
-    """The table as a definition list, in the manual's reStructuredText."""
+def table(path: str, targeted: str = "") -> str:
+    """The table as a definition list, in the manual's reStructuredText.
+
+    targeted: RHEL's and Fedora's policy, or a stand-in for it, "" for none: if it differs, that is said.
+    """
     policy = Policy(path)
+    other = Policy(targeted) if targeted else None
     items = []
     for line in LINES:
-        cells = "; ".join(f"*{name}* {policy.cell(name, line)}" for name in TYPES)
-        items.append(f"{line.words}\n    {cells}\n")
+        cells = {name: policy.cell(name, line) for name in TYPES}
+        text = "; ".join(f"*{name}* {cell}" for name, cell in cells.items())
+        if other:
+            there = {name: other.cell(name, line) for name in TYPES}
+            differing = [f"*{it}* {there[it]}" for it in TYPES if there[it] != cells[it]]
+            text += f"; on RHEL and Fedora {', '.join(differing)}" if differing else ""
+        items.append(f"{line.words}\n    {text}\n")
     return "\n".join(items)
 
 

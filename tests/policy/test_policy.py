@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import functools
 import re
+from pathlib import Path
 
 import pytest
 
 from tests.policy import compare, debian, expected, policies, rules, standin, table
+from tests.selinux.guest import policy as rows
 
 BLOCKS = [
     (name, block) for name, text in policies.texts().items() for block in standin.blocks(text)
@@ -78,24 +80,6 @@ _ALLOWED = re.compile(r"allow \S+ (\S+):(\w+) (?:\{([^}]*)\}|(\w+));")
 
 # For two types that are compared with container_t.
 concerning = functools.lru_cache(rules.concerning)
-
-
-@pytest.fixture(scope="session")
-def ours() -> str:
-    """Debian's policy with our modules."""
-    return debian.binary(policies.build().ours)
-
-
-def permissions(policy: str, source: str, *query: str) -> set[str]:
-    """CLASS:PERMISSION pairs, whatever the target."""
-    found = set()
-    for line in rules.rules(policy, "-s", source, *query):
-        match = re.match(r"allow \S+ \S+:(\w+) (?:\{([^}]*)\}|(\w+));", line)
-        if match:
-            found |= {
-                f"{match.group(1)}:{word}" for word in (match.group(2) or match.group(3)).split()
-            }
-    return found
 
 
 def test_two_types_are_compared_by_what_they_may_do(ours: str) -> None:
@@ -212,6 +196,32 @@ def test_kubelets_sockets_are_the_agents_alone() -> None:
     assert ("kubelet_t", "nvidia_agent_t", "") in found
 
 
+@pytest.mark.parametrize("name", ["refpolicy", "targeted"])
+def test_agents_of_different_levels_do_not_connect_to_one_another(name: str) -> None:
+    """The targeted policy asks no level of who connects, and an agent's socket there has its folder's."""
+    constraint = (
+        "mlsconstrain unix_stream_socket connectto"
+        " (( h1 dom h2 or ( t1 != nvidia_agent_t ) or ( t2 != nvidia_agent_t ) ));"
+    )
+    assert constraint in expected.read(name)
+
+
+@pytest.mark.parametrize("name", ["nvidia_container_t", "nvidia_agent_t"])
+def test_on_the_targeted_policy_our_types_have_no_less_than_container_t(name: str) -> None:
+    """What container-selinux gives to container_t itself, and not to an attribute of it."""
+    listed = expected.read("targeted")
+    granted = {
+        (match.group(1), match.group(2)): {*(match.group(3) or match.group(4)).split()}
+        for match in map(_ALLOWED.match, listed)
+        if match and match.group().startswith(f"allow {name} ")
+    }
+    assert granted["container_file_t", "chr_file"] >= {"execute", "map"}
+    listing = {"getattr", "open", "read", "search", "ioctl", "lock"}
+    assert granted["container_var_run_t", "dir"] == {*listing, "mounton"}
+    # And no more: the kernel's log is the host's.
+    assert not [line for line in listed if "syslog_read" in line]
+
+
 @pytest.mark.parametrize("name", ["nvidia_container_t", "nvidia_agent_t"])
 def test_levels_hold_for_our_types(ours: str, name: str) -> None:
     assert "mcs_constrained_type" in rules.attributes(ours, name)
@@ -221,7 +231,7 @@ def test_levels_hold_for_our_types(ours: str, name: str) -> None:
     "target", ["device_t", "fixed_disk_device_t", "memory_device_t", "event_device_t"]
 )
 def test_nvidia_container_t_opens_no_other_device(ours: str, target: str) -> None:
-    found = permissions(ours, "nvidia_container_t", "-t", target, "-c", "chr_file,blk_file")
+    found = rules.permissions(ours, "nvidia_container_t", "-t", target, "-c", "chr_file,blk_file")
     assert not found & {
         f"{kind}:{word}" for kind in ("chr_file", "blk_file") for word in ("open", "read", "write")
     }
@@ -243,178 +253,22 @@ def test_on_the_targeted_policy_no_capability_comes_from_the_other_ones_rules() 
     }
 
 
-def test_the_entry_script_is_started_from_engines_on_the_host_and_from_nothing_else() -> None:
-    """container_engine_t is the host's engine on refpolicy, and an engine inside a container on the targeted policy."""
-    entered = "type_transition {} oci_gpu_hook_exec_t:process oci_gpu_hook_entry_t;"
-    refpolicy, targeted = expected.read("refpolicy"), expected.read("targeted")
-    assert entered.format("container_engine_t") in refpolicy
-    assert entered.format("podman_t") in refpolicy
-    assert entered.format("container_runtime_t") in targeted
-    assert not [line for line in targeted if line.startswith("type_transition container_engine_t ")]
-    assert "attribute oci_gpu_hook_caller has container_engine_t" not in targeted
-
-
-@pytest.mark.parametrize("name", ["refpolicy", "targeted"])
-def test_the_hook_is_entered_from_its_entry_script_alone(name: str) -> None:
-    listed = expected.read(name)
-    assert "type_transition oci_gpu_hook_entry_t bin_t:process oci_gpu_hook_t;" in listed
-    into = re.compile(r"allow (\S+) (oci_gpu_hook_\w+):process .*\btransition\b")
-    assert {match.groups() for match in map(into.match, listed) if match} == {
-        ("oci_gpu_hook_caller", "oci_gpu_hook_entry_t"),
-        ("oci_gpu_hook_entry_t", "oci_gpu_hook_t"),
-    }
-
-
-def test_the_entry_script_starts_the_hook_and_does_nothing_else(ours: str) -> None:
-    """Not even what it starts may stay in its domain."""
-    found = permissions(ours, "oci_gpu_hook_entry_t")
-    assert "file:execute_no_trans" not in found
-    assert {item for item in found if item.startswith(("capability", "cap_userns", "bpf"))} == {
-        "capability:dac_read_search",
-        "cap_userns:dac_read_search",
-    }
-    into = rules.rules(ours, "-s", "oci_gpu_hook_entry_t", "-c", "process", "-p", "transition")
-    assert list(into) == ["allow oci_gpu_hook_entry_t oci_gpu_hook_t:process transition;"]
-    reading = ("getattr", "open", "read", "search", "execute", "map", "ioctl", "lock")
-    for target in ("etc_t", "bin_t", "lib_t", "container_file_t", "oci_gpu_hook_state_t"):
-        for item in permissions(ours, "oci_gpu_hook_entry_t", "-t", target):
-            assert item.split(":")[1] in reading, (target, item)
-
-
-def test_the_hook_starts_no_program_opens_no_device_and_uses_no_network(ours: str) -> None:
-    found = permissions(ours, "oci_gpu_hook_t")
-    assert "file:execute_no_trans" not in found
-    assert not found & {
-        "process:transition",
-        "process:dyntransition",
-        "process:setexec",
-        "process:setcurrent",
-    }
-    sockets = {item for item in found if item.endswith("_socket:create")}
-    assert sockets <= {"unix_stream_socket:create", "unix_dgram_socket:create"}
-    opened = rules.rules(ours, "-s", "oci_gpu_hook_t", "-c", "chr_file", "-p", "open")
-    # What every domain may open: the likes of /dev/null.
-    assert {line for line in opened if not line.startswith("allow domain ")} == {
-        "allow oci_gpu_hook_t urandom_device_t:chr_file { getattr ioctl open read };"
-    }
-
-
-@pytest.mark.parametrize(
-    ("name", "engine", "program"),
-    [
-        ("refpolicy", "dockerd_t", "container_engine_exec_t"),
-        ("targeted", "container_runtime_t", "container_runtime_exec_t"),
-    ],
-)
-def test_the_runtime_is_entered_from_dockerd_and_leaves_to_where_it_came_from(
-    name: str, engine: str, program: str
-) -> None:
-    listed = expected.read(name)
-    assert f"attribute oci_gpu_runtime_caller has {engine}" in listed
-    assert {line for line in listed if "oci_gpu_runtime" in line and "type_transition" in line} == {
-        f"type_transition {engine} oci_gpu_runtime_exec_t:process oci_gpu_runtime_t;",
-        f"type_transition oci_gpu_runtime_t {program}:process {engine};",
-    }
-
-
-def test_what_the_engine_has_set_for_the_real_runtime_passes_the_runtimes_domain(ours: str) -> None:
-    """Without these the real runtime would have the soft limits of the first process, and other signals ignored."""
-    for source, target in (("dockerd_t", "oci_gpu_runtime_t"), ("oci_gpu_runtime_t", "dockerd_t")):
-        found = permissions(ours, source, "-t", target, "-c", "process,process2")
-        assert found >= {"process:rlimitinh", "process:siginh", "process2:nnp_transition"}
-        assert "process:noatsecure" not in found
-
-
-def test_the_runtime_starts_python_and_the_real_runtime_and_has_no_power_of_its_own(
-    ours: str,
-) -> None:
-    found = permissions(ours, "oci_gpu_runtime_t")
-    assert {item for item in found if item.startswith(("capability", "cap_userns", "bpf"))} == {
-        "capability:dac_read_search",
-        "cap_userns:dac_read_search",
-    }
-    assert not found & {"process:setexec", "process:setcurrent", "process:dyntransition"}
-    # Every domain may make a pair of sockets.
-    assert {item for item in found if item.endswith("_socket:create")} == {
-        "unix_stream_socket:create"
-    }
-    into = rules.rules(ours, "-s", "oci_gpu_runtime_t", "-c", "process", "-p", "transition")
-    assert [line.split()[2] for line in into] == ["oci_gpu_runtime_caller:process"]
-    stays = rules.rules(ours, "-s", "oci_gpu_runtime_t", "-c", "file", "-p", "execute_no_trans")
-    assert {line.split()[2] for line in stays} == {"bin_t:file"}
-    opened = rules.rules(ours, "-s", "oci_gpu_runtime_t", "-c", "chr_file,blk_file", "-p", "open")
-    assert all(line.startswith("allow domain ") for line in opened)
-
-
-def test_the_runtime_writes_in_bundles_alone(ours: str) -> None:
-    changing = {"write", "append", "create", "unlink", "rename", "setattr", "add_name"}
-    places = set()
-    for line in rules.rules(ours, "-s", "oci_gpu_runtime_t", "-c", "file,dir,lnk_file"):
-        match = re.match(r"allow (\S+) (\S+):\w+ (?:\{([^}]*)\}|(\w+));", line)
-        if match and changing & {*(match.group(3) or match.group(4)).split()}:
-            places.add((match.group(1), match.group(2)))
-    # Every domain may write to the files of its own type, which are in /proc.
-    assert places - {("oci_gpu_runtime_t", "oci_gpu_runtime_t")} == {
-        ("oci_gpu_runtime_t", "container_runtime_t"),
-        ("oci_gpu_runtime_t", "container_var_lib_t"),
-    }
-    assert not {item for item in permissions(ours, "oci_gpu_runtime_t") if "relabel" in item}
-
-
-@pytest.mark.parametrize(
-    "target",
-    [
-        "etc_t",
-        "lib_t",
-        "usr_t",
-        "bin_t",
-        "tmpfs_t",
-        "xserver_misc_device_t",
-        "device_t",
-        # Where a user, a volume or a moved root may lead it.
-        "var_t",
-        "var_lib_t",
-        "var_run_t",
-        "tmp_t",
-        "user_tmp_t",
-        "user_home_t",
-        "nvidia_mps_t",
-        "nvidia_runtime_t",
-        "container_ro_file_t",
-    ],
-)
-def test_the_hook_changes_nothing_of_the_hosts(ours: str, target: str) -> None:
-    changing = {
-        "write",
-        "append",
-        "create",
-        "unlink",
-        "rename",
-        "setattr",
-        "relabelto",
-        "relabelfrom",
-        "add_name",
-    }
-    found = {
-        item
-        for item in permissions(ours, "oci_gpu_hook_t", "-t", target)
-        if item.split(":")[1] in changing
-    }
-    # Message queues are tmpfs_t files, which lie in a container's /dev/mqueue; folders of that type are the host's.
-    assert found <= (
-        {"file:relabelfrom", "file:relabelto", "filesystem:relabelfrom"}
-        if target == "tmpfs_t"
-        else set()
+def test_a_name_that_a_policy_lacks_takes_its_own_block_alone() -> None:
+    """CentOS Stream 9's policy has no systemd_conf_t."""
+    listed = expected.added_to_targeted()
+    lines = standin.targeted().splitlines(keepends=True)
+    named = ("(type systemd_conf_t)\n", "(roletype object_r systemd_conf_t)\n")
+    lacking = "".join(line for line in lines if line not in named).replace(" systemd_conf_t", "")
+    standing = standin.prelude(debian.binary(policies.build().base)) + lacking
+    base, ours_there = (
+        standin.compiled(standing),
+        standin.compiled(standing, *policies.texts().values()),
     )
-
-
-@pytest.mark.parametrize("target", ["user_tmp_t", "user_home_t", "user_home_dir_t"])
-def test_a_users_folder_is_passed_and_not_read(ours: str, target: str) -> None:
-    found = permissions(ours, "oci_gpu_hook_t", "-t", target)
-    assert {item for item in found if item.startswith(("dir:", "file:"))} == {
-        "dir:getattr",
-        "dir:search",
-    }
+    assert base is not None
+    assert ours_there is not None
+    gone = listed - (ours_there.lines - base.lines)
+    assert gone == {line for line in listed if "systemd_conf_t" in line}
+    assert gone
 
 
 @pytest.mark.parametrize("user", ["user_t", "staff_t"])
@@ -423,17 +277,7 @@ def test_a_confined_user_makes_no_folder_of_mps(ours: str, user: str) -> None:
     assert {line for line in made if line.startswith("type_transition ")} == {
         f"type_transition {user} tmp_t:dir user_tmp_t;"
     }
-    assert not permissions(ours, user, "-t", "nvidia_mps_t", "-p", "relabelto")
-
-
-def test_of_pid_1_only_its_namespaces_are_seen(ours: str) -> None:
-    """`open` would open its environment as well."""
-    found = permissions(ours, "oci_gpu_hook_t", "-t", "init_t")
-    assert {item for item in found if item.startswith(("dir:", "file:", "lnk_file:"))} == {
-        "dir:search",
-        "file:read",
-        "lnk_file:read",
-    }
+    assert not rules.permissions(ours, user, "-t", "nvidia_mps_t", "-p", "relabelto")
 
 
 def test_file_contexts_agree_with_the_base_policys(ours: str) -> None:
@@ -452,7 +296,7 @@ def test_file_contexts_agree_with_the_base_policys(ours: str) -> None:
         built = policies.build()
         labels = [
             debian.run(
-                "matchpathcon", "-n", "-m", "chardev", "-f", f"{root}/{debian.FILE_CONTEXTS}", path
+                "matchpathcon", "-n", "-m", "chardev", "-f", debian.file_contexts(root), path
             ).strip()
             for root in built
         ]
@@ -482,13 +326,54 @@ def test_file_contexts_agree_with_the_base_policys(ours: str) -> None:
     ],
 )
 def test_our_files_have_their_labels(path: str, mode: str, label: str) -> None:
-    contexts = f"{policies.build().ours}/{debian.FILE_CONTEXTS}"
+    contexts = debian.file_contexts(policies.build().ours)
     kind = {"sock_file": "socket"}.get(mode, mode)
     assert f":{label}:" in debian.run("matchpathcon", "-n", "-m", kind, "-f", contexts, path)
 
 
-def test_the_manuals_table_is_what_the_policy_says(ours: str) -> None:
-    source = f"{policies.REPOSITORY}/packaging/man/oci_gpu_hook_selinux.8.rst"
-    with open(source, encoding="utf-8") as file:
+_IN_TMPFS = (
+    table.Access("tmpfs_t", "dir", "search write add_name"),
+    table.Access(table.MADE, "file", "create open read write"),
+)
+_IN_A_LAYER = (
+    table.Access("container_ro_file_t", "dir", "write add_name remove_name"),
+    table.Access("container_ro_file_t", "file", "unlink"),
+)
+
+
+def _gets(policy: table.Policy, source: str, *needs: table.Access) -> bool:
+    """Whether the policy grants all of it, with its booleans as they are by default."""
+    granted = [policy.grants(source, access) for access in needs]
+    return all(it is not None and all(map(policy.is_default, it)) for it in granted)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "engines"),
+    [
+        ("refpolicy", rows.REFPOLICY, "container_runtime_t"),
+        ("targeted", rows.TARGETED, "container_var_run_t"),
+    ],
+)
+def test_what_the_machines_rows_expect_of_a_policy_is_what_it_grants(
+    ours: str, tmp_path: Path, name: str, data: rows.Policy, engines: str
+) -> None:
+    """The machine of tests/selinux runs on Debian's policy; on the targeted one if a store of it is given."""
+    policy = table.Policy(ours if name == "refpolicy" else expected.targeted(str(tmp_path)))
+    for source in ("container_t", "nvidia_container_t", "nvidia_agent_t"):
+        listing = table.Access(engines, "dir", "open read")
+        assert _gets(policy, source, listing) == (data.list_engines == "ok")
+        mapping = table.Access("container_file_t", "chr_file", "map execute")
+        assert _gets(policy, source, mapping) == (data.map_node == "ok")
+        assert _gets(policy, source, *_IN_TMPFS) == (data.hosts_shm == "ok")
+    dri = table.Access("dri_device_t", "chr_file", "open read")
+    assert _gets(policy, "container_t", dri) == (data.dri == "ENXIO") == (not data.dri_boolean)
+    relabelling = table.Access("tmpfs_t", "file", "relabelfrom")
+    assert _gets(policy, "oci_gpu_hook_t", relabelling) == (data.relabels_shm == "ok")
+    assert _gets(policy, "oci_gpu_runtime_t", *_IN_A_LAYER) == (data.runtime_in_layer == "ok")
+
+
+@pytest.mark.parametrize("name", ["policy table", "table of powers"])
+def test_the_manuals_tables_are_what_the_policies_say(name: str) -> None:
+    with open(expected.MANUAL, encoding="utf-8") as file:
         text = file.read()
-    assert f".. policy table\n\n{table.table(ours)}\n.. end of the policy table\n" in text
+    assert expected.in_manual(name, expected.tables()[name]) in text

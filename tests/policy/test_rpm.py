@@ -7,6 +7,7 @@ test runs.
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -29,6 +30,7 @@ mount --bind "$1/etc/selinux" /etc/selinux
 mount --bind "$1/var/lib/selinux" /var/lib/selinux
 database=$1/rpm
 shift
+eval "$PREPARATION"
 exec rpm --define "_dbpath $database" --nodeps "$@"
 """
 
@@ -49,9 +51,16 @@ def store(tmp_path: Path) -> Path:
     return root
 
 
-def rpm(store: Path, *words: str | Path) -> None:
+def rpm(store: Path, *words: str | Path, preparation: str = "") -> None:
+    """Run rpm; preparation: shell commands that come before, in its view of this host."""
     line = ["unshare", "--mount", "--propagation", "private", "/bin/sh", "-eu", "-c", SCRIPT, "sh"]
-    done = subprocess.run([*line, store, *words], check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        [*line, store, *words],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PREPARATION": preparation},
+    )
     assert done.returncode == 0, done.stderr
     assert "scriptlet failed" not in done.stderr, done.stderr
 
@@ -82,6 +91,33 @@ def test_another_policy_is_left_alone(store: Path, release: rpms.Release) -> Non
     (store / "etc/selinux/config").write_text("SELINUX=permissive\nSELINUXTYPE=minimum\n")
     rpm(store, "-i", release.selinux)
     assert stored(store) == []
+
+
+# A kernel with SELinux and cgroups of a version, as far as its files show it.  setsebool writes its words down.
+CGROUPS = """
+printf '#!/bin/sh\necho "$@" >>{said}\n' >/usr/sbin/setsebool
+chmod 0755 /usr/sbin/setsebool
+mount -t tmpfs none /sys
+mkdir -p /sys/fs/selinux/booleans /sys/fs/cgroup/devices
+echo {now} >/sys/fs/selinux/booleans/oci_gpu_hook_use_cgroup_v1
+[ {version} = v2 ] || echo 'a *:* rwm' >/sys/fs/cgroup/devices/devices.list
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "now", "turned"),
+    [("v1", "0 0", "1"), ("v1", "1 1", ""), ("v2", "1 1", "0"), ("v2", "0 0", "")],
+)
+def test_the_hook_may_write_to_cgroups_where_they_are_v1s(
+    store: Path, release: rpms.Release, tmp_path: Path, version: str, now: str, turned: str
+) -> None:
+    # What is decided does not hang on the modules: without them the test takes no minute.
+    (store / "etc/selinux/config").write_text("SELINUX=permissive\nSELINUXTYPE=minimum\n")
+    said = tmp_path / "said"
+    preparation = CGROUPS.format(said=said, version=version, now=now)
+    rpm(store, "-i", release.selinux, preparation=preparation)
+    expected = f"-P oci_gpu_hook_use_cgroup_v1 {turned}\n" if turned else ""
+    assert (said.read_text() if said.exists() else "") == expected
 
 
 # The longest beginning that fits decides; of units and the like the base policy speaks.
@@ -115,7 +151,7 @@ def test_every_file_of_the_packages_gets_the_label_that_it_needs(release: rpms.R
         assert files[path] == "dir"
     assert [path for path in files if "/oci_gpu_hook/__linked__/" in path]
     assert [path for path in files if path.startswith("/usr/lib/systemd/system/")]
-    contexts = f"{policies.build().ours}/{debian.FILE_CONTEXTS}"
+    contexts = debian.file_contexts(policies.build().ours)
     for path, kind in files.items():
         context = debian.run("matchpathcon", "-n", "-m", kind, "-f", contexts, path).strip()
         wanted = LABELS[max((begin for begin in LABELS if path.startswith(begin)), key=len)]

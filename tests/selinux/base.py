@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is slow and seldom changes: Debian's packages, the base policy, the container's root with its wheels.
 
-Kept below .build/selinux by the hash of what decides it: its recipe, Debian's release, kernel's and policy's versions.
+Kept below .build/selinux by the policy's name and the hash of what decides it: its recipe, Debian's release, kernel's
+and policy's versions.  The policy is Debian's, or another whose module store is given.
 
 Must not touch anything outside the cache, or this machine's own policy.
 """
@@ -23,6 +24,8 @@ from tests.selinux.files import write
 HERE = os.path.dirname(os.path.abspath(__file__))
 REPOSITORY = os.path.dirname(os.path.dirname(HERE))
 CACHE = os.path.join(REPOSITORY, ".build", "selinux")
+# What of a root a module store is.
+_STORE = ("etc/selinux", "var/lib/selinux")
 
 PACKAGES = (
     "attr",
@@ -97,22 +100,25 @@ def kernel_package() -> str:
     raise SystemExit(f"test-selinux: {KERNEL_PACKAGE} depends on no kernel")
 
 
-def _key(kernel: str) -> str:
+def _key(kernel: str, store: str) -> str:
     """Of everything that decides what the base holds."""
     digest = hashlib.sha256(f"{suite()} {kernel} {debian.version()}".encode())
     parts = (debian.__file__, docker.__file__, machine.__file__, podman.__file__)
-    for path in (os.path.abspath(__file__), *parts):
+    given = (debian.binary(store), debian.file_contexts(store)) if store else ()
+    for path in (os.path.abspath(__file__), *parts, *given):
         with open(path, "rb") as file:
             digest.update(file.read())
     return digest.hexdigest()[:16]
 
 
 class Base:
-    """The kept part, and where it lies."""
+    """The kept part, and where it lies; store: the root of another policy's module store, "" for Debian's policy."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: str) -> None:
         self.kernel = kernel_package()
-        self.folder = os.path.join(CACHE, _key(self.kernel))
+        self.store = store
+        self.policy = debian.store_name(store) if store else debian.STORE
+        self.folder = os.path.join(CACHE, self.policy, _key(self.kernel, store))
         self.root = os.path.join(self.folder, "root")
 
     @property
@@ -129,10 +135,8 @@ class Base:
         """Everything that is kept; whether it had to be made."""
         if os.path.exists(f"{self.folder}/complete"):
             return False
-        os.makedirs(CACHE, exist_ok=True)
         # Of other inputs, or half made.
-        for name in os.listdir(CACHE):
-            shutil.rmtree(os.path.join(CACHE, name), ignore_errors=True)
+        shutil.rmtree(os.path.dirname(self.folder), ignore_errors=True)
         os.makedirs(self.root)
         self._download()
         self._unpack()
@@ -183,9 +187,13 @@ class Base:
             os.makedirs(f"{self.root}/{name}", exist_ok=True)
 
     def _make_policy(self) -> None:
-        say("linking the base policy with its container module")
-        debian.link(self.root, f"{self.folder}/scratch")
-        write(f"{self.root}/etc/selinux/config", f"SELINUX=enforcing\nSELINUXTYPE={debian.STORE}\n")
+        if self.store:
+            for name in _STORE:
+                shutil.copytree(f"{self.store}/{name}", f"{self.root}/{name}", dirs_exist_ok=True)
+        else:
+            say("linking the base policy with its container module")
+            debian.link(self.root, f"{self.folder}/scratch")
+        write(f"{self.root}/etc/selinux/config", f"SELINUX=enforcing\nSELINUXTYPE={self.policy}\n")
 
     def _make_layer(self) -> None:
         layer = f"{self.root}/{LAYER}"

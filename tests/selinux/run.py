@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Boot a virtual machine with an enforcing SELinux, run every case in it, and say whether all passed.
 
-    python3 -m tests.selinux.run [--only WORD] [--policy FOLDER] [--break FAULT] [--console]
+    python3 -m tests.selinux.run [--only WORD] [--policy FOLDER] [--store FOLDER] [--break FAULT] [--console]
 
-`--only` runs the rows whose names contain a word; `--policy` takes the modules from another folder; `--break`
-plants a fault in the hook, which must make it fail; `--console` shows all that the machine prints.  Exit status 0 only
-if every row passed.
-Must not decide what is tested: guest/cases.py does.
+`--only` runs the rows whose names contain a word; `--policy` takes the modules from another folder; `--store` names the
+root of the module store of a targeted policy with container-selinux, in the place of Debian's policy: etc/selinux and
+var/lib/selinux of a RHEL or Fedora host; `--break` plants a fault in the hook, which must make it fail; `--console`
+shows all that the machine prints.  Exit status 0 only if every row passed.
+Must not decide what is tested: guest/cases.py does, and guest/policy.py what differs between policies.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tests import machine
 from tests.selinux.base import REPOSITORY, Base, say
 from tests.selinux.tree import FAULTS, Tree
 
-PATIENCE = 900  # seconds for the machine, from power-on to power-off, on a busy host
+PATIENCE = 3600  # seconds for the machine, from power-on to power-off, on a busy host
 MACHINE = ["qemu-system-x86_64", "-M", "q35", "-cpu", "max"]
 KERNEL_LINE = (
     "console=ttyS0 quiet panic=-1 mitigations=off lsm=selinux selinux=1 enforcing=1 audit=1"
@@ -34,6 +35,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The SELinux cases, in a virtual machine.")
     parser.add_argument("--only", default="", metavar="WORD")
     parser.add_argument("--policy", default=os.path.join(REPOSITORY, "policy"), metavar="FOLDER")
+    parser.add_argument("--store", default="", metavar="FOLDER")
     parser.add_argument("--break", dest="fault", default="", choices=FAULTS)
     parser.add_argument("--console", action="store_true")
     options = parser.parse_args()
@@ -46,7 +48,7 @@ def main() -> int:
         raise SystemExit(
             "test-selinux: needs root, to write labels and device nodes into the machine's file system"
         )
-    base = Base()
+    base = Base(options.store)
     cold = base.make()
     say(f"base {'made' if cold else 'found'}: {time.monotonic() - begun:.0f} s")
     tree = Tree(base)

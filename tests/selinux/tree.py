@@ -24,8 +24,11 @@ from tests.selinux.files import write
 from tests.selinux.guest import vendors
 
 OUR_MODULES = ("nvidia_container", "oci_gpu_hook")
-# Of the tests: what is logged, and what Debian's dockerd lacks.
-ENGINE = f"{HERE}/guest/engine.cil"
+# Of the tests, by the policy: what is logged, and what it lacks for them.
+TESTS_MODULES = {
+    "default": f"{HERE}/guest/refpolicy.cil",
+    "targeted": f"{HERE}/guest/targeted.cil",
+}
 ENTRY = "usr/libexec/oci/hooks.d/oci-gpu-hook"
 DOCKERS_NAME = "usr/bin/nvidia-container-runtime-hook"
 # What completes the simulation, as podman reads it.
@@ -75,6 +78,14 @@ UNCHECKED = {
         ("container/rootfs.py", " and not _is_roots(path):", " and False:"),
     ),
 }
+
+# Of a copy that somebody has taken over: what the modules end with.
+TAKEN = (
+    "\n\ndef main(*_):\n"
+    f"    with open('/{GUEST}/tests/selinux/guest/taken.py') as file:\n"
+    "        exec(file.read(), {})\n"
+)
+TAKEN_OVER = ("hook.py", "runtime.py")
 
 # Where this run's files lie, and so what must be labelled anew at each run.
 _RENEWED = (
@@ -136,7 +147,8 @@ class Tree:
     def _install_modules(self, policy: str) -> bool:
         """Install our policy modules; whether they are others than before."""
         stamp = f"{self.base.folder}/modules"
-        files = [*[f"{policy}/{name}.cil" for name in OUR_MODULES], ENGINE]
+        files = [f"{policy}/{name}.cil" for name in OUR_MODULES]
+        files.append(TESTS_MODULES[self.base.policy])
         digest = hashlib.sha256(b"".join(_bytes(file) for file in files)).hexdigest()
         if os.path.exists(stamp) and _bytes(stamp).decode() == digest:
             return False
@@ -168,6 +180,12 @@ class Tree:
                     raise SystemExit(f"test-selinux: there is no check {text!r} in {path}")
                 write(path, source.replace(text, other))
             _link(folder)
+        folder = f"{self.root}/{GUEST}/unchecked/taken"
+        shutil.copytree(f"{self.root}/{LIBRARY}", folder, symlinks=True)
+        for module in TAKEN_OVER:
+            path = f"{folder}/oci_gpu_hook/{module}"
+            write(path, _bytes(path).decode() + TAKEN)
+        _link(folder)
 
     def _install_guest(self, only: str) -> None:
         guest = f"{self.root}/{GUEST}"
@@ -256,9 +274,7 @@ class Tree:
     def _label(self, below: str) -> None:
         path = f"{self.root}/{below}".rstrip("/")
         if os.path.lexists(path):
-            run(
-                "setfiles", "-F", "-m", "-r", self.root, f"{self.root}/{debian.FILE_CONTEXTS}", path
-            )
+            run("setfiles", "-F", "-m", "-r", self.root, debian.file_contexts(self.root), path)
 
     def make_image(self) -> str:
         """The root file system as a disk, labels included."""

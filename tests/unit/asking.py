@@ -10,6 +10,7 @@ from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.parse import Request, parse
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
+from oci_gpu_hook.request.state import Who
 
 UUID = "GPU-11111111-2222-3333-4444-5555555555aa"
 OTHER = "GPU-99999999-2222-3333-4444-5555555555aa"
@@ -19,6 +20,19 @@ LIST = "/var/run/nvidia-container-devices"
 MOUNTS = Settings(accept_volume_mounts=True)
 SWARM = Settings(swarm_resources=("DOCKER_RESOURCE_GPU", "MY_GPUS"))
 HARDENED = Settings(accept_environment="privileged")
+
+
+ID = "c0a7" * 16
+
+
+def of_crio(image: str = "", namespace: str = "", **more: str) -> Who:
+    """A container of CRI-O's, which says so by the container's id."""
+    said = {
+        "io.kubernetes.cri-o.ContainerID": ID,
+        "io.kubernetes.cri-o.ImageName": image,
+        "io.kubernetes.pod.namespace": namespace,
+    }
+    return Who({**said, **more}, ID)
 
 
 def listed(*names: str) -> tuple[tuple[str, str], ...]:

@@ -17,6 +17,7 @@ from oci_gpu_hook.formats import ldcache_merge
 from oci_gpu_hook.formats.ldcache import MULTIARCH
 from oci_gpu_hook.formats.ldcache_entries import Entry
 from oci_gpu_hook.formats.ldcache_prepare import prepare
+from oci_gpu_hook.host import untrusted
 from oci_gpu_hook.host.root import HostRoot
 
 VERSION = "580.65.06"
@@ -112,6 +113,29 @@ def plant_cache(tree: Path, path: str) -> None:
     """An ld.so.cache that lists this library alone."""
     entry = Entry(path.rpartition("/")[2].encode(), path.encode(), 0x0303)
     plant(tree, "etc/ld.so.cache", ldcache_merge.merge(None, prepare([entry])))
+
+
+def plant_program(
+    tree: Path, pid: int, program: str, users: int = 0, namespace: str = "hosts"
+) -> None:
+    """A process that runs a program, as all four of these users; namespace: in which it is, the host's for `hosts`."""
+    plant(tree, "ns/hosts", "")
+    plant(tree, f"ns/{namespace}", "")
+    for number, place in (("self", "hosts"), (str(pid), namespace)):
+        link = tree / f"proc/{number}/ns/user"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not link.exists():
+            os.link(tree / f"ns/{place}", link)
+    device, place = untrusted.our_mounts().shown(str(tree)) or ("", "")
+    own = (
+        f"9 1 {device} {place} / rw - ext4 x rw\n"
+        if namespace == "hosts"
+        else "9 1 0:9 / / rw - tmpfs x rw\n"
+    )
+    plant(tree, f"proc/{pid}/mountinfo", own)
+    plant(tree, f"proc/{pid}/status", f"Name:\tx\nUid:\t{users}\t{users}\t{users}\t{users}\n")
+    plant(tree, program.partition(" (")[0], "")
+    (tree / f"proc/{pid}/exe").symlink_to(program)
 
 
 def plant_gpu(tree: Path, bus: int, minor: int, *, extra: str = "") -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from oci_gpu_hook.asking import Question
 from oci_gpu_hook.cli import examine
-from oci_gpu_hook.diagnosis import WARN, advice, container
+from oci_gpu_hook.diagnosis import WARN, Finding, advice, container
 from oci_gpu_hook.diagnosis.advice import Patient
 from oci_gpu_hook.errors import UsageError
-from oci_gpu_hook.host import containers
+from oci_gpu_hook.host import processes
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.bundle import Bundle
@@ -52,9 +53,13 @@ def test_a_paused_container_is_to_run_on_and_no_one_is_told_to_be_root() -> None
     assert (found.level, found.remedy) == (WARN, "podman unpause web")
 
 
-def asks(*env: str, **more: object) -> tuple[Bundle, sources.Inputs]:
+def asks(*env: str, **more: object) -> Question:
     bundle = Bundle("/b", {"process": {"env": list(env)}, **more})
-    return bundle, sources.inputs_of(bundle, {})
+    return Question(bundle, "", {}, None, "/", remember=False)
+
+
+def unasked(engine: str, question: Question, settings: Settings, *notes: str) -> Finding:
+    return examine._unasked(OF[engine], question, settings, notes, others=False)
 
 
 LIST = {"destination": f"{sources.LIST_FOLDER}/0", "source": "/dev/null"}
@@ -62,18 +67,15 @@ LIST = {"destination": f"{sources.LIST_FOLDER}/0", "source": "/dev/null"}
 
 def test_the_reason_is_the_setting_that_does_not_accept_what_it_asks() -> None:
     privileged = Settings()._replace(accept_environment="privileged")
-    bundle, inputs = asks("NVIDIA_VISIBLE_DEVICES=all")
-    found = examine._unasked(OF["CRI-O"], bundle, inputs, privileged, ("why",))
+    found = unasked("CRI-O", asks("NVIDIA_VISIBLE_DEVICES=all"), privileged, "why")
     assert "accept-environment = privileged does not accept: why" in found.seen
-    assert found.remedy.startswith("oci-gpu-hook config show | grep accept-")
-    bundle, inputs = asks("A=1", mounts=[LIST])
-    found = examine._unasked(OF["Docker"], bundle, inputs, Settings(), ())
+    assert found.remedy.startswith("oci-gpu-hook config show  # accept-environment, accept-")
+    found = unasked("Docker", asks("A=1", mounts=[LIST]), Settings())
     assert "accept-volume-mounts = no does not accept" in found.seen
 
 
 def test_who_asks_for_nothing_is_told_how_to_ask() -> None:
-    bundle, inputs = asks("A=1")
-    found = examine._unasked(OF["Docker"], bundle, inputs, Settings(), ())
+    found = unasked("Docker", asks("A=1"), Settings())
     assert "it asks for no GPU" in found.seen
     assert found.remedy == "docker run --gpus all ..."
 
@@ -90,4 +92,4 @@ def test_root_is_not_told_to_be_root(monkeypatch: pytest.MonkeyPatch) -> None:
     for user, hint in ((0, "it has ended"), (1000, "run it as root")):
         monkeypatch.setattr("posix.geteuid", lambda user=user: user)
         with pytest.raises(UsageError, match=hint):
-            containers.is_contained(4194305)
+            processes.is_contained(4194305)

@@ -109,6 +109,25 @@ def test_an_earlier_bench_is_compared_in_ratios() -> None:
     assert "| 1 GPU, small root | 1.70 | 1.20 | -29% |" in text
 
 
+def test_mounts_are_judged_by_what_the_same_hook_takes_beside_none() -> None:
+    times = {0: 10.0, 500: 11.0, 2000: 13.6, 5000: 19.0}
+    samples = {f"gpu-1 old {mounts}": [sample(it)] for mounts, it in times.items()}
+    samples |= {f"candidate-gpu-1 old {mounts}": [sample(2 * it)] for mounts, it in times.items()}
+    samples["gpu-1 old 500"].append(sample(99.0, said="no GPU"))
+    rows = figures.mounts(samples)
+    ours = [row for row in rows.values() if row["title"] == "1 GPU, old root"]
+    assert [(row["mounts"], row["of_none"], row["met"]) for row in ours] == [
+        (0, 1.0, None),
+        (500, 1.1, True),
+        (2000, 1.36, False),
+        (5000, 1.9, True),
+    ]
+    assert {row["met"] for row in rows.values() if "candidate" in row["title"]} == {None}
+    text = tables.document({**bench(measured()), "mounts": rows}, None)
+    assert "| 1 GPU, old root | 2000 | 13.60 | 13.60 | 1.36 | 1.35 | **not met** |" in text
+    assert "| 1 GPU, old root | 500 | 11.00 |" in text and "| 1 of 2 |" in text
+
+
 TRACE = """\
 7 execve("/usr/bin/python3", ["python3"], 0x7 /* 2 vars */) = 0
 7 openat(AT_FDCWD, "/etc/absent", O_RDONLY|O_CLOEXEC) = -1 ENOENT (No such file or directory)

@@ -11,38 +11,49 @@ import pytest
 from oci_gpu_hook.changes import labels
 from oci_gpu_hook.container import cgroup, layout
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.kernel import procfile
-from oci_gpu_hook.kernel.mountinfo import Mount, MountTable
+from oci_gpu_hook.kernel import mountinfo, procfile
+from oci_gpu_hook.kernel.mountinfo import Mount
 from tests.unit.bounded import MIB, peak
 
 LINE = "{} 1 0:1 / /a{} rw shared:7 - tmpfs none rw,context=x\n"
 FIRST = "11 1 0:1 / /a rw,noexec shared:42 master:1 - ext4 /dev/sda1 rw,a - b\n"
 
 
-def test_a_mount_is_found_wherever_its_line_is() -> None:
+def cut(text: str | bytes, size: int) -> list[bytes]:
+    """The text in pieces, as read(2) may give it."""
+    data = text.encode() if isinstance(text, str) else text
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
+@pytest.mark.parametrize("size", [7, 4096, 1 << 20])
+def test_a_mount_is_found_wherever_its_line_is(size: int) -> None:
     lines = [LINE.format(number, "x" * (number % 300)) for number in range(100, 3_000)]
     for place in (0, 1, 700, len(lines)):
-        table = MountTable("".join([*lines[:place], FIRST, *lines[place:]]).encode())
-        found = table.mount(11)
-        assert found == Mount(("shared:42", "master:1"), "rw,a - b")
-        assert table.mount(1) is None
-    assert MountTable(FIRST.rstrip("\n").encode()).mount(11) == found
+        pieces = cut("".join([*lines[:place], FIRST, *lines[place:]]), size)
+        found = mountinfo.mount(pieces, 11)
+        assert found == Mount(("shared:42", "master:1"), "ext4", "rw,a - b")
+        assert mountinfo.mount(pieces, 1) is None
+    assert mountinfo.mount(cut(FIRST.rstrip("\n"), size), 11) == found
     for short in (b"7 -", b"7", b""):
-        assert MountTable(short).mount(7) is None
+        assert mountinfo.mount(cut(short, size), 7) is None
 
 
-def test_a_device_is_found_by_its_own_field_alone() -> None:
-    table = MountTable(b"1 0 0:5 / / rw - fuse 0:7 rw\n2 1 0:6 / /a rw - tmpfs none rw\n7 -\n")
-    found = [table.has_device(device) for device in ("0:5", "0:6", "0:7", "0:8")]
-    assert found == [True, True, False, False]
+@pytest.mark.parametrize("size", [1, 5, 4096])
+def test_a_device_is_found_by_its_own_field_alone(size: int) -> None:
+    text = b"1 0 0:5 / / rw - fuse 0:7 rw\n2 1 0:6 / /a rw - tmpfs none rw\n7 -\n"
+    numbers = ("0:5", "0:6", "0:7", "0:8")
+    assert mountinfo.mounted(cut(text, size), numbers) == {"0:5", "0:6"}
+    assert mountinfo.mounted(cut(text, size), ()) == set()
 
 
-def test_a_hundred_thousand_mounts_take_little_memory(tmp_path: Path) -> None:
+def test_a_hundred_thousand_mounts_are_never_held(tmp_path: Path) -> None:
     file = tmp_path / "mountinfo"
     file.write_text("".join([LINE.format(number, "") for number in range(100, 100_100)]))
+    assert file.stat().st_size > 4 * MIB
+    assert peak(lambda: mountinfo.mounted(procfile.pieces(str(file)), ["0:1", "0:2"])) < MIB // 8
+    assert peak(lambda: mountinfo.mount(procfile.pieces(str(file)), 99)) < MIB // 8
     data = procfile.read(str(file))
     assert peak(lambda: procfile.read(str(file))) < 3 * len(data)
-    assert peak(lambda: MountTable(data).mount(99)) < MIB
     assert peak(lambda: sum([1 for _ in cgroup.lines(data)])) < 5 * len(data)
     with file.open("ab") as larger:
         larger.truncate(25 * MIB)

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from oci_gpu_hook.errors import UsageError
-from oci_gpu_hook.host import containers
+from oci_gpu_hook.host import containers, processes
 from oci_gpu_hook.host.called import CONTAINERD, CRIO, DOCKER, PODMAN, Called
 from oci_gpu_hook.host.root import HostRoot
 from tests.unit import hosts
-from tests.unit.test_containers import stat
+from tests.unit.test_containers import USER, owned, plant_cgroup, stat
 
-MAIN, SIDE, SANDBOX, WEB, SHOP, POD, ALONE, OLD = (digit * 64 for digit in "abcdef01")
+MAIN, SIDE, SANDBOX, WEB, SHOP, POD, ALONE, OLD, USERS = (digit * 64 for digit in "abcdef012")
 RUN = "/run/containers/storage/overlay-containers"
 TASKS = "/run/containerd/io.containerd.runtime.v2.task"
 
@@ -26,7 +26,7 @@ def runs(tree: Path, folder: str, id: str, pid: int, bundle: str, start: int = 7
     document = {**state, "config": {"labels": [f"bundle={bundle}"]}}
     hosts.plant(tree, f"{folder}/{id}/state.json", json.dumps(document))
     hosts.plant(tree, f"proc/{pid}/stat", stat(pid))
-    hosts.plant(tree, f"proc/{pid}/cgroup", f"0::/x/{id}\n")
+    plant_cgroup(tree, pid, f"/x/{id}")
 
 
 def stored(id: str, name: str, **metadata: str) -> dict[str, object]:
@@ -35,7 +35,7 @@ def stored(id: str, name: str, **metadata: str) -> dict[str, object]:
 
 
 @pytest.fixture()
-def host(tmp_path: Path) -> HostRoot:
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostRoot:
     """A host on which all engines run: CRI-O has a pod of two containers and its sandbox, and what stopped before."""
     crios = [
         stored(OLD, "k8s_main_gpu_ml_u-1_0", **{"pod-id": SANDBOX}),
@@ -49,7 +49,8 @@ def host(tmp_path: Path) -> HostRoot:
         runs(tmp_path, "run/runc", id, pid, f"{RUN}/{id}/userdata")
     own = "/users/ann/.local/share/containers/storage/vfs-containers"
     hosts.plant(tmp_path, f"{own}/containers.json", json.dumps([stored(WEB, "web")]))
-    runs(tmp_path, "run/user/1000/runc", WEB, 20, f"{own}/{WEB}/userdata")
+    runs(tmp_path, f"run/user/{USER}/runc", WEB, 20, f"{own}/{WEB}/userdata")
+    monkeypatch.setattr(processes, "maker", lambda root, pid: USER if pid in (20, 70) else 0)
     runs(tmp_path, "run/docker/runtime-runc/moby", SHOP, 30, f"{TASKS}/moby/{SHOP}")
     hosts.plant(tmp_path, f"var/lib/docker/containers/{SHOP}/config.v2.json", '{"Name": "/shop"}')
     runs(tmp_path, "run/containerd/runc/k8s.io", POD, 40, f"{TASKS}/k8s.io/{POD}")
@@ -61,6 +62,14 @@ def host(tmp_path: Path) -> HostRoot:
     }
     text = json.dumps({"annotations": said})
     hosts.plant(tmp_path, f"{TASKS}/k8s.io/{POD}/config.json", text)
+    # A user's own Docker, and what that user has written of a container that is not the user's.
+    rootless = f"/run/user/{USER}/docker/containerd/daemon/io.containerd.runtime.v2.task/moby"
+    runs(tmp_path, f"run/user/{USER}/docker/runtime-runc/moby", USERS, 70, f"{rootless}/{USERS}")
+    hosts.plant(tmp_path, "etc/passwd", f"ann:x:{USER}:{USER}::/users/ann:/bin/sh\n")
+    for id, name in ((USERS, "/mine-alone"), (POD, "/planted")):
+        record = f"/users/ann/.local/share/docker/containers/{id}/config.v2.json"
+        hosts.plant(tmp_path, record, json.dumps({"Name": name}))
+    owned(tmp_path, f"run/user/{USER}", "users/ann")
     runs(tmp_path, "run/containerd/runc/default", "mine", 50, f"{TASKS}/default/mine")
     hosts.plant(tmp_path, f"{TASKS}/default/mine/config.json", "{}")
     return HostRoot(str(tmp_path))
@@ -84,6 +93,10 @@ def host(tmp_path: Path) -> HostRoot:
         (CONTAINERD, "job", 40),
         (CONTAINERD, "ml/job", 40),
         (CONTAINERD, "job/train", 40),
+        (CONTAINERD, "ml/job/train", 40),
+        (CRIO, "ml/gpu/side", 11),
+        (DOCKER, "mine-alone", 70),
+        (DOCKER, USERS[:12], 70),
         (CONTAINERD, POD[:12], 40),
         (CONTAINERD, "mine", 50),
     ],
@@ -93,6 +106,11 @@ def test_each_engines_container_is_found(host: HostRoot, engine: str, word: str,
     assert (found.pid, found.called.engine) == (pid, engine)
 
 
+def test_a_users_record_names_no_container_of_anybody_else(host: HostRoot) -> None:
+    with pytest.raises(UsageError, match="no running container has"):
+        containers.find(host, "planted")
+
+
 def test_the_parts_of_a_pods_name(host: HostRoot) -> None:
     found = containers.find(host, "main").called
     assert found == Called(CRIO, "main", "k8s_main_gpu_ml_u-1_1", "gpu", "ml")
@@ -100,7 +118,9 @@ def test_the_parts_of_a_pods_name(host: HostRoot) -> None:
 
 
 def test_a_pod_of_several_containers_asks_for_one_of_them(host: HostRoot) -> None:
-    with pytest.raises(UsageError, match=r"several .*gpu/main a{12}, gpu/side b{12} .*POD/NAME"):
+    with pytest.raises(
+        UsageError, match=r"several .*gpu/main a{12}, gpu/side b{12} .*NAMESPACE/POD/NAME"
+    ):
         containers.find(host, "gpu")
 
 
@@ -109,7 +129,7 @@ def test_what_has_stopped_is_found_and_has_no_process(
 ) -> None:
     """Also where another process has its number by now, and where only the engine's list is left."""
     # That process is none of this machine's.
-    monkeypatch.setattr(containers, "is_contained", lambda pid: False)
+    monkeypatch.setattr(processes, "is_contained", lambda pid: False)
     hosts.plant(tmp_path, "proc/30/stat", stat(30, start=78))
     hosts.plant(tmp_path, "proc/20/stat", stat(20, state="Z"))
     for word in ("shop", "web", OLD):
@@ -123,8 +143,9 @@ def test_the_pid_of_a_container_tells_the_same(host: HostRoot) -> None:
 def without_state(tree: Path, cmdline: str, cgroup: str) -> HostRoot:
     """A container whose runtime keeps its state where nobody looks."""
     hosts.plant(tree, "proc/60/stat", stat(60, parent=59))
-    hosts.plant(tree, "proc/60/cgroup", f"0::{cgroup}\n")
+    plant_cgroup(tree, 60, cgroup)
     hosts.plant(tree, "proc/59/cmdline", cmdline.replace(" ", "\0"))
+    hosts.plant_program(tree, 59, cmdline.partition(" ")[0])
     return HostRoot(str(tree))
 
 
@@ -134,6 +155,15 @@ def test_conmon_tells_what_it_watches(tmp_path: Path) -> None:
     found = containers.find(root, "60")
     assert found[:4] == (ALONE, 60, "/b/userdata", "crun")
     assert (found.called.engine, found.called.name) == (PODMAN, "alone")
+
+
+def test_what_lies_in_a_users_folder_is_no_conmon(tmp_path: Path) -> None:
+    """A hard link gives a set-user-ID program any name; so root's it is by every number."""
+    line = f"/srv/conmon -c {ALONE} -n alone -r /usr/bin/crun -b /b/userdata"
+    root = without_state(tmp_path, line, f"/machine.slice/libpod-{ALONE}.scope/container")
+    assert containers.find(root, "60").called.name == "alone"
+    (tmp_path / "srv").chmod(0o777)
+    assert containers.find(root, "60").called.name == ""
 
 
 def test_containerds_shim_tells_the_bundle(tmp_path: Path) -> None:

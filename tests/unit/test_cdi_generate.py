@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import posix
 import re
 from pathlib import Path
 from typing import Any
@@ -146,12 +147,12 @@ def test_a_spec_that_cannot_be_written_whole_leaves_the_old_one(
     )
     before = file.read_text()
 
-    def fail(*words: object) -> None:
+    def fail(*words: object, **more: object) -> None:
         (other,) = {*os.listdir(tmp_path)} - {"nvidia.json"}
         assert not other.endswith((".yaml", ".json"))
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
-    monkeypatch.setattr(os, call, fail)
+    monkeypatch.setattr(posix, call, fail)
     with pytest.raises(ApplyError, match=r"Disk quota exceeded .make room on the file system"):
         command.write(str(file), "new")
     assert (file.read_text(), os.listdir(tmp_path)) == (before, ["nvidia.json"])
@@ -166,7 +167,7 @@ def test_no_file_of_another_is_written_through(
     command.write(str(tmp_path / "nvidia.yaml"), "text")
     assert (tmp_path / "nvidia.yaml").read_text() == "text"
     assert (tmp_path / "other").read_text() == "kept"
-    monkeypatch.setattr(os, "urandom", bytes)
+    monkeypatch.setattr(posix, "urandom", bytes)
     os.mkfifo(tmp_path / f".more.yaml.{'00' * 8}")
     with pytest.raises(ApplyError, match="File exists"):
         command.write(str(tmp_path / "more.yaml"), "more")

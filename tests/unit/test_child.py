@@ -22,11 +22,11 @@ def test_what_it_said_comes_back_with_its_status(program: str, status: int) -> N
     assert child.ask(SAY + program, 30) == child.Said(b"said", status)
 
 
-@pytest.mark.parametrize("program", ["time.sleep(60)", "os.close(1); time.sleep(60)"])
+@pytest.mark.parametrize("program", ["time.sleep(600)", "os.close(1); time.sleep(600)"])
 def test_one_that_hangs_is_ended_and_what_it_said_is_kept(program: str) -> None:
     begin = time.monotonic()
-    assert child.ask(SAY + program, 1) == child.Said(b"said", None)
-    assert time.monotonic() - begin < 20
+    assert child.ask(SAY + program, 3) == child.Said(b"said", None)
+    assert time.monotonic() - begin < 300
 
 
 def test_it_finds_the_package_and_has_no_variables_but_its_own(
@@ -47,6 +47,7 @@ def test_an_endless_answer_is_cut() -> None:
 def test_several_that_hang_take_the_time_of_one_and_none_loses_what_it_said() -> None:
     program = f"{SAY}time.sleep(60 * (os.environ['HANGS'] == '1'))"
     begin = time.monotonic()
-    said = child.ask_all(program, 2, "", [{"HANGS": word} for word in "1101"])
+    said = child.ask_all(program, 4, "", [{"HANGS": word} for word in "1101"])
     assert said == [child.Said(b"said", 0 if word == "0" else None) for word in "1101"]
-    assert time.monotonic() - begin < 5
+    # One after another they take three times four seconds.
+    assert time.monotonic() - begin < 12

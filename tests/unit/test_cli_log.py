@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from oci_gpu_hook.cli import log as log_command
 from oci_gpu_hook.report.entry import MESSAGE_ID
 from tests.unit.program import Program
 
@@ -71,6 +73,45 @@ class Journal:
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     return Journal(tmp_path)
+
+
+def test_only_roots_entries_count_or_the_users_own(journal: Journal, program: Program) -> None:
+    """Anybody may write to the journal, and journald says who has."""
+    program("log")
+    assert f"_UID={os.geteuid()}" in journal.words().split()
+
+
+@pytest.mark.parametrize("line", ["[1, 2]", "5", '"x"', "null", "{", "[" * 100_000])
+def test_what_is_no_entry_is_passed_over(journal: Journal, program: Program, line: str) -> None:
+    entries = journal.folder / "entries"
+    entries.write_text(f"{line}\n{entries.read_text()}")
+    assert len(program.document("log")["records"]) == 2
+
+
+def test_of_very_many_the_last_are_shown(
+    journal: Journal, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_command, "_MOST", 2)
+    assert "only the last 2 records are shown: --since has others" in program("log")
+    assert "--lines=2" in journal.words().split()
+
+
+def test_what_is_larger_than_any_record_is_passed_over(journal: Journal, program: Program) -> None:
+    """Root in a container that has the journal's socket writes what it likes."""
+    long = json.dumps({**STARTED, "OCI_GPU_HOOK_IMAGE": "x" * 900_000})
+    entries = journal.folder / "entries"
+    entries.write_text(f"{long}\n{long}\n{entries.read_text()}{long}\n")
+    assert len(program.document("log")["records"]) == 2
+
+
+def test_of_large_ones_the_last_that_fit_are_shown(journal: Journal, program: Program) -> None:
+    numbered: list[dict[str, object]] = [
+        {"MESSAGE": f"{number}", "OCI_GPU_HOOK_IMAGE": "x" * 200_000} for number in range(99)
+    ]
+    journal.has(*numbered)
+    records = program.document("log")["records"]
+    assert 30 < len(records) < 50 and records[-1]["message"] == "98"
+    assert f"only the last {len(records)} records are shown" in program("log")
 
 
 def test_fields_have_short_names_and_their_types(journal: Journal, program: Program) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from oci_gpu_hook.cli import selinux as command
-from oci_gpu_hook.host import libselinux
+from oci_gpu_hook.host import kernel, libselinux
 from tests.unit import hosts
 from tests.unit.program import Program
 from tests.unit.test_denials import ROWS
@@ -92,6 +93,26 @@ def test_status_shows_modules_booleans_and_who_can_use_gpus(
     assert answers["nvidia_container_t", "bound from the host"]
 
 
+def test_a_boolean_that_is_off_and_forbids_nothing_is_called_so(
+    program: Program, known: set[str], host: Path
+) -> None:
+    """The targeted policy lets every container use /dev/dri, whatever our boolean says."""
+    states = {"nvidia_container_use_dri": 0, "container_use_dri_devices": 1, "httpd_enable": 1}
+    selinux: Any = sys.modules["selinux"]
+    selinux.security_get_boolean_names = lambda: [0, [*states]]
+    selinux.security_get_boolean_active = states.__getitem__
+    words = ("selinux", "status", "--host-root", host)
+    assert program.document(*words)["void"] == {
+        "nvidia_container_use_dri": "container_use_dri_devices"
+    }
+    line = r"nvidia_container_use_dri +off +forbids nothing: container_use_dri_devices is on"
+    assert re.search(line, program(*words))
+    for name, state in (("nvidia_container_use_dri", 1), ("container_use_dri_devices", 0)):
+        before, states[name] = states[name], state
+        assert program.document(*words)["void"] == {}
+        states[name] = before
+
+
 def test_a_module_that_is_stored_and_not_loaded_is_half_installed(
     program: Program, known: set[str], host: Path
 ) -> None:
@@ -123,6 +144,27 @@ def test_status_for_people_and_without_libselinux_or_selinux(
     assert program(*words).startswith("SELinux is disabled")
 
 
+def test_explain_opens_regular_files_alone(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "large").touch()
+    os.truncate(tmp_path / "large", 1 << 30)
+    os.mkfifo(tmp_path / "pipe")
+    for path, why in (
+        *[(path, "it is no regular file") for path in (tmp_path / "pipe", "/dev/zero")],
+        *[("/proc/kmsg", "it is no regular file"), (tmp_path / "large", "larger than 8 MiB")],
+    ):
+        said = program.mistake(2, "selinux", "explain", path)
+        assert why in said and "explain -" in said
+
+
+def test_explain_reads_the_end_of_a_long_log(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "audit.log"
+    log.write_text("x\n" * (5 << 20) + "\n".join([row[0] for row in ROWS]))
+    monkeypatch.setattr(command, "_AUDIT_LOG", str(log))
+    assert len(program.document("selinux", "explain")["denials"]) == len(ROWS)
+
+
 def test_explain_reads_a_file(program: Program, tmp_path: Path) -> None:
     log = tmp_path / "log"
     lines = [*[row[0] for row in ROWS], "other \udcff lines", ""]
@@ -151,6 +193,7 @@ class Semodule:
 
     def __init__(self, folder: Path) -> None:
         self.says, self._words = folder / "says", folder / "words"
+        self.program = folder / "semodule"
         hosts.plant(
             folder,
             "semodule",
@@ -201,6 +244,32 @@ def test_install_is_one_transaction_in_the_store_of_that_root(
     (words,) = semodule.words()
     assert words.startswith(f"-p {host} -s targeted -n -X 200 -i ")
     assert words.count(".cil") == 2
+
+
+@pytest.mark.parametrize(
+    ("version", "is_on", "turned"),
+    [("v1", False, "on"), ("v1", True, ""), ("v2", True, "off"), ("v2", False, ""), ("", True, "")],
+)
+def test_install_lets_the_hook_write_to_cgroups_where_they_are_v1s(
+    program: Program,
+    host: Path,
+    semodule: Semodule,
+    monkeypatch: pytest.MonkeyPatch,
+    version: str,
+    is_on: bool,
+    turned: str,
+) -> None:
+    """Of this host alone: its kernel has another root's policy not loaded."""
+    shutil.copy(semodule.program, semodule.program.with_name("setsebool"))
+    monkeypatch.setattr(libselinux, "has_store", lambda root: True)
+    monkeypatch.setattr(libselinux, "boolean", lambda root, name: is_on)
+    monkeypatch.setattr(kernel, "cgroup_version", lambda root: version)
+    out = program("selinux", "install")
+    boolean = "oci_gpu_hook_use_cgroup_v1"
+    assert semodule.words()[1:] == ([f"-P {boolean} {turned}"] if turned else [])
+    assert (f"turned {boolean} {turned}: this host has cgroup {version}" in out) == bool(turned)
+    program("selinux", "install", "--host-root", host)
+    assert not [words for words in semodule.words()[-1:] if boolean in words]
 
 
 def test_remove_takes_what_is_there_and_names_what_is_not_ours(

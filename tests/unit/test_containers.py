@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -11,8 +12,9 @@ import pytest
 
 from oci_gpu_hook.cli import examine
 from oci_gpu_hook.errors import UsageError
-from oci_gpu_hook.host import containers
+from oci_gpu_hook.host import containers, processes
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.host.untrusted import ContainerRoot
 from tests.unit import hosts
 
 RUNC = '{"id": "abc0", "init_process_pid": 7, "config": {"labels": ["bundle=/b/runc"]}}'
@@ -24,26 +26,51 @@ CRUN = '{"pid": 8, "bundle": "/b/crun"}'
 POD = "0123456789abcdef"
 
 
-def stat(pid: int, *, start: int = 77, state: str = "S", parent: int = 1) -> str:
+# A user whose files a test can make: this one, or as root any other.
+USER = os.getuid() or 1000
+
+
+def owned(tree: Path, *folders: str) -> None:
+    """Give these folders and what is in them to USER."""
+    for folder in folders:
+        top = tree / folder.lstrip("/")
+        for path in (top, *top.rglob("*")):
+            os.lchown(path, USER, -1)
+
+
+def plant_cgroup(tree: Path, pid: int, path: str) -> None:
+    """The cgroups of a process: root's folders, as those of the tree are."""
+    hosts.plant(tree, "sys/fs/cgroup/devices/devices.list", "")
+    (tree / f"sys/fs/cgroup/devices{path}").mkdir(parents=True, exist_ok=True)
+    hosts.plant(tree, f"proc/{pid}/cgroup", f"5:devices:{path}\n0::/x\n")
+
+
+def stat(pid: int, *, start: int = 77, state: str = "S", parent: int = 1, threads: int = 1) -> str:
     """/proc/PID/stat of a process with a misleading name."""
-    fields = [state, str(parent), *["0"] * 17, str(start), "0"]
+    fields = [state, str(parent), *["0"] * 15, str(threads), "0", str(start), "0"]
     return f"{pid} (x) R 1) {' '.join(fields)}\n"
 
 
 @pytest.fixture()
-def runs(tmp_path: Path) -> HostRoot:
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostRoot:
     """A host on which a few containers run, as its files have them."""
     hosts.plant(tmp_path, "run/runc/abc0/state.json", RUNC)
     hosts.plant(tmp_path, "run/crun/abd0/status", CRUN)
-    hosts.plant(tmp_path, f"run/user/1000/crun/{POD}/status", CRUN.replace("8", "9"))
+    hosts.plant(tmp_path, f"run/user/{USER}/crun/{POD}/status", CRUN.replace("8", "9"))
+    # Of root's containers he can say what he likes.
+    hosts.plant(tmp_path, f"run/user/{USER}/crun/abc0/status", CRUN.replace("8", "9"))
+    hosts.plant(tmp_path, f"run/user/{USER}/crun/roots/status", CRUN)
+    owned(tmp_path, f"run/user/{USER}")
+    makers = {9: USER, 12: USER}
+    monkeypatch.setattr(processes, "maker", lambda root, pid: makers.get(pid, 0))
     hosts.plant(tmp_path, "run/runc/broken/state.json", "{")
     hosts.plant(tmp_path, "run/crun/odd/status", '{"pid": "8"}')
     names = '[{"id": "abc0", "names": ["web"]}, null, {"names": null}]'
     hosts.plant(tmp_path, "var/lib/containers/storage/overlay-containers/containers.json", names)
     for pid in (7, 8, 9, 12, 13):
         hosts.plant(tmp_path, f"proc/{pid}/stat", stat(pid))
-    hosts.plant(tmp_path, "proc/8/cgroup", "5:devices:/x/abd0\n0::/x\n")
-    hosts.plant(tmp_path, "proc/12/cgroup", f"0::/machine.slice/libpod-{POD}.scope\n")
+    plant_cgroup(tmp_path, 8, "/x/abd0")
+    plant_cgroup(tmp_path, 12, f"/machine.slice/libpod-{POD}.scope")
     hosts.plant(tmp_path, "proc/13/cgroup", "0::/user.slice\n")
     return HostRoot(str(tmp_path))
 
@@ -75,9 +102,9 @@ def test_a_container_that_is_not_found(runs: HostRoot, word: str, why: str) -> N
 
 
 def test_the_device_cgroup_of_each_version(runs: HostRoot) -> None:
-    assert containers.device_cgroup(runs, 8, "v1") == "/sys/fs/cgroup/devices/x/abd0"
-    assert containers.device_cgroup(runs, 8, "v2") == "/sys/fs/cgroup/x"
-    assert containers.device_cgroup(runs, 13, "v1") == ""
+    assert processes.device_cgroup(runs, 8, "v1") == "/sys/fs/cgroup/devices/x/abd0"
+    assert processes.device_cgroup(runs, 8, "v2") == "/sys/fs/cgroup/x"
+    assert processes.device_cgroup(runs, 13, "v1") == ""
 
 
 @pytest.mark.parametrize(
@@ -93,7 +120,7 @@ def test_the_device_cgroup_of_each_version(runs: HostRoot) -> None:
 def test_a_users_state_of_another_shape_is_no_obstacle(
     tmp_path: Path, runs: HostRoot, state: str
 ) -> None:
-    hosts.plant(tmp_path, "run/user/1000/runc/shapeless/state.json", state)
+    hosts.plant(tmp_path, f"run/user/{USER}/runc/shapeless/state.json", state)
     storage = "run/containers/storage/overlay-containers/containers.json"
     hosts.plant(tmp_path, storage, f'[{{"id": "{POD}", "names": 5}}, 5]')
     assert containers.find(runs, POD).pid == 9
@@ -108,18 +135,72 @@ def test_a_file_without_an_end_is_none(tmp_path: Path) -> None:
         containers.find(HostRoot(str(tmp_path)), POD)
 
 
+def test_a_users_claim_to_an_id_yields_to_roots_process(
+    tmp_path: Path, runs: HostRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root's container has no state that is found, and its id is in its cgroup's name."""
+    monkeypatch.setattr(processes, "is_contained", lambda pid: True)
+    whole = "c0ffee" * 10 + "0123"
+    hosts.plant(tmp_path, f"run/user/{USER}/crun/{whole}/status", CRUN.replace("8", "9"))
+    owned(tmp_path, f"run/user/{USER}")
+    assert containers.find(runs, whole)[:2] == (whole, 9)
+    hosts.plant(tmp_path, "proc/14/stat", stat(14))
+    plant_cgroup(tmp_path, 14, f"/machine.slice/libpod-{whole}.scope/x-{'a' * 64}")
+    ids = [containers.find(runs, word)[:2] for word in (whole, whole[:12], "14")]
+    assert ids == [(whole, 14)] * 3
+    # What is below the first one is the container's own to name.
+    with pytest.raises(UsageError):
+        containers.find(runs, "a" * 64)
+
+
+def test_texts_of_users_are_cut_and_counted(tmp_path: Path, runs: HostRoot) -> None:
+    storage = f"run/user/{USER}/storage"
+    bundle = f'"/{storage}/overlay-containers/x/userdata"'
+    hosts.plant(tmp_path, f"run/user/{USER}/crun/x/status", f'{{"pid": 9, "bundle": {bundle}}}')
+    rows = [{"id": f"{number}", "names": ["x" * 100_000]} for number in range(40)]
+    hosts.plant(tmp_path, f"{storage}/overlay-containers/containers.json", json.dumps(rows))
+    more = [{"id": f"a{number}", "names": ["a"]} for number in range(5_000)]
+    hosts.plant(
+        tmp_path, f"{storage}/overlay-containers/volatile-containers.json", json.dumps(more)
+    )
+    long = f"/{'x' * 5000}"
+    hosts.plant(tmp_path, f"run/user/{USER}/crun/y/status", f'{{"pid": 9, "bundle": "{long}"}}')
+    owned(tmp_path, f"run/user/{USER}")
+    found = [item for item in containers.Known(runs).containers if item.owner == USER]
+    assert 1000 < len(found) < 1100
+    assert max([len(item.shown) for item in found]) < 1200
+    assert {item.id: item.bundle for item in found}["y"] == ""
+
+
+def test_what_root_has_started_in_a_users_folder_has_no_name_of_his(
+    tmp_path: Path, runs: HostRoot
+) -> None:
+    names = '[{"id": "abc0", "names": ["evil"]}, {"id": "new", "names": ["evil"]}]'
+    (tmp_path / "srv").mkdir()
+    hosts.plant(tmp_path, "srv/containers.json", names)
+    hosts.plant(tmp_path, "run/crun/new/status", '{"pid": 8, "bundle": "/srv/new/userdata"}')
+    hosts.plant(tmp_path, "srv/new/userdata/config.json", '{"annotations": {"nerdctl/name": "n"}}')
+    assert containers.find(runs, "new").shown in ("evil", "n")
+    for path in ("srv", "srv/new/userdata"):
+        (tmp_path / path).chmod(0o777)
+    assert containers.find(runs, "new").shown == "new"
+    assert containers.find(runs, "abc0").shown == "web"
+
+
 def test_a_gpu_that_hangs_in_the_kernel_does_not_hold_doctor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing ends a process that waits for it; here a signal that does nothing stands for that."""
-    monkeypatch.setattr(containers, "device_cgroup", lambda *_: "/somewhere")
+    monkeypatch.setattr(processes, "device_cgroup", lambda *_: "/somewhere")
     monkeypatch.setattr(examine, "_open_all", lambda *_: time.sleep(20))
     monkeypatch.setattr(examine, "_OPEN_SECONDS", 0.1)
     kill, children = os.kill, []
     monkeypatch.setattr(os, "kill", lambda pid, _: children.append(pid))
     root = HostRoot(str(tmp_path))
+    inside = ContainerRoot(HostRoot(), os.getpid())
     try:
-        assert examine._opened(root, root, os.getpid(), ["/dev/nvidia0"]) == (None, "no answer")
+        nodes = {"/dev/nvidia0": (195, 0)}
+        assert examine._opened(root, inside, os.getpid(), nodes) == (None, "no answer")
         # Still there: nobody has waited for it to end.
         assert os.waitpid(children[0], os.WNOHANG) == (0, 0)
     finally:

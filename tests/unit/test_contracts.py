@@ -65,6 +65,7 @@ def test_modules_that_cost_much_or_may_go_away_are_named_in_few_places() -> None
         "_json": {"formats/jsontext.py"},
         "_struct": {"formats/ldcache.py", "formats/devicefilter.py", "driver/elf.py"},
         "_collections": {"record.py"},
+        "_signal": {"kernel/alarm.py"},
     }
     assert places["ctypes"] == {"kernel/syscalls.py"}
     assert {file.partition("/")[0] for file in places["click"]} == {"cli"}

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook.cli import spool, whole
+from oci_gpu_hook.cli import spool
+from oci_gpu_hook.host import whole
 from oci_gpu_hook.report import counters, journal
 
 LINE = re.compile(r'oci_gpu_hook_(\w+)(?:\{\w+="([^"]+)"\})? (\d+(?:\.\d+)?)')

@@ -7,7 +7,6 @@ tests/integration/test_main_job.py has the case under the real crun.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,15 +21,15 @@ from oci_gpu_hook.request import crun
 from oci_gpu_hook.request.state import State
 
 PID = 77
+PARENT = 4_321
 
 
 @pytest.fixture()
 def proc(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """What crun's process and the container's say; by default what belongs together."""
-    parent = os.getppid()
+    """What this process and crun's say."""
     files = {
-        f"/proc/{parent}/cmdline": b"crun\0create\0--bundle\0/nowhere\0c1\0",
-        f"/proc/{PID}/stat": b"%d (a) b) S %d 1 1" % (PID, parent),
+        f"/proc/{PARENT}/cmdline": b"crun\0create\0--bundle\0/nowhere\0c1\0",
+        "/proc/self/stat": b"76 (a) b) S %d 1 1" % PARENT,
     }
     monkeypatch.setattr(procfile, "read", lambda path: files[path])
     return files
@@ -53,27 +52,49 @@ def test_the_command_line_names_the_bundle(
 ) -> None:
     (tmp_path / "config.json").touch()
     command = [word.format(tmp_path) for word in line.split()]
-    proc[f"/proc/{os.getppid()}/cmdline"] = "\0".join([*command, ""]).encode()
+    proc[f"/proc/{PARENT}/cmdline"] = "\0".join([*command, ""]).encode()
     assert crun.find(lost()) == str(tmp_path)
+    # Of another container, or of a program between crun and us.
     assert crun.find(lost()._replace(id="another")) == ""
-    proc[f"/proc/{PID}/stat"] = b"%d (crun) S 1 1 1" % PID
-    assert crun.find(lost()) == "", "whoever started us is not the container's parent"
+
+
+def test_a_number_that_another_process_has_got_tells_nothing(
+    proc: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """crun is killed while the hook asks, and a user's process gets its number and writes such words."""
+    (tmp_path / "config.json").touch()
+    line = f"/proc/{PARENT}/cmdline"
+    proc[line] = f"crun\0run\0--bundle\0{tmp_path}\0c1\0".encode()
+
+    def read(path: str) -> bytes:
+        found = proc[path]
+        if path == line:
+            proc["/proc/self/stat"] = b"76 (a) S 1 1 1"
+        return found
+
+    monkeypatch.setattr(procfile, "read", read)
+    assert crun.find(lost()) == ""
 
 
 def test_the_state_folder_has_a_copy(proc: dict[str, bytes], tmp_path: Path) -> None:
     (tmp_path / "c1").mkdir()
     (tmp_path / "c1/config.json").write_text("{}")
-    proc[f"/proc/{os.getppid()}/cmdline"] = f"crun\0--root\0{tmp_path}\0run\0c1\0".encode()
+    proc[f"/proc/{PARENT}/cmdline"] = f"crun\0--root\0{tmp_path}\0run\0c1\0".encode()
     assert crun.find(lost()) == f"{tmp_path}/c1"
 
 
 def test_where_nobody_tells_only_a_request_stops_the_start(
     proc: dict[str, bytes], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    hook.start(Progress(), lost(), hook.Options([]))
+    """Whatever else it is: the start goes on, is told of and recorded."""
+    progress = Progress()
+    hook.start(progress, lost(), hook.Options([]))
     assert "keeps it nowhere that is known" in capfd.readouterr().err
-    with pytest.raises(BundleError, match="keeps it nowhere that is known"):
-        hook.start(Progress(), lost(**{"cdi.k8s.io/gpu": "nvidia.com/gpu=0"}), hook.Options([]))
+    assert "keeps it nowhere that is known" in progress.notes[0]
+    asks = {"cdi.k8s.io/gpu": "nvidia.com/gpu=0"}
+    for state, words in ((lost(**asks), []), (lost(), ["--cdi", "utility"])):
+        with pytest.raises(BundleError, match="keeps it nowhere that is known"):
+            hook.start(Progress(), state, hook.Options(words))
 
 
 def test_a_bundle_that_is_there_is_believed(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.cli import denials
+from oci_gpu_hook.formats import avc
 
 CONTAINER = "system_u:system_r:container_t:s0:c1,c2"
 AGENT = "system_u:system_r:nvidia_agent_t:s0:c1,c2"
@@ -57,6 +58,11 @@ ROWS = [(line(*parts), cause, remedy) for parts, cause, remedy in [
      "may not set a scope's devices in systemd (sock_file init_var_run_t)", "selinux install"),
     (("write", 'name="private" dev="tmpfs"', HOOK, "var_run_t", "sock_file"),
      "may not set a scope's devices in systemd (sock_file var_run_t)", "restorecon -v /run/systemd/private"),
+    (("write", 'name="devices.allow" dev="cgroup"', HOOK, "cgroup_t", "file"),
+     "the hook may not open devices in cgroup v1", "setsebool -P oci_gpu_hook_use_cgroup_v1 on"),
+    (("connectto", 'path="/var/lib/kubelet/device-plugins/nvidia-gpu.sock"', AGENT,
+      AGENT.replace("c1,c2", "c3,c4"), "unix_stream_socket"),
+     "the agent runs at s0:c1,c2, and the one that listens at s0:c3,c4", "leave it so"),
     (("read", 'name="private" dev="tmpfs"', HOOK, "etc_t", "file"),
      "the hook's own domain may not read a file of type etc_t", "selinux install"),
     (("write", 'name="/" dev="tmpfs"', CONTAINER, "tmpfs_t", "dir"),
@@ -134,7 +140,7 @@ ROWS.append((USER_AVC, CAUSE, "selinux install"))
 def test_each_cause_is_named_with_a_remedy_that_keeps_confinement(
     text: str, cause: str, remedy: str
 ) -> None:
-    (found,) = denials.explain(denials.parse(text))
+    (found,) = denials.explain(avc.parse(text))
     assert cause in found.cause
     assert remedy in found.remedy
     for word in ("disable", "permissive", "spc_t", "privileged", "setenforce"):
@@ -158,12 +164,12 @@ def test_each_cause_is_named_with_a_remedy_that_keeps_confinement(
     ],
 )
 def test_what_does_not_concern_us_is_left_out(text: str) -> None:
-    assert denials.explain(denials.parse(text)) == ()
+    assert denials.explain(avc.parse(text)) == ()
 
 
 def test_alike_denials_are_counted_together() -> None:
     text = "\n".join([ROWS[0][0].replace("pid=7", f"pid={number}") for number in range(9)])
-    (found,) = denials.parse(text)
+    (found,) = avc.parse(text)
     assert found.times == 9
 
 
@@ -171,12 +177,12 @@ def test_alike_denials_are_counted_together() -> None:
 def test_reading_a_log_is_total(text: str) -> None:
     rest = f"for {text} scontext={text} tcontext={text} tclass={text}"
     for log in (text, f"avc:  denied  {{ {text} }} {rest}"):
-        denials.explain(denials.parse(log))
+        denials.explain(avc.parse(log))
 
 
 def test_names_that_the_kernel_writes_in_hexadecimal_are_read_and_cannot_reach_a_terminal() -> None:
     name = "\x1b[2Jnvidia0"
     text = line("open", f"name={name.encode().hex().upper()}", CONTAINER, NODE, "chr_file")
-    (found,) = denials.explain(denials.parse(text))
+    (found,) = denials.explain(avc.parse(text))
     assert found.denial.name == name
     assert found.cause.isprintable()

@@ -196,6 +196,15 @@ def test_read_and_write_let_no_mknod_through() -> None:
         assert run(instructions, Request(CHAR, 195, 0, access)) == (0 if access & MKNOD else 1)
 
 
+def test_no_jump_is_too_far_for_any_number_of_devices() -> None:
+    """An instruction has 16 bits for it, signed, and a device takes three instructions."""
+    listed = [DeviceRule("c", 195, minor, "rw") for minor in range(12_000)]
+    instructions = prefix(listed) + DENY_ALL
+    for minor in (0, 4_095, 4_096, 11_999):
+        assert run(instructions, Request(CHAR, 195, minor, READ)) == 1
+    assert run(instructions, Request(CHAR, 195, 12_000, READ)) == 0
+
+
 # --- program
 
 

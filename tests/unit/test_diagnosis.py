@@ -10,12 +10,22 @@ from typing import Any
 import pytest
 
 from oci_gpu_hook import cli
-from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, container, driver, engines, system
+from oci_gpu_hook.diagnosis import (
+    FAIL,
+    PASS,
+    WARN,
+    container,
+    driver,
+    engines,
+    migspecs,
+    podman,
+    system,
+)
 from oci_gpu_hook.diagnosis.advice import Patient
 from oci_gpu_hook.driver.inventory import MigDevice
 from oci_gpu_hook.formats.ldcache_entries import Entry
 from oci_gpu_hook.formats.ldcache_prepare import prepare
-from oci_gpu_hook.host import cdispecs, rootless
+from oci_gpu_hook.host import cdidevices, cdispecs, rootless
 from oci_gpu_hook.host import engines as host_engines
 from oci_gpu_hook.host.cdidevices import devices
 from oci_gpu_hook.host.cdispecs import Spec
@@ -28,6 +38,7 @@ from oci_gpu_hook.operations.device import Device
 from oci_gpu_hook.operations.ldcache import LdCache
 from oci_gpu_hook.operations.mount import Mount
 from tests.unit import hosts
+from tests.unit.test_containers import USER, owned
 
 KERNEL = Kernel("5.14.0-427.el9", "v2", "", "none", True, (), {})
 OUR_FILE = "oci-gpu-hook.json"
@@ -41,7 +52,8 @@ def status(**changes: Any) -> Status:
         policy="targeted",
         version=33,
         modules=(Module("nvidia_container", ("200",), True),),
-        booleans=(("container_use_devices", False),),
+        booleans=(("container_use_devices", False), ("oci_gpu_hook_use_cgroup_v1", False)),
+        void=(),
         labels=(),
         uses=(Use("container_t", "made by the hook", True, "needs no module and no boolean"),),
     )
@@ -83,15 +95,41 @@ def status(**changes: Any) -> Status:
     ],
 )
 def test_selinux(changes: dict[str, Any], level: str, seen: str, remedy: str) -> None:
-    found = system.selinux(status(**changes), True)
+    found = system.selinux(status(**changes), True, "v2", "dnf")
     assert any(f.level == level and seen in f.seen and remedy in f.remedy for f in found)
     others = {f.level for f in found if seen not in f.seen}
     assert others == {PASS}
 
 
 def test_selinux_that_cannot_be_asked_is_no_failure() -> None:
-    assert [f.level for f in system.selinux(None, True)] == [WARN]
-    assert [f.level for f in system.selinux(None, False)] == [PASS]
+    assert [f.level for f in system.selinux(None, True, "v2", "dnf")] == [WARN]
+    assert [f.level for f in system.selinux(None, False, "v2", "dnf")] == [PASS]
+
+
+@pytest.mark.parametrize(
+    ("is_on", "cgroups", "level", "remedy"),
+    [
+        (False, "v2", PASS, ""),
+        (True, "v1", PASS, ""),
+        (False, "v1", FAIL, "setsebool -P oci_gpu_hook_use_cgroup_v1 on"),
+        (True, "v2", WARN, "setsebool -P oci_gpu_hook_use_cgroup_v1 off"),
+    ],
+)
+def test_selinux_and_the_version_of_cgroups(
+    is_on: bool, cgroups: str, level: str, remedy: str
+) -> None:
+    found = system.selinux(
+        status(booleans=(("oci_gpu_hook_use_cgroup_v1", is_on),)), True, cgroups, "dnf"
+    )
+    assert [(f.level, f.remedy) for f in found if f.check == "SELinux and cgroups"] == [
+        (level, remedy)
+    ]
+
+
+def test_without_the_hooks_module_or_a_cgroup_there_is_nothing_to_say_of_them() -> None:
+    for booleans, cgroups in (((), "v1"), ((("oci_gpu_hook_use_cgroup_v1", False),), "")):
+        found = system.selinux(status(booleans=booleans), True, cgroups, "dnf")
+        assert "SELinux and cgroups" not in {f.check for f in found}
 
 
 @pytest.mark.parametrize(
@@ -155,33 +193,36 @@ def test_interpreters(file: str, level: str) -> None:
     ],
 )
 def test_rootless(sysctls: dict[str, int], subids: bool, newuidmap: bool, remedy: str) -> None:
-    (found,) = system.rootless(KERNEL._replace(sysctls=sysctls), subids, newuidmap, True)
+    (found,) = system.rootless(KERNEL._replace(sysctls=sysctls), subids, newuidmap, True, "apt")
     assert found.level == (WARN if remedy else PASS)
     assert remedy in found.remedy
 
 
 @pytest.mark.parametrize(("subids", "newuidmap"), [(False, True), (True, False), (False, False)])
 def test_a_host_without_rootless_containers_is_not_warned(subids: bool, newuidmap: bool) -> None:
-    (found,) = system.rootless(KERNEL, subids, newuidmap, False)
+    (found,) = system.rootless(KERNEL, subids, newuidmap, False, "apt")
     assert (found.level, found.remedy) == (PASS, "")
 
 
 @pytest.mark.parametrize(
     ("path", "is_used"),
     [
-        ("run/user/1000/libpod/tmp/alive", True),
-        ("run/user/1000/crun/c/status", True),
+        (f"run/user/{USER}/libpod/tmp/alive", True),
+        (f"run/user/{USER}/crun/c/status", True),
         ("run/user/0/libpod/tmp/alive", False),
-        ("run/user/1000/bus", False),
+        (f"run/user/{USER}/bus", False),
+        ("run/user/64123/libpod/tmp/alive", False),
         ("users/ann/.local/share/containers/storage/db.sql", True),
         ("users/ann/.local/share/applications", False),
         ("srv/service/.local/share/containers/storage/db.sql", False),
     ],
 )
 def test_who_has_rootless_containers(tmp_path: Path, path: str, is_used: bool) -> None:
-    users = "root:x:0:0::/root:/bin/sh\nann:x:1000:1000::/users/ann:/bin/sh\nnot a user\n"
+    """What lies in a folder of a user's is his own."""
+    users = f"root:x:0:0::/root:/bin/sh\nann:x:{USER}:1::/users/ann:/bin/sh\nnot a user\n"
     hosts.plant(tmp_path, "etc/passwd", f"{users}service:x:990:990::/srv/service:/bin/sh\n")
     hosts.plant(tmp_path, path, "")
+    owned(tmp_path, "/".join(path.split("/")[: 3 if path.startswith("run") else 2]))
     assert rootless.is_used(HostRoot(str(tmp_path))) == is_used
 
 
@@ -305,6 +346,15 @@ def test_the_devices_of_a_spec_are_read_from_each_programs_text() -> None:
         "devices:\n-\n",
     ):
         assert devices(text) == ()
+
+
+def test_only_nodes_of_instances_tell_a_mig_device() -> None:
+    """The kernel module's minors 0 to 2 are the fabric's, MIG's configuration and its monitor."""
+    now = (MigDevice(0, 0, "MIG-a", "", 1, 0, 30, 31),)
+    for minor, is_stale in ((0, False), (1, False), (2, False), (3, True)):
+        assert (
+            bool(migspecs.stale_name((cdidevices.Device("0:0", (minor, 30, 31)),), now)) == is_stale
+        )
 
 
 @pytest.mark.parametrize(
@@ -467,10 +517,7 @@ def test_a_link_that_somebody_has_removed_is_no_change_of_the_driver() -> None:
         (
             ("image", "namespace"),
             ["podman", "CRI-O", "Docker"],
-            [
-                "podman does not say a container's image",
-                "Docker does not say a container's image and namespace",
-            ],
+            ["Docker does not say a container's image and namespace"],
         ),
     ],
 )
@@ -480,6 +527,32 @@ def test_sections_that_an_engine_says_nothing_of(
     found = system.sections(scopes, names)
     assert [item.seen.partition(":")[0] for item in found] == told
     assert {item.level for item in found} <= {WARN}
+
+
+@pytest.mark.parametrize(
+    ("version", "runtime", "has_crun", "warns"),
+    [
+        ("4.3.1", "", True, True),
+        ("4.3.1", "", False, False),
+        ("4.3.1", "crun", False, True),
+        ("4.3.1", "/usr/bin/crun", True, True),
+        ("4.3.1", "runc", True, False),
+        ("3.4.4", "", True, True),
+        ("4.5.1-rhel", "", True, True),
+        ("4.6.0", "", True, False),
+        ("5.0.0-rc1", "crun", True, False),
+        ("", "crun", True, False),
+        ("4", "crun", True, False),
+        ("a.b", "crun", True, False),
+    ],
+)
+def test_a_podman_that_lets_images_speak_to_crun_is_told(
+    version: str, runtime: str, has_crun: bool, warns: bool
+) -> None:
+    engine = Engine("podman", (), "", "", runtime=runtime)
+    found = podman.images(engine, version, has_crun=has_crun)
+    assert [item.level for item in found] == [WARN] * warns
+    assert not warns or f"podman {version} hands" in found[0].seen
 
 
 def test_doctor_warns_of_sections_that_dockers_containers_cannot_be_matched_with(

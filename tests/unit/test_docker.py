@@ -56,7 +56,7 @@ def record(tree: Path, *requests: object, id: str = ID) -> Path:
 
 
 def inputs(tree: Path, made: Bundle) -> Inputs:
-    return docker.with_request(inputs_of(made, {}), made, str(tree))
+    return docker.with_record(inputs_of(made, {}), made, HARDENED, str(tree))
 
 
 @pytest.mark.parametrize(

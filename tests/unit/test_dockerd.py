@@ -118,12 +118,18 @@ def test_a_dockerd_that_is_older_than_the_link_may_not_know_it(tree: Path) -> No
 
 
 def test_a_dockerd_that_runs_tells_its_path_and_its_file(tree: Path) -> None:
-    """Processes are the kernel's own to tell: this one stands for it, in a /proc that a test has made."""
-    folder, pid = f"proc/{os.getpid()}", os.getpid()
-    hosts.plant(tree, f"{folder}/comm", "dockerd\n")
+    folder, pid = "proc/77", 77
     hosts.plant(tree, f"{folder}/stat", f"{pid} (dockerd) S " + "0 " * 18 + "500 0 0\n")
+    hosts.plant_program(tree, pid, "/usr/bin/dockerd (deleted)")
     hosts.plant(tree, f"{folder}/environ", "A=1\0PATH=/opt/bin:relative:/usr/bin\0")
     hosts.plant(tree, f"{folder}/cmdline", "dockerd\0--debug\0--config-file=/opt/d.json\0")
+    # A process of a user's, by a name that he chose; a container's root; and a link to a set-user-ID program.
+    for other, path, users in ((60, "/usr/bin/dockerd", 1000), (61, "/usr/bin/sudo", 0)):
+        hosts.plant_program(tree, other, path, users)
+        hosts.plant(tree, f"proc/{other}/comm", "dockerd\n")
+        hosts.plant(tree, f"proc/{other}/stat", f"{other} (dockerd) S " + "0 " * 18 + "5 0 0\n")
+    hosts.plant_program(tree, 62, "/usr/bin/dockerd", namespace="other")
+    hosts.plant(tree, "proc/62/stat", "62 (dockerd) S " + "0 " * 18 + "5 0 0\n")
     hosts.plant(tree, "proc/stat", "cpu 1\nbtime 1000\n")
     hosts.plant(tree, "opt/d.json", "nonsense")
     found = dockerd.look(HostRoot(str(tree)))
@@ -182,7 +188,7 @@ def lead_away(path: Path) -> None:
     [
         (lambda path: path.chmod(0o666), f"chown root: /etc/docker {JSON} && chmod go-w "),
         (lambda path: path.parent.chmod(0o777), f"chown root: /etc/docker {JSON} && chmod go-w "),
-        (lead_away, f"cp --remove-destination $(readlink -f {JSON}) {JSON}"),
+        (lead_away, f"rm {JSON}  # a link: write"),
     ],
 )
 def test_a_daemon_json_that_others_may_write(

@@ -56,7 +56,7 @@ cgroup_manager = "a = b" # said
     }
     root = host(tmp_path, **files)
     assert engines.installed(root) == (
-        Engine("podman", ("/etc/h",), podman, "", ""),
+        Engine("podman", ("/etc/h",), podman, "", "", "nvidia"),
         Engine("CRI-O", ("/a#b", "/c"), f"{CRIO}.d/20-x", "a = b", f"{CRIO}.d/20-x"),
     )
     assert engines.shims(root) == (

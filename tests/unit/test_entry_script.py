@@ -13,7 +13,7 @@ import subprocess
 import time
 from pathlib import Path
 from subprocess import PIPE
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -90,7 +90,7 @@ class Script:
             capture_output=True,
             cwd=cwd,
             env={"PATH": "/usr/bin:/bin", **dict(env)},
-            timeout=60,
+            timeout=600,
         )
         assert done.stderr == b""
         assert done.returncode in (0, ASKED)
@@ -226,7 +226,7 @@ def test_a_bundle_that_cannot_be_read_is_pythons(script: Script) -> None:
     assert script.start(script.state()).asked
 
 
-@pytest.mark.parametrize("there", [None, "", "\0{}"])
+@pytest.mark.parametrize("there", [None, "", "\0"])
 def test_no_other_folder_answers_for_a_bundle_that_says_nothing(
     script: Script, tmp_path: Path, there: str | None
 ) -> None:
@@ -260,7 +260,21 @@ def test_no_time_limit_from_outside_cuts_a_state_short(script: Script) -> None:
         started.stdin.write(before)
         started.stdin.flush()
         time.sleep(0.6)
-        assert started.communicate(asks + after, timeout=60)[0] == state
+        assert started.communicate(asks + after, timeout=600)[0] == state
+    assert started.returncode == ASKED
+
+
+def test_a_state_that_is_never_written_is_pythons(script: Script) -> None:
+    script.config(json.dumps(config()))
+    text = script.program.read_text()
+    assert text.count("read -r -t 10 ") == 1
+    script.program.write_text(text.replace("read -r -t 10 ", "read -r -t 0.2 "))
+    environment = {"PATH": "/usr/bin:/bin"}
+    line = [str(script.program), "createRuntime"]
+    with subprocess.Popen(line, stdin=PIPE, stdout=PIPE, env=environment) as started:
+        time.sleep(1)
+        # The interpreter in Python's place gives back what it reads from then on.
+        assert started.communicate(script.state(), timeout=60)[0] == script.state()
     assert started.returncode == ASKED
 
 
@@ -331,6 +345,32 @@ def test_settings_that_are_no_file_do_not_hold_the_script_up(script: Script) -> 
     script.config(json.dumps(config()))
     os.mkfifo(script.settings)
     assert script.start(script.state()).asked
+
+
+# 64 MiB of config.json.
+LONG: dict[str, Callable[[], str]] = {
+    "annotations": lambda: json.dumps(
+        config(annotations={f"a{number}": "x" * 320 for number in range(200_000)})
+    ),
+    "a word": lambda: json.dumps(config("A=" + "x" * (64 << 20))),
+    "blanks": lambda: json.dumps(config()) + " " * (64 << 20),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_what_is_long_is_pythons_and_takes_the_script_no_memory(script: Script, name: str) -> None:
+    """Bash would take four times as much as it reads."""
+    script.config(LONG[name]())
+    text = script.program.read_text()
+    script.program.write_text(text.replace("\n", "\nulimit -v 65536\n", 1))
+    assert script.start(script.state()) == (True, script.state())
+
+
+@pytest.mark.parametrize(("size", "asked"), [(262_143, False), (262_144, True)])
+def test_up_to_its_bound_the_script_answers(script: Script, size: int, asked: bool) -> None:
+    text = json.dumps(config("A="))
+    script.config(text.replace("A=", "A=" + "x" * (size - len(text))))
+    assert script.start(script.state()).asked == asked
 
 
 JUNK = {

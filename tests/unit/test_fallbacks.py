@@ -139,6 +139,25 @@ def test_without_the_private_struct_the_public_one_does_the_same(spoil: str) -> 
     assert said(first, BY_STRUCT) == said("", BY_STRUCT)
 
 
+BY_ALARM = """
+import posix, select
+from oci_gpu_hook.kernel import alarm
+print(alarm.signal.__name__)
+alarm.SECONDS = 1
+alarm.begin(ValueError("late"))
+try:
+    select.select([], [], [])
+except ValueError as err:
+    print(err)
+"""
+
+
+@pytest.mark.parametrize("spoil", [MISSING, EMPTY], ids=["gone", "empty"])
+def test_without_the_private_signal_the_public_one_does_the_same(spoil: str) -> None:
+    assert said("", BY_ALARM) == "_signal\nlate\n"
+    assert said("import signal\n" + spoil.format(module="_signal"), BY_ALARM) == "signal\nlate\n"
+
+
 BY_RECORD = """
 from oci_gpu_hook.driver.gpu import Gpu
 gpu = Gpu(0, None, "model", "00000000:07:00.0", 3, "0000:07:00.0", brand="x")

@@ -182,16 +182,19 @@ def test_dockerspawner_by_requests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_dockerspawner_by_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each user has another GPU, and a stranger none."""
-    host_config = configured(flaglines.spawner_by_user(ALL), monkeypatch)
-    asked = []
+    """Each user has another GPU, and a stranger none, also from a runtime that goes by the environment."""
+    found = configured(flaglines.spawner_by_user(ALL), monkeypatch).DockerSpawner
+    visible = found.environment["NVIDIA_VISIBLE_DEVICES"]
+    asked, seen = [], []
     for name in ("user0", "user1"):
         spawner = SimpleNamespace(user=SimpleNamespace(name=name))
-        (request,) = host_config.DockerSpawner.extra_host_config(spawner)["device_requests"]
+        (request,) = found.extra_host_config(spawner)["device_requests"]
         asked.append(request.asked)
+        seen.append(visible(spawner))
     assert asked == [(0, [uuid], [["gpu"]]) for uuid in UUIDS]
+    assert seen == list(UUIDS)
     stranger = SimpleNamespace(user=SimpleNamespace(name="mallory"))
-    assert host_config.DockerSpawner.extra_host_config(stranger) == {}
+    assert found.extra_host_config(stranger) == {} and visible(stranger) == "void"
 
 
 def test_dockerspawner_by_the_volume(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from oci_gpu_hook.formats import ldcache
-from tests.fuzz.targets import TARGETS, check
+from tests.fuzz import commands, targets
+from tests.fuzz.targets import check
+
+TARGETS = {**targets.TARGETS, **commands.COMMANDS}
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -41,6 +44,8 @@ FOUND: list[tuple[str, Any]] = [
     ("saved-answers", (ROWS, [], (None, None, ("",), None))),
     ("saved-answers", (ROWS, None, (None,) * 4)),
     ("saved-answers", (ROWS, [], (None, None, [("Mount", [()])], None))),
+    # a list, where an object is meant
+    ("daemons", b'{"runtimes": [1]}'),
     ("saved-answers", (ROWS, [("none", "/", None)], (None,) * 4)),
     ("saved-answers", (ROWS, [], (None, None, [("none", [])], None))),
 ]

@@ -41,10 +41,10 @@ def test_what_is_a_pattern() -> None:
 
 
 def test_many_stars_take_no_time() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     assert not glob.matches("*a" * 100 + "b", "a" * 4000)
     # By backtracking into each star this would outlast the machine.
-    assert time.perf_counter() - began < 30
+    assert time.process_time() - began < 30
 
 
 def test_two_patterns_overlap_where_some_name_fits_both() -> None:
@@ -61,9 +61,9 @@ def test_two_patterns_overlap_where_some_name_fits_both() -> None:
 
 
 def test_many_stars_overlap_in_no_time() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     assert not glob.overlap("*a" * 120 + "b", "?a*" * 80 + "c")
-    assert time.perf_counter() - began < 30
+    assert time.process_time() - began < 30
 
 
 TREE = {

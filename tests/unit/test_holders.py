@@ -16,9 +16,11 @@ from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
 from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.formats import devicefilter, devicefilter_whole, deviceverdict
 from oci_gpu_hook.formats.devicerule import DeviceRule
-from oci_gpu_hook.host import contained
+from oci_gpu_hook.host import contained, heldnodes, processes, untrusted
 from oci_gpu_hook.host.contained import Contained, Node
 from oci_gpu_hook.host.containers import Running
+from oci_gpu_hook.host.heldnodes import HostsNodes, Wanted
+from oci_gpu_hook.host.mounts import Mounts
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.vendors import present
 from oci_gpu_hook.vendors.devices import Device, Devices
@@ -94,22 +96,25 @@ def surveyed(tmp_path: Path, **more: object) -> DriverInventory:
 
 def has(*numbers: tuple[int, int], allowed: bool | None = True) -> Contained:
     nodes = [Node("/dev/x", *each, allowed) for each in numbers]
-    return Contained(Running("a" * 64, 7, "", "runc"), 0, tuple(nodes))
+    given = frozenset(numbers if allowed else ())
+    return Contained(Running("a" * 64, 7, "", "runc"), 0, tuple(nodes), given)
 
 
 def test_a_gpu_is_held_by_its_number_whatever_its_name(tmp_path: Path) -> None:
     divided = holders.divisions(surveyed(tmp_path))
-    holding, free = holders.holders(divided, (has((195, 1), (195, 255)), has((195, 255)), has()))
+    holding, free, *_ = holders.holders(
+        divided, (has((195, 1), (195, 255)), has((195, 255)), has())
+    )
     assert [[share.name for share in item.held] for item in holding] == [["0"]]
     assert [share.name for share in free] == ["1"]
 
 
 def test_a_node_that_may_not_be_opened_holds_nothing(tmp_path: Path) -> None:
     divided = holders.divisions(surveyed(tmp_path))
-    (item,), free = holders.holders(divided, (has((195, 1), allowed=False),))
+    (item,), free, *_ = holders.holders(divided, (has((195, 1), allowed=False),))
     assert ([share.name for share in item.denied], item.held) == (["0"], ())
     assert [share.name for share in free] == ["0", "1"]
-    (item,), free = holders.holders(divided, (has((195, 1), allowed=None),))
+    (item,), free, *_ = holders.holders(divided, (has((195, 1), allowed=None),))
     assert ([share.name for share in item.held], item.is_certain) == (["0"], False)
 
 
@@ -120,7 +125,7 @@ def test_a_mig_device_needs_its_gpu_and_both_capabilities(tmp_path: Path) -> Non
     divided = holders.divisions(found._replace(devices=(*found.devices, caps)))
     assert [share.name for share, _ in divided] == ["0:0", "0:1", "1"]
     whole, half = has((195, 1), (240, 11), (240, 21)), has((195, 1), (240, 10))
-    holding, free = holders.holders(divided, (whole, half))
+    holding, free, *_ = holders.holders(divided, (whole, half))
     assert [[share.name for share in item.held] for item in holding] == [["0:1"]]
     assert [share.name for share in free] == ["0:0", "1"]
 
@@ -146,27 +151,27 @@ def amd() -> OnHost:
 def test_another_vendors_device_is_held_by_any_of_its_nodes() -> None:
     divided = holders.of_vendor(amd())
     containers = (has((226, 201)), has((226, 7)), has((226, 1), (226, 128)))
-    holding, free = holders.holders(divided, containers)
+    holding, free, *_ = holders.holders(divided, containers)
     assert [[share.name for share in item.held] for item in holding] == [
         ["OCI_AMD=1"],
         ["OCI_AMD=0", "OCI_AMD=1"],
     ]
     assert free == ()
-    holding, free = holders.holders(divided, (has((226, 1), allowed=False),))
+    holding, free, *_ = holders.holders(divided, (has((226, 1), allowed=False),))
     assert [share.name for share in holding[0].denied] == ["OCI_AMD=1"]
     assert [share.name for share in free] == ["OCI_AMD=0", "OCI_AMD=1"]
     # One node that may be opened is enough.
     mixed = has((226, 1))._replace(
         nodes=(Node("/dev/x", 226, 1, False), Node("/dev/y", 226, 201, True))
     )
-    ((item,), _) = holders.holders(divided, (mixed,))
+    ((item,), *_) = holders.holders(divided, (mixed,))
     assert ([share.name for share in item.held], item.denied) == (["OCI_AMD=1"], ())
 
 
 def test_what_has_no_single_devices_is_held_as_a_whole() -> None:
     found = amd()
     divided = holders.of_vendor(found._replace(devices=found.devices._replace(devices=())))
-    ((item,), free) = holders.holders(divided, (has((226, 7)),))
+    ((item,), free, *_) = holders.holders(divided, (has((226, 7)),))
     assert ([share.name for share in item.held], free) == (["OCI_AMD"], ())
 
 
@@ -189,10 +194,11 @@ def runs(tmp_path: Path) -> HostRoot:
         (tmp_path / f"proc/{pid}/ns").mkdir()
         hosts.plant(tmp_path, f"ns/{namespace}", "")
         os.link(tmp_path / f"ns/{namespace}", tmp_path / f"proc/{pid}/ns/mnt")
-        if namespace in "ab":
-            hosts.plant(tmp_path, f"proc/{pid}/root/dev/null", "")
-        else:
-            (tmp_path / f"proc/{pid}/root").symlink_to("/")
+        device, place = "0:999", "/"
+        if namespace not in "ab":
+            device, place = untrusted.our_mounts().shown(str(tmp_path)) or ("", "")
+        own = f"9 1 {device} {place} / rw - ext4 x rw\n"
+        hosts.plant(tmp_path, f"proc/{pid}/mountinfo", f"{own}10 9 0:998 / / rw - tmpfs over rw\n")
     (tmp_path / "proc/self").symlink_to("1")
     hosts.plant(tmp_path, "proc/41/stat", stat(41))
     hosts.plant(tmp_path, "run/runc/first/state.json", '{"init_process_pid": 30}')
@@ -200,29 +206,106 @@ def runs(tmp_path: Path) -> HostRoot:
 
 
 def test_each_container_once_by_its_first_process_and_no_service(runs: HostRoot) -> None:
-    found, unseen = contained.look(runs, (195,), "v2")
+    found, unseen, *_ = contained.look(runs, Wanted((195,), (), ()), "v2")
     assert [(item.running.pid, item.running.id) for item in found] == [(40, ""), (30, "first")]
     ticks = os.sysconf("SC_CLK_TCK")
     assert [item.since for item in found] == [1000000 + 300 // ticks, 1000000 + 500 // ticks]
     assert unseen == 1
 
 
-def test_nodes_are_found_in_dev_and_where_one_is_bound(tmp_path: Path) -> None:
-    line = (
-        b"1 2 0:6 /nvidia0 /opt/a\\040gpu rw - devtmpfs none rw\n3 2 0:7 / /data rw - ext4 x rw\n"
-    )
-    hosts.plant(tmp_path, "dev/gpu0", "")
-    assert list(contained._paths(HostRoot(str(tmp_path)), line)) == ["/dev/gpu0", "/opt/a gpu"]
-
-
-def test_others_nodes_are_found_in_their_folders_and_wherever_they_are_bound(
-    tmp_path: Path,
+def test_a_process_whose_first_thread_has_ended_is_found(
+    tmp_path: Path, runs: HostRoot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = b"1 2 0:6 /dri/renderD128 /opt/gpu rw - devtmpfs none rw\n3 2 0:7 /x /x rw - ext4 x rw\n"
-    hosts.plant(tmp_path, "dev/dri/renderD128", "")
-    others = (("/dev/dri/renderD128", 226, 128), ("/dev/dri/renderD129", 226, 129))
-    found = list(contained._paths(HostRoot(str(tmp_path)), line, others))
-    assert found == ["/dev/dri", "/dev/dri/renderD128", "/opt/gpu"]
+    """It goes on with its GPU, and /proc has links to namespaces of its other threads alone."""
+    (tmp_path / "proc/40").rename(tmp_path / "proc/42")
+    for number in (40, 42):
+        (tmp_path / f"proc/40/task/{number}").mkdir(parents=True)
+    hosts.plant(tmp_path, "proc/40/stat", stat(40, state="Z", threads=3))
+    # No thread is listed.
+    monkeypatch.setattr(processes, "numbers", lambda root: [1, 30, 40])
+    found = contained.look(runs, Wanted((195,), (), ()), "v2").containers
+    assert [item.running.pid for item in found] == [42, 30]
+    hosts.plant(tmp_path, "proc/40/stat", stat(40, state="Z"))
+    assert processes.other_thread(runs, 40) == 40
+
+
+def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *paths: str) -> HostsNodes:
+    """The host's nodes, with the numbers 195:0 and so on; plain files are taken for them."""
+    for path in paths:
+        hosts.plant(tmp_path, path, "")
+    inodes = [(tmp_path / path[1:]).stat().st_ino for path in paths]
+    monkeypatch.setattr(heldnodes, "is_character_device", lambda it: it.st_ino in inodes)
+    monkeypatch.setattr(heldnodes, "_number", lambda it: (195, inodes.index(it.st_ino)))
+    folders = tuple([(path, 0, 0) for path in paths])
+    dev = Mounts(f"9 1 0:6 / {tmp_path}/dev rw - devtmpfs none rw\n".encode())
+    return HostsNodes(HostRoot(str(tmp_path)), dev, Wanted((195,), folders, ()))
+
+
+def test_mounts_of_the_hosts_nodes_are_found_wherever_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Single ones, and those of a folder, unless another mount lies over them."""
+    ours = at(tmp_path, monkeypatch, "/dev/nvidia0", "/dev/dri/card0", "/dev/dri/card1", "/dev/x")
+    theirs = (
+        b"1 2 0:6 /nvidia0 /opt/a\\040gpu rw - devtmpfs none rw\n3 2 0:7 / /data rw - ext4 x rw\n"
+        b"4 2 0:6 /dri /mnt rw - devtmpfs none rw\n5 4 0:9 / /mnt/card1 rw - tmpfs x rw\n"
+        b"6 2 0:7 /x /x rw - ext4 x rw\n7 2 0:6 /x//deleted /old rw - devtmpfs none rw\n"
+    )
+    assert ours.shown_by(Mounts(theirs)) == (
+        {(195, 0): "/opt/a gpu", (195, 1): "/mnt/card0", (195, 3): "/old"},
+        True,
+    )
+    whole = b"1 2 0:6 / /h rw - devtmpfs none rw\n"
+    assert set(ours.shown_by(Mounts(whole))[0].values()) == {
+        *("/h/nvidia0", "/h/dri/card0", "/h/dri/card1", "/h/x"),
+    }
+    many = b"".join([b"%d 2 0:6 /dri /m%d rw - devtmpfs none rw\n" % (it, it) for it in range(99)])
+    assert ours.shown_by(Mounts(many))[1] is False
+
+
+def test_what_a_container_may_make_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One with CAP_MKNOD can have thousands of nodes, and each is asked of its device cgroup."""
+    nodes = {(195, minor): f"/dev/x{minor}" for minor in range(9_000)}
+    monkeypatch.setattr(heldnodes, "_inside", lambda *_: (nodes, True))
+    monkeypatch.setattr(untrusted, "mounts_of", lambda *_: Mounts(b""))
+    monkeypatch.setattr(processes, "is_in_our_users", lambda *_: True)
+    ours = at(tmp_path, monkeypatch)
+    found, is_whole = heldnodes.look(HostRoot(), 7, ours, Wanted((195,), (), ((195, 8_999),)))
+    assert len(found) == 256 and (195, 8_999) in found and not is_whole
+
+
+def test_a_container_with_users_of_its_own_is_not_entered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it has mounted, a step into it would wait for."""
+    monkeypatch.setattr(heldnodes, "ContainerRoot", None)
+    monkeypatch.setattr(
+        untrusted, "mounts_of", lambda *_: Mounts(b"1 0 0:7 / / rw - overlay x rw\n")
+    )
+    monkeypatch.setattr(processes, "is_in_our_users", lambda *_: False)
+    ours = at(tmp_path, monkeypatch)
+    assert heldnodes.look(HostRoot(), 7, ours, Wanted((195,), (), ())) == ({}, True)
+
+
+def test_what_a_device_cgroup_was_written_for_is_held_without_a_node(tmp_path: Path) -> None:
+    """A container can move its node, or make it anew in a place that nobody looks at."""
+    divided = holders.divisions(surveyed(tmp_path))
+    hidden = has()._replace(allowed=frozenset({(195, 1)}))
+    (item,), free, *_ = holders.holders(divided, (hidden,))
+    assert [share.name for share in item.held] == ["0"] == [share.name for share in item.hidden]
+    assert [share.name for share in free] == ["1"]
+
+
+def test_what_may_open_all_devices_leaves_none_free_if_it_can_make_nodes(tmp_path: Path) -> None:
+    divided = holders.divisions(surveyed(tmp_path))
+    every = has()._replace(allowed=frozenset({(195, 0), (195, 1)}), is_open=True)
+    found = holders.holders(divided, (every, has((195, 1))))
+    assert [share.name for share in found.free] == ["1"] and found.open == ()
+    found = holders.holders(divided, (every._replace(makes_nodes=True), has((195, 1))))
+    assert (found.free, [share.name for share in found.open]) == ((), ["1"])
+    assert [len(found.holding), len(found.privileged)] == [1, 1]
 
 
 def test_where_nobody_holds_a_gpu(
@@ -245,10 +328,11 @@ def test_where_nobody_holds_a_gpu(
 
 def test_the_table(program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        contained,
-        "_nodes",
-        lambda *_: (Node("/dev/nvidia1", 195, 1, True), Node("/dev/x", 195, 0, False)),
+        heldnodes,
+        "look",
+        lambda *_: ({(195, 1): "/dev/nvidia1", (195, 0): "/dev/x"}, True),
     )
+    monkeypatch.setattr(contained, "_rules", lambda *_: "c 195:1 rw\n")
     text = program("containers", "--host-root", runs.path)
     assert text.splitlines()[0].split() == ["CONTAINER", "ID", "ENGINE", "RUNTIME", "GPU", "SINCE"]
     assert "first  " in text and "runc     0    1970-01-12T" in text
@@ -262,8 +346,9 @@ def test_others_have_a_column_of_their_own(
     """Also on a host without NVIDIA's driver."""
     (Path(runs.path) / "proc/driver/nvidia/version").unlink()
     monkeypatch.setattr(present, "look", lambda root: present.Present((amd(),), ()))
-    nodes = (Node("/dev/x", 226, 128, True), Node("/dev/card1", 226, 1, False))
-    monkeypatch.setattr(contained, "_nodes", lambda *_: nodes)
+    nodes = {(226, 128): "/dev/x", (226, 1): "/dev/card1"}
+    monkeypatch.setattr(heldnodes, "look", lambda *_: (nodes, True))
+    monkeypatch.setattr(contained, "_rules", lambda *_: "c 226:128 rw\n")
     heading, *lines = program("containers", "--host-root", runs.path).splitlines()
     assert heading.split()[4:] == ["GPU", "OTHERS", "SINCE"]
     assert "-    OCI_AMD=0  1970-01-12T" in lines[1]

@@ -13,6 +13,7 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.pythons
 
 ROOT = starts.ROOT
 LINKER = runpy.run_path(str(ROOT / "packaging/link.py"))
+GROUPS: dict[str, tuple[str, ...]] = LINKER["groups"](str(ROOT))
 FILE = f"oci_gpu_hook/__linked__/modules.{sys.implementation.cache_tag}"
 PACKAGE = "oci_gpu_hook"
 
@@ -76,7 +78,7 @@ class Run:
 
 def groups(*names: str) -> set[str]:
     """The modules of these groups, by their full names."""
-    return {LINKER["full_name"](module) for name in names for module in LINKER["GROUPS"][name]}
+    return {LINKER["full_name"](module) for name in names for module in GROUPS[name]}
 
 
 # The budget of imports.
@@ -144,10 +146,11 @@ BUDGETS = {
         plant=("etc/oci-gpu-hook/vendors/a.json", A_VENDOR),
         spoil=remembered,
     ),
-    # They are in force: only `swarm-resources` says that the request may stand where it stands.
+    # They are in force: only `swarm-resources` says that the request may stand where it stands; and dockerd's record,
+    # whether that is Swarm's.
     "settings": Budget(
         UNKNOWN,
-        ("state", "start", "gpu", "provision", "settings"),
+        ("state", "start", "gpu", "provision", "settings", "docker"),
         env="MY_GPUS=7",
         options=("--config", "FOLDER/host/settings"),
         plant=("settings", "swarm-resources = MY_GPUS\nipc-labels = all\n"),
@@ -233,7 +236,7 @@ def imported(node: ast.AST) -> set[str]:
 def test_every_module_stands_behind_what_it_imports() -> None:
     """Else an import at the top of a file would load its group a second time."""
     before: set[str] = set()
-    for module in [module for group in LINKER["GROUPS"].values() for module in group]:
+    for module in [module for group in GROUPS.values() for module in group]:
         name = LINKER["full_name"](module)
         top = [node for node in source(name).body if isinstance(node, ast.ImportFrom)]
         assert {need for node in top for need in imported(node)} <= before, name
@@ -242,7 +245,7 @@ def test_every_module_stands_behind_what_it_imports() -> None:
 
 def test_whatever_a_linked_module_imports_is_linked() -> None:
     """Also in its functions, where imports wait until they are needed; but for the command line."""
-    everywhere = groups(*LINKER["GROUPS"])
+    everywhere = groups(*GROUPS)
     found = {(name, need) for name in everywhere for need in imported(source(name))}
     assert {(name, need) for name, need in found if need not in everywhere} == {
         ("oci_gpu_hook.__main__", "oci_gpu_hook.cli")
@@ -264,7 +267,7 @@ for name in sys.argv[2:]:
 
 def test_each_linked_module_can_be_the_first(shared_library: Path) -> None:
     """Whoever begins with a module of a later group gets what that group needs."""
-    names = sorted(groups(*LINKER["GROUPS"]))
+    names = sorted(groups(*GROUPS))
     words = starts.command(EACH_ALONE, str(shared_library), *names, library=shared_library)
     ran = subprocess.run(words, capture_output=True, text=True, env={})
     assert ran.returncode == 0, ran.stderr
@@ -287,13 +290,17 @@ def refused(library: Path, folder: Path) -> Run:
     return run
 
 
-@pytest.mark.parametrize("damage", ["missing", "cut", "empty", "other", "no index"])
+@pytest.mark.parametrize(
+    "damage", ["missing", "cut", "empty", "other", "no index", "another bytecode"]
+)
 def test_without_the_linked_file_the_package_serves(
     library: Path, tmp_path: Path, damage: str
 ) -> None:
     file = library / FILE
     content = {"cut": file.read_bytes()[:900], "other": b"\xff" * 99}
-    content["no index"] = (5).to_bytes(4, "little") + marshal.dumps(1)
+    content["no index"] = MAGIC_NUMBER + (5).to_bytes(4, "little") + marshal.dumps(1)
+    # As a Python before a release has under the same cache tag.
+    content["another bytecode"] = b"\x00" + file.read_bytes()[1:]
     file.write_bytes(content.get(damage, b""))
     if damage == "missing":
         file.unlink()
@@ -304,9 +311,9 @@ def test_where_a_group_is_damaged_the_package_serves_in_its_place(
     library: Path, tmp_path: Path
 ) -> None:
     data = bytearray((library / FILE).read_bytes())
-    size = int.from_bytes(data[:4], "little")
-    first, length = marshal.loads(data[4 : 4 + size])["oci_gpu_hook.apply"]
-    at = 4 + size + first
+    size = int.from_bytes(data[4:8], "little")
+    first, length = marshal.loads(data[8 : 8 + size])["oci_gpu_hook.apply"]
+    at = 8 + size + first
     data[at : at + length] = b"\xff" * length
     (library / FILE).write_bytes(data)
     run = refused(library, tmp_path)

@@ -33,6 +33,9 @@ def record(
         (b"3,7,1,c,more=1;NVRM: Xid (PCI:0000:07:00.0): 31", Xid(7, GPU, 31)),
         (b"4,7,1,-;NVRM: Xid (0000:07:00): 13, Graphics", Xid(7, GPU, 13)),
         (b"4,7,1,-;NVRM: Xid (PCI:0001:AF:00): 48,", Xid(7, "00000001:af:00", 48)),
+        # Level 7 is the kernel's last, debug; 8 is a user's first (syslog(2)).
+        (b"7,7,1,-;NVRM: Xid (PCI:0000:07:00): 79,", Xid(7, GPU, 79)),
+        (b"8,7,1,-;NVRM: Xid (PCI:0000:07:00): 79, by a user", None),
         (b"12,7,1,-;NVRM: Xid (PCI:0000:07:00): 79, by a user", None),
         (b"4,7,1,-;somebody: NVRM: Xid (PCI:0000:07:00): 79,", None),
         (b" NVRM: Xid (PCI:0000:07:00): 79,", None),

@@ -166,7 +166,7 @@ def test_doctor_names_what_mends_a_jetson(host: Host, program: Program) -> None:
         line[:2] == ["fail", "driver"] and line[2].startswith("this Jetson says of nothing")
         for line in lines
     )
-    assert "mend it: apt install --reinstall nvidia-l4t-init && modprobe nvgpu" in said
+    assert "fix: apt install --reinstall nvidia-l4t-init && modprobe nvgpu" in said
     plant(host, f"{LISTS}/devices.csv", "dev, /dev/nvmap\ndev, /dev/mem\n")
     plant(host, "dev/nvmap")
     said = program("doctor", "--host-root", host.path, code=1)

@@ -11,6 +11,7 @@ from time import monotonic_ns, time_ns
 import pytest
 
 from oci_gpu_hook import hook
+from oci_gpu_hook.kernel import alarm
 from oci_gpu_hook.report import journal, record
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request.settings import Settings
@@ -78,7 +79,12 @@ def test_a_start_whose_bundle_cannot_be_read_has_its_image_and_namespace_recorde
     sent: list[bytes] = []
     monkeypatch.setattr(journal, "send", sent.append)
     monkeypatch.setattr(journal, "count", lambda line: None)
-    named = {"io.kubernetes.cri-o.ImageName": "cuda:12", "io.kubernetes.pod.namespace": "team"}
+    monkeypatch.setattr(alarm, "begin", lambda error: None)
+    named = {
+        "io.kubernetes.cri-o.ContainerID": "c",
+        "io.kubernetes.cri-o.ImageName": "cuda:12",
+        "io.kubernetes.pod.namespace": "team",
+    }
     state = {"id": "c", "pid": 1, "bundle": str(tmp_path), "annotations": named}
     file = tmp_path / "state"
     file.write_text(json.dumps(state))

@@ -145,7 +145,7 @@ def test_what_is_no_version_is_refused(name: str, value: str) -> None:
 def test_what_cannot_be_checked_is_refused_by_name(factor: str) -> None:
     sentence = refused(factor)
     assert "is no requirement that can be checked" in sentence or "is no version" in sentence
-    assert "the image's author must mend it" in sentence
+    assert "the image's author must fix it" in sentence
     assert sentence.isascii() and sentence.isprintable()
     assert len(sentence) < 700
 

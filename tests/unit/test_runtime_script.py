@@ -28,6 +28,8 @@ NONE = json.dumps(hooks.config())
 # Flags, the program, and then what runtime.py is told.
 INTERPRETER = """#!/bin/sh
 printf '%s\\n' "$6" "$7" "$8" >FOLDER/added
+printf %s "$5" >FOLDER/code
+/bin/cat FOLDER/left 2>/dev/null
 exit $(/bin/cat FOLDER/fails 2>/dev/null || echo 0)
 """
 REAL = """#!/bin/sh
@@ -81,7 +83,7 @@ class Script:
             text=True,
             cwd=cwd,
             env={"PATH": f"{self.folder}/bin", **dict(env)},
-            timeout=60,
+            timeout=600,
         )
         told = added.read_text().splitlines() if added.exists() else []
         return Said(told, done.stdout.splitlines(), done.returncode, done.stderr)
@@ -194,6 +196,74 @@ def test_a_container_that_asks_for_nothing_needs_no_python(script: Script) -> No
     assert not create(script, NONE.replace("bin", r"\u0026")).added
     # Its own words are not the script's.
     assert not create(script, NONE, env={"doubt": "yes", "config": ASKS, "file": "/x"}).added
+
+
+# As containerd's shim of any version calls crun, and as people do.  ROOT/id is crun's folder of the container.
+UPDATES = {
+    "--root ROOT --log LOG --log-format json update --resources - id": "--resources - id",
+    "--root=ROOT --log LOG update --resources=- id": "--resources=- id",
+    "-log=LOG -root ROOT update -resources FILE --cpu-share 5 id": "-resources - --cpu-share 5 id",
+    "-r ROOT --log LOG update --cpu-share 5 -resources=FILE id": "--cpu-share 5 --resources=- id",
+    "--debug --root ROOT --log LOG update -r FILE id": "-r - id",
+    "--root ROOT --log LOG update -rFILE id": "-r- id",
+    "--log LOG update -r=- id": "--resources=- id",
+}
+READS = "#!/bin/sh\nprintf '%s\\n' \"$@\"\nexec /bin/cat\n"
+
+
+def known_to_crun(script: Script, text: str) -> Path:
+    """The copy of config.json that crun keeps."""
+    folder = script.folder / "crun/id"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(text)
+    script.write("bin/runc", READS)
+    return folder / "config.json"
+
+
+@pytest.mark.parametrize(("call", "left"), UPDATES.items())
+def test_of_an_update_the_real_runtime_gets_what_is_left(
+    script: Script, call: str, left: str
+) -> None:
+    kept = known_to_crun(script, ASKS)
+    (script.folder / "left").write_text('{"cpu":{}}')
+    resources = script.folder / "resources.json"
+    places = {"ROOT": script.folder / "crun", "LOG": script.log, "FILE": resources}
+    for name, path in places.items():
+        call = call.replace(name, str(path))
+    words = call.split()
+    at = words.index("update") + 1
+    said = script.start(*words, env={"XDG_RUNTIME_DIR": str(script.folder)})
+    source = str(resources) if str(resources) in call else "-"
+    assert said.added == [str(kept), source, str(script.log)]
+    assert "from oci_gpu_hook import update as module" in (script.folder / "code").read_text()
+    *before, text = said.words
+    assert before == words[:at] + left.split()
+    assert text == '{"cpu":{}}'
+
+
+def test_any_other_update_is_the_real_runtimes_alone(script: Script) -> None:
+    kept = known_to_crun(script, NONE)
+    root = str(script.folder / "crun")
+    for words in (
+        ["--root", root, "update", "--resources", "-", "id"],
+        ["--root", root, "update", "--cpu-share", "5", "id"],
+        ["--root", root, "update", "--resources", "-", "other"],
+        ["--root", root, "update"],
+    ):
+        assert script.start(*words) == ([], words, 0, "")
+    kept.write_text(ASKS)
+    assert script.start("update", "--cpu-share", "5", "id").added == []
+
+
+@pytest.mark.parametrize("code", ["3", "1"])
+def test_an_update_that_cannot_be_compared_sets_nothing(script: Script, code: str) -> None:
+    known_to_crun(script, ASKS)
+    (script.folder / "fails").write_text(code)
+    words = ("--root", str(script.folder / "crun"), "--log", str(script.log), "update", "-r", "-")
+    said = script.start(*words, "id")
+    assert (said.words, said.code) == ([], 3 if code == "3" else 4)
+    told = script.log.read_text() if script.log.exists() else ""
+    assert ("the update cannot be compared with" in told) == (code == "1")
 
 
 def test_a_config_json_that_is_not_there_is_the_real_runtimes_to_tell(script: Script) -> None:
@@ -345,6 +415,14 @@ def test_the_real_runtimes_environment_is_the_engines(script: Script) -> None:
     given = {"LC_ALL": "de_DE.UTF-8", "TZ": "Asia/Tokyo", "XDG_RUNTIME_DIR": "/x"}
     seen = dict(line.split("=", 1) for line in script.start("create", "id", env=given).words)
     assert seen == {"PATH": f"{script.folder}/bin", **given}
+
+
+@pytest.mark.parametrize("name", hooks.LONG)
+def test_what_is_long_is_pythons_and_takes_the_script_no_memory(script: Script, name: str) -> None:
+    text = script.program.read_text()
+    script.program.write_text(text.replace("\n", "\nulimit -v 65536\n", 1))
+    assert create(script, hooks.LONG[name]()).added
+    assert not create(script, NONE).added
 
 
 @settings(

@@ -8,48 +8,113 @@ import itertools
 import pytest
 
 from oci_gpu_hook.request import sections, settingsfile
-from oci_gpu_hook.request.annotations import unsaid
+from oci_gpu_hook.request.annotations import said
 from oci_gpu_hook.request.bycdi import of_nodes
 from oci_gpu_hook.request.parse import parse
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
+from oci_gpu_hook.request.state import Who
 from tests import crio
-from tests.unit.asking import VISIBLE, refusal
+from tests.unit.asking import ID, VISIBLE, of_crio, refusal
 
 # As the engines hand them.
-DOCKER: dict[str, str] = {}
-PODMAN = {"io.container.manager": "libpod", "org.opencontainers.image.stopSignal": "15"}
-CONTAINERD = {
-    "io.kubernetes.cri.sandbox-namespace": "team",
-    "io.kubernetes.cri.image-name": "cuda:12",
-}
-CRIO = crio.container({}, {})
+FOLDER = "/var/lib/containers/storage/overlay-containers"
+TASKS = "/run/containerd/io.containerd.runtime.v2.task"
+DOCKER = Who({}, ID, f"{TASKS}/moby/{ID}")
+PODMAN = Who({"io.container.manager": "libpod"}, ID, f"{FOLDER}/{ID}/userdata")
+CONTAINERD = Who(
+    {
+        "io.kubernetes.cri.sandbox-namespace": "team",
+        "io.kubernetes.cri.image-name": "cuda:12",
+    },
+    ID,
+    f"{TASKS}/k8s.io/{ID}",
+)
+CRIO = Who(crio.container({}, {}), ID, f"/run/containers/storage/overlay-containers/{ID}/userdata")
 DEFAULTS = Settings()._asdict()
 ASKS = Inputs({VISIBLE: "0"})
 
 
-def of(text: str, annotations: dict[str, str] | None) -> Settings:
-    return Settings(**settingsfile.fields(settingsfile.parse(text, "file"), annotations, DEFAULTS))
+def of(text: str, who: Who | None) -> Settings:
+    return Settings(**settingsfile.fields(settingsfile.parse(text, "file"), who, DEFAULTS))
+
+
+def annotated(who: Who, **more: str) -> Who:
+    """With annotations that an image or a pod's author has added, or put in the place of what is there."""
+    return who._replace(annotations={**who.annotations, **more})
 
 
 @pytest.mark.parametrize(
-    ("annotations", "expected"),
+    ("who", "expected"),
     [
         (DOCKER, ("image", "namespace")),
         (PODMAN, ("image",)),
+        (PODMAN._replace(image="cuda:12"), ()),
         (CONTAINERD, ()),
         (CRIO, ()),
         # Without a name of the image, CRI-O says that it is empty.
-        ({**CRIO, "io.kubernetes.cri-o.ImageName": ""}, ("image",)),
+        (annotated(CRIO, **{"io.kubernetes.cri-o.ImageName": ""}), ("image",)),
+        # Not known to be of any engine.
+        (Who(), ("image", "namespace")),
+        (CRIO._replace(id="f" * 64), ("image", "namespace")),
+        (CONTAINERD._replace(id="f" * 64), ("image", "namespace")),
+        (PODMAN._replace(id="f" * 64), ("image", "namespace")),
+        (PODMAN._replace(id="", bundle=f"{FOLDER}//userdata"), ("image", "namespace")),
+        # What nerdctl and ctr start: their user's annotations.
+        (CONTAINERD._replace(bundle=f"{TASKS}/default/{ID}"), ("image", "namespace")),
+        (PODMAN._replace(bundle=f"/srv/bundles/{ID}/userdata"), ("image", "namespace")),
     ],
 )
-def test_what_an_engine_does_not_say(
-    annotations: dict[str, str], expected: tuple[str, ...]
-) -> None:
-    assert unsaid(annotations) == expected
-    found = of("[image x]\nrecords = no\n[namespace x]\nrecords = no", annotations)
+def test_what_an_engine_does_not_say(who: Who, expected: tuple[str, ...]) -> None:
+    assert said(who).unsaid == expected
+    found = of("[image x]\nrecords = no\n[namespace x]\nrecords = no", who)
     assert found.unmatched == expected
-    assert of("records = no", annotations).unmatched == (), "nothing goes by it"
+    assert of("records = no", who).unmatched == (), "nothing goes by it"
+
+
+# Every annotation that any engine says one of them in, and CRI-O's id as an image could guess it.
+FORGED = {
+    **crio.sandbox({}),
+    **crio.container({}, {}),
+    "io.kubernetes.cri-o.ContainerID": "e" * 64,
+    "io.kubernetes.cri-o.ImageName": "trusted",
+    "io.kubernetes.cri-o.Namespace": "trusted",
+    "io.kubernetes.pod.namespace": "trusted",
+    "io.kubernetes.cri.image-name": "trusted",
+    "io.kubernetes.cri.sandbox-namespace": "trusted",
+    "io.container.image": "trusted",
+    "org.opencontainers.image.ref.name": "trusted",
+    "io.container.manager": "libpod",
+}
+
+
+@pytest.mark.parametrize("engine", [DOCKER, PODMAN, Who(id=ID, bundle="/srv/bundle")])
+def test_no_annotation_of_an_image_says_which_sections_are_its_own(engine: Who) -> None:
+    """As podman before 4.6 hands them on."""
+    found = said(annotated(engine, **FORGED))
+    assert (found.image, found.namespace) == ("", "")
+    assert found.unsaid == said(engine).unsaid
+    hardened = "accept-environment = privileged\n[{} trusted]\naccept-environment = always"
+    for scope in ("image", "namespace"):
+        allowed = of(hardened.format(scope), annotated(engine, **FORGED))
+        assert allowed.accept_environment == "privileged"
+
+
+def test_a_pods_author_changes_nothing_of_what_an_engine_says() -> None:
+    """What the engine says itself comes after, and no other engine's word counts."""
+    names = ("io.kubernetes.cri-o.", "io.kubernetes.pod.")
+    others = {key: text for key, text in FORGED.items() if not key.startswith(names)}
+    others["io.kubernetes.cri-o.Namespace"] = "trusted"
+    assert said(annotated(CRIO, **others)) == said(CRIO)
+    assert said(CRIO)[:2] == ("registry.example.com/cuda:12", "team")
+    others = {key: text for key, text in FORGED.items() if not key.startswith("io.kubernetes.cri.")}
+    assert said(annotated(CONTAINERD, **others)) == said(CONTAINERD) == ("cuda:12", "team", ())
+
+
+def test_of_a_pods_sandbox_crio_has_the_namespace_elsewhere() -> None:
+    pod = {"io.kubernetes.pod.namespace": "trusted"}
+    found = said(Who(crio.sandbox(pod), crio.SANDBOX))
+    assert (found.namespace, found.unsaid) == ("team", ("image",))
 
 
 def test_a_restriction_in_a_section_does_not_fail_open() -> None:
@@ -63,7 +128,7 @@ def test_a_restriction_in_a_section_does_not_fail_open() -> None:
 def test_what_a_section_grants_beyond_all_others_nobody_gets_unsaid() -> None:
     text = "accept-environment = privileged\n[image trusted]\naccept-environment = always"
     assert of(text, DOCKER).accept_environment == "privileged"
-    assert of(text, {**DOCKER, "io.container.image": "trusted"}).accept_environment == "always"
+    assert of(text, of_crio("trusted")).accept_environment == "always"
 
 
 def test_every_setting_of_a_section_has_its_place_in_the_table() -> None:
@@ -120,11 +185,11 @@ def test_where_none_is_the_strictest_the_container_is_refused() -> None:
 
 
 def test_what_is_no_restriction_stays_as_it_is_said_for_all() -> None:
-    for said, other in (("yes", "no"), ("no", "yes")):
+    for word, other in (("yes", "no"), ("no", "yes")):
         text = (
-            f"cuda-forward-compatibility = {said}\n[image a]\ncuda-forward-compatibility = {other}"
+            f"cuda-forward-compatibility = {word}\n[image a]\ncuda-forward-compatibility = {other}"
         )
-        assert of(text, DOCKER).cuda_forward_compatibility is (said == "yes")
+        assert of(text, DOCKER).cuda_forward_compatibility is (word == "yes")
 
 
 def test_what_is_known_to_go_before_is_not_made_stricter() -> None:
@@ -132,14 +197,13 @@ def test_what_is_known_to_go_before_is_not_made_stricter() -> None:
     text = (
         "[image a]\naccept-environment = privileged\n[namespace team]\naccept-environment = always"
     )
-    named = {"io.kubernetes.pod.namespace": "team"}
-    assert of(text, named).accept_environment == "always"
-    assert of(text, {"io.kubernetes.pod.namespace": "b"}).accept_environment == "privileged"
+    assert of(text, of_crio(namespace="team")).accept_environment == "always"
+    assert of(text, of_crio(namespace="b")).accept_environment == "privileged"
     twice = "[image a]\naccept-environment = privileged\n[image a]\naccept-environment = always"
     assert of(twice, DOCKER).accept_environment == "always"
     # The namespace is not said, and may go before what the image's section says.
     text = "[image a]\nrecords = no\n[namespace b]\nrecords = yes"
-    assert of(text, {"io.container.image": "a"}).records is True
+    assert of(text, of_crio("a")).records is True
 
 
 def test_it_is_told_or_refused_and_only_to_who_asks() -> None:

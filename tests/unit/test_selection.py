@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
 from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import DriverError, RequestError
-from oci_gpu_hook.planning import selection
+from oci_gpu_hook.planning import provision, selection
 from oci_gpu_hook.planning.selection import Selection
 from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.bycdi import of_nodes
@@ -94,7 +94,8 @@ def test_a_gpu_that_is_requested_beside_its_mig_device_is_whole(devices: str) ->
         (f"MIG-{UUID}/1/1", "this host has 1 MIG device "),
         (f"MIG-{UUID}/0/0", "this host has 1 MIG device "),
         (f"MIG-{UUID[4:]}", "this host has 1 MIG device "),
-        ("0,1,2", "unknown device '2'"),
+        ("0,1,2", "3 GPUs are asked for (0 to 2), and this host has 2"),
+        ("1,0,2", "unknown device '2'"),
     ],
 )
 def test_what_is_not_there_is_refused_with_what_is(devices: str, words: str) -> None:
@@ -254,3 +255,18 @@ def test_many_imex_channels_are_found_in_linear_time() -> None:
         selection.nodes(request, Selection((), ()), inventory)
 
     assert is_linear(act)
+
+
+@pytest.mark.parametrize(
+    ("minors", "mask"),
+    [((0, 5), "0x21"), ((63,), "0x8000000000000000"), ((63, 64), "0x8000000000000000")],
+)
+def test_the_profile_for_egl_has_a_bit_for_each_of_64_minors(
+    minors: tuple[int, ...], mask: str
+) -> None:
+    gpus = tuple([(everything().gpus[0]._replace(minor=minor), "") for minor in minors])
+    drawing = by_environment("all")._replace(capabilities=("graphics",))
+    (profile,) = provision._application_profile(drawing, Selection(gpus, ()))
+    assert f'"EGLVisibleDGPUDevices", {mask}]' in str(profile)
+    alone = Selection(((everything().gpus[0]._replace(minor=64), ""),), ())
+    assert provision._application_profile(drawing, alone) == ()

@@ -45,11 +45,20 @@ def test_any_text_becomes_plain_and_stays_so(text: str, most: int) -> None:
         assert plain(text, most) == text
 
 
+def test_what_is_just_short_enough_is_whole() -> None:
+    """A word has 300 characters, and a sentence what its reader allows."""
+    assert plain("x" * 300) == "x" * 300
+    assert len(plain("x" * 301)) == 300
+    words = "xy " * 133 + "z"
+    assert len(words) == 400 and plain(words, 400) == words
+    assert len(plain(words, 399)) == 399
+
+
 def test_of_a_long_piece_its_ends_stay_and_what_is_said_of_it() -> None:
     path = f"/first{'/x' * 2000}/last"
-    said = str(BundleError(f"the root {path} cannot be opened: {path}", "mend it"))
+    said = str(BundleError(f"the root {path} cannot be opened: {path}", "fix it"))
     assert said.count("/first/x/x/x") == said.count("/x/last") == said.count("...") == 2
-    assert said.startswith("the root /first") and said.endswith("/last (mend it)")
+    assert said.startswith("the root /first") and said.endswith("/last (fix it)")
     assert len(said) < 700
 
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from oci_gpu_hook.errors import ConfigError, RequestError
 from oci_gpu_hook.request import settings, settingsfile
-from oci_gpu_hook.request.annotations import image, namespace
 from oci_gpu_hook.request.settings import SETTINGS, Settings, read_settings
+from oci_gpu_hook.request.state import Who
 from oci_gpu_hook.request.words import CAPABILITIES
+from tests.unit.asking import of_crio
 from tests.unit.linear import is_linear
 
 INSTALLED = Path(__file__).resolve().parents[2] / "packaging/oci-gpu-hook.conf"
@@ -53,15 +54,14 @@ DEFAULTS = Settings()._asdict()
 ELSE = {"namespace": "-", "image": "-"}
 
 
-def for_annotations(text: str, annotations: dict[str, str] | None) -> Settings:
-    """What a text means for a container with these annotations."""
-    return Settings(**settingsfile.fields(settingsfile.parse(text, "file"), annotations, DEFAULTS))
+def settings_for(text: str, who: Who | None) -> Settings:
+    """What a text means for a container."""
+    return Settings(**settingsfile.fields(settingsfile.parse(text, "file"), who, DEFAULTS))
 
 
 def effective(text: str, **of: str) -> Settings:
     """What a text means for a container of a `namespace` or an `image`; "" is one that its engine does not say."""
-    names = {"namespace": "io.kubernetes.pod.namespace", "image": "io.container.image"}
-    return for_annotations(text, {names[key]: value for key, value in {**ELSE, **of}.items()})
+    return settings_for(text, of_crio(**{**ELSE, **of}))
 
 
 @pytest.mark.parametrize("name", [SETTINGS, f"{SETTINGS}.d/10-a.conf"])
@@ -69,39 +69,39 @@ def test_the_default_file_and_its_drop_ins_may_be_absent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     file = tmp_path / name[1:]
-    assert read_settings(None, {}, str(tmp_path)) == Settings()
+    assert read_settings(None, Who(), str(tmp_path)) == Settings()
     monkeypatch.setattr(settings, "SETTINGS", f"{tmp_path}{SETTINGS}")
     assert not settings.are_there(None)
     file.parent.mkdir(parents=True)
     file.write_text("# a comment\n\n  device-cgroup =  on \n")
     assert settings.are_there(None)
-    assert read_settings(None, {}) == Settings(device_cgroup="on")
+    assert read_settings(None, Who()) == Settings(device_cgroup="on")
     monkeypatch.undo()
-    assert read_settings(None, {}, str(tmp_path)) == Settings(device_cgroup="on")
+    assert read_settings(None, Who(), str(tmp_path)) == Settings(device_cgroup="on")
 
 
 def test_a_file_that_is_named_must_be_there(tmp_path: Path) -> None:
     path = str(tmp_path / "absent")
     assert not settings.are_there(path)
     with pytest.raises(ConfigError, match=r"cannot open .*absent: No such file"):
-        read_settings(path, {})
+        read_settings(path, Who())
 
 
 def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("#" * ((1 << 20) - 1) + "\n")
-    assert read_settings(str(path), {}) == Settings()
+    assert read_settings(str(path), Who()) == Settings()
     for data, why in ((b"\n" * ((1 << 20) + 1), "is larger than 1 MiB"), (b"\xff\xfe", "no UTF-8")):
         path.write_bytes(data)
         with pytest.raises(ConfigError, match=f"cannot read {path}: .*{why}"):
-            read_settings(str(path), {})
+            read_settings(str(path), Who())
     path.unlink()
     path.mkdir()
     with pytest.raises(ConfigError, match=f"cannot read {path}: Is a directory"):
-        read_settings(str(path), {})
+        read_settings(str(path), Who())
     (tmp_path / "file.d").write_text("")
     with pytest.raises(ConfigError, match=f"cannot open {path}.d: Not a directory"):
-        read_settings(str(path), {})
+        read_settings(str(path), Who())
 
 
 @pytest.mark.parametrize(
@@ -112,6 +112,8 @@ def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path) -> None:
         ("device-cgroup = maybe", "allowed is one of auto, on, off"),
         ("device_cgroup = on", "unknown key 'device_cgroup', did you mean 'device-cgroup'?"),
         ("drivr-root = /", "did you mean 'driver-root'?"),
+        ("foo = bar", "unknown key 'foo' (known are"),
+        (f"{'x' * 99} = 1", "x' (known are"),
         ("\ufeffdriver-root = /", r"unknown key '\ufeffdriver-root'"),
         ("device-cgroup = on # yes", "device-cgroup is 'on # yes'"),
         ("accept-volume-mounts = true", "allowed is one of yes, no"),
@@ -241,7 +243,7 @@ def test_drop_ins_are_read_in_the_order_of_their_names_after_the_file(with_drop_
     assert [line.where.removeprefix(str(with_drop_ins)) for line in found] == [
         ":1", ":2", ".d/10.conf:1", ".d/10.conf:2", ".d/9.conf:1",
     ]  # fmt: skip
-    read = read_settings(str(with_drop_ins), {})
+    read = read_settings(str(with_drop_ins), Who())
     assert (read.driver_root, read.device_cgroup) == ("/nine", "off")
 
 
@@ -250,24 +252,24 @@ def test_drop_ins_are_read_where_the_default_file_is_absent(
 ) -> None:
     drop_in(with_drop_ins, "a.conf", "ipc-labels = off")
     with_drop_ins.unlink()
-    assert read_settings(None, {}, str(tmp_path)) == Settings(ipc_labels="off")
+    assert read_settings(None, Who(), str(tmp_path)) == Settings(ipc_labels="off")
     with pytest.raises(ConfigError, match="cannot open"):
-        read_settings(str(with_drop_ins), {})
+        read_settings(str(with_drop_ins), Who())
 
 
 def test_a_heading_ends_with_its_file_and_a_mistake_names_its_own(with_drop_ins: Path) -> None:
     drop_in(with_drop_ins, "1.conf", "[image x]")
     drop_in(with_drop_ins, "2.conf", "device-cgroup = off")
-    assert read_settings(str(with_drop_ins), {}).device_cgroup == "off"
+    assert read_settings(str(with_drop_ins), Who()).device_cgroup == "off"
     drop_in(with_drop_ins, "3.conf", "\nnonsense")
     with pytest.raises(ConfigError, match=r"hook\.conf\.d/3\.conf:2: 'nonsense'"):
-        read_settings(str(with_drop_ins), {})
+        read_settings(str(with_drop_ins), Who())
 
 
 def test_a_drop_in_that_cannot_be_read_is_not_passed_over(with_drop_ins: Path) -> None:
     Path(f"{with_drop_ins}.d/1.conf").symlink_to("/nowhere")
     with pytest.raises(ConfigError, match=r"cannot read .*1\.conf: "):
-        read_settings(str(with_drop_ins), {})
+        read_settings(str(with_drop_ins), Who())
 
 
 def test_up_to_256_drop_ins_are_read_in_order(with_drop_ins: Path) -> None:
@@ -279,14 +281,14 @@ def test_up_to_256_drop_ins_are_read_in_order(with_drop_ins: Path) -> None:
     assert found == [f"{with_drop_ins}.d/{name}" for name in sorted(names)]
     drop_in(with_drop_ins, "256.conf", "")
     with pytest.raises(ConfigError, match="more than 256 drop-ins"):
-        read_settings(str(with_drop_ins), {})
+        read_settings(str(with_drop_ins), Who())
 
 
 def test_of_ten_thousand_lines_the_last_one_holds() -> None:
     lines = [f"driver-root = /{number}" for number in range(10_000)]
     found = settingsfile.parse("\n".join(lines), "file")
     assert (len(found), found[-1].where) == (10_000, "file:10000")
-    assert settingsfile.fields(found, {}, {}) == {"driver_root": "/9999"}
+    assert settingsfile.fields(found, Who(), {}) == {"driver_root": "/9999"}
 
 
 def test_written_is_what_parse_reads() -> None:
@@ -303,7 +305,7 @@ def test_the_installed_file_has_every_key_once_commented_out_with_its_default() 
     rows = [row[1:] for row in INSTALLED.read_text().splitlines() if row[1:2] not in ("", " ")]
     lines = settingsfile.parse("\n".join(rows), str(INSTALLED))
     assert sorted(line.field for line in lines) == sorted(FIELDS)
-    assert Settings(**settingsfile.fields(lines, {}, {})) == Settings()
+    assert Settings(**settingsfile.fields(lines, Who(), {})) == Settings()
 
 
 _WORDS = st.sampled_from([word for text, _ in ALL_KEYS.values() for word in text.split()])
@@ -324,8 +326,7 @@ def test_parse_is_total(text: str, name: str) -> None:
         assert str(err).isprintable()
         assert str(err).startswith("file:")
         return
-    annotations = {"io.container.image": name, "io.kubernetes.pod.namespace": name}
-    read = Settings(**settingsfile.fields(found, annotations, DEFAULTS))
+    read = Settings(**settingsfile.fields(found, of_crio(name, name), DEFAULTS))
     assert len("\n".join(map(settingsfile.written, read)).split("\n")) == len(read)
 
 
@@ -336,53 +337,25 @@ def test_matching_is_total_and_a_text_matches_itself(pattern: str, text: str) ->
     assert settingsfile.matches(f"{text}*", text + pattern)
 
 
-SECTION = "accept-environment = privileged\n[namespace trusted]\naccept-environment = always\n"
-ENGINES, PODS = "io.kubernetes.pod.namespace", "io.kubernetes.cri-o.Namespace"
-
-
-@pytest.mark.parametrize("forged", [PODS, "io.kubernetes.cri.sandbox-namespace"])
-def test_a_pod_cannot_put_itself_into_another_namespace(forged: str) -> None:
-    """CRI-O hands a pod's annotations on, and sets cri-o.Namespace for its sandbox alone."""
-    annotations = {ENGINES: "other", forged: "trusted"}
-    with pytest.raises(RequestError, match="several namespaces, 'other' and 'trusted'"):
-        for_annotations(SECTION, annotations)
-    assert namespace(annotations) == "other"
-    # Settings that name no namespace do not need one.
-    everybody = for_annotations("accept-environment = privileged\n", annotations)
-    assert everybody.accept_environment == "privileged"
-    for names, expected in (
-        ({ENGINES: "other"}, "privileged"),
-        ({ENGINES: "trusted", PODS: "trusted"}, "always"),
-    ):
-        assert for_annotations(SECTION, names).accept_environment == expected
-
-
-def test_a_pod_cannot_name_an_image_that_its_engine_does_not() -> None:
-    names = {"io.kubernetes.cri-o.ImageName": "", "io.kubernetes.cri.image-name": "trusted"}
-    assert image(names) == ""
-
-
 def test_all_files_together_have_a_limit(with_drop_ins: Path) -> None:
     line = "records = no\n"
     for number in range(3):
         drop_in = with_drop_ins.parent / f"{with_drop_ins.name}.d" / f"{number}.conf"
         drop_in.write_text(line * (400_000 // len(line)))
     with pytest.raises(ConfigError, match="all settings together are larger than 1 MiB"):
-        read_settings(str(with_drop_ins), {})
+        read_settings(str(with_drop_ins), Who())
 
 
 def test_a_long_pattern_is_compared_once_and_not_with_a_name_of_any_length() -> None:
     def act(entries: int) -> None:
         lines = "records = no\n" * entries
         rows = settingsfile.parse(f"[image {'a*' * entries}]\n{lines}", "file")
-        assert settingsfile.fields(rows, {"io.container.image": "a" * 4096}, {}) == {
-            "records": False
-        }
+        assert settingsfile.fields(rows, of_crio("a" * 4096), {}) == {"records": False}
 
     assert is_linear(act)
     rows = settingsfile.parse("[image a*]\nrecords = no\n", "file")
     for name in ("a" * 4097, "a" * 10**6):
         with pytest.raises(RequestError, match="which is too long"):
-            settingsfile.fields(rows, {"io.container.image": name}, {})
+            settingsfile.fields(rows, of_crio(name), {})
         # Where no line asks for the image, nobody cares.
-        assert settingsfile.fields([], {"io.container.image": name}, {}) == {}
+        assert settingsfile.fields([], of_crio(name), {}) == {}

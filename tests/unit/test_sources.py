@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from oci_gpu_hook.errors import RequestError
+from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.parse import parse
 from oci_gpu_hook.request.settings import Settings
@@ -156,6 +157,12 @@ def test_a_number_from_swarm_is_a_count_and_no_index(count: str, beside: dict[st
     sentence = refusal(Inputs({"DOCKER_RESOURCE_GPU": count, **beside}), SWARM)
     assert sentence.startswith(f"DOCKER_RESOURCE_GPU is '{count.strip()}', a number of devices")
     assert "'oci-gpu-hook swarm resources' prints the names" in sentence
+
+
+@pytest.mark.parametrize("words", [["\u0661"], ["x"], ["1", "2"], []])
+def test_what_is_no_number_from_swarm_is_no_count(words: list[str]) -> None:
+    sources.refuse_count("DOCKER_RESOURCE_GPU", words)
+    sources.refuse_count("MY_GPUS", ["1"])
 
 
 def test_a_bad_swarm_resource_is_named() -> None:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.pythons
 def run(command: list[Any], env: dict[str, str] | None = None, **how: Any) -> tuple[int, str, str]:
     """Exit code, standard output, standard error."""
     how.setdefault("input", b"")
-    ran = subprocess.run(command, capture_output=True, env=env or {}, timeout=60, **how)
+    ran = subprocess.run(command, capture_output=True, env=env or {}, timeout=600, **how)
     return ran.returncode, ran.stdout.decode(), ran.stderr.decode()
 
 

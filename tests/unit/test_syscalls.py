@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook.kernel import bpf, syscalls
-from oci_gpu_hook.kernel.mountinfo import MountTable
+from oci_gpu_hook.kernel import bpf, mountinfo, procfile, syscalls
 
 pytestmark = pytest.mark.pythons
 
@@ -20,7 +19,7 @@ HEADERS = (
     "#include <errno.h>\n"
     "#include <sys/syscall.h>\n#include <linux/openat2.h>\n#include <linux/mount.h>\n#include <linux/stat.h>\n"
     "#include <linux/magic.h>\n#include <linux/bpf.h>\n#include <linux/prctl.h>\n#include <sys/vfs.h>\n"
-    "#include <sys/socket.h>\n#include <sys/un.h>\n"
+    "#include <sys/socket.h>\n#include <sys/un.h>\n#include <linux/nsfs.h>\n"
 )
 # glibc's own umount2 flags live in a header that clashes with linux/mount.h.
 ELSEWHERE = {"MNT_DETACH": 2}
@@ -75,6 +74,13 @@ def test_layouts_are_the_kernels(tmp_path: Path) -> None:
         "offsetof(struct mount_attr, propagation)": 16,
         "sizeof(struct statfs)": 120,
         "offsetof(struct statfs, f_type)": 0,
+        "sizeof(struct statx)": 256,
+        "offsetof(struct statx, stx_attributes)": 8,
+        "offsetof(struct statx, stx_mode)": 28,
+        "offsetof(struct statx, stx_ino)": 32,
+        "offsetof(struct statx, stx_rdev_major)": 128,
+        "offsetof(struct statx, stx_dev_major)": 136,
+        "offsetof(struct statx, stx_mnt_id)": 144,
         "sizeof(sa_family_t)": 2,
         "sizeof(struct bpf_insn)": 8,
         "offsetof(union bpf_attr, query.prog_ids)": 16,
@@ -108,6 +114,14 @@ def test_openat2_stays_below_its_root(tmp_path: Path) -> None:
     os.close(root)
 
 
+@pytest.mark.parametrize("path", ["/", "/etc/passwd", "/dev/null", "/proc/self/exe", "/dev/pts"])
+def test_what_is_known_of_a_file_is_what_fstat_says(path: str) -> None:
+    fd = os.open(path, os.O_PATH)
+    known, status = syscalls.known_of(fd), os.fstat(fd)
+    os.close(fd)
+    assert known == (status.st_mode, status.st_dev, status.st_ino, status.st_rdev)
+
+
 def test_an_error_names_the_call_and_its_subject() -> None:
     with pytest.raises(OSError, match=r"^openat2 nowhere/at/all: No such file or directory$"):
         syscalls.openat2(syscalls.AT_FDCWD, "nowhere/at/all", os.O_PATH, resolve=0)
@@ -119,7 +133,7 @@ def test_a_mount_is_found_in_mountinfo_by_its_id() -> None:
     id, is_root = syscalls.mount_of(fd)
     os.close(fd)
     assert is_root and [fields[4] for fields in lines if fields[0] == str(id)] == ["/proc"]
-    mount = MountTable(Path("/proc/self/mountinfo").read_bytes()).mount(id)
+    mount = mountinfo.mount(procfile.pieces("/proc/self/mountinfo"), id)
     assert mount is not None and mount.options.startswith("r")
     below = os.open("/proc/self", os.O_PATH)
     assert syscalls.mount_of(below) == (id, False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``doctor`` says of other vendors, on planted hosts: each fault with the command that mends it."""
+"""What ``doctor`` says of other vendors, on planted hosts: each fault with the command that fixes it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def plant_many(tree: Path) -> None:
 PLANTED: dict[str, tuple[Any, tuple[str, str, str, str]]] = {
     "wrong": (
         lambda tree: plant(tree, f"{FOLDER}/x.json", '{\n"activation_flag": 1}'),
-        ("vendors", "fail", f"{FOLDER}/x.json:2: ", f"oci-gpu-hook vendors check {FOLDER}/x.json"),
+        ("vendors", "fail", f"{FOLDER}/x.json: ", f"oci-gpu-hook vendors check {FOLDER}/x.json"),
     ),
     "open": (
         lambda tree: (tree / ACME[1:]).chmod(0o666),
@@ -87,7 +87,7 @@ PLANTED: dict[str, tuple[Any, tuple[str, str, str, str]]] = {
             "vendors",
             "fail",
             "others than root may write to it",
-            f"chown root: {ACME} && chmod go-w",
+            f"chown root: {ACME} {FOLDER} && chmod go-w {ACME} {FOLDER}",
         ),
     ),
     "collision": (
@@ -128,7 +128,7 @@ PLANTED: dict[str, tuple[Any, tuple[str, str, str, str]]] = {
     ),
     "node": (
         lambda tree: plant(tree, ACME, described()),
-        ("OCI_ACME", "warn", "not here: /dev/acme* of PCI 1de5", "dmesg | grep -i acme"),
+        ("OCI_ACME", "warn", "not here: /dev/acme* of PCI 1de5", "journalctl --dmesg --grep=acme"),
     ),
     "untrusted": (
         lambda tree: (tree / "usr/lib64").chmod(0o777),
@@ -174,7 +174,7 @@ def test_what_a_file_says_of_selinux_is_held_to_the_policy(
     if boolean:
         plant(tree, "/sys/fs/selinux/booleans/acme_use", boolean)
     monkeypatch.setattr(doctor, "_knows_type", lambda name: knows)
-    monkeypatch.setattr(doctor, "_selinux", lambda root: [])
+    monkeypatch.setattr(doctor, "_selinux", lambda *_: [])
     program("inventory", "refresh", "--host-root", tree)
     found = [item for item in said(capsys, tree) if item[:2] == ("OCI_ACME", "warn")]
     assert [item[3] for item in found] == [remedy for _, remedy in expected]

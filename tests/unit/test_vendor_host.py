@@ -411,10 +411,10 @@ def test_what_the_files_say_is_saved_until_one_of_them_changes(tree: Path) -> No
     assert [fault for _, fault in known(tree)][1].startswith("OCI_C is the flag of /etc/")
     (tree / "etc/oci-gpu-hook/vendors/c.json").unlink()
     plant(tree, "/etc/oci-gpu-hook/vendors/acme.json", "{")
-    assert known(tree)[1][1].startswith("/etc/oci-gpu-hook/vendors/acme.json:1: ")
+    assert known(tree)[1][1].startswith("/etc/oci-gpu-hook/vendors/acme.json: ")
     assert [flag for flag, _ in known(tree)] == ["OCI_C", ""]
     plant(tree, "/etc/oci-gpu-hook/vendors/acme.json", ACME.replace("{", '{"x": 1, ', 1))
-    assert known(tree)[1][0] == "OCI_ACME" and "acme.json:1: " in known(tree)[1][1]
+    assert known(tree)[1][0] == "OCI_ACME" and "acme.json: " in known(tree)[1][1]
 
 
 def test_what_is_wrong_is_not_saved_as_it_may_be_mended_elsewhere(tree: Path) -> None:

@@ -95,6 +95,13 @@ def test_where_the_engine_made_the_nodes_they_are_the_request() -> None:
     ]
 
 
+def test_a_device_is_asked_for_by_cdi_only_with_all_of_its_nodes() -> None:
+    both = Device(("0",), ((node(0), "g"), (node(1), "g")))
+    host = HOST._replace(devices=DEVICES._replace(devices=(both,)))
+    assert vendors.of_nodes(("/dev/acme0",), host) == ()
+    assert vendors.of_nodes(("/dev/acme1", "/dev/acme0"), host) == ((both, "/dev/acme0"),)
+
+
 @pytest.mark.parametrize("name", ["2", "acme7", "0000:04:00.0", "acmectl"])
 def test_a_device_that_is_not_there_is_refused_with_those_that_are(name: str) -> None:
     with pytest.raises(RequestError, match="this host has 2: acme1, x_1") as caught:

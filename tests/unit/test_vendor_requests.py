@@ -157,6 +157,18 @@ def test_a_vendors_resource_is_none_of_nvidias() -> None:
     assert [item.devices for item in found.vendors] == [("renderD128",)]
 
 
+def test_no_image_gives_itself_what_swarm_gives() -> None:
+    """It can have a variable of any name: where the environment is not accepted none counts, and none is read."""
+    settings = SWARM._replace(accept_environment="privileged")
+    for value in ("all", "2", "?"):
+        inputs = Inputs({"DOCKER_RESOURCE_AMD": value})
+        found, (note,) = parse(inputs, settings, KNOWN)
+        assert found is None
+        assert "DOCKER_RESOURCE_AMD is not accepted from a container without CAP_SYS" in note
+    accepted = Inputs({"DOCKER_RESOURCE_AMD": "all"}, privileged=True)
+    assert asked(accepted, settings) == (amd("all", source="swarm"),)
+
+
 def test_a_count_from_swarm_is_no_index() -> None:
     with pytest.raises(RequestError, match="a number of devices"):
         parse(Inputs({"DOCKER_RESOURCE_AMD": "2"}), SWARM, KNOWN)
@@ -190,15 +202,15 @@ def test_a_fault_is_not_read_where_the_request_is_not_accepted() -> None:
 
 
 def test_a_file_that_cannot_be_understood_is_told_to_who_may_have_meant_it() -> None:
-    known = (RDMA, Known("", "", "", "/v/x.json:3: no JSON"))
+    known = (RDMA, Known("", "", "", "/v/x.json: line 3: no JSON"))
     found, (note,) = parse(Inputs({"OCI_X": "0", "OCI_RDMA": "0"}), Settings(), known)
-    assert found is not None and note == "'OCI_X' brings nothing: /v/x.json:3: no JSON"
+    assert found is not None and note == "'OCI_X' brings nothing: /v/x.json: line 3: no JSON"
     assert parse(Inputs({"OCI_RDMA": "0"}), Settings(), known)[1] == ()
 
 
 def test_and_stops_nobody_who_did_not() -> None:
     """Oracle's tools have variables of such names too."""
-    known = (Known("", "", "", "/v/x.json:3: no JSON"),)
+    known = (Known("", "", "", "/v/x.json: line 3: no JSON"),)
     strict = Settings(unmatched=("namespace",), unmatched_sections="refuse")
     found, (note,) = parse(Inputs({"OCI_CLI_USER": "a"}), strict, known)
     assert found is None and note.startswith("'OCI_CLI_USER' brings nothing")

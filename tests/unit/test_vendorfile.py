@@ -135,37 +135,33 @@ def test_a_library_among_the_programs(name: str, is_library: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "text,line,says",
+    ("text", "says"),
     [
-        (b"", 1, "expecting value"),
-        (b'\n\n{"a": }', 3, "expecting value"),
-        (b'{\n"a": 1,}', 2, ""),
-        (b'{"a": "\n"}', 1, "invalid control character"),
-        (b"{}\n{}", 2, "extra data"),
-        (b'{"NaN": 1,\n"a":\nNaN}', 3, "a number that JSON has not"),
-        (b'{"a": 1,\n"b": [{"c": 1}, {"c": 1,\n"d": "{",\n"c": 2}]}', 4, "'c' is there twice"),
-        (b'{"a":\n"\xff"}', 2, "no UTF-8"),
-        (b"\n" + b"[" * 100_000, 2, "nested too deeply"),
-        (b"\n[]", 1, "the file is a list, not an object"),
+        (b"", "line 1: expecting value"),
+        (b'\n\n{"a": }', "line 3: expecting value"),
+        (b'{\n"a": 1,}', "line 2: "),
+        (b'{"a": "\n"}', "line 1: invalid control character"),
+        (b"{}\n{}", "line 2: extra data"),
+        (b'{"NaN": 1,\n"a":\nNaN}', "NaN is no JSON value"),
+        (b'{"a": 1,\n"b": [{"c": 1}, {"c": 1,\n"d": "{",\n"c": 2}]}', "a name is there twice"),
+        (b'{"a":\n"\xff"}', "it is no UTF-8 text"),
+        (b"[" * 200_000, "it is nested too deeply"),
+        (b"\n[]", "the file is a list, not an object"),
         (
-            b'{"activation_flag": "OCI_X",\n "inventory":\n {"a": {"devices": ["b",\n 1]}}}',
-            4,
-            "an item of devices is a number",
+            b'{"activation_flag": "OCI_X", "inventory": {"a": {"devices": ["b",\n 1]}}}',
+            "inventory.a.devices[1]: an item of devices is a number",
         ),
         (
-            b'{"activation_flag": "OCI_X", "inventory": {\n"a":\n{\n'
-            b'"libraries": [{"path": "/opt/a"},\n{"paht": "/opt/a"}]}}}',
-            5,
-            "did you mean 'path'",
+            b'{"activation_flag": "OCI_X", "inventory": {"a": {"libraries": [{"paht": "/opt/a"}]}}}',
+            "inventory.a.libraries[0].paht: unknown key 'paht', did you mean 'path'",
         ),
-        (b'{\n"inventory": {"a": {}}}', 1, "the file has no activation_flag"),
+        (b'{\n"inventory": {"a": {}}}', "the file has no activation_flag"),
     ],
 )
-def test_the_line_is_said(text: bytes, line: int, says: str) -> None:
+def test_the_key_or_the_line_is_said(text: bytes, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         vendorfile.read(text, "x.json")
-    message = str(caught.value)
-    assert message.startswith(f"x.json:{line}: ") and says in message and caught.value.hint
+    assert str(caught.value).startswith(f"x.json: {says}") and caught.value.hint
 
 
 def test_bounds() -> None:
@@ -175,7 +171,7 @@ def test_bounds() -> None:
         group(miscellaneous=most, sockets=["/run/x"])
     with pytest.raises(ConfigError, match="more than 256 devices"):
         group(devices=["x"] * 257)
-    with pytest.raises(ConfigError, match=r"x\.json:1: it is larger than 1 MiB"):
+    with pytest.raises(ConfigError, match=r"x\.json: it is larger than 1 MiB"):
         vendorfile.read(b" " * (LARGEST_FILE + 1), "x.json")
 
 
@@ -202,7 +198,7 @@ def test_a_bad_document_says_what_is_bad() -> None:
         ({"environment": {"A": "a\0"}}, "cannot be printed"),
         ({"selinux": {"type": "a:b"}}, "no name"),
         ({"driver_feature": []}, "is empty"),
-        ({"driver_feature": ["b"]}, "did you mean 'a'"),
+        ({"driver_feature": ["ab"]}, "did you mean 'a'"),
         ({"driver_feature": ["a", "a"]}, "twice"),
         ({"inventory": {}}, "no group"),
         ({"inventory": {"": {}}}, "is empty"),
@@ -272,11 +268,11 @@ def test_a_bad_item_says_what_is_bad() -> None:
     ids=["strings", "a name at the end", "deep", "keys", "groups", "stars"],
 )
 def test_a_hostile_file_takes_no_time(data: bytes) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(ConfigError):
         vendorfile.read(data, "x.json")
     # What is quadratic takes minutes.
-    assert time.perf_counter() - began < 20
+    assert time.process_time() - began < 20
 
 
 def test_a_good_file_loads_nothing_that_a_start_does_without() -> None:
@@ -284,7 +280,7 @@ def test_a_good_file_loads_nothing_that_a_start_does_without() -> None:
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from oci_gpu_hook.vendors import folders, vendorfile\n"
         "vendorfile.read(open(sys.argv[2], 'rb').read(), 'x.json')\n"
-        "print(*[name for name in ('os', 're', 'json', 'typing', 'fnmatch', 'oci_gpu_hook.formats.jsonplaces',\n"
+        "print(*[name for name in ('os', 're', 'json', 'typing', 'fnmatch',\n"
         "    'oci_gpu_hook.request.settingsfile') if name in sys.modules])"
     )
     done = subprocess.run(

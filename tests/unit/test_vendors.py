@@ -21,13 +21,13 @@ DATA = TESTS / "data/vendors"
 SHIPPED = TESTS.parent / "packaging/vendors"
 SCHEMA = SHIPPED / "vendor.schema.json"
 RIGHT = sorted({*DATA.glob("*.json"), *SHIPPED.glob("*.json")} - {SCHEMA})
-# NAME:LINE: sentence (remedy), as `vendors check` says it.
+# NAME: KEY: sentence (remedy), as `vendors check` says it.
 SENTENCES = dict(
     [line.split(":", 1) for line in (DATA / "wrong.txt").read_text().splitlines()],
 )
 # What a schema cannot say: that a text is JSON, that what is named is there, which of the host's things are nobody's.
 BEYOND_A_SCHEMA = {
-    *("no-json", "more-than-one-value", "name-twice", "nested-too-deeply"),
+    *("no-json", "more-than-one-value", "name-twice"),
     *("driver-feature-unknown", "placeholder-without-version"),
     *("disk", "memory", "all-devices", "pattern-of-disks", "consoles-driver"),
     *("folder-of-everybody", "engines-socket"),
@@ -72,12 +72,11 @@ def test_there_is_a_sentence_for_each_wrong_file() -> None:
 
 
 @pytest.mark.parametrize("name", SENTENCES)
-def test_a_wrong_file_is_named_with_its_line_and_a_remedy(name: str, program: Program) -> None:
+def test_a_wrong_file_is_named_with_its_key_and_a_remedy(name: str, program: Program) -> None:
     path = DATA / "wrong" / name
     said = program.mistake(4, "vendors", "check", path)
     assert said == f"oci-gpu-hook: {path}:{SENTENCES[name]}\n"
-    line = int(SENTENCES[name].split(":")[0])
-    assert 1 <= line <= len(path.read_text().splitlines()) and said.endswith(")\n")
+    assert said.endswith(")\n")
 
 
 @pytest.mark.parametrize("path", RIGHT, ids=lambda path: path.name)
@@ -116,7 +115,7 @@ def test_a_flag_of_another_file_is_said_with_the_line(
     plant(host, f"{USR}/x.json")
     (tmp_path / "y.json").write_text('{"inventory": {"a": {}},\n\n"activation_flag": "OCI_X"}')
     said = program.mistake(4, "vendors", "check", tmp_path / "y.json", "--host-root", host)
-    assert f"y.json:3: OCI_X is the flag of {USR}/x.json too" in said
+    assert f"y.json: OCI_X is the flag of {USR}/x.json too" in said
     # That one it would take the place of.
     shutil.copy(tmp_path / "y.json", tmp_path / "x.json")
     assert "OCI_X" in program("vendors", "check", tmp_path / "x.json", "--host-root", host)
@@ -167,7 +166,7 @@ def test_list_has_every_file_and_what_is_wrong(host: Path, program: Program) -> 
         },
     ]
     (broken,) = found["errors"]
-    assert broken.startswith(f"{USR}/d.json:1: ")
+    assert broken.startswith(f"{USR}/d.json: ")
     collision = f"OCI_B is the flag of {USR}/b.json and of {USR}/c.json"
     assert found["collisions"] == {"OCI_B": collision}
     lines = program("vendors", "list", "--host-root", host).splitlines()

@@ -139,7 +139,7 @@ def test_refresh_exchanges_the_copies_and_keeps_the_folder(program: Program, tre
     assert os.readlink(seen / "lib64/libcuda.so.1") == f"libcuda.so.{NEWER}"
     assert not (seen / f"lib64/libcuda.so.{VERSION}").exists()
     hidden = [name for name in os.listdir(seen) if name.startswith(".")]
-    assert sorted(hidden) == [f".{NEWER}-2", ".oci-gpu-hook"]
+    assert sorted(hidden) == [f".{NEWER}-2"]
     program(*refresh, "--nvml-timeout", 0)
     assert program.err == ""
     os.close(mounted)
@@ -173,9 +173,9 @@ def test_a_copy_that_is_gone_or_half_made_is_made_again(program: Program, tree: 
     program(*command(tree, "create"))
     assert (top / "bin/nvidia-smi").read_text() == "smi"
     assert sorted(os.listdir(top)) == [
-        f".{VERSION}-1", ".oci-gpu-hook", "bin", "current", "lib", "lib64",
+        f".{VERSION}-2", "bin", "current", "lib", "lib64",
     ]  # fmt: skip
-    assert os.listdir(top.parent) == ["volume"]
+    assert sorted(os.listdir(top.parent)) == ["volume", "volume.mark"]
 
 
 def test_copies_are_made_where_no_container_sees_them(
@@ -201,15 +201,59 @@ def test_a_link_that_a_container_has_made_leads_nobody_elsewhere(
     program: Program, tree: Path, text: str
 ) -> None:
     program(*command(tree, "create"))
-    expected = whole(volume(tree))
+    expected = {name.replace("-1", "-2", 1) for name in whole(volume(tree))}
     (volume(tree) / "current").unlink()
     (volume(tree) / "current").symlink_to(text)
     (volume(tree) / ".link").symlink_to("/etc")
     hosts.plant(tree, "etc/precious", "x")
     program(*command(tree, "create"))
     assert (volume(tree) / "bin/nvidia-smi").read_text() == "smi"
-    assert whole(volume(tree)).keys() == expected.keys()
+    assert set(whole(volume(tree))) == expected
     assert (tree / "etc/precious").exists()
+
+
+def test_what_a_container_says_of_the_driver_is_no_word_of_a_command(
+    program: Program, tree: Path
+) -> None:
+    """It may write to the volume: to a mark in it, as old ones had it, and into what is root's."""
+    program(*command(tree, "create"))
+    mark = json.loads((volume(tree).parent / "volume.mark").read_text())
+    lies = {**mark, "named": "1 --privileged -v /:/host"}
+    hosts.plant(volume(tree), ".oci-gpu-hook", json.dumps(lies))
+    hosts.plant(volume(tree), "volume.mark", json.dumps(lies))
+    assert drivervolume.named_after(HostRoot(str(tree))) == VERSION
+    hosts.plant(volume(tree).parent, "volume.mark", json.dumps(lies))
+    assert drivervolume.named_after(HostRoot(str(tree))) == ""
+
+
+def test_a_folder_of_3000_folders_is_removed(program: Program, tree: Path) -> None:
+    """Made by a container; what it has hidden below is not followed, and goes with it."""
+    program(*command(tree, "create"))
+    hosts.plant(tree, "etc/precious", "x")
+    deep = os.open(volume(tree), os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir(".deep", dir_fd=deep)
+        os.symlink(tree / "etc", "link", dir_fd=deep) if "link" not in os.listdir(deep) else None
+        below = os.open(".deep", os.O_RDONLY, dir_fd=deep)
+        os.close(deep)
+        deep = below
+    os.close(deep)
+    upgrade(tree)
+    program(*command(tree, "create"))
+    assert ".deep" not in os.listdir(volume(tree))
+    assert sorted(os.listdir(volume(tree).parent)) == ["volume", "volume.mark"]
+    assert (tree / "etc/precious").exists()
+
+
+def test_too_many_names_are_a_sentence(
+    program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(*command(tree, "create"))
+    monkeypatch.setattr(filecopy, "_MOST_NAMES", 100)
+    for number in range(100):
+        hosts.plant(volume(tree), f".x/{number}", "")
+    upgrade(tree)
+    assert "more than 100 names are in it" in program.mistake(7, *command(tree, "create"))
 
 
 @pytest.mark.parametrize("kind", ["folder", "file", "link", "dangling", "mark", "open"])
@@ -232,7 +276,8 @@ def test_what_is_not_ours_is_never_touched(
     else:
         hosts.plant(top, "precious", "x")
         if kind == "mark":
-            hosts.plant(top, ".oci-gpu-hook", json.dumps({"format": "another's"}))
+            mark = {"format": "driver volume of oci-gpu-hook 1", "folder": 1}
+            hosts.plant(top.parent, "volume.mark", json.dumps(mark))
     before = whole(top.parent)
     assert "is there and is not ours: " in program.mistake(4, *command(tree, word))
     assert whole(top.parent) == before
@@ -270,7 +315,7 @@ def test_a_full_disk_leaves_all_as_it_was(
     after = whole(tree / "var/lib")
     # The mark may say already what the copies will be of: they are made at the next run then.
     for state in (before, after):
-        state.pop("oci-gpu-hook/volume/.oci-gpu-hook", None)
+        state.pop("oci-gpu-hook/volume.mark", None)
     assert after == before
     program(*command(tree, "create"))
     newest = NEWER if there else VERSION

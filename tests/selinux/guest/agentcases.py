@@ -6,7 +6,8 @@ The agents are stand-ins (`agent`), and so is kubelet (`kubelet`); what they say
 
 from __future__ import annotations
 
-from .cases import CRUN, OTHER, OWN, RUNC, WORKS, Container, Row
+from . import policy
+from .cases import CRUN, OTHER, RUNC, WORKS, Container, Row
 from .kubelet import ENGINE, FEATURES, PLUGINS, RESOURCES, ROOT
 
 _AGENT = Container("nvidia_agent_t", agent=True, capabilities="utility")
@@ -16,6 +17,14 @@ _REGISTRATION = f"connect:{PLUGINS}/kubelet.sock"
 _LISTING = f"connect:{RESOURCES}/kubelet.sock"
 _WRITTEN = f"{FEATURES}/gfd"
 _CLOSED = "EACCES"
+_LIVE = f"{PLUGINS}/live.sock"
+_LISTENER = _AGENT._replace(
+    gpu=False,
+    mounts=(PLUGINS,),
+    command=("/app/probe", f"listen:{_LIVE}", "stay"),
+    hold=True,
+    expect={f"listen:{_LIVE}": WORKS, "stay": WORKS},
+)
 # Whoever is not an agent, though it was given the folders; the features are there for everybody.
 _OTHERS = {
     _REGISTRATION: _CLOSED,
@@ -52,7 +61,7 @@ AGENTS = (
                     "given": "True",
                     "registered": "nvidia.com/gpu v1beta1 2",
                     "healthy": _GPUS,
-                    "plugin label": f"system_u:object_r:container_file_t:{OWN}",
+                    "plugin label": f"system_u:object_r:container_file_t:{policy.HERE.agents_socket}",
                 },
             ),
         ),
@@ -81,7 +90,26 @@ AGENTS = (
         runtimes=CRUN,
     ),
     Row(
-        "agents: another agent's socket, and the host",
+        "agents: another agent's live socket",
+        (
+            _LISTENER,
+            _LISTENER._replace(
+                level=OTHER,
+                label=OTHER,
+                command=(),
+                hold=False,
+                expect={f"connect:{_LIVE}": _CLOSED},
+                avcs=None,
+            ),
+            # Of one level they are one.
+            _LISTENER._replace(command=(), hold=False, expect={f"connect:{_LIVE}": WORKS}),
+        ),
+        kubelet=True,
+        denied=policy.HERE.between_agents,
+        runtimes=CRUN,
+    ),
+    Row(
+        "agents: the host",
         (
             _AGENT._replace(
                 level=OTHER,
@@ -90,7 +118,6 @@ AGENTS = (
                 mounts=(*_FOLDERS, f"{ROOT}:/host/kubelet", "/etc:/host/etc", "/run:/host/run"),
                 expect={
                     _REGISTRATION: WORKS,
-                    f"connect:{PLUGINS}/nvidia-gpu.sock": _CLOSED,
                     f"make:{RESOURCES}/planted": _CLOSED,
                     "read:/host/kubelet/cpu_manager_state": _CLOSED,
                     "make:/host/kubelet/planted": _CLOSED,
@@ -104,7 +131,7 @@ AGENTS = (
             ),
         ),
         kubelet=True,
-        denied="nvidia_agent_t container_var_lib_t:dir write",
+        denied=f"nvidia_agent_t {policy.HERE.kubelets_folder}:dir write",
         runtimes=CRUN,
     ),
     Row(

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from . import policy
 from .traps import Trap
 
 OWN = "s0:c1,c2"
@@ -28,6 +29,8 @@ WORKS = "ok"
 REFUSED = r"oci-gpu-hook: .*/dev/shm|oci-gpu-hook.*exit code: [1-7]\b"
 
 RUNC, CRUN = ("runc",), ("crun",)
+# The container of a row that BuildKit makes.
+BUILT = "built"
 MULTIPROCESSING = ("/usr/bin/python3", "-IS", "/app/story.py", "lock")
 DASK = ("/usr/bin/python3", "-I", "/app/story.py", "dask")
 
@@ -104,6 +107,8 @@ class Row(NamedTuple):
     pod: bool = False
     # Whether systemd makes the cgroup, as the runtimes ask it to with --systemd-cgroup.
     scope: bool = False
+    # Whether the bundle lies where BuildKit has its own, and the engine is dockerd, by whose domain it runs.
+    buildkit: bool = False
     # Whether kubelet runs; it stays for the rows that follow.
     kubelet: bool = False
     # What lies in wait for the hook.
@@ -314,7 +319,10 @@ ROWS = (
         "host IPC",
         (
             _CONFINED._replace(
-                shm="host", expect={**_NODES}, after="system_u:object_r:tmpfs_t:s0", avcs=None
+                shm="host",
+                expect={**_NODES, "sem": policy.HERE.hosts_shm, "shm": policy.HERE.hosts_shm},
+                after="system_u:object_r:tmpfs_t:s0",
+                avcs=None,
             ),
         ),
         runtimes=RUNC,

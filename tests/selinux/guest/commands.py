@@ -15,15 +15,16 @@ import sys
 import time
 from typing import NamedTuple
 
+from . import host, policy
 from .mounting import label
 
-ENGINE_CONTEXT = "system_u:system_r:container_engine_t:s0"
+ENGINE_CONTEXT = f"system_u:system_r:{policy.HERE.engine}:s0"
 HOOK = "/usr/libexec/oci/hooks.d/oci-gpu-hook"
 PROGRAM = "/usr/bin/oci-gpu-hook"
 INVENTORY = "/run/oci-gpu-hook/inventory"
 STATE_CONTEXT = "system_u:object_r:oci_gpu_hook_state_t:s0"
 SPEC = "/run/cdi/oci-gpu-hook.yaml"
-SECONDS = 60
+SECONDS = 900
 
 # What a start is called with, until when it waits for the state, and in which domain it waits.
 WAITING = {
@@ -45,12 +46,16 @@ USES = {
 
 
 class Answer(NamedTuple):
-    """What one question gave; and which changes of domain the kernel's log must have, source and target."""
+    """What one question gave; which changes of domain the kernel's log must have, source and target; and which denials.
+
+    denied: as a row has them, "DOMAIN TYPE:CLASS PERMISSION"; if there are none, none may be there; None for any.
+    """
 
     expected: str
     seen: str
     wrong: list[str]
     entered: frozenset[tuple[str, str]] = frozenset()
+    denied: frozenset[str] | None = frozenset()
 
 
 def _run(*words: str) -> tuple[str, list[str]]:
@@ -72,6 +77,18 @@ def status() -> Answer:
             wrong.append(f"modules are {sorted(states)}")
         seen = f"modules {','.join(sorted(states))}, {len(document['labels'])} labels"
     return Answer("both modules installed, uses as the policy has them", seen, wrong)
+
+
+def void() -> Answer:
+    """Whether it says that a boolean of ours forbids nothing, because one of the policy's allows the same to all."""
+    others = "container_use_dri_devices"
+    expected = {} if policy.HERE.dri_boolean else {"nvidia_container_use_dri": others}
+    with host.boolean("nvidia_container_use_dri", "off"):
+        told, wrong = _run("selinux", "status", "--format", "json")
+    seen = "nothing" if wrong else json.loads(told)["void"]
+    return Answer(
+        str(expected), str(seen), wrong + ([] if seen == expected else [f"void is {seen}"])
+    )
 
 
 def refresh() -> Answer:
@@ -195,6 +212,7 @@ def main() -> int:
 # Each by the name of its line in the table.  The last of them changes what the host has.
 QUESTIONS = {
     "selinux status": status,
+    "selinux status, /dev/dri's boolean off": void,
     "the domains of the entry script and the hook": domains,
     "inventory refresh, as its unit": refresh,
     "cdi generate, as its unit": generate,

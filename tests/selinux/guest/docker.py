@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from . import policy
 from .commands import Answer
 from .mounting import label
 
@@ -38,7 +39,7 @@ DAEMON = (
     "--add-runtime=ours=/usr/lib/e2e/bin/simulated-oci-gpu-runtime",
 )
 # A busy machine takes two minutes for dask.
-SECONDS = 300
+SECONDS = 900
 # A queue of Debian's plain container_t is denied to itself, whatever its label: see `cases`.
 CHECKS = {
     "container_t": ("lib", "smi", "sem", "shm", "stay"),
@@ -50,8 +51,9 @@ DASK = " && exec /usr/bin/python3 -I /app/story.py dask"
 
 _GPUS = [{"Count": -1, "Capabilities": [["gpu", "compute", "utility"]]}]
 _ENVIRONMENT = ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
-_BY_HOOK = {("dockerd_t", "oci_gpu_hook_entry_t"), ("oci_gpu_hook_entry_t", "oci_gpu_hook_t")}
-_BY_RUNTIME = {("dockerd_t", "oci_gpu_runtime_t"), ("oci_gpu_runtime_t", "dockerd_t")}
+_DOCKERD = policy.HERE.dockerd
+_BY_HOOK = {(_DOCKERD, "oci_gpu_hook_entry_t"), ("oci_gpu_hook_entry_t", "oci_gpu_hook_t")}
+_BY_RUNTIME = {(_DOCKERD, "oci_gpu_runtime_t"), ("oci_gpu_runtime_t", _DOCKERD)}
 
 
 class Way(NamedTuple):

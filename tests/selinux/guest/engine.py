@@ -17,8 +17,8 @@ import sys
 import time
 from typing import Any
 
-from . import outside, traps
-from .cases import Container, Row
+from . import outside, policy, traps
+from .cases import BUILT, Container, Row
 from .hostile import ROWS
 from .mounting import bind_from, label, mount, set_label, unmount
 
@@ -29,7 +29,8 @@ STATE = "/run/containers/storage/overlay-containers"
 REGISTRATIONS = "/usr/share/containers/oci/hooks.d"
 BEFORE = "/usr/lib/e2e/bin/before"
 PATH = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
-SECONDS = 120
+# A busy machine takes minutes for dask.
+SECONDS = 900
 
 _PROC = {"destination": "/proc", "type": "proc", "source": "proc", "options": []}
 _DEV = {
@@ -80,11 +81,13 @@ class Start:
         self.container = container
         self.id = f"{group.name}-{number}"
         self.bundle = f"{STATE}/{self.id}/userdata"
+        if group.row.buildkit:
+            self.bundle = f"{policy.HERE.executor}/{BUILT}"
         self.trap = group.row.trap or traps.Trap()
         # The folder above a root that is moved is a user's.
         self.above = f"{STORAGE}/{self.id}/above" if self.trap.moved else f"{STORAGE}/{self.id}"
         self.rootfs = f"{self.above}/merged"
-        self.shm = f"{STATE}/{self.id}/shm"
+        self.shm = f"{STATE}/{self.id}/userdata/shm"
         self.output = ""
         self.errors = ""
 
@@ -268,23 +271,30 @@ class Start:
     def run(self) -> dict[str, Any]:
         """Start it, wait for its end (or for what a holding one says first), and tell what was seen."""
         manager = ["--systemd-cgroup"] if self.group.row.scope else []
-        words = [self.group.runtime, *manager, "run", "--bundle", self.bundle]
+        log = ["--log", f"{os.path.dirname(self.bundle)}/runc-log.json"]
+        told = [*manager, *(log if self.group.row.buildkit else [])]
+        words = [self.group.runtime, *told, "run", "--bundle", self.bundle]
         if self.container.hold:
             words += ["--detach"]
         before = time.monotonic()
         with (
-            open(self.output, "a", encoding="ascii") as out,
-            open(self.errors, "a", encoding="ascii") as errors,
+            open(self.output, "ab") as out,
+            open(self.errors, "ab") as errors,
         ):
+            # oci-gpu-runtime's domain has no use for a container's files: BuildKit gives it pipes.
+            piped = subprocess.PIPE if self.group.row.buildkit else None
             try:
-                code = subprocess.run(
+                done = subprocess.run(
                     [*words, self.id],
                     check=False,
                     stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=errors,
+                    stdout=piped or out,
+                    stderr=piped or errors,
                     timeout=SECONDS,
-                ).returncode
+                )
+                code = done.returncode
+                out.write(done.stdout or b"")
+                errors.write(done.stderr or b"")
             except subprocess.TimeoutExpired:
                 code = -1
         holds = self.container.hold and code == 0
@@ -324,7 +334,7 @@ class Start:
 
     def wait_for_first_words(self) -> None:
         end = time.monotonic() + SECONDS
-        last = ("hold-mq=", "looked=")
+        last = ("hold-mq=", "looked=", "stay=")
         while not any(it in _read(self.output) for it in last) and time.monotonic() < end:
             time.sleep(0.1)
 
@@ -367,7 +377,8 @@ class Group:
             found.append(start.run())
             if container.hold and start not in self.holding:
                 break  # the others would have nothing to share
-            if container.hold and not self.row.pod:
+            # An agent has left nothing: its root is read-only.
+            if container.hold and not self.row.pod and not container.agent:
                 self.expose(start)
         return found
 

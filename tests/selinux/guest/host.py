@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from tests.gpunode import catalogue, pci, procfs
 from tests.gpunode.description import Description, load, render
 
-from . import vendors
-from .mounting import MS_BIND, label, mount
+from . import policy, vendors
+from .mounting import MS_BIND, label, mount, set_label
 
 DESCRIPTION = "h100mig"
 SETTINGS = "/etc/oci-gpu-hook.conf"
@@ -79,6 +79,7 @@ def set_up(mig_minors: str) -> None:
         listener.close()
     os.makedirs(catalogue.MPS_FOLDER, mode=0o1777, exist_ok=True)
     os.makedirs("/run/oci-gpu-hook", exist_ok=True)
+    os.makedirs(policy.HERE.executor, exist_ok=True)
     # What udev and systemd do where they make such files.
     restored = [
         *made,
@@ -88,6 +89,7 @@ def set_up(mig_minors: str) -> None:
         "/run/oci-gpu-hook",
     ]
     subprocess.run(["restorecon", "-R", *restored, catalogue.MPS_FOLDER], check=True)
+    set_label(policy.HERE.executor, f"system_u:object_r:{policy.HERE.executors_type}:s0")
 
 
 def mount_pci(node: Description) -> None:
@@ -190,13 +192,13 @@ def labels() -> dict[str, str]:
 
 
 def changed(before: dict[str, str], after: dict[str, str]) -> list[str]:
-    """A line for every file whose label is another, and for every one that came or went outside /run."""
+    """A line for every file whose label is another, and for every one that came or went where engines make none."""
     lines = [
         f"{path}: {before[path]} -> {after[path]}"
         for path in before
         if path in after and before[path] != after[path]
     ]
     for path in sorted(set(before) ^ set(after)):
-        if not path.startswith("/run/"):
+        if not path.startswith(("/run/", *policy.HERE.made)):
             lines.append(f"{path}: {'new' if path in after else 'gone'}")
     return lines

@@ -14,6 +14,7 @@ from . import cases, traps
 from .agentcases import AGENTS
 from .cases import CRUN, RUNC, WORKS, Container, Row
 from .podcases import PODS
+from .policycases import BOUNDS
 from .vendorcases import VENDORS
 
 _CONFINED = Container("nvidia_container_t")
@@ -188,4 +189,4 @@ HOSTILE = (
 )
 
 # All rows of a run.
-ROWS = (*cases.ROWS, *PODS, *VENDORS, *AGENTS, *HOSTILE)
+ROWS = (*cases.ROWS, *BOUNDS, *PODS, *VENDORS, *AGENTS, *HOSTILE)

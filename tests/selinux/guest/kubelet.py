@@ -46,7 +46,7 @@ class Kubelet:
             os.makedirs(FEATURES, exist_ok=True)
             with socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(ENGINE)
-            subprocess.run(["restorecon", ROOT, ENGINE], check=True)
+            subprocess.run(["restorecon", ROOT, ENGINE, FEATURES], check=True)
             self.process = subprocess.Popen(
                 ["runcon", CONTEXT, sys.executable, "-B", "-m", __name__],
                 stdin=subprocess.PIPE,
@@ -59,7 +59,7 @@ class Kubelet:
             self.process.stdin.close()
             self.process.wait()
             self.process = None
-            for path in (f"{PLUGINS}/kubelet.sock", f"{RESOURCES}/kubelet.sock"):
+            for path in (f"{PLUGINS}/kubelet.sock", f"{RESOURCES}/kubelet.sock", ENGINE):
                 if os.path.lexists(path):
                     os.unlink(path)
 

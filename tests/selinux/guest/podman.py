@@ -17,24 +17,24 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 
-from . import host, outside
+from . import host, outside, policy
 from .commands import Answer
 from .podcases import CONFINED
 
-CONTEXT = "system_u:system_r:podman_t:s0"
+CONTEXT = f"system_u:system_r:{policy.HERE.podman}:s0"
 PODS = "/usr/lib/e2e/pods"
 STATE = "/run/containers/storage/overlay-containers/*/userdata"
 LOGS = "/var/lib/containers/storage/overlay-containers/*/userdata/ctr.log"
 ROOT_CGROUP = "/sys/fs/cgroup"
 LOCK = "/dev/shm/libpod_lock"
 PODS_CGROUPS = f"{ROOT_CGROUP}/libpod_parent"
-SECONDS = 120
+SECONDS = 300
 _OTHER_LEVEL = {
     "shm": ".*: Permission denied",
     "labels": r"\S+/dev/shm:system_u:object_r:container_file_t:s0:c\d+,c\d+",
 }
 _BY_HOOK = frozenset(
-    {("podman_t", "oci_gpu_hook_entry_t"), ("oci_gpu_hook_entry_t", "oci_gpu_hook_t")}
+    {(policy.HERE.podman, "oci_gpu_hook_entry_t"), ("oci_gpu_hook_entry_t", "oci_gpu_hook_t")}
 )
 
 

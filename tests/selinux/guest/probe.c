@@ -3,7 +3,8 @@
  * What a container's program can do, one line a check: NAME=ok, or NAME= and the error's name. It is C because each of
  * a hundred starts of an interpreter costs a second on an emulated processor.
  *
- *   probe nodes|lib|smi|sem|shm|mq|hold|stay|load:LIBRARY|read:PATH|make:PATH|connect:PATH ...
+ *   probe nodes|lib|smi|sem|shm|mq|klog|hold|stay|load:LIBRARY|read:PATH|list:PATH|map:NODE|make:PATH|
+ *         connect:PATH|listen:PATH ...
  *
  * Must not: judge; the table of cases knows what is right.
  */
@@ -17,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/klog.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -136,6 +138,31 @@ static void read_from(const char *check, const char *path)
 		close(fd);
 }
 
+static void list(const char *check, const char *path)
+{
+	DIR *folder = opendir(path);
+	tell(check, folder && readdir(folder));
+	if (folder)
+		closedir(folder);
+}
+
+/* A node's memory, for execution. */
+static void map(const char *check, const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	tell(check, fd >= 0 && mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 0) != MAP_FAILED);
+	if (fd >= 0)
+		close(fd);
+}
+
+/* The host's kernel log. */
+static void kernel_log(void)
+{
+	enum { READ_ALL = 3 };
+	char text[64];
+	tell("klog", klogctl(READ_ALL, text, sizeof text) >= 0);
+}
+
 static void make(const char *check, const char *path)
 {
 	int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 04755);
@@ -151,6 +178,16 @@ static void connect_to(const char *check, const char *path)
 	snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
 	tell(check, !connect(fd, (struct sockaddr *)&address, sizeof address));
 	close(fd);
+}
+
+/* A socket that is listened to for as long as we are there, in the place of one that an earlier process left. */
+static void listen_at(const char *check, const char *path)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+	unlink(path);
+	tell(check, !bind(fd, (struct sockaddr *)&address, sizeof address) && !listen(fd, 1));
 }
 
 /* Leave a segment for others, and stay. */
@@ -191,6 +228,8 @@ int main(int count, char **checks)
 			tell("shm", segment("/probe", "text") && !shm_unlink("/probe"));
 		else if (!strcmp(check, "mq"))
 			message_queue();
+		else if (!strcmp(check, "klog"))
+			kernel_log();
 		else if (!strcmp(check, "hold"))
 			hold();
 		else if (!strcmp(check, "stay"))
@@ -199,10 +238,16 @@ int main(int count, char **checks)
 			load(check, check + 5);
 		else if (!strncmp(check, "read:", 5))
 			read_from(check, check + 5);
+		else if (!strncmp(check, "list:", 5))
+			list(check, check + 5);
+		else if (!strncmp(check, "map:", 4))
+			map(check, check + 4);
 		else if (!strncmp(check, "make:", 5))
 			make(check, check + 5);
 		else if (!strncmp(check, "connect:", 8))
 			connect_to(check, check + 8);
+		else if (!strncmp(check, "listen:", 7))
+			listen_at(check, check + 7);
 		else
 			return 2;
 	}

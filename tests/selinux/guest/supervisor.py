@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from . import docker, host, podman, traps
-from .cases import Container
+from . import attempts, docker, host, podman, traps
+from .cases import Container, Row
 from .commands import ENGINE_CONTEXT, QUESTIONS, Answer
 from .hostile import ROWS
 from .kubelet import Kubelet
@@ -222,13 +222,24 @@ def run_row(engine: Engine, journal: Journal, kubelet: Kubelet, number: int, run
     return line
 
 
+def _engine_of(row: Row) -> str:
+    if row.buildkit:
+        return attempts.DOCKERD_CONTEXT
+    return podman.CONTEXT if row.scope else ENGINE_CONTEXT
+
+
 def ask(name: str, question: Callable[[], Answer], journal: Journal) -> Line:
     """One question that is no row's; what our domains and containers were denied meanwhile counts against it."""
     begun = time.monotonic()
     answer = question()
     logged = journal.read()
     denials = [line for line in logged if _is_counted(line)]
-    wrong = answer.wrong + ([f"{len(denials)} denials"] if denials else [])
+    wrong = list(answer.wrong)
+    if answer.denied:
+        refusals = {words for line in denials for words in _refusals(line)}
+        wrong += [f"not denied: {words}" for words in sorted(answer.denied - refusals)]
+    elif denials and answer.denied is not None:
+        wrong.append(f"{len(denials)} denials")
     changes = {match.groups() for match in map(_CHANGE.search, logged) if match}
     wrong += [f"no change from {a} to {b}" for a, b in answer.entered if (a, b) not in changes]
     taken = time.monotonic() - begun
@@ -291,11 +302,12 @@ def main() -> int:
     before = host.labels()
     journal = Journal()
     # podman's is the one of the policy's engines that may have systemd make a scope.
-    engines = {context: Engine(context) for context in (ENGINE_CONTEXT, podman.CONTEXT)}
+    contexts = (ENGINE_CONTEXT, podman.CONTEXT, attempts.DOCKERD_CONTEXT)
+    engines = {context: Engine(context) for context in contexts}
     kubelet = Kubelet()
     lines = [
         run_row(
-            engines[podman.CONTEXT if row.scope else ENGINE_CONTEXT],
+            engines[_engine_of(row)],
             journal,
             kubelet,
             number,
@@ -306,7 +318,7 @@ def main() -> int:
         for runtime in row.runtimes
     ]
     lines += ask_docker(journal, [name for name in docker.CASES if only in name])
-    questions = {**podman.CASES, **QUESTIONS}
+    questions = {**attempts.CASES, **podman.CASES, **QUESTIONS}
     lines += [ask(name, question, journal) for name, question in questions.items() if only in name]
     moved = host.changed(before, host.labels())
     for change in moved[:50]:

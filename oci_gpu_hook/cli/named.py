@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that a command line names: whoever runs the command may be root, and whoever made the file may not.
+
+A device, a FIFO or a file of the kernel's is not opened in their place: a pipe is for standard input.
+Must not be used by the hook: what the engine names is opened by `request`.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from oci_gpu_hook.host import untrusted
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.request.bundle import Bundle, read_bundle
+
+
+def content(path: str, largest: int, root: HostRoot | None = None) -> bytes:
+    """The whole content of a regular file, below a root if one is given; OSError if it is none, or has more bytes."""
+    with open(untrusted.regular(path, root), "rb") as file:
+        data = file.read(largest + 1)
+    if len(data) > largest:
+        raise OSError(errno.EFBIG, f"it is larger than {largest >> 20} MiB", path)
+    return data
+
+
+def bundle(path: str) -> Bundle:
+    """The bundle in a folder; BundleError if there is none."""
+    return read_bundle(path, untrusted.regular)

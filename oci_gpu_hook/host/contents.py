@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What lies in a folder of the host that is to be given whole, and what of it is not for everybody or others may write.
+
+A container's root reads in it what the host's root may, unless it is in a user namespace; and there it can make a
+read-only mount writable again, with CAP_SYS_ADMIN.  Reads only, and looks at no file's content.  Never used by a start
+that finds a saved inventory that is still true.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel import procfile
+from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_folder, is_link, is_regular
+from oci_gpu_hook.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Way = tuple[int, int, int]
+
+# A release of ROCm, the largest that is known, has some ten thousands of things in some thousands of folders.
+MOST_THINGS, MOST_FOLDERS, MOST_DEPTH = 1 << 17, 1 << 13, 32
+_LIST = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW
+_READABLE, _LISTABLE = 0o004, 0o005
+
+
+class Contents(NamedTuple):
+    """All that lies in a folder, by its path.
+
+    folders: those that were looked into, the folder itself first; files: the files, and what is neither, each with its
+    user, its group and its mode; links: the links; faults: why a thing cannot be given.
+    """
+
+    folders: tuple[str, ...]
+    files: dict[str, Way]
+    links: tuple[str, ...]
+    faults: dict[str, str]
+
+    def pieces(self) -> tuple[str, ...]:
+        """What can be given: the folder itself; if there is a fault in it, each thing of it that has none in it."""
+        top = self.folders[0]
+        above = set()
+        for path in self.faults:
+            while path != top and path not in above:
+                above.add(path)
+                path = path.rpartition("/")[0]
+            above.add(top)
+        if not above:
+            return (top,)
+        things = (*self.folders, *self.files, *self.links)
+        return tuple(
+            [path for path in things if path not in above and path.rpartition("/")[0] in above]
+        )
+
+
+class TooMuchError(Exception):
+    """A folder has more in it than is looked at; the text says what."""
+
+
+def look(root: HostRoot, folder: str, see: Callable[[str], None]) -> Contents:
+    """What lies in the folder at `folder`, a path without links; TooMuchError.
+
+    see: is called with each folder before that is looked into.
+    """
+    top = root.stat("/")
+    roots = (0, top.st_uid if top else 0)
+    mounted = _mounted_below(f"{root.path.rstrip('/')}{folder}")
+    folders: list[str] = []
+    files: dict[str, Way] = {}
+    links: list[str] = []
+    faults: dict[str, str] = {}
+    wanted = [(folder, 0)]
+    while wanted:
+        path, depth = wanted.pop()
+        see(path)
+        folders.append(path)
+        for name, status in _entries(root, path):
+            at = f"{path}/{name}"
+            fault = _fault(name, status, roots)
+            if at[len(folder) :] in mounted:
+                # A clone has what the mount hides.
+                fault = "something is mounted on it"
+            if fault:
+                faults[at] = fault
+            if status is None or is_link(status):
+                links += [] if fault else [at]
+            elif is_folder(status) and not fault:
+                wanted.append((at, depth + 1))
+            elif is_folder(status):
+                see(at)
+            else:
+                files[at] = (status.st_uid, status.st_gid, status.st_mode)
+        _check(len(folders) + len(wanted), len(files) + len(links) + len(faults), depth)
+    return Contents(tuple(folders), files, tuple(links), faults)
+
+
+def _entries(root: HostRoot, path: str) -> list[tuple[str, posix.stat_result | None]]:
+    """Each name in a folder with its status, None if that cannot be had; no name if the folder cannot be read."""
+    try:
+        fd = root.open(path, _LIST)
+    except OSError:
+        return []
+    try:
+        found: list[tuple[str, posix.stat_result | None]] = []
+        with posix.scandir(fd) as entries:
+            for entry in entries:
+                try:
+                    found.append((entry.name, entry.stat(follow_symlinks=False)))
+                except OSError:
+                    found.append((entry.name, None))
+                if len(found) > MOST_THINGS:
+                    break
+        return found
+    finally:
+        posix.close(fd)
+
+
+def _fault(name: str, status: posix.stat_result | None, roots: tuple[int, ...]) -> str:
+    """Why a thing cannot be given; "" if it can be.  A link leads to what the container itself has there."""
+    if not name.isprintable():
+        return "its name cannot be printed"
+    if status is None:
+        return "it cannot be looked at"
+    if is_link(status):
+        return ""
+    if not (is_folder(status) or is_regular(status)):
+        return "it is no file and no folder"
+    if status.st_uid not in roots:
+        return f"it is user {status.st_uid}'s"
+    if status.st_mode & WRITABLE_BY_OTHERS:
+        return "others than root may write to it"
+    needed = _LISTABLE if is_folder(status) else _READABLE
+    return "" if status.st_mode & needed == needed else "not everybody may read it"
+
+
+def _check(folders: int, others: int, depth: int) -> None:
+    if folders > MOST_FOLDERS:
+        raise TooMuchError(f"it has more than {MOST_FOLDERS} folders in it")
+    if folders + others > MOST_THINGS:
+        raise TooMuchError(f"it has more than {MOST_THINGS} things in it")
+    if depth > MOST_DEPTH:
+        raise TooMuchError(f"its folders lie more than {MOST_DEPTH} deep")
+
+
+def _mounted_below(folder: str) -> set[str]:
+    """Where this process sees something mounted in a folder: the rest of each path (proc_pid_mountinfo(5))."""
+    text = procfile.read("/proc/self/mountinfo").decode("utf-8", "surrogateescape")
+    points = [_unescaped(line.split(" ")[4]) for line in text.split("\n") if line]
+    return {point[len(folder) :] for point in points if point.startswith(f"{folder}/")}
+
+
+def _unescaped(text: str) -> str:
+    """The kernel writes blanks and backslashes of a path in octal."""
+    for escape, letter in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(escape, letter)
+    return text

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The image of podman's container, by podman's own record of it, which containers/storage keeps.
+
+No annotation tells it.  Reads only, and nothing that others than root could have written.  On the hook's path only if
+sections of the settings go by images.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.formats import jsontext
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.host.source import read_source
+from oci_gpu_hook.request import settings
+from oci_gpu_hook.request.annotations import PODMAN, folder_of, keeper_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.request.settings import Settings
+    from oci_gpu_hook.request.state import Who
+
+# Of containers that are gone after a boot there is another.
+_RECORDS = ("containers.json", "volatile-containers.json")
+# A container's has some hundred bytes.
+_LARGEST = 8 << 20
+
+
+def settings_of(path: str | None, who: Who, host_root: str) -> Settings:
+    """The settings for a container whose image its annotations do not say; path: see `settings.files`."""
+    root = HostRoot(host_root)
+    try:
+        return settings.read_settings(path, who._replace(image=image(root, who.bundle, who.id)))
+    finally:
+        root.close()
+
+
+def image(root: HostRoot, bundle: str, id: str) -> str:
+    """The image as podman was told it, such as ``registry.example.com/cuda:12``; "" if podman does not say."""
+    if keeper_of(bundle, id) != PODMAN or not id.isalnum():
+        return ""
+    for name in _RECORDS:
+        data = read_source(root.fd, f"{folder_of(bundle)[0]}/{name}", _LARGEST)
+        found = _named(data or b"", id)
+        if found:
+            return found
+    return ""
+
+
+def _named(records: bytes, id: str) -> str:
+    """The image in the record of one container: the others, of which there may be thousands, are not parsed."""
+    # In a string of JSON the quotation marks would be escaped.
+    at = records.find(b'{"id":"%b"' % id.encode())
+    if at < 0:
+        return ""
+    end = records.find(b'},{"id":"', at)
+    text = records[at : end + 1] if end > 0 else records[at:].rstrip().removesuffix(b"]")
+    try:
+        record = jsontext.loads(text)
+        metadata = record.get("metadata") if isinstance(record, dict) else None
+        found = jsontext.loads(metadata.encode()) if isinstance(metadata, str) else None
+    except ValueError:
+        return ""
+    name = found.get("image-name") if isinstance(found, dict) else None
+    return name if isinstance(name, str) else ""

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The time that a hook stage may take: alarm(2), as no registration of ours asks the runtime for a limit.
+
+Whoever waits for standard input can be interrupted, and says so.  What hangs later is the kernel, in a filesystem that
+does not answer, say: no function of ours would run then, and what undoes a change would hang too.  There SIGALRM ends
+the process, as a runtime's own limit would, and the runtime ends the container: mounts and rules go with it.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+else:
+    try:
+        # The C module behind `signal`, which takes as long to load as the interpreter takes to start.
+        import _signal as signal
+
+        signal.pthread_sigmask  # noqa: B018  a private module's names may go
+    except (ImportError, AttributeError):
+        import signal
+
+SECONDS = 30
+
+
+def begin(error: Exception) -> None:
+    """Have `error` raised in `SECONDS` from now, unless `end_by_signal` comes first.
+
+    Whoever tells of it has as long again.
+    """
+
+    def late(number: int, frame: object) -> None:
+        end_by_signal()
+        signal.alarm(SECONDS)
+        raise error
+
+    signal.signal(signal.SIGALRM, late)
+    # Whoever starts a hook may have it blocked.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
+    signal.alarm(SECONDS)
+
+
+def end_by_signal() -> None:
+    """Let the signal end the process from here on, at the time that was set."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)

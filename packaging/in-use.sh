@@ -1,0 +1,54 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Whether engines or containers need oci-gpu-runtime: says which, and what to do, and ends with 1.
+#
+#   in-use.sh RUNTIME
+#
+# A removal asks it first: an engine that names a runtime which is not there starts no container, and of containers that run
+# by one nobody can enter or stop any.  Only what is root's is looked at.  What it lacks to look with counts as not there.
+set -u
+
+runtime=$1
+found=0
+
+say() {
+    echo "oci-gpu-hook: $*" >&2
+    found=1
+}
+
+# Whether a line of the file, which is no comment, names the runtime: by its path, or as what is found in PATH.
+names() {
+    grep -v '^[[:space:]]*[#;]' "$1" 2>/dev/null |
+        grep -qE "(^|[\"'=[:space:]])$runtime([\"'[:space:]]|\$)|\"path\"[[:space:]]*:[[:space:]]*\"${runtime##*/}\""
+}
+
+# ENGINE COMMAND FILE...: where an engine that is there has its settings, and what makes it read them again.
+engine() {
+    name=$1 again=$2
+    shift 2
+    for file; do
+        [ ! -f "$file" ] || ! names "$file" || say "$file names $runtime: without it $name starts no" \
+            "container that has this runtime (name runc there, such as \"path\": \"/usr/bin/runc\", and run '$again')"
+    done
+}
+
+! command -v dockerd >/dev/null || engine Docker 'systemctl reload docker' /etc/docker/daemon.json
+! command -v dockerd >/dev/null || engine Docker 'systemctl daemon-reload && systemctl restart docker' \
+    /etc/default/docker /etc/sysconfig/docker /etc/systemd/system/docker.service.d/*.conf
+! command -v containerd >/dev/null || engine containerd 'systemctl restart containerd' \
+    /etc/containerd/config.toml /etc/containerd/conf.d/*.toml
+engine k3s 'systemctl restart k3s' /var/lib/rancher/k3s/agent/etc/containerd/config*.toml*
+engine RKE2 'systemctl restart rke2-server rke2-agent' /var/lib/rancher/rke2/agent/etc/containerd/config*.toml*
+
+# containerd's shim, Docker's too, keeps the runtime of each container beside its bundle.
+running=''
+for folder in /run/containerd /run/docker/containerd/daemon /run/k3s/containerd; do
+    for bundle in "$folder"/io.containerd.runtime.v2.task/*/*; do
+        if [ -d "$bundle" ] && grep -qsF "$runtime" "$bundle/runtime" "$bundle/options.json"; then
+            running="$running $(printf %.12s "${bundle##*/}")"
+        fi
+    done
+done
+[ -z "$running" ] || say "containers run by $runtime, and without it nobody can enter or stop them:$running" \
+    "(stop them, or start them anew once their engine names runc)"
+exit $found

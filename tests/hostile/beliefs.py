@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attacks of tests/hostile/commands.py: what local users and containers make root's commands open and believe."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Callable
+
+from tests.hostile.commands import (
+    CONTAINERS,
+    DOCTOR,
+    ID,
+    KINDS,
+    METRICS,
+    SHELL,
+    USER,
+    Host,
+    children,
+    is_contained,
+    until,
+)
+
+Attack = Callable[[Host], "list[str]"]
+STORAGE = "/var/lib/containers/storage/overlay-containers"
+
+
+def users_state(host: Host, kind: str) -> list[str]:
+    """A user's state is a link to something that must not be opened."""
+    host.trap(host.work / kind, kind)
+    for path in ("runc/a/state.json", "crun/b/status", "docker/runtime-x/moby/c/state.json"):
+        host.gives(path, host.work / kind)
+    host.trap(host.session / "runc/d/state.json", kind if kind == "fifo" else "fifo")
+    return host.all_of(CONTAINERS, METRICS, DOCTOR)
+
+
+def conmon(host: Host, kind: str) -> list[str]:
+    """A user's process calls itself conmon, with a bundle in which config.json is such a thing."""
+    script = host.gives("conmon.py", "import subprocess, sys\nsubprocess.run(sys.argv[5:])\n")
+    host.trap(host.work / "bundle/config.json", kind)
+    shutil.copytree(host.kit.patterns["busybox"], host.work / "root", symlinks=True)
+    bundle = str(host.work / "bundle")
+    unshare = ("unshare", "--user", "--map-root-user", "--mount", f"--root={host.work}/root")
+    words = (str(script), "-b", bundle, "-n", "evil", *unshare, "/bin/sh", "-c", "sleep 99; true")
+    pid = host.starts("python3", *words, argv0="/usr/bin/conmon")
+    until(lambda: any([is_contained(child) for child in children(pid)]))
+    return host.all_of(CONTAINERS, METRICS, DOCTOR)
+
+
+def images_cache(host: Host, kind: str) -> list[str]:
+    """An image has such a thing in the place of ld.so.cache, and root asks doctor why it has no GPU."""
+    id = f"cache-{kind}-{os.getpid()}"
+
+    def edit(bundle: object) -> None:
+        place = host.work / "bundle-0/rootfs/etc/ld.so.cache"
+        host.trap(place, kind)
+
+    host.container(id, None, edit)
+    return host.all_of(("doctor", "--container", id))
+
+
+def words_to_paste(host: Host) -> list[str]:
+    """A user gives his container an id, and the folder above it a name, that a shell would run."""
+    pid = host.contained()
+    for path in (f"runc/{SHELL}", f"containerd/runc/{SHELL}/{SHELL}", "runc/plain"):
+        labels = [f"bundle=/run/{SHELL}/{SHELL}"]
+        state = {"init_process_pid": pid, "config": {"labels": labels}}
+        host.gives(f"{path}/state.json", json.dumps(state))
+    named = (SHELL, str(pid), "plain")
+    return host.all_of(*[("doctor", "--container", word) for word in named])
+
+
+def another_dockerd(host: Host) -> list[str]:
+    """A user's process is called dockerd, and says where its settings are."""
+    settings = host.gives("d.json", "{")
+    named = host.gives("dockerd", Path("/usr/bin/python3"))
+    words = ("-c", "import time; time.sleep(99)", f"--config-file={settings}")
+    pid = host.starts(str(named), *words, argv0="dockerd")
+    until(lambda: "config-file" in Path(f"/proc/{pid}/cmdline").read_text())
+    done = host.runs(*DOCTOR)
+    believed = [line for line in done.out.splitlines() if str(settings) in line]
+    return [*host.wrong(done), *[f"believed: {line}" for line in believed]]
+
+
+def another_dockerd_by_sudo(host: Host) -> list[str]:
+    """A set-user-ID program waits under the name of dockerd, and is root's by every number."""
+    settings = host.gives("d.json", "{")
+    program = host.work / "as-root"
+    shutil.copy("/usr/bin/python3", program)
+    words = ("-c", "import time; time.sleep(99)", f"--config-file={settings}")
+    named = host.gives("dockerd", program)
+    pid = host.starts(str(named), *words, argv0="dockerd", root=True)
+    until(lambda: "config-file" in Path(f"/proc/{pid}/cmdline").read_text())
+    done = host.runs(*DOCTOR)
+    believed = [line for line in done.out.splitlines() if str(settings) in line]
+    return [*host.wrong(done), *[f"believed: {line}" for line in believed]]
+
+
+def _told(host: Host, pid: int, id: str = ID) -> list[str]:
+    """Whether doctor and containers tell of root's own process and name, and of no other."""
+    wrong = []
+    done = host.runs("doctor", "--container", id)
+    if f"process {pid}" not in done.out:
+        wrong.append(f"doctor is led to another process: {(done.out + done.err)[:300]}")
+    done = host.runs(*CONTAINERS)
+    found = [it for it in done.document.get("containers", ()) if it["pid"] == pid]
+    names = [(it["id"], it["name"], it["pod"]) for it in found]
+    if names != [(id, "", "")]:
+        wrong.append(f"containers says {names}")
+    return [*wrong, *host.wrong(done)]
+
+
+def anothers_state(host: Host) -> list[str]:
+    """A user has a state with the id of root's container, and a name for it, and his own process in it."""
+    pid, own = host.container(ID, "1"), host.contained()
+    storage = host.session / "storage/overlay-containers"
+    for path, number in ((f"runc/{ID}", own), (f"crun/{ID}", pid)):
+        labels = [f"bundle={storage}/{ID}/userdata"]
+        state = {"init_process_pid": number, "config": {"labels": labels}}
+        host.gives(f"{path}/state.json", json.dumps(state))
+        status = {"pid": number, "bundle": f"{storage}/{ID}/userdata"}
+        host.gives(f"{path}/status", json.dumps(status))
+    metadata = json.dumps({"pod-id": "x"})
+    stored = {"id": ID, "names": ["k8s_db_other-pod_team_u_0"], "metadata": metadata}
+    host.gives("storage/overlay-containers/containers.json", json.dumps([stored]))
+    return _told(host, pid)
+
+
+def anothers_cgroup(host: Host) -> list[str]:
+    """A user to whom a cgroup was given names one in it like root's container, whose state nobody finds."""
+    own = host.contained()
+    states = str(host.work / "states")
+    pid = host.container(ID, "1", state=states)
+    top = Path(f"/sys/fs/cgroup/hostile-{os.getpid()}")
+    inner = top / ID
+    try:
+        inner.mkdir(parents=True)
+        for folder in (top, inner):
+            os.chown(folder, USER, USER)
+        (inner / "cgroup.procs").write_text(str(own))
+        return _told(host, pid)
+    finally:
+        subprocess.run(["kill", "-9", str(own)])
+        for _ in range(50):
+            try:
+                inner.rmdir()
+                top.rmdir()
+                break
+            except OSError:
+                subprocess.run(["sleep", "0.1"])
+
+
+def held(host: Host, pid: int) -> list[str]:
+    """Whether GPU 1 is held by this container, for people and for Prometheus; the machine may have others."""
+    done, metrics = host.runs(*CONTAINERS), host.runs(*METRICS)
+    shown = done.document.get("containers", ())
+    ids = [
+        it["id"] for it in shown if it["pid"] == pid and "1" in [gpu["name"] for gpu in it["gpus"]]
+    ]
+    wrong = [] if len(ids) == 1 else [f"GPU 1 is held by it {len(ids)} times"]
+    free = [it["name"] for it in done.document.get("free", ())]
+    wrong += ["GPU 1 is free"] if "1" in free else []
+    lines = [line for line in metrics.out.splitlines() if f'container="{(ids or "?")[0]}"' in line]
+    wrong += [] if len(lines) == 1 else [f"it holds it {len(lines)} times in the metrics"]
+    return [*wrong, *host.wrong(done), *host.wrong(metrics)]
+
+
+def moved_node(host: Host, how: str) -> list[str]:
+    """A container moves its node, or makes it anew elsewhere, and goes on with its GPU."""
+    pid = host.container(f"moves-{os.getpid()}", "1")
+    scripts = {
+        "moved": "mkdir -p /dev/a/b && mv $NODE /dev/a/b/x",
+        "made": "rm $NODE && mknod /root-of-mine c 195 ${NODE#/dev/nvidia}",
+        "bound": "touch /x && mount --bind $NODE /x && rm $NODE",
+        "hidden": "mount -t tmpfs none /dev",
+    }
+    host.inside(pid, f"NODE=$(ls /dev/nvidia[0-9])\n{scripts[how]}")
+    return held(host, pid)
+
+
+def many_links(host: Host) -> list[str]:
+    """A container's /dev has 2,000 links, each 39 links long, of 1,600 names each."""
+    pid = host.container(f"links-{os.getpid()}", "1")
+    folder = Path(f"/proc/{pid}/root/dev")
+    for number in range(38):
+        os.symlink("./" * 1600 + (f"a{number - 1}" if number else "null"), folder / f"a{number}")
+    for number in range(2000):
+        os.symlink("./" * 1600 + "a37", folder / f"link{number}")
+    return [*host.all_of(CONTAINERS, METRICS), *held(host, pid)]
+
+
+def many_states(host: Host, how: str) -> list[str]:
+    """A user's state is JSON of 8 MiB, linked twenty times; or there are thousands, of many values each."""
+    text = b"[" + b"[]," * (2 << 20) + b"1]"
+    if how == "linked":
+        host.gives("large", text)
+        for number in range(20):
+            host.gives(f"runc/{number}/state.json", host.session / "large")
+    elif how == "hard":
+        large = host.gives("large", text[: 1 << 20])
+        for number in range(2000):
+            (host.session / f"crun/{number}").mkdir(parents=True)
+            os.link(large, host.session / f"crun/{number}/status")
+        for path in (host.session / "crun").rglob("*"):
+            os.lchown(path, USER, USER)
+        os.lchown(host.session / "crun", USER, USER)
+    else:
+        depth = b"[" * 100_000
+        for number in range(200):
+            host.gives(f"runc/{number}/state.json", depth)
+    return host.all_of(CONTAINERS, METRICS, DOCTOR)
+
+
+def many_names(host: Host) -> list[str]:
+    """A container has 200,000 names in its library folder when root asks doctor."""
+    id = f"names-{os.getpid()}"
+    pid = host.container(id, "1", root="debian")
+    folder = f"/proc/{pid}/root/usr/lib/x86_64-linux-gnu"
+    if not os.path.isdir(folder):
+        folder = f"/proc/{pid}/root/usr/lib/aarch64-linux-gnu"
+    fd = os.open(folder, os.O_RDONLY)
+    for number in range(200_000):
+        os.close(os.open(f"libcuda.so.9.{number}", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+    os.close(fd)
+    return host.all_of(("doctor", "--container", id))
+
+
+def many_processes(host: Host) -> list[str]:
+    """A user has hundreds of containers: root's is looked at all the same."""
+    pid = host.container(f"among-{os.getpid()}", "1")
+    host.contained(200)
+    return held(host, pid)
+
+
+def exporters_folder(host: Host) -> list[str]:
+    """The node exporter's user owns a folder above the textfile folder, and puts a link to root's there."""
+    folder, precious = host.work / "prometheus", host.work / "precious"
+    folder.mkdir()
+    precious.mkdir()
+    os.chown(folder, USER, USER)
+    os.symlink(precious, folder / "node-exporter")
+    (precious / "nfd").write_text("root's")
+    settings = host.work / "conf"
+    names = (("metrics", "a.prom"), ("gpu-metrics", "b.prom"), ("features", "nfd"))
+    lines = [f"{name} = {folder}/node-exporter/{file}\n" for name, file in names]
+    settings.write_text("".join(lines))
+    wrong = []
+    for words in (
+        ("metrics", "--write"),
+        ("metrics", "--gpus", "--write"),
+        ("features", "--write", "--nvml-timeout", "0"),
+        ("features", "--remove"),
+    ):
+        done = host.runs(*words, "--config", str(settings))
+        wrong += [f"{' '.join(words)}: {line}" for line in host.wrong(done, 4)]
+        there = {path.name: path.read_text() for path in precious.iterdir()}
+        if there != {"nfd": "root's"}:
+            wrong.append(f"{' '.join(words)}: in another folder: {sorted(there)}")
+    return wrong
+
+
+ATTACKS: dict[str, Attack] = {
+    **{f"users-state-{kind}": functools.partial(users_state, kind=kind) for kind in KINDS},
+    **{f"conmon-{kind}": functools.partial(conmon, kind=kind) for kind in KINDS},
+    # A container's pts are in a filesystem of its own.
+    **{
+        f"images-cache-{kind}": functools.partial(images_cache, kind=kind)
+        for kind in KINDS
+        if kind != "pty"
+    },
+    "words-to-paste": words_to_paste,
+    "another-dockerd": another_dockerd,
+    "another-dockerd-by-a-link": another_dockerd_by_sudo,
+    "anothers-state": anothers_state,
+    "anothers-cgroup": anothers_cgroup,
+    **{
+        f"node-{how}": functools.partial(moved_node, how=how)
+        for how in ("moved", "made", "bound", "hidden")
+    },
+    "many-links": many_links,
+    **{
+        f"many-states-{how}": functools.partial(many_states, how=how)
+        for how in ("linked", "hard", "deep")
+    },
+    "many-names": many_names,
+    "many-processes": many_processes,
+    "exporters-folder": exporters_folder,
+}

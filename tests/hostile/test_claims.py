@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an image says of itself: that sections are its own, that a volume is its pod's, that Swarm gave it a device.
+
+podman before 4.6 (containers/podman, change 18542) hands the annotations of an image's manifest to the runtime as the
+container's own, and Debian 12's does: real podman pulls these images.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.attack import BOTH
+from tests.integration import images, roots
+from tests.integration.conftest import Maker
+from tests.integration.engines import (
+    PODMAN_RUN,
+    REPOSITORY,
+    Installed,
+    Outcome,
+    on_node,
+    podman,
+    remove_podmans_parents,
+    start,
+)
+
+# All that ever told an image, a namespace or an engine.
+CLAIMS = {
+    "org.opencontainers.image.ref.name": "trusted/x",
+    "io.container.image": "trusted/x",
+    "io.kubernetes.cri-o.ImageName": "trusted/x",
+    "io.kubernetes.cri.image-name": "trusted/x",
+    "io.kubernetes.pod.namespace": "trusted",
+    "io.kubernetes.cri-o.Namespace": "trusted",
+    "io.kubernetes.cri.sandbox-namespace": "trusted",
+    "io.kubernetes.cri-o.ContainerID": "c0a7" * 16,
+    "io.kubernetes.cri-o.ContainerType": "container",
+    "io.container.manager": "cri-o",
+}
+HARDENED = "accept-environment = privileged\n[{}]\naccept-environment = always\n"
+LOOK = "ls /dev | grep nvidia >/dev/shm/seen; echo seen $(cat /dev/shm/seen)"
+
+
+def run_image(
+    installed: Installed,
+    tmp_path: Path,
+    runtime: str,
+    name: str,
+    options: str,
+    settings: str,
+    *,
+    after: str = "",
+) -> Outcome:
+    """One container of the image that `tmp_path` has, called `name` when it is pulled; after: shell lines."""
+
+    def line(words: str) -> str:
+        return podman(words, runtime=runtime, folder=tmp_path)
+
+    script = f"""
+{line(f"pull --quiet oci:{tmp_path}/image")} >/run/pulled
+{line("tag")} $(cat /run/pulled) {name}
+{line(f"{PODMAN_RUN} --rm {options} {name} sh -c '{LOOK} >/out/seen'")}
+{after}"""
+    (tmp_path / "out").mkdir(exist_ok=True)
+    try:
+        return on_node(installed, script, settings=settings)
+    finally:
+        remove_podmans_parents()
+
+
+def gpus_of(
+    installed: Installed, tmp_path: Path, runtime: str, name: str, settings: str
+) -> list[str]:
+    """The nodes that such a container has."""
+    done = run_image(installed, tmp_path, runtime, name, f"--volume {tmp_path}/out:/out", settings)
+    assert done.code == 0, done.out + done.err
+    word, *nodes = (tmp_path / "out/seen").read_text().split()
+    assert word == "seen"
+    return nodes
+
+
+def image(tmp_path: Path, annotations: dict[str, str]) -> None:
+    root = roots.busybox(tmp_path / "root")
+    env = ("PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all")
+    images.layout(tmp_path / "image", root, annotations=annotations, env=env)
+
+
+@pytest.mark.parametrize("scope", ["image trusted/*", "namespace trusted"])
+@pytest.mark.parametrize("runtime", BOTH)
+def test_no_image_says_which_section_is_its_own(
+    installed: Installed, tmp_path: Path, runtime: str, scope: str
+) -> None:
+    image(tmp_path, CLAIMS)
+    settings = HARDENED.format(scope)
+    assert gpus_of(installed, tmp_path, runtime, "localhost/stranger", settings) == []
+
+
+@pytest.mark.parametrize("runtime", BOTH)
+def test_podmans_own_record_says_which_it_is(
+    installed: Installed, tmp_path: Path, runtime: str
+) -> None:
+    """The same image, by the name by which its user runs it: in its section, whatever it says of itself."""
+    image(tmp_path, {**CLAIMS, "io.kubernetes.cri-o.ImageName": "stranger"})
+    settings = HARDENED.format("image registry.example.com/render/*")
+    name = "registry.example.com/render/x:1"
+    assert "nvidiactl" in gpus_of(installed, tmp_path, runtime, name, settings)
+    assert gpus_of(installed, tmp_path, runtime, "localhost/render/x:1", settings) == []
+
+
+@pytest.mark.parametrize("runtime", BOTH)
+def test_doctor_names_a_podman_whose_images_have_crun_write_files(
+    installed: Installed, tmp_path: Path, runtime: str
+) -> None:
+    """Neither podman nor crun is ours, but a registered hook is what brings it about."""
+    planted = tmp_path / "planted"
+    image(tmp_path, {"run.oci.hooks.stderr": str(planted)})
+    options = f"--env NVIDIA_VISIBLE_DEVICES=none --volume {tmp_path}/out:/out"
+    chosen = f"printf '[engine]\\nruntime = \"{runtime}\"\\n' >/etc/containers/containers.conf\n"
+    doctor = f"{chosen}oci-gpu-hook doctor || :\n"
+    done = run_image(installed, tmp_path, runtime, "localhost/x", options, "", after=doctor)
+    assert done.code == 0, done.out + done.err
+    assert ("images in podman" in done.out) == planted.exists(), done.out
+    assert runtime == "crun" or not planted.exists()
+
+
+# Started in turn; each is told whose its /dev/shm is.
+PODS = """
+echo claimed $({run} --name claimed --volume {volume}/memory:/dev/shm {image} >/run/claimed; whose claimed)
+echo own $({run} --name own {image} >/run/own; whose own)
+echo joined $({run} --name joined --ipc container:own {image} >/run/joined; whose joined)
+echo host $({run} --name hosts --ipc host {image} >/run/hosts; whose hosts)
+"""
+
+
+@pytest.mark.parametrize("runtime", BOTH)
+def test_no_image_makes_a_volume_its_pods(
+    installed: Installed, tmp_path: Path, runtime: str
+) -> None:
+    """To be relabelled.  A container's own memory, and one that two share, are still known as such."""
+    sandbox = {f"io.kubernetes.{key}": "memory" for key in ("cri-o.SandboxID", "cri.sandbox-id")}
+    image(tmp_path, {**CLAIMS, **sandbox})
+
+    def line(words: str) -> str:
+        return podman(words, runtime=runtime, folder=tmp_path)
+
+    script = f"""
+whose() {{
+    set -- $({line("inspect --format '{{.Id}} {{.State.Pid}}'")} $1)
+    {sys.executable} {REPOSITORY}/tests/integration/whose.py {tmp_path}/storage/vfs-containers/$1/userdata $1 $2
+}}
+remove() {{
+    for name in joined claimed own hosts; do
+        {line("rm --force --ignore $name")}
+    done >/run/removed
+}}
+trap remove EXIT
+mkdir -p {tmp_path}/memory && mount -t tmpfs none {tmp_path}/memory
+{line(f"pull --quiet oci:{tmp_path}/image")} >/run/pulled
+read -r image </run/pulled
+"""
+    script += PODS.format(
+        run=line(f"{PODMAN_RUN} --detach --stop-signal KILL"),
+        volume=tmp_path,
+        image="$image sh -c 'sleep 1000'",
+    )
+    try:
+        done = on_node(installed, script)
+    finally:
+        remove_podmans_parents()
+    assert done.code == 0, done.out + done.err
+    told = [line.split()[:2] for line in done.out.splitlines()]
+    assert told == [["claimed", "volume"], ["own", "pod"], ["joined", "pod"], ["host", "host"]]
+
+
+@pytest.mark.parametrize("runtime", BOTH)
+def test_no_image_gives_itself_a_swarm_resource(
+    installed: Installed, bundle: Maker, runtime: str
+) -> None:
+    """NVIDIA's and another vendor's alike."""
+    made = bundle("busybox").asks(None, DOCKER_RESOURCE_HCA="all", DOCKER_RESOURCE_GPU="all")
+    made.runs("/bin/sh", "-c", "ls /dev; ls /dev/infiniband; true")
+    settings = (
+        "accept-environment = privileged\n"
+        "swarm-resources = OCI_RDMA=DOCKER_RESOURCE_HCA, DOCKER_RESOURCE_GPU\n"
+    )
+    done = on_node(installed, start(runtime, made), settings=settings, vendors=("rdma",))
+    assert done.code == 0, done.err
+    assert "infiniband\n" not in done.out and "nvidia" not in done.out, done.out

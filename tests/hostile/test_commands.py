@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Root's commands believe nobody: each attack of a user and of a container, and the matrix, under each runtime."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+import pytest
+
+from oci_gpu_hook.errors import plain
+from tests.hostile import beliefs, claims, limits, matrix
+from tests.hostile.commands import Done
+from tests.hostile.conftest import SUMMARY
+from tests.hostile.scene import Kit
+from tests.integration.engines import REPOSITORY, Installed, on_node
+
+ATTACKS = {**beliefs.ATTACKS, **claims.ATTACKS, **limits.ATTACKS}
+# The rest has no container of root's in it.
+OF_CONTAINERS = ("images-", "anothers-", "node-", "many-links", "many-names", "many-processes")
+CASES = [("runc", name) for name in (*ATTACKS, *matrix.ATTACKS)]
+CASES += [("crun", name) for name in ATTACKS if name.startswith(OF_CONTAINERS)]
+CASES += [("crun", name) for name in matrix.ATTACKS if name.startswith(matrix.OF_CONTAINERS)]
+
+
+class Played(NamedTuple):
+    """What got out in one attack; its cells of the matrix; the most seconds and KiB beyond plain, and whose."""
+
+    wrong: list[str]
+    cells: int
+    seconds: tuple[float, str]
+    memory: tuple[int, str]
+
+
+Results = dict[str, "Future[dict[str, Played]]"]
+
+
+def play(installed: Installed, kit: Kit, runtime: str, names: list[str]) -> dict[str, Played]:
+    """All attacks under one runtime, on one node."""
+    line = [sys.executable, "-m", "tests.hostile.commands", f"{kit.work}/kit.json", runtime, *names]
+    before = "oci-gpu-hook inventory refresh >/dev/null 2>&1 || :\n"
+    script = f"{before}cd {REPOSITORY}; {shlex.join(line)}"
+    done = on_node(installed, script, timeout=2400)
+    if done.code:
+        raise RuntimeError(done.err[-2000:])
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    return {name: Played(wrong, *took) for name, wrong, took in rows}
+
+
+@pytest.fixture(scope="module")
+def results(request: pytest.FixtureRequest, installed: Installed, kit: Kit) -> Iterator[Results]:
+    """What got out in each of the attacks that were selected; at the end the matrix is counted."""
+    names: dict[str, list[str]] = {}
+    for item in request.session.items:
+        call = getattr(item, "callspec", None)
+        if call is not None and "belief" in call.params:
+            names.setdefault(call.params["runtime"], []).append(call.params["belief"])
+    with ThreadPoolExecutor(1) as pool:
+        found = {key: pool.submit(play, installed, kit, key, its) for key, its in names.items()}
+        yield found
+    lines = request.config.stash.setdefault(SUMMARY, [])
+    for runtime, played in found.items():
+        lines.append(counted(runtime, list(played.result().items())))
+
+
+def counted(runtime: str, rows: list[tuple[str, Played]]) -> str:
+    """The matrix in one line."""
+    its = [played for name, played in rows if name in matrix.ATTACKS]
+    wrong = [line for played in its for line in played.wrong]
+    pasted = len([line for line in wrong if "to paste: " in line])
+    seconds = max([played.seconds for played in its], default=(0, ""))
+    memory = max([played.memory for played in its], default=(0, ""))
+    part = "all" if matrix.IS_WHOLE else "a third (HOSTILE_MATRIX=all: all)"
+    return (
+        f"{runtime}: {part} of the matrix, {sum([played.cells for played in its])} cells, {len(wrong) - pasted} open, "
+        f"{pasted} prints to paste, at most {seconds[0]:.1f} s ({seconds[1]}) and "
+        f"{memory[0] >> 10} MiB ({memory[1]}) beyond plain"
+    )
+
+
+@pytest.mark.parametrize(("runtime", "belief"), CASES)
+def test_root_believes_nobody(results: Results, runtime: str, belief: str) -> None:
+    wrong = results[runtime].result()[belief].wrong
+    if wrong:
+        pytest.fail("\n".join(wrong), pytrace=False)
+
+
+@pytest.mark.parametrize("kind", ["shell", "escapes"])
+def test_what_must_not_be_pasted_is_noticed(kind: str) -> None:
+    """A text of others' as a word that is not quoted, a control character, and a line that it begins."""
+    text = matrix.TEXTS[kind]
+    raw = f"fail  x  y\n{matrix.REMEDY}podman restart {text}\n"
+    assert matrix.printed(Done(1, raw, "", 0, 0), False)
+    quoted = f"fail  x  y\n{matrix.REMEDY}podman restart {shlex.quote(plain(text))}\n"
+    assert matrix.printed(Done(1, quoted, "", 0, 0), False) == []

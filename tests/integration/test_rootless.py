@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose folders a container's root may lie in: a rootless engine's user counts as root there, and nobody else anywhere.
+
+Needed where no tmpfs of the runtime's own on the root proves it, as with the host's /dev mounted at /dev.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Maker
+from tests.integration.engines import REPOSITORY, Installed, on_node, podman
+
+USER, FIRST = 64_123, 6_553_600
+# What a user's engine has: folders of the user's, and of the first of the user's further ids, as podman's keep-id has.
+# This one may lie in a folder that root alone may enter.
+PACKAGE = "/run/package"
+FOLDERS = f"""
+echo 'user:x:{USER}:{USER}::/run/user-home:/bin/sh' >>/etc/passwd
+echo 'user:x:{USER}:' >>/etc/group
+for file in /etc/subuid /etc/subgid; do printf 'user:{FIRST}:65536\nroot:100000:65536\n' >>$file; done
+folder() {{ mkdir -p $3 && chown $1:$1 $3 && chmod $2 $3; }}
+folder {USER} 0700 /run/user-home
+folder {FIRST} 0755 /run/user-home/store
+folder {FIRST} 0755 /run/user-home/store/root
+folder {USER} 0777 /run/user-home/open
+folder {USER} 0755 /run/user-home/open/root
+folder {USER} 1777 /run/user-home/sticky
+folder {FIRST} 0755 /run/user-home/sticky/root
+folder 100000 0755 /run/shifted
+folder 101000 0755 /run/shifted/store
+folder 101000 0755 /run/shifted/store/root
+folder {USER} 0755 /run/user/{USER}
+mkdir {PACKAGE} && cp -R {REPOSITORY}/oci_gpu_hook {PACKAGE}/
+"""
+AS_USER = f"setpriv --reuid={USER} --regid={USER} --clear-groups "
+# As podman, rootlesskit and enroot make theirs.
+ROOTLESS = f"{AS_USER} unshare --mount --user --map-root-user --map-auto "
+# As somebody else makes one for an engine that is to be its root; to nobody there the machine's root has a number.
+SHIFTED = (
+    "unshare --mount --user --map-users=100000,0,65536 --map-groups=100000,0,65536 "
+    "--setuid=0 --setgid=0 "
+)
+# The same user's namespace, in which there is a system of its own, as in a container that has an engine in it.
+OWN_SYSTEM = (
+    ROOTLESS
+    + """sh -euc '
+mount -t tmpfs none /mnt
+for name in /*; do
+    if [ -L $name ]; then cp -P $name /mnt/; continue; fi
+    [ ! -d $name ] || { mkdir /mnt$name && mount --rbind $name /mnt$name; }
+done
+exec chroot /mnt "$@"' sh """
+)
+NAMESPACES = {"machine": "", "rootless": ROOTLESS, "shifted": SHIFTED, "own system": OWN_SYSTEM}
+ASK = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from oci_gpu_hook.container import rootfs
+for path in sys.argv[2:]:
+    print(path, rootfs._is_roots(path))
+"""
+PATHS = [
+    *(f"/run/user-home/{name}/root" for name in ("store", "open", "sticky")),
+    "/run/shifted/store/root",
+]
+
+
+def test_a_users_folders_count_in_the_users_own_namespace_alone(installed: Installed) -> None:
+    words = shlex.join(["/usr/bin/python3", "-ISB", "-c", ASK, PACKAGE, *PATHS])
+    script = [f"echo '== {name}'; {prefix}{words}" for name, prefix in NAMESPACES.items()]
+    done = on_node(None, FOLDERS + "\n".join(script))
+    assert done.code == 0, done.err
+    parts = [part.splitlines() for part in done.out.split("== ")[1:]]
+    counts = {name: [line.split()[0] for line in lines if "True" in line] for name, *lines in parts}
+    assert counts == {
+        "machine": [],
+        # Not what everybody may write to; nor, in a sticky folder, what is not the user's alone.  That somebody else's
+        # folder looks like root's there, SECURITY.md says.
+        "rootless": [PATHS[0], PATHS[3]],
+        "shifted": [],
+        "own system": [],
+    }
+
+
+# Rootless podman without systemd: crun gets no cgroups, runc has some to itself.
+ENGINES = {"crun": "--cgroups=disabled", "runc": "--pids-limit=-1"}
+
+
+@pytest.mark.parametrize("mode", ["0755", "0777"])
+@pytest.mark.parametrize("runtime", ENGINES)
+def test_a_rootless_container_with_the_hosts_dev_has_its_gpus(
+    installed: Installed, patterns: dict[str, Path], runtime: str, mode: str
+) -> None:
+    """As distrobox and toolbox start theirs; but not in a folder to which everybody may write."""
+    store, root = "/run/user-home/kept", "/run/user-home/kept/root"
+    run = f"run --rm {ENGINES[runtime]} --network=none --userns=keep-id --volume /dev:/dev"
+    words = f"{run} --env NVIDIA_VISIBLE_DEVICES=1,5 --rootfs {root} sh -c '/app/cuda; id -u'"
+    line = podman(words, runtime=runtime, folder=Path("/run/user-home"), run=f"/run/user/{USER}/c")
+    script = f"""
+folder {FIRST} {mode} {store}
+cp -a {patterns["debian"]} {root}; chown -R {FIRST}:{FIRST} {root}
+code=0
+{AS_USER} env HOME=/run/user-home XDG_RUNTIME_DIR=/run/user/{USER} {line} >/run/out 2>&1 || code=$?
+cat /run/out; pkill -U {USER} || :
+exit $code
+"""
+    done = on_node(installed, FOLDERS + script)
+    if mode == "0777":
+        assert done.code != 0 and "others than root can exchange it" in done.out, done.out
+    else:
+        assert (done.code, done.out) == (0, f"cuInit 0, 8 devices\n{USER}\n"), done.err
+
+
+@pytest.mark.parametrize("owner", [100_000, 101_000])
+def test_an_engine_of_a_namespaces_root_gives_no_power_to_its_users(
+    installed: Installed, bundle: Maker, owner: int
+) -> None:
+    """Real crun as root of a namespace that somebody else has made: another user's folder is no place for a root."""
+    made = bundle("busybox").asks("0", "utility").without("/dev", "/sys").mounts("/dev", "/dev")
+    kinds = [{"type": kind} for kind in ("mount", "ipc", "uts", "pid")]
+    made.config["linux"] = {"namespaces": kinds}
+    made.config["process"].pop("rlimits", None)
+    made.config["root"]["path"] = "/run/shifted/kept/root"
+    made.config["annotations"] = {"run.oci.hooks.stderr": "/run/shifted/said"}
+    made.runs("/bin/sh", "-c", "echo started")
+    script = f"""
+folder {owner} 0755 /run/shifted/kept
+cp -a {made.rootfs} /run/shifted/kept/root; chown -R 100000:100000 /run/shifted/kept/root
+mkdir /run/bundle; cp {made.path}/config.json /run/bundle
+: >/run/shifted/said; chown 100000 /run/shifted/said
+code=0
+{SHIFTED} crun --root /run/shifted --cgroup-manager=disabled run --bundle /run/bundle c || code=$?
+cat /run/shifted/said
+exit $code
+"""
+    done = on_node(installed, FOLDERS + script)
+    if owner == 100_000:
+        assert done.code == 0 and done.out.startswith("started\n"), done.out + done.err
+    else:
+        assert done.code != 0 and "others than root can exchange it" in done.out, done.err

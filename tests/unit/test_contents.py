@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders that are given whole: what is looked through, what leaves them, and when a saved look is true no longer."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Callable
+
+import pytest
+
+from oci_gpu_hook.host import contents
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel import procfile
+from oci_gpu_hook.vendors import current
+from oci_gpu_hook.vendors.inventory import VendorInventory
+
+FOLDER = "/opt/acme"
+FILE = "/etc/oci-gpu-hook/vendors/acme.json"
+VENDOR = {
+    "activation_flag": "OCI_ACME",
+    "driver_feature": ["compute"],
+    "inventory": {"compute": {"directories": [FOLDER]}},
+}
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """A vendor's file, and its folder: two good files below it, in folders of their own, and a link."""
+    tmp_path.chmod(0o755)
+    umask = os.umask(0o022)
+    for name in ("one/deep/a", "two/b"):
+        file = tmp_path / FOLDER[1:] / name
+        file.parent.mkdir(parents=True)
+        file.write_text(name)
+    (tmp_path / FOLDER[1:] / "link").symlink_to("one/deep/a")
+    for folder in (Path(FILE).parent, Path("/run")):
+        (tmp_path / folder.relative_to("/")).mkdir(parents=True)
+    (tmp_path / FILE[1:]).write_text(json.dumps(VENDOR))
+    os.umask(umask)
+    return tmp_path
+
+
+def look(host: Path) -> contents.Contents:
+    return contents.look(HostRoot(str(host)), FOLDER, lambda path: None)
+
+
+def given(host: Path) -> VendorInventory:
+    """What a start gives, which saves it for the next one."""
+    return current.vendor_inventory(HostRoot(str(host)), "OCI_ACME", FILE, remember=True)
+
+
+def paths(found: VendorInventory) -> set[str]:
+    return {file.path for file in found.files} | {link.path for link in found.links}
+
+
+def closed(path: Path) -> None:
+    path.chmod(0o600 if path.is_file() else 0o700)
+
+
+def shared(path: Path) -> None:
+    path.chmod(0o666 if path.is_file() else 0o777)
+
+
+def listed_by_nobody(path: Path) -> None:
+    path.chmod(0o644 if path.is_file() else 0o711)
+
+
+def test_a_folder_that_is_for_everybody_is_given_whole(host: Path) -> None:
+    found = given(host)
+    assert [(file.path, file.target, file.folder) for file in found.files] == [
+        (FOLDER, FOLDER, True)
+    ]
+    assert (found.links, found.faults) == ((), ())
+
+
+@pytest.mark.parametrize("spoil", [closed, shared])
+@pytest.mark.parametrize("name", ["one/deep/a", "one/deep", "two"])
+def test_what_is_not_leaves_it_and_the_rest_is_given_in_parts(
+    host: Path, spoil: Callable[[Path], None], name: str
+) -> None:
+    spoil(host / FOLDER[1:] / name)
+    expected = {
+        "one/deep/a": {"two", "link"},
+        "one/deep": {"two", "link"},
+        "two": {"one", "link"},
+    }
+    found = given(host)
+    assert paths(found) == {f"{FOLDER}/{it}" for it in expected[name]}
+    assert all([file.folder for file in found.files])
+    assert [(link.path, link.to) for link in found.links] == [(f"{FOLDER}/link", "one/deep/a")]
+    why = "not everybody may read it" if spoil is closed else "others than root may write to it"
+    assert found.faults == (f"the host's {FOLDER}/{name} is left out: {why}",)
+
+
+def test_a_folder_that_nobody_may_list_is_no_folder_for_everybody(host: Path) -> None:
+    (host / FOLDER[1:] / "two").chmod(0o711)
+    assert look(host).faults == {f"{FOLDER}/two": "not everybody may read it"}
+
+
+def test_what_is_no_file_leaves_it(host: Path) -> None:
+    os.mkfifo(host / FOLDER[1:] / "two/fifo")
+    (host / FOLDER[1:] / "two/\x1b[2J").write_text("")
+    assert look(host).faults == {
+        f"{FOLDER}/two/fifo": "it is no file and no folder",
+        f"{FOLDER}/two/\x1b[2J": "its name cannot be printed",
+    }
+    assert paths(given(host)) == {f"{FOLDER}/{name}" for name in ("one", "link", "two/b")}
+    assert all([fault.isprintable() for fault in given(host).faults])
+
+
+@pytest.mark.parametrize("name", ["one/deep/a", "one/deep", "one", "two/b"])
+@pytest.mark.parametrize("spoil", [closed, shared])
+def test_what_is_closed_or_opened_later_is_noticed(
+    host: Path, name: str, spoil: Callable[[Path], None]
+) -> None:
+    """No name in a folder changes with that, and no folder's time."""
+    path = host / FOLDER[1:] / name
+    mode = path.stat().st_mode
+    assert paths(given(host)) == {FOLDER}
+    spoil(path)
+    assert FOLDER not in paths(given(host))
+    path.chmod(mode)
+    assert paths(given(host)) == {FOLDER}
+
+
+def test_of_very_many_files_that_is_noticed_at_the_next_refresh(
+    host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oci_gpu_hook.vendors.survey._MOST_WATCHED", 1)
+    assert paths(given(host)) == {FOLDER}
+    closed(host / FOLDER[1:] / "two/b")
+    assert paths(given(host)) == {FOLDER}
+    (host / FOLDER[1:] / "one/deep/b").touch()
+    assert FOLDER not in paths(given(host))
+
+
+def test_what_is_put_there_later_is_noticed(host: Path) -> None:
+    assert paths(given(host)) == {FOLDER}
+    (host / FOLDER[1:] / "one/deep/token").write_text("")
+    closed(host / FOLDER[1:] / "one/deep/token")
+    assert paths(given(host)) == {f"{FOLDER}/{name}" for name in ("one/deep/a", "two", "link")}
+
+
+def test_of_very_many_faults_the_first_are_told(host: Path) -> None:
+    for number in range(200):
+        (host / FOLDER[1:] / f"two/{number:03}").mkdir(mode=0o700)
+    found = given(host)
+    assert len(found.faults) < 20
+    assert found.faults[-1] == f"184 more things in the host's {FOLDER} are left out"
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "says"),
+    [
+        ("MOST_FOLDERS", 3, "it has more than 3 folders in it"),
+        ("MOST_THINGS", 5, "it has more than 5 things in it"),
+        ("MOST_DEPTH", 1, "its folders lie more than 1 deep"),
+    ],
+)
+def test_what_is_too_much_to_look_through_is_left_out(
+    host: Path, monkeypatch: pytest.MonkeyPatch, name: str, most: int, says: str
+) -> None:
+    monkeypatch.setattr(contents, name, most)
+    found = given(host)
+    assert paths(found) == set()
+    assert found.faults == (f"the host's {FOLDER} is left out: {says}",)
+
+
+def test_a_deep_folder_ends_no_command(host: Path) -> None:
+    """In one of 3,000 folders no path is too long for the kernel, and no function calls itself."""
+    (host / FOLDER[1:] / "/".join(["d"] * 100)).mkdir(parents=True)
+    assert "deep" in given(host).faults[0]
+
+
+def test_a_folder_in_parts_may_not_have_too_many(
+    host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oci_gpu_hook.vendors.survey._MOST_FILES", 2)
+    closed(host / FOLDER[1:] / "two/b")
+    for number in range(3):
+        (host / FOLDER[1:] / f"two/{number}").write_text("")
+    (fault,) = given(host).faults
+    assert fault.endswith("it cannot be given whole, and has more than 2 parts")
+
+
+def test_mount_points_are_found_whatever_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = b"1 0 0:1 / / rw - tmpfs t rw\n2 1 0:2 / /a\\040b/c rw - tmpfs t rw\n3 1 0:3 / /ab rw - x x x\n"
+    monkeypatch.setattr(procfile, "read", lambda path: text)
+    assert contents._mounted_below("/a b") == {"/c"}
+    assert contents._mounted_below("/a") == set()

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The image of podman's container, by containers/storage's record of it as podman 4.3 and 5 write it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook.host import podman
+from oci_gpu_hook.host.root import HostRoot
+from tests.unit import hosts
+
+ID, OTHER = "c0a7" * 16, "6d1f" * 16
+STORAGE = "/var/lib/containers/storage/overlay-containers"
+BUNDLE = f"{STORAGE}/{ID}/userdata"
+NAME = "registry.example.com/cuda:12"
+
+
+def record(id: str, name: str) -> dict[str, object]:
+    """One container's; its name may have what looks like the beginning of another's."""
+    metadata = {"image-name": name, "image-id": "1" * 64, "name": f'x"}},{{"id":"{ID}"'}
+    return {
+        "id": id,
+        "names": [f'x"}},{{"id":"{ID}'],
+        "image": "1" * 64,
+        "layer": "2" * 64,
+        "metadata": json.dumps(metadata, separators=(",", ":")),
+        "created": "2026-11-20T08:00:00Z",
+    }
+
+
+def image(tree: Path, *, bundle: str = BUNDLE, id: str = ID) -> str:
+    return podman.image(HostRoot(str(tree)), bundle, id)
+
+
+def plant(tree: Path, *records: dict[str, object], name: str = "containers.json") -> Path:
+    text = json.dumps(list(records), separators=(",", ":"))
+    hosts.plant(tree, f"{STORAGE}/{name}", text)
+    return tree / f"{STORAGE}/{name}".lstrip("/")
+
+
+@pytest.mark.parametrize("name", ["containers.json", "volatile-containers.json"])
+def test_the_record_of_the_container_itself_tells(tmp_path: Path, name: str) -> None:
+    for others in ((), (record(OTHER, "stranger"),)):
+        plant(tmp_path, *others, record(ID, NAME), *others, name=name)
+        assert image(tmp_path) == NAME
+
+
+@pytest.mark.parametrize(
+    ("bundle", "id"),
+    [
+        (f"{STORAGE}/{OTHER}/userdata", ID),
+        (f"/run/containerd/io.containerd.runtime.v2.task/moby/{ID}", ID),
+        (BUNDLE, ""),
+        (f"{STORAGE}/x/userdata", "x"),
+        (f'{STORAGE}/"/userdata', '"'),
+    ],
+)
+def test_nothing_else_does(tmp_path: Path, bundle: str, id: str) -> None:
+    plant(tmp_path, record(ID, NAME))
+    assert image(tmp_path, bundle=bundle, id=id) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        f'[{{"id":"{ID}"',
+        f'[{{"id":"{ID}"}}]',
+        f'[{{"id":"{ID}","metadata":1}}]',
+        f'[{{"id":"{ID}","metadata":"x"}}]',
+        f'[{{"id":"{ID}","metadata":"[]"}}]',
+        f'[{{"id":"{ID}","metadata":"{{}}"}}]',
+        f'[{{"id":"{ID}","metadata":"{{\\"image-name\\":1}}"}}]',
+    ],
+)
+def test_a_record_that_says_nothing(tmp_path: Path, text: str) -> None:
+    hosts.plant(tmp_path, f"{STORAGE}/containers.json", text)
+    assert image(tmp_path) == ""
+
+
+def test_nothing_that_others_could_write_counts(tmp_path: Path) -> None:
+    file = plant(tmp_path, record(ID, NAME))
+    for path, mode in ((file, 0o666), (file.parent, 0o777)):
+        before = path.stat().st_mode
+        path.chmod(mode)
+        assert image(tmp_path) == ""
+        path.chmod(before)
+    assert image(tmp_path) == NAME
+    file.unlink()
+    os.mkfifo(file)
+    assert image(tmp_path) == ""

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What root pastes is made of words, and a text that a container or a user has chosen is one only as a name."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oci_gpu_hook.diagnosis import advice
+from oci_gpu_hook.diagnosis.advice import Patient
+from oci_gpu_hook.diagnosis.remedy import command, is_name, then
+
+EVIL = "x;echo Y3VybA==|base64 -d>/etc/cron.d/x"
+
+
+@given(st.lists(st.text(min_size=1), min_size=1, max_size=4))
+def test_words_stay_words(words: list[str]) -> None:
+    assert shlex.split(command(*words)) == words
+
+
+def test_several_commands_and_a_note() -> None:
+    both = then(command("rm", "a b"), command("ls", note="and look"))
+    assert both == "rm 'a b' && ls  # and look"
+    assert shlex.split(both, comments=True) == ["rm", "a b", "&&", "ls"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("web", True), ("a" * 64, True), ("k8s_a.b-c", True), ("-f", False), ("", False)]
+    + [(text, False) for text in (EVIL, "a b", "a\n", "$(id)", "é", "../x", "a" * 257)],
+)
+def test_what_is_a_name(text: str, expected: bool) -> None:
+    assert is_name(text) == expected
+
+
+ID = "ab" * 32
+ADVISE = (advice.restart, advice.start, advice.resume, advice.ask, advice.accepted)
+
+
+@pytest.mark.parametrize("engine", ["", "podman", "CRI-O", "Docker", "containerd"])
+@pytest.mark.parametrize("is_pods", [False, True])
+@pytest.mark.parametrize("advise", ADVISE)
+def test_no_name_that_a_user_chose_is_a_word(engine: str, is_pods: bool, advise: object) -> None:
+    """Neither the container's, nor its id, nor the folder above its bundle."""
+    for word, id, bundle in (
+        (EVIL, ID, f"/run/{EVIL}/{ID}"),
+        ("--evil", "--all", "/b"),
+        (EVIL, EVIL, f"/b/{EVIL}"),
+    ):
+        who = Patient(engine, word, id, is_pods, 7, "" if id != ID else bundle, "runc")
+        said = advise(who)  # type: ignore[operator]
+        assert "echo" not in said.replace(f"/run/{EVIL}", ""), said
+        words = shlex.split(said.rpartition(": ")[2], comments=True)
+        assert not {"--evil", "--all"} & {word for word in words if word in (who.word, who.id)}
+
+
+@pytest.mark.parametrize("advise", ADVISE)
+def test_a_users_container_is_that_users_to_start_again(advise: object) -> None:
+    """Root would start what the user's bundle says."""
+    who = Patient("", "web", "web", False, 7, "/users/ann/bundle", "runc", user=1000)
+    said = advise(who)  # type: ignore[operator]
+    assert "/users/ann" not in said
+    assert "runc" not in said or "1000" in said

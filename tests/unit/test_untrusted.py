@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What users, containers and images have made is read by descriptor, only regular files, within bounds."""
+
+from __future__ import annotations
+
+import ast
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook.host import mounts, untrusted
+from oci_gpu_hook.host.mounts import Mounts
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.host.untrusted import Budget, ContainerRoot
+from tests.unit.test_containers import USER, owned
+from tests.unit.test_contracts import SOURCES, name
+
+FOLDER = f"/run/user/{USER}"
+
+
+@pytest.fixture()
+def tree(tmp_path: Path) -> Path:
+    (tmp_path / FOLDER[1:]).mkdir(parents=True)
+    return tmp_path
+
+
+def read(tree: Path, path: str = "x") -> bytes | None:
+    owned(tree, FOLDER)
+    return untrusted.read_users(
+        HostRoot(str(tree)), f"{FOLDER}/{path}", USER, untrusted.our_mounts(), 1000
+    )
+
+
+def test_a_regular_file_of_the_user_is_read(tree: Path) -> None:
+    (tree / FOLDER[1:] / "x").write_text("said")
+    assert read(tree) == b"said"
+
+
+def huge(place: Path) -> None:
+    place.touch()
+    os.truncate(place, 1 << 40)
+
+
+def bound(place: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as it:
+        it.bind(str(place))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda it: it.symlink_to("/etc/passwd"),
+        lambda it: it.symlink_to("/proc/self/environ"),
+        lambda it: it.symlink_to("/dev/zero"),
+        lambda it: (it.with_name("real").write_text("said"), it.symlink_to("real")),
+        os.mkfifo,
+        bound,
+        lambda it: it.mkdir(),
+        lambda it: it.write_text("s" * 1001),
+        huge,
+    ],
+    ids=["root's", "procfs", "device", "link", "fifo", "socket", "folder", "large", "huge"],
+)
+def test_anything_else_is_not(tree: Path, make: object) -> None:
+    make(tree / FOLDER[1:] / "x")  # type: ignore[operator]
+    began = time.monotonic()
+    assert read(tree) is None
+    assert time.monotonic() - began < 5
+
+
+def test_a_folder_that_is_a_link_is_not_entered(tree: Path) -> None:
+    (tree / "elsewhere").mkdir()
+    (tree / "elsewhere/x").write_text("said")
+    owned(tree, "elsewhere")
+    (tree / FOLDER[1:] / "inner").symlink_to(tree / "elsewhere")
+    assert read(tree, "inner/x") is None
+
+
+def test_a_file_of_somebody_else_in_a_users_folder_is_not_read(tree: Path) -> None:
+    (tree / FOLDER[1:] / "x").write_text("said")
+    owned(tree, FOLDER)
+    root, ours = HostRoot(str(tree)), untrusted.our_mounts()
+    assert untrusted.read_users(root, f"{FOLDER}/x", USER, ours) == b"said"
+    assert untrusted.read_users(root, f"{FOLDER}/x", USER + 1, ours) is None
+    assert untrusted.users_names(root, FOLDER, USER, ours) == ["x"]
+    assert untrusted.users_names(root, FOLDER, USER + 1, ours) == []
+
+
+def test_what_lies_on_another_mount_than_was_seen_is_not_opened(tree: Path) -> None:
+    """A user has mounted something there meanwhile; or it is FUSE, as any user may mount on a folder of his."""
+    (tree / FOLDER[1:] / "x").write_text("said")
+    owned(tree, FOLDER)
+    root, ours = HostRoot(str(tree)), untrusted.our_mounts()
+    (point,) = ours.way(str(tree))[-1:]
+    ours.points[point] = ours.points[point]._replace(id=-1)
+    assert untrusted.read_users(root, f"{FOLDER}/x", USER, ours) is None
+    line = f"7 1 0:7 / {tree} rw - fuse.evil none rw\n".encode()
+    fuse = Mounts(line)
+    assert fuse.is_local(f"{tree}/x") == (os.geteuid() != 0)
+    assert Mounts(b"").way("/x") == []
+    assert untrusted.read_users(root, f"{FOLDER}/x", USER, Mounts(b"")) is None
+
+
+def test_mount_points_with_odd_names() -> None:
+    text = b"7 1 0:7 /a\\134b /mnt/a\\040b\\012c rw shared:1 - tmpfs none rw\nnonsense\n\n"
+    found = Mounts(text)
+    assert found.points == {"/mnt/a b\nc": mounts.Mount(7, "0:7", "/a\\b", "tmpfs")}
+    assert found.way("/mnt/a b\nc/d") == ["/mnt/a b\nc"]
+
+
+def inside(tree: Path) -> ContainerRoot:
+    """A container whose root is this tree: no process has it, so its descriptor is exchanged."""
+    found = ContainerRoot(HostRoot(), os.getpid())
+    os.close(found.fd)
+    found.fd = os.open(tree, os.O_PATH)
+    return found
+
+
+def test_in_a_container_links_are_followed_below_its_root(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/x").write_text("said")
+    (tmp_path / "x").symlink_to("/etc/x")
+    (tmp_path / "out").symlink_to("../../../../../../../../etc/passwd")
+    (tmp_path / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "fifo")
+    found = inside(tmp_path)
+    assert (found.read("/x"), found.read("/out"), found.read("/loop")) == (b"said", None, None)
+    assert (found.read("/fifo"), found.read("/etc"), found.read("/x", 3)) == (None, None, None)
+    assert found.status("/x", with_links=False) is None
+    assert found.names("/etc") == ["x"] and found.names("/x") == []
+    found.close()
+
+
+def test_a_file_of_procfs_is_no_file_of_a_containers() -> None:
+    """Its read can wait, or take away what root is to read, as that of /proc/kmsg."""
+    found = ContainerRoot(HostRoot(), os.getpid())
+    assert found.status("/proc/self/status") is not None
+    assert found.read("/proc/self/status") is None
+    assert found.read("/sys/kernel/notes") is None
+    found.close()
+
+
+def test_names_without_an_end_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(untrusted, "MOST_NAMES", 50)
+    for number in range(60):
+        (tmp_path / str(number)).touch()
+    found = inside(tmp_path)
+    assert len(found.names("/", 50)) == 50
+    assert found.nodes("/", Budget(60)) == ([], False)
+    assert found.nodes("/", Budget(-1)) == ([], False)
+    found.close()
+
+
+def test_a_node_is_opened_only_if_it_is_the_one(tmp_path: Path) -> None:
+    """Between the look and the open a container may have put another there."""
+    found = ContainerRoot(HostRoot(), os.getpid())
+    assert found.numbers("/dev/null") == (1, 3) and found.numbers("/etc/passwd") is None
+    found.try_node("/dev/null", (1, 3))
+    for path in ("/dev/zero", "/etc/passwd"):
+        with pytest.raises(OSError, match="another device by now"):
+            found.try_node(path, (1, 3))
+    found.close()
+
+
+# What users and containers fill, and where the package may name it.
+THEIRS = {
+    # The last one only refuses it.
+    "/run/user": {"host/states.py", "host/rootless.py", "vendors/allowed.py"},
+    "/cmdline": {"host/processes.py", "request/crun.py"},
+    "/environ": {"host/processes.py", "host/untrusted.py"},
+    "/root": {"host/untrusted.py", "host/contained.py"},
+    "/cwd": {"host/containers.py"},
+}
+
+
+def test_nothing_else_opens_a_path_that_others_fill() -> None:
+    """`untrusted` opens them; root's commands read a command line only of root's own processes."""
+    found: dict[str, set[str]] = {part: set() for part in THEIRS}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                for part in THEIRS:
+                    if node.value == part or (node.value.endswith(part) and "\n" not in node.value):
+                        found[part].add(name(path)[len("oci_gpu_hook/") :])
+    assert found == THEIRS

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is left of the resources that an engine sets anew: all but device rules that are config.json's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oci_gpu_hook import update
+from tests.unit.starts import ROOT
+
+# As containerd has them, for a container and for a privileged one.
+NONE = {"allow": False, "access": "rwm"}
+ALL = {"allow": True, "access": "rwm"}
+FUSE = {"allow": True, "type": "c", "major": 10, "minor": 229, "access": "rwm"}
+ASKS = {"env": ["NVIDIA_VISIBLE_DEVICES=0"]}
+
+
+def config(folder: Path, devices: Any, process: Any = ASKS) -> str:
+    """A config.json with these device rules."""
+    path = folder / "config.json"
+    path.write_text(json.dumps({"process": process, "linux": {"resources": {"devices": devices}}}))
+    return str(path)
+
+
+@pytest.mark.parametrize("rules", [[NONE], [ALL], [NONE, FUSE]])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_the_rules_that_are_in_force_are_left_out(
+    tmp_path: Path, rules: Any, indent: int | None
+) -> None:
+    """The others stay to the letter."""
+    text = json.dumps({"devices": rules, "memory": {}, "cpu": {"shares": 512}}, indent=indent)
+    left = update.without_devices(text.encode(), config(tmp_path, rules)).decode()
+    assert json.loads(left) == {"memory": {}, "cpu": {"shares": 512}}
+    assert '"shares": 512' in left
+    only = json.dumps({"devices": rules}).encode()
+    assert update.without_devices(only, config(tmp_path, rules)) == b"{}"
+
+
+def test_runcs_spelling_of_any_number_is_the_same_rule(tmp_path: Path) -> None:
+    any_number = {**NONE, "type": "a", "major": -1, "minor": -1}
+    text = json.dumps({"devices": [any_number], "cpu": {}}).encode()
+    assert json.loads(update.without_devices(text, config(tmp_path, [NONE]))) == {"cpu": {}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"devices": [{"allow": false}, {"allow": true}]}', '{"devices": []}', '{"devices": null}']
+    + ['{"cpu": {}}', '{"devices": 1}', "[]", "{", "", "\\xff"],
+)  # fmt: skip
+def test_whatever_else_is_to_be_set_stays(tmp_path: Path, text: str) -> None:
+    """Other rules are somebody's own word; what is no update is the real runtime's to tell."""
+    data = text.encode()
+    assert update.without_devices(data, config(tmp_path, [NONE])) == data
+
+
+def run(data: bytes, *words: str) -> tuple[int, bytes, str]:
+    """Its exit status, stdout and stderr, as the script starts it."""
+    code = "from oci_gpu_hook import update; update.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], input=data, capture_output=True, cwd=ROOT
+    )
+    return done.returncode, done.stdout, done.stderr.decode()
+
+
+SET = json.dumps({"devices": [NONE], "cpu": {"shares": 2}}).encode()
+
+
+def test_from_stdin_or_a_file_to_stdout(tmp_path: Path) -> None:
+    kept = config(tmp_path, [NONE])
+    assert run(SET, kept, "-", "") == (0, b'{"cpu": {"shares": 2}}', "")
+    (tmp_path / "file").write_bytes(SET)
+    assert run(b"", kept, str(tmp_path / "file"), "") == (0, b'{"cpu": {"shares": 2}}', "")
+
+
+def test_a_container_that_asks_is_not_updated_where_its_rules_are_not_known(tmp_path: Path) -> None:
+    log = tmp_path / "log.json"
+    broken = tmp_path / "config.json"
+    broken.write_text('{"process":{"env":["NVIDIA_VISIBLE_DEVICES=0')
+    code, out, err = run(SET, str(broken), "-", str(log))
+    assert (code, out) == (3, b"")
+    assert f"{broken} is no JSON" in err
+    assert f"oci-gpu-runtime: {broken} is no JSON" in json.loads(log.read_text())["msg"]
+    kept = config(tmp_path, [NONE])
+    code, out, err = run(b"", kept, str(tmp_path / "nothing"), "")
+    assert (code, out) == (3, b"") and f"cannot open {tmp_path}/nothing" in err
+
+
+def test_one_that_asks_for_nothing_is(tmp_path: Path) -> None:
+    kept = config(tmp_path, [{"allow": False, "type": 1}], process={})
+    assert run(SET, kept, "-", "")[:2] == (0, SET)
+
+
+def test_a_large_one_is_read_and_written_whole(tmp_path: Path) -> None:
+    many = json.dumps({"devices": [NONE], "unified": {"x" * 300_000: "y"}}).encode()
+    code, out, _ = run(many, config(tmp_path, [NONE]), "-", "")
+    assert code == 0 and json.loads(out) == {"unified": {"x" * 300_000: "y"}}
+    assert os.path.getsize(config(tmp_path, [NONE])) < 1000

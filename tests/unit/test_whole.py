@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files are written whole, by a descriptor of their folder, and root follows nobody's way but root's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook.errors import ApplyError, ConfigError
+from oci_gpu_hook.host import whole
+
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="a folder can only be given away as root")
+
+
+def test_a_file_is_made_with_its_folders_for_all_to_read(tmp_path: Path) -> None:
+    path = tmp_path / "a/b/x.prom"
+    old = os.umask(0o077)
+    try:
+        whole.write(str(path), "é\n")
+    finally:
+        os.umask(old)
+    assert path.read_text() == "é\n" and path.stat().st_mode & 0o7777 == 0o644
+    assert os.listdir(path.parent) == ["x.prom"]
+    assert whole.remove(str(path)) and not whole.remove(str(path))
+    assert not whole.remove(str(tmp_path / "none/x"))
+
+
+def test_what_is_replaced_is_the_name_and_not_what_a_link_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("x")
+    (tmp_path / "x").symlink_to("precious")
+    whole.write(str(tmp_path / "x"), "new")
+    assert (tmp_path / "precious").read_text() == "x"
+    assert not (tmp_path / "x").is_symlink()
+
+
+def test_where_it_fails_nothing_is_left(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    with pytest.raises(ApplyError, match=r"cannot write .*/x: Is a directory"):
+        whole.write(str(tmp_path / "x"), "new")
+    assert os.listdir(tmp_path) == ["x"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ApplyError, match="Not a directory"):
+        whole.write(str(tmp_path / "file/x"), "new")
+    (tmp_path / "loose").symlink_to("nowhere")
+    with pytest.raises(ApplyError, match="No such file"):
+        whole.write(str(tmp_path / "loose/x"), "new")
+
+
+@pytest.fixture()
+def exporters(tmp_path: Path) -> Path:
+    """A folder of a node exporter's user, as Debian's package makes it, and one of root's below it."""
+    folder = tmp_path / "prometheus"
+    (folder / "node-exporter").mkdir(parents=True)
+    os.chown(folder, 64_123, -1)
+    return folder
+
+
+@as_root
+def test_a_folder_of_the_exporters_own_may_be_written(exporters: Path) -> None:
+    whole.write(str(exporters / "x.prom"), "new")
+    assert (exporters / "x.prom").read_text() == "new"
+    assert (exporters / "x.prom").stat().st_uid == 0
+    assert whole.remove(str(exporters / "x.prom"))
+
+
+@as_root
+@pytest.mark.parametrize("led", [False, True])
+def test_what_lies_below_it_may_not(exporters: Path, tmp_path: Path, led: bool) -> None:
+    """He can put a link, or another folder of root's, in the place of any name in his."""
+    if led:
+        (exporters / "node-exporter").rmdir()
+        (tmp_path / "roots").mkdir()
+        (exporters / "node-exporter").symlink_to(tmp_path / "roots")
+    path = str(exporters / "node-exporter/x.prom")
+    for act in (lambda: whole.write(path, "new"), lambda: whole.remove(path)):
+        with pytest.raises(ConfigError, match="'node-exporter' lies in a folder of user 64123's"):
+            act()
+    assert not (tmp_path / "roots").exists() or os.listdir(tmp_path / "roots") == []
+    with pytest.raises(ConfigError, match="would lie in a folder of user"):
+        whole.write(str(exporters / "new/folders/x.prom"), "new")
+    assert not (exporters / "new").exists()
