@@ -15,14 +15,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 # OCI runtime-spec, config.md, "POSIX-platform Hooks".
-_STAGES = (
-    "prestart",
-    "createRuntime",
-    "createContainer",
-    "startContainer",
-    "poststart",
-    "poststop",
-)
+_STAGES = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
 
 
 def _run_stage(stage: str, arguments: list[str]) -> NoReturn:

@@ -54,9 +54,7 @@ def run(plan: Plan, host: HostRoot, root_fd: int, process: Process) -> list[str]
     return notes
 
 
-def _perform_all(
-    prepared: list[tuple[Operation, int | None]], tree: Tree, home: int, notes: list[str]
-) -> None:
+def _perform_all(prepared: list[tuple[Operation, int | None]], tree: Tree, home: int, notes: list[str]) -> None:
     """Perform all operations, and go back to the mount namespace `home`."""
     before = tree.undo.mark()
     try:
@@ -74,9 +72,7 @@ def _perform_all(
         raise
 
 
-def _prepared(
-    operation: Operation, host: HostRoot, undo: Undo, notes: list[str]
-) -> list[tuple[Operation, int | None]]:
+def _prepared(operation: Operation, host: HostRoot, undo: Undo, notes: list[str]) -> list[tuple[Operation, int | None]]:
     """The operation with what it has prepared on the host; nothing where an optional one cannot be done."""
     try:
         return [(operation, operation.prepare(host, undo))]

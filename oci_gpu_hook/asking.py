@@ -82,9 +82,7 @@ class Question:
 
         return podman.settings_of(self._config, who, self._host_root)
 
-    def request(
-        self, allowed: Settings, spec: SpecStart | None = None
-    ) -> tuple[Request | None, tuple[str, ...]]:
+    def request(self, allowed: Settings, spec: SpecStart | None = None) -> tuple[Request | None, tuple[str, ...]]:
         """The request, and a sentence for each thing that is left out; HookError if it cannot be served.
 
         spec: what has started the hook: then the nodes that the engine has made are the request.

@@ -138,9 +138,7 @@ def _may_ask(progress: Progress, options: Options, err: ExcessError) -> bool:
 
 
 def _late() -> BundleError:
-    return BundleError(
-        f"the state on stdin does not end within {alarm.SECONDS} seconds", ENGINE_HINT
-    )
+    return BundleError(f"the state on stdin does not end within {alarm.SECONDS} seconds", ENGINE_HINT)
 
 
 def _tell_runtime(said: str) -> None:
@@ -175,9 +173,7 @@ def start(progress: Progress, state: State, options: Options, stage: str = "") -
     bundle = read_bundle(state.bundle)
     if stage == "createRuntime" and options.spec is None and _is_served(bundle):
         return
-    question = Question(
-        bundle, state.id, state.annotations, options.config, options.host_root, remember=True
-    )
+    question = Question(bundle, state.id, state.annotations, options.config, options.host_root, remember=True)
     progress.annotations = question.inputs.annotations
     asks = options.spec is not None or question.may_ask()
     if not asks and not settings.are_there(options.config):
@@ -254,12 +250,7 @@ def _settings(question: Question, asks: bool) -> Settings | None:
 
 
 def _carry_out(
-    progress: Progress,
-    state: State,
-    bundle: Bundle,
-    request: Request | None,
-    allowed: Settings,
-    options: Options,
+    progress: Progress, state: State, bundle: Bundle, request: Request | None, allowed: Settings, options: Options
 ) -> None:
     from oci_gpu_hook import apply
     from oci_gpu_hook.container import rootfs
@@ -271,9 +262,7 @@ def _carry_out(
     host = HostRoot(options.host_root)
     process = Process(state.pid)
     root = rootfs.of_process(bundle, process)
-    plan, inventory = decide(
-        bundle, request, allowed, host, root, id=state.id, process=process, remember=True
-    )
+    plan, inventory = decide(bundle, request, allowed, host, root, id=state.id, process=process, remember=True)
     progress.plan = plan
     progress.keep(plan.notes)
     if inventory is not None and options.cdi is not None:
@@ -317,9 +306,7 @@ def _check_spec(progress: Progress, inventory: DriverInventory, spec_driver: str
         raise DriverError(misfit, "write it anew with 'oci-gpu-hook cdi generate'")
 
 
-def _check_vendor_spec(
-    progress: Progress, plan: Plan, host: HostRoot, bundle: Bundle, spec_driver: str
-) -> None:
+def _check_vendor_spec(progress: Progress, plan: Plan, host: HostRoot, bundle: Bundle, spec_driver: str) -> None:
     """The same for a spec of another vendor's devices."""
     from oci_gpu_hook.planning import cdivendor
     from oci_gpu_hook.vendors import current

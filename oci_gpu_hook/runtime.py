@@ -13,14 +13,7 @@ from __future__ import annotations
 import posix
 import sys
 
-from oci_gpu_hook.errors import (
-    LONGEST_LIST,
-    ApplyError,
-    BundleError,
-    ConfigError,
-    RequestError,
-    plain,
-)
+from oci_gpu_hook.errors import LONGEST_LIST, ApplyError, BundleError, ConfigError, RequestError, plain
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.report import sentence
@@ -184,9 +177,7 @@ def _replace(config: str, before: posix.stat_result, data: bytes) -> None:
             posix.unlink(new)
             raise
     except OSError as err:
-        raise ApplyError(
-            f"cannot write {new}: {err.strerror}", "the administrator must fix it"
-        ) from err
+        raise ApplyError(f"cannot write {new}: {err.strerror}", "the administrator must fix it") from err
 
 
 def _stamp(status: posix.stat_result) -> tuple[int, ...]:
@@ -198,6 +189,4 @@ def tell(log: str, said: str) -> None:
     from oci_gpu_hook.report import runtime
 
     if log.startswith("/"):
-        runtime.append(
-            log, runtime.as_json(f"oci-gpu-runtime: {plain(said, LONGEST_LIST)}"), posix.O_CREAT
-        )
+        runtime.append(log, runtime.as_json(f"oci-gpu-runtime: {plain(said, LONGEST_LIST)}"), posix.O_CREAT)

@@ -71,9 +71,7 @@ def _zsh_option(option: Option) -> list[str]:
     help = "".join(f"\\{letter}" if letter in "[]:\\" else letter for letter in _short(option))
     value = f":{option.value}:{_zsh_value(option)}" if option.value else ""
     others = f"({' '.join(option.names)})" if len(option.names) > 1 else ""
-    return [
-        _quoted(f"{others}{name}{_equals(name, option)}[{help}]{value}") for name in option.names
-    ]
+    return [_quoted(f"{others}{name}{_equals(name, option)}[{help}]{value}") for name in option.names]
 
 
 def _equals(name: str, option: Option) -> str:
@@ -93,10 +91,7 @@ def fish(commands: tuple[Command, ...]) -> str:
         for name, text in command.commands:
             lines.append(f"{here} -a {name} -d {_fish_quoted(text)}")
         for option in command.options:
-            names = " ".join(
-                f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}"
-                for name in option.names
-            )
+            names = " ".join(f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names)
             value = _fish_value(option) if option.value else ""
             lines.append(f"{here} {names}{value} -d {_fish_quoted(_short(option))}")
         lines += [f"{here}{_fish_value(argument)[3:]}" for argument in command.arguments]
@@ -109,9 +104,7 @@ def _fish_value(option: Option) -> str:
     return values.get(option.kind) or f" -r -f -a '{' '.join(option.choices)}'"
 
 
-def _filled(
-    shell: str, commands: tuple[Command, ...], between: str, values: list[str], follows: list[str]
-) -> str:
+def _filled(shell: str, commands: tuple[Command, ...], between: str, values: list[str], follows: list[str]) -> str:
     """The shell's template, filled in."""
     names = [_quoted(command.name) for command in commands if command.words]
     text = (SOURCES / f"{shell}.in").read_text()

@@ -108,9 +108,7 @@ def _shared() -> tuple[Option, ...]:
     """The options that several commands have in common, which are described once."""
     found = Counter(option for command in commandline.commands() for option in command.options)
     help_option = commandline.option_help(("-h", "--help"))
-    return tuple(
-        option for option, times in found.items() if times >= _SHARED_BY and option != help_option
-    )
+    return tuple(option for option, times in found.items() if times >= _SHARED_BY and option != help_option)
 
 
 def _command(command: Command, shared: tuple[Option, ...]) -> nodes.section:
@@ -158,10 +156,7 @@ def _definition(term: list[nodes.Node], content: list[nodes.Node]) -> nodes.defi
 
 
 def _paragraphs(texts: Iterable[Text]) -> list[nodes.Node]:
-    return [
-        nodes.literal_block(text=text.text) if text.as_it_is else nodes.paragraph(text=text.text)
-        for text in texts
-    ]
+    return [nodes.literal_block(text=text.text) if text.as_it_is else nodes.paragraph(text=text.text) for text in texts]
 
 
 def _values(key: str) -> str:
@@ -190,9 +185,7 @@ def page(source: Path) -> str:
     text = source.read_text()
     text += f"\n.. |version| replace:: {version['metadata']['version']}\n"
     Setting.described.clear()
-    roff = str(
-        publish_string(text, str(source), writer_name="manpage", settings_overrides=_SETTINGS)
-    )
+    roff = str(publish_string(text, str(source), writer_name="manpage", settings_overrides=_SETTINGS))
     missing = sorted(set(settingsfile._KEYS).difference(Setting.described))
     if Setting.described and missing:
         sys.exit(f"{source}: nothing is said of the setting {', '.join(missing)}")

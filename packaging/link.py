@@ -43,14 +43,7 @@ ROOTS = {
     # Before crun sets a container's resources anew.
     "update": ("update",),
     # A container with a GPU, if the answer is saved.
-    "gpu": (
-        "build",
-        "request.parse",
-        "container.rootfs",
-        "planning.decide",
-        "apply",
-        "report.record",
-    ),
+    "gpu": ("build", "request.parse", "container.rootfs", "planning.decide", "apply", "report.record"),
     # Without a saved answer, what the driver gives is decided from the saved inventory.
     "provision": ("driver.inventory", "planning.recording", "planning.provision"),
     # Without a saved inventory that is still true.
@@ -102,9 +95,7 @@ def _place(folder: str, module: str, placed: list[str]) -> None:
     for source, names in imports_of(ast.parse(read(f"{folder}/{file_of(folder, module)}"))):
         for name in names:
             inner = f"{source}.{name}"[len(PACKAGE) + 1 :]
-            _place(
-                folder, inner if is_module(folder, inner) else source[len(PACKAGE) + 1 :], placed
-            )
+            _place(folder, inner if is_module(folder, inner) else source[len(PACKAGE) + 1 :], placed)
     placed.append(module)
 
 
@@ -161,9 +152,7 @@ def linked_module(folder: str, library: str, module: str) -> Module:
     # Also the one from __future__ would load a file: the compiler gets its flag instead.
     ours = (PACKAGE, "__future__")
     tree.body = [
-        node
-        for node in tree.body
-        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith(ours)
+        node for node in tree.body if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith(ours)
     ]
     is_package = file.endswith("/__init__.py")
     return full_name(module), is_package, tuple(imports), compiled(tree, f"{library}/{file}")

@@ -60,9 +60,7 @@ def make_initramfs(out: str, modules: str, busybox: str, first: str) -> None:
     line = ["cpio", "--quiet", "-o", "-H", "newc"]
     packed = subprocess.run(line, check=True, cwd=folder, input=names, capture_output=True).stdout
     with open(out, "wb") as file:
-        file.write(
-            subprocess.run(["gzip", "-1"], check=True, input=packed, capture_output=True).stdout
-        )
+        file.write(subprocess.run(["gzip", "-1"], check=True, input=packed, capture_output=True).stdout)
 
 
 def run(

@@ -23,11 +23,7 @@ def load(version: str) -> None:
 
 
 def allow(
-    version: str,
-    levels: list[str],
-    rules: Sequence[DeviceRule],
-    fallback: Sequence[DeviceRule],
-    undo: Undo,
+    version: str, levels: list[str], rules: Sequence[DeviceRule], fallback: Sequence[DeviceRule], undo: Undo
 ) -> str:
     """Open a device cgroup for exactly `rules`; gives "", or why nothing was done.
 

@@ -28,9 +28,7 @@ _PROGRAM_LICENSE = "Apache-2.0"
 _ROUNDS = 16
 
 
-def allow(
-    levels: list[str], rules: Sequence[DeviceRule], fallback: Iterable[DeviceRule], undo: Undo
-) -> str:
+def allow(levels: list[str], rules: Sequence[DeviceRule], fallback: Iterable[DeviceRule], undo: Undo) -> str:
     """Open the cgroups `levels` for exactly `rules`; gives "", or why nothing was done."""
     prefix = devicefilter.prefix(rules)
 
@@ -57,9 +55,7 @@ def allow(
     return reason
 
 
-def _replace_all(
-    cgroup_fd: int, directory: str, load: Callable[[int], int], ours: set[int], undo: Undo
-) -> None:
+def _replace_all(cgroup_fd: int, directory: str, load: Callable[[int], int], ours: set[int], undo: Undo) -> None:
     """Replace the cgroup's programs by those that `load` makes of them, until it has `ours` only."""
     for _ in range(_ROUNDS):
         attach_flags, ids = bpf.prog_query(cgroup_fd)
@@ -68,18 +64,11 @@ def _replace_all(
         for prog_id in ids:
             if prog_id not in ours:
                 _replace(cgroup_fd, attach_flags, prog_id, load, ours, undo)
-    raise syscalls.SyscallError(
-        syscalls.EBUSY, "bpf", f"BPF_PROG_ATTACH: others change {directory} too"
-    )
+    raise syscalls.SyscallError(syscalls.EBUSY, "bpf", f"BPF_PROG_ATTACH: others change {directory} too")
 
 
 def _replace(
-    cgroup_fd: int,
-    attach_flags: int,
-    prog_id: int,
-    load: Callable[[int], int],
-    ours: set[int],
-    undo: Undo,
+    cgroup_fd: int, attach_flags: int, prog_id: int, load: Callable[[int], int], ours: set[int], undo: Undo
 ) -> None:
     try:
         old_fd = bpf.prog_get_fd_by_id(prog_id)
@@ -99,9 +88,7 @@ def _put(cgroup_fd: int, attach_flags: int, new_fd: int, old_fd: int) -> None:
     A cgroup without BPF_F_ALLOW_MULTI holds one program, and attaching another one replaces it.
     """
     if attach_flags & bpf.BPF_F_ALLOW_MULTI:
-        bpf.prog_attach(
-            cgroup_fd, new_fd, attach_flags=attach_flags | bpf.BPF_F_REPLACE, replace_fd=old_fd
-        )
+        bpf.prog_attach(cgroup_fd, new_fd, attach_flags=attach_flags | bpf.BPF_F_REPLACE, replace_fd=old_fd)
     else:
         bpf.prog_attach(cgroup_fd, new_fd, attach_flags=attach_flags)
 

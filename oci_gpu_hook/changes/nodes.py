@@ -57,9 +57,7 @@ def is_there(tree: Tree, path: str, major: int, minor: int) -> bool:
         raise TargetError(syscalls.EEXIST, f"{path} is there and is no character device")
     if status.st_rdev != posix.makedev(major, minor):
         found = f"{posix.major(status.st_rdev)}:{posix.minor(status.st_rdev)}"
-        raise TargetError(
-            syscalls.EEXIST, f"{path} is there as {found}, it must be {major}:{minor}"
-        )
+        raise TargetError(syscalls.EEXIST, f"{path} is there as {found}, it must be {major}:{minor}")
     return True
 
 

@@ -54,13 +54,7 @@ class Tree:
     """
 
     def __init__(
-        self,
-        root_fd: int,
-        own: tuple[int, ...],
-        undo: Undo,
-        label: str = "",
-        *,
-        as_owners: bool = False,
+        self, root_fd: int, own: tuple[int, ...], undo: Undo, label: str = "", *, as_owners: bool = False
     ) -> None:
         self.root_fd = root_fd
         self.undo = undo
@@ -93,9 +87,7 @@ class Tree:
         if fd is None:
             fd = self._folder(path)
             if not self._is_own(fd):
-                raise TargetError(
-                    syscalls.EXDEV, f"{path} lies in a volume of the host, where nothing is made"
-                )
+                raise TargetError(syscalls.EXDEV, f"{path} lies in a volume of the host, where nothing is made")
             self._own_folders[path] = fd
         return fd
 
@@ -147,9 +139,7 @@ class Tree:
             return
         self.undo.remember(_remove_file, name, parent)
 
-    def attach_tmpfs(
-        self, target: str, options: tuple[str, ...], fill: Callable[[int], None]
-    ) -> None:
+    def attach_tmpfs(self, target: str, options: tuple[str, ...], fill: Callable[[int], None]) -> None:
         """Attach a new tmpfs at `target`; `fill` gets the descriptor of its root before anyone can see it."""
         tree = detached.new_tmpfs(fill, self._label)
         syscalls.mount_setattr(tree, detached.attributes(options))
@@ -164,9 +154,7 @@ class Tree:
     def attach_file(self, target: str, options: tuple[str, ...], data: bytes, mode: int) -> None:
         """Attach a new file at `target`, over what is there: the image's own file stays as it is."""
         point = self._mount_point(target, folder=False)
-        stage = detached.new_tmpfs(
-            lambda fd: detached.write_file(fd, "file", data, mode), self._label
-        )
+        stage = detached.new_tmpfs(lambda fd: detached.write_file(fd, "file", data, mode), self._label)
         try:
             tree = self._clone_detached(stage, "file")
             syscalls.mount_setattr(tree, detached.attributes(options))
@@ -230,14 +218,9 @@ class Tree:
             return self._make_file(target)
         try:
             if self._shows_elsewhere(fd):
-                raise TargetError(
-                    syscalls.EXDEV,
-                    f"{target} lies in a volume that shares its mounts with the host",
-                )
+                raise TargetError(syscalls.EXDEV, f"{target} lies in a volume that shares its mounts with the host")
             if is_folder(syscalls.known_of(fd)) != folder:
-                raise TargetError(
-                    syscalls.EEXIST, f"{target} is there and is {'no' if folder else 'a'} folder"
-                )
+                raise TargetError(syscalls.EEXIST, f"{target} is there and is {'no' if folder else 'a'} folder")
         except OSError:
             posix.close(fd)
             raise
@@ -330,9 +313,7 @@ class Tree:
         """
         parent_path, _, name = path.rpartition("/")
         try:
-            return self._new_file(
-                name, self._own_folders.get(parent_path) or self.own_folder(parent_path)
-            )
+            return self._new_file(name, self._own_folders.get(parent_path) or self.own_folder(parent_path))
         except (FileExistsError, TargetError):
             return None
 
@@ -347,9 +328,7 @@ class Tree:
         fd = posix.open(name, posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC, dir_fd=parent)
         try:
             if not is_link(posix.fstat(fd)):
-                raise TargetError(
-                    syscalls.EEXIST, f"{parent_path}/{name} appeared while it was being made"
-                )
+                raise TargetError(syscalls.EEXIST, f"{parent_path}/{name} appeared while it was being made")
             text = posix.readlink("", dir_fd=fd)
         finally:
             posix.close(fd)

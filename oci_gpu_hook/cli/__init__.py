@@ -18,16 +18,12 @@ def main(arguments: list[str]) -> int:
     try:
         import click
     except ImportError:
-        print(
-            "oci-gpu-hook: the command line needs click, which this Python lacks", file=sys.stderr
-        )
+        print("oci-gpu-hook: the command line needs click, which this Python lacks", file=sys.stderr)
         return OUR_BUG
     from oci_gpu_hook.cli.commands import program
 
     try:
-        result = program.main(
-            arguments, prog_name="oci-gpu-hook", standalone_mode=False, color=_color()
-        )
+        result = program.main(arguments, prog_name="oci-gpu-hook", standalone_mode=False, color=_color())
         # Buffered output that cannot be written must fail here, and not when the interpreter ends.
         sys.stdout.flush()
         return result if isinstance(result, int) else 0

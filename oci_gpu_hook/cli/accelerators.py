@@ -41,20 +41,14 @@ class Found(NamedTuple):
         return tuple([item for item, hardware in self.vendors if hardware])
 
 
-def look(
-    root: HostRoot, others: Present, nvidia: Callable[[], DriverInventory], *, remember: bool
-) -> Found:
+def look(root: HostRoot, others: Present, nvidia: Callable[[], DriverInventory], *, remember: bool) -> Found:
     """What there is; DriverError where there is nothing at all.
 
     others: what other vendors have; nvidia: gives the inventory of NVIDIA's driver; remember: whether what a Jetson or
     WSL 2 has is saved.
     """
     vendors = tuple(
-        [
-            (item, present.hardware(root, item))
-            for item in others.vendors
-            if present.has_anything(root, item)
-        ]
+        [(item, present.hardware(root, item)) for item in others.vendors if present.has_anything(root, item)]
     )
     found = Found(None, None, platform.prove(root), None, vendors, others.wrong)
     try:

@@ -51,19 +51,11 @@ def cdi() -> None:
 
 @cdi.command()
 @click.option(
-    "--vendor",
-    "flag",
-    metavar="FLAG",
-    help="The devices of this vendor's file, such as OCI_AMD.  [default: NVIDIA's]",
+    "--vendor", "flag", metavar="FLAG", help="The devices of this vendor's file, such as OCI_AMD.  [default: NVIDIA's]"
 )
+@click.option("--output", metavar="FILE", help="Write to FILE, whole or not at all.  [default: stdout]")
 @click.option(
-    "--output", metavar="FILE", help="Write to FILE, whole or not at all.  [default: stdout]"
-)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice([cditext.YAML, cditext.JSON]),
-    help="[default: by FILE's name, else yaml]",
+    "--format", "form", type=click.Choice([cditext.YAML, cditext.JSON]), help="[default: by FILE's name, else yaml]"
 )
 @click.option(
     "--capabilities",
@@ -71,9 +63,7 @@ def cdi() -> None:
     help="NVIDIA's driver capabilities of every container that uses the spec: with CDI, none can ask for its own."
     "  [default: all]",
 )
-@click.option(
-    "--hook", "entry", metavar="PATH", default=ENTRY, show_default=True, help="The hook's program."
-)
+@click.option("--hook", "entry", metavar="PATH", default=ENTRY, show_default=True, help="The hook's program.")
 @config_file
 @host_root
 def generate(
@@ -120,9 +110,7 @@ def hook_of(entry: str, capabilities: str, settings: Settings, config: str | Non
     return _hook(entry, _granted(capabilities, settings), config)
 
 
-def _hook(
-    entry: str, capabilities: tuple[str, ...], config: str | None, flag: str = ""
-) -> spec_of.Hook:
+def _hook(entry: str, capabilities: tuple[str, ...], config: str | None, flag: str = "") -> spec_of.Hook:
     if not entry.startswith("/") or not entry.isprintable():
         raise UsageError(f"--hook is {quoted(entry)}, which is no absolute path")
     # The hook must read the same settings as this command.
@@ -156,12 +144,8 @@ def of_host(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> tuple[dic
     families = selection.families(Request("cdi-spec", (ALL,), capabilities))
     found = saved_inventory.with_nodes(root, found, families, driver_root=settings.driver_root)
     if not found.library_folder:
-        raise DriverError(
-            "the driver's libraries are not there", "install all parts of the driver first"
-        )
-    devices = [
-        (name, _provision(found, capabilities, selector)) for name, selector in spec_of.names(found)
-    ]
+        raise DriverError("the driver's libraries are not there", "install all parts of the driver first")
+    devices = [(name, _provision(found, capabilities, selector)) for name, selector in spec_of.names(found)]
     common = _provision(found, capabilities, NONE)
     return spec_of.document(common, tuple(devices), hook), spec_of.nameless(found)
 
@@ -180,9 +164,7 @@ def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[st
     if found.fault:
         raise ConfigError(found.fault, ADMINISTRATOR)
     if not found.kind:
-        raise UsageError(
-            f"{found.file} names no kind of CDI devices", "add kind to it, such as vendor.com/gpu"
-        )
+        raise UsageError(f"{found.file} names no kind of CDI devices", "add kind to it, such as vendor.com/gpu")
     if ALL not in settings.allowed_vendors and flag not in settings.allowed_vendors:
         raise UsageError(f"{flag} is not allowed", ADMINISTRATOR)
     inventory = current.vendor_inventory(root, flag, found.file, remember=False)

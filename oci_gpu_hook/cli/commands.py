@@ -41,10 +41,7 @@ Exit codes:
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
 @click.version_option(
-    VERSION,
-    prog_name="oci-gpu-hook",
-    message="%(prog)s %(version)s",
-    help="Show the version and exit.",
+    VERSION, prog_name="oci-gpu-hook", message="%(prog)s %(version)s", help="Show the version and exit."
 )
 def program() -> None:
     """Puts NVIDIA GPUs into containers, as an OCI hook.

@@ -48,9 +48,7 @@ def show_settings(form: str, config: str | None) -> None:
 
 @config.command(name="import")
 @click.argument("file", metavar="[FILE]", required=False)
-@click.option(
-    "--output", metavar="FILE", help="Write to FILE, whole or not at all.  [default: stdout]"
-)
+@click.option("--output", metavar="FILE", help="Write to FILE, whole or not at all.  [default: stdout]")
 @output_format
 @host_root
 def import_nvidias(file: str | None, output: str | None, form: str, host_root: str) -> None:
@@ -68,11 +66,7 @@ def import_nvidias(file: str | None, output: str | None, form: str, host_root: s
     if output is not None:
         _check_place(output)
         whole.write(output, text)
-    document: dict[str, Any] = {
-        "file": name,
-        "output": output,
-        "keys": [row._asdict() for row in rows],
-    }
+    document: dict[str, Any] = {"file": name, "output": output, "keys": [row._asdict() for row in rows]}
     show(form, document, text.rstrip("\n") if output is None else _summary(rows, output))
 
 
@@ -89,9 +83,7 @@ def in_force(lines: list[Setting]) -> dict[str, Any]:
             for field, default in defaults.items()
         ],
         "rules": [
-            {line.scope: line.pattern, **_row(line.field, line.value, line.where)}
-            for line in lines
-            if line.scope
+            {line.scope: line.pattern, **_row(line.field, line.value, line.where)} for line in lines if line.scope
         ],
     }
 
@@ -127,11 +119,7 @@ def _summary(rows: list[Answer], output: str) -> str:
         f"{sum(row.answer == answer for row in rows)} {answer}"
         for answer in (nvidiaconfig.SERVED, nvidiaconfig.NEEDLESS, nvidiaconfig.REFUSED)
     ]
-    refused = [
-        f"  refused: {row.key} = {row.value}: {row.means}"
-        for row in rows
-        if row.answer == nvidiaconfig.REFUSED
-    ]
+    refused = [f"  refused: {row.key} = {row.value}: {row.means}" for row in rows if row.answer == nvidiaconfig.REFUSED]
     return "\n".join([f"wrote {_printable(output)}: {', '.join(counts)}", *refused])
 
 
@@ -148,8 +136,7 @@ def _check_place(path: str) -> None:
         raise UsageError(f"cannot write {_printable(path)}: {err.strerror}") from err
     if not ours:
         raise UsageError(
-            f"{_printable(path)} is there, and 'config import' has not written it",
-            "move it away, or name another",
+            f"{_printable(path)} is there, and 'config import' has not written it", "move it away, or name another"
         )
 
 
@@ -168,6 +155,4 @@ def _toml(data: bytes, name: str) -> dict[str, Any]:
     except toml.MalformedToml as err:
         raise ConfigError(f"{name} is no TOML: {err}") from err
     except toml.NoParser as err:
-        raise HookError(
-            f"'config import' cannot read TOML: {err}", "install python3-tomli"
-        ) from err
+        raise HookError(f"'config import' cannot read TOML: {err}", "install python3-tomli") from err

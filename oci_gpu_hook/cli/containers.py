@@ -48,9 +48,7 @@ def containers(form: str, config: str | None, host_root: str) -> None:
     vendors = present.look(root).vendors
     others = [item for vendor in vendors for item in holders.of_vendor(vendor)]
     gpus = _gpus(root, config, is_needed=not others)
-    nodes = tuple(
-        [(node.path, node.major, node.minor) for vendor in vendors for node in vendor.nodes()]
-    )
+    nodes = tuple([(node.path, node.major, node.minor) for vendor in vendors for node in vendor.nodes()])
     wanted = holders.wanted((*gpus, *others), nodes)
     found = contained.look(root, wanted, kernel.cgroup_version(root))
     held = holders.holders((*gpus, *others), found.containers)
@@ -86,10 +84,7 @@ def as_text(held: Holders, found: Found, *, with_others: bool = False) -> str:
     where = " that you may look into" if is_partial else ""
     if not holding:
         lines = [f"no container{where} holds a GPU{' or another device' if with_others else ''}"]
-    lines += [
-        "",
-        f"held by {'no container' + where if is_partial else 'nobody'}: {_list(held.free)}",
-    ]
+    lines += ["", f"held by {'no container' + where if is_partial else 'nobody'}: {_list(held.free)}"]
     if held.open:
         who = _most([printable(_named(item)["name"]) for item in held.privileged])
         text = f"held by nobody, and open to privileged containers ({who}): {_list(held.open)}"
@@ -101,13 +96,9 @@ def as_text(held: Holders, found: Found, *, with_others: bool = False) -> str:
     if is_partial:
         lines.append(f"{unseen} processes of other users could not be looked into: run it as root")
     if found.unlooked:
-        lines.append(
-            f"there was no time for {found.unlooked} more containers: their devices are not known"
-        )
+        lines.append(f"there was no time for {found.unlooked} more containers: their devices are not known")
     if not found.all_named:
-        lines.append(
-            "there was no time for all files of users: names of their containers may be missing"
-        )
+        lines.append("there was no time for all files of users: names of their containers may be missing")
     return joined(lines)
 
 
@@ -210,11 +201,7 @@ def _shares(shares: tuple[Share | Other, ...]) -> list[dict[str, Any]]:
 
 
 def _others(shares: tuple[Share | Other, ...]) -> list[dict[str, Any]]:
-    return [
-        {**share._asdict(), "names": list(share.names)}
-        for share in shares
-        if isinstance(share, Other)
-    ]
+    return [{**share._asdict(), "names": list(share.names)} for share in shares if isinstance(share, Other)]
 
 
 def _gpus(root: HostRoot, config: str | None, *, is_needed: bool) -> tuple[Division, ...]:

@@ -196,10 +196,7 @@ def _replace(folder: int, name: str, file: DaemonFile, text: str) -> None:
             _give_attributes(folder, name, file.status, fd)
             os.fsync(fd)
         if _identity(folder, name) != _of(file.status):
-            raise ApplyError(
-                f"{file.path} was changed by somebody else meanwhile",
-                "nothing was written: run it again",
-            )
+            raise ApplyError(f"{file.path} was changed by somebody else meanwhile", "nothing was written: run it again")
         if file.status is None:
             # Unlike rename, this fails where somebody else has made the file meanwhile.
             os.link(staged, name, src_dir_fd=folder, dst_dir_fd=folder)

@@ -19,10 +19,7 @@ _FEATURE_TYPE = "nvidia_feature_t"
 _KUBELET = "kubelet_t"
 # Of /var/lib/kubelet/pod-resources, by the policy; and what a process needs of a folder and a socket to connect.
 _KUBELET_FILES = ("kubelet_var_lib_t", "container_var_lib_t")
-_TO_CONNECT = {
-    "dir": frozenset(("getattr", "search")),
-    "sock_file": frozenset(("getattr", "write")),
-}
+_TO_CONNECT = {"dir": frozenset(("getattr", "search")), "sock_file": frozenset(("getattr", "write"))}
 # What the module allows of features: to each container, and beyond that to agents.
 _TO_READ = frozenset(("getattr", "open", "read", "search"))
 _TO_CHANGE = ("create", "rename", "rmdir", "setattr", "unlink", "write")
@@ -40,12 +37,7 @@ _CGROUP_TYPE = "cgroup_t"
 # The runtime in front of the real one.
 _RUNTIME = "oci_gpu_runtime_t"
 _RUNTIMES_FILE = "oci_gpu_runtime_exec_t"
-_HOOKS_FILES = (
-    "oci_gpu_hook_exec_t",
-    "oci_gpu_hook_state_t",
-    "oci_gpu_hook_tmpfs_t",
-    _RUNTIMES_FILE,
-)
+_HOOKS_FILES = ("oci_gpu_hook_exec_t", "oci_gpu_hook_state_t", "oci_gpu_hook_tmpfs_t", _RUNTIMES_FILE)
 # systemd, its socket's file, and unit files of scopes, by their names in the targeted policy and in Debian's.
 _SYSTEMD = (
     "init_t",
@@ -102,9 +94,7 @@ def explain(denials: tuple[Denial, ...]) -> tuple[Explanation, ...]:
     return tuple(found)
 
 
-def _cause(
-    denial: Denial, source: contexts.Context, target: contexts.Context
-) -> tuple[str, str] | None:
+def _cause(denial: Denial, source: contexts.Context, target: contexts.Context) -> tuple[str, str] | None:
     """Cause and remedy; None where the denial does not concern us.  Special cases come before general ones."""
     if source.type in _HOOK:
         return (
@@ -158,10 +148,7 @@ def _systemd(denial: Denial, target: contexts.Context) -> tuple[str, str] | None
         "GPUs when systemd puts its own rules in force again"
     )
     if socket and target.type not in _SYSTEMD:
-        return (
-            cause,
-            "give systemd's socket its label back, on the host: restorecon -v /run/systemd/private",
-        )
+        return (cause, "give systemd's socket its label back, on the host: restorecon -v /run/systemd/private")
     return cause, f"install the policy that belongs to this hook: {_INSTALL}"
 
 
@@ -195,9 +182,7 @@ def _engine(source: contexts.Context, target: contexts.Context) -> tuple[str, st
     )
 
 
-def _ipc(
-    denial: Denial, source: contexts.Context, target: contexts.Context
-) -> tuple[str, str] | None:
+def _ipc(denial: Denial, source: contexts.Context, target: contexts.Context) -> tuple[str, str] | None:
     """A denial in /dev/shm or /dev/mqueue."""
     what = _IPC[denial.device]
     if target.type == _FILE_TYPE:
@@ -210,10 +195,7 @@ def _ipc(
     if target.type != _TMPFS_TYPE:
         return None
     if denial.device == "mqueue" and denial.tclass == "file":
-        return (
-            f"a message queue is made as {target.type}: this policy lets {source.type} use none",
-            _AS_GPU_CONTAINER,
-        )
+        return (f"a message queue is made as {target.type}: this policy lets {source.type} use none", _AS_GPU_CONTAINER)
     return (
         f"{what} is the host's own (host IPC, or a bind of it): no confined container may use what the host has there, "
         "and the hook never relabels it",
@@ -221,16 +203,10 @@ def _ipc(
     )
 
 
-def _node(
-    denial: Denial, source: contexts.Context, target: contexts.Context
-) -> tuple[str, str] | None:
+def _node(denial: Denial, source: contexts.Context, target: contexts.Context) -> tuple[str, str] | None:
     """A denial of a device node."""
     if target.type == "dri_device_t":
-        remedy = (
-            "setsebool -P nvidia_container_use_dri on"
-            if source.type == _GPU_CONTAINER
-            else _AS_GPU_CONTAINER
-        )
+        remedy = "setsebool -P nvidia_container_use_dri on" if source.type == _GPU_CONTAINER else _AS_GPU_CONTAINER
         return f"a {source.type} container may not use the host's /dev/dri", remedy
     if target.type != _NODE_TYPE and not _base(denial.name).startswith("nvidia"):
         return None
@@ -257,9 +233,7 @@ def _node(
     )
 
 
-def _agent(
-    denial: Denial, source: contexts.Context, target: contexts.Context
-) -> tuple[str, str] | None:
+def _agent(denial: Denial, source: contexts.Context, target: contexts.Context) -> tuple[str, str] | None:
     """A denial of what is the node's agents' alone: kubelet's sockets, and features for Node Feature Discovery."""
     is_agent = source.type == _AGENT
     if is_agent and target.type == _AGENT and denial.tclass == "unix_stream_socket":
@@ -295,10 +269,7 @@ def _features(denial: Denial, source: contexts.Context) -> tuple[str, str]:
     cause = f"a {source.type} container may not {_words(denial)} {_FEATURE_TYPE}"
     permissions = set(denial.permissions)
     if not permissions <= _TO_READ | _TO_WRITE or denial.tclass not in ("dir", "file"):
-        return (
-            cause,
-            "leave it so: features are plain files, which are read and written, and nothing else",
-        )
+        return (cause, "leave it so: features are plain files, which are read and written, and nothing else")
     if permissions <= _TO_READ:
         return f"{cause}, which each container may: the module is older than this program", _INSTALL
     if source.type == _AGENT:
@@ -306,24 +277,15 @@ def _features(denial: Denial, source: contexts.Context) -> tuple[str, str]:
     return cause, _AS_AGENT
 
 
-def _service(
-    denial: Denial, source: contexts.Context, target: contexts.Context
-) -> tuple[str, str] | None:
+def _service(denial: Denial, source: contexts.Context, target: contexts.Context) -> tuple[str, str] | None:
     """A denial of a socket of persistenced, fabricmanager or MPS; without its label it is known by its name."""
     is_nvidias = "nvidia" in denial.name and denial.tclass in ("sock_file", "unix_stream_socket")
     # A denial has the name of a socket's file but not its folder; both services call the file "socket".
-    is_nvidias = is_nvidias or (
-        (denial.name, denial.tclass, target.type) == ("socket", "sock_file", "var_run_t")
-    )
+    is_nvidias = is_nvidias or ((denial.name, denial.tclass, target.type) == ("socket", "sock_file", "var_run_t"))
     if target.type == _MPS_TYPE:
         boolean = "setsebool -P nvidia_container_use_mps on"
-        remedy = (
-            boolean if source.type == _GPU_CONTAINER else f"{_AS_GPU_CONTAINER}; then {boolean}"
-        )
-        return (
-            f"a {source.type} container may not take part in MPS, whose clients share one server",
-            remedy,
-        )
+        remedy = boolean if source.type == _GPU_CONTAINER else f"{_AS_GPU_CONTAINER}; then {boolean}"
+        return (f"a {source.type} container may not take part in MPS, whose clients share one server", remedy)
     if target.type != _RUNTIME_TYPE and not is_nvidias:
         return None
     if source.type != _GPU_CONTAINER:
@@ -350,9 +312,7 @@ def _driver_file(denial: Denial, target: contexts.Context) -> tuple[str, str] | 
     )
 
 
-def _wrong_level(
-    denial: Denial, source: contexts.Context, target: contexts.Context
-) -> tuple[str, str] | None:
+def _wrong_level(denial: Denial, source: contexts.Context, target: contexts.Context) -> tuple[str, str] | None:
     """A denial of a container's file because of its level."""
     if target.type != _FILE_TYPE or _within(source, target):
         return None

@@ -125,9 +125,7 @@ def document(findings: list[Finding]) -> dict[str, object]:
 
 def as_text(findings: list[Finding]) -> str:
     """One line for each finding, below it the command that fixes it; the counts at the end."""
-    counted = [
-        f"{len([f for f in findings if f.level == level])} {level}" for level in (FAIL, WARN)
-    ]
+    counted = [f"{len([f for f in findings if f.level == level])} {level}" for level in (FAIL, WARN)]
     return "\n".join([*lines(findings), "", f"{len(findings)} checks: {', '.join(counted)}"])
 
 
@@ -173,9 +171,7 @@ def _podman(root: HostRoot, engine: host_engines.Engine) -> list[Finding]:
     return judged_podman.images(engine, podmanversion.read(root), has_crun=has_crun)
 
 
-def _sections(
-    root: HostRoot, config: str | None, installed: tuple[host_engines.Engine, ...]
-) -> list[Finding]:
+def _sections(root: HostRoot, config: str | None, installed: tuple[host_engines.Engine, ...]) -> list[Finding]:
     """Whether the engines say of which sections of the settings a container is; nothing where these cannot be read."""
     try:
         lines = settingsfile.read(files(config, root.path.rstrip("/")))
@@ -239,9 +235,7 @@ def _knows_type(name: str) -> bool:
     return library is None or not name or libselinux.knows_type(library, name)
 
 
-def _driver(
-    root: HostRoot, driver_root: str, found: kernel.Kernel, tool: str, *, others: bool
-) -> list[Finding]:
+def _driver(root: HostRoot, driver_root: str, found: kernel.Kernel, tool: str, *, others: bool) -> list[Finding]:
     """The findings about NVIDIA's driver; others: whether another vendor's hardware is here."""
     kind, proof = platform.prove(root)
     if kind in (platform.TEGRA, platform.WSL):
@@ -259,9 +253,7 @@ def _driver(
     return [
         *of_driver(root, driver_root, inventory, tool),
         *driver.inventory(saved, _state(root)),
-        *driver.cdi_specs(
-            cdispecs.specs(root), inventory.driver_version, _mig_devices(inventory, saved)
-        ),
+        *driver.cdi_specs(cdispecs.specs(root), inventory.driver_version, _mig_devices(inventory, saved)),
     ]
 
 
@@ -270,9 +262,7 @@ def _mig_devices(now: DriverInventory, saved: DriverInventory | None) -> tuple[M
     return now.mig_devices if saved is None else saved.mig_devices
 
 
-def absence_of(
-    root: HostRoot, driver_root: str, found: kernel.Kernel, err: DriverError
-) -> driver.Absence:
+def absence_of(root: HostRoot, driver_root: str, found: kernel.Kernel, err: DriverError) -> driver.Absence:
     """What is there where a survey says that there is no driver."""
     return driver.Absence(
         err.message,
@@ -302,9 +292,7 @@ def _vendors_specs(root: HostRoot) -> list[Finding]:
     flags = {vendor.flag for vendor in current.known(root, remember=False)} if specs else set()
     return [
         driver.vendors_spec(
-            spec,
-            cdi.stale(root, spec.path, spec.flag) if spec.flag in flags else "",
-            is_known=spec.flag in flags,
+            spec, cdi.stale(root, spec.path, spec.flag) if spec.flag in flags else "", is_known=spec.flag in flags
         )
         for spec in specs
     ]

@@ -74,9 +74,7 @@ def layout(found: DriverInventory) -> Copies:
     files: dict[str, str] = {}
     links: dict[str, str] = {}
     for library in found.libraries:
-        folder = "/".join(
-            [part for part in ("lib64" if library.bits == 64 else "lib", library.subfolder) if part]
-        )
+        folder = "/".join([part for part in ("lib64" if library.bits == 64 else "lib", library.subfolder) if part])
         files.setdefault(f"{folder}/{library.file}", library.path)
         for name in library.names:
             links.setdefault(f"{folder}/{name}", library.file)
@@ -137,9 +135,7 @@ def make(root: HostRoot, found: DriverInventory) -> bool:
         finally:
             os.close(state)
     except UntrustedError as err:
-        raise ConfigError(
-            f"{PATH} is not made: {err}", "root alone must own what it is made of"
-        ) from err
+        raise ConfigError(f"{PATH} is not made: {err}", "root alone must own what it is made of") from err
     except OSError as err:
         raise _failure(err) from err
 

@@ -60,14 +60,11 @@ def running(host: HostRoot, found: Running, config: str | None) -> list[Finding]
     if not found.pid:
         raise UsageError(f"the container {name} does not run", advice.start(_patient(found)))
     if not processes.is_contained(found.pid):
-        raise UsageError(
-            f"the process {found.pid} is in no container: it sees the host's own mounts"
-        )
+        raise UsageError(f"the process {found.pid} is in no container: it sees the host's own mounts")
     process = Finding("container", PASS, f"{name}{_by(found)}, process {found.pid}")
     try:
         rows: list[list[str]] = apart.ask(
-            lambda looked: _findings(host, found, config, looked),
-            (_LOOK_SECONDS, _OPEN_SECONDS + 1),
+            lambda looked: _findings(host, found, config, looked), (_LOOK_SECONDS, _OPEN_SECONDS + 1)
         )
     except TimeoutError:
         seen = f"to look into it takes more than {_LOOK_SECONDS} seconds: a volume may not answer"
@@ -75,15 +72,10 @@ def running(host: HostRoot, found: Running, config: str | None) -> list[Finding]
         return [process, Finding("volumes", FAIL, seen, remedy)]
     except apart.Ended:
         return [process, Finding("request", FAIL, "the process that looked was killed", DOCTOR)]
-    return [
-        process,
-        *[Finding(check, level, seen, Remedy(words)) for check, level, seen, words in rows],
-    ]
+    return [process, *[Finding(check, level, seen, Remedy(words)) for check, level, seen, words in rows]]
 
 
-def _findings(
-    host: HostRoot, found: Running, config: str | None, looked: Callable[[], None]
-) -> list[Finding]:
+def _findings(host: HostRoot, found: Running, config: str | None, looked: Callable[[], None]) -> list[Finding]:
     """What is to be said of it; `looked` is called before its nodes are opened."""
     who = _patient(found)
     inside = ContainerRoot(host, found.pid)
@@ -104,9 +96,7 @@ def _patient(found: Running) -> advice.Patient:
     word = known.full or known.name or found.id
     is_pods = bool(known.pod)
     user = None if found.owner == os.geteuid() else found.owner
-    return advice.Patient(
-        known.engine, word, found.id, is_pods, found.pid, found.bundle, found.runtime, user
-    )
+    return advice.Patient(known.engine, word, found.id, is_pods, found.pid, found.bundle, found.runtime, user)
 
 
 def _by(found: Running) -> str:
@@ -114,9 +104,7 @@ def _by(found: Running) -> str:
     is_shown = found.id and found.called.shown not in ("", found.id)
     id = f" ({quoted(found.id[:_SHORT_ID])[1:-1]})" if is_shown else ""
     engine = found.called.engine or found.runtime
-    return (
-        id + (f" of {engine}" if engine else "") + (f", {found.of_user}" if found.of_user else "")
-    )
+    return id + (f" of {engine}" if engine else "") + (f", {found.of_user}" if found.of_user else "")
 
 
 def _wanted(
@@ -152,20 +140,11 @@ def _asked(request: Request) -> str:
 
 
 def _unasked(
-    who: advice.Patient,
-    question: Question,
-    settings: Settings,
-    notes: tuple[str, ...],
-    *,
-    others: bool,
+    who: advice.Patient, question: Question, settings: Settings, notes: tuple[str, ...], *, others: bool
 ) -> Finding:
     """Why there is no request: nothing asks, or what asks is not accepted; others: whether there are vendors' files."""
     for key, was, instead in (
-        (
-            "accept-environment",
-            settings.accept_environment,
-            settings._replace(accept_environment="always"),
-        ),
+        ("accept-environment", settings.accept_environment, settings._replace(accept_environment="always")),
         ("accept-volume-mounts", "no", settings._replace(accept_volume_mounts=True)),
     ):
         if instead != settings and _would_ask(question, instead):
@@ -220,9 +199,7 @@ def _seen(
 
     Beside it the nodes that can be opened: those with the plan's numbers, or with numbers of NVIDIA's driver.
     """
-    wanted = {
-        item.path: (item.major, item.minor) for item in operations if isinstance(item, Device)
-    }
+    wanted = {item.path: (item.major, item.minor) for item in operations if isinstance(item, Device)}
     # A container may call any device so: only NVIDIA's are opened.
     names = proc.character_majors(host) if not operations else {}
     majors = {major for name, major in names.items() if name.startswith("nvidia")}
@@ -230,11 +207,7 @@ def _seen(
     if not operations:
         paths = [f"/dev/{name}" for name in inside.names("/dev") if name.startswith("nvidia")]
     numbers = {path: inside.numbers(path) for path in paths}
-    usable = {
-        path: at
-        for path, at in numbers.items()
-        if at and (at == wanted.get(path) or at[0] in majors)
-    }
+    usable = {path: at for path, at in numbers.items() if at and (at == wanted.get(path) or at[0] in majors)}
     with_selinux = libselinux.is_there(host)
     seen = judged.Seen(
         nodes=numbers,
@@ -254,9 +227,7 @@ def _unopened(host: HostRoot, cgroup: str) -> str:
     # A process that enters a frozen cgroup is frozen, too.
     if _text(host.read(f"{cgroup}/cgroup.freeze")) == "1" or _is_frozen(host, cgroup):
         return judged.PAUSED
-    return (
-        "" if os.geteuid() == 0 or os.access(f"{cgroup}/cgroup.procs", os.W_OK) else judged.NO_ROOT
-    )
+    return "" if os.geteuid() == 0 or os.access(f"{cgroup}/cgroup.procs", os.W_OK) else judged.NO_ROOT
 
 
 def _is_frozen(host: HostRoot, cgroup: str) -> bool:
@@ -286,10 +257,7 @@ def _opened(
 
 
 def _open_all(
-    inside: ContainerRoot,
-    cgroup: str,
-    who: tuple[int, int, list[int]],
-    nodes: dict[str, Number],
+    inside: ContainerRoot, cgroup: str, who: tuple[int, int, list[int]], nodes: dict[str, Number]
 ) -> dict[str, int] | None:
     """In a child: enter the cgroup, become the container's user, open each node; the errno of each, 0 for none."""
     user, group, groups = who
@@ -325,9 +293,7 @@ def _filled(inside: ContainerRoot, mounts: list[Mount]) -> dict[str, frozenset[s
     for folder, names in wanted.items():
         stems = tuple({f"{name.partition('.so.')[0]}.so." for name in names if ".so." in name})
         others = [it for it in inside.names(folder) if it not in names and it.startswith(stems)]
-        there = {
-            name: inside.status(f"{folder}/{name}") for name in (*names, *others[:_MOST_OTHERS])
-        }
+        there = {name: inside.status(f"{folder}/{name}") for name in (*names, *others[:_MOST_OTHERS])}
         found[folder] = frozenset([name for name, it in there.items() if it and it.st_size])
     return found
 

@@ -30,15 +30,11 @@ _LAST = "features"
     is_flag=True,
     help="Write the file that the setting 'features' names; remove it where no driver is loaded.",
 )
-@click.option(
-    "--remove", is_flag=True, help="Remove that file, and one that --write has written before it."
-)
+@click.option("--remove", is_flag=True, help="Remove that file, and one that --write has written before it.")
 @nvml_timeout
 @config_file
 @host_root
-def features(
-    write: bool, remove: bool, nvml_timeout: float, config: str | None, host_root: str
-) -> None:
+def features(write: bool, remove: bool, nvml_timeout: float, config: str | None, host_root: str) -> None:
     """Show this node's features, as Node Feature Discovery's local source reads them.
 
     Driver, CUDA, GPUs and MIG devices by the names of gpu-feature-discovery (nvidia.com/...), and as

@@ -109,9 +109,7 @@ c.DockerSpawner.extra_host_config = {{
 
 def spawner_by_user(asked: Asked) -> str:
     """DockerSpawner: a callable, which gives each user another GPU."""
-    rows = "".join(
-        [f'    "user{number}": [{json.dumps(name)}],\n' for number, name in enumerate(asked.each)]
-    )
+    rows = "".join([f'    "user{number}": [{json.dumps(name)}],\n' for number, name in enumerate(asked.each)])
     return f"""\
 # A GPU for each user, as by docker run --gpus: dockerd needs the package oci-gpu-hook-docker. Put your users' names
 # here; who is not named gets none, whatever the image asks for, and two users who have the same one share it.

@@ -33,11 +33,7 @@ _SPAWNER_WAYS: dict[str, Callable[[Asked], str]] = {
     "by-user": flaglines.spawner_by_user,
     DRIVER_VOLUME: flaglines.spawner_driver_volume,
 }
-_KUBE_MODES = {
-    "none": flaglines.kube_none,
-    "selinux": flaglines.kube_selinux,
-    "privileged": flaglines.kube_privileged,
-}
+_KUBE_MODES = {"none": flaglines.kube_none, "selinux": flaglines.kube_selinux, "privileged": flaglines.kube_privileged}
 
 
 class _Way:
@@ -53,10 +49,7 @@ _DOCKER_WAYS = {
         "by --gpus: needs the package oci-gpu-hook-docker, or 'make install-docker', and a restart of dockerd",
         flaglines.docker_gpus,
     ),
-    "runtime": _Way(
-        f"by the runtime: daemon.json needs {flaglines.RUNTIMES}",
-        flaglines.docker_runtime,
-    ),
+    "runtime": _Way(f"by the runtime: daemon.json needs {flaglines.RUNTIMES}", flaglines.docker_runtime),
     "cdi": _Way(
         'by CDI, from Docker 28.2 on, and from 25 on with "features": {"cdi": true} in daemon.json; '
         "needs oci-gpu-hook cdi generate --output /etc/cdi/nvidia.yaml",
@@ -72,9 +65,7 @@ _PODMAN_WAYS = {
         f"by the hook; without root it needs --hooks-dir {flaglines.HOOKS_FOLDER} before 'run'",
         flaglines.podman_environment,
     ),
-    "cdi": _Way(
-        "by CDI: oci-gpu-hook cdi generate --output /etc/cdi/nvidia.yaml", flaglines.docker_cdi
-    ),
+    "cdi": _Way("by CDI: oci-gpu-hook cdi generate --output /etc/cdi/nvidia.yaml", flaglines.docker_cdi),
 }
 
 
@@ -85,9 +76,7 @@ def _gpus(command: Command) -> Command:
 
 def _ways(names: dict[str, Any], text: str, default: str | None = None) -> Callable[..., Any]:
     """``--way WORD``"""
-    return click.option(
-        "--way", type=click.Choice([*names]), default=default, show_default=True, help=text
-    )
+    return click.option("--way", type=click.Choice([*names]), default=default, show_default=True, help=text)
 
 
 @click.group(cls=Group)
@@ -158,11 +147,7 @@ def swarmspawner(name: str, gpus: tuple[str, ...], config: str | None, host_root
 
 @flags.command()
 @click.option(
-    "--mode",
-    type=click.Choice([*_KUBE_MODES]),
-    default="none",
-    show_default=True,
-    help="How SELinux confines the pod.",
+    "--mode", type=click.Choice([*_KUBE_MODES]), default="none", show_default=True, help="How SELinux confines the pod."
 )
 @_gpus
 @config_file
@@ -200,9 +185,7 @@ def _asked(gpus: tuple[str, ...], config: str | None, host_root: str) -> Asked:
     )
 
 
-def _look(
-    gpus: tuple[str, ...], config: str | None, host_root: str
-) -> tuple[Request, DriverInventory, Selection]:
+def _look(gpus: tuple[str, ...], config: str | None, host_root: str) -> tuple[Request, DriverInventory, Selection]:
     root, driver_root = HostRoot(host_root), read_settings(config, None).driver_root
     onhost.check_is_server(root)
     found = survey.current(root, driver_root)
@@ -241,9 +224,7 @@ def _spec_names(request: Request, found: DriverInventory) -> tuple[str, ...]:
 def _each(found: DriverInventory, selected: Selection) -> list[str]:
     """A name for each single device: UUIDs, which stay when GPUs are added, where they are known."""
     divided = {device.gpu for device, _ in selected.mig_devices}
-    gpus = [
-        gpu.uuid or str(gpu.nvml_index) for gpu, _ in selected.gpus if gpu.nvml_index not in divided
-    ]
+    gpus = [gpu.uuid or str(gpu.nvml_index) for gpu, _ in selected.gpus if gpu.nvml_index not in divided]
     return [*gpus, *[_mig_name(device, found) for device, _ in selected.mig_devices]]
 
 
@@ -258,8 +239,7 @@ def _limits(request: Request, found: DriverInventory, selected: Selection) -> di
     """The device plugin's resources: a MIG device is one of its own kind (strategy "mixed")."""
     migs = [device for device, _ in selected.mig_devices]
     names = [
-        f"nvidia.com/mig-{device.profile.replace('+', '.')}" if device.profile else "nvidia.com/gpu"
-        for device in migs
+        f"nvidia.com/mig-{device.profile.replace('+', '.')}" if device.profile else "nvidia.com/gpu" for device in migs
     ]
     names += ["nvidia.com/gpu"] * (len(_each(found, selected)) - len(migs))
     return {name: names.count(name) for name in dict.fromkeys(names)}

@@ -26,9 +26,7 @@ class Group(click.Group):
         word = args[0]
         if self.get_command(ctx, word) is None and not word.startswith("-"):
             near = difflib.get_close_matches(word.lower(), self.list_commands(ctx), 1)
-            hint = (
-                f"did you mean {near[0]!r}?" if near else f"'{ctx.command_path} --help' lists them"
-            )
+            hint = f"did you mean {near[0]!r}?" if near else f"'{ctx.command_path} --help' lists them"
             ctx.fail(f"no such command {word!r}, {hint}")
         return super().resolve_command(ctx, args)
 

@@ -11,25 +11,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from oci_gpu_hook.cli import (
-    accelerators,
-    cdi,
-    cditext,
-    drivervolume,
-    features,
-    onhost,
-    vendortext,
-)
+from oci_gpu_hook.cli import accelerators, cdi, cditext, drivervolume, features, onhost, vendortext
 from oci_gpu_hook.cli.group import Group
-from oci_gpu_hook.cli.options import (
-    LONGEST_SECONDS,
-    Seconds,
-    config_file,
-    host_root,
-    nvml_timeout,
-    output_format,
-    show,
-)
+from oci_gpu_hook.cli.options import LONGEST_SECONDS, Seconds, config_file, host_root, nvml_timeout, output_format, show
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import nodes, nvml, stamp, survey, udev
 from oci_gpu_hook.errors import ApplyError, ConfigError, DriverError, HookError
@@ -120,8 +104,7 @@ def show_saved(form: str, config: str | None, host_root: str) -> None:
         saved = saved_inventory.read_saved(root, stamp.now(root, driver_root))
         if saved is None:
             raise DriverError(
-                "there is no saved inventory, or it is no longer true",
-                "run 'oci-gpu-hook inventory refresh'",
+                "there is no saved inventory, or it is no longer true", "run 'oci-gpu-hook inventory refresh'"
             )
         return _with_all_nodes(root, driver_root, saved)
 
@@ -138,15 +121,11 @@ def show_saved(form: str, config: str | None, host_root: str) -> None:
     show_default=True,
     help="How often to look without an event of udev: a change of MIG devices makes none.",
 )
-@click.option(
-    "--cdi-spec", metavar="FILE", help="Write a CDI spec to FILE at each refresh as well."
-)
+@click.option("--cdi-spec", metavar="FILE", help="Write a CDI spec to FILE at each refresh as well.")
 @nvml_timeout
 @config_file
 @host_root
-def watch(
-    interval: float, cdi_spec: str | None, nvml_timeout: float, config: str | None, host_root: str
-) -> None:
+def watch(interval: float, cdi_spec: str | None, nvml_timeout: float, config: str | None, host_root: str) -> None:
     """Keep the saved inventory true: refresh it now, and whenever a driver, its devices or a vendor's file change.
 
     Runs until SIGTERM or SIGINT.  If there is no driver yet, or the disk is full, it waits.
@@ -333,14 +312,8 @@ def _summary(found: DriverInventory, path: str) -> str:
 def _other_summaries(found: Found) -> list[str]:
     """A line for each vendor whose hardware is here, and for a Jetson or WSL 2."""
     prefix = f"{saved_files.FOLDER}/{vendor_inventory.PREFIX}"
-    lines = (
-        [f"saved {prefix}{found.platform[0]}: {found.instead[0]['driver_version']}"]
-        if found.instead
-        else []
-    )
-    return lines + [
-        f"saved {prefix}{item.inventory.flag}: {vendortext.summary(item)}" for item in found.here()
-    ]
+    lines = [f"saved {prefix}{found.platform[0]}: {found.instead[0]['driver_version']}"] if found.instead else []
+    return lines + [f"saved {prefix}{item.inventory.flag}: {vendortext.summary(item)}" for item in found.here()]
 
 
 def _counted(number: int, what: str) -> str:

@@ -43,8 +43,7 @@ def log(since: str | None, container: str | None, failed: bool, form: str) -> No
     found = [
         record
         for record in records
-        if str(record.get("container", "")).startswith(container or "")
-        and (not failed or record.get("exit_code") != 0)
+        if str(record.get("container", "")).startswith(container or "") and (not failed or record.get("exit_code") != 0)
     ]
     lines = [_line(record) for record in found] or ["no records"]
     if not is_whole:
@@ -54,10 +53,7 @@ def log(since: str | None, container: str | None, failed: bool, form: str) -> No
 
 def as_record(entry: dict[str, Any]) -> dict[str, Any]:
     """An entry of the journal, with our fields under short names and numbers as such."""
-    record: dict[str, Any] = {
-        "time": _time(entry.get("__REALTIME_TIMESTAMP")),
-        "message": _text(entry.get("MESSAGE")),
-    }
+    record: dict[str, Any] = {"time": _time(entry.get("__REALTIME_TIMESTAMP")), "message": _text(entry.get("MESSAGE"))}
     for name, value in entry.items():
         if not name.startswith(PREFIX):
             continue
@@ -76,9 +72,7 @@ def as_record(entry: dict[str, Any]) -> dict[str, Any]:
 
 def _line(record: dict[str, Any]) -> str:
     steps = [
-        f"{step} {record[f'{step}_usec'] / 1000:.1f}"
-        for step in STEPS
-        if isinstance(record.get(f"{step}_usec"), int)
+        f"{step} {record[f'{step}_usec'] / 1000:.1f}" for step in STEPS if isinstance(record.get(f"{step}_usec"), int)
     ]
     line = f"{record['time']}  {printable(record['message'])}"
     if steps:

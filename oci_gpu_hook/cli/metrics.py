@@ -51,9 +51,7 @@ def metrics(write: bool, gpus: bool, timeout: float, config: str | None) -> None
     with spool.lock():
         if not file:
             stopped = spool.stop()
-            click.echo(
-                "no setting 'metrics': " + ("stopped counting" if stopped else "not counting")
-            )
+            click.echo("no setting 'metrics': " + ("stopped counting" if stopped else "not counting"))
             return
         spool.turn()
         whole.write(file, counters.exposition(spool.added_up()))

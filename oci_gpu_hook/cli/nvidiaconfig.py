@@ -82,13 +82,7 @@ KEYS = (
         needless=_NO_PROGRAM,
         refused=f"{_NO_PROGRAM}, so nothing would have these variables",
     ),
-    Key(
-        f"{_CLI}.debug",
-        STRING,
-        needless="no log is written",
-        refused=_NO_LOG_FILE,
-        harmless=("", "/dev/null"),
-    ),
+    Key(f"{_CLI}.debug", STRING, needless="no log is written", refused=_NO_LOG_FILE, harmless=("", "/dev/null")),
     Key(
         f"{_CLI}.ldcache",
         STRING,
@@ -103,12 +97,7 @@ KEYS = (
         refused="the hook loads no kernel modules: whoever installs the driver must load nvidia and nvidia-uvm at boot",
         harmless=(False,),
     ),
-    Key(
-        f"{_CLI}.no-cgroups",
-        BOOLEAN,
-        "device-cgroup",
-        {True: "off", False: "auto"},
-    ),
+    Key(f"{_CLI}.no-cgroups", BOOLEAN, "device-cgroup", {True: "off", False: "auto"}),
     Key(f"{_CLI}.no-pivot", BOOLEAN, needless="nothing is run in the container's root"),
     Key(f"{_CLI}.user", STRING, needless=f"{_NO_PROGRAM} that could change its user"),
     Key(
@@ -118,13 +107,7 @@ KEYS = (
         refused=_NOTHING_OF_THE_IMAGE,
         harmless=("", "@*"),
     ),
-    Key(
-        f"{_RUNTIME}.debug",
-        STRING,
-        needless="no log is written",
-        refused=_NO_LOG_FILE,
-        harmless=("", "/dev/null"),
-    ),
+    Key(f"{_RUNTIME}.debug", STRING, needless="no log is written", refused=_NO_LOG_FILE, harmless=("", "/dev/null")),
     Key(f"{_RUNTIME}.log-level", STRING, needless=_NO_LOG),
     Key(
         f"{_RUNTIME}.runtimes",
@@ -252,9 +235,7 @@ def as_settings(rows: list[Answer], file: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _leaves(
-    table: Mapping[str, object], file: str, above: tuple[str, ...]
-) -> Iterator[tuple[str, object]]:
+def _leaves(table: Mapping[str, object], file: str, above: tuple[str, ...]) -> Iterator[tuple[str, object]]:
     """The keys of `KEYS` with their values.  It goes no deeper than their tables."""
     for name, value in table.items():
         path = (*above, name)

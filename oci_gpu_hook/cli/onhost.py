@@ -62,10 +62,7 @@ def document(found: OnHost) -> dict[str, object]:
     inventory = found.inventory
     return {
         "devices": [
-            {
-                "names": list(device.names),
-                "nodes": [_node(node, group) for node, group in device.nodes],
-            }
+            {"names": list(device.names), "nodes": [_node(node, group) for node, group in device.nodes]}
             for device in found.devices.devices
         ],
         "common": [_node(node, group) for node, group in found.devices.common],
@@ -78,22 +75,13 @@ def document(found: OnHost) -> dict[str, object]:
 
 
 def _node(node: DeviceNode, group: str) -> dict[str, object]:
-    return {
-        "path": node.path,
-        "major": node.major,
-        "minor": node.minor,
-        "mode": f"{node.mode:04o}",
-        "group": group,
-    }
+    return {"path": node.path, "major": node.major, "minor": node.minor, "mode": f"{node.mode:04o}", "group": group}
 
 
 def _text(found: OnHost) -> list[str]:
     """What there is, for people, below a title."""
     inventory = found.inventory
-    nodes = [
-        *found.devices.common,
-        *[item for device in found.devices.devices for item in device.nodes],
-    ]
+    nodes = [*found.devices.common, *[item for device in found.devices.devices for item in device.nodes]]
     rows: list[Row] = [
         (node.path, f"c {node.major}:{node.minor}", f"{node.mode:04o} {node.uid}:{node.gid}", group)
         for node, group in nodes
@@ -107,16 +95,9 @@ def _text(found: OnHost) -> list[str]:
     files: list[Row] = [(file.path, ", ".join(file.capabilities)) for file in inventory.files]
     lines += ["", "files and folders", *aligned(files)]
     if inventory.links:
-        lines += [
-            "",
-            "links",
-            *aligned([(link.path, f"-> {link.to}") for link in inventory.links]),
-        ]
+        lines += ["", "links", *aligned([(link.path, f"-> {link.to}") for link in inventory.links])]
     lacking = [*found.unmet, *inventory.lacking, *found.devices.lacking]
-    for title, sentences in (
-        ("missing", lacking),
-        ("not trusted", [*inventory.faults, *found.faults]),
-    ):
+    for title, sentences in (("missing", lacking), ("not trusted", [*inventory.faults, *found.faults])):
         if sentences:
             lines += ["", title, *[f"  {sentence}" for sentence in sentences]]
     return lines

@@ -51,27 +51,18 @@ def output_format(command: Command) -> Command:
 def host_root(command: Command) -> Command:
     """``--host-root DIR``"""
     return click.option(
-        "--host-root",
-        metavar="DIR",
-        default="/",
-        show_default=True,
-        help="Read every path of the host below DIR.",
+        "--host-root", metavar="DIR", default="/", show_default=True, help="Read every path of the host below DIR."
     )(command)
 
 
 def config_file(command: Command) -> Command:
     """``--config FILE``"""
     return click.option(
-        "--config",
-        metavar="FILE",
-        default=None,
-        help=f"The administrator's file.  [default: {SETTINGS}]",
+        "--config", metavar="FILE", default=None, help=f"The administrator's file.  [default: {SETTINGS}]"
     )(command)
 
 
-def show(
-    form: str, document: dict[str, object], text: str, painted: Callable[[str], str] = str
-) -> None:
+def show(form: str, document: dict[str, object], text: str, painted: Callable[[str], str] = str) -> None:
     """Print one value in the requested form; painted: gives a line its colours."""
     # An image, a container and an engine have written some of it: what they wrote has no colours.
     lines = [painted(plain(line, LONGEST_LIST)) for line in text.split("\n")]

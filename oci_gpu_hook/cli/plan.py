@@ -27,31 +27,13 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
-    "--bundle",
-    metavar="DIR",
-    required=True,
-    help="The container's bundle (its config.json lies in it).",
-)
-@click.option(
-    "--pid",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="The container's process, if it exists already.",
-)
-@click.option(
-    "--id",
-    "container_id",
-    metavar="ID",
-    default="",
-    help="The container's id, if it exists already.",
-)
+@click.option("--bundle", metavar="DIR", required=True, help="The container's bundle (its config.json lies in it).")
+@click.option("--pid", metavar="N", type=click.IntRange(min=1), help="The container's process, if it exists already.")
+@click.option("--id", "container_id", metavar="ID", default="", help="The container's id, if it exists already.")
 @output_format
 @config_file
 @host_root
-def plan(
-    bundle: str, pid: int | None, container_id: str, form: str, config: str | None, host_root: str
-) -> None:
+def plan(bundle: str, pid: int | None, container_id: str, form: str, config: str | None, host_root: str) -> None:
     """Show what the hook would do for a bundle, and why.
 
     Nothing is changed.  Without --pid, what depends on the container's process (its namespaces and its cgroup) is taken

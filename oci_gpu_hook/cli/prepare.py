@@ -64,11 +64,7 @@ def programs(root: HostRoot, missing: tuple[Node, ...]) -> list[list[str]]:
         words.append(["nvidia-modprobe", "-u", "-c", "0"])
     if "nvidia-modeset" in unloaded or nodes.MODESET in paths:
         words.append(["nvidia-modprobe", "-m"])
-    minors = [
-        str(node.minor)
-        for node in missing
-        if node.major == nodes.GPU_MAJOR and node.path != nodes.MODESET
-    ]
+    minors = [str(node.minor) for node in missing if node.major == nodes.GPU_MAJOR and node.path != nodes.MODESET]
     if minors:
         words.append(["nvidia-modprobe", *[word for minor in minors for word in ("-c", minor)]])
     capabilities = [node.capability for node in missing if node.capability]

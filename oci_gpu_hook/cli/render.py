@@ -35,11 +35,7 @@ def plan_document(plan: Plan, left_out: Iterable[str] = ()) -> dict[str, object]
     """
     request = plan.request
     return {
-        "container": {
-            "id": plan.container.id,
-            "bundle": plan.container.bundle,
-            "rootfs": plan.container.rootfs,
-        },
+        "container": {"id": plan.container.id, "bundle": plan.container.bundle, "rootfs": plan.container.rootfs},
         "request": None
         if request is None
         else {
@@ -51,9 +47,7 @@ def plan_document(plan: Plan, left_out: Iterable[str] = ()) -> dict[str, object]
             "features": list(request.features),
             "mig_config": request.mig_config,
             "mig_monitor": request.mig_monitor,
-            "vendors": [
-                {**item._asdict(), "devices": list(item.devices)} for item in request.vendors
-            ],
+            "vendors": [{**item._asdict(), "devices": list(item.devices)} for item in request.vendors],
         },
         "driver": {"version": plan.driver_version} if request else None,
         "label": plan.label,
@@ -63,9 +57,7 @@ def plan_document(plan: Plan, left_out: Iterable[str] = ()) -> dict[str, object]
     }
 
 
-def no_request_document(
-    container_id: str, bundle: str, rootfs: str, notes: Iterable[str]
-) -> dict[str, object]:
+def no_request_document(container_id: str, bundle: str, rootfs: str, notes: Iterable[str]) -> dict[str, object]:
     """The document for a container that asks for no GPU: the same keys, nothing to do."""
     return {
         "container": {"id": container_id, "bundle": bundle, "rootfs": rootfs},
@@ -108,10 +100,7 @@ def _requested(request: Request) -> list[str]:
     if request.devices:
         words.append(f"devices {','.join(request.devices)} (from {request.source})")
         words += [f"capabilities {','.join(request.capabilities)}", *_further(request)]
-    words += [
-        f"{item.flag} {','.join(item.devices)} (from {item.source}, by {item.file})"
-        for item in request.vendors
-    ]
+    words += [f"{item.flag} {','.join(item.devices)} (from {item.source}, by {item.file})" for item in request.vendors]
     return [f"{'' if number else 'request':11}{text}" for number, text in enumerate(words)]
 
 
@@ -122,10 +111,7 @@ def _further(request: Request) -> list[str]:
         lines.append(f"IMEX channels {','.join(request.imex_channels)}")
     if request.features:
         lines.append(f"features {','.join(request.features)}")
-    for is_requested, what in (
-        (request.mig_config, "configure"),
-        (request.mig_monitor, "monitor"),
-    ):
+    for is_requested, what in ((request.mig_config, "configure"), (request.mig_monitor, "monitor")):
         if is_requested:
             lines.append(f"may {what} MIG")
     return lines
@@ -137,9 +123,7 @@ def inventory_document(inventory: DriverInventory) -> dict[str, object]:
     for field, value in inventory._asdict().items():
         document[field] = [_plain(item) for item in value] if isinstance(value, tuple) else value
     document["proc_files"] = [name for name, _ in inventory.proc_files]
-    document["devices"] = [
-        {**node._asdict(), "mode": f"{node.mode:04o}"} for node in inventory.devices
-    ]
+    document["devices"] = [{**node._asdict(), "mode": f"{node.mode:04o}"} for node in inventory.devices]
     return document
 
 
@@ -179,8 +163,7 @@ def inventory_text(inventory: DriverInventory) -> str:
     lines += ["", "firmware", *aligned([(file.path,) for file in inventory.firmware])]
     if inventory.misfits:
         misfits: list[Row] = [
-            (misfit.name, misfit.found or "missing", misfit.capability)
-            for misfit in inventory.misfits
+            (misfit.name, misfit.found or "missing", misfit.capability) for misfit in inventory.misfits
         ]
         lines += ["", "not of the driver's version", *aligned(misfits)]
     if inventory.unknown:
@@ -237,6 +220,4 @@ def columns(rows: Iterable[Row]) -> list[str]:
     table = list(rows)
     count = max([len(row) for row in table], default=0)
     widths = [max([len(row[at]) for row in table if at < len(row)]) for at in range(count)]
-    return [
-        "  ".join([cell.ljust(width) for cell, width in zip(row, widths)]).rstrip() for row in table
-    ]
+    return ["  ".join([cell.ljust(width) for cell, width in zip(row, widths)]).rstrip() for row in table]

@@ -30,9 +30,7 @@ class Seen(NamedTuple):
     xids: dict[tuple[str, int], int] | None
 
 
-def renew(
-    root: HostRoot, gpus: dict[str, str], is_taken: Callable[[str], bool], *, remember: bool
-) -> Seen:
+def renew(root: HostRoot, gpus: dict[str, str], is_taken: Callable[[str], bool], *, remember: bool) -> Seen:
     """What was seen up to now, with the GPUs that are there now; ApplyError where it cannot be saved.
 
     gpus: by PCI address, in the form of `kernellog.place`; is_taken: whether a GPU was taken away on purpose, and so is
@@ -67,13 +65,7 @@ def _read(root: HostRoot, boot: str) -> tuple[int, dict[str, str], dict[tuple[st
         return -1, {}, {}
 
 
-def _write(
-    root: HostRoot,
-    boot: str,
-    sequence: int,
-    gpus: dict[str, str],
-    totals: dict[tuple[str, int], int],
-) -> None:
+def _write(root: HostRoot, boot: str, sequence: int, gpus: dict[str, str], totals: dict[tuple[str, int], int]) -> None:
     xids = [(pci, number, count) for (pci, number), count in totals.items()]
     document = {"boot": boot, "sequence": sequence, "gpus": gpus, "xids": xids}
     try:

@@ -89,10 +89,7 @@ def status(form: str, host_root: str) -> None:
         "modules": [{**item._asdict(), "state": item.state} for item in found.modules],
         "booleans": dict(found.booleans),
         "void": dict(found.void),
-        "labels": [
-            {"path": label.path, "have": label.actual, "expected": label.expected}
-            for label in found.labels
-        ],
+        "labels": [{"path": label.path, "have": label.actual, "expected": label.expected} for label in found.labels],
         "uses": [item._asdict() for item in found.uses],
     }
     show(form, document, _status_text(found))
@@ -138,8 +135,7 @@ def install(host_root: str) -> None:
     missing = [file for file in files if not os.path.exists(file)]
     if missing:
         raise ApplyError(
-            f"the policy module {missing[0]} is missing",
-            "install oci-gpu-hook-selinux, or this program anew",
+            f"the policy module {missing[0]} is missing", "install oci-gpu-hook-selinux, or this program anew"
         )
     _semodule(host_root, [word for file in files for word in ("-i", file)])
     click.echo(f"installed {', '.join(_names())}")
@@ -176,9 +172,7 @@ def explain(file: str | None, form: str) -> None:
     text = _log() if file is None else _named(file)
     found = denials.explain(avc.parse(text))
     document: dict[str, object] = {
-        "denials": [
-            {**item.denial._asdict(), "cause": item.cause, "remedy": item.remedy} for item in found
-        ]
+        "denials": [{**item.denial._asdict(), "cause": item.cause, "remedy": item.remedy} for item in found]
     }
     show(form, document, _explained(found))
 
@@ -290,9 +284,7 @@ def _run(words: list[str]) -> str:
             words, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         )  # fmt: skip
     except OSError as err:
-        raise ApplyError(
-            f"cannot run {words[0]}: {err.strerror}", "install policycoreutils"
-        ) from err
+        raise ApplyError(f"cannot run {words[0]}: {err.strerror}", "install policycoreutils") from err
     if done.returncode == 0:
         return done.stdout
     for part, why, hint in _SEMODULE:
@@ -332,9 +324,7 @@ def _log() -> str:
         raise ApplyError(f"cannot read {_AUDIT_LOG}: {err.strerror}", "run it as root") from err
     for words in (_JOURNAL, _KERNEL_LOG):
         try:
-            done = subprocess.run(
-                words, check=False, capture_output=True, text=True, errors="replace"
-            )
+            done = subprocess.run(words, check=False, capture_output=True, text=True, errors="replace")
         except OSError:
             continue
         # If the journal is not stored, or we may not read it, the output is empty.

@@ -44,23 +44,14 @@ def swarm() -> None:
     help="Name each GPU N times, for as many tasks to share it.",
 )
 @click.option(
-    "--name",
-    metavar="NAME",
-    default="GPU",
-    show_default=True,
-    help="The resource's name: services ask for NAME=1.",
+    "--name", metavar="NAME", default="GPU", show_default=True, help="The resource's name: services ask for NAME=1."
 )
 @click.option("--write", "writes", is_flag=True, help="Write them into FILE.")
 @click.argument("file", metavar="[FILE]", required=False)
 @config_file
 @host_root
 def resources(
-    shares: int | None,
-    name: str,
-    writes: bool,
-    file: str | None,
-    config: str | None,
-    host_root: str,
+    shares: int | None, name: str, writes: bool, file: str | None, config: str | None, host_root: str
 ) -> None:
     """Print this host's GPUs as dockerd's node-generic-resources, or write them into its settings.
 
@@ -77,9 +68,7 @@ def resources(
         raise UsageError("FILE is for --write", "without it the resources are printed")
     path = os.path.abspath(file or daemonjson.PATH)
     root, settings = HostRoot(host_root), read_settings(config, None)
-    ours = [
-        f"{name}={device}" for device in devices(survey.current(root, settings.driver_root), shares)
-    ]
+    ours = [f"{name}={device}" for device in devices(survey.current(root, settings.driver_root), shares)]
     if not writes:
         click.echo(json.dumps({KEY: ours}, indent=4))
         values = _readable(root, path)
@@ -111,9 +100,7 @@ def devices(found: DriverInventory, shares: int | None) -> list[str]:
         parts += [str(device.uuid) for device in migs]
         whole += [] if migs else [str(gpu.uuid)]
     if not whole and not parts:
-        raise DriverError(
-            "the NVIDIA driver is loaded but drives no GPU", "look at the kernel's log"
-        )
+        raise DriverError("the NVIDIA driver is loaded but drives no GPU", "look at the kernel's log")
     if shares is not None:
         whole = [f"{uuid}-{number}" for number in range(shares) for uuid in whole]
     return [*parts, *whole]
@@ -135,9 +122,7 @@ def advice(values: dict[str, Any], settings: Settings, name: str, path: str) -> 
         value = ", ".join([*settings.swarm_resources, variable])
         told.append(f"set in {SETTINGS}: swarm-resources = {value}")
     if not _serves_by_default(values):
-        told.append(
-            f'set in {path}, as a service can name no runtime: "default-runtime": "{RUNTIME}", {RUNTIMES}'
-        )
+        told.append(f'set in {path}, as a service can name no runtime: "default-runtime": "{RUNTIME}", {RUNTIMES}')
     if values.get("live-restore") is True:
         told.append(f'remove "live-restore" from {path}: dockerd has either that or Swarm')
     if not variable.replace("_", "").isalnum():
@@ -158,9 +143,7 @@ def _serves_by_default(values: dict[str, Any]) -> bool:
 def _named_twice(wanted: list[str], name: str, ours: list[str]) -> list[str]:
     """A sentence where the file gives the same GPUs away under another name."""
     mine = {item.partition("=")[2][:40] for item in ours}
-    others = [
-        item for item in wanted if _kind(item) != name and item.partition("=")[2][:40] in mine
-    ]
+    others = [item for item in wanted if _kind(item) != name and item.partition("=")[2][:40] in mine]
     return [f"{others[0]} is there too: Swarm would give that GPU away twice"] if others else []
 
 

@@ -73,12 +73,7 @@ class _Skipped(Exception):
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @config_file
 def validate(
-    steps: tuple[str, ...],
-    seconds: float,
-    runtime: str | None,
-    form: str,
-    as_json: bool,
-    config: str | None,
+    steps: tuple[str, ...], seconds: float, runtime: str | None, form: str, as_json: bool, config: str | None
 ) -> int:
     """Validate driver, hook and GPUs of this host; without STEP all three, in this order.
 
@@ -124,9 +119,7 @@ def _alone(root: HostRoot, seconds: float) -> Iterator[None]:
         os.close(lock)
 
 
-def _run(
-    root: HostRoot, settings: Settings, asked: list[str], found: _Validation
-) -> list[ApplyError]:
+def _run(root: HostRoot, settings: Settings, asked: list[str], found: _Validation) -> list[ApplyError]:
     """Run the steps, with record and files; gives what could not be written."""
     folder = settings.validation_folder if _is_root() else ""
     files = status.StatusFiles(root, folder, settings.validation_files)
@@ -159,12 +152,7 @@ class _Validation:
     """The steps that have run, with what they found."""
 
     def __init__(
-        self,
-        root: HostRoot,
-        settings: Settings,
-        config: str | None,
-        seconds: float,
-        runtime: str | None,
+        self, root: HostRoot, settings: Settings, config: str | None, seconds: float, runtime: str | None
     ) -> None:
         self._root, self._settings, self._config = root, settings, config
         self._seconds, self._runtime = seconds, runtime
@@ -210,10 +198,7 @@ class _Validation:
     def text(self) -> str:
         """What each step found, as doctor says it, and one line for each step at the end."""
         found = doctor.lines([item for step in self.results for item in self.findings[step.name]])
-        ends = [
-            f"{step.name}: {step.outcome}{f', {step.why}' if step.why else ''}"
-            for step in self.results
-        ]
+        ends = [f"{step.name}: {step.outcome}{f', {step.why}' if step.why else ''}" for step in self.results]
         return "\n".join([*found, "", *ends])
 
     def _of(self, name: str) -> list[StepResult]:
@@ -258,9 +243,7 @@ class _Validation:
             list_gpus(self._root),
             self._seconds,
         )
-        return container.run(
-            self._root, asked, lambda running: examine.running(self._root, running, self._config)
-        )
+        return container.run(self._root, asked, lambda running: examine.running(self._root, running, self._config))
 
     def _workload(self) -> list[Finding]:
         root, driver_root = self._root, self._settings.driver_root

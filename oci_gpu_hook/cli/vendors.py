@@ -55,10 +55,7 @@ def list_vendors(form: str, host_root: str) -> None:
     here = {item.inventory.file: item for item in present.look(root).vendors}
     document: dict[str, Any] = {
         "vendors": [
-            {
-                **_row(vendor, replaced.get(vendor.file, "")),
-                "here": _here(root, here.get(vendor.file)),
-            }
+            {**_row(vendor, replaced.get(vendor.file, "")), "here": _here(root, here.get(vendor.file))}
             for vendor in found
         ],
         "errors": [str(err) for err in errors.values()],
@@ -151,11 +148,7 @@ def _as_text(document: dict[str, Any]) -> str:
     if not document["vendors"]:
         lines = [f"no vendor's file in {' or '.join(folders.FOLDERS)}"]
     said = [
-        *[
-            f"{row['file']} has taken the place of {row['replaces']}"
-            for row in document["vendors"]
-            if row["replaces"]
-        ],
+        *[f"{row['file']} has taken the place of {row['replaces']}" for row in document["vendors"] if row["replaces"]],
         *[f"broken: {error}" for error in document["errors"]],
         *[f"collision: {sentence}" for sentence in document["collisions"].values()],
     ]

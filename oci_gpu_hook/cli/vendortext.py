@@ -83,9 +83,7 @@ def text(found: OnHost) -> list[str]:
         for item in devices.devices
     ]
     rows += [("-", "every request", node.path) for node in dict(devices.common)]
-    said = [
-        f"environment that programs may need: {name}={value}" for name, value in what.environment
-    ]
+    said = [f"environment that programs may need: {name}={value}" for name, value in what.environment]
     if what.selinux_type:
         said.append(f"SELinux: a container's process must be of type {what.selinux_type}")
     if what.selinux_boolean:

@@ -48,9 +48,7 @@ def look(process: Process | None, container_id: str) -> DeviceCgroup:
     try:
         return locate(process, container_id) if process else expected()
     except OSError as err:
-        raise BundleError(
-            f"the container's device cgroup cannot be found: {err}", ENGINE_HINT
-        ) from err
+        raise BundleError(f"the container's device cgroup cannot be found: {err}", ENGINE_HINT) from err
 
 
 def expected() -> DeviceCgroup:
@@ -142,9 +140,7 @@ def _cgroup_path(data: bytes, controller: str) -> str | None:
 def _directory(path: str, controller: str, pid: int) -> str:
     """The directory of the cgroup `path`, which the process `pid` is in, below one of the mounts of its hierarchy."""
     if path.startswith("/.."):
-        raise syscalls.SyscallError(
-            syscalls.ENOENT, "open", f"cgroup {path}, outside our cgroup namespace"
-        )
+        raise syscalls.SyscallError(syscalls.ENOENT, "open", f"cgroup {path}, outside our cgroup namespace")
     usual = f"{_CGROUP_ROOT}/{controller}{path}" if controller else f"{_CGROUP_ROOT}{path}"
     if _holds(usual, pid) if controller else _exists(usual):
         return usual.rstrip("/")
@@ -154,9 +150,7 @@ def _directory(path: str, controller: str, pid: int) -> str:
         directory = mount_point + path[len(root) :]
         if f"{path}/".startswith(f"{root}/") and _exists(directory):
             return directory.rstrip("/")
-    raise syscalls.SyscallError(
-        syscalls.ENOENT, "open", f"cgroup {path} below the mounts of its hierarchy"
-    )
+    raise syscalls.SyscallError(syscalls.ENOENT, "open", f"cgroup {path} below the mounts of its hierarchy")
 
 
 def _mounts(kind: str, controller: str) -> list[tuple[str, str]]:

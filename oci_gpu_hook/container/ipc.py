@@ -14,14 +14,7 @@ from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import mountinfo, syscalls
 from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.request.annotations import (
-    CONTAINERD,
-    DOCKER,
-    PODMAN,
-    TASKS,
-    folder_of,
-    keeper_of,
-)
+from oci_gpu_hook.request.annotations import CONTAINERD, DOCKER, PODMAN, TASKS, folder_of, keeper_of
 from oci_gpu_hook.request.bundle import Bundle, read_bundle
 
 TYPE_CHECKING = False
@@ -39,9 +32,7 @@ VOLUME = "volume"
 LINK = "link"
 
 XATTR = "security.selinux"
-REALLY_THERE = (
-    syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.RESOLVE_NO_SYMLINKS
-)
+REALLY_THERE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.RESOLVE_NO_SYMLINKS
 
 
 class IpcMount(NamedTuple):
@@ -59,9 +50,7 @@ class IpcMount(NamedTuple):
     members: tuple[str, ...]
 
 
-def mounts(
-    bundle: Bundle, state_id: str, rootfs: Rootfs, process: Process, host: HostRoot
-) -> tuple[IpcMount, ...]:
+def mounts(bundle: Bundle, state_id: str, rootfs: Rootfs, process: Process, host: HostRoot) -> tuple[IpcMount, ...]:
     """Those of `PATHS` that the container has."""
     has_hosts_ipc = process.namespace("ipc") == posix.stat("/proc/self/ns/ipc").st_ino
     found = []
@@ -96,9 +85,7 @@ def label_of(fd: int) -> str:
     return data.rstrip(b"\0").decode("utf-8", "replace")
 
 
-def _owner(
-    bundle: Bundle, state_id: str, path: str, fd: int, host: HostRoot
-) -> tuple[str, tuple[str, ...]]:
+def _owner(bundle: Bundle, state_id: str, path: str, fd: int, host: HostRoot) -> tuple[str, tuple[str, ...]]:
     """The owner of the mount, and the process labels of the other containers that share it."""
     hosts_own, here = host.stat(path), posix.fstat(fd)
     if hosts_own is not None and hosts_own.st_dev == here.st_dev:
@@ -115,9 +102,7 @@ def _owner(
     if owner not in bundles:
         return VOLUME, ()
     labels = [
-        _process_label(other, source, path, is_owner=id == owner)
-        for id, other in bundles.items()
-        if id != state_id
+        _process_label(other, source, path, is_owner=id == owner) for id, other in bundles.items() if id != state_id
     ]
     return POD, tuple(dict.fromkeys([label for label in labels if label]))
 

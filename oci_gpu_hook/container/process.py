@@ -36,9 +36,7 @@ class Process:
         mounts = self.namespace("mnt")
         for other, whose in (("self", "this hook's own"), ("1", "the host's")):
             if mounts == _inode(f"/proc/{other}/ns/mnt"):
-                raise BundleError(
-                    f"the container's process {pid} is in {whose} mount namespace", ENGINE_HINT
-                )
+                raise BundleError(f"the container's process {pid} is in {whose} mount namespace", ENGINE_HINT)
 
     def open(self, name: str, flags: int) -> int:
         """A descriptor of a file of its folder in /proc, links such as ``root`` and ``ns/mnt`` followed."""
@@ -73,9 +71,7 @@ class Process:
         return self.namespace("user") != INITIAL_USER_NAMESPACE
 
     def _unseen(self, err: OSError) -> BundleError:
-        return BundleError(
-            f"the container's process {self.pid} cannot be looked into: {err.strerror}", ENGINE_HINT
-        )
+        return BundleError(f"the container's process {self.pid} cannot be looked into: {err.strerror}", ENGINE_HINT)
 
 
 def _inode(path: str) -> int:

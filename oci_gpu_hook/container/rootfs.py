@@ -74,9 +74,7 @@ def _own(fd: int, destinations: tuple[str, ...]) -> dict[int, str]:
     """
     own = {}
     there = _lie_at(fd, (*destinations, _DRIVERS))
-    hosts = mountinfo.mounted(
-        procfile.pieces("/proc/self/mountinfo"), {number for _, _, number in there}
-    )
+    hosts = mountinfo.mounted(procfile.pieces("/proc/self/mountinfo"), {number for _, _, number in there})
     for path, found, number in there:
         # In this order: SELinux lets the hook ask nothing of the host's filesystems.
         if number not in hosts and syscalls.filesystem_magic(found) in _KINDS:
@@ -117,9 +115,7 @@ def _open(path: str, process: Process | None) -> int:
     try:
         return syscalls.openat2(start, path, _FOLDER, resolve=_BELOW)
     except OSError as err:
-        raise BundleError(
-            f"the container's root {path} cannot be opened: {err.strerror}", ENGINE_HINT
-        ) from err
+        raise BundleError(f"the container's root {path} cannot be opened: {err.strerror}", ENGINE_HINT) from err
     finally:
         posix.close(start)
 

@@ -10,15 +10,7 @@ import errno as codes
 import os  # noqa: TID253  for people: never on the hook's path
 
 from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding, advice
-from oci_gpu_hook.diagnosis.remedy import (
-    DOCTOR,
-    KERNELS_LOG,
-    NOTHING,
-    Remedy,
-    command,
-    is_name,
-    then,
-)
+from oci_gpu_hook.diagnosis.remedy import DOCTOR, KERNELS_LOG, NOTHING, Remedy, command, is_name, then
 from oci_gpu_hook.formats import contexts
 from oci_gpu_hook.operations.device import Device
 from oci_gpu_hook.operations.ldcache import LdCache
@@ -42,15 +34,9 @@ NO_ANSWER, KILLED = "no answer", "killed"
 _MISC = 10
 
 _UNOPENED = {
-    NO_CGROUP: (
-        "its device cgroup is not known",
-        command("findmnt", "--types", "cgroup,cgroup2"),
-    ),
+    NO_CGROUP: ("its device cgroup is not known", command("findmnt", "--types", "cgroup,cgroup2")),
     PAUSED: ("it is paused", NOTHING),
-    NO_ROOT: (
-        "only root can enter its device cgroup",
-        command("sudo", "oci-gpu-hook", "doctor", "--container", "..."),
-    ),
+    NO_ROOT: ("only root can enter its device cgroup", command("sudo", "oci-gpu-hook", "doctor", "--container", "...")),
     NO_ENTRY: ("its device cgroup cannot be entered", NOTHING),
     NO_ANSWER: ("a GPU does not answer", KERNELS_LOG),
     # It counts as the container's, in its cgroup and as its user.
@@ -86,9 +72,7 @@ def judge(operations: tuple[Operation, ...], seen: Seen, who: Patient) -> list[F
     libraries = [
         item
         for item in operations
-        if isinstance(item, Mount)
-        and (".so." in _name(item.target) or item.target.endswith(".so"))
-        and not item.folder
+        if isinstance(item, Mount) and (".so." in _name(item.target) or item.target.endswith(".so")) and not item.folder
     ]
     return [
         *_nodes(devices, seen, restart),

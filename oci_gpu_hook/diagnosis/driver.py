@@ -35,9 +35,7 @@ _UPGRADE = {
 }
 # What fixes a host whose platform has a description of its driver in place of the module, by that platform.
 _OF_PLATFORM = {
-    "tegra": then(
-        command("apt", "install", "--reinstall", "nvidia-l4t-init"), command("modprobe", "nvgpu")
-    ),
+    "tegra": then(command("apt", "install", "--reinstall", "nvidia-l4t-init"), command("modprobe", "nvgpu")),
     "wsl": command("wsl.exe", "--shutdown"),
 }
 
@@ -81,9 +79,7 @@ def absent(absence: Absence, tool: str) -> list[Finding]:
     return [Finding("driver", FAIL, absence.why, remedy)]
 
 
-def platform(
-    kind: str, name: str, proof: str, error: str, left_out: tuple[str, ...]
-) -> list[Finding]:
+def platform(kind: str, name: str, proof: str, error: str, left_out: tuple[str, ...]) -> list[Finding]:
     """A Jetson or WSL 2: what it is by, and what of its driver's description serves.
 
     name: for people; error: why nothing of it does, "" where it does; left_out: a sentence for each line that does not.
@@ -105,9 +101,7 @@ def parts(found: DriverInventory, tool: str) -> list[Finding]:
     findings = [Finding("driver", PASS, f"the kernel module is of version {kernel}")]
     for misfit in found.misfits:
         if not misfit.found:
-            seen = (
-                f"{misfit.name} of version {kernel} is missing: {misfit.capability} is not served"
-            )
+            seen = f"{misfit.name} of version {kernel} is missing: {misfit.capability} is not served"
             findings.append(Finding("libraries", FAIL, seen, _INSTALL[tool]))
         elif misfit.found == kernel:
             seen = f"{misfit.name} of version {kernel} is cut off or no library: its installation did not end"
@@ -164,12 +158,8 @@ def nodes(
         numbers = found.get(node.path)
         if numbers is not None and numbers != (node.major, node.minor):
             major, minor = numbers
-            seen = (
-                f"{node.path} is device {major}:{minor}, the driver's is {node.major}:{node.minor}"
-            )
-            findings.append(
-                Finding("nodes", FAIL, seen, then(command("rm", node.path), _made(wanted)))
-            )
+            seen = f"{node.path} is device {major}:{minor}, the driver's is {node.major}:{node.minor}"
+            findings.append(Finding("nodes", FAIL, seen, then(command("rm", node.path), _made(wanted))))
     missing = [node.path for node in wanted if found.get(node.path) is None]
     if missing:
         # The hook makes nodes in containers, but in a user namespace it must bind the host's.
@@ -211,9 +201,7 @@ def folder(state: State) -> list[Finding]:
     return []
 
 
-def cdi_specs(
-    specs: tuple[Spec, ...], version: str, mig_devices: tuple[MigDevice, ...] = ()
-) -> list[Finding]:
+def cdi_specs(specs: tuple[Spec, ...], version: str, mig_devices: tuple[MigDevice, ...] = ()) -> list[Finding]:
     """The CDI specs of the GPUs: each must be for the driver's version, and one folder must hold only one.
 
     mig_devices: the host's, with the names that NVML has for them now, or none: its spec must not name others.

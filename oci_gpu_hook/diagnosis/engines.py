@@ -20,22 +20,13 @@ if TYPE_CHECKING:
 _SERVED = {"prestart", "createRuntime"}
 REINSTALL = {tool: command(tool, "reinstall", "oci-gpu-hook") for tool in ("dnf", "apt")}
 # The engines that read hooks.d, and what makes them read their settings anew.
-_RESTART: dict[str, tuple[Remedy, ...]] = {
-    "podman": (),
-    "CRI-O": (command("systemctl", "restart", "crio"),),
-}
+_RESTART: dict[str, tuple[Remedy, ...]] = {"podman": (), "CRI-O": (command("systemctl", "restart", "crio"),)}
 _CONTAINERD = "/etc/containerd/config.toml"
 _BINARY_NAME = 'BinaryName = "/usr/bin/oci-gpu-runtime"'
-_DEFAULT_KEYS = {
-    "podman": "runtime",
-    "CRI-O": "default_runtime",
-    "containerd": "default_runtime_name",
-}
+_DEFAULT_KEYS = {"podman": "runtime", "CRI-O": "default_runtime", "containerd": "default_runtime_name"}
 
 
-def seen_by(
-    engine: Engine, registrations: tuple[Registration, ...], our_file: str, tool: str
-) -> list[Finding]:
+def seen_by(engine: Engine, registrations: tuple[Registration, ...], our_file: str, tool: str) -> list[Finding]:
     """How one engine sees our hook; `registrations`: those of all folders, `our_file`: the file name of ours."""
     check = f"hook in {engine.name}"
     read = [item for folder in engine.folders for item in registrations if _folder(item) == folder]
@@ -55,33 +46,18 @@ def seen_by(
     if len(ours) > 1:
         extra = next((item for item in ours if item.file != our_file), ours[0])
         paths = " and ".join([item.path for item in ours])
-        return [
-            Finding(
-                check,
-                FAIL,
-                f"registered twice, by {paths}: it runs twice",
-                command("rm", extra.path),
-            )
-        ]
+        return [Finding(check, FAIL, f"registered twice, by {paths}: it runs twice", command("rm", extra.path))]
     return [_fit(check, ours[0], tool)]
 
 
 def other_hooks(
-    engines: tuple[Engine, ...],
-    registrations: tuple[Registration, ...],
-    shims: tuple[Shim, ...],
-    by_link: bool = False,
+    engines: tuple[Engine, ...], registrations: tuple[Registration, ...], shims: tuple[Shim, ...], by_link: bool = False
 ) -> list[Finding]:
     """Other programs that would also give GPUs to a container; by_link: whether dockerd starts our hook for --gpus."""
     check = "other hooks"
     read = {folder for engine in engines for folder in engine.folders}
     findings = [
-        Finding(
-            check,
-            FAIL,
-            f"{item.path} starts NVIDIA's hook: GPUs are given twice",
-            command("rm", item.path),
-        )
+        Finding(check, FAIL, f"{item.path} starts NVIDIA's hook: GPUs are given twice", command("rm", item.path))
         for item in registrations
         if item.kind == NVIDIAS and _folder(item) in read
     ]
@@ -108,9 +84,7 @@ def _beside_link(check: str, shim: Shim) -> Finding:
     """NVIDIA's runtime, by its mode, leaves the entry that dockerd makes for --gpus or takes it away."""
     default = ", the default" if shim.is_default else ""
     seen = f"{shim.file} has NVIDIA's runtime as {shim.runtime}{default}: it may keep --gpus from our hook"
-    return Finding(
-        check, WARN, seen, _without_default(shim) if shim.is_default else command("vi", shim.file)
-    )
+    return Finding(check, WARN, seen, _without_default(shim) if shim.is_default else command("vi", shim.file))
 
 
 def unread(files: tuple[Unread, ...], tool: str) -> list[Finding]:
@@ -120,9 +94,7 @@ def unread(files: tuple[Unread, ...], tool: str) -> list[Finding]:
             "engines",
             WARN,
             f"{file.path} was not read: {file.why}",
-            command(tool, "install", "python3-tomli")
-            if file.no_parser
-            else command("vi", file.path),
+            command(tool, "install", "python3-tomli") if file.no_parser else command("vi", file.path),
         )
         for file in files
     ]
@@ -197,9 +169,7 @@ def _unseen(
     masked = [item for item in read if item.kind == OURS]
     if masked:
         mask = effective[masked[-1].file]
-        return Finding(
-            check, FAIL, f"{mask.path} masks {masked[-1].path}", command("rm", mask.path)
-        )
+        return Finding(check, FAIL, f"{mask.path} masks {masked[-1].path}", command("rm", mask.path))
     elsewhere = [item for item in registrations if item.kind == OURS]
     if not elsewhere:
         return Finding(check, FAIL, "it is not registered", REINSTALL[tool])

@@ -79,9 +79,7 @@ class Division(NamedTuple):
 def divisions(inventory: DriverInventory) -> tuple[Division, ...]:
     """What can be held: each GPU, or its MIG devices where it has any."""
     nodes = {
-        node.gpu: (node.major, node.minor)
-        for node in inventory.devices
-        if node.gpu is not None and not node.family
+        node.gpu: (node.major, node.minor) for node in inventory.devices if node.gpu is not None and not node.family
     }
     majors = [node.major for node in inventory.devices if node.family == "caps"]
     found = []
@@ -111,18 +109,11 @@ def of_vendor(found: OnHost) -> tuple[Division, ...]:
     """What can be held of a vendor's: each device, by any of its nodes."""
     flag = found.inventory.flag
     shares = [
-        (Other(f"{flag}={device.names[0]}", flag, device.names), device.nodes)
-        for device in found.devices.devices
+        (Other(f"{flag}={device.names[0]}", flag, device.names), device.nodes) for device in found.devices.devices
     ]
     # Beside devices these are what every request gets, such as /dev/kfd, and stand for none.
     shares = shares or [(Other(flag, flag, ()), found.devices.common)]
-    return tuple(
-        [
-            Division(share, ((node.major, node.minor),))
-            for share, nodes in shares
-            for node, _ in nodes
-        ]
-    )
+    return tuple([Division(share, ((node.major, node.minor),)) for share, nodes in shares for node, _ in nodes])
 
 
 def holders(divided: tuple[Division, ...], containers: tuple[Contained, ...]) -> Holders:

@@ -48,11 +48,7 @@ def _by_name(mig_devices: tuple[MigDevice, ...]) -> dict[str, frozenset[int]]:
     if any([item.uuid is None or item.number is None for item in mig_devices]):
         return {}
     pairs = [(item, frozenset((item.gi_minor, item.ci_minor))) for item in mig_devices]
-    return {
-        name: minors
-        for item, minors in pairs
-        for name in (str(item.uuid), f"{item.gpu}:{item.number}")
-    }
+    return {name: minors for item, minors in pairs for name in (str(item.uuid), f"{item.gpu}:{item.number}")}
 
 
 def _is_migs(name: str) -> bool:

@@ -44,21 +44,12 @@ def kernel(found: Kernel, tool: str) -> list[Finding]:
 def python(interpreter: str, file: str, tool: str) -> list[Finding]:
     """The entry script's interpreter.  `file`: what its path leads to, named by the version; "" where there is none."""
     if not file:
-        return [
-            Finding(
-                "Python",
-                FAIL,
-                f"{interpreter or 'none'} is not there",
-                command(tool, "install", "python3"),
-            )
-        ]
+        return [Finding("Python", FAIL, f"{interpreter or 'none'} is not there", command(tool, "install", "python3"))]
     words = _digits(file.rpartition("python")[2]).split(".")
     numbers = tuple([int(word) for word in words if word])
     if len(numbers) > 1 and numbers < OLDEST_PYTHON:
         seen = f"{interpreter} is {file}, and the hook needs 3.9 or newer"
-        return [
-            Finding("Python", FAIL, seen, command("make", "install", "PYTHON=/usr/bin/python3.9"))
-        ]
+        return [Finding("Python", FAIL, seen, command("make", "install", "PYTHON=/usr/bin/python3.9"))]
     return [Finding("Python", PASS, f"{interpreter} is {file}")]
 
 
@@ -80,9 +71,7 @@ def sections(scopes: Iterable[str], engines: Iterable[str]) -> list[Finding]:
         unsaid = [scope for scope in UNSAID.get(engine, ()) if scope in scopes]
         if unsaid:
             seen = f"{engine} does not say a container's {' and '.join(unsaid)}: of sections for it the strictest hold"
-            findings.append(
-                Finding("settings", WARN, seen, command("oci-gpu-hook", "config", "show"))
-            )
+            findings.append(Finding("settings", WARN, seen, command("oci-gpu-hook", "config", "show")))
     return findings
 
 
@@ -109,9 +98,7 @@ def cgroups(found: Kernel, engines: tuple[Engine, ...]) -> list[Finding]:
         seen = "/sys/fs/cgroup is neither v2 nor has it the devices controller of v1"
         return [Finding("cgroups", FAIL, seen, _MOUNT)]
     default = "systemd" if found.systemd else "cgroupfs"
-    managers = [
-        f"{engine.name}'s manager is {engine.cgroup_manager or default}" for engine in engines
-    ]
+    managers = [f"{engine.name}'s manager is {engine.cgroup_manager or default}" for engine in engines]
     wrong = [e for e in engines if e.cgroup_manager == "systemd" and not found.systemd]
     if wrong:
         seen = f"{wrong[0].name} is set to use systemd's cgroups, and systemd does not run here"
@@ -128,9 +115,7 @@ def ebpf(found: Kernel, as_root: bool) -> list[Finding]:
     if found.bpf_refusal is None:
         return [Finding("eBPF", PASS, "not tried: another root has no kernel of its own")]
     if found.bpf_refusal and not as_root:
-        return [
-            Finding("eBPF", WARN, "only root can try it", command("sudo", "oci-gpu-hook", "doctor"))
-        ]
+        return [Finding("eBPF", WARN, "only root can try it", command("sudo", "oci-gpu-hook", "doctor"))]
     if found.bpf_refusal:
         # systemd-run gives all of root's capabilities: it shows whether CAP_BPF is missing in this session only.
         remedy = command("systemd-run", "--pty", "oci-gpu-hook", "doctor")
@@ -155,16 +140,10 @@ def rootless(found: Kernel, subids: bool, newuidmap: bool, used: bool, tool: str
         return [Finding(check, PASS, "no user has containers of his own here")]
     if found.sysctls.get("user/max_user_namespaces", 1) == 0:
         seen = "the kernel gives no user namespaces"
-        return [
-            Finding(check, WARN, seen, command("sysctl", "-w", "user.max_user_namespaces=65536"))
-        ]
+        return [Finding(check, WARN, seen, command("sysctl", "-w", "user.max_user_namespaces=65536"))]
     if found.sysctls.get("kernel/unprivileged_userns_clone", 1) == 0:
         seen = "plain users get no user namespaces"
-        return [
-            Finding(
-                check, WARN, seen, command("sysctl", "-w", "kernel.unprivileged_userns_clone=1")
-            )
-        ]
+        return [Finding(check, WARN, seen, command("sysctl", "-w", "kernel.unprivileged_userns_clone=1"))]
     if not newuidmap:
         seen = "newuidmap is missing: users have only their own id"
         return [Finding(check, WARN, seen, command(tool, "install", _NEWUIDMAP[tool]))]

@@ -45,11 +45,7 @@ def judge(present: Present, here: tuple[Here, ...], tool: str) -> list[Finding]:
     for item in here:
         findings += _vendor(item, tool)
     if not findings:
-        text = (
-            f"{_counted(len(present.vendors), 'file')}, and no hardware of theirs"
-            if present.vendors
-            else ""
-        )
+        text = f"{_counted(len(present.vendors), 'file')}, and no hardware of theirs" if present.vendors else ""
         return [Finding(CHECK, PASS, text or "no files describe any")]
     return findings
 
@@ -101,18 +97,14 @@ def _lacking(item: Here, tool: str) -> list[Finding]:
     for sentence in item.found.unmet:
         remedy = load if load and sentence.startswith("the kernel's module") else _KERNEL[tool]
         findings.append(Finding(what.flag, level, f"{says} what is not here: {sentence}", remedy))
-    findings += [
-        Finding(what.flag, level, f"{says} what is not here: {sentence}", LOOK)
-        for sentence in what.lacking
-    ]
+    findings += [Finding(what.flag, level, f"{says} what is not here: {sentence}", LOOK) for sentence in what.lacking]
     if item.unloaded:
         return findings  # its nodes come with it
     remedy = LOOK
     if what.modules:
         remedy = command("journalctl", "--dmesg", f"--grep={what.modules[0]}")
     return findings + [
-        Finding(what.flag, level, f"{says} what is not here: {pattern}", remedy)
-        for pattern in devices.lacking
+        Finding(what.flag, level, f"{says} what is not here: {pattern}", remedy) for pattern in devices.lacking
     ]
 
 

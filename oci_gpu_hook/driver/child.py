@@ -31,9 +31,7 @@ class Said(NamedTuple):
     status: int | None
 
 
-def ask(
-    program: str, seconds: float, preload: str = "", environment: dict[str, str] | None = None
-) -> Said:
+def ask(program: str, seconds: float, preload: str = "", environment: dict[str, str] | None = None) -> Said:
     """Run the Python source `program`, which finds this package; OSError where no process can be started.
 
     preload: a library, "" for none.  A later dlopen finds it in memory by its SONAME, and needs no link of that name:
@@ -44,9 +42,7 @@ def ask(
     return said
 
 
-def ask_all(
-    program: str, seconds: float, preload: str, environments: Sequence[dict[str, str]]
-) -> list[Said]:
+def ask_all(program: str, seconds: float, preload: str, environments: Sequence[dict[str, str]]) -> list[Said]:
     """Run it at the same time in a process for each environment; gives what each has said."""
     deadline = time.monotonic() + seconds
     children: list[tuple[int, int]] = []

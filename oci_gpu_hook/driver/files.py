@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 _FLAGS_32 = ldcache.FLAGS[3, 32]
 _CATALOGUED = frozenset(
-    [name for name, _ in (*catalogue.LIBRARIES, *catalogue.OWN_VERSION)]
-    + [*catalogue.SUBFOLDERS.values()]
+    [name for name, _ in (*catalogue.LIBRARIES, *catalogue.OWN_VERSION)] + [*catalogue.SUBFOLDERS.values()]
 )
 
 
@@ -50,9 +49,7 @@ def driver(root: HostRoot, prefix: str, version: str) -> Driver:
     """The driver of this version in `root`."""
     cached = {folder: root.source(folder) for folder in _cached_folders(root)}
     trusted = [folder for folder, seen in cached.items() if seen and not seen[1]]
-    faults = [
-        f"{folder} is left out: {seen[1]}" for folder, seen in cached.items() if seen and seen[1]
-    ]
+    faults = [f"{folder} is left out: {seen[1]}" for folder, seen in cached.items() if seen and seen[1]]
     return Driver(root, prefix, version, tuple(trusted), tuple(faults))
 
 
@@ -68,9 +65,7 @@ def libraries(driver: Driver) -> dict[Library, str]:
 def library_folder(present: dict[Library, str]) -> str:
     """The folder in the driver's root that holds most of its native libraries; "" where there are none."""
     folders = [
-        path.rpartition("/")[0]
-        for library, path in present.items()
-        if library.bits == 64 and not library.subfolder
+        path.rpartition("/")[0] for library, path in present.items() if library.bits == 64 and not library.subfolder
     ]
     return max(sorted(set(folders)), key=folders.count, default="")
 
@@ -132,9 +127,7 @@ def firmware(driver: Driver, host: HostRoot) -> tuple[DriverFile, ...]:
     """The GPU system processor's firmware, which the libraries look for at the host's path."""
     release = posix.uname().release
     places = [(Driver(host, "", driver.version), f"{at}/nvidia") for at in _firmware_class(host)]
-    places += [
-        (driver, pattern.replace("{release}", release)) for pattern in catalogue.FIRMWARE_FOLDERS
-    ]
+    places += [(driver, pattern.replace("{release}", release)) for pattern in catalogue.FIRMWARE_FOLDERS]
     found: dict[str, DriverFile] = {}
     for where, top in places:
         folder = f"{top}/{driver.version}"
@@ -165,26 +158,14 @@ def _of_word_size(driver: Driver, bits: int, flags: int) -> dict[Library, str]:
 
 def _catalogued_names(root: HostRoot, folder: str) -> frozenset[str]:
     """Those names in a folder that are of the catalogue's libraries and subfolders: some hundred out of thousands."""
-    return frozenset(
-        [name for name in root.names(folder) if name.partition(".so.")[0] in _CATALOGUED]
-    )
+    return frozenset([name for name in root.names(folder) if name.partition(".so.")[0] in _CATALOGUED])
 
 
 def _highest(
-    driver: Driver,
-    listed: list[tuple[str, frozenset[str]]],
-    name: str,
-    capabilities: tuple[str, ...],
-    flags: int,
+    driver: Driver, listed: list[tuple[str, frozenset[str]]], name: str, capabilities: tuple[str, ...], flags: int
 ) -> dict[Library, str]:
     """A library of `OWN_VERSION` in the highest version that exists for the word size of `flags`."""
-    files = {
-        own: item
-        for _, names in listed
-        for item in names
-        for own in [_own_version(item, name)]
-        if own
-    }
+    files = {own: item for _, names in listed for item in names for own in [_own_version(item, name)] if own}
     for own in sorted(files, reverse=True):
         found = _one(driver, listed, name, files[own], capabilities, flags)
         if found:
@@ -298,17 +279,11 @@ def _xorg_modules(driver: Driver) -> list[DriverFile]:
     for name, places in catalogue.XORG_MODULES:
         for folder in _library_folders(driver, 64):
             versioned = [f"{name}.{driver.version}", name]
-            paths = _first(
-                driver.root, [f"{folder}/{at}/{file}" for at in places for file in versioned]
-            )
+            paths = _first(driver.root, [f"{folder}/{at}/{file}" for at in places for file in versioned])
             for path in paths:
                 names = dict.fromkeys([path.rpartition("/")[2], name])
                 found += [
-                    DriverFile(
-                        driver.source(path),
-                        f"{path.rpartition('/')[0]}/{file}",
-                        catalogue.XORG_CAPABILITIES,
-                    )
+                    DriverFile(driver.source(path), f"{path.rpartition('/')[0]}/{file}", catalogue.XORG_CAPABILITIES)
                     for file in names
                 ]
             if paths:

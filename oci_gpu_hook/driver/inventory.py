@@ -26,9 +26,7 @@ SAVED = f"{saved.FOLDER}/{FILE}"
 HEADING = b"oci-gpu-hook inventory 7\n"
 
 # In `DriverInventory.unknown`: what NVML said was true when it was asked, and only NVML knows whether it still is.
-MAY_BE_MADE_ANEW = (
-    "whether MIG devices were made anew since NVML named them: run 'oci-gpu-hook inventory refresh'"
-)
+MAY_BE_MADE_ANEW = "whether MIG devices were made anew since NVML named them: run 'oci-gpu-hook inventory refresh'"
 
 
 class Library(NamedTuple):
@@ -162,9 +160,7 @@ def with_nodes(
     if families:
         devices += nodes.of_families(root, families, gpus, _caps_minors(inventory), channels)
     return inventory._replace(
-        devices=devices,
-        links=nodes.links(devices, gpus),
-        ipc_paths=nodes.ipc_paths(root, driver_root, mps),
+        devices=devices, links=nodes.links(devices, gpus), ipc_paths=nodes.ipc_paths(root, driver_root, mps)
     )
 
 

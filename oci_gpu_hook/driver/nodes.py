@@ -100,10 +100,7 @@ class IpcPath(NamedTuple):
 def devices(root: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[DeviceNode, ...]:
     """The control device, a node for each of `gpus`, and the unified memory devices where their driver is loaded."""
     nodes = [device(root, CONTROL, GPU_MAJOR, CONTROL_MINOR)]
-    nodes += [
-        device(root, f"/dev/nvidia{gpu.minor}", GPU_MAJOR, gpu.minor, "", gpu.nvml_index)
-        for gpu in gpus
-    ]
+    nodes += [device(root, f"/dev/nvidia{gpu.minor}", GPU_MAJOR, gpu.minor, "", gpu.nvml_index) for gpu in gpus]
     uvm = proc.character_majors(root).get("nvidia-uvm")
     if uvm is not None:
         nodes += [device(root, UVM, uvm, 0), device(root, UVM_TOOLS, uvm, 1)]
@@ -111,11 +108,7 @@ def devices(root: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[DeviceNode, ...]:
 
 
 def of_families(
-    root: HostRoot,
-    families: Iterable[str],
-    gpus: tuple[Gpu, ...],
-    caps_minors: Iterable[int],
-    channels: Iterable[str],
+    root: HostRoot, families: Iterable[str], gpus: tuple[Gpu, ...], caps_minors: Iterable[int], channels: Iterable[str]
 ) -> tuple[DeviceNode, ...]:
     """The nodes of `families`.
 
@@ -127,9 +120,7 @@ def of_families(
         if family == "modeset":
             nodes.append(device(root, MODESET, GPU_MAJOR, MODESET_MINOR, family))
         elif family == "caps":
-            nodes += _numbered(
-                root, "nvidia-caps", f"{CAPS_FOLDER}/nvidia-cap", caps_minors, family
-            )
+            nodes += _numbered(root, "nvidia-caps", f"{CAPS_FOLDER}/nvidia-cap", caps_minors, family)
         elif family == "imex":
             present = [name[len("channel") :] for name in root.names(IMEX_FOLDER)]
             wanted = {int(text) for text in (*present, *channels) if text.isdecimal()}
@@ -155,9 +146,7 @@ def links(nodes: Iterable[DeviceNode], gpus: tuple[Gpu, ...]) -> tuple[DeviceLin
     return tuple(found)
 
 
-def device(
-    root: HostRoot, path: str, major: int, minor: int, family: str = "", gpu: int | None = None
-) -> DeviceNode:
+def device(root: HostRoot, path: str, major: int, minor: int, family: str = "", gpu: int | None = None) -> DeviceNode:
     """One node.  Owner, group and mode are those of the host's node, or defaults where the host has none."""
     status = root.stat(path)
     if status is None or not is_character_device(status):
@@ -166,9 +155,7 @@ def device(
     return DeviceNode(path, major, minor, mode, status.st_uid, status.st_gid, True, family, gpu)
 
 
-def ipc_paths(
-    root: HostRoot, driver_root: str = "/", mps: tuple[str, int] = MPS
-) -> tuple[IpcPath, ...]:
+def ipc_paths(root: HostRoot, driver_root: str = "/", mps: tuple[str, int] = MPS) -> tuple[IpcPath, ...]:
     """Those of `IPC_PATHS` that exist now, in the driver container or else on the host.
 
     mps: the folder of MPS's pipes on the host, and the user beside root whose it may be.
@@ -195,9 +182,7 @@ def _ipc_paths(root: HostRoot, mps: tuple[str, int]) -> dict[str, IpcPath]:
     return found
 
 
-def _numbered(
-    root: HostRoot, chardev: str, stem: str, minors: Iterable[int], family: str
-) -> list[DeviceNode]:
+def _numbered(root: HostRoot, chardev: str, stem: str, minors: Iterable[int], family: str) -> list[DeviceNode]:
     """The nodes of a driver that /proc/devices lists as `chardev`; none where it is not loaded."""
     major = proc.character_majors(root).get(chardev)
     if major is None:

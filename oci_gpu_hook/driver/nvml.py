@@ -98,9 +98,7 @@ def _facts(data: bytes) -> Facts:
     if "error" in document:
         raise NvmlUnavailable(f"NVML cannot be asked: {document['error']}")
     return Facts(
-        document["driver_version"],
-        document["cuda_version"],
-        tuple(_gpu_facts(*row) for row in document["gpus"]),
+        document["driver_version"], document["cuda_version"], tuple(_gpu_facts(*row) for row in document["gpus"])
     )
 
 

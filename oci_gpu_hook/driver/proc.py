@@ -63,6 +63,4 @@ def character_majors(root: HostRoot) -> dict[str, int]:
     text = (root.read(DEVICES) or b"").decode("ascii", "replace")
     pairs = [line.split(None, 1) for line in text.partition("Block devices:")[0].splitlines()]
     # Where two have one name, the first counts.
-    return {
-        pair[1]: int(pair[0]) for pair in reversed(pairs) if len(pair) == 2 and is_number(pair[0])
-    }
+    return {pair[1]: int(pair[0]) for pair in reversed(pairs) if len(pair) == 2 and is_number(pair[0])}

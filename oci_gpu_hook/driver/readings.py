@@ -93,11 +93,7 @@ def ask(library: str, seconds: float) -> Readings:
     if "error" in first:
         raise NvmlUnavailable(f"NVML cannot be asked: {first['error']}")
     try:
-        version, cuda, listed = (
-            str(first["driver_version"]),
-            int(first["cuda"]),
-            int(first["listed"]),
-        )
+        version, cuda, listed = (str(first["driver_version"]), int(first["cuda"]), int(first["listed"]))
     except (KeyError, TypeError, ValueError):
         if said.status is None:
             raise NvmlUnavailable(f"NVML did not answer within {seconds:g} seconds") from None
@@ -193,10 +189,7 @@ def _tell(pynvml: Any, number: int) -> None:
 
 def _questions(pynvml: Any) -> dict[str, Any]:
     """How each value is asked for, by its name in `RANGES`; those first that cost least."""
-    corrected, uncorrected = (
-        pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
-        pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
-    )
+    corrected, uncorrected = (pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
     volatile, aggregate = pynvml.NVML_VOLATILE_ECC, pynvml.NVML_AGGREGATE_ECC
     errors = pynvml.nvmlDeviceGetTotalEccErrors
     # The newer name came with driver 535, and the older one will go some day.
@@ -210,9 +203,7 @@ def _questions(pynvml: Any) -> dict[str, Any]:
         "mig_enabled": lambda gpu: pynvml.nvmlDeviceGetMigMode(gpu)[0],
         "memory_total": lambda gpu: pynvml.nvmlDeviceGetMemoryInfo(gpu).total,
         "memory_used": lambda gpu: pynvml.nvmlDeviceGetMemoryInfo(gpu).used,
-        "temperature": lambda gpu: pynvml.nvmlDeviceGetTemperature(
-            gpu, pynvml.NVML_TEMPERATURE_GPU
-        ),
+        "temperature": lambda gpu: pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
         "power": pynvml.nvmlDeviceGetPowerUsage,
         "power_limit": pynvml.nvmlDeviceGetEnforcedPowerLimit,
         "clock_sm": lambda gpu: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),

@@ -68,9 +68,7 @@ def now(root: HostRoot, driver_root: str) -> Stamp:
         bound=tuple([f"{name} {inode}" for name, inode in root.inodes(_BOUND)]),
         mig=tuple([f"{name} {folder.st_ino}" for name, folder in instances]),
         driver_root=driver_root,
-        ld_so_cache=()
-        if cache is None
-        else (cache.st_dev, cache.st_ino, cache.st_size, cache.st_mtime_ns),
+        ld_so_cache=() if cache is None else (cache.st_dev, cache.st_ino, cache.st_size, cache.st_mtime_ns),
         shown=tuple([(folder.st_dev, folder.st_mtime_ns) for _, folder in instances]),
     )
 

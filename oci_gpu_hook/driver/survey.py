@@ -93,9 +93,7 @@ def _driver(root: HostRoot, driver_root: str, version: str) -> files.Driver:
     if not prefix:
         return files.driver(root, "", version)
     if root.stat(prefix) is None:
-        raise DriverError(
-            f"the driver root {prefix} is not there", "the administrator sets driver-root"
-        )
+        raise DriverError(f"the driver root {prefix} is not there", "the administrator sets driver-root")
     return files.driver(HostRoot(root.path.rstrip("/") + root.real(prefix)), prefix, version)
 
 
@@ -142,20 +140,14 @@ def _unknown(
 
 def _proc_files(root: HostRoot) -> tuple[tuple[str, str], ...]:
     """Name and text of those files in /proc/driver/nvidia that libraries read."""
-    texts = [
-        (name, root.read(f"{proc.DRIVER}/{name}")) for name in ("params", "version", "registry")
-    ]
-    return tuple(
-        [(name, data.decode("utf-8", "replace")) for name, data in texts if data is not None]
-    )
+    texts = [(name, root.read(f"{proc.DRIVER}/{name}")) for name in ("params", "version", "registry")]
+    return tuple([(name, data.decode("utf-8", "replace")) for name, data in texts if data is not None])
 
 
 def _absent(root: HostRoot) -> DriverError:
     status = root.stat("/dev/nvidiactl")
     if status is None:
-        return DriverError(
-            "this host has no NVIDIA driver: /proc/driver/nvidia is missing", _INSTALL_HINT
-        )
+        return DriverError("this host has no NVIDIA driver: /proc/driver/nvidia is missing", _INSTALL_HINT)
     return DriverError(
         "NVIDIA device nodes are there, but /proc/driver/nvidia is not: the kernel module is not loaded",
         "whoever installs the driver must load it: modprobe nvidia",

@@ -105,11 +105,7 @@ def meet(levels: list[Level]) -> Level:
 
 def _number(letter: str, text: str) -> int:
     digits = text[1:]
-    if (
-        not text.startswith(letter)
-        or not (digits.isascii() and digits.isdigit())
-        or len(digits) > 5
-    ):
+    if not text.startswith(letter) or not (digits.isascii() and digits.isdigit()) or len(digits) > 5:
         raise MalformedContext(f"its level has something that is not {letter} and a number")
     number = int(digits)
     if number >= _MOST:

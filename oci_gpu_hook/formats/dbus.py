@@ -76,14 +76,7 @@ def authentication(uid: int) -> bytes:
 
 
 def method_call(
-    serial: int,
-    destination: str,
-    path: str,
-    interface: str,
-    member: str,
-    *,
-    signature: str = "",
-    body: bytes = b"",
+    serial: int, destination: str, path: str, interface: str, member: str, *, signature: str = "", body: bytes = b""
 ) -> bytes:
     """The message that calls a method; `body` holds the arguments, of the types that `signature` lists."""
     message = Writer()

@@ -50,12 +50,9 @@ def expanded(pattern: str, names: Callable[[str], list[str]], most: int) -> list
     paths = [""]
     for part in pattern.split("/")[1:]:
         if is_pattern(part):
-            paths = [
-                f"{folder}/{name}"
-                for folder in paths
-                for name in names(folder or "/")
-                if matches(part, name)
-            ][: most + 1]
+            paths = [f"{folder}/{name}" for folder in paths for name in names(folder or "/") if matches(part, name)][
+                : most + 1
+            ]
         else:
             paths = [f"{folder}/{part}" for folder in paths]
     return paths

@@ -22,10 +22,7 @@ try:
     import _json
 
     _make_scanner: Any = _json.make_scanner
-except (
-    ImportError,
-    AttributeError,
-):  # another implementation of Python, or a later one that moved it
+except (ImportError, AttributeError):  # another implementation of Python, or a later one that moved it
     _make_scanner = None
 
 _WHITESPACE = " \t\n\r"

@@ -43,9 +43,7 @@ class Additions(NamedTuple):
         )
 
 
-def sort_keys(
-    names: list[bytes], flags: list[int], hwcaps: list[int], our_flags: Collection[int]
-) -> list[bytes]:
+def sort_keys(names: list[bytes], flags: list[int], hwcaps: list[int], our_flags: Collection[int]) -> list[bytes]:
     """The rows' sort keys.  Names compare as on the machine of `our_flags`, or of the rows' own flags without these."""
     unsigned = NATIVE_FLAGS["aarch64"] in (our_flags or flags)
     return ldcache_order.keys(names, flags, hwcaps, unsigned=unsigned) if names else []

@@ -3,15 +3,7 @@
 
 from __future__ import annotations
 
-from oci_gpu_hook.formats.ldcache import (
-    FLAGS,
-    HEADER_SIZE,
-    LARGEST,
-    LONGEST_STRING,
-    measured,
-    read,
-    row_count,
-)
+from oci_gpu_hook.formats.ldcache import FLAGS, HEADER_SIZE, LARGEST, LONGEST_STRING, measured, read, row_count
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False

@@ -79,9 +79,7 @@ def _keys_of_block(names: list[bytes], *, unsigned: bool) -> list[bytes]:
     pieces = [b""] * (2 * len(numbers) + 1)
     pieces[::2] = (end + block).translate(_NO_DIGITS).split()
     # Most runs of digits occur many times.
-    equal = {
-        run: _ONE + (_ZEROS + run)[-10:] if len(run) < 10 else _wrapped(run) for run in set(numbers)
-    }
+    equal = {run: _ONE + (_ZEROS + run)[-10:] if len(run) < 10 else _wrapped(run) for run in set(numbers)}
     pieces[1::2] = map(equal.__getitem__, numbers)
     return b"".join(pieces)[1:].replace(end, end + b" ").split()
 

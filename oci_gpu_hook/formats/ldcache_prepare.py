@@ -38,9 +38,7 @@ def _checked(entries: Iterable[Entry]) -> list[Entry]:
         soname, path, flags, osversion, hwcap = entry
         texts = (soname, path)
         if not all(texts) or max(map(len, texts)) > LONGEST_STRING or 0 in soname + path:
-            raise ValueError(
-                "no ld.so.cache can hold a name or a path that is empty, long or has a NUL"
-            )
+            raise ValueError("no ld.so.cache can hold a name or a path that is empty, long or has a NUL")
         if hwcap or not 0 <= flags < 1 << 32 or not 0 <= osversion < 1 << 32:
             raise ValueError("no hwcap, and 32 bits of flags and OS version")
         once.setdefault((soname, path, flags), entry)

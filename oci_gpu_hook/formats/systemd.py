@@ -31,9 +31,7 @@ _PEER = "org.freedesktop.DBus.Peer"
 def entries(rules: Iterable[DeviceRule]) -> tuple[Entry, ...]:
     """Rules as entries of DeviceAllow=.  systemd takes the numbers from such a path; no file need be there (240)."""
     folders = {"c": "char", "b": "block"}
-    return tuple(
-        [(f"/dev/{folders[rule.type]}/{rule.major}:{rule.minor}", rule.access) for rule in rules]
-    )
+    return tuple([(f"/dev/{folders[rule.type]}/{rule.major}:{rule.minor}", rule.access) for rule in rules])
 
 
 def allow_more(serial: int, unit: str, allowed: Iterable[Entry]) -> bytes:
@@ -63,13 +61,7 @@ def _set_device_allow(serial: int, unit: str, values: Iterable[Iterable[Entry]])
         body.end_array(items)
     body.end_array(properties)
     call = dbus.method_call(
-        serial,
-        _DESTINATION,
-        _OBJECT,
-        _MANAGER,
-        "SetUnitProperties",
-        signature="sba(sv)",
-        body=bytes(body.data),
+        serial, _DESTINATION, _OBJECT, _MANAGER, "SetUnitProperties", signature="sba(sv)", body=bytes(body.data)
     )
     # systemd answers a call before it puts the rules in force, and reads the next message after that: once it answers a
     # Ping they are in force.  On cgroup v1 it denies all devices for a moment, so no workload may run yet.

@@ -89,10 +89,7 @@ def by_config(files: Files, bundle: str) -> Called:
     """The names that the annotations of a bundle's config.json tell."""
     document = parsed(files, f"{bundle}/config.json")
     found = document.get("annotations") if isinstance(document, dict) else None
-    said = {
-        key: str(value)[:_LONGEST_NAME]
-        for key, value in (found if isinstance(found, dict) else {}).items()
-    }
+    said = {key: str(value)[:_LONGEST_NAME] for key, value in (found if isinstance(found, dict) else {}).items()}
     if said.get("io.container.manager") == "libpod":
         return Called(PODMAN)
     full = said.get("io.kubernetes.cri-o.Name", "")

@@ -126,13 +126,7 @@ def _is_same(one: posix.stat_result, other: posix.stat_result | None) -> bool:
 
 
 def _container(
-    root: HostRoot,
-    known: containers.Known,
-    pid: int,
-    began: int,
-    ours: HostsNodes,
-    wanted: Wanted,
-    version: str,
+    root: HostRoot, known: containers.Known, pid: int, began: int, ours: HostsNodes, wanted: Wanted, version: str
 ) -> Contained:
     rules = _rules(root, processes.device_cgroup(root, pid, version), version)
     nodes, is_whole = heldnodes.look(root, pid, ours, wanted)

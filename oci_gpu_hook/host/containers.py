@@ -177,12 +177,7 @@ def find(root: HostRoot, word: str) -> Running:
         # A user's says that it has the id of a container of root's, of which no state is found.
         return known.of_process(of_root)
     if len(named) > 1:
-        listed = ", ".join(
-            [
-                f"{quoted(item.shown)[1:-1]} {quoted(item.id[:12])[1:-1]}"
-                for item in named[:_MOST_NAMED]
-            ]
-        )
+        listed = ", ".join([f"{quoted(item.shown)[1:-1]} {quoted(item.id[:12])[1:-1]}" for item in named[:_MOST_NAMED]])
         raise UsageError(
             f"several containers have an id that begins with {quoted(word)}, or that name: {listed}",
             "give more of the id, or NAMESPACE/POD/NAME",
@@ -239,9 +234,7 @@ def _has_name(item: Running, word: str) -> bool:
 
 def _has_pod(item: Running, word: str) -> bool:
     pod = item.called.pod
-    return (
-        bool(pod) and not item.called.is_sandbox and word in (pod, f"{item.called.namespace}/{pod}")
-    )
+    return bool(pod) and not item.called.is_sandbox and word in (pod, f"{item.called.namespace}/{pod}")
 
 
 def _begins(item: Running, word: str) -> bool:

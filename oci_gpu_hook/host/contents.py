@@ -51,9 +51,7 @@ class Contents(NamedTuple):
         if not above:
             return (top,)
         things = (*self.folders, *self.files, *self.links)
-        return tuple(
-            [path for path in things if path not in above and path.rpartition("/")[0] in above]
-        )
+        return tuple([path for path in things if path not in above and path.rpartition("/")[0] in above])
 
 
 class TooMuchError(Exception):

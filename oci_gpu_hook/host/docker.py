@@ -73,9 +73,7 @@ def asks_for_none(root: HostRoot, bundle: Bundle) -> bool:
     )
 
 
-def from_image(
-    root: HostRoot, bundle: Bundle, environment: dict[str, str]
-) -> frozenset[str] | None:
+def from_image(root: HostRoot, bundle: Bundle, environment: dict[str, str]) -> frozenset[str] | None:
     """The variables of a Swarm task that can be its image's own; None for any other container."""
     folder, record = _record_of(root, bundle, _CONFIG)
     if record.get("Managed") is not True:

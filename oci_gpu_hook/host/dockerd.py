@@ -190,8 +190,7 @@ def _settings(root: HostRoot, path: str, folders: tuple[str, ...]) -> Settings:
         return Settings(path, "it is no JSON object")
     named = document.get("runtimes")
     runtimes = [
-        _runtime(root, name, value, folders)
-        for name, value in (named.items() if isinstance(named, dict) else ())
+        _runtime(root, name, value, folders) for name, value in (named.items() if isinstance(named, dict) else ())
     ]
     default = document.get("default-runtime")
     fault = _unsafe(root, path)

@@ -136,9 +136,7 @@ _NRI = "/opt/nri/plugins"
 
 def installed(root: HostRoot) -> tuple[Engine, ...]:
     """Those engines that read hooks.d and whose program is there."""
-    return tuple(
-        [_engine(root, name) for name in _KINDS if has_program(root, _KINDS[name].program)]
-    )
+    return tuple([_engine(root, name) for name in _KINDS if has_program(root, _KINDS[name].program)])
 
 
 def shims(root: HostRoot) -> tuple[Shim, ...]:

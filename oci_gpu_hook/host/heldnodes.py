@@ -117,9 +117,7 @@ def _inside(root: HostRoot, pid: int, mounts: Mounts, wanted: Wanted) -> Nodes:
     budget, is_whole = Budget(_SECONDS), True
     try:
         for folder in wanted.folders:
-            nodes, was_whole = (
-                inside.nodes(folder, budget) if mounts.is_local(folder) else ([], False)
-            )
+            nodes, was_whole = inside.nodes(folder, budget) if mounts.is_local(folder) else ([], False)
             is_whole = is_whole and was_whole
             for name, major, minor in nodes:
                 found.setdefault((major, minor), f"{folder}/{name}")

@@ -46,11 +46,7 @@ PATHS = (
     "/usr/lib/oci-gpu-hook",
     "/var/lib/oci-gpu-hook/volume",
 )
-NODES = (
-    ("/dev", "nvidia"),
-    ("/dev/nvidia-caps", "nvidia-cap"),
-    ("/dev/nvidia-caps-imex-channels", "channel"),
-)
+NODES = (("/dev", "nvidia"), ("/dev/nvidia-caps", "nvidia-cap"), ("/dev/nvidia-caps-imex-channels", "channel"))
 _SETTINGS = "/etc/selinux/config"
 
 _OWN_NODE = "system_u:object_r:container_file_t:s0"
@@ -78,9 +74,7 @@ class Module(NamedTuple):
         if bool(self.priorities) == self.in_force:
             return "installed" if self.in_force else "not installed"
         if self.in_force:
-            return (
-                "in force, and not in the store: the policy was built without it and not loaded yet"
-            )
+            return "in force, and not in the store: the policy was built without it and not loaded yet"
         return "half installed: in the store, but the loaded policy does not know its type"
 
 
@@ -266,10 +260,7 @@ def _uses(library: Any, booleans: tuple[tuple[str, bool], ...]) -> tuple[Use, ..
                 why += ": oci-gpu-hook selinux install brings it"
             found.append(Use(kind, "any", False, why))
             continue
-        for nodes, target in (
-            ("made by the hook", _OWN_NODE),
-            ("bound from the host", _HOSTS_NODE),
-        ):
+        for nodes, target in (("made by the hook", _OWN_NODE), ("bound from the host", _HOSTS_NODE)):
             can = _is_allowed(library, context, target)
             found.append(Use(kind, nodes, can, _why(kind, nodes, can, dict(booleans))))
     return tuple(found)

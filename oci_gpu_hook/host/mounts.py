@@ -85,9 +85,7 @@ def _parsed(line: bytes) -> tuple[str, Mount] | None:
     if place.endswith(_DELETED):
         # As a node that the driver has made anew.
         place = place[: -len(_DELETED)]
-    return _unescaped(words[4]), Mount(
-        int(words[0]), words[2].decode("ascii", "replace"), place, kind
-    )
+    return _unescaped(words[4]), Mount(int(words[0]), words[2].decode("ascii", "replace"), place, kind)
 
 
 def _unescaped(field: bytes) -> str:

@@ -176,8 +176,7 @@ def is_contained(pid: int) -> bool:
     except OSError as err:
         may_see = posix.geteuid() == 0
         raise UsageError(
-            f"the process {pid} cannot be looked into: {err.strerror}",
-            "it has ended" if may_see else "run it as root",
+            f"the process {pid} cannot be looked into: {err.strerror}", "it has ended" if may_see else "run it as root"
         ) from err
     return theirs.st_ino != posix.stat("/proc/self/ns/mnt").st_ino
 

@@ -23,15 +23,7 @@ _LINKED = "oci_gpu_hook/__linked__"
 _EXECUTABLE = 0o111
 
 # oci-hooks(5).
-_STAGES = (
-    "precreate",
-    "prestart",
-    "createRuntime",
-    "createContainer",
-    "startContainer",
-    "poststart",
-    "poststop",
-)
+_STAGES = ("precreate", "prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
 
 OURS, NVIDIAS, OTHER = "ours", "NVIDIA's", "other"
 _NVIDIAS = ("nvidia-container-", "oci-nvidia-hook", "nvidia-ctk", "nvidia-cdi-hook")

@@ -49,9 +49,7 @@ class HostRoot:
         """
         if self._clones_with_attributes:
             try:
-                return syscalls.open_tree_attr(
-                    syscalls.AT_FDCWD, path, syscalls.OPEN_TREE_CLONE, mount_attr
-                )
+                return syscalls.open_tree_attr(syscalls.AT_FDCWD, path, syscalls.OPEN_TREE_CLONE, mount_attr)
             except OSError as err:
                 # Linux before 6.15, or a seccomp filter that does not know this call.
                 if err.errno not in (syscalls.ENOSYS, syscalls.EPERM):

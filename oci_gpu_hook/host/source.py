@@ -33,9 +33,7 @@ class UntrustedError(OSError):
         return str(self.strerror)
 
 
-def open_source(
-    root_fd: int, path: str, owner: int = 0, roots: Container[int] | None = None
-) -> int:
+def open_source(root_fd: int, path: str, owner: int = 0, roots: Container[int] | None = None) -> int:
     """An O_PATH descriptor of `path` below the folder open at `root_fd`, which is the host's root.
 
     owner: a user whose own things count in a sticky folder beside root's; roots: the users who count as root, if more
@@ -125,6 +123,4 @@ def _check(
             raise UntrustedError(f"{name!r} lies in a folder that others than root may write to")
         if status.st_uid not in owners or is_link(status):
             what = "a link" if is_link(status) else f"user {status.st_uid}'s"
-            raise UntrustedError(
-                f"{name!r} is {what}, in a folder that others than root may write to"
-            )
+            raise UntrustedError(f"{name!r} is {what}, in a folder that others than root may write to")

@@ -79,9 +79,7 @@ class ContainerRoot:
             # An O_PATH descriptor: nothing is opened.
             self.fd = posix.open(path, _NAMED | posix.O_DIRECTORY)
         except OSError as err:
-            raise UsageError(
-                f"the process {pid} cannot be looked into: {err.strerror}", "it may have ended"
-            ) from err
+            raise UsageError(f"the process {pid} cannot be looked into: {err.strerror}", "it may have ended") from err
 
     def close(self) -> None:
         """Close the descriptor."""
@@ -238,9 +236,7 @@ def read_roots(root: HostRoot, path: str, mounts: Mounts, largest: int = LARGEST
     return None
 
 
-def read_users(
-    root: HostRoot, path: str, owner: int, mounts: Mounts, largest: int = LARGEST
-) -> bytes | None:
+def read_users(root: HostRoot, path: str, owner: int, mounts: Mounts, largest: int = LARGEST) -> bytes | None:
     """A regular file of the user `owner`; None if there is none, a link leads to it, or it is larger.
 
     mounts: ours.
@@ -257,9 +253,7 @@ def is_users(root: HostRoot, path: str, owner: int, mounts: Mounts) -> bool:
     return fd is not None
 
 
-def users_names(
-    root: HostRoot, path: str, owner: int, mounts: Mounts, most: int = MOST_NAMES
-) -> list[str]:
+def users_names(root: HostRoot, path: str, owner: int, mounts: Mounts, most: int = MOST_NAMES) -> list[str]:
     """The first names in a folder of the user `owner`; none if it is another's, or a link leads to it."""
     fd = _open_users(root, path, owner, mounts, posix.O_RDONLY | posix.O_DIRECTORY)
     return [] if fd is None else sorted([entry.name for entry in _entries(fd, most)])

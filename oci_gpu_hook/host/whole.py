@@ -22,9 +22,7 @@ _NEW = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.
 def check_name(option: str, path: str | None) -> None:
     """UsageError if the value of `option` cannot be a file's name; `path` is None without the option."""
     if path is not None and (not path.rpartition("/")[2] or not path.isprintable()):
-        raise UsageError(
-            f"{option} is {quoted(path) if path else 'empty'}, which is no file's name"
-        )
+        raise UsageError(f"{option} is {quoted(path) if path else 'empty'}, which is no file's name")
 
 
 def write(path: str, text: str) -> None:
@@ -133,8 +131,7 @@ def _fill(fd: int, data: bytes) -> None:
 
 def _untrusted(path: str, err: UntrustedError) -> ConfigError:
     return ConfigError(
-        f"cannot write {path}: {err}",
-        "the administrator must name a folder to which only root's folders lead",
+        f"cannot write {path}: {err}", "the administrator must name a folder to which only root's folders lead"
     )
 
 

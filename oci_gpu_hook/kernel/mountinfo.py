@@ -40,9 +40,7 @@ def mounted(pieces: Iterable[bytes], devices: Iterable[str]) -> set[str]:
     for text in whole_lines(pieces) if missing else ():
         for device, number in [*missing.items()]:
             # Anyone may name the source of a FUSE mount like a number, so a find is looked at once more.
-            if b" %b " % number in text and [number] in [
-                line.split(b" ", 3)[2:3] for line in text.split(b"\n")
-            ]:
+            if b" %b " % number in text and [number] in [line.split(b" ", 3)[2:3] for line in text.split(b"\n")]:
                 found.add(device)
                 del missing[device]
         if not missing:

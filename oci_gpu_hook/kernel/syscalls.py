@@ -186,9 +186,7 @@ else:
         class _Function(_foreign.CFuncPtr):
             # PYTHONAPI keeps the interpreter's lock during a call.  A start has only one thread, and every call would
             # take longer if it released the lock and took it again.
-            _flags_ = (
-                _foreign.FUNCFLAG_CDECL | _foreign.FUNCFLAG_USE_ERRNO | _foreign.FUNCFLAG_PYTHONAPI
-            )
+            _flags_ = _foreign.FUNCFLAG_CDECL | _foreign.FUNCFLAG_USE_ERRNO | _foreign.FUNCFLAG_PYTHONAPI
 
         _syscall_address = _foreign.dlsym(_foreign.dlopen(None, 0), "syscall")
     except (ImportError, AttributeError, TypeError, ValueError, OSError):
@@ -215,9 +213,7 @@ def _call(name: str, subject: str | int, *arguments: Any) -> int:
 
 
 def _error(name: str, subject: str | int) -> SyscallError:
-    return SyscallError(
-        _get_errno(), name, f"fd {subject}" if isinstance(subject, int) else subject
-    )
+    return SyscallError(_get_errno(), name, f"fd {subject}" if isinstance(subject, int) else subject)
 
 
 # Structs are bytes: to define a ctypes class for one would take longer than all the calls that use it.

@@ -58,7 +58,4 @@ class LdCache(NamedTuple):
         document = self._asdict()
         # The same entries as columns.
         del document["additions"]
-        return {
-            **document,
-            "entries": [{"soname": soname, "path": path} for soname, path in self.entries()],
-        }
+        return {**document, "entries": [{"soname": soname, "path": path} for soname, path in self.entries()]}

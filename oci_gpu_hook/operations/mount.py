@@ -59,8 +59,7 @@ class Mount(NamedTuple):
         # A mount for each name: a spec has no links, and a hook that makes them would be one more program.
         options = [*self.options, *_CDI_OPTIONS]
         return [
-            ("mounts", {"hostPath": self.source, "containerPath": path, "options": options})
-            for path in self.paths()
+            ("mounts", {"hostPath": self.source, "containerPath": path, "options": options}) for path in self.paths()
         ]
 
     def rows(self) -> tuple[str, list[Row]]:

@@ -57,9 +57,6 @@ class Tmpfs(NamedTuple):
         return "new filesystems", [(self.path, " ".join(holds), self.reason)]
 
     def document(self) -> dict[str, Any]:
-        files = [
-            {"name": name, "content": content, "mode": f"{mode:04o}"}
-            for name, content, mode in self.files
-        ]
+        files = [{"name": name, "content": content, "mode": f"{mode:04o}"} for name, content, mode in self.files]
         lists = {"options": list(self.options), "folders": list(self.folders), "files": files}
         return {**self._asdict(), **lists}

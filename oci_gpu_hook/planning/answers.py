@@ -46,9 +46,7 @@ class Question(NamedTuple):
     values: tuple[Any, ...]
 
 
-def question(
-    host: HostRoot, request: Request, layout: Layout, settings: Settings
-) -> Question | None:
+def question(host: HostRoot, request: Request, layout: Layout, settings: Settings) -> Question | None:
     """The question whose answer is what `request` gets; None where no answer can be saved."""
     inventory = host.stat(f"{saved.FOLDER}/{saved.INVENTORY}")
     # Without a digest, which only linked modules have, answers would stay valid after an upgrade.

@@ -101,10 +101,7 @@ def document(
         "kind": kind,
         "devices": [
             # Engines refuse a device without edits: a vendor may have nothing but files.
-            {
-                "name": name,
-                "containerEdits": _without(_edits(provision), shared) or {"env": variables},
-            }
+            {"name": name, "containerEdits": _without(_edits(provision), shared) or {"env": variables}}
             for name, provision in devices
         ],
         "containerEdits": {
@@ -167,11 +164,7 @@ def stale(spec: object, inventory: DriverInventory) -> str:
     if different:
         return different
     devices: object = spec.get("devices") if isinstance(spec, dict) else None
-    spec_names = [
-        item.get("name")
-        for item in (devices if isinstance(devices, list) else ())
-        if isinstance(item, dict)
-    ]
+    spec_names = [item.get("name") for item in (devices if isinstance(devices, list) else ()) if isinstance(item, dict)]
     host_names = [name for name, _ in names(inventory)]
     for name in spec_names:
         if name not in host_names:

@@ -48,9 +48,7 @@ def asked(nodes: tuple[str, ...], found: OnHost) -> tuple[str, ...]:
     return tuple([device.names[0] for device, _ in vendors.of_nodes(nodes, found)]) or (ALL,)
 
 
-def misfit(
-    version: str, found: OnHost, operations: Iterable[Operation], targets: Iterable[str]
-) -> str:
+def misfit(version: str, found: OnHost, operations: Iterable[Operation], targets: Iterable[str]) -> str:
     """Why a spec that an engine has carried out does not fit the host, in a sentence; "" where it does.
 
     version: of the driver that it was made for; targets: where the engine has mounted something.  Not every vendor says
@@ -70,12 +68,7 @@ def misfit(
 def _is_name(text: str) -> bool:
     inner = "".join([letter for letter in text if letter not in _BETWEEN])
     ends = f"{text[:1]}{text[-1:]}"
-    return (
-        text.isascii()
-        and inner.isalnum()
-        and ends.isalnum()
-        and text.lower() not in (ALL, NONE, VOID)
-    )
+    return text.isascii() and inner.isalnum() and ends.isalnum() and text.lower() not in (ALL, NONE, VOID)
 
 
 def _provision(found: OnHost, layout: Layout, name: str) -> Provision:

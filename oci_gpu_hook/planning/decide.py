@@ -67,9 +67,7 @@ def decide(
     if request is None:
         return plan.make_labels(container, laid_out, labels), None
     process_type = _type_of(bundle) if request.vendors and labels.context else ""
-    provision, inventory = _provision(
-        host, laid_out, request, settings, process_type, remember=remember
-    )
+    provision, inventory = _provision(host, laid_out, request, settings, process_type, remember=remember)
     # Only a program of v2 is ever made from them.
     falls_back = device_cgroup.version == "v2" and settings.device_cgroup != "off"
     rules = bundle.device_rules() if falls_back else ()
@@ -78,13 +76,7 @@ def decide(
 
 
 def _provision(
-    host: HostRoot,
-    laid_out: Layout,
-    request: Request,
-    settings: Settings,
-    process_type: str,
-    *,
-    remember: bool,
+    host: HostRoot, laid_out: Layout, request: Request, settings: Settings, process_type: str, *, remember: bool
 ) -> tuple[Provision, DriverInventory | None]:
     """What the container gets, and NVIDIA's inventory if it was read.
 
@@ -100,22 +92,14 @@ def _provision(
 
 
 def _provide(
-    host: HostRoot,
-    laid_out: Layout,
-    request: Request,
-    settings: Settings,
-    question: Question | None,
-    *,
-    remember: bool,
+    host: HostRoot, laid_out: Layout, request: Request, settings: Settings, question: Question | None, *, remember: bool
 ) -> tuple[Provision, DriverInventory | None]:
     """What NVIDIA's driver gives, decided from the inventory."""
     from oci_gpu_hook.planning import provision, recording
 
     root = recording.RecordingRoot(host) if question else None
     found, is_settled = _inventory(host, settings.driver_root, remember=remember)
-    share, version, inventory = _of_gpus(
-        root or host, laid_out, request, settings, found, remember=remember
-    )
+    share, version, inventory = _of_gpus(root or host, laid_out, request, settings, found, remember=remember)
     provided = provision.join(laid_out, version, (share,))
     is_whole = inventory is not None and all([gpu.uuid for gpu in inventory.gpus])
     if question and root and is_settled and is_whole:
@@ -124,13 +108,7 @@ def _provide(
 
 
 def _provide_all(
-    host: HostRoot,
-    laid_out: Layout,
-    request: Request,
-    settings: Settings,
-    process_type: str,
-    *,
-    remember: bool,
+    host: HostRoot, laid_out: Layout, request: Request, settings: Settings, process_type: str, *, remember: bool
 ) -> tuple[Provision, DriverInventory | None]:
     """What several drivers give, or another vendor's than NVIDIA's."""
     from oci_gpu_hook.planning import provision, vendors
@@ -142,9 +120,7 @@ def _provide_all(
         laid_out = _as_host(laid_out, layout.library_folder(host.fd)[0])
     if request.devices:
         gpus, _ = _inventory(host, settings.driver_root, remember=remember)
-        share, version, inventory = _of_gpus(
-            host, laid_out, request, settings, gpus, remember=remember
-        )
+        share, version, inventory = _of_gpus(host, laid_out, request, settings, gpus, remember=remember)
         shares = [share]
     for asked in request.vendors:
         found = current.vendor_inventory(host, asked.flag, asked.file, remember=remember)
@@ -170,11 +146,7 @@ def _of_gpus(
 
 
 def _of_nvidia(
-    host: HostRoot,
-    laid_out: Layout,
-    request: Request,
-    settings: Settings,
-    inventory: DriverInventory,
+    host: HostRoot, laid_out: Layout, request: Request, settings: Settings, inventory: DriverInventory
 ) -> tuple[Share, DriverInventory]:
     """The share of NVIDIA's driver, and its inventory with the nodes that the request needs."""
     from oci_gpu_hook.driver.inventory import with_nodes
@@ -201,9 +173,7 @@ def _of_nvidia(
     return provision.of_nvidia(laid_out, request, selected, inventory), inventory
 
 
-def _of_platform(
-    host: HostRoot, laid_out: Layout, request: Request, *, remember: bool
-) -> tuple[Share, str]:
+def _of_platform(host: HostRoot, laid_out: Layout, request: Request, *, remember: bool) -> tuple[Share, str]:
     """The share of a Jetson's or WSL's driver, and what that driver is, for people."""
     from oci_gpu_hook.planning import platforms
 
@@ -224,9 +194,7 @@ def _as_host(laid_out: Layout, folder: str) -> Layout:
     return laid_out._replace(library_folder=folder, library_folder_32=folder_32)
 
 
-def _inventory(
-    host: HostRoot, driver_root: str, *, remember: bool
-) -> tuple[DriverInventory | None, bool]:
+def _inventory(host: HostRoot, driver_root: str, *, remember: bool) -> tuple[DriverInventory | None, bool]:
     """The saved inventory while it is true, else a new one; and whether it is settled: saved, and without a doubt.
 
     None on a Jetson and under WSL 2, which have no GPU in it: see `platforms`.

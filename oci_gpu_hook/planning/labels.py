@@ -24,21 +24,14 @@ _FILE_TYPE = "container_file_t"
 
 
 def decide(
-    mounts: tuple[IpcMount, ...],
-    mount_label: str,
-    process_label: str,
-    settings: Settings,
-    *,
-    required: bool,
+    mounts: tuple[IpcMount, ...], mount_label: str, process_label: str, settings: Settings, *, required: bool
 ) -> Labels:
     """What must be labelled for a container with these labels in config.json; `required`: whether it asks for a GPU."""
     label = wanted(mount_label, process_label)
     if label is None:
         return Labels("", (), ("the engine gives this container no SELinux label: none is set",))
     if settings.ipc_labels == "off":
-        return Labels(
-            str(label), (), ("/dev/shm and /dev/mqueue keep their labels: ipc-labels = off",)
-        )
+        return Labels(str(label), (), ("/dev/shm and /dev/mqueue keep their labels: ipc-labels = off",))
     operations, notes = [], []
     for mount in mounts:
         note = _left_alone(mount, required)
@@ -81,9 +74,7 @@ def _left_alone(mount: IpcMount, required: bool) -> str:
     return ""
 
 
-def _level(
-    mount: IpcMount, label: Context, process_label: str
-) -> tuple[contexts.Level | None, str]:
+def _level(mount: IpcMount, label: Context, process_label: str) -> tuple[contexts.Level | None, str]:
     """The highest level that all containers dominate that share the mount, and the reason for it."""
     if not mount.members or label.low is None:
         return label.low, f"{mount.path} must have the container's own label"
@@ -98,18 +89,14 @@ def _level(
     return level, f"{mount.path} is shared by a pod: the level that all its containers dominate"
 
 
-def _fixed(
-    mount: IpcMount, context: Context, process_label: str, settings: Settings, required: bool
-) -> list[str]:
+def _fixed(mount: IpcMount, context: Context, process_label: str, settings: Settings, required: bool) -> list[str]:
     """Check a label that cannot be changed.  Gives a note, or raises BundleError, where the container cannot use it."""
     found = _parsed(mount.context, f"the label of {mount.path}")
     own = _parsed(process_label, "process.selinuxLabel").clearance if process_label else context.low
     within = found.low is None or own is None or own.dominates(found.low)
     if found.type == context.type and within:
         return []
-    sentence = (
-        f"{mount.path} is mounted with context={mount.context}, the container needs {context}"
-    )
+    sentence = f"{mount.path} is mounted with context={mount.context}, the container needs {context}"
     remedy = "mount it without context=, or with that label"
     if required and settings.ipc_context_mismatch == "refuse":
         raise BundleError(sentence, f"{remedy}; ipc-context-mismatch = warn lets it start as it is")
@@ -120,6 +107,4 @@ def _parsed(text: str, where: str) -> Context:
     try:
         return contexts.parse_context(text)
     except contexts.MalformedContext as err:
-        raise BundleError(
-            f"{where} {quoted(text)} is no SELinux context: {err}", ENGINE_HINT
-        ) from err
+        raise BundleError(f"{where} {quoted(text)} is no SELinux context: {err}", ENGINE_HINT) from err

@@ -75,9 +75,7 @@ def _gpus(plan: Plan, inventory: DriverInventory) -> list[str]:
 
 def _files(plan: Plan, request: Request, inventory: DriverInventory) -> list[str]:
     """One sentence for all files that are left out for the same reason."""
-    sources = {
-        operation.source for operation in plan.operations if isinstance(operation, (Mount, Service))
-    }
+    sources = {operation.source for operation in plan.operations if isinstance(operation, (Mount, Service))}
     absent: dict[str, list[str]] = {}
     for library in inventory.libraries:
         if library.path not in sources:

@@ -38,9 +38,7 @@ def brought_by(library: Library, request: Request) -> str:
     return _first_common(library.capabilities, request.capabilities)
 
 
-def brought(
-    layout: Layout, request: Request, inventory: DriverInventory
-) -> list[tuple[Library, str, str]]:
+def brought(layout: Layout, request: Request, inventory: DriverInventory) -> list[tuple[Library, str, str]]:
     """The libraries that have a place in this container, each with its folder and the capability that brings it."""
     # A request brings some twenty of the driver's hundred libraries.  A set finds these faster than `brought_by` does.
     capabilities = set(request.capabilities)
@@ -120,9 +118,7 @@ def entries(placed: list[tuple[Library, str, str]]) -> tuple[Entry, ...]:
     )
 
 
-def ld_cache(
-    layout: Layout, newer: tuple[Entry, ...], entries: tuple[Entry, ...]
-) -> tuple[LdCache, ...]:
+def ld_cache(layout: Layout, newer: tuple[Entry, ...], entries: tuple[Entry, ...]) -> tuple[LdCache, ...]:
     """The operation that adds entries; `newer` come first, so that the loader prefers them to ours of the same name."""
     if layout.loader == MUSL or not entries:
         return ()
@@ -132,9 +128,7 @@ def ld_cache(
     return (LdCache(LD_SO_CACHE, prepare((*newer, *entries)), required=True, reason=reason),)
 
 
-def forward_compatibility(
-    layout: Layout, request: Request, inventory: DriverInventory
-) -> tuple[Entry, ...]:
+def forward_compatibility(layout: Layout, request: Request, inventory: DriverInventory) -> tuple[Entry, ...]:
     """The image's own newer CUDA libraries, by their names: CUDA forward compatibility.
 
     They are used where the image has exactly one libcuda there, and that is of a later driver branch than the host's.
@@ -142,9 +136,7 @@ def forward_compatibility(
     mount them led to CVE-2024-0132 and CVE-2025-23359.
     """
     versions = [
-        name[len(_CUDA) :]
-        for name in layout.compat_names
-        if name.startswith(_CUDA) and "." in name[len(_CUDA) :]
+        name[len(_CUDA) :] for name in layout.compat_names if name.startswith(_CUDA) and "." in name[len(_CUDA) :]
     ]
     if "compute" not in request.capabilities or len(versions) != 1:
         return ()

@@ -110,10 +110,7 @@ def make_labels(container: Container, layout: Layout, labels: Labels) -> Plan:
 
 
 def _open_cgroup(
-    container: Container,
-    settings: Settings,
-    devices: tuple[tuple[int, int], ...],
-    fallback: tuple[DeviceRule, ...],
+    container: Container, settings: Settings, devices: tuple[tuple[int, int], ...], fallback: tuple[DeviceRule, ...]
 ) -> tuple[tuple[Operation, ...], tuple[str, ...]]:
     """The operations that open the device cgroup, and the notes."""
     if settings.device_cgroup == "off":
@@ -122,8 +119,7 @@ def _open_cgroup(
     if cgroup.reason:
         if settings.device_cgroup == "on":
             raise ConfigError(
-                f"device-cgroup is on, but {cgroup.reason}",
-                "the administrator can set device-cgroup = auto",
+                f"device-cgroup is on, but {cgroup.reason}", "the administrator can set device-cgroup = auto"
             )
         return (), (f"the device cgroup is left alone: {cgroup.reason}",)
     rules = tuple([DeviceRule("c", major, minor, "rw") for major, minor in devices])

@@ -100,19 +100,13 @@ def _inventory(root: HostRoot, kind: str, *, everything: bool, remember: bool) -
     return survey.anew(root, vendor, name, read) if remember else survey.survey(root, vendor)
 
 
-def joined(
-    libraries: tuple[Library, ...], links: tuple[Link, ...]
-) -> tuple[tuple[Library, ...], tuple[Link, ...]]:
+def joined(libraries: tuple[Library, ...], links: tuple[Link, ...]) -> tuple[tuple[Library, ...], tuple[Link, ...]]:
     """The libraries with the links beside them as further names, and the other links.
 
     An image that was built on a Jetson has empty files at all these paths: over such a one a name is mounted.
     """
     found = [*_apart(libraries)]
-    known = {
-        (library.folder, name): number
-        for number, library in enumerate(found)
-        for name in library.names
-    }
+    known = {(library.folder, name): number for number, library in enumerate(found) for name in library.names}
     others = []
     for link in links:
         folder, _, name = link.path.rpartition("/")
@@ -132,11 +126,7 @@ def _apart(libraries: tuple[Library, ...]) -> tuple[Library, ...]:
         [
             library._replace(
                 names=tuple(
-                    [
-                        name
-                        for name in library.names
-                        if name == library.file or (library.folder, name) not in files
-                    ]
+                    [name for name in library.names if name == library.file or (library.folder, name) not in files]
                 )
             )
             for library in libraries

@@ -35,18 +35,12 @@ _PROFILE_FOLDER = "/etc/nvidia/nvidia-application-profiles-rc.d"
 _PROFILE_MINORS = 64
 
 
-def make(
-    layout: Layout, request: Request, selected: Selection, inventory: DriverInventory
-) -> Provision:
+def make(layout: Layout, request: Request, selected: Selection, inventory: DriverInventory) -> Provision:
     """What a container gets that asks for nothing beside NVIDIA's GPUs; the rest as `of_nvidia`."""
-    return join(
-        layout, inventory.driver_version, (of_nvidia(layout, request, selected, inventory),)
-    )
+    return join(layout, inventory.driver_version, (of_nvidia(layout, request, selected, inventory),))
 
 
-def of_nvidia(
-    layout: Layout, request: Request, selected: Selection, inventory: DriverInventory
-) -> Share:
+def of_nvidia(layout: Layout, request: Request, selected: Selection, inventory: DriverInventory) -> Share:
     """The share of NVIDIA's driver; DriverError where it cannot meet the request.
 
     selected: the requested devices.
@@ -101,8 +95,7 @@ def _check_driver(request: Request, inventory: DriverInventory) -> None:
                 # A full disk can leave such a file.
                 found = "of that version is cut off or no library"
             raise DriverError(
-                f"the kernel module is {inventory.driver_version}, but {misfit.name} {found}",
-                _INSTALL_HINT,
+                f"the kernel module is {inventory.driver_version}, but {misfit.name} {found}", _INSTALL_HINT
             )
 
 
@@ -144,9 +137,7 @@ def _links(layout: Layout, nodes: Reasoned, inventory: DriverInventory) -> tuple
     )
 
 
-def _proc_driver(
-    request: Request, selected: Selection, inventory: DriverInventory
-) -> tuple[Tmpfs | Mount, ...]:
+def _proc_driver(request: Request, selected: Selection, inventory: DriverInventory) -> tuple[Tmpfs | Mount, ...]:
     """A /proc/driver/nvidia that shows the requested GPUs and MIG devices only.
 
     With ModifyDeviceFiles at 1 the driver's libraries would make nodes for every GPU of the host themselves.
@@ -167,18 +158,14 @@ def _proc_driver(
     paths = [(f"{_PROC_DRIVER}/{path}", reason, is_folder) for path, reason, is_folder in shown]
     return (
         cover,
-        *[
-            Mount(path, path, placement.READ_ONLY_DATA, True, reason, is_folder)
-            for path, reason, is_folder in paths
-        ],
+        *[Mount(path, path, placement.READ_ONLY_DATA, True, reason, is_folder) for path, reason, is_folder in paths],
     )
 
 
 def _proc_gpus(selected: Selection) -> list[tuple[str, str, bool]]:
     """Path below /proc/driver/nvidia, reason, and whether it is a folder, of each GPU."""
     return [
-        (f"gpus/{gpu.proc}", f"GPU {gpu.nvml_index}: asked for as {selector}", True)
-        for gpu, selector in selected.gpus
+        (f"gpus/{gpu.proc}", f"GPU {gpu.nvml_index}: asked for as {selector}", True) for gpu, selector in selected.gpus
     ]
 
 
@@ -205,8 +192,7 @@ def _masked(name: str, text: str) -> str:
     if name != "params":
         return text
     lines = [
-        f"{_MODIFY_DEVICE_FILES} 0" if line.startswith(_MODIFY_DEVICE_FILES) else line
-        for line in text.split("\n")
+        f"{_MODIFY_DEVICE_FILES} 0" if line.startswith(_MODIFY_DEVICE_FILES) else line for line in text.split("\n")
     ]
     return "\n".join(lines)
 

@@ -58,10 +58,7 @@ def check(expressions: tuple[str, ...], facts: HostFacts) -> None:
 
 def parse(expression: str) -> tuple[tuple[Condition, ...], ...]:
     """Alternatives, each with its conditions; empty ones are dropped."""
-    alternatives = [
-        tuple([_condition(factor) for factor in term.split(",") if factor])
-        for term in expression.split()
-    ]
+    alternatives = [tuple([_condition(factor) for factor in term.split(",") if factor]) for term in expression.split()]
     return tuple([conditions for conditions in alternatives if conditions])
 
 
@@ -129,10 +126,7 @@ def _compares(condition: Condition, value: str) -> bool:
 
 def _unmet(alternatives: tuple[tuple[Condition, ...], ...], facts: HostFacts) -> RequestError:
     """The error: the alternatives, and the host's values of the properties that did not meet them."""
-    required = [
-        quoted(",".join([str(condition) for condition in conditions]))
-        for conditions in alternatives
-    ]
+    required = [quoted(",".join([str(condition) for condition in conditions])) for conditions in alternatives]
     # Each once: images repeat a branch for each brand, and the host has one driver.
     required = list(dict.fromkeys(required))
     shown = required[:_MOST_SHOWN]

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 _LIST_HINT = "the container's author must ask for one that exists; 'oci-gpu-hook info' lists them"
 # A rootless engine's start may not read what root saved, nor ask for a refresh: see the manual, MIG.
 _REFRESH_HINT = (
-    "root must run 'oci-gpu-hook inventory refresh' on this host; "
-    "a rootless engine asks for MIG-GPU-UUID/gi/ci"
+    "root must run 'oci-gpu-hook inventory refresh' on this host; a rootless engine asks for MIG-GPU-UUID/gi/ci"
 )
 
 
@@ -56,13 +55,10 @@ def select(request: Request, inventory: DriverInventory) -> Selection:
     if request.devices == (NONE,):
         return Selection((), ())
     if not inventory.gpus:
-        raise DriverError(
-            "the NVIDIA driver is loaded but drives no GPU", "look at the kernel's log on this host"
-        )
+        raise DriverError("the NVIDIA driver is loaded but drives no GPU", "look at the kernel's log on this host")
     if request.devices == (ALL,):
         return Selection(
-            tuple([(gpu, ALL) for gpu in inventory.gpus]),
-            tuple([(device, ALL) for device in inventory.mig_devices]),
+            tuple([(gpu, ALL) for gpu in inventory.gpus]), tuple([(device, ALL) for device in inventory.mig_devices])
         )
     if request.by_nodes():
         return of_nodes(request.devices, inventory)
@@ -89,26 +85,18 @@ def select(request: Request, inventory: DriverInventory) -> Selection:
     )
 
 
-def nodes(
-    request: Request, selection: Selection, inventory: DriverInventory
-) -> tuple[tuple[DeviceNode, str], ...]:
+def nodes(request: Request, selection: Selection, inventory: DriverInventory) -> tuple[tuple[DeviceNode, str], ...]:
     """Exactly the requested device nodes, each with its reason; DriverError where the kernel has no driver for one."""
     available = {node.path: node for node in inventory.devices}
     wanted = [
         ("/dev/nvidiactl", "control device: every request"),
         *[
-            (
-                f"/dev/nvidia{gpu.minor}",
-                f"GPU {gpu.nvml_index}, {gpu.model}: asked for as {selector}",
-            )
+            (f"/dev/nvidia{gpu.minor}", f"GPU {gpu.nvml_index}, {gpu.model}: asked for as {selector}")
             for gpu, selector in selection.gpus
         ],
     ]
     if "compute" in request.capabilities:
-        wanted += [
-            ("/dev/nvidia-uvm", "unified memory: compute"),
-            ("/dev/nvidia-uvm-tools", "unified memory: compute"),
-        ]
+        wanted += [("/dev/nvidia-uvm", "unified memory: compute"), ("/dev/nvidia-uvm-tools", "unified memory: compute")]
     if "display" in request.capabilities:
         wanted.append(("/dev/nvidia-modeset", "mode setting: display"))
     wanted += _mig_nodes(request, selection, inventory)
@@ -149,13 +137,7 @@ def of_nodes(paths: tuple[str, ...], inventory: DriverInventory) -> Selection:
     mig_devices = [(item, f"{caps}{item.ci_minor}") for item in inventory.mig_devices]
     return Selection(
         tuple([(gpu, path) for gpu, path in gpus if path in paths]),
-        tuple(
-            [
-                (item, path)
-                for item, path in mig_devices
-                if path in paths and f"{caps}{item.gi_minor}" in paths
-            ]
-        ),
+        tuple([(item, path) for item, path in mig_devices if path in paths and f"{caps}{item.gi_minor}" in paths]),
     )
 
 
@@ -191,11 +173,7 @@ def _find_mig(selector: str, inventory: DriverInventory) -> MigDevice:
         if parent is not None and device.gpu != parent.nvml_index:
             continue
         unnumbered = unnumbered or (device.number if number else device.uuid) is None
-        names = (
-            device.uuid,
-            f"{device.gpu}:{device.number}",
-            f"MIG-{uuids[device.gpu]}/{device.gi}/{device.ci}",
-        )
+        names = (device.uuid, f"{device.gpu}:{device.number}", f"MIG-{uuids[device.gpu]}/{device.gi}/{device.ci}")
         if selector in names:
             return device
     raise _unknown_mig(selector, parent, inventory, unnumbered)
@@ -206,32 +184,20 @@ def _unknown_mig(
 ) -> RequestError | DriverError:
     if unnumbered and "/" not in selector:
         return DriverError(
-            f"MIG device '{selector}' cannot be told from the others: only NVML knows their names",
-            _REFRESH_HINT,
+            f"MIG device '{selector}' cannot be told from the others: only NVML knows their names", _REFRESH_HINT
         )
     where = "this host" if parent is None else f"GPU {parent.nvml_index}"
-    count = len(
-        [
-            device
-            for device in inventory.mig_devices
-            if parent is None or device.gpu == parent.nvml_index
-        ]
-    )
+    count = len([device for device in inventory.mig_devices if parent is None or device.gpu == parent.nvml_index])
     available = f"{count or 'no'} MIG device{'s' if count > 1 else ''}"
     return RequestError(f"unknown MIG device '{selector}': {where} has {available}", _LIST_HINT)
 
 
-def _mig_nodes(
-    request: Request, selection: Selection, inventory: DriverInventory
-) -> list[tuple[str, str]]:
+def _mig_nodes(request: Request, selection: Selection, inventory: DriverInventory) -> list[tuple[str, str]]:
     """The capability nodes, each once: of the GPU instances, the compute instances, and of MIG's management."""
     wanted: dict[str, str] = {}
     for device, selector in selection.mig_devices:
         name = f"GPU {device.gpu}, MIG {device.gi}/{device.ci}"
-        for number, what in (
-            (device.gi_minor, "GPU instance"),
-            (device.ci_minor, "compute instance"),
-        ):
+        for number, what in ((device.gi_minor, "GPU instance"), (device.ci_minor, "compute instance")):
             reason = f"{what} of {name}: asked for as {selector}"
             wanted.setdefault(f"/dev/nvidia-caps/nvidia-cap{number}", reason)
     for is_requested, minor, variable in (
@@ -241,9 +207,7 @@ def _mig_nodes(
         if not is_requested:
             continue
         if minor is None:
-            raise RequestError(
-                f"{variable} cannot be met: no GPU of this host supports MIG", _LIST_HINT
-            )
+            raise RequestError(f"{variable} cannot be met: no GPU of this host supports MIG", _LIST_HINT)
         wanted.setdefault(f"/dev/nvidia-caps/nvidia-cap{minor}", f"asked for as {variable}=all")
     return list(wanted.items())
 
@@ -257,16 +221,13 @@ def _imex_nodes(request: Request, inventory: DriverInventory) -> list[tuple[str,
         path = f"/dev/nvidia-caps-imex-channels/channel{channel}"
         if path not in present:
             raise RequestError(
-                f"IMEX channel {quoted(channel)} cannot be given: this host's driver has no IMEX channels",
-                _LIST_HINT,
+                f"IMEX channel {quoted(channel)} cannot be given: this host's driver has no IMEX channels", _LIST_HINT
             )
         wanted.append((path, f"IMEX channel: asked for as {channel}"))
     return wanted
 
 
-def _dri_nodes(
-    request: Request, selection: Selection, inventory: DriverInventory
-) -> list[tuple[str, str]]:
+def _dri_nodes(request: Request, selection: Selection, inventory: DriverInventory) -> list[tuple[str, str]]:
     """The DRM nodes of whole GPUs: a MIG device cannot draw, and its parent's nodes would give access to the whole GPU.
 
     By nodes it is not known whether a GPU is whole: there only the nodes count that the engine has made.
@@ -275,9 +236,7 @@ def _dri_nodes(
     return [
         (node.path, f"DRM node of GPU {node.gpu}: graphics or display")
         for node in inventory.devices
-        if node.family == "dri"
-        and node.gpu in whole
-        and (not request.by_nodes() or node.path in request.devices)
+        if node.family == "dri" and node.gpu in whole and (not request.by_nodes() or node.path in request.devices)
     ]
 
 

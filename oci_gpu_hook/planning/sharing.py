@@ -28,11 +28,7 @@ def apart(shares: tuple[Share, ...]) -> tuple[Share, ...]:
             for node, reason in share.nodes
             if _is_new(taken, share.giver, {node.path: (node.major, node.minor)})
         ]
-        operations = [
-            operation
-            for operation in share.operations
-            if _is_new(taken, share.giver, _things(operation))
-        ]
+        operations = [operation for operation in share.operations if _is_new(taken, share.giver, _things(operation))]
         found.append(share._replace(nodes=tuple(nodes), operations=tuple(operations)))
     return tuple(found)
 

@@ -48,10 +48,7 @@ def share(layout: Layout, request: VendorRequest, found: OnHost, process_type: s
         *placement.libraries(placed),
         *[_mount(inventory, file) for file in inventory.files],
         *_services(found),
-        *[
-            Symlink(link.path, link.to, False, f"link: {inventory.flag}")
-            for link in inventory.links
-        ],
+        *[Symlink(link.path, link.to, False, f"link: {inventory.flag}") for link in inventory.links],
     )
     return Share(
         giver=inventory.file,
@@ -128,10 +125,7 @@ def _services(found: OnHost) -> tuple[Service, ...]:
     """The sockets that are there now."""
     flag = found.inventory.flag
     return tuple(
-        [
-            Service(path, path, 0, required=False, reason=f"socket: {flag}, {group}")
-            for path, group in found.sockets
-        ]
+        [Service(path, path, 0, required=False, reason=f"socket: {flag}, {group}") for path, group in found.sockets]
     )
 
 
@@ -145,11 +139,7 @@ def _notes(request: VendorRequest, found: OnHost) -> tuple[str, ...]:
         shown = ", ".join(absent[:_MOST_SHOWN])
         more = f" and {len(absent) - _MOST_SHOWN} more" if len(absent) > _MOST_SHOWN else ""
         notes.append(f"{request.flag}: this host has no {shown}{more}")
-    if (
-        request.devices == (ALL,)
-        and inventory.patterns
-        and not (found.devices.devices or found.devices.common)
-    ):
+    if request.devices == (ALL,) and inventory.patterns and not (found.devices.devices or found.devices.common):
         notes.append(f"{request.flag}=all brings no device: this host has none")
     return tuple(notes)
 
@@ -167,9 +157,7 @@ def _wrong_type(inventory: VendorInventory, process_type: str) -> list[str]:
 
 def _is_called(device: Device, name: str) -> bool:
     address = bus_id(name)
-    return name in device.names or bool(
-        address and address in [bus_id(called) for called in device.names]
-    )
+    return name in device.names or bool(address and address in [bus_id(called) for called in device.names])
 
 
 def _unknown(name: str, found: OnHost) -> RequestError:

@@ -15,12 +15,7 @@ BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _SUM = "microseconds"
 _WHAT = "GPUs or other accelerators"
 _MOST_DIGITS = 12
-_WHY = {
-    "started": ("-",),
-    "ignored": ("-",),
-    "refused": tuple(REFUSALS.values()),
-    "failed": STEPS,
-}
+_WHY = {"started": ("-",), "ignored": ("-",), "refused": tuple(REFUSALS.values()), "failed": STEPS}
 
 
 def zeros() -> dict[str, int]:

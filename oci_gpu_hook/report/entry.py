@@ -94,9 +94,7 @@ def fields(entry: Entry) -> list[tuple[str, str]]:
     kinds = [type(operation) for operation in operations]
     devices = [operation.path for operation in operations if type(operation) is Device]
     relabelled = (
-        [operation.path for operation in operations if type(operation) is Relabel]
-        if plan and plan.label
-        else []
+        [operation.path for operation in operations if type(operation) is Relabel] if plan and plan.label else []
     )
     total = sum(entry.steps.values())
     ours = [

@@ -17,9 +17,7 @@ _LONGEST = 200
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
 
 
-def metric(
-    name: str, help: str, kind: str, samples: Iterable[tuple[dict[str, str], float]]
-) -> list[str]:
+def metric(name: str, help: str, kind: str, samples: Iterable[tuple[dict[str, str], float]]) -> list[str]:
     """All lines of a metric; none where it has no sample."""
     lines = [sample(name, labels, value) for labels, value in samples]
     return [*head(name, help, kind), *lines] if lines else []
@@ -38,7 +36,5 @@ def sample(name: str, labels: dict[str, str], value: float) -> str:
 
 
 def _escaped(text: str) -> str:
-    shown = [
-        letter if letter.isprintable() or letter == "\n" else "?" for letter in text[:_LONGEST]
-    ]
+    shown = [letter if letter.isprintable() or letter == "\n" else "?" for letter in text[:_LONGEST]]
     return "".join([_ESCAPES.get(letter, letter) for letter in shown])

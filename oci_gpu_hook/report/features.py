@@ -131,10 +131,7 @@ def _gpus(host: Host) -> dict[str, str]:
     whole = [gpu for gpu in host.inventory.gpus if not _is_divided(host, gpu)]
     gpu = (whole or host.inventory.gpus)[0]
     count = len([item for item in host.inventory.gpus if item.model == gpu.model])
-    found = {
-        **_base(_GPU, count, gpu.model, 1 if whole else 0),
-        **_architecture(gpu.compute_capability),
-    }
+    found = {**_base(_GPU, count, gpu.model, 1 if whole else 0), **_architecture(gpu.compute_capability)}
     reading = _by_bus(host).get(gpu.bus_id)
     memory = reading.values.get("memory_total", 0) >> 20 if reading else 0
     return {**found, "gpu.memory": str(memory)} if memory else found
@@ -193,13 +190,10 @@ def _mig(host: Host, name: str, devices: tuple[MigDevice, ...]) -> dict[str, str
     first = devices[0]
     model = next(gpu.model for gpu in host.inventory.gpus if gpu.nvml_index == first.gpu)
     product = f"{label_value(model)}-MIG-{label_value(first.profile)}"
-    attributes = {
-        item.uuid: item.attributes for reading in host.readings for item in reading.mig
-    }.get(first.uuid or "", {})
-    return {
-        **_base(name, len(devices), product),
-        **{f"{name}.{key}": str(value) for key, value in attributes.items()},
-    }
+    attributes = {item.uuid: item.attributes for reading in host.readings for item in reading.mig}.get(
+        first.uuid or "", {}
+    )
+    return {**_base(name, len(devices), product), **{f"{name}.{key}": str(value) for key, value in attributes.items()}}
 
 
 def _ours(host: Host) -> dict[str, str]:

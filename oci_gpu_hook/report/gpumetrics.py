@@ -53,11 +53,7 @@ class Read(NamedTuple):
 
 
 _CLOCK = "gpu_clock_hertz", "The clock of the GPU's multiprocessors, and of its memory.", GAUGE
-_ECC = (
-    "gpu_ecc_errors_total",
-    "ECC errors since the driver was loaded; an uncorrected one has lost data.",
-    COUNTER,
-)
+_ECC = ("gpu_ecc_errors_total", "ECC errors since the driver was loaded; an uncorrected one has lost data.", COUNTER)
 _ECC_EVER = (
     "gpu_ecc_errors_aggregate_total",
     "ECC errors in the whole life of the GPU, as its board remembers them.",
@@ -71,13 +67,7 @@ READS = (
     Read(*_CLOCK, "clock_memory", 1_000_000, ("clock", "memory")),
     Read("gpu_memory_bytes", "The GPU's memory.", GAUGE, "memory_total"),
     Read("gpu_memory_used_bytes", "The memory in use.", GAUGE, "memory_used"),
-    Read(
-        "gpu_utilization_ratio",
-        "The share of time in which a kernel ran.",
-        GAUGE,
-        "utilization",
-        1e-2,
-    ),
+    Read("gpu_utilization_ratio", "The share of time in which a kernel ran.", GAUGE, "utilization", 1e-2),
     Read(
         "gpu_memory_utilization_ratio",
         "The share of time in which the memory was read or written.",
@@ -154,15 +144,11 @@ def uuids(node: Node) -> dict[str, str]:
 
 def _is_uuid(text: str) -> bool:
     parts = text[4:].split("-")
-    return [len(part) for part in parts] == _UUID_LENGTHS and set("".join(parts)) <= set(
-        "0123456789abcdef"
-    )
+    return [len(part) for part in parts] == _UUID_LENGTHS and set("".join(parts)) <= set("0123456789abcdef")
 
 
 def _of_driver(node: Node) -> list[str]:
-    lines = _gauge(
-        "driver_up", "Whether NVIDIA's kernel module is loaded.", int(bool(node.driver_version))
-    )
+    lines = _gauge("driver_up", "Whether NVIDIA's kernel module is loaded.", int(bool(node.driver_version)))
     if not node.driver_version:
         return lines
     lines += _gauge("nvml_up", "Whether NVML answers, in time.", int(node.nvml is not None))
@@ -170,14 +156,8 @@ def _of_driver(node: Node) -> list[str]:
     if node.nvml:
         cuda = node.nvml.cuda_version
         info["cuda_version"] = f"{cuda // 1000}.{cuda % 1000 // 10}"
-    lines += _metric(
-        "driver_info", "The driver, and the CUDA version that it has.", GAUGE, [(info, 1)]
-    )
-    lines += _gauge(
-        "inventory_fresh",
-        "Whether the saved inventory, which starts load, is true.",
-        int(node.fresh),
-    )
+    lines += _metric("driver_info", "The driver, and the CUDA version that it has.", GAUGE, [(info, 1)])
+    lines += _gauge("inventory_fresh", "Whether the saved inventory, which starts load, is true.", int(node.fresh))
     return lines + _gauge("gpus", "The GPUs that the kernel module has.", len(node.gpus))
 
 
@@ -189,14 +169,9 @@ def _of_gpus(node: Node) -> list[str]:
         # Without any answer nothing is known of a single GPU: nvml_up says so.
         up = {uuid: int(bus_id in answered) for bus_id, uuid in known.items()}
         lost = [uuid for uuid in node.seen.values() if uuid not in up]
-        samples = [
-            ({"uuid": uuid}, value) for uuid, value in {**up, **dict.fromkeys(lost, 0)}.items()
-        ]
+        samples = [({"uuid": uuid}, value) for uuid, value in {**up, **dict.fromkeys(lost, 0)}.items()]
         lines += _metric(
-            "gpu_up",
-            "Whether a GPU answers; 0 as well for one that is gone since the boot.",
-            GAUGE,
-            samples,
+            "gpu_up", "Whether a GPU answers; 0 as well for one that is gone since the boot.", GAUGE, samples
         )
     readings = [(known[bus_id], answered[bus_id]) for bus_id in known if bus_id in answered]
     for name in dict.fromkeys([read.metric for read in READS]):
@@ -275,11 +250,7 @@ def _of_validation(node: Node) -> list[str]:
     last = node.validation
     if last is None or last.driver_version != node.driver_version:
         return []
-    samples = [
-        ({"step": step.name}, int(step.outcome == PASSED))
-        for step in last.steps
-        if step.outcome != SKIPPED
-    ]
+    samples = [({"step": step.name}, int(step.outcome == PASSED)) for step in last.steps if step.outcome != SKIPPED]
     help = "Whether a step of the last validation has passed."
     return [
         *_metric("validation_passed", help, GAUGE, samples),

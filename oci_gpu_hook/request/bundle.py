@@ -78,13 +78,7 @@ class Bundle(NamedTuple):
     def device_paths(self) -> tuple[str, ...]:
         """The paths of ``linux.devices``: nodes that the runtime makes."""
         devices = self._list(self._linux(), "devices", "linux.devices")
-        return tuple(
-            [
-                item["path"]
-                for item in devices
-                if isinstance(item, dict) and isinstance(item.get("path"), str)
-            ]
-        )
+        return tuple([item["path"] for item in devices if isinstance(item, dict) and isinstance(item.get("path"), str)])
 
     def given_gpus(self) -> tuple[str, ...]:
         """The host's nodes of GPUs that the engine was told to give, and of MIG and DRM devices beside them.
@@ -189,9 +183,7 @@ class Bundle(NamedTuple):
             raise self._wrong_shape(f"{where} is no object")
         return value
 
-    def _list(
-        self, parent: dict[str, object], key: str, where: str, most: int | None = None
-    ) -> list[object]:
+    def _list(self, parent: dict[str, object], key: str, where: str, most: int | None = None) -> list[object]:
         """An optional list in `parent`, of `most` items; absent and null are empty."""
         value = parent.get(key) or []
         if not isinstance(value, list):
@@ -232,9 +224,7 @@ def read_bundle(path: str, opened: Callable[[str], int] = _opened) -> Bundle:
 def is_gpu(path: str) -> bool:
     """Whether it is the name of a GPU's node."""
     number = path[len("/dev/nvidia") :] if path.startswith("/dev/nvidia") else ""
-    return (
-        number.isascii() and number.isdigit() and len(number) < 4 and int(number) <= _MOST_GPU_MINOR
-    )
+    return number.isascii() and number.isdigit() and len(number) < 4 and int(number) <= _MOST_GPU_MINOR
 
 
 def _binds(mount: dict[str, object]) -> bool:

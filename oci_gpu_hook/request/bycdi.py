@@ -70,8 +70,6 @@ def _beyond_spec(environment: dict[str, str], granted: tuple[str, ...]) -> list[
         if name in words and name not in granted
     ]
     variables = [name for name in (IMEX_CHANNELS, *MIG_MANAGEMENT) if environment.get(name)]
-    variables += [
-        feature.variable for feature in FEATURES if environment.get(feature.variable) == "enabled"
-    ]
+    variables += [feature.variable for feature in FEATURES if environment.get(feature.variable) == "enabled"]
     notes += [f"{name} is left out: the CDI spec brings GPUs only" for name in variables]
     return notes

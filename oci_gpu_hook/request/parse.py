@@ -11,13 +11,7 @@ from __future__ import annotations
 from oci_gpu_hook.errors import RequestError, quoted
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request import selectors
-from oci_gpu_hook.request.sources import (
-    UNPRIVILEGED,
-    accepts_environment,
-    is_legacy,
-    leave_out,
-    named,
-)
+from oci_gpu_hook.request.sources import UNPRIVILEGED, accepts_environment, is_legacy, leave_out, named
 from oci_gpu_hook.request.words import (
     ADMINISTRATOR,
     ALL,
@@ -89,9 +83,7 @@ class Request(NamedTuple):
         return self.source in ("cdi", "devices")
 
 
-def parse(
-    inputs: Inputs, settings: Settings, known: tuple[Known, ...] = ()
-) -> tuple[Request | None, tuple[str, ...]]:
+def parse(inputs: Inputs, settings: Settings, known: tuple[Known, ...] = ()) -> tuple[Request | None, tuple[str, ...]]:
     """The request, None where nothing is asked for; and a sentence for each thing that is left out.
 
     known: the vendors' files, () where the container names none.  RequestError for what can be neither served nor left
@@ -115,9 +107,7 @@ def parse(
             return None, tuple(notes)
         return Request(of_vendors[0].source, (), (), vendors=of_vendors), tuple(notes)
     environment = inputs.environment
-    mig_config, mig_monitor = [
-        _manages_mig(inputs, variable, devices) for variable in MIG_MANAGEMENT
-    ]
+    mig_config, mig_monitor = [_manages_mig(inputs, variable, devices) for variable in MIG_MANAGEMENT]
     request = Request(
         source=names.source,
         devices=devices,
@@ -144,9 +134,7 @@ def check_sections(settings: Settings, notes: list[str]) -> None:
     notes.append(f"{sentence}: the strictest of them hold")
 
 
-def requirements(
-    environment: dict[str, str], settings: Settings, notes: list[str]
-) -> tuple[str, ...]:
+def requirements(environment: dict[str, str], settings: Settings, notes: list[str]) -> tuple[str, ...]:
     """The expressions of all NVIDIA_REQUIRE_* variables, and the one that a legacy image stands for."""
     found = []
     for name, value in environment.items():
@@ -157,9 +145,7 @@ def requirements(
     if settings.disable_requirements or environment.get("NVIDIA_DISABLE_REQUIRE", "") in _TRUE:
         return ()
     if sum(map(len, found)) > LONGEST_VALUE:
-        raise RequestError(
-            f"the variables {_REQUIRE}* are longer than {LONGEST_VALUE >> 10} KiB together", AUTHOR
-        )
+        raise RequestError(f"the variables {_REQUIRE}* are longer than {LONGEST_VALUE >> 10} KiB together", AUTHOR)
     if is_legacy(environment):
         found.append(f"cuda>={_major_minor(environment[CUDA_VERSION])}")
     return tuple(found)
@@ -183,9 +169,7 @@ def _devices(names: Names) -> tuple[str, ...]:
     return tuple(dict.fromkeys([selectors.canonical(item, names.where) for item in names.devices]))
 
 
-def _capabilities(
-    environment: dict[str, str], settings: Settings, notes: list[str]
-) -> tuple[str, ...]:
+def _capabilities(environment: dict[str, str], settings: Settings, notes: list[str]) -> tuple[str, ...]:
     """Capabilities in the order of `CAPABILITIES`; unset and empty mean utility and compute."""
     words = listed(environment, DRIVER_CAPABILITIES)
     if DRIVER_CAPABILITIES not in environment and is_legacy(environment):
@@ -201,9 +185,7 @@ def _capabilities(
     granted = [name for name in CAPABILITIES if (name in words or ALL in words) and name in allowed]
     refused = [name for name in CAPABILITIES if name in words and name not in allowed]
     if not granted:
-        raise RequestError(
-            f"none of the capabilities {', '.join(dict.fromkeys(words))} is allowed", ADMINISTRATOR
-        )
+        raise RequestError(f"none of the capabilities {', '.join(dict.fromkeys(words))} is allowed", ADMINISTRATOR)
     if refused:
         notes.append(f"capability {', '.join(refused)} is not allowed: {ADMINISTRATOR}")
     return tuple(granted)
@@ -225,18 +207,13 @@ def _manages_mig(inputs: Inputs, variable: str, devices: tuple[str, ...]) -> boo
     if value.lower() != ALL:
         raise RequestError(f"{variable} is {quoted(value)}: only 'all' can be asked for", AUTHOR)
     if not inputs.privileged:
-        raise RequestError(
-            f"{variable} is for containers with CAP_SYS_ADMIN only",
-            "start the container privileged",
-        )
+        raise RequestError(f"{variable} is for containers with CAP_SYS_ADMIN only", "start the container privileged")
     if any([selectors.is_mig(selector) for selector in devices]):
         raise RequestError(f"{variable}=all cannot be given beside single MIG devices", AUTHOR)
     return True
 
 
-def _imex_channels(
-    inputs: Inputs, names: Names, settings: Settings, notes: list[str]
-) -> tuple[str, ...]:
+def _imex_channels(inputs: Inputs, names: Names, settings: Settings, notes: list[str]) -> tuple[str, ...]:
     """Channels, each once; or ``all`` alone."""
     channels = [(item, names.where) for item in names.imex_channels]
     in_environment = listed(inputs.environment, IMEX_CHANNELS)
@@ -251,9 +228,7 @@ def _imex_channels(
         return (ALL,)
     found = tuple(dict.fromkeys([_imex_channel(item, where) for item, where in channels]))
     if len(found) > _MOST_IMEX_CHANNELS:
-        raise RequestError(
-            f"the container asks for more than {_MOST_IMEX_CHANNELS} single IMEX channels", AUTHOR
-        )
+        raise RequestError(f"the container asks for more than {_MOST_IMEX_CHANNELS} single IMEX channels", AUTHOR)
     return found
 
 
@@ -262,15 +237,12 @@ def _imex_channel(item: str, where: str) -> str:
     found = number(channel, _MOST_IMEX_CHANNEL)
     if not found:
         raise RequestError(
-            f"{quoted(item)} in {where} is no IMEX channel: a number from 0 to {_MOST_IMEX_CHANNEL}",
-            AUTHOR,
+            f"{quoted(item)} in {where} is no IMEX channel: a number from 0 to {_MOST_IMEX_CHANNEL}", AUTHOR
         )
     return found
 
 
-def _features(
-    inputs: Inputs, names: Names, settings: Settings, notes: list[str]
-) -> tuple[str, ...]:
+def _features(inputs: Inputs, names: Names, settings: Settings, notes: list[str]) -> tuple[str, ...]:
     """Features of the device list, and those of the environment where it is accepted."""
     accepted = accepts_environment(inputs, settings)
     found = []
@@ -281,7 +253,5 @@ def _features(
         elif value == "enabled":
             leave_out(f"the request in {feature.variable} {UNPRIVILEGED}", settings, notes)
         elif value:
-            notes.append(
-                f"{feature.variable} is {quoted(value)}, which asks for nothing: only 'enabled' does"
-            )
+            notes.append(f"{feature.variable} is {quoted(value)}, which asks for nothing: only 'enabled' does")
     return tuple(found)

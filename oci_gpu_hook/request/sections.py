@@ -48,10 +48,7 @@ LISTS = ("allowed_capabilities", "allowed_vendors")
 
 
 def strictest(
-    lines: Iterable[Setting],
-    unmatched: Container[str],
-    decided: dict[str, Setting],
-    values: dict[str, object],
+    lines: Iterable[Setting], unmatched: Container[str], decided: dict[str, Setting], values: dict[str, object]
 ) -> dict[str, object]:
     """The fields that lines of the `unmatched` scopes could set, each with the strictest value.
 

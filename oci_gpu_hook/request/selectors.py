@@ -72,9 +72,7 @@ def _mig(item: str) -> str:
 
 
 def _is_uuid(groups: list[str]) -> bool:
-    return [len(group) for group in groups] == _UUID_GROUPS and all(
-        [_HEX.issuperset(group) for group in groups]
-    )
+    return [len(group) for group in groups] == _UUID_GROUPS and all([_HEX.issuperset(group) for group in groups])
 
 
 def bus_id(item: str) -> str:

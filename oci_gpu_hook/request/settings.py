@@ -74,11 +74,7 @@ class Settings(NamedTuple):
     # the folder of the files that say which step of the last validation has passed; "" is none
     validation_folder: str = ""
     # their names, as STEP=NAME
-    validation_files: tuple[str, ...] = (
-        "driver=driver-ready",
-        "hook=toolkit-ready",
-        "workload=cuda-ready",
-    )
+    validation_files: tuple[str, ...] = ("driver=driver-ready", "hook=toolkit-ready", "workload=cuda-ready")
     # no setting: what sections go by and this container's engine does not say, of "image" and "namespace"
     unmatched: tuple[str, ...] = ()
 

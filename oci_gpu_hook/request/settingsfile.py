@@ -46,13 +46,7 @@ _WORDS = {
 }
 _FOLDERS = ("driver-root", "mps-pipe-folder")
 # Each with what its name must end in.  What is empty names none.
-_FILES = {
-    "metrics": ".prom",
-    "gpu-metrics": ".prom",
-    "features": "",
-    "runtime": "",
-    "validation-folder": "",
-}
+_FILES = {"metrics": ".prom", "gpu-metrics": ".prom", "features": "", "runtime": "", "validation-folder": ""}
 # The steps of a validation, each of which may have a file.
 _STEPS = ("driver", "hook", "workload")
 _KEYS = (
@@ -76,9 +70,7 @@ def read(names: Iterable[str]) -> list[Setting]:
         text = _text(name)
         size += len(text)
         if size > _LARGEST:
-            raise ConfigError(
-                f"cannot read {name}: all settings together are larger than {_LARGEST >> 20} MiB"
-            )
+            raise ConfigError(f"cannot read {name}: all settings together are larger than {_LARGEST >> 20} MiB")
         found += parse(text, name)
     return found
 
@@ -108,9 +100,7 @@ def decisive(lines: Iterable[Setting], image: str, namespace: str) -> dict[str, 
     found = {}
     for scope, name in named.items():
         if scope in scopes and len(name) > _LONGEST_NAME:
-            raise RequestError(
-                f"the container's {scope} is {quoted(name)}, which is too long", _ENGINE
-            )
+            raise RequestError(f"the container's {scope} is {quoted(name)}, which is too long", _ENGINE)
         # Each pattern is compared once, however many lines it has.
         fits = {"": not scope}
         for line in rows:
@@ -140,15 +130,10 @@ def parse(text: str, name: str) -> list[Setting]:
         if not equals:
             raise ConfigError(f"{where}: {quoted(line)} is no 'key = value' line")
         if key not in _KEYS:
-            raise ConfigError(
-                f"{where}: unknown key {quoted(key)}{meant(key)}",
-                f"known are {', '.join(_KEYS)}",
-            )
+            raise ConfigError(f"{where}: unknown key {quoted(key)}{meant(key)}", f"known are {', '.join(_KEYS)}")
         if scope and key in _HOST_WIDE:
             raise ConfigError(f"{where}: {key} is for the whole host, not for one {scope}")
-        found.append(
-            Setting(where, scope, pattern, key.replace("-", "_"), _value(key, value, where))
-        )
+        found.append(Setting(where, scope, pattern, key.replace("-", "_"), _value(key, value, where)))
     return found
 
 
@@ -201,9 +186,7 @@ def _value(key: str, value: str, where: str) -> object:
             raise ConfigError(f"{where}: {key} is {quoted(value)}, which is no number of a user")
         return int(value)
     if key in _FILES:
-        if value and not (
-            value.startswith("/") and value.endswith(_FILES[key]) and value.isprintable()
-        ):
+        if value and not (value.startswith("/") and value.endswith(_FILES[key]) and value.isprintable()):
             ends = f" that ends in {_FILES[key]}" if _FILES[key] else ""
             raise ConfigError(f"{where}: {key} is {quoted(value)}, which is no absolute path{ends}")
         return value
@@ -222,16 +205,13 @@ def _list(key: str, words: tuple[str, ...], where: str) -> object:
             step, equals, name = word.partition("=")
             if step not in _STEPS or not name or "/" in name or name[0] == ".":
                 raise ConfigError(
-                    f"{where}: {key} has {quoted(word)}, which is no STEP=NAME",
-                    f"steps are {', '.join(_STEPS)}",
+                    f"{where}: {key} has {quoted(word)}, which is no STEP=NAME", f"steps are {', '.join(_STEPS)}"
                 )
         return words
     if key == "allowed-vendors":
         for word in words:
             if word != ALL and not is_flag(word):
-                raise ConfigError(
-                    f"{where}: {key} has {quoted(word)}, which is no vendor's flag, such as OCI_AMD"
-                )
+                raise ConfigError(f"{where}: {key} has {quoted(word)}, which is no vendor's flag, such as OCI_AMD")
         return (ALL,) if ALL in words else words
     unknown = [word for word in words if word not in CAPABILITIES and word != ALL]
     if unknown or not words:
@@ -249,9 +229,7 @@ def _heading(line: str, where: str) -> tuple[str, str]:
     """``[namespace NAME]`` or ``[image PATTERN]``."""
     scope, _, pattern = line[1:-1].strip().partition(" ")
     if not line.endswith("]") or scope not in _SCOPES or not pattern.strip():
-        raise ConfigError(
-            f"{where}: {quoted(line)} is no heading, which are [namespace NAME] and [image PATTERN]"
-        )
+        raise ConfigError(f"{where}: {quoted(line)} is no heading, which are [namespace NAME] and [image PATTERN]")
     return scope, pattern.strip()
 
 

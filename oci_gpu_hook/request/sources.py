@@ -261,9 +261,7 @@ def _in_mounts(mounts: Iterable[tuple[str, str]], notes: list[str]) -> Names:
             continue
         name = destination[len(LIST_FOLDER) + 1 :]
         if source != "/dev/null":
-            notes.append(
-                f"the mount at {quoted(destination)} names no device: it is not of /dev/null"
-            )
+            notes.append(f"the mount at {quoted(destination)} names no device: it is not of /dev/null")
         elif name.startswith("cdi/"):
             vendor, _, rest = name[4:].partition("/")
             kind, _, last = rest.rpartition("/")
@@ -273,9 +271,7 @@ def _in_mounts(mounts: Iterable[tuple[str, str]], notes: list[str]) -> Names:
         else:
             plain.append(name)
     found = _without_kinds(Names("mounts", f"the mounts in {LIST_FOLDER}", tuple(qualified)))
-    return found._replace(
-        devices=(*plain, *found.devices), imex_channels=(*channels, *found.imex_channels)
-    )
+    return found._replace(devices=(*plain, *found.devices), imex_channels=(*channels, *found.imex_channels))
 
 
 def _cdi_annotations(annotations: dict[str, str]) -> dict[str, str]:
@@ -298,9 +294,7 @@ def _cdi_annotations(annotations: dict[str, str]) -> dict[str, str]:
             "the container engine must fix it",
         )
     return {
-        key: text
-        for key, text in (found or {}).items()
-        if key.startswith(CDI_ANNOTATIONS) and isinstance(text, str)
+        key: text for key, text in (found or {}).items() if key.startswith(CDI_ANNOTATIONS) and isinstance(text, str)
     }
 
 
@@ -308,9 +302,7 @@ def cdi_names(inputs: Inputs) -> list[str]:
     """The names of CDI devices in annotations, of all vendors."""
     texts = [*_cdi_annotations(inputs.annotations).values()]
     if sum(map(len, texts)) > LONGEST_VALUE:
-        raise RequestError(
-            f"the annotations {CDI_ANNOTATIONS}* are longer than {LONGEST_VALUE >> 10} KiB", AUTHOR
-        )
+        raise RequestError(f"the annotations {CDI_ANNOTATIONS}* are longer than {LONGEST_VALUE >> 10} KiB", AUTHOR)
     return [item for value in texts for item in items(value)]
 
 
@@ -331,10 +323,7 @@ def _without_kinds(names: Names) -> Names:
     if not qualified:
         return names
     if len(qualified) != len(names.devices):
-        raise RequestError(
-            f"CDI names such as {quoted(qualified[0])} stand beside others in {names.where}",
-            AUTHOR,
-        )
+        raise RequestError(f"CDI names such as {quoted(qualified[0])} stand beside others in {names.where}", AUTHOR)
     devices: list[str] = []
     channels: list[str] = []
     features: list[str] = []
@@ -352,6 +341,4 @@ def _without_kinds(names: Names) -> Names:
                 f"unknown CDI kind in {quoted(item)} in {names.where}: the engine must resolve it",
                 "nvidia.com/gpu, imex-channel, gds, mofed, gdrcopy and nvswitch are served",
             )
-    return names._replace(
-        devices=tuple(devices), imex_channels=tuple(channels), features=tuple(features)
-    )
+    return names._replace(devices=tuple(devices), imex_channels=tuple(channels), features=tuple(features))

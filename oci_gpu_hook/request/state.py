@@ -67,20 +67,14 @@ def read_state(fd: int, head: bytes = b"") -> State:
     if not isinstance(container_id, str):
         raise BundleError(f"the 'id' in {what} is no string", ENGINE_HINT)
     if len(container_id) > _LONGEST_ID:
-        raise BundleError(
-            f"the 'id' in {what} is longer than {_LONGEST_ID} characters", ENGINE_HINT
-        )
+        raise BundleError(f"the 'id' in {what} is longer than {_LONGEST_ID} characters", ENGINE_HINT)
     annotations = document.get("annotations") or {}
-    if not isinstance(annotations, dict) or not all(
-        [isinstance(value, str) for value in annotations.values()]
-    ):
+    if not isinstance(annotations, dict) or not all([isinstance(value, str) for value in annotations.values()]):
         raise BundleError(f"'annotations' in {what} is no object of strings", ENGINE_HINT)
     return State(container_id, pid, checked_path(bundle), annotations)
 
 
-def read_object(
-    fd: int, what: str, head: bytes = b"", largest: int = _LARGEST_CONFIG
-) -> dict[str, object]:
+def read_object(fd: int, what: str, head: bytes = b"", largest: int = _LARGEST_CONFIG) -> dict[str, object]:
     """The JSON object that `fd` holds, read to its end; BundleError names it as `what`."""
     return object_of(read_bytes(fd, what, head, largest), what, largest)
 

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 _LONGEST_NAME = 100
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-")
-_HINT = (
-    "the container's author must ask for 'all', 'none', an index, a PCI address or a device's name"
-)
+_HINT = "the container's author must ask for 'all', 'none', an index, a PCI address or a device's name"
 
 
 class Known(NamedTuple):
@@ -49,9 +47,7 @@ class VendorRequest(NamedTuple):
     devices: tuple[str, ...]
 
 
-def parse(
-    inputs: Inputs, settings: Settings, known: tuple[Known, ...], notes: list[str]
-) -> tuple[VendorRequest, ...]:
+def parse(inputs: Inputs, settings: Settings, known: tuple[Known, ...], notes: list[str]) -> tuple[VendorRequest, ...]:
     """The requests in the order of their flags.
 
     RequestError or ConfigError for what can be neither served nor left out.
@@ -132,9 +128,7 @@ def unknown(inputs: Inputs, known: tuple[Known, ...]) -> list[str]:
     """A sentence where a variable may be that of a file that cannot be understood; it may be somebody else's too."""
     broken = [vendor.fault for vendor in known if not vendor.flag]
     flags = {vendor.flag for vendor in known}
-    asked = [
-        name for name in inputs.environment if name.startswith(VENDOR_PREFIX) and name not in flags
-    ]
+    asked = [name for name in inputs.environment if name.startswith(VENDOR_PREFIX) and name not in flags]
     if not broken or not asked:
         return []
     return [f"{quoted(asked[0])} brings nothing: {broken[0]}"]

@@ -79,12 +79,7 @@ def items(value: str) -> list[str]:
 def is_flag(text: str) -> bool:
     """Whether a vendor's file may name this variable."""
     rest = text[len(VENDOR_PREFIX) :]
-    return (
-        text.startswith(VENDOR_PREFIX)
-        and bool(rest)
-        and len(text) <= _LONGEST_FLAG
-        and _FLAG.issuperset(rest)
-    )
+    return text.startswith(VENDOR_PREFIX) and bool(rest) and len(text) <= _LONGEST_FLAG and _FLAG.issuperset(rest)
 
 
 def number(text: str, most: int) -> str:

@@ -229,9 +229,7 @@ def _created(asked: Asked, folder: str, id: str) -> Iterator[int]:
 @contextmanager
 def _unbroken() -> Iterator[None]:
     """Signals wait until what was made is removed."""
-    before = signal.pthread_sigmask(
-        signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    )
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
     try:
         yield
     finally:

@@ -127,9 +127,7 @@ class _Cuda:
         print(name, flush=True)
         code = function(*words)
         if code:
-            raise CudaError(
-                name, code, self._said("cuGetErrorName", code), self._said("cuGetErrorString", code)
-            )
+            raise CudaError(name, code, self._said("cuGetErrorName", code), self._said("cuGetErrorString", code))
 
     def has(self, name: str) -> bool:
         """Whether this driver has the function."""
@@ -222,7 +220,4 @@ def _launch(cuda: _Cuda, kernel: int, memory: list[int]) -> None:
     pointers = array("Q", [_address(given) + size * index for index in range(len(given))])
     blocks = (ELEMENTS + _THREADS - 1) // _THREADS
     shared_memory, stream, extra = 0, 0, 0
-    cuda(
-        *("cuLaunchKernel", kernel, blocks, 1, 1, _THREADS, 1, 1),
-        *(shared_memory, stream, _address(pointers), extra),
-    )
+    cuda(*("cuLaunchKernel", kernel, blocks, 1, 1, _THREADS, 1, 1), *(shared_memory, stream, _address(pointers), extra))

@@ -20,13 +20,7 @@ from oci_gpu_hook.errors import plain
 from oci_gpu_hook.validation.vectoradd import ELEMENTS
 
 # What libcuda loads beside, which below a driver root no loader of the host finds.
-_LIBRARIES = (
-    "libcuda",
-    "libnvidia-ptxjitcompiler",
-    "libnvidia-nvvm",
-    "libnvidia-nvvm70",
-    "libnvidia-gpucomp",
-)
+_LIBRARIES = ("libcuda", "libnvidia-ptxjitcompiler", "libnvidia-nvvm", "libnvidia-nvvm70", "libnvidia-gpucomp")
 _AT_ONCE = 8
 _PROGRAM = "from oci_gpu_hook.validation import vectoradd; vectoradd.answer()"
 
@@ -63,9 +57,7 @@ class Host(NamedTuple):
 FIRST = (Device("GPU", ""),)
 
 
-def devices(
-    found: DriverInventory, facts: Facts | None
-) -> tuple[tuple[Device, ...], list[Finding]]:
+def devices(found: DriverInventory, facts: Facts | None) -> tuple[tuple[Device, ...], list[Finding]]:
     """The GPUs and MIG devices to compute on, and those on which that cannot be: CUDA has a MIG device by UUID only."""
     in_mig_mode = [gpu.bus_id for gpu in facts.gpus if gpu.in_mig_mode] if facts else []
     wanted, wrong = [], []
@@ -74,12 +66,7 @@ def devices(
         if not migs and gpu.bus_id in in_mig_mode:
             seen = "it is in MIG mode and has no MIG device: nothing can compute on it"
             wrong.append(
-                Finding(
-                    f"GPU {gpu.nvml_index}",
-                    WARN,
-                    seen,
-                    command("nvidia-smi", "mig", "-cgi", "...", "-C"),
-                )
+                Finding(f"GPU {gpu.nvml_index}", WARN, seen, command("nvidia-smi", "mig", "-cgi", "...", "-C"))
             )
         elif not migs:
             wanted.append(Device(f"GPU {gpu.nvml_index}", gpu.uuid or str(gpu.nvml_index)))
@@ -166,8 +153,7 @@ def _answered(device: Device, document: dict[str, Any]) -> Finding:
     if document["differs"]:
         count, index, expected, got = document["differs"]
         seen = (
-            f"{count} of {ELEMENTS} sums differ: the first is element {index}, "
-            f"{expected} was expected and {got} came"
+            f"{count} of {ELEMENTS} sums differ: the first is element {index}, {expected} was expected and {got} came"
         )
         return Finding(check, FAIL, plain(seen), KERNELS_LOG)
     return Finding(check, PASS, plain(f"Test PASSED: {ELEMENTS} elements on {document['device']}"))

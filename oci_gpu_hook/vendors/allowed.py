@@ -49,15 +49,7 @@ _SECRET = (
     *("/run/containers", "/run/crio", "/run/podman", "/run/cri-dockerd.sock", "/run/buildkit"),
     *("/run/libvirt", "/run/systemd", "/run/dbus", "/run/credentials", "/run/secrets"),
     *("/run/user", "/run/sshd*", "/run/cockpit", "/run/netns", "/run/k3s", "/run/k0s", "/run/nri"),
-    *(
-        "/run/lxd*",
-        "/run/incus*",
-        "/run/balena*",
-        "/run/snapd*",
-        "/run/udev/control",
-        "/run/munge",
-        "/run/slurm*",
-    ),
+    *("/run/lxd*", "/run/incus*", "/run/balena*", "/run/snapd*", "/run/udev/control", "/run/munge", "/run/slurm*"),
     *("/etc/munge", "/etc/slurm", "/etc/ceph", "/etc/rancher", "/etc/letsencrypt", "/etc/security"),
     *("/etc/sssd", "/etc/cryptsetup-keys.d", "/etc/containers", "/etc/docker", "/etc/containerd"),
     *("/etc/pki/nssdb", "/etc/pam.d", "/etc/polkit-1", "/etc/cron*", "/etc/systemd"),
@@ -150,10 +142,7 @@ _CONTROLS = _Kind(
         *("mshv*", "xen*"),
     ),
 )
-_OWN = _Kind(
-    "a device that every container has of its own",
-    ("null", "zero", "full", "random", "urandom"),
-)
+_OWN = _Kind("a device that every container has of its own", ("null", "zero", "full", "random", "urandom"))
 _KINDS = (_DISKS, _MEMORY, _CONSOLES, _CONTROLS, _OWN)
 
 # Numbers that the kernel gives to a driver for good (admin-guide/devices.txt) lie below these, and the first are of
@@ -253,11 +242,7 @@ def version(text: str) -> str:
     """Why a driver's version cannot stand for ``{version}`` in a path."""
     if not text or len(text) > _LONGEST_VERSION:
         return f"the version {quoted(text)} has not 1 to {_LONGEST_VERSION} characters"
-    odd = [
-        letter
-        for letter in text
-        if not ((letter.isascii() and letter.isalnum()) or letter in "._+~:-")
-    ]
+    odd = [letter for letter in text if not ((letter.isascii() and letter.isalnum()) or letter in "._+~:-")]
     if odd or text.startswith("."):
         return f"the version {quoted(text)} is none: letters, digits and ._+~:- are"
     return ""

@@ -77,10 +77,7 @@ def anew(root: HostRoot, now: FilesNow | None = None) -> tuple[Known, ...]:
     vendors, errors = folders.load_all(root)
     collisions = folders.collisions(vendors)
     known = (
-        *[
-            Known(item.flag, item.kind, item.file, collisions.get(item.flag, ""))
-            for item in vendors
-        ],
+        *[Known(item.flag, item.kind, item.file, collisions.get(item.flag, "")) for item in vendors],
         # Where not even the flag can be read, whoever asks for one that nobody has is told.
         *[Known(folders.flag_of(root, path), "", path, str(err)) for path, err in errors.items()],
     )

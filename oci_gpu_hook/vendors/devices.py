@@ -81,12 +81,9 @@ def look(root: HostRoot, inventory: VendorInventory) -> Devices:
             called.update(dict.fromkeys([word for word in (address, name) if word]))
             called[node.path.rpartition("/")[2]] = None
     devices = [
-        Device((str(index), *names[key]), tuple(dict.fromkeys(found[key])))
-        for index, key in enumerate(sorted(found))
+        Device((str(index), *names[key]), tuple(dict.fromkeys(found[key]))) for index, key in enumerate(sorted(found))
     ]
-    return Devices(
-        tuple(devices), tuple(dict.fromkeys(common)), tuple(lacking), tuple(dict.fromkeys(absent))
-    )
+    return Devices(tuple(devices), tuple(dict.fromkeys(common)), tuple(lacking), tuple(dict.fromkeys(absent)))
 
 
 def written(pattern: DevicePattern) -> str:
@@ -100,9 +97,7 @@ def written(pattern: DevicePattern) -> str:
     return " ".join(words)
 
 
-def _matching(
-    root: HostRoot, pattern: DevicePattern, majors: dict[str, int]
-) -> list[tuple[DeviceNode, str]]:
+def _matching(root: HostRoot, pattern: DevicePattern, majors: dict[str, int]) -> list[tuple[DeviceNode, str]]:
     """The nodes that a pattern means, each with its PCI address, "" for none."""
     found = []
     for path in _paths(root, pattern, majors):
@@ -136,9 +131,7 @@ def _paths(root: HostRoot, pattern: DevicePattern, majors: dict[str, int]) -> li
         major = f"{majors.get(pattern.major, -1)}:" if pattern.major else ""
         numbers = [name for name in root.names(_BY_NUMBER) if name.startswith(major)]
         names = [_device_name(root, number) for number in numbers]
-        return [
-            f"/dev/{name}" for name in names if name and not allowed.device_path(f"/dev/{name}")
-        ]
+        return [f"/dev/{name}" for name in names if name and not allowed.device_path(f"/dev/{name}")]
     return glob.expanded(pattern.path, root.names, _MOST_NODES)
 
 

@@ -43,9 +43,7 @@ def list_files(root: HostRoot) -> tuple[str, ...]:
     """The paths of those that hold, sorted by name; ConfigError where there are too many."""
     found = {name: folder for folder in FOLDERS[::-1] for name in _names(root, folder)}
     if len(found) > MOST_FILES:
-        raise ConfigError(
-            f"{' and '.join(FOLDERS)} have more than {MOST_FILES} vendors' files", _REMEDY
-        )
+        raise ConfigError(f"{' and '.join(FOLDERS)} have more than {MOST_FILES} vendors' files", _REMEDY)
     return tuple([f"{found[name]}/{name}" for name in sorted(found)])
 
 
@@ -148,9 +146,7 @@ def regular(root: HostRoot, path: str) -> bytes:
     except OSError as err:
         raise ConfigError(f"cannot read {_plain(path)}: {err.strerror}", _REMEDY) from err
     if len(data) > LARGEST_FILE:
-        raise ConfigError(
-            f"cannot read {_plain(path)}: it is larger than {LARGEST_FILE >> 20} MiB", _REMEDY
-        )
+        raise ConfigError(f"cannot read {_plain(path)}: it is larger than {LARGEST_FILE >> 20} MiB", _REMEDY)
     return data
 
 

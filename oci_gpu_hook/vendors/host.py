@@ -55,13 +55,7 @@ def look(root: HostRoot, inventory: VendorInventory) -> OnHost:
             faults.append(f"the host's {path} is left out: {fault}")
         else:
             sockets.append((path, group))
-    return OnHost(
-        inventory,
-        devices.look(root, inventory),
-        tuple(sockets),
-        _unmet(root, inventory),
-        tuple(faults),
-    )
+    return OnHost(inventory, devices.look(root, inventory), tuple(sockets), _unmet(root, inventory), tuple(faults))
 
 
 def is_loaded(root: HostRoot, module: str) -> bool:

@@ -83,11 +83,7 @@ def is_saved(root: HostRoot) -> bool:
         return True
     known = inventory.read_known(root, now) if now else ()
     return known is not None and all(
-        [
-            inventory.read_saved(root, item.flag, item.file) is not None
-            for item in known
-            if not item.fault
-        ]
+        [inventory.read_saved(root, item.flag, item.file) is not None for item in known if not item.fault]
     )
 
 
@@ -97,15 +93,9 @@ def read_all(root: HostRoot) -> tuple[list[Vendor], list[Wrong]]:
         vendors, errors = folders.load_all(root)
     except ConfigError as err:
         return [], [Wrong(folders.ADMINISTRATORS, err.message)]
-    wrong = [
-        Wrong(path, err.message, bool(folders.openness(root, path))) for path, err in errors.items()
-    ]
+    wrong = [Wrong(path, err.message, bool(folders.openness(root, path))) for path, err in errors.items()]
     collisions = folders.collisions(vendors)
-    wrong += [
-        Wrong(vendor.file, collisions[vendor.flag])
-        for vendor in vendors
-        if vendor.flag in collisions
-    ]
+    wrong += [Wrong(vendor.file, collisions[vendor.flag]) for vendor in vendors if vendor.flag in collisions]
     return [vendor for vendor in vendors if vendor.flag not in collisions], wrong
 
 

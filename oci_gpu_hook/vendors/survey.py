@@ -95,26 +95,18 @@ class _Survey:
             flag=vendor.flag,
             kind=vendor.kind,
             version=version,
-            patterns=tuple(
-                [(group.name, pattern) for group in vendor.groups for pattern in group.devices]
-            ),
+            patterns=tuple([(group.name, pattern) for group in vendor.groups for pattern in group.devices]),
             libraries=tuple([item for item in libraries if item not in cached]),
             cached=tuple(cached),
             files=tuple(
                 [
                     file
                     for file in self._files.values()
-                    if not self._is_within(file.target, file.path, mounted)
-                    and not self._is_library(file)
+                    if not self._is_within(file.target, file.path, mounted) and not self._is_library(file)
                 ]
             ),
-            sockets=tuple(
-                [(item.path, group.name) for group in vendor.groups for item in group.sockets]
-            ),
-            links=(
-                *[link for group in vendor.groups for link in group.links],
-                *self._links.values(),
-            ),
+            sockets=tuple([(item.path, group.name) for group in vendor.groups for item in group.sockets]),
+            links=(*[link for group in vendor.groups for link in group.links], *self._links.values()),
             environment=vendor.environment,
             kernel=vendor.kernel,
             modules=vendor.modules,

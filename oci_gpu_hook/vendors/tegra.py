@@ -42,9 +42,7 @@ _LINKS_BESIDE = (
     ("libnvidia-opticalflow.so.", "libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1"),
 )
 
-_INSTALL_HINT = (
-    "whoever installs JetPack must install it whole: apt install --reinstall nvidia-l4t-init"
-)
+_INSTALL_HINT = "whoever installs JetPack must install it whole: apt install --reinstall nvidia-l4t-init"
 _FILE_HINT = "whoever installs JetPack must fix it, or take it away"
 
 
@@ -64,8 +62,7 @@ def vendor(root: HostRoot, everything: bool) -> tuple[Vendor, tuple[str, ...]]:
     names = list_files(root, everything)
     if not names:
         raise DriverError(
-            f"this Jetson says of nothing that containers get it: {FOLDER} has no {', '.join(BASE)}",
-            _INSTALL_HINT,
+            f"this Jetson says of nothing that containers get it: {FOLDER} has no {', '.join(BASE)}", _INSTALL_HINT
         )
     groups, sentences, count = [], [], 0
     for name in names:
@@ -100,11 +97,7 @@ def sources(root: HostRoot, everything: bool) -> tuple[str, ...]:
 
 def list_files(root: HostRoot, everything: bool) -> tuple[str, ...]:
     """The names of the CSV files that count, sorted; DriverError where there are too many."""
-    names = [
-        name
-        for name in root.names(FOLDER)
-        if name.lower().endswith(_SUFFIX) and len(name) > len(_SUFFIX)
-    ]
+    names = [name for name in root.names(FOLDER) if name.lower().endswith(_SUFFIX) and len(name) > len(_SUFFIX)]
     if len(names) > MOST_FILES:
         raise DriverError(f"{FOLDER} has more than {MOST_FILES} CSV files", _FILE_HINT)
     return tuple([name for name in names if everything or name in BASE])
@@ -131,9 +124,7 @@ def read(data: bytes, path: str) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
         if not comma or not rest:
             sentences.append(f"{place} is left out: {quoted(line.strip())} is no 'type, path'")
         elif word not in _TYPES:
-            sentences.append(
-                f"{place} is left out: its type {quoted(word)} is none of {', '.join(_TYPES)}"
-            )
+            sentences.append(f"{place} is left out: its type {quoted(word)} is none of {', '.join(_TYPES)}")
         else:
             entries.setdefault((word, rest), Entry(word, rest, place))
     return tuple(entries.values()), tuple(sentences)
@@ -194,22 +185,12 @@ def _group(root: HostRoot, name: str, entries: tuple[Entry, ...]) -> tuple[Group
             sentences.append(f"{entry.line} is left out: {why}")
     _add_links_beside(root, libraries, links)
     group = Group(
-        name,
-        tuple(devices.values()),
-        tuple(libraries.values()),
-        tuple(files.values()),
-        links=tuple(links.values()),
+        name, tuple(devices.values()), tuple(libraries.values()), tuple(files.values()), links=tuple(links.values())
     )
     return group, sentences
 
 
-def _add(
-    root: HostRoot,
-    path: str,
-    libraries: dict[str, Item],
-    files: dict[str, Item],
-    links: dict[str, Link],
-) -> str:
+def _add(root: HostRoot, path: str, libraries: dict[str, Item], files: dict[str, Item], links: dict[str, Link]) -> str:
     """Add a file or link of the host: each link of the chain by its own text, and what the last one leads to.
 
     What is not on this host is not added.  Gives why what a link leads to may not be named, else "".
@@ -267,12 +248,7 @@ def _check_nodes(root: HostRoot, groups: list[Group]) -> None:
     """DriverError where of all devices of all boards none is there: the lists name none, or nvgpu is not loaded."""
     patterns = [device.path for group in groups for device in group.devices]
     for pattern in patterns:
-        if any(
-            [
-                root.stat(path) is not None
-                for path in glob.expanded(pattern, root.names, MOST_ENTRIES)
-            ]
-        ):
+        if any([root.stat(path) is not None for path in glob.expanded(pattern, root.names, MOST_ENTRIES)]):
             return
     if not patterns:
         raise DriverError(f"the CSV files in {FOLDER} name no device", _INSTALL_HINT)

@@ -44,11 +44,7 @@ def object_of(value: object, place: Place, keys: tuple[str, ...] | None) -> dict
         raise wrong_type(place, value, "an object")
     for key in value:
         if keys is not None and key not in keys:
-            raise Wrong(
-                (*place, key),
-                f"unknown key {quoted(key)}{meant(key, keys)}",
-                f"known are {', '.join(keys)}",
-            )
+            raise Wrong((*place, key), f"unknown key {quoted(key)}{meant(key, keys)}", f"known are {', '.join(keys)}")
     return value
 
 
@@ -70,9 +66,7 @@ def text_of(value: object, place: Place, least: int = 1) -> str:
         raise wrong_type(place, value, "a string")
     if not value.isprintable():
         raise Wrong(
-            place,
-            f"{_shown(place)} is {quoted(value)}, which has characters that cannot be printed",
-            "leave them out",
+            place, f"{_shown(place)} is {quoted(value)}, which has characters that cannot be printed", "leave them out"
         )
     if not least <= len(value) <= _LONGEST_TEXT:
         what = "is empty" if not value else f"is longer than {_LONGEST_TEXT} characters"
@@ -86,17 +80,13 @@ def word(value: object, place: Place, letters: frozenset[str] | set[str]) -> str
     if not letters.issuperset(text) or text in (".", ".."):
         signs = "".join(sorted(frozenset(letters) - LETTERS - DIGITS))
         raise Wrong(
-            place,
-            f"{_shown(place)} is {quoted(text)}, which is no name",
-            f"names have letters, digits and {signs}",
+            place, f"{_shown(place)} is {quoted(text)}, which is no name", f"names have letters, digits and {signs}"
         )
     return text
 
 
 def words(value: object, place: Place, letters: frozenset[str]) -> list[str]:
-    return [
-        word(name, (*place, number), letters) for number, name in enumerate(list_of(value, place))
-    ]
+    return [word(name, (*place, number), letters) for number, name in enumerate(list_of(value, place))]
 
 
 def flag_of(value: dict[str, Any], key: str, place: Place, *, default: bool) -> bool:
@@ -114,11 +104,7 @@ def refuse(place: Place, why: str, remedy: str) -> None:
 
 
 def wrong_type(place: Place, value: object, wanted: str) -> Wrong:
-    return Wrong(
-        place,
-        f"{_shown(place)} is {_TYPES.get(type(value), 'null')}, not {wanted}",
-        f"write {wanted}",
-    )
+    return Wrong(place, f"{_shown(place)} is {_TYPES.get(type(value), 'null')}, not {wanted}", f"write {wanted}")
 
 
 _TYPES: dict[type, str] = {

@@ -12,14 +12,7 @@ from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.formats import glob, jsontext
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.vendors import allowed, values
-from oci_gpu_hook.vendors.vendor import (
-    LARGEST_FILE,
-    DevicePattern,
-    Group,
-    Item,
-    Vendor,
-    Version,
-)
+from oci_gpu_hook.vendors.vendor import LARGEST_FILE, DevicePattern, Group, Item, Vendor, Version
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,10 +57,7 @@ def read(data: bytes, path: str) -> Vendor:
     KEY is the way to what is wrong, such as ``inventory.compute.libraries[3]``, or the line where the text is no JSON.
     """
     if len(data) > LARGEST_FILE:
-        raise ConfigError(
-            f"{path}: it is larger than {LARGEST_FILE >> 20} MiB",
-            "write a pattern for many files",
-        )
+        raise ConfigError(f"{path}: it is larger than {LARGEST_FILE >> 20} MiB", "write a pattern for many files")
     try:
         document = jsontext.loads(data, jsontext.unique)
     except ValueError as err:
@@ -153,9 +143,7 @@ def _kind(value: object) -> str:
         )
     if vendor == "nvidia.com":
         raise values.Wrong(
-            ("kind",),
-            f"kind is {quoted(kind)}, whose devices are not a vendor file's",
-            "name another vendor",
+            ("kind",), f"kind is {quoted(kind)}, whose devices are not a vendor file's", "name another vendor"
         )
     return kind
 
@@ -169,17 +157,13 @@ def _is_cdi_name(text: str) -> bool:
 def _version(value: object) -> Version:
     place = ("version",)
     if isinstance(value, str):
-        values.refuse(
-            place, allowed.version(value), "write the version as the files' names have it"
-        )
+        values.refuse(place, allowed.version(value), "write the version as the files' names have it")
         return Version("text", value)
     if not isinstance(value, dict):
         raise values.wrong_type(place, value, 'a string, {"module": NAME} or {"file": PATH}')
     source = values.object_of(value, place, ("module", "file"))
     if len(source) != 1:
-        raise values.Wrong(
-            place, "version has not one source", 'write {"module": NAME} or {"file": PATH}'
-        )
+        raise values.Wrong(place, "version has not one source", 'write {"module": NAME} or {"file": PATH}')
     if "module" in source:
         return Version("module", values.word(source["module"], (*place, "module"), _MODULE))
     path = values.text_of(source["file"], (*place, "file"))
@@ -195,9 +179,7 @@ def _environment(value: object) -> tuple[tuple[str, str], ...]:
     for name, text in values.object_of(value, ("environment",), None).items():
         place = ("environment", name)
         if not values.WORD.issuperset(name) or name[:1] in values.DIGITS or not name:
-            raise values.Wrong(
-                place, f"{quoted(name)} is no variable's name", "write letters, digits and _"
-            )
+            raise values.Wrong(place, f"{quoted(name)} is no variable's name", "write letters, digits and _")
         found.append((name, values.text_of(text, place, least=0)))
     return tuple(found)
 
@@ -207,9 +189,7 @@ def _kernel(value: object) -> str:
     release = values.text_of(value, place)
     parts = release.split(".")
     if len(parts) > 3 or not all([_is_number(part) for part in parts]):
-        raise values.Wrong(
-            place, f"kernel is {quoted(release)}, which is no release", "write one such as 5.14"
-        )
+        raise values.Wrong(place, f"kernel is {quoted(release)}, which is no release", "write one such as 5.14")
     return release
 
 
@@ -231,9 +211,7 @@ def _chosen(top: dict[str, Any], groups: dict[str, Group]) -> tuple[Group, ...]:
         for number, name in enumerate(values.list_of(top["driver_feature"], place))
     ]
     if not names:
-        raise values.Wrong(
-            place, "driver_feature is empty", "name groups of inventory, or leave it out"
-        )
+        raise values.Wrong(place, "driver_feature is empty", "name groups of inventory, or leave it out")
     chosen: dict[str, Group] = {}
     for number, name in enumerate(names):
         if name not in groups:
@@ -243,9 +221,7 @@ def _chosen(top: dict[str, Any], groups: dict[str, Group]) -> tuple[Group, ...]:
                 f"inventory has {values.listed(groups)}",
             )
         if name in chosen:
-            raise values.Wrong(
-                (*place, number), f"driver_feature has {quoted(name)} twice", "name it once"
-            )
+            raise values.Wrong((*place, number), f"driver_feature has {quoted(name)} twice", "name it once")
         chosen[name] = groups[name]
     return tuple(chosen.values())
 
@@ -270,9 +246,7 @@ def _inventory(value: object) -> _Found:
             devices += len(items) if key == "devices" else 0
             if count > MOST_ITEMS or devices > MOST_DEVICES:
                 most = f"{MOST_ITEMS} things" if count > MOST_ITEMS else f"{MOST_DEVICES} devices"
-                raise values.Wrong(
-                    (*where, key), f"with this list there are more than {most}", "write patterns"
-                )
+                raise values.Wrong((*where, key), f"with this list there are more than {most}", "write patterns")
         groups[name] = _group(name, lists, where)
         versioned = versioned or _first_versioned(lists, where)
     return _Found(groups, versioned)
@@ -289,18 +263,12 @@ def _group(name: str, lists: dict[str, Any], where: Place) -> Group:
     return Group(
         name=name,
         devices=tuple(
-            [
-                _device(item, (*where, "devices", number))
-                for number, item in enumerate(lists.get("devices", ()))
-            ]
+            [_device(item, (*where, "devices", number)) for number, item in enumerate(lists.get("devices", ()))]
         ),
         libraries=tuple(found["libraries"] + misplaced),
         files=tuple([item for key in _FILE_LISTS for item in found[key]]),
         sockets=tuple(
-            [
-                _socket(item, (*where, "sockets", number))
-                for number, item in enumerate(lists.get("sockets", ()))
-            ]
+            [_socket(item, (*where, "sockets", number)) for number, item in enumerate(lists.get("sockets", ()))]
         ),
     )
 
@@ -346,9 +314,7 @@ def _socket(value: object, place: Place) -> Item:
     """Services come and go while a driver stays: a socket is looked up at each start, and so is one path."""
     path = values.text_of(value, place)
     if glob.is_pattern(path) or "{" in path:
-        raise values.Wrong(
-            place, f"{quoted(path)} is a pattern, a socket is one path", "name each socket"
-        )
+        raise values.Wrong(place, f"{quoted(path)} is a pattern, a socket is one path", "name each socket")
     return Item(_host_path(path, place))
 
 
@@ -363,23 +329,17 @@ def _device(value: object, place: Place) -> DevicePattern:
         raise values.wrong_type(place, value, "a name, or an object")
     device = values.object_of(value, place, _DEVICE_KEYS)
     if not set(device).intersection(_DEVICE_SIGNS):
-        raise values.Wrong(
-            place, "the device is not described", f"write one of {', '.join(_DEVICE_SIGNS)}"
-        )
+        raise values.Wrong(place, "the device is not described", f"write one of {', '.join(_DEVICE_SIGNS)}")
     path = _device_path(device["path"], (*place, "path")) if "path" in device else ""
     if device.get("major") == "misc" and not path:
-        raise values.Wrong(
-            (*place, "major"), "'misc' is the driver of many devices", "write path beside it"
-        )
+        raise values.Wrong((*place, "major"), "'misc' is the driver of many devices", "write path beside it")
     return DevicePattern(
         path=path,
         major=_major(device["major"], (*place, "major")) if "major" in device else "",
         pci=_pci(device["pci"], (*place, "pci")) if "pci" in device else (),
         properties=_udev(device["udev"], (*place, "udev")) if "udev" in device else (),
         each=values.flag_of(device, "each", place, default=False),
-        name=values.word(device["name"], (*place, "name"), values.WORD | {"-", "."})
-        if "name" in device
-        else "",
+        name=values.word(device["name"], (*place, "name"), values.WORD | {"-", "."}) if "name" in device else "",
         required=values.flag_of(device, "required", place, default=True),
     )
 
@@ -387,9 +347,7 @@ def _device(value: object, place: Place) -> DevicePattern:
 def _device_path(value: object, place: Place) -> str:
     text = values.text_of(value, place)
     path = text if text.startswith("/") else allowed.DEV + text
-    values.refuse(
-        place, allowed.device_path(path), "name the accelerator's own devices, below /dev"
-    )
+    values.refuse(place, allowed.device_path(path), "name the accelerator's own devices, below /dev")
     return path
 
 

@@ -45,9 +45,7 @@ def vendor(root: HostRoot) -> Vendor:
     for name in REQUIRED:
         status = root.stat(f"{LIBRARIES}/{name}")
         if status is None or not is_regular(status):
-            raise DriverError(
-                f"this WSL 2 has no driver of NVIDIA's: {LIBRARIES}/{name} is missing", _HINT
-            )
+            raise DriverError(f"this WSL 2 has no driver of NVIDIA's: {LIBRARIES}/{name} is missing", _HINT)
     required = [Item(f"{LIBRARIES}/{name}", LIBRARIES, required=True) for name in REQUIRED]
     libraries = (*required, Item(f"{LIBRARIES}/{_LIBRARIES}", LIBRARIES))
     stored = [Item(f"{store}/{pattern}") for store in stores(root) for pattern in OF_STORE]

@@ -62,9 +62,7 @@ def installed(destination: Path) -> list[File]:
         name = f"/{path.relative_to(destination)}"
         if not path.is_file() or not _is_wanted(name):
             continue
-        content = path.read_bytes().replace(
-            f"{sys.executable} -".encode(), f"{NODE_PYTHON} -".encode()
-        )
+        content = path.read_bytes().replace(f"{sys.executable} -".encode(), f"{NODE_PYTHON} -".encode())
         mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
         found.append(File(name, content, mode))
     return found
@@ -108,19 +106,12 @@ def machine_config(name: str, role: str, files: list[File], unit: str) -> dict[s
     return {
         "apiVersion": "machineconfiguration.openshift.io/v1",
         "kind": "MachineConfig",
-        "metadata": {
-            "name": f"99-{role}-{name}",
-            "labels": {"machineconfiguration.openshift.io/role": role},
-        },
+        "metadata": {"name": f"99-{role}-{name}", "labels": {"machineconfiguration.openshift.io/role": role}},
         "spec": {
             "config": {
                 "ignition": {"version": IGNITION},
                 "storage": {"files": [_ignition_file(file) for file in files]},
-                "systemd": {
-                    "units": [
-                        {"name": unit, "enabled": True, "contents": (HERE / unit).read_text()}
-                    ]
-                },
+                "systemd": {"units": [{"name": unit, "enabled": True, "contents": (HERE / unit).read_text()}]},
             }
         },
     }
@@ -155,13 +146,8 @@ def generated(role: str, settings: bytes | None) -> dict[str, str]:
     """The files to write, by name."""
     head = "# SPDX-License-Identifier: Apache-2.0\n# Made by packaging/openshift/generate.py.\n"
     hook = machine_config("oci-gpu-hook", role, hook_files(settings), "oci-gpu-hook-ready.service")
-    policy = machine_config(
-        "oci-gpu-hook-selinux", role, policy_files(), "oci-gpu-hook-policy.service"
-    )
-    return {
-        "machineconfig.yaml": head + as_yaml(hook),
-        "machineconfig-selinux.yaml": head + as_yaml(policy),
-    }
+    policy = machine_config("oci-gpu-hook-selinux", role, policy_files(), "oci-gpu-hook-policy.service")
+    return {"machineconfig.yaml": head + as_yaml(hook), "machineconfig-selinux.yaml": head + as_yaml(policy)}
 
 
 def main(arguments: list[str]) -> int:

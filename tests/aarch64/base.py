@@ -62,9 +62,7 @@ _UNWANTED = (
     "usr/lib/*/perl*",
     "usr/lib/python3*/test",
 )
-_ACCOUNTS = (
-    "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
-)
+_ACCOUNTS = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
 _GROUPS = "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n"
 
 
@@ -166,7 +164,4 @@ class Base:
 
 def compile_python(root: str, below: str) -> None:
     """Byte code of what lies in a folder of the tree: emulated, this would take minutes."""
-    run(
-        *("/usr/bin/python3", "-m", "compileall", "-q", "-j", "2", "-s", root, "-p", "/"),
-        f"{root}/{below}",
-    )
+    run(*("/usr/bin/python3", "-m", "compileall", "-q", "-j", "2", "-s", root, "-p", "/"), f"{root}/{below}")

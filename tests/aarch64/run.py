@@ -40,11 +40,7 @@ _PARTS = ("Makefile", "setup.cfg", "oci_gpu_hook", "hooks.d", "packaging", "poli
 FAULTS = {
     "number": ("kernel/syscalls.py", '"statx": (332, 291)', '"statx": (332, 332)'),
     "flags": ("formats/ldcache.py", "(183, 64): 0x0A03", "(183, 64): 0x0303"),
-    "order": (
-        "formats/ldcache_additions.py",
-        'NATIVE_FLAGS["aarch64"] in',
-        'NATIVE_FLAGS["x86_64"] in',
-    ),
+    "order": ("formats/ldcache_additions.py", 'NATIVE_FLAGS["aarch64"] in', 'NATIVE_FLAGS["x86_64"] in'),
 }
 
 
@@ -110,9 +106,7 @@ def main() -> int:
         raise SystemExit(f"test-aarch64: no row's name contains {options.only!r}")
     begun = time.monotonic()
     if os.geteuid():
-        raise SystemExit(
-            "test-aarch64: needs root, to make the machine's file system with its owners"
-        )
+        raise SystemExit("test-aarch64: needs root, to make the machine's file system with its owners")
     base = Base()
     cold = base.make()
     say(f"base {'made' if cold else 'found'}: {time.monotonic() - begun:.0f} s")
@@ -120,14 +114,7 @@ def main() -> int:
     image = make_image(base)
     say(f"image made: {time.monotonic() - begun:.0f} s; booting")
     passed, table = machine.run(
-        MACHINE,
-        base.vmlinuz,
-        base.initramfs,
-        KERNEL_LINE,
-        image,
-        patience=PATIENCE,
-        console=options.console,
-        say=say,
+        MACHINE, base.vmlinuz, base.initramfs, KERNEL_LINE, image, patience=PATIENCE, console=options.console, say=say
     )
     print("\n".join(table))
     seconds = time.monotonic() - begun

@@ -22,18 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
-from tests.bench import (
-    calls,
-    commands,
-    figures,
-    growth,
-    load,
-    mounts,
-    rounds,
-    runtime,
-    stage,
-    tables,
-)
+from tests.bench import calls, commands, figures, growth, load, mounts, rounds, runtime, stage, tables
 from tests.bench.variants import by_key, variants
 from tests.gpunode import node
 
@@ -93,12 +82,8 @@ def _options() -> argparse.Namespace:
 
 
 def _machine(options: argparse.Namespace) -> dict[str, str]:
-    version = subprocess.run(
-        ["runc", "--version"], capture_output=True, text=True, check=True
-    ).stdout
-    python = subprocess.run(
-        [options.python, "-IS", "--version"], capture_output=True, text=True, check=True
-    ).stdout
+    version = subprocess.run(["runc", "--version"], capture_output=True, text=True, check=True).stdout
+    python = subprocess.run([options.python, "-IS", "--version"], capture_output=True, text=True, check=True).stdout
     return {
         "kernel": f"Linux {platform.release()} {platform.machine()}",
         "processors": f"{os.cpu_count()} processors",
@@ -111,9 +96,7 @@ def _machine(options: argparse.Namespace) -> dict[str, str]:
 def _rounds(kit: stage.Kit, options: argparse.Namespace, bench: dict[str, Any]) -> None:
     rows = variants(kit.candidate is not None)
     content = node.prepare(stage.DESCRIPTION, [])
-    samples = stage.on_node(
-        kit, content, options.cgroup, lambda: rounds.play(kit, rows, options.rounds)
-    )
+    samples = stage.on_node(kit, content, options.cgroup, lambda: rounds.play(kit, rows, options.rounds))
     bench["variants"] = figures.rows(rows, samples)
 
 
@@ -147,9 +130,7 @@ def _runtime(kit: stage.Kit, options: argparse.Namespace, bench: dict[str, Any])
 
 def _load(kit: stage.Kit, options: argparse.Namespace, bench: dict[str, Any]) -> None:
     content = node.prepare(stage.DESCRIPTION, [])
-    samples = stage.on_node(
-        kit, content, options.cgroup, lambda: load.play(kit, options.load, options.at_once)
-    )
+    samples = stage.on_node(kit, content, options.cgroup, lambda: load.play(kit, options.load, options.at_once))
     hooks = {key: {"title": by_key(key).title, **figures.load(samples[key])} for key in load.HOOKS}
     bench["load"] = {"at_once": options.at_once, "hooks": hooks}
 

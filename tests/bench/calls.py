@@ -66,9 +66,7 @@ def play(kit: Kit) -> dict[str, Any]:
         assert hook is not None
         words = ["strace", "-f", "-qq", "-s", "256", "-o", str(trace), "-a", "1"]
         # strace starts a program by its path; a hook's own first word is its name, which no hook may depend on.
-        scene = Scene(
-            kit, variant, f"strace-{key}", Hook(strace, [*words, hook.program, *hook.words[1:]])
-        )
+        scene = Scene(kit, variant, f"strace-{key}", Hook(strace, [*words, hook.program, *hook.words[1:]]))
         sample = start(scene)
         scene.remove()
         if sample.said:
@@ -82,9 +80,7 @@ def _keep_own_files(found: dict[str, Any]) -> None:
     """Only of the path that must open next to none, and only what the bare interpreter does not open too."""
     common = set(found["bare"]["files"])
     for key, path in found.items():
-        path["files"] = [
-            file for file in path["files"] if key == "no-request" and file not in common
-        ]
+        path["files"] = [file for file in path["files"] if key == "no-request" and file not in common]
 
 
 def _lines(trace: Path) -> list[str]:

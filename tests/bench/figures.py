@@ -69,11 +69,7 @@ def runtime(samples: dict[str, list[list[Any]]]) -> dict[str, Any]:
     found = {key: load(samples[key]) for key in RUNTIME_CALLS}
     true, bare = [found[key]["run"]["median"] for key in ("true", "bare")]
     return {
-        key: {
-            **row,
-            "title": RUNTIME_CALLS[key],
-            "added_in_p": ratio(row["run"]["median"] - true, bare),
-        }
+        key: {**row, "title": RUNTIME_CALLS[key], "added_in_p": ratio(row["run"]["median"] - true, bare)}
         for key, row in found.items()
     }
 

@@ -80,12 +80,7 @@ def series(title: str, goal_us: float, taken: dict[int, list[float]]) -> dict[st
     """Medians of one series, and by how much they grow.  Pure."""
     points = [(size, round(figures.median(times), 4)) for size, times in sorted(taken.items())]
     marginal = figures.slope(points) * 1000
-    return {
-        "title": title,
-        "goal_us": goal_us,
-        "marginal_us": round(marginal, 2),
-        "points": points,
-    }
+    return {"title": title, "goal_us": goal_us, "marginal_us": round(marginal, 2), "points": points}
 
 
 def _visit(kit: Kit, path: str) -> list[float]:

@@ -71,9 +71,7 @@ def _runc(scene: Scene) -> tuple[float, int]:
 
 def _sample(scene: Scene, run: float, status: int, saved: bool) -> Sample:
     said = scene.errors.read_text(errors="replace").strip()
-    failed = (
-        (said or f"the container ended with {status}, as its GPU is not there") if status else ""
-    )
+    failed = (said or f"the container ended with {status}, as its GPU is not there") if status else ""
     recorded = scene.record.read_text().split()
     if not recorded:
         return Sample(run, 0.0, 0.0, 0, saved, failed)

@@ -17,18 +17,7 @@ import traceback
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
-from tests.bench.variants import (
-    BARE,
-    BUSYBOX,
-    CANDIDATE,
-    LARGE,
-    LEFT,
-    NONE,
-    OURS,
-    SMALL,
-    TRUE,
-    Variant,
-)
+from tests.bench.variants import BARE, BUSYBOX, CANDIDATE, LARGE, LEFT, NONE, OURS, SMALL, TRUE, Variant
 from tests.gpunode import linux, node
 from tests.gpunode.content import Content
 from tests.integration import roots
@@ -146,9 +135,7 @@ def on_node(kit: Kit, content: Content, cgroup: str, work: Callable[[], Any]) ->
 
 def refresh() -> None:
     """Save the inventory of the node as it is now."""
-    subprocess.run(
-        [COMMAND, "inventory", "refresh"], check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT
-    )
+    subprocess.run([COMMAND, "inventory", "refresh"], check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
 
 
 def hook_of(kit: Kit, kind: str) -> Hook | None:

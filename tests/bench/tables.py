@@ -89,16 +89,9 @@ def _notes(rows: dict[str, Any]) -> str:
     for key in ("first", "cold", "stale"):
         row = rows.get(key)
         if row and row["saved"] < row["starts"] - row["failed"]:
-            notes.append(
-                f"- {row['title']}: something was saved by {row['saved']} of {row['starts']} starts only"
-            )
-    warm = [
-        row for key, row in rows.items() if key not in ("first", "cold", "stale") and row["saved"]
-    ]
-    notes += [
-        f"- {row['title']}: something was saved by {row['saved']} starts, which were to find it"
-        for row in warm
-    ]
+            notes.append(f"- {row['title']}: something was saved by {row['saved']} of {row['starts']} starts only")
+    warm = [row for key, row in rows.items() if key not in ("first", "cold", "stale") and row["saved"]]
+    notes += [f"- {row['title']}: something was saved by {row['saved']} starts, which were to find it" for row in warm]
     return "\n".join(notes) + "\n" if notes else ""
 
 
@@ -113,17 +106,8 @@ def _compared(rows: dict[str, Any], before: dict[str, Any]) -> str:
         old = before.get("variants", {}).get(key)
         if old and old["median_in_p"] and row["median_in_p"]:
             change = row["median_in_p"] / old["median_in_p"] - 1
-            lines.append(
-                [
-                    row["title"],
-                    f"{old['median_in_p']:.2f}",
-                    f"{row['median_in_p']:.2f}",
-                    f"{change:+.0%}",
-                ]
-            )
-    return f"## Compared with {before['date']}, in P\n\n" + table(
-        ["", "then", "now", "change"], lines
-    )
+            lines.append([row["title"], f"{old['median_in_p']:.2f}", f"{row['median_in_p']:.2f}", f"{change:+.0%}"])
+    return f"## Compared with {before['date']}, in P\n\n" + table(["", "then", "now", "change"], lines)
 
 
 def _calls(paths: dict[str, Any]) -> str:

@@ -82,9 +82,7 @@ def output_of(*command: str) -> str:
     """What a command prints; Failure, with its last words, where it fails."""
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
-        raise Failure(
-            f"'{' '.join(command)}' ended with {done.returncode}:\n{done.stderr or done.stdout}"
-        )
+        raise Failure(f"'{' '.join(command)}' ended with {done.returncode}:\n{done.stderr or done.stdout}")
     return done.stdout
 
 
@@ -98,16 +96,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="oci-gpu-hook-demo-") as scratch:
         if os.access(DRIVER, os.R_OK):
             return on_this_host([*inside, "real", scratch])
-        command = [
-            sys.executable,
-            NODE,
-            "--description",
-            DESCRIPTION,
-            "--",
-            *inside,
-            "simulated",
-            scratch,
-        ]
+        command = [sys.executable, NODE, "--description", DESCRIPTION, "--", *inside, "simulated", scratch]
         return subprocess.run(command).returncode
 
 
@@ -116,9 +105,7 @@ def on_this_host(command: list[str]) -> int:
     if made:
         os.mkdir(SAVED, 0o755)
     try:
-        return subprocess.run(
-            ["unshare", "--mount", "--propagation", "private", *command]
-        ).returncode
+        return subprocess.run(["unshare", "--mount", "--propagation", "private", *command]).returncode
     finally:
         if made:
             os.rmdir(SAVED)
@@ -162,9 +149,7 @@ def install() -> tuple[str, str]:
     """What was done, and what `make install` says; it leaves a list where it was, and a package none."""
     if os.path.exists(COMMAND) and not os.path.exists(f"{LIBRARY}/installed-folders"):
         return "Installed already, by a package", f"{REGISTRATION} is there"
-    installed = output_of(
-        "make", "--silent", "--no-print-directory", "-C", ROOT, "install", f"PYTHON={PYTHON}"
-    )
+    installed = output_of("make", "--silent", "--no-print-directory", "-C", ROOT, "install", f"PYTHON={PYTHON}")
     return "Installed, in a throw-away layer over this machine", installed
 
 
@@ -179,11 +164,7 @@ def introduce(kind: str, runtime: str, driver: str, gpus: list[Gpu]) -> None:
     print(coloured("oci-gpu-hook: a container gets its GPUs", BOLD))
     models = [gpu.model for gpu in gpus]
     counted = " and ".join(f"{models.count(model)} x {model}" for model in dict.fromkeys(models))
-    where = (
-        "this host's own NVIDIA driver"
-        if kind == "real"
-        else "no NVIDIA driver here, so a simulated node"
-    )
+    where = "this host's own NVIDIA driver" if kind == "real" else "no NVIDIA driver here, so a simulated node"
     tell(f"node      {where}: {counted}, driver {driver}")
     tell(f"runtime   {output_of(runtime, '--version').splitlines()[0]}")
 
@@ -206,9 +187,7 @@ class Container:
             "NVIDIA_DRIVER_CAPABILITIES=utility,compute",
         ]
         # A network is nothing to this container, and making one takes longer than the hook does.
-        self.config["linux"]["namespaces"] = [
-            n for n in self.config["linux"]["namespaces"] if n["type"] != "network"
-        ]
+        self.config["linux"]["namespaces"] = [n for n in self.config["linux"]["namespaces"] if n["type"] != "network"]
 
     def run(self, script: str, *, hooked: bool) -> str:
         """Everything that a shell script in the container prints."""
@@ -237,17 +216,7 @@ def hooks(registrations: list[str]) -> dict[str, list[dict[str, Any]]]:
 
 def make_root(root: str) -> None:
     """A small glibc image out of this host's own programs; nothing of NVIDIA's is in it."""
-    for folder in (
-        "usr/bin",
-        "usr/sbin",
-        "usr/lib",
-        "usr/lib64",
-        "etc",
-        "dev",
-        "proc",
-        "sys",
-        "tmp",
-    ):
+    for folder in ("usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "etc", "dev", "proc", "sys", "tmp"):
         os.makedirs(f"{root}/{folder}")
     for name in ("bin", "sbin", "lib", "lib64"):
         os.symlink(f"usr/{name}", f"{root}/{name}")
@@ -273,13 +242,8 @@ def libraries_of(program: str) -> list[str]:
 
 def show(container: Container) -> str:
     """The container without and with the hook, by the same questions; gives the first answer."""
-    script = (
-        "\n".join(f"echo; echo {quoted('$ ' + question)}; {question}" for question in QUESTIONS)
-        + "\n:"
-    )
-    heading(
-        f"A container that asks for NVIDIA_VISIBLE_DEVICES={container.request}, no hook registered"
-    )
+    script = "\n".join(f"echo; echo {quoted('$ ' + question)}; {question}" for question in QUESTIONS) + "\n:"
+    heading(f"A container that asks for NVIDIA_VISIBLE_DEVICES={container.request}, no hook registered")
     before = container.run(script, hooked=False)
     tell(before.strip("\n"))
     heading(f"The same container, its hook taken from {REGISTRATION}")
@@ -334,18 +298,9 @@ def verdict(asked: list[Gpu], before: str, listed: str) -> int:
     words = " and ".join(f"GPU {gpu.number} ({gpu.uuid})" for gpu in asked)
     print()
     if "GPU-" in before or sorted(found) != sorted(gpu.uuid for gpu in asked):
-        print(
-            coloured(
-                f"failed: nvidia-smi in the container should list {words} alone:\n{listed}", RED
-            )
-        )
+        print(coloured(f"failed: nvidia-smi in the container should list {words} alone:\n{listed}", RED))
         return 1
-    print(
-        coloured(
-            f"ok: with the hook the container's nvidia-smi lists {words} as allowed, and no other",
-            GREEN,
-        )
-    )
+    print(coloured(f"ok: with the hook the container's nvidia-smi lists {words} as allowed, and no other", GREEN))
     return 0
 
 

@@ -85,11 +85,7 @@ def docker(
     configuration: what daemon.json has beside our runtimes; before: shell lines, ahead of the daemon; how: as in_turn.
     """
     document = {"runtimes": RUNTIMES, "pidfile": "/run/docker.pid", **(configuration or {})}
-    lines = _BEFORE.format(
-        folder=FOLDER,
-        simulated=SIMULATED,
-        configuration=shlex.quote(json.dumps(document)),
-    )
+    lines = _BEFORE.format(folder=FOLDER, simulated=SIMULATED, configuration=shlex.quote(json.dumps(document)))
     lines += before + (_START.format(image=image) if start else "")
     how = {"booted": True, "own_network": True, "settings": settings, **how}
     return in_turn(installed, scripts, lines, **how)

@@ -77,9 +77,7 @@ def notebook(root: Path, debian: Path) -> Notebook:
     (root / "tmp").chmod(0o1777)
     (root / HOME.lstrip("/")).mkdir(parents=True)
     (root / HOME.lstrip("/")).chmod(0o1777)
-    (root / "etc/passwd").write_text(
-        f"root:x:0:0::/root:/bin/sh\njovyan:x:1000:100::{HOME}:/bin/sh\n"
-    )
+    (root / "etc/passwd").write_text(f"root:x:0:0::/root:/bin/sh\njovyan:x:1000:100::{HOME}:/bin/sh\n")
     subprocess.run(["/sbin/ldconfig", "-r", str(root)], check=True)
     return Notebook(root, [*[path for path in python if VENV not in Path(path).parents], *folders])
 
@@ -95,8 +93,6 @@ def linked(program: str, *folders: str) -> set[str]:
     """The libraries of this machine that a program and the shared objects below some folders are linked to."""
     objects = [str(path) for folder in folders for path in Path(folder).rglob("*.so*")]
     # Each complaint is of an object that is not for this machine's loader.
-    listed = subprocess.run(
-        ["ldd", program, *objects], check=False, capture_output=True, text=True
-    ).stdout
+    listed = subprocess.run(["ldd", program, *objects], check=False, capture_output=True, text=True).stdout
     found = [line.split(" => ")[1].split()[0] for line in listed.splitlines() if " => /" in line]
     return {path for path in found if not path.startswith(tuple(folders)) and os.path.exists(path)}

@@ -65,9 +65,7 @@ ROWS = {
 }
 # Nobody makes a node there.  containerd 1.6 has no user namespaces for pods, and its `ctr run` drops the runtime's name
 # in one, which `ctr tasks start` keeps.
-MAPPED = Row(
-    "3", "", "--uidmap 0:100000:65536 --gidmap 0:100000:65536", "", Case("", "", [3], mknod=False)
-)
+MAPPED = Row("3", "", "--uidmap 0:100000:65536 --gidmap 0:100000:65536", "", Case("", "", [3], mknod=False))
 
 
 def configuration() -> str:
@@ -137,9 +135,7 @@ def times(lines: list[str]) -> list[list[str]]:
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("way", ["ctr", "cri"])
-def test_a_container_has_what_it_asked_for(
-    seen: dict[str, list[str]], way: str, runtime: str, name: str
-) -> None:
+def test_a_container_has_what_it_asked_for(seen: dict[str, list[str]], way: str, runtime: str, name: str) -> None:
     """At its start, after an update of its resources, after a restart in its old root, and a second one of its pod."""
     lines = seen[f"{way} {runtime} {name}"]
     if "unknown version specified" in lines[0]:

@@ -12,17 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docker.dockerd import (
-    LINK,
-    RUNTIME,
-    RUNTIMES,
-    SETTINGS,
-    docker,
-    nodes,
-    opened,
-    run,
-    tried,
-)
+from tests.docker.dockerd import LINK, RUNTIME, RUNTIMES, SETTINGS, docker, nodes, opened, run, tried
 from tests.integration.engines import Installed
 
 ASKS = "--env NVIDIA_VISIBLE_DEVICES=1"

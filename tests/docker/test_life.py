@@ -11,16 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docker.dockerd import (
-    LINK,
-    denied,
-    docker,
-    look,
-    nodes,
-    opened,
-    run,
-    tried,
-)
+from tests.docker.dockerd import LINK, denied, docker, look, nodes, opened, run, tried
 from tests.docker.test_options import UNKNOWN
 from tests.integration.engines import Installed
 

@@ -13,18 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.docker.dockerd import (
-    LOOK,
-    RUNTIME,
-    denied,
-    docker,
-    look,
-    nodes,
-    opened,
-    run,
-    tried,
-    uuid,
-)
+from tests.docker.dockerd import LOOK, RUNTIME, denied, docker, look, nodes, opened, run, tried, uuid
 from tests.integration.engines import Installed
 
 ALL = list(range(8))

@@ -29,12 +29,7 @@ def test_dockers_containers(installed: Installed, patterns: dict[str, Path]) -> 
         "shared": f"{LOOK}\nwhose moby $({RUN.format('--ipc container:lender')})",
         "hosts": f"{LOOK}\nwhose moby $({RUN.format('--ipc host')})",
     }
-    for name in (
-        "/media/memory/{}",
-        "/media/{}/shm",
-        "/media/{}/mounts/shm",
-        "/media/containers/{}/shm",
-    ):
+    for name in ("/media/memory/{}", "/media/{}/shm", "/media/{}/mounts/shm", "/media/containers/{}/shm"):
         path = name.format("$(cat /run/lender)")
         volume = f"mount -t tmpfs none /media; mkdir -p {path}"
         made = RUN.format(f"--volume {path}:/dev/shm")

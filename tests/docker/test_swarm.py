@@ -23,11 +23,7 @@ SERVICES = ("first", "second", "third", "fourth")
 SHARES = 2
 ADDRESS = "192.0.2.1"
 CARDS = ["NEURON=neuron0", "NEURON=neuron1"]
-CONFIGURATION = {
-    "default-runtime": "oci-gpu-runtime",
-    "debug": False,
-    "node-generic-resources": CARDS,
-}
+CONFIGURATION = {"default-runtime": "oci-gpu-runtime", "debug": False, "node-generic-resources": CARDS}
 COUNTED = "swarm-resources = DOCKER_RESOURCE_GPU, OCI_NEURON=DOCKER_RESOURCE_NEURON\n"
 PRIVILEGED = "accept-environment = privileged\n"
 # As images of CUDA's ask; and as one that would pass its own request off as Swarm's.
@@ -126,10 +122,7 @@ def seen(installed: Installed, patterns: dict[str, Path], two_gpus: Path) -> dic
 
 
 def test_each_task_has_the_gpu_of_its_share(seen: dict[str, list[str]], two_gpus: Path) -> None:
-    by_uuid = {
-        gpu["uuid"]: f"/dev/nvidia{gpu['minor']}"
-        for gpu in json.loads(two_gpus.read_text())["gpus"]
-    }
+    by_uuid = {gpu["uuid"]: f"/dev/nvidia{gpu['minor']}" for gpu in json.loads(two_gpus.read_text())["gpus"]}
     had = []
     for name in SERVICES:
         *looked, said, last = seen[name]

@@ -29,9 +29,7 @@ def fuzz(name: str, seconds: float) -> tuple[int, str]:
     """How many examples there were, and what was found, "" for nothing."""
     count = 0
 
-    @settings(
-        max_examples=_BATCH, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-    )
+    @settings(max_examples=_BATCH, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(TARGETS[name].values)
     def run(value: Any) -> None:
         nonlocal count

@@ -33,17 +33,7 @@ from oci_gpu_hook.host import (
 from oci_gpu_hook.host.heldnodes import HostsNodes, Wanted
 from oci_gpu_hook.host.mounts import Mounts
 from oci_gpu_hook.host.root import HostRoot
-from tests.fuzz.targets import (
-    _ANNOTATIONS,
-    _NUMBERS,
-    _TEXTS,
-    SCRATCH,
-    Target,
-    _object,
-    _several,
-    _spoilt,
-    _written,
-)
+from tests.fuzz.targets import _ANNOTATIONS, _NUMBERS, _TEXTS, SCRATCH, Target, _object, _several, _spoilt, _written
 from tests.unit import hosts
 
 _BUNDLES = st.sampled_from(["/run/b/overlay-containers/x/userdata", "/srv/b", "/"]) | _TEXTS
@@ -54,9 +44,7 @@ _STATES = _object(
     pid=st.just(7) | _NUMBERS,
     bundle=_BUNDLES,
 )
-_LISTS = _several(
-    _object(id=_TEXTS, names=_several(_TEXTS), metadata=st.just('{"pod-id": "x"}') | _TEXTS)
-)
+_LISTS = _several(_object(id=_TEXTS, names=_several(_TEXTS), metadata=st.just('{"pod-id": "x"}') | _TEXTS))
 _STAT = "7 (x) S 1 7 7 0 -1 4194304" + " 0" * 12 + " 500" + " 0" * 30
 _PARTS = [
     *("1", "2", "0:5", "0:6", "/", "/nvidia0", "/dev", "/dev/nvidia0", "/x\\040y", "rw", "-"),
@@ -91,29 +79,9 @@ _ENTRIES = st.lists(
 _DENIALS = st.lists(
     st.sampled_from(
         [
-            *(
-                "avc:",
-                " denied ",
-                "{ read }",
-                "{",
-                "}",
-                "for",
-                'comm="x"',
-                "name=2F78",
-                "\n",
-                "dev=",
-            ),
-            *(
-                "scontext=u:r:nvidia_container_t:s0:c1,c2",
-                "scontext=x",
-                "tclass=chr_file",
-                'name="',
-            ),
-            *(
-                "tcontext=u:object_r:device_t:s0",
-                "tcontext=u:object_r:container_file_t:s0",
-                "comm=zz",
-            ),
+            *("avc:", " denied ", "{ read }", "{", "}", "for", 'comm="x"', "name=2F78", "\n", "dev="),
+            *("scontext=u:r:nvidia_container_t:s0:c1,c2", "scontext=x", "tclass=chr_file", 'name="'),
+            *("tcontext=u:object_r:device_t:s0", "tcontext=u:object_r:container_file_t:s0", "comm=zz"),
         ]
     )
     | st.text(max_size=9),
@@ -226,10 +194,7 @@ COMMANDS: dict[str, Target] = {
     "mountinfo": Target(_MOUNTS, _mount_lines),
     "processes": Target(_CGROUPS, _process_files),
     "journal": Target(
-        _spoilt(
-            _ENTRIES.map(lambda rows: "".join([json.dumps(row) + "\n" for row in rows]).encode())
-        ),
-        _journal,
+        _spoilt(_ENTRIES.map(lambda rows: "".join([json.dumps(row) + "\n" for row in rows]).encode())), _journal
     ),
     "denials": Target(_DENIALS, _denied),
     "daemons": Target(_written(_DAEMONS), _settings_of_daemons),

@@ -22,13 +22,7 @@ from oci_gpu_hook import build, runtime
 from oci_gpu_hook.container import cgroup
 from oci_gpu_hook.driver import gpu, inventory, mig, nodes, proc, stamp
 from oci_gpu_hook.errors import HookError, plain
-from oci_gpu_hook.formats import (
-    contexts,
-    devicefilter_whole,
-    ldcache,
-    ldcache_merge,
-    scopeunit,
-)
+from oci_gpu_hook.formats import contexts, devicefilter_whole, ldcache, ldcache_merge, scopeunit
 from oci_gpu_hook.formats.ldcache_entries import Entry, paths_of
 from oci_gpu_hook.formats.ldcache_entries import parse as parse_cache
 from oci_gpu_hook.formats.ldcache_prepare import prepare
@@ -74,9 +68,7 @@ def check(target: Target, value: Any) -> None:
         except HookError as err:
             assert str(err).isprintable() and len(str(err)) < 20_000
 
-    assert (
-        peak(lambda: steps(act, _STEPS + _STEPS_OF_BYTE * size)) < _MEMORY + _MEMORY_OF_BYTE * size
-    )
+    assert peak(lambda: steps(act, _STEPS + _STEPS_OF_BYTE * size)) < _MEMORY + _MEMORY_OF_BYTE * size
 
 
 # --- JSON: the state and config.json
@@ -85,9 +77,7 @@ _NUMBERS = st.integers() | st.sampled_from([-1, 0, 2**31, 2**32, 2**64, 10**30, 
 _TEXTS = (
     st.text(max_size=30)
     | ITEMS
-    | st.sampled_from(
-        ["/", "/b", "/dev/nvidia0", "bind", "\0", "\ud800", "..", "u:r:t:s0:c1.c9", "rwm", "c"]
-    )
+    | st.sampled_from(["/", "/b", "/dev/nvidia0", "bind", "\0", "\ud800", "..", "u:r:t:s0:c1.c9", "rwm", "c"])
 )
 _VALUES = st.recursive(
     st.none() | st.booleans() | _NUMBERS | _TEXTS,
@@ -107,11 +97,7 @@ def _several(items: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 _RULES = _object(
-    allow=st.booleans(),
-    type=st.sampled_from(["a", "b", "c", "u", "p"]),
-    major=_NUMBERS,
-    minor=_NUMBERS,
-    access=_TEXTS,
+    allow=st.booleans(), type=st.sampled_from(["a", "b", "c", "u", "p"]), major=_NUMBERS, minor=_NUMBERS, access=_TEXTS
 )
 _MOUNTS = _object(destination=_TEXTS, source=_TEXTS, type=_TEXTS, options=_several(_TEXTS))
 _ANNOTATIONS = st.dictionaries(
@@ -125,17 +111,11 @@ _ANNOTATIONS = st.dictionaries(
     _TEXTS,
     max_size=4,
 )
-_HOOKS = _object(
-    path=st.sampled_from(["/usr/bin/other", "/x/oci-gpu-hook"]) | _TEXTS, args=_several(_TEXTS)
-)
+_HOOKS = _object(path=st.sampled_from(["/usr/bin/other", "/x/oci-gpu-hook"]) | _TEXTS, args=_several(_TEXTS))
 _CONFIGS = _object(
     process=_object(
         env=_several(
-            st.builds(
-                "{}={}".format,
-                st.sampled_from(["NVIDIA_VISIBLE_DEVICES", "CUDA_VERSION", "A"]),
-                VALUES,
-            )
+            st.builds("{}={}".format, st.sampled_from(["NVIDIA_VISIBLE_DEVICES", "CUDA_VERSION", "A"]), VALUES)
         ),
         capabilities=_object(bounding=_several(st.sampled_from(["CAP_SYS_ADMIN", "CAP_MKNOD"]))),
         selinuxLabel=_TEXTS,
@@ -151,9 +131,7 @@ _CONFIGS = _object(
         resources=_object(devices=_several(_RULES)),
     ),
 )
-_STATES = _object(
-    id=_TEXTS, pid=_NUMBERS, bundle=_TEXTS, bundlePath=_TEXTS, annotations=_ANNOTATIONS
-)
+_STATES = _object(id=_TEXTS, pid=_NUMBERS, bundle=_TEXTS, bundlePath=_TEXTS, annotations=_ANNOTATIONS)
 
 
 def _spoilt(data: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
@@ -168,22 +146,14 @@ def _spoilt(data: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
         return whole * (byte % 40) if how == 3 else whole
 
     return st.builds(
-        spoil,
-        data,
-        st.sampled_from([0, 0, 0, 0, 1, 2, 2, 3]),
-        st.integers(0, 1 << 16),
-        st.integers(0, 255),
+        spoil, data, st.sampled_from([0, 0, 0, 0, 1, 2, 2, 3]), st.integers(0, 1 << 16), st.integers(0, 255)
     )
 
 
 def _written(values: st.SearchStrategy[Any]) -> st.SearchStrategy[bytes]:
     ways = st.booleans()
     return _spoilt(
-        st.builds(
-            lambda value, way: json.dumps(value, ensure_ascii=way).encode(errors="surrogatepass"),
-            values,
-            ways,
-        )
+        st.builds(lambda value, way: json.dumps(value, ensure_ascii=way).encode(errors="surrogatepass"), values, ways)
     )
 
 
@@ -200,15 +170,7 @@ def _state(data: bytes) -> None:
 def _config(data: bytes) -> None:
     (SCRATCH / "config.json").write_bytes(data)
     bundle = read_bundle(str(SCRATCH))
-    for part in (
-        _request,
-        _labels,
-        _devices,
-        _hooks,
-        Bundle.rootfs,
-        Bundle.tmpfs,
-        Bundle.has_user_namespace,
-    ):
+    for part in (_request, _labels, _devices, _hooks, Bundle.rootfs, Bundle.tmpfs, Bundle.has_user_namespace):
         try:
             part(bundle)
         except HookError as err:
@@ -244,16 +206,10 @@ def _hooks(bundle: Bundle) -> None:
 
 _RECORDS = _object(
     DeviceRequests=_several(
-        _object(
-            Driver=st.sampled_from(["", "nvidia", "cdi"]),
-            Count=_NUMBERS,
-            DeviceIDs=_several(_TEXTS),
-        )
+        _object(Driver=st.sampled_from(["", "nvidia", "cdi"]), Count=_NUMBERS, DeviceIDs=_several(_TEXTS))
     )
 )
-_DOCKERS = Bundle(
-    "/run/c", {"mounts": [{"source": "/containers/c/hosts", "destination": "/etc/hosts"}]}
-)
+_DOCKERS = Bundle("/run/c", {"mounts": [{"source": "/containers/c/hosts", "destination": "/etc/hosts"}]})
 
 
 _TASKS = _object(
@@ -277,10 +233,7 @@ def _record(data: bytes) -> None:
     docker.requested(HostRoot(str(SCRATCH / "docker")), _DOCKERS)
 
 
-_STORED = st.lists(
-    _object(id=st.sampled_from(["c", "d"]), metadata=_TEXTS | st.just('{"image-name":"a"}')),
-    max_size=3,
-)
+_STORED = st.lists(_object(id=st.sampled_from(["c", "d"]), metadata=_TEXTS | st.just('{"image-name":"a"}')), max_size=3)
 
 
 def _stored(data: bytes) -> None:
@@ -304,13 +257,11 @@ _FACTORS = st.builds(
     "{}{}{}".format,
     st.sampled_from(["cuda", "driver", "arch", "brand", "", "x"]),
     st.sampled_from(["=", "!=", "<", "<=", ">", ">=", "", "=="]),
-    st.from_regex(r"[0-9.]{0,6}", fullmatch=True)
-    | st.sampled_from(["tesla", "9" * 40, "١"])
-    | st.text(max_size=4),
+    st.from_regex(r"[0-9.]{0,6}", fullmatch=True) | st.sampled_from(["tesla", "9" * 40, "١"]) | st.text(max_size=4),
 )
-_EXPRESSIONS = st.lists(
-    st.tuples(_FACTORS, st.sampled_from([" ", ",", "\n", ""])), max_size=30
-).map(lambda pairs: "".join([text for pair in pairs for text in pair]))
+_EXPRESSIONS = st.lists(st.tuples(_FACTORS, st.sampled_from([" ", ",", "\n", ""])), max_size=30).map(
+    lambda pairs: "".join([text for pair in pairs for text in pair])
+)
 
 
 def _requirement(expression: str) -> None:
@@ -347,23 +298,13 @@ def _device_list(rows: list[tuple[str, str, str]]) -> None:
 # --- ld.so.cache
 
 
-def _cache(
-    rows: list[tuple[int, int, int, int]], strings: bytes, size: int, count: int, extension: bytes
-) -> bytes:
+def _cache(rows: list[tuple[int, int, int, int]], strings: bytes, size: int, count: int, extension: bytes) -> bytes:
     """A cache in the new layout; `count` and `size` are off by so much."""
     base = 48 + 24 * len(rows)
-    packed = [
-        struct.pack("<IIIIQ", flags, base + name, base + path, 0, hwcap)
-        for name, path, flags, hwcap in rows
-    ]
+    packed = [struct.pack("<IIIIQ", flags, base + name, base + path, 0, hwcap) for name, path, flags, hwcap in rows]
     start = -(-(base + len(strings)) // 4) * 4 if extension else 0
     head = struct.pack(
-        "<20sIIB3xI12x",
-        b"glibc-ld.so.cache1.1",
-        max(len(rows) + count, 0),
-        max(len(strings) + size, 0),
-        2,
-        start,
+        "<20sIIB3xI12x", b"glibc-ld.so.cache1.1", max(len(rows) + count, 0), max(len(strings) + size, 0), 2, start
     )
     return (head + b"".join(packed) + strings).ljust(start, b"\0") + extension
 
@@ -371,18 +312,7 @@ def _cache(
 _OFFSETS = st.integers(0, 60) | st.sampled_from([0, 0, 4095, 2**31])
 _STRINGS = st.lists(
     st.sampled_from(
-        [
-            b"lib",
-            b"1a",
-            b"\x1f",
-            b"9" * 40,
-            b".so.1",
-            b"/",
-            b"\0",
-            b"\xff",
-            b"libcuda.so.1\0",
-            b"a" * 4095,
-        ]
+        [b"lib", b"1a", b"\x1f", b"9" * 40, b".so.1", b"/", b"\0", b"\xff", b"libcuda.so.1\0", b"a" * 4095]
     ),
     max_size=30,
 ).map(b"".join)
@@ -399,17 +329,12 @@ _CACHES = _spoilt(
         st.one_of(
             st.lists(
                 st.tuples(
-                    _OFFSETS,
-                    _OFFSETS,
-                    st.sampled_from([0x303, 3, 0xFFFFFFFF]),
-                    st.sampled_from([0, 1 << 62, 7]),
+                    _OFFSETS, _OFFSETS, st.sampled_from([0x303, 3, 0xFFFFFFFF]), st.sampled_from([0, 1 << 62, 7])
                 ),
                 max_size=20,
             ),
             st.lists(
-                st.tuples(st.integers(0, 9), st.integers(0, 9), st.just(0x303), st.just(0)),
-                min_size=128,
-                max_size=300,
+                st.tuples(st.integers(0, 9), st.integers(0, 9), st.just(0x303), st.just(0)), min_size=128, max_size=300
             ),
         ),
         _STRINGS.map(lambda text: text + b"\0"),
@@ -419,9 +344,7 @@ _CACHES = _spoilt(
     )
     | st.binary(max_size=200).map(lambda rest: b"ld.so-1.7.0\0" + rest)
 )
-_OURS = prepare(
-    [Entry(b"lib%d.so.1" % number, b"/usr/lib64/lib%d.so.1" % number, 0x303) for number in range(9)]
-)
+_OURS = prepare([Entry(b"lib%d.so.1" % number, b"/usr/lib64/lib%d.so.1" % number, 0x303) for number in range(9)])
 
 
 def _ld_so_cache(data: bytes) -> None:
@@ -487,20 +410,7 @@ _LINES = st.lists(
     max_size=12,
 ).map("\n".join)
 _NAMES = st.lists(
-    st.sampled_from(
-        [
-            "0000:07:00.0",
-            "gpu0",
-            "gi1",
-            "ci0",
-            "channel7",
-            "channel²",
-            "card0",
-            "renderD128",
-            "gi²",
-            "x",
-        ]
-    )
+    st.sampled_from(["0000:07:00.0", "gpu0", "gi1", "ci0", "channel7", "channel²", "card0", "renderD128", "gi²", "x"])
     | st.text(max_size=8),
     max_size=5,
 )
@@ -538,8 +448,7 @@ def _label(text: str) -> None:
 
 
 _LEVELS = st.lists(
-    st.sampled_from(["s0", "c0", ":", ",", ".", "-", "c65535", "c0.c1023", "u:r:t:", "c99999"])
-    | st.text(max_size=3),
+    st.sampled_from(["s0", "c0", ":", ",", ".", "-", "c65535", "c0.c1023", "u:r:t:", "c99999"]) | st.text(max_size=3),
     max_size=60,
 ).map("".join)
 
@@ -592,8 +501,7 @@ def _answer(value: Any) -> None:
 
 
 _FACTS = st.lists(
-    st.tuples(st.sampled_from(["stat", "read", "names"]), st.sampled_from(["/etc", "/x"]), _PLAIN),
-    max_size=3,
+    st.tuples(st.sampled_from(["stat", "read", "names"]), st.sampled_from(["/etc", "/x"]), _PLAIN), max_size=3
 )
 _ANSWERS = _PLAIN | st.tuples(
     st.just(_QUESTION.values), _FACTS | _PLAIN, _PLAIN | st.tuples(_PLAIN, _PLAIN, _PLAIN, _PLAIN)
@@ -604,12 +512,9 @@ _ANSWERS = _PLAIN | st.tuples(
 _SETTINGS = st.lists(
     st.builds(
         "{}{}{}".format,
-        st.sampled_from([*settingsfile._KEYS, "[namespace", "[image", "#", "", "x"])
-        | st.text(max_size=6),
+        st.sampled_from([*settingsfile._KEYS, "[namespace", "[image", "#", "", "x"]) | st.text(max_size=6),
         st.sampled_from([" = ", "=", " ", ""]),
-        st.sampled_from(
-            ["yes", "no", "all", "on", "/x", "a*b]", "*]", "utility, compute", "/a.prom"]
-        )
+        st.sampled_from(["yes", "no", "all", "on", "/x", "a*b]", "*]", "utility, compute", "/a.prom"])
         | st.text(max_size=12),
     ),
     max_size=12,
@@ -619,50 +524,19 @@ _SETTINGS = st.lists(
 def _settings(value: tuple[str, dict[str, str]]) -> None:
     text, named = value
     who = Who(named, named.get("io.kubernetes.cri-o.ContainerID", ""), "/x-containers/a/userdata")
-    found = settingsfile.fields(
-        settingsfile.parse(text, "/etc/oci-gpu-hook.conf"), who, Settings()._asdict()
-    )
+    found = settingsfile.fields(settingsfile.parse(text, "/etc/oci-gpu-hook.conf"), who, Settings()._asdict())
     assert isinstance(Settings(**found), Settings)
     said(who)
 
 
 _PIECES = st.sampled_from(
     [
-        *(
-            "/usr/lib64",
-            "/opt",
-            "/etc",
-            "/run",
-            "/dev/",
-            "/",
-            "..",
-            "*",
-            "?",
-            "[a-z]",
-            "[!",
-            "]",
-            "-",
-        ),
-        *(
-            "{version}",
-            "{",
-            "}",
-            "sd",
-            "nvme",
-            "dri/renderD",
-            "xcard",
-            "0",
-            "lib.so",
-            "\0",
-            "\ud800",
-            "é",
-        ),
+        *("/usr/lib64", "/opt", "/etc", "/run", "/dev/", "/", "..", "*", "?", "[a-z]", "[!", "]", "-"),
+        *("{version}", "{", "}", "sd", "nvme", "dri/renderD", "xcard", "0", "lib.so", "\0", "\ud800", "é"),
     ]
 )
 _NAMED = st.lists(_PIECES, max_size=6).map("".join) | _TEXTS
-_ITEMS_NAMED = _several(
-    _NAMED | _object(path=_NAMED, target=_NAMED, required=st.booleans()),
-)
+_ITEMS_NAMED = _several(_NAMED | _object(path=_NAMED, target=_NAMED, required=st.booleans()))
 _DEVICES_NAMED = _several(
     _NAMED
     | _object(
@@ -677,10 +551,7 @@ _DEVICES_NAMED = _several(
 )
 _GROUPS = st.dictionaries(
     st.sampled_from(["compute", "utility", ""]) | _TEXTS,
-    _object(
-        devices=_DEVICES_NAMED,
-        **dict.fromkeys(vendorfile._LISTS[1:], _ITEMS_NAMED),
-    ),
+    _object(devices=_DEVICES_NAMED, **dict.fromkeys(vendorfile._LISTS[1:], _ITEMS_NAMED)),
     max_size=3,
 )
 _VENDORS = _object(
@@ -692,11 +563,7 @@ _VENDORS = _object(
     requires=_object(kernel=st.sampled_from(["5.14", "6"]) | _TEXTS, modules=_several(_TEXTS)),
     selinux=_object(type=_TEXTS, boolean=_TEXTS),
     description=_TEXTS,
-).map(
-    lambda value: (
-        {"activation_flag": "OCI_X", "inventory": {}, **value} if isinstance(value, dict) else value
-    )
-)
+).map(lambda value: {"activation_flag": "OCI_X", "inventory": {}, **value} if isinstance(value, dict) else value)
 
 
 def _vendor(data: bytes) -> None:
@@ -722,9 +589,7 @@ TARGETS: dict[str, Target] = {
     "ld.so.cache": Target(_CACHES, _ld_so_cache),
     "proc-files": Target(st.tuples(_LINES, _NAMES), _proc_files),
     "labels": Target(_LEVELS, _label),
-    "saved-inventory": Target(
-        st.builds(_replaced, st.integers(0, 99), _PLAIN) | _PLAIN, _inventory
-    ),
+    "saved-inventory": Target(st.builds(_replaced, st.integers(0, 99), _PLAIN) | _PLAIN, _inventory),
     "saved-answers": Target(_ANSWERS, _answer),
     "settings": Target(st.tuples(_SETTINGS, _ANNOTATIONS), _settings),
     "vendors": Target(_written(_VENDORS), _vendor),

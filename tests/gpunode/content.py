@@ -23,12 +23,7 @@ PROCDRIVER = f"{LIBEXEC}/procdriver"
 NOMEMLOCK = f"{LIBEXEC}/nomemlock.so"
 
 # prestart: the first stage there is, so it comes before the hook under test whatever its stage.
-HOOK = {
-    "version": "1.0.0",
-    "hook": {"path": PROCDRIVER},
-    "when": {"always": True},
-    "stages": ["prestart"],
-}
+HOOK = {"version": "1.0.0", "hook": {"path": PROCDRIVER}, "when": {"always": True}, "stages": ["prestart"]}
 
 
 LAYOUTS = ("host", "multiarch", "lib64", "current")
@@ -56,9 +51,7 @@ def twin_folder(folder: str) -> str:
 class Content:
     """What there is to add: each table maps a path on the node to what lies there."""
 
-    def __init__(
-        self, node: Description, built: str, devices: str, root: str = "", layout: str = "host"
-    ) -> None:
+    def __init__(self, node: Description, built: str, devices: str, root: str = "", layout: str = "host") -> None:
         with open(f"{built}/mig-minors", encoding="ascii") as file:
             mig_minors = file.read()
         self.node = node
@@ -133,9 +126,7 @@ class Content:
             for name, target in catalogue.links_of(twins, driver).items():
                 self.links[f"{self.twin_folder}/{name}"] = target
         configuration = "/etc/ld.so.conf" if self.driver_root else "/etc/ld.so.conf.d/gpunode.conf"
-        folders = [
-            path[len(self.driver_root) :] for path in (self.library_folder, self.twin_folder)
-        ]
+        folders = [path[len(self.driver_root) :] for path in (self.library_folder, self.twin_folder)]
         self.texts[self.driver_root + configuration] = "".join(f"{path}\n" for path in folders)
 
     def _add_driver(self, built: str) -> None:
@@ -158,11 +149,7 @@ class Content:
             if not gpu.dri:
                 continue
             prefix = f"{gpu.bus_id}/"
-            files = {
-                name[len(prefix) :]: self.pci.pop(name)
-                for name in list(self.pci)
-                if name.startswith(prefix)
-            }
+            files = {name[len(prefix) :]: self.pci.pop(name) for name in list(self.pci) if name.startswith(prefix)}
             for name in [name for name in self.pci_links if name.startswith(prefix)]:
                 del self.pci_links[name]
             folder = self.sysfs.pci_device(gpu.bus_id, "nvidia", files)

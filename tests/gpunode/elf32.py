@@ -11,15 +11,7 @@ import struct
 
 _ET_DYN, _EM_386 = 3, 3
 _PT_LOAD, _PT_DYNAMIC = 1, 2
-_DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SYMENT, _DT_SONAME = (
-    0,
-    1,
-    5,
-    6,
-    10,
-    11,
-    14,
-)
+_DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SYMENT, _DT_SONAME = (0, 1, 5, 6, 10, 11, 14)
 _HEADER, _PROGRAM_HEADER, _SYMBOL = 52, 32, 16
 _READ = 4
 

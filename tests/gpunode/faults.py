@@ -165,15 +165,9 @@ FAULTS = {
     "nvml-lies": Fault("NVML gives the first GPU another UUID than the kernel", _says_another_uuid),
     "cuda-hangs": Fault("cuInit never returns for the first GPU", _cuda("cuInit hang")),
     "cuda-crashes": Fault("cuInit crashes for the first GPU", _cuda("cuInit crash")),
-    "cuda-not-ready": Fault(
-        "cuInit fails for the first GPU, as without the fabric manager", _cuda("cuInit 802")
-    ),
-    "cuda-busy": Fault(
-        "the first GPU is another process's alone", _cuda("cuDevicePrimaryCtxRetain 46")
-    ),
-    "cuda-other": Fault(
-        "another GPU answers in the first one's place", _cuda("cuDeviceGetUuid wrong")
-    ),
+    "cuda-not-ready": Fault("cuInit fails for the first GPU, as without the fabric manager", _cuda("cuInit 802")),
+    "cuda-busy": Fault("the first GPU is another process's alone", _cuda("cuDevicePrimaryCtxRetain 46")),
+    "cuda-other": Fault("another GPU answers in the first one's place", _cuda("cuDeviceGetUuid wrong")),
     "cuda-no-memory": Fault("the first GPU has no memory left", _cuda("cuMemAlloc 2")),
     "cuda-no-jit": Fault("there is no compiler of PTX", _cuda("cuModuleLoadData 221")),
     "cuda-old-ptx": Fault("the driver is older than the PTX", _cuda("cuModuleLoadData 222")),

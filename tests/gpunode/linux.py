@@ -24,13 +24,7 @@ MNT_DETACH = 2
 CAP_SYS_RESOURCE = 24
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_libc.mount.argtypes = (
-    ctypes.c_char_p,
-    ctypes.c_char_p,
-    ctypes.c_char_p,
-    ctypes.c_ulong,
-    ctypes.c_char_p,
-)
+_libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
 
 
 def _check(result: int, what: str) -> None:
@@ -44,9 +38,7 @@ def unshare(flags: int) -> None:
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
-    result = _libc.mount(
-        os.fsencode(source), os.fsencode(target), kind.encode(), flags, os.fsencode(options)
-    )
+    result = _libc.mount(os.fsencode(source), os.fsencode(target), kind.encode(), flags, os.fsencode(options))
     _check(result, f"mount {kind or source} on {target}")
 
 

@@ -42,19 +42,7 @@ ANY_DRIVER, ANY_CUDA = "580.65.06", 13000
 FAILED = 125  # no node: as the engines say that it was they who failed, and not the command
 
 # What runc, crun, podman and their containers expect of a host's /dev.
-DEVICES = (
-    "null",
-    "zero",
-    "full",
-    "random",
-    "urandom",
-    "tty",
-    "console",
-    "ptmx",
-    "kmsg",
-    "fuse",
-    "net/tun",
-)
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "console", "ptmx", "kmsg", "fuse", "net/tun")
 WRITTEN = ("/etc", "/run", "/usr")  # whose content ends with the node, as the README says
 DEVICE_LINKS = ("fd", "stdin", "stdout", "stderr", "ptmx")
 DEVICE_MOUNTS = ("pts", "shm", "mqueue", "hugepages")
@@ -291,9 +279,7 @@ def prepare(
     return content
 
 
-def add_vendors(
-    content: Content, names: Sequence[str], devices: str, layout: str, cache: str
-) -> None:
+def add_vendors(content: Content, names: Sequence[str], devices: str, layout: str, cache: str) -> None:
     """Other vendors' drivers, which lie on the host itself, wherever NVIDIA's is."""
     taken = set(procfs.choose_majors(devices).values())
     free = (major for major in procfs.free_majors(devices) if major not in taken)
@@ -317,12 +303,8 @@ def main() -> int:
     parser.add_argument("--platform", choices=PLATFORMS, help="in place of NVIDIA's driver")
     parser.add_argument("--cache", default=build.CACHE, help="where the driver is built")
     parser.add_argument("--no-overlay", action="store_true", help="as if overlays were refused")
-    parser.add_argument(
-        "--driver-root", default="", metavar="DIR", help="put the driver's files below DIR"
-    )
-    parser.add_argument(
-        "--layout", default="host", choices=LAYOUTS, help="which folder has the libraries"
-    )
+    parser.add_argument("--driver-root", default="", metavar="DIR", help="put the driver's files below DIR")
+    parser.add_argument("--layout", default="host", choices=LAYOUTS, help="which folder has the libraries")
     parser.add_argument("command", nargs="+", metavar="COMMAND")
     options = parser.parse_args()
     if os.geteuid() != 0:

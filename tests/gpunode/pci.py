@@ -56,11 +56,7 @@ def _files(gpu: Gpu) -> dict[str, str]:
 
 def tree(node: Description) -> dict[str, str]:
     """Every file below `DEVICES`, by its path there."""
-    return {
-        f"{gpu.bus_id}/{name}": f"{text}\n"
-        for gpu in node.gpus
-        for name, text in _files(gpu).items()
-    }
+    return {f"{gpu.bus_id}/{name}": f"{text}\n" for gpu in node.gpus for name, text in _files(gpu).items()}
 
 
 def links(node: Description) -> dict[str, str]:

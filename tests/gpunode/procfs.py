@@ -131,11 +131,7 @@ def _capability(minor: int, mode: int) -> str:
 
 def _instances(gpu: Gpu, minors: dict[str, int]) -> dict[str, str]:
     """The access files of a GPU's instances: path below nvidia/capabilities -> text."""
-    return {
-        path: _capability(minors[path], 0o444)
-        for device in gpu.mig
-        for path in capability_paths(gpu, device)
-    }
+    return {path: _capability(minors[path], 0o444) for device in gpu.mig for path in capability_paths(gpu, device)}
 
 
 def capability_paths(gpu: Gpu, device: MigDevice) -> tuple[str, str]:
@@ -255,7 +251,4 @@ def _capability_nodes(node: Description, major: int, minors: dict[str, int]) -> 
     for gpu in node.gpus:
         for device in gpu.mig:
             modes.update((minors[path], 0o444) for path in capability_paths(gpu, device))
-    return [
-        DeviceNode(f"/dev/nvidia-caps/nvidia-cap{minor}", major, minor, mode)
-        for minor, mode in modes.items()
-    ]
+    return [DeviceNode(f"/dev/nvidia-caps/nvidia-cap{minor}", major, minor, mode) for minor, mode in modes.items()]

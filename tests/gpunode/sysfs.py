@@ -57,9 +57,7 @@ class Sysfs:
         folder = f"{parent or 'devices/virtual'}/{kind}/{name}"
         major, minor = number
         self.files[f"{folder}/dev"] = f"{major}:{minor}\n"
-        self.files[f"{folder}/uevent"] = (
-            f"MAJOR={major}\nMINOR={minor}\nDEVNAME={path[len('/dev/') :]}\n"
-        )
+        self.files[f"{folder}/uevent"] = f"MAJOR={major}\nMINOR={minor}\nDEVNAME={path[len('/dev/') :]}\n"
         for file, text in files.items():
             self.files[f"{folder}/{file}"] = text
         self.links[f"{folder}/subsystem"] = f"{up(folder)}/class/{kind}"

@@ -158,9 +158,7 @@ def held(host: Host, pid: int) -> list[str]:
     """Whether GPU 1 is held by this container, for people and for Prometheus; the machine may have others."""
     done, metrics = host.runs(*CONTAINERS), host.runs(*METRICS)
     shown = done.document.get("containers", ())
-    ids = [
-        it["id"] for it in shown if it["pid"] == pid and "1" in [gpu["name"] for gpu in it["gpus"]]
-    ]
+    ids = [it["id"] for it in shown if it["pid"] == pid and "1" in [gpu["name"] for gpu in it["gpus"]]]
     wrong = [] if len(ids) == 1 else [f"GPU 1 is held by it {len(ids)} times"]
     free = [it["name"] for it in done.document.get("free", ())]
     wrong += ["GPU 1 is free"] if "1" in free else []
@@ -267,25 +265,15 @@ ATTACKS: dict[str, Attack] = {
     **{f"users-state-{kind}": functools.partial(users_state, kind=kind) for kind in KINDS},
     **{f"conmon-{kind}": functools.partial(conmon, kind=kind) for kind in KINDS},
     # A container's pts are in a filesystem of its own.
-    **{
-        f"images-cache-{kind}": functools.partial(images_cache, kind=kind)
-        for kind in KINDS
-        if kind != "pty"
-    },
+    **{f"images-cache-{kind}": functools.partial(images_cache, kind=kind) for kind in KINDS if kind != "pty"},
     "words-to-paste": words_to_paste,
     "another-dockerd": another_dockerd,
     "another-dockerd-by-a-link": another_dockerd_by_sudo,
     "anothers-state": anothers_state,
     "anothers-cgroup": anothers_cgroup,
-    **{
-        f"node-{how}": functools.partial(moved_node, how=how)
-        for how in ("moved", "made", "bound", "hidden")
-    },
+    **{f"node-{how}": functools.partial(moved_node, how=how) for how in ("moved", "made", "bound", "hidden")},
     "many-links": many_links,
-    **{
-        f"many-states-{how}": functools.partial(many_states, how=how)
-        for how in ("linked", "hard", "deep")
-    },
+    **{f"many-states-{how}": functools.partial(many_states, how=how) for how in ("linked", "hard", "deep")},
     "many-names": many_names,
     "many-processes": many_processes,
     "exporters-folder": exporters_folder,

@@ -32,9 +32,7 @@ def look(folders: list[Path], scene: Path, group: str) -> World:
         _files("/tmp/nvidia-mps", world)
     for line in mounts("self"):
         world[f"mount {line.split(' - ')[0].replace('//deleted', '')}"] = "there"
-    world.update(
-        {f"mount of the machine {line}": "" for line in mounts("1") if f"{scene}/" in line}
-    )
+    world.update({f"mount of the machine {line}": "" for line in mounts("1") if f"{scene}/" in line})
     for folder, names, _ in os.walk("/sys/fs/cgroup"):
         world.update({f"cgroup {folder}/{name}": "there" for name in names if group in name})
     return world
@@ -64,11 +62,7 @@ def _facts(path: str) -> tuple[object, ...]:
     except OSError:
         label = b""
     # Of what is no canary a folder's times tell of the runtimes' files too, and crun touches nodes.
-    times = (
-        ()
-        if path in PLACES or stat.S_ISCHR(it.st_mode)
-        else (it.st_size, it.st_mtime_ns, it.st_ctime_ns)
-    )
+    times = () if path in PLACES or stat.S_ISCHR(it.st_mode) else (it.st_size, it.st_mtime_ns, it.st_ctime_ns)
     text = os.readlink(path) if os.path.islink(path) else ""
     return (it.st_mode, it.st_uid, it.st_gid, it.st_rdev, times, text, str(label))
 
@@ -93,8 +87,6 @@ def differences(before: World, after: World) -> list[str]:
     lines = [f"new: {key}" for key in after if key not in before]
     lines += [f"gone: {key}" for key in before if key not in after]
     lines += [
-        f"changed: {key}: {before[key]} {after[key]}"
-        for key in before
-        if key in after and before[key] != after[key]
+        f"changed: {key}: {before[key]} {after[key]}" for key in before if key in after and before[key] != after[key]
     ]
     return lines

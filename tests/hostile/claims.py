@@ -12,15 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import Callable
 
-from tests.hostile.commands import (
-    CONTAINERS,
-    DOCTOR,
-    ID,
-    METRICS,
-    USER,
-    Host,
-    until,
-)
+from tests.hostile.commands import CONTAINERS, DOCTOR, ID, METRICS, USER, Host, until
 from tests.integration.engines import Bundle
 
 Attack = Callable[[Host], "list[str]"]
@@ -170,9 +162,7 @@ def roots_folder(host: Host, how: str) -> list[str]:
         done = host.runs(*CONTAINERS)
     finally:
         shutil.rmtree("/run/runc/of-the-user", ignore_errors=True)
-    told = [
-        it["pod"] or it["name"] for it in done.document.get("containers", ()) if it["pid"] == pid
-    ]
+    told = [it["pod"] or it["name"] for it in done.document.get("containers", ()) if it["pid"] == pid]
     return [*([] if told == [""] else [f"it is called {told}"]), *host.wrong(done)]
 
 
@@ -199,11 +189,7 @@ def inner_cgroup(host: Host) -> list[str]:
     try:
         (inner / "cgroup.procs").write_text(str(other))
         done = host.runs("doctor", "--container", ID)
-        led = (
-            []
-            if f"process {pid}" in done.out
-            else [f"led elsewhere: {(done.out + done.err)[:300]}"]
-        )
+        led = [] if f"process {pid}" in done.out else [f"led elsewhere: {(done.out + done.err)[:300]}"]
         shown = host.runs(*CONTAINERS)
         told = [it["id"] for it in shown.document.get("containers", ()) if it["pid"] == pid]
         wrong = [] if told == [ID] else [f"it has the ids {told}"]
@@ -236,9 +222,7 @@ def anothers_id(host: Host) -> list[str]:
     lines = [line for line in metrics.out.splitlines() if f'container="{ID}"' in line]
     wrong = [] if len(lines) == 1 else [f"in the metrics it holds {lines}"]
     done = host.runs("doctor", "--container", ID)
-    wrong += (
-        [] if f"process {pid}" in done.out else [f"led elsewhere: {(done.out + done.err)[:300]}"]
-    )
+    wrong += [] if f"process {pid}" in done.out else [f"led elsewhere: {(done.out + done.err)[:300]}"]
     shown = host.runs("containers")
     rows = [line for line in shown.out.splitlines() if ID[:12] in line and str(USER) not in line]
     wrong += [] if len(rows) == 1 else [f"whose it is, is not said: {rows}"]
@@ -253,10 +237,7 @@ ATTACKS: dict[str, Attack] = {
     "forged-root": bundles_root,
     "node-unknown": unknown_node,
     "node-ended-leader": ended_leader,
-    **{
-        f"anothers-folder-{how}": functools.partial(roots_folder, how=how)
-        for how in ("config", "list")
-    },
+    **{f"anothers-folder-{how}": functools.partial(roots_folder, how=how) for how in ("config", "list")},
     "another-dockerd-by-a-hard-link": hard_link,
     "anothers-inner-cgroup": inner_cgroup,
     "anothers-id": anothers_id,

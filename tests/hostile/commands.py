@@ -95,9 +95,7 @@ class Host:
                 start_new_session=True, cwd="/",
             )  # fmt: skip
             timeout = time.monotonic() + 4 * self.most_seconds
-            while (status := os.wait4(child.pid, os.WNOHANG))[
-                0
-            ] == 0 and time.monotonic() < timeout:
+            while (status := os.wait4(child.pid, os.WNOHANG))[0] == 0 and time.monotonic() < timeout:
                 time.sleep(0.01)
             if not status[0]:
                 child.kill()

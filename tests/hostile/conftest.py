@@ -31,9 +31,7 @@ __attribute__((constructor)) static void planted(void) {
 
 
 @pytest.fixture(scope="session")
-def kit(
-    tmp_path_factory: pytest.TempPathFactory, installed: Installed, patterns: dict[str, Path]
-) -> Kit:
+def kit(tmp_path_factory: pytest.TempPathFactory, installed: Installed, patterns: dict[str, Path]) -> Kit:
     """Made once for all attacks."""
     work = tmp_path_factory.mktemp("work")
     preload = work / "preload.so"

@@ -119,12 +119,7 @@ def tidy(root: str, before: list[str]) -> None:
 def refuse_open_tree_attr(answer: int) -> None:
     """seccomp, for this process and all that it starts: strace does not know that call everywhere."""
     load, equal, give, allow = 0x20, 0x15, 0x06, 0x7FFF0000
-    rows = (
-        (load, 0, 0, 0),
-        (equal, 0, 1, OPEN_TREE_ATTR),
-        (give, 0, 0, answer),
-        (give, 0, 0, allow),
-    )
+    rows = ((load, 0, 0, 0), (equal, 0, 1, OPEN_TREE_ATTR), (give, 0, 0, answer), (give, 0, 0, allow))
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *row) for row in rows))
     fprog = struct.pack("HxxxxxxQ", len(rows), ctypes.addressof(code))
     libc = ctypes.CDLL(None, use_errno=True)
@@ -132,9 +127,7 @@ def refuse_open_tree_attr(answer: int) -> None:
     linux.check(libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, fprog, 0, 0), "seccomp")
 
 
-def start(
-    state: dict[str, Any], stand: Stand, *options: str, refused: int | None = None
-) -> tuple[int, str]:
+def start(state: dict[str, Any], stand: Stand, *options: str, refused: int | None = None) -> tuple[int, str]:
     """Our hook, under strace where it has options; how it ended, and what it said."""
     tracer = ["strace", "-f", "--seccomp-bpf", "-qq", *options] if options else []
     words = json.dumps({**state, "pid": stand.pid})
@@ -177,18 +170,14 @@ def calls(state: dict[str, Any], log: str) -> dict[str, int]:
     return {**counts, "open_tree_attr": 1}
 
 
-def judged(
-    cell: Cell, code: int, said: str, before: dict[str, Any], after: dict[str, Any], whole: int
-) -> list[str]:
+def judged(cell: Cell, code: int, said: str, before: dict[str, Any], after: dict[str, Any], whole: int) -> list[str]:
     """What is wrong with a start that met a fault."""
     wrong = []
     if after["host"] != before["host"]:
         wrong.append("the host's mounts have changed")
     if cell.fault == KILLED:
         new = [line for line in after["root"] if line not in before["root"]]
-        full = [
-            line for line in new if line.split(" ")[1].startswith("100") and not line.endswith(" 0")
-        ]
+        full = [line for line in new if line.split(" ")[1].startswith("100") and not line.endswith(" 0")]
         return wrong + [f"left: {line}" for line in full]
     if "Traceback" in said or "internal error" in said or code == 1:
         wrong.append(f"our bug: {said[-400:]}")
@@ -197,25 +186,16 @@ def judged(
     if code and not said.startswith("oci-gpu-hook: "):
         wrong.append(f"no sentence: {said[:200]}")
     if code:
-        wrong += [
-            f"left: {key}: {difference(before[key], after[key])}"
-            for key in before
-            if after[key] != before[key]
-        ]
+        wrong += [f"left: {key}: {difference(before[key], after[key])}" for key in before if after[key] != before[key]]
     elif len(after["mounts"]) - len(before["mounts"]) != whole and not said:
-        wrong.append(
-            f"started without {whole - len(after['mounts']) + len(before['mounts'])} mounts"
-        )
+        wrong.append(f"started without {whole - len(after['mounts']) + len(before['mounts'])} mounts")
     return wrong
 
 
 def difference(before: Any, after: Any) -> str:
     """Short, for people."""
     if isinstance(before, list):
-        return str(
-            [it for it in after if it not in before][:3]
-            + [it for it in before if it not in after][:3]
-        )
+        return str([it for it in after if it not in before][:3] + [it for it in before if it not in after][:3])
     return f"{before} {after}"
 
 

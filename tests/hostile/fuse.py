@@ -16,16 +16,7 @@ from pathlib import Path
 
 from tests.hostile import linux
 
-_INIT, _LOOKUP, _GETATTR, _FORGET, _BATCH_FORGET, _OPEN, _READ, _OPENDIR = (
-    26,
-    1,
-    3,
-    2,
-    42,
-    14,
-    15,
-    27,
-)
+_INIT, _LOOKUP, _GETATTR, _FORGET, _BATCH_FORGET, _OPEN, _READ, _OPENDIR = (26, 1, 3, 2, 42, 14, 15, 27)
 _ENOENT, _ENOSYS = 2, 38
 _IN = struct.Struct("IIQQIIIHH")
 _OUT = struct.Struct("IiQ")

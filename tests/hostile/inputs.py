@@ -106,9 +106,7 @@ def other_devices(scene: Scene) -> None:
     # A node without a driver: ENXIO where the cgroup lets it be opened.
     scene.probe = "for n in 1 2 7; do mknod /dev/t$n c 195 $n; true </dev/t$n; done"
     scene.bundle.asks("GPU-00000000-0000-0000-0000-000000000000", "all")
-    scene.escaped = lambda out: (
-        ["opened: a device that was not asked for"] * ("No such device" in out)
-    )
+    scene.escaped = lambda out: ["opened: a device that was not asked for"] * ("No such device" in out)
 
 
 def a_device_more(scene: Scene) -> None:

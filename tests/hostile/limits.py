@@ -13,15 +13,7 @@ from pathlib import Path
 from typing import Callable
 
 from tests.hostile.beliefs import held
-from tests.hostile.commands import (
-    CONTAINERS,
-    DOCTOR,
-    FUSE,
-    METRICS,
-    USER,
-    Host,
-    until,
-)
+from tests.hostile.commands import CONTAINERS, DOCTOR, FUSE, METRICS, USER, Host, until
 from tests.integration.engines import Bundle
 
 Attack = Callable[[Host], "list[str]"]
@@ -205,8 +197,5 @@ ATTACKS: dict[str, Attack] = {
         )
     },
     "waits-bundle": roots_bundle,
-    **{
-        f"many-texts-{what}": functools.partial(many_texts, what=what)
-        for what in ("bundles", "long", "names")
-    },
+    **{f"many-texts-{what}": functools.partial(many_texts, what=what) for what in ("bundles", "long", "names")},
 }

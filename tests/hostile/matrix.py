@@ -23,18 +23,7 @@ from typing import Any, Callable
 
 from oci_gpu_hook.report.entry import MESSAGE_ID
 from tests.hostile.claims import BIND
-from tests.hostile.commands import (
-    CONTAINERS,
-    DOCTOR,
-    KINDS,
-    METRICS,
-    USER,
-    Done,
-    Host,
-    children,
-    is_contained,
-    until,
-)
+from tests.hostile.commands import CONTAINERS, DOCTOR, KINDS, METRICS, USER, Done, Host, children, is_contained, until
 from tests.integration.engines import Bundle
 
 Attack = Callable[[Host], "list[str]"]
@@ -206,9 +195,7 @@ def command_lines(host: Host, kind: str) -> list[Words]:
     # The kernel takes 128 KiB a word.
     text = TEXTS.get(kind, "evil")[:100_000]
     words = ("-b", str(file.parent), "-n", text, "-c", text, *unshare)
-    pid = host.starts(
-        "python3", str(script), *words, "/bin/sh", "-c", "sleep 99; true", argv0="/usr/bin/conmon"
-    )
+    pid = host.starts("python3", str(script), *words, "/bin/sh", "-c", "sleep 99; true", argv0="/usr/bin/conmon")
     many = ["x"] * 20_000 if kind == "endless" else [text] * 9
     idle = ("-c", "import time; time.sleep(99)", f"--config-file={file}", *many)
     for name in ("dockerd", "containerd-shim-runc-v2", "oci-gpu-hook"):
@@ -361,10 +348,7 @@ def users_docker(host: Host, kind: str) -> list[Words]:
     own = host.contained(before=BIND)
     bundle = f"{host.session}/docker/containerd/daemon/moby/{id}"
     host.gives(f"docker/runtime-runc/moby/{id}/state.json", json.dumps(state(own, bundle)))
-    for path in (
-        ".config/docker/daemon.json",
-        f".local/share/docker/containers/{id}/config.v2.json",
-    ):
+    for path in (".config/docker/daemon.json", f".local/share/docker/containers/{id}/config.v2.json"):
         put(
             host,
             home / path,

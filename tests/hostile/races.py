@@ -73,10 +73,7 @@ def root(scene: Scene) -> None:
 
 FOLDERS = ("usr/lib64", "usr/bin", "usr", "etc")
 ATTACKS = [
-    *[
-        Attack(f"race-of-{path.replace('/', '-')}", "CVE-2024-0132", partial(swap, path))
-        for path in FOLDERS
-    ],
+    *[Attack(f"race-of-{path.replace('/', '-')}", "CVE-2024-0132", partial(swap, path)) for path in FOLDERS],
     Attack("race-of-a-library", "CVE-2025-23359, CVE-2026-24260", library, codes=(0,)),
     Attack("race-of-the-root", "row 5", root, codes=(0, 3)),
 ]

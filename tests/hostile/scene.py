@@ -150,9 +150,7 @@ class Scene:
         escapes += self.escaped(out)
         code = self._kept("code")
         left = self._left(injector, stopped=code != "0")
-        return Outcome(
-            escapes, int(code) if code else None, self._kept("said"), out, err, left, self.exchanges
-        )
+        return Outcome(escapes, int(code) if code else None, self._kept("said"), out, err, left, self.exchanges)
 
     @property
     def _id(self) -> str:
@@ -194,11 +192,7 @@ class Scene:
         return self._shell(f"cat >/dev/null; {line}")
 
     def _shell(self, line: str) -> dict[str, Any]:
-        return {
-            "path": "/bin/sh",
-            "args": ["sh", "-c", line],
-            "env": [f"PATH={ENVIRONMENT['PATH']}"],
-        }
+        return {"path": "/bin/sh", "args": ["sh", "-c", line], "env": [f"PATH={ENVIRONMENT['PATH']}"]}
 
     def _run(self, seconds: int) -> tuple[str, str]:
         line = [self.runtime, "run", "--bundle", str(self.bundle.path), self._id]

@@ -66,9 +66,7 @@ def writable_by_the_container(scene: Scene) -> None:
 
 def files_of_the_host(scene: Scene) -> None:
     """CVE-2024-0135: the host's own programs and libraries are written to."""
-    scene.probe = (
-        "for file in /usr/bin/nvidia-* /usr/lib64/lib*.so.*; do echo tampered >>$file; done"
-    )
+    scene.probe = "for file in /usr/bin/nvidia-* /usr/lib64/lib*.so.*; do echo tampered >>$file; done"
     before = {path: path.stat().st_ctime_ns for path in Path("/usr/bin").glob("nvidia-*")}
 
     def tampered(out: str) -> list[str]:

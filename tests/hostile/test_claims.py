@@ -44,14 +44,7 @@ LOOK = "ls /dev | grep nvidia >/dev/shm/seen; echo seen $(cat /dev/shm/seen)"
 
 
 def run_image(
-    installed: Installed,
-    tmp_path: Path,
-    runtime: str,
-    name: str,
-    options: str,
-    settings: str,
-    *,
-    after: str = "",
+    installed: Installed, tmp_path: Path, runtime: str, name: str, options: str, settings: str, *, after: str = ""
 ) -> Outcome:
     """One container of the image that `tmp_path` has, called `name` when it is pulled; after: shell lines."""
 
@@ -70,9 +63,7 @@ def run_image(
         remove_podmans_parents()
 
 
-def gpus_of(
-    installed: Installed, tmp_path: Path, runtime: str, name: str, settings: str
-) -> list[str]:
+def gpus_of(installed: Installed, tmp_path: Path, runtime: str, name: str, settings: str) -> list[str]:
     """The nodes that such a container has."""
     done = run_image(installed, tmp_path, runtime, name, f"--volume {tmp_path}/out:/out", settings)
     assert done.code == 0, done.out + done.err
@@ -89,18 +80,14 @@ def image(tmp_path: Path, annotations: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("scope", ["image trusted/*", "namespace trusted"])
 @pytest.mark.parametrize("runtime", BOTH)
-def test_no_image_says_which_section_is_its_own(
-    installed: Installed, tmp_path: Path, runtime: str, scope: str
-) -> None:
+def test_no_image_says_which_section_is_its_own(installed: Installed, tmp_path: Path, runtime: str, scope: str) -> None:
     image(tmp_path, CLAIMS)
     settings = HARDENED.format(scope)
     assert gpus_of(installed, tmp_path, runtime, "localhost/stranger", settings) == []
 
 
 @pytest.mark.parametrize("runtime", BOTH)
-def test_podmans_own_record_says_which_it_is(
-    installed: Installed, tmp_path: Path, runtime: str
-) -> None:
+def test_podmans_own_record_says_which_it_is(installed: Installed, tmp_path: Path, runtime: str) -> None:
     """The same image, by the name by which its user runs it: in its section, whatever it says of itself."""
     image(tmp_path, {**CLAIMS, "io.kubernetes.cri-o.ImageName": "stranger"})
     settings = HARDENED.format("image registry.example.com/render/*")
@@ -135,9 +122,7 @@ echo host $({run} --name hosts --ipc host {image} >/run/hosts; whose hosts)
 
 
 @pytest.mark.parametrize("runtime", BOTH)
-def test_no_image_makes_a_volume_its_pods(
-    installed: Installed, tmp_path: Path, runtime: str
-) -> None:
+def test_no_image_makes_a_volume_its_pods(installed: Installed, tmp_path: Path, runtime: str) -> None:
     """To be relabelled.  A container's own memory, and one that two share, are still known as such."""
     sandbox = {f"io.kubernetes.{key}": "memory" for key in ("cri-o.SandboxID", "cri.sandbox-id")}
     image(tmp_path, {**CLAIMS, **sandbox})
@@ -161,9 +146,7 @@ mkdir -p {tmp_path}/memory && mount -t tmpfs none {tmp_path}/memory
 read -r image </run/pulled
 """
     script += PODS.format(
-        run=line(f"{PODMAN_RUN} --detach --stop-signal KILL"),
-        volume=tmp_path,
-        image="$image sh -c 'sleep 1000'",
+        run=line(f"{PODMAN_RUN} --detach --stop-signal KILL"), volume=tmp_path, image="$image sh -c 'sleep 1000'"
     )
     try:
         done = on_node(installed, script)
@@ -175,16 +158,11 @@ read -r image </run/pulled
 
 
 @pytest.mark.parametrize("runtime", BOTH)
-def test_no_image_gives_itself_a_swarm_resource(
-    installed: Installed, bundle: Maker, runtime: str
-) -> None:
+def test_no_image_gives_itself_a_swarm_resource(installed: Installed, bundle: Maker, runtime: str) -> None:
     """NVIDIA's and another vendor's alike."""
     made = bundle("busybox").asks(None, DOCKER_RESOURCE_HCA="all", DOCKER_RESOURCE_GPU="all")
     made.runs("/bin/sh", "-c", "ls /dev; ls /dev/infiniband; true")
-    settings = (
-        "accept-environment = privileged\n"
-        "swarm-resources = OCI_RDMA=DOCKER_RESOURCE_HCA, DOCKER_RESOURCE_GPU\n"
-    )
+    settings = "accept-environment = privileged\nswarm-resources = OCI_RDMA=DOCKER_RESOURCE_HCA, DOCKER_RESOURCE_GPU\n"
     done = on_node(installed, start(runtime, made), settings=settings, vendors=("rdma",))
     assert done.code == 0, done.err
     assert "infiniband\n" not in done.out and "nvidia" not in done.out, done.out

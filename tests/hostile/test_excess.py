@@ -21,13 +21,7 @@ def bounded(made: Bundle) -> Bundle:
     """Its hooks run with so much memory and no more."""
     for hooks in made.config["hooks"].values():
         for hook in hooks:
-            words = [
-                "sh",
-                "-c",
-                f'ulimit -v {MOST}; exec "$0" "$@"',
-                hook["path"],
-                *hook["args"][1:],
-            ]
+            words = ["sh", "-c", f'ulimit -v {MOST}; exec "$0" "$@"', hook["path"], *hook["args"][1:]]
             hook.update(path="/bin/sh", args=words)
     return made
 

@@ -53,10 +53,7 @@ def test_a_fault_at_each_changing_call(
     installed: Installed, patterns: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
     with ThreadPoolExecutor(PARTS) as pool:
-        parts = [
-            pool.submit(play, installed, patterns["busybox"], tmp_path, name, part)
-            for part in range(PARTS)
-        ]
+        parts = [pool.submit(play, installed, patterns["busybox"], tmp_path, name, part) for part in range(PARTS)]
         rows = [row for part in parts for row in part.result()]
     wrong = [row for row in rows if row[4]]
     cells = collections.Counter(row[0] for row in rows)

@@ -77,9 +77,7 @@ def in_namespace(made: Bundle) -> Bundle:
 
 
 @pytest.mark.parametrize("runtime", BOTH)
-def test_only_what_is_for_everybody_is_in_a_folder(
-    installed: Installed, bundle: Maker, runtime: str
-) -> None:
+def test_only_what_is_for_everybody_is_in_a_folder(installed: Installed, bundle: Maker, runtime: str) -> None:
     plain, mapped = asks(bundle("busybox")), asks(in_namespace(bundle("busybox")))
     kept = f"find {FOLDER} -printf '%p %m %s %C@\\n' | sort"
     scripts = {
@@ -99,17 +97,12 @@ def test_only_what_is_for_everybody_is_in_a_folder(
         assert f"the host's {FOLDER}/{path} is left out: " in told, told
 
 
-def test_what_is_closed_later_is_given_to_no_later_container(
-    installed: Installed, bundle: Maker
-) -> None:
+def test_what_is_closed_later_is_given_to_no_later_container(installed: Installed, bundle: Maker) -> None:
     """What was saved of a folder is true no longer, though no name in it has changed."""
     tidy = "".join([f"rm -rf {FOLDER}/{name}; " for name in ("closed", "spool", "theirs", "group")])
     tidy += f"rm -f {FOLDER}/fifo {FOLDER}/socket {FOLDER}/lib/licence; umount {FOLDER}/mounted"
     look = f"cat {FOLDER}/lib/deep/open {FOLDER}/lib/deep/late; grep -c acme /proc/self/mountinfo"
-    made = [
-        bundle("busybox").asks(None, OCI_ACME="none").runs("/bin/sh", "-c", f"{look}; true")
-        for _ in range(4)
-    ]
+    made = [bundle("busybox").asks(None, OCI_ACME="none").runs("/bin/sh", "-c", f"{look}; true") for _ in range(4)]
     first, late, closed, again = [f"{start('runc', it)} 2>/dev/null" for it in made]
     scripts = {
         "whole": f"{tidy}; {first}",

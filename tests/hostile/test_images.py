@@ -120,9 +120,7 @@ def test_a_shared_mount_is_left_alone(installed: Installed, bundle: Maker, tmp_p
     folder = volume(made, tmp_path / "volume", "/usr/bin", "rshared")
     (folder / "nvidia-smi").write_text("the volume's own")
     made.runs("/bin/sh", "-c", "cat /usr/bin/nvidia-smi")
-    script = (
-        f"mount --bind {folder} {folder}; mount --make-shared {folder}; {start('runc', made)}; "
-    )
+    script = f"mount --bind {folder} {folder}; mount --make-shared {folder}; {start('runc', made)}; "
     done = on_node(installed, script + "grep -c volume /proc/self/mountinfo")
     assert (done.code, done.out) == (0, "the volume's own1\n"), done.err
 

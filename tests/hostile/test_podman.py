@@ -9,13 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration import roots
-from tests.integration.engines import (
-    PODMAN_RUN,
-    Installed,
-    on_node,
-    podman,
-    remove_podmans_parents,
-)
+from tests.integration.engines import PODMAN_RUN, Installed, on_node, podman, remove_podmans_parents
 
 BELOW = "--tmpfs /scratch --volume {}:/srv/data"
 CASES = {
@@ -25,17 +19,12 @@ CASES = {
     "over the root": ("--volume {}:/top", 3),
 }
 # What the hook says with each of its exit codes.
-SENTENCES = {
-    7: "cannot mount .* lies in a volume of the host",
-    3: "what lies at .* is not the container's root",
-}
+SENTENCES = {7: "cannot mount .* lies in a volume of the host", 3: "what lies at .* is not the container's root"}
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
 @pytest.mark.parametrize("case", CASES)
-def test_nothing_is_made_in_a_volume(
-    installed: Installed, tmp_path: Path, runtime: str, case: str
-) -> None:
+def test_nothing_is_made_in_a_volume(installed: Installed, tmp_path: Path, runtime: str, case: str) -> None:
     """The volume has a mount inside it, and the image's links lead there, or to its own root."""
     options, code = CASES[case]
     root, volume = roots.busybox(tmp_path / "root"), tmp_path / "volume"

@@ -31,9 +31,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
         return Installed(Path(os.environ["OCI_GPU_HOOK_INSTALLED"]))
     tree = tmp_path_factory.mktemp("installed")
     subprocess.run(
-        ["make", "--silent", "-C", str(REPOSITORY), "install", f"DESTDIR={tree}"],
-        check=True,
-        stdout=subprocess.DEVNULL,
+        ["make", "--silent", "-C", str(REPOSITORY), "install", f"DESTDIR={tree}"], check=True, stdout=subprocess.DEVNULL
     )
     return Installed(tree)
 

@@ -69,9 +69,7 @@ class Bundle:
         for kind in ("bounding", "effective", "permitted"):
             self.config["process"]["capabilities"][kind].append("CAP_MKNOD")
 
-    def asks(
-        self, devices: str | None, capabilities: str | None = None, **variables: str
-    ) -> Bundle:
+    def asks(self, devices: str | None, capabilities: str | None = None, **variables: str) -> Bundle:
         """Set the request, and nothing else of NVIDIA's."""
         env = [item for item in self.config["process"]["env"] if not item.startswith("NVIDIA_")]
         if devices is not None:
@@ -110,12 +108,7 @@ class Bundle:
     def mounts(self, source: str | Path, destination: str, *options: str) -> Bundle:
         """Add a volume of the host's."""
         self.config["mounts"].append(
-            {
-                "type": "bind",
-                "source": str(source),
-                "destination": destination,
-                "options": ["rbind", *options],
-            }
+            {"type": "bind", "source": str(source), "destination": destination, "options": ["rbind", *options]}
         )
         return self
 
@@ -200,9 +193,7 @@ def on_node(
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
-def in_turn(
-    installed: Installed, scripts: dict[str, str], before: str = "", **node: Any
-) -> dict[str, list[str]]:
+def in_turn(installed: Installed, scripts: dict[str, str], before: str = "", **node: Any) -> dict[str, list[str]]:
     """What each of several scripts prints that run one after another on one node."""
     parts = [f"echo {shlex.quote(f'== {name}')}\n(\n{text}\n)\n" for name, text in scripts.items()]
     done = on_node(installed, before + "".join(parts), **node)
@@ -238,9 +229,7 @@ def on_host(installed: Installed, script: str, *, timeout: int = HANGS) -> Outco
 def run_unshared(code: str, *namespaces: str) -> str:
     """What Python code prints that uses this tree's modules, in a mount namespace of its own."""
     line = ["unshare", "--mount", "--propagation", "private", *namespaces, sys.executable]
-    done = subprocess.run(
-        [*line, "-c", code], check=False, capture_output=True, text=True, cwd=REPOSITORY
-    )
+    done = subprocess.run([*line, "-c", code], check=False, capture_output=True, text=True, cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -255,9 +244,7 @@ def run(installed: Installed, runtime: str, cgroup: str, bundle: Bundle, **node:
     return on_node(installed, start(runtime, bundle), cgroup=cgroup, **node)
 
 
-def podman(
-    words: str, *, runtime: str, folder: Path, run: str = "/run/c", cgroups: str = "cgroupfs"
-) -> str:
+def podman(words: str, *, runtime: str, folder: Path, run: str = "/run/c", cgroups: str = "cgroupfs") -> str:
     """The shell command of podman with storage of its own and the hooks of a host; run: its state."""
     return (
         f"podman --root {folder}/storage --runroot {run} --storage-driver vfs --runtime {runtime} "

@@ -19,12 +19,7 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def layout(
-    folder: Path,
-    root: Path,
-    *,
-    annotations: dict[str, str],
-    env: tuple[str, ...] = (),
-    volumes: tuple[str, ...] = (),
+    folder: Path, root: Path, *, annotations: dict[str, str], env: tuple[str, ...] = (), volumes: tuple[str, ...] = ()
 ) -> Path:
     """An image of one layer, which is `root`; annotations: its manifest's; volumes: places where it declares some."""
     blobs = folder / "blobs/sha256"
@@ -52,8 +47,7 @@ def layout(
         },
     )
     manifest = document(
-        "manifest.v1+json",
-        {"schemaVersion": 2, "config": config, "layers": [layer], "annotations": annotations},
+        "manifest.v1+json", {"schemaVersion": 2, "config": config, "layers": [layer], "annotations": annotations}
     )
     index = {"schemaVersion": 2, "manifests": [manifest]}
     (folder / "index.json").write_text(json.dumps(index))

@@ -14,15 +14,7 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from tests.integration import roots
-from tests.integration.engines import (
-    REPOSITORY,
-    Bundle,
-    Installed,
-    Outcome,
-    on_node,
-    run_podman,
-    start,
-)
+from tests.integration.engines import REPOSITORY, Bundle, Installed, Outcome, on_node, run_podman, start
 
 DENIED = "Operation not permitted"
 # The kernel's answers for a device that has no driver behind it: the cgroup has let the open through.
@@ -132,12 +124,8 @@ class Attempt(NamedTuple):
         assert "started" not in self.outcome.out
         after = roots.listing(self.bundle.rootfs)
         # What the runtime itself leaves in a root, mount points with their parents; and our list.
-        points = [
-            PurePath(mount["destination"].lstrip("/")) for mount in self.bundle.config["mounts"]
-        ]
-        others = {str(path) for point in points for path in (point, *point.parents)} | {
-            "host-nodes"
-        }
+        points = [PurePath(mount["destination"].lstrip("/")) for mount in self.bundle.config["mounts"]]
+        others = {str(path) for point in points for path in (point, *point.parents)} | {"host-nodes"}
         assert {name: after[name] for name in after if name not in others} == self.before
         return sentence(self.outcome.err)
 
@@ -167,10 +155,7 @@ def attempt(
     assert done.code == 0, done.out + done.err
     rows = _rows(done.out.splitlines(), "capability")
     capabilities = {path: f"/dev/nvidia-caps/nvidia-cap{minor}" for path, minor in rows.items()}
-    return [
-        Attempt(bundle, _outcome(bundle.path), capabilities, listing)
-        for bundle, listing in zip(bundles, found)
-    ]
+    return [Attempt(bundle, _outcome(bundle.path), capabilities, listing) for bundle, listing in zip(bundles, found)]
 
 
 def look(installed: Installed, bundle: Bundle, commands: str = "true", **how: Any) -> Seen:
@@ -179,26 +164,13 @@ def look(installed: Installed, bundle: Bundle, commands: str = "true", **how: An
 
 
 def look_podman(
-    installed: Installed,
-    root: Path,
-    options: str,
-    commands: str = "true",
-    *,
-    before: str = "",
-    **how: Any,
+    installed: Installed, root: Path, options: str, commands: str = "true", *, before: str = "", **how: Any
 ) -> Seen:
     """What a container has that podman starts with these options."""
     (root / "look").write_text(f"{_INSIDE}\n{commands}")
     script = f"{before}\n{_HOST}\ncp /run/host-nodes {root}/\n"
     # To a file: podman may end before it has passed on the last of a container's output.
-    done = run_podman(
-        installed,
-        root,
-        "/bin/sh -c '/bin/sh /look >/out 2>&1'",
-        options=options,
-        before=script,
-        **how,
-    )
+    done = run_podman(installed, root, "/bin/sh -c '/bin/sh /look >/out 2>&1'", options=options, before=script, **how)
     assert done.code == 0, done.out + done.err
     out = Outcome(0, (root / "out").read_text(), done.err)
     for name in ("look", "out", "host-nodes"):

@@ -23,14 +23,8 @@ test -e /dev/nvidia-caps/nvidia-cap$minor || mknod -m 444 /dev/nvidia-caps/nvidi
 
 
 # Of gi5, which has two compute instances: as NVML names them, and how they are named once they were made anew.
-FIRST, SECOND = (
-    "MIG-27d4e8c1-9b36-5f02-8e7a-c15f90a3b46d",
-    "MIG-b86f1e52-04ad-5c79-a3d8-62f97e0b1c34",
-)
-FIRST_ANEW, SECOND_ANEW = (
-    "MIG-5a7f03d1-2c48-5e96-b1d0-8f36e94c27a5",
-    "MIG-c94b16e8-70f3-5d2a-8a5e-14d7f0b3926c",
-)
+FIRST, SECOND = ("MIG-27d4e8c1-9b36-5f02-8e7a-c15f90a3b46d", "MIG-b86f1e52-04ad-5c79-a3d8-62f97e0b1c34")
+FIRST_ANEW, SECOND_ANEW = ("MIG-5a7f03d1-2c48-5e96-b1d0-8f36e94c27a5", "MIG-c94b16e8-70f3-5d2a-8a5e-14d7f0b3926c")
 # With another profile, under the same numbers: no name and no node in the kernel's folders is another than before.
 # NVML, which numbers them in the order of its list, has them the other way round.
 MADE_ANEW = f"""rm -r {CAPABILITIES}/gpu1/mig/gi5
@@ -43,6 +37,4 @@ cat /run/other-description >{NVML}
 SHOWN_ONCE_MORE = f"touch {CAPABILITIES}/gpu1/mig/gi5/ci0\n"
 # All as it was at first.
 KEEP = f"cp -a {CAPABILITIES} /run/capabilities; cp {NVML} /run/description\n"
-RESTORE = (
-    f"rm -rf {CAPABILITIES}; cp -a /run/capabilities {CAPABILITIES}; cat /run/description >{NVML}\n"
-)
+RESTORE = f"rm -rf {CAPABILITIES}; cp -a /run/capabilities {CAPABILITIES}; cat /run/description >{NVML}\n"

@@ -16,9 +16,7 @@ from tests.integration.conftest import Maker
 from tests.integration.engines import Bundle, Installed, in_turn, run_podman, start
 
 PRIVILEGED = "accept-environment = privileged\n"
-NOT_ACCEPTED = (
-    "the request in NVIDIA_VISIBLE_DEVICES is not accepted from a container without CAP_SYS_ADMIN"
-)
+NOT_ACCEPTED = "the request in NVIDIA_VISIBLE_DEVICES is not accepted from a container without CAP_SYS_ADMIN"
 LOOK = "ls /dev | grep '^nvidia[0-9]' || echo none"
 
 
@@ -31,20 +29,13 @@ def container(made: Maker, annotations: dict[str, str], devices: str | None = No
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_a_pods_cdi_annotation_gives_its_containers_nothing(
-    installed: Installed, bundle: Maker, runtime: str
-) -> None:
+def test_a_pods_cdi_annotation_gives_its_containers_nothing(installed: Installed, bundle: Maker, runtime: str) -> None:
     """Under CRI-O, which hands the pod's annotations to hooks at each container; a container's own count."""
     pod = {"cdi.k8s.io/all": "nvidia.com/gpu=all"}
     own = {"cdi.k8s.io/nvidia-device-plugin_a": "nvidia.com/gpu=5"}
-    containers = {
-        "sandbox": crio.sandbox(pod),
-        "silent": crio.container(pod, {}),
-        "own": crio.container(pod, own),
-    }
+    containers = {"sandbox": crio.sandbox(pod), "silent": crio.container(pod, {}), "own": crio.container(pod, own)}
     scripts = {
-        name: start(runtime, container(bundle, annotations), f"pod-{name}")
-        for name, annotations in containers.items()
+        name: start(runtime, container(bundle, annotations), f"pod-{name}") for name, annotations in containers.items()
     }
     seen = in_turn(installed, scripts)
     # On this node the GPU of index 5 has the minor number 4.
@@ -52,9 +43,7 @@ def test_a_pods_cdi_annotation_gives_its_containers_nothing(
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_an_old_image_gets_the_devices_that_it_was_given(
-    installed: Installed, bundle: Maker, runtime: str
-) -> None:
+def test_an_old_image_gets_the_devices_that_it_was_given(installed: Installed, bundle: Maker, runtime: str) -> None:
     """And without any, all that it always got; the device cgroup is open for no others."""
     made = container(bundle, {})
     made.config["process"]["env"].append("CUDA_VERSION=9.0")
@@ -91,9 +80,7 @@ def test_a_request_that_is_not_accepted_is_refused_where_the_settings_say_so(
     assert any(said in line for line in seen["refused"])
 
 
-def test_podman_tells_its_user_of_a_request_that_is_not_accepted(
-    installed: Installed, tmp_path: Path
-) -> None:
+def test_podman_tells_its_user_of_a_request_that_is_not_accepted(installed: Installed, tmp_path: Path) -> None:
     root = roots.busybox(tmp_path / "root")
     settings = f"{PRIVILEGED}unaccepted-requests = refuse\n"
     options = "--env NVIDIA_VISIBLE_DEVICES=1"
@@ -117,10 +104,7 @@ def test_sections_hold_also_for_a_container_whose_engine_does_not_say_what_it_is
 ) -> None:
     """Docker's bundles have no annotations; CRI-O's say all."""
     refuse = "unmatched-sections = refuse\n"
-    asked = {
-        "docker": container(bundle, {}, "1"),
-        "crio": container(bundle, crio.container({}, {}), "1"),
-    }
+    asked = {"docker": container(bundle, {}, "1"), "crio": container(bundle, crio.container({}, {}), "1")}
     ids = {"docker": "docker", "crio": crio.ID}
     scripts = {name: start(runtime, made, ids[name]) for name, made in asked.items()}
     plain = start(runtime, container(bundle, {}), "plain")
@@ -140,9 +124,7 @@ def test_sections_hold_also_for_a_container_whose_engine_does_not_say_what_it_is
     assert (seen["docker refused"], seen["plain"]) == (["refused"], ["none"])
 
 
-def test_podman_says_no_image_and_its_containers_are_in_no_namespace(
-    installed: Installed, tmp_path: Path
-) -> None:
+def test_podman_says_no_image_and_its_containers_are_in_no_namespace(installed: Installed, tmp_path: Path) -> None:
     root = roots.busybox(tmp_path / "root")
     options = "--env NVIDIA_VISIBLE_DEVICES=1"
     for settings, said in (

@@ -36,9 +36,7 @@ def root(tmp_path: Path, driver: Path) -> Path:
 
 def seen(root: Path, installed: Installed, options: str, before: str, **how: str) -> list[str]:
     """What the container saw, in lines without an order."""
-    done = run_podman(
-        installed, root, LOOK, options=options, before=before, description="h100mig", **how
-    )
+    done = run_podman(installed, root, LOOK, options=options, before=before, description="h100mig", **how)
     assert done.code == 0, done.out + done.err
     lines = (root / "seen").read_text().splitlines()
     (root / "seen").unlink()
@@ -61,9 +59,7 @@ def test_a_container_sees_the_same_by_cdi_and_by_the_hook(
     options = " ".join(f"--device nvidia.com/gpu={device}" for device in devices)
     # Engines read a spec in either form; and its hook checks what the image requires.
     generate = GENERATE.replace(".yaml", ".json") if runtime == "crun" else GENERATE
-    by_cdi = seen(
-        root, installed, f"{options} --env 'NVIDIA_REQUIRE_CUDA=cuda>=13'", generate, **how
-    )
+    by_cdi = seen(root, installed, f"{options} --env 'NVIDIA_REQUIRE_CUDA=cuda>=13'", generate, **how)
     asked = f"--env NVIDIA_VISIBLE_DEVICES={','.join(devices)} --env NVIDIA_DRIVER_CAPABILITIES=all"
     assert by_cdi == seen(root, installed, asked, REFRESH, **how)
     assert f"cuInit 0, {gpus} devices" in by_cdi

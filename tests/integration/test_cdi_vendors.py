@@ -41,10 +41,7 @@ def root(tmp_path: Path, driver: Path) -> Path:
 
 
 def _generate(flags: tuple[str, ...], form: str = "yaml") -> str:
-    lines = [
-        NVIDIAS if flag.startswith("NVIDIA") else GENERATE.format(flag=flag, form=form)
-        for flag in flags
-    ]
+    lines = [NVIDIAS if flag.startswith("NVIDIA") else GENERATE.format(flag=flag, form=form) for flag in flags]
     return "".join(lines)
 
 

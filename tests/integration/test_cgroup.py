@@ -211,9 +211,7 @@ def open_descriptors() -> set[str]:
 # --- cgroup v2
 
 
-def test_only_the_given_devices_open_as_they_are_given(
-    container: DeviceCgroup, nodes: Path
-) -> None:
+def test_only_the_given_devices_open_as_they_are_given(container: DeviceCgroup, nodes: Path) -> None:
     path = container.path
     attach(path, DENY_ALL)
     assert opens(path, nodes / "gpu0") == EPERM
@@ -384,9 +382,7 @@ def test_a_program_that_another_replaces_meanwhile_is_replaced_in_turn(
     assert opens(container.path, nodes / "null") == 0
 
 
-def test_others_without_end_are_an_error(
-    container: DeviceCgroup, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_others_without_end_are_an_error(container: DeviceCgroup, monkeypatch: pytest.MonkeyPatch) -> None:
     attach(container.path, DENY_ALL)
     real = bpf.prog_query
 
@@ -424,10 +420,7 @@ def test_what_the_verifier_refuses_is_said_in_its_words() -> None:
 @pytest.fixture
 def hardened(request: pytest.FixtureRequest) -> Iterator[None]:
     """net.core.bpf_jit_harden=2, with constants hidden from everybody where kptr_restrict is 2."""
-    wanted = {
-        Path("/proc/sys/net/core/bpf_jit_harden"): "2",
-        Path("/proc/sys/kernel/kptr_restrict"): request.param,
-    }
+    wanted = {Path("/proc/sys/net/core/bpf_jit_harden"): "2", Path("/proc/sys/kernel/kptr_restrict"): request.param}
     before = {path: path.read_text() for path in wanted}
     try:
         for path, value in wanted.items():
@@ -507,6 +500,4 @@ def test_v1_the_cgroup_above_can_forbid_it(old_container: DeviceCgroup, nodes: P
     assert opens(leaf, nodes / "gpu0") == EPERM
     with pytest.raises(OSError) as caught:
         open_for(both._replace(top=str(leaf)), GPU0)
-    assert str(caught.value) == (
-        f"write 'c 195:0 rw' to {leaf}/devices.allow: Operation not permitted"
-    )
+    assert str(caught.value) == (f"write 'c 195:0 rw' to {leaf}/devices.allow: Operation not permitted")

@@ -50,9 +50,7 @@ def located(version: str, script: str) -> list[Any]:
     words = ["unshare", "--mount", "--propagation", "private", "sh", "-eu", "-c"]
     text = SETTING.format(host=HOSTS[version]) + script
     environment = {**os.environ, "CODE": CODE}
-    done = subprocess.run(
-        [*words, text], cwd=REPOSITORY, env=environment, capture_output=True, text=True
-    )
+    done = subprocess.run([*words, text], cwd=REPOSITORY, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return [ast.literal_eval(line) for line in done.stdout.splitlines()]
 
@@ -95,9 +93,7 @@ def test_the_containers_own_cgroups_end_where_its_name_is() -> None:
     ],
     ids=["v1, elsewhere", "v2, its own alone", "v2, a part", "v1, a part"],
 )
-def test_a_mount_may_show_a_part_of_a_hierarchy(
-    version: str, cgroup: str, move: str, path: str
-) -> None:
+def test_a_mount_may_show_a_part_of_a_hierarchy(version: str, cgroup: str, move: str, path: str) -> None:
     back = "mount --move {0}/else {0}/devices" if "--move" in move else "umount ${{move##* }}"
     move, back = move.format(ROOT), back.format(ROOT)
     script = f"name={cgroup}; in_cgroup $name\n{move}\nlocate {ID} $pid; move='{move}'; {back}"

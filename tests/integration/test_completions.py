@@ -65,9 +65,7 @@ def zsh(folder: Path) -> Iterator[Ask]:
 def fish(folder: Path) -> Iterator[Ask]:
     def ask(typed: str) -> str:
         command = f"source {FILES}/oci-gpu-hook.fish; complete -C {typed!r}"
-        ran = subprocess.run(
-            ["fish", "--no-config", "-c", command], cwd=folder, capture_output=True, text=True
-        )
+        ran = subprocess.run(["fish", "--no-config", "-c", command], cwd=folder, capture_output=True, text=True)
         assert ran.stderr == ""
         return ran.stdout
 

@@ -15,14 +15,7 @@ import pytest
 
 from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import (
-    PODMAN_RUN,
-    Bundle,
-    Installed,
-    on_node,
-    podman,
-    remove_podmans_parents,
-)
+from tests.integration.engines import PODMAN_RUN, Bundle, Installed, on_node, podman, remove_podmans_parents
 from tests.integration.inside import REFRESH
 from tests.integration.test_doctor_container import SLEEPS, WITHOUT_GPUS
 
@@ -68,9 +61,7 @@ def gpus(item: dict[str, Any], key: str = "gpus") -> list[str]:
 
 
 @pytest.mark.parametrize("cgroup", ["v1", "v2"])
-def test_who_holds_which_gpu(
-    installed: Installed, bundle: Maker, tmp_path: Path, driver: Path, cgroup: str
-) -> None:
+def test_who_holds_which_gpu(installed: Installed, bundle: Maker, tmp_path: Path, driver: Path, cgroup: str) -> None:
     """Under CRI-O's names with runc, podman with crun, and bare crun and runc; one of them asks for nothing."""
     crios, bare, without = bundle("busybox"), bundle("busybox"), bundle("busybox")
     before = as_crios(crios.asks("1,5"))
@@ -78,9 +69,7 @@ def test_who_holds_which_gpu(
     without.asks(None).runs(*SLEEPS)
     root = roots.busybox(tmp_path / "root")
     words = f"{PODMAN_RUN} --detach --name patient --env NVIDIA_VISIBLE_DEVICES=3 --rootfs {root}"
-    command = podman(
-        f"{words} /bin/sh -c 'while :; do sleep 1; done'", runtime="crun", folder=tmp_path
-    )
+    command = podman(f"{words} /bin/sh -c 'while :; do sleep 1; done'", runtime="crun", folder=tmp_path)
     deny = WITHOUT_GPUS
     if cgroup == "v1":
         deny = "echo a >/sys/fs/cgroup/devices$(sed -n 's/.*:devices://p' /proc/$PID/cgroup)/devices.deny"
@@ -170,9 +159,7 @@ exit 0
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_advice_is_for_the_engine_and_for_the_reason(
-    installed: Installed, bundle: Maker, runtime: str
-) -> None:
+def test_advice_is_for_the_engine_and_for_the_reason(installed: Installed, bundle: Maker, runtime: str) -> None:
     """A container of CRI-O starts without the GPU that it asked for, as the administrator lets only some ask."""
     made = bundle("busybox").asks("0")
     without = bundle("busybox").asks(None)

@@ -57,19 +57,14 @@ def test_a_pods_own_annotation_asks_for_none_of_its_containers(
     installed: Installed, bundle: Maker, runtime: str
 ) -> None:
     """CRI-O copies it to each of them."""
-    made = (
-        crio.container(bundle("debian"), "cdi-pod"),
-        crio.container(bundle("debian"), "cdi-pod", "cdi-container"),
-    )
+    made = (crio.container(bundle("debian"), "cdi-pod"), crio.container(bundle("debian"), "cdi-pod", "cdi-container"))
     silent, annotated = look(installed, made, runtime, "v2")
     silent.has_exactly()
     annotated.has_exactly(*COMPUTE, node(5))
 
 
 @pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
-def test_in_a_pod_with_a_user_namespace(
-    installed: Installed, bundle: Maker, runtime: str, cgroup: str
-) -> None:
+def test_in_a_pod_with_a_user_namespace(installed: Installed, bundle: Maker, runtime: str, cgroup: str) -> None:
     """Its root is nobody here, and crun tells of no bundle, as there is a device."""
     found = {}
     for name, devices in (("main", "1,5"), ("sidecar", None)):
@@ -83,9 +78,7 @@ def test_in_a_pod_with_a_user_namespace(
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_the_sentence_is_in_conmons_answer(
-    installed: Installed, bundle: Maker, runtime: str
-) -> None:
+def test_the_sentence_is_in_conmons_answer(installed: Installed, bundle: Maker, runtime: str) -> None:
     """It is what CRI-O quotes to the kubelet: ``container create failed: ...``."""
     made = crio.asks(crio.container(bundle("busybox")), "77").runs("/bin/true")
     script = CONMON.format(runtime=runtime, bundle=made.path)

@@ -406,9 +406,7 @@ NO_DEVICE = "gives /dev/nvidia-caps/nvidia-cap255 for '0:3', and no MIG device h
 FIX_OURS = f"oci-gpu-hook inventory refresh && {GENERATE}"
 
 
-def test_a_stale_mig_name_in_a_spec_is_named_with_its_remedy_which_mends_it(
-    installed: Installed,
-) -> None:
+def test_a_stale_mig_name_in_a_spec_is_named_with_its_remedy_which_mends_it(installed: Installed) -> None:
     """Of an instance that is gone, in our spec and in another's; and of one that was made anew, in ours."""
     script = f"""{SET_UP}{GENERATE} >&2
 mkdir -p /run/cdi

@@ -11,15 +11,7 @@ import pytest
 
 from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import (
-    PODMAN_RUN,
-    RUNTIMES,
-    Bundle,
-    Installed,
-    in_turn,
-    on_node,
-    remove_podmans_parents,
-)
+from tests.integration.engines import PODMAN_RUN, RUNTIMES, Bundle, Installed, in_turn, on_node, remove_podmans_parents
 from tests.integration.inside import REFRESH
 from tests.integration.test_doctor import parsed
 
@@ -67,12 +59,9 @@ def not_passed(findings: Findings) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("runtime", "cgroup", "word"),
-    [(*both, word) for both, word in zip(RUNTIMES, (NAME, NAME[:9], "$PID", NAME))],
+    ("runtime", "cgroup", "word"), [(*both, word) for both, word in zip(RUNTIMES, (NAME, NAME[:9], "$PID", NAME))]
 )
-def test_a_container_whose_gpu_works(
-    installed: Installed, bundle: Maker, runtime: str, cgroup: str, word: str
-) -> None:
+def test_a_container_whose_gpu_works(installed: Installed, bundle: Maker, runtime: str, cgroup: str, word: str) -> None:
     patients = {"well": (bundle("debian").asks("1,5"), "")}
     if cgroup == "v1":
         deny = "echo 'c 195:255 rw' >/sys/fs/cgroup/devices$(sed -n 's/.*:devices://p' /proc/$PID/cgroup)/devices.deny"
@@ -103,10 +92,7 @@ def test_other_vendors_are_held_to_their_plan(installed: Installed, bundle: Make
     by_engine.config["annotations"] = {"cdi.k8s.io/plugin": "amd.com/gpu=1"}
     patients = {
         "well": (bundle("debian").asks(None, **both), ""),
-        "missing": (
-            bundle("debian").asks(None, **both),
-            "nsenter -t $PID -m /bin/busybox rm /dev/kfd",
-        ),
+        "missing": (bundle("debian").asks(None, **both), "nsenter -t $PID -m /bin/busybox rm /dev/kfd"),
         "unknown": (bundle("debian").asks(None, **both), "rm /dev/infiniband/uverbs0"),
         "none": (bundle("debian").asks(None), SPEC),
         "by its engine": (by_engine, ""),
@@ -159,10 +145,7 @@ BROKEN = {
         "nodes",
         "/dev/nvidiactl is device 1:7, the driver's is 195:255",
     ),
-    f"{UNMOUNT} {LIBRARY}.580.65.06": (
-        "libraries",
-        f"{LIBRARY}.580.65.06, {LIBRARY}.1, {LIBRARY} missing",
-    ),
+    f"{UNMOUNT} {LIBRARY}.580.65.06": ("libraries", f"{LIBRARY}.580.65.06, {LIBRARY}.1, {LIBRARY} missing"),
     f"{UNMOUNT} /etc/ld.so.cache": ("ld.so.cache", "does not name"),
     # This one changes the host.
     NEWER: ("libraries", ".so.580.65.06 is there: the driver has changed since its start"),
@@ -235,10 +218,7 @@ crun delete --force $(cat /run/id) >/dev/null 2>&1
 
 
 def test_what_is_no_container_is_one_sentence(installed: Installed) -> None:
-    sentences = {
-        **dict.fromkeys(("4194305", "nobody", "x", "''", "../..", "0", "-1x"), ""),
-        "$$": "is in no container",
-    }
+    sentences = {**dict.fromkeys(("4194305", "nobody", "x", "''", "../..", "0", "-1x"), ""), "$$": "is in no container"}
     doctor = "oci-gpu-hook doctor --container={} 2>&1 || echo $?"
     scripts = {word: doctor.format(word) for word in sentences}
     nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups "

@@ -79,10 +79,7 @@ RIGHT = {
 def said(installed: Installed) -> dict[str, str]:
     """What doctor says of each."""
     rows = [*FAULTS, *RIGHT]
-    scripts = {
-        str(n): f"again\n(\n{row}\n) >&2\n{DOCTOR}rm -f /etc/oci-gpu-hook.conf"
-        for n, row in enumerate(rows)
-    }
+    scripts = {str(n): f"again\n(\n{row}\n) >&2\n{DOCTOR}rm -f /etc/oci-gpu-hook.conf" for n, row in enumerate(rows)}
     found = in_turn(installed, scripts, SET_UP + BEFORE)
     return dict(zip(rows, [lines[0] for lines in found.values()]))
 

@@ -93,10 +93,7 @@ def test_nodes_that_the_host_lacks_are_made(installed: Installed, bundle: Maker)
 
 def test_settings_in_doubt_stop_only_gpu_containers(installed: Installed, bundle: Maker) -> None:
     asks, plain = bundle("busybox").asks("0").runs(*ECHO), bundle("busybox").runs(*ECHO)
-    texts = (
-        "device-cgroup = perhaps",
-        "unmatched-sections = refuse\n[namespace trusted]\ndisable-requirements = yes",
-    )
+    texts = ("device-cgroup = perhaps", "unmatched-sections = refuse\n[namespace trusted]\ndisable-requirements = yes")
     both = f"{start('runc', asks)} 2>&1 || true\n{start('runc', plain)}"
     scripts = {text[:6]: f"echo '{text}' >/etc/oci-gpu-hook.conf\n{both}" for text in texts}
     wrong, unsaid = in_turn(installed, scripts).values()
@@ -129,8 +126,7 @@ def test_a_read_only_filesystem_stops_the_start(installed: Installed, bundle: Ma
     for name in ("dev", "proc", "sys"):
         (made.rootfs / name).mkdir()
     script = (
-        f"mount --bind {made.rootfs} {made.rootfs} && mount -o remount,bind,ro {made.rootfs} && "
-        f"{start('runc', made)}"
+        f"mount --bind {made.rootfs} {made.rootfs} && mount -o remount,bind,ro {made.rootfs} && {start('runc', made)}"
     )
     before = roots.listing(made.rootfs)
     done = on_node(installed, script)
@@ -155,9 +151,7 @@ def test_a_node_that_is_there_is_left_or_an_error(installed: Installed, bundle: 
 
 
 @pytest.mark.parametrize(("runtime", "cgroup"), [("runc", "v1"), ("crun", "v2")])
-def test_two_hooks_give_what_one_gives(
-    installed: Installed, bundle: Maker, runtime: str, cgroup: str
-) -> None:
+def test_two_hooks_give_what_one_gives(installed: Installed, bundle: Maker, runtime: str, cgroup: str) -> None:
     """As where an engine reads two folders, and the registrations have two names: the second finds its work done."""
     look = "cut -d' ' -f5 /proc/self/mountinfo | sort -u; ls -l /dev; nvidia-smi -L"
     made = bundle("busybox").asks("0").runs("/bin/sh", "-c", look)

@@ -81,9 +81,7 @@ umount /proc/driver/nvidia; oci-gpu-hook features --write --nvml-timeout 0 2>&1 
         "oci-gpu-hook",
     ]
     silence, wrote, *rest = done["hangs"]
-    assert (
-        "NVML did not answer within 0.5 seconds: features that only it knows are missing" in silence
-    )
+    assert "NVML did not answer within 0.5 seconds: features that only it knows are missing" in silence
     assert wrote.startswith("wrote ")
     assert "nvidia.com/gpu.count=2" in rest
     assert not [line for line in rest if "memory" in line]
@@ -93,16 +91,9 @@ umount /proc/driver/nvidia; oci-gpu-hook features --write --nvml-timeout 0 2>&1 
     refused, code = done["readonly"]
     assert refused.startswith(f"oci-gpu-hook: cannot write {FILE}: Read-only file system")
     assert code == "7"
-    assert done["renamed"] == [
-        "other",
-        f"removed {FOLDER}/other",
-        "no setting 'features': nothing written",
-    ]
+    assert done["renamed"] == ["other", f"removed {FOLDER}/other", "no setting 'features': nothing written"]
     assert done["removed"] == [f"removed {FILE}", "there is no file of features", "2"]
-    assert done["gone"] == [
-        f"no driver is loaded: removed {FILE}",
-        f"no driver is loaded: there is no {FILE}",
-    ]
+    assert done["gone"] == [f"no driver is loaded: removed {FILE}", f"no driver is loaded: there is no {FILE}"]
     assert done["unset"] == ["no setting 'features': nothing written"]
     assert done["no folder"][0].startswith("oci-gpu-hook: cannot write /proc/nowhere/f: ")
 

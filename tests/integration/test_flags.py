@@ -26,12 +26,10 @@ def test_an_old_image_finds_the_driver_in_the_volume(installed: Installed, bundl
     made.mounts("/proc/driver/gpunode", "/driver", "ro")
     numbers = {CONTROL: 255, node(5): gpus()[5]["minor"]}
     made.config["linux"]["devices"] = [
-        {"path": path, "type": "c", "major": 195, "minor": minor, "fileMode": 0o666}
-        for path, minor in numbers.items()
+        {"path": path, "type": "c", "major": 195, "minor": minor, "fileMode": 0o666} for path, minor in numbers.items()
     ]
     made.config["linux"]["resources"]["devices"] += [
-        {"allow": True, "type": "c", "major": 195, "minor": minor, "access": "rw"}
-        for minor in numbers.values()
+        {"allow": True, "type": "c", "major": 195, "minor": minor, "access": "rw"} for minor in numbers.values()
     ]
     look = f"{OLD}/bin/nvidia-smi; ls -l {OLD}/lib64/ {OLD}/lib/; echo x >{OLD}/new"
     made.runs("/bin/sh", "-c", look)
@@ -95,10 +93,7 @@ def test_mig_devices_are_resources_of_their_own(installed: Installed) -> None:
     seen = in_turn(installed, scripts, description="h100mig")
     assert seen["unasked"][-1] == "code 6" and "without a UUID" in seen["unasked"][0]
     first, second = gpus("h100mig")
-    values = [
-        item.partition("=")[2]
-        for item in json.loads("".join(seen["resources"]))["node-generic-resources"]
-    ]
+    values = [item.partition("=")[2] for item in json.loads("".join(seen["resources"]))["node-generic-resources"]]
     assert len(values) == len(first["mig"]) + 2 and len(set(values)) == len(values)
     assert values[-2:] == [f"{second['uuid']}-0", f"{second['uuid']}-1"]
     assert all(value.startswith("MIG-") for value in values[:-2])
@@ -119,18 +114,12 @@ REFUSED = {
     ),
     "a loose link": ("ln -s nothing daemon.json", "4", "leads nowhere"),
     "full": (FULL, "7", "No space left on device"),
-    "read-only": (
-        "mount -t tmpfs none .; cd /etc/docker; echo '{}' >daemon.json; mount -o remount,ro .",
-        "7",
-        "",
-    ),
+    "read-only": ("mount -t tmpfs none .; cd /etc/docker; echo '{}' >daemon.json; mount -o remount,ro .", "7", ""),
 }
 
 
 # user::rw-, user:1000:r--, group::r--, mask::r--, other::---
-ENTRIES = (
-    "02000000 01000600ffffffff 02000400e8030000 04000400ffffffff 10000400ffffffff 20000000ffffffff"
-)
+ENTRIES = "02000000 01000600ffffffff 02000400e8030000 04000400ffffffff 10000400ffffffff 20000000ffffffff"
 ACL = f"bytes.fromhex('{ENTRIES}')"
 
 
@@ -182,10 +171,7 @@ def test_what_cannot_be_written_stays_as_it_is(installed: Installed) -> None:
     scripts["new"] = f"rm -rf /etc/docker\n{WRITE}\nstat -c %a {DAEMON}"
     seen = in_turn(installed, scripts)
     for name, (_, code, why) in REFUSED.items():
-        assert why in seen[name][0] and seen[name][0].startswith("oci-gpu-hook: "), (
-            name,
-            seen[name],
-        )
+        assert why in seen[name][0] and seen[name][0].startswith("oci-gpu-hook: "), (name, seen[name])
         assert seen[name][1] == f"code {code}" and seen[name][-1] == "same", (name, seen[name])
     assert seen["new"][0] == f"wrote {DAEMON}: 16 GPU resources"
     assert seen["new"][-2:] == ["daemon.json", "644"]

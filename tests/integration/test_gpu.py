@@ -45,11 +45,7 @@ int main(void) {
 @pytest.fixture()
 def bundle(tmp_path: Path, installed: Installed) -> Bundle:
     """A Debian-like root with a CUDA program in it and what nvidia-smi is linked to."""
-    folders = [
-        Path(f"/usr/lib/{roots.MULTIARCH}"),
-        Path("/usr/lib64"),
-        Path("/usr/local/nvidia/lib64"),
-    ]
+    folders = [Path(f"/usr/lib/{roots.MULTIARCH}"), Path("/usr/lib64"), Path("/usr/local/nvidia/lib64")]
     driver = next(folder for folder in folders if list(folder.glob("libcuda.so.[0-9]*.*")))
     root = roots.debian(tmp_path / "rootfs", driver)
     source = tmp_path / "cuda.c"

@@ -24,8 +24,7 @@ SETTINGS = f"gpu-metrics = {FILE}\n"
 LOG = "rm /dev/kmsg; : >/dev/kmsg\n"
 FIRST = '{uuid="%s"}'
 VALIDATION = (
-    '{"time":5,"driver_version":"590.48.01",'
-    '"steps":[{"name":"driver","outcome":"failed","why":"it has no root"}]}'
+    '{"time":5,"driver_version":"590.48.01","steps":[{"name":"driver","outcome":"failed","why":"it has no root"}]}'
 )
 
 
@@ -35,9 +34,7 @@ def series(lines: list[str]) -> dict[str, float]:
 
 
 def xid(sequence: int, bus: str, number: int, level: int = 4) -> str:
-    return (
-        f"echo '{level},{sequence},1,-;NVRM: Xid (PCI:{bus[:-2]}): {number}, pid=1' >>/dev/kmsg\n"
-    )
+    return f"echo '{level},{sequence},1,-;NVRM: Xid (PCI:{bus[:-2]}): {number}, pid=1' >>/dev/kmsg\n"
 
 
 def test_readings_are_those_of_the_node(installed: Installed, bundle: Maker) -> None:
@@ -106,8 +103,7 @@ def test_what_goes_wrong_is_told_and_takes_nothing_with_it(installed: Installed)
         )
 
     scripts = {
-        "whole": "cp /proc/driver/gpunode/description /run/whole; oci-gpu-hook metrics --gpus --write; cat "
-        + FILE,
+        "whole": "cp /proc/driver/gpunode/description /run/whole; oci-gpu-hook metrics --gpus --write; cat " + FILE,
         "hangs": says("gpu-hangs"),
         "falls": says("gpu-falls"),
         "lost": says("gpu-lost"),
@@ -117,10 +113,7 @@ def test_what_goes_wrong_is_told_and_takes_nothing_with_it(installed: Installed)
         "silent": says("nvml-hangs"),
         "errors": says("nvml-errors"),
         "off the bus": "mkdir /tmp/none; mount --bind /tmp/none /proc/driver/nvidia/gpus/0000:18:00.0\n"
-        "mv /dev/nvidia1 /tmp/\n"
-        + says("")
-        + "\noci-gpu-hook metrics --gpus --write; grep gpu_up "
-        + FILE,
+        "mv /dev/nvidia1 /tmp/\n" + says("") + "\noci-gpu-hook metrics --gpus --write; grep gpu_up " + FILE,
         "taken": "device=/sys/bus/pci/devices/0000:18:00.0\n"
         "[ ! -e $device ] || ln -sfn ../../../../bus/pci/drivers/vfio-pci $device/driver\n"
         f"oci-gpu-hook metrics --gpus --write; grep '^oci_gpu_hook_gpu_up' {FILE}",
@@ -128,8 +121,7 @@ def test_what_goes_wrong_is_told_and_takes_nothing_with_it(installed: Installed)
         f"printf '{VALIDATION}' >/run/oci-gpu-hook/validation.json\n"
         "oci-gpu-hook metrics --gpus --config /run/conf 2>&1",
         "gone": "rm /run/oci-gpu-hook/validation.json\n"
-        "mount --bind /tmp/none /proc/driver/nvidia; oci-gpu-hook metrics --gpus --write; cat "
-        + FILE,
+        "mount --bind /tmp/none /proc/driver/nvidia; oci-gpu-hook metrics --gpus --write; cat " + FILE,
         "unset": "rm /etc/oci-gpu-hook.conf; oci-gpu-hook metrics --gpus --write",
     }
     done = in_turn(installed, scripts, LOG, description="h100mig", settings=SETTINGS)
@@ -146,10 +138,7 @@ def test_what_goes_wrong_is_told_and_takes_nothing_with_it(installed: Installed)
     assert not [key for key in lies if "celsius" in key or "used" in key]
     for name in ("lies", "twins"):
         assert [found[name][f'gpu_up{{uuid="{uuid}"}}'] for uuid in (first, second)] == [1, 1]
-    for name, sentence in (
-        ("silent", "NVML did not answer within 1 seconds"),
-        ("errors", "NVMLError_Unknown"),
-    ):
+    for name, sentence in (("silent", "NVML did not answer within 1 seconds"), ("errors", "NVMLError_Unknown")):
         assert sentence in "\n".join(done[name])
         assert (found[name]["nvml_up"], found[name]["gpus"]) == (0, 2)
         assert not [key for key in found[name] if key.startswith("gpu_up")]
@@ -162,11 +151,7 @@ def test_what_goes_wrong_is_told_and_takes_nothing_with_it(installed: Installed)
     assert {key: found["no driver root"][key] for key in told} == told
     # For a virtual machine, by an administrator.
     assert len(done["taken"]) == (1 if os.path.isdir("/sys/bus/pci/devices") else 2)
-    assert {
-        re.sub("_(seconds|timestamp).*", "", key): value
-        for key, value in found["gone"].items()
-        if value < 1
-    } == {
+    assert {re.sub("_(seconds|timestamp).*", "", key): value for key, value in found["gone"].items() if value < 1} == {
         "driver_up": 0,
         "collection_duration": found["gone"]["collection_duration_seconds"],
     }

@@ -183,23 +183,14 @@ def test_other_vendors_devices_are_where_a_kernel_shows_them() -> None:
 
 def test_a_node_without_nvidias_driver_has_nothing_of_it() -> None:
     look = "ls /dev /usr/bin /run /etc /proc/driver; ldconfig -p; cat /proc/devices; ls -R /lib/firmware"
-    done = on_node(
-        None, f"{{ {look}; }} | grep -i -e nvidia -e 'libcuda[.]so' || :", description="none"
-    )
+    done = on_node(None, f"{{ {look}; }} | grep -i -e nvidia -e 'libcuda[.]so' || :", description="none")
     assert (done.code, done.out) == (0, ""), done.err
 
 
 # Where only this node could write, and where everybody does.
 QUIET = (
     *("/dev", "/etc", "/usr/bin", "/usr/libexec", "/lib/firmware", "/proc/driver"),
-    *(
-        "/sys/bus/pci/devices",
-        "/run/nvidia",
-        "/opt",
-        "/sys/module",
-        "/sys/dev/char",
-        "/sys/devices",
-    ),
+    *("/sys/bus/pci/devices", "/run/nvidia", "/opt", "/sys/module", "/sys/dev/char", "/sys/devices"),
 )
 BUSY = ("/run", "/tmp", "/var/cache/ldconfig", "/sys/fs/cgroup")
 

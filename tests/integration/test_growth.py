@@ -62,16 +62,7 @@ A_FILE = {
     "mmap": 0.05,  # and so does memory
 }
 # A GPU: its node is looked at, mounted like a file or made, allowed in the cgroup; and it has a folder in /proc.
-A_GPU = {
-    "openat2": 1,
-    "newfstatat": 2,
-    "statx": 4,
-    **CLONED,
-    "move_mount": 1,
-    "mkdirat": 2,
-    "mknodat": 1,
-    "close": 2,
-}
+A_GPU = {"openat2": 1, "newfstatat": 2, "statx": 4, **CLONED, "move_mount": 1, "mkdirat": 2, "mknodat": 1, "close": 2}
 # One write to devices.allow each; on cgroup v2 all GPUs are in one program.
 A_GPU_V1 = {**A_GPU, "openat": 1, "write": 1, "close": 3}
 
@@ -102,16 +93,12 @@ def with_gpus(
 def test_a_gpu_more_takes_two_dozen_calls(
     installed: Installed, bundle: Maker, tmp_path: Path, cgroup: str, most: dict[str, float]
 ) -> None:
-    one, two, sixteen = (
-        with_gpus(installed, bundle, tmp_path, gpus, "all", cgroup=cgroup) for gpus in (1, 2, 16)
-    )
+    one, two, sixteen = (with_gpus(installed, bundle, tmp_path, gpus, "all", cgroup=cgroup) for gpus in (1, 2, 16))
     at_most(each_more(one, two, 1), most)
     at_most(each_more(two, sixteen, 14), {**most, "read": 0.5})
 
 
-def test_gpus_that_are_not_asked_for_take_nothing(
-    installed: Installed, bundle: Maker, tmp_path: Path
-) -> None:
+def test_gpus_that_are_not_asked_for_take_nothing(installed: Installed, bundle: Maker, tmp_path: Path) -> None:
     """But that lists of them are longer to read."""
     one, sixteen = (with_gpus(installed, bundle, tmp_path, gpus, "0") for gpus in (1, 16))
     assert one["calls"] > 100
@@ -139,9 +126,7 @@ def test_the_nodes_mounts_are_read_once(installed: Installed, bundle: Maker, cgr
     assert grown.keys() == {"read"} and grown["read"] < 0.1, grown
 
 
-def test_what_is_there_already_takes_no_look_at_the_mounts(
-    installed: Installed, bundle: Maker
-) -> None:
+def test_what_is_there_already_takes_no_look_at_the_mounts(installed: Installed, bundle: Maker) -> None:
     """The engine has mounted some of the driver's files; of a volume that holds others is asked once."""
     made = bundle("debian").asks("0")
     for name in ("libcuda.so.580.65.06", "libnvidia-ml.so.580.65.06"):
@@ -157,9 +142,7 @@ def test_what_is_there_already_takes_no_look_at_the_mounts(
     assert counted(installed, made)["files"].count(MOUNTS) == 2
 
 
-def test_without_a_gpu_nothing_but_config_json_is_opened(
-    installed: Installed, bundle: Maker, tmp_path: Path
-) -> None:
+def test_without_a_gpu_nothing_but_config_json_is_opened(installed: Installed, bundle: Maker, tmp_path: Path) -> None:
     """Beside what bash opens to run any script: its libraries, and that."""
     script = tmp_path / "script"
     script.write_text("#!/bin/bash -p\nexit 0\n")

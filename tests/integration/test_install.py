@@ -40,9 +40,7 @@ class Ended(NamedTuple):
 def run(*command: str | Path, **variables: str) -> Ended:
     """Run a command in an environment of our own: no variable of an outer make reaches it."""
     environment = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **variables}
-    ran = subprocess.run(
-        command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True
-    )
+    ran = subprocess.run(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     return Ended(ran.returncode, ran.stdout, ran.stderr)
 
 
@@ -188,11 +186,7 @@ def test_two_are_equal_and_uninstall_leaves_nothing(destination: Path, tmp_path:
     assert found == whole
     ours = [tmp_path / name for name in files(tmp_path) - {foreign}]
     assert {path.stat().st_mtime for path in ours} == {EPOCH}
-    units = [
-        path
-        for path in ours
-        if path.is_relative_to(usr / "lib") and "oci-gpu-hook/" not in str(path)
-    ]
+    units = [path for path in ours if path.is_relative_to(usr / "lib") and "oci-gpu-hook/" not in str(path)]
     for path in [usr / ENTRY, usr / COMMAND, usr / RUNTIME, usr / REGISTRATION, *units]:
         path.with_name(f"{path.name}.new").write_bytes(b"")
     for _ in range(2):
@@ -200,9 +194,7 @@ def test_two_are_equal_and_uninstall_leaves_nothing(destination: Path, tmp_path:
         assert tree(tmp_path) == before
 
 
-def test_the_folder_in_run_is_there_at_once_but_not_in_what_is_to_be_packed(
-    destination: Path, tmp_path: Path
-) -> None:
+def test_the_folder_in_run_is_there_at_once_but_not_in_what_is_to_be_packed(destination: Path, tmp_path: Path) -> None:
     """systemd-tmpfiles makes it at the next boot; until then nothing could be saved."""
     words = f"make --silent {{}} PYTHON={sys.executable} PREFIX={tmp_path}"
     shown = 'stat -c "%n %a %u" /run/oci-gpu-hook'
@@ -242,9 +234,7 @@ def test_an_older_installation_is_replaced_in_one_step(prefix: Path) -> None:
 
 
 def test_what_is_installed_works_and_changes_nothing(prefix: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(
-        '{"process": {"env": ["PATH=/bin"]}, "root": {"path": "rootfs"}}'
-    )
+    (tmp_path / "config.json").write_text('{"process": {"env": ["PATH=/bin"]}, "root": {"path": "rootfs"}}')
     before = tree(prefix)
     state = {"ociVersion": "1.0.2", "id": "c", "status": "created", "pid": 1}
     for bundle, status, said in ((tmp_path, 0, ""), ("/none", 3, "oci-gpu-hook: cannot open ")):
@@ -322,9 +312,7 @@ def test_what_another_has_in_the_links_place_is_left(tmp_path: Path, target: str
     assert second.startswith("make: ***")
     assert tree(tmp_path) == before
     assert make("uninstall", at).status == 0
-    assert [name for name in tree(tmp_path) if "." not in name and "/bin/" in name] == [
-        f"usr/{DOCKERS}"
-    ]
+    assert [name for name in tree(tmp_path) if "." not in name and "/bin/" in name] == [f"usr/{DOCKERS}"]
 
 
 def test_an_installation_that_was_killed_at_its_start_is_no_obstacle(tmp_path: Path) -> None:
@@ -366,19 +354,13 @@ def index(tmp_path: Path) -> Path:
     information = "click-8.0.0.dist-info"
     with zipfile.ZipFile(folder / "click-8.0.0-py3-none-any.whl", "w") as wheel:
         wheel.writestr("click/__init__.py", "raise SystemExit(99)\n")
-        wheel.writestr(
-            f"{information}/METADATA", "Metadata-Version: 2.1\nName: click\nVersion: 8.0.0\n"
-        )
-        wheel.writestr(
-            f"{information}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
+        wheel.writestr(f"{information}/METADATA", "Metadata-Version: 2.1\nName: click\nVersion: 8.0.0\n")
+        wheel.writestr(f"{information}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(f"{information}/RECORD", "")
     return folder
 
 
-def test_a_click_of_our_own_where_there_is_none(
-    tmp_path: Path, bare_python: Path, index: Path
-) -> None:
+def test_a_click_of_our_own_where_there_is_none(tmp_path: Path, bare_python: Path, index: Path) -> None:
     prefix = tmp_path / "prefix"
     packages = files(bare_python.parents[1])
     settings = [f"PREFIX={prefix}", f"PYTHON={bare_python}"]

@@ -73,18 +73,14 @@ def test_the_hook_starts_no_program_and_opens_no_gpu(
 
 
 @pytest.mark.parametrize("cgroup", ["v1", "v2"])
-def test_what_the_plan_says_is_done(
-    installed: Installed, bundle: Maker, tmp_path: Path, cgroup: str
-) -> None:
+def test_what_the_plan_says_is_done(installed: Installed, bundle: Maker, tmp_path: Path, cgroup: str) -> None:
     show = "cat /proc/self/mountinfo; for n in /dev/nvidia*; do stat -c 'node %n %t:%T %a %u:%g' $n; done; ldconfig -p"
     plain = bundle("debian").runs("/bin/sh", "-c", "cat /proc/self/mountinfo")
     made = planned(bundle("debian").asks("1,5"), tmp_path / "plan.json")
     made = traced(made, tmp_path / "trace").runs("/bin/sh", "-c", show)
     # The node's own hook mounts on /proc/driver, with a request or without.
     done = on_node(
-        installed,
-        f"{start('runc', plain)} >{tmp_path}/plain\n{start('runc', made, made.path.name)}",
-        cgroup=cgroup,
+        installed, f"{start('runc', plain)} >{tmp_path}/plain\n{start('runc', made, made.path.name)}", cgroup=cgroup
     )
     assert done.code == 0, done.err
     plan = json.loads((tmp_path / "plan.json").read_text())
@@ -113,14 +109,7 @@ def test_what_the_plan_says_is_done(
 
     nodes = re.findall(r"node (\S+) (\w+):(\w+) (\d+) (\d+):(\d+)", done.out)
     wanted = [
-        (
-            o["path"],
-            f"{o['major']:x}",
-            f"{o['minor']:x}",
-            o["mode"].lstrip("0"),
-            str(o["uid"]),
-            str(o["gid"]),
-        )
+        (o["path"], f"{o['major']:x}", f"{o['minor']:x}", o["mode"].lstrip("0"), str(o["uid"]), str(o["gid"]))
         for o in operations
         if o["op"] == "device"
     ]
@@ -130,9 +119,7 @@ def test_what_the_plan_says_is_done(
     assert [f"/dev/{name}" for name in made_nodes] == [operation[0] for operation in wanted]
 
     (rules,) = [operation["rules"] for operation in operations if operation["op"] == "cgroup"]
-    assert [(f"{r['major']:x}", f"{r['minor']:x}", r["access"]) for r in rules] == [
-        (o[1], o[2], "rw") for o in wanted
-    ]
+    assert [(f"{r['major']:x}", f"{r['minor']:x}", r["access"]) for r in rules] == [(o[1], o[2], "rw") for o in wanted]
     if cgroup == "v1":
         written = re.findall(r'write\(\d+<[^>]*devices.allow>, "([^"\\]+)', "\n".join(calls))
         assert written == [f"c {rule['major']}:{rule['minor']} rw" for rule in rules]
@@ -156,9 +143,7 @@ def effects(plan: dict[str, Any], cgroup: str, cache_moves: int) -> list[tuple[s
             inject = f"mknodat:error=EIO:when={nodes}"
         elif kind == "cgroup":
             # The first write of the run is to devices.allow: nothing before it writes to anything but a new file.
-            inject = (
-                "bpf:error=EPERM:when=1" if cgroup == "v2" else "write:error=EPERM:when={write}"
-            )
+            inject = "bpf:error=EPERM:when=1" if cgroup == "v2" else "write:error=EPERM:when={write}"
         else:
             moves += cache_moves if kind == "ldcache" else 1
             inject = f"move_mount:error=EIO:when={moves}"
@@ -214,9 +199,7 @@ def test_a_failure_at_each_operation_leaves_nothing(
     for number, (words, inject, required) in enumerate(failures[-1 if cgroup == "v1" else 0 :]):
         made.config["hooks"] = hooks
         inject = inject.replace("{write}", str(allow[-1]) if allow else "1")
-        traced(made, tmp_path / "trace", "-e", f"inject={inject}").runs(
-            "/bin/sh", "-c", "echo started"
-        )
+        traced(made, tmp_path / "trace", "-e", f"inject={inject}").runs("/bin/sh", "-c", "echo started")
         (tmp_path / f"config-{number}.json").write_text(json.dumps(made.config))
         script.append(
             ONE_FAILURE.format(
@@ -234,9 +217,7 @@ def test_a_failure_at_each_operation_leaves_nothing(
     assert done.out.splitlines() == expected
 
 
-def test_before_linux_6_15_one_step_more(
-    installed: Installed, bundle: Maker, tmp_path: Path
-) -> None:
+def test_before_linux_6_15_one_step_more(installed: Installed, bundle: Maker, tmp_path: Path) -> None:
     """Such a kernel clones only what is attached: its answer to the clone of a detached tree is EINVAL."""
     first = traced(bundle("debian").asks("1"), tmp_path / "first").runs("/bin/sh", "-c", "true")
     assert on_node(installed, start("runc", first)).code == 0

@@ -100,16 +100,8 @@ PLACES = {
         ["inventory"],
         "Is a directory",
     ),
-    "its folder is a file": (
-        f"mv {FILE} /run/lie; rmdir {FOLDER}; mv /run/lie {FOLDER}",
-        [],
-        "Not a directory",
-    ),
-    "its folder is a link": (
-        f"mv {FOLDER} /run/elsewhere; ln -s elsewhere {FOLDER}",
-        ["inventory"],
-        "Not a directory",
-    ),
+    "its folder is a file": (f"mv {FILE} /run/lie; rmdir {FOLDER}; mv /run/lie {FOLDER}", [], "Not a directory"),
+    "its folder is a link": (f"mv {FOLDER} /run/elsewhere; ln -s elsewhere {FOLDER}", ["inventory"], "Not a directory"),
     "its folder is a link to nothing": (
         f"rm -r {FOLDER}; ln -s elsewhere {FOLDER}",
         [],
@@ -118,21 +110,13 @@ PLACES = {
     "others may write to its folder": (f"chmod 777 {FOLDER}", ["inventory"], OTHERS),
     "all may add to its folder": (f"chmod 1777 {FOLDER}", ["inventory"], OTHERS),
     "its folder is another's": (f"chown 1000 {FOLDER}", ["inventory"], OTHERS),
-    "its folder is read-only": (
-        f"rm {FILE}; mount -t tmpfs -o ro,mode=755 none {FOLDER}",
-        [],
-        "Read-only file system",
-    ),
+    "its folder is read-only": (f"rm {FILE}; mount -t tmpfs -o ro,mode=755 none {FOLDER}", [], "Read-only file system"),
     "its folder is full": (
         f"mount -t tmpfs -o size=8k,mode=755 none {FOLDER}; head -c 9000 /dev/zero >{FILE} 2>/dev/null || true",
         ["inventory"],
         FULL,
     ),
-    "its folder has no room for a file": (
-        f"mount -t tmpfs -o nr_inodes=1,mode=755 none {FOLDER}",
-        [],
-        FULL,
-    ),
+    "its folder has no room for a file": (f"mount -t tmpfs -o nr_inodes=1,mode=755 none {FOLDER}", [], FULL),
 }
 
 
@@ -163,15 +147,11 @@ oci-gpu-hook inventory refresh 2>&1 | head -n 1
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_the_first_start_makes_the_folder(
-    installed: Installed, bundle: Maker, runtime: str
-) -> None:
+def test_the_first_start_makes_the_folder(installed: Installed, bundle: Maker, runtime: str) -> None:
     """Where an installation was not followed by a boot; the second one then starts from what it saved."""
     made = bundle("busybox").asks("0").runs("/bin/sh", "-c", ":")
     command = start(runtime, made, f"first-{runtime}")
-    script = (
-        f"rm -r {FOLDER}; umask 077; {command}; stat -c '%a %u' {FOLDER}; ls {FOLDER}; {command}"
-    )
+    script = f"rm -r {FOLDER}; umask 077; {command}; stat -c '%a %u' {FOLDER}; ls {FOLDER}; {command}"
     done = on_node(installed, script)
     assert done.code == 0, done.err
     assert done.out == "755 0\ninventory\n"

@@ -73,10 +73,7 @@ CHANGES = {
         f"rm -r {FIRST_GPU}; touch -d 2001-01-01 {FILE} {FOLDER}",
         SECOND,
     ),
-    "a GPU that is gone, and a file of the future": (
-        f"rm -r {FIRST_GPU}; touch -d 2099-01-01 {FILE} {FOLDER}",
-        SECOND,
-    ),
+    "a GPU that is gone, and a file of the future": (f"rm -r {FIRST_GPU}; touch -d 2099-01-01 {FILE} {FOLDER}", SECOND),
     "a GPU that has come": (
         f"mkdir {GPUS}/0000:01:00.0; sed -e 's/0000:1b:00.0/0000:01:00.0/' -e 's/a1f20c3e/b1f20c3e/' "
         f"-e 's/^Device Minor:.*/Device Minor: 0/' {FIRST_GPU}/information >{GPUS}/0000:01:00.0/information",
@@ -85,10 +82,7 @@ CHANGES = {
     "a GPU in another slot": (f"mv {FIRST_GPU} {GPUS}/0000:ff:00.0", SECOND),
     "ldconfig has run": ("ldconfig -X", TRUE),
     "ldconfig has run while the clock was wrong": ("touch -d 2001-01-01 /etc/ld.so.cache", TRUE),
-    "an older ld.so.cache was put back": (
-        "cp -p /etc/ld.so.cache /etc/old; mv /etc/old /etc/ld.so.cache",
-        TRUE,
-    ),
+    "an older ld.so.cache was put back": ("cp -p /etc/ld.so.cache /etc/old; mv /etc/old /etc/ld.so.cache", TRUE),
     "another driver root": (
         "mkdir -p /run/nvidia; ln -s / /run/nvidia/driver; echo 'driver-root = /run/nvidia/driver' "
         ">>/etc/oci-gpu-hook.conf",
@@ -187,10 +181,7 @@ INSTANCES = {"gi1/ci0", "gi5/ci0", "gi5/ci1", "gi13/ci0"}
 REPARTITIONS = {
     "created": (CREATED, INSTANCES | {"gi14/ci0"}),
     "destroyed": (DESTROYED, INSTANCES - {"gi13/ci0"}),
-    "one compute instance destroyed": (
-        f"rm -r {CAPABILITIES}/gpu1/mig/gi5/ci1",
-        INSTANCES - {"gi5/ci1"},
-    ),
+    "one compute instance destroyed": (f"rm -r {CAPABILITIES}/gpu1/mig/gi5/ci1", INSTANCES - {"gi5/ci1"}),
     "divided otherwise": (OTHERS, INSTANCES - {"gi13/ci0"} | {"gi6/ci0"}),
     "all destroyed": (f"rm -r {CAPABILITIES}/gpu1/mig/gi*", set()),
 }
@@ -205,10 +196,7 @@ echo $(for file in $(find gi* -name access); do sed -n 's/^DeviceFileMinor: /nvi
 def test_mig_devices_are_those_of_the_next_start(installed: Installed, bundle: Maker) -> None:
     made = bundle("busybox").asks("all").runs("/bin/sh", "-c", SHOW)
     each = f"{start('runc', made)}\n{NODES}\n"
-    scripts = {
-        name: f"{DIVIDE}{each}{ANSWERS}{change}\n{each}"
-        for name, (change, _) in REPARTITIONS.items()
-    }
+    scripts = {name: f"{DIVIDE}{each}{ANSWERS}{change}\n{each}" for name, (change, _) in REPARTITIONS.items()}
     found = in_turn(installed, scripts, KEEP, description="h100mig")
     for name, (_, instances) in REPARTITIONS.items():
         lines = [{word for word in line.split()[:-1] if "*" not in word} for line in found[name]]
@@ -246,9 +234,7 @@ for i in 1 2 3 4 5 6 7 8; do mount -t ext4 $loop on; stat -c %i $folder; umount 
 
 def test_a_folder_made_anew_in_proc_has_another_inode_number() -> None:
     """In the kernel's own procfs, as long as the last start's look at it is in memory."""
-    done = subprocess.run(
-        ["unshare", "--mount", "/bin/bash", "-euc", IN_PROC], capture_output=True, text=True
-    )
+    done = subprocess.run(["unshare", "--mount", "/bin/bash", "-euc", IN_PROC], capture_output=True, text=True)
     numbers = done.stdout.split()
     assert (done.returncode, len(numbers)) == (0, 8), done.stderr
     assert not [number for number, then in zip(numbers, numbers[1:]) if number == then]
@@ -259,9 +245,7 @@ stat -c '%d %i' /proc/fs $1/fs
 """
 
 
-def test_each_mount_of_procfs_has_a_device_number_and_all_have_the_same_inode_numbers(
-    tmp_path: Path,
-) -> None:
+def test_each_mount_of_procfs_has_a_device_number_and_all_have_the_same_inode_numbers(tmp_path: Path) -> None:
     words = ["unshare", "--mount", "--pid", "--fork", "/bin/bash", "-euc", TWO_MOUNTS, "-"]
     done = subprocess.run([*words, tmp_path], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -275,14 +259,9 @@ NUMBER = "0:1"
 TELL = "cd /proc/driver/nvidia/capabilities/gpu1/mig && echo gi*/ci*"
 
 
-def test_a_mig_device_made_anew_is_not_given_by_its_old_name(
-    installed: Installed, bundle: Maker
-) -> None:
+def test_a_mig_device_made_anew_is_not_given_by_its_old_name(installed: Installed, bundle: Maker) -> None:
     """No name in /proc or /dev changes.  Not from the saved inventory nor a saved answer; NVML's names, once asked."""
-    by_name = [
-        bundle("busybox").asks(selector).runs("/bin/sh", "-c", TELL)
-        for selector in (FIRST, NUMBER, FIRST_ANEW)
-    ]
+    by_name = [bundle("busybox").asks(selector).runs("/bin/sh", "-c", TELL) for selector in (FIRST, NUMBER, FIRST_ANEW)]
     by_all = bundle("busybox").asks("all").runs("/bin/sh", "-c", TELL)
     each = "\n".join(f"{start('runc', made)} 2>&1 || echo stopped" for made in by_name)
     script = f"""{KEEP}{REFRESH}{each}
@@ -299,10 +278,7 @@ oci-gpu-hook inventory show | grep -o '1c.2g.20gb.me' | sort -u
     done = on_node(installed, script, description="h100mig")
     assert done.code == 0, done.out + done.err
     before, made, asked = [part.splitlines() for part in done.out.split("== ")]
-    assert [line for line in before if "unknown" not in line and "hint" not in line][:2] == [
-        "gi5/ci0",
-        "gi5/ci0",
-    ]
+    assert [line for line in before if "unknown" not in line and "hint" not in line][:2] == ["gi5/ci0", "gi5/ci0"]
     assert made.count("stopped") == 3
     assert len([line for line in made if "inventory refresh" in line]) == 3, made
     assert made[-2:] == ["gi1/ci0 gi13/ci0 gi5/ci0 gi5/ci1", WANTED]
@@ -422,9 +398,7 @@ cat /proc/driver/nvidia/params
 """
 
 
-def test_the_second_start_gives_what_the_first_gave(
-    installed: Installed, bundle: Maker, tmp_path: Path
-) -> None:
+def test_the_second_start_gives_what_the_first_gave(installed: Installed, bundle: Maker, tmp_path: Path) -> None:
     made = bundle("debian").asks("1", "all").runs("/bin/sh", "-c", EVERYTHING)
     other = bundle("busybox").asks("1", "all").runs("/bin/sh", "-c", EVERYTHING)
     again = traced(bundle("debian").asks("1", "all"), tmp_path / "trace")

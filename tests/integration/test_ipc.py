@@ -55,18 +55,12 @@ def bundle(
     mount: dict[str, Any] = {"destination": "/dev/shm", "type": "tmpfs", "source": "shm"}
     if source is not None:
         mount |= {"type": "bind", "source": source, "options": ["rbind", "rw"]}
-    config = {
-        "process": {"selinuxLabel": LABEL + level},
-        "mounts": [mount],
-        "annotations": annotations or {},
-    }
+    config = {"process": {"selinuxLabel": LABEL + level}, "mounts": [mount], "annotations": annotations or {}}
     (path / "config.json").write_text(json.dumps(config))
     return path
 
 
-def ask(
-    tmp_path: Path, ours: Path, prepare: str, *, pid: str = str(os.getpid())
-) -> list[dict[str, Any]]:
+def ask(tmp_path: Path, ours: Path, prepare: str, *, pid: str = str(os.getpid())) -> list[dict[str, Any]]:
     """What is found of the container's mounts once `prepare` has made them."""
     root = tmp_path / "root"
     (root / "dev/shm").mkdir(parents=True)
@@ -145,9 +139,7 @@ def test_docker_keeps_it_beside_its_records(tmp_path: Path) -> None:
 
 # What an image, under podman before 4.6, and a pod's author can say: it makes no volume the pod's.
 CLAIMED = {
-    f"io.kubernetes.{key}": value
-    for key in ("cri-o.SandboxID", "cri.sandbox-id")
-    for value in ("memory", SANDBOX)
+    f"io.kubernetes.{key}": value for key in ("cri-o.SandboxID", "cri.sandbox-id") for value in ("memory", SANDBOX)
 }
 VOLUMES = (
     "srv/memory",

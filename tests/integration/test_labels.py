@@ -46,9 +46,7 @@ def run(tmp_path: Path, case: str) -> str:
     return run_unshared(code + case)
 
 
-EVERYTHING = (
-    'print(*sorted({label(shm + name) for name in ("", "/sem.one", "/folder", "/folder/deep")}))'
-)
+EVERYTHING = 'print(*sorted({label(shm + name) for name in ("", "/sem.one", "/folder", "/folder/deep")}))'
 
 
 def test_a_mount_and_all_in_it_is_relabelled_and_taken_back(tmp_path: Path) -> None:
@@ -94,9 +92,7 @@ try: relabel()
 except OSError as err: print(err)
 print(label(root + "/real/shm"))
 """
-    assert run(tmp_path, case) == (
-        f"openat2 /dev/shm: Too many levels of symbolic links\n{BEFORE}\n"
-    )
+    assert run(tmp_path, case) == (f"openat2 /dev/shm: Too many levels of symbolic links\n{BEFORE}\n")
 
 
 def test_who_fills_the_mount_does_not_hold_the_start_up(tmp_path: Path) -> None:

@@ -33,9 +33,7 @@ def test_a_container_has_exactly_what_it_asked_for(
     before = roots.listing(made.rootfs)
     seen = look(installed, made, SHOW, runtime=runtime, cgroup=cgroup)
     seen.has_exactly(*COMPUTE, node(1), node(5))
-    assert {path.partition("/")[0] for path in seen.shown("gpus")} == {
-        gpus()[index]["bus_id"] for index in (1, 5)
-    }
+    assert {path.partition("/")[0] for path in seen.shown("gpus")} == {gpus()[index]["bus_id"] for index in (1, 5)}
     assert seen.printed.startswith("ModifyDeviceFiles: 0\n")
     assert seen.printed.count("NVIDIA H100") == 2 and "denied" not in seen.printed
     assert seen.printed.endswith("cuInit 0, 2 devices\n")
@@ -92,10 +90,7 @@ def test_a_container_that_asks_for_nothing_is_left_alone(
     installed: Installed, bundle: Maker, runtime: str, cgroup: str
 ) -> None:
     asked = (None, "", "void", "0,void")
-    made = [
-        bundle("busybox").asks(it).runs("/bin/sh", "-c", "ls /dev; cat /proc/self/mountinfo")
-        for it in asked
-    ]
+    made = [bundle("busybox").asks(it).runs("/bin/sh", "-c", "ls /dev; cat /proc/self/mountinfo") for it in asked]
     before = roots.listing(made[0].rootfs)
     script = "\n".join(start(runtime, each) for each in made)
     done = on_node(installed, script, cgroup=cgroup, faults=("no-proc-driver",))
@@ -151,9 +146,7 @@ def test_in_a_user_namespace_the_hosts_nodes_are_bound(
         (made.rootfs / folder).mkdir(exist_ok=True)
         os.chown(made.rootfs / folder, root, root)
         (made.rootfs / folder).chmod(0o555)
-    show = (
-        "for path in /dev/nvidia*; do echo $({ true <$path; } 2>&1); done; cat /proc/self/mountinfo"
-    )
+    show = "for path in /dev/nvidia*; do echo $({ true <$path; } 2>&1); done; cat /proc/self/mountinfo"
     done = run(installed, runtime, cgroup, made.runs("/bin/sh", "-c", show))
     assert done.code == 0, done.err
     assert done.out.count(ALLOWED[0]) == 5, done.out
@@ -187,9 +180,7 @@ sys.exit(code)
 
 
 @pytest.mark.parametrize("devices", ["1,5", None])
-def test_a_bundle_that_crun_does_not_tell_is_found(
-    installed: Installed, bundle: Maker, devices: str | None
-) -> None:
+def test_a_bundle_that_crun_does_not_tell_is_found(installed: Installed, bundle: Maker, devices: str | None) -> None:
     """With a user namespace and a device, crun says that the bundle is "/"."""
     made = bundle("busybox").asks(devices).in_user_namespace(100_000)
     made.config["linux"]["devices"] = [FUSE]

@@ -154,14 +154,7 @@ cat /tmp/said
 """
 
 
-def watched(
-    installed: Installed,
-    steps: str,
-    words: str = "",
-    before: str = "",
-    after: str = "",
-    **node: Any,
-) -> str:
+def watched(installed: Installed, steps: str, words: str = "", before: str = "", after: str = "", **node: Any) -> str:
     """What is printed by the steps, then the watch's end, then what it said, then what is printed after it."""
     script = before + WATCH.format(steps=steps, words=words) + after
     done = on_node(installed, script, **node)
@@ -247,9 +240,7 @@ done
 """
     words = "--cdi-spec /tmp/full/gpu.yaml"
     said = watched(installed, steps, words, full)
-    counts = [
-        said.count(it) for it in ("hook/inventory: ", "waiting to write", "device (make room in")
-    ]
+    counts = [said.count(it) for it in ("hook/inventory: ", "waiting to write", "device (make room in")]
     assert counts == [1, 2, 1], said
     assert said.count("No space left on device (make room on the file system of /tmp/full)") == 1
 

@@ -80,9 +80,7 @@ def script(bundle: Bundle, runtime: str) -> str:
     return HOST + line + start(runtime, bundle)
 
 
-def run(
-    installed: Installed, bundle: Bundle, runtime: str = "runc", before: str = "", **node: Any
-) -> Seen:
+def run(installed: Installed, bundle: Bundle, runtime: str = "runc", before: str = "", **node: Any) -> Seen:
     done = on_node(installed, before + script(bundle, runtime), **node)
     assert done.code == 0, done.out + done.err
     return look(done.out)
@@ -95,9 +93,7 @@ def refused(installed: Installed, bundle: Bundle, before: str, **node: Any) -> s
 
 
 @pytest.mark.parametrize(("runtime", "cgroup"), [("runc", "v2"), ("crun", "v1")])
-def test_a_jetson_gives_what_its_lists_say(
-    installed: Installed, bundle: Maker, runtime: str, cgroup: str
-) -> None:
+def test_a_jetson_gives_what_its_lists_say(installed: Installed, bundle: Maker, runtime: str, cgroup: str) -> None:
     one = bundle("debian").asks("all")
     seen = run(installed, one, runtime, platform="tegra", cgroup=cgroup)
     assert seen.nodes == seen.smi == set(tegra.DEVICES)
@@ -128,9 +124,7 @@ def test_a_jetson_gives_what_its_lists_say(
     assert new and all(path.stat().st_size == 0 for path in new)
 
 
-def test_a_jetson_gives_all_lists_where_they_are_asked_for(
-    installed: Installed, bundle: Maker
-) -> None:
+def test_a_jetson_gives_all_lists_where_they_are_asked_for(installed: Installed, bundle: Maker) -> None:
     """And the saved answer to one question is not the answer to the other."""
     few, many, again = [bundle("debian").asks("0", **more) for more in ({}, ALL, {})]
     parts = [script(one, "runc") + "\necho ==" for one in (few, many, again)]
@@ -163,9 +157,7 @@ def test_what_is_saved_of_a_jetson_is_renewed_when_a_list_or_a_library_changes(
     assert [new in one.mounts for one in seen] == [*changes.values()]
 
 
-def test_an_image_that_was_built_on_a_jetson_has_empty_files_in_the_places(
-    installed: Installed, bundle: Maker
-) -> None:
+def test_an_image_that_was_built_on_a_jetson_has_empty_files_in_the_places(installed: Installed, bundle: Maker) -> None:
     one = bundle("debian").asks("all")
     names = ("libcuda.so", "libcuda.so.1", "libcuda.so.1.1", "libnvrm_gpu.so", "libnvbufsurface.so")
     stubs = [f"{OWN}/{name}" for name in names]
@@ -189,9 +181,7 @@ def test_files_without_a_device_and_nothing_at_all(installed: Installed, bundle:
     assert void.nodes == set() and "libcuda.so.1" not in void.libraries
 
 
-def test_the_module_of_a_jetsons_display_is_not_its_gpus(
-    installed: Installed, bundle: Maker
-) -> None:
+def test_the_module_of_a_jetsons_display_is_not_its_gpus(installed: Installed, bundle: Maker) -> None:
     """As on a Jetson Orin, where the module is loaded and has no GPU; its inventory may have been saved."""
     before = """
         mkdir -p /proc/driver/nvidia/gpus
@@ -222,16 +212,12 @@ def test_a_jetson_and_another_vendor_in_one_container(installed: Installed, bund
         (f"printf 'lib, \\377\\n' >{tegra.LISTS}/l4t.csv\n", "l4t.csv:1: this is not UTF-8"),
     ],
 )
-def test_a_jetson_that_cannot_serve_says_why(
-    installed: Installed, bundle: Maker, before: str, said: str
-) -> None:
+def test_a_jetson_that_cannot_serve_says_why(installed: Installed, bundle: Maker, before: str, said: str) -> None:
     assert said in refused(installed, bundle("debian").asks("all"), before, platform="tegra")
 
 
 @pytest.mark.parametrize("asked", ["all", "0", "GPU-a3bd1b0a-4b0e-4b4a-8a3d-0a1b2c3d4e5f"])
-def test_wsl_gives_the_one_device_whatever_gpu_is_named(
-    installed: Installed, bundle: Maker, asked: str
-) -> None:
+def test_wsl_gives_the_one_device_whatever_gpu_is_named(installed: Installed, bundle: Maker, asked: str) -> None:
     one = bundle("debian").asks(asked)
     seen = run(installed, one, platform="wsl")
     assert seen.nodes == seen.allowed == seen.smi == {wsl.DXG}
@@ -251,9 +237,7 @@ def test_wsl_without_nvidias_driver_says_what_to_do(installed: Installed, bundle
     assert "this WSL 2 has no driver of NVIDIA's" in said and "wsl --shutdown" in said
 
 
-@pytest.mark.parametrize(
-    ("platform", "node"), [("tegra", "/dev/nvgpu/igpu0/ctrl"), ("wsl", wsl.DXG)]
-)
+@pytest.mark.parametrize(("platform", "node"), [("tegra", "/dev/nvgpu/igpu0/ctrl"), ("wsl", wsl.DXG)])
 def test_podmans_containers_have_it_too(
     installed: Installed, tmp_path: Path, driver: Path, platform: str, node: str
 ) -> None:
@@ -269,10 +253,7 @@ def test_podmans_containers_have_it_too(
 
 @pytest.mark.parametrize(
     ("platform", "name", "proof"),
-    [
-        ("tegra", "Jetson Linux 36.4.3", "/etc/nv_tegra_release"),
-        ("wsl", "WSL 2", wsl.DXG),
-    ],
+    [("tegra", "Jetson Linux 36.4.3", "/etc/nv_tegra_release"), ("wsl", "WSL 2", wsl.DXG)],
 )
 def test_people_are_told_which_platform_it_is(
     installed: Installed, bundle: Maker, platform: str, name: str, proof: str

@@ -55,9 +55,7 @@ sed -i 's#"path": *"{procdriver}"#"path": "/bin/sh", "args": ["sh", "/run/told"]
 """
 
 
-@pytest.mark.parametrize(
-    ("runtime", "more"), [("runc", ""), ("crun", ""), ("crun", "--device /dev/fuse")]
-)
+@pytest.mark.parametrize(("runtime", "more"), [("runc", ""), ("crun", ""), ("crun", "--device /dev/fuse")])
 def test_a_user_namespace_may_map_anyone(
     installed: Installed, tmp_path: Path, driver: Path, runtime: str, more: str
 ) -> None:
@@ -93,9 +91,7 @@ setpriv --reuid=64123 --regid=64123 --clear-groups env HOME={home} XDG_RUNTIME_D
 """
 
 
-def test_a_rootless_container_has_its_gpus(
-    installed: Installed, tmp_path: Path, driver: Path
-) -> None:
+def test_a_rootless_container_has_its_gpus(installed: Installed, tmp_path: Path, driver: Path) -> None:
     """In a user namespace: mknod is refused, so the nodes are bound; no cgroup can be changed, so none is."""
     home = tmp_path / "home"
     home.mkdir()

@@ -95,12 +95,8 @@ def image(tmp_path_factory: pytest.TempPathFactory, driver: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize(
-    ("runtime", "type_"), [("crun", "container_t"), ("runc", "nvidia_container_t")]
-)
-def test_podman_plays_the_pod(
-    installed: Installed, tmp_path: Path, image: Path, runtime: str, type_: str
-) -> None:
+@pytest.mark.parametrize(("runtime", "type_"), [("crun", "container_t"), ("runc", "nvidia_container_t")])
+def test_podman_plays_the_pod(installed: Installed, tmp_path: Path, image: Path, runtime: str, type_: str) -> None:
     """Its other container, which podman makes for the pod, is left alone."""
     command = Podman(tmp_path, runtime)
     out = tmp_path / "out"
@@ -130,10 +126,7 @@ def test_a_pod_that_cannot_be_served_is_refused_in_one_sentence(
 ) -> None:
     """A GPU that this node does not have, and a CUDA version that its driver does not serve."""
     command = Podman(tmp_path, "runc")
-    wrong = {
-        "unknown": pods.text("container_t"),
-        "unmet": pods.text("container_t", UUID, "cuda>=99.0"),
-    }
+    wrong = {"unknown": pods.text("container_t"), "unmet": pods.text("container_t", UUID, "cuda>=99.0")}
     lines = command.imports(image)
     for name, text in wrong.items():
         lines.append(f"! {command.plays(name, text)} >{tmp_path}/{name}.err 2>&1")
@@ -150,9 +143,7 @@ def test_a_pod_that_cannot_be_served_is_refused_in_one_sentence(
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_cri_o_starts_the_pods_container(
-    installed: Installed, bundle: Maker, image: Path, runtime: str
-) -> None:
+def test_cri_o_starts_the_pods_container(installed: Installed, bundle: Maker, image: Path, runtime: str) -> None:
     made = as_pod(crio.container(bundle("debian")), pods.text("nvidia_container_t", UUID))
     (made.rootfs / "app/nvidia-smi").write_text(pods.LOOK)
     (made.rootfs / "app/nvidia-smi").chmod(0o755)

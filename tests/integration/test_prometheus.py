@@ -25,19 +25,11 @@ RULES = FOLDER / "oci-gpu-hook.rules.yaml"
 ALERTS: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
 DASHBOARD: dict[str, Any] = json.loads((FOLDER / "dashboard.json").read_text())
 # Grafana's own variables and those of the dashboard, as Grafana fills them in.
-VARIABLES = {
-    "$__rate_interval": "1m",
-    "$__range": "6h",
-    "${datasource}": "",
-    "$job": ".*",
-    "$instance": ".*",
-}
+VARIABLES = {"$__rate_interval": "1m", "$__range": "6h", "${datasource}": "", "$job": ".*", "$instance": ".*"}
 
 
 def promtool(*words: str | Path, folder: Path = FOLDER) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["promtool", *words], check=False, capture_output=True, text=True, cwd=folder
-    )
+    return subprocess.run(["promtool", *words], check=False, capture_output=True, text=True, cwd=folder)
 
 
 def expressions() -> dict[str, str]:
@@ -135,10 +127,7 @@ def test_the_manual_names_every_metric_and_no_other_is_used() -> None:
     used = set(re.findall(r"oci_gpu_hook_\w+", " ".join(texts)))
     assert {name.replace("_bucket", "") for name in used} <= told
     sources = (REPOSITORY / "oci_gpu_hook/report/gpumetrics.py").read_text()
-    named = {
-        f"oci_gpu_hook_{it}"
-        for it in re.findall(r'"((?:gpu_|driver_|nvml_|inv|val|coll|kernel_l)\w+)"', sources)
-    }
+    named = {f"oci_gpu_hook_{it}" for it in re.findall(r'"((?:gpu_|driver_|nvml_|inv|val|coll|kernel_l)\w+)"', sources)}
     assert told - named == {
         "oci_gpu_hook_gpus",
         *(f"oci_gpu_hook_{name}_total" for name in ("starts", "refusals", "failures")),
@@ -164,12 +153,7 @@ def test_exactly_the_alerts_of_the_faults_fire(installed: Installed, tmp_path: P
     """None before, and once the driver has gone nothing of what was told of it."""
     node = description.load("h100x8")
     gpus = [gpu.uuid for gpu in node.gpus]
-    says = (
-        "fault 0 lost",
-        "fault 1 clocks_event 64",
-        "fault 1 temperature 97",
-        "fault 2 ecc_uncorrected 1",
-    )
+    says = ("fault 0 lost", "fault 1 clocks_event 64", "fault 1 temperature 97", "fault 2 ecc_uncorrected 1")
     broken = [f"echo '{line}' >>/proc/driver/gpunode/description" for line in says]
     broken += [
         f"echo '4,9,1,-;NVRM: Xid (PCI:{node.gpus[0].bus_id[:-2]}): 79, GPU has fallen off the bus.' >>/dev/kmsg",
@@ -180,17 +164,8 @@ def test_exactly_the_alerts_of_the_faults_fire(installed: Installed, tmp_path: P
     ]
     # Increases of the last minutes stay so.
     lasting = [["GPUHookRefused", ""], ["GPUUncorrectedECC", gpus[2]]]
-    now = [
-        ["GPULost", gpus[0]],
-        ["GPUThrottled", gpus[1]],
-        ["GPUValidationFailed", ""],
-        ["GPUXidError", gpus[0]],
-    ]
-    wanted = {
-        "whole": [],
-        "broken": sorted([*lasting, *now]),
-        "gone": sorted([*lasting, ["GPUDriverDown", ""]]),
-    }
+    now = [["GPULost", gpus[0]], ["GPUThrottled", gpus[1]], ["GPUValidationFailed", ""], ["GPUXidError", gpus[0]]]
+    wanted = {"whole": [], "broken": sorted([*lasting, *now]), "gone": sorted([*lasting, ["GPUDriverDown", ""]])}
     steps = {
         "whole": f"oci-gpu-hook inventory refresh >/dev/null; {COLLECT}",
         "broken": "\n".join(broken),

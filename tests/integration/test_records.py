@@ -17,15 +17,7 @@ import pytest
 from oci_gpu_hook.report.entry import MESSAGE_ID
 from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import (
-    PODMAN_RUN,
-    Installed,
-    in_turn,
-    on_node,
-    podman,
-    remove_podmans_parents,
-    start,
-)
+from tests.integration.engines import PODMAN_RUN, Installed, in_turn, on_node, podman, remove_podmans_parents, start
 from tests.integration.savedinventory import NO_ANSWERS
 
 PRIVATE_RUN = """
@@ -70,9 +62,7 @@ time.sleep(1000)
 def records(lines: str) -> str:
     """Until the journal has so many of ours, for it writes when it likes."""
     count = f"journalctl -q --no-pager -o json MESSAGE_ID={MESSAGE_ID}"
-    return (
-        f"for try in $(seq 6000); do [ $({count} | wc -l) -ge {lines} ] && break; sleep 0.1; done\n"
-    )
+    return f"for try in $(seq 6000); do [ $({count} | wc -l) -ge {lines} ] && break; sleep 0.1; done\n"
 
 
 def asking(made: Any, devices: str | None) -> Any:
@@ -170,8 +160,7 @@ cat /run/log/0 /run/log/1 /run/log/2
 """
     done = on_node(installed, script)
     found = [
-        dict(re.findall(r"^OCI_GPU_HOOK_(\w+)=(.*)$", text, re.MULTILINE))
-        for text in done.out.split("MESSAGE=")[1:]
+        dict(re.findall(r"^OCI_GPU_HOOK_(\w+)=(.*)$", text, re.MULTILINE)) for text in done.out.split("MESSAGE=")[1:]
     ]
     assert [(item.get("CONTAINER"), item["OUTCOME"], item["REASON"]) for item in found] == [
         (None, "refused", "bundle"),
@@ -183,9 +172,7 @@ cat /run/log/0 /run/log/1 /run/log/2
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_by_cdi_the_record_names_what_was_asked_for(
-    installed: Installed, tmp_path: Path, runtime: str
-) -> None:
+def test_by_cdi_the_record_names_what_was_asked_for(installed: Installed, tmp_path: Path, runtime: str) -> None:
     """podman 4.3 makes the nodes, and tells the hook nothing but them."""
     root = roots.busybox(tmp_path / "root")
     words = f"{PODMAN_RUN} --rm --device nvidia.com/gpu=1 --device nvidia.com/gpu=5"
@@ -205,9 +192,7 @@ oci-gpu-hook log --format json
     assert " got 1, 5: " in record["message"]
 
 
-@pytest.mark.parametrize(
-    ("variables", "outcome"), [({}, "ignored"), ({"NVIDIA_VISIBLE_DEVICES": "99"}, "refused")]
-)
+@pytest.mark.parametrize(("variables", "outcome"), [({}, "ignored"), ({"NVIDIA_VISIBLE_DEVICES": "99"}, "refused")])
 def test_what_is_not_accepted_is_recorded_whatever_becomes_of_the_start(
     installed: Installed, bundle: Maker, variables: dict[str, str], outcome: str
 ) -> None:
@@ -282,9 +267,7 @@ def test_many_starts_at_once_are_all_counted(installed: Installed, bundle: Maker
     assert float(found["oci_gpu_hook_start_duration_seconds_sum"]) > 0
 
 
-def test_starts_with_other_vendors_devices_are_recorded_and_counted(
-    installed: Installed, bundle: Maker
-) -> None:
+def test_starts_with_other_vendors_devices_are_recorded_and_counted(installed: Installed, bundle: Maker) -> None:
     """One that gets a device, one that asks for one that is not there, and one that is not allowed what it asks for."""
     script = f"{JOURNALD}\noci-gpu-hook metrics --write >/dev/null\n"
     for name, asked in (("given", "0"), ("refused", "9"), ("ignored", "")):
@@ -331,20 +314,14 @@ ls /run/oci-gpu-hook {NO_ANSWERS}
     done = on_node(installed, script, settings=COUNTING)
     assert done.code == 0, done.err
     stopped = "no setting 'metrics': stopped counting"
-    assert done.out.splitlines() == [
-        "inventory",
-        "1",
-        stopped,
-        *sorted(["inventory", "metrics.lock"]),
-    ]
+    assert done.out.splitlines() == ["inventory", "1", stopped, *sorted(["inventory", "metrics.lock"])]
 
 
 @pytest.mark.parametrize("fault", ["read-only", "full"])
 def test_a_bad_disk_stops_no_start(installed: Installed, bundle: Maker, fault: str) -> None:
     made = asking(bundle("busybox"), "0")
     spoil = {
-        "read-only": "mount --bind /run/oci-gpu-hook /run/oci-gpu-hook\n"
-        "mount -o remount,bind,ro /run/oci-gpu-hook",
+        "read-only": "mount --bind /run/oci-gpu-hook /run/oci-gpu-hook\nmount -o remount,bind,ro /run/oci-gpu-hook",
         "full": "head -c 1M /dev/zero >/run/oci-gpu-hook/filler 2>/dev/null || true",
     }[fault]
     script = f"""

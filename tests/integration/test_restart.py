@@ -27,9 +27,7 @@ def libraries(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(("runtime", "read_only"), [("runc", False), ("crun", True)])
-def test_the_same_driver_finds_its_links(
-    installed: Installed, bundle: Maker, runtime: str, read_only: bool
-) -> None:
+def test_the_same_driver_finds_its_links(installed: Installed, bundle: Maker, runtime: str, read_only: bool) -> None:
     made = bundle("debian").asks("0")
     made.config["root"]["readonly"] = read_only
     left = f"cd {made.rootfs}; find . -printf '%p %y %s %l\\n' | sort | md5sum"

@@ -40,10 +40,7 @@ AS_USER = f"setpriv --reuid={USER} --regid={USER} --clear-groups "
 # As podman, rootlesskit and enroot make theirs.
 ROOTLESS = f"{AS_USER} unshare --mount --user --map-root-user --map-auto "
 # As somebody else makes one for an engine that is to be its root; to nobody there the machine's root has a number.
-SHIFTED = (
-    "unshare --mount --user --map-users=100000,0,65536 --map-groups=100000,0,65536 "
-    "--setuid=0 --setgid=0 "
-)
+SHIFTED = "unshare --mount --user --map-users=100000,0,65536 --map-groups=100000,0,65536 --setuid=0 --setgid=0 "
 # The same user's namespace, in which there is a system of its own, as in a container that has an engine in it.
 OWN_SYSTEM = (
     ROOTLESS
@@ -63,10 +60,7 @@ from oci_gpu_hook.container import rootfs
 for path in sys.argv[2:]:
     print(path, rootfs._is_roots(path))
 """
-PATHS = [
-    *(f"/run/user-home/{name}/root" for name in ("store", "open", "sticky")),
-    "/run/shifted/store/root",
-]
+PATHS = [*(f"/run/user-home/{name}/root" for name in ("store", "open", "sticky")), "/run/shifted/store/root"]
 
 
 def test_a_users_folders_count_in_the_users_own_namespace_alone(installed: Installed) -> None:

@@ -80,9 +80,7 @@ echo shares $(cat $(find /sys/fs/cgroup -path '*/life/cpu.shares' | head -n 1) /
 
 
 @pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
-def test_an_engines_update_leaves_the_gpu(
-    installed: Installed, bundle: Maker, runtime: str, cgroup: str
-) -> None:
+def test_an_engines_update_leaves_the_gpu(installed: Installed, bundle: Maker, runtime: str, cgroup: str) -> None:
     """containerd's own list of devices is not set anew; another's list is."""
     it = made(bundle, "1", seconds=100)
     devices = it.config["linux"]["resources"]["devices"]
@@ -94,9 +92,7 @@ def test_an_engines_update_leaves_the_gpu(
     for shares, how, listed in each:
         # No controller of v2 is the tests' here.
         cpu = json.dumps({"shares": shares} if cgroup == "v1" else {})
-        updates += UPDATE.format(
-            devices=json.dumps(listed), cpu=cpu, words=words, how=how, look=look
-        )
+        updates += UPDATE.format(devices=json.dumps(listed), cpu=cpu, words=words, how=how, look=look)
     script = f"{words} create --bundle {it.path} life >/run/out\n{words} start life\n"
     script += f"{updates}{words} delete --force life\n"
     seen = on_node(installed, script, cgroup=cgroup, settings=SERVES.format(runtime))
@@ -110,9 +106,7 @@ def test_an_engines_update_leaves_the_gpu(
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_what_stops_a_container_is_in_the_runtimes_log(
-    installed: Installed, bundle: Maker, runtime: str
-) -> None:
+def test_what_stops_a_container_is_in_the_runtimes_log(installed: Installed, bundle: Maker, runtime: str) -> None:
     it = made(bundle, "77")
     broken = made(bundle, "0")
     (broken.path / "config.json").write_text('{"NVIDIA_')

@@ -24,14 +24,8 @@ CASES = {
         " chown -h 1000 /tmp/nvidia-mps",
         "",
     ),
-    "root's link": (
-        "mkdir /run/shown; echo shown >/run/shown/of; ln -s /run/shown /tmp/nvidia-mps",
-        "",
-    ),
-    "a user's by the settings": (
-        f"{USERS}echo mps-pipe-owner = 1000 >/etc/oci-gpu-hook.conf",
-        "a user",
-    ),
+    "root's link": ("mkdir /run/shown; echo shown >/run/shown/of; ln -s /run/shown /tmp/nvidia-mps", ""),
+    "a user's by the settings": (f"{USERS}echo mps-pipe-owner = 1000 >/etc/oci-gpu-hook.conf", "a user"),
     "elsewhere": (
         "mkdir /run/pipes; echo pipes >/run/pipes/of; echo mps-pipe-folder = /run/pipes >/etc/oci-gpu-hook.conf",
         "pipes",
@@ -59,9 +53,7 @@ def test_what_is_left_out_is_said(installed: Installed, bundle: Maker) -> None:
     assert "the host's /tmp/nvidia-mps is left out: 'nvidia-mps' is user 1000's" in "".join(lines)
 
 
-def test_a_services_own_folder_serves_for_its_socket_only(
-    installed: Installed, bundle: Maker
-) -> None:
+def test_a_services_own_folder_serves_for_its_socket_only(installed: Installed, bundle: Maker) -> None:
     """nvidia-persistenced runs as a user of its own, whose the folder is."""
     made = bundle("busybox").asks("0", "utility").runs(*LOOK)
     folder = "install -d -o 1000 /run/nvidia-persistenced\n"

@@ -43,10 +43,7 @@ update 400; look update-again
 systemctl daemon-reexec; look daemon-reexec
 """
 # Without this socket systemctl and the runtimes speak to systemd over the message bus, and the hook to nobody.
-HIDE, SHOW = (
-    "mv /run/systemd/private /run/systemd/hidden\n",
-    "mv /run/systemd/hidden /run/systemd/private\n",
-)
+HIDE, SHOW = ("mv /run/systemd/private /run/systemd/hidden\n", "mv /run/systemd/hidden /run/systemd/private\n")
 START = """
 in_{name}() {{ {runtime} --systemd-cgroup exec stay-{name} "$@"; }}
 update_{name}() {{ {runtime} --systemd-cgroup update --cpu-share $1 stay-{name}; }}
@@ -105,15 +102,9 @@ update_podman() {{ podman update --cpu-shares $1 stay; }}
 podman {PODMAN_RUN} --detach --name stay --log-driver=k8s-file --env NVIDIA_VISIBLE_DEVICES=1 \\
     --rootfs {tmp_path}/root sh -c '{SLEEP}' >/tmp/out 2>&1 </dev/null || {{ cat /tmp/out >&2; exit 1; }}
 """
-    remove = (
-        "for name in runc free untold; do runc --systemd-cgroup delete --force stay-$name; done\n"
-    )
-    remove += (
-        "crun --systemd-cgroup delete --force stay-crun; podman rm --force --time 0 stay >/dev/null"
-    )
-    done = on_node(
-        installed, script + SCRIPT + END.format(remove=remove), cgroup=cgroup, booted=True
-    )
+    remove = "for name in runc free untold; do runc --systemd-cgroup delete --force stay-$name; done\n"
+    remove += "crun --systemd-cgroup delete --force stay-crun; podman rm --force --time 0 stay >/dev/null"
+    done = on_node(installed, script + SCRIPT + END.format(remove=remove), cgroup=cgroup, booted=True)
     assert done.code == 0, done.out + done.err
     found: dict[str, dict[str, list[str]]] = {}
     lines = [line.split(maxsplit=3) for line in done.out.splitlines()]
@@ -150,11 +141,7 @@ def test_a_start_that_fails_is_withdrawn_from_systemd(
     assert done.out == ""
     calls = (tmp_path / "trace").read_text()
     # The modules that say it are read too.
-    told, withdrawn = [
-        line
-        for line in calls.splitlines()
-        if "SetUnitProperties" in line and "pread64(" not in line
-    ]
+    told, withdrawn = [line for line in calls.splitlines() if "SetUnitProperties" in line and "pread64(" not in line]
     assert (told.count("/dev/char/195:"), told.count("/dev/char/1:3")) == (2, 0)
     assert (withdrawn.count("/dev/char/195:"), withdrawn.count("/dev/char/1:3")) == (0, 1)
 

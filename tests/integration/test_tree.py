@@ -47,12 +47,7 @@ tree.undo.take_back()
 print(below())
 """
     made = "['/opt', '/opt/a', '/opt/a/b', '/opt/a/b/x']"
-    assert run(tmp_path, case) == [
-        f"refused {made}",
-        "['/opt']",
-        f"{made} ours",
-        "['/opt']",
-    ]
+    assert run(tmp_path, case) == [f"refused {made}", "['/opt']", f"{made} ours", "['/opt']"]
 
 
 def test_what_lies_in_a_folder_that_was_there_stays(tmp_path: Path) -> None:
@@ -133,12 +128,7 @@ print(count())
 tree.undo.take_back()
 print(below())
 """
-    assert run(tmp_path, case) == [
-        "lib.so.2 lib.so.2.5 ours",
-        "lib.so lib.so.2.5 ours",
-        "1",
-        "['/opt']",
-    ]
+    assert run(tmp_path, case) == ["lib.so.2 lib.so.2.5 ours", "lib.so lib.so.2.5 ours", "1", "['/opt']"]
 
 
 def test_what_has_the_name_is_mounted_over_and_stays(tmp_path: Path) -> None:
@@ -181,11 +171,7 @@ print(count())
 tree.undo.take_back()
 print(below())
 """
-    assert run(tmp_path, case) == [
-        "lib.so.2 lib.so.2.5 ours",
-        "1",
-        "['/opt', '/opt/lib.so.2', '/opt/lib.so.2.5']",
-    ]
+    assert run(tmp_path, case) == ["lib.so.2 lib.so.2.5 ours", "1", "['/opt', '/opt/lib.so.2', '/opt/lib.so.2.5']"]
 
 
 def test_a_name_in_a_volume_of_the_host_is_not_made(tmp_path: Path) -> None:
@@ -197,10 +183,7 @@ try: tree.name("/opt/lib.so.2.5", "lib.so")
 except OSError as err: print(err)
 print(os.listdir(host + "/folder"))
 """
-    assert run(tmp_path, case) == [
-        "/opt lies in a volume of the host, where nothing is made",
-        "['lib.so.2.5']",
-    ]
+    assert run(tmp_path, case) == ["/opt lies in a volume of the host, where nothing is made", "['lib.so.2.5']"]
 
 
 def test_a_link_that_leads_too_deep_is_refused(tmp_path: Path) -> None:

@@ -213,9 +213,7 @@ cat /run/nvidia/validations/driver-ready; left
 
 
 @pytest.mark.parametrize(("name", "cgroup"), [("h100mig", "v2"), ("v100", "v1")])
-def test_all_steps_pass_and_their_files_are_made(
-    installed: Installed, name: str, cgroup: str
-) -> None:
+def test_all_steps_pass_and_their_files_are_made(installed: Installed, name: str, cgroup: str) -> None:
     settings = "settings=/etc/oci-gpu-hook.conf\n"
     settings += "echo 'validation-folder = /run/nvidia/validations' >>$settings\n"
     settings += "echo 'accept-environment = privileged' >>$settings\n"
@@ -285,9 +283,7 @@ def test_files_that_cannot_be_made_are_told_and_one_of_before_goes(installed: In
         name: f"unshare --mount sh -eu <<'ROW'\n. /run/made/tools\n{plant}\nsaid {words}\nROW"
         for name, (plant, words, *_) in FILES.items()
     }
-    rows["a user"] = (
-        "setpriv --reuid 65534 --clear-groups oci-gpu-hook validate driver hook || echo $?"
-    )
+    rows["a user"] = "setpriv --reuid 65534 --clear-groups oci-gpu-hook validate driver hook || echo $?"
     rows["an end"] = (
         "printf '#!/bin/sh\\nsleep 1000\\n' | program slow\n"
         "oci-gpu-hook validate hook --runtime slow --timeout 600 & validating=$!\n"

@@ -17,17 +17,7 @@ import pytest
 from tests.integration import roots
 from tests.integration.conftest import Maker
 from tests.integration.engines import REPOSITORY, RUNTIMES, Installed, on_node, start
-from tests.integration.inside import (
-    ALLOWED,
-    COMPUTE,
-    DENIED,
-    Seen,
-    attempt,
-    look,
-    look_podman,
-    node,
-    refused,
-)
+from tests.integration.inside import ALLOWED, COMPUTE, DENIED, Seen, attempt, look, look_podman, node, refused
 
 PUBLISHED = REPOSITORY / "tests/data/vendors"
 FOLDER = f"/usr/lib/{roots.MULTIARCH}"
@@ -95,34 +85,19 @@ SHIPPED = {
     ),
     "habana": Shipped(
         "OCI_HABANA",
-        {
-            "1": _gaudi(2),
-            "0000:33:00.0": _gaudi(1),
-            "accel2": _gaudi(2),
-            "all": _gaudi(1) | _gaudi(2),
-        },
+        {"1": _gaudi(2), "0000:33:00.0": _gaudi(1), "accel2": _gaudi(2), "all": _gaudi(1) | _gaudi(2)},
         ("hl-smi",),
         ("libhlml.so", "libhl-thunk.so"),
     ),
     "neuron": Shipped(
         "OCI_NEURON",
-        {
-            "1": {"/dev/neuron1"},
-            "neuron0": {"/dev/neuron0"},
-            "all": {"/dev/neuron0", "/dev/neuron1"},
-        },
+        {"1": {"/dev/neuron1"}, "neuron0": {"/dev/neuron0"}, "all": {"/dev/neuron0", "/dev/neuron1"}},
         ("/opt/aws/neuron/bin/neuron-ls",),
         ("libnrt.so.1", "libnccom.so.2"),
     ),
     "rdma": Shipped(
         "OCI_RDMA",
-        {
-            "0": _verbs(0),
-            "0000:ca:00.0": _verbs(1),
-            "uverbs0": _verbs(0),
-            "mlx5_1": _verbs(1),
-            "all": _verbs(0, 1),
-        },
+        {"0": _verbs(0), "0000:ca:00.0": _verbs(1), "uverbs0": _verbs(0), "mlx5_1": _verbs(1), "all": _verbs(0, 1)},
         ("ibv_devinfo",),
         ("libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1", "libmlx5-rdmav34.so"),
         ("/etc/libibverbs.d/mlx5.driver",),
@@ -136,12 +111,7 @@ SHIPPED = {
     ),
     "xrt": Shipped(
         "OCI_XRT",
-        {
-            "0": {_dri(132)},
-            "0000:e7:00.1": {_dri(133)},
-            "renderD132": {_dri(132)},
-            "all": {_dri(132), _dri(133)},
-        },
+        {"0": {_dri(132)}, "0000:e7:00.1": {_dri(133)}, "renderD132": {_dri(132)}, "all": {_dri(132), _dri(133)}},
         ("/opt/xilinx/xrt/bin/xbutil",),
         ("libxrt_core.so.2", "libxilinxopencl.so.2"),
         ("/etc/OpenCL/vendors/xilinx.icd", "/opt/xilinx/xrt/version.json"),
@@ -155,9 +125,7 @@ def test_every_file_that_we_ship_is_tested() -> None:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_container_has_what_it_asks_for_of_a_vendor(
-    installed: Installed, bundle: Maker, name: str
-) -> None:
+def test_a_container_has_what_it_asks_for_of_a_vendor(installed: Installed, bundle: Maker, name: str) -> None:
     shipped = SHIPPED[name]
     made = [bundle("debian").asks(None, **{shipped.flag: asked}) for asked in shipped.asked]
     runtime = "crun" if name in ("amd", "rdma") else "runc"
@@ -299,14 +267,9 @@ def test_our_files_outlive_an_upgrade_of_the_driver(installed: Installed, bundle
     assert new == old.replace("6.2.0-66", "6.3.0-39").replace("6.2.60200", "6.3.60300")
 
 
-def test_what_holds_for_nvidias_requests_holds_for_a_vendors(
-    installed: Installed, bundle: Maker
-) -> None:
+def test_what_holds_for_nvidias_requests_holds_for_a_vendors(installed: Installed, bundle: Maker) -> None:
     """Swarm's resources, CDI annotations, and what the administrator allows; each container has the adapter or none."""
-    settings = (
-        "swarm-resources = OCI_RDMA=DOCKER_RESOURCE_HCA\n"
-        "[namespace other]\nallowed-vendors = OCI_AMD\n"
-    )
+    settings = "swarm-resources = OCI_RDMA=DOCKER_RESOURCE_HCA\n[namespace other]\nallowed-vendors = OCI_AMD\n"
     by_swarm = bundle("busybox").asks(None, DOCKER_RESOURCE_HCA="mlx5_1", OCI_RDMA="all")
     by_annotation, elsewhere = bundle("busybox").asks(None), bundle("busybox").asks(None)
     device = {"cdi.k8s.io/fabric": "openfabrics.org/hca=mlx5_1"}
@@ -343,14 +306,10 @@ def test_a_vendors_device_stays_when_systemd_reloads(installed: Installed, bundl
         assert answer.endswith(DENIED if path == "/dev/other" else ALLOWED), rows
 
 
-def test_a_device_that_is_missing_is_named_with_its_file(
-    installed: Installed, bundle: Maker
-) -> None:
+def test_a_device_that_is_missing_is_named_with_its_file(installed: Installed, bundle: Maker) -> None:
     made = bundle("debian").asks(None, OCI_AMD="all")
     said = refused(installed, made, before="rm /dev/kfd", **ALL)
-    assert (
-        "/usr/share/oci-gpu-hook/vendors/amd.json requires what this host lacks: /dev/kfd" in said
-    )
+    assert "/usr/share/oci-gpu-hook/vendors/amd.json requires what this host lacks: /dev/kfd" in said
     assert "exit status 6" in said
 
 
@@ -370,21 +329,14 @@ python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("/run/own.sock")'
 """
 
 
-def test_a_socket_is_given_and_an_optional_device_that_is_missing_is_told(
-    installed: Installed, bundle: Maker
-) -> None:
+def test_a_socket_is_given_and_an_optional_device_that_is_missing_is_told(installed: Installed, bundle: Maker) -> None:
     made = bundle("debian").asks(None, OCI_OWN="all")
     before = OWN.replace("KERNEL", "5.14")
     seen = look(installed, made, "test -S /run/own.sock && echo is a socket", before=before, **ALL)
     assert seen.printed == "is a socket\n"
     assert {"ro", "nosuid", "nodev", "noexec"} <= seen.mounts["/run/own.sock"]
     assert "/run/absent.sock" not in seen.mounts
-    shown = on_node(
-        installed,
-        f"{before}oci-gpu-hook plan --bundle {made.path}",
-        description="none",
-        vendors=("amd",),
-    )
+    shown = on_node(installed, f"{before}oci-gpu-hook plan --bundle {made.path}", description="none", vendors=("amd",))
     assert "  OCI_OWN: this host has no /dev/absent\n" in shown.out
 
 
@@ -409,9 +361,7 @@ def _file(flag: str, path: str) -> str:
     return json.dumps({"activation_flag": flag, "inventory": {"all": {"miscellaneous": files}}})
 
 
-def test_two_vendors_that_want_one_target_are_both_named(
-    installed: Installed, bundle: Maker
-) -> None:
+def test_two_vendors_that_want_one_target_are_both_named(installed: Installed, bundle: Maker) -> None:
     made = bundle("debian").asks(None, OCI_ONE="all", OCI_OTHER="all")
     lines = [f"mkdir -p {ADMINISTRATORS} /opt/one /opt/other"]
     for name in ("one", "other"):
@@ -443,9 +393,7 @@ def _commands(shipped: Shipped) -> str:
 def _check(shipped: Shipped, seen: Seen, nodes: set[str]) -> None:
     lines = seen.printed.splitlines()
     if nodes:
-        assert {line for line in lines if line.startswith("/dev/")} == {
-            f"{path} allowed" for path in nodes
-        }
+        assert {line for line in lines if line.startswith("/dev/")} == {f"{path} allowed" for path in nodes}
         assert not [line for line in lines if ": " in line]
     for soname in shipped.sonames:
         assert seen.libraries[soname, 64] == [f"{FOLDER}/{soname}"], soname

@@ -26,8 +26,7 @@ def test_mig_devices_by_each_of_their_names(installed: Installed, bundle: Maker)
         f"MIG-{MIG['uuid']}/5/1": {"gi5", "gi5/ci1"},
         "0:0": {"gi1", "gi1/ci0"},
         "0:1,0:2": {"gi5", "gi5/ci0", "gi5/ci1"},
-        "all": {f"gi{it['gi']}" for it in MIG["mig"]}
-        | {f"gi{it['gi']}/ci{it['ci']}" for it in MIG["mig"]},
+        "all": {f"gi{it['gi']}" for it in MIG["mig"]} | {f"gi{it['gi']}/ci{it['ci']}" for it in MIG["mig"]},
         gpus("h100mig")[1]["uuid"]: set(),
     }
     made = [bundle("busybox").asks(selector) for selector in (*instances, "0:4")]
@@ -60,10 +59,7 @@ def test_without_nvml_a_mig_device_is_never_guessed(installed: Installed, bundle
 
 
 def test_mig_is_managed_by_privileged_containers(installed: Installed, bundle: Maker) -> None:
-    managed = {
-        "NVIDIA_MIG_CONFIG_DEVICES": "mig/config",
-        "NVIDIA_MIG_MONITOR_DEVICES": "mig/monitor",
-    }
+    managed = {"NVIDIA_MIG_CONFIG_DEVICES": "mig/config", "NVIDIA_MIG_MONITOR_DEVICES": "mig/monitor"}
     plain = [bundle("busybox").asks("1", **{variable: "all"}) for variable in managed]
     made = [bundle("busybox").asks("1", **{variable: "all"}).privileged() for variable in managed]
     found = attempt(installed, *plain, *made, description="h100mig")
@@ -85,8 +81,7 @@ FEATURES = {
 
 def test_other_drivers_devices_come_by_family(installed: Installed, bundle: Maker) -> None:
     words: list[dict[str, Any]] = [
-        {name: "enabled" if name == variable else "disabled" for name in FEATURES}
-        for variable in FEATURES
+        {name: "enabled" if name == variable else "disabled" for name in FEATURES} for variable in FEATURES
     ]
     made = [bundle("busybox").asks("none", "utility", **each) for each in words]
     made.append(bundle("busybox").asks("7", **dict.fromkeys(FEATURES, "enabled")))

@@ -13,17 +13,7 @@ import pytest
 from tests.integration import roots
 from tests.integration.conftest import Maker
 from tests.integration.engines import Bundle, Installed
-from tests.integration.inside import (
-    COMPUTE,
-    CONTROL,
-    Seen,
-    attempt,
-    gpus,
-    look,
-    node,
-    plan,
-    refused,
-)
+from tests.integration.inside import COMPUTE, CONTROL, Seen, attempt, gpus, look, node, plan, refused
 
 NATIVE = f"/usr/lib/{roots.MULTIARCH}"
 TWINS = "/usr/lib/i386-linux-gnu"
@@ -158,16 +148,11 @@ def newer(bundle: Bundle, driver: Path, number: str = "580.65.06") -> Bundle:
 
 
 # The container's own loader says which file it takes.
-RESOLVED = (
-    "$(ls /lib64/ld-linux-* /lib/ld-linux-* 2>/dev/null | head -n1) --list /app/cuda; /app/cuda"
-)
+RESOLVED = "$(ls /lib64/ld-linux-* /lib/ld-linux-* 2>/dev/null | head -n1) --list /app/cuda; /app/cuda"
 
 
 def test_cudas_newer_libraries_are_named(installed: Installed, bundle: Maker, driver: Path) -> None:
-    made, same_branch = (
-        newer(bundle("debian"), driver),
-        newer(bundle("debian"), driver, "535.183.06"),
-    )
+    made, same_branch = (newer(bundle("debian"), driver), newer(bundle("debian"), driver, "535.183.06"))
     before = roots.listing(made.rootfs / COMPAT.lstrip("/"))
     started = attempt(installed, made, same_branch, commands=RESOLVED, description="v100")
     seen, other = (each.seen() for each in started)
@@ -182,9 +167,7 @@ def test_cudas_newer_libraries_are_named(installed: Installed, bundle: Maker, dr
 
 
 @pytest.mark.parametrize(
-    ("description", "settings"),
-    [("h100x8", ""), ("v100", "cuda-forward-compatibility = no\n")],
-    ids=["same", "off"],
+    ("description", "settings"), [("h100x8", ""), ("v100", "cuda-forward-compatibility = no\n")], ids=["same", "off"]
 )
 def test_cudas_libraries_that_are_no_newer_or_not_wanted_are_not_named(
     installed: Installed, bundle: Maker, driver: Path, description: str, settings: str
@@ -195,9 +178,7 @@ def test_cudas_libraries_that_are_no_newer_or_not_wanted_are_not_named(
     assert seen.libraries["libcuda.so.1", 64] == [f"{NATIVE}/libcuda.so.1"]
 
 
-def test_a_compat_folder_never_leads_out_of_the_image(
-    installed: Installed, bundle: Maker, tmp_path: Path
-) -> None:
+def test_a_compat_folder_never_leads_out_of_the_image(installed: Installed, bundle: Maker, tmp_path: Path) -> None:
     """The way of CVE-2024-0132: the image's folder is a link, and the host's folder of that name is not the image's."""
     (tmp_path / "host").mkdir()
     (tmp_path / "host/libcuda.so.999.1.1").write_text("the host's own")

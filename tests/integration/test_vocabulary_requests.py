@@ -30,10 +30,7 @@ def test_where_lists_alone_are_accepted(installed: Installed, bundle: Maker) -> 
     with_features = lists(bundle("busybox").asks(None, **dict.fromkeys(features, "enabled")), "2")
     by_environment = bundle("busybox").asks("all", NVIDIA_IMEX_CHANNELS="1")
     rows: list[tuple[Bundle, set[str]]] = [
-        *[
-            (lists(bundle("busybox").asks(beside), first, second), both)
-            for beside in (None, "all", LIST_FOLDER)
-        ],
+        *[(lists(bundle("busybox").asks(beside), first, second), both) for beside in (None, "all", LIST_FOLDER)],
         (with_features, {*COMPUTE, node(2)}),
         (by_environment, set()),
         (bundle("busybox").asks("4").privileged(), {*COMPUTE, node(4)}),
@@ -100,9 +97,7 @@ def test_without_settings(installed: Installed, bundle: Maker) -> None:
         bundle("busybox").asks(None, DOCKER_RESOURCE_GPU=gpus()[5]["uuid"]),
         bundle("busybox").asks("0", NVIDIA_REQUIRE_CUDA=UNMET),
         bundle("busybox").asks("0", NVIDIA_REQUIRE_CUDA=alternatives),
-        bundle("busybox").asks(
-            "0", NVIDIA_REQUIRE_CUDA="cuda>=12.4", NVIDIA_REQUIRE_DRIVER="driver<580"
-        ),
+        bundle("busybox").asks("0", NVIDIA_REQUIRE_CUDA="cuda>=12.4", NVIDIA_REQUIRE_DRIVER="driver<580"),
     )
     assert "which are not accepted" in listed.refusal()
     environment.seen().has_exactly(*COMPUTE, node(1))

@@ -80,9 +80,7 @@ def contents(package: Path) -> set[str]:
 
 def field(package: Path, name: str) -> str:
     """A field of the package's control file."""
-    done = subprocess.run(
-        ["dpkg-deb", "--field", package, name], check=True, capture_output=True, text=True
-    )
+    done = subprocess.run(["dpkg-deb", "--field", package, name], check=True, capture_output=True, text=True)
     return done.stdout.strip()
 
 
@@ -129,9 +127,7 @@ class View:
     def apt(self, *words: str | Path) -> Ended:
         """apt-get without the lists of what could be downloaded; packages come from files."""
         options = "-q -y --no-install-recommends -o Dir::State::lists=/run/lists -o APT::Sandbox::User=root"
-        return self.sh(
-            f"mkdir -p /run/lists/partial; apt-get {options} {' '.join(map(str, words))}"
-        )
+        return self.sh(f"mkdir -p /run/lists/partial; apt-get {options} {' '.join(map(str, words))}")
 
     def listing(self) -> dict[str, tuple[int, bytes]]:
         """Every path that is not as on the machine, with its mode and content; folders only where they are new."""

@@ -20,16 +20,10 @@ wait_for() { for _ in $(seq 6000); do [ -e "$1" ] && return; sleep 0.1; done; ec
 
 
 def booted(installed: Installed, script: str) -> Outcome:
-    return on_node(
-        installed,
-        f"rm -rf /dev/nvidia*\n{BOOTED} <<'END'\n{WAIT}{script}\nEND\n",
-        description="h100mig",
-    )
+    return on_node(installed, f"rm -rf /dev/nvidia*\n{BOOTED} <<'END'\n{WAIT}{script}\nEND\n", description="h100mig")
 
 
-def test_a_boot_makes_the_nodes_and_saves_the_inventory_and_what_changes_is_saved_anew(
-    installed: Installed,
-) -> None:
+def test_a_boot_makes_the_nodes_and_saves_the_inventory_and_what_changes_is_saved_anew(installed: Installed) -> None:
     """After other libraries of the driver have come, and a MIG device; and when a start has asked for it, by name."""
     saved = "/run/oci-gpu-hook/inventory"
     forget = f"rm {saved}\nsleep 0.2\n[ ! -e {saved} ]"
@@ -62,9 +56,7 @@ def test_the_spec_is_kept_once_an_administrator_says_so(installed: Installed) ->
     assert done.out.split() == ["disabled", "0"]
 
 
-def test_features_and_readings_are_written_in_their_sandboxes_and_go_with_the_driver(
-    installed: Installed,
-) -> None:
+def test_features_and_readings_are_written_in_their_sandboxes_and_go_with_the_driver(installed: Installed) -> None:
     """The features with each refresh of the inventory, the readings with the kernel's log."""
     done = booted(
         installed,

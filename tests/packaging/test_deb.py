@@ -15,14 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration import roots
-from tests.integration.engines import (
-    PODMAN_RUN,
-    PROCDRIVER,
-    Installed,
-    on_node,
-    podman,
-    remove_podmans_parents,
-)
+from tests.integration.engines import PODMAN_RUN, PROCDRIVER, Installed, on_node, podman, remove_podmans_parents
 from tests.integration.inside import ALLOWED, COMPUTE, node
 from tests.packaging import debs, rpms
 from tests.packaging.debs import Release, View
@@ -30,9 +23,7 @@ from tests.packaging.debs import Release, View
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("dpkg") is None, reason="RHEL and Fedora have no packages of this kind"
-)
+pytestmark = pytest.mark.skipif(shutil.which("dpkg") is None, reason="RHEL and Fedora have no packages of this kind")
 ENTRY = "/usr/libexec/oci/hooks.d/oci-gpu-hook"
 REGISTRATION = "/usr/share/containers/oci/hooks.d/oci-gpu-hook.json"
 SETTINGS = "/etc/oci-gpu-hook.conf"
@@ -78,9 +69,7 @@ def view() -> Iterator[View]:
 def does(done: rpms.Ended) -> str:
     """What must succeed, without a word of complaint."""
     assert done.status == 0, done.said
-    expected = (
-        r"dpkg: warning: (downgrading|while removing .*/systemd/.* not empty so not removed).*"
-    )
+    expected = r"dpkg: warning: (downgrading|while removing .*/systemd/.* not empty so not removed).*"
     said = re.sub(expected, "", done.said)
     assert not re.search("warning|error|cannot", said), said
     return said
@@ -99,9 +88,7 @@ def tags(python: str) -> set[str]:
     return {tag, f"modules.{tag}"}
 
 
-def test_the_packages_hold_what_make_install_installs(
-    release: Release, installed: Installed
-) -> None:
+def test_the_packages_hold_what_make_install_installs(release: Release, installed: Installed) -> None:
     """But for what is made for one Python; and beside it the settings and documents."""
     listed = set().union(*[debs.contents(package) for package in release])
     listed = {path.removesuffix(".gz") for path in listed}
@@ -126,9 +113,7 @@ def test_they_are_for_every_architecture_and_say_what_the_sources_say(release: R
         assert debs.field(package, "Architecture") == "all"
         assert debs.field(package, "Version") == f"{version}-1"
     [click] = re.findall(r"^ +click >=(.*),<(.*)$", text, re.MULTILINE)[:1]
-    assert "python3-click (>= {}), python3-click (<< {})".format(*click) in debs.field(
-        release.hook, "Depends"
-    )
+    assert "python3-click (>= {}), python3-click (<< {})".format(*click) in debs.field(release.hook, "Depends")
 
 
 def test_lintian_has_nothing_to_say_that_is_not_explained(release: Release, tmp_path: Path) -> None:
@@ -166,11 +151,7 @@ def test_installed_and_purged_nothing_is_left(view: View, release: Release) -> N
     does(view.sh(USED))
     does(view.apt("remove", "oci-gpu-hook"))
     assert not (view / LIBRARY).exists() and not (view / "/run/oci-gpu-hook").exists()
-    left = {
-        path
-        for path in view.listing().keys() - before.keys()
-        if not path.startswith("/etc/systemd/")
-    }
+    left = {path for path in view.listing().keys() - before.keys() if not path.startswith("/etc/systemd/")}
     assert {path for path in left if "/deb-systemd-helper" not in path} == {SETTINGS}
     does(view.apt("purge", "oci-gpu-hook", "oci-gpu-hook-docker"))
     after = view.listing()
@@ -178,9 +159,7 @@ def test_installed_and_purged_nothing_is_left(view: View, release: Release) -> N
     assert {path: after[path] for path in after if "/deb-systemd-helper" not in path} == before
 
 
-def test_an_upgrade_and_a_downgrade_leave_nothing_of_the_other(
-    view: View, release: Release, previous: Release
-) -> None:
+def test_an_upgrade_and_a_downgrade_leave_nothing_of_the_other(view: View, release: Release, previous: Release) -> None:
     gone = view / PACKAGE / "gone"
     does(view.dpkg("-i", previous.hook, previous.docker))
     first = view.listing()
@@ -197,9 +176,7 @@ def test_an_upgrade_and_a_downgrade_leave_nothing_of_the_other(
     assert view.listing() == first
 
 
-def test_what_the_administrator_has_changed_is_kept(
-    view: View, release: Release, previous: Release
-) -> None:
+def test_what_the_administrator_has_changed_is_kept(view: View, release: Release, previous: Release) -> None:
     """By an upgrade, whose own settings lie beside; units stay disabled or enabled; a purge leaves drop-ins alone."""
     does(view.dpkg("-i", previous.hook))
     (view / SETTINGS).write_text(CHANGED)
@@ -260,11 +237,7 @@ def test_an_installation_by_hand_is_taken_over(view: View, release: Release) -> 
     before = view.listing()
     words = ["make", "--silent", "-C", str(rpms.ROOT), "install", f"DESTDIR={view.path}"]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-    for half in (
-        f"{LIBRARY}/vendor/click",
-        f"{LIBRARY}/.new/oci_gpu_hook",
-        f"{PACKAGE}/__linked__",
-    ):
+    for half in (f"{LIBRARY}/vendor/click", f"{LIBRARY}/.new/oci_gpu_hook", f"{PACKAGE}/__linked__"):
         (view / half).mkdir(parents=True, exist_ok=True)
     (view / PACKAGE / "hook.py").write_text("half a modu")
     (view / PACKAGE / "__linked__/modules.other").write_text("another Python's")
@@ -273,9 +246,7 @@ def test_an_installation_by_hand_is_taken_over(view: View, release: Release) -> 
     does(view.dpkg("--force-confold", "-i", release.hook, release.docker))
     assert (view / SETTINGS).read_text() == CHANGED
     assert compiled(view) == tags("/usr/bin/python3")
-    assert {path.name for path in (view / LIBRARY).iterdir()} == {
-        *("in-use.sh", "link.py", "oci_gpu_hook"),
-    }
+    assert {path.name for path in (view / LIBRARY).iterdir()} == {*("in-use.sh", "link.py", "oci_gpu_hook")}
     does(view.apt("purge", "oci-gpu-hook", "oci-gpu-hook-docker"))
     after = view.listing()
     assert {path for path in after if "/deb-systemd-helper" not in path} == before.keys()
@@ -305,10 +276,7 @@ def test_nvidias_packages_and_oci_gpu_hook_docker_refuse_each_other(
         control = {"Package": name, "Version": "1.17.0-1", "Architecture": "all"}
         theirs = debs.pack(tmp_path, control, {LINK: "NVIDIA's\n"})
         does(view.dpkg("-i", theirs, release.hook))
-        for done in (
-            view.dpkg("-i", release.docker),
-            view.apt("install", "--no-remove", release.docker),
-        ):
+        for done in (view.dpkg("-i", release.docker), view.apt("install", "--no-remove", release.docker)):
             assert done.status != 0
             assert "conflict" in done.said or "remove is disabled" in done.said, done.said
         assert (view / LINK).read_text() == "NVIDIA's\n"
@@ -331,9 +299,7 @@ def other_python() -> str:
     return os.path.realpath("/usr/bin/python3")
 
 
-def test_another_python_is_compiled_and_linked_for(
-    view: View, release: Release, tmp_path: Path
-) -> None:
+def test_another_python_is_compiled_and_linked_for(view: View, release: Release, tmp_path: Path) -> None:
     """Once python3-minimal brings it, which has the link /usr/bin/python3.  Until it is made anew, the hook serves."""
     does(view.dpkg("-i", release.hook))
     python = other_python()
@@ -356,9 +322,7 @@ def test_another_python_is_compiled_and_linked_for(
     assert view.sh(serves).said == unlinked
 
 
-def test_scripts_can_be_run_again_and_no_failure_to_compile_fails_them(
-    view: View, release: Release
-) -> None:
+def test_scripts_can_be_run_again_and_no_failure_to_compile_fails_them(view: View, release: Release) -> None:
     does(view.dpkg("-i", release.hook, release.docker))
     first = view.listing()
     scripts = "/var/lib/dpkg/info/oci-gpu-hook"
@@ -383,9 +347,7 @@ def test_scripts_can_be_run_again_and_no_failure_to_compile_fails_them(
     assert view.sh("/usr/bin/oci-gpu-hook --version").status == 0
 
 
-def test_where_no_policy_has_a_container_module_the_modules_are_left_alone(
-    view: View, release: Release
-) -> None:
+def test_where_no_policy_has_a_container_module_the_modules_are_left_alone(view: View, release: Release) -> None:
     """Its dependencies are not there: what its scripts say is all."""
     before = view.listing()
     done = view.dpkg("--force-depends", "-i", release.hook, release.selinux)
@@ -504,10 +466,7 @@ def test_docker_and_podman_start_containers_with_the_installed_packages(
         remove_podmans_parents()
     assert done.code == 0, done.out + done.err
     seen = {part.split("\n")[0]: part.split("\n")[1:-1] for part in done.out.split("== ")[1:]}
-    assert [*seen] == [
-        *("units", "kept", "docker", "podman"),
-        *("in use", "a container", "removed", "left"),
-    ]
+    assert [*seen] == [*("units", "kept", "docker", "podman"), *("in use", "a container", "removed", "left")]
     assert seen["units"] == ["active", "/run/oci-gpu-hook/inventory"]
     for engine in ("kept", "docker", "podman"):
         opened = {line.split()[0] for line in seen[engine] if line.endswith(ALLOWED)}

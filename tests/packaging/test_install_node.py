@@ -58,9 +58,7 @@ class Node:
         )
 
     def argv(self, command: str, *mounts: str) -> list[str]:
-        lines = [
-            f"[ ! -d /{path} ] || mount --rbind /{path} '{self.root}/{path}'" for path in PROGRAMS
-        ]
+        lines = [f"[ ! -d /{path} ] || mount --rbind /{path} '{self.root}/{path}'" for path in PROGRAMS]
         script = "\n".join(["set -e", *lines, *mounts, command])
         return ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
 
@@ -90,9 +88,7 @@ class Node:
         (settings,) = [line.partition("=")[2] for line in lines if line.startswith("Environment=")]
         (start,) = [line.partition("=")[2] for line in lines if line.startswith("ExecStart=")]
         return subprocess.run(
-            self.argv(
-                f"exec env -i PATH=/usr/sbin:/usr/bin {settings} chroot '{self.root}' {start}"
-            ),
+            self.argv(f"exec env -i PATH=/usr/sbin:/usr/bin {settings} chroot '{self.root}' {start}"),
             capture_output=True,
             text=True,
         )
@@ -125,13 +121,9 @@ class Node:
         """What an engine does: the registered program, with the state of one that asks for no GPU."""
         hook = json.loads((self.root / registration).read_text())["hook"]
         (self.root / "bundle").mkdir(exist_ok=True)
-        (self.root / "bundle/config.json").write_text(
-            '{"process": {"env": ["PATH=/bin"]}, "root": {"path": "rootfs"}}'
-        )
+        (self.root / "bundle/config.json").write_text('{"process": {"env": ["PATH=/bin"]}, "root": {"path": "rootfs"}}')
         command = f"exec chroot '{self.root}' {hook['path']} {hook['args'][1]}"
-        ran = subprocess.run(
-            self.argv(command), input=json.dumps(STATE), capture_output=True, text=True
-        )
+        ran = subprocess.run(self.argv(command), input=json.dumps(STATE), capture_output=True, text=True)
         (self.root / "bundle/config.json").unlink()
         (self.root / "bundle").rmdir()
         return ran
@@ -228,12 +220,8 @@ def test_what_is_installed_works_and_removed_leaves_what_was_there(node: Node) -
 LACKING = ("find", "xargs", "awk", "cmp", "diff", "tar", "gzip", "ps", "perl", "which", "hostname")
 
 
-def test_an_upgrade_from_a_minimal_image_leaves_the_new_version_alone(
-    node: Node, newer: Path
-) -> None:
-    hidden = [
-        f"[ ! -e /usr/bin/{name} ] || mount --bind /dev/null /usr/bin/{name}" for name in LACKING
-    ]
+def test_an_upgrade_from_a_minimal_image_leaves_the_new_version_alone(node: Node, newer: Path) -> None:
+    hidden = [f"[ ! -e /usr/bin/{name} ] || mount --bind /dev/null /usr/bin/{name}" for name in LACKING]
     before = node.tree()
     node.must("install", *hidden)
     (old,) = node.versions()
@@ -369,9 +357,7 @@ def test_where_it_cannot_be_written_the_remedy_is_said(node: Node) -> None:
     (node.root / "usr/share").mkdir()
     before = node.tree()
     share = f"{node.root}/usr/share"
-    said = node.refuses(
-        "install", f"mount --bind '{share}' '{share}'", f"mount -o remount,bind,ro '{share}'"
-    )
+    said = node.refuses("install", f"mount --bind '{share}' '{share}'", f"mount -o remount,bind,ro '{share}'")
     assert 'add "/etc/containers/oci/hooks.d" to hooks_dir' in said
     assert node.tree() == before
 
@@ -417,9 +403,7 @@ def machine_config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return config
 
 
-def test_a_node_of_the_machineconfig_is_ready_at_each_boot(
-    node: Node, machine_config: dict[str, Any]
-) -> None:
+def test_a_node_of_the_machineconfig_is_ready_at_each_boot(node: Node, machine_config: dict[str, Any]) -> None:
     """What does not start is registered no more: containers then start without it, rather than not at all."""
     node.deliver(machine_config)
     for _ in range(2):

@@ -72,15 +72,11 @@ def is_sound(scratch: Scratch) -> bool:
     return scratch.rpm("-V", "oci-gpu-hook", "oci-gpu-hook-selinux") == (0, "")
 
 
-def test_the_packages_hold_what_make_install_installs(
-    release: Release, installed: Installed
-) -> None:
+def test_the_packages_hold_what_make_install_installs(release: Release, installed: Installed) -> None:
     """And beside it the settings, documents and a folder for the state."""
     listed = set()
     for package in release:
-        done = subprocess.run(
-            ["rpm", "-qpl", package], check=True, capture_output=True, text=True, cwd="/"
-        )
+        done = subprocess.run(["rpm", "-qpl", package], check=True, capture_output=True, text=True, cwd="/")
         listed |= {line.removesuffix(".gz") for line in done.stdout.splitlines()}
     files = {
         f"/{path.relative_to(installed.tree)}"
@@ -114,9 +110,7 @@ def test_they_are_noarch_and_say_what_the_sources_say(release: Release) -> None:
     [version] = re.findall(r"^version = (.*)$", text, re.MULTILINE)
     for package in (*release, release.docker):
         form = "%{VERSION} %{ARCH} %{LICENSE}"
-        done = subprocess.run(
-            ["rpm", "-qp", "--qf", form, package], check=True, capture_output=True, text=True
-        )
+        done = subprocess.run(["rpm", "-qp", "--qf", form, package], check=True, capture_output=True, text=True)
         assert done.stdout == f"{version} noarch Apache-2.0"
 
 
@@ -171,9 +165,7 @@ def test_changed_settings_are_kept(scratch: Scratch, release: Release, previous:
 
 
 @pytest.mark.parametrize("place", [ENTRY, REGISTRATION, "usr/bin/oci-gpu-hook"])
-def test_a_foreign_file_in_our_place_stops_the_installation(
-    scratch: Scratch, release: Release, place: str
-) -> None:
+def test_a_foreign_file_in_our_place_stops_the_installation(scratch: Scratch, release: Release, place: str) -> None:
     foreign = scratch / place
     foreign.parent.mkdir(parents=True, exist_ok=True)
     foreign.write_text("another program's\n")
@@ -186,9 +178,7 @@ def test_a_foreign_file_in_our_place_stops_the_installation(
     assert not [path for path in scratch.listing().keys() - before.keys() if LIBRARY in path]
 
 
-def test_dockers_link_comes_goes_and_outlives_an_upgrade(
-    scratch: Scratch, release: Release, previous: Release
-) -> None:
+def test_dockers_link_comes_goes_and_outlives_an_upgrade(scratch: Scratch, release: Release, previous: Release) -> None:
     """Also where somebody had made the same link by hand."""
     link = scratch / DOCKERS
     before = scratch.listing()
@@ -281,9 +271,7 @@ def test_a_runtime_that_is_in_use_is_not_erased(scratch: Scratch, release: Relea
 
 
 @pytest.mark.parametrize("target", ["", "/opt/nvidia/hook", f"/{ENTRY}.old"])
-def test_what_another_has_in_the_links_place_stays(
-    scratch: Scratch, release: Release, target: str
-) -> None:
+def test_what_another_has_in_the_links_place_stays(scratch: Scratch, release: Release, target: str) -> None:
     """A file, and links that lead elsewhere; at an upgrade, too."""
     link = scratch / DOCKERS
     put = (lambda: link.symlink_to(target)) if target else (lambda: link.write_text("#!/bin/sh\n"))
@@ -338,9 +326,7 @@ def test_an_installation_by_hand_is_taken_over(scratch: Scratch, release: Releas
     (scratch / LIBRARY / "oci_gpu_hook/hook.py").write_text("half a modu")
     does(scratch, "-i", *release)
     assert is_sound(scratch)
-    assert {path.name for path in (scratch / LIBRARY).iterdir()} == {
-        *("in-use.sh", "link.py", "oci_gpu_hook"),
-    }
+    assert {path.name for path in (scratch / LIBRARY).iterdir()} == {*("in-use.sh", "link.py", "oci_gpu_hook")}
     does(scratch, "-e", "oci-gpu-hook", "oci-gpu-hook-selinux")
     assert scratch.listing() == before
 
@@ -348,15 +334,7 @@ def test_an_installation_by_hand_is_taken_over(scratch: Scratch, release: Releas
 def test_without_what_it_requires_it_is_not_installed(tmp_path: Path, release: Release) -> None:
     root = tmp_path / "root"
     root.mkdir()
-    words: list[str | Path] = [
-        "rpm",
-        "--root",
-        root,
-        "--define",
-        f"_dbpath {rpms.DATABASE}",
-        "-i",
-        *release,
-    ]
+    words: list[str | Path] = ["rpm", "--root", root, "--define", f"_dbpath {rpms.DATABASE}", "-i", *release]
     done = subprocess.run(words, check=False, capture_output=True, text=True)
     assert done.returncode != 0
     for needed in ("/bin/sh", "/bin/bash", "/usr/bin/python3", "python(abi)", "python3dist(click)"):
@@ -365,9 +343,7 @@ def test_without_what_it_requires_it_is_not_installed(tmp_path: Path, release: R
 
 def test_the_spec_is_read_where_there_is_no_python_yet() -> None:
     """As in a build root that makes the source package, and finds out what to install for the rest."""
-    script = (
-        "mount --bind /dev/null $(readlink -f /usr/bin/python3) && exec rpmspec --query --requires "
-    )
+    script = "mount --bind /dev/null $(readlink -f /usr/bin/python3) && exec rpmspec --query --requires "
     words = ["unshare", "--mount", "sh", "-ec", f"{script} packaging/oci-gpu-hook.spec"]
     done = subprocess.run(words, check=False, capture_output=True, text=True, cwd=rpms.ROOT)
     assert (done.returncode, done.stderr) == (0, "")
@@ -400,9 +376,7 @@ def test_two_builds_of_one_tree_hold_the_same(release: Release, tmp_path: Path) 
     again = rpms.build(tmp_path)
     for one, other in zip((*release, release.docker), (*again, again.docker)):
         contents = [
-            subprocess.run(
-                ["rpm", "-qp", "--dump", package], check=True, capture_output=True
-            ).stdout
+            subprocess.run(["rpm", "-qp", "--dump", package], check=True, capture_output=True).stdout
             for package in (one, other)
         ]
         assert contents[0] == contents[1]
@@ -424,9 +398,7 @@ def on_node_with(release: Release, script: str) -> Outcome:
     return on_node(None, ON_NODE.format(packages=packages, script=script))
 
 
-def test_podman_starts_a_container_with_the_installed_package(
-    release: Release, tmp_path: Path, driver: Path
-) -> None:
+def test_podman_starts_a_container_with_the_installed_package(release: Release, tmp_path: Path, driver: Path) -> None:
     root = roots.debian(tmp_path / "root", driver)
     words = f"{PODMAN_RUN} --rm --env NVIDIA_VISIBLE_DEVICES=1,5 --rootfs {root} "
     words += "sh -c 'nvidia-smi -L >/seen 2>&1; /app/cuda >>/seen 2>&1'"
@@ -440,9 +412,7 @@ def test_podman_starts_a_container_with_the_installed_package(
     assert seen.endswith("cuInit 0, 2 devices\n")
 
 
-def test_a_container_outlives_an_upgrade(
-    release: Release, previous: Release, tmp_path: Path, driver: Path
-) -> None:
+def test_a_container_outlives_an_upgrade(release: Release, previous: Release, tmp_path: Path, driver: Path) -> None:
     """Its engine goes on to call the runtime by the path that it had."""
     roots.debian(tmp_path / "rootfs", driver)
     bundle = Bundle(tmp_path, {"createRuntime": [PROCDRIVER]}).asks("1,5")
@@ -487,8 +457,6 @@ find /usr /etc /run -xdev -name '*oci*gpu*hook*' ! -path '*/tests/*' -newercm {r
     assert done.code == 0, done.err
     lines = done.out.splitlines()
     assert lines[0] == "/run/oci-gpu-hook 755"
-    assert lines[1] == (
-        "oci-gpu-hook-devices.service oci-gpu-hook-inventory.path oci-gpu-hook-inventory.service"
-    )
+    assert lines[1] == ("oci-gpu-hook-devices.service oci-gpu-hook-inventory.path oci-gpu-hook-inventory.service")
     assert "saved /run/oci-gpu-hook/inventory: driver " in done.out
     assert lines[-1] == "", "nothing is enabled, and nothing is left"

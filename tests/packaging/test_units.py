@@ -25,9 +25,7 @@ def commands(service: str) -> list[str]:
 
 
 def test_systemd_has_nothing_to_say_about_the_units(installed: Installed) -> None:
-    units = " ".join(
-        f"/usr/lib/systemd/system/{it.name}" for it in UNITS.iterdir() if it.suffix in KINDS
-    )
+    units = " ".join(f"/usr/lib/systemd/system/{it.name}" for it in UNITS.iterdir() if it.suffix in KINDS)
     done = on_host(installed, f"{UNVERIFIED}systemd-analyze verify --man=no {units}")
     ours = [line for line in (done.out + done.err).splitlines() if "oci-gpu-hook" in line]
     assert (done.code, ours) == (0, [])
@@ -48,10 +46,7 @@ def test_a_service_is_shut_in(installed: Installed) -> None:
 def test_udev_reads_the_rule_and_asks_systemd_for_the_services(installed: Installed) -> None:
     """On a device that every machine has: the rest of the rule is as installed."""
     rule = (UNITS / "60-oci-gpu-hook.rules").read_text()
-    rule = rule.replace(
-        'SUBSYSTEM=="module", KERNEL=="nvidia_uvm|nvidia_modeset"',
-        'SUBSYSTEM=="mem", KERNEL=="null"',
-    )
+    rule = rule.replace('SUBSYSTEM=="module", KERNEL=="nvidia_uvm|nvidia_modeset"', 'SUBSYSTEM=="mem", KERNEL=="null"')
     done = on_host(
         installed,
         f"cat >/usr/lib/udev/rules.d/60-oci-gpu-hook.rules <<'END'\n{rule}END\n"
@@ -67,12 +62,9 @@ def test_udev_starts_the_refresh_when_a_gpu_or_the_driver_goes(installed: Instal
     """The rule as installed but for the device, which every machine has, and for the vendor of a PCI device."""
     rule = (UNITS / "60-oci-gpu-hook.rules").read_text()
     rule = rule.replace(
-        'SUBSYSTEM=="pci", ENV{PCI_ID}=="10DE:*", ENV{PCI_CLASS}=="30[02]00"',
-        'SUBSYSTEM=="mem", KERNEL=="null"',
+        'SUBSYSTEM=="pci", ENV{PCI_ID}=="10DE:*", ENV{PCI_CLASS}=="30[02]00"', 'SUBSYSTEM=="mem", KERNEL=="null"'
     )
-    rule = rule.replace(
-        'SUBSYSTEM=="module", KERNEL=="nvidia",', 'SUBSYSTEM=="mem", KERNEL=="null",'
-    )
+    rule = rule.replace('SUBSYSTEM=="module", KERNEL=="nvidia",', 'SUBSYSTEM=="mem", KERNEL=="null",')
     script = f"cat >/usr/lib/udev/rules.d/60-oci-gpu-hook.rules <<'END'\n{rule}END\n"
     for action in ("unbind", "remove", "change"):
         script += f"echo @@ {action}\nudevadm test --action={action} /sys/class/mem/null 2>&1\n"
@@ -81,9 +73,7 @@ def test_udev_starts_the_refresh_when_a_gpu_or_the_driver_goes(installed: Instal
     assert [line in text for text in (unbound, removed, changed)] == [True, True, False]
 
 
-def test_tmpfiles_makes_the_folder_of_the_state_and_what_is_watched_in_it(
-    installed: Installed, tmp_path: Path
-) -> None:
+def test_tmpfiles_makes_the_folder_of_the_state_and_what_is_watched_in_it(installed: Installed, tmp_path: Path) -> None:
     file = UNITS / "oci-gpu-hook.tmpfiles.conf"
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/passwd").write_text("root:x:0:0::/:/bin/sh\n")
@@ -92,10 +82,7 @@ def test_tmpfiles_makes_the_folder_of_the_state_and_what_is_watched_in_it(
     assert done.code == 0, done.err
     assert (tmp_path / "run/oci-gpu-hook").stat().st_mode & 0o7777 == 0o755
     watched = "refresh-wanted"
-    assert (
-        f"PathChanged=/run/oci-gpu-hook/{watched}\n"
-        in (UNITS / "oci-gpu-hook-inventory.path").read_text()
-    )
+    assert f"PathChanged=/run/oci-gpu-hook/{watched}\n" in (UNITS / "oci-gpu-hook-inventory.path").read_text()
     assert (tmp_path / "run/oci-gpu-hook" / watched).stat().st_mode & 0o7777 == 0o644
 
 
@@ -117,19 +104,14 @@ def test_the_devices_service_makes_what_a_fresh_boot_lacks(installed: Installed)
     [command] = commands("oci-gpu-hook-devices.service")
     kept = "grep -v -e imex -e nvswitch -e nvlink -e nvidia-fs"
     whole = started(installed, f"{NODES} | {kept}")
-    bare = started(
-        installed,
-        f"rm -rf /dev/nvidia*\n! ls /dev/nvidiactl 2>/dev/null\n{command} >&2\n{NODES} | {kept}",
-    )
+    bare = started(installed, f"rm -rf /dev/nvidia*\n! ls /dev/nvidiactl 2>/dev/null\n{command} >&2\n{NODES} | {kept}")
     assert bare.code == 0, bare.err
     assert "/dev/nvidia-uvm " in bare.out
     assert "/dev/nvidia-caps/nvidia-cap" in bare.out
     assert bare.out == whole.out
 
 
-def test_a_node_of_before_is_replaced_another_mode_is_left_and_then_nothing_is_done(
-    installed: Installed,
-) -> None:
+def test_a_node_of_before_is_replaced_another_mode_is_left_and_then_nothing_is_done(installed: Installed) -> None:
     script = (
         "rm /dev/nvidia-uvm && mknod -m 0600 /dev/nvidia-uvm c 1 7\n"
         "chmod 0640 /dev/nvidiactl\n"
@@ -174,9 +156,7 @@ def test_without_a_driver_it_says_so(installed: Installed) -> None:
 
 def test_the_services_start_what_works(installed: Installed) -> None:
     names = ("inventory", "cdi", "metrics", "features", "gpu-metrics")
-    inventory, cdi, metrics, features, gpus = (
-        commands(f"oci-gpu-hook-{name}.service")[0] for name in names
-    )
+    inventory, cdi, metrics, features, gpus = (commands(f"oci-gpu-hook-{name}.service")[0] for name in names)
     file = "/run/collector/oci-gpu-hook.prom"
     script = f"{inventory}\n{cdi}\n/usr/bin/oci-gpu-hook inventory show >&2\n{metrics}\n"
     script += f"echo 'metrics = {file}' >/etc/oci-gpu-hook.conf\n{metrics}\ncat {file}\n"

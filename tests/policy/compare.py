@@ -46,9 +46,7 @@ def lacking(more: Permitted, less: Permitted) -> list[str]:
         always = less.get((direction, other, kind, ""), set())
         rest = permissions - always - less.get((direction, other, kind, condition), set())
         if rest:
-            lines.append(
-                f"{direction} {other}:{kind} {' '.join(sorted(rest))} {condition}".rstrip()
-            )
+            lines.append(f"{direction} {other}:{kind} {' '.join(sorted(rest))} {condition}".rstrip())
     return sorted(lines)
 
 

@@ -52,11 +52,7 @@ def link(root: str, scratch: str) -> None:
     run("dpkg", "-x", package, shipped)
     sources = f"{scratch}/container-policy"
     os.makedirs(sources)
-    names = [
-        f"*/policy/modules/services/{name}.{end}"
-        for name in CONTAINER_MODULES
-        for end in ("te", "fc")
-    ]
+    names = [f"*/policy/modules/services/{name}.{end}" for name in CONTAINER_MODULES for end in ("te", "fc")]
     run("tar", "-C", sources, "--strip-components=4", "--wildcards", "-xf", _SOURCES, *names)
     packages = [f"{name}.pp" for name in CONTAINER_MODULES]
     run("make", "-f", _DEVELOPMENT, *packages, cwd=sources)
@@ -81,15 +77,7 @@ def file_contexts(root: str) -> str:
 
 def install(root: str, *modules: str) -> None:
     """Install modules into the store; all at once, for each transaction links everything."""
-    run(
-        "semodule",
-        "-p",
-        root,
-        "-s",
-        store_name(root),
-        "-n",
-        *[word for module in modules for word in ("-i", module)],
-    )
+    run("semodule", "-p", root, "-s", store_name(root), "-n", *[word for module in modules for word in ("-i", module)])
 
 
 def binary(root: str) -> str:

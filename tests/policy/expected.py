@@ -24,8 +24,7 @@ def added_to_refpolicy() -> frozenset[str]:
     """To Debian's policy with its container module, the real one."""
     built = policies.build()
     base, ours = (
-        rules.everything(debian.binary(root), debian.file_contexts(root))
-        for root in (built.base, built.ours)
+        rules.everything(debian.binary(root), debian.file_contexts(root)) for root in (built.base, built.ours)
     )
     return (ours - base) | {f"GONE: {line}" for line in base - ours}
 
@@ -50,10 +49,7 @@ def stand_ins() -> tuple[str, str, str]:
 
 def added_to_targeted() -> frozenset[str]:
     """To the stand-in of the targeted policy."""
-    base, ours = (
-        standin.compiled(stand_ins()[1]),
-        standin.compiled(stand_ins()[1], *policies.texts().values()),
-    )
+    base, ours = (standin.compiled(stand_ins()[1]), standin.compiled(stand_ins()[1], *policies.texts().values()))
     assert base is not None, "the stand-in of the targeted policy does not compile"
     assert ours is not None, "the modules do not compile on the stand-in of the targeted policy"
     return ours.lines - base.lines
@@ -71,10 +67,7 @@ def tables() -> dict[str, str]:
     refpolicy = debian.binary(policies.build().ours)
     with tempfile.TemporaryDirectory() as folder:
         other = targeted(folder)
-        return {
-            "policy table": table.table(refpolicy, other),
-            "table of powers": powers.powers(refpolicy, other),
-        }
+        return {"policy table": table.table(refpolicy, other), "table of powers": powers.powers(refpolicy, other)}
 
 
 def in_manual(name: str, text: str) -> str:
@@ -105,9 +98,7 @@ def read(policy: str) -> frozenset[str]:
 def write(policy: str, lines: frozenset[str]) -> None:
     """Make the list what it is now."""
     with open(path(policy), "w", encoding="utf-8") as file:
-        file.write(
-            "# SPDX-License-Identifier: Apache-2.0\n# Made by tests/policy/expected.py; see there.\n"
-        )
+        file.write("# SPDX-License-Identifier: Apache-2.0\n# Made by tests/policy/expected.py; see there.\n")
         file.writelines(f"{line}\n" for line in sorted(lines))
 
 

@@ -45,17 +45,8 @@ POWERS = (
     Power("start a program that stays in the domain", "file", "execute_no_trans"),
     Power("start a program in another domain", "process", "transition dyntransition"),
     Power("open device nodes", _NODES, "open"),
-    Power(
-        "make sockets of the network",
-        "SOCKETS",
-        "create",
-        "classes",
-    ),
-    Power(
-        "connect and send to local sockets",
-        "unix_stream_socket unix_dgram_socket",
-        "connectto sendto",
-    ),
+    Power("make sockets of the network", "SOCKETS", "create", "classes"),
+    Power("connect and send to local sockets", "unix_stream_socket unix_dgram_socket", "connectto sendto"),
     Power("make, write, rename and remove files and folders", _FILES, _CHANGES),
     Power("the same of sockets and pipes", _SOCKETS, _CHANGES),
     Power("change labels of files", f"{_FILES} {_SOCKETS} {_NODES}", "relabelfrom relabelto"),
@@ -68,17 +59,9 @@ POWERS = (
     Power("use capabilities", "capability capability2", "ANY", "permissions"),
     Power("use capabilities in a user namespace", "cap_userns cap2_userns", "ANY", "permissions"),
     Power("load and run eBPF programs", "bpf", "prog_load prog_run map_create"),
-    Power(
-        "start, stop or enable units of systemd",
-        "system service",
-        "start stop enable disable reload reboot halt",
-    ),
+    Power("start, stop or enable units of systemd", "system service", "start stop enable disable reload reboot halt"),
     Power("read the kernel's log", "system", "syslog_read"),
-    Power(
-        "load kernel modules, or change the policy",
-        "system security",
-        "module_load load_policy setenforce setbool",
-    ),
+    Power("load kernel modules, or change the policy", "system security", "module_load load_policy setenforce setbool"),
 )
 
 
@@ -88,8 +71,7 @@ class Policy:
     def __init__(self, path: str, names: tuple[str, ...] = (*HOOKS, PLAIN, *CONTAINERS)) -> None:
         found = {name: rules.rules(path, "-s", name) for name in names}
         self.rules = {
-            name: [match for match in map(_RULE.match, sorted(lines)) if match]
-            for name, lines in found.items()
+            name: [match for match in map(_RULE.match, sorted(lines)) if match] for name, lines in found.items()
         }
 
     def may(self, name: str, power: Power) -> set[str]:

@@ -56,27 +56,21 @@ def memberships(policy: str) -> frozenset[str]:
         match = re.match(r"\s+type ([\w.]+)(?: alias (?:\{[^}]*\}|[\w.]+))?(.*);", line)
         if match:
             lines.append(f"type {match.group(1)}")
-            names = [
-                name for name in match.group(2).split(", ") if name and not _MADE_UP.search(name)
-            ]
+            names = [name for name in match.group(2).split(", ") if name and not _MADE_UP.search(name)]
             lines += [f"attribute {name} has {match.group(1)}" for name in names]
     return frozenset(lines)
 
 
 def _roles(policy: str) -> frozenset[str]:
     lines = []
-    for role, many, one in re.findall(
-        r"role (\w+) types (?:\{([^}]*)\}|([\w.]+));", run("seinfo", "-r", "-x", policy)
-    ):
+    for role, many, one in re.findall(r"role (\w+) types (?:\{([^}]*)\}|([\w.]+));", run("seinfo", "-r", "-x", policy)):
         lines += [f"role {role} has {name}" for name in (many or one).split()]
     return frozenset(lines)
 
 
 def _booleans(policy: str) -> frozenset[str]:
     text = run("seinfo", "-b", "-x", policy)
-    return frozenset(
-        f"boolean {name} {state}" for name, state in re.findall(r"bool (\w+) (true|false);", text)
-    )
+    return frozenset(f"boolean {name} {state}" for name, state in re.findall(r"bool (\w+) (true|false);", text))
 
 
 def _ranges(policy: str) -> frozenset[str]:

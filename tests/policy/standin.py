@@ -20,9 +20,7 @@ from tests.policy.debian import run
 from tests.policy.rules import everything
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-_DECLARATION = re.compile(
-    r"^\s*\((type|typeattribute|role|roleattribute|boolean) ([\w.]+)[ )]", re.MULTILINE
-)
+_DECLARATION = re.compile(r"^\s*\((type|typeattribute|role|roleattribute|boolean) ([\w.]+)[ )]", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _CLASS = re.compile(r"class (\w+)(?:\s+inherits (\w+))?\s*(?:\{([^}]*)\})?", re.DOTALL)
 
@@ -46,9 +44,7 @@ def prelude(policy: str) -> str:
     """Classes of the binary `policy`, and what else CIL asks for before anything can be said."""
     text = run("seinfo", "-c", "-x", policy)
     common = {}
-    for name, body in re.findall(
-        r"common (\w+)\s*\{([^}]*)\}", run("seinfo", "--common", "-x", policy), re.DOTALL
-    ):
+    for name, body in re.findall(r"common (\w+)\s*\{([^}]*)\}", run("seinfo", "--common", "-x", policy), re.DOTALL):
         common[name] = body.split()
     lines, names = [], []
     for name, inherited, body in _CLASS.findall(text.split("\n", 2)[2]):
@@ -103,10 +99,7 @@ def completed(text: str) -> str:
 
     Types for files as well, for contexts of files are checked; attributes in a rule each, for others are dropped.
     """
-    lines = [
-        f"(roletype object_r {name})\n"
-        for name in re.findall(r"^\(type (\w+)\)", text, re.MULTILINE)
-    ]
+    lines = [f"(roletype object_r {name})\n" for name in re.findall(r"^\(type (\w+)\)", text, re.MULTILINE)]
     for name in re.findall(r"^\(typeattribute (\w+)\)", text, re.MULTILINE):
         lines.append(f"(allow standin_t {name} (process (sigstop)))\n")
     return text + "".join(lines)
@@ -119,10 +112,7 @@ def compiled(*texts: str, listed: bool = True) -> Compiled | None:
         if not compile_in(folder, *texts):
             return None
         with open(binary, "rb") as policy, open(contexts, "rb") as labels:
-            return Compiled(
-                everything(binary, contexts) if listed else frozenset(),
-                policy.read() + labels.read(),
-            )
+            return Compiled(everything(binary, contexts) if listed else frozenset(), policy.read() + labels.read())
 
 
 def compile_in(folder: str, *texts: str) -> bool:
@@ -132,17 +122,7 @@ def compile_in(folder: str, *texts: str) -> bool:
         files.append(f"{folder}/{number}.cil")
         with open(files[-1], "w", encoding="ascii") as file:
             file.write(text)
-    words = [
-        "secilc",
-        "-M",
-        "true",
-        "-N",
-        "-o",
-        f"{folder}/policy",
-        "-f",
-        f"{folder}/contexts",
-        *files,
-    ]
+    words = ["secilc", "-M", "true", "-N", "-o", f"{folder}/policy", "-f", f"{folder}/contexts", *files]
     return not subprocess.run(words, check=False, capture_output=True).returncode
 
 

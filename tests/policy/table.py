@@ -44,20 +44,11 @@ LINES = (
         (Access("container_file_t", "chr_file", _USE),),
     ),
     Line("the same: map, as CUDA does", (Access("container_file_t", "chr_file", "map"),)),
-    Line(
-        "a GPU node bound from the host: open and map",
-        (Access("xserver_misc_device_t", "chr_file", f"{_USE} map"),),
-    ),
-    Line(
-        "*/dev/dri* bound from the host: open and map",
-        (Access("dri_device_t", "chr_file", f"{_USE} map"),),
-    ),
+    Line("a GPU node bound from the host: open and map", (Access("xserver_misc_device_t", "chr_file", f"{_USE} map"),)),
+    Line("*/dev/dri* bound from the host: open and map", (Access("dri_device_t", "chr_file", f"{_USE} map"),)),
     Line(
         "driver libraries of the host: load",
-        (
-            Access("lib_t", "file", "open read map execute"),
-            Access("textrel_shlib_t", "file", "open read map execute"),
-        ),
+        (Access("lib_t", "file", "open read map execute"), Access("textrel_shlib_t", "file", "open read map execute")),
     ),
     Line(
         "sockets of nvidia-persistenced and nvidia-fabricmanager: connect",
@@ -68,15 +59,9 @@ LINES = (
     ),
     Line(
         "MPS: connect",
-        (
-            Access("nvidia_mps_t", "sock_file", "write"),
-            Access("nvidia_mps_domain", "unix_stream_socket", "connectto"),
-        ),
+        (Access("nvidia_mps_t", "sock_file", "write"), Access("nvidia_mps_domain", "unix_stream_socket", "connectto")),
     ),
-    Line(
-        "features for Node Feature Discovery: read",
-        (Access("nvidia_feature_t", "file", "open read"),),
-    ),
+    Line("features for Node Feature Discovery: read", (Access("nvidia_feature_t", "file", "open read"),)),
     Line(
         "the same: write, rename",
         (
@@ -97,10 +82,7 @@ LINES = (
     ),
     Line(
         "the host's */dev/shm* (host IPC): make, map",
-        (
-            Access("tmpfs_t", "dir", "search write add_name"),
-            Access(MADE, "file", "create open read write map"),
-        ),
+        (Access("tmpfs_t", "dir", "search write add_name"), Access(MADE, "file", "create open read write map")),
     ),
 )
 
@@ -174,9 +156,7 @@ class Policy:
         for take in sorted(takes):
             name, _, state = take.partition("=")
             standing = {"true": "on", "false": "off"}[self.booleans.get(name, "false")]
-            words.append(
-                f"by boolean **{name}** {'' if state == 'true' else 'off '}(default {standing})"
-            )
+            words.append(f"by boolean **{name}** {'' if state == 'true' else 'off '}(default {standing})")
         return ", ".join(words) or "yes"
 
 

@@ -54,12 +54,7 @@ def test_the_entry_script_starts_the_hook_and_does_nothing_else(ours: str) -> No
 def test_the_hook_starts_no_program_opens_no_device_and_uses_no_network(ours: str) -> None:
     found = rules.permissions(ours, "oci_gpu_hook_t")
     assert "file:execute_no_trans" not in found
-    assert not found & {
-        "process:transition",
-        "process:dyntransition",
-        "process:setexec",
-        "process:setcurrent",
-    }
+    assert not found & {"process:transition", "process:dyntransition", "process:setexec", "process:setcurrent"}
     sockets = {item for item in found if item.endswith("_socket:create")}
     assert sockets <= {"unix_stream_socket:create", "unix_dgram_socket:create"}
     opened = rules.rules(ours, "-s", "oci_gpu_hook_t", "-c", "chr_file", "-p", "open")
@@ -96,9 +91,7 @@ def test_what_the_engine_has_set_for_the_real_runtime_passes_the_runtimes_domain
         assert "process:noatsecure" not in found
 
 
-def test_the_runtime_starts_python_and_the_real_runtime_and_has_no_power_of_its_own(
-    ours: str,
-) -> None:
+def test_the_runtime_starts_python_and_the_real_runtime_and_has_no_power_of_its_own(ours: str) -> None:
     found = rules.permissions(ours, "oci_gpu_runtime_t")
     assert {item for item in found if item.startswith(("capability", "cap_userns", "bpf"))} == {
         "capability:dac_read_search",
@@ -106,9 +99,7 @@ def test_the_runtime_starts_python_and_the_real_runtime_and_has_no_power_of_its_
     }
     assert not found & {"process:setexec", "process:setcurrent", "process:dyntransition"}
     # Every domain may make a pair of sockets.
-    assert {item for item in found if item.endswith("_socket:create")} == {
-        "unix_stream_socket:create"
-    }
+    assert {item for item in found if item.endswith("_socket:create")} == {"unix_stream_socket:create"}
     into = rules.rules(ours, "-s", "oci_gpu_runtime_t", "-c", "process", "-p", "transition")
     assert [line.split()[2] for line in into] == ["oci_gpu_runtime_caller:process"]
     stays = rules.rules(ours, "-s", "oci_gpu_runtime_t", "-c", "file", "-p", "execute_no_trans")
@@ -155,28 +146,10 @@ def test_the_runtime_writes_in_bundles_alone(ours: str) -> None:
     ],
 )
 def test_the_hook_changes_nothing_of_the_hosts(ours: str, target: str) -> None:
-    changing = {
-        "write",
-        "append",
-        "create",
-        "unlink",
-        "rename",
-        "setattr",
-        "relabelto",
-        "relabelfrom",
-        "add_name",
-    }
-    found = {
-        item
-        for item in rules.permissions(ours, "oci_gpu_hook_t", "-t", target)
-        if item.split(":")[1] in changing
-    }
+    changing = {"write", "append", "create", "unlink", "rename", "setattr", "relabelto", "relabelfrom", "add_name"}
+    found = {item for item in rules.permissions(ours, "oci_gpu_hook_t", "-t", target) if item.split(":")[1] in changing}
     # Message queues are tmpfs_t files, which lie in a container's /dev/mqueue; folders of that type are the host's.
-    assert found <= (
-        {"file:relabelfrom", "file:relabelto", "filesystem:relabelfrom"}
-        if target == "tmpfs_t"
-        else set()
-    )
+    assert found <= ({"file:relabelfrom", "file:relabelto", "filesystem:relabelfrom"} if target == "tmpfs_t" else set())
 
 
 def test_on_the_targeted_policy_the_hook_relabels_no_file_of_the_hosts_dev_shm() -> None:
@@ -202,12 +175,9 @@ def test_the_hook_writes_to_cgroups_by_a_boolean_alone(name: str) -> None:
 def test_on_the_targeted_policy_the_runtime_makes_no_file_of_an_images(ours: str) -> None:
     """BuildKit's folder of bundles has the type of image layers there."""
     listed = expected.read("targeted")
-    named = {
-        line for line in listed if line.startswith("allow oci_gpu_runtime_t container_ro_file_t:")
-    }
+    named = {line for line in listed if line.startswith("allow oci_gpu_runtime_t container_ro_file_t:")}
     assert named == {
-        "allow oci_gpu_runtime_t container_ro_file_t:dir"
-        " { add_name getattr open read remove_name search write };",
+        "allow oci_gpu_runtime_t container_ro_file_t:dir { add_name getattr open read remove_name search write };",
         "allow oci_gpu_runtime_t container_ro_file_t:file { getattr ioctl open read unlink };",
     }
     made = "oci_gpu_runtime_bundle_t"
@@ -220,18 +190,13 @@ def test_on_the_targeted_policy_the_runtime_makes_no_file_of_an_images(ours: str
     # By a rule for all files, if by any: engines' and people's.
     for source in ("container_t", "nvidia_container_t", "nvidia_agent_t"):
         found = rules.permissions(ours, source, "-t", made)
-        assert not {
-            item for item in found if item.split(":")[1] in ("open", "read", "write", "append")
-        } - {"dir:open"}
+        assert not {item for item in found if item.split(":")[1] in ("open", "read", "write", "append")} - {"dir:open"}
 
 
 @pytest.mark.parametrize("target", ["user_tmp_t", "user_home_t", "user_home_dir_t"])
 def test_a_users_folder_is_passed_and_not_read(ours: str, target: str) -> None:
     found = rules.permissions(ours, "oci_gpu_hook_t", "-t", target)
-    assert {item for item in found if item.startswith(("dir:", "file:"))} == {
-        "dir:getattr",
-        "dir:search",
-    }
+    assert {item for item in found if item.startswith(("dir:", "file:"))} == {"dir:getattr", "dir:search"}
 
 
 def test_of_pid_1_only_its_namespaces_are_seen(ours: str) -> None:

@@ -12,19 +12,8 @@ MODULES = ["nvidia_container", "oci_gpu_hook"]
 
 
 def command(root: Path, *words: str) -> str:
-    line = [
-        "/usr/bin/python3",
-        "-B",
-        "-m",
-        "oci_gpu_hook",
-        "selinux",
-        *words,
-        "--host-root",
-        str(root),
-    ]
-    done = subprocess.run(
-        line, check=False, capture_output=True, text=True, cwd=policies.REPOSITORY
-    )
+    line = ["/usr/bin/python3", "-B", "-m", "oci_gpu_hook", "selinux", *words, "--host-root", str(root)]
+    done = subprocess.run(line, check=False, capture_output=True, text=True, cwd=policies.REPOSITORY)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -32,14 +21,10 @@ def command(root: Path, *words: str) -> str:
 def stored(root: Path) -> list[str]:
     """Our modules in the store, with their priority."""
     folder = root / "var/lib/selinux/default/active/modules"
-    return sorted(
-        f"{path.parent.name}/{path.name}" for name in MODULES for path in folder.glob(f"*/{name}")
-    )
+    return sorted(f"{path.parent.name}/{path.name}" for name in MODULES for path in folder.glob(f"*/{name}"))
 
 
-def test_the_modules_are_installed_below_an_administrators_and_removed_again(
-    tmp_path: Path,
-) -> None:
+def test_the_modules_are_installed_below_an_administrators_and_removed_again(tmp_path: Path) -> None:
     root = tmp_path / "root"
     subprocess.run(["cp", "-a", policies.build().base, root], check=True)
     (root / "etc/selinux/config").write_text("SELINUX=enforcing\nSELINUXTYPE=default\n")

@@ -16,9 +16,7 @@ import pytest
 from tests.policy import compare, debian, expected, policies, rules, standin, table
 from tests.selinux.guest import policy as rows
 
-BLOCKS = [
-    (name, block) for name, text in policies.texts().items() for block in standin.blocks(text)
-]
+BLOCKS = [(name, block) for name, text in policies.texts().items() for block in standin.blocks(text)]
 
 # What nvidia_container_t may do that container_t may not, on refpolicy: this and nothing else.
 MORE_THAN_CONTAINER_T = {
@@ -132,16 +130,11 @@ def test_without_its_mandatory_names_a_module_is_refused_loudly() -> None:
     lines = standin.targeted().splitlines(keepends=True)
     names = "".join(line for line in lines if "mcs_constrained_type" not in line)
     assert standin.compiled(prelude, names, listed=False) is not None
-    assert (
-        standin.compiled(prelude, names, policies.texts()["nvidia_container"], listed=False) is None
-    )
+    assert standin.compiled(prelude, names, policies.texts()["nvidia_container"], listed=False) is None
 
 
 def test_nvidia_container_t_is_container_t_and_the_listed_rules(ours: str) -> None:
-    plain, confined = (
-        concerning(ours, "container_t"),
-        concerning(ours, "nvidia_container_t"),
-    )
+    plain, confined = (concerning(ours, "container_t"), concerning(ours, "nvidia_container_t"))
     # One rule for a process's own files has both types' names in it: container_file_t's entrypoint.
     assert confined - plain == MORE_THAN_CONTAINER_T
     assert plain - confined == set()
@@ -165,9 +158,7 @@ def test_an_agent_reaches_nothing_else_of_the_host(ours: str) -> None:
     for target, kinds, closed in CLOSED_TO_AGENTS:
         assert f"type {target}" in members
         for name, kind, words in granted:
-            if kind in kinds.split() and (
-                name == target or f"attribute {name} has {target}" in members
-            ):
+            if kind in kinds.split() and (name == target or f"attribute {name} has {target}" in members):
                 assert not words & {*closed.split()}, (target, name, kind)
 
 
@@ -187,11 +178,7 @@ def test_kubelets_sockets_are_the_agents_alone() -> None:
     kubelets = {"kubelet_t", "container_runtime_domain"}
     assert {(source, *rest) for source, *rest in found if rest[0] in kubelets} == {
         ("nvidia_agent_t", "kubelet_t", " [ nvidia_agent_use_kubelet ]:True"),
-        (
-            "nvidia_agent_t",
-            "container_runtime_domain",
-            " [ nvidia_agent_use_engines_kubelet ]:True",
-        ),
+        ("nvidia_agent_t", "container_runtime_domain", " [ nvidia_agent_use_engines_kubelet ]:True"),
     }
     assert ("kubelet_t", "nvidia_agent_t", "") in found
 
@@ -227,14 +214,10 @@ def test_levels_hold_for_our_types(ours: str, name: str) -> None:
     assert "mcs_constrained_type" in rules.attributes(ours, name)
 
 
-@pytest.mark.parametrize(
-    "target", ["device_t", "fixed_disk_device_t", "memory_device_t", "event_device_t"]
-)
+@pytest.mark.parametrize("target", ["device_t", "fixed_disk_device_t", "memory_device_t", "event_device_t"])
 def test_nvidia_container_t_opens_no_other_device(ours: str, target: str) -> None:
     found = rules.permissions(ours, "nvidia_container_t", "-t", target, "-c", "chr_file,blk_file")
-    assert not found & {
-        f"{kind}:{word}" for kind in ("chr_file", "blk_file") for word in ("open", "read", "write")
-    }
+    assert not found & {f"{kind}:{word}" for kind in ("chr_file", "blk_file") for word in ("open", "read", "write")}
 
 
 def test_on_the_targeted_policy_no_capability_comes_from_the_other_ones_rules() -> None:
@@ -260,10 +243,7 @@ def test_a_name_that_a_policy_lacks_takes_its_own_block_alone() -> None:
     named = ("(type systemd_conf_t)\n", "(roletype object_r systemd_conf_t)\n")
     lacking = "".join(line for line in lines if line not in named).replace(" systemd_conf_t", "")
     standing = standin.prelude(debian.binary(policies.build().base)) + lacking
-    base, ours_there = (
-        standin.compiled(standing),
-        standin.compiled(standing, *policies.texts().values()),
-    )
+    base, ours_there = (standin.compiled(standing), standin.compiled(standing, *policies.texts().values()))
     assert base is not None
     assert ours_there is not None
     gone = listed - (ours_there.lines - base.lines)
@@ -295,9 +275,7 @@ def test_file_contexts_agree_with_the_base_policys(ours: str) -> None:
     ):
         built = policies.build()
         labels = [
-            debian.run(
-                "matchpathcon", "-n", "-m", "chardev", "-f", debian.file_contexts(root), path
-            ).strip()
+            debian.run("matchpathcon", "-n", "-m", "chardev", "-f", debian.file_contexts(root), path).strip()
             for root in built
         ]
         assert labels == ["system_u:object_r:xserver_misc_device_t:s0"] * 2, path
@@ -349,10 +327,7 @@ def _gets(policy: table.Policy, source: str, *needs: table.Access) -> bool:
 
 @pytest.mark.parametrize(
     ("name", "data", "engines"),
-    [
-        ("refpolicy", rows.REFPOLICY, "container_runtime_t"),
-        ("targeted", rows.TARGETED, "container_var_run_t"),
-    ],
+    [("refpolicy", rows.REFPOLICY, "container_runtime_t"), ("targeted", rows.TARGETED, "container_var_run_t")],
 )
 def test_what_the_machines_rows_expect_of_a_policy_is_what_it_grants(
     ours: str, tmp_path: Path, name: str, data: rows.Policy, engines: str

@@ -67,16 +67,10 @@ def rpm(store: Path, *words: str | Path, preparation: str = "") -> None:
 
 def stored(store: Path) -> list[str]:
     folder = store / "var/lib/selinux/targeted/active/modules"
-    return sorted(
-        f"{path.parent.name}/{path.name}"
-        for name in policies.MODULES
-        for path in folder.glob(f"*/{name}")
-    )
+    return sorted(f"{path.parent.name}/{path.name}" for name in policies.MODULES for path in folder.glob(f"*/{name}"))
 
 
-def test_modules_come_with_the_package_and_go_with_it(
-    store: Path, release: rpms.Release, tmp_path: Path
-) -> None:
+def test_modules_come_with_the_package_and_go_with_it(store: Path, release: rpms.Release, tmp_path: Path) -> None:
     previous = rpms.build(tmp_path / "previous", "0.0.1").selinux
     package = release.selinux
     assert stored(store) == []
@@ -105,8 +99,7 @@ echo {now} >/sys/fs/selinux/booleans/oci_gpu_hook_use_cgroup_v1
 
 
 @pytest.mark.parametrize(
-    ("version", "now", "turned"),
-    [("v1", "0 0", "1"), ("v1", "1 1", ""), ("v2", "1 1", "0"), ("v2", "0 0", "")],
+    ("version", "now", "turned"), [("v1", "0 0", "1"), ("v1", "1 1", ""), ("v2", "1 1", "0"), ("v2", "0 0", "")]
 )
 def test_the_hook_may_write_to_cgroups_where_they_are_v1s(
     store: Path, release: rpms.Release, tmp_path: Path, version: str, now: str, turned: str

@@ -70,9 +70,7 @@ _UNWANTED = (
     "usr/lib/apt",
     "usr/share/bash-completion",
 )
-_ACCOUNTS = (
-    "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
-)
+_ACCOUNTS = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
 _GROUPS = "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n"
 
 
@@ -90,9 +88,7 @@ def suite() -> str:
 
 def kernel_package() -> str:
     """The current kernel's package: its name changes with each update."""
-    text = subprocess.run(
-        ["apt-cache", "depends", KERNEL_PACKAGE], check=True, capture_output=True, text=True
-    ).stdout
+    text = subprocess.run(["apt-cache", "depends", KERNEL_PACKAGE], check=True, capture_output=True, text=True).stdout
     for line in text.splitlines():
         kind, _, name = line.strip().partition(": ")
         if kind == "Depends" and name.startswith("linux-image-"):

@@ -22,12 +22,7 @@ from tests.selinux.files import write
 
 PACKAGES = ("conmon", "golang-github-containers-common", "podman")
 # What podman and conmon are linked to.
-LIBRARIES = (
-    "libdevmapper1.02.1",
-    "libglib2.0-0",
-    "libgpgme11",
-    "libsubid4",
-)
+LIBRARIES = ("libdevmapper1.02.1", "libglib2.0-0", "libgpgme11", "libsubid4")
 FILES = (
     "etc/containers/policy.json",
     "usr/bin/conmon",
@@ -83,11 +78,7 @@ def _make_image(storage: str, layer: str) -> None:
     manifest = json.dumps(
         {
             "schemaVersion": 2,
-            "config": {
-                "mediaType": f"{media}.config.v1+json",
-                "digest": f"sha256:{image}",
-                "size": len(config),
-            },
+            "config": {"mediaType": f"{media}.config.v1+json", "digest": f"sha256:{image}", "size": len(config)},
             "layers": [{"mediaType": f"{media}.layer.v1.tar", "digest": digest, "size": 0}],
         }
     )

@@ -41,13 +41,9 @@ def main() -> int:
     options = parser.parse_args()
     begun = time.monotonic()
     if platform.machine() != "x86_64":
-        raise SystemExit(
-            "test-selinux: the virtual machine is x86_64's: run this on such a machine"
-        )
+        raise SystemExit("test-selinux: the virtual machine is x86_64's: run this on such a machine")
     if os.geteuid():
-        raise SystemExit(
-            "test-selinux: needs root, to write labels and device nodes into the machine's file system"
-        )
+        raise SystemExit("test-selinux: needs root, to write labels and device nodes into the machine's file system")
     base = Base(options.store)
     cold = base.make()
     say(f"base {'made' if cold else 'found'}: {time.monotonic() - begun:.0f} s")
@@ -56,19 +52,10 @@ def main() -> int:
     image = tree.make_image()
     say(f"image made: {time.monotonic() - begun:.0f} s; booting")
     passed, table = machine.run(
-        MACHINE,
-        base.vmlinuz,
-        base.initramfs,
-        KERNEL_LINE,
-        image,
-        patience=PATIENCE,
-        console=options.console,
-        say=say,
+        MACHINE, base.vmlinuz, base.initramfs, KERNEL_LINE, image, patience=PATIENCE, console=options.console, say=say
     )
     print("\n".join(table))
-    say(
-        f"{'passed' if passed else 'FAILED'} in {time.monotonic() - begun:.0f} s, {'cold' if cold else 'warm'}"
-    )
+    say(f"{'passed' if passed else 'FAILED'} in {time.monotonic() - begun:.0f} s, {'cold' if cold else 'warm'}")
     return 0 if passed else 1
 
 

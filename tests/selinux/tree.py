@@ -25,10 +25,7 @@ from tests.selinux.guest import vendors
 
 OUR_MODULES = ("nvidia_container", "oci_gpu_hook")
 # Of the tests, by the policy: what is logged, and what it lacks for them.
-TESTS_MODULES = {
-    "default": f"{HERE}/guest/refpolicy.cil",
-    "targeted": f"{HERE}/guest/targeted.cil",
-}
+TESTS_MODULES = {"default": f"{HERE}/guest/refpolicy.cil", "targeted": f"{HERE}/guest/targeted.cil"}
 ENTRY = "usr/libexec/oci/hooks.d/oci-gpu-hook"
 DOCKERS_NAME = "usr/bin/nvidia-container-runtime-hook"
 # What completes the simulation, as podman reads it.
@@ -68,10 +65,7 @@ UNCHECKED = {
         ),
         _WRITABLE,
     ),
-    "mounts": (
-        ("changes/tree.py", "return syscalls.mount_of(fd)[0] in self._own\n", "return True\n"),
-        _WRITABLE,
-    ),
+    "mounts": (("changes/tree.py", "return syscalls.mount_of(fd)[0] in self._own\n", "return True\n"), _WRITABLE),
     "root": (
         ("container/rootfs.py", "if not is_mounted_there:", "if False:"),
         ("container/rootfs.py", "if not _is_here_too(fd, path):", "if False:"),
@@ -115,20 +109,9 @@ class Tree:
         self._install_pods()
         self._install_driver()
         self._install_vendors()
-        for name in (
-            *(LIBRARY, "usr/libexec/oci", "usr/share/containers/oci"),
-            "usr/share/oci-gpu-hook",
-        ):
+        for name in (*(LIBRARY, "usr/libexec/oci", "usr/share/containers/oci"), "usr/share/oci-gpu-hook"):
             shutil.rmtree(f"{self.root}/{name}", ignore_errors=True)
-        run(
-            "make",
-            "-s",
-            "-C",
-            REPOSITORY,
-            "install",
-            f"DESTDIR={self.root}",
-            "PYTHON=/usr/bin/python3",
-        )
+        run("make", "-s", "-C", REPOSITORY, "install", f"DESTDIR={self.root}", "PYTHON=/usr/bin/python3")
         # As `make install-docker`.
         if not os.path.lexists(f"{self.root}/{DOCKERS_NAME}"):
             os.symlink(f"/{ENTRY}", f"{self.root}/{DOCKERS_NAME}")
@@ -248,10 +231,7 @@ class Tree:
         for path, text in catalogue.texts(node.driver).items():
             write(self.root + path, text)
         for name in catalogue.FIRMWARE:
-            write(
-                f"{self.root}/usr/lib/firmware/nvidia/{node.driver}/{name}",
-                f"simulated {name} {node.driver}\n",
-            )
+            write(f"{self.root}/usr/lib/firmware/nvidia/{node.driver}/{name}", f"simulated {name} {node.driver}\n")
         shutil.copy(f"{built}/mig-minors", f"{self.root}/{GUEST}/mig-minors")
         run("/sbin/ldconfig", "-X", "-r", self.root)
 

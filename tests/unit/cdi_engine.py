@@ -98,9 +98,7 @@ def inject(config: dict[str, Any], spec: dict[str, Any], *names: str) -> list[st
     return words
 
 
-def start(
-    config: dict[str, Any], host: Node, words: list[str], progress: Progress | None = None
-) -> Plan | None:
+def start(config: dict[str, Any], host: Node, words: list[str], progress: Progress | None = None) -> Plan | None:
     """What the hook would do; None where it leaves the container alone."""
     folder = host.folder / "bundle"
     (folder / "config.json").write_text(json.dumps(config))
@@ -125,24 +123,15 @@ def by_hook(host: Node, environment: dict[str, str]) -> set[tuple[object, ...]]:
     """What a container gets by our own hook, for its environment."""
     plan = start(bundle(host.folder, environment), host, ["--config", str(host.settings)])
     assert plan is not None
-    return {
-        fact
-        for item in plan.operations
-        if not isinstance(item, OpenCgroup)
-        for fact in _facts(item)
-    }
+    return {fact for item in plan.operations if not isinstance(item, OpenCgroup) for fact in _facts(item)}
 
 
-def by_cdi(
-    host: Node, environment: dict[str, str], capabilities: str, *names: str
-) -> set[tuple[object, ...]]:
+def by_cdi(host: Node, environment: dict[str, str], capabilities: str, *names: str) -> set[tuple[object, ...]]:
     """What it gets by the spec's edits and the hook that the spec starts."""
     return by_spec(host, environment, host.spec(capabilities), *names)
 
 
-def by_spec(
-    host: Node, environment: dict[str, str], spec: dict[str, Any], *names: str
-) -> set[tuple[object, ...]]:
+def by_spec(host: Node, environment: dict[str, str], spec: dict[str, Any], *names: str) -> set[tuple[object, ...]]:
     """The same, of any spec."""
     config = bundle(host.folder, environment)
     words = inject(config, spec, *names)

@@ -27,9 +27,7 @@ _X = 0x08
 def disassemble(instructions: bytes) -> str:
     """One line for each instruction, numbered from 0; an unknown instruction is shown as bytes."""
     lines = []
-    for number, (code, registers, offset, immediate) in enumerate(
-        iter_unpack("<BBhi", instructions)
-    ):
+    for number, (code, registers, offset, immediate) in enumerate(iter_unpack("<BBhi", instructions)):
         text = _text(code, registers & 0xF, registers >> 4, offset, immediate)
         raw = instructions[number * 8 : number * 8 + 8]
         lines.append(f"{number:4}: {text or 'data ' + raw.hex()}\n")

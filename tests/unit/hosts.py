@@ -35,8 +35,7 @@ SONAMES = {
 }
 
 NVRM = (
-    f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {VERSION}  Release Build  (builder)\n"
-    "GCC version:  x\n"
+    f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {VERSION}  Release Build  (builder)\nGCC version:  x\n"
 )
 PARAMS = "ResmanDebugLevel: 4294967295\nModifyDeviceFiles: 1\nDeviceFileMode: 438\n"
 DEVICES = "Character devices:\n  1 mem\n195 nvidia\n195 nvidiactl\n505 nvidia-uvm\n\nBlock devices:\n254 virtblk\n"
@@ -70,9 +69,7 @@ def elf_file(
     return elf_head(machine, bits, order, tags, offset, len(strings)).ljust(offset, b"\0") + strings
 
 
-def elf_head(
-    machine: int, bits: int, order: str, tags: tuple[tuple[int, int], ...], offset: int, size: int
-) -> bytes:
+def elf_head(machine: int, bits: int, order: str, tags: tuple[tuple[int, int], ...], offset: int, size: int) -> bytes:
     """All of such a file that lies before its strings, which have this size."""
     word, header_size, segment_size = ("Q", 64, 56) if bits == 64 else ("I", 52, 32)
     ident = b"\x7fELF" + bytes([bits // 32, 1 if order == "<" else 2, 1]).ljust(12, b"\0")
@@ -115,9 +112,7 @@ def plant_cache(tree: Path, path: str) -> None:
     plant(tree, "etc/ld.so.cache", ldcache_merge.merge(None, prepare([entry])))
 
 
-def plant_program(
-    tree: Path, pid: int, program: str, users: int = 0, namespace: str = "hosts"
-) -> None:
+def plant_program(tree: Path, pid: int, program: str, users: int = 0, namespace: str = "hosts") -> None:
     """A process that runs a program, as all four of these users; namespace: in which it is, the host's for `hosts`."""
     plant(tree, "ns/hosts", "")
     plant(tree, f"ns/{namespace}", "")
@@ -127,11 +122,7 @@ def plant_program(
         if not link.exists():
             os.link(tree / f"ns/{place}", link)
     device, place = untrusted.our_mounts().shown(str(tree)) or ("", "")
-    own = (
-        f"9 1 {device} {place} / rw - ext4 x rw\n"
-        if namespace == "hosts"
-        else "9 1 0:9 / / rw - tmpfs x rw\n"
-    )
+    own = f"9 1 {device} {place} / rw - ext4 x rw\n" if namespace == "hosts" else "9 1 0:9 / / rw - tmpfs x rw\n"
     plant(tree, f"proc/{pid}/mountinfo", own)
     plant(tree, f"proc/{pid}/status", f"Name:\tx\nUid:\t{users}\t{users}\t{users}\t{users}\n")
     plant(tree, program.partition(" (")[0], "")

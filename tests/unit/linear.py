@@ -45,11 +45,7 @@ class _Counter:
         else:
             self.steps += 1
             for value in frame.f_locals.values():
-                if (
-                    isinstance(value, _SEARCHED)
-                    and len(value) > _LARGE
-                    and id(value) not in self.seen
-                ):
+                if isinstance(value, _SEARCHED) and len(value) > _LARGE and id(value) not in self.seen:
                     self.seen[id(value)] = value
                     self.steps += len(value)
         if self.steps > self.most:

@@ -14,17 +14,7 @@ _MOUNT = 'mkdir -p "$1/dev"; mount --bind "$1" "$1"; mount -t tmpfs none "$1/dev
 @contextmanager
 def contained(rootfs: Path) -> Iterator[int]:
     """Its pid, while it waits.  The user namespace lets anyone mount."""
-    line = [
-        "unshare",
-        "--user",
-        "--map-root-user",
-        "--mount",
-        "sh",
-        "-ec",
-        _MOUNT,
-        "sh",
-        str(rootfs),
-    ]
+    line = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-ec", _MOUNT, "sh", str(rootfs)]
     with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout and process.stdin
         assert process.stdout.readline() == b"\n"

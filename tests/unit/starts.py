@@ -13,9 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ENTRY = ROOT / "hooks.d/oci-gpu-hook"
 _TEXT = ENTRY.read_text()
 
-_start = re.search(
-    r"exec /usr/bin/python3 (-\w+ -X utf8) -c '(.*?)' \"\$@\"$", _TEXT, re.DOTALL | re.MULTILINE
-)
+_start = re.search(r"exec /usr/bin/python3 (-\w+ -X utf8) -c '(.*?)' \"\$@\"$", _TEXT, re.DOTALL | re.MULTILINE)
 assert _start
 FLAGS = _start[1].split()
 # The program's last line starts the hook; the lines before it find it.

@@ -81,9 +81,7 @@ def test_who_asks_for_nothing_is_told_how_to_ask() -> None:
 
 
 def test_a_container_that_has_stopped_is_to_be_started_and_not_to_be_root(tmp_path: Path) -> None:
-    hosts.plant(
-        tmp_path, f"var/lib/docker/containers/{ID}/config.v2.json", json.dumps({"Name": "/web"})
-    )
+    hosts.plant(tmp_path, f"var/lib/docker/containers/{ID}/config.v2.json", json.dumps({"Name": "/web"}))
     with pytest.raises(UsageError, match=r"web does not run \(start it: docker start web\)"):
         examine.container(HostRoot(str(tmp_path)), "web", None)
 

@@ -60,8 +60,7 @@ def started(hang: str, before: str, written: bytes) -> tuple[int, str]:
 @pytest.mark.parametrize("written", [b"", STATE[:20], STATE])
 def test_a_state_without_an_end_is_one_sentence(before: str, written: bytes) -> None:
     sentence = (
-        "oci-gpu-hook: the state on stdin does not end within 1 seconds "
-        "(the container engine or runtime must fix it)\n"
+        "oci-gpu-hook: the state on stdin does not end within 1 seconds (the container engine or runtime must fix it)\n"
     )
     assert started("", before, written) == (3, sentence)
 

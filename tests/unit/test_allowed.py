@@ -11,29 +11,12 @@ from oci_gpu_hook.request.bycdi import of_nodes
 from oci_gpu_hook.request.parse import Request, parse
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
-from tests.unit.asking import (
-    HARDENED,
-    LIST,
-    MIG,
-    MOUNTS,
-    UUID,
-    VISIBLE,
-    env,
-    left_out,
-    listed,
-    refusal,
-    request_of,
-)
+from tests.unit.asking import HARDENED, LIST, MIG, MOUNTS, UUID, VISIBLE, env, left_out, listed, refusal, request_of
 
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [
-        (" ,", ()),
-        ("0,1048575", ("0", "1048575")),
-        ("channel3, 3, 03", ("3",)),
-        ("3,all", ("all",)),
-    ],
+    [(" ,", ()), ("0,1048575", ("0", "1048575")), ("channel3, 3, 03", ("3",)), ("3,all", ("all",))],
 )
 def test_imex_channels(value: str, expected: tuple[str, ...]) -> None:
     assert request_of(env(NVIDIA_IMEX_CHANNELS=value)).imex_channels == expected
@@ -56,12 +39,7 @@ def test_channels_of_a_list_and_of_the_variable_are_joined() -> None:
 
 by_feature = pytest.mark.parametrize(
     ("feature", "variable"),
-    [
-        ("gds", "NVIDIA_GDS"),
-        ("mofed", "NVIDIA_MOFED"),
-        ("gdrcopy", "NVIDIA_GDRCOPY"),
-        ("nvswitch", "NVIDIA_NVSWITCH"),
-    ],
+    [("gds", "NVIDIA_GDS"), ("mofed", "NVIDIA_MOFED"), ("gdrcopy", "NVIDIA_GDRCOPY"), ("nvswitch", "NVIDIA_NVSWITCH")],
 )
 
 
@@ -74,9 +52,7 @@ def test_each_feature_is_requested_by_one_word(feature: str, variable: str) -> N
 
 @by_feature
 @pytest.mark.parametrize("value", ["Enabled", "enabled ", "1", "all", "\x1b[2J", "é"])
-def test_any_other_word_is_left_out_with_a_sentence(
-    feature: str, variable: str, value: str
-) -> None:
+def test_any_other_word_is_left_out_with_a_sentence(feature: str, variable: str, value: str) -> None:
     found, (note,) = parse(env(**{variable: value}), Settings())
     assert found is not None and found.features == ()
     assert note.startswith(f"{variable} is ") and "only 'enabled' does" in note
@@ -92,9 +68,7 @@ def test_mig_is_managed_by_privileged_containers(variable: str, devices: str) ->
     inputs = Inputs({VISIBLE: devices, variable: "All"}, privileged=True)
     found = request_of(inputs)
     assert [found.mig_config, found.mig_monitor] == [variable == name for name in MANAGING]
-    assert f"{variable} is for containers with CAP_SYS_ADMIN" in refusal(
-        inputs._replace(privileged=False)
-    )
+    assert f"{variable} is for containers with CAP_SYS_ADMIN" in refusal(inputs._replace(privileged=False))
 
 
 @pytest.mark.parametrize("variable", MANAGING)
@@ -144,9 +118,7 @@ REFUSING: dict[str, Any] = {"unaccepted_requests": "refuse"}
 
 
 @pytest.mark.parametrize(("inputs", "where"), BY_WORDS)
-def test_where_the_administrator_says_so_they_are_refused_with_that_sentence(
-    inputs: Inputs, where: str
-) -> None:
+def test_where_the_administrator_says_so_they_are_refused_with_that_sentence(inputs: Inputs, where: str) -> None:
     settings = HARDENED._replace(swarm_resources=("DOCKER_RESOURCE_GPU",), **REFUSING)
     sentence = refusal(inputs, settings)
     assert sentence.startswith(f"the request in {where} is not accepted from a container without")
@@ -202,9 +174,7 @@ def test_with_mounts_alone_accepted_the_environment_names_nothing() -> None:
 
 
 @by_feature
-def test_a_device_list_in_mounts_lets_the_environment_ask_for_no_feature(
-    feature: str, variable: str
-) -> None:
+def test_a_device_list_in_mounts_lets_the_environment_ask_for_no_feature(feature: str, variable: str) -> None:
     settings = HARDENED._replace(accept_volume_mounts=True)
     inputs = Inputs({variable: "enabled"}, listed("0"))
     found, (note,) = parse(inputs, settings)
@@ -216,11 +186,7 @@ def test_a_device_list_in_mounts_lets_the_environment_ask_for_no_feature(
 
 
 @pytest.mark.parametrize(
-    "inputs",
-    [
-        env(NVIDIA_IMEX_CHANNELS="rubbish"),
-        Inputs({VISIBLE: "nvidia.com/gpu=0,nvidia.com/imex-channel=3"}),
-    ],
+    "inputs", [env(NVIDIA_IMEX_CHANNELS="rubbish"), Inputs({VISIBLE: "nvidia.com/gpu=0,nvidia.com/imex-channel=3"})]
 )
 def test_imex_channels_are_left_out_where_the_administrator_says_so(inputs: Inputs) -> None:
     found, (note,) = parse(inputs, Settings(ignore_imex_channels=True))

@@ -59,9 +59,7 @@ class Node:
         bundle = Bundle(str(self.bundle), {"root": {"path": "rootfs"}})
         root = rootfs.of_bundle(bundle)
         try:
-            made, read = decide.decide(
-                bundle, request, settings, self.root, root, id=id, process=None, remember=True
-            )
+            made, read = decide.decide(bundle, request, settings, self.root, root, id=id, process=None, remember=True)
         finally:
             os.close(root.fd)
         return Start(made, read is not None)
@@ -79,8 +77,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
 
 
 @pytest.mark.parametrize(
-    ("devices", "capabilities"),
-    [("1,3", ""), ("all", "all"), ("none", "compute"), (hosts.uuid(2), "utility,graphics")],
+    ("devices", "capabilities"), [("1,3", ""), ("all", "all"), ("none", "compute"), (hosts.uuid(2), "utility,graphics")]
 )
 def test_an_answer_is_what_would_be_decided(node: Node, devices: str, capabilities: str) -> None:
     request = by_environment(devices, capabilities)
@@ -162,17 +159,11 @@ HOST_CHANGES: dict[str, Callable[[Path], object]] = {
     # Of the stamp; test_survey has its other parts.
     "another boot": lambda tree: hosts.plant(tree, "proc/sys/kernel/random/boot_id", "another\n"),
     "another inventory": lambda tree: hosts.saved(HostRoot(str(tree))),
-    "majors": lambda tree: hosts.plant(
-        tree, "proc/devices", hosts.DEVICES.replace("505 nvidia-uvm", "506 nvidia-uvm")
-    ),
-    "a service that started": lambda tree: hosts.plant(
-        tree, "var/run/nvidia-fabricmanager/socket", ""
-    ),
+    "majors": lambda tree: hosts.plant(tree, "proc/devices", hosts.DEVICES.replace("505 nvidia-uvm", "506 nvidia-uvm")),
+    "a service that started": lambda tree: hosts.plant(tree, "var/run/nvidia-fabricmanager/socket", ""),
     "a service that ended": lambda tree: (tree / "var/run/nvidia-persistenced/socket").unlink(),
     "something in /dev": lambda tree: (tree / "dev/nvidia-uvm").mkdir(parents=True),
-    "a DRM node": lambda tree: hosts.plant(
-        tree, "sys/bus/pci/devices/0000:08:00.0/drm/renderD129", ""
-    ),
+    "a DRM node": lambda tree: hosts.plant(tree, "sys/bus/pci/devices/0000:08:00.0/drm/renderD129", ""),
 }
 
 
@@ -225,14 +216,10 @@ def where_others_may_write(node: Node, monkeypatch: pytest.MonkeyPatch) -> Start
 
 
 @pytest.mark.parametrize(
-    "start",
-    [unlinked, of_driver_container, of_engine, without_inventory, with_unused_gpu]
-    + [where_others_may_write],
+    "start", [unlinked, of_driver_container, of_engine, without_inventory, with_unused_gpu] + [where_others_may_write]
 )
 def test_a_start_whose_answer_would_not_stay_true_keeps_none(
-    node: Node,
-    monkeypatch: pytest.MonkeyPatch,
-    start: Callable[[Node, pytest.MonkeyPatch], Start],
+    node: Node, monkeypatch: pytest.MonkeyPatch, start: Callable[[Node, pytest.MonkeyPatch], Start]
 ) -> None:
     made, anew = start(node, monkeypatch)
     assert made.driver_version == hosts.VERSION and anew
@@ -260,9 +247,7 @@ def test_an_answer_that_was_cut_off_or_spoilt_is_none(node: Node, tenth: int) ->
 
 def test_they_are_not_more_than_there_may_be(node: Node) -> None:
     for number in range(recording.MOST + 5):
-        node.start(
-            by_environment("1", "utility", NVIDIA_REQUIRE_CUDA=f"cuda>={number % 9}.{number}")
-        )
+        node.start(by_environment("1", "utility", NVIDIA_REQUIRE_CUDA=f"cuda>={number % 9}.{number}"))
         assert len(node.kept()) == number % recording.MOST + 1
 
 

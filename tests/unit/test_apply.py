@@ -46,9 +46,7 @@ class Step:
 
     reason = "a test"
 
-    def __init__(
-        self, log: list[str], name: str, *, required: bool = True, fails: str = "", note: str = ""
-    ) -> None:
+    def __init__(self, log: list[str], name: str, *, required: bool = True, fails: str = "", note: str = "") -> None:
         self.required = required
         self._log, self._name, self._fails, self._note = log, name, fails, note
 
@@ -119,9 +117,7 @@ def run(root: Path, *operations: Operation) -> list[str]:
         os.close(fd)
 
 
-def test_everything_is_prepared_before_the_containers_namespace_is_entered(
-    log: list[str], tmp_path: Path
-) -> None:
+def test_everything_is_prepared_before_the_containers_namespace_is_entered(log: list[str], tmp_path: Path) -> None:
     assert run(tmp_path, Step(log, "a"), Step(log, "b", note="nothing to do")) == ["nothing to do"]
     assert log == ["prepare a", "prepare b", "drop", "enter", "perform a", "perform b", "leave"]
     assert os.umask(0) == 0
@@ -145,27 +141,19 @@ def test_what_is_done_is_taken_back_where_it_was_done(log: list[str], tmp_path: 
 
 
 def test_an_optional_step_that_fails_is_taken_back_alone(log: list[str], tmp_path: Path) -> None:
-    steps = (
-        Step(log, "a"),
-        Step(log, "b", required=False, fails="perform"),
-        Step(log, "c"),
-    )
+    steps = (Step(log, "a"), Step(log, "b", required=False, fails="perform"), Step(log, "c"))
     assert run(tmp_path, *steps) == ["cannot do b: [Errno 5] it broke"]
     assert log[-5:] == ["perform a", "perform b", "undo perform b", "perform c", "leave"]
 
 
-def test_a_step_that_cannot_be_prepared_stops_the_start_before_anything_is_done(
-    log: list[str], tmp_path: Path
-) -> None:
+def test_a_step_that_cannot_be_prepared_stops_the_start_before_anything_is_done(log: list[str], tmp_path: Path) -> None:
     with pytest.raises(DriverError, match="cannot do b") as caught:
         run(tmp_path, Step(log, "a"), Step(log, "b", fails="prepare"), Step(log, "c"))
     assert caught.value.exit_code == 6
     assert log == ["prepare a", "prepare b", "undo prepare b", "undo prepare a"]
 
 
-def test_an_optional_step_that_cannot_be_prepared_is_noted_and_not_performed(
-    log: list[str], tmp_path: Path
-) -> None:
+def test_an_optional_step_that_cannot_be_prepared_is_noted_and_not_performed(log: list[str], tmp_path: Path) -> None:
     steps = (Step(log, "a", required=False, fails="prepare"), Step(log, "b"))
     assert run(tmp_path, *steps) == ["cannot do a: [Errno 5] it broke"]
     assert log == ["prepare a", "prepare b", "drop", "enter", "perform b", "leave"]
@@ -249,9 +237,7 @@ NODE = Device("/dev/nvidia0", "c", 195, 0, "rw", 0o666, 0, 0, "/dev/nvidia0", Tr
         (NODE, "cannot bind the host's node /dev/nvidia0: "),
     ],
 )
-def test_a_file_that_the_host_has_lost_is_named(
-    log: list[str], tmp_path: Path, operation: Any, sentence: str
-) -> None:
+def test_a_file_that_the_host_has_lost_is_named(log: list[str], tmp_path: Path, operation: Any, sentence: str) -> None:
     with pytest.raises(DriverError) as caught:
         run(tmp_path, operation)
     assert caught.value.message == f"{sentence}[Errno 2] No such file or directory"

@@ -48,9 +48,7 @@ def bench(samples: dict[str, list[list[Any]]]) -> dict[str, Any]:
     ("values", "share", "expected"),
     [([], 0.5, 0.0), ([7.0], 0.9, 7.0), ([3.0, 1.0, 2.0], 0.5, 2.0), ([0.0, 10.0], 0.9, 9.0)],
 )
-def test_a_percentile_lies_between_its_neighbours(
-    values: list[float], share: float, expected: float
-) -> None:
+def test_a_percentile_lies_between_its_neighbours(values: list[float], share: float, expected: float) -> None:
     assert figures.percentile(values, share) == pytest.approx(expected)
 
 

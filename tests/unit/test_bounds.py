@@ -67,9 +67,7 @@ def test_only_a_newline_ends_a_line(size: int) -> None:
     assert list(cgroup.lines(text.encode() + b"no end")) == text.split("\n")[:-1]
 
 
-def test_of_a_folder_with_too_many_names_not_all_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_folder_with_too_many_names_not_all_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An image's folder of newer CUDA libraries, and a pod's /dev/shm."""
     for number in range(2_000):
         (tmp_path / f"name-{number}").touch()

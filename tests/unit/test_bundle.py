@@ -24,9 +24,7 @@ def test_the_environment_is_a_mapping_and_the_last_of_two_counts() -> None:
     assert bundle({"process": {"env": env}}).environment() == expected
 
 
-@pytest.mark.parametrize(
-    "document", [{}, {"process": None}, {"process": {}}, {"process": {"env": None}}]
-)
+@pytest.mark.parametrize("document", [{}, {"process": None}, {"process": {}}, {"process": {"env": None}}])
 def test_no_environment_is_an_empty_one(document: dict[str, object]) -> None:
     assert bundle(document).environment() == {}
 
@@ -78,9 +76,7 @@ WRONG: list[tuple[Callable[[Bundle], object], list[Any]]] = [
 @pytest.mark.parametrize(
     ("read", "document"), [(read, document) for read, documents in WRONG for document in documents]
 )
-def test_a_document_of_the_wrong_shape_is_a_bundle_error(
-    read: Callable[[Bundle], object], document: Any
-) -> None:
+def test_a_document_of_the_wrong_shape_is_a_bundle_error(read: Callable[[Bundle], object], document: Any) -> None:
     with pytest.raises(BundleError):
         read(bundle(document))
 
@@ -94,19 +90,14 @@ def test_a_document_of_the_wrong_shape_is_a_bundle_error(
         (["CAP_SYS_ADMIN"], False),
     ],
 )
-def test_only_the_bounding_set_makes_a_container_privileged(
-    capabilities: object, expected: bool
-) -> None:
+def test_only_the_bounding_set_makes_a_container_privileged(capabilities: object, expected: bool) -> None:
     """Who may ask for what only privileged containers may have."""
     assert bundle({"process": {"capabilities": capabilities}}).is_privileged() is expected
 
 
 def test_of_several_mounts_at_one_place_the_last_is_there() -> None:
     shm = {"destination": "/dev/shm"}
-    mounts = [
-        {**shm, "type": "bind", "source": "/a"},
-        {**shm, "options": ["rbind"], "source": "/b"},
-    ]
+    mounts = [{**shm, "type": "bind", "source": "/a"}, {**shm, "options": ["rbind"], "source": "/b"}]
     assert bundle({"mounts": mounts}).mount_source("/dev/shm") == "/b"
     assert bundle({"mounts": [*mounts, {**shm, "type": "tmpfs"}]}).mount_source("/dev/shm") is None
     assert bundle({"mounts": mounts}).mount_source("/dev") is None
@@ -120,9 +111,7 @@ def test_a_user_namespace_is_seen() -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]"])
-def test_a_config_that_cannot_be_read_is_a_bundle_error(
-    tmp_path: Path, content: str | None
-) -> None:
+def test_a_config_that_cannot_be_read_is_a_bundle_error(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "config.json").write_text(content)
     with pytest.raises(BundleError):

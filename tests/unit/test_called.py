@@ -118,9 +118,7 @@ def test_the_parts_of_a_pods_name(host: HostRoot) -> None:
 
 
 def test_a_pod_of_several_containers_asks_for_one_of_them(host: HostRoot) -> None:
-    with pytest.raises(
-        UsageError, match=r"several .*gpu/main a{12}, gpu/side b{12} .*NAMESPACE/POD/NAME"
-    ):
+    with pytest.raises(UsageError, match=r"several .*gpu/main a{12}, gpu/side b{12} .*NAMESPACE/POD/NAME"):
         containers.find(host, "gpu")
 
 

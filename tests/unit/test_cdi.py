@@ -81,11 +81,7 @@ def test_spec_and_hook_agree_for_every_name(host: Node, capabilities: str) -> No
         assert by_cdi(host, environment, capabilities, name) == by_hook(host, environment), name
 
 
-@pytest.mark.parametrize(
-    "names",
-    [("0", "1"), ("1", UUID), ("0", "0:0"), (*MIG_NAMES, "1")],
-    ids=",".join,
-)
+@pytest.mark.parametrize("names", [("0", "1"), ("1", UUID), ("0", "0:0"), (*MIG_NAMES, "1")], ids=",".join)
 def test_they_agree_for_several_devices_at_once(mig_host: Node, names: tuple[str, ...]) -> None:
     environment = environment_of(",".join(names), "all")
     assert by_cdi(mig_host, environment, "all", *names) == by_hook(mig_host, environment)
@@ -178,12 +174,8 @@ def test_a_mig_device_brings_no_name_of_its_parents_drm_nodes(mig_host: Node) ->
     assert not [item for item in plan.operations if isinstance(item, Symlink)]
 
 
-@pytest.mark.parametrize(
-    "sign", ["/usr/lib64/libc.so.6", "/lib/ld-musl-x86_64.so.1", "/etc/debian_version"]
-)
-def test_the_loader_finds_the_libraries_where_the_spec_puts_them(
-    mig_host: Node, tmp_path: Path, sign: str
-) -> None:
+@pytest.mark.parametrize("sign", ["/usr/lib64/libc.so.6", "/lib/ld-musl-x86_64.so.1", "/etc/debian_version"])
+def test_the_loader_finds_the_libraries_where_the_spec_puts_them(mig_host: Node, tmp_path: Path, sign: str) -> None:
     """Whatever the container is like: a spec is made before any."""
     host = mig_host._replace(folder=tmp_path)
     config = cdi_engine.bundle(tmp_path, {}, sign)
@@ -191,17 +183,13 @@ def test_the_loader_finds_the_libraries_where_the_spec_puts_them(
     plan = cdi_engine.start(config, host, words[2:])
     assert plan is not None
     there = {mount["destination"] for mount in config["mounts"]}
-    named = {
-        path for item in plan.operations if isinstance(item, LdCache) for _, path in item.entries()
-    }
+    named = {path for item in plan.operations if isinstance(item, LdCache) for _, path in item.entries()}
     assert any(MULTIARCH_32 in path for path in there) == (platform.machine() == "x86_64")
     assert named <= there
     assert bool(named) == ("musl" not in sign)
 
 
-def test_an_images_newer_cuda_comes_before_what_the_spec_mounts(
-    mig_host: Node, tmp_path: Path
-) -> None:
+def test_an_images_newer_cuda_comes_before_what_the_spec_mounts(mig_host: Node, tmp_path: Path) -> None:
     """A spec knows nothing of an image: the hook that it starts looks."""
     folder = "usr/local/cuda/compat"
     for name in ("libcuda.so.1", "libcuda.so.999.1"):
@@ -230,14 +218,9 @@ def test_a_container_that_got_no_device_of_ours_is_left_alone(mig_host: Node) ->
 
 @pytest.mark.parametrize(
     ("environment", "sentence"),
-    [
-        ({"NVIDIA_REQUIRE_CUDA": "cuda>=99"}, "cuda>=99"),
-        ({"CUDA_VERSION": "99.1.0"}, "cuda>=99.1"),
-    ],
+    [({"NVIDIA_REQUIRE_CUDA": "cuda>=99"}, "cuda>=99"), ({"CUDA_VERSION": "99.1.0"}, "cuda>=99.1")],
 )
-def test_requirements_are_enforced(
-    mig_host: Node, environment: dict[str, str], sentence: str
-) -> None:
+def test_requirements_are_enforced(mig_host: Node, environment: dict[str, str], sentence: str) -> None:
     with pytest.raises(RequestError, match=sentence):
         by_cdi(mig_host, environment, "all", "0")
     assert by_cdi(mig_host, {**environment, "NVIDIA_DISABLE_REQUIRE": "1"}, "all", "0")
@@ -246,10 +229,7 @@ def test_requirements_are_enforced(
 @pytest.mark.parametrize(
     ("environment", "sentence"),
     [
-        (
-            {DRIVER_CAPABILITIES: "graphics,compute"},
-            "capability graphics is left out: the CDI spec is for",
-        ),
+        ({DRIVER_CAPABILITIES: "graphics,compute"}, "capability graphics is left out: the CDI spec is for"),
         ({"NVIDIA_IMEX_CHANNELS": "3"}, "NVIDIA_IMEX_CHANNELS is left out"),
         ({"NVIDIA_GDS": "enabled"}, "NVIDIA_GDS is left out"),
         ({"NVIDIA_MIG_CONFIG_DEVICES": "all"}, "NVIDIA_MIG_CONFIG_DEVICES is left out"),
@@ -279,9 +259,7 @@ def test_a_spec_that_fits_is_not_stale(host: Node) -> None:
 def test_a_spec_that_does_not_fit_is_noticed(mig_host: Node) -> None:
     spec, inventory = mig_host.spec(), mig_host.inventory()
     newer = inventory._replace(driver_version="590.48.01")
-    assert cdi.stale(spec, newer) == (
-        f"the CDI spec is for driver {hosts.VERSION}, the host has 590.48.01"
-    )
+    assert cdi.stale(spec, newer) == (f"the CDI spec is for driver {hosts.VERSION}, the host has 590.48.01")
     undivided = inventory._replace(mig_devices=())
     assert cdi.stale(spec, undivided) == "the CDI spec names '0:0', which the host has no longer"
     fewer = {**spec, "devices": spec["devices"][2:]}
@@ -289,8 +267,7 @@ def test_a_spec_that_does_not_fit_is_noticed(mig_host: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    "spec",
-    [None, [], {}, {"containerEdits": {"hooks": [{"args": ["other", "--cdi-driver", "1"]}]}}],
+    "spec", [None, [], {}, {"containerEdits": {"hooks": [{"args": ["other", "--cdi-driver", "1"]}]}}]
 )
 def test_another_hands_spec_is_of_no_known_driver(mig_host: Node, spec: object) -> None:
     assert cdi.driver_of(spec) == ""

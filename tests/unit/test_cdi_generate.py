@@ -42,9 +42,7 @@ def generate(host: Node, *words: object) -> list[object]:
 
 
 def validator() -> jsonschema.Draft7Validator:
-    defs, schema = [
-        json.loads((SCHEMAS / f"{name}.json").read_text()) for name in ("defs", "schema")
-    ]
+    defs, schema = [json.loads((SCHEMAS / f"{name}.json").read_text()) for name in ("defs", "schema")]
     # In one document, so that no reference leads out of it.
     text = json.dumps({**schema, **defs}).replace("defs.json#", "#")
     return jsonschema.Draft7Validator(json.loads(text))
@@ -56,11 +54,7 @@ def test_the_document_is_as_the_schema_says(host: Node, capabilities: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        (("devices", 0, "containerEdits"), None),
-        (("containerEdits", "hooks", 0, "timeout"), "30"),
-    ],
+    ("path", "value"), [(("devices", 0, "containerEdits"), None), (("containerEdits", "hooks", 0, "timeout"), "30")]
 )
 def test_the_schema_refuses_what_is_wrong(host: Node, path: tuple[Any, ...], value: object) -> None:
     """The test above can fail."""
@@ -142,9 +136,7 @@ def test_a_spec_that_cannot_be_written_whole_leaves_the_old_one(
 ) -> None:
     """Engines never see a half: until the new one is in its place nothing else there has a spec's name."""
     file = tmp_path / "nvidia.json"
-    file.write_text(
-        '{"containerEdits": {"hooks": [{"args": ["oci-gpu-hook", "x", "--cdi-driver", "1"]}]}}'
-    )
+    file.write_text('{"containerEdits": {"hooks": [{"args": ["oci-gpu-hook", "x", "--cdi-driver", "1"]}]}}')
     before = file.read_text()
 
     def fail(*words: object, **more: object) -> None:
@@ -158,9 +150,7 @@ def test_a_spec_that_cannot_be_written_whole_leaves_the_old_one(
     assert (file.read_text(), os.listdir(tmp_path)) == (before, ["nvidia.json"])
 
 
-def test_no_file_of_another_is_written_through(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_file_of_another_is_written_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prepared by whom the folder belongs to: a name that he foresees is not used, and one that he hits is an error."""
     (tmp_path / "other").write_text("kept")
     os.link(tmp_path / "other", tmp_path / f".nvidia.yaml.{os.getpid()}")
@@ -173,12 +163,8 @@ def test_no_file_of_another_is_written_through(
         command.write(str(tmp_path / "more.yaml"), "more")
 
 
-@pytest.mark.parametrize(
-    "text", ["cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n", '{"kind": "nvidia.com/gpu"}', "\0\xff"]
-)
-def test_anothers_file_is_not_written_over(
-    program: Program, host: Node, tmp_path: Path, text: str
-) -> None:
+@pytest.mark.parametrize("text", ["cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n", '{"kind": "nvidia.com/gpu"}', "\0\xff"])
+def test_anothers_file_is_not_written_over(program: Program, host: Node, tmp_path: Path, text: str) -> None:
     file = tmp_path / "nvidia.yaml"
     file.write_bytes(text.encode("latin-1"))
     said = program.mistake(2, *generate(host, "--output", file))
@@ -224,9 +210,7 @@ def test_mistakes_are_one_sentence_with_the_documented_code(
     assert sentence in program.mistake(code, *generate(host, *words))
 
 
-def test_a_spec_has_what_the_administrator_allows(
-    program: Program, host: Node, tmp_path: Path
-) -> None:
+def test_a_spec_has_what_the_administrator_allows(program: Program, host: Node, tmp_path: Path) -> None:
     (tmp_path / "settings").write_text("allowed-capabilities = utility, compute\n")
     limited = host._replace(settings=tmp_path / "settings")
     spec = program.document(*generate(limited, "--capabilities", "compute,graphics"))
@@ -235,9 +219,7 @@ def test_a_spec_has_what_the_administrator_allows(
     assert "none of the capabilities graphics is allowed" in said
 
 
-def test_mig_devices_that_only_nvml_could_name_are_counted(
-    program: Program, host: Node, tmp_path: Path
-) -> None:
+def test_mig_devices_that_only_nvml_could_name_are_counted(program: Program, host: Node, tmp_path: Path) -> None:
     program(*generate(host))
     assert program.err == ""
     plant(tmp_path / "tree").close()

@@ -97,10 +97,7 @@ def bare(tmp_path: Path) -> Node:
 def test_the_document_is_as_the_schema_says(host: Node) -> None:
     spec = host.vendors_spec(FLAG)
     validator().validate(spec)
-    assert (spec["kind"], [device["name"] for device in spec["devices"]]) == (
-        "acme.com/card",
-        NAMES,
-    )
+    assert (spec["kind"], [device["name"] for device in spec["devices"]]) == ("acme.com/card", NAMES)
     assert spec["containerEdits"]["env"] == ["OCI_ACME=void", "ACME_HOME=/opt/acme"]
     (started,) = spec["containerEdits"]["hooks"]
     assert started["args"] == [
@@ -114,9 +111,7 @@ def test_the_document_is_as_the_schema_says(host: Node) -> None:
 
 
 @needs_root
-@pytest.mark.parametrize(
-    "names", [*[(name,) for name in NAMES], ("0", "acme7"), ("1", "all"), ("acme3", "0")]
-)
+@pytest.mark.parametrize("names", [*[(name,) for name in NAMES], ("0", "acme7"), ("1", "all"), ("acme3", "0")])
 def test_spec_and_hook_agree(host: Node, names: tuple[str, ...]) -> None:
     by_cdi = by_spec(host, {}, host.vendors_spec(FLAG), *names)
     assert by_cdi == by_hook(host, {FLAG: ",".join(names)})
@@ -132,12 +127,8 @@ def test_a_vendor_without_a_device_has_files_for_all(bare: Node) -> None:
 
 
 @needs_root
-@pytest.mark.parametrize(
-    ("names", "told"), [(("acme7",), ("1",)), (("0", "1"), ("0", "1")), (("all",), ("0", "1"))]
-)
-def test_the_record_names_the_devices(
-    host: Node, names: tuple[str, ...], told: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize(("names", "told"), [(("acme7",), ("1",)), (("0", "1"), ("0", "1")), (("all",), ("0", "1"))])
+def test_the_record_names_the_devices(host: Node, names: tuple[str, ...], told: tuple[str, ...]) -> None:
     config = cdi_engine.bundle(host.folder, {})
     words = cdi_engine.inject(config, host.vendors_spec(FLAG), *names)
     progress = Progress()
@@ -147,21 +138,15 @@ def test_the_record_names_the_devices(
     assert [type(item) for item in plan.operations] == [Service, LdCache]
 
 
-@pytest.mark.parametrize(
-    "sign", ["/usr/lib64/libc.so.6", "/lib/ld-musl-x86_64.so.1", "/etc/debian_version"]
-)
-def test_the_loader_finds_the_libraries_where_the_spec_puts_them(
-    bare: Node, tmp_path: Path, sign: str
-) -> None:
+@pytest.mark.parametrize("sign", ["/usr/lib64/libc.so.6", "/lib/ld-musl-x86_64.so.1", "/etc/debian_version"])
+def test_the_loader_finds_the_libraries_where_the_spec_puts_them(bare: Node, tmp_path: Path, sign: str) -> None:
     """They lie where the host's own loader looks: a spec is made before any container."""
     config = cdi_engine.bundle(tmp_path, {}, sign)
     words = cdi_engine.inject(config, bare.vendors_spec(FLAG), "all")
     plan = cdi_engine.start(config, bare, words[2:])
     assert plan is not None
     there = {mount["destination"] for mount in config["mounts"]}
-    named = {
-        path for item in plan.operations if isinstance(item, LdCache) for _, path in item.entries()
-    }
+    named = {path for item in plan.operations if isinstance(item, LdCache) for _, path in item.entries()}
     assert named <= there
     assert bool(named) == ("musl" not in sign)
 
@@ -188,9 +173,7 @@ def test_a_spec_that_fits_is_served(bare: Node) -> None:
 
 
 def test_a_spec_for_an_older_driver_is_refused(bare: Node) -> None:
-    with pytest.raises(
-        DriverError, match=r"the CDI spec is for driver 1\.5, the host has 1\.6"
-    ) as e:
+    with pytest.raises(DriverError, match=r"the CDI spec is for driver 1\.5, the host has 1\.6") as e:
         _start(bare, ("/opt/acme/version", "1.6"))
     assert "cdi generate --vendor OCI_ACME" in e.value.hint
 
@@ -200,9 +183,7 @@ def test_a_spec_without_a_file_of_the_host_is_refused(bare: Node) -> None:
     hosts.plant(bare.tree, FILE, text)
     bare.vendors_spec(FLAG)
     hosts.plant_library(bare.tree, f"{hosts.LIBRARY_FOLDER}/libacmenew.so.1")
-    with pytest.raises(
-        DriverError, match=r"does not have \S+/libacmenew\.so\.1, which the host has"
-    ):
+    with pytest.raises(DriverError, match=r"does not have \S+/libacmenew\.so\.1, which the host has"):
         _start(bare)
 
 
@@ -242,9 +223,7 @@ def test_only_names_that_cdi_has_are_in_it_each_once() -> None:
 
 def test_a_name_of_two_devices_is_the_firsts_in_the_spec_too() -> None:
     found = _found(("0", "acme"), ("1", "acme"))
-    spec: Any = cdivendor.document(
-        found, layout.like_host("/usr/lib"), cdi.Hook("/hook", (), "", FLAG)
-    )
+    spec: Any = cdivendor.document(found, layout.like_host("/usr/lib"), cdi.Hook("/hook", (), "", FLAG))
     by_name = {device["name"]: device["containerEdits"] for device in spec["devices"]}
     assert by_name["acme"] == by_name["0"] != by_name["1"]
     assert len(by_name["all"]["deviceNodes"]) == 2
@@ -263,19 +242,13 @@ def test_a_name_of_two_devices_is_the_firsts_in_the_spec_too() -> None:
         (["--vendor", FLAG, "--hook", "hook"], 2, "--hook is 'hook', which is no absolute path"),
     ],
 )
-def test_mistakes_are_one_sentence(
-    program: Program, bare: Node, words: list[str], code: int, sentence: str
-) -> None:
+def test_mistakes_are_one_sentence(program: Program, bare: Node, words: list[str], code: int, sentence: str) -> None:
     assert sentence in program.mistake(code, *generate(bare, *words))
 
 
 def test_what_the_file_must_say(program: Program, bare: Node) -> None:
     of_vendor = generate(bare, "--vendor", FLAG)
-    hosts.plant(
-        bare.tree,
-        FILE,
-        json.dumps({**ACME, "kind": "acme.com/card", "requires": {"modules": ["acme"]}}),
-    )
+    hosts.plant(bare.tree, FILE, json.dumps({**ACME, "kind": "acme.com/card", "requires": {"modules": ["acme"]}}))
     assert "acme is not loaded" in program.mistake(6, *of_vendor)
     hosts.plant(bare.tree, FILE, json.dumps({key: ACME[key] for key in ACME if key != "kind"}))
     assert f"{FILE} names no kind of CDI devices" in program.mistake(2, *of_vendor)
@@ -289,14 +262,9 @@ def test_the_administrator_allows_vendors(program: Program, bare: Node) -> None:
     assert "OCI_ACME is not allowed" in said
 
 
-def test_a_spec_takes_the_place_of_its_own_kind_alone(
-    program: Program, bare: Node, tmp_path: Path
-) -> None:
+def test_a_spec_takes_the_place_of_its_own_kind_alone(program: Program, bare: Node, tmp_path: Path) -> None:
     file = tmp_path / "spec.yaml"
-    nvidias, acmes = (
-        generate(bare, "--output", file),
-        generate(bare, "--vendor", FLAG, "--output", file),
-    )
+    nvidias, acmes = (generate(bare, "--output", file), generate(bare, "--vendor", FLAG, "--output", file))
     program(*nvidias)
     assert f"{file} is there and is the CDI spec of NVIDIA's GPUs" in program.mistake(2, *acmes)
     program(*nvidias)
@@ -312,9 +280,7 @@ def test_a_spec_takes_the_place_of_its_own_kind_alone(
 def _findings(program: Program, host: Node) -> list[tuple[str, str, str]]:
     command = ["doctor", "--host-root", host.tree, "--config", host.settings, "--format", "json"]
     found = json.loads(program(*command, code=1))["findings"]
-    return [
-        (item["level"], item["seen"], item["remedy"]) for item in found if item["check"] == "CDI"
-    ]
+    return [(item["level"], item["seen"], item["remedy"]) for item in found if item["check"] == "CDI"]
 
 
 def test_doctor_holds_each_spec_against_its_own_vendor(program: Program, bare: Node) -> None:

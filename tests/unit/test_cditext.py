@@ -29,9 +29,7 @@ def test_what_was_written_is_read_again(document: dict[str, Any], form: str) -> 
     assert cditext.read(cditext.write(document, form)) == document
 
 
-PRINTABLE = st.text(
-    st.characters(exclude_categories=("C", "Z"), include_characters=" "), max_size=8
-)  # str.isprintable
+PRINTABLE = st.text(st.characters(exclude_categories=("C", "Z"), include_characters=" "), max_size=8)  # str.isprintable
 
 
 @given(st.dictionaries(KEYS, st.lists(PRINTABLE | st.dictionaries(KEYS, PRINTABLE))))
@@ -40,10 +38,7 @@ def test_others_read_the_yaml_as_we_do(document: dict[str, Any]) -> None:
     assert yaml.safe_load(text) == {"first": 1, **document}
 
 
-@given(
-    st.text()
-    | st.lists(st.sampled_from(["---\n", "a:", "- ", "  ", "\n", ' "x"', "1"])).map("".join)
-)
+@given(st.text() | st.lists(st.sampled_from(["---\n", "a:", "- ", "  ", "\n", ' "x"', "1"])).map("".join))
 def test_reading_anything_is_a_document_or_a_value_error(text: str) -> None:
     for start in ("", "---\n", "---\na:\n"):
         try:

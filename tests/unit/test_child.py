@@ -15,8 +15,7 @@ SAY = "import os, time; os.write(1, b'said'); "
 
 
 @pytest.mark.parametrize(
-    ("program", "status"),
-    [("pass", 0), ("raise SystemExit(3)", 3), ("os.abort()", -6), ("1 / 0", 1)],
+    ("program", "status"), [("pass", 0), ("raise SystemExit(3)", 3), ("os.abort()", -6), ("1 / 0", 1)]
 )
 def test_what_it_said_comes_back_with_its_status(program: str, status: int) -> None:
     assert child.ask(SAY + program, 30) == child.Said(b"said", status)
@@ -29,9 +28,7 @@ def test_one_that_hangs_is_ended_and_what_it_said_is_kept(program: str) -> None:
     assert time.monotonic() - begin < 300
 
 
-def test_it_finds_the_package_and_has_no_variables_but_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_it_finds_the_package_and_has_no_variables_but_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "1")
     program = "import os, oci_gpu_hook.errors; print(sorted(set(os.environ) - {'LC_CTYPE'}))"
     said = child.ask(program, 30, environment={"ONE": "1"})

@@ -39,9 +39,7 @@ def plan(tmp_path: Path, host: Path) -> list[object]:
     return ["plan", "--bundle", bundle, "--host-root", host]
 
 
-def test_plan_prints_one_json_object_and_changes_nothing(
-    program: Program, plan: list[object], tmp_path: Path
-) -> None:
+def test_plan_prints_one_json_object_and_changes_nothing(program: Program, plan: list[object], tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     document = program.document(*plan, "--id", "c1")
     bundle = str(tmp_path / "bundle")
@@ -57,9 +55,7 @@ def test_plan_for_people_says_why(program: Program, plan: list[object]) -> None:
     assert "library: compute" in text
 
 
-def test_plan_for_a_container_without_a_request(
-    program: Program, plan: list[object], tmp_path: Path
-) -> None:
+def test_plan_for_a_container_without_a_request(program: Program, plan: list[object], tmp_path: Path) -> None:
     write_bundle(tmp_path)
     assert ALONE in program(*plan)
     document = program.document(*plan)
@@ -79,16 +75,13 @@ def test_plan_says_of_a_mistake_in_the_settings_what_the_hook_does(
     assert f"none: the hook {ALONE}" in out and sentence in out
 
 
-def test_a_refusal_by_plan_has_the_hooks_own_code(
-    program: Program, plan: list[object], tmp_path: Path
-) -> None:
+def test_a_refusal_by_plan_has_the_hooks_own_code(program: Program, plan: list[object], tmp_path: Path) -> None:
     write_bundle(tmp_path, "NVIDIA_VISIBLE_DEVICES=9")
     assert "unknown device '9'" in program.mistake(5, *plan)
 
 
 @pytest.mark.parametrize(
-    ("version", "setting", "code"),
-    [("v2", "auto", 3), ("v2", "off", 0), ("v1", "auto", 0), ("", "auto", 0)],
+    ("version", "setting", "code"), [("v2", "auto", 3), ("v2", "off", 0), ("v1", "auto", 0), ("", "auto", 0)]
 )
 def test_device_rules_of_the_wrong_shape_stop_nobody_who_does_not_need_them(
     program: Program,
@@ -108,9 +101,7 @@ def test_device_rules_of_the_wrong_shape_stop_nobody_who_does_not_need_them(
     assert ("linux.resources.devices" in program.err) == bool(code)
 
 
-def test_a_user_namespace_in_the_config_binds_the_nodes(
-    program: Program, plan: list[object], tmp_path: Path
-) -> None:
+def test_a_user_namespace_in_the_config_binds_the_nodes(program: Program, plan: list[object], tmp_path: Path) -> None:
     namespaces = [{"type": "user"}]
     write_bundle(tmp_path, "NVIDIA_VISIBLE_DEVICES=1", linux={"namespaces": namespaces})
     operations = program.document(*plan)["operations"]
@@ -146,9 +137,7 @@ def test_info_lists_the_driver_and_the_gpus(program: Program, host: Path) -> Non
     assert [gpu["nvml_index"] for gpu in gpus] == list(range(8))
 
 
-def test_inventory_is_saved_shown_and_refused_once_it_is_stale(
-    program: Program, host: Path
-) -> None:
+def test_inventory_is_saved_shown_and_refused_once_it_is_stale(program: Program, host: Path) -> None:
     root = ("--host-root", host)
     assert "inventory refresh" in program.mistake(6, "inventory", "show", *root)
     assert f"driver {hosts.VERSION}, 8 GPUs" in program("inventory", "refresh", *root)

@@ -46,9 +46,7 @@ def test_show_says_where_each_setting_comes_from(program: Program, file: Path) -
     assert found["rules"] == [{"namespace": "team-*", **key}]
 
 
-def test_show_for_people_has_a_line_a_setting_and_rules_below_their_headings(
-    program: Program, file: Path
-) -> None:
+def test_show_for_people_has_a_line_a_setting_and_rules_below_their_headings(program: Program, file: Path) -> None:
     lines = [line.split() for line in program("config", "show", "--config", file).splitlines()]
     assert ["device-cgroup", "off", f"{file}:3"] in lines
     assert ["allowed-capabilities", "all", "default"] in lines
@@ -109,9 +107,7 @@ skip-mode-detection = false
 [nvidia-ctk]
 path = "nvidia-ctk"
 """
-MEANT = Settings(
-    driver_root="/run/nvidia/driver", device_cgroup="off", cuda_forward_compatibility=False
-)
+MEANT = Settings(driver_root="/run/nvidia/driver", device_cgroup="off", cuda_forward_compatibility=False)
 
 
 @pytest.fixture()
@@ -121,9 +117,7 @@ def nvidias(tmp_path: Path) -> Path:
     return path
 
 
-def test_import_prints_settings_that_the_hook_reads(
-    program: Program, nvidias: Path, tmp_path: Path
-) -> None:
+def test_import_prints_settings_that_the_hook_reads(program: Program, nvidias: Path, tmp_path: Path) -> None:
     text = program("config", "import", nvidias)
     ours = tmp_path / "hook.conf"
     ours.write_text(text)
@@ -132,9 +126,7 @@ def test_import_prints_settings_that_the_hook_reads(
     assert "#   needless: no ldconfig is run" in text
 
 
-def test_import_writes_a_drop_in_that_show_finds_again(
-    program: Program, nvidias: Path, file: Path
-) -> None:
+def test_import_writes_a_drop_in_that_show_finds_again(program: Program, nvidias: Path, file: Path) -> None:
     place = f"{file}.d/10-nvidia.conf"
     first, refused = program("config", "import", nvidias, "--output", place).splitlines()
     assert first == f"wrote {place}: 5 served, 12 needless, 1 refused"
@@ -162,9 +154,7 @@ def test_import_for_programs_has_a_row_a_key(program: Program, nvidias: Path) ->
     }
 
 
-def test_import_reads_the_hosts_own_file_below_the_host_root(
-    program: Program, nvidias: Path, tmp_path: Path
-) -> None:
+def test_import_reads_the_hosts_own_file_below_the_host_root(program: Program, nvidias: Path, tmp_path: Path) -> None:
     own = "/etc/nvidia-container-runtime/config.toml"
     (tmp_path / f"host{own}").parent.mkdir(parents=True)
     # An absolute link stays below that root.

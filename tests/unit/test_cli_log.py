@@ -32,11 +32,7 @@ REFUSED: dict[str, object] = {
     "OCI_GPU_HOOK_OUTCOME": "refused",
 }
 # Anybody may send entries to the journal.
-FOREIGN: dict[str, object] = {
-    "OCI_GPU_HOOK_EXIT_CODE": None,
-    "OCI_GPU_HOOK_FILES": "x",
-    "OCI_GPU_HOOK_NOTE": [],
-}
+FOREIGN: dict[str, object] = {"OCI_GPU_HOOK_EXIT_CODE": None, "OCI_GPU_HOOK_FILES": "x", "OCI_GPU_HOOK_NOTE": []}
 FORGED: dict[str, object] = {
     "__REALTIME_TIMESTAMP": "9" * 30,
     "MESSAGE": "container c got \x1b[2J\nall",
@@ -88,9 +84,7 @@ def test_what_is_no_entry_is_passed_over(journal: Journal, program: Program, lin
     assert len(program.document("log")["records"]) == 2
 
 
-def test_of_very_many_the_last_are_shown(
-    journal: Journal, program: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_very_many_the_last_are_shown(journal: Journal, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_command, "_MOST", 2)
     assert "only the last 2 records are shown: --since has others" in program("log")
     assert "--lines=2" in journal.words().split()
@@ -133,16 +127,12 @@ def test_fields_have_short_names_and_their_types(journal: Journal, program: Prog
         (("--container", "abc", "--failed"), []),
     ],
 )
-def test_filters(
-    journal: Journal, program: Program, words: tuple[str, ...], containers: list[str]
-) -> None:
+def test_filters(journal: Journal, program: Program, words: tuple[str, ...], containers: list[str]) -> None:
     records = program.document("log", *words)["records"]
     assert [record["container"] for record in records] == containers
 
 
-def test_text_is_a_line_a_start_and_never_a_terminals_command(
-    journal: Journal, program: Program
-) -> None:
+def test_text_is_a_line_a_start_and_never_a_terminals_command(journal: Journal, program: Program) -> None:
     out = program("log", "--since=-1 day")
     assert "--since=-1 day" in journal.words()
     assert "container abc got 0 (read 1.5)\n    image ?[31m\n" in out

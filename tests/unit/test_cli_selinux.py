@@ -32,9 +32,7 @@ def library(known: set[str]) -> Any:
 
     def compute(source: str, target: str, group: int, wanted: int, decision: Decision) -> int:
         own = "container_file_t" in target
-        decision.allowed = (
-            wanted if own or "nvidia_container_t" in source or "spc_t" in source else 1
-        )
+        decision.allowed = wanted if own or "nvidia_container_t" in source or "spc_t" in source else 1
         return 0
 
     module.set_selinuxmnt = lambda path: None
@@ -75,9 +73,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return types_known
 
 
-def test_status_shows_modules_booleans_and_who_can_use_gpus(
-    program: Program, known: set[str], host: Path
-) -> None:
+def test_status_shows_modules_booleans_and_who_can_use_gpus(program: Program, known: set[str], host: Path) -> None:
     found = program.document("selinux", "status", "--host-root", host)
     assert [item["state"] for item in found["modules"]] == ["installed", "installed"]
     assert found["booleans"] == {"nvidia_container_use_dri": True}
@@ -93,18 +89,14 @@ def test_status_shows_modules_booleans_and_who_can_use_gpus(
     assert answers["nvidia_container_t", "bound from the host"]
 
 
-def test_a_boolean_that_is_off_and_forbids_nothing_is_called_so(
-    program: Program, known: set[str], host: Path
-) -> None:
+def test_a_boolean_that_is_off_and_forbids_nothing_is_called_so(program: Program, known: set[str], host: Path) -> None:
     """The targeted policy lets every container use /dev/dri, whatever our boolean says."""
     states = {"nvidia_container_use_dri": 0, "container_use_dri_devices": 1, "httpd_enable": 1}
     selinux: Any = sys.modules["selinux"]
     selinux.security_get_boolean_names = lambda: [0, [*states]]
     selinux.security_get_boolean_active = states.__getitem__
     words = ("selinux", "status", "--host-root", host)
-    assert program.document(*words)["void"] == {
-        "nvidia_container_use_dri": "container_use_dri_devices"
-    }
+    assert program.document(*words)["void"] == {"nvidia_container_use_dri": "container_use_dri_devices"}
     line = r"nvidia_container_use_dri +off +forbids nothing: container_use_dri_devices is on"
     assert re.search(line, program(*words))
     for name, state in (("nvidia_container_use_dri", 1), ("container_use_dri_devices", 0)):
@@ -122,9 +114,7 @@ def test_a_module_that_is_stored_and_not_loaded_is_half_installed(
     assert "selinux install" in found["uses"][2]["why"]
 
 
-def test_a_store_that_cannot_be_read_is_not_called_empty(
-    program: Program, known: set[str], host: Path
-) -> None:
+def test_a_store_that_cannot_be_read_is_not_called_empty(program: Program, known: set[str], host: Path) -> None:
     shutil.rmtree(host / "var")
     found = program.document("selinux", "status", "--host-root", host)
     assert found["modules"][0]["state"].startswith("in force")
@@ -156,9 +146,7 @@ def test_explain_opens_regular_files_alone(program: Program, tmp_path: Path) -> 
         assert why in said and "explain -" in said
 
 
-def test_explain_reads_the_end_of_a_long_log(
-    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_explain_reads_the_end_of_a_long_log(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "audit.log"
     log.write_text("x\n" * (5 << 20) + "\n".join([row[0] for row in ROWS]))
     monkeypatch.setattr(command, "_AUDIT_LOG", str(log))
@@ -228,18 +216,14 @@ def test_why_semodule_failed_is_one_sentence(
     assert sentence in program.mistake(7, "selinux", "install", "--host-root", host)
 
 
-def test_a_host_without_a_policy_gets_no_empty_store(
-    program: Program, host: Path, semodule: Semodule
-) -> None:
+def test_a_host_without_a_policy_gets_no_empty_store(program: Program, host: Path, semodule: Semodule) -> None:
     (host / "etc/selinux/targeted/policy/policy.33").unlink()
     said = program.mistake(7, "selinux", "install", "--host-root", host)
     assert "has no SELinux policy" in said
     assert semodule.words() == []
 
 
-def test_install_is_one_transaction_in_the_store_of_that_root(
-    program: Program, host: Path, semodule: Semodule
-) -> None:
+def test_install_is_one_transaction_in_the_store_of_that_root(program: Program, host: Path, semodule: Semodule) -> None:
     program("selinux", "install", "--host-root", host)
     (words,) = semodule.words()
     assert words.startswith(f"-p {host} -s targeted -n -X 200 -i ")

@@ -93,8 +93,7 @@ def test_a_container_is_found(runs: HostRoot, word: str, found: tuple[str, int, 
 
 
 @pytest.mark.parametrize(
-    ("word", "why"),
-    [("ab", "several"), ("zz", "no running"), ("broken", "no running"), ("99", "no")],
+    ("word", "why"), [("ab", "several"), ("zz", "no running"), ("broken", "no running"), ("99", "no")]
 )
 def test_a_container_that_is_not_found(runs: HostRoot, word: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
@@ -108,18 +107,9 @@ def test_the_device_cgroup_of_each_version(runs: HostRoot) -> None:
 
 
 @pytest.mark.parametrize(
-    "state",
-    [
-        "5",
-        "[]",
-        "{",
-        '{"init_process_pid": 7, "config": {"labels": 5}}',
-        '{"init_process_pid": "x"}',
-    ],
+    "state", ["5", "[]", "{", '{"init_process_pid": 7, "config": {"labels": 5}}', '{"init_process_pid": "x"}']
 )
-def test_a_users_state_of_another_shape_is_no_obstacle(
-    tmp_path: Path, runs: HostRoot, state: str
-) -> None:
+def test_a_users_state_of_another_shape_is_no_obstacle(tmp_path: Path, runs: HostRoot, state: str) -> None:
     hosts.plant(tmp_path, f"run/user/{USER}/runc/shapeless/state.json", state)
     storage = "run/containers/storage/overlay-containers/containers.json"
     hosts.plant(tmp_path, storage, f'[{{"id": "{POD}", "names": 5}}, 5]')
@@ -160,9 +150,7 @@ def test_texts_of_users_are_cut_and_counted(tmp_path: Path, runs: HostRoot) -> N
     rows = [{"id": f"{number}", "names": ["x" * 100_000]} for number in range(40)]
     hosts.plant(tmp_path, f"{storage}/overlay-containers/containers.json", json.dumps(rows))
     more = [{"id": f"a{number}", "names": ["a"]} for number in range(5_000)]
-    hosts.plant(
-        tmp_path, f"{storage}/overlay-containers/volatile-containers.json", json.dumps(more)
-    )
+    hosts.plant(tmp_path, f"{storage}/overlay-containers/volatile-containers.json", json.dumps(more))
     long = f"/{'x' * 5000}"
     hosts.plant(tmp_path, f"run/user/{USER}/crun/y/status", f'{{"pid": 9, "bundle": "{long}"}}')
     owned(tmp_path, f"run/user/{USER}")
@@ -172,9 +160,7 @@ def test_texts_of_users_are_cut_and_counted(tmp_path: Path, runs: HostRoot) -> N
     assert {item.id: item.bundle for item in found}["y"] == ""
 
 
-def test_what_root_has_started_in_a_users_folder_has_no_name_of_his(
-    tmp_path: Path, runs: HostRoot
-) -> None:
+def test_what_root_has_started_in_a_users_folder_has_no_name_of_his(tmp_path: Path, runs: HostRoot) -> None:
     names = '[{"id": "abc0", "names": ["evil"]}, {"id": "new", "names": ["evil"]}]'
     (tmp_path / "srv").mkdir()
     hosts.plant(tmp_path, "srv/containers.json", names)
@@ -187,9 +173,7 @@ def test_what_root_has_started_in_a_users_folder_has_no_name_of_his(
     assert containers.find(runs, "abc0").shown == "web"
 
 
-def test_a_gpu_that_hangs_in_the_kernel_does_not_hold_doctor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_that_hangs_in_the_kernel_does_not_hold_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing ends a process that waits for it; here a signal that does nothing stands for that."""
     monkeypatch.setattr(processes, "device_cgroup", lambda *_: "/somewhere")
     monkeypatch.setattr(examine, "_open_all", lambda *_: time.sleep(20))

@@ -69,9 +69,7 @@ def listed_by_nobody(path: Path) -> None:
 
 def test_a_folder_that_is_for_everybody_is_given_whole(host: Path) -> None:
     found = given(host)
-    assert [(file.path, file.target, file.folder) for file in found.files] == [
-        (FOLDER, FOLDER, True)
-    ]
+    assert [(file.path, file.target, file.folder) for file in found.files] == [(FOLDER, FOLDER, True)]
     assert (found.links, found.faults) == ((), ())
 
 
@@ -81,11 +79,7 @@ def test_what_is_not_leaves_it_and_the_rest_is_given_in_parts(
     host: Path, spoil: Callable[[Path], None], name: str
 ) -> None:
     spoil(host / FOLDER[1:] / name)
-    expected = {
-        "one/deep/a": {"two", "link"},
-        "one/deep": {"two", "link"},
-        "two": {"one", "link"},
-    }
+    expected = {"one/deep/a": {"two", "link"}, "one/deep": {"two", "link"}, "two": {"one", "link"}}
     found = given(host)
     assert paths(found) == {f"{FOLDER}/{it}" for it in expected[name]}
     assert all([file.folder for file in found.files])
@@ -112,9 +106,7 @@ def test_what_is_no_file_leaves_it(host: Path) -> None:
 
 @pytest.mark.parametrize("name", ["one/deep/a", "one/deep", "one", "two/b"])
 @pytest.mark.parametrize("spoil", [closed, shared])
-def test_what_is_closed_or_opened_later_is_noticed(
-    host: Path, name: str, spoil: Callable[[Path], None]
-) -> None:
+def test_what_is_closed_or_opened_later_is_noticed(host: Path, name: str, spoil: Callable[[Path], None]) -> None:
     """No name in a folder changes with that, and no folder's time."""
     path = host / FOLDER[1:] / name
     mode = path.stat().st_mode
@@ -125,9 +117,7 @@ def test_what_is_closed_or_opened_later_is_noticed(
     assert paths(given(host)) == {FOLDER}
 
 
-def test_of_very_many_files_that_is_noticed_at_the_next_refresh(
-    host: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_very_many_files_that_is_noticed_at_the_next_refresh(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oci_gpu_hook.vendors.survey._MOST_WATCHED", 1)
     assert paths(given(host)) == {FOLDER}
     closed(host / FOLDER[1:] / "two/b")
@@ -174,9 +164,7 @@ def test_a_deep_folder_ends_no_command(host: Path) -> None:
     assert "deep" in given(host).faults[0]
 
 
-def test_a_folder_in_parts_may_not_have_too_many(
-    host: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_in_parts_may_not_have_too_many(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oci_gpu_hook.vendors.survey._MOST_FILES", 2)
     closed(host / FOLDER[1:] / "two/b")
     for number in range(3):

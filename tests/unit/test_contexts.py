@@ -11,9 +11,7 @@ from oci_gpu_hook.formats import contexts
 from oci_gpu_hook.formats.contexts import Context, Level, MalformedContext
 
 LEVELS = st.builds(
-    Level,
-    st.integers(0, 15),
-    st.frozensets(st.integers(0, 1023), max_size=20) | st.frozensets(st.integers(0, 8)),
+    Level, st.integers(0, 15), st.frozensets(st.integers(0, 1023), max_size=20) | st.frozensets(st.integers(0, 8))
 )
 NAMES = st.sampled_from(["system_u", "object_r", "container_file_t", "container_t", "a.b-c"])
 

@@ -55,12 +55,8 @@ def test_modules_that_cost_much_or_may_go_away_are_named_in_few_places() -> None
     places: dict[str, set[str]] = {}
     for path in SOURCES:
         for module in imported(path):
-            places.setdefault(module.partition(".")[0], set()).add(
-                name(path)[len("oci_gpu_hook/") :]
-            )
-    assert {
-        module: places[module] for module in places if module[:1] == "_" and module[1] != "_"
-    } == {
+            places.setdefault(module.partition(".")[0], set()).add(name(path)[len("oci_gpu_hook/") :])
+    assert {module: places[module] for module in places if module[:1] == "_" and module[1] != "_"} == {
         "_ctypes": {"kernel/syscalls.py"},
         "_json": {"formats/jsontext.py"},
         "_struct": {"formats/ldcache.py", "formats/devicefilter.py", "driver/elf.py"},

@@ -90,9 +90,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def total() -> int:
-    return sum(
-        [value for key, value in spool.added_up().items() if key[0].isalpha() and " " in key]
-    )
+    return sum([value for key, value in spool.added_up().items() if key[0].isalpha() and " " in key])
 
 
 def test_without_a_spool_nobody_counts(folder: Path) -> None:
@@ -103,9 +101,7 @@ def test_without_a_spool_nobody_counts(folder: Path) -> None:
     assert total() == 1
 
 
-def test_many_hooks_and_collectors_at_once_lose_no_line(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_hooks_and_collectors_at_once_lose_no_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight processes append while the spool is taken away again and again."""
     monkeypatch.setattr(spool, "_FULL", 2000)
     spool.turn()
@@ -133,9 +129,7 @@ def _write(lines: int) -> None:
         time.sleep(0.002)
 
 
-def test_a_collector_that_dies_anywhere_counts_nothing_twice(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_collector_that_dies_anywhere_counts_nothing_twice(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is stopped before each call that changes a file, and the next one goes on."""
     monkeypatch.setattr(spool, "_FULL", 10)
     calls = [(os, "link"), (os, "rename"), (os, "unlink"), (whole, "write")]
@@ -164,9 +158,7 @@ def _die(*arguments: object, **named: object) -> None:
     raise _Died
 
 
-def test_a_spool_that_nobody_collects_does_not_grow_for_ever(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_spool_that_nobody_collects_does_not_grow_for_ever(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "_LARGEST", 100)
     spool.turn()
     for _ in range(50):

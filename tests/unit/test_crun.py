@@ -40,16 +40,9 @@ def lost(**annotations: str) -> State:
 
 
 @pytest.mark.parametrize(
-    "line",
-    [
-        "crun create --bundle {} c1",
-        "crun run -b {} c1",
-        "crun --debug run --bundle={} --pid-file p c1",
-    ],
+    "line", ["crun create --bundle {} c1", "crun run -b {} c1", "crun --debug run --bundle={} --pid-file p c1"]
 )
-def test_the_command_line_names_the_bundle(
-    proc: dict[str, bytes], tmp_path: Path, line: str
-) -> None:
+def test_the_command_line_names_the_bundle(proc: dict[str, bytes], tmp_path: Path, line: str) -> None:
     (tmp_path / "config.json").touch()
     command = [word.format(tmp_path) for word in line.split()]
     proc[f"/proc/{PARENT}/cmdline"] = "\0".join([*command, ""]).encode()
@@ -113,9 +106,7 @@ subprocess.run([{python!r}, "-c", tell], stderr=subprocess.DEVNULL, check=True)
 
 @pytest.mark.parametrize(("form", "told"), [("json", 1), ("text", 0)])
 @pytest.mark.parametrize("mode", ["ab", "wb"])
-def test_what_failed_is_told_where_crun_writes(
-    tmp_path: Path, form: str, told: int, mode: str
-) -> None:
+def test_what_failed_is_told_where_crun_writes(tmp_path: Path, form: str, told: int, mode: str) -> None:
     """Not to a file in which crun would write over it."""
     log, err, script = tmp_path / "log", tmp_path / "err", tmp_path / "script"
     log.touch()
@@ -127,6 +118,4 @@ def test_what_failed_is_told_where_crun_writes(
         subprocess.run(line, check=True, stderr=stderr, env=environment)
     assert err.read_text() == ("oci-gpu-hook: no GPU\n" if mode == "ab" else "")
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [(line["msg"], line["level"]) for line in lines] == [
-        ("oci-gpu-hook: no GPU", "error")
-    ] * told
+    assert [(line["msg"], line["level"]) for line in lines] == [("oci-gpu-hook: no GPU", "error")] * told

@@ -137,9 +137,7 @@ ROWS.append((USER_AVC, CAUSE, "selinux install"))
 
 
 @pytest.mark.parametrize(("text", "cause", "remedy"), ROWS)
-def test_each_cause_is_named_with_a_remedy_that_keeps_confinement(
-    text: str, cause: str, remedy: str
-) -> None:
+def test_each_cause_is_named_with_a_remedy_that_keeps_confinement(text: str, cause: str, remedy: str) -> None:
     (found,) = denials.explain(avc.parse(text))
     assert cause in found.cause
     assert remedy in found.remedy

@@ -42,10 +42,7 @@ class Refused(Exception):
     """The verifier would not have loaded this, or the interpreter does not know it."""
 
 
-CALCULATIONS: dict[int, Callable[[int, int], int]] = {
-    0x50: operator.and_,
-    0xB0: lambda left, right: right,
-}
+CALCULATIONS: dict[int, Callable[[int, int], int]] = {0x50: operator.and_, 0xB0: lambda left, right: right}
 JUMPS = {0x10: operator.eq, 0x50: operator.ne}
 
 
@@ -105,18 +102,13 @@ def bits(access: str) -> int:
 def matches(rule: DeviceRule, request: Request) -> bool:
     kinds = {"a": (BLOCK, CHAR), "b": (BLOCK,), "c": (CHAR,), "u": (CHAR,)}
     return (
-        request.type in kinds[rule.type]
-        and rule.major in (None, request.major)
-        and rule.minor in (None, request.minor)
+        request.type in kinds[rule.type] and rule.major in (None, request.major) and rule.minor in (None, request.minor)
     )
 
 
 def ours(rules: list[DeviceRule], request: Request) -> bool:
     """Whether one allowing rule covers the whole request."""
-    return any(
-        rule.allow and matches(rule, request) and request.access & ~bits(rule.access) == 0
-        for rule in rules
-    )
+    return any(rule.allow and matches(rule, request) and request.access & ~bits(rule.access) == 0 for rule in rules)
 
 
 def last_rule_wins(rules: list[DeviceRule], request: Request) -> bool:
@@ -136,12 +128,7 @@ def last_rule_wins(rules: list[DeviceRule], request: Request) -> bool:
 numbers = st.sampled_from([0, 1, 2, 3, 195, 255, 4095, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF])
 accesses = st.sampled_from(["r", "w", "m", "rw", "rm", "wm", "rwm", "mwr"])
 rules = st.builds(
-    DeviceRule,
-    st.sampled_from(["a", "b", "c", "u"]),
-    st.none() | numbers,
-    st.none() | numbers,
-    accesses,
-    st.booleans(),
+    DeviceRule, st.sampled_from(["a", "b", "c", "u"]), st.none() | numbers, st.none() | numbers, accesses, st.booleans()
 )
 # 8 is an access that no kernel has yet.
 requests = st.builds(Request, st.sampled_from([BLOCK, CHAR]), numbers, numbers, st.integers(0, 15))
@@ -235,12 +222,7 @@ def test_an_engines_usual_rules_leave_the_default_devices_and_the_listed_one() -
 
 
 @pytest.mark.parametrize(
-    "rule",
-    [
-        DeviceRule("p", None, None, "rwm"),
-        DeviceRule("c", 1 << 32, 3, "rw"),
-        DeviceRule("c", 1, -1, "rw"),
-    ],
+    "rule", [DeviceRule("p", None, None, "rwm"), DeviceRule("c", 1 << 32, 3, "rw"), DeviceRule("c", 1, -1, "rw")]
 )
 def test_a_rule_that_no_device_can_match_is_left_out(rule: DeviceRule) -> None:
     assert program([rule]) == program([])

@@ -10,17 +10,7 @@ from typing import Any
 import pytest
 
 from oci_gpu_hook import cli
-from oci_gpu_hook.diagnosis import (
-    FAIL,
-    PASS,
-    WARN,
-    container,
-    driver,
-    engines,
-    migspecs,
-    podman,
-    system,
-)
+from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, container, driver, engines, migspecs, podman, system
 from oci_gpu_hook.diagnosis.advice import Patient
 from oci_gpu_hook.driver.inventory import MigDevice
 from oci_gpu_hook.formats.ldcache_entries import Entry
@@ -83,11 +73,7 @@ def status(**changes: Any) -> Status:
             "restorecon -v /run/x",
         ),
         (
-            {
-                "uses": (
-                    Use("container_t", "any", False, "the loaded policy does not know the type"),
-                )
-            },
+            {"uses": (Use("container_t", "any", False, "the loaded policy does not know the type"),)},
             FAIL,
             "does not know the type",
             "dnf install container-selinux",
@@ -115,15 +101,9 @@ def test_selinux_that_cannot_be_asked_is_no_failure() -> None:
         (True, "v2", WARN, "setsebool -P oci_gpu_hook_use_cgroup_v1 off"),
     ],
 )
-def test_selinux_and_the_version_of_cgroups(
-    is_on: bool, cgroups: str, level: str, remedy: str
-) -> None:
-    found = system.selinux(
-        status(booleans=(("oci_gpu_hook_use_cgroup_v1", is_on),)), True, cgroups, "dnf"
-    )
-    assert [(f.level, f.remedy) for f in found if f.check == "SELinux and cgroups"] == [
-        (level, remedy)
-    ]
+def test_selinux_and_the_version_of_cgroups(is_on: bool, cgroups: str, level: str, remedy: str) -> None:
+    found = system.selinux(status(booleans=(("oci_gpu_hook_use_cgroup_v1", is_on),)), True, cgroups, "dnf")
+    assert [(f.level, f.remedy) for f in found if f.check == "SELinux and cgroups"] == [(level, remedy)]
 
 
 def test_without_the_hooks_module_or_a_cgroup_there_is_nothing_to_say_of_them() -> None:
@@ -156,13 +136,7 @@ def test_ebpf(changes: dict[str, Any], as_root: bool, level: str, words: str) ->
 
 @pytest.mark.parametrize(
     ("release", "level"),
-    [
-        ("5.14.0-427.el9", PASS),
-        ("10.1", PASS),
-        ("5.4.0", FAIL),
-        ("4.18.0-553.el8", FAIL),
-        ("nonsense", FAIL),
-    ],
+    [("5.14.0-427.el9", PASS), ("10.1", PASS), ("5.4.0", FAIL), ("4.18.0-553.el8", FAIL), ("nonsense", FAIL)],
 )
 def test_kernel_releases(release: str, level: str) -> None:
     assert [f.level for f in system.kernel(KERNEL._replace(release=release), "dnf")] == [level]
@@ -227,9 +201,9 @@ def test_who_has_rootless_containers(tmp_path: Path, path: str, is_used: bool) -
 
 
 def registration(path: str, kind: str = "ours", **changes: Any) -> Registration:
-    return Registration(
-        path, kind, "/x", ("x", "createRuntime"), None, ("createRuntime",), True, ""
-    )._replace(**changes)
+    return Registration(path, kind, "/x", ("x", "createRuntime"), None, ("createRuntime",), True, "")._replace(
+        **changes
+    )
 
 
 def test_a_folder_that_only_the_other_engine_reads_is_no_mask() -> None:
@@ -336,15 +310,7 @@ def test_the_devices_of_a_spec_are_read_from_each_programs_text() -> None:
         assert devices(spec.replace("\n", "\r\n")) == devices(spec)
         commented = spec.replace("\ndevices:\n", "\ndevices: # all\n# the first\n")
         assert commented != spec and devices(commented) == devices(spec)
-    for text in (
-        "",
-        "{",
-        "[" * 100000,
-        "{" * 100000,
-        "devices:\n",
-        "devices: []\n",
-        "devices:\n-\n",
-    ):
+    for text in ("", "{", "[" * 100000, "{" * 100000, "devices:\n", "devices: []\n", "devices:\n-\n"):
         assert devices(text) == ()
 
 
@@ -352,9 +318,7 @@ def test_only_nodes_of_instances_tell_a_mig_device() -> None:
     """The kernel module's minors 0 to 2 are the fabric's, MIG's configuration and its monitor."""
     now = (MigDevice(0, 0, "MIG-a", "", 1, 0, 30, 31),)
     for minor, is_stale in ((0, False), (1, False), (2, False), (3, True)):
-        assert (
-            bool(migspecs.stale_name((cdidevices.Device("0:0", (minor, 30, 31)),), now)) == is_stale
-        )
+        assert bool(migspecs.stale_name((cdidevices.Device("0:0", (minor, 30, 31)),), now)) == is_stale
 
 
 @pytest.mark.parametrize(
@@ -364,10 +328,7 @@ def test_only_nodes_of_instances_tell_a_mig_device() -> None:
         ([(5, 0, 30, 31, None, None)], ""),
         ([], "gives /dev/nvidia-caps/nvidia-cap30 for '{}', and no MIG device has it now"),
         ([(5, 1, 30, 32, None, None)], "gives /dev/nvidia-caps/nvidia-cap31 for '{}', and no"),
-        (
-            [(5, 0, 30, 31, 0, "MIG-b"), (6, 0, 40, 41, 1, "MIG-a")],
-            "gives the nodes of another MIG device for '{}'",
-        ),
+        ([(5, 0, 30, 31, 0, "MIG-b"), (6, 0, 40, 41, 1, "MIG-a")], "gives the nodes of another MIG device for '{}'"),
         ([(5, 0, 30, 31, 0, "MIG-b")], "names '{}', which no MIG device is called now"),
     ],
 )
@@ -387,9 +348,7 @@ def test_a_mig_name_in_a_spec_is_held_against_the_devices(
         assert (found.level == FAIL) == bool(stale)
         if stale:
             assert found.seen.startswith(f"/etc/cdi/a {stale.format(name)}")
-            assert found.remedy.endswith(
-                "cdi generate --output /etc/cdi/a" if is_ours else "rm /etc/cdi/a"
-            )
+            assert found.remedy.endswith("cdi generate --output /etc/cdi/a" if is_ours else "rm /etc/cdi/a")
     theirs = Spec("/etc/cdi/a", False, "580.1", devices(THEIR_SPEC))
     assert (driver.cdi_specs((theirs,), "580.1", now)[0].level == FAIL) == bool(stale)
 
@@ -404,12 +363,9 @@ def test_the_older_name_of_a_mig_device_is_judged_by_its_nodes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("list_of_devices", "level"),
-    [("devices:\n- name: all", PASS), ("devices: &all [{name: all}]", WARN), ("", PASS)],
+    ("list_of_devices", "level"), [("devices:\n- name: all", PASS), ("devices: &all [{name: all}]", WARN), ("", PASS)]
 )
-def test_a_spec_whose_devices_cannot_be_read_is_warned_of(
-    tmp_path: Path, list_of_devices: str, level: str
-) -> None:
+def test_a_spec_whose_devices_cannot_be_read_is_warned_of(tmp_path: Path, list_of_devices: str, level: str) -> None:
     spec = f"kind: nvidia.com/gpu # ours\n{list_of_devices}\nhooks: ['--cdi-driver', '580.1']\n"
     hosts.plant(tmp_path, "etc/cdi/a.yaml", spec)
     found = driver.cdi_specs(cdispecs.specs(HostRoot(str(tmp_path))), "580.1")
@@ -422,9 +378,7 @@ def test_an_engine_is_installed_by_the_distributions_own_tool(tool: str) -> None
 
 
 def test_nouveau_is_named() -> None:
-    sign = driver.Absence(
-        "no driver", has_nodes=False, has_module=False, nouveau=True, has_root=True
-    )
+    sign = driver.Absence("no driver", has_nodes=False, has_module=False, nouveau=True, has_root=True)
     (found,) = driver.absent(sign, "dnf")
     assert "nouveau" in found.seen
     assert found.remedy == "modprobe -r nouveau && modprobe nvidia"
@@ -466,11 +420,7 @@ WELL = container.Seen(
     [
         ({"nodes": {}}, FAIL, "the hook did not run"),
         ({"nodes": {"/dev/nvidiactl": (195, 255)}}, FAIL, "/dev/nvidia0 missing"),
-        (
-            {"nodes": {**WELL.nodes, "/dev/nvidia0": (1, 3)}},
-            FAIL,
-            "/dev/nvidia0 is device 1:3",
-        ),
+        ({"nodes": {**WELL.nodes, "/dev/nvidia0": (1, 3)}}, FAIL, "/dev/nvidia0 is device 1:3"),
         ({"opened": None}, WARN, "nothing was opened"),
         ({"opened": None, "unopened": container.PAUSED}, WARN, "nothing was opened: it is paused"),
         ({"opened": None, "unopened": container.NO_ANSWER}, FAIL, "a GPU does not answer"),
@@ -493,9 +443,7 @@ WELL = container.Seen(
 )
 def test_a_containers_faults(changes: dict[str, Any], level: str, seen: str) -> None:
     assert {f.level for f in container.judge(PLANNED, WELL, PATIENT)} == {PASS}
-    found = [
-        f for f in container.judge(PLANNED, WELL._replace(**changes), PATIENT) if f.level != PASS
-    ]
+    found = [f for f in container.judge(PLANNED, WELL._replace(**changes), PATIENT) if f.level != PASS]
     assert [f.level for f in found] == [level]
     assert seen in found[0].seen
     assert found[0].remedy
@@ -521,9 +469,7 @@ def test_a_link_that_somebody_has_removed_is_no_change_of_the_driver() -> None:
         ),
     ],
 )
-def test_sections_that_an_engine_says_nothing_of(
-    scopes: tuple[str, ...], names: list[str], told: list[str]
-) -> None:
+def test_sections_that_an_engine_says_nothing_of(scopes: tuple[str, ...], names: list[str], told: list[str]) -> None:
     found = system.sections(scopes, names)
     assert [item.seen.partition(":")[0] for item in found] == told
     assert {item.level for item in found} <= {WARN}

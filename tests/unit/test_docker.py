@@ -23,10 +23,7 @@ from tests.unit.asking import HARDENED, UUID, refusal, request_of
 
 ID, OTHER_ID = "c" * 64, "d" * 64
 CONTAINERS = "/var/lib/docker/containers"
-HOOK = {
-    "path": "/usr/bin/nvidia-container-runtime-hook",
-    "args": ["nvidia-container-runtime-hook", "prestart"],
-}
+HOOK = {"path": "/usr/bin/nvidia-container-runtime-hook", "args": ["nvidia-container-runtime-hook", "prestart"]}
 ALL = {"Driver": "", "Count": -1, "DeviceIDs": None, "Capabilities": [["gpu"]], "Options": {}}
 NONE = {**ALL, "Count": 0}
 TWO = {**ALL, "Count": 2}
@@ -43,9 +40,7 @@ def bundle(*environment: str, files: str = ID, hooks: object = None, **more: Any
         "hooks": {"prestart": [HOOK]} if hooks is None else hooks,
         **more,
     }
-    return Bundle(
-        f"/run/docker/containerd/daemon/io.containerd.runtime.v2.task/moby/{ID}", document
-    )
+    return Bundle(f"/run/docker/containerd/daemon/io.containerd.runtime.v2.task/moby/{ID}", document)
 
 
 def record(tree: Path, *requests: object, id: str = ID) -> Path:
@@ -94,9 +89,7 @@ def test_mounts_of_the_users_own_come_before_dockerds(tmp_path: Path) -> None:
     """--volume /etc/hosts:/etc/hosts"""
     record(tmp_path, TWO)
     made = bundle(f"{VISIBLE_DEVICES}=0,1")
-    users = [
-        {"source": f"/etc/{name}", "destination": f"/etc/{name}"} for name in ("hosts", "hostname")
-    ]
+    users = [{"source": f"/etc/{name}", "destination": f"/etc/{name}"} for name in ("hosts", "hostname")]
     made.document["mounts"][:0] = users  # type: ignore[index]
     assert request_of(inputs(tmp_path, made), HARDENED).devices == ("0", "1")
 
@@ -113,9 +106,7 @@ def test_an_images_own_variable_is_not_however_it_stands(tmp_path: Path) -> None
     assert parse(inputs(tmp_path, void), HARDENED) == (None, ())
 
 
-def test_a_container_that_somebody_else_has_registered_the_hook_for_is_not_dockers(
-    tmp_path: Path,
-) -> None:
+def test_a_container_that_somebody_else_has_registered_the_hook_for_is_not_dockers(tmp_path: Path) -> None:
     asks = f"{VISIBLE_DEVICES}=all"
     assert parse(inputs(tmp_path, bundle(asks)), HARDENED)[0] is None, "there is no record"
     record(tmp_path, ALL)
@@ -150,9 +141,7 @@ def test_only_what_dockerd_appended_is_its_own(tmp_path: Path) -> None:
         "the request in the annotations cdi.k8s.io/*",
         "the request in NVIDIA_IMEX_CHANNELS",
     ]
-    assert "annotations" in refusal(
-        inputs(tmp_path, made), settings._replace(unaccepted_requests="refuse")
-    )
+    assert "annotations" in refusal(inputs(tmp_path, made), settings._replace(unaccepted_requests="refuse"))
 
 
 def lead_away(path: Path) -> None:

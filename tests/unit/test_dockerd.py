@@ -59,8 +59,7 @@ def test_our_link_is_named(tree: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tool", "install"),
-    [("apt", "apt install oci-gpu-hook-docker"), ("dnf", "dnf install oci-gpu-hook-docker")],
+    ("tool", "install"), [("apt", "apt install oci-gpu-hook-docker"), ("dnf", "dnf install oci-gpu-hook-docker")]
 )
 def test_a_missing_link_is_named_with_what_puts_it(tree: Path, tool: str, install: str) -> None:
     (tree / LINK.lstrip("/")).unlink()
@@ -91,11 +90,7 @@ def test_the_first_in_the_path_counts(tree: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said", "remedy"),
     [
-        (
-            "nvidia-cdi-hook",
-            "try CDI for --gpus before",
-            "dnf remove nvidia-container-toolkit-base",
-        ),
+        ("nvidia-cdi-hook", "try CDI for --gpus before", "dnf remove nvidia-container-toolkit-base"),
         ("nvidia-container-toolkit", "in the place of our", "dnf remove nvidia-container-toolkit"),
     ],
 )
@@ -153,9 +148,7 @@ def test_a_dockerd_that_runs_tells_its_path_and_its_file(tree: Path) -> None:
         (" " * (1 << 20) + "{}", "it is larger than 1 MiB"),
     ],
 )
-def test_a_daemon_json_that_cannot_be_read_is_a_warning(
-    tree: Path, content: str, fault: str
-) -> None:
+def test_a_daemon_json_that_cannot_be_read_is_a_warning(tree: Path, content: str, fault: str) -> None:
     (tree / JSON.lstrip("/")).write_bytes(content.encode("latin-1"))
     _, found = findings(tree)
     assert (found.level, found.remedy) == (WARN, f"vi {JSON}")
@@ -191,9 +184,7 @@ def lead_away(path: Path) -> None:
         (lead_away, f"rm {JSON}  # a link: write"),
     ],
 )
-def test_a_daemon_json_that_others_may_write(
-    tree: Path, spoil: Callable[[Path], None], remedy: str
-) -> None:
+def test_a_daemon_json_that_others_may_write(tree: Path, spoil: Callable[[Path], None], remedy: str) -> None:
     hosts.plant(tree, JSON, "{}")
     spoil(tree / JSON.lstrip("/"))
     *_, found = findings(tree)

@@ -175,9 +175,7 @@ def test_any_bytes_are_identified_or_malformed(start: bytes, rest: bytes) -> Non
 
 @settings(max_examples=500)
 @given(st.sampled_from([32, 64]), st.data())
-def test_a_file_with_bytes_changed_is_identified_or_malformed(
-    bits: int, draw: st.DataObject
-) -> None:
+def test_a_file_with_bytes_changed_is_identified_or_malformed(bits: int, draw: st.DataObject) -> None:
     data = bytearray(elf(bits=bits, offset=512))
     for _ in range(draw.draw(st.integers(1, 4))):
         place = draw.draw(st.integers(0, 300))

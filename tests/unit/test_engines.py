@@ -92,10 +92,7 @@ BROKEN = f"{CRIO}.d/10-broken"
 @pytest.fixture()
 def broken(tmp_path: Path) -> HostRoot:
     """A host whose CRI-O has one file that is no TOML, and one that is."""
-    files = {
-        BROKEN: "[crio.runtime\nhooks_dir = ['/broken']\n",
-        CRIO: "[crio.runtime]\nhooks_dir = ['/read']\n",
-    }
+    files = {BROKEN: "[crio.runtime\nhooks_dir = ['/broken']\n", CRIO: "[crio.runtime]\nhooks_dir = ['/read']\n"}
     return host(tmp_path, **files)
 
 
@@ -116,9 +113,7 @@ def test_of_an_engine_with_a_file_that_is_not_read_nothing_else_is_said(broken: 
     assert "hook in podman" in [one.check for one in findings]
 
 
-def test_without_a_toml_parser_doctor_says_what_to_install(
-    broken: HostRoot, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_toml_parser_doctor_says_what_to_install(broken: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("tomllib", "tomli"):
         monkeypatch.setitem(sys.modules, name, None)
     assert {engine.folders for engine in engines.installed(broken)} == {(VENDORS_FOLDER,)}
@@ -131,9 +126,7 @@ def test_a_daemon_json_of_any_shape_is_no_traceback(tmp_path: Path, text: str) -
     assert engines.shims(host(tmp_path, **{DOCKER: text})) == ()
 
 
-def test_a_registration_that_is_a_link_to_nowhere_is_passed_over_as_engines_do(
-    tmp_path: Path,
-) -> None:
+def test_a_registration_that_is_a_link_to_nowhere_is_passed_over_as_engines_do(tmp_path: Path) -> None:
     (tmp_path / "hooks").mkdir()
     (tmp_path / "hooks/gone.json").symlink_to("/nowhere")
     (tmp_path / "hooks/there.json").write_text("")

@@ -29,10 +29,7 @@ class Plan:
 
     def __init__(self, devices: int = 2, relabelled: str = "/dev/shm") -> None:
         self.operations = (
-            *[
-                Device(f"/dev/nvidia{n}", "c", 195, n, "rw", 0o666, 0, 0, "", True, "")
-                for n in range(devices)
-            ],
+            *[Device(f"/dev/nvidia{n}", "c", 195, n, "rw", 0o666, 0, 0, "", True, "") for n in range(devices)],
             Mount("/usr/lib/a", "/usr/lib/a", (), True, ""),
             Mount("/usr/lib/b", "/usr/lib/b", (), True, ""),
             Relabel(relabelled, "c", "", True, ""),
@@ -76,10 +73,7 @@ def several(datagram: bytes, name: str) -> list[str]:
 
 def test_a_start_has_all_its_fields() -> None:
     found = read(entry.datagram(made()))
-    assert several(entry.datagram(made()), "OCI_GPU_HOOK_DEVICE") == [
-        "/dev/nvidia0",
-        "/dev/nvidia1",
-    ]
+    assert several(entry.datagram(made()), "OCI_GPU_HOOK_DEVICE") == ["/dev/nvidia0", "/dev/nvidia1"]
     assert {name: value.decode() for name, value in found} == {
         "MESSAGE": "container 3f2a3f2a3f2a got 0, GPU-1: 2 device nodes, in 17.4 ms",
         "MESSAGE_ID": entry.MESSAGE_ID,
@@ -117,12 +111,8 @@ def test_a_start_has_all_its_fields() -> None:
         (1, ("start", "read", "plan"), "failed", "plan", "STEP"),
     ],
 )
-def test_what_does_not_start_says_why(
-    code: int, steps: tuple[str, ...], outcome: str, why: str, field: str
-) -> None:
-    told = made(
-        exit_code=code, request=None, plan=None, sentence="it is so", steps=dict.fromkeys(steps, 7)
-    )
+def test_what_does_not_start_says_why(code: int, steps: tuple[str, ...], outcome: str, why: str, field: str) -> None:
+    told = made(exit_code=code, request=None, plan=None, sentence="it is so", steps=dict.fromkeys(steps, 7))
     fields = dict(entry.fields(told))
     assert fields["OCI_GPU_HOOK_OUTCOME"] == outcome
     assert fields[f"OCI_GPU_HOOK_{field}"] == why
@@ -148,32 +138,19 @@ def test_what_is_asked_of_other_vendors_stands_behind_their_flags() -> None:
     assert "OCI_GPU_HOOK_CAPABILITIES" not in fields
     assert fields["MESSAGE"].startswith("container 3f2a3f2a3f2a got OCI_AMD=0, OCI_AMD=1: 2 device")
     both = REQUEST._replace(vendors=(asked,))
-    assert dict(entry.fields(made(request=both)))["OCI_GPU_HOOK_REQUEST"] == (
-        "0,GPU-1,OCI_AMD=0,OCI_AMD=1"
-    )
+    assert dict(entry.fields(made(request=both)))["OCI_GPU_HOOK_REQUEST"] == ("0,GPU-1,OCI_AMD=0,OCI_AMD=1")
 
 
 def test_one_that_starts_without_what_it_asked_for_says_so() -> None:
     told = made(request=None, plan=None, notes=("only privileged containers may ask",))
     fields = dict(entry.fields(told))
     assert fields["OCI_GPU_HOOK_OUTCOME"] == "ignored"
-    assert fields["MESSAGE"].endswith(
-        " starts without what it asked for: only privileged containers may ask"
-    )
+    assert fields["MESSAGE"].endswith(" starts without what it asked for: only privileged containers may ask")
     assert entry.counted(told).endswith(b" ignored -\n")
 
 
 @pytest.mark.parametrize(
-    "hostile",
-    [
-        "a\nMESSAGE=forged",
-        "\n",
-        "a\0b",
-        "\x1b[31mred",
-        "ü" * 10**6,
-        "\ud800\n" * 10**5,
-    ],
-    ids=range(6),
+    "hostile", ["a\nMESSAGE=forged", "\n", "a\0b", "\x1b[31mred", "ü" * 10**6, "\ud800\n" * 10**5], ids=range(6)
 )
 def test_a_hostile_text_stays_a_value(hostile: str) -> None:
     told = made(
@@ -210,9 +187,7 @@ def test_the_longest_record_fits_into_a_datagram() -> None:
     request = REQUEST._replace(devices=(long,), capabilities=(long,))
     plan = Plan(devices=3000)
     plan.operations += tuple([Relabel(long, long, "", True, "")] * 100)
-    told = made(
-        container=long, image=long, namespace=long, request=request, plan=plan, notes=(long,) * 100
-    )
+    told = made(container=long, image=long, namespace=long, request=request, plan=plan, notes=(long,) * 100)
     datagram = entry.datagram(told)
     assert len(datagram) < 100_000
     assert several(datagram, "OCI_GPU_HOOK_DEVICES") == ["3000"]

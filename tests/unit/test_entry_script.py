@@ -77,12 +77,7 @@ class Script:
         return json.dumps({"id": "c", "pid": 1, "bundle": str(self.bundle), **more}).encode()
 
     def start(
-        self,
-        state: bytes,
-        *words: str,
-        cwd: Path | None = None,
-        env: Any = (),
-        before: tuple[str, ...] = (),
+        self, state: bytes, *words: str, cwd: Path | None = None, env: Any = (), before: tuple[str, ...] = ()
     ) -> Said:
         done = subprocess.run(
             [*before, str(self.program), *(words or ["createRuntime"])],
@@ -158,9 +153,7 @@ def test_every_doubt_in_config_json_is_pythons(script: Script, text: str | bytes
 
 def test_a_variable_that_no_vendors_file_names_needs_no_python(script: Script) -> None:
     """Oracle's tools have variables of such names, on hosts with GPUs too."""
-    script.config(
-        json.dumps(config("OCI_RESOURCE_PRINCIPAL_VERSION=2.2", "OCI_AMD_X=1", "X_OCI_AMD=1"))
-    )
+    script.config(json.dumps(config("OCI_RESOURCE_PRINCIPAL_VERSION=2.2", "OCI_AMD_X=1", "X_OCI_AMD=1")))
     assert script.start(script.state()) == (False, b"")
     script.vendor("x", AMD.replace("AMD", "RESOURCE_PRINCIPAL_VERSION"))
     assert script.start(script.state()).asked
@@ -205,9 +198,7 @@ def test_and_so_is_a_folder_that_cannot_be_listed(script: Script) -> None:
 
 
 @pytest.mark.parametrize("asks", ["bundle", "other", "both"])
-def test_what_asks_is_the_bundle_wherever_the_runtime_is(
-    script: Script, tmp_path: Path, asks: str
-) -> None:
+def test_what_asks_is_the_bundle_wherever_the_runtime_is(script: Script, tmp_path: Path, asks: str) -> None:
     """Runtimes start hooks in the bundle; a config.json of another folder answers for nobody."""
     gpu, none = json.dumps(config("NVIDIA_VISIBLE_DEVICES=0")), json.dumps(config())
     script.config(none if asks == "other" else gpu)
@@ -349,9 +340,7 @@ def test_settings_that_are_no_file_do_not_hold_the_script_up(script: Script) -> 
 
 # 64 MiB of config.json.
 LONG: dict[str, Callable[[], str]] = {
-    "annotations": lambda: json.dumps(
-        config(annotations={f"a{number}": "x" * 320 for number in range(200_000)})
-    ),
+    "annotations": lambda: json.dumps(config(annotations={f"a{number}": "x" * 320 for number in range(200_000)})),
     "a word": lambda: json.dumps(config("A=" + "x" * (64 << 20))),
     "blanks": lambda: json.dumps(config()) + " " * (64 << 20),
 }
@@ -416,8 +405,7 @@ CONFIGS = st.fixed_dictionaries(
     optional={"annotations": ANNOTATIONS, "mounts": MOUNTS},
 )
 WRITTEN = st.fixed_dictionaries(
-    {"ensure_ascii": st.booleans()},
-    optional={"indent": st.sampled_from([1, "\t"]), "separators": st.just((",", ":"))},
+    {"ensure_ascii": st.booleans()}, optional={"indent": st.sampled_from([1, "\t"]), "separators": st.just((",", ":"))}
 )
 # Where a text is cut, and which characters of it are escaped: hostile spellings of the same values.
 SPELLINGS = st.lists(st.integers(0, 400), max_size=3)
@@ -432,18 +420,10 @@ def spelled(text: str, places: list[int]) -> str:
     return "".join(letters)
 
 
-@settings(
-    max_examples=500,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(CONFIGS, ANNOTATIONS, WRITTEN, st.tuples(SPELLINGS, SPELLINGS), st.booleans())
 def test_the_script_never_answers_where_python_finds_a_request(
-    script: Script,
-    found: Any,
-    annotations: Any,
-    how: Any,
-    places: tuple[list[int], list[int]],
-    in_bundle: bool,
+    script: Script, found: Any, annotations: Any, how: Any, places: tuple[list[int], list[int]], in_bundle: bool
 ) -> None:
     script.config(spelled(json.dumps(found, **how), places[0]))
     text = json.dumps({"bundle": str(script.bundle), "pid": 1, "annotations": annotations}, **how)

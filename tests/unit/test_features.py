@@ -121,11 +121,7 @@ INVALID = {"product": "NVIDIA-A100-SXM4-40GB-MIG-INVALID", "count": "0", "memory
 @pytest.mark.parametrize(
     ("devices", "readings", "wanted"),
     [
-        (
-            ALIKE,
-            DIVIDED,
-            {"product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", "count": "4", "memory": "4864"},
-        ),
+        (ALIKE, DIVIDED, {"product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", "count": "4", "memory": "4864"}),
         ((*ALIKE, mig(1, 2, "2g.10gb")), DIVIDED, INVALID),
         (ALIKE[:2], DIVIDED, INVALID),
         (ALIKE[:2], (DIVIDED[0], reading(1, mig_enabled=0)), INVALID),

@@ -116,9 +116,7 @@ def test_names_beside_the_files(tmp_path: Path, name: str, others: tuple[str, ..
 
 
 @pytest.mark.parametrize("platform", ["gbm", "wayland", "wayland2", "xcb", "xlib"])
-def test_of_a_library_with_its_own_version_the_highest_is_taken(
-    tmp_path: Path, platform: str
-) -> None:
+def test_of_a_library_with_its_own_version_the_highest_is_taken(tmp_path: Path, platform: str) -> None:
     name = f"libnvidia-egl-{platform}"
     for version in ("1.1.9", "1.1.10", "1.2", "9", "1.1.x", "9.9.9.9", VERSION + ".1"):
         hosts.plant_library(tmp_path, f"{FOLDER}/{name}.so.{version}", f"{name}.so.1")
@@ -143,9 +141,7 @@ def test_an_own_version_is_the_files_and_not_its_numbers(tmp_path: Path) -> None
 
 
 def test_vdpau_goes_to_its_subfolder(tmp_path: Path) -> None:
-    hosts.plant_library(
-        tmp_path, f"{FOLDER}/vdpau/libvdpau_nvidia.so.{VERSION}", "libvdpau_nvidia.so.1"
-    )
+    hosts.plant_library(tmp_path, f"{FOLDER}/vdpau/libvdpau_nvidia.so.{VERSION}", "libvdpau_nvidia.so.1")
     hosts.plant_library(tmp_path, f"{FOLDER}/vdpau/libcuda.so.{VERSION}")
     (library,) = files.libraries(driver(tmp_path))
     assert (library.file, library.subfolder) == (f"libvdpau_nvidia.so.{VERSION}", "vdpau")
@@ -168,10 +164,7 @@ def test_32_bit_twins_stand_beside(tmp_path: Path, machine: str, folder: str) ->
     found = files.libraries(driver(tmp_path))
     twin = [(32, f"{folder}/{name}", 0x0003)] if machine == "x86_64" else []
     native = {"x86_64": 0x0303, "aarch64": 0x0A03}[machine]
-    assert [(item.bits, item.path, item.flags) for item in found] == [
-        (64, f"/usr/lib64/{name}", native),
-        *twin,
-    ]
+    assert [(item.bits, item.path, item.flags) for item in found] == [(64, f"/usr/lib64/{name}", native), *twin]
     assert files.library_folder(found) == "/usr/lib64"
 
 
@@ -236,8 +229,7 @@ def test_configuration_of_another_machine_is_left(tmp_path: Path, machine: str) 
 
 
 @pytest.mark.parametrize(
-    ("path", "planted"),
-    [("/etc/cufile.json", "/etc/cufile.json"), ("/run/udev", "/run/udev/data/x")],
+    ("path", "planted"), [("/etc/cufile.json", "/etc/cufile.json"), ("/run/udev", "/run/udev/data/x")]
 )
 def test_storage_gets_what_it_reads(tmp_path: Path, path: str, planted: str) -> None:
     hosts.plant(tmp_path, planted, "")
@@ -247,11 +239,7 @@ def test_storage_gets_what_it_reads(tmp_path: Path, path: str, planted: str) -> 
 
 @pytest.mark.parametrize(
     "module",
-    [
-        "xorg/modules/drivers/nvidia_drv.so",
-        "nvidia/xorg/nvidia_drv.so",
-        "nvidia/current/nvidia_drv.so",
-    ]
+    ["xorg/modules/drivers/nvidia_drv.so", "nvidia/xorg/nvidia_drv.so", "nvidia/current/nvidia_drv.so"]
     + ["xorg/modules/extensions/libglxserver_nvidia.so", "nvidia/xorg/libglxserver_nvidia.so"],
 )
 def test_modules_of_the_x_server_stay_where_they_are(tmp_path: Path, module: str) -> None:
@@ -334,9 +322,7 @@ def test_a_library_of_another_version_is_a_misfit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no elf", hosts.elf("libcuda.so.1", machine=8)])
-def test_what_is_no_library_of_this_machine_neither_counts_nor_hides_one(
-    tmp_path: Path, content: bytes
-) -> None:
+def test_what_is_no_library_of_this_machine_neither_counts_nor_hides_one(tmp_path: Path, content: bytes) -> None:
     name = f"libcuda.so.{VERSION}"
     hosts.plant(tmp_path, f"{FOLDER}/{name}", content)
     assert files.libraries(driver(tmp_path)) == {}

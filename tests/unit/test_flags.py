@@ -104,15 +104,11 @@ def test_all_is_what_is_meant_where_nothing_is_named(program: Program, tree: Pat
 
 
 @pytest.mark.parametrize("devices", [["1"], ["0", "1"], ["all"]])
-def test_one_way_is_for_the_shells_own_substitution(
-    program: Program, tree: Path, devices: list[str]
-) -> None:
+def test_one_way_is_for_the_shells_own_substitution(program: Program, tree: Path, devices: list[str]) -> None:
     """A shell splits what $(...) gives at blanks and takes no quotes away."""
     words = program(*command(tree, "docker", "--way", "gpus", *devices)).split()
     assert len(words) == 2
-    assert docker_reads(words[1]) == [
-        "all" if devices == ["all"] else f"device={','.join(devices)}"
-    ]
+    assert docker_reads(words[1]) == ["all" if devices == ["all"] else f"device={','.join(devices)}"]
     for way in ("runtime", "cdi", "driver-volume"):
         text = program(*command(tree, "docker", "--way", way, *devices))
         assert text.split() == shlex.split(text) and text.count("\n") == 1
@@ -142,9 +138,7 @@ def test_names_that_only_the_hook_knows_become_others(program: Program, tree: Pa
         ([hosts.uuid(9)], "unknown device"),
     ],
 )
-@pytest.mark.parametrize(
-    "engine", ["docker", "podman", "dockerspawner", "swarmspawner", "kubespawner"]
-)
+@pytest.mark.parametrize("engine", ["docker", "podman", "dockerspawner", "swarmspawner", "kubespawner"])
 def test_what_is_not_there_is_not_printed(
     program: Program, tree: Path, engine: str, names: list[str], why: str
 ) -> None:
@@ -204,18 +198,13 @@ def test_dockerspawner_by_the_volume(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_swarmspawner_counts(program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for words, expected in (
-        ([], {"GPU": 1}),
-        (["--name", "NVIDIA-GPU", "0", "1"], {"NVIDIA-GPU": 2}),
-    ):
+    for words, expected in (([], {"GPU": 1}), (["--name", "NVIDIA-GPU", "0", "1"], {"NVIDIA-GPU": 2})):
         found = configured(program(*command(tree, "swarmspawner", *words)), monkeypatch)
         assert found.SwarmSpawner.extra_resources_spec == {"generic_resources": expected}
 
 
 @pytest.mark.parametrize("mode", ["none", "selinux", "privileged"])
-def test_kubespawner_in_each_mode(
-    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
-) -> None:
+def test_kubespawner_in_each_mode(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     """Where no GPU is named no host is asked: the hub is elsewhere."""
     text = program("flags", "kubespawner", "--mode", mode, "--host-root", tmp_path)
     found = configured(text, monkeypatch).KubeSpawner
@@ -231,9 +220,7 @@ def test_kubespawner_in_each_mode(
     assert ("It costs everything" in text) == (mode == "privileged")
 
 
-def test_kubespawner_counts_kinds(
-    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kubespawner_counts_kinds(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = plant(tmp_path)
     saved = survey.survey(root, facts=FACTS)
     profile = next(device.profile for device in saved.mig_devices if device.uuid == MIG_UUID)

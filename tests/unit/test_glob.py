@@ -12,10 +12,7 @@ import pytest
 from oci_gpu_hook.formats import glob
 
 PIECES = ("a", "b", "-", "*", "?", "[ab]", "[!a]", "[a-c]", "]", "[]]", "[!]]", "[-a]", "[a-]")
-NAMES = [
-    "",
-    *["".join(letters) for n in (1, 2, 3) for letters in itertools.product("abd-]", repeat=n)],
-]
+NAMES = ["", *["".join(letters) for n in (1, 2, 3) for letters in itertools.product("abd-]", repeat=n)]]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -51,9 +48,7 @@ def test_two_patterns_overlap_where_some_name_fits_both() -> None:
     names = ["".join(letters) for n in range(6) for letters in itertools.product("abc", repeat=n)]
     pieces = ("a", "b", "*", "?", "[ab]", "[!a]", "[a-b]")
     patterns = ["".join(some) for n in (0, 1, 2, 3) for some in itertools.product(pieces, repeat=n)]
-    fitting = {
-        text: frozenset([name for name in names if glob.matches(text, name)]) for text in patterns
-    }
+    fitting = {text: frozenset([name for name in names if glob.matches(text, name)]) for text in patterns}
     for one in patterns:
         for other in patterns[:: len(patterns) // 25]:
             expected = not fitting[one].isdisjoint(fitting[other])
@@ -66,12 +61,7 @@ def test_many_stars_overlap_in_no_time() -> None:
     assert time.process_time() - began < 30
 
 
-TREE = {
-    "/": ["opt", "usr"],
-    "/opt": ["a-1", "a-2", "b"],
-    "/opt/a-1": ["x.so"],
-    "/opt/a-2": ["x.so", "y"],
-}
+TREE = {"/": ["opt", "usr"], "/opt": ["a-1", "a-2", "b"], "/opt/a-1": ["x.so"], "/opt/a-2": ["x.so", "y"]}
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,7 @@ from oci_gpu_hook.host.validated import StepResult, Validation
 from oci_gpu_hook.report import exposition, gpumetrics
 from oci_gpu_hook.report.gpumetrics import Held, Node
 
-LINE = re.compile(
-    r'([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? (-?\d+(?:\.\d+)?(?:e[+-]\d+)?)'
-)
+LINE = re.compile(r'([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? (-?\d+(?:\.\d+)?(?:e[+-]\d+)?)')
 
 
 def uuid(number: int) -> str:
@@ -72,9 +70,7 @@ def samples(made: Node) -> dict[str, float]:
 
 
 def test_a_gpu_that_answers_and_one_that_does_not() -> None:
-    found = samples(
-        node(gpu(7), gpu(8), answers=(reading(7, temperature=41, power=87_500, clock_sm=1980),))
-    )
+    found = samples(node(gpu(7), gpu(8), answers=(reading(7, temperature=41, power=87_500, clock_sm=1980),)))
     first, second = f'{{uuid="{uuid(7)}"}}', f'{{uuid="{uuid(8)}"}}'
     assert (found[f"gpu_up{first}"], found[f"gpu_up{second}"]) == (1, 0)
     assert found[f"gpu_temperature_celsius{first}"] == 41
@@ -103,28 +99,13 @@ def test_a_gpu_that_is_in_no_list_any_more_is_down() -> None:
 def test_without_a_driver_nothing_of_before_is_told() -> None:
     last = Validation(5, "580.65.06", (StepResult("driver", "passed", ""),))
     found = samples(
-        node(
-            driver_version="",
-            answers=None,
-            seen={"00000000:07:00": uuid(7)},
-            validation=last,
-            duration=-3.0,
-        )
+        node(driver_version="", answers=None, seen={"00000000:07:00": uuid(7)}, validation=last, duration=-3.0)
     )
-    assert found == {
-        "driver_up": 0,
-        "collected_timestamp_seconds": 1_700_000_000,
-        "collection_duration_seconds": 0,
-    }
+    assert found == {"driver_up": 0, "collected_timestamp_seconds": 1_700_000_000, "collection_duration_seconds": 0}
 
 
 def test_the_kernels_uuid_counts_and_nvmls_only_where_it_is_one() -> None:
-    answers = (
-        reading(7, claims=uuid(1)),
-        reading(8, claims="GPU-and-nothing-else"),
-        reading(9),
-        reading(10, uuid(9)),
-    )
+    answers = (reading(7, claims=uuid(1)), reading(8, claims="GPU-and-nothing-else"), reading(9), reading(10, uuid(9)))
     made = node(gpu(7), gpu(8, None), gpu(9, None), gpu(10, None), answers=answers)
     assert gpumetrics.uuids(made) == {gpu(7).bus_id: uuid(7), gpu(9).bus_id: uuid(9)}
     assert samples(made)["gpus"] == 4
@@ -143,9 +124,7 @@ def test_the_last_validation_counts_for_its_driver() -> None:
         'validation_passed{step="hook"}': 0,
         "validation_timestamp_seconds": 1_700_000_000,
     }
-    assert not [
-        key for key in samples(node(validation=last, driver_version="1.2")) if "valid" in key
-    ]
+    assert not [key for key in samples(node(validation=last, driver_version="1.2")) if "valid" in key]
 
 
 def test_reasons_that_hold_the_clocks_down() -> None:

@@ -102,9 +102,7 @@ def has(*numbers: tuple[int, int], allowed: bool | None = True) -> Contained:
 
 def test_a_gpu_is_held_by_its_number_whatever_its_name(tmp_path: Path) -> None:
     divided = holders.divisions(surveyed(tmp_path))
-    holding, free, *_ = holders.holders(
-        divided, (has((195, 1), (195, 255)), has((195, 255)), has())
-    )
+    holding, free, *_ = holders.holders(divided, (has((195, 1), (195, 255)), has((195, 255)), has()))
     assert [[share.name for share in item.held] for item in holding] == [["0"]]
     assert [share.name for share in free] == ["1"]
 
@@ -152,18 +150,13 @@ def test_another_vendors_device_is_held_by_any_of_its_nodes() -> None:
     divided = holders.of_vendor(amd())
     containers = (has((226, 201)), has((226, 7)), has((226, 1), (226, 128)))
     holding, free, *_ = holders.holders(divided, containers)
-    assert [[share.name for share in item.held] for item in holding] == [
-        ["OCI_AMD=1"],
-        ["OCI_AMD=0", "OCI_AMD=1"],
-    ]
+    assert [[share.name for share in item.held] for item in holding] == [["OCI_AMD=1"], ["OCI_AMD=0", "OCI_AMD=1"]]
     assert free == ()
     holding, free, *_ = holders.holders(divided, (has((226, 1), allowed=False),))
     assert [share.name for share in holding[0].denied] == ["OCI_AMD=1"]
     assert [share.name for share in free] == ["OCI_AMD=0", "OCI_AMD=1"]
     # One node that may be opened is enough.
-    mixed = has((226, 1))._replace(
-        nodes=(Node("/dev/x", 226, 1, False), Node("/dev/y", 226, 201, True))
-    )
+    mixed = has((226, 1))._replace(nodes=(Node("/dev/x", 226, 1, False), Node("/dev/y", 226, 201, True)))
     ((item,), *_) = holders.holders(divided, (mixed,))
     assert ([share.name for share in item.held], item.denied) == (["OCI_AMD=1"], ())
 
@@ -183,13 +176,7 @@ def runs(tmp_path: Path) -> HostRoot:
     """Two containers, one with two processes; a service with mounts of its own; and the host's own processes."""
     root = hosts.host(tmp_path)
     hosts.plant(tmp_path, "proc/stat", "cpu 1\nbtime 1000000\n")
-    for pid, start, namespace in (
-        (1, 1, "h"),
-        (5, 2, "s"),
-        (30, 500, "a"),
-        (29, 900, "a"),
-        (40, 300, "b"),
-    ):
+    for pid, start, namespace in ((1, 1, "h"), (5, 2, "s"), (30, 500, "a"), (29, 900, "a"), (40, 300, "b")):
         hosts.plant(tmp_path, f"proc/{pid}/stat", stat(pid, start=start))
         (tmp_path / f"proc/{pid}/ns").mkdir()
         hosts.plant(tmp_path, f"ns/{namespace}", "")
@@ -241,9 +228,7 @@ def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *paths: str) -> HostsNod
     return HostsNodes(HostRoot(str(tmp_path)), dev, Wanted((195,), folders, ()))
 
 
-def test_mounts_of_the_hosts_nodes_are_found_wherever_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mounts_of_the_hosts_nodes_are_found_wherever_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Single ones, and those of a folder, unless another mount lies over them."""
     ours = at(tmp_path, monkeypatch, "/dev/nvidia0", "/dev/dri/card0", "/dev/dri/card1", "/dev/x")
     theirs = (
@@ -251,21 +236,14 @@ def test_mounts_of_the_hosts_nodes_are_found_wherever_they_are(
         b"4 2 0:6 /dri /mnt rw - devtmpfs none rw\n5 4 0:9 / /mnt/card1 rw - tmpfs x rw\n"
         b"6 2 0:7 /x /x rw - ext4 x rw\n7 2 0:6 /x//deleted /old rw - devtmpfs none rw\n"
     )
-    assert ours.shown_by(Mounts(theirs)) == (
-        {(195, 0): "/opt/a gpu", (195, 1): "/mnt/card0", (195, 3): "/old"},
-        True,
-    )
+    assert ours.shown_by(Mounts(theirs)) == ({(195, 0): "/opt/a gpu", (195, 1): "/mnt/card0", (195, 3): "/old"}, True)
     whole = b"1 2 0:6 / /h rw - devtmpfs none rw\n"
-    assert set(ours.shown_by(Mounts(whole))[0].values()) == {
-        *("/h/nvidia0", "/h/dri/card0", "/h/dri/card1", "/h/x"),
-    }
+    assert set(ours.shown_by(Mounts(whole))[0].values()) == {*("/h/nvidia0", "/h/dri/card0", "/h/dri/card1", "/h/x")}
     many = b"".join([b"%d 2 0:6 /dri /m%d rw - devtmpfs none rw\n" % (it, it) for it in range(99)])
     assert ours.shown_by(Mounts(many))[1] is False
 
 
-def test_what_a_container_may_make_is_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_container_may_make_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One with CAP_MKNOD can have thousands of nodes, and each is asked of its device cgroup."""
     nodes = {(195, minor): f"/dev/x{minor}" for minor in range(9_000)}
     monkeypatch.setattr(heldnodes, "_inside", lambda *_: (nodes, True))
@@ -276,14 +254,10 @@ def test_what_a_container_may_make_is_bounded(
     assert len(found) == 256 and (195, 8_999) in found and not is_whole
 
 
-def test_a_container_with_users_of_its_own_is_not_entered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_container_with_users_of_its_own_is_not_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it has mounted, a step into it would wait for."""
     monkeypatch.setattr(heldnodes, "ContainerRoot", None)
-    monkeypatch.setattr(
-        untrusted, "mounts_of", lambda *_: Mounts(b"1 0 0:7 / / rw - overlay x rw\n")
-    )
+    monkeypatch.setattr(untrusted, "mounts_of", lambda *_: Mounts(b"1 0 0:7 / / rw - overlay x rw\n"))
     monkeypatch.setattr(processes, "is_in_our_users", lambda *_: False)
     ours = at(tmp_path, monkeypatch)
     assert heldnodes.look(HostRoot(), 7, ours, Wanted((195,), (), ())) == ({}, True)
@@ -308,9 +282,7 @@ def test_what_may_open_all_devices_leaves_none_free_if_it_can_make_nodes(tmp_pat
     assert [len(found.holding), len(found.privileged)] == [1, 1]
 
 
-def test_where_nobody_holds_a_gpu(
-    program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_nobody_holds_a_gpu(program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user who is not root sees only what is his."""
     words = ("containers", "--host-root", runs.path)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -320,18 +292,11 @@ def test_where_nobody_holds_a_gpu(
     assert program(*words).startswith("no container holds a GPU\n\nheld by nobody: 0, 1\n")
     document = program.document(*words)
     assert document["containers"] == []
-    assert [(item["name"], item["mig"]) for item in document["free"]] == [
-        ("0", False),
-        ("1", False),
-    ]
+    assert [(item["name"], item["mig"]) for item in document["free"]] == [("0", False), ("1", False)]
 
 
 def test_the_table(program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        heldnodes,
-        "look",
-        lambda *_: ({(195, 1): "/dev/nvidia1", (195, 0): "/dev/x"}, True),
-    )
+    monkeypatch.setattr(heldnodes, "look", lambda *_: ({(195, 1): "/dev/nvidia1", (195, 0): "/dev/x"}, True))
     monkeypatch.setattr(contained, "_rules", lambda *_: "c 195:1 rw\n")
     text = program("containers", "--host-root", runs.path)
     assert text.splitlines()[0].split() == ["CONTAINER", "ID", "ENGINE", "RUNTIME", "GPU", "SINCE"]
@@ -340,9 +305,7 @@ def test_the_table(program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyP
     assert "oci-gpu-hook doctor --container 30" in text
 
 
-def test_others_have_a_column_of_their_own(
-    program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_others_have_a_column_of_their_own(program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on a host without NVIDIA's driver."""
     (Path(runs.path) / "proc/driver/nvidia/version").unlink()
     monkeypatch.setattr(present, "look", lambda root: present.Present((amd(),), ()))
@@ -359,7 +322,4 @@ def test_others_have_a_column_of_their_own(
     held = {"flag": "OCI_AMD", "name": "OCI_AMD=0", "names": ["0", "0000:23:00.0", "renderD128"]}
     assert (row["gpus"], row["others"], row["denied"]) == ([], [held], [])
     assert [item["name"] for item in row["denied_others"]] == ["OCI_AMD=1"]
-    assert (document["free"], [item["name"] for item in document["free_others"]]) == (
-        [],
-        ["OCI_AMD=1"],
-    )
+    assert (document["free"], [item["name"] for item in document["free_others"]]) == ([], ["OCI_AMD=1"])

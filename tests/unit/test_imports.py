@@ -71,9 +71,7 @@ class Run:
         assert ran.returncode == 0, ran.stderr.decode()
         status, *lists = ran.stdout.decode().rstrip("\n").split(" ")
         self.status, self.said = int(status), ran.stderr.decode()
-        self.modules, self.files, self.others = [
-            set(filter(None, names.split(","))) for names in lists
-        ]
+        self.modules, self.files, self.others = [set(filter(None, names.split(","))) for names in lists]
 
 
 def groups(*names: str) -> set[str]:
@@ -121,11 +119,7 @@ BUDGETS = {
     # And only where the entry script has left it to Python at all.
     "no request": Budget("", ("state", "start"), env="A=1", others=FOR_STATE_AND_CONFIG),
     "GPU": Budget(UNKNOWN, ("state", "start", "gpu", "provision")),
-    "labels": Budget(
-        UNKNOWN,
-        ("state", "start", "gpu", "labels", "provision"),
-        plant=("sys/fs/selinux/enforce", "1"),
-    ),
+    "labels": Budget(UNKNOWN, ("state", "start", "gpu", "labels", "provision"), plant=("sys/fs/selinux/enforce", "1")),
     "requirements": Budget(
         "the image requires 'cuda>=99.0'",
         ("state", "start", "gpu", "provision", "requirements"),
@@ -184,15 +178,11 @@ def shared_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def at_start() -> set[str]:
     """What the interpreter brings by itself: not ours to answer for."""
     words = [*starts.command("")[:-1], "import sys; print(*sys.modules)"]
-    return set(
-        subprocess.run(words, capture_output=True, check=True, env={}).stdout.decode().split()
-    )
+    return set(subprocess.run(words, capture_output=True, check=True, env={}).stdout.decode().split())
 
 
 @pytest.mark.parametrize("name", BUDGETS)
-def test_a_start_loads_exactly_this(
-    shared_library: Path, tmp_path: Path, at_start: set[str], name: str
-) -> None:
+def test_a_start_loads_exactly_this(shared_library: Path, tmp_path: Path, at_start: set[str], name: str) -> None:
     budget = BUDGETS[name]
     host = tmp_path / "host"
     hosts.plant(host, *budget.plant)
@@ -290,12 +280,8 @@ def refused(library: Path, folder: Path) -> Run:
     return run
 
 
-@pytest.mark.parametrize(
-    "damage", ["missing", "cut", "empty", "other", "no index", "another bytecode"]
-)
-def test_without_the_linked_file_the_package_serves(
-    library: Path, tmp_path: Path, damage: str
-) -> None:
+@pytest.mark.parametrize("damage", ["missing", "cut", "empty", "other", "no index", "another bytecode"])
+def test_without_the_linked_file_the_package_serves(library: Path, tmp_path: Path, damage: str) -> None:
     file = library / FILE
     content = {"cut": file.read_bytes()[:900], "other": b"\xff" * 99}
     content["no index"] = MAGIC_NUMBER + (5).to_bytes(4, "little") + marshal.dumps(1)
@@ -307,9 +293,7 @@ def test_without_the_linked_file_the_package_serves(
     assert groups("state", "start", "gpu") <= refused(library, tmp_path).files
 
 
-def test_where_a_group_is_damaged_the_package_serves_in_its_place(
-    library: Path, tmp_path: Path
-) -> None:
+def test_where_a_group_is_damaged_the_package_serves_in_its_place(library: Path, tmp_path: Path) -> None:
     data = bytearray((library / FILE).read_bytes())
     size = int.from_bytes(data[4:8], "little")
     first, length = marshal.loads(data[8 : 8 + size])["oci_gpu_hook.apply"]

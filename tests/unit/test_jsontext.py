@@ -14,11 +14,7 @@ from oci_gpu_hook.formats import jsontext
 pytestmark = pytest.mark.pythons
 
 VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
 
@@ -47,8 +43,7 @@ def test_it_reads_what_json_writes(indent: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", " ", "[1,]", "{'a': 1}", "1 2", "NaN", "[-Infinity]", '"\x01"', "{}x", "[" * 200_000],
+    "text", ["", " ", "[1,]", "{'a': 1}", "1 2", "NaN", "[-Infinity]", '"\x01"', "{}x", "[" * 200_000]
 )
 def test_what_is_no_json_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError):

@@ -20,9 +20,7 @@ from oci_gpu_hook.host.root import HostRoot
 GPU = "00000000:07:00"
 
 
-def record(
-    sequence: int, message: str = "79, pid=1, GPU has fallen off the bus.", level: int = 4
-) -> str:
+def record(sequence: int, message: str = "79, pid=1, GPU has fallen off the bus.", level: int = 4) -> str:
     return f"{level},{sequence},5000,-;NVRM: Xid (PCI:0000:07:00): {message}\n SUBSYSTEM=pci\n"
 
 
@@ -76,9 +74,7 @@ class Host:
     def logs(self, *records: str) -> None:
         (self.path / "dev/kmsg").write_text("".join(records))
 
-    def seen(
-        self, *, gpus: tuple[str, ...] = (), taken: str = "", remember: bool = True
-    ) -> seengpus.Seen:
+    def seen(self, *, gpus: tuple[str, ...] = (), taken: str = "", remember: bool = True) -> seengpus.Seen:
         there = {pci: f"GPU-{pci}" for pci in gpus}
         return seengpus.renew(self.root, there, lambda pci: pci == taken, remember=remember)
 
@@ -115,9 +111,7 @@ def test_another_boot_counts_anew(host: Host) -> None:
     assert host.totals() == {79: 1}
 
 
-@pytest.mark.parametrize(
-    "damage", ["", "{", "[]", '{"boot": "first"}', '{"boot":"first","xids":[1]}']
-)
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"boot": "first"}', '{"boot":"first","xids":[1]}'])
 def test_what_is_damaged_is_counted_from_the_log_again(host: Host, damage: str) -> None:
     host.logs(record(5))
     host.totals()

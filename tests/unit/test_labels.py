@@ -53,9 +53,7 @@ def test_without_any_label_nothing_is_labelled() -> None:
     assert len(labels.notes) == 1
 
 
-@pytest.mark.parametrize(
-    ("owner", "words"), [(HOST, "is the host's own"), (VOLUME, "is a volume of the host")]
-)
+@pytest.mark.parametrize(("owner", "words"), [(HOST, "is the host's own"), (VOLUME, "is a volume of the host")])
 def test_what_is_not_the_containers_is_left_alone_and_said(owner: str, words: str) -> None:
     labels = decide(SHM._replace(owner=owner))
     assert labels.operations == ()
@@ -78,9 +76,7 @@ def test_a_link_is_refused_for_a_gpu_container_and_noted_for_another() -> None:
         ("s0", ["s0:c1,c2"], "s0"),
     ],
 )
-def test_a_pod_shares_the_level_that_all_its_containers_dominate(
-    own: str, others: list[str], level: str
-) -> None:
+def test_a_pod_shares_the_level_that_all_its_containers_dominate(own: str, others: list[str], level: str) -> None:
     members = tuple([PROCESS + text for text in others])
     shared = SHM._replace(owner=POD, members=members)
     decided = decide(shared, mount_label=FILE + own, process_label=PROCESS + own)
@@ -94,16 +90,12 @@ def test_a_consistent_context_option_is_fine(context: str) -> None:
     assert decide(SHM._replace(fixed=True, context=context)) == Labels(FILE + "s0:c1,c2", (), ())
 
 
-@pytest.mark.parametrize(
-    "context", [FILE + "s0:c3,c4", FILE + "s0:c1,c2,c3", "system_u:object_r:tmpfs_t:s0:c1,c2"]
-)
+@pytest.mark.parametrize("context", [FILE + "s0:c3,c4", FILE + "s0:c1,c2,c3", "system_u:object_r:tmpfs_t:s0:c1,c2"])
 def test_an_inconsistent_context_option_stops_a_gpu_container(context: str) -> None:
     fixed = SHM._replace(fixed=True, context=context)
     with pytest.raises(BundleError, match="mount it without context="):
         decide(fixed)
-    assert (
-        "mount it without" in decide(fixed, config=Settings(ipc_context_mismatch="warn")).notes[0]
-    )
+    assert "mount it without" in decide(fixed, config=Settings(ipc_context_mismatch="warn")).notes[0]
     assert "mount it without" in decide(fixed, required=False).notes[0]
 
 
@@ -112,9 +104,7 @@ def test_the_administrator_turns_it_off_and_what_is_made_is_labelled_all_the_sam
     assert (labels.context, labels.operations) == (FILE + "s0:c1,c2", ())
 
 
-@pytest.mark.parametrize(
-    "label", ["nonsense", "u:r:t:s0:c1,", "u:r:t:s0\n", "\ud800:r:t:s0", "u:r:t:" + "c" * 900]
-)
+@pytest.mark.parametrize("label", ["nonsense", "u:r:t:s0:c1,", "u:r:t:s0\n", "\ud800:r:t:s0", "u:r:t:" + "c" * 900])
 def test_a_malformed_label_is_one_sentence(label: str) -> None:
     for words in ({"mount_label": label}, {"mount_label": "", "process_label": label}):
         with pytest.raises(BundleError) as caught:

@@ -276,9 +276,7 @@ def test_the_new_layout_is_found_inside_the_old_one() -> None:
 
 
 @given(entries, st.integers(0, 99))
-def test_paths_of_a_name_are_those_of_its_entries_in_the_caches_order(
-    theirs: list[Entry], seed: int
-) -> None:
+def test_paths_of_a_name_are_those_of_its_entries_in_the_caches_order(theirs: list[Entry], seed: int) -> None:
     data = shuffled(merge(None, theirs), seed)
     for name in {entry.soname for entry in theirs} | {b"libnone.so"}:
         paths = [entry.path for entry in parse(data).entries if entry.soname == name]
@@ -384,9 +382,7 @@ def test_a_cache_that_only_pretends_to_be_in_order_is_sorted() -> None:
 @pytest.mark.parametrize("row", [0, 150, ROWS - 1])
 @pytest.mark.parametrize("column", [1, 2])
 @pytest.mark.parametrize("offset", [0, FIRST - 1, END, 2**32 - 1])
-def test_a_string_outside_is_found_in_a_cache_of_ldconfig(
-    row: int, column: int, offset: int
-) -> None:
+def test_a_string_outside_is_found_in_a_cache_of_ldconfig(row: int, column: int, offset: int) -> None:
     with pytest.raises(MalformedCache):
         merge(_patched(48 + 24 * row + 4 * column, offset, SIGNED), OURS)
 
@@ -455,12 +451,8 @@ LARGEST: dict[str, Callable[[], bytes]] = {
     "escapes": lambda: _largest(b"\x1f" * 30, 32_000),
     "rows alone": lambda: _largest(b"123456789", 80_000),
     "rows of old": lambda: b"ld.so-1.7.0\0" + struct.pack("<I", 170_000) + bytes(12 * 170_000),
-    "hwcaps": lambda: cache(
-        [], b"\0", struct.pack("<6I", 0xEAA42174, 1, 1, 0, 76, 2_000_000) + bytes(2_000_000)
-    ),
-    "extensions": lambda: cache(
-        [], b"\0", struct.pack("<2I", 0xEAA42174, 120_000) + bytes(16 * 120_000)
-    ),
+    "hwcaps": lambda: cache([], b"\0", struct.pack("<6I", 0xEAA42174, 1, 1, 0, 76, 2_000_000) + bytes(2_000_000)),
+    "extensions": lambda: cache([], b"\0", struct.pack("<2I", 0xEAA42174, 120_000) + bytes(16 * 120_000)),
     "a signed one of long names": lambda: _overlapping(20_000),
 }
 

@@ -27,9 +27,7 @@ from tests.unit.test_ldcache import AARCH64, X86_64, merge, shuffled, some_names
 _PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 LDCONFIG = shutil.which("ldconfig", path=_PATH)
 CC = shutil.which("cc", path=_PATH)
-needs_ldconfig = pytest.mark.skipif(
-    LDCONFIG is None or CC is None, reason="needs glibc's ldconfig and a C compiler"
-)
+needs_ldconfig = pytest.mark.skipif(LDCONFIG is None or CC is None, reason="needs glibc's ldconfig and a C compiler")
 # Elsewhere nothing is started, and any do.
 NATIVE = ldcache.NATIVE_FLAGS.get(os.uname().machine, X86_64)
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for chroot(2)")
@@ -110,10 +108,7 @@ TRICKY = (
     [b"lib%d.so" % number for number in range(1, 13)]
     + [b"libx.so.%d" % number for number in (1, 2, 9, 10, 11, 99, 100)]
     + [b"libyaml-0.so.2", b"libyaml-cpp.so.0.8", b"libz.so", b"libz.so.1", b"libz3.so.4"]
-    + [
-        b"libo-%d.so" % number
-        for number in (7, 2**30, 2**32 - 5, 2**32 + 3, 10**31 + 2**31 + 11, 10**40)
-    ]
+    + [b"libo-%d.so" % number for number in (7, 2**30, 2**32 - 5, 2**32 + 3, 10**31 + 2**31 + 11, 10**40)]
     + [b"libnum-000%d.so" % number for number in (8, 12, 100)]
     + [b"lib+.so", b"lib..so", b"lib_.so", b"libA.so", b"liba.so", b"lib~.so", b"lib-.so"]
     + [b"lib .so", b"lib\t.so", b"lib\x0b.so", b"lib\x1f.so", b"lib\x08.so", b"lib\x0e.so"]
@@ -124,16 +119,12 @@ TRICKY = (
 
 @needs_ldconfig
 @pytest.mark.parametrize("layout", ["new", "compat", "old"])
-def test_a_cache_of_ldconfig_reads_as_ldconfig_lists_it(
-    root: Root, tmp_path: Path, layout: str
-) -> None:
+def test_a_cache_of_ldconfig_reads_as_ldconfig_lists_it(root: Root, tmp_path: Path, layout: str) -> None:
     root.add("opt/a", b"liba.so.1", b"libb.so.10", b"libb.so.9", b"libc10.so")
     data = root.cache("opt/a", layout=layout)
     lines = listed(tmp_path, data)
     assert len(lines) == 4
-    assert [(entry.soname, entry.path) for entry in parse(data).entries] == [
-        (line.soname, line.path) for line in lines
-    ]
+    assert [(entry.soname, entry.path) for entry in parse(data).entries] == [(line.soname, line.path) for line in lines]
 
 
 @needs_ldconfig
@@ -194,9 +185,7 @@ def test_merging_gives_the_listing_that_ldconfig_gives_with_our_folder_first(
 
 @needs_ldconfig
 @pytest.mark.parametrize("seed", range(2))
-def test_ours_get_the_place_that_ldconfig_gives_them_among_hundreds(
-    root: Root, tmp_path: Path, seed: int
-) -> None:
+def test_ours_get_the_place_that_ldconfig_gives_them_among_hundreds(root: Root, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     numbers = [b"lib%s%d.so.1" % (stem, i) for stem in (b"a", b"Q-", b"z+") for i in range(120)]
     names = list(dict.fromkeys([*TRICKY, *numbers]))

@@ -47,9 +47,7 @@ def text(page: Path) -> str:
 
 
 def build(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, PACKAGING / script, folder], capture_output=True, text=True
-    )
+    return subprocess.run([sys.executable, PACKAGING / script, folder], capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("name", [source.stem for source in SOURCES])
@@ -68,17 +66,13 @@ def test_the_completions_are_made_from_the_program(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_help_manual_and_click_have_the_same_options(
-    words: tuple[str, ...], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_help_manual_and_click_have_the_same_options(words: tuple[str, ...], capfd: pytest.CaptureFixture[str]) -> None:
     known = {name for option in COMMANDS[words].params for name in option.opts if name[0] == "-"}
     assert cli.main([*words, "--help"]) == 0
     shown = re.findall(r"^  (-[^ ,]+(?:, --[^ ]+)?)", capfd.readouterr().out, re.MULTILINE)
     in_help = {name for line in shown for name in line.split(", ")}
     assert in_help - {"-h", "--help"} == known
-    called = re.search(
-        rf"^\.SS {' '.join(words)}\noci-gpu-hook .*\n", text(MAN / "oci-gpu-hook.8"), re.MULTILINE
-    )
+    called = re.search(rf"^\.SS {' '.join(words)}\noci-gpu-hook .*\n", text(MAN / "oci-gpu-hook.8"), re.MULTILINE)
     assert called is not None
     assert set(re.findall(r"--[a-z-]+", called[0])) == known
 
@@ -93,9 +87,7 @@ def test_each_option_is_described() -> None:
 def settings_of_the_page() -> dict[str, tuple[list[str], str]]:
     """The values and the default of each setting, as the page has them."""
     found = re.findall(
-        r"^\.B ([a-z-]+)\n(?:(?!^\.UNINDENT)[^\n]*\n)*?Values: (.*?)\.  Default: (.*?)\.(?:\n|  )",
-        text(CONF),
-        re.M,
+        r"^\.B ([a-z-]+)\n(?:(?!^\.UNINDENT)[^\n]*\n)*?Values: (.*?)\.  Default: (.*?)\.(?:\n|  )", text(CONF), re.M
     )
     return {key: (values.split(", "), default) for key, values, default in found}
 
@@ -121,23 +113,13 @@ def test_a_setting_that_is_not_described_stops_the_build(tmp_path: Path) -> None
         "build_man.main(pathlib.Path(sys.argv[1]))"
     )
     for old, new, said in (
-        (
-            ".. setting:: driver-root\n",
-            "driver-root\n",
-            "nothing is said of the setting driver-root",
-        ),
-        (
-            ".. setting:: driver-root\n",
-            ".. setting:: driver-rot\n",
-            "there is no setting driver-rot",
-        ),
+        (".. setting:: driver-root\n", "driver-root\n", "nothing is said of the setting driver-root"),
+        (".. setting:: driver-root\n", ".. setting:: driver-rot\n", "there is no setting driver-rot"),
     ):
         source = (MAN / "oci-gpu-hook.conf.5.rst").read_text()
         assert old in source
         (tmp_path / "oci-gpu-hook.conf.5.rst").write_text(source.replace(old, new))
-        made = subprocess.run(
-            [sys.executable, "-c", script, tmp_path], capture_output=True, text=True
-        )
+        made = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True)
         assert made.returncode != 0
         assert said in made.stderr
 
@@ -160,9 +142,7 @@ def test_what_the_readme_names_is_there_and_stands_in_a_manual() -> None:
     assert all(f".B {option}" in manuals for option in options) and options
     for line in re.findall(r"^    ([a-z-]+ = .*)$", readme, re.M):
         (setting,) = settingsfile.parse(line, "README")
-        assert setting.value != getattr(Settings(), setting.field), (
-            "an example that changes nothing"
-        )
+        assert setting.value != getattr(Settings(), setting.field), "an example that changes nothing"
     files = re.findall(r"(?<![\w.=])/(?:etc|run|usr)/[\w./-]*\w", readme)
     variables = re.findall(r"NVIDIA_[A-Z_]+", readme)
     units = re.findall(r"oci-gpu-hook-[a-z]+\.(?:service|path|timer)", readme)
@@ -175,9 +155,7 @@ def test_what_the_readme_names_is_there_and_stands_in_a_manual() -> None:
     assert {f"{name}.{section}" for name, section in pages} == {source.stem for source in SOURCES}
 
 
-def test_the_readmes_doctor_says_what_doctor_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_readmes_doctor_says_what_doctor_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its example: a driver whose unified memory is not loaded, as on a fresh boot."""
     shown = README.read_text().partition("\n    pass ")[2].partition("\n\n")[0]
     hosts.host(tmp_path)

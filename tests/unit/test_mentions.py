@@ -51,11 +51,7 @@ def test_what_cannot_ask_is_none(size: int) -> None:
     assert not mentions.are_in(pieces, WORDS)
 
 
-@given(
-    st.lists(
-        st.sampled_from([b"NVI", b"DIA_", b"\\u00", b"\\u", b"26", b"4e", b"x", b'"OC', b"I_"])
-    )
-)
+@given(st.lists(st.sampled_from([b"NVI", b"DIA_", b"\\u00", b"\\u", b"26", b"4e", b"x", b'"OC', b"I_"])))
 def test_cuts_change_nothing_but_towards_asking(pieces: list[bytes]) -> None:
     if mentions.are_in([b"".join(pieces)], WORDS):
         assert mentions.are_in(pieces, WORDS)
@@ -123,17 +119,13 @@ def test_a_container_that_asks_for_nothing_is_not_refused(
     assert outcome(tmp_path, monkeypatch, state, config, "--cdi", "compute") == 3
 
 
-def test_nor_is_one_with_more_variables_than_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nor_is_one_with_more_variables_than_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome(tmp_path, monkeypatch, {}, VARIABLES) == 0
     asks = {"process": {"env": [*VARIABLES["process"]["env"], *ASKS["process"]["env"]]}}
     assert outcome(tmp_path, monkeypatch, {}, asks) == 3
 
 
-def test_a_bundle_that_is_not_known_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bundle_that_is_not_known_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a state that is not read the working folder alone can be the bundle."""
     state = {"annotations": MANY}
     assert outcome(tmp_path, monkeypatch, state, NOTHING) == 0

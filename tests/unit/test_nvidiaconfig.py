@@ -115,9 +115,7 @@ AS_SENTENCES: tuple[tuple[str, object, str, str], ...] = (
 
 
 @pytest.mark.parametrize(("key", "field", "values"), AS_SETTINGS)
-def test_what_is_served_is_one_setting_of_ours(
-    key: str, field: str, values: list[tuple[object, object]]
-) -> None:
+def test_what_is_served_is_one_setting_of_ours(key: str, field: str, values: list[tuple[object, object]]) -> None:
     for value, ours in values:
         assert answer(key, value).answer == SERVED
         text = nvidiaconfig.as_settings(nvidiaconfig.answers(nested(key, value), FILE), FILE)
@@ -147,9 +145,7 @@ def test_every_key_of_the_vocabulary_is_known() -> None:
     last = {key.name.rpartition(".")[2] for key in KEYS}
     named = [row.name for row in ROWS if row.section == "1.4"]
     words = {
-        word.rpartition(".")[2]
-        for name in named
-        for word in re.sub(r"\[.*?\]|`", "", name).replace("/", " ").split()
+        word.rpartition(".")[2] for name in named for word in re.sub(r"\[.*?\]|`", "", name).replace("/", " ").split()
     }
     assert len(named) > 15
     assert words <= last
@@ -159,9 +155,7 @@ def test_every_key_of_the_vocabulary_is_known() -> None:
     ("mode", "hook_disabled", "expected"),
     [("ldconfig", False, True), ("ldconfig", True, False), ("disabled", False, False)],
 )
-def test_either_of_two_keys_turns_forward_compatibility_off(
-    mode: str, hook_disabled: bool, expected: bool
-) -> None:
+def test_either_of_two_keys_turns_forward_compatibility_off(mode: str, hook_disabled: bool, expected: bool) -> None:
     document = {
         "features": {"disable-cuda-compat-lib-hook": hook_disabled},
         RUNTIME: {"modes": {"legacy": {"cuda-compat-mode": mode}}},

@@ -107,9 +107,7 @@ def named(file: str, kind: str) -> dict[str, Any]:
 
 
 def generate(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        (sys.executable, GENERATE, folder, *arguments), capture_output=True, text=True
-    )
+    return subprocess.run((sys.executable, GENERATE, folder, *arguments), capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -224,8 +222,7 @@ def test_the_node_gets_the_package_and_nothing_of_this_machine(made: Path) -> No
     files = node_files(config_of(made / MADE[0]))
     library = "/usr/local/lib/oci-gpu-hook"
     sources = {
-        f"{library}/{path.relative_to(ROOT)}": path.read_bytes()
-        for path in (ROOT / "oci_gpu_hook").rglob("*.py")
+        f"{library}/{path.relative_to(ROOT)}": path.read_bytes() for path in (ROOT / "oci_gpu_hook").rglob("*.py")
     }
     sources[f"{library}/link.py"] = (ROOT / "packaging/link.py").read_bytes()
     package = {path: content for path, (_, content) in files.items() if path.startswith(library)}
@@ -251,9 +248,7 @@ def test_the_registration_is_none_that_outlives_the_machineconfig(made: Path) ->
     assert registration["hook"]["path"] in files
     (unit,) = config_of(made / MADE[0])["systemd"]["units"]
     drop_in = files["/etc/crio/crio.conf.d/90-oci-gpu-hook.conf"][1].decode()
-    (folder,) = [
-        word.partition("=")[2] for word in unit["contents"].split() if "HOOKS_DIR=" in word
-    ]
+    (folder,) = [word.partition("=")[2] for word in unit["contents"].split() if "HOOKS_DIR=" in word]
     assert folder.startswith("/run/")
     assert f'"{folder}"' in drop_in
 
@@ -311,8 +306,7 @@ def test_the_constraints_allow_what_the_pods_ask_for_and_no_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("constraints", "whose"),
-    [("scc.yaml", "daemonset.yaml"), ("scc-nvidia-agent.yaml", "agents/namespace.yaml")],
+    ("constraints", "whose"), [("scc.yaml", "daemonset.yaml"), ("scc-nvidia-agent.yaml", "agents/namespace.yaml")]
 )
 def test_the_role_grants_the_use_of_that_one_and_nothing_else(constraints: str, whose: str) -> None:
     scc = named(constraints, "SecurityContextConstraints")
@@ -322,9 +316,7 @@ def test_the_role_grants_the_use_of_that_one_and_nothing_else(constraints: str, 
     assert rule["resourceNames"] == [scc["metadata"]["name"]]
     binding = named(constraints, "RoleBinding")
     account = named(whose, "ServiceAccount")["metadata"]
-    assert [(one["name"], one["namespace"]) for one in binding["subjects"]] == [
-        (account["name"], account["namespace"])
-    ]
+    assert [(one["name"], one["namespace"]) for one in binding["subjects"]] == [(account["name"], account["namespace"])]
 
 
 @pytest.mark.parametrize("name", PODS)
@@ -355,10 +347,7 @@ def test_an_agent_has_no_privilege_and_its_own_folder_alone(name: str) -> None:
     assert spec["automountServiceAccountToken"] is False
     assert not {"hostPID", "hostNetwork", "hostIPC"} & spec.keys()
     account = named("agents/namespace.yaml", "ServiceAccount")["metadata"]
-    assert (spec["serviceAccountName"], daemons["metadata"]["namespace"]) == (
-        account["name"],
-        account["namespace"],
-    )
+    assert (spec["serviceAccountName"], daemons["metadata"]["namespace"]) == (account["name"], account["namespace"])
     (container,) = spec["containers"]
     assert container["securityContext"] == {
         "runAsUser": scc["runAsUser"]["uid"],
@@ -402,9 +391,7 @@ def admitted(spec: dict[str, Any], scc: dict[str, Any]) -> dict[str, str] | None
         ("pods/selinux.yaml", "scc-nvidia-container.yaml", "nvidia_container_t"),
     ],
 )
-def test_openshift_admits_a_pod_and_sets_its_type_and_level(
-    file: str, constraints: str, type_: str
-) -> None:
+def test_openshift_admits_a_pod_and_sets_its_type_and_level(file: str, constraints: str, type_: str) -> None:
     (document,) = documents(OPENSHIFT / file)
     pod = document["spec"]["template"] if document["kind"] == "DaemonSet" else document
     scc = named(constraints, "SecurityContextConstraints")

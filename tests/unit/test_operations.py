@@ -52,11 +52,7 @@ by_kind = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: type(
 def protocol() -> tuple[list[ast.FunctionDef], list[ast.FunctionDef]]:
     """The fields and the methods that `Operation` asks for; only a type checker sees the class itself."""
     tree = ast.parse(Path(operation.__file__).read_text())
-    (found,) = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef) and node.name == "Operation"
-    ]
+    (found,) = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "Operation"]
     members = [node for node in found.body if isinstance(node, ast.FunctionDef)]
     fields = [node for node in members if node.decorator_list]
     return fields, [node for node in members if not node.decorator_list]

@@ -21,9 +21,7 @@ EVERYTHING = Request("env", ("all",), CAPABILITIES, features=("gds", "nvswitch")
 NEWER = "libcuda.so.999.10.1"
 
 
-def compat(
-    *names: str, request: Request = COMPUTE, inventory: DriverInventory | None = None
-) -> list[str]:
+def compat(*names: str, request: Request = COMPUTE, inventory: DriverInventory | None = None) -> list[str]:
     """The names of the image's folder that go into its loader's cache."""
     layout = LAYOUT._replace(compat_names=names)
     entries = placement.forward_compatibility(layout, request, inventory or everything())
@@ -34,10 +32,7 @@ def compat(
 
 def test_an_images_newer_cuda_is_named() -> None:
     others = ("libcudadebugger.so.1", "libnvidia-nvvm.so.4")
-    assert compat("libcuda.so", "libcuda.so.1", NEWER, *others, "libc.so.6") == [
-        "libcuda.so.1",
-        *others,
-    ]
+    assert compat("libcuda.so", "libcuda.so.1", NEWER, *others, "libc.so.6") == ["libcuda.so.1", *others]
 
 
 @pytest.mark.parametrize(
@@ -78,9 +73,7 @@ def test_a_hostile_name_is_never_named(name: str) -> None:
     assert compat(name, "libcuda.so.1", NEWER) in (["libcuda.so.1"], [])
 
 
-@given(
-    st.lists(st.one_of(st.text(), st.from_regex(r"lib(cuda|nvidia-).*\.so\..*", fullmatch=True)))
-)
+@given(st.lists(st.one_of(st.text(), st.from_regex(r"lib(cuda|nvidia-).*\.so\..*", fullmatch=True))))
 def test_whatever_an_image_holds_only_libraries_names_are_taken(names: list[str]) -> None:
     for name in compat("libcuda.so.1", NEWER, *names):
         assert name.isascii() and name.isprintable() and "/" not in name and " " not in name
@@ -109,27 +102,20 @@ def test_the_allocator_in_gbms_folder_has_one_name_that_is_not_its_files() -> No
 
 
 def test_time_grows_with_an_images_folder_and_no_faster() -> None:
-    folders = {
-        entries: (NEWER, *[f"libcuda-{number}.so.1" for number in range(entries)])
-        for entries in (100, 1_000)
-    }
+    folders = {entries: (NEWER, *[f"libcuda-{number}.so.1" for number in range(entries)]) for entries in (100, 1_000)}
     assert is_linear(lambda entries: compat(*folders[entries]))
 
 
 def test_every_file_of_every_request_has_its_capability_as_its_reason() -> None:
     files = placement.files(EVERYTHING, everything())
     assert {mount.target for mount in files} >= {"/etc/cufile.json", "/usr/bin/nvidia-smi"}
-    assert "/etc/cufile.json" not in {
-        mount.target for mount in placement.files(COMPUTE, everything())
-    }
+    assert "/etc/cufile.json" not in {mount.target for mount in placement.files(COMPUTE, everything())}
     for mount in files:
         assert mount.reason.partition(": ")[2] in (*EVERYTHING.capabilities, "gds", "every request")
         assert ("noexec" in mount.options) is ("/bin/" not in mount.target)
 
 
-def left_out(
-    request: Request, layout: Layout = LAYOUT, inventory: DriverInventory | None = None
-) -> tuple[str, ...]:
+def left_out(request: Request, layout: Layout = LAYOUT, inventory: DriverInventory | None = None) -> tuple[str, ...]:
     """The sentences about all that a container does not get."""
     inventory = inventory or everything()
     return leftout.sentences(planned(request, inventory, layout), inventory)
@@ -141,15 +127,11 @@ def test_whoever_asks_for_all_misses_nothing() -> None:
 
 def test_what_is_left_out_is_named_with_its_reason() -> None:
     sentences = left_out(COMPUTE)
-    assert sentences[:2] == (
-        "GPU 0, NVIDIA H100 80GB HBM3: not asked for",
-        "MIG device 1/0 of GPU 0: not asked for",
-    )
+    assert sentences[:2] == ("GPU 0, NVIDIA H100 80GB HBM3: not asked for", "MIG device 1/0 of GPU 0: not asked for")
     (gds,) = [line for line in sentences if "cufile.json" in line]
     assert gds.endswith(": NVIDIA_GDS is not 'enabled' or not accepted")
     assert any(
-        "graphics" in line and line.endswith("not in NVIDIA_DRIVER_CAPABILITIES or not allowed")
-        for line in sentences
+        "graphics" in line and line.endswith("not in NVIDIA_DRIVER_CAPABILITIES or not allowed") for line in sentences
     )
     (twin,) = [line for line in sentences if "libcuda.so" in line]
     assert "compat32 and compute" in twin
@@ -164,9 +146,7 @@ def test_what_is_left_out_is_named_with_its_reason() -> None:
         (("compute", "compat32"), "/usr/lib", ""),
     ],
 )  # fmt: skip
-def test_a_32_bit_library_is_named_with_what_it_lacks(
-    capabilities: tuple[str, ...], folder: str, why: str
-) -> None:
+def test_a_32_bit_library_is_named_with_what_it_lacks(capabilities: tuple[str, ...], folder: str, why: str) -> None:
     host = everything()
     cuda = next(lib for lib in host.libraries if lib.file.startswith("libcuda.so"))
     small = cuda._replace(path="/lib32/libcuda32.so", bits=32, capabilities=("compute",))

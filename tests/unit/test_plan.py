@@ -44,9 +44,7 @@ def host(tmp_path: Path) -> DriverInventory:
     return hosts.surveyed(hosts.host(tmp_path, gpus=8))
 
 
-def made(
-    inventory: DriverInventory, devices: str = "1,5", capabilities: str = "", **more: Any
-) -> Plan:
+def made(inventory: DriverInventory, devices: str = "1,5", capabilities: str = "", **more: Any) -> Plan:
     return planned(by_environment(devices, capabilities), inventory, **more)
 
 
@@ -91,13 +89,9 @@ def test_systemd_gets_the_rules_of_the_cgroup_and_after_it(host: DriverInventory
     assert not [item for item in off.operations if isinstance(item, TellSystemd)]
 
 
-def test_the_rules_of_config_json_are_what_a_hidden_program_is_made_from(
-    host: DriverInventory,
-) -> None:
+def test_the_rules_of_config_json_are_what_a_hidden_program_is_made_from(host: DriverInventory) -> None:
     rules = (DeviceRule("c", 1, 3, "rw"),)
-    (opened,) = [
-        item for item in made(host, fallback=rules).operations if isinstance(item, OpenCgroup)
-    ]
+    (opened,) = [item for item in made(host, fallback=rules).operations if isinstance(item, OpenCgroup)]
     assert opened.fallback == rules
     assert not {*rules} & {*opened.rules}
 
@@ -115,9 +109,7 @@ def test_exactly_the_requested_devices_are_there(host: DriverInventory) -> None:
     assert [(node.major, node.minor) for node in nodes] == numbers
 
 
-def test_no_access_has_mknod_and_every_mount_forbids_setuid_and_devices(
-    host: DriverInventory,
-) -> None:
+def test_no_access_has_mknod_and_every_mount_forbids_setuid_and_devices(host: DriverInventory) -> None:
     for operation in made(host, "all", "all").operations:
         if isinstance(operation, Device):
             assert operation.access == "rw"
@@ -138,9 +130,7 @@ def test_a_half_installed_driver_stops_only_what_needs_it(tmp_path: Path) -> Non
     folder = tmp_path / hosts.LIBRARY_FOLDER
     (folder / f"libcuda.so.{hosts.VERSION}").rename(folder / "libcuda.so.535.54.03")
     broken = hosts.surveyed(root)
-    with pytest.raises(
-        DriverError, match=r"the kernel module is 580.65.06, but libcuda is there as 535.54.03"
-    ):
+    with pytest.raises(DriverError, match=r"the kernel module is 580.65.06, but libcuda is there as 535.54.03"):
         made(broken, "0", "compute")
     made(broken, "0", "utility")
 

@@ -41,10 +41,7 @@ def with_mig(tree: Path) -> None:
 
 
 def lacking(tree: Path) -> dict[str, tuple[int, int, int]]:
-    return {
-        node.path: (node.major, node.minor, node.mode)
-        for node in absent.missing_nodes(HostRoot(str(tree)))
-    }
+    return {node.path: (node.major, node.minor, node.mode) for node in absent.missing_nodes(HostRoot(str(tree)))}
 
 
 def test_a_fresh_boot_lacks_the_nodes_that_the_kernel_knows(tree: Path) -> None:
@@ -69,19 +66,14 @@ def test_mig_capabilities_have_the_numbers_and_modes_that_proc_tells(tree: Path)
 def test_mode_and_owner_are_those_of_the_modules_parameters(tree: Path) -> None:
     text = hosts.PARAMS.replace("438", "432") + "DeviceFileUID: 0\nDeviceFileGID: 39\n"
     hosts.plant(tree, proc.PARAMS, text)
-    assert {
-        (node.mode, node.uid, node.gid) for node in absent.missing_nodes(HostRoot(str(tree)))
-    } == {(0o660, 0, 39)}
+    assert {(node.mode, node.uid, node.gid) for node in absent.missing_nodes(HostRoot(str(tree)))} == {(0o660, 0, 39)}
 
 
 def test_what_nobody_may_make_is_not_made(tree: Path) -> None:
     with_mig(tree)
     hosts.plant(tree, f"{proc.CAPABILITIES}/mig/config", capability(1, 0o400, modify=0))
     hosts.plant(tree, proc.PARAMS, NO_NODES)
-    assert sorted(lacking(tree)) == [
-        "/dev/nvidia-caps/nvidia-cap12",
-        "/dev/nvidia-caps/nvidia-cap13",
-    ]
+    assert sorted(lacking(tree)) == ["/dev/nvidia-caps/nvidia-cap12", "/dev/nvidia-caps/nvidia-cap13"]
 
 
 def test_without_a_driver_there_is_no_node_to_make(tmp_path: Path) -> None:
@@ -101,9 +93,7 @@ def started(tree: Path) -> list[str]:
     return [" ".join(words) for words in prepare.programs(root, absent.missing_nodes(root))]
 
 
-def test_nvidias_own_program_makes_what_is_lacking(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nvidias_own_program_makes_what_is_lacking(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hosts.plant(tree, "bin/nvidia-modprobe", "#!/bin/sh\n")
     (tree / "bin/nvidia-modprobe").chmod(0o755)
     monkeypatch.setenv("PATH", str(tree / "bin"))
@@ -118,9 +108,7 @@ def test_nvidias_own_program_makes_what_is_lacking(
     ]
 
 
-def test_without_it_modules_are_loaded_and_nothing_else_is_started(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_it_modules_are_loaded_and_nothing_else_is_started(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tree / "bin"))
     assert started(tree) == ["modprobe -q nvidia-modeset"]
     hosts.plant(tree, proc.DEVICES, "Character devices:\n195 nvidia\n")

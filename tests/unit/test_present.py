@@ -30,11 +30,7 @@ def described(flag: str = "OCI_ACME", **more: Any) -> str:
         "libraries": ["/usr/lib64/libacme.so*", "/usr/lib64/libabsent.so*"],
     }
     said = {
-        **{
-            "activation_flag": flag,
-            "kind": f"{flag[4:].lower()}.com/card",
-            "version": {"module": "acme"},
-        },
+        **{"activation_flag": flag, "kind": f"{flag[4:].lower()}.com/card", "version": {"module": "acme"}},
         **{"inventory": {"compute": {**group, **more}}, "driver_feature": ["compute"]},
         "requires": {"modules": ["acme"]},
     }
@@ -74,9 +70,7 @@ def test_a_card_that_no_driver_serves_is_hardware_all_the_same(tree: Path) -> No
     ("kind", "vendor", "is_here"),
     [("0x030000", "0x1de5", True), ("0x060400", "0x1de5", False), ("0x120000", "0x8086", False)],
 )
-def test_bridges_and_others_cards_are_none(
-    tree: Path, kind: str, vendor: str, is_here: bool
-) -> None:
+def test_bridges_and_others_cards_are_none(tree: Path, kind: str, vendor: str, is_here: bool) -> None:
     plant_card(tree, kind, vendor)
     assert bool(evidence(tree)) == is_here
 
@@ -135,9 +129,7 @@ def test_what_is_saved_is_true_until_something_changes(tree: Path, change: Any) 
 # --- info
 
 
-def test_info_shows_vendors_where_there_is_no_driver_of_nvidias(
-    tree: Path, program: Program
-) -> None:
+def test_info_shows_vendors_where_there_is_no_driver_of_nvidias(tree: Path, program: Program) -> None:
     text = program("info", "--host-root", tree)
     assert text.startswith(f"no driver of NVIDIA's: {NOTHING}")
     assert f"OCI_ACME (acme.com/card), version 2.5, by {ACME}" in text
@@ -248,9 +240,7 @@ def test_show_has_what_is_saved_and_nothing_else(tree: Path, program: Program) -
     assert "no saved inventory" in program.mistake(6, *words)
 
 
-def test_refresh_saves_them_beside_nvidias_and_tells_a_wrong_file(
-    tree: Path, program: Program
-) -> None:
+def test_refresh_saves_them_beside_nvidias_and_tells_a_wrong_file(tree: Path, program: Program) -> None:
     hosts.host(tree)
     plant(tree, f"{FOLDER}/broken.json", "{")
     refresh = ["inventory", "refresh", "--nvml-timeout", 0, "--host-root", tree]

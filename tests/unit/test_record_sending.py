@@ -95,8 +95,6 @@ def test_a_start_whose_bundle_cannot_be_read_has_its_image_and_namespace_recorde
     assert {"OCI_GPU_HOOK_IMAGE=cuda:12", "OCI_GPU_HOOK_NAMESPACE=team"} <= {*lines}
 
 
-def test_an_administrator_who_wants_no_records_has_the_counters_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_administrator_who_wants_no_records_has_the_counters_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = Sent(monkeypatch, Settings(records=False))
     assert (sent.records, len(sent.lines)) == ([], 1)

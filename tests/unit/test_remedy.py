@@ -45,11 +45,7 @@ ADVISE = (advice.restart, advice.start, advice.resume, advice.ask, advice.accept
 @pytest.mark.parametrize("advise", ADVISE)
 def test_no_name_that_a_user_chose_is_a_word(engine: str, is_pods: bool, advise: object) -> None:
     """Neither the container's, nor its id, nor the folder above its bundle."""
-    for word, id, bundle in (
-        (EVIL, ID, f"/run/{EVIL}/{ID}"),
-        ("--evil", "--all", "/b"),
-        (EVIL, EVIL, f"/b/{EVIL}"),
-    ):
+    for word, id, bundle in ((EVIL, ID, f"/run/{EVIL}/{ID}"), ("--evil", "--all", "/b"), (EVIL, EVIL, f"/b/{EVIL}")):
         who = Patient(engine, word, id, is_pods, 7, "" if id != ID else bundle, "runc")
         said = advise(who)  # type: ignore[operator]
         assert "echo" not in said.replace(f"/run/{EVIL}", ""), said

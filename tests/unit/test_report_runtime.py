@@ -49,10 +49,7 @@ def test_the_sentence_is_the_last_of_the_log(tmp_path: Path) -> None:
     log.chmod(0o640)
     start_as_crun(tmp_path, log)
     assert said(log) == ["oci-gpu-hook: no GPU"] * 2
-    assert (log.stat().st_mode & 0o777, json.loads(log.read_text().splitlines()[1])["level"]) == (
-        0o640,
-        "error",
-    )
+    assert (log.stat().st_mode & 0o777, json.loads(log.read_text().splitlines()[1])["level"]) == (0o640, "error")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.json", "script"]
 
 

@@ -9,16 +9,7 @@ from oci_gpu_hook.request.parse import parse
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
 from oci_gpu_hook.request.words import CAPABILITIES
-from tests.unit.asking import (
-    MIG,
-    MOUNTS,
-    UUID,
-    VISIBLE,
-    by_environment,
-    listed,
-    refusal,
-    request_of,
-)
+from tests.unit.asking import MIG, MOUNTS, UUID, VISIBLE, by_environment, listed, refusal, request_of
 
 
 @pytest.mark.parametrize("value", ["", " , ,,", "VOID", "0,void", "void,nvidia.com/gpu=0", "void,rubbish"])  # fmt: skip

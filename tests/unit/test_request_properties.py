@@ -45,18 +45,12 @@ DESTINATIONS = st.one_of(
 INPUTS = st.builds(
     Inputs,
     environment=st.dictionaries(VARIABLES, VALUES, max_size=6),
-    mounts=st.lists(st.tuples(st.sampled_from(["/dev/null", "/x"]), DESTINATIONS), max_size=4).map(
-        tuple
-    ),
+    mounts=st.lists(st.tuples(st.sampled_from(["/dev/null", "/x"]), DESTINATIONS), max_size=4).map(tuple),
     annotations=st.dictionaries(
-        st.one_of(st.sampled_from(["cdi.k8s.io/a", "cdi.k8s.io/b"]), st.text(max_size=12)),
-        VALUES,
-        max_size=3,
+        st.one_of(st.sampled_from(["cdi.k8s.io/a", "cdi.k8s.io/b"]), st.text(max_size=12)), VALUES, max_size=3
     ),
     privileged=st.booleans(),
-    given=st.lists(
-        st.sampled_from(["/dev/nvidia0", "/dev/nvidia7", "/dev/dri/card0"]), unique=True
-    ).map(tuple),
+    given=st.lists(st.sampled_from(["/dev/nvidia0", "/dev/nvidia7", "/dev/dri/card0"]), unique=True).map(tuple),
 )
 CONFIGS = st.builds(
     Settings,
@@ -162,15 +156,11 @@ MANY: dict[str, Callable[[int], Inputs]] = {
     "capabilities": lambda count: env(**{DRIVER_CAPABILITIES: "video," * 20 * count}),
     "channels": lambda count: env(**{IMEX_CHANNELS: ",".join(map(str, range(count)))}),
     "mounts": lambda count: Inputs({}, listed(*uuids(count))),
-    "CDI mounts": lambda count: Inputs(
-        {}, listed(*[f"cdi/nvidia.com/gpu/{name}" for name in uuids(count)])
-    ),
+    "CDI mounts": lambda count: Inputs({}, listed(*[f"cdi/nvidia.com/gpu/{name}" for name in uuids(count)])),
     "annotations": lambda count: Inputs(
         {}, annotations={f"cdi.k8s.io/{name}": f"nvidia.com/gpu={name}" for name in uuids(count)}
     ),
-    "requirements": lambda count: env(
-        **{f"NVIDIA_REQUIRE_{number}": "cuda>=1" for number in range(count)}
-    ),
+    "requirements": lambda count: env(**{f"NVIDIA_REQUIRE_{number}": "cuda>=1" for number in range(count)}),
 }
 
 
@@ -192,9 +182,7 @@ TOO_LONG: dict[str, Callable[[], Inputs]] = {
     "capabilities": lambda: env(**{DRIVER_CAPABILITIES: "all," * 5_000_000}),
     "channels": lambda: env(**{IMEX_CHANNELS: "1," * 10_000_000}),
     "requirements": lambda: env(NVIDIA_REQUIRE_CUDA="cuda>1 " * 1_300_000),
-    "many requirements": lambda: env(
-        **{f"NVIDIA_REQUIRE_{number}": "cuda>1 " * 18_000 for number in range(70)}
-    ),
+    "many requirements": lambda: env(**{f"NVIDIA_REQUIRE_{number}": "cuda>1 " * 18_000 for number in range(70)}),
     "an annotation": lambda: Inputs({}, annotations={"cdi.k8s.io/a": "nvidia.com/gpu=0," * 10**6}),
     "annotations": lambda: Inputs(
         {}, annotations={f"cdi.k8s.io/{number}": "nvidia.com/gpu=0" for number in range(10_000)}
@@ -218,12 +206,7 @@ def test_what_is_longer_than_a_container_can_have_is_refused_unread(kind: str) -
 
 
 def test_what_is_as_long_as_the_kernel_takes_is_read() -> None:
-    names = {
-        VISIBLE: "0,",
-        DRIVER_CAPABILITIES: "all,",
-        IMEX_CHANNELS: "1,",
-        "NVIDIA_REQUIRE_CUDA": "cuda>1 ",
-    }
+    names = {VISIBLE: "0,", DRIVER_CAPABILITIES: "all,", IMEX_CHANNELS: "1,", "NVIDIA_REQUIRE_CUDA": "cuda>1 "}
     for name, item in names.items():
         inputs = env(**{name: item * (words.LONGEST_VALUE // len(item))})
 

@@ -23,9 +23,7 @@ FACTS = HostFacts("550.54.15", "12.4", (TESLA,))
 BRANDS = ["tesla", "unknown", "nvidia", "nvidiartx", "geforce", "geforcertx", "quadro", "quadrortx", "titan",
           "titanrtx"]  # fmt: skip
 # As nvidia/cuda:12.4.1 has it: thirty-one alternatives.
-CUDA_12_4 = "cuda>=12.4 " + " ".join(
-    [f"brand={b},driver>={n},driver<{n + 1}" for n in (470, 525, 535) for b in BRANDS]
-)
+CUDA_12_4 = "cuda>=12.4 " + " ".join([f"brand={b},driver>={n},driver<{n + 1}" for n in (470, 525, 535) for b in BRANDS])
 
 
 def refusal(facts: HostFacts, *expressions: str) -> RequestError | None:
@@ -52,22 +50,11 @@ def refused(expression: str) -> str:
 
 @pytest.mark.parametrize(
     ("operator", "less", "same", "more"),
-    [
-        ("=", 0, 1, 0),
-        ("!=", 1, 0, 1),
-        ("<", 0, 0, 1),
-        ("<=", 0, 1, 1),
-        (">", 1, 0, 0),
-        (">=", 1, 1, 0),
-    ],
+    [("=", 0, 1, 0), ("!=", 1, 0, 1), ("<", 0, 0, 1), ("<=", 0, 1, 1), (">", 1, 0, 0), (">=", 1, 1, 0)],
 )
 @pytest.mark.parametrize(
     ("name", "below", "at", "above"),
-    [
-        ("cuda", "12.3", "12.4", "12.10"),
-        ("driver", "550.54", "550.54.15", "550.100"),
-        ("arch", "7.5", "8.0", "8.6"),
-    ],
+    [("cuda", "12.3", "12.4", "12.10"), ("driver", "550.54", "550.54.15", "550.100"), ("arch", "7.5", "8.0", "8.6")],
 )
 def test_every_comparison_of_versions(
     name: str, below: str, at: str, above: str, operator: str, less: int, same: int, more: int
@@ -207,9 +194,7 @@ def test_the_sentence_names_each_alternative_and_what_the_host_has() -> None:
     )
 
 
-def test_the_image_of_cuda_12_4_runs_on_its_branches_and_the_refusal_names_every_alternative() -> (
-    None
-):
+def test_the_image_of_cuda_12_4_runs_on_its_branches_and_the_refusal_names_every_alternative() -> None:
     for driver, cuda, expected in (
         ("550.54.15", "12.4", True),
         ("535.54.03", "12.2", True),

@@ -51,9 +51,7 @@ def add(config: Path, document: object) -> Any:
     ],
 )
 @pytest.mark.parametrize("indent", [None, 2])
-def test_the_hook_comes_last_of_its_stage(
-    config: Path, hooks: Any, after: Any, indent: Any
-) -> None:
+def test_the_hook_comes_last_of_its_stage(config: Path, hooks: Any, after: Any, indent: Any) -> None:
     document = {"ociVersion": "1.0.2", "hooks": hooks, "root": {"path": "rootfs"}}
     assert add(config, json.dumps(document, indent=indent)) == {**document, "hooks": after}
     assert add(config, "{}") == {"hooks": {"createRuntime": [OURS]}}
@@ -88,8 +86,7 @@ JSON = st.recursive(
     max_leaves=9,
 )  # fmt: skip
 HOOKS = st.none() | st.dictionaries(
-    st.sampled_from(["prestart", "createRuntime", "poststop"]),
-    st.none() | st.lists(JSON, max_size=2),
+    st.sampled_from(["prestart", "createRuntime", "poststop"]), st.none() | st.lists(JSON, max_size=2)
 )
 
 
@@ -174,17 +171,11 @@ def test_mode_and_owner_stay(config: Path) -> None:
     before = config.stat()
     runtime.add_hook(str(config), str(REGISTRATION))
     after = config.stat()
-    assert (after.st_mode, after.st_uid, after.st_gid) == (
-        before.st_mode,
-        before.st_uid,
-        before.st_gid,
-    )
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
     assert after.st_ino != before.st_ino
 
 
-def test_what_another_writes_meanwhile_is_not_lost(
-    config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_another_writes_meanwhile_is_not_lost(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config.write_text("{}")
     with_hook = runtime.with_hook
 

@@ -132,9 +132,7 @@ def test_the_bundle_and_the_log_are_found(script: Script, call: str) -> None:
     assert log == str(script.log)
 
 
-@pytest.mark.parametrize(
-    "words", ["create id", "run id", "create --bundle . id", "run --bundle= id"]
-)
+@pytest.mark.parametrize("words", ["create id", "run id", "create --bundle . id", "run --bundle= id"])
 def test_without_a_bundle_it_is_the_working_folder(script: Script, words: str) -> None:
     (script.bundle / "config.json").write_text(ASKS)
     said = script.start(*words.split(), cwd=script.bundle)
@@ -164,21 +162,12 @@ def test_any_other_subcommand_is_the_real_runtimes(script: Script, call: str) ->
 
 def test_words_with_blanks_and_none_at_all_are_handed_on(script: Script) -> None:
     words = ("--log", "", "create", "a b", "*", "", "--", "\n")
-    said = subprocess.run(
-        [script.program, *words], capture_output=True, env={"PATH": f"{script.folder}/bin"}
-    )
+    said = subprocess.run([script.program, *words], capture_output=True, env={"PATH": f"{script.folder}/bin"})
     assert said.stdout.decode() == "\n".join([script.real, *words]) + "\n"
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        ASKS,
-        ASKS_VENDOR,
-        ASKS.replace("_", r"\u005F"),
-        NONE.replace("bin", "CUDA_VERSION"),
-        f"[{ASKS}",
-    ],
+    "text", [ASKS, ASKS_VENDOR, ASKS.replace("_", r"\u005F"), NONE.replace("bin", "CUDA_VERSION"), f"[{ASKS}"]
 )
 def test_a_container_that_may_ask_gets_the_hook(script: Script, text: str) -> None:
     assert create(script, text).added
@@ -221,9 +210,7 @@ def known_to_crun(script: Script, text: str) -> Path:
 
 
 @pytest.mark.parametrize(("call", "left"), UPDATES.items())
-def test_of_an_update_the_real_runtime_gets_what_is_left(
-    script: Script, call: str, left: str
-) -> None:
+def test_of_an_update_the_real_runtime_gets_what_is_left(script: Script, call: str, left: str) -> None:
     kept = known_to_crun(script, ASKS)
     (script.folder / "left").write_text('{"cpu":{}}')
     resources = script.folder / "resources.json"
@@ -308,18 +295,14 @@ def test_a_runtime_that_is_no_program_is_named(script: Script) -> None:
     ["\ufeffruntime = /usr/bin/crun", "Runtime = /x", "runtime: /x", "runtime", "[namespace a]\nruntime = /x"]
     + ["the runtime = /x"],
 )  # fmt: skip
-def test_a_setting_that_cannot_be_understood_starts_no_other_runtime(
-    script: Script, line: str
-) -> None:
+def test_a_setting_that_cannot_be_understood_starts_no_other_runtime(script: Script, line: str) -> None:
     script.settings.write_text(f"# the runtime: /x\nrecords = no\n{line}\n")
     said = script.start("--log", str(script.log), "state", "id")
     assert (said.words, said.code) == ([], 4)
     assert "which cannot be understood" in json.loads(script.log.read_text())["msg"]
 
 
-@pytest.mark.parametrize(
-    "line", ["metrics = /run/runtime.prom", "[image a/runtime]\nrecords = no", ""]
-)
+@pytest.mark.parametrize("line", ["metrics = /run/runtime.prom", "[image a/runtime]\nrecords = no", ""])
 def test_other_settings_may_speak_of_runtimes(script: Script, line: str) -> None:
     script.settings.write_text(line or f"\r\nruntime = {script.real}\r\n")
     assert script.start("state", "id").words == [script.real, "state", "id"]
@@ -333,9 +316,7 @@ def test_other_settings_may_speak_of_runtimes(script: Script, line: str) -> None
         ("runtime = REAL\n  ipc-labels = all", True),
     ],
 )
-def test_settings_that_concern_all_containers_ask_python(
-    script: Script, text: str, added: bool
-) -> None:
+def test_settings_that_concern_all_containers_ask_python(script: Script, text: str, added: bool) -> None:
     script.settings.write_text(text.replace("REAL", script.real))
     assert bool(create(script, NONE).added) == added
 
@@ -361,9 +342,7 @@ def test_settings_that_are_no_file_are_the_hooks_to_tell(script: Script) -> None
         ({"settings.conf.d/.a.conf": "runtime = /x", "settings.conf.d/b": "runtime = /x"}, "bin/runc"),
     ],
 )  # fmt: skip
-def test_the_runtime_is_the_configured_one(
-    script: Script, files: dict[str, str], expected: str
-) -> None:
+def test_the_runtime_is_the_configured_one(script: Script, files: dict[str, str], expected: str) -> None:
     """As oci-gpu-hook.conf(5) is read by Python: later lines hold, and drop-ins come in the order of their names."""
     script.write("other", REAL)
     for name, text in files.items():
@@ -393,9 +372,7 @@ def test_else_it_is_the_first_runc_of_path_that_is_another(script: Script) -> No
         ("", "neither runc nor crun is in PATH"),
     ],
 )
-def test_without_a_runtime_it_says_so_where_engines_read_it(
-    script: Script, setting: str, says: str
-) -> None:
+def test_without_a_runtime_it_says_so_where_engines_read_it(script: Script, setting: str, says: str) -> None:
     link = script.folder / "link"
     link.symlink_to(script.program)
     names = {"SELF": str(script.program), "LINK": str(link)}
@@ -425,10 +402,7 @@ def test_what_is_long_is_pythons_and_takes_the_script_no_memory(script: Script, 
     assert not create(script, NONE).added
 
 
-@settings(
-    max_examples=300,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(hooks.CONFIGS, hooks.WRITTEN, hooks.SPELLINGS)
 def test_the_hook_is_added_wherever_it_would_find_a_request(
     script: Script, found: Any, how: Any, places: list[int]

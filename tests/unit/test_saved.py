@@ -220,9 +220,7 @@ def test_content_that_is_no_inventory_is_none(written: Saved, content: bytes) ->
     assert written.read_content(content) is None
 
 
-@pytest.mark.parametrize(
-    "field", ["gpus", "mig_devices", "libraries", "misfits", "binaries", "files", "firmware"]
-)
+@pytest.mark.parametrize("field", ["gpus", "mig_devices", "libraries", "misfits", "binaries", "files", "firmware"])
 def test_rows_of_another_length_are_no_inventory(written: Saved, field: str) -> None:
     at = inventory.DriverInventory._fields.index(field)
     rows = written.rows

@@ -12,14 +12,10 @@ import pytest
 from oci_gpu_hook.changes import scope
 from oci_gpu_hook.formats import dbus
 
-SIGNAL = dbus.method_call(
-    7, "", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager", "UnitNew"
-)
+SIGNAL = dbus.method_call(7, "", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager", "UnitNew")
 
 
-def test_a_bus_that_says_other_things_is_not_waited_for_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_bus_that_says_other_things_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a busy systemd sends its signals to everybody: each of them is something to read."""
     monkeypatch.setattr(scope, "_SECONDS", 0.2)
     ours, theirs = socket.socketpair()

@@ -23,10 +23,7 @@ TASKS = "/run/containerd/io.containerd.runtime.v2.task"
 DOCKER = Who({}, ID, f"{TASKS}/moby/{ID}")
 PODMAN = Who({"io.container.manager": "libpod"}, ID, f"{FOLDER}/{ID}/userdata")
 CONTAINERD = Who(
-    {
-        "io.kubernetes.cri.sandbox-namespace": "team",
-        "io.kubernetes.cri.image-name": "cuda:12",
-    },
+    {"io.kubernetes.cri.sandbox-namespace": "team", "io.kubernetes.cri.image-name": "cuda:12"},
     ID,
     f"{TASKS}/k8s.io/{ID}",
 )
@@ -186,17 +183,13 @@ def test_where_none_is_the_strictest_the_container_is_refused() -> None:
 
 def test_what_is_no_restriction_stays_as_it_is_said_for_all() -> None:
     for word, other in (("yes", "no"), ("no", "yes")):
-        text = (
-            f"cuda-forward-compatibility = {word}\n[image a]\ncuda-forward-compatibility = {other}"
-        )
+        text = f"cuda-forward-compatibility = {word}\n[image a]\ncuda-forward-compatibility = {other}"
         assert of(text, DOCKER).cuda_forward_compatibility is (word == "yes")
 
 
 def test_what_is_known_to_go_before_is_not_made_stricter() -> None:
     """A namespace's word goes before that of any image, and a later line before an earlier one for the same."""
-    text = (
-        "[image a]\naccept-environment = privileged\n[namespace team]\naccept-environment = always"
-    )
+    text = "[image a]\naccept-environment = privileged\n[namespace team]\naccept-environment = always"
     assert of(text, of_crio(namespace="team")).accept_environment == "always"
     assert of(text, of_crio(namespace="b")).accept_environment == "privileged"
     twice = "[image a]\naccept-environment = privileged\n[image a]\naccept-environment = always"

@@ -64,9 +64,7 @@ def refusal(devices: str, host: DriverInventory | None = None) -> str:
         ("1,0:0", [0, 1], [(0, 1, 0)]),
     ],
 )
-def test_what_a_request_means(
-    devices: str, gpus: list[int], mig: list[tuple[int, int, int]]
-) -> None:
+def test_what_a_request_means(devices: str, gpus: list[int], mig: list[tuple[int, int, int]]) -> None:
     assert indices(devices) == (gpus, mig)
 
 
@@ -145,11 +143,7 @@ def test_compute_instances_of_one_gpu_instance_share_its_node() -> None:
     (node,) = [node for node in nodes if node.path == f"{CAPS}31"]
     more = node._replace(path=f"{CAPS}32", minor=32)
     host = everything()._replace(mig_devices=(first, second), devices=(*nodes, more))
-    assert paths(by_environment("0:0,0:1", "utility"), host)[2:] == [
-        f"{CAPS}30",
-        f"{CAPS}31",
-        f"{CAPS}32",
-    ]
+    assert paths(by_environment("0:0,0:1", "utility"), host)[2:] == [f"{CAPS}30", f"{CAPS}31", f"{CAPS}32"]
 
 
 def test_a_mig_device_whose_capability_has_no_node_is_a_driver_error() -> None:
@@ -171,12 +165,8 @@ def test_an_imex_channel_without_its_driver_is_refused_and_all_of_none_is_none()
     without = host._replace(devices=tuple([n for n in host.devices if n.family != "imex"]))
     with pytest.raises(RequestError, match="IMEX channel '3' cannot be given"):
         paths(by_environment("0", NVIDIA_IMEX_CHANNELS="3"), without)
-    assert not [
-        p for p in paths(by_environment("0", NVIDIA_IMEX_CHANNELS="all"), without) if "imex" in p
-    ]
-    assert (
-        len([p for p in paths(by_environment("0", NVIDIA_IMEX_CHANNELS="3,7")) if "imex" in p]) == 2
-    )
+    assert not [p for p in paths(by_environment("0", NVIDIA_IMEX_CHANNELS="all"), without) if "imex" in p]
+    assert len([p for p in paths(by_environment("0", NVIDIA_IMEX_CHANNELS="3,7")) if "imex" in p]) == 2
 
 
 def test_features_that_the_host_lacks_are_named() -> None:
@@ -230,8 +220,7 @@ def test_time_grows_with_the_request_and_no_faster() -> None:
     host = everything()
     gpu = host.gpus[1]
     wanted = {
-        entries: by_environment("1")._replace(devices=tuple(["1", gpu.bus_id] * entries))
-        for entries in (100, 1_000)
+        entries: by_environment("1")._replace(devices=tuple(["1", gpu.bus_id] * entries)) for entries in (100, 1_000)
     }
     assert is_linear(lambda entries: selection.select(wanted[entries], host))
 
@@ -240,10 +229,7 @@ def test_many_imex_channels_are_found_in_linear_time() -> None:
     stem = "/dev/nvidia-caps-imex-channels/channel"
 
     def channels_of(entries: int) -> tuple[Request, DriverInventory]:
-        more = [
-            DeviceNode(f"{stem}{minor}", 507, minor, 0o666, 0, 0, True, "imex")
-            for minor in range(entries)
-        ]
+        more = [DeviceNode(f"{stem}{minor}", 507, minor, 0o666, 0, 0, True, "imex") for minor in range(entries)]
         names = ",".join([str(minor) for minor in range(entries)])
         request = by_environment("none", NVIDIA_IMEX_CHANNELS=names)
         return request, everything()._replace(devices=(*everything().devices, *more))
@@ -258,12 +244,9 @@ def test_many_imex_channels_are_found_in_linear_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("minors", "mask"),
-    [((0, 5), "0x21"), ((63,), "0x8000000000000000"), ((63, 64), "0x8000000000000000")],
+    ("minors", "mask"), [((0, 5), "0x21"), ((63,), "0x8000000000000000"), ((63, 64), "0x8000000000000000")]
 )
-def test_the_profile_for_egl_has_a_bit_for_each_of_64_minors(
-    minors: tuple[int, ...], mask: str
-) -> None:
+def test_the_profile_for_egl_has_a_bit_for_each_of_64_minors(minors: tuple[int, ...], mask: str) -> None:
     gpus = tuple([(everything().gpus[0]._replace(minor=minor), "") for minor in minors])
     drawing = by_environment("all")._replace(capabilities=("graphics",))
     (profile,) = provision._application_profile(drawing, Selection(gpus, ()))

@@ -25,16 +25,7 @@ from tests.unit.bounded import MIB, peak
 from tests.unit.starts import ROOT
 
 ESCAPE = "\x1b[31mred\x1b[0m\x07\u202e"
-HOSTILE = [
-    ESCAPE,
-    ESCAPE * 500,
-    "a" * 3_400,
-    "a b " * 900,
-    "\n" * 10,
-    "\udcff",
-    "x" * 4 * MIB,
-    "y " * MIB,
-]
+HOSTILE = [ESCAPE, ESCAPE * 500, "a" * 3_400, "a b " * 900, "\n" * 10, "\udcff", "x" * 4 * MIB, "y " * MIB]
 
 
 @given(st.text() | st.text(max_size=40).map(lambda text: text * 100), st.integers(30, 2000))
@@ -121,9 +112,7 @@ def test_where_an_images_link_leads_is_said_plainly(tmp_path: Path, name: str) -
     finally:
         os.close(fd)
     said = str(caught.value)
-    assert said.startswith("/volume/") and said.endswith(
-        "in a volume of the host, where nothing is made"
-    )
+    assert said.startswith("/volume/") and said.endswith("in a volume of the host, where nothing is made")
     assert said.isprintable() and len(said) < 400
 
 

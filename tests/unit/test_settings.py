@@ -247,9 +247,7 @@ def test_drop_ins_are_read_in_the_order_of_their_names_after_the_file(with_drop_
     assert (read.driver_root, read.device_cgroup) == ("/nine", "off")
 
 
-def test_drop_ins_are_read_where_the_default_file_is_absent(
-    with_drop_ins: Path, tmp_path: Path
-) -> None:
+def test_drop_ins_are_read_where_the_default_file_is_absent(with_drop_ins: Path, tmp_path: Path) -> None:
     drop_in(with_drop_ins, "a.conf", "ipc-labels = off")
     with_drop_ins.unlink()
     assert read_settings(None, Who(), str(tmp_path)) == Settings(ipc_labels="off")

@@ -40,9 +40,7 @@ def content(host: Path, path: str) -> str:
         os.close(top)
 
 
-@pytest.mark.parametrize(
-    "path", ["/run/file", "//run/./file", "/run/../run/file", "/../../run/file"]
-)
+@pytest.mark.parametrize("path", ["/run/file", "//run/./file", "/run/../run/file", "/../../run/file"])
 def test_a_path_of_roots_own_is_followed(host: Path, path: str) -> None:
     assert content(host, path) == "of run"
 

@@ -19,19 +19,7 @@ from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs, inputs_of, may_ask
 from oci_gpu_hook.request.words import CAPABILITIES
 from tests import crio
-from tests.unit.asking import (
-    LIST,
-    MIG,
-    MOUNTS,
-    OTHER,
-    SWARM,
-    UUID,
-    VISIBLE,
-    left_out,
-    listed,
-    refusal,
-    request_of,
-)
+from tests.unit.asking import LIST, MIG, MOUNTS, OTHER, SWARM, UUID, VISIBLE, left_out, listed, refusal, request_of
 
 # Device lists as volume mounts.
 
@@ -55,11 +43,7 @@ def test_mounts(names: tuple[str, ...], expected: tuple[str, ...]) -> None:
 def test_a_mount_can_name_imex_channels_and_features() -> None:
     names = ("imex/3", "cdi/nvidia.com/imex-channel/7", "cdi/nvidia.com/gdrcopy/all", "0")
     found = request_of(Inputs({}, listed(*names)), MOUNTS)
-    assert (found.devices, found.imex_channels, found.features) == (
-        ("0",),
-        ("3", "7"),
-        ("gdrcopy",),
-    )
+    assert (found.devices, found.imex_channels, found.features) == (("0",), ("3", "7"), ("gdrcopy",))
 
 
 @pytest.mark.parametrize(
@@ -276,9 +260,7 @@ def nvidia(minor: int, name: str = "") -> dict[str, object]:
 
 CONTROL = (nvidia(255, "ctl"), {"path": "/dev/nvidia-uvm", "type": "c", "major": 511, "minor": 0})
 CAP = {"path": "/dev/nvidia-caps/nvidia-cap21", "type": "c", "major": 508, "minor": 21}
-BOUND: dict[str, Any] = {
-    "mounts": [{"type": "bind", "source": "/dev/nvidia2", "destination": "/dev/nvidia2"}]
-}
+BOUND: dict[str, Any] = {"mounts": [{"type": "bind", "source": "/dev/nvidia2", "destination": "/dev/nvidia2"}]}
 
 
 @pytest.mark.parametrize(
@@ -301,9 +283,7 @@ def test_devices_that_were_given_go_before_an_old_images_default(
 ) -> None:
     found = request_of(inputs)
     assert (found.source, found.devices) == (source, expected)
-    assert found.capabilities == (
-        CAPABILITIES if VISIBLE not in inputs.environment else found.capabilities
-    )
+    assert found.capabilities == (CAPABILITIES if VISIBLE not in inputs.environment else found.capabilities)
 
 
 @pytest.mark.parametrize(

@@ -133,9 +133,7 @@ def library(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("other", starts.others().values())
-def test_a_python_that_the_hook_was_not_installed_for_starts_it(
-    tmp_path: Path, library: Path, other: str
-) -> None:
+def test_a_python_that_the_hook_was_not_installed_for_starts_it(tmp_path: Path, library: Path, other: str) -> None:
     """As after an update of Python: it compiles the package for itself."""
     entry = starts.entry(tmp_path, library=library)
     entry.write_text(entry.read_text().replace(sys.executable, other))

@@ -108,9 +108,7 @@ def largest(kind: str, size: int) -> bytes:
 
 @pytest.mark.parametrize("size", [37 * MIB, 4 * MIB])
 @pytest.mark.parametrize("kind", DOCUMENTS)
-def test_no_document_takes_more_memory_than_a_start_may(
-    tmp_path: Path, kind: str, size: int
-) -> None:
+def test_no_document_takes_more_memory_than_a_start_may(tmp_path: Path, kind: str, size: int) -> None:
     (tmp_path / "config.json").write_bytes(largest(kind, size))
 
     def act() -> None:

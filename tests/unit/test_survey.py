@@ -80,9 +80,7 @@ def test_the_survey_finds_the_driver(tmp_path: Path) -> None:
     assert {library.soname for library in found.libraries} == set(hosts.SONAMES.values())
     assert found.library_folder == f"/{hosts.LIBRARY_FOLDER}"
     assert found.misfits == ()
-    assert [file.path for file in found.firmware] == [
-        f"/lib/firmware/nvidia/{hosts.VERSION}/gsp_ga10x.bin"
-    ]
+    assert [file.path for file in found.firmware] == [f"/lib/firmware/nvidia/{hosts.VERSION}/gsp_ga10x.bin"]
     assert found.binaries[0].path == "/usr/bin/nvidia-smi"
     assert dict(found.proc_files)["params"] == hosts.PARAMS
 
@@ -111,16 +109,11 @@ def test_in_a_driver_root_links_lead_within_it_and_paths_are_the_hosts(tmp_path:
     assert library.path == f"/run/driver{real}"
     assert library.file == f"libcuda.so.{hosts.VERSION}"
     assert found.library_folder == f"/{hosts.LIBRARY_FOLDER}"
-    targets = [
-        (file.path, file.target) for file in (*found.binaries, *found.files, *found.firmware)
-    ]
+    targets = [(file.path, file.target) for file in (*found.binaries, *found.files, *found.firmware)]
     assert targets == [
         ("/run/driver/opt/real/nvidia-smi", "/usr/bin/nvidia-smi"),
         ("/run/driver/opt/icd/nvidia.icd", "/etc/OpenCL/vendors/nvidia.icd"),
-        (
-            f"/run/driver/opt/gsp/{hosts.VERSION}/gsp.bin",
-            f"/lib/firmware/nvidia/{hosts.VERSION}/gsp.bin",
-        ),
+        (f"/run/driver/opt/gsp/{hosts.VERSION}/gsp.bin", f"/lib/firmware/nvidia/{hosts.VERSION}/gsp.bin"),
     ]
     assert [misfit.name for misfit in found.misfits] == ["libnvidia-ml"]
 
@@ -131,10 +124,7 @@ def test_no_link_of_a_driver_root_leads_to_the_host(tmp_path: Path) -> None:
     folder = tmp_path / "run/driver" / hosts.LIBRARY_FOLDER
     folder.mkdir(parents=True)
     up = "../" * 20
-    for name, to in (
-        ("libcuda", f"/opt/libcuda.so.{hosts.VERSION}"),
-        ("libnvidia-ml", f"{up}opt/x"),
-    ):
+    for name, to in (("libcuda", f"/opt/libcuda.so.{hosts.VERSION}"), ("libnvidia-ml", f"{up}opt/x")):
         (folder / f"{name}.so.{hosts.VERSION}").symlink_to(to)
     assert survey.survey(HostRoot(str(tmp_path)), "/run/driver").libraries == ()
 
@@ -158,9 +148,7 @@ def test_a_library_folder_is_named_as_it_is_and_not_by_the_link_to_it(tmp_path: 
     folder = f"/{hosts.LIBRARY_FOLDER}".removeprefix("/usr")
     hosts.plant_cache(tmp_path, f"{folder}/libcuda.so.1")
     libraries = survey.survey(root).libraries
-    assert {library.path.rpartition("/")[0] for library in libraries} == {
-        f"/{hosts.LIBRARY_FOLDER}"
-    }
+    assert {library.path.rpartition("/")[0] for library in libraries} == {f"/{hosts.LIBRARY_FOLDER}"}
 
 
 def test_no_kernel_module_is_a_driver_error(tmp_path: Path) -> None:
@@ -247,16 +235,12 @@ def mig_anew(tree: Path) -> None:
 
 # What a new survey would find changed, one fact each.
 CHANGES: dict[str, Callable[[Path], object]] = {
-    "driver": lambda tree: hosts.plant(
-        tree, proc.VERSION, hosts.NVRM.replace(hosts.VERSION, "590.10.01")
-    ),
+    "driver": lambda tree: hosts.plant(tree, proc.VERSION, hosts.NVRM.replace(hosts.VERSION, "590.10.01")),
     "a GPU more": lambda tree: hosts.plant_gpu(tree, 0x70, 7),
     "a GPU bound anew": bind_anew,
     "a GPU's UUID": another_uuid,
     "boot": lambda tree: hosts.plant(tree, "proc/sys/kernel/random/boot_id", "another\n"),
-    "a MIG device": lambda tree: hosts.plant(
-        tree, "proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0/access", ""
-    ),
+    "a MIG device": lambda tree: hosts.plant(tree, "proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0/access", ""),
     "a MIG device made anew": mig_anew,
     "ldconfig": lambda tree: hosts.plant(tree, "etc/ld.so.cache", "new"),
 }
@@ -332,9 +316,7 @@ def test_a_start_that_may_not_make_the_folder_has_its_inventory(tmp_path: Path) 
     assert survey.anew(root, "/").gpus
 
 
-def test_a_start_leaves_what_was_saved_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_leaves_what_was_saved_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``inventory refresh`` may end while a start surveys; it has asked NVML, and the start has not."""
     root = hosts.host(tmp_path)
     (tmp_path / "run").mkdir()

@@ -29,9 +29,7 @@ from tests.vocabulary.host import FACTS, MIG_UUID, plant
 UUIDS = [hosts.uuid(1), hosts.uuid(0)]
 # Tasks get GPUs of their own as long as there are.
 SHARES = [f"GPU={uuid}-{share}" for share in (0, 1) for uuid in UUIDS]
-ADMINISTRATORS = (
-    '{ "data-root": "/srv",\n\t"max": 1.0e3, "dns": ["::1"],\n "log-opts": {"a": "\\u00e9"} }'
-)
+ADMINISTRATORS = '{ "data-root": "/srv",\n\t"max": 1.0e3, "dns": ["::1"],\n "log-opts": {"a": "\\u00e9"} }'
 
 
 # Ours may have any name there.
@@ -156,9 +154,7 @@ def test_another_file_and_other_resources(program: Program, tree: Path) -> None:
         ('{"node-generic-resources": [1]}', "is no list of strings"),
     ],
 )
-def test_what_is_no_daemon_json_is_refused(
-    program: Program, tree: Path, text: str, why: str
-) -> None:
+def test_what_is_no_daemon_json_is_refused(program: Program, tree: Path, text: str, why: str) -> None:
     file = tree / "etc/docker/daemon.json"
     file.write_text(text)
     assert why in program.mistake(4, *words(tree, "--write"))
@@ -263,23 +259,11 @@ def start_script() -> str:
         (UUIDS[0], None, UUIDS[0], "", "0.90"),
         # CUDA shows no GPU at all where one is named twice.
         (f"{UUIDS[1]}-1,{UUIDS[1]}-0,{UUIDS[0]}-0", "4", f"{UUIDS[1]},{UUIDS[0]}", "0", "0.22"),
-        (
-            "MIG-00000000-1111-2222-3333-444444444444",
-            None,
-            "MIG-00000000-1111-2222-3333-444444444444",
-            "",
-            "0.90",
-        ),
+        ("MIG-00000000-1111-2222-3333-444444444444", None, "MIG-00000000-1111-2222-3333-444444444444", "", "0.90"),
     ],
 )
 def test_a_start_script_knows_its_share(
-    tmp_path: Path,
-    shell: str,
-    given: str,
-    shares: str | None,
-    gpus: str,
-    share: str,
-    fraction: str,
+    tmp_path: Path, shell: str, given: str, shares: str | None, gpus: str, share: str, fraction: str
 ) -> None:
     script = tmp_path / "start"
     script.write_text(start_script())
@@ -306,9 +290,7 @@ VALUES = st.recursive(
     st.lists(st.text()),
     st.sampled_from([None, 0, 1, 2, "\t"]),
 )
-def test_any_object_keeps_its_order_and_its_other_values(
-    values: dict[str, Any], ours: list[str], indent: Any
-) -> None:
+def test_any_object_keeps_its_order_and_its_other_values(values: dict[str, Any], ours: list[str], indent: Any) -> None:
     text = json.dumps(values, indent=indent)
     written = daemonjson.with_strings(text, KEY, ours)
     expected = {**values, KEY: ours}

@@ -134,22 +134,13 @@ def test_a_vendor_whose_devices_swarm_does_not_count_is_as_before(tmp_path: Path
         ([], {"ImageManifest": {}}),
     ],
 )
-def test_where_the_image_is_not_known_all_may_be_its_own(
-    tmp_path: Path, image: Any, more: dict[str, Any]
-) -> None:
+def test_where_the_image_is_not_known_all_may_be_its_own(tmp_path: Path, image: Any, more: dict[str, Any]) -> None:
     task(tmp_path, image, **more)
     (said,) = asked(inputs(tmp_path, MINE))
     assert "DOCKER_RESOURCE_GPU may be the image's own" in said
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"Managed": False},
-        {"Managed": "true"},
-        {"Managed": None},
-    ],
-)
+@pytest.mark.parametrize("other", [{"Managed": False}, {"Managed": "true"}, {"Managed": None}])
 def test_no_other_container_is_a_task(tmp_path: Path, other: dict[str, Any]) -> None:
     task(tmp_path, [], **other)
     assert inputs(tmp_path, MINE).images is None

@@ -30,22 +30,15 @@ def constants() -> dict[str, int]:
     return {
         name: value
         for name, value in {**vars(syscalls), **vars(bpf)}.items()
-        if name.isupper()
-        and not name.startswith("_")
-        and isinstance(value, int)
-        and name != "TYPE_CHECKING"
+        if name.isupper() and not name.startswith("_") and isinstance(value, int) and name != "TYPE_CHECKING"
     }
 
 
 def compiled(tmp_path: Path, expressions: list[str]) -> dict[str, int]:
     """What the C compiler makes of each expression."""
     lines = [f'printf("%s %lld\\n", "{text}", (long long)({text}));' for text in expressions]
-    (tmp_path / "ask.c").write_text(
-        HEADERS + "int main(void) {\n" + "\n".join(lines) + "\nreturn 0; }\n"
-    )
-    subprocess.run(
-        ["cc", "-o", tmp_path / "ask", tmp_path / "ask.c"], check=True, capture_output=True
-    )
+    (tmp_path / "ask.c").write_text(HEADERS + "int main(void) {\n" + "\n".join(lines) + "\nreturn 0; }\n")
+    subprocess.run(["cc", "-o", tmp_path / "ask", tmp_path / "ask.c"], check=True, capture_output=True)
     answer = subprocess.run([tmp_path / "ask"], check=True, capture_output=True, text=True).stdout
     pairs = [line.rpartition(" ") for line in answer.splitlines()]
     return {name: int(value) for name, _, value in pairs}

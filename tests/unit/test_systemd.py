@@ -43,11 +43,7 @@ def test_a_scope_is_restricted_by_its_policy_or_its_first_entry(
 
 def test_entries_name_devices_by_number() -> None:
     rules = (*RULES, DeviceRule("b", 259, 3, "r"))
-    assert systemd.entries(rules) == (
-        ("/dev/char/195:0", "rw"),
-        ("/dev/char/195:255", "rw"),
-        ("/dev/block/259:3", "r"),
-    )
+    assert systemd.entries(rules) == (("/dev/char/195:0", "rw"), ("/dev/char/195:255", "rw"), ("/dev/block/259:3", "r"))
 
 
 def test_the_call_has_its_arguments_aligned() -> None:
@@ -122,9 +118,7 @@ def test_a_message_that_is_not_whole_waits_for_the_rest(message: bytes) -> None:
         assert dbus.first_answer(message[:size]) == (None, message[:size])
 
 
-@pytest.mark.parametrize(
-    "data", [b"REJECTED EXTERNAL\r\n", b"B" + RETURNED[1:], b"l\2\0\1" + b"\xff" * 12]
-)
+@pytest.mark.parametrize("data", [b"REJECTED EXTERNAL\r\n", b"B" + RETURNED[1:], b"l\2\0\1" + b"\xff" * 12])
 def test_what_is_no_message_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
         dbus.first_answer(data)

@@ -21,9 +21,7 @@ from tests.unit import hosts
 
 FOLDER = "/etc/nvidia-container-runtime/host-files-for-container.d"
 LIB = "/usr/lib/aarch64-linux-gnu"
-RELEASE = (
-    "# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic, EABI: aarch64, DATE: ...\n"
-)
+RELEASE = "# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic, EABI: aarch64, DATE: ...\n"
 
 DEVICES = "dev, /dev/nvmap\ndev, /dev/nvhost-gpu\ndev, /dev/nvhost-nvdec1\n"
 DRIVERS = f"""\
@@ -61,11 +59,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
     plant(found, f"{FOLDER}/drivers.csv", DRIVERS)
     plant(found, f"{FOLDER}/cudnn.csv", CUDNN)
     plant(found, "/etc/nv_tegra_release", RELEASE)
-    for path in (
-        f"{LIB}/nvidia/libcuda.so.1.1",
-        f"{LIB}/libcudnn.so.9.3.0",
-        "/usr/sbin/nvidia-smi",
-    ):
+    for path in (f"{LIB}/nvidia/libcuda.so.1.1", f"{LIB}/libcudnn.so.9.3.0", "/usr/sbin/nvidia-smi"):
         plant(found, path, "content")
     link(found, f"{LIB}/libcuda.so", "nvidia/libcuda.so.1")
     link(found, f"{LIB}/nvidia/libcuda.so", "libcuda.so.1.1")
@@ -95,11 +89,7 @@ def drivers(host: Host, content: str | bytes) -> tuple[Group, tuple[str, ...]]:
 def test_the_files_of_jetpack_are_a_vendor(host: Host) -> None:
     found, sentences = tegra.vendor(host, everything=False)
     assert sentences == ()
-    assert (found.file, found.flag, found.kind) == (
-        FOLDER,
-        "NVIDIA_VISIBLE_DEVICES",
-        "nvidia.com/gpu",
-    )
+    assert (found.file, found.flag, found.kind) == (FOLDER, "NVIDIA_VISIBLE_DEVICES", "nvidia.com/gpu")
     assert found.version == Version("text", "36.4.3")
     assert found.groups == (
         Group(
@@ -129,13 +119,7 @@ def test_all_files_count_where_a_container_asks_for_all(host: Host) -> None:
     plant(host, f"{FOLDER}/.csv", "dir, /usr/share/none\n")
     plant(host, f"{FOLDER}/notes.txt", "dir, /usr/share/none\n")
     found, _ = tegra.vendor(host, everything=True)
-    assert [group.name for group in found.groups] == [
-        "OPENCV",
-        "cudnn",
-        "devices",
-        "drivers",
-        "release",
-    ]
+    assert [group.name for group in found.groups] == ["OPENCV", "cudnn", "devices", "drivers", "release"]
     cudnn = found.groups[1]
     assert cudnn.libraries == (Item(f"{LIB}/libcudnn.so.9.3.0", LIB),)
     assert cudnn.links == (Link(f"{LIB}/libcudnn.so.9", "libcudnn.so.9.3.0"),)
@@ -144,9 +128,7 @@ def test_all_files_count_where_a_container_asks_for_all(host: Host) -> None:
 def test_blanks_carriage_returns_and_commas_are_as_nvidia_reads_them(host: Host) -> None:
     plant(host, "/usr/share/a,b/x", "")
     plant(host, "/usr/lib/spaced.so.1", "")
-    group, sentences = drivers(
-        host, "\n\tdev ,/dev/a\r\ndir,/usr/share/a,b\r\n \n  lib,\t/usr/lib/spaced.so.1 "
-    )
+    group, sentences = drivers(host, "\n\tdev ,/dev/a\r\ndir,/usr/share/a,b\r\n \n  lib,\t/usr/lib/spaced.so.1 ")
     assert sentences == ()
     assert group.devices == (DevicePattern("/dev/a", required=False),)
     assert group.files == (Item("/usr/share/a,b"),)
@@ -160,9 +142,7 @@ def test_a_device_without_a_folder_is_below_dev_and_may_be_a_pattern(host: Host)
 
 
 def test_a_line_that_is_no_entry_is_left_out_and_said(host: Host) -> None:
-    _, sentences = drivers(
-        host, "# a comment\n\nlib\nlib,\n,\nnot-dev ,/usr/a\nLIB, /usr/b\nlib, /usr/\x1b[2J\n"
-    )
+    _, sentences = drivers(host, "# a comment\n\nlib\nlib,\n,\nnot-dev ,/usr/a\nLIB, /usr/b\nlib, /usr/\x1b[2J\n")
     start = f"{FOLDER}/drivers.csv"
     assert sentences == (
         f"{start}:1 is left out: '# a comment' is no 'type, path'",
@@ -360,9 +340,7 @@ def test_too_many_lists_or_entries_are_refused(host: Host) -> None:
 
 def test_a_host_without_any_of_the_devices_is_named_with_the_remedy(host: Host) -> None:
     host.devices = ()
-    assert refused(host) == (
-        f"none of the 3 devices that {FOLDER} names is there, such as /dev/nvmap"
-    )
+    assert refused(host) == (f"none of the 3 devices that {FOLDER} names is there, such as /dev/nvmap")
     plant(host, f"{FOLDER}/devices.csv", "dev, /dev/nvgpu/*/ctrl\n")
     host.devices = ("/dev/nvgpu/igpu0/ctrl",)
     os.makedirs(f"{host.path}/dev/nvgpu/igpu0")

@@ -29,9 +29,7 @@ def tree(tmp_path: Path) -> Path:
 
 def read(tree: Path, path: str = "x") -> bytes | None:
     owned(tree, FOLDER)
-    return untrusted.read_users(
-        HostRoot(str(tree)), f"{FOLDER}/{path}", USER, untrusted.our_mounts(), 1000
-    )
+    return untrusted.read_users(HostRoot(str(tree)), f"{FOLDER}/{path}", USER, untrusted.our_mounts(), 1000)
 
 
 def test_a_regular_file_of_the_user_is_read(tree: Path) -> None:

@@ -31,9 +31,7 @@ def config(folder: Path, devices: Any, process: Any = ASKS) -> str:
 
 @pytest.mark.parametrize("rules", [[NONE], [ALL], [NONE, FUSE]])
 @pytest.mark.parametrize("indent", [None, 2])
-def test_the_rules_that_are_in_force_are_left_out(
-    tmp_path: Path, rules: Any, indent: int | None
-) -> None:
+def test_the_rules_that_are_in_force_are_left_out(tmp_path: Path, rules: Any, indent: int | None) -> None:
     """The others stay to the letter."""
     text = json.dumps({"devices": rules, "memory": {}, "cpu": {"shares": 512}}, indent=indent)
     left = update.without_devices(text.encode(), config(tmp_path, rules)).decode()
@@ -63,9 +61,7 @@ def test_whatever_else_is_to_be_set_stays(tmp_path: Path, text: str) -> None:
 def run(data: bytes, *words: str) -> tuple[int, bytes, str]:
     """Its exit status, stdout and stderr, as the script starts it."""
     code = "from oci_gpu_hook import update; update.main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words], input=data, capture_output=True, cwd=ROOT
-    )
+    done = subprocess.run([sys.executable, "-c", code, *words], input=data, capture_output=True, cwd=ROOT)
     return done.returncode, done.stdout, done.stderr.decode()
 
 

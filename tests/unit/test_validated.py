@@ -14,9 +14,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.validated import FAILED, PASSED, StepResult, Validation
 
 RECORD = Validation(
-    1_700_000_000,
-    "580.65.06",
-    (StepResult("driver", PASSED, ""), StepResult("hook", FAILED, "runc does not start")),
+    1_700_000_000, "580.65.06", (StepResult("driver", PASSED, ""), StepResult("hook", FAILED, "runc does not start"))
 )
 
 

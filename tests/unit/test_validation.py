@@ -134,18 +134,13 @@ def test_a_mig_device_is_computed_on_in_the_place_of_its_gpu(root: HostRoot) -> 
     found = survey.survey(root)
     mig = MigDevice(1, 0, "MIG-1", "1g.10gb", 3, 0, 30, 31)
     wanted, wrong = workload.devices(found._replace(mig_devices=(mig,)), None)
-    assert wanted == (
-        workload.Device("GPU 0", found.gpus[0].uuid or ""),
-        workload.Device("MIG 1:0", "MIG-1"),
-    )
+    assert wanted == (workload.Device("GPU 0", found.gpus[0].uuid or ""), workload.Device("MIG 1:0", "MIG-1"))
     assert wrong == []
     nameless = found.gpus[0]._replace(uuid=None)
     half = found._replace(gpus=(nameless, found.gpus[1]), mig_devices=(mig._replace(uuid=None),))
     wanted, wrong = workload.devices(half, None)
     assert wanted == (workload.Device("GPU 0", "0"),)
-    assert [item.seen for item in wrong] == [
-        "GPU instance 3, compute instance 0 has no UUID without NVML"
-    ]
+    assert [item.seen for item in wrong] == ["GPU instance 3, compute instance 0 has no UUID without NVML"]
     assert driver.agree(half, facts_of(root))[-1].seen == "NVML lacks 1 of the kernel's MIG devices"
 
 
@@ -163,9 +158,7 @@ def test_the_drivers_file_is_for_a_shell(tmp_path: Path) -> None:
 
     for folder, is_hosts in (("/", "true"), ("/run/my driver", "false")):
         (tmp_path / "ready").write_text(status.of_driver(folder))
-        line = (
-            f'. {tmp_path}/ready; echo "$IS_HOST_DRIVER $NVIDIA_DRIVER_ROOT $DRIVER_ROOT_CTR_PATH"'
-        )
+        line = f'. {tmp_path}/ready; echo "$IS_HOST_DRIVER $NVIDIA_DRIVER_ROOT $DRIVER_ROOT_CTR_PATH"'
         told = subprocess.run(["sh", "-c", line], check=True, capture_output=True, text=True).stdout
         assert told == f"{is_hosts} {folder} {'/host' if folder == '/' else '/driver-root'}\n"
 
@@ -177,9 +170,7 @@ def test_without_a_folder_no_file_is_made() -> None:
     files.make("driver", "x")
 
 
-def test_the_runtime_is_runc_then_crun_or_the_named_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_runtime_is_runc_then_crun_or_the_named_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="neither runc nor crun is in PATH"):
         container.runtime("")

@@ -55,15 +55,7 @@ def test_no_pattern_means_a_refused_name(name: str) -> None:
     "pattern",
     [
         *("nvidia*", "nvidia[0-9]*", "neuron*", "neuron?", "dri/renderD*", "dri/*", "accel/*"),
-        *(
-            "infiniband/*",
-            "infiniband/uverbs[0-9]*",
-            "hl[0-9]*",
-            "hl_controlD*",
-            "xclmgmt*",
-            "sfc_*",
-            "onload*",
-        ),
+        *("infiniband/*", "infiniband/uverbs[0-9]*", "hl[0-9]*", "hl_controlD*", "xclmgmt*", "sfc_*", "onload*"),
     ],
 )
 def test_patterns_of_accelerators_are_not(pattern: str) -> None:
@@ -86,9 +78,7 @@ GIVEN = (
 
 
 @pytest.mark.parametrize(("name", "major", "minor"), FIXED)
-def test_a_device_of_the_hosts_is_refused_by_name_and_by_number(
-    name: str, major: int, minor: int
-) -> None:
+def test_a_device_of_the_hosts_is_refused_by_name_and_by_number(name: str, major: int, minor: int) -> None:
     assert allowed.device_path(f"/dev/{name}")
     assert allowed.device_number(major, minor)
 
@@ -104,65 +94,17 @@ def test_this_hosts_drivers_are_refused_as_their_numbers_are() -> None:
     for row in rows:
         number, _, name = row.strip().partition(" ")
         # An accelerator's misc device has a number of that driver's.
-        if (
-            number
-            and name != "misc"
-            and int(number) < 234
-            and allowed.device_number(int(number), 0)
-        ):
+        if number and name != "misc" and int(number) < 234 and allowed.device_number(int(number), 0):
             assert allowed.driver(name), row
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        *(
-            "mem",
-            "/dev/vc/0",
-            "tty",
-            "ttyS",
-            "/dev/tty",
-            "/dev/console",
-            "/dev/ptmx",
-            "vcs",
-            "st",
-            "sg",
-        ),
-        *(
-            "input",
-            "fb",
-            "raw",
-            "mtd",
-            "bsg",
-            "nvme",
-            "nvme-generic",
-            "hidraw",
-            "usb_device",
-            "ttyUSB",
-        ),
-        *(
-            "cpu/msr",
-            "cpu/cpuid",
-            "watchdog",
-            "rtc",
-            "tpm",
-            "uio",
-            "vfio",
-            "dax",
-            "ndctl",
-            "mei",
-            "ipmidev",
-        ),
-        *(
-            "loop-control",
-            "device-mapper",
-            "btrfs-control",
-            "kvm",
-            "fuse",
-            "tun",
-            "snapshot",
-            "autofs",
-        ),
+        *("mem", "/dev/vc/0", "tty", "ttyS", "/dev/tty", "/dev/console", "/dev/ptmx", "vcs", "st", "sg"),
+        *("input", "fb", "raw", "mtd", "bsg", "nvme", "nvme-generic", "hidraw", "usb_device", "ttyUSB"),
+        *("cpu/msr", "cpu/cpuid", "watchdog", "rtc", "tpm", "uio", "vfio", "dax", "ndctl", "mei", "ipmidev"),
+        *("loop-control", "device-mapper", "btrfs-control", "kvm", "fuse", "tun", "snapshot", "autofs"),
         *("userfaultfd", "hw_random", "vhost-net", "uinput", "uhid", "nvram", "hpet", "zfs"),
     ],
 )
@@ -179,38 +121,10 @@ def test_drivers_of_accelerators_are_not() -> None:
 @pytest.mark.parametrize(
     "major,minor,is_refused",
     [
-        *(
-            (1, 1, True),
-            (1, 3, True),
-            (4, 0, True),
-            (5, 1, True),
-            (7, 0, True),
-            (9, 0, True),
-            (10, 237, True),
-        ),
-        *(
-            (10, 236, True),
-            (10, 1, True),
-            (10, 130, True),
-            (10, 232, True),
-            (13, 64, True),
-            (21, 0, True),
-        ),
-        *(
-            (29, 0, True),
-            (90, 0, True),
-            (162, 1, True),
-            (189, 0, True),
-            (202, 0, True),
-            (260, 0, True),
-        ),
-        *(
-            (10, 120, False),
-            (10, 259, False),
-            (195, 0, False),
-            (226, 128, False),
-            (231, 192, False),
-        ),
+        *((1, 1, True), (1, 3, True), (4, 0, True), (5, 1, True), (7, 0, True), (9, 0, True), (10, 237, True)),
+        *((10, 236, True), (10, 1, True), (10, 130, True), (10, 232, True), (13, 64, True), (21, 0, True)),
+        *((29, 0, True), (90, 0, True), (162, 1, True), (189, 0, True), (202, 0, True), (260, 0, True)),
+        *((10, 120, False), (10, 259, False), (195, 0, False), (226, 128, False), (231, 192, False)),
         *((235, 0, False), (261, 0, False), (505, 1, False), (61, 0, False), (61, 5, False)),
     ],
 )
@@ -222,19 +136,8 @@ def test_numbers(major: int, minor: int, is_refused: bool) -> None:
     "path",
     [
         *("/usr/lib64/libx.so.1", "/opt/rocm", "/opt/rocm-*", "/lib/firmware/x", "/lib64/libx.so*"),
-        *(
-            "/lib32/x",
-            "/libx32/x",
-            "/etc/OpenCL/vendors/*.icd",
-            "/etc/ld.so.conf.d/x.conf",
-            "/run/x/x.sock",
-        ),
-        *(
-            "/usr/lib/x86_64-linux-gnu/dri/*_dri.so",
-            "/usr/lib/libx*",
-            "/usr/share/x",
-            "/opt/x-{version}",
-        ),
+        *("/lib32/x", "/libx32/x", "/etc/OpenCL/vendors/*.icd", "/etc/ld.so.conf.d/x.conf", "/run/x/x.sock"),
+        *("/usr/lib/x86_64-linux-gnu/dri/*_dri.so", "/usr/lib/libx*", "/usr/share/x", "/opt/x-{version}"),
     ],
 )
 def test_paths_of_drivers_are_allowed(path: str) -> None:
@@ -244,64 +147,12 @@ def test_paths_of_drivers_are_allowed(path: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        *(
-            "",
-            "usr/x",
-            "/",
-            "/usr",
-            "/etc",
-            "/run",
-            "/opt",
-            "/lib",
-            "/usr/",
-            "/srv/x",
-            "/var/lib/x",
-            "/proc/x",
-        ),
-        *(
-            "/sys/x",
-            "/dev/x",
-            "/boot/x",
-            "/media/x",
-            "/tmp/x",
-            "/lib*/x",
-            "/*/x",
-            "/u?r/x",
-            "/usr/../x",
-            "/usr/./x",
-        ),
-        *(
-            "/usr//x",
-            "/usr/bin",
-            "/usr/lib64",
-            "/usr/lib/x86_64-linux-gnu",
-            "/usr/*",
-            "/usr/lib/*",
-            "/etc/*",
-        ),
-        *(
-            "/etc/shadow",
-            "/etc/shado?",
-            "/etc/ssh",
-            "/etc/ssh/x",
-            "/etc/s*",
-            "/etc/pki",
-            "/etc/pki/tls/private/x",
-        ),
-        *(
-            "/run/docker.sock",
-            "/run/*",
-            "/run/*/*",
-            "/run/containerd/containerd.sock",
-            "/run/{version}",
-        ),
-        *(
-            "/run/systemd/private",
-            "/run/dbus/system_bus_socket",
-            "/usr/x\n",
-            "/usr/x\0y",
-            "/usr/" + "x" * 256,
-        ),
+        *("", "usr/x", "/", "/usr", "/etc", "/run", "/opt", "/lib", "/usr/", "/srv/x", "/var/lib/x", "/proc/x"),
+        *("/sys/x", "/dev/x", "/boot/x", "/media/x", "/tmp/x", "/lib*/x", "/*/x", "/u?r/x", "/usr/../x", "/usr/./x"),
+        *("/usr//x", "/usr/bin", "/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/*", "/usr/lib/*", "/etc/*"),
+        *("/etc/shadow", "/etc/shado?", "/etc/ssh", "/etc/ssh/x", "/etc/s*", "/etc/pki", "/etc/pki/tls/private/x"),
+        *("/run/docker.sock", "/run/*", "/run/*/*", "/run/containerd/containerd.sock", "/run/{version}"),
+        *("/run/systemd/private", "/run/dbus/system_bus_socket", "/usr/x\n", "/usr/x\0y", "/usr/" + "x" * 256),
         "/usr" + "/x" * 2048,
     ],
 )
@@ -317,19 +168,7 @@ def test_targets(path: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        *(
-            "",
-            "/",
-            "x",
-            "/proc",
-            "/proc/x",
-            "/sys/x",
-            "/dev",
-            "/dev/x",
-            "/opt/../proc",
-            "/opt/*",
-            "/opt/[a]",
-        ),
+        *("", "/", "x", "/proc", "/proc/x", "/sys/x", "/dev", "/dev/x", "/opt/../proc", "/opt/*", "/opt/[a]"),
         *("/opt/{version}", "/opt//x", "/opt/\n"),
     ],
 )

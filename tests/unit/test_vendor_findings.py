@@ -19,9 +19,7 @@ from tests.unit.test_present import ACME, FOLDER, described, plant_card
 from tests.unit.test_present import tree as tree
 
 # Without a node: only root can make one.
-WHOLE: dict[str, Any] = {
-    "devices": [{"path": "/dev/acme*", "pci": "1de5", "each": True, "required": False}]
-}
+WHOLE: dict[str, Any] = {"devices": [{"path": "/dev/acme*", "pci": "1de5", "each": True, "required": False}]}
 SELINUX = {"selinux": {"type": "acme_t", "boolean": "acme_use"}}
 
 
@@ -51,17 +49,13 @@ def test_a_host_of_another_vendors_alone_is_whole(
     ]
 
 
-def test_a_gpu_of_nvidias_without_its_driver_is_still_a_fault(
-    tree: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_gpu_of_nvidias_without_its_driver_is_still_a_fault(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, text in (("vendor", "0x10de"), ("device", "0x2330"), ("class", "0x030200")):
         plant(tree, f"/sys/bus/pci/devices/0000:07:00.0/{name}", f"{text}\n")
     assert ("driver", "fail") in [item[:2] for item in said(capsys, tree)]
 
 
-def test_files_without_hardware_are_no_fault(
-    tree: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_without_hardware_are_no_fault(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hosts.host(tree)
     plant_card(tree, "0x060400")
     text = "1 file, and no hardware of theirs"
@@ -94,10 +88,7 @@ PLANTED: dict[str, tuple[Any, tuple[str, str, str, str]]] = {
         lambda tree: plant(tree, f"{FOLDER}/b.json", described()),
         ("vendors", "fail", f"OCI_ACME is the flag of {ACME} and of", "vendors check"),
     ),
-    "too many": (
-        plant_many,
-        ("vendors", "fail", "more than 256", "ls /etc/oci-gpu-hook/vendors"),
-    ),
+    "too many": (plant_many, ("vendors", "fail", "more than 256", "ls /etc/oci-gpu-hook/vendors")),
     "unsaved": (
         lambda tree: (tree / "run/oci-gpu-hook/vendor.OCI_ACME").unlink(),
         ("OCI_ACME", "warn", "no inventory is saved", "oci-gpu-hook inventory refresh"),
@@ -119,11 +110,7 @@ PLANTED: dict[str, tuple[Any, tuple[str, str, str, str]]] = {
         ("OCI_ACME", "warn", "kernel 99.0 (this is ", "systemctl reboot"),
     ),
     "library": (
-        lambda tree: plant(
-            tree,
-            ACME,
-            described(libraries=[{"path": "/usr/lib64/libgone.so", "required": True}]),
-        ),
+        lambda tree: plant(tree, ACME, described(libraries=[{"path": "/usr/lib64/libgone.so", "required": True}])),
         ("OCI_ACME", "warn", "/usr/lib64/libgone.so is missing", "oci-gpu-hook info"),
     ),
     "node": (
@@ -146,9 +133,7 @@ def test_a_fault_is_named_with_its_remedy(
     program("inventory", "refresh", "--host-root", tree)
     change(tree)
     found = said(capsys, tree)
-    assert any(
-        item[:2] == (check, level) and seen in item[2] and remedy in item[3] for item in found
-    ), found
+    assert any(item[:2] == (check, level) and seen in item[2] and remedy in item[3] for item in found), found
 
 
 @pytest.mark.parametrize(

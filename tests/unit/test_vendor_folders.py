@@ -76,9 +76,7 @@ def test_flags_that_collide_are_said_with_their_files(host: Path) -> None:
     for name, flag in (("a", "OCI_X"), ("b", "OCI_Y"), ("c", "OCI_X")):
         plant(host, f"{USR}/{name}.json", flag)
     vendors, _ = folders.load_all(HostRoot(str(host)))
-    assert folders.collisions(vendors) == {
-        "OCI_X": f"OCI_X is the flag of {USR}/a.json and of {USR}/c.json"
-    }
+    assert folders.collisions(vendors) == {"OCI_X": f"OCI_X is the flag of {USR}/a.json and of {USR}/c.json"}
 
 
 def test_what_others_than_root_could_have_made_is_no_file(host: Path) -> None:

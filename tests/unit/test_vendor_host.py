@@ -35,9 +35,7 @@ def tree(tmp_path: Path) -> Path:
 
 def vendor(*libraries: str, files: tuple[str, ...] = (), **more: object) -> Vendor:
     group = Group(
-        "compute",
-        libraries=tuple([Item(path) for path in libraries]),
-        files=tuple([Item(path) for path in files]),
+        "compute", libraries=tuple([Item(path) for path in libraries]), files=tuple([Item(path) for path in files])
     )
     return Vendor(FILE, "OCI_ACME", (group,))._replace(**more)  # type: ignore[arg-type]
 
@@ -87,9 +85,7 @@ def test_what_lies_in_a_mounted_folder_is_not_mounted_again(tree: Path) -> None:
     plant(tree, "/opt/acme/bin/tool", "")
     plant_library(tree, "/opt/acme/lib/libacme.so.1", "libacme.so.1")
     item = Item("/opt/acme/lib/*.so*", "/opt/acme/lib")
-    group = Group(
-        "compute", libraries=(item,), files=(Item("/opt/acme"), Item("/opt/acme/bin/tool"))
-    )
+    group = Group("compute", libraries=(item,), files=(Item("/opt/acme"), Item("/opt/acme/bin/tool")))
     seen = found(tree, Vendor(FILE, "OCI_ACME", (group,)))
     assert [file.target for file in seen.files] == ["/opt/acme"]
     assert seen.libraries == ()
@@ -277,18 +273,10 @@ def test_devices_come_in_the_order_of_their_addresses_with_all_their_nodes(tree:
         node(tree, f"/dev/dri/renderD{number}", 226, number, f"{place}/renderD{number}")
         node(tree, f"/dev/dri/card{number - 128}", 226, number - 128, f"{place}/card{number - 128}")
         pci(tree, address, "8086" if number == 130 else "1002", "744c")
-    both = [
-        DevicePattern(f"/dev/dri/{name}*", pci=("1002",), each=True) for name in ("renderD", "card")
-    ]
+    both = [DevicePattern(f"/dev/dri/{name}*", pci=("1002",), each=True) for name in ("renderD", "card")]
     seen = look(tree, *both)
-    assert [device.names[:2] for device in seen.devices] == [
-        ("0", "0000:03:00.0"),
-        ("1", "0000:0a:00.0"),
-    ]
-    assert [item.path for item, _ in seen.devices[0].nodes] == [
-        "/dev/dri/renderD129",
-        "/dev/dri/card1",
-    ]
+    assert [device.names[:2] for device in seen.devices] == [("0", "0000:03:00.0"), ("1", "0000:0a:00.0")]
+    assert [item.path for item, _ in seen.devices[0].nodes] == ["/dev/dri/renderD129", "/dev/dri/card1"]
     assert look(tree, both[0]._replace(pci=("8086:744c",))).devices[0].names[1] == "0000:04:00.0"
 
 
@@ -296,14 +284,7 @@ def test_devices_come_in_the_order_of_their_addresses_with_all_their_nodes(tree:
 def test_a_device_has_the_name_that_sysfs_has_for_it(tree: Path) -> None:
     for number in (1, 0):
         place = f"pci0000:00/0000:0{number + 1}:00.0/infiniband_verbs/uverbs{number}"
-        node(
-            tree,
-            f"/dev/infiniband/uverbs{number}",
-            231,
-            192 + number,
-            place,
-            ibdev=f"mlx5_{number}",
-        )
+        node(tree, f"/dev/infiniband/uverbs{number}", 231, 192 + number, place, ibdev=f"mlx5_{number}")
     seen = look(tree, DevicePattern("/dev/infiniband/uverbs*", each=True, name="ibdev"))
     assert [device.names for device in seen.devices] == [
         ("0", "0000:01:00.0", "mlx5_0", "uverbs0"),
@@ -340,9 +321,7 @@ def test_nodes_without_a_number_or_of_other_folders_are_devices_of_their_own(tre
     for minor, path in enumerate(paths):
         node(tree, path, 240, minor)
     seen = look(tree, DevicePattern("/dev/x/*/*", each=True))
-    assert sorted([item.path for device in seen.devices for item, _ in device.nodes[:1]]) == sorted(
-        paths
-    )
+    assert sorted([item.path for device in seen.devices for item, _ in device.nodes[:1]]) == sorted(paths)
     assert len(seen.devices) == len(paths)
 
 
@@ -365,9 +344,7 @@ def test_udev_says_what_a_device_is(tree: Path) -> None:
 
 @needs_root
 @pytest.mark.parametrize(("major", "minor"), [(1, 1), (4, 64), (10, 232), (21, 0), (1, 11)])
-def test_a_node_of_the_hosts_own_is_none_whatever_its_name(
-    tree: Path, major: int, minor: int
-) -> None:
+def test_a_node_of_the_hosts_own_is_none_whatever_its_name(tree: Path, major: int, minor: int) -> None:
     node(tree, "/dev/acme0", major, minor)
     seen = look(tree, DevicePattern("/dev/acme0"))
     assert (seen.common, seen.lacking) == ((), ("/dev/acme0",))
@@ -448,9 +425,7 @@ def test_an_engine_that_has_a_spec_of_a_kind_resolves_its_names_itself(tree: Pat
     assert other.kind == "acme.com/card"
 
 
-def test_a_file_that_is_replaced_while_it_is_read_is_read_again(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or what the old one said would be kept for the new one."""
     plant(tree, FILE, ACME)
     load = folders.load
@@ -482,11 +457,7 @@ def test_a_socket_behind_a_link_is_what_it_leads_to(tree: Path, place: str) -> N
 @pytest.mark.parametrize(
     ("release", "wanted", "met"),
     [
-        *(
-            ("6.8.0+", "6.8.0", True),
-            ("6.12-rc1", "6.12.0", True),
-            ("5.14.0-503.el9", "5.14", True),
-        ),
+        *(("6.8.0+", "6.8.0", True), ("6.12-rc1", "6.12.0", True), ("5.14.0-503.el9", "5.14", True)),
         *(("6.8.0", "6.9", False), ("6.9.0", "6.10", False), ("5.14.0", "5.14.1", False)),
     ],
 )

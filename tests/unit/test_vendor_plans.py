@@ -82,17 +82,12 @@ def paths(given: Share) -> list[str]:
         (("none",), []),
     ],
 )
-def test_a_request_gets_exactly_the_devices_that_it_names(
-    names: tuple[str, ...], expected: list[str]
-) -> None:
+def test_a_request_gets_exactly_the_devices_that_it_names(names: tuple[str, ...], expected: list[str]) -> None:
     assert paths(share(*names)) == expected
 
 
 def test_where_the_engine_made_the_nodes_they_are_the_request() -> None:
-    assert paths(share("/dev/acmectl", "/dev/acme0", source="cdi")) == [
-        "/dev/acmectl",
-        "/dev/acme0",
-    ]
+    assert paths(share("/dev/acmectl", "/dev/acme0", source="cdi")) == ["/dev/acmectl", "/dev/acme0"]
 
 
 def test_a_device_is_asked_for_by_cdi_only_with_all_of_its_nodes() -> None:
@@ -110,9 +105,7 @@ def test_a_device_that_is_not_there_is_refused_with_those_that_are(name: str) ->
 
 
 def test_a_file_without_single_devices_says_so() -> None:
-    host = HOST._replace(
-        inventory=INVENTORY._replace(patterns=()), devices=DEVICES._replace(devices=())
-    )
+    host = HOST._replace(inventory=INVENTORY._replace(patterns=()), devices=DEVICES._replace(devices=()))
     with pytest.raises(RequestError, match="its file names none"):
         share("0", host=host)
     assert paths(share("all", host=host)) == ["/dev/acmectl"]
@@ -126,9 +119,7 @@ def test_libraries_go_to_the_loaders_folder_and_the_rest_to_its_own_place() -> N
         ("/opt/acme/bin/tool", "/usr/bin/tool"),
     ]
     assert [item.source for item in operations if isinstance(item, Service)] == ["/run/acme.sock"]
-    assert [item.path for item in operations if isinstance(item, Symlink)] == [
-        "/usr/lib64/libacme.so"
-    ]
+    assert [item.path for item in operations if isinstance(item, Symlink)] == ["/usr/lib64/libacme.so"]
     assert all("OCI_ACME" in item.reason for item in operations)
 
 
@@ -136,9 +127,7 @@ def test_what_lies_in_a_mounted_folder_has_a_place_in_the_cache_only() -> None:
     cached = INVENTORY._replace(libraries=(), cached=(library(folder="/opt/acme/lib"),))
     given = share("all", host=HOST._replace(inventory=cached))
     assert [entry.path for entry in given.entries] == [b"/opt/acme/lib/libacme.so.1"]
-    assert not [
-        item for item in given.operations if isinstance(item, Mount) and ".so" in item.target
-    ]
+    assert not [item for item in given.operations if isinstance(item, Mount) and ".so" in item.target]
 
 
 @pytest.mark.parametrize(
@@ -156,10 +145,7 @@ def test_what_a_file_requires_and_the_host_lacks_is_the_drivers_fault(host: OnHo
 
 
 def test_without_devices_no_device_is_required() -> None:
-    assert (
-        paths(share("none", host=HOST._replace(devices=DEVICES._replace(lacking=("/dev/x",)))))
-        == []
-    )
+    assert paths(share("none", host=HOST._replace(devices=DEVICES._replace(lacking=("/dev/x",))))) == []
 
 
 def test_what_is_left_out_is_said() -> None:
@@ -198,9 +184,7 @@ def test_all_libraries_are_in_one_cache() -> None:
     assert [name for name, _ in cache.entries()] == ["libacme.so.1", "libb.so.1"]
     assert made.operations[-1] == cache
     assert not [
-        item
-        for item in joined(share("0"), layout=LAYOUT._replace(loader=MUSL)).operations
-        if isinstance(item, LdCache)
+        item for item in joined(share("0"), layout=LAYOUT._replace(loader=MUSL)).operations if isinstance(item, LdCache)
     ]
 
 
@@ -226,17 +210,13 @@ def test_what_two_give_alike_is_given_once() -> None:
     ],
 )
 def test_two_that_want_different_things_at_one_path_get_nothing(fields: dict[str, object]) -> None:
-    with pytest.raises(
-        ConfigError, match=r"/v/acme\.json and /v/OCI_B\.json both want /usr/"
-    ) as caught:
+    with pytest.raises(ConfigError, match=r"/v/acme\.json and /v/OCI_B\.json both want /usr/") as caught:
         joined(share("0"), other("OCI_B", **fields))
     assert caught.value.exit_code == 4
 
 
 def test_two_devices_of_one_name_are_no_two_devices() -> None:
-    wrong = share("0")._replace(
-        giver="/v/b.json", nodes=((CONTROL._replace(minor=1), ""),), operations=()
-    )
+    wrong = share("0")._replace(giver="/v/b.json", nodes=((CONTROL._replace(minor=1), ""),), operations=())
     with pytest.raises(ConfigError, match="both want /dev/acmectl"):
         joined(share("0"), wrong)
 

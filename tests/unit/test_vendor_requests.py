@@ -53,14 +53,9 @@ def test_what_asks_for_nothing(value: str) -> None:
 
 
 def test_several_vendors_and_nvidia_in_one_container() -> None:
-    found, notes = parse(
-        Inputs({"OCI_RDMA": "0", "OCI_AMD": "all", VISIBLE: "1"}), Settings(), KNOWN
-    )
+    found, notes = parse(Inputs({"OCI_RDMA": "0", "OCI_AMD": "all", VISIBLE: "1"}), Settings(), KNOWN)
     assert found is not None and notes == ()
-    assert (found.devices, [item.flag for item in found.vendors]) == (
-        ("1",),
-        ["OCI_AMD", "OCI_RDMA"],
-    )
+    assert (found.devices, [item.flag for item in found.vendors]) == (("1",), ["OCI_AMD", "OCI_RDMA"])
 
 
 def test_without_nvidia_nothing_of_nvidias_is_asked() -> None:
@@ -122,9 +117,7 @@ def test_an_environment_that_is_not_accepted_asks_for_nothing() -> None:
     settings = Settings(accept_environment="privileged")
     inputs = Inputs({"OCI_AMD": "0"})
     found, (note,) = parse(inputs, settings, KNOWN)
-    assert (
-        found is None and "OCI_AMD is not accepted from a container without CAP_SYS_ADMIN" in note
-    )
+    assert found is None and "OCI_AMD is not accepted from a container without CAP_SYS_ADMIN" in note
     assert asked(inputs._replace(privileged=True), settings) == (amd("0"),)
     with pytest.raises(RequestError):
         parse(inputs, settings._replace(unaccepted_requests="refuse"), KNOWN)
@@ -176,9 +169,7 @@ def test_a_count_from_swarm_is_no_index() -> None:
 
 def test_several_swarm_resources_of_a_vendor_are_all_read() -> None:
     settings = Settings(swarm_resources=("OCI_AMD=ONE", "OCI_AMD=TWO"))
-    assert asked(Inputs({"ONE": "renderD128", "TWO": "1"}), settings) == (
-        amd("renderD128", "1", source="swarm"),
-    )
+    assert asked(Inputs({"ONE": "renderD128", "TWO": "1"}), settings) == (amd("renderD128", "1", source="swarm"),)
 
 
 # Files with faults.

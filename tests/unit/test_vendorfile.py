@@ -48,10 +48,7 @@ def test_oci_decorators_nvidia() -> None:
     path = PUBLISHED / "oci-nvidia.json"
     vendor = vendorfile.read(path.read_bytes(), str(path))
     assert [group.name for group in vendor.groups] == ["compute", "utility"]
-    assert vendor.groups[1].devices == (
-        DevicePattern("/dev/nvidia0"),
-        DevicePattern("/dev/nvidiactl"),
-    )
+    assert vendor.groups[1].devices == (DevicePattern("/dev/nvidia0"), DevicePattern("/dev/nvidiactl"))
 
 
 def test_all_keys() -> None:
@@ -91,8 +88,7 @@ def test_all_keys() -> None:
                 "b",
                 devices=(
                     DevicePattern(
-                        *("/dev/x/[0-9]*", "x", ("1d0f", "10ee:5000"), (("ID_X", "1"),), True),
-                        *("xdev", False),
+                        *("/dev/x/[0-9]*", "x", ("1d0f", "10ee:5000"), (("ID_X", "1"),), True), *("xdev", False)
                     ),
                 ),
                 libraries=(Item("/opt/x-{version}/lib/*.so*", "/opt/lib"),),
@@ -121,14 +117,7 @@ def test_files_come_in_one_order() -> None:
 
 @pytest.mark.parametrize(
     "name,is_library",
-    [
-        ("libx.so", True),
-        ("libx.so.1", True),
-        ("libx.so*", True),
-        ("x.sock", False),
-        ("x.some", False),
-        ("x", False),
-    ],
+    [("libx.so", True), ("libx.so.1", True), ("libx.so*", True), ("x.sock", False), ("x.some", False), ("x", False)],
 )
 def test_a_library_among_the_programs(name: str, is_library: bool) -> None:
     assert bool(group(binaries=[f"/usr/bin/{name}"]).libraries) == is_library
@@ -261,8 +250,7 @@ def test_a_bad_item_says_what_is_bad() -> None:
             )
         ).encode(),
         json.dumps(
-            small(inventory={"a": {"devices": ["q" + "*a" * 100] * 256, "libraries": ["/usr/l*"]}})
-            | {"kind": "wrong"}
+            small(inventory={"a": {"devices": ["q" + "*a" * 100] * 256, "libraries": ["/usr/l*"]}}) | {"kind": "wrong"}
         ).encode(),
     ],
     ids=["strings", "a name at the end", "deep", "keys", "groups", "stars"],

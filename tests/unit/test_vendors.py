@@ -22,9 +22,7 @@ SHIPPED = TESTS.parent / "packaging/vendors"
 SCHEMA = SHIPPED / "vendor.schema.json"
 RIGHT = sorted({*DATA.glob("*.json"), *SHIPPED.glob("*.json")} - {SCHEMA})
 # NAME: KEY: sentence (remedy), as `vendors check` says it.
-SENTENCES = dict(
-    [line.split(":", 1) for line in (DATA / "wrong.txt").read_text().splitlines()],
-)
+SENTENCES = dict([line.split(":", 1) for line in (DATA / "wrong.txt").read_text().splitlines()])
 # What a schema cannot say: that a text is JSON, that what is named is there, which of the host's things are nobody's.
 BEYOND_A_SCHEMA = {
     *("no-json", "more-than-one-value", "name-twice"),
@@ -87,9 +85,7 @@ def test_a_right_file_is_summed_up(path: Path, program: Program) -> None:
     assert program.document("vendors", "check", path)["file"] == str(path)
 
 
-def test_what_would_be_refused_in_its_folder_is_a_note_elsewhere(
-    tmp_path: Path, program: Program
-) -> None:
+def test_what_would_be_refused_in_its_folder_is_a_note_elsewhere(tmp_path: Path, program: Program) -> None:
     file = tmp_path / "x.txt"
     plant(tmp_path, "/x.txt")
     file.chmod(0o666)
@@ -101,17 +97,13 @@ def test_what_would_be_refused_in_its_folder_is_a_note_elsewhere(
 
 def test_in_its_folder_a_file_must_be_roots_alone(host: Path, program: Program) -> None:
     path = plant(host, f"{ETC}/x.json")
-    assert (
-        program("vendors", "check", path, "--host-root", host) == f"{path}: OCI_X gets a: nothing\n"
-    )
+    assert program("vendors", "check", path, "--host-root", host) == f"{path}: OCI_X gets a: nothing\n"
     (host / ETC[1:]).chmod(0o777)
     said = program.mistake(4, "vendors", "check", path, "--host-root", host)
     assert path in said and "others than root may write to" in said and "chown root" in said
 
 
-def test_a_flag_of_another_file_is_said_with_the_line(
-    host: Path, tmp_path: Path, program: Program
-) -> None:
+def test_a_flag_of_another_file_is_said_with_the_line(host: Path, tmp_path: Path, program: Program) -> None:
     plant(host, f"{USR}/x.json")
     (tmp_path / "y.json").write_text('{"inventory": {"a": {}},\n\n"activation_flag": "OCI_X"}')
     said = program.mistake(4, "vendors", "check", tmp_path / "y.json", "--host-root", host)
@@ -137,9 +129,7 @@ def test_a_host_without_vendors(tmp_path: Path, program: Program) -> None:
 
 
 def test_list_has_every_file_and_what_is_wrong(host: Path, program: Program) -> None:
-    plant(
-        host, f"{USR}/a.json", activation_flag="OCI_A", kind="a.com/card", version={"module": "a"}
-    )
+    plant(host, f"{USR}/a.json", activation_flag="OCI_A", kind="a.com/card", version={"module": "a"})
     plant(host, f"{ETC}/a.json", activation_flag="OCI_A", version={"file": "/sys/x"})
     plant(host, f"{USR}/b.json", activation_flag="OCI_B", kind="b.com/card", version="1.0")
     plant(host, f"{USR}/c.json", activation_flag="OCI_B")
@@ -160,10 +150,7 @@ def test_list_has_every_file_and_what_is_wrong(host: Path, program: Program) -> 
             **{"flag": "OCI_B", "kind": "b.com/card", "version": "1.0", "groups": ["a"]},
             **{"file": f"{USR}/b.json", "replaces": ""},
         },
-        {
-            **{"flag": "OCI_B", "kind": "", "version": "", "groups": ["a"]},
-            **{"file": f"{USR}/c.json", "replaces": ""},
-        },
+        {**{"flag": "OCI_B", "kind": "", "version": "", "groups": ["a"]}, **{"file": f"{USR}/c.json", "replaces": ""}},
     ]
     (broken,) = found["errors"]
     assert broken.startswith(f"{USR}/d.json: ")
@@ -227,9 +214,7 @@ PATHS = """
 
 @pytest.mark.parametrize("path", PATHS.split())
 @pytest.mark.parametrize("key", ["path", "target", "device", "version"])
-def test_the_schema_and_the_program_agree_on_paths(
-    path: str, key: str, schema: jsonschema.Draft7Validator
-) -> None:
+def test_the_schema_and_the_program_agree_on_paths(path: str, key: str, schema: jsonschema.Draft7Validator) -> None:
     items: dict[str, Any] = {
         "path": {"miscellaneous": [{"path": path}]},
         "target": {"miscellaneous": [{"path": "/usr/x", "target": path}]},
@@ -253,9 +238,7 @@ PAGE = TESTS.parent / "packaging/man/oci-gpu-hook-vendors.5.rst"
 
 def test_the_manuals_example_is_a_right_file() -> None:
     (example,) = [
-        block
-        for block in re.findall(r"::\n\n((?:    .*\n|\n)+)", PAGE.read_text())
-        if block.lstrip().startswith("{")
+        block for block in re.findall(r"::\n\n((?:    .*\n|\n)+)", PAGE.read_text()) if block.lstrip().startswith("{")
     ]
     vendor = vendorfile.read(example.encode(), "example.json")
     assert vendor.flag == "OCI_XCARD" and len(vendor.groups) == 1

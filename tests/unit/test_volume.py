@@ -69,33 +69,20 @@ def upgrade(tree: Path, version: str = NEWER) -> None:
 
 
 def test_each_file_lies_where_old_images_look_for_it(program: Program, tree: Path) -> None:
-    hosts.plant_library(
-        tree, f"usr/lib/i386-linux-gnu/libcuda.so.{VERSION}", "libcuda.so.1", "i386"
-    )
+    hosts.plant_library(tree, f"usr/lib/i386-linux-gnu/libcuda.so.{VERSION}", "libcuda.so.1", "i386")
     old = os.umask(0o077)
     try:
         printed = program(*command(tree, "create"))
     finally:
         os.umask(old)
-    assert shlex.split(printed)[-2:] == [
-        "device=/var/lib/oci-gpu-hook/volume",
-        f"nvidia_driver_{VERSION}",
-    ]
+    assert shlex.split(printed)[-2:] == ["device=/var/lib/oci-gpu-hook/volume", f"nvidia_driver_{VERSION}"]
     top = volume(tree)
     source = tree / LIBRARY_FOLDER / f"libcuda.so.{VERSION}"
     assert (top / "lib64/libcuda.so.1").read_bytes() == source.read_bytes()
     assert os.readlink(top / "lib64/libcuda.so") == f"libcuda.so.{VERSION}"
-    assert sorted(os.listdir(top / "bin")) == [
-        "nvidia-cuda-mps-control",
-        "nvidia-persistenced",
-        "nvidia-smi",
-    ]
+    assert sorted(os.listdir(top / "bin")) == ["nvidia-cuda-mps-control", "nvidia-persistenced", "nvidia-smi"]
     if os.uname().machine == "x86_64":
-        assert sorted(os.listdir(top / "lib")) == [
-            "libcuda.so",
-            "libcuda.so.1",
-            f"libcuda.so.{VERSION}",
-        ]
+        assert sorted(os.listdir(top / "lib")) == ["libcuda.so", "libcuda.so.1", f"libcuda.so.{VERSION}"]
     # All may read them, whatever the umask was, and no set-user-id bit was copied.
     assert {path.stat().st_mode & 0o7777 for path in top.rglob("*") if path.is_dir()} == {0o755}
     assert (top / "bin/nvidia-smi").stat().st_mode & 0o7777 == 0o755
@@ -197,9 +184,7 @@ def test_copies_are_made_where_no_container_sees_them(
 
 
 @pytest.mark.parametrize("text", ["..", ".", "/etc", ".580.65.06-1/bin", ".nothing-1"])
-def test_a_link_that_a_container_has_made_leads_nobody_elsewhere(
-    program: Program, tree: Path, text: str
-) -> None:
+def test_a_link_that_a_container_has_made_leads_nobody_elsewhere(program: Program, tree: Path, text: str) -> None:
     program(*command(tree, "create"))
     expected = {name.replace("-1", "-2", 1) for name in whole(volume(tree))}
     (volume(tree) / "current").unlink()
@@ -212,9 +197,7 @@ def test_a_link_that_a_container_has_made_leads_nobody_elsewhere(
     assert (tree / "etc/precious").exists()
 
 
-def test_what_a_container_says_of_the_driver_is_no_word_of_a_command(
-    program: Program, tree: Path
-) -> None:
+def test_what_a_container_says_of_the_driver_is_no_word_of_a_command(program: Program, tree: Path) -> None:
     """It may write to the volume: to a mark in it, as old ones had it, and into what is root's."""
     program(*command(tree, "create"))
     mark = json.loads((volume(tree).parent / "volume.mark").read_text())
@@ -245,9 +228,7 @@ def test_a_folder_of_3000_folders_is_removed(program: Program, tree: Path) -> No
     assert (tree / "etc/precious").exists()
 
 
-def test_too_many_names_are_a_sentence(
-    program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_names_are_a_sentence(program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(*command(tree, "create"))
     monkeypatch.setattr(filecopy, "_MOST_NAMES", 100)
     for number in range(100):
@@ -258,9 +239,7 @@ def test_too_many_names_are_a_sentence(
 
 @pytest.mark.parametrize("kind", ["folder", "file", "link", "dangling", "mark", "open"])
 @pytest.mark.parametrize("word", ["create", "remove"])
-def test_what_is_not_ours_is_never_touched(
-    program: Program, tree: Path, word: str, kind: str
-) -> None:
+def test_what_is_not_ours_is_never_touched(program: Program, tree: Path, word: str, kind: str) -> None:
     top = volume(tree)
     if kind == "open":
         program(*command(tree, "create"))
@@ -284,9 +263,7 @@ def test_what_is_not_ours_is_never_touched(
 
 
 @pytest.mark.parametrize("there", [True, False])
-@pytest.mark.parametrize(
-    "call", ["copy_file_range", "mkdir", "symlink", "rename", "fsync", "fchmod", "open"]
-)
+@pytest.mark.parametrize("call", ["copy_file_range", "mkdir", "symlink", "rename", "fsync", "fchmod", "open"])
 def test_a_full_disk_leaves_all_as_it_was(
     program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch, call: str, there: bool
 ) -> None:

@@ -33,11 +33,7 @@ def host(tmp_path: Path) -> HostRoot:
 
 def test_the_vendor_is_the_device_the_libraries_and_the_driver_store(host: HostRoot) -> None:
     found = wsl.vendor(host)
-    assert (found.flag, found.kind, found.file) == (
-        "NVIDIA_VISIBLE_DEVICES",
-        "nvidia.com/gpu",
-        "/usr/lib/wsl",
-    )
+    assert (found.flag, found.kind, found.file) == ("NVIDIA_VISIBLE_DEVICES", "nvidia.com/gpu", "/usr/lib/wsl")
     main, store = found.groups
     assert main.devices == (DevicePattern("/dev/dxg"),)
     assert main.libraries == (
@@ -71,9 +67,7 @@ def test_the_sources_are_all_places_where_an_answer_could_change(host: HostRoot)
 
 
 @pytest.mark.parametrize("name", ["libcuda.so.1", "libdxcore.so"])
-def test_a_windows_without_nvidias_driver_is_named_with_the_remedy(
-    host: HostRoot, name: str
-) -> None:
+def test_a_windows_without_nvidias_driver_is_named_with_the_remedy(host: HostRoot, name: str) -> None:
     os.unlink(f"{host.path}{LIB}/{name}")
     with pytest.raises(DriverError) as caught:
         wsl.vendor(host)

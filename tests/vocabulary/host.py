@@ -42,9 +42,7 @@ FACTS = nvml.Facts(
     hosts.VERSION,
     "13.0",
     (
-        nvml.GpuFacts(
-            UUID, "00000000:07:00.0", "9.0", "Tesla", (nvml.MigFacts(0, MIG_UUID, 1, 0, "3g.40gb"),)
-        ),
+        nvml.GpuFacts(UUID, "00000000:07:00.0", "9.0", "Tesla", (nvml.MigFacts(0, MIG_UUID, 1, 0, "3g.40gb"),)),
         nvml.GpuFacts(hosts.uuid(0), "00000000:08:00.0", "9.0", "Tesla", ()),
     ),
 )
@@ -107,14 +105,11 @@ def _as_found() -> tuple[nodes.DeviceNode, ...]:
         ("mofed", "/dev/infiniband/rdma_cm", 10, 1000),
     )
     return tuple(
-        nodes.DeviceNode(path, major, minor, 0o666, 0, 0, True, family)
-        for family, path, major, minor in paths
+        nodes.DeviceNode(path, major, minor, 0o666, 0, 0, True, family) for family, path, major, minor in paths
     )
 
 
-def ask(
-    environment: dict[str, str] | None = None, *, config: Settings = DEFAULTS, **inputs: object
-) -> Request | None:
+def ask(environment: dict[str, str] | None = None, *, config: Settings = DEFAULTS, **inputs: object) -> Request | None:
     """The request that a container makes."""
     given = sources.Inputs(environment or {}, **inputs)  # type: ignore[arg-type]
     return parse(given, config)[0]
@@ -144,9 +139,7 @@ def noted(environment: dict[str, str], words: str, config: Settings = DEFAULTS) 
     return any(words in note for note in notes)
 
 
-def planned(
-    visible: str = "1", capabilities: str = "", layout: Layout = LAYOUT, **more: str
-) -> Plan:
+def planned(visible: str = "1", capabilities: str = "", layout: Layout = LAYOUT, **more: str) -> Plan:
     """The plan for a container on the host that has everything; `more` are further variables."""
     return containers.planned(by_environment(visible, capabilities, **more), everything(), layout)
 

@@ -13,16 +13,7 @@ from oci_gpu_hook.operations.service import Service
 from oci_gpu_hook.operations.tmpfs import Tmpfs
 from oci_gpu_hook.vendors import wsl
 from tests.unit import hosts
-from tests.vocabulary.host import (
-    FOLDER,
-    LAYOUT,
-    OTHER_VERSION,
-    TWIN,
-    brings,
-    everything,
-    planned,
-    targets,
-)
+from tests.vocabulary.host import FOLDER, LAYOUT, OTHER_VERSION, TWIN, brings, everything, planned, targets
 from tests.vocabulary.row import REFUSED, SERVED, Row
 
 

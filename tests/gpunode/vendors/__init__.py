@@ -35,9 +35,7 @@ VENDORS: dict[str, Callable[[Additions], None]] = {
 PLATFORMS: dict[str, Callable[[Additions], None]] = {"tegra": tegra, "wsl": wsl}
 
 
-def collect(
-    names: Iterable[str], node: Description, library_folder: str, free: Iterator[int]
-) -> Additions:
+def collect(names: Iterable[str], node: Description, library_folder: str, free: Iterator[int]) -> Additions:
     """What these vendors add to a node, in their order; free: majors that nobody has."""
     found = Additions(node, library_folder, free)
     for name in names:

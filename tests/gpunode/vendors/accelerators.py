@@ -18,8 +18,7 @@ def amd(node: Additions) -> None:
     """Two Instinct; amdgpu found the one with the higher PCI address first."""
     node.sysfs.module("amdgpu", "6.8.5")
     first, second = (
-        node.pci(address, "1002:740f", "0x038000", "amdgpu")
-        for address in ("0000:23:00.0", "0000:83:00.0")
+        node.pci(address, "1002:740f", "0x038000", "amdgpu") for address in ("0000:23:00.0", "0000:83:00.0")
     )
     node.node("/dev/kfd", (node.major("kfd"), 0), "kfd")
     node.drm([second, first])
@@ -55,10 +54,7 @@ def intel(node: Additions) -> None:
     """Two data centre GPUs and a neural processor."""
     node.sysfs.module("i915")
     node.sysfs.module("intel_vpu")
-    gpus = [
-        node.pci(address, "8086:56c0", "0x038000", "i915")
-        for address in ("0000:4d:00.0", "0000:b5:00.0")
-    ]
+    gpus = [node.pci(address, "8086:56c0", "0x038000", "i915") for address in ("0000:4d:00.0", "0000:b5:00.0")]
     node.drm(gpus)
     node.accel(node.pci("0000:40:0b.0", "8086:643e", "0x120000", "intel_vpu"))
     for name, version, number in (

@@ -67,13 +67,7 @@ class Additions:
         return self.sysfs.pci_device(address, driver, files)
 
     def node(
-        self,
-        path: str,
-        number: tuple[int, int],
-        kind: str,
-        parent: str = "",
-        mode: int = 0o666,
-        **files: str,
+        self, path: str, number: tuple[int, int], kind: str, parent: str = "", mode: int = 0o666, **files: str
     ) -> None:
         """A device node, whose device is of a class and belongs to a PCI device or to none."""
         self.nodes.append(DeviceNode(path, number[0], number[1], mode))

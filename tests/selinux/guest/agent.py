@@ -72,8 +72,7 @@ class Plugin:
     def Allocate(self, request: Any, context: Any) -> Any:
         answer = self.api.message("v1beta1.ContainerAllocateResponse")
         answers = [
-            answer(envs={"NVIDIA_VISIBLE_DEVICES": ",".join(one.devices_ids)})
-            for one in request.container_requests
+            answer(envs={"NVIDIA_VISIBLE_DEVICES": ",".join(one.devices_ids)}) for one in request.container_requests
         ]
         context.add_callback(self.allocated.set)
         return self.api.message("v1beta1.AllocateResponse")(container_responses=answers)

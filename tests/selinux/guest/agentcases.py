@@ -26,23 +26,9 @@ _LISTENER = _AGENT._replace(
     expect={f"listen:{_LIVE}": WORKS, "stay": WORKS},
 )
 # Whoever is not an agent, though it was given the folders; the features are there for everybody.
-_OTHERS = {
-    _REGISTRATION: _CLOSED,
-    _LISTING: _CLOSED,
-    f"read:{_WRITTEN}": WORKS,
-    f"make:{FEATURES}/planted": _CLOSED,
-}
+_OTHERS = {_REGISTRATION: _CLOSED, _LISTING: _CLOSED, f"read:{_WRITTEN}": WORKS, f"make:{FEATURES}/planted": _CLOSED}
 _FOLDERS = (PLUGINS, RESOURCES, FEATURES)
-_STRANGER = Container(
-    "container_t",
-    OTHER,
-    OTHER,
-    agent=True,
-    gpu=False,
-    mounts=_FOLDERS,
-    expect=_OTHERS,
-    avcs=None,
-)
+_STRANGER = Container("container_t", OTHER, OTHER, agent=True, gpu=False, mounts=_FOLDERS, expect=_OTHERS, avcs=None)
 
 AGENTS = (
     Row(
@@ -79,11 +65,7 @@ AGENTS = (
             _AGENT._replace(
                 mounts=(FEATURES,),
                 command=(*_PROGRAM, "discovery"),
-                expect={
-                    "nvml": _GPUS,
-                    "features": "gfd",
-                    "feature label": "system_u:object_r:nvidia_feature_t:s0",
-                },
+                expect={"nvml": _GPUS, "features": "gfd", "feature label": "system_u:object_r:nvidia_feature_t:s0"},
             ),
         ),
         kubelet=True,
@@ -94,12 +76,7 @@ AGENTS = (
         (
             _LISTENER,
             _LISTENER._replace(
-                level=OTHER,
-                label=OTHER,
-                command=(),
-                hold=False,
-                expect={f"connect:{_LIVE}": _CLOSED},
-                avcs=None,
+                level=OTHER, label=OTHER, command=(), hold=False, expect={f"connect:{_LIVE}": _CLOSED}, avcs=None
             ),
             # Of one level they are one.
             _LISTENER._replace(command=(), hold=False, expect={f"connect:{_LIVE}": WORKS}),
@@ -143,14 +120,7 @@ AGENTS = (
     ),
     Row(
         "agents: without their booleans",
-        (
-            _AGENT._replace(
-                gpu=False,
-                mounts=_FOLDERS,
-                expect={_REGISTRATION: _CLOSED, _LISTING: _CLOSED},
-                avcs=None,
-            ),
-        ),
+        (_AGENT._replace(gpu=False, mounts=_FOLDERS, expect={_REGISTRATION: _CLOSED, _LISTING: _CLOSED}, avcs=None),),
         kubelet=True,
         off="nvidia_agent_use_kubelet",
         denied="nvidia_agent_t kubelet_t:unix_stream_socket connectto",

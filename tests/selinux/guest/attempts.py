@@ -125,11 +125,7 @@ def the_host() -> Answer:
         "network:AF_INET",
         "network:AF_NETLINK",
     )
-    return tried(
-        "oci_gpu_hook_t",
-        dict.fromkeys(closed, CLOSED),
-        frozenset(("oci_gpu_hook_t etc_t:file relabelfrom",)),
-    )
+    return tried("oci_gpu_hook_t", dict.fromkeys(closed, CLOSED), frozenset(("oci_gpu_hook_t etc_t:file relabelfrom",)))
 
 
 def layer() -> Answer:

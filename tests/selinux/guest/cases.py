@@ -156,42 +156,24 @@ ROWS = (
     Row("container_t c1,c2: GPU", (Container("container_t", expect={**_NODES, **_IPC}),)),
     Row(
         "container_t c1,c2: the host's nodes",
-        (
-            Container(
-                "container_t",
-                nodes="host",
-                hook=False,
-                expect={"nodes": "nvidia.*:EACCES.*"},
-                avcs=None,
-            ),
-        ),
+        (Container("container_t", nodes="host", hook=False, expect={"nodes": "nvidia.*:EACCES.*"}, avcs=None),),
         runtimes=RUNC,
     ),
-    Row(
-        "nvidia_container_t s0: GPU",
-        (Container("nvidia_container_t", "s0", "s0", expect=_ALL),),
-        runtimes=CRUN,
-    ),
+    Row("nvidia_container_t s0: GPU", (Container("nvidia_container_t", "s0", "s0", expect=_ALL),), runtimes=CRUN),
     Row("nvidia_container_t c1,c2: GPU", (Container("nvidia_container_t", expect=_ALL),)),
     Row(
         "nvidia_container_t c1,c2: the host's nodes",
         (Container("nvidia_container_t", nodes="host", expect=_ALL),),
         runtimes=RUNC,
     ),
-    Row(
-        "nvidia_container_t c1,c2: a user namespace at 100000",
-        (_CONFINED._replace(mapped=100_000, expect=_ALL),),
-    ),
+    Row("nvidia_container_t c1,c2: a user namespace at 100000", (_CONFINED._replace(mapped=100_000, expect=_ALL),)),
     Row(
         "nvidia_container_t s0: the host's nodes",
         (Container("nvidia_container_t", "s0", "s0", nodes="host", expect=_ALL),),
         runtimes=CRUN,
     ),
     # The entry script answers, and Python is never started.
-    Row(
-        "container_t c1,c2: no request",
-        (Container("container_t", gpu=False, expect={"nodes": "none", **_IPC}),),
-    ),
+    Row("container_t c1,c2: no request", (Container("container_t", gpu=False, expect={"nodes": "none", **_IPC}),)),
     # A setting of IPC may concern it: the entry script leaves it to Python.
     Row(
         "container_t c1,c2: no request, settings in a drop-in",
@@ -203,9 +185,7 @@ ROWS = (
         "container_t c1,c2: graphics by address",
         (
             Container(
-                "container_t",
-                capabilities="graphics,utility",
-                expect={"nodes": "ENXIO", f"read:{_RENDER}": "ENXIO"},
+                "container_t", capabilities="graphics,utility", expect={"nodes": "ENXIO", f"read:{_RENDER}": "ENXIO"}
             ),
         ),
         runtimes=RUNC,
@@ -216,28 +196,19 @@ ROWS = (
             Container(
                 "container_t",
                 devices="0:0",
-                expect={
-                    **_NODES,
-                    f"read:{_CAPABILITY.format(1)}": WORKS,
-                    f"read:{_CAPABILITY.format(5)}": "ENOENT",
-                },
+                expect={**_NODES, f"read:{_CAPABILITY.format(1)}": WORKS, f"read:{_CAPABILITY.format(5)}": "ENOENT"},
             ),
         ),
         refreshed=True,
         runtimes=CRUN,
     ),
-    Row(
-        "spc_t: GPU", (Container("spc_t", "s0", "s0", privileged=True, expect=_ALL),), runtimes=CRUN
-    ),
+    Row("spc_t: GPU", (Container("spc_t", "s0", "s0", privileged=True, expect=_ALL),), runtimes=CRUN),
     Row(
         "another's level, without the hook",
         (_LABELLED._replace(hook=False, expect=_IPC_DENIED, after=_file(OTHER)),),
         runtimes=RUNC,
     ),
-    Row(
-        "another's level",
-        (_LABELLED._replace(expect={**_IPC, **_QUEUE}, after=_file(OWN)),),
-    ),
+    Row("another's level", (_LABELLED._replace(expect={**_IPC, **_QUEUE}, after=_file(OWN)),)),
     Row(
         "another's level, by the linked modules alone",
         (_LABELLED._replace(expect={**_IPC, **_QUEUE}, after=_file(OWN)),),
@@ -275,28 +246,17 @@ ROWS = (
     # Without a mountLabel /dev/null has the engine's type too, which is the engine's doing and is denied: any denials.
     Row(
         "the engine's type",
-        (
-            _CONFINED._replace(
-                label=None, shm="engine", expect={**_IPC, **_QUEUE}, after=_file(OWN), avcs=None
-            ),
-        ),
+        (_CONFINED._replace(label=None, shm="engine", expect={**_IPC, **_QUEUE}, after=_file(OWN), avcs=None),),
     ),
     Row(
         "context= right",
         (_CONFINED._replace(shm="context", expect={**_IPC, **_QUEUE}, after=_file(OWN)),),
         runtimes=RUNC,
     ),
-    Row(
-        "context= another's level",
-        (_CONFINED._replace(shm="context-other", refused=REFUSED, after=_file(OTHER)),),
-    ),
+    Row("context= another's level", (_CONFINED._replace(shm="context-other", refused=REFUSED, after=_file(OTHER)),)),
     Row(
         "context= another's level, warn",
-        (
-            _CONFINED._replace(
-                shm="context-other", expect={"sem": DENIED, "shm": DENIED}, after=_file(OTHER)
-            ),
-        ),
+        (_CONFINED._replace(shm="context-other", expect={"sem": DENIED, "shm": DENIED}, after=_file(OTHER)),),
         "ipc-context-mismatch = warn\n",
         runtimes=CRUN,
     ),
@@ -327,32 +287,17 @@ ROWS = (
         ),
         runtimes=RUNC,
     ),
-    Row(
-        "labels of what the hook made",
-        (_CONFINED._replace(hold=True, expect={**_HOLDS, "labels": _file(OWN)}),),
-    ),
+    Row("labels of what the hook made", (_CONFINED._replace(hold=True, expect={**_HOLDS, "labels": _file(OWN)}),)),
     Row(
         "labels of what the hook made, no mountLabel",
-        (
-            _CONFINED._replace(
-                label=None,
-                hold=True,
-                expect={**_HOLDS, "labels": _file(OWN)},
-                avcs=None,
-            ),
-        ),
+        (_CONFINED._replace(label=None, hold=True, expect={**_HOLDS, "labels": _file(OWN)}, avcs=None),),
         runtimes=CRUN,
     ),
     Row(
         "a scope of systemd's",
         (
             _CONFINED._replace(
-                hold=True,
-                expect={
-                    **_HOLDS,
-                    "scope": "told",
-                    "journal": r"container \S+ got all: \d+ device nodes.*",
-                },
+                hold=True, expect={**_HOLDS, "scope": "told", "journal": r"container \S+ got all: \d+ device nodes.*"}
             ),
         ),
         # crun asks for it over the message bus, which is not here.
@@ -361,19 +306,10 @@ ROWS = (
     ),
     Row(
         "neighbour c3,c4, without the hook",
-        (
-            _CONFINED._replace(shm="pod", hook=False, hold=True, expect=_HOLDS),
-            _NEIGHBOUR._replace(hook=False),
-        ),
+        (_CONFINED._replace(shm="pod", hook=False, hold=True, expect=_HOLDS), _NEIGHBOUR._replace(hook=False)),
         runtimes=RUNC,
     ),
-    Row(
-        "neighbour c3,c4",
-        (
-            _CONFINED._replace(shm="pod", mqueue="other", hold=True, expect=_HOLDS),
-            _NEIGHBOUR,
-        ),
-    ),
+    Row("neighbour c3,c4", (_CONFINED._replace(shm="pod", mqueue="other", hold=True, expect=_HOLDS), _NEIGHBOUR)),
     Row(
         "multiprocessing, without the hook",
         (
@@ -396,18 +332,12 @@ ROWS = (
         "dask.distributed, without the hook",
         (
             Container(
-                "container_t",
-                shm="other",
-                hook=False,
-                command=DASK,
-                expect={"dask": "FileNotFoundError in SemLock"},
+                "container_t", shm="other", hook=False, command=DASK, expect={"dask": "FileNotFoundError in SemLock"}
             ),
         ),
         runtimes=CRUN,
     ),
     Row(
-        "dask.distributed",
-        (Container("container_t", shm="other", command=DASK, expect={"dask": "14"}),),
-        runtimes=RUNC,
+        "dask.distributed", (Container("container_t", shm="other", command=DASK, expect={"dask": "14"}),), runtimes=RUNC
     ),
 )

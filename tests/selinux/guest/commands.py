@@ -86,9 +86,7 @@ def void() -> Answer:
     with host.boolean("nvidia_container_use_dri", "off"):
         told, wrong = _run("selinux", "status", "--format", "json")
     seen = "nothing" if wrong else json.loads(told)["void"]
-    return Answer(
-        str(expected), str(seen), wrong + ([] if seen == expected else [f"void is {seen}"])
-    )
+    return Answer(str(expected), str(seen), wrong + ([] if seen == expected else [f"void is {seen}"]))
 
 
 def refresh() -> Answer:
@@ -158,15 +156,10 @@ def domains() -> Answer:
     """In which domain the entry script waits for a state, and in which Python does."""
     words = ["runcon", ENGINE_CONTEXT, sys.executable, "-B", "-m", __name__]
     expected = [context for _, context in WAITING.values()]
-    with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as engine:
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as engine:
         assert engine.stdin is not None
         assert engine.stdout is not None
-        seen = [
-            _domain(int(engine.stdout.readline()), program, context)
-            for program, (_, context) in WAITING.items()
-        ]
+        seen = [_domain(int(engine.stdout.readline()), program, context) for program, (_, context) in WAITING.items()]
         engine.stdin.close()
     return Answer(" ".join(expected), " ".join(seen), [] if seen == expected else [str(seen)])
 

@@ -123,18 +123,8 @@ class Started:
     """A container of the daemon's."""
 
     def __init__(self, way: Way, command: tuple[str, ...], ipc: str, options: list[str]) -> None:
-        host = {
-            **way.host,
-            "NetworkMode": "none",
-            "IpcMode": ipc,
-            "SecurityOpt": options,
-        }
-        asked = {
-            "Image": "image",
-            "Cmd": command,
-            "Env": way.environment,
-            "HostConfig": host,
-        }
+        host = {**way.host, "NetworkMode": "none", "IpcMode": ipc, "SecurityOpt": options}
+        asked = {"Image": "image", "Cmd": command, "Env": way.environment, "HostConfig": host}
         self.id = ask("POST", "/containers/create", asked)["Id"]
         try:
             ask("POST", f"/containers/{self.id}/start")
@@ -238,9 +228,7 @@ def inconsistent(way: Way) -> Answer:
         first.end()
     told = re.search(r"oci-gpu-hook: .*/dev/shm.*", said)
     wrong = [] if told else [f"the daemon says {said}"]
-    return Answer(
-        expected, f"refused: {told.group()}" if told else said, wrong, frozenset(way.entered)
-    )
+    return Answer(expected, f"refused: {told.group()}" if told else said, wrong, frozenset(way.entered))
 
 
 def _labels(container: Started, type_: str) -> list[str]:

@@ -45,27 +45,14 @@ _PTS = {
     "source": "devpts",
     "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"],
 }
-_MQUEUE = {
-    "destination": "/dev/mqueue",
-    "type": "mqueue",
-    "source": "mqueue",
-    "options": ["nosuid", "noexec", "nodev"],
-}
+_MQUEUE = {"destination": "/dev/mqueue", "type": "mqueue", "source": "mqueue", "options": ["nosuid", "noexec", "nodev"]}
 _SHM = {
     "destination": "/dev/shm",
     "type": "tmpfs",
     "source": "shm",
     "options": ["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"],
 }
-_CAPABILITIES = (
-    "CAP_CHOWN",
-    "CAP_DAC_OVERRIDE",
-    "CAP_FOWNER",
-    "CAP_KILL",
-    "CAP_SETGID",
-    "CAP_SETUID",
-    "CAP_SYS_ADMIN",
-)
+_CAPABILITIES = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SYS_ADMIN")
 
 
 def file_context(level: str) -> str:
@@ -93,18 +80,10 @@ class Start:
 
     def prepare(self) -> None:
         """Everything that an engine does before it calls the runtime."""
-        for folder in (
-            self.bundle,
-            self.shm,
-            self.rootfs,
-            f"{STORAGE}/{self.id}/diff",
-            f"{STORAGE}/{self.id}/work",
-        ):
+        for folder in (self.bundle, self.shm, self.rootfs, f"{STORAGE}/{self.id}/diff", f"{STORAGE}/{self.id}/work"):
             os.makedirs(folder, exist_ok=True)
         context = file_context(self.container.level)
-        layers = (
-            f"lowerdir={LAYER},upperdir={STORAGE}/{self.id}/diff,workdir={STORAGE}/{self.id}/work"
-        )
+        layers = f"lowerdir={LAYER},upperdir={STORAGE}/{self.id}/diff,workdir={STORAGE}/{self.id}/work"
         self.mount("overlay", self.rootfs, "overlay", 0, f'{layers},context="{context}"')
         self.trap.prepare_image(self.rootfs)
         if self.trap.moved:
@@ -115,9 +94,7 @@ class Start:
         with open(f"{self.bundle}/config.json", "w", encoding="ascii") as file:
             json.dump(self.config(), file)
 
-    def mount(
-        self, source: str, target: str, kind: str = "", flags: int = 0, options: str = ""
-    ) -> None:
+    def mount(self, source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
         mount(source, target, kind, flags, options)
         self.group.mounted.append(target)
 
@@ -142,10 +119,7 @@ class Start:
 
     def config(self) -> dict[str, Any]:
         container = self.container
-        command = container.command or (
-            "/app/probe",
-            *(("hold",) if container.hold else container.expect),
-        )
+        command = container.command or ("/app/probe", *(("hold",) if container.hold else container.expect))
         env = [PATH, "HOME=/tmp", "PYTHONDONTWRITEBYTECODE=1"]
         if container.gpu:
             env += [
@@ -156,15 +130,8 @@ class Start:
         granted = list(_CAPABILITIES) if container.privileged else []
         capabilities = dict.fromkeys(("bounding", "effective", "permitted"), granted)
         specification: dict[str, Any] = {
-            "cgroupsPath": f"system.slice:e2e:{self.id}"
-            if self.group.row.scope
-            else f"/e2e/{self.id}",
-            "namespaces": [
-                {"type": "pid"},
-                {"type": "uts"},
-                {"type": "mount"},
-                *self.group.ipc_namespace(container),
-            ],
+            "cgroupsPath": f"system.slice:e2e:{self.id}" if self.group.row.scope else f"/e2e/{self.id}",
+            "namespaces": [{"type": "pid"}, {"type": "uts"}, {"type": "mount"}, *self.group.ipc_namespace(container)],
             "resources": {"devices": [{"allow": False, "access": "rwm"}, *self.host_rules()]},
         }
         if container.mapped:
@@ -175,16 +142,11 @@ class Start:
             specification["mountLabel"] = file_context(container.label)
         return {
             "ociVersion": "1.0.2",
-            "root": {
-                "path": self.rootfs,
-                "readonly": container.agent or container.readonly,
-            },
+            "root": {"path": self.rootfs, "readonly": container.agent or container.readonly},
             "hostname": "container",
             "process": {
                 "terminal": False,
-                "user": {"uid": 0, "gid": 0}
-                if container.privileged or container.agent
-                else {"uid": 1000, "gid": 1000},
+                "user": {"uid": 0, "gid": 0} if container.privileged or container.agent else {"uid": 1000, "gid": 1000},
                 "args": list(command),
                 "env": env,
                 "cwd": "/",
@@ -209,10 +171,7 @@ class Start:
         elif container.shm == "runtime":
             binds = [_MQUEUE, _SHM]
         else:
-            binds = [
-                _MQUEUE,
-                _bind(self.group.shm if container.shm == "pod" else self.shm, "/dev/shm"),
-            ]
+            binds = [_MQUEUE, _bind(self.group.shm if container.shm == "pod" else self.shm, "/dev/shm")]
         if container.nodes == "host":
             binds += [_bind(path, path) for path in host_nodes()]
         for name, source in self.group.victim.items():
@@ -232,13 +191,7 @@ class Start:
             return []
         numbers = [os.stat(path).st_rdev for path in host_nodes()]
         return [
-            {
-                "allow": True,
-                "type": "c",
-                "major": os.major(number),
-                "minor": os.minor(number),
-                "access": "rw",
-            }
+            {"allow": True, "type": "c", "major": os.major(number), "minor": os.minor(number), "access": "rw"}
             for number in numbers
         ]
 
@@ -248,16 +201,13 @@ class Start:
         before = [BEFORE, self.rootfs]
         if container.mqueue == "other":
             before.append(file_context("s0:c3,c4"))
-        found: dict[str, list[dict[str, Any]]] = {
-            "prestart": [{"path": BEFORE, "args": before, "env": [PATH]}]
-        }
+        found: dict[str, list[dict[str, Any]]] = {"prestart": [{"path": BEFORE, "args": before, "env": [PATH]}]}
         if self.trap.covers_root():
             # The container's own /proc cannot be reached by its path any more.
             found["prestart"] = []
         if self.trap.moved:
             found["prestart"] += [
-                {"path": f"/usr/bin/{words[0]}", "args": words, "env": [PATH]}
-                for words in self.trap.moving(self.above)
+                {"path": f"/usr/bin/{words[0]}", "args": words, "env": [PATH]} for words in self.trap.moving(self.above)
             ]
         if not container.hook:
             return found
@@ -277,10 +227,7 @@ class Start:
         if self.container.hold:
             words += ["--detach"]
         before = time.monotonic()
-        with (
-            open(self.output, "ab") as out,
-            open(self.errors, "ab") as errors,
-        ):
+        with open(self.output, "ab") as out, open(self.errors, "ab") as errors:
             # oci-gpu-runtime's domain has no use for a container's files: BuildKit gives it pipes.
             piped = subprocess.PIPE if self.group.row.buildkit else None
             try:
@@ -346,11 +293,7 @@ class Start:
 
     def pid(self) -> int:
         words = [self.group.runtime, "state", self.id]
-        return int(
-            json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)[
-                "pid"
-            ]
-        )
+        return int(json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)["pid"])
 
 
 class Group:
@@ -410,11 +353,7 @@ class Group:
 
     def expose(self, start: Start) -> None:
         """Give the next container what this one left, as an engine might by mistake."""
-        for name, path in (
-            ("secret", "/tmp/secret"),
-            ("shm", "/dev/shm"),
-            ("mqueue", "/dev/mqueue"),
-        ):
+        for name, path in (("secret", "/tmp/secret"), ("shm", "/dev/shm"), ("mqueue", "/dev/mqueue")):
             target = f"{STATE}/{start.id}/{name}-exposed"
             if name == "secret":
                 with open(target, "w", encoding="ascii"):
@@ -427,9 +366,7 @@ class Group:
 
     def end(self) -> None:
         for start in reversed(self.holding):
-            subprocess.run(
-                [self.runtime, "delete", "--force", start.id], check=False, capture_output=True
-            )
+            subprocess.run([self.runtime, "delete", "--force", start.id], check=False, capture_output=True)
         for start in self.starts:
             start.trap.move_back(start.above)
         for target in reversed(self.mounted):
@@ -438,9 +375,7 @@ class Group:
 
 def host_nodes() -> list[str]:
     """The host's NVIDIA nodes that a container with all GPUs has."""
-    return sorted(
-        glob.glob("/dev/nvidia[0-9]*") + glob.glob("/dev/nvidiactl") + glob.glob("/dev/nvidia-uvm*")
-    )
+    return sorted(glob.glob("/dev/nvidia[0-9]*") + glob.glob("/dev/nvidiactl") + glob.glob("/dev/nvidia-uvm*"))
 
 
 def _bind(source: str, target: str) -> dict[str, Any]:
@@ -456,21 +391,11 @@ def main() -> int:
     """Answer requests until there are no more."""
     for line in sys.stdin:
         request = json.loads(line)
-        group = Group(
-            ROWS[request["row"]], request["runtime"], f"{request['runtime']}-{request['row']}"
-        )
+        group = Group(ROWS[request["row"]], request["runtime"], f"{request['runtime']}-{request['row']}")
         try:
             answer = group.run()
         except (OSError, subprocess.SubprocessError) as error:
-            answer = [
-                {
-                    "seen": {},
-                    "code": -2,
-                    "error": f"the engine failed: {error!r}",
-                    "after": "",
-                    "seconds": 0,
-                }
-            ]
+            answer = [{"seen": {}, "code": -2, "error": f"the engine failed: {error!r}", "after": "", "seconds": 0}]
         print(json.dumps(answer), flush=True)
         # What is held stays until whoever asked has looked at the host.
         sys.stdin.readline()

@@ -194,9 +194,7 @@ def labels() -> dict[str, str]:
 def changed(before: dict[str, str], after: dict[str, str]) -> list[str]:
     """A line for every file whose label is another, and for every one that came or went where engines make none."""
     lines = [
-        f"{path}: {before[path]} -> {after[path]}"
-        for path in before
-        if path in after and before[path] != after[path]
+        f"{path}: {before[path]} -> {after[path]}" for path in before if path in after and before[path] != after[path]
     ]
     for path in sorted(set(before) ^ set(after)):
         if not path.startswith(("/run/", *policy.HERE.made)):

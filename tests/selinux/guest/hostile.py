@@ -87,11 +87,7 @@ HOSTILE = (
         caught=True,
         runtimes=RUNC,
     ),
-    Row(
-        "hostile 2: below a clone",
-        (_CONFINED._replace(refused=_IN_A_VOLUME),),
-        trap=traps.CLONE,
-    ),
+    Row("hostile 2: below a clone", (_CONFINED._replace(refused=_IN_A_VOLUME),), trap=traps.CLONE),
     Row(
         "hostile 2: below a clone, unchecked",
         (_STOPPED,),
@@ -107,11 +103,7 @@ HOSTILE = (
         caught=True,
         runtimes=CRUN,
     ),
-    Row(
-        "hostile 3: below a volume",
-        (_CONFINED._replace(refused=_IN_A_VOLUME),),
-        trap=traps.BELOW_A_VOLUME,
-    ),
+    Row("hostile 3: below a volume", (_CONFINED._replace(refused=_IN_A_VOLUME),), trap=traps.BELOW_A_VOLUME),
     Row(
         "hostile 3: below a volume, unchecked",
         (_STOPPED,),
@@ -158,11 +150,7 @@ HOSTILE = (
         caught=True,
         runtimes=CRUN,
     ),
-    Row(
-        "hostile 5: the root is moved",
-        (_CONFINED._replace(refused=_NO_ROOT),),
-        trap=traps.MOVED_ROOT,
-    ),
+    Row("hostile 5: the root is moved", (_CONFINED._replace(refused=_NO_ROOT),), trap=traps.MOVED_ROOT),
     Row(
         "hostile 5: the root is moved, unchecked",
         (_STOPPED,),

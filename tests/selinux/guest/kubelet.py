@@ -126,9 +126,7 @@ class Server:
                 return
             asked = self.api.message("v1beta1.ContainerAllocateRequest")(devices_ids=healthy[:1])
             given = self.api.call(path, service, "Allocate", SECONDS, container_requests=[asked])
-            self.seen["given"] = str(
-                given.container_responses[0].envs["NVIDIA_VISIBLE_DEVICES"] == healthy[0]
-            )
+            self.seen["given"] = str(given.container_responses[0].envs["NVIDIA_VISIBLE_DEVICES"] == healthy[0])
         except self.api.grpc.RpcError as error:
             self.seen["kubelet"] = f"{error.code()}: {error.details()}"
 
@@ -141,13 +139,9 @@ class Server:
 
     def List(self, _: Any, __: Any) -> Any:
         """One pod with one GPU."""
-        devices = self.api.message("v1.ContainerDevices")(
-            resource_name=RESOURCE, device_ids=["GPU-0"]
-        )
+        devices = self.api.message("v1.ContainerDevices")(resource_name=RESOURCE, device_ids=["GPU-0"])
         container = self.api.message("v1.ContainerResources")(name="main", devices=[devices])
-        pod = self.api.message("v1.PodResources")(
-            name="train-0", namespace="team", containers=[container]
-        )
+        pod = self.api.message("v1.PodResources")(name="train-0", namespace="team", containers=[container])
         return self.api.message("v1.ListPodResourcesResponse")(pod_resources=[pod])
 
 

@@ -49,9 +49,7 @@ def call(socket: str, service: str, method: str, seconds: float, **fields: Any) 
     with grpc.insecure_channel(f"unix://{socket}") as channel:
         connect = channel.unary_stream if streams else channel.unary_unary
         ask = connect(
-            f"/{service}/{method}",
-            request_serializer=asked.SerializeToString,
-            response_deserializer=given.FromString,
+            f"/{service}/{method}", request_serializer=asked.SerializeToString, response_deserializer=given.FromString
         )
         answer = ask(asked(**fields), timeout=seconds)
         return next(answer) if streams else answer
@@ -62,11 +60,7 @@ def serve(socket: str, service: str, implementation: Any) -> Any:
     handlers = {}
     for name, (asked, given, streams) in _methods(service).items():
         if hasattr(implementation, name):
-            make = (
-                grpc.unary_stream_rpc_method_handler
-                if streams
-                else grpc.unary_unary_rpc_method_handler
-            )
+            make = grpc.unary_stream_rpc_method_handler if streams else grpc.unary_unary_rpc_method_handler
             handlers[name] = make(
                 getattr(implementation, name),
                 request_deserializer=asked.FromString,

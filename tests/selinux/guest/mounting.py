@@ -23,13 +23,7 @@ _MOVE_MOUNT = 429
 
 _LABEL = "security.selinux"
 _libc = ctypes.CDLL(None, use_errno=True)
-_libc.mount.argtypes = (
-    ctypes.c_char_p,
-    ctypes.c_char_p,
-    ctypes.c_char_p,
-    ctypes.c_ulong,
-    ctypes.c_char_p,
-)
+_libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
@@ -58,10 +52,7 @@ def bind_from(pid: int, path: str, target: str) -> None:
         _libc.setns(there, _CLONE_NEWNS) < 0
         or (tree := _libc.syscall(_OPEN_TREE, _AT_FDCWD, os.fsencode(path), _OPEN_TREE_CLONE)) < 0
         or _libc.setns(home, _CLONE_NEWNS) < 0
-        or _libc.syscall(
-            _MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH
-        )
-        < 0
+        or _libc.syscall(_MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH) < 0
     )
     os._exit(failed)
 

@@ -42,9 +42,7 @@ def allowed(pid: int) -> list[str]:
         try:
             with open(f"{_CGROUPS}{path}/cgroup.procs", "w", encoding="ascii") as file:
                 file.write("0")
-            os.write(
-                writing, " ".join(filter(_opens, sorted(glob.glob("/dev/nvidia[0-9]*")))).encode()
-            )
+            os.write(writing, " ".join(filter(_opens, sorted(glob.glob("/dev/nvidia[0-9]*")))).encode())
         except OSError as error:
             os.write(writing, repr(error).encode())
         finally:

@@ -45,13 +45,7 @@ _POD = Container(
 _SANDBOX = _POD._replace(
     gpu=False,
     asks={},
-    expect={
-        **_LOCKED,
-        "smi": ".*not found",
-        "nodes": "0",
-        "allowed": "none",
-        "domain": "container_t",
-    },
+    expect={**_LOCKED, "smi": ".*not found", "nodes": "0", "allowed": "none", "domain": "container_t"},
 )
 
 PODS = tuple(

@@ -33,9 +33,7 @@ _OTHER_LEVEL = {
     "shm": ".*: Permission denied",
     "labels": r"\S+/dev/shm:system_u:object_r:container_file_t:s0:c\d+,c\d+",
 }
-_BY_HOOK = frozenset(
-    {(policy.HERE.podman, "oci_gpu_hook_entry_t"), ("oci_gpu_hook_entry_t", "oci_gpu_hook_t")}
-)
+_BY_HOOK = frozenset({(policy.HERE.podman, "oci_gpu_hook_entry_t"), ("oci_gpu_hook_entry_t", "oci_gpu_hook_t")})
 
 
 def _turn_on_controllers() -> None:
@@ -51,9 +49,7 @@ def _turn_on_controllers() -> None:
 def _podman(runtime: str, *words: str) -> str:
     """Run podman; what it says where it fails."""
     line = ["runcon", CONTEXT, "/usr/bin/podman", "--runtime", runtime, *words]
-    done = subprocess.run(
-        line, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS
-    )
+    done = subprocess.run(line, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS)
     return f"podman {words[0]} {words[1]}: {done.stderr}" if done.returncode else ""
 
 

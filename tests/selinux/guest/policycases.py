@@ -29,10 +29,7 @@ BOUNDS = (
     # No less than container_t has, and no more.
     Row(
         "the host, as container_t sees it",
-        tuple(
-            _LOOKS._replace(type=it)
-            for it in ("container_t", "nvidia_container_t", "nvidia_agent_t")
-        ),
+        tuple(_LOOKS._replace(type=it) for it in ("container_t", "nvidia_container_t", "nvidia_agent_t")),
         denied="nvidia_container_t kernel_t:system syslog_read",
         runtimes=CRUN,
     ),

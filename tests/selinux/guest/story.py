@@ -36,11 +36,7 @@ def dask() -> str:
     distributed = importlib.import_module("distributed")
     with (
         distributed.LocalCluster(
-            n_workers=1,
-            threads_per_worker=1,
-            processes=True,
-            dashboard_address=None,
-            local_directory="/tmp",
+            n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None, local_directory="/tmp"
         ) as cluster,
         distributed.Client(cluster) as client,
     ):

@@ -30,13 +30,9 @@ _COUNTED = re.compile(
     r"scontext=\S+:(container_t|nvidia_container_t|nvidia_agent_t|kubelet_t|spc_t|oci_gpu_hook_t|oci_gpu_hook_entry_t|oci_gpu_runtime_t):"
 )
 # What the tests' own module has the kernel log.
-_CHANGE = re.compile(
-    r"granted  \{ transition \} .* scontext=\w+:\w+:(\w+):\S+ tcontext=\w+:\w+:(\w+):\S+"
-)
+_CHANGE = re.compile(r"granted  \{ transition \} .* scontext=\w+:\w+:(\w+):\S+ tcontext=\w+:\w+:(\w+):\S+")
 
-_DENIAL = re.compile(
-    r"denied  \{ ([^}]+) \} .* scontext=\w+:\w+:(\w+):\S+ tcontext=\w+:\w+:(\w+):\S+ tclass=(\w+)"
-)
+_DENIAL = re.compile(r"denied  \{ ([^}]+) \} .* scontext=\w+:\w+:(\w+):\S+ tcontext=\w+:\w+:(\w+):\S+ tclass=(\w+)")
 
 
 class Line(NamedTuple):
@@ -155,10 +151,7 @@ def _seen(container: Container, seen: dict[str, Any]) -> str:
     groups: dict[str, list[str]] = {}
     for check, got in seen["seen"].items():
         groups.setdefault(got, []).append(check)
-    return (
-        " ".join(f"{','.join(checks)}={got}" for got, checks in groups.items())
-        or f"code {seen['code']}"
-    )
+    return " ".join(f"{','.join(checks)}={got}" for got, checks in groups.items()) or f"code {seen['code']}"
 
 
 def run_row(engine: Engine, journal: Journal, kubelet: Kubelet, number: int, runtime: str) -> Line:
@@ -194,9 +187,7 @@ def run_row(engine: Engine, journal: Journal, kubelet: Kubelet, number: int, run
     for container, seen in zip(row.containers, answer):
         wrong += faults(container, seen, denials if strict else [])
     if len(answer) < len(row.containers):
-        wrong.append(
-            f"{len(answer)} of {len(row.containers)} containers were started: {answer[-1]['error']}"
-        )
+        wrong.append(f"{len(answer)} of {len(row.containers)} containers were started: {answer[-1]['error']}")
     line = Line(
         row.name,
         runtime,
@@ -211,9 +202,7 @@ def run_row(engine: Engine, journal: Journal, kubelet: Kubelet, number: int, run
         time.monotonic() - begun,
         wrong,
     )
-    print(
-        f"E2E {'FAIL' if wrong else 'pass'} {runtime} {row.name} ({line.seconds:.1f} s)", flush=True
-    )
+    print(f"E2E {'FAIL' if wrong else 'pass'} {runtime} {row.name} ({line.seconds:.1f} s)", flush=True)
     for fault in wrong:
         print(f"E2E      {fault}", flush=True)
     if wrong:
@@ -278,15 +267,7 @@ def print_table(lines: list[Line]) -> None:
     print("E2E-TABLE |---|---|---|---|---|---|---|")
     for line in lines:
         verdict = "FAIL" if line.faults else "pass"
-        cells = (
-            line.row,
-            line.runtime,
-            line.expected,
-            line.seen,
-            line.denials,
-            f"{line.seconds:.1f}",
-            verdict,
-        )
+        cells = (line.row, line.runtime, line.expected, line.seen, line.denials, f"{line.seconds:.1f}", verdict)
         print("E2E-TABLE | " + " | ".join(str(cell).replace("|", "/") for cell in cells) + " |")
 
 
@@ -306,13 +287,7 @@ def main() -> int:
     engines = {context: Engine(context) for context in contexts}
     kubelet = Kubelet()
     lines = [
-        run_row(
-            engines[_engine_of(row)],
-            journal,
-            kubelet,
-            number,
-            runtime,
-        )
+        run_row(engines[_engine_of(row)], journal, kubelet, number, runtime)
         for number, row in enumerate(ROWS)
         if only in row.name
         for runtime in row.runtimes
@@ -323,24 +298,11 @@ def main() -> int:
     moved = host.changed(before, host.labels())
     for change in moved[:50]:
         print(f"E2E      {change}", flush=True)
-    lines.append(
-        Line(
-            "labels of the host",
-            "",
-            "as before",
-            f"{len(moved)} of {len(before)} changed",
-            0,
-            0.0,
-            moved,
-        )
-    )
+    lines.append(Line("labels of the host", "", "as before", f"{len(moved)} of {len(before)} changed", 0, 0.0, moved))
     print_table(lines)
     failed = sum(1 for line in lines if line.faults)
     passed = enforcing and failed == 0
-    print(
-        f"E2E-RESULT {'passed' if passed else 'failed'}: {len(lines) - failed} passed, {failed} failed",
-        flush=True,
-    )
+    print(f"E2E-RESULT {'passed' if passed else 'failed'}: {len(lines) - failed} passed, {failed} failed", flush=True)
     return 0
 
 

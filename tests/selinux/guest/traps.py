@@ -78,12 +78,7 @@ class Trap(NamedTuple):
 
 FOLDER_OF_A_USER = Trap("user_tmp_t", MPS_FOLDER, USER)
 LINK_OF_A_USER = Trap(owner=USER, via=MPS_FOLDER)
-CLONE = Trap(
-    "nvidia_mps_t",
-    MPS_FOLDER,
-    folders=(MPS_FOLDER,),
-    links={"etc/ld.so.cache": f"{MPS_FOLDER}/planted"},
-)
+CLONE = Trap("nvidia_mps_t", MPS_FOLDER, folders=(MPS_FOLDER,), links={"etc/ld.so.cache": f"{MPS_FOLDER}/planted"})
 BELOW_A_VOLUME = Trap(
     below=True,
     # What the volume hides.
@@ -148,11 +143,5 @@ def _look(top: str) -> dict[str, Status]:
     found = {}
     for path in _paths(top):
         status = os.lstat(path)
-        found[path] = (
-            status.st_mode,
-            status.st_uid,
-            status.st_gid,
-            status.st_ctime_ns,
-            label(path),
-        )
+        found[path] = (status.st_mode, status.st_uid, status.st_gid, status.st_ctime_ns, label(path))
     return found

@@ -20,10 +20,7 @@ _DENIED = "container_t dri_device_t:chr_file read"
 _BY_BOOLEAN = policy.HERE.dri_boolean
 
 AMD = {"read:/dev/kfd": _NO_DEVICE, "read:/dev/dri/renderD131": _NO_DEVICE}
-VERBS = {
-    "read:/dev/infiniband/uverbs1": _NO_DEVICE,
-    "read:/dev/infiniband/rdma_cm": "ENXIO|ENODEV",
-}
+VERBS = {"read:/dev/infiniband/uverbs1": _NO_DEVICE, "read:/dev/infiniband/rdma_cm": "ENXIO|ENODEV"}
 ONLOAD = {f"read:/dev/{name}": _NO_DEVICE for name in ("onload", "onload_epoll", "sfc_char")}
 
 VENDORS = (
@@ -110,10 +107,7 @@ VENDORS = (
         "container_t c1,c2: a vendor's GPU in a user namespace",
         (
             _UNMODIFIED._replace(
-                mapped=100_000,
-                asks={"OCI_INTEL": "1"},
-                expect={f"read:{_INTEL}": policy.HERE.dri},
-                avcs=None,
+                mapped=100_000, asks={"OCI_INTEL": "1"}, expect={f"read:{_INTEL}": policy.HERE.dri}, avcs=None
             ),
         ),
         denied=_DENIED if _BY_BOOLEAN else "",
@@ -121,21 +115,14 @@ VENDORS = (
     ),
     Row(
         "nvidia_container_t c1,c2: a vendor's GPU in a user namespace",
-        (
-            _CONFINED._replace(
-                mapped=100_000, asks={"OCI_INTEL": "1"}, expect={f"read:{_INTEL}": _NO_DEVICE}
-            ),
-        ),
+        (_CONFINED._replace(mapped=100_000, asks={"OCI_INTEL": "1"}, expect={f"read:{_INTEL}": _NO_DEVICE}),),
         runtimes=CRUN,
     ),
     Row(
         "nvidia_container_t c1,c2: a vendor's GPU in a user namespace, without its boolean",
         (
             _CONFINED._replace(
-                mapped=100_000,
-                asks={"OCI_INTEL": "1"},
-                expect={f"read:{_INTEL}": policy.HERE.dri},
-                avcs=None,
+                mapped=100_000, asks={"OCI_INTEL": "1"}, expect={f"read:{_INTEL}": policy.HERE.dri}, avcs=None
             ),
         ),
         off="nvidia_container_use_dri",

@@ -34,10 +34,7 @@ EVERYTHING = {
                 {"path": "/dev/infiniband/uverbs*", "pci": "15b3", "each": True, "name": "ibdev"},
             ],
             "libraries": [{"path": "/opt/rocm*/lib/lib*.so.*", "target": "/opt/libraries"}],
-            "directories": [
-                "/usr/libexec/onload",
-                {"path": "/opt/rocm/bin", "target": "/opt/rocm"},
-            ],
+            "directories": ["/usr/libexec/onload", {"path": "/opt/rocm/bin", "target": "/opt/rocm"}],
             "miscellaneous": [
                 {"path": "/etc/OpenCL/vendors/*.icd", "required": True},
                 {"path": "/usr/share/libdrm/amdgpu.ids", "target": "/etc/libdrm"},
