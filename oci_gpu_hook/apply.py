@@ -88,10 +88,10 @@ def _prepared(operation: Operation, host: HostRoot, undo: Undo, notes: list[str]
 def _label_what_is_made(label: str) -> None:
     """Mount points and nodes are to bear the container's label from the moment that they exist."""
     # A host without SELinux does not load it.
-    from oci_gpu_hook.changes import labels
+    from oci_gpu_hook.changes import contextset
 
     try:
-        labels.create_as(label)
+        contextset.create_as(label)
     except OSError as err:
         hint = "the policy must know the container's label"
         raise ApplyError(f"cannot label what is made for the container: {err}", hint) from err

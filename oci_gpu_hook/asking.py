@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.request.bundle import Bundle
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.request.settings import Settings
-    from oci_gpu_hook.request.vendors import Known
+    from oci_gpu_hook.request.vendorrequest import Known
 
 
 class SpecStart(NamedTuple):
@@ -68,9 +68,9 @@ class Question:
             return True
         if not sources.may_name_vendor(self.inputs):
             return False
-        from oci_gpu_hook.request import vendors
+        from oci_gpu_hook.request import vendorrequest
 
-        return vendors.asks(self.inputs, self._vendors())
+        return vendorrequest.asks(self.inputs, self._vendors())
 
     def settings(self) -> Settings:
         """The settings that hold for this container; ConfigError and RequestError as `settings.read_settings`."""

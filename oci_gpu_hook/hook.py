@@ -144,9 +144,9 @@ def _late() -> BundleError:
 def _tell_runtime(said: str) -> None:
     """Tell the readers of a runtime that does not show what its hooks say.  Whatever goes wrong, the code stays."""
     try:
-        from oci_gpu_hook.report import runtime
+        from oci_gpu_hook.report import runtimelog
 
-        runtime.tell(f"oci-gpu-hook: {plain(said, LONGEST_LIST)}")
+        runtimelog.tell(f"oci-gpu-hook: {plain(said, LONGEST_LIST)}")
     except Exception:
         pass
 
@@ -154,9 +154,9 @@ def _tell_runtime(said: str) -> None:
 def _record(progress: Progress, code: int, said: str) -> None:
     """Record the start in the journal.  Whatever goes wrong with that, the start goes on."""
     try:
-        from oci_gpu_hook.report import record
+        from oci_gpu_hook.report import records
 
-        record.send(progress, code, said)
+        records.send(progress, code, said)
     except Exception as err:
         # A start that failed has had its one sentence.
         if code == DONE:
@@ -310,7 +310,7 @@ def _check_vendor_spec(progress: Progress, plan: Plan, host: HostRoot, bundle: B
     """The same for a spec of another vendor's devices."""
     from oci_gpu_hook.planning import cdivendor
     from oci_gpu_hook.vendors import current
-    from oci_gpu_hook.vendors import host as on_host
+    from oci_gpu_hook.vendors import vendorhost as on_host
 
     if progress.request is None:
         return

@@ -37,13 +37,13 @@ SIZE_BYTES = 4
 ROOTS = {
     # Whatever Python is started for.
     "state": ("kernel.filetypes", "report.sentence", "request.state"),
-    "runtime": ("runtime",),
+    "runtime": ("runtime.create",),
     # Every container for which the hook starts Python.
     "start": ("hook", "__main__"),
     # Before crun sets a container's resources anew.
-    "update": ("update",),
+    "update": ("runtime.update",),
     # A container with a GPU, if the answer is saved.
-    "gpu": ("build", "request.parse", "container.rootfs", "planning.decide", "apply", "report.record"),
+    "gpu": ("build", "request.parse", "container.rootfs", "planning.decide", "apply", "report.records"),
     # Without a saved answer, what the driver gives is decided from the saved inventory.
     "provision": ("driver.inventory", "planning.recording", "planning.provision"),
     # Without a saved inventory that is still true.
@@ -58,15 +58,15 @@ ROOTS = {
     # If the driver has no GPU: which platform this is, and what a Jetson or WSL 2 gives.
     "platform": ("vendors.platform",),
     # If a container may name another vendor's devices.
-    "vendors": ("vendors.current", "vendors.host", "planning.sharing", "planning.vendors"),
-    "vendors' files": ("vendors.vendorfile", "vendors.survey"),
+    "vendors": ("vendors.current", "vendors.vendorhost", "planning.sharing", "planning.vendorshare"),
+    "vendors' files": ("vendors.vendorfile", "vendors.vendorsurvey"),
     "platforms": ("planning.platforms",),
     "platforms' files": ("vendors.tegra", "vendors.wsl"),
-    "crun": ("request.crun", "report.runtime"),
+    "crun": ("request.crun", "report.runtimelog"),
     "requirements": ("planning.requirements",),
     "cdi": ("request.bycdi", "planning.cdi"),
     "vendors by CDI": ("planning.cdivendor",),
-    "labels": ("planning.labels", "changes.labels"),
+    "labels": ("planning.labels", "changes.contextset"),
     "splice": ("formats.ldcache_splice",),
     "cgroup v1": ("changes.cgroup_v1",),
     "cgroup v2": ("changes.cgroup_v2",),

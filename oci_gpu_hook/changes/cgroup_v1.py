@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import posix
 
-from oci_gpu_hook.container.cgroup import lines
+from oci_gpu_hook.container.devicecgroup import lines
 from oci_gpu_hook.formats import devicerule
 from oci_gpu_hook.kernel import procfile, syscalls
 

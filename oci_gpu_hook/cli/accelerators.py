@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from oci_gpu_hook.cli import onhost, render, vendortext
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import DriverError
-from oci_gpu_hook.vendors import platform, present
+from oci_gpu_hook.node.gpus import present
+from oci_gpu_hook.vendors import platform
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.vendors.host import OnHost
-    from oci_gpu_hook.vendors.present import Present, Wrong
+    from oci_gpu_hook.node.gpus.present import Present, Wrong
+    from oci_gpu_hook.vendors.vendorhost import OnHost
 
 _NOTHING = DriverInventory("", "", (), (), None, None, (), "", (), (), (), (), (), ())
 

@@ -15,16 +15,16 @@ from oci_gpu_hook.container import layout
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.errors import ConfigError, DriverError, HookError, UsageError, quoted
-from oci_gpu_hook.host import whole
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_regular
+from oci_gpu_hook.node.machine import whole
 from oci_gpu_hook.planning import cdi as spec_of
 from oci_gpu_hook.planning import cdivendor, provision, selection
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings, read_settings
 from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, CAPABILITIES, NONE, items
 from oci_gpu_hook.vendors import current
-from oci_gpu_hook.vendors import host as on_host
+from oci_gpu_hook.vendors import vendorhost as on_host
 
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory

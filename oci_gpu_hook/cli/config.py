@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oci_gpu_hook.cli import named, nvidiaconfig
+from oci_gpu_hook.cli import named
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.errors import ConfigError, HookError, UsageError
-from oci_gpu_hook.formats import toml
-from oci_gpu_hook.host import whole
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.machine import toml, whole
+from oci_gpu_hook.node.setup import nvidiaconfig
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import Settings, files
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.cli.nvidiaconfig import Answer
+    from oci_gpu_hook.node.setup.nvidiaconfig import Answer
     from oci_gpu_hook.request.sections import Setting
 
 NVIDIAS = "/etc/nvidia-container-runtime/config.toml"

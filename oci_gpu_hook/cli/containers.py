@@ -12,21 +12,22 @@ import click
 from oci_gpu_hook.cli import onhost
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.cli.render import columns, joined
-from oci_gpu_hook.diagnosis import holders
-from oci_gpu_hook.diagnosis.holders import Other, Share
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.errors import DriverError
-from oci_gpu_hook.host import contained, kernel
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.diagnosis import holders
+from oci_gpu_hook.node.diagnosis.holders import Other, Share
+from oci_gpu_hook.node.engines import containerdevices
+from oci_gpu_hook.node.gpus import present
+from oci_gpu_hook.node.machine import kernelconfig
 from oci_gpu_hook.report.entry import printable
 from oci_gpu_hook.request.settings import read_settings
-from oci_gpu_hook.vendors import present
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.diagnosis.holders import Division, Holder, Holders
     from oci_gpu_hook.driver.inventory import DriverInventory
-    from oci_gpu_hook.host.contained import Contained, Found
+    from oci_gpu_hook.node.diagnosis.holders import Division, Holder, Holders
+    from oci_gpu_hook.node.engines.containerdevices import Contained, Found
 
 _OTHERS = "OTHERS"
 _HEADINGS = ("CONTAINER", "ID", "ENGINE", "RUNTIME", "GPU", _OTHERS, "SINCE")
@@ -50,7 +51,7 @@ def containers(form: str, config: str | None, host_root: str) -> None:
     gpus = _gpus(root, config, is_needed=not others)
     nodes = tuple([(node.path, node.major, node.minor) for vendor in vendors for node in vendor.nodes()])
     wanted = holders.wanted((*gpus, *others), nodes)
-    found = contained.look(root, wanted, kernel.cgroup_version(root))
+    found = containerdevices.look(root, wanted, kernelconfig.cgroup_version(root))
     held = holders.holders((*gpus, *others), found.containers)
     text = as_text(held, found, with_others=bool(others))
     show(form, document(held, found), text, _painted)

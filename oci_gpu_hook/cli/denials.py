@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from oci_gpu_hook.errors import quoted
 from oci_gpu_hook.formats import contexts
-from oci_gpu_hook.formats.avc import Denial
+from oci_gpu_hook.node.machine.avc import Denial
 from oci_gpu_hook.record import NamedTuple
 
 _GPU_CONTAINER = "nvidia_container_t"

@@ -13,28 +13,30 @@ import click
 
 from oci_gpu_hook.cli import cdi, examine, podmanversion
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
-from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding, driver, engines, is_failed, system
-from oci_gpu_hook.diagnosis import docker as judged_docker
-from oci_gpu_hook.diagnosis import podman as judged_podman
-from oci_gpu_hook.diagnosis import vendors as judged_vendors
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import nodes, proc, stamp, survey
 from oci_gpu_hook.errors import LONGEST_LIST, ConfigError, DriverError, plain
 from oci_gpu_hook.formats.ldcache import MalformedCache
 from oci_gpu_hook.formats.ldcache_entries import parse
-from oci_gpu_hook.host import cdispecs, dockerd, kernel, libselinux, registrations, rootless
-from oci_gpu_hook.host import engines as host_engines
 from oci_gpu_hook.host import saved as saved_files
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others
+from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding, drivercheck, enginecheck, is_failed, systemcheck
+from oci_gpu_hook.node.diagnosis import dockercheck as judged_docker
+from oci_gpu_hook.node.diagnosis import podmancheck as judged_podman
+from oci_gpu_hook.node.diagnosis import vendorcheck as judged_vendors
+from oci_gpu_hook.node.engines import cdispecs, dockerd, registrations, rootless
+from oci_gpu_hook.node.engines import installed as host_engines
+from oci_gpu_hook.node.gpus import present
+from oci_gpu_hook.node.machine import kernelconfig, libselinux
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import SETTINGS, files, read_settings
-from oci_gpu_hook.vendors import current, host, platform, present, tegra, wsl
-from oci_gpu_hook.vendors import inventory as vendor_inventory
+from oci_gpu_hook.vendors import current, platform, tegra, vendorhost, wsl
+from oci_gpu_hook.vendors import vendorinventory as vendor_inventory
 
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
-    from oci_gpu_hook.vendors.host import OnHost
+    from oci_gpu_hook.vendors.vendorhost import OnHost
 
 # click leaves them out where the output is no terminal.
 _STYLES: dict[str, dict[str, Any]] = {
@@ -70,7 +72,7 @@ def doctor(form: str, as_json: bool, word: str | None, config: str | None, host_
 def of_host(root: HostRoot, config: str | None) -> list[Finding]:
     """The findings about the host, causes before what follows from them."""
     tool = "dnf" if host_engines.has_program(root, "dnf") else "apt"
-    found = kernel.look(root)
+    found = kernelconfig.look(root)
     installed = host_engines.installed(root)
     unread = host_engines.unread(root)
     unknown = {file.engine for file in unread}
@@ -85,32 +87,32 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
     others = present.look(root)
     here = tuple([item for item in others.vendors if present.hardware(root, item)])
     findings = [
-        *system.kernel(found, tool),
-        *engines.installation(ours, tool),
-        *(system.python(ours.interpreter, ours.python, tool) if ours.library else ()),
+        *systemcheck.kernel(found, tool),
+        *enginecheck.installation(ours, tool),
+        *(systemcheck.python(ours.interpreter, ours.python, tool) if ours.library else ()),
         *settings,
         *_sections(root, config, installed),
         *_driver(root, driver_root, found, tool, others=bool(here)),
         *judged_vendors.judge(others, tuple([_here(root, item) for item in here]), tool),
         *_vendors_specs(root),
-        *system.cgroups(found, known),
-        *system.ebpf(found, os.geteuid() == 0),
+        *systemcheck.cgroups(found, known),
+        *systemcheck.ebpf(found, os.geteuid() == 0),
         *_selinux(root, found.cgroups, tool),
     ]
     for engine in known:
-        findings += engines.seen_by(engine, hooks, registrations.REGISTRATION, tool)
+        findings += enginecheck.seen_by(engine, hooks, registrations.REGISTRATION, tool)
         findings += _podman(root, engine)
-    findings += engines.unread(unread, tool)
+    findings += enginecheck.unread(unread, tool)
     docker = dockerd.look(root)
     containerd = host_engines.containerd(root)
     if containerd is not None and "containerd" not in unknown:
         is_alone = not installed and docker is None
-        findings += engines.containerd(containerd, tool, is_alone=is_alone)
+        findings += enginecheck.containerd(containerd, tool, is_alone=is_alone)
     if not installed and docker is None and containerd is None:
-        findings += engines.none_installed(tool)
+        findings += enginecheck.none_installed(tool)
     by_link = docker is not None and judged_docker.is_ours(docker, root.real(ours.entry))
     findings += judged_docker.docker(docker, root.real(ours.entry), tool) if docker else []
-    findings += engines.other_hooks(installed, hooks, host_engines.shims(root), by_link)
+    findings += enginecheck.other_hooks(installed, hooks, host_engines.shims(root), by_link)
     return [*findings, *_rootless(root, found, tool)]
 
 
@@ -161,7 +163,7 @@ def _settings(root: HostRoot, config: str | None) -> tuple[str, list[Finding]]:
     except ConfigError as err:
         error = err
     shown = open_ones[0] if open_ones else path
-    return driver_root, system.settings(error, shown, bool(open_ones), os.path.exists(path))
+    return driver_root, systemcheck.settings(error, shown, bool(open_ones), os.path.exists(path))
 
 
 def _podman(root: HostRoot, engine: host_engines.Engine) -> list[Finding]:
@@ -179,7 +181,7 @@ def _sections(root: HostRoot, config: str | None, installed: tuple[host_engines.
         return []
     docker = ["Docker"] if host_engines.has_program(root, "dockerd") else []
     names = [*[engine.name for engine in installed], *docker]
-    return system.sections({line.scope for line in lines}, names)
+    return systemcheck.sections({line.scope for line in lines}, names)
 
 
 def _names(folder: str) -> list[str]:
@@ -208,7 +210,7 @@ def of_platform(root: HostRoot, kind: str, proof: str) -> list[Finding]:
             wsl.vendor(root)
     except DriverError as err:
         error = err.message
-    return driver.platform(kind, platform.NAMES[kind], proof, error, left_out)
+    return drivercheck.platform(kind, platform.NAMES[kind], proof, error, left_out)
 
 
 def _here(root: HostRoot, found: OnHost) -> judged_vendors.Here:
@@ -223,7 +225,7 @@ def _here(root: HostRoot, found: OnHost) -> judged_vendors.Here:
         found,
         root.stat(f"{saved_files.FOLDER}/{vendor_inventory.PREFIX}{what.flag}") is not None,
         vendor_inventory.read_saved(root, what.flag, what.file) is not None,
-        tuple([name for name in what.modules if not host.is_loaded(root, name)]),
+        tuple([name for name in what.modules if not vendorhost.is_loaded(root, name)]),
         kind,
         boolean,
     )
@@ -235,7 +237,7 @@ def _knows_type(name: str) -> bool:
     return library is None or not name or libselinux.knows_type(library, name)
 
 
-def _driver(root: HostRoot, driver_root: str, found: kernel.Kernel, tool: str, *, others: bool) -> list[Finding]:
+def _driver(root: HostRoot, driver_root: str, found: kernelconfig.Kernel, tool: str, *, others: bool) -> list[Finding]:
     """The findings about NVIDIA's driver; others: whether another vendor's hardware is here."""
     kind, proof = platform.prove(root)
     if kind in (platform.TEGRA, platform.WSL):
@@ -247,13 +249,13 @@ def _driver(root: HostRoot, driver_root: str, found: kernel.Kernel, tool: str, *
         is_expected = absence.has_module or absence.nouveau or present.expects_nvidia(root)
         if others and not is_expected:
             seen = "no GPU of NVIDIA's: other vendors' hardware is here"
-            return [Finding("driver", PASS, seen), *driver.folder(_state(root))]
-        return driver.absent(absence, tool)
+            return [Finding("driver", PASS, seen), *drivercheck.folder(_state(root))]
+        return drivercheck.absent(absence, tool)
     saved = saved_inventory.read_saved(root, stamp.now(root, driver_root))
     return [
         *of_driver(root, driver_root, inventory, tool),
-        *driver.inventory(saved, _state(root)),
-        *driver.cdi_specs(cdispecs.specs(root), inventory.driver_version, _mig_devices(inventory, saved)),
+        *drivercheck.inventory(saved, _state(root)),
+        *drivercheck.cdi_specs(cdispecs.specs(root), inventory.driver_version, _mig_devices(inventory, saved)),
     ]
 
 
@@ -262,9 +264,9 @@ def _mig_devices(now: DriverInventory, saved: DriverInventory | None) -> tuple[M
     return now.mig_devices if saved is None else saved.mig_devices
 
 
-def absence_of(root: HostRoot, driver_root: str, found: kernel.Kernel, err: DriverError) -> driver.Absence:
+def absence_of(root: HostRoot, driver_root: str, found: kernelconfig.Kernel, err: DriverError) -> drivercheck.Absence:
     """What is there where a survey says that there is no driver."""
-    return driver.Absence(
+    return drivercheck.Absence(
         err.message,
         root.stat(nodes.CONTROL) is not None,
         "nvidia" in found.modules,
@@ -278,11 +280,11 @@ def of_driver(root: HostRoot, driver_root: str, found: DriverInventory, tool: st
     found = saved_inventory.with_nodes(root, found)
     uvm = "nvidia-uvm" in proc.character_majors(root)
     return [
-        *driver.parts(found, tool),
-        *driver.firmware(found, _runs_firmware(root, found), tool),
-        *driver.loader_cache(_cached_names(root, driver_root)),
-        *driver.gpus(found),
-        *driver.nodes(found.devices, _numbers(root, found), uvm),
+        *drivercheck.parts(found, tool),
+        *drivercheck.firmware(found, _runs_firmware(root, found), tool),
+        *drivercheck.loader_cache(_cached_names(root, driver_root)),
+        *drivercheck.gpus(found),
+        *drivercheck.nodes(found.devices, _numbers(root, found), uvm),
     ]
 
 
@@ -291,16 +293,16 @@ def _vendors_specs(root: HostRoot) -> list[Finding]:
     specs = cdispecs.of_vendors(root)
     flags = {vendor.flag for vendor in current.known(root, remember=False)} if specs else set()
     return [
-        driver.vendors_spec(
+        drivercheck.vendors_spec(
             spec, cdi.stale(root, spec.path, spec.flag) if spec.flag in flags else "", is_known=spec.flag in flags
         )
         for spec in specs
     ]
 
 
-def _state(root: HostRoot) -> driver.State:
+def _state(root: HostRoot) -> drivercheck.State:
     folder = root.stat(saved_files.FOLDER)
-    return driver.State(
+    return drivercheck.State(
         folder=saved_files.FOLDER,
         is_folder=folder is None or is_folder(folder),
         is_open=folder is not None and is_open_to_others(folder),
@@ -338,10 +340,10 @@ def _selinux(root: HostRoot, cgroups: str, tool: str) -> list[Finding]:
     is_there = libselinux.is_there(root)
     library = libselinux.imported() if is_there else None
     status = libselinux.status(library, root) if library else None
-    return system.selinux(status, is_there, cgroups, tool)
+    return systemcheck.selinux(status, is_there, cgroups, tool)
 
 
-def _rootless(root: HostRoot, found: kernel.Kernel, tool: str) -> list[Finding]:
+def _rootless(root: HostRoot, found: kernelconfig.Kernel, tool: str) -> list[Finding]:
     subids = all([root.read(f"/etc/{name}") for name in ("subuid", "subgid")])
     newuidmap = host_engines.has_program(root, "newuidmap")
-    return system.rootless(found, subids, newuidmap, rootless.is_used(root), tool)
+    return systemcheck.rootless(found, subids, newuidmap, rootless.is_used(root), tool)

@@ -12,19 +12,20 @@ import os
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.asking import Question, spec_of
-from oci_gpu_hook.cli import apart
 from oci_gpu_hook.container import ipc
 from oci_gpu_hook.container.rootfs import Rootfs
-from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, Finding, advice
-from oci_gpu_hook.diagnosis import container as judged
-from oci_gpu_hook.diagnosis.remedy import DOCTOR, Remedy, command, in_words
 from oci_gpu_hook.driver import proc
 from oci_gpu_hook.driver.stamp import LD_SO_CACHE
 from oci_gpu_hook.errors import BundleError, HookError, UsageError, quoted
 from oci_gpu_hook.formats.ldcache import LARGEST, MalformedCache
 from oci_gpu_hook.formats.ldcache_entries import parse as parse_cache
-from oci_gpu_hook.host import containers, docker, kernel, libselinux, processes, untrusted
-from oci_gpu_hook.host.untrusted import ContainerRoot
+from oci_gpu_hook.host import docker
+from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding, advice
+from oci_gpu_hook.node.diagnosis import containercheck as judged
+from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, Remedy, command, in_words
+from oci_gpu_hook.node.engines import containers
+from oci_gpu_hook.node.machine import apart, kernelconfig, libselinux, processes, untrusted
+from oci_gpu_hook.node.machine.untrusted import ContainerRoot
 from oci_gpu_hook.operations.device import Device
 from oci_gpu_hook.operations.mount import Mount
 from oci_gpu_hook.planning import decide
@@ -35,8 +36,8 @@ from oci_gpu_hook.vendors import current
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from oci_gpu_hook.host.containers import Running
     from oci_gpu_hook.host.root import HostRoot
+    from oci_gpu_hook.node.engines.containers import Running
     from oci_gpu_hook.operations.operation import Operation
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.request.settings import Settings
@@ -242,7 +243,7 @@ def _opened(
     """errno of each open, tried as the container's user in its device cgroup; None and why if there is no answer."""
     if not nodes:
         return {}, ""
-    cgroup = processes.device_cgroup(host, pid, kernel.cgroup_version(host))
+    cgroup = processes.device_cgroup(host, pid, kernelconfig.cgroup_version(host))
     unopened = _unopened(host, cgroup)
     if unopened:
         return None, unopened

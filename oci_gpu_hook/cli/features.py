@@ -10,12 +10,14 @@ import click
 from oci_gpu_hook.cli import onhost
 from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout
 from oci_gpu_hook.cli.version import VERSION
-from oci_gpu_hook.driver import nvml, readings, survey
+from oci_gpu_hook.driver import survey
 from oci_gpu_hook.driver.gpu import driver_version
 from oci_gpu_hook.errors import DriverError, UsageError
-from oci_gpu_hook.host import libselinux, saved, validated, whole
+from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.report import features as report
+from oci_gpu_hook.node.exporters import featurelabels as report
+from oci_gpu_hook.node.gpus import nvml, readings
+from oci_gpu_hook.node.machine import libselinux, validated, whole
 from oci_gpu_hook.request.settings import Settings, read_settings
 
 _MACHINE = "/sys/class/dmi/id/product_name"

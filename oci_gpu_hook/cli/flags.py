@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import click
 
-from oci_gpu_hook.cli import drivervolume, flaglines, onhost
+from oci_gpu_hook.cli import flaglines, onhost
 from oci_gpu_hook.cli.flaglines import Asked
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import Command, config_file, host_root
@@ -15,6 +15,7 @@ from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.errors import RequestError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.setup import drivervolume
 from oci_gpu_hook.planning import cdi as spec_of
 from oci_gpu_hook.planning import selection
 from oci_gpu_hook.request import selectors

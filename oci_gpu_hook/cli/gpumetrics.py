@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oci_gpu_hook.cli import onhost, seengpus
-from oci_gpu_hook.diagnosis import holders
-from oci_gpu_hook.diagnosis.holders import Share
+from oci_gpu_hook.cli import onhost
 from oci_gpu_hook.driver import inventory as saved_inventory
-from oci_gpu_hook.driver import nvml, readings, stamp, survey
+from oci_gpu_hook.driver import stamp, survey
 from oci_gpu_hook.driver.gpu import driver_version, list_gpus
 from oci_gpu_hook.errors import DriverError
-from oci_gpu_hook.host import contained, kernel, validated
-from oci_gpu_hook.host.kernellog import place
-from oci_gpu_hook.host.states import ROOT
-from oci_gpu_hook.report import gpumetrics as report
+from oci_gpu_hook.node.diagnosis import holders
+from oci_gpu_hook.node.diagnosis.holders import Share
+from oci_gpu_hook.node.engines import containerdevices
+from oci_gpu_hook.node.engines.states import ROOT
+from oci_gpu_hook.node.exporters import gpuexposition as report
+from oci_gpu_hook.node.exporters import seengpus
+from oci_gpu_hook.node.gpus import nvml, readings
+from oci_gpu_hook.node.gpus.kernellog import place
+from oci_gpu_hook.node.machine import kernelconfig, validated
 
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory
@@ -76,7 +79,7 @@ def _held(root: HostRoot, driver_root: str, found: DriverInventory) -> tuple[rep
     """The GPUs and MIG devices that containers hold; none of a container whose device cgroup cannot be read."""
     with_nodes = saved_inventory.with_nodes(root, found, ("caps",), driver_root=driver_root)
     divided = holders.divisions(with_nodes)
-    seen = contained.look(root, holders.wanted(divided), kernel.cgroup_version(root))
+    seen = containerdevices.look(root, holders.wanted(divided), kernelconfig.cgroup_version(root))
     rows = []
     for holder in [it for it in holders.holders(divided, seen.containers).holding if it.is_certain]:
         running = holder.container.running

@@ -11,19 +11,21 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from oci_gpu_hook.cli import accelerators, cdi, cditext, drivervolume, features, onhost, vendortext
+from oci_gpu_hook.cli import accelerators, cdi, cditext, features, onhost, vendortext
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import LONGEST_SECONDS, Seconds, config_file, host_root, nvml_timeout, output_format, show
 from oci_gpu_hook.driver import inventory as saved_inventory
-from oci_gpu_hook.driver import nodes, nvml, stamp, survey, udev
+from oci_gpu_hook.driver import nodes, stamp, survey
 from oci_gpu_hook.errors import ApplyError, ConfigError, DriverError, HookError
 from oci_gpu_hook.host import saved as saved_files
-from oci_gpu_hook.host import whole
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.gpus import nvml, present, udev
+from oci_gpu_hook.node.machine import whole
+from oci_gpu_hook.node.setup import drivervolume
 from oci_gpu_hook.request.settings import read_settings
 from oci_gpu_hook.request.words import ALL
-from oci_gpu_hook.vendors import inventory as vendor_inventory
-from oci_gpu_hook.vendors import platform, present
+from oci_gpu_hook.vendors import platform
+from oci_gpu_hook.vendors import vendorinventory as vendor_inventory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.cli.accelerators import Found
     from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.driver.stamp import Stamp
-    from oci_gpu_hook.vendors.present import Present
+    from oci_gpu_hook.node.gpus.present import Present
 
 _SETTLE_SECONDS = 2.0
 

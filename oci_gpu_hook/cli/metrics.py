@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import click
 
-from oci_gpu_hook.cli import gpumetrics, spool
+from oci_gpu_hook.cli import gpumetrics
 from oci_gpu_hook.cli.options import LONGEST_SECONDS, Seconds, config_file
-from oci_gpu_hook.host import whole
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.report import counters
+from oci_gpu_hook.node.exporters import counters, spool
+from oci_gpu_hook.node.machine import whole
 from oci_gpu_hook.request.settings import read_settings
 
 

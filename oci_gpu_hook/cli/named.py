@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import errno
 
-from oci_gpu_hook.host import untrusted
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.machine import untrusted
 from oci_gpu_hook.request.bundle import Bundle, read_bundle
 
 

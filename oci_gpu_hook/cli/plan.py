@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 import click
 
 from oci_gpu_hook.asking import Question
-from oci_gpu_hook.cli import named, render
+from oci_gpu_hook.cli import leftout, named, render
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.container import rootfs
 from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.errors import ConfigError, RequestError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.planning import leftout
 from oci_gpu_hook.planning.decide import decide
 from oci_gpu_hook.request.annotations import folder_of
 from oci_gpu_hook.vendors import current
-from oci_gpu_hook.vendors import host as on_host
+from oci_gpu_hook.vendors import vendorhost as on_host
 
 if TYPE_CHECKING:
     from oci_gpu_hook.request.parse import Request

@@ -13,9 +13,8 @@ from oci_gpu_hook.cli import denials, named
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import host_root, output_format, show
 from oci_gpu_hook.errors import ApplyError, UsageError, quoted
-from oci_gpu_hook.formats import avc
-from oci_gpu_hook.host import kernel, libselinux
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.machine import avc, kernelconfig, libselinux
 
 # An administrator's own modules have 400, and so win; distributions use 200 for theirs.
 _PRIORITY = "200"
@@ -233,7 +232,7 @@ def _semodule(host_root: str, words: list[str]) -> None:
 def _decide_on_cgroups(root: HostRoot) -> None:
     """Let the hook write the files of cgroups if this host has v1's, and no other host's."""
     name = libselinux.CGROUP_V1_BOOLEAN
-    version, is_on = kernel.cgroup_version(root), libselinux.boolean(root, name)
+    version, is_on = kernelconfig.cgroup_version(root), libselinux.boolean(root, name)
     if root.path != "/" or not version or is_on in (None, version == "v1"):
         return
     value = "on" if version == "v1" else "off"

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oci_gpu_hook.cli import daemonjson
 from oci_gpu_hook.cli.flaglines import RUNTIME, RUNTIMES
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.errors import ConfigError, DriverError, UsageError
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.setup import daemonjson
 from oci_gpu_hook.request.settings import SETTINGS, read_settings
 from oci_gpu_hook.request.sources import SWARM_VARIABLE
 

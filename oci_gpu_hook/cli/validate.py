@@ -16,27 +16,28 @@ import click
 
 from oci_gpu_hook.cli import doctor, examine
 from oci_gpu_hook.cli.options import Seconds, config_file, output_format, show
-from oci_gpu_hook.diagnosis import FAIL, Finding, is_failed
-from oci_gpu_hook.diagnosis import driver as judged
-from oci_gpu_hook.diagnosis.remedy import in_words
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.driver.gpu import driver_version, list_gpus
 from oci_gpu_hook.errors import DONE, OUR_BUG, ApplyError, DriverError, HookError, plain
-from oci_gpu_hook.host import engines, kernel, validated
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.host.validated import FAILED, PASSED, SKIPPED, STEPS, StepResult, Validation
+from oci_gpu_hook.node.diagnosis import FAIL, Finding, is_failed
+from oci_gpu_hook.node.diagnosis import drivercheck as judged
+from oci_gpu_hook.node.diagnosis.remedy import in_words
+from oci_gpu_hook.node.engines import installed
+from oci_gpu_hook.node.machine import kernelconfig, validated
+from oci_gpu_hook.node.machine.validated import FAILED, PASSED, SKIPPED, STEPS, StepResult, Validation
+from oci_gpu_hook.node.validation import containerstep, status, workload
+from oci_gpu_hook.node.validation import driverstep as nvidia
 from oci_gpu_hook.request.settings import read_settings
 from oci_gpu_hook.request.state import Who
-from oci_gpu_hook.validation import container, status, workload
-from oci_gpu_hook.validation import driver as nvidia
 from oci_gpu_hook.vendors import platform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
+    from oci_gpu_hook.driver.facts import Facts
     from oci_gpu_hook.driver.inventory import DriverInventory
-    from oci_gpu_hook.driver.nvml import Facts
     from oci_gpu_hook.request.settings import Settings
 
 _LONGEST_SECONDS = 3600
@@ -206,14 +207,14 @@ class _Validation:
 
     def _driver(self) -> list[Finding]:
         root, driver_root = self._root, self._settings.driver_root
-        tool = "dnf" if engines.has_program(root, "dnf") else "apt"
+        tool = "dnf" if installed.has_program(root, "dnf") else "apt"
         kind, proof = platform.prove(root)
         if kind in (platform.TEGRA, platform.WSL):
             return doctor.of_platform(root, kind, proof)
         try:
             found = survey.survey(root, driver_root)
         except DriverError as err:
-            absence = doctor.absence_of(root, driver_root, kernel.look(root), err)
+            absence = doctor.absence_of(root, driver_root, kernelconfig.look(root), err)
             return judged.absent(absence, tool)
         findings = doctor.of_driver(root, driver_root, found, tool)
         self._facts, wrong = self._ask(found)
@@ -235,15 +236,15 @@ class _Validation:
         if settings.unmatched and settings.unmatched_sections == "refuse":
             what = " and ".join(settings.unmatched)
             raise _Skipped(f"unmatched-sections = refuse, and its container has no {what}")
-        asked = container.Asked(
-            container.runtime(self._runtime or settings.runtime),
+        asked = containerstep.Asked(
+            containerstep.runtime(self._runtime or settings.runtime),
             self._config,
-            container.capabilities(settings.allowed_capabilities),
+            containerstep.capabilities(settings.allowed_capabilities),
             settings.accept_environment != "always",
             list_gpus(self._root),
             self._seconds,
         )
-        return container.run(self._root, asked, lambda running: examine.running(self._root, running, self._config))
+        return containerstep.run(self._root, asked, lambda running: examine.running(self._root, running, self._config))
 
     def _workload(self) -> list[Finding]:
         root, driver_root = self._root, self._settings.driver_root

@@ -13,12 +13,13 @@ from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import host_root, output_format, show
 from oci_gpu_hook.errors import ConfigError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.vendors import folders, present, vendorfile
+from oci_gpu_hook.node.gpus import present
+from oci_gpu_hook.vendors import folders, vendorfile
 from oci_gpu_hook.vendors.vendor import LARGEST_FILE
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.vendors.host import OnHost
     from oci_gpu_hook.vendors.vendor import Vendor, Version
+    from oci_gpu_hook.vendors.vendorhost import OnHost
 
 # Of the table: a column's heading, and the key of its value.
 _COLUMNS = (

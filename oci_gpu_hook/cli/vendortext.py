@@ -11,9 +11,9 @@ from oci_gpu_hook.cli.render import aligned
 if TYPE_CHECKING:
     from typing import Any
 
+    from oci_gpu_hook.node.gpus.present import Wrong
     from oci_gpu_hook.operations.operation import Row
-    from oci_gpu_hook.vendors.host import OnHost
-    from oci_gpu_hook.vendors.present import Wrong
+    from oci_gpu_hook.vendors.vendorhost import OnHost
 
 
 def document(found: OnHost, hardware: str) -> dict[str, Any]:

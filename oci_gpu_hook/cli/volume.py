@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import click
 
-from oci_gpu_hook.cli import drivervolume, flaglines, onhost
+from oci_gpu_hook.cli import flaglines, onhost
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.setup import drivervolume
 from oci_gpu_hook.request.settings import read_settings
 
 # Read-only whatever a container's own mount says: what one could write, the others would run.

@@ -7,7 +7,7 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.container.cgroup import DeviceCgroup
+    from oci_gpu_hook.container.devicecgroup import DeviceCgroup
     from oci_gpu_hook.formats.scopeunit import ScopeUnit
 
 

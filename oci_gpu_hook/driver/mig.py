@@ -14,7 +14,7 @@ from oci_gpu_hook.host.root import HostRoot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.driver.nvml import Facts, MigFacts
+    from oci_gpu_hook.driver.facts import Facts, MigFacts
 
 
 def devices(root: HostRoot, gpus: tuple[Gpu, ...], facts: Facts | None) -> tuple[MigDevice, ...]:

@@ -17,7 +17,7 @@ from oci_gpu_hook.host.root import HostRoot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.driver.nvml import Facts
+    from oci_gpu_hook.driver.facts import Facts
 
 _INSTALL_HINT = "whoever installs the driver must install all parts of one version"
 _REFRESH = "run 'oci-gpu-hook inventory refresh'"

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from oci_gpu_hook.changes import cgroup
-from oci_gpu_hook.container.cgroup import levels
+from oci_gpu_hook.changes import devicerules
+from oci_gpu_hook.container.devicecgroup import levels
 from oci_gpu_hook.formats import devicerule
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.record import NamedTuple
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class OpenCgroup(NamedTuple):
     """A device cgroup, `rules` added to what it allows; never the ``m`` (mknod) access.
 
-    version: ``v1`` or ``v2``; path, top: see `container.cgroup.DeviceCgroup`, "" while the container does not exist;
-    fallback: linux.resources.devices of config.json, from which a v2 program is made where the kernel does not show its
+    version: ``v1`` or ``v2``; path, top: see `container.devicecgroup.DeviceCgroup`, "" before the container exists;
+    fallback: linux.resources.devices of config.json, from which a v2 program is made if the kernel does not show its
     instructions.
     """
 
@@ -40,12 +40,12 @@ class OpenCgroup(NamedTuple):
         return f"open the device cgroup ({self.version})"
 
     def prepare(self, host: HostRoot, undo: Undo) -> int | None:
-        cgroup.load(self.version)
+        devicerules.load(self.version)
         return None
 
     def perform(self, tree: Tree, prepared: int | None) -> str:
         directories = levels(self.path, self.top)
-        skipped = cgroup.allow(self.version, directories, self.rules, self.fallback, tree.undo)
+        skipped = devicerules.allow(self.version, directories, self.rules, self.fallback, tree.undo)
         return f"the device cgroup is left alone: {skipped}" if skipped else ""
 
     def cdi_edits(self) -> list[Edit] | None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from oci_gpu_hook.changes import nodes
+from oci_gpu_hook.changes import mknod
 from oci_gpu_hook.changes.detached import attributes
 from oci_gpu_hook.record import NamedTuple
 
@@ -49,8 +49,8 @@ class Device(NamedTuple):
     def perform(self, tree: Tree, prepared: int | None) -> str:
         if prepared is None:
             mode, uid, gid = self.mode, self.uid, self.gid
-            nodes.make(tree, self.path, self.major, self.minor, mode=mode, uid=uid, gid=gid)
-        elif not nodes.is_there(tree, self.path, self.major, self.minor):
+            mknod.make(tree, self.path, self.major, self.minor, mode=mode, uid=uid, gid=gid)
+        elif not mknod.is_there(tree, self.path, self.major, self.minor):
             tree.attach(prepared, self.path, folder=False)
         return ""
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from oci_gpu_hook.changes import ldcache
+from oci_gpu_hook.changes import loadercache
 from oci_gpu_hook.formats.ldcache_additions import Additions
 from oci_gpu_hook.record import NamedTuple
 
@@ -44,7 +44,7 @@ class LdCache(NamedTuple):
         return None
 
     def perform(self, tree: Tree, prepared: int | None) -> str:
-        return ldcache.merge(tree, self.path, Additions(*self.additions))
+        return loadercache.merge(tree, self.path, Additions(*self.additions))
 
     def cdi_edits(self) -> list[Edit] | None:
         return None

@@ -30,14 +30,14 @@ class Relabel(NamedTuple):
 
     def prepare(self, host: HostRoot, undo: Undo) -> int | None:
         # A host without SELinux does not load it, and `perform` runs where the package may be out of reach.
-        from oci_gpu_hook.changes import labels  # noqa: F401
+        from oci_gpu_hook.changes import contextset  # noqa: F401
 
         return None
 
     def perform(self, tree: Tree, prepared: int | None) -> str:
-        from oci_gpu_hook.changes import labels
+        from oci_gpu_hook.changes import contextset
 
-        labels.relabel(tree, self.path, self.context)
+        contextset.relabel(tree, self.path, self.context)
         return ""
 
     def cdi_edits(self) -> list[Edit] | None:

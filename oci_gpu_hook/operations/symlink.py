@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from oci_gpu_hook.changes import nodes
+from oci_gpu_hook.changes import mknod
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -32,7 +32,7 @@ class Symlink(NamedTuple):
         return None
 
     def perform(self, tree: Tree, prepared: int | None) -> str:
-        nodes.link(tree, self.path, self.to)
+        mknod.link(tree, self.path, self.to)
         return ""
 
     def cdi_edits(self) -> list[Edit] | None:

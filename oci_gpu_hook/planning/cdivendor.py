@@ -7,8 +7,8 @@ could not.
 
 from __future__ import annotations
 
-from oci_gpu_hook.planning import cdi, provision, vendors
-from oci_gpu_hook.request.vendors import VendorRequest
+from oci_gpu_hook.planning import cdi, provision, vendorshare
+from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.request.words import ALL, NONE, VOID
 
 TYPE_CHECKING = False
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.container.layout import Layout
     from oci_gpu_hook.operations.operation import Operation
     from oci_gpu_hook.planning.plan import Provision
-    from oci_gpu_hook.vendors.host import OnHost
+    from oci_gpu_hook.vendors.vendorhost import OnHost
 
 # Of a device's name (SPEC.md, "CDI JSON Specification"): it begins and ends with a letter or digit, and may have these
 # between.
@@ -45,7 +45,7 @@ def document(found: OnHost, layout: Layout, hook: cdi.Hook) -> dict[str, object]
 
 def asked(nodes: tuple[str, ...], found: OnHost) -> tuple[str, ...]:
     """The indices of the devices whose nodes the engine has made, which does not say by which names it was asked."""
-    return tuple([device.names[0] for device, _ in vendors.of_nodes(nodes, found)]) or (ALL,)
+    return tuple([device.names[0] for device, _ in vendorshare.of_nodes(nodes, found)]) or (ALL,)
 
 
 def misfit(version: str, found: OnHost, operations: Iterable[Operation], targets: Iterable[str]) -> str:
@@ -75,4 +75,4 @@ def _provision(found: OnHost, layout: Layout, name: str) -> Provision:
     """What a container gets for one device."""
     inventory = found.inventory
     request = VendorRequest(inventory.flag, inventory.file, "cdi-spec", (name,))
-    return provision.join(layout, inventory.version, (vendors.share(layout, request, found),))
+    return provision.join(layout, inventory.version, (vendorshare.share(layout, request, found),))

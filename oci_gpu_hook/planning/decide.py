@@ -8,7 +8,7 @@ answers and the inventory.
 
 from __future__ import annotations
 
-from oci_gpu_hook.container import cgroup, layout, scope
+from oci_gpu_hook.container import devicecgroup, layout, systemdscope
 from oci_gpu_hook.container.identity import Container
 from oci_gpu_hook.planning import answers, plan
 from oci_gpu_hook.planning.plan import Labels
@@ -46,13 +46,13 @@ def decide(
     Without a `process` the container does not exist yet: what only its process tells is taken from config.json.
     remember: whether saved answers are used, and new ones and the inventory saved: at a start, and by nothing else.
     """
-    device_cgroup = cgroup.look(process, id)
+    device_cgroup = devicecgroup.look(process, id)
     container = Container(
         id=id,
         bundle=bundle.path,
         rootfs=bundle.rootfs(),
         device_cgroup=device_cgroup,
-        scope=scope.find(device_cgroup.top),
+        scope=systemdscope.find(device_cgroup.top),
         own_mounts=rootfs.own,
     )
     capabilities = request.capabilities if request else ()
@@ -111,9 +111,9 @@ def _provide_all(
     host: HostRoot, laid_out: Layout, request: Request, settings: Settings, process_type: str, *, remember: bool
 ) -> tuple[Provision, DriverInventory | None]:
     """What several drivers give, or another vendor's than NVIDIA's."""
-    from oci_gpu_hook.planning import provision, vendors
+    from oci_gpu_hook.planning import provision, vendorshare
     from oci_gpu_hook.vendors import current
-    from oci_gpu_hook.vendors import host as on_host
+    from oci_gpu_hook.vendors import vendorhost as on_host
 
     shares, inventory, version = [], None, ""
     if request.source == "cdi":
@@ -124,7 +124,7 @@ def _provide_all(
         shares = [share]
     for asked in request.vendors:
         found = current.vendor_inventory(host, asked.flag, asked.file, remember=remember)
-        shares.append(vendors.share(laid_out, asked, on_host.look(host, found), process_type))
+        shares.append(vendorshare.share(laid_out, asked, on_host.look(host, found), process_type))
     return provision.join(laid_out, version, tuple(shares)), inventory
 
 

@@ -12,10 +12,10 @@ import posix
 
 from oci_gpu_hook.driver import nodes
 from oci_gpu_hook.errors import DriverError
-from oci_gpu_hook.planning import vendors
-from oci_gpu_hook.request.vendors import VendorRequest
+from oci_gpu_hook.planning import vendorshare
+from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.request.words import ALL, NONE, VISIBLE_DEVICES
-from oci_gpu_hook.vendors import host, inventory, platform
+from oci_gpu_hook.vendors import platform, vendorhost, vendorinventory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.planning.plan import Share
     from oci_gpu_hook.request.parse import Request
-    from oci_gpu_hook.vendors.host import OnHost
-    from oci_gpu_hook.vendors.inventory import VendorInventory
     from oci_gpu_hook.vendors.vendor import Link, Vendor
+    from oci_gpu_hook.vendors.vendorhost import OnHost
+    from oci_gpu_hook.vendors.vendorinventory import VendorInventory
 
 # /dev/null by another name: udev makes /dev/v4l2-nvdec so, for a library that opens it and asks nothing of the kernel.
 _NULL = (1, 3)
@@ -48,7 +48,7 @@ def share(root: HostRoot, layout: Layout, request: Request, *, remember: bool) -
             "whoever installs the driver must see that its kernel modules are loaded: modprobe nvgpu",
         )
     asked = VendorRequest(VISIBLE_DEVICES, found.inventory.file, "env", devices)
-    given = vendors.share(layout, asked, found)
+    given = vendorshare.share(layout, asked, found)
     return given._replace(notes=(*given.notes, *_notes(request, kind))), title(kind, found)
 
 
@@ -58,7 +58,7 @@ def look(root: HostRoot, kind: str, *, everything: bool, remember: bool) -> OnHo
     everything: whether all of a Jetson's CSV files count.
     """
     saved = _inventory(root, kind, everything=everything, remember=remember)
-    found = host.look(root, saved)
+    found = vendorhost.look(root, saved)
     known = {node.path for node, _ in found.devices.common}
     null = [
         (nodes.device(root, pattern.path, *_NULL), group)
@@ -85,19 +85,19 @@ def _inventory(root: HostRoot, kind: str, *, everything: bool, remember: bool) -
     file, name = platform.WSL_FOLDER, kind
     if kind == platform.TEGRA:
         file, name = platform.CSV_FOLDER, f"{kind}.all" if everything else kind
-    saved = inventory.read_saved(root, name, file)
+    saved = vendorinventory.read_saved(root, name, file)
     if saved is not None:
         return saved
-    from oci_gpu_hook.vendors import survey, tegra, wsl
+    from oci_gpu_hook.vendors import tegra, vendorsurvey, wsl
 
     vendor: Vendor
     if kind == platform.TEGRA:
-        read = inventory.identities(root, (file, *tegra.sources(root, everything)))
+        read = vendorinventory.identities(root, (file, *tegra.sources(root, everything)))
         vendor, _ = tegra.vendor(root, everything)
     else:
-        read = inventory.identities(root, (file, *wsl.sources(root)))
+        read = vendorinventory.identities(root, (file, *wsl.sources(root)))
         vendor = wsl.vendor(root)
-    return survey.anew(root, vendor, name, read) if remember else survey.survey(root, vendor)
+    return vendorsurvey.anew(root, vendor, name, read) if remember else vendorsurvey.survey(root, vendor)
 
 
 def joined(libraries: tuple[Library, ...], links: tuple[Link, ...]) -> tuple[tuple[Library, ...], tuple[Link, ...]]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from oci_gpu_hook.request.settings import Settings
     from oci_gpu_hook.request.sources import Inputs
-    from oci_gpu_hook.request.vendors import Known
+    from oci_gpu_hook.request.vendorrequest import Known
 
 
 def of_nodes(
@@ -47,7 +47,7 @@ def of_nodes(
 
 def of_vendor(flag: str, known: Iterable[Known], nodes: tuple[str, ...]) -> Request:
     """The request that they stand for where the spec is for the devices of the vendor with this flag."""
-    from oci_gpu_hook.request.vendors import VendorRequest
+    from oci_gpu_hook.request.vendorrequest import VendorRequest
 
     for vendor in known:
         if vendor.flag == flag:

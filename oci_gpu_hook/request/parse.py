@@ -35,7 +35,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.request.settings import Settings
     from oci_gpu_hook.request.sources import Inputs, Names
-    from oci_gpu_hook.request.vendors import Known, VendorRequest
+    from oci_gpu_hook.request.vendorrequest import Known, VendorRequest
 
 _REQUIRE = "NVIDIA_REQUIRE_"
 # The value of NVIDIA_REQUIRE_JETPACK that NVIDIA's runtime knows; there is no other.
@@ -95,10 +95,10 @@ def parse(inputs: Inputs, settings: Settings, known: tuple[Known, ...] = ()) -> 
     of_vendors: tuple[VendorRequest, ...] = ()
     unknown: list[str] = []
     if known:
-        from oci_gpu_hook.request import vendors
+        from oci_gpu_hook.request import vendorrequest
 
-        of_vendors = vendors.parse(inputs, settings, known, notes)
-        unknown = vendors.unknown(inputs, known)
+        of_vendors = vendorrequest.parse(inputs, settings, known, notes)
+        unknown = vendorrequest.unknown(inputs, known)
     if devices or of_vendors or notes:
         check_sections(settings, notes)
     notes += unknown

@@ -10,14 +10,14 @@ from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.request import sources
-from oci_gpu_hook.request.vendors import Known
+from oci_gpu_hook.request.vendorrequest import Known
 from oci_gpu_hook.request.words import CDI_FOLDERS
-from oci_gpu_hook.vendors import folders, inventory
+from oci_gpu_hook.vendors import folders, vendorinventory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.request.sources import Inputs
-    from oci_gpu_hook.vendors.inventory import Identity, VendorInventory
+    from oci_gpu_hook.vendors.vendorinventory import Identity, VendorInventory
 
     FilesNow = tuple[tuple[str, Identity], ...]
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 def known(root: HostRoot, *, remember: bool) -> tuple[Known, ...]:
     """One for each of the vendors' files; remember: whether what is found anew is saved."""
     try:
-        now = inventory.files_now(root)
+        now = vendorinventory.files_now(root)
     except ConfigError as err:
         return (Known("", "", folders.ADMINISTRATORS, str(err)),)
     if not now:
         return ()
-    found = inventory.read_known(root, now)
+    found = vendorinventory.read_known(root, now)
     if found is not None:
         return found
     return anew(root, now if remember else None)
@@ -62,14 +62,14 @@ def _has_spec(root: HostRoot, kind: bytes) -> bool:
 
 def vendor_inventory(root: HostRoot, flag: str, file: str, *, remember: bool) -> VendorInventory:
     """What a host has of one vendor's; ConfigError where the file cannot be understood."""
-    found = inventory.read_saved(root, flag, file)
+    found = vendorinventory.read_saved(root, flag, file)
     if found is not None:
         return found
-    from oci_gpu_hook.vendors import survey
+    from oci_gpu_hook.vendors import vendorsurvey
 
-    read = inventory.identities(root, (file,))
+    read = vendorinventory.identities(root, (file,))
     vendor = folders.load(root, file)
-    return survey.anew(root, vendor, flag, read) if remember else survey.survey(root, vendor)
+    return vendorsurvey.anew(root, vendor, flag, read) if remember else vendorsurvey.survey(root, vendor)
 
 
 def anew(root: HostRoot, now: FilesNow | None = None) -> tuple[Known, ...]:
@@ -83,7 +83,7 @@ def anew(root: HostRoot, now: FilesNow | None = None) -> tuple[Known, ...]:
     )
     if now is not None:
         try:
-            saved.write(root, inventory.KNOWN, saved.packed(inventory.HEADING, (now, known)))
+            saved.write(root, vendorinventory.KNOWN, saved.packed(vendorinventory.HEADING, (now, known)))
         except OSError:
             pass  # this start knows either way
     return known

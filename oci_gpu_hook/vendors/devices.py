@@ -20,7 +20,7 @@ from oci_gpu_hook.vendors.vendor import DevicePattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.vendors.inventory import VendorInventory
+    from oci_gpu_hook.vendors.vendorinventory import VendorInventory
 
 # The kernel's own index of character devices, by their numbers (Documentation/ABI/stable/sysfs-dev).
 _BY_NUMBER = "/sys/dev/char"

@@ -16,23 +16,12 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from oci_gpu_hook.cli import denials, log, render
-from oci_gpu_hook.diagnosis import remedy
-from oci_gpu_hook.formats import avc
-from oci_gpu_hook.host import (
-    called,
-    containers,
-    dockerd,
-    engines,
-    heldnodes,
-    mounts,
-    processes,
-    registrations,
-    states,
-    untrusted,
-)
-from oci_gpu_hook.host.heldnodes import HostsNodes, Wanted
-from oci_gpu_hook.host.mounts import Mounts
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.diagnosis import remedy
+from oci_gpu_hook.node.engines import containernames, containers, dockerd, heldnodes, installed, registrations, states
+from oci_gpu_hook.node.engines.heldnodes import HostsNodes, Wanted
+from oci_gpu_hook.node.machine import avc, mounts, processes, untrusted
+from oci_gpu_hook.node.machine.mounts import Mounts
 from tests.fuzz.targets import _ANNOTATIONS, _NUMBERS, _TEXTS, SCRATCH, Target, _object, _several, _spoilt, _written
 from tests.unit import hosts
 
@@ -118,9 +107,9 @@ def _engines_list(data: bytes) -> None:
     path = "var/lib/containers/storage/overlay-containers/containers.json"
     root = _host({path: data, "srv/config.json": data})
     files = states.files_of(root, states.ROOT, untrusted.our_mounts(), untrusted.Budget(9))
-    for item in called.names(files, ["/srv/x/userdata"]).values():
+    for item in containernames.names(files, ["/srv/x/userdata"]).values():
         _shown(item.shown, item.full)
-    _shown(called.by_config(files, "/srv").shown)
+    _shown(containernames.by_config(files, "/srv").shown)
 
 
 def _shown(*texts: str) -> None:
@@ -176,9 +165,9 @@ def _settings_of_daemons(data: bytes) -> None:
     root = _host({"etc/docker/daemon.json": data, "usr/bin/dockerd": "", "usr/bin/containerd": "",
                     "etc/containerd/config.toml": data})  # fmt: skip
     dockerd.look(root)
-    engines.installed(root)
-    engines.shims(root)
-    engines.unread(root)
+    installed.installed(root)
+    installed.shims(root)
+    installed.unread(root)
 
 
 def _registered(data: bytes) -> None:

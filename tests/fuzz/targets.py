@@ -18,17 +18,18 @@ from typing import Any, Callable, NamedTuple
 
 from hypothesis import strategies as st
 
-from oci_gpu_hook import build, runtime
-from oci_gpu_hook.container import cgroup
+from oci_gpu_hook import build
+from oci_gpu_hook.container import devicecgroup
 from oci_gpu_hook.driver import gpu, inventory, mig, nodes, proc, stamp
 from oci_gpu_hook.errors import HookError, plain
 from oci_gpu_hook.formats import contexts, devicefilter_whole, ldcache, ldcache_merge, scopeunit
 from oci_gpu_hook.formats.ldcache_entries import Entry, paths_of
 from oci_gpu_hook.formats.ldcache_entries import parse as parse_cache
 from oci_gpu_hook.formats.ldcache_prepare import prepare
-from oci_gpu_hook.host import cdispecs, docker, podman, saved
+from oci_gpu_hook.host import docker, podman, saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import mountinfo
+from oci_gpu_hook.node.engines import cdispecs
 from oci_gpu_hook.planning import answers, labels, requirements
 from oci_gpu_hook.request import bycdi, settingsfile, sources
 from oci_gpu_hook.request.annotations import said
@@ -36,6 +37,7 @@ from oci_gpu_hook.request.bundle import Bundle, read_bundle
 from oci_gpu_hook.request.parse import parse
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.state import Who, read_state
+from oci_gpu_hook.runtime import create
 from oci_gpu_hook.vendors import folders, vendorfile
 from tests.unit import hosts
 from tests.unit.bounded import MIB, peak
@@ -182,7 +184,7 @@ def _runtime(data: bytes) -> None:
     path = SCRATCH / "config.json"
     path.write_bytes(data)
     try:
-        runtime.add_hook(str(path), str(REGISTRATION))
+        create.add_hook(str(path), str(REGISTRATION))
     except HookError:
         assert path.read_bytes() == data
         raise
@@ -434,10 +436,10 @@ def _proc_files(value: tuple[str, list[str]]) -> None:
     for number in (1, 7):
         mountinfo.mount(pieces, number)
         mountinfo.mounted(pieces, [f"0:{number}"])
-    cgroup._MOUNTINFO = str(folder / "mountinfo")
+    devicecgroup._MOUNTINFO = str(folder / "mountinfo")
     for kind, controller in (("cgroup", "devices"), ("cgroup2", "")):
-        cgroup._mounts(kind, controller)
-        cgroup._cgroup_path(root.text, controller)
+        devicecgroup._mounts(kind, controller)
+        devicecgroup._cgroup_path(root.text, controller)
 
 
 def _label(text: str) -> None:

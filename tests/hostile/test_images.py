@@ -14,7 +14,7 @@ from typing import Callable
 
 import pytest
 
-from oci_gpu_hook.changes import nodes
+from oci_gpu_hook.changes import mknod
 from oci_gpu_hook.changes.tree import Tree
 from oci_gpu_hook.changes.undo import Undo
 from oci_gpu_hook.kernel import syscalls
@@ -172,10 +172,10 @@ def test_a_link_put_where_a_node_was_just_made_opens_nothing_of_the_host(
     secret.chmod(0o600)
     (tmp_path / "rootfs/dev").mkdir(parents=True)
     node = tmp_path / "rootfs/dev/nvidia0"
-    mknod = posix.mknod
+    make = posix.mknod
 
     def made_and_swapped(name: str, *words: int, dir_fd: int) -> None:
-        mknod(name, *words, dir_fd=dir_fd)
+        make(name, *words, dir_fd=dir_fd)
         made.append(node.stat().st_mode & 0o7777)
         node.unlink()
         node.symlink_to(secret)
@@ -186,7 +186,7 @@ def test_a_link_put_where_a_node_was_just_made_opens_nothing_of_the_host(
     root = os.open(tmp_path / "rootfs", os.O_PATH)
     tree = Tree(root, (syscalls.mount_of(root)[0],), Undo())
     try:
-        nodes.make(tree, "/dev/nvidia0", 195, 0, mode=0o666, uid=0, gid=0)
+        mknod.make(tree, "/dev/nvidia0", 195, 0, mode=0o666, uid=0, gid=0)
     finally:
         os.close(root)
         os.umask(umask)

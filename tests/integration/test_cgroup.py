@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oci_gpu_hook.changes.cgroup import allow
+from oci_gpu_hook.changes.devicerules import allow
 from oci_gpu_hook.changes.undo import Undo
-from oci_gpu_hook.container import cgroup
-from oci_gpu_hook.container.cgroup import DeviceCgroup
+from oci_gpu_hook.container import devicecgroup
+from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.formats import devicefilter, devicefilter_whole
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.kernel import bpf, syscalls
@@ -139,7 +139,7 @@ def old_container(v1: None, group: Maker) -> DeviceCgroup:
 
 def open_for(found: DeviceCgroup, *rules: DeviceRule) -> Undo:
     """Open a cgroup as a start opens it; gives what takes it back."""
-    undo, levels = Undo(), cgroup.levels(found.path, found.top)
+    undo, levels = Undo(), devicecgroup.levels(found.path, found.top)
     try:
         assert allow(found.version, levels, rules, SPEC_RULES, undo) == ""
     except OSError:

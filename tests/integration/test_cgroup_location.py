@@ -34,13 +34,13 @@ locate() {{{{ $within {sys.executable} -c "$CODE" "$@"; }}}}
 """
 CODE = """
 import sys
-from oci_gpu_hook.container import cgroup
+from oci_gpu_hook.container import devicecgroup
 from oci_gpu_hook.kernel import procfile
 class Process:
     def __init__(self, pid): self.pid = pid
     def read(self, name): return procfile.read(f"/proc/{self.pid}/{name}")
 for pid in sys.argv[2:]:
-    try: print((*cgroup.locate(Process(pid), sys.argv[1]), *cgroup.expected()))
+    try: print((*devicecgroup.locate(Process(pid), sys.argv[1]), *devicecgroup.expected()))
     except OSError as err: print([str(err)])
 """
 

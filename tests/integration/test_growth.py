@@ -122,7 +122,8 @@ def test_the_nodes_mounts_are_read_once(installed: Installed, bundle: Maker, cgr
         found.append(counted(installed, made, before, cgroup=cgroup))
     assert [one["files"].count(MOUNTS) for one in found] == [1, 1, 1]
     _, old, many = found
-    grown = {name: it for name, it in each_more(old, many, 400).items() if it > 0}
+    # The interpreter asks for memory by the page: once for all of the mounts, or not at all.
+    grown = {name: it for name, it in each_more(old, many, 400).items() if it > 0.01}
     assert grown.keys() == {"read"} and grown["read"] < 0.1, grown
 
 

@@ -16,7 +16,7 @@ AFTER = "system_u:object_r:container_file_t:s0:c1,c2"
 # A container's root with a tmpfs on /dev/shm, in a mount namespace of its own; CASE does the rest.
 SETTING = """
 import os
-from oci_gpu_hook.changes import labels
+from oci_gpu_hook.changes import contextset
 from oci_gpu_hook.changes.tree import TargetError, Tree
 from oci_gpu_hook.changes.undo import Undo
 BEFORE, AFTER = {before!r}, {after!r}
@@ -35,7 +35,7 @@ os.setxattr(shm, "security.selinux", BEFORE.encode())
 plant(shm + "/sem.one"); plant(shm + "/folder", True); plant(shm + "/folder/deep")
 tree = Tree(os.open(root, os.O_PATH), (), Undo())
 def relabel():
-    labels.relabel(tree, "/dev/shm", AFTER)
+    contextset.relabel(tree, "/dev/shm", AFTER)
 """
 
 

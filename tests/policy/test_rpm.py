@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook.host import libselinux
+from oci_gpu_hook.node.machine import libselinux
 from tests.packaging import rpms
 from tests.policy import debian, policies
 

@@ -144,7 +144,7 @@ class Tree:
 
     def _break(self, fault: str) -> None:
         """Plant a fault in the installed hook: these tests must then fail, at the right row."""
-        path = f"{self.root}/{LIBRARY}/oci_gpu_hook/changes/labels.py"
+        path = f"{self.root}/{LIBRARY}/oci_gpu_hook/changes/contextset.py"
         source = _bytes(path).decode()
         if "\ndef relabel(tree: Tree, path: str, context: str) -> None:\n" not in source:
             raise SystemExit(f"test-selinux: there is no relabel() in {path} to be broken")

@@ -14,7 +14,8 @@ import pytest
 
 from oci_gpu_hook import apply, cli, hook
 from oci_gpu_hook.container import process, rootfs
-from oci_gpu_hook.driver import inventory, nvml, stamp, survey
+from oci_gpu_hook.driver import inventory, stamp, survey
+from oci_gpu_hook.driver.facts import Facts
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.operations.cgroup import OpenCgroup
 from oci_gpu_hook.operations.device import Device
@@ -56,7 +57,7 @@ class Node(NamedTuple):
         return found
 
 
-def node(tree: Path, folder: Path, facts: nvml.Facts | None = None, settings: str = "") -> Node:
+def node(tree: Path, folder: Path, facts: Facts | None = None, settings: str = "") -> Node:
     """A host with its inventory saved."""
     made = Node(tree, folder / "settings", folder)
     made.settings.write_text(settings)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from oci_gpu_hook.container.cgroup import DeviceCgroup
+from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.container.identity import Container
 from oci_gpu_hook.container.layout import GLIBC, MUSL, Layout
 from oci_gpu_hook.driver.inventory import DriverInventory

@@ -17,8 +17,8 @@ from oci_gpu_hook.formats import ldcache_merge
 from oci_gpu_hook.formats.ldcache import MULTIARCH
 from oci_gpu_hook.formats.ldcache_entries import Entry
 from oci_gpu_hook.formats.ldcache_prepare import prepare
-from oci_gpu_hook.host import untrusted
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.machine import untrusted
 
 VERSION = "580.65.06"
 LIBRARY_FOLDER = f"usr/lib/{MULTIARCH[platform.machine()]}"

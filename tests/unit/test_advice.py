@@ -10,11 +10,11 @@ import pytest
 
 from oci_gpu_hook.asking import Question
 from oci_gpu_hook.cli import examine
-from oci_gpu_hook.diagnosis import WARN, Finding, advice, container
-from oci_gpu_hook.diagnosis.advice import Patient
 from oci_gpu_hook.errors import UsageError
-from oci_gpu_hook.host import processes
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.diagnosis import WARN, Finding, advice, containercheck
+from oci_gpu_hook.node.diagnosis.advice import Patient
+from oci_gpu_hook.node.machine import processes
 from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.settings import Settings
@@ -48,8 +48,8 @@ def test_every_advice_is_in_the_engines_own_words(name: str) -> None:
 
 
 def test_a_paused_container_is_to_run_on_and_no_one_is_told_to_be_root() -> None:
-    seen = container.Seen({"/dev/nvidia0": (195, 0)}, None, {}, None, "", "", container.PAUSED)
-    (_, found) = container.judge_without_request(seen, OF["podman"])
+    seen = containercheck.Seen({"/dev/nvidia0": (195, 0)}, None, {}, None, "", "", containercheck.PAUSED)
+    (_, found) = containercheck.judge_without_request(seen, OF["podman"])
     assert (found.level, found.remedy) == (WARN, "podman unpause web")
 
 

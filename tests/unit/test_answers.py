@@ -22,7 +22,7 @@ from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings
-from oci_gpu_hook.request.vendors import VendorRequest
+from oci_gpu_hook.request.vendorrequest import VendorRequest
 from tests.unit import hosts
 from tests.unit.asking import by_environment
 

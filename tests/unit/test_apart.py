@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from oci_gpu_hook.cli import apart
 from oci_gpu_hook.errors import UsageError
+from oci_gpu_hook.node.machine import apart
 
 
 def ended(number: int) -> object:

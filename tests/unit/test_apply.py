@@ -164,7 +164,7 @@ IN_THE_CONTAINER = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 from oci_gpu_hook import apply
-from oci_gpu_hook.changes import cgroup, namespace, privileges, tree
+from oci_gpu_hook.changes import devicerules, namespace, privileges, tree
 from oci_gpu_hook.formats import ldcache_merge
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.formats.ldcache_entries import Entry

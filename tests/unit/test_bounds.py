@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook.changes import labels
-from oci_gpu_hook.container import cgroup, layout
+from oci_gpu_hook.changes import contextset
+from oci_gpu_hook.container import devicecgroup, layout
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import mountinfo, procfile
 from oci_gpu_hook.kernel.mountinfo import Mount
@@ -54,7 +54,7 @@ def test_a_hundred_thousand_mounts_are_never_held(tmp_path: Path) -> None:
     assert peak(lambda: mountinfo.mount(procfile.pieces(str(file)), 99)) < MIB // 8
     data = procfile.read(str(file))
     assert peak(lambda: procfile.read(str(file))) < 3 * len(data)
-    assert peak(lambda: sum([1 for _ in cgroup.lines(data)])) < 5 * len(data)
+    assert peak(lambda: sum([1 for _ in devicecgroup.lines(data)])) < 5 * len(data)
     with file.open("ab") as larger:
         larger.truncate(25 * MIB)
     with pytest.raises(OSError, match="File too large"):
@@ -64,7 +64,7 @@ def test_a_hundred_thousand_mounts_are_never_held(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 200_000])
 def test_only_a_newline_ends_a_line(size: int) -> None:
     text = f"{'x' * size}\na\x0c\u2028b\r\n\né\n"
-    assert list(cgroup.lines(text.encode() + b"no end")) == text.split("\n")[:-1]
+    assert list(devicecgroup.lines(text.encode() + b"no end")) == text.split("\n")[:-1]
 
 
 def test_of_a_folder_with_too_many_names_not_all_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,12 +72,12 @@ def test_of_a_folder_with_too_many_names_not_all_are_read(tmp_path: Path, monkey
     for number in range(2_000):
         (tmp_path / f"name-{number}").touch()
     monkeypatch.setattr(layout, "_MOST_NAMES", 20)
-    monkeypatch.setattr(labels, "_MOST_FILES", 20)
+    monkeypatch.setattr(contextset, "_MOST_FILES", 20)
     fd = os.open(tmp_path, os.O_PATH)
     try:
         assert layout.names(fd, "/") == ()
-        assert len(labels._names(fd)) == 21
-        for act in (lambda: layout.names(fd, "/"), lambda: labels._names(fd)):
+        assert len(contextset._names(fd)) == 21
+        for act in (lambda: layout.names(fd, "/"), lambda: contextset._names(fd)):
             assert peak(act) < 30_000
     finally:
         os.close(fd)

@@ -19,8 +19,8 @@ from oci_gpu_hook.operations.service import Service
 from oci_gpu_hook.planning import cdi, cdivendor
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.vendors.devices import Device, Devices
-from oci_gpu_hook.vendors.host import OnHost
-from oci_gpu_hook.vendors.inventory import VendorInventory
+from oci_gpu_hook.vendors.vendorhost import OnHost
+from oci_gpu_hook.vendors.vendorinventory import VendorInventory
 from tests.unit import cdi_engine, hosts
 from tests.unit.cdi_engine import Node, by_hook, by_spec
 from tests.unit.program import Program

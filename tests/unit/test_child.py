@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from oci_gpu_hook.driver import child
+from oci_gpu_hook.node.gpus import child
 
 pytestmark = pytest.mark.pythons
 

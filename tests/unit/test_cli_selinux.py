@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from oci_gpu_hook.cli import selinux as command
-from oci_gpu_hook.host import kernel, libselinux
+from oci_gpu_hook.node.machine import kernelconfig, libselinux
 from tests.unit import hosts
 from tests.unit.program import Program
 from tests.unit.test_denials import ROWS
@@ -247,7 +247,7 @@ def test_install_lets_the_hook_write_to_cgroups_where_they_are_v1s(
     shutil.copy(semodule.program, semodule.program.with_name("setsebool"))
     monkeypatch.setattr(libselinux, "has_store", lambda root: True)
     monkeypatch.setattr(libselinux, "boolean", lambda root, name: is_on)
-    monkeypatch.setattr(kernel, "cgroup_version", lambda root: version)
+    monkeypatch.setattr(kernelconfig, "cgroup_version", lambda root: version)
     out = program("selinux", "install")
     boolean = "oci_gpu_hook_use_cgroup_v1"
     assert semodule.words()[1:] == ([f"-P {boolean} {turned}"] if turned else [])

@@ -12,9 +12,10 @@ import pytest
 
 from oci_gpu_hook.cli import examine
 from oci_gpu_hook.errors import UsageError
-from oci_gpu_hook.host import containers, processes
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.host.untrusted import ContainerRoot
+from oci_gpu_hook.node.engines import containers
+from oci_gpu_hook.node.machine import processes
+from oci_gpu_hook.node.machine.untrusted import ContainerRoot
 from tests.unit import hosts
 
 RUNC = '{"id": "abc0", "init_process_pid": 7, "config": {"labels": ["bundle=/b/runc"]}}'

@@ -14,7 +14,7 @@ from oci_gpu_hook.host import contents
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import procfile
 from oci_gpu_hook.vendors import current
-from oci_gpu_hook.vendors.inventory import VendorInventory
+from oci_gpu_hook.vendors.vendorinventory import VendorInventory
 
 FOLDER = "/opt/acme"
 FILE = "/etc/oci-gpu-hook/vendors/acme.json"
@@ -118,7 +118,7 @@ def test_what_is_closed_or_opened_later_is_noticed(host: Path, name: str, spoil:
 
 
 def test_of_very_many_files_that_is_noticed_at_the_next_refresh(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oci_gpu_hook.vendors.survey._MOST_WATCHED", 1)
+    monkeypatch.setattr("oci_gpu_hook.vendors.vendorsurvey._MOST_WATCHED", 1)
     assert paths(given(host)) == {FOLDER}
     closed(host / FOLDER[1:] / "two/b")
     assert paths(given(host)) == {FOLDER}
@@ -165,7 +165,7 @@ def test_a_deep_folder_ends_no_command(host: Path) -> None:
 
 
 def test_a_folder_in_parts_may_not_have_too_many(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oci_gpu_hook.vendors.survey._MOST_FILES", 2)
+    monkeypatch.setattr("oci_gpu_hook.vendors.vendorsurvey._MOST_FILES", 2)
     closed(host / FOLDER[1:] / "two/b")
     for number in range(3):
         (host / FOLDER[1:] / f"two/{number}").write_text("")

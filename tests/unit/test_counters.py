@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook.cli import spool
-from oci_gpu_hook.host import whole
-from oci_gpu_hook.report import counters, journal
+from oci_gpu_hook.node.exporters import counters, spool
+from oci_gpu_hook.node.machine import whole
+from oci_gpu_hook.report import journal
 
 LINE = re.compile(r'oci_gpu_hook_(\w+)(?:\{\w+="([^"]+)"\})? (\d+(?:\.\d+)?)')
 

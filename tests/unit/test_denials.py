@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.cli import denials
-from oci_gpu_hook.formats import avc
+from oci_gpu_hook.node.machine import avc
 
 CONTAINER = "system_u:system_r:container_t:s0:c1,c2"
 AGENT = "system_u:system_r:nvidia_agent_t:s0:c1,c2"

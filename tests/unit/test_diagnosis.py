@@ -10,20 +10,30 @@ from typing import Any
 import pytest
 
 from oci_gpu_hook import cli
-from oci_gpu_hook.diagnosis import FAIL, PASS, WARN, container, driver, engines, migspecs, podman, system
-from oci_gpu_hook.diagnosis.advice import Patient
 from oci_gpu_hook.driver.inventory import MigDevice
 from oci_gpu_hook.formats.ldcache_entries import Entry
 from oci_gpu_hook.formats.ldcache_prepare import prepare
-from oci_gpu_hook.host import cdidevices, cdispecs, rootless
-from oci_gpu_hook.host import engines as host_engines
-from oci_gpu_hook.host.cdidevices import devices
-from oci_gpu_hook.host.cdispecs import Spec
-from oci_gpu_hook.host.engines import Engine, Shim
-from oci_gpu_hook.host.kernel import Kernel
-from oci_gpu_hook.host.libselinux import Label, Module, Status, Use
-from oci_gpu_hook.host.registrations import Registration
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.diagnosis import (
+    FAIL,
+    PASS,
+    WARN,
+    containercheck,
+    drivercheck,
+    enginecheck,
+    migspecs,
+    podmancheck,
+    systemcheck,
+)
+from oci_gpu_hook.node.diagnosis.advice import Patient
+from oci_gpu_hook.node.engines import cdidevices, cdispecs, rootless
+from oci_gpu_hook.node.engines import installed as host_engines
+from oci_gpu_hook.node.engines.cdidevices import devices
+from oci_gpu_hook.node.engines.cdispecs import Spec
+from oci_gpu_hook.node.engines.installed import Engine, Shim
+from oci_gpu_hook.node.engines.registrations import Registration
+from oci_gpu_hook.node.machine.kernelconfig import Kernel
+from oci_gpu_hook.node.machine.libselinux import Label, Module, Status, Use
 from oci_gpu_hook.operations.device import Device
 from oci_gpu_hook.operations.ldcache import LdCache
 from oci_gpu_hook.operations.mount import Mount
@@ -81,15 +91,15 @@ def status(**changes: Any) -> Status:
     ],
 )
 def test_selinux(changes: dict[str, Any], level: str, seen: str, remedy: str) -> None:
-    found = system.selinux(status(**changes), True, "v2", "dnf")
+    found = systemcheck.selinux(status(**changes), True, "v2", "dnf")
     assert any(f.level == level and seen in f.seen and remedy in f.remedy for f in found)
     others = {f.level for f in found if seen not in f.seen}
     assert others == {PASS}
 
 
 def test_selinux_that_cannot_be_asked_is_no_failure() -> None:
-    assert [f.level for f in system.selinux(None, True, "v2", "dnf")] == [WARN]
-    assert [f.level for f in system.selinux(None, False, "v2", "dnf")] == [PASS]
+    assert [f.level for f in systemcheck.selinux(None, True, "v2", "dnf")] == [WARN]
+    assert [f.level for f in systemcheck.selinux(None, False, "v2", "dnf")] == [PASS]
 
 
 @pytest.mark.parametrize(
@@ -102,13 +112,13 @@ def test_selinux_that_cannot_be_asked_is_no_failure() -> None:
     ],
 )
 def test_selinux_and_the_version_of_cgroups(is_on: bool, cgroups: str, level: str, remedy: str) -> None:
-    found = system.selinux(status(booleans=(("oci_gpu_hook_use_cgroup_v1", is_on),)), True, cgroups, "dnf")
+    found = systemcheck.selinux(status(booleans=(("oci_gpu_hook_use_cgroup_v1", is_on),)), True, cgroups, "dnf")
     assert [(f.level, f.remedy) for f in found if f.check == "SELinux and cgroups"] == [(level, remedy)]
 
 
 def test_without_the_hooks_module_or_a_cgroup_there_is_nothing_to_say_of_them() -> None:
     for booleans, cgroups in (((), "v1"), ((("oci_gpu_hook_use_cgroup_v1", False),), "")):
-        found = system.selinux(status(booleans=booleans), True, cgroups, "dnf")
+        found = systemcheck.selinux(status(booleans=booleans), True, cgroups, "dnf")
         assert "SELinux and cgroups" not in {f.check for f in found}
 
 
@@ -128,7 +138,7 @@ def test_without_the_hooks_module_or_a_cgroup_there_is_nothing_to_say_of_them() 
     ],
 )
 def test_ebpf(changes: dict[str, Any], as_root: bool, level: str, words: str) -> None:
-    (found,) = system.ebpf(KERNEL._replace(**changes), as_root)
+    (found,) = systemcheck.ebpf(KERNEL._replace(**changes), as_root)
     assert found.level == level
     assert words in found.seen
     assert bool(found.remedy) == (level != PASS)
@@ -139,7 +149,7 @@ def test_ebpf(changes: dict[str, Any], as_root: bool, level: str, words: str) ->
     [("5.14.0-427.el9", PASS), ("10.1", PASS), ("5.4.0", FAIL), ("4.18.0-553.el8", FAIL), ("nonsense", FAIL)],
 )
 def test_kernel_releases(release: str, level: str) -> None:
-    assert [f.level for f in system.kernel(KERNEL._replace(release=release), "dnf")] == [level]
+    assert [f.level for f in systemcheck.kernel(KERNEL._replace(release=release), "dnf")] == [level]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +163,7 @@ def test_kernel_releases(release: str, level: str) -> None:
     ],
 )
 def test_interpreters(file: str, level: str) -> None:
-    assert [f.level for f in system.python("/usr/bin/python3", file, "dnf")] == [level]
+    assert [f.level for f in systemcheck.python("/usr/bin/python3", file, "dnf")] == [level]
 
 
 @pytest.mark.parametrize(
@@ -167,14 +177,14 @@ def test_interpreters(file: str, level: str) -> None:
     ],
 )
 def test_rootless(sysctls: dict[str, int], subids: bool, newuidmap: bool, remedy: str) -> None:
-    (found,) = system.rootless(KERNEL._replace(sysctls=sysctls), subids, newuidmap, True, "apt")
+    (found,) = systemcheck.rootless(KERNEL._replace(sysctls=sysctls), subids, newuidmap, True, "apt")
     assert found.level == (WARN if remedy else PASS)
     assert remedy in found.remedy
 
 
 @pytest.mark.parametrize(("subids", "newuidmap"), [(False, True), (True, False), (False, False)])
 def test_a_host_without_rootless_containers_is_not_warned(subids: bool, newuidmap: bool) -> None:
-    (found,) = system.rootless(KERNEL, subids, newuidmap, False, "apt")
+    (found,) = systemcheck.rootless(KERNEL, subids, newuidmap, False, "apt")
     assert (found.level, found.remedy) == (PASS, "")
 
 
@@ -210,22 +220,22 @@ def test_a_folder_that_only_the_other_engine_reads_is_no_mask() -> None:
     both = Engine("CRI-O", (SHARE, ETC), "/etc/crio/crio.conf", "")
     one = Engine("podman", (SHARE,), "", "")
     hooks = (registration(f"{SHARE}/{OUR_FILE}"), registration(f"{ETC}/{OUR_FILE}", "other"))
-    assert [f.level for f in engines.seen_by(one, hooks, OUR_FILE, "dnf")] == [PASS]
-    (masked,) = engines.seen_by(both, hooks, OUR_FILE, "dnf")
+    assert [f.level for f in enginecheck.seen_by(one, hooks, OUR_FILE, "dnf")] == [PASS]
+    (masked,) = enginecheck.seen_by(both, hooks, OUR_FILE, "dnf")
     assert (masked.level, masked.remedy) == (FAIL, f"rm {ETC}/{OUR_FILE}")
 
 
 def test_our_own_file_in_the_preferred_folder_is_one_registration() -> None:
     both = Engine("podman", (SHARE, ETC), "", "")
     hooks = (registration(f"{SHARE}/{OUR_FILE}"), registration(f"{ETC}/{OUR_FILE}"))
-    (found,) = engines.seen_by(both, hooks, OUR_FILE, "dnf")
+    (found,) = enginecheck.seen_by(both, hooks, OUR_FILE, "dnf")
     assert (found.level, found.seen) == (PASS, f"registered by {ETC}/{OUR_FILE}")
 
 
 def test_both_stages_that_are_served_are_one_too_many() -> None:
     stages = ("prestart", "createRuntime")
     hooks = (registration(f"{SHARE}/{OUR_FILE}", stages=stages),)
-    (found,) = engines.seen_by(Engine("podman", (SHARE,), "", ""), hooks, OUR_FILE, "dnf")
+    (found,) = enginecheck.seen_by(Engine("podman", (SHARE,), "", ""), hooks, OUR_FILE, "dnf")
     assert found.level == FAIL
     assert "runs twice" in found.seen
 
@@ -242,7 +252,7 @@ def test_both_stages_that_are_served_are_one_too_many() -> None:
 )
 def test_shims(engine: str, is_default: bool, level: str) -> None:
     shim = Shim(engine, "/f", "nvidia", is_default)
-    assert [f.level for f in engines.other_hooks((), (), (shim,))] == [level]
+    assert [f.level for f in enginecheck.other_hooks((), (), (shim,))] == [level]
 
 
 @pytest.mark.parametrize(
@@ -258,7 +268,7 @@ def test_shims(engine: str, is_default: bool, level: str) -> None:
 def test_of_two_specs_in_one_folder_the_first_of_ours_stays(
     specs: list[tuple[str, bool]], found: list[tuple[str, str]]
 ) -> None:
-    findings = driver.cdi_specs(tuple([Spec(*spec, "580.1") for spec in specs]), "580.1")
+    findings = drivercheck.cdi_specs(tuple([Spec(*spec, "580.1") for spec in specs]), "580.1")
     assert [(one.level, one.remedy) for one in findings] == found
 
 
@@ -344,13 +354,13 @@ def test_a_mig_name_in_a_spec_is_held_against_the_devices(
     )
     for text, name, is_ours in ((OUR_SPEC, "0:1", True), (JSON_SPEC, "MIG-a", False)):
         spec = Spec("/etc/cdi/a", is_ours, "580.1", devices(text))
-        (found,) = driver.cdi_specs((spec,), "580.1", now)
+        (found,) = drivercheck.cdi_specs((spec,), "580.1", now)
         assert (found.level == FAIL) == bool(stale)
         if stale:
             assert found.seen.startswith(f"/etc/cdi/a {stale.format(name)}")
             assert found.remedy.endswith("cdi generate --output /etc/cdi/a" if is_ours else "rm /etc/cdi/a")
     theirs = Spec("/etc/cdi/a", False, "580.1", devices(THEIR_SPEC))
-    assert (driver.cdi_specs((theirs,), "580.1", now)[0].level == FAIL) == bool(stale)
+    assert (drivercheck.cdi_specs((theirs,), "580.1", now)[0].level == FAIL) == bool(stale)
 
 
 def test_the_older_name_of_a_mig_device_is_judged_by_its_nodes() -> None:
@@ -359,7 +369,7 @@ def test_the_older_name_of_a_mig_device_is_judged_by_its_nodes() -> None:
     spec = Spec("/etc/cdi/a", True, "580.1", devices(text))
     for minor, level in ((31, PASS), (32, FAIL)):
         now = (MigDevice(0, 0, "MIG-b", "", 5, 0, 30, minor),)
-        assert driver.cdi_specs((spec,), "580.1", now)[0].level == level
+        assert drivercheck.cdi_specs((spec,), "580.1", now)[0].level == level
 
 
 @pytest.mark.parametrize(
@@ -368,18 +378,18 @@ def test_the_older_name_of_a_mig_device_is_judged_by_its_nodes() -> None:
 def test_a_spec_whose_devices_cannot_be_read_is_warned_of(tmp_path: Path, list_of_devices: str, level: str) -> None:
     spec = f"kind: nvidia.com/gpu # ours\n{list_of_devices}\nhooks: ['--cdi-driver', '580.1']\n"
     hosts.plant(tmp_path, "etc/cdi/a.yaml", spec)
-    found = driver.cdi_specs(cdispecs.specs(HostRoot(str(tmp_path))), "580.1")
+    found = drivercheck.cdi_specs(cdispecs.specs(HostRoot(str(tmp_path))), "580.1")
     assert [(one.level, "/etc/cdi/a.yaml" in one.seen) for one in found] == [(level, True)]
 
 
 @pytest.mark.parametrize("tool", ["dnf", "apt"])
 def test_an_engine_is_installed_by_the_distributions_own_tool(tool: str) -> None:
-    assert [f.remedy for f in engines.none_installed(tool)] == [f"{tool} install podman"]
+    assert [f.remedy for f in enginecheck.none_installed(tool)] == [f"{tool} install podman"]
 
 
 def test_nouveau_is_named() -> None:
-    sign = driver.Absence("no driver", has_nodes=False, has_module=False, nouveau=True, has_root=True)
-    (found,) = driver.absent(sign, "dnf")
+    sign = drivercheck.Absence("no driver", has_nodes=False, has_module=False, nouveau=True, has_root=True)
+    (found,) = drivercheck.absent(sign, "dnf")
     assert "nouveau" in found.seen
     assert found.remedy == "modprobe -r nouveau && modprobe nvidia"
 
@@ -405,7 +415,7 @@ NAMED = prepare([Entry(b"libcuda.so.1", b"/x", 3)])
 CACHE = LdCache("/etc/ld.so.cache", NAMED, True, "")
 PLANNED = (NODE, GPU, LIBRARY, CACHE)
 PATIENT = Patient("podman", "web", "a" * 64, False, 7, "/b", "crun")
-WELL = container.Seen(
+WELL = containercheck.Seen(
     nodes={"/dev/nvidiactl": (195, 255), "/dev/nvidia0": (195, 0)},
     opened={"/dev/nvidiactl": 0, "/dev/nvidia0": 0},
     names={"/usr/lib64": frozenset(["libcuda.so.580.1", "libcuda.so.1"])},
@@ -422,8 +432,8 @@ WELL = container.Seen(
         ({"nodes": {"/dev/nvidiactl": (195, 255)}}, FAIL, "/dev/nvidia0 missing"),
         ({"nodes": {**WELL.nodes, "/dev/nvidia0": (1, 3)}}, FAIL, "/dev/nvidia0 is device 1:3"),
         ({"opened": None}, WARN, "nothing was opened"),
-        ({"opened": None, "unopened": container.PAUSED}, WARN, "nothing was opened: it is paused"),
-        ({"opened": None, "unopened": container.NO_ANSWER}, FAIL, "a GPU does not answer"),
+        ({"opened": None, "unopened": containercheck.PAUSED}, WARN, "nothing was opened: it is paused"),
+        ({"opened": None, "unopened": containercheck.NO_ANSWER}, FAIL, "a GPU does not answer"),
         ({"opened": {"/dev/nvidia0": errno.ENODEV}}, FAIL, "/dev/nvidia0: No such device"),
         ({"opened": {"/dev/nvidia0": errno.EPERM}}, FAIL, "its device cgroup denies /dev/nvidia0"),
         ({"opened": {"/dev/nvidia0": errno.EACCES}}, FAIL, "its user may not open"),
@@ -442,8 +452,8 @@ WELL = container.Seen(
     ],
 )
 def test_a_containers_faults(changes: dict[str, Any], level: str, seen: str) -> None:
-    assert {f.level for f in container.judge(PLANNED, WELL, PATIENT)} == {PASS}
-    found = [f for f in container.judge(PLANNED, WELL._replace(**changes), PATIENT) if f.level != PASS]
+    assert {f.level for f in containercheck.judge(PLANNED, WELL, PATIENT)} == {PASS}
+    found = [f for f in containercheck.judge(PLANNED, WELL._replace(**changes), PATIENT) if f.level != PASS]
     assert [f.level for f in found] == [level]
     assert seen in found[0].seen
     assert found[0].remedy
@@ -452,7 +462,7 @@ def test_a_containers_faults(changes: dict[str, Any], level: str, seen: str) -> 
 def test_a_link_that_somebody_has_removed_is_no_change_of_the_driver() -> None:
     """As an image's package manager may, since it is in the container's own root."""
     left = WELL._replace(names={"/usr/lib64": frozenset(["libcuda.so.580.1"])})
-    (found,) = [f for f in container.judge(PLANNED, left, PATIENT) if f.level != PASS]
+    (found,) = [f for f in containercheck.judge(PLANNED, left, PATIENT) if f.level != PASS]
     assert (found.level, found.seen) == (FAIL, "/usr/lib64/libcuda.so.1 missing")
 
 
@@ -470,7 +480,7 @@ def test_a_link_that_somebody_has_removed_is_no_change_of_the_driver() -> None:
     ],
 )
 def test_sections_that_an_engine_says_nothing_of(scopes: tuple[str, ...], names: list[str], told: list[str]) -> None:
-    found = system.sections(scopes, names)
+    found = systemcheck.sections(scopes, names)
     assert [item.seen.partition(":")[0] for item in found] == told
     assert {item.level for item in found} <= {WARN}
 
@@ -496,7 +506,7 @@ def test_a_podman_that_lets_images_speak_to_crun_is_told(
     version: str, runtime: str, has_crun: bool, warns: bool
 ) -> None:
     engine = Engine("podman", (), "", "", runtime=runtime)
-    found = podman.images(engine, version, has_crun=has_crun)
+    found = podmancheck.images(engine, version, has_crun=has_crun)
     assert [item.level for item in found] == [WARN] * warns
     assert not warns or f"podman {version} hands" in found[0].seen
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from oci_gpu_hook.cli import doctor
-from oci_gpu_hook.diagnosis import WARN
-from oci_gpu_hook.diagnosis import engines as diagnosis
-from oci_gpu_hook.host import engines, registrations
-from oci_gpu_hook.host.engines import VENDORS_FOLDER, Engine, Shim
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.diagnosis import WARN
+from oci_gpu_hook.node.diagnosis import enginecheck as diagnosis
+from oci_gpu_hook.node.engines import installed, registrations
+from oci_gpu_hook.node.engines.installed import VENDORS_FOLDER, Engine, Shim
 from tests.unit import hosts
 
 CRIO = "/etc/crio/crio.conf"
@@ -55,16 +55,16 @@ cgroup_manager = "a = b" # said
         f"BinaryName = '{SHIM}'\n",
     }
     root = host(tmp_path, **files)
-    assert engines.installed(root) == (
+    assert installed.installed(root) == (
         Engine("podman", ("/etc/h",), podman, "", "", "nvidia"),
         Engine("CRI-O", ("/a#b", "/c"), f"{CRIO}.d/20-x", "a = b", f"{CRIO}.d/20-x"),
     )
-    assert engines.shims(root) == (
+    assert installed.shims(root) == (
         Shim("podman", podman, "nvidia", True),
         Shim("Docker", DOCKER, "nvidia", True),
         Shim("containerd", CONTAINERD, "nvidia", True),
     )
-    assert engines.unread(root) == ()
+    assert installed.unread(root) == ()
 
 
 def test_podman_adds_to_its_folders_where_a_file_says_so(tmp_path: Path) -> None:
@@ -73,17 +73,17 @@ def test_podman_adds_to_its_folders_where_a_file_says_so(tmp_path: Path) -> None
         file: '[engine]\nhooks_dir = ["/one", {append = true}]\n',
         f"{file}.d/1.conf": '[engine]\nhooks_dir = ["/two", 3]\n',
     }
-    podman, _ = engines.installed(host(tmp_path / "adds", **files))
+    podman, _ = installed.installed(host(tmp_path / "adds", **files))
     assert podman.folders == (VENDORS_FOLDER, "/one", "/two")
     files[f"{file}.d/2.conf"] = '[engine]\nhooks_dir = ["/three", {append = false}]\n'
-    podman, _ = engines.installed(host(tmp_path / "ends", **files))
+    podman, _ = installed.installed(host(tmp_path / "ends", **files))
     assert podman.folders == ("/three",)
 
 
 def test_a_shim_that_is_no_default_is_found(tmp_path: Path) -> None:
     table = '[plugins."io.containerd.cri".containerd.runtimes.nvidia.options]'
     root = host(tmp_path, **{CONTAINERD: f"{table}\n  BinaryName = '{SHIM}'\n"})
-    assert engines.shims(root) == (Shim("containerd", CONTAINERD, "nvidia", False),)
+    assert installed.shims(root) == (Shim("containerd", CONTAINERD, "nvidia", False),)
 
 
 BROKEN = f"{CRIO}.d/10-broken"
@@ -97,8 +97,8 @@ def broken(tmp_path: Path) -> HostRoot:
 
 
 def test_a_file_that_is_no_toml_is_named_and_the_others_are_read(broken: HostRoot) -> None:
-    assert [engine.folders for engine in engines.installed(broken)][1] == ("/read",)
-    (file,) = engines.unread(broken)
+    assert [engine.folders for engine in installed.installed(broken)][1] == ("/read",)
+    (file,) = installed.unread(broken)
     assert (file.engine, file.path, file.no_parser) == ("CRI-O", BROKEN, False)
     (found,) = diagnosis.unread((file,), "dnf")
     assert (found.level, found.remedy) == (WARN, f"vi {BROKEN}")
@@ -116,14 +116,14 @@ def test_of_an_engine_with_a_file_that_is_not_read_nothing_else_is_said(broken: 
 def test_without_a_toml_parser_doctor_says_what_to_install(broken: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("tomllib", "tomli"):
         monkeypatch.setitem(sys.modules, name, None)
-    assert {engine.folders for engine in engines.installed(broken)} == {(VENDORS_FOLDER,)}
-    found = diagnosis.unread(engines.unread(broken), "apt")
+    assert {engine.folders for engine in installed.installed(broken)} == {(VENDORS_FOLDER,)}
+    found = diagnosis.unread(installed.unread(broken), "apt")
     assert [(one.level, one.remedy) for one in found] == 2 * [(WARN, "apt install python3-tomli")]
 
 
 @pytest.mark.parametrize("text", ["[]", "{", "null", '{"runtimes": 1}', '{"runtimes": []}'])
 def test_a_daemon_json_of_any_shape_is_no_traceback(tmp_path: Path, text: str) -> None:
-    assert engines.shims(host(tmp_path, **{DOCKER: text})) == ()
+    assert installed.shims(host(tmp_path, **{DOCKER: text})) == ()
 
 
 def test_a_registration_that_is_a_link_to_nowhere_is_passed_over_as_engines_do(tmp_path: Path) -> None:

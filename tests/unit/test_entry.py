@@ -15,7 +15,7 @@ from oci_gpu_hook.operations.mount import Mount
 from oci_gpu_hook.operations.relabel import Relabel
 from oci_gpu_hook.report import entry
 from oci_gpu_hook.request.parse import Request
-from oci_gpu_hook.request.vendors import VendorRequest
+from oci_gpu_hook.request.vendorrequest import VendorRequest
 
 REQUEST = Request("env", ("0", "GPU-1"), ("compute", "utility"))
 ID = "3f2a" * 16

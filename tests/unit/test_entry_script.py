@@ -20,10 +20,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from oci_gpu_hook.errors import HookError
-from oci_gpu_hook.request import sources, vendors
+from oci_gpu_hook.request import sources, vendorrequest
 from oci_gpu_hook.request.bundle import read_bundle
 from oci_gpu_hook.request.state import read_state
-from oci_gpu_hook.request.vendors import Known
+from oci_gpu_hook.request.vendorrequest import Known
 from tests.unit.starts import ENTRY
 
 ASKED = 99
@@ -109,7 +109,7 @@ def python_finds_a_request(state: bytes) -> bool:
         os.close(writing)
         read = read_state(reading)
         inputs = sources.inputs_of(read_bundle(read.bundle), read.annotations)
-        return sources.may_ask(inputs) or vendors.asks(inputs, KNOWN)
+        return sources.may_ask(inputs) or vendorrequest.asks(inputs, KNOWN)
     except HookError:
         return False
     finally:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from oci_gpu_hook.driver.gpu import Gpu
 from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
-from oci_gpu_hook.driver.readings import GpuReading, MigReading
-from oci_gpu_hook.host.validated import STEPS, StepResult, Validation
-from oci_gpu_hook.report import features
+from oci_gpu_hook.node.exporters import featurelabels
+from oci_gpu_hook.node.gpus.readings import GpuReading, MigReading
+from oci_gpu_hook.node.machine.validated import STEPS, StepResult, Validation
 
 # Kubernetes: validation.IsQualifiedName and IsValidLabelValue.
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
@@ -41,7 +41,7 @@ def reading(number: int, **values: int) -> GpuReading:
     return GpuReading("", gpu(number).bus_id, values, tuple(parts))
 
 
-def host(found: DriverInventory, *readings: GpuReading, **fields: Any) -> features.Host:
+def host(found: DriverInventory, *readings: GpuReading, **fields: Any) -> featurelabels.Host:
     values: dict[str, Any] = {
         "classes": ("0x030200",),
         "machine": "DGX H100",
@@ -50,14 +50,14 @@ def host(found: DriverInventory, *readings: GpuReading, **fields: Any) -> featur
         "version": "0.1.0",
         "validation": None,
     }
-    return features.Host(found, readings, **{**values, **fields})
+    return featurelabels.Host(found, readings, **{**values, **fields})
 
 
-def short(found: features.Host) -> dict[str, str]:
+def short(found: featurelabels.Host) -> dict[str, str]:
     """The labels below nvidia.com, and ours behind their namespace."""
     return {
-        name.replace(features.NVIDIA, "").replace(features.OURS, "our "): value
-        for name, value in features.labels(found).items()
+        name.replace(featurelabels.NVIDIA, "").replace(featurelabels.OURS, "our "): value
+        for name, value in featurelabels.labels(found).items()
     }
 
 
@@ -184,7 +184,7 @@ def test_kubernetes_takes_every_label(words: list[str], number: int) -> None:
     for strategy in ("none", "single", "mixed"):
         fields = {"machine": words[6], "selinux": words[7], "classes": tuple(words)}
         made = host(node, DIVIDED[0], strategy=strategy, validation=last, **fields)
-        for label, value in features.labels(made).items():
+        for label, value in featurelabels.labels(made).items():
             namespace, _, name = label.partition("/")
             assert SUBDOMAIN.fullmatch(namespace), label
             assert NAME.fullmatch(name), label

@@ -9,12 +9,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oci_gpu_hook.driver import readings
 from oci_gpu_hook.driver.gpu import Gpu
-from oci_gpu_hook.driver.readings import GpuReading, Readings
-from oci_gpu_hook.host.validated import StepResult, Validation
-from oci_gpu_hook.report import exposition, gpumetrics
-from oci_gpu_hook.report.gpumetrics import Held, Node
+from oci_gpu_hook.node.exporters import exposition, gpuexposition
+from oci_gpu_hook.node.exporters.gpuexposition import Held, Node
+from oci_gpu_hook.node.gpus import readings
+from oci_gpu_hook.node.gpus.readings import GpuReading, Readings
+from oci_gpu_hook.node.machine.validated import StepResult, Validation
 
 LINE = re.compile(r'([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? (-?\d+(?:\.\d+)?(?:e[+-]\d+)?)')
 
@@ -50,7 +50,7 @@ def node(*gpus: Gpu, answers: tuple[GpuReading, ...] | None = (), **fields: Any)
 
 def samples(made: Node) -> dict[str, float]:
     """What Prometheus reads: names with labels, and values; each series once, each metric in one piece."""
-    text = gpumetrics.exposition(made)
+    text = gpuexposition.exposition(made)
     assert text.endswith("\n")
     found: dict[str, float] = {}
     metric, seen = "", set()
@@ -63,7 +63,7 @@ def samples(made: Node) -> dict[str, float]:
             match = LINE.fullmatch(line)
             assert match, line
             assert match[1] == metric
-            key = line.rpartition(" ")[0].replace(gpumetrics.PREFIX, "")
+            key = line.rpartition(" ")[0].replace(gpuexposition.PREFIX, "")
             assert key not in found, "twice"
             found[key] = float(match[3])
     return found
@@ -107,7 +107,7 @@ def test_without_a_driver_nothing_of_before_is_told() -> None:
 def test_the_kernels_uuid_counts_and_nvmls_only_where_it_is_one() -> None:
     answers = (reading(7, claims=uuid(1)), reading(8, claims="GPU-and-nothing-else"), reading(9), reading(10, uuid(9)))
     made = node(gpu(7), gpu(8, None), gpu(9, None), gpu(10, None), answers=answers)
-    assert gpumetrics.uuids(made) == {gpu(7).bus_id: uuid(7), gpu(9).bus_id: uuid(9)}
+    assert gpuexposition.uuids(made) == {gpu(7).bus_id: uuid(7), gpu(9).bus_id: uuid(9)}
     assert samples(made)["gpus"] == 4
 
 

@@ -11,21 +11,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.diagnosis import holders
 from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
 from oci_gpu_hook.driver.nodes import DeviceNode
-from oci_gpu_hook.formats import devicefilter, devicefilter_whole, deviceverdict
+from oci_gpu_hook.formats import devicefilter, devicefilter_whole
 from oci_gpu_hook.formats.devicerule import DeviceRule
-from oci_gpu_hook.host import contained, heldnodes, processes, untrusted
-from oci_gpu_hook.host.contained import Contained, Node
-from oci_gpu_hook.host.containers import Running
-from oci_gpu_hook.host.heldnodes import HostsNodes, Wanted
-from oci_gpu_hook.host.mounts import Mounts
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.vendors import present
+from oci_gpu_hook.node.diagnosis import holders
+from oci_gpu_hook.node.engines import containerdevices, deviceverdict, heldnodes
+from oci_gpu_hook.node.engines.containerdevices import Contained, Node
+from oci_gpu_hook.node.engines.containers import Running
+from oci_gpu_hook.node.engines.heldnodes import HostsNodes, Wanted
+from oci_gpu_hook.node.gpus import present
+from oci_gpu_hook.node.machine import processes, untrusted
+from oci_gpu_hook.node.machine.mounts import Mounts
 from oci_gpu_hook.vendors.devices import Device, Devices
-from oci_gpu_hook.vendors.host import OnHost
-from oci_gpu_hook.vendors.inventory import VendorInventory
+from oci_gpu_hook.vendors.vendorhost import OnHost
+from oci_gpu_hook.vendors.vendorinventory import VendorInventory
 from tests.unit import hosts
 from tests.unit.program import Program
 from tests.unit.test_containers import stat
@@ -193,7 +194,7 @@ def runs(tmp_path: Path) -> HostRoot:
 
 
 def test_each_container_once_by_its_first_process_and_no_service(runs: HostRoot) -> None:
-    found, unseen, *_ = contained.look(runs, Wanted((195,), (), ()), "v2")
+    found, unseen, *_ = containerdevices.look(runs, Wanted((195,), (), ()), "v2")
     assert [(item.running.pid, item.running.id) for item in found] == [(40, ""), (30, "first")]
     ticks = os.sysconf("SC_CLK_TCK")
     assert [item.since for item in found] == [1000000 + 300 // ticks, 1000000 + 500 // ticks]
@@ -210,7 +211,7 @@ def test_a_process_whose_first_thread_has_ended_is_found(
     hosts.plant(tmp_path, "proc/40/stat", stat(40, state="Z", threads=3))
     # No thread is listed.
     monkeypatch.setattr(processes, "numbers", lambda root: [1, 30, 40])
-    found = contained.look(runs, Wanted((195,), (), ()), "v2").containers
+    found = containerdevices.look(runs, Wanted((195,), (), ()), "v2").containers
     assert [item.running.pid for item in found] == [42, 30]
     hosts.plant(tmp_path, "proc/40/stat", stat(40, state="Z"))
     assert processes.other_thread(runs, 40) == 40
@@ -297,7 +298,7 @@ def test_where_nobody_holds_a_gpu(program: Program, runs: HostRoot, monkeypatch:
 
 def test_the_table(program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heldnodes, "look", lambda *_: ({(195, 1): "/dev/nvidia1", (195, 0): "/dev/x"}, True))
-    monkeypatch.setattr(contained, "_rules", lambda *_: "c 195:1 rw\n")
+    monkeypatch.setattr(containerdevices, "_rules", lambda *_: "c 195:1 rw\n")
     text = program("containers", "--host-root", runs.path)
     assert text.splitlines()[0].split() == ["CONTAINER", "ID", "ENGINE", "RUNTIME", "GPU", "SINCE"]
     assert "first  " in text and "runc     0    1970-01-12T" in text
@@ -311,7 +312,7 @@ def test_others_have_a_column_of_their_own(program: Program, runs: HostRoot, mon
     monkeypatch.setattr(present, "look", lambda root: present.Present((amd(),), ()))
     nodes = {(226, 128): "/dev/x", (226, 1): "/dev/card1"}
     monkeypatch.setattr(heldnodes, "look", lambda *_: (nodes, True))
-    monkeypatch.setattr(contained, "_rules", lambda *_: "c 226:128 rw\n")
+    monkeypatch.setattr(containerdevices, "_rules", lambda *_: "c 226:128 rw\n")
     heading, *lines = program("containers", "--host-root", runs.path).splitlines()
     assert heading.split()[4:] == ["GPU", "OTHERS", "SINCE"]
     assert "-    OCI_AMD=0  1970-01-12T" in lines[1]

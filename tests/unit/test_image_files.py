@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from oci_gpu_hook.changes import ldcache
+from oci_gpu_hook.changes import loadercache
 from oci_gpu_hook.changes.tree import Tree
 from oci_gpu_hook.changes.undo import Undo
 from oci_gpu_hook.formats import ldcache_merge
@@ -39,7 +39,7 @@ def merged(root: Path) -> set[Entry]:
     fd = os.open(root, os.O_PATH)
     try:
         tree = Attached(fd, (), Undo())
-        ldcache.merge(tree, CACHE, prepare([OURS]))
+        loadercache.merge(tree, CACHE, prepare([OURS]))
     finally:
         os.close(fd)
     return set(parse(tree.data).entries)

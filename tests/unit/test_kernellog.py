@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.cli import seengpus, spool
-from oci_gpu_hook.host import kernellog
-from oci_gpu_hook.host.kernellog import Xid
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.exporters import seengpus, spool
+from oci_gpu_hook.node.gpus import kernellog
+from oci_gpu_hook.node.gpus.kernellog import Xid
 
 GPU = "00000000:07:00"
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.cli import nvidiaconfig
-from oci_gpu_hook.cli.nvidiaconfig import BOOLEAN, KEYS, NEEDLESS, REFUSED, SERVED, STRING, STRINGS
 from oci_gpu_hook.errors import ConfigError
+from oci_gpu_hook.node.setup import nvidiaconfig
+from oci_gpu_hook.node.setup.nvidiaconfig import BOOLEAN, KEYS, NEEDLESS, REFUSED, SERVED, STRING, STRINGS
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.words import CAPABILITIES

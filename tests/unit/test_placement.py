@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oci_gpu_hook.cli import leftout
 from oci_gpu_hook.container.layout import COMPAT_FOLDER, MUSL, Layout
 from oci_gpu_hook.driver.inventory import DriverInventory
-from oci_gpu_hook.planning import leftout, placement, plan
+from oci_gpu_hook.planning import placement, plan
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.words import CAPABILITIES
 from tests.unit.containers import CONTAINER, planned

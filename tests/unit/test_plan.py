@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from oci_gpu_hook.cli import render
-from oci_gpu_hook.container.cgroup import DeviceCgroup
+from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.container.identity import Container
 from oci_gpu_hook.container.layout import Layout
 from oci_gpu_hook.driver.inventory import DriverInventory

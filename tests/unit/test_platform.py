@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook.diagnosis import driver
 from oci_gpu_hook.driver.inventory import Library
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.diagnosis import drivercheck
 from oci_gpu_hook.planning import platforms
 from oci_gpu_hook.vendors import platform
 from oci_gpu_hook.vendors.vendor import Link
@@ -150,7 +150,7 @@ def test_doctor_says_which_platform_and_what_of_its_lists_does_not_serve() -> No
         (("a.csv:1 is left out: x",), "a.csv:1 is left out: x"),
         (("a.csv:1 is left out: x", "b", "c"), "a.csv:1 is left out: x, and 2 more"),
     ):
-        found = driver.platform("tegra", "Jetson (Tegra)", "/etc/nv_tegra_release", "", left_out)
+        found = drivercheck.platform("tegra", "Jetson (Tegra)", "/etc/nv_tegra_release", "", left_out)
         assert [(one.check, one.level, one.seen) for one in found] == [
             ("platform", "pass", "Jetson (Tegra), by /etc/nv_tegra_release"),
             ("driver", "pass", seen),

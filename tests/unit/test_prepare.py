@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from oci_gpu_hook.cli import prepare
-from oci_gpu_hook.driver import absent, proc
+from oci_gpu_hook.driver import proc
 from oci_gpu_hook.errors import ApplyError, DriverError
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.gpus import absent
 from tests.unit import hosts
 from tests.unit.program import Program
 

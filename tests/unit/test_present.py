@@ -13,7 +13,8 @@ import pytest
 from oci_gpu_hook.cli import inventory as cli_inventory
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.vendors import inventory, present
+from oci_gpu_hook.node.gpus import present
+from oci_gpu_hook.vendors import vendorinventory
 from tests.unit import hosts
 from tests.unit.containers import write_bundle
 from tests.unit.hosts import plant, plant_library
@@ -111,7 +112,7 @@ def test_too_many_files_are_one_fault(tree: Path) -> None:
         lambda tree: plant_library(tree, "/usr/lib64/libacme.so.2", "libacme.so.2"),
         lambda tree: plant(tree, ACME, described("OCI_OTHER")),
         lambda tree: plant(tree, f"{FOLDER}/new.json", described("OCI_NEW")),
-        lambda tree: (tree / saved.FOLDER[1:] / f"{inventory.PREFIX}OCI_ACME").unlink(),
+        lambda tree: (tree / saved.FOLDER[1:] / f"{vendorinventory.PREFIX}OCI_ACME").unlink(),
         lambda tree: plant(tree, "/sys/module/acme/version", "3"),
     ],
 )
@@ -223,7 +224,7 @@ def test_list_counts_devices(tree: Path, program: Program) -> None:
 
 
 def test_refresh_saves_vendors_without_nvidias_driver(tree: Path, program: Program) -> None:
-    path = f"{saved.FOLDER}/{inventory.PREFIX}OCI_ACME"
+    path = f"{saved.FOLDER}/{vendorinventory.PREFIX}OCI_ACME"
     said = program("inventory", "refresh", "--host-root", tree)
     assert said == f"saved {path}: OCI_ACME 2.5: 1 library\n"
     assert present.is_saved(HostRoot(str(tree)))
@@ -289,7 +290,7 @@ def test_watch_saves_vendors_anew_once_something_changes(
     with pytest.raises(SystemExit):
         program("inventory", "watch", "--nvml-timeout", 0, "--host-root", tree)
     lines = (program("info", "--host-root", tree) + program.err).splitlines()
-    path = f"{saved.FOLDER}/{inventory.PREFIX}OCI_ACME"
+    path = f"{saved.FOLDER}/{vendorinventory.PREFIX}OCI_ACME"
     assert lines[0] == f"saved {path}: OCI_ACME 2.5: 1 library"
     assert lines[1] == f"saved {path}: OCI_ACME 2.5: 2 libraries (add acme)"
     assert lines[2] == "vendors' files that cannot be served"

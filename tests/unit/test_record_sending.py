@@ -12,7 +12,7 @@ import pytest
 
 from oci_gpu_hook import hook
 from oci_gpu_hook.kernel import alarm
-from oci_gpu_hook.report import journal, record
+from oci_gpu_hook.report import journal, records
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request.settings import Settings
 
@@ -31,7 +31,7 @@ class Sent:
         now = monotonic_ns()
         progress.ends = [now - 5_000_000, now - 3_000_000]
         progress.settings = settings
-        record.send(progress, 6, "there is no driver")
+        records.send(progress, 6, "there is no driver")
 
     def steps(self) -> dict[str, int]:
         """Microseconds of each step, as the record has them."""

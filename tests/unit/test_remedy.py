@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.diagnosis import advice
-from oci_gpu_hook.diagnosis.advice import Patient
-from oci_gpu_hook.diagnosis.remedy import command, is_name, then
+from oci_gpu_hook.node.diagnosis import advice
+from oci_gpu_hook.node.diagnosis.advice import Patient
+from oci_gpu_hook.node.diagnosis.remedy import command, is_name, then
 
 EVIL = "x;echo Y3VybA==|base64 -d>/etc/cron.d/x"
 

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook import runtime
 from oci_gpu_hook.errors import ApplyError, BundleError, ConfigError
 from oci_gpu_hook.formats import jsontext
-from oci_gpu_hook.request.vendors import Known
+from oci_gpu_hook.request.vendorrequest import Known
+from oci_gpu_hook.runtime import create
 from oci_gpu_hook.vendors import current
 from tests.unit.starts import ROOT
 
@@ -35,7 +35,7 @@ def config(tmp_path: Path) -> Path:
 def add(config: Path, document: object) -> Any:
     """What config.json says after the hook was added to this."""
     config.write_text(document if isinstance(document, str) else json.dumps(document))
-    runtime.add_hook(str(config), str(REGISTRATION))
+    create.add_hook(str(config), str(REGISTRATION))
     return json.loads(config.read_text())
 
 
@@ -103,7 +103,7 @@ def test_nothing_else_of_the_text_changes(
     document = {**others, **({"hooks": hooks[0]} if hooks else {})}
     text = json.dumps(document, indent=indent, ensure_ascii=escaped)
     listed = (document.get("hooks") or {}).get("createRuntime")
-    after = runtime.with_hook(text, '"ours"', bool(listed))
+    after = create.with_hook(text, '"ours"', bool(listed))
     stages = {**(document.get("hooks") or {}), "createRuntime": [*(listed or []), "ours"]}
     assert json.loads(after) == {**document, "hooks": stages}
     first = alike(text, after)
@@ -136,7 +136,7 @@ def test_what_is_no_config_json_is_refused_and_stays(config: Path, text: str) ->
     data = text.encode(errors="surrogateescape")
     config.write_bytes(data)
     with pytest.raises(BundleError) as caught:
-        runtime.add_hook(str(config), str(REGISTRATION))
+        create.add_hook(str(config), str(REGISTRATION))
     assert str(caught.value).startswith(str(config)) and len(str(caught.value)) < 600
     assert config.read_bytes() == data
     assert [path.name for path in config.parent.iterdir()] == ["config.json"]
@@ -151,7 +151,7 @@ def test_what_is_no_file_is_refused(config: Path, kind: str) -> None:
     elif kind == "folder":
         config.mkdir()
     with pytest.raises(BundleError, match=r"^(cannot open )?/.*config\.json"):
-        runtime.add_hook(str(config), str(REGISTRATION))
+        create.add_hook(str(config), str(REGISTRATION))
 
 
 @pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"hook": "x"}'])
@@ -161,7 +161,7 @@ def test_a_broken_registration_is_the_administrators(config: Path, text: str | N
         registration.write_text(text)
     config.write_text("{}")
     with pytest.raises(ConfigError, match=r"registration.*install oci-gpu-hook again"):
-        runtime.add_hook(str(config), str(registration))
+        create.add_hook(str(config), str(registration))
     assert config.read_text() == "{}"
 
 
@@ -169,7 +169,7 @@ def test_mode_and_owner_stay(config: Path) -> None:
     config.write_text("{}")
     config.chmod(0o640)
     before = config.stat()
-    runtime.add_hook(str(config), str(REGISTRATION))
+    create.add_hook(str(config), str(REGISTRATION))
     after = config.stat()
     assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
     assert after.st_ino != before.st_ino
@@ -177,15 +177,15 @@ def test_mode_and_owner_stay(config: Path) -> None:
 
 def test_what_another_writes_meanwhile_is_not_lost(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config.write_text("{}")
-    with_hook = runtime.with_hook
+    with_hook = create.with_hook
 
     def while_another_writes(*words: Any) -> str:
         config.write_text('{"theirs": 1}')
         return with_hook(*words)
 
-    monkeypatch.setattr(runtime, "with_hook", while_another_writes)
+    monkeypatch.setattr(create, "with_hook", while_another_writes)
     with pytest.raises(BundleError, match=r"was changed while the hook was added"):
-        runtime.add_hook(str(config), str(REGISTRATION))
+        create.add_hook(str(config), str(REGISTRATION))
     assert config.read_text() == '{"theirs": 1}'
     assert [path.name for path in config.parent.iterdir()] == ["config.json"]
 
@@ -199,7 +199,7 @@ def test_a_write_that_fails_leaves_nothing(config: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
         with pytest.raises(ApplyError, match=r"^cannot write .*: File too large"):
-            runtime.add_hook(str(config), str(REGISTRATION))
+            create.add_hook(str(config), str(REGISTRATION))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
@@ -233,10 +233,10 @@ def test_what_fails_stops_only_a_container_that_asks(
     real = config.with_name("real.json")
     real.write_text(json.dumps({"process": {"env": env}}))
     config.symlink_to(real)
-    monkeypatch.setattr(runtime.posix, "_exit", sys.exit)  # type: ignore[attr-defined]
+    monkeypatch.setattr(create.posix, "_exit", sys.exit)  # type: ignore[attr-defined]
     monkeypatch.setattr("sys.argv", ["-c", str(config), str(REGISTRATION), ""])
     with pytest.raises(SystemExit) as ended:
-        runtime.main()
+        create.main()
     assert bool(ended.value.code) == stops
 
 
@@ -246,10 +246,10 @@ def test_an_error_is_told_in_the_log_too(
 ) -> None:
     config.write_text(text)
     log = config.with_name("log.json")
-    monkeypatch.setattr(runtime.posix, "_exit", sys.exit)  # type: ignore[attr-defined]
+    monkeypatch.setattr(create.posix, "_exit", sys.exit)  # type: ignore[attr-defined]
     monkeypatch.setattr("sys.argv", ["-c", str(config), str(REGISTRATION), str(log)])
     with pytest.raises(SystemExit) as ended:
-        runtime.main()
+        create.main()
     said = capfd.readouterr().err
     if text == "{}":
         assert (ended.value.code, said, log.exists()) == (0, "", False)

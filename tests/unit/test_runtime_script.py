@@ -222,7 +222,7 @@ def test_of_an_update_the_real_runtime_gets_what_is_left(script: Script, call: s
     said = script.start(*words, env={"XDG_RUNTIME_DIR": str(script.folder)})
     source = str(resources) if str(resources) in call else "-"
     assert said.added == [str(kept), source, str(script.log)]
-    assert "from oci_gpu_hook import update as module" in (script.folder / "code").read_text()
+    assert "from oci_gpu_hook.runtime import update as module" in (script.folder / "code").read_text()
     *before, text = said.words
     assert before == words[:at] + left.split()
     assert text == '{"cpu":{}}'

@@ -15,11 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.cli import daemonjson, swarm
+from oci_gpu_hook.cli import swarm
 from oci_gpu_hook.cli.swarm import KEY
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.errors import ApplyError, ConfigError
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.setup import daemonjson
 from oci_gpu_hook.request import selectors
 from oci_gpu_hook.request.settings import Settings
 from tests.unit import hosts

@@ -17,7 +17,7 @@ from oci_gpu_hook.host import docker
 from oci_gpu_hook.request.parse import parse
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs, inputs_of
-from oci_gpu_hook.request.vendors import Known
+from oci_gpu_hook.request.vendorrequest import Known
 from tests.unit import hosts
 from tests.unit.asking import UUID, VISIBLE, request_of
 from tests.unit.test_docker import CONTAINERS, ID, OTHER_ID, bundle

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.formats import toml
+from oci_gpu_hook.node.machine import toml
 
 
 def test_a_document_is_read() -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook.host import mounts, untrusted
-from oci_gpu_hook.host.mounts import Mounts
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.host.untrusted import Budget, ContainerRoot
+from oci_gpu_hook.node.machine import mounts, untrusted
+from oci_gpu_hook.node.machine.mounts import Mounts
+from oci_gpu_hook.node.machine.untrusted import Budget, ContainerRoot
 from tests.unit.test_containers import USER, owned
 from tests.unit.test_contracts import SOURCES, name
 
@@ -166,11 +166,11 @@ def test_a_node_is_opened_only_if_it_is_the_one(tmp_path: Path) -> None:
 # What users and containers fill, and where the package may name it.
 THEIRS = {
     # The last one only refuses it.
-    "/run/user": {"host/states.py", "host/rootless.py", "vendors/allowed.py"},
-    "/cmdline": {"host/processes.py", "request/crun.py"},
-    "/environ": {"host/processes.py", "host/untrusted.py"},
-    "/root": {"host/untrusted.py", "host/contained.py"},
-    "/cwd": {"host/containers.py"},
+    "/run/user": {"node/engines/states.py", "node/engines/rootless.py", "vendors/allowed.py"},
+    "/cmdline": {"node/machine/processes.py", "request/crun.py"},
+    "/environ": {"node/machine/processes.py", "node/machine/untrusted.py"},
+    "/root": {"node/machine/untrusted.py", "node/engines/containerdevices.py"},
+    "/cwd": {"node/engines/containers.py"},
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from oci_gpu_hook import update
+from oci_gpu_hook.runtime import update
 from tests.unit.starts import ROOT
 
 # As containerd has them, for a container and for a privileged one.
@@ -60,7 +60,7 @@ def test_whatever_else_is_to_be_set_stays(tmp_path: Path, text: str) -> None:
 
 def run(data: bytes, *words: str) -> tuple[int, bytes, str]:
     """Its exit status, stdout and stderr, as the script starts it."""
-    code = "from oci_gpu_hook import update; update.main()"
+    code = "from oci_gpu_hook.runtime import update; update.main()"
     done = subprocess.run([sys.executable, "-c", code, *words], input=data, capture_output=True, cwd=ROOT)
     return done.returncode, done.stdout, done.stderr.decode()
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook.driver import child
-from oci_gpu_hook.host import saved, validated
+from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.host.validated import FAILED, PASSED, StepResult, Validation
+from oci_gpu_hook.node.gpus import child
+from oci_gpu_hook.node.machine import validated
+from oci_gpu_hook.node.machine.validated import FAILED, PASSED, StepResult, Validation
 
 RECORD = Validation(
     1_700_000_000, "580.65.06", (StepResult("driver", PASSED, ""), StepResult("hook", FAILED, "runc does not start"))
@@ -49,7 +50,8 @@ def test_a_record_that_others_can_write_is_none(root: HostRoot) -> None:
 def test_one_at_a_time_has_the_lock(root: HostRoot) -> None:
     first = validated.lock(root, 0)
     program = f"""
-from oci_gpu_hook.host import root, validated
+from oci_gpu_hook.host import root
+from oci_gpu_hook.node.machine import validated
 try:
     validated.lock(root.HostRoot({root.path!r}), 0.2)
 except TimeoutError:

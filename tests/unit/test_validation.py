@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook.diagnosis import FAIL, PASS, WARN
 from oci_gpu_hook.driver import survey
-from oci_gpu_hook.driver.child import Said
+from oci_gpu_hook.driver.facts import Facts, GpuFacts
 from oci_gpu_hook.driver.inventory import MigDevice
-from oci_gpu_hook.driver.nvml import Facts, GpuFacts
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.validation import container, driver, status, vectoradd, workload
+from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN
+from oci_gpu_hook.node.gpus.child import Said
+from oci_gpu_hook.node.validation import containerstep, driverstep, status, vectoradd, workload
 from tests.unit import hosts
 
 pytestmark = pytest.mark.pythons
@@ -115,7 +115,7 @@ def test_nvml_must_agree_with_the_kernel(root: HostRoot) -> None:
     found, facts = survey.survey(root), facts_of(root)
 
     def told(other: Facts) -> list[str]:
-        return [item.seen for item in driver.agree(found, other)]
+        return [item.seen for item in driverstep.agree(found, other)]
 
     assert told(facts) == ["CUDA 13.0; it knows the kernel's GPUs (2)"]
     first, second = facts.gpus
@@ -141,7 +141,7 @@ def test_a_mig_device_is_computed_on_in_the_place_of_its_gpu(root: HostRoot) -> 
     wanted, wrong = workload.devices(half, None)
     assert wanted == (workload.Device("GPU 0", "0"),)
     assert [item.seen for item in wrong] == ["GPU instance 3, compute instance 0 has no UUID without NVML"]
-    assert driver.agree(half, facts_of(root))[-1].seen == "NVML lacks 1 of the kernel's MIG devices"
+    assert driverstep.agree(half, facts_of(root))[-1].seen == "NVML lacks 1 of the kernel's MIG devices"
 
 
 def test_a_gpu_in_mig_mode_without_a_mig_device_is_left_out(root: HostRoot) -> None:
@@ -173,23 +173,23 @@ def test_without_a_folder_no_file_is_made() -> None:
 def test_the_runtime_is_runc_then_crun_or_the_named_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="neither runc nor crun is in PATH"):
-        container.runtime("")
+        containerstep.runtime("")
     for name in ("crun", "runc"):
         shutil.copy("/bin/true", tmp_path / name)
-        assert container.runtime("") == str(tmp_path / name)
-    assert container.runtime("crun") == str(tmp_path / "crun")
+        assert containerstep.runtime("") == str(tmp_path / name)
+    assert containerstep.runtime("crun") == str(tmp_path / "crun")
     with pytest.raises(ConfigError, match="the runtime /opt/gone is no program"):
-        container.runtime("/opt/gone")
+        containerstep.runtime("/opt/gone")
 
 
 def test_the_request_is_for_what_may_be_had() -> None:
-    assert container.capabilities(("video", "utility", "compute")) == ("compute", "utility")
-    assert container.capabilities(("video",)) == ("video",)
-    asked = container.Asked("/usr/bin/runc", None, ("video",), True, (), 1)
-    document = container.config("name", asked, "/lib/ld.so", "a:b:c:s0")
+    assert containerstep.capabilities(("video", "utility", "compute")) == ("compute", "utility")
+    assert containerstep.capabilities(("video",)) == ("video",)
+    asked = containerstep.Asked("/usr/bin/runc", None, ("video",), True, (), 1)
+    document = containerstep.config("name", asked, "/lib/ld.so", "a:b:c:s0")
     assert "NVIDIA_DRIVER_CAPABILITIES=video" in document["process"]["env"]
     assert document["process"]["capabilities"]["bounding"] == ["CAP_SYS_ADMIN"]
     assert document["linux"]["mountLabel"] == "a:b:c:s0"
-    plain = container.config("name", asked._replace(is_privileged=False), "/lib/ld.so", "")
+    plain = containerstep.config("name", asked._replace(is_privileged=False), "/lib/ld.so", "")
     assert plain["process"]["capabilities"]["bounding"] == []
     assert "mountLabel" not in plain["linux"]

@@ -11,7 +11,7 @@ import pytest
 
 from oci_gpu_hook import cli
 from oci_gpu_hook.cli import doctor
-from oci_gpu_hook.host import libselinux
+from oci_gpu_hook.node.machine import libselinux
 from tests.unit import hosts
 from tests.unit.hosts import plant
 from tests.unit.program import Program

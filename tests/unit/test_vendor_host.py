@@ -15,9 +15,9 @@ import pytest
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.request.sources import Inputs
-from oci_gpu_hook.vendors import current, devices, folders, host, inventory, survey
-from oci_gpu_hook.vendors.inventory import VendorInventory
+from oci_gpu_hook.vendors import current, devices, folders, vendorhost, vendorinventory, vendorsurvey
 from oci_gpu_hook.vendors.vendor import DevicePattern, Group, Item, Vendor, Version
+from oci_gpu_hook.vendors.vendorinventory import VendorInventory
 from tests.unit.hosts import plant, plant_library
 
 FILE = "/usr/share/oci-gpu-hook/vendors/acme.json"
@@ -41,7 +41,7 @@ def vendor(*libraries: str, files: tuple[str, ...] = (), **more: object) -> Vend
 
 
 def found(tree: Path, said: Vendor) -> VendorInventory:
-    return survey.survey(HostRoot(str(tree)), said)
+    return vendorsurvey.survey(HostRoot(str(tree)), said)
 
 
 def test_a_library_is_taken_once_by_its_file_with_all_its_names(tree: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_socket_is_a_socket_and_nothing_else(tree: Path) -> None:
     listener.bind(f"/proc/self/fd/{here}/run/real.sock")
     os.close(here)
     paths = tuple([(f"/run/{name}.sock", "g") for name in ("real", "file", "none")])
-    seen = host.look(HostRoot(str(tree)), VendorInventory(FILE, "OCI_ACME", sockets=paths))
+    seen = vendorhost.look(HostRoot(str(tree)), VendorInventory(FILE, "OCI_ACME", sockets=paths))
     assert seen.sockets == (("/run/real.sock", "g"),)
     assert seen.faults == ("the host's /run/file.sock is left out: it is no socket",)
 
@@ -152,7 +152,7 @@ def test_a_link_on_the_way_that_is_led_elsewhere_is_noticed(tree: Path) -> None:
     assert seen is not None and seen.libraries[0].file == "libx.so.1"
     (tree / "etc/alternatives/libx").unlink()
     (tree / "etc/alternatives/libx").symlink_to("/opt/v/libx.so.2")
-    assert inventory.read_saved(HostRoot(str(tree)), "OCI_ACME", FILE) is None
+    assert vendorinventory.read_saved(HostRoot(str(tree)), "OCI_ACME", FILE) is None
 
 
 def test_what_a_mounted_folder_does_not_hold_is_mounted_over_it(tree: Path) -> None:
@@ -192,9 +192,9 @@ def changes(tree: Path) -> None:
 
 def again(tree: Path, said: Vendor) -> VendorInventory | None:
     root = HostRoot(str(tree))
-    survey.anew(root, said, "OCI_ACME", inventory.identities(root, (FILE,)))
-    assert inventory.read_saved(root, "OCI_ACME", FILE) == survey.survey(root, said)
-    return inventory.read_saved(root, "OCI_ACME", FILE)
+    vendorsurvey.anew(root, said, "OCI_ACME", vendorinventory.identities(root, (FILE,)))
+    assert vendorinventory.read_saved(root, "OCI_ACME", FILE) == vendorsurvey.survey(root, said)
+    return vendorinventory.read_saved(root, "OCI_ACME", FILE)
 
 
 def test_a_saved_inventory_is_the_one_that_was_found(tree: Path) -> None:
@@ -229,12 +229,12 @@ def test_whatever_would_be_found_otherwise_makes_it_untrue(tree: Path, change: o
     said = said._replace(version=Version("module", "acme"))
     assert again(tree, said) is not None
     change(tree)  # type: ignore[operator]
-    assert inventory.read_saved(HostRoot(str(tree)), "OCI_ACME", FILE) is None
+    assert vendorinventory.read_saved(HostRoot(str(tree)), "OCI_ACME", FILE) is None
 
 
 def test_an_inventory_of_another_file_is_not_taken(tree: Path) -> None:
     assert again(tree, vendor()) is not None
-    assert inventory.read_saved(HostRoot(str(tree)), "OCI_ACME", "/etc/other.json") is None
+    assert vendorinventory.read_saved(HostRoot(str(tree)), "OCI_ACME", "/etc/other.json") is None
 
 
 # Devices.  Real nodes, of numbers that no driver here has.
@@ -439,7 +439,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tree: Path, monk
     monkeypatch.setattr(folders, "load", overtaken)
     root = HostRoot(str(tree))
     current.vendor_inventory(root, "OCI_ACME", FILE, remember=True)
-    assert inventory.read_saved(root, "OCI_ACME", FILE) is None
+    assert vendorinventory.read_saved(root, "OCI_ACME", FILE) is None
 
 
 @pytest.mark.parametrize("place", ["/run/docker.sock", "/var/lib/x.sock"])
@@ -450,7 +450,7 @@ def test_a_socket_behind_a_link_is_what_it_leads_to(tree: Path, place: str) -> N
     os.close(here)
     (tree / "run/x.sock").symlink_to(place)
     said = VendorInventory(FILE, "OCI_ACME", sockets=(("/run/x.sock", "g"),))
-    seen = host.look(HostRoot(str(tree)), said)
+    seen = vendorhost.look(HostRoot(str(tree)), said)
     assert seen.sockets == () and "/run/x.sock is left out" in seen.faults[0]
 
 
@@ -465,5 +465,5 @@ def test_releases_of_kernels_are_compared_by_their_numbers(
     tree: Path, monkeypatch: pytest.MonkeyPatch, release: str, wanted: str, met: bool
 ) -> None:
     monkeypatch.setattr(posix, "uname", lambda: SimpleNamespace(release=release))
-    seen = host.look(HostRoot(str(tree)), VendorInventory(FILE, "OCI_ACME", kernel=wanted))
+    seen = vendorhost.look(HostRoot(str(tree)), VendorInventory(FILE, "OCI_ACME", kernel=wanted))
     assert (seen.unmet == ()) is met

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from oci_gpu_hook.cli import leftout
 from oci_gpu_hook.container.layout import GLIBC, MUSL, Layout
 from oci_gpu_hook.driver.inventory import DriverFile, Library
 from oci_gpu_hook.driver.nodes import DeviceNode
@@ -14,13 +15,13 @@ from oci_gpu_hook.operations.ldcache import LdCache
 from oci_gpu_hook.operations.mount import Mount
 from oci_gpu_hook.operations.service import Service
 from oci_gpu_hook.operations.symlink import Symlink
-from oci_gpu_hook.planning import leftout, provision, vendors
+from oci_gpu_hook.planning import provision, vendorshare
 from oci_gpu_hook.planning.plan import Plan, Provision, Share
-from oci_gpu_hook.request.vendors import VendorRequest
+from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.vendors.devices import Device, Devices
-from oci_gpu_hook.vendors.host import OnHost
-from oci_gpu_hook.vendors.inventory import VendorInventory
 from oci_gpu_hook.vendors.vendor import DevicePattern, Link
+from oci_gpu_hook.vendors.vendorhost import OnHost
+from oci_gpu_hook.vendors.vendorinventory import VendorInventory
 
 LAYOUT = Layout("/usr/lib64", "", (), GLIBC, user_namespace=False, dev_is_hosts=False)
 FILE = "/v/acme.json"
@@ -61,7 +62,7 @@ def request(*devices: str, source: str = "env") -> VendorRequest:
 
 
 def share(*devices: str, host: OnHost = HOST, source: str = "env") -> Share:
-    return vendors.share(LAYOUT, request(*devices, source=source), host)
+    return vendorshare.share(LAYOUT, request(*devices, source=source), host)
 
 
 def paths(given: Share) -> list[str]:
@@ -93,8 +94,8 @@ def test_where_the_engine_made_the_nodes_they_are_the_request() -> None:
 def test_a_device_is_asked_for_by_cdi_only_with_all_of_its_nodes() -> None:
     both = Device(("0",), ((node(0), "g"), (node(1), "g")))
     host = HOST._replace(devices=DEVICES._replace(devices=(both,)))
-    assert vendors.of_nodes(("/dev/acme0",), host) == ()
-    assert vendors.of_nodes(("/dev/acme1", "/dev/acme0"), host) == ((both, "/dev/acme0"),)
+    assert vendorshare.of_nodes(("/dev/acme0",), host) == ()
+    assert vendorshare.of_nodes(("/dev/acme1", "/dev/acme0"), host) == ((both, "/dev/acme0"),)
 
 
 @pytest.mark.parametrize("name", ["2", "acme7", "0000:04:00.0", "acmectl"])
@@ -159,9 +160,9 @@ def test_what_is_left_out_is_said() -> None:
 
 def test_a_container_of_another_selinux_type_is_told() -> None:
     host = HOST._replace(inventory=INVENTORY._replace(selinux_type="acme_t"))
-    assert vendors.share(LAYOUT, request("0"), host, "acme_t").notes == ()
-    assert vendors.share(LAYOUT, request("0"), host).notes == ()
-    (note,) = vendors.share(LAYOUT, request("0"), host, "container_t").notes
+    assert vendorshare.share(LAYOUT, request("0"), host, "acme_t").notes == ()
+    assert vendorshare.share(LAYOUT, request("0"), host).notes == ()
+    (note,) = vendorshare.share(LAYOUT, request("0"), host, "container_t").notes
     assert note.startswith(f"{FILE} says that containers need the SELinux type acme_t")
 
 
@@ -175,7 +176,7 @@ def joined(*shares: Share, layout: Layout = LAYOUT) -> Provision:
 def other(flag: str, **fields: object) -> Share:
     inventory = VendorInventory(f"/v/{flag}.json", flag)._replace(**fields)  # type: ignore[arg-type]
     host = OnHost(inventory, Devices((), (), (), ()), (), (), ())
-    return vendors.share(LAYOUT, VendorRequest(flag, inventory.file, "env", ("all",)), host)
+    return vendorshare.share(LAYOUT, VendorRequest(flag, inventory.file, "env", ("all",)), host)
 
 
 def test_all_libraries_are_in_one_cache() -> None:

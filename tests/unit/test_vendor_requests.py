@@ -6,11 +6,11 @@ from __future__ import annotations
 import pytest
 
 from oci_gpu_hook.errors import ConfigError, RequestError
-from oci_gpu_hook.request import bycdi, sources, vendors
+from oci_gpu_hook.request import bycdi, sources, vendorrequest
 from oci_gpu_hook.request.parse import Request, parse
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
-from oci_gpu_hook.request.vendors import Known, VendorRequest
+from oci_gpu_hook.request.vendorrequest import Known, VendorRequest
 from tests.unit.asking import VISIBLE
 
 AMD = Known("OCI_AMD", "amd.com/gpu", "/v/amd.json")
@@ -49,7 +49,7 @@ def test_a_flag_asks_for_devices(value: str, devices: tuple[str, ...]) -> None:
 def test_what_asks_for_nothing(value: str) -> None:
     inputs = Inputs({"OCI_AMD": value})
     assert parse(inputs, Settings(), KNOWN) == (None, ())
-    assert not vendors.asks(inputs, KNOWN)
+    assert not vendorrequest.asks(inputs, KNOWN)
 
 
 def test_several_vendors_and_nvidia_in_one_container() -> None:
@@ -73,7 +73,7 @@ def test_what_no_device_is_called_is_refused(value: str) -> None:
 
 def test_a_variable_that_no_file_names_is_not_ours() -> None:
     inputs = Inputs({"OCI_CLI_USER": "ocid1.user.oc1..a"})
-    assert sources.may_name_vendor(inputs) and not vendors.asks(inputs, KNOWN)
+    assert sources.may_name_vendor(inputs) and not vendorrequest.asks(inputs, KNOWN)
     assert parse(inputs, Settings(), KNOWN) == (None, ())
 
 
@@ -89,7 +89,7 @@ def test_a_container_without_such_a_variable_names_none() -> None:
 def test_cdi_annotations_of_a_files_kind_ask() -> None:
     text = "amd.com/gpu=1,openfabrics.org/hca=mlx5_0,intel.com/gpu=0"
     inputs = Inputs({}, annotations={"cdi.k8s.io/x": text})
-    assert vendors.asks(inputs, KNOWN)
+    assert vendorrequest.asks(inputs, KNOWN)
     found = asked(inputs)
     assert found[0] == amd("1", source="annotations")
     assert [item.devices for item in found] == [("1",), ("mlx5_0",)]

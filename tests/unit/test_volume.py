@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from oci_gpu_hook.cli import drivervolume, filecopy
 from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.setup import drivervolume, filecopy
 from tests.unit import hosts
 from tests.unit.hosts import LIBRARY_FOLDER, VERSION
 from tests.unit.program import Program

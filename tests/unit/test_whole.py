@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from oci_gpu_hook.errors import ApplyError, ConfigError
-from oci_gpu_hook.host import whole
+from oci_gpu_hook.node.machine import whole
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="a folder can only be given away as root")
 

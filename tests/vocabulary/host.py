@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from oci_gpu_hook.container.layout import Layout
-from oci_gpu_hook.driver import catalogue, inventory, nodes, nvml, survey
+from oci_gpu_hook.driver import catalogue, facts, inventory, nodes, survey
 from oci_gpu_hook.errors import RequestError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.operations.device import Device
@@ -38,12 +38,12 @@ OTHER_VERSION = "535.54.03"
 TWIN = f"/usr/lib/i386-linux-gnu/libcuda.so.{hosts.VERSION}"
 MIG_UUID = "MIG-22222222-3333-4444-5555-666666666666"
 LAYOUT = DEBIAN._replace(library_folder=FOLDER)
-FACTS = nvml.Facts(
+FACTS = facts.Facts(
     hosts.VERSION,
     "13.0",
     (
-        nvml.GpuFacts(UUID, "00000000:07:00.0", "9.0", "Tesla", (nvml.MigFacts(0, MIG_UUID, 1, 0, "3g.40gb"),)),
-        nvml.GpuFacts(hosts.uuid(0), "00000000:08:00.0", "9.0", "Tesla", ()),
+        facts.GpuFacts(UUID, "00000000:07:00.0", "9.0", "Tesla", (facts.MigFacts(0, MIG_UUID, 1, 0, "3g.40gb"),)),
+        facts.GpuFacts(hosts.uuid(0), "00000000:08:00.0", "9.0", "Tesla", ()),
     ),
 )
 DEFAULTS = Settings()

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from oci_gpu_hook.cli import nvidiaconfig
+from oci_gpu_hook.node.setup import nvidiaconfig
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import Settings
 from tests.vocabulary.row import REFUSED, SERVED, Row

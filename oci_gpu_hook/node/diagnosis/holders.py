@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which container holds which GPU or other device, and which of them nobody holds: values in, values out.  Pure.
+
+A container can move its nodes, or make them anew elsewhere.  So it holds a GPU that its device cgroup allows, if it has
+the node, or if that cgroup was written for it, as it does not allow every device.  A GPU that is divided is held by MIG
+devices: those whose two capabilities the container has as well.  Another vendor's device is held by any of its nodes.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.node.engines.heldnodes import Wanted
+from oci_gpu_hook.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
+    from oci_gpu_hook.node.engines.containerdevices import Contained
+    from oci_gpu_hook.vendors.vendorhost import OnHost
+
+
+class Share(NamedTuple):
+    """A GPU, or one of its MIG devices.
+
+    name: what a request calls it, ``0`` or ``0:1``; mig: whether it is a MIG device; uuid: "" where it is not known.
+    """
+
+    name: str
+    gpu: int
+    mig: bool
+    uuid: str
+    model: str
+
+
+class Other(NamedTuple):
+    """Another vendor's device, or all that its driver has where a request can name no single device.
+
+    name: what asks for it, ``OCI_AMD=0`` or ``OCI_SOLARFLARE``; names: all that a request can call it.
+    """
+
+    name: str
+    flag: str
+    names: tuple[str, ...]
+
+
+class Holder(NamedTuple):
+    """A container that has devices.
+
+    hidden: those of `held` that it may open, and no node of which was found; denied: those whose nodes it has, and its
+    device cgroup does not let it open; is_certain: whether the device cgroup could be read.
+    """
+
+    container: Contained
+    held: tuple[Share | Other, ...]
+    denied: tuple[Share | Other, ...]
+    is_certain: bool
+    hidden: tuple[Share | Other, ...] = ()
+
+
+class Holders(NamedTuple):
+    """Who has which device.
+
+    free: what nobody holds, and nobody could open; privileged: the containers that may open every device, and can make
+    the nodes; open: what nobody holds, and those could open.
+    """
+
+    holding: tuple[Holder, ...]
+    free: tuple[Share | Other, ...]
+    privileged: tuple[Contained, ...] = ()
+    open: tuple[Share | Other, ...] = ()
+
+
+class Division(NamedTuple):
+    """Device numbers of a share: all of them are needed."""
+
+    share: Share | Other
+    numbers: tuple[tuple[int, int], ...]
+
+
+def divisions(inventory: DriverInventory) -> tuple[Division, ...]:
+    """What can be held: each GPU, or its MIG devices where it has any."""
+    nodes = {
+        node.gpu: (node.major, node.minor) for node in inventory.devices if node.gpu is not None and not node.family
+    }
+    majors = [node.major for node in inventory.devices if node.family == "caps"]
+    found = []
+    for gpu in inventory.gpus:
+        number = nodes.get(gpu.nvml_index)
+        if number is None:
+            continue
+        parts = [item for item in inventory.mig_devices if item.gpu == gpu.nvml_index]
+        for part in parts if majors else ():
+            caps = ((majors[0], part.gi_minor), (majors[0], part.ci_minor))
+            found.append(Division(_mig(part, gpu.model), (number, *caps)))
+        if not parts or not majors:
+            share = Share(str(gpu.nvml_index), gpu.nvml_index, False, gpu.uuid or "", gpu.model)
+            found.append(Division(share, (number,)))
+    return tuple(found)
+
+
+def wanted(divided: tuple[Division, ...], nodes: tuple[tuple[str, int, int], ...] = ()) -> Wanted:
+    """What to look for in containers; nodes: paths of the host and numbers of other vendors' nodes."""
+    others = {(major, minor) for _, major, minor in nodes}
+    numbers = dict.fromkeys([number for item in divided for number in item.numbers])
+    majors = dict.fromkeys([number[0] for number in numbers if number not in others])
+    return Wanted(tuple(majors), nodes, tuple(numbers))
+
+
+def of_vendor(found: OnHost) -> tuple[Division, ...]:
+    """What can be held of a vendor's: each device, by any of its nodes."""
+    flag = found.inventory.flag
+    shares = [
+        (Other(f"{flag}={device.names[0]}", flag, device.names), device.nodes) for device in found.devices.devices
+    ]
+    # Beside devices these are what every request gets, such as /dev/kfd, and stand for none.
+    shares = shares or [(Other(flag, flag, ()), found.devices.common)]
+    return tuple([Division(share, ((node.major, node.minor),)) for share, nodes in shares for node, _ in nodes])
+
+
+def holders(divided: tuple[Division, ...], containers: tuple[Contained, ...]) -> Holders:
+    """The containers that have devices, in the order given, and what none of them has."""
+    found = [_holder(divided, container) for container in containers]
+    holding = tuple([holder for holder in found if holder.held or holder.denied])
+    taken = {share for holder in holding for share in holder.held}
+    left = tuple(dict.fromkeys([share for share, _ in divided if share not in taken]))
+    privileged = tuple([item for item in containers if item.is_open and item.makes_nodes])
+    return Holders(holding, () if privileged else left, privileged, left if privileged else ())
+
+
+def _holder(divided: tuple[Division, ...], container: Contained) -> Holder:
+    there = {(node.major, node.minor): node.allowed for node in container.nodes}
+    held: dict[Share | Other, None] = {}
+    hidden: dict[Share | Other, None] = {}
+    denied: dict[Share | Other, None] = {}
+    certain = True
+    for share, numbers in divided:
+        if all([number in there for number in numbers]):
+            answers = [there[number] for number in numbers]
+            certain = certain and None not in answers
+            (denied if False in answers else held)[share] = None
+        elif not container.is_open and container.allowed.issuperset(numbers):
+            hidden[share] = None
+    return Holder(
+        container=container,
+        held=tuple(dict.fromkeys([*held, *hidden])),
+        denied=tuple([share for share in denied if share not in held and share not in hidden]),
+        is_certain=certain,
+        hidden=tuple([share for share in hidden if share not in held]),
+    )
+
+
+def _mig(device: MigDevice, model: str) -> Share:
+    name = f"{device.gpu}:{device.number}"
+    if device.number is None:
+        # Only NVML knows its number: the instances tell it from others.
+        name = f"{device.gpu} (instances {device.gi}/{device.ci})"
+    return Share(name, device.gpu, True, device.uuid or "", device.profile or model)

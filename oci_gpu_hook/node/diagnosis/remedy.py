@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Remedies: commands that root pastes, made from words.  Pure.
+
+Each word is quoted for the shell.  A text that a container, a user or a process has chosen must not be a word, unless
+`is_name` holds for it: a name may begin with a dash, and a path may lead to what its owner wants root to run.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from oci_gpu_hook.errors import plain
+
+# An id, or a name as podman and Docker take it.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,255}", re.ASCII)
+
+
+class Remedy(str):
+    """What fixes a fault; "" for nothing.  Made by the functions below alone."""
+
+    __slots__ = ()
+
+
+NOTHING = Remedy()
+
+
+def command(*words: str, note: str = "") -> Remedy:
+    """One command; note: a text of ours for its reader, which the shell takes for a comment."""
+    line = shlex.join(words)
+    return Remedy(f"{line}  # {note}" if note else line)
+
+
+def then(*commands: Remedy) -> Remedy:
+    """Several commands, each to be run if the one before has succeeded."""
+    return Remedy(" && ".join(commands))
+
+
+def in_words(hint: str) -> Remedy:
+    """What an error says of who can fix it, and how."""
+    return Remedy(plain(hint))
+
+
+DOCTOR = command("oci-gpu-hook", "doctor")
+REBOOT = command("systemctl", "reboot")
+# What the driver has told the kernel's log.
+KERNELS_LOG = command("journalctl", "--dmesg", "--grep=NVRM|Xid")
+
+
+def is_name(text: str) -> bool:
+    """Whether a text has the form of an id or of a container's name, and so can be a word."""
+    return _NAME.fullmatch(text) is not None

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running containers, found by id, name, pod or process, with the bundle that they were started from.
+
+Sources: the runtimes' states (`states`), what engines call them (`called`), the names of cgroups, and the command lines
+of conmon and containerd's shim, for a container without a state.  What a user's files say holds for that user's
+containers, and never for root's.  Reads only.  Never on the hook's path.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.errors import UsageError, quoted
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.engines import containernames, rootless, states
+from oci_gpu_hook.node.engines.containernames import NOBODYS, Called
+from oci_gpu_hook.node.engines.states import ROOT
+from oci_gpu_hook.node.machine import kernelconfig, processes, untrusted
+from oci_gpu_hook.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from oci_gpu_hook.node.engines.states import Files, State
+
+# Engines show ids shortened to twelve letters, of sixty-four.
+_SHORTEST_ID = 12
+_MOST_NAMED = 4
+# For the files of all users together.
+_SECONDS_OF_USERS = 1.0
+
+
+class Running(NamedTuple):
+    """One container.
+
+    id: "" if it is not known; pid: 0 if it has stopped; bundle and runtime: "" if no state has them; owner: the user
+    whose engine runs it, 0 for root's.
+    """
+
+    id: str
+    pid: int
+    bundle: str
+    runtime: str
+    called: Called = NOBODYS
+    owner: int = ROOT
+
+    @property
+    def shown(self) -> str:
+        """What people call it: its name, else its id."""
+        return self.called.shown or self.id
+
+    @property
+    def of_user(self) -> str:
+        """Whose it is, for people; "" for root's.  A user's has whatever id and name he likes."""
+        return f"user {self.owner}'s" if self.owner != ROOT else ""
+
+
+class Known:
+    """All containers that a runtime has a state of, or an engine a name: root's first.
+
+    mounts: the host's.
+    """
+
+    def __init__(self, root: HostRoot) -> None:
+        self._root = root
+        self._version = kernelconfig.cgroup_version(root)
+        self.mounts = untrusted.our_mounts()
+        self._budget = untrusted.Budget(_SECONDS_OF_USERS)
+        self._names: dict[int, dict[str, Called]] = {}
+        self._homes = rootless.homes(root)
+        self.containers = self._all()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all users' files were looked at."""
+        return not self._budget.is_spent()
+
+    def _all(self) -> list[Running]:
+        found = states.everything(self._root, self.mounts, self._budget)
+        for owner in dict.fromkeys([ROOT, *[item.owner for item in found]]):
+            bundles = [item.bundle for item in found if item.owner == owner]
+            self._names[owner] = containernames.names(self._files(owner), bundles)
+        ids: set[str] = set()
+        running: list[Running] = []
+        for item in found:
+            # Of two with one id the first counts: that is root's, if one of them is.
+            if item.id not in ids:
+                ids.add(item.id)
+                running.append(self._running(item))
+        for owner, names in self._names.items():
+            running += [Running(id, 0, "", "", names[id], owner) for id in names if id not in ids]
+        return running
+
+    def of_process(self, pid: int) -> Running:
+        """The container that a process is in: whose first process it is, or whose id is in its cgroup's name."""
+        owner = processes.maker(self._root, pid) or ROOT
+        cgroup = processes.trusted_cgroup(self._root, pid, self._version, owner)
+        of_owner = [item for item in self.containers if item.owner == owner]
+        found = [item for item in of_owner if item.pid == pid] or [
+            item for name in cgroup for item in of_owner if _is_named(name, item.id)
+        ]
+        first = Running(processes.id_in(cgroup[-1]) if cgroup else "", pid, "", "", owner=owner)
+        if found:
+            first = found[0]._replace(pid=pid)
+        return first if first.bundle else self._with_monitor(first, cgroup)
+
+    def first_in_cgroup(self, id: str, owner: int | None) -> int | None:
+        """The lowest pid in a container whose cgroup's name has this id; None if there is none.
+
+        owner: whose container it is, None if that is not known: then root's goes before users'.
+        """
+        if len(id) < _SHORTEST_ID:
+            return None
+        of_users = None
+        for pid in processes.numbers(self._root):
+            # Most processes are not in such a cgroup: to ask further costs more.
+            if id not in processes.device_cgroup(self._root, pid, self._version):
+                continue
+            maker = processes.maker(self._root, pid) or ROOT
+            names = processes.trusted_cgroup(self._root, pid, self._version, maker)
+            # conmon, a container's monitor, has the id in its cgroup's name too, but is in the host's mount namespace.
+            is_meant = owner in (None, maker) and any([_begins_id(name, id) for name in names])
+            if is_meant and _runs_contained(self._root, pid):
+                if maker in (ROOT, owner):
+                    return pid
+                of_users = of_users or pid
+        return of_users
+
+    def _files(self, owner: int) -> Files:
+        return states.files_of(self._root, owner, self.mounts, self._budget)
+
+    def _running(self, item: State) -> Running:
+        found = Running(item.id, item.pid, item.bundle, item.runtime, owner=item.owner)
+        return found._replace(called=self._called(found, containernames.engine_of(f"{item.folder}/")))
+
+    def _called(self, item: Running, engine: str) -> Called:
+        """What engines call a container: by their lists, else by its annotations, else only whose it is.
+
+        engine: as the place of its state says, "" if that does not.
+        """
+        found = self._names.get(item.owner, {}).get(item.id, NOBODYS)
+        if not found.engine and item.bundle:
+            found = containernames.by_config(self._files(item.owner), item.bundle)
+        if not found.engine and item.owner != ROOT:
+            home = self._homes.get(item.owner, "")
+            found = containernames.of_rootless_docker(self._files(item.owner), home, item.bundle)
+        if found.engine and (item.owner == ROOT or not found.pod):
+            return found
+        cgroup = processes.trusted_cgroup(self._root, item.pid, self._version, item.owner)
+        engine = engine or containernames.engine_of(f"{item.bundle}/", f"/{'/'.join(cgroup)}")
+        # The user of ctr names a container by its id.
+        return Called(engine, item.id if engine == containernames.CONTAINERD else "")
+
+    def _with_monitor(self, item: Running, cgroup: list[str]) -> Running:
+        """A container without a state, with what the process above its first one tells of it."""
+        found, name = _monitored(self._root, item)
+        if found.called.name:
+            return found
+        engine = found.called.engine or containernames.engine_of(f"/{'/'.join(cgroup)}")
+        if found.bundle:
+            self._names[item.owner].update(containernames.names(self._files(item.owner), [found.bundle]))
+        words = self._called(found, engine)
+        return found._replace(called=words if words.name else words._replace(name=name, full=name))
+
+
+def find(root: HostRoot, word: str) -> Running:
+    """The container with this id, beginning of an id, name, pod or process; UsageError if none or several have it.
+
+    A container has the pid 0 if it is known and does not run.
+    """
+    known = Known(root)
+    if word.isdecimal() and int(word) > 0 and processes.started(root, int(word)) is not None:
+        return known.of_process(int(word))
+    named = _matching(known.containers, word)
+    of_root = known.first_in_cgroup(word, ROOT) if named and named[0].owner != ROOT else None
+    if of_root is not None:
+        # A user's says that it has the id of a container of root's, of which no state is found.
+        return known.of_process(of_root)
+    if len(named) > 1:
+        listed = ", ".join([f"{quoted(item.shown)[1:-1]} {quoted(item.id[:12])[1:-1]}" for item in named[:_MOST_NAMED]])
+        raise UsageError(
+            f"several containers have an id that begins with {quoted(word)}, or that name: {listed}",
+            "give more of the id, or NAMESPACE/POD/NAME",
+        )
+    if named and named[0].pid:
+        return named[0]
+    id, owner = (named[0].id, named[0].owner) if named else (word, None)
+    pid = known.first_in_cgroup(id, owner)
+    if pid is not None:
+        return known.of_process(pid)
+    if named:
+        return named[0]
+    raise UsageError(
+        f"no running container has the id, name or process {quoted(word)}",
+        "podman ps, crictl ps, docker ps and runc list show those that run"
+        + ("" if posix.geteuid() == 0 else "; only root sees other users' containers"),
+    )
+
+
+def config(root: HostRoot, item: Running) -> bytes | None:
+    """The config.json of a container's bundle, as its owner's files are read; None if there is none.
+
+    Root's is where root has started the container, and may be filled by others.
+    """
+    path = f"{item.bundle}/config.json"
+    if item.owner == ROOT:
+        return untrusted.read(root, path)
+    return untrusted.read_users(root, path, item.owner, untrusted.our_mounts())
+
+
+def _matching(known: list[Running], word: str) -> list[Running]:
+    """Those that are meant: by id, else by name, else by pod, else by the beginning of an id.
+
+    Root's go before users', and running ones before others.
+    """
+    fits: Callable[[Running, str], bool]
+    for fits in (_has_id, _has_name, _has_pod, _begins):
+        found = {(item.owner, item.id): item for item in known if fits(item, word)}
+        mine = [item for item in found.values() if item.owner == ROOT] or list(found.values())
+        if mine:
+            return [item for item in mine if item.pid] or mine
+    return []
+
+
+def _has_id(item: Running, word: str) -> bool:
+    return item.id == word
+
+
+def _has_name(item: Running, word: str) -> bool:
+    who = item.called
+    whole = f"{who.namespace}/{who.shown}" if who.pod else who.shown
+    return word in (who.name, who.full, who.shown, whole)
+
+
+def _has_pod(item: Running, word: str) -> bool:
+    pod = item.called.pod
+    return bool(pod) and not item.called.is_sandbox and word in (pod, f"{item.called.namespace}/{pod}")
+
+
+def _begins(item: Running, word: str) -> bool:
+    return bool(word) and item.id.startswith(word)
+
+
+def _monitored(root: HostRoot, item: Running) -> tuple[Running, str]:
+    """A container with what conmon or containerd's shim has on its command line, and the name that conmon has there."""
+    parent = processes.parent(root, item.pid)
+    program = processes.program(root, parent)
+    if program == "conmon":
+        words = processes.command_line(root, parent)
+        said = dict(zip(words, words[1:]))
+        runtime = said.get("-r", "").rpartition("/")[2]
+        id, bundle = said.get("-c", item.id), said.get("-b", "")
+        return item._replace(id=id, bundle=bundle, runtime=runtime), said.get("-n", "")
+    if program.startswith("containerd-shim") and item.id:
+        # It works in a bundle's folder; one shim can have all containers of a pod.
+        folder = (root.link(f"/proc/{parent}/cwd") or "").rpartition("/")[0]
+        return item._replace(bundle=f"{folder}/{item.id}", runtime="runc"), ""
+    return item, ""
+
+
+def _begins_id(cgroup: str, id: str) -> bool:
+    """Whether the id in a cgroup's name begins so."""
+    return cgroup.startswith(id) or f"-{id}" in cgroup or f":{id}" in cgroup
+
+
+def _is_named(cgroup: str, id: str) -> bool:
+    """Whether a cgroup's name is one that engines give to the container: ID or ENGINE-ID, with or without ".scope"."""
+    name = cgroup[: -len(".scope")] if cgroup.endswith(".scope") else cgroup
+    return len(id) >= _SHORTEST_ID and (name == id or name.endswith((f"-{id}", f":{id}")))
+
+
+def _runs_contained(root: HostRoot, pid: int) -> bool:
+    """`is_contained` of a process that may have ended: what waits for its parent has no namespaces any more."""
+    try:
+        return processes.is_contained(pid)
+    except UsageError:
+        if processes.started(root, pid) is None:
+            return False
+        raise

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Docker on this host: the program that dockerd starts for ``--gpus``, and its settings.
+
+dockerd looks for ``nvidia-container-runtime-hook`` in its PATH, once, when it starts.  Reads only, asks no daemon, and
+starts nothing.  Never on the hook's path.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.formats import jsontext
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_regular
+from oci_gpu_hook.node.engines import containerdevices, rootless, states
+from oci_gpu_hook.node.machine import processes, untrusted
+from oci_gpu_hook.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LINK = "nvidia-container-runtime-hook"
+RUNTIME = "oci-gpu-runtime"
+# NVIDIA's packages bring them: with the first comes the program of the link's name, and by the second Docker 29.2 and
+# later see that they can serve --gpus by CDI.
+TOOLKIT, CDI_HOOK = "nvidia-container-toolkit", "nvidia-cdi-hook"
+OPEN, LED = "open", "led"
+_SETTINGS = "/etc/docker/daemon.json"
+_OURS = f"/usr/bin/{RUNTIME}"
+_ROOTLESS = ".config/docker/daemon.json"
+# systemd's own, where no dockerd runs that could tell.
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
+_EXECUTABLE = 0o111
+_SECONDS_OF_USERS = 1.0
+# Far above what anybody writes.
+_LARGEST_SETTINGS = 1 << 20
+
+
+class Daemon(NamedTuple):
+    """A dockerd that runs: its process, when it began (seconds since 1970), its PATH and its file of settings."""
+
+    pid: int
+    began: float
+    folders: tuple[str, ...]
+    settings: str
+
+
+class Runtime(NamedTuple):
+    """One of ``runtimes``: its name, its program, whether that is there, and whether it is ours, by a link too."""
+
+    name: str
+    program: str
+    is_there: bool
+    is_ours: bool
+
+
+class Settings(NamedTuple):
+    """daemon.json: its path, what is wrong with it, whether dockerd can read it, and what it says of runtimes.
+
+    fault: "" for nothing, and where there is no file; danger: whether others than root could write it, `OPEN`, or have
+    it lead elsewhere, `LED`; "" for neither; leads_to: `path` without links.
+    """
+
+    path: str
+    fault: str = ""
+    danger: str = ""
+    runtimes: tuple[Runtime, ...] = ()
+    default: str = ""
+    leads_to: str = ""
+
+
+class Docker(NamedTuple):
+    """Docker on this host.
+
+    program: what dockerd finds first of the link's name, "" for nothing; leads_to: that without links; placed: when
+    that name was made (seconds since 1970); lost: a link of that name that leads nowhere; rivals: programs of NVIDIA's
+    packages; daemon: None where none runs, or we may not see it; of_users: the settings of users' own daemons.
+    """
+
+    program: str
+    leads_to: str
+    placed: float
+    lost: str
+    rivals: tuple[str, ...]
+    daemon: Daemon | None
+    settings: Settings
+    of_users: tuple[Settings, ...] = ()
+
+
+def look(root: HostRoot) -> Docker | None:
+    """Docker on this host; None where there is none."""
+    daemon = _daemon(root)
+    folders = daemon.folders if daemon else tuple(_PATH.split(":"))
+    if daemon is None and not _program(root, "dockerd", folders):
+        return None
+    program = _program(root, LINK, folders)
+    named = [f"{folder}/{LINK}" for folder in folders]
+    lost = [path for path in named if root.link(path) is not None and root.stat(path) is None]
+    rivals = [_program(root, name, folders) for name in (TOOLKIT, CDI_HOOK)]
+    return Docker(
+        program=program,
+        leads_to=root.real(program) if program else "",
+        placed=_placed(root, program) if program else 0.0,
+        lost=lost[0] if lost else "",
+        rivals=tuple([path for path in rivals if path]),
+        daemon=daemon,
+        settings=_settings(root, daemon.settings if daemon else _SETTINGS, folders),
+        of_users=tuple(_of_users(root)),
+    )
+
+
+def _of_users(root: HostRoot) -> Iterator[Settings]:
+    """What users' own daemons read; nothing else that a user names is looked at."""
+    mounts, budget = untrusted.our_mounts(), untrusted.Budget(_SECONDS_OF_USERS)
+    for uid, home in rootless.homes(root).items():
+        path = f"{home}/{_ROOTLESS}"
+        document = states.parsed(states.files_of(root, uid, mounts, budget), path)
+        named = document.get("runtimes") if isinstance(document, dict) else None
+        runtimes = [
+            Runtime(name, _OURS, root.stat(_OURS) is not None, is_ours=True)
+            for name, value in (named.items() if isinstance(named, dict) else ())
+            if isinstance(value, dict) and value.get("path") in (_OURS, RUNTIME)
+        ]
+        if isinstance(document, dict):
+            default = str(document.get("default-runtime") or "")
+            yield Settings(path, runtimes=tuple(runtimes), default=default)
+
+
+def _program(root: HostRoot, name: str, folders: tuple[str, ...]) -> str:
+    """The first file of this name that can be run; "" for none."""
+    for folder in folders:
+        status = root.stat(f"{folder}/{name}")
+        if status is not None and is_regular(status) and status.st_mode & _EXECUTABLE:
+            return f"{folder}/{name}"
+    return ""
+
+
+def _placed(root: HostRoot, path: str) -> float:
+    """When a name came to lie where it lies: a link's own time, which no package sets."""
+    try:
+        fd = root.open(path, posix.O_PATH | posix.O_NOFOLLOW)
+    except OSError:
+        return 0.0
+    try:
+        return posix.fstat(fd).st_ctime
+    finally:
+        posix.close(fd)
+
+
+def _daemon(root: HostRoot) -> Daemon | None:
+    """The first dockerd that root runs on the host itself."""
+    for pid in processes.numbers(root):
+        if processes.program(root, pid) != "dockerd":
+            continue
+        began = processes.started(root, pid)
+        if began is None:
+            continue  # it has ended
+        path = processes.environment(root, pid).get("PATH", _PATH)
+        folders = [folder for folder in path.split(":") if folder[:1] == "/"]
+        file = next(_values(processes.command_line(root, pid), "--config-file"), _SETTINGS)
+        return Daemon(pid, containerdevices.since(root, began), tuple(folders), file)
+    return None
+
+
+def _values(words: list[str], option: str) -> Iterator[str]:
+    """The values of an option on a command line."""
+    for word, following in zip(words, [*words[1:], ""]):
+        name, equals, value = word.partition("=")
+        if name == option:
+            yield value if equals else following
+
+
+def _settings(root: HostRoot, path: str, folders: tuple[str, ...]) -> Settings:
+    status = root.stat(path)
+    if status is None:
+        return Settings(path)
+    if not is_regular(status):
+        return Settings(path, "it is no file")
+    if status.st_size > _LARGEST_SETTINGS:
+        return Settings(path, f"it is larger than {_LARGEST_SETTINGS >> 20} MiB")
+    # Where it is a link, others may have put another thing in its place meanwhile.
+    data = untrusted.read(root, path, _LARGEST_SETTINGS)
+    if data is None:
+        return Settings(path, "it cannot be read")
+    try:
+        document = jsontext.loads(data)
+    except ValueError as err:
+        return Settings(path, f"it is no JSON: {str(err)[:200]}")
+    if not isinstance(document, dict):
+        return Settings(path, "it is no JSON object")
+    named = document.get("runtimes")
+    runtimes = [
+        _runtime(root, name, value, folders) for name, value in (named.items() if isinstance(named, dict) else ())
+    ]
+    default = document.get("default-runtime")
+    fault = _unsafe(root, path)
+    danger = (LED if root.link(path) is not None else OPEN) if fault else ""
+    return Settings(path, fault, danger, tuple(runtimes), str(default or ""), root.real(path))
+
+
+def _runtime(root: HostRoot, name: str, value: object, folders: tuple[str, ...]) -> Runtime:
+    program = str(value.get("path", "")) if isinstance(value, dict) else ""
+    # A name without a folder is looked for in the PATH.
+    found = program if program.startswith("/") else _program(root, program, folders)
+    is_there = bool(found) and root.stat(found) is not None
+    return Runtime(name, program, is_there, is_ours(root, found or program))
+
+
+def is_ours(root: HostRoot, program: str) -> bool:
+    """Whether this is our runtime's path, or a link leads from it to our runtime."""
+    paths = (program, root.real(program) if program.startswith("/") else "")
+    return RUNTIME in [path.rpartition("/")[2] for path in paths]
+
+
+def _unsafe(root: HostRoot, path: str) -> str:
+    """Who else than root could decide what dockerd reads, and so who could be root."""
+    found = root.source(path)
+    status = root.stat(path)
+    if found is not None and found[1]:
+        return found[1]
+    if status is None:
+        return ""
+    is_roots = status.st_uid in (0, posix.fstat(root.fd).st_uid)
+    is_open = not is_roots or bool(status.st_mode & WRITABLE_BY_OTHERS)
+    return "others than root may write it" if is_open else ""

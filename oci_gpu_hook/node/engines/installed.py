@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host's container engines, by their configuration: where they look for hooks, and which runtimes they start.
+
+containers.conf(5), crio.conf(5), Docker's daemon.json, containerd's config.toml.  Reads only, and starts no engine.
+Never on the hook's path.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.formats import jsontext
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.engines import dockerd
+from oci_gpu_hook.node.machine import toml, untrusted
+from oci_gpu_hook.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+VENDORS_FOLDER = "/usr/share/containers/oci/hooks.d"
+ADMINISTRATORS_FOLDER = "/etc/containers/oci/hooks.d"
+_PROGRAM_FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
+
+# NVIDIA's runtime adds a hook to config.json and starts runc: nvidia-container-runtime(.cdi, .legacy).
+_SHIM = "nvidia-container-runtime"
+
+
+class Shim(NamedTuple):
+    """NVIDIA's runtime as one of an engine's runtimes; is_default: for containers that name none."""
+
+    engine: str
+    file: str
+    runtime: str
+    is_default: bool
+
+
+class Engine(NamedTuple):
+    """An installed engine that reads hooks.d.
+
+    folders: where it looks for hooks, in the order of rising precedence; folders_file: the file that sets them, ""
+    where they are the engine's default; cgroup_manager: ``systemd`` or ``cgroupfs``, "" where no file sets it;
+    manager_file: the file that sets it; runtime: of containers that name none, "" where no file sets it.
+    """
+
+    name: str
+    folders: tuple[str, ...]
+    folders_file: str
+    cgroup_manager: str
+    manager_file: str = ""
+    runtime: str = ""
+
+
+class PodRuntime(NamedTuple):
+    """One of containerd's runtimes for pods; program: its BinaryName; is_ours: by a link, too."""
+
+    file: str
+    name: str
+    program: str
+    is_there: bool
+    is_ours: bool
+    is_default: bool
+
+
+class Containerd(NamedTuple):
+    """containerd: the runtimes that its settings name, the plugin of NRI that reads hooks.d, "" for none; and whether
+    it runs pods, as far as can be seen."""
+
+    runtimes: tuple[PodRuntime, ...]
+    injector: str
+    has_pods: bool
+
+
+class Unread(NamedTuple):
+    """A file of an engine's settings that cannot be read, and why; no_parser: because this Python cannot read TOML."""
+
+    engine: str
+    path: str
+    why: str
+    no_parser: bool
+
+
+class _Kind(NamedTuple):
+    """Where an engine has its settings.
+
+    files: in the order in which the engine reads them, ``DIR/*.conf`` for all such files of a folder; hooks, manager,
+    default, runtimes: the keys in them.
+    """
+
+    program: str
+    files: tuple[str, ...]
+    hooks: str
+    manager: str
+    default: str
+    runtimes: str
+
+
+_KINDS = {
+    "podman": _Kind(
+        "podman",
+        (
+            "/usr/share/containers/containers.conf",
+            "/usr/share/containers/containers.conf.d/*.conf",
+            "/etc/containers/containers.conf",
+            "/etc/containers/containers.conf.d/*.conf",
+        ),
+        "engine.hooks_dir",
+        "engine.cgroup_manager",
+        "engine.runtime",
+        "engine.runtimes.",
+    ),
+    "CRI-O": _Kind(
+        "crio",
+        ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d/*"),
+        "crio.runtime.hooks_dir",
+        "crio.runtime.cgroup_manager",
+        "crio.runtime.default_runtime",
+        "crio.runtime.runtimes.",
+    ),
+}
+_DOCKER = "/etc/docker/daemon.json"
+# Far above what anybody writes.
+_LARGEST = 1 << 20
+# containerd's own, and where k3s and RKE2 write theirs.
+_CONTAINERD = (
+    "/etc/containerd/config.toml",
+    "/etc/containerd/conf.d/*.toml",
+    "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+    "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+)
+_CONTAINERDS = ("containerd", "k3s", "rke2")
+_KUBELETS = ("kubelet", "k3s", "rke2")
+# The runtime of pods that name none, unless the settings say another, and what NRI starts.
+_RUNC = "runc"
+_NRI = "/opt/nri/plugins"
+
+
+def installed(root: HostRoot) -> tuple[Engine, ...]:
+    """Those engines that read hooks.d and whose program is there."""
+    return tuple([_engine(root, name) for name in _KINDS if has_program(root, _KINDS[name].program)])
+
+
+def shims(root: HostRoot) -> tuple[Shim, ...]:
+    """NVIDIA's runtimes in the settings of all engines."""
+    found = [shim for name in _KINDS for shim in _shims(root, name)]
+    return (*found, *_docker(root), *_containerd(root))
+
+
+def containerd(root: HostRoot) -> Containerd | None:
+    """containerd on this host; None if there is none."""
+    if not any([has_program(root, name) for name in _CONTAINERDS]):
+        return None
+    default, found = _binaries(root)
+    runtimes = [
+        PodRuntime(
+            file,
+            name,
+            program,
+            root.stat(program) is not None if "/" in program else has_program(root, program),
+            dockerd.is_ours(root, program),
+            name == default,
+        )
+        for name, (program, file) in found.items()
+    ]
+    plugins = [name for name in root.names(_NRI) if name.endswith("-hook-injector")]
+    has_pods = bool(runtimes) or any([has_program(root, name) for name in _KUBELETS])
+    return Containerd(tuple(runtimes), f"{_NRI}/{plugins[0]}" if plugins else "", has_pods)
+
+
+def has_program(root: HostRoot, name: str) -> bool:
+    """Whether one of the host's folders for programs has this one."""
+    return any([root.stat(f"{folder}/{name}") is not None for folder in _PROGRAM_FOLDERS])
+
+
+def _engine(root: HostRoot, name: str) -> Engine:
+    kind = _KINDS[name]
+    folders: tuple[str, ...] = (VENDORS_FOLDER,)
+    folders_file = manager = manager_file = runtime = ""
+    appends = False
+    for file, values in _read(root, kind.files):
+        found = values.get(kind.hooks)
+        if isinstance(found, list):
+            # podman's {append = true} holds for later files too (containers.conf(5)).
+            for item in [item for item in found if isinstance(item, dict)]:
+                appends = item.get("append") is True
+            named = tuple([item for item in found if isinstance(item, str)])
+            folders, folders_file = (*folders, *named) if appends else named, file
+        if kind.manager in values:
+            manager, manager_file = str(values[kind.manager]), file
+        runtime = str(values.get(kind.default, runtime))
+    return Engine(name, folders, folders_file, manager, manager_file, runtime)
+
+
+def _shims(root: HostRoot, name: str) -> list[Shim]:
+    """NVIDIA's runtimes of podman or CRI-O.  For each runtime CRI-O has a table, and podman a list of paths."""
+    kind = _KINDS[name]
+    default, runtimes = "", {}
+    for file, values in _read(root, kind.files):
+        default = str(values.get(kind.default, default))
+        for key, value in values.items():
+            if key.startswith(kind.runtimes) and _is_nvidias(root, value):
+                runtimes[key[len(kind.runtimes) :].partition(".")[0]] = file
+        if _is_nvidias(root, default):
+            runtimes[default] = file
+    return [Shim(name, file, runtime, runtime == default) for runtime, file in runtimes.items()]
+
+
+def _docker(root: HostRoot) -> list[Shim]:
+    try:
+        document = jsontext.loads(untrusted.read(root, _DOCKER, _LARGEST) or b"{}")
+    except ValueError:
+        return []
+    settings = document if isinstance(document, dict) else {}
+    runtimes, default = settings.get("runtimes"), settings.get("default-runtime")
+    programs = {
+        name: value.get("path")
+        for name, value in (runtimes.items() if isinstance(runtimes, dict) else ())
+        if isinstance(value, dict)
+    }
+    return [
+        Shim("Docker", _DOCKER, name, name == default)
+        for name, program in programs.items()
+        if _is_nvidias(root, program)
+    ]
+
+
+def _containerd(root: HostRoot) -> list[Shim]:
+    default, found = _binaries(root)
+    return [
+        Shim("containerd", file, name, name == default)
+        for name, (program, file) in found.items()
+        if _is_nvidias(root, program)
+    ]
+
+
+def _binaries(root: HostRoot) -> tuple[str, dict[str, tuple[str, str]]]:
+    """The name of containerd's default runtime; the program and the file that names it, by the runtime's name."""
+    default, found = _RUNC, {}
+    for file, values in _read(root, _CONTAINERD):
+        for key, value in values.items():
+            words = key.split(".")
+            if words[-1] == "default_runtime_name":
+                default = str(value)
+            if words[-1] == "BinaryName" and value and "runtimes" in words:
+                found[words[words.index("runtimes") + 1]] = (str(value), file)
+    return default, found
+
+
+def _is_nvidias(root: HostRoot, value: object) -> bool:
+    """Whether a runtime's path, or one of several, is NVIDIA's runtime, and no link to ours by its name."""
+    paths = [str(path) for path in (value if isinstance(value, list) else [value])]
+    return any([_SHIM in path and not dockerd.is_ours(root, path) for path in paths])
+
+
+def unread(root: HostRoot) -> tuple[Unread, ...]:
+    """The engines' files that cannot be read: what is known of such an engine may be wrong."""
+    engines = {**{name: kind.files for name, kind in _KINDS.items()}, "containerd": _CONTAINERD}
+    found = []
+    for name, files in engines.items():
+        for path, data in _contents(root, files):
+            try:
+                toml.parse(data)
+            except (toml.MalformedToml, toml.NoParser) as err:
+                found.append(Unread(name, path, str(err), isinstance(err, toml.NoParser)))
+    return tuple(found)
+
+
+def _read(root: HostRoot, files: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each file that can be read, with its values by dotted keys such as ``engine.hooks_dir``."""
+    for path, data in _contents(root, files):
+        try:
+            document = toml.parse(data)
+        except (toml.MalformedToml, toml.NoParser):
+            continue
+        yield path, dict(_flat(document, ""))
+
+
+def _contents(root: HostRoot, files: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    """Path and content of each of `files` that exists."""
+    for file in files:
+        folder, star, ending = file.partition("/*")
+        names = [name for name in root.names(folder) if name.endswith(ending)] if star else []
+        for path in [f"{folder}/{name}" for name in names] if star else [file]:
+            # A link may lead to a file of a user's.
+            data = untrusted.read(root, path, _LARGEST)
+            if data is not None:
+                yield path, data
+
+
+def _flat(table: dict[str, Any], above: str) -> Iterator[tuple[str, Any]]:
+    """Dotted key and value of everything in a table; `above` is put in front of each key."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""This node's features for Node Feature Discovery: labels from values.  Pure.
+
+Names and values below nvidia.com are those of gpu-feature-discovery, which the pods of a cluster go by; ours lie in the
+namespace that every NFD accepts.  Every name and value is one that Kubernetes takes.  Must not look at anything.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.node.machine.validated import FAILED, PASSED, STEPS
+from oci_gpu_hook.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.driver.gpu import Gpu
+    from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
+    from oci_gpu_hook.node.gpus.readings import GpuReading
+    from oci_gpu_hook.node.machine.validated import Validation
+
+NVIDIA = "nvidia.com/"
+OURS = "feature.node.kubernetes.io/oci-gpu-hook."
+SINGLE, MIXED = "single", "mixed"
+
+_LONGEST = 63
+_GPU = "gpu"
+# By the major number of the compute capability; 7 and 8 have two each.
+_FAMILIES = {
+    1: "tesla",
+    2: "fermi",
+    3: "kepler",
+    5: "maxwell",
+    6: "pascal",
+    9: "hopper",
+    10: "blackwell",
+    11: "blackwell",
+    12: "blackwell",
+}
+# PCI's classes of display controllers, as sysfs writes them.
+_MODES = {"0x030000": "graphics", "0x030200": "compute"}
+
+
+class Host(NamedTuple):
+    """What is told of a host.
+
+    readings: what NVML reads, () where it was not asked; classes: the PCI classes of the GPUs; machine: its maker's
+    name for it; strategy: the setting mig-strategy; selinux: the mode of oci_gpu_hook_selinux(8) that it serves, or
+    ``disabled``, "" where that is not known; version: ours.
+    """
+
+    inventory: DriverInventory
+    readings: tuple[GpuReading, ...]
+    classes: tuple[str, ...]
+    machine: str
+    strategy: str
+    selinux: str
+    version: str
+    validation: Validation | None
+
+
+def labels(host: Host) -> dict[str, str]:
+    """All labels of a host, by their whole names."""
+    found = _versions(host.inventory)
+    if host.inventory.gpus:
+        found.update(_machine(host))
+        found.update(_gpus(host))
+        if host.strategy in (SINGLE, MIXED):
+            found["mig.strategy"] = host.strategy
+            found.update(_single(host) if host.strategy == SINGLE else _mixed(host))
+    return {
+        **{NVIDIA + _key(name): label_value(value) for name, value in found.items()},
+        **{OURS + _key(name): label_value(value) for name, value in _ours(host).items()},
+    }
+
+
+def text(found: dict[str, str]) -> str:
+    """The feature file: a line for each label."""
+    return "".join([f"{name}={value}\n" for name, value in found.items()])
+
+
+def label_value(words: str) -> str:
+    """What Kubernetes takes as a label's value: letters, digits, ``-_.``, 63 at most, a letter or digit at both ends.
+
+    As gpu-feature-discovery does it: blanks become hyphens, and what else is not allowed is left out.
+    """
+    kept = "".join([letter for letter in words if letter.isspace() or _is_allowed(letter)])
+    return "-".join(kept.split())[:_LONGEST].strip("-_.")
+
+
+def _is_allowed(letter: str) -> bool:
+    return letter.isascii() and (letter.isalnum() or letter in "-_.")
+
+
+def _key(name: str) -> str:
+    """The name of a label, behind its namespace."""
+    return label_value(name) or "unknown"
+
+
+def _versions(inventory: DriverInventory) -> dict[str, str]:
+    """Of driver and CUDA, by the names of today and those of before."""
+    major, minor, revision = (*inventory.driver_version.split("."), "", "")[:3]
+    cuda_major, _, cuda_minor = inventory.cuda_version.partition(".")
+    found = {
+        "cuda.driver-version.full": inventory.driver_version,
+        "cuda.driver-version.major": major,
+        "cuda.driver-version.minor": minor,
+        "cuda.driver-version.revision": revision,
+        "cuda.driver.major": major,
+        "cuda.driver.minor": minor,
+        "cuda.driver.rev": revision,
+    }
+    if cuda_major:
+        found["cuda.runtime-version.full"] = inventory.cuda_version
+        for name in ("cuda.runtime-version", "cuda.runtime"):
+            found[f"{name}.major"], found[f"{name}.minor"] = cuda_major, cuda_minor
+    return found
+
+
+def _machine(host: Host) -> dict[str, str]:
+    classes = set(host.classes)
+    readings = _by_bus(host)
+    divided = any(["mig_enabled" in item.values for item in readings.values()])
+    return {
+        "gpu.machine": host.machine or "unknown",
+        "gpu.mode": _MODES.get(classes.pop(), "unknown") if len(classes) == 1 else "unknown",
+        "mig.capable": str(divided or bool(host.inventory.mig_devices)).lower(),
+    }
+
+
+def _gpus(host: Host) -> dict[str, str]:
+    """Of the GPUs of one model: that of the first whole GPU, or of the first one where all are in MIG mode."""
+    whole = [gpu for gpu in host.inventory.gpus if not _is_divided(host, gpu)]
+    gpu = (whole or host.inventory.gpus)[0]
+    count = len([item for item in host.inventory.gpus if item.model == gpu.model])
+    found = {**_base(_GPU, count, gpu.model, 1 if whole else 0), **_architecture(gpu.compute_capability)}
+    reading = _by_bus(host).get(gpu.bus_id)
+    memory = reading.values.get("memory_total", 0) >> 20 if reading else 0
+    return {**found, "gpu.memory": str(memory)} if memory else found
+
+
+def _base(name: str, count: int, product: str, replicas: int = 1) -> dict[str, str]:
+    return {
+        f"{name}.product": product,
+        f"{name}.count": str(count),
+        f"{name}.replicas": str(replicas),
+        f"{name}.sharing-strategy": "none",
+    }
+
+
+def _architecture(capability: str) -> dict[str, str]:
+    """Family and compute capability; nothing where NVML has not said it."""
+    major, _, minor = capability.partition(".")
+    if not (major.isdecimal() and minor.isdecimal()):
+        return {}
+    family = _FAMILIES.get(int(major), "undefined")
+    if major == "7":
+        family = "volta" if int(minor) < 5 else "turing"
+    elif major == "8":
+        family = "ampere" if int(minor) < 9 else "ada-lovelace"
+    return {"gpu.family": family, "gpu.compute.major": major, "gpu.compute.minor": minor}
+
+
+def _single(host: Host) -> dict[str, str]:
+    """All MIG devices as GPUs: only where every GPU is divided, and all into the same profile."""
+    gpus, devices = host.inventory.gpus, host.inventory.mig_devices
+    divided = [gpu for gpu in gpus if _is_divided(host, gpu)]
+    if not divided:
+        return {}
+    profiles = {device.profile for device in devices}
+    holders = {device.gpu for device in devices}
+    is_empty = any([gpu.nvml_index not in holders for gpu in divided])
+    if is_empty or len(divided) != len(gpus) or len(profiles) != 1:
+        zeros = dict.fromkeys([f"{_GPU}.{name}" for name in ("count", "replicas", "memory")], "0")
+        return {f"{_GPU}.product": f"{label_value(divided[0].model)}-MIG-INVALID", **zeros}
+    return _mig(host, _GPU, devices)
+
+
+def _mixed(host: Host) -> dict[str, str]:
+    """A resource for each profile."""
+    found: dict[str, str] = {}
+    for profile in dict.fromkeys([device.profile for device in host.inventory.mig_devices]):
+        if profile:
+            alike = [it for it in host.inventory.mig_devices if it.profile == profile]
+            # As the device plugin names the resource: a profile such as 1g.10gb+me has a sign that no name may have.
+            found.update(_mig(host, f"mig-{profile.replace('+', '.')}", tuple(alike)))
+    return found
+
+
+def _mig(host: Host, name: str, devices: tuple[MigDevice, ...]) -> dict[str, str]:
+    """Of MIG devices of one profile."""
+    first = devices[0]
+    model = next(gpu.model for gpu in host.inventory.gpus if gpu.nvml_index == first.gpu)
+    product = f"{label_value(model)}-MIG-{label_value(first.profile)}"
+    attributes = {item.uuid: item.attributes for reading in host.readings for item in reading.mig}.get(
+        first.uuid or "", {}
+    )
+    return {**_base(name, len(devices), product), **{f"{name}.{key}": str(value) for key, value in attributes.items()}}
+
+
+def _ours(host: Host) -> dict[str, str]:
+    """The hook's version, SELinux, and the last validation, where it was of this driver."""
+    found = {"version": host.version}
+    if host.selinux:
+        found["selinux-mode"] = host.selinux
+    last = host.validation
+    if last is None or last.driver_version != host.inventory.driver_version:
+        return {**found, "validation": "none"}
+    outcomes = {step.name: step.outcome for step in last.steps}
+    passed = all([outcomes.get(name) == PASSED for name in STEPS])
+    whole = PASSED if passed else "incomplete"
+    found["validation"] = FAILED if FAILED in outcomes.values() else whole
+    found.update({f"validation.{step.name}": step.outcome for step in last.steps})
+    found["validation.timestamp"] = str(last.time)
+    return found
+
+
+def _by_bus(host: Host) -> dict[str, GpuReading]:
+    return {item.bus_id: item for item in host.readings}
+
+
+def _is_divided(host: Host, gpu: Gpu) -> bool:
+    """Whether a GPU is in MIG mode; without NVML's answer, whether it has MIG devices."""
+    reading = _by_bus(host).get(gpu.bus_id)
+    if reading is not None:
+        return bool(reading.values.get("mig_enabled"))
+    return any([device.gpu == gpu.nvml_index for device in host.inventory.mig_devices])

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics of GPUs and their driver in Prometheus's text format, from values.  Pure.
+
+A series is there where its value is known: what NVML does not support, or did not say in time, is absent and never 0.
+Names are kept: people's rules and dashboards use them.  Must not look at anything.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.node.exporters.exposition import COUNTER, GAUGE, metric
+from oci_gpu_hook.node.gpus.kernellog import place
+from oci_gpu_hook.node.machine.validated import PASSED, SKIPPED
+from oci_gpu_hook.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from oci_gpu_hook.driver.gpu import Gpu
+    from oci_gpu_hook.node.gpus.readings import GpuReading, Readings
+    from oci_gpu_hook.node.machine.validated import Validation
+
+    Samples = Iterable[tuple[dict[str, str], float]]
+
+PREFIX = "oci_gpu_hook_"
+
+# nvml.h: nvmlClocksEventReason*.
+CLOCKS_EVENTS = {
+    "gpu_idle": 0x1,
+    "applications_clocks_setting": 0x2,
+    "sw_power_cap": 0x4,
+    "hw_slowdown": 0x8,
+    "sync_boost": 0x10,
+    "sw_thermal_slowdown": 0x20,
+    "hw_thermal_slowdown": 0x40,
+    "hw_power_brake_slowdown": 0x80,
+    "display_clock_setting": 0x100,
+}
+# More than one container for each of sixteen GPUs' MIG devices.
+_MOST_HELD = 512
+_UUID_LENGTHS = [8, 4, 4, 4, 12]
+
+
+class Read(NamedTuple):
+    """A metric of a value that NVML reads of a GPU: its unit is `scale` of ours; label: one more, "" for none."""
+
+    metric: str
+    help: str
+    kind: str
+    value: str
+    scale: float = 1
+    label: tuple[str, str] = ("", "")
+
+
+_CLOCK = "gpu_clock_hertz", "The clock of the GPU's multiprocessors, and of its memory.", GAUGE
+_ECC = ("gpu_ecc_errors_total", "ECC errors since the driver was loaded; an uncorrected one has lost data.", COUNTER)
+_ECC_EVER = (
+    "gpu_ecc_errors_aggregate_total",
+    "ECC errors in the whole life of the GPU, as its board remembers them.",
+    COUNTER,
+)
+READS = (
+    Read("gpu_temperature_celsius", "The GPU's temperature.", GAUGE, "temperature"),
+    Read("gpu_power_watts", "The power that the board draws.", GAUGE, "power", 1e-3),
+    Read("gpu_power_limit_watts", "The power limit that is in force.", GAUGE, "power_limit", 1e-3),
+    Read(*_CLOCK, "clock_sm", 1_000_000, ("clock", "sm")),
+    Read(*_CLOCK, "clock_memory", 1_000_000, ("clock", "memory")),
+    Read("gpu_memory_bytes", "The GPU's memory.", GAUGE, "memory_total"),
+    Read("gpu_memory_used_bytes", "The memory in use.", GAUGE, "memory_used"),
+    Read("gpu_utilization_ratio", "The share of time in which a kernel ran.", GAUGE, "utilization", 1e-2),
+    Read(
+        "gpu_memory_utilization_ratio",
+        "The share of time in which the memory was read or written.",
+        GAUGE,
+        "memory_utilization",
+        1e-2,
+    ),
+    Read(*_ECC, "ecc_corrected", 1, ("error", "corrected")),
+    Read(*_ECC, "ecc_uncorrected", 1, ("error", "uncorrected")),
+    Read(*_ECC_EVER, "ecc_corrected_aggregate", 1, ("error", "corrected")),
+    Read(*_ECC_EVER, "ecc_uncorrected_aggregate", 1, ("error", "uncorrected")),
+    Read("gpu_pcie_replays_total", "Packets that PCIe had to send again.", COUNTER, "pcie_replays"),
+    Read("gpu_persistence_mode", "Whether the driver keeps the GPU ready.", GAUGE, "persistence"),
+    Read("gpu_mig_mode", "Whether the GPU is in MIG mode.", GAUGE, "mig_enabled"),
+)
+
+
+class Held(NamedTuple):
+    """A GPU, by its nvml_index, or a MIG device of it, that a container holds."""
+
+    gpu: int
+    mig_uuid: str
+    container: str
+    name: str
+    pod: str
+    namespace: str
+
+
+class Node(NamedTuple):
+    """What is told of a node.
+
+    driver_version: of the kernel module, "" where none is loaded; gpus: those of the kernel's list; nvml: what NVML has
+    answered, None for nothing; seen: UUIDs of the GPUs that were there since the boot, by PCI address; xids: XID errors
+    by PCI address and number, None where the kernel's log cannot be read; fresh: whether the saved inventory is true;
+    time, duration: when this was collected, and how long that took, in seconds.
+    """
+
+    driver_version: str
+    gpus: tuple[Gpu, ...]
+    nvml: Readings | None
+    seen: dict[str, str]
+    xids: dict[tuple[str, int], int] | None
+    held: tuple[Held, ...]
+    fresh: bool
+    validation: Validation | None
+    time: float
+    duration: float
+
+
+def exposition(node: Node) -> str:
+    """The whole .prom file."""
+    lines = _of_driver(node)
+    if node.driver_version:
+        lines += _of_gpus(node)
+    lines += _of_validation(node)
+    lines += _gauge("collected_timestamp_seconds", "When this was collected.", node.time)
+    lines += _gauge("collection_duration_seconds", "How long that took.", max(0.0, node.duration))
+    return "\n".join(lines) + "\n"
+
+
+def uuids(node: Node) -> dict[str, str]:
+    """The UUID of each GPU of the kernel's list by its PCI address: the kernel's, or NVML's where that is one.
+
+    A GPU whose UUID nobody knows is left out, and so is each further one with the same.
+    """
+    told = {item.bus_id: item.uuid for item in node.nvml.gpus} if node.nvml else {}
+    found: dict[str, str] = {}
+    for gpu in node.gpus:
+        uuid = gpu.uuid or "GPU-" + told.get(gpu.bus_id, "")[4:].lower()
+        if _is_uuid(uuid) and uuid not in found.values():
+            found[gpu.bus_id] = uuid
+    return found
+
+
+def _is_uuid(text: str) -> bool:
+    parts = text[4:].split("-")
+    return [len(part) for part in parts] == _UUID_LENGTHS and set("".join(parts)) <= set("0123456789abcdef")
+
+
+def _of_driver(node: Node) -> list[str]:
+    lines = _gauge("driver_up", "Whether NVIDIA's kernel module is loaded.", int(bool(node.driver_version)))
+    if not node.driver_version:
+        return lines
+    lines += _gauge("nvml_up", "Whether NVML answers, in time.", int(node.nvml is not None))
+    info = {"version": node.driver_version, "cuda_version": ""}
+    if node.nvml:
+        cuda = node.nvml.cuda_version
+        info["cuda_version"] = f"{cuda // 1000}.{cuda % 1000 // 10}"
+    lines += _metric("driver_info", "The driver, and the CUDA version that it has.", GAUGE, [(info, 1)])
+    lines += _gauge("inventory_fresh", "Whether the saved inventory, which starts load, is true.", int(node.fresh))
+    return lines + _gauge("gpus", "The GPUs that the kernel module has.", len(node.gpus))
+
+
+def _of_gpus(node: Node) -> list[str]:
+    known = uuids(node)
+    answered = {item.bus_id: item for item in node.nvml.gpus} if node.nvml else {}
+    lines = _metric("gpu_info", "What a GPU is.", GAUGE, _infos(node, known))
+    if node.nvml is not None:
+        # Without any answer nothing is known of a single GPU: nvml_up says so.
+        up = {uuid: int(bus_id in answered) for bus_id, uuid in known.items()}
+        lost = [uuid for uuid in node.seen.values() if uuid not in up]
+        samples = [({"uuid": uuid}, value) for uuid, value in {**up, **dict.fromkeys(lost, 0)}.items()]
+        lines += _metric(
+            "gpu_up", "Whether a GPU answers; 0 as well for one that is gone since the boot.", GAUGE, samples
+        )
+    readings = [(known[bus_id], answered[bus_id]) for bus_id in known if bus_id in answered]
+    for name in dict.fromkeys([read.metric for read in READS]):
+        lines += _of_reads([read for read in READS if read.metric == name], readings)
+    return lines + _clocks_events(readings) + _held(node, known) + _xids(node, known)
+
+
+def _infos(node: Node, known: dict[str, str]) -> Samples:
+    for gpu in node.gpus:
+        if gpu.bus_id in known:
+            yield (
+                {
+                    "uuid": known[gpu.bus_id],
+                    "index": str(gpu.nvml_index),
+                    "name": gpu.model,
+                    "pci_bus_id": gpu.bus_id,
+                    "driver_version": node.driver_version,
+                },
+                1,
+            )
+
+
+def _of_reads(reads: list[Read], readings: list[tuple[str, GpuReading]]) -> list[str]:
+    """One metric of all GPUs."""
+    samples: list[tuple[dict[str, str], float]] = []
+    for uuid, reading in readings:
+        for read in reads:
+            value = reading.values.get(read.value)
+            if value is not None:
+                name, text = read.label
+                labels = {"uuid": uuid, name: text} if name else {"uuid": uuid}
+                samples.append((labels, value if read.scale == 1 else value * read.scale))
+    return _metric(reads[0].metric, reads[0].help, reads[0].kind, samples)
+
+
+def _clocks_events(readings: list[tuple[str, GpuReading]]) -> list[str]:
+    samples = [
+        ({"uuid": uuid, "reason": reason}, int(bool(reading.values["clocks_event"] & bit)))
+        for uuid, reading in readings
+        if "clocks_event" in reading.values
+        for reason, bit in CLOCKS_EVENTS.items()
+    ]
+    help = "Whether this holds the clocks of a GPU down now."
+    return _metric("gpu_clocks_event", help, GAUGE, samples)
+
+
+def _held(node: Node, known: dict[str, str]) -> list[str]:
+    """Who holds which GPU, so that a GPU's values can be joined with a pod."""
+    by_index = {gpu.nvml_index: known.get(gpu.bus_id, "") for gpu in node.gpus}
+    rows = [(by_index.get(item.gpu, ""), *item[1:]) for item in dict.fromkeys(node.held)]
+    names = ("uuid", *Held._fields[1:])
+    samples = [(dict(zip(names, row)), 1) for row in rows if row[0]][:_MOST_HELD]
+    help = "A container that holds a GPU, or a MIG device of it."
+    return _metric("gpu_container_info", help, GAUGE, samples)
+
+
+def _xids(node: Node, known: dict[str, str]) -> list[str]:
+    """The XID errors of GPUs that are there, or were."""
+    if node.xids is None:
+        return _gauge("kernel_log_readable", "Whether the kernel's log can be read.", 0)
+    named = {**node.seen, **{place(bus_id): uuid for bus_id, uuid in known.items()}}
+    samples = [
+        ({"uuid": named[pci], "xid": str(number)}, count)
+        for (pci, number), count in sorted(node.xids.items())
+        if pci in named
+    ]
+    help = "XID errors in the kernel's log since the boot."
+    return [
+        *_gauge("kernel_log_readable", "Whether the kernel's log can be read.", 1),
+        *_metric("gpu_xid_errors_total", help, COUNTER, samples),
+    ]
+
+
+def _of_validation(node: Node) -> list[str]:
+    """The last validation, where it was of this driver, or of none as there is none."""
+    last = node.validation
+    if last is None or last.driver_version != node.driver_version:
+        return []
+    samples = [({"step": step.name}, int(step.outcome == PASSED)) for step in last.steps if step.outcome != SKIPPED]
+    help = "Whether a step of the last validation has passed."
+    return [
+        *_metric("validation_passed", help, GAUGE, samples),
+        *_gauge("validation_timestamp_seconds", "When the last validation ended.", last.time),
+    ]
+
+
+def _gauge(name: str, help: str, value: float) -> list[str]:
+    return _metric(name, help, GAUGE, [({}, value)])
+
+
+def _metric(name: str, help: str, kind: str, samples: Samples) -> list[str]:
+    return metric(PREFIX + name, help, kind, samples)

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Add up the lines that hooks write for the counters, so that none is lost or counted twice.
+
+Hooks append to one file, the spool, and take no lock: a start waits for nobody.  A collector gives a full spool the
+name ``starts.N``, and renames a new one into its place.  A hook that has the old one open still writes to it.  So an
+old spool is added up again at each collection, and goes into the totals only when the next one is full, long after.
+The totals say which N they contain: a collector that dies between two of its steps counts nothing twice.
+
+Must not be used by the hook, nor by two collectors at once: they take `lock`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from oci_gpu_hook.host import saved
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.exporters import counters
+from oci_gpu_hook.node.machine import whole
+from oci_gpu_hook.report.journal import SPOOL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_FOLDER = os.path.dirname(SPOOL)
+_TOTALS = f"{_FOLDER}/metrics.json"
+# About ten thousand starts: to add them up takes some tens of milliseconds.
+_FULL = 256 << 10
+
+
+class Totals:
+    """The sums of old spools: the numbers, and the last N that is in them."""
+
+    def __init__(self, folded: int, numbers: dict[str, int]) -> None:
+        self.folded = folded
+        self.numbers = {**counters.zeros(), **numbers}
+
+    def write(self) -> None:
+        """Save them, whole or not at all."""
+        whole.write(_TOTALS, json.dumps({"folded": self.folded, "numbers": self.numbers}) + "\n")
+
+
+@contextmanager
+def lock() -> Iterator[None]:
+    """Keep other collectors waiting; hooks do not wait."""
+    try:
+        root = HostRoot()
+        saved.make_folder(root)
+        # Nobody else can put a link of ours there.
+        os.close(saved.open_folder(root))
+        fd = os.open(f"{_FOLDER}/metrics.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as err:
+        raise whole.failure(_FOLDER, err) from err
+    with open(fd, "rb"):
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+
+
+def added_up() -> dict[str, int]:
+    """All counters, up to now.  Needs `lock`."""
+    totals = _totals()
+    taken = _taken(totals.folded + 1)
+    if not _is_spool(taken):
+        counters.count(_text(taken), totals.numbers)
+    counters.count(_text(SPOOL), totals.numbers)
+    return totals.numbers
+
+
+def turn() -> None:
+    """Make hooks count, by a spool, and replace a full one.  Needs `lock`."""
+    totals = _totals()
+    try:
+        if os.path.lexists(_taken(totals.folded)):
+            os.unlink(_taken(totals.folded))
+        if not os.path.lexists(SPOOL):
+            _put_fresh()
+        elif os.stat(SPOOL).st_size > _FULL:
+            _take_away(totals)
+    except OSError as err:
+        raise whole.failure(SPOOL, err) from err
+
+
+def _take_away(totals: Totals) -> None:
+    """Add the spool before to the totals, and replace the full one."""
+    before = _taken(totals.folded + 1)
+    if os.path.lexists(before) and not _is_spool(before):
+        counters.count(_text(before), totals.numbers)
+        totals.folded += 1
+        totals.write()
+        os.unlink(before)
+    taken = _taken(totals.folded + 1)
+    if not _is_spool(taken):
+        os.link(SPOOL, taken)
+    _put_fresh()
+
+
+def stop() -> bool:
+    """Stop hooks from counting; gives whether they did count.  Needs `lock`."""
+    was_counting = os.path.lexists(SPOOL)
+    try:
+        for name in os.listdir(_FOLDER):
+            if name == "metrics.json" or name.split(".")[0] == os.path.basename(SPOOL):
+                os.unlink(f"{_FOLDER}/{name}")
+    except OSError as err:
+        raise whole.failure(SPOOL, err) from err
+    return was_counting
+
+
+def _put_fresh() -> None:
+    """Put an empty spool into place by a rename: there is no moment without one."""
+    fresh = f"{SPOOL}.new"
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    os.close(fd)
+    os.rename(fresh, SPOOL)
+
+
+def _is_spool(path: str) -> bool:
+    """Whether `path` is still the spool: a collector has died before it could put a new one into place."""
+    try:
+        return os.path.samefile(path, SPOOL)
+    except FileNotFoundError:
+        return False
+
+
+def _taken(number: int) -> str:
+    return f"{SPOOL}.{number}"
+
+
+def _totals() -> Totals:
+    """The saved totals; zeros where they are missing or damaged, as after a boot: Prometheus handles a reset."""
+    try:
+        document = json.loads(_text(_TOTALS))
+        numbers = {str(key): int(value) for key, value in document["numbers"].items()}
+        return Totals(int(document["folded"]), numbers)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return Totals(0, {})
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+    except OSError as err:
+        raise whole.failure(path, err) from err

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All vendors of a host, for people and for the saved inventories: what of each is here, and which files are wrong.
+
+A file that is wrong must not hide the others.  Never on the hook's path.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.driver import nodes, proc
+from oci_gpu_hook.errors import ConfigError
+from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.vendors import current, folders, vendorhost, vendorinventory, vendorsurvey
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Set
+
+    from oci_gpu_hook.host.root import HostRoot
+    from oci_gpu_hook.vendors.vendor import Vendor
+    from oci_gpu_hook.vendors.vendorhost import OnHost
+
+_PCI = "/sys/bus/pci/devices"
+_NVIDIA = "10de"
+# Of classes of PCI functions (pci.ids): displays, co-processors, accelerators.  A vendor has bridges and sensors, too.
+_CLASSES = ("0x03", "0x0b40", "0x12")
+
+
+class Wrong(NamedTuple):
+    """A vendor's file that cannot be served; is_open: because others than root could have made it."""
+
+    file: str
+    fault: str
+    is_open: bool = False
+
+
+class Present(NamedTuple):
+    """What all vendors have on a host, in the order of their files' names."""
+
+    vendors: tuple[OnHost, ...]
+    wrong: tuple[Wrong, ...]
+
+
+def look(root: HostRoot, *, saved_only: bool = False) -> Present:
+    """What is here now; nothing is saved.  saved_only: only of those whose saved inventory is still true."""
+    vendors, wrong = read_all(root)
+    found = []
+    for vendor in vendors:
+        known = vendorinventory.read_saved(root, vendor.flag, vendor.file)
+        if known is None and saved_only:
+            continue
+        try:
+            found.append(vendorhost.look(root, known or vendorsurvey.survey(root, vendor)))
+        except ConfigError as err:
+            wrong.append(Wrong(vendor.file, err.message))
+    return Present(tuple(found), tuple(wrong))
+
+
+def refresh(root: HostRoot) -> Present:
+    """What is here, surveyed anew and saved for the next starts; OSError where nothing can be saved."""
+    try:
+        now = vendorinventory.files_now(root)
+    except ConfigError:
+        now = ()  # `read_all` says it
+    before = dict(now)
+    vendors, wrong = read_all(root)
+    found = []
+    for vendor in vendors:
+        read = {vendor.file: before.get(vendor.file)}
+        try:
+            found.append(vendorhost.look(root, vendorsurvey.save(root, vendor, vendor.flag, read)))
+        except ConfigError as err:
+            wrong.append(Wrong(vendor.file, err.message))
+    if before:
+        current.anew(root, now)
+    return Present(tuple(found), tuple(wrong))
+
+
+def is_saved(root: HostRoot) -> bool:
+    """Whether all that `refresh` has saved is still true."""
+    try:
+        now = vendorinventory.files_now(root)
+    except ConfigError:
+        return True
+    known = vendorinventory.read_known(root, now) if now else ()
+    return known is not None and all(
+        [vendorinventory.read_saved(root, item.flag, item.file) is not None for item in known if not item.fault]
+    )
+
+
+def read_all(root: HostRoot) -> tuple[list[Vendor], list[Wrong]]:
+    """What the files say that can be served, and the others."""
+    try:
+        vendors, errors = folders.load_all(root)
+    except ConfigError as err:
+        return [], [Wrong(folders.ADMINISTRATORS, err.message)]
+    wrong = [Wrong(path, err.message, bool(folders.openness(root, path))) for path, err in errors.items()]
+    collisions = folders.collisions(vendors)
+    wrong += [Wrong(vendor.file, collisions[vendor.flag]) for vendor in vendors if vendor.flag in collisions]
+    return [vendor for vendor in vendors if vendor.flag not in collisions], wrong
+
+
+def hardware(root: HostRoot, found: OnHost) -> str:
+    """What shows that the vendor's hardware is here, a node or a PCI function; "" for nothing.
+
+    Of its libraries a distribution has some for everybody.
+    """
+    for node in found.nodes():
+        return node.path
+    return on_pci(root, {pci for _, pattern in found.inventory.patterns for pci in pattern.pci})
+
+
+def on_pci(root: HostRoot, wanted: Set[str]) -> str:
+    """A function on PCI of one of these vendors, or vendors and devices, that computes; "" for none."""
+    for address in root.names(_PCI) if wanted else ():
+        vendor, device, kind = [
+            (root.read(f"{_PCI}/{address}/{name}") or b"").decode("ascii", "replace").strip()
+            for name in ("vendor", "device", "class")
+        ]
+        if f"{vendor[2:]}:{device[2:]}" in wanted:
+            return f"PCI {address}"
+        if vendor[2:] in wanted and kind.startswith(_CLASSES):
+            return f"PCI {address}"
+    return ""
+
+
+def expects_nvidia(root: HostRoot) -> bool:
+    """Whether a GPU of NVIDIA's is here, or was: then its driver's absence is a fault, whatever else there is."""
+    paths = (proc.VERSION, nodes.CONTROL)
+    return any([root.stat(path) for path in paths]) or bool(on_pci(root, {_NVIDIA}))
+
+
+def has_anything(root: HostRoot, found: OnHost) -> bool:
+    """Whether the host has hardware or files of the vendor's."""
+    what = found.inventory
+    files = what.libraries or what.cached or what.files or found.sockets
+    return bool(files) or bool(hardware(root, found))

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What procfs says of processes, and whose they are.
+
+A process has its name, its command line and its environment from whoever started it.  So only `program` says that a
+process is an engine's, and the command line and the environment of any other are not read: they lie in its own memory,
+and a read waits as long as the process wants (proc_pid_cmdline(5)).  Reads only.  Never on the hook's path.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import posix
+
+from oci_gpu_hook.errors import UsageError
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.machine import mounts, untrusted
+
+# ioctl_nsfs(2); linux/nsfs.h.
+_NS_GET_PARENT, _NS_GET_OWNER_UID = 0xB702, 0xB704
+# The kernel nests 32 user namespaces at most.
+_DEEPEST = 33
+# proc_pid_stat(5), counted from the state, which follows the command in parentheses.
+_PARENT, _FLAGS, _THREADS, _START = 1, 6, 17, 19
+_PF_KTHREAD = 0x00200000  # linux/sched.h
+# linux/capability.h.
+_CAP_MKNOD = 27
+_DELETED = " (deleted)"
+_CGROUPS = "/sys/fs/cgroup"
+_WHOLE_ID = 64
+_HEXADECIMAL = frozenset("0123456789abcdef")
+
+
+def numbers(root: HostRoot) -> list[int]:
+    """All processes, by number."""
+    return sorted([int(name) for name in root.names("/proc") if name.isdecimal()])
+
+
+def started(root: HostRoot, pid: int) -> int | None:
+    """When a process began, in clock ticks since the boot; None if there is none that runs."""
+    fields = _stat(root, pid)
+    return int(fields[_START]) if fields and fields[0] not in "ZX" else None
+
+
+def other_thread(root: HostRoot, pid: int) -> int:
+    """A thread that runs on of a process whose first one has ended, and with that all links to its namespaces.
+
+    The process itself if there is none.  Of /proc/PID each thread has its own, though none is listed.
+    """
+    fields = _stat(root, pid)
+    if not fields or fields[0] != "Z" or int(fields[_THREADS]) < 2:
+        return pid
+    others = [int(name) for name in root.names(f"/proc/{pid}/task") if name != str(pid)]
+    return next((thread for thread in others if started(root, thread) is not None), pid)
+
+
+def parent(root: HostRoot, pid: int) -> int:
+    """The parent's number; 0 if there is no such process."""
+    fields = _stat(root, pid)
+    return int(fields[_PARENT]) if fields else 0
+
+
+def is_kernels(root: HostRoot, pid: int) -> bool:
+    """Whether it is a thread of the kernel's: kdevtmpfs has a mount namespace and a root of its own."""
+    fields = _stat(root, pid)
+    return bool(fields) and bool(int(fields[_FLAGS]) & _PF_KTHREAD)
+
+
+def users(root: HostRoot, pid: int) -> tuple[int, ...]:
+    """Real, effective, saved and filesystem user of a process; () if it has ended (proc_pid_status(5))."""
+    return _numbers(_status(root, pid).get("Uid", ""))
+
+
+def credentials(root: HostRoot, pid: int) -> tuple[int, int, list[int]]:
+    """Effective user, group and further groups of a process, as this user namespace has them."""
+    fields = _status(root, pid)
+    user, group = [(_numbers(fields.get(name, "")) or (0, 0))[1] for name in ("Uid", "Gid")]
+    return user, group, list(_numbers(fields.get("Groups", "")))
+
+
+def makes_nodes(root: HostRoot, pid: int) -> bool:
+    """Whether a process has CAP_MKNOD in its user namespace."""
+    word = _status(root, pid).get("CapEff", "")
+    return bool(int(word, 16) >> _CAP_MKNOD & 1) if word else False
+
+
+def program(root: HostRoot, pid: int) -> str:
+    """The name of the program that a process runs, if root or we run it on the host itself; else "".
+
+    By the link that the kernel keeps: /proc/PID/comm and the first word of the command line are the process's to set,
+    and a link of any name can start a set-user-ID program.
+    """
+    path = root.link(f"/proc/{pid}/exe") or ""
+    if path.endswith(_DELETED):
+        # As after an upgrade of its package.
+        path = path[: -len(_DELETED)]
+    return path.rpartition("/")[2] if path and _is_hosts(root, pid, path) else ""
+
+
+def _is_hosts(root: HostRoot, pid: int, path: str) -> bool:
+    """Whether a process is root's on the host itself, in no container, and its program where root put it; or ours.
+
+    A user can give a set-user-ID program another name in a folder of his (protected_hardlinks, proc_sys_fs(5)).
+    """
+    owners = set(users(root, pid))
+    if len(owners) == 1 and owners == {posix.geteuid()} != {0}:
+        return True
+    # Not by the mount namespace: a service of systemd's, such as ours, can have one of its own.
+    if owners != {0} or not is_in_our_users(root, pid) or has_other_root(root, pid):
+        return False
+    found = root.source(path)
+    return found is not None and not found[1]
+
+
+def is_in_our_users(root: HostRoot, pid: int) -> bool:
+    """Whether a process is in our user namespace."""
+    return _is_same(root.stat(f"/proc/{pid}/ns/user"), root.stat("/proc/self/ns/user"))
+
+
+def has_other_root(root: HostRoot, pid: int) -> bool:
+    """Whether a process has another root than the host's, by its mounts: to ask its filesystem may take for ever."""
+    own = mounts.root_of(untrusted.mountinfo(root, pid))
+    return own is None or own != untrusted.our_mounts().shown(root.path)
+
+
+def _is_same(one: posix.stat_result | None, other: posix.stat_result | None) -> bool:
+    if one is None or other is None:
+        return False
+    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+
+
+def command_line(root: HostRoot, pid: int) -> list[str]:
+    """The words that a process was started with.  Only of one that `program` has named."""
+    return (root.read(f"/proc/{pid}/cmdline") or b"").decode("utf-8", "replace").split("\0")
+
+
+def environment(root: HostRoot, pid: int) -> dict[str, str]:
+    """The variables that a process was started with.  Only of one that `program` has named."""
+    data = root.read(f"/proc/{pid}/environ") or b""
+    items = [item.decode("utf-8", "replace") for item in data.split(b"\0") if item]
+    return dict([item.partition("=")[::2] for item in items])
+
+
+def maker(root: HostRoot, pid: int) -> int | None:
+    """The user who made the outermost user namespace below ours that a process is in; 0 for one that is in ours.
+
+    A rootless engine's containers are in a namespace that its user made.  None if we may not see it.
+    """
+    try:
+        fd = root.open(f"/proc/{pid}/ns/user", posix.O_RDONLY)
+        ours = posix.stat("/proc/self/ns/user").st_ino
+    except OSError:
+        return None
+    owner = 0
+    try:
+        for _ in range(_DEEPEST):
+            if posix.fstat(fd).st_ino == ours:
+                return owner
+            number = bytearray(4)
+            fcntl.ioctl(fd, _NS_GET_OWNER_UID, number)
+            owner = int.from_bytes(number, "little")
+            above = fcntl.ioctl(fd, _NS_GET_PARENT)
+            posix.close(fd)
+            fd = above
+    except OSError:
+        # EPERM: it is no descendant of ours.
+        pass
+    finally:
+        posix.close(fd)
+    return None
+
+
+def is_contained(pid: int) -> bool:
+    """Whether a process has another mount namespace than ours; UsageError if we may not see it."""
+    try:
+        theirs = posix.stat(f"/proc/{pid}/ns/mnt")
+    except OSError as err:
+        may_see = posix.geteuid() == 0
+        raise UsageError(
+            f"the process {pid} cannot be looked into: {err.strerror}", "it has ended" if may_see else "run it as root"
+        ) from err
+    return theirs.st_ino != posix.stat("/proc/self/ns/mnt").st_ino
+
+
+def device_cgroup(root: HostRoot, pid: int, version: str) -> str:
+    """The folder of the process's device cgroup; "" if it is not known."""
+    for line in _text(root, pid, "cgroup").split("\n"):
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if version == "v2" and number == "0":
+            return _CGROUPS + path
+        if version == "v1" and "devices" in controllers.split(","):
+            return f"{_CGROUPS}/devices{path}"
+    return ""
+
+
+def trusted_cgroup(root: HostRoot, pid: int, version: str, owner: int) -> list[str]:
+    """The names of the process's device cgroup and those above it, from the top, as far as root or `owner` gave them.
+
+    A user or a container to whom a cgroup was given may call the ones in it what it likes: also one whose root is the
+    host's, as podman's with systemd in it.  So what is below the first name with a whole id does not count.
+    """
+    folder, found = _CGROUPS, list[str]()
+    for name in device_cgroup(root, pid, version)[len(_CGROUPS) :].split("/")[1:]:
+        status = root.stat(folder)
+        if status is None or status.st_uid not in (0, posix.fstat(root.fd).st_uid, owner):
+            break
+        found.append(name)
+        folder += f"/{name}"
+        if id_in(name):
+            break
+    return found
+
+
+def id_in(cgroup: str) -> str:
+    """The container's id in the name of a cgroup; "" if there is none."""
+    words = cgroup.replace("-", ".").replace(":", ".").split(".")
+    ids = [word for word in words if len(word) == _WHOLE_ID and _HEXADECIMAL.issuperset(word)]
+    return ids[0] if ids else ""
+
+
+def _stat(root: HostRoot, pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on; none if there is no such process."""
+    # The command may hold spaces and parentheses.
+    fields = _text(root, pid, "stat").rpartition(")")[2].split()
+    return fields if len(fields) > _START else []
+
+
+def _status(root: HostRoot, pid: int) -> dict[str, str]:
+    """The fields of /proc/PID/status by name; the kernel escapes a newline in the process's own name."""
+    lines = _text(root, pid, "status").split("\n")
+    return dict([line.partition(":\t")[::2] for line in lines])
+
+
+def _numbers(field: str) -> tuple[int, ...]:
+    return tuple([int(word) for word in field.split() if word.isdecimal()])
+
+
+def _text(root: HostRoot, pid: int, name: str) -> str:
+    return (root.read(f"/proc/{pid}/{name}") or b"").decode("utf-8", "replace")

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The step ``workload``: a vector addition on each GPU and MIG device, on the host, each in a process of its own.
+
+A GPU that hangs or falls off the bus takes no other with it.  `vectoradd` is what runs there.  Must not open a GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Any, NamedTuple
+
+from oci_gpu_hook.driver.facts import Facts
+from oci_gpu_hook.driver.inventory import DriverInventory
+from oci_gpu_hook.errors import plain
+from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding
+from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, KERNELS_LOG, REBOOT, command, then
+from oci_gpu_hook.node.gpus import child
+from oci_gpu_hook.node.gpus.child import Said
+from oci_gpu_hook.node.validation.vectoradd import ELEMENTS
+
+# What libcuda loads beside, which below a driver root no loader of the host finds.
+_LIBRARIES = ("libcuda", "libnvidia-ptxjitcompiler", "libnvidia-nvvm", "libnvidia-nvvm70", "libnvidia-gpucomp")
+_AT_ONCE = 8
+_PROGRAM = "from oci_gpu_hook.node.validation import vectoradd; vectoradd.answer()"
+
+_WHO_HAS_IT = then(command("oci-gpu-hook", "containers"), command("nvidia-smi"))
+_VALIDATE_DRIVER = command("oci-gpu-hook", "validate", "driver")
+# By CUresult of cuda.h; of all others the kernel's log says more.
+_REMEDIES = {
+    2: _WHO_HAS_IT,  # OUT_OF_MEMORY
+    46: _WHO_HAS_IT,  # DEVICE_UNAVAILABLE: another process has it for itself alone
+    100: _VALIDATE_DRIVER,  # NO_DEVICE
+    218: DOCTOR,  # INVALID_PTX
+    221: DOCTOR,  # JIT_COMPILER_NOT_FOUND
+    222: DOCTOR,  # UNSUPPORTED_PTX_VERSION
+    802: command("systemctl", "restart", "nvidia-fabricmanager"),  # SYSTEM_NOT_READY
+    803: REBOOT,  # SYSTEM_DRIVER_MISMATCH
+}
+
+
+class Device(NamedTuple):
+    """What is computed on; check: what people call it; word: CUDA_VISIBLE_DEVICES, "" for CUDA's first device."""
+
+    check: str
+    word: str
+
+
+class Host(NamedTuple):
+    """What a process needs to find the driver: libraries to preload, and the folder of MPS's pipes."""
+
+    preload: str
+    mps_pipe_folder: str
+
+
+# On a Jetson and WSL 2, whose devices only CUDA tells.
+FIRST = (Device("GPU", ""),)
+
+
+def devices(found: DriverInventory, facts: Facts | None) -> tuple[tuple[Device, ...], list[Finding]]:
+    """The GPUs and MIG devices to compute on, and those on which that cannot be: CUDA has a MIG device by UUID only."""
+    in_mig_mode = [gpu.bus_id for gpu in facts.gpus if gpu.in_mig_mode] if facts else []
+    wanted, wrong = [], []
+    for gpu in found.gpus:
+        migs = [device for device in found.mig_devices if device.gpu == gpu.nvml_index]
+        if not migs and gpu.bus_id in in_mig_mode:
+            seen = "it is in MIG mode and has no MIG device: nothing can compute on it"
+            wrong.append(
+                Finding(f"GPU {gpu.nvml_index}", WARN, seen, command("nvidia-smi", "mig", "-cgi", "...", "-C"))
+            )
+        elif not migs:
+            wanted.append(Device(f"GPU {gpu.nvml_index}", gpu.uuid or str(gpu.nvml_index)))
+        for mig in migs:
+            if mig.uuid is None:
+                check = f"MIG of GPU {gpu.nvml_index}"
+                seen = f"GPU instance {mig.gi}, compute instance {mig.ci} has no UUID without NVML"
+                wrong.append(Finding(check, FAIL, seen, _VALIDATE_DRIVER))
+            else:
+                wanted.append(Device(f"MIG {gpu.nvml_index}:{mig.number}", mig.uuid))
+    return tuple(wanted), wrong
+
+
+def libraries(top: str, found: DriverInventory, names: tuple[str, ...] = _LIBRARIES) -> str:
+    """The files of these libraries below the folder `top`, for `child.ask`; unless named, libcuda and what it loads."""
+    files = [item for item in found.libraries if item.bits == 64]
+    wanted = [item for item in files if item.file.partition(".so")[0] in names]
+    return ":".join([f"{top.rstrip('/')}{item.path}" for item in wanted])
+
+
+def run(host: Host, wanted: tuple[Device, ...], seconds: float) -> list[Finding]:
+    """A finding for each device: some at once, as each may take all its time."""
+    findings = []
+    for begin in range(0, len(wanted), _AT_ONCE):
+        findings += _on(host, wanted[begin : begin + _AT_ONCE], seconds)
+    return findings
+
+
+def _on(host: Host, devices: tuple[Device, ...], seconds: float) -> list[Finding]:
+    environments = [_environment(host, device) for device in devices]
+    try:
+        said = child.ask_all(_PROGRAM, seconds, host.preload, environments)
+    except OSError as err:
+        seen = f"no process can be started: {err.strerror}"
+        return [Finding(device.check, FAIL, seen) for device in devices]
+    return [judge(device, it, seconds) for device, it in zip(devices, said)]
+
+
+def _environment(host: Host, device: Device) -> dict[str, str]:
+    environment = {
+        # As NVML numbers them.
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        # Nothing stays in a home folder.
+        "CUDA_CACHE_DISABLE": "1",
+        "CUDA_MPS_PIPE_DIRECTORY": host.mps_pipe_folder,
+    }
+    if device.word:
+        environment["CUDA_VISIBLE_DEVICES"] = device.word
+    return environment
+
+
+def judge(device: Device, said: Said, seconds: float) -> Finding:
+    """What the process has said, as a finding."""
+    *calls, last = said.output.decode("utf-8", "replace").splitlines() or [""]
+    try:
+        found = _answered(device, json.loads(last))
+        if found.level == FAIL or said.status == 0:
+            return found
+        call = "exit"
+    except (ValueError, KeyError, TypeError):
+        call = last or (calls[-1] if calls else "the start of its process")
+    if said.status is None:
+        seen = f"no answer within {seconds:g} seconds: {plain(call)} does not return"
+    elif said.status < 0:
+        seen = f"the process was killed by {_signal(-said.status)} in {plain(call)}"
+    else:
+        seen = f"the process ended in {plain(call)} with status {said.status}"
+    return Finding(device.check, FAIL, seen, KERNELS_LOG)
+
+
+def _answered(device: Device, document: dict[str, Any]) -> Finding:
+    check = device.check
+    if "missing" in document:
+        seen = f"libcuda cannot be loaded: {document['missing']}"
+        return Finding(check, FAIL, plain(seen), DOCTOR)
+    if "code" in document:
+        call, name, text = (str(document[key]) for key in ("call", "name", "text"))
+        seen = f"{call.partition('_v2')[0]} failed: {name} ({text.rstrip('.')})"
+        return Finding(check, FAIL, plain(seen), _REMEDIES.get(document["code"], KERNELS_LOG))
+    # Of a MIG device an old driver gives the GPU's.
+    if device.word.startswith("GPU-") and document["uuid"] != device.word[4:]:
+        seen = f"CUDA gave GPU-{document['uuid']} in the place of {device.word}"
+        return Finding(check, FAIL, plain(seen), _VALIDATE_DRIVER)
+    if document["differs"]:
+        count, index, expected, got = document["differs"]
+        seen = (
+            f"{count} of {ELEMENTS} sums differ: the first is element {index}, {expected} was expected and {got} came"
+        )
+        return Finding(check, FAIL, plain(seen), KERNELS_LOG)
+    return Finding(check, PASS, plain(f"Test PASSED: {ELEMENTS} elements on {document['device']}"))
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hook's entry in a bundle's config.json, for engines that read no hooks.d.
+
+hooks.d/oci-gpu-runtime starts this before it becomes the real runtime, with the words CONFIG REGISTRATION LOG: where
+config.json lies, what registers the hook, and the runtime's log, which is "" where none is named.
+
+config.json is spliced, and nothing of it is written anew: what this module does not know of stays as its engine wrote
+it.  Must not decide whether the container gets a GPU: the hook does.
+"""
+
+from __future__ import annotations
+
+import posix
+import sys
+
+from oci_gpu_hook.errors import LONGEST_LIST, ApplyError, BundleError, ConfigError, RequestError, plain
+from oci_gpu_hook.formats import jsontext
+from oci_gpu_hook.kernel.filetypes import is_regular
+from oci_gpu_hook.report import sentence
+from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, object_of, read_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+_READ = posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOFOLLOW | posix.O_CLOEXEC
+_NEW = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
+_STAGE = "createRuntime"
+# Hooks that do the job, by their names: ours, as dockerd starts it or NVIDIA's, and NVIDIA's own runtime's.
+_DO_THE_JOB = ("oci-gpu-hook", "nvidia-container-runtime-hook", "nvidia-container-toolkit")
+# And at these stages: at the later ones they have nothing to do.
+_STAGES_OF_THE_JOB = ("prestart", _STAGE, "createContainer")
+
+
+def main() -> NoReturn:
+    """Add the hook, and exit; an error is told where the engine reads it."""
+    config, registration, log = sys.argv[1:]
+    code = 0
+    try:
+        add_hook(config, registration)
+    except Exception as err:
+        code = sentence.failure(err)
+        if not asks(config):
+            # A container that asks for nothing is never stopped by us.
+            posix._exit(0)
+        tell(log, str(err))
+    # As a hook stage does: see __main__.
+    posix._exit(code)
+
+
+def add_hook(config: str, registration: str) -> None:
+    """Add the hook that `registration` has to config.json, unless one that does the job is there."""
+    before, data = _read(config)
+    stages = _stages(object_of(data, config), config)
+    if any([_does_the_job(hook) for stage in _STAGES_OF_THE_JOB for hook in stages.get(stage, ())]):
+        return
+    text = with_hook(data.decode(), _registered(registration), bool(stages.get(_STAGE)))
+    _replace(config, before, text.encode())
+
+
+def asks(config: str) -> bool:
+    """Whether the container asks for a GPU, as far as that can be told once something has failed."""
+    from oci_gpu_hook.asking import Question
+    from oci_gpu_hook.request import mentions, settings
+    from oci_gpu_hook.request.bundle import Bundle
+
+    try:
+        fd = posix.open(config, _READ & ~posix.O_NOFOLLOW)
+        try:
+            bundle = Bundle("", object_of(read_bytes(fd, config), config))
+        finally:
+            posix.close(fd)
+        question = Question(bundle, "", {}, None, "/", remember=False)
+        if question.may_ask():
+            return True
+    except ExcessError:
+        return mentions.are_in_file(config, mentions.words_of(None))
+    except (OSError, BundleError, RequestError):
+        return True
+    try:
+        # Which variables ask beside, the administrator says.
+        names = settings.read_settings(None, None).swarm_resources
+    except (ConfigError, RequestError):
+        return False
+    return any([name.rpartition("=")[2] in question.inputs.environment for name in names])
+
+
+def with_hook(text: str, hook: str, others: bool) -> str:
+    """The text of config.json with one more hook, as JSON, behind `others` of its stage."""
+    at = text.index("{")
+    hooks = _place(text, at, "hooks")
+    if hooks is None or text[hooks[0]] != "{":
+        return _with_member(text, at, "hooks", hooks, f'{{"{_STAGE}":[{hook}]}}')
+    stage = _place(text, hooks[0], _STAGE)
+    if stage is None or not others:
+        return _with_member(text, hooks[0], _STAGE, stage, f"[{hook}]")
+    return f"{text[: stage[1] - 1]},{hook}{text[stage[1] - 1 :]}"
+
+
+def _with_member(text: str, at: int, name: str, old: tuple[int, int] | None, value: str) -> str:
+    """The object that begins at `at` with a member's `value` in the place of the `old` one, or as its first."""
+    if old is not None:
+        return f"{text[: old[0]]}{value}{text[old[1] :]}"
+    comma = "," if jsontext.members(text, at) else ""
+    return f'{text[: at + 1]}"{name}":{value}{comma}{text[at + 1 :]}'
+
+
+def _stages(document: dict[str, object], config: str) -> dict[str, list[object]]:
+    """``hooks``: what is null is left out."""
+    hooks = document.get("hooks") or {}
+    if not isinstance(hooks, dict) or not all(
+        [listed is None or isinstance(listed, list) for listed in hooks.values()]
+    ):
+        raise BundleError(f"{config} is of the wrong shape: hooks has no lists", ENGINE_HINT)
+    return {stage: listed or [] for stage, listed in hooks.items()}
+
+
+def _does_the_job(hook: object) -> bool:
+    path = hook.get("path") if isinstance(hook, dict) else None
+    return isinstance(path, str) and path.rpartition("/")[2] in _DO_THE_JOB
+
+
+def _registered(registration: str) -> str:
+    """The hook's entry as `registration` has it."""
+    try:
+        _, data = _read(registration)
+        hook = object_of(data, registration).get("hook")
+        if not isinstance(hook, dict):
+            raise BundleError(f"{registration} registers no hook")
+    except BundleError as err:
+        raise ConfigError(err.message, "the administrator must install oci-gpu-hook again") from err
+    text = data.decode()
+    place = _place(text, text.index("{"), "hook")
+    assert place is not None
+    return text[place[0] : place[1]]
+
+
+def _place(text: str, at: int, name: str) -> tuple[int, int] | None:
+    """Where a member's value begins and ends, in the object that begins at `at`; of several the last counts."""
+    found = [(first, end) for key, _, first, end in jsontext.members(text, at) if key == name]
+    return found[-1] if found else None
+
+
+def _read(name: str) -> tuple[posix.stat_result, bytes]:
+    """The status and the content of a regular file."""
+    try:
+        fd = posix.open(name, _READ)
+    except OSError as err:
+        raise BundleError(f"cannot open {name}: {err.strerror}", ENGINE_HINT) from err
+    try:
+        status = posix.fstat(fd)
+        if not is_regular(status):
+            raise BundleError(f"{name} is no regular file", ENGINE_HINT)
+        return status, read_bytes(fd, name)
+    finally:
+        posix.close(fd)
+
+
+def _replace(config: str, before: posix.stat_result, data: bytes) -> None:
+    """Write config.json beside the one that had the status `before`, and put it in its place."""
+    new = f"{config}.oci-gpu-runtime-{posix.getpid()}"
+    try:
+        fd = posix.open(new, _NEW, 0o600)
+        try:
+            try:
+                posix.fchown(fd, before.st_uid, before.st_gid)
+                posix.fchmod(fd, before.st_mode & 0o7777)
+                while data:
+                    data = data[posix.write(fd, data) :]
+            finally:
+                posix.close(fd)
+            if _stamp(posix.stat(config)) != _stamp(before):
+                raise BundleError(f"{config} was changed while the hook was added", ENGINE_HINT)
+            posix.rename(new, config)
+        except BaseException:
+            posix.unlink(new)
+            raise
+    except OSError as err:
+        raise ApplyError(f"cannot write {new}: {err.strerror}", "the administrator must fix it") from err
+
+
+def _stamp(status: posix.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def tell(log: str, said: str) -> None:
+    """Write why nothing was done into the runtime's log, as runc would; it may not be there yet."""
+    from oci_gpu_hook.report import runtimelog
+
+    if log.startswith("/"):
+        runtimelog.append(log, runtimelog.as_json(f"oci-gpu-runtime: {plain(said, LONGEST_LIST)}"), posix.O_CREAT)

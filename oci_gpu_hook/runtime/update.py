@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The resources that an engine sets for a container that runs (``update``), without the devices that it knows of.
+
+containerd writes all of a container's resources into each update, the device rules of config.json among them.  runc
+passes over them.  crun puts them in force anew, and the devices that the hook has allowed are denied from then on.  So
+these rules are left out, as the runtime has put them in force at the container's creation.  Other rules are what
+somebody wants now, and stay.
+
+hooks.d/oci-gpu-runtime starts this before it becomes the real runtime, with the words CONFIG RESOURCES LOG: crun's
+copy of config.json, the file with the resources, ``-`` for stdin, and the runtime's log, "" for none.  What is to be
+set goes to stdout.  Must not change anything else of it.
+"""
+
+from __future__ import annotations
+
+import posix
+import sys
+
+from oci_gpu_hook.errors import BundleError
+from oci_gpu_hook.formats import jsontext
+from oci_gpu_hook.report import sentence
+from oci_gpu_hook.request.bundle import Bundle
+from oci_gpu_hook.request.state import ENGINE_HINT, object_of, read_bytes
+from oci_gpu_hook.runtime import create
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+_STDIN, _STDOUT = 0, 1
+_READ = posix.O_RDONLY | posix.O_CLOEXEC
+_DEVICES = "devices"
+
+
+def main() -> NoReturn:
+    """Write the resources, and exit; an error is told where the engine reads it."""
+    config, resources, log = sys.argv[1:]
+    code, data = 0, b""
+    try:
+        data = _read(resources)
+        data = without_devices(data, config)
+    except Exception as err:
+        code = sentence.failure(err)
+        if create.asks(config):
+            create.tell(log, str(err))
+            posix._exit(code)
+    # What a container without a request is to get is never stopped by us.
+    while data:
+        data = data[posix.write(_STDOUT, data) :]
+    posix._exit(0)
+
+
+def without_devices(data: bytes, config: str) -> bytes:
+    """The resources without their device rules, if these are the rules of config.json.
+
+    What the real runtime will not understand is left to it.
+    """
+    try:
+        resources = object_of(data, "the update")
+        wanted = Bundle("", {"linux": {"resources": resources}}).device_rules()
+    except BundleError:
+        return data
+    if not resources.get(_DEVICES):
+        return data
+    fd = posix.open(config, _READ)
+    try:
+        made_with = Bundle(config, object_of(read_bytes(fd, config), config)).device_rules()
+    finally:
+        posix.close(fd)
+    if wanted != made_with:
+        return data
+    return _without_member(data.decode(), _DEVICES).encode()
+
+
+def _without_member(text: str, name: str) -> str:
+    """An object's text without a member; the others stay as they were written."""
+    members = jsontext.members(text, text.index("{"))
+    return f"{{{','.join([text[at:end] for found, at, _, end in members if found != name])}}}"
+
+
+def _read(resources: str) -> bytes:
+    if resources == "-":
+        return read_bytes(_STDIN, "the update on stdin")
+    try:
+        fd = posix.open(resources, _READ)
+    except OSError as err:
+        raise BundleError(f"cannot open {resources}: {err.strerror}", ENGINE_HINT) from err
+    try:
+        return read_bytes(fd, resources)
+    finally:
+        posix.close(fd)

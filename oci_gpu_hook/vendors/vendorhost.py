@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One vendor's hardware and driver on this host as they are now: what was saved, and what is looked up at each start.
+
+Reads only.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel.filetypes import is_socket
+from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.vendors import allowed, devices
+from oci_gpu_hook.vendors.devices import Devices
+from oci_gpu_hook.vendors.vendorinventory import VendorInventory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.driver.nodes import DeviceNode
+
+_MOST_DIGITS = 9
+
+
+class OnHost(NamedTuple):
+    """What can change while the saved inventory stays true, beside it.
+
+    sockets: those that are there, each with its group; unmet: a sentence for each thing that the kernel lacks; faults:
+    a sentence for each socket that others than root could have made.
+    """
+
+    inventory: VendorInventory
+    devices: Devices
+    sockets: tuple[tuple[str, str], ...]
+    unmet: tuple[str, ...]
+    faults: tuple[str, ...]
+
+    def nodes(self) -> tuple[DeviceNode, ...]:
+        """All device nodes that are there."""
+        of_devices = [pair for device in self.devices.devices for pair in device.nodes]
+        return tuple([node for node, _ in (*self.devices.common, *of_devices)])
+
+
+def look(root: HostRoot, inventory: VendorInventory) -> OnHost:
+    """What is there now."""
+    sockets, faults = [], []
+    for path, group in inventory.sockets:
+        found, status = root.source(path), root.stat(path)
+        if found is None or status is None:
+            continue
+        # A link of root's own may lead to what no vendor's file may name.
+        fault = found[1] or allowed.host_path(root.real(path))
+        fault = fault or ("" if is_socket(status) else "it is no socket")
+        if fault:
+            faults.append(f"the host's {path} is left out: {fault}")
+        else:
+            sockets.append((path, group))
+    return OnHost(inventory, devices.look(root, inventory), tuple(sockets), _unmet(root, inventory), tuple(faults))
+
+
+def is_loaded(root: HostRoot, module: str) -> bool:
+    """Whether the kernel has a module; one that is built in is seen, too, if it has parameters or a version."""
+    return root.stat(f"/sys/module/{module.replace('-', '_')}") is not None
+
+
+def _unmet(root: HostRoot, inventory: VendorInventory) -> tuple[str, ...]:
+    found = []
+    release = posix.uname().release
+    if inventory.kernel and _numbers(release) < _numbers(inventory.kernel):
+        found.append(f"kernel {inventory.kernel} (this is {release})")
+    for module in inventory.modules:
+        if not is_loaded(root, module):
+            found.append(f"the kernel's module {module} is not loaded")
+    return tuple(found)
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    """5 and 14 of ``5.14.0-503.el9.x86_64``."""
+    found = []
+    for part in release.split("-", maxsplit=1)[0].split(".")[:3]:
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not digits or len(digits) > _MOST_DIGITS:
+            break
+        found.append(int(digits))
+    # 6.12-rc1 and 6.12 are 6.12.0.
+    return (*found, 0, 0, 0)[:3]

@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The survey of one vendor's file: which of this host's files it means, saved for later starts.
+
+What others than root could have made is left out, with a sentence.  Reads the host, and writes the saved inventory.
+Never used by a start that finds a saved inventory that is still true.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.driver import elf
+from oci_gpu_hook.driver.inventory import DriverFile, Library
+from oci_gpu_hook.errors import ConfigError, quoted
+from oci_gpu_hook.formats import glob, ldcache, ldcache_entries
+from oci_gpu_hook.host import contents, saved
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel.filetypes import is_folder, is_regular
+from oci_gpu_hook.vendors import allowed, folders
+from oci_gpu_hook.vendors.vendor import Link
+from oci_gpu_hook.vendors.vendorinventory import HEADING, PREFIX, Seen, VendorInventory, identity, way
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.vendors.vendor import Group, Item, Vendor, Version
+    from oci_gpu_hook.vendors.vendorinventory import Identity
+
+_READABLE_BY_OTHERS = 0o004
+_MOST_LINKS = 40
+# Of one vendor's file; a saved inventory holds some thousands.
+_MOST_FILES = 4096
+# Of files in one folder, and of what is left out of it.
+_MOST_WATCHED, _MOST_TOLD = 2048, 16
+
+
+def anew(root: HostRoot, vendor: Vendor, name: str, read: dict[str, Identity]) -> VendorInventory:
+    """A new inventory, saved under `name` for the next start if that is possible.
+
+    read: the files that `vendor` was read from, as they were before that.
+    """
+    survey = _Survey(root, vendor, read)
+    found = survey.inventory()
+    try:
+        _write(root, name, survey, found)
+    except OSError:
+        pass  # this start has its inventory either way
+    return found
+
+
+def save(root: HostRoot, vendor: Vendor, name: str, read: dict[str, Identity]) -> VendorInventory:
+    """The same; OSError where it cannot be saved."""
+    survey = _Survey(root, vendor, read)
+    found = survey.inventory()
+    _write(root, name, survey, found)
+    return found
+
+
+def survey(root: HostRoot, vendor: Vendor) -> VendorInventory:
+    """A new inventory, which is not saved."""
+    return _Survey(root, vendor, {}).inventory()
+
+
+def _write(root: HostRoot, name: str, survey: _Survey, found: VendorInventory) -> None:
+    saved.write(root, f"{PREFIX}{name}", saved.packed(HEADING, (survey.seen(), found)))
+
+
+class _Survey:
+    """One survey: what it has looked at, and what it found."""
+
+    def __init__(self, root: HostRoot, vendor: Vendor, read: dict[str, Identity]) -> None:
+        self._root = root
+        self._vendor = vendor
+        self._places = dict(read)
+        self._ways: dict[str, Identity] = {}
+        self._texts: dict[str, bytes | None] = {}
+        self._absent: list[str] = []
+        self._lacking: list[str] = []
+        self._faults: list[str] = []
+        # By their paths in the container.
+        self._files: dict[str, DriverFile] = {}
+        self._libraries: dict[tuple[str, str], Library] = {}
+        self._links: dict[str, Link] = {}
+        self._flags = ldcache.NATIVE_FLAGS.get(posix.uname().machine)
+
+    def inventory(self) -> VendorInventory:
+        """What of the vendor's is there."""
+        vendor = self._vendor
+        version = self._version_of(vendor.version)
+        self._look(version)
+        mounted = {file.target: file.path for file in self._files.values() if file.folder}
+        libraries = [*self._libraries.values()]
+        cached = [item for item in libraries if self._is_cached(item, mounted)]
+        return VendorInventory(
+            file=vendor.file,
+            flag=vendor.flag,
+            kind=vendor.kind,
+            version=version,
+            patterns=tuple([(group.name, pattern) for group in vendor.groups for pattern in group.devices]),
+            libraries=tuple([item for item in libraries if item not in cached]),
+            cached=tuple(cached),
+            files=tuple(
+                [
+                    file
+                    for file in self._files.values()
+                    if not self._is_within(file.target, file.path, mounted) and not self._is_library(file)
+                ]
+            ),
+            sockets=tuple([(item.path, group.name) for group in vendor.groups for item in group.sockets]),
+            links=(*[link for group in vendor.groups for link in group.links], *self._links.values()),
+            environment=vendor.environment,
+            kernel=vendor.kernel,
+            modules=vendor.modules,
+            selinux_type=vendor.selinux_type,
+            selinux_boolean=vendor.selinux_boolean,
+            lacking=tuple(dict.fromkeys(self._lacking)),
+            absent=tuple(dict.fromkeys(self._absent)),
+            faults=tuple(dict.fromkeys(self._faults)),
+        )
+
+    def _look(self, version: str) -> None:
+        """Find all files, and then the libraries."""
+        for group in self._vendor.groups:
+            for item in group.files:
+                for path in self._existing(item, version):
+                    self._add_file(group, item, path)
+        for group in self._vendor.groups:
+            for item in group.libraries:
+                for path in self._existing(item, version):
+                    self._add_library(group, item, path)
+
+    def seen(self) -> Seen:
+        """What was looked at."""
+        places, ways = tuple(self._places.items()), tuple(self._ways.items())
+        return Seen(places, ways, tuple(self._texts.items()))
+
+    def _see(self, path: str) -> None:
+        self._places.setdefault(path, identity(self._root, path))
+
+    def _version_of(self, version: Version) -> str:
+        """The driver's version; "" where it is not known."""
+        if version.kind not in ("module", "file"):
+            return version.value
+        path = version.value
+        if version.kind == "module":
+            path = f"/sys/module/{version.value.replace('-', '_')}/version"
+        else:
+            self._see(path)
+        data = self._texts[path] = self._root.read(path)
+        words = (data or b"").decode("utf-8", "replace").split()
+        found = words[0] if words else ""
+        return "" if allowed.version(found) else found
+
+    def _existing(self, item: Item, version: str) -> list[str]:
+        """The paths that an item means and that can be trusted; what is missing or cannot be is noted."""
+        paths: list[str] = []
+        if allowed.VERSION not in item.path or version:
+            paths = self._expanded(item.path.replace(allowed.VERSION, version))
+        found = []
+        for path in paths:
+            # A link of root's own may lead to what no vendor's file may name.
+            fault = (
+                ("" if path.isprintable() else "its name cannot be printed")
+                or folders.openness(self._root, path)
+                or self._secrecy(path)
+                or allowed.host_path(self._root.real(path))
+            )
+            if fault:
+                shown = path if path.isprintable() else quoted(path)
+                self._faults.append(f"the host's {shown} is left out: {fault}")
+            else:
+                self._see_links(path)
+                self._ways.setdefault(path, way(self._root, path))
+                found.append(path)
+        if not found and item.required:
+            self._lacking.append(f"{item.path} is missing")
+        elif not paths:
+            self._absent.append(item.path)
+        return found
+
+    def _secrecy(self, path: str) -> str:
+        """Why a file or folder is not for everybody, as keys and passwords are not; "" where it is."""
+        status = self._root.stat(path)
+        if status is None or status.st_mode & _READABLE_BY_OTHERS:
+            return ""
+        return "not everybody may read it"
+
+    def _expanded(self, pattern: str) -> list[str]:
+        """The paths that fit a pattern."""
+        paths = glob.expanded(pattern, self._names, _MOST_FILES)
+        if len(paths) > _MOST_FILES:
+            raise ConfigError(
+                f"{self._vendor.file}: {pattern} fits more than {_MOST_FILES} files of this host",
+                "whoever wrote the file must name fewer",
+            )
+        for folder in dict.fromkeys([path.rpartition("/")[0] for path in paths]):
+            self._see_down(folder)
+        return [path for path in paths if self._root.stat(path) is not None]
+
+    def _names(self, folder: str) -> list[str]:
+        """The names in a folder: in /usr/lib64 there are thousands, and only the folder's time is compared later."""
+        self._see(folder)
+        return self._root.names(folder)
+
+    def _see_links(self, path: str) -> None:
+        """See the folder of each link that leads from `path` to a file: one of them may be led elsewhere."""
+        for _ in range(_MOST_LINKS):
+            text = self._root.link(path)
+            if text is None:
+                return
+            folder = path.rpartition("/")[0]
+            path = text if text.startswith("/") else f"{folder}/{text}"
+            self._see_down(path.rpartition("/")[0])
+
+    def _see_down(self, folder: str) -> None:
+        """See a folder and the way there; for one that is missing the nearest that is there: it may appear in that."""
+        while True:
+            self._see(folder or "/")
+            if not folder or self._places[folder] is not None:
+                break
+            folder = folder.rpartition("/")[0]
+        while folder:
+            folder = folder.rpartition("/")[0]
+            self._ways.setdefault(folder or "/", way(self._root, folder or "/"))
+
+    def _add_file(self, group: Group, item: Item, path: str) -> None:
+        status = self._root.stat(path)
+        if status is None or not (is_folder(status) or is_regular(status)):
+            self._faults.append(f"the host's {path} is left out: it is no file and no folder")
+            return
+        target = f"{item.target}/{path.rpartition('/')[2]}" if item.target else path
+        # By the path without links: one of them may be led elsewhere after this look.
+        real = self._root.real(path)
+        if is_folder(status):
+            self._add_folder(group, real, target)
+        else:
+            self._files.setdefault(target, DriverFile(real, target, (group.name,)))
+
+    def _add_folder(self, group: Group, folder: str, target: str) -> None:
+        """A folder whole, or what of it can be given: see `contents`."""
+        try:
+            found = contents.look(self._root, folder, self._see)
+        except contents.TooMuchError as err:
+            self._faults.append(f"the host's {folder} is left out: {err}")
+            return
+        self._watch(found)
+        pieces = found.pieces()
+        if len(pieces) > _MOST_FILES:
+            self._faults.append(
+                f"the host's {folder} is left out: it cannot be given whole, and has more than {_MOST_FILES} parts"
+            )
+            return
+        self._tell(folder, found)
+        whole, links = {*found.folders}, {*found.links}
+        for path in pieces:
+            at = target + path[len(folder) :]
+            if path in links:
+                self._links.setdefault(at, Link(at, self._root.link(path) or ""))
+            else:
+                file = DriverFile(path, at, (group.name,), path in whole)
+                self._files.setdefault(at, file)
+
+    def _watch(self, found: contents.Contents) -> None:
+        """See who may read and write each file: what becomes closed later must not be given.
+
+        Each takes a start a microsecond or two: of very many only the names are compared, until the next refresh.
+        """
+        if len(found.files) <= _MOST_WATCHED:
+            self._ways.update(found.files)
+
+    def _tell(self, folder: str, found: contents.Contents) -> None:
+        """Note what is left out of a folder, of very much only the first."""
+        told = sorted(found.faults.items())
+        for path, fault in told[:_MOST_TOLD]:
+            shown = path if path.isprintable() else quoted(path)
+            self._faults.append(f"the host's {shown} is left out: {fault}")
+        if len(told) > _MOST_TOLD:
+            more = len(told) - _MOST_TOLD
+            self._faults.append(f"{more} more things in the host's {folder} are left out")
+
+    def _add_library(self, group: Group, item: Item, path: str) -> None:
+        """A library, by the file that the path leads to; what is no library for this machine is a file like others."""
+        real = self._root.real(path)
+        self._see_down(real.rpartition("/")[0])
+        identified = self._identified(real)
+        if identified is None:
+            self._add_file(group, item._replace(target=""), path)
+            return
+        flags = ldcache_entries.flags_of(identified)
+        file, name = real.rpartition("/")[2], path.rpartition("/")[2]
+        soname = identified.soname or file
+        if flags != self._flags or not soname.isprintable() or "/" in soname:
+            return  # of another architecture or word size: its names are not this machine's
+        known = self._libraries.get((real, item.target))
+        names = known.names if known else (file, soname)
+        self._libraries[real, item.target] = Library(
+            path=real,
+            file=file,
+            soname=soname,
+            names=tuple(dict.fromkeys([*names, name])),
+            flags=flags or 0,
+            bits=64,
+            subfolder="",
+            capabilities=known.capabilities if known else (group.name,),
+            folder=item.target,
+        )
+
+    def _is_within(self, target: str, source: str, mounted: dict[str, str]) -> bool:
+        """Whether `source` is at `target` anyway, as a folder above that is mounted holds it there."""
+        for folder, origin in mounted.items():
+            if target.startswith(f"{folder}/"):
+                return self._root.real(f"{origin}{target[len(folder) :]}") == source
+        return False
+
+    def _is_library(self, file: DriverFile) -> bool:
+        """Whether it is mounted as a library, at the same place."""
+        folder = file.target.rpartition("/")[0]
+        return (file.path, folder) in self._libraries
+
+    def _is_cached(self, library: Library, mounted: dict[str, str]) -> bool:
+        """Whether a library needs a place in ld.so.cache only."""
+        target = f"{library.folder}/{library.file}"
+        return bool(library.folder) and self._is_within(target, library.path, mounted)
+
+    def _identified(self, path: str) -> elf.Identity | None:
+        try:
+            fd = self._root.open(path, posix.O_RDONLY | posix.O_NONBLOCK)
+        except OSError:
+            return None
+        try:
+            return elf.identify(fd) if is_regular(posix.fstat(fd)) else None
+        except (elf.MalformedElf, OSError):
+            return None
+        finally:
+            posix.close(fd)

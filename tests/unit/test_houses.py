@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What root runs at a container's start lies apart from what commands use, and SECURITY.md names it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = "oci_gpu_hook"
+SOURCES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in (ROOT / PACKAGE).rglob("*.py")
+}
+# What the entry scripts start, and the linked modules' loader.
+STARTS = ("startup.linked", "hook", "runtime.create", "runtime.update")
+COMMANDS = {"cli", "node"}
+
+
+def imported(module: str) -> set[str]:
+    """The modules of ours that a module imports anywhere in it, for the type checker too."""
+    found = set()
+    for node in ast.walk(ast.parse(SOURCES[module].read_bytes())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if inner in SOURCES else str(node.module))
+    return found
+
+
+def reached() -> set[str]:
+    """The modules that a start can reach, but for `__main__`'s way to the commands."""
+    found, ahead = {f"{PACKAGE}.__main__"}, [f"{PACKAGE}.{name}" for name in STARTS]
+    while ahead:
+        module = ahead.pop()
+        if module not in found:
+            found.add(module)
+            ahead += [*imported(module), module.rpartition(".")[0] or module]
+    return found
+
+
+def top(module: str) -> str:
+    return module.split(".")[1] if "." in module else module
+
+
+def test_security_names_what_root_runs_at_a_start() -> None:
+    """Who audits reads these and no more; the number of lines is true to 500."""
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    (section,) = re.findall(r"^## What root runs at a start\n(.*?)(?=^## )", text, re.MULTILINE | re.DOTALL)
+    (most,) = re.findall(r"at most ([\d,]+) lines", section)
+    found = reached()
+    assert set(re.findall(r"`(\w+)`", section)) - COMMANDS == {top(module) for module in found} - {PACKAGE}
+    lines = sum(len(SOURCES[module].read_bytes().splitlines()) for module in found)
+    assert int(most.replace(",", "")) - 500 < lines <= int(most.replace(",", ""))
+
+
+def test_what_no_start_reaches_is_apart() -> None:
+    """A package is of one house whole."""
+    assert {top(module) for module in set(SOURCES) - reached()} == COMMANDS
+
+
+def test_a_modules_name_occurs_once() -> None:
+    """The command line's files are named by the commands, and operations by their kinds."""
+    others = [module for module in SOURCES if top(module) not in {"cli", "operations"}]
+    names = [module.rpartition(".")[2] for module in others]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
