@@ -8,40 +8,82 @@ at the container itself.
 
 from __future__ import annotations
 
+from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request import settings, sources
 from oci_gpu_hook.request.state import Who
+from oci_gpu_hook.request.words import CAPABILITIES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from oci_gpu_hook.request.bundle import Bundle
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.request.settings import Settings
     from oci_gpu_hook.request.vendorrequest import Known
 
 
-class SpecStart(NamedTuple):
-    """A CDI spec of ours that has started the hook, by the words that it gave: the engine has made the nodes.
+_OPTIONS = ("--config", "--host-root", "--cdi", "--cdi-vendor", "--cdi-driver")
 
-    capabilities: those that a spec of GPUs is for; vendor: the flag of another vendor's spec; None for the other kind.
+
+class Spec(NamedTuple):
+    """A CDI spec of ours that has started the hook: the engine has done what a spec can say.
+
+    capabilities: those that a spec of GPUs is for; vendor: the flag of another vendor's spec, "" for one of GPUs;
+    driver: the version for which the spec was made, "" for a vendor that has none.
     """
 
-    capabilities: tuple[str, ...] | None
-    vendor: str | None
+    capabilities: tuple[str, ...]
+    vendor: str
+    driver: str
 
 
-def spec_of(words: tuple[str, ...]) -> SpecStart | None:
-    """The spec that has given a hook these words; None if none of ours has."""
-    options = dict(zip(words, words[1:]))
-    if "--cdi" in options:
-        return SpecStart(tuple(options["--cdi"].split(",")), None)
-    return SpecStart(None, options["--cdi-vendor"]) if "--cdi-vendor" in options else None
+class Options(NamedTuple):
+    """The words after the stage: ``--config FILE``, ``--host-root DIR``, and those that our CDI specs give."""
+
+    config: str | None
+    host_root: str
+    spec: Spec | None
+
+
+def options(words: Iterable[str]) -> Options:
+    """The options in these words; UsageError for any other word, and for a capability that does not exist."""
+    given: dict[str, str] = {}
+    rest = iter(words)
+    for word in rest:
+        option, equals, value = word.partition("=")
+        if option not in _OPTIONS:
+            raise UsageError(f"unknown option {word!r} after a hook stage")
+        given[option] = value if equals else next(rest, "")
+        if not given[option]:
+            raise UsageError(f"{option} needs a value")
+    capabilities = tuple(given["--cdi"].split(",")) if "--cdi" in given else ()
+    for name in capabilities:
+        if name not in CAPABILITIES:
+            raise UsageError(
+                f"--cdi names {name!r}, which is no capability", "write the spec anew with 'oci-gpu-hook cdi generate'"
+            )
+    vendor = given.get("--cdi-vendor", "")
+    spec = Spec(capabilities, vendor, given.get("--cdi-driver", "")) if capabilities or vendor else None
+    return Options(given.get("--config"), given.get("--host-root", "/"), spec)
+
+
+def specs(bundle: Bundle) -> list[Spec]:
+    """The CDI specs of ours that start the hook for a bundle."""
+    found = []
+    for _, words in bundle.hooks("createRuntime"):
+        try:
+            found.append(options(words[2:]).spec)
+        except UsageError:
+            pass  # another program's
+    return [spec for spec in found if spec]
 
 
 class Question:
     """One container's question, asked step by step: each step costs more than the one before.
 
-    config: the file of settings, None for the usual ones; remember: whether vendors' files read anew are saved.
+    config: the file of settings, None for the usual ones; remember: see `HostRoot`.
     """
 
     def __init__(
@@ -82,20 +124,18 @@ class Question:
 
         return podman.settings_of(self._config, who, self._host_root)
 
-    def request(self, allowed: Settings, spec: SpecStart | None = None) -> tuple[Request | None, tuple[str, ...]]:
+    def request(self, allowed: Settings, spec: Spec | None = None) -> tuple[Request | None, tuple[str, ...]]:
         """The request, and a sentence for each thing that is left out; HookError if it cannot be served.
 
         spec: what has started the hook: then the nodes that the engine has made are the request.
         """
-        if spec is not None and spec.vendor is not None:
-            from oci_gpu_hook.request import bycdi
-
-            return bycdi.of_vendor(spec.vendor, self._vendors(), self.bundle.device_paths()), ()
         if spec is not None:
             from oci_gpu_hook.request import bycdi
 
             nodes = self.bundle.device_paths()
-            return bycdi.of_nodes(self.inputs, allowed, nodes, spec.capabilities or ())
+            if spec.vendor:
+                return bycdi.of_vendor(spec.vendor, self._vendors(), nodes), ()
+            return bycdi.of_nodes(self.inputs, allowed, nodes, spec.capabilities)
         from oci_gpu_hook.request import parse
 
         inputs = self.inputs
@@ -112,7 +152,7 @@ class Question:
             from oci_gpu_hook.host.root import HostRoot
             from oci_gpu_hook.vendors import current
 
-            root = HostRoot(self._host_root)
-            self._known = current.for_container(root, self.inputs, remember=self._remember)
+            root = HostRoot(self._host_root, remember=self._remember)
+            self._known = current.for_container(root, self.inputs)
             root.close()
         return self._known

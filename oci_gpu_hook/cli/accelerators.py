@@ -42,18 +42,17 @@ class Found(NamedTuple):
         return tuple([item for item, hardware in self.vendors if hardware])
 
 
-def look(root: HostRoot, others: Present, nvidia: Callable[[], DriverInventory], *, remember: bool) -> Found:
+def look(root: HostRoot, others: Present, nvidia: Callable[[], DriverInventory]) -> Found:
     """What there is; DriverError where there is nothing at all.
 
-    others: what other vendors have; nvidia: gives the inventory of NVIDIA's driver; remember: whether what a Jetson or
-    WSL 2 has is saved.
+    others: what other vendors have; nvidia: gives the inventory of NVIDIA's driver.
     """
     vendors = tuple(
         [(item, present.hardware(root, item)) for item in others.vendors if present.has_anything(root, item)]
     )
     found = Found(None, None, platform.prove(root), None, vendors, others.wrong)
     try:
-        instead = onhost.of_platform(root, remember=remember)
+        instead = onhost.of_platform(root)
         return found._replace(instead=instead) if instead else found._replace(nvidia=nvidia())
     except DriverError as err:
         # A vendor's file that is wrong may be that of the hardware that is here.

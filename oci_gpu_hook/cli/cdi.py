@@ -153,7 +153,7 @@ def of_host(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> tuple[dic
 def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[str, Any]:
     """The spec of another vendor's devices on a host as it is now."""
     flag = hook.vendor
-    known = current.known(root, remember=False)
+    known = current.known(root)
     found = next((vendor for vendor in known if vendor.flag == flag), None)
     if found is None:
         flags = [vendor.flag for vendor in known if vendor.flag]
@@ -167,7 +167,7 @@ def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[st
         raise UsageError(f"{found.file} names no kind of CDI devices", "add kind to it, such as vendor.com/gpu")
     if ALL not in settings.allowed_vendors and flag not in settings.allowed_vendors:
         raise UsageError(f"{flag} is not allowed", ADMINISTRATOR)
-    inventory = current.vendor_inventory(root, flag, found.file, remember=False)
+    inventory = current.vendor_inventory(root, flag, found.file)
     folder, _ = layout.library_folder(root.fd)
     like_host = layout.like_host(folder)
     return cdivendor.document(on_host.look(root, inventory), like_host, hook)

@@ -291,7 +291,7 @@ def of_driver(root: HostRoot, driver_root: str, found: DriverInventory, tool: st
 def _vendors_specs(root: HostRoot) -> list[Finding]:
     """The findings about our CDI specs of other vendors' devices."""
     specs = cdispecs.of_vendors(root)
-    flags = {vendor.flag for vendor in current.known(root, remember=False)} if specs else set()
+    flags = {vendor.flag for vendor in current.known(root)} if specs else set()
     return [
         drivercheck.vendors_spec(
             spec, cdi.stale(root, spec.path, spec.flag) if spec.flag in flags else "", is_known=spec.flag in flags

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from oci_gpu_hook.asking import Question, spec_of
+from oci_gpu_hook.asking import Question, specs
 from oci_gpu_hook.container import ipc
 from oci_gpu_hook.container.rootfs import Rootfs
 from oci_gpu_hook.driver import proc
@@ -120,10 +120,10 @@ def _wanted(
         if request is None:
             if docker.asks_for_none(host, bundle):
                 return [judged.counted_none()], None
-            others = bool(current.known(host, remember=False))
+            others = bool(current.known(host))
             return [_unasked(_patient(found), question, settings, notes, others=others)], None
         there = Rootfs(inside.fd, ())
-        plan, _ = decide.decide(bundle, request, settings, host, there, id=found.id, process=None)
+        plan = decide.decide(bundle, request, settings, host, there, id=found.id, process=None)
     except HookError as err:
         remedy = in_words(err.hint) if err.hint else DOCTOR
         return [Finding("request", FAIL, err.message, remedy)], None
@@ -167,12 +167,9 @@ def _would_ask(question: Question, settings: Settings) -> bool:
 def _request(question: Question, settings: Settings) -> tuple[Request | None, tuple[str, ...]]:
     """The request, as all starts of the hook for this container read it: CDI specs of ours have started it, too."""
     asked, notes = question.request(settings)
-    for _, words in question.bundle.hooks("createRuntime"):
-        spec = spec_of(words)
-        if spec is None:
-            continue
+    for spec in specs(question.bundle):
         given, said = question.request(settings, spec)
-        if spec.vendor is None:
+        if not spec.vendor:
             notes = said
         if given and given.devices:
             asked = given._replace(vendors=asked.vendors if asked else ())

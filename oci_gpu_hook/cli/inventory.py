@@ -55,7 +55,7 @@ def info(form: str, config: str | None, host_root: str) -> None:
     def nvidia() -> DriverInventory:
         return _with_all_nodes(root, driver_root, survey.current(root, driver_root))
 
-    found = accelerators.look(root, present.look(root), nvidia, remember=False)
+    found = accelerators.look(root, present.look(root), nvidia)
     show(form, accelerators.document(found), accelerators.text(found))
 
 
@@ -76,7 +76,7 @@ def refresh(nvml_timeout: float, form: str, config: str | None, host_root: str) 
     longer, and NVML is not asked.  The same is done for each vendor's file; one that is wrong is told, and keeps none
     from being saved.  The driver's volume, if there is one, is brought up to date too.
     """
-    root, driver_root = HostRoot(host_root), _driver_root(config)
+    root, driver_root = HostRoot(host_root, remember=True), _driver_root(config)
     path = ""
 
     def nvidia() -> DriverInventory:
@@ -84,7 +84,7 @@ def refresh(nvml_timeout: float, form: str, config: str | None, host_root: str) 
         found, path = _refresh(root, driver_root, nvml_timeout)
         return found
 
-    found = accelerators.look(root, _refresh_vendors(root), nvidia, remember=True)
+    found = accelerators.look(root, _refresh_vendors(root), nvidia)
     lines = [*([_summary(found.nvidia, path)] if found.nvidia else []), *_other_summaries(found)]
     text = "\n".join([*lines, *accelerators.wrong_lines(found.wrong)])
     show(form, {"saved": path, **accelerators.document(found)}, text)
@@ -110,7 +110,7 @@ def show_saved(form: str, config: str | None, host_root: str) -> None:
             )
         return _with_all_nodes(root, driver_root, saved)
 
-    found = accelerators.look(root, present.look(root, saved_only=True), nvidia, remember=False)
+    found = accelerators.look(root, present.look(root, saved_only=True), nvidia)
     show(form, accelerators.document(found), accelerators.text(found))
 
 
@@ -135,7 +135,7 @@ def watch(interval: float, cdi_spec: str | None, nvml_timeout: float, config: st
     whole.check_name("--cdi-spec", cdi_spec)
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGINT, _leave)
-    root, driver_root = HostRoot(host_root), _driver_root(config)
+    root, driver_root = HostRoot(host_root, remember=True), _driver_root(config)
     last_stamp: Stamp | None = None
     saved: DriverInventory | None = None
     spec_is_due = False
@@ -192,7 +192,7 @@ class _Others:
         others = _refresh_vendors(root) if is_old else present.look(root)
         lines = accelerators.wrong_lines(others.wrong)
         try:
-            found = accelerators.look(root, others, _no_driver, remember=True)
+            found = accelerators.look(root, others, _no_driver)
             self._are_here = bool(found.instead or found.here())
             lines = [*_other_summaries(found), *lines]
         except DriverError:

@@ -26,16 +26,19 @@ if TYPE_CHECKING:
 _MOST_SHOWN = 3
 
 
-def sentences(plan: Plan, inventory: DriverInventory) -> tuple[str, ...]:
-    """A sentence for each GPU, MIG device and group of files that the host has and the container does not get."""
-    if plan.request is None:
-        return ()
-    return (*_gpus(plan, inventory), *_files(plan, plan.request, inventory))
+def sentences(plan: Plan) -> tuple[str, ...]:
+    """A sentence for each device and group of files that the host has and the container does not get."""
+    found, inventory = [], plan.found.inventory
+    if plan.request is not None and inventory is not None:
+        found += [*_gpus(plan, inventory), *_files(plan, plan.request, inventory)]
+    for vendor in plan.found.vendors:
+        found += _of_vendor(plan, vendor)
+    return tuple(found)
 
 
-def of_vendor(plan: Plan, found: OnHost) -> tuple[str, ...]:
+def _of_vendor(plan: Plan, found: OnHost) -> list[str]:
     """A sentence for each device of a vendor's that the container does not get, and for what else it may miss."""
-    nodes = {operation.path for operation in plan.operations if isinstance(operation, Device)}
+    nodes = {operation.path for operation in plan.given() if isinstance(operation, Device)}
     flag = found.inventory.flag
     missing = []
     if not plan.layout.dev_is_hosts:
@@ -53,11 +56,11 @@ def of_vendor(plan: Plan, found: OnHost) -> tuple[str, ...]:
         f"{flag}: programs may need {name}={value}, which no hook can set"
         for name, value in found.inventory.environment
     ]
-    return tuple(missing)
+    return missing
 
 
 def _gpus(plan: Plan, inventory: DriverInventory) -> list[str]:
-    nodes = {operation.path for operation in plan.operations if isinstance(operation, Device)}
+    nodes = {operation.path for operation in plan.given() if isinstance(operation, Device)}
     if plan.layout.dev_is_hosts:
         return []
     missing = [
@@ -75,7 +78,7 @@ def _gpus(plan: Plan, inventory: DriverInventory) -> list[str]:
 
 def _files(plan: Plan, request: Request, inventory: DriverInventory) -> list[str]:
     """One sentence for all files that are left out for the same reason."""
-    sources = {operation.source for operation in plan.operations if isinstance(operation, (Mount, Service))}
+    sources = {operation.source for operation in plan.given() if isinstance(operation, (Mount, Service))}
     absent: dict[str, list[str]] = {}
     for library in inventory.libraries:
         if library.path not in sources:

@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 PLATFORMS = (platform.TEGRA, platform.WSL)
 
 
-def of_platform(root: HostRoot, *, remember: bool = False) -> tuple[dict[str, object], str] | None:
+def of_platform(root: HostRoot) -> tuple[dict[str, object], str] | None:
     """What a Jetson or WSL 2 gives to containers, as a document and as text; None on a host that is neither.
 
-    remember: whether what is found is saved for later starts.  DriverError where it gives nothing.
+    DriverError if it gives nothing.
     """
     kind, proof = platform.prove(root)
     if kind not in PLATFORMS:
         return None
     left_out: tuple[str, ...] = ()
-    found = platforms.look(root, kind, everything=False, remember=remember)
+    found = platforms.look(root, kind, everything=False)
     if kind == platform.TEGRA:
         _, left_out = tegra.vendor(root, everything=True)
-        if remember:
-            platforms.look(root, kind, everything=True, remember=True)
+        if root.remember:
+            platforms.look(root, kind, everything=True)
     title = platforms.title(kind, found)
     said = {
         "platform": {"kind": kind, "proof": proof},

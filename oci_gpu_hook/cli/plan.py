@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oci_gpu_hook.asking import Question
+from oci_gpu_hook.asking import Question, specs
 from oci_gpu_hook.cli import leftout, named, render
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.container import rootfs
@@ -17,10 +17,9 @@ from oci_gpu_hook.errors import ConfigError, RequestError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning.decide import decide
 from oci_gpu_hook.request.annotations import folder_of
-from oci_gpu_hook.vendors import current
-from oci_gpu_hook.vendors import vendorhost as on_host
 
 if TYPE_CHECKING:
+    from oci_gpu_hook.asking import Spec
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.request.settings import Settings
 
@@ -42,7 +41,9 @@ def plan(bundle: str, pid: int | None, container_id: str, form: str, config: str
     path = found.rootfs()
     known_id = container_id or folder_of(found.path)[1]
     question = Question(found, known_id, {}, config, host_root, remember=False)
-    settings, request, notes = _request(question)
+    # Of several, of which each is a start of its own, the first.
+    spec = next(iter(specs(found)), None)
+    settings, request, notes = _request(question, spec)
     if settings is None or (request is None and settings.ipc_labels != "all"):
         none = "request    none: the hook would leave this container alone"
         lines = [f"bundle     {found.path}", none, *[f"{'':11}{note}" for note in notes]]
@@ -52,21 +53,18 @@ def plan(bundle: str, pid: int | None, container_id: str, form: str, config: str
     host = HostRoot(host_root)
     process = Process(pid) if pid else None
     root = rootfs.of_process(found, process) if process else rootfs.of_bundle(found)
-    made, inventory = decide(found, request, settings, host, root, id=container_id, process=process)
+    made = decide(found, request, settings, host, root, id=container_id, process=process, spec=spec)
     made = made._replace(notes=(*notes, *made.notes))
-    left_out = leftout.sentences(made, inventory) if inventory else ()
-    for asked in request.vendors if request else ():
-        saved = current.vendor_inventory(host, asked.flag, asked.file, remember=False)
-        left_out += leftout.of_vendor(made, on_host.look(host, saved))
+    left_out = leftout.sentences(made)
     show(form, render.plan_document(made, left_out), render.plan_text(made, left_out))
 
 
-def _request(question: Question) -> tuple[Settings | None, Request | None, tuple[str, ...]]:
+def _request(question: Question, spec: Spec | None) -> tuple[Settings | None, Request | None, tuple[str, ...]]:
     """The settings, the request, and what is left out; wrong settings stop only a container that asks for something."""
     try:
         settings = question.settings()
     except (ConfigError, RequestError) as err:
-        if question.may_ask():
+        if spec or question.may_ask():
             raise
         return None, None, (str(err),)
-    return (settings, *question.request(settings))
+    return (settings, *question.request(settings, spec))

@@ -31,7 +31,8 @@ def joined(lines: Iterable[str]) -> str:
 def plan_document(plan: Plan, left_out: Iterable[str] = ()) -> dict[str, object]:
     """The plan as one JSON object: container, request, driver, operations in order of execution, notes.
 
-    left_out: what the host has and the container does not get, see `leftout`.
+    done: what the engine has done, if a CDI spec of ours starts the hook; left_out: what the host has and the container
+    does not get, see `leftout`.
     """
     request = plan.request
     return {
@@ -51,10 +52,15 @@ def plan_document(plan: Plan, left_out: Iterable[str] = ()) -> dict[str, object]
         },
         "driver": {"version": plan.driver_version} if request else None,
         "label": plan.label,
-        "operations": [{"op": name_of(item), **item.document()} for item in plan.operations],
+        **({"done": _operations(plan.done)} if plan.done else {}),
+        "operations": _operations(plan.operations),
         "notes": list(plan.notes),
         "left_out": list(left_out),
     }
+
+
+def _operations(operations: Iterable[Operation]) -> list[dict[str, object]]:
+    return [{"op": name_of(item), **item.document()} for item in operations]
 
 
 def no_request_document(container_id: str, bundle: str, rootfs: str, notes: Iterable[str]) -> dict[str, object]:
@@ -86,8 +92,9 @@ def plan_text(plan: Plan, left_out: Iterable[str] = ()) -> str:
         lines.append("request    none")
     if plan.label:
         lines.append(f"label      {plan.label}")
-    for title, rows in _groups(plan.operations):
-        lines += ["", title, *aligned(rows)]
+    for operations, by in ((plan.done, ", by the engine"), (plan.operations, "")):
+        for title, rows in _groups(operations):
+            lines += ["", f"{title}{by}", *aligned(rows)]
     notes = [*plan.notes, *left_out]
     if notes:
         lines += ["", "left out", *[f"  {note}" for note in notes]]

@@ -21,10 +21,14 @@ _RESOLVE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 
 
 class HostRoot:
-    """A directory that stands for the host's ``/``.  Paths are absolute and mean what they would mean in it."""
+    """A directory that stands for the host's ``/``.  Paths are absolute and mean what they would mean in it.
 
-    def __init__(self, path: str = "/") -> None:
+    remember: whether what is found there is saved in /run for later starts.
+    """
+
+    def __init__(self, path: str = "/", *, remember: bool = False) -> None:
         self.path = path
+        self.remember = remember
         # For "/" the kernel resolves every path as we want it: one call does what takes three for another root.
         self._is_hosts_own = self._clones_with_attributes = path == "/"
         try:

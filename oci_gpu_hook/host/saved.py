@@ -116,7 +116,7 @@ def write(root: HostRoot, name: str, data: bytes) -> None:
 
 
 def want_refresh(root: HostRoot) -> None:
-    """Ask for a refresh of the inventory, of whoever watches for that; nothing where we may not write.
+    """Ask for a refresh of the inventory, of whoever watches for that; nothing if we may not write.
 
     Nothing either where somebody has asked within `SECONDS_BETWEEN_WISHES`: whoever still wants it asks again later.
     """

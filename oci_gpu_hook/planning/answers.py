@@ -50,13 +50,7 @@ def question(host: HostRoot, request: Request, layout: Layout, settings: Setting
     """The question whose answer is what `request` gets; None where no answer can be saved."""
     inventory = host.stat(f"{saved.FOLDER}/{saved.INVENTORY}")
     # Without a digest, which only linked modules have, answers would stay valid after an upgrade.
-    if (
-        not build.DIGEST
-        or settings.driver_root != "/"
-        or request.source == "cdi"
-        or request.vendors
-        or inventory is None
-    ):
+    if not build.DIGEST or settings.driver_root != "/" or request.is_by_spec() or request.vendors or inventory is None:
         return None
     # An answer belongs to one saved inventory: another one may have more facts from NVML.
     version = (inventory.st_ino, inventory.st_size, inventory.st_mtime_ns)

@@ -11,10 +11,11 @@ from __future__ import annotations
 from oci_gpu_hook.container import devicecgroup, layout, systemdscope
 from oci_gpu_hook.container.identity import Container
 from oci_gpu_hook.planning import answers, plan
-from oci_gpu_hook.planning.plan import Labels
+from oci_gpu_hook.planning.plan import Found, Labels
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from oci_gpu_hook.asking import Spec
     from oci_gpu_hook.container.layout import Layout
     from oci_gpu_hook.container.process import Process
     from oci_gpu_hook.container.rootfs import Rootfs
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.request.settings import Settings
 
 # selinuxfs is mounted where SELinux runs, and only there (selinux(8)).
-SELINUX = "/sys/fs/selinux/enforce"
+_SELINUX = "/sys/fs/selinux/enforce"
 
 
 def decide(
@@ -39,12 +40,12 @@ def decide(
     *,
     id: str,
     process: Process | None,
-    remember: bool = False,
-) -> tuple[Plan, DriverInventory | None]:
-    """The plan for a bundle, and the driver's inventory if it was read.
+    spec: Spec | None = None,
+) -> Plan:
+    """The plan for a bundle; saved answers are used, and new ones saved, only by a `host` that remembers.
 
     Without a `process` the container does not exist yet: what only its process tells is taken from config.json.
-    remember: whether saved answers are used, and new ones and the inventory saved: at a start, and by nothing else.
+    spec: the CDI spec of ours that has started the hook: DriverError if it is for another driver.
     """
     device_cgroup = devicecgroup.look(process, id)
     container = Container(
@@ -62,107 +63,104 @@ def decide(
         user_namespace=bundle.has_user_namespace(),
         compat=settings.cuda_forward_compatibility and "compute" in capabilities,
     )
-    required = request is not None
-    labels = _labels(bundle, host, rootfs, settings, id=id, process=process, required=required)
+    labels = _labels(bundle, host, rootfs, settings, id=id, process=process, required=request is not None)
     if request is None:
-        return plan.make_labels(container, laid_out, labels), None
+        return plan.make_labels(container, laid_out, labels)
     process_type = _type_of(bundle) if request.vendors and labels.context else ""
-    provision, inventory = _provision(host, laid_out, request, settings, process_type, remember=remember)
+    provision, found = _provision(host, laid_out, request, settings, process_type)
     # Only a program of v2 is ever made from them.
     falls_back = device_cgroup.version == "v2" and settings.device_cgroup != "off"
     rules = bundle.device_rules() if falls_back else ()
-    made = plan.make(container, laid_out, request, provision, labels, settings, rules)
-    return made, inventory
+    made = plan.make(container, laid_out, request, provision, labels, settings, rules)._replace(found=found)
+    if spec is None:
+        return made
+    from oci_gpu_hook.planning import carriedout
+
+    return carriedout.apart(made, spec, bundle)
+
+
+def has_selinux(host: HostRoot) -> bool:
+    """Whether SELinux runs on this host."""
+    return host.stat(_SELINUX) is not None
 
 
 def _provision(
-    host: HostRoot, laid_out: Layout, request: Request, settings: Settings, process_type: str, *, remember: bool
-) -> tuple[Provision, DriverInventory | None]:
-    """What the container gets, and NVIDIA's inventory if it was read.
+    host: HostRoot, laid_out: Layout, request: Request, settings: Settings, process_type: str
+) -> tuple[Provision, Found]:
+    """What the container gets, and what of the host was looked at for it.
 
-    process_type: the SELinux type of the container's process, "" where it has none.
+    process_type: the SELinux type of the container's process, "" if it has none.
     """
     if request.vendors:
-        return _provide_all(host, laid_out, request, settings, process_type, remember=remember)
-    question = answers.question(host, request, laid_out, settings) if remember else None
+        return _provide_all(host, laid_out, request, settings, process_type)
+    question = answers.question(host, request, laid_out, settings) if host.remember else None
     recalled = answers.recall(host, question) if question else None
     if recalled is not None:
-        return recalled, None
-    return _provide(host, laid_out, request, settings, question, remember=remember)
+        return recalled, Found()
+    return _provide(host, laid_out, request, settings, question)
 
 
 def _provide(
-    host: HostRoot, laid_out: Layout, request: Request, settings: Settings, question: Question | None, *, remember: bool
-) -> tuple[Provision, DriverInventory | None]:
+    host: HostRoot, laid_out: Layout, request: Request, settings: Settings, question: Question | None
+) -> tuple[Provision, Found]:
     """What NVIDIA's driver gives, decided from the inventory."""
     from oci_gpu_hook.planning import provision, recording
 
     root = recording.RecordingRoot(host) if question else None
-    found, is_settled = _inventory(host, settings.driver_root, remember=remember)
-    share, version, inventory = _of_gpus(root or host, laid_out, request, settings, found, remember=remember)
+    saved, is_settled = _inventory(host, settings.driver_root)
+    share, version, inventory = _of_gpus(root or host, laid_out, request, settings, saved)
     provided = provision.join(laid_out, version, (share,))
     is_whole = inventory is not None and all([gpu.uuid for gpu in inventory.gpus])
     if question and root and is_settled and is_whole:
         recording.keep(question, root, provided)
-    return provided, inventory
+    return provided, Found(inventory)
 
 
 def _provide_all(
-    host: HostRoot, laid_out: Layout, request: Request, settings: Settings, process_type: str, *, remember: bool
-) -> tuple[Provision, DriverInventory | None]:
+    host: HostRoot, laid_out: Layout, request: Request, settings: Settings, process_type: str
+) -> tuple[Provision, Found]:
     """What several drivers give, or another vendor's than NVIDIA's."""
     from oci_gpu_hook.planning import provision, vendorshare
-    from oci_gpu_hook.vendors import current
-    from oci_gpu_hook.vendors import vendorhost as on_host
+    from oci_gpu_hook.vendors import current, vendorhost
 
     shares, inventory, version = [], None, ""
-    if request.source == "cdi":
-        laid_out = _as_host(laid_out, layout.library_folder(host.fd)[0])
     if request.devices:
-        gpus, _ = _inventory(host, settings.driver_root, remember=remember)
-        share, version, inventory = _of_gpus(host, laid_out, request, settings, gpus, remember=remember)
+        gpus, _ = _inventory(host, settings.driver_root)
+        share, version, inventory = _of_gpus(host, laid_out, request, settings, gpus)
         shares = [share]
-    for asked in request.vendors:
-        found = current.vendor_inventory(host, asked.flag, asked.file, remember=remember)
-        shares.append(vendorshare.share(laid_out, asked, on_host.look(host, found), process_type))
-    return provision.join(laid_out, version, tuple(shares)), inventory
+    if request.is_by_spec():
+        laid_out = _as_host(laid_out, layout.library_folder(host.fd)[0])
+    found = [vendorhost.look(host, current.vendor_inventory(host, it.flag, it.file)) for it in request.vendors]
+    for asked, on_host in zip(request.vendors, found):
+        shares.append(vendorshare.share(laid_out, asked, on_host, process_type))
+    return provision.join(laid_out, version, tuple(shares)), Found(inventory, tuple(found))
 
 
 def _of_gpus(
-    host: HostRoot,
-    laid_out: Layout,
-    request: Request,
-    settings: Settings,
-    found: DriverInventory | None,
-    *,
-    remember: bool,
+    host: HostRoot, laid_out: Layout, request: Request, settings: Settings, found: DriverInventory | None
 ) -> tuple[Share, str, DriverInventory | None]:
     """What NVIDIA_VISIBLE_DEVICES brings: the share, the driver's version, the inventory if it is NVIDIA's module."""
     if found is None:
-        share, version = _of_platform(host, laid_out, request, remember=remember)
+        from oci_gpu_hook.planning import platforms
+
+        if request.is_by_spec():
+            laid_out = _as_host(laid_out, layout.library_folder(host.fd)[0])
+        share, version = platforms.share(host, laid_out, request)
         return share, version, None
-    share, inventory = _of_nvidia(host, laid_out, request, settings, found)
-    return share, inventory.driver_version, inventory
-
-
-def _of_nvidia(
-    host: HostRoot, laid_out: Layout, request: Request, settings: Settings, inventory: DriverInventory
-) -> tuple[Share, DriverInventory]:
-    """The share of NVIDIA's driver, and its inventory with the nodes that the request needs."""
     from oci_gpu_hook.driver.inventory import with_nodes
     from oci_gpu_hook.planning import provision, selection
 
-    selected = selection.select(request, inventory)
+    selected = selection.select(request, found)
     inventory = with_nodes(
         host,
-        inventory,
+        found,
         selection.families(request),
         request.imex_channels,
         settings.driver_root,
         tuple([gpu for gpu, _ in selected.gpus]),
         (settings.mps_pipe_folder, settings.mps_pipe_owner),
     )
-    if request.source == "cdi":
+    if request.is_by_spec():
         laid_out = _as_host(laid_out, inventory.library_folder)
     if request.requirements:
         from oci_gpu_hook.planning import requirements
@@ -170,20 +168,12 @@ def _of_nvidia(
         gpus = tuple([(gpu.compute_capability, gpu.brand) for gpu, _ in selected.gpus])
         facts = requirements.HostFacts(inventory.driver_version, inventory.cuda_version, gpus)
         requirements.check(request.requirements, facts)
-    return provision.of_nvidia(laid_out, request, selected, inventory), inventory
-
-
-def _of_platform(host: HostRoot, laid_out: Layout, request: Request, *, remember: bool) -> tuple[Share, str]:
-    """The share of a Jetson's or WSL's driver, and what that driver is, for people."""
-    from oci_gpu_hook.planning import platforms
-
-    if request.source == "cdi":
-        laid_out = _as_host(laid_out, layout.library_folder(host.fd)[0])
-    return platforms.share(host, laid_out, request, remember=remember)
+    share = provision.of_nvidia(laid_out, request, selected, inventory)
+    return share, inventory.driver_version, inventory
 
 
 def _type_of(bundle: Bundle) -> str:
-    """The SELinux type of the container's process; "" where the engine gives none."""
+    """The SELinux type of the container's process; "" if the engine gives none."""
     words = bundle.process_label().split(":")
     return words[2] if len(words) > 2 else ""
 
@@ -194,7 +184,7 @@ def _as_host(laid_out: Layout, folder: str) -> Layout:
     return laid_out._replace(library_folder=folder, library_folder_32=folder_32)
 
 
-def _inventory(host: HostRoot, driver_root: str, *, remember: bool) -> tuple[DriverInventory | None, bool]:
+def _inventory(host: HostRoot, driver_root: str) -> tuple[DriverInventory | None, bool]:
     """The saved inventory while it is true, else a new one; and whether it is settled: saved, and without a doubt.
 
     None on a Jetson and under WSL 2, which have no GPU in it: see `platforms`.
@@ -203,10 +193,10 @@ def _inventory(host: HostRoot, driver_root: str, *, remember: bool) -> tuple[Dri
 
     saved = inventory.read_saved(host, stamp.now(host, driver_root))
     if saved is not None and saved.gpus:
-        if remember and any([device.uuid is None for device in saved.mig_devices]):
-            from oci_gpu_hook.host import saved as files
+        if host.remember and any([device.uuid is None for device in saved.mig_devices]):
+            from oci_gpu_hook.host.saved import want_refresh
 
-            files.want_refresh(host)
+            want_refresh(host)
         return saved, inventory.MAY_BE_MADE_ANEW not in saved.unknown
     if not host.names(proc.GPUS):
         from oci_gpu_hook.vendors import platform
@@ -217,7 +207,7 @@ def _inventory(host: HostRoot, driver_root: str, *, remember: bool) -> tuple[Dri
         return saved, True
     from oci_gpu_hook.driver import survey
 
-    look = survey.anew if remember else survey.survey
+    look = survey.anew if host.remember else survey.survey
     return look(host, driver_root), False
 
 
@@ -232,7 +222,7 @@ def _labels(
     required: bool,
 ) -> Labels:
     """What SELinux needs; a host without it loads nothing for it."""
-    if host.stat(SELINUX) is None:
+    if not has_selinux(host):
         return Labels()
     from oci_gpu_hook.container import ipc
     from oci_gpu_hook.planning import labels

@@ -16,11 +16,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.container.identity import Container
     from oci_gpu_hook.container.layout import Layout
+    from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.driver.nodes import DeviceNode
     from oci_gpu_hook.formats.ldcache_entries import Entry
     from oci_gpu_hook.operations.operation import Operation
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.request.settings import Settings
+    from oci_gpu_hook.vendors.vendorhost import OnHost
 
     # Device nodes, each with its reason.
     Reasoned = tuple[tuple[DeviceNode, str], ...]
@@ -65,11 +67,19 @@ class Labels(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
+class Found(NamedTuple):
+    """What of the host a plan was decided by: NVIDIA's driver, and other vendors' hardware and drivers."""
+
+    inventory: DriverInventory | None = None
+    vendors: tuple[OnHost, ...] = ()
+
+
 class Plan(NamedTuple):
     """What will be done for one container.
 
-    request: None for a container that asks for no GPU, and driver_version is "" then; notes: what is left out, and why;
-    label: the SELinux label of all that is made, "" for none.
+    request: None for a container that asks for no GPU, and driver_version is "" then; operations: those of the hook;
+    notes: what is left out, and why; label: the SELinux label of all that is made, "" for none; done: what the engine
+    has done by a CDI spec of ours; found: what of the host was looked at, which is nothing for a saved answer.
     """
 
     container: Container
@@ -79,6 +89,12 @@ class Plan(NamedTuple):
     operations: tuple[Operation, ...]
     notes: tuple[str, ...]
     label: str = ""
+    done: tuple[Operation, ...] = ()
+    found: Found = Found()
+
+    def given(self) -> tuple[Operation, ...]:
+        """All that the container gets, by the engine and by the hook."""
+        return (*self.done, *self.operations)
 
 
 def make(

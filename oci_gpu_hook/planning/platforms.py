@@ -32,13 +32,10 @@ if TYPE_CHECKING:
 _NULL = (1, 3)
 
 
-def share(root: HostRoot, layout: Layout, request: Request, *, remember: bool) -> tuple[Share, str]:
-    """The share of this platform's driver, and what that driver is, for people; DriverError where it has nothing.
-
-    remember: whether what is found anew is saved.
-    """
+def share(root: HostRoot, layout: Layout, request: Request) -> tuple[Share, str]:
+    """The share of this platform's driver, and what that driver is, for people; DriverError if it has nothing."""
     kind = platform.look(root)
-    found = look(root, kind, everything=request.jetpack_all, remember=remember)
+    found = look(root, kind, everything=request.jetpack_all)
     # Where the engine has made the nodes that somebody chose, only files are lacking.
     is_without = request.devices == (NONE,) or request.by_nodes()
     devices = (NONE,) if is_without else (ALL,)
@@ -52,12 +49,12 @@ def share(root: HostRoot, layout: Layout, request: Request, *, remember: bool) -
     return given._replace(notes=(*given.notes, *_notes(request, kind))), title(kind, found)
 
 
-def look(root: HostRoot, kind: str, *, everything: bool, remember: bool) -> OnHost:
+def look(root: HostRoot, kind: str, *, everything: bool) -> OnHost:
     """What this platform's driver has on the host now; DriverError where it has nothing.
 
     everything: whether all of a Jetson's CSV files count.
     """
-    saved = _inventory(root, kind, everything=everything, remember=remember)
+    saved = _inventory(root, kind, everything=everything)
     found = vendorhost.look(root, saved)
     known = {node.path for node, _ in found.devices.common}
     null = [
@@ -80,7 +77,7 @@ def title(kind: str, found: OnHost) -> str:
     return platform.NAMES[kind]
 
 
-def _inventory(root: HostRoot, kind: str, *, everything: bool, remember: bool) -> VendorInventory:
+def _inventory(root: HostRoot, kind: str, *, everything: bool) -> VendorInventory:
     """The saved inventory while it is true, else a new one."""
     file, name = platform.WSL_FOLDER, kind
     if kind == platform.TEGRA:
@@ -97,7 +94,7 @@ def _inventory(root: HostRoot, kind: str, *, everything: bool, remember: bool) -
     else:
         read = vendorinventory.identities(root, (file, *wsl.sources(root)))
         vendor = wsl.vendor(root)
-    return vendorsurvey.anew(root, vendor, name, read) if remember else vendorsurvey.survey(root, vendor)
+    return vendorsurvey.anew(root, vendor, name, read) if root.remember else vendorsurvey.survey(root, vendor)
 
 
 def joined(libraries: tuple[Library, ...], links: tuple[Link, ...]) -> tuple[tuple[Library, ...], tuple[Link, ...]]:

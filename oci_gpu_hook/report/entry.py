@@ -90,7 +90,7 @@ def fields(entry: Entry) -> list[tuple[str, str]]:
     """Names and values in order.  A list is one name several times, so that the journal finds it by each value."""
     result, reason = outcome(entry), why(entry)
     plan, request = entry.plan, entry.request
-    operations = plan.operations if plan else ()
+    operations = plan.given() if plan else ()
     kinds = [type(operation) for operation in operations]
     devices = [operation.path for operation in operations if type(operation) is Device]
     relabelled = (

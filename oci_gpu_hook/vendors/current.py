@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     FilesNow = tuple[tuple[str, Identity], ...]
 
 
-def known(root: HostRoot, *, remember: bool) -> tuple[Known, ...]:
-    """One for each of the vendors' files; remember: whether what is found anew is saved."""
+def known(root: HostRoot) -> tuple[Known, ...]:
+    """One for each of the vendors' files; what is found anew is saved if `root` remembers."""
     try:
         now = vendorinventory.files_now(root)
     except ConfigError as err:
@@ -33,17 +33,17 @@ def known(root: HostRoot, *, remember: bool) -> tuple[Known, ...]:
     found = vendorinventory.read_known(root, now)
     if found is not None:
         return found
-    return anew(root, now if remember else None)
+    return anew(root, now if root.remember else None)
 
 
-def for_container(root: HostRoot, inputs: Inputs, *, remember: bool) -> tuple[Known, ...]:
+def for_container(root: HostRoot, inputs: Inputs) -> tuple[Known, ...]:
     """The same for one container: without the kinds whose CDI names its engine has resolved, or would have.
 
     Whose engine knows CDI finds a spec of that kind on the host; AMD's and Intel's own tools write such specs.
     """
     names = sources.cdi_names(inputs)
     found = []
-    for vendor in known(root, remember=remember):
+    for vendor in known(root):
         is_named = vendor.kind and any([name.startswith(f"{vendor.kind}=") for name in names])
         if is_named and _has_spec(root, vendor.kind.encode()):
             vendor = vendor._replace(kind="")
@@ -60,7 +60,7 @@ def _has_spec(root: HostRoot, kind: bytes) -> bool:
     return False
 
 
-def vendor_inventory(root: HostRoot, flag: str, file: str, *, remember: bool) -> VendorInventory:
+def vendor_inventory(root: HostRoot, flag: str, file: str) -> VendorInventory:
     """What a host has of one vendor's; ConfigError where the file cannot be understood."""
     found = vendorinventory.read_saved(root, flag, file)
     if found is not None:
@@ -69,7 +69,7 @@ def vendor_inventory(root: HostRoot, flag: str, file: str, *, remember: bool) ->
 
     read = vendorinventory.identities(root, (file,))
     vendor = folders.load(root, file)
-    return vendorsurvey.anew(root, vendor, flag, read) if remember else vendorsurvey.survey(root, vendor)
+    return vendorsurvey.anew(root, vendor, flag, read) if root.remember else vendorsurvey.survey(root, vendor)
 
 
 def anew(root: HostRoot, now: FilesNow | None = None) -> tuple[Known, ...]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from oci_gpu_hook import apply, cli, hook
+from oci_gpu_hook import apply, asking, cli, hook
 from oci_gpu_hook.container import process, rootfs
 from oci_gpu_hook.driver import inventory, stamp, survey
 from oci_gpu_hook.driver.facts import Facts
@@ -109,7 +109,7 @@ def start(config: dict[str, Any], host: Node, words: list[str], progress: Progre
         caught.append(plan)
         return []
 
-    options = hook.Options([*words, "--host-root", str(host.tree)])
+    options = asking.options([*words, "--host-root", str(host.tree)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(apply, "run", catch)
         # The container does not exist: nothing of it is looked at but its root.

@@ -18,7 +18,7 @@ from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import answers, decide, recording
-from oci_gpu_hook.planning.plan import Plan
+from oci_gpu_hook.planning.plan import Found, Plan
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings
@@ -42,6 +42,7 @@ class Node:
     def __init__(self, folder: Path) -> None:
         self.tree, self.bundle = folder / "host", folder / "bundle"
         self.root = hosts.host(self.tree, gpus=4)
+        self.root.remember = True
         hosts.plant(self.tree, "etc/ld.so.cache", "")
         for number in range(4):
             device = f"sys/bus/pci/devices/0000:{7 + number:02x}:00.0"
@@ -59,10 +60,10 @@ class Node:
         bundle = Bundle(str(self.bundle), {"root": {"path": "rootfs"}})
         root = rootfs.of_bundle(bundle)
         try:
-            made, read = decide.decide(bundle, request, settings, self.root, root, id=id, process=None, remember=True)
+            made = decide.decide(bundle, request, settings, self.root, root, id=id, process=None)
         finally:
             os.close(root.fd)
-        return Start(made, read is not None)
+        return Start(made._replace(found=Found()), made.found.inventory is not None)
 
     def kept(self) -> list[str]:
         """The names of the answers' files."""

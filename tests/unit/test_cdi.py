@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import shutil
 from collections.abc import Callable, Iterator
@@ -11,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from oci_gpu_hook import cli
 from oci_gpu_hook.errors import DriverError, HookError, RequestError
 from oci_gpu_hook.formats.ldcache import MULTIARCH_32
 from oci_gpu_hook.operations.ldcache import LdCache
 from oci_gpu_hook.operations.symlink import Symlink
+from oci_gpu_hook.operations.vocabulary import name_of
 from oci_gpu_hook.planning import cdi
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request import parse, sources
@@ -164,6 +167,26 @@ def test_the_record_names_the_devices_that_were_asked_for(
     assert cdi_engine.start(config, mig_host, words[2:], progress) is not None
     assert progress.request is not None
     assert progress.request.devices == told
+
+
+def test_plan_shows_what_the_engine_does_and_what_the_hook_does(
+    mig_host: Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The plan that is carried out, and beside it what is done by then."""
+    config = cdi_engine.bundle(mig_host.folder, {})
+    words = cdi_engine.inject(config, mig_host.spec("all"), "0")
+    config["hooks"] = {"createRuntime": [{"path": "/usr/bin/true"}, {"path": "/usr/bin/oci-gpu-hook", "args": words}]}
+    carried_out = cdi_engine.start(config, mig_host, words[2:])
+    assert carried_out is not None and carried_out.done
+    bundle = str(mig_host.folder / "bundle")
+    assert cli.main(["plan", "--bundle", bundle, "--host-root", str(mig_host.tree), "--format", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["operations"] == [{"op": name_of(item), **item.document()} for item in carried_out.operations]
+    made = {*(node["path"] for node in config["linux"]["devices"]), *(it["destination"] for it in config["mounts"])}
+    # The runtime opens the device cgroup for the nodes that a spec lists.
+    done = [item for item in shown["done"] if item["op"] != "cgroup"]
+    assert {item["op"] for item in done} == {"device", "mount"}
+    assert {item.get("path") or item["target"] for item in done} <= made
 
 
 def test_a_mig_device_brings_no_name_of_its_parents_drm_nodes(mig_host: Node) -> None:

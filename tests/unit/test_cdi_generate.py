@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 import yaml
 
-from oci_gpu_hook import hook
+from oci_gpu_hook import asking
 from oci_gpu_hook.cli import cdi as command
 from oci_gpu_hook.errors import ApplyError, UsageError
 from tests.unit import cdi_engine, hosts
@@ -89,9 +89,9 @@ def test_what_the_schema_does_not_say_holds_too(host: Node) -> None:
 
 def test_the_specs_hook_is_started_with_what_the_hook_understands(host: Node) -> None:
     program, stage, *words = host.spec("graphics,utility")["containerEdits"]["hooks"][0]["args"]
-    options = hook.Options(words)
+    options = asking.options(words)
     assert (program, stage) == ("oci-gpu-hook", "createRuntime")
-    assert (options.cdi, options.cdi_driver) == ("utility,graphics", hosts.VERSION)
+    assert options.spec == asking.Spec(("utility", "graphics"), "", hosts.VERSION)
     assert options.config == str(host.settings)
 
 

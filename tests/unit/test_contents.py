@@ -48,7 +48,7 @@ def look(host: Path) -> contents.Contents:
 
 def given(host: Path) -> VendorInventory:
     """What a start gives, which saves it for the next one."""
-    return current.vendor_inventory(HostRoot(str(host)), "OCI_ACME", FILE, remember=True)
+    return current.vendor_inventory(HostRoot(str(host), remember=True), "OCI_ACME", FILE)
 
 
 def paths(found: VendorInventory) -> set[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook import hook
+from oci_gpu_hook import asking, hook
 from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.kernel import procfile
 from oci_gpu_hook.report.progress import Progress
@@ -81,13 +81,13 @@ def test_where_nobody_tells_only_a_request_stops_the_start(
 ) -> None:
     """Whatever else it is: the start goes on, is told of and recorded."""
     progress = Progress()
-    hook.start(progress, lost(), hook.Options([]))
+    hook.start(progress, lost(), asking.options([]))
     assert "keeps it nowhere that is known" in capfd.readouterr().err
     assert "keeps it nowhere that is known" in progress.notes[0]
     asks = {"cdi.k8s.io/gpu": "nvidia.com/gpu=0"}
     for state, words in ((lost(**asks), []), (lost(), ["--cdi", "utility"])):
         with pytest.raises(BundleError, match="keeps it nowhere that is known"):
-            hook.start(Progress(), state, hook.Options(words))
+            hook.start(Progress(), state, asking.options(words))
 
 
 def test_a_bundle_that_is_there_is_believed(tmp_path: Path) -> None:

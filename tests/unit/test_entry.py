@@ -35,6 +35,9 @@ class Plan:
             Relabel(relabelled, "c", "", True, ""),
         )
 
+    def given(self) -> tuple[Any, ...]:
+        return self.operations
+
 
 def made(**changes: Any) -> entry.Entry:
     known: dict[str, Any] = {

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from oci_gpu_hook import hook
+from oci_gpu_hook import asking, hook
+from oci_gpu_hook.asking import Options, Spec
 from oci_gpu_hook.errors import HookError, UsageError
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request.state import State
@@ -23,20 +24,8 @@ OPTIONS = ["--config", "--host-root", "--cdi", "--cdi-vendor", "--cdi-driver"]
 
 def test_an_option_takes_the_next_word_or_what_stands_behind_its_equals_sign() -> None:
     words = ["--config", "/c", "--host-root=/h=", "--cdi", "utility,compute", "--cdi-driver=1.2"]
-    assert vars(hook.Options(words)) == {
-        "config": "/c",
-        "host_root": "/h=",
-        "cdi": "utility,compute",
-        "cdi_vendor": None,
-        "cdi_driver": "1.2",
-    }
-    assert vars(hook.Options([])) == {
-        "config": None,
-        "host_root": "/",
-        "cdi": None,
-        "cdi_vendor": None,
-        "cdi_driver": "",
-    }
+    assert asking.options(words) == Options("/c", "/h=", Spec(("utility", "compute"), "", "1.2"))
+    assert asking.options([]) == Options(None, "/", None)
 
 
 @pytest.mark.parametrize("option", OPTIONS)
@@ -44,13 +33,13 @@ def test_an_option_without_its_value_is_wrong_usage(option: str) -> None:
     """At the end of the line most of all: a hook must not start with settings that nobody meant."""
     for words in ([option], [option, ""], [f"{option}="], ["--config", "/c", option]):
         with pytest.raises(UsageError, match=f"^{option} needs a value$"):
-            hook.Options(words)
+            asking.options(words)
 
 
 @pytest.mark.parametrize("names", ["utility,gpu", "utility,,compute"])
 def test_a_spec_that_starts_the_hook_for_no_capability_is_wrong_usage(names: str) -> None:
     with pytest.raises(UsageError, match="which is no capability"):
-        hook.Options(["--cdi", names])
+        asking.options(["--cdi", names])
 
 
 def started(*words: str) -> tuple[int, str, str]:
@@ -112,7 +101,7 @@ def test_what_has_been_done_for_prestart_is_not_done_again(
     bundle = write_bundle(tmp_path, "NVIDIA_VISIBLE_DEVICES=all", hooks=hooks, linux=linux)
     state = State("c", os.getpid(), str(bundle), {})
     with pytest.raises(HookError) if is_read else contextlib.nullcontext():
-        hook.start(Progress(), state, hook.Options([*options, "--host-root", "/proc"]), stage)
+        hook.start(Progress(), state, asking.options([*options, "--host-root", "/proc"]), stage)
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -125,4 +114,4 @@ def test_another_program_for_prestart_does_not_do_our_job(tmp_path: Path, is_the
     bundle = write_bundle(tmp_path, "NVIDIA_VISIBLE_DEVICES=all", hooks=hooks)
     state = State("c", os.getpid(), str(bundle), {})
     with pytest.raises(HookError):
-        hook.start(Progress(), state, hook.Options(["--host-root", "/proc"]), "createRuntime")
+        hook.start(Progress(), state, asking.options(["--host-root", "/proc"]), "createRuntime")

@@ -93,9 +93,9 @@ A_VENDOR = '{"activation_flag": "OCI_A", "inventory": {"a": {}}}'
 
 def remembered(host: Path) -> None:
     """Save what is known of the vendor, as an earlier start does."""
-    root = HostRoot(str(host))
-    for vendor in current.known(root, remember=True):
-        current.vendor_inventory(root, vendor.flag, vendor.file, remember=True)
+    root = HostRoot(str(host), remember=True)
+    for vendor in current.known(root):
+        current.vendor_inventory(root, vendor.flag, vendor.file)
     root.close()
 
 

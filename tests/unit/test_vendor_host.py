@@ -371,8 +371,8 @@ ACME = '{"activation_flag": "OCI_ACME", "driver_feature": ["a"], "inventory": {"
 
 
 def known(tree: Path) -> list[tuple[str, str]]:
-    found = current.known(HostRoot(str(tree)), remember=True)
-    assert current.known(HostRoot(str(tree)), remember=True) == found, "the saved one says the same"
+    found = current.known(HostRoot(str(tree), remember=True))
+    assert current.known(HostRoot(str(tree), remember=True)) == found, "the saved one says the same"
     return [(item.flag, item.fault) for item in found]
 
 
@@ -416,12 +416,12 @@ def test_an_engine_that_has_a_spec_of_a_kind_resolves_its_names_itself(tree: Pat
     plant(tree, FILE, ACME.replace('"inventory"', '"kind": "acme.com/card", "inventory"'))
     root = HostRoot(str(tree))
     inputs = Inputs({}, annotations={"cdi.k8s.io/x": "acme.com/card=0"})
-    (ours,) = current.for_container(root, inputs, remember=False)
+    (ours,) = current.for_container(root, inputs)
     assert ours.kind == "acme.com/card"
     plant(tree, "/etc/cdi/theirs.yaml", "cdiVersion: 0.5.0\nkind: acme.com/card\n")
-    (theirs,) = current.for_container(root, inputs, remember=False)
+    (theirs,) = current.for_container(root, inputs)
     assert (theirs.kind, theirs.flag) == ("", "OCI_ACME")
-    (other,) = current.for_container(root, Inputs({"OCI_ACME": "0"}), remember=False)
+    (other,) = current.for_container(root, Inputs({"OCI_ACME": "0"}))
     assert other.kind == "acme.com/card"
 
 
@@ -437,8 +437,8 @@ def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tree: Path, monk
         return found
 
     monkeypatch.setattr(folders, "load", overtaken)
-    root = HostRoot(str(tree))
-    current.vendor_inventory(root, "OCI_ACME", FILE, remember=True)
+    root = HostRoot(str(tree), remember=True)
+    current.vendor_inventory(root, "OCI_ACME", FILE)
     assert vendorinventory.read_saved(root, "OCI_ACME", FILE) is None
 
 

@@ -16,7 +16,7 @@ from oci_gpu_hook.operations.mount import Mount
 from oci_gpu_hook.operations.service import Service
 from oci_gpu_hook.operations.symlink import Symlink
 from oci_gpu_hook.planning import provision, vendorshare
-from oci_gpu_hook.planning.plan import Plan, Provision, Share
+from oci_gpu_hook.planning.plan import Found, Plan, Provision, Share
 from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.vendors.devices import Device, Devices
 from oci_gpu_hook.vendors.vendor import DevicePattern, Link
@@ -226,13 +226,13 @@ def test_what_is_not_asked_for_and_what_is_not_here_is_left_out() -> None:
     said = INVENTORY._replace(absent=("/a", "/b", "/c", "/d"), environment=(("ACME", "/opt"),))
     host = HOST._replace(inventory=said)
     given = provision.join(LAYOUT, "", (share("0", host=host),))
-    made = Plan(None, LAYOUT, None, "", given.operations, ())  # type: ignore[arg-type]
-    assert leftout.of_vendor(made, host) == (
+    made = Plan(None, LAYOUT, None, "", given.operations, (), found=Found(vendors=(host,)))  # type: ignore[arg-type]
+    assert leftout.sentences(made) == (
         "OCI_ACME=1, x_1: not asked for",
         "OCI_ACME: this host has no /a, /b, /c and 1 more",
         "OCI_ACME: programs may need ACME=/opt, which no hook can set",
     )
     everything = provision.join(LAYOUT, "", (share("all"),))
-    assert leftout.of_vendor(made._replace(operations=everything.operations), HOST) == ()
-    hosts_dev = made._replace(layout=LAYOUT._replace(dev_is_hosts=True))
-    assert leftout.of_vendor(hosts_dev, HOST) == ()
+    assert leftout.sentences(made._replace(operations=everything.operations, found=Found(vendors=(HOST,)))) == ()
+    hosts_dev = made._replace(layout=LAYOUT._replace(dev_is_hosts=True), found=Found(vendors=(HOST,)))
+    assert leftout.sentences(hosts_dev) == ()
