@@ -45,7 +45,7 @@ ROOTS = {
     # A container with a GPU, if the answer is saved.
     "gpu": ("build", "request.parse", "container.rootfs", "planning.decide", "apply", "report.records"),
     # Without a saved answer, what the driver gives is decided from the saved inventory.
-    "provision": ("driver.inventory", "planning.recording", "planning.provision"),
+    "provision": ("planning.drivers",),
     # Without a saved inventory that is still true.
     "survey": ("driver.survey",),
     "settings": ("request.settingsfile",),

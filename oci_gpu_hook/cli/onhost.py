@@ -11,9 +11,9 @@ from oci_gpu_hook.planning import platforms
 from oci_gpu_hook.vendors import platform, tegra
 
 if TYPE_CHECKING:
+    from oci_gpu_hook.cli.shown import Row
     from oci_gpu_hook.driver.nodes import DeviceNode
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.operations.operation import Row
     from oci_gpu_hook.vendors.vendorhost import OnHost
 
 # Those that have a description of their driver in the place of NVIDIA's kernel module.

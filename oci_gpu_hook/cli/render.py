@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oci_gpu_hook.cli import shown
 from oci_gpu_hook.errors import LONGEST_LIST, plain
-from oci_gpu_hook.operations.vocabulary import name_of
 from oci_gpu_hook.planning.placement import COMPAT32
 from oci_gpu_hook.request.words import CAPABILITIES, FEATURES
 
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from oci_gpu_hook.cli.shown import Row
     from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
-    from oci_gpu_hook.operations.operation import Operation, Row
+    from oci_gpu_hook.operations.operation import Operation
     from oci_gpu_hook.planning.plan import Plan
     from oci_gpu_hook.request.parse import Request
 
@@ -52,15 +53,11 @@ def plan_document(plan: Plan, left_out: Iterable[str] = ()) -> dict[str, object]
         },
         "driver": {"version": plan.driver_version} if request else None,
         "label": plan.label,
-        **({"done": _operations(plan.done)} if plan.done else {}),
-        "operations": _operations(plan.operations),
+        **({"done": [shown.document(item) for item in plan.done]} if plan.done else {}),
+        "operations": [shown.document(item) for item in plan.operations],
         "notes": list(plan.notes),
         "left_out": list(left_out),
     }
-
-
-def _operations(operations: Iterable[Operation]) -> list[dict[str, object]]:
-    return [{"op": name_of(item), **item.document()} for item in operations]
 
 
 def no_request_document(container_id: str, bundle: str, rootfs: str, notes: Iterable[str]) -> dict[str, object]:
@@ -207,7 +204,7 @@ def _groups(operations: tuple[Operation, ...]) -> list[tuple[str, list[Row]]]:
     """Operations in the order of execution; consecutive ones of one kind are a group under one title."""
     groups: list[tuple[str, list[Row]]] = []
     for operation in operations:
-        title, rows = operation.rows()
+        title, rows = shown.rows(operation)
         if not operation.required:
             rows = [(*cells, f"{reason} (optional)") for *cells, reason in rows]
         if groups and groups[-1][0] == title:

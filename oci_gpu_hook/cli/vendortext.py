@@ -11,8 +11,8 @@ from oci_gpu_hook.cli.render import aligned
 if TYPE_CHECKING:
     from typing import Any
 
+    from oci_gpu_hook.cli.shown import Row
     from oci_gpu_hook.node.gpus.present import Wrong
-    from oci_gpu_hook.operations.operation import Row
     from oci_gpu_hook.vendors.vendorhost import OnHost
 
 

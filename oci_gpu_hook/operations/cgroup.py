@@ -5,18 +5,14 @@ from __future__ import annotations
 
 from oci_gpu_hook.changes import devicerules
 from oci_gpu_hook.container.devicecgroup import levels
-from oci_gpu_hook.formats import devicerule
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from oci_gpu_hook.changes.tree import Tree
     from oci_gpu_hook.changes.undo import Undo
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.operations.operation import Edit, Row
 
 
 class OpenCgroup(NamedTuple):
@@ -47,17 +43,3 @@ class OpenCgroup(NamedTuple):
         directories = levels(self.path, self.top)
         skipped = devicerules.allow(self.version, directories, self.rules, self.fallback, tree.undo)
         return f"the device cgroup is left alone: {skipped}" if skipped else ""
-
-    def cdi_edits(self) -> list[Edit] | None:
-        # The engine allows the device nodes of a spec.
-        return []
-
-    def rows(self) -> tuple[str, list[Row]]:
-        title = f"device cgroup {self.version}, {self.path or 'found at the start'}"
-        return title, [(devicerule.written(rule), self.reason) for rule in self.rules]
-
-    def document(self) -> dict[str, Any]:
-        document = self._asdict()
-        for field in ("rules", "fallback"):
-            document[field] = [rule._asdict() for rule in document[field]]
-        return document

@@ -9,12 +9,9 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from oci_gpu_hook.changes.tree import Tree
     from oci_gpu_hook.changes.undo import Undo
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.operations.operation import Edit, Row
 
 _BIND_OPTIONS = ("nosuid", "noexec")
 
@@ -53,24 +50,3 @@ class Device(NamedTuple):
         elif not mknod.is_there(tree, self.path, self.major, self.minor):
             tree.attach(prepared, self.path, folder=False)
         return ""
-
-    def cdi_edits(self) -> list[Edit] | None:
-        node: dict[str, object] = {
-            "path": self.path,
-            "type": self.type,
-            "major": self.major,
-            "minor": self.minor,
-            "fileMode": self.mode,
-            "uid": self.uid,
-            "gid": self.gid,
-            "permissions": self.access,
-        }
-        return [("deviceNodes", node)]
-
-    def rows(self) -> tuple[str, list[Row]]:
-        number = f"{self.type} {self.major}:{self.minor}"
-        how = f"bound from {self.source}" if self.source else f"{self.mode:04o}"
-        return "device nodes", [(self.path, number, how, self.reason)]
-
-    def document(self) -> dict[str, Any]:
-        return {**self._asdict(), "mode": f"{self.mode:04o}"}

@@ -9,12 +9,9 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from oci_gpu_hook.changes.tree import Tree
     from oci_gpu_hook.changes.undo import Undo
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.operations.operation import Edit, Row
 
 
 class LdCache(NamedTuple):
@@ -45,17 +42,3 @@ class LdCache(NamedTuple):
 
     def perform(self, tree: Tree, prepared: int | None) -> str:
         return loadercache.merge(tree, self.path, Additions(*self.additions))
-
-    def cdi_edits(self) -> list[Edit] | None:
-        return None
-
-    def rows(self) -> tuple[str, list[Row]]:
-        entries = self.entries()
-        first: list[Row] = [(self.path, f"{len(entries)} entries merged", self.reason)]
-        return "loader cache", first + [(f"  {soname}", path, "") for soname, path in entries]
-
-    def document(self) -> dict[str, Any]:
-        document = self._asdict()
-        # The same entries as columns.
-        del document["additions"]
-        return {**document, "entries": [{"soname": soname, "path": path} for soname, path in self.entries()]}

@@ -8,14 +8,9 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from oci_gpu_hook.changes.tree import Tree
     from oci_gpu_hook.changes.undo import Undo
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.operations.operation import Edit, Row
-
-_CDI_OPTIONS = ("rbind", "rprivate")
 
 
 class Mount(NamedTuple):
@@ -51,25 +46,3 @@ class Mount(NamedTuple):
         for name in self.names:
             tree.name(self.target, name)
         return ""
-
-    def cdi_edits(self) -> list[Edit] | None:
-        if self.target.startswith("/proc/"):
-            # /proc/driver/nvidia is a filesystem that the hook makes.
-            return None
-        # A mount for each name: a spec has no links, and a hook that makes them would be one more program.
-        options = [*self.options, *_CDI_OPTIONS]
-        return [
-            ("mounts", {"hostPath": self.source, "containerPath": path, "options": options}) for path in self.paths()
-        ]
-
-    def rows(self) -> tuple[str, list[Row]]:
-        folder, _, name = self.source.rpartition("/")
-        origin = name if self.target.startswith(f"{folder}/") else self.source
-        if self.source == self.target:
-            origin = "same path"
-        if self.names:
-            origin = f"{origin}, also {', '.join(self.names)}"
-        return f"mounts, {','.join(self.options)}", [(self.target, origin, self.reason)]
-
-    def document(self) -> dict[str, Any]:
-        return {**self._asdict(), "options": list(self.options), "names": list(self.names)}

@@ -5,16 +5,11 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Protocol
+    from typing import Protocol
 
     from oci_gpu_hook.changes.tree import Tree
     from oci_gpu_hook.changes.undo import Undo
     from oci_gpu_hook.host.root import HostRoot
-
-    # A list of a CDI spec's containerEdits (deviceNodes, mounts), and one item of it.
-    Edit = tuple[str, dict[str, object]]
-    # Cells of one line, for people.
-    Row = tuple[str, ...]
 
     class Operation(Protocol):
         """One step of a plan."""
@@ -38,12 +33,3 @@ if TYPE_CHECKING:
 
         def perform(self, tree: Tree, prepared: int | None) -> str:
             """Do it, in the container's mount namespace; gives "", or why nothing was done.  OSError where it fails."""
-
-        def cdi_edits(self) -> list[Edit] | None:
-            """What a CDI spec says of it; None where a spec cannot, and the hook that the spec starts must do it."""
-
-        def rows(self) -> tuple[str, list[Row]]:
-            """Its group's title, and its lines there."""
-
-        def document(self) -> dict[str, Any]:
-            """Its fields as JSON has them."""

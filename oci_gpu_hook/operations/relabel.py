@@ -7,12 +7,9 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from oci_gpu_hook.changes.tree import Tree
     from oci_gpu_hook.changes.undo import Undo
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.operations.operation import Edit, Row
 
 
 class Relabel(NamedTuple):
@@ -39,13 +36,3 @@ class Relabel(NamedTuple):
 
         contextset.relabel(tree, self.path, self.context)
         return ""
-
-    def cdi_edits(self) -> list[Edit] | None:
-        return None
-
-    def rows(self) -> tuple[str, list[Row]]:
-        change = self.context if self.context != self.was else "as it is"
-        return "labels", [(self.path, f"{self.was} -> {change}", self.reason)]
-
-    def document(self) -> dict[str, Any]:
-        return self._asdict()

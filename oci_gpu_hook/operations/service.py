@@ -12,12 +12,9 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from oci_gpu_hook.changes.tree import Tree
     from oci_gpu_hook.changes.undo import Undo
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.operations.operation import Edit, Row
 
 OPTIONS = ("ro", "nosuid", "nodev", "noexec")
 
@@ -43,13 +40,3 @@ class Service(NamedTuple):
         assert prepared is not None
         tree.attach(prepared, self.target, folder=self.folder)
         return ""
-
-    def cdi_edits(self) -> list[Edit] | None:
-        return None
-
-    def rows(self) -> tuple[str, list[Row]]:
-        origin = "same path" if self.source == self.target else self.source
-        return f"mounts, {','.join(OPTIONS)}", [(self.target, origin, self.reason)]
-
-    def document(self) -> dict[str, Any]:
-        return {**self._asdict(), "options": list(OPTIONS)}

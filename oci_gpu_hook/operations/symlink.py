@@ -8,12 +8,9 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from oci_gpu_hook.changes.tree import Tree
     from oci_gpu_hook.changes.undo import Undo
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.operations.operation import Edit, Row
 
 
 class Symlink(NamedTuple):
@@ -34,12 +31,3 @@ class Symlink(NamedTuple):
     def perform(self, tree: Tree, prepared: int | None) -> str:
         mknod.link(tree, self.path, self.to)
         return ""
-
-    def cdi_edits(self) -> list[Edit] | None:
-        return None
-
-    def rows(self) -> tuple[str, list[Row]]:
-        return "links", [(self.path, f"-> {self.to}", self.reason)]
-
-    def document(self) -> dict[str, Any]:
-        return self._asdict()

@@ -7,19 +7,15 @@ daemon-reload.
 
 from __future__ import annotations
 
-from oci_gpu_hook.formats import devicerule
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from oci_gpu_hook.changes.tree import Tree
     from oci_gpu_hook.changes.undo import Undo
     from oci_gpu_hook.formats.scopeunit import Entry
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.operations.operation import Edit, Row
 
 
 class TellSystemd(NamedTuple):
@@ -49,15 +45,3 @@ class TellSystemd(NamedTuple):
         assert prepared is not None
         scope.wait(prepared)
         return ""
-
-    def cdi_edits(self) -> list[Edit] | None:
-        # The engine tells systemd of the device nodes of a spec.
-        return []
-
-    def rows(self) -> tuple[str, list[Row]]:
-        rules: list[Row] = [(devicerule.written(rule), self.reason) for rule in self.rules]
-        return f"systemd, {self.unit}", rules
-
-    def document(self) -> dict[str, Any]:
-        rules = [rule._asdict() for rule in self.rules]
-        return {**self._asdict(), "rules": rules, "before": [list(entry) for entry in self.before]}

@@ -11,12 +11,9 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from oci_gpu_hook.changes.tree import Tree
     from oci_gpu_hook.changes.undo import Undo
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.operations.operation import Edit, Row
 
     # Name below the filesystem's root, whole content, mode bits.
     File = tuple[str, str, int]
@@ -48,15 +45,3 @@ class Tmpfs(NamedTuple):
 
         tree.attach_tmpfs(self.path, self.options, fill)
         return ""
-
-    def cdi_edits(self) -> list[Edit] | None:
-        return None
-
-    def rows(self) -> tuple[str, list[Row]]:
-        holds = [name for name, _, _ in self.files] + [f"{name}/" for name in self.folders]
-        return "new filesystems", [(self.path, " ".join(holds), self.reason)]
-
-    def document(self) -> dict[str, Any]:
-        files = [{"name": name, "content": content, "mode": f"{mode:04o}"} for name, content, mode in self.files]
-        lists = {"options": list(self.options), "folders": list(self.folders), "files": files}
-        return {**self._asdict(), **lists}

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The vocabulary of a plan: every kind of operation, each in a file of its own.
 
-An operation is a record: a fact that needs no further decision.  Its file says all there is to say of its kind: what it
-prepares on the host, what it does in the container, what a CDI spec can say of it, and how it is shown.  Paths named
-`source` are the host's; `target` and `path` are the container's.  To add a kind, write its file and name it here.
+An operation is a record: a fact that needs no further decision.  Its file says what it prepares on the host and what it
+does in the container.  Paths named `source` are the host's; `target` and `path` are the container's.  To add a kind,
+write its file, name it here, and say in `planning.cdiedits` what a CDI spec can do of it, and in `cli.shown` how people
+see it.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from oci_gpu_hook.errors import DriverError
+from oci_gpu_hook.planning import cdiedits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +37,6 @@ def apart(plan: Plan, spec: Spec, bundle: Bundle) -> Plan:
         misfit = cdi.misfit(spec.driver, inventory.driver_version)
     if misfit:
         raise DriverError(misfit, f"write it anew with 'oci-gpu-hook cdi generate{words}'")
-    done = [operation for operation in plan.operations if operation.cdi_edits() is not None]
-    left = [operation for operation in plan.operations if operation.cdi_edits() is None]
+    done = [operation for operation in plan.operations if cdiedits.of(operation) is not None]
+    left = [operation for operation in plan.operations if cdiedits.of(operation) is None]
     return plan._replace(request=request, operations=tuple(left), done=tuple(done))

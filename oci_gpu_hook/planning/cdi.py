@@ -2,13 +2,14 @@
 """A CDI spec of this host: the hook's own plans, as far as a spec can express them.  Pure.
 
 The engine makes the device nodes and mounts that the spec lists, and starts the hook, which does the rest of the plan.
-Each operation says which of the two carries it out (`Operation.cdi_edits`).
+`cdiedits` says which of the two carries an operation out.
 Container Device Interface, SPEC.md, 0.5.0 (device names that begin with a digit).
 """
 
 from __future__ import annotations
 
 from oci_gpu_hook.errors import quoted
+from oci_gpu_hook.planning import cdiedits
 from oci_gpu_hook.planning.selection import of_nodes
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.words import ALL, VISIBLE_DEVICES, VOID
@@ -179,7 +180,7 @@ def _edits(provision: Provision) -> Edits:
     """The part of a provision that a spec can express."""
     edits: Edits = {"deviceNodes": [], "mounts": []}
     for operation in provision.operations:
-        for key, edit in operation.cdi_edits() or ():
+        for key, edit in cdiedits.of(operation) or ():
             edits[key].append(edit)
     return edits
 

@@ -7,7 +7,7 @@ could not.
 
 from __future__ import annotations
 
-from oci_gpu_hook.planning import cdi, provision, vendorshare
+from oci_gpu_hook.planning import cdi, cdiedits, provision, vendorshare
 from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.request.words import ALL, NONE, VOID
 
@@ -59,7 +59,7 @@ def misfit(version: str, found: OnHost, operations: Iterable[Operation], targets
         return different
     there = frozenset(targets)
     for operation in operations:
-        for key, edit in operation.cdi_edits() or ():
+        for key, edit in cdiedits.of(operation) or ():
             if key == "mounts" and edit["containerPath"] not in there:
                 return f"the CDI spec does not have {edit['hostPath']}, which the host has"
     return ""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from oci_gpu_hook import build
+from oci_gpu_hook.cli import shown
 from oci_gpu_hook.container import rootfs
 from oci_gpu_hook.container.layout import COMPAT_FOLDER, Layout
 from oci_gpu_hook.driver import inventory, nodes, stamp, survey
@@ -88,7 +89,7 @@ def test_an_answer_is_what_would_be_decided(node: Node, devices: str, capabiliti
     # Equal tuples may be of different records.
     for one, other in zip(again.operations, first.operations):
         assert type(one) is type(other)
-        assert (one.rows(), one.document()) == (other.rows(), other.document())
+        assert (shown.rows(one), shown.document(one)) == (shown.rows(other), shown.document(other))
     assert len(node.kept()) == 1
     assert node.start(by_environment("2", capabilities)).anew
 

@@ -28,7 +28,7 @@ from tests.unit.containers import CONTAINER, DEBIAN
 if TYPE_CHECKING:
     from oci_gpu_hook.changes.tree import Tree
     from oci_gpu_hook.changes.undo import Undo
-    from oci_gpu_hook.operations.operation import Edit, Operation, Row
+    from oci_gpu_hook.operations.operation import Operation
 
 NAMESPACE, HOME = 7, 3
 
@@ -60,15 +60,6 @@ class Step:
     def perform(self, tree: Tree, prepared: int | None) -> str:
         self._ask("perform", tree.undo)
         return self._note
-
-    def cdi_edits(self) -> list[Edit] | None:
-        return None
-
-    def rows(self) -> tuple[str, list[Row]]:
-        return "steps", []
-
-    def document(self) -> dict[str, Any]:
-        return {}
 
     def _ask(self, what: str, undo: Undo) -> None:
         self._log.append(f"{what} {self._name}")

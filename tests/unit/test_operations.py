@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oci_gpu_hook import operations
+from oci_gpu_hook.cli import shown
 from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.formats.ldcache_entries import Entry
@@ -27,7 +28,7 @@ from oci_gpu_hook.operations.symlink import Symlink
 from oci_gpu_hook.operations.systemd import TellSystemd
 from oci_gpu_hook.operations.tmpfs import Tmpfs
 from oci_gpu_hook.operations.vocabulary import KINDS, name_of
-from oci_gpu_hook.planning import cdi
+from oci_gpu_hook.planning import cdi, cdiedits
 from oci_gpu_hook.planning.plan import Provision
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def test_every_kind_implements_the_protocol(example: Operation) -> None:
     fields, methods = protocol()
     assert {node.name for node in fields} == {"required", "reason"}
     assert {node.name for node in fields} <= set(kind._fields)
-    assert {node.name for node in methods} >= {"prepare", "perform", "cdi_edits", "document"}
+    assert {node.name for node in methods} >= {"prepare", "perform", "describe"}
     for node in methods:
         parameters = inspect.signature(getattr(kind, node.name)).parameters
         assert list(parameters) == [argument.arg for argument in node.args.args], node.name
@@ -90,10 +91,10 @@ def test_every_file_of_the_vocabulary_is_of_a_kind_that_is_named_there() -> None
 
 @by_kind
 def test_what_is_shown_of_an_operation_says_why_and_can_be_written(example: Operation) -> None:
-    title, rows = example.rows()
+    title, rows = shown.rows(example)
     assert title and any(cells[-1] == "why" for cells in rows)
     assert all(isinstance(cell, str) for cells in rows for cell in cells)
-    document = example.document()
+    document = shown.document(example)
     assert json.loads(json.dumps(document)) == document
     assert (document["required"], document["reason"]) == (example.required, "why")
 
@@ -109,6 +110,6 @@ def test_what_it_does_reads_well_behind_cannot(example: Operation) -> None:
 def test_a_spec_has_lists_for_all_that_is_said_to_it(example: Operation) -> None:
     given = Provision("1.2", (), (example,), ())
     document: Any = cdi.document(given, (), cdi.Hook("/hook", ("utility",)))
-    edits = example.cdi_edits() or []
+    edits = cdiedits.of(example) or []
     for key in {key for key, _ in edits}:
         assert document["containerEdits"][key] == [edit for name, edit in edits if name == key]
