@@ -18,8 +18,8 @@ from oci_gpu_hook.errors import ConfigError, DriverError, HookError, UsageError,
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.node.machine import whole
-from oci_gpu_hook.planning import cdi as spec_of
-from oci_gpu_hook.planning import cdivendor, provision, selection
+from oci_gpu_hook.node.setup import cdispec as spec_of
+from oci_gpu_hook.planning import carriedout, provision, selection
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings, read_settings
 from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, CAPABILITIES, NONE, items
@@ -170,7 +170,7 @@ def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[st
     inventory = current.vendor_inventory(root, flag, found.file)
     folder, _ = layout.library_folder(root.fd)
     like_host = layout.like_host(folder)
-    return cdivendor.document(on_host.look(root, inventory), like_host, hook)
+    return spec_of.of_vendor(on_host.look(root, inventory), like_host, hook)
 
 
 def stale(root: HostRoot, path: str, flag: str) -> str:
@@ -182,7 +182,7 @@ def stale(root: HostRoot, path: str, flag: str) -> str:
         return err.message
     except ValueError:
         return "somebody has changed the CDI spec"
-    different = spec_of.misfit(spec_of.driver_of(found), spec_of.driver_of(now))
+    different = carriedout.misfit(spec_of.driver_of(found), spec_of.driver_of(now))
     if different or _without_hooks(found) == _without_hooks(now):
         return different
     return "the CDI spec does not say what the host has now"

@@ -15,8 +15,8 @@ from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.errors import RequestError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.setup import cdispec as spec_of
 from oci_gpu_hook.node.setup import drivervolume
-from oci_gpu_hook.planning import cdi as spec_of
 from oci_gpu_hook.planning import selection
 from oci_gpu_hook.request import selectors
 from oci_gpu_hook.request.parse import Request

@@ -11,7 +11,7 @@ from subprocess import PIPE
 
 import pytest
 
-from oci_gpu_hook.planning import cdi
+from oci_gpu_hook.node.setup import cdispec
 from tests.unit import starts
 
 pytestmark = pytest.mark.pythons
@@ -82,4 +82,4 @@ def test_no_registration_and_no_spec_asks_for_a_limit() -> None:
     """crun loses the end of a hook that has one (tests/integration/test_time.py)."""
     registration = json.loads((starts.ROOT / "hooks.d/oci-gpu-hook.json").read_text())
     assert "timeout" not in registration["hook"]
-    assert "timeout" not in cdi._started(cdi.Hook("/hook", ("utility",)), "1.2")
+    assert "timeout" not in cdispec._started(cdispec.Hook("/hook", ("utility",)), "1.2")

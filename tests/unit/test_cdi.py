@@ -16,9 +16,9 @@ from oci_gpu_hook import cli
 from oci_gpu_hook.cli import shown as operations
 from oci_gpu_hook.errors import DriverError, HookError, RequestError
 from oci_gpu_hook.formats.ldcache import MULTIARCH_32
+from oci_gpu_hook.node.setup import cdispec
 from oci_gpu_hook.operations.ldcache import LdCache
 from oci_gpu_hook.operations.symlink import Symlink
-from oci_gpu_hook.planning import cdi
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request import parse, sources
 from oci_gpu_hook.request.parse import Request
@@ -276,22 +276,22 @@ def test_a_spec_older_than_the_driver_is_refused(mig_host: Node) -> None:
 
 def test_a_spec_that_fits_is_not_stale(host: Node) -> None:
     settings = host.settings.read_text()
-    assert cdi.stale(host.spec(), host.inventory(DRIVER_ROOT if settings else "/")) == ""
+    assert cdispec.stale(host.spec(), host.inventory(DRIVER_ROOT if settings else "/")) == ""
 
 
 def test_a_spec_that_does_not_fit_is_noticed(mig_host: Node) -> None:
     spec, inventory = mig_host.spec(), mig_host.inventory()
     newer = inventory._replace(driver_version="590.48.01")
-    assert cdi.stale(spec, newer) == (f"the CDI spec is for driver {hosts.VERSION}, the host has 590.48.01")
+    assert cdispec.stale(spec, newer) == (f"the CDI spec is for driver {hosts.VERSION}, the host has 590.48.01")
     undivided = inventory._replace(mig_devices=())
-    assert cdi.stale(spec, undivided) == "the CDI spec names '0:0', which the host has no longer"
+    assert cdispec.stale(spec, undivided) == "the CDI spec names '0:0', which the host has no longer"
     fewer = {**spec, "devices": spec["devices"][2:]}
-    assert cdi.stale(fewer, inventory) == "the CDI spec does not name '0', which the host has"
+    assert cdispec.stale(fewer, inventory) == "the CDI spec does not name '0', which the host has"
 
 
 @pytest.mark.parametrize(
     "spec", [None, [], {}, {"containerEdits": {"hooks": [{"args": ["other", "--cdi-driver", "1"]}]}}]
 )
 def test_another_hands_spec_is_of_no_known_driver(mig_host: Node, spec: object) -> None:
-    assert cdi.driver_of(spec) == ""
-    assert "driver unknown" in cdi.stale(spec, mig_host.inventory())
+    assert cdispec.driver_of(spec) == ""
+    assert "driver unknown" in cdispec.stale(spec, mig_host.inventory())

@@ -14,9 +14,9 @@ import pytest
 from oci_gpu_hook.container import layout
 from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import ConfigError, DriverError
+from oci_gpu_hook.node.setup import cdispec
 from oci_gpu_hook.operations.ldcache import LdCache
 from oci_gpu_hook.operations.service import Service
-from oci_gpu_hook.planning import cdi, cdivendor
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.vendors.devices import Device, Devices
 from oci_gpu_hook.vendors.vendorhost import OnHost
@@ -216,14 +216,14 @@ def test_only_names_that_cdi_has_are_in_it_each_once() -> None:
         ("0", "0000:03:00.0", "mlx5_0", "a/b", "-x", "x-", "", "with space", "ä1"),
         ("1", "0000:03:00.1", "all", "None", "VOID", "mlx5_0", "0"),
     )
-    names = cdivendor.names(found)
+    names = cdispec.vendors_names(found)
     assert names == ("0", "0000:03:00.0", "mlx5_0", "1", "0000:03:00.1", "all")
     assert all(DEVICE_NAME.fullmatch(name) for name in names)
 
 
 def test_a_name_of_two_devices_is_the_firsts_in_the_spec_too() -> None:
     found = _found(("0", "acme"), ("1", "acme"))
-    spec: Any = cdivendor.document(found, layout.like_host("/usr/lib"), cdi.Hook("/hook", (), "", FLAG))
+    spec: Any = cdispec.of_vendor(found, layout.like_host("/usr/lib"), cdispec.Hook("/hook", (), "", FLAG))
     by_name = {device["name"]: device["containerEdits"] for device in spec["devices"]}
     assert by_name["acme"] == by_name["0"] != by_name["1"]
     assert len(by_name["all"]["deviceNodes"]) == 2

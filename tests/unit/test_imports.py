@@ -134,7 +134,7 @@ BUDGETS = {
     ),
     "another vendor's, by CDI": Budget(
         "the CDI spec is for driver 1.2",
-        ("state", "start", "vendors", "platform", "gpu", "provision", "cdi", "vendors by CDI"),
+        ("state", "start", "vendors", "platform", "gpu", "provision", "cdi"),
         env="A=1",
         options=("--cdi-vendor", "OCI_A", "--cdi-driver", "1.2"),
         plant=("etc/oci-gpu-hook/vendors/a.json", A_VENDOR),

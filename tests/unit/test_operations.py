@@ -17,6 +17,7 @@ from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.formats.ldcache_entries import Entry
 from oci_gpu_hook.formats.ldcache_prepare import prepare
+from oci_gpu_hook.node.setup import cdispec
 from oci_gpu_hook.operations import operation
 from oci_gpu_hook.operations.cgroup import OpenCgroup
 from oci_gpu_hook.operations.device import Device
@@ -28,7 +29,7 @@ from oci_gpu_hook.operations.symlink import Symlink
 from oci_gpu_hook.operations.systemd import TellSystemd
 from oci_gpu_hook.operations.tmpfs import Tmpfs
 from oci_gpu_hook.operations.vocabulary import KINDS, name_of
-from oci_gpu_hook.planning import cdi, cdiedits
+from oci_gpu_hook.planning import cdiedits
 from oci_gpu_hook.planning.plan import Provision
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def test_what_it_does_reads_well_behind_cannot(example: Operation) -> None:
 @by_kind
 def test_a_spec_has_lists_for_all_that_is_said_to_it(example: Operation) -> None:
     given = Provision("1.2", (), (example,), ())
-    document: Any = cdi.document(given, (), cdi.Hook("/hook", ("utility",)))
+    document: Any = cdispec.document(given, (), cdispec.Hook("/hook", ("utility",)))
     edits = cdiedits.of(example) or []
     for key in {key for key, _ in edits}:
         assert document["containerEdits"][key] == [edit for name, edit in edits if name == key]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A CDI spec of this host: the hook's own plans, as far as a spec can express them.  Pure.
+"""A CDI spec of this host, for GPUs or another vendor's devices: the hook's own plans, as far as a spec can say.  Pure.
 
 The engine makes the device nodes and mounts that the spec lists, and starts the hook, which does the rest of the plan.
 `cdiedits` says which of the two carries an operation out.
@@ -8,16 +8,19 @@ Container Device Interface, SPEC.md, 0.5.0 (device names that begin with a digit
 
 from __future__ import annotations
 
-from oci_gpu_hook.errors import quoted
-from oci_gpu_hook.planning import cdiedits
-from oci_gpu_hook.planning.selection import of_nodes
-from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.request.words import ALL, VISIBLE_DEVICES, VOID
+from typing import TYPE_CHECKING, NamedTuple
 
-TYPE_CHECKING = False
+from oci_gpu_hook.errors import quoted
+from oci_gpu_hook.planning import cdiedits, provision, vendorshare
+from oci_gpu_hook.planning.carriedout import misfit
+from oci_gpu_hook.request.vendorrequest import VendorRequest
+from oci_gpu_hook.request.words import ALL, NONE, VISIBLE_DEVICES, VOID
+
 if TYPE_CHECKING:
+    from oci_gpu_hook.container.layout import Layout
     from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.planning.plan import Provision
+    from oci_gpu_hook.vendors.vendorhost import OnHost
 
     # Lists of containerEdits by name.
     Edits = dict[str, list[dict[str, object]]]
@@ -27,6 +30,9 @@ VERSION = "0.5.0"
 PROGRAM = "oci-gpu-hook"
 STAGE = "createRuntime"
 
+# Of a device's name (SPEC.md, "CDI JSON Specification"): it begins and ends with a letter or digit, and may have these
+# between.
+_BETWEEN = frozenset("_-.:")
 # With this value the hook that is registered for every container does nothing.
 _NOTHING_MORE = f"={VOID}"
 # With an empty one the hook would get the container's (CVE-2025-23266).  Without SHELL, bash looks in the user
@@ -60,18 +66,6 @@ def names(inventory: DriverInventory) -> tuple[tuple[str, str], ...]:
         if device.uuid:
             found.append((device.uuid, device.uuid))
     return (*found, (ALL, ALL))
-
-
-def asked(nodes: tuple[str, ...], inventory: DriverInventory) -> tuple[str, ...]:
-    """The spec's names of the devices whose nodes the engine has made, which does not say by which it was asked."""
-    found = of_nodes(nodes, inventory)
-    divided = {device.gpu for device, _ in found.mig_devices}
-    gpus = [str(gpu.nvml_index) for gpu, _ in found.gpus if gpu.nvml_index not in divided]
-    mig_devices = [
-        f"{device.gpu}:{device.number}" if device.number is not None else device.uuid or ALL
-        for device, _ in found.mig_devices
-    ]
-    return tuple(dict.fromkeys([*gpus, *mig_devices]))
 
 
 def nameless(inventory: DriverInventory) -> str:
@@ -151,14 +145,6 @@ def _word(spec: object, option: str) -> str:
         return ""
 
 
-def misfit(version: str, driver_version: str) -> str:
-    """Why a spec for the driver `version` does not fit the host's, in a sentence; "" where it does."""
-    if version == driver_version:
-        return ""
-    here = driver_version or "unknown"
-    return f"the CDI spec is for driver {version or 'unknown'}, the host has {here}"
-
-
 def stale(spec: object, inventory: DriverInventory) -> str:
     """Why a spec is out of date, in a sentence; "" where it is not."""
     different = misfit(driver_of(spec), inventory.driver_version)
@@ -189,3 +175,34 @@ def _without(edits: Edits, shared: Edits) -> Edits:
     """The edits that are not among the shared ones, without empty lists."""
     own = {key: [item for item in items if item not in shared[key]] for key, items in edits.items()}
     return {key: items for key, items in own.items() if items}
+
+
+def vendors_names(found: OnHost) -> tuple[str, ...]:
+    """The names of a spec's devices: all by which one can be asked for and that CDI's grammar has; and ``all``."""
+    called = [name for device in found.devices.devices for name in device.names]
+    # Of a name that two have, the first is meant, as everywhere.
+    return (*dict.fromkeys([name for name in called if _is_name(name)]), ALL)
+
+
+def of_vendor(found: OnHost, layout: Layout, hook: Hook) -> dict[str, object]:
+    """The spec of a vendor's devices; layout: of a container that is like the host.
+
+    DriverError where the host lacks what the vendor's file requires.
+    """
+    devices = tuple([(name, _vendors_provision(found, layout, name)) for name in vendors_names(found)])
+    common = _vendors_provision(found, layout, NONE)
+    inventory = found.inventory
+    return document(common, devices, hook, inventory.kind, inventory.environment)
+
+
+def _is_name(text: str) -> bool:
+    inner = "".join([letter for letter in text if letter not in _BETWEEN])
+    ends = f"{text[:1]}{text[-1:]}"
+    return text.isascii() and inner.isalnum() and ends.isalnum() and text.lower() not in (ALL, NONE, VOID)
+
+
+def _vendors_provision(found: OnHost, layout: Layout, name: str) -> Provision:
+    """What a container gets for one device."""
+    inventory = found.inventory
+    request = VendorRequest(inventory.flag, inventory.file, "cdi-spec", (name,))
+    return provision.join(layout, inventory.version, (vendorshare.share(layout, request, found),))
