@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""systemd, told of the requested devices, where it restricts those of the container's scope.
+"""The requested devices added to DeviceAllow= of the container's scope, if systemd restricts its devices.
 
 It puts its own rules in force again and again: without this the container would lose its GPUs at the next
 daemon-reload.
@@ -29,7 +29,7 @@ class TellSystemd(NamedTuple):
 
     def describe(self) -> str:
         """See `Operation`, for this and the rest."""
-        return f"tell systemd of the devices of {self.unit}, which its next reload will close"
+        return f"add the devices to DeviceAllow= of {self.unit}"
 
     def prepare(self, host: HostRoot, undo: Undo) -> int | None:
         # Its socket is the host's, and it works while the hook does.

@@ -51,7 +51,7 @@ class Finder:
         return type(sys.__spec__)(name, self)  # type: ignore[arg-type]  # a loader by its methods
 
     def _load(self, first: int, size: int) -> bool:
-        """Make and run the modules of a group, each behind what it imports; False where the file is damaged."""
+        """Make and run the modules of a group, in dependency order; False if the file is damaged."""
         try:
             group = marshal.loads(posix.pread(self._file, size, self._begin + first))
         except (OSError, EOFError, ValueError, TypeError):
