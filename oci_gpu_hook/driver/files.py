@@ -218,7 +218,7 @@ def _library(
         return None
     finally:
         posix.close(fd)
-    if identity is None or ldcache_entries.flags_of(identity) != flags:
+    if identity is None or ldcache.FLAGS.get((identity.machine, identity.bits)) != flags:
         return None
     soname = identity.soname or file
     names = (file, soname, *catalogue.OTHER_NAMES.get(name, ()))

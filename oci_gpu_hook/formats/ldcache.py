@@ -2,8 +2,8 @@
 """The format of ``/etc/ld.so.cache``: bytes to columns, and back.  Pure.
 
 Source: glibc's ``sysdeps/generic/dl-cache.h`` (layout) and ``elf/cache.c`` (what ldconfig writes), 2.17 to 2.41;
-ldconfig(8).  `ldcache_order` sorts the rows, `ldcache_merge` adds ours to them, and `ldcache_entries` gives them as
-entries.  Little-endian only, as all supported machines are.  Names and paths are bytes, as in the file.
+ldconfig(8).  `ldcache_merge` adds our rows and sorts all, `ldcache_entries` gives them as entries.  Little-endian only,
+as all supported machines are.  Names and paths are bytes, as in the file.
 
 The bytes come from an image and are hostile: `MalformedCache` is the only error, and the time is linear in their
 number.
@@ -46,8 +46,8 @@ _OLD_MAGIC = b"ld.so-1.7.0"
 _OLD_HEADER_SIZE, _OLD_ROW_SIZE = 16, 12  # a row: flags, soname, path
 _NEW_MAGIC = b"glibc-ld.so.cache1.1"
 _HEADER = "<20sIIB3xI12x"  # magic, rows, size of the strings, byte order, offset of the extensions
-HEADER_SIZE = 48
-ROW_SIZE = 24  # flags, soname, path, OS version, 32 bits each; hwcap, 64 bits
+_HEADER_SIZE = 48
+_ROW_SIZE = 24  # flags, soname, path, OS version, 32 bits each; hwcap, 64 bits
 _LITTLE_ENDIAN = 2
 _EXTENSION_MAGIC = 0xEAA42174
 _GENERATOR_TAG, _HWCAPS_TAG = 0, 1
@@ -58,7 +58,7 @@ _GENERATOR = b"oci-gpu-hook"
 LONGEST_STRING = 4095
 _SHARING = 4
 # The bytes of all names that are compared: each may take a dozen in memory.
-MOST_COMPARED = 1 << 20
+_MOST_COMPARED = 1 << 20
 # glibc knows ten names of hwcaps, and two kinds of extensions.
 _MOST_EXTENSIONS = 1024
 
@@ -86,13 +86,6 @@ class Table(NamedTuple):
 NOTHING = Table(b"", [], [], [], [], [], [], [], [], b"")
 
 
-def row_count(data: bytes) -> int:
-    """How many rows a cache in the new layout claims to have; 0 for another layout."""
-    start = len(_NEW_MAGIC)
-    count = int.from_bytes(data[start : start + 4], "little")
-    return count if data.startswith(_NEW_MAGIC) else 0
-
-
 # --- reading
 
 
@@ -116,32 +109,24 @@ def read(data: bytes) -> Table:
     return _table(data[end:], 0, (words[1::3], words[2::3], ()), (words[::3], zeros, zeros), b"")
 
 
-def measured(data: bytes, start: int) -> tuple[int, int, int, Sequence[int], bytes]:
-    """The measures of the new layout at `start`: the end and the number of its rows, the strings' size, the extensions.
-
-    The extensions are the offsets of the hwcaps names, and the generator.
-    """
-    rows_start = start + HEADER_SIZE
-    if rows_start > len(data):
-        raise MalformedCache("the header is cut off")
-    _, count, size, byte_order, extensions = unpack_from(_HEADER, data, start)
-    if byte_order and byte_order & 3 != _LITTLE_ENDIAN:
-        raise MalformedCache("the byte order is another machine's")
-    rows_end = rows_start + ROW_SIZE * count
-    if rows_end + size > len(data) or count > _MOST_ROWS:
-        raise MalformedCache(f"{count} rows and {size} bytes of strings do not fit in")
-    return (rows_end, count, size, *_read_extensions(data, extensions))
-
-
 def _read_new(data: bytes, start: int) -> Table:
     """The new layout, with its header at `start`.
 
     Offsets of strings count from there, as ldconfig writes them.  (Where the layout is inside the old one, glibc 2.33
     to 2.41 looks for the hwcaps names in another place, and so ignores them.)
     """
-    rows_end, _, size, hwcap_names, generator = measured(data, start)
+    rows_start = start + _HEADER_SIZE
+    if rows_start > len(data):
+        raise MalformedCache("the header is cut off")
+    _, count, size, byte_order, extensions = unpack_from(_HEADER, data, start)
+    if byte_order and byte_order & 3 != _LITTLE_ENDIAN:
+        raise MalformedCache("the byte order is another machine's")
+    rows_end = rows_start + _ROW_SIZE * count
+    if rows_end + size > len(data) or count > _MOST_ROWS:
+        raise MalformedCache(f"{count} rows and {size} bytes of strings do not fit in")
+    hwcap_names, generator = _read_extensions(data, extensions)
     # Views: a tuple of all numbers of a large cache would take ten times its size.
-    rows = memoryview(data)[start + HEADER_SIZE : rows_end]
+    rows = memoryview(data)[rows_start:rows_end]
     words = rows.cast("I")
     return _table(
         data[rows_end : rows_end + size],
@@ -198,9 +183,9 @@ def _table(
     ends = [find(0, start, start + window) for start in starts]
     if min(ends, default=0) < 0:
         raise MalformedCache("a string is too long or has no end")
-    if sum(ends) - sum(starts) > _SHARING * (len(strings) + ROW_SIZE * len(names)):
+    if sum(ends) - sum(starts) > _SHARING * (len(strings) + _ROW_SIZE * len(names)):
         raise MalformedCache("the strings overlap too much")
-    if sum(ends[: len(names)]) - sum(names) > MOST_COMPARED:
+    if sum(ends[: len(names)]) - sum(names) > _MOST_COMPARED:
         raise MalformedCache("the names are longer than those of any real cache")
     texts = [strings[start:end] for start, end in zip(names, ends)]
     path_ends = ends[len(names) : 2 * len(names)]
@@ -212,8 +197,9 @@ def _table(
 # --- writing
 
 
-def rows_of(table: Table, order: list[int], base: int) -> bytes:
-    """The rows in `order`, as bytes; `base` bytes lie before the strings."""
+def written(table: Table, order: list[int]) -> bytes:
+    """The new layout, with the table's rows in `order`.  Unknown extensions are dropped: they might be wrong now."""
+    base = _HEADER_SIZE + _ROW_SIZE * len(order)
     words = [0] * (6 * len(order))
     words[::6] = map(table.flags.__getitem__, order)
     words[1::6] = [offset + base for offset in map(table.name_offsets.__getitem__, order)]
@@ -221,31 +207,20 @@ def rows_of(table: Table, order: list[int], base: int) -> bytes:
     words[3::6] = map(table.osversions.__getitem__, order)
     rows = bytearray(pack(f"<{len(words)}I", *words))
     for place, row in enumerate(order) if any(table.hwcaps) else ():
-        if table.hwcaps[row]:
-            pack_into("<Q", rows, ROW_SIZE * place + 16, table.hwcaps[row])
-    return bytes(rows)
-
-
-def whole(rows: list[bytes], table: Table, base: int, theirs: memoryview | bytes = b"") -> bytes:
-    """The new layout: header, rows in any pieces, strings (`theirs` before those of the table), extensions."""
-    size = len(theirs) + len(table.strings)
+        pack_into("<Q", rows, _ROW_SIZE * place + 16, table.hwcaps[row])
+    size = len(table.strings)
     padding = bytes(-size % 4)
     start = base + size + len(padding)
-    count = sum(map(len, rows)) // ROW_SIZE
-    header = pack(_HEADER, _NEW_MAGIC, count, size, _LITTLE_ENDIAN, start)
+    header = pack(_HEADER, _NEW_MAGIC, len(order), size, _LITTLE_ENDIAN, start)
     extensions = _extensions(start, [offset + base for offset in table.hwcap_offsets])
-    return b"".join([header, *rows, theirs, table.strings, padding, extensions])
+    return b"".join([header, rows, table.strings, padding, extensions])
 
 
 def _extensions(start: int, hwcaps: list[int]) -> bytes:
-    """The directory of the extensions for `start`, the offsets of the hwcaps names, and the generator.
-
-    Other extensions are dropped: they might no longer be right.
-    """
+    """The directory of the extensions for `start`, the offsets of the hwcaps names, and the generator."""
     count = 2 if hwcaps else 1
     hwcaps_start = start + 8 + 16 * count
-    generator_start = hwcaps_start + 4 * len(hwcaps)
-    sections = [_GENERATOR_TAG, 0, generator_start, len(_GENERATOR)]
+    sections = [_GENERATOR_TAG, 0, hwcaps_start + 4 * len(hwcaps), len(_GENERATOR)]
     if hwcaps:
         sections += [_HWCAPS_TAG, 0, hwcaps_start, 4 * len(hwcaps)]
     words = [_EXTENSION_MAGIC, count, *sections, *hwcaps]

@@ -1,24 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An ld.so.cache as entries, for people and for the survey of the driver.  Pure."""
+"""The entries of an ld.so.cache, read from one or made ready to be added by `ldcache_merge`.  Pure."""
 
 from __future__ import annotations
 
-from oci_gpu_hook.formats.ldcache import FLAGS, HEADER_SIZE, LARGEST, LONGEST_STRING, measured, read, row_count
+from oci_gpu_hook.formats.ldcache import LONGEST_STRING, read
+from oci_gpu_hook.formats.ldcache_merge import Additions, sort_keys
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
-    from typing import Protocol
-
-    class Identity(Protocol):
-        """What `flags_of` needs of an identified ELF file."""
-
-        @property
-        def machine(self) -> int: ...
-        @property
-        def bits(self) -> int: ...
-
+    from collections.abc import Collection, Iterable
 
 # A library of one name lies in a few folders.
 _MOST_PATHS = 256
@@ -46,11 +37,6 @@ class Cache(NamedTuple):
     generator: bytes
 
 
-def flags_of(identity: Identity) -> int | None:
-    """The flags of an entry for this ELF file; None for an architecture that is not supported."""
-    return FLAGS.get((identity.machine, identity.bits))
-
-
 def parse(data: bytes) -> Cache:
     """All entries of a cache; MalformedCache where `data` is none, or empty."""
     table = read(data)
@@ -65,22 +51,39 @@ def paths_of(data: bytes, sonames: Collection[bytes]) -> list[bytes]:
     """The paths of the libraries with these names, in the cache's order, at most `_MOST_PATHS`.
 
     MalformedCache where `data` is no cache.
-
-    A row is found by the offset of its name: a table of all rows takes longer to make, and more memory than the cache.
     """
-    if not row_count(data) or len(data) > LARGEST:
-        table = read(data)
-        rows = zip(table.names, table.path_offsets, table.path_ends)
-        paths = [table.strings[start:end] for name, start, end in rows if name in sonames]
-        return paths[:_MOST_PATHS]
-    wanted = set()
-    for soname in sonames:
-        at = data.find(soname + b"\0")
-        while at >= 0:
-            wanted.add(at)
-            at = data.find(soname + b"\0", at + 1)
-    rows_end = measured(data, 0)[0]
-    words = memoryview(data)[HEADER_SIZE:rows_end].cast("I")
-    found = [row for row, name in enumerate(words[1::6].tolist()) if name in wanted]
-    starts = [words[6 * row + 2] for row in found[:_MOST_PATHS]]
-    return [data[start : data.find(0, start, start + LONGEST_STRING + 1)] for start in starts]
+    table = read(data)
+    rows = zip(table.names, table.path_offsets, table.path_ends)
+    return [table.strings[start:end] for name, start, end in rows if name in sonames][:_MOST_PATHS]
+
+
+def prepare(entries: Iterable[Entry]) -> Additions:
+    """The entries, ready to be added; ValueError for one that no cache can hold."""
+    ours = _checked(entries)
+    # bytearrays grow in place: an image's folder of newer CUDA libraries may hold thousands of names.
+    rows, strings = bytearray(), bytearray()
+    for entry in ours:
+        path = len(strings)
+        # A name that is the end of its path needs no string of its own.
+        own_string = b"" if entry.path.endswith(entry.soname) else b"\0" + entry.soname
+        strings += entry.path + own_string + b"\0"
+        name = len(strings) - len(entry.soname) - 1
+        for word in (entry.flags, name, path, entry.osversion, 0, 0):
+            rows += word.to_bytes(4, "little")
+    sonames, flags = [entry.soname for entry in ours], [entry.flags for entry in ours]
+    keys = sort_keys(sonames, flags, [0] * len(ours), flags)
+    return Additions(tuple(sonames), bytes(rows), bytes(strings), tuple(keys))
+
+
+def _checked(entries: Iterable[Entry]) -> list[Entry]:
+    """The entries, each once."""
+    once: dict[tuple[bytes, bytes, int], Entry] = {}
+    for entry in entries:
+        soname, path, flags, osversion, hwcap = entry
+        texts = (soname, path)
+        if not all(texts) or max(map(len, texts)) > LONGEST_STRING or 0 in soname + path:
+            raise ValueError("no ld.so.cache can hold a name or a path that is empty, long or has a NUL")
+        if hwcap or not 0 <= flags < 1 << 32 or not 0 <= osversion < 1 << 32:
+            raise ValueError("no hwcap, and 32 bits of flags and OS version")
+        once.setdefault((soname, path, flags), entry)
+    return list(once.values())

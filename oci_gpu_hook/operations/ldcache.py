@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from oci_gpu_hook.changes import loadercache
-from oci_gpu_hook.formats.ldcache_additions import Additions
+from oci_gpu_hook.formats.ldcache_merge import Additions
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -38,9 +38,6 @@ class LdCache(NamedTuple):
         return f"put our entries into {self.path}"
 
     def prepare(self, host: HostRoot, undo: Undo) -> int | None:
-        # For `merge`, which runs where the package may be out of reach.
-        from oci_gpu_hook.formats import ldcache_splice  # noqa: F401
-
         return None
 
     def perform(self, tree: Tree, prepared: int | None) -> str:

@@ -23,9 +23,8 @@ from oci_gpu_hook.container import devicecgroup
 from oci_gpu_hook.driver import gpu, inventory, mig, nodes, proc, stamp
 from oci_gpu_hook.errors import HookError, plain
 from oci_gpu_hook.formats import contexts, devicefilter_whole, ldcache, ldcache_merge, scopeunit
-from oci_gpu_hook.formats.ldcache_entries import Entry, paths_of
+from oci_gpu_hook.formats.ldcache_entries import Entry, paths_of, prepare
 from oci_gpu_hook.formats.ldcache_entries import parse as parse_cache
-from oci_gpu_hook.formats.ldcache_prepare import prepare
 from oci_gpu_hook.host import docker, podman, saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import mountinfo

@@ -167,8 +167,7 @@ from oci_gpu_hook import apply
 from oci_gpu_hook.changes import devicerules, namespace, privileges, tree
 from oci_gpu_hook.formats import ldcache_merge
 from oci_gpu_hook.formats.devicerule import DeviceRule
-from oci_gpu_hook.formats.ldcache_entries import Entry
-from oci_gpu_hook.formats.ldcache_prepare import prepare
+from oci_gpu_hook.formats.ldcache_entries import Entry, prepare
 from oci_gpu_hook.kernel import bpf
 from oci_gpu_hook.operations.cgroup import OpenCgroup
 from oci_gpu_hook.operations.ldcache import LdCache
@@ -183,7 +182,7 @@ folder = sys.argv[2]
 for name in ("devices.list", "devices.allow"):
     open(f"{folder}/{name}", "w").close()
 with open(f"{folder}/ld.so.cache", "wb") as cache:
-    rows = [Entry(b"lib%d.so" % n, b"/lib%d.so" % n, 3) for n in range(ldcache_merge.MANY)]
+    rows = [Entry(b"lib%d.so" % n, b"/lib%d.so" % n, 3) for n in range(200)]
     cache.write(ldcache_merge.merge(None, prepare(rows)))
 tree.Tree.attach_file = lambda *words: print("merged")
 

@@ -16,8 +16,7 @@ from oci_gpu_hook.changes import loadercache
 from oci_gpu_hook.changes.tree import Tree
 from oci_gpu_hook.changes.undo import Undo
 from oci_gpu_hook.formats import ldcache_merge
-from oci_gpu_hook.formats.ldcache_entries import Entry, parse
-from oci_gpu_hook.formats.ldcache_prepare import prepare
+from oci_gpu_hook.formats.ldcache_entries import Entry, parse, prepare
 from oci_gpu_hook.kernel import syscalls
 
 OURS = Entry(b"libcuda.so.1", b"/usr/lib64/libcuda.so.1", 0x303)
