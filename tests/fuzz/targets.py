@@ -22,7 +22,7 @@ from oci_gpu_hook import build
 from oci_gpu_hook.container import devicecgroup
 from oci_gpu_hook.driver import gpu, inventory, mig, nodes, proc, stamp
 from oci_gpu_hook.errors import HookError, plain
-from oci_gpu_hook.formats import contexts, devicefilter_whole, ldcache, ldcache_merge, scopeunit
+from oci_gpu_hook.formats import contexts, devicefilter, ldcache, ldcache_merge, scopeunit
 from oci_gpu_hook.formats.ldcache_entries import Entry, paths_of, prepare
 from oci_gpu_hook.formats.ldcache_entries import parse as parse_cache
 from oci_gpu_hook.host import docker, podman, saved
@@ -249,7 +249,7 @@ def _labels(bundle: Bundle) -> None:
 
 def _devices(bundle: Bundle) -> None:
     rules = bundle.device_rules()
-    devicefilter_whole.program((*rules, *devicefilter_whole.runtime_defaults()))
+    devicefilter.program((*rules, *devicefilter.runtime_defaults()))
 
 
 # --- what is asked

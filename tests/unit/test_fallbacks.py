@@ -120,7 +120,7 @@ STRUCT = {
 }
 BY_STRUCT = """
 import posix, sys
-from oci_gpu_hook.formats import devicefilter_whole
+from oci_gpu_hook.formats import devicefilter
 from oci_gpu_hook.formats import ldcache, ldcache_entries, ldcache_merge
 from oci_gpu_hook.driver import elf
 print(elf.identify(posix.open(sys.executable, posix.O_RDONLY)))
@@ -128,7 +128,7 @@ entry = ldcache_entries.Entry(flags=ldcache.FLAGS[62, 64], soname=b"liba.so.1", 
 merged = ldcache_merge.merge(None, ldcache_entries.prepare([entry]))
 print(merged.hex())
 print(ldcache_entries.parse(merged).entries)
-program = devicefilter_whole.program(devicefilter_whole.runtime_defaults())
+program = devicefilter.program(devicefilter.runtime_defaults())
 print(program.hex())
 """
 
