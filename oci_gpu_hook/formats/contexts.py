@@ -8,6 +8,7 @@ context against the policy when the label is set.
 
 from __future__ import annotations
 
+from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.record import NamedTuple
 
 # Today's policies have c0 to c1023 and s0 to s15: a number from here on is a mistake.
@@ -104,10 +105,9 @@ def meet(levels: list[Level]) -> Level:
 
 
 def _number(letter: str, text: str) -> int:
-    digits = text[1:]
-    if not text.startswith(letter) or not (digits.isascii() and digits.isdigit()) or len(digits) > 5:
+    number = decimal(text[1:])
+    if not text.startswith(letter) or number is None:
         raise MalformedContext(f"its level has something that is not {letter} and a number")
-    number = int(digits)
     if number >= _MOST:
         raise MalformedContext(f"its level has a number of {_MOST} or more")
     return number

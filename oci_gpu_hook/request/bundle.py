@@ -11,6 +11,7 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.errors import BundleError
+from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, checked_path, read_object
@@ -223,8 +224,7 @@ def read_bundle(path: str, opened: Callable[[str], int] = _opened) -> Bundle:
 
 def is_gpu(path: str) -> bool:
     """Whether it is the name of a GPU's node."""
-    number = path[len("/dev/nvidia") :] if path.startswith("/dev/nvidia") else ""
-    return number.isascii() and number.isdigit() and len(number) < 4 and int(number) <= _MOST_GPU_MINOR
+    return path.startswith("/dev/nvidia") and decimal(path[len("/dev/nvidia") :], _MOST_GPU_MINOR) is not None
 
 
 def _binds(mount: dict[str, object]) -> bool:
