@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of a container of which its engine does not say to which sections it belongs: the strictest.  Pure.
+"""The strictest settings, for a container whose engine does not say which sections are its own.  Pure.
 
-Any of the sections could be its own, or none: a restriction that stands in one of them must not fail open.  Must not
-know what an engine says.
+Any of the sections could be its own, or none: a restriction in one of them must not fail open.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Setting(NamedTuple):
-    """One line: where it stands, for whom it holds ("" is everybody), the field of `Settings` and its value."""
+    """One line: its place, for whom it holds ("" is everybody), the field of `Settings` and its value."""
 
     where: str
     scope: str
@@ -25,11 +24,11 @@ class Setting(NamedTuple):
     value: object
 
 
-# What is said in a later one goes before what is said in an earlier one.
+# The later one has precedence.
 SCOPES = ("", "image", "namespace")
 
-# For each setting that sections may differ in, its values from the strictest on.  Those that stand together restrict in
-# different ways, and none of them is the stricter: between them nothing holds, and the container is refused.
+# For each setting that sections may differ in, its values, the strictest first.  Those that stand together restrict in
+# different ways and none is the stricter: if both are possible, the container is refused.
 STRICTEST_FIRST: dict[str, tuple[tuple[object, ...], ...]] = {
     "accept_environment": (("privileged",), ("always",)),
     "unaccepted_requests": (("refuse",), ("ignore",)),
@@ -40,7 +39,7 @@ STRICTEST_FIRST: dict[str, tuple[tuple[object, ...], ...]] = {
     "records": ((True,), (False,)),
     # "off" leaves devices closed, and "on" refuses a container that nothing would close them to.
     "device_cgroup": (("on", "off"), ("auto",)),
-    # No restriction, either way: what is said outside of such sections holds.
+    # No restriction, either way: what stands outside of such sections holds.
     "cuda_forward_compatibility": (),
 }
 # A list: what all of them allow.
@@ -52,7 +51,7 @@ def strictest(
 ) -> dict[str, object]:
     """The fields that lines of the `unmatched` scopes could set, each with the strictest value.
 
-    decided: the lines that decide, of those that are known to be the container's; values: what holds by them.
+    decided: the lines that decide, of those that are known to be the container's; values: their result.
     """
     possible: dict[str, dict[tuple[str, str], object]] = {}
     for line in lines:
@@ -70,7 +69,7 @@ def strictest(
 
 
 def _strictest(field: str, values: list[object]) -> list[object]:
-    """The strictest of these values, the first of which is known to be said; several where none of them is."""
+    """The strictest of these values, of which the first is certain; several if none is the strictest."""
     if field in LISTS:
         # "all" stands for every vendor; of capabilities it stands for a list of all.
         lists = [value for value in values if isinstance(value, tuple) and value != (ALL,)]

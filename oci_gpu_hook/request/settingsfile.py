@@ -3,7 +3,7 @@
 
 Below a heading, ``[namespace NAME]`` or ``[image PATTERN]``, lines hold for those containers only.  The form is not
 TOML: a container start waits for it, and Python's parser of TOML costs twice as much as the interpreter's own start.
-Must not read any file but those that it is told.
+Must not read any file but those that it is given.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.errors import ConfigError, RequestError, quoted
+from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.request.annotations import said
-from oci_gpu_hook.request.sections import Setting, strictest
+from oci_gpu_hook.request.sections import LISTS, STRICTEST_FIRST, Setting, strictest
 from oci_gpu_hook.request.words import ALL, CAPABILITIES, is_flag, items
 
 TYPE_CHECKING = False
@@ -27,7 +28,6 @@ _LARGEST = 1 << 20
 # Of an image or a namespace.
 _LONGEST_NAME = 4096
 _ENGINE = "the engine or the pod's author must fix it"
-
 
 _BOOLEANS = {"yes": True, "no": False}
 _WORDS = {
@@ -49,17 +49,11 @@ _FOLDERS = ("driver-root", "mps-pipe-folder")
 _FILES = {"metrics": ".prom", "gpu-metrics": ".prom", "features": "", "runtime": "", "validation-folder": ""}
 # The steps of a validation, each of which may have a file.
 _STEPS = ("driver", "hook", "workload")
-_KEYS = (
-    *(*_WORDS, *_FOLDERS, *_FILES),
-    *("allowed-capabilities", "allowed-vendors", "swarm-resources", "mps-pipe-owner"),
-    "validation-files",
-)
+_LISTED = ("allowed-capabilities", "allowed-vendors", "swarm-resources", "validation-files")
+_KEYS = (*_WORDS, *_FOLDERS, *_FILES, *_LISTED, "mps-pipe-owner")
 _SCOPES = ("namespace", "image")
 # These say what the host is, or where a request may stand: they hold for all containers alike.
-_HOST_WIDE = (
-    *(*_FOLDERS, *_FILES, "mps-pipe-owner", "swarm-resources", "ipc-labels"),
-    *("unmatched-sections", "mig-strategy", "validation-files"),
-)
+_HOST_WIDE = tuple([key for key in _KEYS if key.replace("-", "_") not in (*STRICTEST_FIRST, *LISTS)])
 
 
 def read(names: Iterable[str]) -> list[Setting]:
@@ -130,7 +124,7 @@ def parse(text: str, name: str) -> list[Setting]:
         if not equals:
             raise ConfigError(f"{where}: {quoted(line)} is no 'key = value' line")
         if key not in _KEYS:
-            raise ConfigError(f"{where}: unknown key {quoted(key)}{meant(key)}", f"known are {', '.join(_KEYS)}")
+            raise ConfigError(f"{where}: unknown key {quoted(key)}{meant(key, _KEYS)}", f"known are {', '.join(_KEYS)}")
         if scope and key in _HOST_WIDE:
             raise ConfigError(f"{where}: {key} is for the whole host, not for one {scope}")
         found.append(Setting(where, scope, pattern, key.replace("-", "_"), _value(key, value, where)))
@@ -163,8 +157,8 @@ def matches(pattern: str, text: str) -> bool:
     return at <= end
 
 
-def meant(key: str, among: Iterable[str] = _KEYS) -> str:
-    """``, did you mean 'records'?`` for a word that is near enough; else ""."""
+def meant(key: str, among: Iterable[str]) -> str:
+    """``, did you mean 'records'?`` if one of `among` is near enough; else ""."""
     import difflib
 
     near = difflib.get_close_matches(key[:64], [*among], 1)
@@ -182,9 +176,10 @@ def _value(key: str, value: str, where: str) -> object:
             raise ConfigError(f"{where}: {key} is {quoted(value)}, which is no absolute path")
         return value.rstrip("/") or "/"
     if key == "mps-pipe-owner":
-        if not (value.isascii() and value.isdecimal() and len(value) <= 10):
+        user = decimal(value, 10**10 - 1)
+        if user is None:
             raise ConfigError(f"{where}: {key} is {quoted(value)}, which is no number of a user")
-        return int(value)
+        return user
     if key in _FILES:
         if value and not (value.startswith("/") and value.endswith(_FILES[key]) and value.isprintable()):
             ends = f" that ends in {_FILES[key]}" if _FILES[key] else ""
@@ -193,36 +188,35 @@ def _value(key: str, value: str, where: str) -> object:
     return _list(key, tuple(items(value)), where)
 
 
-def _list(key: str, words: tuple[str, ...], where: str) -> object:
+def _list(key: str, words: tuple[str, ...], where: str) -> tuple[str, ...]:
+    why = hint = ""
     if key == "swarm-resources":
-        for word in words:
-            flag, equals, variable = word.rpartition("=")
-            if not _is_variable(variable) or (equals and not is_flag(flag)):
-                raise ConfigError(f"{where}: {key} has {quoted(word)}, which names no variable")
-        return words
-    if key == "validation-files":
-        for word in words:
-            step, equals, name = word.partition("=")
-            if step not in _STEPS or not name or "/" in name or name[0] == ".":
-                raise ConfigError(
-                    f"{where}: {key} has {quoted(word)}, which is no STEP=NAME", f"steps are {', '.join(_STEPS)}"
-                )
-        return words
-    if key == "allowed-vendors":
-        for word in words:
-            if word != ALL and not is_flag(word):
-                raise ConfigError(f"{where}: {key} has {quoted(word)}, which is no vendor's flag, such as OCI_AMD")
-        return (ALL,) if ALL in words else words
-    unknown = [word for word in words if word not in CAPABILITIES and word != ALL]
-    if unknown or not words:
-        allowed = ", ".join(CAPABILITIES)
-        shown = quoted(unknown[0]) if unknown else "empty"
-        raise ConfigError(f"{where}: {key} has {shown}, allowed are all, {allowed}")
-    return CAPABILITIES if ALL in words else words
+        wrong = [word for word in words if not _names_variable(*word.rpartition("="))]
+        why = "which names no variable"
+    elif key == "validation-files":
+        wrong = [word for word in words if not _names_step_file(*word.partition("="))]
+        why, hint = "which is no STEP=NAME", f"steps are {', '.join(_STEPS)}"
+    elif key == "allowed-vendors":
+        wrong = [word for word in words if word != ALL and not is_flag(word)]
+        why = "which is no vendor's flag, such as OCI_AMD"
+    else:
+        wrong = [word for word in words if word not in CAPABILITIES and word != ALL]
+        why = f"allowed are all, {', '.join(CAPABILITIES)}"
+        if not words:
+            raise ConfigError(f"{where}: {key} has empty, {why}")
+    if wrong:
+        raise ConfigError(f"{where}: {key} has {quoted(wrong[0])}, {why}", hint)
+    if ALL in words and key.startswith("allowed-"):
+        return CAPABILITIES if key == "allowed-capabilities" else (ALL,)
+    return words
 
 
-def _is_variable(text: str) -> bool:
-    return bool(text) and "=" not in text and "\0" not in text and len(text.split()) == 1
+def _names_variable(flag: str, equals: str, variable: str) -> bool:
+    return len(variable.split()) == 1 and "\0" not in variable and (not equals or is_flag(flag))
+
+
+def _names_step_file(step: str, _: str, name: str) -> bool:
+    return step in _STEPS and bool(name) and "/" not in name and name[0] != "."
 
 
 def _heading(line: str, where: str) -> tuple[str, str]:

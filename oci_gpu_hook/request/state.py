@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The container's state, which the runtime writes to the hook's standard input.
 
-Runtime-spec 1.0 to 1.2, runtime.md, "State"; and ``bundlePath``, as engines before it had it.  Reads and checks shapes.
-Must not look at the host or at the bundle.
+Runtime-spec 1.0 to 1.2, runtime.md, "State"; and ``bundlePath``, as engines before it had it.  Must not look at the
+host or at the bundle.
 """
 
 from __future__ import annotations
@@ -57,10 +57,9 @@ def read_state(fd: int, head: bytes = b"") -> State:
     """The state from `fd`, read to its end; `head` is what the entry script has read of it already."""
     what = "the state on stdin"
     document = read_object(fd, what, head, _LARGEST_STATE)
-    bundle = document.get("bundle", document.get("bundlePath"))
+    bundle, pid = document.get("bundle", document.get("bundlePath")), document.get("pid")
     if not isinstance(bundle, str) or not bundle.startswith("/"):
         raise BundleError(f"{what} has no absolute path as 'bundle'", ENGINE_HINT)
-    pid = document.get("pid")
     if not isinstance(pid, int) or isinstance(pid, bool) or pid <= 0:
         raise BundleError(f"{what} has no 'pid' above 0", ENGINE_HINT)
     container_id = document.get("id", "")
@@ -94,7 +93,7 @@ def object_of(data: bytes, what: str, largest: int = _LARGEST_CONFIG) -> dict[st
 
 
 def read_bytes(fd: int, what: str, head: bytes = b"", largest: int = _LARGEST_CONFIG) -> bytes:
-    """`head` and all that `fd` holds; BundleError where they are more than `largest` bytes."""
+    """`head` and all that `fd` holds; BundleError if they are more than `largest` bytes."""
     pieces, size = [head], len(head)
     try:
         while piece := posix.read(fd, 1 << 16):
