@@ -21,11 +21,8 @@ ERROR = 3  # a message's type
 _METHOD_CALL = 1
 _VERSION = 1
 _LITTLE_ENDIAN = ord("l")
-
 # The codes of header fields.
-_PATH, _INTERFACE, _MEMBER, _ERROR_NAME, _REPLY_SERIAL = 1, 2, 3, 4, 5
-_DESTINATION, _SIGNATURE = 6, 8
-
+_PATH, _INTERFACE, _MEMBER, _ERROR_NAME, _REPLY_SERIAL, _DESTINATION, _SIGNATURE = 1, 2, 3, 4, 5, 6, 8
 _FIXED_HEADER = 16
 _MOST_BYTES = 1 << 27  # the specification's longest message
 
@@ -129,12 +126,9 @@ def _fields(data: bytes, end: int) -> dict[int, str | int]:
             length = data[at]
             found[code] = data[at + 1 : at + 1 + length].decode(errors="replace")
             at += 2 + length
-        elif kind in (b"s", b"o"):
-            found[code], at = _string(data, at)
-        elif kind == b"u":
+        elif kind in (b"s", b"o", b"u"):
             at += -at % 4
-            found[code] = _uint32(data, at)
-            at += 4
+            found[code], at = (_uint32(data, at), at + 4) if kind == b"u" else _string(data, at)
         else:
             raise ValueError("a header field of a type that D-Bus does not have there")
     return found
@@ -142,10 +136,8 @@ def _fields(data: bytes, end: int) -> dict[int, str | int]:
 
 def _string(data: bytes, at: int) -> tuple[str, int]:
     """The string at `at`, and where it ends."""
-    at += -at % 4
-    start = at + 4
-    end = start + _uint32(data, at)
-    return data[start:end].decode(errors="replace"), end + 1
+    end = at + 4 + _uint32(data, at)
+    return data[at + 4 : end].decode(errors="replace"), end + 1
 
 
 def _uint32(data: bytes, at: int) -> int:
