@@ -79,14 +79,10 @@ class Table(NamedTuple):
     osversions: list[int]
     hwcaps: list[int]
     hwcap_offsets: list[int]
-    generator: bytes
 
 
 # A cache that lists nothing.
-NOTHING = Table(b"", [], [], [], [], [], [], [], [], b"")
-
-
-# --- reading
+NOTHING = Table(b"", [], [], [], [], [], [], [], [])
 
 
 def read(data: bytes) -> Table:
@@ -106,7 +102,7 @@ def read(data: bytes) -> Table:
             return _read_new(data, start)
     words = unpack_from(f"<{3 * count}I", data, _OLD_HEADER_SIZE)
     zeros = (0,) * count
-    return _table(data[end:], 0, (words[1::3], words[2::3], ()), (words[::3], zeros, zeros), b"")
+    return _table(data[end:], 0, (words[1::3], words[2::3], ()), (words[::3], zeros, zeros))
 
 
 def _read_new(data: bytes, start: int) -> Table:
@@ -124,43 +120,38 @@ def _read_new(data: bytes, start: int) -> Table:
     rows_end = rows_start + _ROW_SIZE * count
     if rows_end + size > len(data) or count > _MOST_ROWS:
         raise MalformedCache(f"{count} rows and {size} bytes of strings do not fit in")
-    hwcap_names, generator = _read_extensions(data, extensions)
     # Views: a tuple of all numbers of a large cache would take ten times its size.
     rows = memoryview(data)[rows_start:rows_end]
     words = rows.cast("I")
     return _table(
         data[rows_end : rows_end + size],
         rows_end - start,
-        (words[1::6].tolist(), words[2::6].tolist(), hwcap_names),
+        (words[1::6].tolist(), words[2::6].tolist(), _hwcap_names(data, extensions)),
         (words[::6].tolist(), words[3::6].tolist(), rows.cast("Q")[2::3].tolist()),
-        generator,
     )
 
 
-def _read_extensions(data: bytes, start: int) -> tuple[Sequence[int], bytes]:
-    """The offsets of the hwcaps names, and the generator; their directory is at `start`, 0 for none."""
+def _hwcap_names(data: bytes, start: int) -> Sequence[int]:
+    """The offsets of the hwcaps names, by the directory of the extensions at `start`, 0 for none."""
     if not start:
-        return (), b""
+        return ()
     if start % 4 or start + 8 > len(data):
         raise MalformedCache("the offset of the extensions is wrong")
     magic, count = unpack_from("<II", data, start)
-    fits = start + 8 + 16 * count <= len(data) and count <= _MOST_EXTENSIONS
-    if magic != _EXTENSION_MAGIC or not fits:
+    if magic != _EXTENSION_MAGIC or start + 8 + 16 * count > len(data) or count > _MOST_EXTENSIONS:
         raise MalformedCache("the directory of the extensions is broken")
-    sections = {}
+    hwcaps: Sequence[int] = ()
     words = unpack_from(f"<{4 * count}I", data, start + 8)
     for tag, offset, size in zip(words[::4], words[2::4], words[3::4]):
         if offset + size > len(data):
             raise MalformedCache("an extension reaches beyond the end")
-        sections[tag] = offset, size
-    hwcaps: Sequence[int] = ()
-    offset, size = sections.get(_HWCAPS_TAG, (0, 0))
-    if size > 4 * _MOST_EXTENSIONS:
-        raise MalformedCache("it names more hwcaps than there are")
-    if offset % 4 == 0 and size % 4 == 0:  # glibc, too, ignores a section that is not aligned
-        hwcaps = unpack_from(f"<{size // 4}I", data, offset)
-    offset, size = sections.get(_GENERATOR_TAG, (0, 0))
-    return hwcaps, data[offset : offset + size]
+        if tag != _HWCAPS_TAG:
+            continue
+        if size > 4 * _MOST_EXTENSIONS:
+            raise MalformedCache("it names more hwcaps than there are")
+        # glibc, too, ignores a section that is not aligned.
+        hwcaps = unpack_from(f"<{size // 4}I", data, offset) if offset % 4 == size % 4 == 0 else ()
+    return hwcaps
 
 
 def _table(
@@ -168,9 +159,8 @@ def _table(
     base: int,
     offsets: tuple[Sequence[int], Sequence[int], Sequence[int]],
     columns: tuple[Sequence[int], Sequence[int], Sequence[int]],
-    generator: bytes,
 ) -> Table:
-    """Make a table; MalformedCache where a string is not inside `strings`.
+    """Make a table; MalformedCache if a string is not inside `strings`.
 
     `offsets` are of names, paths and hwcaps names, and count from `base` bytes before `strings`; `columns` are flags,
     OS versions and hwcaps, which may have any value.
@@ -190,11 +180,7 @@ def _table(
     texts = [strings[start:end] for start, end in zip(names, ends)]
     path_ends = ends[len(names) : 2 * len(names)]
     flags, versions, caps = [list(column) for column in columns]
-    rest = (flags, versions, caps, hwcap_names, generator)
-    return Table(strings, texts, names, paths, path_ends, *rest)
-
-
-# --- writing
+    return Table(strings, texts, names, paths, path_ends, flags, versions, caps, hwcap_names)
 
 
 def written(table: Table, order: list[int]) -> bytes:
@@ -212,12 +198,12 @@ def written(table: Table, order: list[int]) -> bytes:
     padding = bytes(-size % 4)
     start = base + size + len(padding)
     header = pack(_HEADER, _NEW_MAGIC, len(order), size, _LITTLE_ENDIAN, start)
-    extensions = _extensions(start, [offset + base for offset in table.hwcap_offsets])
-    return b"".join([header, rows, table.strings, padding, extensions])
+    return b"".join([header, rows, table.strings, padding, _extensions(start, table, base)])
 
 
-def _extensions(start: int, hwcaps: list[int]) -> bytes:
+def _extensions(start: int, table: Table, base: int) -> bytes:
     """The directory of the extensions for `start`, the offsets of the hwcaps names, and the generator."""
+    hwcaps = [offset + base for offset in table.hwcap_offsets]
     count = 2 if hwcaps else 1
     hwcaps_start = start + 8 + 16 * count
     sections = [_GENERATOR_TAG, 0, hwcaps_start + 4 * len(hwcaps), len(_GENERATOR)]

@@ -34,24 +34,20 @@ class Cache(NamedTuple):
 
     entries: tuple[Entry, ...]
     hwcaps: tuple[bytes, ...]
-    generator: bytes
 
 
 def parse(data: bytes) -> Cache:
-    """All entries of a cache; MalformedCache where `data` is none, or empty."""
+    """All entries of a cache; MalformedCache if `data` is none, or empty."""
     table = read(data)
     strings = table.strings
     paths = [strings[start:end] for start, end in zip(table.path_offsets, table.path_ends)]
     rows = zip(table.names, paths, table.flags, table.osversions, table.hwcaps)
     hwcaps = [strings[start : strings.index(0, start)] for start in table.hwcap_offsets]
-    return Cache(tuple([Entry(*row) for row in rows]), tuple(hwcaps), table.generator)
+    return Cache(tuple([Entry(*row) for row in rows]), tuple(hwcaps))
 
 
 def paths_of(data: bytes, sonames: Collection[bytes]) -> list[bytes]:
-    """The paths of the libraries with these names, in the cache's order, at most `_MOST_PATHS`.
-
-    MalformedCache where `data` is no cache.
-    """
+    """The paths of libraries with these names, in the cache's order, at most `_MOST_PATHS`; MalformedCache."""
     table = read(data)
     rows = zip(table.names, table.path_offsets, table.path_ends)
     return [table.strings[start:end] for name, start, end in rows if name in sonames][:_MOST_PATHS]

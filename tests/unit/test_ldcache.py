@@ -117,9 +117,9 @@ def test_ours_keep_their_order_before_the_images() -> None:
 
 @pytest.mark.parametrize("nothing", [None, b""])
 def test_a_missing_cache_becomes_one_of_ours_alone(nothing: bytes | None) -> None:
-    cache = parse(merge(nothing, OURS))
-    assert sorted(cache.entries) == sorted(OURS)
-    assert cache.generator == b"oci-gpu-hook"
+    merged = merge(nothing, OURS)
+    assert sorted(parse(merged).entries) == sorted(OURS)
+    assert merged.endswith(b"oci-gpu-hook")
     assert parse(merge(nothing, [])).entries == ()
 
 
