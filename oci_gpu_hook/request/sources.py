@@ -40,11 +40,10 @@ _CDI_VENDORS = ("nvidia.com", "runtime.nvidia.com", "management.nvidia.com")
 class Inputs(NamedTuple):
     """All parts of a container's configuration that can ask for something.
 
-    mounts: source and destination of each; privileged: whether CAP_SYS_ADMIN is in the bounding set; given: the nodes
-    of GPUs that the user of an old image gave to it, see `Bundle.given_gpus`; dockers: the value of
-    NVIDIA_VISIBLE_DEVICES that dockerd itself has appended (``--gpus``), "" where it has not, and where nobody looked;
-    images: the variables of a Swarm task that can be its image's own, by dockerd's record; None for any other
-    container, and where nobody looked.
+    mounts: source and destination of each; privileged: whether CAP_SYS_ADMIN is in the bounding set; given: see
+    `Bundle.given_gpus`, for an old image.  By dockerd's record, if it has been read: dockers: the value of
+    NVIDIA_VISIBLE_DEVICES that dockerd itself has appended (``--gpus``), else ""; images: the variables of a Swarm task
+    that can be its image's own, None for any other container.
     """
 
     environment: dict[str, str]
@@ -57,10 +56,7 @@ class Inputs(NamedTuple):
 
 
 class Names(NamedTuple):
-    """The device names of one place, as they were given.
-
-    where: the place, for people; imex_channels, features: what CDI names and mounts can ask for beside GPUs.
-    """
+    """The device names of one place, as they were given; where: the place, for people."""
 
     source: str
     where: str
@@ -72,13 +68,9 @@ class Names(NamedTuple):
 def inputs_of(bundle: Bundle, annotations: dict[str, str]) -> Inputs:
     """What of a bundle can ask for something; `annotations` are the state's."""
     environment = bundle.environment()
-    return Inputs(
-        environment=environment,
-        mounts=bundle.bindings(),
-        annotations={**annotations, **bundle.annotations()},
-        privileged=bundle.is_privileged(),
-        given=bundle.given_gpus() if _gets_default(environment) else (),
-    )
+    given = bundle.given_gpus() if _gets_default(environment) else ()
+    every = {**annotations, **bundle.annotations()}
+    return Inputs(environment, bundle.bindings(), every, bundle.is_privileged(), given)
 
 
 def may_ask(inputs: Inputs) -> bool:
@@ -96,10 +88,7 @@ def may_ask(inputs: Inputs) -> bool:
 
 
 def may_name_vendor(inputs: Inputs, settings: Settings | None = None) -> bool:
-    """Whether anything may ask for another vendor's devices; without `settings`, swarm resources apart.
-
-    Only for such a container the vendors' files are looked at.
-    """
+    """Whether anything may ask for another vendor's devices; without `settings`, swarm resources apart."""
     return (
         any([name.startswith(words.VENDOR_PREFIX) for name in inputs.environment])
         or not all(map(_by_nvidia, cdi_names(inputs)))
@@ -151,16 +140,15 @@ def named(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
 
 
 def accepts_environment(inputs: Inputs, settings: Settings) -> bool:
-    """Whether this container's environment and annotations may ask: both are written by an image or a pod's author.
+    """Whether this container's environment and annotations may ask: an image or a pod's author writes both.
 
-    So are the variables of swarm resources, for an image can have one of any name.  What dockerd's record proves to be
-    the engine's own is accepted beside this.
+    So they do the variables of swarm resources, as an image can have one of any name.
     """
     return settings.accept_environment == "always" or inputs.privileged
 
 
 def refusal(inputs: Inputs, settings: Settings, where: str, flag: str = "") -> str:
-    """Why a request in the variable `where` is not accepted, or in several with commas; "" if it is.
+    """Why a request in the variables `where` (a comma list) is not accepted; "" if it is.
 
     flag: of the vendor whose devices are asked for, "" for NVIDIA's.  Who may make services is root on their nodes, so
     what no image can have written in a task counts as Swarm's own.
@@ -176,14 +164,14 @@ def refusal(inputs: Inputs, settings: Settings, where: str, flag: str = "") -> s
 
 
 def leave_out(sentence: str, settings: Settings, notes: list[str]) -> None:
-    """Note that a request is not accepted; RequestError where the administrator has such containers refused."""
+    """Note that a request is not accepted; RequestError if the settings refuse such containers."""
     if settings.unaccepted_requests == "refuse":
         raise RequestError(sentence, ADMINISTRATOR)
     notes.append(f"{sentence}: {ADMINISTRATOR}")
 
 
 def leave_out_environment(inputs: Inputs, variable: str, settings: Settings, notes: list[str]) -> bool:
-    """Whether the request in a variable is left out, as this container's environment is not accepted; then noted."""
+    """Whether the request in a variable is left out, with a note, as the environment is not accepted."""
     if accepts_environment(inputs, settings):
         return False
     leave_out(f"the request in {variable} {UNPRIVILEGED}", settings, notes)
@@ -196,7 +184,7 @@ def is_legacy(environment: dict[str, str]) -> bool:
 
 
 def _gets_default(environment: dict[str, str]) -> bool:
-    """Whether an old image asks, by being one, where nobody has asked."""
+    """Whether an old image asks by its age alone."""
     return VISIBLE_DEVICES not in environment and is_legacy(environment)
 
 
@@ -264,7 +252,7 @@ def _in_mounts(mounts: Iterable[tuple[str, str]], notes: list[str]) -> Names:
 
 
 def _cdi_annotations(annotations: dict[str, str]) -> dict[str, str]:
-    """The annotations cdi.k8s.io/* that count: the container's own, where its engine tells them from its pod's."""
+    """The annotations cdi.k8s.io/* that count: the container's own, if its engine marks these, else its pod's too."""
     given = {key: text for key, text in annotations.items() if key.startswith(CDI_ANNOTATIONS)}
     own = annotations.get(_OWN_ANNOTATIONS)
     if own is None or not (given or CDI_ANNOTATIONS in own):
@@ -276,7 +264,7 @@ def _cdi_annotations(annotations: dict[str, str]) -> dict[str, str]:
         found = jsontext.loads(own.encode())
     except ValueError:
         found = own
-    # Go writes a map that nobody has made as null.
+    # Go writes an empty map as null.
     if found is not None and not isinstance(found, dict):
         raise RequestError(
             f"the annotation {_OWN_ANNOTATIONS} is no JSON object: whose {CDI_ANNOTATIONS}* are is not known",
