@@ -18,19 +18,19 @@ from oci_gpu_hook.kernel.filetypes import is_regular
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.changes.tree import Tree
-    from oci_gpu_hook.formats.ldcache_merge import Additions
+    from oci_gpu_hook.formats.ldcache_entries import Entry
 
 _OPTIONS = ("ro", "nosuid", "nodev", "noexec")
 
 
-def merge(tree: Tree, path: str, additions: Additions) -> str:
-    """Mount a cache over `path` with `additions` and the container's own entries; a note if these are left out."""
+def merge(tree: Tree, path: str, ours: tuple[Entry, ...]) -> str:
+    """Mount a cache over `path` with `ours` and the container's own entries; a note if these are left out."""
     found, is_volumes = _cache(tree, path)
     data = None if found is None else _read(found)
     try:
-        merged = ldcache_merge.merge(data, additions)
+        merged = ldcache_merge.merge(data, ours)
     except ldcache.MalformedCache:
-        merged = ldcache_merge.merge(None, additions)
+        merged = ldcache_merge.merge(None, ours)
     tree.attach_file(path, _OPTIONS, merged, 0o644)
     return f"{path} lies in a volume, and what it lists is left out" if is_volumes else ""
 

@@ -55,7 +55,7 @@ _GENERATOR = b"oci-gpu-hook"
 
 # No string is longer than PATH_MAX: the loader could not open it.  ldconfig lets strings share their ends, a path with
 # its name and with the same path below /usr: all of them together are never many times longer than the file.
-LONGEST_STRING = 4095
+_LONGEST_STRING = 4095
 _SHARING = 4
 # The bytes of all names that are compared: each may take a dozen in memory.
 _MOST_COMPARED = 1 << 20
@@ -169,7 +169,7 @@ def _table(
     starts = names + paths + hwcap_names
     if min(starts, default=0) < 0:
         raise MalformedCache("a string lies before the strings")
-    find, window = strings.find, LONGEST_STRING + 1
+    find, window = strings.find, _LONGEST_STRING + 1
     ends = [find(0, start, start + window) for start in starts]
     if min(ends, default=0) < 0:
         raise MalformedCache("a string is too long or has no end")

@@ -12,11 +12,12 @@ bring, and the time is linear in their number.
 from __future__ import annotations
 
 from oci_gpu_hook.formats import ldcache
-from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Iterable
+
+    from oci_gpu_hook.formats.ldcache_entries import Entry
 
 # glibc compares names as C chars, which are signed on x86 and unsigned on ARM, but puts digits after all other chars
 # and compares a run of digits as a number.  All bytes, the lowest first:
@@ -37,80 +38,65 @@ _ESCAPES = [(bytes([rank]), bytes([first, 64 + rank])) for first, rank in _PAIRS
 _AT_ONCE = 1 << 16
 
 
-class Additions(NamedTuple):
-    """Entries to add, each once.
-
-    rows: in the cache's format, with offsets into `strings`; keys: the sort key of each.
-    """
-
-    sonames: tuple[bytes, ...]
-    rows: bytes
-    strings: bytes
-    keys: tuple[bytes, ...]
-
-    def entries(self) -> list[tuple[bytes, bytes, int]]:
-        """SONAME, path and flags of each entry, in the order in which they were added."""
-        words, strings = memoryview(self.rows).cast("I").tolist(), self.strings
-        paths = [strings[start : strings.index(0, start)] for start in words[2::6]]
-        return list(zip(self.sonames, paths, words[::6]))
-
-    def before(self, table: ldcache.Table) -> ldcache.Table:
-        """The table with these rows before its own rows, and these strings after its own strings."""
-        end = len(table.strings)
-        words = memoryview(self.rows).cast("I").tolist()
-        return table._replace(
-            strings=table.strings + self.strings,
-            name_offsets=[end + offset for offset in words[1::6]] + table.name_offsets,
-            path_offsets=[end + offset for offset in words[2::6]] + table.path_offsets,
-            flags=words[::6] + table.flags,
-            osversions=words[3::6] + table.osversions,
-            hwcaps=[0] * len(self.keys) + table.hwcaps,
-        )
-
-
-def merge(data: bytes | None, ours: Additions) -> bytes:
+def merge(data: bytes | None, ours: Iterable[Entry]) -> bytes:
     """The cache `data` with `ours` in it, as ldconfig since glibc 2.32 would write it; MalformedCache for `data`.
 
     Every loader since glibc 2.2 reads it.  Among entries of one name, flags and hwcap, ours come first and in their
     order, so the loader takes them; the others stay listed.  An entry that is there already is moved, not doubled.
-    `data` is None or empty where there is no cache.
+    `data` is None or empty if there is no cache.  Ours have no hwcap.
 
     All rows are sorted, not only ours.  Other programs than ldconfig write caches too, and some sort them by plain
     bytes: the loader's binary search misses names there, and would miss ours.
     """
     theirs = ldcache.read(data) if data else ldcache.NOTHING
-    repeated = _repeated_rows(theirs, ours)
-    table = ours.before(theirs)
-    our_flags = table.flags[: len(ours.keys)]
-    keys = [*ours.keys, *sort_keys(theirs.names, theirs.flags, theirs.hwcaps, our_flags)]
+    versions: dict[tuple[bytes, bytes, int], int] = {}
+    for soname, path, flags, version, _ in ours:
+        versions.setdefault((soname, path, flags), version)
+    table = _before(theirs, versions)
+    # C chars are unsigned on ARM.
+    unsigned = ldcache.NATIVE_FLAGS["aarch64"] in ([flags for _, _, flags in versions] or theirs.flags)
+    keys = _keys(table, unsigned=unsigned)
+    repeated = _repeated_rows(theirs, versions)
     order = [row for row in sorted(range(len(keys)), key=keys.__getitem__, reverse=True) if row not in repeated]
     return ldcache.written(table, order)
 
 
-def _repeated_rows(table: ldcache.Table, ours: Additions) -> set[int]:
+def _before(table: ldcache.Table, ours: dict[tuple[bytes, bytes, int], int]) -> ldcache.Table:
+    """The table with rows for `ours` before its own rows, and their strings after its own strings."""
+    # A bytearray grows in place: an image's folder of newer CUDA libraries may hold thousands of names.
+    strings = bytearray(table.strings)
+    names, paths = [], []
+    for soname, path, _ in ours:
+        paths.append(len(strings))
+        # A name that is the end of its path needs no string of its own.
+        strings += path + b"\0" if path.endswith(soname) else path + b"\0" + soname + b"\0"
+        names.append(len(strings) - len(soname) - 1)
+    return table._replace(
+        strings=bytes(strings),
+        names=[soname for soname, _, _ in ours] + table.names,
+        name_offsets=names + table.name_offsets,
+        path_offsets=paths + table.path_offsets,
+        flags=[flags for _, _, flags in ours] + table.flags,
+        osversions=[*ours.values(), *table.osversions],
+        hwcaps=[0] * len(ours) + table.hwcaps,
+    )
+
+
+def _repeated_rows(table: ldcache.Table, ours: dict[tuple[bytes, bytes, int], int]) -> set[int]:
     """The rows of `table` that repeat one of ours, by their numbers in the table with our rows before its own."""
-    sonames = set(ours.sonames)
-    if sonames.isdisjoint(table.names):
-        return set()
-    entries = set(ours.entries())
+    sonames = {soname for soname, _, _ in ours}
     found = set()
     for row in [row for row, name in enumerate(table.names) if name in sonames]:
         path = table.strings[table.path_offsets[row] : table.path_ends[row]]
-        if (table.names[row], path, table.flags[row]) in entries and not table.hwcaps[row]:
-            found.add(row + len(ours.keys))
+        if (table.names[row], path, table.flags[row]) in ours and not table.hwcaps[row]:
+            found.add(row + len(ours))
     return found
 
 
-def sort_keys(names: list[bytes], flags: list[int], hwcaps: list[int], our_flags: Collection[int]) -> list[bytes]:
-    """For each row, bytes that compare as ldconfig compares entries.
-
-    Names compare as on the machine of `our_flags`, or of the rows' own flags without these.
-    """
-    if not names:
-        return []
-    # C chars are unsigned on ARM.
-    found = name_keys(names, unsigned=ldcache.NATIVE_FLAGS["aarch64"] in (our_flags or flags))
-    kinds = list(zip(flags, hwcaps))
+def _keys(table: ldcache.Table, *, unsigned: bool) -> list[bytes]:
+    """For each row, bytes that compare as ldconfig compares entries; `unsigned`: whether C chars are."""
+    found = name_keys(table.names, unsigned=unsigned) if table.names else []
+    kinds = list(zip(table.flags, table.hwcaps))
     suffixes = {kind: _suffix(*kind) for kind in set(kinds)}
     return [key + suffixes[kind] for key, kind in zip(found, kinds)]
 

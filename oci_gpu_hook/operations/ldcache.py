@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from oci_gpu_hook.changes import loadercache
-from oci_gpu_hook.formats.ldcache_merge import Additions
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -13,25 +12,25 @@ if TYPE_CHECKING:
 
     from oci_gpu_hook.changes.tree import Tree
     from oci_gpu_hook.changes.undo import Undo
+    from oci_gpu_hook.formats.ldcache_entries import Entry
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.operations.operation import Edit, Row
 
 
 class LdCache(NamedTuple):
-    """The cache at `path` with `additions` merged in, mounted over the image's own.
+    """The cache at `path` with `libraries` merged in, mounted over the image's own.
 
-    additions: a plain tuple of its fields where it comes from a saved answer.
+    libraries: plain tuples in a saved answer.
     """
 
     path: str
-    additions: Additions
+    libraries: tuple[Entry, ...]
     required: bool
     reason: str
 
     def entries(self) -> list[tuple[str, str]]:
         """The SONAME and the path of each library that the cache is to list."""
-        entries = Additions(*self.additions).entries()
-        return [(soname.decode(), path.decode()) for soname, path, _ in entries]
+        return [(soname.decode(), path.decode()) for soname, path, *_ in self.libraries]
 
     def describe(self) -> str:
         """See `Operation`, for this and the rest."""
@@ -41,7 +40,7 @@ class LdCache(NamedTuple):
         return None
 
     def perform(self, tree: Tree, prepared: int | None) -> str:
-        return loadercache.merge(tree, self.path, Additions(*self.additions))
+        return loadercache.merge(tree, self.path, self.libraries)
 
     def cdi_edits(self) -> list[Edit] | None:
         return None
@@ -54,5 +53,5 @@ class LdCache(NamedTuple):
     def document(self) -> dict[str, Any]:
         document = self._asdict()
         # The same entries as columns.
-        del document["additions"]
+        del document["libraries"]
         return {**document, "entries": [{"soname": soname, "path": path} for soname, path in self.entries()]}

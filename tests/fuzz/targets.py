@@ -23,7 +23,7 @@ from oci_gpu_hook.container import devicecgroup
 from oci_gpu_hook.driver import gpu, inventory, mig, nodes, proc, stamp
 from oci_gpu_hook.errors import HookError, plain
 from oci_gpu_hook.formats import contexts, devicefilter, ldcache, ldcache_merge, scopeunit
-from oci_gpu_hook.formats.ldcache_entries import Entry, paths_of, prepare
+from oci_gpu_hook.formats.ldcache_entries import Entry, paths_of
 from oci_gpu_hook.formats.ldcache_entries import parse as parse_cache
 from oci_gpu_hook.host import docker, podman, saved
 from oci_gpu_hook.host.root import HostRoot
@@ -345,7 +345,7 @@ _CACHES = _spoilt(
     )
     | st.binary(max_size=200).map(lambda rest: b"ld.so-1.7.0\0" + rest)
 )
-_OURS = prepare([Entry(b"lib%d.so.1" % number, b"/usr/lib64/lib%d.so.1" % number, 0x303) for number in range(9)])
+_OURS = [Entry(b"lib%d.so.1" % number, b"/usr/lib64/lib%d.so.1" % number, 0x303) for number in range(9)]
 
 
 def _ld_so_cache(data: bytes) -> None:
