@@ -33,7 +33,6 @@ _MOST_ROWS = 1 << 15
 FLAGS = {
     (3, 32): 0x0003,  # EM_386
     (62, 64): 0x0303,  # EM_X86_64
-    (62, 32): 0x0803,  # EM_X86_64 with 32-bit words, x32
     (183, 64): 0x0A03,  # EM_AARCH64
 }
 # The same for a machine's own libraries, by its name in uname(2).

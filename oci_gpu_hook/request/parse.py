@@ -25,7 +25,7 @@ _REQUIRE = "NVIDIA_REQUIRE_"
 # The value of NVIDIA_REQUIRE_JETPACK that NVIDIA's runtime knows; there is no other.
 _ALL_CSV_FILES = "csv-mounts=all"
 _MOST_IMEX_CHANNEL = (1 << 20) - 1
-# A driver has 2,048, if nobody sets another number.  Who wants more can ask for all.
+# A driver has 2,048 by default.  A container that wants more can ask for all.
 _MOST_IMEX_CHANNELS = 2048
 # NVIDIA's stack reads NVIDIA_DISABLE_REQUIRE by Go's strconv.ParseBool.
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")

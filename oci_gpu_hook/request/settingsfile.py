@@ -12,13 +12,13 @@ import posix
 
 from oci_gpu_hook.errors import ConfigError, RequestError, quoted
 from oci_gpu_hook.formats.decimal import decimal
+from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.annotations import said
-from oci_gpu_hook.request.sections import LISTS, STRICTEST_FIRST, Setting, strictest
 from oci_gpu_hook.request.words import ALL, CAPABILITIES, is_flag, items
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
     from typing import Any
 
     from oci_gpu_hook.request.state import Who
@@ -51,13 +51,41 @@ _FILES = {"metrics": ".prom", "gpu-metrics": ".prom", "features": "", "runtime":
 _STEPS = ("driver", "hook", "workload")
 _LISTED = ("allowed-capabilities", "allowed-vendors", "swarm-resources", "validation-files")
 _KEYS = (*_WORDS, *_FOLDERS, *_FILES, *_LISTED, "mps-pipe-owner")
-_SCOPES = ("namespace", "image")
+# For everybody, and the kinds of sections; the later one has precedence.
+SCOPES = ("", "image", "namespace")
+# For each setting that sections may differ in, its values, the strictest first.  Those that stand together restrict in
+# different ways and none is the stricter: if both are possible, the container is refused.
+STRICTEST_FIRST: dict[str, tuple[tuple[object, ...], ...]] = {
+    "accept_environment": (("privileged",), ("always",)),
+    "unaccepted_requests": (("refuse",), ("ignore",)),
+    "accept_volume_mounts": ((False,), (True,)),
+    "disable_requirements": ((False,), (True,)),
+    "ignore_imex_channels": ((True,), (False,)),
+    "ipc_context_mismatch": (("refuse",), ("warn",)),
+    "records": ((True,), (False,)),
+    # "off" leaves devices closed, and "on" refuses a container that nothing would close them to.
+    "device_cgroup": (("on", "off"), ("auto",)),
+    # No restriction, either way: what stands outside of such sections holds.
+    "cuda_forward_compatibility": (),
+}
+# A list: what all of them allow.
+LISTS = ("allowed_capabilities", "allowed_vendors")
 # These say what the host is, or where a request may stand: they hold for all containers alike.
 _HOST_WIDE = tuple([key for key in _KEYS if key.replace("-", "_") not in (*STRICTEST_FIRST, *LISTS)])
 
 
+class Setting(NamedTuple):
+    """One line: its place, for whom it holds ("" is everybody), the field of `Settings` and its value."""
+
+    where: str
+    scope: str
+    pattern: str
+    field: str
+    value: object
+
+
 def read(names: Iterable[str]) -> list[Setting]:
-    """Every line of these files, in order; ConfigError where they are too large together."""
+    """Every line of these files, in order; ConfigError if they are too large together."""
     found: list[Setting] = []
     size = 0
     for name in names:
@@ -69,35 +97,37 @@ def read(names: Iterable[str]) -> list[Setting]:
     return found
 
 
-def fields(lines: Iterable[Setting], who: Who | None, defaults: dict[str, Any]) -> dict[str, Any]:
-    """The fields of `Settings` for a container; None: what stands in no section."""
-    rows = list(lines)
+def fields(lines: list[Setting], who: Who | None, defaults: dict[str, Any]) -> dict[str, Any]:
+    """The fields of `Settings` for a container; None: what stands in no section.
+
+    If its engine does not say which sections are its own, any of them could be, or none: a restriction in one of them
+    must not fail open, so the strictest values hold.
+    """
     image, namespace, unsaid = said(who) if who is not None else ("", "", ())
-    decided = decisive(rows, image, namespace)
+    decided = decisive(lines, image, namespace)
     found = {**defaults, **{field: line.value for field, line in decided.items()}}
-    scopes = {line.scope for line in rows}
+    scopes = {line.scope for line in lines}
     unmatched = [scope for scope in unsaid if scope in scopes]
     if unmatched:
-        found.update(strictest(rows, unmatched, decided, found))
+        found.update(_of_unmatched(lines, unmatched, decided, found))
         found["unmatched"] = tuple(unmatched)
     return found
 
 
-def decisive(lines: Iterable[Setting], image: str, namespace: str) -> dict[str, Setting]:
+def decisive(lines: list[Setting], image: str, namespace: str) -> dict[str, Setting]:
     """The line that decides each field that the files set, for a container of this image in this namespace.
 
     Lines for everybody come first, then those for the image, then those for the namespace.
     """
     named = {"": "", "image": image, "namespace": namespace}
-    rows = list(lines)
-    scopes = {line.scope for line in rows}
+    scopes = {line.scope for line in lines}
     found = {}
     for scope, name in named.items():
         if scope in scopes and len(name) > _LONGEST_NAME:
             raise RequestError(f"the container's {scope} is {quoted(name)}, which is too long", _ENGINE)
         # Each pattern is compared once, however many lines it has.
         fits = {"": not scope}
-        for line in rows:
+        for line in lines:
             if line.scope != scope:
                 continue
             if line.pattern not in fits:
@@ -105,6 +135,42 @@ def decisive(lines: Iterable[Setting], image: str, namespace: str) -> dict[str, 
             if fits[line.pattern]:
                 found[line.field] = line
     return found
+
+
+def _of_unmatched(
+    lines: list[Setting], unmatched: Container[str], decided: dict[str, Setting], values: dict[str, object]
+) -> dict[str, object]:
+    """The fields that lines of the `unmatched` scopes could set, each with the strictest value.
+
+    decided: the lines that decide, of those that are known to be the container's; values: their result.
+    """
+    possible: dict[str, dict[tuple[str, str], object]] = {}
+    for line in lines:
+        known = decided[line.field].scope if line.field in decided else ""
+        if line.scope in unmatched and SCOPES.index(line.scope) > SCOPES.index(known):
+            # Of two lines for the same containers the later one holds.
+            possible.setdefault(line.field, {})[line.scope, line.pattern] = line.value
+    found: dict[str, object] = {}
+    for field, others in possible.items():
+        chosen = _strictest(field, [values[field], *others.values()])
+        if len(chosen) > 1:
+            found["unmatched_sections"] = "refuse"
+        found[field] = chosen[0]
+    return found
+
+
+def _strictest(field: str, values: list[object]) -> list[object]:
+    """The strictest of these values, of which the first is certain; several if none is the strictest."""
+    if field in LISTS:
+        # "all" stands for every vendor; of capabilities it stands for a list of all.
+        lists = [value for value in values if isinstance(value, tuple) and value != (ALL,)]
+        first = lists[0] if lists else (ALL,)
+        return [tuple([word for word in first if all([word in other for other in lists])])]
+    for alike in STRICTEST_FIRST[field]:
+        found = [value for value in alike if value in values]
+        if found:
+            return found
+    return values[:1]
 
 
 def parse(text: str, name: str) -> list[Setting]:
@@ -222,7 +288,7 @@ def _names_step_file(step: str, _: str, name: str) -> bool:
 def _heading(line: str, where: str) -> tuple[str, str]:
     """``[namespace NAME]`` or ``[image PATTERN]``."""
     scope, _, pattern = line[1:-1].strip().partition(" ")
-    if not line.endswith("]") or scope not in _SCOPES or not pattern.strip():
+    if not line.endswith("]") or scope not in SCOPES[1:] or not pattern.strip():
         raise ConfigError(f"{where}: {quoted(line)} is no heading, which are [namespace NAME] and [image PATTERN]")
     return scope, pattern.strip()
 

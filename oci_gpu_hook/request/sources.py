@@ -41,7 +41,7 @@ class Inputs(NamedTuple):
     """All parts of a container's configuration that can ask for something.
 
     mounts: source and destination of each; privileged: whether CAP_SYS_ADMIN is in the bounding set; given: see
-    `Bundle.given_gpus`, for an old image.  By dockerd's record, if it has been read: dockers: the value of
+    `Bundle.given_gpus`, for an old image.  By dockerd's record, if it has been read: docker_devices: the value of
     NVIDIA_VISIBLE_DEVICES that dockerd itself has appended (``--gpus``), else ""; images: the variables of a Swarm task
     that can be its image's own, None for any other container.
     """
@@ -51,7 +51,7 @@ class Inputs(NamedTuple):
     annotations: dict[str, str] = {}  # noqa: RUF012  read only
     privileged: bool = False
     given: tuple[str, ...] = ()
-    dockers: str = ""
+    docker_devices: str = ""
     images: frozenset[str] | None = None
 
 
@@ -119,8 +119,9 @@ def named(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
     why = refusal(inputs, settings, found.where) if found.devices else ""
     if why:
         # What dockerd has appended: who may say ``--gpus`` to dockerd is root on the host.
-        is_dockers = inputs.dockers and inputs.environment.get(VISIBLE_DEVICES) == inputs.dockers
-        by_docker = _in_variable(inputs.environment) if is_dockers else None
+        given = inputs.docker_devices
+        is_given = given and given == inputs.environment.get(VISIBLE_DEVICES)
+        by_docker = _in_variable(inputs.environment) if is_given else None
         if found != by_docker:
             leave_out(f"the request in {found.where} {why}", settings, notes)
         if by_docker is None or _is_void(by_docker.devices):

@@ -61,7 +61,7 @@ _LONGEST_FLAG = 64
 
 
 def listed(environment: dict[str, str], variable: str) -> list[str]:
-    """The entries of a comma list in a variable; RequestError where it is longer than the kernel takes."""
+    """The entries of a comma list in a variable; RequestError if it is longer than the kernel takes."""
     value = environment.get(variable, "")
     if len(value) > LONGEST_VALUE:
         raise RequestError(f"{variable} is longer than {LONGEST_VALUE >> 10} KiB", AUTHOR)

@@ -385,4 +385,3 @@ def test_flags_follow_machine_and_word_size() -> None:
     assert FLAGS[62, 64] == ldcache.NATIVE_FLAGS["x86_64"] == X86_64
     assert FLAGS[183, 64] == ldcache.NATIVE_FLAGS["aarch64"] == AARCH64
     assert FLAGS[3, 32] == I386
-    assert FLAGS[62, 32] == 0x0803
