@@ -66,8 +66,7 @@ def parse_context(text: str) -> Context:
     if not colon:
         return Context(user, role, kind, None, None)
     low, dash, high = level.partition("-")
-    first = parse_level(low)
-    last = parse_level(high) if dash else None
+    first, last = parse_level(low), parse_level(high) if dash else None
     if last is not None and not last.dominates(first):
         raise MalformedContext("the end of its range does not dominate the start")
     return Context(user, role, kind, first, last)

@@ -15,11 +15,7 @@ _MOST_PATHS = 256
 
 
 class Entry(NamedTuple):
-    """One library.
-
-    `hwcap` is the number in the file.  If of its bits above 41 only bit 62 is set, its lower half is an index into
-    `Cache.hwcaps`; the loader ignores an entry whose index is out of range.
-    """
+    """One library; hwcap: if bit 62 alone is set of those above 41, the lower half is an index into `Cache.hwcaps`."""
 
     soname: bytes
     path: bytes

@@ -13,11 +13,14 @@ from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, checked_path, read_object
+from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, checked_path, object_of, read_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeVar
+
+    Kind = TypeVar("Kind", dict[str, object], list[object], str)
 
 # The kernel's own list of device numbers, devices.txt: below 254 they are GPUs.
 _NVIDIA_MAJOR = 195
@@ -29,6 +32,8 @@ BESIDE_GPUS = ("/dev/nvidia-caps/", "/dev/dri/")
 _MOST_VARIABLES = 1 << 16
 _MOST_MOUNTS = 1 << 13
 _MOST_RULES = 1 << 12
+# A part's type, as an error names it.
+_KINDS: dict[type, str] = {dict: "object", list: "list", str: "string"}
 
 
 class Bundle(NamedTuple):
@@ -43,7 +48,7 @@ class Bundle(NamedTuple):
     def environment(self) -> dict[str, str]:
         """``process.env``; of a name that is given twice the last counts, as for the container's process."""
         variables = {}
-        for entry in self._list(self._process(), "env", "process.env", _MOST_VARIABLES):
+        for entry in self._part(self._process(), "process.env", list, _MOST_VARIABLES):
             if not isinstance(entry, str):
                 raise self._wrong_shape("process.env holds something that is no string")
             name, _, value = entry.partition("=")
@@ -82,7 +87,7 @@ class Bundle(NamedTuple):
 
     def _devices(self) -> list[tuple[str, dict[str, object]]]:
         """The path of each of ``linux.devices`` that has one, and all that is said of it."""
-        devices = self._list(self._linux(), "devices", "linux.devices")
+        devices = self._part(self._linux(), "linux.devices", list)
         found = [(item.get("path"), item) for item in devices if isinstance(item, dict)]
         return [(path, item) for path, item in found if isinstance(path, str)]
 
@@ -106,7 +111,7 @@ class Bundle(NamedTuple):
         One with ".." is left out: some runtimes resolve it as text, others by where links lead.
         """
         found = []
-        for mount in self._list(self.document, "mounts", "mounts", _MOST_MOUNTS):
+        for mount in self._part(self.document, "mounts", list, _MOST_MOUNTS):
             destination = mount.get("destination") if isinstance(mount, dict) else None
             if not isinstance(mount, dict) or not isinstance(destination, str):
                 raise self._wrong_shape("mounts holds something without a destination")
@@ -122,25 +127,25 @@ class Bundle(NamedTuple):
 
     def mount_label(self) -> str:
         """``linux.mountLabel``; "" for none."""
-        return self._text(self._linux(), "mountLabel")
+        return self._part(self._linux(), "mountLabel", str)
 
     def process_label(self) -> str:
         """``process.selinuxLabel``; "" for none."""
-        return self._text(self._process(), "selinuxLabel")
+        return self._part(self._process(), "selinuxLabel", str)
 
     def annotations(self) -> dict[str, str]:
         """``annotations``, of which engines repeat only some in the state."""
-        found = self._object(self.document, "annotations", "annotations")
+        found = self._part(self.document, "annotations", dict)
         return {key: value for key, value in found.items() if isinstance(value, str)}
 
     def has_user_namespace(self) -> bool:
-        namespaces = self._list(self._linux(), "namespaces", "linux.namespaces")
+        namespaces = self._part(self._linux(), "linux.namespaces", list)
         return any([isinstance(item, dict) and item.get("type") == "user" for item in namespaces])
 
     def device_rules(self) -> tuple[DeviceRule, ...]:
         """``linux.resources.devices`` in order: of the rules that match a device, the last one holds."""
-        resources = self._object(self._linux(), "resources", "linux.resources")
-        devices = self._list(resources, "devices", "linux.resources.devices", _MOST_RULES)
+        resources = self._part(self._linux(), "linux.resources", dict)
+        devices = self._part(resources, "linux.resources.devices", list, _MOST_RULES)
         return tuple([self._device_rule(item) for item in devices])
 
     def _device_rule(self, item: object) -> DeviceRule:
@@ -157,33 +162,20 @@ class Bundle(NamedTuple):
         return DeviceRule(kind, major, minor, access, allow=item.get("allow") is True)
 
     def _process(self) -> dict[str, object]:
-        return self._object(self.document, "process", "process")
+        return self._part(self.document, "process", dict)
 
     def _linux(self) -> dict[str, object]:
-        return self._object(self.document, "linux", "linux")
+        return self._part(self.document, "linux", dict)
 
-    def _object(self, parent: dict[str, object], key: str, where: str) -> dict[str, object]:
-        """An optional object in `parent`; absent and null are empty, here and below."""
-        value = parent.get(key)
+    def _part(self, parent: dict[str, object], where: str, kind: type[Kind], most: int | None = None) -> Kind:
+        """The part of `parent` that the last word of `where` names, with `most` items; absent and null are empty."""
+        value = parent.get(where.rpartition(".")[2])
         if value is None:
-            return {}
-        if not isinstance(value, dict):
-            raise self._wrong_shape(f"{where} is no object")
-        return value
-
-    def _list(self, parent: dict[str, object], key: str, where: str, most: int | None = None) -> list[object]:
-        """An optional list in `parent`, of `most` items."""
-        value = parent.get(key) or []
-        if not isinstance(value, list):
-            raise self._wrong_shape(f"{where} is no list")
+            return kind()
+        if not isinstance(value, kind):
+            raise self._wrong_shape(f"{where} is no {_KINDS[kind]}")
         if most is not None and len(value) > most:
             raise ExcessError(f"{self.path}/config.json: {where} has more than {most} items", [])
-        return value
-
-    def _text(self, parent: dict[str, object], key: str) -> str:
-        value = parent.get(key) or ""
-        if not isinstance(value, str):
-            raise self._wrong_shape(f"{key} is no string")
         return value
 
     def _wrong_shape(self, what: str) -> BundleError:
@@ -199,7 +191,7 @@ def read_bundle(path: str, opened: Callable[[str], int] | None = None) -> Bundle
     except OSError as err:
         raise BundleError(f"cannot open {name}: {err.strerror}", ENGINE_HINT) from err
     try:
-        return Bundle(path, read_object(fd, name))
+        return Bundle(path, object_of(read_bytes(fd, name), name))
     finally:
         posix.close(fd)
 

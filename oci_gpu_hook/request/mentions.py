@@ -91,7 +91,7 @@ def _written(variable: str) -> bytes:
 
 
 def _working_folder(state: list[bytes]) -> str:
-    """The bundle, if it is the working folder, in which runtimes start hooks; else ""."""
+    """The working folder, in which runtimes start hooks, if the state names it as the bundle; else ""."""
     folder = posix.getcwd()
     text, path = b"".join(state), folder.encode("utf-8", "surrogateescape")
     return folder if any([b'"bundle":%b"%b"' % (gap, path) in text for gap in (b"", b" ")]) else ""
