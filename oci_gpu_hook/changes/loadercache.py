@@ -18,7 +18,7 @@ from oci_gpu_hook.kernel.filetypes import is_regular
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.changes.tree import Tree
-    from oci_gpu_hook.formats.ldcache_entries import Entry
+    from oci_gpu_hook.formats.ldcache_merge import Entry
 
 _OPTIONS = ("ro", "nosuid", "nodev", "noexec")
 

@@ -2,8 +2,8 @@
 """The format of ``/etc/ld.so.cache``: bytes to columns, and back.  Pure.
 
 Source: glibc's ``sysdeps/generic/dl-cache.h`` (layout) and ``elf/cache.c`` (what ldconfig writes), 2.17 to 2.41;
-ldconfig(8).  `ldcache_merge` adds our rows and sorts all, `ldcache_entries` gives them as entries.  Little-endian only,
-as all supported machines are.  Names and paths are bytes, as in the file.
+ldconfig(8).  `ldcache_merge` adds our rows and sorts all.  Little-endian only, as all supported machines are.  Names
+and paths are bytes, as in the file.
 
 The bytes come from an image and are hostile: `MalformedCache` is the only error, and the time is linear in their
 number.
@@ -21,7 +21,7 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 
 # A cache of 1,050 libraries has 80 KiB.  A larger one than this is not read, nor one with more rows.
@@ -58,6 +58,8 @@ _LONGEST_STRING = 4095
 _SHARING = 4
 # The bytes of all names that are compared: each may take a dozen in memory.
 _MOST_COMPARED = 1 << 20
+# A library of one name lies in a few folders.
+_MOST_PATHS = 256
 # glibc knows ten names of hwcaps, and two kinds of extensions.
 _MOST_EXTENSIONS = 1024
 
@@ -102,6 +104,13 @@ def read(data: bytes) -> Table:
     words = unpack_from(f"<{3 * count}I", data, _OLD_HEADER_SIZE)
     zeros = (0,) * count
     return _table(data[end:], 0, (words[1::3], words[2::3], ()), (words[::3], zeros, zeros))
+
+
+def paths_of(data: bytes, sonames: Collection[bytes]) -> list[bytes]:
+    """The paths of libraries with these names, in the cache's order, at most `_MOST_PATHS`; MalformedCache."""
+    table = read(data)
+    rows = zip(table.names, table.path_offsets, table.path_ends)
+    return [table.strings[start:end] for name, start, end in rows if name in sonames][:_MOST_PATHS]
 
 
 def _read_new(data: bytes, start: int) -> Table:

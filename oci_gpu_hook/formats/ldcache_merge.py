@@ -12,12 +12,11 @@ bring, and the time is linear in their number.
 from __future__ import annotations
 
 from oci_gpu_hook.formats import ldcache
+from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from oci_gpu_hook.formats.ldcache_entries import Entry
 
 # glibc compares names as C chars, which are signed on x86 and unsigned on ARM, but puts digits after all other chars
 # and compares a run of digits as a number.  All bytes, the lowest first:
@@ -38,6 +37,15 @@ _ESCAPES = [(bytes([rank]), bytes([first, 64 + rank])) for first, rank in _PAIRS
 _AT_ONCE = 1 << 16
 
 
+class Entry(NamedTuple):
+    """One library of ours; flags: of `ldcache.FLAGS`."""
+
+    soname: bytes
+    path: bytes
+    flags: int
+    osversion: int = 0
+
+
 def merge(data: bytes | None, ours: Iterable[Entry]) -> bytes:
     """The cache `data` with `ours` in it, as ldconfig since glibc 2.32 would write it; MalformedCache for `data`.
 
@@ -50,7 +58,7 @@ def merge(data: bytes | None, ours: Iterable[Entry]) -> bytes:
     """
     theirs = ldcache.read(data) if data else ldcache.NOTHING
     versions: dict[tuple[bytes, bytes, int], int] = {}
-    for soname, path, flags, version, _ in ours:
+    for soname, path, flags, version in ours:
         versions.setdefault((soname, path, flags), version)
     table = _before(theirs, versions)
     # C chars are unsigned on ARM.

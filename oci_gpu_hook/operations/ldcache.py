@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from oci_gpu_hook.changes.tree import Tree
     from oci_gpu_hook.changes.undo import Undo
-    from oci_gpu_hook.formats.ldcache_entries import Entry
+    from oci_gpu_hook.formats.ldcache_merge import Entry
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.operations.operation import Edit, Row
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from oci_gpu_hook.container.layout import COMPAT_FOLDER, MUSL
 from oci_gpu_hook.driver.stamp import LD_SO_CACHE
-from oci_gpu_hook.formats.ldcache_entries import Entry
+from oci_gpu_hook.formats.ldcache_merge import Entry
 from oci_gpu_hook.operations.ldcache import LdCache
 from oci_gpu_hook.operations.mount import Mount
 from oci_gpu_hook.operations.service import Service

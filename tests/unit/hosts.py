@@ -15,7 +15,7 @@ from pathlib import Path
 from oci_gpu_hook.driver import inventory, nodes, stamp, survey
 from oci_gpu_hook.formats import ldcache_merge
 from oci_gpu_hook.formats.ldcache import MULTIARCH
-from oci_gpu_hook.formats.ldcache_entries import Entry
+from oci_gpu_hook.formats.ldcache_merge import Entry
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.machine import untrusted
 

@@ -167,7 +167,7 @@ from oci_gpu_hook import apply
 from oci_gpu_hook.changes import devicerules, namespace, privileges, tree
 from oci_gpu_hook.formats import ldcache_merge
 from oci_gpu_hook.formats.devicerule import DeviceRule
-from oci_gpu_hook.formats.ldcache_entries import Entry
+from oci_gpu_hook.formats.ldcache_merge import Entry
 from oci_gpu_hook.kernel import bpf
 from oci_gpu_hook.operations.cgroup import OpenCgroup
 from oci_gpu_hook.operations.ldcache import LdCache

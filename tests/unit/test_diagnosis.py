@@ -11,7 +11,7 @@ import pytest
 
 from oci_gpu_hook import cli
 from oci_gpu_hook.driver.inventory import MigDevice
-from oci_gpu_hook.formats.ldcache_entries import Entry
+from oci_gpu_hook.formats.ldcache_merge import Entry
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import (
     FAIL,

@@ -16,8 +16,9 @@ from oci_gpu_hook.changes import loadercache
 from oci_gpu_hook.changes.tree import Tree
 from oci_gpu_hook.changes.undo import Undo
 from oci_gpu_hook.formats import ldcache_merge
-from oci_gpu_hook.formats.ldcache_entries import Entry, parse
+from oci_gpu_hook.formats.ldcache_merge import Entry
 from oci_gpu_hook.kernel import syscalls
+from tests.unit.caches import parse
 
 OURS = Entry(b"libcuda.so.1", b"/usr/lib64/libcuda.so.1", 0x303)
 THEIRS = Entry(b"liba.so.1", b"/usr/lib64/liba.so.1", 0x303)
@@ -41,7 +42,7 @@ def merged(root: Path) -> set[Entry]:
         loadercache.merge(tree, CACHE, (OURS,))
     finally:
         os.close(fd)
-    return set(parse(tree.data).entries)
+    return {Entry(*row[:4]) for row in parse(tree.data).entries}
 
 
 def bound_socket(path: Path) -> None:

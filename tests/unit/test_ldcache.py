@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oci_gpu_hook.formats import ldcache, ldcache_merge
-from oci_gpu_hook.formats.ldcache import FLAGS, MalformedCache
-from oci_gpu_hook.formats.ldcache_entries import Entry, parse, paths_of
+from oci_gpu_hook.formats.ldcache import FLAGS, MalformedCache, paths_of
 from tests.unit.bounded import MOST, peak
+from tests.unit.caches import Row as Entry
+from tests.unit.caches import parse
 from tests.unit.linear import is_linear, steps
 
 X86_64 = 0x0303
@@ -33,7 +34,7 @@ OURS = [
 
 def merge(data: bytes | None, entries: Iterable[Entry]) -> bytes:
     """The cache with these in it."""
-    return ldcache_merge.merge(data, entries)
+    return ldcache_merge.merge(data, [ldcache_merge.Entry(*entry[:4]) for entry in entries])
 
 
 # --- merging

@@ -21,7 +21,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from oci_gpu_hook.formats import ldcache, ldcache_merge
-from oci_gpu_hook.formats.ldcache_entries import Entry, parse
+from tests.unit.caches import Row as Entry
+from tests.unit.caches import parse
 from tests.unit.test_ldcache import AARCH64, X86_64, merge, shuffled, some_names
 
 _PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"

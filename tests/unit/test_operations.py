@@ -14,7 +14,7 @@ import pytest
 from oci_gpu_hook import operations
 from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.formats.devicerule import DeviceRule
-from oci_gpu_hook.formats.ldcache_entries import Entry
+from oci_gpu_hook.formats.ldcache_merge import Entry
 from oci_gpu_hook.operations import operation
 from oci_gpu_hook.operations.cgroup import OpenCgroup
 from oci_gpu_hook.operations.device import Device

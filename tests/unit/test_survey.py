@@ -15,8 +15,7 @@ from oci_gpu_hook.driver.gpu import driver_version, list_gpus
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.formats.ldcache import FLAGS
-from oci_gpu_hook.formats.ldcache_entries import Entry
-from oci_gpu_hook.formats.ldcache_merge import merge
+from oci_gpu_hook.formats.ldcache_merge import Entry, merge
 from oci_gpu_hook.host.root import HostRoot
 from tests.unit import hosts
 
