@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The errors of the hook, by who must act; each class has its documented exit code.
 
-A message is one sentence, lower case, without a full stop: what failed and why.  ``hint`` says who can fix it and
-how.  Text from an image or a container must pass through `quoted` first; whatever has not is made `plain` here.
+A message is one sentence, lower case, without a full stop: what failed and why.  ``hint`` says who can fix it and how.
+Text from an image or a container must pass through `quoted` first; the rest is made `plain` here.
 
 Must not do I/O and must not import anything.
 """
@@ -34,7 +34,7 @@ class HookError(Exception):
 
 
 class UsageError(HookError):
-    """The command line is wrong: whoever wrote it must act."""
+    """The command line is wrong: its author must act."""
 
     exit_code = USAGE
 
@@ -58,7 +58,7 @@ class RequestError(HookError):
 
 
 class DriverError(HookError):
-    """The host's driver is absent, mismatched or half installed: whoever installs the driver must act."""
+    """The host's driver is absent, mismatched or half installed: the administrator must act."""
 
     exit_code = 6
 
@@ -77,13 +77,13 @@ def quoted(text: object) -> str:
 
 
 def plain(sentence: str, most: int = LONGEST) -> str:
-    """A sentence as it may leave: what no terminal must get is escaped, and of a long one the middle is left out.
+    """Make a message safe to print: escape control characters, shorten the middle.
 
-    It may hold text of an image, a container or an engine, such as the path of a link: a long word is cut by itself, so
-    that what is said of it stays.
+    It may hold text of an image, a container or an engine, such as the path of a link: a long word is shortened by
+    itself, so that the rest of the sentence stays.
     """
     if len(sentence) > _LONGEST_WORD:
-        # Of millions of words only those are looked at that can stay.
+        # Of millions of words, only those that can stay are split.
         words = _cut(sentence, 100 * LONGEST_LIST).split(" ")
         sentence = _cut(" ".join([_cut(word, _LONGEST_WORD) for word in words]), most)
     if sentence.isprintable():

@@ -53,9 +53,6 @@ else:
     def _plain(self):
         return tuple(self)
 
-    def _by_name(self):
-        return dict(zip(self._fields, self))
-
     _METHODS = {
         "__new__": _new,
         "__repr__": _written,
@@ -63,7 +60,7 @@ else:
         # As in typing.NamedTuple, it does not check the number of values.
         "_make": classmethod(tuple.__new__),
         "_replace": _replaced,
-        "_asdict": _by_name,
+        "_asdict": lambda self: dict(zip(self._fields, self)),
     }
 
     class _RecordType(type):

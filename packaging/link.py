@@ -67,7 +67,6 @@ ROOTS = {
     "prestart": ("request.prestart",),
     "cdi": ("request.bycdi", "planning.carriedout"),
     "labels": ("planning.labels", "changes.contextset"),
-    "splice": ("formats.ldcache_splice",),
     "cgroup v1": ("changes.cgroup_v1",),
     "cgroup v2": ("changes.cgroup_v2",),
     "systemd": ("formats.scopeunit", "changes.scope"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import posix
 
-from oci_gpu_hook.formats import devicefilter, devicefilter_whole
+from oci_gpu_hook.formats import devicefilter
 from oci_gpu_hook.kernel import bpf, syscalls
 
 TYPE_CHECKING = False
@@ -35,8 +35,8 @@ def allow(levels: list[str], rules: Sequence[DeviceRule], fallback: Iterable[Dev
     def load(old_fd: int) -> int:
         instructions = bpf.prog_insns(old_fd)
         if instructions is None or not devicefilter.is_loadable(instructions):
-            known = (*fallback, *devicefilter_whole.runtime_defaults())
-            instructions = devicefilter_whole.program(known)
+            known = (*fallback, *devicefilter.runtime_defaults())
+            instructions = devicefilter.program(known)
         kind, program = bpf.BPF_PROG_TYPE_CGROUP_DEVICE, prefix + instructions
         return bpf.prog_load(kind, program, name=_PROGRAM_NAME, license=_PROGRAM_LICENSE)
 

@@ -18,28 +18,25 @@ from oci_gpu_hook.kernel.filetypes import is_regular
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.changes.tree import Tree
-    from oci_gpu_hook.formats.ldcache_additions import Additions
+    from oci_gpu_hook.formats.ldcache_merge import Entry
 
 _OPTIONS = ("ro", "nosuid", "nodev", "noexec")
 
 
-def merge(tree: Tree, path: str, additions: Additions) -> str:
-    """Mount a cache over `path` that lists `additions` and all that the container's own cache lists.
-
-    Gives a note if entries are left out, else "".
-    """
+def merge(tree: Tree, path: str, ours: tuple[Entry, ...]) -> str:
+    """Mount a cache over `path` with `ours` and the container's own entries; a note if these are left out."""
     found, is_volumes = _cache(tree, path)
     data = None if found is None else _read(found)
     try:
-        merged = ldcache_merge.merge(data, additions)
+        merged = ldcache_merge.merge(data, ours)
     except ldcache.MalformedCache:
-        merged = ldcache_merge.merge(None, additions)
+        merged = ldcache_merge.merge(None, ours)
     tree.attach_file(path, _OPTIONS, merged, 0o644)
     return f"{path} lies in a volume, and what it lists is left out" if is_volumes else ""
 
 
 def _cache(tree: Tree, path: str) -> tuple[int | None, bool]:
-    """A descriptor of the cache that is there, None for none; and whether one is there that is a volume's."""
+    """A descriptor of the cache that is there, None for none; and whether a volume's is there."""
     try:
         try:
             return tree.find_image(path), False
@@ -65,21 +62,17 @@ def _read(found: int) -> bytes | None:
     """The content of the cache that is open at `found`, which is closed; None if it is no file that can be read."""
     try:
         status = posix.fstat(found)
-        # Looked at before it is opened: to open a device of the host's, which an image may name, can do harm, and a
-        # fifo would hold the start up for ever.
+        # Checked before it is opened: to open a device of the host's, which an image may name, can do harm, and a fifo
+        # would hold the start up for ever.
         if not is_regular(status) or not 0 < status.st_size <= ldcache.LARGEST:
             return None
-        return _content(found, status.st_size)
+        # The link of an O_PATH descriptor in /proc leads to the very same file.
+        fd = posix.open(f"/proc/self/fd/{found}", posix.O_RDONLY | posix.O_CLOEXEC)
+        try:
+            return posix.read(fd, status.st_size)
+        finally:
+            posix.close(fd)
     except OSError:
         return None
     finally:
         posix.close(found)
-
-
-def _content(found: int, size: int) -> bytes:
-    """`size` bytes of the file that an O_PATH descriptor is open on: its link in /proc leads to the very same file."""
-    fd = posix.open(f"/proc/self/fd/{found}", posix.O_RDONLY | posix.O_CLOEXEC)
-    try:
-        return posix.read(fd, size)
-    finally:
-        posix.close(fd)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import posix
 from time import monotonic
 
-from oci_gpu_hook.formats import dbus, deviceallow
+from oci_gpu_hook.formats import dbus, scopeunit
 from oci_gpu_hook.kernel import syscalls
 
 TYPE_CHECKING = False
@@ -29,14 +29,14 @@ _SECONDS = 5
 _SILENT = f"systemd has not answered in {_SECONDS} s"
 
 # The serials of the first calls.
-_TELL, _WITHDRAW = 1, 1 + deviceallow.CALLS
+_TELL, _WITHDRAW = 1, 1 + scopeunit.CALLS
 
 
 def tell(unit: str, rules: Iterable[DeviceRule]) -> int:
     """Ask systemd to allow `rules` as well; gives the connection for `wait`.  OSError where there is no systemd."""
     fd = syscalls.connect(_SOCKET, _SECONDS)
     try:
-        calls = deviceallow.allow_more(_TELL, unit, deviceallow.entries(rules))
+        calls = scopeunit.allow_more(_TELL, unit, scopeunit.entries(rules))
         _send(fd, dbus.authentication(posix.geteuid()) + calls)
     except BaseException:
         posix.close(fd)
@@ -51,7 +51,7 @@ def wait(fd: int) -> None:
 
 def withdraw(fd: int, unit: str, allowed: Iterable[Entry]) -> None:
     """Let the unit allow `allowed` again, as before `tell`, and nothing else."""
-    _send(fd, deviceallow.allow_only(_WITHDRAW, unit, allowed))
+    _send(fd, scopeunit.allow_only(_WITHDRAW, unit, allowed))
     _receive(fd, _WITHDRAW)
 
 
@@ -79,7 +79,7 @@ def _receive(fd: int, serial: int) -> None:
                 break
             if message.reply_serial == serial and message.type == dbus.ERROR:
                 refusal = OSError(f"systemd refuses: {message.text or message.error_name}")
-            if message.reply_serial == serial + deviceallow.CALLS - 1:
+            if message.reply_serial == serial + scopeunit.CALLS - 1:
                 if refusal:
                     raise refusal
                 return

@@ -20,7 +20,7 @@ from oci_gpu_hook.request.settings import Settings, files
 
 if TYPE_CHECKING:
     from oci_gpu_hook.node.setup.nvidiaconfig import Answer
-    from oci_gpu_hook.request.sections import Setting
+    from oci_gpu_hook.request.settingsfile import Setting
 
 NVIDIAS = "/etc/nvidia-container-runtime/config.toml"
 _DEFAULT = "default"

@@ -16,8 +16,7 @@ from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import nodes, proc, stamp, survey
 from oci_gpu_hook.errors import LONGEST_LIST, ConfigError, DriverError, plain
-from oci_gpu_hook.formats.ldcache import MalformedCache
-from oci_gpu_hook.formats.ldcache_entries import parse
+from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host import saved as saved_files
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others
@@ -331,8 +330,8 @@ def _cached_names(root: HostRoot, driver_root: str) -> frozenset[str] | None:
     """The names in the ld.so.cache of the driver root; None where there is none that can be read."""
     data = root.read(f"{driver_root.rstrip('/')}{stamp.LD_SO_CACHE}")
     try:
-        return frozenset([item.soname.decode() for item in parse(data or b"").entries])
-    except (MalformedCache, UnicodeDecodeError):
+        return frozenset([name.decode() for name in ldcache.read(data or b"").names])
+    except (ldcache.MalformedCache, UnicodeDecodeError):
         return None
 
 

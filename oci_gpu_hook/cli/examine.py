@@ -17,8 +17,7 @@ from oci_gpu_hook.container.rootfs import Rootfs
 from oci_gpu_hook.driver import proc
 from oci_gpu_hook.driver.stamp import LD_SO_CACHE
 from oci_gpu_hook.errors import BundleError, HookError, UsageError, quoted
-from oci_gpu_hook.formats.ldcache import LARGEST, MalformedCache
-from oci_gpu_hook.formats.ldcache_entries import parse as parse_cache
+from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host import docker
 from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding, advice
 from oci_gpu_hook.node.diagnosis import containercheck as judged
@@ -298,10 +297,10 @@ def _filled(inside: ContainerRoot, mounts: list[Mount]) -> dict[str, frozenset[s
 
 def _cached(inside: ContainerRoot) -> frozenset[str] | None:
     try:
-        entries = parse_cache(inside.read(LD_SO_CACHE, LARGEST) or b"").entries
-    except MalformedCache:
+        names = ldcache.read(inside.read(LD_SO_CACHE, ldcache.LARGEST) or b"").names
+    except ldcache.MalformedCache:
         return None
-    return frozenset([entry.soname.decode("utf-8", "replace") for entry in entries])
+    return frozenset([name.decode("utf-8", "replace") for name in names])
 
 
 def _label(inside: ContainerRoot, path: str) -> str:

@@ -36,8 +36,8 @@ def rows(operation: Operation) -> tuple[str, list[Row]]:
 def document(operation: Operation) -> dict[str, Any]:
     """An operation's fields as JSON has them."""
     fields: dict[str, Any] = operation._asdict()  # type: ignore[attr-defined]  # each kind is a record
-    # The same entries as columns.
-    fields.pop("additions", None)
+    # They are shown as entries of the cache.
+    fields.pop("libraries", None)
     return {"op": name_of(operation), **fields, **_FIELDS.get(type(operation), lambda it: {})(operation)}
 
 

@@ -12,7 +12,7 @@ import posix
 
 from oci_gpu_hook.driver import catalogue, elf, stamp
 from oci_gpu_hook.driver.inventory import DriverFile, Library, Misfit
-from oci_gpu_hook.formats import ldcache, ldcache_entries
+from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_folder
 from oci_gpu_hook.record import NamedTuple
@@ -218,7 +218,7 @@ def _library(
         return None
     finally:
         posix.close(fd)
-    if identity is None or ldcache_entries.flags_of(identity) != flags:
+    if identity is None or ldcache.FLAGS.get((identity.machine, identity.bits)) != flags:
         return None
     soname = identity.soname or file
     names = (file, soname, *catalogue.OTHER_NAMES.get(name, ()))
@@ -259,7 +259,7 @@ def _cached_folders(root: HostRoot) -> list[str]:
     """The folders of the driver's libraries in the ld.so.cache, in its order: it lists native libraries first."""
     try:
         data = root.read(stamp.LD_SO_CACHE) or b""
-        paths = ldcache_entries.paths_of(data, (b"libcuda.so.1", b"libnvidia-ml.so.1"))
+        paths = ldcache.paths_of(data, (b"libcuda.so.1", b"libnvidia-ml.so.1"))
     except ldcache.MalformedCache:
         return []
     folders = [path.rpartition(b"/")[0].decode(errors="surrogateescape") for path in paths]

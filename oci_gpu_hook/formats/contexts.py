@@ -8,6 +8,7 @@ context against the policy when the label is set.
 
 from __future__ import annotations
 
+from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.record import NamedTuple
 
 # Today's policies have c0 to c1023 and s0 to s15: a number from here on is a mistake.
@@ -36,7 +37,7 @@ class Level(NamedTuple):
 
 
 class Context(NamedTuple):
-    """One context; high is None where the level is no range, low is None where the policy has no levels."""
+    """One context; high is None if the level is no range, low is None if the policy has no levels."""
 
     user: str
     role: str
@@ -45,10 +46,8 @@ class Context(NamedTuple):
     high: Level | None
 
     def __str__(self) -> str:
-        words = [self.user, self.role, self.type]
-        if self.low is not None:
-            words.append(str(self.low) if self.high is None else f"{self.low}-{self.high}")
-        return ":".join(words)
+        level = "-".join([str(end) for end in (self.low, self.high) if end is not None])
+        return ":".join([self.user, self.role, self.type, *filter(None, [level])])
 
     @property
     def clearance(self) -> Level | None:
@@ -57,7 +56,7 @@ class Context(NamedTuple):
 
 
 def parse_context(text: str) -> Context:
-    """The context that `text` stands for; MalformedContext where it is none."""
+    """The context that `text` is; MalformedContext if it is none."""
     user, _, rest = text.partition(":")
     role, _, rest = rest.partition(":")
     kind, colon, level = rest.partition(":")
@@ -67,15 +66,14 @@ def parse_context(text: str) -> Context:
     if not colon:
         return Context(user, role, kind, None, None)
     low, dash, high = level.partition("-")
-    first = parse_level(low)
-    last = parse_level(high) if dash else None
+    first, last = parse_level(low), parse_level(high) if dash else None
     if last is not None and not last.dominates(first):
         raise MalformedContext("the end of its range does not dominate the start")
     return Context(user, role, kind, first, last)
 
 
 def parse_level(text: str) -> Level:
-    """The level that `text` stands for, such as ``s0:c1,c4.c6``; MalformedContext where it is none."""
+    """The level that `text` is, such as ``s0:c1,c4.c6``; MalformedContext if it is none."""
     sensitivity, colon, categories = text.partition(":")
     # The kernel takes no longer context than a page (PAGE_SIZE, security/selinux/selinuxfs.c).
     if len(categories) > _LONGEST:
@@ -104,10 +102,9 @@ def meet(levels: list[Level]) -> Level:
 
 
 def _number(letter: str, text: str) -> int:
-    digits = text[1:]
-    if not text.startswith(letter) or not (digits.isascii() and digits.isdigit()) or len(digits) > 5:
+    number = decimal(text[1:])
+    if not text.startswith(letter) or number is None:
         raise MalformedContext(f"its level has something that is not {letter} and a number")
-    number = int(digits)
     if number >= _MOST:
         raise MalformedContext(f"its level has a number of {_MOST} or more")
     return number
@@ -115,16 +112,10 @@ def _number(letter: str, text: str) -> int:
 
 def _spans(numbers: list[int]) -> list[str]:
     """Categories as the kernel prints them: a run of three and more as c1.c4, a run of two as c1,c2."""
-    spans: list[list[int]] = []
+    runs: list[list[int]] = []
     for number in numbers:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
         else:
-            spans.append([number, number])
-    words = []
-    for first, last in spans:
-        if first == last:
-            words.append(f"c{first}")
-        else:
-            words.append(f"c{first}{',' if last == first + 1 else '.'}c{last}")
-    return words
+            runs.append([number])
+    return [f"c{run[0]}.c{run[-1]}" if len(run) > 2 else ",".join([f"c{number}" for number in run]) for run in runs]

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from oci_gpu_hook.record import NamedTuple
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    # A value's alignment and its bytes.
+    Value = tuple[int, bytes]
+
 ERROR = 3  # a message's type
 
 _METHOD_CALL = 1
 _VERSION = 1
 _LITTLE_ENDIAN = ord("l")
-
 # The codes of header fields.
-_PATH, _INTERFACE, _MEMBER, _ERROR_NAME, _REPLY_SERIAL = 1, 2, 3, 4, 5
-_DESTINATION, _SIGNATURE = 6, 8
-
+_PATH, _INTERFACE, _MEMBER, _ERROR_NAME, _REPLY_SERIAL, _DESTINATION, _SIGNATURE = 1, 2, 3, 4, 5, 6, 8
 _FIXED_HEADER = 16
 _MOST_BYTES = 1 << 27  # the specification's longest message
 
@@ -32,42 +36,34 @@ class Answer(NamedTuple):
     text: str
 
 
-class Writer:
-    """Values one after another, each aligned as the specification requires."""
+def aligned(*values: Value) -> bytes:
+    """Values one after another, each on a multiple of its alignment."""
+    data = b""
+    for alignment, value in values:
+        data += bytes(-len(data) % alignment) + value
+    return data
 
-    def __init__(self) -> None:
-        self.data = bytearray()
 
-    def align(self, size: int) -> None:
-        """Zero bytes up to a multiple of `size`: 8 before each struct."""
-        self.data += bytes(-len(self.data) % size)
+def uint32(value: int) -> Value:
+    """A UINT32, or a BOOLEAN, which is written alike."""
+    return 4, value.to_bytes(4, "little")
 
-    def uint32(self, value: int) -> None:
-        """A UINT32, or a BOOLEAN, which is written alike."""
-        self.align(4)
-        self.data += value.to_bytes(4, "little")
 
-    def string(self, text: str) -> None:
-        """A STRING or OBJECT_PATH."""
-        encoded = text.encode()
-        self.uint32(len(encoded))
-        self.data += encoded + b"\0"
+def string(text: str) -> Value:
+    """A STRING or OBJECT_PATH."""
+    encoded = text.encode()
+    return 4, uint32(len(encoded))[1] + encoded + b"\0"
 
-    def signature(self, text: str) -> None:
-        """A SIGNATURE, with which each variant begins."""
-        self.data += bytes([len(text)]) + text.encode() + b"\0"
 
-    def begin_array(self, alignment: int) -> tuple[int, int]:
-        """Begin an ARRAY; gives what `end_array` needs."""
-        self.uint32(0)
-        length_at = len(self.data) - 4
-        self.align(alignment)
-        return length_at, len(self.data)
+def signature(text: str) -> Value:
+    """A SIGNATURE, with which each variant begins."""
+    return 1, bytes([len(text)]) + text.encode() + b"\0"
 
-    def end_array(self, begun: tuple[int, int]) -> None:
-        """End an ARRAY: fill in its length."""
-        length_at, start = begun
-        self.data[length_at : length_at + 4] = (len(self.data) - start).to_bytes(4, "little")
+
+def structs(items: Iterable[bytes]) -> tuple[Value, Value]:
+    """An ARRAY of structs: its length, and what it holds."""
+    data = aligned(*[(8, item) for item in items])
+    return uint32(len(data)), (8, data)
 
 
 def authentication(uid: int) -> bytes:
@@ -76,37 +72,27 @@ def authentication(uid: int) -> bytes:
 
 
 def method_call(
-    serial: int, destination: str, path: str, interface: str, member: str, *, signature: str = "", body: bytes = b""
+    serial: int, destination: str, path: str, interface: str, member: str, *, types: str = "", body: bytes = b""
 ) -> bytes:
-    """The message that calls a method; `body` holds the arguments, of the types that `signature` lists."""
-    message = Writer()
-    message.data += bytes([_LITTLE_ENDIAN, _METHOD_CALL, 0, _VERSION])
-    message.uint32(len(body))
-    message.uint32(serial)
-    fields = message.begin_array(8)
-    for code, kind, value in (
+    """The message that calls a method; `body` holds the arguments, of these `types`."""
+    texts = (
         (_PATH, "o", path),
         (_INTERFACE, "s", interface),
         (_MEMBER, "s", member),
         (_DESTINATION, "s", destination),
-        (_SIGNATURE, "g", signature),
-    ):
-        if not value:
-            continue
-        message.align(8)
-        message.data.append(code)
-        message.signature(kind)
-        if kind == "g":
-            message.signature(value)
-        else:
-            message.string(value)
-    message.end_array(fields)
-    message.align(8)
-    return bytes(message.data) + body
+        (_SIGNATURE, "g", types),
+    )
+    fields = [
+        aligned((1, bytes([code])), signature(kind), signature(text) if kind == "g" else string(text))
+        for code, kind, text in texts
+        if text
+    ]
+    start = bytes([_LITTLE_ENDIAN, _METHOD_CALL, 0, _VERSION])
+    return aligned((1, start), uint32(len(body)), uint32(serial), *structs(fields), (8, body))
 
 
 def first_answer(data: bytes) -> tuple[Answer | None, bytes]:
-    """The first message in `data` (None while it is incomplete) and the bytes after it; ValueError where it is none."""
+    """The first message in `data`, None while it is incomplete, and the bytes after it; ValueError if it is none."""
     if len(data) < _FIXED_HEADER:
         return None, data
     if data[0] != _LITTLE_ENDIAN or data[3] != _VERSION:
@@ -140,12 +126,9 @@ def _fields(data: bytes, end: int) -> dict[int, str | int]:
             length = data[at]
             found[code] = data[at + 1 : at + 1 + length].decode(errors="replace")
             at += 2 + length
-        elif kind in (b"s", b"o"):
-            found[code], at = _string(data, at)
-        elif kind == b"u":
+        elif kind in (b"s", b"o", b"u"):
             at += -at % 4
-            found[code] = _uint32(data, at)
-            at += 4
+            found[code], at = (_uint32(data, at), at + 4) if kind == b"u" else _string(data, at)
         else:
             raise ValueError("a header field of a type that D-Bus does not have there")
     return found
@@ -153,10 +136,8 @@ def _fields(data: bytes, end: int) -> dict[int, str | int]:
 
 def _string(data: bytes, at: int) -> tuple[str, int]:
     """The string at `at`, and where it ends."""
-    at += -at % 4
-    start = at + 4
-    end = start + _uint32(data, at)
-    return data[start:end].decode(errors="replace"), end + 1
+    end = at + 4 + _uint32(data, at)
+    return data[at + 4 : end].decode(errors="replace"), end + 1
 
 
 def _uint32(data: bytes, at: int) -> int:

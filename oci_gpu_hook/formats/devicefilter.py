@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device rules as eBPF instructions, to be put in front of an existing program.  Pure.
+"""Device rules as eBPF instructions: a prefix for an existing program, or a whole one.  Pure.
 
 A program of type BPF_PROG_TYPE_CGROUP_DEVICE runs at each open and mknod of a device node: R1 points to a struct
 bpf_cgroup_dev_ctx (linux/bpf.h), and R0 is 1 to allow.  Every program of the cgroup and of those above it must allow.
 
 Instructions are bytes, 8 for each (Documentation/bpf/standardization/instruction-set.rst), little-endian as on x86_64
-and aarch64.  `devicefilter_whole` makes a whole program.
+and aarch64.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ try:
 except ImportError:
     from struct import pack
 
+from oci_gpu_hook.formats.devicerule import DeviceRule
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from oci_gpu_hook.formats.devicerule import DeviceRule
 
 # struct bpf_cgroup_dev_ctx: the low half of access_type is the device's type, the high half the access.
 _ACCESS_TYPE = 0
@@ -28,7 +28,7 @@ _MAJOR = 4
 _MINOR = 8
 TYPES = {"b": 1, "c": 2, "u": 2}  # BPF_DEVCG_DEV_*; "u" is POSIX's other word for "c"
 _ACCESS = {"m": 1, "r": 2, "w": 4}  # BPF_DEVCG_ACC_*
-HALF = 0xFFFF
+_HALF = 0xFFFF
 _WORD = 0xFFFFFFFF
 
 # Opcodes, named as the kernel's macros are: operation, class, operand (K immediate, X register).
@@ -36,7 +36,7 @@ _LDX_W = 0x61
 _AND32_K = 0x54
 _MOV32_K = 0xB4
 _MOV32_X = 0xBC
-JEQ32_K = 0x16
+_JEQ32_K = 0x16
 _JNE32_K = 0x56
 _EXIT = 0x95
 
@@ -47,7 +47,7 @@ _CTX = 1
 _REQUEST = 2
 _REQUEST_MAJOR = 3
 _REQUEST_MINOR = 4
-SCRATCH = 5
+_SCRATCH = 5
 _LAST_REGISTER = "a"
 
 # A jump goes at most 32,767 instructions far, and a device takes three.
@@ -62,10 +62,10 @@ def prefix(rules: Iterable[DeviceRule]) -> bytes:
     """
     groups: dict[tuple[object, ...], list[DeviceRule]] = {}
     for number, rule in enumerate(rules):
-        if rule.allow and can_match(rule):
+        if rule.allow and _can_match(rule):
             shared = (rule.type, rule.access, rule.major, number // _MOST_TOGETHER)
             groups.setdefault(shared, []).append(rule)
-    return b"".join([load_request(), *[allow_whole(*group) for group in groups.values()]])
+    return b"".join([_load_request(), *[_allow_whole(*group) for group in groups.values()]])
 
 
 def is_loadable(instructions: bytes) -> bool:
@@ -77,74 +77,87 @@ def is_loadable(instructions: bytes) -> bool:
     return max(instructions[1::8].hex(), default="0") <= _LAST_REGISTER
 
 
-def load_request() -> bytes:
-    """Load the request's type and access, major and minor into their registers."""
+def runtime_defaults() -> tuple[DeviceRule, ...]:
+    """What the OCI runtimes allow whatever config.json says.
+
+    That is mknod of any device; and access to null, zero, full, random, urandom, tty, ptmx and the ptys.  Only what
+    runc and crun have in common is here, so that a rebuilt program allows nothing that the runtime denied: runc also
+    allows /dev/net/tun (10:200; not 1.2.0 to 1.2.3), and crun /dev/console (5:1; in a container it is a pty).
+    """
+    numbers = ((1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 2), (136, None))
     return (
-        insn(_LDX_W, _REQUEST, _CTX, _ACCESS_TYPE)
-        + insn(_LDX_W, _REQUEST_MAJOR, _CTX, _MAJOR)
-        + insn(_LDX_W, _REQUEST_MINOR, _CTX, _MINOR)
+        DeviceRule("c", None, None, "m"),
+        DeviceRule("b", None, None, "m"),
+        *[DeviceRule("c", first, second, "rwm") for first, second in numbers],
     )
 
 
-def allow_whole(rule: DeviceRule, *others: DeviceRule) -> bytes:
+def program(rules: Iterable[DeviceRule]) -> bytes:
+    """A whole filter, to replace one that the kernel does not show.  It means what linux.resources.devices does.
+
+    The last rule that fits decides: one that allows fits a request that is wholly within its access, one that denies
+    fits a request for any of its access.  A request that no rule fits is denied.
+    """
+    blocks = [_load_request()]
+    for rule in reversed(tuple(rules)):
+        if _can_match(rule):
+            blocks.append(_allow_whole(rule) if rule.allow else _deny_any(rule))
+    return b"".join([*blocks, _verdict(0)])
+
+
+def _load_request() -> bytes:
+    """Load the request's type and access, major and minor into their registers."""
+    places = ((_REQUEST, _ACCESS_TYPE), (_REQUEST_MAJOR, _MAJOR), (_REQUEST_MINOR, _MINOR))
+    return b"".join([insn(_LDX_W, register, _CTX, offset) for register, offset in places])
+
+
+def _allow_whole(rule: DeviceRule, *others: DeviceRule) -> bytes:
     """Return 1 if the request is within the rule's access; `others` differ from it only in the minor."""
     # One comparison checks two things: the type, and that the request has no access bit beyond those of the rule, not
     # even one that a later kernel may add.
-    mask = (~access(rule) & HALF) << 16
+    mask = (~_access(rule) & _HALF) << 16
     wanted = 0
     if rule.type != "a":
-        mask |= HALF
+        mask |= _HALF
         wanted = TYPES[rule.type]
-    allowed = verdict(1)
-    body = b"".join([minor(each, allowed) for each in (rule, *others)])
-    body = major(rule, body)
-    return masked_request(mask) + skip_unless_equal(SCRATCH, wanted, body)
+    allowed = _verdict(1)
+    body = b"".join([_if_equal(_REQUEST_MINOR, each.minor, allowed) for each in (rule, *others)])
+    return _masked_request(mask) + _if_equal(_SCRATCH, wanted, _if_equal(_REQUEST_MAJOR, rule.major, body))
 
 
-def minor(rule: DeviceRule, body: bytes) -> bytes:
-    """Run `body` if the request has the rule's minor."""
-    if rule.minor is None:
-        return body
-    return skip_unless_equal(_REQUEST_MINOR, rule.minor, body)
+def _deny_any(rule: DeviceRule) -> bytes:
+    """Return 0 if the request has any of the rule's access."""
+    denied = _verdict(0)
+    body = _masked_request(_access(rule) << 16)
+    body += insn(_JEQ32_K, _SCRATCH, offset=len(denied) // 8, immediate=0) + denied
+    body = _if_equal(_REQUEST_MAJOR, rule.major, _if_equal(_REQUEST_MINOR, rule.minor, body))
+    return body if rule.type == "a" else _masked_request(_HALF) + _if_equal(_SCRATCH, TYPES[rule.type], body)
 
 
-def major(rule: DeviceRule, body: bytes) -> bytes:
-    """Run `body` if the request has the rule's major."""
-    if rule.major is None:
-        return body
-    return skip_unless_equal(_REQUEST_MAJOR, rule.major, body)
-
-
-def masked_request(mask: int) -> bytes:
+def _masked_request(mask: int) -> bytes:
     """Put the request's type and access, ANDed with `mask`, into the scratch register."""
-    return insn(_MOV32_X, SCRATCH, _REQUEST) + insn(_AND32_K, SCRATCH, immediate=mask)
+    return insn(_MOV32_X, _SCRATCH, _REQUEST) + insn(_AND32_K, _SCRATCH, immediate=mask)
 
 
-def skip_unless_equal(register: int, value: int, body: bytes) -> bytes:
-    """Run `body` if the register has this value, else skip it."""
-    return insn(_JNE32_K, register, offset=len(body) // 8, immediate=value) + body
+def _if_equal(register: int, value: int | None, body: bytes) -> bytes:
+    """Run `body` if the register has this value, None for any."""
+    return body if value is None else insn(_JNE32_K, register, offset=len(body) // 8, immediate=value) + body
 
 
-def verdict(value: int) -> bytes:
+def _verdict(value: int) -> bytes:
     """Return `value`: 1 allows the request, 0 denies it."""
     return insn(_MOV32_K, _R0, immediate=value) + insn(_EXIT)
 
 
-def access(rule: DeviceRule) -> int:
+def _access(rule: DeviceRule) -> int:
     """The rule's access as the kernel's bits."""
-    bits = 0
-    for letter in rule.access:
-        bits |= _ACCESS.get(letter, 0)
-    return bits
+    return sum([bit for letter, bit in _ACCESS.items() if letter in rule.access])
 
 
-def can_match(rule: DeviceRule) -> bool:
+def _can_match(rule: DeviceRule) -> bool:
     """Whether any device can match: config.json may hold numbers and types that no device has."""
-    return (
-        (rule.type == "a" or rule.type in TYPES)
-        and (rule.major is None or 0 <= rule.major <= _WORD)
-        and (rule.minor is None or 0 <= rule.minor <= _WORD)
-    )
+    numbers = [number for number in (rule.major, rule.minor) if number is not None]
+    return rule.type in ("a", *TYPES) and all([0 <= number <= _WORD for number in numbers])
 
 
 def insn(code: int, dst: int = 0, src: int = 0, offset: int = 0, *, immediate: int = 0) -> bytes:

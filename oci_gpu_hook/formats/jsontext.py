@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parse JSON by Python's C scanner alone.
 
-``import json`` doubles the time of the interpreter's start, as it imports ``re`` and ``enum``.  The scanner itself is a
-small C module.  It is private to Python, so no other file uses it; where it is missing or works in another way,
-``json`` does the work.
+``import json`` doubles the time of the interpreter's start, as it imports ``re`` and ``enum``.  The scanner is a small
+C module, private to Python, so no other file uses it; if it is missing or works in another way, ``json`` does the work.
 
 Must not raise anything but ValueError.
 """
@@ -45,7 +44,7 @@ _SCANNER_CONTEXT = type(sys.implementation)(  # type: ignore[call-arg]
 
 
 def loads(data: bytes, pairs: Callable[[Pairs], object] | None = None) -> object:
-    """The one JSON value in `data` (UTF-8); ValueError where there is none or more than one.
+    """The one JSON value in `data` (UTF-8); ValueError if there is none or more than one.
 
     pairs: makes a value of the members of each object, such as `unique`; None for a plain dict.
     """
@@ -56,7 +55,6 @@ def loads(data: bytes, pairs: Callable[[Pairs], object] | None = None) -> object
     if pairs is not None:
         context = type(context)(**{**vars(context), "object_pairs_hook": pairs})
     try:
-        value: object
         value, end = _make_scanner(context)(text, 0)
     except StopIteration:
         raise ValueError("no JSON value") from None
@@ -73,7 +71,7 @@ def loads(data: bytes, pairs: Callable[[Pairs], object] | None = None) -> object
 
 
 def unique(pairs: Pairs) -> dict[str, Any]:
-    """An object of which no name is there twice; ValueError where one is."""
+    """An object whose names are all different; ValueError if one is there twice."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a name is there twice")
@@ -106,11 +104,8 @@ def _behind_space(text: str, at: int) -> int:
 
 
 def has_more_values(data: bytes, most: int) -> bool:
-    """Whether a text has more values than `most`: commas, colons and brackets outside of its strings, or strings.
-
-    A text of fewer bytes cannot have so many, and is not looked through; nor are the strings of a text that has few of
-    these letters.
-    """
+    """Whether a text has more values than `most`: commas, colons and brackets outside of its strings, or strings."""
+    # The short answers come first: few bytes, or few of these letters.
     if len(data) <= most or sum([data.count(mark) for mark in (b",", b":", b"{", b"[")]) <= most:
         return False
     others = bytes([byte for byte in range(256) if byte not in b',:{["'])
@@ -121,7 +116,7 @@ def has_more_values(data: bytes, most: int) -> bool:
 
 
 def scanner() -> Callable[[str, int], tuple[Any, int]]:
-    """What reads the value that begins at a place in a valid text, and says where that ends."""
+    """What reads the value that begins at a place in a valid text, and returns it and its end."""
     if _make_scanner is None:
         import json
 
@@ -134,7 +129,6 @@ def _loads_by_json(text: str, pairs: Callable[[Pairs], object] | None) -> object
     import json
 
     try:
-        value: object = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=pairs)
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=pairs)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    return value

@@ -45,7 +45,7 @@ def with_record(inputs: Inputs, bundle: Bundle, settings: Settings, host_root: s
     root = HostRoot(host_root)
     try:
         if by_gpus:
-            inputs = inputs._replace(dockers=requested(root, bundle))
+            inputs = inputs._replace(docker_devices=requested(root, bundle))
         if settings.swarm_resources:
             inputs = inputs._replace(images=from_image(root, bundle, inputs.environment))
         return inputs

@@ -4,41 +4,37 @@
 from __future__ import annotations
 
 from oci_gpu_hook.changes import loadercache
-from oci_gpu_hook.formats.ldcache_additions import Additions
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.changes.tree import Tree
     from oci_gpu_hook.changes.undo import Undo
+    from oci_gpu_hook.formats.ldcache_merge import Entry
     from oci_gpu_hook.host.root import HostRoot
 
 
 class LdCache(NamedTuple):
-    """The cache at `path` with `additions` merged in, mounted over the image's own.
+    """The cache at `path` with `libraries` merged in, mounted over the image's own.
 
-    additions: a plain tuple of its fields where it comes from a saved answer.
+    libraries: plain tuples in a saved answer.
     """
 
     path: str
-    additions: Additions
+    libraries: tuple[Entry, ...]
     required: bool
     reason: str
 
     def entries(self) -> list[tuple[str, str]]:
         """The SONAME and the path of each library that the cache is to list."""
-        entries = Additions(*self.additions).entries()
-        return [(soname.decode(), path.decode()) for soname, path, _ in entries]
+        return [(soname.decode(), path.decode()) for soname, path, *_ in self.libraries]
 
     def describe(self) -> str:
         """See `Operation`, for this and the rest."""
         return f"put our entries into {self.path}"
 
     def prepare(self, host: HostRoot, undo: Undo) -> int | None:
-        # For `merge`, which runs where the package may be out of reach.
-        from oci_gpu_hook.formats import ldcache_splice  # noqa: F401
-
         return None
 
     def perform(self, tree: Tree, prepared: int | None) -> str:
-        return loadercache.merge(tree, self.path, Additions(*self.additions))
+        return loadercache.merge(tree, self.path, self.libraries)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from oci_gpu_hook.container.layout import COMPAT_FOLDER, MUSL
 from oci_gpu_hook.driver.stamp import LD_SO_CACHE
-from oci_gpu_hook.formats.ldcache_entries import Entry
-from oci_gpu_hook.formats.ldcache_prepare import prepare
+from oci_gpu_hook.formats.ldcache_merge import Entry
 from oci_gpu_hook.operations.ldcache import LdCache
 from oci_gpu_hook.operations.mount import Mount
 from oci_gpu_hook.operations.service import Service
@@ -125,7 +124,7 @@ def ld_cache(layout: Layout, newer: tuple[Entry, ...], entries: tuple[Entry, ...
     reason = "the loader and 'ldconfig -p' find the libraries"
     if newer:
         reason += f"; those of the image's {COMPAT_FOLDER} first, as they are newer"
-    return (LdCache(LD_SO_CACHE, prepare((*newer, *entries)), required=True, reason=reason),)
+    return (LdCache(LD_SO_CACHE, tuple(dict.fromkeys((*newer, *entries))), required=True, reason=reason),)
 
 
 def forward_compatibility(layout: Layout, request: Request, inventory: DriverInventory) -> tuple[Entry, ...]:

@@ -9,8 +9,8 @@ condition.  Must not know where a fact comes from.
 from __future__ import annotations
 
 from oci_gpu_hook.errors import LONGEST_LIST, RequestError, quoted
+from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.request.words import MOST_DIGITS, number
 
 _AUTHOR = "the image's author must fix it, or the container set NVIDIA_DISABLE_REQUIRE=1"
 # Longer ones first: "<=" starts with "<".
@@ -77,13 +77,12 @@ def _condition(factor: str) -> Condition:
 
 def _version(text: str, factor: str) -> tuple[int, ...]:
     """Numbers of a dotted version, without zeros at its end: 12.0 is 12."""
-    parts = text.split(".")
-    if not all([number(part, 10**MOST_DIGITS) for part in parts]):
+    numbers = [decimal(part) for part in text.split(".")]
+    if None in numbers:
         raise RequestError(f"{quoted(text)} in {quoted(factor)} is no version", _AUTHOR)
-    numbers = [int(part) for part in parts]
     while numbers and not numbers[-1]:
         numbers.pop()
-    return tuple(numbers)
+    return tuple([number or 0 for number in numbers])
 
 
 def _is_met(alternatives: tuple[tuple[Condition, ...], ...], facts: HostFacts) -> bool:

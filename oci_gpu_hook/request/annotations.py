@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which image and which Kubernetes namespace a container is of, as far as its engine is proved to say so.  Pure.
+"""A container's image and Kubernetes namespace, if its engine provably says them.  Pure.
 
 Engines pass on annotations of a pod's author, and podman before 4.6 those of an image's manifest: an annotation proves
-nothing by itself.  It counts if its engine is known by the container's id, which neither can foretell: CRI-O writes it
+nothing by itself.  It counts if its engine is known by the container's id, which neither can predict: CRI-O writes it
 into an annotation, containerd and podman name the bundle's folder after it.
 """
 
@@ -31,10 +31,7 @@ _OF_TASKS = {f"{TASKS}/k8s.io": CONTAINERD, f"{TASKS}/moby": DOCKER}
 
 
 class Said(NamedTuple):
-    """What is known of a container: "" for what is not; unsaid: which of "image" and "namespace" that is.
-
-    podman has no namespaces, so there is none to say.
-    """
+    """What is known, else ""; unsaid: which of "image" and "namespace" is not.  podman has no namespaces."""
 
     image: str
     namespace: str
@@ -48,9 +45,10 @@ def said(who: Who) -> Said:
     if who.id and who.annotations.get(_CRIOS_ID) == who.id:
         is_sandbox = who.annotations.get(_CRIOS_TYPE) == "sandbox"
         key = _CRIOS_NAMESPACE_OF_SANDBOX if is_sandbox else _CRIOS_NAMESPACE
-        image, namespace = _values(who, _CRIOS_IMAGE, key)
+        image, namespace = who.annotations.get(_CRIOS_IMAGE, ""), who.annotations.get(key, "")
     elif keeper == CONTAINERD:
-        image, namespace = _values(who, _CONTAINERDS_IMAGE, _CONTAINERDS_NAMESPACE)
+        image = who.annotations.get(_CONTAINERDS_IMAGE, "")
+        namespace = who.annotations.get(_CONTAINERDS_NAMESPACE, "")
     elif keeper == PODMAN:
         has_namespace = False
     unsaid = [] if image else ["image"]
@@ -74,7 +72,3 @@ def folder_of(bundle: str) -> tuple[str, str]:
     path = bundle[: -len("/userdata")] if bundle.endswith("/userdata") else bundle
     folder, _, name = path.rpartition("/")
     return folder, name
-
-
-def _values(who: Who, *keys: str) -> list[str]:
-    return [who.annotations.get(key, "") for key in keys]

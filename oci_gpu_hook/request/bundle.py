@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bundle's config.json: its parts, each checked when it is asked for.
+"""The bundle's config.json.  Parts are validated only when they are used.
 
-Runtime-spec 1.0 to 1.2, config.md and config-linux.md.  Must not look at the host or at the container's root, and must
-not complain of a part that nobody has asked for: a container without a GPU cannot fail for what only a GPU container
-needs.
+So a container without a GPU cannot fail for what only a GPU container needs.  Runtime-spec 1.0 to 1.2, config.md and
+config-linux.md.  Must not look at the host or at the container's root.
 """
 
 from __future__ import annotations
@@ -11,13 +10,17 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.errors import BundleError
+from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, checked_path, read_object
+from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, checked_path, object_of, read_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeVar
+
+    Kind = TypeVar("Kind", dict[str, object], list[object], str)
 
 # The kernel's own list of device numbers, devices.txt: below 254 they are GPUs.
 _NVIDIA_MAJOR = 195
@@ -29,12 +32,14 @@ BESIDE_GPUS = ("/dev/nvidia-caps/", "/dev/dri/")
 _MOST_VARIABLES = 1 << 16
 _MOST_MOUNTS = 1 << 13
 _MOST_RULES = 1 << 12
+# A part's type, as an error names it.
+_KINDS: dict[type, str] = {dict: "object", list: "list", str: "string"}
 
 
 class Bundle(NamedTuple):
     """A bundle: its path, and its config.json as it was parsed.
 
-    Every method raises BundleError where its part is of the wrong shape.
+    Each method raises BundleError if its part is of the wrong shape.
     """
 
     path: str
@@ -43,7 +48,7 @@ class Bundle(NamedTuple):
     def environment(self) -> dict[str, str]:
         """``process.env``; of a name that is given twice the last counts, as for the container's process."""
         variables = {}
-        for entry in self._list(self._process(), "env", "process.env", _MOST_VARIABLES):
+        for entry in self._part(self._process(), "process.env", list, _MOST_VARIABLES):
             if not isinstance(entry, str):
                 raise self._wrong_shape("process.env holds something that is no string")
             name, _, value = entry.partition("=")
@@ -51,48 +56,40 @@ class Bundle(NamedTuple):
         return variables
 
     def bindings(self) -> tuple[tuple[str, str], ...]:
-        """Source and destination of each of ``mounts``; an item of another shape is passed over."""
-        found = self.document.get("mounts")
-        return tuple(
-            [
-                (str(item.get("source", "")), item["destination"])
-                for item in (found if isinstance(found, list) else ())
-                if isinstance(item, dict) and isinstance(item.get("destination"), str)
-            ]
-        )
+        """Source and destination of each of ``mounts``; an item of another shape is ignored."""
+        found = [item for item in _items(self.document, "mounts") if isinstance(item.get("destination"), str)]
+        return tuple([(str(item.get("source", "")), str(item["destination"])) for item in found])
 
     def hooks(self, stage: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """Path and words of each hook of a stage, in order; an item of another shape is passed over."""
-        hooks = self.document.get("hooks")
-        found = hooks.get(stage) if isinstance(hooks, dict) else None
-        return tuple(
-            [
-                (item["path"], tuple([str(word) for word in item.get("args") or ()]))
-                for item in (found if isinstance(found, list) else ())
-                if isinstance(item, dict)
-                and isinstance(item.get("path"), str)
-                and isinstance(item.get("args") or [], list)
-            ]
-        )
+        """Path and words of each hook of a stage, in order; an item of another shape is ignored."""
+        found = []
+        for item in _items(self.document.get("hooks"), stage):
+            path, words = item.get("path"), item.get("args") or []
+            if isinstance(path, str) and isinstance(words, list):
+                found.append((path, tuple([str(word) for word in words])))
+        return tuple(found)
 
     def device_paths(self) -> tuple[str, ...]:
         """The paths of ``linux.devices``: nodes that the runtime makes."""
-        devices = self._list(self._linux(), "devices", "linux.devices")
-        return tuple([item["path"] for item in devices if isinstance(item, dict) and isinstance(item.get("path"), str)])
+        return tuple([path for path, _ in self._devices()])
 
     def given_gpus(self) -> tuple[str, ...]:
         """The host's nodes of GPUs that the engine was told to give, and of MIG and DRM devices beside them.
 
-        By their numbers, as ``linux.devices`` may name a node anew; rootless engines bind nodes.
+        By their numbers, as ``linux.devices`` may rename a node; rootless engines bind nodes.
         """
         found = [source for source, _ in self.bindings() if source.startswith("/dev/")]
-        for item in self._list(self._linux(), "devices", "linux.devices"):
-            if isinstance(item, dict) and isinstance(item.get("path"), str):
-                is_nvidias = item.get("major") == _NVIDIA_MAJOR
-                found.append(f"/dev/nvidia{item.get('minor')}" if is_nvidias else item["path"])
+        for path, item in self._devices():
+            found.append(f"/dev/nvidia{item.get('minor')}" if item.get("major") == _NVIDIA_MAJOR else path)
         gpus = [path for path in found if is_gpu(path)]
         others = [path for path in found if path.startswith(BESIDE_GPUS)]
         return tuple(dict.fromkeys([*gpus, *others])) if gpus else ()
+
+    def _devices(self) -> list[tuple[str, dict[str, object]]]:
+        """The path of each of ``linux.devices`` that has one, and all that is said of it."""
+        devices = self._part(self._linux(), "linux.devices", list)
+        found = [(item.get("path"), item) for item in devices if isinstance(item, dict)]
+        return [(path, item) for path, item in found if isinstance(path, str)]
 
     def is_privileged(self) -> bool:
         """Whether CAP_SYS_ADMIN is in the bounding set, as it is for any user of a privileged container."""
@@ -114,45 +111,41 @@ class Bundle(NamedTuple):
         One with ".." is left out: some runtimes resolve it as text, others by where links lead.
         """
         found = []
-        for mount in self._list(self.document, "mounts", "mounts", _MOST_MOUNTS):
+        for mount in self._part(self.document, "mounts", list, _MOST_MOUNTS):
             destination = mount.get("destination") if isinstance(mount, dict) else None
             if not isinstance(mount, dict) or not isinstance(destination, str):
                 raise self._wrong_shape("mounts holds something without a destination")
-            if mount.get("type") == "tmpfs" and ".." not in destination.split("/"):
-                found += [] if _binds(mount) else [checked_path(destination)]
+            if mount.get("type") == "tmpfs" and not _binds(mount) and ".." not in destination.split("/"):
+                found.append(checked_path(destination))
         return tuple(found)
 
     def mount_source(self, destination: str) -> str | None:
-        """The source of what is bound at `destination`; None where nothing is."""
-        found = None
-        for mount in self._list(self.document, "mounts", "mounts"):
-            if isinstance(mount, dict) and mount.get("destination") == destination:
-                source = mount.get("source")
-                found = source if _binds(mount) and isinstance(source, str) else None
-        return found
+        """The source of what is bound at `destination`, None for nothing: of several mounts there, the last counts."""
+        found = [mount for mount in _items(self.document, "mounts") if mount.get("destination") == destination]
+        source = found[-1].get("source") if found and _binds(found[-1]) else None
+        return source if isinstance(source, str) else None
 
     def mount_label(self) -> str:
-        """``linux.mountLabel``; "" where the engine gives none."""
-        return self._text(self._linux(), "mountLabel")
+        """``linux.mountLabel``; "" for none."""
+        return self._part(self._linux(), "mountLabel", str)
 
     def process_label(self) -> str:
-        """``process.selinuxLabel``; "" where the engine gives none."""
-        return self._text(self._process(), "selinuxLabel")
+        """``process.selinuxLabel``; "" for none."""
+        return self._part(self._process(), "selinuxLabel", str)
 
     def annotations(self) -> dict[str, str]:
         """``annotations``, of which engines repeat only some in the state."""
-        found = self._object(self.document, "annotations", "annotations")
+        found = self._part(self.document, "annotations", dict)
         return {key: value for key, value in found.items() if isinstance(value, str)}
 
     def has_user_namespace(self) -> bool:
-        """Whether ``linux.namespaces`` has a user namespace."""
-        namespaces = self._list(self._linux(), "namespaces", "linux.namespaces")
+        namespaces = self._part(self._linux(), "linux.namespaces", list)
         return any([isinstance(item, dict) and item.get("type") == "user" for item in namespaces])
 
     def device_rules(self) -> tuple[DeviceRule, ...]:
         """``linux.resources.devices`` in order: of the rules that match a device, the last one holds."""
-        resources = self._object(self._linux(), "resources", "linux.resources")
-        devices = self._list(resources, "devices", "linux.resources.devices", _MOST_RULES)
+        resources = self._part(self._linux(), "linux.resources", dict)
+        devices = self._part(resources, "linux.resources.devices", list, _MOST_RULES)
         return tuple([self._device_rule(item) for item in devices])
 
     def _device_rule(self, item: object) -> DeviceRule:
@@ -169,62 +162,49 @@ class Bundle(NamedTuple):
         return DeviceRule(kind, major, minor, access, allow=item.get("allow") is True)
 
     def _process(self) -> dict[str, object]:
-        return self._object(self.document, "process", "process")
+        return self._part(self.document, "process", dict)
 
     def _linux(self) -> dict[str, object]:
-        return self._object(self.document, "linux", "linux")
+        return self._part(self.document, "linux", dict)
 
-    def _object(self, parent: dict[str, object], key: str, where: str) -> dict[str, object]:
-        """An optional object in `parent`; absent and null are empty."""
-        value = parent.get(key)
+    def _part(self, parent: dict[str, object], where: str, kind: type[Kind], most: int | None = None) -> Kind:
+        """The part of `parent` that the last word of `where` names, with `most` items; absent and null are empty."""
+        value = parent.get(where.rpartition(".")[2])
         if value is None:
-            return {}
-        if not isinstance(value, dict):
-            raise self._wrong_shape(f"{where} is no object")
-        return value
-
-    def _list(self, parent: dict[str, object], key: str, where: str, most: int | None = None) -> list[object]:
-        """An optional list in `parent`, of `most` items; absent and null are empty."""
-        value = parent.get(key) or []
-        if not isinstance(value, list):
-            raise self._wrong_shape(f"{where} is no list")
+            return kind()
+        if not isinstance(value, kind):
+            raise self._wrong_shape(f"{where} is no {_KINDS[kind]}")
         if most is not None and len(value) > most:
             raise ExcessError(f"{self.path}/config.json: {where} has more than {most} items", [])
-        return value
-
-    def _text(self, parent: dict[str, object], key: str) -> str:
-        """An optional string in `parent`; absent and null are empty."""
-        value = parent.get(key) or ""
-        if not isinstance(value, str):
-            raise self._wrong_shape(f"{key} is no string")
         return value
 
     def _wrong_shape(self, what: str) -> BundleError:
         return BundleError(f"{self.path}/config.json is of the wrong shape: {what}", ENGINE_HINT)
 
 
-def _opened(name: str) -> int:
-    # O_NONBLOCK: a fifo of that name would otherwise hold the start up.
-    return posix.open(name, posix.O_RDONLY | posix.O_NONBLOCK | posix.O_CLOEXEC)
-
-
-def read_bundle(path: str, opened: Callable[[str], int] = _opened) -> Bundle:
+def read_bundle(path: str, opened: Callable[[str], int] | None = None) -> Bundle:
     """The bundle at `path`, its config.json parsed; opened: how that file is opened, OSError if it cannot be."""
     name = f"{path}/config.json"
     try:
-        fd = opened(name)
+        # O_NONBLOCK: a fifo of that name would otherwise hold the start up.
+        fd = opened(name) if opened else posix.open(name, posix.O_RDONLY | posix.O_NONBLOCK | posix.O_CLOEXEC)
     except OSError as err:
         raise BundleError(f"cannot open {name}: {err.strerror}", ENGINE_HINT) from err
     try:
-        return Bundle(path, read_object(fd, name))
+        return Bundle(path, object_of(read_bytes(fd, name), name))
     finally:
         posix.close(fd)
 
 
 def is_gpu(path: str) -> bool:
     """Whether it is the name of a GPU's node."""
-    number = path[len("/dev/nvidia") :] if path.startswith("/dev/nvidia") else ""
-    return number.isascii() and number.isdigit() and len(number) < 4 and int(number) <= _MOST_GPU_MINOR
+    return path.startswith("/dev/nvidia") and decimal(path[len("/dev/nvidia") :], _MOST_GPU_MINOR) is not None
+
+
+def _items(parent: object, key: str) -> list[dict[str, object]]:
+    """The objects in a list in `parent`; what has another shape is ignored."""
+    found = parent.get(key) if isinstance(parent, dict) else None
+    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
 
 def _binds(mount: dict[str, object]) -> bool:

@@ -4,17 +4,10 @@
 from __future__ import annotations
 
 from oci_gpu_hook.errors import ConfigError, quoted
+from oci_gpu_hook.request import words
 from oci_gpu_hook.request.bundle import BESIDE_GPUS, is_gpu
 from oci_gpu_hook.request.parse import Request, check_sections, requirements
-from oci_gpu_hook.request.words import (
-    ADMINISTRATOR,
-    CAPABILITIES,
-    DRIVER_CAPABILITIES,
-    FEATURES,
-    IMEX_CHANNELS,
-    MIG_MANAGEMENT,
-    listed,
-)
+from oci_gpu_hook.request.words import ADMINISTRATOR, CAPABILITIES, listed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +39,7 @@ def of_nodes(
 
 
 def of_vendor(flag: str, known: Iterable[Known], nodes: tuple[str, ...]) -> Request:
-    """The request that they stand for where the spec is for the devices of the vendor with this flag."""
+    """The same for a spec of the vendor with this flag."""
     from oci_gpu_hook.request.vendorrequest import VendorRequest
 
     for vendor in known:
@@ -63,13 +56,11 @@ def of_vendor(flag: str, known: Iterable[Known], nodes: tuple[str, ...]) -> Requ
 
 def _beyond_spec(environment: dict[str, str], granted: tuple[str, ...]) -> list[str]:
     """A sentence for each thing that the environment asks for and a CDI spec of GPUs does not bring."""
-    words = listed(environment, DRIVER_CAPABILITIES)
-    notes = [
-        f"capability {name} is left out: the CDI spec is for {', '.join(granted)}"
-        for name in CAPABILITIES
-        if name in words and name not in granted
+    asked = listed(environment, words.DRIVER_CAPABILITIES)
+    beyond = [name for name in CAPABILITIES if name in asked and name not in granted]
+    variables = [name for name in (words.IMEX_CHANNELS, *words.MIG_MANAGEMENT) if environment.get(name)]
+    variables += [feature.variable for feature in words.FEATURES if environment.get(feature.variable) == "enabled"]
+    return [
+        *[f"capability {name} is left out: the CDI spec is for {', '.join(granted)}" for name in beyond],
+        *[f"{name} is left out: the CDI spec brings GPUs only" for name in variables],
     ]
-    variables = [name for name in (IMEX_CHANNELS, *MIG_MANAGEMENT) if environment.get(name)]
-    variables += [feature.variable for feature in FEATURES if environment.get(feature.variable) == "enabled"]
-    notes += [f"{name} is left out: the CDI spec brings GPUs only" for name in variables]
-    return notes

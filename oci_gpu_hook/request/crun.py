@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""crun, as its command line and its state folder tell of it; and the bundle where its state says that it is ``/``.
+"""The command line of crun, and the bundle if crun's state says that it is ``/``.
 
-crun enters the host's mount namespace again where a container has a user namespace and devices, and tells its hooks
-what getcwd(3) gives there: ``/`` (seen in 1.8 to 1.29).  The path is in crun's own command line, and the copy of
-config.json in its state folder.  Reads only, and believes crun alone: the process that has started the hook, which is
-also who has written the state.  The container's process need not be its child: under ``create`` that is the child of
-whoever collects orphans (conmon, containerd's shim, or PID 1).
+crun enters the host's mount namespace again if a container has a user namespace and devices, and then passes its hooks
+what getcwd(3) gives there: ``/`` (seen in 1.8 to 1.29).  The path is in crun's own command line, and a copy of
+config.json in its state folder.  Reads only, and believes crun alone: the process that has started the hook, which has
+also written the state.  The container's process need not be its child: under ``create`` it has been given to the
+process that collects orphans (conmon, containerd's shim, or PID 1).
 """
 
 from __future__ import annotations
@@ -23,19 +23,13 @@ _STATE_FOLDER = "/run/crun"
 
 def is_lost(state: State) -> bool:
     """Whether the state's bundle is no bundle, but what crun says in place of one."""
-    if state.bundle != "/":
-        return False
-    try:
-        posix.stat("/config.json")
-    except OSError:
-        return True
-    return False
+    return state.bundle == "/" and not _has_config("")
 
 
 def find(state: State) -> str:
-    """The bundle, or the folder in which crun keeps a copy of its config.json; "" where neither is found.
+    """The bundle, or the folder in which crun keeps a copy of its config.json; "" if neither is found.
 
-    Also where another program stands between crun and the hook: its words do not name the container.
+    So it is if another program stands between crun and the hook: its words do not name the container.
     """
     words = command_line()
     if state.id not in words:
@@ -48,11 +42,11 @@ def find(state: State) -> str:
 
 
 def command_line() -> list[str]:
-    """The words by which the process was started that has started this one; one empty word where they are hidden."""
+    """The command line of this process's parent; one empty word if it is hidden."""
     try:
         parent = _parent()
         data = procfile.read(f"/proc/{parent}/cmdline")
-        # Once it has ended its number may be that of any process, and we have another parent.
+        # Once it has ended, any process may have its number, and we have another parent.
         if _parent() != parent:
             data = b""
     except (OSError, IndexError):
@@ -66,7 +60,7 @@ def _parent() -> str:
 
 
 def option(words: list[str], *names: str) -> str:
-    """The value of a long or short option on a command line; "" where it has none."""
+    """The value of an option on a command line, "" for none."""
     for word, following in zip(words, words[1:]):
         for name in names:
             if word == name:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a text may ask for a GPU, however long it is: it is looked through piece by piece, and never parsed.
+"""Whether a text may ask for a GPU, however long it is: it is searched piece by piece, and never parsed.
 
-For a state or a config.json with more than any engine writes.  A container that may ask is refused then, and one that
-cannot must start.  A word that asks counts wherever it stands, as for hooks.d/oci-gpu-hook.  Reads only.
+For a state or a config.json with more than any engine writes: a container that may ask is refused then, and one that
+cannot must start.  A word that asks counts in any place, as for hooks.d/oci-gpu-hook.  Reads only.
 """
 
 from __future__ import annotations
@@ -85,13 +85,13 @@ def words_of(path: str | None) -> tuple[bytes, ...]:
 
 
 def _written(variable: str) -> bytes:
-    """How config.json has a variable in any case; what can be written otherwise is taken to be in every text."""
+    """How config.json must write a variable; one that can be written in other ways is taken to be in every text."""
     is_plain = variable.isascii() and variable.replace("_", "").replace("-", "").isalnum()
     return f'"{variable}='.encode() if is_plain else b'"'
 
 
 def _working_folder(state: list[bytes]) -> str:
-    """The bundle, if it is the working folder, in which runtimes start hooks; else ""."""
+    """The working folder, in which runtimes start hooks, if the state names it as the bundle; else ""."""
     folder = posix.getcwd()
     text, path = b"".join(state), folder.encode("utf-8", "surrogateescape")
     return folder if any([b'"bundle":%b"%b"' % (gap, path) in text for gap in (b"", b" ")]) else ""

@@ -2,34 +2,18 @@
 """What the container asks for: device names and the rest of its environment become one `Request`.  Pure.
 
 The grammar is that of NVIDIA's container stack, so no image, pod or script has to change.  What cannot be served is
-refused with a sentence, or left out with one.  What the administrator allows is applied here.  Must not know what the
-host has: `planning.selection` finds which GPU a name means.
+refused or left out, each with a sentence.  What the administrator allows is applied here.  Must not know what the host
+has: `planning.selection` finds which GPU a name means.
 """
 
 from __future__ import annotations
 
 from oci_gpu_hook.errors import RequestError, quoted
+from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.request import selectors
-from oci_gpu_hook.request.sources import UNPRIVILEGED, accepts_environment, is_legacy, leave_out, named
-from oci_gpu_hook.request.words import (
-    ADMINISTRATOR,
-    ALL,
-    AUTHOR,
-    CAPABILITIES,
-    CUDA_VERSION,
-    DEFAULT_CAPABILITIES,
-    DRIVER_CAPABILITIES,
-    FEATURES,
-    IMEX_CHANNELS,
-    LONGEST_VALUE,
-    MIG_MANAGEMENT,
-    NONE,
-    REQUIRE_JETPACK,
-    VOID,
-    listed,
-    number,
-)
+from oci_gpu_hook.request import selectors, words
+from oci_gpu_hook.request.sources import is_legacy, leave_out_environment, named
+from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, AUTHOR, CAPABILITIES, CUDA_VERSION, NONE, VOID, listed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +25,7 @@ _REQUIRE = "NVIDIA_REQUIRE_"
 # The value of NVIDIA_REQUIRE_JETPACK that NVIDIA's runtime knows; there is no other.
 _ALL_CSV_FILES = "csv-mounts=all"
 _MOST_IMEX_CHANNEL = (1 << 20) - 1
-# A driver has 2,048, if nobody sets another number.  Who wants more can ask for all.
+# A driver has 2,048 by default.  A container that wants more can ask for all.
 _MOST_IMEX_CHANNELS = 2048
 # NVIDIA's stack reads NVIDIA_DISABLE_REQUIRE by Go's strconv.ParseBool.
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")
@@ -88,10 +72,9 @@ class Request(NamedTuple):
 
 
 def parse(inputs: Inputs, settings: Settings, known: tuple[Known, ...] = ()) -> tuple[Request | None, tuple[str, ...]]:
-    """The request, None where nothing is asked for; and a sentence for each thing that is left out.
+    """The request, None if nothing is asked for; and a sentence for each thing that is left out.
 
-    known: the vendors' files, () where the container names none.  RequestError for what can be neither served nor left
-    out.
+    known: the vendors' files, () if the container names none.  RequestError for what can be neither served nor omitted.
     """
     notes: list[str] = []
     names = named(inputs, settings, notes)
@@ -111,7 +94,7 @@ def parse(inputs: Inputs, settings: Settings, known: tuple[Known, ...] = ()) -> 
             return None, tuple(notes)
         return Request(of_vendors[0].source, (), (), vendors=of_vendors), tuple(notes)
     environment = inputs.environment
-    mig_config, mig_monitor = [_manages_mig(inputs, variable, devices) for variable in MIG_MANAGEMENT]
+    mig_config, mig_monitor = [_manages_mig(inputs, variable, devices) for variable in words.MIG_MANAGEMENT]
     request = Request(
         source=names.source,
         devices=devices,
@@ -121,14 +104,14 @@ def parse(inputs: Inputs, settings: Settings, known: tuple[Known, ...] = ()) -> 
         mig_monitor=mig_monitor,
         imex_channels=_imex_channels(inputs, names, settings, notes),
         features=_features(inputs, names, settings, notes),
-        jetpack_all=environment.get(REQUIRE_JETPACK) == _ALL_CSV_FILES,
+        jetpack_all=environment.get(words.REQUIRE_JETPACK) == _ALL_CSV_FILES,
         vendors=of_vendors,
     )
     return request, tuple(notes)
 
 
 def check_sections(settings: Settings, notes: list[str]) -> None:
-    """Note that the container's sections are not known; RequestError where no settings can hold then."""
+    """Note that the container's sections are not known; RequestError if no settings can hold then."""
     if not settings.unmatched:
         return
     what = " and ".join(settings.unmatched)
@@ -142,54 +125,56 @@ def requirements(environment: dict[str, str], settings: Settings, notes: list[st
     """The expressions of all NVIDIA_REQUIRE_* variables, and the one that a legacy image stands for."""
     found = []
     for name, value in environment.items():
-        if name.startswith(REQUIRE_JETPACK):
-            continue  # this says which files a Jetson gives, not what a driver must be
-        if name.startswith(_REQUIRE) and value and not value.isspace():
+        # NVIDIA_REQUIRE_JETPACK says which files a Jetson gives, not what a driver must be.
+        if name.startswith(_REQUIRE) and not name.startswith(words.REQUIRE_JETPACK) and value and not value.isspace():
             found.append(value)
     if settings.disable_requirements or environment.get("NVIDIA_DISABLE_REQUIRE", "") in _TRUE:
         return ()
-    if sum(map(len, found)) > LONGEST_VALUE:
-        raise RequestError(f"the variables {_REQUIRE}* are longer than {LONGEST_VALUE >> 10} KiB together", AUTHOR)
+    if sum(map(len, found)) > words.LONGEST_VALUE:
+        raise RequestError(
+            f"the variables {_REQUIRE}* are longer than {words.LONGEST_VALUE >> 10} KiB together", AUTHOR
+        )
     if is_legacy(environment):
         found.append(f"cuda>={_major_minor(environment[CUDA_VERSION])}")
     return tuple(found)
 
 
 def _devices(names: Names) -> tuple[str, ...]:
-    """Canonical device names; empty where nothing is asked for.
+    """Canonical device names; empty if nothing is asked for.
 
     ``void`` anywhere turns everything off; else the first of ``all`` and ``none`` stands for the whole list.
     """
     if names.source == "devices":
         return names.devices
-    words = [item.lower() for item in names.devices]
-    if VOID in words:
+    lowered = [item.lower() for item in names.devices]
+    if VOID in lowered:
         return ()
-    for word in words:
+    for word in lowered:
         if word in (ALL, NONE):
             return (word,)
-    if not words and (names.imex_channels or names.features):
+    if not lowered and (names.imex_channels or names.features):
         return (NONE,)
     return tuple(dict.fromkeys([selectors.canonical(item, names.where) for item in names.devices]))
 
 
 def _capabilities(environment: dict[str, str], settings: Settings, notes: list[str]) -> tuple[str, ...]:
     """Capabilities in the order of `CAPABILITIES`; unset and empty mean utility and compute."""
-    words = listed(environment, DRIVER_CAPABILITIES)
-    if DRIVER_CAPABILITIES not in environment and is_legacy(environment):
-        words = [ALL]
-    words = words or list(DEFAULT_CAPABILITIES)
-    for word in words:
+    variable = words.DRIVER_CAPABILITIES
+    asked = listed(environment, variable)
+    if variable not in environment and is_legacy(environment):
+        asked = [ALL]
+    asked = asked or list(words.DEFAULT_CAPABILITIES)
+    for word in asked:
         if word not in CAPABILITIES and word != ALL:
             raise RequestError(
-                f"unknown capability {quoted(word)} in {DRIVER_CAPABILITIES}",
+                f"unknown capability {quoted(word)} in {variable}",
                 f"the container's author must choose from {', '.join(CAPABILITIES)} or all",
             )
     allowed = settings.allowed_capabilities
-    granted = [name for name in CAPABILITIES if (name in words or ALL in words) and name in allowed]
-    refused = [name for name in CAPABILITIES if name in words and name not in allowed]
+    granted = [name for name in CAPABILITIES if (name in asked or ALL in asked) and name in allowed]
+    refused = [name for name in CAPABILITIES if name in asked and name not in allowed]
     if not granted:
-        raise RequestError(f"none of the capabilities {', '.join(dict.fromkeys(words))} is allowed", ADMINISTRATOR)
+        raise RequestError(f"none of the capabilities {', '.join(dict.fromkeys(asked))} is allowed", ADMINISTRATOR)
     if refused:
         notes.append(f"capability {', '.join(refused)} is not allowed: {ADMINISTRATOR}")
     return tuple(granted)
@@ -197,10 +182,10 @@ def _capabilities(environment: dict[str, str], settings: Settings, notes: list[s
 
 def _major_minor(version: str) -> str:
     """``12.4`` of ``12.4.1``."""
-    major, minor, *_ = (*version.strip().split(".", 2), "0")
-    if not number(major, 10**6) or not number(minor, 10**6):
+    numbers = [decimal(part, 10**6) for part in (*version.strip().split(".", 2), "0")[:2]]
+    if None in numbers:
         raise RequestError(f"{CUDA_VERSION} is {quoted(version)}, which is no version", AUTHOR)
-    return f"{int(major)}.{int(minor)}"
+    return f"{numbers[0]}.{numbers[1]}"
 
 
 def _manages_mig(inputs: Inputs, variable: str, devices: tuple[str, ...]) -> bool:
@@ -219,12 +204,12 @@ def _manages_mig(inputs: Inputs, variable: str, devices: tuple[str, ...]) -> boo
 
 def _imex_channels(inputs: Inputs, names: Names, settings: Settings, notes: list[str]) -> tuple[str, ...]:
     """Channels, each once; or ``all`` alone."""
+    variable = words.IMEX_CHANNELS
     channels = [(item, names.where) for item in names.imex_channels]
-    in_environment = listed(inputs.environment, IMEX_CHANNELS)
-    if accepts_environment(inputs, settings):
-        channels += [(item, IMEX_CHANNELS) for item in in_environment]
-    elif in_environment:
-        leave_out(f"the request in {IMEX_CHANNELS} {UNPRIVILEGED}", settings, notes)
+    in_environment = listed(inputs.environment, variable)
+    if in_environment and leave_out_environment(inputs, variable, settings, notes):
+        in_environment = []
+    channels += [(item, variable) for item in in_environment]
     if channels and settings.ignore_imex_channels:
         notes.append(f"IMEX channels are left out: {ADMINISTRATOR}")
         return ()
@@ -237,25 +222,23 @@ def _imex_channels(inputs: Inputs, names: Names, settings: Settings, notes: list
 
 
 def _imex_channel(item: str, where: str) -> str:
-    channel = item[len("channel") :] if item.startswith("channel") else item
-    found = number(channel, _MOST_IMEX_CHANNEL)
-    if not found:
-        raise RequestError(
-            f"{quoted(item)} in {where} is no IMEX channel: a number from 0 to {_MOST_IMEX_CHANNEL}", AUTHOR
-        )
-    return found
+    most = _MOST_IMEX_CHANNEL
+    found = decimal(item[len("channel") :] if item.startswith("channel") else item, most)
+    if found is None:
+        raise RequestError(f"{quoted(item)} in {where} is no IMEX channel: a number from 0 to {most}", AUTHOR)
+    return str(found)
 
 
 def _features(inputs: Inputs, names: Names, settings: Settings, notes: list[str]) -> tuple[str, ...]:
-    """Features of the device list, and those of the environment where it is accepted."""
-    accepted = accepts_environment(inputs, settings)
+    """Features of the device list, and those of the environment if that is accepted."""
     found = []
-    for feature in FEATURES:
+    for feature in words.FEATURES:
         value = inputs.environment.get(feature.variable, "")
-        if feature.name in names.features or (value == "enabled" and accepted):
+        if feature.name in names.features:
             found.append(feature.name)
         elif value == "enabled":
-            leave_out(f"the request in {feature.variable} {UNPRIVILEGED}", settings, notes)
+            if not leave_out_environment(inputs, feature.variable, settings, notes):
+                found.append(feature.name)
         elif value:
             notes.append(f"{feature.variable} is {quoted(value)}, which asks for nothing: only 'enabled' does")
     return tuple(found)

@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of devices in a request, brought into one canonical form each.  Pure.
+"""The names of devices in a request, each brought into one canonical form or refused.  Pure.
 
-A name is brought into that form, or refused with a sentence that quotes it and says where it stood.  Must not know
-which devices the host has.
+Must not know which devices the host has.
 """
 
 from __future__ import annotations
 
 from oci_gpu_hook.errors import RequestError, quoted
-from oci_gpu_hook.request.words import MOST_DIGITS, number
+from oci_gpu_hook.formats.decimal import decimal
 
 _HEX = frozenset("0123456789abcdef")
 _UUID_GROUPS = [8, 4, 4, 4, 12]
-_ANY = 10**MOST_DIGITS
 # Of MIG-GPU-<uuid>-<share>/<gpu instance>/<compute instance>, and some more.
 _LONGEST = 100
 
@@ -40,11 +38,8 @@ def is_mig(selector: str) -> bool:
 
 def _index(item: str) -> str:
     """``0``, or ``0:1`` for a MIG device."""
-    gpu, colon, mig = item.partition(":")
-    gpu, mig = number(gpu, _ANY), number(mig, _ANY)
-    if colon:
-        return f"{gpu}:{mig}" if gpu and mig else ""
-    return gpu
+    numbers = [decimal(part) for part in item.split(":", 2)]
+    return "" if None in numbers or len(numbers) > 2 else ":".join(map(str, numbers))
 
 
 def _gpu(item: str) -> str:
@@ -52,7 +47,7 @@ def _gpu(item: str) -> str:
     if item[:4].lower() != "gpu-":
         return ""
     groups = item[4:].lower().split("-")
-    if len(groups) == 6 and number(groups[5], _ANY):
+    if len(groups) == 6 and decimal(groups[5]) is not None:
         groups.pop()
     return f"GPU-{'-'.join(groups)}" if _is_uuid(groups) else ""
 
@@ -65,8 +60,8 @@ def _mig(item: str) -> str:
     if not instances:
         groups = name.lower().split("-")
         return f"MIG-{'-'.join(groups)}" if _is_uuid(groups) else ""
-    gpu, numbers = _gpu(name), [number(part, _ANY) for part in instances]
-    if not gpu or len(numbers) != 2 or not all(numbers):
+    gpu, numbers = _gpu(name), [decimal(part) for part in instances]
+    if not gpu or len(numbers) != 2 or None in numbers:
         return ""
     return f"MIG-{gpu}/{numbers[0]}/{numbers[1]}"
 

@@ -3,7 +3,7 @@
 
 Below a heading, ``[namespace NAME]`` or ``[image PATTERN]``, lines hold for those containers only.  The form is not
 TOML: a container start waits for it, and Python's parser of TOML costs twice as much as the interpreter's own start.
-Must not read any file but those that it is told.
+Must not read any file but those that it is given.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.errors import ConfigError, RequestError, quoted
+from oci_gpu_hook.formats.decimal import decimal
+from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.annotations import said
-from oci_gpu_hook.request.sections import Setting, strictest
 from oci_gpu_hook.request.words import ALL, CAPABILITIES, is_flag, items
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
     from typing import Any
 
     from oci_gpu_hook.request.state import Who
@@ -27,7 +28,6 @@ _LARGEST = 1 << 20
 # Of an image or a namespace.
 _LONGEST_NAME = 4096
 _ENGINE = "the engine or the pod's author must fix it"
-
 
 _BOOLEANS = {"yes": True, "no": False}
 _WORDS = {
@@ -49,21 +49,43 @@ _FOLDERS = ("driver-root", "mps-pipe-folder")
 _FILES = {"metrics": ".prom", "gpu-metrics": ".prom", "features": "", "runtime": "", "validation-folder": ""}
 # The steps of a validation, each of which may have a file.
 _STEPS = ("driver", "hook", "workload")
-_KEYS = (
-    *(*_WORDS, *_FOLDERS, *_FILES),
-    *("allowed-capabilities", "allowed-vendors", "swarm-resources", "mps-pipe-owner"),
-    "validation-files",
-)
-_SCOPES = ("namespace", "image")
+_LISTED = ("allowed-capabilities", "allowed-vendors", "swarm-resources", "validation-files")
+_KEYS = (*_WORDS, *_FOLDERS, *_FILES, *_LISTED, "mps-pipe-owner")
+# For everybody, and the kinds of sections; the later one has precedence.
+SCOPES = ("", "image", "namespace")
+# For each setting that sections may differ in, its values, the strictest first.  Those that stand together restrict in
+# different ways and none is the stricter: if both are possible, the container is refused.
+STRICTEST_FIRST: dict[str, tuple[tuple[object, ...], ...]] = {
+    "accept_environment": (("privileged",), ("always",)),
+    "unaccepted_requests": (("refuse",), ("ignore",)),
+    "accept_volume_mounts": ((False,), (True,)),
+    "disable_requirements": ((False,), (True,)),
+    "ignore_imex_channels": ((True,), (False,)),
+    "ipc_context_mismatch": (("refuse",), ("warn",)),
+    "records": ((True,), (False,)),
+    # "off" leaves devices closed, and "on" refuses a container that nothing would close them to.
+    "device_cgroup": (("on", "off"), ("auto",)),
+    # No restriction, either way: what stands outside of such sections holds.
+    "cuda_forward_compatibility": (),
+}
+# A list: what all of them allow.
+LISTS = ("allowed_capabilities", "allowed_vendors")
 # These say what the host is, or where a request may stand: they hold for all containers alike.
-_HOST_WIDE = (
-    *(*_FOLDERS, *_FILES, "mps-pipe-owner", "swarm-resources", "ipc-labels"),
-    *("unmatched-sections", "mig-strategy", "validation-files"),
-)
+_HOST_WIDE = tuple([key for key in _KEYS if key.replace("-", "_") not in (*STRICTEST_FIRST, *LISTS)])
+
+
+class Setting(NamedTuple):
+    """One line: its place, for whom it holds ("" is everybody), the field of `Settings` and its value."""
+
+    where: str
+    scope: str
+    pattern: str
+    field: str
+    value: object
 
 
 def read(names: Iterable[str]) -> list[Setting]:
-    """Every line of these files, in order; ConfigError where they are too large together."""
+    """Every line of these files, in order; ConfigError if they are too large together."""
     found: list[Setting] = []
     size = 0
     for name in names:
@@ -75,35 +97,37 @@ def read(names: Iterable[str]) -> list[Setting]:
     return found
 
 
-def fields(lines: Iterable[Setting], who: Who | None, defaults: dict[str, Any]) -> dict[str, Any]:
-    """The fields of `Settings` for a container; None: what stands in no section."""
-    rows = list(lines)
+def fields(lines: list[Setting], who: Who | None, defaults: dict[str, Any]) -> dict[str, Any]:
+    """The fields of `Settings` for a container; None: what stands in no section.
+
+    If its engine does not say which sections are its own, any of them could be, or none: a restriction in one of them
+    must not fail open, so the strictest values hold.
+    """
     image, namespace, unsaid = said(who) if who is not None else ("", "", ())
-    decided = decisive(rows, image, namespace)
+    decided = decisive(lines, image, namespace)
     found = {**defaults, **{field: line.value for field, line in decided.items()}}
-    scopes = {line.scope for line in rows}
+    scopes = {line.scope for line in lines}
     unmatched = [scope for scope in unsaid if scope in scopes]
     if unmatched:
-        found.update(strictest(rows, unmatched, decided, found))
+        found.update(_of_unmatched(lines, unmatched, decided, found))
         found["unmatched"] = tuple(unmatched)
     return found
 
 
-def decisive(lines: Iterable[Setting], image: str, namespace: str) -> dict[str, Setting]:
+def decisive(lines: list[Setting], image: str, namespace: str) -> dict[str, Setting]:
     """The line that decides each field that the files set, for a container of this image in this namespace.
 
     Lines for everybody come first, then those for the image, then those for the namespace.
     """
     named = {"": "", "image": image, "namespace": namespace}
-    rows = list(lines)
-    scopes = {line.scope for line in rows}
+    scopes = {line.scope for line in lines}
     found = {}
     for scope, name in named.items():
         if scope in scopes and len(name) > _LONGEST_NAME:
             raise RequestError(f"the container's {scope} is {quoted(name)}, which is too long", _ENGINE)
         # Each pattern is compared once, however many lines it has.
         fits = {"": not scope}
-        for line in rows:
+        for line in lines:
             if line.scope != scope:
                 continue
             if line.pattern not in fits:
@@ -111,6 +135,42 @@ def decisive(lines: Iterable[Setting], image: str, namespace: str) -> dict[str, 
             if fits[line.pattern]:
                 found[line.field] = line
     return found
+
+
+def _of_unmatched(
+    lines: list[Setting], unmatched: Container[str], decided: dict[str, Setting], values: dict[str, object]
+) -> dict[str, object]:
+    """The fields that lines of the `unmatched` scopes could set, each with the strictest value.
+
+    decided: the lines that decide, of those that are known to be the container's; values: their result.
+    """
+    possible: dict[str, dict[tuple[str, str], object]] = {}
+    for line in lines:
+        known = decided[line.field].scope if line.field in decided else ""
+        if line.scope in unmatched and SCOPES.index(line.scope) > SCOPES.index(known):
+            # Of two lines for the same containers the later one holds.
+            possible.setdefault(line.field, {})[line.scope, line.pattern] = line.value
+    found: dict[str, object] = {}
+    for field, others in possible.items():
+        chosen = _strictest(field, [values[field], *others.values()])
+        if len(chosen) > 1:
+            found["unmatched_sections"] = "refuse"
+        found[field] = chosen[0]
+    return found
+
+
+def _strictest(field: str, values: list[object]) -> list[object]:
+    """The strictest of these values, of which the first is certain; several if none is the strictest."""
+    if field in LISTS:
+        # "all" stands for every vendor; of capabilities it stands for a list of all.
+        lists = [value for value in values if isinstance(value, tuple) and value != (ALL,)]
+        first = lists[0] if lists else (ALL,)
+        return [tuple([word for word in first if all([word in other for other in lists])])]
+    for alike in STRICTEST_FIRST[field]:
+        found = [value for value in alike if value in values]
+        if found:
+            return found
+    return values[:1]
 
 
 def parse(text: str, name: str) -> list[Setting]:
@@ -130,7 +190,7 @@ def parse(text: str, name: str) -> list[Setting]:
         if not equals:
             raise ConfigError(f"{where}: {quoted(line)} is no 'key = value' line")
         if key not in _KEYS:
-            raise ConfigError(f"{where}: unknown key {quoted(key)}{meant(key)}", f"known are {', '.join(_KEYS)}")
+            raise ConfigError(f"{where}: unknown key {quoted(key)}{meant(key, _KEYS)}", f"known are {', '.join(_KEYS)}")
         if scope and key in _HOST_WIDE:
             raise ConfigError(f"{where}: {key} is for the whole host, not for one {scope}")
         found.append(Setting(where, scope, pattern, key.replace("-", "_"), _value(key, value, where)))
@@ -163,8 +223,8 @@ def matches(pattern: str, text: str) -> bool:
     return at <= end
 
 
-def meant(key: str, among: Iterable[str] = _KEYS) -> str:
-    """``, did you mean 'records'?`` for a word that is near enough; else ""."""
+def meant(key: str, among: Iterable[str]) -> str:
+    """``, did you mean 'records'?`` if one of `among` is near enough; else ""."""
     import difflib
 
     near = difflib.get_close_matches(key[:64], [*among], 1)
@@ -182,9 +242,10 @@ def _value(key: str, value: str, where: str) -> object:
             raise ConfigError(f"{where}: {key} is {quoted(value)}, which is no absolute path")
         return value.rstrip("/") or "/"
     if key == "mps-pipe-owner":
-        if not (value.isascii() and value.isdecimal() and len(value) <= 10):
+        user = decimal(value, 10**10 - 1)
+        if user is None:
             raise ConfigError(f"{where}: {key} is {quoted(value)}, which is no number of a user")
-        return int(value)
+        return user
     if key in _FILES:
         if value and not (value.startswith("/") and value.endswith(_FILES[key]) and value.isprintable()):
             ends = f" that ends in {_FILES[key]}" if _FILES[key] else ""
@@ -193,42 +254,41 @@ def _value(key: str, value: str, where: str) -> object:
     return _list(key, tuple(items(value)), where)
 
 
-def _list(key: str, words: tuple[str, ...], where: str) -> object:
+def _list(key: str, words: tuple[str, ...], where: str) -> tuple[str, ...]:
+    why = hint = ""
     if key == "swarm-resources":
-        for word in words:
-            flag, equals, variable = word.rpartition("=")
-            if not _is_variable(variable) or (equals and not is_flag(flag)):
-                raise ConfigError(f"{where}: {key} has {quoted(word)}, which names no variable")
-        return words
-    if key == "validation-files":
-        for word in words:
-            step, equals, name = word.partition("=")
-            if step not in _STEPS or not name or "/" in name or name[0] == ".":
-                raise ConfigError(
-                    f"{where}: {key} has {quoted(word)}, which is no STEP=NAME", f"steps are {', '.join(_STEPS)}"
-                )
-        return words
-    if key == "allowed-vendors":
-        for word in words:
-            if word != ALL and not is_flag(word):
-                raise ConfigError(f"{where}: {key} has {quoted(word)}, which is no vendor's flag, such as OCI_AMD")
-        return (ALL,) if ALL in words else words
-    unknown = [word for word in words if word not in CAPABILITIES and word != ALL]
-    if unknown or not words:
-        allowed = ", ".join(CAPABILITIES)
-        shown = quoted(unknown[0]) if unknown else "empty"
-        raise ConfigError(f"{where}: {key} has {shown}, allowed are all, {allowed}")
-    return CAPABILITIES if ALL in words else words
+        wrong = [word for word in words if not _names_variable(*word.rpartition("="))]
+        why = "which names no variable"
+    elif key == "validation-files":
+        wrong = [word for word in words if not _names_step_file(*word.partition("="))]
+        why, hint = "which is no STEP=NAME", f"steps are {', '.join(_STEPS)}"
+    elif key == "allowed-vendors":
+        wrong = [word for word in words if word != ALL and not is_flag(word)]
+        why = "which is no vendor's flag, such as OCI_AMD"
+    else:
+        wrong = [word for word in words if word not in CAPABILITIES and word != ALL]
+        why = f"allowed are all, {', '.join(CAPABILITIES)}"
+        if not words:
+            raise ConfigError(f"{where}: {key} has empty, {why}")
+    if wrong:
+        raise ConfigError(f"{where}: {key} has {quoted(wrong[0])}, {why}", hint)
+    if ALL in words and key.startswith("allowed-"):
+        return CAPABILITIES if key == "allowed-capabilities" else (ALL,)
+    return words
 
 
-def _is_variable(text: str) -> bool:
-    return bool(text) and "=" not in text and "\0" not in text and len(text.split()) == 1
+def _names_variable(flag: str, equals: str, variable: str) -> bool:
+    return len(variable.split()) == 1 and "\0" not in variable and (not equals or is_flag(flag))
+
+
+def _names_step_file(step: str, _: str, name: str) -> bool:
+    return step in _STEPS and bool(name) and "/" not in name and name[0] != "."
 
 
 def _heading(line: str, where: str) -> tuple[str, str]:
     """``[namespace NAME]`` or ``[image PATTERN]``."""
     scope, _, pattern = line[1:-1].strip().partition(" ")
-    if not line.endswith("]") or scope not in _SCOPES or not pattern.strip():
+    if not line.endswith("]") or scope not in SCOPES[1:] or not pattern.strip():
         raise ConfigError(f"{where}: {quoted(line)} is no heading, which are [namespace NAME] and [image PATTERN]")
     return scope, pattern.strip()
 

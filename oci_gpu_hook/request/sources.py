@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a container names its devices: environment, swarm resources, volume mounts, annotations.  Pure.
 
-Decides which of these places are accepted, and which one goes before the others.  A place that is not accepted is not
-read.  Must not know what a name means: `parse` makes selectors of them.
+Decides which of these places are accepted, and which of them has precedence.  A place that is not accepted is not read.
+Must not know what a name means: `parse` makes selectors of them.
 """
 
 from __future__ import annotations
@@ -10,20 +10,8 @@ from __future__ import annotations
 from oci_gpu_hook.errors import RequestError, quoted
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.request.words import (
-    ADMINISTRATOR,
-    ALL,
-    AUTHOR,
-    CUDA_VERSION,
-    FEATURES,
-    LONGEST_VALUE,
-    REQUIRE_CUDA,
-    VENDOR_PREFIX,
-    VISIBLE_DEVICES,
-    VOID,
-    items,
-    listed,
-)
+from oci_gpu_hook.request import words
+from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, AUTHOR, CUDA_VERSION, VISIBLE_DEVICES, VOID, items, listed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,11 +40,10 @@ _CDI_VENDORS = ("nvidia.com", "runtime.nvidia.com", "management.nvidia.com")
 class Inputs(NamedTuple):
     """All parts of a container's configuration that can ask for something.
 
-    mounts: source and destination of each; privileged: whether CAP_SYS_ADMIN is in the bounding set; given: the nodes
-    of GPUs that the user of an old image gave to it, see `Bundle.given_gpus`; dockers: the value of
-    NVIDIA_VISIBLE_DEVICES that dockerd itself has appended (``--gpus``), "" where it has not, and where nobody looked;
-    images: the variables of a Swarm task that can be its image's own, by dockerd's record; None for any other
-    container, and where nobody looked.
+    mounts: source and destination of each; privileged: whether CAP_SYS_ADMIN is in the bounding set; given: see
+    `Bundle.given_gpus`, for an old image.  By dockerd's record, if it has been read: docker_devices: the value of
+    NVIDIA_VISIBLE_DEVICES that dockerd itself has appended (``--gpus``), else ""; images: the variables of a Swarm task
+    that can be its image's own, None for any other container.
     """
 
     environment: dict[str, str]
@@ -64,15 +51,12 @@ class Inputs(NamedTuple):
     annotations: dict[str, str] = {}  # noqa: RUF012  read only
     privileged: bool = False
     given: tuple[str, ...] = ()
-    dockers: str = ""
+    docker_devices: str = ""
     images: frozenset[str] | None = None
 
 
 class Names(NamedTuple):
-    """The device names of one place, as they were given.
-
-    where: the place, for people; imex_channels, features: what CDI names and mounts can ask for beside GPUs.
-    """
+    """The device names of one place, as they were given; where: the place, for people."""
 
     source: str
     where: str
@@ -84,13 +68,9 @@ class Names(NamedTuple):
 def inputs_of(bundle: Bundle, annotations: dict[str, str]) -> Inputs:
     """What of a bundle can ask for something; `annotations` are the state's."""
     environment = bundle.environment()
-    return Inputs(
-        environment=environment,
-        mounts=bundle.bindings(),
-        annotations={**annotations, **bundle.annotations()},
-        privileged=bundle.is_privileged(),
-        given=bundle.given_gpus() if _gets_default(environment) else (),
-    )
+    given = bundle.given_gpus() if _gets_default(environment) else ()
+    every = {**annotations, **bundle.annotations()}
+    return Inputs(environment, bundle.bindings(), every, bundle.is_privileged(), given)
 
 
 def may_ask(inputs: Inputs) -> bool:
@@ -108,14 +88,10 @@ def may_ask(inputs: Inputs) -> bool:
 
 
 def may_name_vendor(inputs: Inputs, settings: Settings | None = None) -> bool:
-    """Whether anything may ask for another vendor's devices; without `settings`, swarm resources apart.
-
-    Only for such a container the vendors' files are looked at.
-    """
-    environment = inputs.environment
+    """Whether anything may ask for another vendor's devices; without `settings`, swarm resources apart."""
     return (
-        any([name.startswith(VENDOR_PREFIX) for name in environment])
-        or any([item.partition("/")[0] not in _CDI_VENDORS for item in cdi_names(inputs)])
+        any([name.startswith(words.VENDOR_PREFIX) for name in inputs.environment])
+        or not all(map(_by_nvidia, cdi_names(inputs)))
         or bool(settings and any(["=" in word for word in settings.swarm_resources]))
     )
 
@@ -142,7 +118,10 @@ def named(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
         return nothing
     why = refusal(inputs, settings, found.where) if found.devices else ""
     if why:
-        by_docker = _by_docker(inputs)
+        # What dockerd has appended: who may say ``--gpus`` to dockerd is root on the host.
+        given = inputs.docker_devices
+        is_given = given and given == inputs.environment.get(VISIBLE_DEVICES)
+        by_docker = _in_variable(inputs.environment) if is_given else None
         if found != by_docker:
             leave_out(f"the request in {found.where} {why}", settings, notes)
         if by_docker is None or _is_void(by_docker.devices):
@@ -162,19 +141,18 @@ def named(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
 
 
 def accepts_environment(inputs: Inputs, settings: Settings) -> bool:
-    """Whether this container's environment and annotations may ask: both are written by an image or a pod's author.
+    """Whether this container's environment and annotations may ask: an image or a pod's author writes both.
 
-    So are the variables of swarm resources, for an image can have one of any name.  What proves a variable to be the
-    engine's own is accepted beside this (`_by_docker`).
+    So they do the variables of swarm resources, as an image can have one of any name.
     """
     return settings.accept_environment == "always" or inputs.privileged
 
 
 def refusal(inputs: Inputs, settings: Settings, where: str, flag: str = "") -> str:
-    """Why a request in the variable `where` is not accepted, or in several with commas; "" if it is.
+    """Why a request in the variables `where` (a comma list) is not accepted; "" if it is.
 
-    flag: the vendor's whose devices are asked for, "" for NVIDIA's.  Whoever may make services is root on their nodes,
-    so what no image can have written in a task counts as Swarm's own.
+    flag: of the vendor whose devices are asked for, "" for NVIDIA's.  Who may make services is root on their nodes, so
+    what no image can have written in a task counts as Swarm's own.
     """
     names, images = where.split(","), inputs.images
     if images is not None:
@@ -186,41 +164,39 @@ def refusal(inputs: Inputs, settings: Settings, where: str, flag: str = "") -> s
     return "" if accepts_environment(inputs, settings) else UNPRIVILEGED
 
 
-def _by_docker(inputs: Inputs) -> Names | None:
-    """The device names that dockerd has appended to the environment; None where it has not.
-
-    Whoever may say ``--gpus`` to dockerd is root on the host, so they are the administrator's.
-    """
-    if not inputs.dockers or inputs.environment.get(VISIBLE_DEVICES) != inputs.dockers:
-        return None
-    return Names("env", VISIBLE_DEVICES, tuple(listed(inputs.environment, VISIBLE_DEVICES)))
-
-
 def leave_out(sentence: str, settings: Settings, notes: list[str]) -> None:
-    """Note that a request is not accepted; RequestError where the administrator has such containers refused."""
+    """Note that a request is not accepted; RequestError if the settings refuse such containers."""
     if settings.unaccepted_requests == "refuse":
         raise RequestError(sentence, ADMINISTRATOR)
     notes.append(f"{sentence}: {ADMINISTRATOR}")
 
 
+def leave_out_environment(inputs: Inputs, variable: str, settings: Settings, notes: list[str]) -> bool:
+    """Whether the request in a variable is left out, with a note, as the environment is not accepted."""
+    if accepts_environment(inputs, settings):
+        return False
+    leave_out(f"the request in {variable} {UNPRIVILEGED}", settings, notes)
+    return True
+
+
 def is_legacy(environment: dict[str, str]) -> bool:
     """Whether the image is older than NVIDIA_REQUIRE_CUDA: it says its CUDA version, and gets what such images got."""
-    return bool(environment.get(CUDA_VERSION) and not environment.get(REQUIRE_CUDA))
+    return bool(environment.get(CUDA_VERSION) and not environment.get(words.REQUIRE_CUDA))
 
 
 def _gets_default(environment: dict[str, str]) -> bool:
-    """Whether an old image asks, by being one, where nobody has asked."""
+    """Whether an old image asks by its age alone."""
     return VISIBLE_DEVICES not in environment and is_legacy(environment)
 
 
-def _is_void(words: Iterable[str]) -> bool:
-    return VOID in [word.lower() for word in words]
+def _is_void(names: Iterable[str]) -> bool:
+    return VOID in [name.lower() for name in names]
 
 
 def _in_environment(inputs: Inputs, settings: Settings) -> Names:
     """The device names in the environment: the administrator's swarm resources replace NVIDIA_VISIBLE_DEVICES.
 
-    Where an old image's default would hold, its user's word goes before: the devices that it was given.
+    The devices that its user gave to an old image have precedence over that image's default.
     """
     environment = inputs.environment
     swarm = [name for name in swarm_variables(settings) if name in environment]
@@ -229,19 +205,21 @@ def _in_environment(inputs: Inputs, settings: Settings) -> Names:
         return Names("swarm", ",".join(swarm), tuple(found))
     if _gets_default(environment):
         return Names("devices" if inputs.given else "env", CUDA_VERSION, inputs.given or (ALL,))
+    return _in_variable(environment)
+
+
+def _in_variable(environment: dict[str, str]) -> Names:
     return Names("env", VISIBLE_DEVICES, tuple(listed(environment, VISIBLE_DEVICES)))
 
 
-def refuse_count(variable: str, words: list[str]) -> None:
-    """RequestError where Swarm gives a number of devices and does not say which.
+def refuse_count(variable: str, names: list[str]) -> None:
+    """RequestError if Swarm gives a number of devices and does not say which.
 
     dockerd takes a number for a count, never for a resource's name.  So a number that stands alone is no index.
     """
-    if not variable.startswith(SWARM_VARIABLE) or len(words) != 1:
-        return
-    if words[0].isascii() and words[0].isdecimal():
+    if variable.startswith(SWARM_VARIABLE) and len(names) == 1 and names[0].isascii() and names[0].isdecimal():
         raise RequestError(
-            f"{variable} is {quoted(words[0])}, a number of devices, which does not say which ones",
+            f"{variable} is {quoted(names[0])}, a number of devices, which does not say which ones",
             "the administrator must name them in dockerd's node-generic-resources: "
             "for GPUs 'oci-gpu-hook swarm resources' prints the names",
         )
@@ -275,7 +253,7 @@ def _in_mounts(mounts: Iterable[tuple[str, str]], notes: list[str]) -> Names:
 
 
 def _cdi_annotations(annotations: dict[str, str]) -> dict[str, str]:
-    """The annotations cdi.k8s.io/* that count: the container's own, where its engine tells them from its pod's."""
+    """The annotations cdi.k8s.io/* that count: the container's own, if its engine marks these, else its pod's too."""
     given = {key: text for key, text in annotations.items() if key.startswith(CDI_ANNOTATIONS)}
     own = annotations.get(_OWN_ANNOTATIONS)
     if own is None or not (given or CDI_ANNOTATIONS in own):
@@ -287,7 +265,7 @@ def _cdi_annotations(annotations: dict[str, str]) -> dict[str, str]:
         found = jsontext.loads(own.encode())
     except ValueError:
         found = own
-    # Go writes a map that nobody has made as null.
+    # Go writes an empty map as null.
     if found is not None and not isinstance(found, dict):
         raise RequestError(
             f"the annotation {_OWN_ANNOTATIONS} is no JSON object: whose {CDI_ANNOTATIONS}* are is not known",
@@ -301,20 +279,27 @@ def _cdi_annotations(annotations: dict[str, str]) -> dict[str, str]:
 def cdi_names(inputs: Inputs) -> list[str]:
     """The names of CDI devices in annotations, of all vendors."""
     texts = [*_cdi_annotations(inputs.annotations).values()]
-    if sum(map(len, texts)) > LONGEST_VALUE:
-        raise RequestError(f"the annotations {CDI_ANNOTATIONS}* are longer than {LONGEST_VALUE >> 10} KiB", AUTHOR)
+    if sum(map(len, texts)) > words.LONGEST_VALUE:
+        raise RequestError(
+            f"the annotations {CDI_ANNOTATIONS}* are longer than {words.LONGEST_VALUE >> 10} KiB", AUTHOR
+        )
     return [item for value in texts for item in items(value)]
 
 
 def _in_annotations(inputs: Inputs) -> Names:
-    """NVIDIA's CDI names in annotations; other vendors' are in `vendors`.
+    """NVIDIA's CDI names in annotations.
 
-    No names where NVIDIA_VISIBLE_DEVICES is ``void``: a CDI spec sets that, and the engine has served the annotations.
+    None if NVIDIA_VISIBLE_DEVICES is ``void``: a CDI spec sets that, and the engine has served the annotations.
     """
-    found = [item for item in cdi_names(inputs) if item.partition("/")[0] in _CDI_VENDORS]
+    found = [item for item in cdi_names(inputs) if _by_nvidia(item)]
     if found and _is_void(listed(inputs.environment, VISIBLE_DEVICES)):
         found = []
     return Names("annotations", f"the annotations {CDI_ANNOTATIONS}*", tuple(found))
+
+
+def _by_nvidia(item: str) -> bool:
+    """Whether a CDI name is of a kind of NVIDIA's."""
+    return item.partition("/")[0] in _CDI_VENDORS
 
 
 def _without_kinds(names: Names) -> Names:
@@ -324,21 +309,16 @@ def _without_kinds(names: Names) -> Names:
         return names
     if len(qualified) != len(names.devices):
         raise RequestError(f"CDI names such as {quoted(qualified[0])} stand beside others in {names.where}", AUTHOR)
-    devices: list[str] = []
-    channels: list[str] = []
-    features: list[str] = []
+    found: dict[str, list[str]] = {"gpu": [], "imex-channel": [], **{feature.name: [] for feature in words.FEATURES}}
     for item in qualified:
         kind, _, name = item.partition("=")
-        vendor, _, device_class = kind.partition("/")
-        if vendor in _CDI_VENDORS and device_class == "gpu":
-            devices.append(name)
-        elif vendor in _CDI_VENDORS and device_class == "imex-channel":
-            channels.append(name)
-        elif vendor in _CDI_VENDORS and device_class in [feature.name for feature in FEATURES]:
-            features.append(device_class)
-        else:
+        device_class = kind.partition("/")[2]
+        if not _by_nvidia(kind) or device_class not in found:
             raise RequestError(
                 f"unknown CDI kind in {quoted(item)} in {names.where}: the engine must resolve it",
                 "nvidia.com/gpu, imex-channel, gds, mofed, gdrcopy and nvswitch are served",
             )
+        found[device_class].append(name)
+    devices, channels = found.pop("gpu"), found.pop("imex-channel")
+    features = [feature for feature, asked in found.items() if asked]
     return names._replace(devices=tuple(devices), imex_channels=tuple(channels), features=tuple(features))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The container's state, which the runtime writes to the hook's standard input.
 
-Runtime-spec 1.0 to 1.2, runtime.md, "State"; and ``bundlePath``, as engines before it had it.  Reads and checks shapes.
-Must not look at the host or at the bundle.
+Runtime-spec 1.0 to 1.2, runtime.md, "State"; and ``bundlePath``, as engines before it had it.  Must not look at the
+host or at the bundle.
 """
 
 from __future__ import annotations
@@ -42,10 +42,7 @@ class State(NamedTuple):
 
 
 class Who(NamedTuple):
-    """A container, as far as sections of the settings go by it: see `annotations`.
-
-    image: what an engine's own record says, for one that says nothing in annotations.
-    """
+    """What sections of the settings go by, see `annotations`; image: by an engine's own record, not by annotations."""
 
     annotations: dict[str, str] = {}  # noqa: RUF012  read only
     id: str = ""
@@ -56,11 +53,10 @@ class Who(NamedTuple):
 def read_state(fd: int, head: bytes = b"") -> State:
     """The state from `fd`, read to its end; `head` is what the entry script has read of it already."""
     what = "the state on stdin"
-    document = read_object(fd, what, head, _LARGEST_STATE)
-    bundle = document.get("bundle", document.get("bundlePath"))
+    document = object_of(read_bytes(fd, what, head, _LARGEST_STATE), what, _LARGEST_STATE)
+    bundle, pid = document.get("bundle", document.get("bundlePath")), document.get("pid")
     if not isinstance(bundle, str) or not bundle.startswith("/"):
         raise BundleError(f"{what} has no absolute path as 'bundle'", ENGINE_HINT)
-    pid = document.get("pid")
     if not isinstance(pid, int) or isinstance(pid, bool) or pid <= 0:
         raise BundleError(f"{what} has no 'pid' above 0", ENGINE_HINT)
     container_id = document.get("id", "")
@@ -72,11 +68,6 @@ def read_state(fd: int, head: bytes = b"") -> State:
     if not isinstance(annotations, dict) or not all([isinstance(value, str) for value in annotations.values()]):
         raise BundleError(f"'annotations' in {what} is no object of strings", ENGINE_HINT)
     return State(container_id, pid, checked_path(bundle), annotations)
-
-
-def read_object(fd: int, what: str, head: bytes = b"", largest: int = _LARGEST_CONFIG) -> dict[str, object]:
-    """The JSON object that `fd` holds, read to its end; BundleError names it as `what`."""
-    return object_of(read_bytes(fd, what, head, largest), what, largest)
 
 
 def object_of(data: bytes, what: str, largest: int = _LARGEST_CONFIG) -> dict[str, object]:
@@ -94,7 +85,7 @@ def object_of(data: bytes, what: str, largest: int = _LARGEST_CONFIG) -> dict[st
 
 
 def read_bytes(fd: int, what: str, head: bytes = b"", largest: int = _LARGEST_CONFIG) -> bytes:
-    """`head` and all that `fd` holds; BundleError where they are more than `largest` bytes."""
+    """`head` and all that `fd` holds; BundleError if they are more than `largest` bytes."""
     pieces, size = [head], len(head)
     try:
         while piece := posix.read(fd, 1 << 16):

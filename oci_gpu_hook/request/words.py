@@ -58,13 +58,10 @@ ADMINISTRATOR = "the administrator decides, in /etc/oci-gpu-hook.conf"
 
 _FLAG = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 _LONGEST_FLAG = 64
-_DECIMAL = frozenset("0123456789")
-# No index or number has more digits.  Python refuses to read thousands of them with an error of its own.
-MOST_DIGITS = 9
 
 
 def listed(environment: dict[str, str], variable: str) -> list[str]:
-    """The entries of a comma list in a variable; RequestError where it is longer than the kernel takes."""
+    """The entries of a comma list in a variable; RequestError if it is longer than the kernel takes."""
     value = environment.get(variable, "")
     if len(value) > LONGEST_VALUE:
         raise RequestError(f"{variable} is longer than {LONGEST_VALUE >> 10} KiB", AUTHOR)
@@ -80,10 +77,3 @@ def is_flag(text: str) -> bool:
     """Whether a vendor's file may name this variable."""
     rest = text[len(VENDOR_PREFIX) :]
     return text.startswith(VENDOR_PREFIX) and bool(rest) and len(text) <= _LONGEST_FLAG and _FLAG.issuperset(rest)
-
-
-def number(text: str, most: int) -> str:
-    """A decimal number from 0 to `most`, without leading zeros; "" for any other text."""
-    if not text or len(text) > MOST_DIGITS or not _DECIMAL.issuperset(text):
-        return ""
-    return str(int(text)) if int(text) <= most else ""

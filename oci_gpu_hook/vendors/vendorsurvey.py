@@ -12,7 +12,7 @@ import posix
 from oci_gpu_hook.driver import elf
 from oci_gpu_hook.driver.inventory import DriverFile, Library
 from oci_gpu_hook.errors import ConfigError, quoted
-from oci_gpu_hook.formats import glob, ldcache, ldcache_entries
+from oci_gpu_hook.formats import glob, ldcache
 from oci_gpu_hook.host import contents, saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_folder, is_regular
@@ -285,7 +285,7 @@ class _Survey:
         if identified is None:
             self._add_file(group, item._replace(target=""), path)
             return
-        flags = ldcache_entries.flags_of(identified)
+        flags = ldcache.FLAGS.get((identified.machine, identified.bits))
         file, name = real.rpartition("/")[2], path.rpartition("/")[2]
         soname = identified.soname or file
         if flags != self._flags or not soname.isprintable() or "/" in soname:

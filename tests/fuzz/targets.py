@@ -22,10 +22,9 @@ from oci_gpu_hook import build
 from oci_gpu_hook.container import devicecgroup
 from oci_gpu_hook.driver import gpu, inventory, mig, nodes, proc, stamp
 from oci_gpu_hook.errors import HookError, plain
-from oci_gpu_hook.formats import contexts, devicefilter_whole, ldcache, ldcache_merge, scopeunit
-from oci_gpu_hook.formats.ldcache_entries import Entry, paths_of
-from oci_gpu_hook.formats.ldcache_entries import parse as parse_cache
-from oci_gpu_hook.formats.ldcache_prepare import prepare
+from oci_gpu_hook.formats import contexts, devicefilter, ldcache, ldcache_merge, scopeunit
+from oci_gpu_hook.formats.ldcache import paths_of
+from oci_gpu_hook.formats.ldcache_merge import Entry
 from oci_gpu_hook.host import docker, podman, saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import mountinfo
@@ -250,7 +249,7 @@ def _labels(bundle: Bundle) -> None:
 
 def _devices(bundle: Bundle) -> None:
     rules = bundle.device_rules()
-    devicefilter_whole.program((*rules, *devicefilter_whole.runtime_defaults()))
+    devicefilter.program((*rules, *devicefilter.runtime_defaults()))
 
 
 # --- what is asked
@@ -346,12 +345,12 @@ _CACHES = _spoilt(
     )
     | st.binary(max_size=200).map(lambda rest: b"ld.so-1.7.0\0" + rest)
 )
-_OURS = prepare([Entry(b"lib%d.so.1" % number, b"/usr/lib64/lib%d.so.1" % number, 0x303) for number in range(9)])
+_OURS = [Entry(b"lib%d.so.1" % number, b"/usr/lib64/lib%d.so.1" % number, 0x303) for number in range(9)]
 
 
 def _ld_so_cache(data: bytes) -> None:
     for read in (
-        parse_cache,
+        ldcache.read,
         lambda it: ldcache_merge.merge(it, _OURS),
         lambda it: paths_of(it, (b"libcuda.so.1", b"lib")),
     ):

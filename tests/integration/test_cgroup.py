@@ -25,7 +25,7 @@ from oci_gpu_hook.changes.devicerules import allow
 from oci_gpu_hook.changes.undo import Undo
 from oci_gpu_hook.container import devicecgroup
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
-from oci_gpu_hook.formats import devicefilter, devicefilter_whole
+from oci_gpu_hook.formats import devicefilter
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.kernel import bpf, syscalls
 
@@ -46,7 +46,7 @@ DEVICES = {"gpu0": (195, 0), "gpu1": (195, 1), "control": (195, 255), "null": (1
 
 DENY_ALL = bytes.fromhex("b4000000000000009500000000000000")
 ALLOW_ALL = bytes.fromhex("b4000000010000009500000000000000")
-RUNTIME_LIKE = devicefilter_whole.program((*SPEC_RULES, *devicefilter_whole.runtime_defaults()))
+RUNTIME_LIKE = devicefilter.program((*SPEC_RULES, *devicefilter.runtime_defaults()))
 
 
 def command(*arguments: str) -> None:
@@ -244,7 +244,7 @@ def test_undo_puts_the_runtimes_own_program_back(container: DeviceCgroup, nodes:
 
 
 def test_as_many_programs_as_the_kernel_can_replace(container: DeviceCgroup, nodes: Path) -> None:
-    long = devicefilter_whole.program([DeviceRule("c", 7, minor, "rw") for minor in range(700)])
+    long = devicefilter.program([DeviceRule("c", 7, minor, "rw") for minor in range(700)])
     assert len(long) > 4096 * 8
     before = attach(container.path, long, *[RUNTIME_LIKE] * 62)
     undo = open_for(container, GPU0)

@@ -15,8 +15,7 @@ from pathlib import Path
 from oci_gpu_hook.driver import inventory, nodes, stamp, survey
 from oci_gpu_hook.formats import ldcache_merge
 from oci_gpu_hook.formats.ldcache import MULTIARCH
-from oci_gpu_hook.formats.ldcache_entries import Entry
-from oci_gpu_hook.formats.ldcache_prepare import prepare
+from oci_gpu_hook.formats.ldcache_merge import Entry
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.machine import untrusted
 
@@ -109,7 +108,7 @@ def plant_library(tree: Path, path: str, soname: str = "", machine: str = "") ->
 def plant_cache(tree: Path, path: str) -> None:
     """An ld.so.cache that lists this library alone."""
     entry = Entry(path.rpartition("/")[2].encode(), path.encode(), 0x0303)
-    plant(tree, "etc/ld.so.cache", ldcache_merge.merge(None, prepare([entry])))
+    plant(tree, "etc/ld.so.cache", ldcache_merge.merge(None, [entry]))
 
 
 def plant_program(tree: Path, pid: int, program: str, users: int = 0, namespace: str = "hosts") -> None:

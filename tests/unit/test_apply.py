@@ -158,8 +158,7 @@ from oci_gpu_hook import apply
 from oci_gpu_hook.changes import devicerules, namespace, privileges, tree
 from oci_gpu_hook.formats import ldcache_merge
 from oci_gpu_hook.formats.devicerule import DeviceRule
-from oci_gpu_hook.formats.ldcache_entries import Entry
-from oci_gpu_hook.formats.ldcache_prepare import prepare
+from oci_gpu_hook.formats.ldcache_merge import Entry
 from oci_gpu_hook.kernel import bpf
 from oci_gpu_hook.operations.cgroup import OpenCgroup
 from oci_gpu_hook.operations.ldcache import LdCache
@@ -174,8 +173,8 @@ folder = sys.argv[2]
 for name in ("devices.list", "devices.allow"):
     open(f"{folder}/{name}", "w").close()
 with open(f"{folder}/ld.so.cache", "wb") as cache:
-    rows = [Entry(b"lib%d.so" % n, b"/lib%d.so" % n, 3) for n in range(ldcache_merge.MANY)]
-    cache.write(ldcache_merge.merge(None, prepare(rows)))
+    rows = [Entry(b"lib%d.so" % n, b"/lib%d.so" % n, 3) for n in range(200)]
+    cache.write(ldcache_merge.merge(None, rows))
 tree.Tree.attach_file = lambda *words: print("merged")
 
 # A cgroup with one program, which the kernel does not show.
@@ -188,7 +187,7 @@ bpf.prog_attach = lambda fd, program, **how: programs.__setitem__(0, program)
 
 rules = (DeviceRule("c", 195, 0, "rw"),)
 operations = (
-    LdCache("/ld.so.cache", prepare([Entry(b"liba.so", b"/liba.so", 3)]), True, ""),
+    LdCache("/ld.so.cache", (Entry(b"liba.so", b"/liba.so", 3),), True, ""),
     Relabel("/nowhere", "a:b:c:s0", "", False, ""),
     OpenCgroup("v1", folder, folder, rules, (), True, ""),
     OpenCgroup("v2", folder, folder, rules, (), True, ""),

@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.formats import devicerule
-from oci_gpu_hook.formats.devicefilter import is_loadable, prefix
-from oci_gpu_hook.formats.devicefilter_whole import program, runtime_defaults
+from oci_gpu_hook.formats.devicefilter import is_loadable, prefix, program, runtime_defaults
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from tests.unit.disassembly import disassemble
 

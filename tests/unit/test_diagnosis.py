@@ -11,8 +11,7 @@ import pytest
 
 from oci_gpu_hook import cli
 from oci_gpu_hook.driver.inventory import MigDevice
-from oci_gpu_hook.formats.ldcache_entries import Entry
-from oci_gpu_hook.formats.ldcache_prepare import prepare
+from oci_gpu_hook.formats.ldcache_merge import Entry
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import (
     FAIL,
@@ -411,7 +410,7 @@ NODE = Device("/dev/nvidiactl", "c", 195, 255, "rw", 0o666, 0, 0, "", True, "")
 GPU = NODE._replace(path="/dev/nvidia0", minor=0)
 LIBRARY = Mount("/h/libcuda.so.580.1", "/usr/lib64/libcuda.so.580.1", (), True, "")
 LIBRARY = LIBRARY._replace(names=("libcuda.so.1",))
-NAMED = prepare([Entry(b"libcuda.so.1", b"/x", 3)])
+NAMED = (Entry(b"libcuda.so.1", b"/x", 3),)
 CACHE = LdCache("/etc/ld.so.cache", NAMED, True, "")
 PLANNED = (NODE, GPU, LIBRARY, CACHE)
 PATIENT = Patient("podman", "web", "a" * 64, False, 7, "/b", "crun")

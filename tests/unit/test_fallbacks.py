@@ -120,15 +120,15 @@ STRUCT = {
 }
 BY_STRUCT = """
 import posix, sys
-from oci_gpu_hook.formats import devicefilter_whole
-from oci_gpu_hook.formats import ldcache, ldcache_entries, ldcache_merge, ldcache_prepare
+from oci_gpu_hook.formats import devicefilter
+from oci_gpu_hook.formats import ldcache, ldcache_merge
 from oci_gpu_hook.driver import elf
 print(elf.identify(posix.open(sys.executable, posix.O_RDONLY)))
-entry = ldcache_entries.Entry(flags=ldcache.FLAGS[62, 64], soname=b"liba.so.1", path=b"/liba.so.1")
-merged = ldcache_merge.merge(None, ldcache_prepare.prepare([entry]))
+entry = ldcache_merge.Entry(flags=ldcache.FLAGS[62, 64], soname=b"liba.so.1", path=b"/liba.so.1")
+merged = ldcache_merge.merge(None, [entry])
 print(merged.hex())
-print(ldcache_entries.parse(merged).entries)
-program = devicefilter_whole.program(devicefilter_whole.runtime_defaults())
+print(ldcache.read(merged))
+program = devicefilter.program(devicefilter.runtime_defaults())
 print(program.hex())
 """
 

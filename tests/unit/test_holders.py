@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
 from oci_gpu_hook.driver.nodes import DeviceNode
-from oci_gpu_hook.formats import devicefilter, devicefilter_whole
+from oci_gpu_hook.formats import devicefilter
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders
@@ -66,7 +66,7 @@ RULES = st.builds(
 @given(st.lists(RULES, max_size=6))
 def test_programs_of_v2_answer_as_their_rules_say(rules: list[DeviceRule]) -> None:
     """As another interpreter runs them, which is as strict as the verifier."""
-    code = devicefilter_whole.program(rules)
+    code = devicefilter.program(rules)
     for major, minor in itertools.product((1, 195), (3, 4)):
         request = Request(CHAR, major, minor, READ | WRITE)
         assert deviceverdict.by_programs([code], major, minor) == bool(run(code, request))

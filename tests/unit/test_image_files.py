@@ -16,9 +16,9 @@ from oci_gpu_hook.changes import loadercache
 from oci_gpu_hook.changes.tree import Tree
 from oci_gpu_hook.changes.undo import Undo
 from oci_gpu_hook.formats import ldcache_merge
-from oci_gpu_hook.formats.ldcache_entries import Entry, parse
-from oci_gpu_hook.formats.ldcache_prepare import prepare
+from oci_gpu_hook.formats.ldcache_merge import Entry
 from oci_gpu_hook.kernel import syscalls
+from tests.unit.caches import parse
 
 OURS = Entry(b"libcuda.so.1", b"/usr/lib64/libcuda.so.1", 0x303)
 THEIRS = Entry(b"liba.so.1", b"/usr/lib64/liba.so.1", 0x303)
@@ -39,10 +39,10 @@ def merged(root: Path) -> set[Entry]:
     fd = os.open(root, os.O_PATH)
     try:
         tree = Attached(fd, (), Undo())
-        loadercache.merge(tree, CACHE, prepare([OURS]))
+        loadercache.merge(tree, CACHE, (OURS,))
     finally:
         os.close(fd)
-    return set(parse(tree.data).entries)
+    return {Entry(*row[:4]) for row in parse(tree.data).entries}
 
 
 def bound_socket(path: Path) -> None:
@@ -104,7 +104,7 @@ def test_what_is_no_regular_file_is_not_opened_and_counts_as_no_cache(
 
 def test_a_regular_file_is_opened_once_and_merged(tmp_path: Path, opened: list[int]) -> None:
     (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/real").write_bytes(ldcache_merge.merge(None, prepare([THEIRS])))
+    (tmp_path / "etc/real").write_bytes(ldcache_merge.merge(None, [THEIRS]))
     (tmp_path / CACHE[1:]).symlink_to("/etc/real")
     assert merged(tmp_path) == {OURS, THEIRS}
     assert opened == [0o100000]

@@ -15,8 +15,7 @@ from oci_gpu_hook import operations
 from oci_gpu_hook.cli import shown
 from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.formats.devicerule import DeviceRule
-from oci_gpu_hook.formats.ldcache_entries import Entry
-from oci_gpu_hook.formats.ldcache_prepare import prepare
+from oci_gpu_hook.formats.ldcache_merge import Entry
 from oci_gpu_hook.node.setup import cdispec
 from oci_gpu_hook.operations import operation
 from oci_gpu_hook.operations.cgroup import OpenCgroup
@@ -43,7 +42,7 @@ EXAMPLES: tuple[Operation, ...] = (
     Device("/dev/nvidia0", "c", 195, 0, "rw", 0o666, 0, 0, "", True, "why"),
     Symlink("/dev/dri/by-path/x", "../card0", False, "why"),
     Tmpfs("/proc/driver/nvidia", ("ro",), ("gpus",), (("params", "x", 0o444),), True, "why"),
-    LdCache("/etc/ld.so.cache", prepare([Entry(b"liba.so", b"/liba.so", 3)]), True, "why"),
+    LdCache("/etc/ld.so.cache", (Entry(b"liba.so", b"/liba.so", 3),), True, "why"),
     Relabel("/dev/shm", "a:b:c:s0", "a:b:d:s0", True, "why"),
     OpenCgroup("v2", "/sys/fs/cgroup/c", "/sys/fs/cgroup/c", (RULE,), (RULE,), True, "why"),
     TellSystemd("c.scope", (RULE,), (("char-pts", "rwm"),), False, "why"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from oci_gpu_hook.cli import cdi
 from oci_gpu_hook.errors import RequestError, UsageError
+from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.request import selectors, sources, words
 from oci_gpu_hook.request.bycdi import of_nodes
 from oci_gpu_hook.request.parse import parse
@@ -122,11 +123,10 @@ def test_a_canonical_name_stays_as_it_is(item: str) -> None:
     assert is_one_line(found)
 
 
-@given(st.text(), st.integers(0, 10**8))
+@given(st.text() | st.integers(0, 10**21).map(str), st.integers(0, 10**8))
 def test_numbers_are_what_int_makes_of_ascii_digits(text: str, most: int) -> None:
-    found = words.number(text, most)
-    plain = text.isascii() and text.isdigit() and len(text) <= 9
-    assert found == (str(int(text)) if plain and int(text) <= most else "")
+    plain = text.isascii() and text.isdigit() and len(text) <= 20
+    assert decimal(text, most) == (int(text) if plain and int(text) <= most else None)
 
 
 @given(VALUES)

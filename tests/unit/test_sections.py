@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from oci_gpu_hook.request import sections, settingsfile
+from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.annotations import said
 from oci_gpu_hook.request.bycdi import of_nodes
 from oci_gpu_hook.request.parse import parse
@@ -129,21 +129,21 @@ def test_what_a_section_grants_beyond_all_others_nobody_gets_unsaid() -> None:
 
 
 def test_every_setting_of_a_section_has_its_place_in_the_table() -> None:
-    ranked = {*sections.STRICTEST_FIRST, *sections.LISTS}
+    ranked = {*settingsfile.STRICTEST_FIRST, *settingsfile.LISTS}
     scoped = {key.replace("-", "_") for key in {*settingsfile._KEYS} - {*settingsfile._HOST_WIDE}}
     assert ranked == scoped
-    for field, order in sections.STRICTEST_FIRST.items():
+    for field, order in settingsfile.STRICTEST_FIRST.items():
         words = settingsfile._WORDS[field.replace("_", "-")]
         known = {settingsfile._BOOLEANS.get(word, word) for word in words}
         assert {value for alike in order for value in alike} in (known, set())
 
 
-ORDERED = [field for field, order in sections.STRICTEST_FIRST.items() if len(order) == 2]
+ORDERED = [field for field, order in settingsfile.STRICTEST_FIRST.items() if len(order) == 2]
 
 
 @pytest.mark.parametrize("field", ORDERED)
 def test_wherever_the_strictest_stands_it_holds(field: str) -> None:
-    key, (strict, *_), (lax,) = field.replace("_", "-"), *sections.STRICTEST_FIRST[field]
+    key, (strict, *_), (lax,) = field.replace("_", "-"), *settingsfile.STRICTEST_FIRST[field]
     words = [settingsfile.written(value) for value in (strict, lax, lax)]
     for first, second, third in itertools.permutations(words):
         text = f"{key} = {first}\n[image a]\n{key} = {second}\n[namespace b]\n{key} = {third}"

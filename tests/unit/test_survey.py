@@ -15,9 +15,7 @@ from oci_gpu_hook.driver.gpu import driver_version, list_gpus
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.formats.ldcache import FLAGS
-from oci_gpu_hook.formats.ldcache_entries import Entry
-from oci_gpu_hook.formats.ldcache_merge import merge
-from oci_gpu_hook.formats.ldcache_prepare import prepare
+from oci_gpu_hook.formats.ldcache_merge import Entry, merge
 from oci_gpu_hook.host.root import HostRoot
 from tests.unit import hosts
 
@@ -175,7 +173,7 @@ def test_a_folder_that_others_may_fill_is_left_out(tmp_path: Path) -> None:
     """An administrator may have told ldconfig to look there."""
     root = hosts.host(tmp_path)
     entry = Entry(b"libcuda.so.1", b"/opt/lib/libcuda.so.1", FLAGS[62, 64])
-    hosts.plant(tmp_path, "etc/ld.so.cache", merge(None, prepare([entry])))
+    hosts.plant(tmp_path, "etc/ld.so.cache", merge(None, [entry]))
     (tmp_path / "opt/lib").mkdir(parents=True)
     assert files.driver(root, "", hosts.VERSION).cached == ("/opt/lib",)
     (tmp_path / "opt").chmod(0o777)

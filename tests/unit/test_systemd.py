@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.formats import dbus, deviceallow, scopeunit
+from oci_gpu_hook.formats import dbus, scopeunit
 from oci_gpu_hook.formats.devicerule import DeviceRule
 
 RULES = (DeviceRule("c", 195, 0, "rw"), DeviceRule("c", 195, 255, "rw"))
@@ -43,7 +43,7 @@ def test_a_scope_is_restricted_by_its_policy_or_its_first_entry(
 
 def test_entries_name_devices_by_number() -> None:
     rules = (*RULES, DeviceRule("b", 259, 3, "r"))
-    assert deviceallow.entries(rules) == (
+    assert scopeunit.entries(rules) == (
         ("/dev/char/195:0", "rw"),
         ("/dev/char/195:255", "rw"),
         ("/dev/block/259:3", "r"),
@@ -64,7 +64,7 @@ def test_the_call_has_its_arguments_aligned() -> None:
             struct.pack("<I3s", 2, b"rw\0"),
         ]
     )
-    calls = deviceallow.allow_more(1, "a1.scope", [("/dev/char/195:0", "rw")])
+    calls = scopeunit.allow_more(1, "a1.scope", [("/dev/char/195:0", "rw")])
     first, second = calls.split(body)
     assert first.startswith(struct.pack("<cBBBII", b"l", 1, 0, 1, len(body), 1))
     assert second.startswith(struct.pack("<cBBBII", b"l", 1, 0, 1, 0, 2))
@@ -75,8 +75,8 @@ def test_the_call_has_its_arguments_aligned() -> None:
 
 
 def test_to_allow_only_some_the_list_is_cleared_first() -> None:
-    more = deviceallow.allow_more(1, UNIT, deviceallow.entries(RULES))
-    only = deviceallow.allow_only(1, UNIT, deviceallow.entries(RULES))
+    more = scopeunit.allow_more(1, UNIT, scopeunit.entries(RULES))
+    only = scopeunit.allow_only(1, UNIT, scopeunit.entries(RULES))
     assert (more.count(b"DeviceAllow\0"), only.count(b"DeviceAllow\0")) == (1, 2)
 
 
