@@ -158,9 +158,7 @@ def test_a_line_that_is_no_entry_is_left_out_and_said(host: Host) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "dev, /dev/fb0",
-        "dev, /dev/mem",
-        "dev, /dev/nvme0n1",
+        "dev, /dev/shm/x",
         "dev, /dev/*",
         "dev, /dev/nvmap/../mem",
         "dev, /etc/passwd",
