@@ -19,6 +19,8 @@ from oci_gpu_hook.vendors import platform, vendorhost, vendorinventory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from oci_gpu_hook.container.layout import Layout
     from oci_gpu_hook.driver.inventory import Library
     from oci_gpu_hook.host.root import HostRoot
@@ -85,19 +87,13 @@ def _inventory(root: HostRoot, kind: str, *, everything: bool, remember: bool) -
     file, name = platform.WSL_FOLDER, kind
     if kind == platform.TEGRA:
         file, name = platform.CSV_FOLDER, f"{kind}.all" if everything else kind
-    saved = vendorinventory.read_saved(root, name, file)
-    if saved is not None:
-        return saved
-    from oci_gpu_hook.vendors import tegra, vendorsurvey, wsl
 
-    vendor: Vendor
-    if kind == platform.TEGRA:
-        read = vendorinventory.identities(root, (file, *tegra.sources(root, everything)))
-        vendor, _ = tegra.vendor(root, everything)
-    else:
-        read = vendorinventory.identities(root, (file, *wsl.sources(root)))
-        vendor = wsl.vendor(root)
-    return vendorsurvey.anew(root, vendor, name, read) if remember else vendorsurvey.survey(root, vendor)
+    def describe(see: Callable[[str], None]) -> Vendor:
+        from oci_gpu_hook.vendors import tegra, wsl
+
+        return tegra.vendor(root, everything, see)[0] if kind == platform.TEGRA else wsl.vendor(root, see)
+
+    return vendorinventory.saved_or_new(root, name, file, describe, remember=remember)
 
 
 def joined(libraries: tuple[Library, ...], links: tuple[Link, ...]) -> tuple[tuple[Library, ...], tuple[Link, ...]]:

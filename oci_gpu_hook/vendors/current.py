@@ -16,7 +16,10 @@ from oci_gpu_hook.vendors import folders, vendorinventory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from oci_gpu_hook.request.sources import Inputs
+    from oci_gpu_hook.vendors.vendor import Vendor
     from oci_gpu_hook.vendors.vendorinventory import Identity, VendorInventory
 
     FilesNow = tuple[tuple[str, Identity], ...]
@@ -61,15 +64,13 @@ def _has_spec(root: HostRoot, kind: bytes) -> bool:
 
 
 def vendor_inventory(root: HostRoot, flag: str, file: str, *, remember: bool) -> VendorInventory:
-    """What a host has of one vendor's; ConfigError where the file cannot be understood."""
-    found = vendorinventory.read_saved(root, flag, file)
-    if found is not None:
-        return found
-    from oci_gpu_hook.vendors import vendorsurvey
+    """What a host has of one vendor's; ConfigError if the file cannot be understood."""
 
-    read = vendorinventory.identities(root, (file,))
-    vendor = folders.load(root, file)
-    return vendorsurvey.anew(root, vendor, flag, read) if remember else vendorsurvey.survey(root, vendor)
+    def describe(see: Callable[[str], None]) -> Vendor:
+        see(file)
+        return folders.load(root, file)
+
+    return vendorinventory.saved_or_new(root, flag, file, describe, remember=remember)
 
 
 def anew(root: HostRoot, now: FilesNow | None = None) -> tuple[Known, ...]:

@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from oci_gpu_hook.vendors.values import Place
+    from oci_gpu_hook.vendors.values import Place, Reader
 
 # Bounds far above what a driver has: ROCm's and NVIDIA's have some hundreds of files.
 MOST_ITEMS = 4096
@@ -120,7 +120,7 @@ def _version(value: object, place: Place) -> Version:
     if isinstance(value, str):
         values.refuse(place, allowed.version(value), "write the version as the files' names have it")
         return Version("text", value)
-    readers = {"module": _MODULE, "file": _version_file}
+    readers: dict[str, Reader] = {"module": _MODULE, "file": _version_file}
     found = values.keys_of(value, place, readers, wanted='a string, {"module": NAME} or {"file": PATH}')
     if len(found) != 1:
         raise Wrong(place, "version has not one source", 'write {"module": NAME} or {"file": PATH}')
@@ -328,7 +328,7 @@ _LISTS = {
     **dict.fromkeys(_ITEM_LISTS, values.each(_item)),
     "sockets": values.each(_socket),
 }
-_KEYS = {
+_KEYS: dict[str, Reader] = {
     "activation_flag": _flag,
     "driver_feature": values.each(values.text_of),
     "inventory": _inventory,

@@ -17,8 +17,10 @@ from oci_gpu_hook.vendors.vendor import DevicePattern, Link
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable
     from typing import Optional
+
+    from oci_gpu_hook.vendors.vendor import Vendor
 
     # Three numbers that are the same while a file or a folder is; None where it is absent.
     Identity = Optional[tuple[int, int, int]]
@@ -60,18 +62,6 @@ class VendorInventory(NamedTuple):
     faults: tuple[str, ...] = ()
 
 
-class Seen(NamedTuple):
-    """What a survey has looked at: while all of it is the same, a new one would find the same.
-
-    places: a folder's time changes with its names, its owner and its mode; ways: the folders that lead there, of which
-    the owner and the mode count, and not what else is put into them, and the files in a folder that is given whole.
-    """
-
-    places: tuple[tuple[str, Identity], ...]
-    ways: tuple[tuple[str, Identity], ...]
-    texts: tuple[tuple[str, bytes | None], ...]
-
-
 def way(root: HostRoot, path: str) -> Identity:
     """Whose a folder is, and who may write to it: its user, its group and its mode; None where there is nothing."""
     status = root.stat(path)
@@ -82,11 +72,6 @@ def identity(root: HostRoot, path: str) -> Identity:
     """What tells one state of a file or folder from another; None where there is nothing."""
     status = root.stat(path)
     return None if status is None else (status.st_dev, status.st_ino, status.st_ctime_ns)
-
-
-def identities(root: HostRoot, paths: Iterable[str]) -> dict[str, Identity]:
-    """The same of several: to be taken before they are read."""
-    return {path: identity(root, path) for path in paths}
 
 
 def files_now(root: HostRoot) -> tuple[tuple[str, Identity], ...]:
@@ -106,8 +91,40 @@ def read_known(root: HostRoot, now: tuple[tuple[str, Identity], ...]) -> tuple[K
         return None
 
 
+def saved_or_new(
+    root: HostRoot, name: str, file: str, describe: Callable[[Callable[[str], None]], Vendor], *, remember: bool
+) -> VendorInventory:
+    """The inventory that is saved under `name` while it is true, else a new one.
+
+    describe: gives the vendor of `file`, and says of each file and folder that it is about to read it; remember:
+    whether a new inventory is saved.
+    """
+    found = read_saved(root, name, file)
+    if found is not None:
+        return found
+    from oci_gpu_hook.vendors import vendorsurvey
+
+    places: dict[str, Identity] = {}
+
+    def see(path: str) -> None:
+        places.setdefault(path, identity(root, path))
+
+    survey = vendorsurvey.Survey(root, describe(see), places)
+    if remember:
+        try:
+            survey.save(name)
+        except OSError:
+            pass  # this start has its inventory either way
+    return survey.found
+
+
 def read_saved(root: HostRoot, name: str, file: str) -> VendorInventory | None:
-    """The saved inventory of this name, made from the vendor's `file`; None where there is none that is still true."""
+    """The saved inventory of this name, made from the vendor's `file`; None if there is none that is still true.
+
+    What was looked at is saved with it.  Places: a folder's time changes with its names, its owner and its mode.  Ways:
+    the folders that lead there, of which the owner and the mode count, and not what else is put into them, and the
+    files in a folder that is given whole.  Texts: what files said.
+    """
     values = saved.unpacked(HEADING, saved.read(root, f"{PREFIX}{name}"))
     try:
         (places, ways, texts), row = values
@@ -116,15 +133,10 @@ def read_saved(root: HostRoot, name: str, file: str) -> VendorInventory | None:
         return None
     if found.file != file:
         return None
-    for path, was in places:
-        if identity(root, path) != was:
-            return None
-    for path, was in ways:
-        if way(root, path) != was:
-            return None
-    for path, text in texts:
-        if root.read(path) != text:
-            return None
+    for look, seen in ((identity, places), (way, ways), (HostRoot.read, texts)):
+        for path, was in seen:
+            if look(root, path) != was:
+                return None
     return found
 
 

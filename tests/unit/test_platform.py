@@ -162,7 +162,7 @@ def test_doctor_names_what_mends_a_jetson(host: Host, program: Program) -> None:
     said = program("doctor", "--host-root", host.path, code=1)
     lines = [line.split(maxsplit=2) for line in said.splitlines()]
     assert ["pass", "platform", "Jetson (Tegra), by /etc/nv_tegra_release"] in lines
-    assert any(line[:2] == ["fail", "driver"] and line[2].startswith("this Jetson says of nothing") for line in lines)
+    assert any(line[:2] == ["fail", "driver"] and line[2].startswith("no CSV file lists what ") for line in lines)
     assert "fix: apt install --reinstall nvidia-l4t-init && modprobe nvgpu" in said
     plant(host, f"{LISTS}/devices.csv", "dev, /dev/nvmap\ndev, /dev/shm/x\n")
     plant(host, "dev/nvmap")

@@ -41,7 +41,7 @@ def vendor(*libraries: str, files: tuple[str, ...] = (), **more: object) -> Vend
 
 
 def found(tree: Path, said: Vendor) -> VendorInventory:
-    return vendorsurvey.survey(HostRoot(str(tree)), said)
+    return vendorsurvey.Survey(HostRoot(str(tree)), said, {}).found
 
 
 def test_a_library_is_taken_once_by_its_file_with_all_its_names(tree: Path) -> None:
@@ -192,8 +192,9 @@ def changes(tree: Path) -> None:
 
 def again(tree: Path, said: Vendor) -> VendorInventory | None:
     root = HostRoot(str(tree))
-    vendorsurvey.anew(root, said, "OCI_ACME", vendorinventory.identities(root, (FILE,)))
-    assert vendorinventory.read_saved(root, "OCI_ACME", FILE) == vendorsurvey.survey(root, said)
+    survey = vendorsurvey.Survey(root, said, {FILE: vendorinventory.identity(root, FILE)})
+    survey.save("OCI_ACME")
+    assert vendorinventory.read_saved(root, "OCI_ACME", FILE) == survey.found
     return vendorinventory.read_saved(root, "OCI_ACME", FILE)
 
 

@@ -49,7 +49,7 @@ def look(root: HostRoot, *, saved_only: bool = False) -> Present:
         if known is None and saved_only:
             continue
         try:
-            found.append(vendorhost.look(root, known or vendorsurvey.survey(root, vendor)))
+            found.append(vendorhost.look(root, known or vendorsurvey.Survey(root, vendor, {}).found))
         except ConfigError as err:
             wrong.append(Wrong(vendor.file, err.message))
     return Present(tuple(found), tuple(wrong))
@@ -65,9 +65,10 @@ def refresh(root: HostRoot) -> Present:
     vendors, wrong = read_all(root)
     found = []
     for vendor in vendors:
-        read = {vendor.file: before.get(vendor.file)}
         try:
-            found.append(vendorhost.look(root, vendorsurvey.save(root, vendor, vendor.flag, read)))
+            survey = vendorsurvey.Survey(root, vendor, {vendor.file: before.get(vendor.file)})
+            survey.save(vendor.flag)
+            found.append(vendorhost.look(root, survey.found))
         except ConfigError as err:
             wrong.append(Wrong(vendor.file, err.message))
     if before:
