@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from oci_gpu_hook.cli import onhost, render, vendortext
+from oci_gpu_hook.cli import onhost, render
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.node.gpus import present
@@ -70,8 +70,8 @@ def document(found: Found) -> dict[str, Any]:
     return {
         "platform": {"kind": kind, "proof": proof},
         **(found.instead[0] if found.instead else render.inventory_document(inventory)),
-        "vendors": [vendortext.document(item, hardware) for item, hardware in found.vendors],
-        "wrong": vendortext.wrong_document(found.wrong),
+        "vendors": [onhost.vendor_document(item, hardware) for item, hardware in found.vendors],
+        "wrong": [{"file": item.file, "fault": item.fault} for item in found.wrong],
     }
 
 
@@ -85,11 +85,11 @@ def text(found: Found) -> str:
     elif found.error:
         lines.append(f"no driver of NVIDIA's: {found.error.message}")
     for item in found.here():
-        lines += ["", *vendortext.text(item)]
+        lines += ["", *onhost.vendor_text(item)]
     unused = [item for item, hardware in found.vendors if not hardware]
     if unused:
         lines += ["", "files of vendors without hardware here"]
-        lines += [f"  {vendortext.summary(item)}" for item in unused]
+        lines += [f"  {onhost.summary(item)}" for item in unused]
     lines += wrong_lines(found.wrong)
     return "\n".join(lines)
 

@@ -39,8 +39,7 @@ def document(found: OnHost, layout: Layout, hook: cdi.Hook) -> dict[str, object]
     """
     devices = tuple([(name, _provision(found, layout, name)) for name in names(found)])
     common = _provision(found, layout, NONE)
-    inventory = found.inventory
-    return cdi.document(common, devices, hook, inventory.kind, inventory.environment)
+    return cdi.document(common, devices, hook, found.inventory.kind, found.inventory.environment)
 
 
 def asked(nodes: tuple[str, ...], found: OnHost) -> tuple[str, ...]:
@@ -58,11 +57,9 @@ def misfit(version: str, found: OnHost, operations: Iterable[Operation], targets
     if different:
         return different
     there = frozenset(targets)
-    for operation in operations:
-        for key, edit in operation.cdi_edits() or ():
-            if key == "mounts" and edit["containerPath"] not in there:
-                return f"the CDI spec does not have {edit['hostPath']}, which the host has"
-    return ""
+    edits = [edit for operation in operations for key, edit in operation.cdi_edits() or () if key == "mounts"]
+    missing = [edit["hostPath"] for edit in edits if edit["containerPath"] not in there]
+    return f"the CDI spec does not have {missing[0]}, which the host has" if missing else ""
 
 
 def _is_name(text: str) -> bool:

@@ -55,22 +55,22 @@ def share(root: HostRoot, layout: Layout, request: Request, *, remember: bool) -
 
 
 def look(root: HostRoot, kind: str, *, everything: bool, remember: bool) -> OnHost:
-    """What this platform's driver has on the host now; DriverError where it has nothing.
+    """What this platform's driver has on the host now; DriverError if it has nothing.
 
     everything: whether all of a Jetson's CSV files count.
     """
-    saved = _inventory(root, kind, everything=everything, remember=remember)
-    found = vendorhost.look(root, saved)
-    known = {node.path for node, _ in found.devices.common}
+    found = vendorhost.look(root, _inventory(root, kind, everything=everything, remember=remember))
+    inventory = found.inventory
+    known = {"/dev/null", *[node.path for node, _ in found.devices.common]}
     null = [
         (nodes.device(root, pattern.path, *_NULL), group)
-        for group, pattern in saved.patterns
+        for group, pattern in inventory.patterns
         if pattern.path not in known and _number(root, pattern.path) == _NULL
     ]
     # A Jetson's lists name what all boards have: that this one lacks some of it is not worth a sentence.
-    libraries, links = joined(saved.libraries, saved.links)
+    libraries, links = joined(inventory.libraries, inventory.links)
     return found._replace(
-        inventory=saved._replace(libraries=libraries, links=links, absent=()),
+        inventory=inventory._replace(libraries=libraries, links=links, absent=()),
         devices=found.devices._replace(common=(*found.devices.common, *null), absent=()),
     )
 
@@ -99,35 +99,25 @@ def _inventory(root: HostRoot, kind: str, *, everything: bool, remember: bool) -
 def joined(libraries: tuple[Library, ...], links: tuple[Link, ...]) -> tuple[tuple[Library, ...], tuple[Link, ...]]:
     """The libraries with the links beside them as further names, and the other links.
 
-    An image that was built on a Jetson has empty files at all these paths: over such a one a name is mounted.
+    An image that was built on a Jetson has empty files at all these paths: over such a one a name is mounted.  No name
+    is a file of its own: Windows has no links, and so copies.
     """
-    found = [*_apart(libraries)]
-    known = {(library.folder, name): number for number, library in enumerate(found) for name in library.names}
+    files = {(library.folder, library.file) for library in libraries}
+    names = [
+        [name for name in library.names if name == library.file or (library.folder, name) not in files]
+        for library in libraries
+    ]
+    known = {(library.folder, name): number for number, library in enumerate(libraries) for name in names[number]}
     others = []
     for link in links:
         folder, _, name = link.path.rpartition("/")
         number = known.setdefault((folder, name), known.get((folder, link.to), -1))
         if number < 0:
             others.append(link)
-        else:
-            names = dict.fromkeys([*found[number].names, name])
-            found[number] = found[number]._replace(names=tuple(names))
+        elif name not in names[number]:
+            names[number].append(name)
+    found = [library._replace(names=tuple(names[number])) for number, library in enumerate(libraries)]
     return tuple(found), tuple(others)
-
-
-def _apart(libraries: tuple[Library, ...]) -> tuple[Library, ...]:
-    """The libraries, each without names that are files of their own: Windows has no links, and so copies."""
-    files = {(library.folder, library.file) for library in libraries}
-    return tuple(
-        [
-            library._replace(
-                names=tuple(
-                    [name for name in library.names if name == library.file or (library.folder, name) not in files]
-                )
-            )
-            for library in libraries
-        ]
-    )
 
 
 def _number(root: HostRoot, path: str) -> tuple[int, int]:
@@ -138,11 +128,11 @@ def _number(root: HostRoot, path: str) -> tuple[int, int]:
 def _notes(request: Request, kind: str) -> tuple[str, ...]:
     """What is asked for that only NVIDIA's driver on a server has, each in a sentence."""
     name = platform.NAMES[kind]
-    asked = [
-        *(request.features),
-        *(["IMEX channels"] if request.imex_channels else []),
-        *(["the management of MIG"] if request.mig_config or request.mig_monitor else []),
-    ]
+    asked = [*request.features]
+    if request.imex_channels:
+        asked.append("IMEX channels")
+    if request.mig_config or request.mig_monitor:
+        asked.append("the management of MIG")
     notes = [f"{', '.join(asked)}: {name} has none"] if asked else []
     if request.requirements:
         notes.append(f"NVIDIA_REQUIRE_* is not checked: what {name} supports is not known")

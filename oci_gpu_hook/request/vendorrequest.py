@@ -54,28 +54,27 @@ def parse(inputs: Inputs, settings: Settings, known: tuple[Known, ...], notes: l
     """
     found = []
     for vendor in sorted(known, key=lambda vendor: vendor.flag):
+        flag = vendor.flag
         source, where, words = _named(inputs, settings, vendor)
         lowered = [word.lower() for word in words]
         if not words or VOID in lowered:
             continue
-        why = sources.refusal(inputs, settings, where, vendor.flag)
+        why = sources.refusal(inputs, settings, where, flag)
         if why:
             sources.leave_out(f"the request in {where} {why}", settings, notes)
             continue
-        if source == "swarm":
-            for name in sources.swarm_variables(settings, vendor.flag):
-                sources.refuse_count(name, listed(inputs.environment, name))
-        if not _allows(settings, vendor.flag):
-            sources.leave_out(f"{vendor.flag} is not allowed", settings, notes)
+        for name in sources.swarm_variables(settings, flag) if source == "swarm" else ():
+            sources.refuse_count(name, listed(inputs.environment, name))
+        if ALL not in settings.allowed_vendors and flag not in settings.allowed_vendors:
+            sources.leave_out(f"{flag} is not allowed", settings, notes)
             continue
         if vendor.fault:
-            raise ConfigError(vendor.fault, f"{vendor.flag} cannot be served until it is fixed")
-        devices = tuple(dict.fromkeys([_canonical(word, where) for word in words]))
-        for word in (ALL, NONE):
-            if word in lowered:
-                devices = (word,)
-                break
-        found.append(VendorRequest(vendor.flag, vendor.file, source, devices))
+            raise ConfigError(vendor.fault, f"{flag} cannot be served until it is fixed")
+        for word in words:
+            if len(word) > _LONGEST_NAME or not _LETTERS.issuperset(word):
+                raise RequestError(f"unknown device {quoted(word)} in {where}", _HINT)
+        alone = [word for word in (ALL, NONE) if word in lowered][:1]
+        found.append(VendorRequest(flag, vendor.file, source, tuple(alone or dict.fromkeys(words))))
     return tuple(found)
 
 
@@ -112,16 +111,6 @@ def _in_annotations(inputs: Inputs, vendor: Known) -> list[str]:
         return []
     pairs = [item.partition("=") for item in sources.cdi_names(inputs)]
     return [name for kind, _, name in pairs if kind == vendor.kind and name]
-
-
-def _allows(settings: Settings, flag: str) -> bool:
-    return ALL in settings.allowed_vendors or flag in settings.allowed_vendors
-
-
-def _canonical(word: str, where: str) -> str:
-    if len(word) > _LONGEST_NAME or not _LETTERS.issuperset(word):
-        raise RequestError(f"unknown device {quoted(word)} in {where}", _HINT)
-    return word
 
 
 def unknown(inputs: Inputs, known: tuple[Known, ...]) -> list[str]:

@@ -63,7 +63,7 @@ def _vendor(item: Here, tool: str) -> list[Finding]:
     what, devices = item.found.inventory, item.found.devices
     check = what.flag
     findings = _lacking(item, tool)
-    findings += [Finding(check, WARN, fault, LOOK) for fault in (*what.faults, *item.found.faults)]
+    findings += [Finding(check, WARN, fault, LOOK) for fault in item.found.faults]
     findings += _selinux(item)
     if not item.is_saved:
         seen = "no inventory is saved: the next start looks at its files anew"
