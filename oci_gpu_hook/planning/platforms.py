@@ -15,7 +15,7 @@ from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.planning import vendorshare
 from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.request.words import ALL, NONE, VISIBLE_DEVICES
-from oci_gpu_hook.vendors import platform, vendorhost, vendorinventory
+from oci_gpu_hook.vendors import platform, vendorhost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _inventory(root: HostRoot, kind: str, *, everything: bool, remember: bool) -
 
         return tegra.vendor(root, everything, see)[0] if kind == platform.TEGRA else wsl.vendor(root, see)
 
-    return vendorinventory.saved_or_new(root, name, file, describe, remember=remember)
+    return vendorhost.saved_or_new(root, name, file, describe, remember=remember)
 
 
 def joined(libraries: tuple[Library, ...], links: tuple[Link, ...]) -> tuple[tuple[Library, ...], tuple[Link, ...]]:

@@ -59,12 +59,13 @@ def _has_spec(root: HostRoot, kind: bytes) -> bool:
 
 def vendor_inventory(root: HostRoot, flag: str, file: str, *, remember: bool) -> VendorInventory:
     """What a host has of one vendor's; ConfigError if the file cannot be understood."""
+    from oci_gpu_hook.vendors import vendorhost
 
     def describe(see: Callable[[str], None]) -> Vendor:
         see(file)
         return folders.load(root, file)
 
-    return vendorinventory.saved_or_new(root, flag, file, describe, remember=remember)
+    return vendorhost.saved_or_new(root, flag, file, describe, remember=remember)
 
 
 def read_all(root: HostRoot, now: FilesNow | None) -> tuple[Known, ...]:

@@ -11,13 +11,17 @@ import posix
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_socket
 from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.vendors import allowed, devices
+from oci_gpu_hook.vendors import allowed, devices, vendorinventory
 from oci_gpu_hook.vendors.devices import Devices
 from oci_gpu_hook.vendors.vendorinventory import VendorInventory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from oci_gpu_hook.driver.nodes import DeviceNode
+    from oci_gpu_hook.vendors.vendor import Vendor
+    from oci_gpu_hook.vendors.vendorinventory import Identity
 
 _MOST_DIGITS = 9
 
@@ -44,6 +48,33 @@ class OnHost(NamedTuple):
         """A sentence for each thing that the vendor's file requires and the host lacks."""
         patterns = [f"{pattern} is missing" for pattern in self.devices.lacking]
         return [*self.unmet, *self.inventory.lacking, *patterns]
+
+
+def saved_or_new(
+    root: HostRoot, name: str, file: str, describe: Callable[[Callable[[str], None]], Vendor], *, remember: bool
+) -> VendorInventory:
+    """The inventory that is saved under `name` while it is true, else a new one.
+
+    describe: gives the vendor of `file`, and says of each file and folder that it is about to read it; remember:
+    whether a new inventory is saved.
+    """
+    found = vendorinventory.read_saved(root, name, file)
+    if found is not None:
+        return found
+    from oci_gpu_hook.vendors import vendorsurvey
+
+    places: dict[str, Identity] = {}
+
+    def see(path: str) -> None:
+        places.setdefault(path, vendorinventory.identity(root, path))
+
+    survey = vendorsurvey.Survey(root, describe(see), places)
+    if remember:
+        try:
+            survey.save(name)
+        except OSError:
+            pass  # this start has its inventory either way
+    return survey.found
 
 
 def look(root: HostRoot, inventory: VendorInventory) -> OnHost:

@@ -17,17 +17,14 @@ from oci_gpu_hook.vendors.vendor import DevicePattern, Link
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Optional
-
-    from oci_gpu_hook.vendors.vendor import Vendor
 
     # Three numbers that are the same while a file or a folder is; None where it is absent.
     Identity = Optional[tuple[int, int, int]]
 
 # Whoever changes the fields of a record below, of Library, DriverFile, DevicePattern or Known, or what a survey leaves
 # out, raises the number.
-HEADING = b"oci-gpu-hook vendors 2\n"
+HEADING = b"oci-gpu-hook vendors 3\n"
 KNOWN = "vendors"
 PREFIX = "vendor."
 
@@ -91,33 +88,6 @@ def read_known(root: HostRoot, now: tuple[tuple[str, Identity], ...]) -> tuple[K
         return None
 
 
-def saved_or_new(
-    root: HostRoot, name: str, file: str, describe: Callable[[Callable[[str], None]], Vendor], *, remember: bool
-) -> VendorInventory:
-    """The inventory that is saved under `name` while it is true, else a new one.
-
-    describe: gives the vendor of `file`, and says of each file and folder that it is about to read it; remember:
-    whether a new inventory is saved.
-    """
-    found = read_saved(root, name, file)
-    if found is not None:
-        return found
-    from oci_gpu_hook.vendors import vendorsurvey
-
-    places: dict[str, Identity] = {}
-
-    def see(path: str) -> None:
-        places.setdefault(path, identity(root, path))
-
-    survey = vendorsurvey.Survey(root, describe(see), places)
-    if remember:
-        try:
-            survey.save(name)
-        except OSError:
-            pass  # this start has its inventory either way
-    return survey.found
-
-
 def read_saved(root: HostRoot, name: str, file: str) -> VendorInventory | None:
     """The saved inventory of this name, made from the vendor's `file`; None if there is none that is still true.
 
@@ -133,11 +103,12 @@ def read_saved(root: HostRoot, name: str, file: str) -> VendorInventory | None:
         return None
     if found.file != file:
         return None
-    for look, seen in ((identity, places), (way, ways), (HostRoot.read, texts)):
-        for path, was in seen:
-            if look(root, path) != was:
-                return None
-    return found
+    is_same = (
+        all([identity(root, path) == was for path, was in places])
+        and all([way(root, path) == was for path, was in ways])
+        and all([root.read(path) == was for path, was in texts])
+    )
+    return found if is_same else None
 
 
 def _from_row(row: tuple[object, ...]) -> VendorInventory:
