@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.node.gpus.present import Present, Wrong
-    from oci_gpu_hook.vendors.vendorhost import OnHost
+    from oci_gpu_hook.vendors.vendorhost import VendorState
 
 _NOTHING = DriverInventory("", "", (), (), None, None, (), "", (), (), (), (), (), ())
 
@@ -34,10 +34,10 @@ class Found(NamedTuple):
     error: DriverError | None
     platform: tuple[str, str]
     instead: tuple[dict[str, object], str] | None
-    vendors: tuple[tuple[OnHost, str], ...]
+    vendors: tuple[tuple[VendorState, str], ...]
     wrong: tuple[Wrong, ...]
 
-    def here(self) -> tuple[OnHost, ...]:
+    def here(self) -> tuple[VendorState, ...]:
         """The vendors whose hardware is here."""
         return tuple([item for item, hardware in self.vendors if hardware])
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory, Library
     from oci_gpu_hook.planning.plan import Plan
     from oci_gpu_hook.request.parse import Request
-    from oci_gpu_hook.vendors.vendorhost import OnHost
+    from oci_gpu_hook.vendors.vendorhost import VendorState
 
 _MOST_SHOWN = 3
 
@@ -33,7 +33,7 @@ def sentences(plan: Plan, inventory: DriverInventory) -> tuple[str, ...]:
     return (*_gpus(plan, inventory), *_files(plan, plan.request, inventory))
 
 
-def of_vendor(plan: Plan, found: OnHost) -> tuple[str, ...]:
+def of_vendor(plan: Plan, found: VendorState) -> tuple[str, ...]:
     """A sentence for each device of a vendor's that the container does not get, and for what else it may miss."""
     nodes = {operation.path for operation in plan.operations if isinstance(operation, Device)}
     flag = found.inventory.flag

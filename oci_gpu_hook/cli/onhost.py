@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.driver.nodes import DeviceNode
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.operations.operation import Row
-    from oci_gpu_hook.vendors.vendorhost import OnHost
+    from oci_gpu_hook.vendors.vendorhost import VendorState
 
 # Those that have a description of their driver in the place of NVIDIA's kernel module.
 PLATFORMS = (platform.TEGRA, platform.WSL)
@@ -59,7 +59,7 @@ def check_is_server(root: HostRoot) -> None:
         )
 
 
-def document(found: OnHost) -> dict[str, Any]:
+def document(found: VendorState) -> dict[str, Any]:
     """What there is, for programs."""
     inventory = found.inventory
     return {
@@ -76,7 +76,7 @@ def document(found: OnHost) -> dict[str, Any]:
     }
 
 
-def vendor_document(found: OnHost, hardware: str) -> dict[str, Any]:
+def vendor_document(found: VendorState, hardware: str) -> dict[str, Any]:
     """One vendor, for programs; hardware: what shows that it is here, "" for nothing."""
     what = found.inventory
     return {
@@ -93,13 +93,13 @@ def vendor_document(found: OnHost, hardware: str) -> dict[str, Any]:
     }
 
 
-def summary(found: OnHost) -> str:
+def summary(found: VendorState) -> str:
     """The vendor on one line."""
     what = found.inventory
     return f"{what.flag}{what.version and ' '}{what.version}: {_counted(found)}"
 
 
-def vendor_text(found: OnHost) -> list[str]:
+def vendor_text(found: VendorState) -> list[str]:
     """The vendor in several lines: its devices by the names that ask for them, and what must be said of it."""
     what, devices = found.inventory, found.devices
     rows: list[Row] = [
@@ -126,7 +126,7 @@ def vendor_text(found: OnHost) -> list[str]:
     ]
 
 
-def _counted(found: OnHost) -> str:
+def _counted(found: VendorState) -> str:
     """How much of each is there."""
     what, devices = found.inventory, found.devices
     counts = (
@@ -144,7 +144,7 @@ def _node(node: DeviceNode, group: str) -> dict[str, object]:
     return {"path": node.path, "major": node.major, "minor": node.minor, "mode": f"{node.mode:04o}", "group": group}
 
 
-def _platform_text(found: OnHost) -> list[str]:
+def _platform_text(found: VendorState) -> list[str]:
     """What a platform has, for people, below a title."""
     inventory = found.inventory
     nodes = [*found.devices.common, *[item for device in found.devices.devices for item in device.nodes]]

@@ -19,7 +19,7 @@ from oci_gpu_hook.vendors.vendor import LARGEST_FILE
 
 if TYPE_CHECKING:
     from oci_gpu_hook.vendors.vendor import Vendor, Version
-    from oci_gpu_hook.vendors.vendorhost import OnHost
+    from oci_gpu_hook.vendors.vendorhost import VendorState
 
 # Of the table: a column's heading, and the key of its value.
 _COLUMNS = (
@@ -111,7 +111,7 @@ def _row(vendor: Vendor, replaces: str) -> dict[str, Any]:
     }
 
 
-def _here(root: HostRoot, found: OnHost | None) -> dict[str, Any] | None:
+def _here(root: HostRoot, found: VendorState | None) -> dict[str, Any] | None:
     """What this host has of one file's; None where that cannot be served."""
     if found is None:
         return None

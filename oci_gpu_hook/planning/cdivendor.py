@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from oci_gpu_hook.container.layout import Layout
     from oci_gpu_hook.operations.operation import Operation
     from oci_gpu_hook.planning.plan import Provision
-    from oci_gpu_hook.vendors.vendorhost import OnHost
+    from oci_gpu_hook.vendors.vendorhost import VendorState
 
 # Of a device's name (SPEC.md, "CDI JSON Specification"): it begins and ends with a letter or digit, and may have these
 # between.
 _BETWEEN = frozenset("_-.:")
 
 
-def names(found: OnHost) -> tuple[str, ...]:
+def names(found: VendorState) -> tuple[str, ...]:
     """The names of a spec's devices: all by which one can be asked for and that CDI's grammar has; and ``all``."""
     called = [name for device in found.devices.devices for name in device.names]
     # Of a name that two have, the first is meant, as everywhere.
     return (*dict.fromkeys([name for name in called if _is_name(name)]), ALL)
 
 
-def document(found: OnHost, layout: Layout, hook: cdi.Hook) -> dict[str, object]:
+def document(found: VendorState, layout: Layout, hook: cdi.Hook) -> dict[str, object]:
     """The spec of a vendor's devices; layout: of a container that is like the host.
 
     DriverError where the host lacks what the vendor's file requires.
@@ -42,12 +42,12 @@ def document(found: OnHost, layout: Layout, hook: cdi.Hook) -> dict[str, object]
     return cdi.document(common, devices, hook, found.inventory.kind, found.inventory.environment)
 
 
-def asked(nodes: tuple[str, ...], found: OnHost) -> tuple[str, ...]:
+def asked(nodes: tuple[str, ...], found: VendorState) -> tuple[str, ...]:
     """The indices of the devices whose nodes the engine has made, which does not say by which names it was asked."""
     return tuple([device.names[0] for device, _ in vendorshare.of_nodes(nodes, found)]) or (ALL,)
 
 
-def misfit(version: str, found: OnHost, operations: Iterable[Operation], targets: Iterable[str]) -> str:
+def misfit(version: str, found: VendorState, operations: Iterable[Operation], targets: Iterable[str]) -> str:
     """Why a spec that an engine has carried out does not fit the host, in a sentence; "" where it does.
 
     version: of the driver that it was made for; targets: where the engine has mounted something.  Not every vendor says
@@ -68,7 +68,7 @@ def _is_name(text: str) -> bool:
     return text.isascii() and inner.isalnum() and ends.isalnum() and text.lower() not in (ALL, NONE, VOID)
 
 
-def _provision(found: OnHost, layout: Layout, name: str) -> Provision:
+def _provision(found: VendorState, layout: Layout, name: str) -> Provision:
     """What a container gets for one device."""
     inventory = found.inventory
     request = VendorRequest(inventory.flag, inventory.file, "cdi-spec", (name,))

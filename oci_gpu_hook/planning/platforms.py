@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.planning.plan import Share
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.vendors.vendor import Link, Vendor
-    from oci_gpu_hook.vendors.vendorhost import OnHost
+    from oci_gpu_hook.vendors.vendorhost import VendorState
     from oci_gpu_hook.vendors.vendorinventory import VendorInventory
 
 # /dev/null by another name: udev makes /dev/v4l2-nvdec so, for a library that opens it and asks nothing of the kernel.
@@ -54,7 +54,7 @@ def share(root: HostRoot, layout: Layout, request: Request, *, remember: bool) -
     return given._replace(notes=(*given.notes, *_notes(request, kind))), title(kind, found)
 
 
-def look(root: HostRoot, kind: str, *, everything: bool, remember: bool) -> OnHost:
+def look(root: HostRoot, kind: str, *, everything: bool, remember: bool) -> VendorState:
     """What this platform's driver has on the host now; DriverError if it has nothing.
 
     everything: whether all of a Jetson's CSV files count.
@@ -75,7 +75,7 @@ def look(root: HostRoot, kind: str, *, everything: bool, remember: bool) -> OnHo
     )
 
 
-def title(kind: str, found: OnHost) -> str:
+def title(kind: str, found: VendorState) -> str:
     """What the driver is: ``Jetson Linux 36.4.3``, or ``WSL 2``."""
     if kind == platform.TEGRA:
         return f"Jetson Linux {found.inventory.version or 'of an unknown release'}"

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from oci_gpu_hook.operations.operation import Operation
     from oci_gpu_hook.request.vendorrequest import VendorRequest
     from oci_gpu_hook.vendors.devices import Device
-    from oci_gpu_hook.vendors.vendorhost import OnHost
+    from oci_gpu_hook.vendors.vendorhost import VendorState
 
 _MOST_SHOWN = 3
 
 
-def share(layout: Layout, request: VendorRequest, found: OnHost, process_type: str = "") -> Share:
+def share(layout: Layout, request: VendorRequest, found: VendorState, process_type: str = "") -> Share:
     """A vendor's share; DriverError if the host lacks what its file requires, RequestError for an unknown device.
 
     process_type: the SELinux type of the container's process, "" if it has none.
@@ -58,7 +58,7 @@ def share(layout: Layout, request: VendorRequest, found: OnHost, process_type: s
     )
 
 
-def selected(names: tuple[str, ...], found: OnHost) -> tuple[tuple[Device, str], ...]:
+def selected(names: tuple[str, ...], found: VendorState) -> tuple[tuple[Device, str], ...]:
     """The devices that these names mean, in the host's order, each with the name that asked for it."""
     devices = found.devices.devices
     if names == (ALL,):
@@ -72,7 +72,7 @@ def selected(names: tuple[str, ...], found: OnHost) -> tuple[tuple[Device, str],
     return tuple([(device, chosen[device]) for device in devices if device in chosen])
 
 
-def of_nodes(paths: tuple[str, ...], found: OnHost) -> tuple[tuple[Device, str], ...]:
+def of_nodes(paths: tuple[str, ...], found: VendorState) -> tuple[tuple[Device, str], ...]:
     """The devices whose nodes the engine has made."""
     return tuple(
         [
@@ -83,7 +83,7 @@ def of_nodes(paths: tuple[str, ...], found: OnHost) -> tuple[tuple[Device, str],
     )
 
 
-def _nodes(request: VendorRequest, found: OnHost) -> tuple[tuple[DeviceNode, str], ...]:
+def _nodes(request: VendorRequest, found: VendorState) -> tuple[tuple[DeviceNode, str], ...]:
     """The device nodes, each once and with its reason."""
     flag = found.inventory.flag
     if request.devices == (NONE,):
@@ -98,7 +98,7 @@ def _nodes(request: VendorRequest, found: OnHost) -> tuple[tuple[DeviceNode, str
     return tuple(wanted.items())
 
 
-def _check_host(request: VendorRequest, found: OnHost) -> None:
+def _check_host(request: VendorRequest, found: VendorState) -> None:
     """DriverError if something is missing without which nothing of the vendor's works."""
     if request.devices == (NONE,):
         found = found._replace(devices=found.devices._replace(lacking=()))
@@ -117,7 +117,7 @@ def _mount(flag: str, file: DriverFile) -> Mount:
     return Mount(file.path, file.target, placement.READ_ONLY, False, reason, file.folder)
 
 
-def _notes(request: VendorRequest, found: OnHost, process_type: str) -> tuple[str, ...]:
+def _notes(request: VendorRequest, found: VendorState, process_type: str) -> tuple[str, ...]:
     """What is left out, and which SELinux type is missing, each in a sentence."""
     inventory, devices = found.inventory, found.devices
     notes = [*found.faults]
@@ -140,7 +140,7 @@ def _is_called(device: Device, name: str) -> bool:
     return name in device.names or bool(address and address in [bus_id(called) for called in device.names])
 
 
-def _unknown(name: str, found: OnHost) -> RequestError:
+def _unknown(name: str, found: VendorState) -> RequestError:
     devices = found.devices.devices
     if devices:
         shown = ", ".join([device.names[-1] for device in devices[:_MOST_SHOWN]])

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MOST_DIGITS = 9
 
 
-class OnHost(NamedTuple):
+class VendorState(NamedTuple):
     """What can change while the saved inventory stays true, beside it.
 
     sockets: those that are there, each with its group; unmet: a sentence for each thing that the kernel lacks; faults:
@@ -77,7 +77,7 @@ def saved_or_new(
     return survey.found
 
 
-def look(root: HostRoot, inventory: VendorInventory) -> OnHost:
+def look(root: HostRoot, inventory: VendorInventory) -> VendorState:
     """What is there now."""
     sockets, faults = [], []
     for path, group in inventory.sockets:
@@ -96,7 +96,7 @@ def look(root: HostRoot, inventory: VendorInventory) -> OnHost:
     if inventory.kernel and _numbers(release) < _numbers(inventory.kernel):
         unmet.insert(0, f"kernel {inventory.kernel} (this is {release})")
     faults[:0] = inventory.faults
-    return OnHost(inventory, devices.look(root, inventory), tuple(sockets), tuple(unmet), tuple(faults))
+    return VendorState(inventory, devices.look(root, inventory), tuple(sockets), tuple(unmet), tuple(faults))
 
 
 def is_loaded(root: HostRoot, module: str) -> bool:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.vendors.vendor import Vendor
-    from oci_gpu_hook.vendors.vendorhost import OnHost
+    from oci_gpu_hook.vendors.vendorhost import VendorState
     from oci_gpu_hook.vendors.vendorinventory import VendorInventory
 
 _NVIDIA = "10de"
@@ -36,7 +36,7 @@ class Wrong(NamedTuple):
 class Present(NamedTuple):
     """What all vendors have on a host, in the order of their files' names."""
 
-    vendors: tuple[OnHost, ...]
+    vendors: tuple[VendorState, ...]
     wrong: tuple[Wrong, ...]
 
 
@@ -107,7 +107,7 @@ def _read_all(root: HostRoot) -> tuple[list[Vendor], list[Wrong]]:
     return [vendor for vendor in vendors if vendor.flag not in collisions], wrong
 
 
-def hardware(root: HostRoot, found: OnHost) -> str:
+def hardware(root: HostRoot, found: VendorState) -> str:
     """What shows that the vendor's hardware is here, a node or a PCI function; "" for nothing.
 
     Of its libraries a distribution has some for everybody.
@@ -132,7 +132,7 @@ def expects_nvidia(root: HostRoot) -> bool:
     return any([root.stat(path) for path in paths]) or bool(_on_pci(root, {_NVIDIA}))
 
 
-def has_anything(root: HostRoot, found: OnHost) -> bool:
+def has_anything(root: HostRoot, found: VendorState) -> bool:
     """Whether the host has hardware or files of the vendor's."""
     what = found.inventory
     files = what.libraries or what.cached or what.files or found.sockets
