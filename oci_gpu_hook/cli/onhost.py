@@ -129,13 +129,17 @@ def vendor_text(found: VendorState) -> list[str]:
 def _counted(found: VendorState) -> str:
     """How much of each is there."""
     what, devices = found.inventory, found.devices
-    counts = (
+    return counted(
         (len(devices.devices), "device", "devices"),
         (len({node.path for node, _ in devices.common}), "node of every request", "nodes of every request"),
         (len(what.libraries) + len(what.cached), "library", "libraries"),
         (len(what.files), "file or folder", "files and folders"),
         (len(found.sockets), "socket", "sockets"),
     )
+
+
+def counted(*counts: tuple[int, str, str]) -> str:
+    """Each number that is not 0, with the word for one or for many."""
     words = [f"{number} {one if number == 1 else many}" for number, one, many in counts if number]
     return ", ".join(words) or "nothing"
 

@@ -23,12 +23,9 @@ def apart(shares: tuple[Share, ...]) -> tuple[Share, ...]:
     taken: dict[str, tuple[str, object]] = {}
     found = []
     for share in shares:
-        nodes = [
-            (node, reason)
-            for node, reason in share.nodes
-            if _is_new(taken, share.giver, {node.path: (node.major, node.minor)})
-        ]
-        operations = [operation for operation in share.operations if _is_new(taken, share.giver, _things(operation))]
+        giver = share.giver
+        nodes = [pair for pair in share.nodes if _is_new(taken, giver, {pair[0].path: (pair[0].major, pair[0].minor)})]
+        operations = [operation for operation in share.operations if _is_new(taken, giver, _things(operation))]
         found.append(share._replace(nodes=tuple(nodes), operations=tuple(operations)))
     return tuple(found)
 
