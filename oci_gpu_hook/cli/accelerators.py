@@ -77,21 +77,17 @@ def document(found: Found) -> dict[str, Any]:
 
 def text(found: Found) -> str:
     """The host for people."""
-    lines = []
+    lines = [f"no driver of NVIDIA's: {found.error.message}"] if found.error else []
     if found.nvidia:
-        lines.append(render.inventory_text(found.nvidia))
+        lines = [render.inventory_text(found.nvidia)]
     elif found.instead:
-        lines.append(found.instead[1])
-    elif found.error:
-        lines.append(f"no driver of NVIDIA's: {found.error.message}")
+        lines = [found.instead[1]]
     for item in found.here():
         lines += ["", *onhost.vendor_text(item)]
-    unused = [item for item, hardware in found.vendors if not hardware]
+    unused = [f"  {onhost.summary(item)}" for item, hardware in found.vendors if not hardware]
     if unused:
-        lines += ["", "files of vendors without hardware here"]
-        lines += [f"  {onhost.summary(item)}" for item in unused]
-    lines += wrong_lines(found.wrong)
-    return "\n".join(lines)
+        lines += ["", "files of vendors without hardware here", *unused]
+    return "\n".join([*lines, *wrong_lines(found.wrong)])
 
 
 def wrong_lines(wrong: tuple[Wrong, ...]) -> list[str]:

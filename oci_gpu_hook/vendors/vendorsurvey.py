@@ -15,8 +15,8 @@ from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.formats import glob, ldcache, ldcache_entries
 from oci_gpu_hook.host import contents, saved
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.kernel.filetypes import is_folder, is_regular
-from oci_gpu_hook.vendors import allowed, folders
+from oci_gpu_hook.kernel.filetypes import is_folder
+from oci_gpu_hook.vendors import allowed
 from oci_gpu_hook.vendors.vendor import Link
 from oci_gpu_hook.vendors.vendorinventory import HEADING, PREFIX, VendorInventory, identity, way
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from oci_gpu_hook.vendors.vendor import Group, Item, Vendor, Version
     from oci_gpu_hook.vendors.vendorinventory import Identity
 
-_READABLE_BY_OTHERS = 0o004
 _MOST_LINKS = 40
 # Of one vendor's file; a saved inventory holds some thousands.
 _MOST_FILES = 4096
@@ -40,6 +39,9 @@ class Survey:
         """read: the files that `vendor` was read from, as they were before that."""
         self._root = root
         self._vendor = vendor
+        top = root.stat("/")
+        # In a user namespace the host's root has another number: whose "/" is.
+        self._roots = (0, top.st_uid if top else 0)
         self._places = dict(read)
         self._ways: dict[str, Identity] = {}
         self._texts: dict[str, bytes | None] = {}
@@ -136,11 +138,11 @@ class Survey:
             paths = self._expanded(item.path.replace(allowed.VERSION, version))
         found = []
         for path in paths:
+            source, status = self._root.source(path), self._root.stat(path)
             # A link of root's own may lead to what no vendor's file may name.
             fault = (
-                ("" if path.isprintable() else "its name cannot be printed")
-                or folders.openness(self._root, path)
-                or self._secrecy(path)
+                (source[1] if source else "")
+                or contents.fault(path, status, self._roots)
                 or allowed.host_path(self._root.real(path))
             )
             if fault:
@@ -154,12 +156,6 @@ class Survey:
         elif not paths:
             self._absent[item.path] = None
         return found
-
-    def _secrecy(self, path: str) -> str:
-        """Why a file or folder is not for everybody, as keys and passwords are not; "" if it is."""
-        status = self._root.stat(path)
-        is_readable = status is None or status.st_mode & _READABLE_BY_OTHERS
-        return "" if is_readable else "not everybody may read it"
 
     def _expanded(self, pattern: str) -> list[str]:
         """The paths that fit a pattern."""
@@ -200,14 +196,11 @@ class Survey:
             self._ways.setdefault(folder or "/", way(self._root, folder or "/"))
 
     def _add_file(self, group: Group, item: Item, path: str) -> None:
-        status = self._root.stat(path)
-        if status is None or not (is_folder(status) or is_regular(status)):
-            self._leave_out(path, "it is no file and no folder")
-            return
         target = f"{item.target}/{path.rpartition('/')[2]}" if item.target else path
         # By the path without links: one of them may be led elsewhere after this look.
         real = self._root.real(path)
-        if is_folder(status):
+        status = self._root.stat(real)
+        if status and is_folder(status):
             self._add_folder(group, real, target)
         else:
             self._files.setdefault(target, DriverFile(real, target, (group.name,)))
