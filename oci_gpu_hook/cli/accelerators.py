@@ -25,7 +25,7 @@ _NOTHING = DriverInventory("", "", (), (), None, None, (), "", (), (), (), (), (
 class Found(NamedTuple):
     """What a host has.
 
-    nvidia: what NVIDIA's driver has, None where `error` says why nothing; platform: a word of `vendors.platform`, and
+    nvidia: what NVIDIA's driver has, None if `error` says why nothing; platform: a word of `vendors.platform`, and
     the file that proves it; instead: what a Jetson or WSL 2 has, as a document and as text; vendors: those of which
     there is anything, each with what shows that its hardware is here.
     """
@@ -43,7 +43,7 @@ class Found(NamedTuple):
 
 
 def look(root: HostRoot, others: Present, nvidia: Callable[[], DriverInventory], *, remember: bool) -> Found:
-    """What there is; DriverError where there is nothing at all.
+    """What there is; DriverError if there is nothing at all.
 
     others: what other vendors have; nvidia: gives the inventory of NVIDIA's driver; remember: whether what a Jetson or
     WSL 2 has is saved.

@@ -25,7 +25,7 @@ PLATFORMS = (platform.TEGRA, platform.WSL)
 def of_platform(root: HostRoot, *, remember: bool = False) -> tuple[dict[str, Any], str] | None:
     """What a Jetson or WSL 2 gives to containers, as a document and as text; None on a host that is neither.
 
-    remember: whether what is found is saved for later starts.  DriverError where it gives nothing.
+    remember: whether what is found is saved for later starts.  DriverError if it gives nothing.
     """
     kind, proof = platform.prove(root)
     if kind not in PLATFORMS:

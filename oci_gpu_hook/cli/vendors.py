@@ -178,7 +178,7 @@ def _notes(path: str) -> list[str]:
 
 
 def _check_flag(root: HostRoot, vendor: Vendor) -> None:
-    """ConfigError where a file of the host has this flag that this one would not take the place of."""
+    """ConfigError if a file of the host has this flag that this one would not take the place of."""
     name = os.path.basename(vendor.file)
     for other in folders.load_all(root)[0]:
         if other.flag == vendor.flag and os.path.basename(other.file) != name:

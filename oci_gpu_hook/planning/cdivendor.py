@@ -35,7 +35,7 @@ def names(found: VendorState) -> tuple[str, ...]:
 def document(found: VendorState, layout: Layout, hook: cdi.Hook) -> dict[str, object]:
     """The spec of a vendor's devices; layout: of a container that is like the host.
 
-    DriverError where the host lacks what the vendor's file requires.
+    DriverError if the host lacks what the vendor's file requires.
     """
     devices = tuple([(name, _provision(found, layout, name)) for name in names(found)])
     common = _provision(found, layout, NONE)
@@ -48,9 +48,9 @@ def asked(nodes: tuple[str, ...], found: VendorState) -> tuple[str, ...]:
 
 
 def misfit(version: str, found: VendorState, operations: Iterable[Operation], targets: Iterable[str]) -> str:
-    """Why a spec that an engine has carried out does not fit the host, in a sentence; "" where it does.
+    """Why a spec that an engine has carried out does not fit the host, in a sentence; "" if it does.
 
-    version: of the driver that it was made for; targets: where the engine has mounted something.  Not every vendor says
+    version: of the driver that it was made for; targets: of the mounts that the engine has made.  Not every vendor says
     its driver's version, so each mount that the spec should have said is looked for.
     """
     different = cdi.misfit(version, found.inventory.version)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container gets of NVIDIA's on a Jetson or under WSL 2, where no kernel module has GPUs below /proc.
+"""What a container gets of NVIDIA's on a Jetson or under WSL 2: no kernel module has GPUs below /proc there.
 
 There is one GPU to ask for, or all of them lie behind one device: so whatever a request names it gets all devices, as
 NVIDIA's runtime does it.  A start that finds GPUs in the saved inventory does not load this.  Must not change anything
@@ -8,14 +8,12 @@ but what is saved of the driver.
 
 from __future__ import annotations
 
-import posix
-
 from oci_gpu_hook.driver import nodes
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.planning import vendorshare
 from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.request.words import ALL, NONE, VISIBLE_DEVICES
-from oci_gpu_hook.vendors import platform, vendorhost
+from oci_gpu_hook.vendors import allowed, platform, vendorhost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,14 +28,11 @@ if TYPE_CHECKING:
     from oci_gpu_hook.vendors.vendorhost import VendorState
     from oci_gpu_hook.vendors.vendorinventory import VendorInventory
 
-# /dev/null by another name: udev makes /dev/v4l2-nvdec so, for a library that opens it and asks nothing of the kernel.
-_NULL = (1, 3)
-
 
 def share(root: HostRoot, layout: Layout, request: Request, *, remember: bool) -> tuple[Share, str]:
-    """The share of this platform's driver, and what that driver is, for people; DriverError where it has nothing.
+    """The share of this platform's driver, and what that driver is, for people; DriverError if it has nothing.
 
-    remember: whether what is found anew is saved.
+    remember: whether a new inventory is saved.
     """
     kind = platform.look(root)
     found = look(root, kind, everything=request.jetpack_all, remember=remember)
@@ -62,10 +57,11 @@ def look(root: HostRoot, kind: str, *, everything: bool, remember: bool) -> Vend
     found = vendorhost.look(root, _inventory(root, kind, everything=everything, remember=remember))
     inventory = found.inventory
     known = {"/dev/null", *[node.path for node, _ in found.devices.common]}
+    # udev makes /dev/v4l2-nvdec a second /dev/null, for a library that opens it and asks nothing of the kernel.
     null = [
-        (nodes.device(root, pattern.path, *_NULL), group)
+        (nodes.device(root, pattern.path, *allowed.NULL), group)
         for group, pattern in inventory.patterns
-        if pattern.path not in known and _number(root, pattern.path) == _NULL
+        if pattern.path not in known and (status := root.stat(pattern.path)) and allowed.is_null(status.st_rdev)
     ]
     # A Jetson's lists name what all boards have: that this one lacks some of it is not worth a sentence.
     libraries, links = joined(inventory.libraries, inventory.links)
@@ -118,11 +114,6 @@ def joined(libraries: tuple[Library, ...], links: tuple[Link, ...]) -> tuple[tup
             names[number].append(name)
     found = [library._replace(names=tuple(names[number])) for number, library in enumerate(libraries)]
     return tuple(found), tuple(others)
-
-
-def _number(root: HostRoot, path: str) -> tuple[int, int]:
-    status = root.stat(path)
-    return (0, 0) if status is None else (posix.major(status.st_rdev), posix.minor(status.st_rdev))
 
 
 def _notes(request: Request, kind: str) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shares of several drivers in one container: what two of them give alike is given once.  Pure.
 
-Must not prefer one driver to another: where two want different things at one path, nothing is given.
+Must not prefer one driver to another: if two want different things at one path, nothing is given.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def apart(shares: tuple[Share, ...]) -> tuple[Share, ...]:
 
 
 def _is_new(taken: dict[str, tuple[str, object]], giver: str, things: dict[str, object]) -> bool:
-    """Whether any of `things` is at a path that nobody has taken; takes them."""
+    """Whether any of `things` is at a path that is not taken yet; takes them."""
     is_new = not things
     for path, thing in things.items():
         earlier, there = taken.setdefault(path, (giver, thing))

@@ -25,7 +25,7 @@ _HINT = "the container's author must ask for 'all', 'none', an index, a PCI addr
 class Known(NamedTuple):
     """One vendor's file, as far as a request needs it.
 
-    flag, kind: see `vendors.vendor.Vendor`, "" where the file cannot be understood; fault: why it cannot be served.
+    flag, kind: see `vendors.vendor.Vendor`, "" if the file cannot be understood; fault: why it cannot be served.
     """
 
     flag: str
@@ -37,8 +37,8 @@ class Known(NamedTuple):
 class VendorRequest(NamedTuple):
     """What is asked of one vendor.
 
-    source: ``env``, ``swarm``, ``annotations``, or ``cdi``, where the engine has injected the devices by a CDI spec of
-    ours, and `devices` are paths of nodes.  devices: ``all`` alone; ``none`` alone; else names as they were given.
+    source: ``env``, ``swarm``, ``annotations``, or ``cdi``: the engine has injected the devices by a CDI spec of ours,
+    and `devices` are paths of nodes.  devices: ``all`` alone; ``none`` alone; else names as they were given.
     """
 
     flag: str
@@ -114,7 +114,7 @@ def _in_annotations(inputs: Inputs, vendor: Known) -> list[str]:
 
 
 def unknown(inputs: Inputs, known: tuple[Known, ...]) -> list[str]:
-    """A sentence where a variable may be that of a file that cannot be understood; it may be somebody else's too."""
+    """A sentence if a variable may be that of a file that cannot be understood; it may be another program's too."""
     broken = [vendor.fault for vendor in known if not vendor.flag]
     flags = {vendor.flag for vendor in known}
     asked = [name for name in inputs.environment if name.startswith(VENDOR_PREFIX) and name not in flags]

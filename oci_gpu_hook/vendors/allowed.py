@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a vendor's file may name: folders of the host, places in the container, devices.
 
-A vendor's file is root's own, yet whoever starts a container chooses among what it names.  So it gives nothing that is
-more than an accelerator: none of the host's disks, memory, consoles and controls, and no folder that holds everybody's
+A vendor's file is root's own, yet any user who starts a container chooses among what it names.  So it gives nothing
+that is more than an accelerator: none of the host's disks, memory, consoles and controls, and no folder of everybody's
 files.  Each function gives a sentence that says why something is refused, "" for what may be named.
 
 A device is judged by its number and by its driver's name when a node is found, as a name is only what udev has made of
@@ -13,6 +13,8 @@ Pure.  Must not look at the host.
 
 from __future__ import annotations
 
+import posix
+
 from oci_gpu_hook.errors import quoted
 from oci_gpu_hook.formats import glob
 from oci_gpu_hook.record import NamedTuple
@@ -22,9 +24,7 @@ DEV = "/dev/"
 
 # Where drivers lie, and what they make while they run.
 FOLDERS = ("/usr", "/opt", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/run")
-# In these a pattern must begin with a letter.
-_SECRETS_IN = ("/etc", "/run")
-# Nobody's target: a mount there would cover what the runtime has made, and what the kernel says.
+# No target: a mount there would cover what the runtime has made, and what the kernel says.
 _NO_TARGETS = ("/proc", "/sys", "/dev")
 
 LONGEST_PATH = 4095
@@ -39,20 +39,20 @@ _SHARED = (
     *("/usr/local/libexec", "/usr/local/include", "/usr/lib/*-linux-gnu", "/lib/*-linux-gnu", "/etc/ld.so.conf.d"),
 )
 
-# Whoever reads or speaks to these is the host's root: passwords and keys, the engines' sockets, systemd's.
-_SECRET = (
-    *("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers"),
-    *("/etc/sudoers.d", "/etc/ssh", "/etc/ssl/private", "/etc/pki/*/private", "/etc/krb5.keytab"),
-    *("/etc/ipsec.d", "/etc/wireguard", "/etc/NetworkManager", "/etc/kubernetes", "/etc/crio"),
-    *("/etc/cni", "/etc/oci-gpu-hook*", "/run/oci-gpu-hook", "/run/docker*", "/run/containerd*"),
-    *("/run/containers", "/run/crio", "/run/podman", "/run/cri-dockerd.sock", "/run/buildkit"),
-    *("/run/libvirt", "/run/systemd", "/run/dbus", "/run/credentials", "/run/secrets"),
-    *("/run/user", "/run/sshd*", "/run/cockpit", "/run/netns", "/run/k3s", "/run/k0s", "/run/nri"),
-    *("/run/lxd*", "/run/incus*", "/run/balena*", "/run/snapd*", "/run/udev/control", "/run/munge", "/run/slurm*"),
-    *("/etc/munge", "/etc/slurm", "/etc/ceph", "/etc/rancher", "/etc/letsencrypt", "/etc/security"),
-    *("/etc/sssd", "/etc/cryptsetup-keys.d", "/etc/containers", "/etc/docker", "/etc/containerd"),
-    *("/etc/pki/nssdb", "/etc/pam.d", "/etc/polkit-1", "/etc/cron*", "/etc/systemd"),
-)
+# Who reads or speaks to these is the host's root: passwords and keys, the engines' sockets, systemd's.
+_SECRET = {
+    "/etc": (
+        *("shadow", "shadow-", "gshadow", "gshadow-", "sudoers", "sudoers.d", "ssh", "ssl/private", "pki/*/private"),
+        *("krb5.keytab", "ipsec.d", "wireguard", "NetworkManager", "kubernetes", "crio", "cni", "oci-gpu-hook*"),
+        *("munge", "slurm", "ceph", "rancher", "letsencrypt", "security", "sssd", "cryptsetup-keys.d", "containers"),
+        *("docker", "containerd", "pki/nssdb", "pam.d", "polkit-1", "cron*", "systemd"),
+    ),
+    "/run": (
+        *("oci-gpu-hook", "docker*", "containerd*", "containers", "crio", "podman", "cri-dockerd.sock", "buildkit"),
+        *("libvirt", "systemd", "dbus", "credentials", "secrets", "user", "sshd*", "cockpit", "netns", "k3s", "k0s"),
+        *("nri", "lxd*", "incus*", "balena*", "snapd*", "udev/control", "munge", "slurm*"),
+    ),
+}
 
 
 class _Kind(NamedTuple):
@@ -114,7 +114,7 @@ _FIRST_DYNAMIC_MAJOR = 234
 MISC, _ACCELERATORS = 10, frozenset((81, 116, 195, 226, 231, *range(60, 64), *range(120, 128)))
 # Of the misc driver's minors these are given for good, and no accelerator has one (include/linux/miscdevice.h).
 _MICE, _CONTROLS_MINORS = range(16), range(128, 255)
-_MEM, _OWN_MINORS = 1, frozenset((3, 5, 7, 8, 9))
+_MEM, NULL, _OWN_MINORS = 1, (1, 3), frozenset((3, 5, 7, 8, 9))
 
 
 def host_path(path: str) -> str:
@@ -122,21 +122,19 @@ def host_path(path: str) -> str:
     fault = written(path)
     if fault:
         return fault
-    folder = "/" + path.split("/")[1]
+    parts = path.split("/")[1:]
+    folder, below = f"/{parts[0]}", parts[1:]
     if folder not in FOLDERS:
         return f"{quoted(path)} lies outside of {', '.join(FOLDERS)}"
-    parts = path.split("/")[1:]
-    if len(parts) == 1:
+    if not below or any([_fit(parts, shared.split("/")[1:]) for shared in _SHARED]):
         return f"{quoted(path)} is a folder of everybody's files"
-    if folder in _SECRETS_IN and _is_anything(parts[1]):
+    if folder in _SECRET and _is_anything(below[0]):
         return f"{quoted(path)} could mean what is for the host's root alone"
-    if any([_fit(parts, shared.split("/")[1:]) for shared in _SHARED]):
-        return f"{quoted(path)} is a folder of everybody's files"
-    for secret in _SECRET:
-        patterns = secret.split("/")[1:]
+    for secret in _SECRET.get(folder, ()):
+        patterns = secret.split("/")
         # A folder below it, it itself, or one that it lies in.
-        least = min(len(parts), len(patterns))
-        if _fit(parts[:least], patterns[:least]):
+        least = min(len(below), len(patterns))
+        if _fit(below[:least], patterns[:least]):
             return f"{quoted(path)} is for the host's root alone"
     return ""
 
@@ -184,6 +182,11 @@ def device_number(major: int, minor: int) -> str:
     return ""
 
 
+def is_null(number: int) -> bool:
+    """Whether it is the number of /dev/null, by any name."""
+    return (posix.major(number), posix.minor(number)) == NULL
+
+
 def driver(name: str) -> str:
     """Why devices of the driver with this name, in /proc/devices or in /proc/misc, may not be given."""
     for kind in _KINDS:
@@ -221,7 +224,7 @@ def written(path: str) -> str:
 
 
 def _is_anything(part: str) -> bool:
-    """Whether a name begins with a pattern, so that it can mean what nobody thought of."""
+    """Whether a name begins with a pattern, so that it can mean anything."""
     return part.startswith(("*", "?", VERSION))
 
 

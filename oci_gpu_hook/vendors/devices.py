@@ -109,14 +109,9 @@ def _matching(
         if status is None:
             continue
         major, minor = posix.major(status.st_rdev), posix.minor(status.st_rdev)
-        why = allowed.device_path(path)
-        if not is_character_device(status):
-            why = why or "it is no character device"
-        elif pattern.major and majors.get(pattern.major) != major:
-            continue
-        why = why or allowed.device_number(major, minor) or _refused_driver(root, major, minor, majors)
-        if why:
-            refused = why
+        why = refusal(root, path, status, majors)
+        refused = why or refused
+        if why or (pattern.major and majors.get(pattern.major) != major):
             continue
         address = _pci_address(root.link(f"{_BY_NUMBER}/{major}:{minor}") or "")
         if _is_of_pci(root, pattern, address) and _has_properties(root, pattern, major, minor):
@@ -124,8 +119,14 @@ def _matching(
     return found, refused
 
 
-def _refused_driver(root: HostRoot, major: int, minor: int, majors: dict[str, int]) -> str:
-    """Why devices of the driver behind a number are never given: numbers of many are dynamic."""
+def refusal(root: HostRoot, path: str, status: posix.stat_result, majors: dict[str, int]) -> str:
+    """Why a node may not be given: by its path, its type, its number, and its driver, as many numbers are dynamic."""
+    major, minor = posix.major(status.st_rdev), posix.minor(status.st_rdev)
+    if not is_character_device(status):
+        return "it is no character device"
+    why = allowed.device_path(path) or allowed.device_number(major, minor)
+    if why:
+        return why
     drivers = [name for name, number in majors.items() if number == major]
     if major == allowed.MISC:
         lines = (root.read(_MISC_DEVICES) or b"").decode("ascii", "replace").splitlines()

@@ -28,7 +28,7 @@ ADMINISTRATORS, LOCAL, PACKAGES = FOLDERS = (
     "/usr/local/share/oci-gpu-hook/vendors",
     "/usr/share/oci-gpu-hook/vendors",
 )
-# Whoever may write to one of these could put a file there.
+# Who may write to one of these could put a file there.
 WAYS = (
     *("/etc", "/etc/oci-gpu-hook", ADMINISTRATORS),
     *("/usr", "/usr/local", "/usr/local/share", "/usr/local/share/oci-gpu-hook", LOCAL),
@@ -53,7 +53,7 @@ def replaced(root: HostRoot) -> dict[str, str]:
 
 
 def load(root: HostRoot, path: str) -> Vendor:
-    """What the file at `path` says; ConfigError where it is wrong, or not only root's."""
+    """What the file at `path` says; ConfigError if it is wrong, or not only root's."""
     # A start that finds everything saved reads no such file.
     from oci_gpu_hook.vendors import vendorfile
 
@@ -61,7 +61,7 @@ def load(root: HostRoot, path: str) -> Vendor:
 
 
 def flag_of(root: HostRoot, path: str) -> str:
-    """The flag of a file that is wrong elsewhere; "" where even that cannot be read."""
+    """The flag of a file that is wrong elsewhere; "" if even that cannot be read."""
     try:
         document = jsontext.loads(content(root, path))
     except (ConfigError, ValueError):
@@ -95,7 +95,7 @@ def collisions(vendors: Sequence[Vendor]) -> dict[str, str]:
 
 
 def content(root: HostRoot, path: str) -> bytes:
-    """The bytes of the file at `path`; ConfigError where they cannot be read, or are not only root's."""
+    """The bytes of the file at `path`; ConfigError if they cannot be read, or are not only root's."""
     fault, remedy = openness(root, path), "what root alone may write is read: 'chown root' and 'chmod go-w' make it so"
     if root.source(path) is None:
         fault, remedy = "there is nothing", _REMEDY
@@ -105,7 +105,7 @@ def content(root: HostRoot, path: str) -> bytes:
 
 
 def openness(root: HostRoot, path: str) -> str:
-    """Why others than root may have written the file at `path`; "" where none can have."""
+    """Why others than root may have written the file at `path`; "" if none can have."""
     source = root.source(path)
     if source is not None and source[1]:
         return source[1]

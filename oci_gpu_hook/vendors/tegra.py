@@ -2,19 +2,21 @@
 """A Jetson's driver: NVIDIA's CSV files of what its containers get, unchanged, as a `Vendor`.
 
 JetPack's packages write them; each line is a type and a path: ``dev``, ``lib``, ``dir`` or ``sym``.  They are read as
-NVIDIA's runtime reads them in its csv mode: of three files, or of all where the container asks for it; a line that is
+NVIDIA's runtime reads them in its csv mode: of three files, or of all if the container asks for it; a line that is
 no entry, or whose type is unknown, is left out, and so is what this board does not have, as one list serves all boards.
 Unlike there, what no vendor may name is left out too.  Reads only.
 """
 
 from __future__ import annotations
 
+from oci_gpu_hook.driver import proc
 from oci_gpu_hook.errors import ConfigError, DriverError, quoted
 from oci_gpu_hook.formats import glob
 from oci_gpu_hook.kernel.filetypes import is_folder
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors import allowed, folders
+from oci_gpu_hook.vendors.devices import refusal
 from oci_gpu_hook.vendors.platform import CSV_FOLDER, TEGRA_RELEASE
 from oci_gpu_hook.vendors.vendor import DevicePattern, Group, Item, Link, Vendor, Version
 
@@ -95,7 +97,7 @@ def vendor(
 
 
 def list_files(root: HostRoot, everything: bool) -> tuple[str, ...]:
-    """The names of the CSV files that count, sorted; DriverError where there are too many."""
+    """The names of the CSV files that count, sorted; DriverError if there are too many."""
     names = [name for name in root.names(FOLDER) if name.lower().endswith(_SUFFIX) and len(name) > len(_SUFFIX)]
     if len(names) > MOST_FILES:
         raise DriverError(f"{FOLDER} has more than {MOST_FILES} CSV files", _FILE_HINT)
@@ -130,7 +132,7 @@ def read(data: bytes, path: str) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
 
 
 def release(root: HostRoot) -> str:
-    """The release of Jetson Linux, such as ``36.4.3``; "" where it is not said.
+    """The release of Jetson Linux, such as ``36.4.3``; "" if it is not said.
 
     ``# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic, ...``
     """
@@ -161,6 +163,7 @@ def _group(
     files: dict[str, Item] = {}
     links: dict[str, Link] = {}
     sentences = []
+    majors = proc.character_majors(root)
 
     def names(folder: str) -> list[str]:
         see(folder)
@@ -175,6 +178,8 @@ def _group(
             pass
         elif entry.type == "dev":
             devices[path] = DevicePattern(path, required=False)
+            refused = [f"{quoted(node)}: {fault}" for node, fault in _nodes(root, path, majors).items() if fault]
+            why = refused[0] if refused else ""
         elif entry.type == "dir":
             files[path] = Item(path)
         else:
@@ -246,12 +251,22 @@ def _joined(link: Link) -> str:
     return "/" + "/".join(parts)
 
 
+def _nodes(root: HostRoot, pattern: str, majors: dict[str, int]) -> dict[str, str]:
+    """The nodes that a pattern means, each with why it may not be given, else ""."""
+    paths = [(path, root.stat(path)) for path in glob.expanded(pattern, root.names, MOST_ENTRIES)]
+    return {
+        path: "" if allowed.is_null(status.st_rdev) else refusal(root, path, status, majors)
+        for path, status in paths
+        if status
+    }
+
+
 def _check_nodes(root: HostRoot, groups: list[Group]) -> None:
-    """DriverError where of all devices of all boards none is there: the lists name none, or nvgpu is not loaded."""
+    """DriverError if of all devices of all boards none is there: the lists name none, or nvgpu is not loaded."""
     patterns = [device.path for group in groups for device in group.devices]
-    for pattern in patterns:
-        if any([root.stat(path) is not None for path in glob.expanded(pattern, root.names, MOST_ENTRIES)]):
-            return
+    majors = proc.character_majors(root)
+    if any(["" in _nodes(root, pattern, majors).values() for pattern in patterns]):
+        return
     if not patterns:
         raise DriverError(f"the CSV files in {FOLDER} name no device", _INSTALL_HINT)
     raise DriverError(

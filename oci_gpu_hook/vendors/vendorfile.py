@@ -70,19 +70,10 @@ def _vendor(document: object, path: str) -> Vendor:
     if versioned and "version" not in top:
         raise Wrong(versioned, "{version} stands for nothing", "write the key version too")
     chosen = _chosen(top["driver_feature"], groups) if "driver_feature" in top else groups
-    requires, selinux = top.get("requires", {}), top.get("selinux", {})
-    return Vendor(
-        file=path,
-        flag=top["activation_flag"],
-        groups=tuple(chosen.values()),
-        kind=top.get("kind", ""),
-        version=top.get("version", Version()),
-        environment=top.get("environment", ()),
-        kernel=requires.get("kernel", ""),
-        modules=requires.get("modules", ()),
-        selinux_type=selinux.get("type", ""),
-        selinux_boolean=selinux.get("boolean", ""),
-    )
+    more = {key: top[key] for key in ("kind", "version", "environment") if key in top}
+    more.update(top.get("requires", {}))
+    more.update({f"selinux_{key}": text for key, text in top.get("selinux", {}).items()})
+    return Vendor(path, top["activation_flag"], tuple(chosen.values()), **more)
 
 
 # --- the top level

@@ -19,11 +19,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-    # Three numbers that are the same while a file or a folder is; None where it is absent.
+    # Three numbers that are the same while a file or a folder is; None if it is absent.
     Identity = Optional[tuple[int, int, int]]
 
-# Whoever changes the fields of a record below, of Library, DriverFile, DevicePattern or Known, or what a survey leaves
-# out, raises the number.
+# Raise the number with a change of the fields of a record below, of Library, DriverFile, DevicePattern or Known, or of
+# what a survey leaves out.
 HEADING = b"oci-gpu-hook vendors 3\n"
 KNOWN = "vendors"
 PREFIX = "vendor."
@@ -60,13 +60,13 @@ class VendorInventory(NamedTuple):
 
 
 def way(root: HostRoot, path: str) -> Identity:
-    """Whose a folder is, and who may write to it: its user, its group and its mode; None where there is nothing."""
+    """Whose a folder is, and who may write to it: its user, its group and its mode; None if there is nothing."""
     status = root.stat(path)
     return None if status is None else (status.st_uid, status.st_gid, status.st_mode)
 
 
 def identity(root: HostRoot, path: str) -> Identity:
-    """What tells one state of a file or folder from another; None where there is nothing."""
+    """What tells one state of a file or folder from another; None if there is nothing."""
     status = root.stat(path)
     return None if status is None else (status.st_dev, status.st_ino, status.st_ctime_ns)
 
@@ -79,7 +79,7 @@ def files_now(root: HostRoot) -> tuple[tuple[str, Identity], ...]:
 
 
 def read_known(root: HostRoot, now: tuple[tuple[str, Identity], ...]) -> tuple[Known, ...] | None:
-    """What the vendors' files said when they were as `now`; None where that was not saved."""
+    """What the vendors' files said when they were as `now`; None if that was not saved."""
     values = saved.unpacked(HEADING, saved.read(root, KNOWN))
     try:
         files, rows = values
@@ -112,7 +112,7 @@ def read_saved(root: HostRoot, name: str, file: str) -> VendorInventory | None:
 
 
 def _from_row(row: tuple[object, ...]) -> VendorInventory:
-    """The inventory from plain tuples; ValueError or TypeError where one does not fit its record."""
+    """The inventory from plain tuples; ValueError or TypeError if one does not fit its record."""
     (found,) = saved.records(VendorInventory, (row,))
     groups = [group for group, _ in found.patterns]
     patterns = saved.records(DevicePattern, [pattern for _, pattern in found.patterns])

@@ -30,6 +30,8 @@ _MOST_LINKS = 40
 _MOST_FILES = 4096
 # Of files in one folder, and of what is left out of it.
 _MOST_WATCHED, _MOST_TOLD = 2048, 16
+# What an inventory says as its vendor says it.
+_SAME = ("file", "flag", "kind", "environment", "kernel", "modules", "selinux_type", "selinux_boolean")
 
 
 class Survey:
@@ -83,9 +85,7 @@ class Survey:
             if item.folder and self._is_within(f"{item.folder}/{item.file}", item.path, mounted)
         ]
         return VendorInventory(
-            file=vendor.file,
-            flag=vendor.flag,
-            kind=vendor.kind,
+            **{name: getattr(vendor, name) for name in _SAME},
             version=version,
             patterns=tuple([(group.name, pattern) for group in vendor.groups for pattern in group.devices]),
             libraries=tuple([item for item in libraries if item not in cached]),
@@ -101,11 +101,6 @@ class Survey:
             ),
             sockets=tuple([(item.path, group.name) for group in vendor.groups for item in group.sockets]),
             links=tuple(self._links.values()),
-            environment=vendor.environment,
-            kernel=vendor.kernel,
-            modules=vendor.modules,
-            selinux_type=vendor.selinux_type,
-            selinux_boolean=vendor.selinux_boolean,
             lacking=tuple(self._lacking),
             absent=tuple(self._absent),
             faults=tuple(self._faults),
