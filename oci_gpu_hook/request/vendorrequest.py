@@ -80,12 +80,10 @@ def parse(inputs: Inputs, settings: Settings, known: tuple[Known, ...], notes: l
 
 def asks(inputs: Inputs, known: tuple[Known, ...]) -> bool:
     """Whether anything asks for one of these vendors, whatever the administrator accepts; swarm resources apart."""
-    for vendor in known:
-        words = listed(inputs.environment, vendor.flag) if vendor.flag else []
-        words = words or _in_annotations(inputs, vendor)
-        if words and VOID not in [word.lower() for word in words]:
-            return True
-    return False
+    named = [
+        (vendor.flag and listed(inputs.environment, vendor.flag)) or _in_annotations(inputs, vendor) for vendor in known
+    ]
+    return any([words and VOID not in [word.lower() for word in words] for words in named])
 
 
 def _named(inputs: Inputs, settings: Settings, vendor: Known) -> tuple[str, str, list[str]]:
@@ -107,10 +105,8 @@ def _named(inputs: Inputs, settings: Settings, vendor: Known) -> tuple[str, str,
 
 def _in_annotations(inputs: Inputs, vendor: Known) -> list[str]:
     """The names of a vendor's devices in CDI annotations."""
-    if not vendor.kind:
-        return []
     pairs = [item.partition("=") for item in sources.cdi_names(inputs)]
-    return [name for kind, _, name in pairs if kind == vendor.kind and name]
+    return [name for kind, _, name in pairs if kind and kind == vendor.kind and name]
 
 
 def unknown(inputs: Inputs, known: tuple[Known, ...]) -> list[str]:
