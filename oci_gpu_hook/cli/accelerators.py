@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from oci_gpu_hook.cli import onhost, render, vendortext
+from oci_gpu_hook.cli import onhost, render
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.node.gpus import present
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.node.gpus.present import Present, Wrong
-    from oci_gpu_hook.vendors.vendorhost import OnHost
+    from oci_gpu_hook.vendors.vendorhost import VendorState
 
 _NOTHING = DriverInventory("", "", (), (), None, None, (), "", (), (), (), (), (), ())
 
@@ -25,7 +25,7 @@ _NOTHING = DriverInventory("", "", (), (), None, None, (), "", (), (), (), (), (
 class Found(NamedTuple):
     """What a host has.
 
-    nvidia: what NVIDIA's driver has, None where `error` says why nothing; platform: a word of `vendors.platform`, and
+    nvidia: what NVIDIA's driver has, None if `error` says why nothing; platform: a word of `vendors.platform`, and
     the file that proves it; instead: what a Jetson or WSL 2 has, as a document and as text; vendors: those of which
     there is anything, each with what shows that its hardware is here.
     """
@@ -34,16 +34,16 @@ class Found(NamedTuple):
     error: DriverError | None
     platform: tuple[str, str]
     instead: tuple[dict[str, object], str] | None
-    vendors: tuple[tuple[OnHost, str], ...]
+    vendors: tuple[tuple[VendorState, str], ...]
     wrong: tuple[Wrong, ...]
 
-    def here(self) -> tuple[OnHost, ...]:
+    def here(self) -> tuple[VendorState, ...]:
         """The vendors whose hardware is here."""
         return tuple([item for item, hardware in self.vendors if hardware])
 
 
 def look(root: HostRoot, others: Present, nvidia: Callable[[], DriverInventory]) -> Found:
-    """What there is; DriverError where there is nothing at all.
+    """What there is; DriverError if there is nothing at all.
 
     others: what other vendors have; nvidia: gives the inventory of NVIDIA's driver.
     """
@@ -69,28 +69,24 @@ def document(found: Found) -> dict[str, Any]:
     return {
         "platform": {"kind": kind, "proof": proof},
         **(found.instead[0] if found.instead else render.inventory_document(inventory)),
-        "vendors": [vendortext.document(item, hardware) for item, hardware in found.vendors],
-        "wrong": vendortext.wrong_document(found.wrong),
+        "vendors": [onhost.vendor_document(item, hardware) for item, hardware in found.vendors],
+        "wrong": [{"file": item.file, "fault": item.fault} for item in found.wrong],
     }
 
 
 def text(found: Found) -> str:
     """The host for people."""
-    lines = []
+    lines = [f"no driver of NVIDIA's: {found.error.message}"] if found.error else []
     if found.nvidia:
-        lines.append(render.inventory_text(found.nvidia))
+        lines = [render.inventory_text(found.nvidia)]
     elif found.instead:
-        lines.append(found.instead[1])
-    elif found.error:
-        lines.append(f"no driver of NVIDIA's: {found.error.message}")
+        lines = [found.instead[1]]
     for item in found.here():
-        lines += ["", *vendortext.text(item)]
-    unused = [item for item, hardware in found.vendors if not hardware]
+        lines += ["", *onhost.vendor_text(item)]
+    unused = [f"  {onhost.summary(item)}" for item, hardware in found.vendors if not hardware]
     if unused:
-        lines += ["", "files of vendors without hardware here"]
-        lines += [f"  {vendortext.summary(item)}" for item in unused]
-    lines += wrong_lines(found.wrong)
-    return "\n".join(lines)
+        lines += ["", "files of vendors without hardware here", *unused]
+    return "\n".join([*lines, *wrong_lines(found.wrong)])
 
 
 def wrong_lines(wrong: tuple[Wrong, ...]) -> list[str]:

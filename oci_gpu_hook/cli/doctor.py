@@ -35,7 +35,7 @@ from oci_gpu_hook.vendors import vendorinventory as vendor_inventory
 
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
-    from oci_gpu_hook.vendors.vendorhost import OnHost
+    from oci_gpu_hook.vendors.vendorhost import VendorState
 
 # click leaves them out where the output is no terminal.
 _STYLES: dict[str, dict[str, Any]] = {
@@ -212,7 +212,7 @@ def of_platform(root: HostRoot, kind: str, proof: str) -> list[Finding]:
     return drivercheck.platform(kind, platform.NAMES[kind], proof, error, left_out)
 
 
-def _here(root: HostRoot, found: OnHost) -> judged_vendors.Here:
+def _here(root: HostRoot, found: VendorState) -> judged_vendors.Here:
     """What is to be judged of a vendor whose hardware is here."""
     what = found.inventory
     kind = boolean = ""

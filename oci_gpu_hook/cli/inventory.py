@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from oci_gpu_hook.cli import accelerators, cdi, cditext, features, onhost, vendortext
+from oci_gpu_hook.cli import accelerators, cdi, cditext, features, onhost
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import LONGEST_SECONDS, Seconds, config_file, host_root, nvml_timeout, output_format, show
 from oci_gpu_hook.driver import inventory as saved_inventory
@@ -315,7 +315,7 @@ def _other_summaries(found: Found) -> list[str]:
     """A line for each vendor whose hardware is here, and for a Jetson or WSL 2."""
     prefix = f"{saved_files.FOLDER}/{vendor_inventory.PREFIX}"
     lines = [f"saved {prefix}{found.platform[0]}: {found.instead[0]['driver_version']}"] if found.instead else []
-    return lines + [f"saved {prefix}{item.inventory.flag}: {vendortext.summary(item)}" for item in found.here()]
+    return lines + [f"saved {prefix}{item.inventory.flag}: {onhost.summary(item)}" for item in found.here()]
 
 
 def _counted(number: int, what: str) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory, Library
     from oci_gpu_hook.planning.plan import Plan
     from oci_gpu_hook.request.parse import Request
-    from oci_gpu_hook.vendors.vendorhost import OnHost
+    from oci_gpu_hook.vendors.vendorhost import VendorState
 
 _MOST_SHOWN = 3
 
@@ -36,7 +36,7 @@ def sentences(plan: Plan) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _of_vendor(plan: Plan, found: OnHost) -> list[str]:
+def _of_vendor(plan: Plan, found: VendorState) -> list[str]:
     """A sentence for each device of a vendor's that the container does not get, and for what else it may miss."""
     nodes = {operation.path for operation in plan.given() if isinstance(operation, Device)}
     flag = found.inventory.flag

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a vendor's driver has on this host, for people and programs: of a file, of a Jetson, of WSL 2."""
+"""What a driver other than NVIDIA's module has on this host, as text and for JSON: a vendor's, a Jetson's, WSL's."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from oci_gpu_hook.planning import platforms
 from oci_gpu_hook.vendors import platform, tegra
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from oci_gpu_hook.cli.shown import Row
     from oci_gpu_hook.driver.nodes import DeviceNode
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.vendors.vendorhost import OnHost
+    from oci_gpu_hook.vendors.vendorhost import VendorState
 
 # Those that have a description of their driver in the place of NVIDIA's kernel module.
 PLATFORMS = (platform.TEGRA, platform.WSL)
 
 
-def of_platform(root: HostRoot) -> tuple[dict[str, object], str] | None:
+def of_platform(root: HostRoot) -> tuple[dict[str, Any], str] | None:
     """What a Jetson or WSL 2 gives to containers, as a document and as text; None on a host that is neither.
 
     DriverError if it gives nothing.
@@ -41,7 +43,7 @@ def of_platform(root: HostRoot) -> tuple[dict[str, object], str] | None:
         **document(found),
         "left_out": list(left_out),
     }
-    lines = [f"driver {title}, by {proof}", *_text(found)]
+    lines = [f"driver {title}, by {proof}", *_platform_text(found)]
     if left_out:
         lines += ["", "left out", *[f"  {sentence}" for sentence in left_out]]
     return said, "\n".join(lines)
@@ -57,7 +59,7 @@ def check_is_server(root: HostRoot) -> None:
         )
 
 
-def document(found: OnHost) -> dict[str, object]:
+def document(found: VendorState) -> dict[str, Any]:
     """What there is, for programs."""
     inventory = found.inventory
     return {
@@ -69,35 +71,107 @@ def document(found: OnHost) -> dict[str, object]:
         "libraries": [library._asdict() for library in (*inventory.libraries, *inventory.cached)],
         "files": [file._asdict() for file in inventory.files],
         "links": [link._asdict() for link in inventory.links],
-        "lacking": [*found.unmet, *inventory.lacking, *found.devices.lacking],
-        "faults": [*inventory.faults, *found.faults],
+        "lacking": found.lacking(),
+        "faults": list(found.faults),
     }
+
+
+def vendor_document(found: VendorState, hardware: str) -> dict[str, Any]:
+    """One vendor, for programs; hardware: what shows that it is here, "" for nothing."""
+    what = found.inventory
+    return {
+        "flag": what.flag,
+        "kind": what.kind,
+        "file": what.file,
+        "version": what.version,
+        "hardware": hardware,
+        **document(found),
+        "sockets": [path for path, _ in found.sockets],
+        "environment": dict(what.environment),
+        "selinux": {"type": what.selinux_type, "boolean": what.selinux_boolean},
+        "absent": [*found.devices.absent, *what.absent],
+    }
+
+
+def summary(found: VendorState) -> str:
+    """The vendor on one line."""
+    what = found.inventory
+    return f"{what.flag}{what.version and ' '}{what.version}: {_counted(found)}"
+
+
+def vendor_text(found: VendorState) -> list[str]:
+    """The vendor in several lines: its devices by the names that ask for them, and what must be said of it."""
+    what, devices = found.inventory, found.devices
+    rows: list[Row] = [
+        (item.names[0], " ".join(item.names[1:]), " ".join([node.path for node, _ in item.nodes]))
+        for item in devices.devices
+    ]
+    rows += [("-", "every request", node.path) for node in dict(devices.common)]
+    said = [f"environment that programs may need: {name}={value}" for name, value in what.environment]
+    if what.selinux_type:
+        said.append(f"SELinux: a container's process must be of type {what.selinux_type}")
+    if what.selinux_boolean:
+        said.append(f"SELinux: the boolean {what.selinux_boolean} must be on")
+    said += [f"required: {sentence}" for sentence in found.lacking()]
+    absent = (*devices.absent, *what.absent)
+    if absent:
+        said.append(f"may be missing, and is: {', '.join(absent)}")
+    kind = f" ({what.kind})" if what.kind else ""
+    version = f", version {what.version}" if what.version else ""
+    return [
+        f"{what.flag}{kind}{version}, by {what.file}",
+        *(aligned(rows) if rows else ["  no device"]),
+        f"  {_counted(found)}",
+        *[f"  {sentence}" for sentence in (*said, *found.faults)],
+    ]
+
+
+def _counted(found: VendorState) -> str:
+    """How much of each is there."""
+    what, devices = found.inventory, found.devices
+    return counted(
+        (len(devices.devices), "device", "devices"),
+        (len({node.path for node, _ in devices.common}), "node of every request", "nodes of every request"),
+        (len(what.libraries) + len(what.cached), "library", "libraries"),
+        (len(what.files), "file or folder", "files and folders"),
+        (len(found.sockets), "socket", "sockets"),
+    )
+
+
+def counted(*counts: tuple[int, str, str]) -> str:
+    """Each number that is not 0, with the word for one or for many."""
+    words = [f"{number} {one if number == 1 else many}" for number, one, many in counts if number]
+    return ", ".join(words) or "nothing"
 
 
 def _node(node: DeviceNode, group: str) -> dict[str, object]:
     return {"path": node.path, "major": node.major, "minor": node.minor, "mode": f"{node.mode:04o}", "group": group}
 
 
-def _text(found: OnHost) -> list[str]:
-    """What there is, for people, below a title."""
+def _platform_text(found: VendorState) -> list[str]:
+    """What a platform has, for people, below a title."""
     inventory = found.inventory
     nodes = [*found.devices.common, *[item for device in found.devices.devices for item in device.nodes]]
-    rows: list[Row] = [
-        (node.path, f"c {node.major}:{node.minor}", f"{node.mode:04o} {node.uid}:{node.gid}", group)
-        for node, group in nodes
-    ]
-    lines = ["", "device nodes", *aligned(rows)]
-    libraries: list[Row] = [
-        (library.path, library.soname, ", ".join(library.capabilities))
-        for library in (*inventory.libraries, *inventory.cached)
-    ]
-    lines += ["", "libraries", *aligned(libraries)]
-    files: list[Row] = [(file.path, ", ".join(file.capabilities)) for file in inventory.files]
-    lines += ["", "files and folders", *aligned(files)]
-    if inventory.links:
-        lines += ["", "links", *aligned([(link.path, f"-> {link.to}") for link in inventory.links])]
-    lacking = [*found.unmet, *inventory.lacking, *found.devices.lacking]
-    for title, sentences in (("missing", lacking), ("not trusted", [*inventory.faults, *found.faults])):
+    tables: tuple[tuple[str, list[Row]], ...] = (
+        (
+            "device nodes",
+            [
+                (node.path, f"c {node.major}:{node.minor}", f"{node.mode:04o} {node.uid}:{node.gid}", group)
+                for node, group in nodes
+            ],
+        ),
+        (
+            "libraries",
+            [
+                (library.path, library.soname, ", ".join(library.capabilities))
+                for library in (*inventory.libraries, *inventory.cached)
+            ],
+        ),
+        ("files and folders", [(file.path, ", ".join(file.capabilities)) for file in inventory.files]),
+        ("links", [(link.path, f"-> {link.to}") for link in inventory.links]),
+    )
+    lines = [line for title, rows in tables if rows or title != "links" for line in ("", title, *aligned(rows))]
+    for title, sentences in (("missing", found.lacking()), ("not trusted", found.faults)):
         if sentences:
             lines += ["", title, *[f"  {sentence}" for sentence in sentences]]
     return lines

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oci_gpu_hook.cli import named, render
+from oci_gpu_hook.cli import named, onhost, render
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import host_root, output_format, show
 from oci_gpu_hook.errors import ConfigError, UsageError, quoted
@@ -18,8 +18,8 @@ from oci_gpu_hook.vendors import folders, vendorfile
 from oci_gpu_hook.vendors.vendor import LARGEST_FILE
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.vendors.vendor import Vendor, Version
-    from oci_gpu_hook.vendors.vendorhost import OnHost
+    from oci_gpu_hook.vendors.vendor import Vendor
+    from oci_gpu_hook.vendors.vendorhost import VendorState
 
 # Of the table: a column's heading, and the key of its value.
 _COLUMNS = (
@@ -100,54 +100,43 @@ def _content(file: str) -> bytes:
 
 
 def _row(vendor: Vendor, replaces: str) -> dict[str, Any]:
-    """What there is to say of one file."""
+    """What there is to say of one file; the version as the file says it: the host is not looked at."""
     return {
         "flag": vendor.flag,
         "kind": vendor.kind,
-        "version": _version(vendor.version),
+        "version": _VERSIONS[vendor.version.kind].format(vendor.version.value),
         "groups": [group.name for group in vendor.groups],
         "file": vendor.file,
         "replaces": replaces,
     }
 
 
-def _here(root: HostRoot, found: OnHost | None) -> dict[str, Any] | None:
-    """What this host has of one file's; None where that cannot be served."""
-    if found is None:
-        return None
-    return {
+def _here(root: HostRoot, found: VendorState | None) -> dict[str, Any] | None:
+    """What this host has of one file's; None if that cannot be served."""
+    return found and {
         "hardware": present.hardware(root, found),
         "version": found.inventory.version,
         "devices": [list(device.names) for device in found.devices.devices],
     }
 
 
-def _count(here: dict[str, Any] | None) -> str:
+def _count(here: dict[str, Any]) -> str:
     """How many devices a request can name, or a word for it."""
-    if not here or not here["hardware"]:
-        return ""
-    if here["devices"]:
+    if here["hardware"] and here["devices"]:
         return str(len(here["devices"]))
-    return "all" if here["hardware"].startswith("/dev/") else "none"
-
-
-def _version(version: Version) -> str:
-    """Where the version stands, as the file says it: the host is not looked at."""
-    return _VERSIONS[version.kind].format(version.value)
+    nodes = "all" if here["hardware"].startswith("/dev/") else "none"
+    return nodes if here["hardware"] else ""
 
 
 def _as_text(document: dict[str, Any]) -> str:
     """The table, then what must be said of single files."""
     rows = [tuple([heading for heading, _ in _COLUMNS])]
     for row in document["vendors"]:
+        cells = {**row, "groups": ",".join(row["groups"])}
         here = row["here"]
-        installed = here["version"] if here else ""
-        cells = {**row, "groups": ",".join(row["groups"]), "devices": _count(here)}
-        cells["installed"] = installed
+        cells["devices"], cells["installed"] = (_count(here), here["version"]) if here else ("", "")
         rows.append(tuple([cells[key] or "-" for _, key in _COLUMNS]))
-    lines = render.columns(rows)
-    if not document["vendors"]:
-        lines = [f"no vendor's file in {' or '.join(folders.FOLDERS)}"]
+    lines = render.columns(rows) if document["vendors"] else [f"no vendor's file in {' or '.join(folders.FOLDERS)}"]
     said = [
         *[f"{row['file']} has taken the place of {row['replaces']}" for row in document["vendors"] if row["replaces"]],
         *[f"broken: {error}" for error in document["errors"]],
@@ -165,22 +154,15 @@ def _painted(line: str) -> str:
 
 def _summary(vendor: Vendor) -> str:
     """One line of what a request for it would get."""
-    groups = ", ".join([group.name for group in vendor.groups])
-    counts = (
-        ("device", sum([len(group.devices) for group in vendor.groups])),
-        ("library", sum([len(group.libraries) for group in vendor.groups])),
-        ("file", sum([len(group.files) for group in vendor.groups])),
-        ("socket", sum([len(group.sockets) for group in vendor.groups])),
+    lists = (
+        ([group.devices for group in vendor.groups], "device", "devices"),
+        ([group.libraries for group in vendor.groups], "library", "libraries"),
+        ([group.files for group in vendor.groups], "file", "files"),
+        ([group.sockets for group in vendor.groups], "socket", "sockets"),
     )
-    said = ", ".join([f"{count} {_plural(word, count)}" for word, count in counts if count])
+    said = onhost.counted(*[(sum(map(len, found)), one, many) for found, one, many in lists])
     kind = f" ({vendor.kind})" if vendor.kind else ""
-    return f"{vendor.flag}{kind} gets {groups}: {said or 'nothing'}"
-
-
-def _plural(word: str, count: int) -> str:
-    if count == 1:
-        return word
-    return "libraries" if word == "library" else f"{word}s"
+    return f"{vendor.flag}{kind} gets {', '.join([group.name for group in vendor.groups])}: {said}"
 
 
 def _notes(path: str) -> list[str]:
@@ -196,7 +178,7 @@ def _notes(path: str) -> list[str]:
 
 
 def _check_flag(root: HostRoot, vendor: Vendor) -> None:
-    """ConfigError where a file of the host has this flag that this one would not take the place of."""
+    """ConfigError if a file of the host has this flag that this one would not take the place of."""
     name = os.path.basename(vendor.file)
     for other in folders.load_all(root)[0]:
         if other.flag == vendor.flag and os.path.basename(other.file) != name:

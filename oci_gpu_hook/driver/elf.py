@@ -19,6 +19,10 @@ except ImportError:
 
 from oci_gpu_hook.record import NamedTuple
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.host.root import HostRoot
+
 # Real libraries have about ten program headers and a few KiB of dynamic section; a SONAME is a file's name (NAME_MAX).
 _MOST_SEGMENTS = 512
 _LARGEST_DYNAMIC = 1 << 20
@@ -75,6 +79,20 @@ _LAYOUTS = {
     2: _Layout(64, "18xH12xQ14xHH6x", 64, "I4xQQ8xQ16x", 56, "qQ", 16),
 }
 _BYTE_ORDERS = {1: "<", 2: ">"}
+
+
+def identity_of(root: HostRoot, path: str) -> Identity | None:
+    """The identity of the library at `path` in a root; None if there is none that can be read."""
+    try:
+        fd = root.open(path, posix.O_RDONLY | posix.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        return identify(fd)
+    except (MalformedElf, OSError):
+        return None
+    finally:
+        posix.close(fd)
 
 
 def identify(fd: int) -> Identity | None:

@@ -208,16 +208,7 @@ def _library(
     driver: Driver, path: str, name: str, file: str, capabilities: tuple[str, ...], flags: int
 ) -> Library | None:
     """The library at `path`; None where it is none for the machine and word size of `flags`."""
-    try:
-        fd = driver.root.open(path, posix.O_RDONLY | posix.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        identity = elf.identify(fd)
-    except (elf.MalformedElf, OSError):
-        return None
-    finally:
-        posix.close(fd)
+    identity = elf.identity_of(driver.root, path)
     if identity is None or ldcache.FLAGS.get((identity.machine, identity.bits)) != flags:
         return None
     soname = identity.soname or file

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from typing import Callable
 
 _SPECIAL = frozenset("*?[")
-# Of which a name of the host's is made: two brackets are compared by them.
-_LETTERS = "".join([chr(number) for number in range(33, 127)])
 
 
 def is_pattern(text: str) -> bool:
@@ -91,42 +89,3 @@ def _fits(part: str, letter: str) -> bool:
             found = found or inner[at] == letter
             at += 1
     return found != negated
-
-
-def overlap(one: str, other: str) -> bool:
-    """Whether some name fits both patterns; takes time linear in both lengths multiplied."""
-    if one[:1] != other[:1] and _SPECIAL.isdisjoint(one[:1] + other[:1]) and one and other:
-        return False
-    if not is_pattern(one):
-        return matches(other, one)
-    if not is_pattern(other):
-        return matches(one, other)
-    left, right = _parts(one), _parts(other)
-    reached = {(0, 0)}
-    ways = [(0, 0)]
-    while ways:
-        i, j = ways.pop()
-        if i == len(left) and j == len(right):
-            return True
-        a, b = left[i : i + 1], right[j : j + 1]
-        further = []
-        if a == ["*"] or b == ["*"]:
-            # A star ends here, or takes one more letter of the other's.
-            further += [(i + 1, j)] if a else []
-            further += [(i, j + 1)] if b else []
-        elif a and b and _meet(a[0], b[0]):
-            further = [(i + 1, j + 1)]
-        ways += [way for way in further if way not in reached]
-        reached.update(further)
-    return False
-
-
-def _meet(one: str, other: str) -> bool:
-    """Whether some letter fits both parts, no stars."""
-    if len(one) == 1 and one != "?":
-        return _fits(other, one)
-    if len(other) == 1 and other != "?":
-        return _fits(one, other)
-    if "?" in (one, other):
-        return True
-    return any([_fits(one, letter) and _fits(other, letter) for letter in _LETTERS])

@@ -77,15 +77,15 @@ def look(root: HostRoot, folder: str, see: Callable[[str], None]) -> Contents:
         folders.append(path)
         for name, status in _entries(root, path):
             at = f"{path}/{name}"
-            fault = _fault(name, status, roots)
+            reason = fault(name, status, roots)
             if at[len(folder) :] in mounted:
                 # A clone has what the mount hides.
-                fault = "something is mounted on it"
-            if fault:
-                faults[at] = fault
+                reason = "something is mounted on it"
+            if reason:
+                faults[at] = reason
             if status is None or is_link(status):
-                links += [] if fault else [at]
-            elif is_folder(status) and not fault:
+                links += [] if reason else [at]
+            elif is_folder(status) and not reason:
                 wanted.append((at, depth + 1))
             elif is_folder(status):
                 see(at)
@@ -116,7 +116,7 @@ def _entries(root: HostRoot, path: str) -> list[tuple[str, posix.stat_result | N
         posix.close(fd)
 
 
-def _fault(name: str, status: posix.stat_result | None, roots: tuple[int, ...]) -> str:
+def fault(name: str, status: posix.stat_result | None, roots: tuple[int, ...]) -> str:
     """Why a thing cannot be given; "" if it can be.  A link leads to what the container itself has there."""
     if not name.isprintable():
         return "its name cannot be printed"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.operations.operation import Operation
     from oci_gpu_hook.planning.plan import Plan
     from oci_gpu_hook.request.bundle import Bundle
-    from oci_gpu_hook.vendors.vendorhost import OnHost
+    from oci_gpu_hook.vendors.vendorhost import VendorState
 
 
 def apart(plan: Plan, spec: Spec, bundle: Bundle) -> Plan:
@@ -63,14 +63,14 @@ def _gpus(nodes: tuple[str, ...], inventory: DriverInventory) -> tuple[str, ...]
     return tuple(dict.fromkeys([*gpus, *mig_devices]))
 
 
-def _vendors_devices(nodes: tuple[str, ...], found: OnHost) -> tuple[str, ...]:
+def _vendors_devices(nodes: tuple[str, ...], found: VendorState) -> tuple[str, ...]:
     """The indices of the devices whose nodes the engine has made, which does not say by which names it was asked."""
     from oci_gpu_hook.planning import vendorshare
 
     return tuple([device.names[0] for device, _ in vendorshare.of_nodes(nodes, found)]) or (ALL,)
 
 
-def _vendors_misfit(version: str, found: OnHost, operations: Iterable[Operation], targets: Iterable[str]) -> str:
+def _vendors_misfit(version: str, found: VendorState, operations: Iterable[Operation], targets: Iterable[str]) -> str:
     """Why a spec that an engine has carried out does not fit the host, in a sentence; "" where it does.
 
     version: of the driver that it was made for; targets: where the engine has mounted something.  Not every vendor says

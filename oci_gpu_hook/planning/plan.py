@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.operations.operation import Operation
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.request.settings import Settings
-    from oci_gpu_hook.vendors.vendorhost import OnHost
+    from oci_gpu_hook.vendors.vendorhost import VendorState
 
     # Device nodes, each with its reason.
     Reasoned = tuple[tuple[DeviceNode, str], ...]
@@ -71,7 +71,7 @@ class Found(NamedTuple):
     """What of the host a plan was decided by: NVIDIA's driver, and other vendors' hardware and drivers."""
 
     inventory: DriverInventory | None = None
-    vendors: tuple[OnHost, ...] = ()
+    vendors: tuple[VendorState, ...] = ()
 
 
 class Plan(NamedTuple):

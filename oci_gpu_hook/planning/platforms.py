@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container gets of NVIDIA's on a Jetson or under WSL 2, where no kernel module has GPUs below /proc.
+"""What a container gets of NVIDIA's on a Jetson or under WSL 2: no kernel module has GPUs below /proc there.
 
 There is one GPU to ask for, or all of them lie behind one device: so whatever a request names it gets all devices, as
 NVIDIA's runtime does it.  A start that finds GPUs in the saved inventory does not load this.  Must not change anything
@@ -8,28 +8,25 @@ but what is saved of the driver.
 
 from __future__ import annotations
 
-import posix
-
 from oci_gpu_hook.driver import nodes
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.planning import vendorshare
 from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.request.words import ALL, NONE, VISIBLE_DEVICES
-from oci_gpu_hook.vendors import platform, vendorhost, vendorinventory
+from oci_gpu_hook.vendors import allowed, platform, vendorhost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from oci_gpu_hook.container.layout import Layout
     from oci_gpu_hook.driver.inventory import Library
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.planning.plan import Share
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.vendors.vendor import Link, Vendor
-    from oci_gpu_hook.vendors.vendorhost import OnHost
+    from oci_gpu_hook.vendors.vendorhost import VendorState
     from oci_gpu_hook.vendors.vendorinventory import VendorInventory
-
-# /dev/null by another name: udev makes /dev/v4l2-nvdec so, for a library that opens it and asks nothing of the kernel.
-_NULL = (1, 3)
 
 
 def share(root: HostRoot, layout: Layout, request: Request) -> tuple[Share, str]:
@@ -49,28 +46,29 @@ def share(root: HostRoot, layout: Layout, request: Request) -> tuple[Share, str]
     return given._replace(notes=(*given.notes, *_notes(request, kind))), title(kind, found)
 
 
-def look(root: HostRoot, kind: str, *, everything: bool) -> OnHost:
-    """What this platform's driver has on the host now; DriverError where it has nothing.
+def look(root: HostRoot, kind: str, *, everything: bool) -> VendorState:
+    """What this platform's driver has on the host now; DriverError if it has nothing.
 
     everything: whether all of a Jetson's CSV files count.
     """
-    saved = _inventory(root, kind, everything=everything)
-    found = vendorhost.look(root, saved)
-    known = {node.path for node, _ in found.devices.common}
+    found = vendorhost.look(root, _inventory(root, kind, everything=everything))
+    inventory = found.inventory
+    known = {"/dev/null", *[node.path for node, _ in found.devices.common]}
+    # udev makes /dev/v4l2-nvdec a second /dev/null, for a library that opens it and asks nothing of the kernel.
     null = [
-        (nodes.device(root, pattern.path, *_NULL), group)
-        for group, pattern in saved.patterns
-        if pattern.path not in known and _number(root, pattern.path) == _NULL
+        (nodes.device(root, pattern.path, *allowed.NULL), group)
+        for group, pattern in inventory.patterns
+        if pattern.path not in known and (status := root.stat(pattern.path)) and allowed.is_null(status.st_rdev)
     ]
     # A Jetson's lists name what all boards have: that this one lacks some of it is not worth a sentence.
-    libraries, links = joined(saved.libraries, saved.links)
+    libraries, links = joined(inventory.libraries, inventory.links)
     return found._replace(
-        inventory=saved._replace(libraries=libraries, links=links, absent=()),
+        inventory=inventory._replace(libraries=libraries, links=links, absent=()),
         devices=found.devices._replace(common=(*found.devices.common, *null), absent=()),
     )
 
 
-def title(kind: str, found: OnHost) -> str:
+def title(kind: str, found: VendorState) -> str:
     """What the driver is: ``Jetson Linux 36.4.3``, or ``WSL 2``."""
     if kind == platform.TEGRA:
         return f"Jetson Linux {found.inventory.version or 'of an unknown release'}"
@@ -82,68 +80,47 @@ def _inventory(root: HostRoot, kind: str, *, everything: bool) -> VendorInventor
     file, name = platform.WSL_FOLDER, kind
     if kind == platform.TEGRA:
         file, name = platform.CSV_FOLDER, f"{kind}.all" if everything else kind
-    saved = vendorinventory.read_saved(root, name, file)
-    if saved is not None:
-        return saved
-    from oci_gpu_hook.vendors import tegra, vendorsurvey, wsl
 
-    vendor: Vendor
-    if kind == platform.TEGRA:
-        read = vendorinventory.identities(root, (file, *tegra.sources(root, everything)))
-        vendor, _ = tegra.vendor(root, everything)
-    else:
-        read = vendorinventory.identities(root, (file, *wsl.sources(root)))
-        vendor = wsl.vendor(root)
-    return vendorsurvey.anew(root, vendor, name, read) if root.remember else vendorsurvey.survey(root, vendor)
+    def describe(see: Callable[[str], None]) -> Vendor:
+        from oci_gpu_hook.vendors import tegra, wsl
+
+        return tegra.vendor(root, everything, see)[0] if kind == platform.TEGRA else wsl.vendor(root, see)
+
+    return vendorhost.saved_or_new(root, name, file, describe)
 
 
 def joined(libraries: tuple[Library, ...], links: tuple[Link, ...]) -> tuple[tuple[Library, ...], tuple[Link, ...]]:
     """The libraries with the links beside them as further names, and the other links.
 
-    An image that was built on a Jetson has empty files at all these paths: over such a one a name is mounted.
+    An image that was built on a Jetson has empty files at all these paths: over such a one a name is mounted.  No name
+    is a file of its own: Windows has no links, and so copies.
     """
-    found = [*_apart(libraries)]
-    known = {(library.folder, name): number for number, library in enumerate(found) for name in library.names}
+    files = {(library.folder, library.file) for library in libraries}
+    names = [
+        [name for name in library.names if name == library.file or (library.folder, name) not in files]
+        for library in libraries
+    ]
+    known = {(library.folder, name): number for number, library in enumerate(libraries) for name in names[number]}
     others = []
     for link in links:
         folder, _, name = link.path.rpartition("/")
         number = known.setdefault((folder, name), known.get((folder, link.to), -1))
         if number < 0:
             others.append(link)
-        else:
-            names = dict.fromkeys([*found[number].names, name])
-            found[number] = found[number]._replace(names=tuple(names))
+        elif name not in names[number]:
+            names[number].append(name)
+    found = [library._replace(names=tuple(names[number])) for number, library in enumerate(libraries)]
     return tuple(found), tuple(others)
-
-
-def _apart(libraries: tuple[Library, ...]) -> tuple[Library, ...]:
-    """The libraries, each without names that are files of their own: Windows has no links, and so copies."""
-    files = {(library.folder, library.file) for library in libraries}
-    return tuple(
-        [
-            library._replace(
-                names=tuple(
-                    [name for name in library.names if name == library.file or (library.folder, name) not in files]
-                )
-            )
-            for library in libraries
-        ]
-    )
-
-
-def _number(root: HostRoot, path: str) -> tuple[int, int]:
-    status = root.stat(path)
-    return (0, 0) if status is None else (posix.major(status.st_rdev), posix.minor(status.st_rdev))
 
 
 def _notes(request: Request, kind: str) -> tuple[str, ...]:
     """What is asked for that only NVIDIA's driver on a server has, each in a sentence."""
     name = platform.NAMES[kind]
-    asked = [
-        *(request.features),
-        *(["IMEX channels"] if request.imex_channels else []),
-        *(["the management of MIG"] if request.mig_config or request.mig_monitor else []),
-    ]
+    asked = [*request.features]
+    if request.imex_channels:
+        asked.append("IMEX channels")
+    if request.mig_config or request.mig_monitor:
+        asked.append("the management of MIG")
     notes = [f"{', '.join(asked)}: {name} has none"] if asked else []
     if request.requirements:
         notes.append(f"NVIDIA_REQUIRE_* is not checked: what {name} supports is not known")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shares of several drivers in one container: what two of them give alike is given once.  Pure.
 
-Must not prefer one driver to another: where two want different things at one path, nothing is given.
+Must not prefer one driver to another: if two want different things at one path, nothing is given.
 """
 
 from __future__ import annotations
@@ -23,18 +23,15 @@ def apart(shares: tuple[Share, ...]) -> tuple[Share, ...]:
     taken: dict[str, tuple[str, object]] = {}
     found = []
     for share in shares:
-        nodes = [
-            (node, reason)
-            for node, reason in share.nodes
-            if _is_new(taken, share.giver, {node.path: (node.major, node.minor)})
-        ]
-        operations = [operation for operation in share.operations if _is_new(taken, share.giver, _things(operation))]
+        giver = share.giver
+        nodes = [pair for pair in share.nodes if _is_new(taken, giver, {pair[0].path: (pair[0].major, pair[0].minor)})]
+        operations = [operation for operation in share.operations if _is_new(taken, giver, _things(operation))]
         found.append(share._replace(nodes=tuple(nodes), operations=tuple(operations)))
     return tuple(found)
 
 
 def _is_new(taken: dict[str, tuple[str, object]], giver: str, things: dict[str, object]) -> bool:
-    """Whether any of `things` is at a path that nobody has taken; takes them."""
+    """Whether any of `things` is at a path that is not taken yet; takes them."""
     is_new = not things
     for path, thing in things.items():
         earlier, there = taken.setdefault(path, (giver, thing))

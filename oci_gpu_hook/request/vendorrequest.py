@@ -25,7 +25,7 @@ _HINT = "the container's author must ask for 'all', 'none', an index, a PCI addr
 class Known(NamedTuple):
     """One vendor's file, as far as a request needs it.
 
-    flag, kind: see `vendors.vendor.Vendor`, "" where the file cannot be understood; fault: why it cannot be served.
+    flag, kind: see `vendors.vendor.Vendor`, "" if the file cannot be understood; fault: why it cannot be served.
     """
 
     flag: str
@@ -37,8 +37,8 @@ class Known(NamedTuple):
 class VendorRequest(NamedTuple):
     """What is asked of one vendor.
 
-    source: ``env``, ``swarm``, ``annotations``, or ``cdi``, where the engine has injected the devices by a CDI spec of
-    ours, and `devices` are paths of nodes.  devices: ``all`` alone; ``none`` alone; else names as they were given.
+    source: ``env``, ``swarm``, ``annotations``, or ``cdi``: the engine has injected the devices by a CDI spec of ours,
+    and `devices` are paths of nodes.  devices: ``all`` alone; ``none`` alone; else names as they were given.
     """
 
     flag: str
@@ -54,39 +54,36 @@ def parse(inputs: Inputs, settings: Settings, known: tuple[Known, ...], notes: l
     """
     found = []
     for vendor in sorted(known, key=lambda vendor: vendor.flag):
+        flag = vendor.flag
         source, where, words = _named(inputs, settings, vendor)
         lowered = [word.lower() for word in words]
         if not words or VOID in lowered:
             continue
-        why = sources.refusal(inputs, settings, where, vendor.flag)
+        why = sources.refusal(inputs, settings, where, flag)
         if why:
             sources.leave_out(f"the request in {where} {why}", settings, notes)
             continue
-        if source == "swarm":
-            for name in sources.swarm_variables(settings, vendor.flag):
-                sources.refuse_count(name, listed(inputs.environment, name))
-        if not _allows(settings, vendor.flag):
-            sources.leave_out(f"{vendor.flag} is not allowed", settings, notes)
+        for name in sources.swarm_variables(settings, flag) if source == "swarm" else ():
+            sources.refuse_count(name, listed(inputs.environment, name))
+        if ALL not in settings.allowed_vendors and flag not in settings.allowed_vendors:
+            sources.leave_out(f"{flag} is not allowed", settings, notes)
             continue
         if vendor.fault:
-            raise ConfigError(vendor.fault, f"{vendor.flag} cannot be served until it is fixed")
-        devices = tuple(dict.fromkeys([_canonical(word, where) for word in words]))
-        for word in (ALL, NONE):
-            if word in lowered:
-                devices = (word,)
-                break
-        found.append(VendorRequest(vendor.flag, vendor.file, source, devices))
+            raise ConfigError(vendor.fault, f"{flag} cannot be served until it is fixed")
+        for word in words:
+            if len(word) > _LONGEST_NAME or not _LETTERS.issuperset(word):
+                raise RequestError(f"unknown device {quoted(word)} in {where}", _HINT)
+        alone = [word for word in (ALL, NONE) if word in lowered][:1]
+        found.append(VendorRequest(flag, vendor.file, source, tuple(alone or dict.fromkeys(words))))
     return tuple(found)
 
 
 def asks(inputs: Inputs, known: tuple[Known, ...]) -> bool:
     """Whether anything asks for one of these vendors, whatever the administrator accepts; swarm resources apart."""
-    for vendor in known:
-        words = listed(inputs.environment, vendor.flag) if vendor.flag else []
-        words = words or _in_annotations(inputs, vendor)
-        if words and VOID not in [word.lower() for word in words]:
-            return True
-    return False
+    named = [
+        (vendor.flag and listed(inputs.environment, vendor.flag)) or _in_annotations(inputs, vendor) for vendor in known
+    ]
+    return any([words and VOID not in [word.lower() for word in words] for words in named])
 
 
 def _named(inputs: Inputs, settings: Settings, vendor: Known) -> tuple[str, str, list[str]]:
@@ -108,24 +105,12 @@ def _named(inputs: Inputs, settings: Settings, vendor: Known) -> tuple[str, str,
 
 def _in_annotations(inputs: Inputs, vendor: Known) -> list[str]:
     """The names of a vendor's devices in CDI annotations."""
-    if not vendor.kind:
-        return []
     pairs = [item.partition("=") for item in sources.cdi_names(inputs)]
-    return [name for kind, _, name in pairs if kind == vendor.kind and name]
-
-
-def _allows(settings: Settings, flag: str) -> bool:
-    return ALL in settings.allowed_vendors or flag in settings.allowed_vendors
-
-
-def _canonical(word: str, where: str) -> str:
-    if len(word) > _LONGEST_NAME or not _LETTERS.issuperset(word):
-        raise RequestError(f"unknown device {quoted(word)} in {where}", _HINT)
-    return word
+    return [name for kind, _, name in pairs if kind and kind == vendor.kind and name]
 
 
 def unknown(inputs: Inputs, known: tuple[Known, ...]) -> list[str]:
-    """A sentence where a variable may be that of a file that cannot be understood; it may be somebody else's too."""
+    """A sentence if a variable may be that of a file that cannot be understood; it may be another program's too."""
     broken = [vendor.fault for vendor in known if not vendor.flag]
     flags = {vendor.flag for vendor in known}
     asked = [name for name in inputs.environment if name.startswith(VENDOR_PREFIX) and name not in flags]

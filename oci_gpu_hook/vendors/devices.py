@@ -15,6 +15,7 @@ from oci_gpu_hook.formats import glob
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_character_device
 from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.request.selectors import bus_id
 from oci_gpu_hook.vendors import allowed
 from oci_gpu_hook.vendors.vendor import DevicePattern
 
@@ -24,15 +25,13 @@ if TYPE_CHECKING:
 
 # The kernel's own index of character devices, by their numbers (Documentation/ABI/stable/sysfs-dev).
 _BY_NUMBER = "/sys/dev/char"
-_PCI = "/sys/bus/pci/devices"
+PCI = "/sys/bus/pci/devices"
 _UDEV = "/run/udev/data"
-# Devices of many small drivers, each with a minor of its own (Documentation/admin-guide/devices.txt).
-_MISC = 10
+# Of many small drivers, each with a minor of its own.
 _MISC_DEVICES = "/proc/misc"
 # A host with 16 GPUs has a hundred nodes of theirs.
 _MOST_NODES = 4096
 _MOST_DIGITS = 9
-_HEX = frozenset("0123456789abcdef")
 
 
 class Device(NamedTuple):
@@ -48,8 +47,8 @@ class Device(NamedTuple):
 class Devices(NamedTuple):
     """A vendor's devices.
 
-    common: the nodes that every request gets; lacking, absent: the patterns of which no node is there, of those that
-    are required and of the others.
+    common: the nodes that every request gets; lacking, absent: the patterns without a node, those that are required
+    and the others.
     """
 
     devices: tuple[Device, ...]
@@ -59,34 +58,37 @@ class Devices(NamedTuple):
 
 
 def look(root: HostRoot, inventory: VendorInventory) -> Devices:
-    """The vendor's devices, in the order of their PCI addresses, or of their names where they have none."""
+    """The vendor's devices, in the order of their PCI addresses, or of their names if they have none."""
     majors = proc.character_majors(root)
-    found: dict[tuple[object, ...], list[tuple[DeviceNode, str]]] = {}
+    found: dict[tuple[object, ...], dict[tuple[DeviceNode, str], None]] = {}
     names: dict[tuple[object, ...], dict[str, None]] = {}
-    common: list[tuple[DeviceNode, str]] = []
+    common: dict[tuple[DeviceNode, str], None] = {}
     lacking: list[str] = []
     absent: list[str] = []
     for group, pattern in inventory.patterns:
-        matching = _matching(root, pattern, majors)
+        matching, refused = _matching(root, pattern, majors)
         if not matching:
-            (lacking if pattern.required else absent).append(written(pattern))
+            shown = f"{_written(pattern)} (not given: {refused})" if refused else _written(pattern)
+            (lacking if pattern.required else absent).append(shown)
         for node, address in matching:
             if not pattern.each:
-                common.append((node, group))
+                common[node, group] = None
                 continue
-            name = _further_name(root, node, pattern)
+            name = _sysfs_text(root, f"{_BY_NUMBER}/{node.major}:{node.minor}/{pattern.name}") if pattern.name else ""
             key = _key(node, address, name)
-            found.setdefault(key, []).append((node, group))
-            called = names.setdefault(key, {})
-            called.update(dict.fromkeys([word for word in (address, name) if word]))
-            called[node.path.rpartition("/")[2]] = None
-    devices = [
-        Device((str(index), *names[key]), tuple(dict.fromkeys(found[key]))) for index, key in enumerate(sorted(found))
-    ]
-    return Devices(tuple(devices), tuple(dict.fromkeys(common)), tuple(lacking), tuple(dict.fromkeys(absent)))
+            found.setdefault(key, {})[node, group] = None
+            called = [word for word in (address, name, node.path.rpartition("/")[2]) if word]
+            names.setdefault(key, {}).update(dict.fromkeys(called))
+    devices = [Device((str(index), *names[key]), tuple(found[key])) for index, key in enumerate(sorted(found))]
+    return Devices(tuple(devices), tuple(common), tuple(lacking), tuple(dict.fromkeys(absent)))
 
 
-def written(pattern: DevicePattern) -> str:
+def pci_ids(root: HostRoot, address: str, *names: str) -> list[str]:
+    """What sysfs says of a PCI function: ``vendor``, ``device`` or ``class``, in hexadecimal without ``0x``."""
+    return [_sysfs_text(root, f"{PCI}/{address}/{name}")[2:] for name in names]
+
+
+def _written(pattern: DevicePattern) -> str:
     """A pattern for people."""
     words = [pattern.path or "a device"]
     if pattern.major:
@@ -97,91 +99,76 @@ def written(pattern: DevicePattern) -> str:
     return " ".join(words)
 
 
-def _matching(root: HostRoot, pattern: DevicePattern, majors: dict[str, int]) -> list[tuple[DeviceNode, str]]:
-    """The nodes that a pattern means, each with its PCI address, "" for none."""
-    found = []
+def _matching(
+    root: HostRoot, pattern: DevicePattern, majors: dict[str, int]
+) -> tuple[list[tuple[DeviceNode, str]], str]:
+    """The nodes that a pattern means, each with its PCI address, "" for none; and why another one is not given."""
+    found, refused = [], ""
     for path in _paths(root, pattern, majors):
         status = root.stat(path)
-        if status is None or not is_character_device(status):
+        if status is None:
             continue
         major, minor = posix.major(status.st_rdev), posix.minor(status.st_rdev)
-        if pattern.major and majors.get(pattern.major) != major:
-            continue
-        if allowed.device_number(major, minor) or _is_forbidden(root, major, minor, majors):
+        why = refusal(root, path, status, majors)
+        refused = why or refused
+        if why or (pattern.major and majors.get(pattern.major) != major):
             continue
         address = _pci_address(root.link(f"{_BY_NUMBER}/{major}:{minor}") or "")
         if _is_of_pci(root, pattern, address) and _has_properties(root, pattern, major, minor):
             found.append((nodes.device(root, path, major, minor), address))
-    return found
+    return found, refused
 
 
-def _is_forbidden(root: HostRoot, major: int, minor: int, majors: dict[str, int]) -> bool:
-    """Whether the driver behind a number is one whose devices are never given: numbers of many are dynamic."""
+def refusal(root: HostRoot, path: str, status: posix.stat_result, majors: dict[str, int]) -> str:
+    """Why a node may not be given: by its path, its type, its number, and its driver, as many numbers are dynamic."""
+    major, minor = posix.major(status.st_rdev), posix.minor(status.st_rdev)
+    if not is_character_device(status):
+        return "it is no character device"
+    why = allowed.device_path(path) or allowed.device_number(major, minor)
+    if why:
+        return why
     drivers = [name for name, number in majors.items() if number == major]
-    if major == _MISC:
+    if major == allowed.MISC:
         lines = (root.read(_MISC_DEVICES) or b"").decode("ascii", "replace").splitlines()
         words = [line.split(None, 1) for line in lines]
         drivers = [pair[1] for pair in words if len(pair) == 2 and pair[0] == str(minor)]
-    return any([allowed.driver(name) for name in drivers])
+    return next(filter(None, map(allowed.driver, drivers)), "")
 
 
 def _paths(root: HostRoot, pattern: DevicePattern, majors: dict[str, int]) -> list[str]:
     """Paths below /dev that may be meant: by the pattern's own path, else by all numbers that the kernel knows."""
-    if not pattern.path:
-        major = f"{majors.get(pattern.major, -1)}:" if pattern.major else ""
-        numbers = [name for name in root.names(_BY_NUMBER) if name.startswith(major)]
-        names = [_device_name(root, number) for number in numbers]
-        return [f"/dev/{name}" for name in names if name and not allowed.device_path(f"/dev/{name}")]
-    return glob.expanded(pattern.path, root.names, _MOST_NODES)
+    if pattern.path:
+        return glob.expanded(pattern.path, root.names, _MOST_NODES)
+    major = f"{majors.get(pattern.major, -1)}:" if pattern.major else ""
+    numbers = [name for name in root.names(_BY_NUMBER) if name.startswith(major)]
+    return [f"/dev/{name}" for name in [_device_name(root, number) for number in numbers] if name]
 
 
 def _device_name(root: HostRoot, number: str) -> str:
-    """The name below /dev that the kernel gives a device; "" where it says none, or none that is one."""
-    lines = (root.read(f"{_BY_NUMBER}/{number}/uevent") or b"").decode("utf-8", "replace").split()
+    """The name below /dev that the kernel gives a device; "" if it says none, or none that is one."""
+    lines = _sysfs_text(root, f"{_BY_NUMBER}/{number}/uevent").split()
     found = [line[len("DEVNAME=") :] for line in lines if line.startswith("DEVNAME=")]
     return found[0] if found and ".." not in found[0].split("/") else ""
 
 
 def _pci_address(link: str) -> str:
     """The address of the PCI function that a device in sysfs belongs to: the last one in the path; "" for none."""
-    found = [part for part in link.split("/") if _is_address(part)]
-    return found[-1] if found else ""
-
-
-def _is_address(text: str) -> bool:
-    """Whether it is ``0000:03:00.0``: domain, bus, slot and function, as the kernel writes them."""
-    domain, _, rest = text.partition(":")
-    bus, _, rest = rest.partition(":")
-    slot, _, function = rest.partition(".")
-    sizes = (len(domain) >= 4, len(bus) == 2, len(slot) == 2, len(function) == 1)
-    return all(sizes) and _HEX.issuperset(domain + bus + slot + function)
+    return next(filter(bus_id, reversed(link.split("/"))), "")
 
 
 def _is_of_pci(root: HostRoot, pattern: DevicePattern, address: str) -> bool:
     if not pattern.pci:
         return True
-    if not address:
-        return False
-    vendor, device = [
-        (root.read(f"{_PCI}/{address}/{name}") or b"").decode("ascii", "replace").strip()[2:]
-        for name in ("vendor", "device")
-    ]
+    vendor, device = pci_ids(root, address, "vendor", "device") if address else ("", "")
     return vendor in pattern.pci or f"{vendor}:{device}" in pattern.pci
 
 
 def _has_properties(root: HostRoot, pattern: DevicePattern, major: int, minor: int) -> bool:
-    if not pattern.properties:
-        return True
-    text = (root.read(f"{_UDEV}/c{major}:{minor}") or b"").decode("utf-8", "replace")
-    lines = text.splitlines()
+    lines = _sysfs_text(root, f"{_UDEV}/c{major}:{minor}").splitlines() if pattern.properties else []
     return all([f"E:{key}={value}" in lines for key, value in pattern.properties])
 
 
-def _further_name(root: HostRoot, node: DeviceNode, pattern: DevicePattern) -> str:
-    """What the device's folder in sysfs calls it, such as ``mlx5_0``."""
-    if not pattern.name:
-        return ""
-    path = f"{_BY_NUMBER}/{node.major}:{node.minor}/{pattern.name}"
+def _sysfs_text(root: HostRoot, path: str) -> str:
     return (root.read(path) or b"").decode("utf-8", "replace").strip()
 
 

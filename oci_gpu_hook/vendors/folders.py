@@ -16,7 +16,7 @@ from oci_gpu_hook.vendors.vendor import LARGEST_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.vendors.vendor import Vendor
@@ -28,7 +28,7 @@ ADMINISTRATORS, LOCAL, PACKAGES = FOLDERS = (
     "/usr/local/share/oci-gpu-hook/vendors",
     "/usr/share/oci-gpu-hook/vendors",
 )
-# Whoever may write to one of these could put a file there.
+# Who may write to one of these could put a file there.
 WAYS = (
     *("/etc", "/etc/oci-gpu-hook", ADMINISTRATORS),
     *("/usr", "/usr/local", "/usr/local/share", "/usr/local/share/oci-gpu-hook", LOCAL),
@@ -40,26 +40,20 @@ _REMEDY = "the administrator must fix it"
 
 
 def list_files(root: HostRoot) -> tuple[str, ...]:
-    """The paths of those that hold, sorted by name; ConfigError where there are too many."""
-    found = {name: folder for folder in FOLDERS[::-1] for name in _names(root, folder)}
+    """The paths of those that hold, sorted by name; ConfigError if there are too many."""
+    found = _by_name(root)
     if len(found) > MOST_FILES:
         raise ConfigError(f"{' and '.join(FOLDERS)} have more than {MOST_FILES} vendors' files", _REMEDY)
-    return tuple([f"{found[name]}/{name}" for name in sorted(found)])
+    return tuple([found[name][0] for name in sorted(found)])
 
 
 def replaced(root: HostRoot) -> dict[str, str]:
     """Of each file that has taken another's place, that other; of several the one that would hold next."""
-    names = {folder: _names(root, folder) for folder in FOLDERS}
-    found = {}
-    for name in {name for there in names.values() for name in there}:
-        first, *others = [f"{folder}/{name}" for folder in FOLDERS if name in names[folder]]
-        if others:
-            found[first] = others[0]
-    return found
+    return {paths[0]: paths[1] for paths in _by_name(root).values() if len(paths) > 1}
 
 
 def load(root: HostRoot, path: str) -> Vendor:
-    """What the file at `path` says; ConfigError where it is wrong, or not only root's."""
+    """What the file at `path` says; ConfigError if it is wrong, or not only root's."""
     # A start that finds everything saved reads no such file.
     from oci_gpu_hook.vendors import vendorfile
 
@@ -67,7 +61,7 @@ def load(root: HostRoot, path: str) -> Vendor:
 
 
 def flag_of(root: HostRoot, path: str) -> str:
-    """The flag of a file that is wrong elsewhere; "" where even that cannot be read."""
+    """The flag of a file that is wrong elsewhere; "" if even that cannot be read."""
     try:
         document = jsontext.loads(content(root, path))
     except (ConfigError, ValueError):
@@ -87,13 +81,12 @@ def load_all(root: HostRoot) -> tuple[tuple[Vendor, ...], dict[str, ConfigError]
     return tuple(vendors), errors
 
 
-def collisions(vendors: Iterable[Vendor]) -> dict[str, str]:
+def collisions(vendors: Sequence[Vendor]) -> dict[str, str]:
     """Of each flag that more than one file has, or whose kind another has, a sentence that names them."""
     found: dict[str, str] = {}
-    rows = [*vendors]
-    for vendor in rows:
-        flags = sorted([other.file for other in rows if other.flag == vendor.flag])
-        kinds = sorted([other.file for other in rows if vendor.kind and other.kind == vendor.kind])
+    for vendor in vendors:
+        flags = sorted([other.file for other in vendors if other.flag == vendor.flag])
+        kinds = sorted([other.file for other in vendors if vendor.kind and other.kind == vendor.kind])
         if len(flags) > 1:
             found[vendor.flag] = f"{vendor.flag} is the flag of {' and of '.join(flags)}"
         elif len(kinds) > 1:
@@ -102,20 +95,17 @@ def collisions(vendors: Iterable[Vendor]) -> dict[str, str]:
 
 
 def content(root: HostRoot, path: str) -> bytes:
-    """The bytes of the file at `path`; ConfigError where they cannot be read, or are not only root's."""
+    """The bytes of the file at `path`; ConfigError if they cannot be read, or are not only root's."""
+    fault, remedy = openness(root, path), "what root alone may write is read: 'chown root' and 'chmod go-w' make it so"
     if root.source(path) is None:
-        raise ConfigError(f"cannot read {_plain(path)}: there is nothing", _REMEDY)
-    fault = openness(root, path)
+        fault, remedy = "there is nothing", _REMEDY
     if fault:
-        raise ConfigError(
-            f"cannot read {_plain(path)}: {fault}",
-            "what root alone may write is read: 'chown root' and 'chmod go-w' make it so",
-        )
+        raise ConfigError(f"cannot read {_plain(path)}: {fault}", remedy)
     return regular(root, path)
 
 
 def openness(root: HostRoot, path: str) -> str:
-    """Why others than root may have written the file at `path`; "" where none can have."""
+    """Why others than root may have written the file at `path`; "" if none can have."""
     source = root.source(path)
     if source is not None and source[1]:
         return source[1]
@@ -130,28 +120,30 @@ def openness(root: HostRoot, path: str) -> str:
 
 def regular(root: HostRoot, path: str) -> bytes:
     """The bytes of the regular file of a host at `path`; ConfigError if there is none."""
-    flags = posix.O_RDONLY | posix.O_NONBLOCK | posix.O_CLOEXEC
+    status = root.stat(path)
+    fault = "" if status is None or is_regular(status) else "it is no regular file"
+    data = b""
     try:
-        fd = root.open(path, flags)
-        try:
-            status = posix.fstat(fd)
-            if not is_regular(status):
-                raise ConfigError(f"cannot read {_plain(path)}: it is no regular file", _REMEDY)
-            data = b""
-            # A file that grows meanwhile is not read to its end.
-            while len(data) <= LARGEST_FILE and (piece := posix.read(fd, 1 << 18)):
-                data += piece
-        finally:
-            posix.close(fd)
+        if not fault:
+            with open(root.open(path, posix.O_RDONLY | posix.O_NONBLOCK), "rb") as file:
+                data = file.read(LARGEST_FILE + 1)
     except OSError as err:
-        raise ConfigError(f"cannot read {_plain(path)}: {err.strerror}", _REMEDY) from err
+        fault = str(err.strerror)
     if len(data) > LARGEST_FILE:
-        raise ConfigError(f"cannot read {_plain(path)}: it is larger than {LARGEST_FILE >> 20} MiB", _REMEDY)
+        fault = f"it is larger than {LARGEST_FILE >> 20} MiB"
+    if fault:
+        raise ConfigError(f"cannot read {_plain(path)}: {fault}", _REMEDY)
     return data
 
 
-def _names(root: HostRoot, folder: str) -> list[str]:
-    return [name for name in root.names(folder) if name.endswith(SUFFIX) and name[0] != "."]
+def _by_name(root: HostRoot) -> dict[str, list[str]]:
+    """The paths of the files of each name, that which holds first."""
+    found: dict[str, list[str]] = {}
+    for folder in FOLDERS:
+        for name in root.names(folder):
+            if name.endswith(SUFFIX) and name[0] != ".":
+                found.setdefault(name, []).append(f"{folder}/{name}")
+    return found
 
 
 def _plain(path: str) -> str:

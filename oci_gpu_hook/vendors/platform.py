@@ -46,29 +46,16 @@ def prove(root: HostRoot) -> tuple[str, str]:
     has_module = root.stat(proc.VERSION) is not None
     if has_module and root.names(proc.GPUS):
         return NVIDIA, proc.VERSION
-    found = _wsl(root) or _tegra(root)
-    if found:
-        return found
-    return (NVIDIA, proc.VERSION) if has_module else ("", "")
-
-
-def _wsl(root: HostRoot) -> tuple[str, str] | None:
-    """/dev/dxg alone is the module's, which any kernel could have: the library comes from Windows."""
-    node = root.stat(DXG)
-    if node is None or not is_character_device(node) or root.stat(DXCORE) is None:
-        return None
-    return WSL, DXG
-
-
-def _tegra(root: HostRoot) -> tuple[str, str] | None:
-    release = root.stat(TEGRA_RELEASE)
-    if release is not None and is_regular(release):
+    # /dev/dxg alone is the module's, which any kernel could have: the library comes from Windows.
+    node, release = root.stat(DXG), root.stat(TEGRA_RELEASE)
+    if node and is_character_device(node) and root.stat(DXCORE):
+        return WSL, DXG
+    if release and is_regular(release):
         return TEGRA, TEGRA_RELEASE
     if (root.read(SOC_FAMILY) or b"").lower().startswith(b"tegra"):
         return TEGRA, SOC_FAMILY
     for path in COMPATIBLE:
         # Words that end in a zero byte, the board's first and the chip's last: nvidia,p3737-0000, nvidia,tegra234.
-        words = (root.read(path) or b"").split(b"\0")
-        if any([word.startswith(b"nvidia,tegra") for word in words]):
+        if any([word.startswith(b"nvidia,tegra") for word in (root.read(path) or b"").split(b"\0")]):
             return TEGRA, path
-    return None
+    return (NVIDIA, proc.VERSION) if has_module else ("", "")

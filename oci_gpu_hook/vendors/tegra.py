@@ -2,24 +2,28 @@
 """A Jetson's driver: NVIDIA's CSV files of what its containers get, unchanged, as a `Vendor`.
 
 JetPack's packages write them; each line is a type and a path: ``dev``, ``lib``, ``dir`` or ``sym``.  They are read as
-NVIDIA's runtime reads them in its csv mode: of three files, or of all where the container asks for it; a line that is
+NVIDIA's runtime reads them in its csv mode: of three files, or of all if the container asks for it; a line that is
 no entry, or whose type is unknown, is left out, and so is what this board does not have, as one list serves all boards.
 Unlike there, what no vendor may name is left out too.  Reads only.
 """
 
 from __future__ import annotations
 
-from oci_gpu_hook.errors import DriverError, quoted
+from oci_gpu_hook.driver import proc
+from oci_gpu_hook.errors import ConfigError, DriverError, quoted
 from oci_gpu_hook.formats import glob
-from oci_gpu_hook.kernel.filetypes import is_folder, is_regular
+from oci_gpu_hook.kernel.filetypes import is_folder
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
-from oci_gpu_hook.vendors import allowed
+from oci_gpu_hook.vendors import allowed, folders
+from oci_gpu_hook.vendors.devices import refusal
 from oci_gpu_hook.vendors.platform import CSV_FOLDER, TEGRA_RELEASE
 from oci_gpu_hook.vendors.vendor import DevicePattern, Group, Item, Link, Vendor, Version
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from oci_gpu_hook.host.root import HostRoot
 
 FOLDER = CSV_FOLDER
@@ -30,12 +34,12 @@ BASE = ("devices.csv", "drivers.csv", "l4t.csv")
 
 _SUFFIX = ".csv"
 _TYPES = ("dev", "lib", "dir", "sym")
-# JetPack's largest has 15 KiB and 300 lines.
-LARGEST, MOST_FILES, MOST_ENTRIES = 1 << 20, 256, 10_000
+# JetPack's largest file has 300 lines.
+MOST_FILES, MOST_ENTRIES = 256, 10_000
 _MOST_SENTENCES = 50
 _MOST_LINKS = 40
 
-# Names that programs open and that no list has: NVIDIA's runtime makes these links beside the libraries.
+# Names that programs open and that no list has; NVIDIA's runtime makes these links beside the libraries.
 _LINKS_BESIDE = (
     ("libcuda.so.", "libcuda.so", "libcuda.so.1"),
     ("libGLX_nvidia.so.", "libGLX_indirect.so.0", ""),
@@ -54,49 +58,46 @@ class Entry(NamedTuple):
     line: str
 
 
-def vendor(root: HostRoot, everything: bool) -> tuple[Vendor, tuple[str, ...]]:
-    """What the CSV files of this host say, and a sentence for each line that is left out; DriverError where none serve.
+def vendor(
+    root: HostRoot, everything: bool, see: Callable[[str], None] = lambda _: None
+) -> tuple[Vendor, tuple[str, ...]]:
+    """What the CSV files of this host say, and a sentence for each line that is left out; DriverError if none serve.
 
-    everything: whether all files count, which a container asks for by NVIDIA_REQUIRE_JETPACK=csv-mounts=all.
+    everything: whether all files count, which a container asks for by NVIDIA_REQUIRE_JETPACK=csv-mounts=all; see: is
+    called with each file and folder before it is read.
     """
+    see(FOLDER)
+    see(TEGRA_RELEASE)
     names = list_files(root, everything)
     if not names:
         raise DriverError(
-            f"this Jetson says of nothing that containers get it: {FOLDER} has no {', '.join(BASE)}", _INSTALL_HINT
+            f"no CSV file lists what containers get on this Jetson: {FOLDER} has no {', '.join(BASE)}", _INSTALL_HINT
         )
-    groups, sentences, count = [], [], 0
+    groups: list[Group] = []
+    sentences: list[str] = []
+    count = 0
     for name in names:
-        entries, left_out = read(_content(root, name), f"{FOLDER}/{name}")
+        path = f"{FOLDER}/{name}"
+        see(path)
+        entries, left_out = read(_content(root, path), path)
         count += len(entries)
         if count > MOST_ENTRIES:
             raise DriverError(f"{FOLDER} has more than {MOST_ENTRIES} entries", _FILE_HINT)
-        group, refused = _group(root, name[: -len(_SUFFIX)], entries)
+        group, refused = _group(root, name[: -len(_SUFFIX)], entries, see)
         groups.append(group)
         sentences += [*left_out, *refused]
     _check_nodes(root, groups)
     if root.stat(TEGRA_RELEASE) is not None:
         groups.append(Group("release", files=(Item(TEGRA_RELEASE),)))
+    rest = len(sentences) - _MOST_SENTENCES
+    if rest > 0:
+        sentences[_MOST_SENTENCES:] = [f"{rest} more lines below {FOLDER} are left out"]
     found = Vendor(FOLDER, VISIBLE_DEVICES, tuple(groups), KIND, Version("text", release(root)))
-    return found, _shortened(sentences)
-
-
-def sources(root: HostRoot, everything: bool) -> tuple[str, ...]:
-    """The files and folders beside `FOLDER` that `vendor` looks at: while they are the same, so is what it says."""
-    names = list_files(root, everything)
-    found = dict.fromkeys([*[f"{FOLDER}/{name}" for name in names], TEGRA_RELEASE])
-    for name in names:
-        for entry in read(_content(root, name), name)[0]:
-            if entry.type not in ("lib", "sym") or allowed.host_path(entry.path):
-                continue
-            for path in glob.expanded(entry.path, root.names, MOST_ENTRIES):
-                links, end = _followed(root, path)
-                ways = [*[link.path for link in links], end]
-                found.update(dict.fromkeys([way.rpartition("/")[0] for way in ways]))
-    return tuple(found)
+    return found, tuple(sentences)
 
 
 def list_files(root: HostRoot, everything: bool) -> tuple[str, ...]:
-    """The names of the CSV files that count, sorted; DriverError where there are too many."""
+    """The names of the CSV files that count, sorted; DriverError if there are too many."""
     names = [name for name in root.names(FOLDER) if name.lower().endswith(_SUFFIX) and len(name) > len(_SUFFIX)]
     if len(names) > MOST_FILES:
         raise DriverError(f"{FOLDER} has more than {MOST_FILES} CSV files", _FILE_HINT)
@@ -131,7 +132,7 @@ def read(data: bytes, path: str) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
 
 
 def release(root: HostRoot) -> str:
-    """The release of Jetson Linux, such as ``36.4.3``; "" where it is not said.
+    """The release of Jetson Linux, such as ``36.4.3``; "" if it is not said.
 
     ``# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic, ...``
     """
@@ -142,88 +143,94 @@ def release(root: HostRoot) -> str:
     return whole if whole.replace(".", "").isdecimal() and len(whole) < 32 else ""
 
 
-def _content(root: HostRoot, name: str) -> bytes:
-    """The bytes of a file that root alone can have written; DriverError for any other."""
-    path = f"{FOLDER}/{name}"
+def _content(root: HostRoot, path: str) -> bytes:
+    """The bytes of a file on a way that root alone can have made; DriverError for any other."""
     trusted = root.source(path)
     if trusted is not None and trusted[1]:
-        raise DriverError(f"cannot use {path}: {trusted[1]}", _FILE_HINT)
-    status = root.stat(path)
-    if status is None or not is_regular(status):
-        raise DriverError(f"cannot use {path}: it is no regular file", _FILE_HINT)
-    if status.st_size > LARGEST:
-        raise DriverError(f"cannot use {path}: it is larger than {LARGEST >> 20} MiB", _FILE_HINT)
-    data = root.read(path)
-    if data is None:
-        raise DriverError(f"cannot read {path}", _FILE_HINT)
-    return data[:LARGEST]
+        raise DriverError(f"cannot read {path}: {trusted[1]}", _FILE_HINT)
+    try:
+        return folders.regular(root, path)
+    except ConfigError as err:
+        raise DriverError(err.message, _FILE_HINT) from err
 
 
-def _group(root: HostRoot, name: str, entries: tuple[Entry, ...]) -> tuple[Group, list[str]]:
+def _group(
+    root: HostRoot, name: str, entries: tuple[Entry, ...], see: Callable[[str], None]
+) -> tuple[Group, list[str]]:
     """What one file's entries mean on this host, and a sentence for each that no vendor may name."""
     devices: dict[str, DevicePattern] = {}
     libraries: dict[str, Item] = {}
     files: dict[str, Item] = {}
     links: dict[str, Link] = {}
     sentences = []
+    majors = proc.character_majors(root)
+
+    def names(folder: str) -> list[str]:
+        see(folder)
+        return root.names(folder)
+
     for entry in entries:
-        if entry.type == "dev":
-            # As NVIDIA's runtime has it: a name alone is below /dev.
-            path = entry.path if entry.path.startswith("/") else f"/dev/{entry.path}"
-            why = allowed.device_path(path)
-            if not why:
-                devices[path] = DevicePattern(path, required=False)
+        # As NVIDIA's runtime has it: a device's name alone is below /dev.
+        is_name = entry.type == "dev" and not entry.path.startswith("/")
+        path = f"{allowed.DEV}{entry.path}" if is_name else entry.path
+        why = allowed.device_path(path) if entry.type == "dev" else allowed.host_path(path)
+        if why:
+            pass
+        elif entry.type == "dev":
+            devices[path] = DevicePattern(path, required=False)
+            refused = [f"{quoted(node)}: {fault}" for node, fault in _nodes(root, path, majors).items() if fault]
+            why = refused[0] if refused else ""
         elif entry.type == "dir":
-            why = allowed.host_path(entry.path)
-            if not why:
-                files[entry.path] = Item(entry.path)
+            files[path] = Item(path)
         else:
-            why = allowed.host_path(entry.path)
-            for path in [] if why else glob.expanded(entry.path, root.names, MOST_ENTRIES):
-                why = why or _add(root, path, libraries, files, links)
+            for one in glob.expanded(path, names, MOST_ENTRIES):
+                why = why or _add(root, one, libraries, files, links, see)
         if why:
             sentences.append(f"{entry.line} is left out: {why}")
-    _add_links_beside(root, libraries, links)
+    _add_links_beside(libraries, links)
     group = Group(
         name, tuple(devices.values()), tuple(libraries.values()), tuple(files.values()), links=tuple(links.values())
     )
     return group, sentences
 
 
-def _add(root: HostRoot, path: str, libraries: dict[str, Item], files: dict[str, Item], links: dict[str, Link]) -> str:
+def _add(
+    root: HostRoot,
+    path: str,
+    libraries: dict[str, Item],
+    files: dict[str, Item],
+    links: dict[str, Link],
+    see: Callable[[str], None],
+) -> str:
     """Add a file or link of the host: each link of the chain by its own text, and what the last one leads to.
 
     What is not on this host is not added.  Gives why what a link leads to may not be named, else "".
     """
-    if root.stat(path) is None:
+    chain: list[Link] = []
+    end = path
+    see(end.rpartition("/")[0])
+    while (text := root.link(end)) is not None and len(chain) < _MOST_LINKS:
+        chain.append(Link(end, text))
+        end = _joined(chain[-1])
+        see(end.rpartition("/")[0])
+    status = root.stat(path)
+    if status is None:
         return ""
-    chain, end = _followed(root, path)
     for link in chain:
         if why := allowed.host_path(_joined(link)):
             return f"{quoted(path)} leads elsewhere: {why}"
     links.update({link.path: link for link in chain})
-    status = root.stat(end)
-    if status is None or is_folder(status):
-        # A folder is there if a line of its own names it.
-        return ""
     folder, _, name = end.rpartition("/")
-    if ".so" in name:
-        libraries[end] = Item(end, folder)
-    else:
-        files[end] = Item(end)
+    # A folder is there if a line of its own names it.
+    if not is_folder(status) and root.stat(end) is not None:
+        if ".so" in name:
+            libraries[end] = Item(end, folder)
+        else:
+            files[end] = Item(end)
     return ""
 
 
-def _followed(root: HostRoot, path: str) -> tuple[list[Link], str]:
-    """The links that begin at `path`, each by its own text, and the path that the last one leads to."""
-    chain: list[Link] = []
-    while (text := root.link(path)) is not None and len(chain) < _MOST_LINKS:
-        chain.append(Link(path, text))
-        path = _joined(chain[-1])
-    return chain, path
-
-
-def _add_links_beside(root: HostRoot, libraries: dict[str, Item], links: dict[str, Link]) -> None:
+def _add_links_beside(libraries: dict[str, Item], links: dict[str, Link]) -> None:
     for item in list(libraries.values()):
         folder, _, name = item.path.rpartition("/")
         for start, link, to in _LINKS_BESIDE:
@@ -244,22 +251,25 @@ def _joined(link: Link) -> str:
     return "/" + "/".join(parts)
 
 
+def _nodes(root: HostRoot, pattern: str, majors: dict[str, int]) -> dict[str, str]:
+    """The nodes that a pattern means, each with why it may not be given, else ""."""
+    paths = [(path, root.stat(path)) for path in glob.expanded(pattern, root.names, MOST_ENTRIES)]
+    return {
+        path: "" if allowed.is_null(status.st_rdev) else refusal(root, path, status, majors)
+        for path, status in paths
+        if status
+    }
+
+
 def _check_nodes(root: HostRoot, groups: list[Group]) -> None:
-    """DriverError where of all devices of all boards none is there: the lists name none, or nvgpu is not loaded."""
+    """DriverError if of all devices of all boards none is there: the lists name none, or nvgpu is not loaded."""
     patterns = [device.path for group in groups for device in group.devices]
-    for pattern in patterns:
-        if any([root.stat(path) is not None for path in glob.expanded(pattern, root.names, MOST_ENTRIES)]):
-            return
+    majors = proc.character_majors(root)
+    if any(["" in _nodes(root, pattern, majors).values() for pattern in patterns]):
+        return
     if not patterns:
         raise DriverError(f"the CSV files in {FOLDER} name no device", _INSTALL_HINT)
     raise DriverError(
         f"none of the {len(patterns)} devices that {FOLDER} names is there, such as {patterns[0]}",
         "whoever installs JetPack must see that its kernel modules are loaded: modprobe nvgpu",
     )
-
-
-def _shortened(sentences: list[str]) -> tuple[str, ...]:
-    rest = len(sentences) - _MOST_SENTENCES
-    if rest <= 0:
-        return tuple(sentences)
-    return (*sentences[:_MOST_SENTENCES], f"{rest} more lines below {FOLDER} are left out")

@@ -10,10 +10,11 @@ from oci_gpu_hook.errors import quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from typing import Any, Union
 
     Place = tuple[Union[str, int], ...]
+    Reader = Callable[[object, Place], Any]
 
 _LONGEST_TEXT = 4096
 # Of names that one could be meant of, in a sentence or to compare with.
@@ -38,20 +39,39 @@ def way(place: Place) -> str:
     return f"{text[1:]}: " if len(place) > 1 else ""
 
 
-def object_of(value: object, place: Place, keys: tuple[str, ...] | None) -> dict[str, Any]:
+def object_of(
+    value: object, place: Place, keys: Collection[str] | None = None, wanted: str = "an object"
+) -> dict[str, Any]:
     """An object with none but these keys; None: with any."""
     if not isinstance(value, dict):
-        raise wrong_type(place, value, "an object")
+        raise wrong_type(place, value, wanted)
     for key in value:
         if keys is not None and key not in keys:
             raise Wrong((*place, key), f"unknown key {quoted(key)}{meant(key, keys)}", f"known are {', '.join(keys)}")
     return value
 
 
-def needed(value: dict[str, Any], key: str, place: Place) -> object:
-    if key not in value:
-        raise Wrong(place, f"{_shown(place)} has no {key}", f"write the key {key}")
-    return value[key]
+def keys_of(
+    value: object, place: Place, readers: Mapping[str, Reader], needed: tuple[str, ...] = (), wanted: str = "an object"
+) -> dict[str, Any]:
+    """What an object says, each key's value by its reader."""
+    found = object_of(value, place, readers, wanted)
+    for key in needed:
+        if key not in found:
+            raise Wrong(place, f"{_shown(place)} has no {key}", f"write the key {key}")
+    return {key: readers[key](item, (*place, key)) for key, item in found.items()}
+
+
+def object_reader(readers: Mapping[str, Reader]) -> Reader:
+    """Reads an object, each key's value by its reader."""
+    return lambda value, place: keys_of(value, place, readers)
+
+
+def each(reader: Reader) -> Reader:
+    """Reads a list, each item by `reader`."""
+    return lambda value, place: tuple(
+        [reader(item, (*place, number)) for number, item in enumerate(list_of(value, place))]
+    )
 
 
 def list_of(value: object, place: Place) -> list[Any]:
@@ -65,37 +85,32 @@ def text_of(value: object, place: Place, least: int = 1) -> str:
     if not isinstance(value, str):
         raise wrong_type(place, value, "a string")
     if not value.isprintable():
-        raise Wrong(
-            place, f"{_shown(place)} is {quoted(value)}, which has characters that cannot be printed", "leave them out"
-        )
+        what = f"{_shown(place)} is {quoted(value)}, which has characters that cannot be printed"
+        raise Wrong(place, what, "leave them out")
     if not least <= len(value) <= _LONGEST_TEXT:
         what = "is empty" if not value else f"is longer than {_LONGEST_TEXT} characters"
         raise Wrong(place, f"{_shown(place)} {what}", "write it, or leave the key out")
     return value
 
 
-def word(value: object, place: Place, letters: frozenset[str] | set[str]) -> str:
-    """A name: of a module, a property, a type or a file."""
-    text = text_of(value, place)
-    if not letters.issuperset(text) or text in (".", ".."):
-        signs = "".join(sorted(frozenset(letters) - LETTERS - DIGITS))
-        raise Wrong(
-            place, f"{_shown(place)} is {quoted(text)}, which is no name", f"names have letters, digits and {signs}"
-        )
-    return text
+def name_of(letters: frozenset[str]) -> Reader:
+    """Reads a name of these letters: of a module, a property, a type or a file."""
+
+    def read(value: object, place: Place) -> str:
+        text = text_of(value, place)
+        if not letters.issuperset(text) or text in (".", ".."):
+            signs = "".join(sorted(letters - LETTERS - DIGITS))
+            what = f"{_shown(place)} is {quoted(text)}, which is no name"
+            raise Wrong(place, what, f"names have letters, digits and {signs}")
+        return text
+
+    return read
 
 
-def words(value: object, place: Place, letters: frozenset[str]) -> list[str]:
-    return [word(name, (*place, number), letters) for number, name in enumerate(list_of(value, place))]
-
-
-def flag_of(value: dict[str, Any], key: str, place: Place, *, default: bool) -> bool:
-    if key not in value:
-        return default
-    found = value[key]
-    if not isinstance(found, bool):
-        raise wrong_type((*place, key), found, "true or false")
-    return found
+def flag_of(value: object, place: Place) -> bool:
+    if not isinstance(value, bool):
+        raise wrong_type(place, value, "true or false")
+    return value
 
 
 def refuse(place: Place, why: str, remedy: str) -> None:

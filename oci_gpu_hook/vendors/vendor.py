@@ -21,7 +21,7 @@ class DevicePattern(NamedTuple):
     database.
     each: whether it is one of the devices that a request can name, else every request gets it; name: the file in the
     device's folder in sysfs that has one more name for it, such as ``ibdev``.
-    required: whether a request fails where the host has none.
+    required: whether a request fails if the host has none.
     """
 
     path: str

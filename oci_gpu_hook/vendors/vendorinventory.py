@@ -17,15 +17,14 @@ from oci_gpu_hook.vendors.vendor import DevicePattern, Link
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import Optional
 
-    # Three numbers that are the same while a file or a folder is; None where it is absent.
+    # Three numbers that are the same while a file or a folder is; None if it is absent.
     Identity = Optional[tuple[int, int, int]]
 
-# Whoever changes the fields of a record below, of Library, DriverFile, DevicePattern or Known, or what a survey leaves
-# out, raises the number.
-HEADING = b"oci-gpu-hook vendors 2\n"
+# Raise the number with a change of the fields of a record below, of Library, DriverFile, DevicePattern or Known, or of
+# what a survey leaves out.
+HEADING = b"oci-gpu-hook vendors 3\n"
 KNOWN = "vendors"
 PREFIX = "vendor."
 
@@ -60,33 +59,16 @@ class VendorInventory(NamedTuple):
     faults: tuple[str, ...] = ()
 
 
-class Seen(NamedTuple):
-    """What a survey has looked at: while all of it is the same, a new one would find the same.
-
-    places: a folder's time changes with its names, its owner and its mode; ways: the folders that lead there, of which
-    the owner and the mode count, and not what else is put into them, and the files in a folder that is given whole.
-    """
-
-    places: tuple[tuple[str, Identity], ...]
-    ways: tuple[tuple[str, Identity], ...]
-    texts: tuple[tuple[str, bytes | None], ...]
-
-
 def way(root: HostRoot, path: str) -> Identity:
-    """Whose a folder is, and who may write to it: its user, its group and its mode; None where there is nothing."""
+    """Whose a folder is, and who may write to it: its user, its group and its mode; None if there is nothing."""
     status = root.stat(path)
     return None if status is None else (status.st_uid, status.st_gid, status.st_mode)
 
 
 def identity(root: HostRoot, path: str) -> Identity:
-    """What tells one state of a file or folder from another; None where there is nothing."""
+    """What tells one state of a file or folder from another; None if there is nothing."""
     status = root.stat(path)
     return None if status is None else (status.st_dev, status.st_ino, status.st_ctime_ns)
-
-
-def identities(root: HostRoot, paths: Iterable[str]) -> dict[str, Identity]:
-    """The same of several: to be taken before they are read."""
-    return {path: identity(root, path) for path in paths}
 
 
 def files_now(root: HostRoot) -> tuple[tuple[str, Identity], ...]:
@@ -97,7 +79,7 @@ def files_now(root: HostRoot) -> tuple[tuple[str, Identity], ...]:
 
 
 def read_known(root: HostRoot, now: tuple[tuple[str, Identity], ...]) -> tuple[Known, ...] | None:
-    """What the vendors' files said when they were as `now`; None where that was not saved."""
+    """What the vendors' files said when they were as `now`; None if that was not saved."""
     values = saved.unpacked(HEADING, saved.read(root, KNOWN))
     try:
         files, rows = values
@@ -107,7 +89,12 @@ def read_known(root: HostRoot, now: tuple[tuple[str, Identity], ...]) -> tuple[K
 
 
 def read_saved(root: HostRoot, name: str, file: str) -> VendorInventory | None:
-    """The saved inventory of this name, made from the vendor's `file`; None where there is none that is still true."""
+    """The saved inventory of this name, made from the vendor's `file`; None if there is none that is still true.
+
+    What was looked at is saved with it.  Places: a folder's time changes with its names, its owner and its mode.  Ways:
+    the folders that lead there, of which the owner and the mode count, and not what else is put into them, and the
+    files in a folder that is given whole.  Texts: what files said.
+    """
     values = saved.unpacked(HEADING, saved.read(root, f"{PREFIX}{name}"))
     try:
         (places, ways, texts), row = values
@@ -116,20 +103,16 @@ def read_saved(root: HostRoot, name: str, file: str) -> VendorInventory | None:
         return None
     if found.file != file:
         return None
-    for path, was in places:
-        if identity(root, path) != was:
-            return None
-    for path, was in ways:
-        if way(root, path) != was:
-            return None
-    for path, text in texts:
-        if root.read(path) != text:
-            return None
-    return found
+    is_same = (
+        all([identity(root, path) == was for path, was in places])
+        and all([way(root, path) == was for path, was in ways])
+        and all([root.read(path) == was for path, was in texts])
+    )
+    return found if is_same else None
 
 
 def _from_row(row: tuple[object, ...]) -> VendorInventory:
-    """The inventory from plain tuples; ValueError or TypeError where one does not fit its record."""
+    """The inventory from plain tuples; ValueError or TypeError if one does not fit its record."""
     (found,) = saved.records(VendorInventory, (row,))
     groups = [group for group, _ in found.patterns]
     patterns = saved.records(DevicePattern, [pattern for _, pattern in found.patterns])

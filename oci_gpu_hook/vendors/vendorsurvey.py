@@ -15,85 +15,77 @@ from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.formats import glob, ldcache
 from oci_gpu_hook.host import contents, saved
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.kernel.filetypes import is_folder, is_regular
-from oci_gpu_hook.vendors import allowed, folders
+from oci_gpu_hook.kernel.filetypes import is_folder
+from oci_gpu_hook.vendors import allowed
 from oci_gpu_hook.vendors.vendor import Link
-from oci_gpu_hook.vendors.vendorinventory import HEADING, PREFIX, Seen, VendorInventory, identity, way
+from oci_gpu_hook.vendors.vendorinventory import HEADING, PREFIX, VendorInventory, identity, way
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.vendors.vendor import Group, Item, Vendor, Version
     from oci_gpu_hook.vendors.vendorinventory import Identity
 
-_READABLE_BY_OTHERS = 0o004
 _MOST_LINKS = 40
 # Of one vendor's file; a saved inventory holds some thousands.
 _MOST_FILES = 4096
 # Of files in one folder, and of what is left out of it.
 _MOST_WATCHED, _MOST_TOLD = 2048, 16
+# What an inventory says as its vendor says it.
+_SAME = ("file", "flag", "kind", "environment", "kernel", "modules", "selinux_type", "selinux_boolean")
 
 
-def anew(root: HostRoot, vendor: Vendor, name: str, read: dict[str, Identity]) -> VendorInventory:
-    """A new inventory, saved under `name` for the next start if that is possible.
-
-    read: the files that `vendor` was read from, as they were before that.
-    """
-    survey = _Survey(root, vendor, read)
-    found = survey.inventory()
-    try:
-        _write(root, name, survey, found)
-    except OSError:
-        pass  # this start has its inventory either way
-    return found
-
-
-def save(root: HostRoot, vendor: Vendor, name: str, read: dict[str, Identity]) -> VendorInventory:
-    """The same; OSError where it cannot be saved."""
-    survey = _Survey(root, vendor, read)
-    found = survey.inventory()
-    _write(root, name, survey, found)
-    return found
-
-
-def survey(root: HostRoot, vendor: Vendor) -> VendorInventory:
-    """A new inventory, which is not saved."""
-    return _Survey(root, vendor, {}).inventory()
-
-
-def _write(root: HostRoot, name: str, survey: _Survey, found: VendorInventory) -> None:
-    saved.write(root, f"{PREFIX}{name}", saved.packed(HEADING, (survey.seen(), found)))
-
-
-class _Survey:
+class Survey:
     """One survey: what it has looked at, and what it found."""
 
     def __init__(self, root: HostRoot, vendor: Vendor, read: dict[str, Identity]) -> None:
+        """read: the files that `vendor` was read from, as they were before that."""
         self._root = root
         self._vendor = vendor
+        top = root.stat("/")
+        # In a user namespace the host's root has another number: whose "/" is.
+        self._roots = (0, top.st_uid if top else 0)
         self._places = dict(read)
         self._ways: dict[str, Identity] = {}
         self._texts: dict[str, bytes | None] = {}
-        self._absent: list[str] = []
-        self._lacking: list[str] = []
-        self._faults: list[str] = []
+        # Used as sets that keep their order.
+        self._absent: dict[str, None] = {}
+        self._lacking: dict[str, None] = {}
+        self._faults: dict[str, None] = {}
         # By their paths in the container.
         self._files: dict[str, DriverFile] = {}
         self._libraries: dict[tuple[str, str], Library] = {}
         self._links: dict[str, Link] = {}
+        for link in [link for group in vendor.groups for link in group.links]:
+            self._links.setdefault(link.path, link)
         self._flags = ldcache.NATIVE_FLAGS.get(posix.uname().machine)
+        self.found = self._inventory()
 
-    def inventory(self) -> VendorInventory:
+    def save(self, name: str) -> None:
+        """Save the inventory under `name` for later starts; OSError if that is not possible."""
+        seen = tuple([tuple(looked.items()) for looked in (self._places, self._ways, self._texts)])
+        saved.write(self._root, f"{PREFIX}{name}", saved.packed(HEADING, (seen, self.found)))
+
+    def _inventory(self) -> VendorInventory:
         """What of the vendor's is there."""
         vendor = self._vendor
         version = self._version_of(vendor.version)
-        self._look(version)
+        for group in vendor.groups:
+            for item in group.files:
+                for path in self._existing(item, version):
+                    self._add_file(group, item, path)
+        for group in vendor.groups:
+            for item in group.libraries:
+                for path in self._existing(item, version):
+                    self._add_library(group, item, path)
         mounted = {file.target: file.path for file in self._files.values() if file.folder}
-        libraries = [*self._libraries.values()]
-        cached = [item for item in libraries if self._is_cached(item, mounted)]
+        libraries = self._libraries.values()
+        cached = [
+            item
+            for item in libraries
+            if item.folder and self._is_within(f"{item.folder}/{item.file}", item.path, mounted)
+        ]
         return VendorInventory(
-            file=vendor.file,
-            flag=vendor.flag,
-            kind=vendor.kind,
+            **{name: getattr(vendor, name) for name in _SAME},
             version=version,
             patterns=tuple([(group.name, pattern) for group in vendor.groups for pattern in group.devices]),
             libraries=tuple([item for item in libraries if item not in cached]),
@@ -102,42 +94,26 @@ class _Survey:
                 [
                     file
                     for file in self._files.values()
-                    if not self._is_within(file.target, file.path, mounted) and not self._is_library(file)
+                    # What is mounted as a library at the same place is not mounted twice.
+                    if (file.path, file.target.rpartition("/")[0]) not in self._libraries
+                    and not self._is_within(file.target, file.path, mounted)
                 ]
             ),
             sockets=tuple([(item.path, group.name) for group in vendor.groups for item in group.sockets]),
-            links=(*[link for group in vendor.groups for link in group.links], *self._links.values()),
-            environment=vendor.environment,
-            kernel=vendor.kernel,
-            modules=vendor.modules,
-            selinux_type=vendor.selinux_type,
-            selinux_boolean=vendor.selinux_boolean,
-            lacking=tuple(dict.fromkeys(self._lacking)),
-            absent=tuple(dict.fromkeys(self._absent)),
-            faults=tuple(dict.fromkeys(self._faults)),
+            links=tuple(self._links.values()),
+            lacking=tuple(self._lacking),
+            absent=tuple(self._absent),
+            faults=tuple(self._faults),
         )
 
-    def _look(self, version: str) -> None:
-        """Find all files, and then the libraries."""
-        for group in self._vendor.groups:
-            for item in group.files:
-                for path in self._existing(item, version):
-                    self._add_file(group, item, path)
-        for group in self._vendor.groups:
-            for item in group.libraries:
-                for path in self._existing(item, version):
-                    self._add_library(group, item, path)
-
-    def seen(self) -> Seen:
-        """What was looked at."""
-        places, ways = tuple(self._places.items()), tuple(self._ways.items())
-        return Seen(places, ways, tuple(self._texts.items()))
+    def _leave_out(self, path: str, fault: str) -> None:
+        self._faults[f"the host's {path if path.isprintable() else quoted(path)} is left out: {fault}"] = None
 
     def _see(self, path: str) -> None:
         self._places.setdefault(path, identity(self._root, path))
 
     def _version_of(self, version: Version) -> str:
-        """The driver's version; "" where it is not known."""
+        """The driver's version; "" if it is not known."""
         if version.kind not in ("module", "file"):
             return version.value
         path = version.value
@@ -157,32 +133,24 @@ class _Survey:
             paths = self._expanded(item.path.replace(allowed.VERSION, version))
         found = []
         for path in paths:
+            source, status = self._root.source(path), self._root.stat(path)
             # A link of root's own may lead to what no vendor's file may name.
             fault = (
-                ("" if path.isprintable() else "its name cannot be printed")
-                or folders.openness(self._root, path)
-                or self._secrecy(path)
+                (source[1] if source else "")
+                or contents.fault(path, status, self._roots)
                 or allowed.host_path(self._root.real(path))
             )
             if fault:
-                shown = path if path.isprintable() else quoted(path)
-                self._faults.append(f"the host's {shown} is left out: {fault}")
+                self._leave_out(path, fault)
             else:
                 self._see_links(path)
                 self._ways.setdefault(path, way(self._root, path))
                 found.append(path)
         if not found and item.required:
-            self._lacking.append(f"{item.path} is missing")
+            self._lacking[f"{item.path} is missing"] = None
         elif not paths:
-            self._absent.append(item.path)
+            self._absent[item.path] = None
         return found
-
-    def _secrecy(self, path: str) -> str:
-        """Why a file or folder is not for everybody, as keys and passwords are not; "" where it is."""
-        status = self._root.stat(path)
-        if status is None or status.st_mode & _READABLE_BY_OTHERS:
-            return ""
-        return "not everybody may read it"
 
     def _expanded(self, pattern: str) -> list[str]:
         """The paths that fit a pattern."""
@@ -223,14 +191,11 @@ class _Survey:
             self._ways.setdefault(folder or "/", way(self._root, folder or "/"))
 
     def _add_file(self, group: Group, item: Item, path: str) -> None:
-        status = self._root.stat(path)
-        if status is None or not (is_folder(status) or is_regular(status)):
-            self._faults.append(f"the host's {path} is left out: it is no file and no folder")
-            return
         target = f"{item.target}/{path.rpartition('/')[2]}" if item.target else path
         # By the path without links: one of them may be led elsewhere after this look.
         real = self._root.real(path)
-        if is_folder(status):
+        status = self._root.stat(real)
+        if status and is_folder(status):
             self._add_folder(group, real, target)
         else:
             self._files.setdefault(target, DriverFile(real, target, (group.name,)))
@@ -240,48 +205,34 @@ class _Survey:
         try:
             found = contents.look(self._root, folder, self._see)
         except contents.TooMuchError as err:
-            self._faults.append(f"the host's {folder} is left out: {err}")
+            self._leave_out(folder, str(err))
             return
-        self._watch(found)
+        # Who may read and write each file: what becomes closed later must not be given.  Each takes a start a
+        # microsecond or two: of very many only the names are compared, until the next refresh.
+        if len(found.files) <= _MOST_WATCHED:
+            self._ways.update(found.files)
         pieces = found.pieces()
         if len(pieces) > _MOST_FILES:
-            self._faults.append(
-                f"the host's {folder} is left out: it cannot be given whole, and has more than {_MOST_FILES} parts"
-            )
+            self._leave_out(folder, f"it cannot be given whole, and has more than {_MOST_FILES} parts")
             return
-        self._tell(folder, found)
+        told = sorted(found.faults.items())
+        for path, fault in told[:_MOST_TOLD]:
+            self._leave_out(path, fault)
+        if len(told) > _MOST_TOLD:
+            self._faults[f"{len(told) - _MOST_TOLD} more things in the host's {folder} are left out"] = None
         whole, links = {*found.folders}, {*found.links}
         for path in pieces:
             at = target + path[len(folder) :]
             if path in links:
                 self._links.setdefault(at, Link(at, self._root.link(path) or ""))
             else:
-                file = DriverFile(path, at, (group.name,), path in whole)
-                self._files.setdefault(at, file)
-
-    def _watch(self, found: contents.Contents) -> None:
-        """See who may read and write each file: what becomes closed later must not be given.
-
-        Each takes a start a microsecond or two: of very many only the names are compared, until the next refresh.
-        """
-        if len(found.files) <= _MOST_WATCHED:
-            self._ways.update(found.files)
-
-    def _tell(self, folder: str, found: contents.Contents) -> None:
-        """Note what is left out of a folder, of very much only the first."""
-        told = sorted(found.faults.items())
-        for path, fault in told[:_MOST_TOLD]:
-            shown = path if path.isprintable() else quoted(path)
-            self._faults.append(f"the host's {shown} is left out: {fault}")
-        if len(told) > _MOST_TOLD:
-            more = len(told) - _MOST_TOLD
-            self._faults.append(f"{more} more things in the host's {folder} are left out")
+                self._files.setdefault(at, DriverFile(path, at, (group.name,), path in whole))
 
     def _add_library(self, group: Group, item: Item, path: str) -> None:
         """A library, by the file that the path leads to; what is no library for this machine is a file like others."""
         real = self._root.real(path)
         self._see_down(real.rpartition("/")[0])
-        identified = self._identified(real)
+        identified = elf.identity_of(self._root, real)
         if identified is None:
             self._add_file(group, item._replace(target=""), path)
             return
@@ -310,25 +261,3 @@ class _Survey:
             if target.startswith(f"{folder}/"):
                 return self._root.real(f"{origin}{target[len(folder) :]}") == source
         return False
-
-    def _is_library(self, file: DriverFile) -> bool:
-        """Whether it is mounted as a library, at the same place."""
-        folder = file.target.rpartition("/")[0]
-        return (file.path, folder) in self._libraries
-
-    def _is_cached(self, library: Library, mounted: dict[str, str]) -> bool:
-        """Whether a library needs a place in ld.so.cache only."""
-        target = f"{library.folder}/{library.file}"
-        return bool(library.folder) and self._is_within(target, library.path, mounted)
-
-    def _identified(self, path: str) -> elf.Identity | None:
-        try:
-            fd = self._root.open(path, posix.O_RDONLY | posix.O_NONBLOCK)
-        except OSError:
-            return None
-        try:
-            return elf.identify(fd) if is_regular(posix.fstat(fd)) else None
-        except (elf.MalformedElf, OSError):
-            return None
-        finally:
-            posix.close(fd)

@@ -18,6 +18,8 @@ from oci_gpu_hook.vendors.vendor import DevicePattern, Group, Item, Vendor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from oci_gpu_hook.host.root import HostRoot
 
 KIND = "nvidia.com/gpu"
@@ -40,15 +42,20 @@ OF_STORE = ("lib*.so*", "*.bin")
 _HINT = "whoever runs the Windows host must install NVIDIA's driver there, and start WSL anew: wsl --shutdown"
 
 
-def vendor(root: HostRoot) -> Vendor:
-    """What this WSL 2 gives to containers; DriverError where Windows has no driver of NVIDIA's for it."""
+def vendor(root: HostRoot, see: Callable[[str], None] = lambda _: None) -> Vendor:
+    """What this WSL 2 gives to containers; DriverError if Windows has no driver of NVIDIA's for it.
+
+    see: is called with each folder before it is read.
+    """
+    for folder in (WSL_FOLDER, LIBRARIES, DRIVERS):
+        see(folder)
     for name in REQUIRED:
         status = root.stat(f"{LIBRARIES}/{name}")
         if status is None or not is_regular(status):
             raise DriverError(f"this WSL 2 has no driver of NVIDIA's: {LIBRARIES}/{name} is missing", _HINT)
     required = [Item(f"{LIBRARIES}/{name}", LIBRARIES, required=True) for name in REQUIRED]
     libraries = (*required, Item(f"{LIBRARIES}/{_LIBRARIES}", LIBRARIES))
-    stored = [Item(f"{store}/{pattern}") for store in stores(root) for pattern in OF_STORE]
+    stored = [Item(f"{store}/{pattern}") for store in stores(root, see) for pattern in OF_STORE]
     groups = (
         Group(
             "wsl",
@@ -62,16 +69,11 @@ def vendor(root: HostRoot) -> Vendor:
     return Vendor(WSL_FOLDER, VISIBLE_DEVICES, groups, KIND)
 
 
-def sources(root: HostRoot) -> tuple[str, ...]:
-    """The folders that `vendor` looks at: while they are the same, so is what it says."""
-    return (LIBRARIES, DRIVERS, *stores(root))
-
-
-def stores(root: HostRoot) -> tuple[str, ...]:
+def stores(root: HostRoot, see: Callable[[str], None] = lambda _: None) -> list[str]:
     """The driver store's folders that have NVIDIA's libraries for Linux, sorted."""
-    found = [
-        f"{DRIVERS}/{name}"
-        for name in root.names(DRIVERS)
-        if glob.matches(_STORE, name) and root.stat(f"{DRIVERS}/{name}/libcuda.so.1.1") is not None
-    ]
-    return tuple(found[:_MOST_STORES])
+    found = []
+    for store in [f"{DRIVERS}/{name}" for name in root.names(DRIVERS) if glob.matches(_STORE, name)]:
+        see(store)
+        if root.stat(f"{store}/libcuda.so.1.1") is not None:
+            found.append(store)
+    return found[:_MOST_STORES]

@@ -552,7 +552,7 @@ _DEVICES_NAMED = _several(
 )
 _GROUPS = st.dictionaries(
     st.sampled_from(["compute", "utility", ""]) | _TEXTS,
-    _object(devices=_DEVICES_NAMED, **dict.fromkeys(vendorfile._LISTS[1:], _ITEMS_NAMED)),
+    _object(devices=_DEVICES_NAMED, **dict.fromkeys((*vendorfile._ITEM_LISTS, "sockets"), _ITEMS_NAMED)),
     max_size=3,
 )
 _VENDORS = _object(

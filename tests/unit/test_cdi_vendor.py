@@ -19,7 +19,7 @@ from oci_gpu_hook.operations.ldcache import LdCache
 from oci_gpu_hook.operations.service import Service
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.vendors.devices import Device, Devices
-from oci_gpu_hook.vendors.vendorhost import OnHost
+from oci_gpu_hook.vendors.vendorhost import VendorState
 from oci_gpu_hook.vendors.vendorinventory import VendorInventory
 from tests.unit import cdi_engine, hosts
 from tests.unit.cdi_engine import Node, by_hook, by_spec
@@ -202,13 +202,13 @@ def test_a_spec_whose_vendors_file_is_gone_is_refused(bare: Node, text: str, sen
 # The names of a spec's devices.
 
 
-def _found(*names: tuple[str, ...]) -> OnHost:
+def _found(*names: tuple[str, ...]) -> VendorState:
     devices = [
         Device(names, ((DeviceNode(f"/dev/acme{number}", 240, number, 0o660, 0, 0, True), "all"),))
         for number, names in enumerate(names)
     ]
     inventory = VendorInventory(FILE, FLAG, "acme.com/card")
-    return OnHost(inventory, Devices(tuple(devices), (), (), ()), (), (), ())
+    return VendorState(inventory, Devices(tuple(devices), (), (), ()), (), (), ())
 
 
 def test_only_names_that_cdi_has_are_in_it_each_once() -> None:

@@ -25,7 +25,7 @@ from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import processes, untrusted
 from oci_gpu_hook.node.machine.mounts import Mounts
 from oci_gpu_hook.vendors.devices import Device, Devices
-from oci_gpu_hook.vendors.vendorhost import OnHost
+from oci_gpu_hook.vendors.vendorhost import VendorState
 from oci_gpu_hook.vendors.vendorinventory import VendorInventory
 from tests.unit import hosts
 from tests.unit.program import Program
@@ -129,7 +129,7 @@ def test_a_mig_device_needs_its_gpu_and_both_capabilities(tmp_path: Path) -> Non
     assert [share.name for share in free] == ["0:0", "1"]
 
 
-def amd() -> OnHost:
+def amd() -> VendorState:
     """Two GPUs of one node each, one of which has a control node beside it, and a node that every request gets."""
 
     def node(path: str, minor: int) -> tuple[DeviceNode, str]:
@@ -144,7 +144,7 @@ def amd() -> OnHost:
         (),
         (),
     )
-    return OnHost(VendorInventory("/x.json", "OCI_AMD"), devices, (), (), ())
+    return VendorState(VendorInventory("/x.json", "OCI_AMD"), devices, (), (), ())
 
 
 def test_another_vendors_device_is_held_by_any_of_its_nodes() -> None:

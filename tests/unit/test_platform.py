@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import posix
+import stat
 from pathlib import Path
 
 import pytest
@@ -162,9 +163,16 @@ def test_doctor_names_what_mends_a_jetson(host: Host, program: Program) -> None:
     said = program("doctor", "--host-root", host.path, code=1)
     lines = [line.split(maxsplit=2) for line in said.splitlines()]
     assert ["pass", "platform", "Jetson (Tegra), by /etc/nv_tegra_release"] in lines
-    assert any(line[:2] == ["fail", "driver"] and line[2].startswith("this Jetson says of nothing") for line in lines)
+    assert any(line[:2] == ["fail", "driver"] and line[2].startswith("no CSV file lists what ") for line in lines)
     assert "fix: apt install --reinstall nvidia-l4t-init && modprobe nvgpu" in said
-    plant(host, f"{LISTS}/devices.csv", "dev, /dev/nvmap\ndev, /dev/mem\n")
-    plant(host, "dev/nvmap")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make device nodes")
+def test_doctor_names_what_a_jetsons_list_may_not_name(host: Host, program: Program) -> None:
+    plant(host, "etc/nv_tegra_release", RELEASE)
+    plant(host, f"{LISTS}/devices.csv", "dev, /dev/nvmap\ndev, /dev/fb0\n")
+    Path(host.path, "dev").mkdir()
+    for name, number in (("nvmap", (240, 1)), ("fb0", (29, 0))):
+        os.mknod(f"{host.path}/dev/{name}", stat.S_IFCHR | 0o660, os.makedev(*number))
     said = program("doctor", "--host-root", host.path, code=1)
-    assert f"/{LISTS}/devices.csv:2 is left out: '/dev/mem' is " in said
+    assert f"/{LISTS}/devices.csv:2 is left out: '/dev/fb0': character device 29:0 is a console" in said

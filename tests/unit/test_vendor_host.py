@@ -41,7 +41,7 @@ def vendor(*libraries: str, files: tuple[str, ...] = (), **more: object) -> Vend
 
 
 def found(tree: Path, said: Vendor) -> VendorInventory:
-    return vendorsurvey.survey(HostRoot(str(tree)), said)
+    return vendorsurvey.Survey(HostRoot(str(tree)), said, {}).found
 
 
 def test_a_library_is_taken_once_by_its_file_with_all_its_names(tree: Path) -> None:
@@ -192,8 +192,9 @@ def changes(tree: Path) -> None:
 
 def again(tree: Path, said: Vendor) -> VendorInventory | None:
     root = HostRoot(str(tree))
-    vendorsurvey.anew(root, said, "OCI_ACME", vendorinventory.identities(root, (FILE,)))
-    assert vendorinventory.read_saved(root, "OCI_ACME", FILE) == vendorsurvey.survey(root, said)
+    survey = vendorsurvey.Survey(root, said, {FILE: vendorinventory.identity(root, FILE)})
+    survey.save("OCI_ACME")
+    assert vendorinventory.read_saved(root, "OCI_ACME", FILE) == survey.found
     return vendorinventory.read_saved(root, "OCI_ACME", FILE)
 
 
@@ -347,7 +348,18 @@ def test_udev_says_what_a_device_is(tree: Path) -> None:
 def test_a_node_of_the_hosts_own_is_none_whatever_its_name(tree: Path, major: int, minor: int) -> None:
     node(tree, "/dev/acme0", major, minor)
     seen = look(tree, DevicePattern("/dev/acme0"))
-    assert (seen.common, seen.lacking) == ((), ("/dev/acme0",))
+    assert seen.common == ()
+    assert seen.lacking[0].startswith(f"/dev/acme0 (not given: character device {major}:{minor} is ")
+
+
+@needs_root
+def test_a_disk_and_a_node_in_a_folder_of_everybodys_are_none(tree: Path) -> None:
+    (tree / "dev").mkdir()
+    os.mknod(tree / "dev/sda", stat.S_IFBLK | 0o660, os.makedev(8, 0))
+    node(tree, "/dev/shm/acme0", 240, 1)
+    seen = look(tree, DevicePattern("/dev/sda"), DevicePattern("/dev/s*/acme0"))
+    assert seen.common == ()
+    assert "no character device" in seen.lacking[0] and "lies in /dev/shm" in seen.lacking[1]
 
 
 @needs_root
@@ -362,7 +374,8 @@ def test_a_dynamic_number_is_known_by_its_driver(tree: Path) -> None:
 def test_what_is_no_character_device_is_no_device(tree: Path) -> None:
     plant(tree, "/dev/acme0", "")
     seen = look(tree, DevicePattern("/dev/acme0"), DevicePattern("/dev/acme1", required=False))
-    assert (seen.common, seen.lacking, seen.absent) == ((), ("/dev/acme0",), ("/dev/acme1",))
+    lacking = ("/dev/acme0 (not given: it is no character device)",)
+    assert (seen.common, seen.lacking, seen.absent) == ((), lacking, ("/dev/acme1",))
 
 
 # Which files there are.

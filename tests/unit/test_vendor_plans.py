@@ -20,7 +20,7 @@ from oci_gpu_hook.planning.plan import Found, Plan, Provision, Share
 from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.vendors.devices import Device, Devices
 from oci_gpu_hook.vendors.vendor import DevicePattern, Link
-from oci_gpu_hook.vendors.vendorhost import OnHost
+from oci_gpu_hook.vendors.vendorhost import VendorState
 from oci_gpu_hook.vendors.vendorinventory import VendorInventory
 
 LAYOUT = Layout("/usr/lib64", "", (), GLIBC, user_namespace=False, dev_is_hosts=False)
@@ -54,14 +54,14 @@ DEVICES = Devices(
     (),
     (),
 )
-HOST = OnHost(INVENTORY, DEVICES, (("/run/acme.sock", "g"),), (), ())
+HOST = VendorState(INVENTORY, DEVICES, (("/run/acme.sock", "g"),), (), ())
 
 
 def request(*devices: str, source: str = "env") -> VendorRequest:
     return VendorRequest("OCI_ACME", FILE, source, devices)
 
 
-def share(*devices: str, host: OnHost = HOST, source: str = "env") -> Share:
+def share(*devices: str, host: VendorState = HOST, source: str = "env") -> Share:
     return vendorshare.share(LAYOUT, request(*devices, source=source), host)
 
 
@@ -139,7 +139,7 @@ def test_what_lies_in_a_mounted_folder_has_a_place_in_the_cache_only() -> None:
         HOST._replace(devices=DEVICES._replace(lacking=("/dev/acme_x",))),
     ],
 )
-def test_what_a_file_requires_and_the_host_lacks_is_the_drivers_fault(host: OnHost) -> None:
+def test_what_a_file_requires_and_the_host_lacks_is_the_drivers_fault(host: VendorState) -> None:
     with pytest.raises(DriverError, match=f"^{FILE} requires what this host lacks: ") as caught:
         share("all", host=host)
     assert caught.value.exit_code == 6
@@ -151,11 +151,9 @@ def test_without_devices_no_device_is_required() -> None:
 
 def test_what_is_left_out_is_said() -> None:
     host = HOST._replace(
-        inventory=INVENTORY._replace(faults=("one",), absent=("/opt/y",)),
-        devices=DEVICES._replace(absent=("/dev/x",)),
-        faults=("two",),
+        inventory=INVENTORY._replace(absent=("/opt/y",)), devices=DEVICES._replace(absent=("/dev/x",)), faults=("one",)
     )
-    assert share("all", host=host).notes == ("one", "two", "OCI_ACME: this host has no /dev/x")
+    assert share("all", host=host).notes == ("one", "OCI_ACME: this host has no /dev/x")
 
 
 def test_a_container_of_another_selinux_type_is_told() -> None:
@@ -175,7 +173,7 @@ def joined(*shares: Share, layout: Layout = LAYOUT) -> Provision:
 
 def other(flag: str, **fields: object) -> Share:
     inventory = VendorInventory(f"/v/{flag}.json", flag)._replace(**fields)  # type: ignore[arg-type]
-    host = OnHost(inventory, Devices((), (), (), ()), (), (), ())
+    host = VendorState(inventory, Devices((), (), (), ()), (), (), ())
     return vendorshare.share(LAYOUT, VendorRequest(flag, inventory.file, "env", ("all",)), host)
 
 

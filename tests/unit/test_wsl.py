@@ -53,7 +53,7 @@ def test_no_device_is_one_of_several_so_that_every_request_gets_it(host: HostRoo
 
 def test_each_package_of_nvidias_that_is_there_is_mounted(host: HostRoot, tmp_path: Path) -> None:
     hosts.plant(tmp_path, f"{NOTEBOOK}/libcuda.so.1.1", "")
-    assert wsl.stores(host) == (STORE, NOTEBOOK)
+    assert wsl.stores(host) == [STORE, NOTEBOOK]
 
 
 def test_hundreds_of_packages_are_not(host: HostRoot, tmp_path: Path) -> None:
@@ -63,7 +63,9 @@ def test_hundreds_of_packages_are_not(host: HostRoot, tmp_path: Path) -> None:
 
 
 def test_the_sources_are_all_places_where_an_answer_could_change(host: HostRoot) -> None:
-    assert wsl.sources(host) == (LIB, "/usr/lib/wsl/drivers", STORE)
+    seen: list[str] = []
+    wsl.vendor(host, seen.append)
+    assert seen[:3] == ["/usr/lib/wsl", LIB, "/usr/lib/wsl/drivers"] and STORE in seen[3:]
 
 
 @pytest.mark.parametrize("name", ["libcuda.so.1", "libdxcore.so"])

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
     from oci_gpu_hook.node.engines.containerdevices import Contained
-    from oci_gpu_hook.vendors.vendorhost import OnHost
+    from oci_gpu_hook.vendors.vendorhost import VendorState
 
 
 class Share(NamedTuple):
@@ -105,7 +105,7 @@ def wanted(divided: tuple[Division, ...], nodes: tuple[tuple[str, int, int], ...
     return Wanted(tuple(majors), nodes, tuple(numbers))
 
 
-def of_vendor(found: OnHost) -> tuple[Division, ...]:
+def of_vendor(found: VendorState) -> tuple[Division, ...]:
     """What can be held of a vendor's: each device, by any of its nodes."""
     flag = found.inventory.flag
     shares = [

@@ -12,7 +12,7 @@ from oci_gpu_hook.record import NamedTuple
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.node.gpus.present import Present, Wrong
-    from oci_gpu_hook.vendors.vendorhost import OnHost
+    from oci_gpu_hook.vendors.vendorhost import VendorState
 
 CHECK = "vendors"
 LOOK = command("oci-gpu-hook", "info")
@@ -31,7 +31,7 @@ class Here(NamedTuple):
     there is nothing to say.
     """
 
-    found: OnHost
+    found: VendorState
     is_saved: bool
     is_true: bool
     unloaded: tuple[str, ...]
@@ -63,7 +63,7 @@ def _vendor(item: Here, tool: str) -> list[Finding]:
     what, devices = item.found.inventory, item.found.devices
     check = what.flag
     findings = _lacking(item, tool)
-    findings += [Finding(check, WARN, fault, LOOK) for fault in (*what.faults, *item.found.faults)]
+    findings += [Finding(check, WARN, fault, LOOK) for fault in item.found.faults]
     findings += _selinux(item)
     if not item.is_saved:
         seen = "no inventory is saved: the next start looks at its files anew"

@@ -9,20 +9,20 @@ from __future__ import annotations
 from oci_gpu_hook.driver import nodes, proc
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.vendors import current, folders, vendorhost, vendorinventory, vendorsurvey
+from oci_gpu_hook.vendors import current, devices, folders, vendorhost, vendorinventory, vendorsurvey
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Set
+    from collections.abc import Callable, Set
 
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.vendors.vendor import Vendor
-    from oci_gpu_hook.vendors.vendorhost import OnHost
+    from oci_gpu_hook.vendors.vendorhost import VendorState
+    from oci_gpu_hook.vendors.vendorinventory import VendorInventory
 
-_PCI = "/sys/bus/pci/devices"
 _NVIDIA = "10de"
 # Of classes of PCI functions (pci.ids): displays, co-processors, accelerators.  A vendor has bridges and sensors, too.
-_CLASSES = ("0x03", "0x0b40", "0x12")
+_CLASSES = ("03", "0b40", "12")
 
 
 class Wrong(NamedTuple):
@@ -36,43 +36,37 @@ class Wrong(NamedTuple):
 class Present(NamedTuple):
     """What all vendors have on a host, in the order of their files' names."""
 
-    vendors: tuple[OnHost, ...]
+    vendors: tuple[VendorState, ...]
     wrong: tuple[Wrong, ...]
 
 
 def look(root: HostRoot, *, saved_only: bool = False) -> Present:
     """What is here now; nothing is saved.  saved_only: only of those whose saved inventory is still true."""
-    vendors, wrong = read_all(root)
-    found = []
-    for vendor in vendors:
+
+    def inventory(vendor: Vendor) -> VendorInventory | None:
         known = vendorinventory.read_saved(root, vendor.flag, vendor.file)
-        if known is None and saved_only:
-            continue
-        try:
-            found.append(vendorhost.look(root, known or vendorsurvey.survey(root, vendor)))
-        except ConfigError as err:
-            wrong.append(Wrong(vendor.file, err.message))
-    return Present(tuple(found), tuple(wrong))
+        return known if known or saved_only else vendorsurvey.Survey(root, vendor, {}).found
+
+    return _look(root, inventory)
 
 
 def refresh(root: HostRoot) -> Present:
-    """What is here, surveyed anew and saved for the next starts; OSError where nothing can be saved."""
+    """What is here, found by a new survey and saved for the next starts; OSError if nothing can be saved."""
     try:
         now = vendorinventory.files_now(root)
     except ConfigError:
-        now = ()  # `read_all` says it
+        now = ()  # `_read_all` says it
     before = dict(now)
-    vendors, wrong = read_all(root)
-    found = []
-    for vendor in vendors:
-        read = {vendor.file: before.get(vendor.file)}
-        try:
-            found.append(vendorhost.look(root, vendorsurvey.save(root, vendor, vendor.flag, read)))
-        except ConfigError as err:
-            wrong.append(Wrong(vendor.file, err.message))
+
+    def inventory(vendor: Vendor) -> VendorInventory:
+        survey = vendorsurvey.Survey(root, vendor, {vendor.file: before.get(vendor.file)})
+        survey.save(vendor.flag)
+        return survey.found
+
+    found = _look(root, inventory)
     if before:
-        current.anew(root, now)
-    return Present(tuple(found), tuple(wrong))
+        current.read_all(root, now)
+    return found
 
 
 def is_saved(root: HostRoot) -> bool:
@@ -87,7 +81,21 @@ def is_saved(root: HostRoot) -> bool:
     )
 
 
-def read_all(root: HostRoot) -> tuple[list[Vendor], list[Wrong]]:
+def _look(root: HostRoot, inventory: Callable[[Vendor], VendorInventory | None]) -> Present:
+    """What all vendors have whose `inventory` is not None."""
+    vendors, wrong = _read_all(root)
+    found = []
+    for vendor in vendors:
+        try:
+            its = inventory(vendor)
+            if its is not None:
+                found.append(vendorhost.look(root, its))
+        except ConfigError as err:
+            wrong.append(Wrong(vendor.file, err.message))
+    return Present(tuple(found), tuple(wrong))
+
+
+def _read_all(root: HostRoot) -> tuple[list[Vendor], list[Wrong]]:
     """What the files say that can be served, and the others."""
     try:
         vendors, errors = folders.load_all(root)
@@ -99,26 +107,21 @@ def read_all(root: HostRoot) -> tuple[list[Vendor], list[Wrong]]:
     return [vendor for vendor in vendors if vendor.flag not in collisions], wrong
 
 
-def hardware(root: HostRoot, found: OnHost) -> str:
+def hardware(root: HostRoot, found: VendorState) -> str:
     """What shows that the vendor's hardware is here, a node or a PCI function; "" for nothing.
 
     Of its libraries a distribution has some for everybody.
     """
     for node in found.nodes():
         return node.path
-    return on_pci(root, {pci for _, pattern in found.inventory.patterns for pci in pattern.pci})
+    return _on_pci(root, {pci for _, pattern in found.inventory.patterns for pci in pattern.pci})
 
 
-def on_pci(root: HostRoot, wanted: Set[str]) -> str:
+def _on_pci(root: HostRoot, wanted: Set[str]) -> str:
     """A function on PCI of one of these vendors, or vendors and devices, that computes; "" for none."""
-    for address in root.names(_PCI) if wanted else ():
-        vendor, device, kind = [
-            (root.read(f"{_PCI}/{address}/{name}") or b"").decode("ascii", "replace").strip()
-            for name in ("vendor", "device", "class")
-        ]
-        if f"{vendor[2:]}:{device[2:]}" in wanted:
-            return f"PCI {address}"
-        if vendor[2:] in wanted and kind.startswith(_CLASSES):
+    for address in root.names(devices.PCI) if wanted else ():
+        vendor, device, kind = devices.pci_ids(root, address, "vendor", "device", "class")
+        if f"{vendor}:{device}" in wanted or (vendor in wanted and kind.startswith(_CLASSES)):
             return f"PCI {address}"
     return ""
 
@@ -126,10 +129,10 @@ def on_pci(root: HostRoot, wanted: Set[str]) -> str:
 def expects_nvidia(root: HostRoot) -> bool:
     """Whether a GPU of NVIDIA's is here, or was: then its driver's absence is a fault, whatever else there is."""
     paths = (proc.VERSION, nodes.CONTROL)
-    return any([root.stat(path) for path in paths]) or bool(on_pci(root, {_NVIDIA}))
+    return any([root.stat(path) for path in paths]) or bool(_on_pci(root, {_NVIDIA}))
 
 
-def has_anything(root: HostRoot, found: OnHost) -> bool:
+def has_anything(root: HostRoot, found: VendorState) -> bool:
     """Whether the host has hardware or files of the vendor's."""
     what = found.inventory
     files = what.libraries or what.cached or what.files or found.sockets

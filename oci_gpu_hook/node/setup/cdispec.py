@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.container.layout import Layout
     from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.planning.plan import Provision
-    from oci_gpu_hook.vendors.vendorhost import OnHost
+    from oci_gpu_hook.vendors.vendorhost import VendorState
 
     # Lists of containerEdits by name.
     Edits = dict[str, list[dict[str, object]]]
@@ -177,14 +177,14 @@ def _without(edits: Edits, shared: Edits) -> Edits:
     return {key: items for key, items in own.items() if items}
 
 
-def vendors_names(found: OnHost) -> tuple[str, ...]:
+def vendors_names(found: VendorState) -> tuple[str, ...]:
     """The names of a spec's devices: all by which one can be asked for and that CDI's grammar has; and ``all``."""
     called = [name for device in found.devices.devices for name in device.names]
     # Of a name that two have, the first is meant, as everywhere.
     return (*dict.fromkeys([name for name in called if _is_name(name)]), ALL)
 
 
-def of_vendor(found: OnHost, layout: Layout, hook: Hook) -> dict[str, object]:
+def of_vendor(found: VendorState, layout: Layout, hook: Hook) -> dict[str, object]:
     """The spec of a vendor's devices; layout: of a container that is like the host.
 
     DriverError where the host lacks what the vendor's file requires.
@@ -201,7 +201,7 @@ def _is_name(text: str) -> bool:
     return text.isascii() and inner.isalnum() and ends.isalnum() and text.lower() not in (ALL, NONE, VOID)
 
 
-def _vendors_provision(found: OnHost, layout: Layout, name: str) -> Provision:
+def _vendors_provision(found: VendorState, layout: Layout, name: str) -> Provision:
     """What a container gets for one device."""
     inventory = found.inventory
     request = VendorRequest(inventory.flag, inventory.file, "cdi-spec", (name,))
