@@ -30,8 +30,8 @@ _DIRECTORY = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC
 _SC_CLK_TCK = "SC_CLK_TCK"
 # Of all containers.
 _SECONDS = 3.0
-# No driver has this number: whoever may open it may open all.
-_NOBODYS = (4095, (1 << 20) - 1)
+# No driver has this number: a cgroup that lets it be opened lets all be.
+_UNUSED_NUMBER = (4095, (1 << 20) - 1)
 
 
 class Node(NamedTuple):
@@ -43,7 +43,7 @@ class Node(NamedTuple):
     allowed: bool | None
 
 
-class Contained(NamedTuple):
+class ContainerDevices(NamedTuple):
     """A container.
 
     since: when its first process began, in seconds since 1970; allowed: of the numbers that were asked for, those that
@@ -67,7 +67,7 @@ class Found(NamedTuple):
     whether there was time for all files in which users' engines have names.
     """
 
-    containers: tuple[Contained, ...]
+    containers: tuple[ContainerDevices, ...]
     unseen: int
     unlooked: int = 0
     all_named: bool = True
@@ -79,7 +79,7 @@ def look(root: HostRoot, wanted: Wanted, version: str) -> Found:
     ours = HostsNodes(root, known.mounts, wanted)
     firsts, unseen = _first_processes(root, known.mounts)
     budget = Budget(_SECONDS)
-    found: list[tuple[int, Contained]] = []
+    found: list[tuple[int, ContainerDevices]] = []
     # Root's first: a user can have many.
     owned = [(processes.maker(root, pid) or 0, began, pid) for began, pid in firsts]
     for _, began, pid in sorted(owned, key=lambda item: (item[0] != 0, item[1])):
@@ -127,15 +127,15 @@ def _is_same(one: posix.stat_result, other: posix.stat_result | None) -> bool:
 
 def _container(
     root: HostRoot, known: containers.Known, pid: int, began: int, ours: HostsNodes, wanted: Wanted, version: str
-) -> Contained:
+) -> ContainerDevices:
     rules = _rules(root, processes.device_cgroup(root, pid, version), version)
     nodes, is_whole = heldnodes.look(root, pid, ours, wanted)
-    return Contained(
+    return ContainerDevices(
         known.of_process(pid),
         since(root, began),
         tuple([Node(path, *at, _verdict(rules, *at)) for at, path in sorted(nodes.items())]),
         frozenset([at for at in wanted.numbers if _verdict(rules, *at)]),
-        bool(_verdict(rules, *_NOBODYS)),
+        bool(_verdict(rules, *_UNUSED_NUMBER)),
         processes.is_in_our_users(root, pid) and processes.makes_nodes(root, pid),
         is_whole,
     )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running containers, found by id, name, pod or process, with the bundle that they were started from.
 
-Sources: the runtimes' states (`states`), what engines call them (`called`), the names of cgroups, and the command lines
-of conmon and containerd's shim, for a container without a state.  What a user's files say holds for that user's
-containers, and never for root's.  Reads only.  Never on the hook's path.
+Sources: the runtimes' states, the lists of names that engines keep, the names of cgroups, and the command lines of
+conmon and containerd's shim, for a container without a state.  What a user's files say holds for that user's
+containers, and never for root's.  Reads only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import posix
 from oci_gpu_hook.errors import UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import containernames, rootless, states
-from oci_gpu_hook.node.engines.containernames import NOBODYS, Called
+from oci_gpu_hook.node.engines.containernames import UNNAMED, ContainerNames
 from oci_gpu_hook.node.engines.states import ROOT
 from oci_gpu_hook.node.machine import kernelconfig, processes, untrusted
 from oci_gpu_hook.record import NamedTuple
@@ -42,7 +42,7 @@ class Running(NamedTuple):
     pid: int
     bundle: str
     runtime: str
-    called: Called = NOBODYS
+    called: ContainerNames = UNNAMED
     owner: int = ROOT
 
     @property
@@ -67,7 +67,7 @@ class Known:
         self._version = kernelconfig.cgroup_version(root)
         self.mounts = untrusted.our_mounts()
         self._budget = untrusted.Budget(_SECONDS_OF_USERS)
-        self._names: dict[int, dict[str, Called]] = {}
+        self._names: dict[int, dict[str, ContainerNames]] = {}
         self._homes = rootless.homes(root)
         self.containers = self._all()
 
@@ -134,12 +134,12 @@ class Known:
         found = Running(item.id, item.pid, item.bundle, item.runtime, owner=item.owner)
         return found._replace(called=self._called(found, containernames.engine_of(f"{item.folder}/")))
 
-    def _called(self, item: Running, engine: str) -> Called:
+    def _called(self, item: Running, engine: str) -> ContainerNames:
         """What engines call a container: by their lists, else by its annotations, else only whose it is.
 
         engine: as the place of its state says, "" if that does not.
         """
-        found = self._names.get(item.owner, {}).get(item.id, NOBODYS)
+        found = self._names.get(item.owner, {}).get(item.id, UNNAMED)
         if not found.engine and item.bundle:
             found = containernames.by_config(self._files(item.owner), item.bundle)
         if not found.engine and item.owner != ROOT:
@@ -150,7 +150,7 @@ class Known:
         cgroup = processes.trusted_cgroup(self._root, item.pid, self._version, item.owner)
         engine = engine or containernames.engine_of(f"{item.bundle}/", f"/{'/'.join(cgroup)}")
         # The user of ctr names a container by its id.
-        return Called(engine, item.id if engine == containernames.CONTAINERD else "")
+        return ContainerNames(engine, item.id if engine == containernames.CONTAINERD else "")
 
     def _with_monitor(self, item: Running, cgroup: list[str]) -> Running:
         """A container without a state, with what the process above its first one tells of it."""
