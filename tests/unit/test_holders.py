@@ -223,7 +223,7 @@ def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *paths: str) -> HostsNod
         hosts.plant(tmp_path, path, "")
     inodes = [(tmp_path / path[1:]).stat().st_ino for path in paths]
     monkeypatch.setattr(heldnodes, "is_character_device", lambda it: it.st_ino in inodes)
-    monkeypatch.setattr(heldnodes, "_number", lambda it: (195, inodes.index(it.st_ino)))
+    monkeypatch.setattr(untrusted, "number", lambda it: (195, inodes.index(it.st_ino)))
     folders = tuple([(path, 0, 0) for path in paths])
     dev = Mounts(f"9 1 0:6 / {tmp_path}/dev rw - devtmpfs none rw\n".encode())
     return HostsNodes(HostRoot(str(tmp_path)), dev, Wanted((195,), folders, ()))

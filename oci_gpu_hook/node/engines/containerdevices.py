@@ -4,7 +4,7 @@
 From /proc, mounts and cgroups: no engine is asked and nothing is remembered, so it is true after a restart of
 everything.  A container is what has another root and another mount namespace than we.  Reads only: no device is opened,
 no cgroup is entered.  What a container could make endless is bounded, and a container that was not looked at whole says
-so.  Never on the hook's path.
+so.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _OURS = "/proc/self/ns/mnt"
 _DIRECTORY = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC
-_SC_CLK_TCK = "SC_CLK_TCK"
 # Of all containers.
 _SECONDS = 3.0
 # No driver has this number: a cgroup that lets it be opened lets all be.
@@ -101,7 +100,7 @@ def _first_processes(root: HostRoot, hosts: Mounts) -> tuple[list[tuple[int, int
         if namespace is None:
             pid = processes.other_thread(root, first)
             namespace = root.stat(f"/proc/{pid}/ns/mnt") if pid != first else None
-        if namespace is not None and _is_same(namespace, ours):
+        if namespace is not None and processes.is_same(namespace, ours):
             continue
         began = processes.started(root, pid)
         if began is None or processes.is_kernels(root, pid):
@@ -119,10 +118,6 @@ def _first_processes(root: HostRoot, hosts: Mounts) -> tuple[list[tuple[int, int
         if judged[key]:
             firsts[namespace.st_ino] = min(firsts.get(namespace.st_ino, (began, pid)), (began, pid))
     return list(firsts.values()), unseen
-
-
-def _is_same(one: posix.stat_result, other: posix.stat_result | None) -> bool:
-    return other is not None and (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 
 
 def _container(
@@ -178,12 +173,6 @@ def _verdict(rules: str | list[bytes | None] | None, major: int, minor: int) -> 
 
 def since(root: HostRoot, began: int) -> int:
     """`processes.started` in seconds since 1970."""
-    return _boot_time(root) + began // posix.sysconf(_SC_CLK_TCK)
-
-
-def _boot_time(root: HostRoot) -> int:
-    """``btime`` of /proc/stat: seconds since 1970."""
-    for line in (root.read("/proc/stat") or b"").splitlines():
-        if line.startswith(b"btime "):
-            return int(line[6:])
-    return 0
+    lines = (root.read("/proc/stat") or b"").splitlines()
+    booted = next((int(line[6:]) for line in lines if line.startswith(b"btime ")), 0)
+    return booted + began // posix.sysconf("SC_CLK_TCK")
