@@ -3,8 +3,7 @@
 
 And our own for other vendors' devices.
 
-They are searched as text: Python has no YAML parser, and the patterns fit both JSON and YAML.  Reads only.  Never on
-the hook's path.
+They are searched as text: Python has no YAML parser, and the patterns fit both JSON and YAML.  Reads only.
 """
 
 from __future__ import annotations

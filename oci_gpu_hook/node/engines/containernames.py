@@ -2,8 +2,8 @@
 """What engines call their containers: from where each engine keeps it, or from a bundle's annotations.
 
 podman and CRI-O: containers/storage; Docker: config.v2.json of each container; containerd, which keeps its names in a
-database: the annotations of config.json, where CRI-O and nerdctl have theirs as well.  What a user's engine keeps
-names that user's containers alone.  Reads only, and starts no engine.  Never on the hook's path.
+database: the annotations of config.json, where CRI-O and nerdctl have theirs as well.  What a user's engine keeps names
+that user's containers alone.  Reads only, and starts no engine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hooks that are registered with engines (oci-hooks(5)), and the installation that a registration of ours leads to.
 
-Reads only, runs nothing.  Never on the hook's path.
+Reads only, runs nothing.
 """
 
 from __future__ import annotations

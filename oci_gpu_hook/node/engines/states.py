@@ -3,7 +3,7 @@
 
 They lie in the runtimes' own folders, and in those that Docker and containerd name.  A user writes what he likes into
 his own: so a user's state counts only for a process in a user namespace that he made, and of root's containers only
-what root alone could have written counts.  Reads only.  Never on the hook's path.
+what root alone could have written counts.  Reads only.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """SELinux's denials, from whichever log has the kernel's audit messages.  Pure.
 
 A denial is a line ``avc:  denied  { PERMISSIONS } for  KEY=VALUE ...``.  Names in it come from containers, so they must
-be quoted for output.  Never on the hook's path.
+be quoted for output.
 """
 
 from __future__ import annotations

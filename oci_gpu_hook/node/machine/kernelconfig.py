@@ -2,7 +2,7 @@
 """The kernel and the host, as far as the hook depends on them: release, cgroups, eBPF, user namespaces.
 
 Reads only, but for one device program: it is loaded to see whether the kernel takes it, and closed without being
-attached.  Never on the hook's path.
+attached.
 """
 
 from __future__ import annotations
