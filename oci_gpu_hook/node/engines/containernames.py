@@ -9,7 +9,7 @@ that user's containers alone.  Reads only, and starts no engine.
 from __future__ import annotations
 
 from oci_gpu_hook.formats import jsontext
-from oci_gpu_hook.node.engines.states import ROOT, parsed
+from oci_gpu_hook.node.engines.states import ROOT, parsed, parsed_object
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -87,8 +87,7 @@ def names(files: Files, bundles: Iterable[str]) -> dict[str, ContainerNames]:
 
 def by_config(files: Files, bundle: str) -> ContainerNames:
     """The names that the annotations of a bundle's config.json tell."""
-    document = parsed(files, f"{bundle}/config.json")
-    found = document.get("annotations") if isinstance(document, dict) else None
+    found = parsed_object(files, f"{bundle}/config.json").get("annotations")
     said = {key: str(value)[:_LONGEST_NAME] for key, value in (found if isinstance(found, dict) else {}).items()}
     if said.get("io.container.manager") == "libpod":
         return ContainerNames(PODMAN)
@@ -146,8 +145,7 @@ def _stored(item: dict[str, Any]) -> ContainerNames:
 
 
 def _of_docker(files: Files) -> Iterator[tuple[str, ContainerNames]]:
-    settings = parsed(files, _DOCKER_SETTINGS)
-    folder = settings.get("data-root") if isinstance(settings, dict) else None
+    folder = parsed_object(files, _DOCKER_SETTINGS).get("data-root")
     containers = f"{folder if isinstance(folder, str) else _DOCKER_FOLDER}/containers"
     for id in files.names(containers):
         found = _dockers(files, f"{containers}/{id}")
@@ -157,8 +155,7 @@ def _of_docker(files: Files) -> Iterator[tuple[str, ContainerNames]]:
 
 def _dockers(files: Files, folder: str) -> ContainerNames:
     """One container, by dockerd's record of it."""
-    document = parsed(files, f"{folder}/config.v2.json")
-    name = document.get("Name") if isinstance(document, dict) else None
+    name = parsed_object(files, f"{folder}/config.v2.json").get("Name")
     return _kubelets(DOCKER, name.lstrip("/")[:_LONGEST_NAME]) if isinstance(name, str) else UNNAMED
 
 

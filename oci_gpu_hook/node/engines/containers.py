@@ -81,15 +81,11 @@ class Known:
         for owner in dict.fromkeys([ROOT, *[item.owner for item in found]]):
             bundles = [item.bundle for item in found if item.owner == owner]
             self._names[owner] = containernames.names(self._files(owner), bundles)
-        ids: set[str] = set()
-        running: list[Running] = []
-        for item in found:
-            # Of two with one id the first counts: that is root's, if one of them is.
-            if item.id not in ids:
-                ids.add(item.id)
-                running.append(self._running(item))
+        # Of two with one id the first counts: that is root's, if one of them is.
+        firsts = {item.id: item for item in reversed(found)}
+        running = [self._running(item) for item in found if item is firsts[item.id]]
         for owner, names in self._names.items():
-            running += [Running(id, 0, "", "", names[id], owner) for id in names if id not in ids]
+            running += [Running(id, 0, "", "", names[id], owner) for id in names if id not in firsts]
         return running
 
     def of_process(self, pid: int) -> Running:
@@ -215,7 +211,7 @@ def _matching(known: list[Running], word: str) -> list[Running]:
     Root's go before users', and running ones before others.
     """
     fits: Callable[[Running, str], bool]
-    for fits in (_has_id, _has_name, _has_pod, _begins):
+    for fits in (_has_id, _has_name, _has_pod, lambda item, word: bool(word) and item.id.startswith(word)):
         found = {(item.owner, item.id): item for item in known if fits(item, word)}
         mine = [item for item in found.values() if item.owner == ROOT] or list(found.values())
         if mine:
@@ -236,10 +232,6 @@ def _has_name(item: Running, word: str) -> bool:
 def _has_pod(item: Running, word: str) -> bool:
     pod = item.called.pod
     return bool(pod) and not item.called.is_sandbox and word in (pod, f"{item.called.namespace}/{pod}")
-
-
-def _begins(item: Running, word: str) -> bool:
-    return bool(word) and item.id.startswith(word)
 
 
 def _monitored(root: HostRoot, item: Running) -> tuple[Running, str]:

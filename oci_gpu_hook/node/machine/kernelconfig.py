@@ -51,6 +51,7 @@ def look(root: HostRoot) -> Kernel:
     tries_bpf = cgroups == "v2" and root.path == "/"
     lockdown = _text(root, "/sys/kernel/security/lockdown")
     lines = _text(root, "/proc/modules").splitlines()
+    sysctls = {name: _text(root, f"{_SYSCTL}/{name}") for name in SYSCTLS}
     return Kernel(
         release=_text(root, f"{_SYSCTL}/kernel/osrelease"),
         cgroups=cgroups,
@@ -58,7 +59,7 @@ def look(root: HostRoot) -> Kernel:
         lockdown=lockdown.partition("[")[2].partition("]")[0],
         systemd=root.stat("/run/systemd/system") is not None,
         modules=tuple([line.split(" ")[0] for line in lines]),
-        sysctls=_sysctls(root),
+        sysctls={name: int(text) for name, text in sysctls.items() if text.isdecimal()},
     )
 
 
@@ -83,11 +84,6 @@ def _bpf_refusal() -> str:
     except OSError as err:
         return err.strerror or str(err)
     return ""
-
-
-def _sysctls(root: HostRoot) -> dict[str, int]:
-    texts = {name: _text(root, f"{_SYSCTL}/{name}") for name in SYSCTLS}
-    return {name: int(text) for name, text in texts.items() if text.isdecimal()}
 
 
 def _text(root: HostRoot, path: str) -> str:

@@ -190,14 +190,12 @@ def mountinfo(root: HostRoot, pid: int, most: int = _LARGEST_FIRST) -> bytes:
     """The first bytes of what the kernel says of the mounts that a process sees; none if there is no such process."""
     try:
         fd = root.open(f"/proc/{pid}/mountinfo", posix.O_RDONLY)
+        try:
+            return _first(fd, most)
+        finally:
+            posix.close(fd)
     except OSError:
         return b""
-    try:
-        return _first(fd, most)
-    except OSError:
-        return b""
-    finally:
-        posix.close(fd)
 
 
 def regular(path: str, root: HostRoot | None = None) -> int:
@@ -314,15 +312,13 @@ def _content(fd: int, largest: int) -> bytes | None:
         return None
     try:
         opened = _reopened(fd)
+        try:
+            data = _first(opened, largest + 1)
+        finally:
+            posix.close(opened)
     except OSError:
         return None
-    try:
-        data = _first(opened, largest + 1)
-        return data if len(data) <= largest else None
-    except OSError:
-        return None
-    finally:
-        posix.close(opened)
+    return data if len(data) <= largest else None
 
 
 def _reopened(fd: int) -> int:
