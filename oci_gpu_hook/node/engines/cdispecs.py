@@ -24,7 +24,7 @@ _LIBRARY = re.compile(r"/lib(?:cuda|nvidia-ml)\.so\.(\d+\.[0-9.]*\d)")
 class Spec(NamedTuple):
     """One spec.
 
-    driver: the version that it was made for, "" where it does not say; devices: those that it names; unread: it has a
+    driver: the version that it was made for, "" if it does not say; devices: those that it names; unread: it has a
     list of devices, and none was found in it.
     """
 

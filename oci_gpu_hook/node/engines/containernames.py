@@ -51,7 +51,7 @@ _PLACES = (
 class ContainerNames(NamedTuple):
     """One container's names.
 
-    engine: "" where only a runtime knows the container; full: the engine's own name where that is a longer one; pod,
+    engine: "" if only a runtime knows the container; full: the engine's own name where that is a longer one; pod,
     namespace: Kubernetes'; is_sandbox: whether it holds a pod's namespaces, and runs nothing of the pod's author.
     """
 
@@ -115,7 +115,7 @@ def of_rootless_docker(files: Files, home: str, bundle: str) -> ContainerNames:
 
 
 def engine_of(*places: str) -> str:
-    """The engine that has made a state's folder, a bundle or a cgroup; "" where none of them tells."""
+    """The engine that has made a state's folder, a bundle or a cgroup; "" if none of them tells."""
     for place in places:
         for part, engine in _PLACES:
             if part in place:

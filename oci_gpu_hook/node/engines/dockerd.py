@@ -76,7 +76,7 @@ class Docker(NamedTuple):
 
     program: what dockerd finds first of the link's name, "" for nothing; leads_to: that without links; placed: when
     that name was made (seconds since 1970); lost: a link of that name that leads nowhere; rivals: programs of NVIDIA's
-    packages; daemon: None where none runs, or we may not see it; of_users: the settings of users' own daemons.
+    packages; daemon: None if none runs, or we may not see it; of_users: the settings of users' own daemons.
     """
 
     program: str
@@ -90,7 +90,7 @@ class Docker(NamedTuple):
 
 
 def look(root: HostRoot) -> Docker | None:
-    """Docker on this host; None where there is none."""
+    """Docker on this host; None if there is none."""
     daemon = _daemon(root)
     folders = daemon.folders if daemon else _PATH
     if daemon is None and not _program(root, "dockerd", folders):

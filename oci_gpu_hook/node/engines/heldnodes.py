@@ -2,7 +2,7 @@
 """The device nodes that a container has: by its mounts, and by its folders if root alone can mount anything there.
 
 In a user namespace of his own a user can mount an overlay of a FUSE filesystem that never answers, by his own rights:
-whoever takes a step there waits for ever.  Nodes that he could use there are the host's own, and its mounts say where.
+a step there may never return.  Nodes that he could use there are the host's own, and its mounts say where.
 Reads only: no device is opened.  What a container could make endless is bounded.
 """
 

@@ -37,8 +37,8 @@ class Engine(NamedTuple):
     """An installed engine that reads hooks.d.
 
     folders: where it looks for hooks, in the order of rising precedence; folders_file: the file that sets them, ""
-    where they are the engine's default; cgroup_manager: ``systemd`` or ``cgroupfs``, "" where no file sets it;
-    manager_file: the file that sets it; runtime: of containers that name none, "" where no file sets it.
+    where they are the engine's default; cgroup_manager: ``systemd`` or ``cgroupfs``, "" if no file sets it;
+    manager_file: the file that sets it; runtime: of containers that name none, "" if no file sets it.
     """
 
     name: str

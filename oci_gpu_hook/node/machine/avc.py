@@ -36,7 +36,7 @@ def parse(text: str) -> tuple[Denial, ...]:
 
 
 def _denial(line: str) -> Denial | None:
-    """The denial that a line of a log reports; None where it reports none."""
+    """The denial that a line of a log reports; None if it reports none."""
     _, start, rest = line.partition("avc:")
     verdict, brace, rest = rest.partition("{")
     permissions, closing, rest = rest.partition("}")

@@ -23,7 +23,7 @@ class Kernel(NamedTuple):
     """The kernel and the host.
 
     cgroups: ``v2``, ``v1`` with its devices controller, or "" for neither; bpf_refusal: why the kernel takes no device
-    program from us, "" where it does, None where that was not tried; systemd: whether it runs as init; sysctls: those
+    program from us, "" if it does, None if that was not tried; systemd: whether it runs as init; sysctls: those
     of `SYSCTLS` that exist.
     """
 
@@ -78,7 +78,7 @@ def cgroup_version(root: HostRoot) -> str:
 
 
 def _bpf_refusal() -> str:
-    """Why the kernel takes no device program; "" where it does."""
+    """Why the kernel takes no device program; "" if it does."""
     try:
         posix.close(bpf.prog_load(bpf.BPF_PROG_TYPE_CGROUP_DEVICE, _ALLOW, name="doctor", license="Apache-2.0"))
     except OSError as err:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What procfs says of processes, and whose they are.
 
-A process has its name, its command line and its environment from whoever started it.  So only `program` says that a
+A process has its name, its command line and its environment from its starter.  So only `program` says that a
 process is an engine's, and the command line and the environment of any other are not read: they lie in its own memory,
 and a read waits as long as the process wants (proc_pid_cmdline(5)).  Reads only.
 """

@@ -52,7 +52,7 @@ _OF_THE_KERNEL = frozenset(
 
 
 class Budget:
-    """How long a look at what others fill may take, by a clock that nobody sets."""
+    """How long a look at what others fill may take, by a clock that cannot be set."""
 
     def __init__(self, seconds: float) -> None:
         self._until = monotonic() + seconds
