@@ -27,7 +27,7 @@ from oci_gpu_hook.request.settings import read_settings
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.node.diagnosis.holders import Division, Holder, Holders
-    from oci_gpu_hook.node.engines.containerdevices import Contained, Found
+    from oci_gpu_hook.node.engines.containerdevices import ContainerDevices, Found
 
 _OTHERS = "OTHERS"
 _HEADINGS = ("CONTAINER", "ID", "ENGINE", "RUNTIME", "GPU", _OTHERS, "SINCE")
@@ -134,7 +134,7 @@ def _painted(line: str) -> str:
     return click.style(line, bold=True) if line.split()[:4] == list(_HEADINGS[:4]) else line
 
 
-def _named(container: Contained) -> dict[str, Any]:
+def _named(container: ContainerDevices) -> dict[str, Any]:
     running = container.running
     return {
         "id": running.id,

@@ -11,7 +11,7 @@ import pytest
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import containers
-from oci_gpu_hook.node.engines.containernames import CONTAINERD, CRIO, DOCKER, PODMAN, Called
+from oci_gpu_hook.node.engines.containernames import CONTAINERD, CRIO, DOCKER, PODMAN, ContainerNames
 from oci_gpu_hook.node.machine import processes
 from tests.unit import hosts
 from tests.unit.test_containers import USER, owned, plant_cgroup, stat
@@ -114,7 +114,7 @@ def test_a_users_record_names_no_container_of_anybody_else(host: HostRoot) -> No
 
 def test_the_parts_of_a_pods_name(host: HostRoot) -> None:
     found = containers.find(host, "main").called
-    assert found == Called(CRIO, "main", "k8s_main_gpu_ml_u-1_1", "gpu", "ml")
+    assert found == ContainerNames(CRIO, "main", "k8s_main_gpu_ml_u-1_1", "gpu", "ml")
     assert containers.find(host, SANDBOX).called.is_sandbox
 
 
@@ -173,4 +173,4 @@ def test_containerds_shim_tells_the_bundle(tmp_path: Path) -> None:
     hosts.plant(tmp_path, f"data/containers/{ALONE}/config.v2.json", '{"Name": "/alone"}')
     found = containers.find(root, "60")
     assert found[:4] == (ALONE, 60, f"/exec/moby/{ALONE}", "runc")
-    assert found.called == Called(DOCKER, "alone", "alone")
+    assert found.called == ContainerNames(DOCKER, "alone", "alone")

@@ -18,7 +18,7 @@ from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders
 from oci_gpu_hook.node.engines import containerdevices, deviceverdict, heldnodes
-from oci_gpu_hook.node.engines.containerdevices import Contained, Node
+from oci_gpu_hook.node.engines.containerdevices import ContainerDevices, Node
 from oci_gpu_hook.node.engines.containers import Running
 from oci_gpu_hook.node.engines.heldnodes import HostsNodes, Wanted
 from oci_gpu_hook.node.gpus import present
@@ -95,10 +95,10 @@ def surveyed(tmp_path: Path, **more: object) -> DriverInventory:
     return hosts.surveyed(hosts.host(tmp_path))._replace(**more)  # type: ignore[arg-type]
 
 
-def has(*numbers: tuple[int, int], allowed: bool | None = True) -> Contained:
+def has(*numbers: tuple[int, int], allowed: bool | None = True) -> ContainerDevices:
     nodes = [Node("/dev/x", *each, allowed) for each in numbers]
     given = frozenset(numbers if allowed else ())
-    return Contained(Running("a" * 64, 7, "", "runc"), 0, tuple(nodes), given)
+    return ContainerDevices(Running("a" * 64, 7, "", "runc"), 0, tuple(nodes), given)
 
 
 def test_a_gpu_is_held_by_its_number_whatever_its_name(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *paths: str) -> HostsNod
         hosts.plant(tmp_path, path, "")
     inodes = [(tmp_path / path[1:]).stat().st_ino for path in paths]
     monkeypatch.setattr(heldnodes, "is_character_device", lambda it: it.st_ino in inodes)
-    monkeypatch.setattr(heldnodes, "_number", lambda it: (195, inodes.index(it.st_ino)))
+    monkeypatch.setattr(untrusted, "number", lambda it: (195, inodes.index(it.st_ino)))
     folders = tuple([(path, 0, 0) for path in paths])
     dev = Mounts(f"9 1 0:6 / {tmp_path}/dev rw - devtmpfs none rw\n".encode())
     return HostsNodes(HostRoot(str(tmp_path)), dev, Wanted((195,), folders, ()))

@@ -14,7 +14,7 @@ from oci_gpu_hook.record import NamedTuple
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
-    from oci_gpu_hook.node.engines.containerdevices import Contained
+    from oci_gpu_hook.node.engines.containerdevices import ContainerDevices
     from oci_gpu_hook.vendors.vendorhost import VendorState
 
 
@@ -49,7 +49,7 @@ class Holder(NamedTuple):
     device cgroup does not let it open; is_certain: whether the device cgroup could be read.
     """
 
-    container: Contained
+    container: ContainerDevices
     held: tuple[Share | Other, ...]
     denied: tuple[Share | Other, ...]
     is_certain: bool
@@ -65,7 +65,7 @@ class Holders(NamedTuple):
 
     holding: tuple[Holder, ...]
     free: tuple[Share | Other, ...]
-    privileged: tuple[Contained, ...] = ()
+    privileged: tuple[ContainerDevices, ...] = ()
     open: tuple[Share | Other, ...] = ()
 
 
@@ -116,7 +116,7 @@ def of_vendor(found: VendorState) -> tuple[Division, ...]:
     return tuple([Division(share, ((node.major, node.minor),)) for share, nodes in shares for node, _ in nodes])
 
 
-def holders(divided: tuple[Division, ...], containers: tuple[Contained, ...]) -> Holders:
+def holders(divided: tuple[Division, ...], containers: tuple[ContainerDevices, ...]) -> Holders:
     """The containers that have devices, in the order given, and what none of them has."""
     found = [_holder(divided, container) for container in containers]
     holding = tuple([holder for holder in found if holder.held or holder.denied])
@@ -126,7 +126,7 @@ def holders(divided: tuple[Division, ...], containers: tuple[Contained, ...]) ->
     return Holders(holding, () if privileged else left, privileged, left if privileged else ())
 
 
-def _holder(divided: tuple[Division, ...], container: Contained) -> Holder:
+def _holder(divided: tuple[Division, ...], container: ContainerDevices) -> Holder:
     there = {(node.major, node.minor): node.allowed for node in container.nodes}
     held: dict[Share | Other, None] = {}
     hidden: dict[Share | Other, None] = {}

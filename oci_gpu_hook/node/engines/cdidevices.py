@@ -2,7 +2,7 @@
 """The devices that a CDI spec names, with the capability nodes of MIG that each has.  Pure.
 
 From JSON, and from YAML in block style, which every program that writes specs uses: Python has no YAML parser.  Of
-another text no device is found.  Never on the hook's path.
+another text no device is found.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 
 And our own for other vendors' devices.
 
-They are searched as text: Python has no YAML parser, and the patterns fit both JSON and YAML.  Reads only.  Never on
-the hook's path.
+They are searched as text: Python has no YAML parser, and the patterns fit both JSON and YAML.  Reads only.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _LIBRARY = re.compile(r"/lib(?:cuda|nvidia-ml)\.so\.(\d+\.[0-9.]*\d)")
 class Spec(NamedTuple):
     """One spec.
 
-    driver: the version that it was made for, "" where it does not say; devices: those that it names; unread: it has a
+    driver: the version that it was made for, "" if it does not say; devices: those that it names; unread: it has a
     list of devices, and none was found in it.
     """
 

@@ -4,7 +4,7 @@
 From /proc, mounts and cgroups: no engine is asked and nothing is remembered, so it is true after a restart of
 everything.  A container is what has another root and another mount namespace than we.  Reads only: no device is opened,
 no cgroup is entered.  What a container could make endless is bounded, and a container that was not looked at whole says
-so.  Never on the hook's path.
+so.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ if TYPE_CHECKING:
 
 _OURS = "/proc/self/ns/mnt"
 _DIRECTORY = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC
-_SC_CLK_TCK = "SC_CLK_TCK"
 # Of all containers.
 _SECONDS = 3.0
-# No driver has this number: whoever may open it may open all.
-_NOBODYS = (4095, (1 << 20) - 1)
+# No driver has this number: a cgroup that lets it be opened lets all be.
+_UNUSED_NUMBER = (4095, (1 << 20) - 1)
 
 
 class Node(NamedTuple):
@@ -43,7 +42,7 @@ class Node(NamedTuple):
     allowed: bool | None
 
 
-class Contained(NamedTuple):
+class ContainerDevices(NamedTuple):
     """A container.
 
     since: when its first process began, in seconds since 1970; allowed: of the numbers that were asked for, those that
@@ -67,7 +66,7 @@ class Found(NamedTuple):
     whether there was time for all files in which users' engines have names.
     """
 
-    containers: tuple[Contained, ...]
+    containers: tuple[ContainerDevices, ...]
     unseen: int
     unlooked: int = 0
     all_named: bool = True
@@ -79,7 +78,7 @@ def look(root: HostRoot, wanted: Wanted, version: str) -> Found:
     ours = HostsNodes(root, known.mounts, wanted)
     firsts, unseen = _first_processes(root, known.mounts)
     budget = Budget(_SECONDS)
-    found: list[tuple[int, Contained]] = []
+    found: list[tuple[int, ContainerDevices]] = []
     # Root's first: a user can have many.
     owned = [(processes.maker(root, pid) or 0, began, pid) for began, pid in firsts]
     for _, began, pid in sorted(owned, key=lambda item: (item[0] != 0, item[1])):
@@ -101,7 +100,7 @@ def _first_processes(root: HostRoot, hosts: Mounts) -> tuple[list[tuple[int, int
         if namespace is None:
             pid = processes.other_thread(root, first)
             namespace = root.stat(f"/proc/{pid}/ns/mnt") if pid != first else None
-        if namespace is not None and _is_same(namespace, ours):
+        if namespace is not None and processes.is_same(namespace, ours):
             continue
         began = processes.started(root, pid)
         if began is None or processes.is_kernels(root, pid):
@@ -121,21 +120,17 @@ def _first_processes(root: HostRoot, hosts: Mounts) -> tuple[list[tuple[int, int
     return list(firsts.values()), unseen
 
 
-def _is_same(one: posix.stat_result, other: posix.stat_result | None) -> bool:
-    return other is not None and (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
-
-
 def _container(
     root: HostRoot, known: containers.Known, pid: int, began: int, ours: HostsNodes, wanted: Wanted, version: str
-) -> Contained:
+) -> ContainerDevices:
     rules = _rules(root, processes.device_cgroup(root, pid, version), version)
     nodes, is_whole = heldnodes.look(root, pid, ours, wanted)
-    return Contained(
+    return ContainerDevices(
         known.of_process(pid),
         since(root, began),
         tuple([Node(path, *at, _verdict(rules, *at)) for at, path in sorted(nodes.items())]),
         frozenset([at for at in wanted.numbers if _verdict(rules, *at)]),
-        bool(_verdict(rules, *_NOBODYS)),
+        bool(_verdict(rules, *_UNUSED_NUMBER)),
         processes.is_in_our_users(root, pid) and processes.makes_nodes(root, pid),
         is_whole,
     )
@@ -178,12 +173,6 @@ def _verdict(rules: str | list[bytes | None] | None, major: int, minor: int) -> 
 
 def since(root: HostRoot, began: int) -> int:
     """`processes.started` in seconds since 1970."""
-    return _boot_time(root) + began // posix.sysconf(_SC_CLK_TCK)
-
-
-def _boot_time(root: HostRoot) -> int:
-    """``btime`` of /proc/stat: seconds since 1970."""
-    for line in (root.read("/proc/stat") or b"").splitlines():
-        if line.startswith(b"btime "):
-            return int(line[6:])
-    return 0
+    lines = (root.read("/proc/stat") or b"").splitlines()
+    booted = next((int(line[6:]) for line in lines if line.startswith(b"btime ")), 0)
+    return booted + began // posix.sysconf("SC_CLK_TCK")

@@ -2,14 +2,14 @@
 """What engines call their containers: from where each engine keeps it, or from a bundle's annotations.
 
 podman and CRI-O: containers/storage; Docker: config.v2.json of each container; containerd, which keeps its names in a
-database: the annotations of config.json, where CRI-O and nerdctl have theirs as well.  What a user's engine keeps
-names that user's containers alone.  Reads only, and starts no engine.  Never on the hook's path.
+database: the annotations of config.json, where CRI-O and nerdctl have theirs as well.  What a user's engine keeps names
+that user's containers alone.  Reads only, and starts no engine.
 """
 
 from __future__ import annotations
 
 from oci_gpu_hook.formats import jsontext
-from oci_gpu_hook.node.engines.states import ROOT, parsed
+from oci_gpu_hook.node.engines.states import ROOT, parsed, parsed_object
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -48,10 +48,10 @@ _PLACES = (
 )
 
 
-class Called(NamedTuple):
+class ContainerNames(NamedTuple):
     """One container's names.
 
-    engine: "" where only a runtime knows the container; full: the engine's own name where that is a longer one; pod,
+    engine: "" if only a runtime knows the container; full: the engine's own name where that is a longer one; pod,
     namespace: Kubernetes'; is_sandbox: whether it holds a pod's namespaces, and runs nothing of the pod's author.
     """
 
@@ -68,10 +68,10 @@ class Called(NamedTuple):
         return f"{self.pod}/{self.name}" if self.pod else self.name
 
 
-NOBODYS = Called()
+UNNAMED = ContainerNames()
 
 
-def names(files: Files, bundles: Iterable[str]) -> dict[str, Called]:
+def names(files: Files, bundles: Iterable[str]) -> dict[str, ContainerNames]:
     """Names by id, of all containers that one owner's engines keep lists of; bundles: of those that run."""
     # A bundle of podman's or CRI-O's is STORAGE/KIND-containers/ID/userdata, wherever its storage is.
     folders = {bundle.rsplit("/", 2)[0] for bundle in bundles if bundle.endswith("/userdata")}
@@ -85,18 +85,17 @@ def names(files: Files, bundles: Iterable[str]) -> dict[str, Called]:
     return {**dict(_of_storage(files, folders)), **dict(_of_docker(files))}
 
 
-def by_config(files: Files, bundle: str) -> Called:
+def by_config(files: Files, bundle: str) -> ContainerNames:
     """The names that the annotations of a bundle's config.json tell."""
-    document = parsed(files, f"{bundle}/config.json")
-    found = document.get("annotations") if isinstance(document, dict) else None
+    found = parsed_object(files, f"{bundle}/config.json").get("annotations")
     said = {key: str(value)[:_LONGEST_NAME] for key, value in (found if isinstance(found, dict) else {}).items()}
     if said.get("io.container.manager") == "libpod":
-        return Called(PODMAN)
+        return ContainerNames(PODMAN)
     full = said.get("io.kubernetes.cri-o.Name", "")
     if full:
         return _kubelets(CRIO, full)
     if "io.kubernetes.cri.container-type" in said:
-        return Called(
+        return ContainerNames(
             CONTAINERD,
             said.get("io.kubernetes.cri.container-name", ""),
             pod=said.get("io.kubernetes.cri.sandbox-name", ""),
@@ -104,19 +103,19 @@ def by_config(files: Files, bundle: str) -> Called:
             is_sandbox=said["io.kubernetes.cri.container-type"] == "sandbox",
         )
     if "nerdctl/name" in said:
-        return Called(CONTAINERD, said["nerdctl/name"])
-    return NOBODYS
+        return ContainerNames(CONTAINERD, said["nerdctl/name"])
+    return UNNAMED
 
 
-def of_rootless_docker(files: Files, home: str, bundle: str) -> Called:
+def of_rootless_docker(files: Files, home: str, bundle: str) -> ContainerNames:
     """The name of a container of a user's own Docker; home: the user's."""
     if f"/run/user/{files.owner}/docker/" not in bundle or not home:
-        return NOBODYS
+        return UNNAMED
     return _dockers(files, f"{home}/{_ROOTLESS_FOLDER}/{bundle.rpartition('/')[2]}")
 
 
 def engine_of(*places: str) -> str:
-    """The engine that has made a state's folder, a bundle or a cgroup; "" where none of them tells."""
+    """The engine that has made a state's folder, a bundle or a cgroup; "" if none of them tells."""
     for place in places:
         for part, engine in _PLACES:
             if part in place:
@@ -124,7 +123,7 @@ def engine_of(*places: str) -> str:
     return ""
 
 
-def _of_storage(files: Files, folders: Iterable[str]) -> Iterator[tuple[str, Called]]:
+def _of_storage(files: Files, folders: Iterable[str]) -> Iterator[tuple[str, ContainerNames]]:
     for path in [f"{folder}/{name}" for folder in sorted(folders) for name in _LISTS]:
         listed = parsed(files, path)
         for item in listed if isinstance(listed, list) else ():
@@ -134,7 +133,7 @@ def _of_storage(files: Files, folders: Iterable[str]) -> Iterator[tuple[str, Cal
                     yield str(item.get("id", ""))[:_LONGEST_NAME], called
 
 
-def _stored(item: dict[str, Any]) -> Called:
+def _stored(item: dict[str, Any]) -> ContainerNames:
     """One container of containers/storage; of the two engines only CRI-O says a pod's id."""
     full = str(next(iter(item["names"]), ""))[:_LONGEST_NAME]
     try:
@@ -142,12 +141,11 @@ def _stored(item: dict[str, Any]) -> Called:
     except ValueError:
         metadata = None
     is_crios = isinstance(metadata, dict) and "pod-id" in metadata
-    return _kubelets(CRIO, full) if is_crios else Called(PODMAN, full, full)
+    return _kubelets(CRIO, full) if is_crios else ContainerNames(PODMAN, full, full)
 
 
-def _of_docker(files: Files) -> Iterator[tuple[str, Called]]:
-    settings = parsed(files, _DOCKER_SETTINGS)
-    folder = settings.get("data-root") if isinstance(settings, dict) else None
+def _of_docker(files: Files) -> Iterator[tuple[str, ContainerNames]]:
+    folder = parsed_object(files, _DOCKER_SETTINGS).get("data-root")
     containers = f"{folder if isinstance(folder, str) else _DOCKER_FOLDER}/containers"
     for id in files.names(containers):
         found = _dockers(files, f"{containers}/{id}")
@@ -155,17 +153,16 @@ def _of_docker(files: Files) -> Iterator[tuple[str, Called]]:
             yield id, found
 
 
-def _dockers(files: Files, folder: str) -> Called:
+def _dockers(files: Files, folder: str) -> ContainerNames:
     """One container, by dockerd's record of it."""
-    document = parsed(files, f"{folder}/config.v2.json")
-    name = document.get("Name") if isinstance(document, dict) else None
-    return _kubelets(DOCKER, name.lstrip("/")[:_LONGEST_NAME]) if isinstance(name, str) else NOBODYS
+    name = parsed_object(files, f"{folder}/config.v2.json").get("Name")
+    return _kubelets(DOCKER, name.lstrip("/")[:_LONGEST_NAME]) if isinstance(name, str) else UNNAMED
 
 
-def _kubelets(engine: str, full: str) -> Called:
+def _kubelets(engine: str, full: str) -> ContainerNames:
     """The parts of a name that the kubelet has given; any other name is one part."""
     parts = full.split("_")
     if parts[0] != "k8s" or len(parts) != _KUBELETS:
-        return Called(engine, full, full)
+        return ContainerNames(engine, full, full)
     _, name, pod, namespace, _, _ = parts
-    return Called(engine, name, full, pod, namespace, name == _SANDBOX)
+    return ContainerNames(engine, name, full, pod, namespace, name == _SANDBOX)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running containers, found by id, name, pod or process, with the bundle that they were started from.
 
-Sources: the runtimes' states (`states`), what engines call them (`called`), the names of cgroups, and the command lines
-of conmon and containerd's shim, for a container without a state.  What a user's files say holds for that user's
-containers, and never for root's.  Reads only.  Never on the hook's path.
+Sources: the runtimes' states, the lists of names that engines keep, the names of cgroups, and the command lines of
+conmon and containerd's shim, for a container without a state.  What a user's files say holds for that user's
+containers, and never for root's.  Reads only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import posix
 from oci_gpu_hook.errors import UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import containernames, rootless, states
-from oci_gpu_hook.node.engines.containernames import NOBODYS, Called
+from oci_gpu_hook.node.engines.containernames import UNNAMED, ContainerNames
 from oci_gpu_hook.node.engines.states import ROOT
 from oci_gpu_hook.node.machine import kernelconfig, processes, untrusted
 from oci_gpu_hook.record import NamedTuple
@@ -42,7 +42,7 @@ class Running(NamedTuple):
     pid: int
     bundle: str
     runtime: str
-    called: Called = NOBODYS
+    called: ContainerNames = UNNAMED
     owner: int = ROOT
 
     @property
@@ -67,7 +67,7 @@ class Known:
         self._version = kernelconfig.cgroup_version(root)
         self.mounts = untrusted.our_mounts()
         self._budget = untrusted.Budget(_SECONDS_OF_USERS)
-        self._names: dict[int, dict[str, Called]] = {}
+        self._names: dict[int, dict[str, ContainerNames]] = {}
         self._homes = rootless.homes(root)
         self.containers = self._all()
 
@@ -81,15 +81,11 @@ class Known:
         for owner in dict.fromkeys([ROOT, *[item.owner for item in found]]):
             bundles = [item.bundle for item in found if item.owner == owner]
             self._names[owner] = containernames.names(self._files(owner), bundles)
-        ids: set[str] = set()
-        running: list[Running] = []
-        for item in found:
-            # Of two with one id the first counts: that is root's, if one of them is.
-            if item.id not in ids:
-                ids.add(item.id)
-                running.append(self._running(item))
+        # Of two with one id the first counts: that is root's, if one of them is.
+        firsts = {item.id: item for item in reversed(found)}
+        running = [self._running(item) for item in found if item is firsts[item.id]]
         for owner, names in self._names.items():
-            running += [Running(id, 0, "", "", names[id], owner) for id in names if id not in ids]
+            running += [Running(id, 0, "", "", names[id], owner) for id in names if id not in firsts]
         return running
 
     def of_process(self, pid: int) -> Running:
@@ -134,12 +130,12 @@ class Known:
         found = Running(item.id, item.pid, item.bundle, item.runtime, owner=item.owner)
         return found._replace(called=self._called(found, containernames.engine_of(f"{item.folder}/")))
 
-    def _called(self, item: Running, engine: str) -> Called:
+    def _called(self, item: Running, engine: str) -> ContainerNames:
         """What engines call a container: by their lists, else by its annotations, else only whose it is.
 
         engine: as the place of its state says, "" if that does not.
         """
-        found = self._names.get(item.owner, {}).get(item.id, NOBODYS)
+        found = self._names.get(item.owner, {}).get(item.id, UNNAMED)
         if not found.engine and item.bundle:
             found = containernames.by_config(self._files(item.owner), item.bundle)
         if not found.engine and item.owner != ROOT:
@@ -150,7 +146,7 @@ class Known:
         cgroup = processes.trusted_cgroup(self._root, item.pid, self._version, item.owner)
         engine = engine or containernames.engine_of(f"{item.bundle}/", f"/{'/'.join(cgroup)}")
         # The user of ctr names a container by its id.
-        return Called(engine, item.id if engine == containernames.CONTAINERD else "")
+        return ContainerNames(engine, item.id if engine == containernames.CONTAINERD else "")
 
     def _with_monitor(self, item: Running, cgroup: list[str]) -> Running:
         """A container without a state, with what the process above its first one tells of it."""
@@ -215,7 +211,7 @@ def _matching(known: list[Running], word: str) -> list[Running]:
     Root's go before users', and running ones before others.
     """
     fits: Callable[[Running, str], bool]
-    for fits in (_has_id, _has_name, _has_pod, _begins):
+    for fits in (_has_id, _has_name, _has_pod, lambda item, word: bool(word) and item.id.startswith(word)):
         found = {(item.owner, item.id): item for item in known if fits(item, word)}
         mine = [item for item in found.values() if item.owner == ROOT] or list(found.values())
         if mine:
@@ -236,10 +232,6 @@ def _has_name(item: Running, word: str) -> bool:
 def _has_pod(item: Running, word: str) -> bool:
     pod = item.called.pod
     return bool(pod) and not item.called.is_sandbox and word in (pod, f"{item.called.namespace}/{pod}")
-
-
-def _begins(item: Running, word: str) -> bool:
-    return bool(word) and item.id.startswith(word)
 
 
 def _monitored(root: HostRoot, item: Running) -> tuple[Running, str]:

@@ -60,7 +60,7 @@ def by_rules(text: str, major: int, minor: int) -> bool:
 
 
 def by_programs(programs: list[bytes | None], major: int, minor: int) -> bool | None:
-    """Whether all programs that are in effect let it be opened; None where one is hidden or not understood."""
+    """Whether all programs that are in effect let it be opened; None if one is hidden or not understood."""
     answers = [None if code is None else _answer(code, major, minor) for code in programs]
     if False in answers:
         return False

@@ -2,7 +2,7 @@
 """Docker on this host: the program that dockerd starts for ``--gpus``, and its settings.
 
 dockerd looks for ``nvidia-container-runtime-hook`` in its PATH, once, when it starts.  Reads only, asks no daemon, and
-starts nothing.  Never on the hook's path.
+starts nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import posix
 
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_regular
+from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.node.engines import containerdevices, rootless, states
 from oci_gpu_hook.node.machine import processes, untrusted
 from oci_gpu_hook.record import NamedTuple
@@ -19,6 +19,7 @@ from oci_gpu_hook.record import NamedTuple
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
 LINK = "nvidia-container-runtime-hook"
 RUNTIME = "oci-gpu-runtime"
@@ -26,11 +27,11 @@ RUNTIME = "oci-gpu-runtime"
 # later see that they can serve --gpus by CDI.
 TOOLKIT, CDI_HOOK = "nvidia-container-toolkit", "nvidia-cdi-hook"
 OPEN, LED = "open", "led"
-_SETTINGS = "/etc/docker/daemon.json"
+SETTINGS = "/etc/docker/daemon.json"
 _OURS = f"/usr/bin/{RUNTIME}"
 _ROOTLESS = ".config/docker/daemon.json"
 # systemd's own, where no dockerd runs that could tell.
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
+_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin")
 _EXECUTABLE = 0o111
 _SECONDS_OF_USERS = 1.0
 # Far above what anybody writes.
@@ -75,7 +76,7 @@ class Docker(NamedTuple):
 
     program: what dockerd finds first of the link's name, "" for nothing; leads_to: that without links; placed: when
     that name was made (seconds since 1970); lost: a link of that name that leads nowhere; rivals: programs of NVIDIA's
-    packages; daemon: None where none runs, or we may not see it; of_users: the settings of users' own daemons.
+    packages; daemon: None if none runs, or we may not see it; of_users: the settings of users' own daemons.
     """
 
     program: str
@@ -89,9 +90,9 @@ class Docker(NamedTuple):
 
 
 def look(root: HostRoot) -> Docker | None:
-    """Docker on this host; None where there is none."""
+    """Docker on this host; None if there is none."""
     daemon = _daemon(root)
-    folders = daemon.folders if daemon else tuple(_PATH.split(":"))
+    folders = daemon.folders if daemon else _PATH
     if daemon is None and not _program(root, "dockerd", folders):
         return None
     program = _program(root, LINK, folders)
@@ -105,7 +106,7 @@ def look(root: HostRoot) -> Docker | None:
         lost=lost[0] if lost else "",
         rivals=tuple([path for path in rivals if path]),
         daemon=daemon,
-        settings=_settings(root, daemon.settings if daemon else _SETTINGS, folders),
+        settings=settings(root, daemon.settings if daemon else SETTINGS, folders),
         of_users=tuple(_of_users(root)),
     )
 
@@ -116,14 +117,13 @@ def _of_users(root: HostRoot) -> Iterator[Settings]:
     for uid, home in rootless.homes(root).items():
         path = f"{home}/{_ROOTLESS}"
         document = states.parsed(states.files_of(root, uid, mounts, budget), path)
-        named = document.get("runtimes") if isinstance(document, dict) else None
-        runtimes = [
-            Runtime(name, _OURS, root.stat(_OURS) is not None, is_ours=True)
-            for name, value in (named.items() if isinstance(named, dict) else ())
-            if isinstance(value, dict) and value.get("path") in (_OURS, RUNTIME)
-        ]
         if isinstance(document, dict):
-            default = str(document.get("default-runtime") or "")
+            programs, default = _runtimes(document)
+            runtimes = [
+                Runtime(name, _OURS, root.stat(_OURS) is not None, is_ours=True)
+                for name, program in programs
+                if program in (_OURS, RUNTIME)
+            ]
             yield Settings(path, runtimes=tuple(runtimes), default=default)
 
 
@@ -156,9 +156,9 @@ def _daemon(root: HostRoot) -> Daemon | None:
         began = processes.started(root, pid)
         if began is None:
             continue  # it has ended
-        path = processes.environment(root, pid).get("PATH", _PATH)
+        path = processes.environment(root, pid).get("PATH", ":".join(_PATH))
         folders = [folder for folder in path.split(":") if folder[:1] == "/"]
-        file = next(_values(processes.command_line(root, pid), "--config-file"), _SETTINGS)
+        file = next(_values(processes.command_line(root, pid), "--config-file"), SETTINGS)
         return Daemon(pid, containerdevices.since(root, began), tuple(folders), file)
     return None
 
@@ -171,7 +171,8 @@ def _values(words: list[str], option: str) -> Iterator[str]:
             yield value if equals else following
 
 
-def _settings(root: HostRoot, path: str, folders: tuple[str, ...]) -> Settings:
+def settings(root: HostRoot, path: str = SETTINGS, folders: tuple[str, ...] = _PATH) -> Settings:
+    """What a file of settings says; folders: those in which dockerd looks for programs."""
     status = root.stat(path)
     if status is None:
         return Settings(path)
@@ -189,18 +190,24 @@ def _settings(root: HostRoot, path: str, folders: tuple[str, ...]) -> Settings:
         return Settings(path, f"it is no JSON: {str(err)[:200]}")
     if not isinstance(document, dict):
         return Settings(path, "it is no JSON object")
-    named = document.get("runtimes")
-    runtimes = [
-        _runtime(root, name, value, folders) for name, value in (named.items() if isinstance(named, dict) else ())
-    ]
-    default = document.get("default-runtime")
+    programs, default = _runtimes(document)
+    runtimes = [_runtime(root, name, program, folders) for name, program in programs]
     fault = _unsafe(root, path)
     danger = (LED if root.link(path) is not None else OPEN) if fault else ""
-    return Settings(path, fault, danger, tuple(runtimes), str(default or ""), root.real(path))
+    return Settings(path, fault, danger, tuple(runtimes), default, root.real(path))
 
 
-def _runtime(root: HostRoot, name: str, value: object, folders: tuple[str, ...]) -> Runtime:
-    program = str(value.get("path", "")) if isinstance(value, dict) else ""
+def _runtimes(document: dict[str, Any]) -> tuple[list[tuple[str, str]], str]:
+    """Name and program of each runtime in a daemon.json, and the name of the default one."""
+    named = document.get("runtimes")
+    programs = [
+        (name, str(value.get("path", "")) if isinstance(value, dict) else "")
+        for name, value in (named.items() if isinstance(named, dict) else ())
+    ]
+    return programs, str(document.get("default-runtime") or "")
+
+
+def _runtime(root: HostRoot, name: str, program: str, folders: tuple[str, ...]) -> Runtime:
     # A name without a folder is looked for in the PATH.
     found = program if program.startswith("/") else _program(root, program, folders)
     is_there = bool(found) and root.stat(found) is not None
@@ -219,8 +226,4 @@ def _unsafe(root: HostRoot, path: str) -> str:
     status = root.stat(path)
     if found is not None and found[1]:
         return found[1]
-    if status is None:
-        return ""
-    is_roots = status.st_uid in (0, posix.fstat(root.fd).st_uid)
-    is_open = not is_roots or bool(status.st_mode & WRITABLE_BY_OTHERS)
-    return "others than root may write it" if is_open else ""
+    return "others than root may write it" if status is not None and not untrusted.is_roots(root, status) else ""

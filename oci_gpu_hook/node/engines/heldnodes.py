@@ -2,13 +2,11 @@
 """The device nodes that a container has: by its mounts, and by its folders if root alone can mount anything there.
 
 In a user namespace of his own a user can mount an overlay of a FUSE filesystem that never answers, by his own rights:
-whoever takes a step there waits for ever.  Nodes that he could use there are the host's own, and its mounts say where.
-Reads only: no device is opened.  What a container could make endless is bounded.  Never on the hook's path.
+a step there may never return.  Nodes that he could use there are the host's own, and its mounts say where.
+Reads only: no device is opened.  What a container could make endless is bounded.
 """
 
 from __future__ import annotations
-
-import posix
 
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.kernel.filetypes import is_character_device
@@ -63,7 +61,7 @@ class HostsNodes:
             for path in [f"{folder}/{name}" for name in root.names(folder)]:
                 status, place = root.stat(path), hosts.shown(root.path.rstrip("/") + path)
                 if status is not None and place is not None and is_character_device(status):
-                    self._numbers.setdefault(place, _number(status))
+                    self._numbers.setdefault(place, untrusted.number(status))
         for device, path in self._numbers:
             parts = path.split("/")[1:-1]
             above = ["/" + "/".join(parts[:end]) for end in range(len(parts) + 1)]
@@ -124,7 +122,7 @@ def _inside(root: HostRoot, pid: int, mounts: Mounts, wanted: Wanted) -> Nodes:
         for point in _bound(mounts, wanted):
             status = inside.status(point, with_links=False) if mounts.is_local(point) else None
             if status is not None and is_character_device(status):
-                found.setdefault(_number(status), point)
+                found.setdefault(untrusted.number(status), point)
     finally:
         inside.close()
     return found, is_whole
@@ -139,7 +137,3 @@ def _bound(mounts: Mounts, wanted: Wanted) -> list[str]:
         if "/nvidia" in mount.root or mount.root.rpartition("/")[2] in names
     ]
     return found[:_MOST_BOUND]
-
-
-def _number(status: posix.stat_result) -> Number:
-    return posix.major(status.st_rdev), posix.minor(status.st_rdev)

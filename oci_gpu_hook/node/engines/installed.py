@@ -2,12 +2,10 @@
 """The host's container engines, by their configuration: where they look for hooks, and which runtimes they start.
 
 containers.conf(5), crio.conf(5), Docker's daemon.json, containerd's config.toml.  Reads only, and starts no engine.
-Never on the hook's path.
 """
 
 from __future__ import annotations
 
-from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import dockerd
 from oci_gpu_hook.node.machine import toml, untrusted
@@ -39,8 +37,8 @@ class Engine(NamedTuple):
     """An installed engine that reads hooks.d.
 
     folders: where it looks for hooks, in the order of rising precedence; folders_file: the file that sets them, ""
-    where they are the engine's default; cgroup_manager: ``systemd`` or ``cgroupfs``, "" where no file sets it;
-    manager_file: the file that sets it; runtime: of containers that name none, "" where no file sets it.
+    where they are the engine's default; cgroup_manager: ``systemd`` or ``cgroupfs``, "" if no file sets it;
+    manager_file: the file that sets it; runtime: of containers that name none, "" if no file sets it.
     """
 
     name: str
@@ -118,7 +116,6 @@ _KINDS = {
         "crio.runtime.runtimes.",
     ),
 }
-_DOCKER = "/etc/docker/daemon.json"
 # Far above what anybody writes.
 _LARGEST = 1 << 20
 # containerd's own, and where k3s and RKE2 write theirs.
@@ -206,21 +203,11 @@ def _shims(root: HostRoot, name: str) -> list[Shim]:
 
 
 def _docker(root: HostRoot) -> list[Shim]:
-    try:
-        document = jsontext.loads(untrusted.read(root, _DOCKER, _LARGEST) or b"{}")
-    except ValueError:
-        return []
-    settings = document if isinstance(document, dict) else {}
-    runtimes, default = settings.get("runtimes"), settings.get("default-runtime")
-    programs = {
-        name: value.get("path")
-        for name, value in (runtimes.items() if isinstance(runtimes, dict) else ())
-        if isinstance(value, dict)
-    }
+    settings = dockerd.settings(root)
     return [
-        Shim("Docker", _DOCKER, name, name == default)
-        for name, program in programs.items()
-        if _is_nvidias(root, program)
+        Shim("Docker", settings.path, item.name, item.name == settings.default)
+        for item in settings.runtimes
+        if _is_nvidias(root, item.program)
     ]
 
 

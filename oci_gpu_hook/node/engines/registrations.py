@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hooks that are registered with engines (oci-hooks(5)), and the installation that a registration of ours leads to.
 
-Reads only, runs nothing.  Never on the hook's path.
+Reads only, runs nothing.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _NVIDIAS = ("nvidia-container-", "oci-nvidia-hook", "nvidia-ctk", "nvidia-cdi-ho
 class Registration(NamedTuple):
     """One JSON file of a hooks folder.
 
-    words: the arguments of its program; timeout: in seconds, None where there is none; fault: why an engine refuses it,
-    "" where it is valid.
+    words: the arguments of its program; timeout: in seconds, None if there is none; fault: why an engine refuses it,
+    "" if it is valid.
     """
 
     path: str
@@ -52,7 +52,7 @@ class Registration(NamedTuple):
 
 
 class Installation(NamedTuple):
-    """The files that an engine starts and needs.  A path is "" where there is no such file.
+    """The files that an engine starts and needs.  A path is "" if there is no such file.
 
     entry: the entry script; is_there: whether it exists and can be run; missing_shell: the shell that it names, if that
     does not exist; interpreter: the Python that it names; python: the file that this name leads to; library: the folder
@@ -116,7 +116,7 @@ def _below(root: HostRoot, path: str) -> list[str]:
 
 
 def _is_linked(names: list[str], python: str) -> bool:
-    """Whether `names` has the file that link.py writes for this Python; True where the Python's name has no version."""
+    """Whether `names` has the file that link.py writes for this Python; True if the Python's name has no version."""
     version = python.rpartition("/python")[2].partition(".")
     if not version[2]:
         return True

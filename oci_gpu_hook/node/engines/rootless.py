@@ -2,7 +2,7 @@
 """Whether any user of this host has containers of his own, by what rootless engines leave behind.
 
 Only users of /etc/passwd are looked at, and of their homes only those on filesystems that answer by themselves: a look
-at others may mount them, or wait for a server.  Reads only.  Never on the hook's path.
+at others may mount them, or wait for a server.  Reads only.
 """
 
 from __future__ import annotations

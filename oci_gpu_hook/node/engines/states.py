@@ -3,7 +3,7 @@
 
 They lie in the runtimes' own folders, and in those that Docker and containerd name.  A user writes what he likes into
 his own: so a user's state counts only for a process in a user namespace that he made, and of root's containers only
-what root alone could have written counts.  Reads only.  Never on the hook's path.
+what root alone could have written counts.  Reads only.
 """
 
 from __future__ import annotations
@@ -95,12 +95,12 @@ def _below(root: HostRoot, base: str, files: Files) -> Iterator[State]:
     """The containers of one owner."""
     for folder in _folders(base, files):
         for id in files.names(folder):
-            document = _object(files, f"{folder}/{id}/state.json")
+            document = parsed_object(files, f"{folder}/{id}/state.json")
             pid, start = document.get("init_process_pid"), document.get("init_process_start")
             if isinstance(pid, int):
                 bundle = _path(_runcs_bundle(document))
                 yield State(files.owner, folder, id, _alive(root, pid, start), bundle, "runc")
-            document = _object(files, f"{folder}/{id}/status")
+            document = parsed_object(files, f"{folder}/{id}/status")
             pid, start = document.get("pid"), document.get("process-start-time")
             if isinstance(pid, int):
                 bundle = _path(document.get("bundle"))
@@ -140,6 +140,7 @@ def _alive(root: HostRoot, pid: int, start: object) -> int:
     return pid if began is not None and start in (began, None, 0) else 0
 
 
-def _object(files: Files, path: str) -> dict[str, Any]:
+def parsed_object(files: Files, path: str) -> dict[str, Any]:
+    """The JSON object in a file; an empty one if there is none."""
     document = parsed(files, path)
     return document if isinstance(document, dict) else {}

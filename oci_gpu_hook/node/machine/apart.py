@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Do something in a child process under a time limit: what may hang in the kernel, as a GPU or a server's volume does.
 
-The child is a copy of this process, and its answer is JSON.  Must not be used by the hook.
+The child is a copy of this process, and its answer is JSON.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """SELinux's denials, from whichever log has the kernel's audit messages.  Pure.
 
 A denial is a line ``avc:  denied  { PERMISSIONS } for  KEY=VALUE ...``.  Names in it come from containers, so they must
-be quoted for output.  Never on the hook's path.
+be quoted for output.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def parse(text: str) -> tuple[Denial, ...]:
 
 
 def _denial(line: str) -> Denial | None:
-    """The denial that a line of a log reports; None where it reports none."""
+    """The denial that a line of a log reports; None if it reports none."""
     _, start, rest = line.partition("avc:")
     verdict, brace, rest = rest.partition("{")
     permissions, closing, rest = rest.partition("}")

@@ -2,7 +2,7 @@
 """The kernel and the host, as far as the hook depends on them: release, cgroups, eBPF, user namespaces.
 
 Reads only, but for one device program: it is loaded to see whether the kernel takes it, and closed without being
-attached.  Never on the hook's path.
+attached.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Kernel(NamedTuple):
     """The kernel and the host.
 
     cgroups: ``v2``, ``v1`` with its devices controller, or "" for neither; bpf_refusal: why the kernel takes no device
-    program from us, "" where it does, None where that was not tried; systemd: whether it runs as init; sysctls: those
+    program from us, "" if it does, None if that was not tried; systemd: whether it runs as init; sysctls: those
     of `SYSCTLS` that exist.
     """
 
@@ -51,6 +51,7 @@ def look(root: HostRoot) -> Kernel:
     tries_bpf = cgroups == "v2" and root.path == "/"
     lockdown = _text(root, "/sys/kernel/security/lockdown")
     lines = _text(root, "/proc/modules").splitlines()
+    sysctls = {name: _text(root, f"{_SYSCTL}/{name}") for name in SYSCTLS}
     return Kernel(
         release=_text(root, f"{_SYSCTL}/kernel/osrelease"),
         cgroups=cgroups,
@@ -58,7 +59,7 @@ def look(root: HostRoot) -> Kernel:
         lockdown=lockdown.partition("[")[2].partition("]")[0],
         systemd=root.stat("/run/systemd/system") is not None,
         modules=tuple([line.split(" ")[0] for line in lines]),
-        sysctls=_sysctls(root),
+        sysctls={name: int(text) for name, text in sysctls.items() if text.isdecimal()},
     )
 
 
@@ -77,17 +78,12 @@ def cgroup_version(root: HostRoot) -> str:
 
 
 def _bpf_refusal() -> str:
-    """Why the kernel takes no device program; "" where it does."""
+    """Why the kernel takes no device program; "" if it does."""
     try:
         posix.close(bpf.prog_load(bpf.BPF_PROG_TYPE_CGROUP_DEVICE, _ALLOW, name="doctor", license="Apache-2.0"))
     except OSError as err:
         return err.strerror or str(err)
     return ""
-
-
-def _sysctls(root: HostRoot) -> dict[str, int]:
-    texts = {name: _text(root, f"{_SYSCTL}/{name}") for name in SYSCTLS}
-    return {name: int(text) for name, text in texts.items() if text.isdecimal()}
 
 
 def _text(root: HostRoot, path: str) -> str:

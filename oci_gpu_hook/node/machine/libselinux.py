@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SELinux on this host, by libselinux: mode, modules, booleans, labels, and which containers can use GPUs.
 
-`library` is libselinux's Python package, which not every host has.  Reads only.  Never on the hook's path.
+`library` is libselinux's Python package, which not every host has.  Reads only.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def is_there(root: HostRoot) -> bool:
 
 
 def policy_name(root: HostRoot) -> str:
-    """SELINUXTYPE in a root's settings, such as targeted; "" where it is not set."""
+    """SELINUXTYPE in a root's settings, such as targeted; "" if it is not set."""
     for line in reversed((root.read(_SETTINGS) or b"").decode("utf-8", "replace").split("\n")):
         key, equals, value = line.partition("=")
         if equals and key.strip() == "SELINUXTYPE":
@@ -158,7 +158,7 @@ def _store_folders(root: HostRoot) -> list[str]:
 
 
 def status(library: Any, root: HostRoot) -> Status:
-    """The status of the running policy; `library` is the package ``selinux``, None where SELinux is disabled.
+    """The status of the running policy; `library` is the package ``selinux``, None if SELinux is disabled.
 
     Another root than "/" is the host's, seen from a container: the kernel is the same.
     """
@@ -199,7 +199,7 @@ def knows_type(library: Any, name: str) -> bool:
 
 
 def boolean(root: HostRoot, name: str) -> bool | None:
-    """Whether a boolean is on, as the kernel says; None where the policy has none so named.  Needs no libselinux."""
+    """Whether a boolean is on, as the kernel says; None if the policy has none so named.  Needs no libselinux."""
     words = (root.read(f"{_SELINUXFS}/booleans/{name}") or b"").split()
     return words[0] == b"1" if words else None
 

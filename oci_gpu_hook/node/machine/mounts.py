@@ -83,7 +83,7 @@ def _parsed(line: bytes) -> tuple[str, Mount] | None:
     kind = filesystem.partition(b" ")[0].decode("ascii", "replace")
     place = _unescaped(words[3])
     if place.endswith(_DELETED):
-        # As a node that the driver has made anew.
+        # As a node that the driver has made again.
         place = place[: -len(_DELETED)]
     return _unescaped(words[4]), Mount(int(words[0]), words[2].decode("ascii", "replace"), place, kind)
 

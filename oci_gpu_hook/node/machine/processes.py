@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What procfs says of processes, and whose they are.
 
-A process has its name, its command line and its environment from whoever started it.  So only `program` says that a
+A process has its name, its command line and its environment from its starter.  So only `program` says that a
 process is an engine's, and the command line and the environment of any other are not read: they lie in its own memory,
-and a read waits as long as the process wants (proc_pid_cmdline(5)).  Reads only.  Never on the hook's path.
+and a read waits as long as the process wants (proc_pid_cmdline(5)).  Reads only.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _is_hosts(root: HostRoot, pid: int, path: str) -> bool:
 
 def is_in_our_users(root: HostRoot, pid: int) -> bool:
     """Whether a process is in our user namespace."""
-    return _is_same(root.stat(f"/proc/{pid}/ns/user"), root.stat("/proc/self/ns/user"))
+    return is_same(root.stat(f"/proc/{pid}/ns/user"), root.stat("/proc/self/ns/user"))
 
 
 def has_other_root(root: HostRoot, pid: int) -> bool:
@@ -122,7 +122,8 @@ def has_other_root(root: HostRoot, pid: int) -> bool:
     return own is None or own != untrusted.our_mounts().shown(root.path)
 
 
-def _is_same(one: posix.stat_result | None, other: posix.stat_result | None) -> bool:
+def is_same(one: posix.stat_result | None, other: posix.stat_result | None) -> bool:
+    """Whether both are there and are the same file."""
     if one is None or other is None:
         return False
     return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)

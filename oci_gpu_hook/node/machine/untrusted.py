@@ -52,7 +52,7 @@ _OF_THE_KERNEL = frozenset(
 
 
 class Budget:
-    """How long a look at what others fill may take, by a clock that nobody sets."""
+    """How long a look at what others fill may take, by a clock that cannot be set."""
 
     def __init__(self, seconds: float) -> None:
         self._until = monotonic() + seconds
@@ -106,7 +106,7 @@ class ContainerRoot:
     def numbers(self, path: str) -> tuple[int, int] | None:
         """Major and minor of the character device that `path` leads to; None if it leads to none."""
         status = self.status(path)
-        return _number(status) if status and is_character_device(status) else None
+        return number(status) if status and is_character_device(status) else None
 
     def read(self, path: str, largest: int = LARGEST) -> bytes | None:
         """The content of a regular file; None if there is none, or it is larger."""
@@ -143,7 +143,7 @@ class ContainerRoot:
             except OSError:
                 continue
             if is_character_device(status):
-                found.append(Node(entry.name, *_number(status)))
+                found.append(Node(entry.name, *number(status)))
         return found, count < MOST_NAMES
 
     def try_node(self, path: str, numbers: tuple[int, int]) -> None:
@@ -151,7 +151,7 @@ class ContainerRoot:
         fd = syscalls.openat2(self.fd, path, posix.O_PATH, resolve=_IN_ROOT)
         try:
             status = posix.fstat(fd)
-            if not is_character_device(status) or _number(status) != numbers:
+            if not is_character_device(status) or number(status) != numbers:
                 raise OSError(syscalls.ENODEV, "it is another device by now", path)
             # MIG's capability devices have no write permission: programs open them for reading only.
             access = posix.O_RDWR if status.st_mode & _WRITABLE else posix.O_RDONLY
@@ -190,14 +190,12 @@ def mountinfo(root: HostRoot, pid: int, most: int = _LARGEST_FIRST) -> bytes:
     """The first bytes of what the kernel says of the mounts that a process sees; none if there is no such process."""
     try:
         fd = root.open(f"/proc/{pid}/mountinfo", posix.O_RDONLY)
+        try:
+            return _first(fd, most)
+        finally:
+            posix.close(fd)
     except OSError:
         return b""
-    try:
-        return _first(fd, most)
-    except OSError:
-        return b""
-    finally:
-        posix.close(fd)
 
 
 def regular(path: str, root: HostRoot | None = None) -> int:
@@ -228,12 +226,15 @@ def read_roots(root: HostRoot, path: str, mounts: Mounts, largest: int = LARGEST
         fd = open_source(root.fd, path)
     except OSError:
         return None
-    status = posix.fstat(fd)
-    is_roots = status.st_uid in (0, posix.fstat(root.fd).st_uid)
-    if is_roots and not status.st_mode & WRITABLE_BY_OTHERS:
+    if is_roots(root, posix.fstat(fd)):
         return _closed(fd, largest)
     posix.close(fd)
     return None
+
+
+def is_roots(root: HostRoot, status: posix.stat_result) -> bool:
+    """Whether only root may write what has this status: "/" names root's number in a user namespace."""
+    return status.st_uid in (0, posix.fstat(root.fd).st_uid) and not status.st_mode & WRITABLE_BY_OTHERS
 
 
 def read_users(root: HostRoot, path: str, owner: int, mounts: Mounts, largest: int = LARGEST) -> bytes | None:
@@ -311,15 +312,13 @@ def _content(fd: int, largest: int) -> bytes | None:
         return None
     try:
         opened = _reopened(fd)
+        try:
+            data = _first(opened, largest + 1)
+        finally:
+            posix.close(opened)
     except OSError:
         return None
-    try:
-        data = _first(opened, largest + 1)
-        return data if len(data) <= largest else None
-    except OSError:
-        return None
-    finally:
-        posix.close(opened)
+    return data if len(data) <= largest else None
 
 
 def _reopened(fd: int) -> int:
@@ -350,5 +349,6 @@ def _entries(fd: int, most: int) -> Iterator[posix.DirEntry[str]]:
         posix.close(fd)
 
 
-def _number(status: posix.stat_result) -> tuple[int, int]:
+def number(status: posix.stat_result) -> tuple[int, int]:
+    """Major and minor of a device node."""
     return posix.major(status.st_rdev), posix.minor(status.st_rdev)

@@ -32,7 +32,7 @@ class StepResult(NamedTuple):
 
 
 class Validation(NamedTuple):
-    """A validation: when it ended, in seconds since 1970; the driver's version, "" where there was none; its steps."""
+    """A validation: when it ended, in seconds since 1970; the driver's version, "" if there was none; its steps."""
 
     time: int
     driver_version: str
@@ -40,7 +40,7 @@ class Validation(NamedTuple):
 
 
 def lock(root: HostRoot, seconds: float) -> int:
-    """A descriptor; until it is closed no other has one.  TimeoutError where another has it for so long."""
+    """A descriptor; until it is closed no other has one.  TimeoutError if another has it for so long."""
     saved.make_folder(root)
     folder = saved.open_folder(root)
     try:
@@ -69,7 +69,7 @@ def _is_locked(fd: int) -> bool:
 
 
 def read(root: HostRoot) -> Validation | None:
-    """The last validation since the boot; None where there was none, or where others could have written the record."""
+    """The last validation since the boot; None if there was none, or where others could have written the record."""
     try:
         document = json.loads(saved.read(root, _NAME) or b"")
         steps = tuple([_step(row) for row in document["steps"]])
@@ -79,7 +79,7 @@ def read(root: HostRoot) -> Validation | None:
 
 
 def write(root: HostRoot, validation: Validation) -> None:
-    """Write the record in place of the one before; OSError where that fails."""
+    """Write the record in place of the one before; OSError if that fails."""
     document = {
         "time": validation.time,
         "driver_version": validation.driver_version,
