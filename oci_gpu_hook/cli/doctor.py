@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oci_gpu_hook.cli import cdi, examine, podmanversion
-from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
+from oci_gpu_hook.cli.options import config_file, host_root, json_format, output_format, show
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import nodes, proc, stamp, survey
 from oci_gpu_hook.errors import LONGEST_LIST, ConfigError, DriverError, plain
@@ -54,7 +54,7 @@ _STYLES: dict[str, dict[str, Any]] = {
     metavar="ID|NAME|PID",
     help="Examine a running container: by its id, the beginning of it, its name, its pod's, or a process in it.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@json_format
 @config_file
 @host_root
 def doctor(form: str, as_json: bool, word: str | None, config: str | None, host_root: str) -> int:

@@ -26,6 +26,7 @@ from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, Remedy, command, in_words
 from oci_gpu_hook.node.engines import containers
 from oci_gpu_hook.node.machine import apart, kernelconfig, libselinux, processes, untrusted
 from oci_gpu_hook.node.machine.untrusted import ContainerRoot
+from oci_gpu_hook.node.setup.filecopy import closing
 from oci_gpu_hook.operations.device import Device
 from oci_gpu_hook.operations.mount import Mount
 from oci_gpu_hook.planning import decide
@@ -311,10 +312,8 @@ def _label(inside: ContainerRoot, path: str) -> str:
     fd = inside.named(path)
     if fd is None:
         return ""
-    try:
+    with closing(fd):
         return ipc.label_of(fd)
-    finally:
-        os.close(fd)
 
 
 def _text(data: bytes | None) -> str:
