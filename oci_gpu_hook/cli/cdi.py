@@ -96,8 +96,7 @@ def generate(
         raise UsageError("--capabilities is of NVIDIA's driver, which --vendor is not for", _OWN)
     else:
         document = of_vendor(root, settings, _hook(entry, (), config, flag))
-    by_name = cditext.JSON if (output or "").endswith(".json") else cditext.YAML
-    text = cditext.write(document, form or by_name)
+    text = cditext.write(document, form or cditext.form_of(output or ""))
     if output is None:
         click.echo(text, nl=False)
         return

@@ -11,6 +11,7 @@ import click
 from oci_gpu_hook.cli import named
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
+from oci_gpu_hook.cli.render import columns
 from oci_gpu_hook.errors import ConfigError, HookError, UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.machine import toml, whole
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 NVIDIAS = "/etc/nvidia-container-runtime/config.toml"
 _DEFAULT = "default"
 _LARGEST = 1 << 20
-# O_NONBLOCK: a pipe must not hold the command up.
 
 
 @click.group(cls=Group)
@@ -95,16 +95,20 @@ def _row(field: str, value: object, where: str) -> dict[str, Any]:
 def _as_text(document: dict[str, Any]) -> str:
     """One line for each setting: key, value, file and line; rules below their headings, in the order of the files."""
     rows = document["settings"] + document["rules"]
-    cells = [(row["key"], _printable(settingsfile.written(row["value"]))) for row in rows]
-    left, middle = [max(len(cell[column]) for cell in cells) for column in (0, 1)]
+    texts = columns(
+        [
+            (row["key"], *[_printable(text) for text in (settingsfile.written(row["value"]), row["from"])])
+            for row in rows
+        ]
+    )
     lines, heading = [], ""
-    for row, (key, value) in zip(rows, cells):
+    for row, text in zip(rows, texts):
         scope = next((word for word in ("image", "namespace") if word in row), "")
         under = f"[{scope} {_printable(row[scope])}]" if scope else ""
         if under != heading:
             lines += ["", under]
             heading = under
-        lines.append(f"{key:{left}}  {value:{middle}}  {_printable(row['from'])}")
+        lines.append(text)
     return "\n".join(lines)
 
 
