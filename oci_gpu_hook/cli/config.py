@@ -145,7 +145,7 @@ def _check_place(path: str) -> None:
 
 
 def _bytes(root: HostRoot | None, path: str) -> bytes:
-    """The content of a file, below `root` if that is given; ConfigError where it cannot be read."""
+    """The content of a file, below `root` if that is given; ConfigError if it cannot be read."""
     try:
         return named.content(path, _LARGEST, root)
     except OSError as err:
@@ -153,7 +153,7 @@ def _bytes(root: HostRoot | None, path: str) -> bytes:
 
 
 def _toml(data: bytes, name: str) -> dict[str, Any]:
-    """The parsed TOML; ConfigError where it is malformed."""
+    """The parsed TOML; ConfigError if it is malformed."""
     try:
         return toml.parse(data)
     except toml.MalformedToml as err:

@@ -311,7 +311,7 @@ def _state(root: HostRoot) -> drivercheck.State:
 
 
 def _numbers(root: HostRoot, inventory: DriverInventory) -> dict[str, tuple[int, int] | None]:
-    """The device numbers of each node's path in the host's /dev; None where there is no device."""
+    """The device numbers of each node's path in the host's /dev; None if there is no device."""
     found: dict[str, tuple[int, int] | None] = {}
     for node in inventory.devices:
         status = root.stat(node.path)
@@ -328,7 +328,7 @@ def _runs_firmware(root: HostRoot, inventory: DriverInventory) -> bool:
 
 
 def _cached_names(root: HostRoot, driver_root: str) -> frozenset[str] | None:
-    """The names in the ld.so.cache of the driver root; None where there is none that can be read."""
+    """The names in the ld.so.cache of the driver root; None if there is none that can be read."""
     data = root.read(f"{driver_root.rstrip('/')}{stamp.LD_SO_CACHE}")
     try:
         return frozenset([item.soname.decode() for item in parse(data or b"").entries])

@@ -112,7 +112,7 @@ def _by(found: Running) -> str:
 def _wanted(
     host: HostRoot, inside: ContainerRoot, found: Running, config: str | None
 ) -> tuple[list[Finding], tuple[Operation, ...] | None]:
-    """The finding about its request, and the operations of its plan; None where there is no plan."""
+    """The finding about its request, and the operations of its plan; None if there is no plan."""
     try:
         bundle = _bundle(host, found)
         question = Question(bundle, found.id, {}, config, host.path, remember=False)

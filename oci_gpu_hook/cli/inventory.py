@@ -185,7 +185,7 @@ class _Others:
         return self._are_here and not present.expects_nvidia(self._root)
 
     def renew(self, event: str) -> None:
-        """Save anew what is no longer true, and say what there is now; ApplyError where it cannot be saved."""
+        """Save anew what is no longer true, and say what there is now; ApplyError if it cannot be saved."""
         root = self._root
         is_old = self._is_first or not present.is_saved(root)
         if not is_old and platform.look(root) not in onhost.PLATFORMS:

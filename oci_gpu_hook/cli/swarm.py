@@ -154,7 +154,7 @@ def _tell(sentences: list[str]) -> None:
 
 
 def _old(found: daemonjson.DaemonFile) -> list[str]:
-    """The resources that the file has; ConfigError where dockerd would not read them."""
+    """The resources that the file has; ConfigError if dockerd would not read them."""
     old = found.values.get(KEY) or []
     if not isinstance(old, list) or not all(isinstance(item, str) for item in old):
         raise ConfigError(f"{KEY} in {found.path} is no list of strings", "fix it first")

@@ -37,7 +37,7 @@ _FIX = "fix it first: nothing was changed"
 class DaemonFile(NamedTuple):
     """The file as it was read.
 
-    path: as it was given; real: without links, below the same root; status: None where there is no file.
+    path: as it was given; real: without links, below the same root; status: None if there is no file.
     """
 
     path: str
@@ -48,7 +48,7 @@ class DaemonFile(NamedTuple):
 
 
 def read(root: HostRoot, path: str) -> DaemonFile:
-    """The file at `path` below `root`; ConfigError where it is no JSON object, or might be somebody else's."""
+    """The file at `path` below `root`; ConfigError if it is no JSON object, or might be somebody else's."""
     shown = quoted(path) if not path.isprintable() else path
     try:
         fd = open_source(root.fd, path)
@@ -137,7 +137,7 @@ def _members(text: str) -> list[tuple[str, int, int, int]]:
 
 
 def write(root: HostRoot, file: DaemonFile, text: str) -> None:
-    """Put `text` in the place of the file as it was read; ApplyError where that fails, and then nothing is left."""
+    """Put `text` in the place of the file as it was read; ApplyError if that fails, and then nothing is left."""
     folder_path, _, name = file.real.rpartition("/")
     made = None
     try:

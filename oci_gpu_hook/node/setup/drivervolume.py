@@ -82,7 +82,7 @@ def layout(found: DriverInventory) -> Copies:
 
 
 def exists(root: HostRoot) -> bool:
-    """Whether there is a volume of ours; ConfigError where something else has its place."""
+    """Whether there is a volume of ours; ConfigError if something else has its place."""
     if root.link(PATH) is None and root.stat(PATH) is None:
         return False
     os.close(_open_ours(root))
