@@ -95,14 +95,9 @@ def _row(field: str, value: object, where: str) -> dict[str, Any]:
 def _as_text(document: dict[str, Any]) -> str:
     """One line for each setting: key, value, file and line; rules below their headings, in the order of the files."""
     rows = document["settings"] + document["rules"]
-    texts = columns(
-        [
-            (row["key"], *[_printable(text) for text in (settingsfile.written(row["value"]), row["from"])])
-            for row in rows
-        ]
-    )
+    cells = [(row["key"], settingsfile.written(row["value"]), row["from"]) for row in rows]
     lines, heading = [], ""
-    for row, text in zip(rows, texts):
+    for row, text in zip(rows, columns([tuple(map(_printable, row)) for row in cells])):
         scope = next((word for word in ("image", "namespace") if word in row), "")
         under = f"[{scope} {_printable(row[scope])}]" if scope else ""
         if under != heading:
