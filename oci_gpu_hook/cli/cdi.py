@@ -96,8 +96,7 @@ def generate(
         raise UsageError("--capabilities is of NVIDIA's driver, which --vendor is not for", _OWN)
     else:
         document = of_vendor(root, settings, _hook(entry, (), config, flag))
-    by_name = cditext.JSON if (output or "").endswith(".json") else cditext.YAML
-    text = cditext.write(document, form or by_name)
+    text = cditext.write(document, form or cditext.form_of(output or ""))
     if output is None:
         click.echo(text, nl=False)
         return
@@ -119,7 +118,7 @@ def _hook(entry: str, capabilities: tuple[str, ...], config: str | None, flag: s
 
 
 def _granted(capabilities: str, settings: Settings) -> tuple[str, ...]:
-    """Those of the named capabilities that the administrator allows; UsageError where there is none."""
+    """Those of the named capabilities that the administrator allows; UsageError if there is none."""
     words = items(capabilities)
     for word in words:
         if word not in CAPABILITIES and word != ALL:
@@ -197,7 +196,7 @@ def _without_hooks(spec: object) -> list[object]:
 
 
 def read(path: str) -> object:
-    """The spec in a file; None where we have not written its text.  OSError where it cannot be read."""
+    """The spec in a file; None if we have not written its text.  OSError if it cannot be read."""
     with open(path, encoding="utf-8") as file:
         try:
             return cditext.read(file.read())
@@ -208,7 +207,7 @@ def read(path: str) -> object:
 def write(path: str, text: str, flag: str = "") -> None:
     """Write the spec to a file, whole or not at all: engines may read it at any moment.
 
-    flag: of the vendor whose spec it is, "" for NVIDIA's.  UsageError where the file is not ours, or a spec of another
+    flag: of the vendor whose spec it is, "" for NVIDIA's.  UsageError if the file is not ours, or a spec of another
     vendor's devices: it is never replaced.
     """
     _check_ours(path, flag)

@@ -20,6 +20,11 @@ _ITEM = "- "
 _DEEPEST = 20
 
 
+def form_of(path: str) -> str:
+    """The form of a file, by its name."""
+    return JSON if path.endswith(".json") else YAML
+
+
 def write(document: dict[str, Any], form: str) -> str:
     """The document as text; it must not have a list as an item of a list."""
     if form == JSON:

@@ -11,6 +11,7 @@ import click
 from oci_gpu_hook.cli import named
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
+from oci_gpu_hook.cli.render import columns
 from oci_gpu_hook.errors import ConfigError, HookError, UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.machine import toml, whole
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 NVIDIAS = "/etc/nvidia-container-runtime/config.toml"
 _DEFAULT = "default"
 _LARGEST = 1 << 20
-# O_NONBLOCK: a pipe must not hold the command up.
 
 
 @click.group(cls=Group)
@@ -95,16 +95,15 @@ def _row(field: str, value: object, where: str) -> dict[str, Any]:
 def _as_text(document: dict[str, Any]) -> str:
     """One line for each setting: key, value, file and line; rules below their headings, in the order of the files."""
     rows = document["settings"] + document["rules"]
-    cells = [(row["key"], _printable(settingsfile.written(row["value"]))) for row in rows]
-    left, middle = [max(len(cell[column]) for cell in cells) for column in (0, 1)]
+    cells = [(row["key"], settingsfile.written(row["value"]), row["from"]) for row in rows]
     lines, heading = [], ""
-    for row, (key, value) in zip(rows, cells):
+    for row, text in zip(rows, columns([tuple(map(_printable, row)) for row in cells])):
         scope = next((word for word in ("image", "namespace") if word in row), "")
         under = f"[{scope} {_printable(row[scope])}]" if scope else ""
         if under != heading:
             lines += ["", under]
             heading = under
-        lines.append(f"{key:{left}}  {value:{middle}}  {_printable(row['from'])}")
+        lines.append(text)
     return "\n".join(lines)
 
 
@@ -141,7 +140,7 @@ def _check_place(path: str) -> None:
 
 
 def _bytes(root: HostRoot | None, path: str) -> bytes:
-    """The content of a file, below `root` if that is given; ConfigError where it cannot be read."""
+    """The content of a file, below `root` if that is given; ConfigError if it cannot be read."""
     try:
         return named.content(path, _LARGEST, root)
     except OSError as err:
@@ -149,7 +148,7 @@ def _bytes(root: HostRoot | None, path: str) -> bytes:
 
 
 def _toml(data: bytes, name: str) -> dict[str, Any]:
-    """The parsed TOML; ConfigError where it is malformed."""
+    """The parsed TOML; ConfigError if it is malformed."""
     try:
         return toml.parse(data)
     except toml.MalformedToml as err:

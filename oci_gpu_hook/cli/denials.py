@@ -40,32 +40,20 @@ _RUNTIMES_FILE = "oci_gpu_runtime_exec_t"
 _HOOKS_FILES = ("oci_gpu_hook_exec_t", "oci_gpu_hook_state_t", "oci_gpu_hook_tmpfs_t", _RUNTIMES_FILE)
 # systemd, its socket's file, and unit files of scopes, by their names in the targeted policy and in Debian's.
 _SYSTEMD = (
-    "init_t",
-    "init_var_run_t",
-    "init_runtime_t",
-    "systemd_unit_file_t",
-    "systemd_transient_unit_t",
-    "systemd_conf_t",
+    *("init_t", "init_var_run_t", "init_runtime_t"),
+    *("systemd_unit_file_t", "systemd_transient_unit_t", "systemd_conf_t"),
 )
 # To connect; systemd's own check whether the hook may (USER_AVC); the files of a scope.
 _SYSTEMD_CLASSES = ("unix_stream_socket", "service", "system", "file")
 # The types of containers; container_runtime_t and container_engine_t are engines' types.  udica's are NAME.process.
 _CONTAINERS = (
-    "container_t",
-    "container_init_t",
-    "container_kvm_t",
-    "container_userns_t",
-    "container_device_t",
-    "container_logreader_t",
-    "container_logwriter_t",
-    "svirt_lxc_net_t",
-    "spc_t",
-    _GPU_CONTAINER,
-    _AGENT,
+    *("container_t", "container_init_t", "container_kvm_t", "container_userns_t", "container_device_t"),
+    *("container_logreader_t", "container_logwriter_t", "svirt_lxc_net_t", "spc_t", _GPU_CONTAINER, _AGENT),
 )
 _DRIVER_FILES = ("libcuda", "libnvidia-", "libnvcuvid", "libEGL_nvidia", "libGLX_nvidia", "nvidia-")
 
 _INSTALL = "oci-gpu-hook selinux install"
+_BELONGS = f"install the policy that belongs to this hook: {_INSTALL}"
 _AS_AGENT = f"run it as {_AGENT}, if it is one of the node's agents: {_INSTALL}"
 _AS_GPU_CONTAINER = f"run the container as {_GPU_CONTAINER}: {_INSTALL}"
 _RELABEL_IPC = "have the hook put it right at the container's start: ipc-labels = gpu for GPU containers, all for all"
@@ -100,10 +88,7 @@ def _cause(denial: Denial, source: contexts.Context, target: contexts.Context) -
         return (
             _cgroup(denial, target)
             or _systemd(denial, target)
-            or (
-                f"the hook's own domain may not {_words(denial)} {target.type}",
-                f"install the policy that belongs to this hook: {_INSTALL}; then report it",
-            )
+            or (f"the hook's own domain may not {_words(denial)} {target.type}", f"{_BELONGS}; then report it")
         )
     if source.type == _RUNTIME:
         return _runtime(denial, target)
@@ -149,17 +134,14 @@ def _systemd(denial: Denial, target: contexts.Context) -> tuple[str, str] | None
     )
     if socket and target.type not in _SYSTEMD:
         return (cause, "give systemd's socket its label back, on the host: restorecon -v /run/systemd/private")
-    return cause, f"install the policy that belongs to this hook: {_INSTALL}"
+    return cause, _BELONGS
 
 
 def _runtime(denial: Denial, target: contexts.Context) -> tuple[str, str]:
     """A denial of oci-gpu-runtime, or of a real runtime that runs in its domain for want of a label of its own."""
     started = denial.tclass == "file" and "execute" in " ".join(denial.permissions)
     if not started and target.type != _RUNTIME:
-        return (
-            f"the domain of oci-gpu-runtime may not {_words(denial)} {target.type}",
-            f"install the policy that belongs to this hook: {_INSTALL}; then report it",
-        )
+        return (f"the domain of oci-gpu-runtime may not {_words(denial)} {target.type}", f"{_BELONGS}; then report it")
     return (
         "the runtime behind oci-gpu-runtime has not the label of an engine's program, so it has no domain to run in",
         "give it that label, on the host: restorecon -v for runc and crun; for others semanage fcontext -a -t "

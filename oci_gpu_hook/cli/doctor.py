@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oci_gpu_hook.cli import cdi, examine, podmanversion
-from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
+from oci_gpu_hook.cli.options import config_file, host_root, json_format, output_format, show
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import nodes, proc, stamp, survey
 from oci_gpu_hook.errors import LONGEST_LIST, ConfigError, DriverError, plain
@@ -53,7 +53,7 @@ _STYLES: dict[str, dict[str, Any]] = {
     metavar="ID|NAME|PID",
     help="Examine a running container: by its id, the beginning of it, its name, its pod's, or a process in it.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@json_format
 @config_file
 @host_root
 def doctor(form: str, as_json: bool, word: str | None, config: str | None, host_root: str) -> int:
@@ -310,7 +310,7 @@ def _state(root: HostRoot) -> drivercheck.State:
 
 
 def _numbers(root: HostRoot, inventory: DriverInventory) -> dict[str, tuple[int, int] | None]:
-    """The device numbers of each node's path in the host's /dev; None where there is no device."""
+    """The device numbers of each node's path in the host's /dev; None if there is no device."""
     found: dict[str, tuple[int, int] | None] = {}
     for node in inventory.devices:
         status = root.stat(node.path)
@@ -327,7 +327,7 @@ def _runs_firmware(root: HostRoot, inventory: DriverInventory) -> bool:
 
 
 def _cached_names(root: HostRoot, driver_root: str) -> frozenset[str] | None:
-    """The names in the ld.so.cache of the driver root; None where there is none that can be read."""
+    """The names in the ld.so.cache of the driver root; None if there is none that can be read."""
     data = root.read(f"{driver_root.rstrip('/')}{stamp.LD_SO_CACHE}")
     try:
         return frozenset([name.decode() for name in ldcache.read(data or b"").names])

@@ -25,6 +25,7 @@ from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, Remedy, command, in_words
 from oci_gpu_hook.node.engines import containers
 from oci_gpu_hook.node.machine import apart, kernelconfig, libselinux, processes, untrusted
 from oci_gpu_hook.node.machine.untrusted import ContainerRoot
+from oci_gpu_hook.node.setup.filecopy import closing
 from oci_gpu_hook.operations.device import Device
 from oci_gpu_hook.operations.mount import Mount
 from oci_gpu_hook.planning import decide
@@ -110,7 +111,7 @@ def _by(found: Running) -> str:
 def _wanted(
     host: HostRoot, inside: ContainerRoot, found: Running, config: str | None
 ) -> tuple[list[Finding], tuple[Operation, ...] | None]:
-    """The finding about its request, and the operations of its plan; None where there is no plan."""
+    """The finding about its request, and the operations of its plan; None if there is no plan."""
     try:
         bundle = _bundle(host, found)
         question = Question(bundle, found.id, {}, config, host.path, remember=False)
@@ -307,10 +308,8 @@ def _label(inside: ContainerRoot, path: str) -> str:
     fd = inside.named(path)
     if fd is None:
         return ""
-    try:
+    with closing(fd):
         return ipc.label_of(fd)
-    finally:
-        os.close(fd)
 
 
 def _text(data: bytes | None) -> str:

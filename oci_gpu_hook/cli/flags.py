@@ -10,7 +10,7 @@ import click
 from oci_gpu_hook.cli import flaglines, onhost
 from oci_gpu_hook.cli.flaglines import Asked
 from oci_gpu_hook.cli.group import Group
-from oci_gpu_hook.cli.options import Command, config_file, host_root
+from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.errors import RequestError, UsageError, quoted
@@ -70,9 +70,7 @@ _PODMAN_WAYS = {
 }
 
 
-def _gpus(command: Command) -> Command:
-    """``[GPU]...``"""
-    return click.argument("gpus", metavar="[GPU]...", nargs=-1)(command)
+_gpus = click.argument("gpus", metavar="[GPU]...", nargs=-1)
 
 
 def _ways(names: dict[str, Any], text: str, default: str | None = None) -> Callable[..., Any]:

@@ -163,7 +163,8 @@ def watch(interval: float, cdi_spec: str | None, nvml_timeout: float, config: st
             trouble = ""
         except (DriverError, ApplyError, ConfigError) as err:
             # Also in the middle of an upgrade: the kernel module is there and its libraries are not yet.
-            waiting = _waiting(err)
+            is_drivers = isinstance(err, DriverError)
+            waiting = f"waiting for the driver: {err.message}" if is_drivers else f"waiting to write: {err}"
             if waiting != trouble:
                 click.echo(waiting)
                 _renew_features(root, config, nvml_timeout)
@@ -184,7 +185,7 @@ class _Others:
         return self._are_here and not present.expects_nvidia(self._root)
 
     def renew(self, event: str) -> None:
-        """Save anew what is no longer true, and say what there is now; ApplyError where it cannot be saved."""
+        """Save anew what is no longer true, and say what there is now; ApplyError if it cannot be saved."""
         root = self._root
         is_old = self._is_first or not present.is_saved(root)
         if not is_old and platform.look(root) not in onhost.PLATFORMS:
@@ -207,18 +208,11 @@ def _no_driver() -> DriverInventory:
     raise DriverError("NVIDIA's driver is looked at apart")
 
 
-def _waiting(err: HookError) -> str:
-    if isinstance(err, DriverError):
-        return f"waiting for the driver: {err.message}"
-    return f"waiting to write: {err}"
-
-
 def _write_spec(root: HostRoot, path: str, config: str | None) -> None:
     settings = read_settings(config, None)
     hook = cdi.hook_of(cdi.ENTRY, ALL, settings, config)
     document, nameless = cdi.of_host(root, settings, hook)
-    form = cditext.JSON if path.endswith(".json") else cditext.YAML
-    cdi.write(path, cditext.write(document, form))
+    cdi.write(path, cditext.write(document, cditext.form_of(path)))
     click.echo(f"wrote {path}{f': {nameless}' if nameless else ''}")
 
 
@@ -227,7 +221,7 @@ def _renew_features(root: HostRoot, config: str | None, seconds: float) -> None:
     try:
         said = features.renew(root, read_settings(config, None), seconds)
     except HookError as err:
-        said = f"waiting to tell the features: {err}"
+        said = f"cannot write the feature file yet: {err}"
     if said:
         click.echo(said)
 

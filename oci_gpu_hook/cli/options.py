@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable
 
 import click
 
 from oci_gpu_hook.errors import LONGEST_LIST, plain
 from oci_gpu_hook.request.settings import SETTINGS
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 LONGEST_SECONDS = 86400
 
 
@@ -36,30 +35,14 @@ nvml_timeout = click.option(
 )
 
 
-def output_format(command: Command) -> Command:
-    """``--format text|json``"""
-    return click.option(
-        "--format",
-        "form",
-        type=click.Choice(["text", "json"]),
-        default="text",
-        show_default=True,
-        help="How to print it.",
-    )(command)
-
-
-def host_root(command: Command) -> Command:
-    """``--host-root DIR``"""
-    return click.option(
-        "--host-root", metavar="DIR", default="/", show_default=True, help="Read every path of the host below DIR."
-    )(command)
-
-
-def config_file(command: Command) -> Command:
-    """``--config FILE``"""
-    return click.option(
-        "--config", metavar="FILE", default=None, help=f"The administrator's file.  [default: {SETTINGS}]"
-    )(command)
+output_format = click.option(
+    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print it."
+)
+json_format = click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+host_root = click.option(
+    "--host-root", metavar="DIR", default="/", show_default=True, help="Read every path of the host below DIR."
+)
+config_file = click.option("--config", metavar="FILE", help=f"The administrator's file.  [default: {SETTINGS}]")
 
 
 def show(form: str, document: dict[str, object], text: str, painted: Callable[[str], str] = str) -> None:

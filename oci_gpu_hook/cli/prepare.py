@@ -21,6 +21,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.gpus import absent
 from oci_gpu_hook.node.gpus.absent import Node
 from oci_gpu_hook.node.machine import libselinux
+from oci_gpu_hook.node.setup.filecopy import closing
 
 _SECONDS = 60
 
@@ -90,27 +91,24 @@ def _start(commands: list[list[str]]) -> None:
         except FileNotFoundError:
             continue
         except (OSError, subprocess.TimeoutExpired) as err:
-            click.echo(f"{words[0]} was of no use: {err}", err=True)
+            click.echo(f"{words[0]} failed: {err}", err=True)
             continue
         output = (done.stderr or done.stdout).strip().splitlines()
         if done.returncode and output:
-            click.echo(f"{words[0]} was of no use: {output[-1]}", err=True)
+            click.echo(f"{words[0]} failed: {output[-1]}", err=True)
 
 
 def _make(root: HostRoot, node: Node) -> None:
     """Make one node, with its mode whatever the umask.  If another program makes it first, that node stays."""
     folder, _, name = node.path.rpartition("/")
     try:
-        fd = _folder(root, folder)
-        try:
+        with closing(_folder(root, folder)) as fd:
             if node.stale:
                 os.unlink(name, dir_fd=fd)
             # It has no permissions until it has its owner, so nobody opens it before.
             os.mknod(name, stat.S_IFCHR, os.makedev(node.major, node.minor), dir_fd=fd)
             os.chown(name, node.uid, node.gid, dir_fd=fd, follow_symlinks=False)
             os.chmod(name, node.mode, dir_fd=fd)
-        finally:
-            os.close(fd)
     except FileExistsError:
         return
     except OSError as err:
@@ -122,12 +120,10 @@ def _folder(root: HostRoot, path: str) -> int:
     flags = os.O_RDONLY | os.O_DIRECTORY
     parent, _, name = path.rpartition("/")
     if parent and root.stat(path) is None:
-        fd = root.open(parent, flags)
-        try:
-            os.mkdir(name, 0o755, dir_fd=fd)
-            os.chmod(name, 0o755, dir_fd=fd)
-        except FileExistsError:
-            pass
-        finally:
-            os.close(fd)
+        with closing(root.open(parent, flags)) as fd:
+            try:
+                os.mkdir(name, 0o755, dir_fd=fd)
+                os.chmod(name, 0o755, dir_fd=fd)
+            except FileExistsError:
+                pass
     return root.open(path, flags)

@@ -36,17 +36,13 @@ def plan_document(plan: Plan, left_out: Iterable[str] = ()) -> dict[str, object]
     does not get, see `leftout`.
     """
     request = plan.request
+    lists = ("devices", "capabilities", "requirements", "imex_channels", "features")
     return {
-        "container": {"id": plan.container.id, "bundle": plan.container.bundle, "rootfs": plan.container.rootfs},
-        "request": None
-        if request is None
-        else {
+        **no_request_document(plan.container.id, plan.container.bundle, plan.container.rootfs, plan.notes),
+        "request": request
+        and {
             "source": request.source,
-            "devices": list(request.devices),
-            "capabilities": list(request.capabilities),
-            "requirements": list(request.requirements),
-            "imex_channels": list(request.imex_channels),
-            "features": list(request.features),
+            **{name: list(getattr(request, name)) for name in lists},
             "mig_config": request.mig_config,
             "mig_monitor": request.mig_monitor,
             "vendors": [{**item._asdict(), "devices": list(item.devices)} for item in request.vendors],
@@ -55,7 +51,6 @@ def plan_document(plan: Plan, left_out: Iterable[str] = ()) -> dict[str, object]
         "label": plan.label,
         **({"done": [shown.document(item) for item in plan.done]} if plan.done else {}),
         "operations": [shown.document(item) for item in plan.operations],
-        "notes": list(plan.notes),
         "left_out": list(left_out),
     }
 

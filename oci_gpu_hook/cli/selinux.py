@@ -20,21 +20,17 @@ from oci_gpu_hook.node.machine import avc, kernelconfig, libselinux
 _PRIORITY = "200"
 _AUDIT_LOG = "/var/log/audit/audit.log"
 _JOURNAL = (
-    "journalctl",
-    "--quiet",
-    "--no-pager",
-    "-o",
-    "cat",
-    "-b",
-    "--lines=20000",
-    "_TRANSPORT=audit",
-    "+",
-    "_TRANSPORT=kernel",
+    *("journalctl", "--quiet", "--no-pager", "-o", "cat", "-b", "--lines=20000"),
+    *("_TRANSPORT=audit", "+", "_TRANSPORT=kernel"),
 )
 _KERNEL_LOG = ("dmesg",)
 # What auditd keeps in one file, unless it was told otherwise.
 _LARGEST = 8 << 20
 
+_NO_STORE = (
+    "there is no policy store here, or it is not for us to write",
+    "run it as root, on a host with a policy (selinux-policy-targeted, selinux-policy-default)",
+)
 # A part of semodule's error, what it means here, and who can fix it.  Other errors are shown as they are.
 _SEMODULE = (
     (
@@ -47,16 +43,8 @@ _SEMODULE = (
         "this host's policy has no types for containers",
         "install container-selinux, on Debian the container module",
     ),
-    (
-        "Could not connect to policy handler",
-        "there is no policy store here, or it is not for us to write",
-        "run it as root, on a host with a policy (selinux-policy-targeted, selinux-policy-default)",
-    ),
-    (
-        "SELinux policy is not managed or store cannot be accessed",
-        "there is no policy store here, or it is not for us to write",
-        "run it as root, on a host with a policy (selinux-policy-targeted, selinux-policy-default)",
-    ),
+    ("Could not connect to policy handler", *_NO_STORE),
+    ("SELinux policy is not managed or store cannot be accessed", *_NO_STORE),
 )
 
 _CODES = """\b

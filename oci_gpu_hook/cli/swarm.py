@@ -72,7 +72,8 @@ def resources(
     if not writes:
         click.echo(json.dumps({KEY: ours}, indent=4))
         values = _readable(root, path)
-        _tell([*advice(values, settings, name, path), *_put_there(values, ours, path)])
+        put_there = f"put it into {path} (--write does), then restart dockerd: systemctl restart docker"
+        _tell([*advice(values, settings, name, path), *([] if values.get(KEY) == ours else [put_there])])
         return
     found = daemonjson.read(root, path)
     wanted = merged(_old(found), name, ours)
@@ -147,19 +148,13 @@ def _named_twice(wanted: list[str], name: str, ours: list[str]) -> list[str]:
     return [f"{others[0]} is there too: Swarm would give that GPU away twice"] if others else []
 
 
-def _put_there(values: dict[str, Any], ours: list[str], path: str) -> list[str]:
-    if values.get(KEY) == ours:
-        return []
-    return [f"put it into {path} (--write does), then restart dockerd: systemctl restart docker"]
-
-
 def _tell(sentences: list[str]) -> None:
     for sentence in sentences:
         click.echo(sentence, err=True)
 
 
 def _old(found: daemonjson.DaemonFile) -> list[str]:
-    """The resources that the file has; ConfigError where dockerd would not read them."""
+    """The resources that the file has; ConfigError if dockerd would not read them."""
     old = found.values.get(KEY) or []
     if not isinstance(old, list) or not all(isinstance(item, str) for item in old):
         raise ConfigError(f"{KEY} in {found.path} is no list of strings", "fix it first")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from oci_gpu_hook.cli import doctor, examine
-from oci_gpu_hook.cli.options import Seconds, config_file, output_format, show
+from oci_gpu_hook.cli.options import Seconds, config_file, json_format, output_format, show
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.driver.gpu import driver_version, list_gpus
 from oci_gpu_hook.errors import DONE, OUR_BUG, ApplyError, DriverError, HookError, plain
@@ -26,6 +26,7 @@ from oci_gpu_hook.node.diagnosis.remedy import in_words
 from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.machine import kernelconfig, validated
 from oci_gpu_hook.node.machine.validated import FAILED, PASSED, SKIPPED, STEPS, StepResult, Validation
+from oci_gpu_hook.node.setup.filecopy import closing
 from oci_gpu_hook.node.validation import containerstep, status, workload
 from oci_gpu_hook.node.validation import driverstep as nvidia
 from oci_gpu_hook.request.settings import read_settings
@@ -71,7 +72,7 @@ class _Skipped(Exception):
     help="Make the container with this runtime.  [default: as the setting 'runtime']",
 )
 @output_format
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@json_format
 @config_file
 def validate(
     steps: tuple[str, ...], seconds: float, runtime: str | None, form: str, as_json: bool, config: str | None
@@ -114,10 +115,8 @@ def _alone(root: HostRoot, seconds: float) -> Iterator[None]:
         raise HookError(why, "try again, or give a longer --timeout") from err
     except OSError as err:
         raise _unwritten(err) from err
-    try:
+    with closing(lock):
         yield
-    finally:
-        os.close(lock)
 
 
 def _run(root: HostRoot, settings: Settings, asked: list[str], found: _Validation) -> list[ApplyError]:

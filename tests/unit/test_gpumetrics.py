@@ -63,7 +63,7 @@ def samples(made: Node) -> dict[str, float]:
             match = LINE.fullmatch(line)
             assert match, line
             assert match[1] == metric
-            key = line.rpartition(" ")[0].replace(gpuexposition.PREFIX, "")
+            key = line.rpartition(" ")[0].replace(exposition.PREFIX, "")
             assert key not in found, "twice"
             found[key] = float(match[3])
     return found
@@ -156,5 +156,5 @@ def test_whatever_is_said_prometheus_can_read_it(words: list[str], number: int) 
 
 def test_label_values_are_escaped_and_cut() -> None:
     line = exposition.sample("a", {"b": 'say "no"\\\n\x1b\udc80'}, 1)
-    assert line == 'a{b="say \\"no\\"\\\\\\n??"} 1'
+    assert line == 'oci_gpu_hook_a{b="say \\"no\\"\\\\\\n??"} 1'
     assert len(exposition.sample("a", {"b": "x" * 1000}, 1)) < 300

@@ -29,7 +29,7 @@ def count(text: str, found: dict[str, int]) -> None:
     for line in text.split("\n"):
         took, _, kind = line.partition(" ")
         outcome, _, why = kind.partition(" ")
-        if why not in _WHY.get(outcome, ()) or len(took) > _MOST_DIGITS or not _is_number(took):
+        if why not in _WHY.get(outcome, ()) or len(took) > _MOST_DIGITS or not (took.isascii() and took.isdigit()):
             continue
         found[kind] += 1
         found[_SUM] += int(took)
@@ -39,7 +39,7 @@ def count(text: str, found: dict[str, int]) -> None:
 
 def exposition(totals: dict[str, int]) -> str:
     """The whole .prom file."""
-    starts = {outcome: _sum(totals, outcome, _WHY[outcome]) for outcome in OUTCOMES}
+    starts = {outcome: sum([totals[f"{outcome} {why}"] for why in _WHY[outcome]]) for outcome in OUTCOMES}
     refusals = {why: totals[f"refused {why}"] for why in _WHY["refused"]}
     failures = {step: totals[f"failed {step}"] for step in _WHY["failed"]}
     lines = [
@@ -54,23 +54,16 @@ def exposition(totals: dict[str, int]) -> str:
 def _counter(name: str, help: str, label: str, values: dict[str, int]) -> list[str]:
     """The lines of one counter, by the values of its label."""
     samples = [({label: value}, number) for value, number in values.items()]
-    return text_format.metric(f"oci_gpu_hook_{name}_total", help, text_format.COUNTER, samples)
+    return text_format.metric(f"{name}_total", help, text_format.COUNTER, samples)
 
 
 def _histogram(totals: dict[str, int]) -> list[str]:
-    name = "oci_gpu_hook_start_duration_seconds"
+    name = "start_duration_seconds"
     help = "What the hook takes of a start, its interpreter's start included."
     lines = text_format.head(name, help, text_format.HISTOGRAM)
     so_far = 0
     for index, bound in enumerate((*BUCKETS, "+Inf")):
         so_far += totals[str(index)]
         lines.append(text_format.sample(f"{name}_bucket", {"le": str(bound)}, so_far))
+    name = text_format.PREFIX + name
     return [*lines, f"{name}_sum {totals[_SUM] / 1e6:.6f}", f"{name}_count {so_far}"]
-
-
-def _sum(totals: dict[str, int], outcome: str, whys: tuple[str, ...]) -> int:
-    return sum([totals[f"{outcome} {why}"] for why in whys])
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()

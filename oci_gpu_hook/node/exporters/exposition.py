@@ -10,6 +10,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+# Names are kept: people's rules and dashboards use them.
+PREFIX = "oci_gpu_hook_"
 GAUGE, COUNTER, HISTOGRAM = "gauge", "counter", "histogram"
 
 # Of a label's value: containers and images have names that others give them.
@@ -18,21 +20,26 @@ _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
 
 
 def metric(name: str, help: str, kind: str, samples: Iterable[tuple[dict[str, str], float]]) -> list[str]:
-    """All lines of a metric; none where it has no sample."""
+    """All lines of a metric, named without our prefix; none if it has no sample."""
     lines = [sample(name, labels, value) for labels, value in samples]
     return [*head(name, help, kind), *lines] if lines else []
 
 
+def gauge(name: str, help: str, value: float) -> list[str]:
+    """All lines of a gauge that has one value."""
+    return metric(name, help, GAUGE, [({}, value)])
+
+
 def head(name: str, help: str, kind: str) -> list[str]:
     """The two lines before the samples."""
-    return [f"# HELP {name} {help}", f"# TYPE {name} {kind}"]
+    return [f"# HELP {PREFIX}{name} {help}", f"# TYPE {PREFIX}{name} {kind}"]
 
 
 def sample(name: str, labels: dict[str, str], value: float) -> str:
     """One sample; of a whole number all digits are kept."""
     pairs = ",".join([f'{label}="{_escaped(text)}"' for label, text in labels.items()])
     number = value if isinstance(value, int) else f"{value:.10g}"
-    return f"{name}{{{pairs}}} {number}" if pairs else f"{name} {number}"
+    return f"{PREFIX}{name}{{{pairs}}} {number}" if pairs else f"{PREFIX}{name} {number}"
 
 
 def _escaped(text: str) -> str:

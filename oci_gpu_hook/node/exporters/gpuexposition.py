@@ -2,12 +2,12 @@
 """The metrics of GPUs and their driver in Prometheus's text format, from values.  Pure.
 
 A series is there where its value is known: what NVML does not support, or did not say in time, is absent and never 0.
-Names are kept: people's rules and dashboards use them.  Must not look at anything.
+Must not look at anything.
 """
 
 from __future__ import annotations
 
-from oci_gpu_hook.node.exporters.exposition import COUNTER, GAUGE, metric
+from oci_gpu_hook.node.exporters.exposition import COUNTER, GAUGE, gauge, metric
 from oci_gpu_hook.node.gpus.kernellog import place
 from oci_gpu_hook.node.machine.validated import PASSED, SKIPPED
 from oci_gpu_hook.record import NamedTuple
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from oci_gpu_hook.node.machine.validated import Validation
 
     Samples = Iterable[tuple[dict[str, str], float]]
-
-PREFIX = "oci_gpu_hook_"
 
 # nvml.h: nvmlClocksEventReason*.
 CLOCKS_EVENTS = {
@@ -123,8 +121,8 @@ def exposition(node: Node) -> str:
     if node.driver_version:
         lines += _of_gpus(node)
     lines += _of_validation(node)
-    lines += _gauge("collected_timestamp_seconds", "When this was collected.", node.time)
-    lines += _gauge("collection_duration_seconds", "How long that took.", max(0.0, node.duration))
+    lines += gauge("collected_timestamp_seconds", "When this was collected.", node.time)
+    lines += gauge("collection_duration_seconds", "How long that took.", max(0.0, node.duration))
     return "\n".join(lines) + "\n"
 
 
@@ -148,29 +146,29 @@ def _is_uuid(text: str) -> bool:
 
 
 def _of_driver(node: Node) -> list[str]:
-    lines = _gauge("driver_up", "Whether NVIDIA's kernel module is loaded.", int(bool(node.driver_version)))
+    lines = gauge("driver_up", "Whether NVIDIA's kernel module is loaded.", int(bool(node.driver_version)))
     if not node.driver_version:
         return lines
-    lines += _gauge("nvml_up", "Whether NVML answers, in time.", int(node.nvml is not None))
+    lines += gauge("nvml_up", "Whether NVML answers, in time.", int(node.nvml is not None))
     info = {"version": node.driver_version, "cuda_version": ""}
     if node.nvml:
         cuda = node.nvml.cuda_version
         info["cuda_version"] = f"{cuda // 1000}.{cuda % 1000 // 10}"
-    lines += _metric("driver_info", "The driver, and the CUDA version that it has.", GAUGE, [(info, 1)])
-    lines += _gauge("inventory_fresh", "Whether the saved inventory, which starts load, is true.", int(node.fresh))
-    return lines + _gauge("gpus", "The GPUs that the kernel module has.", len(node.gpus))
+    lines += metric("driver_info", "The driver, and the CUDA version that it has.", GAUGE, [(info, 1)])
+    lines += gauge("inventory_fresh", "Whether the saved inventory, which starts load, is true.", int(node.fresh))
+    return lines + gauge("gpus", "The GPUs that the kernel module has.", len(node.gpus))
 
 
 def _of_gpus(node: Node) -> list[str]:
     known = uuids(node)
     answered = {item.bus_id: item for item in node.nvml.gpus} if node.nvml else {}
-    lines = _metric("gpu_info", "What a GPU is.", GAUGE, _infos(node, known))
+    lines = metric("gpu_info", "What a GPU is.", GAUGE, _infos(node, known))
     if node.nvml is not None:
         # Without any answer nothing is known of a single GPU: nvml_up says so.
         up = {uuid: int(bus_id in answered) for bus_id, uuid in known.items()}
         lost = [uuid for uuid in node.seen.values() if uuid not in up]
         samples = [({"uuid": uuid}, value) for uuid, value in {**up, **dict.fromkeys(lost, 0)}.items()]
-        lines += _metric(
+        lines += metric(
             "gpu_up", "Whether a GPU answers; 0 as well for one that is gone since the boot.", GAUGE, samples
         )
     readings = [(known[bus_id], answered[bus_id]) for bus_id in known if bus_id in answered]
@@ -204,7 +202,7 @@ def _of_reads(reads: list[Read], readings: list[tuple[str, GpuReading]]) -> list
                 name, text = read.label
                 labels = {"uuid": uuid, name: text} if name else {"uuid": uuid}
                 samples.append((labels, value if read.scale == 1 else value * read.scale))
-    return _metric(reads[0].metric, reads[0].help, reads[0].kind, samples)
+    return metric(reads[0].metric, reads[0].help, reads[0].kind, samples)
 
 
 def _clocks_events(readings: list[tuple[str, GpuReading]]) -> list[str]:
@@ -215,7 +213,7 @@ def _clocks_events(readings: list[tuple[str, GpuReading]]) -> list[str]:
         for reason, bit in CLOCKS_EVENTS.items()
     ]
     help = "Whether this holds the clocks of a GPU down now."
-    return _metric("gpu_clocks_event", help, GAUGE, samples)
+    return metric("gpu_clocks_event", help, GAUGE, samples)
 
 
 def _held(node: Node, known: dict[str, str]) -> list[str]:
@@ -225,13 +223,13 @@ def _held(node: Node, known: dict[str, str]) -> list[str]:
     names = ("uuid", *Held._fields[1:])
     samples = [(dict(zip(names, row)), 1) for row in rows if row[0]][:_MOST_HELD]
     help = "A container that holds a GPU, or a MIG device of it."
-    return _metric("gpu_container_info", help, GAUGE, samples)
+    return metric("gpu_container_info", help, GAUGE, samples)
 
 
 def _xids(node: Node, known: dict[str, str]) -> list[str]:
     """The XID errors of GPUs that are there, or were."""
     if node.xids is None:
-        return _gauge("kernel_log_readable", "Whether the kernel's log can be read.", 0)
+        return gauge("kernel_log_readable", "Whether the kernel's log can be read.", 0)
     named = {**node.seen, **{place(bus_id): uuid for bus_id, uuid in known.items()}}
     samples = [
         ({"uuid": named[pci], "xid": str(number)}, count)
@@ -240,8 +238,8 @@ def _xids(node: Node, known: dict[str, str]) -> list[str]:
     ]
     help = "XID errors in the kernel's log since the boot."
     return [
-        *_gauge("kernel_log_readable", "Whether the kernel's log can be read.", 1),
-        *_metric("gpu_xid_errors_total", help, COUNTER, samples),
+        *gauge("kernel_log_readable", "Whether the kernel's log can be read.", 1),
+        *metric("gpu_xid_errors_total", help, COUNTER, samples),
     ]
 
 
@@ -253,14 +251,6 @@ def _of_validation(node: Node) -> list[str]:
     samples = [({"step": step.name}, int(step.outcome == PASSED)) for step in last.steps if step.outcome != SKIPPED]
     help = "Whether a step of the last validation has passed."
     return [
-        *_metric("validation_passed", help, GAUGE, samples),
-        *_gauge("validation_timestamp_seconds", "When the last validation ended.", last.time),
+        *metric("validation_passed", help, GAUGE, samples),
+        *gauge("validation_timestamp_seconds", "When the last validation ended.", last.time),
     ]
-
-
-def _gauge(name: str, help: str, value: float) -> list[str]:
-    return _metric(name, help, GAUGE, [({}, value)])
-
-
-def _metric(name: str, help: str, kind: str, samples: Samples) -> list[str]:
-    return metric(PREFIX + name, help, kind, samples)

@@ -33,7 +33,7 @@ class Seen(NamedTuple):
 
 
 def renew(root: HostRoot, gpus: dict[str, str], is_taken: Callable[[str], bool], *, remember: bool) -> Seen:
-    """What was seen up to now, with the GPUs that are there now; ApplyError where it cannot be saved.
+    """What was seen up to now, with the GPUs that are there now; ApplyError if it cannot be saved.
 
     gpus: by PCI address, in the form of `kernellog.place`; is_taken: whether a GPU was taken away on purpose, and so is
     to be forgotten; remember: whether later calls are to know what this one has seen.

@@ -19,12 +19,14 @@ from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.source import UntrustedError, open_source
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.node.machine import whole
+from oci_gpu_hook.node.setup import filecopy
 
 if TYPE_CHECKING:
     from oci_gpu_hook.host.root import HostRoot
 
 PATH = "/etc/docker/daemon.json"
 _LARGEST = 1 << 20
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _SPACE = " \t\n\r"
 _INDENT = "    "
 # What else belongs to a file: its SELinux label, and who may read it beside its mode.
@@ -35,7 +37,7 @@ _FIX = "fix it first: nothing was changed"
 class DaemonFile(NamedTuple):
     """The file as it was read.
 
-    path: as it was given; real: without links, below the same root; status: None where there is no file.
+    path: as it was given; real: without links, below the same root; status: None if there is no file.
     """
 
     path: str
@@ -46,32 +48,26 @@ class DaemonFile(NamedTuple):
 
 
 def read(root: HostRoot, path: str) -> DaemonFile:
-    """The file at `path` below `root`; ConfigError where it is no JSON object, or might be somebody else's."""
+    """The file at `path` below `root`; ConfigError if it is no JSON object, or might be somebody else's."""
     shown = quoted(path) if not path.isprintable() else path
     try:
         fd = open_source(root.fd, path)
     except UntrustedError as err:
         raise ConfigError(f"{shown} is not root's alone: {err}", _FIX) from err
     except FileNotFoundError:
-        _refuse_loose_link(root, path, shown)
+        if root.link(path) is not None:
+            raise ConfigError(f"{shown} is a link that leads nowhere", _FIX) from None
         return DaemonFile(path, path, "", {}, None)
     except OSError as err:
         raise ConfigError(f"cannot read {shown}: {err.strerror}") from err
-    try:
+    with filecopy.closing(fd):
         status = os.fstat(fd)
         if not is_regular(status):
             raise ConfigError(f"{shown} is no plain file", _FIX)
         text = _text(fd, shown)
         top = os.readlink(f"/proc/self/fd/{root.fd}").rstrip("/")
         real = os.readlink(f"/proc/self/fd/{fd}")[len(top) :]
-    finally:
-        os.close(fd)
     return DaemonFile(path, real, text, _values(text, shown), status)
-
-
-def _refuse_loose_link(root: HostRoot, path: str, shown: str) -> None:
-    if root.link(path) is not None:
-        raise ConfigError(f"{shown} is a link that leads nowhere", _FIX)
 
 
 def _text(fd: int, shown: str) -> str:
@@ -141,7 +137,7 @@ def _members(text: str) -> list[tuple[str, int, int, int]]:
 
 
 def write(root: HostRoot, file: DaemonFile, text: str) -> None:
-    """Put `text` in the place of the file as it was read; ApplyError where that fails, and then nothing is left."""
+    """Put `text` in the place of the file as it was read; ApplyError if that fails, and then nothing is left."""
     folder_path, _, name = file.real.rpartition("/")
     made = None
     try:
@@ -153,12 +149,9 @@ def write(root: HostRoot, file: DaemonFile, text: str) -> None:
             folder = open_source(root.fd, folder_path)
         try:
             # One run of ours after another: between its last look and its rename no other one comes.
-            lock = os.open(f"/proc/self/fd/{folder}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
+            with filecopy.closing(os.open(f"/proc/self/fd/{folder}", _FOLDER)) as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 _replace(folder, name, file, text)
-            finally:
-                os.close(lock)
         except BaseException:
             _remove_folder(made)
             raise
@@ -228,17 +221,15 @@ def _give_attributes(folder: int, name: str, old: os.stat_result | None, fd: int
     if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
         os.fchown(fd, old.st_uid, old.st_gid)
     os.fchmod(fd, old.st_mode & 0o7777)
-    source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-    try:
-        for attribute in [item for item in os.listxattr(source) if item in _KEPT]:
-            value = os.getxattr(source, attribute)
-            if attribute not in os.listxattr(fd) or os.getxattr(fd, attribute) != value:
-                os.setxattr(fd, attribute, value)
-    except OSError as err:
-        if err.errno != errno.ENOTSUP:
-            raise
-    finally:
-        os.close(source)
+    with filecopy.closing(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)) as source:
+        try:
+            for attribute in [item for item in os.listxattr(source) if item in _KEPT]:
+                value = os.getxattr(source, attribute)
+                if attribute not in os.listxattr(fd) or os.getxattr(fd, attribute) != value:
+                    os.setxattr(fd, attribute, value)
+        except OSError as err:
+            if err.errno != errno.ENOTSUP:
+                raise
 
 
 def _identity(folder: int, name: str) -> tuple[int, ...] | None:

@@ -29,8 +29,6 @@ from oci_gpu_hook.node.machine import whole
 from oci_gpu_hook.node.setup import filecopy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.host.root import HostRoot
 
@@ -84,7 +82,7 @@ def layout(found: DriverInventory) -> Copies:
 
 
 def exists(root: HostRoot) -> bool:
-    """Whether there is a volume of ours; ConfigError where something else has its place."""
+    """Whether there is a volume of ours; ConfigError if something else has its place."""
     if root.link(PATH) is None and root.stat(PATH) is None:
         return False
     os.close(_open_ours(root))
@@ -103,11 +101,8 @@ def named_after(root: HostRoot) -> str:
     """The driver's version in the name that Docker's volume was made with; "" if there is no volume of ours."""
     if not is_ours(root):
         return ""
-    state = open_source(root.fd, STATE)
-    try:
+    with filecopy.closing(open_source(root.fd, STATE)) as state:
         named = str((_mark(state) or {}).get("named", ""))
-    finally:
-        os.close(state)
     # It becomes a word of a command line.
     return named if _DIGITS.issuperset(named) else ""
 
@@ -122,8 +117,7 @@ def make(root: HostRoot, found: DriverInventory) -> bool:
         raise DriverError(f"the driver {found.driver_version} lacks {lacking}", "install all of it")
     copies = layout(found)
     try:
-        state = _open_state(root)
-        try:
+        with filecopy.closing(_open_state(root)) as state:
             # Of two that make it at once the second finds it made.
             fcntl.flock(state, fcntl.LOCK_EX)
             _drop_staged(state)
@@ -132,8 +126,6 @@ def make(root: HostRoot, found: DriverInventory) -> bool:
                 return _refresh(wanted)
             _create(wanted)
             return True
-        finally:
-            os.close(state)
     except UntrustedError as err:
         raise ConfigError(f"{PATH} is not made: {err}", "root alone must own what it is made of") from err
     except OSError as err:
@@ -145,16 +137,13 @@ def remove(root: HostRoot) -> bool:
     if not exists(root):
         return False
     try:
-        state = _open_state(root)
-        try:
+        with filecopy.closing(_open_state(root)) as state:
             fcntl.flock(state, fcntl.LOCK_EX)
             _drop_staged(state)
             # Under another name first: nobody finds a half of it.
             os.rename(NAME, f"{_STAGED}gone", src_dir_fd=state, dst_dir_fd=state)
             _drop_staged(state)
             filecopy.drop(state, MARK)
-        finally:
-            os.close(state)
         _remove_state(root)
     except OSError as err:
         raise _failure(err) from err
@@ -164,14 +153,12 @@ def remove(root: HostRoot) -> bool:
 def _remove_state(root: HostRoot) -> None:
     """Remove our folder in /var/lib, unless something else is in it."""
     above, _, name = STATE.rpartition("/")
-    parent = open_source(root.fd, above)
-    try:
-        os.rmdir(name, dir_fd=parent)
-    except OSError as err:
-        if err.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-    finally:
-        os.close(parent)
+    with filecopy.closing(open_source(root.fd, above)) as parent:
+        try:
+            os.rmdir(name, dir_fd=parent)
+        except OSError as err:
+            if err.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
 
 
 def _open_state(root: HostRoot) -> int:
@@ -180,24 +167,20 @@ def _open_state(root: HostRoot) -> int:
     try:
         fd = open_source(root.fd, STATE)
     except FileNotFoundError:
-        parent = open_source(root.fd, above)
-        try:
-            os.mkdir(name, 0o755, dir_fd=parent)
-            os.chmod(name, 0o755, dir_fd=parent)
-        except FileExistsError:
-            pass
-        finally:
-            os.close(parent)
+        with filecopy.closing(open_source(root.fd, above)) as parent:
+            try:
+                os.mkdir(name, 0o755, dir_fd=parent)
+                os.chmod(name, 0o755, dir_fd=parent)
+            except FileExistsError:
+                pass
         fd = open_source(root.fd, STATE)
-    try:
-        return _folder(fd)
-    finally:
-        os.close(fd)
+    return _folder(fd)
 
 
 def _folder(named: int) -> int:
-    """A descriptor for the use of what an O_PATH descriptor names."""
-    return os.open(f"/proc/self/fd/{named}", _FLAGS & ~os.O_NOFOLLOW)
+    """A descriptor to use the folder that an O_PATH descriptor names, which is closed."""
+    with filecopy.closing(named):
+        return os.open(f"/proc/self/fd/{named}", _FLAGS & ~os.O_NOFOLLOW)
 
 
 def _open_ours(root: HostRoot) -> int:
@@ -246,11 +229,8 @@ def _rows(root: HostRoot, copies: Copies) -> list[list[object]]:
     """What each file is a copy of: as long as these are the same, so are the copies."""
     rows: list[list[object]] = []
     for place, path in copies.files.items():
-        fd = open_source(root.fd, path)
-        try:
+        with filecopy.closing(open_source(root.fd, path)) as fd:
             status = os.fstat(fd)
-        finally:
-            os.close(fd)
         if is_regular(status):
             rows.append([place, path, status.st_ino, status.st_size, status.st_mtime_ns])
     return rows + [[place, text, 0, 0, 0] for place, text in copies.links.items()]
@@ -258,24 +238,22 @@ def _rows(root: HostRoot, copies: Copies) -> list[list[object]]:
 
 def _create(wanted: _Wanted) -> None:
     staged = f"{_STAGED}new"
-    volume = _make_folder(wanted, staged)
-    try:
-        _link_folders(volume)
-        _label_own(wanted.root, volume)
-        _fill(wanted, volume)
-        os.rename(staged, NAME, src_dir_fd=wanted.state, dst_dir_fd=wanted.state)
-    except BaseException:
-        filecopy.drop(wanted.state, staged)
-        filecopy.drop(wanted.state, MARK)
-        raise
-    finally:
-        os.close(volume)
+    with filecopy.closing(_make_folder(wanted.state, staged)) as volume:
+        try:
+            _link_folders(volume)
+            _label_own(wanted.root, volume)
+            _fill(wanted, volume)
+            os.rename(staged, NAME, src_dir_fd=wanted.state, dst_dir_fd=wanted.state)
+        except BaseException:
+            filecopy.drop(wanted.state, staged)
+            filecopy.drop(wanted.state, MARK)
+            raise
 
 
-def _make_folder(wanted: _Wanted, name: str) -> int:
-    """A descriptor of a new folder in our own, for all to read."""
-    os.mkdir(name, 0o755, dir_fd=wanted.state)
-    fd = os.open(name, _FLAGS, dir_fd=wanted.state)
+def _make_folder(above: int, name: str) -> int:
+    """A descriptor of a new folder, for all to read."""
+    os.mkdir(name, 0o755, dir_fd=above)
+    fd = os.open(name, _FLAGS, dir_fd=above)
     os.fchmod(fd, 0o755)
     return fd
 
@@ -296,12 +274,7 @@ def _label_own(root: HostRoot, volume: int) -> None:
 
 
 def _refresh(wanted: _Wanted) -> bool:
-    ours = _open_ours(wanted.root)
-    try:
-        volume = _folder(ours)
-    finally:
-        os.close(ours)
-    try:
+    with filecopy.closing(_folder(_open_ours(wanted.root))) as volume:
         mark = _mark(wanted.state) or {}
         same = mark.get("rows") == wanted.rows and mark.get("copies") == _current(volume)
         if not _link_folders(volume) and same and filecopy.is_labelled(wanted.root, volume):
@@ -309,8 +282,6 @@ def _refresh(wanted: _Wanted) -> bool:
         _label_own(wanted.root, volume)
         _fill(wanted, volume)
         return True
-    finally:
-        os.close(volume)
 
 
 def _fill(wanted: _Wanted, volume: int) -> None:
@@ -353,30 +324,18 @@ def _current(volume: int) -> str:
 
 def _copy_all(wanted: _Wanted, staged: str) -> None:
     root, copies = wanted.root, wanted.copies
-    top = _make_folder(wanted, staged)
-    try:
+    places = [*copies.files, *copies.links]
+    with filecopy.closing(_make_folder(wanted.state, staged)) as top:
         filecopy.label(root, top)
-        for folder in _folders(copies):
-            os.mkdir(folder, 0o755, dir_fd=top)
-            fd = os.open(folder, _FLAGS, dir_fd=top)
-            try:
-                os.fchmod(fd, 0o755)
+        for folder in sorted({*_FOLDERS, *[place.rpartition("/")[0] for place in places]}):
+            with filecopy.closing(_make_folder(top, folder)) as fd:
                 filecopy.label(root, fd)
-            finally:
-                os.close(fd)
         for place, path in copies.files.items():
             filecopy.copy(root, path, top, place)
         for place, text in copies.links.items():
             os.symlink(text, place, dir_fd=top)
             filecopy.label_link(root, top, place)
         os.fsync(top)
-    finally:
-        os.close(top)
-
-
-def _folders(copies: Copies) -> Iterator[str]:
-    places = [*copies.files, *copies.links]
-    yield from sorted({*_FOLDERS, *[place.rpartition("/")[0] for place in places]})
 
 
 def _drop_others(state: int, volume: int, kept: str) -> None:

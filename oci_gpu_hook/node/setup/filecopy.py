@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.host.source import open_source
 from oci_gpu_hook.kernel.filetypes import is_regular
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from oci_gpu_hook.host.root import HostRoot
 
 _PIECE = 1 << 20
@@ -26,29 +29,30 @@ _ATTRIBUTE = "security.selinux"
 _SELINUX = "/sys/fs/selinux/enforce"
 
 
+@contextmanager
+def closing(fd: int) -> Iterator[int]:
+    """A descriptor that is closed at the end."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def copy(root: HostRoot, path: str, top: int, place: str) -> None:
     """Copy one file: blocks that the filesystem can share are shared, and are nobody's to write."""
-    named = open_source(root.fd, path)
-    try:
-        source = os.open(f"/proc/self/fd/{named}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    finally:
-        os.close(named)
-    try:
+    with closing(open_source(root.fd, path)) as named:
+        opened = os.open(f"/proc/self/fd/{named}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with closing(opened) as source:
         status = os.fstat(source)
         if not is_regular(status):
             raise OSError(errno.EINVAL, "it is no plain file", path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(place, flags, 0o600, dir_fd=top)
-        try:
+        with closing(os.open(place, flags, 0o600, dir_fd=top)) as fd:
             _copy_bytes(source, fd)
             label(root, fd)
             # Never a set-user-id bit.
             os.fchmod(fd, 0o755 if status.st_mode & 0o111 else 0o644)
             os.fsync(fd)
-        finally:
-            os.close(fd)
-    finally:
-        os.close(source)
 
 
 def _copy_bytes(source: int, target: int) -> None:
@@ -76,8 +80,7 @@ def drop(folder: int, name: str) -> None:
     folders, count = [name] if not _unlinks(name, folder) else [], 0
     while folders:
         top = folders.pop()
-        fd = os.open(top, _FOLDER, dir_fd=folder)
-        try:
+        with closing(os.open(top, _FOLDER, dir_fd=folder)) as fd:
             with os.scandir(fd) as entries:
                 names = [entry.name for _, entry in zip(range(_MOST_NAMES), entries)]
             for inner in names:
@@ -88,8 +91,6 @@ def drop(folder: int, name: str) -> None:
                     beside = f"{name}.{count}"
                     os.rename(inner, beside, src_dir_fd=fd, dst_dir_fd=folder)
                     folders.append(beside)
-        finally:
-            os.close(fd)
         os.rmdir(top, dir_fd=folder)
 
 
