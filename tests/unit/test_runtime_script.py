@@ -18,10 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from oci_gpu_hook.errors import HookError
 from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.bundle import read_bundle
+from tests.unit import starts
 from tests.unit import test_entry_script as hooks
-from tests.unit.starts import ROOT
 
-RUNTIME = ROOT / "hooks.d/oci-gpu-runtime"
 ASKS = json.dumps(hooks.config("NVIDIA_VISIBLE_DEVICES=all"))
 ASKS_VENDOR = json.dumps(hooks.config("OCI_AMD=all"))
 NONE = json.dumps(hooks.config())
@@ -59,7 +58,7 @@ class Script:
         self.write("bin/python", INTERPRETER.replace("FOLDER", str(folder)))
         self.real = self.write("bin/runc", REAL)
         self.write("vendors/amd.json", hooks.AMD)
-        text = RUNTIME.read_text().replace("/usr/bin/python3", str(folder / "bin/python"))
+        text = starts.script("oci-gpu-runtime").replace("/usr/bin/python3", str(folder / "bin/python"))
         self.write(
             "bin/oci-gpu-runtime",
             text.replace("/etc/oci-gpu-hook.conf", str(self.settings)).replace(
