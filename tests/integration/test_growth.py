@@ -59,7 +59,8 @@ A_FILE = {
     "move_mount": 1,
     "close": 1,
     "read": 0.1,  # of mountinfo and the like, which grow too
-    "mmap": 0.05,  # and so does memory
+    "mmap": 0.05,  # and so does memory, by either call
+    "brk": 0.05,
 }
 # A GPU: its node is looked at, mounted like a file or made, allowed in the cgroup; and it has a folder in /proc.
 A_GPU = {"openat2": 1, "newfstatat": 2, "statx": 4, **CLONED, "move_mount": 1, "mkdirat": 2, "mknodat": 1, "close": 2}

@@ -16,7 +16,7 @@ from subprocess import PIPE
 from typing import Any, Callable, NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.errors import HookError
@@ -25,6 +25,7 @@ from oci_gpu_hook.request.bundle import read_bundle
 from oci_gpu_hook.request.state import read_state
 from oci_gpu_hook.request.vendorrequest import Known
 from tests.unit import starts
+from tests.unit.examples import examples
 
 ASKED = 99
 
@@ -420,7 +421,7 @@ def spelled(text: str, places: list[int]) -> str:
     return "".join(letters)
 
 
-@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@examples(500, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(CONFIGS, ANNOTATIONS, WRITTEN, st.tuples(SPELLINGS, SPELLINGS), st.booleans())
 def test_the_script_never_answers_where_python_finds_a_request(
     script: Script, found: Any, annotations: Any, how: Any, places: tuple[list[int], list[int]], in_bundle: bool

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.formats import ldcache, ldcache_merge, ldcache_order, ldcache_splice
@@ -20,6 +20,7 @@ from oci_gpu_hook.formats.ldcache import MalformedCache
 from oci_gpu_hook.formats.ldcache_entries import Entry, flags_of, parse, paths_of
 from oci_gpu_hook.formats.ldcache_prepare import prepare
 from tests.unit.bounded import MOST, peak
+from tests.unit.examples import examples
 from tests.unit.linear import is_linear, steps
 
 X86_64 = 0x0303
@@ -229,7 +230,7 @@ def _is_total(data: bytes) -> None:
             assert parse(merge(merged, OURS)) == parse(merged)
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(st.sampled_from([b"", WHOLE[:20], WHOLE[:48], b"ld.so-1.7.0\0"]), st.binary(max_size=200))
 def test_any_bytes_are_read_or_malformed(start: bytes, rest: bytes) -> None:
     _is_total(start + rest)
@@ -252,7 +253,7 @@ OLD = b"ld.so-1.7.0\0" + struct.pack("<IIII", 1, X86_64, 5, 0) + b"/lib/liba.so\
 WRITTEN = merge(WITH_HWCAPS, OURS)
 
 
-@settings(max_examples=1000)
+@examples(1000)
 @given(st.sampled_from([WHOLE, WITH_HWCAPS, EMBEDDED, OLD, WRITTEN]), st.data())
 def test_a_cache_with_bytes_changed_is_read_or_malformed(data: bytes, draw: st.DataObject) -> None:
     changed = bytearray(data)
@@ -291,7 +292,7 @@ def test_paths_are_found_in_every_layout(data: bytes) -> None:
         assert entry.path in paths_of(data, (entry.soname,))
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(st.sampled_from([WHOLE, WITH_HWCAPS, EMBEDDED, OLD, WRITTEN]), st.data())
 def test_paths_of_a_damaged_cache_are_some_or_malformed(data: bytes, draws: st.DataObject) -> None:
     damaged = bytearray(data)
