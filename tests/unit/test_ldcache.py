@@ -509,3 +509,15 @@ def test_flags_follow_machine_and_word_size() -> None:
     assert flags_of(Known(3, 32)) == I386
     assert flags_of(Known(62, 32)) == 0x0803
     assert flags_of(Known(8, 32)) is None
+
+
+def test_a_claim_of_many_rows_is_read_whole() -> None:
+    """All four bytes of it: what claims millions is not taken for a small cache."""
+    assert ldcache.row_count(ldcache._NEW_MAGIC + b"\0\0\0\1") == 1 << 24
+
+
+def test_a_cache_in_the_old_layout_has_a_bound_too() -> None:
+    rows = ldcache._MOST_ROWS + 1
+    data = ldcache._OLD_MAGIC.ljust(12, b"\0") + rows.to_bytes(4, "little") + bytes(ldcache._OLD_ROW_SIZE * rows)
+    with pytest.raises(MalformedCache, match="rows do not fit in"):
+        ldcache.read(data)
