@@ -305,4 +305,5 @@ def test_of_a_container_that_asks_otherwise_no_device_is_read() -> None:
 @pytest.mark.parametrize("word", ["void", "VOID", "Void"])
 def test_void_asks_for_nothing_in_any_case_of_letters(word: str) -> None:
     for value in (word, f"0,{word}"):
-        assert parse(Inputs({VISIBLE: value}), Settings()) == (None, ())
+        for accepted in ("always", "privileged"):
+            assert parse(Inputs({VISIBLE: value}), Settings(accept_environment=accepted)) == (None, ())
