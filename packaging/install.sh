@@ -249,8 +249,7 @@ remove_vendors() {
 }
 
 install_scripts() {
-    sed "s|/usr/bin/python3|$python|; s|/usr/lib/oci-gpu-hook|$library|" "$sources/hooks.d/oci-gpu-hook" |
-        write 0755 "$entry"
+    script oci-gpu-hook | write 0755 "$entry"
     # -I without -S: site finds the distribution's click, which comes before ours.
     write 0755 "$command" <<END
 #!$python -I
@@ -261,8 +260,15 @@ from oci_gpu_hook.__main__ import main; sys.exit(main())
 END
     sed "s|/usr/libexec/oci/hooks.d/oci-gpu-hook|$entry|" "$sources/hooks.d/oci-gpu-hook.json" |
         write 0644 "$registration"
-    sed "s|/usr/bin/python3|$python|; s|/usr/lib/oci-gpu-hook|$library|; s|^registration=.*|registration=$registration|" \
-        "$sources/hooks.d/oci-gpu-runtime" | write 0755 "$runtime"
+    script oci-gpu-runtime | sed "s|^registration=.*|registration=$registration|" | write 0755 "$runtime"
+}
+
+# The script $1 of hooks.d as it is installed: with this installation's paths, and with the text of asking.bash in place
+# of the line that reads it.
+script() {
+    sed '1,/^$/d' "$sources/hooks.d/asking.bash" |
+        sed -e '/# shellcheck source=/d; /^ *source /{r /dev/stdin' -e 'd}' "$sources/hooks.d/$1" |
+        sed "s|/usr/bin/python3|$python|; s|/usr/lib/oci-gpu-hook|$library|"
 }
 
 # Writes standard input to the file $2 with mode $1, whole or not at all.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A virtual machine under QEMU: what its kernel starts first, and its life from power-on to power-off.
+"""A virtual machine under QEMU: its tree of Debian's packages, what its kernel starts first, and its life to power-off.
 
 Its programs speak on the serial console: a line `E2E TEXT` is for whoever waits, `E2E-TABLE ROW` is a row of the
 result, and `E2E-RESULT passed` or `E2E-RESULT failed ...` the end.
@@ -14,8 +14,9 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from tests.policy import debian
 from tests.selinux.files import write
 
 # insmod resolves nothing: each after what it needs.
@@ -31,6 +32,57 @@ KERNEL_MODULES = (
 # Emulated, on all machines alike.
 EMULATED = ("-accel", "tcg,thread=multi,tb-size=512", "-smp", "2", "-m", "2048")
 _BARE = ("-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot")
+# Of no use without a person.
+_UNWANTED = (
+    *(f"usr/share/{name}" for name in ("doc", "man", "info", "locale", "lintian", "perl*", "bash-completion")),
+    *("usr/lib/*/perl*", "usr/lib/python3*/test", "usr/lib/apt"),
+)
+_ACCOUNTS = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+_GROUPS = "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n"
+
+
+def suite() -> str:
+    """This machine's Debian release: what is built here then runs there."""
+    with open("/etc/os-release", encoding="utf-8") as file:
+        settings = dict(line.rstrip().split("=", 1) for line in file if "=" in line)
+    return settings["VERSION_CODENAME"].strip('"')
+
+
+def unpack(archive: str, packages: Iterable[str], roots: Iterable[str], *options: str) -> None:
+    """Debian's packages in each of `roots`, not configured; `archive` is made for that, and removed.
+
+    options: of mmdebstrap.
+    """
+    merged = "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr"
+    included = f"--include={','.join(packages)}"
+    debian.run("mmdebstrap", "--variant=extract", merged, *options, included, suite(), archive)
+    for root in roots:
+        os.makedirs(root, exist_ok=True)
+        unwanted = [f"--exclude=./{name}" for name in _UNWANTED]
+        debian.run("tar", "-C", root, *unwanted, "--exclude=./dev/*", "-xpf", archive)
+        write(f"{root}/etc/passwd", _ACCOUNTS)
+        write(f"{root}/etc/group", _GROUPS)
+        # dash makes its link when it is configured.
+        if not os.path.lexists(f"{root}/usr/bin/sh"):
+            os.symlink("dash", f"{root}/usr/bin/sh")
+    os.unlink(archive)
+
+
+def interpreter(root: str) -> str:
+    """The name of the Python of a tree, as "python3.11"."""
+    return os.path.basename(os.path.realpath(f"{root}/usr/bin/python3"))
+
+
+def install_wheels(root: str, wheels: Iterable[str], architecture: str) -> None:
+    """Packages from PyPI for the Python of a tree, which need not run here."""
+    version = interpreter(root)[len("python") :]
+    debian.run(
+        *("/usr/bin/python3", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"),
+        *("--only-binary=:all:", "--implementation=cp"),
+        *(f"--python-version={version}", f"--abi=cp{version.replace('.', '')}"),
+        *(f"--platform=manylinux2014_{architecture}", f"--platform=manylinux_2_28_{architecture}"),
+        *("--target", f"{root}/usr/lib/python3/dist-packages", *wheels),
+    )
 
 
 def make_initramfs(out: str, modules: str, busybox: str, first: str) -> None:
@@ -73,8 +125,8 @@ def run(
     patience: int,
     console: bool,
     say: Callable[[str], None],
-) -> tuple[bool, list[str]]:
-    """Run it to its end; whether it said that all rows passed, and its table.
+) -> bool:
+    """Run it to its end, and print its table; whether it said that all rows passed.
 
     machine: QEMU's program with the board and the processor; line: the kernel's command line; image: the disk, which
     stays as it is; patience: in seconds; console: whether to show all that is printed.
@@ -117,4 +169,5 @@ def run(
     if not ended:
         print("\n".join(last))
         say("the machine ended without a result; its last lines are above")
-    return passed, table
+    print("\n".join(table))
+    return passed

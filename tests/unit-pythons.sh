@@ -6,8 +6,8 @@
 #
 #   tests/unit-pythons.sh [--others] [VERSION...]
 #
-# --others: not on the Python of .venv, which `make unit` takes; and all tests on the oldest alone, as `make test` has
-# no more time.
+# --others: not on the Python of .venv, which `make unit` takes; all tests on the oldest alone, and a tenth of the
+# examples of properties (tests/unit/examples.py), as `make test` has no more time.
 # A Python that is missing is named, not an error: no machine has them all.
 set -eu
 
@@ -19,6 +19,7 @@ versions=("$@")
 read -ra options <<<"-q ${PARALLEL:-}"
 # What bash does, and what manifests say, is the same under every Python: `make unit` tests it.
 if [ "$others" ]; then
+    export OCI_GPU_HOOK_EXAMPLES_PART=10
     options+=(--ignore tests/unit/test_entry_script.py --ignore tests/unit/test_runtime_script.py)
     options+=(--ignore tests/unit/test_openshift.py)
 fi

@@ -17,8 +17,6 @@ import shutil
 from tests import machine
 from tests.aarch64.places import SOURCES
 from tests.policy.debian import run
-from tests.selinux.base import suite
-from tests.selinux.files import write
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 REPOSITORY = os.path.dirname(os.path.dirname(HERE))
@@ -51,19 +49,8 @@ PACKAGES = (
 # As setup.cfg has them.
 WHEELS = ("hypothesis>=6.100", "nvidia-ml-py>=12", "pytest>=8,<9", "pytest-xdist>=3.7")
 # What packages do when they are configured.
-_LINKS = {"usr/bin/sh": "dash", "usr/bin/cc": "gcc", "var/run": "/run", "var/lock": "/run/lock"}
+_LINKS = {"usr/bin/cc": "gcc", "var/run": "/run", "var/lock": "/run/lock"}
 _FOLDERS = ("proc", "sys", "dev", "run", "tmp")
-_UNWANTED = (
-    "usr/share/doc",
-    "usr/share/man",
-    "usr/share/info",
-    "usr/share/locale",
-    "usr/share/perl*",
-    "usr/lib/*/perl*",
-    "usr/lib/python3*/test",
-)
-_ACCOUNTS = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
-_GROUPS = "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n"
 
 
 def say(text: str) -> None:
@@ -73,7 +60,7 @@ def say(text: str) -> None:
 
 def _key() -> str:
     """Of everything that decides what the base holds, but for Debian's updates."""
-    digest = hashlib.sha256(suite().encode())
+    digest = hashlib.sha256(machine.suite().encode())
     for path in (os.path.abspath(__file__), machine.__file__):
         with open(path, "rb") as file:
             digest.update(file.read())
@@ -111,21 +98,7 @@ class Base:
 
     def _unpack(self) -> None:
         say("unpacking Debian for arm64 (packages are not configured: nothing of it runs here)")
-        archive = f"{self.folder}/root.tar"
-        run(
-            "mmdebstrap",
-            "--variant=extract",
-            "--architectures=arm64",
-            "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
-            f"--include={','.join(PACKAGES)}",
-            suite(),
-            archive,
-        )
-        unwanted = [f"--exclude=./{name}" for name in _UNWANTED]
-        run("tar", "-C", self.root, *unwanted, "--exclude=./dev/*", "-xpf", archive)
-        os.unlink(archive)
-        write(f"{self.root}/etc/passwd", _ACCOUNTS)
-        write(f"{self.root}/etc/group", _GROUPS)
+        machine.unpack(f"{self.folder}/root.tar", PACKAGES, [self.root], "--architectures=arm64")
         for name, target in _LINKS.items():
             path = f"{self.root}/{name}"
             if os.path.isdir(path) and not os.path.islink(path):
@@ -137,28 +110,9 @@ class Base:
 
     def _install_wheels(self) -> None:
         say(f"installing {', '.join(WHEELS)} into it")
-        interpreter = os.path.basename(os.path.realpath(f"{self.root}/usr/bin/python3"))
-        version = interpreter[len("python") :]
-        run(
-            "/usr/bin/python3",
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-compile",
-            "--only-binary=:all:",
-            "--implementation=cp",
-            f"--python-version={version}",
-            f"--abi=cp{version.replace('.', '')}",
-            "--platform=manylinux2014_aarch64",
-            "--platform=manylinux_2_28_aarch64",
-            "--target",
-            f"{self.root}/usr/lib/python3/dist-packages",
-            *WHEELS,
-        )
+        machine.install_wheels(self.root, WHEELS, "aarch64")
         # Of the same release, this machine's Python writes what that one reads.
-        for name in ("python3", interpreter):
+        for name in ("python3", machine.interpreter(self.root)):
             compile_python(self.root, f"usr/lib/{name}")
 
 

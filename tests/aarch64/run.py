@@ -113,13 +113,10 @@ def main() -> int:
     renew(base.root, options.only, options.fault)
     image = make_image(base)
     say(f"image made: {time.monotonic() - begun:.0f} s; booting")
-    passed, table = machine.run(
+    passed = machine.run(
         MACHINE, base.vmlinuz, base.initramfs, KERNEL_LINE, image, patience=PATIENCE, console=options.console, say=say
     )
-    print("\n".join(table))
-    seconds = time.monotonic() - begun
-    how = "cold" if cold else "warm"
-    say(f"{'passed' if passed else 'FAILED'} in {seconds:.0f} s, {how}")
+    say(f"{'passed' if passed else 'FAILED'} in {time.monotonic() - begun:.0f} s, {'cold' if cold else 'warm'}")
     return 0 if passed else 1
 
 

@@ -57,33 +57,11 @@ KERNEL_PACKAGE = "linux-image-cloud-amd64"
 LAYER = "var/lib/containers/storage/overlay/app/diff"
 GUEST = "usr/lib/e2e"
 MULTIARCH = "x86_64-linux-gnu"
-# Of no use without a person.
-_UNWANTED = (
-    "usr/share/doc",
-    "usr/share/man",
-    "usr/share/info",
-    "usr/share/locale",
-    "usr/share/perl*",
-    "usr/share/lintian",
-    f"usr/lib/{MULTIARCH}/perl*",
-    "usr/lib/python3*/test",
-    "usr/lib/apt",
-    "usr/share/bash-completion",
-)
-_ACCOUNTS = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
-_GROUPS = "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n"
 
 
 def say(text: str) -> None:
     """Progress, for whoever waits."""
     print(f"test-selinux: {text}", flush=True)
-
-
-def suite() -> str:
-    """This machine's Debian release: what is built here then runs there."""
-    with open("/etc/os-release", encoding="utf-8") as file:
-        settings = dict(line.rstrip().split("=", 1) for line in file if "=" in line)
-    return settings["VERSION_CODENAME"].strip('"')
 
 
 def kernel_package() -> str:
@@ -98,7 +76,7 @@ def kernel_package() -> str:
 
 def _key(kernel: str, store: str) -> str:
     """Of everything that decides what the base holds."""
-    digest = hashlib.sha256(f"{suite()} {kernel} {debian.version()}".encode())
+    digest = hashlib.sha256(f"{machine.suite()} {kernel} {debian.version()}".encode())
     parts = (debian.__file__, docker.__file__, machine.__file__, podman.__file__)
     given = (debian.binary(store), debian.file_contexts(store)) if store else ()
     for path in (os.path.abspath(__file__), *parts, *given):
@@ -156,26 +134,8 @@ class Base:
 
     def _unpack(self) -> None:
         say("unpacking Debian (packages are not configured: no service is enabled)")
-        archive = f"{self.folder}/root.tar"
-        run(
-            "mmdebstrap",
-            "--variant=extract",
-            "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
-            f"--include={','.join((*PACKAGES, *podman.LIBRARIES))}",
-            suite(),
-            archive,
-        )
-        layer = f"{self.root}/{LAYER}"
-        for target in (self.root, layer):
-            os.makedirs(target, exist_ok=True)
-            unwanted = [f"--exclude=./{name}" for name in _UNWANTED]
-            run("tar", "-C", target, *unwanted, "--exclude=./dev/*", "-xpf", archive)
-            write(f"{target}/etc/passwd", _ACCOUNTS)
-            write(f"{target}/etc/group", _GROUPS)
-            # dash makes its link when it is configured.
-            if not os.path.lexists(f"{target}/usr/bin/sh"):
-                os.symlink("dash", f"{target}/usr/bin/sh")
-        os.unlink(archive)
+        packages = (*PACKAGES, *podman.LIBRARIES)
+        machine.unpack(f"{self.folder}/root.tar", packages, [self.root, f"{self.root}/{LAYER}"])
         # Without one, systemd takes each boot for the first and presets all units.
         write(f"{self.root}/etc/machine-id", "0123456789abcdef0123456789abcdef\n")
         write(f"{self.root}/etc/ld.so.conf", f"/usr/lib/{MULTIARCH}\n/usr/lib/{MULTIARCH}/vdpau\n")
@@ -204,23 +164,4 @@ class Base:
 
     def _install(self, root: str, wheels: tuple[str, ...]) -> None:
         say(f"installing {', '.join(wheels)} into {os.path.relpath(root, self.folder)}")
-        interpreter = os.path.basename(os.path.realpath(f"{root}/usr/bin/python3"))
-        version = interpreter[len("python") :]
-        run(
-            "/usr/bin/python3",
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-compile",
-            "--only-binary=:all:",
-            "--implementation=cp",
-            f"--python-version={version}",
-            f"--abi=cp{version.replace('.', '')}",
-            "--platform=manylinux2014_x86_64",
-            "--platform=manylinux_2_28_x86_64",
-            "--target",
-            f"{root}/usr/lib/python3/dist-packages",
-            *wheels,
-        )
+        machine.install_wheels(root, wheels, "x86_64")

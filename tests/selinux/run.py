@@ -51,10 +51,9 @@ def main() -> int:
     tree.renew(options.policy, options.only, options.fault)
     image = tree.make_image()
     say(f"image made: {time.monotonic() - begun:.0f} s; booting")
-    passed, table = machine.run(
+    passed = machine.run(
         MACHINE, base.vmlinuz, base.initramfs, KERNEL_LINE, image, patience=PATIENCE, console=options.console, say=say
     )
-    print("\n".join(table))
     say(f"{'passed' if passed else 'FAILED'} in {time.monotonic() - begun:.0f} s, {'cold' if cold else 'warm'}")
     return 0 if passed else 1
 

@@ -6,9 +6,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
+from tests.unit.examples import examples
 from tests.unit.program import Program
 
-settings.register_profile("unit", deadline=None)
+settings.register_profile("unit", examples(deadline=None))
 settings.load_profile("unit")
 
 

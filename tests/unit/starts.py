@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the entry script starts Python: flags and program, read from the script itself."""
+"""The scripts of hooks.d as they are installed, and how the entry script starts Python, read from the script itself."""
 
 from __future__ import annotations
 
@@ -10,8 +10,18 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-ENTRY = ROOT / "hooks.d/oci-gpu-hook"
-_TEXT = ENTRY.read_text()
+
+
+def script(name: str) -> str:
+    """The text of a script of hooks.d as packaging/install.sh makes it for /usr and /usr/bin/python3."""
+    _, _, asking = (ROOT / "hooks.d/asking.bash").read_text().partition("\n\n")
+    shared = re.compile(r"^ *# shellcheck source=.*\n *source .*\n", re.MULTILINE)
+    text, count = shared.subn(lambda _: asking, (ROOT / "hooks.d" / name).read_text())
+    assert count == 1
+    return text
+
+
+_TEXT = script("oci-gpu-hook")
 
 _start = re.search(r"exec /usr/bin/python3 (-\w+ -X utf8) -c '(.*?)' \"\$@\"$", _TEXT, re.DOTALL | re.MULTILINE)
 assert _start

@@ -102,3 +102,11 @@ def test_a_level_that_would_take_long_to_read_is_refused(categories: str) -> Non
     """Three hundred ranges of all numbers are twenty million steps."""
     with pytest.raises(MalformedContext, match=r"too long|many times"):
         contexts.parse_context(f"u:r:t:s0:{categories}")
+
+
+def test_a_level_has_so_many_categories_and_no_more() -> None:
+    most = contexts._MOST
+    assert len(contexts.parse_context(f"u:r:t:s0:c0.c{most - 1}").low.categories) == most  # type: ignore[union-attr]
+    for level in (f"s0:c{most}", f"s{most}", f"s0:c0.c{most - 1},c1"):
+        with pytest.raises(MalformedContext):
+            contexts.parse_context(f"u:r:t:{level}")

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.formats import devicerule
+from oci_gpu_hook.formats import devicefilter, devicerule
 from oci_gpu_hook.formats.devicefilter import is_loadable, prefix, program, runtime_defaults
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from tests.unit.disassembly import disassemble
@@ -286,3 +286,10 @@ def test_any_bytes_have_a_text(data: bytes) -> None:
 @pytest.mark.parametrize("registers", [0x0B, 0xB0, 0xBB])
 def test_the_kernels_own_register_cannot_be_loaded_again(registers: int) -> None:
     assert not is_loadable(DENY_ALL + struct.pack("<BBhi", 0xBC, registers, 0, 0))
+
+
+@pytest.mark.parametrize("number", [-1, 0, 0xFFFFFFFF, 0x100000000])
+def test_only_numbers_that_a_device_can_have_match(number: int) -> None:
+    can = 0 <= number <= 0xFFFFFFFF
+    assert devicefilter._can_match(DeviceRule("c", number, None, "rwm")) is can
+    assert devicefilter._can_match(DeviceRule("c", None, number, "rwm")) is can

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.driver.elf import Identity, MalformedElf, identify
 from tests.unit import hosts
+from tests.unit.examples import examples
 
 CC = shutil.which("cc")
 
@@ -167,13 +168,13 @@ def _is_total(data: bytes) -> None:
     assert identity is None or identity.bits in (32, 64)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.sampled_from([b"", b"\x7fELF\x01\x01", b"\x7fELF\x02\x01"]), st.binary(max_size=300))
 def test_any_bytes_are_identified_or_malformed(start: bytes, rest: bytes) -> None:
     _is_total(start + rest)
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(st.sampled_from([32, 64]), st.data())
 def test_a_file_with_bytes_changed_is_identified_or_malformed(bits: int, draw: st.DataObject) -> None:
     data = bytearray(elf(bits=bits, offset=512))

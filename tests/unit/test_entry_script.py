@@ -16,7 +16,7 @@ from subprocess import PIPE
 from typing import Any, Callable, NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.errors import HookError
@@ -24,7 +24,8 @@ from oci_gpu_hook.request import sources, vendorrequest
 from oci_gpu_hook.request.bundle import read_bundle
 from oci_gpu_hook.request.state import read_state
 from oci_gpu_hook.request.vendorrequest import Known
-from tests.unit.starts import ENTRY
+from tests.unit import starts
+from tests.unit.examples import examples
 
 ASKED = 99
 
@@ -56,7 +57,7 @@ class Script:
         interpreter = folder / "python"
         interpreter.write_text(INTERPRETER)
         interpreter.chmod(0o755)
-        text = ENTRY.read_text().replace("/usr/bin/python3", str(interpreter))
+        text = starts.script("oci-gpu-hook").replace("/usr/bin/python3", str(interpreter))
         self.vendors = folder / "vendors"
         self.vendors.mkdir()
         places = "/{etc,usr/local/share,usr/share}/oci-gpu-hook/vendors"
@@ -386,7 +387,7 @@ def test_no_state_takes_the_script_a_second_of_processor(script: Script, junk: s
 
 def test_the_script_cuts_no_long_text_at_a_place_that_it_must_search() -> None:
     """Bash's ${x#*y} takes time that grows with the square; ${x%%y*} finds the same place."""
-    lines = [line for line in ENTRY.read_text().split("\n") if not line.startswith("#")]
+    lines = [line for line in starts.script("oci-gpu-hook").split("\n") if not line.lstrip().startswith("#")]
     cuts = re.findall(r"\$\{(\w+)##?\*'?(.)", "\n".join(lines))
     # What is left begins with this quote, or with few letters before it.
     assert cuts == [("after", '"'), ("flag", '"')]
@@ -420,7 +421,7 @@ def spelled(text: str, places: list[int]) -> str:
     return "".join(letters)
 
 
-@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@examples(500, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(CONFIGS, ANNOTATIONS, WRITTEN, st.tuples(SPELLINGS, SPELLINGS), st.booleans())
 def test_the_script_never_answers_where_python_finds_a_request(
     script: Script, found: Any, annotations: Any, how: Any, places: tuple[list[int], list[int]], in_bundle: bool

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.driver.gpu import Gpu
@@ -15,6 +15,7 @@ from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
 from oci_gpu_hook.node.exporters import featurelabels
 from oci_gpu_hook.node.gpus.readings import GpuReading, MigReading
 from oci_gpu_hook.node.machine.validated import STEPS, StepResult, Validation
+from tests.unit.examples import examples
 
 # Kubernetes: validation.IsQualifiedName and IsValidLabelValue.
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
@@ -170,7 +171,7 @@ def test_a_validation_counts_for_the_driver_that_it_was_of() -> None:
     assert "our validation.hook" not in older
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(words=st.lists(st.text(), min_size=8, max_size=8), number=st.integers(-5, 1 << 70))
 def test_kubernetes_takes_every_label(words: list[str], number: int) -> None:
     """Whatever a driver, a firmware and a board say of themselves."""

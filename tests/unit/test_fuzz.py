@@ -9,18 +9,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 
 from oci_gpu_hook.formats import ldcache
 from tests.fuzz import commands, targets
 from tests.fuzz.targets import check
+from tests.unit.examples import examples
 
 TARGETS = {**targets.TARGETS, **commands.COMMANDS}
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_an_input_of_any_form_is_a_value_or_a_sentence_within_bounds(name: str) -> None:
-    @settings(max_examples=20, suppress_health_check=list(HealthCheck))
+    @examples(20, suppress_health_check=list(HealthCheck))
     @given(TARGETS[name].values)
     def some(value: Any) -> None:
         check(TARGETS[name], value)

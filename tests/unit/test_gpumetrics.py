@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.driver.gpu import Gpu
@@ -15,6 +15,7 @@ from oci_gpu_hook.node.exporters.gpuexposition import Held, Node
 from oci_gpu_hook.node.gpus import readings
 from oci_gpu_hook.node.gpus.readings import GpuReading, Readings
 from oci_gpu_hook.node.machine.validated import StepResult, Validation
+from tests.unit.examples import examples
 
 LINE = re.compile(r'([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? (-?\d+(?:\.\d+)?(?:e[+-]\d+)?)')
 
@@ -139,7 +140,7 @@ def test_the_number_of_series_has_a_bound() -> None:
     assert len([key for key in found if "container_info" in key]) == 512
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(words=st.lists(st.text(), min_size=6, max_size=6), number=st.integers(0, 1 << 80))
 def test_whatever_is_said_prometheus_can_read_it(words: list[str], number: int) -> None:
     """Names of containers and GPUs are others' texts."""

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.formats import ldcache, ldcache_merge
@@ -19,6 +19,7 @@ from oci_gpu_hook.formats.ldcache import FLAGS, MalformedCache, paths_of
 from tests.unit.bounded import MOST, peak
 from tests.unit.caches import Row as Entry
 from tests.unit.caches import parse
+from tests.unit.examples import examples
 from tests.unit.linear import is_linear, steps
 
 X86_64 = 0x0303
@@ -209,7 +210,7 @@ def _is_total(data: bytes) -> None:
             assert parse(merge(merged, OURS)) == parse(merged)
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(st.sampled_from([b"", WHOLE[:20], WHOLE[:48], b"ld.so-1.7.0\0"]), st.binary(max_size=200))
 def test_any_bytes_are_read_or_malformed(start: bytes, rest: bytes) -> None:
     _is_total(start + rest)
@@ -232,7 +233,7 @@ OLD = b"ld.so-1.7.0\0" + struct.pack("<IIII", 1, X86_64, 5, 0) + b"/lib/liba.so\
 WRITTEN = merge(WITH_HWCAPS, OURS)
 
 
-@settings(max_examples=1000)
+@examples(1000)
 @given(st.sampled_from([WHOLE, WITH_HWCAPS, EMBEDDED, OLD, WRITTEN]), st.data())
 def test_a_cache_with_bytes_changed_is_read_or_malformed(data: bytes, draw: st.DataObject) -> None:
     changed = bytearray(data)
@@ -271,7 +272,7 @@ def test_paths_are_found_in_every_layout(data: bytes) -> None:
         assert entry.path in paths_of(data, (entry.soname,))
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(st.sampled_from([WHOLE, WITH_HWCAPS, EMBEDDED, OLD, WRITTEN]), st.data())
 def test_paths_of_a_damaged_cache_are_some_or_malformed(data: bytes, draws: st.DataObject) -> None:
     damaged = bytearray(data)
@@ -386,3 +387,10 @@ def test_flags_follow_machine_and_word_size() -> None:
     assert FLAGS[62, 64] == ldcache.NATIVE_FLAGS["x86_64"] == X86_64
     assert FLAGS[183, 64] == ldcache.NATIVE_FLAGS["aarch64"] == AARCH64
     assert FLAGS[3, 32] == I386
+
+
+def test_a_cache_in_the_old_layout_has_a_bound_too() -> None:
+    rows = ldcache._MOST_ROWS + 1
+    data = ldcache._OLD_MAGIC.ljust(12, b"\0") + rows.to_bytes(4, "little") + bytes(ldcache._OLD_ROW_SIZE * rows)
+    with pytest.raises(MalformedCache, match="rows do not fit in"):
+        ldcache.read(data)

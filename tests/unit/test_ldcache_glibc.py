@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.formats import ldcache, ldcache_merge
 from tests.unit.caches import Row as Entry
 from tests.unit.caches import parse
+from tests.unit.examples import examples
 from tests.unit.test_ldcache import AARCH64, X86_64, merge, shuffled, some_names
 
 _PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
@@ -329,7 +330,7 @@ def _int32(value: int) -> int:
     return (value + 2**31) % 2**32 - 2**31
 
 
-@settings(max_examples=1000)
+@examples(1000)
 @given(some_names, some_names, st.booleans())
 def test_names_compare_as_in_glibc(one: bytes, two: bytes, signed: bool) -> None:
     # Where the difference of two overflown numbers overflows, glibc's comparison is no order.

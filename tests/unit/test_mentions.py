@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from oci_gpu_hook import hook
 from oci_gpu_hook.kernel import alarm
 from oci_gpu_hook.request import mentions
+from tests.unit import starts
 from tests.unit.bounded import MIB, peak
 from tests.unit.linear import is_linear
 
@@ -141,3 +142,10 @@ def test_it_takes_no_memory_and_linear_time() -> None:
 
     assert peak(lambda: act(500)) < MIB
     assert is_linear(act)
+
+
+def test_the_words_are_those_of_the_scripts() -> None:
+    """A source of requests that only one of them knew would be passed over, or be refused when it is long."""
+    text = (starts.ROOT / "hooks.d/asking.bash").read_text()
+    for word in mentions._WORDS:
+        assert f"*{word.decode().lstrip(chr(34))}*" in text

@@ -25,6 +25,7 @@ from jsonschema import ValidationError
 from jsonschema.validators import validator_for
 
 from tests import pods
+from tests.unit import starts
 
 pytestmark = pytest.mark.unit
 
@@ -231,8 +232,12 @@ def test_the_node_gets_the_package_and_nothing_of_this_machine(made: Path) -> No
     assert mode == 0o755
     # A request to etcd is refused beyond 1.5 MiB, and the rendered one holds all of the pool's.
     assert (made / MADE[0]).stat().st_size < 768 * 1024
-    assert b"exec /usr/bin/python3 -" in entry
-    assert f'"{library}/oci_gpu_hook/startup"'.encode() in entry
+    assert entry.decode() == starts.script("oci-gpu-hook").replace("/usr/lib/oci-gpu-hook", library)
+    runtime = starts.script("oci-gpu-runtime").replace("/usr/lib/oci-gpu-hook", library)
+    registration = "registration=/usr/share/containers"
+    assert files["/usr/local/bin/oci-gpu-runtime"][1].decode() == runtime.replace(
+        registration, "registration=/usr/local/share/containers"
+    )
     for path, (_, content) in files.items():
         # Image-based systems can be written nowhere else.
         assert path.startswith(("/usr/local/", "/etc/")), path

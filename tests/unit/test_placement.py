@@ -167,3 +167,9 @@ def test_a_container_with_the_hosts_dev_has_all_its_gpus() -> None:
 def test_a_plan_without_a_request_leaves_nothing_out() -> None:
     made = plan.make_labels(CONTAINER, LAYOUT, plan.Labels())._replace(found=plan.Found(everything()))
     assert leftout.sentences(made) == ()
+
+
+def test_no_folder_for_a_word_size_is_none_for_its_subfolders() -> None:
+    library = everything().libraries[0]._replace(bits=32, folder="", subfolder="gbm")
+    assert placement.folder_of(LAYOUT._replace(library_folder_32=""), library) == ""
+    assert placement.folder_of(LAYOUT._replace(library_folder_32="/usr/lib32"), library) == "/usr/lib32/gbm"

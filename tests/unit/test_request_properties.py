@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.cli import cdi
@@ -20,6 +20,7 @@ from oci_gpu_hook.request.sources import Inputs
 from oci_gpu_hook.request.words import CAPABILITIES, DRIVER_CAPABILITIES, IMEX_CHANNELS
 from tests.unit.asking import LIST, MIG, MOUNTS, UUID, VISIBLE, env, listed
 from tests.unit.bounded import MIB, peak
+from tests.unit.examples import examples
 from tests.unit.linear import is_linear
 
 NAMES = st.sampled_from(
@@ -71,7 +72,7 @@ def is_one_line(sentence: str) -> bool:
     return sentence.isascii() and sentence.isprintable() and 0 < len(sentence) < 700
 
 
-@settings(max_examples=500)
+@examples(500)
 @example(
     Inputs({"DOCKER_RESOURCE_GPU": "0"}, images=frozenset()),
     Settings(accept_environment="privileged", swarm_resources=("DOCKER_RESOURCE_GPU",)),
@@ -99,7 +100,7 @@ def test_every_container_has_a_request_or_one_sentence(inputs: Inputs, config: S
         assert config.accept_volume_mounts
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(INPUTS, CONFIGS)
 def test_who_has_a_request_may_ask(inputs: Inputs, config: Settings) -> None:
     # Under swarm resources the settings are read for every container; what they name may be any variable.

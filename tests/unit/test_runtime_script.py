@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 
 from oci_gpu_hook.errors import HookError
 from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.bundle import read_bundle
+from tests.unit import starts
 from tests.unit import test_entry_script as hooks
-from tests.unit.starts import ROOT
+from tests.unit.examples import examples
 
-RUNTIME = ROOT / "hooks.d/oci-gpu-runtime"
 ASKS = json.dumps(hooks.config("NVIDIA_VISIBLE_DEVICES=all"))
 ASKS_VENDOR = json.dumps(hooks.config("OCI_AMD=all"))
 NONE = json.dumps(hooks.config())
@@ -59,7 +59,7 @@ class Script:
         self.write("bin/python", INTERPRETER.replace("FOLDER", str(folder)))
         self.real = self.write("bin/runc", REAL)
         self.write("vendors/amd.json", hooks.AMD)
-        text = RUNTIME.read_text().replace("/usr/bin/python3", str(folder / "bin/python"))
+        text = starts.script("oci-gpu-runtime").replace("/usr/bin/python3", str(folder / "bin/python"))
         self.write(
             "bin/oci-gpu-runtime",
             text.replace("/etc/oci-gpu-hook.conf", str(self.settings)).replace(
@@ -402,7 +402,7 @@ def test_what_is_long_is_pythons_and_takes_the_script_no_memory(script: Script, 
     assert not create(script, NONE).added
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@examples(300, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(hooks.CONFIGS, hooks.WRITTEN, hooks.SPELLINGS)
 def test_the_hook_is_added_wherever_it_would_find_a_request(
     script: Script, found: Any, how: Any, places: list[int]

@@ -300,3 +300,10 @@ def test_devices_that_were_given_ask_for_nothing_themselves(environment: dict[st
 def test_of_a_container_that_asks_otherwise_no_device_is_read() -> None:
     """So no mistake in them stops one that does not ask."""
     assert inputs_of(Bundle("/b", {"linux": {"devices": "nonsense"}}), {}) == Inputs({})
+
+
+@pytest.mark.parametrize("word", ["void", "VOID", "Void"])
+def test_void_asks_for_nothing_in_any_case_of_letters(word: str) -> None:
+    for value in (word, f"0,{word}"):
+        for accepted in ("always", "privileged"):
+            assert parse(Inputs({VISIBLE: value}), Settings(accept_environment=accepted)) == (None, ())

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from oci_gpu_hook.host import docker
+from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.parse import parse
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs, inputs_of
@@ -164,3 +165,10 @@ def test_nobody_looks_where_swarm_counts_nothing(tmp_path: Path) -> None:
     task(tmp_path, [])
     settings = Settings(accept_environment="privileged")
     assert inputs(tmp_path, MINE, settings=settings).images is None
+
+
+def test_swarms_variables_vouch_for_no_other_beside_them() -> None:
+    """Two resources of an administrator's, one of which is no name of Swarm's: anyone may have set that one."""
+    found = Inputs({}, images=frozenset())
+    assert sources.refusal(found, HARDENED, "DOCKER_RESOURCE_GPU,DOCKER_RESOURCE_CARD") == ""
+    assert sources.refusal(found, HARDENED, "DOCKER_RESOURCE_GPU,MY_GPUS") == sources.UNPRIVILEGED

@@ -480,3 +480,11 @@ def test_releases_of_kernels_are_compared_by_their_numbers(
     monkeypatch.setattr(posix, "uname", lambda: SimpleNamespace(release=release))
     seen = vendorhost.look(HostRoot(str(tree)), VendorInventory(FILE, "OCI_ACME", kernel=wanted))
     assert (seen.unmet == ()) is met
+
+
+@pytest.mark.parametrize(
+    ("release", "numbers"),
+    [("5.14.0-503.el9", (5, 14, 0)), ("6.12-rc1", (6, 12, 0)), ("6.x.3", (6, 0, 0)), ("6.1234567890.3", (6, 0, 0))],
+)
+def test_a_release_ends_at_what_is_no_number(release: str, numbers: tuple[int, ...]) -> None:
+    assert vendorhost._numbers(release) == numbers
