@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 def run(plan: Plan, host: HostRoot, root_fd: int, process: Process) -> list[str]:
     """Carry out `plan` in the root open at `root_fd`, in the mount namespace of the container's `process`.
 
-    Gives a sentence for each operation that was left undone.  DriverError where a required file of the host is gone,
-    ApplyError where a required operation fails.
+    Gives a sentence for each operation that was left undone.  DriverError if a required file of the host is gone,
+    ApplyError if a required operation fails.
     """
     # An engine's umask may be 077, and modes are meant as they are written.
     posix.umask(0)
@@ -73,7 +73,7 @@ def _perform_all(prepared: list[tuple[Operation, int | None]], tree: Tree, home:
 
 
 def _prepared(operation: Operation, host: HostRoot, undo: Undo, notes: list[str]) -> list[tuple[Operation, int | None]]:
-    """The operation with what it has prepared on the host; nothing where an optional one cannot be done."""
+    """The operation with what it has prepared on the host; nothing if an optional one cannot be done."""
     try:
         return [(operation, operation.prepare(host, undo))]
     except OSError as err:

@@ -3,5 +3,5 @@
 
 from __future__ import annotations
 
-# A digest of the sources and of the Python that compiled them; "" where the modules are not linked.
+# A digest of the sources and of the Python that compiled them; "" if the modules are not linked.
 DIGEST = ""

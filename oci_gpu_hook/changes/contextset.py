@@ -70,7 +70,7 @@ def _relabel_below(tree: Tree, root: int, path: str, context: str) -> None:
 
 
 def _refuse_hosts_own(fd: int, path: str) -> None:
-    """TargetError where the mount is the host's own."""
+    """TargetError if the mount is the host's own."""
     try:
         hosts_own = posix.stat(path)
     except OSError:
@@ -80,7 +80,7 @@ def _refuse_hosts_own(fd: int, path: str) -> None:
 
 
 def _set(fd: int, context: str) -> str:
-    """Set one label; gives the old one, or "" where it was right already."""
+    """Set one label; gives the old one, or "" if it was right already."""
     # fsetxattr refuses an O_PATH descriptor; its link in /proc leads to the very same file.
     name = f"/proc/self/fd/{fd}"
     before = posix.getxattr(name, XATTR).rstrip(b"\0").decode()
@@ -117,7 +117,7 @@ def _names(folder: int) -> list[str]:
 
 
 def _open(folder: int, name: str) -> int | None:
-    """An O_PATH descriptor of the file; None where it has been removed."""
+    """An O_PATH descriptor of the file; None if it has been removed."""
     flags = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
     try:
         return posix.open(name, flags, dir_fd=folder)

@@ -45,7 +45,7 @@ def link(tree: Tree, path: str, to: str) -> None:
 
 
 def is_there(tree: Tree, path: str, major: int, minor: int) -> bool:
-    """Whether the node exists already; TargetError where something else has its name."""
+    """Whether the node exists already; TargetError if something else has its name."""
     fd = tree.find(path)
     if fd is None:
         return False

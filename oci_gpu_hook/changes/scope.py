@@ -33,7 +33,7 @@ _TELL, _WITHDRAW = 1, 1 + scopeunit.CALLS
 
 
 def tell(unit: str, rules: Iterable[DeviceRule]) -> int:
-    """Ask systemd to allow `rules` as well; gives the connection for `wait`.  OSError where there is no systemd."""
+    """Ask systemd to allow `rules` as well; gives the connection for `wait`.  OSError if there is no systemd."""
     fd = syscalls.connect(_SOCKET, _SECONDS)
     try:
         calls = scopeunit.allow_more(_TELL, unit, scopeunit.entries(rules))
@@ -45,7 +45,7 @@ def tell(unit: str, rules: Iterable[DeviceRule]) -> int:
 
 
 def wait(fd: int) -> None:
-    """Wait until systemd has done what `tell` asked for; OSError where it does not."""
+    """Wait until systemd has done what `tell` asked for; OSError if it does not."""
     _receive(fd, _TELL)
 
 
@@ -98,7 +98,7 @@ def _read(fd: int) -> bytes:
 
 
 def _first(data: bytes) -> tuple[dbus.Answer | None, bytes]:
-    """The first message, None while it is incomplete, and the bytes after it; OSError where it cannot be read."""
+    """The first message, None while it is incomplete, and the bytes after it; OSError if it cannot be read."""
     if data.startswith(b"OK "):
         return None, data
     try:

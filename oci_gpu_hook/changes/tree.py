@@ -70,7 +70,7 @@ class Tree:
         self._made: set[str] = set()
 
     def find(self, path: str) -> int | None:
-        """A descriptor of what is at `path`, links followed inside the root; None where there is nothing."""
+        """A descriptor of what is at `path`, links followed inside the root; None if there is nothing."""
         return syscalls.openat2_if_there(self.root_fd, path, posix.O_PATH, resolve=BELOW)
 
     def find_image(self, path: str) -> int | None:
@@ -199,7 +199,7 @@ class Tree:
             _detach(stage)
 
     def _mount_point_but_for(self, file: int, target: str, *, folder: bool) -> int | None:
-        """The same as `_mount_point`; None where the very `file` is what is there."""
+        """The same as `_mount_point`; None if the very `file` is what is there."""
         fd = self.find(target)
         if fd is not None and _same(fd, file):
             posix.close(fd)
@@ -307,7 +307,7 @@ class Tree:
         raise TargetError(syscalls.ELOOP, f"{path}: too many links")
 
     def _make_missing_file(self, path: str) -> int | None:
-        """Make an empty file at `path`; None where its name is taken, or where none may be made.
+        """Make an empty file at `path`; None if its name is taken, or where none may be made.
 
         Most targets are missing: to look for each first would cost one system call more.
         """

@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _color() -> bool | None:
-    """False where nobody wants colours (no-color.org) or the terminal has none; else click goes by the terminal."""
+    """False if nobody wants colours (no-color.org) or the terminal has none; else click goes by the terminal."""
     is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return False if is_plain else None
 

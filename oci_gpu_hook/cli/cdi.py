@@ -173,7 +173,7 @@ def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[st
 
 
 def stale(root: HostRoot, path: str, flag: str) -> str:
-    """Why a spec of ours for another vendor's devices is out of date, in a sentence; "" where it is not."""
+    """Why a spec of ours for another vendor's devices is out of date, in a sentence; "" if it is not."""
     try:
         now = of_vendor(root, Settings(), spec_of.Hook("", (), "", flag))
         found = cditext.read((root.read(path) or b"").decode("utf-8", "replace"))

@@ -83,7 +83,7 @@ def explain(denials: tuple[Denial, ...]) -> tuple[Explanation, ...]:
 
 
 def _cause(denial: Denial, source: contexts.Context, target: contexts.Context) -> tuple[str, str] | None:
-    """Cause and remedy; None where the denial does not concern us.  Special cases come before general ones."""
+    """Cause and remedy; None if the denial does not concern us.  Special cases come before general ones."""
     if source.type in _HOOK:
         return (
             _cgroup(denial, target)

@@ -173,7 +173,7 @@ def _podman(root: HostRoot, engine: host_engines.Engine) -> list[Finding]:
 
 
 def _sections(root: HostRoot, config: str | None, installed: tuple[host_engines.Engine, ...]) -> list[Finding]:
-    """Whether the engines say of which sections of the settings a container is; nothing where these cannot be read."""
+    """Whether the engines say of which sections of the settings a container is; nothing if these cannot be read."""
     try:
         lines = settingsfile.read(files(config, root.path.rstrip("/")))
     except ConfigError:

@@ -60,8 +60,8 @@ def features(write: bool, remove: bool, nvml_timeout: float, config: str | None,
 def renew(root: HostRoot, settings: Settings, seconds: float) -> str:
     """Write the feature file, or remove it where no driver is loaded or none can be used; gives a sentence.
 
-    One that was written before under another name is removed.  "" where there was none and is no setting for it.
-    DriverError where the driver is half installed.
+    One that was written before under another name is removed.  "" if there was none and is no setting for it.
+    DriverError if the driver is half installed.
     """
     said = _remove_last(root, settings.features)
     if not settings.features:
@@ -91,7 +91,7 @@ def _remove_all(root: HostRoot, settings: Settings) -> str:
 
 
 def _remove_last(root: HostRoot, keep: str) -> str:
-    """Remove the file that was written last, unless it is `keep`; gives a sentence, "" where there is none."""
+    """Remove the file that was written last, unless it is `keep`; gives a sentence, "" if there is none."""
     last = (saved.read(root, _LAST) or b"").decode("utf-8", "surrogateescape")
     if last in ("", keep):
         return ""

@@ -227,7 +227,7 @@ def _renew_features(root: HostRoot, config: str | None, seconds: float) -> None:
 
 
 def _moments(interval: float) -> Iterator[str]:
-    """Yield at once, and then whenever it is time to look again: the event of udev, or "" where there was none."""
+    """Yield at once, and then whenever it is time to look again: the event of udev, or "" if there was none."""
     yield ""
     try:
         yield from udev.changes(_SETTLE_SECONDS, interval)

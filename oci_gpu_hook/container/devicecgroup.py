@@ -31,7 +31,7 @@ _NO_DEVICE_CGROUPS = "this host has no device cgroups"
 class DeviceCgroup(NamedTuple):
     """The device cgroup of a container.
 
-    version: ``v1``, ``v2``, or "" where there is none that may be changed.
+    version: ``v1``, ``v2``, or "" if there is none that may be changed.
     path: the directory of the cgroup that the container's process is in; "" while there is no process.
     top: the highest directory that belongs to the container alone: `path` or one above it.
     reason: why there is no version, in words; else "".
@@ -65,7 +65,7 @@ def expected() -> DeviceCgroup:
 def locate(process: Process, container_id: str) -> DeviceCgroup:
     """The device cgroup that `process` is in.
 
-    OSError where the process is gone or its cgroup cannot be seen.
+    OSError if the process is gone or its cgroup cannot be seen.
     """
     if not _may_change():
         return _none(_NOT_PERMITTED)

@@ -15,7 +15,7 @@ class Container(NamedTuple):
     """One container.
 
     rootfs: its root's path, as config.json has it; device_cgroup: where that is, or why none can be changed; scope: the
-    systemd unit that it is in, None where systemd does not restrict its devices; own_mounts: the ids of the mounts in
+    systemd unit that it is in, None if systemd does not restrict its devices; own_mounts: the ids of the mounts in
     which things may be made.
     """
 

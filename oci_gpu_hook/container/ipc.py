@@ -38,7 +38,7 @@ REALLY_THERE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS | sysca
 class IpcMount(NamedTuple):
     """One of `PATHS` as it is now.
 
-    owner: one of the constants above; context: its label, "" where it has none; fixed: whether it was mounted with
+    owner: one of the constants above; context: its label, "" if it has none; fixed: whether it was mounted with
     ``context=``, so that its label cannot be changed, which is asked only where it may have to be; members: process
     labels of the other containers that share it.
     """
@@ -76,7 +76,7 @@ def mounts(bundle: Bundle, state_id: str, rootfs: Rootfs, process: Process, host
 
 
 def label_of(fd: int) -> str:
-    """The SELinux label of what `fd` is open on, O_PATH or not; "" where it has none."""
+    """The SELinux label of what `fd` is open on, O_PATH or not; "" if it has none."""
     try:
         # fgetxattr refuses an O_PATH descriptor; its link in /proc leads to the very same file.
         data = posix.getxattr(f"/proc/self/fd/{fd}", XATTR)

@@ -33,7 +33,7 @@ MUSL = "musl"
 class Layout(NamedTuple):
     """How one container is laid out.
 
-    library_folder: where its loader searches by itself; library_folder_32: the same for 32-bit programs, "" where there
+    library_folder: where its loader searches by itself; library_folder_32: the same for 32-bit programs, "" if there
     is no such folder; loader: ``glibc``, or ``musl``, which reads no ld.so.cache; compat_names: the names in
     `COMPAT_FOLDER`, if they were asked for; user_namespace: whether mknod is refused, or makes nodes that nobody can
     open; dev_is_hosts: whether its /dev is the host's own filesystem.

@@ -50,7 +50,7 @@ def of_bundle(bundle: Bundle) -> Rootfs:
 
 
 def of_process(bundle: Bundle, process: Process) -> Rootfs:
-    """The root of a container whose process waits for its hooks; BundleError where it cannot be proved."""
+    """The root of a container whose process waits for its hooks; BundleError if it cannot be proved."""
     path = bundle.rootfs()
     fd = _open(path, process)
     id, is_mounted_there = syscalls.mount_of(fd)

@@ -16,7 +16,7 @@ _MOST_BYTES = 1 << 20
 
 
 def find(directory: str) -> ScopeUnit | None:
-    """The scope whose cgroup is `directory`; None where there is none that systemd restricts the devices of."""
+    """The scope whose cgroup is `directory`; None if there is none that systemd restricts the devices of."""
     name = directory.rpartition("/")[2]
     if name.startswith("_"):
         # systemd's escape for a unit that is named as a file of the kernel's could be, such as memory.scope.
@@ -33,7 +33,7 @@ def find(directory: str) -> ScopeUnit | None:
 
 
 def _text(path: str) -> str:
-    """The text of a file; "" where it cannot be read."""
+    """The text of a file; "" if it cannot be read."""
     try:
         fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
     except OSError:

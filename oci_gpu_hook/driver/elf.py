@@ -96,7 +96,7 @@ def identity_of(root: HostRoot, path: str) -> Identity | None:
 
 
 def identify(fd: int) -> Identity | None:
-    """The identity of the file open at `fd`; None where it is no ELF file.  The file's position does not change.
+    """The identity of the file open at `fd`; None if it is no ELF file.  The file's position does not change.
 
     Raises MalformedElf, and OSError only where pread(2) itself fails (a directory, an I/O error).
     """

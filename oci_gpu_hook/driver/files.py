@@ -63,7 +63,7 @@ def libraries(driver: Driver) -> dict[Library, str]:
 
 
 def library_folder(present: dict[Library, str]) -> str:
-    """The folder in the driver's root that holds most of its native libraries; "" where there are none."""
+    """The folder in the driver's root that holds most of its native libraries; "" if there are none."""
     folders = [
         path.rpartition("/")[0] for library, path in present.items() if library.bits == 64 and not library.subfolder
     ]
@@ -207,7 +207,7 @@ def _elsewhere(library: Library, name: str) -> list[Library]:
 def _library(
     driver: Driver, path: str, name: str, file: str, capabilities: tuple[str, ...], flags: int
 ) -> Library | None:
-    """The library at `path`; None where it is none for the machine and word size of `flags`."""
+    """The library at `path`; None if it is none for the machine and word size of `flags`."""
     identity = elf.identity_of(driver.root, path)
     if identity is None or ldcache.FLAGS.get((identity.machine, identity.bits)) != flags:
         return None
@@ -291,7 +291,7 @@ def _first(root: HostRoot, paths: list[str]) -> list[str]:
 
 
 def _other_version(driver: Driver, name: str) -> str:
-    """The version of the library that is installed; "" where there is none."""
+    """The version of the library that is installed; "" if there is none."""
     prefix = f"{name}.so."
     for folder in _library_folders(driver, 64):
         for candidate in driver.root.names(folder):

@@ -30,7 +30,7 @@ class Gpu(NamedTuple):
 
 
 def driver_version(root: HostRoot) -> str | None:
-    """The kernel module's version, such as ``580.65.06``; None where no module is loaded.
+    """The kernel module's version, such as ``580.65.06``; None if no module is loaded.
 
     It is the first dotted number in the NVRM line.  The words before it differ between the two flavours of the module.
     """

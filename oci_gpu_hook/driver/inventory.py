@@ -117,7 +117,7 @@ class DriverInventory(NamedTuple):
 
 
 def read_saved(root: HostRoot, now: Stamp) -> DriverInventory | None:
-    """The saved inventory; None where there is none that is whole, of this format, and stamped as `now`.
+    """The saved inventory; None if there is none that is whole, of this format, and stamped as `now`.
 
     In doubt whose NVML's names are now (`Stamp.shown`) the MIG devices have none: a name may be another device's.  That
     doubt is the first of what is unknown.
@@ -178,7 +178,7 @@ def _has_new_uuid(root: HostRoot, gpus: tuple[Gpu, ...]) -> bool:
 
 
 def _from_rows(rows: Any) -> DriverInventory:
-    """The inventory from plain tuples; ValueError or TypeError where one does not fit its record."""
+    """The inventory from plain tuples; ValueError or TypeError if one does not fit its record."""
     (found,) = saved.records(DriverInventory, (rows,))
     return found._replace(
         gpus=saved.records(Gpu, found.gpus),

@@ -41,7 +41,7 @@ def mig_folder(instance: str) -> str:
 
 
 def capability_minor(root: HostRoot, path: str) -> int | None:
-    """The minor of the device for a capability, `path` below the capabilities' folder; None where there is none."""
+    """The minor of the device for a capability, `path` below the capabilities' folder; None if there is none."""
     text = information(root.read(f"{CAPABILITIES}/{path}") or b"").get("DeviceFileMinor", "")
     return int(text) if is_number(text) else None
 

@@ -46,7 +46,7 @@ def current(root: HostRoot, driver_root: str) -> DriverInventory:
 
 
 def survey(root: HostRoot, driver_root: str = "/", facts: Facts | None = None) -> DriverInventory:
-    """A new inventory; DriverError where no kernel module is loaded.  `facts`: NVML's answer, if there is one."""
+    """A new inventory; DriverError if no kernel module is loaded.  `facts`: NVML's answer, if there is one."""
     version = driver_version(root)
     if version is None:
         raise _absent(root)
@@ -75,7 +75,7 @@ def survey(root: HostRoot, driver_root: str = "/", facts: Facts | None = None) -
 
 
 def save(root: HostRoot, now: Stamp, found: DriverInventory) -> str:
-    """Save the inventory; gives the path.  OSError where it cannot be written.
+    """Save the inventory; gives the path.  OSError if it cannot be written.
 
     The folder is made where it is missing.  Readers see the old inventory or the new one, never a part of it.
     """

@@ -45,7 +45,7 @@ class ScopeUnit(NamedTuple):
 
 
 def parse(name: str, text: str) -> ScopeUnit | None:
-    """The scope that these files describe; None where systemd does not restrict its devices.
+    """The scope that these files describe; None if systemd does not restrict its devices.
 
     A scope that allows all devices has no entry: with a first entry, all other devices are denied (DevicePolicy=auto).
     """

@@ -100,7 +100,7 @@ class HostRoot:
             posix.close(fd)
 
     def stat(self, path: str) -> posix.stat_result | None:
-        """The status of what `path` leads to; None where there is nothing."""
+        """The status of what `path` leads to; None if there is nothing."""
         if self._is_hosts_own:
             try:
                 return posix.stat(path)
@@ -116,7 +116,7 @@ class HostRoot:
             posix.close(fd)
 
     def read(self, path: str) -> bytes | None:
-        """The whole content of a file; None where there is none that we may read, or it is too large."""
+        """The whole content of a file; None if there is none that we may read, or it is too large."""
         try:
             fd = self.open(path, posix.O_RDONLY | posix.O_NONBLOCK)
         except OSError:
@@ -157,7 +157,7 @@ class HostRoot:
             posix.close(fd)
 
     def link(self, path: str) -> str | None:
-        """The text of the symbolic link at `path`; None where there is none."""
+        """The text of the symbolic link at `path`; None if there is none."""
         try:
             fd = self.open(path, posix.O_PATH | posix.O_NOFOLLOW)
         except OSError:

@@ -39,7 +39,7 @@ LENGTH_BYTES = 4
 
 
 def open_folder(root: HostRoot) -> int:
-    """A descriptor of the folder; OSError where it is missing, or where others may put files into it."""
+    """A descriptor of the folder; OSError if it is missing, or where others may put files into it."""
     fd = root.open(FOLDER, posix.O_PATH | posix.O_DIRECTORY | posix.O_NOFOLLOW)
     if not _is_ours(posix.fstat(fd)):
         posix.close(fd)
@@ -48,7 +48,7 @@ def open_folder(root: HostRoot) -> int:
 
 
 def make_folder(root: HostRoot) -> None:
-    """Make the folder, for all to read whatever the umask is; OSError where we may not."""
+    """Make the folder, for all to read whatever the umask is; OSError if we may not."""
     path = root.path.rstrip("/") + FOLDER
     try:
         posix.mkdir(path, 0o755)
@@ -62,7 +62,7 @@ def make_folder(root: HostRoot) -> None:
 
 
 def read(root: HostRoot, name: str) -> bytes | None:
-    """The bytes of a file; None where it is not a regular file that only root or this user can have written."""
+    """The bytes of a file; None if it is not a regular file that only root or this user can have written."""
     try:
         folder = open_folder(root)
         try:
@@ -84,7 +84,7 @@ def read(root: HostRoot, name: str) -> bytes | None:
 
 
 def write(root: HostRoot, name: str, data: bytes) -> None:
-    """Write a file, in place of the one that has its name; OSError where that fails, or nobody would read it.
+    """Write a file, in place of the one that has its name; OSError if that fails, or nobody would read it.
 
     The folder is made where it is missing: after an installation nothing else makes it until the next boot.  The file
     is written under another name and renamed: readers see the old file or the new one, never a part of it.
@@ -145,7 +145,7 @@ def packed(heading: bytes, values: Any) -> bytes:
 
 
 def unpacked(heading: bytes, data: bytes | None) -> Any:
-    """The values of a file that `read` has given; None where it is not whole, or has another heading."""
+    """The values of a file that `read` has given; None if it is not whole, or has another heading."""
     begin = len(heading) + LENGTH_BYTES
     if data is None or not data.startswith(heading):
         return None
@@ -159,7 +159,7 @@ def unpacked(heading: bytes, data: bytes | None) -> Any:
 
 
 def records(kind: type[Record], rows: Iterable[tuple[Any, ...]]) -> tuple[Record, ...]:
-    """A record for each row; ValueError where one has other fields.
+    """A record for each row; ValueError if one has other fields.
 
     An inventory has two hundred: map is faster than a loop.
     """

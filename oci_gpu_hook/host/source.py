@@ -37,7 +37,7 @@ def open_source(root_fd: int, path: str, owner: int = 0, roots: Container[int] |
     """An O_PATH descriptor of `path` below the folder open at `root_fd`, which is the host's root.
 
     owner: a user whose own things count in a sticky folder beside root's; roots: the users who count as root, if more
-    than root itself do.  UntrustedError where the path cannot be trusted, OSError where it leads nowhere.
+    than root itself do.  UntrustedError if the path cannot be trusted, OSError if it leads nowhere.
     """
     top = posix.fstat(root_fd)
     # In a user namespace the host's root has another number: whose "/" is.
@@ -114,7 +114,7 @@ def _check(
     roots: Container[int],
     owners: tuple[int, ...],
 ) -> None:
-    """UntrustedError where others could have put what has this `status` into its folder, or could exchange it."""
+    """UntrustedError if others could have put what has this `status` into its folder, or could exchange it."""
     if parent.st_uid not in roots:
         if parent.st_mode & WRITABLE_BY_OTHERS or not (is_last and is_socket(status)):
             raise UntrustedError(f"{name!r} lies in a folder of user {parent.st_uid}'s")

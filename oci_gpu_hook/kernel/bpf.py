@@ -51,7 +51,7 @@ def prog_id(prog_fd: int) -> int:
 
 
 def prog_insns(prog_fd: int) -> bytes | None:
-    """The program's instructions as the verifier left them (xlated); None where the kernel does not show them.
+    """The program's instructions as the verifier left them (xlated); None if the kernel does not show them.
 
     It does not show them to a caller without CAP_BPF, nor where their constants are hidden (net.core.bpf_jit_harden)
     and kernel.kptr_restrict is 2.

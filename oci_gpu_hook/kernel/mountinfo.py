@@ -23,7 +23,7 @@ class Mount(NamedTuple):
 
 
 def mount(pieces: Iterable[bytes], id: int) -> Mount | None:
-    """The mount with the number `id`, as statx(2) gives it; None where there is none."""
+    """The mount with the number `id`, as statx(2) gives it; None if there is none."""
     # The kernel writes a newline inside a field as \\012, and a space as \\040.
     start = b"%d " % id
     for text in whole_lines(pieces):

@@ -252,7 +252,7 @@ def address_of(memory: bytearray) -> int:
 
 
 def function_of(library: str, name: str) -> Callable[..., int]:
-    """A function of a shared library, for a program of its own; OSError, AttributeError where there is none.
+    """A function of a shared library, for a program of its own; OSError, AttributeError if there is none.
 
     It takes words of 64 bits, numbers and addresses, and gives a C int.  On x86_64 and aarch64 each argument has a
     register or a stack slot of 64 bits, of which a function that wants a C int takes the lower half.

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
             """What it does, to stand behind "cannot"."""
 
         def prepare(self, host: HostRoot, undo: Undo) -> int | None:
-            """What must be done in the host's mount namespace: a descriptor for `perform`.  OSError where it fails.
+            """What must be done in the host's mount namespace: a descriptor for `perform`.  OSError if it fails.
 
             What `perform` imports is imported here: in the container's namespace the package may be out of reach.
             """
 
         def perform(self, tree: Tree, prepared: int | None) -> str:
-            """Do it, in the container's mount namespace; gives "", or why nothing was done.  OSError where it fails."""
+            """Do it, in the container's mount namespace; gives "", or why nothing was done.  OSError if it fails."""

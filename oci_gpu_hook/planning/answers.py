@@ -47,7 +47,7 @@ class Question(NamedTuple):
 
 
 def question(host: HostRoot, request: Request, layout: Layout, settings: Settings) -> Question | None:
-    """The question whose answer is what `request` gets; None where no answer can be saved."""
+    """The question whose answer is what `request` gets; None if no answer can be saved."""
     inventory = host.stat(f"{saved.FOLDER}/{saved.INVENTORY}")
     # Without a digest, which only linked modules have, answers would stay valid after an upgrade.
     if not build.DIGEST or settings.driver_root != "/" or request.is_by_spec() or request.vendors or inventory is None:
@@ -63,7 +63,7 @@ def question(host: HostRoot, request: Request, layout: Layout, settings: Setting
 
 
 def recall(host: HostRoot, question: Question) -> Provision | None:
-    """The saved answer; None where there is none that is still true."""
+    """The saved answer; None if there is none that is still true."""
     data = saved.read(host, question.name)
     if data is None:
         return None

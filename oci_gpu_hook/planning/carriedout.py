@@ -44,7 +44,7 @@ def apart(plan: Plan, spec: Spec, bundle: Bundle) -> Plan:
 
 
 def misfit(version: str, driver_version: str) -> str:
-    """Why a spec for the driver `version` does not fit the host's, in a sentence; "" where it does."""
+    """Why a spec for the driver `version` does not fit the host's, in a sentence; "" if it does."""
     if version == driver_version:
         return ""
     here = driver_version or "unknown"
@@ -71,7 +71,7 @@ def _vendors_devices(nodes: tuple[str, ...], found: VendorState) -> tuple[str, .
 
 
 def _vendors_misfit(version: str, found: VendorState, operations: Iterable[Operation], targets: Iterable[str]) -> str:
-    """Why a spec that an engine has carried out does not fit the host, in a sentence; "" where it does.
+    """Why a spec that an engine has carried out does not fit the host, in a sentence; "" if it does.
 
     version: of the driver that it was made for; targets: where the engine has mounted something.  Not every vendor says
     its driver's version, so each mount that the spec should have said is looked for.

@@ -50,7 +50,7 @@ def decide(
 def wanted(mount_label: str, process_label: str) -> Context | None:
     """The label for a container's files: ``linux.mountLabel``, or the usual type with the process's level.
 
-    None where the engine gives the container no label.
+    None if the engine gives the container no label.
     """
     if mount_label:
         return _parsed(mount_label, "linux.mountLabel")
@@ -61,7 +61,7 @@ def wanted(mount_label: str, process_label: str) -> Context | None:
 
 
 def _left_alone(mount: IpcMount, required: bool) -> str:
-    """Why the mount's label is not changed, in a sentence; "" where it is.  RequestError for a link, if required."""
+    """Why the mount's label is not changed, in a sentence; "" if it is.  RequestError for a link, if required."""
     if mount.owner == ipc.LINK:
         sentence = f"the image's {mount.path} is a link, and its label is left alone"
         if required:

@@ -31,7 +31,7 @@ _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 
 
 def brought_by(library: Library, request: Request) -> str:
-    """The requested capability that brings `library`; "" where none does."""
+    """The requested capability that brings `library`; "" if none does."""
     if library.bits == 32 and COMPAT32 not in request.capabilities:
         return ""
     return _first_common(library.capabilities, request.capabilities)
@@ -172,7 +172,7 @@ def _branch(version: str) -> int:
 
 
 def folder_of(layout: Layout, library: Library) -> str:
-    """The folder for `library`; "" where this container has none for its word size."""
+    """The folder for `library`; "" if this container has none for its word size."""
     if library.folder:
         return library.folder
     folder = layout.library_folder if library.bits == 64 else layout.library_folder_32
@@ -190,7 +190,7 @@ def _reason(file: DriverFile, word: str) -> str:
 
 
 def _first_common(names: tuple[str, ...], others: tuple[str, ...]) -> str:
-    """The first of `names` that is among `others`; "" where none is."""
+    """The first of `names` that is among `others`; "" if none is."""
     for name in names:
         if name in others:
             return name

@@ -106,7 +106,7 @@ def make(
     settings: Settings,
     fallback: tuple[DeviceRule, ...],
 ) -> Plan:
-    """The plan for a container with `request`, which gets all of `provision`; ConfigError where the settings forbid it.
+    """The plan for a container with `request`, which gets all of `provision`; ConfigError if the settings forbid it.
 
     fallback: see `OpenCgroup`.
     """

@@ -41,7 +41,7 @@ def make(layout: Layout, request: Request, selected: Selection, inventory: Drive
 
 
 def of_nvidia(layout: Layout, request: Request, selected: Selection, inventory: DriverInventory) -> Share:
-    """The share of NVIDIA's driver; DriverError where it cannot meet the request.
+    """The share of NVIDIA's driver; DriverError if it cannot meet the request.
 
     selected: the requested devices.
     """
@@ -69,7 +69,7 @@ def of_nvidia(layout: Layout, request: Request, selected: Selection, inventory: 
 def join(layout: Layout, version: str, shares: tuple[Share, ...]) -> Provision:
     """One provision of all shares; `version`: of NVIDIA's driver, "" without it.
 
-    ConfigError where two of them want different things at one path: both are in files that an administrator put there.
+    ConfigError if two of them want different things at one path: both are in files that an administrator put there.
     """
     if len(shares) > 1:
         from oci_gpu_hook.planning import sharing
@@ -87,7 +87,7 @@ def join(layout: Layout, version: str, shares: tuple[Share, ...]) -> Provision:
 
 
 def _check_driver(request: Request, inventory: DriverInventory) -> None:
-    """DriverError where a required library is missing, or installed in another version only."""
+    """DriverError if a required library is missing, or installed in another version only."""
     for misfit in inventory.misfits:
         if misfit.capability in request.capabilities:
             found = f"is there as {misfit.found}" if misfit.found else "is missing"

@@ -43,7 +43,7 @@ class Condition(NamedTuple):
 
 
 def check(expressions: tuple[str, ...], facts: HostFacts) -> None:
-    """RequestError where an expression is malformed, or none of its alternatives holds for one of the GPUs.
+    """RequestError if an expression is malformed, or none of its alternatives holds for one of the GPUs.
 
     GPUs are checked one by one: GPUs of two brands may meet two alternatives.
     """

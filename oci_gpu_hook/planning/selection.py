@@ -86,7 +86,7 @@ def select(request: Request, inventory: DriverInventory) -> Selection:
 
 
 def nodes(request: Request, selection: Selection, inventory: DriverInventory) -> tuple[tuple[DeviceNode, str], ...]:
-    """Exactly the requested device nodes, each with its reason; DriverError where the kernel has no driver for one."""
+    """Exactly the requested device nodes, each with its reason; DriverError if the kernel has no driver for one."""
     available = {node.path: node for node in inventory.devices}
     wanted = [
         ("/dev/nvidiactl", "control device: every request"),

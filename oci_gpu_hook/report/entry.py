@@ -37,8 +37,8 @@ _MOST_NOTES = 8
 class Entry(NamedTuple):
     """One start.
 
-    request: None where none was read, or nothing of it is allowed; steps: microseconds of each step that has begun;
-    cpu: CPU time of the whole process, in microseconds; sentence: why the container does not start, "" where it does.
+    request: None if none was read, or nothing of it is allowed; steps: microseconds of each step that has begun;
+    cpu: CPU time of the whole process, in microseconds; sentence: why the container does not start, "" if it does.
     """
 
     container: str

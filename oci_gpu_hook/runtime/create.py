@@ -2,7 +2,7 @@
 """The hook's entry in a bundle's config.json, for engines that read no hooks.d.
 
 hooks.d/oci-gpu-runtime starts this before it becomes the real runtime, with the words CONFIG REGISTRATION LOG: where
-config.json lies, what registers the hook, and the runtime's log, which is "" where none is named.
+config.json lies, what registers the hook, and the runtime's log, which is "" if none is named.
 
 config.json is spliced, and nothing of it is written anew: what this module does not know of stays as its engine wrote
 it.  Must not decide whether the container gets a GPU: the hook does.

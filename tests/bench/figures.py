@@ -134,7 +134,7 @@ def _row(variant: Variant, samples: list[list[Any]]) -> dict[str, Any]:
 
 
 def _met(value: float, goal: float) -> bool | None:
-    """None where there is no goal, or nothing to hold against it."""
+    """None if there is no goal, or nothing to hold against it."""
     return value <= goal if goal and value else None
 
 

@@ -21,7 +21,7 @@ _CACHE = "/etc/ld.so.cache"
 
 
 class Sample(NamedTuple):
-    """One start.  Times in ms, memory in KiB; `said` is why it failed, "" where it did not."""
+    """One start.  Times in ms, memory in KiB; `said` is why it failed, "" if it did not."""
 
     run: float
     hook: float

@@ -2,7 +2,7 @@
 """The cell that each user runs: which GPUs its kernel can open, as JSON.
 
 gpus: the GPUs' nodes that are there, and what open() says of each; tried: the same of nodes that the cell makes for all
-GPUs of the host, "" where it may make none; cuda: what CUDA's library says, None without one; library: its path.
+GPUs of the host, "" if it may make none; cuda: what CUDA's library says, None without one; library: its path.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def opened(path: str) -> str:
 
 
 def tried(number: int) -> str:
-    """What open() says of a GPU whose node is made here; "" where none can be made."""
+    """What open() says of a GPU whose node is made here; "" if none can be made."""
     path = f"/dev/tried{number}"
     try:
         os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(195, number))

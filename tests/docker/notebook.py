@@ -44,7 +44,7 @@ class Notebook(NamedTuple):
     paths: list[str]
 
     def load(self) -> str:
-        """The shell lines that make the images ``notebook``, ``old-notebook`` and ``asks`` where a daemon is."""
+        """The shell lines that make the images ``notebook``, ``old-notebook`` and ``asks`` if a daemon is."""
         excluded = " ".join([f"--exclude={shlex.quote(f'*/{name}')}" for name in _LEFT_OUT])
         config = [f"ENV PATH={PATH}", f"ENV HOME={HOME}", f"WORKDIR {HOME}"]
         config.append('CMD ["jupyterhub-singleuser"]')

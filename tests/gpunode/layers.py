@@ -52,7 +52,7 @@ class Layer:
             self._mount_farm()
 
     def _mount_overlay(self) -> bool:
-        """False where the kernel refuses: an overlay may not lie on every file system."""
+        """False if the kernel refuses: an overlay may not lie on every file system."""
         held = self._hold_submounts()
         options = f"lowerdir={self.root},upperdir={self.upper},workdir={self.scratch}/work"
         try:

@@ -97,7 +97,7 @@ def write_files(content: Content, layers: dict[str, Layer]) -> None:
 
 
 def run_ldconfig(root: str) -> None:
-    """The real one, below `root` where there is one.
+    """The real one, below `root` if there is one.
 
     -X: it must not repair links in folders that are still the host's own.
     """

@@ -44,7 +44,7 @@ class Kit(NamedTuple):
 class Outcome(NamedTuple):
     """What came of one attack.
 
-    escapes: a line for each thing that got out; code: of the hook, None where it did not run; left: what the root holds
+    escapes: a line for each thing that got out; code: of the hook, None if it did not run; left: what the root holds
     that it may not; exchanges: how often a race has exchanged two names.
     """
 

@@ -106,7 +106,7 @@ def completed(text: str) -> str:
 
 
 def compiled(*texts: str, listed: bool = True) -> Compiled | None:
-    """The policy of these texts; None where it does not compile."""
+    """The policy of these texts; None if it does not compile."""
     with tempfile.TemporaryDirectory() as folder:
         binary, contexts = f"{folder}/policy", f"{folder}/contexts"
         if not compile_in(folder, *texts):

@@ -107,7 +107,7 @@ class Policy:
         return self.asked[source]
 
     def grants(self, source: str, access: Access) -> set[str] | None:
-        """None where not granted; else the booleans' states that it takes, none where it takes nothing."""
+        """None if not granted; else the booleans' states that it takes, none where it takes nothing."""
         target = self.made_type(source) if access.target == MADE else access.target
         if target not in self.types or source not in self.types:
             return None

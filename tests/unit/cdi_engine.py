@@ -100,7 +100,7 @@ def inject(config: dict[str, Any], spec: dict[str, Any], *names: str) -> list[st
 
 
 def start(config: dict[str, Any], host: Node, words: list[str], progress: Progress | None = None) -> Plan | None:
-    """What the hook would do; None where it leaves the container alone."""
+    """What the hook would do; None if it leaves the container alone."""
     folder = host.folder / "bundle"
     (folder / "config.json").write_text(json.dumps(config))
     caught: list[Plan] = []

@@ -376,7 +376,7 @@ def test_an_agent_has_no_privilege_and_its_own_folder_alone(name: str) -> None:
 
 
 def admitted(spec: dict[str, Any], scc: dict[str, Any]) -> dict[str, str] | None:
-    """The options that a pod ends with, as MustRunAs has it; None where it is not admitted.
+    """The options that a pod ends with, as MustRunAs has it; None if it is not admitted.
 
     A pod without options gets those of the constraints, one with options keeps them; the two must then be equal.
     """

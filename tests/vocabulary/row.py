@@ -12,7 +12,7 @@ class Row(NamedTuple):
     """A row of the project's reference to that stack, by its section and name there.
 
     answer: SERVED; or REFUSED, where a sentence says so, or nothing can be asked for, and a comment says why.
-    holds: True where the answer is as the row says.
+    holds: True if the answer is as the row says.
     """
 
     section: str

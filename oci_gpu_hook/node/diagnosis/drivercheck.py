@@ -57,7 +57,7 @@ class Absence(NamedTuple):
 class State(NamedTuple):
     """The folder where the inventory is saved.
 
-    is_folder: False where its name has another kind of file; is_open: whether others than root may write to it;
+    is_folder: False if its name has another kind of file; is_open: whether others than root may write to it;
     is_saved: whether it holds an inventory, current or not.
     """
 
@@ -82,7 +82,7 @@ def absent(absence: Absence, tool: str) -> list[Finding]:
 def platform(kind: str, name: str, proof: str, error: str, left_out: tuple[str, ...]) -> list[Finding]:
     """A Jetson or WSL 2: what it is by, and what of its driver's description serves.
 
-    name: for people; error: why nothing of it does, "" where it does; left_out: a sentence for each line that does not.
+    name: for people; error: why nothing of it does, "" if it does; left_out: a sentence for each line that does not.
     """
     findings = [Finding("platform", PASS, f"{name}, by {proof}")]
     if error:
@@ -149,7 +149,7 @@ def gpus(found: DriverInventory) -> list[Finding]:
 def nodes(
     wanted: tuple[DeviceNode, ...], found: dict[str, tuple[int, int] | None], uvm_is_loaded: bool
 ) -> list[Finding]:
-    """The nodes in /dev.  `found`: the device numbers of each path, None where there is no device."""
+    """The nodes in /dev.  `found`: the device numbers of each path, None if there is no device."""
     findings = []
     if not uvm_is_loaded:
         seen = "nvidia-uvm is not loaded: CUDA cannot start"
@@ -242,7 +242,7 @@ def cdi_specs(specs: tuple[Spec, ...], version: str, mig_devices: tuple[MigDevic
 def vendors_spec(spec: VendorSpec, fault: str, *, is_known: bool) -> Finding:
     """What is to be said of a CDI spec of another vendor's devices.
 
-    fault: why it is out of date, "" where it is not; is_known: whether a vendor's file has its flag.
+    fault: why it is out of date, "" if it is not; is_known: whether a vendor's file has its flag.
     """
     if not is_known:
         seen = f"{spec.path} is for {spec.flag}, which no vendor's file has"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Share(NamedTuple):
     """A GPU, or one of its MIG devices.
 
-    name: what a request calls it, ``0`` or ``0:1``; mig: whether it is a MIG device; uuid: "" where it is not known.
+    name: what a request calls it, ``0`` or ``0:1``; mig: whether it is a MIG device; uuid: "" if it is not known.
     """
 
     name: str

@@ -22,7 +22,7 @@ _TYPE = "mig"
 
 
 def stale_name(named: tuple[Device, ...], mig_devices: tuple[MigDevice, ...]) -> str:
-    """What is wrong with the first name that is stale, in a clause; "" where none is.
+    """What is wrong with the first name that is stale, in a clause; "" if none is.
 
     Where NVML was not asked the names say nothing, and only the nodes are judged.
     """

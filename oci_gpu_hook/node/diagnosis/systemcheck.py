@@ -42,7 +42,7 @@ def kernel(found: Kernel, tool: str) -> list[Finding]:
 
 
 def python(interpreter: str, file: str, tool: str) -> list[Finding]:
-    """The entry script's interpreter.  `file`: what its path leads to, named by the version; "" where there is none."""
+    """The entry script's interpreter.  `file`: what its path leads to, named by the version; "" if there is none."""
     if not file:
         return [Finding("Python", FAIL, f"{interpreter or 'none'} is not there", command(tool, "install", "python3"))]
     words = _digits(file.rpartition("python")[2]).split(".")
@@ -54,7 +54,7 @@ def python(interpreter: str, file: str, tool: str) -> list[Finding]:
 
 
 def settings(error: ConfigError | None, path: str, is_open: bool, is_there: bool) -> list[Finding]:
-    """The administrator's files: `error` is what the hook would say of them, None where they are right."""
+    """The administrator's files: `error` is what the hook would say of them, None if they are right."""
     if error is not None:
         remedy = _mended(error.message)
         return [Finding("settings", FAIL, error.message, remedy)]

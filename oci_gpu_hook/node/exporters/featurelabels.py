@@ -42,9 +42,9 @@ _MODES = {"0x030000": "graphics", "0x030200": "compute"}
 class Host(NamedTuple):
     """What is told of a host.
 
-    readings: what NVML reads, () where it was not asked; classes: the PCI classes of the GPUs; machine: its maker's
+    readings: what NVML reads, () if it was not asked; classes: the PCI classes of the GPUs; machine: its maker's
     name for it; strategy: the setting mig-strategy; selinux: the mode of oci_gpu_hook_selinux(8) that it serves, or
-    ``disabled``, "" where that is not known; version: ours.
+    ``disabled``, "" if that is not known; version: ours.
     """
 
     inventory: DriverInventory

@@ -97,9 +97,9 @@ class Held(NamedTuple):
 class Node(NamedTuple):
     """What is told of a node.
 
-    driver_version: of the kernel module, "" where none is loaded; gpus: those of the kernel's list; nvml: what NVML has
+    driver_version: of the kernel module, "" if none is loaded; gpus: those of the kernel's list; nvml: what NVML has
     answered, None for nothing; seen: UUIDs of the GPUs that were there since the boot, by PCI address; xids: XID errors
-    by PCI address and number, None where the kernel's log cannot be read; fresh: whether the saved inventory is true;
+    by PCI address and number, None if the kernel's log cannot be read; fresh: whether the saved inventory is true;
     time, duration: when this was collected, and how long that took, in seconds.
     """
 

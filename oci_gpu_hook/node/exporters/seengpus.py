@@ -26,7 +26,7 @@ _MOST = 1000
 
 
 class Seen(NamedTuple):
-    """gpus: UUIDs by PCI address; xids: errors, by PCI address and number, None where the log cannot be read."""
+    """gpus: UUIDs by PCI address; xids: errors, by PCI address and number, None if the log cannot be read."""
 
     gpus: dict[str, str]
     xids: dict[tuple[str, int], int] | None
@@ -55,7 +55,7 @@ def renew(root: HostRoot, gpus: dict[str, str], is_taken: Callable[[str], bool],
 
 
 def _read(root: HostRoot, boot: str) -> tuple[int, dict[str, str], dict[tuple[str, int], int]]:
-    """What was saved in this boot; nothing where it is missing or damaged: Prometheus takes that for a reset."""
+    """What was saved in this boot; nothing if it is missing or damaged: Prometheus takes that for a reset."""
     try:
         document: dict[str, Any] = json.loads(saved.read(root, _NAME) or b"")
         if document["boot"] != boot:

@@ -47,7 +47,7 @@ def unloaded(root: HostRoot) -> tuple[str, ...]:
 
 
 def missing_nodes(root: HostRoot) -> tuple[Node, ...]:
-    """The nodes to make; DriverError where no driver is loaded, ApplyError where another file has a node's path."""
+    """The nodes to make; DriverError if no driver is loaded, ApplyError if another file has a node's path."""
     if driver_version(root) is None:
         raise DriverError(
             "there is no node to make: NVIDIA's kernel module is not loaded",

@@ -24,7 +24,7 @@ _MOMENTS = 20
 class Said(NamedTuple):
     """What the child wrote to standard output, and how it came to an end.
 
-    status: the exit status, or minus the signal's number; None where it was killed at the end of its time.
+    status: the exit status, or minus the signal's number; None if it was killed at the end of its time.
     """
 
     output: bytes
@@ -32,7 +32,7 @@ class Said(NamedTuple):
 
 
 def ask(program: str, seconds: float, preload: str = "", environment: dict[str, str] | None = None) -> Said:
-    """Run the Python source `program`, which finds this package; OSError where no process can be started.
+    """Run the Python source `program`, which finds this package; OSError if no process can be started.
 
     preload: a library, "" for none.  A later dlopen finds it in memory by its SONAME, and needs no link of that name:
     Debian's link lies in another folder, and a link below a driver root may lead out of that root.
@@ -99,7 +99,7 @@ def _read(fd: int, deadline: float) -> tuple[bytes, bool]:
 
 
 def _end(child: int, *, is_over: bool) -> int | None:
-    """The child's status; None where it must be killed.  One that hangs in the kernel is left to init."""
+    """The child's status; None if it must be killed.  One that hangs in the kernel is left to init."""
     status = _status(child) if is_over else None
     if status is None:
         os.kill(child, signal.SIGKILL)
@@ -108,7 +108,7 @@ def _end(child: int, *, is_over: bool) -> int | None:
 
 
 def _status(child: int) -> int | None:
-    """The child's status, once it has ended; None where it goes on."""
+    """The child's status, once it has ended; None if it goes on."""
     for _ in range(_MOMENTS):
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:

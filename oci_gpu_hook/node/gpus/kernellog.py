@@ -43,7 +43,7 @@ def boot_id(root: HostRoot) -> str:
 
 
 def xids(root: HostRoot) -> tuple[Xid, ...] | None:
-    """All that the log has, in its order; None where it cannot be read."""
+    """All that the log has, in its order; None if it cannot be read."""
     try:
         fd = root.open(_KMSG, posix.O_RDONLY | posix.O_NONBLOCK)
     except OSError:

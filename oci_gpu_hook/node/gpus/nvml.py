@@ -44,7 +44,7 @@ class NvmlUnavailable(Exception):
 
 
 def library(root: HostRoot, found: DriverInventory) -> str:
-    """The file of libnvidia-ml; "" where there is none."""
+    """The file of libnvidia-ml; "" if there is none."""
     for item in found.libraries:
         if item.bits == 64 and item.file.startswith("libnvidia-ml.so."):
             return root.path.rstrip("/") + item.path

@@ -116,7 +116,7 @@ def _documents(output: bytes) -> list[dict[str, Any]]:
 
 
 def _reading(document: dict[str, Any]) -> GpuReading | None:
-    """One GPU; None where the line is another's."""
+    """One GPU; None if the line is another's."""
     try:
         values = {name: int(value) for name, value in document["values"].items()}
         mig = [
@@ -220,7 +220,7 @@ def _questions(pynvml: Any) -> dict[str, Any]:
 
 
 def _asked(pynvml: Any, ask_for: Any, handle: Any) -> int | None:
-    """One value, None where it is not supported; NVMLError where the GPU will answer nothing more."""
+    """One value, None if it is not supported; NVMLError if the GPU will answer nothing more."""
     if ask_for is None:
         return None
     try:

@@ -23,7 +23,7 @@ class UdevUnavailable(Exception):
 
 
 def changes(settle: float, interval: float) -> Iterator[str]:
-    """Yield whenever the caller should look again: the last event, or "" where there was none for `interval` seconds.
+    """Yield whenever the caller should look again: the last event, or "" if there was none for `interval` seconds.
 
     Events come in bursts while a driver is loaded: one is yielded only after `settle` seconds without another.
     """

@@ -69,7 +69,7 @@ def names(inventory: DriverInventory) -> tuple[tuple[str, str], ...]:
 
 
 def nameless(inventory: DriverInventory) -> str:
-    """A sentence on the MIG devices that have no name of their own in a spec; "" where all have one."""
+    """A sentence on the MIG devices that have no name of their own in a spec; "" if all have one."""
     found = [item for item in inventory.mig_devices if item.number is None and not item.uuid]
     if not found:
         return ""
@@ -108,7 +108,7 @@ def document(
 
 
 def _started(hook: Hook, version: str) -> dict[str, object]:
-    """The spec's hook; version: of the driver that the spec is made for, "" where it has none."""
+    """The spec's hook; version: of the driver that the spec is made for, "" if it has none."""
     of_vendor = ["--cdi-vendor", hook.vendor]
     arguments = of_vendor if hook.vendor else ["--cdi", ",".join(hook.capabilities)]
     if hook.config:
@@ -135,7 +135,7 @@ def vendor_of(spec: object) -> str:
 
 
 def _word(spec: object, option: str) -> str:
-    """What an option of the hook's is in a spec of ours; "" where it has none."""
+    """What an option of the hook's is in a spec of ours; "" if it has none."""
     try:
         (hook,) = spec["containerEdits"]["hooks"]  # type: ignore[index]
         arguments = hook["args"]
@@ -146,7 +146,7 @@ def _word(spec: object, option: str) -> str:
 
 
 def stale(spec: object, inventory: DriverInventory) -> str:
-    """Why a spec is out of date, in a sentence; "" where it is not."""
+    """Why a spec is out of date, in a sentence; "" if it is not."""
     different = misfit(driver_of(spec), inventory.driver_version)
     if different:
         return different
@@ -187,7 +187,7 @@ def vendors_names(found: VendorState) -> tuple[str, ...]:
 def of_vendor(found: VendorState, layout: Layout, hook: Hook) -> dict[str, object]:
     """The spec of a vendor's devices; layout: of a container that is like the host.
 
-    DriverError where the host lacks what the vendor's file requires.
+    DriverError if the host lacks what the vendor's file requires.
     """
     devices = tuple([(name, _vendors_provision(found, layout, name)) for name in vendors_names(found)])
     common = _vendors_provision(found, layout, NONE)

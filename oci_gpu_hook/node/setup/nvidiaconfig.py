@@ -32,7 +32,7 @@ class Key(NamedTuple):
 
     setting: the setting of ours that it becomes, "" for none; words: its possible values, each with our value or with
     None if it becomes no setting; without words, any value is possible; needless: why it needs no setting; refused:
-    why any other value than `harmless` is refused, "" where none is; harmless: patterns for strings and for each item
+    why any other value than `harmless` is refused, "" if none is; harmless: patterns for strings and for each item
     of an array.
     """
 

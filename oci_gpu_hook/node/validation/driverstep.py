@@ -16,7 +16,7 @@ _CHECK = "NVML"
 
 
 def ask(library: str, seconds: float) -> tuple[Facts | None, list[Finding]]:
-    """NVML's answer, None where there is none, and what is to be said of that; library: see `nvml.ask`."""
+    """NVML's answer, None if there is none, and what is to be said of that; library: see `nvml.ask`."""
     try:
         return nvml.ask(library, seconds), []
     except nvml.NvmlUnavailable as err:

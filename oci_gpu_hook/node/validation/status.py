@@ -26,7 +26,7 @@ class StatusFiles:
         self._names = {step: name for step, _, name in [word.partition("=") for word in names]}
 
     def prepare(self) -> None:
-        """Make the folder where it is missing, as /run is empty after a boot; ConfigError where it cannot be ours."""
+        """Make the folder where it is missing, as /run is empty after a boot; ConfigError if it cannot be ours."""
         if not self._folder:
             return
         try:

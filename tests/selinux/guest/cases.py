@@ -38,7 +38,7 @@ DASK = ("/usr/bin/python3", "-I", "/app/story.py", "dask")
 class Container(NamedTuple):
     """One start.
 
-    type, level: of the process.  label: linux.mountLabel's level, None where the engine gives none.
+    type, level: of the process.  label: linux.mountLabel's level, None if the engine gives none.
     shm: who mounts /dev/shm, and with which label:
         ``runtime``        the runtime, as runc and crun do, with the mountLabel
         ``other``          the engine, labelled with another container's level
