@@ -2,7 +2,8 @@
 """A CDI spec as text, JSON or YAML, and back.  Pure.
 
 `read` takes only the YAML that `write` makes: block style, one key or item on each line, scalars in JSON's form so that
-no word is taken for another type, and keys without quotes, as CDI's keys are plain words.  Other YAML is not ours.
+no word is taken for another type, and keys without quotes, as CDI's keys are plain words.  Other YAML is not ours.  No
+library reads it: on a host without one, a spec that an older version has written must still be known as ours.
 Must not know what a spec means.
 """
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno as codes
 import os
+from typing import TYPE_CHECKING
 
 from oci_gpu_hook.formats import contexts
 from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding, advice
@@ -17,7 +18,6 @@ from oci_gpu_hook.operations.ldcache import LdCache
 from oci_gpu_hook.operations.mount import Mount
 from oci_gpu_hook.record import NamedTuple
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.node.diagnosis.advice import Patient
     from oci_gpu_hook.operations.operation import Operation

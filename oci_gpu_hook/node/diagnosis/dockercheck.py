@@ -7,13 +7,14 @@ of asking by our runtime.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding
 from oci_gpu_hook.node.diagnosis.enginecheck import REINSTALL
 from oci_gpu_hook.node.diagnosis.remedy import command, then
 from oci_gpu_hook.node.diagnosis.systemcheck import roots_alone
 from oci_gpu_hook.node.engines.dockerd import CDI_HOOK, LINK, OPEN
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.node.engines.dockerd import Docker, Settings
 

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding, migspecs
 from oci_gpu_hook.node.diagnosis.remedy import KERNELS_LOG, REBOOT, Remedy, command, then
 from oci_gpu_hook.node.diagnosis.systemcheck import roots_alone
 from oci_gpu_hook.record import NamedTuple
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
     from oci_gpu_hook.driver.nodes import DeviceNode

@@ -7,12 +7,13 @@ stops every container of that engine.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding
 from oci_gpu_hook.node.diagnosis.remedy import Remedy, command, then
 from oci_gpu_hook.node.diagnosis.systemcheck import roots_alone
 from oci_gpu_hook.node.engines.registrations import NVIDIAS, OURS
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.node.engines.installed import Containerd, Engine, Shim, Unread
     from oci_gpu_hook.node.engines.registrations import Installation, Registration

@@ -8,10 +8,11 @@ devices: those whose two capabilities the container has as well.  Another vendor
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from oci_gpu_hook.node.engines.heldnodes import Wanted
 from oci_gpu_hook.record import NamedTuple
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
     from oci_gpu_hook.node.engines.containerdevices import ContainerDevices

@@ -7,9 +7,10 @@ is no longer there.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from oci_gpu_hook.errors import quoted
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import MigDevice
     from oci_gpu_hook.node.engines.cdidevices import Device

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from oci_gpu_hook.node.diagnosis import WARN, Finding
 from oci_gpu_hook.node.diagnosis.remedy import command
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.node.engines.installed import Engine
 

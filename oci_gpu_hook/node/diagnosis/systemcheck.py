@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding
 from oci_gpu_hook.node.diagnosis.remedy import REBOOT, Remedy, command, then
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding
 from oci_gpu_hook.node.diagnosis.drivercheck import REFRESH
 from oci_gpu_hook.node.diagnosis.remedy import REBOOT, command, then
 from oci_gpu_hook.node.diagnosis.systemcheck import roots_alone
 from oci_gpu_hook.record import NamedTuple
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.node.gpus.present import Present, Wrong
     from oci_gpu_hook.vendors.vendorhost import VendorState

@@ -10,6 +10,7 @@ so.
 from __future__ import annotations
 
 import posix
+from typing import TYPE_CHECKING
 
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import bpf, syscalls
@@ -19,7 +20,6 @@ from oci_gpu_hook.node.machine import mounts, processes, untrusted
 from oci_gpu_hook.node.machine.untrusted import Budget
 from oci_gpu_hook.record import NamedTuple
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.node.engines.containers import Running
     from oci_gpu_hook.node.engines.heldnodes import Number

@@ -8,11 +8,12 @@ that user's containers alone.  Reads only, and starts no engine.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.node.engines.states import ROOT, parsed, parsed_object
 from oci_gpu_hook.record import NamedTuple
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any

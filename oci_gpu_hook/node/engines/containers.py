@@ -9,6 +9,7 @@ containers, and never for root's.  Reads only.
 from __future__ import annotations
 
 import posix
+from typing import TYPE_CHECKING
 
 from oci_gpu_hook.errors import UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
@@ -18,7 +19,6 @@ from oci_gpu_hook.node.engines.states import ROOT
 from oci_gpu_hook.node.machine import kernelconfig, processes, untrusted
 from oci_gpu_hook.record import NamedTuple
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 

@@ -9,10 +9,10 @@ anything else is None.
 from __future__ import annotations
 
 import operator
+from typing import TYPE_CHECKING
 
 from oci_gpu_hook.formats.devicefilter import TYPES
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 

@@ -8,6 +8,7 @@ starts nothing.
 from __future__ import annotations
 
 import posix
+from typing import TYPE_CHECKING
 
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.root import HostRoot
@@ -16,7 +17,6 @@ from oci_gpu_hook.node.engines import containerdevices, rootless, states
 from oci_gpu_hook.node.machine import processes, untrusted
 from oci_gpu_hook.record import NamedTuple
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any

@@ -8,6 +8,8 @@ Reads only: no device is opened.  What a container could make endless is bounded
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.kernel.filetypes import is_character_device
 from oci_gpu_hook.node.machine import processes, untrusted
@@ -15,7 +17,6 @@ from oci_gpu_hook.node.machine.mounts import Mounts
 from oci_gpu_hook.node.machine.untrusted import Budget, ContainerRoot
 from oci_gpu_hook.record import NamedTuple
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.host.root import HostRoot
 

@@ -6,12 +6,13 @@ containers.conf(5), crio.conf(5), Docker's daemon.json, containerd's config.toml
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import dockerd
 from oci_gpu_hook.node.machine import toml, untrusted
 from oci_gpu_hook.record import NamedTuple
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any

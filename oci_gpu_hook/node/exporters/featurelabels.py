@@ -7,10 +7,11 @@ namespace that every NFD accepts.  Every name and value is one that Kubernetes t
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from oci_gpu_hook.node.machine.validated import FAILED, PASSED, STEPS
 from oci_gpu_hook.record import NamedTuple
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.gpu import Gpu
     from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice

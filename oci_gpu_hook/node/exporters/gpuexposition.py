@@ -7,12 +7,13 @@ Must not look at anything.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from oci_gpu_hook.node.exporters.exposition import COUNTER, GAUGE, gauge, metric
 from oci_gpu_hook.node.gpus.kernellog import place
 from oci_gpu_hook.node.machine.validated import PASSED, SKIPPED
 from oci_gpu_hook.record import NamedTuple
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 

@@ -8,11 +8,11 @@ Only records of the kernel itself count: whoever may write to /dev/kmsg gets ano
 from __future__ import annotations
 
 import posix
+from typing import TYPE_CHECKING
 
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 

@@ -6,12 +6,13 @@ A file that is wrong must not hide the others.  Never on the hook's path.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from oci_gpu_hook.driver import nodes, proc
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.vendors import current, devices, folders, vendorhost, vendorinventory, vendorsurvey
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Set
 

@@ -7,12 +7,12 @@
 from __future__ import annotations
 
 import posix
+from typing import TYPE_CHECKING
 
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import S_IFDIR, is_folder
 from oci_gpu_hook.record import NamedTuple
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

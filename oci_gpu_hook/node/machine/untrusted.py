@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import posix
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.source import open_source
@@ -21,7 +22,6 @@ from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_character_devic
 from oci_gpu_hook.node.machine.mounts import Mounts
 from oci_gpu_hook.record import NamedTuple
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 

@@ -7,12 +7,13 @@ is instead.  Must not parse TOML or read a file.  Never on the hook's path.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.settingsfile import matches, meant
 from oci_gpu_hook.request.words import ALL, CAPABILITIES, items
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
