@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import sys
 import time
 from typing import TYPE_CHECKING, NamedTuple
+
+from oci_gpu_hook.node.machine import apart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _LARGEST_ANSWER = 1 << 20
-_MOMENTS = 20
 
 
 class Said(NamedTuple):
@@ -53,11 +53,13 @@ def ask_all(program: str, seconds: float, preload: str, environments: Sequence[d
         # While one is read the others go on: their pipes hold what they say.
         for child, read_end in children:
             output, ended = _read(read_end, deadline)
-            status = _end(child, is_over=ended)
-            said.append(Said(output, status if ended else None))
+            status = apart.status(child) if ended else None
+            if status is None:
+                apart.end(child)
+            said.append(Said(output, status))
     finally:
         for child, _ in children[len(said) :]:
-            _end(child, is_over=False)
+            apart.end(child)
         for _, read_end in children:
             os.close(read_end)
     return said
@@ -96,22 +98,3 @@ def _read(fd: int, deadline: float) -> tuple[bytes, bool]:
             return output, True
         output += piece
     return output, False
-
-
-def _end(child: int, *, is_over: bool) -> int | None:
-    """The child's status; None if it must be killed.  One that hangs in the kernel is left to init."""
-    status = _status(child) if is_over else None
-    if status is None:
-        os.kill(child, signal.SIGKILL)
-        _status(child)
-    return status
-
-
-def _status(child: int) -> int | None:
-    """The child's status, once it has ended; None if it goes on."""
-    for _ in range(_MOMENTS):
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.05)
-    return None

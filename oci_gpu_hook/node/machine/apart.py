@@ -99,7 +99,14 @@ def _said(fd: int, seconds: Sequence[float]) -> bytes:
 def end(child: int) -> None:
     """Kill a child.  One that hangs in the kernel cannot be waited for: it is left to init."""
     os.kill(child, signal.SIGKILL)
+    status(child)
+
+
+def status(child: int) -> int | None:
+    """The exit status of a child that ends now, or minus the signal's number; None if it goes on."""
     for _ in range(_MOMENTS):
-        if os.waitpid(child, os.WNOHANG)[0]:
-            return
+        pid, found = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(found)
         time.sleep(0.05)
+    return None
