@@ -79,7 +79,7 @@ TAKEN = (
     f"    with open('/{GUEST}/tests/selinux/guest/taken.py') as file:\n"
     "        exec(file.read(), {})\n"
 )
-TAKEN_OVER = ("hook.py", "runtime.py")
+TAKEN_OVER = ("hook.py", "runtime/create.py")
 
 # Where this run's files lie, and so what must be labelled anew at each run.
 _RENEWED = (
