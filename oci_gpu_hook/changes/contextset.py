@@ -11,7 +11,7 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.changes.tree import TargetError, Tree
-from oci_gpu_hook.container.ipc import REALLY_THERE, XATTR
+from oci_gpu_hook.container.ipc import NO_SYMLINKS, XATTR
 from oci_gpu_hook.kernel import syscalls
 from oci_gpu_hook.kernel.filetypes import is_folder, is_link
 
@@ -37,7 +37,7 @@ def create_as(context: str) -> None:
 def relabel(tree: Tree, path: str, context: str) -> None:
     """Give the mount at `path`, and all files in it, the label `context`."""
     flags = posix.O_PATH | posix.O_DIRECTORY
-    root = syscalls.openat2(tree.root_fd, path, flags, resolve=REALLY_THERE)
+    root = syscalls.openat2(tree.root_fd, path, flags, resolve=NO_SYMLINKS)
     _refuse_hosts_own(root, path)
     before = _set(root, context)
     if before:

@@ -59,7 +59,7 @@ def running(host: HostRoot, found: Running, config: str | None) -> list[Finding]
     """The findings about a container."""
     name = quoted(found.shown)[1:-1] or "of no known id"
     if not found.pid:
-        raise UsageError(f"the container {name} does not run", advice.start(_patient(found)))
+        raise UsageError(f"the container {name} does not run", advice.start(_ref(found)))
     if not processes.is_contained(found.pid):
         raise UsageError(f"the process {found.pid} is in no container: it sees the host's own mounts")
     process = Finding("container", PASS, f"{name}{_by(found)}, process {found.pid}")
@@ -78,7 +78,7 @@ def running(host: HostRoot, found: Running, config: str | None) -> list[Finding]
 
 def _findings(host: HostRoot, found: Running, config: str | None, looked: Callable[[], None]) -> list[Finding]:
     """What is to be said of it; `looked` is called before its nodes are opened."""
-    who = _patient(found)
+    who = _ref(found)
     inside = ContainerRoot(host, found.pid)
     findings, operations = _wanted(host, inside, found, config)
     if operations is None and any([item.level == FAIL for item in findings]):
@@ -92,12 +92,12 @@ def _findings(host: HostRoot, found: Running, config: str | None, looked: Callab
     return [*findings, *judged.judge(operations, seen, who)]
 
 
-def _patient(found: Running) -> advice.Patient:
+def _ref(found: Running) -> advice.ContainerRef:
     known = found.called
     word = known.full or known.name or found.id
     is_pods = bool(known.pod)
     user = None if found.owner == os.geteuid() else found.owner
-    return advice.Patient(known.engine, word, found.id, is_pods, found.pid, found.bundle, found.runtime, user)
+    return advice.ContainerRef(known.engine, word, found.id, is_pods, found.pid, found.bundle, found.runtime, user)
 
 
 def _by(found: Running) -> str:
@@ -121,7 +121,7 @@ def _wanted(
             if docker.asks_for_none(host, bundle):
                 return [judged.counted_none()], None
             others = bool(current.known(host))
-            return [_unasked(_patient(found), question, settings, notes, others=others)], None
+            return [_unasked(_ref(found), question, settings, notes, others=others)], None
         there = Rootfs(inside.fd, ())
         plan = decide.decide(bundle, request, settings, host, there, id=found.id, process=None)
     except HookError as err:
@@ -141,7 +141,7 @@ def _asked(request: Request) -> str:
 
 
 def _unasked(
-    who: advice.Patient, question: Question, settings: Settings, notes: tuple[str, ...], *, others: bool
+    who: advice.ContainerRef, question: Question, settings: Settings, notes: tuple[str, ...], *, others: bool
 ) -> Finding:
     """Why there is no request: nothing asks, or what asks is not accepted; others: whether there are vendors' files."""
     for key, was, instead in (

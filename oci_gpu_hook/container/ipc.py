@@ -32,7 +32,7 @@ VOLUME = "volume"
 LINK = "link"
 
 XATTR = "security.selinux"
-REALLY_THERE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.RESOLVE_NO_SYMLINKS
+NO_SYMLINKS = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.RESOLVE_NO_SYMLINKS
 
 
 class IpcMount(NamedTuple):
@@ -57,7 +57,7 @@ def mounts(bundle: Bundle, state_id: str, rootfs: Rootfs, process: Process, host
     for path in PATHS:
         try:
             flags = posix.O_PATH | posix.O_DIRECTORY
-            fd = syscalls.openat2(rootfs.fd, path, flags, resolve=REALLY_THERE)
+            fd = syscalls.openat2(rootfs.fd, path, flags, resolve=NO_SYMLINKS)
         except OSError as err:
             if err.errno in (syscalls.ELOOP, syscalls.ENOTDIR):
                 found.append(IpcMount(path, LINK, "", False, ()))

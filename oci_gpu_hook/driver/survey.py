@@ -23,7 +23,7 @@ _INSTALL_HINT = "whoever installs the driver must install all parts of one versi
 _REFRESH = "run 'oci-gpu-hook inventory refresh'"
 
 
-def anew(root: HostRoot, driver_root: str) -> DriverInventory:
+def survey_and_save(root: HostRoot, driver_root: str) -> DriverInventory:
     """A new inventory, without nodes, saved for the next start if that is possible.
 
     A current inventory that was saved meanwhile stays: that of ``inventory refresh`` has what NVML says.

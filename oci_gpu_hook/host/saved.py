@@ -29,7 +29,7 @@ INVENTORY = "inventory"
 REFRESH_WANTED = "refresh-wanted"
 
 # A refresh that settles nothing, because NVML does not answer, must not follow the restarts of a container.
-SECONDS_BETWEEN_WISHES = 30
+REFRESH_INTERVAL = 30
 
 # The inventory of a host with 16 GPUs and a hundred MIG devices has 30 KiB.  A larger file than this is neither read
 # nor written.
@@ -118,13 +118,13 @@ def write(root: HostRoot, name: str, data: bytes) -> None:
 def want_refresh(root: HostRoot) -> None:
     """Ask for a refresh of the inventory, of whoever watches for that; nothing if we may not write.
 
-    Nothing either where somebody has asked within `SECONDS_BETWEEN_WISHES`: whoever still wants it asks again later.
+    Nothing either where somebody has asked within `REFRESH_INTERVAL`: whoever still wants it asks again later.
     """
     from time import time
 
     last = root.stat(f"{FOLDER}/{REFRESH_WANTED}")
     # A time in the future is of a clock that was set back since.
-    if last is not None and 0 <= time() - last.st_mtime < SECONDS_BETWEEN_WISHES:
+    if last is not None and 0 <= time() - last.st_mtime < REFRESH_INTERVAL:
         return
     try:
         write(root, REFRESH_WANTED, b"")

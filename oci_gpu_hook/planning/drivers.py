@@ -117,5 +117,5 @@ def _inventory(host: HostRoot, driver_root: str) -> tuple[DriverInventory | None
         return saved, True
     from oci_gpu_hook.driver import survey
 
-    look = survey.anew if host.remember else survey.survey
+    look = survey.survey_and_save if host.remember else survey.survey
     return look(host, driver_root), False

@@ -13,7 +13,7 @@ from oci_gpu_hook.cli import examine
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import WARN, Finding, advice, containercheck
-from oci_gpu_hook.node.diagnosis.advice import Patient
+from oci_gpu_hook.node.diagnosis.advice import ContainerRef
 from oci_gpu_hook.node.machine import processes
 from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.bundle import Bundle
@@ -23,12 +23,12 @@ from tests.unit import hosts
 ID = "ab" * 32
 BUNDLE = f"/run/tasks/prod/{ID}"
 OF = {
-    "podman": Patient("podman", "web", ID, False, 7, BUNDLE, "crun"),
-    "CRI-O": Patient("CRI-O", "k8s_main_gpu_ml_u_0", ID, True, 7, BUNDLE, "crun"),
-    "Docker": Patient("Docker", "web", ID, False, 7, BUNDLE, "runc"),
-    "containerd": Patient("containerd", "mine", ID, False, 7, BUNDLE, "runc"),
-    "containerd for the kubelet": Patient("containerd", "train", ID, True, 7, BUNDLE, "runc"),
-    "runc": Patient("", ID, ID, False, 7, BUNDLE, "runc"),
+    "podman": ContainerRef("podman", "web", ID, False, 7, BUNDLE, "crun"),
+    "CRI-O": ContainerRef("CRI-O", "k8s_main_gpu_ml_u_0", ID, True, 7, BUNDLE, "crun"),
+    "Docker": ContainerRef("Docker", "web", ID, False, 7, BUNDLE, "runc"),
+    "containerd": ContainerRef("containerd", "mine", ID, False, 7, BUNDLE, "runc"),
+    "containerd for the kubelet": ContainerRef("containerd", "train", ID, True, 7, BUNDLE, "runc"),
+    "runc": ContainerRef("", ID, ID, False, 7, BUNDLE, "runc"),
 }
 WORDS = {
     "podman": ("podman",),

@@ -24,7 +24,7 @@ from oci_gpu_hook.node.diagnosis import (
     podmancheck,
     systemcheck,
 )
-from oci_gpu_hook.node.diagnosis.advice import Patient
+from oci_gpu_hook.node.diagnosis.advice import ContainerRef
 from oci_gpu_hook.node.engines import cdidevices, cdispecs, rootless
 from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.engines.cdidevices import devices
@@ -413,7 +413,7 @@ LIBRARY = LIBRARY._replace(names=("libcuda.so.1",))
 NAMED = (Entry(b"libcuda.so.1", b"/x", 3),)
 CACHE = LdCache("/etc/ld.so.cache", NAMED, True, "")
 PLANNED = (NODE, GPU, LIBRARY, CACHE)
-PATIENT = Patient("podman", "web", "a" * 64, False, 7, "/b", "crun")
+CONTAINER = ContainerRef("podman", "web", "a" * 64, False, 7, "/b", "crun")
 WELL = containercheck.Seen(
     nodes={"/dev/nvidiactl": (195, 255), "/dev/nvidia0": (195, 0)},
     opened={"/dev/nvidiactl": 0, "/dev/nvidia0": 0},
@@ -451,8 +451,8 @@ WELL = containercheck.Seen(
     ],
 )
 def test_a_containers_faults(changes: dict[str, Any], level: str, seen: str) -> None:
-    assert {f.level for f in containercheck.judge(PLANNED, WELL, PATIENT)} == {PASS}
-    found = [f for f in containercheck.judge(PLANNED, WELL._replace(**changes), PATIENT) if f.level != PASS]
+    assert {f.level for f in containercheck.judge(PLANNED, WELL, CONTAINER)} == {PASS}
+    found = [f for f in containercheck.judge(PLANNED, WELL._replace(**changes), CONTAINER) if f.level != PASS]
     assert [f.level for f in found] == [level]
     assert seen in found[0].seen
     assert found[0].remedy
@@ -461,7 +461,7 @@ def test_a_containers_faults(changes: dict[str, Any], level: str, seen: str) -> 
 def test_a_link_that_somebody_has_removed_is_no_change_of_the_driver() -> None:
     """As an image's package manager may, since it is in the container's own root."""
     left = WELL._replace(names={"/usr/lib64": frozenset(["libcuda.so.580.1"])})
-    (found,) = [f for f in containercheck.judge(PLANNED, left, PATIENT) if f.level != PASS]
+    (found,) = [f for f in containercheck.judge(PLANNED, left, CONTAINER) if f.level != PASS]
     assert (found.level, found.seen) == (FAIL, "/usr/lib64/libcuda.so.1 missing")
 
 

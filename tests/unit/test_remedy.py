@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.node.diagnosis import advice
-from oci_gpu_hook.node.diagnosis.advice import Patient
+from oci_gpu_hook.node.diagnosis.advice import ContainerRef
 from oci_gpu_hook.node.diagnosis.remedy import command, is_name, then
 
 EVIL = "x;echo Y3VybA==|base64 -d>/etc/cron.d/x"
@@ -46,7 +46,7 @@ ADVISE = (advice.restart, advice.start, advice.resume, advice.ask, advice.accept
 def test_no_name_that_a_user_chose_is_a_word(engine: str, is_pods: bool, advise: object) -> None:
     """Neither the container's, nor its id, nor the folder above its bundle."""
     for word, id, bundle in ((EVIL, ID, f"/run/{EVIL}/{ID}"), ("--evil", "--all", "/b"), (EVIL, EVIL, f"/b/{EVIL}")):
-        who = Patient(engine, word, id, is_pods, 7, "" if id != ID else bundle, "runc")
+        who = ContainerRef(engine, word, id, is_pods, 7, "" if id != ID else bundle, "runc")
         said = advise(who)  # type: ignore[operator]
         assert "echo" not in said.replace(f"/run/{EVIL}", ""), said
         words = shlex.split(said.rpartition(": ")[2], comments=True)
@@ -56,7 +56,7 @@ def test_no_name_that_a_user_chose_is_a_word(engine: str, is_pods: bool, advise:
 @pytest.mark.parametrize("advise", ADVISE)
 def test_a_users_container_is_that_users_to_start_again(advise: object) -> None:
     """Root would start what the user's bundle says."""
-    who = Patient("", "web", "web", False, 7, "/users/ann/bundle", "runc", user=1000)
+    who = ContainerRef("", "web", "web", False, 7, "/users/ann/bundle", "runc", user=1000)
     said = advise(who)  # type: ignore[operator]
     assert "/users/ann" not in said
     assert "runc" not in said or "1000" in said

@@ -111,7 +111,7 @@ def test_a_refresh_is_wanted_again_only_after_a_while(root: HostRoot) -> None:
     """A container that restarts must not start refreshes without end; a clock that was set back stops no wish."""
     file = Path(root.path, saved.FOLDER[1:], saved.REFRESH_WANTED)
     wishes = []
-    for age in (0, saved.SECONDS_BETWEEN_WISHES - 10, saved.SECONDS_BETWEEN_WISHES + 1, -60):
+    for age in (0, saved.REFRESH_INTERVAL - 10, saved.REFRESH_INTERVAL + 1, -60):
         if file.exists():
             then = time.time() - age
             os.utime(file, (then, then))

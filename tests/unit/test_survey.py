@@ -296,12 +296,12 @@ def test_an_inventory_of_another_driver_root_is_not_used(tmp_path: Path) -> None
 def test_a_start_saves_what_it_had_to_survey_and_makes_the_folder(tmp_path: Path) -> None:
     """After an installation it is not there until the next boot; whatever the engine's umask, all may read it."""
     root = hosts.host(tmp_path)
-    survey.anew(root, "/")
+    survey.survey_and_save(root, "/")
     assert not (tmp_path / "run").exists()
     (tmp_path / "run").mkdir()
     before = os.umask(0o077)
     try:
-        survey.anew(root, "/")
+        survey.survey_and_save(root, "/")
     finally:
         os.umask(before)
     assert (tmp_path / "run/oci-gpu-hook").stat().st_mode & 0o7777 == 0o755
@@ -311,7 +311,7 @@ def test_a_start_saves_what_it_had_to_survey_and_makes_the_folder(tmp_path: Path
 def test_a_start_that_may_not_make_the_folder_has_its_inventory(tmp_path: Path) -> None:
     root = hosts.host(tmp_path)
     hosts.plant(tmp_path, "run", "a file in the way")
-    assert survey.anew(root, "/").gpus
+    assert survey.survey_and_save(root, "/").gpus
 
 
 def test_a_start_leaves_what_was_saved_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,7 +326,7 @@ def test_a_start_leaves_what_was_saved_meanwhile(tmp_path: Path, monkeypatch: py
         return look(root, driver_root)
 
     monkeypatch.setattr(survey, "survey", survey_while_another_saves)
-    survey.anew(root, "/")
+    survey.survey_and_save(root, "/")
     assert inventory.read_saved(root, stamp.now(root, "/")) == known
 
 

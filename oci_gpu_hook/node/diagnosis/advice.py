@@ -20,7 +20,7 @@ _ACCEPT = "accept-environment, accept-volume-mounts"
 _SHORT = 12
 
 
-class Patient(NamedTuple):
+class ContainerRef(NamedTuple):
     """A container as its engine and runtime know it.
 
     engine: "" for none; word: what engines that have names take, else the id; is_pods: whether Kubernetes runs it;
@@ -38,7 +38,7 @@ class Patient(NamedTuple):
     user: int | None = None
 
 
-def restart(who: Patient) -> Remedy:
+def restart(who: ContainerRef) -> Remedy:
     """Start it again, so that the hook runs again."""
     if who.user is not None:
         return in_words(f"the user {who.user} must start it again")
@@ -58,7 +58,7 @@ def restart(who: Patient) -> Remedy:
     return then(command(who.runtime, "delete", "--force", who.id), run)
 
 
-def start(who: Patient) -> Remedy:
+def start(who: ContainerRef) -> Remedy:
     """What to do about one that has stopped: start it, or see why it has."""
     if who.user is not None:
         return in_words(f"the user {who.user} must start it")
@@ -74,7 +74,7 @@ def start(who: Patient) -> Remedy:
     return in_words(f"start it: {restart(who)}" if who.runtime else "start it")
 
 
-def resume(who: Patient) -> Remedy:
+def resume(who: ContainerRef) -> Remedy:
     """Let one run on that is paused."""
     if who.user is not None:
         return in_words(f"the user {who.user} must let it run on")
@@ -87,7 +87,7 @@ def resume(who: Patient) -> Remedy:
     return command(who.runtime or "runc", "resume", who.id)
 
 
-def ask(who: Patient) -> Remedy:
+def ask(who: ContainerRef) -> Remedy:
     """Start it with a request for a GPU."""
     if _is_the_kubelets(who):
         note = f"{_VARIABLE} in its env, or nvidia.com/gpu in its limits"
@@ -102,31 +102,31 @@ def ask(who: Patient) -> Remedy:
     return command("vi", file, note=f"{_VARIABLE} in process.env")
 
 
-def accepted(who: Patient) -> Remedy:
+def accepted(who: ContainerRef) -> Remedy:
     """See which requests the administrator accepts, and make one of those."""
     if _is_the_kubelets(who):
         return command(*_CONFIG, note=f"{_ACCEPT}; the pod can ask by nvidia.com/gpu in its limits")
     return command(*_CONFIG, note=_ACCEPT)
 
 
-def _is_the_kubelets(who: Patient) -> bool:
+def _is_the_kubelets(who: ContainerRef) -> bool:
     return who.engine == CRIO or who.is_pods
 
 
-def _can_be_named(who: Patient) -> bool:
+def _can_be_named(who: ContainerRef) -> bool:
     """Whether its id can be a word of a command."""
     return is_name(who.id)
 
 
-def _program(who: Patient) -> str:
+def _program(who: ContainerRef) -> str:
     return who.engine.lower()
 
 
-def _word(who: Patient) -> str:
+def _word(who: ContainerRef) -> str:
     return who.word if is_name(who.word) else who.id
 
 
-def _ctr(who: Patient) -> tuple[str, ...]:
+def _ctr(who: ContainerRef) -> tuple[str, ...]:
     """containerd's namespace: a bundle's folder is FOLDER/NAMESPACE/ID."""
     namespace = who.bundle.rpartition("/")[0].rpartition("/")[2]
     return "ctr", "--namespace", namespace if is_name(namespace) else "default"

@@ -19,7 +19,7 @@ from oci_gpu_hook.operations.mount import Mount
 from oci_gpu_hook.record import NamedTuple
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.node.diagnosis.advice import Patient
+    from oci_gpu_hook.node.diagnosis.advice import ContainerRef
     from oci_gpu_hook.operations.operation import Operation
 
 _SHOWN = 3
@@ -61,7 +61,7 @@ class Seen(NamedTuple):
     unopened: str = NO_ENTRY
 
 
-def judge(operations: tuple[Operation, ...], seen: Seen, who: Patient) -> list[Finding]:
+def judge(operations: tuple[Operation, ...], seen: Seen, who: ContainerRef) -> list[Finding]:
     """The findings in order of cause: nodes, whether they open, libraries, cache, labels."""
     restart = advice.restart(who)
     devices = [item for item in operations if isinstance(item, Device)]
@@ -90,7 +90,7 @@ def counted_none() -> Finding:
     return Finding("request", WARN, seen, remedy)
 
 
-def judge_without_request(seen: Seen, who: Patient) -> list[Finding]:
+def judge_without_request(seen: Seen, who: ContainerRef) -> list[Finding]:
     """The findings about a container that asks for nothing: a CDI spec, for example, can have given it nodes."""
     paths = [path for path, numbers in seen.nodes.items() if numbers is not None]
     if not paths:
@@ -117,7 +117,7 @@ def _nodes(devices: list[Device], seen: Seen, restart: Remedy) -> list[Finding]:
     return findings or [Finding("nodes", PASS, f"{len(devices)}, with the driver's numbers")]
 
 
-def _opened(paths: list[str], seen: Seen, who: Patient) -> list[Finding]:
+def _opened(paths: list[str], seen: Seen, who: ContainerRef) -> list[Finding]:
     check, restart = "open", advice.restart(who)
     if seen.opened is None:
         text, remedy = _UNOPENED[seen.unopened]
