@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The format of ``/etc/ld.so.cache``: bytes to columns, and back.  Pure.
+"""The format of ``/etc/ld.so.cache``: bytes to rows, and back.  Pure.
 
 Source: glibc's ``sysdeps/generic/dl-cache.h`` (layout) and ``elf/cache.c`` (what ldconfig writes), 2.17 to 2.41;
 ldconfig(8).  `ldcache_merge` adds our rows and sorts all.  Little-endian only, as all supported machines are.  Names
@@ -13,15 +13,15 @@ from __future__ import annotations
 
 try:
     # The C module that `struct` wraps: one file less to load.
-    from _struct import pack, pack_into, unpack_from
+    from _struct import pack, unpack_from
 except ImportError:
-    from struct import pack, pack_into, unpack_from
+    from struct import pack, unpack_from
 
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
 
 
 # A cache of 1,050 libraries has 80 KiB.  A larger one than this is not read, nor one with more rows.
@@ -46,7 +46,7 @@ _OLD_HEADER_SIZE, _OLD_ROW_SIZE = 16, 12  # a row: flags, soname, path
 _NEW_MAGIC = b"glibc-ld.so.cache1.1"
 _HEADER = "<20sIIB3xI12x"  # magic, rows, size of the strings, byte order, offset of the extensions
 _HEADER_SIZE = 48
-_ROW_SIZE = 24  # flags, soname, path, OS version, 32 bits each; hwcap, 64 bits
+_ROW, _ROW_SIZE = "<4IQ", 24  # flags, soname, path, OS version; hwcap
 _LITTLE_ENDIAN = 2
 _EXTENSION_MAGIC = 0xEAA42174
 _GENERATOR_TAG, _HWCAPS_TAG = 0, 1
@@ -69,21 +69,32 @@ class MalformedCache(ValueError):
 
 
 class Table(NamedTuple):
-    """A cache as columns, with one item for each row; offsets count from the start of `strings`."""
+    """A cache: its rows in the new layout, whose offsets count from `base` bytes before `strings`, and their names.
+
+    The rows stay the bytes that they are: numbers of Python take ten times as much.
+    """
 
     strings: bytes
+    base: int
+    rows: bytes
     names: list[bytes]
-    name_offsets: list[int]
-    path_offsets: list[int]
-    path_ends: list[int]
-    flags: list[int]
-    osversions: list[int]
-    hwcaps: list[int]
-    hwcap_offsets: list[int]
+    hwcap_names: tuple[int, ...]
+
+    def column(self, number: int) -> list[int]:
+        """One 32-bit number of each row: 0 flags, 1 name's offset, 2 path's offset, 3 OS version."""
+        return memoryview(self.rows).cast("I")[number::6].tolist()
+
+    def hwcaps(self) -> list[int]:
+        return memoryview(self.rows).cast("Q")[2::3].tolist()
+
+    def path(self, row: int) -> bytes:
+        (offset,) = unpack_from("<I", self.rows, _ROW_SIZE * row + 8)
+        start = offset - self.base
+        return self.strings[start : self.strings.index(0, start)]
 
 
 # A cache that lists nothing.
-NOTHING = Table(b"", [], [], [], [], [], [], [], [])
+NOTHING = Table(b"", 0, b"", [], ())
 
 
 def read(data: bytes) -> Table:
@@ -101,16 +112,15 @@ def read(data: bytes) -> Table:
     for start in (end + 4 & ~7, end):  # aligned as on 64-bit machines, or as on 32-bit ones
         if data.startswith(_NEW_MAGIC, start):
             return _read_new(data, start)
-    words = unpack_from(f"<{3 * count}I", data, _OLD_HEADER_SIZE)
-    zeros = (0,) * count
-    return _table(data[end:], 0, (words[1::3], words[2::3], ()), (words[::3], zeros, zeros))
+    old = [data[start : start + _OLD_ROW_SIZE] for start in range(_OLD_HEADER_SIZE, end, _OLD_ROW_SIZE)]
+    return _checked(Table(data[end:], 0, b"".join([row.ljust(_ROW_SIZE, b"\0") for row in old]), [], ()))
 
 
 def paths_of(data: bytes, sonames: Collection[bytes]) -> list[bytes]:
     """The paths of libraries with these names, in the cache's order, at most `_MOST_PATHS`; MalformedCache."""
     table = read(data)
-    rows = zip(table.names, table.path_offsets, table.path_ends)
-    return [table.strings[start:end] for name, start, end in rows if name in sonames][:_MOST_PATHS]
+    rows = [row for row, name in enumerate(table.names) if name in sonames]
+    return [table.path(row) for row in rows[:_MOST_PATHS]]
 
 
 def _read_new(data: bytes, start: int) -> Table:
@@ -128,18 +138,11 @@ def _read_new(data: bytes, start: int) -> Table:
     rows_end = rows_start + _ROW_SIZE * count
     if rows_end + size > len(data) or count > _MOST_ROWS:
         raise MalformedCache(f"{count} rows and {size} bytes of strings do not fit in")
-    # Views: a tuple of all numbers of a large cache would take ten times its size.
-    rows = memoryview(data)[rows_start:rows_end]
-    words = rows.cast("I")
-    return _table(
-        data[rows_end : rows_end + size],
-        rows_end - start,
-        (words[1::6].tolist(), words[2::6].tolist(), _hwcap_names(data, extensions)),
-        (words[::6].tolist(), words[3::6].tolist(), rows.cast("Q")[2::3].tolist()),
-    )
+    strings = data[rows_end : rows_end + size]
+    return _checked(Table(strings, rows_end - start, data[rows_start:rows_end], [], _hwcap_names(data, extensions)))
 
 
-def _hwcap_names(data: bytes, start: int) -> Sequence[int]:
+def _hwcap_names(data: bytes, start: int) -> tuple[int, ...]:
     """The offsets of the hwcaps names, by the directory of the extensions at `start`, 0 for none."""
     if not start:
         return ()
@@ -148,7 +151,7 @@ def _hwcap_names(data: bytes, start: int) -> Sequence[int]:
     magic, count = unpack_from("<II", data, start)
     if magic != _EXTENSION_MAGIC or start + 8 + 16 * count > len(data) or count > _MOST_EXTENSIONS:
         raise MalformedCache("the directory of the extensions is broken")
-    hwcaps: Sequence[int] = ()
+    hwcaps: tuple[int, ...] = ()
     words = unpack_from(f"<{4 * count}I", data, start + 8)
     for tag, offset, size in zip(words[::4], words[2::4], words[3::4]):
         if offset + size > len(data):
@@ -162,56 +165,48 @@ def _hwcap_names(data: bytes, start: int) -> Sequence[int]:
     return hwcaps
 
 
-def _table(
-    strings: bytes,
-    base: int,
-    offsets: tuple[Sequence[int], Sequence[int], Sequence[int]],
-    columns: tuple[Sequence[int], Sequence[int], Sequence[int]],
-) -> Table:
-    """Make a table; MalformedCache if a string is not inside `strings`.
-
-    `offsets` are of names, paths and hwcaps names, and count from `base` bytes before `strings`; `columns` are flags,
-    OS versions and hwcaps, which may have any value.
-    """
-    names, paths, hwcap_names = [[offset - base for offset in column] for column in offsets]
-    starts = names + paths + hwcap_names
-    if min(starts, default=0) < 0:
-        raise MalformedCache("a string lies before the strings")
-    find, window = strings.find, _LONGEST_STRING + 1
-    ends = [find(0, start, start + window) for start in starts]
-    if min(ends, default=0) < 0:
-        raise MalformedCache("a string is too long or has no end")
-    if sum(ends) - sum(starts) > _SHARING * (len(strings) + _ROW_SIZE * len(names)):
+def _checked(table: Table) -> Table:
+    """The table with its names; MalformedCache if a string is not inside `strings`."""
+    base, strings = table.base, table.strings
+    names, ends, total = table.column(1), [], 0
+    for column in (table.hwcap_names, table.column(2), names):
+        if min(column, default=base) < base:
+            raise MalformedCache("a string lies before the strings")
+        ends = [strings.find(0, start - base, start - base + _LONGEST_STRING + 1) for start in column]
+        if min(ends, default=0) < 0:
+            raise MalformedCache("a string is too long or has no end")
+        length = sum(ends) - sum(column) + base * len(ends)
+        total += length
+    if total > _SHARING * (len(strings) + len(table.rows)):
         raise MalformedCache("the strings overlap too much")
-    if sum(ends[: len(names)]) - sum(names) > _MOST_COMPARED:
+    if length > _MOST_COMPARED:
         raise MalformedCache("the names are longer than those of any real cache")
-    texts = [strings[start:end] for start, end in zip(names, ends)]
-    path_ends = ends[len(names) : 2 * len(names)]
-    flags, versions, caps = [list(column) for column in columns]
-    return Table(strings, texts, names, paths, path_ends, flags, versions, caps, hwcap_names)
+    return table._replace(names=[strings[start - base : end] for start, end in zip(names, ends)])
+
+
+def row(flags: int, name: int, path: int, osversion: int) -> bytes:
+    """A row of a library without hwcap; name, path: the offsets of its strings."""
+    return pack(_ROW, flags, name, path, osversion, 0)
 
 
 def written(table: Table, order: list[int]) -> bytes:
     """The new layout, with the table's rows in `order`.  Unknown extensions are dropped: they might be wrong now."""
     base = _HEADER_SIZE + _ROW_SIZE * len(order)
-    words = [0] * (6 * len(order))
-    words[::6] = map(table.flags.__getitem__, order)
-    words[1::6] = [offset + base for offset in map(table.name_offsets.__getitem__, order)]
-    words[2::6] = [offset + base for offset in map(table.path_offsets.__getitem__, order)]
-    words[3::6] = map(table.osversions.__getitem__, order)
-    rows = bytearray(pack(f"<{len(words)}I", *words))
-    for place, row in enumerate(order) if any(table.hwcaps) else ():
-        pack_into("<Q", rows, _ROW_SIZE * place + 16, table.hwcaps[row])
+    rows = bytearray().join([table.rows[_ROW_SIZE * row : _ROW_SIZE * row + _ROW_SIZE] for row in order])
+    words, shift = memoryview(rows).cast("I"), base - table.base
+    for column in (1, 2):
+        moved = [offset + shift for offset in words[column::6].tolist()]
+        words[column::6] = memoryview(pack(f"<{len(moved)}I", *moved)).cast("I")
     size = len(table.strings)
     padding = bytes(-size % 4)
     start = base + size + len(padding)
     header = pack(_HEADER, _NEW_MAGIC, len(order), size, _LITTLE_ENDIAN, start)
-    return b"".join([header, rows, table.strings, padding, _extensions(start, table, base)])
+    return b"".join([header, rows, table.strings, padding, _extensions(start, table.hwcap_names, shift)])
 
 
-def _extensions(start: int, table: Table, base: int) -> bytes:
+def _extensions(start: int, names: tuple[int, ...], shift: int) -> bytes:
     """The directory of the extensions for `start`, the offsets of the hwcaps names, and the generator."""
-    hwcaps = [offset + base for offset in table.hwcap_offsets]
+    hwcaps = [offset + shift for offset in names]
     count = 2 if hwcaps else 1
     hwcaps_start = start + 8 + 16 * count
     sections = [_GENERATOR_TAG, 0, hwcaps_start + 4 * len(hwcaps), len(_GENERATOR)]

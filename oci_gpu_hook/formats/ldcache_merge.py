@@ -34,7 +34,7 @@ _NO_DIGITS = _BYTES[:246] + b" " * 10
 _PAIRS = [(8, 8), (8, 9), (8, 10), (8, 11), (8, 12), (8, 13), (31, 31), (31, 32)]
 _ESCAPES = [(bytes([rank]), bytes([first, 64 + rank])) for first, rank in _PAIRS]
 # The bytes of names that are handled in one block: each may take two hundred while that is done.
-_AT_ONCE = 1 << 16
+_AT_ONCE = 1 << 12
 
 
 class Entry(NamedTuple):
@@ -62,51 +62,43 @@ def merge(data: bytes | None, ours: Iterable[Entry]) -> bytes:
         versions.setdefault((soname, path, flags), version)
     table = _before(theirs, versions)
     # C chars are unsigned on ARM.
-    unsigned = ldcache.NATIVE_FLAGS["aarch64"] in ([flags for _, _, flags in versions] or theirs.flags)
-    keys = _keys(table, unsigned=unsigned)
+    unsigned = ldcache.NATIVE_FLAGS["aarch64"] in ([flags for _, _, flags in versions] or theirs.column(0))
     repeated = _repeated_rows(theirs, versions)
-    order = [row for row in sorted(range(len(keys)), key=keys.__getitem__, reverse=True) if row not in repeated]
-    return ldcache.written(table, order)
+    # The keys are gone before the rows are copied.
+    rows = sorted(range(len(table.names)), key=_keys(table, unsigned=unsigned).__getitem__, reverse=True)
+    return ldcache.written(table, [row for row in rows if row not in repeated])
 
 
 def _before(table: ldcache.Table, ours: dict[tuple[bytes, bytes, int], int]) -> ldcache.Table:
     """The table with rows for `ours` before its own rows, and their strings after its own strings."""
     # A bytearray grows in place: an image's folder of newer CUDA libraries may hold thousands of names.
-    strings = bytearray(table.strings)
-    names, paths = [], []
-    for soname, path, _ in ours:
-        paths.append(len(strings))
+    strings, rows = bytearray(table.strings), bytearray()
+    for (soname, path, flags), version in ours.items():
+        start = len(strings) + table.base
         # A name that is the end of its path needs no string of its own.
         strings += path + b"\0" if path.endswith(soname) else path + b"\0" + soname + b"\0"
-        names.append(len(strings) - len(soname) - 1)
-    return table._replace(
-        strings=bytes(strings),
-        names=[soname for soname, _, _ in ours] + table.names,
-        name_offsets=names + table.name_offsets,
-        path_offsets=paths + table.path_offsets,
-        flags=[flags for _, _, flags in ours] + table.flags,
-        osversions=[*ours.values(), *table.osversions],
-        hwcaps=[0] * len(ours) + table.hwcaps,
-    )
+        rows += ldcache.row(flags, len(strings) + table.base - len(soname) - 1, start, version)
+    names = [soname for soname, _, _ in ours] + table.names
+    return table._replace(strings=bytes(strings), rows=bytes(rows) + table.rows, names=names)
 
 
 def _repeated_rows(table: ldcache.Table, ours: dict[tuple[bytes, bytes, int], int]) -> set[int]:
     """The rows of `table` that repeat one of ours, by their numbers in the table with our rows before its own."""
     sonames = {soname for soname, _, _ in ours}
-    found = set()
-    for row in [row for row, name in enumerate(table.names) if name in sonames]:
-        path = table.strings[table.path_offsets[row] : table.path_ends[row]]
-        if (table.names[row], path, table.flags[row]) in ours and not table.hwcaps[row]:
-            found.add(row + len(ours))
-    return found
+    flags, hwcaps = table.column(0), table.hwcaps()
+    same = [row for row, name in enumerate(table.names) if name in sonames and not hwcaps[row]]
+    return {row + len(ours) for row in same if (table.names[row], table.path(row), flags[row]) in ours}
 
 
 def _keys(table: ldcache.Table, *, unsigned: bool) -> list[bytes]:
     """For each row, bytes that compare as ldconfig compares entries; `unsigned`: whether C chars are."""
     found = name_keys(table.names, unsigned=unsigned) if table.names else []
-    kinds = list(zip(table.flags, table.hwcaps))
-    suffixes = {kind: _suffix(*kind) for kind in set(kinds)}
-    return [key + suffixes[kind] for key, kind in zip(found, kinds)]
+    flags, hwcaps = table.column(0), table.hwcaps()
+    suffixes = {kind: _suffix(*kind) for kind in set(zip(flags, hwcaps))}
+    # In place: keys with and without their ends would take twice the memory.
+    for row, kind in enumerate(zip(flags, hwcaps)):
+        found[row] += suffixes[kind]
+    return found
 
 
 def name_keys(names: list[bytes], *, unsigned: bool) -> list[bytes]:

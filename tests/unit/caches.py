@@ -32,8 +32,7 @@ class Cache(NamedTuple):
 def parse(data: bytes) -> Cache:
     """All entries of a cache; MalformedCache if `data` is none, or empty."""
     table = ldcache.read(data)
-    strings = table.strings
-    paths = [strings[start:end] for start, end in zip(table.path_offsets, table.path_ends)]
-    rows = zip(table.names, paths, table.flags, table.osversions, table.hwcaps)
-    hwcaps = [strings[start : strings.index(0, start)] for start in table.hwcap_offsets]
+    paths = [table.path(row) for row in range(len(table.names))]
+    rows = zip(table.names, paths, table.column(0), table.column(3), table.hwcaps())
+    hwcaps = [table.strings[start - table.base :].partition(b"\0")[0] for start in table.hwcap_names]
     return Cache(tuple([Row(*row) for row in rows]), tuple(hwcaps))
