@@ -14,6 +14,12 @@ from oci_gpu_hook.host.source import UntrustedError, open_source
 from oci_gpu_hook.kernel import syscalls
 from oci_gpu_hook.kernel.filetypes import is_folder
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, TypeVar
+
+    Found = TypeVar("Found")
+
 # Of 64 KiB each.  Not all folders that are read belong to root, and a link in one may lead to /dev/zero.
 _MOST_PIECES = 128
 
@@ -106,78 +112,57 @@ class HostRoot:
                 return posix.stat(path)
             except OSError:
                 return None
-        try:
-            fd = self.open(path)
-        except OSError:
-            return None
-        try:
-            return posix.fstat(fd)
-        finally:
-            posix.close(fd)
+        return self._of(path, posix.O_PATH, posix.fstat)
 
     def read(self, path: str) -> bytes | None:
         """The whole content of a file; None if there is none that we may read, or it is too large."""
-        try:
-            fd = self.open(path, posix.O_RDONLY | posix.O_NONBLOCK)
-        except OSError:
-            return None
-        try:
-            pieces = []
-            while piece := posix.read(fd, 1 << 16):
-                pieces.append(piece)
-                if len(pieces) > _MOST_PIECES:
-                    return None
-            return b"".join(pieces)
-        except OSError:
-            return None
-        finally:
-            posix.close(fd)
+        return self._of(path, posix.O_RDONLY | posix.O_NONBLOCK, _content)
 
     def names(self, path: str) -> list[str]:
         """The names in a directory, sorted; none where there is no directory."""
-        try:
-            fd = self.open(path, posix.O_RDONLY | posix.O_DIRECTORY)
-        except OSError:
-            return []
-        try:
-            return sorted(posix.listdir(fd))
-        finally:
-            posix.close(fd)
+        return sorted(self._of(path, posix.O_RDONLY | posix.O_DIRECTORY, posix.listdir) or ())
 
     def inodes(self, path: str) -> list[tuple[str, int]]:
         """The names in a directory with their inode numbers, sorted; none where there is no directory."""
-        try:
-            fd = self.open(path, posix.O_RDONLY | posix.O_DIRECTORY)
-        except OSError:
-            return []
-        try:
-            with posix.scandir(fd) as entries:
-                return sorted([(entry.name, entry.inode()) for entry in entries])
-        finally:
-            posix.close(fd)
+        return sorted(self._of(path, posix.O_RDONLY | posix.O_DIRECTORY, _inodes) or ())
 
     def link(self, path: str) -> str | None:
         """The text of the symbolic link at `path`; None if there is none."""
+        return self._of(path, posix.O_PATH | posix.O_NOFOLLOW, lambda fd: posix.readlink("", dir_fd=fd))
+
+    def real(self, path: str) -> str:
+        """Where `path` leads to, as a path below this root without links; `path` itself where there is nothing."""
+        found = self._of(path, posix.O_PATH, _name) or ""
+        top = _name(self.fd).rstrip("/")
+        return found[len(top) :] if found.startswith(f"{top}/") else path
+
+    def _of(self, path: str, flags: int, act: Callable[[int], Found]) -> Found | None:
+        """What `act` gives for the descriptor of `path`; None where it cannot be opened, or `act` fails."""
         try:
-            fd = self.open(path, posix.O_PATH | posix.O_NOFOLLOW)
+            fd = self.open(path, flags)
         except OSError:
             return None
         try:
-            return posix.readlink("", dir_fd=fd)
+            return act(fd)
         except OSError:
             return None
         finally:
             posix.close(fd)
 
-    def real(self, path: str) -> str:
-        """Where `path` leads to, as a path below this root without links; `path` itself where there is nothing."""
-        try:
-            fd = self.open(path)
-        except OSError:
-            return path
-        try:
-            found = posix.readlink(f"/proc/self/fd/{fd}")
-        finally:
-            posix.close(fd)
-        top = posix.readlink(f"/proc/self/fd/{self.fd}").rstrip("/")
-        return found[len(top) :] if found.startswith(f"{top}/") else path
+
+def _content(fd: int) -> bytes | None:
+    pieces = []
+    while piece := posix.read(fd, 1 << 16):
+        pieces.append(piece)
+        if len(pieces) > _MOST_PIECES:
+            return None
+    return b"".join(pieces)
+
+
+def _inodes(fd: int) -> list[tuple[str, int]]:
+    with posix.scandir(fd) as entries:
+        return [(entry.name, entry.inode()) for entry in entries]
+
+
+def _name(fd: int) -> str:
+    return posix.readlink(f"/proc/self/fd/{fd}")
