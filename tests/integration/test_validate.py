@@ -285,12 +285,12 @@ def test_files_that_cannot_be_made_are_told_and_one_of_before_goes(installed: In
     }
     rows["a user"] = "setpriv --reuid 65534 --clear-groups oci-gpu-hook validate driver hook || echo $?"
     rows["an end"] = (
-        "printf '#!/bin/sh\\nsleep 1000\\n' | program slow\n"
+        "printf '#!/bin/sh\\necho \"$*\" >>/run/made/words\\nsleep 1000\\n' | program slow\n"
         "oci-gpu-hook validate hook --runtime slow --timeout 600 & validating=$!\n"
         "until pgrep -x slow >/dev/null; do sleep 0.1; done\n"
         "oci-gpu-hook validate driver --timeout 0.5 2>&1 || echo $?\n"
         # The second comes while the runtime, which hangs at that too, deletes the container.
-        "kill -HUP $validating; sleep 1; kill -TERM $validating\n"
+        "kill -HUP $validating; until grep -q delete /run/made/words; do sleep 0.1; done; kill -TERM $validating\n"
         'wait $validating || echo $?; echo "left:$(left)"'
     )
     rows["record"] = "cat /run/oci-gpu-hook/validation.json"
