@@ -62,6 +62,7 @@ ROOTS = {
     "vendors' files": ("vendors.vendorfile", "vendors.vendorsurvey"),
     "platforms": ("planning.platforms",),
     "platforms' files": ("vendors.tegra", "vendors.wsl"),
+    "forward compatibility": ("container.compat", "planning.compatibility"),
     "crun": ("request.crun", "report.runtimelog"),
     "requirements": ("planning.requirements",),
     "prestart": ("request.prestart",),

@@ -28,7 +28,7 @@ from oci_gpu_hook.node.machine.untrusted import ContainerRoot
 from oci_gpu_hook.node.setup.filecopy import closing
 from oci_gpu_hook.operations.device import Device
 from oci_gpu_hook.operations.mount import Mount
-from oci_gpu_hook.planning import decide
+from oci_gpu_hook.planning import compatibility, decide
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.state import object_of
 from oci_gpu_hook.vendors import current
@@ -127,7 +127,9 @@ def _wanted(
     except HookError as err:
         remedy = in_words(err.hint) if err.hint else DOCTOR
         return [Finding("request", FAIL, err.message, remedy)], None
-    return [Finding("request", PASS, _asked(request))], plan.operations
+    findings = [Finding("request", PASS, _asked(request))]
+    findings += [Finding("libcuda", PASS, note) for note in plan.notes if note.startswith(compatibility.TOPIC)]
+    return findings, plan.operations
 
 
 def _asked(request: Request) -> str:

@@ -89,7 +89,7 @@ def plan_text(plan: Plan, left_out: Iterable[str] = ()) -> str:
             lines += ["", f"{title}{by}", *aligned(rows)]
     notes = [*plan.notes, *left_out]
     if notes:
-        lines += ["", "left out", *[f"  {note}" for note in notes]]
+        lines += ["", "notes", *[f"  {note}" for note in notes]]
     return joined(lines)
 
 

@@ -16,6 +16,7 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from oci_gpu_hook.container.compat import Compat
     from oci_gpu_hook.container.process import Process
 
 _BELOW = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
@@ -23,8 +24,9 @@ _BELOW = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 # No image has more names in one folder.
 _MOST_NAMES = 4096
 
-# CUDA's images hold newer driver libraries there, for hosts with an older driver.
-COMPAT_FOLDER = "/usr/local/cuda/compat"
+# CUDA's images hold newer driver libraries there, for hosts with an older driver; those for a Jetson Orin lie apart.
+COMPAT_FOLDER, COMPAT_ORIN_FOLDER = "/usr/local/cuda/compat", "/usr/local/cuda/compat_orin"
+COMPAT_FOLDERS = (COMPAT_FOLDER, COMPAT_ORIN_FOLDER) if posix.uname().machine == "aarch64" else (COMPAT_FOLDER,)
 
 GLIBC = "glibc"
 MUSL = "musl"
@@ -34,14 +36,14 @@ class Layout(NamedTuple):
     """How one container is laid out.
 
     library_folder: where its loader searches by itself; library_folder_32: the same for 32-bit programs, "" if there
-    is no such folder; loader: ``glibc``, or ``musl``, which reads no ld.so.cache; compat_names: the names in
-    `COMPAT_FOLDER`, if they were asked for; user_namespace: whether mknod is refused, or makes nodes that nobody can
-    open; dev_is_hosts: whether its /dev is the host's own filesystem.
+    is no such folder; loader: ``glibc``, or ``musl``, which reads no ld.so.cache; compat: the image's own CUDA
+    libraries, if they were asked for, by their folder; user_namespace: whether mknod is refused, or makes nodes that
+    nobody can open; dev_is_hosts: whether its /dev is the host's own filesystem.
     """
 
     library_folder: str
     library_folder_32: str
-    compat_names: tuple[str, ...]
+    compat: tuple[Compat, ...]
     loader: str
     user_namespace: bool
     dev_is_hosts: bool
@@ -51,13 +53,13 @@ def look(root_fd: int, process: Process | None, *, user_namespace: bool, compat:
     """The layout of the container whose root is open at `root_fd`.
 
     process: None while there is none, and then `user_namespace` says what config.json asks for; compat: whether the
-    names in `COMPAT_FOLDER` are wanted.
+    image's own CUDA libraries are wanted.
     """
     folder, loader = library_folder(root_fd)
     return Layout(
         library_folder=folder,
         library_folder_32=library_folder_32(folder, loader),
-        compat_names=names(root_fd, COMPAT_FOLDER) if compat else (),
+        compat=_compat(root_fd) if compat and loader != MUSL else (),
         loader=loader,
         user_namespace=process.in_user_namespace() if process else user_namespace,
         dev_is_hosts=process is not None and dev_is_hosts(root_fd),
@@ -97,6 +99,19 @@ def library_folder_32(folder: str, loader: str) -> str:
     if loader == MUSL or posix.uname().machine != "x86_64":
         return ""
     return "/usr/lib" if folder == "/usr/lib64" else f"/usr/lib/{MULTIARCH_32}"
+
+
+def _compat(root_fd: int) -> tuple[Compat, ...]:
+    """What the image has for hosts with an older driver; most have nothing, and load nothing for it."""
+    found = []
+    for folder in COMPAT_FOLDERS:
+        inside = names(root_fd, folder)
+        if inside:
+            from oci_gpu_hook.container.compat import look
+
+            compat = look(root_fd, folder, inside)
+            found += [compat] if compat else []
+    return tuple(found)
 
 
 def names(root_fd: int, path: str) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ def question(host: HostRoot, request: Request, layout: Layout, settings: Setting
     # An answer belongs to one saved inventory: another one may have more facts from NVML.
     version = (inventory.st_ino, inventory.st_size, inventory.st_mtime_ns)
     # This is only the file's name: the whole question is compared with the one in the file.
-    text = f"{tuple(request)}{layout.library_folder}{layout.loader}{layout.compat_names}"
+    text = f"{tuple(request)}{layout.library_folder}{layout.loader}{layout.compat}"
     number = int.from_bytes(text.encode(errors="replace"), "little") % _MODULUS
     now = stamp.now(host, settings.driver_root)
     mps = (settings.mps_pipe_folder, settings.mps_pipe_owner)

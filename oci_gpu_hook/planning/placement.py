@@ -7,7 +7,7 @@ searches, all other files to the path where the libraries look for them.  Must n
 
 from __future__ import annotations
 
-from oci_gpu_hook.container.layout import COMPAT_FOLDER, MUSL
+from oci_gpu_hook.container.layout import MUSL
 from oci_gpu_hook.driver.stamp import LD_SO_CACHE
 from oci_gpu_hook.formats.ldcache_merge import Entry
 from oci_gpu_hook.operations.ldcache import LdCache
@@ -24,10 +24,6 @@ READ_ONLY = ("ro", "nosuid", "nodev")
 READ_ONLY_DATA = ("ro", "nosuid", "nodev", "noexec")
 
 COMPAT32 = "compat32"
-
-_CUDA = "libcuda.so."
-_CUDA_FAMILY = ("libcuda", "libnvidia-")
-_NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_+.")
 
 
 def brought_by(library: Library, request: Request) -> str:
@@ -123,39 +119,8 @@ def ld_cache(layout: Layout, newer: tuple[Entry, ...], entries: tuple[Entry, ...
         return ()
     reason = "the loader and 'ldconfig -p' find the libraries"
     if newer:
-        reason += f"; those of the image's {COMPAT_FOLDER} first, as they are newer"
+        reason += "; the image's own CUDA libraries first, as they are newer"
     return (LdCache(LD_SO_CACHE, tuple(dict.fromkeys((*newer, *entries))), required=True, reason=reason),)
-
-
-def forward_compatibility(layout: Layout, request: Request, inventory: DriverInventory) -> tuple[Entry, ...]:
-    """The image's own newer CUDA libraries, by their names: CUDA forward compatibility.
-
-    They are used where the image has exactly one libcuda there, and that is of a later driver branch than the host's.
-    Nothing of the image is mounted or opened: the container's own loader finds them, with the container's rights.  To
-    mount them led to CVE-2024-0132 and CVE-2025-23359.
-    """
-    versions = [
-        name[len(_CUDA) :] for name in layout.compat_names if name.startswith(_CUDA) and "." in name[len(_CUDA) :]
-    ]
-    if "compute" not in request.capabilities or len(versions) != 1:
-        return ()
-    if _branch(versions[0]) <= _branch(inventory.driver_version):
-        return ()
-    native = [library.flags for library in inventory.libraries if library.bits == 64]
-    return tuple(
-        [
-            Entry(name.encode(), f"{COMPAT_FOLDER}/{name}".encode(), flags)
-            for flags in native[:1]
-            for name in layout.compat_names
-            if name.startswith(_CUDA_FAMILY) and _is_soname(name)
-        ]
-    )
-
-
-def _is_soname(name: str) -> bool:
-    """Whether a name is a SONAME of letters that are safe to show: it comes from an image, and goes to logs."""
-    stem, _, number = name.partition(".so.")
-    return _NAME.issuperset(stem) and number.isdecimal() and number.isascii()
 
 
 def left_out(layout: Layout, request: Request) -> tuple[str, ...]:
@@ -163,12 +128,6 @@ def left_out(layout: Layout, request: Request) -> tuple[str, ...]:
     if COMPAT32 not in request.capabilities or layout.library_folder_32:
         return ()
     return (f"{COMPAT32} brings nothing: this container's loader runs no 32-bit programs",)
-
-
-def _branch(version: str) -> int:
-    """The driver's branch, 580 in 580.65.06; 0 for what is no version."""
-    number = version.partition(".")[0]
-    return int(number) if number.isdecimal() and number.isascii() and len(number) < 6 else 0
 
 
 def folder_of(layout: Layout, library: Library) -> str:

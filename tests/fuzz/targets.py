@@ -19,7 +19,7 @@ from typing import Any, Callable, NamedTuple
 from hypothesis import strategies as st
 
 from oci_gpu_hook import build
-from oci_gpu_hook.container import devicecgroup
+from oci_gpu_hook.container import compat, devicecgroup
 from oci_gpu_hook.driver import gpu, inventory, mig, nodes, proc, stamp
 from oci_gpu_hook.errors import HookError, plain
 from oci_gpu_hook.formats import contexts, devicefilter, ldcache, ldcache_merge, scopeunit
@@ -29,7 +29,7 @@ from oci_gpu_hook.host import docker, podman, saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import mountinfo
 from oci_gpu_hook.node.engines import cdispecs
-from oci_gpu_hook.planning import answers, labels, requirements
+from oci_gpu_hook.planning import answers, compatibility, labels, requirements
 from oci_gpu_hook.request import bycdi, settingsfile, sources
 from oci_gpu_hook.request.annotations import said
 from oci_gpu_hook.request.bundle import Bundle, read_bundle
@@ -38,7 +38,7 @@ from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.state import Who, read_state
 from oci_gpu_hook.runtime import create
 from oci_gpu_hook.vendors import folders, vendorfile
-from tests.unit import hosts
+from tests.unit import hosts, libcudas
 from tests.unit.bounded import MIB, peak
 from tests.unit.linear import steps
 from tests.unit.test_request_properties import CONFIGS, INPUTS, ITEMS, VALUES
@@ -360,6 +360,44 @@ def _ld_so_cache(data: bytes) -> None:
             pass
 
 
+_CUDA = SCRATCH / "cuda" / "opt"
+_CUDA.mkdir(parents=True)
+
+
+def _libcuda(value: tuple[bytes, int, bytes]) -> None:
+    """A library of a damaged image: what a start finds out of it, and does with that."""
+    data, at, change = value
+    at %= len(data) or 1
+    (_CUDA / "libcuda.so.999.1").write_bytes(data[:at] + change + data[at + len(change) :])
+    root = os.open(_CUDA.parent, os.O_PATH)
+    try:
+        found = compat.look(root, "/opt", ("libcuda.so.1", "libcuda.so.999.1"))
+    finally:
+        os.close(root)
+    if found is not None:
+        compatibility.decide(found, "535.1.1", "12.2", (), 0x303)
+
+
+_NOTES = _object(
+    **{
+        "CUDA version": st.sampled_from(["12.9", "13.2", "1.", "9" * 60]) | _TEXTS,
+        "driver": _several(st.integers(0, 999)),
+        "device": _several(st.integers(0, 20)),
+    }
+).map(libcudas.said) | st.binary(max_size=60)
+_LIBCUDAS = st.tuples(
+    st.builds(
+        lambda content, type, flags, size: libcudas.library(content, type=type, flags=flags, size=size),
+        _NOTES,
+        st.sampled_from([7, 7, 7, 1]),
+        st.sampled_from([0, 0, 0x800]),
+        st.sampled_from([-1, -1, 1 << 16, 1 << 30]),
+    ),
+    st.integers(0, 400),
+    st.binary(max_size=8),
+)
+
+
 # --- the host
 
 
@@ -588,6 +626,7 @@ TARGETS: dict[str, Target] = {
     "requirements": Target(_EXPRESSIONS, _requirement),
     "device-lists": Target(_LISTS, _device_list),
     "ld.so.cache": Target(_CACHES, _ld_so_cache),
+    "libcuda": Target(_LIBCUDAS, _libcuda),
     "proc-files": Target(st.tuples(_LINES, _NAMES), _proc_files),
     "labels": Target(_LEVELS, _label),
     "saved-inventory": Target(st.builds(_replaced, st.integers(0, 99), _PLAIN) | _PLAIN, _inventory),

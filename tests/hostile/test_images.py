@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import posix
 from pathlib import Path
-from typing import Callable
+from typing import Any, Callable
 
 import pytest
 
@@ -21,6 +21,7 @@ from oci_gpu_hook.kernel import syscalls
 from tests.integration import roots
 from tests.integration.conftest import Maker
 from tests.integration.engines import Bundle, Installed, in_turn, on_node, run, start
+from tests.unit.libcudas import R575, library, said
 
 LIBRARIES = f"usr/lib/{roots.MULTIARCH}"
 CUDA = f"{LIBRARIES}/libcuda.so.1"
@@ -155,6 +156,47 @@ def test_a_damaged_cache_is_replaced_and_not_written(installed: Installed, bundl
         assert lines[-1] == "cuInit 0, 1 devices", (name, lines)
     kept = {name: caches[name].read_bytes() for name, it in contents.items() if it is not None}
     assert kept == {name: it for name, it in contents.items() if it is not None}
+
+
+def large(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+    os.truncate(path, 4 << 30)
+
+
+OWN_LIBCUDA: dict[str, Callable[[Path], Any]] = {
+    "a fifo": os.mkfifo,
+    "a device": lambda path: os.mknod(path, 0o20666, os.makedev(1, 5)),
+    "a folder": lambda path: path.mkdir(),
+    "a link out": lambda path: path.symlink_to("/proc/self/root/etc/shadow"),
+    "4 GiB": lambda path: large(path, library(said(R575))),
+    "4 GiB of nothing": lambda path: large(path, b""),
+    "a note of 1 GiB": lambda path: path.write_bytes(library(said(R575), size=1 << 30)),
+    "10,000 drivers": lambda path: path.write_bytes(library(said({**R575, "driver": list(range(10_000))}))),
+    "a table in itself": lambda path: path.write_bytes(library(said(R575))[:40] + bytes(8) + library(said(R575))[48:]),
+}
+
+
+def test_an_images_own_libcuda_costs_no_start(installed: Installed, bundle: Maker) -> None:
+    """Whatever has the name of CUDA's newer library: the container starts, with the host's, and at once."""
+    scripts = {}
+    for name, make in OWN_LIBCUDA.items():
+        made = bundle("debian").asks("0").runs("/app/cuda")
+        folder = made.rootfs / "usr/local/cuda/compat"
+        folder.mkdir(parents=True)
+        make(folder / "libcuda.so.999.1.1")
+        scripts[name] = f"timeout 20 {start('runc', made)}"
+    for name, lines in in_turn(installed, scripts).items():
+        assert lines[-1:] == ["cuInit 0, 1 devices"], (name, lines)
+
+
+def test_a_volumes_libcuda_is_never_read(installed: Installed, bundle: Maker, tmp_path: Path) -> None:
+    made = bundle("debian").asks("0").runs("/bin/sh", "-c", "/sbin/ldconfig -p | grep libcuda.so.1; /app/cuda")
+    (made.rootfs / "usr/local/cuda/compat").mkdir(parents=True)
+    folder = volume(made, tmp_path / "volume", "/usr/local/cuda/compat")
+    (folder / "libcuda.so.999.1.1").write_bytes(library(said({"driver": list(range(1_000)), "device": []})))
+    (folder / "libcuda.so.1").symlink_to("libcuda.so.999.1.1")
+    done = run(installed, "runc", "v2", made)
+    assert done.code == 0 and "compat" not in done.out, done.out + done.err
 
 
 def test_a_container_without_proc_starts(installed: Installed, bundle: Maker) -> None:

@@ -183,10 +183,10 @@ def refused(installed: Installed, bundle: Bundle, **how: Any) -> str:
     return attempt(installed, bundle, **how)[0].refusal()
 
 
-def plan(installed: Installed, bundle: Bundle, **node: Any) -> str:
+def plan(installed: Installed, bundle: Bundle, *, refresh: bool = False, **node: Any) -> str:
     """What ``plan`` says of a bundle: a runtime keeps a successful hook's words."""
     bundle.write()
-    done = on_node(installed, f"oci-gpu-hook plan --bundle {bundle.path}", **node)
+    done = on_node(installed, f"{REFRESH if refresh else ''}oci-gpu-hook plan --bundle {bundle.path}", **node)
     assert done.code == 0, done.err
     return done.out + done.err
 

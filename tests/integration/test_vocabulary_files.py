@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import platform
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 
 from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import Bundle, Installed
-from tests.integration.inside import COMPUTE, CONTROL, Seen, attempt, gpus, look, node, plan, refused
+from tests.integration.engines import Bundle, Installed, on_node, start
+from tests.integration.inside import COMPUTE, CONTROL, REFRESH, Seen, attempt, gpus, look, node, plan, refused
+from tests.unit.libcudas import R575, SECTION, said
 
 NATIVE = f"/usr/lib/{roots.MULTIARCH}"
 TWINS = "/usr/lib/i386-linux-gnu"
@@ -136,12 +138,17 @@ def test_a_driver_root_that_is_not_there_is_said(installed: Installed, bundle: M
     assert f"the driver root {DRIVER_ROOT} is not there" in said
 
 
-def newer(bundle: Bundle, driver: Path, number: str = "580.65.06") -> Bundle:
-    """The image with CUDA's libraries of that release, as its cuda-compat package has them."""
+def newer(bundle: Bundle, driver: Path, number: str = "580.65.06", note: dict[str, object] | None = None) -> Bundle:
+    """The image with CUDA's libraries of that release, as its cuda-compat package has them; note: what libcuda says."""
     folder = bundle.asks("0").rootfs / COMPAT.lstrip("/")
     folder.mkdir(parents=True)
     library = next(driver.rglob("lib/libcuda.so.580.65.06"))
     shutil.copy(library, folder / f"libcuda.so.{number}")
+    if note is not None:
+        (folder / "note").write_bytes(said(note))
+        added = ["objcopy", "--add-section", f"{SECTION}={folder}/note", str(folder / f"libcuda.so.{number}")]
+        subprocess.run(added, check=True)
+        (folder / "note").unlink()
     (folder / "libcuda.so.1").symlink_to(f"libcuda.so.{number}")
     (folder / "libcuda.so").symlink_to("libcuda.so.1")
     return bundle
@@ -176,6 +183,65 @@ def test_cudas_libraries_that_are_no_newer_or_not_wanted_are_not_named(
     seen = look(installed, made, RESOLVED, description=description, settings=settings)
     assert f"libcuda.so.1 => {NATIVE}/libcuda.so.1 " in seen.printed
     assert seen.libraries["libcuda.so.1", 64] == [f"{NATIVE}/libcuda.so.1"]
+
+
+USED = "CUDA forward compatibility: the image's libcuda.so.575.57.08 is used, newer than the host's driver 535.183.01"
+UNUSED = "CUDA forward compatibility: the image's libcuda.so.575.57.08 is not used: "
+
+
+@pytest.mark.parametrize(
+    ("description", "note", "says"),
+    [
+        ("v100", R575, USED),
+        ("geforce", R575, f"{UNUSED}it is not made for GPUs of the brand GeForce, as GPU 0 is"),
+        ("geforce", {**R575, "device": [5]}, USED),
+        ("v100", {**R575, "driver": [550, 575]}, f"{UNUSED}it is not made for the host's driver 535.183.01"),
+        (
+            "v100",
+            {"driver": "all"},
+            "libcuda.so.575.57.08 cannot be used: its note on forward compatibility has a list",
+        ),
+        ("v100", None, USED),
+        ("geforce", None, f"{UNUSED}it is not made for GPUs of the brand GeForce, as GPU 0 is"),
+    ],
+)
+def test_cudas_newer_libraries_serve_the_drivers_and_gpus_that_they_name(
+    installed: Installed, bundle: Maker, driver: Path, description: str, note: dict[str, object] | None, says: str
+) -> None:
+    """The container's real loader takes them or the host's, and the plan says which, and why."""
+    made = newer(bundle("debian"), driver, "575.57.08", note)
+    seen = look(installed, made, RESOLVED, description=description)
+    folder = COMPAT if says == USED else NATIVE
+    assert f"libcuda.so.1 => {folder}/libcuda.so.1 " in seen.printed
+    assert "cuInit 0, 1 devices" in seen.printed
+    assert says in plan(installed, made, refresh=True, description=description)
+
+
+def test_a_newer_library_of_the_same_branch_is_used_by_its_own_word(
+    installed: Installed, bundle: Maker, driver: Path
+) -> None:
+    made = newer(bundle("debian"), driver, "580.95.05", {**R575, "driver": [580]})
+    seen = look(installed, made, RESOLVED, description="h100x8")
+    assert f"libcuda.so.1 => {COMPAT}/libcuda.so.1 " in seen.printed
+
+
+def test_doctor_says_which_libcuda_a_container_has(installed: Installed, bundle: Maker, driver: Path) -> None:
+    made = newer(bundle("debian"), driver, "575.57.08", R575).runs("/bin/sh", "-c", "while :; do sleep 1; done")
+    script = f"""{REFRESH}
+{start("runc", made)} &
+until runc list | grep -q running; do sleep 0.1; done
+oci-gpu-hook doctor --container $(runc list -q) || :
+runc kill $(runc list -q) KILL; wait
+"""
+    done = on_node(installed, script, description="geforce")
+    assert f"pass  libcuda      {UNUSED}it is not made for GPUs of the brand GeForce" in done.out, done.out + done.err
+
+
+def test_musls_loader_reads_no_cache_and_nobody_says_that_it_does(
+    installed: Installed, bundle: Maker, driver: Path
+) -> None:
+    made = newer(bundle("musl"), driver, "575.57.08", R575)
+    assert "forward compatibility" not in plan(installed, made, description="v100")
 
 
 def test_a_compat_folder_never_leads_out_of_the_image(installed: Installed, bundle: Maker, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request import parse, sources
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.words import CAPABILITIES, DRIVER_CAPABILITIES, VISIBLE_DEVICES
-from tests.unit import asking, cdi_engine, hosts
+from tests.unit import asking, cdi_engine, hosts, libcudas
 from tests.unit.cdi_engine import Node, by_cdi, by_hook
 from tests.vocabulary import host as vocabulary
 from tests.vocabulary.host import FACTS, MIG_UUID, UUID, plant
@@ -216,7 +216,7 @@ def test_an_images_newer_cuda_comes_before_what_the_spec_mounts(mig_host: Node, 
     """A spec knows nothing of an image: the hook that it starts looks."""
     folder = "usr/local/cuda/compat"
     for name in ("libcuda.so.1", "libcuda.so.999.1"):
-        hosts.plant(tmp_path / "bundle/rootfs", f"{folder}/{name}", "")
+        hosts.plant(tmp_path / "bundle/rootfs", f"{folder}/{name}", libcudas.library(None))
     config = cdi_engine.bundle(tmp_path, {})
     words = cdi_engine.inject(config, mig_host.spec("compute"), "1")
     plan = cdi_engine.start(config, mig_host._replace(folder=tmp_path), words[2:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import platform
 
+from oci_gpu_hook.container.compat import Compat
 from oci_gpu_hook.driver import catalogue
 from oci_gpu_hook.formats import glob
 from oci_gpu_hook.operations.ldcache import LdCache
@@ -40,8 +41,11 @@ def _tmpfs(path: str, capabilities: str = "utility") -> Tmpfs:
     return found
 
 
+COMPAT = Compat("/usr/local/cuda/compat", ("libcuda.so.1", "libcuda.so.999.1.1"), "libcuda.so.999.1.1", (999, 1, 1))
+
+
 def _newer_cuda_comes_first() -> bool:
-    layout = LAYOUT._replace(compat_names=("libcuda.so.1", "libcuda.so.999.1.1"))
+    layout = LAYOUT._replace(compat=(COMPAT,))
     operations = planned("1", "compute", layout).operations
     (cache,) = [operation for operation in operations if isinstance(operation, LdCache)]
     sources = {operation.source for operation in operations if isinstance(operation, Mount)}

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The image's own CUDA driver library, which CUDA's images have for hosts with an older driver, and its own word on it.
+
+NVIDIA's libcuda says in an ELF section which drivers and GPUs it is made for: ``.note.cuda.fwd_compatibility``, a note
+(System V ABI, chapter 5) of the owner ``NVIDIA Corporation``, whose description is a JSON object.  The image is
+hostile: its file is opened by descriptor below the root, never in a volume; only the ELF header, the section table and
+that one section are read, each up to a bound.  Reads only, decides nothing: `planning.compatibility` does.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.formats import jsontext
+from oci_gpu_hook.formats.decimal import decimal
+from oci_gpu_hook.kernel import syscalls
+from oci_gpu_hook.kernel.filetypes import is_regular
+from oci_gpu_hook.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    Version = tuple[int, ...]
+
+CUDA = "libcuda.so."
+
+_RESOLVE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.RESOLVE_NO_XDEV
+
+# elf(5), of 64 bits and little-endian as all supported machines are; the header and each section's row have 64 bytes.
+_ELF = b"\x7fELF\x02\x01"
+_SIZE = 64
+_SHT_NOTE = 7
+_SHF_COMPRESSED = 0x800
+_SECTION_NAME = b".note.cuda.fwd_compatibility\0"
+_OWNER = b"NVIDIA Corporation"
+
+# Real libraries have some forty sections, and a note of 120 bytes.
+_MOST_SECTIONS = 512
+_LARGEST_NOTE = 1 << 16
+_LARGEST_OFFSET = 1 << 48
+# CUDA has had some twenty branches of its driver, and sixteen brands of GPUs.
+_MOST_NUMBERS = 1 << 14
+_MOST_NUMBER = 99_999
+_MOST_PARTS = 8
+
+
+class Note(NamedTuple):
+    """What a libcuda says of itself: CUDA's version, () for none; branches of drivers; NVML's numbers of brands.
+
+    None for drivers or brands that it does not list.
+    """
+
+    cuda: Version
+    drivers: tuple[int, ...] | None
+    brands: tuple[int, ...] | None
+
+
+class Compat(NamedTuple):
+    """What an image has in a folder for forward compatibility.
+
+    names: all names in it; library: libcuda's, such as ``libcuda.so.575.57.08``, and its version; note: None if it has
+    none; fault: why there is no library that can be used, "" if there is one.
+    """
+
+    folder: str
+    names: tuple[str, ...]
+    library: str = ""
+    version: Version = ()
+    note: Note | None = None
+    fault: str = ""
+
+
+class _Damaged(ValueError):
+    """What the file says cannot be right."""
+
+
+def look(root_fd: int, folder: str, names: tuple[str, ...]) -> Compat | None:
+    """What the image has in `folder`, in which `names` lie; None if no libcuda with a version is among them."""
+    found = [name for name in names if name.startswith(CUDA) and "." in name[len(CUDA) :]]
+    versions = [version for name in found if (version := version_of(name[len(CUDA) :]))]
+    if not found:
+        return None
+    if len(found) > 1 or not versions:
+        what = "more than one libcuda.so" if len(found) > 1 else "a libcuda.so whose name has no version"
+        return Compat(folder, names, fault=f"it has {what}")
+    compat = Compat(folder, names, found[0], versions[0])
+    try:
+        return compat._replace(note=_note_of(root_fd, f"{folder}/{found[0]}"))
+    except (OSError, ValueError) as err:
+        reason = err if isinstance(err, _Damaged) else "it cannot be read"
+        return compat._replace(fault=f"{found[0]} cannot be used: {reason}")
+
+
+def version_of(text: str) -> Version:
+    """``575.57.08`` as numbers; () for what is no version."""
+    parts = [decimal(part, _MOST_NUMBER) for part in text.split(".")] if text else []
+    numbers = [part for part in parts if part is not None]
+    return tuple(numbers) if len(numbers) == len(parts) <= _MOST_PARTS else ()
+
+
+def _note_of(root_fd: int, path: str) -> Note | None:
+    """The note of the library at `path`; None without one.  OSError or ValueError if it cannot be read."""
+    named = syscalls.openat2(root_fd, path, posix.O_PATH, resolve=_RESOLVE)
+    try:
+        # To open a device, which an image may put there, can do harm, and a fifo would hold the start up.
+        if not is_regular(syscalls.known_of(named)):
+            raise _Damaged("it is no file")
+        fd = posix.open(f"/proc/self/fd/{named}", posix.O_RDONLY | posix.O_CLOEXEC)
+    finally:
+        posix.close(named)
+    try:
+        section = _section(fd)
+    finally:
+        posix.close(fd)
+    return None if section is None else _parsed(section)
+
+
+def _section(fd: int) -> bytes | None:
+    """The note's section in the ELF file open at `fd`; None if it has none."""
+    head = _read(fd, 0, _SIZE)
+    if not head.startswith(_ELF):
+        raise _Damaged("it is no library of 64 bits")
+    table_at = memoryview(head).cast("Q")[5]
+    size, count, names = memoryview(head).cast("H")[29:]
+    if count > _MOST_SECTIONS or (count and (size != _SIZE or names >= count)):
+        raise _Damaged("its table of sections makes no sense")
+    # Eight words a row: type and name's offset, flags, address, offset, size, and what is not needed here.
+    table = memoryview(_read(fd, table_at, count * _SIZE)).cast("Q").tolist()
+    rows = [table[at : at + 8] for at in range(0, 8 * count, 8)]
+    for named, flags, _, start, length, *_ in rows:
+        type, name = named >> 32, named & 0xFFFFFFFF
+        if type != _SHT_NOTE or _read(fd, rows[names][3] + name, len(_SECTION_NAME)) != _SECTION_NAME:
+            continue
+        if flags & _SHF_COMPRESSED:
+            raise _Damaged("its note on forward compatibility is compressed")
+        if length > _LARGEST_NOTE:
+            raise _Damaged(f"its note on forward compatibility has {length} bytes")
+        return _read(fd, start, length)
+    return None
+
+
+def _parsed(section: bytes) -> Note:
+    """The note in a section; _Damaged if there is none, or its JSON is not of the shape that is known."""
+    if len(section) < 12:
+        raise _Damaged("its note on forward compatibility is cut off")
+    owner_size, size, _ = memoryview(section[:12]).cast("I")
+    begin = 12 + (owner_size + 3 & ~3)
+    if section[12 : 12 + owner_size].rstrip(b"\0") != _OWNER or begin + size > len(section):
+        raise _Damaged("its note on forward compatibility is cut off, or somebody else's")
+    try:
+        said = jsontext.loads(section[begin : begin + size].rstrip(b"\0"))
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        raise _Damaged("its note on forward compatibility is no JSON object")
+    version = said.get("CUDA version", "")
+    cuda = version_of(version) if isinstance(version, str) else ()
+    note = Note(cuda, _numbers(said.get("driver")), _numbers(said.get("device")))
+    if not cuda and note.drivers is None:
+        raise _Damaged("its note on forward compatibility names no driver and no CUDA")
+    return note
+
+
+def _numbers(value: object) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) > _MOST_NUMBERS:
+        raise _Damaged("its note on forward compatibility has a list that makes no sense")
+    if not all([type(item) is int and 0 <= item <= _MOST_NUMBER for item in value]):
+        raise _Damaged("its note on forward compatibility lists what is no number")
+    return tuple(sorted({*value}))
+
+
+def _read(fd: int, offset: int, size: int) -> bytes:
+    """Exactly `size` bytes at `offset`."""
+    data = posix.pread(fd, size, offset) if offset <= _LARGEST_OFFSET else b""
+    if len(data) < size:
+        raise _Damaged("it is cut off")
+    return data

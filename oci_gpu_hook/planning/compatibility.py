@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA forward compatibility: whether the loader finds the image's own, newer CUDA libraries before the host's.  Pure.
+
+Nothing of the image is mounted: the container's own loader opens what the names in its cache lead to, with the
+container's rights.  To mount such libraries led to CVE-2024-0132 and CVE-2025-23359.  What a library says of itself
+(`container.compat`) decides which drivers and GPUs it is used with: on a GPU of a brand that it does not list, cuInit
+fails with error 804 (https://docs.nvidia.com/deploy/cuda-compatibility).
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.container.compat import version_of
+from oci_gpu_hook.formats.ldcache_merge import Entry
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.container.compat import Compat, Version
+    from oci_gpu_hook.driver.gpu import Gpu
+
+# How each sentence begins.
+TOPIC = "CUDA forward compatibility"
+
+_CUDA_FAMILY = ("libcuda", "libnvidia-")
+_NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_+.")
+
+# Brands as the inventory has them, by NVML's numbers (nvml.h, nvmlBrandType_t).
+_BRANDS = {
+    "Quadro": 1, "Tesla": 2, "NVS": 3, "GRID": 4, "GeForce": 5, "TITAN": 6, "NvidiaVApps": 7, "NvidiaVPC": 8,
+    "NvidiaVCS": 9, "NvidiaVWS": 10, "NvidiaCloudGaming": 11, "QuadroRTX": 12, "NvidiaRTX": 13, "Nvidia": 14,
+    "GeForceRTX": 15, "TitanRTX": 16,
+}  # fmt: skip
+# Every note so far lists these and no others.
+_LISTED = (1, 2, 7, 8, 9, 10, 11, 12, 13, 14)
+
+
+def decide(
+    compat: Compat, driver: str, cuda: str, gpus: tuple[Gpu, ...], flags: int | None
+) -> tuple[tuple[Entry, ...], str]:
+    """The image's libraries that go first in the loader's cache, and a sentence for people, "" if there is none to say.
+
+    driver, cuda: the host's versions; gpus: those that the container gets; flags: of the host's native libraries, None
+    if it has none.
+    """
+    if compat.fault:
+        return (), f"{TOPIC}: the image's {compat.folder} is left out: {compat.fault}"
+    if flags is None or not _is_newer(compat, version_of(driver), version_of(cuda)):
+        return (), ""
+    reason = _misfit(compat, driver, gpus)
+    if reason:
+        return (), f"{TOPIC}: the image's {compat.library} is not used: {reason}"
+    entries = tuple(
+        [
+            Entry(name.encode(), f"{compat.folder}/{name}".encode(), flags)
+            for name in compat.names
+            if name.startswith(_CUDA_FAMILY) and _is_soname(name)
+        ]
+    )
+    said = f"{TOPIC}: the image's {compat.library} is used, newer than the host's driver {driver}"
+    return entries, said if entries else ""
+
+
+def _is_newer(compat: Compat, driver: Version, cuda: Version) -> bool:
+    """Whether the image's libcuda is newer than the host's driver."""
+    note = compat.note
+    if note is None:
+        # Within a branch only its own word tells that it serves.
+        return compat.version[:1] > driver[:1]
+    if note.drivers is None:
+        # Jetson's has no version of a driver in its name.
+        return bool(cuda) and note.cuda > cuda
+    return compat.version > driver
+
+
+def _misfit(compat: Compat, driver: str, gpus: tuple[Gpu, ...]) -> str:
+    """Why a newer libcuda does not serve this driver and these GPUs; "" if it does."""
+    note = compat.note
+    if note and note.drivers is not None and version_of(driver)[0] not in note.drivers:
+        return f"it is not made for the host's driver {driver}"
+    listed = note.brands if note else _LISTED
+    for gpu in gpus:
+        # A brand that NVML does not tell, or that is newer than `_BRANDS`, counts as listed.
+        if listed is not None and gpu.brand in _BRANDS and _BRANDS[gpu.brand] not in listed:
+            return f"it is not made for GPUs of the brand {gpu.brand}, as GPU {gpu.nvml_index} is"
+    return ""
+
+
+def _is_soname(name: str) -> bool:
+    """Whether a name is a SONAME of letters that are safe to show: it comes from an image, and goes to logs."""
+    stem, _, number = name.partition(".so.")
+    return _NAME.issuperset(stem) and number.isdecimal() and number.isascii()

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA forward compatibility: what an image's libcuda says of itself, which drivers and GPUs that suits, and lies."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oci_gpu_hook.container import compat as compats
+from oci_gpu_hook.container.compat import Compat, Note
+from oci_gpu_hook.container.layout import COMPAT_FOLDER, MUSL
+from oci_gpu_hook.operations.ldcache import LdCache
+from oci_gpu_hook.planning import compatibility, placement, provision
+from oci_gpu_hook.planning.selection import select
+from oci_gpu_hook.request.parse import Request
+from tests.unit.libcudas import ORIN, R575, library, note, said
+from tests.unit.linear import is_linear
+from tests.vocabulary.host import LAYOUT, everything
+
+COMPUTE = Request("env", ("1",), ("utility", "compute"))
+NEWER = "libcuda.so.575.57.08"
+NAMES = ("libcuda.so", "libcuda.so.1", NEWER)
+GPUS = everything().gpus[:2]
+FLAGS = 0x303
+
+
+def look(tmp_path: Path, data: bytes | None = None, *names: str) -> Compat | None:
+    """What a root has to offer whose folder holds NEWER with `data`, and files of other names."""
+    folder = tmp_path / COMPAT_FOLDER[1:]
+    folder.mkdir(parents=True, exist_ok=True)
+    if data is not None:
+        (folder / NEWER).write_bytes(data)
+    for name in names:
+        (folder / name).touch()
+    fd = os.open(tmp_path, os.O_PATH)
+    try:
+        return compats.look(fd, COMPAT_FOLDER, tuple(sorted(os.listdir(folder))))
+    finally:
+        os.close(fd)
+
+
+def offered(note: Note | None = None, names: tuple[str, ...] = NAMES) -> Compat:
+    return Compat(COMPAT_FOLDER, names, NEWER, (575, 57, 8), note)
+
+
+def decide(compat: Compat, driver: str = "535.1.1", brand: str = "Tesla", cuda: str = "12.2") -> tuple[list[str], str]:
+    """The names that go into the loader's cache, and what is said."""
+    gpus = tuple([gpu._replace(brand=brand) for gpu in GPUS])
+    entries, sentence = compatibility.decide(compat, driver, cuda, gpus, FLAGS)
+    for entry in entries:
+        assert entry.path == f"{COMPAT_FOLDER}/".encode() + entry.soname
+    return [entry.soname.decode() for entry in entries], sentence
+
+
+def test_a_real_note_is_read(tmp_path: Path) -> None:
+    found = look(tmp_path, library(said(R575)))
+    assert found is not None and not found.fault
+    assert found.note == Note((12, 9), tuple(R575["driver"]), tuple(R575["device"]))  # type: ignore[arg-type]
+    assert (found.library, found.version) == (NEWER, (575, 57, 8))
+
+
+def test_a_library_without_a_note_has_none(tmp_path: Path) -> None:
+    for data in (library(None), library(said(R575), name=".note.cuda.other"), library(said(R575), type=1)):
+        found = look(tmp_path, data)
+        assert found is not None and (found.note, found.fault) == (None, "")
+
+
+def test_a_folder_without_a_libcuda_offers_nothing(tmp_path: Path) -> None:
+    assert look(tmp_path, None, "libcuda.so.1", "README") is None
+
+
+DAMAGED = {
+    "empty": b"",
+    "no ELF": b"#!/bin/sh\n" * 20,
+    "32 bits": b"\x7fELF\x01\x01" + bytes(100),
+    "cut off": library(said(R575))[:100],
+    "table beyond the end": library(said(R575))[:-1],
+    "a note of 1 GiB": library(said(R575), size=1 << 30),
+    "a note beyond the end": library(said(R575), size=1 << 15),
+    "compressed": library(said(R575), flags=0x800),
+    "no JSON": library(note(b"{")),
+    "a list": library(said([1])),
+    "deep JSON": library(note(b"[" * 30_000)),
+    "says nothing": library(said({"format": 1})),
+    "drivers are a word": library(said({**R575, "driver": "535"})),
+    "drivers are true": library(said({**R575, "driver": [True]})),
+    "a negative driver": library(said({**R575, "driver": [-1]})),
+    "too many drivers": library(said({"driver": list(range(20_000))})),
+    "brands are words": library(said({**R575, "device": ["Tesla"]})),
+    "another's note": library(note(b"{}", b"GNU\0")),
+    "an owner of 4 GiB": library(struct.pack("<III", 0xFFFFFFF0, 8, 1) + bytes(64)),
+    "a description of 4 GiB": library(struct.pack("<III", 19, 0xFFFFFFFF, 1) + bytes(64)),
+    "an empty section": library(b""),
+}
+
+
+@pytest.mark.parametrize("data", [*DAMAGED.values()], ids=[*DAMAGED])
+def test_a_library_that_cannot_be_right_is_left_out_with_a_sentence(tmp_path: Path, data: bytes) -> None:
+    found = look(tmp_path, data)
+    assert found is not None and found.fault.startswith(f"{NEWER} cannot be used: ")
+    names, sentence = decide(found)
+    assert names == []
+    assert sentence == f"CUDA forward compatibility: the image's {COMPAT_FOLDER} is left out: {found.fault}"
+
+
+def test_a_table_of_sections_that_points_at_itself_ends(tmp_path: Path) -> None:
+    data = bytearray(library(said(R575)))
+    for offset in (0, 40, 64, len(data) - 64, 1 << 47, (1 << 64) - 1):
+        data[40:48] = offset.to_bytes(8, "little")
+        found = look(tmp_path, bytes(data))
+        assert found is not None and (found.fault or found.note is None)
+
+
+def test_a_section_name_that_lies_anywhere_is_no_error(tmp_path: Path) -> None:
+    data = bytearray(library(said(R575)))
+    data[-64:-60] = (0xFFFFFFFF).to_bytes(4, "little")
+    found = look(tmp_path, bytes(data))
+    assert found is not None and "cut off" in found.fault
+
+
+@given(st.integers(0, 4096), st.binary(max_size=16))
+def test_any_damage_gives_a_sentence_or_a_note(
+    tmp_path_factory: pytest.TempPathFactory, at: int, change: bytes
+) -> None:
+    data = bytearray(library(said(R575)))
+    at %= len(data)
+    data[at : at + len(change)] = change
+    found = look(tmp_path_factory.mktemp("image"), bytes(data))
+    assert found is not None
+    decide(found)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder", "link out", "link to a file", "device"])
+def test_what_is_no_file_of_the_image_is_never_opened(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "host").write_bytes(library(said(R575)))
+    root = tmp_path / "root"
+    folder = root / COMPAT_FOLDER[1:]
+    folder.mkdir(parents=True)
+    place = folder / NEWER
+    if kind == "fifo":
+        os.mkfifo(place)
+    elif kind == "folder":
+        place.mkdir()
+    elif kind == "link out":
+        place.symlink_to(tmp_path / "host")
+    elif kind == "device":
+        place.symlink_to("/dev/zero")
+    else:
+        (root / "opt").mkdir()
+        (root / "opt/real").write_bytes(library(said(R575)))
+        place.symlink_to("/opt/real")
+    found = look(root)
+    assert found is not None
+    assert bool(found.fault) == (kind != "link to a file")
+
+
+def test_a_large_file_is_not_read_whole(tmp_path: Path) -> None:
+    assert look(tmp_path, library(said(R575))) is not None
+    with open(tmp_path / COMPAT_FOLDER[1:] / NEWER, "r+b") as file:
+        file.truncate(4 << 30)
+    found = look(tmp_path)
+    assert found is not None and found.note is not None
+
+
+@pytest.mark.parametrize("names", [(NEWER, "libcuda.so.570.1.1"), (NEWER, "libcuda.so.1.old")])
+def test_of_two_nobody_knows_which_the_others_belong_to(tmp_path: Path, names: tuple[str, ...]) -> None:
+    found = look(tmp_path, None, *names)
+    assert found is not None and found.fault == "it has more than one libcuda.so"
+
+
+@pytest.mark.parametrize(
+    "version", ["-999.1", "٩٩٩.1", "²99.1", "999999.1", "9" * 5_000 + ".1", "1..2", "580.", "5.\n1"]
+)
+def test_a_version_is_of_ascii_digits(version: str) -> None:
+    assert compats.version_of(version) == ()
+
+
+@pytest.mark.parametrize(
+    ("driver", "brand", "taken", "words"),
+    [
+        ("535.183.06", "Tesla", True, "is used, newer than the host's driver 535.183.06"),
+        ("575.57.07", "Tesla", True, "is used"),  # the same branch: its own word counts
+        ("575.57.08", "Tesla", False, ""),
+        ("575.9.1", "Tesla", True, "is used"),
+        ("580.1.1", "Tesla", False, ""),
+        ("545.23.08", "Tesla", False, "is not used: it is not made for the host's driver 545.23.08"),
+        ("535.183.06", "GeForceRTX", False, "not made for GPUs of the brand GeForceRTX, as GPU 0 is"),
+        ("535.183.06", "TITAN", False, "not made for GPUs of the brand TITAN"),
+        ("535.183.06", "Nvidia", True, "is used"),
+        ("535.183.06", "", True, "is used"),
+        ("535.183.06", "Unknown", True, "is used"),
+        ("535.183.06", "TomorrowsBrand", True, "is used"),
+    ],
+)
+def test_its_own_word_decides(driver: str, brand: str, taken: bool, words: str) -> None:
+    names, sentence = decide(
+        offered(Note((12, 9), (535, 550, 575), (1, 2, 7, 8, 9, 10, 11, 12, 13, 14))), driver, brand
+    )
+    assert (names == ["libcuda.so.1"]) == taken
+    assert words in sentence and bool(sentence) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("driver", "brand", "taken"),
+    [("570.1.1", "Tesla", True), ("575.1.1", "Tesla", False), ("570.1.1", "GeForce", False), ("570.1.1", "", True)],
+)
+def test_without_a_word_a_later_branch_serves_brands_that_every_note_lists(
+    driver: str, brand: str, taken: bool
+) -> None:
+    assert bool(decide(offered(), driver, brand)[0]) == taken
+
+
+@pytest.mark.parametrize(
+    ("host", "taken"), [("13.1", True), ("13.2", False), ("12.10", True), ("13.10", False), ("", False)]
+)
+def test_a_note_without_drivers_goes_by_cudas_version(host: str, taken: bool) -> None:
+    assert bool(decide(offered(Note((13, 2), None, None)), "540.4.0", "", host)[0]) == taken
+    assert ORIN["CUDA version"] == "13.2"
+
+
+def test_one_gpu_that_is_not_listed_is_enough() -> None:
+    first, second = GPUS
+    gpus = (first._replace(brand="Tesla"), second._replace(brand="GeForce"))
+    entries, sentence = compatibility.decide(offered(), "535.1.1", "12.2", gpus, FLAGS)
+    assert entries == () and "as GPU 1 is" in sentence
+
+
+def test_a_host_without_native_libraries_gets_none() -> None:
+    assert compatibility.decide(offered(), "535.1.1", "12.2", (), None) == ((), "")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["libcuda.so.1\n", "libcuda\x1b[2J.so.1", "libcuda\x00.so.1", "libcuda/../x.so.1", "libcuda x.so.1",
+     "libcudа.so.1", "libcuda\udcff.so.1", "libcuda.so.١", "libcuda.so.²", "libcuda.so.", "libcuda.so.1.so.1",
+     "libcuda.so.-1", "../libcuda.so.1", "LIBCUDA.so.1", "libnvidiax.so.1"],
+)  # fmt: skip
+def test_a_hostile_name_is_never_named(name: str) -> None:
+    assert decide(offered(None, (name, *NAMES)))[0] in (["libcuda.so.1"], [])
+
+
+@given(st.lists(st.one_of(st.text(), st.from_regex(r"lib(cuda|nvidia-).*\.so\..*", fullmatch=True))))
+def test_whatever_an_image_holds_only_libraries_names_are_taken(names: list[str]) -> None:
+    for name in decide(offered(None, (*names, *NAMES)))[0]:
+        assert name.isascii() and name.isprintable() and "/" not in name and " " not in name
+        assert name.startswith(("libcuda", "libnvidia-"))
+
+
+def test_time_grows_with_an_images_folder_and_no_faster() -> None:
+    folders = {entries: (*NAMES, *[f"libcuda-{number}.so.1" for number in range(entries)]) for entries in (100, 1_000)}
+    assert is_linear(lambda entries: decide(offered(None, folders[entries])))
+
+
+def test_the_images_own_come_before_the_hosts_of_the_same_name_and_are_not_mounted() -> None:
+    inventory = everything()._replace(driver_version="535.1.1")
+    layout = LAYOUT._replace(compat=(offered(),))
+    made = provision.make(layout, COMPUTE, select(COMPUTE, inventory), inventory)
+    (cache,) = [operation for operation in made.operations if isinstance(operation, LdCache)]
+    paths = [path for soname, path in cache.entries() if soname == "libcuda.so.1"]
+    assert paths[0] == f"{COMPAT_FOLDER}/libcuda.so.1" and len(paths) > 1
+    assert "first, as they are newer" in cache.reason
+    assert [text for text in made.notes if f"the image's {NEWER} is used" in text]
+    mounts = placement.libraries(placement.brought(layout, COMPUTE, inventory))
+    assert mounts and not [one for one in mounts if COMPAT_FOLDER in one.source + one.target]
+    musl = layout._replace(loader=MUSL)
+    assert placement.ld_cache(musl, (), placement.entries(placement.brought(layout, COMPUTE, inventory))) == ()
