@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Callable
 
 from oci_gpu_hook.formats import devicerule
-from oci_gpu_hook.operations import service
 from oci_gpu_hook.operations.cgroup import OpenCgroup
 from oci_gpu_hook.operations.device import Device
 from oci_gpu_hook.operations.ldcache import LdCache
@@ -53,7 +52,7 @@ def _mount(it: Mount) -> tuple[str, list[Row]]:
 
 def _service(it: Service) -> tuple[str, list[Row]]:
     origin = "same path" if it.source == it.target else it.source
-    return f"mounts, {','.join(service.OPTIONS)}", [(it.target, origin)]
+    return f"mounts, {','.join(it.options())}", [(it.target, origin)]
 
 
 def _device(it: Device) -> tuple[str, list[Row]]:
@@ -93,7 +92,7 @@ _ROWS: dict[type, Callable[[Any], tuple[str, list[Row]]]] = {
 # Fields that are shown otherwise than they are kept.
 _FIELDS: dict[type, Callable[[Any], dict[str, Any]]] = {
     Mount: lambda it: {"options": list(it.options), "names": list(it.names)},
-    Service: lambda it: {"options": list(service.OPTIONS)},
+    Service: lambda it: {"options": list(it.options())},
     Device: lambda it: {"mode": f"{it.mode:04o}"},
     Tmpfs: lambda it: {
         "options": list(it.options),

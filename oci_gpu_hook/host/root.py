@@ -82,15 +82,13 @@ class HostRoot:
         finally:
             posix.close(fd)
 
-    def clone_source(self, path: str, owner: int, mount_attr: bytes) -> int:
-        """The same of what lies at `path`; UntrustedError as `open_source`, which says what `owner` is."""
+    def clone_source(self, path: str, owner: int) -> int:
+        """A detached copy of what lies at `path`; UntrustedError as `open_source`, which says what `owner` is."""
         fd = open_source(self.fd, path, owner)
         try:
-            tree = syscalls.open_tree(fd, "", syscalls.OPEN_TREE_CLONE | syscalls.AT_EMPTY_PATH)
+            return syscalls.open_tree(fd, "", syscalls.OPEN_TREE_CLONE | syscalls.AT_EMPTY_PATH)
         finally:
             posix.close(fd)
-        syscalls.mount_setattr(tree, mount_attr)
-        return tree
 
     def source(self, path: str, owner: int = 0) -> tuple[bool, str] | None:
         """Whether what lies at `path` is a folder, and why it cannot be trusted, else ""; None for nothing."""

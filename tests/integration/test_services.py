@@ -66,3 +66,30 @@ def test_a_services_own_folder_serves_for_its_socket_only(installed: Installed, 
     runs = {name: f"{before}\n{start('runc', made)} 2>&1 || :" for name, before in scripts.items()}
     found = {name: "socket" in lines for name, lines in in_turn(installed, runs).items()}
     assert found == {"socket": True, "link": False, "file": False}
+
+
+# As enroot and an engine in a container do: a user namespace of its own, the mount bound once more, its flags set anew.
+AGAIN = """
+mount -o bind /var/run/nvidia-persistenced/socket /again &&
+mount -o remount,bind,rw,nosuid,nodev,noexec /again && [ -S /again ] && echo mounted again
+mount -o bind /tmp/nvidia-mps /mnt && mount -o remount,bind,ro,nosuid,nodev,noexec /mnt && echo read-only again
+"""
+REPLACE = "rm -f /tmp/nvidia-mps/control 2>&1; rm -f /var/run/nvidia-persistenced/socket 2>&1"
+
+
+def test_a_container_in_the_container_mounts_a_socket_again(installed: Installed, bundle: Maker) -> None:
+    """And the container's root replaces none, in the container or on the host."""
+    made = bundle("busybox").asks("0", "compute,utility")
+    made.config["process"]["user"] = {"uid": 1000, "gid": 1000}
+    made.runs("/bin/busybox", "unshare", "-Urm", "/bin/sh", "-c", AGAIN)
+    (made.rootfs / "again").touch()
+    (made.rootfs / "mnt").mkdir(exist_ok=True)
+    root = bundle("busybox").asks("0", "compute,utility").runs("/bin/sh", "-c", REPLACE)
+    plant = f"{CLEAN}mkdir /run/nvidia-persistenced\n{SOCKET}mkdir /tmp/nvidia-mps; mkfifo /tmp/nvidia-mps/control\n"
+    look = "[ -S /run/nvidia-persistenced/socket ] && ls /tmp/nvidia-mps"
+    scripts = {"again": f"{start('runc', made)} 2>&1 || :", "replace": f"{start('runc', root)} 2>&1 || :\n{look}"}
+    found = in_turn(installed, scripts, plant)
+    assert found["again"] == ["mounted again", "read-only again"]
+    folder, socket, *left = found["replace"]
+    assert "Read-only file system" in folder and "busy" in socket, found
+    assert left == ["control"], "the host has both"
