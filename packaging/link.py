@@ -64,6 +64,7 @@ ROOTS = {
     "platforms' files": ("vendors.tegra", "vendors.wsl"),
     "forward compatibility": ("container.compat", "planning.compatibility"),
     "crun": ("request.crun", "report.runtimelog"),
+    "nodes' groups": ("planning.nodegroups",),
     "requirements": ("planning.requirements",),
     "prestart": ("request.prestart",),
     "cdi": ("request.bycdi", "planning.carriedout"),

@@ -95,7 +95,7 @@ def generate(
     elif capabilities is not None:
         raise UsageError("--capabilities is of NVIDIA's driver, which --vendor is not for", _OWN)
     else:
-        document = of_vendor(root, settings, _hook(entry, (), config, flag))
+        document = of_vendor(root, settings, _hook(entry, (), config, settings, flag))
     text = cditext.write(document, form or cditext.form_of(output or ""))
     if output is None:
         click.echo(text, nl=False)
@@ -106,15 +106,17 @@ def generate(
 
 def hook_of(entry: str, capabilities: str, settings: Settings, config: str | None) -> spec_of.Hook:
     """How the spec of NVIDIA's GPUs starts the hook; UsageError for a path that no spec can have."""
-    return _hook(entry, _granted(capabilities, settings), config)
+    return _hook(entry, _granted(capabilities, settings), config, settings)
 
 
-def _hook(entry: str, capabilities: tuple[str, ...], config: str | None, flag: str = "") -> spec_of.Hook:
+def _hook(
+    entry: str, capabilities: tuple[str, ...], config: str | None, settings: Settings, flag: str = ""
+) -> spec_of.Hook:
     if not entry.startswith("/") or not entry.isprintable():
         raise UsageError(f"--hook is {quoted(entry)}, which is no absolute path")
     # The hook must read the same settings as this command.
     file = os.path.abspath(config) if config else ""
-    return spec_of.Hook(entry, capabilities, file, flag)
+    return spec_of.Hook(entry, capabilities, file, flag, settings.device_group == "container")
 
 
 def _granted(capabilities: str, settings: Settings) -> tuple[str, ...]:
@@ -175,8 +177,9 @@ def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[st
 def stale(root: HostRoot, path: str, flag: str) -> str:
     """Why a spec of ours for another vendor's devices is out of date, in a sentence; "" if it is not."""
     try:
-        now = of_vendor(root, Settings(), spec_of.Hook("", (), "", flag))
-        found = cditext.read((root.read(path) or b"").decode("utf-8", "replace"))
+        text = (root.read(path) or b"").decode("utf-8", "replace")
+        now = of_vendor(root, Settings(), spec_of.Hook("", (), "", flag, "additionalGids" in text))
+        found = cditext.read(text)
     except HookError as err:
         return err.message
     except ValueError:

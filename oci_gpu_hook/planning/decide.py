@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from oci_gpu_hook.container import devicecgroup, layout, systemdscope
 from oci_gpu_hook.container.identity import Container
+from oci_gpu_hook.operations.device import Device
 from oci_gpu_hook.planning import answers, plan
 from oci_gpu_hook.planning.plan import Found, Labels
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.request.settings import Settings
 
+# podman run --group-add keep-groups, for crun (podman-run(1)).
+_KEEPS_GROUPS = "run.oci.keep_original_groups"
 # selinuxfs is mounted where SELinux runs, and only there (selinux(8)).
 _SELINUX = "/sys/fs/selinux/enforce"
 
@@ -66,6 +69,16 @@ def decide(
         return plan.make_labels(container, laid_out, labels)
     process_type = _type_of(bundle) if request.vendors and labels.context else ""
     provision, found = _provision(host, laid_out, request, settings, process_type)
+    # A CDI spec's nodes are the engine's, and have their group from the spec (`cdispec`).
+    if spec is None and any([type(it) is Device and it.mode & 0o006 != 0o006 for it in provision.operations]):
+        from oci_gpu_hook.planning import nodegroups
+
+        keeps_groups = bool(bundle.annotations().get(_KEEPS_GROUPS))
+        may_change = settings.device_group == "container"
+        operations, notes = nodegroups.for_user(
+            provision.operations, bundle.user(), keeps_groups=keeps_groups, may_change=may_change
+        )
+        provision = provision._replace(operations=operations, notes=(*provision.notes, *notes))
     # Only a program of v2 is ever made from them.
     falls_back = device_cgroup.version == "v2" and settings.device_cgroup != "off"
     rules = bundle.device_rules() if falls_back else ()

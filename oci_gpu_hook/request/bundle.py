@@ -32,8 +32,18 @@ BESIDE_GPUS = ("/dev/nvidia-caps/", "/dev/dri/")
 _MOST_VARIABLES = 1 << 16
 _MOST_MOUNTS = 1 << 13
 _MOST_RULES = 1 << 12
+# (uid_t)-1, which is nobody's (credentials(7)).
+_INVALID_ID = (1 << 32) - 1
 # A part's type, as an error names it.
 _KINDS: dict[type, str] = {dict: "object", list: "list", str: "string"}
+
+
+class User(NamedTuple):
+    """The user as whom the container's process runs, in the numbers of its user namespace."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
 
 
 class Bundle(NamedTuple):
@@ -138,6 +148,14 @@ class Bundle(NamedTuple):
         found = self._part(self.document, "annotations", dict)
         return {key: value for key, value in found.items() if isinstance(value, str)}
 
+    def user(self) -> User:
+        """``process.user``; what is missing, or no number, is root's."""
+        user = self._part(self._process(), "user", dict)
+        groups = user.get("additionalGids")
+        return User(
+            _id(user.get("uid")), _id(user.get("gid")), tuple(map(_id, groups)) if isinstance(groups, list) else ()
+        )
+
     def has_user_namespace(self) -> bool:
         namespaces = self._part(self._linux(), "linux.namespaces", list)
         return any([isinstance(item, dict) and item.get("type") == "user" for item in namespaces])
@@ -205,6 +223,10 @@ def _items(parent: object, key: str) -> list[dict[str, object]]:
     """The objects in a list in `parent`; what has another shape is ignored."""
     found = parent.get(key) if isinstance(parent, dict) else None
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+
+
+def _id(value: object) -> int:
+    return value if isinstance(value, int) and 0 <= value < _INVALID_ID else 0
 
 
 def _binds(mount: dict[str, object]) -> bool:

@@ -27,6 +27,7 @@ class Settings(NamedTuple):
     """The settings, each with the default that a missing file means; oci-gpu-hook.conf(5) describes each."""
 
     device_cgroup: str = "auto"
+    device_group: str = "container"
     ipc_labels: str = "gpu"
     ipc_context_mismatch: str = "refuse"
     accept_environment: str = "always"

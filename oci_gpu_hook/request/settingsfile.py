@@ -32,6 +32,7 @@ _ENGINE = "the engine or the pod's author must fix it"
 _BOOLEANS = {"yes": True, "no": False}
 _WORDS = {
     "device-cgroup": ("auto", "on", "off"),
+    "device-group": ("container", "host"),
     "ipc-labels": ("gpu", "all", "off"),
     "ipc-context-mismatch": ("refuse", "warn"),
     "accept-environment": ("always", "privileged"),
@@ -63,6 +64,7 @@ STRICTEST_FIRST: dict[str, tuple[tuple[object, ...], ...]] = {
     "ignore_imex_channels": ((True,), (False,)),
     "ipc_context_mismatch": (("refuse",), ("warn",)),
     "records": ((True,), (False,)),
+    "device_group": (("host",), ("container",)),
     # "off" leaves devices closed, and "on" refuses a container that nothing would close them to.
     "device_cgroup": (("on", "off"), ("auto",)),
     # No restriction, either way: what stands outside of such sections holds.

@@ -21,6 +21,7 @@ INSTALLED = Path(__file__).resolve().parents[2] / "packaging/oci-gpu-hook.conf"
 # Each key with a value that is not the default.
 ALL_KEYS = {
     "device-cgroup": ("on", "on"),
+    "device-group": ("host", "host"),
     "ipc-labels": ("all", "all"),
     "ipc-context-mismatch": ("warn", "warn"),
     "accept-environment": ("privileged", "privileged"),

@@ -3,15 +3,16 @@
 
 The engine makes the device nodes and mounts that the spec lists, and starts the hook, which does the rest of the plan.
 `cdiedits` says which of the two carries an operation out.
-Container Device Interface, SPEC.md, 0.5.0 (device names that begin with a digit).
+Container Device Interface, SPEC.md, 0.5.0 (device names that begin with a digit), 0.7.0 (additionalGids).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oci_gpu_hook.errors import quoted
-from oci_gpu_hook.planning import cdiedits, provision, vendorshare
+from oci_gpu_hook.operations.device import Device
+from oci_gpu_hook.planning import cdiedits, nodegroups, provision, vendorshare
 from oci_gpu_hook.planning.carriedout import misfit
 from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.request.words import ALL, NONE, VISIBLE_DEVICES, VOID
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
     from oci_gpu_hook.vendors.vendorhost import VendorState
 
     # Lists of containerEdits by name.
-    Edits = dict[str, list[dict[str, object]]]
+    Edits = dict[str, list[Any]]
 
 KIND = "nvidia.com/gpu"
 VERSION = "0.5.0"
+# With additionalGids, which podman before 5 does not know.
+VERSION_WITH_GROUPS = "0.7.0"
 PROGRAM = "oci-gpu-hook"
 STAGE = "createRuntime"
 
@@ -44,13 +47,15 @@ class Hook(NamedTuple):
     """How the spec starts the hook.
 
     path: of the program; capabilities: those that the spec is for; config: the administrator's file, "" for the
-    default; vendor: the flag of the vendor whose devices it is for, "" for NVIDIA's.
+    default; vendor: the flag of the vendor whose devices it is for, "" for NVIDIA's; groups: whether the container's
+    process gets the groups of nodes that not everybody may open.
     """
 
     path: str
     capabilities: tuple[str, ...]
     config: str = ""
     vendor: str = ""
+    groups: bool = True
 
 
 def names(inventory: DriverInventory) -> tuple[tuple[str, str], ...]:
@@ -88,16 +93,18 @@ def document(
 
     environment: what else the containers' processes find in theirs.
     """
-    shared = _edits(common)
+    shared = _edits(common, hook)
     variables = [f"{hook.vendor or VISIBLE_DEVICES}{_NOTHING_MORE}"]
     variables += [f"{name}={value}" for name, value in environment]
+    edits = {name: _without(_edits(provision, hook), shared) for name, provision in devices}
+    has_groups = any([each.get("additionalGids") for each in (*edits.values(), shared)])
     return {
-        "cdiVersion": VERSION,
+        "cdiVersion": VERSION_WITH_GROUPS if has_groups else VERSION,
         "kind": kind,
         "devices": [
             # Engines refuse a device without edits: a vendor may have nothing but files.
-            {"name": name, "containerEdits": _without(_edits(provision), shared) or {"env": variables}}
-            for name, provision in devices
+            {"name": name, "containerEdits": each or {"env": variables}}
+            for name, each in edits.items()
         ],
         "containerEdits": {
             "env": variables,
@@ -162,12 +169,15 @@ def stale(spec: object, inventory: DriverInventory) -> str:
     return ""
 
 
-def _edits(provision: Provision) -> Edits:
+def _edits(provision: Provision, hook: Hook) -> Edits:
     """The part of a provision that a spec can express."""
-    edits: Edits = {"deviceNodes": [], "mounts": []}
+    edits: Edits = {"deviceNodes": [], "mounts": [], "additionalGids": []}
     for operation in provision.operations:
         for key, edit in cdiedits.of(operation) or ():
             edits[key].append(edit)
+    if hook.groups:
+        closed = [it for it in provision.operations if isinstance(it, Device) and nodegroups.is_closed(it) and it.gid]
+        edits["additionalGids"] = sorted({node.gid for node in closed})
     return edits
 
 

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device nodes that the container's user could not open, by the mode that they have on the host.  Pure.
+
+A node of mode 0660 is its group's on the host, and a container's user is seldom in that group.  The device cgroup says
+which devices the container has; so the node in its /dev gets the group of its process.  The mode is never wider than
+the host's.  In a user namespace the host's own node is bound, whose group is the host's to change.
+
+Only for containers that get such a node.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.operations.device import Device
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.operations.operation import Operation
+    from oci_gpu_hook.request.bundle import User
+
+_READ_WRITE = 0o6
+
+
+def is_closed(operation: Operation) -> bool:
+    """Whether it makes a node that not everybody may open."""
+    return isinstance(operation, Device) and operation.mode & _READ_WRITE != _READ_WRITE
+
+
+def for_user(
+    operations: tuple[Operation, ...], user: User, *, keeps_groups: bool, may_change: bool
+) -> tuple[tuple[Operation, ...], tuple[str, ...]]:
+    """The operations with nodes that the container's `user` can open, and a sentence on those that it cannot.
+
+    keeps_groups: whether it has the groups of the engine's user, by which a rootless engine's nodes are open;
+    may_change: whether the administrator lets a node have another group than on the host.
+    """
+    found: list[Operation] = []
+    shut: list[Device] = []
+    for operation in operations:
+        if isinstance(operation, Device) and not _opens(operation, user):
+            if operation.source:
+                shut += [] if keeps_groups else [operation]
+            elif may_change and operation.mode >> 3 & _READ_WRITE == _READ_WRITE:
+                operation = operation._replace(gid=user.gid)
+            else:
+                shut.append(operation)
+        found.append(operation)
+    return tuple(found), (_sentence(shut, user),) if shut else ()
+
+
+def _opens(node: Device, user: User) -> bool:
+    """Whether the user may open the node; in a user namespace the ids of the host's node are not the user's."""
+    if not node.source:
+        if user.uid in (0, node.uid):
+            # Root has the node by its owner, or by CAP_DAC_OVERRIDE.
+            return True
+        if node.gid in (user.gid, *user.groups):
+            return node.mode >> 3 & _READ_WRITE == _READ_WRITE
+    return node.mode & _READ_WRITE == _READ_WRITE
+
+
+def _sentence(nodes: list[Device], user: User) -> str:
+    first = nodes[0]
+    which = first.path + (f" and {len(nodes) - 1} more" if len(nodes) > 1 else "")
+    what = f"{which} of mode {first.mode:04o} and group {first.gid}: user {user.uid} of the container cannot open it"
+    if first.source:
+        return f"{what}; start it with that group (--group-add {first.gid}; rootless podman: --group-add keep-groups)"
+    return f"{what}; start it with --group-add {first.gid}"
