@@ -61,6 +61,7 @@ ROOTS = {
     "vendors": ("vendors.current", "vendors.vendorhost", "planning.sharing", "planning.vendorshare"),
     "vendors' files": ("vendors.vendorfile", "vendors.vendorsurvey"),
     "platforms": ("planning.platforms",),
+    "a Jetson beside other GPUs": ("planning.jetsons",),
     "platforms' files": ("vendors.tegra", "vendors.wsl"),
     "forward compatibility": ("container.compat", "planning.compatibility"),
     "crun": ("request.crun", "report.runtimelog"),

@@ -24,9 +24,8 @@ _BELOW = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 # No image has more names in one folder.
 _MOST_NAMES = 4096
 
-# CUDA's images hold newer driver libraries there, for hosts with an older driver; those for a Jetson Orin lie apart.
-COMPAT_FOLDER, COMPAT_ORIN_FOLDER = "/usr/local/cuda/compat", "/usr/local/cuda/compat_orin"
-COMPAT_FOLDERS = (COMPAT_FOLDER, COMPAT_ORIN_FOLDER) if posix.uname().machine == "aarch64" else (COMPAT_FOLDER,)
+# CUDA's images hold newer driver libraries there, for hosts with an older driver.
+COMPAT_FOLDER = "/usr/local/cuda/compat"
 
 GLIBC = "glibc"
 MUSL = "musl"
@@ -37,13 +36,13 @@ class Layout(NamedTuple):
 
     library_folder: where its loader searches by itself; library_folder_32: the same for 32-bit programs, "" if there
     is no such folder; loader: ``glibc``, or ``musl``, which reads no ld.so.cache; compat: the image's own CUDA
-    libraries, if they were asked for, by their folder; user_namespace: whether mknod is refused, or makes nodes that
+    libraries, if they were asked for and it has any; user_namespace: whether mknod is refused, or makes nodes that
     nobody can open; dev_is_hosts: whether its /dev is the host's own filesystem.
     """
 
     library_folder: str
     library_folder_32: str
-    compat: tuple[Compat, ...]
+    compat: Compat | None
     loader: str
     user_namespace: bool
     dev_is_hosts: bool
@@ -59,7 +58,7 @@ def look(root_fd: int, process: Process | None, *, user_namespace: bool, compat:
     return Layout(
         library_folder=folder,
         library_folder_32=library_folder_32(folder, loader),
-        compat=_compat(root_fd) if compat and loader != MUSL else (),
+        compat=_compat(root_fd) if compat and loader != MUSL else None,
         loader=loader,
         user_namespace=process.in_user_namespace() if process else user_namespace,
         dev_is_hosts=process is not None and dev_is_hosts(root_fd),
@@ -68,7 +67,7 @@ def look(root_fd: int, process: Process | None, *, user_namespace: bool, compat:
 
 def like_host(folder: str) -> Layout:
     """The layout of a container whose libraries lie where the host has them, in `folder`."""
-    return Layout(folder, library_folder_32(folder, GLIBC), (), GLIBC, False, False)
+    return Layout(folder, library_folder_32(folder, GLIBC), None, GLIBC, False, False)
 
 
 def library_folder(root_fd: int) -> tuple[str, str]:
@@ -101,17 +100,14 @@ def library_folder_32(folder: str, loader: str) -> str:
     return "/usr/lib" if folder == "/usr/lib64" else f"/usr/lib/{MULTIARCH_32}"
 
 
-def _compat(root_fd: int) -> tuple[Compat, ...]:
+def _compat(root_fd: int) -> Compat | None:
     """What the image has for hosts with an older driver; most have nothing, and load nothing for it."""
-    found = []
-    for folder in COMPAT_FOLDERS:
-        inside = names(root_fd, folder)
-        if inside:
-            from oci_gpu_hook.container.compat import look
+    inside = names(root_fd, COMPAT_FOLDER)
+    if not inside:
+        return None
+    from oci_gpu_hook.container.compat import look
 
-            compat = look(root_fd, folder, inside)
-            found += [compat] if compat else []
-    return tuple(found)
+    return look(root_fd, COMPAT_FOLDER, inside)
 
 
 def names(root_fd: int, path: str) -> tuple[str, ...]:

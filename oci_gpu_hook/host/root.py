@@ -82,13 +82,19 @@ class HostRoot:
         finally:
             posix.close(fd)
 
-    def clone_source(self, path: str, owner: int) -> int:
-        """A detached copy of what lies at `path`; UntrustedError as `open_source`, which says what `owner` is."""
+    def clone_source(self, path: str, owner: int, mount_attr: Callable[[posix.stat_result], bytes]) -> int:
+        """The same of what lies at `path`; UntrustedError as `open_source`, which says what `owner` is.
+
+        mount_attr: gives the attributes of the copy, by what it is a copy of.
+        """
         fd = open_source(self.fd, path, owner)
         try:
-            return syscalls.open_tree(fd, "", syscalls.OPEN_TREE_CLONE | syscalls.AT_EMPTY_PATH)
+            attributes = mount_attr(posix.fstat(fd))
+            tree = syscalls.open_tree(fd, "", syscalls.OPEN_TREE_CLONE | syscalls.AT_EMPTY_PATH)
         finally:
             posix.close(fd)
+        syscalls.mount_setattr(tree, attributes)
+        return tree
 
     def source(self, path: str, owner: int = 0) -> tuple[bool, str] | None:
         """Whether what lies at `path` is a folder, and why it cannot be trusted, else ""; None for nothing."""

@@ -9,10 +9,7 @@ follow the path to whatever it leads to then.
 
 from __future__ import annotations
 
-import posix
-
 from oci_gpu_hook.changes.detached import attributes
-from oci_gpu_hook.kernel import syscalls
 from oci_gpu_hook.kernel.filetypes import is_socket
 from oci_gpu_hook.record import NamedTuple
 
@@ -45,13 +42,9 @@ class Service(NamedTuple):
         return f"mount {self.source} at {self.target}"
 
     def prepare(self, host: HostRoot, undo: Undo) -> int | None:
-        tree = host.clone_source(self.source, self.owner)
-        try:
-            syscalls.mount_setattr(tree, attributes(SOCKET_OPTIONS if is_socket(posix.fstat(tree)) else OPTIONS))
-        except OSError:
-            posix.close(tree)
-            raise
-        return tree
+        return host.clone_source(
+            self.source, self.owner, lambda status: attributes(SOCKET_OPTIONS if is_socket(status) else OPTIONS)
+        )
 
     def perform(self, tree: Tree, prepared: int | None) -> str:
         assert prepared is not None

@@ -16,6 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.container.compat import Compat, Version
     from oci_gpu_hook.driver.gpu import Gpu
+    from oci_gpu_hook.driver.inventory import DriverInventory, Library
+    from oci_gpu_hook.planning.plan import Share
 
 # How each sentence begins.
 TOPIC = "CUDA forward compatibility"
@@ -31,6 +33,15 @@ _BRANDS = {
 }  # fmt: skip
 # Every note so far lists these and no others.
 _LISTED = (1, 2, 7, 8, 9, 10, 11, 12, 13, 14)
+
+
+def with_newer(
+    share: Share, compat: Compat, inventory: DriverInventory, gpus: tuple[Gpu, ...], libraries: tuple[Library, ...]
+) -> Share:
+    """The share of a driver with the image's newer CUDA libraries; libraries: those that the host's driver has."""
+    flags = next((library.flags for library in libraries if library.bits == 64), None)
+    newer, said = decide(compat, inventory.driver_version, inventory.cuda_version, gpus, flags)
+    return share._replace(newer=newer, notes=(*share.notes, said) if said else share.notes)
 
 
 def decide(

@@ -11,6 +11,7 @@ from oci_gpu_hook.driver import inventory, proc, stamp
 from oci_gpu_hook.driver.inventory import with_nodes
 from oci_gpu_hook.planning import provision, recording, selection
 from oci_gpu_hook.planning.plan import Found
+from oci_gpu_hook.vendors import platform
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,12 +62,13 @@ def _of_gpus(
     host: HostRoot, laid_out: Layout, request: Request, settings: Settings, found: DriverInventory | None
 ) -> tuple[Share, str, DriverInventory | None]:
     """What NVIDIA_VISIBLE_DEVICES brings: the share, the driver's version, the inventory if it is NVIDIA's module."""
-    if found is None:
+    # A Jetson's containers get what its lists say, also where NVIDIA's module has GPUs.
+    if found is None or (host.stat(platform.CSV_FOLDER) and platform.look(host) == platform.TEGRA):
         from oci_gpu_hook.planning import platforms
 
         if request.is_by_spec():
             laid_out = _as_host(laid_out, layout.library_folder(host.fd)[0])
-        share, version = platforms.share(host, laid_out, request)
+        share, version = platforms.share(host, laid_out, request, found)
         return share, version, None
     selected = selection.select(request, found)
     inventory = with_nodes(
@@ -108,11 +110,8 @@ def _inventory(host: HostRoot, driver_root: str) -> tuple[DriverInventory | None
 
             want_refresh(host)
         return saved, inventory.MAY_BE_MADE_ANEW not in saved.unknown
-    if not host.names(proc.GPUS):
-        from oci_gpu_hook.vendors import platform
-
-        if platform.look(host) in (platform.TEGRA, platform.WSL):
-            return None, False
+    if not host.names(proc.GPUS) and platform.look(host) in (platform.TEGRA, platform.WSL):
+        return None, False
     if saved is not None:
         return saved, True
     from oci_gpu_hook.driver import survey

@@ -2,8 +2,8 @@
 """What a container gets of NVIDIA's on a Jetson or under WSL 2: no kernel module has GPUs below /proc there.
 
 There is one GPU to ask for, or all of them lie behind one device: so whatever a request names it gets all devices, as
-NVIDIA's runtime does it.  A start that finds GPUs in the saved inventory does not load this.  Must not change anything
-but what is saved of the driver.
+NVIDIA's runtime does it.  Beside a Jetson's own GPU there may be others on PCI, which NVIDIA's module drives: there a
+request chooses (`jetsons`).  Must not change anything but what is saved of the driver.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from oci_gpu_hook.container.layout import Layout
-    from oci_gpu_hook.driver.inventory import Library
+    from oci_gpu_hook.driver.inventory import DriverInventory, Library
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.planning.plan import Share
     from oci_gpu_hook.request.parse import Request
@@ -29,8 +29,13 @@ if TYPE_CHECKING:
     from oci_gpu_hook.vendors.vendorinventory import VendorInventory
 
 
-def share(root: HostRoot, layout: Layout, request: Request) -> tuple[Share, str]:
-    """The share of this platform's driver, and what that driver is, for people; DriverError if it has nothing."""
+def share(
+    root: HostRoot, layout: Layout, request: Request, inventory: DriverInventory | None = None
+) -> tuple[Share, str]:
+    """The share of this platform's driver, and what that driver is, for people; DriverError if it has nothing.
+
+    inventory: of NVIDIA's module, if it has GPUs; RequestError for a GPU that is not there then.
+    """
     kind = platform.look(root)
     found = look(root, kind, everything=request.jetpack_all)
     # Where the engine has made the nodes that somebody chose, only files are lacking.
@@ -43,6 +48,14 @@ def share(root: HostRoot, layout: Layout, request: Request) -> tuple[Share, str]
         )
     asked = VendorRequest(VISIBLE_DEVICES, found.inventory.file, "env", devices)
     given = vendorshare.share(layout, asked, found)
+    if inventory is not None and inventory.gpus and not is_without:
+        from oci_gpu_hook.planning import jetsons
+
+        given = given._replace(nodes=jetsons.nodes(root, request, inventory, given.nodes))
+        if layout.compat:
+            from oci_gpu_hook.planning import compatibility
+
+            given = compatibility.with_newer(given, layout.compat, inventory, inventory.gpus, found.inventory.libraries)
     return given._replace(notes=(*given.notes, *_notes(request, kind))), title(kind, found)
 
 

@@ -8,7 +8,6 @@ Containers with the same layout and request get the same; `plan` adds what depen
 
 from __future__ import annotations
 
-from oci_gpu_hook.container.layout import COMPAT_FOLDER
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.operations.device import Device
 from oci_gpu_hook.operations.mount import Mount
@@ -21,7 +20,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.container.layout import Layout
     from oci_gpu_hook.driver.inventory import DriverInventory
-    from oci_gpu_hook.formats.ldcache_merge import Entry
     from oci_gpu_hook.operations.operation import Operation
     from oci_gpu_hook.planning.plan import Reasoned
     from oci_gpu_hook.planning.selection import Selection
@@ -63,17 +61,13 @@ def of_nvidia(layout: Layout, request: Request, selected: Selection, inventory: 
         *placement.left_out(layout, request),
         *placement.untrusted_services(request, inventory),
     )
-    newer: tuple[Entry, ...] = ()
-    for compat in layout.compat:
-        if compat.folder == COMPAT_FOLDER:
-            from oci_gpu_hook.planning import compatibility
+    made = Share("NVIDIA's driver", nodes, operations, placement.entries(libraries), notes=notes)
+    if layout.compat:
+        from oci_gpu_hook.planning import compatibility
 
-            gpus = tuple([gpu for gpu, _ in selected.gpus])
-            flags = next((library.flags for library in inventory.libraries if library.bits == 64), None)
-            newer, said = compatibility.decide(compat, inventory.driver_version, inventory.cuda_version, gpus, flags)
-            notes += (said,) if said else ()
-    entries = placement.entries(libraries)
-    return Share("NVIDIA's driver", nodes, operations, entries, newer, notes)
+        gpus = tuple([gpu for gpu, _ in selected.gpus])
+        return compatibility.with_newer(made, layout.compat, inventory, gpus, inventory.libraries)
+    return made
 
 
 def join(layout: Layout, version: str, shares: tuple[Share, ...]) -> Provision:

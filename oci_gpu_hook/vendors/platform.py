@@ -21,6 +21,8 @@ NAMES = {NVIDIA: "NVIDIA's driver", TEGRA: "Jetson (Tegra)", WSL: "WSL 2"}
 
 # What a Jetson's containers get, by JetPack.
 CSV_FOLDER = "/etc/nvidia-container-runtime/host-files-for-container.d"
+# What a container gets that does not ask for all: since JetPack 5 the images have CUDA, cuDNN and TensorRT themselves.
+BASE = ("devices.csv", "drivers.csv", "l4t.csv")
 
 # Jetson Linux has the first, a kernel of NVIDIA's the second, and every kernel with a device tree one of the others.
 TEGRA_RELEASE = "/etc/nv_tegra_release"
@@ -32,6 +34,10 @@ WSL_FOLDER = "/usr/lib/wsl"
 DXCORE = f"{WSL_FOLDER}/lib/libdxcore.so"
 
 
+def _has_lists(root: HostRoot) -> bool:
+    return not {*BASE}.isdisjoint(root.names(CSV_FOLDER))
+
+
 def look(root: HostRoot) -> str:
     """``nvidia``, ``tegra``, ``wsl``, or "" for none of them."""
     return prove(root)[0]
@@ -41,10 +47,11 @@ def prove(root: HostRoot) -> tuple[str, str]:
     """The platform, and the file that proves it; two empty words for none.
 
     A Jetson Orin has /proc/driver/nvidia/version too, as its display has NVIDIA's module, but no GPU there: nvgpu
-    drives that.  On a Jetson with a GPU on PCI or with one that the module drives, such as Thor, the module goes first.
+    drives that.  On Thor the module drives the integrated GPU, and a board may have a GPU on PCI beside it: what their
+    containers get the lists say all the same, and without lists the module goes first.
     """
     has_module = root.stat(proc.VERSION) is not None
-    if has_module and root.names(proc.GPUS):
+    if has_module and root.names(proc.GPUS) and not _has_lists(root):
         return NVIDIA, proc.VERSION
     # /dev/dxg alone is the module's, which any kernel could have: the library comes from Windows.
     node, release = root.stat(DXG), root.stat(TEGRA_RELEASE)

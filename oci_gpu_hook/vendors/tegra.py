@@ -17,7 +17,7 @@ from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors import allowed, folders
 from oci_gpu_hook.vendors.devices import refusal
-from oci_gpu_hook.vendors.platform import CSV_FOLDER, TEGRA_RELEASE
+from oci_gpu_hook.vendors.platform import BASE, CSV_FOLDER, TEGRA_RELEASE
 from oci_gpu_hook.vendors.vendor import DevicePattern, Group, Item, Link, Vendor, Version
 
 TYPE_CHECKING = False
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 FOLDER = CSV_FOLDER
 KIND = "nvidia.com/gpu"
-
-# What a container gets that does not ask for all: since JetPack 5 the images have CUDA, cuDNN and TensorRT themselves.
-BASE = ("devices.csv", "drivers.csv", "l4t.csv")
 
 _SUFFIX = ".csv"
 _TYPES = ("dev", "lib", "dir", "sym")

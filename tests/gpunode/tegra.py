@@ -57,6 +57,20 @@ def tegra(node: Additions) -> None:
     _add_libraries(node)
 
 
+# What Thor's list names of NVIDIA's module: of both GPUs, whichever a board has.
+OF_THE_MODULE = ("/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-modeset")
+
+
+def thor(node: Additions) -> None:
+    """The same lists on a board whose integrated GPU NVIDIA's module drives, with a GPU on PCI beside it."""
+    tegra(node)
+    node.texts[f"{LISTS}/devices.csv"] += _lines("dev", OF_THE_MODULE)
+    node.nodes.append(DeviceNode("/dev/nvidia2", 195, 2, 0o666))
+    # The simulated server's driver has these already.
+    for path in ("/etc/vulkan/icd.d/nvidia_icd.json", f"{node.library_folder}/libcuda.so"):
+        del node.links[path]
+
+
 def _other_boards() -> list[str]:
     return [f"/dev/{name}" for name in OTHER_BOARDS]
 

@@ -124,6 +124,35 @@ def test_a_jetson_gives_what_its_lists_say(installed: Installed, bundle: Maker, 
     assert new and all(path.stat().st_size == 0 for path in new)
 
 
+THOR, DISCRETE = "GPU-5d1b7a90-22c4-4f0e-9c53-0a7be1d3f6a1", "GPU-b7e0c4d2-8f13-4a6d-b1d9-3c2f5a7e9d04"
+SHARED = {*tegra.DEVICES, "/dev/nvidiactl", "/dev/nvidia-modeset"}
+# What is asked for, and which nodes of NVIDIA's module come beside those of the lists.
+ON_THOR = {
+    "all": {"/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia2", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"},
+    "0": {"/dev/nvidia0", "/dev/nvidia2"},
+    THOR: {"/dev/nvidia0", "/dev/nvidia2"},
+    "1": {"/dev/nvidia1", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"},
+    DISCRETE: {"/dev/nvidia1", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"},
+    "0,1": {"/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia2", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"},
+    "none": set(),
+}
+
+
+@pytest.mark.parametrize("devices", [*ON_THOR])
+def test_on_thor_a_request_chooses_among_its_gpus(installed: Installed, bundle: Maker, devices: str) -> None:
+    one = bundle("debian").asks(devices, "compute,utility")
+    seen = run(installed, one, vendors=("thor",), description="thor")
+    assert seen.nodes == ({*SHARED, *ON_THOR[devices]} if devices != "none" else set())
+    assert seen.allowed - {NULL} == seen.nodes - {NULL}
+    assert f"{OWN}/libcuda.so.1.1" in seen.mounts
+
+
+def test_on_thor_an_unknown_gpu_is_refused(installed: Installed, bundle: Maker) -> None:
+    for unknown in ("2", DISCRETE.replace("b7", "c8")):
+        said = refused(installed, bundle("debian").asks(unknown), "", vendors=("thor",), description="thor")
+        assert f"unknown device '{unknown}': this Jetson has indices 0 to 1" in said
+
+
 def test_a_jetson_gives_all_lists_where_they_are_asked_for(installed: Installed, bundle: Maker) -> None:
     """And the saved answer to one question is not the answer to the other."""
     few, many, again = [bundle("debian").asks("0", **more) for more in ({}, ALL, {})]

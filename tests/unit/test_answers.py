@@ -120,7 +120,7 @@ OTHER_REQUEST: dict[str, Any] = {
 OTHER_LAYOUT: dict[str, Any] = {
     "library_folder": "/opt/lib",
     "library_folder_32": "",
-    "compat": (("/usr/local/cuda/compat", ("libcuda.so.9.1",)),),
+    "compat": ("/usr/local/cuda/compat", ("libcuda.so.9.1",)),
     "loader": "musl",
     "user_namespace": True,
     "dev_is_hosts": True,

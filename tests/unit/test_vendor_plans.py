@@ -23,7 +23,7 @@ from oci_gpu_hook.vendors.vendor import DevicePattern, Link
 from oci_gpu_hook.vendors.vendorhost import VendorState
 from oci_gpu_hook.vendors.vendorinventory import VendorInventory
 
-LAYOUT = Layout("/usr/lib64", "", (), GLIBC, user_namespace=False, dev_is_hosts=False)
+LAYOUT = Layout("/usr/lib64", "", None, GLIBC, user_namespace=False, dev_is_hosts=False)
 FILE = "/v/acme.json"
 CONTROL = DeviceNode("/dev/acmectl", 240, 255, 0o666, 0, 0, True)
 

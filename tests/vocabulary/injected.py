@@ -45,7 +45,7 @@ COMPAT = Compat("/usr/local/cuda/compat", ("libcuda.so.1", "libcuda.so.999.1.1")
 
 
 def _newer_cuda_comes_first() -> bool:
-    layout = LAYOUT._replace(compat=(COMPAT,))
+    layout = LAYOUT._replace(compat=COMPAT)
     operations = planned("1", "compute", layout).operations
     (cache,) = [operation for operation in operations if isinstance(operation, LdCache)]
     sources = {operation.source for operation in operations if isinstance(operation, Mount)}

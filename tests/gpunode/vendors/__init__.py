@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..tegra import tegra
+from ..tegra import tegra, thor
 from ..wsl import wsl
 from .accelerators import amd, habana, intel, neuron, xrt
 from .additions import Additions
@@ -29,6 +29,7 @@ VENDORS: dict[str, Callable[[Additions], None]] = {
     "onload": onload,
     "xrt": xrt,
     "nvidia-decorator": nvidia_decorator,
+    "thor": thor,
 }
 
 # What a machine is in place of a server with NVIDIA's driver.
