@@ -13,23 +13,28 @@ from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.container import layout
 from oci_gpu_hook.driver import inventory as saved_inventory
-from oci_gpu_hook.driver import survey
+from oci_gpu_hook.driver import proc, survey
+from oci_gpu_hook.driver.nodes import of_families
 from oci_gpu_hook.errors import ConfigError, DriverError, HookError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.node.machine import whole
 from oci_gpu_hook.node.setup import cdispec as spec_of
-from oci_gpu_hook.planning import carriedout, provision, selection
+from oci_gpu_hook.planning import carriedout, placement, platforms, provision, selection
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings, read_settings
-from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, CAPABILITIES, NONE, items
-from oci_gpu_hook.vendors import current
+from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, CAPABILITIES, FEATURES, NONE, items
+from oci_gpu_hook.vendors import current, platform
 from oci_gpu_hook.vendors import vendorhost as on_host
 
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.planning.plan import Provision
 
+
+GPU, MANAGEMENT, IMEX = "gpu", "management", "imex"
+# What is beside GPUs, each by the name of its nodes' family.
+FAMILIES = (IMEX, *[feature.name for feature in FEATURES])
 
 _CHOICE = f"choose from {', '.join(CAPABILITIES)} or all"
 _OWN = "a vendor's file says in driver_feature what containers get"
@@ -53,6 +58,11 @@ def cdi() -> None:
 @click.option(
     "--vendor", "flag", metavar="FLAG", help="The devices of this vendor's file, such as OCI_AMD.  [default: NVIDIA's]"
 )
+@click.option(
+    "--kind",
+    type=click.Choice([GPU, MANAGEMENT, *FAMILIES]),
+    help="What of NVIDIA's: GPUs; GPUs with all that manages them; or what is beside GPUs.  [default: gpu]",
+)
 @click.option("--output", metavar="FILE", help="Write to FILE, whole or not at all.  [default: stdout]")
 @click.option(
     "--format", "form", type=click.Choice([cditext.YAML, cditext.JSON]), help="[default: by FILE's name, else yaml]"
@@ -68,6 +78,7 @@ def cdi() -> None:
 @host_root
 def generate(
     flag: str | None,
+    kind: str | None,
     output: str | None,
     form: str | None,
     capabilities: str | None,
@@ -75,10 +86,11 @@ def generate(
     config: str | None,
     host_root: str,
 ) -> None:
-    """Write a spec of kind nvidia.com/gpu: devices by index, UUID and MIG name, and 'all'.
+    """Write a spec of kind nvidia.com/gpu: devices by index, UUID and MIG name, 'all', and 'none' (the driver's files).
 
     With --vendor it is of the kind that the vendor's file names: devices by index, PCI address, the names of their
-    nodes and further names, and 'all'.
+    nodes and further names, and 'all'.  With --kind management it is of management.nvidia.com/gpu, with one device,
+    'all'; with imex of nvidia.com/imex-channel, by number; with another WORD of nvidia.com/WORD, with 'all' alone.
 
     Engines look for specs in /etc/cdi and /var/run/cdi.  The spec starts the hook, which does what a spec cannot
     express.  It must be written again after an upgrade of the driver and after a change of MIG devices: 'inventory
@@ -87,9 +99,15 @@ def generate(
     whole.check_name("--output", output)
     settings = read_settings(config, None)
     root = HostRoot(host_root)
-    if flag is None:
+    if flag is not None and kind is not None:
+        raise UsageError("--kind is of NVIDIA's devices, which --vendor is not for", "give one of the two")
+    if kind in FAMILIES:
+        if capabilities is not None:
+            raise UsageError(f"--capabilities is of GPUs' driver, which --kind {kind} is not for", "leave it out")
+        document = beside_gpus(root, settings, str(kind))
+    elif flag is None:
         hook = hook_of(entry, ALL if capabilities is None else capabilities, settings, config)
-        document, nameless = of_host(root, settings, hook)
+        document, nameless = of_host(root, settings, hook, management=kind == MANAGEMENT)
         if nameless:
             click.echo(f"{spec_of.PROGRAM}: {nameless}", err=True)
     elif capabilities is not None:
@@ -100,7 +118,7 @@ def generate(
     if output is None:
         click.echo(text, nl=False)
         return
-    write(output, text, flag or "")
+    write(output, text, flag or "", str(document["kind"]) if kind in FAMILIES else "")
     click.echo(f"wrote {output}: {len(document['devices'])} devices")
 
 
@@ -134,21 +152,64 @@ def _granted(capabilities: str, settings: Settings) -> tuple[str, ...]:
     return granted
 
 
-def of_host(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> tuple[dict[str, Any], str]:
+def of_host(
+    root: HostRoot, settings: Settings, hook: spec_of.Hook, *, management: bool = False
+) -> tuple[dict[str, Any], str]:
     """The spec of a host as it is now, and a sentence on the devices without a name, "" for none.
 
     What only NVML knows comes from the saved inventory, if that is still true.
     """
-    onhost.check_is_server(root)
+    if platform.look(root) in onhost.PLATFORMS:
+        return _of_platform(root, settings, hook), ""
     found = survey.current(root, settings.driver_root)
-    capabilities = hook.capabilities
-    families = selection.families(Request("cdi-spec", (ALL,), capabilities))
-    found = saved_inventory.with_nodes(root, found, families, driver_root=settings.driver_root)
+    asked = Request("cdi-spec", (ALL,), hook.capabilities)
+    if management:
+        # MIG's management where there is MIG; all IMEX channels bring a sentence where there are none.
+        asked = asked._replace(
+            mig_config=found.mig_config_minor is not None,
+            mig_monitor=found.mig_monitor_minor is not None,
+            imex_channels=(ALL,),
+        )
+    found = saved_inventory.with_nodes(root, found, selection.families(asked), driver_root=settings.driver_root)
     if not found.library_folder:
         raise DriverError("the driver's libraries are not there", "install all parts of the driver first")
-    devices = [(name, _provision(found, capabilities, selector)) for name, selector in spec_of.names(found)]
-    common = _provision(found, capabilities, NONE)
+    common = _provision(found, asked._replace(devices=(NONE,), mig_config=False, mig_monitor=False, imex_channels=()))
+    if management:
+        whole_node = ((ALL, _provision(found, asked)),)
+        return spec_of.document(common, whole_node, hook, spec_of.MANAGEMENT_KIND), ""
+    devices = [(name, _provision(found, asked._replace(devices=(it,)))) for name, it in spec_of.names(found)]
     return spec_of.document(common, tuple(devices), hook), spec_of.nameless(found)
+
+
+def _of_platform(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[str, Any]:
+    """The spec of a Jetson, or of WSL 2: its GPU by index 0 and 'all', and of several each by its index and UUID."""
+    gpus = survey.current(root, settings.driver_root) if root.names(proc.GPUS) else None
+    like_host = layout.like_host(layout.library_folder(root.fd)[0])
+
+    def provided(selector: str) -> Provision:
+        asked = Request("cdi-spec", (selector,), hook.capabilities)
+        share, version = platforms.share(root, like_host, asked, gpus)
+        return provision.join(like_host, version, (share,))
+
+    listed = gpus.gpus if gpus else ()
+    words = [str(number) for number in range(max(len(listed), 1))] + [gpu.uuid for gpu in listed if gpu.uuid]
+    devices = tuple([(word, provided(word)) for word in (*words, ALL, NONE)])
+    return spec_of.document(provided(NONE), devices, hook)
+
+
+def beside_gpus(root: HostRoot, settings: Settings, family: str) -> dict[str, Any]:
+    """The spec of what is beside GPUs on a host as it is now; DriverError if it has none of it."""
+    onhost.check_is_server(root)
+    found = survey.current(root, settings.driver_root)
+    nodes = [node for node in of_families(root, (family,), (), (), ()) if node.present]
+    if not nodes:
+        raise DriverError(f"this host has no devices of {family}", "load the driver that makes them first")
+    is_imex = family == IMEX
+    kind = f"nvidia.com/{'imex-channel' if is_imex else family}"
+    named = [(node.path.rpartition("/channel")[2] if is_imex else ALL, node) for node in nodes]
+    mounts = placement.files(Request("cdi-spec", (NONE,), (), features=(family,)), found)
+    own = tuple([mount for mount in mounts if family in mount.reason])
+    return spec_of.of_nodes(kind, tuple(named), own, groups=settings.device_group == "container")
 
 
 def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[str, Any]:
@@ -207,18 +268,18 @@ def read(path: str) -> object:
             return None
 
 
-def write(path: str, text: str, flag: str = "") -> None:
+def write(path: str, text: str, flag: str = "", kind: str = "") -> None:
     """Write the spec to a file, whole or not at all: engines may read it at any moment.
 
-    flag: of the vendor whose spec it is, "" for NVIDIA's.  UsageError if the file is not ours, or a spec of another
-    vendor's devices: it is never replaced.
+    flag: of the vendor whose spec it is, "" for NVIDIA's; kind: of a spec without a hook, "" for any other.  UsageError
+    if the file is not ours, or a spec of other devices: it is never replaced.
     """
-    _check_ours(path, flag)
+    _check_ours(path, flag, kind)
     # Engines read only names that end in .yaml or .json, and so not the temporary file.
     whole.write(path, text)
 
 
-def _check_ours(path: str, flag: str) -> None:
+def _check_ours(path: str, flag: str, kind: str) -> None:
     """UsageError unless `path` does not exist, or is an empty file or a spec of ours for the same devices."""
     try:
         status = os.lstat(path)
@@ -232,15 +293,17 @@ def _check_ours(path: str, flag: str) -> None:
     if not status.st_size:
         return
     other = spec_of.vendor_of(found)
-    if not other and not spec_of.driver_of(found):
+    if not other and not spec_of.driver_of(found) and not spec_of.kind_of(found):
         raise UsageError(f"{path} is there and is no CDI spec of ours", "move it away first")
+    if spec_of.kind_of(found) != kind:
+        whose = spec_of.kind_of(found) or "of GPUs"
+        raise UsageError(f"{path} is there and is the CDI spec {whose}", "give another --output")
     if other != flag:
         whose = f"of {quoted(other)}" if other else "of NVIDIA's GPUs"
         raise UsageError(f"{path} is there and is the CDI spec {whose}", "give another --output")
 
 
-def _provision(found: DriverInventory, capabilities: tuple[str, ...], selector: str) -> Provision:
-    """What a container with the host's layout gets for one device."""
-    request = Request("cdi-spec", (selector,), capabilities)
+def _provision(found: DriverInventory, request: Request) -> Provision:
+    """What a container with the host's layout gets for a request."""
     selected = selection.select(request, found)
     return provision.make(layout.like_host(found.library_folder), request, selected, found)

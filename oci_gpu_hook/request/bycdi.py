@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from oci_gpu_hook.request.vendorrequest import Known
 
 
+# Nodes that a spec of ours brings for NVIDIA's devices: on a server, on a Jetson, under WSL 2.
+_OURS = ("/dev/nvidia", "/dev/nvhost", "/dev/nvgpu/", "/dev/nvmap", "/dev/dxg")
+
+
 def of_nodes(
     inputs: Inputs, settings: Settings, nodes: Iterable[str], capabilities: Iterable[str]
 ) -> tuple[Request | None, tuple[str, ...]]:
@@ -27,7 +31,7 @@ def of_nodes(
     """
     notes: list[str] = []
     paths = tuple(nodes)
-    if not any([path.startswith("/dev/nvidia") for path in paths]):
+    if not any([path.startswith(_OURS) for path in paths]):
         return None, ()
     # Control nodes stand for no device.
     given = tuple([path for path in paths if is_gpu(path) or path.startswith(BESIDE_GPUS)])

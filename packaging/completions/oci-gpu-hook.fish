@@ -7,7 +7,7 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
     set -e words[1]
     for word in $words
         # The value of an option names no command.
-        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --format --hook --host-root --id --interval --mode --name --nvml-timeout --output --pid --runtime --shares --since --timeout --vendor --way
+        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --format --hook --host-root --id --interval --kind --mode --name --nvml-timeout --output --pid --runtime --shares --since --timeout --vendor --way
             set before
             continue
         end
@@ -72,9 +72,10 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory watch' -s h -l help -d 
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at prepare' -l format -r -f -a 'text json' -d 'How to print it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at prepare' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at prepare' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi' -a generate -d 'Write a spec of kind nvidia.com/gpu: devices by index, UUID and MIG name, and \'all\''
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi' -a generate -d 'Write a spec of kind nvidia.com/gpu: devices by index, UUID and MIG name, \'all\', and \'none\' (the driver\'s files)'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l vendor -r -f -d 'The devices of this vendor\'s file, such as OCI_AMD'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l kind -r -f -a 'gpu management imex gds mofed gdrcopy nvswitch' -d 'What of NVIDIA\'s: GPUs; GPUs with all that manages them; or what is beside GPUs'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l output -r -F -d 'Write to FILE, whole or not at all'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l format -r -f -a 'yaml json' -d '[default: by FILE\'s name, else yaml]'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l capabilities -r -f -d 'NVIDIA\'s driver capabilities of every container that uses the spec: with CDI, none can ask for its own'

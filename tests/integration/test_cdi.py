@@ -7,12 +7,14 @@ names a spec has and what each of them means is shown in tests/unit/test_cdi.py.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from tests.gpunode import tegra
 from tests.integration import roots
-from tests.integration.engines import Installed, run_podman
+from tests.integration.engines import REPOSITORY, Installed, on_node, run_podman
 from tests.integration.inside import DENIED, REFRESH
 
 SPEC = "/etc/cdi/nvidia.yaml"
@@ -70,6 +72,71 @@ def test_a_container_sees_the_same_by_cdi_and_by_the_hook(
     assert any(f"/libcuda.so.{DRIVER}" in line for line in by_cdi)
     assert any(line.endswith("/libcuda.so.1") and "=>" in line for line in by_cdi)
     assert any(line.endswith(" nvidia-smi") for line in by_cdi)
+
+
+# A node with all that may be beside GPUs.
+MORE = {"imex_channels": 2, "nvidia_fs": 2, "gdrcopy": True, "uverbs": 2}
+BESIDE = {
+    "imex": ("nvidia.com/imex-channel=1", ["/dev/nvidia-caps-imex-channels/channel1"]),
+    "gds": ("nvidia.com/gds=all", ["/dev/nvidia-fs0", "/dev/nvidia-fs1", "/etc/cufile.json"]),
+    "mofed": ("nvidia.com/mofed=all", [f"/dev/infiniband/{name}" for name in ("rdma_cm", "uverbs0", "uverbs1")]),
+    "gdrcopy": ("nvidia.com/gdrcopy=all", ["/dev/gdrdrv"]),
+}
+FIND = "find /dev/nvidia* /dev/infiniband /dev/gdrdrv /etc/cufile.json ! -type d 2>/dev/null | sort"
+
+
+def more(tmp_path: Path) -> str:
+    description = json.loads((REPOSITORY / "tests/gpunode/descriptions/h100x8.json").read_text())
+    (tmp_path / "more.json").write_text(json.dumps({**description, **MORE}))
+    return str(tmp_path / "more.json")
+
+
+@pytest.mark.parametrize("kind", [*BESIDE])
+def test_what_is_beside_gpus_has_specs_of_its_own(installed: Installed, root: Path, tmp_path: Path, kind: str) -> None:
+    device, paths = BESIDE[kind]
+    generate = f"oci-gpu-hook cdi generate --kind {kind} --output /etc/cdi/{kind}.yaml\n" * 2
+    command = f"sh -c '{FIND}'"
+    options = f"--device {device}"
+    done = run_podman(installed, root, command, options=options, before=generate, description=more(tmp_path))
+    assert done.code == 0, done.out + done.err
+    assert [line for line in done.out.splitlines() if line.startswith("/")] == sorted(paths)
+    other = f"oci-gpu-hook cdi generate --kind {'gds' if kind != 'gds' else 'mofed'} --output /etc/cdi/{kind}.yaml"
+    done = on_node(installed, f"{generate}{other}", description=more(tmp_path))
+    assert done.code != 0 and "is there and is the CDI spec" in done.err, "another's file is never replaced"
+
+
+def test_a_host_without_them_has_no_such_spec(installed: Installed) -> None:
+    done = on_node(installed, "oci-gpu-hook cdi generate --kind gds", description="v100")
+    assert "this host has no devices of gds" in done.err and done.code == 6
+
+
+def test_management_brings_all_and_none_brings_files(installed: Installed, root: Path, tmp_path: Path) -> None:
+    generate = f"{GENERATE}oci-gpu-hook cdi generate --kind management --output /etc/cdi/management.yaml\n"
+    command = "sh -c 'find /dev/nvidia* ! -type d | sort; nvidia-smi -L; ldconfig -p | grep libcuda.so.1'"
+    how = {"before": generate, "description": more(tmp_path)}
+    every = run_podman(installed, root, command, options="--device management.nvidia.com/gpu=all", **how)
+    assert every.code == 0, every.err
+    nodes = [line for line in every.out.splitlines() if line.startswith("/dev/")]
+    assert len([path for path in nodes if path[len("/dev/nvidia") :].isdecimal()]) == 8
+    assert {"/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia-caps/nvidia-cap2"} <= set(nodes)
+    assert "/dev/nvidia-caps-imex-channels/channel1" in nodes
+    assert every.out.count("(UUID: GPU-") == 8
+    none = run_podman(installed, root, command, options="--device nvidia.com/gpu=none", **how)
+    assert "libcuda.so.1" in none.out and "(UUID: GPU-" not in none.out
+    assert not [line for line in none.out.splitlines() if line[len("/dev/nvidia") :].isdecimal()]
+
+
+@pytest.mark.parametrize(("platform", "nodes"), [("tegra", set(tegra.DEVICES)), ("wsl", {"/dev/dxg"})])
+def test_a_jetson_and_wsl_have_specs(installed: Installed, root: Path, platform: str, nodes: set[str]) -> None:
+    generate = f"oci-gpu-hook cdi generate --output {SPEC}\n"
+    command = "sh -c 'find /dev/nv* /dev/host1x* /dev/v4l2* /dev/dxg ! -type d 2>/dev/null; ldconfig -p; nvidia-smi'"
+    for device in ("all", "0"):
+        options = f"--device nvidia.com/gpu={device}"
+        done = run_podman(installed, root, command, options=options, before=generate, platform=platform)
+        assert done.code == 0, done.out + done.err
+        lines = done.out.splitlines()
+        assert {line for line in lines if line.startswith("/dev/")} >= nodes
+        assert any("libcuda.so.1 " in line for line in lines), done.out
 
 
 def refused(installed: Installed, root: Path, runtime: str, options: str, before: str = "") -> str:

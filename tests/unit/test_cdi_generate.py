@@ -17,7 +17,11 @@ import yaml
 
 from oci_gpu_hook import asking
 from oci_gpu_hook.cli import cdi as command
+from oci_gpu_hook.cli import cditext
+from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import ApplyError, UsageError
+from oci_gpu_hook.node.setup import cdispec
+from oci_gpu_hook.operations.mount import Mount
 from tests.unit import cdi_engine, hosts
 from tests.unit.cdi_engine import Node
 from tests.unit.program import Program
@@ -73,7 +77,7 @@ def test_the_schema_refuses_what_is_wrong(host: Node, path: tuple[Any, ...], val
 def test_what_the_schema_does_not_say_holds_too(host: Node) -> None:
     spec = host.spec("all")
     names = [device["name"] for device in spec["devices"]]
-    assert names == ["0", UUID, "1", hosts.uuid(0), "0:0", MIG_UUID, "all"]
+    assert names == ["0", UUID, "1", hosts.uuid(0), "0:0", MIG_UUID, "all", "none"]
     assert all(DEVICE_NAME.fullmatch(name) for name in names)
     (started,) = spec["containerEdits"]["hooks"]
     assert started["hookName"] in STAGES
@@ -239,3 +243,14 @@ def test_a_host_without_driver_or_libraries(program: Program, tmp_path: Path) ->
     for file in (host.tree / hosts.LIBRARY_FOLDER).iterdir():
         file.unlink()
     assert "the driver's libraries are not there" in program.mistake(6, *generate(host))
+
+
+def test_a_spec_without_a_hook_and_one_with_groups_are_as_the_schema_says(host: Node) -> None:
+    nodes = tuple([(name, DeviceNode(f"/dev/x{name}", 240, 1, 0o660, 0, 44, True)) for name in ("0", "1")])
+    mount = Mount("/etc/x", "/etc/x", ("ro",), False, "why")
+    for groups in (True, False):
+        spec = cdispec.of_nodes("nvidia.com/imex-channel", nodes, (mount,), groups=groups)
+        validator().validate(spec)
+        assert cdispec.kind_of(spec) == "nvidia.com/imex-channel"
+        assert cdispec.kind_of(cditext.read(cditext.write(spec, cditext.YAML))) == "nvidia.com/imex-channel"
+    assert cdispec.kind_of(host.spec("all")) == cdispec.kind_of([]) == cdispec.kind_of({"containerEdits": {}}) == ""

@@ -14,13 +14,16 @@ from oci_gpu_hook.errors import quoted
 from oci_gpu_hook.operations.device import Device
 from oci_gpu_hook.planning import cdiedits, nodegroups, provision, vendorshare
 from oci_gpu_hook.planning.carriedout import misfit
+from oci_gpu_hook.planning.plan import Provision
 from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.request.words import ALL, NONE, VISIBLE_DEVICES, VOID
 
 if TYPE_CHECKING:
     from oci_gpu_hook.container.layout import Layout
     from oci_gpu_hook.driver.inventory import DriverInventory
-    from oci_gpu_hook.planning.plan import Provision
+    from oci_gpu_hook.driver.nodes import DeviceNode
+    from oci_gpu_hook.operations.mount import Mount
+    from oci_gpu_hook.operations.operation import Operation
     from oci_gpu_hook.vendors.vendorhost import VendorState
 
     # Lists of containerEdits by name.
@@ -30,7 +33,10 @@ KIND = "nvidia.com/gpu"
 VERSION = "0.5.0"
 # With additionalGids, which podman before 5 does not know.
 VERSION_WITH_GROUPS = "0.7.0"
+MANAGEMENT_KIND = "management.nvidia.com/gpu"
 PROGRAM = "oci-gpu-hook"
+# In the environment of containers that use a spec without a hook.
+MARK = "OCI_GPU_HOOK_CDI"
 STAGE = "createRuntime"
 
 # Of a device's name (SPEC.md, "CDI JSON Specification"): it begins and ends with a letter or digit, and may have these
@@ -59,7 +65,7 @@ class Hook(NamedTuple):
 
 
 def names(inventory: DriverInventory) -> tuple[tuple[str, str], ...]:
-    """Each device's name in the spec and the selector that it stands for: index, UUID, MIG device, ``all``."""
+    """Each device's name in the spec and its selector: index, UUID, MIG device, ``all``, ``none`` for files alone."""
     found = []
     for gpu in inventory.gpus:
         found.append((str(gpu.nvml_index), str(gpu.nvml_index)))
@@ -70,7 +76,7 @@ def names(inventory: DriverInventory) -> tuple[tuple[str, str], ...]:
             found.append((f"{device.gpu}:{device.number}", f"{device.gpu}:{device.number}"))
         if device.uuid:
             found.append((device.uuid, device.uuid))
-    return (*found, (ALL, ALL))
+    return (*found, (ALL, ALL), (NONE, NONE))
 
 
 def nameless(inventory: DriverInventory) -> str:
@@ -129,6 +135,42 @@ def _started(hook: Hook, version: str) -> dict[str, object]:
         # No timeout: crun loses the end of a hook that has one, if another ended just before (seen in 1.8 to 1.27).
         "env": _HOOK_ENVIRONMENT,
     }
+
+
+def of_nodes(
+    kind: str, nodes: tuple[tuple[str, DeviceNode], ...], mounts: tuple[Mount, ...], *, groups: bool
+) -> dict[str, object]:
+    """A spec of devices that need no hook; nodes: each with the name of its device, of which one may have several.
+
+    mounts: what each of them needs.
+    """
+    named: dict[str, list[Operation]] = {}
+    for name, node in nodes:
+        number = (node.major, node.minor)
+        made = Device(node.path, "c", *number, "rw", node.mode, node.uid, node.gid, "", True, kind)
+        named.setdefault(name, []).append(made)
+    hook = Hook("", (), groups=groups)
+    edits = {name: _edits(Provision("", (), (*made, *mounts), ()), hook) for name, made in named.items()}
+    return {
+        "cdiVersion": VERSION_WITH_GROUPS if any([each["additionalGids"] for each in edits.values()]) else VERSION,
+        "kind": kind,
+        "devices": [
+            {"name": name, "containerEdits": {key: items for key, items in each.items() if items}}
+            for name, each in edits.items()
+        ],
+        # Whose file it is: no other program's is ever replaced.
+        "containerEdits": {"env": [f"{MARK}={kind}"]},
+    }
+
+
+def kind_of(spec: object) -> str:
+    """The kind of a spec that `of_nodes` has made; "" for any other document."""
+    try:
+        (variable,) = spec["containerEdits"]["env"]  # type: ignore[index]
+        mark, _, kind = variable.partition("=")
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return ""
+    return str(kind) if mark == MARK else ""
 
 
 def driver_of(spec: object) -> str:
