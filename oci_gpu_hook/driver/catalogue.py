@@ -18,6 +18,7 @@ LIBRARIES = (
     ("libnvidia-ml", _UTILITY),
     ("libnvidia-cfg", _UTILITY),
     ("libnvidia-nscq", _UTILITY),
+    ("libnvsdm", _UTILITY),
     ("libnvidia-sandboxutils", _UTILITY),
     ("libcuda", _COMPUTE),
     ("libcudadebugger", _COMPUTE),
@@ -55,14 +56,19 @@ LIBRARIES = (
     ("libnvidia-ngx", ("ngx",)),
 )
 
-# Libraries that come with the driver and have versions of their own, X.Y.Z: the highest is taken.
+# Libraries that have versions of their own, X.Y.Z: the highest is taken.  The last two are rdma-core's, by which
+# libnvsdm finds NVLink's switches.
 OWN_VERSION = (
     ("libnvidia-egl-gbm", _DRAWING),
     ("libnvidia-egl-wayland", _DRAWING),
     ("libnvidia-egl-wayland2", _DRAWING),
     ("libnvidia-egl-xcb", _DRAWING),
     ("libnvidia-egl-xlib", _DRAWING),
+    ("libibumad", _UTILITY),
+    ("libibmad", _UTILITY),
 )
+# How many numbers their versions have, where these are not three.
+NUMBERS = {"libibumad": 4, "libibmad": 4}
 
 # The subfolder of a library folder in which a library may lie.
 SUBFOLDERS = {"libvdpau_nvidia": "vdpau"}

@@ -226,9 +226,9 @@ def _library(
 
 
 def _own_version(file: str, name: str) -> tuple[int, ...]:
-    """X, Y and Z of ``NAME.so.X.Y.Z``; () for any other name."""
+    """X, Y and Z of ``NAME.so.X.Y.Z``, or as many numbers as the library has; () for any other name."""
     parts = file[len(name) + 4 :].split(".") if file.startswith(f"{name}.so.") else []
-    if len(parts) != 3 or not all([part.isdecimal() and len(part) < 9 for part in parts]):
+    if len(parts) != catalogue.NUMBERS.get(name, 3) or not all([part.isdecimal() and len(part) < 9 for part in parts]):
         return ()
     return tuple([int(part) for part in parts])
 

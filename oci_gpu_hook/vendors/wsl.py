@@ -36,8 +36,8 @@ _PROGRAM, _PROGRAMS = "nvidia-smi", "/usr/bin"
 # upgrade Windows keeps the old one for a while; which one is in force only dxcore can tell, so each is mounted.
 _STORE = "nv*.inf_*"
 _MOST_STORES = 16
-# The store has hundreds of files for Windows; these are the ones for Linux.
-OF_STORE = ("lib*.so*", "*.bin")
+# The store has hundreds of files; these are the ones that NVIDIA's libraries for Linux open.
+OF_STORE = ("lib*.so*", "*.bin", "*.dll")
 
 _HINT = "whoever runs the Windows host must install NVIDIA's driver there, and start WSL anew: wsl --shutdown"
 

@@ -257,7 +257,7 @@ def test_wsl_gives_the_one_device_whatever_gpu_is_named(installed: Installed, bu
         # Windows has no links, so each is a file of its own here too.
         assert f"{wsl.FOLDER}/{name}" in seen.mounts
     stored = {path for path in seen.mounts if path.startswith(wsl.DRIVERS)}
-    assert stored == {f"{wsl.STORE}/{name}" for name in (*wsl.STORED, "nvcubins.bin")}
+    assert stored == {f"{wsl.STORE}/{name}" for name in (*wsl.STORED, "nvcubins.bin", "nvapi64.dll")}
 
 
 def test_wsl_without_nvidias_driver_says_what_to_do(installed: Installed, bundle: Maker) -> None:

@@ -46,7 +46,7 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 # Names by the capabilities that bring them.
 LIBRARIES = (
-    (UTILITY, "libnvidia-ml libnvidia-cfg libnvidia-nscq"),
+    (UTILITY, "libnvidia-ml libnvidia-cfg libnvidia-nscq libnvsdm"),
     (COMPUTE, "libcuda libcudadebugger libnvidia-opencl libnvidia-ptxjitcompiler libnvidia-fatbinaryloader"),
     (COMPUTE, "libnvidia-compiler libnvidia-pkcs11 libnvidia-pkcs11-openssl3 libnvidia-nvvm libnvidia-nvvm70"),
     (COMPUTE, "libnvidia-tileiras"),
@@ -123,6 +123,14 @@ def test_of_a_library_with_its_own_version_the_highest_is_taken(tmp_path: Path, 
     (library,) = files.libraries(driver(tmp_path))
     assert library.names == (f"{name}.so.1.1.10", f"{name}.so.1")
     assert set(library.capabilities) == GRAPHICS
+
+
+def test_rdmas_libraries_have_four_numbers(tmp_path: Path) -> None:
+    for version in ("3.2.39.0", "3.2.46.0", "3", "3.9.9"):
+        hosts.plant_library(tmp_path, f"{FOLDER}/libibumad.so.{version}", "libibumad.so.3")
+    (library,) = files.libraries(driver(tmp_path))
+    assert library.names == ("libibumad.so.3.2.46.0", "libibumad.so.3")
+    assert set(library.capabilities) == {"utility"}
 
 
 def test_each_word_size_has_an_own_version_of_its_own(tmp_path: Path, machine: str) -> None:

@@ -42,7 +42,7 @@ def test_the_vendor_is_the_device_the_libraries_and_the_driver_store(host: HostR
         Item(f"{LIB}/lib*.so*", LIB),
     )
     assert main.files == (Item(f"{LIB}/nvidia-smi", "/usr/bin"),)
-    assert store.files == (Item(f"{STORE}/lib*.so*"), Item(f"{STORE}/*.bin"))
+    assert store.files == (Item(f"{STORE}/lib*.so*"), Item(f"{STORE}/*.bin"), Item(f"{STORE}/*.dll"))
     assert not store.devices and not store.libraries
 
 

@@ -73,7 +73,8 @@ def plant(tree: Path) -> HostRoot:
         file = f"{name}.so.{hosts.VERSION}"
         hosts.plant(tree, f"{FOLDER}/{below}/{file}", hosts.elf(f"{name}.so.1"))
     for name, _ in catalogue.OWN_VERSION:
-        hosts.plant(tree, f"{FOLDER}/{name}.so.1.1.2", hosts.elf(f"{name}.so.1"))
+        version = "1.1.2.0" if name in catalogue.NUMBERS else "1.1.2"
+        hosts.plant(tree, f"{FOLDER}/{name}.so.{version}", hosts.elf(f"{name}.so.1"))
     for name, _ in catalogue.BINARIES:
         hosts.plant(tree, f"usr/bin/{name}", "")
     for name, _ in catalogue.SHARED_CONFIGURATION:

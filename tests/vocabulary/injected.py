@@ -82,7 +82,7 @@ VULKAN = (
 )
 
 INJECTED = (
-    Row("2.1", "utility", SERVED, lambda: brings("utility", "libnvidia-ml libnvidia-cfg libnvidia-nscq")),
+    Row("2.1", "utility", SERVED, lambda: brings("utility", "libnvidia-ml libnvidia-cfg libnvidia-nscq libnvsdm")),
     Row("2.1", "compute (also with video)", SERVED,
         lambda: all(brings(capability, COMPUTE) for capability in ("compute", "video"))),
     Row("2.1", "video", SERVED,
