@@ -120,15 +120,15 @@ KEYS = (
         STRING,
         words=dict.fromkeys(("auto", "legacy", "jit-cdi", "cdi", "csv")),
         needless="there is one mode, which serves the same requests",
-        refused="the hook reads neither CDI specs nor Tegra's lists: let the engine resolve CDI devices, for which"
-        " 'oci-gpu-hook cdi generate' writes a spec; Tegra is not served",
+        refused="the hook reads no CDI specs: let the engine resolve CDI devices, for which 'oci-gpu-hook cdi generate'"
+        " writes a spec; on a Jetson its lists are read without a setting",
         harmless=("auto", "legacy", "jit-cdi"),
     ),
     Key(
         f"{_RUNTIME}.modes.csv.mount-spec-path",
         STRING,
-        needless="Tegra's lists are read in NVIDIA's csv mode only",
-        refused="Tegra is not served, and its lists are not read",
+        needless="a Jetson's lists are read there",
+        refused="a Jetson's lists are read in /etc/nvidia-container-runtime/host-files-for-container.d only",
         harmless=("", "/etc/nvidia-container-runtime/host-files-for-container.d"),
     ),
     Key(
