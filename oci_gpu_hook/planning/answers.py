@@ -2,7 +2,7 @@
 """Saved answers: what earlier containers got from the driver, for later ones with the same question.
 
 A node starts few kinds of containers, each many times.  What a container gets from the driver is decided by pure
-functions (`provision`).  So `recording` saves the answer with all that it depends on: the question, which is compared
+functions (`provision`).  So `drivers` saves the answer with all that it depends on: the question, which is compared
 here, and the facts that were read from the host, which are read again.  Where anything differs, there is no answer.
 
 Must not decide anything.

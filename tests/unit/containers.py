@@ -45,7 +45,7 @@ def planned(
     """The plan for a container with this request, on a host with this inventory."""
     selected = selection.select(request, inventory)
     provided = provision.make(layout, request, selected, inventory)
-    return plan.make(container, layout, request, provided, plan.Labels(), settings, fallback)
+    return plan.make(container, layout, request, provided, plan.Labels(), settings.device_cgroup, fallback)
 
 
 DEV = {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"}
