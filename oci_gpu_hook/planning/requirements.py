@@ -13,8 +13,8 @@ from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.record import NamedTuple
 
 _AUTHOR = "the image's author must fix it, or the container set NVIDIA_DISABLE_REQUIRE=1"
-# Longer ones first: "<=" starts with "<".
-_OPERATORS = ("!=", "<=", ">=", "=", "<", ">")
+# Each with the comparisons that meet it: -1 is less, 0 equal, 1 more.  Longer ones first: "<=" starts with "<".
+_OPERATORS = {"!=": (-1, 1), "<=": (-1, 0), ">=": (0, 1), "=": (0,), "<": (-1,), ">": (1,)}
 _PROPERTIES = ("cuda", "driver", "arch", "brand")
 # For an error.  CUDA's images list an alternative for each brand and branch of the driver, some sixty.
 _MOST_SHOWN = 100
@@ -39,7 +39,7 @@ class Condition(NamedTuple):
     value: str
 
     def __str__(self) -> str:
-        return f"{self.property}{self.operator}{self.value}"
+        return "".join(self)
 
 
 def check(expressions: tuple[str, ...], facts: HostFacts) -> None:
@@ -86,25 +86,17 @@ def _version(text: str, factor: str) -> tuple[int, ...]:
 
 
 def _is_met(alternatives: tuple[tuple[Condition, ...], ...], facts: HostFacts) -> bool:
-    return not alternatives or any([_holds(conditions, facts) for conditions in alternatives])
+    return not alternatives or any([all([_holds(one, facts) for one in conditions]) for conditions in alternatives])
 
 
-def _holds(conditions: tuple[Condition, ...], facts: HostFacts) -> bool:
-    return all(
-        [
-            value and _compares(condition, value)
-            for condition in conditions
-            for value in _values(condition.property, facts)
-        ]
-    )
+def _holds(condition: Condition, facts: HostFacts) -> bool:
+    return all([value and _compares(condition, value) for value in _values(condition.property, facts)])
 
 
 def _values(name: str, facts: HostFacts) -> list[str]:
     """The host's values of a property: one, or for a property of GPUs one for each GPU, so none without a GPU."""
-    if name == "cuda":
-        return [facts.cuda]
-    if name == "driver":
-        return [facts.driver]
+    if name in ("cuda", "driver"):
+        return [facts.cuda if name == "cuda" else facts.driver]
     return [gpu[0 if name == "arch" else 1] for gpu in facts.gpus]
 
 
@@ -113,22 +105,14 @@ def _compares(condition: Condition, value: str) -> bool:
     if condition.property == "brand":
         return (value.lower() == condition.value.lower()) == (operator == "=")
     left, right = _version(value, value), _version(condition.value, str(condition))
-    return {
-        "=": left == right,
-        "!=": left != right,
-        "<": left < right,
-        "<=": left <= right,
-        ">": left > right,
-        ">=": left >= right,
-    }[operator]
+    return (left > right) - (left < right) in _OPERATORS[operator]
 
 
 def _unmet(alternatives: tuple[tuple[Condition, ...], ...], facts: HostFacts) -> RequestError:
     """The error: the alternatives, and the host's values of the properties that did not meet them."""
-    required = [quoted(",".join([str(condition) for condition in conditions])) for conditions in alternatives]
     # Each once: images repeat a branch for each brand, and the host has one driver.
-    required = list(dict.fromkeys(required))
-    shown = required[:_MOST_SHOWN]
+    required = dict.fromkeys([quoted(",".join(map(str, conditions))) for conditions in alternatives])
+    shown = [*required][:_MOST_SHOWN]
     if len(required) > len(shown):
         shown.append(f"{len(required) - len(shown)} more")
     failing = dict.fromkeys(

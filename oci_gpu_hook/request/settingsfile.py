@@ -18,7 +18,7 @@ from oci_gpu_hook.request.words import ALL, CAPABILITIES, is_flag, items
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Callable, Container, Iterable
     from typing import Any
 
     from oci_gpu_hook.request.state import Who
@@ -50,7 +50,13 @@ _FOLDERS = ("driver-root", "mps-pipe-folder")
 _FILES = {"metrics": ".prom", "gpu-metrics": ".prom", "features": "", "runtime": "", "validation-folder": ""}
 # The steps of a validation, each of which may have a file.
 _STEPS = ("driver", "hook", "workload")
-_LISTED = ("allowed-capabilities", "allowed-vendors", "swarm-resources", "validation-files")
+# Lists: what each word must be, and what the error says of one that is not.
+_LISTED: dict[str, tuple[Callable[[str], bool], str]] = {
+    "allowed-capabilities": (lambda word: word in (*CAPABILITIES, ALL), f"allowed are all, {', '.join(CAPABILITIES)}"),
+    "allowed-vendors": (lambda word: word == ALL or is_flag(word), "which is no vendor's flag, such as OCI_AMD"),
+    "swarm-resources": (lambda word: _names_variable(*word.rpartition("=")), "which names no variable"),
+    "validation-files": (lambda word: _names_step_file(*word.partition("=")), "which is no STEP=NAME"),
+}
 _KEYS = (*_WORDS, *_FOLDERS, *_FILES, *_LISTED, "mps-pipe-owner")
 # For everybody, and the kinds of sections; the later one has precedence.
 SCOPES = ("", "image", "namespace")
@@ -122,20 +128,14 @@ def decisive(lines: list[Setting], image: str, namespace: str) -> dict[str, Sett
     Lines for everybody come first, then those for the image, then those for the namespace.
     """
     named = {"": "", "image": image, "namespace": namespace}
-    scopes = {line.scope for line in lines}
     found = {}
     for scope, name in named.items():
-        if scope in scopes and len(name) > _LONGEST_NAME:
-            raise RequestError(f"the container's {scope} is {quoted(name)}, which is too long", _ENGINE)
         # Each pattern is compared once, however many lines it has.
-        fits = {"": not scope}
-        for line in lines:
-            if line.scope != scope:
-                continue
-            if line.pattern not in fits:
-                fits[line.pattern] = bool(name) and matches(line.pattern, name)
-            if fits[line.pattern]:
-                found[line.field] = line
+        patterns = {line.pattern for line in lines if line.scope == scope}
+        if patterns and len(name) > _LONGEST_NAME:
+            raise RequestError(f"the container's {scope} is {quoted(name)}, which is too long", _ENGINE)
+        fitting = {pattern for pattern in patterns if not scope or (name and matches(pattern, name))}
+        found.update({line.field: line for line in lines if line.scope == scope and line.pattern in fitting})
     return found
 
 
@@ -257,22 +257,12 @@ def _value(key: str, value: str, where: str) -> object:
 
 
 def _list(key: str, words: tuple[str, ...], where: str) -> tuple[str, ...]:
-    why = hint = ""
-    if key == "swarm-resources":
-        wrong = [word for word in words if not _names_variable(*word.rpartition("="))]
-        why = "which names no variable"
-    elif key == "validation-files":
-        wrong = [word for word in words if not _names_step_file(*word.partition("="))]
-        why, hint = "which is no STEP=NAME", f"steps are {', '.join(_STEPS)}"
-    elif key == "allowed-vendors":
-        wrong = [word for word in words if word != ALL and not is_flag(word)]
-        why = "which is no vendor's flag, such as OCI_AMD"
-    else:
-        wrong = [word for word in words if word not in CAPABILITIES and word != ALL]
-        why = f"allowed are all, {', '.join(CAPABILITIES)}"
-        if not words:
-            raise ConfigError(f"{where}: {key} has empty, {why}")
+    fits, why = _LISTED[key]
+    if not words and key == "allowed-capabilities":
+        raise ConfigError(f"{where}: {key} has empty, {why}")
+    wrong = [word for word in words if not fits(word)]
     if wrong:
+        hint = f"steps are {', '.join(_STEPS)}" if key == "validation-files" else ""
         raise ConfigError(f"{where}: {key} has {quoted(wrong[0])}, {why}", hint)
     if ALL in words and key.startswith("allowed-"):
         return CAPABILITIES if key == "allowed-capabilities" else (ALL,)
