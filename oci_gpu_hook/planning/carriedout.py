@@ -34,15 +34,18 @@ def apart(plan: Plan, spec: Spec, bundle: Bundle) -> Plan:
     DriverError if the spec was made for another driver.
     """
     request, fault, words = plan.request, "", ""
+    # An engine does not say by which names it was asked, and nodes say little to who reads the record.
     if spec.vendor and request is not None:
+        from oci_gpu_hook.planning import vendorshare
+
         (asked,), (found,) = request.vendors, plan.found.vendors
         words = f" --vendor {asked.flag}"
-        request = request._replace(vendors=(asked._replace(devices=_vendors_devices(asked.devices, found)),))
+        indices = [device.names[0] for device, _ in vendorshare.of_nodes(asked.devices, found)]
+        request = request._replace(vendors=(asked._replace(devices=tuple(indices or [ALL])),))
         targets = [destination for _, destination in bundle.bindings()]
         fault = _vendors_misfit(spec.driver, found, plan.operations, targets)
     elif request is not None and plan.found.inventory is not None:
         inventory = plan.found.inventory
-        # Nodes say little to who reads the record.
         request = request._replace(devices=_gpus(request.devices, inventory))
         fault = misfit(spec.driver, inventory.driver_version)
     if fault:
@@ -61,7 +64,7 @@ def misfit(version: str, driver_version: str) -> str:
 
 
 def _gpus(nodes: tuple[str, ...], inventory: DriverInventory) -> tuple[str, ...]:
-    """The spec's names of the devices whose nodes the engine has made, which does not say by which it was asked."""
+    """The spec's names of the devices whose nodes the engine has made."""
     found = selection.of_nodes(nodes, inventory)
     divided = {device.gpu for device, _ in found.mig_devices}
     gpus = [str(gpu.nvml_index) for gpu, _ in found.gpus if gpu.nvml_index not in divided]
@@ -70,13 +73,6 @@ def _gpus(nodes: tuple[str, ...], inventory: DriverInventory) -> tuple[str, ...]
         for device, _ in found.mig_devices
     ]
     return tuple(dict.fromkeys([*gpus, *mig_devices]))
-
-
-def _vendors_devices(nodes: tuple[str, ...], found: VendorState) -> tuple[str, ...]:
-    """The indices of the devices whose nodes the engine has made, which does not say by which names it was asked."""
-    from oci_gpu_hook.planning import vendorshare
-
-    return tuple([device.names[0] for device, _ in vendorshare.of_nodes(nodes, found)]) or (ALL,)
 
 
 def _vendors_misfit(version: str, found: VendorState, operations: Iterable[Operation], targets: Iterable[str]) -> str:

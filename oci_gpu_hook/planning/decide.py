@@ -67,8 +67,8 @@ def decide(
         labels = selinux.decide(mounts, bundle.mount_label(), bundle.process_label(), settings, required=required)
     if request is None:
         return Plan(container, laid_out, None, "", labels.operations, labels.notes, labels.context)
-    process_type = _type_of(bundle) if request.vendors and labels.context else ""
-    provision, found = _provision(host, laid_out, request, settings, process_type)
+    process_label = bundle.process_label() if labels.context else ""
+    provision, found = _provision(host, laid_out, request, settings, process_label)
     # A CDI spec's nodes are the engine's, and have their group from the spec (`cdispec`).
     if spec is None and any([type(it) is Device and it.mode & 0o006 != 0o006 for it in provision.operations]):
         from oci_gpu_hook.planning import nodegroups
@@ -97,22 +97,13 @@ def has_selinux(host: HostRoot) -> bool:
 
 
 def _provision(
-    host: HostRoot, laid_out: Layout, request: Request, settings: Settings, process_type: str
+    host: HostRoot, laid_out: Layout, request: Request, settings: Settings, process_label: str
 ) -> tuple[Provision, Found]:
-    """What the container gets, and what of the host was looked at for it.
-
-    process_type: the SELinux type of the container's process, "" if it has none.
-    """
+    """What the container gets, from a saved answer if there is one, and what of the host was looked at for it."""
     question = answers.question(host, request, laid_out, settings) if host.remember else None
     recalled = answers.recall(host, question) if question else None
     if recalled is not None:
         return recalled, Found()
     from oci_gpu_hook.planning import drivers
 
-    return drivers.provide(host, laid_out, request, settings, question, process_type)
-
-
-def _type_of(bundle: Bundle) -> str:
-    """The SELinux type of the container's process; "" if the engine gives none."""
-    words = bundle.process_label().split(":")
-    return words[2] if len(words) > 2 else ""
+    return drivers.provide(host, laid_out, request, settings, question, process_label)

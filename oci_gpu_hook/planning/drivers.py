@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from oci_gpu_hook.container.layout import Layout
     from oci_gpu_hook.driver.inventory import DriverInventory
-    from oci_gpu_hook.planning.answers import Fact, Question
+    from oci_gpu_hook.planning.answers import Question
     from oci_gpu_hook.planning.plan import Provision, Share
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.request.settings import Settings
@@ -39,12 +39,11 @@ MOST = 64
 
 
 def provide(
-    host: HostRoot, laid_out: Layout, request: Request, settings: Settings, question: Question | None, process_type: str
+    host: HostRoot, laid_out: Layout, request: Request, settings: Settings, question: Question | None, label: str
 ) -> tuple[Provision, Found]:
     """What the container gets, and what of the host was looked at for it.
 
-    question: the one to save the answer for; process_type: the SELinux type of the container's process, "" if it has
-    none.
+    question: the one to save the answer for; label: of the container's process, "" without SELinux.
     """
     recording = RecordingRoot(host) if question else None
     root = recording or host
@@ -74,6 +73,7 @@ def provide(
         from oci_gpu_hook.vendors import current, vendorhost
 
         on_host = [vendorhost.look(host, current.vendor_inventory(host, it.flag, it.file)) for it in request.vendors]
+        process_type = "".join(label.split(":")[2:3])
         shares += [vendorshare.share(laid_out, *pair, process_type) for pair in zip(request.vendors, on_host)]
     provided = provision.join(laid_out, version, tuple(shares))
     if question and recording and is_settled and module and all([gpu.uuid for gpu in module.gpus]):
@@ -131,7 +131,7 @@ class RecordingRoot(HostRoot):
 
     def __init__(self, root: HostRoot) -> None:
         self.__dict__.update(root.__dict__)
-        self.facts: list[tuple[str, tuple[Any, ...], Fact]] = []
+        self.facts: list[tuple[str, tuple[Any, ...], Any]] = []
 
     def stat(self, path: str) -> posix.stat_result | None:
         return self._recorded(super().stat(path), "stat", path)

@@ -132,25 +132,13 @@ def _open_cgroup(
             )
         return (), (f"the device cgroup is left alone: {cgroup.reason}",)
     rules = tuple([DeviceRule("c", major, minor, "rw") for major, minor in devices])
-    open_cgroup = OpenCgroup(
-        version=cgroup.version,
-        path=cgroup.path,
-        top=cgroup.top,
-        rules=rules,
-        fallback=fallback,
-        required=True,
-        reason="the requested devices, no others",
-    )
-    if container.scope is None:
+    reason = "the requested devices, no others"
+    open_cgroup = OpenCgroup(cgroup.version, cgroup.path, cgroup.top, rules, fallback, required=True, reason=reason)
+    scope = container.scope
+    if scope is None:
         return (open_cgroup,), ()
     from oci_gpu_hook.operations.systemd import TellSystemd
 
-    tell_systemd = TellSystemd(
-        unit=container.scope.name,
-        rules=rules,
-        before=container.scope.allowed,
-        # Without it the container works, until systemd puts its own rules in force again.
-        required=False,
-        reason="survives daemon-reload and updates of the container",
-    )
-    return (open_cgroup, tell_systemd), ()
+    reason = "survives daemon-reload and updates of the container"
+    # Without it the container works, until systemd puts its own rules in force again.
+    return (open_cgroup, TellSystemd(scope.name, rules, scope.allowed, required=False, reason=reason)), ()

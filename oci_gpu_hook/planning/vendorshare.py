@@ -19,7 +19,6 @@ from oci_gpu_hook.request.words import ALL, NONE
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.container.layout import Layout
-    from oci_gpu_hook.driver.inventory import DriverFile
     from oci_gpu_hook.driver.nodes import DeviceNode
     from oci_gpu_hook.operations.operation import Operation
     from oci_gpu_hook.request.vendorrequest import VendorRequest
@@ -43,9 +42,14 @@ def share(layout: Layout, request: VendorRequest, found: VendorState, process_ty
         if (folder := placement.folder_of(layout, library))
     ]
     cached = [(library, library.folder, "") for library in inventory.cached]
+    mounts = []
+    for file in inventory.files:
+        reason = f"{'folder' if file.folder else 'file'}: {flag}, {file.capabilities[0]}"
+        # Programs lie anywhere, and a folder may hold some.
+        mounts.append(Mount(file.path, file.target, placement.READ_ONLY, False, reason, file.folder))
     operations: tuple[Operation, ...] = (
         *placement.libraries(placed),
-        *[_mount(flag, file) for file in inventory.files],
+        *mounts,
         *[Service(path, path, 0, required=False, reason=f"socket: {flag}, {group}") for path, group in found.sockets],
         *[Symlink(link.path, link.to, False, f"link: {flag}") for link in inventory.links],
     )
@@ -104,12 +108,6 @@ def _check_host(request: VendorRequest, found: VendorState) -> None:
             f"{found.inventory.file} requires what this host lacks: {lacking[0]}{more}",
             f"whoever installs the driver must fix it; 'oci-gpu-hook info' shows what {request.flag} has here",
         )
-
-
-def _mount(flag: str, file: DriverFile) -> Mount:
-    reason = f"{'folder' if file.folder else 'file'}: {flag}, {file.capabilities[0]}"
-    # Programs lie anywhere, and a folder may hold some.
-    return Mount(file.path, file.target, placement.READ_ONLY, False, reason, file.folder)
 
 
 def _notes(request: VendorRequest, found: VendorState, process_type: str) -> tuple[str, ...]:

@@ -123,13 +123,11 @@ def check_sections(settings: Settings, notes: list[str]) -> None:
 
 def requirements(environment: dict[str, str], settings: Settings, notes: list[str]) -> tuple[str, ...]:
     """The expressions of all NVIDIA_REQUIRE_* variables, and the one that a legacy image stands for."""
-    found = []
-    for name, value in environment.items():
-        # NVIDIA_REQUIRE_JETPACK says which files a Jetson gives, not what a driver must be.
-        if name.startswith(_REQUIRE) and not name.startswith(words.REQUIRE_JETPACK) and value and not value.isspace():
-            found.append(value)
     if settings.disable_requirements or environment.get("NVIDIA_DISABLE_REQUIRE", "") in _TRUE:
         return ()
+    # NVIDIA_REQUIRE_JETPACK says which files a Jetson gives, not what a driver must be.
+    names = [name for name in environment if name.startswith(_REQUIRE) and not name.startswith(words.REQUIRE_JETPACK)]
+    found = [environment[name] for name in names if environment[name].strip()]
     if sum(map(len, found)) > words.LONGEST_VALUE:
         raise RequestError(
             f"the variables {_REQUIRE}* are longer than {words.LONGEST_VALUE >> 10} KiB together", AUTHOR
@@ -207,9 +205,8 @@ def _imex_channels(inputs: Inputs, names: Names, settings: Settings, notes: list
     variable = words.IMEX_CHANNELS
     channels = [(item, names.where) for item in names.imex_channels]
     in_environment = listed(inputs.environment, variable)
-    if in_environment and leave_out_environment(inputs, variable, settings, notes):
-        in_environment = []
-    channels += [(item, variable) for item in in_environment]
+    if in_environment and not leave_out_environment(inputs, variable, settings, notes):
+        channels += [(item, variable) for item in in_environment]
     if channels and settings.ignore_imex_channels:
         notes.append(f"IMEX channels are left out: {ADMINISTRATOR}")
         return ()
