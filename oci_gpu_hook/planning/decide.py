@@ -51,12 +51,8 @@ def decide(
     device_cgroup = devicecgroup.look(process, id)
     scope = systemdscope.find(device_cgroup.top)
     container = Container(id, bundle.path, bundle.rootfs(), device_cgroup, scope, rootfs.own)
-    laid_out = layout.look(
-        rootfs.fd,
-        process,
-        user_namespace=bundle.has_user_namespace(),
-        compat=settings.cuda_forward_compatibility and request is not None and "compute" in request.capabilities,
-    )
+    compat = settings.cuda_forward_compatibility and request is not None and "compute" in request.capabilities
+    laid_out = layout.look(rootfs.fd, process, user_namespace=bundle.has_user_namespace(), compat=compat)
     labels = Labels()
     if has_selinux(host):
         from oci_gpu_hook.container import ipc

@@ -87,22 +87,14 @@ def _of_gpus(
     """What NVIDIA's kernel module gives, and its inventory with the nodes that were looked up."""
     selected = selection.select(request, known)
     gpus = tuple([gpu for gpu, _ in selected.gpus])
-    found = with_nodes(
-        host,
-        known,
-        selection.families(request),
-        request.imex_channels,
-        settings.driver_root,
-        gpus,
-        (settings.mps_pipe_folder, settings.mps_pipe_owner),
-    )
+    families, mps = selection.families(request), (settings.mps_pipe_folder, settings.mps_pipe_owner)
+    found = with_nodes(host, known, families, request.imex_channels, settings.driver_root, gpus, mps)
     if request.requirements:
         from oci_gpu_hook.planning import requirements
 
         kinds = tuple([(gpu.compute_capability, gpu.brand) for gpu in gpus])
-        requirements.check(
-            request.requirements, requirements.HostFacts(found.driver_version, found.cuda_version, kinds)
-        )
+        facts = requirements.HostFacts(found.driver_version, found.cuda_version, kinds)
+        requirements.check(request.requirements, facts)
     return provision.of_nvidia(laid_out, request, selected, found), found
 
 

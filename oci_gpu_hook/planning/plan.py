@@ -127,9 +127,8 @@ def _open_cgroup(
     cgroup = container.device_cgroup
     if cgroup.reason:
         if setting == "on":
-            raise ConfigError(
-                f"device-cgroup is on, but {cgroup.reason}", "the administrator can set device-cgroup = auto"
-            )
+            hint = "the administrator can set device-cgroup = auto"
+            raise ConfigError(f"device-cgroup is on, but {cgroup.reason}", hint)
         return (), (f"the device cgroup is left alone: {cgroup.reason}",)
     rules = tuple([DeviceRule("c", major, minor, "rw") for major, minor in devices])
     reason = "the requested devices, no others"

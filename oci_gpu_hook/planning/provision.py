@@ -91,9 +91,8 @@ def _check_driver(request: Request, inventory: DriverInventory) -> None:
             if misfit.found == inventory.driver_version:
                 # A full disk can leave such a file.
                 found = "of that version is cut off or no library"
-            raise DriverError(
-                f"the kernel module is {inventory.driver_version}, but {misfit.name} {found}", _INSTALL_HINT
-            )
+            why = f"the kernel module is {inventory.driver_version}, but {misfit.name} {found}"
+            raise DriverError(why, _INSTALL_HINT)
 
 
 def _devices(layout: Layout, nodes: Reasoned) -> list[Device]:

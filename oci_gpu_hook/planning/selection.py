@@ -45,7 +45,7 @@ def families(request: Request) -> tuple[str, ...]:
         wanted.append("dri")
     if request.imex_channels:
         wanted.append("imex")
-    if request.mig_config or request.mig_monitor or any([_may_be_mig(s) for s in request.devices]):
+    if request.mig_config or request.mig_monitor or any([name == ALL or is_mig(name) for name in request.devices]):
         wanted.append("caps")
     return tuple(wanted)
 
@@ -82,13 +82,9 @@ def select(request: Request, inventory: DriverInventory) -> Selection:
 def nodes(request: Request, selection: Selection, inventory: DriverInventory) -> tuple[tuple[DeviceNode, str], ...]:
     """Exactly the requested device nodes, each with its reason; DriverError if the kernel has no driver for one."""
     available = {node.path: node for node in inventory.devices}
-    wanted = [
-        ("/dev/nvidiactl", "control device: every request"),
-        *[
-            (f"/dev/nvidia{gpu.minor}", f"GPU {gpu.nvml_index}, {gpu.model}: asked for as {selector}")
-            for gpu, selector in selection.gpus
-        ],
-    ]
+    wanted = [("/dev/nvidiactl", "control device: every request")]
+    for gpu, selector in selection.gpus:
+        wanted.append((f"/dev/nvidia{gpu.minor}", f"GPU {gpu.nvml_index}, {gpu.model}: asked for as {selector}"))
     if "compute" in request.capabilities:
         wanted += [("/dev/nvidia-uvm", "unified memory: compute"), ("/dev/nvidia-uvm-tools", "unified memory: compute")]
     if "display" in request.capabilities:
@@ -135,18 +131,12 @@ def of_nodes(paths: tuple[str, ...], inventory: DriverInventory) -> Selection:
     )
 
 
-def _may_be_mig(selector: str) -> bool:
-    return selector == ALL or is_mig(selector)
-
-
 def _check_count(devices: tuple[str, ...], there: int) -> None:
     """RequestError if dockerd has made more indices of a number of GPUs (``--gpus 9``) than the host has."""
     wanted = len(devices)
     if wanted > max(there, 1) and devices == tuple(map(str, range(wanted))):
-        raise RequestError(
-            f"{wanted} GPUs are asked for (0 to {wanted - 1}), and this host has {there}",
-            "the container's author must ask for fewer",
-        )
+        why = f"{wanted} GPUs are asked for (0 to {wanted - 1}), and this host has {there}"
+        raise RequestError(why, "the container's author must ask for fewer")
 
 
 def _find_gpu(selector: str, gpus: tuple[Gpu, ...]) -> Gpu:
@@ -168,9 +158,8 @@ def _find_mig(selector: str, inventory: DriverInventory) -> MigDevice:
         if selector in names:
             return device
     if "/" not in selector and None in [device.number if number else device.uuid for device in devices]:
-        raise DriverError(
-            f"MIG device '{selector}' cannot be told from the others: only NVML knows their names", _REFRESH_HINT
-        )
+        why = f"MIG device '{selector}' cannot be told from the others: only NVML knows their names"
+        raise DriverError(why, _REFRESH_HINT)
     where = "this host" if parent is None else f"GPU {parent.nvml_index}"
     available = f"{len(devices) or 'no'} MIG device{'s' if len(devices) > 1 else ''}"
     raise RequestError(f"unknown MIG device '{selector}': {where} has {available}", _LIST_HINT)
@@ -202,9 +191,8 @@ def _imex_nodes(request: Request, inventory: DriverInventory) -> list[tuple[str,
     for channel in request.imex_channels:
         path = f"/dev/nvidia-caps-imex-channels/channel{channel}"
         if path not in present:
-            raise RequestError(
-                f"IMEX channel {quoted(channel)} cannot be given: this host's driver has no IMEX channels", _LIST_HINT
-            )
+            why = f"IMEX channel {quoted(channel)} cannot be given: this host's driver has no IMEX channels"
+            raise RequestError(why, _LIST_HINT)
         wanted.append((path, f"IMEX channel: asked for as {channel}"))
     return wanted
 

@@ -126,12 +126,14 @@ def requirements(environment: dict[str, str], settings: Settings, notes: list[st
     if settings.disable_requirements or environment.get("NVIDIA_DISABLE_REQUIRE", "") in _TRUE:
         return ()
     # NVIDIA_REQUIRE_JETPACK says which files a Jetson gives, not what a driver must be.
-    names = [name for name in environment if name.startswith(_REQUIRE) and not name.startswith(words.REQUIRE_JETPACK)]
-    found = [environment[name] for name in names if environment[name].strip()]
+    found = [
+        value
+        for name, value in environment.items()
+        if name.startswith(_REQUIRE) and not name.startswith(words.REQUIRE_JETPACK) and value and not value.isspace()
+    ]
     if sum(map(len, found)) > words.LONGEST_VALUE:
-        raise RequestError(
-            f"the variables {_REQUIRE}* are longer than {words.LONGEST_VALUE >> 10} KiB together", AUTHOR
-        )
+        why = f"the variables {_REQUIRE}* are longer than {words.LONGEST_VALUE >> 10} KiB together"
+        raise RequestError(why, AUTHOR)
     if is_legacy(environment):
         found.append(f"cuda>={_major_minor(environment[CUDA_VERSION])}")
     return tuple(found)
@@ -164,10 +166,8 @@ def _capabilities(environment: dict[str, str], settings: Settings, notes: list[s
     asked = asked or list(words.DEFAULT_CAPABILITIES)
     for word in asked:
         if word not in CAPABILITIES and word != ALL:
-            raise RequestError(
-                f"unknown capability {quoted(word)} in {variable}",
-                f"the container's author must choose from {', '.join(CAPABILITIES)} or all",
-            )
+            hint = f"the container's author must choose from {', '.join(CAPABILITIES)} or all"
+            raise RequestError(f"unknown capability {quoted(word)} in {variable}", hint)
     allowed = settings.allowed_capabilities
     granted = [name for name in CAPABILITIES if (name in asked or ALL in asked) and name in allowed]
     refused = [name for name in CAPABILITIES if name in asked and name not in allowed]

@@ -234,26 +234,25 @@ def meant(key: str, among: Iterable[str]) -> str:
 
 
 def _value(key: str, value: str, where: str) -> object:
+    found: object = value
     if key in _WORDS:
-        if value not in _WORDS[key]:
-            allowed = ", ".join(_WORDS[key])
-            raise ConfigError(f"{where}: {key} is {quoted(value)}, allowed is one of {allowed}")
-        return _BOOLEANS.get(value, value)
-    if key in _FOLDERS:
-        if not value.startswith("/") or "\0" in value:
-            raise ConfigError(f"{where}: {key} is {quoted(value)}, which is no absolute path")
-        return value.rstrip("/") or "/"
-    if key == "mps-pipe-owner":
-        user = decimal(value, 10**10 - 1)
-        if user is None:
-            raise ConfigError(f"{where}: {key} is {quoted(value)}, which is no number of a user")
-        return user
-    if key in _FILES:
-        if value and not (value.startswith("/") and value.endswith(_FILES[key]) and value.isprintable()):
-            ends = f" that ends in {_FILES[key]}" if _FILES[key] else ""
-            raise ConfigError(f"{where}: {key} is {quoted(value)}, which is no absolute path{ends}")
-        return value
-    return _list(key, tuple(items(value)), where)
+        fits, why = value in _WORDS[key], f"allowed is one of {', '.join(_WORDS[key])}"
+        found = _BOOLEANS.get(value, value)
+    elif key in _FOLDERS:
+        fits, why = value.startswith("/") and "\0" not in value, "which is no absolute path"
+        found = value.rstrip("/") or "/"
+    elif key == "mps-pipe-owner":
+        found = decimal(value, 10**10 - 1)
+        fits, why = found is not None, "which is no number of a user"
+    elif key in _FILES:
+        end = _FILES[key]
+        fits = not value or (value.startswith("/") and value.endswith(end) and value.isprintable())
+        why = f"which is no absolute path{f' that ends in {end}' if end else ''}"
+    else:
+        return _list(key, tuple(items(value)), where)
+    if not fits:
+        raise ConfigError(f"{where}: {key} is {quoted(value)}, {why}")
+    return found
 
 
 def _list(key: str, words: tuple[str, ...], where: str) -> tuple[str, ...]:

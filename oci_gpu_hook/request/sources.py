@@ -115,7 +115,7 @@ def named(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
         mounted = _in_mounts(inputs.mounts, notes)
         if mounted.devices or mounted.imex_channels or mounted.features:
             return mounted
-    elif any([_is_listed(*mount) for mount in inputs.mounts]):
+    elif any([source == "/dev/null" and target.startswith(f"{LIST_FOLDER}/") for source, target in inputs.mounts]):
         leave_out("the device list in volume mounts is not accepted", settings, notes)
     found = _in_annotations(inputs)
     if not found.devices:
@@ -233,10 +233,6 @@ def refuse_counts(where: str, environment: dict[str, str]) -> None:
             )
 
 
-def _is_listed(source: str, destination: str) -> bool:
-    return source == "/dev/null" and destination.startswith(f"{LIST_FOLDER}/")
-
-
 def _in_mounts(mounts: Iterable[tuple[str, str]], notes: list[str]) -> Names:
     """The device names below `LIST_FOLDER`."""
     plain: list[str] = []
@@ -279,18 +275,16 @@ def _cdi_annotations(annotations: dict[str, str]) -> dict[str, str]:
             f"the annotation {_OWN_ANNOTATIONS} is no JSON object: whose {CDI_ANNOTATIONS}* are is not known",
             "the container engine must fix it",
         )
-    return {
-        key: text for key, text in (found or {}).items() if key.startswith(CDI_ANNOTATIONS) and isinstance(text, str)
-    }
+    pairs = (found or {}).items()
+    return {key: text for key, text in pairs if key.startswith(CDI_ANNOTATIONS) and isinstance(text, str)}
 
 
 def cdi_names(inputs: Inputs) -> list[str]:
     """The names of CDI devices in annotations, of all vendors."""
-    texts = [*_cdi_annotations(inputs.annotations).values()]
+    texts = _cdi_annotations(inputs.annotations).values()
     if sum(map(len, texts)) > words.LONGEST_VALUE:
-        raise RequestError(
-            f"the annotations {CDI_ANNOTATIONS}* are longer than {words.LONGEST_VALUE >> 10} KiB", AUTHOR
-        )
+        why = f"the annotations {CDI_ANNOTATIONS}* are longer than {words.LONGEST_VALUE >> 10} KiB"
+        raise RequestError(why, AUTHOR)
     return [item for value in texts for item in items(value)]
 
 

@@ -89,17 +89,12 @@ def asks(inputs: Inputs, known: tuple[Known, ...]) -> bool:
 def _named(inputs: Inputs, vendor: Known) -> Names:
     """Where a container asks for a vendor's devices, swarm resources apart."""
     words = listed(inputs.environment, vendor.flag)
-    annotated = _in_annotations(inputs, vendor)
+    pairs = [item.partition("=") for item in sources.cdi_names(inputs)]
+    annotated = [name for kind, _, name in pairs if kind and kind == vendor.kind and name]
     # A CDI spec of ours sets the flag to void: then the engine has served the annotations.
     if annotated and not sources.is_void(words):
         return Names("annotations", f"the annotations {sources.CDI_ANNOTATIONS}*", tuple(annotated))
     return Names("env", vendor.flag, tuple(words))
-
-
-def _in_annotations(inputs: Inputs, vendor: Known) -> list[str]:
-    """The names of a vendor's devices in CDI annotations."""
-    pairs = [item.partition("=") for item in sources.cdi_names(inputs)]
-    return [name for kind, _, name in pairs if kind and kind == vendor.kind and name]
 
 
 def unknown(inputs: Inputs, known: tuple[Known, ...]) -> list[str]:
