@@ -12,6 +12,11 @@ from oci_gpu_hook.errors import LONGEST_LIST, RequestError, quoted
 from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.record import NamedTuple
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    # ``cuda>=12.4``: one of `_PROPERTIES`, one of `_OPERATORS`, and a version or, for brand, a word.
+    Condition = tuple[str, str, str]
+
 _AUTHOR = "the image's author must fix it, or the container set NVIDIA_DISABLE_REQUIRE=1"
 # Each with the comparisons that meet it: -1 is less, 0 equal, 1 more.  Longer ones first: "<=" starts with "<".
 _OPERATORS = {"!=": (-1, 1), "<=": (-1, 0), ">=": (0, 1), "=": (0,), "<": (-1,), ">": (1,)}
@@ -29,17 +34,6 @@ class HostFacts(NamedTuple):
     driver: str
     cuda: str
     gpus: tuple[tuple[str, str], ...]
-
-
-class Condition(NamedTuple):
-    """``cuda>=12.4``: one of `_PROPERTIES`, one of `_OPERATORS`, and a version or, for brand, a word."""
-
-    property: str
-    operator: str
-    value: str
-
-    def __str__(self) -> str:
-        return "".join(self)
 
 
 def check(expressions: tuple[str, ...], facts: HostFacts) -> None:
@@ -71,7 +65,7 @@ def _condition(factor: str) -> Condition:
             _version(value, factor)
         elif operator not in ("=", "!=") or not value:
             break
-        return Condition(name, operator, value)
+        return name, operator, value
     raise RequestError(f"{quoted(factor)} is no requirement that can be checked", _AUTHOR)
 
 
@@ -90,7 +84,7 @@ def _is_met(alternatives: tuple[tuple[Condition, ...], ...], facts: HostFacts) -
 
 
 def _holds(condition: Condition, facts: HostFacts) -> bool:
-    return all([value and _compares(condition, value) for value in _values(condition.property, facts)])
+    return all([value and _compares(condition, value) for value in _values(condition[0], facts)])
 
 
 def _values(name: str, facts: HostFacts) -> list[str]:
@@ -101,26 +95,26 @@ def _values(name: str, facts: HostFacts) -> list[str]:
 
 
 def _compares(condition: Condition, value: str) -> bool:
-    operator = condition.operator
-    if condition.property == "brand":
-        return (value.lower() == condition.value.lower()) == (operator == "=")
-    left, right = _version(value, value), _version(condition.value, str(condition))
+    name, operator, required = condition
+    if name == "brand":
+        return (value.lower() == required.lower()) == (operator == "=")
+    left, right = _version(value, value), _version(required, "".join(condition))
     return (left > right) - (left < right) in _OPERATORS[operator]
 
 
 def _unmet(alternatives: tuple[tuple[Condition, ...], ...], facts: HostFacts) -> RequestError:
     """The error: the alternatives, and the host's values of the properties that did not meet them."""
     # Each once: images repeat a branch for each brand, and the host has one driver.
-    required = dict.fromkeys([quoted(",".join(map(str, conditions))) for conditions in alternatives])
+    required = dict.fromkeys([quoted(",".join(map("".join, conditions))) for conditions in alternatives])
     shown = [*required][:_MOST_SHOWN]
     if len(required) > len(shown):
         shown.append(f"{len(required) - len(shown)} more")
     failing = dict.fromkeys(
         [
-            (condition.property, value)
+            (condition[0], value)
             for conditions in alternatives
             for condition in conditions
-            for value in _values(condition.property, facts)
+            for value in _values(condition[0], facts)
             if not value or not _compares(condition, value)
         ]
     )

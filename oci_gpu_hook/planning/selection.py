@@ -212,12 +212,8 @@ def _dri_nodes(request: Request, selection: Selection, inventory: DriverInventor
 
 def _no_driver_for(path: str, reason: str) -> DriverError:
     if path.startswith("/dev/nvidia-caps/"):
-        return DriverError(
-            f"the kernel has no device for {path} ({reason})",
-            "look at 'nvidia-smi mig -lgi' and the kernel's log on this host",
-        )
+        hint = "look at 'nvidia-smi mig -lgi' and the kernel's log on this host"
+        return DriverError(f"the kernel has no device for {path} ({reason})", hint)
     module = "nvidia-modeset" if "modeset" in path else "nvidia-uvm"
-    return DriverError(
-        f"the kernel has no driver for {path}: {module} is not loaded",
-        f"whoever installs the driver must load it: modprobe {module}",
-    )
+    hint = f"whoever installs the driver must load it: modprobe {module}"
+    return DriverError(f"the kernel has no driver for {path}: {module} is not loaded", hint)

@@ -104,10 +104,8 @@ def _check_host(request: VendorRequest, found: VendorState) -> None:
     lacking = found.lacking()
     if lacking:
         more = f", and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-        raise DriverError(
-            f"{found.inventory.file} requires what this host lacks: {lacking[0]}{more}",
-            f"whoever installs the driver must fix it; 'oci-gpu-hook info' shows what {request.flag} has here",
-        )
+        hint = f"whoever installs the driver must fix it; 'oci-gpu-hook info' shows what {request.flag} has here"
+        raise DriverError(f"{found.inventory.file} requires what this host lacks: {lacking[0]}{more}", hint)
 
 
 def _notes(request: VendorRequest, found: VendorState, process_type: str) -> tuple[str, ...]:
@@ -170,10 +168,8 @@ def _is_new(taken: dict[str, tuple[str, object]], giver: str, things: dict[str, 
     for path, thing in things.items():
         earlier, there = taken.setdefault(path, (giver, thing))
         if there != thing and earlier != giver:
-            raise ConfigError(
-                f"{earlier} and {giver} both want {path} in the container, for different things",
-                "the administrator must change one of them, or a container must not ask for both",
-            )
+            hint = "the administrator must change one of them, or a container must not ask for both"
+            raise ConfigError(f"{earlier} and {giver} both want {path} in the container, for different things", hint)
         is_new = is_new or earlier == giver
     return is_new
 

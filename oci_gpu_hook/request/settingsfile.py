@@ -60,26 +60,26 @@ _LISTED: dict[str, tuple[Callable[[str], bool], str]] = {
 _KEYS = (*_WORDS, *_FOLDERS, *_FILES, *_LISTED, "mps-pipe-owner")
 # For everybody, and the kinds of sections; the later one has precedence.
 SCOPES = ("", "image", "namespace")
-# For each setting that sections may differ in, its values, the strictest first.  Those that stand together restrict in
-# different ways and none is the stricter: if both are possible, the container is refused.
-STRICTEST_FIRST: dict[str, tuple[tuple[object, ...], ...]] = {
-    "accept_environment": (("privileged",), ("always",)),
-    "unaccepted_requests": (("refuse",), ("ignore",)),
-    "accept_volume_mounts": ((False,), (True,)),
-    "disable_requirements": ((False,), (True,)),
-    "ignore_imex_channels": ((True,), (False,)),
-    "ipc_context_mismatch": (("refuse",), ("warn",)),
-    "records": ((True,), (False,)),
-    "device_group": (("host",), ("container",)),
+# For each setting that sections may differ in, the strictest of its values; all the others are alike.  Of two, each
+# restricts in its own way and none is the stricter: if both are possible, the container is refused.
+STRICTEST: dict[str, tuple[object, ...]] = {
+    "accept_environment": ("privileged",),
+    "unaccepted_requests": ("refuse",),
+    "accept_volume_mounts": (False,),
+    "disable_requirements": (False,),
+    "ignore_imex_channels": (True,),
+    "ipc_context_mismatch": ("refuse",),
+    "records": (True,),
+    "device_group": ("host",),
     # "off" leaves devices closed, and "on" refuses a container that nothing would close them to.
-    "device_cgroup": (("on", "off"), ("auto",)),
+    "device_cgroup": ("on", "off"),
     # No restriction, either way: what stands outside of such sections holds.
     "cuda_forward_compatibility": (),
 }
 # A list: what all of them allow.
 LISTS = ("allowed_capabilities", "allowed_vendors")
 # These say what the host is, or where a request may stand: they hold for all containers alike.
-_HOST_WIDE = tuple([key for key in _KEYS if key.replace("-", "_") not in (*STRICTEST_FIRST, *LISTS)])
+_HOST_WIDE = tuple([key for key in _KEYS if key.replace("-", "_") not in (*STRICTEST, *LISTS)])
 
 
 class Setting(NamedTuple):
@@ -168,11 +168,7 @@ def _strictest(field: str, values: list[object]) -> list[object]:
         lists = [value for value in values if isinstance(value, tuple) and value != (ALL,)]
         first = lists[0] if lists else (ALL,)
         return [tuple([word for word in first if all([word in other for other in lists])])]
-    for alike in STRICTEST_FIRST[field]:
-        found = [value for value in alike if value in values]
-        if found:
-            return found
-    return values[:1]
+    return [value for value in STRICTEST[field] if value in values] or values[:1]
 
 
 def parse(text: str, name: str) -> list[Setting]:

@@ -117,9 +117,8 @@ def named(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
             return mounted
     elif any([source == "/dev/null" and target.startswith(f"{LIST_FOLDER}/") for source, target in inputs.mounts]):
         leave_out("the device list in volume mounts is not accepted", settings, notes)
-    found = _in_annotations(inputs)
-    if not found.devices:
-        found = _in_environment(inputs, settings)
+    annotated = [name for name in cdi_names(inputs) if _by_nvidia(name)]
+    found = in_annotations(inputs, VISIBLE_DEVICES, annotated) or _in_environment(inputs, settings)
     nothing = found._replace(devices=())
     if is_void(found.devices):
         return nothing
@@ -128,7 +127,7 @@ def named(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
         # What dockerd has appended: who may say ``--gpus`` to dockerd is root on the host.
         given = inputs.docker_devices
         is_given = given and given == inputs.environment.get(VISIBLE_DEVICES)
-        by_docker = _in_variable(inputs.environment) if is_given else None
+        by_docker = in_variable(inputs, VISIBLE_DEVICES) if is_given else None
         if found != by_docker:
             leave_out(f"the request in {found.where} {why}", settings, notes)
         if by_docker is None or is_void(by_docker.devices):
@@ -205,17 +204,12 @@ def _in_environment(inputs: Inputs, settings: Settings) -> Names:
 
     The devices that its user gave to an old image have precedence over that image's default.
     """
-    environment = inputs.environment
-    swarm = in_swarm(environment, settings)
+    swarm = in_swarm(inputs.environment, settings)
     if swarm:
         return swarm
-    if _gets_default(environment):
+    if _gets_default(inputs.environment):
         return Names("devices" if inputs.given else "env", CUDA_VERSION, inputs.given or (ALL,))
-    return _in_variable(environment)
-
-
-def _in_variable(environment: dict[str, str]) -> Names:
-    return Names("env", VISIBLE_DEVICES, tuple(listed(environment, VISIBLE_DEVICES)))
+    return in_variable(inputs, VISIBLE_DEVICES)
 
 
 def refuse_counts(where: str, environment: dict[str, str]) -> None:
@@ -271,10 +265,8 @@ def _cdi_annotations(annotations: dict[str, str]) -> dict[str, str]:
         found = own
     # Go writes an empty map as null.
     if found is not None and not isinstance(found, dict):
-        raise RequestError(
-            f"the annotation {_OWN_ANNOTATIONS} is no JSON object: whose {CDI_ANNOTATIONS}* are is not known",
-            "the container engine must fix it",
-        )
+        why = f"the annotation {_OWN_ANNOTATIONS} is no JSON object: whose {CDI_ANNOTATIONS}* are is not known"
+        raise RequestError(why, "the container engine must fix it")
     pairs = (found or {}).items()
     return {key: text for key, text in pairs if key.startswith(CDI_ANNOTATIONS) and isinstance(text, str)}
 
@@ -288,15 +280,19 @@ def cdi_names(inputs: Inputs) -> list[str]:
     return [item for value in texts for item in items(value)]
 
 
-def _in_annotations(inputs: Inputs) -> Names:
-    """NVIDIA's CDI names in annotations.
+def in_annotations(inputs: Inputs, variable: str, names: list[str]) -> Names | None:
+    """These CDI names in annotations; None if there are none.
 
-    None if NVIDIA_VISIBLE_DEVICES is ``void``: a CDI spec sets that, and the engine has served the annotations.
+    And if `variable` is ``void``: a CDI spec sets that, and the engine has served the annotations.
     """
-    found = [item for item in cdi_names(inputs) if _by_nvidia(item)]
-    if found and is_void(listed(inputs.environment, VISIBLE_DEVICES)):
-        found = []
-    return Names("annotations", f"the annotations {CDI_ANNOTATIONS}*", tuple(found))
+    if not names or is_void(listed(inputs.environment, variable)):
+        return None
+    return Names("annotations", f"the annotations {CDI_ANNOTATIONS}*", tuple(names))
+
+
+def in_variable(inputs: Inputs, variable: str) -> Names:
+    """The device names in a variable."""
+    return Names("env", variable, tuple(listed(inputs.environment, variable)))
 
 
 def _by_nvidia(item: str) -> bool:
@@ -316,10 +312,8 @@ def _without_kinds(names: Names) -> Names:
         kind, _, name = item.partition("=")
         device_class = kind.partition("/")[2]
         if not _by_nvidia(kind) or device_class not in found:
-            raise RequestError(
-                f"unknown CDI kind in {quoted(item)} in {names.where}: the engine must resolve it",
-                "nvidia.com/gpu, imex-channel, gds, mofed, gdrcopy and nvswitch are served",
-            )
+            hint = "nvidia.com/gpu, imex-channel, gds, mofed, gdrcopy and nvswitch are served"
+            raise RequestError(f"unknown CDI kind in {quoted(item)} in {names.where}: the engine must resolve it", hint)
         found[device_class].append(name)
     devices, channels = found.pop("gpu"), found.pop("imex-channel")
     features = [feature for feature, asked in found.items() if asked]

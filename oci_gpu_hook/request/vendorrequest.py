@@ -10,13 +10,12 @@ from __future__ import annotations
 from oci_gpu_hook.errors import ConfigError, RequestError, quoted
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request import sources
-from oci_gpu_hook.request.sources import Names
-from oci_gpu_hook.request.words import ALL, NONE, VENDOR_PREFIX, listed
+from oci_gpu_hook.request.words import ALL, NONE, VENDOR_PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.request.settings import Settings
-    from oci_gpu_hook.request.sources import Inputs
+    from oci_gpu_hook.request.sources import Inputs, Names
 
 _LONGEST_NAME = 100
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-")
@@ -88,13 +87,9 @@ def asks(inputs: Inputs, known: tuple[Known, ...]) -> bool:
 
 def _named(inputs: Inputs, vendor: Known) -> Names:
     """Where a container asks for a vendor's devices, swarm resources apart."""
-    words = listed(inputs.environment, vendor.flag)
     pairs = [item.partition("=") for item in sources.cdi_names(inputs)]
     annotated = [name for kind, _, name in pairs if kind and kind == vendor.kind and name]
-    # A CDI spec of ours sets the flag to void: then the engine has served the annotations.
-    if annotated and not sources.is_void(words):
-        return Names("annotations", f"the annotations {sources.CDI_ANNOTATIONS}*", tuple(annotated))
-    return Names("env", vendor.flag, tuple(words))
+    return sources.in_annotations(inputs, vendor.flag, annotated) or sources.in_variable(inputs, vendor.flag)
 
 
 def unknown(inputs: Inputs, known: tuple[Known, ...]) -> list[str]:
