@@ -93,8 +93,7 @@ def _of_gpus(
         from oci_gpu_hook.planning import requirements
 
         kinds = tuple([(gpu.compute_capability, gpu.brand) for gpu in gpus])
-        facts = requirements.HostFacts(found.driver_version, found.cuda_version, kinds)
-        requirements.check(request.requirements, facts)
+        requirements.check(request.requirements, found.driver_version, found.cuda_version, kinds)
     return provision.of_nvidia(laid_out, request, selected, found), found
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from oci_gpu_hook.errors import LONGEST_LIST, RequestError, quoted
 from oci_gpu_hook.formats.decimal import decimal
-from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     # ``cuda>=12.4``: one of `_PROPERTIES`, one of `_OPERATORS`, and a version or, for brand, a word.
     Condition = tuple[str, str, str]
+    # The host's values of each property: one, or none for a property of GPUs without a GPU.
+    Facts = dict[str, list[str]]
 
 _AUTHOR = "the image's author must fix it, or the container set NVIDIA_DISABLE_REQUIRE=1"
 # Each with the comparisons that meet it: -1 is less, 0 equal, 1 more.  Longer ones first: "<=" starts with "<".
@@ -25,29 +26,19 @@ _PROPERTIES = ("cuda", "driver", "arch", "brand")
 _MOST_SHOWN = 100
 
 
-class HostFacts(NamedTuple):
-    """The facts that conditions are about; "" is unknown.
-
-    gpus: compute capability (``9.0``) and brand of each selected GPU, MIG devices' parents included.
-    """
-
-    driver: str
-    cuda: str
-    gpus: tuple[tuple[str, str], ...]
-
-
-def check(expressions: tuple[str, ...], facts: HostFacts) -> None:
+def check(expressions: tuple[str, ...], driver: str, cuda: str, gpus: tuple[tuple[str, str], ...]) -> None:
     """RequestError if an expression is malformed, or none of its alternatives holds for one of the GPUs.
 
-    GPUs are checked one by one: GPUs of two brands may meet two alternatives.
+    GPUs are checked one by one: GPUs of two brands may meet two alternatives.  A fact that is "" is unknown.
+    gpus: compute capability (``9.0``) and brand of each selected GPU, MIG devices' parents included.
     """
-    each = [facts._replace(gpus=(gpu,)) for gpu in dict.fromkeys(facts.gpus)] or [facts]
+    host: Facts = {"cuda": [cuda], "driver": [driver], "arch": [], "brand": []}
+    each = [{**host, "arch": [arch], "brand": [brand]} for arch, brand in dict.fromkeys(gpus)] or [host]
     for expression in expressions:
         alternatives = parse(expression)
-        failing = [one for one in each if not _is_met(alternatives, one)]
+        failing = [facts for facts in each if not _is_met(alternatives, facts)]
         if failing:
-            gpus = tuple([gpu for one in failing for gpu in one.gpus])
-            raise _unmet(alternatives, facts._replace(gpus=gpus))
+            raise _unmet(alternatives, failing)
 
 
 def parse(expression: str) -> tuple[tuple[Condition, ...], ...]:
@@ -79,19 +70,12 @@ def _version(text: str, factor: str) -> tuple[int, ...]:
     return tuple([number or 0 for number in numbers])
 
 
-def _is_met(alternatives: tuple[tuple[Condition, ...], ...], facts: HostFacts) -> bool:
+def _is_met(alternatives: tuple[tuple[Condition, ...], ...], facts: Facts) -> bool:
     return not alternatives or any([all([_holds(one, facts) for one in conditions]) for conditions in alternatives])
 
 
-def _holds(condition: Condition, facts: HostFacts) -> bool:
-    return all([value and _compares(condition, value) for value in _values(condition[0], facts)])
-
-
-def _values(name: str, facts: HostFacts) -> list[str]:
-    """The host's values of a property: one, or for a property of GPUs one for each GPU, so none without a GPU."""
-    if name in ("cuda", "driver"):
-        return [facts.cuda if name == "cuda" else facts.driver]
-    return [gpu[0 if name == "arch" else 1] for gpu in facts.gpus]
+def _holds(condition: Condition, facts: Facts) -> bool:
+    return all([value and _compares(condition, value) for value in facts[condition[0]]])
 
 
 def _compares(condition: Condition, value: str) -> bool:
@@ -102,7 +86,7 @@ def _compares(condition: Condition, value: str) -> bool:
     return (left > right) - (left < right) in _OPERATORS[operator]
 
 
-def _unmet(alternatives: tuple[tuple[Condition, ...], ...], facts: HostFacts) -> RequestError:
+def _unmet(alternatives: tuple[tuple[Condition, ...], ...], each: list[Facts]) -> RequestError:
     """The error: the alternatives, and the host's values of the properties that did not meet them."""
     # Each once: images repeat a branch for each brand, and the host has one driver.
     required = dict.fromkeys([quoted(",".join(map("".join, conditions))) for conditions in alternatives])
@@ -114,7 +98,8 @@ def _unmet(alternatives: tuple[tuple[Condition, ...], ...], facts: HostFacts) ->
             (condition[0], value)
             for conditions in alternatives
             for condition in conditions
-            for value in _values(condition[0], facts)
+            for facts in each
+            for value in facts[condition[0]]
             if not value or not _compares(condition, value)
         ]
     )

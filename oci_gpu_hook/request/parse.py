@@ -220,7 +220,7 @@ def _imex_channels(inputs: Inputs, names: Names, settings: Settings, notes: list
 
 def _imex_channel(item: str, where: str) -> str:
     most = _MOST_IMEX_CHANNEL
-    found = decimal(item[len("channel") :] if item.startswith("channel") else item, most)
+    found = decimal(item.removeprefix("channel"), most)
     if found is None:
         raise RequestError(f"{quoted(item)} in {where} is no IMEX channel: a number from 0 to {most}", AUTHOR)
     return str(found)
