@@ -89,20 +89,13 @@ def _compares(condition: Condition, value: str) -> bool:
 def _unmet(alternatives: tuple[tuple[Condition, ...], ...], each: list[Facts]) -> RequestError:
     """The error: the alternatives, and the host's values of the properties that did not meet them."""
     # Each once: images repeat a branch for each brand, and the host has one driver.
-    required = dict.fromkeys([quoted(",".join(map("".join, conditions))) for conditions in alternatives])
+    required = dict.fromkeys([quoted(",".join(map("".join, alternative))) for alternative in alternatives])
     shown = [*required][:_MOST_SHOWN]
     if len(required) > len(shown):
         shown.append(f"{len(required) - len(shown)} more")
-    failing = dict.fromkeys(
-        [
-            (condition[0], value)
-            for conditions in alternatives
-            for condition in conditions
-            for facts in each
-            for value in facts[condition[0]]
-            if not value or not _compares(condition, value)
-        ]
-    )
+    conditions = [condition for alternative in alternatives for condition in alternative]
+    compared = [(condition, value) for condition in conditions for facts in each for value in facts[condition[0]]]
+    failing = dict.fromkeys([(one[0], value) for one, value in compared if not value or not _compares(one, value)])
     here = ", ".join([f"{name} is {value or 'unknown'}" for name, value in failing])
     sentence = f"the image requires {' or '.join(shown)} (here {here})"
     hint = "use an image for this driver, or have the driver updated"

@@ -53,13 +53,8 @@ def share(layout: Layout, request: VendorRequest, found: VendorState, process_ty
         *[Service(path, path, 0, required=False, reason=f"socket: {flag}, {group}") for path, group in found.sockets],
         *[Symlink(link.path, link.to, False, f"link: {flag}") for link in inventory.links],
     )
-    return Share(
-        giver=inventory.file,
-        nodes=_nodes(request, found),
-        operations=operations,
-        entries=placement.entries([*placed, *cached]),
-        notes=_notes(request, found, process_type),
-    )
+    nodes, entries = _nodes(request, found), placement.entries([*placed, *cached])
+    return Share(inventory.file, nodes, operations, entries, notes=_notes(request, found, process_type))
 
 
 def selected(names: tuple[str, ...], found: VendorState) -> tuple[tuple[Device, str], ...]:
