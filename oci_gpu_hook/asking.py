@@ -61,9 +61,8 @@ def options(words: Iterable[str]) -> Options:
     capabilities = tuple(given["--cdi"].split(",")) if "--cdi" in given else ()
     for name in capabilities:
         if name not in CAPABILITIES:
-            raise UsageError(
-                f"--cdi names {name!r}, which is no capability", "write the spec anew with 'oci-gpu-hook cdi generate'"
-            )
+            hint = "write the spec anew with 'oci-gpu-hook cdi generate'"
+            raise UsageError(f"--cdi names {name!r}, which is no capability", hint)
     vendor = given.get("--cdi-vendor", "")
     spec = Spec(capabilities, vendor, given.get("--cdi-driver", "")) if capabilities or vendor else None
     return Options(given.get("--config"), given.get("--host-root", "/"), spec)
@@ -83,24 +82,17 @@ def specs(bundle: Bundle) -> list[Spec]:
 class Question:
     """One container's question, asked step by step: each step costs more than the one before.
 
-    config: the file of settings, None for the usual ones; remember: see `HostRoot`.
+    config: the file of settings, None for the usual ones; root, remember: see `HostRoot`.
     """
 
     def __init__(
-        self,
-        bundle: Bundle,
-        id: str,
-        annotations: dict[str, str],
-        config: str | None,
-        host_root: str,
-        *,
-        remember: bool,
+        self, bundle: Bundle, id: str, annotations: dict[str, str], config: str | None, root: str, *, remember: bool
     ) -> None:
         self.bundle = bundle
         self.inputs = sources.inputs_of(bundle, annotations)
         self._id = id
         self._config = config
-        self._host_root = host_root
+        self._root = root
         self._remember = remember
         self._known: tuple[Known, ...] | None = None
 
@@ -122,7 +114,7 @@ class Question:
             return found
         from oci_gpu_hook.host import podman
 
-        return podman.settings_of(self._config, who, self._host_root)
+        return podman.settings_of(self._config, who, self._root)
 
     def request(self, allowed: Settings, spec: Spec | None = None) -> tuple[Request | None, tuple[str, ...]]:
         """The request, and a sentence for each thing that is left out; HookError if it cannot be served.
@@ -142,7 +134,7 @@ class Question:
         if allowed.swarm_resources or not sources.accepts_environment(inputs, allowed):
             from oci_gpu_hook.host import docker
 
-            inputs = docker.with_record(inputs, self.bundle, allowed, self._host_root)
+            inputs = docker.with_record(inputs, self.bundle, allowed, self._root)
         known = self._vendors() if sources.may_name_vendor(inputs, allowed) else ()
         return parse.parse(inputs, allowed, known)
 
@@ -152,7 +144,7 @@ class Question:
             from oci_gpu_hook.host.root import HostRoot
             from oci_gpu_hook.vendors import current
 
-            root = HostRoot(self._host_root, remember=self._remember)
+            root = HostRoot(self._root, remember=self._remember)
             self._known = current.for_container(root, self.inputs)
             root.close()
         return self._known

@@ -305,5 +305,6 @@ def _check_ours(path: str, flag: str, kind: str) -> None:
 
 def _provision(found: DriverInventory, request: Request) -> Provision:
     """What a container with the host's layout gets for a request."""
-    selected = selection.select(request, found)
-    return provision.make(layout.like_host(found.library_folder), request, selected, found)
+    like_host = layout.like_host(found.library_folder)
+    share = provision.of_nvidia(like_host, request, selection.select(request, found), found)
+    return provision.join(like_host, found.driver_version, (share,))

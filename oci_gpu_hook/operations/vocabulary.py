@@ -3,8 +3,8 @@
 
 An operation is a record: a fact that needs no further decision.  Its file says what it prepares on the host and what it
 does in the container.  Paths named `source` are the host's; `target` and `path` are the container's.  To add a kind,
-write its file, name it here, and say in `planning.cdiedits` what a CDI spec can do of it, and in `cli.shown` how people
-see it.
+write its file, name it here, and say in `planning.carriedout` what a CDI spec can do of it, and in `cli.shown` how
+people see it.
 """
 
 from __future__ import annotations

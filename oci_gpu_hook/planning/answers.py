@@ -2,7 +2,7 @@
 """Saved answers: what earlier containers got from the driver, for later ones with the same question.
 
 A node starts few kinds of containers, each many times.  What a container gets from the driver is decided by pure
-functions (`provision`).  So `recording` saves the answer with all that it depends on: the question, which is compared
+functions (`provision`).  So `drivers` saves the answer with all that it depends on: the question, which is compared
 here, and the facts that were read from the host, which are read again.  Where anything differs, there is no answer.
 
 Must not decide anything.
@@ -22,15 +22,12 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Union
+    from typing import Any
 
     from oci_gpu_hook.container.layout import Layout
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.request.settings import Settings
-
-    # What a method of HostRoot gives, as far as a plan can depend on it.
-    Fact = Union[tuple[Any, ...], bytes, list[str], None]
 
 PREFIX = "answer."
 
@@ -82,8 +79,8 @@ def recall(host: HostRoot, question: Question) -> Provision | None:
     return Provision(version, devices, tuple(operations), notes)
 
 
-def fact(answer: Any) -> Fact:
+def fact(answer: Any) -> Any:
     """What a plan can depend on: of a file's status not its times, which change with every use."""
     if isinstance(answer, posix.stat_result):
         return (answer.st_mode, answer.st_uid, answer.st_gid, answer.st_rdev)
-    return answer  # type: ignore[no-any-return]  # what HostRoot gives
+    return answer

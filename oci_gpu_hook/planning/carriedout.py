@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of a container whose engine has carried out a CDI spec of ours: what is done, and what is left.  Pure."""
+"""What a CDI spec of ours can say of a plan, and what is left to the hook once an engine has carried one out.  Pure."""
 
 from __future__ import annotations
 
 from oci_gpu_hook.errors import DriverError
-from oci_gpu_hook.planning import cdiedits, selection
+from oci_gpu_hook.operations.cgroup import OpenCgroup
+from oci_gpu_hook.operations.device import Device
+from oci_gpu_hook.operations.mount import Mount
+from oci_gpu_hook.operations.systemd import TellSystemd
+from oci_gpu_hook.planning import selection
 from oci_gpu_hook.request.words import ALL
 
 TYPE_CHECKING = False
@@ -18,6 +22,11 @@ if TYPE_CHECKING:
     from oci_gpu_hook.request.bundle import Bundle
     from oci_gpu_hook.vendors.vendorhost import VendorState
 
+    # A list of a CDI spec's containerEdits (deviceNodes, mounts), and one item of it.
+    Edit = tuple[str, dict[str, object]]
+
+_OPTIONS = ("rbind", "rprivate")
+
 
 def apart(plan: Plan, spec: Spec, bundle: Bundle) -> Plan:
     """The plan with what the spec has done apart, and with the spec's names of the devices in place of their nodes.
@@ -25,21 +34,24 @@ def apart(plan: Plan, spec: Spec, bundle: Bundle) -> Plan:
     DriverError if the spec was made for another driver.
     """
     request, fault, words = plan.request, "", ""
+    # An engine does not say by which names it was asked, and nodes say little to who reads the record.
     if spec.vendor and request is not None:
+        from oci_gpu_hook.planning import vendorshare
+
         (asked,), (found,) = request.vendors, plan.found.vendors
         words = f" --vendor {asked.flag}"
-        request = request._replace(vendors=(asked._replace(devices=_vendors_devices(asked.devices, found)),))
+        indices = [device.names[0] for device, _ in vendorshare.of_nodes(asked.devices, found)]
+        request = request._replace(vendors=(asked._replace(devices=tuple(indices or [ALL])),))
         targets = [destination for _, destination in bundle.bindings()]
         fault = _vendors_misfit(spec.driver, found, plan.operations, targets)
     elif request is not None and plan.found.inventory is not None:
         inventory = plan.found.inventory
-        # Nodes say little to who reads the record.
         request = request._replace(devices=_gpus(request.devices, inventory))
         fault = misfit(spec.driver, inventory.driver_version)
     if fault:
         raise DriverError(fault, f"write it anew with 'oci-gpu-hook cdi generate{words}'")
-    done = [operation for operation in plan.operations if cdiedits.of(operation) is not None]
-    left = [operation for operation in plan.operations if cdiedits.of(operation) is None]
+    done = [operation for operation in plan.operations if edits_of(operation) is not None]
+    left = [operation for operation in plan.operations if edits_of(operation) is None]
     return plan._replace(request=request, operations=tuple(left), done=tuple(done))
 
 
@@ -52,7 +64,7 @@ def misfit(version: str, driver_version: str) -> str:
 
 
 def _gpus(nodes: tuple[str, ...], inventory: DriverInventory) -> tuple[str, ...]:
-    """The spec's names of the devices whose nodes the engine has made, which does not say by which it was asked."""
+    """The spec's names of the devices whose nodes the engine has made."""
     found = selection.of_nodes(nodes, inventory)
     divided = {device.gpu for device, _ in found.mig_devices}
     gpus = [str(gpu.nvml_index) for gpu, _ in found.gpus if gpu.nvml_index not in divided]
@@ -61,13 +73,6 @@ def _gpus(nodes: tuple[str, ...], inventory: DriverInventory) -> tuple[str, ...]
         for device, _ in found.mig_devices
     ]
     return tuple(dict.fromkeys([*gpus, *mig_devices]))
-
-
-def _vendors_devices(nodes: tuple[str, ...], found: VendorState) -> tuple[str, ...]:
-    """The indices of the devices whose nodes the engine has made, which does not say by which names it was asked."""
-    from oci_gpu_hook.planning import vendorshare
-
-    return tuple([device.names[0] for device, _ in vendorshare.of_nodes(nodes, found)]) or (ALL,)
 
 
 def _vendors_misfit(version: str, found: VendorState, operations: Iterable[Operation], targets: Iterable[str]) -> str:
@@ -81,7 +86,36 @@ def _vendors_misfit(version: str, found: VendorState, operations: Iterable[Opera
         return different
     there = frozenset(targets)
     for operation in operations:
-        for key, edit in cdiedits.of(operation) or ():
+        for key, edit in edits_of(operation) or ():
             if key == "mounts" and edit["containerPath"] not in there:
                 return f"the CDI spec does not have {edit['hostPath']}, which the host has"
     return ""
+
+
+def edits_of(operation: Operation) -> list[Edit] | None:
+    """What a spec says of an operation, [] if the engine does it unasked; None if the hook must do it."""
+    if isinstance(operation, Device):
+        return [("deviceNodes", _node(operation))]
+    # /proc/driver/nvidia is a filesystem that the hook makes.
+    if isinstance(operation, Mount) and not operation.target.startswith("/proc/"):
+        # A mount for each name: a spec has no links, and a hook that makes them would be one more program.
+        options = [*operation.options, *_OPTIONS]
+        return [
+            ("mounts", {"hostPath": operation.source, "containerPath": path, "options": options})
+            for path in operation.paths()
+        ]
+    # The engine opens the cgroup for the device nodes of a spec, and tells systemd of them.
+    return [] if isinstance(operation, (OpenCgroup, TellSystemd)) else None
+
+
+def _node(device: Device) -> dict[str, object]:
+    return {
+        "path": device.path,
+        "type": device.type,
+        "major": device.major,
+        "minor": device.minor,
+        "fileMode": device.mode,
+        "uid": device.uid,
+        "gid": device.gid,
+        "permissions": device.access,
+    }

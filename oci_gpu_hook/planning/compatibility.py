@@ -59,13 +59,8 @@ def decide(
     reason = _misfit(compat, driver, gpus)
     if reason:
         return (), f"{TOPIC}: the image's {compat.library} is not used: {reason}"
-    entries = tuple(
-        [
-            Entry(name.encode(), f"{compat.folder}/{name}".encode(), flags)
-            for name in compat.names
-            if name.startswith(_CUDA_FAMILY) and _is_soname(name)
-        ]
-    )
+    names = [name for name in compat.names if name.startswith(_CUDA_FAMILY) and _is_soname(name)]
+    entries = tuple([Entry(name.encode(), f"{compat.folder}/{name}".encode(), flags) for name in names])
     said = f"{TOPIC}: the image's {compat.library} is used, newer than the host's driver {driver}"
     return entries, said if entries else ""
 

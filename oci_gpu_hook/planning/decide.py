@@ -12,7 +12,7 @@ from oci_gpu_hook.container import devicecgroup, layout, systemdscope
 from oci_gpu_hook.container.identity import Container
 from oci_gpu_hook.operations.device import Device
 from oci_gpu_hook.planning import answers, plan
-from oci_gpu_hook.planning.plan import Found, Labels
+from oci_gpu_hook.planning.plan import Found, Labels, Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.container.process import Process
     from oci_gpu_hook.container.rootfs import Rootfs
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.planning.plan import Plan, Provision
+    from oci_gpu_hook.planning.plan import Provision
     from oci_gpu_hook.request.bundle import Bundle
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.request.settings import Settings
@@ -49,26 +49,22 @@ def decide(
     spec: the CDI spec of ours that has started the hook: DriverError if it is for another driver.
     """
     device_cgroup = devicecgroup.look(process, id)
-    container = Container(
-        id=id,
-        bundle=bundle.path,
-        rootfs=bundle.rootfs(),
-        device_cgroup=device_cgroup,
-        scope=systemdscope.find(device_cgroup.top),
-        own_mounts=rootfs.own,
-    )
-    capabilities = request.capabilities if request else ()
-    laid_out = layout.look(
-        rootfs.fd,
-        process,
-        user_namespace=bundle.has_user_namespace(),
-        compat=settings.cuda_forward_compatibility and "compute" in capabilities,
-    )
-    labels = _labels(bundle, host, rootfs, settings, id=id, process=process, required=request is not None)
+    scope = systemdscope.find(device_cgroup.top)
+    container = Container(id, bundle.path, bundle.rootfs(), device_cgroup, scope, rootfs.own)
+    compat = settings.cuda_forward_compatibility and request is not None and "compute" in request.capabilities
+    laid_out = layout.look(rootfs.fd, process, user_namespace=bundle.has_user_namespace(), compat=compat)
+    labels = Labels()
+    if has_selinux(host):
+        from oci_gpu_hook.container import ipc
+        from oci_gpu_hook.planning import labels as selinux
+
+        mounts = ipc.mounts(bundle, id, rootfs, process, host) if process else ()
+        required = request is not None
+        labels = selinux.decide(mounts, bundle.mount_label(), bundle.process_label(), settings, required=required)
     if request is None:
-        return plan.make_labels(container, laid_out, labels)
-    process_type = _type_of(bundle) if request.vendors and labels.context else ""
-    provision, found = _provision(host, laid_out, request, settings, process_type)
+        return Plan(container, laid_out, None, "", labels.operations, labels.notes, labels.context)
+    process_label = bundle.process_label() if labels.context else ""
+    provision, found = _provision(host, laid_out, request, settings, process_label)
     # A CDI spec's nodes are the engine's, and have their group from the spec (`cdispec`).
     if spec is None and any([type(it) is Device and it.mode & 0o006 != 0o006 for it in provision.operations]):
         from oci_gpu_hook.planning import nodegroups
@@ -82,7 +78,8 @@ def decide(
     # Only a program of v2 is ever made from them.
     falls_back = device_cgroup.version == "v2" and settings.device_cgroup != "off"
     rules = bundle.device_rules() if falls_back else ()
-    made = plan.make(container, laid_out, request, provision, labels, settings, rules)._replace(found=found)
+    made = plan.make(container, laid_out, request, provision, labels, settings.device_cgroup, rules)
+    made = made._replace(found=found)
     if spec is None:
         return made
     from oci_gpu_hook.planning import carriedout
@@ -96,45 +93,13 @@ def has_selinux(host: HostRoot) -> bool:
 
 
 def _provision(
-    host: HostRoot, laid_out: Layout, request: Request, settings: Settings, process_type: str
+    host: HostRoot, laid_out: Layout, request: Request, settings: Settings, process_label: str
 ) -> tuple[Provision, Found]:
-    """What the container gets, and what of the host was looked at for it.
-
-    process_type: the SELinux type of the container's process, "" if it has none.
-    """
+    """What the container gets, from a saved answer if there is one, and what of the host was looked at for it."""
     question = answers.question(host, request, laid_out, settings) if host.remember else None
     recalled = answers.recall(host, question) if question else None
     if recalled is not None:
         return recalled, Found()
     from oci_gpu_hook.planning import drivers
 
-    if request.vendors:
-        return drivers.all_of(host, laid_out, request, settings, process_type)
-    return drivers.nvidias(host, laid_out, request, settings, question)
-
-
-def _type_of(bundle: Bundle) -> str:
-    """The SELinux type of the container's process; "" if the engine gives none."""
-    words = bundle.process_label().split(":")
-    return words[2] if len(words) > 2 else ""
-
-
-def _labels(
-    bundle: Bundle,
-    host: HostRoot,
-    rootfs: Rootfs,
-    settings: Settings,
-    *,
-    id: str,
-    process: Process | None,
-    required: bool,
-) -> Labels:
-    """What SELinux needs; a host without it loads nothing for it."""
-    if not has_selinux(host):
-        return Labels()
-    from oci_gpu_hook.container import ipc
-    from oci_gpu_hook.planning import labels
-
-    mounts = ipc.mounts(bundle, id, rootfs, process, host) if process else ()
-    mount_label, process_label = bundle.mount_label(), bundle.process_label()
-    return labels.decide(mounts, mount_label, process_label, settings, required=required)
+    return drivers.provide(host, laid_out, request, settings, question, process_label)

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from oci_gpu_hook.request.settings import Settings
 
 _FILE_TYPE = "container_file_t"
+# Whose mounts keep their labels.
+_LEFT_ALONE = {
+    ipc.LINK: "the image's {} is a link",
+    ipc.HOST: "{} is the host's own",
+    ipc.VOLUME: "{} is a volume of the host",
+}
 
 
 def decide(
@@ -34,9 +40,11 @@ def decide(
         return Labels(str(label), (), ("/dev/shm and /dev/mqueue keep their labels: ipc-labels = off",))
     operations, notes = [], []
     for mount in mounts:
-        note = _left_alone(mount, required)
-        if note:
-            notes.append(note)
+        if mount.owner in _LEFT_ALONE:
+            sentence = f"{_LEFT_ALONE[mount.owner].format(mount.path)}, and its label is left alone"
+            if required and mount.owner == ipc.LINK:
+                raise RequestError(sentence, "the image's author must remove it")
+            notes.append(sentence)
             continue
         level, reason = _level(mount, label, process_label)
         context = label._replace(low=level)
@@ -58,20 +66,6 @@ def wanted(mount_label: str, process_label: str) -> Context | None:
         return None
     level = _parsed(process_label, "process.selinuxLabel").low
     return Context("system_u", "object_r", _FILE_TYPE, level, None)
-
-
-def _left_alone(mount: IpcMount, required: bool) -> str:
-    """Why the mount's label is not changed, in a sentence; "" if it is.  RequestError for a link, if required."""
-    if mount.owner == ipc.LINK:
-        sentence = f"the image's {mount.path} is a link, and its label is left alone"
-        if required:
-            raise RequestError(sentence, "the image's author must remove it")
-        return sentence
-    if mount.owner == ipc.HOST:
-        return f"{mount.path} is the host's own, and its label is left alone"
-    if mount.owner == ipc.VOLUME:
-        return f"{mount.path} is a volume of the host, and its label is left alone"
-    return ""
 
 
 def _level(mount: IpcMount, label: Context, process_label: str) -> tuple[contexts.Level | None, str]:

@@ -17,7 +17,7 @@ from oci_gpu_hook.operations.service import Service
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.container.layout import Layout
-    from oci_gpu_hook.driver.inventory import DriverFile, DriverInventory, Library
+    from oci_gpu_hook.driver.inventory import DriverInventory, Library
     from oci_gpu_hook.request.parse import Request
 
 READ_ONLY = ("ro", "nosuid", "nodev")
@@ -46,7 +46,7 @@ def brought(layout: Layout, request: Request, inventory: DriverInventory) -> lis
     ]
 
 
-def libraries(placed: list[tuple[Library, str, str]]) -> tuple[Mount, ...]:
+def libraries(placed: list[tuple[Library, str, str]]) -> list[Mount]:
     """The mounts of libraries: each by its first name, which has the version, and with its further names."""
     mounts = []
     for library, folder, capability in placed:
@@ -54,63 +54,54 @@ def libraries(placed: list[tuple[Library, str, str]]) -> tuple[Mount, ...]:
         if library.bits == 32:
             reason = f"32-bit library: {COMPAT32}, {capability}"
         target = f"{folder}/{library.names[0]}"
-        others = library.names[1:]
-        mounts.append(Mount(library.path, target, READ_ONLY, True, reason, names=others))
-    return tuple(mounts)
+        mounts.append(Mount(library.path, target, READ_ONLY, True, reason, names=library.names[1:]))
+    return mounts
 
 
-def files(request: Request, inventory: DriverInventory) -> tuple[Mount, ...]:
+def files(request: Request, inventory: DriverInventory) -> list[Mount]:
     """The mounts of programs, configuration and firmware."""
     requested = (*request.capabilities, *request.features)
-    return tuple(
-        [
-            Mount(file.path, file.target, _options(file), False, _reason(file, word), file.folder)
-            for file in (*inventory.binaries, *inventory.files, *inventory.firmware)
-            if (word := _first_common(file.capabilities, requested)) or not file.capabilities
-        ]
-    )
+    mounts = []
+    for file in (*inventory.binaries, *inventory.files, *inventory.firmware):
+        word = _first_common(file.capabilities, requested)
+        if file.capabilities and not word:
+            continue
+        is_program = "/bin/" in file.target
+        options = READ_ONLY if is_program else READ_ONLY_DATA
+        reason = f"{'program' if is_program else 'configuration'}: {word}"
+        if not word:
+            reason = "GPU system processor's firmware: every request"
+        mounts.append(Mount(file.path, file.target, options, False, reason, file.folder))
+    return mounts
 
 
-def services(request: Request, inventory: DriverInventory) -> tuple[Service, ...]:
-    """The sockets of NVIDIA's services, at the paths where programs look for them."""
-    return tuple(
-        [
-            Service(
-                ipc.source,
-                ipc.path,
-                ipc.owner,
-                required=False,
-                reason=f"service of the host: {ipc.capability}",
-                folder=ipc.folder,
-            )
-            for ipc in inventory.ipc_paths
-            if ipc.capability in request.capabilities and not ipc.fault
-        ]
-    )
+def services(request: Request, inventory: DriverInventory) -> tuple[list[Service], list[str]]:
+    """The sockets of NVIDIA's services, at the paths where programs look for them.
 
-
-def untrusted_services(request: Request, inventory: DriverInventory) -> tuple[str, ...]:
-    """A sentence for each service that is left out because somebody else than root could have made its path."""
-    return tuple(
-        [
-            f"the host's {ipc.source} is left out: {ipc.fault}"
-            for ipc in inventory.ipc_paths
-            if ipc.capability in request.capabilities and ipc.fault
-        ]
-    )
+    And a sentence for each that is left out because somebody else than root could have made its path.
+    """
+    found, notes = [], []
+    for ipc in inventory.ipc_paths:
+        if ipc.capability not in request.capabilities:
+            continue
+        if ipc.fault:
+            notes.append(f"the host's {ipc.source} is left out: {ipc.fault}")
+            continue
+        reason = f"service of the host: {ipc.capability}"
+        found.append(Service(ipc.source, ipc.path, ipc.owner, required=False, reason=reason, folder=ipc.folder))
+    return found, notes
 
 
 def entries(placed: list[tuple[Library, str, str]]) -> tuple[Entry, ...]:
     """The entries for ld.so.cache: each library by all its names but that of the versioned file, as in ldconfig's."""
-    return tuple(
-        [
-            Entry(name.encode(), f"{folder}/{name}".encode(), library.flags)
-            for library, folder, _ in placed
-            if not library.subfolder
-            for name in library.names
-            if name == library.soname or name != library.file
-        ]
-    )
+    found = [
+        Entry(name.encode(), f"{folder}/{name}".encode(), library.flags)
+        for library, folder, _ in placed
+        if not library.subfolder
+        for name in library.names
+        if name == library.soname or name != library.file
+    ]
+    return tuple(found)
 
 
 def ld_cache(layout: Layout, newer: tuple[Entry, ...], entries: tuple[Entry, ...]) -> tuple[LdCache, ...]:
@@ -123,11 +114,11 @@ def ld_cache(layout: Layout, newer: tuple[Entry, ...], entries: tuple[Entry, ...
     return (LdCache(LD_SO_CACHE, tuple(dict.fromkeys((*newer, *entries))), required=True, reason=reason),)
 
 
-def left_out(layout: Layout, request: Request) -> tuple[str, ...]:
+def left_out(layout: Layout, request: Request) -> list[str]:
     """A sentence for each requested thing that this container has no folder for."""
     if COMPAT32 not in request.capabilities or layout.library_folder_32:
-        return ()
-    return (f"{COMPAT32} brings nothing: this container's loader runs no 32-bit programs",)
+        return []
+    return [f"{COMPAT32} brings nothing: this container's loader runs no 32-bit programs"]
 
 
 def folder_of(layout: Layout, library: Library) -> str:
@@ -136,16 +127,6 @@ def folder_of(layout: Layout, library: Library) -> str:
         return library.folder
     folder = layout.library_folder if library.bits == 64 else layout.library_folder_32
     return f"{folder}/{library.subfolder}" if folder and library.subfolder else folder
-
-
-def _options(file: DriverFile) -> tuple[str, ...]:
-    return READ_ONLY if "/bin/" in file.target else READ_ONLY_DATA
-
-
-def _reason(file: DriverFile, word: str) -> str:
-    if not word:
-        return "GPU system processor's firmware: every request"
-    return f"{'program' if '/bin/' in file.target else 'configuration'}: {word}"
 
 
 def _first_common(names: tuple[str, ...], others: tuple[str, ...]) -> str:

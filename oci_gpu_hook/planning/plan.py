@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from oci_gpu_hook.formats.ldcache_merge import Entry
     from oci_gpu_hook.operations.operation import Operation
     from oci_gpu_hook.request.parse import Request
-    from oci_gpu_hook.request.settings import Settings
     from oci_gpu_hook.vendors.vendorhost import VendorState
 
     # Device nodes, each with its reason.
@@ -103,61 +102,42 @@ def make(
     request: Request,
     provision: Provision,
     labels: Labels,
-    settings: Settings,
+    device_cgroup: str,
     fallback: tuple[DeviceRule, ...],
 ) -> Plan:
     """The plan for a container with `request`, which gets all of `provision`; ConfigError if the settings forbid it.
 
-    fallback: see `OpenCgroup`.
+    device_cgroup: see `Settings`; fallback: see `OpenCgroup`.
     """
-    cgroup, notes = _open_cgroup(container, settings, provision.devices, fallback)
+    cgroup, notes = _open_cgroup(container, device_cgroup, provision.devices, fallback)
     if layout.dev_is_hosts:
         notes += ("the container's /dev is the host's own: no node is made in it",)
     # The cgroup comes last: it is the only change that stays when the mount namespace is gone.
     operations = (*provision.operations, *labels.operations, *cgroup)
     notes = (*provision.notes, *notes, *labels.notes)
-    version = provision.driver_version
-    return Plan(container, layout, request, version, operations, notes, labels.context)
-
-
-def make_labels(container: Container, layout: Layout, labels: Labels) -> Plan:
-    """The plan for a container that asks for no GPU, where the settings say that all containers are relabelled."""
-    return Plan(container, layout, None, "", labels.operations, labels.notes, labels.context)
+    return Plan(container, layout, request, provision.driver_version, operations, notes, labels.context)
 
 
 def _open_cgroup(
-    container: Container, settings: Settings, devices: tuple[tuple[int, int], ...], fallback: tuple[DeviceRule, ...]
+    container: Container, setting: str, devices: tuple[tuple[int, int], ...], fallback: tuple[DeviceRule, ...]
 ) -> tuple[tuple[Operation, ...], tuple[str, ...]]:
     """The operations that open the device cgroup, and the notes."""
-    if settings.device_cgroup == "off":
+    if setting == "off":
         return (), ("the device cgroup is left alone: device-cgroup = off",)
     cgroup = container.device_cgroup
     if cgroup.reason:
-        if settings.device_cgroup == "on":
-            raise ConfigError(
-                f"device-cgroup is on, but {cgroup.reason}", "the administrator can set device-cgroup = auto"
-            )
+        if setting == "on":
+            hint = "the administrator can set device-cgroup = auto"
+            raise ConfigError(f"device-cgroup is on, but {cgroup.reason}", hint)
         return (), (f"the device cgroup is left alone: {cgroup.reason}",)
     rules = tuple([DeviceRule("c", major, minor, "rw") for major, minor in devices])
-    open_cgroup = OpenCgroup(
-        version=cgroup.version,
-        path=cgroup.path,
-        top=cgroup.top,
-        rules=rules,
-        fallback=fallback,
-        required=True,
-        reason="the requested devices, no others",
-    )
-    if container.scope is None:
+    reason = "the requested devices, no others"
+    open_cgroup = OpenCgroup(cgroup.version, cgroup.path, cgroup.top, rules, fallback, required=True, reason=reason)
+    scope = container.scope
+    if scope is None:
         return (open_cgroup,), ()
     from oci_gpu_hook.operations.systemd import TellSystemd
 
-    tell_systemd = TellSystemd(
-        unit=container.scope.name,
-        rules=rules,
-        before=container.scope.allowed,
-        # Without it the container works, until systemd puts its own rules in force again.
-        required=False,
-        reason="survives daemon-reload and updates of the container",
-    )
-    return (open_cgroup, tell_systemd), ()
+    reason = "survives daemon-reload and updates of the container"
+    # Without it the container works, until systemd puts its own rules in force again.
+    return (open_cgroup, TellSystemd(scope.name, rules, scope.allowed, required=False, reason=reason)), ()

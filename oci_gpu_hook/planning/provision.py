@@ -15,6 +15,7 @@ from oci_gpu_hook.operations.symlink import Symlink
 from oci_gpu_hook.operations.tmpfs import Tmpfs
 from oci_gpu_hook.planning import placement, selection
 from oci_gpu_hook.planning.plan import Provision, Share
+from oci_gpu_hook.request.words import MIG_MANAGEMENT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,11 +36,6 @@ _PROFILE_FOLDER = "/etc/nvidia/nvidia-application-profiles-rc.d"
 _PROFILE_MINORS = 64
 
 
-def make(layout: Layout, request: Request, selected: Selection, inventory: DriverInventory) -> Provision:
-    """What a container gets that asks for nothing beside NVIDIA's GPUs; the rest as `of_nvidia`."""
-    return join(layout, inventory.driver_version, (of_nvidia(layout, request, selected, inventory),))
-
-
 def of_nvidia(layout: Layout, request: Request, selected: Selection, inventory: DriverInventory) -> Share:
     """The share of NVIDIA's driver; DriverError if it cannot meet the request.
 
@@ -48,19 +44,16 @@ def of_nvidia(layout: Layout, request: Request, selected: Selection, inventory: 
     _check_driver(request, inventory)
     nodes = selection.nodes(request, selected, inventory)
     libraries = placement.brought(layout, request, inventory)
+    services, untrusted = placement.services(request, inventory)
     operations = (
         *_links(layout, nodes, inventory),
         *placement.libraries(libraries),
         *placement.files(request, inventory),
-        *placement.services(request, inventory),
+        *services,
         *_proc_driver(request, selected, inventory),
         *_application_profile(request, selected),
     )
-    notes = (
-        *selection.absent_features(request, inventory),
-        *placement.left_out(layout, request),
-        *placement.untrusted_services(request, inventory),
-    )
+    notes = (*selection.absent_features(request, inventory), *placement.left_out(layout, request), *untrusted)
     made = Share("NVIDIA's driver", nodes, operations, placement.entries(libraries), notes=notes)
     if layout.compat:
         from oci_gpu_hook.planning import compatibility
@@ -76,9 +69,9 @@ def join(layout: Layout, version: str, shares: tuple[Share, ...]) -> Provision:
     ConfigError if two of them want different things at one path: both are in files that an administrator put there.
     """
     if len(shares) > 1:
-        from oci_gpu_hook.planning import sharing
+        from oci_gpu_hook.planning import vendorshare
 
-        shares = sharing.apart(shares)
+        shares = vendorshare.apart(shares)
     operations: list[Operation] = []
     for share in shares:
         operations += [*_devices(layout, share.nodes), *share.operations]
@@ -98,130 +91,110 @@ def _check_driver(request: Request, inventory: DriverInventory) -> None:
             if misfit.found == inventory.driver_version:
                 # A full disk can leave such a file.
                 found = "of that version is cut off or no library"
-            raise DriverError(
-                f"the kernel module is {inventory.driver_version}, but {misfit.name} {found}", _INSTALL_HINT
-            )
+            why = f"the kernel module is {inventory.driver_version}, but {misfit.name} {found}"
+            raise DriverError(why, _INSTALL_HINT)
 
 
-def _devices(layout: Layout, nodes: Reasoned) -> tuple[Device, ...]:
+def _devices(layout: Layout, nodes: Reasoned) -> list[Device]:
     if layout.dev_is_hosts:
-        return ()
-    return tuple(
-        [
-            Device(
-                path=node.path,
-                type="c",
-                major=node.major,
-                minor=node.minor,
-                access="rw",
-                mode=node.mode,
-                uid=node.uid,
-                gid=node.gid,
-                source=node.path if layout.user_namespace else "",
-                # Display servers need modeset, CUDA does not; on a host without one the node may not exist.
-                required=node.family != "modeset",
-                reason=reason,
-            )
-            for node, reason in nodes
-        ]
-    )
+        return []
+    return [
+        Device(
+            path=node.path,
+            type="c",
+            major=node.major,
+            minor=node.minor,
+            access="rw",
+            mode=node.mode,
+            uid=node.uid,
+            gid=node.gid,
+            source=node.path if layout.user_namespace else "",
+            # Display servers need modeset, CUDA does not; on a host without one the node may not exist.
+            required=node.family != "modeset",
+            reason=reason,
+        )
+        for node, reason in nodes
+    ]
 
 
-def _links(layout: Layout, nodes: Reasoned, inventory: DriverInventory) -> tuple[Symlink, ...]:
+def _links(layout: Layout, nodes: Reasoned, inventory: DriverInventory) -> list[Symlink]:
     """The links by PCI address to the DRM nodes of `nodes`: programs find a GPU's node by them."""
-    paths = {node.path for node, _ in nodes}
     if layout.dev_is_hosts:
-        return ()
-    return tuple(
-        [
-            Symlink(link.path, link.to, False, f"name by PCI address of {link.node}")
-            for link in inventory.links
-            if link.node in paths
-        ]
-    )
+        return []
+    paths = {node.path for node, _ in nodes}
+    return [
+        Symlink(link.path, link.to, False, f"name by PCI address of {link.node}")
+        for link in inventory.links
+        if link.node in paths
+    ]
 
 
-def _proc_driver(request: Request, selected: Selection, inventory: DriverInventory) -> tuple[Tmpfs | Mount, ...]:
+def _proc_driver(request: Request, selected: Selection, inventory: DriverInventory) -> list[Tmpfs | Mount]:
     """A /proc/driver/nvidia that shows the requested GPUs and MIG devices only.
 
     With ModifyDeviceFiles at 1 the driver's libraries would make nodes for every GPU of the host themselves.
     """
-    shown = [*_proc_gpus(selected), *_proc_mig(request, selected)]
-    folders = [path for path, _, is_folder in shown if is_folder] or ["gpus"]
+    # Paths below it, each with its reason.
+    folders = {f"gpus/{gpu.proc}": f"GPU {gpu.nvml_index}: asked for as {selector}" for gpu, selector in selected.gpus}
+    files: dict[str, str] = {}
+    managed = [name for name, asked in zip(MIG_MANAGEMENT, (request.mig_config, request.mig_monitor)) if asked]
+    if managed:
+        folders["capabilities"] = f"all MIG capabilities: {managed[0]}=all"
+    else:
+        files = _mig_files(selected)
     texts = [(name, _masked(name, text), 0o444) for name, text in inventory.proc_files]
-    points = [(path, reason) for path, reason, is_folder in shown if not is_folder]
-    folders += dict.fromkeys([path.rpartition("/")[0] for path, _ in points])
     cover = Tmpfs(
         path=_PROC_DRIVER,
         options=placement.READ_ONLY_DATA,
-        folders=tuple(folders),
-        files=(*texts, *[(path, "", 0o444) for path, _ in points]),
+        folders=(*(folders or ["gpus"]), *dict.fromkeys([path.rpartition("/")[0] for path in files])),
+        files=(*texts, *[(path, "", 0o444) for path in files]),
         required=True,
         reason="hides the other GPUs; libraries make no nodes",
     )
-    paths = [(f"{_PROC_DRIVER}/{path}", reason, is_folder) for path, reason, is_folder in shown]
-    return (
-        cover,
-        *[Mount(path, path, placement.READ_ONLY_DATA, True, reason, is_folder) for path, reason, is_folder in paths],
-    )
+    mounts = []
+    for name, reason in {**folders, **files}.items():
+        path = f"{_PROC_DRIVER}/{name}"
+        mounts.append(Mount(path, path, placement.READ_ONLY_DATA, True, reason, name in folders))
+    return [cover, *mounts]
 
 
-def _proc_gpus(selected: Selection) -> list[tuple[str, str, bool]]:
-    """Path below /proc/driver/nvidia, reason, and whether it is a folder, of each GPU."""
-    return [
-        (f"gpus/{gpu.proc}", f"GPU {gpu.nvml_index}: asked for as {selector}", True) for gpu, selector in selected.gpus
-    ]
-
-
-def _proc_mig(request: Request, selected: Selection) -> list[tuple[str, str, bool]]:
-    """The same for the capability files of the MIG devices; of all of them if the container manages MIG."""
-    for is_requested, variable in (
-        (request.mig_config, "NVIDIA_MIG_CONFIG_DEVICES"),
-        (request.mig_monitor, "NVIDIA_MIG_MONITOR_DEVICES"),
-    ):
-        if is_requested:
-            return [("capabilities", f"all MIG capabilities: {variable}=all", True)]
+def _mig_files(selected: Selection) -> dict[str, str]:
+    """The capability files of the MIG devices, each with its reason."""
     minors = {gpu.nvml_index: gpu.minor for gpu, _ in selected.gpus}
-    shown: dict[str, str] = {}
+    files: dict[str, str] = {}
     for device, selector in selected.mig_devices:
         instance = f"capabilities/gpu{minors[device.gpu]}/mig/gi{device.gi}"
         reason = f"MIG device {device.gi}/{device.ci} of GPU {device.gpu}: asked for as {selector}"
         for path in (f"{instance}/access", f"{instance}/ci{device.ci}/access"):
-            shown.setdefault(path, reason)
-    return [(path, reason, False) for path, reason in shown.items()]
+            files.setdefault(path, reason)
+    return files
 
 
 def _masked(name: str, text: str) -> str:
     """The text of a file below /proc/driver/nvidia, with ModifyDeviceFiles set to 0."""
     if name != "params":
         return text
-    lines = [
-        f"{_MODIFY_DEVICE_FILES} 0" if line.startswith(_MODIFY_DEVICE_FILES) else line for line in text.split("\n")
-    ]
-    return "\n".join(lines)
+    masked = f"{_MODIFY_DEVICE_FILES} 0"
+    return "\n".join([masked if line.startswith(_MODIFY_DEVICE_FILES) else line for line in text.split("\n")])
 
 
-def _application_profile(request: Request, selected: Selection) -> tuple[Tmpfs, ...]:
+def _application_profile(request: Request, selected: Selection) -> list[Tmpfs]:
     """A profile that lists the GPUs for EGL: without it, EGL tries the nodes of all GPUs of the host."""
     drawing = "graphics" in request.capabilities or "display" in request.capabilities
-    minors = [gpu.minor for gpu, _ in selected.gpus if gpu.minor < _PROFILE_MINORS]
-    if not drawing or not minors:
-        return ()
-    mask = 0
-    for minor in minors:
-        mask |= 1 << minor
+    mask = sum({1 << gpu.minor for gpu, _ in selected.gpus if gpu.minor < _PROFILE_MINORS})
+    if not drawing or not mask:
+        return []
     text = (
         '{"profiles": [{"name": "_container_", "settings": ["EGLVisibleDGPUDevices", '
         f'{mask:#x}]}}], "rules": [{{"pattern": [], "profile": "_container_"}}]}}\n'
     )
-    return (
-        Tmpfs(
-            path=_PROFILE_FOLDER,
-            options=placement.READ_ONLY_DATA,
-            folders=(),
-            files=(("10-container.conf", text, 0o444),),
-            # The image or a pod may have put something of its own at /etc/nvidia, read-only.
-            required=False,
-            reason="EGL sees the requested GPUs only: graphics or display",
-        ),
+    profile = Tmpfs(
+        path=_PROFILE_FOLDER,
+        options=placement.READ_ONLY_DATA,
+        folders=(),
+        files=(("10-container.conf", text, 0o444),),
+        # The image or a pod may have put something of its own at /etc/nvidia, read-only.
+        required=False,
+        reason="EGL sees the requested GPUs only: graphics or display",
     )
+    return [profile]

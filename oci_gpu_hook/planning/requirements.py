@@ -10,50 +10,35 @@ from __future__ import annotations
 
 from oci_gpu_hook.errors import LONGEST_LIST, RequestError, quoted
 from oci_gpu_hook.formats.decimal import decimal
-from oci_gpu_hook.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    # ``cuda>=12.4``: one of `_PROPERTIES`, one of `_OPERATORS`, and a version or, for brand, a word.
+    Condition = tuple[str, str, str]
+    # The host's values of each property: one, or none for a property of GPUs without a GPU.
+    Facts = dict[str, list[str]]
 
 _AUTHOR = "the image's author must fix it, or the container set NVIDIA_DISABLE_REQUIRE=1"
-# Longer ones first: "<=" starts with "<".
-_OPERATORS = ("!=", "<=", ">=", "=", "<", ">")
+# Each with the comparisons that meet it: -1 is less, 0 equal, 1 more.  Longer ones first: "<=" starts with "<".
+_OPERATORS = {"!=": (-1, 1), "<=": (-1, 0), ">=": (0, 1), "=": (0,), "<": (-1,), ">": (1,)}
 _PROPERTIES = ("cuda", "driver", "arch", "brand")
 # For an error.  CUDA's images list an alternative for each brand and branch of the driver, some sixty.
 _MOST_SHOWN = 100
 
 
-class HostFacts(NamedTuple):
-    """The facts that conditions are about; "" is unknown.
-
-    gpus: compute capability (``9.0``) and brand of each selected GPU, MIG devices' parents included.
-    """
-
-    driver: str
-    cuda: str
-    gpus: tuple[tuple[str, str], ...]
-
-
-class Condition(NamedTuple):
-    """``cuda>=12.4``: one of `_PROPERTIES`, one of `_OPERATORS`, and a version or, for brand, a word."""
-
-    property: str
-    operator: str
-    value: str
-
-    def __str__(self) -> str:
-        return f"{self.property}{self.operator}{self.value}"
-
-
-def check(expressions: tuple[str, ...], facts: HostFacts) -> None:
+def check(expressions: tuple[str, ...], driver: str, cuda: str, gpus: tuple[tuple[str, str], ...]) -> None:
     """RequestError if an expression is malformed, or none of its alternatives holds for one of the GPUs.
 
-    GPUs are checked one by one: GPUs of two brands may meet two alternatives.
+    GPUs are checked one by one: GPUs of two brands may meet two alternatives.  A fact that is "" is unknown.
+    gpus: compute capability (``9.0``) and brand of each selected GPU, MIG devices' parents included.
     """
-    each = [facts._replace(gpus=(gpu,)) for gpu in dict.fromkeys(facts.gpus)] or [facts]
+    host: Facts = {"cuda": [cuda], "driver": [driver], "arch": [], "brand": []}
+    each = [{**host, "arch": [arch], "brand": [brand]} for arch, brand in dict.fromkeys(gpus)] or [host]
     for expression in expressions:
         alternatives = parse(expression)
-        failing = [one for one in each if not _is_met(alternatives, one)]
+        failing = [facts for facts in each if not _is_met(alternatives, facts)]
         if failing:
-            gpus = tuple([gpu for one in failing for gpu in one.gpus])
-            raise _unmet(alternatives, facts._replace(gpus=gpus))
+            raise _unmet(alternatives, failing)
 
 
 def parse(expression: str) -> tuple[tuple[Condition, ...], ...]:
@@ -71,7 +56,7 @@ def _condition(factor: str) -> Condition:
             _version(value, factor)
         elif operator not in ("=", "!=") or not value:
             break
-        return Condition(name, operator, value)
+        return name, operator, value
     raise RequestError(f"{quoted(factor)} is no requirement that can be checked", _AUTHOR)
 
 
@@ -85,61 +70,32 @@ def _version(text: str, factor: str) -> tuple[int, ...]:
     return tuple([number or 0 for number in numbers])
 
 
-def _is_met(alternatives: tuple[tuple[Condition, ...], ...], facts: HostFacts) -> bool:
-    return not alternatives or any([_holds(conditions, facts) for conditions in alternatives])
+def _is_met(alternatives: tuple[tuple[Condition, ...], ...], facts: Facts) -> bool:
+    return not alternatives or any([all([_holds(one, facts) for one in conditions]) for conditions in alternatives])
 
 
-def _holds(conditions: tuple[Condition, ...], facts: HostFacts) -> bool:
-    return all(
-        [
-            value and _compares(condition, value)
-            for condition in conditions
-            for value in _values(condition.property, facts)
-        ]
-    )
-
-
-def _values(name: str, facts: HostFacts) -> list[str]:
-    """The host's values of a property: one, or for a property of GPUs one for each GPU, so none without a GPU."""
-    if name == "cuda":
-        return [facts.cuda]
-    if name == "driver":
-        return [facts.driver]
-    return [gpu[0 if name == "arch" else 1] for gpu in facts.gpus]
+def _holds(condition: Condition, facts: Facts) -> bool:
+    return all([value and _compares(condition, value) for value in facts[condition[0]]])
 
 
 def _compares(condition: Condition, value: str) -> bool:
-    operator = condition.operator
-    if condition.property == "brand":
-        return (value.lower() == condition.value.lower()) == (operator == "=")
-    left, right = _version(value, value), _version(condition.value, str(condition))
-    return {
-        "=": left == right,
-        "!=": left != right,
-        "<": left < right,
-        "<=": left <= right,
-        ">": left > right,
-        ">=": left >= right,
-    }[operator]
+    name, operator, required = condition
+    if name == "brand":
+        return (value.lower() == required.lower()) == (operator == "=")
+    left, right = _version(value, value), _version(required, "".join(condition))
+    return (left > right) - (left < right) in _OPERATORS[operator]
 
 
-def _unmet(alternatives: tuple[tuple[Condition, ...], ...], facts: HostFacts) -> RequestError:
+def _unmet(alternatives: tuple[tuple[Condition, ...], ...], each: list[Facts]) -> RequestError:
     """The error: the alternatives, and the host's values of the properties that did not meet them."""
-    required = [quoted(",".join([str(condition) for condition in conditions])) for conditions in alternatives]
     # Each once: images repeat a branch for each brand, and the host has one driver.
-    required = list(dict.fromkeys(required))
-    shown = required[:_MOST_SHOWN]
+    required = dict.fromkeys([quoted(",".join(map("".join, alternative))) for alternative in alternatives])
+    shown = [*required][:_MOST_SHOWN]
     if len(required) > len(shown):
         shown.append(f"{len(required) - len(shown)} more")
-    failing = dict.fromkeys(
-        [
-            (condition.property, value)
-            for conditions in alternatives
-            for condition in conditions
-            for value in _values(condition.property, facts)
-            if not value or not _compares(condition, value)
-        ]
-    )
+    conditions = [condition for alternative in alternatives for condition in alternative]
+    compared = [(condition, value) for condition in conditions for facts in each for value in facts[condition[0]]]
+    failing = dict.fromkeys([(one[0], value) for one, value in compared if not value or not _compares(one, value)])
     here = ", ".join([f"{name} is {value or 'unknown'}" for name, value in failing])
     sentence = f"the image requires {' or '.join(shown)} (here {here})"
     hint = "use an image for this driver, or have the driver updated"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from oci_gpu_hook.errors import DriverError, RequestError, quoted
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.selectors import is_mig
-from oci_gpu_hook.request.words import ALL, FEATURES, NONE
+from oci_gpu_hook.request.words import ALL, FEATURES, MIG_MANAGEMENT, NONE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def families(request: Request) -> tuple[str, ...]:
         wanted.append("dri")
     if request.imex_channels:
         wanted.append("imex")
-    if request.mig_config or request.mig_monitor or any([_may_be_mig(s) for s in request.devices]):
+    if request.mig_config or request.mig_monitor or any([name == ALL or is_mig(name) for name in request.devices]):
         wanted.append("caps")
     return tuple(wanted)
 
@@ -64,37 +64,27 @@ def select(request: Request, inventory: DriverInventory) -> Selection:
         return of_nodes(request.devices, inventory)
     _check_count(request.devices, len(inventory.gpus))
     gpus: dict[int, str] = {}
-    mig_devices: dict[tuple[int, int, int], str] = {}
+    mig_devices: dict[MigDevice, str] = {}
     # GPUs come before MIG devices: a GPU that is requested itself is whole, even if its MIG devices are requested too.
     for selector in sorted(request.devices, key=is_mig):
         if is_mig(selector):
             device = _find_mig(selector, inventory)
-            mig_devices.setdefault((device.gpu, device.gi, device.ci), selector)
+            mig_devices.setdefault(device, selector)
             gpus.setdefault(device.gpu, selector)
         else:
             gpus.setdefault(_find_gpu(selector, inventory.gpus).nvml_index, selector)
     return Selection(
         tuple([(gpu, gpus[gpu.nvml_index]) for gpu in inventory.gpus if gpu.nvml_index in gpus]),
-        tuple(
-            [
-                (device, mig_devices[device.gpu, device.gi, device.ci])
-                for device in inventory.mig_devices
-                if (device.gpu, device.gi, device.ci) in mig_devices
-            ]
-        ),
+        tuple([(device, mig_devices[device]) for device in inventory.mig_devices if device in mig_devices]),
     )
 
 
 def nodes(request: Request, selection: Selection, inventory: DriverInventory) -> tuple[tuple[DeviceNode, str], ...]:
     """Exactly the requested device nodes, each with its reason; DriverError if the kernel has no driver for one."""
     available = {node.path: node for node in inventory.devices}
-    wanted = [
-        ("/dev/nvidiactl", "control device: every request"),
-        *[
-            (f"/dev/nvidia{gpu.minor}", f"GPU {gpu.nvml_index}, {gpu.model}: asked for as {selector}")
-            for gpu, selector in selection.gpus
-        ],
-    ]
+    wanted = [("/dev/nvidiactl", "control device: every request")]
+    for gpu, selector in selection.gpus:
+        wanted.append((f"/dev/nvidia{gpu.minor}", f"GPU {gpu.nvml_index}, {gpu.model}: asked for as {selector}"))
     if "compute" in request.capabilities:
         wanted += [("/dev/nvidia-uvm", "unified memory: compute"), ("/dev/nvidia-uvm-tools", "unified memory: compute")]
     if "display" in request.capabilities:
@@ -115,10 +105,10 @@ def nodes(request: Request, selection: Selection, inventory: DriverInventory) ->
     return tuple([(available[path], reason) for path, reason in wanted])
 
 
-def absent_features(request: Request, inventory: DriverInventory) -> tuple[str, ...]:
+def absent_features(request: Request, inventory: DriverInventory) -> list[str]:
     """A sentence for each requested feature, or request for all IMEX channels, whose devices this host lacks."""
     if not request.features and request.imex_channels != (ALL,):
-        return ()
+        return []
     families = {node.family for node in inventory.devices}
     absent = [
         f"{feature.variable}=enabled brings nothing: this host has no {feature.devices}"
@@ -127,7 +117,7 @@ def absent_features(request: Request, inventory: DriverInventory) -> tuple[str, 
     ]
     if request.imex_channels == (ALL,) and "imex" not in families:
         absent.append("asking for all IMEX channels brings nothing: this host has none")
-    return tuple(absent)
+    return absent
 
 
 def of_nodes(paths: tuple[str, ...], inventory: DriverInventory) -> Selection:
@@ -141,18 +131,12 @@ def of_nodes(paths: tuple[str, ...], inventory: DriverInventory) -> Selection:
     )
 
 
-def _may_be_mig(selector: str) -> bool:
-    return selector == ALL or is_mig(selector)
-
-
 def _check_count(devices: tuple[str, ...], there: int) -> None:
     """RequestError if dockerd has made more indices of a number of GPUs (``--gpus 9``) than the host has."""
     wanted = len(devices)
     if wanted > max(there, 1) and devices == tuple(map(str, range(wanted))):
-        raise RequestError(
-            f"{wanted} GPUs are asked for (0 to {wanted - 1}), and this host has {there}",
-            "the container's author must ask for fewer",
-        )
+        why = f"{wanted} GPUs are asked for (0 to {wanted - 1}), and this host has {there}"
+        raise RequestError(why, "the container's author must ask for fewer")
 
 
 def _find_gpu(selector: str, gpus: tuple[Gpu, ...]) -> Gpu:
@@ -168,28 +152,17 @@ def _find_mig(selector: str, inventory: DriverInventory) -> MigDevice:
     gpu, _, number = selector.partition(":")
     parent = _find_gpu(gpu, inventory.gpus) if number else None
     uuids = {item.nvml_index: item.uuid for item in inventory.gpus}
-    unnumbered = False
-    for device in inventory.mig_devices:
-        if parent is not None and device.gpu != parent.nvml_index:
-            continue
-        unnumbered = unnumbered or (device.number if number else device.uuid) is None
+    devices = [device for device in inventory.mig_devices if parent is None or device.gpu == parent.nvml_index]
+    for device in devices:
         names = (device.uuid, f"{device.gpu}:{device.number}", f"MIG-{uuids[device.gpu]}/{device.gi}/{device.ci}")
         if selector in names:
             return device
-    raise _unknown_mig(selector, parent, inventory, unnumbered)
-
-
-def _unknown_mig(
-    selector: str, parent: Gpu | None, inventory: DriverInventory, unnumbered: bool
-) -> RequestError | DriverError:
-    if unnumbered and "/" not in selector:
-        return DriverError(
-            f"MIG device '{selector}' cannot be told from the others: only NVML knows their names", _REFRESH_HINT
-        )
+    if "/" not in selector and None in [device.number if number else device.uuid for device in devices]:
+        why = f"MIG device '{selector}' cannot be told from the others: only NVML knows their names"
+        raise DriverError(why, _REFRESH_HINT)
     where = "this host" if parent is None else f"GPU {parent.nvml_index}"
-    count = len([device for device in inventory.mig_devices if parent is None or device.gpu == parent.nvml_index])
-    available = f"{count or 'no'} MIG device{'s' if count > 1 else ''}"
-    return RequestError(f"unknown MIG device '{selector}': {where} has {available}", _LIST_HINT)
+    available = f"{len(devices) or 'no'} MIG device{'s' if len(devices) > 1 else ''}"
+    raise RequestError(f"unknown MIG device '{selector}': {where} has {available}", _LIST_HINT)
 
 
 def _mig_nodes(request: Request, selection: Selection, inventory: DriverInventory) -> list[tuple[str, str]]:
@@ -200,10 +173,8 @@ def _mig_nodes(request: Request, selection: Selection, inventory: DriverInventor
         for number, what in ((device.gi_minor, "GPU instance"), (device.ci_minor, "compute instance")):
             reason = f"{what} of {name}: asked for as {selector}"
             wanted.setdefault(f"/dev/nvidia-caps/nvidia-cap{number}", reason)
-    for is_requested, minor, variable in (
-        (request.mig_config, inventory.mig_config_minor, "NVIDIA_MIG_CONFIG_DEVICES"),
-        (request.mig_monitor, inventory.mig_monitor_minor, "NVIDIA_MIG_MONITOR_DEVICES"),
-    ):
+    minors = (inventory.mig_config_minor, inventory.mig_monitor_minor)
+    for variable, minor, is_requested in zip(MIG_MANAGEMENT, minors, (request.mig_config, request.mig_monitor)):
         if not is_requested:
             continue
         if minor is None:
@@ -220,9 +191,8 @@ def _imex_nodes(request: Request, inventory: DriverInventory) -> list[tuple[str,
     for channel in request.imex_channels:
         path = f"/dev/nvidia-caps-imex-channels/channel{channel}"
         if path not in present:
-            raise RequestError(
-                f"IMEX channel {quoted(channel)} cannot be given: this host's driver has no IMEX channels", _LIST_HINT
-            )
+            why = f"IMEX channel {quoted(channel)} cannot be given: this host's driver has no IMEX channels"
+            raise RequestError(why, _LIST_HINT)
         wanted.append((path, f"IMEX channel: asked for as {channel}"))
     return wanted
 
@@ -242,12 +212,8 @@ def _dri_nodes(request: Request, selection: Selection, inventory: DriverInventor
 
 def _no_driver_for(path: str, reason: str) -> DriverError:
     if path.startswith("/dev/nvidia-caps/"):
-        return DriverError(
-            f"the kernel has no device for {path} ({reason})",
-            "look at 'nvidia-smi mig -lgi' and the kernel's log on this host",
-        )
+        hint = "look at 'nvidia-smi mig -lgi' and the kernel's log on this host"
+        return DriverError(f"the kernel has no device for {path} ({reason})", hint)
     module = "nvidia-modeset" if "modeset" in path else "nvidia-uvm"
-    return DriverError(
-        f"the kernel has no driver for {path}: {module} is not loaded",
-        f"whoever installs the driver must load it: modprobe {module}",
-    )
+    hint = f"whoever installs the driver must load it: modprobe {module}"
+    return DriverError(f"the kernel has no driver for {path}: {module} is not loaded", hint)

@@ -2,12 +2,12 @@
 """What a container gets of one vendor's: the requested devices, and the files of its driver.  Pure.
 
 As for NVIDIA's driver: exactly the requested devices, libraries in the folder of the container's loader, everything
-else at the host's own path unless the vendor's file says another.
+else at the host's own path unless the vendor's file says another.  What several drivers give alike is given once.
 """
 
 from __future__ import annotations
 
-from oci_gpu_hook.errors import DriverError, RequestError, quoted
+from oci_gpu_hook.errors import ConfigError, DriverError, RequestError, quoted
 from oci_gpu_hook.operations.mount import Mount
 from oci_gpu_hook.operations.service import Service
 from oci_gpu_hook.operations.symlink import Symlink
@@ -19,7 +19,6 @@ from oci_gpu_hook.request.words import ALL, NONE
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.container.layout import Layout
-    from oci_gpu_hook.driver.inventory import DriverFile
     from oci_gpu_hook.driver.nodes import DeviceNode
     from oci_gpu_hook.operations.operation import Operation
     from oci_gpu_hook.request.vendorrequest import VendorRequest
@@ -43,19 +42,19 @@ def share(layout: Layout, request: VendorRequest, found: VendorState, process_ty
         if (folder := placement.folder_of(layout, library))
     ]
     cached = [(library, library.folder, "") for library in inventory.cached]
+    mounts = []
+    for file in inventory.files:
+        reason = f"{'folder' if file.folder else 'file'}: {flag}, {file.capabilities[0]}"
+        # Programs lie anywhere, and a folder may hold some.
+        mounts.append(Mount(file.path, file.target, placement.READ_ONLY, False, reason, file.folder))
     operations: tuple[Operation, ...] = (
         *placement.libraries(placed),
-        *[_mount(flag, file) for file in inventory.files],
+        *mounts,
         *[Service(path, path, 0, required=False, reason=f"socket: {flag}, {group}") for path, group in found.sockets],
         *[Symlink(link.path, link.to, False, f"link: {flag}") for link in inventory.links],
     )
-    return Share(
-        giver=inventory.file,
-        nodes=_nodes(request, found),
-        operations=operations,
-        entries=placement.entries([*placed, *cached]),
-        notes=_notes(request, found, process_type),
-    )
+    nodes, entries = _nodes(request, found), placement.entries([*placed, *cached])
+    return Share(inventory.file, nodes, operations, entries, notes=_notes(request, found, process_type))
 
 
 def selected(names: tuple[str, ...], found: VendorState) -> tuple[tuple[Device, str], ...]:
@@ -74,13 +73,8 @@ def selected(names: tuple[str, ...], found: VendorState) -> tuple[tuple[Device, 
 
 def of_nodes(paths: tuple[str, ...], found: VendorState) -> tuple[tuple[Device, str], ...]:
     """The devices whose nodes the engine has made."""
-    return tuple(
-        [
-            (device, device.nodes[0][0].path)
-            for device in found.devices.devices
-            if all([node.path in paths for node, _ in device.nodes])
-        ]
-    )
+    devices = [it for it in found.devices.devices if all([node.path in paths for node, _ in it.nodes])]
+    return tuple([(device, device.nodes[0][0].path) for device in devices])
 
 
 def _nodes(request: VendorRequest, found: VendorState) -> tuple[tuple[DeviceNode, str], ...]:
@@ -105,16 +99,8 @@ def _check_host(request: VendorRequest, found: VendorState) -> None:
     lacking = found.lacking()
     if lacking:
         more = f", and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-        raise DriverError(
-            f"{found.inventory.file} requires what this host lacks: {lacking[0]}{more}",
-            f"whoever installs the driver must fix it; 'oci-gpu-hook info' shows what {request.flag} has here",
-        )
-
-
-def _mount(flag: str, file: DriverFile) -> Mount:
-    reason = f"{'folder' if file.folder else 'file'}: {flag}, {file.capabilities[0]}"
-    # Programs lie anywhere, and a folder may hold some.
-    return Mount(file.path, file.target, placement.READ_ONLY, False, reason, file.folder)
+        hint = f"whoever installs the driver must fix it; 'oci-gpu-hook info' shows what {request.flag} has here"
+        raise DriverError(f"{found.inventory.file} requires what this host lacks: {lacking[0]}{more}", hint)
 
 
 def _notes(request: VendorRequest, found: VendorState, process_type: str) -> tuple[str, ...]:
@@ -153,3 +139,42 @@ def _unknown(name: str, found: VendorState) -> RequestError:
         f"unknown device '{name}' of {found.inventory.flag}: {here}",
         "the container's author must ask for one that exists; 'oci-gpu-hook info' lists them",
     )
+
+
+def apart(shares: tuple[Share, ...]) -> tuple[Share, ...]:
+    """The shares, each without what an earlier one gives.
+
+    No driver is preferred to another: ConfigError names the two that want different things at one path.
+    """
+    # What is at each path: who gives it, and what it is.
+    taken: dict[str, tuple[str, object]] = {}
+    found = []
+    for share in shares:
+        giver = share.giver
+        nodes = [pair for pair in share.nodes if _is_new(taken, giver, {pair[0].path: (pair[0].major, pair[0].minor)})]
+        operations = [operation for operation in share.operations if _is_new(taken, giver, _things(operation))]
+        found.append(share._replace(nodes=tuple(nodes), operations=tuple(operations)))
+    return tuple(found)
+
+
+def _is_new(taken: dict[str, tuple[str, object]], giver: str, things: dict[str, object]) -> bool:
+    """Whether any of `things` is at a path that is not taken yet; takes them."""
+    is_new = not things
+    for path, thing in things.items():
+        earlier, there = taken.setdefault(path, (giver, thing))
+        if there != thing and earlier != giver:
+            hint = "the administrator must change one of them, or a container must not ask for both"
+            raise ConfigError(f"{earlier} and {giver} both want {path} in the container, for different things", hint)
+        is_new = is_new or earlier == giver
+    return is_new
+
+
+def _things(operation: Operation) -> dict[str, object]:
+    """What an operation puts at which paths, as far as two drivers can give the same."""
+    if isinstance(operation, Mount):
+        return dict.fromkeys(operation.paths(), operation.source)
+    if isinstance(operation, Service):
+        return {operation.target: operation.source}
+    if isinstance(operation, Symlink):
+        return {operation.path: operation.to}
+    return {}

@@ -69,6 +69,5 @@ def keeper_of(bundle: str, id: str) -> str:
 
 def folder_of(bundle: str) -> tuple[str, str]:
     """The folder that has a folder for each container, and the name of the bundle's one in it."""
-    path = bundle[: -len("/userdata")] if bundle.endswith("/userdata") else bundle
-    folder, _, name = path.rpartition("/")
+    folder, _, name = bundle.removesuffix("/userdata").rpartition("/")
     return folder, name

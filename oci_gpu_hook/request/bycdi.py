@@ -52,10 +52,8 @@ def of_vendor(flag: str, known: Iterable[Known], nodes: tuple[str, ...]) -> Requ
                 raise ConfigError(vendor.fault, ADMINISTRATOR)
             asked = VendorRequest(flag, vendor.file, "cdi", nodes)
             return Request("cdi", (), (), vendors=(asked,))
-    raise ConfigError(
-        f"the CDI spec is for {quoted(flag)}, which no vendor's file has",
-        "the administrator must take the spec away, or put the file back",
-    )
+    hint = "the administrator must take the spec away, or put the file back"
+    raise ConfigError(f"the CDI spec is for {quoted(flag)}, which no vendor's file has", hint)
 
 
 def _beyond_spec(environment: dict[str, str], granted: tuple[str, ...]) -> list[str]:

@@ -62,11 +62,9 @@ def _parent() -> str:
 def option(words: list[str], *names: str) -> str:
     """The value of an option on a command line, "" for none."""
     for word, following in zip(words, words[1:]):
-        for name in names:
-            if word == name:
-                return following
-            if word.startswith(f"{name}="):
-                return word[len(name) + 1 :]
+        name, equals, value = word.partition("=")
+        if name in names:
+            return value if equals else following
     return ""
 
 

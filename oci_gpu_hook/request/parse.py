@@ -123,17 +123,17 @@ def check_sections(settings: Settings, notes: list[str]) -> None:
 
 def requirements(environment: dict[str, str], settings: Settings, notes: list[str]) -> tuple[str, ...]:
     """The expressions of all NVIDIA_REQUIRE_* variables, and the one that a legacy image stands for."""
-    found = []
-    for name, value in environment.items():
-        # NVIDIA_REQUIRE_JETPACK says which files a Jetson gives, not what a driver must be.
-        if name.startswith(_REQUIRE) and not name.startswith(words.REQUIRE_JETPACK) and value and not value.isspace():
-            found.append(value)
     if settings.disable_requirements or environment.get("NVIDIA_DISABLE_REQUIRE", "") in _TRUE:
         return ()
+    # NVIDIA_REQUIRE_JETPACK says which files a Jetson gives, not what a driver must be.
+    found = [
+        value
+        for name, value in environment.items()
+        if name.startswith(_REQUIRE) and not name.startswith(words.REQUIRE_JETPACK) and value and not value.isspace()
+    ]
     if sum(map(len, found)) > words.LONGEST_VALUE:
-        raise RequestError(
-            f"the variables {_REQUIRE}* are longer than {words.LONGEST_VALUE >> 10} KiB together", AUTHOR
-        )
+        why = f"the variables {_REQUIRE}* are longer than {words.LONGEST_VALUE >> 10} KiB together"
+        raise RequestError(why, AUTHOR)
     if is_legacy(environment):
         found.append(f"cuda>={_major_minor(environment[CUDA_VERSION])}")
     return tuple(found)
@@ -166,10 +166,8 @@ def _capabilities(environment: dict[str, str], settings: Settings, notes: list[s
     asked = asked or list(words.DEFAULT_CAPABILITIES)
     for word in asked:
         if word not in CAPABILITIES and word != ALL:
-            raise RequestError(
-                f"unknown capability {quoted(word)} in {variable}",
-                f"the container's author must choose from {', '.join(CAPABILITIES)} or all",
-            )
+            hint = f"the container's author must choose from {', '.join(CAPABILITIES)} or all"
+            raise RequestError(f"unknown capability {quoted(word)} in {variable}", hint)
     allowed = settings.allowed_capabilities
     granted = [name for name in CAPABILITIES if (name in asked or ALL in asked) and name in allowed]
     refused = [name for name in CAPABILITIES if name in asked and name not in allowed]
@@ -207,9 +205,8 @@ def _imex_channels(inputs: Inputs, names: Names, settings: Settings, notes: list
     variable = words.IMEX_CHANNELS
     channels = [(item, names.where) for item in names.imex_channels]
     in_environment = listed(inputs.environment, variable)
-    if in_environment and leave_out_environment(inputs, variable, settings, notes):
-        in_environment = []
-    channels += [(item, variable) for item in in_environment]
+    if in_environment and not leave_out_environment(inputs, variable, settings, notes):
+        channels += [(item, variable) for item in in_environment]
     if channels and settings.ignore_imex_channels:
         notes.append(f"IMEX channels are left out: {ADMINISTRATOR}")
         return ()
@@ -223,7 +220,7 @@ def _imex_channels(inputs: Inputs, names: Names, settings: Settings, notes: list
 
 def _imex_channel(item: str, where: str) -> str:
     most = _MOST_IMEX_CHANNEL
-    found = decimal(item[len("channel") :] if item.startswith("channel") else item, most)
+    found = decimal(item.removeprefix("channel"), most)
     if found is None:
         raise RequestError(f"{quoted(item)} in {where} is no IMEX channel: a number from 0 to {most}", AUTHOR)
     return str(found)

@@ -18,7 +18,7 @@ from oci_gpu_hook.request.words import ALL, CAPABILITIES, is_flag, items
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Callable, Container, Iterable
     from typing import Any
 
     from oci_gpu_hook.request.state import Who
@@ -50,30 +50,36 @@ _FOLDERS = ("driver-root", "mps-pipe-folder")
 _FILES = {"metrics": ".prom", "gpu-metrics": ".prom", "features": "", "runtime": "", "validation-folder": ""}
 # The steps of a validation, each of which may have a file.
 _STEPS = ("driver", "hook", "workload")
-_LISTED = ("allowed-capabilities", "allowed-vendors", "swarm-resources", "validation-files")
+# Lists: what each word must be, and what the error says of one that is not.
+_LISTED: dict[str, tuple[Callable[[str], bool], str]] = {
+    "allowed-capabilities": (lambda word: word in (*CAPABILITIES, ALL), f"allowed are all, {', '.join(CAPABILITIES)}"),
+    "allowed-vendors": (lambda word: word == ALL or is_flag(word), "which is no vendor's flag, such as OCI_AMD"),
+    "swarm-resources": (lambda word: _names_variable(*word.rpartition("=")), "which names no variable"),
+    "validation-files": (lambda word: _names_step_file(*word.partition("=")), "which is no STEP=NAME"),
+}
 _KEYS = (*_WORDS, *_FOLDERS, *_FILES, *_LISTED, "mps-pipe-owner")
 # For everybody, and the kinds of sections; the later one has precedence.
 SCOPES = ("", "image", "namespace")
-# For each setting that sections may differ in, its values, the strictest first.  Those that stand together restrict in
-# different ways and none is the stricter: if both are possible, the container is refused.
-STRICTEST_FIRST: dict[str, tuple[tuple[object, ...], ...]] = {
-    "accept_environment": (("privileged",), ("always",)),
-    "unaccepted_requests": (("refuse",), ("ignore",)),
-    "accept_volume_mounts": ((False,), (True,)),
-    "disable_requirements": ((False,), (True,)),
-    "ignore_imex_channels": ((True,), (False,)),
-    "ipc_context_mismatch": (("refuse",), ("warn",)),
-    "records": ((True,), (False,)),
-    "device_group": (("host",), ("container",)),
+# For each setting that sections may differ in, the strictest of its values; all the others are alike.  Of two, each
+# restricts in its own way and none is the stricter: if both are possible, the container is refused.
+STRICTEST: dict[str, tuple[object, ...]] = {
+    "accept_environment": ("privileged",),
+    "unaccepted_requests": ("refuse",),
+    "accept_volume_mounts": (False,),
+    "disable_requirements": (False,),
+    "ignore_imex_channels": (True,),
+    "ipc_context_mismatch": ("refuse",),
+    "records": (True,),
+    "device_group": ("host",),
     # "off" leaves devices closed, and "on" refuses a container that nothing would close them to.
-    "device_cgroup": (("on", "off"), ("auto",)),
+    "device_cgroup": ("on", "off"),
     # No restriction, either way: what stands outside of such sections holds.
     "cuda_forward_compatibility": (),
 }
 # A list: what all of them allow.
 LISTS = ("allowed_capabilities", "allowed_vendors")
 # These say what the host is, or where a request may stand: they hold for all containers alike.
-_HOST_WIDE = tuple([key for key in _KEYS if key.replace("-", "_") not in (*STRICTEST_FIRST, *LISTS)])
+_HOST_WIDE = tuple([key for key in _KEYS if key.replace("-", "_") not in (*STRICTEST, *LISTS)])
 
 
 class Setting(NamedTuple):
@@ -122,20 +128,14 @@ def decisive(lines: list[Setting], image: str, namespace: str) -> dict[str, Sett
     Lines for everybody come first, then those for the image, then those for the namespace.
     """
     named = {"": "", "image": image, "namespace": namespace}
-    scopes = {line.scope for line in lines}
     found = {}
     for scope, name in named.items():
-        if scope in scopes and len(name) > _LONGEST_NAME:
-            raise RequestError(f"the container's {scope} is {quoted(name)}, which is too long", _ENGINE)
         # Each pattern is compared once, however many lines it has.
-        fits = {"": not scope}
-        for line in lines:
-            if line.scope != scope:
-                continue
-            if line.pattern not in fits:
-                fits[line.pattern] = bool(name) and matches(line.pattern, name)
-            if fits[line.pattern]:
-                found[line.field] = line
+        patterns = {line.pattern for line in lines if line.scope == scope}
+        if patterns and len(name) > _LONGEST_NAME:
+            raise RequestError(f"the container's {scope} is {quoted(name)}, which is too long", _ENGINE)
+        fitting = {pattern for pattern in patterns if not scope or (name and matches(pattern, name))}
+        found.update({line.field: line for line in lines if line.scope == scope and line.pattern in fitting})
     return found
 
 
@@ -168,11 +168,7 @@ def _strictest(field: str, values: list[object]) -> list[object]:
         lists = [value for value in values if isinstance(value, tuple) and value != (ALL,)]
         first = lists[0] if lists else (ALL,)
         return [tuple([word for word in first if all([word in other for other in lists])])]
-    for alike in STRICTEST_FIRST[field]:
-        found = [value for value in alike if value in values]
-        if found:
-            return found
-    return values[:1]
+    return [value for value in STRICTEST[field] if value in values] or values[:1]
 
 
 def parse(text: str, name: str) -> list[Setting]:
@@ -234,45 +230,34 @@ def meant(key: str, among: Iterable[str]) -> str:
 
 
 def _value(key: str, value: str, where: str) -> object:
+    found: object = value
     if key in _WORDS:
-        if value not in _WORDS[key]:
-            allowed = ", ".join(_WORDS[key])
-            raise ConfigError(f"{where}: {key} is {quoted(value)}, allowed is one of {allowed}")
-        return _BOOLEANS.get(value, value)
-    if key in _FOLDERS:
-        if not value.startswith("/") or "\0" in value:
-            raise ConfigError(f"{where}: {key} is {quoted(value)}, which is no absolute path")
-        return value.rstrip("/") or "/"
-    if key == "mps-pipe-owner":
-        user = decimal(value, 10**10 - 1)
-        if user is None:
-            raise ConfigError(f"{where}: {key} is {quoted(value)}, which is no number of a user")
-        return user
-    if key in _FILES:
-        if value and not (value.startswith("/") and value.endswith(_FILES[key]) and value.isprintable()):
-            ends = f" that ends in {_FILES[key]}" if _FILES[key] else ""
-            raise ConfigError(f"{where}: {key} is {quoted(value)}, which is no absolute path{ends}")
-        return value
-    return _list(key, tuple(items(value)), where)
+        fits, why = value in _WORDS[key], f"allowed is one of {', '.join(_WORDS[key])}"
+        found = _BOOLEANS.get(value, value)
+    elif key in _FOLDERS:
+        fits, why = value.startswith("/") and "\0" not in value, "which is no absolute path"
+        found = value.rstrip("/") or "/"
+    elif key == "mps-pipe-owner":
+        found = decimal(value, 10**10 - 1)
+        fits, why = found is not None, "which is no number of a user"
+    elif key in _FILES:
+        end = _FILES[key]
+        fits = not value or (value.startswith("/") and value.endswith(end) and value.isprintable())
+        why = f"which is no absolute path{f' that ends in {end}' if end else ''}"
+    else:
+        return _list(key, tuple(items(value)), where)
+    if not fits:
+        raise ConfigError(f"{where}: {key} is {quoted(value)}, {why}")
+    return found
 
 
 def _list(key: str, words: tuple[str, ...], where: str) -> tuple[str, ...]:
-    why = hint = ""
-    if key == "swarm-resources":
-        wrong = [word for word in words if not _names_variable(*word.rpartition("="))]
-        why = "which names no variable"
-    elif key == "validation-files":
-        wrong = [word for word in words if not _names_step_file(*word.partition("="))]
-        why, hint = "which is no STEP=NAME", f"steps are {', '.join(_STEPS)}"
-    elif key == "allowed-vendors":
-        wrong = [word for word in words if word != ALL and not is_flag(word)]
-        why = "which is no vendor's flag, such as OCI_AMD"
-    else:
-        wrong = [word for word in words if word not in CAPABILITIES and word != ALL]
-        why = f"allowed are all, {', '.join(CAPABILITIES)}"
-        if not words:
-            raise ConfigError(f"{where}: {key} has empty, {why}")
+    fits, why = _LISTED[key]
+    if not words and key == "allowed-capabilities":
+        raise ConfigError(f"{where}: {key} has empty, {why}")
+    wrong = [word for word in words if not fits(word)]
     if wrong:
+        hint = f"steps are {', '.join(_STEPS)}" if key == "validation-files" else ""
         raise ConfigError(f"{where}: {key} has {quoted(wrong[0])}, {why}", hint)
     if ALL in words and key.startswith("allowed-"):
         return CAPABILITIES if key == "allowed-capabilities" else (ALL,)

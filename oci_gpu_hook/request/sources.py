@@ -96,7 +96,14 @@ def may_name_vendor(inputs: Inputs, settings: Settings | None = None) -> bool:
     )
 
 
-def swarm_variables(settings: Settings, flag: str = "") -> list[str]:
+def in_swarm(environment: dict[str, str], settings: Settings, flag: str = "") -> Names | None:
+    """The device names in the administrator's swarm resources for a flag, see `_swarm_variables`; None without any."""
+    there = [name for name in _swarm_variables(settings, flag) if name in environment]
+    found = [item for name in there for item in listed(environment, name)]
+    return Names("swarm", ",".join(there), tuple(found)) if there else None
+
+
+def _swarm_variables(settings: Settings, flag: str) -> list[str]:
     """The variables of swarm resources that name the devices of the vendor with this flag; of NVIDIA's without one."""
     pairs = [word.rpartition("=") for word in settings.swarm_resources]
     return [variable for owner, _, variable in pairs if owner == flag]
@@ -108,28 +115,26 @@ def named(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
         mounted = _in_mounts(inputs.mounts, notes)
         if mounted.devices or mounted.imex_channels or mounted.features:
             return mounted
-    elif any([_is_listed(*mount) for mount in inputs.mounts]):
+    elif any([source == "/dev/null" and target.startswith(f"{LIST_FOLDER}/") for source, target in inputs.mounts]):
         leave_out("the device list in volume mounts is not accepted", settings, notes)
-    found = _in_annotations(inputs)
-    if not found.devices:
-        found = _in_environment(inputs, settings)
+    annotated = [name for name in cdi_names(inputs) if _by_nvidia(name)]
+    found = in_annotations(inputs, VISIBLE_DEVICES, annotated) or _in_environment(inputs, settings)
     nothing = found._replace(devices=())
-    if _is_void(found.devices):
+    if is_void(found.devices):
         return nothing
     why = refusal(inputs, settings, found.where) if found.devices else ""
     if why:
         # What dockerd has appended: who may say ``--gpus`` to dockerd is root on the host.
         given = inputs.docker_devices
         is_given = given and given == inputs.environment.get(VISIBLE_DEVICES)
-        by_docker = _in_variable(inputs.environment) if is_given else None
+        by_docker = in_variable(inputs, VISIBLE_DEVICES) if is_given else None
         if found != by_docker:
             leave_out(f"the request in {found.where} {why}", settings, notes)
-        if by_docker is None or _is_void(by_docker.devices):
+        if by_docker is None or is_void(by_docker.devices):
             return nothing
         found = by_docker
     if found.source == "swarm":
-        for name in swarm_variables(settings):
-            refuse_count(name, listed(inputs.environment, name))
+        refuse_counts(found.where, inputs.environment)
     if found.devices == (LIST_FOLDER,):
         # Device plugins set this beside a list in volume mounts.
         sentence = f"{found.where} says that the devices are listed in volume mounts"
@@ -157,7 +162,7 @@ def refusal(inputs: Inputs, settings: Settings, where: str, flag: str = "") -> s
     names, images = where.split(","), inputs.images
     if images is not None:
         from_image = not images.isdisjoint(names)
-        if from_image and swarm_variables(settings, flag):
+        if from_image and _swarm_variables(settings, flag):
             return _IMAGES
         if not from_image and all([name.startswith(SWARM_VARIABLE) for name in names]):
             return ""
@@ -189,7 +194,8 @@ def _gets_default(environment: dict[str, str]) -> bool:
     return VISIBLE_DEVICES not in environment and is_legacy(environment)
 
 
-def _is_void(names: Iterable[str]) -> bool:
+def is_void(names: Iterable[str]) -> bool:
+    """Whether `void` is among them, which turns everything off."""
     return VOID in [name.lower() for name in names]
 
 
@@ -198,35 +204,27 @@ def _in_environment(inputs: Inputs, settings: Settings) -> Names:
 
     The devices that its user gave to an old image have precedence over that image's default.
     """
-    environment = inputs.environment
-    swarm = [name for name in swarm_variables(settings) if name in environment]
+    swarm = in_swarm(inputs.environment, settings)
     if swarm:
-        found = [item for name in swarm for item in listed(environment, name)]
-        return Names("swarm", ",".join(swarm), tuple(found))
-    if _gets_default(environment):
+        return swarm
+    if _gets_default(inputs.environment):
         return Names("devices" if inputs.given else "env", CUDA_VERSION, inputs.given or (ALL,))
-    return _in_variable(environment)
+    return in_variable(inputs, VISIBLE_DEVICES)
 
 
-def _in_variable(environment: dict[str, str]) -> Names:
-    return Names("env", VISIBLE_DEVICES, tuple(listed(environment, VISIBLE_DEVICES)))
-
-
-def refuse_count(variable: str, names: list[str]) -> None:
-    """RequestError if Swarm gives a number of devices and does not say which.
+def refuse_counts(where: str, environment: dict[str, str]) -> None:
+    """RequestError if in one of these variables (a comma list) Swarm gives a number of devices, but not which.
 
     dockerd takes a number for a count, never for a resource's name.  So a number that stands alone is no index.
     """
-    if variable.startswith(SWARM_VARIABLE) and len(names) == 1 and names[0].isascii() and names[0].isdecimal():
-        raise RequestError(
-            f"{variable} is {quoted(names[0])}, a number of devices, which does not say which ones",
-            "the administrator must name them in dockerd's node-generic-resources: "
-            "for GPUs 'oci-gpu-hook swarm resources' prints the names",
-        )
-
-
-def _is_listed(source: str, destination: str) -> bool:
-    return source == "/dev/null" and destination.startswith(f"{LIST_FOLDER}/")
+    for variable in where.split(","):
+        names = listed(environment, variable)
+        if variable.startswith(SWARM_VARIABLE) and len(names) == 1 and names[0].isascii() and names[0].isdecimal():
+            raise RequestError(
+                f"{variable} is {quoted(names[0])}, a number of devices, which does not say which ones",
+                "the administrator must name them in dockerd's node-generic-resources: "
+                "for GPUs 'oci-gpu-hook swarm resources' prints the names",
+            )
 
 
 def _in_mounts(mounts: Iterable[tuple[str, str]], notes: list[str]) -> Names:
@@ -267,34 +265,34 @@ def _cdi_annotations(annotations: dict[str, str]) -> dict[str, str]:
         found = own
     # Go writes an empty map as null.
     if found is not None and not isinstance(found, dict):
-        raise RequestError(
-            f"the annotation {_OWN_ANNOTATIONS} is no JSON object: whose {CDI_ANNOTATIONS}* are is not known",
-            "the container engine must fix it",
-        )
-    return {
-        key: text for key, text in (found or {}).items() if key.startswith(CDI_ANNOTATIONS) and isinstance(text, str)
-    }
+        why = f"the annotation {_OWN_ANNOTATIONS} is no JSON object: whose {CDI_ANNOTATIONS}* are is not known"
+        raise RequestError(why, "the container engine must fix it")
+    pairs = (found or {}).items()
+    return {key: text for key, text in pairs if key.startswith(CDI_ANNOTATIONS) and isinstance(text, str)}
 
 
 def cdi_names(inputs: Inputs) -> list[str]:
     """The names of CDI devices in annotations, of all vendors."""
-    texts = [*_cdi_annotations(inputs.annotations).values()]
+    texts = _cdi_annotations(inputs.annotations).values()
     if sum(map(len, texts)) > words.LONGEST_VALUE:
-        raise RequestError(
-            f"the annotations {CDI_ANNOTATIONS}* are longer than {words.LONGEST_VALUE >> 10} KiB", AUTHOR
-        )
+        why = f"the annotations {CDI_ANNOTATIONS}* are longer than {words.LONGEST_VALUE >> 10} KiB"
+        raise RequestError(why, AUTHOR)
     return [item for value in texts for item in items(value)]
 
 
-def _in_annotations(inputs: Inputs) -> Names:
-    """NVIDIA's CDI names in annotations.
+def in_annotations(inputs: Inputs, variable: str, names: list[str]) -> Names | None:
+    """These CDI names in annotations; None if there are none.
 
-    None if NVIDIA_VISIBLE_DEVICES is ``void``: a CDI spec sets that, and the engine has served the annotations.
+    And if `variable` is ``void``: a CDI spec sets that, and the engine has served the annotations.
     """
-    found = [item for item in cdi_names(inputs) if _by_nvidia(item)]
-    if found and _is_void(listed(inputs.environment, VISIBLE_DEVICES)):
-        found = []
-    return Names("annotations", f"the annotations {CDI_ANNOTATIONS}*", tuple(found))
+    if not names or is_void(listed(inputs.environment, variable)):
+        return None
+    return Names("annotations", f"the annotations {CDI_ANNOTATIONS}*", tuple(names))
+
+
+def in_variable(inputs: Inputs, variable: str) -> Names:
+    """The device names in a variable."""
+    return Names("env", variable, tuple(listed(inputs.environment, variable)))
 
 
 def _by_nvidia(item: str) -> bool:
@@ -314,10 +312,8 @@ def _without_kinds(names: Names) -> Names:
         kind, _, name = item.partition("=")
         device_class = kind.partition("/")[2]
         if not _by_nvidia(kind) or device_class not in found:
-            raise RequestError(
-                f"unknown CDI kind in {quoted(item)} in {names.where}: the engine must resolve it",
-                "nvidia.com/gpu, imex-channel, gds, mofed, gdrcopy and nvswitch are served",
-            )
+            hint = "nvidia.com/gpu, imex-channel, gds, mofed, gdrcopy and nvswitch are served"
+            raise RequestError(f"unknown CDI kind in {quoted(item)} in {names.where}: the engine must resolve it", hint)
         found[device_class].append(name)
     devices, channels = found.pop("gpu"), found.pop("imex-channel")
     features = [feature for feature, asked in found.items() if asked]

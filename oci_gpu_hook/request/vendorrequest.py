@@ -10,12 +10,12 @@ from __future__ import annotations
 from oci_gpu_hook.errors import ConfigError, RequestError, quoted
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request import sources
-from oci_gpu_hook.request.words import ALL, NONE, VENDOR_PREFIX, VOID, listed
+from oci_gpu_hook.request.words import ALL, NONE, VENDOR_PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.request.settings import Settings
-    from oci_gpu_hook.request.sources import Inputs
+    from oci_gpu_hook.request.sources import Inputs, Names
 
 _LONGEST_NAME = 100
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-")
@@ -53,60 +53,43 @@ def parse(inputs: Inputs, settings: Settings, known: tuple[Known, ...], notes: l
     RequestError or ConfigError for what can be neither served nor left out.
     """
     found = []
-    for vendor in sorted(known, key=lambda vendor: vendor.flag):
+    for vendor in sorted([vendor for vendor in known if vendor.flag], key=lambda vendor: vendor.flag):
         flag = vendor.flag
-        source, where, words = _named(inputs, settings, vendor)
-        lowered = [word.lower() for word in words]
-        if not words or VOID in lowered:
+        names = sources.in_swarm(inputs.environment, settings, flag) or _named(inputs, vendor)
+        if not names.devices or sources.is_void(names.devices):
             continue
-        why = sources.refusal(inputs, settings, where, flag)
+        why = sources.refusal(inputs, settings, names.where, flag)
         if why:
-            sources.leave_out(f"the request in {where} {why}", settings, notes)
+            sources.leave_out(f"the request in {names.where} {why}", settings, notes)
             continue
-        for name in sources.swarm_variables(settings, flag) if source == "swarm" else ():
-            sources.refuse_count(name, listed(inputs.environment, name))
+        if names.source == "swarm":
+            sources.refuse_counts(names.where, inputs.environment)
         if ALL not in settings.allowed_vendors and flag not in settings.allowed_vendors:
             sources.leave_out(f"{flag} is not allowed", settings, notes)
             continue
         if vendor.fault:
             raise ConfigError(vendor.fault, f"{flag} cannot be served until it is fixed")
-        for word in words:
+        for word in names.devices:
             if len(word) > _LONGEST_NAME or not _LETTERS.issuperset(word):
-                raise RequestError(f"unknown device {quoted(word)} in {where}", _HINT)
+                raise RequestError(f"unknown device {quoted(word)} in {names.where}", _HINT)
+        lowered = [word.lower() for word in names.devices]
         alone = [word for word in (ALL, NONE) if word in lowered][:1]
-        found.append(VendorRequest(flag, vendor.file, source, tuple(alone or dict.fromkeys(words))))
+        devices = tuple(alone or dict.fromkeys(names.devices))
+        found.append(VendorRequest(flag, vendor.file, names.source, devices))
     return tuple(found)
 
 
 def asks(inputs: Inputs, known: tuple[Known, ...]) -> bool:
     """Whether anything asks for one of these vendors, whatever the administrator accepts; swarm resources apart."""
-    named = [
-        (vendor.flag and listed(inputs.environment, vendor.flag)) or _in_annotations(inputs, vendor) for vendor in known
-    ]
-    return any([words and VOID not in [word.lower() for word in words] for words in named])
+    named = [_named(inputs, vendor).devices for vendor in known if vendor.flag]
+    return any([names and not sources.is_void(names) for names in named])
 
 
-def _named(inputs: Inputs, settings: Settings, vendor: Known) -> tuple[str, str, list[str]]:
-    """Where a container asks for a vendor's devices: the source, the place for people, and the names there."""
-    environment = inputs.environment
-    if not vendor.flag:
-        return "", "", []
-    swarm = [name for name in sources.swarm_variables(settings, vendor.flag) if name in environment]
-    if swarm:
-        named = [word for name in swarm for word in listed(environment, name)]
-        return "swarm", ",".join(swarm), named
-    words = listed(environment, vendor.flag)
-    annotated = _in_annotations(inputs, vendor)
-    # A CDI spec of ours sets the flag to void: then the engine has served the annotations.
-    if annotated and VOID not in [word.lower() for word in words]:
-        return "annotations", f"the annotations {sources.CDI_ANNOTATIONS}*", annotated
-    return "env", vendor.flag, words
-
-
-def _in_annotations(inputs: Inputs, vendor: Known) -> list[str]:
-    """The names of a vendor's devices in CDI annotations."""
+def _named(inputs: Inputs, vendor: Known) -> Names:
+    """Where a container asks for a vendor's devices, swarm resources apart."""
     pairs = [item.partition("=") for item in sources.cdi_names(inputs)]
-    return [name for kind, _, name in pairs if kind and kind == vendor.kind and name]
+    annotated = [name for kind, _, name in pairs if kind and kind == vendor.kind and name]
+    return sources.in_annotations(inputs, vendor.flag, annotated) or sources.in_variable(inputs, vendor.flag)
 
 
 def unknown(inputs: Inputs, known: tuple[Known, ...]) -> list[str]:

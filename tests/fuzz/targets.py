@@ -266,8 +266,7 @@ _EXPRESSIONS = st.lists(st.tuples(_FACTORS, st.sampled_from([" ", ",", "\n", ""]
 
 
 def _requirement(expression: str) -> None:
-    facts = requirements.HostFacts("580.65.06", "13.0", (("9.0", "Tesla"), ("", "")))
-    requirements.check((expression,), facts)
+    requirements.check((expression,), "580.65.06", "13.0", (("9.0", "Tesla"), ("", "")))
 
 
 def _asked(values: tuple[sources.Inputs, Settings]) -> None:

@@ -43,9 +43,9 @@ def planned(
     fallback: tuple[DeviceRule, ...] = (),
 ) -> plan.Plan:
     """The plan for a container with this request, on a host with this inventory."""
-    selected = selection.select(request, inventory)
-    provided = provision.make(layout, request, selected, inventory)
-    return plan.make(container, layout, request, provided, plan.Labels(), settings, fallback)
+    share = provision.of_nvidia(layout, request, selection.select(request, inventory), inventory)
+    provided = provision.join(layout, inventory.driver_version, (share,))
+    return plan.make(container, layout, request, provided, plan.Labels(), settings.device_cgroup, fallback)
 
 
 DEV = {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"}

@@ -18,7 +18,7 @@ from oci_gpu_hook.driver import inventory, nodes, stamp, survey
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.planning import answers, decide, recording
+from oci_gpu_hook.planning import answers, decide, drivers
 from oci_gpu_hook.planning.plan import Found, Plan
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.parse import Request
@@ -248,9 +248,9 @@ def test_an_answer_that_was_cut_off_or_spoilt_is_none(node: Node, tenth: int) ->
 
 
 def test_they_are_not_more_than_there_may_be(node: Node) -> None:
-    for number in range(recording.MOST + 5):
+    for number in range(drivers.MOST + 5):
         node.start(by_environment("1", "utility", NVIDIA_REQUIRE_CUDA=f"cuda>={number % 9}.{number}"))
-        assert len(node.kept()) == number % recording.MOST + 1
+        assert len(node.kept()) == number % drivers.MOST + 1
 
 
 class Narrow:
@@ -273,7 +273,7 @@ def test_nodes_are_found_by_what_is_recorded(node: Node) -> None:
 def test_an_answer_that_nobody_would_read_is_not_saved_and_deletes_no_other(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recording, "MOST", 1)
+    monkeypatch.setattr(drivers, "MOST", 1)
     node.start(by_environment("0"))
     (kept,) = node.kept()
     size = os.stat(f"{node.tree}{saved.FOLDER}/{kept}").st_size

@@ -259,7 +259,8 @@ def test_time_grows_with_an_images_folder_and_no_faster() -> None:
 def test_the_images_own_come_before_the_hosts_of_the_same_name_and_are_not_mounted() -> None:
     inventory = everything()._replace(driver_version="535.1.1")
     layout = LAYOUT._replace(compat=offered())
-    made = provision.make(layout, COMPUTE, select(COMPUTE, inventory), inventory)
+    share = provision.of_nvidia(layout, COMPUTE, select(COMPUTE, inventory), inventory)
+    made = provision.join(layout, inventory.driver_version, (share,))
     (cache,) = [operation for operation in made.operations if isinstance(operation, LdCache)]
     paths = [path for soname, path in cache.entries() if soname == "libcuda.so.1"]
     assert paths[0] == f"{COMPAT_FOLDER}/libcuda.so.1" and len(paths) > 1

@@ -28,7 +28,7 @@ from oci_gpu_hook.operations.symlink import Symlink
 from oci_gpu_hook.operations.systemd import TellSystemd
 from oci_gpu_hook.operations.tmpfs import Tmpfs
 from oci_gpu_hook.operations.vocabulary import KINDS, name_of
-from oci_gpu_hook.planning import cdiedits
+from oci_gpu_hook.planning import carriedout
 from oci_gpu_hook.planning.plan import Provision
 
 if TYPE_CHECKING:
@@ -110,6 +110,6 @@ def test_what_it_does_reads_well_behind_cannot(example: Operation) -> None:
 def test_a_spec_has_lists_for_all_that_is_said_to_it(example: Operation) -> None:
     given = Provision("1.2", (), (example,), ())
     document: Any = cdispec.document(given, (), cdispec.Hook("/hook", ("utility",)))
-    edits = cdiedits.of(example) or []
+    edits = carriedout.edits_of(example) or []
     for key in {key for key, _ in edits}:
         assert document["containerEdits"][key] == [edit for name, edit in edits if name == key]

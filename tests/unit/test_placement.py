@@ -83,7 +83,7 @@ def test_a_container_with_the_hosts_dev_has_all_its_gpus() -> None:
 
 
 def test_a_plan_without_a_request_leaves_nothing_out() -> None:
-    made = plan.make_labels(CONTAINER, LAYOUT, plan.Labels())._replace(found=plan.Found(everything()))
+    made = plan.Plan(CONTAINER, LAYOUT, None, "", (), (), found=plan.Found(everything()))
     assert leftout.sentences(made) == ()
 
 

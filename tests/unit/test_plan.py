@@ -25,7 +25,7 @@ from oci_gpu_hook.operations.device import Device
 from oci_gpu_hook.operations.mount import Mount
 from oci_gpu_hook.operations.systemd import TellSystemd
 from oci_gpu_hook.operations.tmpfs import Tmpfs
-from oci_gpu_hook.planning import cdiedits
+from oci_gpu_hook.planning import carriedout
 from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.request.settings import Settings
 from tests.unit import hosts
@@ -85,7 +85,7 @@ def test_systemd_gets_the_rules_of_the_cgroup_and_after_it(host: DriverInventory
     assert isinstance(sent, TellSystemd)
     assert sent[:4] == (SCOPE.name, opened.rules, SCOPE.allowed, False)
     # Where a CDI spec brings the nodes, the engine does both.
-    assert (cdiedits.of(opened), cdiedits.of(sent)) == ([], [])
+    assert (carriedout.edits_of(opened), carriedout.edits_of(sent)) == ([], [])
     off = made(host, container=IN_SCOPE, settings=Settings(device_cgroup="off"))
     assert not [item for item in off.operations if isinstance(item, TellSystemd)]
 

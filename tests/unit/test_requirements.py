@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.errors import RequestError
 from oci_gpu_hook.planning import requirements
-from oci_gpu_hook.planning.requirements import HostFacts
 from oci_gpu_hook.request.parse import parse
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
@@ -18,7 +19,17 @@ from tests.unit.linear import is_linear
 
 TESLA = ("8.0", "Tesla")
 HOPPER = ("9.0", "Nvidia")
-FACTS = HostFacts("550.54.15", "12.4", (TESLA,))
+
+
+class Facts(NamedTuple):
+    """What is known of the host."""
+
+    driver: str
+    cuda: str
+    gpus: tuple[tuple[str, str], ...]
+
+
+FACTS = Facts("550.54.15", "12.4", (TESLA,))
 
 BRANDS = ["tesla", "unknown", "nvidia", "nvidiartx", "geforce", "geforcertx", "quadro", "quadrortx", "titan",
           "titanrtx"]  # fmt: skip
@@ -26,15 +37,15 @@ BRANDS = ["tesla", "unknown", "nvidia", "nvidiartx", "geforce", "geforcertx", "q
 CUDA_12_4 = "cuda>=12.4 " + " ".join([f"brand={b},driver>={n},driver<{n + 1}" for n in (470, 525, 535) for b in BRANDS])
 
 
-def refusal(facts: HostFacts, *expressions: str) -> RequestError | None:
+def refusal(facts: Facts, *expressions: str) -> RequestError | None:
     try:
-        requirements.check(expressions, facts)
+        requirements.check(expressions, *facts)
     except RequestError as err:
         return err
     return None
 
 
-def holds(expression: str, facts: HostFacts = FACTS) -> bool:
+def holds(expression: str, facts: Facts = FACTS) -> bool:
     """Whether it is met; a malformed one is a test's own fault."""
     found = refusal(facts, expression)
     assert found is None or "the image requires" in found.message, found
@@ -108,7 +119,7 @@ def test_all_expressions_must_hold() -> None:
 @pytest.mark.parametrize("expression", ["", " ", " , ,, "])
 def test_an_expression_without_a_condition_requires_nothing(expression: str) -> None:
     assert requirements.parse(expression) == ()
-    assert refusal(HostFacts("", "", ()), expression) is None
+    assert refusal(Facts("", "", ()), expression) is None
 
 
 def test_empty_alternatives_and_conditions_are_dropped_and_not_met() -> None:
@@ -169,7 +180,7 @@ def test_without_a_gpu_nothing_is_asked_of_one() -> None:
 
 @pytest.mark.parametrize("name", ["cuda", "driver", "arch"])
 def test_a_fact_that_nobody_knows_fulfils_nothing(name: str) -> None:
-    unknown = HostFacts("", "", (("", ""),))
+    unknown = Facts("", "", (("", ""),))
     for operator in ("=", "!=", "<", "<=", ">", ">="):
         found = refusal(unknown, f"{name}{operator}1")
         assert found is not None
@@ -179,13 +190,13 @@ def test_a_fact_that_nobody_knows_fulfils_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("expression", ["brand=tesla", "brand!=tesla", "brand=unknown"])
 def test_a_brand_that_nobody_has_asked_for_is_no_brand(expression: str) -> None:
-    assert not holds(expression, HostFacts("550.54.15", "12.4", (("8.0", ""),)))
+    assert not holds(expression, Facts("550.54.15", "12.4", (("8.0", ""),)))
     # NVML's own word for a brand that it does not know, which images name on purpose.
-    assert holds("brand=unknown", HostFacts("550.54.15", "12.4", (("8.0", "Unknown"),)))
+    assert holds("brand=unknown", Facts("550.54.15", "12.4", (("8.0", "Unknown"),)))
 
 
 def test_the_sentence_names_each_alternative_and_what_the_host_has() -> None:
-    facts = HostFacts("550.54.15", "12.4", (TESLA, HOPPER))
+    facts = Facts("550.54.15", "12.4", (TESLA, HOPPER))
     # What holds is not named: driver>=550, and arch>=9 of the second GPU.
     assert str(refusal(facts, "cuda>=12.8 brand=geforce,driver>=550 arch>=9,driver>=551")) == (
         "the image requires 'cuda>=12.8' or 'brand=geforce,driver>=550' or 'arch>=9,driver>=551' "
@@ -200,8 +211,8 @@ def test_the_image_of_cuda_12_4_runs_on_its_branches_and_the_refusal_names_every
         ("535.54.03", "12.2", True),
         ("530.30.02", "12.1", False),
     ):
-        assert holds(CUDA_12_4, HostFacts(driver, cuda, (TESLA,))) is expected
-    found = refusal(HostFacts("530.30.02", "12.1", (TESLA,)), CUDA_12_4)
+        assert holds(CUDA_12_4, Facts(driver, cuda, (TESLA,))) is expected
+    found = refusal(Facts("530.30.02", "12.1", (TESLA,)), CUDA_12_4)
     assert found is not None
     for alternative in CUDA_12_4.split():
         assert f"'{alternative}'" in found.message
@@ -233,7 +244,7 @@ WORDS = st.sampled_from(["cuda", "driver", "arch", "brand", "<", "<=", ">", ">="
 
 @given(st.one_of(st.text(), st.lists(WORDS).map("".join)), st.sampled_from(["", "12.4"]))
 def test_an_expression_holds_or_is_refused_in_one_line(expression: str, cuda: str) -> None:
-    found = refusal(HostFacts("", cuda, (TESLA, ("", ""))), expression)
+    found = refusal(Facts("", cuda, (TESLA, ("", ""))), expression)
     if found is not None:
         assert str(found).isprintable() and str(found).isascii()
     else:
@@ -246,7 +257,7 @@ VERSIONS = st.lists(st.integers(0, 999), min_size=1, max_size=4)
 
 @given(VERSIONS, VERSIONS)
 def test_versions_are_ordered_as_numbers(have: list[int], wanted: list[int]) -> None:
-    facts = HostFacts(".".join(map(str, have)), "", ())
+    facts = Facts(".".join(map(str, have)), "", ())
     required = ".".join(map(str, wanted))
     size = max(len(have), len(wanted))
     left, right = [numbers + [0] * (size - len(numbers)) for numbers in (have, wanted)]
@@ -298,7 +309,7 @@ def test_requirements_stay_on_for_any_other_word(value: str) -> None:
 def test_a_legacy_image_requires_its_own_cuda(version: str, expected: str) -> None:
     assert required({"CUDA_VERSION": version}) == (expected,)
     assert required({"CUDA_VERSION": version, "NVIDIA_REQUIRE_CUDA": ""}) == (expected,)
-    requirements.check((expected,), HostFacts("", "999.0", ()))
+    requirements.check((expected,), "", "999.0", ())
 
 
 def test_an_image_that_names_its_requirement_is_no_legacy_image() -> None:

@@ -129,21 +129,27 @@ def test_what_a_section_grants_beyond_all_others_nobody_gets_unsaid() -> None:
 
 
 def test_every_setting_of_a_section_has_its_place_in_the_table() -> None:
-    ranked = {*settingsfile.STRICTEST_FIRST, *settingsfile.LISTS}
+    ranked = {*settingsfile.STRICTEST, *settingsfile.LISTS}
     scoped = {key.replace("-", "_") for key in {*settingsfile._KEYS} - {*settingsfile._HOST_WIDE}}
     assert ranked == scoped
-    for field, order in settingsfile.STRICTEST_FIRST.items():
-        words = settingsfile._WORDS[field.replace("_", "-")]
-        known = {settingsfile._BOOLEANS.get(word, word) for word in words}
-        assert {value for alike in order for value in alike} in (known, set())
+    for field, strictest in settingsfile.STRICTEST.items():
+        assert len(others(field)) == 1 or not strictest
 
 
-ORDERED = [field for field, order in settingsfile.STRICTEST_FIRST.items() if len(order) == 2]
+def others(field: str) -> set[object]:
+    """The values of a setting beside the strictest, which must be among its values."""
+    words = settingsfile._WORDS[field.replace("_", "-")]
+    known: set[object] = {settingsfile._BOOLEANS.get(word, word) for word in words}
+    assert known.issuperset(settingsfile.STRICTEST[field])
+    return known - {*settingsfile.STRICTEST[field]}
+
+
+ORDERED = [field for field, strictest in settingsfile.STRICTEST.items() if strictest]
 
 
 @pytest.mark.parametrize("field", ORDERED)
 def test_wherever_the_strictest_stands_it_holds(field: str) -> None:
-    key, (strict, *_), (lax,) = field.replace("_", "-"), *settingsfile.STRICTEST_FIRST[field]
+    key, (strict, *_), (lax,) = field.replace("_", "-"), settingsfile.STRICTEST[field], others(field)
     words = [settingsfile.written(value) for value in (strict, lax, lax)]
     for first, second, third in itertools.permutations(words):
         text = f"{key} = {first}\n[image a]\n{key} = {second}\n[namespace b]\n{key} = {third}"

@@ -172,12 +172,12 @@ def test_an_imex_channel_without_its_driver_is_refused_and_all_of_none_is_none()
 
 def test_features_that_the_host_lacks_are_named() -> None:
     wanted = by_environment("0", NVIDIA_GDS="enabled", NVIDIA_NVSWITCH="enabled")
-    assert selection.absent_features(wanted, everything()) == ()
+    assert selection.absent_features(wanted, everything()) == []
     gds, nvswitch = selection.absent_features(wanted, everything()._replace(devices=()))
     assert gds == "NVIDIA_GDS=enabled brings nothing: this host has no /dev/nvidia-fs*"
     assert nvswitch.startswith("NVIDIA_NVSWITCH=enabled brings nothing")
     channels = by_environment("0", NVIDIA_IMEX_CHANNELS="all")
-    assert selection.absent_features(channels, everything()) == ()
+    assert selection.absent_features(channels, everything()) == []
     (sentence,) = selection.absent_features(channels, everything()._replace(devices=()))
     assert sentence == "asking for all IMEX channels brings nothing: this host has none"
 
@@ -253,7 +253,7 @@ def test_the_profile_for_egl_has_a_bit_for_each_of_64_minors(minors: tuple[int, 
     (profile,) = provision._application_profile(drawing, Selection(gpus, ()))
     assert f'"EGLVisibleDGPUDevices", {mask}]' in str(profile)
     alone = Selection(((everything().gpus[0]._replace(minor=64), ""),), ())
-    assert provision._application_profile(drawing, alone) == ()
+    assert provision._application_profile(drawing, alone) == []
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from oci_gpu_hook.operations.ldcache import LdCache
 from oci_gpu_hook.operations.mount import Mount
 from oci_gpu_hook.operations.service import Service
 from oci_gpu_hook.operations.tmpfs import Tmpfs
-from oci_gpu_hook.planning import cdiedits
+from oci_gpu_hook.planning import carriedout
 from oci_gpu_hook.vendors import wsl
 from tests.unit import hosts
 from tests.vocabulary.host import FOLDER, LAYOUT, OTHER_VERSION, TWIN, brings, everything, planned, targets
@@ -29,7 +29,7 @@ def _options(path: str, capabilities: str = "utility") -> tuple[str, ...]:
 def _without_a_spec(path: str) -> bool:
     """Whether the hook brings it where a CDI spec is used, too."""
     found = [item for item in planned("1", "utility").operations if isinstance(item, Service)]
-    return [cdiedits.of(item) for item in found if item.target == path] == [None]
+    return [carriedout.edits_of(item) for item in found if item.target == path] == [None]
 
 
 def _tmpfs(path: str, capabilities: str = "utility") -> Tmpfs:

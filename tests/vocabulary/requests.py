@@ -40,9 +40,8 @@ NO_GPU: tuple[tuple[str, str], ...] = ()
 
 
 def _meets(expression: str, *, gpus: tuple[tuple[str, str], ...] = (("8.0", "Tesla"),)) -> bool:
-    facts = requirements.HostFacts("550.54.15", "12.4", gpus)
     try:
-        requirements.check((expression,), facts)
+        requirements.check((expression,), "550.54.15", "12.4", gpus)
     except RequestError:
         return False
     return True

@@ -2,7 +2,7 @@
 """A CDI spec of this host, for GPUs or another vendor's devices: the hook's own plans, as far as a spec can say.  Pure.
 
 The engine makes the device nodes and mounts that the spec lists, and starts the hook, which does the rest of the plan.
-`cdiedits` says which of the two carries an operation out.
+`carriedout` says which of the two carries an operation out.
 Container Device Interface, SPEC.md, 0.5.0 (device names that begin with a digit), 0.7.0 (additionalGids).
 """
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oci_gpu_hook.errors import quoted
 from oci_gpu_hook.operations.device import Device
-from oci_gpu_hook.planning import cdiedits, nodegroups, provision, vendorshare
-from oci_gpu_hook.planning.carriedout import misfit
+from oci_gpu_hook.planning import nodegroups, provision, vendorshare
+from oci_gpu_hook.planning.carriedout import edits_of, misfit
 from oci_gpu_hook.planning.plan import Provision
 from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.request.words import ALL, NONE, VISIBLE_DEVICES, VOID
@@ -215,7 +215,7 @@ def _edits(provision: Provision, hook: Hook) -> Edits:
     """The part of a provision that a spec can express."""
     edits: Edits = {"deviceNodes": [], "mounts": [], "additionalGids": []}
     for operation in provision.operations:
-        for key, edit in cdiedits.of(operation) or ():
+        for key, edit in edits_of(operation) or ():
             edits[key].append(edit)
     if hook.groups:
         closed = [it for it in provision.operations if isinstance(it, Device) and nodegroups.is_closed(it) and it.gid]
