@@ -321,9 +321,8 @@ def _numbers(root: HostRoot, inventory: DriverInventory) -> dict[str, tuple[int,
 
 def _runs_firmware(root: HostRoot, inventory: DriverInventory) -> bool:
     """Whether the system processor of any GPU runs the driver's firmware, as the kernel module says."""
-    texts = [root.read(f"{proc.GPUS}/{gpu.proc}/information") or b"" for gpu in inventory.gpus]
-    versions = [proc.information(text).get("GPU Firmware", "N/A") for text in texts]
-    return any([version != "N/A" for version in versions])
+    fields = [proc.information(root, f"{proc.GPUS}/{gpu.proc}/information") for gpu in inventory.gpus]
+    return any([gpu.get("GPU Firmware", "N/A") != "N/A" for gpu in fields])
 
 
 def _cached_names(root: HostRoot, driver_root: str) -> frozenset[str] | None:

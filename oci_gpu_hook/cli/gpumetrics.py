@@ -14,7 +14,7 @@ import click
 from oci_gpu_hook.cli import onhost
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import stamp, survey
-from oci_gpu_hook.driver.gpu import driver_version, list_gpus
+from oci_gpu_hook.driver.survey import driver_version, list_gpus
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.node.diagnosis import holders
 from oci_gpu_hook.node.diagnosis.holders import Share

@@ -7,8 +7,8 @@ while its stamp is current (`Stamp`).  Must not open a GPU, ask NVML or write.
 
 from __future__ import annotations
 
-from oci_gpu_hook.driver import nodes, stamp
-from oci_gpu_hook.driver.gpu import Gpu, uuid_of
+from oci_gpu_hook.driver import nodes, proc, stamp
+from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.driver.stamp import Stamp
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
@@ -131,7 +131,9 @@ def read_saved(root: HostRoot, now: Stamp) -> DriverInventory | None:
         is_in_doubt = stamp.is_in_doubt(saved_stamp, now)
     except (ValueError, TypeError):
         return None
-    if _has_new_uuid(root, found.gpus):
+    # A GPU gets its UUID at its first use, which does not change the stamp.
+    unused = [f"{proc.GPUS}/{gpu.proc}/information" for gpu in found.gpus if not gpu.uuid]
+    if any([proc.uuid_in(proc.information(root, path)) for path in unused]):
         return None
     if is_in_doubt and any([device.uuid for device in found.mig_devices]):
         return found._replace(
@@ -170,11 +172,6 @@ def _caps_minors(inventory: DriverInventory) -> list[int]:
     for device in inventory.mig_devices:
         minors += [device.gi_minor, device.ci_minor]
     return list(dict.fromkeys([minor for minor in minors if minor is not None]))
-
-
-def _has_new_uuid(root: HostRoot, gpus: tuple[Gpu, ...]) -> bool:
-    """Whether a GPU without a UUID has one now: it gets one at its first use, which does not change the stamp."""
-    return any([not gpu.uuid and uuid_of(root, gpu.proc) is not None for gpu in gpus])
 
 
 def _from_rows(rows: Any) -> DriverInventory:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.driver import proc
-from oci_gpu_hook.driver.gpu import Gpu
+from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_character_device
 from oci_gpu_hook.record import NamedTuple

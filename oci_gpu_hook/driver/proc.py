@@ -7,6 +7,7 @@ Reading them opens no GPU.  An absent file is an absent value.  Reads only.
 from __future__ import annotations
 
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.record import NamedTuple
 
 DRIVER = "/proc/driver/nvidia"
 GPUS = f"{DRIVER}/gpus"
@@ -16,6 +17,25 @@ CAPABILITIES = f"{DRIVER}/capabilities"
 DEVICES = "/proc/devices"
 
 _MOST_DIGITS = 10
+
+
+class Gpu(NamedTuple):
+    """One GPU as the kernel module knows it.
+
+    nvml_index: position in NVML's order, which is the order of PCI addresses; bus_id: the PCI address with an
+    eight-digit domain, as NVML writes it; proc: the name of its folder below /proc/driver/nvidia/gpus; uuid:
+    ``GPU-<uuid>``, None until the GPU is first initialised; compute_capability (``9.0``) and brand: from NVML, "" if
+    NVML was not asked.
+    """
+
+    nvml_index: int
+    uuid: str | None
+    model: str
+    bus_id: str
+    minor: int
+    proc: str
+    compute_capability: str = ""
+    brand: str = ""
 
 
 def mig_instances(root: HostRoot) -> tuple[str, ...]:
@@ -42,7 +62,7 @@ def mig_folder(instance: str) -> str:
 
 def capability_minor(root: HostRoot, path: str) -> int | None:
     """The minor of the device for a capability, `path` below the capabilities' folder; None if there is none."""
-    text = information(root.read(f"{CAPABILITIES}/{path}") or b"").get("DeviceFileMinor", "")
+    text = information(root, f"{CAPABILITIES}/{path}").get("DeviceFileMinor", "")
     return int(text) if is_number(text) else None
 
 
@@ -51,11 +71,17 @@ def is_number(text: str) -> bool:
     return text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
-def information(data: bytes) -> dict[str, str]:
+def information(root: HostRoot, path: str) -> dict[str, str]:
     """The ``key: value`` lines of one of the module's files, such as a GPU's ``information``."""
-    lines = data.decode("utf-8", "replace").splitlines()
+    lines = (root.read(path) or b"").decode("utf-8", "replace").splitlines()
     pairs = [line.partition(":") for line in lines]
     return {key.strip(): value.strip() for key, colon, value in pairs if colon}
+
+
+def uuid_in(information: dict[str, str]) -> str | None:
+    """The UUID of a GPU; None until it is first initialised, for which the module writes question marks."""
+    uuid = information.get("GPU UUID", "?")
+    return None if "?" in uuid else "GPU-" + uuid[4:].lower()
 
 
 def character_majors(root: HostRoot) -> dict[str, int]:

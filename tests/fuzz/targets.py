@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from oci_gpu_hook import build
 from oci_gpu_hook.container import devicecgroup
-from oci_gpu_hook.driver import gpu, inventory, mig, nodes, proc, stamp
+from oci_gpu_hook.driver import inventory, nodes, proc, stamp, survey
 from oci_gpu_hook.errors import HookError, plain
 from oci_gpu_hook.formats import contexts, devicefilter, ldcache, ldcache_merge, scopeunit
 from oci_gpu_hook.formats.ldcache import paths_of
@@ -420,9 +420,9 @@ _NAMES = st.lists(
 def _proc_files(value: tuple[str, list[str]]) -> None:
     text, names = value
     root = _Proc(text.encode(errors="surrogatepass"), names)
-    gpu.driver_version(root)
-    gpus = gpu.list_gpus(root)
-    mig.devices(root, gpus, None)
+    survey.driver_version(root)
+    gpus = survey.list_gpus(root)
+    survey.mig_devices(root, gpus, None)
     found = nodes.devices(root, gpus) + nodes.of_families(root, nodes.FAMILIES, gpus, [1], ("7",))
     nodes.links(found, gpus)
     stamp.now(root, "/")

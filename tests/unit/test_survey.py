@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from oci_gpu_hook.driver import files, inventory, nodes, proc, stamp, survey
-from oci_gpu_hook.driver.gpu import driver_version, list_gpus
+from oci_gpu_hook.driver.survey import driver_version, list_gpus
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.formats.ldcache import FLAGS
