@@ -116,7 +116,7 @@ STRUCT = {
     "gone": MISSING,
     "empty": EMPTY,
     "no pack": "import _struct; del _struct.pack",
-    "no iter_unpack": "import _struct; del _struct.iter_unpack",
+    "no Struct": "import _struct; del _struct.Struct",
 }
 BY_STRUCT = """
 import posix, sys
