@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver's files by the capability that brings them: data, and nothing else.
 
-To serve another library, program or configuration file, add a line here; nothing else changes.  Each file has all the
+To serve another library, program or configuration file, add its name here; nothing else changes.  Each file has all the
 capabilities that bring it: video needs compute's libraries too, and display those of graphics.
 """
 
@@ -13,47 +13,24 @@ _VIDEO = ("video",)
 _DRAWING = ("graphics", "display")
 _BOTH = ("compute", "video", "graphics", "display")
 
-# Name (before ".so"), and the capabilities that bring it.  The file's name ends with the driver's exact version.
-LIBRARIES = (
-    ("libnvidia-ml", _UTILITY),
-    ("libnvidia-cfg", _UTILITY),
-    ("libnvidia-nscq", _UTILITY),
-    ("libnvidia-sandboxutils", _UTILITY),
-    ("libcuda", _COMPUTE),
-    ("libcudadebugger", _COMPUTE),
-    ("libnvidia-opencl", _COMPUTE),
-    ("libnvidia-gpucomp", _BOTH),
-    ("libnvidia-ptxjitcompiler", _COMPUTE),
-    ("libnvidia-fatbinaryloader", _COMPUTE),
-    ("libnvidia-allocator", _BOTH),
-    ("libnvidia-compiler", _COMPUTE),
-    ("libnvidia-pkcs11", _COMPUTE),
-    ("libnvidia-pkcs11-openssl3", _COMPUTE),
-    ("libnvidia-nvvm", _COMPUTE),
-    ("libnvidia-nvvm70", _COMPUTE),
-    ("libnvidia-tileiras", _COMPUTE),
-    ("libvdpau_nvidia", _VIDEO),
-    ("libnvidia-encode", _VIDEO),
-    ("libnvidia-opticalflow", _VIDEO),
-    ("libnvcuvid", _VIDEO),
-    ("libnvidia-eglcore", _DRAWING),
-    ("libnvidia-glcore", _DRAWING),
-    ("libnvidia-tls", _DRAWING),
-    ("libnvidia-glsi", _DRAWING),
-    ("libnvidia-fbc", _DRAWING),
-    ("libnvidia-ifr", _DRAWING),
-    ("libnvidia-rtcore", _DRAWING),
-    ("libnvoptix", _DRAWING),
-    ("libGLX_nvidia", _DRAWING),
-    ("libEGL_nvidia", _DRAWING),
-    ("libGLESv2_nvidia", _DRAWING),
-    ("libGLESv1_CM_nvidia", _DRAWING),
-    ("libnvidia-glvkspirv", _DRAWING),
-    ("libnvidia-cbl", _DRAWING),
-    ("libnvidia-vulkan-producer", _DRAWING),
-    ("libnvidia-vksc-core", _DRAWING),
-    ("libnvidia-ngx", ("ngx",)),
+# Capabilities, and the libraries that they bring, by name (before ".so"), in the order in which they are mounted.  The
+# file's name ends with the driver's exact version.
+_BY_CAPABILITIES = (
+    (_UTILITY, ("libnvidia-ml", "libnvidia-cfg", "libnvidia-nscq", "libnvidia-sandboxutils")),
+    (_COMPUTE, ("libcuda", "libcudadebugger", "libnvidia-opencl")),
+    (_BOTH, ("libnvidia-gpucomp",)),
+    (_COMPUTE, ("libnvidia-ptxjitcompiler", "libnvidia-fatbinaryloader")),
+    (_BOTH, ("libnvidia-allocator",)),
+    (_COMPUTE, ("libnvidia-compiler", "libnvidia-pkcs11", "libnvidia-pkcs11-openssl3")),
+    (_COMPUTE, ("libnvidia-nvvm", "libnvidia-nvvm70", "libnvidia-tileiras")),
+    (_VIDEO, ("libvdpau_nvidia", "libnvidia-encode", "libnvidia-opticalflow", "libnvcuvid")),
+    (_DRAWING, ("libnvidia-eglcore", "libnvidia-glcore", "libnvidia-tls", "libnvidia-glsi", "libnvidia-fbc")),
+    (_DRAWING, ("libnvidia-ifr", "libnvidia-rtcore", "libnvoptix", "libGLX_nvidia", "libEGL_nvidia")),
+    (_DRAWING, ("libGLESv2_nvidia", "libGLESv1_CM_nvidia", "libnvidia-glvkspirv", "libnvidia-cbl")),
+    (_DRAWING, ("libnvidia-vulkan-producer", "libnvidia-vksc-core")),
+    (("ngx",), ("libnvidia-ngx",)),
 )
+LIBRARIES = tuple([(name, capabilities) for capabilities, names in _BY_CAPABILITIES for name in names])
 
 # Libraries that come with the driver and have versions of their own, X.Y.Z: the highest is taken.
 OWN_VERSION = (
@@ -144,25 +121,7 @@ FIRMWARE_TARGET = "/lib/firmware/nvidia"
 # The CUDA version that the first driver of a branch supports (CUDA's release notes, "CUDA Toolkit and Corresponding
 # Driver Versions").  NVML gives the exact version.  Without NVML, the driver's branch or the next older one counts.
 CUDA_OF_BRANCH = (
-    (450, "11.0"),
-    (455, "11.1"),
-    (460, "11.2"),
-    (465, "11.3"),
-    (470, "11.4"),
-    (495, "11.5"),
-    (510, "11.6"),
-    (515, "11.7"),
-    (520, "11.8"),
-    (525, "12.0"),
-    (530, "12.1"),
-    (535, "12.2"),
-    (545, "12.3"),
-    (550, "12.4"),
-    (555, "12.5"),
-    (560, "12.6"),
-    (565, "12.7"),
-    (570, "12.8"),
-    (575, "12.9"),
-    (580, "13.0"),
-    (590, "13.1"),
+    *((450, "11.0"), (455, "11.1"), (460, "11.2"), (465, "11.3"), (470, "11.4"), (495, "11.5"), (510, "11.6")),
+    *((515, "11.7"), (520, "11.8"), (525, "12.0"), (530, "12.1"), (535, "12.2"), (545, "12.3"), (550, "12.4")),
+    *((555, "12.5"), (560, "12.6"), (565, "12.7"), (570, "12.8"), (575, "12.9"), (580, "13.0"), (590, "13.1")),
 )
