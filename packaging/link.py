@@ -58,7 +58,7 @@ ROOTS = {
     # If the driver has no GPU: which platform this is, and what a Jetson or WSL 2 gives.
     "platform": ("vendors.platform",),
     # If a container may name another vendor's devices.
-    "vendors": ("vendors.current", "vendors.vendorhost", "planning.sharing", "planning.vendorshare"),
+    "vendors": ("vendors.folders", "vendors.vendorhost", "planning.sharing", "planning.vendorshare"),
     "vendors' files": ("vendors.vendorfile", "vendors.vendorsurvey"),
     "platforms": ("planning.platforms",),
     "platforms' files": ("vendors.tegra", "vendors.wsl"),

@@ -30,7 +30,7 @@ from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import kernelconfig, libselinux
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import SETTINGS, files, read_settings
-from oci_gpu_hook.vendors import current, platform, tegra, vendorhost, wsl
+from oci_gpu_hook.vendors import folders, platform, tegra, vendorhost, wsl
 from oci_gpu_hook.vendors import vendorinventory as vendor_inventory
 
 if TYPE_CHECKING:
@@ -290,7 +290,7 @@ def of_driver(root: HostRoot, driver_root: str, found: DriverInventory, tool: st
 def _vendors_specs(root: HostRoot) -> list[Finding]:
     """The findings about our CDI specs of other vendors' devices."""
     specs = cdispecs.of_vendors(root)
-    flags = {vendor.flag for vendor in current.known(root)} if specs else set()
+    flags = {vendor.flag for vendor in folders.known(root)} if specs else set()
     return [
         drivercheck.vendors_spec(
             spec, cdi.stale(root, spec.path, spec.flag) if spec.flag in flags else "", is_known=spec.flag in flags

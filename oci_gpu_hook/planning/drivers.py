@@ -42,7 +42,7 @@ def all_of(
 ) -> tuple[Provision, Found]:
     """What several drivers give, or another vendor's than NVIDIA's."""
     from oci_gpu_hook.planning import vendorshare
-    from oci_gpu_hook.vendors import current, vendorhost
+    from oci_gpu_hook.vendors import folders, vendorhost
 
     shares, inventory, version = [], None, ""
     if request.devices:
@@ -51,7 +51,7 @@ def all_of(
         shares = [share]
     if request.is_by_spec():
         laid_out = _as_host(laid_out, layout.library_folder(host.fd)[0])
-    found = [vendorhost.look(host, current.vendor_inventory(host, it.flag, it.file)) for it in request.vendors]
+    found = [vendorhost.look(host, folders.vendor_inventory(host, it.flag, it.file)) for it in request.vendors]
     for asked, on_host in zip(request.vendors, found):
         shares.append(vendorshare.share(laid_out, asked, on_host, process_type))
     return provision.join(laid_out, version, tuple(shares)), Found(inventory, tuple(found))

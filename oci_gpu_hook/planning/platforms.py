@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.planning.plan import Share
     from oci_gpu_hook.request.parse import Request
-    from oci_gpu_hook.vendors.vendor import Link, Vendor
     from oci_gpu_hook.vendors.vendorhost import VendorState
-    from oci_gpu_hook.vendors.vendorinventory import VendorInventory
+    from oci_gpu_hook.vendors.vendorinventory import Link, Vendor, VendorInventory
 
 
 def share(root: HostRoot, layout: Layout, request: Request) -> tuple[Share, str]:

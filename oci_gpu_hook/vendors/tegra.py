@@ -16,9 +16,9 @@ from oci_gpu_hook.kernel.filetypes import is_folder
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors import allowed, folders
-from oci_gpu_hook.vendors.devices import refusal
 from oci_gpu_hook.vendors.platform import CSV_FOLDER, TEGRA_RELEASE
-from oci_gpu_hook.vendors.vendor import DevicePattern, Group, Item, Link, Vendor, Version
+from oci_gpu_hook.vendors.vendorhost import refusal
+from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Link, Vendor, Version
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

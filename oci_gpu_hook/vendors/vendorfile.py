@@ -12,7 +12,7 @@ from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.formats import glob, jsontext
 from oci_gpu_hook.vendors import allowed, values
 from oci_gpu_hook.vendors.values import Wrong
-from oci_gpu_hook.vendors.vendor import LARGEST_FILE, DevicePattern, Group, Item, Vendor, Version
+from oci_gpu_hook.vendors.vendorinventory import LARGEST_FILE, DevicePattern, Group, Item, Vendor, Version
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

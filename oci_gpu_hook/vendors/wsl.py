@@ -14,7 +14,7 @@ from oci_gpu_hook.formats import glob
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors.platform import DXG, WSL_FOLDER
-from oci_gpu_hook.vendors.vendor import DevicePattern, Group, Item, Vendor
+from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Vendor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
