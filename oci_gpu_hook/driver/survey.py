@@ -7,7 +7,7 @@ the result is correct, but the start takes longer.  Opens no GPU.  Writes the sa
 
 from __future__ import annotations
 
-from oci_gpu_hook.driver import catalogue, files, inventory, proc, stamp
+from oci_gpu_hook.driver import catalogue, files, inventory, nodes, proc, stamp
 from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
 from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.driver.stamp import Stamp
@@ -49,7 +49,12 @@ def survey(root: HostRoot, driver_root: str = "/", facts: Facts | None = None) -
     """A new inventory; DriverError if no kernel module is loaded.  `facts`: NVML's answer, if there is one."""
     version = driver_version(root)
     if version is None:
-        raise _absent(root)
+        if root.stat(nodes.CONTROL) is None:
+            raise DriverError("this host has no NVIDIA driver: /proc/driver/nvidia is missing", _INSTALL_HINT)
+        raise DriverError(
+            "NVIDIA device nodes are there, but /proc/driver/nvidia is not: the kernel module is not loaded",
+            "whoever installs the driver must load it: modprobe nvidia",
+        )
     if facts is not None and facts.driver_version != version:
         facts = None  # an NVML of another version knows nothing of this module
     driver = _driver(root, driver_root, version)
@@ -188,13 +193,3 @@ def _proc_files(root: HostRoot) -> tuple[tuple[str, str], ...]:
     """Name and text of those files in /proc/driver/nvidia that libraries read."""
     texts = [(name, root.read(f"{proc.DRIVER}/{name}")) for name in ("params", "version", "registry")]
     return tuple([(name, data.decode("utf-8", "replace")) for name, data in texts if data is not None])
-
-
-def _absent(root: HostRoot) -> DriverError:
-    status = root.stat("/dev/nvidiactl")
-    if status is None:
-        return DriverError("this host has no NVIDIA driver: /proc/driver/nvidia is missing", _INSTALL_HINT)
-    return DriverError(
-        "NVIDIA device nodes are there, but /proc/driver/nvidia is not: the kernel module is not loaded",
-        "whoever installs the driver must load it: modprobe nvidia",
-    )

@@ -21,10 +21,10 @@ from oci_gpu_hook.vendors.vendorinventory import HEADING, LARGEST_FILE, identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from oci_gpu_hook.request.sources import Inputs
-    from oci_gpu_hook.vendors.vendorinventory import Identity, Vendor, VendorInventory
+    from oci_gpu_hook.vendors.vendorinventory import Identity, See, Vendor, VendorInventory
 
     FilesNow = tuple[tuple[str, Identity], ...]
 
@@ -197,7 +197,7 @@ def vendor_inventory(root: HostRoot, flag: str, file: str) -> VendorInventory:
     """What a host has of one vendor's; ConfigError if the file cannot be understood."""
     from oci_gpu_hook.vendors import vendorhost
 
-    def describe(see: Callable[[str], None]) -> Vendor:
+    def describe(see: See) -> Vendor:
         see(file)
         return load(root, file)
 

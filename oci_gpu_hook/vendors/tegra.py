@@ -22,9 +22,8 @@ from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Lin
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from oci_gpu_hook.host.root import HostRoot
+    from oci_gpu_hook.vendors.vendorinventory import See
 
 FOLDER = CSV_FOLDER
 KIND = "nvidia.com/gpu"
@@ -58,9 +57,7 @@ class Entry(NamedTuple):
     line: str
 
 
-def vendor(
-    root: HostRoot, everything: bool, see: Callable[[str], None] = lambda _: None
-) -> tuple[Vendor, tuple[str, ...]]:
+def vendor(root: HostRoot, everything: bool, see: See = lambda _: None) -> tuple[Vendor, tuple[str, ...]]:
     """What the CSV files of this host say, and a sentence for each line that is left out; DriverError if none serve.
 
     everything: whether all files count, which a container asks for by NVIDIA_REQUIRE_JETPACK=csv-mounts=all; see: is
@@ -154,9 +151,7 @@ def _content(root: HostRoot, path: str) -> bytes:
         raise DriverError(err.message, _FILE_HINT) from err
 
 
-def _group(
-    root: HostRoot, name: str, entries: tuple[Entry, ...], see: Callable[[str], None]
-) -> tuple[Group, list[str]]:
+def _group(root: HostRoot, name: str, entries: tuple[Entry, ...], see: See) -> tuple[Group, list[str]]:
     """What one file's entries mean on this host, and a sentence for each that no vendor may name."""
     devices: dict[str, DevicePattern] = {}
     libraries: dict[str, Item] = {}
@@ -195,12 +190,7 @@ def _group(
 
 
 def _add(
-    root: HostRoot,
-    path: str,
-    libraries: dict[str, Item],
-    files: dict[str, Item],
-    links: dict[str, Link],
-    see: Callable[[str], None],
+    root: HostRoot, path: str, libraries: dict[str, Item], files: dict[str, Item], links: dict[str, Link], see: See
 ) -> str:
     """Add a file or link of the host: each link of the chain by its own text, and what the last one leads to.
 

@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from oci_gpu_hook.vendors.vendorinventory import Identity, Vendor
+    from oci_gpu_hook.vendors.vendorinventory import Identity, See, Vendor
 
 # The kernel's own index of character devices, by their numbers (Documentation/ABI/stable/sysfs-dev).
 _BY_NUMBER = "/sys/dev/char"
@@ -83,9 +83,7 @@ class VendorState(NamedTuple):
         return [*self.unmet, *self.inventory.lacking, *patterns]
 
 
-def saved_or_new(
-    root: HostRoot, name: str, file: str, describe: Callable[[Callable[[str], None]], Vendor]
-) -> VendorInventory:
+def saved_or_new(root: HostRoot, name: str, file: str, describe: Callable[[See], Vendor]) -> VendorInventory:
     """The inventory that is saved under `name` while it is true, else a new one, which is saved if `root` remembers.
 
     describe: gives the vendor of `file`, and says of each file and folder that it is about to read it.
@@ -96,11 +94,8 @@ def saved_or_new(
     from oci_gpu_hook.vendors import vendorsurvey
 
     places: dict[str, Identity] = {}
-
-    def see(path: str) -> None:
-        places.setdefault(path, vendorinventory.identity(root, path))
-
-    survey = vendorsurvey.Survey(root, describe(see), places)
+    vendor = describe(lambda path: places.setdefault(path, vendorinventory.identity(root, path)))
+    survey = vendorsurvey.Survey(root, vendor, places)
     if root.remember:
         try:
             survey.save(name)
@@ -204,8 +199,10 @@ def _matching(
         refused = why or refused
         if why or (pattern.major and majors.get(pattern.major) != major):
             continue
-        address = _pci_address(root.link(f"{_BY_NUMBER}/{major}:{minor}") or "")
-        if _is_of_pci(root, pattern, address) and _has_properties(root, pattern, major, minor):
+        link = root.link(f"{_BY_NUMBER}/{major}:{minor}") or ""
+        # The PCI function that a device in sysfs belongs to is the last one in the path.
+        address = next(filter(bus_id, reversed(link.split("/"))), "")
+        if _fits(root, pattern, f"{major}:{minor}", address):
             found.append((nodes.device(root, path, major, minor), address))
     return found, refused
 
@@ -242,20 +239,13 @@ def _device_name(root: HostRoot, number: str) -> str:
     return found[0] if found and ".." not in found[0].split("/") else ""
 
 
-def _pci_address(link: str) -> str:
-    """The address of the PCI function that a device in sysfs belongs to: the last one in the path; "" for none."""
-    return next(filter(bus_id, reversed(link.split("/"))), "")
-
-
-def _is_of_pci(root: HostRoot, pattern: DevicePattern, address: str) -> bool:
-    if not pattern.pci:
-        return True
-    vendor, device = pci_ids(root, address, "vendor", "device") if address else ("", "")
-    return vendor in pattern.pci or f"{vendor}:{device}" in pattern.pci
-
-
-def _has_properties(root: HostRoot, pattern: DevicePattern, major: int, minor: int) -> bool:
-    lines = _sysfs_text(root, f"{_UDEV}/c{major}:{minor}").splitlines() if pattern.properties else []
+def _fits(root: HostRoot, pattern: DevicePattern, number: str, address: str) -> bool:
+    """Whether the device with this number is the pattern's, by its PCI function and by its properties."""
+    if pattern.pci:
+        vendor, device = pci_ids(root, address, "vendor", "device") if address else ("", "")
+        if vendor not in pattern.pci and f"{vendor}:{device}" not in pattern.pci:
+            return False
+    lines = _sysfs_text(root, f"{_UDEV}/c{number}").splitlines() if pattern.properties else []
     return all([f"E:{key}={value}" in lines for key, value in pattern.properties])
 
 

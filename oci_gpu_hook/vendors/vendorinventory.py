@@ -15,10 +15,13 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Optional
 
     # Three numbers that are the same while a file or a folder is; None if it is absent.
     Identity = Optional[tuple[int, int, int]]
+    # Is called with each file and folder that a vendor is read from, before it is read.
+    See = Callable[[str], object]
 
 # Raise the number with a change of the fields of a record below, of Library, DriverFile, DevicePattern or Known, or of
 # what a survey leaves out.

@@ -18,9 +18,8 @@ from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Ven
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from oci_gpu_hook.host.root import HostRoot
+    from oci_gpu_hook.vendors.vendorinventory import See
 
 KIND = "nvidia.com/gpu"
 
@@ -42,7 +41,7 @@ OF_STORE = ("lib*.so*", "*.bin")
 _HINT = "whoever runs the Windows host must install NVIDIA's driver there, and start WSL anew: wsl --shutdown"
 
 
-def vendor(root: HostRoot, see: Callable[[str], None] = lambda _: None) -> Vendor:
+def vendor(root: HostRoot, see: See = lambda _: None) -> Vendor:
     """What this WSL 2 gives to containers; DriverError if Windows has no driver of NVIDIA's for it.
 
     see: is called with each folder before it is read.
@@ -69,7 +68,7 @@ def vendor(root: HostRoot, see: Callable[[str], None] = lambda _: None) -> Vendo
     return Vendor(WSL_FOLDER, VISIBLE_DEVICES, groups, KIND)
 
 
-def stores(root: HostRoot, see: Callable[[str], None] = lambda _: None) -> list[str]:
+def stores(root: HostRoot, see: See = lambda _: None) -> list[str]:
     """The driver store's folders that have NVIDIA's libraries for Linux, sorted."""
     found = []
     for store in [f"{DRIVERS}/{name}" for name in root.names(DRIVERS) if glob.matches(_STORE, name)]:
