@@ -15,8 +15,6 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 FILE = saved.INVENTORY
 SAVED = f"{saved.FOLDER}/{FILE}"
@@ -116,6 +114,12 @@ class DriverInventory(NamedTuple):
     ipc_paths: tuple[nodes.IpcPath, ...] = ()
 
 
+_INNER = {
+    **{"gpus": Gpu, "mig_devices": MigDevice, "misfits": Misfit, "libraries": Library},
+    **dict.fromkeys(("binaries", "files", "firmware"), DriverFile),
+}
+
+
 def read_saved(root: HostRoot, now: Stamp) -> DriverInventory | None:
     """The saved inventory; None if there is none that is whole, of this format, and stamped as `now`.
 
@@ -127,7 +131,7 @@ def read_saved(root: HostRoot, now: Stamp) -> DriverInventory | None:
         saved_stamp, rows = values
         if not stamp.is_same(saved_stamp, now):
             return None
-        found = _from_rows(rows)
+        found = saved.nested(DriverInventory, rows, _INNER)
         is_in_doubt = stamp.is_in_doubt(saved_stamp, now)
     except (ValueError, TypeError):
         return None
@@ -172,17 +176,3 @@ def _caps_minors(inventory: DriverInventory) -> list[int]:
     for device in inventory.mig_devices:
         minors += [device.gi_minor, device.ci_minor]
     return list(dict.fromkeys([minor for minor in minors if minor is not None]))
-
-
-def _from_rows(rows: Any) -> DriverInventory:
-    """The inventory from plain tuples; ValueError or TypeError if one does not fit its record."""
-    (found,) = saved.records(DriverInventory, (rows,))
-    return found._replace(
-        gpus=saved.records(Gpu, found.gpus),
-        mig_devices=saved.records(MigDevice, found.mig_devices),
-        misfits=saved.records(Misfit, found.misfits),
-        libraries=saved.records(Library, found.libraries),
-        binaries=saved.records(DriverFile, found.binaries),
-        files=saved.records(DriverFile, found.files),
-        firmware=saved.records(DriverFile, found.firmware),
-    )

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.vendors.vendorinventory import See
 
-FOLDER = CSV_FOLDER
 KIND = "nvidia.com/gpu"
 
 # What a container gets that does not ask for all: since JetPack 5 the images have CUDA, cuDNN and TensorRT themselves.
@@ -60,26 +59,26 @@ class Entry(NamedTuple):
 def vendor(root: HostRoot, everything: bool, see: See = lambda _: None) -> tuple[Vendor, tuple[str, ...]]:
     """What the CSV files of this host say, and a sentence for each line that is left out; DriverError if none serve.
 
-    everything: whether all files count, which a container asks for by NVIDIA_REQUIRE_JETPACK=csv-mounts=all; see: is
-    called with each file and folder before it is read.
+    everything: whether all files count, which a container asks for by NVIDIA_REQUIRE_JETPACK=csv-mounts=all.
     """
-    see(FOLDER)
+    see(CSV_FOLDER)
     see(TEGRA_RELEASE)
     names = list_files(root, everything)
     if not names:
         raise DriverError(
-            f"no CSV file lists what containers get on this Jetson: {FOLDER} has no {', '.join(BASE)}", _INSTALL_HINT
+            f"no CSV file lists what containers get on this Jetson: {CSV_FOLDER} has no {', '.join(BASE)}",
+            _INSTALL_HINT,
         )
     groups: list[Group] = []
     sentences: list[str] = []
     count = 0
     for name in names:
-        path = f"{FOLDER}/{name}"
+        path = f"{CSV_FOLDER}/{name}"
         see(path)
         entries, left_out = read(_content(root, path), path)
         count += len(entries)
         if count > MOST_ENTRIES:
-            raise DriverError(f"{FOLDER} has more than {MOST_ENTRIES} entries", _FILE_HINT)
+            raise DriverError(f"{CSV_FOLDER} has more than {MOST_ENTRIES} entries", _FILE_HINT)
         group, refused = _group(root, name[: -len(_SUFFIX)], entries, see)
         groups.append(group)
         sentences += [*left_out, *refused]
@@ -88,16 +87,16 @@ def vendor(root: HostRoot, everything: bool, see: See = lambda _: None) -> tuple
         groups.append(Group("release", files=(Item(TEGRA_RELEASE),)))
     rest = len(sentences) - _MOST_SENTENCES
     if rest > 0:
-        sentences[_MOST_SENTENCES:] = [f"{rest} more lines below {FOLDER} are left out"]
-    found = Vendor(FOLDER, VISIBLE_DEVICES, tuple(groups), KIND, Version("text", release(root)))
+        sentences[_MOST_SENTENCES:] = [f"{rest} more lines below {CSV_FOLDER} are left out"]
+    found = Vendor(CSV_FOLDER, VISIBLE_DEVICES, tuple(groups), KIND, Version("text", release(root)))
     return found, tuple(sentences)
 
 
 def list_files(root: HostRoot, everything: bool) -> tuple[str, ...]:
     """The names of the CSV files that count, sorted; DriverError if there are too many."""
-    names = [name for name in root.names(FOLDER) if name.lower().endswith(_SUFFIX) and len(name) > len(_SUFFIX)]
+    names = [name for name in root.names(CSV_FOLDER) if name.lower().endswith(_SUFFIX) and len(name) > len(_SUFFIX)]
     if len(names) > MOST_FILES:
-        raise DriverError(f"{FOLDER} has more than {MOST_FILES} CSV files", _FILE_HINT)
+        raise DriverError(f"{CSV_FOLDER} has more than {MOST_FILES} CSV files", _FILE_HINT)
     return tuple([name for name in names if everything or name in BASE])
 
 
@@ -258,8 +257,8 @@ def _check_nodes(root: HostRoot, groups: list[Group]) -> None:
     if any(["" in _nodes(root, pattern, majors).values() for pattern in patterns]):
         return
     if not patterns:
-        raise DriverError(f"the CSV files in {FOLDER} name no device", _INSTALL_HINT)
+        raise DriverError(f"the CSV files in {CSV_FOLDER} name no device", _INSTALL_HINT)
     raise DriverError(
-        f"none of the {len(patterns)} devices that {FOLDER} names is there, such as {patterns[0]}",
+        f"none of the {len(patterns)} devices that {CSV_FOLDER} names is there, such as {patterns[0]}",
         "whoever installs JetPack must see that its kernel modules are loaded: modprobe nvgpu",
     )

@@ -151,6 +151,9 @@ def identity(root: HostRoot, path: str) -> Identity:
     return None if status is None else (status.st_dev, status.st_ino, status.st_ctime_ns)
 
 
+_INNER = {"libraries": Library, "cached": Library, "files": DriverFile, "links": Link}
+
+
 def read_saved(root: HostRoot, name: str, file: str) -> VendorInventory | None:
     """The saved inventory of this name, made from the vendor's `file`; None if there is none that is still true.
 
@@ -161,7 +164,9 @@ def read_saved(root: HostRoot, name: str, file: str) -> VendorInventory | None:
     values = saved.unpacked(HEADING, saved.read(root, f"{PREFIX}{name}"))
     try:
         (places, ways, texts), row = values
-        found = _from_row(row)
+        found = saved.nested(VendorInventory, row, _INNER)
+        groups = [group for group, _ in found.patterns]
+        patterns = saved.records(DevicePattern, [pattern for _, pattern in found.patterns])
     except (ValueError, TypeError):
         return None
     if found.file != file:
@@ -171,18 +176,4 @@ def read_saved(root: HostRoot, name: str, file: str) -> VendorInventory | None:
         and all([way(root, path) == was for path, was in ways])
         and all([root.read(path) == was for path, was in texts])
     )
-    return found if is_same else None
-
-
-def _from_row(row: tuple[object, ...]) -> VendorInventory:
-    """The inventory from plain tuples; ValueError or TypeError if one does not fit its record."""
-    (found,) = saved.records(VendorInventory, (row,))
-    groups = [group for group, _ in found.patterns]
-    patterns = saved.records(DevicePattern, [pattern for _, pattern in found.patterns])
-    return found._replace(
-        patterns=tuple(zip(groups, patterns)),
-        libraries=saved.records(Library, found.libraries),
-        cached=saved.records(Library, found.cached),
-        files=saved.records(DriverFile, found.files),
-        links=saved.records(Link, found.links),
-    )
+    return found._replace(patterns=tuple(zip(groups, patterns))) if is_same else None

@@ -42,10 +42,7 @@ _HINT = "whoever runs the Windows host must install NVIDIA's driver there, and s
 
 
 def vendor(root: HostRoot, see: See = lambda _: None) -> Vendor:
-    """What this WSL 2 gives to containers; DriverError if Windows has no driver of NVIDIA's for it.
-
-    see: is called with each folder before it is read.
-    """
+    """What this WSL 2 gives to containers; DriverError if Windows has no driver of NVIDIA's for it."""
     for folder in (WSL_FOLDER, LIBRARIES, DRIVERS):
         see(folder)
     for name in REQUIRED:
