@@ -13,9 +13,14 @@ _VIDEO = ("video",)
 _DRAWING = ("graphics", "display")
 _BOTH = ("compute", "video", "graphics", "display")
 
-# Capabilities, and the libraries that they bring, by name (before ".so"), in the order in which they are mounted.  The
-# file's name ends with the driver's exact version.
-_BY_CAPABILITIES = (
+
+def _each(*rows: tuple[tuple[str, ...], tuple[str, ...]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Each name with the capabilities that bring it, in the order in which a container gets them."""
+    return tuple([(name, capabilities) for capabilities, names in rows for name in names])
+
+
+# Libraries by name (before ".so").  The file's name ends with the driver's exact version.
+LIBRARIES = _each(
     (_UTILITY, ("libnvidia-ml", "libnvidia-cfg", "libnvidia-nscq", "libnvidia-sandboxutils")),
     (_COMPUTE, ("libcuda", "libcudadebugger", "libnvidia-opencl")),
     (_BOTH, ("libnvidia-gpucomp",)),
@@ -30,15 +35,11 @@ _BY_CAPABILITIES = (
     (_DRAWING, ("libnvidia-vulkan-producer", "libnvidia-vksc-core")),
     (("ngx",), ("libnvidia-ngx",)),
 )
-LIBRARIES = tuple([(name, capabilities) for capabilities, names in _BY_CAPABILITIES for name in names])
 
 # Libraries that come with the driver and have versions of their own, X.Y.Z: the highest is taken.
-OWN_VERSION = (
-    ("libnvidia-egl-gbm", _DRAWING),
-    ("libnvidia-egl-wayland", _DRAWING),
-    ("libnvidia-egl-wayland2", _DRAWING),
-    ("libnvidia-egl-xcb", _DRAWING),
-    ("libnvidia-egl-xlib", _DRAWING),
+OWN_VERSION = _each(
+    (_DRAWING, ("libnvidia-egl-gbm", "libnvidia-egl-wayland", "libnvidia-egl-wayland2")),
+    (_DRAWING, ("libnvidia-egl-xcb", "libnvidia-egl-xlib")),
 )
 
 # The subfolder of a library folder in which a library may lie.
@@ -58,41 +59,31 @@ ELSEWHERE = (("libnvidia-allocator", "gbm", "nvidia-drm_gbm.so", _DRAWING),)
 # Library, and the capability that does not work without it: a driver that lacks one of these is half installed.
 REQUIRED = (("libnvidia-ml", "utility"), ("libcuda", "compute"))
 
-BINARIES = (
-    ("nvidia-smi", _UTILITY),
-    ("nvidia-debugdump", _UTILITY),
-    ("nvidia-persistenced", _UTILITY),
-    ("nv-fabricmanager", _UTILITY),
-    ("nvidia-imex", _UTILITY),
-    ("nvidia-imex-ctl", _UTILITY),
-    ("nvidia-cuda-mps-control", ("compute",)),
-    ("nvidia-cuda-mps-server", ("compute",)),
-    ("nvidia-xconfig", _DRAWING),
+BINARIES = _each(
+    (_UTILITY, ("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced")),
+    (_UTILITY, ("nv-fabricmanager", "nvidia-imex", "nvidia-imex-ctl")),
+    (("compute",), ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server")),
+    (_DRAWING, ("nvidia-xconfig",)),
 )
 BINARY_FOLDERS = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin", "/usr/local/sbin")
 BINARY_TARGET = "/usr/bin"
 
-# Path below one of CONFIGURATION_FOLDERS, and the capabilities that bring it.  The first folder that has the file
+# Paths below one of CONFIGURATION_FOLDERS.  The first folder that has the file
 # counts: a file of the administrator's, in /etc, comes before a package's.
-SHARED_CONFIGURATION = (
-    ("glvnd/egl_vendor.d/10_nvidia.json", _DRAWING),
-    ("egl/egl_external_platform.d/15_nvidia_gbm.json", _DRAWING),
-    ("egl/egl_external_platform.d/10_nvidia_wayland.json", _DRAWING),
-    ("egl/egl_external_platform.d/09_nvidia_wayland2.json", _DRAWING),
-    ("egl/egl_external_platform.d/20_nvidia_xcb.json", _DRAWING),
-    ("egl/egl_external_platform.d/20_nvidia_xlib.json", _DRAWING),
-    ("nvidia/nvoptix.bin", _DRAWING),
-    ("X11/xorg.conf.d/10-nvidia.conf", _DRAWING),
-    ("X11/xorg.conf.d/nvidia-drm-outputclass.conf", _DRAWING),
+SHARED_CONFIGURATION = _each(
+    (_DRAWING, ("glvnd/egl_vendor.d/10_nvidia.json", "egl/egl_external_platform.d/15_nvidia_gbm.json")),
+    (_DRAWING, ("egl/egl_external_platform.d/10_nvidia_wayland.json",)),
+    (_DRAWING, ("egl/egl_external_platform.d/09_nvidia_wayland2.json",)),
+    (_DRAWING, ("egl/egl_external_platform.d/20_nvidia_xcb.json", "egl/egl_external_platform.d/20_nvidia_xlib.json")),
+    (_DRAWING, ("nvidia/nvoptix.bin", "X11/xorg.conf.d/10-nvidia.conf")),
+    (_DRAWING, ("X11/xorg.conf.d/nvidia-drm-outputclass.conf",)),
 )
 SHARED_TARGET = "/usr/share"
 # {machine}: RPMs name the file after the architecture.
-ETC_CONFIGURATION = (
-    ("vulkan/icd.d/nvidia_icd.json", _DRAWING),
-    ("vulkan/icd.d/nvidia_icd.{machine}.json", _DRAWING),
-    ("vulkan/icd.d/nvidia_layers.json", _DRAWING),
-    ("vulkan/implicit_layer.d/nvidia_layers.json", _DRAWING),
-    ("OpenCL/vendors/nvidia.icd", _COMPUTE),
+ETC_CONFIGURATION = _each(
+    (_DRAWING, ("vulkan/icd.d/nvidia_icd.json", "vulkan/icd.d/nvidia_icd.{machine}.json")),
+    (_DRAWING, ("vulkan/icd.d/nvidia_layers.json", "vulkan/implicit_layer.d/nvidia_layers.json")),
+    (_COMPUTE, ("OpenCL/vendors/nvidia.icd",)),
 )
 ETC_TARGET = "/etc"
 CONFIGURATION_FOLDERS = ("/etc", "/usr/local/share", "/usr/share")
