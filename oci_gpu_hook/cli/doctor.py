@@ -14,7 +14,7 @@ import click
 from oci_gpu_hook.cli import cdi, examine, podmanversion
 from oci_gpu_hook.cli.options import config_file, host_root, json_format, output_format, show
 from oci_gpu_hook.driver import inventory as saved_inventory
-from oci_gpu_hook.driver import nodes, proc, stamp, survey
+from oci_gpu_hook.driver import nodes, proc, survey
 from oci_gpu_hook.errors import LONGEST_LIST, ConfigError, DriverError, plain
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host import saved as saved_files
@@ -250,7 +250,7 @@ def _driver(root: HostRoot, driver_root: str, found: kernelconfig.Kernel, tool: 
             seen = "no GPU of NVIDIA's: other vendors' hardware is here"
             return [Finding("driver", PASS, seen), *drivercheck.folder(_state(root))]
         return drivercheck.absent(absence, tool)
-    saved = saved_inventory.read_saved(root, stamp.now(root, driver_root))
+    saved = saved_inventory.read_saved(root, proc.stamp(root, driver_root))
     return [
         *of_driver(root, driver_root, inventory, tool),
         *drivercheck.inventory(saved, _state(root)),
@@ -327,7 +327,7 @@ def _runs_firmware(root: HostRoot, inventory: DriverInventory) -> bool:
 
 def _cached_names(root: HostRoot, driver_root: str) -> frozenset[str] | None:
     """The names in the ld.so.cache of the driver root; None if there is none that can be read."""
-    data = root.read(f"{driver_root.rstrip('/')}{stamp.LD_SO_CACHE}")
+    data = root.read(f"{driver_root.rstrip('/')}{proc.LD_SO_CACHE}")
     try:
         return frozenset([name.decode() for name in ldcache.read(data or b"").names])
     except (ldcache.MalformedCache, UnicodeDecodeError):

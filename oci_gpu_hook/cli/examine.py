@@ -15,7 +15,7 @@ from oci_gpu_hook.asking import Question, specs
 from oci_gpu_hook.container import ipc
 from oci_gpu_hook.container.rootfs import Rootfs
 from oci_gpu_hook.driver import proc
-from oci_gpu_hook.driver.stamp import LD_SO_CACHE
+from oci_gpu_hook.driver.proc import LD_SO_CACHE
 from oci_gpu_hook.errors import BundleError, HookError, UsageError, quoted
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host import docker

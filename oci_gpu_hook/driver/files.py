@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import posix
 
-from oci_gpu_hook.driver import catalogue, elf, stamp
+from oci_gpu_hook.driver import catalogue, elf, proc
 from oci_gpu_hook.driver.inventory import DriverFile, Library, Misfit
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host.root import HostRoot
@@ -213,7 +213,7 @@ def _library_folders(driver: Driver, bits: int) -> list[str]:
 def _cached_folders(root: HostRoot) -> list[str]:
     """The folders of the driver's libraries in the ld.so.cache, in its order: it lists native libraries first."""
     try:
-        data = root.read(stamp.LD_SO_CACHE) or b""
+        data = root.read(proc.LD_SO_CACHE) or b""
         paths = ldcache.paths_of(data, (b"libcuda.so.1", b"libnvidia-ml.so.1"))
     except ldcache.MalformedCache:
         return []

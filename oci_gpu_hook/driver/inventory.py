@@ -7,9 +7,8 @@ while its stamp is current (`Stamp`).  Must not open a GPU, ask NVML or write.
 
 from __future__ import annotations
 
-from oci_gpu_hook.driver import nodes, proc, stamp
-from oci_gpu_hook.driver.proc import Gpu
-from oci_gpu_hook.driver.stamp import Stamp
+from oci_gpu_hook.driver import nodes, proc
+from oci_gpu_hook.driver.proc import Gpu, Stamp
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
@@ -129,10 +128,10 @@ def read_saved(root: HostRoot, now: Stamp) -> DriverInventory | None:
     values = saved.unpacked(HEADING, saved.read(root, FILE))
     try:
         saved_stamp, rows = values
-        if not stamp.is_same(saved_stamp, now):
+        if not proc.is_same(saved_stamp, now):
             return None
         found = saved.nested(DriverInventory, rows, _INNER)
-        is_in_doubt = stamp.is_in_doubt(saved_stamp, now)
+        is_in_doubt = proc.is_in_doubt(saved_stamp, now)
     except (ValueError, TypeError):
         return None
     # A GPU gets its UUID at its first use, which does not change the stamp.

@@ -7,10 +7,9 @@ the result is correct, but the start takes longer.  Opens no GPU.  Writes the sa
 
 from __future__ import annotations
 
-from oci_gpu_hook.driver import catalogue, files, inventory, nodes, proc, stamp
+from oci_gpu_hook.driver import catalogue, files, inventory, nodes, proc
 from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
-from oci_gpu_hook.driver.proc import Gpu
-from oci_gpu_hook.driver.stamp import Stamp
+from oci_gpu_hook.driver.proc import Gpu, Stamp
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
@@ -28,10 +27,10 @@ def survey_and_save(root: HostRoot, driver_root: str) -> DriverInventory:
 
     A current inventory that was saved meanwhile stays: that of ``inventory refresh`` has what NVML says.
     """
-    now = stamp.now(root, driver_root)
+    now = proc.stamp(root, driver_root)
     found = survey(root, driver_root)
     try:
-        if inventory.read_saved(root, stamp.now(root, driver_root)) is None:
+        if inventory.read_saved(root, proc.stamp(root, driver_root)) is None:
             save(root, now, found)
     except OSError:
         pass  # this start has its inventory either way
@@ -42,7 +41,7 @@ def survey_and_save(root: HostRoot, driver_root: str) -> DriverInventory:
 
 def current(root: HostRoot, driver_root: str) -> DriverInventory:
     """The saved inventory while it is true, as only that has NVML's answer, else a new one; nothing is saved."""
-    return inventory.read_saved(root, stamp.now(root, driver_root)) or survey(root, driver_root)
+    return inventory.read_saved(root, proc.stamp(root, driver_root)) or survey(root, driver_root)
 
 
 def survey(root: HostRoot, driver_root: str = "/", facts: Facts | None = None) -> DriverInventory:

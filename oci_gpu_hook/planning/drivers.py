@@ -7,7 +7,7 @@ Must not change anything but what is saved: the inventories and the answer.
 from __future__ import annotations
 
 from oci_gpu_hook.container import layout
-from oci_gpu_hook.driver import inventory, proc, stamp
+from oci_gpu_hook.driver import inventory, proc
 from oci_gpu_hook.driver.inventory import with_nodes
 from oci_gpu_hook.planning import provision, recording, selection
 from oci_gpu_hook.planning.plan import Found
@@ -101,7 +101,7 @@ def _inventory(host: HostRoot, driver_root: str) -> tuple[DriverInventory | None
 
     None on a Jetson and under WSL 2, which have no GPU in it: see `platforms`.
     """
-    saved = inventory.read_saved(host, stamp.now(host, driver_root))
+    saved = inventory.read_saved(host, proc.stamp(host, driver_root))
     if saved is not None and saved.gpus:
         if host.remember and any([device.uuid is None for device in saved.mig_devices]):
             from oci_gpu_hook.host.saved import want_refresh

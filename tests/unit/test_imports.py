@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from oci_gpu_hook.driver import stamp
+from oci_gpu_hook.driver import proc
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.vendors import folders
 from tests.unit import hosts, starts
@@ -161,7 +161,7 @@ BUDGETS = {
     "no saved inventory": Budget(
         UNKNOWN,
         ("state", "start", "gpu", "provision", "survey"),
-        plant=(stamp.LD_SO_CACHE, ""),
+        plant=(proc.LD_SO_CACHE, ""),
         spoil=lambda host: hosts.plant(host, "proc/sys/kernel/random/boot_id", "another\n"),
     ),
 }
