@@ -142,9 +142,9 @@ class Question:
         """The vendors' files of this host, as far as they concern the container."""
         if self._known is None:
             from oci_gpu_hook.host.root import HostRoot
-            from oci_gpu_hook.vendors import current
+            from oci_gpu_hook.vendors import folders
 
             root = HostRoot(self._root, remember=self._remember)
-            self._known = current.for_container(root, self.inputs)
+            self._known = folders.for_container(root, self.inputs)
             root.close()
         return self._known

@@ -58,7 +58,7 @@ ROOTS = {
     # If the driver has no GPU: which platform this is, and what a Jetson or WSL 2 gives.
     "platform": ("vendors.platform",),
     # If a container may name another vendor's devices.
-    "vendors": ("vendors.current", "vendors.vendorhost", "planning.vendorshare"),
+    "vendors": ("vendors.folders", "vendors.vendorhost", "planning.vendorshare"),
     "vendors' files": ("vendors.vendorfile", "vendors.vendorsurvey"),
     "platforms": ("planning.platforms",),
     "a Jetson beside other GPUs": ("planning.jetsons",),

@@ -24,7 +24,7 @@ from oci_gpu_hook.planning import carriedout, placement, platforms, provision, s
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings, read_settings
 from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, CAPABILITIES, FEATURES, NONE, items
-from oci_gpu_hook.vendors import current, platform
+from oci_gpu_hook.vendors import folders, platform
 from oci_gpu_hook.vendors import vendorhost as on_host
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def beside_gpus(root: HostRoot, settings: Settings, family: str) -> dict[str, An
 def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[str, Any]:
     """The spec of another vendor's devices on a host as it is now."""
     flag = hook.vendor
-    known = current.known(root)
+    known = folders.known(root)
     found = next((vendor for vendor in known if vendor.flag == flag), None)
     if found is None:
         flags = [vendor.flag for vendor in known if vendor.flag]
@@ -229,7 +229,7 @@ def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[st
         raise UsageError(f"{found.file} names no kind of CDI devices", "add kind to it, such as vendor.com/gpu")
     if ALL not in settings.allowed_vendors and flag not in settings.allowed_vendors:
         raise UsageError(f"{flag} is not allowed", ADMINISTRATOR)
-    inventory = current.vendor_inventory(root, flag, found.file)
+    inventory = folders.vendor_inventory(root, flag, found.file)
     folder, _ = layout.library_folder(root.fd)
     like_host = layout.like_host(folder)
     return spec_of.of_vendor(on_host.look(root, inventory), like_host, hook)

@@ -14,7 +14,7 @@ import click
 from oci_gpu_hook.cli import cdi, examine, podmanversion
 from oci_gpu_hook.cli.options import config_file, host_root, json_format, output_format, show
 from oci_gpu_hook.driver import inventory as saved_inventory
-from oci_gpu_hook.driver import nodes, proc, stamp, survey
+from oci_gpu_hook.driver import nodes, proc, survey
 from oci_gpu_hook.errors import LONGEST_LIST, ConfigError, DriverError, plain
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host import saved as saved_files
@@ -30,7 +30,7 @@ from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import kernelconfig, libselinux
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import SETTINGS, files, read_settings
-from oci_gpu_hook.vendors import current, platform, tegra, vendorhost, wsl
+from oci_gpu_hook.vendors import folders, platform, tegra, vendorhost, wsl
 from oci_gpu_hook.vendors import vendorinventory as vendor_inventory
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def _driver(root: HostRoot, driver_root: str, found: kernelconfig.Kernel, tool: 
             seen = "no GPU of NVIDIA's: other vendors' hardware is here"
             return [Finding("driver", PASS, seen), *drivercheck.folder(_state(root))]
         return drivercheck.absent(absence, tool)
-    saved = saved_inventory.read_saved(root, stamp.now(root, driver_root))
+    saved = saved_inventory.read_saved(root, proc.stamp(root, driver_root))
     return [
         *of_driver(root, driver_root, inventory, tool),
         *drivercheck.inventory(saved, _state(root)),
@@ -290,7 +290,7 @@ def of_driver(root: HostRoot, driver_root: str, found: DriverInventory, tool: st
 def _vendors_specs(root: HostRoot) -> list[Finding]:
     """The findings about our CDI specs of other vendors' devices."""
     specs = cdispecs.of_vendors(root)
-    flags = {vendor.flag for vendor in current.known(root)} if specs else set()
+    flags = {vendor.flag for vendor in folders.known(root)} if specs else set()
     return [
         drivercheck.vendors_spec(
             spec, cdi.stale(root, spec.path, spec.flag) if spec.flag in flags else "", is_known=spec.flag in flags
@@ -321,14 +321,13 @@ def _numbers(root: HostRoot, inventory: DriverInventory) -> dict[str, tuple[int,
 
 def _runs_firmware(root: HostRoot, inventory: DriverInventory) -> bool:
     """Whether the system processor of any GPU runs the driver's firmware, as the kernel module says."""
-    texts = [root.read(f"{proc.GPUS}/{gpu.proc}/information") or b"" for gpu in inventory.gpus]
-    versions = [proc.information(text).get("GPU Firmware", "N/A") for text in texts]
-    return any([version != "N/A" for version in versions])
+    fields = [proc.information(root, f"{proc.GPUS}/{gpu.proc}/information") for gpu in inventory.gpus]
+    return any([gpu.get("GPU Firmware", "N/A") != "N/A" for gpu in fields])
 
 
 def _cached_names(root: HostRoot, driver_root: str) -> frozenset[str] | None:
     """The names in the ld.so.cache of the driver root; None if there is none that can be read."""
-    data = root.read(f"{driver_root.rstrip('/')}{stamp.LD_SO_CACHE}")
+    data = root.read(f"{driver_root.rstrip('/')}{proc.LD_SO_CACHE}")
     try:
         return frozenset([name.decode() for name in ldcache.read(data or b"").names])
     except (ldcache.MalformedCache, UnicodeDecodeError):

@@ -15,7 +15,7 @@ from oci_gpu_hook.asking import Question, specs
 from oci_gpu_hook.container import ipc
 from oci_gpu_hook.container.rootfs import Rootfs
 from oci_gpu_hook.driver import proc
-from oci_gpu_hook.driver.stamp import LD_SO_CACHE
+from oci_gpu_hook.driver.proc import LD_SO_CACHE
 from oci_gpu_hook.errors import BundleError, HookError, UsageError, quoted
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host import docker
@@ -31,7 +31,7 @@ from oci_gpu_hook.operations.mount import Mount
 from oci_gpu_hook.planning import compatibility, decide
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.state import object_of
-from oci_gpu_hook.vendors import current
+from oci_gpu_hook.vendors import folders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,7 +120,7 @@ def _wanted(
         if request is None:
             if docker.asks_for_none(host, bundle):
                 return [judged.counted_none()], None
-            others = bool(current.known(host))
+            others = bool(folders.known(host))
             return [_unasked(_ref(found), question, settings, notes, others=others)], None
         there = Rootfs(inside.fd, ())
         plan = decide.decide(bundle, request, settings, host, there, id=found.id, process=None)

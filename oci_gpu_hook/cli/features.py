@@ -11,7 +11,7 @@ from oci_gpu_hook.cli import onhost
 from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout
 from oci_gpu_hook.cli.version import VERSION
 from oci_gpu_hook.driver import survey
-from oci_gpu_hook.driver.gpu import driver_version
+from oci_gpu_hook.driver.survey import driver_version
 from oci_gpu_hook.errors import DriverError, UsageError
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot

@@ -13,8 +13,8 @@ import click
 
 from oci_gpu_hook.cli import onhost
 from oci_gpu_hook.driver import inventory as saved_inventory
-from oci_gpu_hook.driver import stamp, survey
-from oci_gpu_hook.driver.gpu import driver_version, list_gpus
+from oci_gpu_hook.driver import proc, survey
+from oci_gpu_hook.driver.survey import driver_version, list_gpus
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.node.diagnosis import holders
 from oci_gpu_hook.node.diagnosis.holders import Share
@@ -54,7 +54,7 @@ def exposition(root: HostRoot, driver_root: str, seconds: float, *, remember: bo
         seen={},
         xids=None,
         held=_held(root, driver_root, found) if found else (),
-        fresh=saved_inventory.read_saved(root, stamp.now(root, driver_root)) is not None,
+        fresh=saved_inventory.read_saved(root, proc.stamp(root, driver_root)) is not None,
         validation=validated.read(root),
         time=time.time(),
         duration=0,

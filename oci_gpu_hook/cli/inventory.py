@@ -15,7 +15,7 @@ from oci_gpu_hook.cli import accelerators, cdi, cditext, features, onhost
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import LONGEST_SECONDS, Seconds, config_file, host_root, nvml_timeout, output_format, show
 from oci_gpu_hook.driver import inventory as saved_inventory
-from oci_gpu_hook.driver import nodes, stamp, survey
+from oci_gpu_hook.driver import nodes, proc, survey
 from oci_gpu_hook.errors import ApplyError, ConfigError, DriverError, HookError
 from oci_gpu_hook.host import saved as saved_files
 from oci_gpu_hook.host.root import HostRoot
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from oci_gpu_hook.cli.accelerators import Found
     from oci_gpu_hook.driver.inventory import DriverInventory
-    from oci_gpu_hook.driver.stamp import Stamp
+    from oci_gpu_hook.driver.proc import Stamp
     from oci_gpu_hook.node.gpus.present import Present
 
 _SETTLE_SECONDS = 2.0
@@ -103,7 +103,7 @@ def show_saved(form: str, config: str | None, host_root: str) -> None:
     root, driver_root = HostRoot(host_root), _driver_root(config)
 
     def nvidia() -> DriverInventory:
-        saved = saved_inventory.read_saved(root, stamp.now(root, driver_root))
+        saved = saved_inventory.read_saved(root, proc.stamp(root, driver_root))
         if saved is None:
             raise DriverError(
                 "there is no saved inventory, or it is no longer true", "run 'oci-gpu-hook inventory refresh'"
@@ -144,7 +144,7 @@ def watch(interval: float, cdi_spec: str | None, nvml_timeout: float, config: st
     for event in _moments(interval):
         try:
             others.renew(event)
-            now = stamp.now(root, driver_root)
+            now = proc.stamp(root, driver_root)
             # A hook that finds no saved inventory saves its own, without what NVML says.
             is_true = saved and now == last_stamp and saved_inventory.read_saved(root, now) == saved
             if (is_true and not spec_is_due) or others.stand_alone():
@@ -244,7 +244,7 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
 
 def _refresh(root: HostRoot, driver_root: str, seconds: float) -> tuple[DriverInventory, str]:
     """Survey the host with what NVML says, and save the inventory; gives it and its path."""
-    now = stamp.now(root, driver_root)
+    now = proc.stamp(root, driver_root)
     found = survey.survey(root, driver_root)
     facts, why_none = None, "NVML was not asked: --nvml-timeout 0"
     if seconds:

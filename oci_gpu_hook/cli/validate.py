@@ -17,7 +17,7 @@ import click
 from oci_gpu_hook.cli import doctor, examine
 from oci_gpu_hook.cli.options import Seconds, config_file, json_format, output_format, show
 from oci_gpu_hook.driver import survey
-from oci_gpu_hook.driver.gpu import driver_version, list_gpus
+from oci_gpu_hook.driver.survey import driver_version, list_gpus
 from oci_gpu_hook.errors import DONE, OUR_BUG, ApplyError, DriverError, HookError, plain
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import FAIL, Finding, is_failed

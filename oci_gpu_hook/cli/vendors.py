@@ -15,11 +15,11 @@ from oci_gpu_hook.errors import ConfigError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.vendors import folders, vendorfile
-from oci_gpu_hook.vendors.vendor import LARGEST_FILE
+from oci_gpu_hook.vendors.vendorinventory import LARGEST_FILE
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.vendors.vendor import Vendor
     from oci_gpu_hook.vendors.vendorhost import VendorState
+    from oci_gpu_hook.vendors.vendorinventory import Vendor
 
 # Of the table: a column's heading, and the key of its value.
 _COLUMNS = (

@@ -13,9 +13,9 @@ import posix
 
 try:
     # The C module that `struct` wraps: one file less to load.
-    from _struct import iter_unpack, unpack_from
+    from _struct import Struct
 except ImportError:
-    from struct import iter_unpack, unpack_from
+    from struct import Struct
 
 from oci_gpu_hook.record import NamedTuple
 
@@ -53,31 +53,9 @@ class Identity(NamedTuple):
     soname: str | None
 
 
-class _Layout(NamedTuple):
-    """How the two word sizes differ; the byte order is yet to be put in front of the formats."""
-
-    bits: int
-    header: str  # e_machine, e_phoff, e_phentsize, e_phnum
-    header_size: int
-    segment: str  # p_type, p_offset, p_vaddr, p_filesz
-    segment_size: int
-    dynamic: str  # d_tag, d_val
-    dynamic_size: int
-
-
-class _Segment(NamedTuple):
-    """A part of the file, and its place in memory."""
-
-    type: int
-    offset: int
-    address: int
-    size: int
-
-
-_LAYOUTS = {
-    1: _Layout(32, "18xH8xI10xHH6x", 52, "III4xI12x", 32, "iI", 8),
-    2: _Layout(64, "18xH12xQ14xHH6x", 64, "I4xQQ8xQ16x", 56, "qQ", 16),
-}
+# Of each word size, in formats of `struct`: e_machine, e_phoff, e_phentsize, e_phnum of the header; p_type, p_offset,
+# p_vaddr, p_filesz of a program header; d_tag, d_val of an entry of the dynamic section.
+_LAYOUTS = {1: (32, "18xH8xI10xHH6x", "III4xI12x", "iI"), 2: (64, "18xH12xQ14xHH6x", "I4xQQ8xQ16x", "qQ")}
 _BYTE_ORDERS = {1: "<", 2: ">"}
 
 
@@ -103,51 +81,45 @@ def identify(fd: int) -> Identity | None:
     head = posix.pread(fd, _HEADER_SIZE, 0)
     if not head.startswith(_MAGIC):
         return None
-    layout = _LAYOUTS.get(head[4]) if len(head) > 5 else None
-    order = _BYTE_ORDERS.get(head[5]) if layout else None
-    if layout is None or order is None or len(head) < layout.header_size:
+    if len(head) <= 5 or head[4] not in _LAYOUTS or head[5] not in _BYTE_ORDERS:
         raise MalformedElf("the ELF header is cut off or of an unknown class")
-    machine, offset, entry_size, count = unpack_from(order + layout.header, head)
-    if count and (entry_size != layout.segment_size or count > _MOST_SEGMENTS):
+    bits, *formats = _LAYOUTS[head[4]]
+    header, segment, dynamic = [Struct(_BYTE_ORDERS[head[5]] + text) for text in formats]
+    if len(head) < header.size:
+        raise MalformedElf("the ELF header is cut off")
+    machine, offset, entry_size, count = header.unpack_from(head)
+    if count and (entry_size != segment.size or count > _MOST_SEGMENTS):
         raise MalformedElf(f"{count} program headers of {entry_size} bytes make no sense")
-    table = _read(fd, offset, count * layout.segment_size)
-    segments = [_Segment(*row) for row in iter_unpack(order + layout.segment, table)]
-    name = _soname(fd, segments, order + layout.dynamic, layout.dynamic_size)
-    return Identity(layout.bits, machine, name.decode("utf-8", "surrogateescape") or None)
+    segments = list(segment.iter_unpack(_read(fd, offset, count * segment.size)))
+    name = _soname(fd, segments, dynamic)
+    return Identity(bits, machine, name.decode("utf-8", "surrogateescape") or None)
 
 
-def _soname(fd: int, segments: list[_Segment], entry: str, entry_size: int) -> bytes:
-    """The SONAME (DT_SONAME), b"" for none; `entry` is the format of the dynamic section's entries.
+def _soname(fd: int, segments: list[tuple[int, int, int, int]], entry: Struct) -> bytes:
+    """The SONAME (DT_SONAME), b"" for none; segments: type, offset in the file, address and size of each.
 
     DT_STRTAB is an address: the segment that is loaded there says where in the file the name is.
     """
-    found = _dynamic(fd, segments, entry, entry_size)
+    found: dict[int, int] = {}
+    for _, offset, _, size in [segment for segment in segments if segment[0] == _PT_DYNAMIC][-1:]:
+        if size > _LARGEST_DYNAMIC:
+            raise MalformedElf(f"a dynamic section of {size} bytes makes no sense")
+        # Of several entries of one tag the last counts, as in glibc.
+        for tag, value in entry.iter_unpack(_read(fd, offset, size - size % entry.size)):
+            if tag == _DT_NULL:
+                break
+            found[tag] = value
     if _DT_SONAME not in found:
         return b""
     address = found.get(_DT_STRTAB, 0) + found[_DT_SONAME]
-    for segment in segments:
-        within = address - segment.address
-        if segment.type == _PT_LOAD and 0 <= within < segment.size:
-            size = min(segment.size - within, _LONGEST_NAME + 1)
-            name, end, _ = _read(fd, segment.offset + within, size).partition(b"\0")
+    for kind, offset, start, size in segments:
+        within = address - start
+        if kind == _PT_LOAD and 0 <= within < size:
+            name, end, _ = _read(fd, offset + within, min(size - within, _LONGEST_NAME + 1)).partition(b"\0")
             if not end or b"/" in name or name in (b".", b".."):
                 raise MalformedElf("the SONAME is no file name")
             return name
     raise MalformedElf("the SONAME lies outside of what is loaded")
-
-
-def _dynamic(fd: int, segments: list[_Segment], entry: str, entry_size: int) -> dict[int, int]:
-    """The dynamic section as tag to value, {} for none.  Of several entries of one tag the last counts, as in glibc."""
-    found: dict[int, int] = {}
-    for segment in [segment for segment in segments if segment.type == _PT_DYNAMIC][-1:]:
-        size = segment.size - segment.size % entry_size
-        if size > _LARGEST_DYNAMIC:
-            raise MalformedElf(f"a dynamic section of {size} bytes makes no sense")
-        for tag, value in iter_unpack(entry, _read(fd, segment.offset, size)):
-            if tag == _DT_NULL:
-                break
-            found[tag] = value
-    return found
 
 
 def _read(fd: int, offset: int, size: int) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import posix
 
-from oci_gpu_hook.driver import catalogue, elf, stamp
+from oci_gpu_hook.driver import catalogue, elf, proc
 from oci_gpu_hook.driver.inventory import DriverFile, Library, Misfit
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host.root import HostRoot
@@ -83,32 +83,31 @@ def misfits(driver: Driver, present: Iterable[Library]) -> tuple[Misfit, ...]:
 
 
 def binaries(driver: Driver) -> tuple[DriverFile, ...]:
-    """The catalogue's programs, each from the first folder that has it."""
-    return tuple(
-        [
-            DriverFile(driver.source(path), f"{catalogue.BINARY_TARGET}/{name}", capabilities)
-            for name, capabilities in catalogue.BINARIES
-            for path in _first(driver.root, [f"{at}/{name}" for at in catalogue.BINARY_FOLDERS])
-        ]
-    )
+    """The catalogue's programs."""
+    return tuple(_placed(driver, catalogue.BINARIES, catalogue.BINARY_FOLDERS, catalogue.BINARY_TARGET))
 
 
 def configuration(driver: Driver, host: HostRoot) -> tuple[DriverFile, ...]:
     """The configuration files for EGL, Vulkan, OpenCL and X, the X server's modules, and the host's files for gds."""
-    machine = posix.uname().machine
-    found = []
-    for names, target in (
-        (catalogue.SHARED_CONFIGURATION, catalogue.SHARED_TARGET),
-        (catalogue.ETC_CONFIGURATION, catalogue.ETC_TARGET),
-    ):
-        for pattern, capabilities in names:
-            name = pattern.replace("{machine}", machine)
-            places = [f"{at}/{name}" for at in catalogue.CONFIGURATION_FOLDERS]
-            found += [
-                DriverFile(driver.source(path), f"{target}/{name}", capabilities)
-                for path in _first(driver.root, places)
-            ]
-    return (*found, *_as_they_are(driver, host), *_xorg_modules(driver))
+    folders, machine = catalogue.CONFIGURATION_FOLDERS, posix.uname().machine
+    etc = [(name.replace("{machine}", machine), capabilities) for name, capabilities in catalogue.ETC_CONFIGURATION]
+    return (
+        *_placed(driver, catalogue.SHARED_CONFIGURATION, folders, catalogue.SHARED_TARGET),
+        *_placed(driver, etc, folders, catalogue.ETC_TARGET),
+        *_as_they_are(driver, host),
+        *_xorg_modules(driver),
+    )
+
+
+def _placed(
+    driver: Driver, names: Iterable[tuple[str, tuple[str, ...]]], folders: tuple[str, ...], target: str
+) -> list[DriverFile]:
+    """The files of these names and capabilities, each from the first folder that has it."""
+    return [
+        DriverFile(driver.source(path), f"{target}/{name}", capabilities)
+        for name, capabilities in names
+        for path in _first(driver.root, [f"{folder}/{name}" for folder in folders])
+    ]
 
 
 def _as_they_are(driver: Driver, host: HostRoot) -> list[DriverFile]:
@@ -126,8 +125,11 @@ def _as_they_are(driver: Driver, host: HostRoot) -> list[DriverFile]:
 def firmware(driver: Driver, host: HostRoot) -> tuple[DriverFile, ...]:
     """The GPU system processor's firmware, which the libraries look for at the host's path."""
     release = posix.uname().release
-    places = [(Driver(host, "", driver.version), f"{at}/nvidia") for at in _firmware_class(host)]
-    places += [(driver, pattern.replace("{release}", release)) for pattern in catalogue.FIRMWARE_FOLDERS]
+    places = [(driver, pattern.replace("{release}", release)) for pattern in catalogue.FIRMWARE_FOLDERS]
+    # The folder that the kernel's parameter names, if the administrator has set it: the kernel looks there first.
+    path = (host.read(catalogue.FIRMWARE_CLASS) or b"").decode(errors="surrogateescape").strip()
+    if path.startswith("/") and path.isprintable():
+        places.insert(0, (Driver(host, "", driver.version), f"{path.rstrip('/')}/nvidia"))
     found: dict[str, DriverFile] = {}
     for where, top in places:
         folder = f"{top}/{driver.version}"
@@ -138,91 +140,53 @@ def firmware(driver: Driver, host: HostRoot) -> tuple[DriverFile, ...]:
     return tuple(found.values())
 
 
-def _firmware_class(host: HostRoot) -> list[str]:
-    """The folder that the kernel's parameter names, if the administrator has set it; the kernel looks there first."""
-    path = (host.read(catalogue.FIRMWARE_CLASS) or b"").decode(errors="surrogateescape").strip()
-    return [path.rstrip("/")] if path.startswith("/") and path.isprintable() else []
-
-
 def _of_word_size(driver: Driver, bits: int, flags: int) -> dict[Library, str]:
-    folders = _library_folders(driver, bits)
-    listed = [(folder, _catalogued_names(driver.root, folder)) for folder in folders]
+    # Of thousands of names in a folder some hundred are of the catalogue's libraries and subfolders.
+    listed = [
+        (folder, frozenset([name for name in driver.root.names(folder) if name.partition(".so.")[0] in _CATALOGUED]))
+        for folder in _library_folders(driver, bits)
+    ]
     found = {}
     for name, capabilities in catalogue.LIBRARIES:
-        file = f"{name}.so.{driver.version}"
-        found.update(_one(driver, listed, name, file, capabilities, flags))
+        found.update(_one(driver, listed, [f"{name}.so.{driver.version}"], name, capabilities, flags))
     for name, capabilities in catalogue.OWN_VERSION:
-        found.update(_highest(driver, listed, name, capabilities, flags))
+        files = {own: item for _, names in listed for item in names for own in [_own_version(item, name)] if own}
+        highest_first = [files[own] for own in sorted(files, reverse=True)]
+        found.update(_one(driver, listed, highest_first, name, capabilities, flags))
     return found
-
-
-def _catalogued_names(root: HostRoot, folder: str) -> frozenset[str]:
-    """Those names in a folder that are of the catalogue's libraries and subfolders: some hundred out of thousands."""
-    return frozenset([name for name in root.names(folder) if name.partition(".so.")[0] in _CATALOGUED])
-
-
-def _highest(
-    driver: Driver, listed: list[tuple[str, frozenset[str]]], name: str, capabilities: tuple[str, ...], flags: int
-) -> dict[Library, str]:
-    """A library of `OWN_VERSION` in the highest version that exists for the word size of `flags`."""
-    files = {own: item for _, names in listed for item in names for own in [_own_version(item, name)] if own}
-    for own in sorted(files, reverse=True):
-        found = _one(driver, listed, name, files[own], capabilities, flags)
-        if found:
-            return found
-    return {}
 
 
 def _one(
     driver: Driver,
     listed: list[tuple[str, frozenset[str]]],
+    files: list[str],
     name: str,
-    file: str,
     capabilities: tuple[str, ...],
     flags: int,
 ) -> dict[Library, str]:
-    """The library from the first folder that has it for the word size of `flags`; none where no folder does."""
+    """The first of `files` that is there for the word size of `flags`, from the first folder that has it, if any.
+
+    It comes once more for each of its entries in `ELSEWHERE`, with the names and the subfolder there.
+    """
     subfolder = catalogue.SUBFOLDERS.get(name, "")
-    for folder, names in listed:
+    for file, (folder, names) in [(file, place) for file in files for place in listed]:
         places = [(f"{folder}/{file}", "")] if file in names else []
         if subfolder in names:
             places.append((f"{folder}/{subfolder}/{file}", subfolder))
         for path, below in places:
-            library = _library(driver, path, name, file, capabilities, flags)
-            if library is not None:
-                library = library._replace(subfolder=below)
-                return dict.fromkeys([library, *_elsewhere(library, name)], path)
+            identity = elf.identity_of(driver.root, path)
+            if identity is None or ldcache.FLAGS.get((identity.machine, identity.bits)) != flags:
+                continue
+            soname = identity.soname or file
+            called = tuple(dict.fromkeys([file, soname, *catalogue.OTHER_NAMES.get(name, ())]))
+            library = Library(driver.source(path), file, soname, called, flags, identity.bits, below, capabilities)
+            elsewhere = [
+                library._replace(names=(other_name,), subfolder=other, capabilities=bringing)
+                for of, other, other_name, bringing in catalogue.ELSEWHERE
+                if of == name
+            ]
+            return dict.fromkeys([library, *elsewhere], path)
     return {}
-
-
-def _elsewhere(library: Library, name: str) -> list[Library]:
-    """The library once more for each of its entries in `ELSEWHERE`, with the names and the subfolder there."""
-    return [
-        library._replace(names=(other_name,), subfolder=subfolder, capabilities=capabilities)
-        for listed, subfolder, other_name, capabilities in catalogue.ELSEWHERE
-        if listed == name
-    ]
-
-
-def _library(
-    driver: Driver, path: str, name: str, file: str, capabilities: tuple[str, ...], flags: int
-) -> Library | None:
-    """The library at `path`; None if it is none for the machine and word size of `flags`."""
-    identity = elf.identity_of(driver.root, path)
-    if identity is None or ldcache.FLAGS.get((identity.machine, identity.bits)) != flags:
-        return None
-    soname = identity.soname or file
-    names = (file, soname, *catalogue.OTHER_NAMES.get(name, ()))
-    return Library(
-        path=driver.source(path),
-        file=file,
-        soname=soname,
-        names=tuple(dict.fromkeys(names)),
-        flags=flags,
-        bits=32 if flags == _FLAGS_32 else 64,
-        subfolder="",
-        capabilities=capabilities,
-    )
 
 
 def _own_version(file: str, name: str) -> tuple[int, ...]:
@@ -249,7 +213,7 @@ def _library_folders(driver: Driver, bits: int) -> list[str]:
 def _cached_folders(root: HostRoot) -> list[str]:
     """The folders of the driver's libraries in the ld.so.cache, in its order: it lists native libraries first."""
     try:
-        data = root.read(stamp.LD_SO_CACHE) or b""
+        data = root.read(proc.LD_SO_CACHE) or b""
         paths = ldcache.paths_of(data, (b"libcuda.so.1", b"libnvidia-ml.so.1"))
     except ldcache.MalformedCache:
         return []
@@ -268,17 +232,12 @@ def _xorg_modules(driver: Driver) -> list[DriverFile]:
     """The X server's modules, at the host's own path: the server looks in one folder, which is set when it is built."""
     found = []
     for name, places in catalogue.XORG_MODULES:
-        for folder in _library_folders(driver, 64):
-            versioned = [f"{name}.{driver.version}", name]
-            paths = _first(driver.root, [f"{folder}/{at}/{file}" for at in places for file in versioned])
-            for path in paths:
-                names = dict.fromkeys([path.rpartition("/")[2], name])
-                found += [
-                    DriverFile(driver.source(path), f"{path.rpartition('/')[0]}/{file}", catalogue.XORG_CAPABILITIES)
-                    for file in names
-                ]
-            if paths:
-                break
+        folders = [f"{folder}/{at}" for folder in _library_folders(driver, 64) for at in places]
+        paths = [f"{folder}/{file}" for folder in folders for file in (f"{name}.{driver.version}", name)]
+        for path in _first(driver.root, paths):
+            folder, _, file = path.rpartition("/")
+            targets = [f"{folder}/{called}" for called in dict.fromkeys([file, name])]
+            found += [DriverFile(driver.source(path), target, catalogue.XORG_CAPABILITIES) for target in targets]
     return found
 
 

@@ -7,16 +7,13 @@ while its stamp is current (`Stamp`).  Must not open a GPU, ask NVML or write.
 
 from __future__ import annotations
 
-from oci_gpu_hook.driver import nodes, stamp
-from oci_gpu_hook.driver.gpu import Gpu, uuid_of
-from oci_gpu_hook.driver.stamp import Stamp
+from oci_gpu_hook.driver import nodes, proc
+from oci_gpu_hook.driver.proc import Gpu, Stamp
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 FILE = saved.INVENTORY
 SAVED = f"{saved.FOLDER}/{FILE}"
@@ -116,6 +113,12 @@ class DriverInventory(NamedTuple):
     ipc_paths: tuple[nodes.IpcPath, ...] = ()
 
 
+_INNER = {
+    **{"gpus": Gpu, "mig_devices": MigDevice, "misfits": Misfit, "libraries": Library},
+    **dict.fromkeys(("binaries", "files", "firmware"), DriverFile),
+}
+
+
 def read_saved(root: HostRoot, now: Stamp) -> DriverInventory | None:
     """The saved inventory; None if there is none that is whole, of this format, and stamped as `now`.
 
@@ -125,13 +128,15 @@ def read_saved(root: HostRoot, now: Stamp) -> DriverInventory | None:
     values = saved.unpacked(HEADING, saved.read(root, FILE))
     try:
         saved_stamp, rows = values
-        if not stamp.is_same(saved_stamp, now):
+        if not proc.is_same(saved_stamp, now):
             return None
-        found = _from_rows(rows)
-        is_in_doubt = stamp.is_in_doubt(saved_stamp, now)
+        found = saved.nested(DriverInventory, rows, _INNER)
+        is_in_doubt = proc.is_in_doubt(saved_stamp, now)
     except (ValueError, TypeError):
         return None
-    if _has_new_uuid(root, found.gpus):
+    # A GPU gets its UUID at its first use, which does not change the stamp.
+    unused = [f"{proc.GPUS}/{gpu.proc}/information" for gpu in found.gpus if not gpu.uuid]
+    if any([proc.uuid_in(proc.information(root, path)) for path in unused]):
         return None
     if is_in_doubt and any([device.uuid for device in found.mig_devices]):
         return found._replace(
@@ -170,22 +175,3 @@ def _caps_minors(inventory: DriverInventory) -> list[int]:
     for device in inventory.mig_devices:
         minors += [device.gi_minor, device.ci_minor]
     return list(dict.fromkeys([minor for minor in minors if minor is not None]))
-
-
-def _has_new_uuid(root: HostRoot, gpus: tuple[Gpu, ...]) -> bool:
-    """Whether a GPU without a UUID has one now: it gets one at its first use, which does not change the stamp."""
-    return any([not gpu.uuid and uuid_of(root, gpu.proc) is not None for gpu in gpus])
-
-
-def _from_rows(rows: Any) -> DriverInventory:
-    """The inventory from plain tuples; ValueError or TypeError if one does not fit its record."""
-    (found,) = saved.records(DriverInventory, (rows,))
-    return found._replace(
-        gpus=saved.records(Gpu, found.gpus),
-        mig_devices=saved.records(MigDevice, found.mig_devices),
-        misfits=saved.records(Misfit, found.misfits),
-        libraries=saved.records(Library, found.libraries),
-        binaries=saved.records(DriverFile, found.binaries),
-        files=saved.records(DriverFile, found.files),
-        firmware=saved.records(DriverFile, found.firmware),
-    )

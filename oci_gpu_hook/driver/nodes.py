@@ -11,7 +11,7 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.driver import proc
-from oci_gpu_hook.driver.gpu import Gpu
+from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_character_device
 from oci_gpu_hook.record import NamedTuple
@@ -123,9 +123,8 @@ def of_families(
             nodes += _numbered(root, "nvidia-caps", f"{CAPS_FOLDER}/nvidia-cap", caps_minors, family)
         elif family == "imex":
             present = [name[len("channel") :] for name in root.names(IMEX_FOLDER)]
-            wanted = {int(text) for text in (*present, *channels) if text.isdecimal()}
-            chardev = "nvidia-caps-imex-channels"
-            nodes += _numbered(root, chardev, f"{IMEX_FOLDER}/channel", sorted(wanted), family)
+            wanted = sorted({int(text) for text in (*present, *channels) if text.isdecimal()})
+            nodes += _numbered(root, "nvidia-caps-imex-channels", f"{IMEX_FOLDER}/channel", wanted, family)
         elif family == "dri":
             nodes += [node for gpu in gpus for node in _drm(root, gpu)]
         else:
@@ -135,14 +134,12 @@ def of_families(
 
 def links(nodes: Iterable[DeviceNode], gpus: tuple[Gpu, ...]) -> tuple[DeviceLink, ...]:
     """The names by PCI address that udev gives DRM nodes (its 60-drm.rules)."""
-    addresses = {gpu.nvml_index: gpu.proc for gpu in gpus}
+    addresses: dict[int | None, str] = {gpu.nvml_index: gpu.proc for gpu in gpus}
     found = []
-    for node in nodes:
-        if node.family == "dri" and node.gpu is not None:
-            name = node.path.rpartition("/")[2]
-            kind = "render" if name.startswith("render") else "card"
-            path = f"/dev/dri/by-path/pci-{addresses[node.gpu]}-{kind}"
-            found.append(DeviceLink(path, f"../{name}", node.path))
+    for node in [node for node in nodes if node.family == "dri" and node.gpu in addresses]:
+        name = node.path.rpartition("/")[2]
+        kind = "render" if name.startswith("render") else "card"
+        found.append(DeviceLink(f"/dev/dri/by-path/pci-{addresses[node.gpu]}-{kind}", f"../{name}", node.path))
     return tuple(found)
 
 
@@ -194,21 +191,18 @@ def _drm(root: HostRoot, gpu: Gpu) -> list[DeviceNode]:
     """A GPU's card and render node, as its PCI device names them (Documentation/ABI, sysfs-class-drm)."""
     found = []
     for name in root.names(f"/sys/bus/pci/devices/{gpu.proc}/drm"):
-        number = name[len("card") :] if name.startswith("card") else name[len("renderD") :]
-        if name.startswith(("card", "renderD")) and number.isdecimal():
-            path = f"/dev/dri/{name}"
-            found.append(device(root, path, DRM_MAJOR, int(number), "dri", gpu.nvml_index))
+        kind = name.rstrip("0123456789")
+        if kind in ("card", "renderD") and kind != name:
+            found.append(device(root, f"/dev/dri/{name}", DRM_MAJOR, int(name[len(kind) :]), "dri", gpu.nvml_index))
     return found
 
 
 def _nodes_of_other_drivers(root: HostRoot, family: str) -> list[DeviceNode]:
     """The nodes of a family that are in the host's /dev."""
     found = []
-    for folder, beginning in _OF_OTHER_DRIVERS[family]:
-        for name in root.names(folder):
-            path = f"{folder}/{name}"
-            status = root.stat(path) if name.startswith(beginning) else None
-            if status is not None and is_character_device(status):
-                major, minor = posix.major(status.st_rdev), posix.minor(status.st_rdev)
-                found.append(device(root, path, major, minor, family))
+    folders = _OF_OTHER_DRIVERS[family]
+    for path in [f"{at}/{name}" for at, start in folders for name in root.names(at) if name.startswith(start)]:
+        status = root.stat(path)
+        if status is not None and is_character_device(status):
+            found.append(device(root, path, posix.major(status.st_rdev), posix.minor(status.st_rdev), family))
     return found

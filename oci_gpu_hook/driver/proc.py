@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The text files of NVIDIA's kernel module in /proc/driver/nvidia (its README, "Driver Proc Files"), and /proc/devices.
 
-Reading them opens no GPU.  An absent file is an absent value.  Reads only.
+Of them, and of a few more places, is the stamp of what is saved about this host's driver: while it is the same, what
+was saved is still true.  Reading opens no GPU.  An absent file is an absent value.  Reads only.
 """
 
 from __future__ import annotations
 
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.record import NamedTuple
 
 DRIVER = "/proc/driver/nvidia"
 GPUS = f"{DRIVER}/gpus"
@@ -14,8 +16,30 @@ VERSION = f"{DRIVER}/version"
 PARAMS = f"{DRIVER}/params"
 CAPABILITIES = f"{DRIVER}/capabilities"
 DEVICES = "/proc/devices"
+LD_SO_CACHE = "/etc/ld.so.cache"
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_BOUND = "/sys/bus/pci/drivers/nvidia"
 
 _MOST_DIGITS = 10
+
+
+class Gpu(NamedTuple):
+    """One GPU as the kernel module knows it.
+
+    nvml_index: position in NVML's order, which is the order of PCI addresses; bus_id: the PCI address with an
+    eight-digit domain, as NVML writes it; proc: the name of its folder below /proc/driver/nvidia/gpus; uuid:
+    ``GPU-<uuid>``, None until the GPU is first initialised; compute_capability (``9.0``) and brand: from NVML, "" if
+    NVML was not asked.
+    """
+
+    nvml_index: int
+    uuid: str | None
+    model: str
+    bus_id: str
+    minor: int
+    proc: str
+    compute_capability: str = ""
+    brand: str = ""
 
 
 def mig_instances(root: HostRoot) -> tuple[str, ...]:
@@ -42,7 +66,7 @@ def mig_folder(instance: str) -> str:
 
 def capability_minor(root: HostRoot, path: str) -> int | None:
     """The minor of the device for a capability, `path` below the capabilities' folder; None if there is none."""
-    text = information(root.read(f"{CAPABILITIES}/{path}") or b"").get("DeviceFileMinor", "")
+    text = information(root, f"{CAPABILITIES}/{path}").get("DeviceFileMinor", "")
     return int(text) if is_number(text) else None
 
 
@@ -51,11 +75,17 @@ def is_number(text: str) -> bool:
     return text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
-def information(data: bytes) -> dict[str, str]:
+def information(root: HostRoot, path: str) -> dict[str, str]:
     """The ``key: value`` lines of one of the module's files, such as a GPU's ``information``."""
-    lines = data.decode("utf-8", "replace").splitlines()
+    lines = (root.read(path) or b"").decode("utf-8", "replace").splitlines()
     pairs = [line.partition(":") for line in lines]
     return {key.strip(): value.strip() for key, colon, value in pairs if colon}
+
+
+def uuid_in(information: dict[str, str]) -> str | None:
+    """The UUID of a GPU; None until it is first initialised, for which the module writes question marks."""
+    uuid = information.get("GPU UUID", "?")
+    return None if "?" in uuid else "GPU-" + uuid[4:].lower()
 
 
 def character_majors(root: HostRoot) -> dict[str, int]:
@@ -64,3 +94,65 @@ def character_majors(root: HostRoot) -> dict[str, int]:
     pairs = [line.split(None, 1) for line in text.partition("Block devices:")[0].splitlines()]
     # Where two have one name, the first counts.
     return {pair[1]: int(pair[0]) for pair in reversed(pairs) if len(pair) == 2 and is_number(pair[0])}
+
+
+class Stamp(NamedTuple):
+    """Values of which one changes whenever a new survey would find something else.
+
+    The time of a folder in /proc says when it was first shown, not when it changed: its names are compared instead.
+
+    mig: the compute instances with the inode numbers of their folders.  procfs gives a number again only when nobody
+    has the old folder in memory, so an instance that is made anew under the same name gets another one.  The kernel may
+    have dropped the old folder from memory before, and then the number may be the same: see `shown`.
+
+    shown: the times of these folders, which are those of their inodes in memory.  Where only they differ, an instance
+    was made anew, or the kernel had dropped its folder and shows it once more: they make a doubt, see `is_in_doubt`.
+    Each mount of procfs has inodes of its own, with the same numbers and other times: `st_dev` tells which one it is.
+
+    bound: the PCI driver's entries with their inode numbers.  sysfs uses no number twice while the kernel runs.  The
+    same GPUs may have other minors after one was unbound and bound again, or after the module was loaded again.
+    """
+
+    boot_id: str
+    driver: str
+    gpus: tuple[str, ...]
+    bound: tuple[str, ...]
+    mig: tuple[str, ...]
+    driver_root: str
+    ld_so_cache: tuple[int, ...]
+    shown: tuple[tuple[int, int], ...]
+
+
+def is_same(saved: Stamp, now: Stamp) -> bool:
+    """Whether what was saved with the one is still true, as far as the kernel tells; `saved` may be a plain tuple."""
+    return saved[:-1] == now[:-1]
+
+
+def is_in_doubt(saved: Stamp, now: Stamp) -> bool:
+    """Whether MIG devices may have been made anew all the same.
+
+    Of another mount's times nothing follows: there the inode numbers alone count.
+    """
+    pairs = zip(saved[-1], now.shown)
+    return any([then[0] == it[0] and then[1] != it[1] for then, it in pairs])
+
+
+def stamp(root: HostRoot, driver_root: str) -> Stamp:
+    """The stamp of now."""
+    cache = root.stat(f"{driver_root.rstrip('/')}{LD_SO_CACHE}")
+    folders = [(name, root.stat(mig_folder(name))) for name in mig_instances(root)]
+    instances = [(name, folder) for name, folder in folders if folder is not None]
+    return Stamp(
+        boot_id=_text(root.read(_BOOT_ID)),
+        driver=_text(root.read(VERSION)),
+        gpus=tuple(root.names(GPUS)),
+        bound=tuple([f"{name} {inode}" for name, inode in root.inodes(_BOUND)]),
+        mig=tuple([f"{name} {folder.st_ino}" for name, folder in instances]),
+        driver_root=driver_root,
+        ld_so_cache=() if cache is None else (cache.st_dev, cache.st_ino, cache.st_size, cache.st_mtime_ns),
+        shown=tuple([(folder.st_dev, folder.st_mtime_ns) for _, folder in instances]),
+    )
+
+
+def _text(data: bytes | None) -> str:
+    return (data or b"").decode("utf-8", "replace")

@@ -7,10 +7,9 @@ the result is correct, but the start takes longer.  Opens no GPU.  Writes the sa
 
 from __future__ import annotations
 
-from oci_gpu_hook.driver import catalogue, files, inventory, mig, proc, stamp
-from oci_gpu_hook.driver.gpu import Gpu, driver_version, list_gpus
-from oci_gpu_hook.driver.inventory import DriverInventory
-from oci_gpu_hook.driver.stamp import Stamp
+from oci_gpu_hook.driver import catalogue, files, inventory, nodes, proc
+from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
+from oci_gpu_hook.driver.proc import Gpu, Stamp
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
@@ -28,11 +27,11 @@ def survey_and_save(root: HostRoot, driver_root: str) -> DriverInventory:
 
     A current inventory that was saved meanwhile stays: that of ``inventory refresh`` has what NVML says.
     """
-    now = stamp.now(root, driver_root)
+    now = proc.stamp(root, driver_root)
     found = survey(root, driver_root)
     try:
-        if inventory.read_saved(root, stamp.now(root, driver_root)) is None:
-            _write(root, now, found)
+        if inventory.read_saved(root, proc.stamp(root, driver_root)) is None:
+            save(root, now, found)
     except OSError:
         pass  # this start has its inventory either way
     if found.mig_devices:
@@ -42,25 +41,30 @@ def survey_and_save(root: HostRoot, driver_root: str) -> DriverInventory:
 
 def current(root: HostRoot, driver_root: str) -> DriverInventory:
     """The saved inventory while it is true, as only that has NVML's answer, else a new one; nothing is saved."""
-    return inventory.read_saved(root, stamp.now(root, driver_root)) or survey(root, driver_root)
+    return inventory.read_saved(root, proc.stamp(root, driver_root)) or survey(root, driver_root)
 
 
 def survey(root: HostRoot, driver_root: str = "/", facts: Facts | None = None) -> DriverInventory:
     """A new inventory; DriverError if no kernel module is loaded.  `facts`: NVML's answer, if there is one."""
     version = driver_version(root)
     if version is None:
-        raise _absent(root)
+        if root.stat(nodes.CONTROL) is None:
+            raise DriverError("this host has no NVIDIA driver: /proc/driver/nvidia is missing", _INSTALL_HINT)
+        raise DriverError(
+            "NVIDIA device nodes are there, but /proc/driver/nvidia is not: the kernel module is not loaded",
+            "whoever installs the driver must load it: modprobe nvidia",
+        )
     if facts is not None and facts.driver_version != version:
         facts = None  # an NVML of another version knows nothing of this module
     driver = _driver(root, driver_root, version)
     libraries = files.libraries(driver)
     gpus = _gpus(list_gpus(root), facts)
-    mig_devices = mig.devices(root, gpus, facts)
+    instances = mig_devices(root, gpus, facts)
     return DriverInventory(
         driver_version=version,
         cuda_version=facts.cuda_version if facts else _cuda_of(version),
         gpus=gpus,
-        mig_devices=mig_devices,
+        mig_devices=instances,
         mig_config_minor=proc.capability_minor(root, "mig/config"),
         mig_monitor_minor=proc.capability_minor(root, "mig/monitor"),
         libraries=tuple(libraries),
@@ -70,7 +74,7 @@ def survey(root: HostRoot, driver_root: str = "/", facts: Facts | None = None) -
         files=files.configuration(driver, root),
         firmware=files.firmware(driver, root),
         proc_files=_proc_files(root),
-        unknown=(*driver.untrusted, *_unknown(gpus, mig_devices, facts)),
+        unknown=(*driver.untrusted, *_unknown(gpus, instances, facts)),
     )
 
 
@@ -79,13 +83,58 @@ def save(root: HostRoot, now: Stamp, found: DriverInventory) -> str:
 
     The folder is made where it is missing.  Readers see the old inventory or the new one, never a part of it.
     """
-    _write(root, now, found)
+    values = (now, found._replace(devices=(), links=(), ipc_paths=()))
+    saved.write(root, inventory.FILE, saved.packed(inventory.HEADING, values))
     return root.path.rstrip("/") + inventory.SAVED
 
 
-def _write(root: HostRoot, now: Stamp, found: DriverInventory) -> None:
-    values = (now, found._replace(devices=(), links=(), ipc_paths=()))
-    saved.write(root, inventory.FILE, saved.packed(inventory.HEADING, values))
+def driver_version(root: HostRoot) -> str | None:
+    """The kernel module's version, such as ``580.65.06``; None if no module is loaded.
+
+    It is the first dotted number in the NVRM line.  The words before it differ between the two flavours of the module.
+    """
+    text = (root.read(proc.VERSION) or b"").decode("ascii", "replace")
+    for word in text.partition("\n")[0].split():
+        if "." in word and all([proc.is_number(part) for part in word.split(".")]):
+            return word
+    return None
+
+
+def list_gpus(root: HostRoot) -> tuple[Gpu, ...]:
+    """The GPUs that NVML would list, in its order."""
+    found: list[Gpu] = []
+    for name in sorted(root.names(proc.GPUS), key=_pci_address):
+        fields = proc.information(root, f"{proc.GPUS}/{name}/information")
+        # "GPU Excluded: Yes" comes from a module parameter that the administrator sets.  NVML skips such a GPU.
+        minor = fields.get("Device Minor", "")
+        if fields.get("GPU Excluded") == "Yes" or not proc.is_number(minor):
+            continue
+        domain, _, rest = name.lower().partition(":")
+        model, bus_id = fields.get("Model", "unknown"), f"{domain.zfill(8)}:{rest}"
+        found.append(Gpu(len(found), proc.uuid_in(fields), model, bus_id, int(minor), proc=name))
+    return tuple(found)
+
+
+def mig_devices(root: HostRoot, gpus: tuple[Gpu, ...], facts: Facts | None) -> tuple[MigDevice, ...]:
+    """Every compute instance of `gpus`, in NVML's order of GPUs and the kernel's of instances.
+
+    /proc shows the instances and what opens each (NVIDIA's MIG user guide, "Device Nodes and Capabilities"); NVML alone
+    knows their UUIDs, and their numbers in names such as ``0:1``.
+    """
+    parents = {f"gpu{gpu.minor}": gpu for gpu in gpus}
+    named = {(gpu.bus_id, mig.gi, mig.ci): mig for gpu in facts.gpus for mig in gpu.mig} if facts else {}
+    found = []
+    for name in proc.mig_instances(root):
+        parent, instance, compute = name.split("/")
+        gpu, gi, ci = parents.get(parent), instance[2:], compute[2:]
+        gi_minor = proc.capability_minor(root, f"{parent}/mig/{instance}/access")
+        ci_minor = proc.capability_minor(root, f"{parent}/mig/{instance}/{compute}/access")
+        if gpu is None or gi_minor is None or ci_minor is None or not (gi.isdecimal() and ci.isdecimal()):
+            continue
+        device = MigDevice(gpu.nvml_index, None, None, "", int(gi), int(ci), gi_minor, ci_minor)
+        said = named.get((gpu.bus_id, device.gi, device.ci))
+        found.append(device._replace(number=said.number, uuid=said.uuid, profile=said.profile) if said else device)
+    return tuple(sorted(found, key=lambda device: (device.gpu, device.gi, device.ci)))
 
 
 def _driver(root: HostRoot, driver_root: str, version: str) -> files.Driver:
@@ -100,18 +149,21 @@ def _driver(root: HostRoot, driver_root: str, version: str) -> files.Driver:
 def _gpus(found: tuple[Gpu, ...], facts: Facts | None) -> tuple[Gpu, ...]:
     """The kernel's GPUs, each with what NVML says of it.  A GPU that NVML does not list stays as it is."""
     listed = {gpu.bus_id: gpu for gpu in facts.gpus} if facts else {}
-    return tuple(
-        [
-            gpu._replace(
-                uuid=gpu.uuid or listed[gpu.bus_id].uuid,
-                compute_capability=listed[gpu.bus_id].compute_capability,
-                brand=listed[gpu.bus_id].brand,
-            )
-            if gpu.bus_id in listed
-            else gpu
-            for gpu in found
-        ]
-    )
+    gpus = []
+    for gpu in found:
+        if said := listed.get(gpu.bus_id):
+            uuid = gpu.uuid or said.uuid
+            gpu = gpu._replace(uuid=uuid, compute_capability=said.compute_capability, brand=said.brand)
+        gpus.append(gpu)
+    return tuple(gpus)
+
+
+def _pci_address(name: str) -> tuple[int, ...]:
+    """``0000:07:00.0`` as numbers, for sorting; a name of another shape sorts last."""
+    try:
+        return tuple([int(part, 16) for part in name.replace(".", ":").split(":")])
+    except ValueError:
+        return (1 << 32,)
 
 
 def _cuda_of(version: str) -> str:
@@ -121,9 +173,7 @@ def _cuda_of(version: str) -> str:
     return supported[-1] if supported else ""
 
 
-def _unknown(
-    gpus: tuple[Gpu, ...], mig_devices: tuple[inventory.MigDevice, ...], facts: Facts | None
-) -> tuple[str, ...]:
+def _unknown(gpus: tuple[Gpu, ...], mig_devices: tuple[MigDevice, ...], facts: Facts | None) -> tuple[str, ...]:
     """A sentence for each fact that only NVML knows and that is missing."""
     sentences = []
     unlisted = [gpu for gpu in gpus if not gpu.compute_capability]
@@ -142,13 +192,3 @@ def _proc_files(root: HostRoot) -> tuple[tuple[str, str], ...]:
     """Name and text of those files in /proc/driver/nvidia that libraries read."""
     texts = [(name, root.read(f"{proc.DRIVER}/{name}")) for name in ("params", "version", "registry")]
     return tuple([(name, data.decode("utf-8", "replace")) for name, data in texts if data is not None])
-
-
-def _absent(root: HostRoot) -> DriverError:
-    status = root.stat("/dev/nvidiactl")
-    if status is None:
-        return DriverError("this host has no NVIDIA driver: /proc/driver/nvidia is missing", _INSTALL_HINT)
-    return DriverError(
-        "NVIDIA device nodes are there, but /proc/driver/nvidia is not: the kernel module is not loaded",
-        "whoever installs the driver must load it: modprobe nvidia",
-    )

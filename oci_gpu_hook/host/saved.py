@@ -168,6 +168,12 @@ def records(kind: type[Record], rows: Iterable[tuple[Any, ...]]) -> tuple[Record
     return tuple(map(kind._make, rows))
 
 
+def nested(kind: type[Record], row: tuple[Any, ...], inner: dict[str, type[NamedTuple]]) -> Record:
+    """A record with records in it: `inner` has their kinds, by the fields that hold tuples of them."""
+    (found,) = records(kind, (row,))
+    return found._replace(**{field: records(of, getattr(found, field)) for field, of in inner.items()})
+
+
 def plain(value: Any) -> Any:
     """A record, and all records in it, as plain tuples: marshal takes no subclass of tuple."""
     return tuple([plain(item) for item in value]) if isinstance(value, tuple) else value

@@ -14,7 +14,7 @@ import marshal
 import posix
 
 from oci_gpu_hook import build
-from oci_gpu_hook.driver import stamp
+from oci_gpu_hook.driver import proc
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.operations.vocabulary import KINDS
 from oci_gpu_hook.planning.plan import Provision
@@ -54,7 +54,7 @@ def question(host: HostRoot, request: Request, layout: Layout, settings: Setting
     # This is only the file's name: the whole question is compared with the one in the file.
     text = f"{tuple(request)}{layout.library_folder}{layout.loader}{layout.compat}"
     number = int.from_bytes(text.encode(errors="replace"), "little") % _MODULUS
-    now = stamp.now(host, settings.driver_root)
+    now = proc.stamp(host, settings.driver_root)
     mps = (settings.mps_pipe_folder, settings.mps_pipe_owner)
     return Question(f"{PREFIX}{number:x}", (build.DIGEST, request, layout, version, now, mps))
 

@@ -11,7 +11,7 @@ import marshal
 import posix
 
 from oci_gpu_hook.container import layout
-from oci_gpu_hook.driver import inventory, proc, stamp
+from oci_gpu_hook.driver import inventory, proc
 from oci_gpu_hook.driver.inventory import with_nodes
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
@@ -70,9 +70,9 @@ def provide(
     on_host = []
     if request.vendors:
         from oci_gpu_hook.planning import vendorshare
-        from oci_gpu_hook.vendors import current, vendorhost
+        from oci_gpu_hook.vendors import folders, vendorhost
 
-        on_host = [vendorhost.look(host, current.vendor_inventory(host, it.flag, it.file)) for it in request.vendors]
+        on_host = [vendorhost.look(host, folders.vendor_inventory(host, it.flag, it.file)) for it in request.vendors]
         process_type = "".join(label.split(":")[2:3])
         shares += [vendorshare.share(laid_out, *pair, process_type) for pair in zip(request.vendors, on_host)]
     provided = provision.join(laid_out, version, tuple(shares))
@@ -102,7 +102,7 @@ def _inventory(host: HostRoot, driver_root: str) -> tuple[DriverInventory | None
 
     None on a Jetson and under WSL 2, which have no GPU in it: see `platforms`.
     """
-    known = inventory.read_saved(host, stamp.now(host, driver_root))
+    known = inventory.read_saved(host, proc.stamp(host, driver_root))
     if known is not None and known.gpus:
         if host.remember and any([device.uuid is None for device in known.mig_devices]):
             saved.want_refresh(host)

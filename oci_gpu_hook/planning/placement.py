@@ -8,7 +8,7 @@ searches, all other files to the path where the libraries look for them.  Must n
 from __future__ import annotations
 
 from oci_gpu_hook.container.layout import MUSL
-from oci_gpu_hook.driver.stamp import LD_SO_CACHE
+from oci_gpu_hook.driver.proc import LD_SO_CACHE
 from oci_gpu_hook.formats.ldcache_merge import Entry
 from oci_gpu_hook.operations.ldcache import LdCache
 from oci_gpu_hook.operations.mount import Mount

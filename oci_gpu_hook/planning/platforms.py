@@ -17,16 +17,13 @@ from oci_gpu_hook.vendors import allowed, platform, vendorhost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from oci_gpu_hook.container.layout import Layout
     from oci_gpu_hook.driver.inventory import DriverInventory, Library
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.planning.plan import Share
     from oci_gpu_hook.request.parse import Request
-    from oci_gpu_hook.vendors.vendor import Link, Vendor
     from oci_gpu_hook.vendors.vendorhost import VendorState
-    from oci_gpu_hook.vendors.vendorinventory import VendorInventory
+    from oci_gpu_hook.vendors.vendorinventory import Link, See, Vendor, VendorInventory
 
 
 def share(
@@ -92,7 +89,7 @@ def _inventory(root: HostRoot, kind: str, *, everything: bool) -> VendorInventor
     if kind == platform.TEGRA:
         file, name = platform.CSV_FOLDER, f"{kind}.all" if everything else kind
 
-    def describe(see: Callable[[str], None]) -> Vendor:
+    def describe(see: See) -> Vendor:
         from oci_gpu_hook.vendors import tegra, wsl
 
         return tegra.vendor(root, everything, see)[0] if kind == platform.TEGRA else wsl.vendor(root, see)

@@ -14,9 +14,9 @@ from oci_gpu_hook.request.words import ALL, FEATURES, MIG_MANAGEMENT, NONE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.driver.gpu import Gpu
     from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
     from oci_gpu_hook.driver.nodes import DeviceNode
+    from oci_gpu_hook.driver.proc import Gpu
     from oci_gpu_hook.request.parse import Request
 
 _LIST_HINT = "the container's author must ask for one that exists; 'oci-gpu-hook info' lists them"

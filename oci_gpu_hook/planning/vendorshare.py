@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.driver.nodes import DeviceNode
     from oci_gpu_hook.operations.operation import Operation
     from oci_gpu_hook.request.vendorrequest import VendorRequest
-    from oci_gpu_hook.vendors.devices import Device
-    from oci_gpu_hook.vendors.vendorhost import VendorState
+    from oci_gpu_hook.vendors.vendorhost import Device, VendorState
 
 _MOST_SHOWN = 3
 

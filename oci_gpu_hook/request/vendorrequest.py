@@ -25,7 +25,7 @@ _HINT = "the container's author must ask for 'all', 'none', an index, a PCI addr
 class Known(NamedTuple):
     """One vendor's file, as far as a request needs it.
 
-    flag, kind: see `vendors.vendor.Vendor`, "" if the file cannot be understood; fault: why it cannot be served.
+    flag, kind: see `vendorinventory.Vendor`, "" if the file cannot be understood; fault: why it cannot be served.
     """
 
     flag: str

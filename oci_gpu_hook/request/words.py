@@ -57,7 +57,7 @@ AUTHOR = "the container's author must fix it"
 ADMINISTRATOR = "the administrator decides, in /etc/oci-gpu-hook.conf"
 
 _FLAG = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
-_LONGEST_FLAG = 64
+LONGEST_FLAG = 64
 
 
 def listed(environment: dict[str, str], variable: str) -> list[str]:
@@ -76,4 +76,4 @@ def items(value: str) -> list[str]:
 def is_flag(text: str) -> bool:
     """Whether a vendor's file may name this variable."""
     rest = text[len(VENDOR_PREFIX) :]
-    return text.startswith(VENDOR_PREFIX) and bool(rest) and len(text) <= _LONGEST_FLAG and _FLAG.issuperset(rest)
+    return text.startswith(VENDOR_PREFIX) and bool(rest) and len(text) <= LONGEST_FLAG and _FLAG.issuperset(rest)

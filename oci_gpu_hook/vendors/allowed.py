@@ -120,8 +120,7 @@ _MEM, NULL, _OWN_MINORS = 1, (1, 3), frozenset((3, 5, 7, 8, 9))
 
 def host_path(path: str) -> str:
     """Why a vendor's file may not name this path of the host; it may be a pattern, with ``{version}``."""
-    fault = written(path)
-    if fault:
+    if fault := written(path):
         return fault
     parts = path.split("/")[1:]
     folder, below = f"/{parts[0]}", parts[1:]
@@ -142,8 +141,7 @@ def host_path(path: str) -> str:
 
 def target(path: str) -> str:
     """Why nothing may be put into this folder of the container."""
-    fault = written(path)
-    if fault:
+    if fault := written(path):
         return fault
     if glob.is_pattern(path) or "{" in path:
         return f"{quoted(path)} is a pattern, a target is one folder"
@@ -154,8 +152,7 @@ def target(path: str) -> str:
 
 def device_path(path: str) -> str:
     """Why a vendor's file may not name this path, or pattern, below /dev: what is there is judged by its number."""
-    fault = written(path)
-    if fault:
+    if fault := written(path):
         return fault
     if not path.startswith(DEV):
         return f"{quoted(path)} lies outside of /dev"

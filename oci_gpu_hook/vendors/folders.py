@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vendors' files of a host: where they lie, which of them holds, and what is wrong with them.
+"""The vendors' files of a host: where they lie, which of them holds, what they say, and what is wrong with them.
 
-Reads only, and no file that others than root could have made.
+What they say is saved while they are the same.  A file that cannot be understood is a fault of its own: it must not
+stop a container that asks for another.  Reads no file that others than root could have made.
 """
 
 from __future__ import annotations
@@ -10,16 +11,22 @@ import posix
 
 from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.formats import jsontext
+from oci_gpu_hook.host import saved
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_regular
-from oci_gpu_hook.request.words import is_flag
-from oci_gpu_hook.vendors.vendor import LARGEST_FILE
+from oci_gpu_hook.request import sources
+from oci_gpu_hook.request.vendorrequest import Known
+from oci_gpu_hook.request.words import CDI_FOLDERS, is_flag
+from oci_gpu_hook.vendors.vendorinventory import HEADING, LARGEST_FILE, identity, way
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.vendors.vendor import Vendor
+    from oci_gpu_hook.request.sources import Inputs
+    from oci_gpu_hook.vendors.vendorinventory import Identity, See, Vendor, VendorInventory
+
+    FilesNow = tuple[tuple[str, Identity], ...]
 
 # A file in one takes the place of one of the same name in a later one, as in systemd's folders.  The second is that of
 # `make install PREFIX=/usr/local`, and so of nodes whose /usr is read-only.
@@ -36,6 +43,7 @@ WAYS = (
 )
 SUFFIX = ".json"
 MOST_FILES = 256
+_KNOWN = "vendors"
 _REMEDY = "the administrator must fix it"
 
 
@@ -134,6 +142,83 @@ def regular(root: HostRoot, path: str) -> bytes:
     if fault:
         raise ConfigError(f"cannot read {_plain(path)}: {fault}", _REMEDY)
     return data
+
+
+def files_now(root: HostRoot) -> FilesNow:
+    """The vendors' files of this host as they are now, and whose their folders are."""
+    files = [(path, identity(root, path)) for path in list_files(root)]
+    ways = [(path, way(root, path)) for path in WAYS] if files else []
+    return (*files, *ways)
+
+
+def read_known(root: HostRoot, now: FilesNow) -> tuple[Known, ...] | None:
+    """What the vendors' files said when they were as `now`; None if that was not saved."""
+    values = saved.unpacked(HEADING, saved.read(root, _KNOWN))
+    try:
+        files, rows = values
+        return saved.records(Known, rows) if files == now else None
+    except (ValueError, TypeError):
+        return None
+
+
+def known(root: HostRoot) -> tuple[Known, ...]:
+    """One for each of the vendors' files; what is not saved yet is saved if `root` remembers."""
+    try:
+        now = files_now(root)
+    except ConfigError as err:
+        return (Known("", "", ADMINISTRATORS, str(err)),)
+    if not now:
+        return ()
+    found = read_known(root, now)
+    return read_all(root, now if root.remember else None) if found is None else found
+
+
+def for_container(root: HostRoot, inputs: Inputs) -> tuple[Known, ...]:
+    """The same for one container: without the kinds whose CDI names its engine has resolved, or would have.
+
+    An engine that knows CDI finds a spec of that kind on the host; AMD's and Intel's own tools write such specs.
+    """
+    kinds = {name.partition("=")[0] for name in sources.cdi_names(inputs)}
+    return tuple(
+        [
+            vendor._replace(kind="") if vendor.kind in kinds and _has_spec(root, vendor.kind.encode()) else vendor
+            for vendor in known(root)
+        ]
+    )
+
+
+def _has_spec(root: HostRoot, kind: bytes) -> bool:
+    """Whether a CDI spec of the host may be of this kind."""
+    paths = [f"{folder}/{name}" for folder in CDI_FOLDERS for name in root.names(folder)]
+    return any([kind in (root.read(path) or b"") for path in paths if path.endswith((".json", ".yaml"))])
+
+
+def vendor_inventory(root: HostRoot, flag: str, file: str) -> VendorInventory:
+    """What a host has of one vendor's; ConfigError if the file cannot be understood."""
+    from oci_gpu_hook.vendors import vendorhost
+
+    def describe(see: See) -> Vendor:
+        see(file)
+        return load(root, file)
+
+    return vendorhost.saved_or_new(root, flag, file, describe)
+
+
+def read_all(root: HostRoot, now: FilesNow | None) -> tuple[Known, ...]:
+    """What the files say, without what was saved of them; now: the files as they are, if the answer is to be saved."""
+    vendors, errors = load_all(root)
+    faults = collisions(vendors)
+    found = (
+        *[Known(item.flag, item.kind, item.file, faults.get(item.flag, "")) for item in vendors],
+        # If not even the flag can be read, each container is told that asks for a flag of no other file.
+        *[Known(flag_of(root, path), "", path, str(err)) for path, err in errors.items()],
+    )
+    if now is not None:
+        try:
+            saved.write(root, _KNOWN, saved.packed(HEADING, (now, found)))
+        except OSError:
+            pass  # this start knows either way
+    return found
 
 
 def _by_name(root: HostRoot) -> dict[str, list[str]]:

@@ -16,17 +16,15 @@ from oci_gpu_hook.kernel.filetypes import is_folder
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors import allowed, folders
-from oci_gpu_hook.vendors.devices import refusal
 from oci_gpu_hook.vendors.platform import BASE, CSV_FOLDER, TEGRA_RELEASE
-from oci_gpu_hook.vendors.vendor import DevicePattern, Group, Item, Link, Vendor, Version
+from oci_gpu_hook.vendors.vendorhost import refusal
+from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Link, Vendor, Version
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from oci_gpu_hook.host.root import HostRoot
+    from oci_gpu_hook.vendors.vendorinventory import See
 
-FOLDER = CSV_FOLDER
 KIND = "nvidia.com/gpu"
 
 _SUFFIX = ".csv"
@@ -55,31 +53,29 @@ class Entry(NamedTuple):
     line: str
 
 
-def vendor(
-    root: HostRoot, everything: bool, see: Callable[[str], None] = lambda _: None
-) -> tuple[Vendor, tuple[str, ...]]:
+def vendor(root: HostRoot, everything: bool, see: See = lambda _: None) -> tuple[Vendor, tuple[str, ...]]:
     """What the CSV files of this host say, and a sentence for each line that is left out; DriverError if none serve.
 
-    everything: whether all files count, which a container asks for by NVIDIA_REQUIRE_JETPACK=csv-mounts=all; see: is
-    called with each file and folder before it is read.
+    everything: whether all files count, which a container asks for by NVIDIA_REQUIRE_JETPACK=csv-mounts=all.
     """
-    see(FOLDER)
+    see(CSV_FOLDER)
     see(TEGRA_RELEASE)
     names = list_files(root, everything)
     if not names:
         raise DriverError(
-            f"no CSV file lists what containers get on this Jetson: {FOLDER} has no {', '.join(BASE)}", _INSTALL_HINT
+            f"no CSV file lists what containers get on this Jetson: {CSV_FOLDER} has no {', '.join(BASE)}",
+            _INSTALL_HINT,
         )
     groups: list[Group] = []
     sentences: list[str] = []
     count = 0
     for name in names:
-        path = f"{FOLDER}/{name}"
+        path = f"{CSV_FOLDER}/{name}"
         see(path)
         entries, left_out = read(_content(root, path), path)
         count += len(entries)
         if count > MOST_ENTRIES:
-            raise DriverError(f"{FOLDER} has more than {MOST_ENTRIES} entries", _FILE_HINT)
+            raise DriverError(f"{CSV_FOLDER} has more than {MOST_ENTRIES} entries", _FILE_HINT)
         group, refused = _group(root, name[: -len(_SUFFIX)], entries, see)
         groups.append(group)
         sentences += [*left_out, *refused]
@@ -88,16 +84,16 @@ def vendor(
         groups.append(Group("release", files=(Item(TEGRA_RELEASE),)))
     rest = len(sentences) - _MOST_SENTENCES
     if rest > 0:
-        sentences[_MOST_SENTENCES:] = [f"{rest} more lines below {FOLDER} are left out"]
-    found = Vendor(FOLDER, VISIBLE_DEVICES, tuple(groups), KIND, Version("text", release(root)))
+        sentences[_MOST_SENTENCES:] = [f"{rest} more lines below {CSV_FOLDER} are left out"]
+    found = Vendor(CSV_FOLDER, VISIBLE_DEVICES, tuple(groups), KIND, Version("text", release(root)))
     return found, tuple(sentences)
 
 
 def list_files(root: HostRoot, everything: bool) -> tuple[str, ...]:
     """The names of the CSV files that count, sorted; DriverError if there are too many."""
-    names = [name for name in root.names(FOLDER) if name.lower().endswith(_SUFFIX) and len(name) > len(_SUFFIX)]
+    names = [name for name in root.names(CSV_FOLDER) if name.lower().endswith(_SUFFIX) and len(name) > len(_SUFFIX)]
     if len(names) > MOST_FILES:
-        raise DriverError(f"{FOLDER} has more than {MOST_FILES} CSV files", _FILE_HINT)
+        raise DriverError(f"{CSV_FOLDER} has more than {MOST_FILES} CSV files", _FILE_HINT)
     return tuple([name for name in names if everything or name in BASE])
 
 
@@ -151,9 +147,7 @@ def _content(root: HostRoot, path: str) -> bytes:
         raise DriverError(err.message, _FILE_HINT) from err
 
 
-def _group(
-    root: HostRoot, name: str, entries: tuple[Entry, ...], see: Callable[[str], None]
-) -> tuple[Group, list[str]]:
+def _group(root: HostRoot, name: str, entries: tuple[Entry, ...], see: See) -> tuple[Group, list[str]]:
     """What one file's entries mean on this host, and a sentence for each that no vendor may name."""
     devices: dict[str, DevicePattern] = {}
     libraries: dict[str, Item] = {}
@@ -192,12 +186,7 @@ def _group(
 
 
 def _add(
-    root: HostRoot,
-    path: str,
-    libraries: dict[str, Item],
-    files: dict[str, Item],
-    links: dict[str, Link],
-    see: Callable[[str], None],
+    root: HostRoot, path: str, libraries: dict[str, Item], files: dict[str, Item], links: dict[str, Link], see: See
 ) -> str:
     """Add a file or link of the host: each link of the chain by its own text, and what the last one leads to.
 
@@ -265,8 +254,8 @@ def _check_nodes(root: HostRoot, groups: list[Group]) -> None:
     if any(["" in _nodes(root, pattern, majors).values() for pattern in patterns]):
         return
     if not patterns:
-        raise DriverError(f"the CSV files in {FOLDER} name no device", _INSTALL_HINT)
+        raise DriverError(f"the CSV files in {CSV_FOLDER} name no device", _INSTALL_HINT)
     raise DriverError(
-        f"none of the {len(patterns)} devices that {FOLDER} names is there, such as {patterns[0]}",
+        f"none of the {len(patterns)} devices that {CSV_FOLDER} names is there, such as {patterns[0]}",
         "whoever installs JetPack must see that its kernel modules are loaded: modprobe nvgpu",
     )

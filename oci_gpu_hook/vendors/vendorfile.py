@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.formats import glob, jsontext
+from oci_gpu_hook.request.words import LONGEST_FLAG, is_flag
 from oci_gpu_hook.vendors import allowed, values
 from oci_gpu_hook.vendors.values import Wrong
-from oci_gpu_hook.vendors.vendor import LARGEST_FILE, DevicePattern, Group, Item, Vendor, Version
+from oci_gpu_hook.vendors.vendorinventory import LARGEST_FILE, DevicePattern, Group, Item, Vendor, Version
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 # Bounds far above what a driver has: ROCm's and NVIDIA's have some hundreds of files.
 MOST_ITEMS = 4096
 MOST_DEVICES = 256
-LONGEST_FLAG = 64
 
 # Where a driver says its version, beside the folders of files.
 _KERNELS = ("/sys/", "/proc/driver/")
@@ -81,12 +81,12 @@ def _vendor(document: object, path: str) -> Vendor:
 
 def _flag(value: object, place: Place) -> str:
     flag = values.text_of(value, place)
-    if not flag.startswith("OCI_") or flag == "OCI_" or not (values.UPPER | values.DIGITS | {"_"}).issuperset(flag):
-        remedy = "write OCI_ and capitals, digits or underscores, such as OCI_AMD"
-        raise Wrong(place, f"activation_flag is {quoted(flag)}, which is no flag", remedy)
     if len(flag) > LONGEST_FLAG:
         what = f"activation_flag {quoted(flag)} has {len(flag)} characters"
         raise Wrong(place, what, f"{LONGEST_FLAG} are allowed")
+    if not is_flag(flag):
+        remedy = "write OCI_ and capitals, digits or underscores, such as OCI_AMD"
+        raise Wrong(place, f"activation_flag is {quoted(flag)}, which is no flag", remedy)
     return flag
 
 

@@ -1,29 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
 """One vendor's hardware and driver on this host as they are now: what was saved, and what is looked up at each start.
 
-Reads only.
+Device nodes are looked up as NVIDIA's are: /dev says which there are, /proc/devices and sysfs what they are.  Nodes of
+one PCI function are one device.  Reads only, and never opens a device: stat does not wake one.
 """
 
 from __future__ import annotations
 
 import posix
 
+from oci_gpu_hook.driver import nodes, proc
+from oci_gpu_hook.driver.nodes import DeviceNode
+from oci_gpu_hook.formats import glob
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.kernel.filetypes import is_socket
+from oci_gpu_hook.kernel.filetypes import is_character_device, is_socket
 from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.vendors import allowed, devices, vendorinventory
-from oci_gpu_hook.vendors.devices import Devices
-from oci_gpu_hook.vendors.vendorinventory import VendorInventory
+from oci_gpu_hook.request.selectors import bus_id
+from oci_gpu_hook.vendors import allowed, vendorinventory
+from oci_gpu_hook.vendors.vendorinventory import DevicePattern, VendorInventory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from oci_gpu_hook.driver.nodes import DeviceNode
-    from oci_gpu_hook.vendors.vendor import Vendor
-    from oci_gpu_hook.vendors.vendorinventory import Identity
+    from oci_gpu_hook.vendors.vendorinventory import Identity, See, Vendor
 
+# The kernel's own index of character devices, by their numbers (Documentation/ABI/stable/sysfs-dev).
+_BY_NUMBER = "/sys/dev/char"
+PCI = "/sys/bus/pci/devices"
+_UDEV = "/run/udev/data"
+# Of many small drivers, each with a minor of its own.
+_MISC_DEVICES = "/proc/misc"
+# A host with 16 GPUs has a hundred nodes of theirs.
+_MOST_NODES = 4096
 _MOST_DIGITS = 9
+
+
+class Device(NamedTuple):
+    """One of the devices that a request can name.
+
+    names: its index, its PCI address, and whatever else it is called; nodes: each with its group.
+    """
+
+    names: tuple[str, ...]
+    nodes: tuple[tuple[DeviceNode, str], ...]
+
+
+class Devices(NamedTuple):
+    """A vendor's devices.
+
+    common: the nodes that every request gets; lacking, absent: the patterns without a node, those that are required
+    and the others.
+    """
+
+    devices: tuple[Device, ...]
+    common: tuple[tuple[DeviceNode, str], ...]
+    lacking: tuple[str, ...]
+    absent: tuple[str, ...]
 
 
 class VendorState(NamedTuple):
@@ -50,9 +83,7 @@ class VendorState(NamedTuple):
         return [*self.unmet, *self.inventory.lacking, *patterns]
 
 
-def saved_or_new(
-    root: HostRoot, name: str, file: str, describe: Callable[[Callable[[str], None]], Vendor]
-) -> VendorInventory:
+def saved_or_new(root: HostRoot, name: str, file: str, describe: Callable[[See], Vendor]) -> VendorInventory:
     """The inventory that is saved under `name` while it is true, else a new one, which is saved if `root` remembers.
 
     describe: gives the vendor of `file`, and says of each file and folder that it is about to read it.
@@ -63,11 +94,8 @@ def saved_or_new(
     from oci_gpu_hook.vendors import vendorsurvey
 
     places: dict[str, Identity] = {}
-
-    def see(path: str) -> None:
-        places.setdefault(path, vendorinventory.identity(root, path))
-
-    survey = vendorsurvey.Survey(root, describe(see), places)
+    vendor = describe(lambda path: places.setdefault(path, vendorinventory.identity(root, path)))
+    survey = vendorsurvey.Survey(root, vendor, places)
     if root.remember:
         try:
             survey.save(name)
@@ -95,7 +123,7 @@ def look(root: HostRoot, inventory: VendorInventory) -> VendorState:
     if inventory.kernel and _numbers(release) < _numbers(inventory.kernel):
         unmet.insert(0, f"kernel {inventory.kernel} (this is {release})")
     faults[:0] = inventory.faults
-    return VendorState(inventory, devices.look(root, inventory), tuple(sockets), tuple(unmet), tuple(faults))
+    return VendorState(inventory, look_for_devices(root, inventory), tuple(sockets), tuple(unmet), tuple(faults))
 
 
 def is_loaded(root: HostRoot, module: str) -> bool:
@@ -113,3 +141,129 @@ def _numbers(release: str) -> tuple[int, ...]:
         found.append(int(digits))
     # 6.12-rc1 and 6.12 are 6.12.0.
     return (*found, 0, 0, 0)[:3]
+
+
+def look_for_devices(root: HostRoot, inventory: VendorInventory) -> Devices:
+    """The vendor's devices, in the order of their PCI addresses, or of their names if they have none."""
+    majors = proc.character_majors(root)
+    found: dict[tuple[object, ...], dict[tuple[DeviceNode, str], None]] = {}
+    names: dict[tuple[object, ...], dict[str, None]] = {}
+    common: dict[tuple[DeviceNode, str], None] = {}
+    lacking: list[str] = []
+    absent: list[str] = []
+    for group, pattern in inventory.patterns:
+        matching, refused = _matching(root, pattern, majors)
+        if not matching:
+            shown = f"{_written(pattern)} (not given: {refused})" if refused else _written(pattern)
+            (lacking if pattern.required else absent).append(shown)
+        for node, address in matching:
+            if not pattern.each:
+                common[node, group] = None
+                continue
+            name = _sysfs_text(root, f"{_BY_NUMBER}/{node.major}:{node.minor}/{pattern.name}") if pattern.name else ""
+            key = _key(node, address, name)
+            found.setdefault(key, {})[node, group] = None
+            called = [word for word in (address, name, node.path.rpartition("/")[2]) if word]
+            names.setdefault(key, {}).update(dict.fromkeys(called))
+    devices = [Device((str(index), *names[key]), tuple(found[key])) for index, key in enumerate(sorted(found))]
+    return Devices(tuple(devices), tuple(common), tuple(lacking), tuple(dict.fromkeys(absent)))
+
+
+def pci_ids(root: HostRoot, address: str, *names: str) -> list[str]:
+    """What sysfs says of a PCI function: ``vendor``, ``device`` or ``class``, in hexadecimal without ``0x``."""
+    return [_sysfs_text(root, f"{PCI}/{address}/{name}")[2:] for name in names]
+
+
+def _written(pattern: DevicePattern) -> str:
+    """A pattern for people."""
+    words = [pattern.path or "a device"]
+    if pattern.major:
+        words.append(f"of driver {pattern.major}")
+    if pattern.pci:
+        words.append(f"of PCI {' or '.join(pattern.pci)}")
+    words += [f"with {key}={value}" for key, value in pattern.properties]
+    return " ".join(words)
+
+
+def _matching(
+    root: HostRoot, pattern: DevicePattern, majors: dict[str, int]
+) -> tuple[list[tuple[DeviceNode, str]], str]:
+    """The nodes that a pattern means, each with its PCI address, "" for none; and why another one is not given."""
+    found, refused = [], ""
+    for path in _paths(root, pattern, majors):
+        status = root.stat(path)
+        if status is None:
+            continue
+        major, minor = posix.major(status.st_rdev), posix.minor(status.st_rdev)
+        why = refusal(root, path, status, majors)
+        refused = why or refused
+        if why or (pattern.major and majors.get(pattern.major) != major):
+            continue
+        link = root.link(f"{_BY_NUMBER}/{major}:{minor}") or ""
+        # The PCI function that a device in sysfs belongs to is the last one in the path.
+        address = next(filter(bus_id, reversed(link.split("/"))), "")
+        if _fits(root, pattern, f"{major}:{minor}", address):
+            found.append((nodes.device(root, path, major, minor), address))
+    return found, refused
+
+
+def refusal(root: HostRoot, path: str, status: posix.stat_result, majors: dict[str, int]) -> str:
+    """Why a node may not be given: by its path, its type, its number, and its driver, as many numbers are dynamic."""
+    major, minor = posix.major(status.st_rdev), posix.minor(status.st_rdev)
+    if not is_character_device(status):
+        return "it is no character device"
+    why = allowed.device_path(path) or allowed.device_number(major, minor)
+    if why:
+        return why
+    drivers = [name for name, number in majors.items() if number == major]
+    if major == allowed.MISC:
+        lines = (root.read(_MISC_DEVICES) or b"").decode("ascii", "replace").splitlines()
+        words = [line.split(None, 1) for line in lines]
+        drivers = [pair[1] for pair in words if len(pair) == 2 and pair[0] == str(minor)]
+    return next(filter(None, map(allowed.driver, drivers)), "")
+
+
+def _paths(root: HostRoot, pattern: DevicePattern, majors: dict[str, int]) -> list[str]:
+    """Paths below /dev that may be meant: by the pattern's own path, else by all numbers that the kernel knows."""
+    if pattern.path:
+        return glob.expanded(pattern.path, root.names, _MOST_NODES)
+    major = f"{majors.get(pattern.major, -1)}:" if pattern.major else ""
+    numbers = [name for name in root.names(_BY_NUMBER) if name.startswith(major)]
+    return [f"/dev/{name}" for name in [_device_name(root, number) for number in numbers] if name]
+
+
+def _device_name(root: HostRoot, number: str) -> str:
+    """The name below /dev that the kernel gives a device; "" if it says none, or none that is one."""
+    lines = _sysfs_text(root, f"{_BY_NUMBER}/{number}/uevent").split()
+    found = [line[len("DEVNAME=") :] for line in lines if line.startswith("DEVNAME=")]
+    return found[0] if found and ".." not in found[0].split("/") else ""
+
+
+def _fits(root: HostRoot, pattern: DevicePattern, number: str, address: str) -> bool:
+    """Whether the device with this number is the pattern's, by its PCI function and by its properties."""
+    if pattern.pci:
+        vendor, device = pci_ids(root, address, "vendor", "device") if address else ("", "")
+        if vendor not in pattern.pci and f"{vendor}:{device}" not in pattern.pci:
+            return False
+    lines = _sysfs_text(root, f"{_UDEV}/c{number}").splitlines() if pattern.properties else []
+    return all([f"E:{key}={value}" in lines for key, value in pattern.properties])
+
+
+def _sysfs_text(root: HostRoot, path: str) -> str:
+    return (root.read(path) or b"").decode("utf-8", "replace").strip()
+
+
+def _key(node: DeviceNode, address: str, name: str) -> tuple[object, ...]:
+    """What the nodes of one device share, in an order that people expect: by address, else by number.
+
+    One PCI function may have several devices, which sysfs tells apart by their further names.  Without an address the
+    nodes of one folder with one number are one device: hl0 and hl_controlD0.
+    """
+    if address:
+        return (0, tuple([int(part, 16) for part in address.replace(".", ":").split(":")]), name)
+    folder, _, file = node.path.rpartition("/")
+    called = name or file
+    digits = called[len(called.rstrip("0123456789")) :]
+    if not digits or len(digits) > _MOST_DIGITS:
+        return (2, (), node.path)
+    return (1, (int(digits),), f"{folder}/{name}")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""VendorInventory: what of one vendor's file is on this host; and the saved copies of it and of the files' flags.
+"""A vendor: what its file says of an accelerator's driver, and what of that is on this host, which is saved.
 
-`survey` makes an inventory from a vendor's file and the files that it names, and saves it.  A start loads the saved one
-while everything that was looked at is still the same.  Device nodes are never saved: see `devices`.  Reads only.
+`Vendor` names patterns: `vendorfile` reads it from JSON, `tegra` from NVIDIA's CSV files, and `wsl` has one of its own.
+`vendorsurvey` finds which of a host's files they mean, and saves that as a `VendorInventory`.  A start loads the saved
+one while everything that was looked at is still the same.  Device nodes are never saved: see `vendorhost`.  Reads only.
 """
 
 from __future__ import annotations
@@ -11,22 +12,101 @@ from oci_gpu_hook.driver.inventory import DriverFile, Library
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.request.vendorrequest import Known
-from oci_gpu_hook.vendors import folders
-from oci_gpu_hook.vendors.vendor import DevicePattern, Link
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Optional
 
     # Three numbers that are the same while a file or a folder is; None if it is absent.
     Identity = Optional[tuple[int, int, int]]
+    # Is called with each file and folder that a vendor is read from, before it is read.
+    See = Callable[[str], object]
 
 # Raise the number with a change of the fields of a record below, of Library, DriverFile, DevicePattern or Known, or of
 # what a survey leaves out.
 HEADING = b"oci-gpu-hook vendors 3\n"
-KNOWN = "vendors"
 PREFIX = "vendor."
+
+# Of a vendor's file, in bytes.
+LARGEST_FILE = 1 << 20
+
+
+class DevicePattern(NamedTuple):
+    """Which character devices of the host are meant: those for which all that is said here holds.
+
+    path: a glob below /dev, "" for any; major: the driver's name in /proc/devices; pci: PCI vendors, ``1002``, or
+    vendors and devices, ``1d0f:7064``, in lower case, of which one must be the device's; properties: in udev's
+    database.
+    each: whether it is one of the devices that a request can name, else every request gets it; name: the file in the
+    device's folder in sysfs that has one more name for it, such as ``ibdev``.
+    required: whether a request fails if the host has none.
+    """
+
+    path: str
+    major: str = ""
+    pci: tuple[str, ...] = ()
+    properties: tuple[tuple[str, str], ...] = ()
+    each: bool = False
+    name: str = ""
+    required: bool = True
+
+
+class Item(NamedTuple):
+    """Files of the host: `path` is a glob, in which ``{version}`` stands for the driver's version.
+
+    target: the folder in the container, "" for the usual one: the loader's own for libraries, else the host's.
+    """
+
+    path: str
+    target: str = ""
+    required: bool = False
+
+
+class Link(NamedTuple):
+    """A symbolic link in the container: where it lies, and its text."""
+
+    path: str
+    to: str
+
+
+class Group(NamedTuple):
+    """One of a driver's features, and what it needs; `files` are folders too, which are mounted with their content."""
+
+    name: str
+    devices: tuple[DevicePattern, ...] = ()
+    libraries: tuple[Item, ...] = ()
+    files: tuple[Item, ...] = ()
+    sockets: tuple[Item, ...] = ()
+    links: tuple[Link, ...] = ()
+
+
+class Version(NamedTuple):
+    """Where a driver's version is found: kind is ``text``, ``module`` (its name) or ``file`` (its path), or ""."""
+
+    kind: str = ""
+    value: str = ""
+
+
+class Vendor(NamedTuple):
+    """What one file says.
+
+    file: its path, for people; flag: the variable that asks for it; kind: of its CDI devices, ``amd.com/gpu``, "" for
+    none; groups: those that a request gets; environment: what programs in a container may need, which a hook cannot
+    set; kernel: the lowest release, "" for any; modules: those that must be loaded; selinux_type: the type that a
+    container's process needs, selinux_boolean: the boolean that must be on, "" for none.
+    """
+
+    file: str
+    flag: str
+    groups: tuple[Group, ...]
+    kind: str = ""
+    version: Version = Version()
+    environment: tuple[tuple[str, str], ...] = ()
+    kernel: str = ""
+    modules: tuple[str, ...] = ()
+    selinux_type: str = ""
+    selinux_boolean: str = ""
 
 
 class VendorInventory(NamedTuple):
@@ -71,21 +151,7 @@ def identity(root: HostRoot, path: str) -> Identity:
     return None if status is None else (status.st_dev, status.st_ino, status.st_ctime_ns)
 
 
-def files_now(root: HostRoot) -> tuple[tuple[str, Identity], ...]:
-    """The vendors' files of this host as they are now, and whose their folders are."""
-    files = [(path, identity(root, path)) for path in folders.list_files(root)]
-    ways = [(path, way(root, path)) for path in folders.WAYS] if files else []
-    return (*files, *ways)
-
-
-def read_known(root: HostRoot, now: tuple[tuple[str, Identity], ...]) -> tuple[Known, ...] | None:
-    """What the vendors' files said when they were as `now`; None if that was not saved."""
-    values = saved.unpacked(HEADING, saved.read(root, KNOWN))
-    try:
-        files, rows = values
-        return saved.records(Known, rows) if files == now else None
-    except (ValueError, TypeError):
-        return None
+_INNER = {"libraries": Library, "cached": Library, "files": DriverFile, "links": Link}
 
 
 def read_saved(root: HostRoot, name: str, file: str) -> VendorInventory | None:
@@ -98,7 +164,9 @@ def read_saved(root: HostRoot, name: str, file: str) -> VendorInventory | None:
     values = saved.unpacked(HEADING, saved.read(root, f"{PREFIX}{name}"))
     try:
         (places, ways, texts), row = values
-        found = _from_row(row)
+        found = saved.nested(VendorInventory, row, _INNER)
+        groups = [group for group, _ in found.patterns]
+        patterns = saved.records(DevicePattern, [pattern for _, pattern in found.patterns])
     except (ValueError, TypeError):
         return None
     if found.file != file:
@@ -108,18 +176,4 @@ def read_saved(root: HostRoot, name: str, file: str) -> VendorInventory | None:
         and all([way(root, path) == was for path, was in ways])
         and all([root.read(path) == was for path, was in texts])
     )
-    return found if is_same else None
-
-
-def _from_row(row: tuple[object, ...]) -> VendorInventory:
-    """The inventory from plain tuples; ValueError or TypeError if one does not fit its record."""
-    (found,) = saved.records(VendorInventory, (row,))
-    groups = [group for group, _ in found.patterns]
-    patterns = saved.records(DevicePattern, [pattern for _, pattern in found.patterns])
-    return found._replace(
-        patterns=tuple(zip(groups, patterns)),
-        libraries=saved.records(Library, found.libraries),
-        cached=saved.records(Library, found.cached),
-        files=saved.records(DriverFile, found.files),
-        links=saved.records(Link, found.links),
-    )
+    return found._replace(patterns=tuple(zip(groups, patterns))) if is_same else None

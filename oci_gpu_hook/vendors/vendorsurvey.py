@@ -17,13 +17,11 @@ from oci_gpu_hook.host import contents, saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_folder
 from oci_gpu_hook.vendors import allowed
-from oci_gpu_hook.vendors.vendor import Link
-from oci_gpu_hook.vendors.vendorinventory import HEADING, PREFIX, VendorInventory, identity, way
+from oci_gpu_hook.vendors.vendorinventory import HEADING, PREFIX, Link, VendorInventory, identity, way
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.vendors.vendor import Group, Item, Vendor, Version
-    from oci_gpu_hook.vendors.vendorinventory import Identity
+    from oci_gpu_hook.vendors.vendorinventory import Group, Identity, Item, Vendor, Version
 
 _MOST_LINKS = 40
 # Of one vendor's file; a saved inventory holds some thousands.

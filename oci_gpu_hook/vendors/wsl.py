@@ -14,13 +14,12 @@ from oci_gpu_hook.formats import glob
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors.platform import DXG, WSL_FOLDER
-from oci_gpu_hook.vendors.vendor import DevicePattern, Group, Item, Vendor
+from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Vendor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from oci_gpu_hook.host.root import HostRoot
+    from oci_gpu_hook.vendors.vendorinventory import See
 
 KIND = "nvidia.com/gpu"
 
@@ -42,11 +41,8 @@ OF_STORE = ("lib*.so*", "*.bin", "*.dll")
 _HINT = "whoever runs the Windows host must install NVIDIA's driver there, and start WSL anew: wsl --shutdown"
 
 
-def vendor(root: HostRoot, see: Callable[[str], None] = lambda _: None) -> Vendor:
-    """What this WSL 2 gives to containers; DriverError if Windows has no driver of NVIDIA's for it.
-
-    see: is called with each folder before it is read.
-    """
+def vendor(root: HostRoot, see: See = lambda _: None) -> Vendor:
+    """What this WSL 2 gives to containers; DriverError if Windows has no driver of NVIDIA's for it."""
     for folder in (WSL_FOLDER, LIBRARIES, DRIVERS):
         see(folder)
     for name in REQUIRED:
@@ -69,7 +65,7 @@ def vendor(root: HostRoot, see: Callable[[str], None] = lambda _: None) -> Vendo
     return Vendor(WSL_FOLDER, VISIBLE_DEVICES, groups, KIND)
 
 
-def stores(root: HostRoot, see: Callable[[str], None] = lambda _: None) -> list[str]:
+def stores(root: HostRoot, see: See = lambda _: None) -> list[str]:
     """The driver store's folders that have NVIDIA's libraries for Linux, sorted."""
     found = []
     for store in [f"{DRIVERS}/{name}" for name in root.names(DRIVERS) if glob.matches(_STORE, name)]:

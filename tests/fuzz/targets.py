@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from oci_gpu_hook import build
 from oci_gpu_hook.container import compat, devicecgroup
-from oci_gpu_hook.driver import gpu, inventory, mig, nodes, proc, stamp
+from oci_gpu_hook.driver import inventory, nodes, proc, survey
 from oci_gpu_hook.errors import HookError, plain
 from oci_gpu_hook.formats import contexts, devicefilter, ldcache, ldcache_merge, scopeunit
 from oci_gpu_hook.formats.ldcache import paths_of
@@ -457,12 +457,12 @@ _NAMES = st.lists(
 def _proc_files(value: tuple[str, list[str]]) -> None:
     text, names = value
     root = _Proc(text.encode(errors="surrogatepass"), names)
-    gpu.driver_version(root)
-    gpus = gpu.list_gpus(root)
-    mig.devices(root, gpus, None)
+    survey.driver_version(root)
+    gpus = survey.list_gpus(root)
+    survey.mig_devices(root, gpus, None)
     found = nodes.devices(root, gpus) + nodes.of_families(root, nodes.FAMILIES, gpus, [1], ("7",))
     nodes.links(found, gpus)
-    stamp.now(root, "/")
+    proc.stamp(root, "/")
     proc.capability_minor(root, "mig/config")
     scopeunit.parse("a.scope", text)
     folder = SCRATCH / "proc"
@@ -505,10 +505,10 @@ _PLAIN = st.recursive(
 )
 
 
-def _host() -> tuple[HostRoot, stamp.Stamp]:
+def _host() -> tuple[HostRoot, proc.Stamp]:
     root = hosts.host(SCRATCH / "host")
     hosts.saved(root)
-    return root, stamp.now(root, "/")
+    return root, proc.stamp(root, "/")
 
 
 _HOST, _NOW = _host()

@@ -14,7 +14,7 @@ import pytest
 
 from oci_gpu_hook import apply, asking, cli, hook
 from oci_gpu_hook.container import process, rootfs
-from oci_gpu_hook.driver import inventory, stamp, survey
+from oci_gpu_hook.driver import inventory, proc, survey
 from oci_gpu_hook.driver.facts import Facts
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.operations.cgroup import OpenCgroup
@@ -52,7 +52,7 @@ class Node(NamedTuple):
     def inventory(self, driver_root: str = "/") -> inventory.DriverInventory:
         """What was saved for the hooks."""
         root = HostRoot(str(self.tree))
-        found = inventory.read_saved(root, stamp.now(root, driver_root))
+        found = inventory.read_saved(root, proc.stamp(root, driver_root))
         assert found is not None
         return found
 
@@ -65,7 +65,7 @@ def node(tree: Path, folder: Path, facts: Facts | None = None, settings: str = "
     root = HostRoot(str(tree))
     (tree / "run").mkdir(exist_ok=True)
     found = survey.survey(root, driver_root, facts)
-    survey.save(root, stamp.now(root, driver_root), found)
+    survey.save(root, proc.stamp(root, driver_root), found)
     root.close()
     return made
 

@@ -12,7 +12,7 @@ import platform
 import struct
 from pathlib import Path
 
-from oci_gpu_hook.driver import inventory, nodes, stamp, survey
+from oci_gpu_hook.driver import inventory, nodes, proc, survey
 from oci_gpu_hook.formats import ldcache_merge
 from oci_gpu_hook.formats.ldcache import MULTIARCH
 from oci_gpu_hook.formats.ldcache_merge import Entry
@@ -141,7 +141,7 @@ def plant_gpu(tree: Path, bus: int, minor: int, *, extra: str = "") -> None:
 def saved(root: HostRoot) -> str:
     """Save the inventory of a host, as for its hooks; gives the file's path."""
     os.makedirs(f"{root.path}/run", exist_ok=True)
-    return survey.save(root, stamp.now(root, "/"), survey.survey(root))
+    return survey.save(root, proc.stamp(root, "/"), survey.survey(root))
 
 
 def surveyed(root: HostRoot) -> inventory.DriverInventory:

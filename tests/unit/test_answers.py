@@ -14,7 +14,7 @@ from oci_gpu_hook import build
 from oci_gpu_hook.cli import shown
 from oci_gpu_hook.container import rootfs
 from oci_gpu_hook.container.layout import COMPAT_FOLDER, Layout
-from oci_gpu_hook.driver import inventory, nodes, stamp, survey
+from oci_gpu_hook.driver import inventory, nodes, proc, survey
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
@@ -101,7 +101,7 @@ def test_a_start_wants_nvml_asked_for_as_long_as_a_mig_device_has_no_name(node: 
     assert not wanted.exists()
     device = inventory.MigDevice(0, None, None, "", 1, 0, 30, 31)
     known = survey.survey(node.root)._replace(mig_devices=(device,))
-    survey.save(node.root, stamp.now(node.root, "/"), known)
+    survey.save(node.root, proc.stamp(node.root, "/"), known)
     node.start(by_environment("1", "utility"))
     assert wanted.exists()
 

@@ -18,8 +18,7 @@ from oci_gpu_hook.node.setup import cdispec
 from oci_gpu_hook.operations.ldcache import LdCache
 from oci_gpu_hook.operations.service import Service
 from oci_gpu_hook.report.progress import Progress
-from oci_gpu_hook.vendors.devices import Device, Devices
-from oci_gpu_hook.vendors.vendorhost import VendorState
+from oci_gpu_hook.vendors.vendorhost import Device, Devices, VendorState
 from oci_gpu_hook.vendors.vendorinventory import VendorInventory
 from tests.unit import cdi_engine, hosts
 from tests.unit.cdi_engine import Node, by_hook, by_spec

@@ -13,7 +13,7 @@ import pytest
 from oci_gpu_hook.host import contents
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import procfile
-from oci_gpu_hook.vendors import current
+from oci_gpu_hook.vendors import folders
 from oci_gpu_hook.vendors.vendorinventory import VendorInventory
 
 FOLDER = "/opt/acme"
@@ -48,7 +48,7 @@ def look(host: Path) -> contents.Contents:
 
 def given(host: Path) -> VendorInventory:
     """What a start gives, which saves it for the next one."""
-    return current.vendor_inventory(HostRoot(str(host), remember=True), "OCI_ACME", FILE)
+    return folders.vendor_inventory(HostRoot(str(host), remember=True), "OCI_ACME", FILE)
 
 
 def paths(found: VendorInventory) -> set[str]:

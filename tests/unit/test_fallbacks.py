@@ -116,7 +116,7 @@ STRUCT = {
     "gone": MISSING,
     "empty": EMPTY,
     "no pack": "import _struct; del _struct.pack",
-    "no iter_unpack": "import _struct; del _struct.iter_unpack",
+    "no Struct": "import _struct; del _struct.Struct",
 }
 BY_STRUCT = """
 import posix, sys
@@ -159,7 +159,7 @@ def test_without_the_private_signal_the_public_one_does_the_same(spoil: str) -> 
 
 
 BY_RECORD = """
-from oci_gpu_hook.driver.gpu import Gpu
+from oci_gpu_hook.driver.proc import Gpu
 gpu = Gpu(0, None, "model", "00000000:07:00.0", 3, "0000:07:00.0", brand="x")
 print(gpu, gpu.minor, gpu.brand, gpu.compute_capability == "", gpu._replace(minor=4).minor, gpu == tuple(gpu))
 try:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.driver.gpu import Gpu
 from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
+from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.node.exporters import featurelabels
 from oci_gpu_hook.node.gpus.readings import GpuReading, MigReading
 from oci_gpu_hook.node.machine.validated import STEPS, StepResult, Validation

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.driver.gpu import Gpu
+from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.node.exporters import exposition, gpuexposition
 from oci_gpu_hook.node.exporters.gpuexposition import Held, Node
 from oci_gpu_hook.node.gpus import readings

@@ -24,8 +24,7 @@ from oci_gpu_hook.node.engines.heldnodes import HostsNodes, Wanted
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import processes, untrusted
 from oci_gpu_hook.node.machine.mounts import Mounts
-from oci_gpu_hook.vendors.devices import Device, Devices
-from oci_gpu_hook.vendors.vendorhost import VendorState
+from oci_gpu_hook.vendors.vendorhost import Device, Devices, VendorState
 from oci_gpu_hook.vendors.vendorinventory import VendorInventory
 from tests.unit import hosts
 from tests.unit.program import Program

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from oci_gpu_hook.driver import stamp
+from oci_gpu_hook.driver import proc
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.vendors import current
+from oci_gpu_hook.vendors import folders
 from tests.unit import hosts, starts
 from tests.unit.containers import write_bundle
 from tests.unit.process import contained
@@ -95,8 +95,8 @@ A_VENDOR = '{"activation_flag": "OCI_A", "inventory": {"a": {}}}'
 def remembered(host: Path) -> None:
     """Save what is known of the vendor, as an earlier start does."""
     root = HostRoot(str(host), remember=True)
-    for vendor in current.known(root):
-        current.vendor_inventory(root, vendor.flag, vendor.file)
+    for vendor in folders.known(root):
+        folders.vendor_inventory(root, vendor.flag, vendor.file)
     root.close()
 
 
@@ -161,7 +161,7 @@ BUDGETS = {
     "no saved inventory": Budget(
         UNKNOWN,
         ("state", "start", "gpu", "provision", "survey"),
-        plant=(stamp.LD_SO_CACHE, ""),
+        plant=(proc.LD_SO_CACHE, ""),
         spoil=lambda host: hosts.plant(host, "proc/sys/kernel/random/boot_id", "another\n"),
     ),
 }

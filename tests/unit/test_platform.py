@@ -15,7 +15,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import drivercheck
 from oci_gpu_hook.planning import platforms
 from oci_gpu_hook.vendors import platform
-from oci_gpu_hook.vendors.vendor import Link
+from oci_gpu_hook.vendors.vendorinventory import Link
 from tests.unit import hosts
 from tests.unit.program import Program
 

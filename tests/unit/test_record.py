@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from oci_gpu_hook import record
-from oci_gpu_hook.driver.gpu import Gpu
+from oci_gpu_hook.driver.proc import Gpu
 
 pytestmark = pytest.mark.pythons
 

@@ -19,7 +19,7 @@ from oci_gpu_hook.errors import ApplyError, BundleError, ConfigError
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.request.vendorrequest import Known
 from oci_gpu_hook.runtime import create
-from oci_gpu_hook.vendors import current
+from oci_gpu_hook.vendors import folders
 from tests.unit.starts import ROOT
 
 REGISTRATION = ROOT / "hooks.d/oci-gpu-hook.json"
@@ -229,7 +229,7 @@ def test_what_fails_stops_only_a_container_that_asks(
     file.write_text(f"{settings}\n")
     monkeypatch.setattr("oci_gpu_hook.request.settings.SETTINGS", str(file))
     known = (Known("OCI_ACME", "", "/acme.json"),)
-    monkeypatch.setattr(current, "for_container", lambda *_, **__: known)
+    monkeypatch.setattr(folders, "for_container", lambda *_, **__: known)
     real = config.with_name("real.json")
     real.write_text(json.dumps({"process": {"env": env}}))
     config.symlink_to(real)

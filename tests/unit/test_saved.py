@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from oci_gpu_hook.driver import inventory, stamp, survey
+from oci_gpu_hook.driver import inventory, proc, survey
 from oci_gpu_hook.driver.inventory import HEADING
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
@@ -130,7 +130,7 @@ class Saved:
     def __init__(self, tree: Path) -> None:
         self.root: HostRoot = hosts.host(tree)
         hosts.saved(self.root)
-        self.now = stamp.now(self.root, "/")
+        self.now = proc.stamp(self.root, "/")
         self.found = survey.survey(self.root)._replace(
             mig_devices=(inventory.MigDevice(0, None, None, "", 1, 0, 1 << 40, -4),),
             misfits=(inventory.Misfit("libcuda", "compute", ""),),

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook.driver import files, inventory, nodes, proc, stamp, survey
-from oci_gpu_hook.driver.gpu import driver_version, list_gpus
+from oci_gpu_hook.driver import files, inventory, nodes, proc, survey
+from oci_gpu_hook.driver.survey import driver_version, list_gpus
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.formats.ldcache import FLAGS
@@ -252,10 +252,10 @@ def test_a_saved_inventory_that_may_be_wrong_is_not_used(tmp_path: Path, change:
     information = tmp_path / "proc/driver/nvidia/gpus/0000:07:00.0/information"
     information.write_text(information.read_text().replace(hosts.uuid(1), hosts.NO_UUID))
     hosts.saved(root)
-    found = inventory.read_saved(root, stamp.now(root, "/"))
+    found = inventory.read_saved(root, proc.stamp(root, "/"))
     assert found is not None and found.gpus[0].uuid is None
     CHANGES[change](tmp_path)
-    assert inventory.read_saved(root, stamp.now(root, "/")) is None
+    assert inventory.read_saved(root, proc.stamp(root, "/")) is None
 
 
 @pytest.mark.parametrize("uuid", [None, "MIG-27d4e8c1-9b36-5f02-8e7a-c15f90a3b46d"])
@@ -266,9 +266,9 @@ def test_a_mig_device_that_is_shown_once_more_is_in_doubt(tmp_path: Path, uuid: 
     hosts.plant(tmp_path, f"{MIG_DEVICE}/access", "")
     device = inventory.MigDevice(0, 0, uuid, "", 5, 0, 30, 31)
     known = survey.survey(root)._replace(mig_devices=(device,))
-    survey.save(root, stamp.now(root, "/"), known)
+    survey.save(root, proc.stamp(root, "/"), known)
     os.utime(tmp_path / MIG_DEVICE)
-    found = inventory.read_saved(root, stamp.now(root, "/"))
+    found = inventory.read_saved(root, proc.stamp(root, "/"))
     unnamed = device if uuid is None else device._replace(number=None, uuid=None)
     assert found is not None and found.mig_devices == (unnamed,)
     assert (inventory.MAY_BE_MADE_ANEW in found.unknown) == (uuid is not None)
@@ -279,18 +279,18 @@ def test_another_mount_of_procfs_makes_no_doubt_of_a_mig_device(tmp_path: Path) 
     root = hosts.host(tmp_path)
     hosts.plant(tmp_path, f"{MIG_DEVICE}/access", "")
     hosts.saved(root)
-    now = stamp.now(root, "/")
+    now = proc.stamp(root, "/")
     (device, time), inodes = now.shown[0], now.mig
     later = now._replace(shown=((device, time + 1),))
     elsewhere = now._replace(shown=((device + 1, time + 1),))
-    assert inodes and stamp.is_same(now, later) and stamp.is_same(now, elsewhere)
-    assert stamp.is_in_doubt(now, later) and not stamp.is_in_doubt(now, elsewhere)
+    assert inodes and proc.is_same(now, later) and proc.is_same(now, elsewhere)
+    assert proc.is_in_doubt(now, later) and not proc.is_in_doubt(now, elsewhere)
 
 
 def test_an_inventory_of_another_driver_root_is_not_used(tmp_path: Path) -> None:
     root = hosts.host(tmp_path)
     hosts.saved(root)
-    assert inventory.read_saved(root, stamp.now(root, "/run/nvidia/driver")) is None
+    assert inventory.read_saved(root, proc.stamp(root, "/run/nvidia/driver")) is None
 
 
 def test_a_start_saves_what_it_had_to_survey_and_makes_the_folder(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_a_start_saves_what_it_had_to_survey_and_makes_the_folder(tmp_path: Path
     finally:
         os.umask(before)
     assert (tmp_path / "run/oci-gpu-hook").stat().st_mode & 0o7777 == 0o755
-    assert inventory.read_saved(root, stamp.now(root, "/")) is not None
+    assert inventory.read_saved(root, proc.stamp(root, "/")) is not None
 
 
 def test_a_start_that_may_not_make_the_folder_has_its_inventory(tmp_path: Path) -> None:
@@ -322,12 +322,12 @@ def test_a_start_leaves_what_was_saved_meanwhile(tmp_path: Path, monkeypatch: py
     known = look(root)._replace(cuda_version="13.1")
 
     def survey_while_another_saves(root: HostRoot, driver_root: str) -> inventory.DriverInventory:
-        survey.save(root, stamp.now(root, "/"), known)
+        survey.save(root, proc.stamp(root, "/"), known)
         return look(root, driver_root)
 
     monkeypatch.setattr(survey, "survey", survey_while_another_saves)
     survey.survey_and_save(root, "/")
-    assert inventory.read_saved(root, stamp.now(root, "/")) == known
+    assert inventory.read_saved(root, proc.stamp(root, "/")) == known
 
 
 def test_this_machine_is_one_that_we_know() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.vendors import tegra
-from oci_gpu_hook.vendors.vendor import DevicePattern, Group, Item, Link, Version
+from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Link, Version
 from tests.unit import hosts
 
 FOLDER = "/etc/nvidia-container-runtime/host-files-for-container.d"

@@ -15,9 +15,8 @@ import pytest
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.request.sources import Inputs
-from oci_gpu_hook.vendors import current, devices, folders, vendorhost, vendorinventory, vendorsurvey
-from oci_gpu_hook.vendors.vendor import DevicePattern, Group, Item, Vendor, Version
-from oci_gpu_hook.vendors.vendorinventory import VendorInventory
+from oci_gpu_hook.vendors import folders, vendorhost, vendorinventory, vendorsurvey
+from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Vendor, VendorInventory, Version
 from tests.unit.hosts import plant, plant_library
 
 FILE = "/usr/share/oci-gpu-hook/vendors/acme.json"
@@ -259,9 +258,9 @@ def pci(tree: Path, address: str, vendor: str, device: str) -> None:
     plant(tree, f"/sys/bus/pci/devices/{address}/device", f"0x{device}\n")
 
 
-def look(tree: Path, *patterns: DevicePattern) -> devices.Devices:
+def look(tree: Path, *patterns: DevicePattern) -> vendorhost.Devices:
     rows = tuple([("compute", pattern) for pattern in patterns])
-    return devices.look(HostRoot(str(tree)), VendorInventory(FILE, "OCI_ACME", patterns=rows))
+    return vendorhost.look_for_devices(HostRoot(str(tree)), VendorInventory(FILE, "OCI_ACME", patterns=rows))
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make device nodes")
@@ -384,8 +383,8 @@ ACME = '{"activation_flag": "OCI_ACME", "driver_feature": ["a"], "inventory": {"
 
 
 def known(tree: Path) -> list[tuple[str, str]]:
-    found = current.known(HostRoot(str(tree), remember=True))
-    assert current.known(HostRoot(str(tree), remember=True)) == found, "the saved one says the same"
+    found = folders.known(HostRoot(str(tree), remember=True))
+    assert folders.known(HostRoot(str(tree), remember=True)) == found, "the saved one says the same"
     return [(item.flag, item.fault) for item in found]
 
 
@@ -429,12 +428,12 @@ def test_an_engine_that_has_a_spec_of_a_kind_resolves_its_names_itself(tree: Pat
     plant(tree, FILE, ACME.replace('"inventory"', '"kind": "acme.com/card", "inventory"'))
     root = HostRoot(str(tree))
     inputs = Inputs({}, annotations={"cdi.k8s.io/x": "acme.com/card=0"})
-    (ours,) = current.for_container(root, inputs)
+    (ours,) = folders.for_container(root, inputs)
     assert ours.kind == "acme.com/card"
     plant(tree, "/etc/cdi/theirs.yaml", "cdiVersion: 0.5.0\nkind: acme.com/card\n")
-    (theirs,) = current.for_container(root, inputs)
+    (theirs,) = folders.for_container(root, inputs)
     assert (theirs.kind, theirs.flag) == ("", "OCI_ACME")
-    (other,) = current.for_container(root, Inputs({"OCI_ACME": "0"}))
+    (other,) = folders.for_container(root, Inputs({"OCI_ACME": "0"}))
     assert other.kind == "acme.com/card"
 
 
@@ -451,7 +450,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tree: Path, monk
 
     monkeypatch.setattr(folders, "load", overtaken)
     root = HostRoot(str(tree), remember=True)
-    current.vendor_inventory(root, "OCI_ACME", FILE)
+    folders.vendor_inventory(root, "OCI_ACME", FILE)
     assert vendorinventory.read_saved(root, "OCI_ACME", FILE) is None
 
 

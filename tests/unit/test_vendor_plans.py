@@ -18,10 +18,8 @@ from oci_gpu_hook.operations.symlink import Symlink
 from oci_gpu_hook.planning import provision, vendorshare
 from oci_gpu_hook.planning.plan import Found, Plan, Provision, Share
 from oci_gpu_hook.request.vendorrequest import VendorRequest
-from oci_gpu_hook.vendors.devices import Device, Devices
-from oci_gpu_hook.vendors.vendor import DevicePattern, Link
-from oci_gpu_hook.vendors.vendorhost import VendorState
-from oci_gpu_hook.vendors.vendorinventory import VendorInventory
+from oci_gpu_hook.vendors.vendorhost import Device, Devices, VendorState
+from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Link, VendorInventory
 
 LAYOUT = Layout("/usr/lib64", "", None, GLIBC, user_namespace=False, dev_is_hosts=False)
 FILE = "/v/acme.json"

@@ -14,7 +14,7 @@ import pytest
 
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.vendors import vendorfile
-from oci_gpu_hook.vendors.vendor import LARGEST_FILE, DevicePattern, Group, Item, Vendor, Version
+from oci_gpu_hook.vendors.vendorinventory import LARGEST_FILE, DevicePattern, Group, Item, Vendor, Version
 
 PUBLISHED = Path(__file__).resolve().parents[1] / "data/vendors"
 

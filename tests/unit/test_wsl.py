@@ -11,7 +11,7 @@ import pytest
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.vendors import wsl
-from oci_gpu_hook.vendors.vendor import DevicePattern, Item
+from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Item
 from tests.unit import hosts
 
 LIB = "/usr/lib/wsl/lib"

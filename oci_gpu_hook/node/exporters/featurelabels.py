@@ -13,8 +13,8 @@ from oci_gpu_hook.node.machine.validated import FAILED, PASSED, STEPS
 from oci_gpu_hook.record import NamedTuple
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.driver.gpu import Gpu
     from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
+    from oci_gpu_hook.driver.proc import Gpu
     from oci_gpu_hook.node.gpus.readings import GpuReading
     from oci_gpu_hook.node.machine.validated import Validation
 

@@ -17,7 +17,7 @@ from oci_gpu_hook.record import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from oci_gpu_hook.driver.gpu import Gpu
+    from oci_gpu_hook.driver.proc import Gpu
     from oci_gpu_hook.node.gpus.readings import GpuReading, Readings
     from oci_gpu_hook.node.machine.validated import Validation
 

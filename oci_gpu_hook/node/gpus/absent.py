@@ -11,7 +11,7 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.driver import nodes, proc
-from oci_gpu_hook.driver.gpu import driver_version, list_gpus
+from oci_gpu_hook.driver.survey import driver_version, list_gpus
 from oci_gpu_hook.errors import ApplyError, DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_character_device, is_folder
@@ -71,7 +71,7 @@ def missing_nodes(root: HostRoot) -> tuple[Node, ...]:
 
 def _nodes_of_gpus(root: HostRoot) -> list[Node]:
     """The nodes of the GPUs and of the loaded modules, with the mode and owner from the module's parameters."""
-    params = proc.information(root.read(proc.PARAMS) or b"")
+    params = proc.information(root, proc.PARAMS)
     if params.get("ModifyDeviceFiles") == "0":
         return []
     mode = _number(params, "DeviceFileMode", _DEFAULT_MODE) & _PERMISSIONS
@@ -89,7 +89,7 @@ def _nodes_of_capabilities(root: HostRoot) -> list[Node]:
         return []
     found = []
     for file in _files(root, proc.CAPABILITIES):
-        fields = proc.information(root.read(file) or b"")
+        fields = proc.information(root, file)
         minor = _number(fields, "DeviceFileMinor", -1)
         if minor >= 0 and fields.get("DeviceFileModify") != "0":
             mode = _number(fields, "DeviceFileMode", 0o400) & _PERMISSIONS

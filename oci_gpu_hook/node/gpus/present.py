@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 from oci_gpu_hook.driver import nodes, proc
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.vendors import current, devices, folders, vendorhost, vendorinventory, vendorsurvey
+from oci_gpu_hook.vendors import folders, vendorhost, vendorinventory, vendorsurvey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Set
 
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.vendors.vendor import Vendor
     from oci_gpu_hook.vendors.vendorhost import VendorState
-    from oci_gpu_hook.vendors.vendorinventory import VendorInventory
+    from oci_gpu_hook.vendors.vendorinventory import Vendor, VendorInventory
 
 _NVIDIA = "10de"
 # Of classes of PCI functions (pci.ids): displays, co-processors, accelerators.  A vendor has bridges and sensors, too.
@@ -54,7 +53,7 @@ def look(root: HostRoot, *, saved_only: bool = False) -> Present:
 def refresh(root: HostRoot) -> Present:
     """What is here, found by a new survey and saved for the next starts; OSError if nothing can be saved."""
     try:
-        now = vendorinventory.files_now(root)
+        now = folders.files_now(root)
     except ConfigError:
         now = ()  # `_read_all` says it
     before = dict(now)
@@ -66,17 +65,17 @@ def refresh(root: HostRoot) -> Present:
 
     found = _look(root, inventory)
     if before:
-        current.read_all(root, now)
+        folders.read_all(root, now)
     return found
 
 
 def is_saved(root: HostRoot) -> bool:
     """Whether all that `refresh` has saved is still true."""
     try:
-        now = vendorinventory.files_now(root)
+        now = folders.files_now(root)
     except ConfigError:
         return True
-    known = vendorinventory.read_known(root, now) if now else ()
+    known = folders.read_known(root, now) if now else ()
     return known is not None and all(
         [vendorinventory.read_saved(root, item.flag, item.file) is not None for item in known if not item.fault]
     )
@@ -120,8 +119,8 @@ def hardware(root: HostRoot, found: VendorState) -> str:
 
 def _on_pci(root: HostRoot, wanted: Set[str]) -> str:
     """A function on PCI of one of these vendors, or vendors and devices, that computes; "" for none."""
-    for address in root.names(devices.PCI) if wanted else ():
-        vendor, device, kind = devices.pci_ids(root, address, "vendor", "device", "class")
+    for address in root.names(vendorhost.PCI) if wanted else ():
+        vendor, device, kind = vendorhost.pci_ids(root, address, "vendor", "device", "class")
         if f"{vendor}:{device}" in wanted or (vendor in wanted and kind.startswith(_CLASSES)):
             return f"PCI {address}"
     return ""

@@ -20,7 +20,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
-from oci_gpu_hook.driver.gpu import Gpu
+from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.errors import ConfigError, HookError, plain
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import FAIL, PASS, Finding
