@@ -87,8 +87,7 @@ def read_source(root_fd: int, path: str, largest: int) -> bytes | None:
         return None
     try:
         status = posix.fstat(named)
-        is_roots = status.st_uid in (0, posix.fstat(root_fd).st_uid)
-        if not is_regular(status) or not is_roots or status.st_mode & WRITABLE_BY_OTHERS:
+        if not is_regular(status) or not is_roots(root_fd, status):
             return None
         fd = posix.open(f"/proc/self/fd/{named}", posix.O_RDONLY | posix.O_CLOEXEC)
         try:
@@ -103,6 +102,11 @@ def read_source(root_fd: int, path: str, largest: int) -> bytes | None:
         return None
     finally:
         posix.close(named)
+
+
+def is_roots(root_fd: int, status: posix.stat_result) -> bool:
+    """Whether only root may write what has this status: "/" names root's number in a user namespace."""
+    return status.st_uid in (0, posix.fstat(root_fd).st_uid) and not status.st_mode & WRITABLE_BY_OTHERS
 
 
 def _check(

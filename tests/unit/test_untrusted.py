@@ -167,7 +167,7 @@ def test_a_node_is_opened_only_if_it_is_the_one(tmp_path: Path) -> None:
 THEIRS = {
     "/run/user": {"node/engines/states.py", "node/engines/rootless.py"},
     "/cmdline": {"node/machine/processes.py", "request/crun.py"},
-    "/environ": {"node/machine/processes.py", "node/machine/untrusted.py"},
+    "/environ": {"node/machine/processes.py"},
     "/root": {"node/machine/untrusted.py", "node/engines/containerdevices.py"},
     "/cwd": {"node/engines/containers.py"},
 }

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.host.source import is_roots
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.node.engines import containerdevices, rootless, states
 from oci_gpu_hook.node.machine import processes, untrusted
@@ -156,7 +157,8 @@ def _daemon(root: HostRoot) -> Daemon | None:
         began = processes.started(root, pid)
         if began is None:
             continue  # it has ended
-        path = processes.environment(root, pid).get("PATH", ":".join(_PATH))
+        variables = dict([item.partition("=")[::2] for item in processes.environment(root, pid)])
+        path = variables.get("PATH", ":".join(_PATH))
         folders = [folder for folder in path.split(":") if folder[:1] == "/"]
         file = next(_values(processes.command_line(root, pid), "--config-file"), SETTINGS)
         return Daemon(pid, containerdevices.since(root, began), tuple(folders), file)
@@ -226,4 +228,4 @@ def _unsafe(root: HostRoot, path: str) -> str:
     status = root.stat(path)
     if found is not None and found[1]:
         return found[1]
-    return "others than root may write it" if status is not None and not untrusted.is_roots(root, status) else ""
+    return "others than root may write it" if status is not None and not is_roots(root.fd, status) else ""

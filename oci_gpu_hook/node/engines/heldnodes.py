@@ -118,8 +118,8 @@ def _inside(root: HostRoot, pid: int, mounts: Mounts, wanted: Wanted) -> Nodes:
         for folder in wanted.folders:
             nodes, was_whole = inside.nodes(folder, budget) if mounts.is_local(folder) else ([], False)
             is_whole = is_whole and was_whole
-            for name, major, minor in nodes:
-                found.setdefault((major, minor), f"{folder}/{name}")
+            for name, at in nodes:
+                found.setdefault(at, f"{folder}/{name}")
         for point in _bound(mounts, wanted):
             status = inside.status(point, with_links=False) if mounts.is_local(point) else None
             if status is not None and is_character_device(status):

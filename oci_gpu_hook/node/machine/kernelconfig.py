@@ -8,15 +8,16 @@ attached.
 from __future__ import annotations
 
 import posix
+from contextlib import suppress
 
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import bpf, syscalls
+from oci_gpu_hook.node.machine import closing
 from oci_gpu_hook.record import NamedTuple
 
 _CGROUPS = "/sys/fs/cgroup"
 # r0 = 1; exit: "allowed", as a device program answers.
 _ALLOW = bytes.fromhex("b7000000010000009500000000000000")
-_SYSCTL = "/proc/sys"
 
 
 class Kernel(NamedTuple):
@@ -51,9 +52,9 @@ def look(root: HostRoot) -> Kernel:
     tries_bpf = cgroups == "v2" and root.path == "/"
     lockdown = _text(root, "/sys/kernel/security/lockdown")
     lines = _text(root, "/proc/modules").splitlines()
-    sysctls = {name: _text(root, f"{_SYSCTL}/{name}") for name in SYSCTLS}
+    sysctls = {name: _text(root, f"/proc/sys/{name}") for name in SYSCTLS}
     return Kernel(
-        release=_text(root, f"{_SYSCTL}/kernel/osrelease"),
+        release=_text(root, "/proc/sys/kernel/osrelease"),
         cgroups=cgroups,
         bpf_refusal=_bpf_refusal() if tries_bpf else None,
         lockdown=lockdown.partition("[")[2].partition("]")[0],
@@ -65,15 +66,9 @@ def look(root: HostRoot) -> Kernel:
 
 def cgroup_version(root: HostRoot) -> str:
     """``v2``, ``v1`` or "", by the rule of runc and crun: v2 where /sys/fs/cgroup itself is cgroup2."""
-    try:
-        fd = root.open(_CGROUPS)
-    except OSError:
-        return ""
-    try:
+    with suppress(OSError), closing(root.open(_CGROUPS)) as fd:
         if syscalls.filesystem_magic(fd) == syscalls.CGROUP2_SUPER_MAGIC:
             return "v2"
-    finally:
-        posix.close(fd)
     return "v1" if root.stat(f"{_CGROUPS}/devices/devices.list") is not None else ""
 
 

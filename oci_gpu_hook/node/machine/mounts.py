@@ -18,7 +18,6 @@ _LOCAL = frozenset(
         *("btrfs", "f2fs", "zfs", "bcachefs", "squashfs", "erofs", "iso9660", "vfat"),
     )
 )
-_DELETED = "//deleted"
 
 
 class Mount(NamedTuple):
@@ -66,12 +65,8 @@ def root_of(mountinfo: bytes) -> tuple[str, str] | None:
 
     Of the mounts at "/" it is the first: those that follow lie over it.
     """
-    for line in mountinfo.split(b"\n"):
-        if b" / " in line:
-            point, mount = _parsed(line) or ("", Mount(0, "", "", ""))
-            if point == "/":
-                return mount.device, mount.root
-    return None
+    lines = [_parsed(line) for line in mountinfo.split(b"\n") if b" / " in line]
+    return next(((mount.device, mount.root) for point, mount in filter(None, lines) if point == "/"), None)
 
 
 def _parsed(line: bytes) -> tuple[str, Mount] | None:
@@ -80,12 +75,10 @@ def _parsed(line: bytes) -> tuple[str, Mount] | None:
     words = fields.split(b" ")
     if len(words) < 6 or not words[0].isdigit():
         return None
-    kind = filesystem.partition(b" ")[0].decode("ascii", "replace")
-    place = _unescaped(words[3])
-    if place.endswith(_DELETED):
-        # As a node that the driver has made again.
-        place = place[: -len(_DELETED)]
-    return _unescaped(words[4]), Mount(int(words[0]), words[2].decode("ascii", "replace"), place, kind)
+    device, kind = words[2].decode("ascii", "replace"), filesystem.partition(b" ")[0].decode("ascii", "replace")
+    # As of a node that the driver has made again.
+    place = _unescaped(words[3]).removesuffix("//deleted")
+    return _unescaped(words[4]), Mount(int(words[0]), device, place, kind)
 
 
 def _unescaped(field: bytes) -> str:

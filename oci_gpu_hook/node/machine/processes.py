@@ -24,9 +24,9 @@ _PARENT, _FLAGS, _THREADS, _START = 1, 6, 17, 19
 _PF_KTHREAD = 0x00200000  # linux/sched.h
 # linux/capability.h.
 _CAP_MKNOD = 27
-_DELETED = " (deleted)"
 _CGROUPS = "/sys/fs/cgroup"
 _WHOLE_ID = 64
+_LARGEST_ENVIRONMENT, _MOST_VARIABLES = 4 << 20, 10_000
 _HEXADECIMAL = frozenset("0123456789abcdef")
 
 
@@ -89,10 +89,8 @@ def program(root: HostRoot, pid: int) -> str:
     By the link that the kernel keeps: /proc/PID/comm and the first word of the command line are the process's to set,
     and a link of any name can start a set-user-ID program.
     """
-    path = root.link(f"/proc/{pid}/exe") or ""
-    if path.endswith(_DELETED):
-        # As after an upgrade of its package.
-        path = path[: -len(_DELETED)]
+    # As after an upgrade of its package.
+    path = (root.link(f"/proc/{pid}/exe") or "").removesuffix(" (deleted)")
     return path.rpartition("/")[2] if path and _is_hosts(root, pid, path) else ""
 
 
@@ -134,11 +132,15 @@ def command_line(root: HostRoot, pid: int) -> list[str]:
     return (root.read(f"/proc/{pid}/cmdline") or b"").decode("utf-8", "replace").split("\0")
 
 
-def environment(root: HostRoot, pid: int) -> dict[str, str]:
-    """The variables that a process was started with.  Only of one that `program` has named."""
+def environment(root: HostRoot, pid: int) -> list[str]:
+    """The variables that a process was started with, to a bound.
+
+    Only of one that `program` has named, or in a child under a time limit.  Bytes that are no UTF-8 are replaced: no
+    request has any.
+    """
     data = root.read(f"/proc/{pid}/environ") or b""
-    items = [item.decode("utf-8", "replace") for item in data.split(b"\0") if item]
-    return dict([item.partition("=")[::2] for item in items])
+    items = data[:_LARGEST_ENVIRONMENT].split(b"\0", _MOST_VARIABLES)[:_MOST_VARIABLES]
+    return [item.decode("utf-8", "replace") for item in items if item]
 
 
 def maker(root: HostRoot, pid: int) -> int | None:

@@ -20,9 +20,8 @@ class MalformedToml(ValueError):
 
 def parse(data: bytes) -> dict[str, Any]:
     """The document in `data`; MalformedToml, or NoParser."""
-    parser = _parser()
     try:
-        document: dict[str, Any] = parser.loads(data.decode())
+        document: dict[str, Any] = _parser().loads(data.decode())
     except UnicodeDecodeError as err:
         raise MalformedToml("it is no UTF-8 text") from err
     except RecursionError as err:

@@ -14,13 +14,13 @@ from typing import Any
 
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.machine import closing
 from oci_gpu_hook.record import NamedTuple
 
 STEPS = ("driver", "hook", "workload")
 PASSED, FAILED, SKIPPED = OUTCOMES = ("passed", "failed", "skipped")
 
-_NAME = "validation.json"
-_LOCK = "validation.lock"
+_NAME, _LOCK = "validation.json", "validation.lock"
 
 
 class StepResult(NamedTuple):
@@ -42,11 +42,8 @@ class Validation(NamedTuple):
 def lock(root: HostRoot, seconds: float) -> int:
     """A descriptor; until it is closed no other has one.  TimeoutError if another has it for so long."""
     saved.make_folder(root)
-    folder = saved.open_folder(root)
-    try:
+    with closing(saved.open_folder(root)) as folder:
         fd = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=folder)
-    finally:
-        os.close(folder)
     deadline = time.monotonic() + seconds
     try:
         while not _is_locked(fd):
