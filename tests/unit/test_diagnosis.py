@@ -25,10 +25,9 @@ from oci_gpu_hook.node.diagnosis import (
     systemcheck,
 )
 from oci_gpu_hook.node.diagnosis.advice import ContainerRef
-from oci_gpu_hook.node.engines import cdidevices, cdispecs, rootless
+from oci_gpu_hook.node.engines import cdispecs, rootless
 from oci_gpu_hook.node.engines import installed as host_engines
-from oci_gpu_hook.node.engines.cdidevices import devices
-from oci_gpu_hook.node.engines.cdispecs import Spec
+from oci_gpu_hook.node.engines.cdispecs import Spec, devices
 from oci_gpu_hook.node.engines.installed import Engine, Shim
 from oci_gpu_hook.node.engines.registrations import Registration
 from oci_gpu_hook.node.machine.kernelconfig import Kernel
@@ -327,7 +326,7 @@ def test_only_nodes_of_instances_tell_a_mig_device() -> None:
     """The kernel module's minors 0 to 2 are the fabric's, MIG's configuration and its monitor."""
     now = (MigDevice(0, 0, "MIG-a", "", 1, 0, 30, 31),)
     for minor, is_stale in ((0, False), (1, False), (2, False), (3, True)):
-        assert bool(migspecs.stale_name((cdidevices.Device("0:0", (minor, 30, 31)),), now)) == is_stale
+        assert bool(migspecs.stale_name((cdispecs.Device("0:0", (minor, 30, 31)),), now)) == is_stale
 
 
 @pytest.mark.parametrize(

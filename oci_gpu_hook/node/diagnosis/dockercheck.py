@@ -96,8 +96,8 @@ def _runtimes(found: Settings, tool: str) -> list[Finding]:
     for runtime in found.runtimes:
         if not runtime.is_ours:
             continue
-        named = f"{found.path} has {runtime.program} as the runtime {runtime.name}"
-        named += ", the default" if runtime.name == found.default else ""
+        named = f"{runtime.file} has {runtime.program} as the runtime {runtime.name}"
+        named += ", the default" if runtime.is_default else ""
         if runtime.is_there:
             findings.append(Finding(_CHECK, PASS, named))
         else:

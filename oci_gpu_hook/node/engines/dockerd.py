@@ -8,6 +8,7 @@ starts nothing.
 from __future__ import annotations
 
 import posix
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.formats import jsontext
@@ -15,7 +16,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import is_roots
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.node.engines import containerdevices, rootless, states
-from oci_gpu_hook.node.machine import processes, untrusted
+from oci_gpu_hook.node.machine import closing, processes, untrusted
 from oci_gpu_hook.record import NamedTuple
 
 if TYPE_CHECKING:
@@ -49,12 +50,14 @@ class Daemon(NamedTuple):
 
 
 class Runtime(NamedTuple):
-    """One of ``runtimes``: its name, its program, whether that is there, and whether it is ours, by a link too."""
+    """A runtime that an engine's settings name; is_ours: by a link, too; is_default: of containers that name none."""
 
+    file: str
     name: str
     program: str
     is_there: bool
     is_ours: bool
+    is_default: bool
 
 
 class Settings(NamedTuple):
@@ -68,7 +71,6 @@ class Settings(NamedTuple):
     fault: str = ""
     danger: str = ""
     runtimes: tuple[Runtime, ...] = ()
-    default: str = ""
     leads_to: str = ""
 
 
@@ -120,12 +122,8 @@ def _of_users(root: HostRoot) -> Iterator[Settings]:
         document = states.parsed(states.files_of(root, uid, mounts, budget), path)
         if isinstance(document, dict):
             programs, default = _runtimes(document)
-            runtimes = [
-                Runtime(name, _OURS, root.stat(_OURS) is not None, is_ours=True)
-                for name, program in programs
-                if program in (_OURS, RUNTIME)
-            ]
-            yield Settings(path, runtimes=tuple(runtimes), default=default)
+            named = [name for name, program in programs if program in (_OURS, RUNTIME)]
+            yield Settings(path, runtimes=tuple([runtime(root, path, name, _OURS, default) for name in named]))
 
 
 def _program(root: HostRoot, name: str, folders: tuple[str, ...]) -> str:
@@ -139,14 +137,9 @@ def _program(root: HostRoot, name: str, folders: tuple[str, ...]) -> str:
 
 def _placed(root: HostRoot, path: str) -> float:
     """When a name came to lie where it lies: a link's own time, which no package sets."""
-    try:
-        fd = root.open(path, posix.O_PATH | posix.O_NOFOLLOW)
-    except OSError:
-        return 0.0
-    try:
+    with suppress(OSError), closing(root.open(path, posix.O_PATH | posix.O_NOFOLLOW)) as fd:
         return posix.fstat(fd).st_ctime
-    finally:
-        posix.close(fd)
+    return 0.0
 
 
 def _daemon(root: HostRoot) -> Daemon | None:
@@ -160,17 +153,14 @@ def _daemon(root: HostRoot) -> Daemon | None:
         variables = dict([item.partition("=")[::2] for item in processes.environment(root, pid)])
         path = variables.get("PATH", ":".join(_PATH))
         folders = [folder for folder in path.split(":") if folder[:1] == "/"]
-        file = next(_values(processes.command_line(root, pid), "--config-file"), SETTINGS)
+        file, words = SETTINGS, processes.command_line(root, pid)
+        for word, following in zip(words, [*words[1:], ""]):
+            name, equals, value = word.partition("=")
+            if name == "--config-file":
+                file = value if equals else following
+                break
         return Daemon(pid, containerdevices.since(root, began), tuple(folders), file)
     return None
-
-
-def _values(words: list[str], option: str) -> Iterator[str]:
-    """The values of an option on a command line."""
-    for word, following in zip(words, [*words[1:], ""]):
-        name, equals, value = word.partition("=")
-        if name == option:
-            yield value if equals else following
 
 
 def settings(root: HostRoot, path: str = SETTINGS, folders: tuple[str, ...] = _PATH) -> Settings:
@@ -193,10 +183,10 @@ def settings(root: HostRoot, path: str = SETTINGS, folders: tuple[str, ...] = _P
     if not isinstance(document, dict):
         return Settings(path, "it is no JSON object")
     programs, default = _runtimes(document)
-    runtimes = [_runtime(root, name, program, folders) for name, program in programs]
+    runtimes = [runtime(root, path, name, program, default, folders) for name, program in programs]
     fault = _unsafe(root, path)
     danger = (LED if root.link(path) is not None else OPEN) if fault else ""
-    return Settings(path, fault, danger, tuple(runtimes), default, root.real(path))
+    return Settings(path, fault, danger, tuple(runtimes), root.real(path))
 
 
 def _runtimes(document: dict[str, Any]) -> tuple[list[tuple[str, str]], str]:
@@ -209,11 +199,14 @@ def _runtimes(document: dict[str, Any]) -> tuple[list[tuple[str, str]], str]:
     return programs, str(document.get("default-runtime") or "")
 
 
-def _runtime(root: HostRoot, name: str, program: str, folders: tuple[str, ...]) -> Runtime:
+def runtime(
+    root: HostRoot, file: str, name: str, program: str, default: str, folders: tuple[str, ...] = _PATH
+) -> Runtime:
+    """The runtime that a file names so; folders: those in which its engine looks for programs."""
     # A name without a folder is looked for in the PATH.
     found = program if program.startswith("/") else _program(root, program, folders)
     is_there = bool(found) and root.stat(found) is not None
-    return Runtime(name, program, is_there, is_ours(root, found or program))
+    return Runtime(file, name, program, is_there, is_ours(root, found or program), name == default)
 
 
 def is_ours(root: HostRoot, program: str) -> bool:

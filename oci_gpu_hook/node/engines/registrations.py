@@ -94,6 +94,8 @@ def installation(root: HostRoot, entry: str, hooks: tuple[Registration, ...]) ->
     registered = sorted(ours | {path.rpartition("/")[0] for path in ours})
     package = _below(root, library) if library else []
     run_as_root = [entry, entry.rpartition("/")[0], *registered, *package]
+    # What packaging/install.sh leaves where it was interrupted before it could move the files into place.
+    left = [f"{entry}.new", *[f"{library}/{name}" for name in (".new", ".old") if library]]
     return Installation(
         entry=entry,
         is_there=status is not None and bool(status.st_mode & _EXECUTABLE),
@@ -103,8 +105,8 @@ def installation(root: HostRoot, entry: str, hooks: tuple[Registration, ...]) ->
         library=library,
         is_whole=bool(library) and root.stat(f"{library}/{_PACKAGE}") is not None,
         is_linked=_is_linked(root.names(f"{library}/{_LINKED}"), python),
-        leftovers=_leftovers(root, entry, library),
-        open_to_others=tuple([path for path in run_as_root if _is_open(root, path)]),
+        leftovers=tuple([path for path in left if root.stat(path) is not None]),
+        open_to_others=tuple([path for path in run_as_root if (at := root.stat(path)) and is_open_to_others(at)]),
     )
 
 
@@ -118,23 +120,8 @@ def _below(root: HostRoot, path: str) -> list[str]:
 
 def _is_linked(names: list[str], python: str) -> bool:
     """Whether `names` has the file that link.py writes for this Python; True if the Python's name has no version."""
-    version = python.rpartition("/python")[2].partition(".")
-    if not version[2]:
-        return True
-    tag = f"cpython-{version[0]}{version[2]}"
-    return f"modules.{tag}" in names
-
-
-def _leftovers(root: HostRoot, entry: str, library: str) -> tuple[str, ...]:
-    """What packaging/install.sh leaves where it was interrupted before it could move the files into place."""
-    paths = [f"{entry}.new"]
-    paths += [f"{library}/{name}" for name in (".new", ".old") if library]
-    return tuple([path for path in paths if root.stat(path) is not None])
-
-
-def _is_open(root: HostRoot, path: str) -> bool:
-    status = root.stat(path)
-    return status is not None and is_open_to_others(status)
+    major, dot, minor = python.rpartition("/python")[2].partition(".")
+    return not dot or f"modules.cpython-{major}{minor}" in names
 
 
 def _registration(root: HostRoot, path: str) -> Registration:
