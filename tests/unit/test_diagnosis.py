@@ -25,7 +25,7 @@ from oci_gpu_hook.node.diagnosis import (
     systemcheck,
 )
 from oci_gpu_hook.node.diagnosis.advice import ContainerRef
-from oci_gpu_hook.node.engines import cdispecs, rootless
+from oci_gpu_hook.node.engines import cdispecs, states
 from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.engines.cdispecs import Spec, devices
 from oci_gpu_hook.node.engines.installed import Engine, Shim
@@ -205,7 +205,7 @@ def test_who_has_rootless_containers(tmp_path: Path, path: str, is_used: bool) -
     hosts.plant(tmp_path, "etc/passwd", f"{users}service:x:990:990::/srv/service:/bin/sh\n")
     hosts.plant(tmp_path, path, "")
     owned(tmp_path, "/".join(path.split("/")[: 3 if path.startswith("run") else 2]))
-    assert rootless.is_used(HostRoot(str(tmp_path))) == is_used
+    assert states.is_used(HostRoot(str(tmp_path))) == is_used
 
 
 def registration(path: str, kind: str = "ours", **changes: Any) -> Registration:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from oci_gpu_hook.errors import UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.engines import containernames, rootless, states
+from oci_gpu_hook.node.engines import containernames, states
 from oci_gpu_hook.node.engines.containernames import UNNAMED, ContainerNames
 from oci_gpu_hook.node.engines.states import ROOT
 from oci_gpu_hook.node.machine import kernelconfig, processes, untrusted
@@ -68,7 +68,7 @@ class Known:
         self.mounts = untrusted.our_mounts()
         self._budget = untrusted.Budget(_SECONDS_OF_USERS)
         self._names: dict[int, dict[str, ContainerNames]] = {}
-        self._homes = rootless.homes(root)
+        self._homes = states.homes(root)
         self.containers = self._all()
 
     @property

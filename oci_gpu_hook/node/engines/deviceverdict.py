@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _READ, _WRITE = 2, 4  # BPF_DEVCG_ACC_READ and _WRITE
 _EXIT, _JUMP, _LDDW = 0x95, 0x05, 0x18
+# These read no register that they write.
+_MOVES = (0xB4, 0xB7)
 # Of 4, 2 and 1 bytes of the request.
 _LOADS = {0x61: 4, 0x69: 2, 0x71: 1}
 _CALCULATIONS: dict[int, Callable[[int, int], int]] = {
@@ -95,10 +97,14 @@ def _run(code: bytes, context: bytes) -> int:
             at += 1
         elif opcode == _JUMP:
             at += offset
-        elif opcode & 7 in (4, 7):
-            registers[dst] = _calculated(opcode, registers, dst, src, immediate)
-        elif opcode & 7 in (5, 6):
-            at += offset if _holds(opcode, registers, dst, src, immediate) else 0
+        elif opcode & 7 in (4, 5, 6, 7):
+            mask = 0xFFFFFFFF if opcode & 7 in (4, 6) else 0xFFFFFFFFFFFFFFFF
+            right = (registers[src] if opcode & 8 else immediate) & mask
+            left = 0 if opcode & 0xF7 in _MOVES else registers[dst] & mask
+            if opcode & 7 in (4, 7):
+                registers[dst] = _CALCULATIONS[opcode & 0xF0](left, right) & mask
+            elif _COMPARISONS[opcode & 0xF0](left, right):
+                at += offset
         else:
             raise _UnknownError
     raise _UnknownError
@@ -111,16 +117,3 @@ def _decoded(code: bytes, at: int) -> tuple[int, int, int, int, int]:
     offset = int.from_bytes(rest[:2], "little", signed=True)
     immediate = int.from_bytes(rest[2:], "little", signed=True)
     return opcode, registers & 15, registers >> 4, offset, immediate
-
-
-def _calculated(opcode: int, registers: dict[int, int], dst: int, src: int, immediate: int) -> int:
-    mask = 0xFFFFFFFF if opcode & 7 == 4 else 0xFFFFFFFFFFFFFFFF
-    right = (registers[src] if opcode & 8 else immediate) & mask
-    left = 0 if opcode & 0xF0 == 0xB0 else registers[dst] & mask
-    return _CALCULATIONS[opcode & 0xF0](left, right) & mask
-
-
-def _holds(opcode: int, registers: dict[int, int], dst: int, src: int, immediate: int) -> bool:
-    mask = 0xFFFFFFFF if opcode & 7 == 6 else 0xFFFFFFFFFFFFFFFF
-    right = (registers[src] if opcode & 8 else immediate) & mask
-    return bool(_COMPARISONS[opcode & 0xF0](registers[dst] & mask, right))

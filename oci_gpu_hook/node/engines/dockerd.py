@@ -15,7 +15,7 @@ from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import is_roots
 from oci_gpu_hook.kernel.filetypes import is_regular
-from oci_gpu_hook.node.engines import containerdevices, rootless, states
+from oci_gpu_hook.node.engines import containerdevices, states
 from oci_gpu_hook.node.machine import closing, processes, untrusted
 from oci_gpu_hook.record import NamedTuple
 
@@ -117,7 +117,7 @@ def look(root: HostRoot) -> Docker | None:
 def _of_users(root: HostRoot) -> Iterator[Settings]:
     """What users' own daemons read; nothing else that a user names is looked at."""
     mounts, budget = untrusted.our_mounts(), untrusted.Budget(_SECONDS_OF_USERS)
-    for uid, home in rootless.homes(root).items():
+    for uid, home in states.homes(root).items():
         path = f"{home}/{_ROOTLESS}"
         document = states.parsed(states.files_of(root, uid, mounts, budget), path)
         if isinstance(document, dict):

@@ -28,6 +28,11 @@ _MOST_OF_USER = 256
 # A value takes a hundred bytes of memory.
 _MOST_VALUES = 50_000
 _LONGEST_PATH = 4095
+# What rootless engines leave behind: of a session, below /run/user/UID; of a user, below his home.
+_SESSIONS = ("libpod", "containers", "crun", "runc", "docker", "docker.sock", "containerd-rootless")
+_HOMES = (".local/share/containers/storage", ".local/share/docker", ".local/share/nerdctl")
+_FIRST_USER = 1000
+_HOME, _FIELDS = 5, 7
 
 
 class State(NamedTuple):
@@ -145,3 +150,27 @@ def parsed_object(files: Files, path: str) -> dict[str, Any]:
     """The JSON object in a file; an empty one if there is none."""
     document = parsed(files, path)
     return document if isinstance(document, dict) else {}
+
+
+def is_used(root: HostRoot) -> bool:
+    """Whether a user has containers of his own, or has had them, by what rootless engines leave behind.
+
+    Of the homes of /etc/passwd's users only those on filesystems that answer by themselves are looked at: a look at
+    others may mount them, or wait for a server.
+    """
+    mounts = untrusted.our_mounts()
+    for name in root.names(_USERS):
+        if name.isdecimal() and int(name):
+            names = untrusted.users_names(root, f"{_USERS}/{name}", int(name), mounts)
+            if not set(_SESSIONS).isdisjoint(names):
+                return True
+    places = [(f"{home}/{part}", uid) for uid, home in homes(root).items() for part in _HOMES]
+    return any([untrusted.is_users(root, path, uid, mounts) for path, uid in places])
+
+
+def homes(root: HostRoot) -> dict[int, str]:
+    """The homes of /etc/passwd's users, by the user's number."""
+    text = (root.read("/etc/passwd") or b"").decode("utf-8", "replace")
+    rows = [line.split(":") for line in text.splitlines()]
+    users = [row for row in rows if len(row) == _FIELDS and row[2].isdecimal()]
+    return {int(row[2]): row[_HOME] for row in users if int(row[2]) >= _FIRST_USER}

@@ -7,20 +7,19 @@
 from __future__ import annotations
 
 import posix
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import S_IFDIR, is_folder
+from oci_gpu_hook.node.machine import closing
 from oci_gpu_hook.record import NamedTuple
 
 if TYPE_CHECKING:
     from typing import Any
 
-# Module, and a context that exists only while its rules are loaded.
-MODULES = (
-    ("nvidia_container", "system_u:system_r:nvidia_container_t:s0"),
-    ("oci_gpu_hook", "system_u:system_r:oci_gpu_hook_t:s0"),
-)
+# Each has a type of its name, which is known only while its rules are loaded.
+MODULES = ("nvidia_container", "oci_gpu_hook")
 _OUR_BOOLEANS = ("nvidia_container_", "nvidia_agent_", "oci_gpu_hook_")
 # The targeted policy's booleans that let plain containers use nodes bound from the host; the narrower one first.
 _NODE_BOOLEANS = ("container_use_xserver_devices", "container_use_devices")
@@ -47,7 +46,6 @@ PATHS = (
     "/var/lib/oci-gpu-hook/volume",
 )
 NODES = (("/dev", "nvidia"), ("/dev/nvidia-caps", "nvidia-cap"), ("/dev/nvidia-caps-imex-channels", "channel"))
-_SETTINGS = "/etc/selinux/config"
 
 _OWN_NODE = "system_u:object_r:container_file_t:s0"
 _HOSTS_NODE = "system_u:object_r:xserver_misc_device_t:s0"
@@ -125,7 +123,7 @@ def is_there(root: HostRoot) -> bool:
 
 def policy_name(root: HostRoot) -> str:
     """SELINUXTYPE in a root's settings, such as targeted; "" if it is not set."""
-    for line in reversed((root.read(_SETTINGS) or b"").decode("utf-8", "replace").split("\n")):
+    for line in reversed((root.read("/etc/selinux/config") or b"").decode("utf-8", "replace").split("\n")):
         key, equals, value = line.partition("=")
         if equals and key.strip() == "SELINUXTYPE":
             return value.strip()
@@ -135,8 +133,7 @@ def policy_name(root: HostRoot) -> str:
 def has_store(root: HostRoot) -> bool:
     """Whether there is a policy to install modules in.  Without one, semodule makes an empty policy and fails."""
     name = policy_name(root)
-    policy = f"/etc/selinux/{name}/policy"
-    return bool(name and root.names(policy))
+    return bool(name and root.names(f"/etc/selinux/{name}/policy"))
 
 
 def is_store_readable(root: HostRoot) -> bool:
@@ -146,10 +143,8 @@ def is_store_readable(root: HostRoot) -> bool:
 
 def priorities(root: HostRoot, name: str) -> tuple[str, ...]:
     """The priorities at which the store has a module; the highest, which is the one that counts, first."""
-    found = []
-    for folder in _store_folders(root):
-        numbers = [at for at in root.names(folder) if at.isdigit()]
-        found += [at for at in numbers if name in root.names(f"{folder}/{at}")]
+    every = [(folder, at) for folder in _store_folders(root) for at in root.names(folder) if at.isdigit()]
+    found = [at for folder, at in every if name in root.names(f"{folder}/{at}")]
     return tuple(sorted(found, key=int, reverse=True))
 
 
@@ -174,11 +169,16 @@ def status(library: Any, root: HostRoot) -> Status:
         enforcing=library.security_getenforce() == 1,
         policy=policy,
         version=library.security_policyvers(),
-        modules=tuple([_module(library, root, *item) for item in MODULES]),
+        modules=tuple(
+            [
+                Module(name, priorities(root, name), knows_type(library, f"{name}_t"), is_store_readable(root))
+                for name in MODULES
+            ]
+        ),
         booleans=booleans,
         void=_void(dict(booleans)),
         labels=tuple([_label(library, root, path) for path in paths(root)]),
-        uses=_uses(library, booleans),
+        uses=_uses(library, dict(booleans)),
     )
 
 
@@ -195,26 +195,15 @@ def paths(root: HostRoot) -> list[str]:
 
 def knows_type(library: Any, name: str) -> bool:
     """Whether the loaded policy knows a type of processes."""
-    return _is_known(library, f"system_u:system_r:{name}:s0")
+    with suppress(OSError):
+        return bool(library.security_check_context(f"system_u:system_r:{name}:s0") == 0)
+    return False
 
 
 def boolean(root: HostRoot, name: str) -> bool | None:
     """Whether a boolean is on, as the kernel says; None if the policy has none so named.  Needs no libselinux."""
     words = (root.read(f"{_SELINUXFS}/booleans/{name}") or b"").split()
     return words[0] == b"1" if words else None
-
-
-def _module(library: Any, root: HostRoot, name: str, context: str) -> Module:
-    in_force = _is_known(library, context)
-    return Module(name, priorities(root, name), in_force, is_store_readable(root))
-
-
-def _is_known(library: Any, context: str) -> bool:
-    """Whether the loaded policy knows the context."""
-    try:
-        return bool(library.security_check_context(context) == 0)
-    except OSError:
-        return False
 
 
 def _booleans(library: Any) -> tuple[tuple[str, bool], ...]:
@@ -230,30 +219,18 @@ def _void(booleans: dict[str, bool]) -> tuple[tuple[str, str], ...]:
 
 
 def _label(library: Any, root: HostRoot, path: str) -> Label:
-    try:
-        fd = root.open(path)
-    except OSError:
-        return Label(path, "none", "none")
-    try:
-        mode = posix.fstat(fd).st_mode
-        try:
+    actual = expected = "none"
+    with suppress(OSError), closing(root.open(path)) as fd:
+        with suppress(OSError):
             # By descriptor: no link leads out of the root.
             actual = library.getfilecon(f"/proc/self/fd/{fd}")[1]
-        except OSError:
-            actual = "none"
-    finally:
-        posix.close(fd)
-    try:
-        expected = library.matchpathcon(path, mode)[1]
-    except OSError:
-        expected = "none"
+        expected = library.matchpathcon(path, posix.fstat(fd).st_mode)[1]
     return Label(path, actual, expected)
 
 
-def _uses(library: Any, booleans: tuple[tuple[str, bool], ...]) -> tuple[Use, ...]:
+def _uses(library: Any, booleans: dict[str, bool]) -> tuple[Use, ...]:
     found = []
     for kind in ("container_t", "nvidia_container_t", "spc_t"):
-        context = f"system_u:system_r:{kind}:s0"
         if not knows_type(library, kind):
             why = "the loaded policy does not know the type"
             if kind == "nvidia_container_t":
@@ -261,25 +238,22 @@ def _uses(library: Any, booleans: tuple[tuple[str, bool], ...]) -> tuple[Use, ..
             found.append(Use(kind, "any", False, why))
             continue
         for nodes, target in (("made by the hook", _OWN_NODE), ("bound from the host", _HOSTS_NODE)):
-            can = _is_allowed(library, context, target)
-            found.append(Use(kind, nodes, can, _why(kind, nodes, can, dict(booleans))))
+            can = _is_allowed(library, f"system_u:system_r:{kind}:s0", target)
+            found.append(Use(kind, nodes, can, _why(kind, can, target == _HOSTS_NODE, booleans)))
     return tuple(found)
 
 
-def _why(kind: str, nodes: str, can: bool, booleans: dict[str, bool]) -> str:
-    bound = nodes == "bound from the host"
-    available = [name for name in _NODE_BOOLEANS if name in booleans]
+def _why(kind: str, can: bool, is_bound: bool, booleans: dict[str, bool]) -> str:
+    available = [name for name in _NODE_BOOLEANS if name in booleans] if is_bound else []
+    on = [name for name in available if booleans[name]]
     if kind == "spc_t" and can:
         return "privileged: SELinux does not confine it"
     if kind == "container_t" and can:
-        on = [name for name in available if booleans[name]]
-        return f"the boolean {on[0]} is on" if bound and on else "needs no module and no boolean"
-    if can:
-        return "the policy allows it"
-    if kind == "container_t" and bound:
+        return f"the boolean {on[0]} is on" if on else "needs no module and no boolean"
+    if kind == "container_t" and is_bound:
         boolean = f", or turn {available[0]} on for all containers" if available else ""
         return f"only user namespaces need such nodes: use nvidia_container_t there{boolean}"
-    return "the policy does not allow it"
+    return f"the policy {'allows' if can else 'does not allow'} it"
 
 
 def _is_allowed(library: Any, source: str, target: str) -> bool:
@@ -289,11 +263,10 @@ def _is_allowed(library: Any, source: str, target: str) -> bool:
     wanted = 0
     for permission in _USE:
         wanted |= library.string_to_av_perm(group, permission)
-    try:
+    with suppress(OSError):
         library.security_compute_av(source, target, group, wanted, decision)
-    except OSError:
-        return False
-    return bool(decision.allowed & wanted == wanted)
+        return bool(decision.allowed & wanted == wanted)
+    return False
 
 
 def imported() -> Any:
@@ -308,9 +281,6 @@ def imported() -> Any:
 def of_engines(root: HostRoot) -> str:
     """The label that the policy gives to what engines keep in /run; "" without SELinux or this Python's libselinux."""
     library = imported() if is_there(root) else None
-    if library is None:
-        return ""
-    try:
-        return str(library.matchpathcon("/run/containers/storage", S_IFDIR)[1])
-    except OSError:
-        return ""
+    with suppress(OSError):
+        return str(library.matchpathcon("/run/containers/storage", S_IFDIR)[1]) if library else ""
+    return ""

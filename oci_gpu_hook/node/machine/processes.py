@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import fcntl
 import posix
+from contextlib import ExitStack, suppress
 
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.machine import mounts, untrusted
+from oci_gpu_hook.node.machine import closing, mounts, untrusted
 
 # ioctl_nsfs(2); linux/nsfs.h.
 _NS_GET_PARENT, _NS_GET_OWNER_UID = 0xB702, 0xB704
@@ -148,27 +149,18 @@ def maker(root: HostRoot, pid: int) -> int | None:
 
     A rootless engine's containers are in a namespace that its user made.  None if we may not see it.
     """
-    try:
-        fd = root.open(f"/proc/{pid}/ns/user", posix.O_RDONLY)
-        ours = posix.stat("/proc/self/ns/user").st_ino
-    except OSError:
-        return None
     owner = 0
-    try:
+    with suppress(OSError), ExitStack() as opened:
+        ours = posix.stat("/proc/self/ns/user").st_ino
+        fd = opened.enter_context(closing(root.open(f"/proc/{pid}/ns/user", posix.O_RDONLY)))
         for _ in range(_DEEPEST):
             if posix.fstat(fd).st_ino == ours:
                 return owner
             number = bytearray(4)
             fcntl.ioctl(fd, _NS_GET_OWNER_UID, number)
             owner = int.from_bytes(number, "little")
-            above = fcntl.ioctl(fd, _NS_GET_PARENT)
-            posix.close(fd)
-            fd = above
-    except OSError:
-        # EPERM: it is no descendant of ours.
-        pass
-    finally:
-        posix.close(fd)
+            # EPERM: it is no descendant of ours.
+            fd = opened.enter_context(closing(fcntl.ioctl(fd, _NS_GET_PARENT)))
     return None
 
 
