@@ -194,7 +194,7 @@ def runs(tmp_path: Path) -> HostRoot:
 
 
 def test_each_container_once_by_its_first_process_and_no_service(runs: HostRoot) -> None:
-    found, unseen, *_ = containerdevices.look(runs, Wanted((195,), (), ()), "v2")
+    found, unseen, *_ = containerdevices.look(runs, Wanted((195,), (), ()))
     assert [(item.running.pid, item.running.id) for item in found] == [(40, ""), (30, "first")]
     ticks = os.sysconf("SC_CLK_TCK")
     assert [item.since for item in found] == [1000000 + 300 // ticks, 1000000 + 500 // ticks]
@@ -211,7 +211,7 @@ def test_a_process_whose_first_thread_has_ended_is_found(
     hosts.plant(tmp_path, "proc/40/stat", stat(40, state="Z", threads=3))
     # No thread is listed.
     monkeypatch.setattr(processes, "numbers", lambda root: [1, 30, 40])
-    found = containerdevices.look(runs, Wanted((195,), (), ()), "v2").containers
+    found = containerdevices.look(runs, Wanted((195,), (), ())).containers
     assert [item.running.pid for item in found] == [42, 30]
     hosts.plant(tmp_path, "proc/40/stat", stat(40, state="Z"))
     assert processes.other_thread(runs, 40) == 40

@@ -10,13 +10,14 @@ so.
 from __future__ import annotations
 
 import posix
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import bpf, syscalls
 from oci_gpu_hook.node.engines import containers, deviceverdict, heldnodes
 from oci_gpu_hook.node.engines.heldnodes import HostsNodes, Wanted
-from oci_gpu_hook.node.machine import mounts, processes, untrusted
+from oci_gpu_hook.node.machine import closing, mounts, processes, text, untrusted
 from oci_gpu_hook.node.machine.untrusted import Budget
 from oci_gpu_hook.record import NamedTuple
 
@@ -72,8 +73,8 @@ class Found(NamedTuple):
     all_named: bool = True
 
 
-def look(root: HostRoot, wanted: Wanted, version: str) -> Found:
-    """The containers of this host; version: of cgroups, "" for none."""
+def look(root: HostRoot, wanted: Wanted) -> Found:
+    """The containers of this host."""
     known = containers.Known(root)
     ours = HostsNodes(root, known.mounts, wanted)
     firsts, unseen = _first_processes(root, known.mounts)
@@ -84,7 +85,7 @@ def look(root: HostRoot, wanted: Wanted, version: str) -> Found:
     for _, began, pid in sorted(owned, key=lambda item: (item[0] != 0, item[1])):
         if budget.is_spent():
             break
-        found.append((began, _container(root, known, pid, began, ours, wanted, version)))
+        found.append((began, _container(root, known, pid, began, ours, wanted)))
     in_order = [item for _, item in sorted(found, key=lambda pair: pair[0])]
     return Found(tuple(in_order), unseen, len(firsts) - len(found), known.is_whole)
 
@@ -121,9 +122,9 @@ def _first_processes(root: HostRoot, hosts: Mounts) -> tuple[list[tuple[int, int
 
 
 def _container(
-    root: HostRoot, known: containers.Known, pid: int, began: int, ours: HostsNodes, wanted: Wanted, version: str
+    root: HostRoot, known: containers.Known, pid: int, began: int, ours: HostsNodes, wanted: Wanted
 ) -> ContainerDevices:
-    rules = _rules(root, processes.device_cgroup(root, pid, version), version)
+    rules = _rules(root, processes.device_cgroup(root, pid, known.version), known.version)
     nodes, is_whole = heldnodes.look(root, pid, ours, wanted)
     return ContainerDevices(
         known.of_process(pid),
@@ -138,20 +139,14 @@ def _container(
 
 def _rules(root: HostRoot, cgroup: str, version: str) -> str | list[bytes | None] | None:
     """The text of v1's rules, or the programs of v2 that are in effect; None if they cannot be read."""
-    if version == "v1":
-        text = root.read(f"{cgroup}/devices.list") if cgroup else None
-        return None if text is None else text.decode("ascii", "replace")
-    if version != "v2" or not cgroup or root.path != "/":
-        return None
-    try:
-        fd = posix.open(cgroup, _DIRECTORY)
-        try:
+    if version == "v1" and cgroup:
+        data = root.read(f"{cgroup}/devices.list")
+        return None if data is None else data.decode("ascii", "replace")
+    if version == "v2" and cgroup and root.path == "/":
+        with suppress(OSError), closing(posix.open(cgroup, _DIRECTORY)) as fd:
             ids = bpf.prog_query(fd, query_flags=bpf.BPF_F_QUERY_EFFECTIVE)[1]
-        finally:
-            posix.close(fd)
-        return [_program(id) for id in ids]
-    except OSError:
-        return None
+            return [_program(id) for id in ids]
+    return None
 
 
 def _program(id: int) -> bytes | None:
@@ -159,10 +154,8 @@ def _program(id: int) -> bytes | None:
         fd = bpf.prog_get_fd_by_id(id)
     except syscalls.SyscallError:
         return None
-    try:
+    with closing(fd):
         return bpf.prog_insns(fd)
-    finally:
-        posix.close(fd)
 
 
 def _verdict(rules: str | list[bytes | None] | None, major: int, minor: int) -> bool | None:
@@ -173,6 +166,6 @@ def _verdict(rules: str | list[bytes | None] | None, major: int, minor: int) -> 
 
 def since(root: HostRoot, began: int) -> int:
     """`processes.started` in seconds since 1970."""
-    lines = (root.read("/proc/stat") or b"").splitlines()
-    booted = next((int(line[6:]) for line in lines if line.startswith(b"btime ")), 0)
+    lines = text(root, "/proc/stat").splitlines()
+    booted = next((int(line[6:]) for line in lines if line.startswith("btime ")), 0)
     return booted + began // posix.sysconf("SC_CLK_TCK")

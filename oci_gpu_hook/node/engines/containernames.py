@@ -68,6 +68,16 @@ class ContainerNames(NamedTuple):
         """As people would name it: ``POD/NAME`` or ``NAME``."""
         return f"{self.pod}/{self.name}" if self.pod else self.name
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """All names of the container's own."""
+        return self.name, self.full, self.shown, f"{self.namespace}/{self.shown}" if self.pod else self.shown
+
+    @property
+    def words_of_pod(self) -> tuple[str, ...]:
+        """The names of its pod, where it is no sandbox."""
+        return (self.pod, f"{self.namespace}/{self.pod}") if self.pod and not self.is_sandbox else ()
+
 
 UNNAMED = ContainerNames()
 

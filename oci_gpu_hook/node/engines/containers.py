@@ -59,12 +59,12 @@ class Running(NamedTuple):
 class Known:
     """All containers that a runtime has a state of, or an engine a name: root's first.
 
-    mounts: the host's.
+    mounts: the host's; version: of cgroups, "" for none.
     """
 
     def __init__(self, root: HostRoot) -> None:
         self._root = root
-        self._version = kernelconfig.cgroup_version(root)
+        self.version = kernelconfig.cgroup_version(root)
         self.mounts = untrusted.our_mounts()
         self._budget = untrusted.Budget(_SECONDS_OF_USERS)
         self._names: dict[int, dict[str, ContainerNames]] = {}
@@ -91,14 +91,13 @@ class Known:
     def of_process(self, pid: int) -> Running:
         """The container that a process is in: whose first process it is, or whose id is in its cgroup's name."""
         owner = processes.maker(self._root, pid) or ROOT
-        cgroup = processes.trusted_cgroup(self._root, pid, self._version, owner)
+        cgroup = processes.trusted_cgroup(self._root, pid, self.version, owner)
         of_owner = [item for item in self.containers if item.owner == owner]
         found = [item for item in of_owner if item.pid == pid] or [
             item for name in cgroup for item in of_owner if _is_named(name, item.id)
         ]
-        first = Running(processes.id_in(cgroup[-1]) if cgroup else "", pid, "", "", owner=owner)
-        if found:
-            first = found[0]._replace(pid=pid)
+        unknown = Running(processes.id_in(cgroup[-1]) if cgroup else "", pid, "", "", owner=owner)
+        first = found[0]._replace(pid=pid) if found else unknown
         return first if first.bundle else self._with_monitor(first, cgroup)
 
     def first_in_cgroup(self, id: str, owner: int | None) -> int | None:
@@ -111,10 +110,10 @@ class Known:
         of_users = None
         for pid in processes.numbers(self._root):
             # Most processes are not in such a cgroup: to ask further costs more.
-            if id not in processes.device_cgroup(self._root, pid, self._version):
+            if id not in processes.device_cgroup(self._root, pid, self.version):
                 continue
             maker = processes.maker(self._root, pid) or ROOT
-            names = processes.trusted_cgroup(self._root, pid, self._version, maker)
+            names = processes.trusted_cgroup(self._root, pid, self.version, maker)
             # conmon, a container's monitor, has the id in its cgroup's name too, but is in the host's mount namespace.
             is_meant = owner in (None, maker) and any([_begins_id(name, id) for name in names])
             if is_meant and _runs_contained(self._root, pid):
@@ -143,7 +142,7 @@ class Known:
             found = containernames.of_rootless_docker(self._files(item.owner), home, item.bundle)
         if found.engine and (item.owner == ROOT or not found.pod):
             return found
-        cgroup = processes.trusted_cgroup(self._root, item.pid, self._version, item.owner)
+        cgroup = processes.trusted_cgroup(self._root, item.pid, self.version, item.owner)
         engine = engine or containernames.engine_of(f"{item.bundle}/", f"/{'/'.join(cgroup)}")
         # The user of ctr names a container by its id.
         return ContainerNames(engine, item.id if engine == containernames.CONTAINERD else "")
@@ -210,28 +209,18 @@ def _matching(known: list[Running], word: str) -> list[Running]:
 
     Root's go before users', and running ones before others.
     """
-    fits: Callable[[Running, str], bool]
-    for fits in (_has_id, _has_name, _has_pod, lambda item, word: bool(word) and item.id.startswith(word)):
-        found = {(item.owner, item.id): item for item in known if fits(item, word)}
+    fits: tuple[Callable[[Running], bool], ...] = (
+        lambda item: item.id == word,
+        lambda item: word in item.called.words,
+        lambda item: word in item.called.words_of_pod,
+        lambda item: bool(word) and item.id.startswith(word),
+    )
+    for fit in fits:
+        found = {(item.owner, item.id): item for item in known if fit(item)}
         mine = [item for item in found.values() if item.owner == ROOT] or list(found.values())
         if mine:
             return [item for item in mine if item.pid] or mine
     return []
-
-
-def _has_id(item: Running, word: str) -> bool:
-    return item.id == word
-
-
-def _has_name(item: Running, word: str) -> bool:
-    who = item.called
-    whole = f"{who.namespace}/{who.shown}" if who.pod else who.shown
-    return word in (who.name, who.full, who.shown, whole)
-
-
-def _has_pod(item: Running, word: str) -> bool:
-    pod = item.called.pod
-    return bool(pod) and not item.called.is_sandbox and word in (pod, f"{item.called.namespace}/{pod}")
 
 
 def _monitored(root: HostRoot, item: Running) -> tuple[Running, str]:

@@ -64,14 +64,13 @@ class Settings(NamedTuple):
     """daemon.json: its path, what is wrong with it, whether dockerd can read it, and what it says of runtimes.
 
     fault: "" for nothing, and where there is no file; danger: whether others than root could write it, `OPEN`, or have
-    it lead elsewhere, `LED`; "" for neither; leads_to: `path` without links.
+    it lead elsewhere, `LED`; "" for neither.
     """
 
     path: str
     fault: str = ""
     danger: str = ""
     runtimes: tuple[Runtime, ...] = ()
-    leads_to: str = ""
 
 
 class Docker(NamedTuple):
@@ -79,7 +78,7 @@ class Docker(NamedTuple):
 
     program: what dockerd finds first of the link's name, "" for nothing; leads_to: that without links; placed: when
     that name was made (seconds since 1970); lost: a link of that name that leads nowhere; rivals: programs of NVIDIA's
-    packages; daemon: None if none runs, or we may not see it; of_users: the settings of users' own daemons.
+    packages; daemon: None if none runs, or we may not see it; of_users: ours that users' own daemons are set to.
     """
 
     program: str
@@ -89,7 +88,7 @@ class Docker(NamedTuple):
     rivals: tuple[str, ...]
     daemon: Daemon | None
     settings: Settings
-    of_users: tuple[Settings, ...] = ()
+    of_users: tuple[Runtime, ...] = ()
 
 
 def look(root: HostRoot) -> Docker | None:
@@ -114,7 +113,7 @@ def look(root: HostRoot) -> Docker | None:
     )
 
 
-def _of_users(root: HostRoot) -> Iterator[Settings]:
+def _of_users(root: HostRoot) -> Iterator[Runtime]:
     """What users' own daemons read; nothing else that a user names is looked at."""
     mounts, budget = untrusted.our_mounts(), untrusted.Budget(_SECONDS_OF_USERS)
     for uid, home in states.homes(root).items():
@@ -122,8 +121,8 @@ def _of_users(root: HostRoot) -> Iterator[Settings]:
         document = states.parsed(states.files_of(root, uid, mounts, budget), path)
         if isinstance(document, dict):
             programs, default = _runtimes(document)
-            named = [name for name, program in programs if program in (_OURS, RUNTIME)]
-            yield Settings(path, runtimes=tuple([runtime(root, path, name, _OURS, default) for name in named]))
+            for name in [name for name, program in programs if program in (_OURS, RUNTIME)]:
+                yield runtime(root, path, name, _OURS, default)
 
 
 def _program(root: HostRoot, name: str, folders: tuple[str, ...]) -> str:
@@ -184,9 +183,11 @@ def settings(root: HostRoot, path: str = SETTINGS, folders: tuple[str, ...] = _P
         return Settings(path, "it is no JSON object")
     programs, default = _runtimes(document)
     runtimes = [runtime(root, path, name, program, default, folders) for name, program in programs]
-    fault = _unsafe(root, path)
+    found = root.source(path)
+    # Who else than root could decide what dockerd reads could be root.
+    fault = (found[1] if found else "") or ("" if is_roots(root.fd, status) else "others than root may write it")
     danger = (LED if root.link(path) is not None else OPEN) if fault else ""
-    return Settings(path, fault, danger, tuple(runtimes), root.real(path))
+    return Settings(path, fault, danger, tuple(runtimes))
 
 
 def _runtimes(document: dict[str, Any]) -> tuple[list[tuple[str, str]], str]:
@@ -213,12 +214,3 @@ def is_ours(root: HostRoot, program: str) -> bool:
     """Whether this is our runtime's path, or a link leads from it to our runtime."""
     paths = (program, root.real(program) if program.startswith("/") else "")
     return RUNTIME in [path.rpartition("/")[2] for path in paths]
-
-
-def _unsafe(root: HostRoot, path: str) -> str:
-    """Who else than root could decide what dockerd reads, and so who could be root."""
-    found = root.source(path)
-    status = root.stat(path)
-    if found is not None and found[1]:
-        return found[1]
-    return "others than root may write it" if status is not None and not is_roots(root.fd, status) else ""

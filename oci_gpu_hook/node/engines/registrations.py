@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
-from oci_gpu_hook.node.machine import untrusted
+from oci_gpu_hook.node.machine import text, untrusted
 from oci_gpu_hook.record import NamedTuple
 
 if TYPE_CHECKING:
@@ -83,12 +83,12 @@ def of_folder(root: HostRoot, folder: str) -> tuple[Registration, ...]:
 
 def installation(root: HostRoot, entry: str, hooks: tuple[Registration, ...]) -> Installation:
     """The installation of the entry script at `entry`, ours or another's; `hooks`: all registrations."""
-    text = (root.read(entry) or b"").decode("utf-8", "replace")
+    script = text(root, entry)
     # The entry script is bash, and packaging/install.sh writes these two paths into it.
-    interpreter = text.partition(" exec ")[2].partition(" ")[0]
-    library = text.partition('sys.path.insert(0, "')[2].partition("/oci_gpu_hook/startup")[0]
+    interpreter = script.partition(" exec ")[2].partition(" ")[0]
+    library = script.partition('sys.path.insert(0, "')[2].partition("/oci_gpu_hook/startup")[0]
     status = root.stat(entry)
-    shell = text.partition("\n")[0].partition("#!")[2].partition(" ")[0]
+    shell = script.partition("\n")[0].partition("#!")[2].partition(" ")[0]
     python = root.real(interpreter) if interpreter and root.stat(interpreter) else ""
     ours = {hook.path for hook in hooks if hook.kind == OURS}
     registered = sorted(ours | {path.rpartition("/")[0] for path in ours})

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.formats import jsontext
-from oci_gpu_hook.node.machine import processes, untrusted
+from oci_gpu_hook.node.machine import processes, text, untrusted
 from oci_gpu_hook.record import NamedTuple
 
 if TYPE_CHECKING:
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 ROOT = 0
 _USERS = "/run/user"
 _MOST_OF_USER = 256
+# The file of each runtime's, and the keys of a container's first process and of its start.
+_KEPT = (
+    ("runc", "state.json", "init_process_pid", "init_process_start"),
+    ("crun", "status", "pid", "process-start-time"),
+)
 # A value takes a hundred bytes of memory.
 _MOST_VALUES = 50_000
 _LONGEST_PATH = 4095
@@ -84,6 +89,12 @@ def parsed(files: Files, path: str) -> object:
         return None
 
 
+def parsed_object(files: Files, path: str) -> dict[str, Any]:
+    """The JSON object in a file; an empty one if there is none."""
+    document = parsed(files, path)
+    return document if isinstance(document, dict) else {}
+
+
 def everything(root: HostRoot, mounts: Mounts, budget: Budget) -> list[State]:
     """The states of all containers, root's first; mounts: ours; budget: of all users."""
     roots = files_of(root, ROOT, mounts, budget)
@@ -101,16 +112,15 @@ def _below(root: HostRoot, base: str, files: Files) -> Iterator[State]:
     """The containers of one owner."""
     for folder in _folders(base, files):
         for id in files.names(folder):
-            document = parsed_object(files, f"{folder}/{id}/state.json")
-            pid, start = document.get("init_process_pid"), document.get("init_process_start")
-            if isinstance(pid, int):
-                bundle = _path(_runcs_bundle(document))
-                yield State(files.owner, folder, id, _alive(root, pid, start), bundle, "runc")
-            document = parsed_object(files, f"{folder}/{id}/status")
-            pid, start = document.get("pid"), document.get("process-start-time")
-            if isinstance(pid, int):
-                bundle = _path(document.get("bundle"))
-                yield State(files.owner, folder, id, _alive(root, pid, start), bundle, "crun")
+            for runtime, file, first, start in _KEPT:
+                document = parsed_object(files, f"{folder}/{id}/{file}")
+                pid = document.get(first)
+                if isinstance(pid, int):
+                    began = processes.started(root, pid)
+                    # Else that process is gone, or is another one by now.
+                    alive = pid if began is not None and document.get(start) in (began, None, 0) else 0
+                    bundle = _runcs_bundle(document) if runtime == "runc" else document.get("bundle")
+                    yield State(files.owner, folder, id, alive, _path(bundle), runtime)
 
 
 def _folders(base: str, files: Files) -> Iterator[str]:
@@ -140,18 +150,6 @@ def _path(value: object) -> str:
         return ""
 
 
-def _alive(root: HostRoot, pid: int, start: object) -> int:
-    """The pid, or 0 if that process is gone, or is another one by now."""
-    began = processes.started(root, pid)
-    return pid if began is not None and start in (began, None, 0) else 0
-
-
-def parsed_object(files: Files, path: str) -> dict[str, Any]:
-    """The JSON object in a file; an empty one if there is none."""
-    document = parsed(files, path)
-    return document if isinstance(document, dict) else {}
-
-
 def is_used(root: HostRoot) -> bool:
     """Whether a user has containers of his own, or has had them, by what rootless engines leave behind.
 
@@ -170,7 +168,6 @@ def is_used(root: HostRoot) -> bool:
 
 def homes(root: HostRoot) -> dict[int, str]:
     """The homes of /etc/passwd's users, by the user's number."""
-    text = (root.read("/etc/passwd") or b"").decode("utf-8", "replace")
-    rows = [line.split(":") for line in text.splitlines()]
+    rows = [line.split(":") for line in text(root, "/etc/passwd").splitlines()]
     users = [row for row in rows if len(row) == _FIELDS and row[2].isdecimal()]
     return {int(row[2]): row[_HOME] for row in users if int(row[2]) >= _FIRST_USER}

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from oci_gpu_hook.host.root import HostRoot
+
 
 @contextmanager
 def closing(fd: int) -> Iterator[int]:
@@ -18,3 +20,8 @@ def closing(fd: int) -> Iterator[int]:
         yield fd
     finally:
         posix.close(fd)
+
+
+def text(root: HostRoot, path: str) -> str:
+    """The text of a file of root's or the kernel's; "" if there is none."""
+    return (root.read(path) or b"").decode("utf-8", "replace")

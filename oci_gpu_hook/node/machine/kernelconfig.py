@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import bpf, syscalls
-from oci_gpu_hook.node.machine import closing
+from oci_gpu_hook.node.machine import closing, text
 from oci_gpu_hook.record import NamedTuple
 
 _CGROUPS = "/sys/fs/cgroup"
@@ -50,17 +50,17 @@ def look(root: HostRoot) -> Kernel:
     """The kernel of this host, or of another root, as far as the files there say."""
     cgroups = cgroup_version(root)
     tries_bpf = cgroups == "v2" and root.path == "/"
-    lockdown = _text(root, "/sys/kernel/security/lockdown")
-    lines = _text(root, "/proc/modules").splitlines()
-    sysctls = {name: _text(root, f"/proc/sys/{name}") for name in SYSCTLS}
+    lockdown = text(root, "/sys/kernel/security/lockdown")
+    lines = text(root, "/proc/modules").splitlines()
+    sysctls = {name: text(root, f"/proc/sys/{name}").strip() for name in SYSCTLS}
     return Kernel(
-        release=_text(root, "/proc/sys/kernel/osrelease"),
+        release=text(root, "/proc/sys/kernel/osrelease").strip(),
         cgroups=cgroups,
         bpf_refusal=_bpf_refusal() if tries_bpf else None,
         lockdown=lockdown.partition("[")[2].partition("]")[0],
         systemd=root.stat("/run/systemd/system") is not None,
         modules=tuple([line.split(" ")[0] for line in lines]),
-        sysctls={name: int(text) for name, text in sysctls.items() if text.isdecimal()},
+        sysctls={name: int(value) for name, value in sysctls.items() if value.isdecimal()},
     )
 
 
@@ -79,7 +79,3 @@ def _bpf_refusal() -> str:
     except OSError as err:
         return err.strerror or str(err)
     return ""
-
-
-def _text(root: HostRoot, path: str) -> str:
-    return (root.read(path) or b"").decode("utf-8", "replace").strip()

@@ -11,10 +11,11 @@ from __future__ import annotations
 import fcntl
 import posix
 from contextlib import ExitStack, suppress
+from os.path import samestat
 
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.machine import closing, mounts, untrusted
+from oci_gpu_hook.node.machine import closing, mounts, text, untrusted
 
 # ioctl_nsfs(2); linux/nsfs.h.
 _NS_GET_PARENT, _NS_GET_OWNER_UID = 0xB702, 0xB704
@@ -63,7 +64,7 @@ def parent(root: HostRoot, pid: int) -> int:
 def is_kernels(root: HostRoot, pid: int) -> bool:
     """Whether it is a thread of the kernel's: kdevtmpfs has a mount namespace and a root of its own."""
     fields = _stat(root, pid)
-    return bool(fields) and bool(int(fields[_FLAGS]) & _PF_KTHREAD)
+    return bool(fields and int(fields[_FLAGS]) & _PF_KTHREAD)
 
 
 def users(root: HostRoot, pid: int) -> tuple[int, ...]:
@@ -123,14 +124,12 @@ def has_other_root(root: HostRoot, pid: int) -> bool:
 
 def is_same(one: posix.stat_result | None, other: posix.stat_result | None) -> bool:
     """Whether both are there and are the same file."""
-    if one is None or other is None:
-        return False
-    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+    return one is not None and other is not None and samestat(one, other)
 
 
 def command_line(root: HostRoot, pid: int) -> list[str]:
     """The words that a process was started with.  Only of one that `program` has named."""
-    return (root.read(f"/proc/{pid}/cmdline") or b"").decode("utf-8", "replace").split("\0")
+    return text(root, f"/proc/{pid}/cmdline").split("\0")
 
 
 def environment(root: HostRoot, pid: int) -> list[str]:
@@ -178,7 +177,7 @@ def is_contained(pid: int) -> bool:
 
 def device_cgroup(root: HostRoot, pid: int, version: str) -> str:
     """The folder of the process's device cgroup; "" if it is not known."""
-    for line in _text(root, pid, "cgroup").split("\n"):
+    for line in text(root, f"/proc/{pid}/cgroup").split("\n"):
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if version == "v2" and number == "0":
@@ -216,19 +215,14 @@ def id_in(cgroup: str) -> str:
 def _stat(root: HostRoot, pid: int) -> list[str]:
     """The fields of /proc/PID/stat from the state on; none if there is no such process."""
     # The command may hold spaces and parentheses.
-    fields = _text(root, pid, "stat").rpartition(")")[2].split()
+    fields = text(root, f"/proc/{pid}/stat").rpartition(")")[2].split()
     return fields if len(fields) > _START else []
 
 
 def _status(root: HostRoot, pid: int) -> dict[str, str]:
     """The fields of /proc/PID/status by name; the kernel escapes a newline in the process's own name."""
-    lines = _text(root, pid, "status").split("\n")
-    return dict([line.partition(":\t")[::2] for line in lines])
+    return dict([line.partition(":\t")[::2] for line in text(root, f"/proc/{pid}/status").split("\n")])
 
 
 def _numbers(field: str) -> tuple[int, ...]:
     return tuple([int(word) for word in field.split() if word.isdecimal()])
-
-
-def _text(root: HostRoot, pid: int, name: str) -> str:
-    return (root.read(f"/proc/{pid}/{name}") or b"").decode("utf-8", "replace")
