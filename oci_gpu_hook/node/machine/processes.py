@@ -67,11 +67,6 @@ def is_kernels(root: HostRoot, pid: int) -> bool:
     return bool(fields and int(fields[_FLAGS]) & _PF_KTHREAD)
 
 
-def users(root: HostRoot, pid: int) -> tuple[int, ...]:
-    """Real, effective, saved and filesystem user of a process; () if it has ended (proc_pid_status(5))."""
-    return _numbers(_status(root, pid).get("Uid", ""))
-
-
 def credentials(root: HostRoot, pid: int) -> tuple[int, int, list[int]]:
     """Effective user, group and further groups of a process, as this user namespace has them."""
     fields = _status(root, pid)
@@ -101,11 +96,16 @@ def _is_hosts(root: HostRoot, pid: int, path: str) -> bool:
 
     A user can give a set-user-ID program another name in a folder of his (protected_hardlinks, proc_sys_fs(5)).
     """
-    owners = set(users(root, pid))
+    # Real, effective, saved and filesystem user; none if it has ended (proc_pid_status(5)).
+    owners = set(_numbers(_status(root, pid).get("Uid", "")))
     if len(owners) == 1 and owners == {posix.geteuid()} != {0}:
         return True
     # Not by the mount namespace: a service of systemd's, such as ours, can have one of its own.
-    if owners != {0} or not is_in_our_users(root, pid) or has_other_root(root, pid):
+    if owners != {0} or not is_in_our_users(root, pid):
+        return False
+    # Nor by its root's filesystem: to ask that may take for ever.
+    own = mounts.root_of(untrusted.mountinfo(root, pid))
+    if own is None or own != untrusted.our_mounts().shown(root.path):
         return False
     found = root.source(path)
     return found is not None and not found[1]
@@ -114,12 +114,6 @@ def _is_hosts(root: HostRoot, pid: int, path: str) -> bool:
 def is_in_our_users(root: HostRoot, pid: int) -> bool:
     """Whether a process is in our user namespace."""
     return is_same(root.stat(f"/proc/{pid}/ns/user"), root.stat("/proc/self/ns/user"))
-
-
-def has_other_root(root: HostRoot, pid: int) -> bool:
-    """Whether a process has another root than the host's, by its mounts: to ask its filesystem may take for ever."""
-    own = mounts.root_of(untrusted.mountinfo(root, pid))
-    return own is None or own != untrusted.our_mounts().shown(root.path)
 
 
 def is_same(one: posix.stat_result | None, other: posix.stat_result | None) -> bool:

@@ -10,7 +10,6 @@ import fcntl
 import json
 import os
 import time
-from typing import Any
 
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
@@ -69,7 +68,9 @@ def read(root: HostRoot) -> Validation | None:
     """The last validation since the boot; None if there was none, or where others could have written the record."""
     try:
         document = json.loads(saved.read(root, _NAME) or b"")
-        steps = tuple([_step(row) for row in document["steps"]])
+        steps = tuple([StepResult(row["name"], row["outcome"], str(row["why"])) for row in document["steps"]])
+        if not all([step.name in STEPS and step.outcome in OUTCOMES for step in steps]):
+            return None
         return Validation(int(document["time"]), str(document["driver_version"]), steps)
     except (ValueError, TypeError, KeyError):
         return None
@@ -77,16 +78,5 @@ def read(root: HostRoot) -> Validation | None:
 
 def write(root: HostRoot, validation: Validation) -> None:
     """Write the record in place of the one before; OSError if that fails."""
-    document = {
-        "time": validation.time,
-        "driver_version": validation.driver_version,
-        "steps": [dict(zip(step._fields, step)) for step in validation.steps],
-    }
+    document = {**validation._asdict(), "steps": [step._asdict() for step in validation.steps]}
     saved.write(root, _NAME, json.dumps(document).encode() + b"\n")
-
-
-def _step(row: dict[str, Any]) -> StepResult:
-    name, outcome = row["name"], row["outcome"]
-    if name not in STEPS or outcome not in OUTCOMES:
-        raise ValueError(f"{name!r} and {outcome!r} are no step and no outcome")
-    return StepResult(name, outcome, str(row["why"]))
