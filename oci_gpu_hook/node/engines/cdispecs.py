@@ -36,7 +36,7 @@ class Spec(NamedTuple):
     """One spec.
 
     driver: the version that it was made for, "" if it does not say; devices: those that it names; unread: it has a
-    list of devices, and none was found in it.
+    list of devices, and none was found in it; flag: of the vendor for whose devices we have made it.
     """
 
     path: str
@@ -44,13 +44,7 @@ class Spec(NamedTuple):
     driver: str
     devices: tuple[Device, ...] = ()
     unread: bool = False
-
-
-class VendorSpec(NamedTuple):
-    """A spec of ours for the devices of the vendor with this flag."""
-
-    path: str
-    flag: str
+    flag: str = ""
 
 
 def specs(root: HostRoot) -> tuple[Spec, ...]:
@@ -58,10 +52,9 @@ def specs(root: HostRoot) -> tuple[Spec, ...]:
     return tuple([_spec(path, text) for path, text in _texts(root) if _KIND.search(text)])
 
 
-def of_vendors(root: HostRoot) -> tuple[VendorSpec, ...]:
+def of_vendors(root: HostRoot) -> tuple[Spec, ...]:
     """Every spec of ours for other vendors' devices, in the same order."""
-    pairs = [(path, _OUR_VENDOR.search(text)) for path, text in _texts(root)]
-    return tuple([VendorSpec(path, match.group(1)) for path, match in pairs if match])
+    return tuple([_spec(path, text) for path, text in _texts(root) if _OUR_VENDOR.search(text)])
 
 
 def _texts(root: HostRoot) -> list[tuple[str, str]]:
@@ -79,7 +72,9 @@ def _spec(path: str, text: str) -> Spec:
     version = ours or _LIBRARY.search(text)
     found = devices(text)
     unread = not found and _KEY.search(text) is not None
-    return Spec(path, ours is not None, version.group(1) if version else "", found, unread)
+    vendor = _OUR_VENDOR.search(text)
+    driver, flag = [match.group(1) if match else "" for match in (version, vendor)]
+    return Spec(path, ours is not None, driver, found, unread, flag)
 
 
 def devices(text: str) -> tuple[Device, ...]:

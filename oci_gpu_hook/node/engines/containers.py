@@ -247,7 +247,7 @@ def _begins_id(cgroup: str, id: str) -> bool:
 
 def _is_named(cgroup: str, id: str) -> bool:
     """Whether a cgroup's name is one that engines give to the container: ID or ENGINE-ID, with or without ".scope"."""
-    name = cgroup[: -len(".scope")] if cgroup.endswith(".scope") else cgroup
+    name = cgroup.removesuffix(".scope")
     return len(id) >= _SHORTEST_ID and (name == id or name.endswith((f"-{id}", f":{id}")))
 
 

@@ -38,13 +38,13 @@ class Registration(NamedTuple):
     """
 
     path: str
-    kind: str
-    program: str
-    words: tuple[str, ...]
-    timeout: int | None
-    stages: tuple[str, ...]
-    always: bool
-    fault: str
+    kind: str = OTHER
+    program: str = ""
+    words: tuple[str, ...] = ()
+    timeout: int | None = None
+    stages: tuple[str, ...] = ()
+    always: bool = False
+    fault: str = ""
 
     @property
     def file(self) -> str:
@@ -90,6 +90,9 @@ def installation(root: HostRoot, entry: str, hooks: tuple[Registration, ...]) ->
     status = root.stat(entry)
     shell = script.partition("\n")[0].partition("#!")[2].partition(" ")[0]
     python = root.real(interpreter) if interpreter and root.stat(interpreter) else ""
+    # The file that packaging/link.py writes for this Python; without a version in the Python's name nobody can tell.
+    major, dot, minor = python.rpartition("/python")[2].partition(".")
+    is_linked = not dot or f"modules.cpython-{major}{minor}" in root.names(f"{library}/{_LINKED}")
     ours = {hook.path for hook in hooks if hook.kind == OURS}
     registered = sorted(ours | {path.rpartition("/")[0] for path in ours})
     package = _below(root, library) if library else []
@@ -104,7 +107,7 @@ def installation(root: HostRoot, entry: str, hooks: tuple[Registration, ...]) ->
         python=python,
         library=library,
         is_whole=bool(library) and root.stat(f"{library}/{_PACKAGE}") is not None,
-        is_linked=_is_linked(root.names(f"{library}/{_LINKED}"), python),
+        is_linked=is_linked,
         leftovers=tuple([path for path in left if root.stat(path) is not None]),
         open_to_others=tuple([path for path in run_as_root if (at := root.stat(path)) and is_open_to_others(at)]),
     )
@@ -118,42 +121,31 @@ def _below(root: HostRoot, path: str) -> list[str]:
     return [path, *[found for item in inside for found in _below(root, item)]]
 
 
-def _is_linked(names: list[str], python: str) -> bool:
-    """Whether `names` has the file that link.py writes for this Python; True if the Python's name has no version."""
-    major, dot, minor = python.rpartition("/python")[2].partition(".")
-    return not dot or f"modules.cpython-{major}{minor}" in names
-
-
 def _registration(root: HostRoot, path: str) -> Registration:
     # An engine may be told to look in a folder of a user's.
     data = untrusted.read(root, path)
     if data is None:
-        return _refused(path, "it cannot be read")
+        return Registration(path, fault="it cannot be read")
     try:
-        document: Any = jsontext.loads(data)
-        return _read(path, document)
+        return _read(path, jsontext.loads(data))
     except ValueError as err:
-        return _refused(path, f"it is no JSON: {err}")
+        return Registration(path, fault=f"it is no JSON: {err}")
     except (KeyError, TypeError, AttributeError):
-        return _refused(path, "it is no hook's registration")
-
-
-def _refused(path: str, fault: str) -> Registration:
-    return Registration(path, OTHER, "", (), None, (), False, fault)
+        return Registration(path, fault="it is no hook's registration")
 
 
 def _read(path: str, document: Any) -> Registration:
     version = document.get("version", "0.1.0")
     if version not in ("0.1.0", "1.0.0"):
-        return _refused(path, f"its version {version} is none that engines know")
+        return Registration(path, fault=f"its version {version} is none that engines know")
     hook = document["hook"]
     stages = document.get("stages", document.get("stage"))
     if stages is None:
-        return _refused(path, "it names no stages")
+        return Registration(path, fault="it names no stages")
     listed = (stages,) if isinstance(stages, str) else tuple([str(word) for word in stages])
     unknown = [stage for stage in listed if stage not in _STAGES]
     if unknown:
-        return _refused(path, f"its stage {unknown[0]} is none that engines know")
+        return Registration(path, fault=f"its stage {unknown[0]} is none that engines know")
     when = document.get("when", {})
     # In version 0.1.0 the value is the program's path.
     details = {"path": hook} if isinstance(hook, str) else hook
@@ -166,7 +158,6 @@ def _read(path: str, document: Any) -> Registration:
         timeout=timeout if isinstance(timeout, int) else None,
         stages=listed,
         always=isinstance(when, dict) and when.get("always") is True,
-        fault="",
     )
 
 

@@ -184,13 +184,10 @@ def status(library: Any, root: HostRoot) -> Status:
 
 def paths(root: HostRoot) -> list[str]:
     """Those of `NODES` and `PATHS` that exist: they are relabelled after an installation, and shown."""
-    found = []
-    for folder, prefix in NODES:
-        for name in root.names(folder):
-            status = root.stat(f"{folder}/{name}") if name.startswith(prefix) else None
-            if status is not None and not is_folder(status):
-                found.append(f"{folder}/{name}")
-    return [*found, *[path for path in PATHS if root.stat(path) is not None]]
+    names = [(folder, name, prefix) for folder, prefix in NODES for name in root.names(folder)]
+    nodes = [f"{folder}/{name}" for folder, name, prefix in names if name.startswith(prefix)]
+    there = [(path, status) for path in (*nodes, *PATHS) if (status := root.stat(path))]
+    return [path for path, status in there if path in PATHS or not is_folder(status)]
 
 
 def knows_type(library: Any, name: str) -> bool:
