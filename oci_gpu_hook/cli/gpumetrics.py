@@ -19,7 +19,6 @@ from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.node.diagnosis import holders
 from oci_gpu_hook.node.diagnosis.holders import Share
 from oci_gpu_hook.node.engines import containerdevices
-from oci_gpu_hook.node.engines.states import ROOT
 from oci_gpu_hook.node.exporters import gpuexposition as report
 from oci_gpu_hook.node.exporters import seengpus
 from oci_gpu_hook.node.gpus import nvml, readings
@@ -85,7 +84,7 @@ def _held(root: HostRoot, driver_root: str, found: DriverInventory) -> tuple[rep
         running = holder.container.running
         called = running.called
         # A user's container has the id that he likes: it may be that of another team's.
-        id = running.id if running.owner == ROOT else ""
+        id = "" if running.of_user else running.id
         who = (id, called.name, called.pod, called.namespace)
         for share in holder.held:
             if isinstance(share, Share):

@@ -18,15 +18,7 @@ from hypothesis import strategies as st
 from oci_gpu_hook.cli import denials, log, render
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import remedy
-from oci_gpu_hook.node.engines import (
-    containerdevices,
-    containernames,
-    containers,
-    dockerd,
-    installed,
-    registrations,
-    states,
-)
+from oci_gpu_hook.node.engines import containerdevices, containernames, containers, dockerd, installed, registrations
 from oci_gpu_hook.node.engines.containerdevices import HostsNodes, Wanted
 from oci_gpu_hook.node.machine import avc, mounts, processes, untrusted
 from oci_gpu_hook.node.machine.mounts import Mounts
@@ -114,7 +106,7 @@ def _runtimes_state(data: bytes) -> None:
 def _engines_list(data: bytes) -> None:
     path = "var/lib/containers/storage/overlay-containers/containers.json"
     root = _host({path: data, "srv/config.json": data})
-    files = states.files_of(root, states.ROOT, untrusted.our_mounts(), untrusted.Budget(9))
+    files = untrusted.Files(root, untrusted.ROOT, untrusted.our_mounts(), untrusted.Budget(9))
     for item in containernames.names(files, ["/srv/x/userdata"]).values():
         _shown(item.shown, item.full)
     _shown(containernames.by_config(files, "/srv").shown)

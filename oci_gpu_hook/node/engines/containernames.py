@@ -11,14 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.formats import jsontext
-from oci_gpu_hook.node.engines.states import ROOT, parsed, parsed_object
+from oci_gpu_hook.node.machine.untrusted import ROOT
 from oci_gpu_hook.record import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-    from oci_gpu_hook.node.engines.states import Files
+    from oci_gpu_hook.node.machine.untrusted import Files
 
 PODMAN, CRIO, DOCKER, CONTAINERD = "podman", "CRI-O", "Docker", "containerd"
 
@@ -98,7 +98,7 @@ def names(files: Files, bundles: Iterable[str]) -> dict[str, ContainerNames]:
 
 def by_config(files: Files, bundle: str) -> ContainerNames:
     """The names that the annotations of a bundle's config.json tell."""
-    found = parsed_object(files, f"{bundle}/config.json").get("annotations")
+    found = files.object(f"{bundle}/config.json").get("annotations")
     said = {key: str(value)[:_LONGEST_NAME] for key, value in (found if isinstance(found, dict) else {}).items()}
     if said.get("io.container.manager") == "libpod":
         return ContainerNames(PODMAN)
@@ -136,7 +136,7 @@ def engine_of(*places: str) -> str:
 
 def _of_storage(files: Files, folders: Iterable[str]) -> Iterator[tuple[str, ContainerNames]]:
     for path in [f"{folder}/{name}" for folder in sorted(folders) for name in _LISTS]:
-        listed = parsed(files, path)
+        listed = files.parsed(path)
         for item in listed if isinstance(listed, list) else ():
             if isinstance(item, dict) and isinstance(item.get("names"), list):
                 called = _stored(item)
@@ -156,7 +156,7 @@ def _stored(item: dict[str, Any]) -> ContainerNames:
 
 
 def _of_docker(files: Files) -> Iterator[tuple[str, ContainerNames]]:
-    folder = parsed_object(files, _DOCKER_SETTINGS).get("data-root")
+    folder = files.object(_DOCKER_SETTINGS).get("data-root")
     containers = f"{folder if isinstance(folder, str) else _DOCKER_FOLDER}/containers"
     for id in files.names(containers):
         found = _dockers(files, f"{containers}/{id}")
@@ -166,7 +166,7 @@ def _of_docker(files: Files) -> Iterator[tuple[str, ContainerNames]]:
 
 def _dockers(files: Files, folder: str) -> ContainerNames:
     """One container, by dockerd's record of it."""
-    name = parsed_object(files, f"{folder}/config.v2.json").get("Name")
+    name = files.object(f"{folder}/config.v2.json").get("Name")
     return _kubelets(DOCKER, name.lstrip("/")[:_LONGEST_NAME]) if isinstance(name, str) else UNNAMED
 
 

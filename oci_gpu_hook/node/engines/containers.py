@@ -15,45 +15,18 @@ from oci_gpu_hook.errors import UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import containernames, states
 from oci_gpu_hook.node.engines.containernames import UNNAMED, ContainerNames
-from oci_gpu_hook.node.engines.states import ROOT
+from oci_gpu_hook.node.engines.states import Running
 from oci_gpu_hook.node.machine import kernelconfig, processes, untrusted
-from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.node.machine.untrusted import ROOT, Files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from oci_gpu_hook.node.engines.states import Files, State
 
 # Engines show ids shortened to twelve letters, of sixty-four.
 _SHORTEST_ID = 12
 _MOST_NAMED = 4
 # For the files of all users together.
 _SECONDS_OF_USERS = 1.0
-
-
-class Running(NamedTuple):
-    """One container.
-
-    id: "" if it is not known; pid: 0 if it has stopped; bundle and runtime: "" if no state has them; owner: the user
-    whose engine runs it, 0 for root's.
-    """
-
-    id: str
-    pid: int
-    bundle: str
-    runtime: str
-    called: ContainerNames = UNNAMED
-    owner: int = ROOT
-
-    @property
-    def shown(self) -> str:
-        """What people call it: its name, else its id."""
-        return self.called.shown or self.id
-
-    @property
-    def of_user(self) -> str:
-        """Whose it is, for people; "" for root's.  A user's has whatever id and name he likes."""
-        return f"user {self.owner}'s" if self.owner != ROOT else ""
 
 
 class Known:
@@ -83,7 +56,7 @@ class Known:
             self._names[owner] = containernames.names(self._files(owner), bundles)
         # Of two with one id the first counts: that is root's, if one of them is.
         firsts = {item.id: item for item in reversed(found)}
-        running = [self._running(item) for item in found if item is firsts[item.id]]
+        running = [item._replace(called=self._called(item)) for item in found if item is firsts[item.id]]
         for owner, names in self._names.items():
             running += [Running(id, 0, "", "", names[id], owner) for id in names if id not in firsts]
         return running
@@ -98,7 +71,7 @@ class Known:
         ]
         unknown = Running(processes.id_in(cgroup[-1]) if cgroup else "", pid, "", "", owner=owner)
         first = found[0]._replace(pid=pid) if found else unknown
-        return first if first.bundle else self._with_monitor(first, cgroup)
+        return first if first.bundle else self._with_monitor(first)
 
     def first_in_cgroup(self, id: str, owner: int | None) -> int | None:
         """The lowest pid in a container whose cgroup's name has this id; None if there is none.
@@ -123,17 +96,10 @@ class Known:
         return of_users
 
     def _files(self, owner: int) -> Files:
-        return states.files_of(self._root, owner, self.mounts, self._budget)
+        return Files(self._root, owner, self.mounts, self._budget)
 
-    def _running(self, item: State) -> Running:
-        found = Running(item.id, item.pid, item.bundle, item.runtime, owner=item.owner)
-        return found._replace(called=self._called(found, containernames.engine_of(f"{item.folder}/")))
-
-    def _called(self, item: Running, engine: str) -> ContainerNames:
-        """What engines call a container: by their lists, else by its annotations, else only whose it is.
-
-        engine: as the place of its state says, "" if that does not.
-        """
+    def _called(self, item: Running) -> ContainerNames:
+        """What engines call a container: by their lists, else by its annotations, else only whose it is."""
         found = self._names.get(item.owner, {}).get(item.id, UNNAMED)
         if not found.engine and item.bundle:
             found = containernames.by_config(self._files(item.owner), item.bundle)
@@ -143,19 +109,18 @@ class Known:
         if found.engine and (item.owner == ROOT or not found.pod):
             return found
         cgroup = processes.trusted_cgroup(self._root, item.pid, self.version, item.owner)
-        engine = engine or containernames.engine_of(f"{item.bundle}/", f"/{'/'.join(cgroup)}")
+        engine = item.called.engine or containernames.engine_of(f"{item.bundle}/", f"/{'/'.join(cgroup)}")
         # The user of ctr names a container by its id.
         return ContainerNames(engine, item.id if engine == containernames.CONTAINERD else "")
 
-    def _with_monitor(self, item: Running, cgroup: list[str]) -> Running:
+    def _with_monitor(self, item: Running) -> Running:
         """A container without a state, with what the process above its first one tells of it."""
         found, name = _monitored(self._root, item)
         if found.called.name:
             return found
-        engine = found.called.engine or containernames.engine_of(f"/{'/'.join(cgroup)}")
         if found.bundle:
             self._names[item.owner].update(containernames.names(self._files(item.owner), [found.bundle]))
-        words = self._called(found, engine)
+        words = self._called(found)
         return found._replace(called=words if words.name else words._replace(name=name, full=name))
 
 
@@ -201,7 +166,7 @@ def config(root: HostRoot, item: Running) -> bytes | None:
     path = f"{item.bundle}/config.json"
     if item.owner == ROOT:
         return untrusted.read(root, path)
-    return untrusted.read_users(root, path, item.owner, untrusted.our_mounts())
+    return Files(root, item.owner, untrusted.our_mounts()).read(path)
 
 
 def _matching(known: list[Running], word: str) -> list[Running]:

@@ -118,7 +118,7 @@ def _of_users(root: HostRoot) -> Iterator[Runtime]:
     mounts, budget = untrusted.our_mounts(), untrusted.Budget(_SECONDS_OF_USERS)
     for uid, home in states.homes(root).items():
         path = f"{home}/{_ROOTLESS}"
-        document = states.parsed(states.files_of(root, uid, mounts, budget), path)
+        document = untrusted.Files(root, uid, mounts, budget).parsed(path)
         if isinstance(document, dict):
             programs, default = _runtimes(document)
             for name in [name for name, program in programs if program in (_OURS, RUNTIME)]:

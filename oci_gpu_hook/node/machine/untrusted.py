@@ -18,6 +18,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.errors import UsageError
+from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.source import read_source
 from oci_gpu_hook.kernel import procfile, syscalls
 from oci_gpu_hook.kernel.filetypes import is_character_device, is_regular
@@ -26,15 +27,19 @@ from oci_gpu_hook.node.machine.mounts import Mounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
     from oci_gpu_hook.host.root import HostRoot
 
     # Major and minor.
     Number = tuple[int, int]
 
+ROOT = 0
 # As large as a config.json that a start reads; a list of 500 containers has some hundred KiB.
 LARGEST = 4 << 20
 MOST_NAMES = 16384
+# A value takes a hundred bytes of memory.
+_MOST_VALUES = 50_000
 # Of a container; and of a process, whose root comes first.
 _LARGEST_MOUNTINFO, _LARGEST_FIRST = 2 << 20, 1 << 16
 
@@ -173,59 +178,74 @@ def read(root: HostRoot, path: str, largest: int = LARGEST) -> bytes | None:
     return None
 
 
-def read_roots(root: HostRoot, path: str, mounts: Mounts) -> bytes | None:
-    """A regular file that root alone could have made and written; None for any other, and if it is larger.
+class Files:
+    """The files of one owner: a user's, to which no link leads, or those that root alone could have made and written.
 
-    mounts: ours.  A server, which may not answer, is not asked.
+    mounts: ours; budget: of all users, after which they have no more files.
     """
-    return read_source(root.fd, path, LARGEST) if mounts.is_local(root.path.rstrip("/") + path) else None
 
+    def __init__(self, root: HostRoot, owner: int, mounts: Mounts, budget: Budget | None = None) -> None:
+        self.owner = owner
+        self._root, self._mounts, self._budget = root, mounts, budget
 
-def read_users(root: HostRoot, path: str, owner: int, mounts: Mounts, largest: int = LARGEST) -> bytes | None:
-    """A regular file of the user `owner`; None if there is none, a link leads to it, or it is larger.
+    def names(self, path: str) -> list[str]:
+        """The first names in a folder; none if it is another's."""
+        if self.owner == ROOT:
+            return self._root.names(path)
+        with suppress(OSError), self._opened(path, _FOLDER) as fd:
+            return sorted([entry.name for entry in _entries(fd, MOST_NAMES)])
+        return []
 
-    mounts: ours.
-    """
-    with suppress(OSError), _users(root, path, owner, mounts) as fd:
-        return _content(fd, largest)
-    return None
+    def has(self, path: str) -> bool:
+        """Whether something of the user's lies at `path`."""
+        with suppress(OSError), self._opened(path):
+            return True
+        return False
 
+    def read(self, path: str, largest: int = LARGEST) -> bytes | None:
+        """A regular file; None if there is none, or it is larger."""
+        if self.owner == ROOT:
+            # Root may have started a container in a folder of a user's, who writes there what he likes.
+            is_local = self._mounts.is_local(self._root.path.rstrip("/") + path)
+            return read_source(self._root.fd, path, largest) if is_local else None
+        with suppress(OSError), self._opened(path) as fd:
+            return _content(fd, largest)
+        return None
 
-def is_users(root: HostRoot, path: str, owner: int, mounts: Mounts) -> bool:
-    """Whether something of the user `owner` lies at `path`, which no link leads to."""
-    with suppress(OSError), _users(root, path, owner, mounts):
-        return True
-    return False
+    def parsed(self, path: str) -> object:
+        """The JSON value in a file; None if there is none, or it has too many values."""
+        data = self.read(path)
+        try:
+            return None if data is None or jsontext.has_more_values(data, _MOST_VALUES) else jsontext.loads(data)
+        except ValueError:
+            return None
 
+    def object(self, path: str) -> dict[str, Any]:
+        """The JSON object in a file; an empty one if there is none."""
+        document = self.parsed(path)
+        return document if isinstance(document, dict) else {}
 
-def users_names(root: HostRoot, path: str, owner: int, mounts: Mounts) -> list[str]:
-    """The first names in a folder of the user `owner`; none if it is another's, or a link leads to it."""
-    with suppress(OSError), _users(root, path, owner, mounts, _FOLDER) as fd:
-        return sorted([entry.name for entry in _entries(fd, MOST_NAMES)])
-    return []
+    @contextmanager
+    def _opened(self, path: str, flags: int = posix.O_PATH) -> Iterator[int]:
+        """A descriptor of what the user has at `path`, on a filesystem that answers by itself; OSError for no such.
 
-
-@contextmanager
-def _users(root: HostRoot, path: str, owner: int, mounts: Mounts, flags: int = posix.O_PATH) -> Iterator[int]:
-    """A descriptor of what the user has at `path`, without links, on a filesystem that answers by itself; else OSError.
-
-    A user may mount a FUSE filesystem on a folder of his.  So the walk begins at the last mount point on the way, whose
-    mount must be the one that `mounts` has, and crosses no other.
-    """
-    whole = root.path.rstrip("/") + path
-    way = mounts.way(whole)
-    if not way or not mounts.is_local(whole):
-        raise OSError(syscalls.EPERM, "a filesystem on the way may not answer", path)
-    beneath = _NO_LINKS | syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_XDEV
-    flags_of_top = posix.O_PATH | posix.O_DIRECTORY
-    with closing(syscalls.openat2(syscalls.AT_FDCWD, way[-1], flags_of_top, resolve=_NO_LINKS)) as top:
-        if _mount_id(top) != mounts.points[way[-1]].id:
-            raise OSError(syscalls.EPERM, "it lies on another mount by now", path)
-        fd = syscalls.openat2(top, whole[len(way[-1]) :].lstrip("/") or ".", flags, resolve=beneath)
-    with closing(fd):
-        if posix.fstat(fd).st_uid != owner:
-            raise OSError(syscalls.EPERM, "it is another user's", path)
-        yield fd
+        A user may mount a FUSE filesystem on a folder of his.  So the walk begins at the last mount point on the way,
+        whose mount must be the one that `mounts` has, and crosses no other.
+        """
+        whole = self._root.path.rstrip("/") + path
+        way = self._mounts.way(whole)
+        if not way or not self._mounts.is_local(whole) or (self._budget and self._budget.is_spent()):
+            raise OSError(syscalls.EPERM, "a filesystem on the way may not answer, or there is no time", path)
+        beneath = _NO_LINKS | syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_XDEV
+        flags_of_top = posix.O_PATH | posix.O_DIRECTORY
+        with closing(syscalls.openat2(syscalls.AT_FDCWD, way[-1], flags_of_top, resolve=_NO_LINKS)) as top:
+            if _mount_id(top) != self._mounts.points[way[-1]].id:
+                raise OSError(syscalls.EPERM, "it lies on another mount by now", path)
+            fd = syscalls.openat2(top, whole[len(way[-1]) :].lstrip("/") or ".", flags, resolve=beneath)
+        with closing(fd):
+            if posix.fstat(fd).st_uid != self.owner:
+                raise OSError(syscalls.EPERM, "it is another user's", path)
+            yield fd
 
 
 def _mount_id(fd: int) -> int:
