@@ -8,6 +8,7 @@ that user's containers alone.  Reads only, and starts no engine.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.formats import jsontext
@@ -38,15 +39,12 @@ _KUBELETS = 6
 _SANDBOX = "POD"
 
 # What is part of a state's folder, a bundle's path or a cgroup's name, and the engine that has given that name.
-_PLACES = (
-    ("/moby/", DOCKER),
-    ("/docker/", DOCKER),
-    ("/docker-", DOCKER),
-    ("/cri-containerd-", CONTAINERD),
-    ("/containerd/", CONTAINERD),
-    ("/crio-", CRIO),
-    ("/libpod-", PODMAN),
-)
+_PLACES = {
+    DOCKER: ("/moby/", "/docker/", "/docker-"),
+    CONTAINERD: ("/cri-containerd-", "/containerd/"),
+    CRIO: ("/crio-",),
+    PODMAN: ("/libpod-",),
+}
 
 
 class ContainerNames(NamedTuple):
@@ -87,7 +85,7 @@ def names(files: Files, bundles: Iterable[str]) -> dict[str, ContainerNames]:
     # A bundle of podman's or CRI-O's is STORAGE/KIND-containers/ID/userdata, wherever its storage is.
     folders = {bundle.rsplit("/", 2)[0] for bundle in bundles if bundle.endswith("/userdata")}
     if files.owner != ROOT:
-        found = dict([pair for _, pair in zip(range(_MOST_OF_USER), _of_storage(files, folders))])
+        found = dict(islice(_of_storage(files, folders), _MOST_OF_USER))
         # Only a node's own engine runs pods.
         return {id: name for id, name in found.items() if not name.pod}
     for storage in _STORAGE:
@@ -127,11 +125,8 @@ def of_rootless_docker(files: Files, home: str, bundle: str) -> ContainerNames:
 
 def engine_of(*places: str) -> str:
     """The engine that has made a state's folder, a bundle or a cgroup; "" if none of them tells."""
-    for place in places:
-        for part, engine in _PLACES:
-            if part in place:
-                return engine
-    return ""
+    every = [(place, engine, parts) for place in places for engine, parts in _PLACES.items()]
+    return next((engine for place, engine, parts in every if any([part in place for part in parts])), "")
 
 
 def _of_storage(files: Files, folders: Iterable[str]) -> Iterator[tuple[str, ContainerNames]]:

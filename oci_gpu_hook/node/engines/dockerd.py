@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.host.source import is_roots
-from oci_gpu_hook.kernel.filetypes import is_regular
+from oci_gpu_hook.kernel.filetypes import is_open_to_others, is_regular
 from oci_gpu_hook.node.engines import containerdevices, states
 from oci_gpu_hook.node.machine import closing, processes, untrusted
 from oci_gpu_hook.record import NamedTuple
@@ -185,7 +184,9 @@ def settings(root: HostRoot, path: str = SETTINGS, folders: tuple[str, ...] = _P
     runtimes = [runtime(root, path, name, program, default, folders) for name, program in programs]
     found = root.source(path)
     # Who else than root could decide what dockerd reads could be root.
-    fault = (found[1] if found else "") or ("" if is_roots(root.fd, status) else "others than root may write it")
+    fault = found[1] if found else ""
+    if not fault and is_open_to_others(status, posix.fstat(root.fd).st_uid):
+        fault = "others than root may write it"
     danger = (LED if root.link(path) is not None else OPEN) if fault else ""
     return Settings(path, fault, danger, tuple(runtimes))
 

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 # Each has a type of its name, which is known only while its rules are loaded.
 MODULES = ("nvidia_container", "oci_gpu_hook")
-_OUR_BOOLEANS = ("nvidia_container_", "nvidia_agent_", "oci_gpu_hook_")
 # The targeted policy's booleans that let plain containers use nodes bound from the host; the narrower one first.
 _NODE_BOOLEANS = ("container_use_xserver_devices", "container_use_devices")
 # A boolean of ours, and those of the targeted policy that let every container do what it would forbid to ours.
 _DRI_BOOLEAN = "nvidia_container_use_dri"
 _DRI_OF_ALL = ("container_use_dri_devices", "container_use_devices")
+# How the booleans begin that are shown: ours, and those.
+_SHOWN = ("nvidia_container_", "nvidia_agent_", "oci_gpu_hook_", *_NODE_BOOLEANS, *_DRI_OF_ALL)
 # Whether the hook may write the rules of cgroup v1; on v2 it writes no file of a cgroup.
 CGROUP_V1_BOOLEAN = "oci_gpu_hook_use_cgroup_v1"
 _SELINUXFS = "/sys/fs/selinux"
@@ -163,22 +164,19 @@ def status(library: Any, root: HostRoot) -> Status:
     if root.path != "/":
         library.set_selinuxmnt(f"{root.path}{_SELINUXFS}")
         library.selinux_set_policy_root(f"{root.path}/etc/selinux/{policy}")
-    booleans = _booleans(library)
+    names = [name for name in library.security_get_boolean_names()[1] if name.startswith(_SHOWN)]
+    booleans = {name: library.security_get_boolean_active(name) == 1 for name in sorted(names)}
+    of_all = [name for name in _DRI_OF_ALL if booleans.get(name)]
     return Status(
         enabled=True,
         enforcing=library.security_getenforce() == 1,
         policy=policy,
         version=library.security_policyvers(),
-        modules=tuple(
-            [
-                Module(name, priorities(root, name), knows_type(library, f"{name}_t"), is_store_readable(root))
-                for name in MODULES
-            ]
-        ),
-        booleans=booleans,
-        void=_void(dict(booleans)),
+        modules=tuple([_module(library, root, name) for name in MODULES]),
+        booleans=tuple(booleans.items()),
+        void=((_DRI_BOOLEAN, of_all[0]),) if of_all and booleans.get(_DRI_BOOLEAN) is False else (),
         labels=tuple([_label(library, root, path) for path in paths(root)]),
-        uses=_uses(library, dict(booleans)),
+        uses=_uses(library, booleans),
     )
 
 
@@ -203,16 +201,8 @@ def boolean(root: HostRoot, name: str) -> bool | None:
     return words[0] == b"1" if words else None
 
 
-def _booleans(library: Any) -> tuple[tuple[str, bool], ...]:
-    names = library.security_get_boolean_names()[1]
-    others = (*_NODE_BOOLEANS, *_DRI_OF_ALL)
-    shown = sorted([name for name in names if name.startswith(_OUR_BOOLEANS) or name in others])
-    return tuple([(name, library.security_get_boolean_active(name) == 1) for name in shown])
-
-
-def _void(booleans: dict[str, bool]) -> tuple[tuple[str, str], ...]:
-    on = [name for name in _DRI_OF_ALL if booleans.get(name)]
-    return ((_DRI_BOOLEAN, on[0]),) if on and booleans.get(_DRI_BOOLEAN) is False else ()
+def _module(library: Any, root: HostRoot, name: str) -> Module:
+    return Module(name, priorities(root, name), knows_type(library, f"{name}_t"), is_store_readable(root))
 
 
 def _label(library: Any, root: HostRoot, path: str) -> Label:
