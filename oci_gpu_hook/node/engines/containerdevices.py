@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import posix
 from contextlib import suppress
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.errors import UsageError
@@ -113,8 +114,7 @@ def look(root: HostRoot, wanted: Wanted) -> Found:
     budget = Budget(_SECONDS)
     found: list[tuple[int, ContainerDevices]] = []
     # Root's first: a user can have many.
-    owned = [(processes.maker(root, pid) or 0, began, pid) for began, pid in firsts]
-    for _, began, pid in sorted(owned, key=lambda item: (item[0] != 0, item[1])):
+    for _, began, pid in sorted([(bool(processes.maker(root, pid)), began, pid) for began, pid in firsts]):
         if budget.is_spent():
             break
         found.append((began, _container(root, known, pid, began, ours, wanted)))
@@ -133,7 +133,7 @@ def _first_processes(root: HostRoot, hosts: Mounts) -> tuple[list[tuple[int, int
         if namespace is None:
             pid = processes.other_thread(root, first)
             namespace = root.stat(f"/proc/{pid}/ns/mnt") if pid != first else None
-        if namespace is not None and processes.is_same(namespace, ours):
+        if processes.is_same(namespace, ours):
             continue
         began = processes.started(root, pid)
         if began is None or processes.is_kernels(root, pid):
@@ -215,9 +215,7 @@ class HostsNodes:
                 if status is not None and place is not None and is_character_device(status):
                     self._numbers.setdefault(place, untrusted.number(status))
         for device, path in self._numbers:
-            parts = path.split("/")[1:-1]
-            above = ["/" + "/".join(parts[:end]) for end in range(len(parts) + 1)]
-            self._above.update([(device, folder) for folder in above])
+            self._above.update([(device, str(folder)) for folder in PurePosixPath(path).parents])
 
     def shown_by(self, mounts: Mounts) -> Nodes:
         """Those that these mounts show, wherever a container has put them."""

@@ -151,12 +151,10 @@ def _daemon(root: HostRoot) -> Daemon | None:
         variables = dict([item.partition("=")[::2] for item in processes.environment(root, pid)])
         path = variables.get("PATH", ":".join(_PATH))
         folders = [folder for folder in path.split(":") if folder[:1] == "/"]
-        file, words = SETTINGS, processes.command_line(root, pid)
-        for word, following in zip(words, [*words[1:], ""]):
-            name, equals, value = word.partition("=")
-            if name == "--config-file":
-                file = value if equals else following
-                break
+        words = processes.command_line(root, pid)
+        pairs = [(*word.partition("="), after) for word, after in zip(words, [*words[1:], ""])]
+        named = [value if equals else after for name, equals, value, after in pairs if name == "--config-file"]
+        file = named[0] if named else SETTINGS
         return Daemon(pid, containerdevices.since(root, began), tuple(folders), file)
     return None
 

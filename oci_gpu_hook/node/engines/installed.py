@@ -15,7 +15,7 @@ from oci_gpu_hook.node.machine import toml, untrusted
 from oci_gpu_hook.record import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from typing import Any
 
 VENDORS_FOLDER = "/usr/share/containers/oci/hooks.d"
@@ -69,42 +69,28 @@ class Unread(NamedTuple):
     no_parser: bool
 
 
-class _Kind(NamedTuple):
-    """Where an engine has its settings.
-
-    files: in the order in which the engine reads them, ``DIR/*.conf`` for all such files of a folder; table: the table
-    in them, such as ``engine``; default: the key in it of the runtime of containers that name none.
-    """
-
-    program: str
-    files: tuple[str, ...]
-    table: str
-    default: str
-
-
-_KINDS = {
-    "podman": _Kind(
-        "podman",
-        (
-            "/usr/share/containers/containers.conf",
-            "/usr/share/containers/containers.conf.d/*.conf",
-            "/etc/containers/containers.conf",
-            "/etc/containers/containers.conf.d/*.conf",
-        ),
-        "engine",
-        "runtime",
+# Of each engine that reads hooks.d: its program, the table of its settings, and the key in it of the runtime of
+# containers that name none.
+_ENGINES = {"podman": ("podman", "engine", "runtime"), "CRI-O": ("crio", "crio.runtime", "default_runtime")}
+# In the order in which an engine reads them; ``DIR/*.conf`` for all such files of a folder.
+_FILES = {
+    "podman": (
+        "/usr/share/containers/containers.conf",
+        "/usr/share/containers/containers.conf.d/*.conf",
+        "/etc/containers/containers.conf",
+        "/etc/containers/containers.conf.d/*.conf",
     ),
-    "CRI-O": _Kind("crio", ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d/*"), "crio.runtime", "default_runtime"),
+    "CRI-O": ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d/*"),
+    # Its own, and where k3s and RKE2 write theirs.
+    "containerd": (
+        "/etc/containerd/config.toml",
+        "/etc/containerd/conf.d/*.toml",
+        "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+        "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+    ),
 }
 # Far above what anybody writes.
 _LARGEST = 1 << 20
-# containerd's own, and where k3s and RKE2 write theirs.
-_CONTAINERD = (
-    "/etc/containerd/config.toml",
-    "/etc/containerd/conf.d/*.toml",
-    "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
-    "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
-)
 _CONTAINERDS = ("containerd", "k3s", "rke2")
 _KUBELETS = ("kubelet", "k3s", "rke2")
 # The runtime of pods that name none, unless the settings say another, and what NRI starts.
@@ -114,7 +100,7 @@ _NRI = "/opt/nri/plugins"
 
 def installed(root: HostRoot) -> tuple[Engine, ...]:
     """Those engines that read hooks.d and whose program is there."""
-    return tuple([_engine(root, name)[0] for name in _KINDS if has_program(root, _KINDS[name].program)])
+    return tuple([_engine(root, name)[0] for name, (program, *_) in _ENGINES.items() if has_program(root, program)])
 
 
 def shims(root: HostRoot) -> tuple[Shim, ...]:
@@ -122,7 +108,7 @@ def shims(root: HostRoot) -> tuple[Shim, ...]:
     named = [("Docker", item) for item in dockerd.settings(root).runtimes]
     named += [("containerd", item) for item in _of_containerd(root)]
     return (
-        *[shim for name in _KINDS for shim in _engine(root, name)[1]],
+        *[shim for name in _ENGINES for shim in _engine(root, name)[1]],
         *[Shim(at, it.file, it.name, it.is_default) for at, it in named if _is_nvidias(root, it.program)],
     )
 
@@ -144,12 +130,12 @@ def has_program(root: HostRoot, name: str) -> bool:
 
 def _engine(root: HostRoot, name: str) -> tuple[Engine, list[Shim]]:
     """What podman or CRI-O is set to, and those of its runtimes that are NVIDIA's."""
-    _, files, table, default = _KINDS[name]
+    _, table, default = _ENGINES[name]
     folders: tuple[str, ...] = (VENDORS_FOLDER,)
     folders_file = manager = manager_file = runtime = ""
     appends = False
     nvidias = {}
-    for file, values in _read(root, files):
+    for file, values in _read(root, name):
         found = values.get(f"{table}.hooks_dir")
         if isinstance(found, list):
             # podman's {append = true} holds for later files too (containers.conf(5)).
@@ -162,9 +148,8 @@ def _engine(root: HostRoot, name: str) -> tuple[Engine, list[Shim]]:
         runtime = str(values.get(f"{table}.{default}", runtime))
         # For each runtime CRI-O has a table, and podman a list of paths.
         for key, value in values.items():
-            _, runtimes, path = key.partition(f"{table}.runtimes.")
-            if runtimes and _is_nvidias(root, value):
-                nvidias[path.partition(".")[0]] = file
+            if key.startswith(f"{table}.runtimes.") and _is_nvidias(root, value):
+                nvidias[key[len(f"{table}.runtimes.") :].partition(".")[0]] = file
         if _is_nvidias(root, runtime):
             nvidias[runtime] = file
     engine = Engine(name, folders, folders_file, manager, manager_file, runtime)
@@ -174,7 +159,7 @@ def _engine(root: HostRoot, name: str) -> tuple[Engine, list[Shim]]:
 def _of_containerd(root: HostRoot) -> list[Runtime]:
     """containerd's runtimes for pods; program: their BinaryName."""
     default, found = _RUNC, {}
-    for file, values in _read(root, _CONTAINERD):
+    for file, values in _read(root, "containerd"):
         for key, value in values.items():
             words = key.split(".")
             if words[-1] == "default_runtime_name":
@@ -192,27 +177,19 @@ def _is_nvidias(root: HostRoot, value: object) -> bool:
 
 def unread(root: HostRoot) -> tuple[Unread, ...]:
     """The engines' files that cannot be read: what is known of such an engine may be wrong."""
-    engines = {**{name: kind.files for name, kind in _KINDS.items()}, "containerd": _CONTAINERD}
-    every = [(name, path, found) for name, files in engines.items() for path, found in _contents(root, files)]
-    return tuple(
-        [
-            Unread(name, path, str(e), isinstance(e, toml.NoParser))
-            for name, path, e in every
-            if isinstance(e, Exception)
-        ]
-    )
+    every = [(name, path, found) for name in _FILES for path, found in _contents(root, name)]
+    failed = [(name, path, err) for name, path, err in every if isinstance(err, Exception)]
+    return tuple([Unread(name, path, str(err), isinstance(err, toml.NoParser)) for name, path, err in failed])
 
 
-def _read(root: HostRoot, files: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each file that can be read, with its values by dotted keys such as ``engine.hooks_dir``."""
-    for path, found in _contents(root, files):
-        if isinstance(found, dict):
-            yield path, dict(_flat(found, ""))
+def _read(root: HostRoot, engine: str) -> list[tuple[str, dict[str, Any]]]:
+    """Each file of an engine's that can be read, with its values by dotted keys such as ``engine.hooks_dir``."""
+    return [(path, found) for path, found in _contents(root, engine) if isinstance(found, dict)]
 
 
-def _contents(root: HostRoot, files: Iterable[str]) -> Iterator[tuple[str, dict[str, Any] | Exception]]:
-    """Each of `files` that exists, with the document in it, or why it cannot be read."""
-    for file in files:
+def _contents(root: HostRoot, engine: str) -> Iterator[tuple[str, dict[str, Any] | Exception]]:
+    """Each file of an engine's that exists, with its values, or why it cannot be read."""
+    for file in _FILES[engine]:
         folder, star, ending = file.partition("/*")
         names = [name for name in root.names(folder) if name.endswith(ending)] if star else []
         for path in [f"{folder}/{name}" for name in names] if star else [file]:
@@ -220,7 +197,7 @@ def _contents(root: HostRoot, files: Iterable[str]) -> Iterator[tuple[str, dict[
             data = untrusted.read(root, path, _LARGEST)
             if data is not None:
                 try:
-                    yield path, toml.parse(data)
+                    yield path, dict(_flat(toml.parse(data), ""))
                 except (toml.MalformedToml, toml.NoParser) as err:
                     yield path, err
 

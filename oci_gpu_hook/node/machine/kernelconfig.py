@@ -49,17 +49,14 @@ SYSCTLS = (
 def look(root: HostRoot) -> Kernel:
     """The kernel of this host, or of another root, as far as the files there say."""
     cgroups = cgroup_version(root)
-    tries_bpf = cgroups == "v2" and root.path == "/"
-    lockdown = text(root, "/sys/kernel/security/lockdown")
-    lines = text(root, "/proc/modules").splitlines()
     sysctls = {name: text(root, f"/proc/sys/{name}").strip() for name in SYSCTLS}
     return Kernel(
         release=text(root, "/proc/sys/kernel/osrelease").strip(),
         cgroups=cgroups,
-        bpf_refusal=_bpf_refusal() if tries_bpf else None,
-        lockdown=lockdown.partition("[")[2].partition("]")[0],
+        bpf_refusal=_bpf_refusal() if cgroups == "v2" and root.path == "/" else None,
+        lockdown=text(root, "/sys/kernel/security/lockdown").partition("[")[2].partition("]")[0],
         systemd=root.stat("/run/systemd/system") is not None,
-        modules=tuple([line.split(" ")[0] for line in lines]),
+        modules=tuple([line.split(" ")[0] for line in text(root, "/proc/modules").splitlines()]),
         sysctls={name: int(value) for name, value in sysctls.items() if value.isdecimal()},
     )
 
