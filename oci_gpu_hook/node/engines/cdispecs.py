@@ -12,6 +12,7 @@ import json
 import re
 
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.machine import text
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.words import CDI_FOLDERS
 
@@ -49,46 +50,41 @@ class Spec(NamedTuple):
 
 def specs(root: HostRoot) -> tuple[Spec, ...]:
     """Every spec of kind nvidia.com/gpu, in the order in which engines read them."""
-    return tuple([_spec(path, text) for path, text in _texts(root) if _KIND.search(text)])
+    return tuple([_spec(path, said) for path, said in _texts(root) if _KIND.search(said)])
 
 
 def of_vendors(root: HostRoot) -> tuple[Spec, ...]:
     """Every spec of ours for other vendors' devices, in the same order."""
-    return tuple([_spec(path, text) for path, text in _texts(root) if _OUR_VENDOR.search(text)])
+    return tuple([_spec(path, said) for path, said in _texts(root) if _OUR_VENDOR.search(said)])
 
 
 def _texts(root: HostRoot) -> list[tuple[str, str]]:
     """Path and text of each file that engines read."""
-    found = []
-    for folder in CDI_FOLDERS:
-        for name in root.names(folder):
-            data = root.read(f"{folder}/{name}") if name.endswith((".yaml", ".json")) else None
-            found.append((f"{folder}/{name}", (data or b"").decode("utf-8", "replace")))
-    return found
+    paths = [f"{folder}/{name}" for folder in CDI_FOLDERS for name in root.names(folder)]
+    return [(path, text(root, path)) for path in paths if path.endswith((".yaml", ".json"))]
 
 
-def _spec(path: str, text: str) -> Spec:
-    ours = _OUR_DRIVER.search(text)
-    version = ours or _LIBRARY.search(text)
-    found = devices(text)
-    unread = not found and _KEY.search(text) is not None
-    vendor = _OUR_VENDOR.search(text)
+def _spec(path: str, said: str) -> Spec:
+    ours, vendor = _OUR_DRIVER.search(said), _OUR_VENDOR.search(said)
+    version = ours or _LIBRARY.search(said)
+    found = devices(said)
+    unread = not found and _KEY.search(said) is not None
     driver, flag = [match.group(1) if match else "" for match in (version, vendor)]
     return Spec(path, ours is not None, driver, found, unread, flag)
 
 
-def devices(text: str) -> tuple[Device, ...]:
+def devices(said: str) -> tuple[Device, ...]:
     """The devices of a spec, in its order."""
     found = []
-    for name, part in _of_json(text) if text.lstrip().startswith("{") else _of_yaml(text):
+    for name, part in _of_json(said) if said.lstrip().startswith("{") else _of_yaml(said):
         minors = [int(number) for number in _CAPABILITY.findall(part)]
         found.append(Device(name, tuple(dict.fromkeys(minors))))
     return tuple(found)
 
 
-def _of_yaml(text: str) -> list[tuple[str, str]]:
+def _of_yaml(said: str) -> list[tuple[str, str]]:
     """Name and text of each item of the list; the key may stand before or behind the device's edits."""
-    block = _BLOCK.search(text.replace("\r\n", "\n") + "\n")
+    block = _BLOCK.search(said.replace("\r\n", "\n") + "\n")
     first = _ITEM.search(block.group(1)) if block else None
     if block is None or first is None:
         return []
@@ -100,9 +96,9 @@ def _of_yaml(text: str) -> list[tuple[str, str]]:
     return [(match.group(2).strip(), part) for match, part in pairs if match]
 
 
-def _of_json(text: str) -> list[tuple[str, str]]:
+def _of_json(said: str) -> list[tuple[str, str]]:
     try:
-        document = json.loads(text)
+        document = json.loads(said)
     except (ValueError, RecursionError):
         return []
     items = document.get("devices") if isinstance(document, dict) else None

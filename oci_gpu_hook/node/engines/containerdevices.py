@@ -182,12 +182,9 @@ def _rules(root: HostRoot, cgroup: str, version: str) -> str | list[bytes | None
 
 
 def _program(id: int) -> bytes | None:
-    try:
-        fd = bpf.prog_get_fd_by_id(id)
-    except syscalls.SyscallError:
-        return None
-    with closing(fd):
+    with suppress(syscalls.SyscallError), closing(bpf.prog_get_fd_by_id(id)) as fd:
         return bpf.prog_insns(fd)
+    return None
 
 
 def _verdict(rules: str | list[bytes | None] | None, major: int, minor: int) -> bool | None:

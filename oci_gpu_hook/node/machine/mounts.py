@@ -7,6 +7,7 @@ A start reads no such table: it would pay for each mount of the node.
 from __future__ import annotations
 
 import posix
+import re
 
 from oci_gpu_hook.record import NamedTuple
 
@@ -18,6 +19,7 @@ _LOCAL = frozenset(
         *("btrfs", "f2fs", "zfs", "bcachefs", "squashfs", "erofs", "iso9660", "vfat"),
     )
 )
+_ESCAPE = re.compile(rb"\\(040|011|012|134)")
 
 
 class Mount(NamedTuple):
@@ -83,7 +85,5 @@ def _parsed(line: bytes) -> tuple[str, Mount] | None:
 
 def _unescaped(field: bytes) -> str:
     """A field of mountinfo: the kernel writes space, tab, newline and backslash as octal numbers."""
-    if b"\\" in field:
-        for number in (b"\\040", b"\\011", b"\\012", b"\\134"):
-            field = field.replace(number, bytes([int(number[1:], 8)]))
-    return field.decode("utf-8", "surrogateescape")
+    plain = _ESCAPE.sub(lambda found: bytes([int(found.group(1), 8)]), field)
+    return plain.decode("utf-8", "surrogateescape")

@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import time
+from contextlib import suppress
 
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
@@ -45,23 +46,17 @@ def lock(root: HostRoot, seconds: float) -> int:
         fd = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=folder)
     deadline = time.monotonic() + seconds
     try:
-        while not _is_locked(fd):
+        while True:
+            with suppress(BlockingIOError, PermissionError):
+                # Not flock(2): a child that a GPU holds in the kernel would keep the lock.
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return fd
             if time.monotonic() > deadline:
                 raise TimeoutError
             time.sleep(0.1)
     except BaseException:
         os.close(fd)
         raise
-    return fd
-
-
-def _is_locked(fd: int) -> bool:
-    # Not flock(2): a child that a GPU holds in the kernel would keep the lock.
-    try:
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    return True
 
 
 def read(root: HostRoot) -> Validation | None:
