@@ -129,7 +129,7 @@ def test_in_a_container_links_are_followed_below_its_root(tmp_path: Path) -> Non
     assert (found.read("/fifo"), found.read("/etc"), found.read("/x", 3)) == (None, None, None)
     assert found.status("/x", with_links=False) is None
     assert found.names("/etc") == ["x"] and found.names("/x") == []
-    found.close()
+    os.close(found.fd)
 
 
 def test_a_file_of_procfs_is_no_file_of_a_containers() -> None:
@@ -138,7 +138,7 @@ def test_a_file_of_procfs_is_no_file_of_a_containers() -> None:
     assert found.status("/proc/self/status") is not None
     assert found.read("/proc/self/status") is None
     assert found.read("/sys/kernel/notes") is None
-    found.close()
+    os.close(found.fd)
 
 
 def test_names_without_an_end_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ def test_names_without_an_end_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(found.names("/", 50)) == 50
     assert found.nodes("/", Budget(60)) == ([], False)
     assert found.nodes("/", Budget(-1)) == ([], False)
-    found.close()
+    os.close(found.fd)
 
 
 def test_a_node_is_opened_only_if_it_is_the_one(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_node_is_opened_only_if_it_is_the_one(tmp_path: Path) -> None:
     for path in ("/dev/zero", "/etc/passwd"):
         with pytest.raises(OSError, match="another device by now"):
             found.try_node(path, (1, 3))
-    found.close()
+    os.close(found.fd)
 
 
 # What users and containers fill, and where the package may name it.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import posix
+import re
 from contextlib import ExitStack, suppress
 from os.path import samestat
 
@@ -27,9 +28,8 @@ _PF_KTHREAD = 0x00200000  # linux/sched.h
 # linux/capability.h.
 _CAP_MKNOD = 27
 _CGROUPS = "/sys/fs/cgroup"
-_WHOLE_ID = 64
+_WHOLE_ID = re.compile("[0-9a-f]{64}")
 _LARGEST_ENVIRONMENT, _MOST_VARIABLES = 4 << 20, 10_000
-_HEXADECIMAL = frozenset("0123456789abcdef")
 
 
 def numbers(root: HostRoot) -> list[int]:
@@ -201,9 +201,7 @@ def trusted_cgroup(root: HostRoot, pid: int, version: str, owner: int) -> list[s
 
 def id_in(cgroup: str) -> str:
     """The container's id in the name of a cgroup; "" if there is none."""
-    words = cgroup.replace("-", ".").replace(":", ".").split(".")
-    ids = [word for word in words if len(word) == _WHOLE_ID and _HEXADECIMAL.issuperset(word)]
-    return ids[0] if ids else ""
+    return next((word for word in re.split("[-.:]", cgroup) if _WHOLE_ID.fullmatch(word)), "")
 
 
 def _stat(root: HostRoot, pid: int) -> list[str]:

@@ -73,7 +73,7 @@ class Budget:
 
 
 class ContainerRoot:
-    """The root of a container, seen from outside.  Links are followed inside that root."""
+    """The root of a container, seen from outside.  Links are followed inside that root.  Its user closes `fd`."""
 
     def __init__(self, root: HostRoot, pid: int) -> None:
         path = f"{root.path.rstrip('/')}/proc/{pid}/root"
@@ -82,10 +82,6 @@ class ContainerRoot:
             self.fd = posix.open(path, _NAMED | posix.O_DIRECTORY)
         except OSError as err:
             raise UsageError(f"the process {pid} cannot be looked into: {err.strerror}", "it may have ended") from err
-
-    def close(self) -> None:
-        """Close the descriptor."""
-        posix.close(self.fd)
 
     def open(self, path: str, flags: int = posix.O_PATH, *, with_links: bool = True) -> int:
         """A descriptor of what `path` leads to; OSError if it leads nowhere, or a link does and may not."""
