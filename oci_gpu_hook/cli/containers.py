@@ -20,7 +20,6 @@ from oci_gpu_hook.node.diagnosis import holders
 from oci_gpu_hook.node.diagnosis.holders import Other, Share
 from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.node.gpus import present
-from oci_gpu_hook.node.machine import kernelconfig
 from oci_gpu_hook.report.entry import printable
 from oci_gpu_hook.request.settings import read_settings
 
@@ -51,7 +50,7 @@ def containers(form: str, config: str | None, host_root: str) -> None:
     gpus = _gpus(root, config, is_needed=not others)
     nodes = tuple([(node.path, node.major, node.minor) for vendor in vendors for node in vendor.nodes()])
     wanted = holders.wanted((*gpus, *others), nodes)
-    found = containerdevices.look(root, wanted, kernelconfig.cgroup_version(root))
+    found = containerdevices.look(root, wanted)
     held = holders.holders((*gpus, *others), found.containers)
     text = as_text(held, found, with_others=bool(others))
     show(form, document(held, found), text, _painted)

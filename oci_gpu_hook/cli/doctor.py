@@ -24,7 +24,7 @@ from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding, drivercheck, 
 from oci_gpu_hook.node.diagnosis import dockercheck as judged_docker
 from oci_gpu_hook.node.diagnosis import podmancheck as judged_podman
 from oci_gpu_hook.node.diagnosis import vendorcheck as judged_vendors
-from oci_gpu_hook.node.engines import cdispecs, dockerd, registrations, rootless
+from oci_gpu_hook.node.engines import cdispecs, dockerd, registrations, states
 from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import kernelconfig, libselinux
@@ -344,4 +344,4 @@ def _selinux(root: HostRoot, cgroups: str, tool: str) -> list[Finding]:
 def _rootless(root: HostRoot, found: kernelconfig.Kernel, tool: str) -> list[Finding]:
     subids = all([root.read(f"/etc/{name}") for name in ("subuid", "subgid")])
     newuidmap = host_engines.has_program(root, "newuidmap")
-    return systemcheck.rootless(found, subids, newuidmap, rootless.is_used(root), tool)
+    return systemcheck.rootless(found, subids, newuidmap, states.is_used(root), tool)

@@ -9,6 +9,7 @@ container's device cgroup, becomes the container's user, and ends.  Starts no pr
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.asking import Question, specs
@@ -23,7 +24,7 @@ from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding, advice
 from oci_gpu_hook.node.diagnosis import containercheck as judged
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, Remedy, command, in_words
 from oci_gpu_hook.node.engines import containers
-from oci_gpu_hook.node.machine import apart, kernelconfig, libselinux, processes, untrusted
+from oci_gpu_hook.node.machine import apart, kernelconfig, libselinux, processes
 from oci_gpu_hook.node.machine.untrusted import ContainerRoot
 from oci_gpu_hook.node.setup.filecopy import closing
 from oci_gpu_hook.operations.device import Device
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.node.engines.containers import Running
+    from oci_gpu_hook.node.engines.states import Running
     from oci_gpu_hook.operations.operation import Operation
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.request.settings import Settings
@@ -188,7 +189,7 @@ def _bundle(host: HostRoot, found: Running) -> Bundle:
             return Bundle(found.bundle, object_of(data or b"", f"{found.bundle}/config.json"))
         except BundleError:
             pass
-    environment = untrusted.environment(host, found.pid)
+    environment = processes.environment(host, found.pid)
     return Bundle("", {"process": {"env": environment}, "root": {"path": "/"}})
 
 
@@ -307,11 +308,9 @@ def _cached(inside: ContainerRoot) -> frozenset[str] | None:
 
 
 def _label(inside: ContainerRoot, path: str) -> str:
-    fd = inside.named(path)
-    if fd is None:
-        return ""
-    with closing(fd):
+    with suppress(OSError), closing(inside.open(path)) as fd:
         return ipc.label_of(fd)
+    return ""
 
 
 def _text(data: bytes | None) -> str:

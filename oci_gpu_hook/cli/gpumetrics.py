@@ -19,12 +19,11 @@ from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.node.diagnosis import holders
 from oci_gpu_hook.node.diagnosis.holders import Share
 from oci_gpu_hook.node.engines import containerdevices
-from oci_gpu_hook.node.engines.states import ROOT
 from oci_gpu_hook.node.exporters import gpuexposition as report
 from oci_gpu_hook.node.exporters import seengpus
 from oci_gpu_hook.node.gpus import nvml, readings
 from oci_gpu_hook.node.gpus.kernellog import place
-from oci_gpu_hook.node.machine import kernelconfig, validated
+from oci_gpu_hook.node.machine import validated
 
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory
@@ -79,13 +78,13 @@ def _held(root: HostRoot, driver_root: str, found: DriverInventory) -> tuple[rep
     """The GPUs and MIG devices that containers hold; none of a container whose device cgroup cannot be read."""
     with_nodes = saved_inventory.with_nodes(root, found, ("caps",), driver_root=driver_root)
     divided = holders.divisions(with_nodes)
-    seen = containerdevices.look(root, holders.wanted(divided), kernelconfig.cgroup_version(root))
+    seen = containerdevices.look(root, holders.wanted(divided))
     rows = []
     for holder in [it for it in holders.holders(divided, seen.containers).holding if it.is_certain]:
         running = holder.container.running
         called = running.called
         # A user's container has the id that he likes: it may be that of another team's.
-        id = running.id if running.owner == ROOT else ""
+        id = "" if running.of_user else running.id
         who = (id, called.name, called.pod, called.namespace)
         for share in holder.held:
             if isinstance(share, Share):

@@ -201,7 +201,7 @@ def _library() -> Any:
 
 
 def _names() -> list[str]:
-    return [name for name, _ in libselinux.MODULES]
+    return list(libselinux.MODULES)
 
 
 def _semodule(host_root: str, words: list[str]) -> None:

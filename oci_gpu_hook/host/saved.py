@@ -12,7 +12,7 @@ import posix
 
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import syscalls
-from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_regular
+from oci_gpu_hook.kernel.filetypes import is_open_to_others, is_regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ LENGTH_BYTES = 4
 def open_folder(root: HostRoot) -> int:
     """A descriptor of the folder; OSError if it is missing, or where others may put files into it."""
     fd = root.open(FOLDER, posix.O_PATH | posix.O_DIRECTORY | posix.O_NOFOLLOW)
-    if not _is_ours(posix.fstat(fd)):
+    if is_open_to_others(posix.fstat(fd), posix.geteuid()):
         posix.close(fd)
         raise PermissionError(syscalls.EPERM, "others than root may write to it", FOLDER)
     return fd
@@ -74,7 +74,7 @@ def read(root: HostRoot, name: str) -> bytes | None:
         return None
     try:
         status = posix.fstat(fd)
-        if not is_regular(status) or not _is_ours(status) or status.st_size > LARGEST:
+        if not is_regular(status) or is_open_to_others(status, posix.geteuid()) or status.st_size > LARGEST:
             return None
         return posix.read(fd, status.st_size)
     except OSError:
@@ -190,7 +190,3 @@ def _create(folder: int, name: str) -> int:
         fd = posix.open(name, flags, 0o644, dir_fd=folder)
     posix.chmod(fd, 0o644)
     return fd
-
-
-def _is_ours(status: posix.stat_result) -> bool:
-    return status.st_uid in (0, posix.geteuid()) and not status.st_mode & WRITABLE_BY_OTHERS

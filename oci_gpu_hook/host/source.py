@@ -12,7 +12,7 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.kernel import syscalls
-from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_link, is_regular, is_socket
+from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_link, is_open_to_others, is_regular, is_socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ def read_source(root_fd: int, path: str, largest: int) -> bytes | None:
         return None
     try:
         status = posix.fstat(named)
-        is_roots = status.st_uid in (0, posix.fstat(root_fd).st_uid)
-        if not is_regular(status) or not is_roots or status.st_mode & WRITABLE_BY_OTHERS:
+        # "/" names root's number in a user namespace.
+        if not is_regular(status) or is_open_to_others(status, posix.fstat(root_fd).st_uid):
             return None
         fd = posix.open(f"/proc/self/fd/{named}", posix.O_RDONLY | posix.O_CLOEXEC)
         try:

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from oci_gpu_hook.cli import denials, log, render
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import remedy
-from oci_gpu_hook.node.engines import containernames, containers, dockerd, heldnodes, installed, registrations, states
-from oci_gpu_hook.node.engines.heldnodes import HostsNodes, Wanted
+from oci_gpu_hook.node.engines import containerdevices, containernames, containers, dockerd, installed, registrations
+from oci_gpu_hook.node.engines.containerdevices import HostsNodes, Wanted
 from oci_gpu_hook.node.machine import avc, mounts, processes, untrusted
 from oci_gpu_hook.node.machine.mounts import Mounts
 from tests.fuzz.targets import _ANNOTATIONS, _NUMBERS, _TEXTS, SCRATCH, Target, _object, _several, _spoilt, _written
@@ -106,7 +106,7 @@ def _runtimes_state(data: bytes) -> None:
 def _engines_list(data: bytes) -> None:
     path = "var/lib/containers/storage/overlay-containers/containers.json"
     root = _host({path: data, "srv/config.json": data})
-    files = states.files_of(root, states.ROOT, untrusted.our_mounts(), untrusted.Budget(9))
+    files = untrusted.Files(root, untrusted.ROOT, untrusted.our_mounts(), untrusted.Budget(9))
     for item in containernames.names(files, ["/srv/x/userdata"]).values():
         _shown(item.shown, item.full)
     _shown(containernames.by_config(files, "/srv").shown)
@@ -128,7 +128,7 @@ def _mount_lines(text: str) -> None:
         ours.shown(path)
     root = _host({"dev/nvidia0": ""})
     HostsNodes(root, ours, Wanted((195,), (), ())).shown_by(Mounts(data))
-    heldnodes._bound(ours, Wanted((195,), (("/dev/nvidia0", 195, 0),), ()))
+    containerdevices._bound(ours, Wanted((195,), (("/dev/nvidia0", 195, 0),), ()))
 
 
 def _process_files(text: str) -> None:
@@ -141,7 +141,7 @@ def _process_files(text: str) -> None:
     root = _host({"proc/7/stat": stat, "proc/7/status": status, **theirs})
     os.symlink("/usr/bin/conmon", Path(root.path) / "proc/7/exe")
     for look in (
-        *(processes.started, processes.other_thread, processes.parent, processes.users),
+        *(processes.started, processes.other_thread, processes.parent),
         *(processes.program, processes.command_line, processes.is_kernels, processes.makes_nodes),
     ):
         look(root, 7)

@@ -25,10 +25,9 @@ from oci_gpu_hook.node.diagnosis import (
     systemcheck,
 )
 from oci_gpu_hook.node.diagnosis.advice import ContainerRef
-from oci_gpu_hook.node.engines import cdidevices, cdispecs, rootless
+from oci_gpu_hook.node.engines import cdispecs, states
 from oci_gpu_hook.node.engines import installed as host_engines
-from oci_gpu_hook.node.engines.cdidevices import devices
-from oci_gpu_hook.node.engines.cdispecs import Spec
+from oci_gpu_hook.node.engines.cdispecs import Spec, devices
 from oci_gpu_hook.node.engines.installed import Engine, Shim
 from oci_gpu_hook.node.engines.registrations import Registration
 from oci_gpu_hook.node.machine.kernelconfig import Kernel
@@ -206,7 +205,7 @@ def test_who_has_rootless_containers(tmp_path: Path, path: str, is_used: bool) -
     hosts.plant(tmp_path, "etc/passwd", f"{users}service:x:990:990::/srv/service:/bin/sh\n")
     hosts.plant(tmp_path, path, "")
     owned(tmp_path, "/".join(path.split("/")[: 3 if path.startswith("run") else 2]))
-    assert rootless.is_used(HostRoot(str(tmp_path))) == is_used
+    assert states.is_used(HostRoot(str(tmp_path))) == is_used
 
 
 def registration(path: str, kind: str = "ours", **changes: Any) -> Registration:
@@ -327,7 +326,7 @@ def test_only_nodes_of_instances_tell_a_mig_device() -> None:
     """The kernel module's minors 0 to 2 are the fabric's, MIG's configuration and its monitor."""
     now = (MigDevice(0, 0, "MIG-a", "", 1, 0, 30, 31),)
     for minor, is_stale in ((0, False), (1, False), (2, False), (3, True)):
-        assert bool(migspecs.stale_name((cdidevices.Device("0:0", (minor, 30, 31)),), now)) == is_stale
+        assert bool(migspecs.stale_name((cdispecs.Device("0:0", (minor, 30, 31)),), now)) == is_stale
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,9 @@ from oci_gpu_hook.formats import devicefilter
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders
-from oci_gpu_hook.node.engines import containerdevices, deviceverdict, heldnodes
-from oci_gpu_hook.node.engines.containerdevices import ContainerDevices, Node
-from oci_gpu_hook.node.engines.containers import Running
-from oci_gpu_hook.node.engines.heldnodes import HostsNodes, Wanted
+from oci_gpu_hook.node.engines import containerdevices, deviceverdict
+from oci_gpu_hook.node.engines.containerdevices import ContainerDevices, HostsNodes, Node, Wanted
+from oci_gpu_hook.node.engines.states import Running
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import processes, untrusted
 from oci_gpu_hook.node.machine.mounts import Mounts
@@ -193,7 +192,7 @@ def runs(tmp_path: Path) -> HostRoot:
 
 
 def test_each_container_once_by_its_first_process_and_no_service(runs: HostRoot) -> None:
-    found, unseen, *_ = containerdevices.look(runs, Wanted((195,), (), ()), "v2")
+    found, unseen, *_ = containerdevices.look(runs, Wanted((195,), (), ()))
     assert [(item.running.pid, item.running.id) for item in found] == [(40, ""), (30, "first")]
     ticks = os.sysconf("SC_CLK_TCK")
     assert [item.since for item in found] == [1000000 + 300 // ticks, 1000000 + 500 // ticks]
@@ -210,7 +209,7 @@ def test_a_process_whose_first_thread_has_ended_is_found(
     hosts.plant(tmp_path, "proc/40/stat", stat(40, state="Z", threads=3))
     # No thread is listed.
     monkeypatch.setattr(processes, "numbers", lambda root: [1, 30, 40])
-    found = containerdevices.look(runs, Wanted((195,), (), ()), "v2").containers
+    found = containerdevices.look(runs, Wanted((195,), (), ())).containers
     assert [item.running.pid for item in found] == [42, 30]
     hosts.plant(tmp_path, "proc/40/stat", stat(40, state="Z"))
     assert processes.other_thread(runs, 40) == 40
@@ -221,7 +220,7 @@ def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *paths: str) -> HostsNod
     for path in paths:
         hosts.plant(tmp_path, path, "")
     inodes = [(tmp_path / path[1:]).stat().st_ino for path in paths]
-    monkeypatch.setattr(heldnodes, "is_character_device", lambda it: it.st_ino in inodes)
+    monkeypatch.setattr(containerdevices, "is_character_device", lambda it: it.st_ino in inodes)
     monkeypatch.setattr(untrusted, "number", lambda it: (195, inodes.index(it.st_ino)))
     folders = tuple([(path, 0, 0) for path in paths])
     dev = Mounts(f"9 1 0:6 / {tmp_path}/dev rw - devtmpfs none rw\n".encode())
@@ -246,21 +245,21 @@ def test_mounts_of_the_hosts_nodes_are_found_wherever_they_are(tmp_path: Path, m
 def test_what_a_container_may_make_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One with CAP_MKNOD can have thousands of nodes, and each is asked of its device cgroup."""
     nodes = {(195, minor): f"/dev/x{minor}" for minor in range(9_000)}
-    monkeypatch.setattr(heldnodes, "_inside", lambda *_: (nodes, True))
+    monkeypatch.setattr(containerdevices, "_inside", lambda *_: (nodes, True))
     monkeypatch.setattr(untrusted, "mounts_of", lambda *_: Mounts(b""))
     monkeypatch.setattr(processes, "is_in_our_users", lambda *_: True)
     ours = at(tmp_path, monkeypatch)
-    found, is_whole = heldnodes.look(HostRoot(), 7, ours, Wanted((195,), (), ((195, 8_999),)))
+    found, is_whole = containerdevices.held_nodes(HostRoot(), 7, ours, Wanted((195,), (), ((195, 8_999),)))
     assert len(found) == 256 and (195, 8_999) in found and not is_whole
 
 
 def test_a_container_with_users_of_its_own_is_not_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it has mounted, a step into it would wait for."""
-    monkeypatch.setattr(heldnodes, "ContainerRoot", None)
+    monkeypatch.setattr(containerdevices, "ContainerRoot", None)
     monkeypatch.setattr(untrusted, "mounts_of", lambda *_: Mounts(b"1 0 0:7 / / rw - overlay x rw\n"))
     monkeypatch.setattr(processes, "is_in_our_users", lambda *_: False)
     ours = at(tmp_path, monkeypatch)
-    assert heldnodes.look(HostRoot(), 7, ours, Wanted((195,), (), ())) == ({}, True)
+    assert containerdevices.held_nodes(HostRoot(), 7, ours, Wanted((195,), (), ())) == ({}, True)
 
 
 def test_what_a_device_cgroup_was_written_for_is_held_without_a_node(tmp_path: Path) -> None:
@@ -296,7 +295,9 @@ def test_where_nobody_holds_a_gpu(program: Program, runs: HostRoot, monkeypatch:
 
 
 def test_the_table(program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heldnodes, "look", lambda *_: ({(195, 1): "/dev/nvidia1", (195, 0): "/dev/x"}, True))
+    monkeypatch.setattr(
+        containerdevices, "held_nodes", lambda *_: ({(195, 1): "/dev/nvidia1", (195, 0): "/dev/x"}, True)
+    )
     monkeypatch.setattr(containerdevices, "_rules", lambda *_: "c 195:1 rw\n")
     text = program("containers", "--host-root", runs.path)
     assert text.splitlines()[0].split() == ["CONTAINER", "ID", "ENGINE", "RUNTIME", "GPU", "SINCE"]
@@ -310,7 +311,7 @@ def test_others_have_a_column_of_their_own(program: Program, runs: HostRoot, mon
     (Path(runs.path) / "proc/driver/nvidia/version").unlink()
     monkeypatch.setattr(present, "look", lambda root: present.Present((amd(),), ()))
     nodes = {(226, 128): "/dev/x", (226, 1): "/dev/card1"}
-    monkeypatch.setattr(heldnodes, "look", lambda *_: (nodes, True))
+    monkeypatch.setattr(containerdevices, "held_nodes", lambda *_: (nodes, True))
     monkeypatch.setattr(containerdevices, "_rules", lambda *_: "c 226:128 rw\n")
     heading, *lines = program("containers", "--host-root", runs.path).splitlines()
     assert heading.split()[4:] == ["GPU", "OTHERS", "SINCE"]

@@ -14,7 +14,7 @@ import pytest
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.machine import mounts, untrusted
 from oci_gpu_hook.node.machine.mounts import Mounts
-from oci_gpu_hook.node.machine.untrusted import Budget, ContainerRoot
+from oci_gpu_hook.node.machine.untrusted import Budget, ContainerRoot, Files
 from tests.unit.test_containers import USER, owned
 from tests.unit.test_contracts import SOURCES, name
 
@@ -29,7 +29,7 @@ def tree(tmp_path: Path) -> Path:
 
 def read(tree: Path, path: str = "x") -> bytes | None:
     owned(tree, FOLDER)
-    return untrusted.read_users(HostRoot(str(tree)), f"{FOLDER}/{path}", USER, untrusted.our_mounts(), 1000)
+    return Files(HostRoot(str(tree)), USER, untrusted.our_mounts()).read(f"{FOLDER}/{path}", 1000)
 
 
 def test_a_regular_file_of_the_user_is_read(tree: Path) -> None:
@@ -81,10 +81,10 @@ def test_a_file_of_somebody_else_in_a_users_folder_is_not_read(tree: Path) -> No
     (tree / FOLDER[1:] / "x").write_text("said")
     owned(tree, FOLDER)
     root, ours = HostRoot(str(tree)), untrusted.our_mounts()
-    assert untrusted.read_users(root, f"{FOLDER}/x", USER, ours) == b"said"
-    assert untrusted.read_users(root, f"{FOLDER}/x", USER + 1, ours) is None
-    assert untrusted.users_names(root, FOLDER, USER, ours) == ["x"]
-    assert untrusted.users_names(root, FOLDER, USER + 1, ours) == []
+    assert Files(root, USER, ours).read(f"{FOLDER}/x") == b"said"
+    assert Files(root, USER + 1, ours).read(f"{FOLDER}/x") is None
+    assert Files(root, USER, ours).names(FOLDER) == ["x"]
+    assert Files(root, USER + 1, ours).names(FOLDER) == []
 
 
 def test_what_lies_on_another_mount_than_was_seen_is_not_opened(tree: Path) -> None:
@@ -94,12 +94,12 @@ def test_what_lies_on_another_mount_than_was_seen_is_not_opened(tree: Path) -> N
     root, ours = HostRoot(str(tree)), untrusted.our_mounts()
     (point,) = ours.way(str(tree))[-1:]
     ours.points[point] = ours.points[point]._replace(id=-1)
-    assert untrusted.read_users(root, f"{FOLDER}/x", USER, ours) is None
+    assert Files(root, USER, ours).read(f"{FOLDER}/x") is None
     line = f"7 1 0:7 / {tree} rw - fuse.evil none rw\n".encode()
     fuse = Mounts(line)
     assert fuse.is_local(f"{tree}/x") == (os.geteuid() != 0)
     assert Mounts(b"").way("/x") == []
-    assert untrusted.read_users(root, f"{FOLDER}/x", USER, Mounts(b"")) is None
+    assert Files(root, USER, Mounts(b"")).read(f"{FOLDER}/x") is None
 
 
 def test_mount_points_with_odd_names() -> None:
@@ -129,7 +129,7 @@ def test_in_a_container_links_are_followed_below_its_root(tmp_path: Path) -> Non
     assert (found.read("/fifo"), found.read("/etc"), found.read("/x", 3)) == (None, None, None)
     assert found.status("/x", with_links=False) is None
     assert found.names("/etc") == ["x"] and found.names("/x") == []
-    found.close()
+    os.close(found.fd)
 
 
 def test_a_file_of_procfs_is_no_file_of_a_containers() -> None:
@@ -138,7 +138,7 @@ def test_a_file_of_procfs_is_no_file_of_a_containers() -> None:
     assert found.status("/proc/self/status") is not None
     assert found.read("/proc/self/status") is None
     assert found.read("/sys/kernel/notes") is None
-    found.close()
+    os.close(found.fd)
 
 
 def test_names_without_an_end_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ def test_names_without_an_end_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(found.names("/", 50)) == 50
     assert found.nodes("/", Budget(60)) == ([], False)
     assert found.nodes("/", Budget(-1)) == ([], False)
-    found.close()
+    os.close(found.fd)
 
 
 def test_a_node_is_opened_only_if_it_is_the_one(tmp_path: Path) -> None:
@@ -160,14 +160,14 @@ def test_a_node_is_opened_only_if_it_is_the_one(tmp_path: Path) -> None:
     for path in ("/dev/zero", "/etc/passwd"):
         with pytest.raises(OSError, match="another device by now"):
             found.try_node(path, (1, 3))
-    found.close()
+    os.close(found.fd)
 
 
 # What users and containers fill, and where the package may name it.
 THEIRS = {
-    "/run/user": {"node/engines/states.py", "node/engines/rootless.py"},
+    "/run/user": {"node/engines/states.py"},
     "/cmdline": {"node/machine/processes.py", "request/crun.py"},
-    "/environ": {"node/machine/processes.py", "node/machine/untrusted.py"},
+    "/environ": {"node/machine/processes.py"},
     "/root": {"node/machine/untrusted.py", "node/engines/containerdevices.py"},
     "/cwd": {"node/engines/containers.py"},
 }

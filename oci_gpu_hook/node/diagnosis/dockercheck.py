@@ -16,7 +16,7 @@ from oci_gpu_hook.node.diagnosis.systemcheck import roots_alone
 from oci_gpu_hook.node.engines.dockerd import CDI_HOOK, LINK, OPEN
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.node.engines.dockerd import Docker, Settings
+    from oci_gpu_hook.node.engines.dockerd import Docker, Runtime, Settings
 
 _CHECK = "Docker"
 # The boot and a process's start are told in whole seconds each.
@@ -36,8 +36,7 @@ def docker(found: Docker, entry: str, tool: str) -> list[Finding]:
         served,
         *[_rival(path, tool) for path in found.rivals if is_ours(found, entry)],
         *_settings(found.settings),
-        *_runtimes(found.settings, tool),
-        *[item for settings in found.of_users for item in _runtimes(settings, tool)],
+        *_runtimes((*found.settings.runtimes, *found.of_users), tool),
     ]
 
 
@@ -91,13 +90,11 @@ def _settings(found: Settings) -> list[Finding]:
     return [Finding(_CHECK, WARN, seen, remedy)]
 
 
-def _runtimes(found: Settings, tool: str) -> list[Finding]:
+def _runtimes(runtimes: tuple[Runtime, ...], tool: str) -> list[Finding]:
     findings = []
-    for runtime in found.runtimes:
-        if not runtime.is_ours:
-            continue
-        named = f"{found.path} has {runtime.program} as the runtime {runtime.name}"
-        named += ", the default" if runtime.name == found.default else ""
+    for runtime in [runtime for runtime in runtimes if runtime.is_ours]:
+        named = f"{runtime.file} has {runtime.program} as the runtime {runtime.name}"
+        named += ", the default" if runtime.is_default else ""
         if runtime.is_there:
             findings.append(Finding(_CHECK, PASS, named))
         else:

@@ -13,7 +13,7 @@ from oci_gpu_hook.record import NamedTuple
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
     from oci_gpu_hook.driver.nodes import DeviceNode
-    from oci_gpu_hook.node.engines.cdispecs import Spec, VendorSpec
+    from oci_gpu_hook.node.engines.cdispecs import Spec
 
 _INSTEAD_OF_NOUVEAU = then(command("modprobe", "-r", "nouveau"), command("modprobe", "nvidia"))
 _DRIVER_ROOT = command("oci-gpu-hook", "config", "show", note="driver-root")
@@ -240,7 +240,7 @@ def cdi_specs(specs: tuple[Spec, ...], version: str, mig_devices: tuple[MigDevic
     return findings or [Finding("CDI", PASS, "no spec: the hook needs none")]
 
 
-def vendors_spec(spec: VendorSpec, fault: str, *, is_known: bool) -> Finding:
+def vendors_spec(spec: Spec, fault: str, *, is_known: bool) -> Finding:
     """What is to be said of a CDI spec of another vendor's devices.
 
     fault: why it is out of date, "" if it is not; is_known: whether a vendor's file has its flag.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oci_gpu_hook.node.engines.heldnodes import Wanted
+from oci_gpu_hook.node.engines.containerdevices import Wanted
 from oci_gpu_hook.record import NamedTuple
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from oci_gpu_hook.errors import quoted
 
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import MigDevice
-    from oci_gpu_hook.node.engines.cdidevices import Device
+    from oci_gpu_hook.node.engines.cdispecs import Device
 
 _CAPS = "/dev/nvidia-caps/nvidia-cap"
 # The kernel module's first minors are of what is no instance's: the fabric's management, MIG's, and its monitoring.

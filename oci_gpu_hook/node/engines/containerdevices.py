@@ -5,32 +5,66 @@ From /proc, mounts and cgroups: no engine is asked and nothing is remembered, so
 everything.  A container is what has another root and another mount namespace than we.  Reads only: no device is opened,
 no cgroup is entered.  What a container could make endless is bounded, and a container that was not looked at whole says
 so.
+
+Nodes are found by mounts, and by folders if root alone can mount anything there.  In a user namespace of his own a user
+can mount an overlay of a FUSE filesystem that never answers, by his own rights: a step there may never return.  Nodes
+that he could use there are the host's own, and its mounts say where.
 """
 
 from __future__ import annotations
 
 import posix
+from contextlib import suppress
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import bpf, syscalls
-from oci_gpu_hook.node.engines import containers, deviceverdict, heldnodes
-from oci_gpu_hook.node.engines.heldnodes import HostsNodes, Wanted
-from oci_gpu_hook.node.machine import mounts, processes, untrusted
-from oci_gpu_hook.node.machine.untrusted import Budget
+from oci_gpu_hook.kernel.filetypes import is_character_device
+from oci_gpu_hook.node.engines import containers, deviceverdict
+from oci_gpu_hook.node.machine import closing, mounts, processes, text, untrusted
+from oci_gpu_hook.node.machine.mounts import Mounts
+from oci_gpu_hook.node.machine.untrusted import Budget, ContainerRoot
 from oci_gpu_hook.record import NamedTuple
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.node.engines.containers import Running
-    from oci_gpu_hook.node.engines.heldnodes import Number
-    from oci_gpu_hook.node.machine.mounts import Mounts
+    from oci_gpu_hook.node.engines.states import Running
+    from oci_gpu_hook.node.machine.untrusted import Number
+
+    # The first path in the container of each number that was found, and whether all was looked at.
+    Nodes = tuple[dict[Number, str], bool]
 
 _OURS = "/proc/self/ns/mnt"
 _DIRECTORY = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC
-# Of all containers.
-_SECONDS = 3.0
+# Of all containers; and of the folders of one.
+_SECONDS, _SECONDS_INSIDE = 3.0, 0.25
+# Of /dev, and of the folder of MIG's capabilities in it.
+_FOLDERS = ("/dev", "/dev/nvidia-caps")
+_MOST_BOUND = 256
+_MOST_FOLDERS = 64
+# Far more than the devices of a host; each is asked of the device cgroup.
+_MOST_NODES = 256
 # No driver has this number: a cgroup that lets it be opened lets all be.
 _UNUSED_NUMBER = (4095, (1 << 20) - 1)
+
+
+class Wanted(NamedTuple):
+    """The devices that count.
+
+    majors: nodes of these are listed; nodes: paths of the host and numbers of further ones; numbers: those that device
+    cgroups are asked for.
+    """
+
+    majors: tuple[int, ...]
+    nodes: tuple[tuple[str, int, int], ...]
+    numbers: tuple[Number, ...]
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Where the host has them, and where a container has them as a rule."""
+        others = [path.rpartition("/")[0] for path, _, _ in self.nodes]
+        return tuple(dict.fromkeys([*_FOLDERS, *others]))
 
 
 class Node(NamedTuple):
@@ -72,19 +106,18 @@ class Found(NamedTuple):
     all_named: bool = True
 
 
-def look(root: HostRoot, wanted: Wanted, version: str) -> Found:
-    """The containers of this host; version: of cgroups, "" for none."""
+def look(root: HostRoot, wanted: Wanted) -> Found:
+    """The containers of this host."""
     known = containers.Known(root)
     ours = HostsNodes(root, known.mounts, wanted)
     firsts, unseen = _first_processes(root, known.mounts)
     budget = Budget(_SECONDS)
     found: list[tuple[int, ContainerDevices]] = []
     # Root's first: a user can have many.
-    owned = [(processes.maker(root, pid) or 0, began, pid) for began, pid in firsts]
-    for _, began, pid in sorted(owned, key=lambda item: (item[0] != 0, item[1])):
+    for _, began, pid in sorted([(bool(processes.maker(root, pid)), began, pid) for began, pid in firsts]):
         if budget.is_spent():
             break
-        found.append((began, _container(root, known, pid, began, ours, wanted, version)))
+        found.append((began, _container(root, known, pid, began, ours, wanted)))
     in_order = [item for _, item in sorted(found, key=lambda pair: pair[0])]
     return Found(tuple(in_order), unseen, len(firsts) - len(found), known.is_whole)
 
@@ -100,7 +133,7 @@ def _first_processes(root: HostRoot, hosts: Mounts) -> tuple[list[tuple[int, int
         if namespace is None:
             pid = processes.other_thread(root, first)
             namespace = root.stat(f"/proc/{pid}/ns/mnt") if pid != first else None
-        if namespace is not None and processes.is_same(namespace, ours):
+        if processes.is_same(namespace, ours):
             continue
         began = processes.started(root, pid)
         if began is None or processes.is_kernels(root, pid):
@@ -121,10 +154,10 @@ def _first_processes(root: HostRoot, hosts: Mounts) -> tuple[list[tuple[int, int
 
 
 def _container(
-    root: HostRoot, known: containers.Known, pid: int, began: int, ours: HostsNodes, wanted: Wanted, version: str
+    root: HostRoot, known: containers.Known, pid: int, began: int, ours: HostsNodes, wanted: Wanted
 ) -> ContainerDevices:
-    rules = _rules(root, processes.device_cgroup(root, pid, version), version)
-    nodes, is_whole = heldnodes.look(root, pid, ours, wanted)
+    rules = _rules(root, processes.device_cgroup(root, pid, known.version), known.version)
+    nodes, is_whole = held_nodes(root, pid, ours, wanted)
     return ContainerDevices(
         known.of_process(pid),
         since(root, began),
@@ -138,31 +171,20 @@ def _container(
 
 def _rules(root: HostRoot, cgroup: str, version: str) -> str | list[bytes | None] | None:
     """The text of v1's rules, or the programs of v2 that are in effect; None if they cannot be read."""
-    if version == "v1":
-        text = root.read(f"{cgroup}/devices.list") if cgroup else None
-        return None if text is None else text.decode("ascii", "replace")
-    if version != "v2" or not cgroup or root.path != "/":
-        return None
-    try:
-        fd = posix.open(cgroup, _DIRECTORY)
-        try:
+    if version == "v1" and cgroup:
+        data = root.read(f"{cgroup}/devices.list")
+        return None if data is None else data.decode("ascii", "replace")
+    if version == "v2" and cgroup and root.path == "/":
+        with suppress(OSError), closing(posix.open(cgroup, _DIRECTORY)) as fd:
             ids = bpf.prog_query(fd, query_flags=bpf.BPF_F_QUERY_EFFECTIVE)[1]
-        finally:
-            posix.close(fd)
-        return [_program(id) for id in ids]
-    except OSError:
-        return None
+            return [_program(id) for id in ids]
+    return None
 
 
 def _program(id: int) -> bytes | None:
-    try:
-        fd = bpf.prog_get_fd_by_id(id)
-    except syscalls.SyscallError:
-        return None
-    try:
+    with suppress(syscalls.SyscallError), closing(bpf.prog_get_fd_by_id(id)) as fd:
         return bpf.prog_insns(fd)
-    finally:
-        posix.close(fd)
+    return None
 
 
 def _verdict(rules: str | list[bytes | None] | None, major: int, minor: int) -> bool | None:
@@ -173,6 +195,90 @@ def _verdict(rules: str | list[bytes | None] | None, major: int, minor: int) -> 
 
 def since(root: HostRoot, began: int) -> int:
     """`processes.started` in seconds since 1970."""
-    lines = (root.read("/proc/stat") or b"").splitlines()
-    booted = next((int(line[6:]) for line in lines if line.startswith(b"btime ")), 0)
+    lines = text(root, "/proc/stat").splitlines()
+    booted = next((int(line[6:]) for line in lines if line.startswith("btime ")), 0)
     return booted + began // posix.sysconf("SC_CLK_TCK")
+
+
+class HostsNodes:
+    """The host's nodes in the folders that count, by their filesystem's device and their place in it."""
+
+    def __init__(self, root: HostRoot, hosts: Mounts, wanted: Wanted) -> None:
+        self._numbers: dict[tuple[str, str], Number] = {}
+        self._above: set[tuple[str, str]] = set()
+        for folder in wanted.folders:
+            for path in [f"{folder}/{name}" for name in root.names(folder)]:
+                status, place = root.stat(path), hosts.shown(root.path.rstrip("/") + path)
+                if status is not None and place is not None and is_character_device(status):
+                    self._numbers.setdefault(place, untrusted.number(status))
+        for device, path in self._numbers:
+            self._above.update([(device, str(folder)) for folder in PurePosixPath(path).parents])
+
+    def shown_by(self, mounts: Mounts) -> Nodes:
+        """Those that these mounts show, wherever a container has put them."""
+        found: dict[Number, str] = {}
+        folders = []
+        for point, mount in mounts.points.items():
+            number = self._numbers.get((mount.device, mount.root))
+            if number is not None:
+                found.setdefault(number, point)
+            elif (mount.device, mount.root) in self._above:
+                folders.append((point, mount.device, mount.root.rstrip("/") + "/"))
+        for point, device, top in folders[:_MOST_FOLDERS]:
+            for (its, path), number in self._numbers.items():
+                if its == device and path.startswith(top):
+                    place = f"{point.rstrip('/')}/{path[len(top) :]}"
+                    # Another mount may lie over it.
+                    if mounts.way(place)[-1] == point:
+                        found.setdefault(number, place)
+        return found, len(folders) <= _MOST_FOLDERS
+
+
+def held_nodes(root: HostRoot, pid: int, ours: HostsNodes, wanted: Wanted) -> Nodes:
+    """The nodes that a container has of those that count."""
+    mounts = untrusted.mounts_of(root, pid)
+    if mounts is None:
+        return {}, processes.started(root, pid) is None
+    found, is_whole = ours.shown_by(mounts)
+    if processes.is_in_our_users(root, pid):
+        others, was_whole = _inside(root, pid, mounts, wanted)
+        found, is_whole = {**others, **found}, is_whole and was_whole
+    numbers = {(major, minor) for _, major, minor in wanted.nodes}
+    count = [at for at in found if at[0] in wanted.majors or at in numbers]
+    # First those that there are on this host: a container that may make nodes can have thousands.
+    count.sort(key=lambda at: (at not in wanted.numbers, at))
+    return {at: found[at] for at in count[:_MOST_NODES]}, is_whole and len(count) <= _MOST_NODES
+
+
+def _inside(root: HostRoot, pid: int, mounts: Mounts, wanted: Wanted) -> Nodes:
+    """What a look into the container finds, where root alone can have mounted anything."""
+    if not mounts.is_local("/"):
+        return {}, False
+    try:
+        inside = ContainerRoot(root, pid)
+    except UsageError:
+        return {}, True  # it has ended
+    found: dict[Number, str] = {}
+    budget, is_whole = Budget(_SECONDS_INSIDE), True
+    with closing(inside.fd):
+        for folder in wanted.folders:
+            nodes, was_whole = inside.nodes(folder, budget) if mounts.is_local(folder) else ([], False)
+            is_whole = is_whole and was_whole
+            for name, at in nodes:
+                found.setdefault(at, f"{folder}/{name}")
+        for point in _bound(mounts, wanted):
+            status = inside.status(point, with_links=False) if mounts.is_local(point) else None
+            if status is not None and is_character_device(status):
+                found.setdefault(untrusted.number(status), point)
+    return found, is_whole
+
+
+def _bound(mounts: Mounts, wanted: Wanted) -> list[str]:
+    """Where mounts can be of a node of another folder of the host's, as a driver container has one."""
+    names = {path.rpartition("/")[2] for path, _, _ in wanted.nodes}
+    found = [
+        point
+        for point, mount in mounts.points.items()
+        if "/nvidia" in mount.root or mount.root.rpartition("/")[2] in names
+    ]
+    return found[:_MOST_BOUND]

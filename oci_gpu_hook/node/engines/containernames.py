@@ -8,17 +8,18 @@ that user's containers alone.  Reads only, and starts no engine.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.formats import jsontext
-from oci_gpu_hook.node.engines.states import ROOT, parsed, parsed_object
+from oci_gpu_hook.node.machine.untrusted import ROOT
 from oci_gpu_hook.record import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-    from oci_gpu_hook.node.engines.states import Files
+    from oci_gpu_hook.node.machine.untrusted import Files
 
 PODMAN, CRIO, DOCKER, CONTAINERD = "podman", "CRI-O", "Docker", "containerd"
 
@@ -38,15 +39,12 @@ _KUBELETS = 6
 _SANDBOX = "POD"
 
 # What is part of a state's folder, a bundle's path or a cgroup's name, and the engine that has given that name.
-_PLACES = (
-    ("/moby/", DOCKER),
-    ("/docker/", DOCKER),
-    ("/docker-", DOCKER),
-    ("/cri-containerd-", CONTAINERD),
-    ("/containerd/", CONTAINERD),
-    ("/crio-", CRIO),
-    ("/libpod-", PODMAN),
-)
+_PLACES = {
+    DOCKER: ("/moby/", "/docker/", "/docker-"),
+    CONTAINERD: ("/cri-containerd-", "/containerd/"),
+    CRIO: ("/crio-",),
+    PODMAN: ("/libpod-",),
+}
 
 
 class ContainerNames(NamedTuple):
@@ -68,6 +66,16 @@ class ContainerNames(NamedTuple):
         """As people would name it: ``POD/NAME`` or ``NAME``."""
         return f"{self.pod}/{self.name}" if self.pod else self.name
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """All names of the container's own."""
+        return self.name, self.full, self.shown, f"{self.namespace}/{self.shown}" if self.pod else self.shown
+
+    @property
+    def words_of_pod(self) -> tuple[str, ...]:
+        """The names of its pod, where it is no sandbox."""
+        return (self.pod, f"{self.namespace}/{self.pod}") if self.pod and not self.is_sandbox else ()
+
 
 UNNAMED = ContainerNames()
 
@@ -77,7 +85,7 @@ def names(files: Files, bundles: Iterable[str]) -> dict[str, ContainerNames]:
     # A bundle of podman's or CRI-O's is STORAGE/KIND-containers/ID/userdata, wherever its storage is.
     folders = {bundle.rsplit("/", 2)[0] for bundle in bundles if bundle.endswith("/userdata")}
     if files.owner != ROOT:
-        found = dict([pair for _, pair in zip(range(_MOST_OF_USER), _of_storage(files, folders))])
+        found = dict(islice(_of_storage(files, folders), _MOST_OF_USER))
         # Only a node's own engine runs pods.
         return {id: name for id, name in found.items() if not name.pod}
     for storage in _STORAGE:
@@ -88,7 +96,7 @@ def names(files: Files, bundles: Iterable[str]) -> dict[str, ContainerNames]:
 
 def by_config(files: Files, bundle: str) -> ContainerNames:
     """The names that the annotations of a bundle's config.json tell."""
-    found = parsed_object(files, f"{bundle}/config.json").get("annotations")
+    found = files.object(f"{bundle}/config.json").get("annotations")
     said = {key: str(value)[:_LONGEST_NAME] for key, value in (found if isinstance(found, dict) else {}).items()}
     if said.get("io.container.manager") == "libpod":
         return ContainerNames(PODMAN)
@@ -117,16 +125,13 @@ def of_rootless_docker(files: Files, home: str, bundle: str) -> ContainerNames:
 
 def engine_of(*places: str) -> str:
     """The engine that has made a state's folder, a bundle or a cgroup; "" if none of them tells."""
-    for place in places:
-        for part, engine in _PLACES:
-            if part in place:
-                return engine
-    return ""
+    every = [(place, engine, parts) for place in places for engine, parts in _PLACES.items()]
+    return next((engine for place, engine, parts in every if any([part in place for part in parts])), "")
 
 
 def _of_storage(files: Files, folders: Iterable[str]) -> Iterator[tuple[str, ContainerNames]]:
     for path in [f"{folder}/{name}" for folder in sorted(folders) for name in _LISTS]:
-        listed = parsed(files, path)
+        listed = files.parsed(path)
         for item in listed if isinstance(listed, list) else ():
             if isinstance(item, dict) and isinstance(item.get("names"), list):
                 called = _stored(item)
@@ -146,7 +151,7 @@ def _stored(item: dict[str, Any]) -> ContainerNames:
 
 
 def _of_docker(files: Files) -> Iterator[tuple[str, ContainerNames]]:
-    folder = parsed_object(files, _DOCKER_SETTINGS).get("data-root")
+    folder = files.object(_DOCKER_SETTINGS).get("data-root")
     containers = f"{folder if isinstance(folder, str) else _DOCKER_FOLDER}/containers"
     for id in files.names(containers):
         found = _dockers(files, f"{containers}/{id}")
@@ -156,7 +161,7 @@ def _of_docker(files: Files) -> Iterator[tuple[str, ContainerNames]]:
 
 def _dockers(files: Files, folder: str) -> ContainerNames:
     """One container, by dockerd's record of it."""
-    name = parsed_object(files, f"{folder}/config.v2.json").get("Name")
+    name = files.object(f"{folder}/config.v2.json").get("Name")
     return _kubelets(DOCKER, name.lstrip("/")[:_LONGEST_NAME]) if isinstance(name, str) else UNNAMED
 
 

@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING
 
 from oci_gpu_hook.errors import UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.engines import containernames, rootless, states
+from oci_gpu_hook.node.engines import containernames, states
 from oci_gpu_hook.node.engines.containernames import UNNAMED, ContainerNames
-from oci_gpu_hook.node.engines.states import ROOT
+from oci_gpu_hook.node.engines.states import Running
 from oci_gpu_hook.node.machine import kernelconfig, processes, untrusted
-from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.node.machine.untrusted import ROOT, Files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from oci_gpu_hook.node.engines.states import Files, State
 
 # Engines show ids shortened to twelve letters, of sixty-four.
 _SHORTEST_ID = 12
@@ -31,44 +29,19 @@ _MOST_NAMED = 4
 _SECONDS_OF_USERS = 1.0
 
 
-class Running(NamedTuple):
-    """One container.
-
-    id: "" if it is not known; pid: 0 if it has stopped; bundle and runtime: "" if no state has them; owner: the user
-    whose engine runs it, 0 for root's.
-    """
-
-    id: str
-    pid: int
-    bundle: str
-    runtime: str
-    called: ContainerNames = UNNAMED
-    owner: int = ROOT
-
-    @property
-    def shown(self) -> str:
-        """What people call it: its name, else its id."""
-        return self.called.shown or self.id
-
-    @property
-    def of_user(self) -> str:
-        """Whose it is, for people; "" for root's.  A user's has whatever id and name he likes."""
-        return f"user {self.owner}'s" if self.owner != ROOT else ""
-
-
 class Known:
     """All containers that a runtime has a state of, or an engine a name: root's first.
 
-    mounts: the host's.
+    mounts: the host's; version: of cgroups, "" for none.
     """
 
     def __init__(self, root: HostRoot) -> None:
         self._root = root
-        self._version = kernelconfig.cgroup_version(root)
+        self.version = kernelconfig.cgroup_version(root)
         self.mounts = untrusted.our_mounts()
         self._budget = untrusted.Budget(_SECONDS_OF_USERS)
         self._names: dict[int, dict[str, ContainerNames]] = {}
-        self._homes = rootless.homes(root)
+        self._homes = states.homes(root)
         self.containers = self._all()
 
     @property
@@ -83,7 +56,7 @@ class Known:
             self._names[owner] = containernames.names(self._files(owner), bundles)
         # Of two with one id the first counts: that is root's, if one of them is.
         firsts = {item.id: item for item in reversed(found)}
-        running = [self._running(item) for item in found if item is firsts[item.id]]
+        running = [item._replace(called=self._called(item)) for item in found if item is firsts[item.id]]
         for owner, names in self._names.items():
             running += [Running(id, 0, "", "", names[id], owner) for id in names if id not in firsts]
         return running
@@ -91,15 +64,14 @@ class Known:
     def of_process(self, pid: int) -> Running:
         """The container that a process is in: whose first process it is, or whose id is in its cgroup's name."""
         owner = processes.maker(self._root, pid) or ROOT
-        cgroup = processes.trusted_cgroup(self._root, pid, self._version, owner)
+        cgroup = processes.trusted_cgroup(self._root, pid, self.version, owner)
         of_owner = [item for item in self.containers if item.owner == owner]
         found = [item for item in of_owner if item.pid == pid] or [
             item for name in cgroup for item in of_owner if _is_named(name, item.id)
         ]
-        first = Running(processes.id_in(cgroup[-1]) if cgroup else "", pid, "", "", owner=owner)
-        if found:
-            first = found[0]._replace(pid=pid)
-        return first if first.bundle else self._with_monitor(first, cgroup)
+        unknown = Running(processes.id_in(cgroup[-1]) if cgroup else "", pid, "", "", owner=owner)
+        first = found[0]._replace(pid=pid) if found else unknown
+        return first if first.bundle else self._with_monitor(first)
 
     def first_in_cgroup(self, id: str, owner: int | None) -> int | None:
         """The lowest pid in a container whose cgroup's name has this id; None if there is none.
@@ -111,10 +83,10 @@ class Known:
         of_users = None
         for pid in processes.numbers(self._root):
             # Most processes are not in such a cgroup: to ask further costs more.
-            if id not in processes.device_cgroup(self._root, pid, self._version):
+            if id not in processes.device_cgroup(self._root, pid, self.version):
                 continue
             maker = processes.maker(self._root, pid) or ROOT
-            names = processes.trusted_cgroup(self._root, pid, self._version, maker)
+            names = processes.trusted_cgroup(self._root, pid, self.version, maker)
             # conmon, a container's monitor, has the id in its cgroup's name too, but is in the host's mount namespace.
             is_meant = owner in (None, maker) and any([_begins_id(name, id) for name in names])
             if is_meant and _runs_contained(self._root, pid):
@@ -124,17 +96,10 @@ class Known:
         return of_users
 
     def _files(self, owner: int) -> Files:
-        return states.files_of(self._root, owner, self.mounts, self._budget)
+        return Files(self._root, owner, self.mounts, self._budget)
 
-    def _running(self, item: State) -> Running:
-        found = Running(item.id, item.pid, item.bundle, item.runtime, owner=item.owner)
-        return found._replace(called=self._called(found, containernames.engine_of(f"{item.folder}/")))
-
-    def _called(self, item: Running, engine: str) -> ContainerNames:
-        """What engines call a container: by their lists, else by its annotations, else only whose it is.
-
-        engine: as the place of its state says, "" if that does not.
-        """
+    def _called(self, item: Running) -> ContainerNames:
+        """What engines call a container: by their lists, else by its annotations, else only whose it is."""
         found = self._names.get(item.owner, {}).get(item.id, UNNAMED)
         if not found.engine and item.bundle:
             found = containernames.by_config(self._files(item.owner), item.bundle)
@@ -143,20 +108,19 @@ class Known:
             found = containernames.of_rootless_docker(self._files(item.owner), home, item.bundle)
         if found.engine and (item.owner == ROOT or not found.pod):
             return found
-        cgroup = processes.trusted_cgroup(self._root, item.pid, self._version, item.owner)
-        engine = engine or containernames.engine_of(f"{item.bundle}/", f"/{'/'.join(cgroup)}")
+        cgroup = processes.trusted_cgroup(self._root, item.pid, self.version, item.owner)
+        engine = item.called.engine or containernames.engine_of(f"{item.bundle}/", f"/{'/'.join(cgroup)}")
         # The user of ctr names a container by its id.
         return ContainerNames(engine, item.id if engine == containernames.CONTAINERD else "")
 
-    def _with_monitor(self, item: Running, cgroup: list[str]) -> Running:
+    def _with_monitor(self, item: Running) -> Running:
         """A container without a state, with what the process above its first one tells of it."""
         found, name = _monitored(self._root, item)
         if found.called.name:
             return found
-        engine = found.called.engine or containernames.engine_of(f"/{'/'.join(cgroup)}")
         if found.bundle:
             self._names[item.owner].update(containernames.names(self._files(item.owner), [found.bundle]))
-        words = self._called(found, engine)
+        words = self._called(found)
         return found._replace(called=words if words.name else words._replace(name=name, full=name))
 
 
@@ -202,7 +166,7 @@ def config(root: HostRoot, item: Running) -> bytes | None:
     path = f"{item.bundle}/config.json"
     if item.owner == ROOT:
         return untrusted.read(root, path)
-    return untrusted.read_users(root, path, item.owner, untrusted.our_mounts())
+    return Files(root, item.owner, untrusted.our_mounts()).read(path)
 
 
 def _matching(known: list[Running], word: str) -> list[Running]:
@@ -210,28 +174,18 @@ def _matching(known: list[Running], word: str) -> list[Running]:
 
     Root's go before users', and running ones before others.
     """
-    fits: Callable[[Running, str], bool]
-    for fits in (_has_id, _has_name, _has_pod, lambda item, word: bool(word) and item.id.startswith(word)):
-        found = {(item.owner, item.id): item for item in known if fits(item, word)}
+    fits: tuple[Callable[[Running], bool], ...] = (
+        lambda item: item.id == word,
+        lambda item: word in item.called.words,
+        lambda item: word in item.called.words_of_pod,
+        lambda item: bool(word) and item.id.startswith(word),
+    )
+    for fit in fits:
+        found = {(item.owner, item.id): item for item in known if fit(item)}
         mine = [item for item in found.values() if item.owner == ROOT] or list(found.values())
         if mine:
             return [item for item in mine if item.pid] or mine
     return []
-
-
-def _has_id(item: Running, word: str) -> bool:
-    return item.id == word
-
-
-def _has_name(item: Running, word: str) -> bool:
-    who = item.called
-    whole = f"{who.namespace}/{who.shown}" if who.pod else who.shown
-    return word in (who.name, who.full, who.shown, whole)
-
-
-def _has_pod(item: Running, word: str) -> bool:
-    pod = item.called.pod
-    return bool(pod) and not item.called.is_sandbox and word in (pod, f"{item.called.namespace}/{pod}")
 
 
 def _monitored(root: HostRoot, item: Running) -> tuple[Running, str]:
@@ -258,7 +212,7 @@ def _begins_id(cgroup: str, id: str) -> bool:
 
 def _is_named(cgroup: str, id: str) -> bool:
     """Whether a cgroup's name is one that engines give to the container: ID or ENGINE-ID, with or without ".scope"."""
-    name = cgroup[: -len(".scope")] if cgroup.endswith(".scope") else cgroup
+    name = cgroup.removesuffix(".scope")
     return len(id) >= _SHORTEST_ID and (name == id or name.endswith((f"-{id}", f":{id}")))
 
 

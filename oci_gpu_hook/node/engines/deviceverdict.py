@@ -9,6 +9,7 @@ anything else is None.
 from __future__ import annotations
 
 import operator
+import struct
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.formats.devicefilter import TYPES
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 _READ, _WRITE = 2, 4  # BPF_DEVCG_ACC_READ and _WRITE
 _EXIT, _JUMP, _LDDW = 0x95, 0x05, 0x18
+# These read no register that they write.
+_MOVES = (0xB4, 0xB7)
+# struct bpf_insn: opcode, both registers, offset, immediate.
+_INSTRUCTION = struct.Struct("<BBhi")
 # Of 4, 2 and 1 bytes of the request.
 _LOADS = {0x61: 4, 0x69: 2, 0x71: 1}
 _CALCULATIONS: dict[int, Callable[[int, int], int]] = {
@@ -43,10 +48,6 @@ _COMPARISONS: dict[int, Callable[[int, int], object]] = {
 _MOST_STEPS = 1_000_000
 
 
-class _UnknownError(Exception):
-    """An instruction that device programs do not have."""
-
-
 def by_rules(text: str, major: int, minor: int) -> bool:
     """Whether ``devices.list`` of v1 lets a character device be opened for reading and writing."""
     for line in text.splitlines():
@@ -61,18 +62,17 @@ def by_rules(text: str, major: int, minor: int) -> bool:
 
 def by_programs(programs: list[bytes | None], major: int, minor: int) -> bool | None:
     """Whether all programs that are in effect let it be opened; None if one is hidden or not understood."""
-    answers = [None if code is None else _answer(code, major, minor) for code in programs]
+    request = struct.pack("<III", TYPES["c"] | (_READ | _WRITE) << 16, major, minor)
+    answers = [None if code is None else _answer(code, request) for code in programs]
     if False in answers:
         return False
     return None if None in answers else True
 
 
-def _answer(code: bytes, major: int, minor: int) -> bool | None:
-    request = [TYPES["c"] | (_READ | _WRITE) << 16, major, minor]
-    context = b"".join([number.to_bytes(4, "little") for number in request])
+def _answer(code: bytes, request: bytes) -> bool | None:
     try:
-        return _run(code, context) != 0
-    except (_UnknownError, IndexError, KeyError, ValueError):
+        return _run(code, request) != 0
+    except (KeyError, ValueError, struct.error):
         return None
 
 
@@ -81,46 +81,29 @@ def _run(code: bytes, context: bytes) -> int:
     registers: dict[int, int] = {}
     at = 0
     for _ in range(_MOST_STEPS):
-        opcode, dst, src, offset, immediate = _decoded(code, at)
+        opcode, both, offset, immediate = _INSTRUCTION.unpack_from(code, 8 * at)
+        dst, src = both & 15, both >> 4
         at += 1
         if opcode == _EXIT:
             return registers[0]
         if opcode in _LOADS:
             size = _LOADS[opcode]
             if src in registers or not 0 <= offset <= len(context) - size:
-                raise _UnknownError
+                raise ValueError("device programs have no such instruction")
             registers[dst] = int.from_bytes(context[offset : offset + size], "little")
         elif opcode == _LDDW:
-            registers[dst] = immediate & 0xFFFFFFFF | (_decoded(code, at)[4] & 0xFFFFFFFF) << 32
+            registers[dst] = immediate & 0xFFFFFFFF | (_INSTRUCTION.unpack_from(code, 8 * at)[3] & 0xFFFFFFFF) << 32
             at += 1
         elif opcode == _JUMP:
             at += offset
-        elif opcode & 7 in (4, 7):
-            registers[dst] = _calculated(opcode, registers, dst, src, immediate)
-        elif opcode & 7 in (5, 6):
-            at += offset if _holds(opcode, registers, dst, src, immediate) else 0
+        elif opcode & 7 in (4, 5, 6, 7):
+            mask = 0xFFFFFFFF if opcode & 7 in (4, 6) else 0xFFFFFFFFFFFFFFFF
+            right = (registers[src] if opcode & 8 else immediate) & mask
+            left = 0 if opcode & 0xF7 in _MOVES else registers[dst] & mask
+            if opcode & 7 in (4, 7):
+                registers[dst] = _CALCULATIONS[opcode & 0xF0](left, right) & mask
+            elif _COMPARISONS[opcode & 0xF0](left, right):
+                at += offset
         else:
-            raise _UnknownError
-    raise _UnknownError
-
-
-def _decoded(code: bytes, at: int) -> tuple[int, int, int, int, int]:
-    """One struct bpf_insn: opcode, destination, source, offset, immediate."""
-    opcode, registers = code[8 * at], code[8 * at + 1]
-    rest = code[8 * at + 2 : 8 * at + 8]
-    offset = int.from_bytes(rest[:2], "little", signed=True)
-    immediate = int.from_bytes(rest[2:], "little", signed=True)
-    return opcode, registers & 15, registers >> 4, offset, immediate
-
-
-def _calculated(opcode: int, registers: dict[int, int], dst: int, src: int, immediate: int) -> int:
-    mask = 0xFFFFFFFF if opcode & 7 == 4 else 0xFFFFFFFFFFFFFFFF
-    right = (registers[src] if opcode & 8 else immediate) & mask
-    left = 0 if opcode & 0xF0 == 0xB0 else registers[dst] & mask
-    return _CALCULATIONS[opcode & 0xF0](left, right) & mask
-
-
-def _holds(opcode: int, registers: dict[int, int], dst: int, src: int, immediate: int) -> bool:
-    mask = 0xFFFFFFFF if opcode & 7 == 6 else 0xFFFFFFFFFFFFFFFF
-    right = (registers[src] if opcode & 8 else immediate) & mask
-    return bool(_COMPARISONS[opcode & 0xF0](registers[dst] & mask, right))
+            raise ValueError("device programs have no such instruction")
+    raise ValueError("it does not end")

@@ -8,13 +8,14 @@ starts nothing.
 from __future__ import annotations
 
 import posix
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.kernel.filetypes import is_regular
-from oci_gpu_hook.node.engines import containerdevices, rootless, states
-from oci_gpu_hook.node.machine import processes, untrusted
+from oci_gpu_hook.kernel.filetypes import is_open_to_others, is_regular
+from oci_gpu_hook.node.engines import containerdevices, states
+from oci_gpu_hook.node.machine import closing, processes, untrusted
 from oci_gpu_hook.record import NamedTuple
 
 if TYPE_CHECKING:
@@ -48,27 +49,27 @@ class Daemon(NamedTuple):
 
 
 class Runtime(NamedTuple):
-    """One of ``runtimes``: its name, its program, whether that is there, and whether it is ours, by a link too."""
+    """A runtime that an engine's settings name; is_ours: by a link, too; is_default: of containers that name none."""
 
+    file: str
     name: str
     program: str
     is_there: bool
     is_ours: bool
+    is_default: bool
 
 
 class Settings(NamedTuple):
     """daemon.json: its path, what is wrong with it, whether dockerd can read it, and what it says of runtimes.
 
     fault: "" for nothing, and where there is no file; danger: whether others than root could write it, `OPEN`, or have
-    it lead elsewhere, `LED`; "" for neither; leads_to: `path` without links.
+    it lead elsewhere, `LED`; "" for neither.
     """
 
     path: str
     fault: str = ""
     danger: str = ""
     runtimes: tuple[Runtime, ...] = ()
-    default: str = ""
-    leads_to: str = ""
 
 
 class Docker(NamedTuple):
@@ -76,7 +77,7 @@ class Docker(NamedTuple):
 
     program: what dockerd finds first of the link's name, "" for nothing; leads_to: that without links; placed: when
     that name was made (seconds since 1970); lost: a link of that name that leads nowhere; rivals: programs of NVIDIA's
-    packages; daemon: None if none runs, or we may not see it; of_users: the settings of users' own daemons.
+    packages; daemon: None if none runs, or we may not see it; of_users: ours that users' own daemons are set to.
     """
 
     program: str
@@ -86,7 +87,7 @@ class Docker(NamedTuple):
     rivals: tuple[str, ...]
     daemon: Daemon | None
     settings: Settings
-    of_users: tuple[Settings, ...] = ()
+    of_users: tuple[Runtime, ...] = ()
 
 
 def look(root: HostRoot) -> Docker | None:
@@ -111,20 +112,16 @@ def look(root: HostRoot) -> Docker | None:
     )
 
 
-def _of_users(root: HostRoot) -> Iterator[Settings]:
+def _of_users(root: HostRoot) -> Iterator[Runtime]:
     """What users' own daemons read; nothing else that a user names is looked at."""
     mounts, budget = untrusted.our_mounts(), untrusted.Budget(_SECONDS_OF_USERS)
-    for uid, home in rootless.homes(root).items():
+    for uid, home in states.homes(root).items():
         path = f"{home}/{_ROOTLESS}"
-        document = states.parsed(states.files_of(root, uid, mounts, budget), path)
+        document = untrusted.Files(root, uid, mounts, budget).parsed(path)
         if isinstance(document, dict):
             programs, default = _runtimes(document)
-            runtimes = [
-                Runtime(name, _OURS, root.stat(_OURS) is not None, is_ours=True)
-                for name, program in programs
-                if program in (_OURS, RUNTIME)
-            ]
-            yield Settings(path, runtimes=tuple(runtimes), default=default)
+            for name in [name for name, program in programs if program in (_OURS, RUNTIME)]:
+                yield runtime(root, path, name, _OURS, default)
 
 
 def _program(root: HostRoot, name: str, folders: tuple[str, ...]) -> str:
@@ -138,14 +135,9 @@ def _program(root: HostRoot, name: str, folders: tuple[str, ...]) -> str:
 
 def _placed(root: HostRoot, path: str) -> float:
     """When a name came to lie where it lies: a link's own time, which no package sets."""
-    try:
-        fd = root.open(path, posix.O_PATH | posix.O_NOFOLLOW)
-    except OSError:
-        return 0.0
-    try:
+    with suppress(OSError), closing(root.open(path, posix.O_PATH | posix.O_NOFOLLOW)) as fd:
         return posix.fstat(fd).st_ctime
-    finally:
-        posix.close(fd)
+    return 0.0
 
 
 def _daemon(root: HostRoot) -> Daemon | None:
@@ -156,19 +148,15 @@ def _daemon(root: HostRoot) -> Daemon | None:
         began = processes.started(root, pid)
         if began is None:
             continue  # it has ended
-        path = processes.environment(root, pid).get("PATH", ":".join(_PATH))
+        variables = dict([item.partition("=")[::2] for item in processes.environment(root, pid)])
+        path = variables.get("PATH", ":".join(_PATH))
         folders = [folder for folder in path.split(":") if folder[:1] == "/"]
-        file = next(_values(processes.command_line(root, pid), "--config-file"), SETTINGS)
+        words = processes.command_line(root, pid)
+        pairs = [(*word.partition("="), after) for word, after in zip(words, [*words[1:], ""])]
+        named = [value if equals else after for name, equals, value, after in pairs if name == "--config-file"]
+        file = named[0] if named else SETTINGS
         return Daemon(pid, containerdevices.since(root, began), tuple(folders), file)
     return None
-
-
-def _values(words: list[str], option: str) -> Iterator[str]:
-    """The values of an option on a command line."""
-    for word, following in zip(words, [*words[1:], ""]):
-        name, equals, value = word.partition("=")
-        if name == option:
-            yield value if equals else following
 
 
 def settings(root: HostRoot, path: str = SETTINGS, folders: tuple[str, ...] = _PATH) -> Settings:
@@ -191,10 +179,14 @@ def settings(root: HostRoot, path: str = SETTINGS, folders: tuple[str, ...] = _P
     if not isinstance(document, dict):
         return Settings(path, "it is no JSON object")
     programs, default = _runtimes(document)
-    runtimes = [_runtime(root, name, program, folders) for name, program in programs]
-    fault = _unsafe(root, path)
+    runtimes = [runtime(root, path, name, program, default, folders) for name, program in programs]
+    found = root.source(path)
+    # Who else than root could decide what dockerd reads could be root.
+    fault = found[1] if found else ""
+    if not fault and is_open_to_others(status, posix.fstat(root.fd).st_uid):
+        fault = "others than root may write it"
     danger = (LED if root.link(path) is not None else OPEN) if fault else ""
-    return Settings(path, fault, danger, tuple(runtimes), default, root.real(path))
+    return Settings(path, fault, danger, tuple(runtimes))
 
 
 def _runtimes(document: dict[str, Any]) -> tuple[list[tuple[str, str]], str]:
@@ -207,23 +199,17 @@ def _runtimes(document: dict[str, Any]) -> tuple[list[tuple[str, str]], str]:
     return programs, str(document.get("default-runtime") or "")
 
 
-def _runtime(root: HostRoot, name: str, program: str, folders: tuple[str, ...]) -> Runtime:
+def runtime(
+    root: HostRoot, file: str, name: str, program: str, default: str, folders: tuple[str, ...] = _PATH
+) -> Runtime:
+    """The runtime that a file names so; folders: those in which its engine looks for programs."""
     # A name without a folder is looked for in the PATH.
     found = program if program.startswith("/") else _program(root, program, folders)
     is_there = bool(found) and root.stat(found) is not None
-    return Runtime(name, program, is_there, is_ours(root, found or program))
+    return Runtime(file, name, program, is_there, is_ours(root, found or program), name == default)
 
 
 def is_ours(root: HostRoot, program: str) -> bool:
     """Whether this is our runtime's path, or a link leads from it to our runtime."""
     paths = (program, root.real(program) if program.startswith("/") else "")
     return RUNTIME in [path.rpartition("/")[2] for path in paths]
-
-
-def _unsafe(root: HostRoot, path: str) -> str:
-    """Who else than root could decide what dockerd reads, and so who could be root."""
-    found = root.source(path)
-    status = root.stat(path)
-    if found is not None and found[1]:
-        return found[1]
-    return "others than root may write it" if status is not None and not untrusted.is_roots(root, status) else ""

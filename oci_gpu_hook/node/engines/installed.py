@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import dockerd
+from oci_gpu_hook.node.engines.dockerd import Runtime
 from oci_gpu_hook.node.machine import toml, untrusted
 from oci_gpu_hook.record import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from typing import Any
 
 VENDORS_FOLDER = "/usr/share/containers/oci/hooks.d"
@@ -50,22 +51,11 @@ class Engine(NamedTuple):
     runtime: str = ""
 
 
-class PodRuntime(NamedTuple):
-    """One of containerd's runtimes for pods; program: its BinaryName; is_ours: by a link, too."""
-
-    file: str
-    name: str
-    program: str
-    is_there: bool
-    is_ours: bool
-    is_default: bool
-
-
 class Containerd(NamedTuple):
     """containerd: the runtimes that its settings name, the plugin of NRI that reads hooks.d, "" for none; and whether
     it runs pods, as far as can be seen."""
 
-    runtimes: tuple[PodRuntime, ...]
+    runtimes: tuple[Runtime, ...]
     injector: str
     has_pods: bool
 
@@ -79,53 +69,28 @@ class Unread(NamedTuple):
     no_parser: bool
 
 
-class _Kind(NamedTuple):
-    """Where an engine has its settings.
-
-    files: in the order in which the engine reads them, ``DIR/*.conf`` for all such files of a folder; hooks, manager,
-    default, runtimes: the keys in them.
-    """
-
-    program: str
-    files: tuple[str, ...]
-    hooks: str
-    manager: str
-    default: str
-    runtimes: str
-
-
-_KINDS = {
-    "podman": _Kind(
-        "podman",
-        (
-            "/usr/share/containers/containers.conf",
-            "/usr/share/containers/containers.conf.d/*.conf",
-            "/etc/containers/containers.conf",
-            "/etc/containers/containers.conf.d/*.conf",
-        ),
-        "engine.hooks_dir",
-        "engine.cgroup_manager",
-        "engine.runtime",
-        "engine.runtimes.",
+# Of each engine that reads hooks.d: its program, the table of its settings, and the key in it of the runtime of
+# containers that name none.
+_ENGINES = {"podman": ("podman", "engine", "runtime"), "CRI-O": ("crio", "crio.runtime", "default_runtime")}
+# In the order in which an engine reads them; ``DIR/*.conf`` for all such files of a folder.
+_FILES = {
+    "podman": (
+        "/usr/share/containers/containers.conf",
+        "/usr/share/containers/containers.conf.d/*.conf",
+        "/etc/containers/containers.conf",
+        "/etc/containers/containers.conf.d/*.conf",
     ),
-    "CRI-O": _Kind(
-        "crio",
-        ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d/*"),
-        "crio.runtime.hooks_dir",
-        "crio.runtime.cgroup_manager",
-        "crio.runtime.default_runtime",
-        "crio.runtime.runtimes.",
+    "CRI-O": ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d/*"),
+    # Its own, and where k3s and RKE2 write theirs.
+    "containerd": (
+        "/etc/containerd/config.toml",
+        "/etc/containerd/conf.d/*.toml",
+        "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+        "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
     ),
 }
 # Far above what anybody writes.
 _LARGEST = 1 << 20
-# containerd's own, and where k3s and RKE2 write theirs.
-_CONTAINERD = (
-    "/etc/containerd/config.toml",
-    "/etc/containerd/conf.d/*.toml",
-    "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
-    "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
-)
 _CONTAINERDS = ("containerd", "k3s", "rke2")
 _KUBELETS = ("kubelet", "k3s", "rke2")
 # The runtime of pods that name none, unless the settings say another, and what NRI starts.
@@ -135,34 +100,27 @@ _NRI = "/opt/nri/plugins"
 
 def installed(root: HostRoot) -> tuple[Engine, ...]:
     """Those engines that read hooks.d and whose program is there."""
-    return tuple([_engine(root, name) for name in _KINDS if has_program(root, _KINDS[name].program)])
+    return tuple([_engine(root, name)[0] for name, (program, *_) in _ENGINES.items() if has_program(root, program)])
 
 
 def shims(root: HostRoot) -> tuple[Shim, ...]:
     """NVIDIA's runtimes in the settings of all engines."""
-    found = [shim for name in _KINDS for shim in _shims(root, name)]
-    return (*found, *_docker(root), *_containerd(root))
+    named = [("Docker", item) for item in dockerd.settings(root).runtimes]
+    named += [("containerd", item) for item in _of_containerd(root)]
+    return (
+        *[shim for name in _ENGINES for shim in _engine(root, name)[1]],
+        *[Shim(at, it.file, it.name, it.is_default) for at, it in named if _is_nvidias(root, it.program)],
+    )
 
 
 def containerd(root: HostRoot) -> Containerd | None:
     """containerd on this host; None if there is none."""
     if not any([has_program(root, name) for name in _CONTAINERDS]):
         return None
-    default, found = _binaries(root)
-    runtimes = [
-        PodRuntime(
-            file,
-            name,
-            program,
-            root.stat(program) is not None if "/" in program else has_program(root, program),
-            dockerd.is_ours(root, program),
-            name == default,
-        )
-        for name, (program, file) in found.items()
-    ]
-    plugins = [name for name in root.names(_NRI) if name.endswith("-hook-injector")]
+    runtimes = _of_containerd(root)
+    plugins = [f"{_NRI}/{name}" for name in root.names(_NRI) if name.endswith("-hook-injector")]
     has_pods = bool(runtimes) or any([has_program(root, name) for name in _KUBELETS])
-    return Containerd(tuple(runtimes), f"{_NRI}/{plugins[0]}" if plugins else "", has_pods)
+    return Containerd(tuple(runtimes), plugins[0] if plugins else "", has_pods)
 
 
 def has_program(root: HostRoot, name: str) -> bool:
@@ -170,68 +128,45 @@ def has_program(root: HostRoot, name: str) -> bool:
     return any([root.stat(f"{folder}/{name}") is not None for folder in _PROGRAM_FOLDERS])
 
 
-def _engine(root: HostRoot, name: str) -> Engine:
-    kind = _KINDS[name]
+def _engine(root: HostRoot, name: str) -> tuple[Engine, list[Shim]]:
+    """What podman or CRI-O is set to, and those of its runtimes that are NVIDIA's."""
+    _, table, default = _ENGINES[name]
     folders: tuple[str, ...] = (VENDORS_FOLDER,)
     folders_file = manager = manager_file = runtime = ""
     appends = False
-    for file, values in _read(root, kind.files):
-        found = values.get(kind.hooks)
+    nvidias = {}
+    for file, values in _read(root, name):
+        found = values.get(f"{table}.hooks_dir")
         if isinstance(found, list):
             # podman's {append = true} holds for later files too (containers.conf(5)).
             for item in [item for item in found if isinstance(item, dict)]:
                 appends = item.get("append") is True
             named = tuple([item for item in found if isinstance(item, str)])
             folders, folders_file = (*folders, *named) if appends else named, file
-        if kind.manager in values:
-            manager, manager_file = str(values[kind.manager]), file
-        runtime = str(values.get(kind.default, runtime))
-    return Engine(name, folders, folders_file, manager, manager_file, runtime)
-
-
-def _shims(root: HostRoot, name: str) -> list[Shim]:
-    """NVIDIA's runtimes of podman or CRI-O.  For each runtime CRI-O has a table, and podman a list of paths."""
-    kind = _KINDS[name]
-    default, runtimes = "", {}
-    for file, values in _read(root, kind.files):
-        default = str(values.get(kind.default, default))
+        if f"{table}.cgroup_manager" in values:
+            manager, manager_file = str(values[f"{table}.cgroup_manager"]), file
+        runtime = str(values.get(f"{table}.{default}", runtime))
+        # For each runtime CRI-O has a table, and podman a list of paths.
         for key, value in values.items():
-            if key.startswith(kind.runtimes) and _is_nvidias(root, value):
-                runtimes[key[len(kind.runtimes) :].partition(".")[0]] = file
-        if _is_nvidias(root, default):
-            runtimes[default] = file
-    return [Shim(name, file, runtime, runtime == default) for runtime, file in runtimes.items()]
+            if key.startswith(f"{table}.runtimes.") and _is_nvidias(root, value):
+                nvidias[key[len(f"{table}.runtimes.") :].partition(".")[0]] = file
+        if _is_nvidias(root, runtime):
+            nvidias[runtime] = file
+    engine = Engine(name, folders, folders_file, manager, manager_file, runtime)
+    return engine, [Shim(name, file, item, item == runtime) for item, file in nvidias.items()]
 
 
-def _docker(root: HostRoot) -> list[Shim]:
-    settings = dockerd.settings(root)
-    return [
-        Shim("Docker", settings.path, item.name, item.name == settings.default)
-        for item in settings.runtimes
-        if _is_nvidias(root, item.program)
-    ]
-
-
-def _containerd(root: HostRoot) -> list[Shim]:
-    default, found = _binaries(root)
-    return [
-        Shim("containerd", file, name, name == default)
-        for name, (program, file) in found.items()
-        if _is_nvidias(root, program)
-    ]
-
-
-def _binaries(root: HostRoot) -> tuple[str, dict[str, tuple[str, str]]]:
-    """The name of containerd's default runtime; the program and the file that names it, by the runtime's name."""
+def _of_containerd(root: HostRoot) -> list[Runtime]:
+    """containerd's runtimes for pods; program: their BinaryName."""
     default, found = _RUNC, {}
-    for file, values in _read(root, _CONTAINERD):
+    for file, values in _read(root, "containerd"):
         for key, value in values.items():
             words = key.split(".")
             if words[-1] == "default_runtime_name":
                 default = str(value)
             if words[-1] == "BinaryName" and value and "runtimes" in words:
-                found[words[words.index("runtimes") + 1]] = (str(value), file)
-    return default, found
+                found[words[words.index("runtimes") + 1]] = (file, str(value))
+    return [dockerd.runtime(root, file, name, program, default) for name, (file, program) in found.items()]
 
 
 def _is_nvidias(root: HostRoot, value: object) -> bool:
@@ -242,37 +177,29 @@ def _is_nvidias(root: HostRoot, value: object) -> bool:
 
 def unread(root: HostRoot) -> tuple[Unread, ...]:
     """The engines' files that cannot be read: what is known of such an engine may be wrong."""
-    engines = {**{name: kind.files for name, kind in _KINDS.items()}, "containerd": _CONTAINERD}
-    found = []
-    for name, files in engines.items():
-        for path, data in _contents(root, files):
-            try:
-                toml.parse(data)
-            except (toml.MalformedToml, toml.NoParser) as err:
-                found.append(Unread(name, path, str(err), isinstance(err, toml.NoParser)))
-    return tuple(found)
+    every = [(name, path, found) for name in _FILES for path, found in _contents(root, name)]
+    failed = [(name, path, err) for name, path, err in every if isinstance(err, Exception)]
+    return tuple([Unread(name, path, str(err), isinstance(err, toml.NoParser)) for name, path, err in failed])
 
 
-def _read(root: HostRoot, files: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each file that can be read, with its values by dotted keys such as ``engine.hooks_dir``."""
-    for path, data in _contents(root, files):
-        try:
-            document = toml.parse(data)
-        except (toml.MalformedToml, toml.NoParser):
-            continue
-        yield path, dict(_flat(document, ""))
+def _read(root: HostRoot, engine: str) -> list[tuple[str, dict[str, Any]]]:
+    """Each file of an engine's that can be read, with its values by dotted keys such as ``engine.hooks_dir``."""
+    return [(path, found) for path, found in _contents(root, engine) if isinstance(found, dict)]
 
 
-def _contents(root: HostRoot, files: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-    """Path and content of each of `files` that exists."""
-    for file in files:
+def _contents(root: HostRoot, engine: str) -> Iterator[tuple[str, dict[str, Any] | Exception]]:
+    """Each file of an engine's that exists, with its values, or why it cannot be read."""
+    for file in _FILES[engine]:
         folder, star, ending = file.partition("/*")
         names = [name for name in root.names(folder) if name.endswith(ending)] if star else []
         for path in [f"{folder}/{name}" for name in names] if star else [file]:
             # A link may lead to a file of a user's.
             data = untrusted.read(root, path, _LARGEST)
             if data is not None:
-                yield path, data
+                try:
+                    yield path, dict(_flat(toml.parse(data), ""))
+                except (toml.MalformedToml, toml.NoParser) as err:
+                    yield path, err
 
 
 def _flat(table: dict[str, Any], above: str) -> Iterator[tuple[str, Any]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
-from oci_gpu_hook.node.machine import untrusted
+from oci_gpu_hook.node.machine import text, untrusted
 from oci_gpu_hook.record import NamedTuple
 
 if TYPE_CHECKING:
@@ -38,13 +38,13 @@ class Registration(NamedTuple):
     """
 
     path: str
-    kind: str
-    program: str
-    words: tuple[str, ...]
-    timeout: int | None
-    stages: tuple[str, ...]
-    always: bool
-    fault: str
+    kind: str = OTHER
+    program: str = ""
+    words: tuple[str, ...] = ()
+    timeout: int | None = None
+    stages: tuple[str, ...] = ()
+    always: bool = False
+    fault: str = ""
 
     @property
     def file(self) -> str:
@@ -83,17 +83,22 @@ def of_folder(root: HostRoot, folder: str) -> tuple[Registration, ...]:
 
 def installation(root: HostRoot, entry: str, hooks: tuple[Registration, ...]) -> Installation:
     """The installation of the entry script at `entry`, ours or another's; `hooks`: all registrations."""
-    text = (root.read(entry) or b"").decode("utf-8", "replace")
+    script = text(root, entry)
     # The entry script is bash, and packaging/install.sh writes these two paths into it.
-    interpreter = text.partition(" exec ")[2].partition(" ")[0]
-    library = text.partition('sys.path.insert(0, "')[2].partition("/oci_gpu_hook/startup")[0]
+    interpreter = script.partition(" exec ")[2].partition(" ")[0]
+    library = script.partition('sys.path.insert(0, "')[2].partition("/oci_gpu_hook/startup")[0]
     status = root.stat(entry)
-    shell = text.partition("\n")[0].partition("#!")[2].partition(" ")[0]
+    shell = script.partition("\n")[0].partition("#!")[2].partition(" ")[0]
     python = root.real(interpreter) if interpreter and root.stat(interpreter) else ""
+    # The file that packaging/link.py writes for this Python; without a version in the Python's name nobody can tell.
+    major, dot, minor = python.rpartition("/python")[2].partition(".")
+    is_linked = not dot or f"modules.cpython-{major}{minor}" in root.names(f"{library}/{_LINKED}")
     ours = {hook.path for hook in hooks if hook.kind == OURS}
     registered = sorted(ours | {path.rpartition("/")[0] for path in ours})
     package = _below(root, library) if library else []
     run_as_root = [entry, entry.rpartition("/")[0], *registered, *package]
+    # What packaging/install.sh leaves where it was interrupted before it could move the files into place.
+    left = [f"{entry}.new", *[f"{library}/{name}" for name in (".new", ".old") if library]]
     return Installation(
         entry=entry,
         is_there=status is not None and bool(status.st_mode & _EXECUTABLE),
@@ -102,9 +107,9 @@ def installation(root: HostRoot, entry: str, hooks: tuple[Registration, ...]) ->
         python=python,
         library=library,
         is_whole=bool(library) and root.stat(f"{library}/{_PACKAGE}") is not None,
-        is_linked=_is_linked(root.names(f"{library}/{_LINKED}"), python),
-        leftovers=_leftovers(root, entry, library),
-        open_to_others=tuple([path for path in run_as_root if _is_open(root, path)]),
+        is_linked=is_linked,
+        leftovers=tuple([path for path in left if root.stat(path) is not None]),
+        open_to_others=tuple([path for path in run_as_root if (at := root.stat(path)) and is_open_to_others(at)]),
     )
 
 
@@ -116,57 +121,31 @@ def _below(root: HostRoot, path: str) -> list[str]:
     return [path, *[found for item in inside for found in _below(root, item)]]
 
 
-def _is_linked(names: list[str], python: str) -> bool:
-    """Whether `names` has the file that link.py writes for this Python; True if the Python's name has no version."""
-    version = python.rpartition("/python")[2].partition(".")
-    if not version[2]:
-        return True
-    tag = f"cpython-{version[0]}{version[2]}"
-    return f"modules.{tag}" in names
-
-
-def _leftovers(root: HostRoot, entry: str, library: str) -> tuple[str, ...]:
-    """What packaging/install.sh leaves where it was interrupted before it could move the files into place."""
-    paths = [f"{entry}.new"]
-    paths += [f"{library}/{name}" for name in (".new", ".old") if library]
-    return tuple([path for path in paths if root.stat(path) is not None])
-
-
-def _is_open(root: HostRoot, path: str) -> bool:
-    status = root.stat(path)
-    return status is not None and is_open_to_others(status)
-
-
 def _registration(root: HostRoot, path: str) -> Registration:
     # An engine may be told to look in a folder of a user's.
     data = untrusted.read(root, path)
     if data is None:
-        return _refused(path, "it cannot be read")
+        return Registration(path, fault="it cannot be read")
     try:
-        document: Any = jsontext.loads(data)
-        return _read(path, document)
+        return _read(path, jsontext.loads(data))
     except ValueError as err:
-        return _refused(path, f"it is no JSON: {err}")
+        return Registration(path, fault=f"it is no JSON: {err}")
     except (KeyError, TypeError, AttributeError):
-        return _refused(path, "it is no hook's registration")
-
-
-def _refused(path: str, fault: str) -> Registration:
-    return Registration(path, OTHER, "", (), None, (), False, fault)
+        return Registration(path, fault="it is no hook's registration")
 
 
 def _read(path: str, document: Any) -> Registration:
     version = document.get("version", "0.1.0")
     if version not in ("0.1.0", "1.0.0"):
-        return _refused(path, f"its version {version} is none that engines know")
+        return Registration(path, fault=f"its version {version} is none that engines know")
     hook = document["hook"]
     stages = document.get("stages", document.get("stage"))
     if stages is None:
-        return _refused(path, "it names no stages")
+        return Registration(path, fault="it names no stages")
     listed = (stages,) if isinstance(stages, str) else tuple([str(word) for word in stages])
     unknown = [stage for stage in listed if stage not in _STAGES]
     if unknown:
-        return _refused(path, f"its stage {unknown[0]} is none that engines know")
+        return Registration(path, fault=f"its stage {unknown[0]} is none that engines know")
     when = document.get("when", {})
     # In version 0.1.0 the value is the program's path.
     details = {"path": hook} if isinstance(hook, str) else hook
@@ -179,7 +158,6 @@ def _read(path: str, document: Any) -> Registration:
         timeout=timeout if isinstance(timeout, int) else None,
         stages=listed,
         always=isinstance(when, dict) and when.get("always") is True,
-        fault="",
     )
 
 

@@ -8,104 +8,92 @@ what root alone could have written counts.  Reads only.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from oci_gpu_hook.formats import jsontext
-from oci_gpu_hook.node.machine import processes, untrusted
+from oci_gpu_hook.node.engines.containernames import UNNAMED, ContainerNames, engine_of
+from oci_gpu_hook.node.machine import processes, text, untrusted
+from oci_gpu_hook.node.machine.untrusted import ROOT, Files
 from oci_gpu_hook.record import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from typing import Any
 
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.node.machine.mounts import Mounts
     from oci_gpu_hook.node.machine.untrusted import Budget
 
-ROOT = 0
 _USERS = "/run/user"
 _MOST_OF_USER = 256
-# A value takes a hundred bytes of memory.
-_MOST_VALUES = 50_000
+# The file of each runtime's, and the keys of a container's first process and of its start.
+_KEPT = (
+    ("runc", "state.json", "init_process_pid", "init_process_start"),
+    ("crun", "status", "pid", "process-start-time"),
+)
 _LONGEST_PATH = 4095
+# What rootless engines leave behind: of a session, below /run/user/UID; of a user, below his home.
+_SESSIONS = ("libpod", "containers", "crun", "runc", "docker", "docker.sock", "containerd-rootless")
+_HOMES = (".local/share/containers/storage", ".local/share/docker", ".local/share/nerdctl")
+_FIRST_USER = 1000
+_HOME, _FIELDS = 5, 7
 
 
-class State(NamedTuple):
-    """What a runtime keeps of one container.
+class Running(NamedTuple):
+    """One container.
 
-    owner: the user whose runtime it is; folder: where its state lies; pid: 0 if it has stopped; bundle: "" if the state
-    has none.
+    id: "" if it is not known; pid: 0 if it has stopped; bundle and runtime: "" if no state has them; owner: the user
+    whose engine runs it, 0 for root's.
     """
 
-    owner: int
-    folder: str
     id: str
     pid: int
     bundle: str
     runtime: str
+    called: ContainerNames = UNNAMED
+    owner: int = ROOT
+
+    @property
+    def shown(self) -> str:
+        """What people call it: its name, else its id."""
+        return self.called.shown or self.id
+
+    @property
+    def of_user(self) -> str:
+        """Whose it is, for people; "" for root's.  A user's has whatever id and name he likes."""
+        return f"user {self.owner}'s" if self.owner != ROOT else ""
 
 
-class Files(NamedTuple):
-    """How the files of one owner are read: the names in a folder, and a file's content, None for none."""
+def everything(root: HostRoot, mounts: Mounts, budget: Budget) -> list[Running]:
+    """All containers with a state, root's first; of their names only the engine is known, if the state's place tells.
 
-    owner: int
-    names: Callable[[str], list[str]]
-    read: Callable[[str], bytes | None]
-
-
-def files_of(root: HostRoot, owner: int, mounts: Mounts, budget: Budget) -> Files:
-    """How a user's files are read; mounts: ours; budget: of all users, after which they have no more files."""
-    if owner == ROOT:
-        # Root may have started a container in a folder of a user's, who writes there what he likes.
-        return Files(ROOT, root.names, lambda path: untrusted.read_roots(root, path, mounts))
-
-    def names(path: str) -> list[str]:
-        return [] if budget.is_spent() else untrusted.users_names(root, path, owner, mounts)
-
-    def read(path: str) -> bytes | None:
-        return None if budget.is_spent() else untrusted.read_users(root, path, owner, mounts)
-
-    return Files(owner, names, read)
-
-
-def parsed(files: Files, path: str) -> object:
-    """The JSON value in a file; None if there is none, or it has too many values."""
-    data = files.read(path)
-    try:
-        if data is None or jsontext.has_more_values(data, _MOST_VALUES):
-            return None
-        return jsontext.loads(data)
-    except ValueError:
-        return None
-
-
-def everything(root: HostRoot, mounts: Mounts, budget: Budget) -> list[State]:
-    """The states of all containers, root's first; mounts: ours; budget: of all users."""
-    roots = files_of(root, ROOT, mounts, budget)
+    mounts: ours; budget: of all users.
+    """
+    roots = Files(root, ROOT, mounts, budget)
     found = [*_below(root, "/run", roots), *_below(root, f"{_USERS}/{ROOT}", roots)]
     for name in root.names(_USERS):
         if name.isdecimal() and int(name) != ROOT:
-            users = files_of(root, int(name), mounts, budget)
-            for _, state in zip(range(_MOST_OF_USER), _below(root, f"{_USERS}/{name}", users)):
-                if not state.pid or processes.maker(root, state.pid) == state.owner:
-                    found.append(state)
+            users = Files(root, int(name), mounts, budget)
+            for item in islice(_below(root, f"{_USERS}/{name}", users), _MOST_OF_USER):
+                if not item.pid or processes.maker(root, item.pid) == item.owner:
+                    found.append(item)
     return found
 
 
-def _below(root: HostRoot, base: str, files: Files) -> Iterator[State]:
+def _below(root: HostRoot, base: str, files: Files) -> Iterator[Running]:
     """The containers of one owner."""
     for folder in _folders(base, files):
         for id in files.names(folder):
-            document = parsed_object(files, f"{folder}/{id}/state.json")
-            pid, start = document.get("init_process_pid"), document.get("init_process_start")
-            if isinstance(pid, int):
-                bundle = _path(_runcs_bundle(document))
-                yield State(files.owner, folder, id, _alive(root, pid, start), bundle, "runc")
-            document = parsed_object(files, f"{folder}/{id}/status")
-            pid, start = document.get("pid"), document.get("process-start-time")
-            if isinstance(pid, int):
-                bundle = _path(document.get("bundle"))
-                yield State(files.owner, folder, id, _alive(root, pid, start), bundle, "crun")
+            for runtime, file, first, start in _KEPT:
+                document = files.object(f"{folder}/{id}/{file}")
+                pid = document.get(first)
+                if isinstance(pid, int):
+                    began = processes.started(root, pid)
+                    # Else that process is gone, or is another one by now.
+                    alive = pid if began is not None and document.get(start) in (began, None, 0) else 0
+                    bundle = _runcs_bundle(document) if runtime == "runc" else document.get("bundle")
+                    called = ContainerNames(engine_of(f"{folder}/"))
+                    yield Running(id, alive, _path(bundle), runtime, called, files.owner)
 
 
 def _folders(base: str, files: Files) -> Iterator[str]:
@@ -135,13 +123,24 @@ def _path(value: object) -> str:
         return ""
 
 
-def _alive(root: HostRoot, pid: int, start: object) -> int:
-    """The pid, or 0 if that process is gone, or is another one by now."""
-    began = processes.started(root, pid)
-    return pid if began is not None and start in (began, None, 0) else 0
+def is_used(root: HostRoot) -> bool:
+    """Whether a user has containers of his own, or has had them, by what rootless engines leave behind.
+
+    Of the homes of /etc/passwd's users only those on filesystems that answer by themselves are looked at: a look at
+    others may mount them, or wait for a server.
+    """
+    mounts = untrusted.our_mounts()
+    for name in root.names(_USERS):
+        if name.isdecimal() and int(name):
+            names = Files(root, int(name), mounts).names(f"{_USERS}/{name}")
+            if not set(_SESSIONS).isdisjoint(names):
+                return True
+    places = [(f"{home}/{part}", uid) for uid, home in homes(root).items() for part in _HOMES]
+    return any([Files(root, uid, mounts).has(path) for path, uid in places])
 
 
-def parsed_object(files: Files, path: str) -> dict[str, Any]:
-    """The JSON object in a file; an empty one if there is none."""
-    document = parsed(files, path)
-    return document if isinstance(document, dict) else {}
+def homes(root: HostRoot) -> dict[int, str]:
+    """The homes of /etc/passwd's users, by the user's number."""
+    rows = [line.split(":") for line in text(root, "/etc/passwd").splitlines()]
+    users = [row for row in rows if len(row) == _FIELDS and row[2].isdecimal()]
+    return {int(row[2]): row[_HOME] for row in users if int(row[2]) >= _FIRST_USER}

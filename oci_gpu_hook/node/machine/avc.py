@@ -7,8 +7,13 @@ be quoted for output.
 
 from __future__ import annotations
 
+import re
+
 from oci_gpu_hook.record import NamedTuple
 
+_DENIAL = re.compile(r"avc:\s*denied\s*\{([^{}]*)\}(.*)")
+# KEY=VALUE and KEY="VALUE", as the kernel writes them: a value without quotes has no blank.
+_FIELD = re.compile(r"""(?<!\S)([^\s=]+)=(?:"([^"]*)"?|(\S*))""")
 _HEXADECIMAL = frozenset("0123456789ABCDEF")
 
 
@@ -37,19 +42,17 @@ def parse(text: str) -> tuple[Denial, ...]:
 
 def _denial(line: str) -> Denial | None:
     """The denial that a line of a log reports; None if it reports none."""
-    _, start, rest = line.partition("avc:")
-    verdict, brace, rest = rest.partition("{")
-    permissions, closing, rest = rest.partition("}")
-    if not (start and brace and closing) or verdict.split() != ["denied"]:
-        return None
-    fields = _fields(rest)
-    if not {"scontext", "tcontext", "tclass"} <= set(fields):
+    found = _DENIAL.search(line)
+    fields: dict[str, str] = {}
+    for key, quoted, plain in _FIELD.findall(found.group(2)) if found else ():
+        fields.setdefault(key, quoted or _decoded(key, plain))
+    if found is None or not {"scontext", "tcontext", "tclass"} <= set(fields):
         return None
     return Denial(
         source=fields["scontext"],
         target=fields["tcontext"],
         tclass=fields["tclass"],
-        permissions=tuple(sorted(permissions.split())),
+        permissions=tuple(sorted(found.group(1).split())),
         name=fields.get("path", fields.get("name", "")),
         device=fields.get("dev", ""),
         command=fields.get("comm", ""),
@@ -58,24 +61,6 @@ def _denial(line: str) -> Denial | None:
 
 def _decoded(key: str, value: str) -> str:
     """The value without quotes of a key: the kernel writes a name with blanks or control characters in hexadecimal."""
-    is_name = key.rpartition(" ")[2] in ("comm", "name", "path")
-    if is_name and value and len(value) % 2 == 0 and _HEXADECIMAL.issuperset(value):
+    if key in ("comm", "name", "path") and value and len(value) % 2 == 0 and _HEXADECIMAL.issuperset(value):
         return bytes.fromhex(value).decode("utf-8", "replace")
     return value
-
-
-def _fields(text: str) -> dict[str, str]:
-    """KEY=VALUE and KEY="VALUE", as the kernel writes them: a value without quotes has no blank."""
-    fields: dict[str, str] = {}
-    while text:
-        text = text.lstrip()
-        key, equals, text = text.partition("=")
-        if not equals:
-            break
-        if text.startswith('"'):
-            value, _, text = text[1:].partition('"')
-        else:
-            value, _, text = text.partition(" ")
-            value = _decoded(key, value)
-        fields.setdefault(key.rpartition(" ")[2], value)
-    return fields

@@ -8,15 +8,16 @@ attached.
 from __future__ import annotations
 
 import posix
+from contextlib import suppress
 
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import bpf, syscalls
+from oci_gpu_hook.node.machine import closing, text
 from oci_gpu_hook.record import NamedTuple
 
 _CGROUPS = "/sys/fs/cgroup"
 # r0 = 1; exit: "allowed", as a device program answers.
 _ALLOW = bytes.fromhex("b7000000010000009500000000000000")
-_SYSCTL = "/proc/sys"
 
 
 class Kernel(NamedTuple):
@@ -48,32 +49,23 @@ SYSCTLS = (
 def look(root: HostRoot) -> Kernel:
     """The kernel of this host, or of another root, as far as the files there say."""
     cgroups = cgroup_version(root)
-    tries_bpf = cgroups == "v2" and root.path == "/"
-    lockdown = _text(root, "/sys/kernel/security/lockdown")
-    lines = _text(root, "/proc/modules").splitlines()
-    sysctls = {name: _text(root, f"{_SYSCTL}/{name}") for name in SYSCTLS}
+    sysctls = {name: text(root, f"/proc/sys/{name}").strip() for name in SYSCTLS}
     return Kernel(
-        release=_text(root, f"{_SYSCTL}/kernel/osrelease"),
+        release=text(root, "/proc/sys/kernel/osrelease").strip(),
         cgroups=cgroups,
-        bpf_refusal=_bpf_refusal() if tries_bpf else None,
-        lockdown=lockdown.partition("[")[2].partition("]")[0],
+        bpf_refusal=_bpf_refusal() if cgroups == "v2" and root.path == "/" else None,
+        lockdown=text(root, "/sys/kernel/security/lockdown").partition("[")[2].partition("]")[0],
         systemd=root.stat("/run/systemd/system") is not None,
-        modules=tuple([line.split(" ")[0] for line in lines]),
-        sysctls={name: int(text) for name, text in sysctls.items() if text.isdecimal()},
+        modules=tuple([line.split(" ")[0] for line in text(root, "/proc/modules").splitlines()]),
+        sysctls={name: int(value) for name, value in sysctls.items() if value.isdecimal()},
     )
 
 
 def cgroup_version(root: HostRoot) -> str:
     """``v2``, ``v1`` or "", by the rule of runc and crun: v2 where /sys/fs/cgroup itself is cgroup2."""
-    try:
-        fd = root.open(_CGROUPS)
-    except OSError:
-        return ""
-    try:
+    with suppress(OSError), closing(root.open(_CGROUPS)) as fd:
         if syscalls.filesystem_magic(fd) == syscalls.CGROUP2_SUPER_MAGIC:
             return "v2"
-    finally:
-        posix.close(fd)
     return "v1" if root.stat(f"{_CGROUPS}/devices/devices.list") is not None else ""
 
 
@@ -84,7 +76,3 @@ def _bpf_refusal() -> str:
     except OSError as err:
         return err.strerror or str(err)
     return ""
-
-
-def _text(root: HostRoot, path: str) -> str:
-    return (root.read(path) or b"").decode("utf-8", "replace").strip()

@@ -7,26 +7,26 @@
 from __future__ import annotations
 
 import posix
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import S_IFDIR, is_folder
+from oci_gpu_hook.node.machine import closing, text
 from oci_gpu_hook.record import NamedTuple
 
 if TYPE_CHECKING:
     from typing import Any
 
-# Module, and a context that exists only while its rules are loaded.
-MODULES = (
-    ("nvidia_container", "system_u:system_r:nvidia_container_t:s0"),
-    ("oci_gpu_hook", "system_u:system_r:oci_gpu_hook_t:s0"),
-)
-_OUR_BOOLEANS = ("nvidia_container_", "nvidia_agent_", "oci_gpu_hook_")
+# Each has a type of its name, which is known only while its rules are loaded.
+MODULES = ("nvidia_container", "oci_gpu_hook")
 # The targeted policy's booleans that let plain containers use nodes bound from the host; the narrower one first.
 _NODE_BOOLEANS = ("container_use_xserver_devices", "container_use_devices")
 # A boolean of ours, and those of the targeted policy that let every container do what it would forbid to ours.
 _DRI_BOOLEAN = "nvidia_container_use_dri"
 _DRI_OF_ALL = ("container_use_dri_devices", "container_use_devices")
+# How the booleans begin that are shown: ours, and those.
+_SHOWN = ("nvidia_container_", "nvidia_agent_", "oci_gpu_hook_", *_NODE_BOOLEANS, *_DRI_OF_ALL)
 # Whether the hook may write the rules of cgroup v1; on v2 it writes no file of a cgroup.
 CGROUP_V1_BOOLEAN = "oci_gpu_hook_use_cgroup_v1"
 _SELINUXFS = "/sys/fs/selinux"
@@ -47,7 +47,6 @@ PATHS = (
     "/var/lib/oci-gpu-hook/volume",
 )
 NODES = (("/dev", "nvidia"), ("/dev/nvidia-caps", "nvidia-cap"), ("/dev/nvidia-caps-imex-channels", "channel"))
-_SETTINGS = "/etc/selinux/config"
 
 _OWN_NODE = "system_u:object_r:container_file_t:s0"
 _HOSTS_NODE = "system_u:object_r:xserver_misc_device_t:s0"
@@ -125,7 +124,7 @@ def is_there(root: HostRoot) -> bool:
 
 def policy_name(root: HostRoot) -> str:
     """SELINUXTYPE in a root's settings, such as targeted; "" if it is not set."""
-    for line in reversed((root.read(_SETTINGS) or b"").decode("utf-8", "replace").split("\n")):
+    for line in reversed(text(root, "/etc/selinux/config").split("\n")):
         key, equals, value = line.partition("=")
         if equals and key.strip() == "SELINUXTYPE":
             return value.strip()
@@ -135,8 +134,7 @@ def policy_name(root: HostRoot) -> str:
 def has_store(root: HostRoot) -> bool:
     """Whether there is a policy to install modules in.  Without one, semodule makes an empty policy and fails."""
     name = policy_name(root)
-    policy = f"/etc/selinux/{name}/policy"
-    return bool(name and root.names(policy))
+    return bool(name and root.names(f"/etc/selinux/{name}/policy"))
 
 
 def is_store_readable(root: HostRoot) -> bool:
@@ -146,10 +144,8 @@ def is_store_readable(root: HostRoot) -> bool:
 
 def priorities(root: HostRoot, name: str) -> tuple[str, ...]:
     """The priorities at which the store has a module; the highest, which is the one that counts, first."""
-    found = []
-    for folder in _store_folders(root):
-        numbers = [at for at in root.names(folder) if at.isdigit()]
-        found += [at for at in numbers if name in root.names(f"{folder}/{at}")]
+    every = [(folder, at) for folder in _store_folders(root) for at in root.names(folder) if at.isdigit()]
+    found = [at for folder, at in every if name in root.names(f"{folder}/{at}")]
     return tuple(sorted(found, key=int, reverse=True))
 
 
@@ -168,15 +164,17 @@ def status(library: Any, root: HostRoot) -> Status:
     if root.path != "/":
         library.set_selinuxmnt(f"{root.path}{_SELINUXFS}")
         library.selinux_set_policy_root(f"{root.path}/etc/selinux/{policy}")
-    booleans = _booleans(library)
+    names = [name for name in library.security_get_boolean_names()[1] if name.startswith(_SHOWN)]
+    booleans = {name: library.security_get_boolean_active(name) == 1 for name in sorted(names)}
+    of_all = [name for name in _DRI_OF_ALL if booleans.get(name)]
     return Status(
         enabled=True,
         enforcing=library.security_getenforce() == 1,
         policy=policy,
         version=library.security_policyvers(),
-        modules=tuple([_module(library, root, *item) for item in MODULES]),
-        booleans=booleans,
-        void=_void(dict(booleans)),
+        modules=tuple([_module(library, root, name) for name in MODULES]),
+        booleans=tuple(booleans.items()),
+        void=((_DRI_BOOLEAN, of_all[0]),) if of_all and booleans.get(_DRI_BOOLEAN) is False else (),
         labels=tuple([_label(library, root, path) for path in paths(root)]),
         uses=_uses(library, booleans),
     )
@@ -184,18 +182,17 @@ def status(library: Any, root: HostRoot) -> Status:
 
 def paths(root: HostRoot) -> list[str]:
     """Those of `NODES` and `PATHS` that exist: they are relabelled after an installation, and shown."""
-    found = []
-    for folder, prefix in NODES:
-        for name in root.names(folder):
-            status = root.stat(f"{folder}/{name}") if name.startswith(prefix) else None
-            if status is not None and not is_folder(status):
-                found.append(f"{folder}/{name}")
-    return [*found, *[path for path in PATHS if root.stat(path) is not None]]
+    names = [(folder, name, prefix) for folder, prefix in NODES for name in root.names(folder)]
+    nodes = [f"{folder}/{name}" for folder, name, prefix in names if name.startswith(prefix)]
+    there = [(path, status) for path in (*nodes, *PATHS) if (status := root.stat(path))]
+    return [path for path, status in there if path in PATHS or not is_folder(status)]
 
 
 def knows_type(library: Any, name: str) -> bool:
     """Whether the loaded policy knows a type of processes."""
-    return _is_known(library, f"system_u:system_r:{name}:s0")
+    with suppress(OSError):
+        return bool(library.security_check_context(f"system_u:system_r:{name}:s0") == 0)
+    return False
 
 
 def boolean(root: HostRoot, name: str) -> bool | None:
@@ -204,56 +201,23 @@ def boolean(root: HostRoot, name: str) -> bool | None:
     return words[0] == b"1" if words else None
 
 
-def _module(library: Any, root: HostRoot, name: str, context: str) -> Module:
-    in_force = _is_known(library, context)
-    return Module(name, priorities(root, name), in_force, is_store_readable(root))
-
-
-def _is_known(library: Any, context: str) -> bool:
-    """Whether the loaded policy knows the context."""
-    try:
-        return bool(library.security_check_context(context) == 0)
-    except OSError:
-        return False
-
-
-def _booleans(library: Any) -> tuple[tuple[str, bool], ...]:
-    names = library.security_get_boolean_names()[1]
-    others = (*_NODE_BOOLEANS, *_DRI_OF_ALL)
-    shown = sorted([name for name in names if name.startswith(_OUR_BOOLEANS) or name in others])
-    return tuple([(name, library.security_get_boolean_active(name) == 1) for name in shown])
-
-
-def _void(booleans: dict[str, bool]) -> tuple[tuple[str, str], ...]:
-    on = [name for name in _DRI_OF_ALL if booleans.get(name)]
-    return ((_DRI_BOOLEAN, on[0]),) if on and booleans.get(_DRI_BOOLEAN) is False else ()
+def _module(library: Any, root: HostRoot, name: str) -> Module:
+    return Module(name, priorities(root, name), knows_type(library, f"{name}_t"), is_store_readable(root))
 
 
 def _label(library: Any, root: HostRoot, path: str) -> Label:
-    try:
-        fd = root.open(path)
-    except OSError:
-        return Label(path, "none", "none")
-    try:
-        mode = posix.fstat(fd).st_mode
-        try:
+    actual = expected = "none"
+    with suppress(OSError), closing(root.open(path)) as fd:
+        with suppress(OSError):
             # By descriptor: no link leads out of the root.
             actual = library.getfilecon(f"/proc/self/fd/{fd}")[1]
-        except OSError:
-            actual = "none"
-    finally:
-        posix.close(fd)
-    try:
-        expected = library.matchpathcon(path, mode)[1]
-    except OSError:
-        expected = "none"
+        expected = library.matchpathcon(path, posix.fstat(fd).st_mode)[1]
     return Label(path, actual, expected)
 
 
-def _uses(library: Any, booleans: tuple[tuple[str, bool], ...]) -> tuple[Use, ...]:
+def _uses(library: Any, booleans: dict[str, bool]) -> tuple[Use, ...]:
     found = []
     for kind in ("container_t", "nvidia_container_t", "spc_t"):
-        context = f"system_u:system_r:{kind}:s0"
         if not knows_type(library, kind):
             why = "the loaded policy does not know the type"
             if kind == "nvidia_container_t":
@@ -261,25 +225,22 @@ def _uses(library: Any, booleans: tuple[tuple[str, bool], ...]) -> tuple[Use, ..
             found.append(Use(kind, "any", False, why))
             continue
         for nodes, target in (("made by the hook", _OWN_NODE), ("bound from the host", _HOSTS_NODE)):
-            can = _is_allowed(library, context, target)
-            found.append(Use(kind, nodes, can, _why(kind, nodes, can, dict(booleans))))
+            can = _is_allowed(library, f"system_u:system_r:{kind}:s0", target)
+            found.append(Use(kind, nodes, can, _why(kind, can, target == _HOSTS_NODE, booleans)))
     return tuple(found)
 
 
-def _why(kind: str, nodes: str, can: bool, booleans: dict[str, bool]) -> str:
-    bound = nodes == "bound from the host"
-    available = [name for name in _NODE_BOOLEANS if name in booleans]
+def _why(kind: str, can: bool, is_bound: bool, booleans: dict[str, bool]) -> str:
+    available = [name for name in _NODE_BOOLEANS if name in booleans] if is_bound else []
+    on = [name for name in available if booleans[name]]
     if kind == "spc_t" and can:
         return "privileged: SELinux does not confine it"
     if kind == "container_t" and can:
-        on = [name for name in available if booleans[name]]
-        return f"the boolean {on[0]} is on" if bound and on else "needs no module and no boolean"
-    if can:
-        return "the policy allows it"
-    if kind == "container_t" and bound:
+        return f"the boolean {on[0]} is on" if on else "needs no module and no boolean"
+    if kind == "container_t" and is_bound:
         boolean = f", or turn {available[0]} on for all containers" if available else ""
         return f"only user namespaces need such nodes: use nvidia_container_t there{boolean}"
-    return "the policy does not allow it"
+    return f"the policy {'allows' if can else 'does not allow'} it"
 
 
 def _is_allowed(library: Any, source: str, target: str) -> bool:
@@ -289,11 +250,10 @@ def _is_allowed(library: Any, source: str, target: str) -> bool:
     wanted = 0
     for permission in _USE:
         wanted |= library.string_to_av_perm(group, permission)
-    try:
+    with suppress(OSError):
         library.security_compute_av(source, target, group, wanted, decision)
-    except OSError:
-        return False
-    return bool(decision.allowed & wanted == wanted)
+        return bool(decision.allowed & wanted == wanted)
+    return False
 
 
 def imported() -> Any:
@@ -308,9 +268,6 @@ def imported() -> Any:
 def of_engines(root: HostRoot) -> str:
     """The label that the policy gives to what engines keep in /run; "" without SELinux or this Python's libselinux."""
     library = imported() if is_there(root) else None
-    if library is None:
-        return ""
-    try:
-        return str(library.matchpathcon("/run/containers/storage", S_IFDIR)[1])
-    except OSError:
-        return ""
+    with suppress(OSError):
+        return str(library.matchpathcon("/run/containers/storage", S_IFDIR)[1]) if library else ""
+    return ""

@@ -7,6 +7,7 @@ A start reads no such table: it would pay for each mount of the node.
 from __future__ import annotations
 
 import posix
+import re
 
 from oci_gpu_hook.record import NamedTuple
 
@@ -18,7 +19,7 @@ _LOCAL = frozenset(
         *("btrfs", "f2fs", "zfs", "bcachefs", "squashfs", "erofs", "iso9660", "vfat"),
     )
 )
-_DELETED = "//deleted"
+_ESCAPE = re.compile(rb"\\(040|011|012|134)")
 
 
 class Mount(NamedTuple):
@@ -66,12 +67,8 @@ def root_of(mountinfo: bytes) -> tuple[str, str] | None:
 
     Of the mounts at "/" it is the first: those that follow lie over it.
     """
-    for line in mountinfo.split(b"\n"):
-        if b" / " in line:
-            point, mount = _parsed(line) or ("", Mount(0, "", "", ""))
-            if point == "/":
-                return mount.device, mount.root
-    return None
+    lines = [_parsed(line) for line in mountinfo.split(b"\n") if b" / " in line]
+    return next(((mount.device, mount.root) for point, mount in filter(None, lines) if point == "/"), None)
 
 
 def _parsed(line: bytes) -> tuple[str, Mount] | None:
@@ -80,17 +77,13 @@ def _parsed(line: bytes) -> tuple[str, Mount] | None:
     words = fields.split(b" ")
     if len(words) < 6 or not words[0].isdigit():
         return None
-    kind = filesystem.partition(b" ")[0].decode("ascii", "replace")
-    place = _unescaped(words[3])
-    if place.endswith(_DELETED):
-        # As a node that the driver has made again.
-        place = place[: -len(_DELETED)]
-    return _unescaped(words[4]), Mount(int(words[0]), words[2].decode("ascii", "replace"), place, kind)
+    device, kind = words[2].decode("ascii", "replace"), filesystem.partition(b" ")[0].decode("ascii", "replace")
+    # As of a node that the driver has made again.
+    place = _unescaped(words[3]).removesuffix("//deleted")
+    return _unescaped(words[4]), Mount(int(words[0]), device, place, kind)
 
 
 def _unescaped(field: bytes) -> str:
     """A field of mountinfo: the kernel writes space, tab, newline and backslash as octal numbers."""
-    if b"\\" in field:
-        for number in (b"\\040", b"\\011", b"\\012", b"\\134"):
-            field = field.replace(number, bytes([int(number[1:], 8)]))
-    return field.decode("utf-8", "surrogateescape")
+    plain = _ESCAPE.sub(lambda found: bytes([int(found.group(1), 8)]), field)
+    return plain.decode("utf-8", "surrogateescape")

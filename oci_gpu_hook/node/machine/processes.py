@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import fcntl
 import posix
+import re
+from contextlib import ExitStack, suppress
+from os.path import samestat
 
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.machine import mounts, untrusted
+from oci_gpu_hook.node.machine import closing, mounts, text, untrusted
 
 # ioctl_nsfs(2); linux/nsfs.h.
 _NS_GET_PARENT, _NS_GET_OWNER_UID = 0xB702, 0xB704
@@ -24,10 +27,9 @@ _PARENT, _FLAGS, _THREADS, _START = 1, 6, 17, 19
 _PF_KTHREAD = 0x00200000  # linux/sched.h
 # linux/capability.h.
 _CAP_MKNOD = 27
-_DELETED = " (deleted)"
 _CGROUPS = "/sys/fs/cgroup"
-_WHOLE_ID = 64
-_HEXADECIMAL = frozenset("0123456789abcdef")
+_WHOLE_ID = re.compile("[0-9a-f]{64}")
+_LARGEST_ENVIRONMENT, _MOST_VARIABLES = 4 << 20, 10_000
 
 
 def numbers(root: HostRoot) -> list[int]:
@@ -62,12 +64,7 @@ def parent(root: HostRoot, pid: int) -> int:
 def is_kernels(root: HostRoot, pid: int) -> bool:
     """Whether it is a thread of the kernel's: kdevtmpfs has a mount namespace and a root of its own."""
     fields = _stat(root, pid)
-    return bool(fields) and bool(int(fields[_FLAGS]) & _PF_KTHREAD)
-
-
-def users(root: HostRoot, pid: int) -> tuple[int, ...]:
-    """Real, effective, saved and filesystem user of a process; () if it has ended (proc_pid_status(5))."""
-    return _numbers(_status(root, pid).get("Uid", ""))
+    return bool(fields and int(fields[_FLAGS]) & _PF_KTHREAD)
 
 
 def credentials(root: HostRoot, pid: int) -> tuple[int, int, list[int]]:
@@ -89,10 +86,8 @@ def program(root: HostRoot, pid: int) -> str:
     By the link that the kernel keeps: /proc/PID/comm and the first word of the command line are the process's to set,
     and a link of any name can start a set-user-ID program.
     """
-    path = root.link(f"/proc/{pid}/exe") or ""
-    if path.endswith(_DELETED):
-        # As after an upgrade of its package.
-        path = path[: -len(_DELETED)]
+    # As after an upgrade of its package.
+    path = (root.link(f"/proc/{pid}/exe") or "").removesuffix(" (deleted)")
     return path.rpartition("/")[2] if path and _is_hosts(root, pid, path) else ""
 
 
@@ -101,11 +96,16 @@ def _is_hosts(root: HostRoot, pid: int, path: str) -> bool:
 
     A user can give a set-user-ID program another name in a folder of his (protected_hardlinks, proc_sys_fs(5)).
     """
-    owners = set(users(root, pid))
+    # Real, effective, saved and filesystem user; none if it has ended (proc_pid_status(5)).
+    owners = set(_numbers(_status(root, pid).get("Uid", "")))
     if len(owners) == 1 and owners == {posix.geteuid()} != {0}:
         return True
     # Not by the mount namespace: a service of systemd's, such as ours, can have one of its own.
-    if owners != {0} or not is_in_our_users(root, pid) or has_other_root(root, pid):
+    if owners != {0} or not is_in_our_users(root, pid):
+        return False
+    # Nor by its root's filesystem: to ask that may take for ever.
+    own = mounts.root_of(untrusted.mountinfo(root, pid))
+    if own is None or own != untrusted.our_mounts().shown(root.path):
         return False
     found = root.source(path)
     return found is not None and not found[1]
@@ -116,29 +116,25 @@ def is_in_our_users(root: HostRoot, pid: int) -> bool:
     return is_same(root.stat(f"/proc/{pid}/ns/user"), root.stat("/proc/self/ns/user"))
 
 
-def has_other_root(root: HostRoot, pid: int) -> bool:
-    """Whether a process has another root than the host's, by its mounts: to ask its filesystem may take for ever."""
-    own = mounts.root_of(untrusted.mountinfo(root, pid))
-    return own is None or own != untrusted.our_mounts().shown(root.path)
-
-
 def is_same(one: posix.stat_result | None, other: posix.stat_result | None) -> bool:
     """Whether both are there and are the same file."""
-    if one is None or other is None:
-        return False
-    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+    return one is not None and other is not None and samestat(one, other)
 
 
 def command_line(root: HostRoot, pid: int) -> list[str]:
     """The words that a process was started with.  Only of one that `program` has named."""
-    return (root.read(f"/proc/{pid}/cmdline") or b"").decode("utf-8", "replace").split("\0")
+    return text(root, f"/proc/{pid}/cmdline").split("\0")
 
 
-def environment(root: HostRoot, pid: int) -> dict[str, str]:
-    """The variables that a process was started with.  Only of one that `program` has named."""
+def environment(root: HostRoot, pid: int) -> list[str]:
+    """The variables that a process was started with, to a bound.
+
+    Only of one that `program` has named, or in a child under a time limit.  Bytes that are no UTF-8 are replaced: no
+    request has any.
+    """
     data = root.read(f"/proc/{pid}/environ") or b""
-    items = [item.decode("utf-8", "replace") for item in data.split(b"\0") if item]
-    return dict([item.partition("=")[::2] for item in items])
+    items = data[:_LARGEST_ENVIRONMENT].split(b"\0", _MOST_VARIABLES)[:_MOST_VARIABLES]
+    return [item.decode("utf-8", "replace") for item in items if item]
 
 
 def maker(root: HostRoot, pid: int) -> int | None:
@@ -146,27 +142,18 @@ def maker(root: HostRoot, pid: int) -> int | None:
 
     A rootless engine's containers are in a namespace that its user made.  None if we may not see it.
     """
-    try:
-        fd = root.open(f"/proc/{pid}/ns/user", posix.O_RDONLY)
-        ours = posix.stat("/proc/self/ns/user").st_ino
-    except OSError:
-        return None
     owner = 0
-    try:
+    with suppress(OSError), ExitStack() as opened:
+        ours = posix.stat("/proc/self/ns/user").st_ino
+        fd = opened.enter_context(closing(root.open(f"/proc/{pid}/ns/user", posix.O_RDONLY)))
         for _ in range(_DEEPEST):
             if posix.fstat(fd).st_ino == ours:
                 return owner
             number = bytearray(4)
             fcntl.ioctl(fd, _NS_GET_OWNER_UID, number)
             owner = int.from_bytes(number, "little")
-            above = fcntl.ioctl(fd, _NS_GET_PARENT)
-            posix.close(fd)
-            fd = above
-    except OSError:
-        # EPERM: it is no descendant of ours.
-        pass
-    finally:
-        posix.close(fd)
+            # EPERM: it is no descendant of ours.
+            fd = opened.enter_context(closing(fcntl.ioctl(fd, _NS_GET_PARENT)))
     return None
 
 
@@ -184,7 +171,7 @@ def is_contained(pid: int) -> bool:
 
 def device_cgroup(root: HostRoot, pid: int, version: str) -> str:
     """The folder of the process's device cgroup; "" if it is not known."""
-    for line in _text(root, pid, "cgroup").split("\n"):
+    for line in text(root, f"/proc/{pid}/cgroup").split("\n"):
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if version == "v2" and number == "0":
@@ -214,27 +201,20 @@ def trusted_cgroup(root: HostRoot, pid: int, version: str, owner: int) -> list[s
 
 def id_in(cgroup: str) -> str:
     """The container's id in the name of a cgroup; "" if there is none."""
-    words = cgroup.replace("-", ".").replace(":", ".").split(".")
-    ids = [word for word in words if len(word) == _WHOLE_ID and _HEXADECIMAL.issuperset(word)]
-    return ids[0] if ids else ""
+    return next((word for word in re.split("[-.:]", cgroup) if _WHOLE_ID.fullmatch(word)), "")
 
 
 def _stat(root: HostRoot, pid: int) -> list[str]:
     """The fields of /proc/PID/stat from the state on; none if there is no such process."""
     # The command may hold spaces and parentheses.
-    fields = _text(root, pid, "stat").rpartition(")")[2].split()
+    fields = text(root, f"/proc/{pid}/stat").rpartition(")")[2].split()
     return fields if len(fields) > _START else []
 
 
 def _status(root: HostRoot, pid: int) -> dict[str, str]:
     """The fields of /proc/PID/status by name; the kernel escapes a newline in the process's own name."""
-    lines = _text(root, pid, "status").split("\n")
-    return dict([line.partition(":\t")[::2] for line in lines])
+    return dict([line.partition(":\t")[::2] for line in text(root, f"/proc/{pid}/status").split("\n")])
 
 
 def _numbers(field: str) -> tuple[int, ...]:
     return tuple([int(word) for word in field.split() if word.isdecimal()])
-
-
-def _text(root: HostRoot, pid: int, name: str) -> str:
-    return (root.read(f"/proc/{pid}/{name}") or b"").decode("utf-8", "replace")

@@ -20,9 +20,8 @@ class MalformedToml(ValueError):
 
 def parse(data: bytes) -> dict[str, Any]:
     """The document in `data`; MalformedToml, or NoParser."""
-    parser = _parser()
     try:
-        document: dict[str, Any] = parser.loads(data.decode())
+        return dict(_parser().loads(data.decode()))
     except UnicodeDecodeError as err:
         raise MalformedToml("it is no UTF-8 text") from err
     except RecursionError as err:
@@ -30,7 +29,6 @@ def parse(data: bytes) -> dict[str, Any]:
     except ValueError as err:
         why = str(err).encode("ascii", "backslashreplace").decode()[:200]
         raise MalformedToml(f"{why[:1].lower()}{why[1:]}") from err
-    return document
 
 
 def _parser() -> Any:

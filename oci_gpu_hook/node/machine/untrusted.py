@@ -12,29 +12,39 @@ believe what it reads: its callers say whose word it is.
 from __future__ import annotations
 
 import posix
+from contextlib import contextmanager, suppress
+from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.errors import UsageError
-from oci_gpu_hook.host.source import open_source
+from oci_gpu_hook.formats import jsontext
+from oci_gpu_hook.host.source import read_source
 from oci_gpu_hook.kernel import procfile, syscalls
-from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_character_device, is_regular
+from oci_gpu_hook.kernel.filetypes import is_character_device, is_regular
+from oci_gpu_hook.node.machine import closing
 from oci_gpu_hook.node.machine.mounts import Mounts
-from oci_gpu_hook.record import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
     from oci_gpu_hook.host.root import HostRoot
 
+    # Major and minor.
+    Number = tuple[int, int]
+
+ROOT = 0
 # As large as a config.json that a start reads; a list of 500 containers has some hundred KiB.
 LARGEST = 4 << 20
 MOST_NAMES = 16384
-_MOST_VARIABLES = 10_000
+# A value takes a hundred bytes of memory.
+_MOST_VALUES = 50_000
 # Of a container; and of a process, whose root comes first.
 _LARGEST_MOUNTINFO, _LARGEST_FIRST = 2 << 20, 1 << 16
 
 _NAMED = posix.O_PATH | posix.O_CLOEXEC
+_FOLDER = posix.O_RDONLY | posix.O_DIRECTORY
 # O_NONBLOCK: the open of a file with a lease waits for its holder.  O_NOCTTY: a terminal would become ours.
 _READ = posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC
 _WRITABLE = 0o222
@@ -62,16 +72,8 @@ class Budget:
         return monotonic() > self._until
 
 
-class Node(NamedTuple):
-    """A character device: its name in the folder, and its numbers."""
-
-    name: str
-    major: int
-    minor: int
-
-
 class ContainerRoot:
-    """The root of a container, seen from outside.  Links are followed inside that root."""
+    """The root of a container, seen from outside.  Links are followed inside that root.  Its user closes `fd`."""
 
     def __init__(self, root: HostRoot, pid: int) -> None:
         path = f"{root.path.rstrip('/')}/proc/{pid}/root"
@@ -81,75 +83,54 @@ class ContainerRoot:
         except OSError as err:
             raise UsageError(f"the process {pid} cannot be looked into: {err.strerror}", "it may have ended") from err
 
-    def close(self) -> None:
-        """Close the descriptor."""
-        posix.close(self.fd)
-
-    def named(self, path: str, *, with_links: bool = True) -> int | None:
-        """An O_PATH descriptor of what `path` leads to; None if it leads nowhere, or a link does and may not."""
-        resolve = _IN_ROOT if with_links else _IN_ROOT | _NO_LINKS
-        try:
-            return syscalls.openat2(self.fd, path, posix.O_PATH, resolve=resolve)
-        except OSError:
-            return None
+    def open(self, path: str, flags: int = posix.O_PATH, *, with_links: bool = True) -> int:
+        """A descriptor of what `path` leads to; OSError if it leads nowhere, or a link does and may not."""
+        return syscalls.openat2(self.fd, path, flags, resolve=_IN_ROOT if with_links else _IN_ROOT | _NO_LINKS)
 
     def status(self, path: str, *, with_links: bool = True) -> posix.stat_result | None:
-        """The status of what `path` leads to; None as for `named`."""
-        fd = self.named(path, with_links=with_links)
-        if fd is None:
-            return None
-        try:
+        """The status of what `path` leads to; None as `open` fails."""
+        with suppress(OSError), closing(self.open(path, with_links=with_links)) as fd:
             return posix.fstat(fd)
-        finally:
-            posix.close(fd)
+        return None
 
-    def numbers(self, path: str) -> tuple[int, int] | None:
+    def numbers(self, path: str) -> Number | None:
         """Major and minor of the character device that `path` leads to; None if it leads to none."""
         status = self.status(path)
         return number(status) if status and is_character_device(status) else None
 
     def read(self, path: str, largest: int = LARGEST) -> bytes | None:
         """The content of a regular file; None if there is none, or it is larger."""
-        fd = self.named(path)
-        return None if fd is None else _closed(fd, largest)
+        with suppress(OSError), closing(self.open(path)) as fd:
+            return _content(fd, largest)
+        return None
 
     def names(self, path: str, most: int = MOST_NAMES) -> list[str]:
         """The first names in a folder, at most so many."""
-        flags = posix.O_RDONLY | posix.O_DIRECTORY
-        try:
-            fd = syscalls.openat2(self.fd, path, flags, resolve=_IN_ROOT)
-        except OSError:
-            return []
-        return [entry.name for entry in _entries(fd, most)]
+        with suppress(OSError), closing(self.open(path, _FOLDER)) as fd:
+            return [entry.name for entry in _entries(fd, most)]
+        return []
 
-    def nodes(self, path: str, budget: Budget) -> tuple[list[Node], bool]:
-        """The character devices in a folder that no link leads to, and whether all of its names were looked at."""
-        flags = posix.O_RDONLY | posix.O_DIRECTORY
-        try:
-            fd = syscalls.openat2(self.fd, path, flags, resolve=_IN_ROOT | _NO_LINKS)
-        except OSError:
-            return [], True
-        found: list[Node] = []
+    def nodes(self, path: str, budget: Budget) -> tuple[list[tuple[str, Number]], bool]:
+        """Name and number of the character devices in a folder that no link leads to; and whether that is all."""
+        found: list[tuple[str, Number]] = []
         count = 0
-        for entry in _entries(fd, MOST_NAMES):
-            count += 1
-            if budget.is_spent():
-                return found, False
-            # Most names tell their kind without another look: links, folders and files are no nodes.
-            if entry.is_symlink() or entry.is_dir() or entry.is_file():
-                continue
-            try:
-                status = entry.stat(follow_symlinks=False)
-            except OSError:
-                continue
-            if is_character_device(status):
-                found.append(Node(entry.name, *number(status)))
+        with suppress(OSError), closing(self.open(path, _FOLDER, with_links=False)) as fd:
+            for entry in _entries(fd, MOST_NAMES):
+                count += 1
+                if budget.is_spent():
+                    return found, False
+                # Most names tell their kind without another look: links, folders and files are no nodes.
+                if entry.is_symlink() or entry.is_dir() or entry.is_file():
+                    continue
+                with suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    if is_character_device(status):
+                        found.append((entry.name, number(status)))
         return found, count < MOST_NAMES
 
-    def try_node(self, path: str, numbers: tuple[int, int]) -> None:
+    def try_node(self, path: str, numbers: Number) -> None:
         """Open the character device with these numbers, and close it; OSError if that fails, or `path` is another."""
-        fd = syscalls.openat2(self.fd, path, posix.O_PATH, resolve=_IN_ROOT)
-        try:
+        with closing(self.open(path)) as fd:
             status = posix.fstat(fd)
             if not is_character_device(status) or number(status) != numbers:
                 raise OSError(syscalls.ENODEV, "it is another device by now", path)
@@ -157,19 +138,6 @@ class ContainerRoot:
             access = posix.O_RDWR if status.st_mode & _WRITABLE else posix.O_RDONLY
             flags = access | posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC
             posix.close(posix.open(f"/proc/self/fd/{fd}", flags))
-        finally:
-            posix.close(fd)
-
-
-def environment(root: HostRoot, pid: int) -> list[str]:
-    """The variables that a container's process was started with, to a bound.
-
-    They lie in its own memory, where a read may wait for ever: only in a child under a time limit.  Bytes that are no
-    UTF-8 are replaced: no request has any.
-    """
-    data = root.read(f"/proc/{pid}/environ") or b""
-    items = data[:LARGEST].split(b"\0", _MOST_VARIABLES)[:_MOST_VARIABLES]
-    return [item.decode("utf-8", "replace") for item in items if item]
 
 
 def our_mounts() -> Mounts:
@@ -188,106 +156,92 @@ def mounts_of(root: HostRoot, pid: int) -> Mounts | None:
 
 def mountinfo(root: HostRoot, pid: int, most: int = _LARGEST_FIRST) -> bytes:
     """The first bytes of what the kernel says of the mounts that a process sees; none if there is no such process."""
-    try:
-        fd = root.open(f"/proc/{pid}/mountinfo", posix.O_RDONLY)
-        try:
-            return _first(fd, most)
-        finally:
-            posix.close(fd)
-    except OSError:
-        return b""
+    with suppress(OSError), closing(root.open(f"/proc/{pid}/mountinfo", posix.O_RDONLY)) as fd:
+        return _first(fd, most)
+    return b""
 
 
 def regular(path: str, root: HostRoot | None = None) -> int:
     """A descriptor to read the regular file that a path leads to, below a root if one is given; OSError for no such."""
-    fd = posix.open(path, _NAMED) if root is None else root.open(path)
-    try:
+    with closing(posix.open(path, _NAMED) if root is None else root.open(path)) as fd:
         return _reopened(fd)
-    finally:
-        posix.close(fd)
 
 
 def read(root: HostRoot, path: str, largest: int = LARGEST) -> bytes | None:
     """A regular file that root has named and others may have filled, as a bundle's; None if there is none."""
-    try:
-        return _closed(root.open(path), largest)
-    except OSError:
-        return None
-
-
-def read_roots(root: HostRoot, path: str, mounts: Mounts, largest: int = LARGEST) -> bytes | None:
-    """A regular file that root alone could have made and written; None for any other, and if it is larger.
-
-    mounts: ours.  A server, which may not answer, is not asked.
-    """
-    if not mounts.is_local(root.path.rstrip("/") + path):
-        return None
-    try:
-        fd = open_source(root.fd, path)
-    except OSError:
-        return None
-    if is_roots(root, posix.fstat(fd)):
-        return _closed(fd, largest)
-    posix.close(fd)
+    with suppress(OSError), closing(root.open(path)) as fd:
+        return _content(fd, largest)
     return None
 
 
-def is_roots(root: HostRoot, status: posix.stat_result) -> bool:
-    """Whether only root may write what has this status: "/" names root's number in a user namespace."""
-    return status.st_uid in (0, posix.fstat(root.fd).st_uid) and not status.st_mode & WRITABLE_BY_OTHERS
+class Files:
+    """The files of one owner: a user's, to which no link leads, or those that root alone could have made and written.
 
-
-def read_users(root: HostRoot, path: str, owner: int, mounts: Mounts, largest: int = LARGEST) -> bytes | None:
-    """A regular file of the user `owner`; None if there is none, a link leads to it, or it is larger.
-
-    mounts: ours.
+    mounts: ours; budget: of all users, after which they have no more files.
     """
-    fd = _open_users(root, path, owner, mounts, posix.O_PATH)
-    return None if fd is None else _closed(fd, largest)
 
+    def __init__(self, root: HostRoot, owner: int, mounts: Mounts, budget: Budget | None = None) -> None:
+        self.owner = owner
+        self._root, self._mounts, self._budget = root, mounts, budget
 
-def is_users(root: HostRoot, path: str, owner: int, mounts: Mounts) -> bool:
-    """Whether something of the user `owner` lies at `path`, which no link leads to."""
-    fd = _open_users(root, path, owner, mounts, posix.O_PATH)
-    if fd is not None:
-        posix.close(fd)
-    return fd is not None
+    def names(self, path: str) -> list[str]:
+        """The first names in a folder; none if it is another's."""
+        if self.owner == ROOT:
+            return self._root.names(path)
+        with suppress(OSError), self._opened(path, _FOLDER) as fd:
+            return sorted([entry.name for entry in _entries(fd, MOST_NAMES)])
+        return []
 
+    def has(self, path: str) -> bool:
+        """Whether something of the user's lies at `path`."""
+        with suppress(OSError), self._opened(path):
+            return True
+        return False
 
-def users_names(root: HostRoot, path: str, owner: int, mounts: Mounts, most: int = MOST_NAMES) -> list[str]:
-    """The first names in a folder of the user `owner`; none if it is another's, or a link leads to it."""
-    fd = _open_users(root, path, owner, mounts, posix.O_RDONLY | posix.O_DIRECTORY)
-    return [] if fd is None else sorted([entry.name for entry in _entries(fd, most)])
-
-
-def _open_users(root: HostRoot, path: str, owner: int, mounts: Mounts, flags: int) -> int | None:
-    """A descriptor of what the user has at `path`, without links, on a filesystem that answers by itself; else None.
-
-    A user may mount a FUSE filesystem on a folder of his.  So the walk begins at the last mount point on the way, whose
-    mount must be the one that `mounts` has, and crosses no other.
-    """
-    whole = root.path.rstrip("/") + path
-    way = mounts.way(whole)
-    if not way or not mounts.is_local(whole):
+    def read(self, path: str, largest: int = LARGEST) -> bytes | None:
+        """A regular file; None if there is none, or it is larger."""
+        if self.owner == ROOT:
+            # Root may have started a container in a folder of a user's, who writes there what he likes.
+            is_local = self._mounts.is_local(self._root.path.rstrip("/") + path)
+            return read_source(self._root.fd, path, largest) if is_local else None
+        with suppress(OSError), self._opened(path) as fd:
+            return _content(fd, largest)
         return None
-    flags_of_top = posix.O_PATH | posix.O_DIRECTORY
-    try:
-        top = syscalls.openat2(syscalls.AT_FDCWD, way[-1], flags_of_top, resolve=_NO_LINKS)
-    except OSError:
-        return None
-    beneath = _NO_LINKS | syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_XDEV
-    try:
-        if _mount_id(top) != mounts.points[way[-1]].id:
+
+    def parsed(self, path: str) -> object:
+        """The JSON value in a file; None if there is none, or it has too many values."""
+        data = self.read(path)
+        try:
+            return None if data is None or jsontext.has_more_values(data, _MOST_VALUES) else jsontext.loads(data)
+        except ValueError:
             return None
-        fd = syscalls.openat2(top, whole[len(way[-1]) :].lstrip("/") or ".", flags, resolve=beneath)
-    except OSError:
-        return None
-    finally:
-        posix.close(top)
-    if posix.fstat(fd).st_uid == owner:
-        return fd
-    posix.close(fd)
-    return None
+
+    def object(self, path: str) -> dict[str, Any]:
+        """The JSON object in a file; an empty one if there is none."""
+        document = self.parsed(path)
+        return document if isinstance(document, dict) else {}
+
+    @contextmanager
+    def _opened(self, path: str, flags: int = posix.O_PATH) -> Iterator[int]:
+        """A descriptor of what the user has at `path`, on a filesystem that answers by itself; OSError for no such.
+
+        A user may mount a FUSE filesystem on a folder of his.  So the walk begins at the last mount point on the way,
+        whose mount must be the one that `mounts` has, and crosses no other.
+        """
+        whole = self._root.path.rstrip("/") + path
+        way = self._mounts.way(whole)
+        if not way or not self._mounts.is_local(whole) or (self._budget and self._budget.is_spent()):
+            raise OSError(syscalls.EPERM, "a filesystem on the way may not answer, or there is no time", path)
+        beneath = _NO_LINKS | syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_XDEV
+        flags_of_top = posix.O_PATH | posix.O_DIRECTORY
+        with closing(syscalls.openat2(syscalls.AT_FDCWD, way[-1], flags_of_top, resolve=_NO_LINKS)) as top:
+            if _mount_id(top) != self._mounts.points[way[-1]].id:
+                raise OSError(syscalls.EPERM, "it lies on another mount by now", path)
+            fd = syscalls.openat2(top, whole[len(way[-1]) :].lstrip("/") or ".", flags, resolve=beneath)
+        with closing(fd):
+            if posix.fstat(fd).st_uid != self.owner:
+                raise OSError(syscalls.EPERM, "it is another user's", path)
+            yield fd
 
 
 def _mount_id(fd: int) -> int:
@@ -298,26 +252,12 @@ def _mount_id(fd: int) -> int:
     return 0
 
 
-def _closed(fd: int, largest: int) -> bytes | None:
-    """`_content`, and the descriptor is closed."""
-    try:
-        return _content(fd, largest)
-    finally:
-        posix.close(fd)
-
-
 def _content(fd: int, largest: int) -> bytes | None:
-    """The content of the regular file that an O_PATH descriptor names; None if it is none, or larger."""
+    """The content of the regular file that an O_PATH descriptor names; None if it is larger, OSError if it is none."""
     if posix.fstat(fd).st_size > largest:
         return None
-    try:
-        opened = _reopened(fd)
-        try:
-            data = _first(opened, largest + 1)
-        finally:
-            posix.close(opened)
-    except OSError:
-        return None
+    with closing(_reopened(fd)) as opened:
+        data = _first(opened, largest + 1)
     return data if len(data) <= largest else None
 
 
@@ -338,17 +278,11 @@ def _first(fd: int, most: int) -> bytes:
 
 
 def _entries(fd: int, most: int) -> Iterator[posix.DirEntry[str]]:
-    """The first entries of a folder; closes the descriptor."""
-    try:
-        with posix.scandir(fd) as entries:
-            for _, entry in zip(range(most), entries):
-                yield entry
-    except OSError:
-        pass
-    finally:
-        posix.close(fd)
+    """The first entries of a folder, as far as it can be read."""
+    with suppress(OSError), posix.scandir(fd) as entries:
+        yield from islice(entries, most)
 
 
-def number(status: posix.stat_result) -> tuple[int, int]:
+def number(status: posix.stat_result) -> Number:
     """Major and minor of a device node."""
     return posix.major(status.st_rdev), posix.minor(status.st_rdev)

@@ -10,17 +10,17 @@ import fcntl
 import json
 import os
 import time
-from typing import Any
+from contextlib import suppress
 
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.machine import closing
 from oci_gpu_hook.record import NamedTuple
 
 STEPS = ("driver", "hook", "workload")
 PASSED, FAILED, SKIPPED = OUTCOMES = ("passed", "failed", "skipped")
 
-_NAME = "validation.json"
-_LOCK = "validation.lock"
+_NAME, _LOCK = "validation.json", "validation.lock"
 
 
 class StepResult(NamedTuple):
@@ -42,37 +42,30 @@ class Validation(NamedTuple):
 def lock(root: HostRoot, seconds: float) -> int:
     """A descriptor; until it is closed no other has one.  TimeoutError if another has it for so long."""
     saved.make_folder(root)
-    folder = saved.open_folder(root)
-    try:
+    with closing(saved.open_folder(root)) as folder:
         fd = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=folder)
-    finally:
-        os.close(folder)
     deadline = time.monotonic() + seconds
     try:
-        while not _is_locked(fd):
+        while True:
+            with suppress(BlockingIOError, PermissionError):
+                # Not flock(2): a child that a GPU holds in the kernel would keep the lock.
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return fd
             if time.monotonic() > deadline:
                 raise TimeoutError
             time.sleep(0.1)
     except BaseException:
         os.close(fd)
         raise
-    return fd
-
-
-def _is_locked(fd: int) -> bool:
-    # Not flock(2): a child that a GPU holds in the kernel would keep the lock.
-    try:
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    return True
 
 
 def read(root: HostRoot) -> Validation | None:
     """The last validation since the boot; None if there was none, or where others could have written the record."""
     try:
         document = json.loads(saved.read(root, _NAME) or b"")
-        steps = tuple([_step(row) for row in document["steps"]])
+        steps = tuple([StepResult(row["name"], row["outcome"], str(row["why"])) for row in document["steps"]])
+        if not all([step.name in STEPS and step.outcome in OUTCOMES for step in steps]):
+            return None
         return Validation(int(document["time"]), str(document["driver_version"]), steps)
     except (ValueError, TypeError, KeyError):
         return None
@@ -80,16 +73,5 @@ def read(root: HostRoot) -> Validation | None:
 
 def write(root: HostRoot, validation: Validation) -> None:
     """Write the record in place of the one before; OSError if that fails."""
-    document = {
-        "time": validation.time,
-        "driver_version": validation.driver_version,
-        "steps": [dict(zip(step._fields, step)) for step in validation.steps],
-    }
+    document = {**validation._asdict(), "steps": [step._asdict() for step in validation.steps]}
     saved.write(root, _NAME, json.dumps(document).encode() + b"\n")
-
-
-def _step(row: dict[str, Any]) -> StepResult:
-    name, outcome = row["name"], row["outcome"]
-    if name not in STEPS or outcome not in OUTCOMES:
-        raise ValueError(f"{name!r} and {outcome!r} are no step and no outcome")
-    return StepResult(name, outcome, str(row["why"]))

@@ -9,11 +9,17 @@ wherever the program stops.  Must not know what is written, nor which files may 
 from __future__ import annotations
 
 import posix
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from oci_gpu_hook.errors import ApplyError, ConfigError, UsageError, quoted
 from oci_gpu_hook.host.source import UntrustedError, open_source
 from oci_gpu_hook.kernel import syscalls
 from oci_gpu_hook.kernel.filetypes import is_folder
+from oci_gpu_hook.node.machine import closing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _FOLDER = posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC
 _NEW = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC
@@ -30,17 +36,8 @@ def write(path: str, text: str) -> None:
 
     Missing folders are made.  ConfigError if others than root could lead to another folder, ApplyError if it fails.
     """
-    data = text.encode()
-    try:
-        folder, name = _placed(path, make=True)
-        try:
-            place(folder, name, data)
-        finally:
-            posix.close(folder)
-    except UntrustedError as err:
-        raise _untrusted(path, err) from err
-    except OSError as err:
-        raise failure(path, err) from err
+    with _explained(path), _placed(path, make=True) as (folder, name):
+        place(folder, name, text.encode())
 
 
 def place(folder: int, name: str, data: bytes) -> None:
@@ -49,7 +46,11 @@ def place(folder: int, name: str, data: bytes) -> None:
     staged = f".{name}.{posix.urandom(8).hex()}"
     fd = posix.open(staged, _NEW, 0o600, dir_fd=folder)
     try:
-        _fill(fd, data)
+        with open(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            posix.fchmod(fd, 0o644)
+            posix.fsync(fd)
         posix.rename(staged, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         posix.unlink(staged, dir_fd=folder)
@@ -58,18 +59,12 @@ def place(folder: int, name: str, data: bytes) -> None:
 
 def remove(path: str) -> bool:
     """Remove a file; gives whether there was one.  Errors as `write`."""
-    try:
-        folder, name = _placed(path, make=False)
+    with _explained(path):
         try:
-            posix.unlink(name, dir_fd=folder)
-        finally:
-            posix.close(folder)
-    except UntrustedError as err:
-        raise _untrusted(path, err) from err
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as err:
-        raise failure(path, err) from err
+            with _placed(path, make=False) as (folder, name):
+                posix.unlink(name, dir_fd=folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
     return True
 
 
@@ -84,55 +79,46 @@ def open_folder(path: str, *, make: bool) -> int:
         if not make or path == "/":
             raise
     above, _, name = path.rstrip("/").rpartition("/")
-    parent = open_folder(above or "/", make=True)
-    try:
+    with closing(open_folder(above or "/", make=True)) as parent:
         owner = posix.fstat(parent).st_uid
         if posix.geteuid() == 0 and owner not in (0, posix.stat("/").st_uid):
             raise UntrustedError(f"{name!r} would lie in a folder of user {owner}'s")
-        posix.mkdir(name, 0o755, dir_fd=parent)
-    except FileExistsError:
         # Somebody else has made it meanwhile; or a link of this name leads nowhere.
-        pass
-    finally:
-        posix.close(parent)
+        with suppress(FileExistsError):
+            posix.mkdir(name, 0o755, dir_fd=parent)
     return open_folder(path, make=False)
 
 
 def _existing(path: str) -> int:
     if posix.geteuid() != 0:
         return posix.open(path, _FOLDER)
-    top = posix.open("/", _FOLDER)
-    try:
+    with closing(posix.open("/", _FOLDER)) as top:
         fd = open_source(top, path)
-    finally:
-        posix.close(top)
     if not is_folder(posix.fstat(fd)):
         posix.close(fd)
         raise NotADirectoryError(syscalls.ENOTDIR, posix.strerror(syscalls.ENOTDIR))
     return fd
 
 
-def _placed(path: str, *, make: bool) -> tuple[int, str]:
+@contextmanager
+def _placed(path: str, *, make: bool) -> Iterator[tuple[int, str]]:
     """A descriptor of the folder of a file, and the file's name in it."""
     whole = path if path.startswith("/") else f"{posix.getcwd()}/{path}"
     folder, _, name = whole.rpartition("/")
-    return open_folder(folder or "/", make=make), name
+    with closing(open_folder(folder or "/", make=make)) as fd:
+        yield fd, name
 
 
-def _fill(fd: int, data: bytes) -> None:
+@contextmanager
+def _explained(path: str) -> Iterator[None]:
+    """What goes wrong with a file, as an error for people."""
     try:
-        while data:
-            data = data[posix.write(fd, data) :]
-        posix.fchmod(fd, 0o644)
-        posix.fsync(fd)
-    finally:
-        posix.close(fd)
-
-
-def _untrusted(path: str, err: UntrustedError) -> ConfigError:
-    return ConfigError(
-        f"cannot write {path}: {err}", "the administrator must name a folder to which only root's folders lead"
-    )
+        yield
+    except UntrustedError as err:
+        hint = "the administrator must name a folder to which only root's folders lead"
+        raise ConfigError(f"cannot write {path}: {err}", hint) from err
+    except OSError as err:
+        raise failure(path, err) from err
 
 
 def failure(path: str, err: OSError) -> ApplyError:

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.host.source import open_source
 from oci_gpu_hook.kernel.filetypes import is_regular
+from oci_gpu_hook.node.machine import closing as closing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from oci_gpu_hook.host.root import HostRoot
 
 _PIECE = 1 << 20
@@ -27,15 +25,6 @@ _MOST_NAMES = 100_000
 _LABEL = b"system_u:object_r:container_ro_file_t:s0\0"
 _ATTRIBUTE = "security.selinux"
 _SELINUX = "/sys/fs/selinux/enforce"
-
-
-@contextmanager
-def closing(fd: int) -> Iterator[int]:
-    """A descriptor that is closed at the end."""
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def copy(root: HostRoot, path: str, top: int, place: str) -> None:

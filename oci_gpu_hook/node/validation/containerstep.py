@@ -26,8 +26,8 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import FAIL, PASS, Finding
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, NOTHING, in_words
 from oci_gpu_hook.node.engines import installed, registrations
-from oci_gpu_hook.node.engines.containers import Running
-from oci_gpu_hook.node.machine import libselinux
+from oci_gpu_hook.node.engines.states import Running
+from oci_gpu_hook.node.machine import closing, libselinux
 from oci_gpu_hook.node.machine.untrusted import ContainerRoot
 from oci_gpu_hook.runtime import create as entry
 
@@ -261,10 +261,8 @@ def _started(asked: Asked, folder: str, id: str, pid: int) -> Finding:
 def _gpus(root: HostRoot, pid: int, gpus: tuple[Gpu, ...]) -> list[Finding]:
     """Whether it has the nodes of exactly the GPUs that the kernel has."""
     inside = ContainerRoot(root, pid)
-    try:
+    with closing(inside.fd):
         names = [name[6:] for name in inside.names("/dev") if name.startswith("nvidia")]
-    finally:
-        inside.close()
     found = {int(word) for word in names if word.isdecimal()}
     wanted = {gpu.minor for gpu in gpus}
     if found == wanted:
