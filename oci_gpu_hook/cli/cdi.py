@@ -251,6 +251,20 @@ def stale(root: HostRoot, path: str, flag: str) -> str:
     return "the CDI spec does not say what the host has now"
 
 
+def stale_beside_gpus(root: HostRoot, path: str, family: str) -> str:
+    """The same of a spec for what is beside GPUs."""
+    text = (root.read(path) or b"").decode("utf-8", "replace")
+    groups = "container" if "additionalGids" in text else "host"
+    try:
+        now = beside_gpus(root, Settings(device_group=groups), family)
+        found = cditext.read(text)
+    except HookError as err:
+        return err.message
+    except ValueError:
+        return "somebody has changed the CDI spec"
+    return "" if found == now else "the CDI spec does not say what the host has now"
+
+
 def _without_hooks(spec: object) -> list[object]:
     """What a spec says of devices and files: how it starts the hook depends on who wrote it."""
     document = spec if isinstance(spec, dict) else {}

@@ -94,6 +94,7 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
         *_driver(root, driver_root, found, tool, others=bool(here)),
         *judged_vendors.judge(others, tuple([_here(root, item) for item in here]), tool),
         *_vendors_specs(root),
+        *_other_specs(root),
         *systemcheck.cgroups(found, known),
         *systemcheck.ebpf(found, os.geteuid() == 0),
         *_selinux(root, found.cgroups, tool),
@@ -297,6 +298,18 @@ def _vendors_specs(root: HostRoot) -> list[Finding]:
         )
         for spec in specs
     ]
+
+
+def _other_specs(root: HostRoot) -> list[Finding]:
+    """The findings about our CDI specs of management, and of what is beside GPUs."""
+    version = survey.driver_version(root) or "none"
+    findings = [drivercheck.management_spec(spec, version) for spec in cdispecs.of_management(root)]
+    for path, family in cdispecs.beside_gpus(root):
+        fault = (
+            cdi.stale_beside_gpus(root, path, family) if family in cdi.FAMILIES else "it is of no kind that is known"
+        )
+        findings.append(drivercheck.spec_beside_gpus(path, family, fault))
+    return findings
 
 
 def _state(root: HostRoot) -> drivercheck.State:

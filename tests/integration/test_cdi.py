@@ -105,6 +105,21 @@ def test_what_is_beside_gpus_has_specs_of_its_own(installed: Installed, root: Pa
     assert done.code != 0 and "is there and is the CDI spec" in done.err, "another's file is never replaced"
 
 
+def test_doctor_knows_them_and_says_which_are_out_of_date(installed: Installed, tmp_path: Path) -> None:
+    script = "".join(
+        f"oci-gpu-hook cdi generate --kind {kind} --output /etc/cdi/{kind}.yaml\n" for kind in (*BESIDE, "management")
+    )
+    script += "oci-gpu-hook doctor | grep /etc/cdi || :\n"
+    script += "rm /dev/nvidia-fs1; sed -i s/580.65.06/570.1/ /etc/cdi/management.yaml\n"
+    script += "echo ==; oci-gpu-hook doctor | grep -A1 'fail.*/etc/cdi' || :"
+    done = on_node(installed, script, description=more(tmp_path))
+    before, after = done.out.split("==\n")
+    assert before.count("pass  CDI") == 5 and "fail  CDI" not in before, done.out + done.err
+    assert "/etc/cdi/gds.yaml: the CDI spec does not say what the host has now" in after
+    assert "oci-gpu-hook cdi generate --kind gds --output /etc/cdi/gds.yaml" in after
+    assert "/etc/cdi/management.yaml is for driver 570.1, the host has 580.65.06" in after
+
+
 def test_a_host_without_them_has_no_such_spec(installed: Installed) -> None:
     done = on_node(installed, "oci-gpu-hook cdi generate --kind gds", description="v100")
     assert "this host has no devices of gds" in done.err and done.code == 6

@@ -240,6 +240,22 @@ def cdi_specs(specs: tuple[Spec, ...], version: str, mig_devices: tuple[MigDevic
     return findings or [Finding("CDI", PASS, "no spec: the hook needs none")]
 
 
+def management_spec(spec: Spec, version: str) -> Finding:
+    """What is to be said of a CDI spec of ours for management."""
+    if spec.driver == version:
+        return Finding("CDI", PASS, f"{spec.path} is for driver {version}")
+    generate = command("oci-gpu-hook", "cdi", "generate", "--kind", "management", "--output", spec.path)
+    return Finding("CDI", FAIL, f"{spec.path} is for driver {spec.driver}, the host has {version}", generate)
+
+
+def spec_beside_gpus(path: str, family: str, fault: str) -> Finding:
+    """The same of one for what is beside GPUs; fault: why it is out of date, "" if it is not."""
+    if not fault:
+        return Finding("CDI", PASS, f"{path} says what the host has of {family}")
+    generate = command("oci-gpu-hook", "cdi", "generate", "--kind", family, "--output", path)
+    return Finding("CDI", FAIL, f"{path}: {fault}", generate)
+
+
 def vendors_spec(spec: Spec, fault: str, *, is_known: bool) -> Finding:
     """What is to be said of a CDI spec of another vendor's devices.
 

@@ -19,6 +19,8 @@ from oci_gpu_hook.request.words import CDI_FOLDERS
 _KIND = re.compile(r"""["']?kind["']?\s*:\s*["']?nvidia\.com/gpu["']?\s*(?:[,#}]|$)""", re.MULTILINE)
 _OUR_DRIVER = re.compile(r"""--cdi-driver["'],?\s*(?:-\s*)?["']([^"']*)["']""")
 _OUR_VENDOR = re.compile(r"""--cdi-vendor["'],?\s*(?:-\s*)?["'](OCI_[A-Z0-9_]+)["']""")
+_OUR_KIND = re.compile(r"\bOCI_GPU_HOOK_CDI=nvidia\.com/([a-z]+)")
+_MANAGEMENT = re.compile(r"""["']?kind["']?\s*:\s*["']?management\.nvidia\.com/gpu\b""")
 _LIBRARY = re.compile(r"/lib(?:cuda|nvidia-ml)\.so\.(\d+\.[0-9.]*\d)")
 _BLOCK = re.compile(r"^devices:[ \t]*(?:#.*)?\n((?:[ \t#-].*\n|\n)*)", re.MULTILINE)
 _ITEM = re.compile(r"^[ \t]*-[ \t]", re.MULTILINE)
@@ -51,6 +53,18 @@ class Spec(NamedTuple):
 def specs(root: HostRoot) -> tuple[Spec, ...]:
     """Every spec of kind nvidia.com/gpu, in the order in which engines read them."""
     return tuple([_spec(path, said) for path, said in _texts(root) if _KIND.search(said)])
+
+
+def of_management(root: HostRoot) -> tuple[Spec, ...]:
+    """Every spec of ours of kind management.nvidia.com/gpu, in the same order."""
+    found = [_spec(path, said) for path, said in _texts(root) if _MANAGEMENT.search(said)]
+    return tuple([spec for spec in found if spec.is_ours])
+
+
+def beside_gpus(root: HostRoot) -> tuple[tuple[str, str], ...]:
+    """Path and family of every spec of ours for what is beside GPUs, which starts no hook: ``imex``, ``gds``, ..."""
+    found = [(path, _OUR_KIND.search(said)) for path, said in _texts(root)]
+    return tuple([(path, match.group(1)) for path, match in found if match])
 
 
 def of_vendors(root: HostRoot) -> tuple[Spec, ...]:
