@@ -15,7 +15,8 @@ from oci_gpu_hook.formats.ldcache_merge import Entry
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.container.compat import Compat, Version
-    from oci_gpu_hook.driver.inventory import DriverInventory, Gpu, Library
+    from oci_gpu_hook.driver.inventory import DriverInventory, Library
+    from oci_gpu_hook.driver.proc import Gpu
     from oci_gpu_hook.planning.plan import Share
 
 # How each sentence begins.

@@ -18,7 +18,8 @@ from oci_gpu_hook.request.words import ALL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.driver.inventory import DriverInventory, Gpu
+    from oci_gpu_hook.driver.inventory import DriverInventory
+    from oci_gpu_hook.driver.proc import Gpu
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.planning.plan import Reasoned
     from oci_gpu_hook.request.parse import Request
