@@ -13,8 +13,6 @@ from oci_gpu_hook.request.words import ALL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from oci_gpu_hook.asking import Spec
     from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.operations.operation import Operation
@@ -42,8 +40,7 @@ def apart(plan: Plan, spec: Spec, bundle: Bundle) -> Plan:
         words = f" --vendor {asked.flag}"
         indices = [device.names[0] for device, _ in vendorshare.of_nodes(asked.devices, found)]
         request = request._replace(vendors=(asked._replace(devices=tuple(indices or [ALL])),))
-        targets = [destination for _, destination in bundle.bindings()]
-        fault = _vendors_misfit(spec.driver, found, plan.operations, targets)
+        fault = _vendors_misfit(spec.driver, found, plan.operations, bundle)
     elif request is not None and plan.found.inventory is not None:
         inventory = plan.found.inventory
         request = request._replace(devices=_gpus(request.devices, inventory))
@@ -75,16 +72,16 @@ def _gpus(nodes: tuple[str, ...], inventory: DriverInventory) -> tuple[str, ...]
     return tuple(dict.fromkeys([*gpus, *mig_devices]))
 
 
-def _vendors_misfit(version: str, found: VendorState, operations: Iterable[Operation], targets: Iterable[str]) -> str:
+def _vendors_misfit(version: str, found: VendorState, operations: tuple[Operation, ...], bundle: Bundle) -> str:
     """Why a spec that an engine has carried out does not fit the host, in a sentence; "" if it does.
 
-    version: of the driver that it was made for; targets: where the engine has mounted something.  Not every vendor says
-    its driver's version, so each mount that the spec should have said is looked for.
+    version: of the driver that it was made for.  Not every vendor says its driver's version, so each mount that the
+    spec should have said is looked for.
     """
     different = misfit(version, found.inventory.version)
     if different:
         return different
-    there = frozenset(targets)
+    there = {destination for _, destination in bundle.bindings()}
     for operation in operations:
         for key, edit in edits_of(operation) or ():
             if key == "mounts" and edit["containerPath"] not in there:

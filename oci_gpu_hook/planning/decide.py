@@ -63,8 +63,7 @@ def decide(
         labels = selinux.decide(mounts, bundle.mount_label(), bundle.process_label(), settings, required=required)
     if request is None:
         return Plan(container, laid_out, None, "", labels.operations, labels.notes, labels.context)
-    process_label = bundle.process_label() if labels.context else ""
-    provision, found = _provision(host, laid_out, request, settings, process_label)
+    provision, found = _provision(host, laid_out, request, settings, bundle.process_label() if labels.context else "")
     # A CDI spec's nodes are the engine's, and have their group from the spec (`cdispec`).
     if spec is None and any([type(it) is Device and it.mode & 0o006 != 0o006 for it in provision.operations]):
         from oci_gpu_hook.planning import nodegroups

@@ -37,7 +37,7 @@ def of_nodes(
     given = tuple([path for path in paths if is_gpu(path) or path.startswith(BESIDE_GPUS)])
     granted = tuple([name for name in CAPABILITIES if name in capabilities])
     check_sections(settings, notes)
-    required = requirements(inputs.environment, settings, notes)
+    required = requirements(inputs.environment, settings)
     notes += _beyond_spec(inputs.environment, granted)
     return Request("cdi", given, granted, required), tuple(notes)
 

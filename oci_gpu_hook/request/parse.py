@@ -99,7 +99,7 @@ def parse(inputs: Inputs, settings: Settings, known: tuple[Known, ...] = ()) -> 
         source=names.source,
         devices=devices,
         capabilities=_capabilities(environment, settings, notes),
-        requirements=requirements(environment, settings, notes),
+        requirements=requirements(environment, settings),
         mig_config=mig_config,
         mig_monitor=mig_monitor,
         imex_channels=_imex_channels(inputs, names, settings, notes),
@@ -121,7 +121,7 @@ def check_sections(settings: Settings, notes: list[str]) -> None:
     notes.append(f"{sentence}: the strictest of them hold")
 
 
-def requirements(environment: dict[str, str], settings: Settings, notes: list[str]) -> tuple[str, ...]:
+def requirements(environment: dict[str, str], settings: Settings) -> tuple[str, ...]:
     """The expressions of all NVIDIA_REQUIRE_* variables, and the one that a legacy image stands for."""
     if settings.disable_requirements or environment.get("NVIDIA_DISABLE_REQUIRE", "") in _TRUE:
         return ()

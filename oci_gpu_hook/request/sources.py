@@ -229,9 +229,7 @@ def refuse_counts(where: str, environment: dict[str, str]) -> None:
 
 def _in_mounts(mounts: Iterable[tuple[str, str]], notes: list[str]) -> Names:
     """The device names below `LIST_FOLDER`."""
-    plain: list[str] = []
-    qualified: list[str] = []
-    channels: list[str] = []
+    plain, qualified, channels = [], [], []
     for source, destination in mounts:
         if not destination.startswith(f"{LIST_FOLDER}/"):
             continue
