@@ -56,7 +56,7 @@ def survey(root: HostRoot, driver_root: str = "/", facts: Facts | None = None) -
         )
     if facts is not None and facts.driver_version != version:
         facts = None  # an NVML of another version knows nothing of this module
-    driver = _driver(root, driver_root, version)
+    driver = files.driver(root, driver_root, version)
     libraries = files.libraries(driver)
     gpus = _gpus(list_gpus(root), facts)
     instances = mig_devices(root, gpus, facts)
@@ -135,15 +135,6 @@ def mig_devices(root: HostRoot, gpus: tuple[Gpu, ...], facts: Facts | None) -> t
         said = named.get((gpu.bus_id, device.gi, device.ci))
         found.append(device._replace(number=said.number, uuid=said.uuid, profile=said.profile) if said else device)
     return tuple(sorted(found, key=lambda device: (device.gpu, device.gi, device.ci)))
-
-
-def _driver(root: HostRoot, driver_root: str, version: str) -> files.Driver:
-    prefix = driver_root.rstrip("/")
-    if not prefix:
-        return files.driver(root, "", version)
-    if root.stat(prefix) is None:
-        raise DriverError(f"the driver root {prefix} is not there", "the administrator sets driver-root")
-    return files.driver(HostRoot(root.path.rstrip("/") + root.real(prefix)), prefix, version)
 
 
 def _gpus(found: tuple[Gpu, ...], facts: Facts | None) -> tuple[Gpu, ...]:
