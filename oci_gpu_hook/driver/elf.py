@@ -38,10 +38,6 @@ _DT_STRTAB = 5
 _DT_SONAME = 14
 
 
-class MalformedElf(ValueError):
-    """The file starts as an ELF file, but what follows cannot be right."""
-
-
 class Identity(NamedTuple):
     """Word size in bits (32 or 64), e_machine (62 is x86_64, 183 aarch64), SONAME or None.
 
@@ -67,7 +63,7 @@ def identity_of(root: HostRoot, path: str) -> Identity | None:
         return None
     try:
         return identify(fd)
-    except (MalformedElf, OSError):
+    except (ValueError, OSError):
         return None
     finally:
         posix.close(fd)
@@ -76,20 +72,20 @@ def identity_of(root: HostRoot, path: str) -> Identity | None:
 def identify(fd: int) -> Identity | None:
     """The identity of the file open at `fd`; None if it is no ELF file.  The file's position does not change.
 
-    Raises MalformedElf, and OSError only where pread(2) itself fails (a directory, an I/O error).
+    Raises ValueError for what cannot be right, and OSError only where pread(2) itself fails (a folder, an I/O error).
     """
     head = posix.pread(fd, _HEADER_SIZE, 0)
     if not head.startswith(_MAGIC):
         return None
     if len(head) <= 5 or head[4] not in _LAYOUTS or head[5] not in _BYTE_ORDERS:
-        raise MalformedElf("the ELF header is cut off or of an unknown class")
+        raise ValueError("the ELF header is cut off or of an unknown class")
     bits, *formats = _LAYOUTS[head[4]]
     header, segment, dynamic = [Struct(_BYTE_ORDERS[head[5]] + text) for text in formats]
     if len(head) < header.size:
-        raise MalformedElf("the ELF header is cut off")
+        raise ValueError("the ELF header is cut off")
     machine, offset, entry_size, count = header.unpack_from(head)
     if count and (entry_size != segment.size or count > _MOST_SEGMENTS):
-        raise MalformedElf(f"{count} program headers of {entry_size} bytes make no sense")
+        raise ValueError(f"{count} program headers of {entry_size} bytes make no sense")
     segments = list(segment.iter_unpack(_read(fd, offset, count * segment.size)))
     name = _soname(fd, segments, dynamic)
     return Identity(bits, machine, name.decode("utf-8", "surrogateescape") or None)
@@ -103,7 +99,7 @@ def _soname(fd: int, segments: list[tuple[int, int, int, int]], entry: Struct) -
     found: dict[int, int] = {}
     for _, offset, _, size in [segment for segment in segments if segment[0] == _PT_DYNAMIC][-1:]:
         if size > _LARGEST_DYNAMIC:
-            raise MalformedElf(f"a dynamic section of {size} bytes makes no sense")
+            raise ValueError(f"a dynamic section of {size} bytes makes no sense")
         # Of several entries of one tag the last counts, as in glibc.
         for tag, value in entry.iter_unpack(_read(fd, offset, size - size % entry.size)):
             if tag == _DT_NULL:
@@ -117,16 +113,16 @@ def _soname(fd: int, segments: list[tuple[int, int, int, int]], entry: Struct) -
         if kind == _PT_LOAD and 0 <= within < size:
             name, end, _ = _read(fd, offset + within, min(size - within, _LONGEST_NAME + 1)).partition(b"\0")
             if not end or b"/" in name or name in (b".", b".."):
-                raise MalformedElf("the SONAME is no file name")
+                raise ValueError("the SONAME is no file name")
             return name
-    raise MalformedElf("the SONAME lies outside of what is loaded")
+    raise ValueError("the SONAME lies outside of what is loaded")
 
 
 def _read(fd: int, offset: int, size: int) -> bytes:
     """Exactly `size` bytes at `offset`."""
     if offset > _LARGEST_OFFSET:
-        raise MalformedElf(f"the offset {offset} makes no sense")
+        raise ValueError(f"the offset {offset} makes no sense")
     data = posix.pread(fd, size, offset)
     if len(data) < size:
-        raise MalformedElf(f"the file ends before the {size} bytes at {offset}")
+        raise ValueError(f"the file ends before the {size} bytes at {offset}")
     return data

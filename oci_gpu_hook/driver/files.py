@@ -12,6 +12,7 @@ import posix
 
 from oci_gpu_hook.driver import catalogue, elf, proc
 from oci_gpu_hook.driver.inventory import DriverFile, Library, Misfit
+from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_folder
@@ -21,7 +22,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_FLAGS_32 = ldcache.FLAGS[3, 32]
 _CATALOGUED = frozenset(
     [name for name, _ in (*catalogue.LIBRARIES, *catalogue.OWN_VERSION)] + [*catalogue.SUBFOLDERS.values()]
 )
@@ -45,8 +45,12 @@ class Driver(NamedTuple):
         return self.prefix + self.root.real(path) if self.prefix else path
 
 
-def driver(root: HostRoot, prefix: str, version: str) -> Driver:
-    """The driver of this version in `root`."""
+def driver(host: HostRoot, driver_root: str, version: str) -> Driver:
+    """The driver of this version below `driver_root` of the host; DriverError if that is not there."""
+    prefix = driver_root.rstrip("/")
+    if prefix and host.stat(prefix) is None:
+        raise DriverError(f"the driver root {prefix} is not there", "the administrator sets driver-root")
+    root = HostRoot(host.path.rstrip("/") + host.real(prefix)) if prefix else host
     cached = {folder: root.source(folder) for folder in _cached_folders(root)}
     trusted = [folder for folder, seen in cached.items() if seen and not seen[1]]
     faults = [f"{folder} is left out: {seen[1]}" for folder, seen in cached.items() if seen and seen[1]]
@@ -58,7 +62,7 @@ def libraries(driver: Driver) -> dict[Library, str]:
     flags = ldcache.NATIVE_FLAGS.get(posix.uname().machine)
     found = {} if flags is None else _of_word_size(driver, 64, flags)
     if flags == ldcache.NATIVE_FLAGS["x86_64"]:
-        found.update(_of_word_size(driver, 32, _FLAGS_32))
+        found.update(_of_word_size(driver, 32, ldcache.FLAGS[3, 32]))
     return found
 
 

@@ -163,15 +163,11 @@ def with_nodes(
     gpus = inventory.gpus if gpus is None else gpus
     devices = nodes.devices(root, gpus)
     if families:
-        devices += nodes.of_families(root, families, gpus, _caps_minors(inventory), channels)
+        # Of all MIG capabilities that a container can ask for.
+        minors = [inventory.mig_config_minor, inventory.mig_monitor_minor]
+        minors += [minor for device in inventory.mig_devices for minor in (device.gi_minor, device.ci_minor)]
+        known = dict.fromkeys([minor for minor in minors if minor is not None])
+        devices += nodes.of_families(root, families, gpus, known, channels)
     return inventory._replace(
         devices=devices, links=nodes.links(devices, gpus), ipc_paths=nodes.ipc_paths(root, driver_root, mps)
     )
-
-
-def _caps_minors(inventory: DriverInventory) -> list[int]:
-    """The minors of all MIG capabilities that a container can ask for."""
-    minors = [inventory.mig_config_minor, inventory.mig_monitor_minor]
-    for device in inventory.mig_devices:
-        minors += [device.gi_minor, device.ci_minor]
-    return list(dict.fromkeys([minor for minor in minors if minor is not None]))

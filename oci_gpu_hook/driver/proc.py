@@ -58,12 +58,6 @@ def mig_instances(root: HostRoot) -> tuple[str, ...]:
     return tuple(found)
 
 
-def mig_folder(instance: str) -> str:
-    """The folder that the kernel shows for a compute instance, named as by `mig_instances`."""
-    gpu, _, rest = instance.partition("/")
-    return f"{CAPABILITIES}/{gpu}/mig/{rest}"
-
-
 def capability_minor(root: HostRoot, path: str) -> int | None:
     """The minor of the device for a capability, `path` below the capabilities' folder; None if there is none."""
     text = information(root, f"{CAPABILITIES}/{path}").get("DeviceFileMinor", "")
@@ -140,7 +134,9 @@ def is_in_doubt(saved: Stamp, now: Stamp) -> bool:
 def stamp(root: HostRoot, driver_root: str) -> Stamp:
     """The stamp of now."""
     cache = root.stat(f"{driver_root.rstrip('/')}{LD_SO_CACHE}")
-    folders = [(name, root.stat(mig_folder(name))) for name in mig_instances(root)]
+    # Of gpu0/gi1/ci0 the kernel shows the folder gpu0/mig/gi1/ci0.
+    paths = {name: f"{CAPABILITIES}/{name.replace('/', '/mig/', 1)}" for name in mig_instances(root)}
+    folders = [(name, root.stat(path)) for name, path in paths.items()]
     instances = [(name, folder) for name, folder in folders if folder is not None]
     return Stamp(
         boot_id=_text(root.read(_BOOT_ID)),

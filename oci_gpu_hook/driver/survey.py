@@ -13,6 +13,7 @@ from oci_gpu_hook.driver.proc import Gpu, Stamp
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.request.selectors import bus_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def survey(root: HostRoot, driver_root: str = "/", facts: Facts | None = None) -
         )
     if facts is not None and facts.driver_version != version:
         facts = None  # an NVML of another version knows nothing of this module
-    driver = _driver(root, driver_root, version)
+    driver = files.driver(root, driver_root, version)
     libraries = files.libraries(driver)
     gpus = _gpus(list_gpus(root), facts)
     instances = mig_devices(root, gpus, facts)
@@ -103,15 +104,15 @@ def driver_version(root: HostRoot) -> str | None:
 def list_gpus(root: HostRoot) -> tuple[Gpu, ...]:
     """The GPUs that NVML would list, in its order."""
     found: list[Gpu] = []
-    for name in sorted(root.names(proc.GPUS), key=_pci_address):
+    # Of one length each, addresses sort as numbers do; a name of another shape sorts last.
+    for bus, name in sorted([(bus_id(name) or f"~{name}", name) for name in root.names(proc.GPUS)]):
         fields = proc.information(root, f"{proc.GPUS}/{name}/information")
         # "GPU Excluded: Yes" comes from a module parameter that the administrator sets.  NVML skips such a GPU.
         minor = fields.get("Device Minor", "")
         if fields.get("GPU Excluded") == "Yes" or not proc.is_number(minor):
             continue
-        domain, _, rest = name.lower().partition(":")
-        model, bus_id = fields.get("Model", "unknown"), f"{domain.zfill(8)}:{rest}"
-        found.append(Gpu(len(found), proc.uuid_in(fields), model, bus_id, int(minor), proc=name))
+        model = fields.get("Model", "unknown")
+        found.append(Gpu(len(found), proc.uuid_in(fields), model, bus, int(minor), proc=name))
     return tuple(found)
 
 
@@ -137,15 +138,6 @@ def mig_devices(root: HostRoot, gpus: tuple[Gpu, ...], facts: Facts | None) -> t
     return tuple(sorted(found, key=lambda device: (device.gpu, device.gi, device.ci)))
 
 
-def _driver(root: HostRoot, driver_root: str, version: str) -> files.Driver:
-    prefix = driver_root.rstrip("/")
-    if not prefix:
-        return files.driver(root, "", version)
-    if root.stat(prefix) is None:
-        raise DriverError(f"the driver root {prefix} is not there", "the administrator sets driver-root")
-    return files.driver(HostRoot(root.path.rstrip("/") + root.real(prefix)), prefix, version)
-
-
 def _gpus(found: tuple[Gpu, ...], facts: Facts | None) -> tuple[Gpu, ...]:
     """The kernel's GPUs, each with what NVML says of it.  A GPU that NVML does not list stays as it is."""
     listed = {gpu.bus_id: gpu for gpu in facts.gpus} if facts else {}
@@ -156,14 +148,6 @@ def _gpus(found: tuple[Gpu, ...], facts: Facts | None) -> tuple[Gpu, ...]:
             gpu = gpu._replace(uuid=uuid, compute_capability=said.compute_capability, brand=said.brand)
         gpus.append(gpu)
     return tuple(gpus)
-
-
-def _pci_address(name: str) -> tuple[int, ...]:
-    """``0000:07:00.0`` as numbers, for sorting; a name of another shape sorts last."""
-    try:
-        return tuple([int(part, 16) for part in name.replace(".", ":").split(":")])
-    except ValueError:
-        return (1 << 32,)
 
 
 def _cuda_of(version: str) -> str:

@@ -60,7 +60,10 @@ def vendor(root: HostRoot, everything: bool, see: See = lambda _: None) -> tuple
     """
     see(CSV_FOLDER)
     see(TEGRA_RELEASE)
-    names = list_files(root, everything)
+    names = [name for name in root.names(CSV_FOLDER) if name.lower().endswith(_SUFFIX) and len(name) > len(_SUFFIX)]
+    if len(names) > MOST_FILES:
+        raise DriverError(f"{CSV_FOLDER} has more than {MOST_FILES} CSV files", _FILE_HINT)
+    names = [name for name in names if everything or name in BASE]
     if not names:
         raise DriverError(
             f"no CSV file lists what containers get on this Jetson: {CSV_FOLDER} has no {', '.join(BASE)}",
@@ -87,14 +90,6 @@ def vendor(root: HostRoot, everything: bool, see: See = lambda _: None) -> tuple
         sentences[_MOST_SENTENCES:] = [f"{rest} more lines below {CSV_FOLDER} are left out"]
     found = Vendor(CSV_FOLDER, VISIBLE_DEVICES, tuple(groups), KIND, Version("text", release(root)))
     return found, tuple(sentences)
-
-
-def list_files(root: HostRoot, everything: bool) -> tuple[str, ...]:
-    """The names of the CSV files that count, sorted; DriverError if there are too many."""
-    names = [name for name in root.names(CSV_FOLDER) if name.lower().endswith(_SUFFIX) and len(name) > len(_SUFFIX)]
-    if len(names) > MOST_FILES:
-        raise DriverError(f"{CSV_FOLDER} has more than {MOST_FILES} CSV files", _FILE_HINT)
-    return tuple([name for name in names if everything or name in BASE])
 
 
 def read(data: bytes, path: str) -> tuple[tuple[Entry, ...], tuple[str, ...]]:

@@ -260,7 +260,7 @@ def _key(node: DeviceNode, address: str, name: str) -> tuple[object, ...]:
     nodes of one folder with one number are one device: hl0 and hl_controlD0.
     """
     if address:
-        return (0, tuple([int(part, 16) for part in address.replace(".", ":").split(":")]), name)
+        return (0, bus_id(address), name)
     folder, _, file = node.path.rpartition("/")
     called = name or file
     digits = called[len(called.rstrip("0123456789")) :]

@@ -77,26 +77,16 @@ class Survey:
                     self._add_library(group, item, path)
         mounted = {file.target: file.path for file in self._files.values() if file.folder}
         libraries = self._libraries.values()
-        cached = [
-            item
-            for item in libraries
-            if item.folder and self._is_within(f"{item.folder}/{item.file}", item.path, mounted)
-        ]
+        cached = [it for it in libraries if it.folder and self._is_within(f"{it.folder}/{it.file}", it.path, mounted)]
+        files = [file for file in self._files.values() if not self._is_within(file.target, file.path, mounted)]
         return VendorInventory(
             **{name: getattr(vendor, name) for name in _SAME},
             version=version,
             patterns=tuple([(group.name, pattern) for group in vendor.groups for pattern in group.devices]),
-            libraries=tuple([item for item in libraries if item not in cached]),
+            libraries=tuple([it for it in libraries if it not in cached]),
             cached=tuple(cached),
-            files=tuple(
-                [
-                    file
-                    for file in self._files.values()
-                    # What is mounted as a library at the same place is not mounted twice.
-                    if (file.path, file.target.rpartition("/")[0]) not in self._libraries
-                    and not self._is_within(file.target, file.path, mounted)
-                ]
-            ),
+            # What is mounted as a library at the same place is not mounted twice.
+            files=tuple([it for it in files if (it.path, it.target.rpartition("/")[0]) not in self._libraries]),
             sockets=tuple([(item.path, group.name) for group in vendor.groups for item in group.sockets]),
             links=tuple(self._links.values()),
             lacking=tuple(self._lacking),
