@@ -8,6 +8,7 @@ be quoted for output.
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from oci_gpu_hook.record import NamedTuple
 
@@ -32,11 +33,7 @@ class Denial(NamedTuple):
 
 def parse(text: str) -> tuple[Denial, ...]:
     """The denials in a log, equal ones counted together, in the order of their first.  Other lines are skipped."""
-    found: dict[Denial, int] = {}
-    for line in text.splitlines():
-        denial = _denial(line)
-        if denial is not None:
-            found[denial] = found.get(denial, 0) + 1
+    found = Counter([denial for line in text.splitlines() if (denial := _denial(line))])
     return tuple([denial._replace(times=times) for denial, times in found.items()])
 
 

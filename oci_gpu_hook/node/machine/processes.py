@@ -172,8 +172,7 @@ def is_contained(pid: int) -> bool:
 def device_cgroup(root: HostRoot, pid: int, version: str) -> str:
     """The folder of the process's device cgroup; "" if it is not known."""
     for line in text(root, f"/proc/{pid}/cgroup").split("\n"):
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
+        number, controllers, path = [*line.split(":", 2), "", ""][:3]
         if version == "v2" and number == "0":
             return _CGROUPS + path
         if version == "v1" and "devices" in controllers.split(","):
