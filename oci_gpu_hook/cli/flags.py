@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 import click
 
@@ -34,15 +34,13 @@ _SPAWNER_WAYS: dict[str, Callable[[Asked], str]] = {
     "by-user": flaglines.spawner_by_user,
     DRIVER_VOLUME: flaglines.spawner_driver_volume,
 }
-_KUBE_MODES = {"none": flaglines.kube_none, "selinux": flaglines.kube_selinux, "privileged": flaglines.kube_privileged}
 
 
-class _Way:
+class _Way(NamedTuple):
     """One way to ask an engine: what it needs, for people, and its words."""
 
-    def __init__(self, needs: str, words: Callable[[Asked], list[str]]) -> None:
-        self.needs = needs
-        self.words = words
+    needs: str
+    words: Callable[[Asked], list[str]]
 
 
 _DOCKER_WAYS = {
@@ -70,7 +68,9 @@ _PODMAN_WAYS = {
 }
 
 
-_gpus = click.argument("gpus", metavar="[GPU]...", nargs=-1)
+def _gpus(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The devices, and whose they are."""
+    return click.argument("gpus", metavar="[GPU]...", nargs=-1)(config_file(host_root(command)))
 
 
 def _ways(names: dict[str, Any], text: str, default: str | None = None) -> Callable[..., Any]:
@@ -86,8 +86,6 @@ def flags() -> None:
 @flags.command()
 @_ways(_DOCKER_WAYS, "Print the words of this way alone, for docker run $(...).")
 @_gpus
-@config_file
-@host_root
 def docker(way: str | None, gpus: tuple[str, ...], config: str | None, host_root: str) -> None:
     """Options of docker run, in each way that Docker has.
 
@@ -101,8 +99,6 @@ def docker(way: str | None, gpus: tuple[str, ...], config: str | None, host_root
 @flags.command()
 @_ways(_PODMAN_WAYS, "Print the words of this way alone, for podman run $(...).")
 @_gpus
-@config_file
-@host_root
 def podman(way: str | None, gpus: tuple[str, ...], config: str | None, host_root: str) -> None:
     """Options of podman run, by the hook and by CDI.
 
@@ -114,8 +110,6 @@ def podman(way: str | None, gpus: tuple[str, ...], config: str | None, host_root
 @flags.command()
 @_ways(_SPAWNER_WAYS, "How notebooks get them.", "runtime")
 @_gpus
-@config_file
-@host_root
 def dockerspawner(way: str, gpus: tuple[str, ...], config: str | None, host_root: str) -> None:
     """Python lines of jupyterhub_config.py for DockerSpawner.
 
@@ -130,8 +124,6 @@ def dockerspawner(way: str, gpus: tuple[str, ...], config: str | None, host_root
 @flags.command()
 @click.option("--name", metavar="NAME", default="GPU", show_default=True, help="The resource.")
 @_gpus
-@config_file
-@host_root
 def swarmspawner(name: str, gpus: tuple[str, ...], config: str | None, host_root: str) -> None:
     """Python lines of jupyterhub_config.py for SwarmSpawner.
 
@@ -146,18 +138,20 @@ def swarmspawner(name: str, gpus: tuple[str, ...], config: str | None, host_root
 
 @flags.command()
 @click.option(
-    "--mode", type=click.Choice([*_KUBE_MODES]), default="none", show_default=True, help="How SELinux confines the pod."
+    "--mode",
+    type=click.Choice([*flaglines.KUBE_MODES]),
+    default="none",
+    show_default=True,
+    help="How SELinux confines the pod.",
 )
 @_gpus
-@config_file
-@host_root
 def kubespawner(mode: str, gpus: tuple[str, ...], config: str | None, host_root: str) -> None:
     """Python lines of jupyterhub_config.py for KubeSpawner, in the three GPU modes.
 
     Each user gets as many GPUs and MIG devices as are named here, one GPU where none is: the device plugin picks them.
     """
     limits = _limits(*_look(gpus, config, host_root)) if gpus else {"nvidia.com/gpu": 1}
-    click.echo(_KUBE_MODES[mode](limits), nl=False)
+    click.echo(flaglines.kube(mode, limits), nl=False)
 
 
 def _print_ways(ways: dict[str, _Way], way: str | None, asked: Asked) -> None:
