@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oci_gpu_hook.cli import cditext, onhost
+from oci_gpu_hook.cli import accelerators, cditext
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.container import layout
-from oci_gpu_hook.driver import inventory as saved_inventory
-from oci_gpu_hook.driver import survey
 from oci_gpu_hook.errors import ConfigError, DriverError, HookError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_regular
@@ -133,15 +131,10 @@ def _granted(capabilities: str, settings: Settings) -> tuple[str, ...]:
 
 
 def of_host(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> tuple[dict[str, Any], str]:
-    """The spec of a host as it is now, and a sentence on the devices without a name, "" for none.
-
-    What only NVML knows comes from the saved inventory, if that is still true.
-    """
-    onhost.check_is_server(root)
-    found = survey.current(root, settings.driver_root)
+    """The spec of a host as it is now, and a sentence on the devices without a name, "" for none."""
     capabilities = hook.capabilities
     families = selection.families(Request("cdi-spec", (ALL,), capabilities))
-    found = saved_inventory.with_nodes(root, found, families, driver_root=settings.driver_root)
+    found = accelerators.of_server(root, settings.driver_root, families)
     if not found.library_folder:
         raise DriverError("the driver's libraries are not there", "install all parts of the driver first")
     devices = [(name, _provision(found, capabilities, selector)) for name, selector in spec_of.names(found)]

@@ -99,14 +99,11 @@ def _cause(denial: Denial, source: contexts.Context, target: contexts.Context) -
             "the container uses the hook's own files, which belong to the host",
             "take them out of the container's volumes",
         )
-    if denial.device in _IPC and denial.tclass in ("dir", "file", "lnk_file"):
-        explanation = _ipc(denial, source, target)
-        if explanation is not None:
-            return explanation
     if denial.tclass == "chr_file":
         return _node(denial, source, target)
     return (
-        _agent(denial, source, target)
+        _ipc(denial, source, target)
+        or _agent(denial, source, target)
         or _service(denial, source, target)
         or _driver_file(denial, target)
         or _wrong_level(denial, source, target)
@@ -166,6 +163,8 @@ def _engine(source: contexts.Context, target: contexts.Context) -> tuple[str, st
 
 def _ipc(denial: Denial, source: contexts.Context, target: contexts.Context) -> tuple[str, str] | None:
     """A denial in /dev/shm or /dev/mqueue."""
+    if denial.device not in _IPC or denial.tclass not in ("dir", "file", "lnk_file"):
+        return None
     what = _IPC[denial.device]
     if target.type == _FILE_TYPE:
         return _wrong_level(denial, source, target)
@@ -284,8 +283,7 @@ def _service(denial: Denial, source: contexts.Context, target: contexts.Context)
 def _driver_file(denial: Denial, target: contexts.Context) -> tuple[str, str] | None:
     """A denial of one of the driver's files."""
     name = _base(denial.name)
-    is_drivers = name.startswith(_DRIVER_FILES) and denial.tclass in ("file", "lnk_file")
-    if not is_drivers or target.type == _FILE_TYPE:
+    if not name.startswith(_DRIVER_FILES) or denial.tclass not in ("file", "lnk_file") or target.type == _FILE_TYPE:
         return None
     return (
         f"the driver's file {quoted(name)} is labelled {target.type} on the host, which containers may not use",
@@ -296,7 +294,9 @@ def _driver_file(denial: Denial, target: contexts.Context) -> tuple[str, str] | 
 
 def _wrong_level(denial: Denial, source: contexts.Context, target: contexts.Context) -> tuple[str, str] | None:
     """A denial of a container's file because of its level."""
-    if target.type != _FILE_TYPE or _within(source, target):
+    if target.type != _FILE_TYPE or source.clearance is None or target.low is None:
+        return None
+    if source.clearance.dominates(target.low):
         return None
     is_ipc = denial.device in _IPC and denial.tclass != "chr_file"
     what = _IPC[denial.device] if is_ipc else quoted(denial.name) if denial.name else "a file"
@@ -307,13 +307,6 @@ def _wrong_level(denial: Denial, source: contexts.Context, target: contexts.Cont
     if is_ipc:
         return cause, _RELABEL_IPC
     return cause, "leave it so; if both are meant to use a folder, mount it as a volume with :z"
-
-
-def _within(source: contexts.Context, target: contexts.Context) -> bool:
-    """Whether the container's level dominates the file's, so that levels are not the cause."""
-    if source.clearance is None or target.low is None:
-        return True
-    return source.clearance.dominates(target.low)
 
 
 def _words(denial: Denial) -> str:

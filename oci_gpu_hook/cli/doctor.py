@@ -34,7 +34,7 @@ from oci_gpu_hook.vendors import current, platform, tegra, vendorhost, wsl
 from oci_gpu_hook.vendors import vendorinventory as vendor_inventory
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
+    from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.vendors.vendorhost import VendorState
 
 # click leaves them out where the output is no terminal.
@@ -100,7 +100,9 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
     ]
     for engine in known:
         findings += enginecheck.seen_by(engine, hooks, registrations.REGISTRATION, tool)
-        findings += _podman(root, engine)
+        if engine.name == "podman":
+            has_crun = host_engines.has_program(root, "crun")
+            findings += judged_podman.images(engine, podmanversion.read(root), has_crun=has_crun)
     findings += enginecheck.unread(unread, tool)
     docker = dockerd.look(root)
     containerd = host_engines.containerd(root)
@@ -163,13 +165,6 @@ def _settings(root: HostRoot, config: str | None) -> tuple[str, list[Finding]]:
         error = err
     shown = open_ones[0] if open_ones else path
     return driver_root, systemcheck.settings(error, shown, bool(open_ones), os.path.exists(path))
-
-
-def _podman(root: HostRoot, engine: host_engines.Engine) -> list[Finding]:
-    if engine.name != "podman":
-        return []
-    has_crun = host_engines.has_program(root, "crun")
-    return judged_podman.images(engine, podmanversion.read(root), has_crun=has_crun)
 
 
 def _sections(root: HostRoot, config: str | None, installed: tuple[host_engines.Engine, ...]) -> list[Finding]:
@@ -251,16 +246,13 @@ def _driver(root: HostRoot, driver_root: str, found: kernelconfig.Kernel, tool: 
             return [Finding("driver", PASS, seen), *drivercheck.folder(_state(root))]
         return drivercheck.absent(absence, tool)
     saved = saved_inventory.read_saved(root, stamp.now(root, driver_root))
+    # By NVML's names where it was asked, and nothing has made a doubt of its answer since.
+    mig_devices = (saved or inventory).mig_devices
     return [
         *of_driver(root, driver_root, inventory, tool),
         *drivercheck.inventory(saved, _state(root)),
-        *drivercheck.cdi_specs(cdispecs.specs(root), inventory.driver_version, _mig_devices(inventory, saved)),
+        *drivercheck.cdi_specs(cdispecs.specs(root), inventory.driver_version, mig_devices),
     ]
-
-
-def _mig_devices(now: DriverInventory, saved: DriverInventory | None) -> tuple[MigDevice, ...]:
-    """The MIG devices; by NVML's names where it was asked, and nothing has made a doubt of its answer since."""
-    return now.mig_devices if saved is None else saved.mig_devices
 
 
 def absence_of(root: HostRoot, driver_root: str, found: kernelconfig.Kernel, err: DriverError) -> drivercheck.Absence:

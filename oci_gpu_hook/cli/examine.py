@@ -222,16 +222,12 @@ def _unopened(host: HostRoot, cgroup: str) -> str:
     """Why no open can be tried: a word of `judged.UNOPENED`, or ""."""
     if not cgroup:
         return judged.NO_CGROUP
-    # A process that enters a frozen cgroup is frozen, too.
-    if _text(host.read(f"{cgroup}/cgroup.freeze")) == "1" or _is_frozen(host, cgroup):
+    # A process that enters a frozen cgroup is frozen, too.  In version 1 the freezer's has the same path.
+    freezer = cgroup.replace("/sys/fs/cgroup/devices/", "/sys/fs/cgroup/freezer/", 1)
+    states = _text(host.read(f"{cgroup}/cgroup.freeze")), _text(host.read(f"{freezer}/freezer.state"))
+    if states[0] == "1" or states[1] in ("FROZEN", "FREEZING"):
         return judged.PAUSED
     return "" if os.geteuid() == 0 or os.access(f"{cgroup}/cgroup.procs", os.W_OK) else judged.NO_ROOT
-
-
-def _is_frozen(host: HostRoot, cgroup: str) -> bool:
-    """Whether the freezer of version 1 holds the container: its cgroup has the same path there."""
-    freezer = cgroup.replace("/sys/fs/cgroup/devices/", "/sys/fs/cgroup/freezer/", 1)
-    return _text(host.read(f"{freezer}/freezer.state")) in ("FROZEN", "FREEZING")
 
 
 def _opened(

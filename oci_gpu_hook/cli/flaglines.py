@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from string import Template
 from typing import NamedTuple
 
 from oci_gpu_hook.cli.cdi import ENTRY
@@ -160,21 +161,17 @@ _SHARED_MEMORY = """\
 """
 
 
-# By GPU mode: what it is, and what it needs beside the limits.
+# By GPU mode.
 KUBE_MODES = {
-    "none": (
-        """\
+    "none": """\
 # GPU mode none: the pod stays in container_t. The device plugin picks the GPUs, and the hook puts them in.
+$limits
 """,
-        "",
-    ),
     # Our type, at the level that Open Data Hub's ConfigMap had.
-    "selinux": (
-        """\
+    "selinux": """\
 # GPU mode selinux: for user namespaces, MPS and NVIDIA's services. The nodes need the module nvidia_container
 # ('oci-gpu-hook selinux install'), and on OpenShift the service account needs an SCC that allows this type and level.
-""",
-        """\
+$limits
 c.KubeSpawner.pod_security_context = {
     "seLinuxOptions": {
         "type": "nvidia_container_t",
@@ -184,24 +181,20 @@ c.KubeSpawner.pod_security_context = {
     },
 }
 """,
-    ),
-    "privileged": (
-        """\
+    "privileged": """\
 # GPU mode privileged: never needed for GPUs here. It costs everything: root in the pod is root on the node, with all
 # its devices and GPUs, whatever the limit says; neither SELinux (spc_t) nor seccomp confines it. On OpenShift the
 # service account needs the SCC 'privileged'. Take mode none.
-""",
-        """\
+$limits
 c.KubeSpawner.privileged = True
 # Kubernetes refuses a privileged pod that may not gain privileges, which is KubeSpawner's default.
 c.KubeSpawner.allow_privilege_escalation = True
 """,
-    ),
 }
 
 
 def kube(mode: str, limits: dict[str, int]) -> str:
     """KubeSpawner, in one of `KUBE_MODES`."""
-    what, further = KUBE_MODES[mode]
     rows = ", ".join([f'{json.dumps(name)}: "{count}"' for name, count in limits.items()])
-    return f"{what}c.KubeSpawner.extra_resource_limits = {{{rows}}}\n{further}{_SHARED_MEMORY}"
+    line = f"c.KubeSpawner.extra_resource_limits = {{{rows}}}"
+    return Template(KUBE_MODES[mode]).substitute(limits=line) + _SHARED_MEMORY

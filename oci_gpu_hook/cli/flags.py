@@ -129,10 +129,7 @@ def swarmspawner(name: str, gpus: tuple[str, ...], config: str | None, host_root
 
     Each user gets as many GPUs, or shares, as are named here, one where none is: Swarm picks them.
     """
-    count = 1
-    if gpus:
-        _, found, selected = _look(gpus, config, host_root)
-        count = len(_each(found, selected))
+    count = len(_each(*_look(gpus, config, host_root)[1:])) if gpus else 1
     click.echo(flaglines.swarm_spawner(name, count), nl=False)
 
 
