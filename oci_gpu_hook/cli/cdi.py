@@ -86,14 +86,14 @@ def generate(
     settings = read_settings(config, None)
     root = HostRoot(host_root)
     if flag is None:
-        hook = hook_of(entry, ALL if capabilities is None else capabilities, settings, config)
+        hook = hook_of(entry, granted(ALL if capabilities is None else capabilities, settings), config)
         document, nameless = of_host(root, settings, hook)
         if nameless:
             click.echo(f"{spec_of.PROGRAM}: {nameless}", err=True)
     elif capabilities is not None:
         raise UsageError("--capabilities is of NVIDIA's driver, which --vendor is not for", _OWN)
     else:
-        document = of_vendor(root, settings, _hook(entry, (), config, flag))
+        document = of_vendor(root, settings, hook_of(entry, (), config, flag))
     text = cditext.write(document, form or cditext.form_of(output or ""))
     if output is None:
         click.echo(text, nl=False)
@@ -102,12 +102,8 @@ def generate(
     click.echo(f"wrote {output}: {len(document['devices'])} devices")
 
 
-def hook_of(entry: str, capabilities: str, settings: Settings, config: str | None) -> spec_of.Hook:
-    """How the spec of NVIDIA's GPUs starts the hook; UsageError for a path that no spec can have."""
-    return _hook(entry, _granted(capabilities, settings), config)
-
-
-def _hook(entry: str, capabilities: tuple[str, ...], config: str | None, flag: str = "") -> spec_of.Hook:
+def hook_of(entry: str, capabilities: tuple[str, ...], config: str | None, flag: str = "") -> spec_of.Hook:
+    """How a spec starts the hook; UsageError for a path that no spec can have."""
     if not entry.startswith("/") or not entry.isprintable():
         raise UsageError(f"--hook is {quoted(entry)}, which is no absolute path")
     # The hook must read the same settings as this command.
@@ -115,7 +111,7 @@ def _hook(entry: str, capabilities: tuple[str, ...], config: str | None, flag: s
     return spec_of.Hook(entry, capabilities, file, flag)
 
 
-def _granted(capabilities: str, settings: Settings) -> tuple[str, ...]:
+def granted(capabilities: str, settings: Settings) -> tuple[str, ...]:
     """Those of the named capabilities that the administrator allows; UsageError if there is none."""
     words = items(capabilities)
     for word in words:

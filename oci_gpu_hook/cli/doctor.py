@@ -16,7 +16,6 @@ from oci_gpu_hook.cli.options import config_file, host_root, json_format, output
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import nodes, proc, stamp, survey
 from oci_gpu_hook.errors import LONGEST_LIST, ConfigError, DriverError, plain
-from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host import saved as saved_files
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others
@@ -273,7 +272,7 @@ def of_driver(root: HostRoot, driver_root: str, found: DriverInventory, tool: st
     return [
         *drivercheck.parts(found, tool),
         *drivercheck.firmware(found, _runs_firmware(root, found), tool),
-        *drivercheck.loader_cache(_cached_names(root, driver_root)),
+        *drivercheck.loader_cache(examine.cached_names(root.read(f"{driver_root.rstrip('/')}{stamp.LD_SO_CACHE}"))),
         *drivercheck.gpus(found),
         *drivercheck.nodes(found.devices, _numbers(root, found), uvm),
     ]
@@ -316,15 +315,6 @@ def _runs_firmware(root: HostRoot, inventory: DriverInventory) -> bool:
     texts = [root.read(f"{proc.GPUS}/{gpu.proc}/information") or b"" for gpu in inventory.gpus]
     versions = [proc.information(text).get("GPU Firmware", "N/A") for text in texts]
     return any([version != "N/A" for version in versions])
-
-
-def _cached_names(root: HostRoot, driver_root: str) -> frozenset[str] | None:
-    """The names in the ld.so.cache of the driver root; None if there is none that can be read."""
-    data = root.read(f"{driver_root.rstrip('/')}{stamp.LD_SO_CACHE}")
-    try:
-        return frozenset([name.decode() for name in ldcache.read(data or b"").names])
-    except (ldcache.MalformedCache, UnicodeDecodeError):
-        return None
 
 
 def _selinux(root: HostRoot, cgroups: str, tool: str) -> list[Finding]:

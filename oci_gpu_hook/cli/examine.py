@@ -211,7 +211,7 @@ def _seen(
         nodes=numbers,
         opened=None,
         names=_filled(inside, [item for item in operations if isinstance(item, Mount)]),
-        cached=_cached(inside),
+        cached=cached_names(inside.read(LD_SO_CACHE, ldcache.LARGEST)),
         process_label=_text(host.read(f"/proc/{pid}/attr/current")) if with_selinux else "",
         shm_label=_label(inside, "/dev/shm") if with_selinux else "",
     )
@@ -292,9 +292,10 @@ def _filled(inside: ContainerRoot, mounts: list[Mount]) -> dict[str, frozenset[s
     return found
 
 
-def _cached(inside: ContainerRoot) -> frozenset[str] | None:
+def cached_names(data: bytes | None) -> frozenset[str] | None:
+    """The names in an ld.so.cache; None if it cannot be read."""
     try:
-        names = ldcache.read(inside.read(LD_SO_CACHE, ldcache.LARGEST) or b"").names
+        names = ldcache.read(data or b"").names
     except ldcache.MalformedCache:
         return None
     return frozenset([name.decode("utf-8", "replace") for name in names])
