@@ -24,7 +24,7 @@ from oci_gpu_hook.request.settings import read_settings
 from oci_gpu_hook.request.words import ALL, DEFAULT_CAPABILITIES
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
+    from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.planning.selection import Selection
 
 DRIVER_VOLUME = "driver-volume"
@@ -215,14 +215,9 @@ def _each(found: DriverInventory, selected: Selection) -> list[str]:
     """A name for each single device: UUIDs, which stay when GPUs are added, where they are known."""
     divided = {device.gpu for device, _ in selected.mig_devices}
     gpus = [gpu.uuid or str(gpu.nvml_index) for gpu, _ in selected.gpus if gpu.nvml_index not in divided]
-    return [*gpus, *[_mig_name(device, found) for device, _ in selected.mig_devices]]
-
-
-def _mig_name(device: MigDevice, found: DriverInventory) -> str:
-    if device.uuid:
-        return device.uuid
-    gpu = next(gpu for gpu in found.gpus if gpu.nvml_index == device.gpu)
-    return f"MIG-{gpu.uuid}/{device.gi}/{device.ci}"
+    uuids = {gpu.nvml_index: gpu.uuid for gpu in found.gpus}
+    migs = [it.uuid or f"MIG-{uuids[it.gpu]}/{it.gi}/{it.ci}" for it, _ in selected.mig_devices]
+    return [*gpus, *migs]
 
 
 def _limits(request: Request, found: DriverInventory, selected: Selection) -> dict[str, int]:
