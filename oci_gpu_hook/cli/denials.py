@@ -85,11 +85,7 @@ def explain(denials: tuple[Denial, ...]) -> tuple[Explanation, ...]:
 def _cause(denial: Denial, source: contexts.Context, target: contexts.Context) -> tuple[str, str] | None:
     """Cause and remedy; None if the denial does not concern us.  Special cases come before general ones."""
     if source.type in _HOOK:
-        return (
-            _cgroup(denial, target)
-            or _systemd(denial, target)
-            or (f"the hook's own domain may not {_words(denial)} {target.type}", f"{_BELONGS}; then report it")
-        )
+        return _of_hook(denial, target)
     if source.type == _RUNTIME:
         return _runtime(denial, target)
     if source.type not in _CONTAINERS and not source.type.endswith(".process"):
@@ -110,28 +106,24 @@ def _cause(denial: Denial, source: contexts.Context, target: contexts.Context) -
     )
 
 
-def _cgroup(denial: Denial, target: contexts.Context) -> tuple[str, str] | None:
-    """A denial that keeps the hook from the device rules of cgroup v1."""
-    if (target.type, denial.tclass) != (_CGROUP_TYPE, "file") or "write" not in denial.permissions:
-        return None
-    return (
-        "the hook may not open devices in cgroup v1",
-        "setsebool -P oci_gpu_hook_use_cgroup_v1 on, if this host has cgroup v1: oci-gpu-hook doctor",
-    )
-
-
-def _systemd(denial: Denial, target: contexts.Context) -> tuple[str, str] | None:
-    """A denial, by the kernel or by systemd itself, that keeps the hook from setting a scope's devices in systemd."""
-    socket = denial.tclass == "sock_file" and _base(denial.name) == "private"
-    if not socket and (target.type not in _SYSTEMD or denial.tclass not in _SYSTEMD_CLASSES):
-        return None
+def _of_hook(denial: Denial, target: contexts.Context) -> tuple[str, str]:
+    """A denial of the hook: of cgroup v1's device rules, of systemd's (by the kernel or by systemd itself), or else."""
+    if (target.type, denial.tclass) == (_CGROUP_TYPE, "file") and "write" in denial.permissions:
+        return (
+            "the hook may not open devices in cgroup v1",
+            "setsebool -P oci_gpu_hook_use_cgroup_v1 on, if this host has cgroup v1: oci-gpu-hook doctor",
+        )
+    is_socket = denial.tclass == "sock_file" and _base(denial.name) == "private"
+    is_systemds = target.type in _SYSTEMD
+    if not is_socket and not (is_systemds and denial.tclass in _SYSTEMD_CLASSES):
+        return f"the hook's own domain may not {_words(denial)} {target.type}", f"{_BELONGS}; then report it"
     cause = (
         f"the hook may not set a scope's devices in systemd ({denial.tclass} {target.type}): the container loses its "
         "GPUs when systemd puts its own rules in force again"
     )
-    if socket and target.type not in _SYSTEMD:
-        return (cause, "give systemd's socket its label back, on the host: restorecon -v /run/systemd/private")
-    return cause, _BELONGS
+    if is_systemds:
+        return cause, _BELONGS
+    return cause, "give systemd's socket its label back, on the host: restorecon -v /run/systemd/private"
 
 
 def _runtime(denial: Denial, target: contexts.Context) -> tuple[str, str]:
