@@ -28,7 +28,8 @@ def main(arguments: list[str]) -> int:
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except click.ClickException as err:
-        print(f"oci-gpu-hook: {_sentence(err.format_message())}", file=sys.stderr)
+        sentence = err.format_message().rstrip(".")
+        print(f"oci-gpu-hook: {sentence[:1].lower()}{sentence[1:]}", file=sys.stderr)
         return UsageError.exit_code
     except click.Abort:
         return OUR_BUG
@@ -42,7 +43,9 @@ def main(arguments: list[str]) -> int:
     except OSError as err:
         # Errors of the files that a command reads or writes are caught there: this one is of our own output.
         print(f"oci-gpu-hook: cannot go on: {err.strerror or err}", file=sys.stderr)
-        _drop_output()
+        # What could not be written is dropped, so that the interpreter's end does not fail again.
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
         return ApplyError.exit_code
 
 
@@ -50,13 +53,3 @@ def _color() -> bool | None:
     """False if nobody wants colours (no-color.org) or the terminal has none; else click goes by the terminal."""
     is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return False if is_plain else None
-
-
-def _drop_output() -> None:
-    """Drop what could not be written, so that the interpreter's end does not fail again."""
-    with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), 1)
-
-
-def _sentence(text: str) -> str:
-    return text[:1].lower() + text[1:].rstrip(".")

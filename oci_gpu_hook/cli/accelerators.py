@@ -6,6 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from oci_gpu_hook.cli import onhost, render
+from oci_gpu_hook.driver import inventory as saved_inventory
+from oci_gpu_hook.driver import survey
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.node.gpus import present
@@ -20,6 +22,15 @@ if TYPE_CHECKING:
     from oci_gpu_hook.vendors.vendorhost import VendorState
 
 _NOTHING = DriverInventory("", "", (), (), None, None, (), "", (), (), (), (), (), ())
+
+
+def of_server(root: HostRoot, driver_root: str, families: tuple[str, ...]) -> DriverInventory:
+    """What NVIDIA's driver has, with the nodes of these families; what only NVML knows is of the saved inventory.
+
+    Nothing is saved.  DriverError without a driver, and on a Jetson or WSL 2.
+    """
+    onhost.check_is_server(root)
+    return saved_inventory.with_nodes(root, survey.current(root, driver_root), families, driver_root=driver_root)
 
 
 class Found(NamedTuple):

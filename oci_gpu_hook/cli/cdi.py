@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oci_gpu_hook.cli import cditext, onhost
+from oci_gpu_hook.cli import accelerators, cditext, onhost
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.container import layout
-from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import proc, survey
 from oci_gpu_hook.driver.nodes import of_families
 from oci_gpu_hook.errors import ConfigError, DriverError, HookError, UsageError, quoted
@@ -106,14 +105,14 @@ def generate(
             raise UsageError(f"--capabilities is of GPUs' driver, which --kind {kind} is not for", "leave it out")
         document = beside_gpus(root, settings, str(kind))
     elif flag is None:
-        hook = hook_of(entry, ALL if capabilities is None else capabilities, settings, config)
+        hook = hook_of(entry, granted(ALL if capabilities is None else capabilities, settings), config, settings)
         document, nameless = of_host(root, settings, hook, management=kind == MANAGEMENT)
         if nameless:
             click.echo(f"{spec_of.PROGRAM}: {nameless}", err=True)
     elif capabilities is not None:
         raise UsageError("--capabilities is of NVIDIA's driver, which --vendor is not for", _OWN)
     else:
-        document = of_vendor(root, settings, _hook(entry, (), config, settings, flag))
+        document = of_vendor(root, settings, hook_of(entry, (), config, settings, flag))
     text = cditext.write(document, form or cditext.form_of(output or ""))
     if output is None:
         click.echo(text, nl=False)
@@ -122,14 +121,10 @@ def generate(
     click.echo(f"wrote {output}: {len(document['devices'])} devices")
 
 
-def hook_of(entry: str, capabilities: str, settings: Settings, config: str | None) -> spec_of.Hook:
-    """How the spec of NVIDIA's GPUs starts the hook; UsageError for a path that no spec can have."""
-    return _hook(entry, _granted(capabilities, settings), config, settings)
-
-
-def _hook(
+def hook_of(
     entry: str, capabilities: tuple[str, ...], config: str | None, settings: Settings, flag: str = ""
 ) -> spec_of.Hook:
+    """How a spec starts the hook; UsageError for a path that no spec can have."""
     if not entry.startswith("/") or not entry.isprintable():
         raise UsageError(f"--hook is {quoted(entry)}, which is no absolute path")
     # The hook must read the same settings as this command.
@@ -137,7 +132,7 @@ def _hook(
     return spec_of.Hook(entry, capabilities, file, flag, settings.device_group == "container")
 
 
-def _granted(capabilities: str, settings: Settings) -> tuple[str, ...]:
+def granted(capabilities: str, settings: Settings) -> tuple[str, ...]:
     """Those of the named capabilities that the administrator allows; UsageError if there is none."""
     words = items(capabilities)
     for word in words:
@@ -155,22 +150,19 @@ def _granted(capabilities: str, settings: Settings) -> tuple[str, ...]:
 def of_host(
     root: HostRoot, settings: Settings, hook: spec_of.Hook, *, management: bool = False
 ) -> tuple[dict[str, Any], str]:
-    """The spec of a host as it is now, and a sentence on the devices without a name, "" for none.
-
-    What only NVML knows comes from the saved inventory, if that is still true.
-    """
+    """The spec of a host as it is now, and a sentence on the devices without a name, "" for none."""
     if platform.look(root) in onhost.PLATFORMS:
         return _of_platform(root, settings, hook), ""
-    found = survey.current(root, settings.driver_root)
     asked = Request("cdi-spec", (ALL,), hook.capabilities)
     if management:
+        found = survey.current(root, settings.driver_root)
         # MIG's management where there is MIG; all IMEX channels bring a sentence where there are none.
         asked = asked._replace(
             mig_config=found.mig_config_minor is not None,
             mig_monitor=found.mig_monitor_minor is not None,
             imex_channels=(ALL,),
         )
-    found = saved_inventory.with_nodes(root, found, selection.families(asked), driver_root=settings.driver_root)
+    found = accelerators.of_server(root, settings.driver_root, selection.families(asked))
     if not found.library_folder:
         raise DriverError("the driver's libraries are not there", "install all parts of the driver first")
     common = _provision(found, asked._replace(devices=(NONE,), mig_config=False, mig_monitor=False, imex_channels=()))

@@ -60,7 +60,11 @@ def import_nvidias(file: str | None, output: str | None, form: str, host_root: s
     """
     whole.check_name("--output", output)
     name = NVIDIAS if file is None else file
-    data = _bytes(HostRoot(host_root), NVIDIAS) if file is None else _bytes(None, file)
+    root = HostRoot(host_root) if file is None else None
+    try:
+        data = named.content(name, _LARGEST, root)
+    except OSError as err:
+        raise ConfigError(f"cannot read {_printable(name)}: {err.strerror}") from err
     rows = nvidiaconfig.answers(_toml(data, _printable(name)), _printable(name))
     text = nvidiaconfig.as_settings(rows, name)
     if output is not None:
@@ -137,14 +141,6 @@ def _check_place(path: str) -> None:
         raise UsageError(
             f"{_printable(path)} is there, and 'config import' has not written it", "move it away, or name another"
         )
-
-
-def _bytes(root: HostRoot | None, path: str) -> bytes:
-    """The content of a file, below `root` if that is given; ConfigError if it cannot be read."""
-    try:
-        return named.content(path, _LARGEST, root)
-    except OSError as err:
-        raise ConfigError(f"cannot read {_printable(path)}: {err.strerror}") from err
 
 
 def _toml(data: bytes, name: str) -> dict[str, Any]:

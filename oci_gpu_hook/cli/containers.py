@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oci_gpu_hook.cli import onhost
+from oci_gpu_hook.cli import accelerators
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.cli.render import columns, joined
-from oci_gpu_hook.driver import inventory as saved_inventory
-from oci_gpu_hook.driver import survey
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders
@@ -24,7 +22,6 @@ from oci_gpu_hook.report.entry import printable
 from oci_gpu_hook.request.settings import read_settings
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.node.diagnosis.holders import Division, Holder, Holders
     from oci_gpu_hook.node.engines.containerdevices import ContainerDevices, Found
 
@@ -87,8 +84,7 @@ def as_text(held: Holders, found: Found, *, with_others: bool = False) -> str:
     lines += ["", f"held by {'no container' + where if is_partial else 'nobody'}: {_list(held.free)}"]
     if held.open:
         who = _most([printable(_named(item)["name"]) for item in held.privileged])
-        text = f"held by nobody, and open to privileged containers ({who}): {_list(held.open)}"
-        lines.append(text)
+        lines.append(f"held by nobody, and open to privileged containers ({who}): {_list(held.open)}")
     for item in holding:
         lines += _notes(item)
     if not all([item.is_certain for item in holding]):
@@ -107,13 +103,9 @@ def _notes(item: Holder) -> list[str]:
     lines = []
     more = f": oci-gpu-hook doctor --container {item.container.running.pid}"
     if item.denied:
-        denied = ", ".join([_shown(share) for share in item.denied])
-        text = f"{_name(item)} has the node of {denied}, and its device cgroup denies it"
-        lines.append(text + more)
+        lines.append(f"{_name(item)} has the node of {_shown(item.denied)}, and its device cgroup denies it{more}")
     if item.hidden:
-        hidden = ", ".join([_shown(share) for share in item.hidden])
-        text = f"{_name(item)} may open {hidden}, and no node of it was found in its /dev"
-        lines.append(text + more)
+        lines.append(f"{_name(item)} may open {_shown(item.hidden)}, and no node of it was found in its /dev{more}")
     if not item.container.is_whole:
         lines.append(f"{_name(item)} has more in its /dev than was looked at")
     return lines
@@ -192,8 +184,8 @@ def _time(seconds: int) -> str:
     return datetime.datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
 
 
-def _shown(share: Share | Other) -> str:
-    return f"GPU {share.name}" if isinstance(share, Share) else share.name
+def _shown(shares: tuple[Share | Other, ...]) -> str:
+    return ", ".join([f"GPU {share.name}" if isinstance(share, Share) else share.name for share in shares])
 
 
 def _shares(shares: tuple[Share | Other, ...]) -> list[dict[str, Any]]:
@@ -208,15 +200,8 @@ def _gpus(root: HostRoot, config: str | None, *, is_needed: bool) -> tuple[Divis
     """What can be held of NVIDIA's; DriverError without its driver, unless there is something else to show."""
     driver_root = read_settings(config, None, root.path.rstrip("/")).driver_root
     try:
-        return holders.divisions(_inventory(root, driver_root))
+        return holders.divisions(accelerators.of_server(root, driver_root, ("caps",)))
     except DriverError:
         if is_needed:
             raise
         return ()
-
-
-def _inventory(root: HostRoot, driver_root: str) -> DriverInventory:
-    """The saved inventory while it is true, as only that knows MIG devices by number; nothing is saved here."""
-    onhost.check_is_server(root)
-    found = survey.current(root, driver_root)
-    return saved_inventory.with_nodes(root, found, ("caps",), driver_root=driver_root)

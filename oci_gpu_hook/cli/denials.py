@@ -85,11 +85,7 @@ def explain(denials: tuple[Denial, ...]) -> tuple[Explanation, ...]:
 def _cause(denial: Denial, source: contexts.Context, target: contexts.Context) -> tuple[str, str] | None:
     """Cause and remedy; None if the denial does not concern us.  Special cases come before general ones."""
     if source.type in _HOOK:
-        return (
-            _cgroup(denial, target)
-            or _systemd(denial, target)
-            or (f"the hook's own domain may not {_words(denial)} {target.type}", f"{_BELONGS}; then report it")
-        )
+        return _of_hook(denial, target)
     if source.type == _RUNTIME:
         return _runtime(denial, target)
     if source.type not in _CONTAINERS and not source.type.endswith(".process"):
@@ -99,42 +95,35 @@ def _cause(denial: Denial, source: contexts.Context, target: contexts.Context) -
             "the container uses the hook's own files, which belong to the host",
             "take them out of the container's volumes",
         )
-    if denial.device in _IPC and denial.tclass in ("dir", "file", "lnk_file"):
-        explanation = _ipc(denial, source, target)
-        if explanation is not None:
-            return explanation
     if denial.tclass == "chr_file":
         return _node(denial, source, target)
     return (
-        _agent(denial, source, target)
+        _ipc(denial, source, target)
+        or _agent(denial, source, target)
         or _service(denial, source, target)
         or _driver_file(denial, target)
         or _wrong_level(denial, source, target)
     )
 
 
-def _cgroup(denial: Denial, target: contexts.Context) -> tuple[str, str] | None:
-    """A denial that keeps the hook from the device rules of cgroup v1."""
-    if (target.type, denial.tclass) != (_CGROUP_TYPE, "file") or "write" not in denial.permissions:
-        return None
-    return (
-        "the hook may not open devices in cgroup v1",
-        "setsebool -P oci_gpu_hook_use_cgroup_v1 on, if this host has cgroup v1: oci-gpu-hook doctor",
-    )
-
-
-def _systemd(denial: Denial, target: contexts.Context) -> tuple[str, str] | None:
-    """A denial, by the kernel or by systemd itself, that keeps the hook from setting a scope's devices in systemd."""
-    socket = denial.tclass == "sock_file" and _base(denial.name) == "private"
-    if not socket and (target.type not in _SYSTEMD or denial.tclass not in _SYSTEMD_CLASSES):
-        return None
+def _of_hook(denial: Denial, target: contexts.Context) -> tuple[str, str]:
+    """A denial of the hook: of cgroup v1's device rules, of systemd's (by the kernel or by systemd itself), or else."""
+    if (target.type, denial.tclass) == (_CGROUP_TYPE, "file") and "write" in denial.permissions:
+        return (
+            "the hook may not open devices in cgroup v1",
+            "setsebool -P oci_gpu_hook_use_cgroup_v1 on, if this host has cgroup v1: oci-gpu-hook doctor",
+        )
+    is_socket = denial.tclass == "sock_file" and _base(denial.name) == "private"
+    is_systemds = target.type in _SYSTEMD
+    if not is_socket and not (is_systemds and denial.tclass in _SYSTEMD_CLASSES):
+        return f"the hook's own domain may not {_words(denial)} {target.type}", f"{_BELONGS}; then report it"
     cause = (
         f"the hook may not set a scope's devices in systemd ({denial.tclass} {target.type}): the container loses its "
         "GPUs when systemd puts its own rules in force again"
     )
-    if socket and target.type not in _SYSTEMD:
-        return (cause, "give systemd's socket its label back, on the host: restorecon -v /run/systemd/private")
-    return cause, _BELONGS
+    if is_systemds:
+        return cause, _BELONGS
+    return cause, "give systemd's socket its label back, on the host: restorecon -v /run/systemd/private"
 
 
 def _runtime(denial: Denial, target: contexts.Context) -> tuple[str, str]:
@@ -166,6 +155,8 @@ def _engine(source: contexts.Context, target: contexts.Context) -> tuple[str, st
 
 def _ipc(denial: Denial, source: contexts.Context, target: contexts.Context) -> tuple[str, str] | None:
     """A denial in /dev/shm or /dev/mqueue."""
+    if denial.device not in _IPC or denial.tclass not in ("dir", "file", "lnk_file"):
+        return None
     what = _IPC[denial.device]
     if target.type == _FILE_TYPE:
         return _wrong_level(denial, source, target)
@@ -284,8 +275,7 @@ def _service(denial: Denial, source: contexts.Context, target: contexts.Context)
 def _driver_file(denial: Denial, target: contexts.Context) -> tuple[str, str] | None:
     """A denial of one of the driver's files."""
     name = _base(denial.name)
-    is_drivers = name.startswith(_DRIVER_FILES) and denial.tclass in ("file", "lnk_file")
-    if not is_drivers or target.type == _FILE_TYPE:
+    if not name.startswith(_DRIVER_FILES) or denial.tclass not in ("file", "lnk_file") or target.type == _FILE_TYPE:
         return None
     return (
         f"the driver's file {quoted(name)} is labelled {target.type} on the host, which containers may not use",
@@ -296,7 +286,9 @@ def _driver_file(denial: Denial, target: contexts.Context) -> tuple[str, str] | 
 
 def _wrong_level(denial: Denial, source: contexts.Context, target: contexts.Context) -> tuple[str, str] | None:
     """A denial of a container's file because of its level."""
-    if target.type != _FILE_TYPE or _within(source, target):
+    if target.type != _FILE_TYPE or source.clearance is None or target.low is None:
+        return None
+    if source.clearance.dominates(target.low):
         return None
     is_ipc = denial.device in _IPC and denial.tclass != "chr_file"
     what = _IPC[denial.device] if is_ipc else quoted(denial.name) if denial.name else "a file"
@@ -307,13 +299,6 @@ def _wrong_level(denial: Denial, source: contexts.Context, target: contexts.Cont
     if is_ipc:
         return cause, _RELABEL_IPC
     return cause, "leave it so; if both are meant to use a folder, mount it as a volume with :z"
-
-
-def _within(source: contexts.Context, target: contexts.Context) -> bool:
-    """Whether the container's level dominates the file's, so that levels are not the cause."""
-    if source.clearance is None or target.low is None:
-        return True
-    return source.clearance.dominates(target.low)
 
 
 def _words(denial: Denial) -> str:

@@ -16,7 +16,6 @@ from oci_gpu_hook.cli.options import config_file, host_root, json_format, output
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import nodes, proc, survey
 from oci_gpu_hook.errors import LONGEST_LIST, ConfigError, DriverError, plain
-from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host import saved as saved_files
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others
@@ -34,7 +33,7 @@ from oci_gpu_hook.vendors import folders, platform, tegra, vendorhost, wsl
 from oci_gpu_hook.vendors import vendorinventory as vendor_inventory
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
+    from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.vendors.vendorhost import VendorState
 
 # click leaves them out where the output is no terminal.
@@ -101,7 +100,9 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
     ]
     for engine in known:
         findings += enginecheck.seen_by(engine, hooks, registrations.REGISTRATION, tool)
-        findings += _podman(root, engine)
+        if engine.name == "podman":
+            has_crun = host_engines.has_program(root, "crun")
+            findings += judged_podman.images(engine, podmanversion.read(root), has_crun=has_crun)
     findings += enginecheck.unread(unread, tool)
     docker = dockerd.look(root)
     containerd = host_engines.containerd(root)
@@ -164,13 +165,6 @@ def _settings(root: HostRoot, config: str | None) -> tuple[str, list[Finding]]:
         error = err
     shown = open_ones[0] if open_ones else path
     return driver_root, systemcheck.settings(error, shown, bool(open_ones), os.path.exists(path))
-
-
-def _podman(root: HostRoot, engine: host_engines.Engine) -> list[Finding]:
-    if engine.name != "podman":
-        return []
-    has_crun = host_engines.has_program(root, "crun")
-    return judged_podman.images(engine, podmanversion.read(root), has_crun=has_crun)
 
 
 def _sections(root: HostRoot, config: str | None, installed: tuple[host_engines.Engine, ...]) -> list[Finding]:
@@ -252,16 +246,13 @@ def _driver(root: HostRoot, driver_root: str, found: kernelconfig.Kernel, tool: 
             return [Finding("driver", PASS, seen), *drivercheck.folder(_state(root))]
         return drivercheck.absent(absence, tool)
     saved = saved_inventory.read_saved(root, proc.stamp(root, driver_root))
+    # By NVML's names where it was asked, and nothing has made a doubt of its answer since.
+    mig_devices = (saved or inventory).mig_devices
     return [
         *of_driver(root, driver_root, inventory, tool),
         *drivercheck.inventory(saved, _state(root)),
-        *drivercheck.cdi_specs(cdispecs.specs(root), inventory.driver_version, _mig_devices(inventory, saved)),
+        *drivercheck.cdi_specs(cdispecs.specs(root), inventory.driver_version, mig_devices),
     ]
-
-
-def _mig_devices(now: DriverInventory, saved: DriverInventory | None) -> tuple[MigDevice, ...]:
-    """The MIG devices; by NVML's names where it was asked, and nothing has made a doubt of its answer since."""
-    return now.mig_devices if saved is None else saved.mig_devices
 
 
 def absence_of(root: HostRoot, driver_root: str, found: kernelconfig.Kernel, err: DriverError) -> drivercheck.Absence:
@@ -282,7 +273,7 @@ def of_driver(root: HostRoot, driver_root: str, found: DriverInventory, tool: st
     return [
         *drivercheck.parts(found, tool),
         *drivercheck.firmware(found, _runs_firmware(root, found), tool),
-        *drivercheck.loader_cache(_cached_names(root, driver_root)),
+        *drivercheck.loader_cache(examine.cached_names(root.read(f"{driver_root.rstrip('/')}{proc.LD_SO_CACHE}"))),
         *drivercheck.gpus(found),
         *drivercheck.nodes(found.devices, _numbers(root, found), uvm),
     ]
@@ -336,15 +327,6 @@ def _runs_firmware(root: HostRoot, inventory: DriverInventory) -> bool:
     """Whether the system processor of any GPU runs the driver's firmware, as the kernel module says."""
     fields = [proc.information(root, f"{proc.GPUS}/{gpu.proc}/information") for gpu in inventory.gpus]
     return any([gpu.get("GPU Firmware", "N/A") != "N/A" for gpu in fields])
-
-
-def _cached_names(root: HostRoot, driver_root: str) -> frozenset[str] | None:
-    """The names in the ld.so.cache of the driver root; None if there is none that can be read."""
-    data = root.read(f"{driver_root.rstrip('/')}{proc.LD_SO_CACHE}")
-    try:
-        return frozenset([name.decode() for name in ldcache.read(data or b"").names])
-    except (ldcache.MalformedCache, UnicodeDecodeError):
-        return None
 
 
 def _selinux(root: HostRoot, cgroups: str, tool: str) -> list[Finding]:

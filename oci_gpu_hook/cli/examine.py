@@ -214,7 +214,7 @@ def _seen(
         nodes=numbers,
         opened=None,
         names=_filled(inside, [item for item in operations if isinstance(item, Mount)]),
-        cached=_cached(inside),
+        cached=cached_names(inside.read(LD_SO_CACHE, ldcache.LARGEST)),
         process_label=_text(host.read(f"/proc/{pid}/attr/current")) if with_selinux else "",
         shm_label=_label(inside, "/dev/shm") if with_selinux else "",
     )
@@ -225,16 +225,12 @@ def _unopened(host: HostRoot, cgroup: str) -> str:
     """Why no open can be tried: a word of `judged.UNOPENED`, or ""."""
     if not cgroup:
         return judged.NO_CGROUP
-    # A process that enters a frozen cgroup is frozen, too.
-    if _text(host.read(f"{cgroup}/cgroup.freeze")) == "1" or _is_frozen(host, cgroup):
+    # A process that enters a frozen cgroup is frozen, too.  In version 1 the freezer's has the same path.
+    freezer = cgroup.replace("/sys/fs/cgroup/devices/", "/sys/fs/cgroup/freezer/", 1)
+    states = _text(host.read(f"{cgroup}/cgroup.freeze")), _text(host.read(f"{freezer}/freezer.state"))
+    if states[0] == "1" or states[1] in ("FROZEN", "FREEZING"):
         return judged.PAUSED
     return "" if os.geteuid() == 0 or os.access(f"{cgroup}/cgroup.procs", os.W_OK) else judged.NO_ROOT
-
-
-def _is_frozen(host: HostRoot, cgroup: str) -> bool:
-    """Whether the freezer of version 1 holds the container: its cgroup has the same path there."""
-    freezer = cgroup.replace("/sys/fs/cgroup/devices/", "/sys/fs/cgroup/freezer/", 1)
-    return _text(host.read(f"{freezer}/freezer.state")) in ("FROZEN", "FREEZING")
 
 
 def _opened(
@@ -299,9 +295,10 @@ def _filled(inside: ContainerRoot, mounts: list[Mount]) -> dict[str, frozenset[s
     return found
 
 
-def _cached(inside: ContainerRoot) -> frozenset[str] | None:
+def cached_names(data: bytes | None) -> frozenset[str] | None:
+    """The names in an ld.so.cache; None if it cannot be read."""
     try:
-        names = ldcache.read(inside.read(LD_SO_CACHE, ldcache.LARGEST) or b"").names
+        names = ldcache.read(data or b"").names
     except ldcache.MalformedCache:
         return None
     return frozenset([name.decode("utf-8", "replace") for name in names])

@@ -47,14 +47,11 @@ def features(write: bool, remove: bool, nvml_timeout: float, config: str | None,
     if write and remove:
         raise UsageError("--write and --remove exclude one another")
     if remove:
-        said = _remove_all(root, settings)
-        click.echo(said or "there is no file of features")
-        return
-    if write:
-        said = renew(root, settings, nvml_timeout)
-        click.echo(said or "no setting 'features': nothing written")
-        return
-    click.echo(_text(root, settings, nvml_timeout), nl=False)
+        click.echo(_remove_all(root, settings) or "there is no file of features")
+    elif write:
+        click.echo(renew(root, settings, nvml_timeout) or "no setting 'features': nothing written")
+    else:
+        click.echo(_text(root, settings, nvml_timeout), nl=False)
 
 
 def renew(root: HostRoot, settings: Settings, seconds: float) -> str:

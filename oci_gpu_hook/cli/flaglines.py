@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from string import Template
 from typing import NamedTuple
 
 from oci_gpu_hook.cli.cdi import ENTRY
@@ -34,11 +35,6 @@ class Asked(NamedTuple):
     each: tuple[str, ...]
     nodes: tuple[str, ...]
     version: str
-
-    @property
-    def volume(self) -> str:
-        """The name of the driver's volume, as nvidia-docker 1 named it."""
-        return volume_name(self.version)
 
 
 def volume_name(version: str) -> str:
@@ -67,7 +63,7 @@ def docker_cdi(asked: Asked) -> list[str]:
 def docker_driver_volume(asked: Asked) -> list[str]:
     """What nvidia-docker 1 gave, but for its volume driver: today's dockerd makes the volume by its own."""
     nodes = [f"--device={path}" for path in asked.nodes]
-    return [f"--volume={asked.volume}:{MOUNTED_AT}:ro", *nodes]
+    return [f"--volume={volume_name(asked.version)}:{MOUNTED_AT}:ro", *nodes]
 
 
 def podman_environment(asked: Asked) -> list[str]:
@@ -96,7 +92,7 @@ c.DockerSpawner.environment = {{
 
 def spawner_requests(asked: Asked) -> str:
     """DockerSpawner: what ``docker run --gpus`` asks for."""
-    devices = "count=-1" if asked.names == (ALL,) else f"device_ids={_listed(asked.names)}"
+    devices = "count=-1" if asked.names == (ALL,) else f"device_ids={json.dumps(asked.names)}"
     return f"""\
 # The same GPUs for every user, as by docker run --gpus: dockerd needs the package oci-gpu-hook-docker.
 from docker.types import DeviceRequest
@@ -141,7 +137,7 @@ def spawner_driver_volume(asked: Asked) -> str:
     return f"""\
 # The same GPUs for every user, without a runtime or a hook, for images of nvidia-docker 1's time: these look for the
 # driver in {MOUNTED_AT}. 'oci-gpu-hook volume create', and the command that it prints, make the volume.
-c.DockerSpawner.read_only_volumes = {{"{asked.volume}": "{MOUNTED_AT}"}}
+c.DockerSpawner.read_only_volumes = {{"{volume_name(asked.version)}": "{MOUNTED_AT}"}}
 c.DockerSpawner.extra_host_config = {{
     "devices": [
 {nodes}    ],
@@ -165,48 +161,40 @@ _SHARED_MEMORY = """\
 """
 
 
-def kube_none(limits: dict[str, int]) -> str:
-    """KubeSpawner, mode none: the engine's own SELinux type."""
-    return f"""\
+# By GPU mode.
+KUBE_MODES = {
+    "none": """\
 # GPU mode none: the pod stays in container_t. The device plugin picks the GPUs, and the hook puts them in.
-{_limits(limits)}
-{_SHARED_MEMORY}"""
-
-
-def kube_selinux(limits: dict[str, int]) -> str:
-    """KubeSpawner, mode selinux: our type, at the level that Open Data Hub's ConfigMap had."""
-    return f"""\
+$limits
+""",
+    # Our type, at the level that Open Data Hub's ConfigMap had.
+    "selinux": """\
 # GPU mode selinux: for user namespaces, MPS and NVIDIA's services. The nodes need the module nvidia_container
 # ('oci-gpu-hook selinux install'), and on OpenShift the service account needs an SCC that allows this type and level.
-{_limits(limits)}
-c.KubeSpawner.pod_security_context = {{
-    "seLinuxOptions": {{
+$limits
+c.KubeSpawner.pod_security_context = {
+    "seLinuxOptions": {
         "type": "nvidia_container_t",
         # All such pods have this one level, so SELinux does not keep them apart from one another. It was there for
         # /dev/shm alone: without this line each pod has its own level, and shared memory works all the same.
         "level": "s0",
-    }},
-}}
-{_SHARED_MEMORY}"""
-
-
-def kube_privileged(limits: dict[str, int]) -> str:
-    """KubeSpawner, mode privileged: what it costs stands there."""
-    return f"""\
+    },
+}
+""",
+    "privileged": """\
 # GPU mode privileged: never needed for GPUs here. It costs everything: root in the pod is root on the node, with all
 # its devices and GPUs, whatever the limit says; neither SELinux (spc_t) nor seccomp confines it. On OpenShift the
 # service account needs the SCC 'privileged'. Take mode none.
-{_limits(limits)}
+$limits
 c.KubeSpawner.privileged = True
 # Kubernetes refuses a privileged pod that may not gain privileges, which is KubeSpawner's default.
 c.KubeSpawner.allow_privilege_escalation = True
-{_SHARED_MEMORY}"""
+""",
+}
 
 
-def _limits(limits: dict[str, int]) -> str:
+def kube(mode: str, limits: dict[str, int]) -> str:
+    """KubeSpawner, in one of `KUBE_MODES`."""
     rows = ", ".join([f'{json.dumps(name)}: "{count}"' for name, count in limits.items()])
-    return f"c.KubeSpawner.extra_resource_limits = {{{rows}}}"
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return json.dumps(list(names))
+    line = f"c.KubeSpawner.extra_resource_limits = {{{rows}}}"
+    return Template(KUBE_MODES[mode]).substitute(limits=line) + _SHARED_MEMORY

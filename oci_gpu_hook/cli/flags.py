@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 import click
 
@@ -24,7 +24,7 @@ from oci_gpu_hook.request.settings import read_settings
 from oci_gpu_hook.request.words import ALL, DEFAULT_CAPABILITIES
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
+    from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.planning.selection import Selection
 
 DRIVER_VOLUME = "driver-volume"
@@ -34,15 +34,13 @@ _SPAWNER_WAYS: dict[str, Callable[[Asked], str]] = {
     "by-user": flaglines.spawner_by_user,
     DRIVER_VOLUME: flaglines.spawner_driver_volume,
 }
-_KUBE_MODES = {"none": flaglines.kube_none, "selinux": flaglines.kube_selinux, "privileged": flaglines.kube_privileged}
 
 
-class _Way:
+class _Way(NamedTuple):
     """One way to ask an engine: what it needs, for people, and its words."""
 
-    def __init__(self, needs: str, words: Callable[[Asked], list[str]]) -> None:
-        self.needs = needs
-        self.words = words
+    needs: str
+    words: Callable[[Asked], list[str]]
 
 
 _DOCKER_WAYS = {
@@ -70,7 +68,9 @@ _PODMAN_WAYS = {
 }
 
 
-_gpus = click.argument("gpus", metavar="[GPU]...", nargs=-1)
+def _gpus(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The devices, and whose they are."""
+    return click.argument("gpus", metavar="[GPU]...", nargs=-1)(config_file(host_root(command)))
 
 
 def _ways(names: dict[str, Any], text: str, default: str | None = None) -> Callable[..., Any]:
@@ -86,8 +86,6 @@ def flags() -> None:
 @flags.command()
 @_ways(_DOCKER_WAYS, "Print the words of this way alone, for docker run $(...).")
 @_gpus
-@config_file
-@host_root
 def docker(way: str | None, gpus: tuple[str, ...], config: str | None, host_root: str) -> None:
     """Options of docker run, in each way that Docker has.
 
@@ -101,8 +99,6 @@ def docker(way: str | None, gpus: tuple[str, ...], config: str | None, host_root
 @flags.command()
 @_ways(_PODMAN_WAYS, "Print the words of this way alone, for podman run $(...).")
 @_gpus
-@config_file
-@host_root
 def podman(way: str | None, gpus: tuple[str, ...], config: str | None, host_root: str) -> None:
     """Options of podman run, by the hook and by CDI.
 
@@ -114,8 +110,6 @@ def podman(way: str | None, gpus: tuple[str, ...], config: str | None, host_root
 @flags.command()
 @_ways(_SPAWNER_WAYS, "How notebooks get them.", "runtime")
 @_gpus
-@config_file
-@host_root
 def dockerspawner(way: str, gpus: tuple[str, ...], config: str | None, host_root: str) -> None:
     """Python lines of jupyterhub_config.py for DockerSpawner.
 
@@ -130,34 +124,31 @@ def dockerspawner(way: str, gpus: tuple[str, ...], config: str | None, host_root
 @flags.command()
 @click.option("--name", metavar="NAME", default="GPU", show_default=True, help="The resource.")
 @_gpus
-@config_file
-@host_root
 def swarmspawner(name: str, gpus: tuple[str, ...], config: str | None, host_root: str) -> None:
     """Python lines of jupyterhub_config.py for SwarmSpawner.
 
     Each user gets as many GPUs, or shares, as are named here, one where none is: Swarm picks them.
     """
-    count = 1
-    if gpus:
-        _, found, selected = _look(gpus, config, host_root)
-        count = len(_each(found, selected))
+    count = len(_each(*_look(gpus, config, host_root)[1:])) if gpus else 1
     click.echo(flaglines.swarm_spawner(name, count), nl=False)
 
 
 @flags.command()
 @click.option(
-    "--mode", type=click.Choice([*_KUBE_MODES]), default="none", show_default=True, help="How SELinux confines the pod."
+    "--mode",
+    type=click.Choice([*flaglines.KUBE_MODES]),
+    default="none",
+    show_default=True,
+    help="How SELinux confines the pod.",
 )
 @_gpus
-@config_file
-@host_root
 def kubespawner(mode: str, gpus: tuple[str, ...], config: str | None, host_root: str) -> None:
     """Python lines of jupyterhub_config.py for KubeSpawner, in the three GPU modes.
 
     Each user gets as many GPUs and MIG devices as are named here, one GPU where none is: the device plugin picks them.
     """
     limits = _limits(*_look(gpus, config, host_root)) if gpus else {"nvidia.com/gpu": 1}
-    click.echo(_KUBE_MODES[mode](limits), nl=False)
+    click.echo(flaglines.kube(mode, limits), nl=False)
 
 
 def _print_ways(ways: dict[str, _Way], way: str | None, asked: Asked) -> None:
@@ -224,14 +215,9 @@ def _each(found: DriverInventory, selected: Selection) -> list[str]:
     """A name for each single device: UUIDs, which stay when GPUs are added, where they are known."""
     divided = {device.gpu for device, _ in selected.mig_devices}
     gpus = [gpu.uuid or str(gpu.nvml_index) for gpu, _ in selected.gpus if gpu.nvml_index not in divided]
-    return [*gpus, *[_mig_name(device, found) for device, _ in selected.mig_devices]]
-
-
-def _mig_name(device: MigDevice, found: DriverInventory) -> str:
-    if device.uuid:
-        return device.uuid
-    gpu = next(gpu for gpu in found.gpus if gpu.nvml_index == device.gpu)
-    return f"MIG-{gpu.uuid}/{device.gi}/{device.ci}"
+    uuids = {gpu.nvml_index: gpu.uuid for gpu in found.gpus}
+    migs = [it.uuid or f"MIG-{uuids[it.gpu]}/{it.gi}/{it.ci}" for it, _ in selected.mig_devices]
+    return [*gpus, *migs]
 
 
 def _limits(request: Request, found: DriverInventory, selected: Selection) -> dict[str, int]:

@@ -210,7 +210,7 @@ def _no_driver() -> DriverInventory:
 
 def _write_spec(root: HostRoot, path: str, config: str | None) -> None:
     settings = read_settings(config, None)
-    hook = cdi.hook_of(cdi.ENTRY, ALL, settings, config)
+    hook = cdi.hook_of(cdi.ENTRY, cdi.granted(ALL, settings), config, settings)
     document, nameless = cdi.of_host(root, settings, hook)
     cdi.write(path, cditext.write(document, cditext.form_of(path)))
     click.echo(f"wrote {path}{f': {nameless}' if nameless else ''}")
