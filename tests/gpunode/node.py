@@ -31,7 +31,7 @@ from . import build, catalogue, cgroups, description, linux, procfs
 from .content import LAYOUTS, LIBEXEC, NOMEMLOCK, Content, library_folder
 from .faults import FAULTS
 from .layers import Layer, bind_entries
-from .vendors import PLATFORMS, VENDORS, collect
+from .vendors import BOARDS, PLATFORMS, VENDORS, collect
 
 # The only folder that every machine has and that this node covers anyway: no mount point is made.
 SCRATCH = "/proc/driver"
@@ -299,7 +299,7 @@ def main() -> int:
     parser.add_argument("--description", default="v100", metavar="NAME-or-FILE")
     parser.add_argument("--cgroup", default="host", choices=("v1", "v2", "host"))
     parser.add_argument("--break", dest="faults", action="append", default=[], choices=FAULTS)
-    parser.add_argument("--vendor", dest="vendors", action="append", default=[], choices=VENDORS)
+    parser.add_argument("--vendor", dest="vendors", action="append", default=[], choices=[*VENDORS, *BOARDS])
     parser.add_argument("--platform", choices=PLATFORMS, help="in place of NVIDIA's driver")
     parser.add_argument("--cache", default=build.CACHE, help="where the driver is built")
     parser.add_argument("--no-overlay", action="store_true", help="as if overlays were refused")

@@ -46,7 +46,7 @@ def test_a_container_has_exactly_what_it_asked_for(
     for point in [*libraries, "/usr/bin/nvidia-smi"]:
         assert {"ro", "nosuid", "nodev"} <= seen.mounts[point], point
     for service in ("/var/run/nvidia-persistenced/socket", "/var/run/nvidia-fabricmanager/socket"):
-        assert {"ro", "nosuid", "nodev", "noexec"} <= seen.mounts[service], service
+        assert {"rw", "nosuid", "nodev", "noexec"} <= seen.mounts[service], service
     assert {"ro", "nosuid", "nodev", "noexec"} <= seen.mounts["/tmp/nvidia-mps"]
 
     # The root holds only empty mount points and names of libraries.

@@ -29,8 +29,10 @@ VENDORS: dict[str, Callable[[Additions], None]] = {
     "onload": onload,
     "xrt": xrt,
     "nvidia-decorator": nvidia_decorator,
-    "thor": thor,
 }
+
+# What a board has beside NVIDIA's module.
+BOARDS: dict[str, Callable[[Additions], None]] = {"thor": thor}
 
 # What a machine is in place of a server with NVIDIA's driver.
 PLATFORMS: dict[str, Callable[[Additions], None]] = {"tegra": tegra, "wsl": wsl}
@@ -40,5 +42,5 @@ def collect(names: Iterable[str], node: Description, library_folder: str, free: 
     """What these vendors add to a node, in their order; free: majors that nobody has."""
     found = Additions(node, library_folder, free)
     for name in names:
-        {**VENDORS, **PLATFORMS}[name](found)
+        {**VENDORS, **BOARDS, **PLATFORMS}[name](found)
     return found
