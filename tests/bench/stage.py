@@ -17,11 +17,12 @@ import traceback
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
-from tests.bench.variants import BARE, BUSYBOX, CANDIDATE, LARGE, LEFT, NONE, OURS, SMALL, TRUE, Variant
+from tests.bench.variants import BARE, BUSYBOX, CANDIDATE, LARGE, LEFT, NEWER, NONE, OURS, SMALL, TRUE, Variant
 from tests.gpunode import linux, node
 from tests.gpunode.content import Content
 from tests.integration import roots
 from tests.integration.engines import PROCDRIVER, REPOSITORY, Bundle, Installed
+from tests.unit.libcudas import R575, library, said
 
 HERE = Path(__file__).resolve().parent
 DESCRIPTION = "h100x8"
@@ -80,6 +81,7 @@ def make_kit(scratch: Path, python: str, candidate: list[str]) -> Kit:
         SMALL: small,
         BUSYBOX: roots.busybox(scratch / "roots" / BUSYBOX),
         LARGE: _large(scratch / "roots" / LARGE, small),
+        NEWER: _newer(scratch / "roots" / NEWER, small),
     }
     other = Hook(shutil.which(candidate[0]) or candidate[0], candidate) if candidate else None
     ours = Hook(registered["path"], registered["args"])
@@ -98,6 +100,16 @@ def _large(root: Path, small: Path) -> Path:
         name = f"libbench{number:04}"
         (folder / f"{name}.so.1").write_bytes(data.replace(_STUB_NUMBER.encode(), name.encode()))
     quiet("/sbin/ldconfig", "-r", str(root))
+    return root
+
+
+def _newer(root: Path, small: Path) -> Path:
+    """The small root with a libcuda for the node's driver, as CUDA's images have it for older ones."""
+    shutil.copytree(small, root, symlinks=True)
+    folder = root / "usr/local/cuda/compat"
+    folder.mkdir(parents=True)
+    (folder / "libcuda.so.999.1.1").write_bytes(library(said({**R575, "driver": [580]})))
+    (folder / "libcuda.so.1").symlink_to("libcuda.so.999.1.1")
     return root
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 NONE, TRUE, BARE, LEFT, OURS, CANDIDATE = "none", "true", "bare", "left", "ours", "candidate"
 WARM, FIRST, COLD, STALE = "warm", "first", "cold", "stale"
-SMALL, LARGE, BUSYBOX = "debian", "large", "busybox"
+SMALL, LARGE, BUSYBOX, NEWER = "debian", "large", "busybox", "newer"
 ORDINARY = "compute,utility"
 
 # The row that every ratio is taken to.
@@ -45,6 +45,7 @@ def _paths(hook: str, prefix: str, name: str) -> list[Variant]:
         path("gpu-1", "1 GPU, small root", 1.7, **one),
         path("busybox", "1 GPU, root without a loader", 1.7, root=BUSYBOX, **one),
         path("large", "1 GPU, root of 1,050 libraries", 1.75, root=LARGE, **one),
+        path("newer", "1 GPU, an image with newer CUDA libraries", 1.8, root=NEWER, **one),
         path("gpu-8", "8 GPUs", 1.75, devices="all", capabilities=ORDINARY),
         path("all", "1 GPU, all capabilities", 1.9, devices="0", capabilities="all"),
     ]
