@@ -24,8 +24,8 @@ _BELOW = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 # No image has more names in one folder.
 _MOST_NAMES = 4096
 
-# CUDA's images hold newer driver libraries there, for hosts with an older driver.
-COMPAT_FOLDER = "/usr/local/cuda/compat"
+# CUDA's images hold newer driver libraries there, for hosts with an older driver; those for a Jetson Orin lie apart.
+COMPAT_FOLDER, COMPAT_ORIN_FOLDER = "/usr/local/cuda/compat", "/usr/local/cuda/compat_orin"
 
 GLIBC = "glibc"
 MUSL = "musl"
@@ -48,17 +48,17 @@ class Layout(NamedTuple):
     dev_is_hosts: bool
 
 
-def look(root_fd: int, process: Process | None, *, user_namespace: bool, compat: bool) -> Layout:
+def look(root_fd: int, process: Process | None, *, user_namespace: bool, compat: str) -> Layout:
     """The layout of the container whose root is open at `root_fd`.
 
-    process: None while there is none, and then `user_namespace` says what config.json asks for; compat: whether the
-    image's own CUDA libraries are wanted.
+    process: None while there is none, and then `user_namespace` says what config.json asks for; compat: the
+    folder of the image's own CUDA libraries, if they are wanted, else "".
     """
     folder, loader = library_folder(root_fd)
     return Layout(
         library_folder=folder,
         library_folder_32=library_folder_32(folder, loader),
-        compat=_compat(root_fd) if compat and loader != MUSL else None,
+        compat=_compat(root_fd, compat) if compat and loader != MUSL else None,
         loader=loader,
         user_namespace=process.in_user_namespace() if process else user_namespace,
         dev_is_hosts=process is not None and dev_is_hosts(root_fd),
@@ -100,14 +100,14 @@ def library_folder_32(folder: str, loader: str) -> str:
     return "/usr/lib" if folder == "/usr/lib64" else f"/usr/lib/{MULTIARCH_32}"
 
 
-def _compat(root_fd: int) -> Compat | None:
+def _compat(root_fd: int, folder: str) -> Compat | None:
     """What the image has for hosts with an older driver; most have nothing, and load nothing for it."""
-    inside = names(root_fd, COMPAT_FOLDER)
+    inside = names(root_fd, folder)
     if not inside:
         return None
     from oci_gpu_hook.container.compat import look
 
-    return look(root_fd, COMPAT_FOLDER, inside)
+    return look(root_fd, folder, inside)
 
 
 def names(root_fd: int, path: str) -> tuple[str, ...]:

@@ -12,6 +12,9 @@ from oci_gpu_hook.record import NamedTuple
 
 DRIVER = "/proc/driver/nvidia"
 GPUS = f"{DRIVER}/gpus"
+# The integrated GPU's folder there, on a Jetson Thor; and JetPack's lists of what a Jetson's containers get.
+INTEGRATED = "0000:01:00.0"
+CSV_FOLDER = "/etc/nvidia-container-runtime/host-files-for-container.d"
 VERSION = f"{DRIVER}/version"
 PARAMS = f"{DRIVER}/params"
 CAPABILITIES = f"{DRIVER}/capabilities"
@@ -152,3 +155,8 @@ def stamp(root: HostRoot, driver_root: str) -> Stamp:
 
 def _text(data: bytes | None) -> str:
     return (data or b"").decode("utf-8", "replace")
+
+
+def is_orin(root: HostRoot) -> bool:
+    """Whether it is a Jetson whose integrated GPU NVIDIA's module does not drive, as it drives Thor's."""
+    return root.stat(CSV_FOLDER) is not None and root.stat(f"{GPUS}/{INTEGRATED}") is None

@@ -15,7 +15,7 @@ from oci_gpu_hook.formats.ldcache_merge import Entry
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.container.compat import Compat, Version
-    from oci_gpu_hook.driver.inventory import DriverInventory, Library
+    from oci_gpu_hook.driver.inventory import Library
     from oci_gpu_hook.driver.proc import Gpu
     from oci_gpu_hook.planning.plan import Share
 
@@ -36,11 +36,14 @@ _LISTED = (1, 2, 7, 8, 9, 10, 11, 12, 13, 14)
 
 
 def with_newer(
-    share: Share, compat: Compat, inventory: DriverInventory, gpus: tuple[Gpu, ...], libraries: tuple[Library, ...]
+    share: Share, compat: Compat, versions: tuple[str, str], gpus: tuple[Gpu, ...], libraries: tuple[Library, ...]
 ) -> Share:
-    """The share of a driver with the image's newer CUDA libraries; libraries: those that the host's driver has."""
+    """The share of a driver with the image's newer CUDA libraries.
+
+    versions: of the host's driver and its CUDA, "" for one that is not known; libraries: those that the driver has.
+    """
     flags = next((library.flags for library in libraries if library.bits == 64), None)
-    newer, said = decide(compat, inventory.driver_version, inventory.cuda_version, gpus, flags)
+    newer, said = decide(compat, *versions, gpus, flags)
     return share._replace(newer=newer, notes=(*share.notes, said) if said else share.notes)
 
 
@@ -61,7 +64,8 @@ def decide(
         return (), f"{TOPIC}: the image's {compat.library} is not used: {reason}"
     names = [name for name in compat.names if name.startswith(_CUDA_FAMILY) and _is_soname(name)]
     entries = tuple([Entry(name.encode(), f"{compat.folder}/{name}".encode(), flags) for name in names])
-    said = f"{TOPIC}: the image's {compat.library} is used, newer than the host's driver {driver}"
+    hosts = f"driver {driver}" if driver else f"CUDA {cuda}"
+    said = f"{TOPIC}: the image's {compat.library} is used, newer than the host's {hosts}"
     return entries, said if entries else ""
 
 
@@ -70,11 +74,11 @@ def _is_newer(compat: Compat, driver: Version, cuda: Version) -> bool:
     note = compat.note
     if note is None:
         # Within a branch only its own word tells that it serves.
-        return compat.version[:1] > driver[:1]
+        return bool(driver) and compat.version[:1] > driver[:1]
     if note.drivers is None:
         # Jetson's has no version of a driver in its name.
         return bool(cuda) and note.cuda > cuda
-    return compat.version > driver
+    return bool(driver) and compat.version > driver
 
 
 def _misfit(compat: Compat, driver: str, gpus: tuple[Gpu, ...]) -> str:

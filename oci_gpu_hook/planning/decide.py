@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from oci_gpu_hook.container import devicecgroup, layout, systemdscope
 from oci_gpu_hook.container.identity import Container
+from oci_gpu_hook.driver import proc
 from oci_gpu_hook.operations.device import Device
 from oci_gpu_hook.planning import answers, plan
 from oci_gpu_hook.planning.plan import Found, Labels, Plan
@@ -51,7 +52,9 @@ def decide(
     device_cgroup = devicecgroup.look(process, id)
     scope = systemdscope.find(device_cgroup.top)
     container = Container(id, bundle.path, bundle.rootfs(), device_cgroup, scope, rootfs.own)
-    compat = settings.cuda_forward_compatibility and request is not None and "compute" in request.capabilities
+    compat = ""
+    if settings.cuda_forward_compatibility and request is not None and "compute" in request.capabilities:
+        compat = layout.COMPAT_ORIN_FOLDER if proc.is_orin(host) else layout.COMPAT_FOLDER
     laid_out = layout.look(rootfs.fd, process, user_namespace=bundle.has_user_namespace(), compat=compat)
     labels = Labels()
     if has_selinux(host):

@@ -51,7 +51,7 @@ def provide(
     if request.devices or not request.vendors:
         known, is_settled = _inventory(host, settings.driver_root)
         # A Jetson's containers get what its lists say, also where NVIDIA's module has GPUs.
-        is_by_lists = known is None or bool(root.stat(platform.CSV_FOLDER) and platform.look(root) == platform.TEGRA)
+        is_by_lists = known is None or bool(root.stat(proc.CSV_FOLDER) and platform.look(root) == platform.TEGRA)
     module = None if is_by_lists else known
     if request.is_by_spec():
         # Made before any container, a CDI spec puts libraries where the host has them.

@@ -8,7 +8,8 @@ request chooses (`jetsons`).  Must not change anything but what is saved of the 
 
 from __future__ import annotations
 
-from oci_gpu_hook.driver import nodes
+from oci_gpu_hook.container.layout import COMPAT_ORIN_FOLDER
+from oci_gpu_hook.driver import nodes, proc
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.planning import vendorshare
 from oci_gpu_hook.request.vendorrequest import VendorRequest
@@ -19,11 +20,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.container.layout import Layout
     from oci_gpu_hook.driver.inventory import DriverInventory, Library
+    from oci_gpu_hook.driver.proc import Gpu
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.planning.plan import Share
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.vendors.vendorhost import VendorState
     from oci_gpu_hook.vendors.vendorinventory import Link, See, Vendor, VendorInventory
+
+
+# The CUDA of each release of Jetson Linux, by NVIDIA's release notes: nothing on the host says it without a program.
+_CUDA = {"36.2": "12.2", "36.3": "12.2", "36.4": "12.6", "38.2": "13.0"}
 
 
 def share(
@@ -47,10 +53,15 @@ def share(
         from oci_gpu_hook.planning import jetsons
 
         given = given._replace(nodes=jetsons.nodes(root, request, inventory, given.nodes))
-        if layout.compat:
-            from oci_gpu_hook.planning import compatibility
+    if layout.compat and kind == platform.TEGRA:
+        from oci_gpu_hook.planning import compatibility
 
-            given = compatibility.with_newer(given, layout.compat, inventory, inventory.gpus, found.inventory.libraries)
+        # Orin's notes go by CUDA's version alone; its integrated GPU has no brand.
+        gpus: tuple[Gpu, ...] = ()
+        versions = ("", _CUDA.get(".".join(found.inventory.version.split(".")[:2]), ""))
+        if inventory is not None and layout.compat.folder != COMPAT_ORIN_FOLDER:
+            versions, gpus = (inventory.driver_version, inventory.cuda_version), inventory.gpus
+        given = compatibility.with_newer(given, layout.compat, versions, gpus, found.inventory.libraries)
     return given._replace(notes=(*given.notes, *_notes(request, kind))), title(kind, found)
 
 
@@ -87,7 +98,7 @@ def _inventory(root: HostRoot, kind: str, *, everything: bool) -> VendorInventor
     """The saved inventory while it is true, else a new one."""
     file, name = platform.WSL_FOLDER, kind
     if kind == platform.TEGRA:
-        file, name = platform.CSV_FOLDER, f"{kind}.all" if everything else kind
+        file, name = proc.CSV_FOLDER, f"{kind}.all" if everything else kind
 
     def describe(see: See) -> Vendor:
         from oci_gpu_hook.vendors import tegra, wsl

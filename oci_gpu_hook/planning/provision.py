@@ -59,7 +59,8 @@ def of_nvidia(layout: Layout, request: Request, selected: Selection, inventory: 
         from oci_gpu_hook.planning import compatibility
 
         gpus = tuple([gpu for gpu, _ in selected.gpus])
-        return compatibility.with_newer(made, layout.compat, inventory, gpus, inventory.libraries)
+        versions = (inventory.driver_version, inventory.cuda_version)
+        return compatibility.with_newer(made, layout.compat, versions, gpus, inventory.libraries)
     return made
 
 

@@ -24,7 +24,7 @@ def canonical(item: str, where: str) -> str:
     """The device name `item` in canonical form, see `Request.devices`; RequestError names `where` it stood."""
     found = ""
     if len(item) <= _LONGEST:
-        found = _index(item) or _gpu(item) or _mig(item) or bus_id(item)
+        found = _index(item) or _gpu(item) or _mig(item) or bus_id(item) or _uuid(item)
     if not found:
         raise RequestError(f"unknown device {quoted(item)} in {where}", _HINT)
     return found
@@ -50,6 +50,11 @@ def _gpu(item: str) -> str:
     if len(groups) == 6 and decimal(groups[5]) is not None:
         groups.pop()
     return f"GPU-{'-'.join(groups)}" if _is_uuid(groups) else ""
+
+
+def _uuid(item: str) -> str:
+    """A UUID alone, as a Jetson Orin's is."""
+    return item.lower() if _is_uuid(item.lower().split("-")) else ""
 
 
 def _mig(item: str) -> str:

@@ -19,8 +19,6 @@ NVIDIA, TEGRA, WSL = "nvidia", "tegra", "wsl"
 # For people, as NVIDIA and Microsoft call them.
 NAMES = {NVIDIA: "NVIDIA's driver", TEGRA: "Jetson (Tegra)", WSL: "WSL 2"}
 
-# What a Jetson's containers get, by JetPack.
-CSV_FOLDER = "/etc/nvidia-container-runtime/host-files-for-container.d"
 # What a container gets that does not ask for all: since JetPack 5 the images have CUDA, cuDNN and TensorRT themselves.
 BASE = ("devices.csv", "drivers.csv", "l4t.csv")
 
@@ -35,7 +33,7 @@ DXCORE = f"{WSL_FOLDER}/lib/libdxcore.so"
 
 
 def _has_lists(root: HostRoot) -> bool:
-    return not {*BASE}.isdisjoint(root.names(CSV_FOLDER))
+    return not {*BASE}.isdisjoint(root.names(proc.CSV_FOLDER))
 
 
 def look(root: HostRoot) -> str:

@@ -10,13 +10,14 @@ Unlike there, what no vendor may name is left out too.  Reads only.
 from __future__ import annotations
 
 from oci_gpu_hook.driver import proc
+from oci_gpu_hook.driver.proc import CSV_FOLDER
 from oci_gpu_hook.errors import ConfigError, DriverError, quoted
 from oci_gpu_hook.formats import glob
 from oci_gpu_hook.kernel.filetypes import is_folder
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors import allowed, folders
-from oci_gpu_hook.vendors.platform import BASE, CSV_FOLDER, TEGRA_RELEASE
+from oci_gpu_hook.vendors.platform import BASE, TEGRA_RELEASE
 from oci_gpu_hook.vendors.vendorhost import refusal
 from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Link, Vendor, Version
 

@@ -18,6 +18,7 @@ from tests.integration import roots
 from tests.integration.conftest import Maker
 from tests.integration.engines import Bundle, Installed, on_node, run_podman, start
 from tests.integration.inside import mounted, sentence
+from tests.unit import libcudas
 
 USUAL = f"/usr/lib/{roots.MULTIARCH}"
 OWN = f"{USUAL}/nvidia"
@@ -145,6 +146,48 @@ def test_on_thor_a_request_chooses_among_its_gpus(installed: Installed, bundle: 
     assert seen.nodes == ({*SHARED, *ON_THOR[devices]} if devices != "none" else set())
     assert seen.allowed - {NULL} == seen.nodes - {NULL}
     assert f"{OWN}/libcuda.so.1.1" in seen.mounts
+
+
+BARE = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
+OWN_GPU = {"/dev/nvidia0", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
+
+
+@pytest.mark.parametrize(
+    ("devices", "nodes"),
+    [
+        ("0", {"/dev/nvidia2"}),
+        (BARE, {"/dev/nvidia2"}),
+        ("1", OWN_GPU),
+        (DISCRETE, OWN_GPU),
+        ("all", {"/dev/nvidia2", *OWN_GPU}),
+    ],
+)
+def test_beside_orin_a_gpu_on_pci_is_index_1(
+    installed: Installed, bundle: Maker, devices: str, nodes: set[str]
+) -> None:
+    """nvgpu drives the integrated one, of which NVIDIA's module knows nothing."""
+    one = bundle("debian").asks(devices, "compute,utility")
+    seen = run(installed, one, vendors=("thor",), description="igx")
+    assert seen.nodes == {*SHARED, *nodes}
+
+
+@pytest.mark.parametrize(("cuda", "is_used"), [("13.2", True), ("12.10", True), ("12.6", False), ("12.2", False)])
+def test_orins_own_newer_cuda_goes_by_cudas_version(
+    installed: Installed, bundle: Maker, cuda: str, is_used: bool
+) -> None:
+    """The lists' release is 36.4, which has CUDA 12.6."""
+    one = bundle("debian").asks("0")
+    for folder in ("compat_orin", "compat"):
+        place = one.rootfs / "usr/local/cuda" / folder
+        place.mkdir(parents=True)
+        (place / "libcuda.so.1.1").write_bytes(libcudas.library(libcudas.said({**libcudas.ORIN, "CUDA version": cuda})))
+        (place / "libcuda.so.1").symlink_to("libcuda.so.1.1")
+    one.write()
+    done = on_node(installed, f"oci-gpu-hook plan --bundle {one.path}", platform="tegra")
+    said = "CUDA forward compatibility: the image's libcuda.so.1.1 is used, newer than the host's CUDA 12.6"
+    assert (said in done.out) == is_used, done.out + done.err
+    assert ("/usr/local/cuda/compat_orin/libcuda.so.1" in done.out) == is_used
+    assert "/usr/local/cuda/compat/" not in done.out
 
 
 def test_on_thor_an_unknown_gpu_is_refused(installed: Installed, bundle: Maker) -> None:
