@@ -16,6 +16,7 @@ import pytest
 from tests.docker.dockerd import FOLDER, denied, docker, nodes, opened, run, tried
 from tests.docker.test_options import ALL
 from tests.integration.engines import Installed
+from tests.integration.test_cdi import BESIDE, FIND, more
 
 SINCE = 25
 CONFIGURATION = {"default-runtime": "simulated-runc", "features": {"cdi": True}}
@@ -48,3 +49,20 @@ def test_a_device_of_our_spec(installed: Installed, patterns: dict[str, Path]) -
     for name, count in (("one", 1), ("two", 2), ("all", 8)):
         assert seen[name][-1] == f"cuInit 0, {count} devices"
     assert "unresolvable CDI devices nvidia.com/gpu=77" in seen["unknown"][0]
+
+
+def test_devices_of_other_kinds(installed: Installed, patterns: dict[str, Path], tmp_path: Path) -> None:
+    if version() < SINCE:
+        pytest.skip(f"Docker {version()} knows no CDI: it came with {SINCE}")
+    generate = "".join(
+        [f"oci-gpu-hook cdi generate --kind {kind} --output /etc/cdi/{kind}.yaml\n" for kind in (*BESIDE, "management")]
+    )
+    scripts = {kind: run(f"--device {device}", FIND) for kind, (device, _) in BESIDE.items()}
+    scripts["management"] = run("--device management.nvidia.com/gpu=all")
+    scripts["none"] = run("--device nvidia.com/gpu=none")
+    before, described = SPEC + generate, more(tmp_path)
+    seen = docker(installed, patterns["debian"], scripts, CONFIGURATION, before=before, description=described)
+    for kind, (_, paths) in BESIDE.items():
+        assert seen[kind] == sorted(paths), seen[kind]
+    assert opened(seen["management"]) >= nodes(ALL), seen["management"]
+    assert not opened(seen["none"]) & {*nodes(ALL, compute=False), *tried(ALL)} - {"/dev/nvidiactl"}, seen["none"]

@@ -60,6 +60,14 @@ def test_in_a_user_namespace_the_sentence_says_what_helps(installed: Installed, 
     assert "rootless podman: --group-add keep-groups" in done.out
 
 
+def test_a_pods_user_opens_its_devices(installed: Installed, bundle: Maker) -> None:
+    """CRI-O's bundle of a pod with runAsUser and runAsGroup, and of one whose fsGroup is the nodes' group."""
+    for groups, made in (((), "660 1000"), ((44,), "660 44")):
+        pod = as_user(bundle("busybox").of_crio(namespace="lab", image="registry.example.com/a"), 1000, 1000, *groups)
+        (lines,) = in_turn(installed, {"pod": f"{start('crun', pod)} 2>&1"}, NARROW).values()
+        assert OPENED in lines[0] and lines[1:] == [made], lines
+
+
 @pytest.mark.parametrize(
     ("options", "made"), [("--user 1000:1000", "660 1000"), ("--user 1000:1000 --group-add 44", "660 44")]
 )
