@@ -76,11 +76,13 @@ def test_a_container_sees_the_same_by_cdi_and_by_the_hook(
 
 # A node with all that may be beside GPUs.
 MORE = {"imex_channels": 2, "nvidia_fs": 2, "gdrcopy": True, "uverbs": 2}
+SWITCHES = [f"/dev/nvidia-nvswitch{which}" for which in (0, 1, 2, 3, "ctl")]
 BESIDE = {
     "imex": ("nvidia.com/imex-channel=1", ["/dev/nvidia-caps-imex-channels/channel1"]),
     "gds": ("nvidia.com/gds=all", ["/dev/nvidia-fs0", "/dev/nvidia-fs1", "/etc/cufile.json"]),
     "mofed": ("nvidia.com/mofed=all", [f"/dev/infiniband/{name}" for name in ("rdma_cm", "uverbs0", "uverbs1")]),
     "gdrcopy": ("nvidia.com/gdrcopy=all", ["/dev/gdrdrv"]),
+    "nvswitch": ("nvidia.com/nvswitch=all", SWITCHES),
 }
 FIND = "find /dev/nvidia* /dev/infiniband /dev/gdrdrv /etc/cufile.json ! -type d 2>/dev/null | sort"
 
@@ -114,7 +116,7 @@ def test_doctor_knows_them_and_says_which_are_out_of_date(installed: Installed, 
     script += "echo ==; oci-gpu-hook doctor | grep -A1 'fail.*/etc/cdi' || :"
     done = on_node(installed, script, description=more(tmp_path))
     before, after = done.out.split("==\n")
-    assert before.count("pass  CDI") == 5 and "fail  CDI" not in before, done.out + done.err
+    assert before.count("pass  CDI") == len(BESIDE) + 1 and "fail  CDI" not in before, done.out + done.err
     assert "/etc/cdi/gds.yaml: the CDI spec does not say what the host has now" in after
     assert "oci-gpu-hook cdi generate --kind gds --output /etc/cdi/gds.yaml" in after
     assert "/etc/cdi/management.yaml is for driver 570.1, the host has 580.65.06" in after
