@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 # OCI runtime-spec, config.md, "POSIX-platform Hooks".
 _STAGES = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
 
+# The entry script has this name too, for callers that know no hooks.
+_CONTAINER_CLI = "nvidia-container-cli"
+
 
 def _run_stage(stage: str, arguments: list[str]) -> NoReturn:
     """Run one hook stage, and exit."""
@@ -28,10 +31,36 @@ def _run_stage(stage: str, arguments: list[str]) -> NoReturn:
     posix._exit(hook.main(stage, arguments))
 
 
+def _run_container_cli(arguments: list[str]) -> NoReturn:
+    """Run a command of nvidia-container-cli's, and exit."""
+    from oci_gpu_hook.errors import HookError, UsageError
+    from oci_gpu_hook.report import sentence
+    from oci_gpu_hook.request import containercli
+
+    try:
+        call = containercli.parse(arguments)
+        if call.command == "configure":
+            from oci_gpu_hook.runtime import configure
+
+            code = configure.run(call, arguments)
+        else:
+            from oci_gpu_hook.node.gpus import driverlist
+
+            print("\n".join(driverlist.COMMANDS[call.command](call)), flush=True)
+            code = 0
+    except HookError as err:
+        code = sentence.failure(err)
+        if isinstance(err, UsageError):
+            print(containercli.USAGE, file=sys.stderr, flush=True)
+    posix._exit(code)
+
+
 def main() -> int:
     """Run the program; gives its exit code."""
     if len(sys.argv) > 1 and sys.argv[1] in _STAGES:
         _run_stage(sys.argv[1], sys.argv[2:])
+    if sys.argv[1:2] == [_CONTAINER_CLI]:
+        _run_container_cli(sys.argv[2:])
     # `startup.linked` switches it off for every start.
     gc.enable()
     from oci_gpu_hook import cli

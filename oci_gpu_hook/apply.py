@@ -58,8 +58,11 @@ def _perform_all(prepared: list[tuple[Operation, int | None]], tree: Tree, home:
     """Perform all operations, and go back to the mount namespace `home`."""
     before = tree.undo.mark()
     try:
+        was_readonly = tree.make_writable()
         for operation, descriptor in prepared:
             _perform(operation, tree, descriptor, notes)
+        if was_readonly:
+            tree.make_readonly()
         namespace.leave(home)
     except BaseException:
         # From outside its mount namespace the kernel refuses to unmount what is in it.

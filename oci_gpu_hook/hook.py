@@ -180,7 +180,7 @@ def _carry_out(
     progress.end_step()
     host = HostRoot(options.host_root, remember=True)
     process = Process(state.pid)
-    root = rootfs.of_process(bundle, process)
+    root = rootfs.of_process(bundle.rootfs(), bundle.tmpfs(), process)
     plan = progress.plan = decide(bundle, request, allowed, host, root, id=state.id, process=process, spec=options.spec)
     progress.request = plan.request
     progress.keep(plan.notes)

@@ -68,6 +68,7 @@ ROOTS = {
     "nodes' groups": ("planning.nodegroups",),
     "requirements": ("planning.requirements",),
     "prestart": ("request.prestart",),
+    "nvidia-container-cli": ("request.containercli", "runtime.configure"),
     "cdi": ("request.bycdi", "planning.carriedout"),
     "labels": ("planning.labels", "changes.contextset"),
     "cgroup v1": ("changes.cgroup_v1",),

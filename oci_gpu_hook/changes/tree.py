@@ -69,6 +69,25 @@ class Tree:
         # The paths of folders that were made here.
         self._made: set[str] = set()
 
+    def make_writable(self) -> bool:
+        """Whether the root was mounted read-only, and now is not: mount points must be made in it.
+
+        Runtimes make a root read-only after their hooks; LXC mounts it so.  What a mount of more power has locked stays
+        (mount_namespaces(7)).
+        """
+        if not posix.fstatvfs(self.root_fd).f_flag & posix.ST_RDONLY:
+            return False
+        try:
+            syscalls.mount_setattr(self.root_fd, syscalls.mount_attr(0, syscalls.MOUNT_ATTR_RDONLY, 0))
+        except OSError:
+            return False
+        self.undo.remember(self.make_readonly)
+        return True
+
+    def make_readonly(self) -> None:
+        """Make the root read-only again."""
+        syscalls.mount_setattr(self.root_fd, syscalls.mount_attr(syscalls.MOUNT_ATTR_RDONLY, 0, 0))
+
     def find(self, path: str) -> int | None:
         """A descriptor of what is at `path`, links followed inside the root; None if there is nothing."""
         return syscalls.openat2_if_there(self.root_fd, path, posix.O_PATH, resolve=BELOW)

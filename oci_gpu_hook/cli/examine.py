@@ -123,7 +123,7 @@ def _wanted(
                 return [judged.counted_none()], None
             others = bool(folders.known(host))
             return [_unasked(_ref(found), question, settings, notes, others=others)], None
-        there = Rootfs(inside.fd, ())
+        there = Rootfs(inside.fd, (), "/")
         plan = decide.decide(bundle, request, settings, host, there, id=found.id, process=None)
     except HookError as err:
         remedy = in_words(err.hint) if err.hint else DOCTOR

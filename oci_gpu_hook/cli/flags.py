@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 import click
 
-from oci_gpu_hook.cli import flaglines, onhost
+from oci_gpu_hook.cli import flaglines, onhost, planlines
 from oci_gpu_hook.cli.flaglines import Asked
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root
+from oci_gpu_hook.container import rootfs
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.errors import RequestError, UsageError, quoted
@@ -18,13 +20,16 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.setup import cdispec as spec_of
 from oci_gpu_hook.node.setup import drivervolume
 from oci_gpu_hook.planning import selection
+from oci_gpu_hook.planning.decide import decide
 from oci_gpu_hook.request import selectors
+from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import read_settings
 from oci_gpu_hook.request.words import ALL, DEFAULT_CAPABILITIES
 
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory
+    from oci_gpu_hook.planning.plan import Plan
     from oci_gpu_hook.planning.selection import Selection
 
 DRIVER_VOLUME = "driver-volume"
@@ -151,6 +156,41 @@ def kubespawner(mode: str, gpus: tuple[str, ...], config: str | None, host_root:
     click.echo(flaglines.kube(mode, limits), nl=False)
 
 
+@flags.command()
+@_gpus
+def lxc(gpus: tuple[str, ...], config: str | None, host_root: str) -> None:
+    """Lines of a container's configuration for LXC, privileged or not.
+
+    They start nvidia-container-cli, of the package oci-gpu-hook-cli.  GPU is an index, a UUID or a MIG device, and
+    'all' where none is named.
+    """
+    request = _request(gpus)
+    click.echo("\n".join(planlines.lxc(_plan(request, "/", config, host_root), request)))
+
+
+@flags.command()
+@click.option("--directory", "-D", metavar="DIR", required=True, help="The container's root.")
+@click.option("--way", type=click.Choice(["words", "file"]), default="words", show_default=True, help="What to print.")
+@_gpus
+def nspawn(directory: str, way: str, gpus: tuple[str, ...], config: str | None, host_root: str) -> None:
+    """Words of systemd-nspawn, or its files, for a container with GPUs.
+
+    GPU is an index, a UUID or a MIG device, and 'all' where none is named.  Print them anew after each update of the
+    driver.  What cannot be said so is told on standard error.
+    """
+    plan = _plan(_request(gpus), os.path.abspath(directory), config, host_root)
+    lines, unsaid = planlines.nspawn(plan, is_file=way == "file")
+    click.echo("\n".join(lines) if way == "file" else flaglines.shell(lines))
+    for sentence in (*unsaid, *plan.notes):
+        click.echo(sentence, err=True)
+
+
+def _plan(request: Request, folder: str, config: str | None, host_root: str) -> Plan:
+    """What a container with this root would get."""
+    root, host = rootfs.of_folder(folder), HostRoot(host_root)
+    return decide(Bundle(folder, {}), request, read_settings(config, None), host, root, id="", process=None)
+
+
 def _print_ways(ways: dict[str, _Way], way: str | None, asked: Asked) -> None:
     """One way's words as they are, or all ways, quoted for a shell, each below its comment."""
     if way:
@@ -179,13 +219,17 @@ def _look(gpus: tuple[str, ...], config: str | None, host_root: str) -> tuple[Re
     root, driver_root = HostRoot(host_root), read_settings(config, None).driver_root
     onhost.check_is_server(root)
     found = survey.current(root, driver_root)
-    request = Request("flags", _names(gpus), DEFAULT_CAPABILITIES)
+    request = _request(gpus)
     families = selection.families(request)
     found = saved_inventory.with_nodes(root, found, families, driver_root=driver_root)
     try:
         return request, found, selection.select(request, found)
     except RequestError as err:
         raise UsageError(err.message, "'oci-gpu-hook info' lists them") from err
+
+
+def _request(gpus: tuple[str, ...]) -> Request:
+    return Request("flags", _names(gpus), DEFAULT_CAPABILITIES)
 
 
 def _names(gpus: tuple[str, ...]) -> tuple[str, ...]:

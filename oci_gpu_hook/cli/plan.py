@@ -52,7 +52,7 @@ def plan(bundle: str, pid: int | None, container_id: str, form: str, config: str
         return
     host = HostRoot(host_root)
     process = Process(pid) if pid else None
-    root = rootfs.of_process(found, process) if process else rootfs.of_bundle(found)
+    root = rootfs.of_process(path, found.tmpfs(), process) if process else rootfs.of_folder(path)
     made = decide(found, request, settings, host, root, id=container_id, process=process, spec=spec)
     made = made._replace(notes=(*notes, *made.notes))
     left_out = leftout.sentences(made)

@@ -24,7 +24,7 @@ INITIAL_USER_NAMESPACE = 0xEFFFFFFD
 class Process:
     """A process that a container engine has made for a container, and that has not started its program yet."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, *, is_caller: bool = False) -> None:
         """BundleError where `pid` is gone, or has no mount namespace of its own: then it is no container's."""
         self.pid = pid
         try:
@@ -35,8 +35,18 @@ class Process:
         # A kernel thread has the namespace of PID 1.
         mounts = self.namespace("mnt")
         for other, whose in (("self", "this hook's own"), ("1", "the host's")):
-            if mounts == _inode(f"/proc/{other}/ns/mnt"):
+            if mounts == _inode(f"/proc/{other}/ns/mnt") and not (is_caller and self._may_share_with(other)):
                 raise BundleError(f"the container's process {pid} is in {whose} mount namespace", ENGINE_HINT)
+
+    @classmethod
+    def caller(cls) -> Process:
+        """This process itself, if it runs in the mount namespace of the container that its caller is making."""
+        # In a PID namespace of its own we may have another number than in this procfs.
+        return cls(int(posix.readlink("/proc/self")), is_caller=True)
+
+    def _may_share_with(self, other: str) -> bool:
+        """Whether our caller may be in the mount namespace of this process: in a user namespace PID 1 may be its."""
+        return other == "self" or self.in_user_namespace()
 
     def open(self, name: str, flags: int) -> int:
         """A descriptor of a file of its folder in /proc, links such as ``root`` and ``ns/mnt`` followed."""

@@ -22,7 +22,6 @@ from oci_gpu_hook.request.state import ENGINE_HINT
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.container.process import Process
-    from oci_gpu_hook.request.bundle import Bundle
 
 _BELOW = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 _FOLDER = posix.O_PATH | posix.O_DIRECTORY
@@ -31,50 +30,73 @@ _DRIVERS = "/proc/driver"
 # As whom a user namespace shows users that it does not know (proc_sys_kernel(5), overflowuid), and all users.
 _NOBODY = 65_534
 _ALL = range(1 << 32)
+# Where runtimes mount a tmpfs, if nothing says where this one did.
+USUAL_TMPFS = ("/dev", "/dev/shm", "/run", "/tmp")
 _KINDS = (syscalls.TMPFS_MAGIC, syscalls.PROC_SUPER_MAGIC)
 
 
 class Rootfs(NamedTuple):
     """A container's root.
 
-    fd: an O_PATH descriptor of it; own: the ids of the mounts in which things may be made, the root's first.
+    fd: an O_PATH descriptor of it; own: the ids of the mounts in which things may be made, the root's first; path: as
+    its engine names it.
     """
 
     fd: int
     own: tuple[int, ...]
+    path: str
 
 
-def of_bundle(bundle: Bundle) -> Rootfs:
+def of_folder(path: str) -> Rootfs:
     """The root of a container that does not exist yet: nothing is mounted below it."""
-    return Rootfs(_open(bundle.rootfs(), None), ())
+    return Rootfs(_open(path, None), (), path)
 
 
-def of_process(bundle: Bundle, process: Process) -> Rootfs:
-    """The root of a container whose process waits for its hooks; BundleError if it cannot be proved."""
-    path = bundle.rootfs()
+def of_process(path: str, tmpfs: tuple[str, ...], process: Process) -> Rootfs:
+    """The root of a container whose process waits for its hooks; BundleError if it cannot be proved.
+
+    tmpfs: where its runtime may have mounted one.
+    """
     fd = _open(path, process)
     id, is_mounted_there = syscalls.mount_of(fd)
     if not is_mounted_there:
         raise _not_the_root(path, "nothing is mounted there for the container")
     if not _is_here_too(fd, path):
         raise _not_the_root(path, "something else is mounted over it")
-    own = _own(fd, bundle.tmpfs())
+    own = _own(fd, tmpfs)
     # The engine's path leads here twice; that the runtime meant the same, a mount of its own on it says.
     if not any([_lies_on(fd, name) for name in own.values()]) and not _is_roots(path):
         raise _not_the_root(path, "others than root can exchange it for another folder")
-    return Rootfs(fd, (id, *own))
+    return Rootfs(fd, (id, *own), path)
 
 
-def _own(fd: int, destinations: tuple[str, ...]) -> dict[int, str]:
+def of_caller(path: str) -> Rootfs:
+    """The root of a container in whose mount namespace this process runs already; BundleError likewise.
+
+    Nothing of the host's is mounted below it alone: what is mounted elsewhere in this namespace too is the host's.
+    """
+    fd = _open(path, None)
+    id, is_mounted_there = syscalls.mount_of(fd)
+    if not is_mounted_there or _is_here_too(fd, "/"):
+        raise _not_the_root(path, "nothing is mounted there for the container")
+    # A mount point in /tmp, or in a folder like it, may belong to the container's user.
+    if not _is_roots(path, posix.fstat(fd).st_uid):
+        raise _not_the_root(path, "others than root can exchange it for another folder")
+    return Rootfs(fd, (id, *_own(fd, USUAL_TMPFS, posix.readlink(f"/proc/self/fd/{fd}"))), path)
+
+
+def _own(fd: int, destinations: tuple[str, ...], top: str = "") -> dict[int, str]:
     """The id of each filesystem that the runtime has made for this container, and its path: each tmpfs, and procfs.
 
     A destination alone proves nothing: a link of the image leads it into a volume of the host, or a volume to where
     such a tmpfs was mounted before.  Of every filesystem that a volume can show, the host itself has a mount.  The
     container's own mounts are not listed: before pivot_root they are the host's and more, and each takes its time.
+
+    top: the root's path, if both are in this namespace, else "".
     """
     own = {}
     there = _lie_at(fd, (*destinations, _DRIVERS))
-    hosts = mountinfo.mounted(procfile.pieces("/proc/self/mountinfo"), {number for _, _, number in there})
+    hosts = mountinfo.mounted(procfile.pieces("/proc/self/mountinfo"), {number for _, _, number in there}, top)
     for path, found, number in there:
         # In this order: SELinux lets the hook ask nothing of the host's filesystems.
         if number not in hosts and syscalls.filesystem_magic(found) in _KINDS:
@@ -130,12 +152,15 @@ def _is_here_too(fd: int, path: str) -> bool:
     return (status.st_dev, status.st_ino) == (found.st_dev, found.st_ino)
 
 
-def _is_roots(path: str) -> bool:
-    """Whether nobody but root can exchange what `path` leads to; a rootless engine's user counts as root."""
+def _is_roots(path: str, owner: int = 0) -> bool:
+    """Whether nobody but root can exchange what `path` leads to; a rootless engine's user counts as root.
+
+    owner: see `open_source`.
+    """
     start = posix.open("/", _FOLDER | posix.O_CLOEXEC)
     try:
         own = _is_users_own(start)
-        found = open_source(start, path, posix.geteuid(), _ALL) if own else open_source(start, path)
+        found = open_source(start, path, posix.geteuid(), _ALL) if own else open_source(start, path, owner)
         posix.close(found)
     except OSError:
         return False

@@ -33,19 +33,37 @@ def mount(pieces: Iterable[bytes], id: int) -> Mount | None:
     return None
 
 
-def mounted(pieces: Iterable[bytes], devices: Iterable[str]) -> set[str]:
-    """Those of `devices`, each as ``major:minor``, of which a filesystem is mounted anywhere in the namespace."""
+def mounted(pieces: Iterable[bytes], devices: Iterable[str], but_below: str = "") -> set[str]:
+    """Those of `devices`, each as ``major:minor``, of which a filesystem is mounted anywhere in the namespace.
+
+    but_below: a path below which mounts do not count, "" for none.
+    """
     missing = {device: device.encode() for device in devices}
+    top = _escaped(but_below)
     found: set[str] = set()
     for text in whole_lines(pieces) if missing else ():
         for device, number in [*missing.items()]:
             # Anyone may name the source of a FUSE mount like a number, so a find is looked at once more.
-            if b" %b " % number in text and [number] in [line.split(b" ", 3)[2:3] for line in text.split(b"\n")]:
+            if b" %b " % number in text and any([_is_of(line, number, top) for line in text.split(b"\n")]):
                 found.add(device)
                 del missing[device]
         if not missing:
             break
     return found
+
+
+def _is_of(line: bytes, number: bytes, top: bytes) -> bool:
+    """Whether a line is of a filesystem with this number, mounted at no path below `top`."""
+    fields = line.split(b" ", 5)
+    return fields[2:3] == [number] and not (top and (*fields, b"", b"")[4].startswith(top))
+
+
+def _escaped(path: str) -> bytes:
+    """The path with a slash at its end, as the kernel writes mount points; nothing for ""."""
+    text = f"{path}/".encode("utf-8", "surrogateescape") if path else b""
+    for letter in b"\\ \t\n":
+        text = text.replace(b"%c" % letter, b"\\%03o" % letter)
+    return text
 
 
 def whole_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:

@@ -320,9 +320,9 @@ def move_mount(from_fd: int, to_fd: int) -> None:
         raise _error("move_mount", to_fd)
 
 
-def mount_attr(attr_set: int) -> bytes:
-    """A struct mount_attr: MOUNT_ATTR_* flags to set, none to clear, and no propagation."""
-    return words(attr_set, 0, MS_PRIVATE, 0)
+def mount_attr(attr_set: int, attr_clr: int = 0, propagation: int = MS_PRIVATE) -> bytes:
+    """A struct mount_attr: MOUNT_ATTR_* flags to set and to clear, and the propagation; 0 leaves it as it is."""
+    return words(attr_set, attr_clr, propagation, 0)
 
 
 def mount_setattr(fd: int, mount_attr: bytes) -> None:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     # Device nodes, each with its reason.
     Reasoned = tuple[tuple[DeviceNode, str], ...]
 
+# A note, if the administrator wants it so.
+LEFT_ALONE = "the device cgroup is left alone: device-cgroup = off"
+
 
 class Provision(NamedTuple):
     """What a container gets from the driver.
@@ -123,7 +126,7 @@ def _open_cgroup(
 ) -> tuple[tuple[Operation, ...], tuple[str, ...]]:
     """The operations that open the device cgroup, and the notes."""
     if setting == "off":
-        return (), ("the device cgroup is left alone: device-cgroup = off",)
+        return (), (LEFT_ALONE,)
     cgroup = container.device_cgroup
     if cgroup.reason:
         if setting == "on":

@@ -34,9 +34,9 @@ _TRUE = ("1", "t", "T", "true", "TRUE", "True")
 class Request(NamedTuple):
     """One container's request.
 
-    source: ``env``, ``swarm``, ``mounts`` or ``annotations``.  Of two, `devices` are paths of nodes, see `by_nodes`:
-    ``cdi``, where the engine has injected them by a CDI spec of ours, and ``devices``, which the user of an old image
-    gave to it.
+    source: ``env``, ``swarm``, ``mounts``, ``annotations``, or ``cli`` for nvidia-container-cli's words.  Of two,
+    `devices` are paths of nodes, see `by_nodes`: ``cdi``, where the engine has injected them by a CDI spec of ours, and
+    ``devices``, which the user of an old image gave to it.
     devices: in canonical form and in the order given: ``all`` alone; ``none`` alone (driver files, no GPU); a decimal
     index; ``GPU-<uuid>`` in lower case after the dash; ``00000000:07:00.0``; ``0:1``, ``MIG-<uuid>`` and
     ``MIG-GPU-<uuid>/1/0`` for MIG devices.

@@ -20,7 +20,7 @@ from oci_gpu_hook.request.bundle import read_bundle
 
 def main() -> None:
     bundle, id, pid = sys.argv[1:]
-    root = Rootfs(os.open(f"/proc/{pid}/root", os.O_PATH), ())
+    root = Rootfs(os.open(f"/proc/{pid}/root", os.O_PATH), (), "/")
     found = ipc.mounts(read_bundle(bundle), id, root, Process(int(pid)), HostRoot())
     print(*[f"{mount.owner} {mount.members}" for mount in found if mount.path == "/dev/shm"])
 

@@ -114,7 +114,7 @@ def start(config: dict[str, Any], host: Node, words: list[str], progress: Progre
         patch.setattr(apply, "run", catch)
         # The container does not exist: nothing of it is looked at but its root.
         patch.setattr(process, "Process", lambda pid: None)
-        patch.setattr(rootfs, "of_process", lambda bundle, process: rootfs.of_bundle(bundle))
+        patch.setattr(rootfs, "of_process", lambda path, tmpfs, process: rootfs.of_folder(path))
         state = State("c1", 1, str(folder), {})
         hook.start(progress or Progress(), state, options)
     return caught[0] if caught else None

@@ -59,7 +59,7 @@ class Node:
         id: str = "c1",
     ) -> Start:
         bundle = Bundle(str(self.bundle), {"root": {"path": "rootfs"}})
-        root = rootfs.of_bundle(bundle)
+        root = rootfs.of_folder(bundle.rootfs())
         try:
             made = decide.decide(bundle, request, settings, self.root, root, id=id, process=None)
         finally:

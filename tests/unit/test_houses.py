@@ -14,7 +14,7 @@ SOURCES = {
     for path in (ROOT / PACKAGE).rglob("*.py")
 }
 # What the entry scripts start, and the linked modules' loader.
-STARTS = ("startup.linked", "hook", "runtime.create", "runtime.update")
+STARTS = ("startup.linked", "hook", "runtime.create", "runtime.update", "runtime.configure")
 COMMANDS = {"cli", "node"}
 
 

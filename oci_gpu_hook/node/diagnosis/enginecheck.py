@@ -107,6 +107,17 @@ def none_installed(tool: str) -> list[Finding]:
     return [Finding("engines", WARN, seen, command(tool, "install", "podman"))]
 
 
+def callers(here: list[str], program: str, entry: str, tool: str) -> list[Finding]:
+    """Whether those who call nvidia-container-cli find our entry script by that name; program, entry: without links."""
+    if not here:
+        return []
+    who = f"{', '.join(here)} call{'' if len(here) > 1 else 's'} nvidia-container-cli"
+    if program and program == entry:
+        return [Finding("callers", PASS, f"{who}, which is this hook")]
+    is_what = f"which is {program}, not this hook" if program else "which is not there: they give no GPU"
+    return [Finding("callers", WARN, f"{who}, {is_what}", command(tool, "install", "oci-gpu-hook-cli"))]
+
+
 def containerd(found: Containerd, tool: str, *, is_alone: bool) -> list[Finding]:
     """Which of containerd's runtimes are ours, and which are not there; is_alone: whether there is no other engine."""
     check = "containerd"

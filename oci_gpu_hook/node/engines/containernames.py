@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.formats import jsontext
+from oci_gpu_hook.node.machine import processes
 from oci_gpu_hook.node.machine.untrusted import ROOT
 from oci_gpu_hook.record import NamedTuple
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from oci_gpu_hook.node.machine.untrusted import Files
 
-PODMAN, CRIO, DOCKER, CONTAINERD = "podman", "CRI-O", "Docker", "containerd"
+PODMAN, CRIO, DOCKER, CONTAINERD, LXC = "podman", "CRI-O", "Docker", "containerd", "LXC"
 
 _STORAGE = ("/var/lib/containers/storage", "/run/containers/storage")
 # CRI-O's are in the second one: they do not outlive a boot.
@@ -44,6 +45,7 @@ _PLACES = {
     CONTAINERD: ("/cri-containerd-", "/containerd/"),
     CRIO: ("/crio-",),
     PODMAN: ("/libpod-",),
+    LXC: (f"/{processes.LXC}",),
 }
 
 

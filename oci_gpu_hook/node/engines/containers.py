@@ -110,8 +110,9 @@ class Known:
             return found
         cgroup = processes.trusted_cgroup(self._root, item.pid, self.version, item.owner)
         engine = item.called.engine or containernames.engine_of(f"{item.bundle}/", f"/{'/'.join(cgroup)}")
-        # The user of ctr names a container by its id.
-        return ContainerNames(engine, item.id if engine == containernames.CONTAINERD else "")
+        # The users of ctr and of LXC name a container by its id.
+        has_name = engine in (containernames.CONTAINERD, containernames.LXC)
+        return ContainerNames(engine, item.id if has_name else "")
 
     def _with_monitor(self, item: Running) -> Running:
         """A container without a state, with what the process above its first one tells of it."""
@@ -146,7 +147,7 @@ def find(root: HostRoot, word: str) -> Running:
     if named and named[0].pid:
         return named[0]
     id, owner = (named[0].id, named[0].owner) if named else (word, None)
-    pid = known.first_in_cgroup(id, owner)
+    pid = known.first_in_cgroup(id, owner) or known.first_in_cgroup(f"{processes.LXC}{id}", owner)
     if pid is not None:
         return known.of_process(pid)
     if named:

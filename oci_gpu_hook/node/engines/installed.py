@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 
 VENDORS_FOLDER = "/usr/share/containers/oci/hooks.d"
 ADMINISTRATORS_FOLDER = "/etc/containers/oci/hooks.d"
+CONTAINER_CLI = "nvidia-container-cli"
+# By a file that each of its callers brings.
+_CALLERS = {
+    "LXC": "/usr/share/lxc/hooks/nvidia",
+    "enroot": "/etc/enroot/hooks.d/98-nvidia.sh",
+    "Apptainer": "/usr/bin/apptainer",
+    "Charliecloud": "/usr/bin/ch-fromhost",
+}
 _PROGRAM_FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
 
 # NVIDIA's runtime adds a hook to config.json and starts runc: nvidia-container-runtime(.cdi, .legacy).
@@ -126,6 +134,16 @@ def containerd(root: HostRoot) -> Containerd | None:
 def has_program(root: HostRoot, name: str) -> bool:
     """Whether one of the host's folders for programs has this one."""
     return any([root.stat(f"{folder}/{name}") is not None for folder in _PROGRAM_FOLDERS])
+
+
+def callers(root: HostRoot) -> tuple[list[str], str]:
+    """Who here calls nvidia-container-cli for GPUs, and the program of that name that they find; "" for none.
+
+    LXC's hook looks in these folders as well, whatever its PATH.
+    """
+    here = [name for name, path in _CALLERS.items() if root.stat(path) is not None]
+    found = [f"{folder}/{CONTAINER_CLI}" for folder in _PROGRAM_FOLDERS]
+    return here, next((root.real(path) for path in found if root.stat(path) is not None), "")
 
 
 def _engine(root: HostRoot, name: str) -> tuple[Engine, list[Shim]]:

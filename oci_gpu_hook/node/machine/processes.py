@@ -28,6 +28,8 @@ _PF_KTHREAD = 0x00200000  # linux/sched.h
 # linux/capability.h.
 _CAP_MKNOD = 27
 _CGROUPS = "/sys/fs/cgroup"
+# How LXC, and LXD by it, begin the name of a container's cgroup.
+LXC = "lxc.payload."
 _WHOLE_ID = re.compile("[0-9a-f]{64}")
 _LARGEST_ENVIRONMENT, _MOST_VARIABLES = 4 << 20, 10_000
 
@@ -199,7 +201,9 @@ def trusted_cgroup(root: HostRoot, pid: int, version: str, owner: int) -> list[s
 
 
 def id_in(cgroup: str) -> str:
-    """The container's id in the name of a cgroup; "" if there is none."""
+    """The container's id in the name of a cgroup, of LXC's its name; "" if there is none."""
+    if cgroup.startswith(LXC):
+        return cgroup[len(LXC) :]
     return next((word for word in re.split("[-.:]", cgroup) if _WHOLE_ID.fullmatch(word)), "")
 
 

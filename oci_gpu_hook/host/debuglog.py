@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Append to a log that a caller names: a regular file of its own, in a folder that root and the caller alone lead to.
+
+A container's user may own the folder, and leave a link there, or a FIFO that nobody reads: nothing is written then.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.host.source import UntrustedError, open_source
+from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_regular
+
+_APPEND = posix.O_WRONLY | posix.O_APPEND | posix.O_CLOEXEC
+_NAMED = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
+_OURS = {"/dev/stdout": 1, "/dev/stderr": 2}
+
+
+def write(path: str, lines: list[str]) -> None:
+    """Append `lines` to the file at `path`, "" for none; OSError if it cannot be written, or is not ours."""
+    data = "".join([f"{line}\n" for line in lines]).encode("utf-8", "backslashreplace")
+    if path in _OURS:
+        posix.write(_OURS[path], data)
+    elif path:
+        posix.write(_opened(path), data)
+
+
+def _opened(path: str) -> int:
+    folder, slash, name = path.rpartition("/")
+    if not (slash and path.startswith("/")):
+        raise UntrustedError("it is no absolute path")
+    top = posix.open("/", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
+    host, own = posix.fstat(top).st_uid, posix.geteuid()
+    parent = open_source(top, folder, host, (0, host, own))
+    if posix.fstat(parent).st_mode & WRITABLE_BY_OTHERS:
+        raise UntrustedError("others may write to its folder")
+    # The descriptors close with the process, which ends here.
+    try:
+        return posix.open(name, _APPEND | posix.O_CREAT | posix.O_EXCL, 0o600, dir_fd=parent)
+    except FileExistsError:
+        named = posix.open(name, _NAMED, dir_fd=parent)
+        status = posix.fstat(named)
+        if not is_regular(status) or status.st_nlink != 1 or status.st_uid != own:
+            raise UntrustedError("it is no file of the caller's own") from None
+        return posix.open(f"/proc/self/fd/{named}", _APPEND)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nvidia-container-cli list`` and ``info``: the driver's files and GPUs in the form that NVIDIA's program prints.
+
+Charliecloud copies what ``list`` names into an image's folder.  Must not open a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oci_gpu_hook.driver import inventory, survey
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.planning import selection
+from oci_gpu_hook.request import parse
+from oci_gpu_hook.request.settings import Settings, read_settings
+from oci_gpu_hook.request.words import ALL, CAPABILITIES, VISIBLE_DEVICES
+
+if TYPE_CHECKING:
+    from oci_gpu_hook.request.containercli import Call
+
+_FILTERS = ("device", "libraries", "binaries", "ipcs", "firmwares")
+_INFO = ("Device Index", "Device Minor", "Model", "Brand", "GPU UUID", "Bus Location", "Architecture")
+
+
+def paths(call: Call) -> list[str]:
+    """Absolute paths of what the options name, of everything if they name nothing."""
+    wanted = [name for name in _FILTERS if call.has(name)]
+    root, driver_root = HostRoot(), read_settings(None, None).driver_root
+    found = survey.current(root, driver_root)
+    lines = []
+    if not wanted or "device" in wanted:
+        lines += _devices(root, driver_root, found, call)
+    bits = (32, 64) if call.has("compat32") or not wanted else (64,)
+    ipcs = inventory.with_nodes(root, found, driver_root=driver_root).ipc_paths
+    parts = {
+        "binaries": [it.path for it in found.binaries],
+        "libraries": [it.path for it in found.libraries if it.bits in bits],
+        "ipcs": [it.path for it in ipcs],
+        "firmwares": [it.path for it in found.firmware],
+    }
+    lines += [path for name, found_paths in parts.items() if not wanted or name in wanted for path in found_paths]
+    return lines
+
+
+def _devices(root: HostRoot, driver_root: str, found: inventory.DriverInventory, call: Call) -> list[str]:
+    inputs = call.inputs()
+    if not call.has("device"):
+        inputs.environment[VISIBLE_DEVICES] = ALL
+    request = parse.parse(inputs, Settings())[0]
+    if request is None:
+        return []
+    request = request._replace(capabilities=CAPABILITIES)
+    selected = selection.select(request, found)
+    families = selection.families(request)
+    found = inventory.with_nodes(root, found, families, request.imex_channels, driver_root)
+    return [node.path for node, _ in selection.nodes(request, selected, found)]
+
+
+def facts(call: Call) -> list[str]:
+    """The driver's versions, then each GPU; with ``--csv`` as two tables."""
+    found = survey.current(HostRoot(), read_settings(None, None).driver_root)
+    versions = (("NVRM version", found.driver_version), ("CUDA version", found.cuda_version))
+    gpus = [
+        (gpu.nvml_index, gpu.minor, gpu.model, gpu.brand, gpu.uuid or "", gpu.bus_id, gpu.compute_capability)
+        for gpu in found.gpus
+    ]
+    if call.has("csv"):
+        heads = [",".join(name for name, _ in versions), ",".join(value for _, value in versions)]
+        return [*heads, "", ",".join(_INFO), *[",".join(map(str, gpu)) for gpu in gpus]]
+    lines = [f"{name + ':':16}{value}" for name, value in versions]
+    for gpu in gpus:
+        lines += ["", *[f"{name + ':':16}{value}" for name, value in zip(_INFO, gpu)]]
+    return lines
+
+
+COMMANDS = {"list": paths, "info": facts}

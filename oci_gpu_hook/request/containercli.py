@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The words of nvidia-container-cli, by which LXC, enroot, Apptainer, Charliecloud and ctr ask for GPUs.  Pure.
+
+They become the same `Inputs` as a container's environment does, so that they mean the same and the same settings hold.
+What only NVIDIA's program needs is accepted and has no effect.
+"""
+
+from __future__ import annotations
+
+from getopt import GetoptError, getopt, gnu_getopt
+
+from oci_gpu_hook.errors import UsageError, quoted
+from oci_gpu_hook.formats.decimal import decimal
+from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.request import words
+from oci_gpu_hook.request.sources import Inputs
+from oci_gpu_hook.request.words import CAPABILITIES, MIG_MANAGEMENT, NONE
+
+USAGE = """\
+usage: nvidia-container-cli [--debug=FILE] [--user] COMMAND
+       configure [--pid=PID] [--device=LIST] [--CAPABILITY] [--require=EXPR] [--imex-channel=LIST] [--no-cgroups] ROOTFS
+       list [--device=LIST] [--libraries] [--binaries] [--ipcs] [--firmwares] [--compat32]
+       info [--csv]
+oci-gpu-hook(8), NVIDIA-CONTAINER-CLI, has the rest"""
+
+# Options by their letters, "" for none; with a value they end in "=".
+_GLOBAL = {"debug=": "d", "load-kmods": "k", "user": "u", "root=": "r", "ldcache=": "l", "no-pivot": "n"}
+_GLOBAL |= {"no-create-imex-channels": "", "help": "h", "version": "V"}
+_MIG = {"mig-config=": MIG_MANAGEMENT[0], "mig-monitor=": MIG_MANAGEMENT[1]}
+_COMMON = {"device=": "d", "imex-channel=": "", "compat32": "", **dict.fromkeys(_MIG, "")}
+_COMMANDS = {
+    "configure": {
+        **_COMMON,
+        **{"pid=": "p", "require=": "r", "ldconfig=": "l", "csv=": "", "cuda-compat-mode=": ""},
+        **{"compute": "c", "utility": "u", "video": "v", "graphics": "g", "display": "D", "ngx": ""},
+        **dict.fromkeys(("no-cgroups", "no-devbind", "no-persistenced", "no-fabricmanager", "no-gsp-firmware"), ""),
+    },
+    "list": {**_COMMON, "libraries": "l", "binaries": "b", "ipcs": "i", "firmwares": "f"},
+    "info": {"csv": ""},
+}
+# What has no effect here: no ldconfig runs, no cache is read, no module is loaded, and no root is pivoted into.
+NEEDLESS = ("load-kmods", "ldcache", "ldconfig", "no-pivot", "no-create-imex-channels", "user", "csv")
+# The largest pid (proc_sys_kernel(5), pid_max).
+_MOST_PID = 1 << 22
+
+
+class Call(NamedTuple):
+    """One call.  options: of both kinds, without dashes, with all values that each was given ("" for those that take
+    none); root: the container's, "" but for ``configure``."""
+
+    command: str
+    options: dict[str, tuple[str, ...]]
+    root: str
+
+    def has(self, option: str) -> bool:
+        return option in self.options
+
+    def last(self, option: str) -> str:
+        """The value that was given last, "" without one."""
+        return self.options.get(option, ("",))[-1]
+
+    def pid(self) -> int | None:
+        """The container's process, None if the caller runs in the container's mount namespace."""
+        if not self.has("pid"):
+            return None
+        found = decimal(self.last("pid"), _MOST_PID)
+        if not found:
+            raise UsageError(f"--pid is {quoted(self.last('pid'))}, which is no process")
+        return found
+
+    def inputs(self) -> Inputs:
+        """What is asked for.  Who names a process is root, or has no more power than over its own containers."""
+        environment = {
+            words.VISIBLE_DEVICES: ",".join(filter(None, self.options.get("device", ()))) or NONE,
+            words.DRIVER_CAPABILITIES: ",".join([name for name in CAPABILITIES if self.has(name)]),
+            words.IMEX_CHANNELS: ",".join(self.options.get("imex-channel", ())),
+        }
+        for option, variable in _MIG.items():
+            environment[variable] = self.last(option[:-1])
+        for number, expression in enumerate(self.options.get("require", ())):
+            environment[f"NVIDIA_REQUIRE_{number}"] = expression
+        return Inputs(environment, privileged=self.has("pid"))
+
+
+def parse(arguments: list[str]) -> Call:
+    """The call with these words; UsageError for words that nvidia-container-cli does not know."""
+    # --user may have a value, which getopt cannot say: whom the caller runs as, it is already.
+    plain = ["--user" if word.startswith(("--user=", "-u")) else word for word in arguments]
+    try:
+        given, rest = getopt(plain, *_known(_GLOBAL))
+        command = rest[0] if rest else ""
+        if any([name in ("--help", "-h", "--version", "-V") for name, _ in given]) or command not in _COMMANDS:
+            raise UsageError(f"unknown command {quoted(command)}" if command else "no command is named")
+        known = _COMMANDS[command]
+        # Not what --user has become: of configure, -u is --utility.
+        more, names = gnu_getopt(arguments[len(arguments) - len(rest) + 1 :], *_known(known))
+    except GetoptError as err:
+        raise UsageError(f"nvidia-container-cli: {err.msg}") from err
+    options: dict[str, tuple[str, ...]] = {}
+    for found, table in ((given, _GLOBAL), (more, known)):
+        letters = {f"-{letter}": option.rstrip("=") for option, letter in table.items() if letter}
+        for word, value in found:
+            name = letters.get(word, word[2:])
+            options[name] = (*options.get(name, ()), value)
+    if len(names) != (command == "configure"):
+        raise UsageError(f"{command} takes {'one root' if command == 'configure' else 'options only'}")
+    if options.get("root", ("/",))[-1] not in ("", "/"):
+        raise UsageError(
+            f"--root={quoted(options['root'][-1])} is not taken from a caller",
+            "the administrator sets driver-root, in /etc/oci-gpu-hook.conf",
+        )
+    return Call(command, options, names[0] if names else "")
+
+
+def _known(table: dict[str, str]) -> tuple[str, list[str]]:
+    """Options as getopt takes them: their letters, and their names."""
+    letters = [letter + (":" if option.endswith("=") else "") for option, letter in table.items() if letter]
+    return "".join(letters), [*table]

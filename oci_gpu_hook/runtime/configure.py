@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nvidia-container-cli configure``: one container start for callers that have no config.json and write no state.
+
+Words make the request, and a path names the root; from there on it is a start as `hook` tells it.  With ``--pid`` the
+root is that process's.  Without, the caller has made the container's mount namespace and runs in it.  SECURITY.md says
+what is believed of whom.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook import apply
+from oci_gpu_hook.container import rootfs
+from oci_gpu_hook.container.process import Process
+from oci_gpu_hook.errors import DONE, LONGEST_LIST, plain, quoted
+from oci_gpu_hook.host import debuglog
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.planning.decide import decide
+from oci_gpu_hook.planning.plan import LEFT_ALONE
+from oci_gpu_hook.report import records, sentence
+from oci_gpu_hook.report.progress import Progress
+from oci_gpu_hook.request import parse, settings
+from oci_gpu_hook.request.bundle import Bundle
+from oci_gpu_hook.request.containercli import NEEDLESS
+from oci_gpu_hook.request.state import State, Who, checked_path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.operations.operation import Operation
+    from oci_gpu_hook.request.containercli import Call
+
+# What is not given with an option: kinds of operations, or a part of the host's path.
+_OMITTED = {
+    "no-devbind": "/dev/",
+    "no-persistenced": "nvidia-persistenced",
+    "no-fabricmanager": "fabricmanager",
+    "no-gsp-firmware": "/firmware/",
+}
+
+
+def run(call: Call, arguments: list[str]) -> int:
+    """Give the container what `call` asks for; gives the exit code.  arguments: the words as they were given."""
+    progress = Progress()
+    code, said = DONE, ""
+    try:
+        _configure(progress, call)
+    except Exception as err:
+        code, said = sentence.failure(err), plain(str(err), LONGEST_LIST)
+    try:
+        records.send(progress, code, said)
+        debuglog.write(call.last("debug"), _told(progress, call, arguments, said))
+    except OSError as err:
+        sentence.say(f"{quoted(call.last('debug'))} is not written: {err}")
+    return code
+
+
+def _configure(progress: Progress, call: Call) -> None:
+    path, pid = checked_path(call.root), call.pid()
+    process = Process(pid) if pid else Process.caller()
+    # A container's root lies in its bundle, which its engine names after it.
+    folder = path.rstrip("/").rpartition("/")[0]
+    id = folder.rpartition("/")[2] if pid else _name(path)
+    progress.state = State(id, process.pid, folder, {})
+    allowed = settings.read_settings(None, Who({}, id, folder))
+    if call.has("no-cgroups"):
+        allowed = allowed._replace(device_cgroup="off")
+    if call.last("cuda-compat-mode") == "disabled":
+        allowed = allowed._replace(cuda_forward_compatibility=False)
+    progress.settings = allowed
+    request, notes = parse.parse(call.inputs(), allowed)
+    progress.keep(notes)
+    if request is None:
+        progress.say()
+        return
+    request = progress.request = request._replace(source="cli")
+    progress.end_step()
+    host = HostRoot("/", remember=True)
+    root = rootfs.of_process(path, rootfs.USUAL_TMPFS, process) if pid else rootfs.of_caller(path)
+    # A bundle with an empty config.json: nothing is configured but what the words say.
+    plan = decide(Bundle(folder, {}), request, allowed, host, root, id=id, process=process)
+    plan = progress.plan = plan._replace(operations=tuple([it for it in plan.operations if not _is_omitted(it, call)]))
+    # A caller that wants it so needs no note at each start.
+    progress.keep([note for note in plan.notes if note != LEFT_ALONE or not call.has("no-cgroups")])
+    progress.end_step()
+    progress.keep(apply.run(plan, host, root.fd, process))
+    progress.say()
+
+
+def _name(path: str) -> str:
+    """The container's name: LXC says it, enroot names the root after it."""
+    name = posix.environ.get(b"LXC_NAME", b"").decode("utf-8", "replace")
+    return name or path.rstrip("/").rpartition("/")[2]
+
+
+def _is_omitted(operation: Operation, call: Call) -> bool:
+    source = getattr(operation, "source", "") or getattr(operation, "path", "")
+    return any([part in source for option, part in _OMITTED.items() if call.has(option)])
+
+
+def _told(progress: Progress, call: Call, arguments: list[str], said: str) -> list[str]:
+    """The debug log's lines: what was asked, each step, and what became of it."""
+    lines = ["words: " + " ".join(arguments)]
+    lines += [f"--{name} has no effect" for name in NEEDLESS if call.has(name)]
+    if progress.request:
+        lines.append(f"request: {', '.join(progress.request.asked())}; {', '.join(progress.request.capabilities)}")
+    lines += [f"step: {operation.describe()}" for operation in (progress.plan.operations if progress.plan else ())]
+    lines += [f"note: {note}" for note in progress.notes]
+    return [plain(line, LONGEST_LIST) for line in (*lines, f"failed: {said}" if said else "done")]
