@@ -114,8 +114,7 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
     by_link = docker is not None and judged_docker.is_ours(docker, root.real(ours.entry))
     findings += judged_docker.docker(docker, root.real(ours.entry), tool) if docker else []
     findings += enginecheck.other_hooks(installed, hooks, host_engines.shims(root), by_link)
-    here, program = host_engines.callers(root)
-    findings += enginecheck.callers(here, program, root.real(ours.entry), tool)
+    findings += enginecheck.callers(*host_engines.callers(root), root.real(ours.entry), tool)
     return [*findings, *_rootless(root, found, tool)]
 
 

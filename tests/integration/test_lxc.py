@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LXC and LXD, by Debian's own programs and LXC's own hook, which start nvidia-container-cli by its words.
+
+Unprivileged: the hook runs in the container's user namespace, as root of 100000 on the host.  Privileged, and for any
+other: the lines of ``flags lxc``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.docker.dockerd import node, uuid
+from tests.integration.engines import Installed, in_turn
+
+COMPUTE = {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
+# The hook's name for its callers; and what makes a container's procfs show the simulated driver.
+BEFORE = """
+ln -s ../libexec/oci/hooks.d/oci-gpu-hook /usr/bin/nvidia-container-cli
+cat >/usr/bin/add-procdriver <<'END'
+#!/bin/sh
+mount -t tmpfs none $LXC_ROOTFS_MOUNT/proc/driver && mkdir $LXC_ROOTFS_MOUNT/proc/driver/nvidia
+END
+chmod 755 /usr/bin/add-procdriver
+root() {
+    mkdir -p /run/lxc/$1/hook && cp -a $2 /run/lxc/$1/rootfs
+    for name in proc dev sys tmp run; do mkdir -p /run/lxc/$1/rootfs/$name; done
+    cp /run/look /run/lxc/$1/rootfs/look
+    chown -R $3:$3 /run/lxc/$1/rootfs /run/lxc/$1/hook
+}
+cat >/run/look <<'END'
+nvidia-smi | sed 's/^/smi /'
+test ! -e /app/cuda || /app/cuda
+echo root is $(touch /touched 2>/dev/null && echo writable || echo read-only)
+mknod /dev/tried c 195 7 2>/dev/null && { true </dev/tried; } 2>&1 | sed 's/.*: /tried: /'
+exit 0
+END
+"""
+CONFIG = """
+lxc.rootfs.path = dir:/run/lxc/{name}/rootfs
+lxc.mount.auto = proc:mixed
+lxc.autodev = 1
+lxc.net.0.type = empty
+lxc.hook.mount = /usr/bin/add-procdriver
+"""
+UNPRIVILEGED = """
+lxc.idmap = u 0 100000 65536
+lxc.idmap = g 0 100000 65536
+lxc.hook.mount = /usr/share/lxc/hooks/nvidia
+lxc.environment = NVIDIA_VISIBLE_DEVICES={asks}
+lxc.environment = NVIDIA_DRIVER_CAPABILITIES={capabilities}
+"""
+PRIVILEGED = """
+lxc.cgroup.devices.deny = a
+lxc.cgroup.devices.allow = c *:* m
+lxc.cgroup.devices.allow = c 1:* rwm
+"""
+
+
+# LXC leaves it to every hierarchy.
+AFTER = "find /sys/fs/cgroup -depth -type d -name 'lxc.*' -exec rmdir {} + 2>/dev/null || :"
+
+
+class Row(NamedTuple):
+    """A container: what it asks for, its root, more of its configuration; the indices of its GPUs, None if refused."""
+
+    asks: str
+    gpus: tuple[int, ...] | None
+    root: str = "debian"
+    more: str = ""
+    capabilities: str = "compute,utility"
+
+
+ROWS = {
+    "index": Row("0", (0,)),
+    "two": Row("1,5", (1, 5)),
+    "uuid": Row(uuid(3), (3,)),
+    "all": Row("all", (0, 1, 2, 3, 4, 5, 6, 7)),
+    "none": Row("none", ()),
+    "unknown": Row("99", None),
+    "requirement": Row("0", None, more="lxc.environment = NVIDIA_REQUIRE_CUDA=cuda>=99\n"),
+    "musl": Row("2", (2,), "musl"),
+    "distroless": Row("2", (2,), "bare"),
+    "read-only": Row("2", (2,), more="lxc.rootfs.options = ro\n"),
+    "graphics": Row("0", (0,), capabilities="graphics,utility"),
+}
+
+
+def container(name: str, row: Row, patterns: dict[str, Path]) -> str:
+    """The shell lines that run it, and show the debug log that LXC's hook asked for."""
+    config = (CONFIG + UNPRIVILEGED).format(name=name, asks=row.asks, capabilities=row.capabilities) + row.more
+    # The bare root has no shell: its program says enough.
+    command = "/app/cuda" if row.root == "bare" else "/bin/sh /look"
+    return f"""
+root {name} {patterns[row.root]} 100000
+cat >/run/lxc/{name}/config <<'END'
+{config}
+END
+lxc-execute -P /run/lxc -n {name} -l DEBUG -o /run/lxc/{name}/log -- {command} 2>&1 || echo failed
+sed 's/^/debug /' /run/lxc/{name}/hook/nvidia.log
+grep -o 'oci-gpu-hook: .*' /run/lxc/{name}/log | sed 's/^/log /' || :
+"""
+
+
+@pytest.fixture(scope="module")
+def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]]:
+    scripts = {name: container(name, row, patterns) for name, row in ROWS.items()}
+    scripts["privileged"] = f"""
+root privileged {patterns["debian"]} 0
+{{ cat <<'END'
+{CONFIG.format(name="privileged")}{PRIVILEGED}
+END
+oci-gpu-hook flags lxc 4; }} >/run/lxc/privileged/config
+lxc-execute -P /run/lxc -n privileged -- /bin/sh /look 2>&1 || echo failed
+"""
+    scripts["two at once"] = (
+        "".join(
+            f"""
+root at-once-{n} {patterns["debian"]} 100000
+cat >/run/lxc/at-once-{n}/config <<'END'
+{(CONFIG + UNPRIVILEGED).format(name=f"at-once-{n}", asks=n, capabilities="compute,utility")}
+END
+lxc-execute -P /run/lxc -n at-once-{n} -- /bin/sh /look >/run/at-once-{n} 2>&1 &
+"""
+            for n in (0, 1)
+        )
+        + "wait\ncat /run/at-once-0 /run/at-once-1"
+    )
+    scripts["shown"] = """
+sed -i 's/VISIBLE_DEVICES=0/VISIBLE_DEVICES=6/' /run/lxc/index/config
+echo 'while sleep 1; do :; done' >/run/lxc/index/rootfs/wait
+lxc-execute -P /run/lxc -d -n index -- /bin/sh /wait
+oci-gpu-hook containers
+oci-gpu-hook doctor --container index || :
+oci-gpu-hook doctor | grep callers
+lxc-stop -P /run/lxc -k -n index
+"""
+    return in_turn(installed, {**scripts, "after": AFTER}, BEFORE, description="h100x8", cgroup="v1")
+
+
+def allowed(lines: list[str]) -> set[str]:
+    return {line.split()[1] for line in lines if line.startswith("smi /dev/") and line.split()[2] == "allowed"}
+
+
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.gpus is not None and row.root != "bare"])
+def test_an_unprivileged_container_has_what_it_asks_for(seen: dict[str, list[str]], name: str) -> None:
+    row, lines = ROWS[name], seen[name]
+    assert row.gpus is not None
+    base = COMPUTE if "compute" in row.capabilities else {"/dev/nvidiactl"}
+    assert allowed(lines) >= {node(index) for index in row.gpus} | base, lines
+    assert not any(node(index) in allowed(lines) for index in range(8) if index not in row.gpus)
+    assert "failed" not in lines
+    if "compute" in row.capabilities:
+        assert (f"cuInit 0, {len(row.gpus)} devices" if row.gpus else "cuInit 100, -1 devices") in lines, lines
+    assert f"root is {'read-only' if name == 'read-only' else 'writable'}" in lines
+
+
+def test_a_root_without_a_shell(seen: dict[str, list[str]]) -> None:
+    assert "cuInit 0, 1 devices" in seen["distroless"], seen["distroless"]
+
+
+@pytest.mark.parametrize(("name", "sentence"), [("unknown", "unknown device '99'"), ("requirement", "cuda>=99")])
+def test_a_refusal_is_said_in_both_logs(seen: dict[str, list[str]], name: str, sentence: str) -> None:
+    """LXC shows its user nothing of what a hook says."""
+    lines = seen[name]
+    assert "failed" in lines
+    assert any(line.startswith("log oci-gpu-hook: ") and sentence in line for line in lines), lines
+    assert any(line.startswith("debug failed: ") and sentence in line for line in lines), lines
+
+
+def test_the_debug_log_tells_each_step(seen: dict[str, list[str]]) -> None:
+    lines = [line.removeprefix("debug ") for line in seen["index"] if line.startswith("debug ")]
+    assert lines[0].startswith("words: --debug=/run/lxc/index/hook/nvidia.log ")
+    assert "--ldconfig has no effect" in lines
+    assert f"step: bind the host's node {node(0)}" in lines
+    assert lines[-1] == "done"
+
+
+def test_a_privileged_container_has_the_lines_of_flags(seen: dict[str, list[str]]) -> None:
+    lines = seen["privileged"]
+    assert allowed(lines) == COMPUTE | {node(4)}, lines
+    assert "cuInit 0, 1 devices" in lines
+    assert any(line.startswith("tried: ") and "not permitted" in line for line in lines), lines
+
+
+def test_two_at_once(seen: dict[str, list[str]]) -> None:
+    assert allowed(seen["two at once"]) == COMPUTE | {node(0), node(1)}
+
+
+def test_commands_know_its_name(seen: dict[str, list[str]]) -> None:
+    text = "\n".join(seen["shown"])
+    assert "index of LXC, process" in text, text
+    assert "LXC" in text.partition("held by nobody")[0], text
+    assert "pass  callers" in text, text
+
+
+LXD = """
+export LXD_DIR=/run/lxd LXD_CONF=/run/lxd-conf
+mkdir -p $LXD_DIR /run/image/rootfs
+cp -a {root}/. /run/image/rootfs/
+for name in proc dev sys tmp run; do mkdir -p /run/image/rootfs/$name; done
+cp /run/look /run/image/rootfs/
+printf '#!/bin/sh\\nwhile sleep 1; do :; done\\n' >/run/image/rootfs/usr/sbin/init
+chmod 755 /run/image/rootfs/usr/sbin/init
+printf 'architecture: x86_64\\ncreation_date: 1\\n' >/run/image/metadata.yaml
+tar -C /run/image -czf /run/image.tar.gz metadata.yaml rootfs
+# It goes before LXC's own hook, which raw.lxc cannot.
+echo 'lxc.hook.mount = /usr/bin/add-procdriver' >/usr/share/lxc/config/common.conf.d/00-procdriver.conf
+lxd >/run/lxd.log 2>&1 &
+lxd waitready --timeout 300
+lxc storage create default dir
+lxc profile device add default root disk path=/ pool=default
+lxc image import /run/image.tar.gz --alias image
+lxc init image one -c nvidia.runtime=true -c nvidia.driver.capabilities=compute,utility
+lxc config device add one gpu unix-char path={node}
+lxc start one
+lxc exec one -- /bin/sh /look
+oci-gpu-hook doctor --container one || :
+lxc delete --force one
+lxd shutdown --timeout 300
+"""
+
+
+def test_lxd(installed: Installed, patterns: dict[str, Path]) -> None:
+    """``nvidia.runtime=true`` brings the driver's files by LXC's hook, and a device of LXD's brings the GPU."""
+    script = LXD.format(root=patterns["debian"], node=node(3))
+    lines = in_turn(installed, {"lxd": script + AFTER}, BEFORE, description="h100x8", cgroup="v1")["lxd"]
+    assert allowed(lines) == COMPUTE | {node(3)}, lines
+    assert any("one of LXC, process" in line for line in lines), lines
