@@ -116,6 +116,16 @@ def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]
         scripts[f"ctr {kind} mapped"] = ctr(f"{kind}-mapped", MAPPED)
         scripts[f"cri {kind} unknown"] = pod("NVIDIA_VISIBLE_DEVICES=77")
         scripts[f"ctr {kind} unknown"] = ctr(f"{kind}-unknown", MAPPED._replace(asks="77", ctr=""))
+    scripts["ctr --gpus"] = f"""
+ln -s ../libexec/oci/hooks.d/oci-gpu-hook /usr/bin/nvidia-container-cli
+rm /etc/oci-gpu-hook.conf
+gpus() {{ ctr run --runc-binary /usr/bin/simulated-runc --rm "$@" /bin/sh -c {shlex.quote(LOOK)} 2>&1 || echo failed; }}
+gpus --gpus 2 {IMAGE} gpus-2
+echo again
+gpus --read-only --gpus 4 --gpus 6 {IMAGE} gpus-4-6
+echo again
+gpus --gpus 77 {IMAGE} gpus-77
+"""
     scripts["cdi"] = f"{SPEC}\n{pod('nvidia.com/gpu=1 nvidia.com/gpu=5', '--update')}"
     scripts["version"] = "containerd --version"
     return docker(installed, patterns["debian"], scripts, cgroup="v1")
@@ -130,6 +140,17 @@ def times(lines: list[str]) -> list[list[str]]:
         else:
             found[-1].append(line)
     return found
+
+
+def test_ctrs_own_option(seen: dict[str, list[str]]) -> None:
+    """``ctr run --gpus`` has runc start nvidia-container-cli with the container's process."""
+    one, two, unknown = times(seen["ctr --gpus"])
+    # It asks for every capability.
+    assert opened(one) - {"/dev/nvidia-modeset"} == nodes([2]) | tried([2]), one
+    assert opened(two) - {"/dev/nvidia-modeset"} == nodes([4, 6]) | tried([4, 6]), two
+    assert tried([0]) <= denied(one)
+    assert "cuInit 0, 1 devices" in one
+    assert "failed" in unknown and "unknown device '77'" in "\n".join(unknown), unknown
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.docker.dockerd import node, uuid
 from tests.integration.engines import Installed, in_turn
+from tests.integration.inside import COMPUTE, gpus, node
 
-COMPUTE = {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
 # The hook's name for its callers; and what makes a container's procfs show the simulated driver.
 BEFORE = """
 ln -s ../libexec/oci/hooks.d/oci-gpu-hook /usr/bin/nvidia-container-cli
@@ -76,7 +75,7 @@ class Row(NamedTuple):
 ROWS = {
     "index": Row("0", (0,)),
     "two": Row("1,5", (1, 5)),
-    "uuid": Row(uuid(3), (3,)),
+    "uuid": Row(str(gpus()[3]["uuid"]), (3,)),
     "all": Row("all", (0, 1, 2, 3, 4, 5, 6, 7)),
     "none": Row("none", ()),
     "unknown": Row("99", None),

@@ -39,7 +39,7 @@ def paths(call: Call) -> list[str]:
         "firmwares": [it.path for it in found.firmware],
     }
     lines += [path for name, found_paths in parts.items() if not wanted or name in wanted for path in found_paths]
-    return lines
+    return [*dict.fromkeys(lines)]
 
 
 def _devices(root: HostRoot, driver_root: str, found: inventory.DriverInventory, call: Call) -> list[str]:
