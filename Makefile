@@ -14,7 +14,7 @@ export PARALLEL = -n auto --maxprocesses 8 --dist worksteal
 .PHONY: help demo test check lint types contracts unit unit-pythons integration test-docker test-hostile
 .PHONY: test-on-the-machine test-beside-the-machine test-packaging test-selinux test-aarch64 test-gpu
 .PHONY: bench bench-load fuzz rpm deb openshift
-.PHONY: install install-docker uninstall man completions prometheusrule clean
+.PHONY: install install-docker install-cli uninstall man completions prometheusrule clean
 
 help: ## List what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "make %-18s %s\n", $$1, $$2 }'
@@ -120,6 +120,9 @@ install: ## Install below [DESTDIR=][PREFIX=/usr], for [PYTHON=/usr/bin/python3]
 
 install-docker: ## Let dockerd start what is installed below [DESTDIR=][PREFIX=/usr] for 'docker run --gpus'
 	@packaging/install.sh install-docker "$(DESTDIR)" "$(PREFIX)"
+
+install-cli: ## Let LXC, enroot, Apptainer and others find it as nvidia-container-cli, below [DESTDIR=][PREFIX=/usr]
+	@packaging/install.sh install-cli "$(DESTDIR)" "$(PREFIX)"
 
 uninstall: ## Take away what install put below [DESTDIR=][PREFIX=/usr]
 	@packaging/install.sh uninstall "$(DESTDIR)" "$(PREFIX)"

@@ -1,9 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs and uninstalls: `make install`, `make install-docker` and `make uninstall` call it.
+# Installs and uninstalls: `make install`, `make install-docker`, `make install-cli` and `make uninstall` call it.
 #
 #   packaging/install.sh install DESTDIR PREFIX PYTHON
 #   packaging/install.sh install-docker DESTDIR PREFIX     the link by which dockerd starts what is installed there
+#   packaging/install.sh install-cli DESTDIR PREFIX        the link by which LXC, enroot and others start it
 #   packaging/install.sh uninstall DESTDIR PREFIX
 #   packaging/install.sh stage DESTDIR PREFIX PYTHON       for a package: downloads nothing, records no folders
 #   packaging/install.sh sources DESTDIR PREFIX PYTHON     the same, and compiles nothing: for a package of any Python
@@ -12,6 +13,7 @@
 #   PREFIX/bin/oci-gpu-hook                                what people start
 #   PREFIX/bin/oci-gpu-runtime                             a runtime, for engines that read no hooks.d
 #   PREFIX/bin/nvidia-container-runtime-hook               install-docker: a link to the entry script
+#   PREFIX/bin/nvidia-container-cli                        install-cli: another one
 #   PREFIX/lib/oci-gpu-hook/                               the package, byte-compiled, and linked for the hook
 #   PREFIX/share/containers/oci/hooks.d/oci-gpu-hook.json  registers the hook with engines
 #   PREFIX/lib/{systemd,udev,tmpfiles.d}/                  units that keep nodes and inventory: packaging/systemd
@@ -35,6 +37,7 @@ entry=$prefix/libexec/oci/hooks.d/oci-gpu-hook
 command=$prefix/bin/oci-gpu-hook
 runtime=$prefix/bin/oci-gpu-runtime
 dockers=$prefix/bin/nvidia-container-runtime-hook
+cli=$prefix/bin/nvidia-container-cli
 registration=$prefix/share/containers/oci/hooks.d/oci-gpu-hook.json
 data=$prefix/share/oci-gpu-hook
 modules=$prefix/share/selinux/packages/oci-gpu-hook
@@ -97,9 +100,9 @@ check_ours() {
     fi
 }
 
-# Whether dockerd's link is there, as we make it or as somebody has made it by hand.
+# Whether the link $1 is there, as we make it or as somebody has made it by hand.
 is_our_link() {
-    case $(readlink "$destdir$dockers") in "../${entry#"$prefix"/}" | "$entry") ;; *) return 1 ;; esac
+    case $(readlink "$destdir$1") in "../${entry#"$prefix"/}" | "$entry") ;; *) return 1 ;; esac
 }
 
 # Makes the folder $1 with its parents, and remembers those that uninstall must remove.
@@ -325,20 +328,24 @@ do_install() {
     echo "installed $destdir$command for people: try '$command info'"
 }
 
-# dockerd looks for this name, and starts it for containers with --gpus. A link of anybody else's stays, and any file.
-do_install_docker() {
+# The name $1, by which others start the hook, for $2. A link of anybody else's stays, and any file.
+install_link() {
     grep -qs 'oci[-_]gpu[-_]hook' "$destdir$entry" || fail "$destdir$entry is not there: run 'make install' first"
-    if is_our_link; then
-        echo "$destdir$dockers is there already"
-        return
+    if is_our_link "$1"; then
+        echo "$destdir$1 is there already"
+        exit 0
     fi
-    if [ -e "$destdir$dockers" ] || [ -L "$destdir$dockers" ]; then
-        fail "$destdir$dockers is there and is not ours: move it away first"
+    if [ -e "$destdir$1" ] || [ -L "$destdir$1" ]; then
+        fail "$destdir$1 is there and is not ours: move it away first"
     fi
     # Not -f: what another has put there meanwhile stays as well.
-    ln -s "../${entry#"$prefix"/}" "$destdir$dockers"
-    [ -z "${SOURCE_DATE_EPOCH:-}" ] || touch -h -d "@$SOURCE_DATE_EPOCH" "$destdir$dockers"
-    echo "installed $destdir$dockers for 'docker run --gpus'"
+    ln -s "../${entry#"$prefix"/}" "$destdir$1"
+    [ -z "${SOURCE_DATE_EPOCH:-}" ] || touch -h -d "@$SOURCE_DATE_EPOCH" "$destdir$1"
+    echo "installed $destdir$1 for $2"
+}
+
+do_install_docker() {
+    install_link "$dockers" "'docker run --gpus'"
     echo "dockerd looks for it once, when it starts: restart it, such as by 'systemctl restart docker'"
 }
 
@@ -349,8 +356,10 @@ do_uninstall() {
     [ -n "$destdir" ] || "$command" volume remove >/dev/null 2>&1 || :
     # And this node's features, of which Node Feature Discovery would make labels for ever.
     [ -n "$destdir" ] || "$command" features --remove >/dev/null 2>&1 || :
-    # Before what it leads to: dockerd could start no container with --gpus.
-    ! is_our_link || rm -f "$destdir$dockers"
+    # Before what they lead to: dockerd could start no container with --gpus.
+    for link in "$dockers" "$cli"; do
+        ! is_our_link "$link" || rm -f "$destdir$link"
+    done
     made=$(cat "$destdir$folders" 2>/dev/null || true)
     # *.new: what `write` leaves if the disk is full or it is killed.
     single_files | while read -r file; do rm -f "$destdir$file" "$destdir$file.new"; done
@@ -373,6 +382,7 @@ check_arguments
 case $action in
 install | stage | sources) do_install ;;
 install-docker) do_install_docker ;;
+install-cli) install_link "$cli" "LXC, enroot, Apptainer, Charliecloud and ctr" ;;
 uninstall) do_uninstall ;;
-*) fail "knows install, install-docker and uninstall only" ;;
+*) fail "knows install, install-docker, install-cli and uninstall only" ;;
 esac

@@ -53,6 +53,11 @@ if [ "$purpose" = test ]; then
     has conmon || need conmon
     has dockerd || { debian need docker.io; fedora want moby-engine; }
     has containerd || need containerd
+    # Who starts nvidia-container-cli, or no hook at all.
+    has lxc-execute || need lxc
+    has lxd || debian need lxd
+    has ch-fromhost || debian need charliecloud
+    has systemd-nspawn || need systemd-container
     # Docker's networks; and the CRI's calls are HTTP/2.
     has iptables || need iptables
     has curl || need curl

@@ -24,6 +24,7 @@ COMMAND = "bin/oci-gpu-hook"
 RUNTIME = "bin/oci-gpu-runtime"
 LIBRARY = "lib/oci-gpu-hook"
 DOCKERS = "bin/nvidia-container-runtime-hook"
+LINKS = {"install-docker": DOCKERS, "install-cli": "bin/nvidia-container-cli"}
 TARGET = "../libexec/oci/hooks.d/oci-gpu-hook"
 REGISTRATION = "share/containers/oci/hooks.d/oci-gpu-hook.json"
 EPOCH = 1700000000
@@ -263,20 +264,21 @@ def test_a_foreign_file_in_our_place_is_left(tmp_path: Path, part: str, target: 
     assert tree(tmp_path) == before
 
 
-def test_dockers_link_is_made_on_demand_and_goes_with_the_rest(tmp_path: Path) -> None:
-    link, at = tmp_path / "usr" / DOCKERS, f"DESTDIR={tmp_path}"
-    done = make("install-docker", at)
+@pytest.mark.parametrize(("target", "name"), LINKS.items())
+def test_a_link_is_made_on_demand_and_goes_with_the_rest(tmp_path: Path, target: str, name: str) -> None:
+    link, at = tmp_path / "usr" / name, f"DESTDIR={tmp_path}"
+    done = make(target, at)
     sentence = f"{tmp_path}/usr/{ENTRY} is not there: run 'make install' first"
     assert (done.status != 0, sentence in done.err) == (True, True), "it would lead nowhere"
     assert make("install", at).status == 0
     assert not link.is_symlink()
-    done = make("install-docker", at)
+    done = make(target, at)
     assert done.status == 0, done.err
     assert str(link.readlink()) == TARGET
     assert link.samefile(tmp_path / "usr" / ENTRY)
-    assert "restart it, such as by 'systemctl restart docker'" in done.out
+    assert ("restart it, such as by 'systemctl restart docker'" in done.out) == (name == DOCKERS)
     made = link.lstat()
-    done = make("install-docker", at)
+    done = make(target, at)
     assert (done.status, "is there already" in done.out) == (0, True)
     assert link.lstat().st_ino == made.st_ino
     assert make("install", at).status == 0
@@ -285,26 +287,28 @@ def test_dockers_link_is_made_on_demand_and_goes_with_the_rest(tmp_path: Path) -
     assert tree(tmp_path) == {}
 
 
-def test_dockers_link_that_was_made_by_hand_is_ours(tmp_path: Path) -> None:
-    link, at = tmp_path / "usr" / DOCKERS, f"DESTDIR={tmp_path}"
+@pytest.mark.parametrize(("target", "name"), LINKS.items())
+def test_a_link_that_was_made_by_hand_is_ours(tmp_path: Path, target: str, name: str) -> None:
+    link, at = tmp_path / "usr" / name, f"DESTDIR={tmp_path}"
     assert make("install", at).status == 0
     link.symlink_to(f"/usr/{ENTRY}")
-    assert make("install-docker", at).status == 0
+    assert make(target, at).status == 0
     assert str(link.readlink()) == f"/usr/{ENTRY}"
     assert make("uninstall", at).status == 0
     assert not link.is_symlink()
 
 
-@pytest.mark.parametrize("target", ["", "nvidia-container-toolkit", f"/opt/{ENTRY}"])
-def test_what_another_has_in_the_links_place_is_left(tmp_path: Path, target: str) -> None:
-    link, at = tmp_path / "usr" / DOCKERS, f"DESTDIR={tmp_path}"
+@pytest.mark.parametrize("text", ["", "nvidia-container-toolkit", f"/opt/{ENTRY}"])
+@pytest.mark.parametrize(("target", "name"), LINKS.items())
+def test_what_another_has_in_the_links_place_is_left(tmp_path: Path, target: str, name: str, text: str) -> None:
+    link, at = tmp_path / "usr" / name, f"DESTDIR={tmp_path}"
     assert make("install", at).status == 0
-    if target:
-        link.symlink_to(target)
+    if text:
+        link.symlink_to(text)
     else:
         link.write_text("#!/bin/sh\n")
     before = tree(tmp_path)
-    done = make("install-docker", at)
+    done = make(target, at)
     assert done.status != 0
     # The second line is make's own.
     first, second = done.err.splitlines()
@@ -312,7 +316,7 @@ def test_what_another_has_in_the_links_place_is_left(tmp_path: Path, target: str
     assert second.startswith("make: ***")
     assert tree(tmp_path) == before
     assert make("uninstall", at).status == 0
-    assert [name for name in tree(tmp_path) if "." not in name and "/bin/" in name] == [f"usr/{DOCKERS}"]
+    assert [name for name in tree(tmp_path) if "." not in name and "/bin/" in name] == [f"usr/{name}"]
 
 
 def test_an_installation_that_was_killed_at_its_start_is_no_obstacle(tmp_path: Path) -> None:

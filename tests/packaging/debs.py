@@ -33,9 +33,10 @@ exec cat
 
 
 class Release(NamedTuple):
-    """The three packages of one version."""
+    """The packages of one version."""
 
     hook: Path
+    cli: Path
     docker: Path
     selinux: Path
 
@@ -46,7 +47,7 @@ def build(folder: Path, version: str = "", tree: Path = ROOT) -> Release:
     done = subprocess.run(words, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     built = {Path(line).name.partition("_")[0]: Path(line) for line in done.stdout.split()}
-    names = ("oci-gpu-hook", "oci-gpu-hook-docker", "oci-gpu-hook-selinux")
+    names = ("oci-gpu-hook", "oci-gpu-hook-cli", "oci-gpu-hook-docker", "oci-gpu-hook-selinux")
     assert built.keys() == {*names}
     return Release(*[built[name] for name in names])
 

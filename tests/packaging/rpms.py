@@ -90,6 +90,11 @@ class Release(NamedTuple):
         """The one beside them, for hosts with Docker."""
         return self.hook.with_name(self.hook.name.replace("hook-", "hook-docker-", 1))
 
+    @property
+    def cli(self) -> Path:
+        """The one for callers of nvidia-container-cli."""
+        return self.hook.with_name(self.hook.name.replace("hook-", "hook-cli-", 1))
+
 
 class Ended(NamedTuple):
     """What rpm said and how it ended."""
@@ -107,8 +112,9 @@ def build(folder: Path, version: str = "", tree: Path = ROOT) -> Release:
     [selinux] = [path for path in built if path.name.startswith("oci-gpu-hook-selinux")]
     [docker] = [path for path in built if path.name.startswith("oci-gpu-hook-docker")]
     packages = [path for path in built if path.parent.name == "noarch"]
-    [hook] = [path for path in packages if path not in (selinux, docker)]
-    assert Release(hook, selinux).docker == docker
+    [cli] = [path for path in built if path.name.startswith("oci-gpu-hook-cli")]
+    [hook] = [path for path in packages if path not in (selinux, docker, cli)]
+    assert (Release(hook, selinux).docker, Release(hook, selinux).cli) == (docker, cli)
     return Release(hook, selinux)
 
 

@@ -30,6 +30,7 @@ SETTINGS = "/etc/oci-gpu-hook.conf"
 LIBRARY = "/usr/lib/oci-gpu-hook"
 PACKAGE = f"{LIBRARY}/oci_gpu_hook"
 LINK = "/usr/bin/nvidia-container-runtime-hook"
+CLI = "/usr/bin/nvidia-container-cli"
 CHANGED = "device-cgroup = on\n"
 PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
 # What a start and a command leave behind.
@@ -101,8 +102,9 @@ def test_the_packages_hold_what_make_install_installs(release: Release, installe
     }
     assert files - listed == set()
     more = {re.sub(r"/(doc|lintian)/.*", r"/\1", path) for path in listed - files}
-    assert more == {SETTINGS, LINK, "/usr/share/doc", "/usr/share/lintian"}
+    assert more == {SETTINGS, LINK, CLI, "/usr/share/doc", "/usr/share/lintian"}
     assert debs.contents(release.docker) >= {LINK}
+    assert debs.contents(release.cli) >= {CLI}
     assert not [path for path in listed if path.endswith(".cil")] <= [*debs.contents(release.hook)]
 
 
@@ -200,14 +202,15 @@ def test_what_the_administrator_has_changed_is_kept(view: View, release: Release
 
 
 def test_a_foreign_file_in_our_place_stops_the_installation(view: View, release: Release) -> None:
-    places = (ENTRY, REGISTRATION, "/usr/bin/oci-gpu-hook", "/usr/bin/oci-gpu-runtime", LINK)
+    places = (ENTRY, REGISTRATION, "/usr/bin/oci-gpu-hook", "/usr/bin/oci-gpu-runtime", LINK, CLI)
+    packages = {LINK: ("oci-gpu-hook-docker", release.docker), CLI: ("oci-gpu-hook-cli", release.cli)}
     for place in places:
-        name = "oci-gpu-hook-docker" if place == LINK else "oci-gpu-hook"
+        name, package = packages.get(place, ("oci-gpu-hook", release.hook))
         foreign = view / place
         foreign.parent.mkdir(parents=True, exist_ok=True)
         foreign.write_text("another program's\n")
         before = view.listing()
-        done = view.dpkg("-i", release.docker if place == LINK else release.hook)
+        done = view.dpkg("-i", package)
         assert done.status != 0
         assert f"{name}: {place} is there and is not ours: move it away first" in done.said
         assert view.listing() == before
@@ -266,6 +269,21 @@ def test_an_installation_by_hand_refuses_to_go_while_it_is_in_use() -> None:
         assert not (view / "/usr/bin/oci-gpu-runtime").exists()
     finally:
         view.close()
+
+
+def test_nvidias_container_cli_and_ours_refuse_each_other(view: View, release: Release, tmp_path: Path) -> None:
+    control = {"Package": "libnvidia-container-tools", "Version": "1.20.2-1", "Architecture": "all"}
+    theirs = debs.pack(tmp_path, control, {CLI: "NVIDIA's\n"})
+    does(view.dpkg("-i", theirs, release.hook))
+    done = view.dpkg("-i", release.cli)
+    assert done.status != 0 and "conflict" in done.said, done.said
+    does(view.dpkg("--purge", "libnvidia-container-tools"))
+    does(view.dpkg("-i", release.cli))
+    assert os.readlink(view / CLI) == "../libexec/oci/hooks.d/oci-gpu-hook"
+    done = view.sh("nvidia-container-cli configure --no-cgroups /")
+    assert done.status == 3 and "is not the container's root" in done.said, done.said
+    does(view.dpkg("--purge", "oci-gpu-hook-cli", "oci-gpu-hook"))
+    assert not (view / CLI).is_symlink()
 
 
 def test_nvidias_packages_and_oci_gpu_hook_docker_refuse_each_other(

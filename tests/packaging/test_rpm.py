@@ -30,6 +30,7 @@ REGISTRATION = "usr/share/containers/oci/hooks.d/oci-gpu-hook.json"
 SETTINGS = "etc/oci-gpu-hook.conf"
 LIBRARY = "usr/lib/oci-gpu-hook"
 DOCKERS = "usr/bin/nvidia-container-runtime-hook"
+CLI = "usr/bin/nvidia-container-cli"
 TARGET = "../libexec/oci/hooks.d/oci-gpu-hook"
 CHANGED = "device-cgroup = on\n"
 
@@ -97,18 +98,19 @@ def test_the_packages_hold_what_make_install_installs(release: Release, installe
     }
 
 
-def test_dockers_package_holds_one_link(release: Release) -> None:
+def test_two_packages_hold_one_link_each(release: Release) -> None:
     form = "[%{FILENAMES} %{FILELINKTOS}\n]"
-    words: list[str | Path] = ["rpm", "-qp", "--qf", form, release.docker]
-    done = subprocess.run(words, check=True, capture_output=True, text=True)
-    files = [line for line in done.stdout.splitlines() if "/licenses/" not in line]
-    assert files == [f"/{DOCKERS} {TARGET}"]
+    for package, link in ((release.docker, DOCKERS), (release.cli, CLI)):
+        words: list[str | Path] = ["rpm", "-qp", "--qf", form, package]
+        done = subprocess.run(words, check=True, capture_output=True, text=True)
+        files = [line for line in done.stdout.splitlines() if "/licenses/" not in line]
+        assert files == [f"/{link} {TARGET}"]
 
 
 def test_they_are_noarch_and_say_what_the_sources_say(release: Release) -> None:
     text = (rpms.ROOT / "setup.cfg").read_text()
     [version] = re.findall(r"^version = (.*)$", text, re.MULTILINE)
-    for package in (*release, release.docker):
+    for package in (*release, release.docker, release.cli):
         form = "%{VERSION} %{ARCH} %{LICENSE}"
         done = subprocess.run(["rpm", "-qp", "--qf", form, package], check=True, capture_output=True, text=True)
         assert done.stdout == f"{version} noarch Apache-2.0"
@@ -271,22 +273,25 @@ def test_a_runtime_that_is_in_use_is_not_erased(scratch: Scratch, release: Relea
 
 
 @pytest.mark.parametrize("target", ["", "/opt/nvidia/hook", f"/{ENTRY}.old"])
-def test_what_another_has_in_the_links_place_stays(scratch: Scratch, release: Release, target: str) -> None:
+@pytest.mark.parametrize(("kind", "name"), [("docker", DOCKERS), ("cli", CLI)])
+def test_what_another_has_in_the_links_place_stays(
+    scratch: Scratch, release: Release, kind: str, name: str, target: str
+) -> None:
     """A file, and links that lead elsewhere; at an upgrade, too."""
-    link = scratch / DOCKERS
+    link, package = scratch / name, getattr(release, kind)
     put = (lambda: link.symlink_to(target)) if target else (lambda: link.write_text("#!/bin/sh\n"))
     does(scratch, "-i", *release)
     put()
     before = scratch.listing()
-    sentence = f"oci-gpu-hook-docker: /{DOCKERS} is there and is not ours: move it away first"
-    done = scratch.rpm("-i", release.docker)
+    sentence = f"oci-gpu-hook-{kind}: /{name} is there and is not ours: move it away first"
+    done = scratch.rpm("-i", package)
     assert (done.status != 0, sentence in done.said) == (True, True), done.said
     assert scratch.listing() == before
     link.unlink()
-    does(scratch, "-i", release.docker)
+    does(scratch, "-i", package)
     link.unlink()
     put()
-    done = scratch.rpm("-U", "--replacepkgs", release.docker)
+    done = scratch.rpm("-U", "--replacepkgs", package)
     assert (done.status != 0, sentence in done.said) == (True, True), done.said
     assert link.is_symlink() == bool(target)
     assert not target or str(link.readlink()) == target
@@ -356,8 +361,7 @@ def test_rpmlint_has_nothing_to_say_that_is_not_explained(release: Release) -> N
         "rpmlint",
         "--rpmlintrc",
         rpms.ROOT / "packaging/oci-gpu-hook.rpmlintrc",
-        *release,
-        release.docker,
+        *(*release, release.docker, release.cli),
     ]
     sources = [*folder.glob("SRPMS/*.rpm"), *folder.glob("SPECS/*.spec")]
     done = subprocess.run([*words, *sources], check=False, capture_output=True, text=True)
@@ -374,7 +378,7 @@ def test_every_explanation_has_a_reason() -> None:
 def test_two_builds_of_one_tree_hold_the_same(release: Release, tmp_path: Path) -> None:
     """Names, modes, times and digests of all files."""
     again = rpms.build(tmp_path)
-    for one, other in zip((*release, release.docker), (*again, again.docker)):
+    for one, other in zip((*release, release.docker, release.cli), (*again, again.docker, again.cli)):
         contents = [
             subprocess.run(["rpm", "-qp", "--dump", package], check=True, capture_output=True).stdout
             for package in (one, other)
