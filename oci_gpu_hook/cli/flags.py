@@ -169,7 +169,7 @@ def lxc(gpus: tuple[str, ...], config: str | None, host_root: str) -> None:
 
 
 @flags.command()
-@click.option("--directory", "-D", metavar="DIR", required=True, help="The container's root.")
+@click.option("--directory", metavar="DIR", required=True, help="The container's root.")
 @click.option("--way", type=click.Choice(["words", "file"]), default="words", show_default=True, help="What to print.")
 @_gpus
 def nspawn(directory: str, way: str, gpus: tuple[str, ...], config: str | None, host_root: str) -> None:

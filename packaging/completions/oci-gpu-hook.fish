@@ -7,12 +7,12 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
     set -e words[1]
     for word in $words
         # The value of an option names no command.
-        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --format --hook --host-root --id --interval --kind --mode --name --nvml-timeout --output --pid --runtime --shares --since --timeout --vendor --way
+        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --directory --format --hook --host-root --id --interval --kind --mode --name --nvml-timeout --output --pid --runtime --shares --since --timeout --vendor --way
             set before
             continue
         end
         set before $word
-        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory show' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'config' 'config show' 'config import' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags dockerspawner' 'flags swarmspawner' 'flags kubespawner' 'volume' 'volume create' 'volume remove' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux explain' 'log' 'metrics' 'features'
+        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory show' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'config' 'config show' 'config import' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags dockerspawner' 'flags swarmspawner' 'flags kubespawner' 'flags lxc' 'flags nspawn' 'volume' 'volume create' 'volume remove' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux explain' 'log' 'metrics' 'features'
             set -a command $word
         end
     end
@@ -116,6 +116,8 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a podman -d 'Options of p
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a dockerspawner -d 'Python lines of jupyterhub_config.py for DockerSpawner'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a swarmspawner -d 'Python lines of jupyterhub_config.py for SwarmSpawner'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a kubespawner -d 'Python lines of jupyterhub_config.py for KubeSpawner, in the three GPU modes'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a lxc -d 'Lines of a container\'s configuration for LXC, privileged or not'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a nspawn -d 'Words of systemd-nspawn, or its files, for a container with GPUs'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags docker' -l way -r -f -a 'gpus runtime cdi driver-volume' -d 'Print the words of this way alone, for docker run $(...)'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags docker' -l config -r -F -d 'The administrator\'s file'
@@ -142,6 +144,16 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l config -r -
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -f
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags lxc' -l config -r -F -d 'The administrator\'s file'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags lxc' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags lxc' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags lxc' -f
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags nspawn' -l directory -r -f -a '(__fish_complete_directories)' -d 'The container\'s root'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags nspawn' -l way -r -f -a 'words file' -d 'What to print'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags nspawn' -l config -r -F -d 'The administrator\'s file'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags nspawn' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags nspawn' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags nspawn' -f
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at volume' -a create -d 'Make the volume, or bring it up to date, and print the command that names it to Docker'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at volume' -a remove -d 'Remove the volume\'s folder: ours alone, and only where it has our mark'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at volume' -s h -l help -d 'Show help and exit'
