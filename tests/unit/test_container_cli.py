@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The words of nvidia-container-cli: what they ask for, which are refused, and where the debug log may lie."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook.errors import RequestError, UsageError
+from oci_gpu_hook.host import debuglog
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel import mountinfo
+from oci_gpu_hook.node.diagnosis import PASS, WARN, enginecheck
+from oci_gpu_hook.node.engines import installed
+from oci_gpu_hook.request import containercli, parse
+from oci_gpu_hook.request.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+# Each caller's, as its own sources have them.
+LXC = "--debug=/var/lib/lxc/c/hook/nvidia.log --user configure --no-cgroups --ldconfig=@/sbin/ldconfig --device=0,2 "
+LXC += "--compute --utility --require=cuda>=11.0 /usr/lib/lxc/rootfs"
+ENROOT = "--user --debug=/dev/stderr configure --no-cgroups --ldconfig=@/sbin/ldconfig --device=all --utility /run/root"
+APPTAINER = "configure --no-cgroups --device=GPU-3f1c7a52-9d04-4e6b-8a17-52c0b9e46d21 --compute --utility "
+APPTAINER += "--require=cuda>=11 --require=driver>=450 --ldconfig=@/sbin/ldconfig /var/apptainer/session/final"
+CTR = "--load-kmods configure --pid=42 --device=1 --compute --compat32 --graphics --utility --video --display /b/rootfs"
+
+
+DEFAULTS = Settings()
+
+
+def request(words: str, settings: Settings = DEFAULTS) -> parse.Request | None:
+    return parse.parse(containercli.parse(words.split()).inputs(), settings)[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "devices", "capabilities", "requirements"),
+    [
+        (LXC, ("0", "2"), ("utility", "compute"), ("cuda>=11.0",)),
+        (ENROOT, ("all",), ("utility",), ()),
+        (APPTAINER, ("GPU-3f1c7a52-9d04-4e6b-8a17-52c0b9e46d21",), ("utility", "compute"), ("cuda>=11", "driver>=450")),
+        (CTR, ("1",), ("utility", "compute", "video", "graphics", "display", "compat32"), ()),
+        ("configure -d 0 -d1 -cu R", ("0", "1"), ("utility", "compute"), ()),
+        ("configure --utility R", ("none",), ("utility",), ()),
+        ("configure --device= --utility R", ("none",), ("utility",), ()),
+        ("configure R --device 0:1 --ngx", ("0:1",), ("ngx",), ()),
+        ("configure --device=0 R", ("0",), ("utility", "compute"), ()),
+    ],
+)
+def test_each_callers_words(
+    words: str, devices: tuple[str, ...], capabilities: tuple[str, ...], requirements: tuple[str, ...]
+) -> None:
+    found = request(words)
+    assert found is not None
+    assert (found.devices, found.capabilities, found.requirements) == (devices, capabilities, requirements)
+
+
+def test_void_asks_for_nothing() -> None:
+    assert request("configure --device=void --utility R") is None
+
+
+def test_options_have_their_place() -> None:
+    """-u is --user before the command, and --utility behind it; --user may have a value."""
+    call = containercli.parse(["-u", "--user=1000:1000", "-r", "/", "configure", "-u", "-p", "7", "R"])
+    assert (call.has("user"), call.has("utility"), call.pid(), call.root) == (True, True, 7, "R")
+    assert containercli.parse(["info", "--csv"]).has("csv")
+    assert containercli.parse(["list", "--libraries", "--binaries"]).options.keys() == {"libraries", "binaries"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        "configure",
+        "configure a b",
+        "configure --unknown R",
+        "configure --device",
+        "list R",
+        "info --device=0",
+        "configure --pid= R",
+        "configure --pid=-1 R",
+        "configure --pid=0 R",
+        "configure --pid=99999999999 R",
+        "--root=/opt/driver configure R",
+        "frobnicate",
+        "--help",
+    ],
+)
+def test_unknown_words_are_usage(words: str) -> None:
+    with pytest.raises(UsageError):
+        containercli.parse(words.split()).pid()
+
+
+def test_words_of_any_length_are_refused() -> None:
+    with pytest.raises(RequestError, match="longer than 128 KiB"):
+        request(f"configure --device={'0,' * 70_000} R")
+    with pytest.raises(RequestError, match="longer than 128 KiB"):
+        request(f"configure --device=0 --require={'x' * 140_000} R")
+
+
+def test_the_settings_hold_for_words_but_for_the_engines_own() -> None:
+    """Without --pid nobody knows whose words they are."""
+    strict = Settings(accept_environment="privileged")
+    assert request("configure --device=0 R", strict) is None
+    found = request("configure --pid=1 --device=0 R", strict)
+    assert found is not None and found.devices == ("0",)
+    with pytest.raises(RequestError, match="CAP_SYS_ADMIN"):
+        request("configure --device=0 --mig-config=all R")
+
+
+def test_the_program_says_how_it_is_used() -> None:
+    code = "import sys\nfrom oci_gpu_hook.__main__ import main\nmain()"
+    words = [sys.executable, "-c", code, "nvidia-container-cli", "list", "x"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    first, second, *_ = done.stderr.splitlines()
+    assert done.returncode == 2 and first == "oci-gpu-hook: list takes options only"
+    assert second.startswith("usage: nvidia-container-cli ")
+
+
+# Where the log may not lie: what is there, and why.
+
+
+def test_a_log_grows_in_the_callers_own_folder(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    log = tmp_path / "log"
+    for line in ("one", "two"):
+        debuglog.write(str(log), [line])
+    assert log.read_text() == "one\ntwo\n"
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
+def _link(log: Path) -> None:
+    log.symlink_to(log.with_name("other"))
+
+
+def _fifo(log: Path) -> None:
+    os.mkfifo(log)
+
+
+def _second_name(log: Path) -> None:
+    other = log.with_name("other")
+    other.write_text("")
+    os.link(other, log)
+
+
+def _open_folder(log: Path) -> None:
+    log.parent.chmod(0o777)
+
+
+def _folder(log: Path) -> None:
+    log.mkdir()
+
+
+@pytest.mark.parametrize("plant", [_link, _fifo, _second_name, _open_folder, _folder])
+def test_nothing_is_written_elsewhere(tmp_path: Path, plant: object) -> None:
+    tmp_path.chmod(0o755)
+    log = tmp_path / "log"
+    plant(log)  # type: ignore[operator]
+    with pytest.raises(OSError):
+        debuglog.write(str(log), ["one"])
+    others = [path for path in tmp_path.iterdir() if path.is_file() and path.stat().st_size]
+    assert others == []
+
+
+@pytest.mark.parametrize("path", ["log", "/", "/tmp/..", "/nowhere/log"])
+def test_a_log_has_an_absolute_path(path: str, tmp_path: Path) -> None:
+    os.chdir(tmp_path)
+    with pytest.raises(OSError):
+        debuglog.write(path, ["one"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_what_is_mounted_elsewhere_too_is_the_hosts() -> None:
+    """The kernel writes a space in a mount point as an octal number; a name that only begins so lies elsewhere."""
+    lines = [
+        b"1 0 0:1 / / rw - ext4 /dev/a rw",
+        b"2 1 0:2 / /my\\040root/dev rw - tmpfs none rw",
+        b"3 1 0:3 / /my\\040rooted/dev rw - tmpfs none rw",
+        b"4 1 0:4 / /my\\040root/run rw - tmpfs none rw",
+        b"5 1 0:4 / /run rw - tmpfs none rw",
+    ]
+    text = [b"\n".join([*lines, b""])]
+    asked = ["0:2", "0:3", "0:4", "0:5"]
+    assert mountinfo.mounted(text, asked, "/my root") == {"0:3", "0:4"}
+    assert mountinfo.mounted(text, asked) == {"0:2", "0:3", "0:4"}
+
+
+@pytest.mark.parametrize(
+    ("program", "level", "says"),
+    [
+        ("../libexec/oci/hooks.d/oci-gpu-hook", PASS, "which is this hook"),
+        ("", WARN, "which is not there"),
+        ("nvidia-cli.real", WARN, "which is /usr/bin/nvidia-cli.real, not this hook"),
+    ],
+)
+def test_doctor_says_what_the_callers_find(tmp_path: Path, program: str, level: str, says: str) -> None:
+    for name in ("usr/share/lxc/hooks/nvidia", "usr/libexec/oci/hooks.d/oci-gpu-hook", "usr/bin/nvidia-cli.real"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    if program:
+        (tmp_path / "usr/bin/nvidia-container-cli").symlink_to(program)
+    found = installed.callers(HostRoot(str(tmp_path)))
+    (finding,) = enginecheck.callers(*found, "/usr/libexec/oci/hooks.d/oci-gpu-hook", "apt")
+    assert (finding.level, says in finding.seen) == (level, True), finding
+    assert enginecheck.callers([], "", "", "apt") == []
