@@ -10,7 +10,7 @@ import subprocess
 import time
 
 from tests.bench.rounds import Node, Sample
-from tests.bench.stage import COMMAND, ENVIRONMENT, Kit, Scene
+from tests.bench.stage import COMMAND, ENTRY, ENVIRONMENT, Kit, Scene
 from tests.bench.variants import WARM, by_key
 
 
@@ -19,7 +19,16 @@ def play(kit: Kit, rounds: int) -> dict[str, list[Sample]]:
     Node().make(WARM)
     scene = Scene(kit, by_key("gpu-1"), "commands")
     scene.lay()
-    commands = {"info": ["info"], "plan": ["plan", "--bundle", str(scene.path)]}
+    cli = kit.scratch / "nvidia-container-cli"
+    cli.symlink_to(ENTRY)
+    configure = f"{cli} --user configure --no-cgroups --device=0 --compute --utility {scene.path}/rootfs"
+    commands = {
+        "info": [COMMAND, "info"],
+        "plan": [COMMAND, "plan", "--bundle", str(scene.path)],
+        # As enroot and LXC call it, in a mount namespace of theirs; and that alone.
+        "unshare true": ["unshare", "--mount", "true"],
+        "unshare nvidia-container-cli configure": ["unshare", "--mount", *configure.split()],
+    }
     samples: dict[str, list[Sample]] = {name: [] for name in commands}
     try:
         for number in range(rounds + 1):
@@ -35,7 +44,7 @@ def play(kit: Kit, rounds: int) -> dict[str, list[Sample]]:
 
 def _run(words: list[str]) -> Sample:
     begun = time.perf_counter_ns()
-    done = subprocess.run([COMMAND, *words], capture_output=True, text=True, env=ENVIRONMENT)
+    done = subprocess.run(words, capture_output=True, text=True, env=ENVIRONMENT)
     taken = (time.perf_counter_ns() - begun) / 1e6
     lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
     return Sample(taken, 0.0, 0.0, 0, False, lines[-1] if done.returncode else "")

@@ -29,6 +29,7 @@ DESCRIPTION = "h100x8"
 LIBRARIES = 1050
 SAVED = Path("/run/oci-gpu-hook")
 COMMAND = "/usr/bin/oci-gpu-hook"
+ENTRY = "/usr/libexec/oci/hooks.d/oci-gpu-hook"
 STAGE = "createRuntime"
 LEAVE = "import posix; posix._exit(0)"
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}

@@ -30,7 +30,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import mountinfo
 from oci_gpu_hook.node.engines import cdispecs
 from oci_gpu_hook.planning import answers, compatibility, labels, requirements
-from oci_gpu_hook.request import bycdi, settingsfile, sources
+from oci_gpu_hook.request import bycdi, containercli, settingsfile, sources
 from oci_gpu_hook.request.annotations import said
 from oci_gpu_hook.request.bundle import Bundle, read_bundle
 from oci_gpu_hook.request.parse import parse
@@ -272,6 +272,35 @@ def _requirement(expression: str) -> None:
 def _asked(values: tuple[sources.Inputs, Settings]) -> None:
     inputs, allowed = values
     parse(inputs, allowed)
+
+
+_WORDS = st.lists(
+    st.sampled_from(
+        [
+            *("configure", "list", "info", "--user", "--user=0:0", "-u", "-d", "--device=all", "--device", "--pid=7"),
+            *(
+                "--compute",
+                "--utility",
+                "-cuv",
+                "--require=cuda>=1",
+                "--debug=/x",
+                "--csv",
+                "--mig-config=all",
+                "--",
+                "/r",
+            ),
+        ]
+    )
+    | ITEMS
+    | _TEXTS,
+    max_size=12,
+)
+
+
+def _words(words: list[str]) -> None:
+    call = containercli.parse(words)
+    call.pid()
+    parse(call.inputs(), Settings())
 
 
 def _injected(values: tuple[sources.Inputs, Settings, list[str], list[str], str]) -> None:
@@ -621,6 +650,7 @@ TARGETS: dict[str, Target] = {
     "hostconfig.json": Target(_written(_RECORDS), _record),
     "containers.json": Target(_written(_STORED), _stored),
     "config.v2.json": Target(_written(_TASKS), _task),
+    "words": Target(_WORDS, _words),
     "environment": Target(st.tuples(INPUTS, CONFIGS), _asked),
     "requirements": Target(_EXPRESSIONS, _requirement),
     "device-lists": Target(_LISTS, _device_list),
