@@ -166,8 +166,8 @@ def test_nothing_is_written_elsewhere(tmp_path: Path, plant: object) -> None:
 
 
 @pytest.mark.parametrize("path", ["log", "/", "/tmp/..", "/nowhere/log"])
-def test_a_log_has_an_absolute_path(path: str, tmp_path: Path) -> None:
-    os.chdir(tmp_path)
+def test_a_log_has_an_absolute_path(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(OSError):
         debuglog.write(path, ["one"])
     assert not list(tmp_path.iterdir())
