@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from oci_gpu_hook.planning.plan import Plan
 
 
-def run(plan: Plan, host: HostRoot, root_fd: int, process: Process) -> list[str]:
+def run(plan: Plan, host: HostRoot, root_fd: int, process: Process, *, opens_root: bool = False) -> list[str]:
     """Carry out `plan` in the root open at `root_fd`, in the mount namespace of the container's `process`.
 
-    Gives a sentence for each operation that was left undone.  DriverError if a required file of the host is gone,
-    ApplyError if a required operation fails.
+    opens_root: whether a root that is mounted read-only becomes writable meanwhile, see `Tree.make_writable`.  Gives a
+    sentence for each operation that was left undone.  DriverError if a required file of the host is gone, ApplyError
+    if a required operation fails.
     """
     # An engine's umask may be 077, and modes are meant as they are written.
     posix.umask(0)
@@ -46,7 +47,7 @@ def run(plan: Plan, host: HostRoot, root_fd: int, process: Process) -> list[str]
         home = namespace.enter(inside)
         own = plan.container.own_mounts
         tree = Tree(root_fd, own, undo, plan.label, as_owners=as_owners)
-        _perform_all(prepared, tree, home, notes)
+        _perform_all(prepared, tree, home, notes, opens_root=opens_root)
     except BaseException:
         undo.take_back()
         raise
@@ -54,11 +55,13 @@ def run(plan: Plan, host: HostRoot, root_fd: int, process: Process) -> list[str]
     return notes
 
 
-def _perform_all(prepared: list[tuple[Operation, int | None]], tree: Tree, home: int, notes: list[str]) -> None:
+def _perform_all(
+    prepared: list[tuple[Operation, int | None]], tree: Tree, home: int, notes: list[str], *, opens_root: bool
+) -> None:
     """Perform all operations, and go back to the mount namespace `home`."""
     before = tree.undo.mark()
     try:
-        was_readonly = tree.make_writable()
+        was_readonly = opens_root and tree.make_writable()
         for operation, descriptor in prepared:
             _perform(operation, tree, descriptor, notes)
         if was_readonly:

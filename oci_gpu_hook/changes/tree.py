@@ -72,8 +72,8 @@ class Tree:
     def make_writable(self) -> bool:
         """Whether the root was mounted read-only, and now is not: mount points must be made in it.
 
-        Runtimes make a root read-only after their hooks; LXC mounts it so.  What a mount of more power has locked stays
-        (mount_namespaces(7)).
+        Runtimes make a root read-only after their hooks, and what is mounted so before is meant so; but LXC mounts a
+        read-only root so before its hooks.  What a mount of more power has locked stays (mount_namespaces(7)).
         """
         if not posix.fstatvfs(self.root_fd).f_flag & posix.ST_RDONLY:
             return False

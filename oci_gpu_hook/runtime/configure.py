@@ -83,7 +83,7 @@ def _configure(progress: Progress, call: Call) -> None:
     # A caller that wants it so needs no note at each start.
     progress.keep([note for note in plan.notes if note != LEFT_ALONE or not call.has("no-cgroups")])
     progress.end_step()
-    progress.keep(apply.run(plan, host, root.fd, process))
+    progress.keep(apply.run(plan, host, root.fd, process, opens_root=not pid))
     progress.say()
 
 
