@@ -30,7 +30,7 @@ class Self:
         return os.stat(f"/proc/{pid}/ns/{{kind}}").st_ino
     def pieces(self, name):
         return procfile.pieces(f"/proc/self/{{name}}")
-root = Rootfs(os.open({root!r}, os.O_PATH), ())
+root = Rootfs(os.open({root!r}, os.O_PATH), (), "/")
 found = ipc.mounts(bundle, {id!r}, root, Self(), HostRoot())
 print(json.dumps([mount._asdict() for mount in found]))
 """
