@@ -66,9 +66,7 @@ def with_value(text: str, path: tuple[str, ...], value: object) -> str:
     indent = _indent(text, begin, step)
     if found:
         return text[: found[2]] + _written(text, value, indent, step) + text[found[3] :]
-    for name in reversed(deeper):
-        value = {name: value}
-    added = f"{json.dumps(key)}: {_written(text, value, indent, step)}"
+    added = _added(text, (key, *deeper), value, indent, step)
     gap = None if indent is None else f"{_line_end(text)}{indent}"
     members = jsontext.members(text, begin)
     if members:
@@ -80,23 +78,22 @@ def with_value(text: str, path: tuple[str, ...], value: object) -> str:
 
 
 def without_value(text: str, path: tuple[str, ...], value: object) -> str:
-    """`text` as it was before `with_value` has added this value, which must be there; "" for no file at all.
+    """`text` without this value, which must be there; "" for no file at all, if nothing else was in it.
 
-    An object that holds nothing else goes with it, unless its layout shows that it was there before.
+    An object that it came with goes with it.  One that was there and empty stays, if its layout is not that of ours.
     """
     if text == with_value("", path, value):
         return ""
     begin = text.index("{")
-    found: list[str] = []
-    for key in path:
+    step = _indent(text, begin, _INDENT) or _INDENT
+    while True:
         members = jsontext.members(text, begin)
-        index = [name for name, *_ in members].index(key)
-        if found and len(members) > 1:
-            found = []
-        found.append(_cut(text, begin, members, index))
-        begin = members[index][2]
-    exact = [shorter for shorter in found if with_value(shorter, path, value) == text]
-    return (exact or found)[0]
+        index = [name for name, *_ in members].index(path[0])
+        _, at, first, end = members[index]
+        ours = _added(text, path, value, _indent(text, begin, step), step)
+        if len(path) == 1 or text[at:end] == ours:
+            return _cut(text, begin, members, index)
+        begin, path = first, path[1:]
 
 
 def _cut(text: str, begin: int, members: list[Member], index: int) -> str:
@@ -123,6 +120,13 @@ def _indent(text: str, begin: int, step: str) -> str | None:
 
 def _line_end(text: str) -> str:
     return "\r\n" if "\r\n" in text else "\n"
+
+
+def _added(text: str, path: tuple[str, ...], value: object, indent: str | None, step: str) -> str:
+    """The first key of a path, with an object for each further one."""
+    for name in reversed(path[1:]):
+        value = {name: value}
+    return f"{json.dumps(path[0])}: {_written(text, value, indent, step)}"
 
 
 def _written(text: str, value: object, indent: str | None, step: str) -> str:

@@ -66,7 +66,13 @@ def read(root: HostRoot, path: str, *, is_users: bool = False) -> EngineFile:
 
 
 def _opened(root: HostRoot, path: str, is_users: bool) -> int:
-    return root.open(path) if is_users else open_source(root.fd, path)
+    if not is_users:
+        return open_source(root.fd, path)
+    try:
+        return root.open(path)
+    except OSError as err:
+        # As the class that its number stands for.
+        raise OSError(err.errno, err.strerror) from err
 
 
 def _text(fd: int, shown: str) -> str:
