@@ -65,8 +65,8 @@ def configure(
     file = enginefile.read(root, _users(users) if user else path, is_users=user)
     if wanted is configuration.docker:
         wanted = configuration.without_docker if removes else wanted
-        # dockerd turns CDI on at its start alone, and rootlesskit passes no SIGHUP on.
-        verb = "--user restart" if user else "restart" if cdi else "reload"
+        # A reload of dockerd turns no CDI on and keeps a default runtime that is gone; rootlesskit passes no SIGHUP on.
+        verb = "--user restart" if user else "restart" if cdi or removes else "reload"
         change = wanted(root, file, asked)
     else:
         verb = "restart"
