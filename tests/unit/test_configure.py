@@ -164,7 +164,10 @@ def test_one_name_is_removed_and_the_other_stays(program: Program, tree: Path) -
     }
     program(*words(tree, "docker", "--name", "oci-gpu-runtime", "--remove"))
     assert json.loads(file.read_text()) == {"runtimes": {"nvidia": OURS}, "default-runtime": "nvidia"}
+    program(*words(tree, "docker", "--cdi", "--name", "nvidia"))
     program(*words(tree, "docker", "--remove"))
+    assert file.read_text() == '{"features": {"cdi": true}}'
+    program(*words(tree, "docker", "--remove", "--cdi"))
     assert file.read_text() == "{}"
 
 
@@ -465,8 +468,9 @@ def test_containerd_1_with_settings_of_that_plugin_is_the_administrators_to_chan
         "options": {"SystemdCgroup": True, "BinaryName": "/usr/bin/oci-gpu-runtime"},
     }
     assert os.listdir(tree / "etc/containerd") == ["config.toml"]
+    lines = program(*words(tree, "containerd", *EVERYTHING), code=4)
     file.write_text(held + lines)
-    assert program(*words(tree, "containerd", "--name", "nvidia")) == f"nothing to do in {configuration.CONTAINERD}\n"
+    assert program(*words(tree, "containerd", *EVERYTHING)) == f"nothing to do in {configuration.CONTAINERD}\n"
     assert program.err == f"containerd has it by /{CONTAINERD}\n"
 
 
