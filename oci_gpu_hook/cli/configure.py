@@ -21,14 +21,14 @@ from oci_gpu_hook.node.setup.configuration import Asked, Change
 if TYPE_CHECKING:
     from oci_gpu_hook.node.setup.enginefile import EngineFile
 
-# Of each engine: its file, a user's below ~/.config, what the file is to be, what reads it again, and its options.
+# Of each engine: its file, a user's below ~/.config, what the file is to be, and the engine's options.
 _ENGINES = {
-    "docker": (daemonjson.PATH, "docker/daemon.json", configuration.docker, "docker", "name default cdi user"),
-    "containerd": (configuration.CONTAINERD, "", configuration.containerd, "containerd", "name default cdi"),
-    "crio": (configuration.CRIO, "", configuration.crio, "crio", "name"),
-    "podman": (f"/etc/{configuration.PODMAN}", configuration.PODMAN, configuration.podman, "", "user"),
+    "docker": (daemonjson.PATH, "docker/daemon.json", configuration.docker, "--name --set-as-default --cdi --user"),
+    "containerd": (configuration.CONTAINERD, "", configuration.containerd, "--name --set-as-default --cdi"),
+    "crio": (configuration.CRIO, "", configuration.crio, "--name"),
+    "podman": (f"/etc/{configuration.PODMAN}", configuration.PODMAN, configuration.podman, "--user"),
 }
-_OPTIONS = {"name": "--name", "default": "--set-as-default", "cdi": "--cdi", "user": "--user"}
+_WITHOUT = {"docker": configuration.without_docker}
 # Docker refuses the first, and containerd's shims have names like the last.
 _NAME, _TAKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"), re.compile(r"runc|crun|io\.containerd\..*")
 
@@ -54,28 +54,22 @@ def configure(
     What others have written stays.  On a terminal the difference is shown.  No engine is restarted, but what must be is
     said.  --remove takes our runtime from daemon.json by every name, or by --name alone.
     """
-    path, users, wanted, unit, known = _ENGINES[engine]
-    given = {"name": name is not None, "default": default, "cdi": cdi, "user": user}
+    path, users, added, known = _ENGINES[engine]
+    given = {"--name": name is not None, "--set-as-default": default, "--cdi": cdi, "--user": user}
     for option in [option for option, is_given in given.items() if is_given and option not in known.split()]:
-        raise UsageError(f"{engine} has no {_OPTIONS[option]}", "the manual says what each engine needs")
+        raise UsageError(f"{engine} has no {option}", "the manual says what each engine needs")
     if name is not None and (not _NAME.fullmatch(name) or _TAKEN.fullmatch(name)):
         raise UsageError(f"--name is {quoted(name)}, which is no name for our runtime", "such as nvidia")
     asked = Asked(RUNTIME if name is None else name, PROGRAM, HOOKS_FOLDER, default, cdi, name is not None)
     root = HostRoot(host_root)
     file = enginefile.read(root, _users(users) if user else path, is_users=user)
-    if wanted is configuration.docker:
-        wanted = configuration.without_docker if removes else wanted
-        # A reload of dockerd turns no CDI on and keeps a default runtime that is gone; rootlesskit passes no SIGHUP on.
-        verb = "--user restart" if user else "restart" if cdi or removes else "reload"
-        change = wanted(root, file, asked)
-    else:
-        verb = "restart"
-        configuration.check_own(file)
-        change = Change("") if removes else wanted(root, file, asked)
+    change = (_WITHOUT.get(engine, configuration.without_drop_in) if removes else added)(root, file, asked)
     if change.by_hand:
         click.echo(change.by_hand, nl=False)
-        raise ConfigError(change.told[0], most=LONGEST_LIST)
-    _put(root, file, change, dry, f"so that it holds: systemctl {verb} {unit}" if unit else "")
+        raise ConfigError(change.told[0])
+    # A reload of dockerd turns no CDI on and keeps a default runtime that is gone; rootlesskit passes no SIGHUP on.
+    verb = "--user restart" if user else "reload" if engine == "docker" and not (cdi or removes) else "restart"
+    _put(root, file, change, dry, f"so that it holds: systemctl {verb} {engine}" if engine != "podman" else "")
 
 
 def _users(path: str) -> str:

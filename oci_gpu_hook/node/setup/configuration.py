@@ -33,7 +33,7 @@ CRIO = "/etc/crio/crio.conf.d/99-oci-gpu-hook.conf"
 # Below /etc, or below a user's ~/.config.
 PODMAN = "containers/containers.conf.d/99-oci-gpu-hook.conf"
 _CONFIG = "/etc/containerd/config.toml"
-_MARK = "# Written by 'oci-gpu-hook configure"
+_MARK = "# Written by 'oci-gpu-hook configure {}', whose --remove takes this file away.\n"
 _SHIM = "io.containerd.runc.v2"
 # By the version of containerd's files: the plugin that runs pods.
 _PLUGINS = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime", 4: "io.containerd.cri.v1.runtime"}
@@ -113,10 +113,8 @@ def _is_ours(root: HostRoot, entry: object) -> bool:
 
 
 def _others(what: str, path: str) -> ConfigError:
-    why = f"{quoted(what)} in {path} is not what 'oci-gpu-hook configure' writes, and stays"
-    return ConfigError(
-        why, "remove it there, or give ours another --name" if "runtimes." in what else "remove it there"
-    )
+    hint = "remove it there, or give ours another --name" if "runtimes." in what else "remove it there"
+    return ConfigError(f"{quoted(what)} in {path} is not what 'oci-gpu-hook configure' writes, and stays", hint)
 
 
 def containerd(root: HostRoot, file: EngineFile, asked: Asked) -> Change:
@@ -163,7 +161,7 @@ def containerd(root: HostRoot, file: EngineFile, asked: Asked) -> Change:
     if not any([place == folder and fnmatchcase(name, pattern) for place, pattern in read]):
         line = f"imports = {_value([*imports, f'{folder}/*.toml'])}"
         told.append(f"containerd reads it once {_CONFIG} has this line ahead of its tables: {line}")
-    return Change(f"{_head('containerd')}version = {version}\n{_toml(tables)}", tuple(told))
+    return Change(f"{_MARK.format('containerd')}version = {version}\n{_toml(tables)}", tuple(told))
 
 
 def crio(root: HostRoot, file: EngineFile, asked: Asked) -> Change:
@@ -177,7 +175,7 @@ def crio(root: HostRoot, file: EngineFile, asked: Asked) -> Change:
         tables.append((f'crio.runtime.runtimes."{asked.name}"', {"runtime_path": asked.program}))
     if not tables:
         return Change(file.text, (f"CRI-O looks for hooks in {asked.hooks}",))
-    return Change(_head("crio") + _toml(tables))
+    return Change(_MARK.format("crio") + _toml(tables))
 
 
 def podman(root: HostRoot, file: EngineFile, asked: Asked) -> Change:
@@ -194,17 +192,23 @@ def podman(root: HostRoot, file: EngineFile, asked: Asked) -> Change:
         folders = () if file.is_users else (installed.VENDORS_FOLDER, installed.ADMINISTRATORS_FOLDER)
     # If one of the folders is missing, podman starts no hook at all, and only warns.
     there = [folder for folder in folders if root.stat(folder) is not None and folder != asked.hooks]
-    return Change(_head("podman") + _toml([("engine", {"hooks_dir": [*there, asked.hooks]})]))
+    return Change(_MARK.format("podman") + _toml([("engine", {"hooks_dir": [*there, asked.hooks]})]))
 
 
-def check_own(file: EngineFile) -> None:
-    """ConfigError if what lies in the place of a drop-in of ours is none."""
-    if file.text and not file.text.startswith(_MARK):
+def without_drop_in(_root: HostRoot, file: EngineFile, _asked: Asked) -> Change:
+    """No drop-in of ours any more."""
+    _check_own(file)
+    return Change("")
+
+
+def _check_own(file: EngineFile) -> None:
+    if file.text and not file.text.startswith(_MARK.partition("{")[0]):
         raise ConfigError(f"{file.path} was not written by 'oci-gpu-hook configure', and stays", "move it away first")
 
 
 def _settings(root: HostRoot, engine: str, own: EngineFile, more: tuple[str, ...] = ()) -> Files:
-    """What an engine's other files say; ConfigError for one that cannot be read."""
+    """What an engine's files say beside our own; ConfigError if one cannot be read, or our own is somebody else's."""
+    _check_own(own)
     found = []
     for path, values in installed.contents(root, engine, more):
         if isinstance(values, Exception):
@@ -229,10 +233,6 @@ def _plain(values: dict[str, Any], table: str) -> dict[str, Any]:
     found = {key[len(table) + 1 :]: value for key, value in values.items() if key.startswith(f"{table}.")}
     lists = {key: value if isinstance(value, list) else [value] for key, value in found.items() if _BARE.fullmatch(key)}
     return {key: found[key] for key, items in lists.items() if all([isinstance(item, (str, int)) for item in items])}
-
-
-def _head(engine: str) -> str:
-    return f"{_MARK} {engine}', whose --remove takes this file away.\n"
 
 
 def _toml(tables: list[Table]) -> str:
