@@ -37,6 +37,7 @@ engine() {
     /etc/default/docker /etc/sysconfig/docker /etc/systemd/system/docker.service.d/*.conf
 ! command -v containerd >/dev/null || engine containerd 'systemctl restart containerd' \
     /etc/containerd/config.toml /etc/containerd/conf.d/*.toml
+! command -v crio >/dev/null || engine CRI-O 'systemctl restart crio' /etc/crio/crio.conf /etc/crio/crio.conf.d/*
 engine k3s 'systemctl restart k3s' /var/lib/rancher/k3s/agent/etc/containerd/config*.toml*
 engine RKE2 'systemctl restart rke2-server rke2-agent' /var/lib/rancher/rke2/agent/etc/containerd/config*.toml*
 

@@ -8,6 +8,7 @@ import click
 from oci_gpu_hook.cli import (
     cdi,
     config,
+    configure,
     containers,
     doctor,
     features,
@@ -57,6 +58,7 @@ program.add_command(inventory.inventory)
 program.add_command(prepare.prepare)
 program.add_command(cdi.cdi)
 program.add_command(config.config)
+program.add_command(configure.configure)
 program.add_command(doctor.doctor)
 program.add_command(validate.validate)
 program.add_command(containers.containers)

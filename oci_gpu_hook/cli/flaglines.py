@@ -17,9 +17,10 @@ from oci_gpu_hook.request.words import ALL, VISIBLE_DEVICES
 
 RUNTIME = "oci-gpu-runtime"
 _PREFIX = ENTRY.rpartition("/libexec/")[0]
+PROGRAM = f"{_PREFIX}/bin/{RUNTIME}"
 HOOKS_FOLDER = f"{_PREFIX}/share/containers/oci/hooks.d"
 # What dockerd's settings need, for people.
-RUNTIMES = f'"runtimes": {{"{RUNTIME}": {{"path": "{_PREFIX}/bin/{RUNTIME}"}}}}'
+RUNTIMES = f'"runtimes": {{"{RUNTIME}": {{"path": "{PROGRAM}"}}}}'
 MOUNTED_AT = "/usr/local/nvidia"
 _KIND = "nvidia.com/gpu"
 

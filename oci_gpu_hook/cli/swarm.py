@@ -16,7 +16,7 @@ from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.errors import ConfigError, DriverError, UsageError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.setup import daemonjson
+from oci_gpu_hook.node.setup import daemonjson, enginefile
 from oci_gpu_hook.request.settings import SETTINGS, read_settings
 from oci_gpu_hook.request.sources import SWARM_VARIABLE
 
@@ -75,14 +75,15 @@ def resources(
         put_there = f"put it into {path} (--write does), then restart dockerd: systemctl restart docker"
         _tell([*advice(values, settings, name, path), *([] if values.get(KEY) == ours else [put_there])])
         return
-    found = daemonjson.read(root, path)
-    wanted = merged(_old(found), name, ours)
-    is_new = found.values.get(KEY) != wanted
+    found = enginefile.read(root, path)
+    values = daemonjson.values(found)
+    wanted = merged(_old(values, path), name, ours)
+    is_new = values.get(KEY) != wanted
     if is_new:
-        daemonjson.write(root, found, daemonjson.with_strings(found.text, KEY, wanted))
+        enginefile.write(root, found, daemonjson.with_value(found.text, (KEY,), wanted))
     counted = f"{len(ours)} {name} resource{'' if len(ours) == 1 else 's'}"
     click.echo(f"wrote {path}: {counted}" if is_new else f"{path} has these {counted} already")
-    told = [*advice(found.values, settings, name, path), *_named_twice(wanted, name, ours)]
+    told = [*advice(values, settings, name, path), *_named_twice(wanted, name, ours)]
     _tell([*told, *(["restart dockerd: systemctl restart docker"] if is_new or told else [])])
 
 
@@ -153,11 +154,11 @@ def _tell(sentences: list[str]) -> None:
         click.echo(sentence, err=True)
 
 
-def _old(found: daemonjson.DaemonFile) -> list[str]:
+def _old(values: dict[str, Any], path: str) -> list[str]:
     """The resources that the file has; ConfigError if dockerd would not read them."""
-    old = found.values.get(KEY) or []
+    old = values.get(KEY) or []
     if not isinstance(old, list) or not all(isinstance(item, str) for item in old):
-        raise ConfigError(f"{KEY} in {found.path} is no list of strings", "fix it first")
+        raise ConfigError(f"{KEY} in {path} is no list of strings", "fix it first")
     return old
 
 
@@ -168,6 +169,6 @@ def _kind(item: str) -> str:
 def _readable(root: HostRoot, path: str) -> dict[str, Any]:
     """What daemon.json says, as far as it can be read: printing must not depend on it."""
     try:
-        return daemonjson.read(root, path).values
+        return daemonjson.values(enginefile.read(root, path))
     except ConfigError:
         return {}

@@ -12,7 +12,7 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
             continue
         end
         set before $word
-        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory show' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'config' 'config show' 'config import' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags dockerspawner' 'flags swarmspawner' 'flags kubespawner' 'flags lxc' 'flags nspawn' 'volume' 'volume create' 'volume remove' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux explain' 'log' 'metrics' 'features'
+        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory show' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'config' 'config show' 'config import' 'configure' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags dockerspawner' 'flags swarmspawner' 'flags kubespawner' 'flags lxc' 'flags nspawn' 'volume' 'volume create' 'volume remove' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux explain' 'log' 'metrics' 'features'
             set -a command $word
         end
     end
@@ -26,6 +26,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a inventory -d 'Prepare, show o
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a prepare -d 'Make the device nodes that a fresh boot lacks: unified memory, mode setting, MIG capabilities'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a cdi -d 'Write a Container Device Interface spec of this host\'s devices'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a config -d 'Show what the administrator has set, and translate what was set for NVIDIA\'s hook'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a configure -d 'Name our runtime, or our hook\'s folder, in an engine\'s settings'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a doctor -d 'Check every precondition on this host, in order of cause; or one running container'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a validate -d 'Validate driver, hook and GPUs of this host; without STEP all three, in this order'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a containers -d 'Show which running container holds which GPU, and which GPUs nobody holds; other vendors\' devices as well'
@@ -94,6 +95,15 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at config import' -l format -r -f -a
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at config import' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at config import' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at config import' -F
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at configure' -l name -r -f -d 'The runtime\'s name, such as nvidia'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at configure' -l set-as-default -d 'For containers that name no runtime, too'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at configure' -l cdi -d 'Turn the engine\'s own CDI on; with --remove, off again'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at configure' -l user -d 'Your own rootless Docker or podman: the file below ~/.config'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at configure' -l remove -d 'Take away what this command has written'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at configure' -l dry-run -d 'Show the difference, and write nothing'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at configure' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at configure' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at configure' -f -a 'docker containerd crio podman'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at doctor' -l format -r -f -a 'text json' -d 'How to print it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at doctor' -l container -r -f -d 'Examine a running container: by its id, the beginning of it, its name, its pod\'s, or a process in it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at doctor' -l json -d 'The same as --format json'

@@ -7,6 +7,7 @@ That a container by podman has its GPUs, under each runtime and cgroup version, 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,40 @@ def test_a_rootless_container_has_its_gpus(installed: Installed, tmp_path: Path,
     assert seen.startswith("0\n")
     assert seen.count("NVIDIA H100") == 2, seen
     assert seen.endswith("cuInit 0, 2 devices\n")
+
+
+def test_a_rootless_container_needs_no_option_once_podman_is_configured(
+    installed: Installed, tmp_path: Path, driver: Path
+) -> None:
+    """By the user's own file, by root's for all users, and without either after it is taken away again."""
+    home = tmp_path / "home"
+    conf = home / ".config/containers"
+    conf.mkdir(parents=True)
+    (conf / "containers.conf").write_text('[engine]\nhooks_dir = ["/usr/libexec/gpunode/hooks.d"]\n')
+    roots.debian(home / "root", driver)
+    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        folder.chmod(0o755)
+    words = (
+        f"run --rm --cgroups=disabled --network=none --env NVIDIA_VISIBLE_DEVICES=1,5 --rootfs {home}/root /app/cuda"
+    )
+    line = re.sub("--hooks-dir [^ ]+ ", "", podman(words, runtime="crun", folder=home, run="/run/user/64123/c"))
+    user = f"setpriv --reuid=64123 --regid=64123 --clear-groups env HOME={home}"
+    configure = "oci-gpu-hook configure podman"
+    steps = "\n".join(
+        [
+            f'try() {{ echo "== $*"; {user} XDG_RUNTIME_DIR=/run/user/64123 {line} 2>&1 || :; }}',
+            f"try before; {user} {configure} --user; try user",
+            f"{user} {configure} --user; {user} {configure} --user --remove; try removed",
+            f"rm {conf}/containers.conf; cp -r /usr/libexec/gpunode/hooks.d /run/both; mkdir -p /etc/containers",
+            f"echo '[engine]\nhooks_dir = [\"/run/both\"]' >/etc/containers/containers.conf; {configure}; try root",
+        ]
+    )
+    script = ROOTLESS.format(home=home, podman="true")
+    done = on_node(installed, f"{{ {script}\n{steps}\n}} 2>&1; pkill -U 64123 || true")
+    assert done.code == 0, done.out + done.err
+    parts = dict([part.split("\n", 1) for part in done.out.split("== ")[1:]])
+    place = f"{conf}/containers.conf.d/99-oci-gpu-hook.conf"
+    served = "cuInit 0, 2 devices\n"
+    assert served not in parts["before"] and served not in parts["removed"], done.out
+    assert parts["user"] == f"{served}nothing to do in {place}\nremoved {place}\n", done.out
+    assert parts["root"] == served, done.out

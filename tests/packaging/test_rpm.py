@@ -229,6 +229,16 @@ IN_USE = {
         f'# old = "/usr/bin/runc"\n      BinaryName = "{RUNTIME}"\n',
         "systemctl restart containerd",
     ),
+    "containerd, by a drop-in": (
+        "etc/containerd/conf.d/99-oci-gpu-hook.toml",
+        f'# oci-gpu-hook\nversion = 3\n  BinaryName = "{RUNTIME}"\n',
+        "systemctl restart containerd",
+    ),
+    "CRI-O": (
+        "etc/crio/crio.conf.d/99-oci-gpu-hook.conf",
+        f'[crio.runtime.runtimes."nvidia"]\n  runtime_path = "{RUNTIME}"\n',
+        "systemctl restart crio",
+    ),
     "a container": (
         f"run/containerd/io.containerd.runtime.v2.task/k8s.io/{'c0ffee' * 10}/runtime",
         RUNTIME,
@@ -242,6 +252,7 @@ IN_USE = {
 }
 NOT_IN_USE = {
     "etc/docker/daemon.json": '{"runtimes":{"oci-gpu-runtime":{"path":"/usr/bin/runc"}}}',
+    "etc/crio/crio.conf.d/90-oci-gpu-hook.conf": '[crio.runtime]\nhooks_dir = ["/usr/share/containers/oci/hooks.d"]\n',
     "etc/containerd/config.toml": f'# BinaryName = "{RUNTIME}"\nBinaryName = "{RUNTIME}2"\n',
     "run/containerd/io.containerd.runtime.v2.task/moby/id/runtime": "/usr/bin/runc",
 }
@@ -251,7 +262,7 @@ def test_a_runtime_that_is_in_use_is_not_erased(scratch: Scratch, release: Relea
     does(scratch, "-i", *release)
     (scratch / "dev").mkdir()
     os.mknod(scratch / "dev/null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
-    for name in ("dockerd", "containerd"):
+    for name in ("dockerd", "containerd", "crio"):
         (scratch / f"usr/bin/{name}").write_text("")
         (scratch / f"usr/bin/{name}").chmod(0o755)
     for path, text in NOT_IN_USE.items():

@@ -137,7 +137,9 @@ def test_what_the_readme_names_is_there_and_stands_in_a_manual() -> None:
     manuals = "".join(text(MAN / source.stem) for source in SOURCES)
     names = set(re.findall(r"(?:^    |`)oci-gpu-hook ([a-z][a-z ]*[a-z])", readme, re.M))
     assert {"doctor", "plan", "log"} <= names
-    assert {tuple(name.split()) for name in names} <= set(COMMANDS)
+    arguments = [(words, it.type) for words, c in COMMANDS.items() for it in c.params if isinstance(it, click.Argument)]
+    chosen = {(*words, one) for words, type in arguments if isinstance(type, click.Choice) for one in type.choices}
+    assert {tuple(name.split()) for name in names} <= {*COMMANDS, *chosen}
     options = set(re.findall(r"oci-gpu-hook [a-z]+ (--[a-z-]+)", readme))
     assert all(f".B {option}" in manuals for option in options) and options
     for line in re.findall(r"^    ([a-z-]+ = .*)$", readme, re.M):

@@ -20,7 +20,7 @@ from oci_gpu_hook.cli.swarm import KEY
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.errors import ApplyError, ConfigError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.setup import daemonjson
+from oci_gpu_hook.node.setup import daemonjson, enginefile
 from oci_gpu_hook.request import selectors
 from oci_gpu_hook.request.settings import Settings
 from tests.unit import hosts
@@ -151,6 +151,7 @@ def test_another_file_and_other_resources(program: Program, tree: Path) -> None:
         ("\ufeff{}", "is no JSON: "),
         ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "is no JSON: "),
         ('{"a": 1, "a": 2}', "has the key 'a' twice"),
+        ('{"b": [{"a": 1, "a": 2}]}', "has the key 'a' twice"),
         ('{"node-generic-resources": "GPU=1"}', "is no list of strings"),
         ('{"node-generic-resources": [1]}', "is no list of strings"),
     ],
@@ -199,10 +200,10 @@ def test_a_file_that_changes_meanwhile_is_left_alone(tree: Path, there: bool) ->
     if there:
         file.write_text("{}")
     root = HostRoot(str(tree))
-    found = daemonjson.read(root, daemonjson.PATH)
+    found = enginefile.read(root, daemonjson.PATH)
     file.write_text('{"b": 1}')
     with pytest.raises(ApplyError, match="was changed by somebody else meanwhile"):
-        daemonjson.write(root, found, "{}")
+        enginefile.write(root, found, "{}")
     assert file.read_text() == '{"b": 1}' and left(tree) == ["daemon.json"]
 
 
@@ -293,10 +294,10 @@ VALUES = st.recursive(
 )
 def test_any_object_keeps_its_order_and_its_other_values(values: dict[str, Any], ours: list[str], indent: Any) -> None:
     text = json.dumps(values, indent=indent)
-    written = daemonjson.with_strings(text, KEY, ours)
+    written = daemonjson.with_value(text, (KEY,), ours)
     expected = {**values, KEY: ours}
     assert list(json.loads(written).items()) == list(expected.items())
-    assert daemonjson.with_strings(written, KEY, ours) == written
+    assert daemonjson.with_value(written, (KEY,), ours) == written
     if indent and values and KEY not in values:
         # It is laid out as the rest of the file is.
         assert written == json.dumps(expected, indent=indent)
@@ -305,7 +306,7 @@ def test_any_object_keeps_its_order_and_its_other_values(values: dict[str, Any],
 def test_a_large_file_is_not_read(tree: Path) -> None:
     (tree / "etc/docker/daemon.json").write_text("{}" + " " * (1 << 20))
     with pytest.raises(ConfigError, match="larger than 1 MiB"):
-        daemonjson.read(HostRoot(str(tree)), daemonjson.PATH)
+        enginefile.read(HostRoot(str(tree)), daemonjson.PATH)
 
 
 @pytest.mark.parametrize(

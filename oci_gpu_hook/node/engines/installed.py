@@ -149,18 +149,10 @@ def callers(root: HostRoot) -> tuple[list[str], str]:
 def _engine(root: HostRoot, name: str) -> tuple[Engine, list[Shim]]:
     """What podman or CRI-O is set to, and those of its runtimes that are NVIDIA's."""
     _, table, default = _ENGINES[name]
-    folders: tuple[str, ...] = (VENDORS_FOLDER,)
-    folders_file = manager = manager_file = runtime = ""
-    appends = False
+    manager = manager_file = runtime = ""
     nvidias = {}
-    for file, values in _read(root, name):
-        found = values.get(f"{table}.hooks_dir")
-        if isinstance(found, list):
-            # podman's {append = true} holds for later files too (containers.conf(5)).
-            for item in [item for item in found if isinstance(item, dict)]:
-                appends = item.get("append") is True
-            named = tuple([item for item in found if isinstance(item, str)])
-            folders, folders_file = (*folders, *named) if appends else named, file
+    files = _read(root, name)
+    for file, values in files:
         if f"{table}.cgroup_manager" in values:
             manager, manager_file = str(values[f"{table}.cgroup_manager"]), file
         runtime = str(values.get(f"{table}.{default}", runtime))
@@ -170,8 +162,24 @@ def _engine(root: HostRoot, name: str) -> tuple[Engine, list[Shim]]:
                 nvidias[key[len(f"{table}.runtimes.") :].partition(".")[0]] = file
         if _is_nvidias(root, runtime):
             nvidias[runtime] = file
-    engine = Engine(name, folders, folders_file, manager, manager_file, runtime)
+    engine = Engine(name, *hook_folders(name, files), manager, manager_file, runtime)
     return engine, [Shim(name, file, item, item == runtime) for item, file in nvidias.items()]
+
+
+def hook_folders(name: str, files: list[tuple[str, dict[str, Any]]]) -> tuple[tuple[str, ...], str]:
+    """Where podman or CRI-O looks for hooks by its files, and which of them says so, "" for none."""
+    folders: tuple[str, ...] = (VENDORS_FOLDER,)
+    folders_file = ""
+    appends = False
+    for file, values in files:
+        found = values.get(f"{_ENGINES[name][1]}.hooks_dir")
+        if isinstance(found, list):
+            # podman's {append = true} holds for later files too (containers.conf(5)).
+            for item in [item for item in found if isinstance(item, dict)]:
+                appends = item.get("append") is True
+            named = tuple([item for item in found if isinstance(item, str)])
+            folders, folders_file = (*folders, *named) if appends else named, file
+    return folders, folders_file
 
 
 def _of_containerd(root: HostRoot) -> list[Runtime]:
@@ -195,19 +203,21 @@ def _is_nvidias(root: HostRoot, value: object) -> bool:
 
 def unread(root: HostRoot) -> tuple[Unread, ...]:
     """The engines' files that cannot be read: what is known of such an engine may be wrong."""
-    every = [(name, path, found) for name in _FILES for path, found in _contents(root, name)]
+    every = [(name, path, found) for name in _FILES for path, found in contents(root, name)]
     failed = [(name, path, err) for name, path, err in every if isinstance(err, Exception)]
     return tuple([Unread(name, path, str(err), isinstance(err, toml.NoParser)) for name, path, err in failed])
 
 
 def _read(root: HostRoot, engine: str) -> list[tuple[str, dict[str, Any]]]:
     """Each file of an engine's that can be read, with its values by dotted keys such as ``engine.hooks_dir``."""
-    return [(path, found) for path, found in _contents(root, engine) if isinstance(found, dict)]
+    return [(path, found) for path, found in contents(root, engine) if isinstance(found, dict)]
 
 
-def _contents(root: HostRoot, engine: str) -> Iterator[tuple[str, dict[str, Any] | Exception]]:
-    """Each file of an engine's that exists, with its values, or why it cannot be read."""
-    for file in _FILES[engine]:
+def contents(
+    root: HostRoot, engine: str, more: tuple[str, ...] = ()
+) -> Iterator[tuple[str, dict[str, Any] | Exception]]:
+    """Each file of an engine's that exists, with its values, or why it cannot be read; more: a user's files."""
+    for file in (*_FILES[engine], *more):
         folder, star, ending = file.partition("/*")
         names = [name for name in root.names(folder) if name.endswith(ending)] if star else []
         for path in [f"{folder}/{name}" for name in names] if star else [file]:

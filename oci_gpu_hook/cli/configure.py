@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``configure``: our runtime, or the folder of our hook, in an engine's settings; and out of them again."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from oci_gpu_hook.cli.flaglines import HOOKS_FOLDER, PROGRAM, RUNTIME
+from oci_gpu_hook.cli.options import host_root
+from oci_gpu_hook.errors import LONGEST_LIST, ConfigError, UsageError, plain, quoted
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.setup import configuration, daemonjson, enginefile
+from oci_gpu_hook.node.setup.configuration import Asked, Change
+
+if TYPE_CHECKING:
+    from oci_gpu_hook.node.setup.enginefile import EngineFile
+
+# Of each engine: its file, a user's below ~/.config, what the file is to be, and the engine's options.
+_ENGINES = {
+    "docker": (daemonjson.PATH, "docker/daemon.json", configuration.docker, "--name --set-as-default --cdi --user"),
+    "containerd": (configuration.CONTAINERD, "", configuration.containerd, "--name --set-as-default --cdi"),
+    "crio": (configuration.CRIO, "", configuration.crio, "--name"),
+    "podman": (f"/etc/{configuration.PODMAN}", configuration.PODMAN, configuration.podman, "--user"),
+}
+_WITHOUT = {"docker": configuration.without_docker}
+# Docker refuses the first, and containerd's shims have names like the last.
+_NAME, _TAKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"), re.compile(r"runc|crun|io\.containerd\..*")
+
+
+@click.command()
+@click.argument("engine", type=click.Choice([*_ENGINES]))
+@click.option("--name", metavar="NAME", help=f"The runtime's name, such as nvidia.  [default: {RUNTIME}]")
+@click.option("--set-as-default", "default", is_flag=True, help="For containers that name no runtime, too.")
+@click.option("--cdi", is_flag=True, help="Turn the engine's own CDI on; with --remove, off again.")
+@click.option("--user", is_flag=True, help="Your own rootless Docker or podman: the file below ~/.config.")
+@click.option("--remove", "removes", is_flag=True, help="Take away what this command has written.")
+@click.option("--dry-run", "dry", is_flag=True, help="Show the difference, and write nothing.")
+@host_root
+def configure(
+    engine: str, name: str | None, default: bool, cdi: bool, user: bool, removes: bool, dry: bool, host_root: str
+) -> None:
+    """Name our runtime, or our hook's folder, in an engine's settings.
+
+    docker gets the runtime in /etc/docker/daemon.json, where all else stays as it is.  The others get a file of ours,
+    99-oci-gpu-hook: containerd the runtime, for pods; crio the folder, unless CRI-O looks there by itself, and with
+    --name a runtime; podman the folder, as by its --hooks-dir, for rootless podman too.
+
+    What others have written stays.  On a terminal the difference is shown.  No engine is restarted, but what must be is
+    said.  --remove takes our runtime from daemon.json by every name, or by --name alone.
+    """
+    path, users, added, known = _ENGINES[engine]
+    given = {"--name": name is not None, "--set-as-default": default, "--cdi": cdi, "--user": user}
+    for option in [option for option, is_given in given.items() if is_given and option not in known.split()]:
+        raise UsageError(f"{engine} has no {option}", "the manual says what each engine needs")
+    if name is not None and (not _NAME.fullmatch(name) or _TAKEN.fullmatch(name)):
+        raise UsageError(f"--name is {quoted(name)}, which is no name for our runtime", "such as nvidia")
+    asked = Asked(RUNTIME if name is None else name, PROGRAM, HOOKS_FOLDER, default, cdi, name is not None)
+    root = HostRoot(host_root)
+    file = enginefile.read(root, _users(users) if user else path, is_users=user)
+    change = (_WITHOUT.get(engine, configuration.without_drop_in) if removes else added)(root, file, asked)
+    if change.by_hand:
+        click.echo(change.by_hand, nl=False)
+        raise ConfigError(change.told[0])
+    # A reload of dockerd turns no CDI on and keeps a default runtime that is gone; rootlesskit passes no SIGHUP on.
+    verb = "--user restart" if user else "reload" if engine == "docker" and not (cdi or removes) else "restart"
+    _put(root, file, change, dry, f"so that it holds: systemctl {verb} {engine}" if engine != "podman" else "")
+
+
+def _users(path: str) -> str:
+    """A user's own file."""
+    if os.geteuid() == 0:
+        raise UsageError("--user is for a user's own rootless engine, and you are root", "run it as that user")
+    folder = os.environ.get("XDG_CONFIG_HOME", "")
+    return f"{folder if folder[:1] == '/' else os.path.abspath(os.path.expanduser('~/.config'))}/{path}"
+
+
+def _put(root: HostRoot, file: EngineFile, change: Change, dry: bool, again: str) -> None:
+    """Show the difference, write it, and say what is to be done then."""
+    told = list(change.told)
+    if change.text == file.text:
+        click.echo(f"nothing to do in {file.path}")
+    else:
+        if dry or sys.stdout.isatty():
+            _show(file, change.text)
+        if not dry:
+            enginefile.write(root, file, change.text or None)
+            click.echo(f"{'wrote' if change.text else 'removed'} {file.path}")
+            told += [again] if again else []
+    for sentence in told:
+        click.echo(sentence, err=True)
+
+
+def _show(file: EngineFile, text: str) -> None:
+    """The difference.  Control characters are escaped, but for tabs."""
+    before, after = [it.removesuffix("\n").split("\n") if it else [] for it in (file.text, text)]
+    names = [file.path if lines else "/dev/null" for lines in (before, after)]
+    for line in difflib.unified_diff(before, after, names[0], names[1], lineterm=""):
+        click.echo("\t".join([plain(part, LONGEST_LIST) for part in line.split("\t")]))

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What engines' settings need so that containers get GPUs: our runtime, or the folder of our registration.
+
+Docker's daemon.json gets entries, every other engine a drop-in of our own.  What others have written is never changed:
+the administrator is told what stands in the way.  Must not write a file.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from oci_gpu_hook.errors import ConfigError, quoted
+from oci_gpu_hook.node.engines import dockerd, installed
+from oci_gpu_hook.node.machine import toml
+from oci_gpu_hook.node.setup import daemonjson
+from oci_gpu_hook.node.setup.enginefile import FIX
+from oci_gpu_hook.request.settings import SETTINGS
+
+if TYPE_CHECKING:
+    from oci_gpu_hook.host.root import HostRoot
+    from oci_gpu_hook.node.setup.enginefile import EngineFile
+
+    Files = list[tuple[str, dict[str, Any]]]
+    Table = tuple[str, dict[str, Any]]
+
+# Of several drop-ins the last one holds.
+CONTAINERD = "/etc/containerd/conf.d/99-oci-gpu-hook.toml"
+CRIO = "/etc/crio/crio.conf.d/99-oci-gpu-hook.conf"
+# Below /etc, or below a user's ~/.config.
+PODMAN = "containers/containers.conf.d/99-oci-gpu-hook.conf"
+_CONFIG = "/etc/containerd/config.toml"
+_MARK = "# Written by 'oci-gpu-hook configure {}', whose --remove takes this file away.\n"
+_SHIM = "io.containerd.runc.v2"
+# By the version of containerd's files: the plugin that runs pods.
+_PLUGINS = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime", 4: "io.containerd.cri.v1.runtime"}
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class Asked(NamedTuple):
+    """A runtime's name, which the user has given or not, its program, and the folder of our registration; whether it is
+    for containers that name none, and whether the engine's own CDI is asked for."""
+
+    name: str
+    program: str
+    hooks: str
+    default: bool
+    cdi: bool
+    is_named: bool
+
+
+class Change(NamedTuple):
+    """The text that a file is to have, "" for no file, and what else is to be done; by_hand: lines for another file."""
+
+    text: str
+    told: tuple[str, ...] = ()
+    by_hand: str = ""
+
+
+def docker(root: HostRoot, file: EngineFile, asked: Asked) -> Change:
+    """daemon.json with our runtime, and with what else is asked for."""
+    values, text, entry = daemonjson.values(file), file.text, {"path": asked.program}
+    runtimes, features = _object(file, values, "runtimes"), _object(file, values, "features")
+    default = values.get("default-runtime") or None
+    rows: list[tuple[Any, ...]] = [(("runtimes", asked.name), entry, runtimes.get(asked.name))]
+    if asked.default:
+        # Another one of ours makes room.
+        there = None if _is_ours(root, runtimes.get(str(default))) else default
+        rows.append((("default-runtime",), asked.name, default if default == asked.name else there))
+    if asked.cdi:
+        rows.append((("features", "cdi"), True, features.get("cdi")))
+    for path, value, found in rows:
+        if found is None:
+            text = daemonjson.with_value(text, path, value)
+        elif found != value and not _is_ours(root, found):
+            raise _others(".".join(path), file.path)
+    return Change(text)
+
+
+def without_docker(root: HostRoot, file: EngineFile, asked: Asked) -> Change:
+    """daemon.json without our runtime, by every name if none was given, and without what makes it the default one."""
+    values, text, entry = daemonjson.values(file), file.text, {"path": asked.program}
+    runtimes, features = _object(file, values, "runtimes"), _object(file, values, "features")
+    there = [name for name in runtimes if name == asked.name or not asked.is_named]
+    ours = [name for name in there if runtimes[name] == entry]
+    for name in there:
+        # What it has beside its path is somebody else's.
+        if name not in ours and (asked.is_named or _is_ours(root, runtimes[name])):
+            raise _others(f"runtimes.{name}", file.path)
+    default = values.get("default-runtime")
+    rows: list[tuple[Any, ...]] = [(("runtimes", name), entry) for name in ours]
+    rows += [(("default-runtime",), default)] if default in ours else []
+    rows += [(("features", "cdi"), True)] if asked.cdi and features.get("cdi") is True else []
+    for path, value in reversed(rows):
+        text = daemonjson.without_value(text, path, value)
+    told = f"containers that were started by {', '.join(ours)} cannot be stopped once dockerd knows no such runtime"
+    return Change(text, (told,) if ours else ())
+
+
+def _object(file: EngineFile, values: dict[str, Any], key: str) -> dict[str, Any]:
+    found = values.get(key, {})
+    if not isinstance(found, dict):
+        raise ConfigError(f"{key} in {file.path} is no object", FIX)
+    return found
+
+
+def _is_ours(root: HostRoot, entry: object) -> bool:
+    path = entry.get("path") if isinstance(entry, dict) else None
+    return isinstance(path, str) and dockerd.is_ours(root, path)
+
+
+def _others(what: str, path: str) -> ConfigError:
+    hint = "remove it there, or give ours another --name" if "runtimes." in what else "remove it there"
+    return ConfigError(f"{quoted(what)} in {path} is not what 'oci-gpu-hook configure' writes, and stays", hint)
+
+
+def containerd(root: HostRoot, file: EngineFile, asked: Asked) -> Change:
+    """Our drop-in for containerd's pods: a runtime like the default one, but by our program."""
+    files = [item for item in _settings(root, "containerd", file) if item[0].startswith("/etc/containerd/")]
+    main = dict(files).get(_CONFIG)
+    if main is None:
+        raise ConfigError(f"no {_CONFIG} reads drop-ins", f"make it: containerd config default >{_CONFIG}")
+    version = main.get("version", 1)
+    if version not in [*_PLUGINS]:
+        raise ConfigError(f"{_CONFIG} has version {quoted(version)}", "bring it up to date: containerd config migrate")
+    plugin, shown = f"plugins.{_PLUGINS[version]}", f'plugins."{_PLUGINS[version]}"'
+    runtimes, ours = f"{plugin}.containerd.runtimes", f'{shown}.containerd.runtimes."{asked.name}"'
+    merged = {key: value for _, values in files for key, value in values.items()}
+    default = str(merged.get(f"{plugin}.containerd.default_runtime_name") or "runc")
+    tables: list[Table] = []
+    told = []
+    # On by itself since containerd 2.
+    if asked.cdi and version == 2 and not merged.get(f"{plugin}.enable_cdi"):
+        tables.append((shown, {"enable_cdi": True, "cdi_spec_dirs": ["/etc/cdi", "/var/run/cdi"]}))
+    if asked.default and default != asked.name:
+        tables.append((f"{shown}.containerd", {"default_runtime_name": asked.name}))
+    if not _is_there(root, files, f"{runtimes}.{asked.name}", "options.BinaryName"):
+        options = _plain(merged, f"{runtimes}.{default}.options")
+        real = str(options.get("BinaryName", ""))
+        if real and not dockerd.is_ours(root, real):
+            told.append(f"pods have {real} by default: so that ours starts it, set in {SETTINGS}: runtime = {real}")
+        tables.append((ours, {"runtime_type": _SHIM, **_plain(merged, f"{runtimes}.{default}")}))
+        tables.append((f"{ours}.options", {**options, "BinaryName": asked.program}))
+    held = [path for path, values in files if any([key.startswith(f"{plugin}.") for key in values])]
+    if not tables:
+        return Change(file.text, (f"containerd has it by {', '.join(held)}",))
+    if version == 2 and held:
+        # containerd 1 takes all settings of a plugin from the last file that has some (containerd's issue 5837).
+        why = f"containerd 1 would lose what {held[0]} has of this plugin by a drop-in: add these lines to its tables"
+        return Change(file.text, (why,), _toml(tables))
+    if version == 2:
+        # Nor does it keep the runtime that it has by itself.
+        tables.append((f"{shown}.containerd.runtimes.runc", {"runtime_type": _SHIM}))
+    found = main.get("imports")
+    imports = [str(item) for item in found] if isinstance(found, list) else []
+    folder, name = posixpath.split(CONTAINERD)
+    read = [posixpath.split(posixpath.join(posixpath.dirname(_CONFIG), item)) for item in imports]
+    if not any([place == folder and fnmatchcase(name, pattern) for place, pattern in read]):
+        line = f"imports = {_value([*imports, f'{folder}/*.toml'])}"
+        told.append(f"containerd reads it once {_CONFIG} has this line ahead of its tables: {line}")
+    return Change(f"{_MARK.format('containerd')}version = {version}\n{_toml(tables)}", tuple(told))
+
+
+def crio(root: HostRoot, file: EngineFile, asked: Asked) -> Change:
+    """Our drop-in for CRI-O: the folder of our registration if it is not read, and a runtime for pods that name it."""
+    files = _settings(root, "CRI-O", file)
+    folders, _ = installed.hook_folders("CRI-O", files)
+    tables: list[Table] = []
+    if asked.hooks not in folders:
+        tables.append(("crio.runtime", {"hooks_dir": [*folders, asked.hooks]}))
+    if asked.is_named and not _is_there(root, files, f"crio.runtime.runtimes.{asked.name}", "runtime_path"):
+        tables.append((f'crio.runtime.runtimes."{asked.name}"', {"runtime_path": asked.program}))
+    if not tables:
+        return Change(file.text, (f"CRI-O looks for hooks in {asked.hooks}",))
+    return Change(_MARK.format("crio") + _toml(tables))
+
+
+def podman(root: HostRoot, file: EngineFile, asked: Asked) -> Change:
+    """Our drop-in for podman: the folder of our registration beside those that it reads.
+
+    Without a file that names any, root's podman reads the two default folders, and a user's none.
+    """
+    base = file.path.partition(".d/")[0]
+    files = _settings(root, "podman", file, (base, f"{base}.d/*.conf") if file.is_users else ())
+    folders, by = installed.hook_folders("podman", files)
+    if by and asked.hooks in folders:
+        return Change(file.text, (f"podman looks for hooks in {asked.hooks}, by {by}",))
+    if not by:
+        folders = () if file.is_users else (installed.VENDORS_FOLDER, installed.ADMINISTRATORS_FOLDER)
+    # If one of the folders is missing, podman starts no hook at all, and only warns.
+    there = [folder for folder in folders if root.stat(folder) is not None and folder != asked.hooks]
+    return Change(_MARK.format("podman") + _toml([("engine", {"hooks_dir": [*there, asked.hooks]})]))
+
+
+def without_drop_in(_root: HostRoot, file: EngineFile, _asked: Asked) -> Change:
+    """No drop-in of ours any more."""
+    _check_own(file)
+    return Change("")
+
+
+def _check_own(file: EngineFile) -> None:
+    if file.text and not file.text.startswith(_MARK.partition("{")[0]):
+        raise ConfigError(f"{file.path} was not written by 'oci-gpu-hook configure', and stays", "move it away first")
+
+
+def _settings(root: HostRoot, engine: str, own: EngineFile, more: tuple[str, ...] = ()) -> Files:
+    """What an engine's files say beside our own; ConfigError if one cannot be read, or our own is somebody else's."""
+    _check_own(own)
+    found = []
+    for path, values in installed.contents(root, engine, more):
+        if isinstance(values, Exception):
+            hint = "install python3-tomli" if isinstance(values, toml.NoParser) else FIX
+            raise ConfigError(f"cannot read {path}: {values}", hint)
+        if path != own.path:
+            found.append((path, values))
+    return found
+
+
+def _is_there(root: HostRoot, files: Files, table: str, key: str) -> bool:
+    """Whether one of the files has our runtime by this name; ConfigError for another one."""
+    there = [item for item in files if any([name.startswith(f"{table}.") for name in item[1]])]
+    for path, values in there:
+        if not dockerd.is_ours(root, str(values.get(f"{table}.{key}", ""))):
+            raise _others(table, path)
+    return bool(there)
+
+
+def _plain(values: dict[str, Any], table: str) -> dict[str, Any]:
+    """A table's texts, numbers, booleans, and lists of those."""
+    found = {key[len(table) + 1 :]: value for key, value in values.items() if key.startswith(f"{table}.")}
+    lists = {key: value if isinstance(value, list) else [value] for key, value in found.items() if _BARE.fullmatch(key)}
+    return {key: found[key] for key, items in lists.items() if all([isinstance(item, (str, int)) for item in items])}
+
+
+def _toml(tables: list[Table]) -> str:
+    rows = [[f"[{header}]", *[f"  {key} = {_value(value)}" for key, value in row.items()]] for header, row in tables]
+    return "".join([f"{line}\n" for lines in rows for line in lines])
+
+
+def _value(value: object) -> str:
+    # TOML writes these as JSON does, but for surrogates.
+    return json.dumps(value, ensure_ascii=False)

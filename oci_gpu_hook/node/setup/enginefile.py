@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine's own file of settings: read, and exchanged whole or not at all.
+
+It is the administrator's, or a user's.  The administrator's is found by a path that root alone could have made.  Either
+is written beside itself and renamed, and not at all if somebody else has changed it since.  Must not know its content.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from oci_gpu_hook.errors import ApplyError, ConfigError, quoted
+from oci_gpu_hook.host.source import UntrustedError, open_source
+from oci_gpu_hook.kernel.filetypes import is_regular
+from oci_gpu_hook.node.machine import closing, whole
+
+if TYPE_CHECKING:
+    from oci_gpu_hook.host.root import HostRoot
+
+FIX = "fix it first: nothing was changed"
+_LARGEST = 1 << 20
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+# What else belongs to a file: its SELinux label, and who may read it beside its mode.
+_KEPT = ("security.selinux", "system.posix_acl_access")
+
+
+class EngineFile(NamedTuple):
+    """The file as it was read.
+
+    path: as it was given; real: without links, below the same root; status: None if there is no file; is_users:
+    whether a user reads and writes his own, in folders that he may have opened to others.
+    """
+
+    path: str
+    real: str
+    text: str
+    status: os.stat_result | None
+    is_users: bool = False
+
+
+def read(root: HostRoot, path: str, *, is_users: bool = False) -> EngineFile:
+    """The file at `path` below `root`; ConfigError if it is no text, or might be somebody else's than root's."""
+    shown = quoted(path) if not path.isprintable() else path
+    try:
+        fd = _opened(root, path, is_users)
+    except UntrustedError as err:
+        raise ConfigError(f"{shown} is not root's alone: {err}", FIX) from err
+    except FileNotFoundError:
+        if root.link(path) is not None:
+            raise ConfigError(f"{shown} is a link that leads nowhere", FIX) from None
+        return EngineFile(path, path, "", None, is_users)
+    except OSError as err:
+        raise ConfigError(f"cannot read {shown}: {err.strerror}") from err
+    with closing(fd):
+        status = os.fstat(fd)
+        if not is_regular(status):
+            raise ConfigError(f"{shown} is no plain file", FIX)
+        text = _text(fd, shown)
+        top = os.readlink(f"/proc/self/fd/{root.fd}").rstrip("/")
+        real = os.readlink(f"/proc/self/fd/{fd}")[len(top) :]
+    return EngineFile(path, real, text, status, is_users)
+
+
+def _opened(root: HostRoot, path: str, is_users: bool) -> int:
+    if not is_users:
+        return open_source(root.fd, path)
+    try:
+        return root.open(path)
+    except OSError as err:
+        # As the class that its number stands for.
+        raise OSError(err.errno, err.strerror) from err
+
+
+def _text(fd: int, shown: str) -> str:
+    try:
+        with open(f"/proc/self/fd/{fd}", "rb") as file:
+            data = file.read(_LARGEST + 1)
+        if len(data) > _LARGEST:
+            raise ConfigError(f"{shown} is larger than {_LARGEST >> 20} MiB", FIX)
+        return data.decode("utf-8")
+    except OSError as err:
+        raise ConfigError(f"cannot read {shown}: {err.strerror}", "run it as root") from err
+    except UnicodeDecodeError as err:
+        raise ConfigError(f"{shown} is no text in UTF-8", FIX) from err
+
+
+def write(root: HostRoot, file: EngineFile, text: str | None) -> None:
+    """Put `text` in the place of the file as it was read, or remove the file for None.
+
+    ApplyError if that fails, and then nothing is left.
+    """
+    folder_path, _, name = file.real.rpartition("/")
+    made: list[tuple[int, str]] = []
+    try:
+        # One run of ours after another: between its last look and its rename no other one comes.
+        with closing(_folder(root, folder_path, file.is_users, made)) as named:
+            folder = os.open(f"/proc/self/fd/{named}", _FOLDER)
+        with closing(folder):
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            _replace(folder, name, file, text)
+    except BaseException as err:
+        for parent, inner in reversed(made):
+            # Somebody else may have put something there.
+            with suppress(OSError):
+                os.rmdir(inner, dir_fd=parent)
+        if isinstance(err, UntrustedError):
+            raise ConfigError(f"{file.path} is not root's alone: {err}", FIX) from err
+        if isinstance(err, OSError):
+            raise whole.failure(file.path, err) from err
+        raise
+    finally:
+        for parent, _ in made:
+            os.close(parent)
+
+
+def _folder(root: HostRoot, path: str, is_users: bool, made: list[tuple[int, str]]) -> int:
+    """A descriptor of a folder; made: gets each that was missing, as the folder that it lies in and its name there."""
+    try:
+        return _opened(root, path or "/", is_users)
+    except FileNotFoundError:
+        # Docker's package makes no folder for its settings, and a user may have no ~/.config.
+        above, _, name = path.rpartition("/")
+        parent = _folder(root, above, is_users, made)
+        try:
+            os.mkdir(name, 0o755, dir_fd=parent)
+        except OSError:
+            os.close(parent)
+            raise
+        made.append((parent, name))
+        return _opened(root, path, is_users)
+
+
+def _replace(folder: int, name: str, file: EngineFile, text: str | None) -> None:
+    if text is None:
+        _check(folder, name, file)
+        os.unlink(name, dir_fd=folder)
+        return
+    staged = f".{name}.{os.getpid()}"
+    fd = _create(folder, staged)
+    try:
+        with open(fd, "wb") as out:
+            out.write(text.encode())
+            out.flush()
+            _give_attributes(folder, name, file.status, fd)
+            os.fsync(fd)
+        _check(folder, name, file)
+        if file.status is None:
+            # Unlike rename, this fails where somebody else has made the file meanwhile.
+            os.link(staged, name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.unlink(staged, dir_fd=folder)
+        else:
+            os.rename(staged, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        os.unlink(staged, dir_fd=folder)
+        raise
+
+
+def _check(folder: int, name: str, file: EngineFile) -> None:
+    """ApplyError if the file is no longer as it was read."""
+    if _identity(folder, name) != _of(file.status):
+        raise ApplyError(f"{file.path} was changed by somebody else meanwhile", "nothing was written: run it again")
+
+
+def _create(folder: int, name: str) -> int:
+    """A descriptor of a new file that nobody else can read yet."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(name, flags, 0o600, dir_fd=folder)
+    except FileExistsError:
+        # One with the same pid was killed.
+        os.unlink(name, dir_fd=folder)
+        return os.open(name, flags, 0o600, dir_fd=folder)
+
+
+def _give_attributes(folder: int, name: str, old: os.stat_result | None, fd: int) -> None:
+    """Owner, mode and attributes of the file that is replaced; a new one is for all to read."""
+    if old is None:
+        os.fchmod(fd, 0o644)
+        return
+    new = os.fstat(fd)
+    if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
+        os.fchown(fd, old.st_uid, old.st_gid)
+    os.fchmod(fd, old.st_mode & 0o7777)
+    with closing(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)) as source:
+        try:
+            for attribute in [item for item in os.listxattr(source) if item in _KEPT]:
+                value = os.getxattr(source, attribute)
+                if attribute not in os.listxattr(fd) or os.getxattr(fd, attribute) != value:
+                    os.setxattr(fd, attribute, value)
+        except OSError as err:
+            if err.errno != errno.ENOTSUP:
+                raise
+
+
+def _identity(folder: int, name: str) -> tuple[int, ...] | None:
+    try:
+        return _of(os.stat(name, dir_fd=folder, follow_symlinks=False))
+    except FileNotFoundError:
+        return None
+
+
+def _of(status: os.stat_result | None) -> tuple[int, ...] | None:
+    """What changes with a file's content, owner or mode."""
+    if status is None:
+        return None
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`configure` before real daemons: dockerd reads what it has written, and so does containerd.
+
+In containerd's settings the administrator adds the lines that are printed: other settings of the same plugin are there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docker.dockerd import docker, run
+from tests.docker.test_containerd import OURS, START, on, pod, times
+from tests.docker.test_options import CASES, asks, has_what_it_asked_for
+from tests.integration.engines import Installed
+
+DAEMON = "/etc/docker/daemon.json"
+NVIDIA = "oci-gpu-hook configure docker --name nvidia"
+RESTART = "kill $(cat /run/docker.pid); wait_for '! test -e /run/docker.pid'\nstart_dockerd"
+DROP_IN = "/etc/containerd/conf.d/99-oci-gpu-hook.toml"
+CONFIGURE = "oci-gpu-hook configure containerd --name nvidia --set-as-default"
+DUMP = "containerd config dump"
+MAIN = 'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]'
+
+
+@pytest.fixture(scope="module")
+def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]]:
+    """What each step prints."""
+    scripts = {
+        "difference": f"cp {DAEMON} /run/before; {NVIDIA} --set-as-default --dry-run; cmp {DAEMON} /run/before",
+        "written": f"{NVIDIA} --set-as-default 2>&1; reload_dockerd nvidia; {NVIDIA} --set-as-default",
+        "daemon.json": f"cat {DAEMON}",
+        "by default": run(asks("1,3")),
+        "by name": run(f"--runtime nvidia {asks('1,3')}"),
+        "silent": run(""),
+        "removed": f"{NVIDIA} --remove 2>&1; cmp {DAEMON} /run/before && echo same\n{RESTART}\n"
+        "docker info --format '{{.DefaultRuntime}}'",
+        "without": run(f"--runtime nvidia {asks('1,3')}", "true"),
+        "drop-in": f"""
+mkdir -p /etc/containerd
+echo '{MAIN}' >/etc/containerd/config.toml
+{CONFIGURE} 2>&1
+containerd config dump
+{CONFIGURE} --remove
+""",
+        "by hand": f"""
+cat >/etc/containerd/config.toml <<'END'
+{MAIN}
+{OURS}
+END
+{CONFIGURE} >/run/lines 2>/run/said && exit 1
+cat /run/said
+cat /etc/containerd/config.toml /run/lines >/run/joined
+""",
+        "containerd": START.format(configuration="$(cat /run/joined)").replace("<<'END'", "<<END"),
+        "again": f"{CONFIGURE} 2>&1",
+        "runc": on("runc"),
+        "pod": pod("NVIDIA_VISIBLE_DEVICES=1,3"),
+    }
+    return docker(installed, patterns["debian"], scripts, {"debug": False}, cgroup="v1")
+
+
+def test_docker_shows_the_difference_first(seen: dict[str, list[str]]) -> None:
+    shown = seen["difference"]
+    assert shown[:2] == [f"--- {DAEMON}", f"+++ {DAEMON}"]
+    assert not [line for line in shown if line.startswith("cmp")]
+
+
+def test_docker_reads_what_was_written(seen: dict[str, list[str]]) -> None:
+    told = "so that it holds: systemctl reload docker"
+    assert seen["written"] == [f"wrote {DAEMON}", told, f"nothing to do in {DAEMON}"]
+    values = json.loads("".join(seen["daemon.json"]))
+    assert (values["default-runtime"], values["debug"]) == ("nvidia", False)
+    for way in ("by default", "by name"):
+        has_what_it_asked_for(CASES["indices"], seen[way])
+    has_what_it_asked_for(CASES["nothing"], seen["silent"])
+
+
+def test_docker_is_as_it_was_afterwards(seen: dict[str, list[str]]) -> None:
+    *told, same, default = seen["removed"]
+    assert told[0] == f"wrote {DAEMON}" and told[-1] == "so that it holds: systemctl restart docker"
+    assert (same, default) == ("same", "runc")
+    assert re.search("unknown or invalid runtime name: nvidia|[Uu]nknown runtime", seen["without"][0])
+
+
+def test_containerd_reads_a_drop_in(seen: dict[str, list[str]]) -> None:
+    wrote, told, *dump, removed = seen["drop-in"]
+    assert (wrote, removed) == (f"wrote {DROP_IN}", f"removed {DROP_IN}")
+    assert told == "so that it holds: systemctl restart containerd"
+    text = "\n".join(dump)
+    (name,) = re.findall(r"default_runtime_name = ['\"](\w+)['\"]", text)
+    runtimes = re.findall(r"containerd\.runtimes\.[\"']?(\w+)[\"']?\]", text)
+    assert (name, sorted(runtimes)) == ("nvidia", ["nvidia", "runc"])
+    assert re.search(r"BinaryName = ['\"]/usr/bin/oci-gpu-runtime['\"]", text)
+
+
+def test_containerd_gets_lines_by_hand_beside_others_of_the_plugin(seen: dict[str, list[str]]) -> None:
+    (said,) = seen["by hand"]
+    assert "add these lines to its tables" in said
+    assert seen["again"] == [f"nothing to do in {DROP_IN}", "containerd has it by /etc/containerd/config.toml"]
+    (look,) = times(seen["pod"])
+    has_what_it_asked_for(CASES["indices"], look)

@@ -1,0 +1,676 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`configure`: what it writes into engines' settings, what it leaves alone, and that it takes away just that."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oci_gpu_hook.cli import flaglines
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.engines import dockerd, installed
+from oci_gpu_hook.node.machine import toml
+from oci_gpu_hook.node.setup import configuration, daemonjson, enginefile
+from tests.unit import hosts
+from tests.unit.program import Program
+
+OURS = {"path": "/usr/bin/oci-gpu-runtime"}
+DOCKER = "etc/docker/daemon.json"
+CONTAINERD = "etc/containerd/config.toml"
+EVERYTHING = ("--name", "nvidia", "--set-as-default", "--cdi")
+
+
+@pytest.fixture()
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/homes/user/.config")
+    return tmp_path
+
+
+@pytest.fixture()
+def user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+
+def words(tree: Path, engine: str, *options: str) -> tuple[object, ...]:
+    return ("configure", engine, "--host-root", tree, *options)
+
+
+def planted(tree: Path, path: str, text: str) -> Path:
+    hosts.plant(tree, path, text.encode())
+    return tree / path.lstrip("/")
+
+
+def state(file: Path) -> tuple[int, int, bytes]:
+    status = file.stat()
+    return status.st_ino, status.st_mtime_ns, file.read_bytes()
+
+
+# Docker: before, and after it.
+GOLDENS = {
+    "of four": (
+        '{\n    "dns": [],\n    "runtimes": {\n        "kata": {\n            "path": "/k"\n        }\n    }\n}\n',
+        """{
+    "dns": [],
+    "runtimes": {
+        "kata": {
+            "path": "/k"
+        },
+        "nvidia": {
+            "path": "/usr/bin/oci-gpu-runtime"
+        }
+    },
+    "default-runtime": "nvidia",
+    "features": {
+        "cdi": true
+    }
+}
+""",
+    ),
+    "of tabs": (
+        '{\n\t"dns": ["::1"],\n\t"features": {"buildkit": true}\n}',
+        '{\n\t"dns": ["::1"],\n\t"features": {"buildkit": true, "cdi": true},\n\t"runtimes": {\n\t\t"nvidia": {\n'
+        '\t\t\t"path": "/usr/bin/oci-gpu-runtime"\n\t\t}\n\t},\n\t"default-runtime": "nvidia"\n}',
+    ),
+    "of CRLF": (
+        '{\r\n  "debug": true\r\n}\r\n',
+        '{\r\n  "debug": true,\r\n  "runtimes": {\r\n    "nvidia": {\r\n      "path": "/usr/bin/oci-gpu-runtime"\r\n'
+        '    }\r\n  },\r\n  "default-runtime": "nvidia",\r\n  "features": {\r\n    "cdi": true\r\n  }\r\n}\r\n',
+    ),
+    "of one line": (
+        '{ "a": 1.0e3,  "\\u00e9": [ 1,2 ]}',
+        '{ "a": 1.0e3,  "\\u00e9": [ 1,2 ], "runtimes": {"nvidia": {"path": "/usr/bin/oci-gpu-runtime"}}, '
+        '"default-runtime": "nvidia", "features": {"cdi": true}}',
+    ),
+    "empty objects": (
+        '{\n    "runtimes": {},\n    "features": {\n    }\n}\n',
+        '{\n    "runtimes": {"nvidia": {"path": "/usr/bin/oci-gpu-runtime"}},\n    "features": {\n        "cdi": true\n'
+        '    },\n    "default-runtime": "nvidia"\n}\n',
+    ),
+    "{}": (
+        "{}\n",
+        '{"runtimes": {"nvidia": {"path": "/usr/bin/oci-gpu-runtime"}}, "default-runtime": "nvidia", '
+        '"features": {"cdi": true}}\n',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GOLDENS)
+def test_docker_gets_what_was_asked_for_and_loses_it_again(program: Program, tree: Path, name: str) -> None:
+    before, after = GOLDENS[name]
+    file = planted(tree, DOCKER, before)
+    file.chmod(0o640)
+    assert program(*words(tree, "docker", *EVERYTHING)) == f"wrote /{DOCKER}\n"
+    assert program.err == "so that it holds: systemctl restart docker\n"
+    assert file.read_bytes() == after.encode()
+    assert file.stat().st_mode & 0o7777 == 0o640
+    written = state(file)
+    assert program(*words(tree, "docker", *EVERYTHING)) == f"nothing to do in /{DOCKER}\n"
+    assert program.err == "" and state(file) == written
+    assert program(*words(tree, "docker", "--cdi", "--remove")) == f"wrote /{DOCKER}\n"
+    assert "containers that were started by nvidia cannot be stopped" in program.err
+    # An object that was there and empty goes only where its layout does not tell it from one of ours.
+    gone = '{\n    "runtimes": {}\n}\n' if name == "empty objects" else before
+    assert file.read_bytes() == gone.encode()
+    assert os.listdir(file.parent) == ["daemon.json"]
+    program(*words(tree, "docker", "--cdi", "--remove"))
+    assert file.read_bytes() == gone.encode()
+
+
+@pytest.mark.parametrize("before", [None, "", " \n"])
+def test_a_file_that_only_we_have_filled_goes_with_it(program: Program, tree: Path, before: str | None) -> None:
+    if before is not None:
+        planted(tree, DOCKER, before)
+    old = os.umask(0o077)
+    try:
+        program(*words(tree, "docker"))
+    finally:
+        os.umask(old)
+    file = tree / DOCKER
+    text = '{\n    "runtimes": {\n        "oci-gpu-runtime": {\n            "path": "/usr/bin/oci-gpu-runtime"\n'
+    assert file.read_text() == text + "        }\n    }\n}\n"
+    assert file.stat().st_mode & 0o777 == (0o644 if before is None else file.stat().st_mode & 0o777)
+    assert program.err == "so that it holds: systemctl reload docker\n"
+    assert program(*words(tree, "docker", "--remove")) == f"removed /{DOCKER}\n"
+    assert os.listdir(tree / "etc/docker") == []
+    assert program(*words(tree, "docker", "--remove")) == f"nothing to do in /{DOCKER}\n"
+
+
+def test_what_was_added_after_ours_stays(program: Program, tree: Path) -> None:
+    file = planted(tree, DOCKER, '{\n  "a": 1\n}\n')
+    program(*words(tree, "docker", *EVERYTHING))
+    values = json.loads(file.read_text())
+    values["runtimes"]["kata"] = {"path": "/k"}
+    file.write_text(json.dumps({**values, "z": 2}, indent=2))
+    program(*words(tree, "docker", "--remove", "--cdi"))
+    assert file.read_text() == json.dumps({"a": 1, "runtimes": {"kata": {"path": "/k"}}, "z": 2}, indent=2)
+
+
+def test_one_name_is_removed_and_the_other_stays(program: Program, tree: Path) -> None:
+    file = planted(tree, DOCKER, "{}")
+    program(*words(tree, "docker", "--set-as-default"))
+    program(*words(tree, "docker", "--name", "nvidia", "--set-as-default"))
+    assert json.loads(file.read_text()) == {
+        "runtimes": {"oci-gpu-runtime": OURS, "nvidia": OURS},
+        "default-runtime": "nvidia",
+    }
+    program(*words(tree, "docker", "--name", "oci-gpu-runtime", "--remove"))
+    assert json.loads(file.read_text()) == {"runtimes": {"nvidia": OURS}, "default-runtime": "nvidia"}
+    program(*words(tree, "docker", "--cdi", "--name", "nvidia"))
+    program(*words(tree, "docker", "--remove"))
+    assert file.read_text() == '{"features": {"cdi": true}}'
+    program(*words(tree, "docker", "--remove", "--cdi"))
+    assert file.read_text() == "{}"
+
+
+def test_a_link_to_our_runtime_serves_already(program: Program, tree: Path) -> None:
+    """As the manual has it for tools that look for the program's name."""
+    hosts.plant(tree, "usr/bin/oci-gpu-runtime", "")
+    (tree / "usr/bin/nvidia-container-runtime").symlink_to("oci-gpu-runtime")
+    text = '{"runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}}'
+    file = planted(tree, DOCKER, text)
+    assert program(*words(tree, "docker", "--name", "nvidia")) == f"nothing to do in /{DOCKER}\n"
+    assert "'runtimes.nvidia'" in program.mistake(4, *words(tree, "docker", "--name", "nvidia", "--remove"))
+    assert "'runtimes.nvidia'" in program.mistake(4, *words(tree, "docker", "--remove"))
+    assert file.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ('{"runtimes": {"nvidia": {"path": "nvidia-container-runtime", "args": []}}}', "'runtimes.nvidia'"),
+        ('{"runtimes": {"nvidia": {"path": "/usr/bin/runc"}}}', "'runtimes.nvidia'"),
+        ('{"runtimes": {"nvidia": "x"}}', "'runtimes.nvidia'"),
+        ('{"default-runtime": "crun"}', "'default-runtime'"),
+        ('{"default-runtime": ["x"]}', "'default-runtime'"),
+        ('{"features": {"cdi": false}}', "'features.cdi'"),
+    ],
+)
+def test_what_others_have_written_stays(program: Program, tree: Path, text: str, what: str) -> None:
+    file = planted(tree, DOCKER, text)
+    before = state(file)
+    said = program.mistake(4, *words(tree, "docker", *EVERYTHING))
+    assert f"{what} in /{DOCKER} is not what 'oci-gpu-hook configure' writes, and stays (remove it there" in said
+    assert ("--name" in said) == ("runtimes" in what)
+    if "runtimes" in text:
+        assert what in program.mistake(4, *words(tree, "docker", "--name", "nvidia", "--remove"))
+    program(*words(tree, "docker", "--remove", "--cdi"))
+    assert state(file) == before
+
+
+def test_more_than_our_path_is_somebody_elses(program: Program, tree: Path) -> None:
+    text = json.dumps({"runtimes": {"nvidia": {**OURS, "runtimeArgs": ["--debug"]}}})
+    file = planted(tree, DOCKER, text)
+    assert program(*words(tree, "docker", "--name", "nvidia")) == f"nothing to do in /{DOCKER}\n"
+    assert "'runtimes.nvidia'" in program.mistake(4, *words(tree, "docker", "--remove"))
+    assert file.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b'{ // ours\n "a": 1 }', "is no JSON: "),
+        (b'{"a": 1,}', "is no JSON: "),
+        (b"\xef\xbb\xbf{}", "is no JSON: "),
+        (b'{"a": "\xff"}', "is no text in UTF-8"),
+        (b"[]", "is no JSON object"),
+        (b'{"runtimes": {}, "runtimes": {}}', "has the key 'runtimes' twice"),
+        (b'{"runtimes": {"nvidia": {"path": "/a"}, "nvidia": {"path": "/b"}}}', "has the key 'nvidia' twice"),
+        (b'{"runtimes": []}', "runtimes in /etc/docker/daemon.json is no object"),
+        (b'{"features": null}', "features in /etc/docker/daemon.json is no object"),
+        (b"{" + b'"a": {' * 100_000, "is no JSON: "),
+        (b"{}" + b" " * (1 << 20), "is larger than 1 MiB"),
+    ],
+)
+@pytest.mark.parametrize("option", ["--cdi", "--dry-run", "--remove"])
+def test_what_is_no_daemon_json_is_refused(program: Program, tree: Path, text: bytes, why: str, option: str) -> None:
+    hosts.plant(tree, DOCKER, text)
+    assert why in program.mistake(4, *words(tree, "docker", option))
+    assert (tree / DOCKER).read_bytes() == text and os.listdir(tree / "etc/docker") == ["daemon.json"]
+
+
+def test_a_dry_run_shows_the_difference_and_writes_nothing(program: Program, tree: Path) -> None:
+    file = planted(tree, DOCKER, '{\n\t"a": "\x7f"\n}\n')
+    before = state(file)
+    shown = program(*words(tree, "docker", "--dry-run"))
+    assert (
+        shown
+        == """--- /etc/docker/daemon.json
++++ /etc/docker/daemon.json
+@@ -1,3 +1,8 @@
+ {
+-\t"a": "\\x7f"
++\t"a": "\\x7f",
++\t"runtimes": {
++\t\t"oci-gpu-runtime": {
++\t\t\t"path": "/usr/bin/oci-gpu-runtime"
++\t\t}
++\t}
+ }
+"""
+    )
+    assert program.err == "" and state(file) == before
+    file.unlink()
+    assert program(*words(tree, "docker", "--dry-run")).startswith(
+        f"--- /dev/null\n+++ /{DOCKER}\n@@ -0,0 +1,7 @@\n+{{\n"
+    )
+    assert not file.exists()
+
+
+def test_on_a_terminal_the_difference_is_shown_first(
+    program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    shown = program(*words(tree, "docker"))
+    assert shown.startswith("--- /dev/null\n") and shown.endswith(f"\n+}}\nwrote /{DOCKER}\n")
+
+
+@pytest.mark.parametrize("engine", ["docker", "podman"])
+def test_etc_that_is_read_only(program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
+    (tree / "etc").mkdir()
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "mkdir", refused)
+    assert "Read-only file system (nothing was changed)" in program.mistake(7, *words(tree, engine))
+    assert os.listdir(tree / "etc") == []
+
+
+def test_folders_that_were_made_for_a_file_that_fails_go_again(
+    program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "link", full)
+    assert "make room" in program.mistake(7, *words(tree, "podman"))
+    assert os.listdir(tree) == []
+
+
+@pytest.mark.parametrize("option", ["--cdi", "--remove"])
+def test_a_file_that_changes_meanwhile_is_left_alone(
+    program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    file = planted(tree, DOCKER, "")
+    program(*words(tree, "docker"))
+    real = enginefile.write
+
+    def write(*given: Any) -> None:
+        file.write_text('{"b": 1}')
+        real(*given)
+
+    monkeypatch.setattr(enginefile, "write", write)
+    assert "was changed by somebody else meanwhile" in program.mistake(7, *words(tree, "docker", option))
+    assert file.read_text() == '{"b": 1}' and os.listdir(file.parent) == ["daemon.json"]
+
+
+def test_many_at_once(tree: Path) -> None:
+    """Each one that says that it has written is in the file, which stays whole."""
+    start = [sys.executable, "-m", "oci_gpu_hook", *map(str, words(tree, "docker", "--name"))]
+    names = [f"n{number}" for number in range(8)]
+    running = [subprocess.Popen([*start, name], stdout=subprocess.PIPE, stderr=subprocess.PIPE) for name in names]
+    done = {name: (*process.communicate(), process.returncode) for name, process in zip(names, running)}
+    assert {code for *_, code in done.values()} <= {0, 7}, done
+    written = {name for name, (*_, code) in done.items() if code == 0}
+    assert written and set(json.loads((tree / DOCKER).read_text())["runtimes"]) == written
+    assert os.listdir(tree / "etc/docker") == ["daemon.json"]
+
+
+def test_others_than_root_must_not_lead_to_the_file(program: Program, tree: Path) -> None:
+    (tree / "etc/docker").mkdir(parents=True)
+    (tree / "etc/docker").chmod(0o777)
+    (tree / "etc/docker/daemon.json").symlink_to("/srv/daemon.json")
+    planted(tree, "srv/daemon.json", "{}")
+    assert "is not root's alone" in program.mistake(4, *words(tree, "docker"))
+    assert (tree / "srv/daemon.json").read_text() == "{}"
+
+
+@pytest.mark.usefixtures("user")
+def test_a_user_has_a_file_of_his_own(program: Program, tree: Path) -> None:
+    """Folders that are missing are made; links lead where he likes; and his folders may be open to his group."""
+    home = tree / "homes/user"
+    home.mkdir(parents=True)
+    home.chmod(0o775)
+    assert program(*words(tree, "docker", "--user")) == "wrote /homes/user/.config/docker/daemon.json\n"
+    assert program.err == "so that it holds: systemctl --user restart docker\n"
+    file = home / ".config/docker/daemon.json"
+    real = planted(tree, "homes/user/dotfiles/daemon.json", '{"debug": true}')
+    file.unlink()
+    file.symlink_to("../../dotfiles/daemon.json")
+    program(*words(tree, "docker", "--user", "--name", "nvidia"))
+    assert file.is_symlink() and json.loads(real.read_text()) == {"debug": True, "runtimes": {"nvidia": OURS}}
+    program(*words(tree, "docker", "--user", "--remove"))
+    assert file.is_symlink() and real.read_text() == '{"debug": true}'
+    file.unlink()
+    file.symlink_to("nowhere")
+    assert "is a link that leads nowhere" in program.mistake(4, *words(tree, "docker", "--user"))
+    assert not (tree / "etc").exists()
+
+
+def test_root_is_no_user(program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert "you are root (run it as that user)" in program.mistake(2, *words(tree, "docker", "--user"))
+
+
+@pytest.mark.usefixtures("user")
+@pytest.mark.parametrize("config", [None, "relative"])
+def test_without_a_folder_for_settings_it_is_in_the_home(
+    program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch, config: str | None
+) -> None:
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    if config:
+        monkeypatch.setenv("XDG_CONFIG_HOME", config)
+    monkeypatch.setenv("HOME", "/h")
+    assert program(*words(tree, "docker", "--user")) == "wrote /h/.config/docker/daemon.json\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_who_is_not_root_is_told_so(tree: Path) -> None:
+    """A real user, in a process of its own."""
+    file = planted(tree, DOCKER, "{}")
+    for folder in (tree, *tree.parents):
+        if folder != Path("/") and folder.stat().st_uid == os.geteuid() and str(folder) != "/tmp":
+            folder.chmod(folder.stat().st_mode | 0o055)
+    script = (
+        "import os, sys; from oci_gpu_hook import cli; from oci_gpu_hook.cli import commands; "
+        "from oci_gpu_hook.node.setup import daemonjson; import json; os.setgid(64123); os.setuid(64123); "
+        "sys.exit(cli.main(sys.argv[1:]))"
+    )
+    line = [sys.executable, "-c", script, *map(str, words(tree, "docker"))]
+    done = subprocess.run(line, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (7, "")
+    assert done.stderr == f"oci-gpu-hook: cannot write /{DOCKER}: Permission denied (run it as root)\n"
+    assert file.read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (("docker", "--name", "runc"), "--name is 'runc', which is no name for our runtime"),
+        (("docker", "--name", ""), "--name is '', which"),
+        (("docker", "--name", 'a"]\n[x'), "which is no name"),
+        (("containerd", "--name", "io.containerd.kata.v2"), "which is no name"),
+        (("containerd", "--user"), "containerd has no --user"),
+        (("crio", "--set-as-default"), "crio has no --set-as-default"),
+        (("podman", "--cdi"), "podman has no --cdi"),
+        (("podman", "--name", "nvidia"), "podman has no --name"),
+        (("lxc",), "'lxc' is not one of 'docker', 'containerd', 'crio', 'podman'"),
+    ],
+)
+def test_wrong_words(program: Program, tree: Path, given: tuple[str, ...], why: str) -> None:
+    assert why in program.mistake(2, *words(tree, *given))
+    assert os.listdir(tree) == []
+
+
+# Drop-ins.
+
+IMPORTS = 'imports = ["/etc/containerd/conf.d/*.toml"]\n'
+RUNTIME = '[plugins."io.containerd.{0}".containerd.runtimes.{1}]\n  runtime_type = "io.containerd.runc.v2"\n'
+OPTIONS = '[plugins."io.containerd.{0}".containerd.runtimes.{1}.options]\n'
+HEAD = "# Written by 'oci-gpu-hook configure {}', whose --remove takes this file away.\n"
+
+
+def containerd(tree: Path) -> str:
+    return (tree / configuration.CONTAINERD[1:]).read_text()
+
+
+def test_containerd_1_gets_a_drop_in_where_it_loses_nothing_by_it(program: Program, tree: Path) -> None:
+    planted(tree, CONTAINERD, f"version = 2\n{IMPORTS}[metrics]\n  address = ':1'\n")
+    assert program(*words(tree, "containerd", *EVERYTHING)) == f"wrote {configuration.CONTAINERD}\n"
+    assert program.err == "so that it holds: systemctl restart containerd\n"
+    assert (
+        containerd(tree)
+        == HEAD.format("containerd")
+        + """version = 2
+[plugins."io.containerd.grpc.v1.cri"]
+  enable_cdi = true
+  cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
+[plugins."io.containerd.grpc.v1.cri".containerd]
+  default_runtime_name = "nvidia"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes."nvidia"]
+  runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes."nvidia".options]
+  BinaryName = "/usr/bin/oci-gpu-runtime"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+"""
+    )
+    assert toml.parse(containerd(tree).encode())["version"] == 2
+    written = state(tree / configuration.CONTAINERD[1:])
+    assert program(*words(tree, "containerd", *EVERYTHING)).startswith("nothing to do")
+    assert state(tree / configuration.CONTAINERD[1:]) == written
+    program(*words(tree, "containerd", "--remove"))
+    assert os.listdir(tree / "etc/containerd/conf.d") == []
+    assert program(*words(tree, "containerd", "--remove")).startswith("nothing to do")
+
+
+def test_containerd_1_with_settings_of_that_plugin_is_the_administrators_to_change(
+    program: Program, tree: Path
+) -> None:
+    name = "grpc.v1.cri"
+    held = f"version = 2\n{IMPORTS}{RUNTIME.format(name, 'runc')}{OPTIONS.format(name, 'runc')}  SystemdCgroup = true\n"
+    file = planted(tree, CONTAINERD, held)
+    lines = program(*words(tree, "containerd", "--name", "nvidia"), code=4)
+    assert (
+        f"would lose what /{CONTAINERD} has of this plugin by a drop-in: add these lines to its tables" in program.err
+    )
+    assert toml.parse(lines.encode())["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]["nvidia"] == {
+        "runtime_type": "io.containerd.runc.v2",
+        "options": {"SystemdCgroup": True, "BinaryName": "/usr/bin/oci-gpu-runtime"},
+    }
+    assert os.listdir(tree / "etc/containerd") == ["config.toml"]
+    lines = program(*words(tree, "containerd", *EVERYTHING), code=4)
+    file.write_text(held + lines)
+    assert program(*words(tree, "containerd", *EVERYTHING)) == f"nothing to do in {configuration.CONTAINERD}\n"
+    assert program.err == f"containerd has it by /{CONTAINERD}\n"
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_containerd_2_gets_a_runtime_like_its_default_one(program: Program, tree: Path, version: int) -> None:
+    name = "cri.v1.runtime"
+    text = f"version = {version}\n{IMPORTS}{RUNTIME.format(name, 'runc')}"
+    text += "  pod_annotations = ['a.*']\n  odd = [{a = 1}]\n"
+    text += f"{OPTIONS.format(name, 'runc')}  SystemdCgroup = true\n  BinaryName = '/usr/bin/crun'\n"
+    planted(tree, CONTAINERD, text)
+    program(*words(tree, "containerd", *EVERYTHING))
+    assert "pods have /usr/bin/crun by default: so that ours starts it, set in /etc/oci-gpu-hook.conf" in program.err
+    assert (
+        containerd(tree)
+        == HEAD.format("containerd")
+        + f"""version = {version}
+[plugins."io.containerd.cri.v1.runtime".containerd]
+  default_runtime_name = "nvidia"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes."nvidia"]
+  runtime_type = "io.containerd.runc.v2"
+  pod_annotations = ["a.*"]
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes."nvidia".options]
+  SystemdCgroup = true
+  BinaryName = "/usr/bin/oci-gpu-runtime"
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("imports", "line"),
+    [
+        ("", 'imports = ["/etc/containerd/conf.d/*.toml"]'),
+        (
+            'imports = ["/etc/containerd/*.toml"]\n',
+            'imports = ["/etc/containerd/*.toml", "/etc/containerd/conf.d/*.toml"]',
+        ),
+        ('imports = ["conf.d/99-*"]\n', ""),
+        (IMPORTS, ""),
+        ("imports = 3\n", 'imports = ["/etc/containerd/conf.d/*.toml"]'),
+    ],
+)
+def test_which_line_containerd_needs_is_told(program: Program, tree: Path, imports: str, line: str) -> None:
+    text = f"{imports}version = 3\n"
+    file = planted(tree, CONTAINERD, text)
+    program(*words(tree, "containerd"))
+    told = f"containerd reads it once /{CONTAINERD} has this line ahead of its tables: {line}\n" if line else ""
+    assert program.err == f"{told}so that it holds: systemctl restart containerd\n"
+    assert file.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (None, f"no /{CONTAINERD} reads drop-ins (make it: containerd config default >"),
+        ("", "has version 1 (bring it up to date: containerd config migrate)"),
+        ("version = 5\n", "has version 5"),
+        ('version = "3"\n', "has version '3'"),
+        ("version = [3]\n", "has version [3]"),
+        ("version = 3\n[", f"cannot read /{CONTAINERD}: "),
+        (f"version = 3\n{RUNTIME.format('cri.v1.runtime', 'nvidia')}", "runtimes.nvidia' in"),
+    ],
+)
+def test_containerds_that_get_no_drop_in(program: Program, tree: Path, text: str | None, why: str) -> None:
+    if text is not None:
+        planted(tree, CONTAINERD, text)
+    assert why in program.mistake(4, *words(tree, "containerd", "--name", "nvidia"))
+    assert not (tree / "etc/containerd/conf.d").exists()
+
+
+def test_without_a_toml_parser_it_is_said_what_to_install(
+    program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted(tree, CONTAINERD, "version = 3\n")
+    for name in ("tomllib", "tomli"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert "(install python3-tomli)" in program.mistake(4, *words(tree, "containerd"))
+
+
+CRIO = "etc/crio/crio.conf.d/99-oci-gpu-hook.conf"
+
+
+def test_crio_needs_nothing_where_it_looks_for_our_hook(program: Program, tree: Path) -> None:
+    assert program(*words(tree, "crio")) == f"nothing to do in /{CRIO}\n"
+    assert program.err == "CRI-O looks for hooks in /usr/share/containers/oci/hooks.d\n"
+    assert os.listdir(tree) == []
+
+
+def test_crio_gets_our_folder_beside_its_own_and_a_runtime(program: Program, tree: Path) -> None:
+    planted(tree, "etc/crio/crio.conf.d/10-x", '[crio.runtime]\nhooks_dir = ["/x"]\n')
+    program(*words(tree, "crio", "--name", "nvidia"))
+    assert program.err == "so that it holds: systemctl restart crio\n"
+    expected = (
+        HEAD.format("crio")
+        + """[crio.runtime]
+  hooks_dir = ["/x", "/usr/share/containers/oci/hooks.d"]
+[crio.runtime.runtimes."nvidia"]
+  runtime_path = "/usr/bin/oci-gpu-runtime"
+"""
+    )
+    assert (tree / CRIO).read_text() == expected
+    assert program(*words(tree, "crio", "--name", "nvidia")).startswith("nothing to do")
+    program(*words(tree, "crio", "--remove"))
+    assert os.listdir(tree / "etc/crio/crio.conf.d") == ["10-x"]
+    planted(tree, "etc/crio/crio.conf", '[crio.runtime.runtimes.nvidia]\nruntime_path = "/usr/bin/nvidia-x"\n')
+    assert "'crio.runtime.runtimes.nvidia' in" in program.mistake(4, *words(tree, "crio", "--name", "nvidia"))
+
+
+PODMAN = "etc/containers/containers.conf.d/99-oci-gpu-hook.conf"
+HOOKS = "/usr/share/containers/oci/hooks.d"
+
+
+def folders_of(text: str) -> list[str]:
+    found = toml.parse(text.encode())["engine"]
+    assert set(found) == {"hooks_dir"}
+    return list(found["hooks_dir"])
+
+
+def test_podman_for_every_user(program: Program, tree: Path) -> None:
+    """Of root's default folders only those that are there: podman would start no hook at all."""
+    program(*words(tree, "podman"))
+    assert (tree / PODMAN).read_text() == HEAD.format("podman") + f'[engine]\n  hooks_dir = ["{HOOKS}"]\n'
+    assert program.err == ""
+    (tree / "etc/containers/oci/hooks.d").mkdir(parents=True)
+    program(*words(tree, "podman"))
+    assert folders_of((tree / PODMAN).read_text()) == ["/etc/containers/oci/hooks.d", HOOKS]
+    assert program(*words(tree, "podman")).startswith("nothing to do")
+    program(*words(tree, "podman", "--remove"))
+    assert os.listdir(tree / "etc/containers/containers.conf.d") == []
+
+
+@pytest.mark.usefixtures("user")
+def test_podman_for_one_user(program: Program, tree: Path) -> None:
+    place = "/homes/user/.config/containers/containers.conf.d/99-oci-gpu-hook.conf"
+    (tree / "etc/containers/oci/hooks.d").mkdir(parents=True)
+    assert program(*words(tree, "podman", "--user")) == f"wrote {place}\n"
+    assert folders_of((tree / place[1:]).read_text()) == [HOOKS]
+    (tree / "srv").mkdir()
+    planted(tree, "homes/user/.config/containers/containers.conf", '[engine]\nhooks_dir = ["/srv", "/gone"]\n')
+    program(*words(tree, "podman", "--user"))
+    assert folders_of((tree / place[1:]).read_text()) == ["/srv", HOOKS]
+    program(*words(tree, "podman", "--user", "--remove"))
+    planted(tree, PODMAN, f'[engine]\nhooks_dir = ["{HOOKS}"]\n')
+    planted(tree, "homes/user/.config/containers/containers.conf", "")
+    assert program(*words(tree, "podman", "--user")) == f"nothing to do in {place}\n"
+    assert program.err == f"podman looks for hooks in {HOOKS}, by /{PODMAN}\n"
+
+
+@pytest.mark.parametrize(
+    ("engine", "file"), [("podman", PODMAN), ("crio", CRIO), ("containerd", configuration.CONTAINERD)]
+)
+@pytest.mark.parametrize("option", ["--dry-run", "--remove"])
+def test_a_drop_in_of_somebody_elses_stays(program: Program, tree: Path, engine: str, file: str, option: str) -> None:
+    there = planted(tree, file, "[x]\n")
+    assert "was not written by 'oci-gpu-hook configure', and stays" in program.mistake(4, *words(tree, engine, option))
+    assert there.read_text() == "[x]\n"
+
+
+def test_doctor_sees_what_was_configured(program: Program, tree: Path) -> None:
+    hosts.plant(tree, "usr/bin/oci-gpu-runtime", "")
+    hosts.plant(tree, "usr/bin/podman", "")
+    program(*words(tree, "docker", "--name", "nvidia", "--set-as-default"))
+    program(*words(tree, "podman"))
+    root = HostRoot(str(tree))
+    (found,) = dockerd.settings(root).runtimes
+    assert (found.name, found.is_ours, found.is_there, found.is_default) == ("nvidia", True, True, True)
+    assert [engine.folders for engine in installed.installed(root)] == [(flaglines.HOOKS_FOLDER,)]
+
+
+# daemon.json's text.
+
+VALUES = st.recursive(
+    st.none() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner, max_size=2),
+    max_leaves=5,
+)
+
+
+@given(
+    st.dictionaries(st.text(), VALUES, max_size=3),
+    st.none() | st.dictionaries(st.text(), VALUES, max_size=2),
+    st.sampled_from([None, 0, 1, 2, 4, "\t"]),
+    st.booleans(),
+    st.sampled_from(["", "\n", "  \n"]),
+)
+def test_any_object_is_as_it_was(
+    values: dict[str, Any], old: dict[str, Any] | None, indent: Any, crlf: bool, end: str
+) -> None:
+    values = {key: value for key, value in values.items() if key not in ("runtimes", "default-runtime")}
+    if old is not None:
+        old.pop("nvidia", None)
+        values["runtimes"] = old
+    text = json.dumps(values, indent=indent) + end
+    text = text.replace("\n", "\r\n") if crlf else text
+    once = daemonjson.with_value(text, ("runtimes", "nvidia"), OURS)
+    twice = daemonjson.with_value(once, ("default-runtime",), "nvidia")
+    expected = {**values, "runtimes": {**(old or {}), "nvidia": OURS}, "default-runtime": "nvidia"}
+    assert json.loads(twice) == expected and list(json.loads(twice)) == list(expected)
+    if crlf and "\n" in text:
+        assert twice.count("\n") == twice.count("\r\n")
+    assert daemonjson.without_value(twice, ("default-runtime",), "nvidia") == once
+    # In one line, an empty object of somebody else's looks like one of ours.
+    if indent is not None or old != {}:
+        assert daemonjson.without_value(once, ("runtimes", "nvidia"), OURS) == text
