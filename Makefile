@@ -11,7 +11,7 @@ SHELL_SCRIPTS = packaging/completions/oci-gpu-hook \
 export PARALLEL = -n auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types contracts unit unit-pythons integration test-docker test-hostile
+.PHONY: help demo test check lint types contracts unit unit-pythons integration test-docker test-docker-next test-hostile
 .PHONY: test-on-the-machine test-beside-the-machine test-packaging test-selinux test-aarch64 test-gpu
 .PHONY: bench bench-load fuzz rpm deb openshift
 .PHONY: install install-docker install-cli uninstall man completions prometheusrule clean
@@ -35,6 +35,7 @@ test: ## Run everything but test-aarch64 and test-gpu; installs what it needs (a
 test-on-the-machine:
 	$(MAKE) --no-print-directory integration
 	$(MAKE) --no-print-directory test-docker
+	$(MAKE) --no-print-directory test-docker-next
 	$(MAKE) --no-print-directory test-hostile
 
 # Other Pythons, policies in scratch folders, a virtual machine, and packages in roots of their own.
@@ -75,7 +76,13 @@ integration: ## Run the tests on real container runtimes (as root), in throw-awa
 test-docker: ## Run containers by real Docker, Swarm and containerd (as root); [DOCKER_FROM=FOLDER]; installs what it needs
 	packaging/requirements.sh test
 	$(MAKE) --no-print-directory .venv/up-to-date
-	.venv/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder tests/docker
+	$(if $(DOCKER_FROM),DOCKER_FROM=$(DOCKER_FROM)) .venv/bin/python -m pytest -q \
+		-n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(or $(DOCKER_TESTS),tests/docker)
+
+test-docker-next: ## Docker, its containerd, BuildKit and CDI as Debian's next release has them (as root, on Debian)
+	tests/docker/next.sh .build/docker-next
+	$(MAKE) --no-print-directory test-docker DOCKER_FROM=$(CURDIR)/.build/docker-next \
+		DOCKER_TESTS="$(foreach name,accept build cdi options,tests/docker/test_$(name).py)"
 
 test-hostile: ## Attack the hook, and a naive one, in real containers (as root); [HOSTILE_LOAD=1000] [HOSTILE_MATRIX=all]; installs what it needs
 	packaging/requirements.sh test
