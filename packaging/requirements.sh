@@ -65,6 +65,9 @@ if [ "$purpose" = test ]; then
     has docker || debian want docker-cli
     # JupyterHub's proxy.  The others of its programs come from PyPI.
     has configurable-http-proxy || debian need node-configurable-http-proxy
+    # A user's own Docker.
+    has rootlesskit || need rootlesskit
+    has slirp4netns || need slirp4netns
     has newuidmap || { debian need uidmap; fedora need shadow-utils; }
     # A file system that the kernel shows in /proc.
     has mkfs.ext4 || need e2fsprogs

@@ -93,7 +93,7 @@ def _below(root: HostRoot, base: str, files: Files) -> Iterator[Running]:
                     alive = pid if began is not None and document.get(start) in (began, None, 0) else 0
                     bundle = _runcs_bundle(document) if runtime == "runc" else document.get("bundle")
                     called = ContainerNames(engine_of(f"{folder}/"))
-                    yield Running(id, alive, _path(bundle), runtime, called, files.owner)
+                    yield Running(id, alive, _of_host(_path(bundle)), runtime, called, files.owner)
 
 
 def _folders(base: str, files: Files) -> Iterator[str]:
@@ -110,6 +110,12 @@ def _runcs_bundle(document: dict[str, Any]) -> object:
     labels = config.get("labels") if isinstance(config, dict) else None
     words = [str(label) for label in (labels if isinstance(labels, list) else ())]
     return next((word[7:] for word in words if word.startswith("bundle=")), "")
+
+
+def _of_host(path: str) -> str:
+    """The path on the host: rootlesskit copies /run up, and has the host's own at /run/.roNUMBER."""
+    top, name, below = path.partition("/run/.ro")
+    return f"/run/{below.partition('/')[2]}" if name and not top else path
 
 
 def _path(value: object) -> str:
