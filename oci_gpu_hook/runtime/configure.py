@@ -16,6 +16,7 @@ from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.errors import DONE, LONGEST_LIST, plain, quoted
 from oci_gpu_hook.host import debuglog
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel import alarm
 from oci_gpu_hook.planning.decide import decide
 from oci_gpu_hook.planning.plan import LEFT_ALONE
 from oci_gpu_hook.report import records, sentence
@@ -41,6 +42,8 @@ _OMITTED = {
 
 def run(call: Call, arguments: list[str]) -> int:
     """Give the container what `call` asks for; gives the exit code.  arguments: the words as they were given."""
+    # A user's own FUSE server may be what serves the root, to root.
+    alarm.begin_by_signal()
     progress = Progress()
     code, said = DONE, ""
     try:
