@@ -229,6 +229,8 @@ def test_enroot(seen: dict[str, list[str]], row: tuple[str, str, int]) -> None:
         return
     has(lines, indices, all_nodes=row[1] == "host")
     assert "read-only" in lines
+    # Each task of a job would say it.
+    assert not any("no node is made in it" in line for line in lines), lines
 
 
 @pytest.mark.parametrize("row", APPTAINER, ids=str)
