@@ -31,7 +31,7 @@ _DRIVERS = "/proc/driver"
 _NOBODY = 65_534
 _ALL = range(1 << 32)
 # Where runtimes mount a tmpfs, if nothing says where this one did.
-USUAL_TMPFS = ("/dev", "/dev/shm", "/run", "/tmp")
+USUAL_TMPFS = ("/dev", "/dev/shm", "/run", "/var/run", "/tmp")
 _KINDS = (syscalls.TMPFS_MAGIC, syscalls.PROC_SUPER_MAGIC)
 
 
@@ -65,7 +65,7 @@ def of_process(path: str, tmpfs: tuple[str, ...], process: Process) -> Rootfs:
         raise _not_the_root(path, "something else is mounted over it")
     own = _own(fd, tmpfs)
     # The engine's path leads here twice; that the runtime meant the same, a mount of its own on it says.
-    if not any([_lies_on(fd, name) for name in own.values()]) and not _is_roots(path):
+    if not any([_lies_on(fd, name) for name in own.values()]) and not _is_roots(path, fd):
         raise _not_the_root(path, "others than root can exchange it for another folder")
     return Rootfs(fd, (id, *own), path)
 
@@ -73,33 +73,68 @@ def of_process(path: str, tmpfs: tuple[str, ...], process: Process) -> Rootfs:
 def of_caller(path: str) -> Rootfs:
     """The root of a container in whose mount namespace this process runs already; BundleError likewise.
 
-    Nothing of the host's is mounted below it alone: what is mounted elsewhere in this namespace too is the host's.
+    Nothing of the host's is mounted below it alone: what PID 1 has mounted, or this namespace elsewhere, is the host's.
     """
     fd = _open(path, None)
     id, is_mounted_there = syscalls.mount_of(fd)
     if not is_mounted_there or _is_here_too(fd, "/"):
         raise _not_the_root(path, "nothing is mounted there for the container")
+    mount = mountinfo.mount(procfile.pieces("/proc/self/mountinfo"), id)
+    if mount is None or any([tag.startswith("shared:") for tag in mount.tags]):
+        raise _not_the_root(path, "what is mounted in it would show in other mount namespaces too")
+    hosts = _hosts(id)
+    top = posix.readlink(f"/proc/self/fd/{fd}")
+    own = _own(fd, USUAL_TMPFS, _session(top, hosts) or top, hosts)
     # A mount point in /tmp, or in a folder like it, may belong to the container's user.
-    if not _is_roots(path, posix.fstat(fd).st_uid):
+    if not any([_lies_on(fd, name) for name in own.values()]) and not _is_roots(path, fd, posix.fstat(fd).st_uid):
         raise _not_the_root(path, "others than root can exchange it for another folder")
-    return Rootfs(fd, (id, *_own(fd, USUAL_TMPFS, posix.readlink(f"/proc/self/fd/{fd}"))), path)
+    return Rootfs(fd, (id, *own), path)
 
 
-def _own(fd: int, destinations: tuple[str, ...], top: str = "") -> dict[int, str]:
+def _hosts(id: int) -> str:
+    """Where PID 1's mounts are listed; "" if that is closed, or they are this namespace's, which has mount `id`."""
+    path = "/proc/1/mountinfo"
+    try:
+        return "" if mountinfo.mount(procfile.pieces(path), id) else path
+    except OSError:
+        return ""
+
+
+def _session(top: str, hosts: str) -> str:
+    """The folder that the root's mount point `top` lies in, if the caller has made it for the container: a tmpfs.
+
+    Apptainer's is, and a /dev of its own is a folder of the same tmpfs.  "" if it cannot be proved.
+    """
+    folder = top.rpartition("/")[0]
+    there = _lie_at(posix.open("/", _FOLDER), (folder,)) if folder and hosts else []
+    if not there:
+        return ""
+    _, fd, number = there[0]
+    # In this order, see `_own`.
+    if mountinfo.mounted(procfile.pieces(hosts), {number}) or not syscalls.mount_of(fd)[1]:
+        return ""
+    return folder if syscalls.filesystem_magic(fd) == syscalls.TMPFS_MAGIC else ""
+
+
+def _own(fd: int, destinations: tuple[str, ...], top: str = "", hosts: str = "") -> dict[int, str]:
     """The id of each filesystem that the runtime has made for this container, and its path: each tmpfs, and procfs.
 
     A destination alone proves nothing: a link of the image leads it into a volume of the host, or a volume to where
     such a tmpfs was mounted before.  Of every filesystem that a volume can show, the host itself has a mount.  The
     container's own mounts are not listed: before pivot_root they are the host's and more, and each takes its time.
 
-    top: the root's path, if both are in this namespace, else "".
+    top: the root's path, or that of a folder around it which is the container's too, if all are in this namespace,
+    else "".  hosts: a list of the host's mounts beside this namespace's, "" for none.
     """
     own = {}
     there = _lie_at(fd, (*destinations, _DRIVERS))
-    hosts = mountinfo.mounted(procfile.pieces("/proc/self/mountinfo"), {number for _, _, number in there}, top)
+    numbers = {number for _, _, number in there}
+    elsewhere = mountinfo.mounted(procfile.pieces("/proc/self/mountinfo"), numbers, top)
+    if hosts:
+        elsewhere |= mountinfo.mounted(procfile.pieces(hosts), numbers)
     for path, found, number in there:
         # In this order: SELinux lets the hook ask nothing of the host's filesystems.
-        if number not in hosts and syscalls.filesystem_magic(found) in _KINDS:
+        if number not in elsewhere and syscalls.filesystem_magic(found) in _KINDS:
             own[syscalls.mount_of(found)[0]] = path
         posix.close(found)
     return own
@@ -148,12 +183,17 @@ def _is_here_too(fd: int, path: str) -> bool:
         status = posix.stat(path)
     except OSError:
         return False
-    found = posix.fstat(fd)
-    return (status.st_dev, status.st_ino) == (found.st_dev, found.st_ino)
+    return _same(status, posix.fstat(fd))
 
 
-def _is_roots(path: str, owner: int = 0) -> bool:
-    """Whether nobody but root can exchange what `path` leads to; a rootless engine's user counts as root.
+def _same(one: posix.stat_result, other: posix.stat_result) -> bool:
+    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+
+
+def _is_roots(path: str, fd: int, owner: int = 0) -> bool:
+    """Whether `path` leads to the folder open at `fd`, and nobody but root can exchange it for another.
+
+    A rootless engine's user counts as root.
 
     owner: see `open_source`.
     """
@@ -161,12 +201,15 @@ def _is_roots(path: str, owner: int = 0) -> bool:
     try:
         own = _is_users_own(start)
         found = open_source(start, path, posix.geteuid(), _ALL) if own else open_source(start, path, owner)
-        posix.close(found)
     except OSError:
         return False
     finally:
         posix.close(start)
-    return True
+    try:
+        # Its owner may have exchanged it meanwhile.
+        return _same(posix.fstat(found), posix.fstat(fd))
+    finally:
+        posix.close(found)
 
 
 def _is_users_own(root_fd: int) -> bool:

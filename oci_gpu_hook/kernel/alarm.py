@@ -35,11 +35,21 @@ def begin(error: Exception) -> None:
         raise error
 
     signal.signal(signal.SIGALRM, late)
-    # Whoever starts a hook may have it blocked.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
-    signal.alarm(SECONDS)
+    _set()
+
+
+def begin_by_signal() -> None:
+    """Have the signal end the process in `SECONDS` from now."""
+    end_by_signal()
+    _set()
 
 
 def end_by_signal() -> None:
     """Let the signal end the process from here on, at the time that was set."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def _set() -> None:
+    # Whoever starts a hook may have it blocked.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
+    signal.alarm(SECONDS)

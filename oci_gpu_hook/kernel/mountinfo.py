@@ -36,7 +36,7 @@ def mount(pieces: Iterable[bytes], id: int) -> Mount | None:
 def mounted(pieces: Iterable[bytes], devices: Iterable[str], but_below: str = "") -> set[str]:
     """Those of `devices`, each as ``major:minor``, of which a filesystem is mounted anywhere in the namespace.
 
-    but_below: a path below which mounts do not count, "" for none.
+    but_below: a path at and below which mounts do not count, "" for none.
     """
     missing = {device: device.encode() for device in devices}
     top = _escaped(but_below)
@@ -53,9 +53,9 @@ def mounted(pieces: Iterable[bytes], devices: Iterable[str], but_below: str = ""
 
 
 def _is_of(line: bytes, number: bytes, top: bytes) -> bool:
-    """Whether a line is of a filesystem with this number, mounted at no path below `top`."""
+    """Whether a line is of a filesystem with this number, mounted at no path below `top`, nor at it."""
     fields = line.split(b" ", 5)
-    return fields[2:3] == [number] and not (top and (*fields, b"", b"")[4].startswith(top))
+    return fields[2:3] == [number] and not (top and (b"%b/" % (*fields, b"", b"")[4]).startswith(top))
 
 
 def _escaped(path: str) -> bytes:

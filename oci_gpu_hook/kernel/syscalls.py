@@ -115,6 +115,13 @@ SELINUX_MAGIC = 0xF97CFF8C
 BPF_FS_MAGIC = 0xCAFE4A11
 EFIVARFS_MAGIC = 0xDE5E81E4
 PSTOREFS_MAGIC = 0x6165676C
+# Filesystems whose files are calls of the kernel: to read or write one may take away, wait or change something.
+KERNEL_MAGICS = frozenset(
+    (
+        *(PROC_SUPER_MAGIC, SYSFS_MAGIC, DEBUGFS_MAGIC, TRACEFS_MAGIC, CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC),
+        *(SECURITYFS_MAGIC, SELINUX_MAGIC, BPF_FS_MAGIC, EFIVARFS_MAGIC, PSTOREFS_MAGIC),
+    )
+)
 
 # asm/unistd.h, x86_64 and aarch64; from 424 on all architectures have the same numbers.
 _NUMBERS = {

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     # Device nodes, each with its reason.
     Reasoned = tuple[tuple[DeviceNode, str], ...]
 
-# A note, if the administrator wants it so.
+# Notes, where somebody wants it so.
 LEFT_ALONE = "the device cgroup is left alone: device-cgroup = off"
+DEV_IS_HOSTS = "the container's /dev is the host's own: no node is made in it"
 
 
 class Provision(NamedTuple):
@@ -114,7 +115,7 @@ def make(
     """
     cgroup, notes = _open_cgroup(container, device_cgroup, provision.devices, fallback)
     if layout.dev_is_hosts:
-        notes += ("the container's /dev is the host's own: no node is made in it",)
+        notes += (DEV_IS_HOSTS,)
     # The cgroup comes last: it is the only change that stays when the mount namespace is gone.
     operations = (*provision.operations, *labels.operations, *cgroup)
     notes = (*provision.notes, *notes, *labels.notes)

@@ -16,8 +16,9 @@ from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.errors import DONE, LONGEST_LIST, plain, quoted
 from oci_gpu_hook.host import debuglog
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel import alarm
 from oci_gpu_hook.planning.decide import decide
-from oci_gpu_hook.planning.plan import LEFT_ALONE
+from oci_gpu_hook.planning.plan import DEV_IS_HOSTS, LEFT_ALONE
 from oci_gpu_hook.report import records, sentence
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request import parse, settings
@@ -41,6 +42,8 @@ _OMITTED = {
 
 def run(call: Call, arguments: list[str]) -> int:
     """Give the container what `call` asks for; gives the exit code.  arguments: the words as they were given."""
+    # A user's own FUSE server may be what serves the root, to root.
+    alarm.begin_by_signal()
     progress = Progress()
     code, said = DONE, ""
     try:
@@ -80,8 +83,9 @@ def _configure(progress: Progress, call: Call) -> None:
     # A bundle with an empty config.json: nothing is configured but what the words say.
     plan = decide(Bundle(folder, {}), request, allowed, host, root, id=id, process=process)
     plan = progress.plan = plan._replace(operations=tuple([it for it in plan.operations if not _is_omitted(it, call)]))
-    # A caller that wants it so needs no note at each start.
-    progress.keep([note for note in plan.notes if note != LEFT_ALONE or not call.has("no-cgroups")])
+    # A caller that wants it so needs no note at each start; enroot and Apptainer bind the host's /dev by default.
+    wanted = (LEFT_ALONE if call.has("no-cgroups") else "", "" if pid else DEV_IS_HOSTS)
+    progress.keep([note for note in plan.notes if note not in wanted])
     progress.end_step()
     progress.keep(apply.run(plan, host, root.fd, process, opens_root=not pid))
     progress.say()

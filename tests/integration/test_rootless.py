@@ -54,11 +54,14 @@ exec chroot /mnt "$@"' sh """
 )
 NAMESPACES = {"machine": "", "rootless": ROOTLESS, "shifted": SHIFTED, "own system": OWN_SYSTEM}
 ASK = """
-import sys
+import posix, sys
 sys.path.insert(0, sys.argv[1])
 from oci_gpu_hook.container import rootfs
 for path in sys.argv[2:]:
-    print(path, rootfs._is_roots(path))
+    try:
+        print(path, rootfs._is_roots(path, posix.open(path, posix.O_PATH)))
+    except OSError:
+        print(path, "is closed")
 """
 PATHS = [*(f"/run/user-home/{name}/root" for name in ("store", "open", "sticky")), "/run/shifted/store/root"]
 

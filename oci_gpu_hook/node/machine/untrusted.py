@@ -50,15 +50,6 @@ _READ = posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC
 _WRITABLE = 0o222
 _IN_ROOT = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 _NO_LINKS = syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_MAGICLINKS
-# Filesystems whose files are calls of the kernel: to read one may take away, wait or change something (linux/magic.h).
-_OF_THE_KERNEL = frozenset(
-    (
-        *(syscalls.PROC_SUPER_MAGIC, syscalls.SYSFS_MAGIC, syscalls.DEBUGFS_MAGIC),
-        *(syscalls.TRACEFS_MAGIC, syscalls.CGROUP_SUPER_MAGIC, syscalls.CGROUP2_SUPER_MAGIC),
-        *(syscalls.SECURITYFS_MAGIC, syscalls.SELINUX_MAGIC, syscalls.BPF_FS_MAGIC),
-        *(syscalls.EFIVARFS_MAGIC, syscalls.PSTOREFS_MAGIC),
-    )
-)
 
 
 class Budget:
@@ -263,7 +254,7 @@ def _content(fd: int, largest: int) -> bytes | None:
 
 def _reopened(fd: int) -> int:
     """A descriptor to read the regular file that an O_PATH descriptor names; OSError if it is none."""
-    if not is_regular(posix.fstat(fd)) or syscalls.filesystem_magic(fd) in _OF_THE_KERNEL:
+    if not is_regular(posix.fstat(fd)) or syscalls.filesystem_magic(fd) in syscalls.KERNEL_MAGICS:
         raise OSError(syscalls.EINVAL, "it is no regular file")
     return posix.open(f"/proc/self/fd/{fd}", _READ)
 

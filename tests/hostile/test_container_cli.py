@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attacks on ``nvidia-container-cli configure``: by the image, by volumes, by who owns a folder, by words.
+
+Root calls, as Apptainer's setuid starter does, on a booted node, whose PID 1 has the host's mounts.  Whatever comes of
+a call, the host is as before, and where it is refused, the root's folder too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.integration.engines import Installed, in_turn
+from tests.integration.roots import MULTIARCH
+
+OTHER, USER = 64_124, 64_123
+VICTIM, ROOT, LIBRARIES = "/run/w/victim", "/run/w/root", f"/run/w/root/usr/lib/{MULTIARCH}"
+WORDS = "configure --no-cgroups --compute --utility"
+VOLUME = "lies in a volume of the host, where nothing is made"
+CLOSED = "is not written"
+
+# What the host is like: its files that an image would like to reach, its nodes and its mounts.
+BEFORE = f"""
+ln -sf ../libexec/oci/hooks.d/oci-gpu-hook /usr/bin/nvidia-container-cli
+oci-gpu-hook inventory refresh >/dev/null
+cat >/run/silent <<'END'
+{{silent}}
+END
+mkdir -p /run/w && cd /run/w
+fresh() {{
+    rm -rf {ROOT} {VICTIM}
+    cp -a {{root}} {ROOT}
+    for name in dev proc sys tmp run; do mkdir -p {ROOT}/$name; done
+    mkdir -p {VICTIM}/sub && echo secret >{VICTIM}/file && echo keep >{VICTIM}/log && chmod 0755 {VICTIM}
+    mkdir {VICTIM}/theirs && chown {OTHER} {VICTIM}/theirs
+}}
+host() {{
+    find {VICTIM} /dev -name pts -prune -o -name ptmx -prune -o -printf '%p %m %U %s %y %l\\n' | sort
+    cat {VICTIM}/file {VICTIM}/log
+    awk '$5 ~ "^/(run/w|dev)"' /proc/self/mountinfo
+}}
+"""
+# A FUSE server of the user's that never says a word.
+SERVER = f"""
+import ctypes, os, time
+fd = os.open("/dev/fuse", os.O_RDWR)
+options = "fd=%d,rootmode=40755,user_id=0,group_id=0,allow_other" % fd
+ctypes.CDLL(None).mount(b"none", b"{ROOT}", b"fuse", 6, options.encode())
+time.sleep(120)
+"""
+TURN = f"""
+fresh
+{{image}}
+host >/run/before
+(cd {ROOT} && find . -xdev | sort) >/run/listing
+code=0
+unshare --mount --propagation {{propagation}} sh -c '
+{{bind}}
+{{mounts}}
+{{prefix}} nvidia-container-cli {{options}} {WORDS} {{more}} {{path}} && echo code 0 || echo code $?
+{{after}}' 2>&1 || echo failed
+(cd {ROOT} && find . -xdev | sort) | diff /run/listing - >/dev/null && echo root as before || echo root is changed
+host | diff /run/before - && echo host as before || :
+{{clean}}
+"""
+
+
+class Row(NamedTuple):
+    """One call.
+
+    code: its exit code; says: a part of what it says; image, mounts: shell lines that the host and the caller run
+    before it, after, clean: behind it; prints: a line that one of them prints; more, options: words.
+    """
+
+    code: int
+    says: str = ""
+    image: str = ""
+    mounts: str = ""
+    after: str = ""
+    clean: str = ""
+    prints: str = ""
+    more: str = "--device=0"
+    options: str = ""
+    path: str = ROOT
+    bind: str = f"mount --bind {ROOT} {ROOT}"
+    propagation: str = "slave"
+    prefix: str = ""
+
+
+def linked(place: str, text: str) -> str:
+    return f"rm -rf {ROOT}/{place}; ln -s {text} {ROOT}/{place}"
+
+
+def moved(text: str) -> str:
+    return f"mv {LIBRARIES} {LIBRARIES}.real; ln -s {text} {LIBRARIES}"
+
+
+UP = "../../../../../../../.."
+READ_ONLY = f"mount -o remount,bind,ro {ROOT}"
+WRITTEN = f"touch {ROOT}/written 2>/dev/null && echo writable || echo read-only"
+WORKS = f"chroot {ROOT} /app/cuda"
+ONE = "cuInit 0, 1 devices"
+USERS = f"setpriv --reuid {USER} --regid {USER} --clear-groups"
+AT_ONCE = f"for n in 1 2 3; do nvidia-container-cli {WORDS} --device=0 {ROOT} || echo failed $n; done & wait; {WORKS}"
+SILENT = f"""
+python3 /run/silent & SERVER=$!
+until grep -q " {ROOT} .* fuse " /proc/self/mountinfo; do sleep 0.1; done"""
+LINKS = {
+    "libraries": Row(0, image=moved(VICTIM)),
+    "libraries by dots": Row(0, image=moved(f"{UP}{VICTIM}")),
+    "libraries by /proc": Row(0, image=moved(f"/proc/1/root{VICTIM}")),
+    "/dev": Row(0, image=linked("dev", VICTIM)),
+    "/dev by dots": Row(0, image=linked("dev", f"{UP}{VICTIM}")),
+    "/proc": Row(0, image=linked("proc", VICTIM)),
+    "/etc": Row(0, image=linked("etc", VICTIM)),
+    "ld.so.cache": Row(0, image=linked("etc/ld.so.cache", f"{UP}{VICTIM}/file")),
+    "a node": Row(7, "cannot make the node", image=linked("dev/nvidiactl", f"{UP}{VICTIM}/file")),
+    "programs": Row(0, image=linked("usr/bin", f"{UP}{VICTIM}/sub")),
+}
+TMPFS = f"mount -t tmpfs none {VICTIM}/sub"
+VOLUMES = {
+    "/dev": Row(7, VOLUME, mounts=f"mount --bind {VICTIM} {ROOT}/dev"),
+    "libraries": Row(7, VOLUME, mounts=f"mount --bind {VICTIM} {LIBRARIES}"),
+    "/etc": Row(7, VOLUME, mounts=f"mount --bind {VICTIM} {ROOT}/etc"),
+    "a tmpfs": Row(7, VOLUME, TMPFS, f"mount --bind {VICTIM}/sub {ROOT}/dev", clean=f"umount {VICTIM}/sub"),
+    "of /dev/shm": Row(
+        7, VOLUME, "mkdir -p /dev/shm/sub", f"mount --bind /dev/shm/sub {ROOT}/dev", clean="rm -rf /dev/shm/sub"
+    ),
+    "a tmpfs that the caller no longer has": Row(
+        *(7, VOLUME, TMPFS, f"mount --bind {VICTIM}/sub {ROOT}/dev; umount {VICTIM}/sub"), clean=f"umount {VICTIM}/sub"
+    ),
+    "a tmpfs that the host has there": Row(
+        *(7, VOLUME, f"mount --bind {ROOT} {ROOT}; mount -t tmpfs none {ROOT}/dev"),
+        bind=":",
+        clean=f"ls -A {ROOT}/dev; umount -R {ROOT}",
+    ),
+    "the container's own tmpfs": Row(0, mounts=f"mount -t tmpfs none {ROOT}/dev", after=WORKS, prints=ONE),
+}
+NOT_THE_ROOT = "is not the container's root"
+BOUND = f"mount --bind {ROOT} {ROOT}; mount --make-shared {ROOT}"
+ROOTS = {
+    "no mount": Row(3, f"{NOT_THE_ROOT}: nothing is mounted there", bind=":"),
+    "/": Row(3, NOT_THE_ROOT, path="/"),
+    "above": Row(3, NOT_THE_ROOT, path=f"{ROOT}/.."),
+    "shows elsewhere": Row(
+        *(3, "would show in other mount namespaces too", BOUND),
+        bind=":",
+        propagation="unchanged",
+        clean=f"umount -R {ROOT}",
+    ),
+    "in another's folder": Row(
+        3, f"{NOT_THE_ROOT}: others than root", image=f"chown {OTHER} /run/w", clean="chown 0 /run/w"
+    ),
+    "in everybody's folder": Row(3, NOT_THE_ROOT, image="chmod 0777 /run/w", clean="chmod 0755 /run/w"),
+    "of a user in everybody's folder": Row(
+        *(3, NOT_THE_ROOT, f"chown -R {USER} {ROOT}; chmod 0777 /run/w"),
+        bind=":",
+        prefix=f'{USERS} unshare --user --map-root-user --mount sh -c "mount --bind {ROOT} {ROOT}; exec \\$0 \\$*"',
+        clean="chmod 0755 /run/w",
+    ),
+    "served by nobody": Row(142, bind=":", mounts=SILENT, after="kill -KILL $SERVER"),
+}
+READ_ONLY_ROOTS = {
+    "success": Row(0, mounts=READ_ONLY, after=f"{WRITTEN}; {WORKS}", prints="read-only"),
+    "refusal": Row(5, "unknown device", mounts=READ_ONLY, after=WRITTEN, prints="read-only", more="--device=99"),
+    "failure half-way": Row(
+        *(7, VOLUME, "", f"{READ_ONLY}; mount --bind {VICTIM} {ROOT}/etc"), after=WRITTEN, prints="read-only"
+    ),
+    "a volume in it": Row(
+        *(7, VOLUME, "", f"mount --bind {LIBRARIES} {LIBRARIES}; mount -o remount,bind,ro {LIBRARIES}"),
+        after=f"touch {LIBRARIES}/written 2>/dev/null || echo read-only",
+        prints="read-only",
+    ),
+}
+LOGS = {
+    "link": (f"ln -s {VICTIM}/log {VICTIM}/link", "link", "no file of the caller's own"),
+    "dangling": (f"ln -s {VICTIM}/new {VICTIM}/link", "link", "no file of the caller's own"),
+    "fifo": (f"mkfifo {VICTIM}/fifo", "fifo", "no file of the caller's own"),
+    "hard link": (f"ln {VICTIM}/log {VICTIM}/hard", "hard", "no file of the caller's own"),
+    "another's": (f"echo keep >{VICTIM}/its; chown {OTHER} {VICTIM}/its", "its", "no file of the caller's own"),
+    "folder": ("", "sub", "no file of the caller's own"),
+    "node": (f"mknod {VICTIM}/node c 1 5", "node", "no file of the caller's own"),
+    "everybody's folder": (f"chmod 1777 {VICTIM}/sub", "sub/new", "others may write to its folder"),
+    "another's folder on the way": (f"mkdir {VICTIM}/theirs/x", "theirs/x/new", f"in a folder of user {OTHER}'s"),
+    "link in another's folder": (
+        f"ln -s {VICTIM}/log {VICTIM}/theirs/log",
+        "theirs/log",
+        "no file of the caller's own",
+    ),
+    # Of the call itself, whose name it would be.
+    "the kernel's": ("", "../../../proc/self/comm", "the kernel's own"),
+}
+OWN = "unshare --mount --propagation slave sleep 60 & PID=$!; sleep 0.5"
+KILL = "kill $PID"
+PIDS = {
+    "dead": Row(3, "cannot be looked into", mounts="true & PID=$!; wait $PID"),
+    "PID 1": Row(3, "in the host's mount namespace", mounts="PID=1"),
+    "itself": Row(3, "this hook's own mount namespace", mounts="PID=$$"),
+    "of another root": Row(3, NOT_THE_ROOT, mounts=f"{OWN}", path=VICTIM, after=KILL),
+    "of a user, of root's": Row(3, "cannot be looked into", mounts=OWN, prefix=USERS, after=KILL),
+    "no number": Row(2, "which is no process", mounts="PID=self"),
+    "a path": Row(2, "which is no process", mounts="PID=1/../1"),
+    "good": Row(0, mounts=OWN, after=f"nsenter --target $PID --mount {WORKS}; {KILL}", prints=ONE),
+}
+CALLS = {
+    "twice": Row(0, after=f"nvidia-container-cli {WORDS} --device=0 {ROOT} && {WORKS}", prints=ONE),
+    "at once": Row(0, after=AT_ONCE, prints=ONE),
+    "after another driver's": Row(
+        0, image=f"cd {LIBRARIES}; : >libcuda.so.1.2; ln -s libcuda.so.1.2 libcuda.so.1; cd -", after=WORKS, prints=ONE
+    ),
+    # What a user asks of a setuid caller.
+    "MIG's configuration": Row(5, "CAP_SYS_ADMIN only", more="--device=0 --mig-config=all"),
+    "a driver of the caller's": Row(2, "is not taken from a caller", options=f"--root={VICTIM}"),
+}
+ROWS = {
+    **{f"link of the image: {name}": row for name, row in LINKS.items()},
+    **{f"volume: {name}": row for name, row in VOLUMES.items()},
+    **{f"root: {name}": row for name, row in ROOTS.items()},
+    **{f"read-only: {name}": row for name, row in READ_ONLY_ROOTS.items()},
+    **{
+        f"log: {name}": Row(5, f"{CLOSED}: ", image=image, options=f"--debug={VICTIM}/{path}", more="--device=99")
+        for name, (image, path, _) in LOGS.items()
+    },
+    **{f"process: {name}": row._replace(more="--device=0 --pid=$PID") for name, row in PIDS.items()},
+    **{f"call: {name}": row for name, row in CALLS.items()},
+}
+# A user's root in a folder like /tmp, and its link to what the caller has mounted beside it, exchanged without a rest.
+RACER = f"""
+import ctypes, os
+os.setuid({USER})
+libc = ctypes.CDLL(None)
+os.symlink("/run/w/beside", "/run/w/tmp/link")
+while not os.path.exists("/run/w/begun"):
+    pass
+while not os.path.exists("/run/w/ended"):
+    libc.renameat2(-100, b"/run/w/tmp/link", -100, b"/run/w/tmp/root", 2)
+"""
+RACE = f"""
+mkdir -m 1777 /run/w/tmp; mkdir /run/w/beside
+cp -a {{root}} /run/w/tmp/root; mkdir -p /run/w/tmp/root/dev /run/w/tmp/root/proc; chown {USER} /run/w/tmp/root
+cat >/run/w/racer <<'END'
+{RACER}
+END
+python3 /run/w/racer & racer=$!
+unshare --mount --propagation slave sh -c '
+mount -t tmpfs none /run/w/beside
+mount --bind /run/w/tmp/root /run/w/tmp/root
+touch /run/w/begun
+for n in $(seq 60); do
+    nvidia-container-cli {WORDS} --device=0 /run/w/tmp/root 2>said && echo given || grep -o "others than root" said
+done
+echo beside $(ls /run/w/beside)'
+touch /run/w/ended; wait $racer
+"""
+
+
+@pytest.fixture(scope="module")
+def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]]:
+    root = str(patterns["debian"])
+    scripts = {name: TURN.format(**row._asdict()) for name, row in ROWS.items()}
+    scripts["race"] = RACE.format(root=root)
+    scripts["host itself"] = (
+        f"fresh; mount --bind {ROOT} {ROOT}; nvidia-container-cli {WORDS} --device=0 {ROOT} 2>&1 || :"
+    )
+    before = BEFORE.replace("{root}", root).replace("{silent}", SERVER)
+    return in_turn(installed, scripts, before, description="h100x8", cgroup="v1", booted=True)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_an_attack_wins_nothing(seen: dict[str, list[str]], name: str) -> None:
+    row, lines = ROWS[name], seen[name]
+    assert f"code {row.code}" in lines, lines
+    assert "host as before" in lines, lines
+    assert any(row.says in line for line in lines), lines
+    assert not row.prints or row.prints in lines, lines
+    assert ("root as before" in lines) == (row.code != 0), lines
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_refused_log_says_why(seen: dict[str, list[str]], name: str) -> None:
+    assert any(CLOSED in line and LOGS[name][2] in line for line in seen[f"log: {name}"]), seen[f"log: {name}"]
+
+
+def test_an_exchanged_root(seen: dict[str, list[str]]) -> None:
+    """It is the caller's, or none; both have been seen, and never the other."""
+    assert "beside" in seen["race"], seen["race"]
+    assert {"given", "others than root"} <= {*seen["race"]}, seen["race"]
+
+
+def test_the_hosts_own_namespace(seen: dict[str, list[str]]) -> None:
+    assert any("is in the host's mount namespace" in line for line in seen["host itself"]), seen["host itself"]
