@@ -16,19 +16,19 @@ from tests.integration.engines import Installed
 
 USER = 64_123
 START = f"""
-mount -t tmpfs none /home
-echo 'user:x:{USER}:{USER}::/home/user:/bin/sh' >>/etc/passwd
+mount -t tmpfs none /srv
+echo 'user:x:{USER}:{USER}::/srv/user:/bin/sh' >>/etc/passwd
 echo 'user:x:{USER}:' >>/etc/group
 for file in /etc/subuid /etc/subgid; do printf 'user:6553600:65536\\n' >>$file; done
-mkdir -p /home/user /run/user/{USER}
-chown {USER}:{USER} /home/user /run/user/{USER}
+mkdir -p /srv/user /run/user/{USER}
+chown {USER}:{USER} /srv/user /run/user/{USER}
 chmod 0700 /run/user/{USER}
-cat >/home/user.sh <<'END'
-export HOME=/home/user XDG_RUNTIME_DIR=/run/user/{USER} PATH=/usr/bin:/usr/sbin DOCKER_HOST=unix:///run/user/{USER}/docker.sock
-cd /home/user
+cat >/srv/user.sh <<'END'
+export HOME=/srv/user XDG_RUNTIME_DIR=/run/user/{USER} PATH=/usr/bin:/usr/sbin DOCKER_HOST=unix:///run/user/{USER}/docker.sock
+cd /srv/user
 END
-cat >/home/daemon.sh <<'END'
-. /home/user.sh
+cat >/srv/daemon.sh <<'END'
+. /srv/user.sh
 oci-gpu-hook configure docker --user --set-as-default </dev/null
 /usr/share/docker.io/contrib/dockerd-rootless.sh --iptables=false --storage-driver=vfs \\
     --exec-opt native.cgroupdriver=cgroupfs >log 2>&1 &
@@ -36,16 +36,16 @@ until docker version >/dev/null 2>&1; do sleep 0.1; done
 END
 printf '#!/bin/sh\nexec setpriv --reuid={USER} --regid={USER} --clear-groups /bin/sh -eu "$@"\n' >/usr/bin/as_user
 chmod 0755 /usr/bin/as_user
-as_user /home/daemon.sh
-docker save image >/home/image.tar
-echo '. /home/user.sh; docker load --quiet <../image.tar' | as_user
+as_user /srv/daemon.sh
+docker save image >/srv/image.tar
+echo '. /srv/user.sh; docker load --quiet <../image.tar' | as_user
 """
 
 
 def run(options: str, look: str = LOOK) -> str:
     """The shell lines of a container of the user's."""
     words = f"docker run --rm --network none {options} image /bin/sh -c {shlex.quote(look)}"
-    return f"as_user <<'END'\n. /home/user.sh\n{words} 2>&1 || echo failed\nEND"
+    return f"as_user <<'END'\n. /srv/user.sh\n{words} 2>&1 || echo failed\nEND"
 
 
 @pytest.mark.parametrize("cgroup", ["v1", "v2"])
@@ -59,11 +59,11 @@ def test_a_users_own_docker(installed: Installed, patterns: dict[str, Path], cgr
         "unknown": run("--env NVIDIA_VISIBLE_DEVICES=77"),
         "none": run(""),
         "shown": """
-echo '. /home/user.sh
+echo '. /srv/user.sh
 docker run --detach --name mine --network none --env NVIDIA_VISIBLE_DEVICES=6 image sleep 1000' | as_user
 oci-gpu-hook containers
 oci-gpu-hook doctor --container mine || :
-echo '. /home/user.sh; oci-gpu-hook configure docker --user --remove; ls -A .config/docker' | as_user
+echo '. /srv/user.sh; oci-gpu-hook configure docker --user --remove; ls -A .config/docker' | as_user
 """,
     }
     found = docker(installed, patterns["debian"], scripts, cgroup=cgroup)

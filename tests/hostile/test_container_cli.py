@@ -37,7 +37,9 @@ fresh() {{
     mkdir {VICTIM}/theirs && chown {OTHER} {VICTIM}/theirs
 }}
 host() {{
-    find {VICTIM} /dev -name pts -prune -o -name ptmx -prune -o -printf '%p %m %U %s %y %l\\n' | sort
+    # What else lies in /dev/shm may be another program's, at any time.
+    find {VICTIM} /dev $(ls -d /dev/shm/sub 2>/dev/null) \\( -name pts -o -name ptmx -o -path /dev/shm \\) -prune -o \\
+        -printf '%p %m %U %s %y %l\\n' | sort
     cat {VICTIM}/file {VICTIM}/log
     awk '$5 ~ "^/(run/w|dev)"' /proc/self/mountinfo
 }}
