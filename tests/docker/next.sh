@@ -24,8 +24,8 @@ apt() {
 }
 apt update
 (cd "$scratch/packages" && apt download docker.io docker-cli containerd)
-for package in "$scratch"/packages/*.deb; do dpkg -x "$package" "$scratch/root"; done
+for package in "$scratch"/packages/*.deb; do dpkg -x "$package" "$scratch/tree"; done
 # Not docker-init, a link to another package's program.
-find "$scratch/root/usr/bin" -type f -exec cp -t "$folder" {} +
+find "$scratch/tree/usr/bin" -type f -exec cp -t "$folder" {} +
 # Last: it says that all is there.
-cp "$scratch"/root/usr/sbin/dockerd "$folder"
+cp "$scratch"/tree/usr/sbin/dockerd "$folder"
