@@ -65,6 +65,8 @@ if [ "$purpose" = test ]; then
     has docker || debian want docker-cli
     # JupyterHub's proxy.  The others of its programs come from PyPI.
     has configurable-http-proxy || debian need node-configurable-http-proxy
+    has docker-compose || { debian need docker-compose; fedora want docker-compose; }
+    has podman-compose || { debian need podman-compose; fedora want podman-compose; }
     # A user's own Docker.
     has rootlesskit || need rootlesskit
     has slirp4netns || need slirp4netns

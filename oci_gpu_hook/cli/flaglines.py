@@ -72,6 +72,54 @@ def podman_environment(asked: Asked) -> list[str]:
     return ["--env", f"{VISIBLE_DEVICES}={','.join(asked.names)}"]
 
 
+def compose_reservations(asked: Asked) -> str:
+    """Compose: what ``docker run --gpus`` asks for; docker-compose 1 takes no count as none."""
+    devices = f"count: {ALL}" if asked.names == (ALL,) else f"device_ids: {json.dumps(asked.names)}"
+    return _compose(
+        "by --gpus: needs the package oci-gpu-hook-docker; podman-compose drops 'deploy'", _reserved(devices)
+    )
+
+
+def compose_runtime(asked: Asked) -> str:
+    """Compose: the runtime and the variable."""
+    text = f"    runtime: {RUNTIME}\n{_variable(asked)}"
+    return _compose(f"by the runtime: daemon.json needs {RUNTIMES}", text)
+
+
+def compose_environment(asked: Asked) -> str:
+    """Compose: the variable alone, which every Compose passes on."""
+    needs = f"for docker-compose 1, Compose 2 and podman-compose: Docker needs {RUNTIME} as its default-runtime"
+    return _compose(needs, _variable(asked))
+
+
+def compose_cdi(asked: Asked) -> str:
+    """Compose: CDI names."""
+    names = json.dumps([f"{_KIND}={name}" for name in asked.names])
+    needs = "by CDI, for Compose 2 from Docker 26 on; needs oci-gpu-hook cdi generate --output /etc/cdi/nvidia.yaml"
+    return _compose(needs, _reserved(f"driver: cdi\n              device_ids: {names}"))
+
+
+def _reserved(devices: str) -> str:
+    """One reserved device of a service, ``capabilities`` beside it."""
+    return f"""\
+    deploy:
+      resources:
+        reservations:
+          devices:
+            - capabilities: [gpu]
+              {devices}
+"""
+
+
+def _variable(asked: Asked) -> str:
+    return f"    environment:\n      {VISIBLE_DEVICES}: {json.dumps(','.join(asked.names))}\n"
+
+
+def _compose(needs: str, text: str) -> str:
+    """A file with one service, which docker-compose 1 takes too."""
+    return f'# {needs}\nversion: "3.8"\nservices:\n  gpu:\n    image: IMAGE\n{text}'
+
+
 def shell(words: list[str]) -> str:
     """Words as a shell reads them."""
     return " ".join([shlex.quote(word) for word in words])

@@ -40,6 +40,13 @@ _SPAWNER_WAYS: dict[str, Callable[[Asked], str]] = {
     DRIVER_VOLUME: flaglines.spawner_driver_volume,
 }
 
+_COMPOSE_WAYS: dict[str, Callable[[Asked], str]] = {
+    "reservations": flaglines.compose_reservations,
+    "runtime": flaglines.compose_runtime,
+    "environment": flaglines.compose_environment,
+    "cdi": flaglines.compose_cdi,
+}
+
 
 class _Way(NamedTuple):
     """One way to ask an engine: what it needs, for people, and its words."""
@@ -124,6 +131,18 @@ def dockerspawner(way: str, gpus: tuple[str, ...], config: str | None, host_root
     asked = _asked(gpus, config, host_root)
     others = ", ".join([name for name in _SPAWNER_WAYS if name != way])
     click.echo(f"{_SPAWNER_WAYS[way](asked)}# Other ways (--way): {others}.")
+
+
+@flags.command()
+@_ways(_COMPOSE_WAYS, "How the service gets them.", "reservations")
+@_gpus
+def compose(way: str, gpus: tuple[str, ...], config: str | None, host_root: str) -> None:
+    """A compose file with one service.
+
+    GPU is an index, a UUID or a MIG device, and 'all' where none is named.  The way 'environment' is for every Compose.
+    """
+    others = ", ".join([name for name in _COMPOSE_WAYS if name != way])
+    click.echo(f"{_COMPOSE_WAYS[way](_asked(gpus, config, host_root))}# Other ways (--way): {others}.")
 
 
 @flags.command()

@@ -12,7 +12,7 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
             continue
         end
         set before $word
-        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory show' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'config' 'config show' 'config import' 'configure' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags dockerspawner' 'flags swarmspawner' 'flags kubespawner' 'flags lxc' 'flags nspawn' 'volume' 'volume create' 'volume remove' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux explain' 'log' 'metrics' 'features'
+        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory show' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'config' 'config show' 'config import' 'configure' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags dockerspawner' 'flags compose' 'flags swarmspawner' 'flags kubespawner' 'flags lxc' 'flags nspawn' 'volume' 'volume create' 'volume remove' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux explain' 'log' 'metrics' 'features'
             set -a command $word
         end
     end
@@ -124,6 +124,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -s h -l help -d 'Show
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a docker -d 'Options of docker run, in each way that Docker has'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a podman -d 'Options of podman run, by the hook and by CDI'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a dockerspawner -d 'Python lines of jupyterhub_config.py for DockerSpawner'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a compose -d 'A compose file with one service'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a swarmspawner -d 'Python lines of jupyterhub_config.py for SwarmSpawner'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a kubespawner -d 'Python lines of jupyterhub_config.py for KubeSpawner, in the three GPU modes'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a lxc -d 'Lines of a container\'s configuration for LXC, privileged or not'
@@ -144,6 +145,11 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags dockerspawner' -l config -r
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags dockerspawner' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags dockerspawner' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags dockerspawner' -f
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags compose' -l way -r -f -a 'reservations runtime environment cdi' -d 'How the service gets them'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags compose' -l config -r -F -d 'The administrator\'s file'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags compose' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags compose' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags compose' -f
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags swarmspawner' -l name -r -f -d 'The resource'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags swarmspawner' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags swarmspawner' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'

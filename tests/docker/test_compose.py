@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``flags compose`` prints, run as it is by docker-compose 1.29, and by podman-compose.
+
+Compose 2 reads the same files; its CDI needs Docker 26.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.docker.dockerd import LOOK, docker, nodes, opened, tried
+from tests.integration.engines import Installed, in_turn, podman
+from tests.integration.inside import node
+
+OPTIONS = "--network=none --pids-limit=-1 --ulimit nofile=1024:1024 --ulimit nproc=1024:1024"
+WAYS = ("reservations", "runtime", "environment", "cdi")
+
+
+def up(way: str, gpus: str, more: str = "") -> str:
+    """The shell lines that run a service's container once."""
+    look = shlex.quote(LOOK.replace("$", "$$"))
+    return f"""
+mkdir -p /run/compose && cd /run/compose
+oci-gpu-hook flags compose --way {way} {gpus} | sed 's/IMAGE/image/' >docker-compose.yml
+cat >docker-compose.override.yml <<'END'
+version: "3.8"
+services: {{gpu: {{network_mode: none, stdin_open: true, entrypoint: /bin/sh{more}}}}}
+END
+docker-compose run --rm -T gpu -c {look.replace("$$", "$")} </dev/null 2>&1 || echo failed
+"""
+
+
+@pytest.fixture(scope="module")
+def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]]:
+    scripts = {
+        "reservations": up("reservations", "1 5"),
+        "all": up("reservations", ""),
+        "runtime": up("runtime", "2"),
+        "environment": up("environment", "3"),
+        "printed": f"for way in {' '.join(WAYS)}; do oci-gpu-hook flags compose --way $way 0 4; echo ---; done",
+    }
+    configuration = {"default-runtime": "oci-gpu-runtime"}
+    return docker(installed, patterns["debian"], scripts, configuration, cgroup="v1")
+
+
+@pytest.mark.parametrize(("name", "gpus"), [("reservations", [1, 5]), ("runtime", [2]), ("environment", [3])])
+def test_docker_compose_has_what_is_printed(seen: dict[str, list[str]], name: str, gpus: list[int]) -> None:
+    assert opened(seen[name]) == nodes(gpus) | tried(gpus), seen[name]
+
+
+def test_all_is_all(seen: dict[str, list[str]]) -> None:
+    assert opened(seen["all"]) == nodes([*range(8)]) | tried([*range(8)]), seen["all"]
+
+
+def test_what_is_printed_is_yaml(seen: dict[str, list[str]]) -> None:
+    documents = yaml.safe_load_all("\n".join(seen["printed"]))
+    services = dict(zip(WAYS, [document["services"]["gpu"] for document in documents if document]))
+    (reserved,) = services["reservations"]["deploy"]["resources"]["reservations"]["devices"]
+    assert reserved == {"capabilities": ["gpu"], "device_ids": ["0", "4"]}
+    assert services["runtime"]["runtime"] == "oci-gpu-runtime"
+    assert services["environment"]["environment"] == {"NVIDIA_VISIBLE_DEVICES": "0,4"}
+    (reserved,) = services["cdi"]["deploy"]["resources"]["reservations"]["devices"]
+    assert reserved["driver"] == "cdi" and reserved["device_ids"] == ["nvidia.com/gpu=0", "nvidia.com/gpu=4"]
+
+
+def test_podman_compose_passes_the_variable_on(installed: Installed, patterns: dict[str, Path], tmp_path: Path) -> None:
+    """It reads no ``deploy``."""
+    engine = podman('"$@"', runtime="runc", folder=tmp_path)
+    script = f"""
+mkdir -p /run/compose && cd /run/compose
+# A network of its own costs time, and podman-compose asks for one whatever the file says.
+cat >/usr/bin/our-podman <<'END'
+#!/bin/bash
+words=()
+while (($#)); do
+    case $1 in --net | --network-alias) shift ;; *) words+=("$1") ;; esac
+    shift
+done
+set -- "${{words[@]}}"
+exec {engine}
+END
+chmod 755 /usr/bin/our-podman
+tar -C {patterns["debian"]} -c . | our-podman import - localhost/image >/dev/null
+oci-gpu-hook flags compose --way environment 3 | sed 's#IMAGE#localhost/image#' >docker-compose.yml
+podman-compose --podman-path /usr/bin/our-podman --podman-run-args '{OPTIONS}' run -T gpu nvidia-smi 2>&1
+"""
+    lines = in_turn(installed, {"run": script}, description="h100x8")["run"]
+    assert any(line.startswith(f"{node(3)} ") and "allowed" in line for line in lines), lines
