@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oci_gpu_hook.cli import accelerators
-from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
+from oci_gpu_hook.cli import accelerators, watching
+from oci_gpu_hook.cli.options import LONGEST_SECONDS, Seconds, config_file, host_root, output_format, show
 from oci_gpu_hook.cli.render import columns, joined
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
@@ -32,25 +32,41 @@ _MOST_PRIVILEGED = 3
 
 
 @click.command()
+@click.option(
+    "--watch",
+    "seconds",
+    metavar="SECONDS",
+    type=Seconds(0.1, LONGEST_SECONDS),
+    help="Show each device, how busy it is and who holds it, again every so many seconds.",
+)
 @output_format
 @config_file
 @host_root
-def containers(form: str, config: str | None, host_root: str) -> None:
+def containers(seconds: float | None, form: str, config: str | None, host_root: str) -> None:
     """Show which running container holds which GPU, and which GPUs nobody holds; other vendors' devices as well.
 
     It is read from the containers themselves, their device nodes, mounts and cgroups: no engine is asked, nothing is
     remembered, and no GPU is opened.  A container holds a GPU whose node it has and may open, whoever has given it.
+    With --watch, what the metrics of GPUs say of their use is shown too, if their timer runs; ^C ends it.
     """
     root = HostRoot(host_root)
+    if seconds is None:
+        held, found, with_others = _look(root, config)
+        show(form, document(held, found), as_text(held, found, with_others=with_others), _painted)
+        return
+    metrics = read_settings(config, None, root.path.rstrip("/")).gpu_metrics
+    watching.repeat(lambda: watching.table(_look(root, config)[0], watching.utilization(metrics), _name), seconds)
+
+
+def _look(root: HostRoot, config: str | None) -> tuple[Holders, Found, bool]:
+    """Who holds what, what was looked at, and whether there are other vendors' devices."""
     vendors = present.look(root).vendors
     others = [item for vendor in vendors for item in holders.of_vendor(vendor)]
     gpus = _gpus(root, config, is_needed=not others)
     nodes = tuple([(node.path, node.major, node.minor) for vendor in vendors for node in vendor.nodes()])
     wanted = holders.wanted((*gpus, *others), nodes)
     found = containerdevices.look(root, wanted)
-    held = holders.holders((*gpus, *others), found.containers)
-    text = as_text(held, found, with_others=bool(others))
-    show(form, document(held, found), text, _painted)
+    return holders.holders((*gpus, *others), found.containers), found, bool(others)
 
 
 def document(held: Holders, found: Found) -> dict[str, object]:

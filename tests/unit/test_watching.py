@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``containers --watch``: the lines, how busy the GPUs are, and what a terminal of any size gets."""
+
+from __future__ import annotations
+
+import os
+import pty
+import struct
+import subprocess
+import sys
+from fcntl import ioctl
+from pathlib import Path
+from termios import TIOCSWINSZ
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from oci_gpu_hook.cli import watching
+from oci_gpu_hook.node.diagnosis.holders import Share
+
+ROOT = Path(__file__).resolve().parents[2]
+UUIDS = [f"GPU-{number:08x}-0000-0000-0000-000000000000" for number in range(11)]
+METRICS = f"""\
+# HELP oci_gpu_hook_gpu_utilization_ratio x
+oci_gpu_hook_gpu_utilization_ratio{{uuid="{UUIDS[2]}"}} 0.35
+oci_gpu_hook_gpu_utilization_ratio{{uuid="{UUIDS[10]}"}} 1
+oci_gpu_hook_gpu_utilization_ratio{{uuid="GPU-x"}} 0.5
+oci_gpu_hook_gpu_memory_utilization_ratio{{uuid="{UUIDS[0]}"}} 0.9
+"""
+REPEAT = """
+import sys, time
+from oci_gpu_hook.cli import watching
+def interrupted(seconds):
+    raise KeyboardInterrupt
+time.sleep = interrupted
+watching.repeat(lambda: ["x" * 50, "\\x1b[31mred"] + [str(n) for n in range(50)], 1)
+print("ended")
+"""
+
+
+def share(number: int, mig: str = "") -> Share:
+    return Share(f"{number}{mig}", number, bool(mig), UUIDS[number], "H100")
+
+
+def test_each_device_has_a_line_in_its_order(tmp_path: Path) -> None:
+    (tmp_path / "gpu.prom").write_text(METRICS)
+    holding = [SimpleNamespace(held=(share(10), share(0, ":1")), who="a"), SimpleNamespace(held=(share(10),), who="b")]
+    held: Any = SimpleNamespace(free=(share(2), share(0)), open=(), holding=holding)
+    busy = watching.utilization(str(tmp_path / "gpu.prom"))
+    assert busy == {UUIDS[2]: 0.35, UUIDS[10]: 1.0}
+    lines = [line.split() for line in watching.table(held, busy, lambda holder: holder.who)]
+    assert lines == [
+        ["DEVICE", "MODEL", "BUSY", "HELD", "BY"],
+        ["0", "H100", "-", "nobody"],
+        ["0:1", "H100", "-", "a"],
+        ["2", "H100", "35%", "nobody"],
+        ["10", "H100", "100%", "a,", "b"],
+    ]
+
+
+@pytest.mark.parametrize("plant", ["missing", "folder", "link to a device"])
+def test_without_metrics_nothing_is_known(tmp_path: Path, plant: str) -> None:
+    path = tmp_path / "gpu.prom"
+    if plant == "folder":
+        path.mkdir()
+    elif plant != "missing":
+        path.symlink_to("/dev/zero")
+    assert watching.utilization(str(path)) == {} == watching.utilization("")
+
+
+def test_a_terminal_gets_one_screen_and_no_colours_of_others(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    ioctl(theirs, TIOCSWINSZ, struct.pack("HHHH", 8, 30, 0, 0))
+    words = [sys.executable, "-c", REPEAT]
+    with subprocess.Popen(words, cwd=ROOT, stdout=theirs, env={**os.environ, "TERM": "xterm"}) as process:
+        os.close(theirs)
+        said = b""
+        try:
+            while piece := os.read(ours, 4096):
+                said += piece
+        except OSError:
+            pass  # the other end is closed
+        assert process.wait() == 0
+    screen = said.decode().rpartition("\x1b[1;1H")[2] or said.decode()
+    lines = screen.replace("\r", "").split("\n")
+    assert "x" * 30 in lines and "x" * 31 not in screen
+    assert "\x1b[31m" not in screen and "\\x1b[31mred" in lines
+    assert lines.index("ended") <= 9 and "6" not in lines
+
+
+def test_elsewhere_there_is_a_block_for_each_look() -> None:
+    done = subprocess.run([sys.executable, "-c", REPEAT], cwd=ROOT, capture_output=True, text=True, check=True)
+    lines = done.stdout.split("\n")
+    assert "x" * 50 in lines and "49" in lines and lines[-2] == "ended"
