@@ -169,7 +169,9 @@ def nodes(
     narrow = [n for n in wanted if n.present and not n.family and n.mode & 0o666 != _USABLE_BY_ALL]
     if narrow:
         paths = [node.path for node in narrow]
-        seen = f"{_listed(paths)} of mode {narrow[0].mode:04o}: containers as other users cannot open them"
+        # What the hook gives by itself a rootless engine and CDI before 0.7 do not.
+        group = f" without --group-add {narrow[0].gid} (rootless podman: keep-groups)" if narrow[0].mode & 0o060 else ""
+        seen = f"{_listed(paths)} of mode {narrow[0].mode:04o}: containers as other users cannot open them{group}"
         findings.append(Finding("nodes", WARN, seen, command("chmod", "0666", *paths)))
     if findings:
         return findings
