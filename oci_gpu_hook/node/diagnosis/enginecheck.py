@@ -112,10 +112,12 @@ def callers(here: list[str], program: str, entry: str, tool: str) -> list[Findin
     if not here:
         return []
     who = f"{', '.join(here)} call{'' if len(here) > 1 else 's'} nvidia-container-cli"
-    if program and program == entry:
-        return [Finding("callers", PASS, f"{who}, which is this hook")]
-    is_what = f"which is {program}, not this hook" if program else "which is not there: they give no GPU"
-    return [Finding("callers", WARN, f"{who}, {is_what}", command(tool, "install", "oci-gpu-hook-cli"))]
+    if program and program != entry:
+        seen = f"{who}, which is {program}, not this hook"
+        return [Finding("callers", WARN, seen, command(tool, "install", "oci-gpu-hook-cli"))]
+    # Whoever gives them no GPUs needs no such program.
+    is_what = "which is this hook" if program else "which is not there: with oci-gpu-hook-cli they give GPUs"
+    return [Finding("callers", PASS, f"{who}, {is_what}")]
 
 
 def containerd(found: Containerd, tool: str, *, is_alone: bool) -> list[Finding]:
