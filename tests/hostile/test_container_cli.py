@@ -7,6 +7,7 @@ a call, the host is as before, and where it is refused, the root's folder too.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ from tests.integration.engines import Installed, in_turn
 from tests.integration.roots import MULTIARCH
 
 OTHER, USER = 64_124, 64_123
+# In the machine's own folder, where other programs' files come and go.
+SHM = f"/dev/shm/hostile-{os.getpid()}"
 VICTIM, ROOT, LIBRARIES = "/run/w/victim", "/run/w/root", f"/run/w/root/usr/lib/{MULTIARCH}"
 WORDS = "configure --no-cgroups --compute --utility"
 VOLUME = "lies in a volume of the host, where nothing is made"
@@ -37,9 +40,7 @@ fresh() {{
     mkdir {VICTIM}/theirs && chown {OTHER} {VICTIM}/theirs
 }}
 host() {{
-    # What else lies in /dev/shm may be another program's, at any time.
-    find {VICTIM} /dev $(ls -d /dev/shm/sub 2>/dev/null) \\( -name pts -o -name ptmx -o -path /dev/shm \\) -prune -o \\
-        -printf '%p %m %U %s %y %l\\n' | sort
+    find {VICTIM} /dev {SHM} '(' -name 'pt*' -o -path /dev/shm ')' -prune -o -printf '%p %m %U %y %s %l\\n' 2>&1 | sort
     cat {VICTIM}/file {VICTIM}/log
     awk '$5 ~ "^/(run/w|dev)"' /proc/self/mountinfo
 }}
@@ -127,9 +128,7 @@ VOLUMES = {
     "libraries": Row(7, VOLUME, mounts=f"mount --bind {VICTIM} {LIBRARIES}"),
     "/etc": Row(7, VOLUME, mounts=f"mount --bind {VICTIM} {ROOT}/etc"),
     "a tmpfs": Row(7, VOLUME, TMPFS, f"mount --bind {VICTIM}/sub {ROOT}/dev", clean=f"umount {VICTIM}/sub"),
-    "of /dev/shm": Row(
-        7, VOLUME, "mkdir -p /dev/shm/sub", f"mount --bind /dev/shm/sub {ROOT}/dev", clean="rm -rf /dev/shm/sub"
-    ),
+    "of /dev/shm": Row(7, VOLUME, f"mkdir {SHM}", f"mount --bind {SHM} {ROOT}/dev", clean=f"rm -r {SHM}"),
     "a tmpfs that the caller no longer has": Row(
         *(7, VOLUME, TMPFS, f"mount --bind {VICTIM}/sub {ROOT}/dev; umount {VICTIM}/sub"), clean=f"umount {VICTIM}/sub"
     ),
