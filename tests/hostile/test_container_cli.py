@@ -246,7 +246,7 @@ cat >/run/w/racer <<'END'
 END
 python3 /run/w/racer & racer=$!
 unshare --mount --propagation slave sh -c '
-mount -t tmpfs none /run/w/beside
+mount -t tmpfs -o uid={USER} none /run/w/beside
 mount --bind /run/w/tmp/root /run/w/tmp/root
 touch /run/w/begun
 for n in $(seq 60); do
