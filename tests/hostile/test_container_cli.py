@@ -115,7 +115,6 @@ LINKS = {
     "libraries by dots": Row(0, image=moved(f"{UP}{VICTIM}")),
     "libraries by /proc": Row(0, image=moved(f"/proc/1/root{VICTIM}")),
     "/dev": Row(0, image=linked("dev", VICTIM)),
-    "/dev by dots": Row(0, image=linked("dev", f"{UP}{VICTIM}")),
     "/proc": Row(0, image=linked("proc", VICTIM)),
     "/etc": Row(0, image=linked("etc", VICTIM)),
     "ld.so.cache": Row(0, image=linked("etc/ld.so.cache", f"{UP}{VICTIM}/file")),
@@ -136,6 +135,13 @@ VOLUMES = {
         *(7, VOLUME, f"mount --bind {ROOT} {ROOT}; mount -t tmpfs none {ROOT}/dev"),
         bind=":",
         clean=f"ls -A {ROOT}/dev; umount -R {ROOT}",
+    ),
+    "beside the root, in a tmpfs of the host's": Row(
+        *(7, VOLUME, f"mount -t tmpfs none {VICTIM}/sub; cp -a {ROOT} {VICTIM}/sub/root; mkdir {VICTIM}/sub/dev"),
+        bind=f"mount --bind {VICTIM}/sub/root {VICTIM}/sub/root",
+        mounts=f"mount --bind {VICTIM}/sub/dev {VICTIM}/sub/root/dev",
+        path=f"{VICTIM}/sub/root",
+        clean=f"umount {VICTIM}/sub",
     ),
     "the container's own tmpfs": Row(0, mounts=f"mount -t tmpfs none {ROOT}/dev", after=WORKS, prints=ONE),
 }
