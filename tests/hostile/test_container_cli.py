@@ -7,6 +7,7 @@ a call, the host is as before, and where it is refused, the root's folder too.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ from tests.integration.engines import Installed, in_turn
 from tests.integration.roots import MULTIARCH
 
 OTHER, USER = 64_124, 64_123
+# In the machine's own folder, where other programs' files come and go.
+SHM = f"/dev/shm/hostile-{os.getpid()}"
 VICTIM, ROOT, LIBRARIES = "/run/w/victim", "/run/w/root", f"/run/w/root/usr/lib/{MULTIARCH}"
 WORDS = "configure --no-cgroups --compute --utility"
 VOLUME = "lies in a volume of the host, where nothing is made"
@@ -37,9 +40,7 @@ fresh() {{
     mkdir {VICTIM}/theirs && chown {OTHER} {VICTIM}/theirs
 }}
 host() {{
-    # What else lies in /dev/shm may be another program's, at any time.
-    find {VICTIM} /dev $(ls -d /dev/shm/sub 2>/dev/null) \\( -name pts -o -name ptmx -o -path /dev/shm \\) -prune -o \\
-        -printf '%p %m %U %s %y %l\\n' | sort
+    find {VICTIM} /dev {SHM} '(' -name 'pt*' -o -path /dev/shm ')' -prune -o -printf '%p %m %U %y %s %l\\n' 2>&1 | sort
     cat {VICTIM}/file {VICTIM}/log
     awk '$5 ~ "^/(run/w|dev)"' /proc/self/mountinfo
 }}
@@ -114,7 +115,6 @@ LINKS = {
     "libraries by dots": Row(0, image=moved(f"{UP}{VICTIM}")),
     "libraries by /proc": Row(0, image=moved(f"/proc/1/root{VICTIM}")),
     "/dev": Row(0, image=linked("dev", VICTIM)),
-    "/dev by dots": Row(0, image=linked("dev", f"{UP}{VICTIM}")),
     "/proc": Row(0, image=linked("proc", VICTIM)),
     "/etc": Row(0, image=linked("etc", VICTIM)),
     "ld.so.cache": Row(0, image=linked("etc/ld.so.cache", f"{UP}{VICTIM}/file")),
@@ -127,9 +127,7 @@ VOLUMES = {
     "libraries": Row(7, VOLUME, mounts=f"mount --bind {VICTIM} {LIBRARIES}"),
     "/etc": Row(7, VOLUME, mounts=f"mount --bind {VICTIM} {ROOT}/etc"),
     "a tmpfs": Row(7, VOLUME, TMPFS, f"mount --bind {VICTIM}/sub {ROOT}/dev", clean=f"umount {VICTIM}/sub"),
-    "of /dev/shm": Row(
-        7, VOLUME, "mkdir -p /dev/shm/sub", f"mount --bind /dev/shm/sub {ROOT}/dev", clean="rm -rf /dev/shm/sub"
-    ),
+    "of /dev/shm": Row(7, VOLUME, f"mkdir {SHM}", f"mount --bind {SHM} {ROOT}/dev", clean=f"rm -r {SHM}"),
     "a tmpfs that the caller no longer has": Row(
         *(7, VOLUME, TMPFS, f"mount --bind {VICTIM}/sub {ROOT}/dev; umount {VICTIM}/sub"), clean=f"umount {VICTIM}/sub"
     ),
@@ -137,6 +135,13 @@ VOLUMES = {
         *(7, VOLUME, f"mount --bind {ROOT} {ROOT}; mount -t tmpfs none {ROOT}/dev"),
         bind=":",
         clean=f"ls -A {ROOT}/dev; umount -R {ROOT}",
+    ),
+    "beside the root, in a tmpfs of the host's": Row(
+        *(7, VOLUME, f"mount -t tmpfs none {VICTIM}/sub; cp -a {ROOT} {VICTIM}/sub/root; mkdir {VICTIM}/sub/dev"),
+        bind=f"mount --bind {VICTIM}/sub/root {VICTIM}/sub/root",
+        mounts=f"mount --bind {VICTIM}/sub/dev {VICTIM}/sub/root/dev",
+        path=f"{VICTIM}/sub/root",
+        clean=f"umount {VICTIM}/sub",
     ),
     "the container's own tmpfs": Row(0, mounts=f"mount -t tmpfs none {ROOT}/dev", after=WORKS, prints=ONE),
 }
@@ -247,7 +252,7 @@ cat >/run/w/racer <<'END'
 END
 python3 /run/w/racer & racer=$!
 unshare --mount --propagation slave sh -c '
-mount -t tmpfs none /run/w/beside
+mount -t tmpfs -o uid={USER} none /run/w/beside
 mount --bind /run/w/tmp/root /run/w/tmp/root
 touch /run/w/begun
 for n in $(seq 60); do
