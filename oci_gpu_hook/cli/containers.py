@@ -12,7 +12,7 @@ import click
 from oci_gpu_hook.cli import accelerators, watching
 from oci_gpu_hook.cli.options import LONGEST_SECONDS, Seconds, config_file, host_root, output_format, show
 from oci_gpu_hook.cli.render import columns, joined
-from oci_gpu_hook.errors import DriverError
+from oci_gpu_hook.errors import DriverError, UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders
 from oci_gpu_hook.node.diagnosis.holders import Other, Share
@@ -54,6 +54,8 @@ def containers(seconds: float | None, form: str, config: str | None, host_root: 
         held, found, with_others = _look(root, config)
         show(form, document(held, found), as_text(held, found, with_others=with_others), _painted)
         return
+    if form != "text":
+        raise UsageError("--watch shows lines for people: without it --format json gives one look")
     metrics = read_settings(config, None, root.path.rstrip("/")).gpu_metrics
     watching.repeat(lambda: watching.table(_look(root, config)[0], watching.utilization(metrics), _name), seconds)
 

@@ -66,7 +66,9 @@ def _configure(progress: Progress, call: Call) -> None:
     id = folder.rpartition("/")[2] if pid else _name(path)
     progress.state = State(id, process.pid, folder, {})
     allowed = settings.read_settings(None, Who({}, id, folder))
-    if call.has("no-cgroups"):
+    # Without --pid the cgroup is the caller's, with others in it.
+    leaves_cgroup = call.has("no-cgroups") or not pid
+    if leaves_cgroup:
         allowed = allowed._replace(device_cgroup="off")
     if call.last("cuda-compat-mode") == "disabled":
         allowed = allowed._replace(cuda_forward_compatibility=False)
@@ -84,8 +86,8 @@ def _configure(progress: Progress, call: Call) -> None:
     plan = decide(Bundle(folder, {}), request, allowed, host, root, id=id, process=process)
     plan = progress.plan = plan._replace(operations=tuple([it for it in plan.operations if not _is_omitted(it, call)]))
     # A caller that wants it so needs no note at each start; enroot and Apptainer bind the host's /dev by default.
-    wanted = (LEFT_ALONE if call.has("no-cgroups") else "", "" if pid else DEV_IS_HOSTS)
-    progress.keep([note for note in plan.notes if note not in wanted])
+    needless = (LEFT_ALONE if leaves_cgroup else "", "" if pid else DEV_IS_HOSTS)
+    progress.keep([note for note in plan.notes if note not in needless])
     progress.end_step()
     progress.keep(apply.run(plan, host, root.fd, process, opens_root=not pid))
     progress.say()

@@ -20,6 +20,13 @@ OPTIONS = "--network=none --pids-limit=-1 --ulimit nofile=1024:1024 --ulimit npr
 WAYS = ("reservations", "runtime", "environment", "cdi")
 
 
+# As an administrator does for the variable alone.
+BY_DEFAULT = """
+sed -i 's/"default-runtime": "simulated-runc"/"default-runtime": "oci-gpu-runtime"/' /etc/docker/daemon.json
+reload_dockerd oci-gpu-runtime
+"""
+
+
 def up(way: str, gpus: str, more: str = "") -> str:
     """The shell lines that run a service's container once."""
     look = shlex.quote(LOOK.replace("$", "$$"))
@@ -40,11 +47,10 @@ def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]
         "reservations": up("reservations", "1 5"),
         "all": up("reservations", ""),
         "runtime": up("runtime", "2"),
-        "environment": up("environment", "3"),
+        "environment": BY_DEFAULT + up("environment", "3"),
         "printed": f"for way in {' '.join(WAYS)}; do oci-gpu-hook flags compose --way $way 0 4; echo ---; done",
     }
-    configuration = {"default-runtime": "oci-gpu-runtime"}
-    return docker(installed, patterns["debian"], scripts, configuration, cgroup="v1")
+    return docker(installed, patterns["debian"], scripts, {"default-runtime": "simulated-runc"}, cgroup="v1")
 
 
 @pytest.mark.parametrize(("name", "gpus"), [("reservations", [1, 5]), ("runtime", [2]), ("environment", [3])])

@@ -93,3 +93,9 @@ def test_elsewhere_there_is_a_block_for_each_look() -> None:
     done = subprocess.run([sys.executable, "-c", REPEAT], cwd=ROOT, capture_output=True, text=True, check=True)
     lines = done.stdout.split("\n")
     assert "x" * 50 in lines and "49" in lines and lines[-2] == "ended"
+
+
+def test_json_is_one_look() -> None:
+    words = [sys.executable, "-m", "oci_gpu_hook", "containers", "--watch", "1", "--format", "json"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "--watch shows lines for people" in done.stderr
