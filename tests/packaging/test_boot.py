@@ -92,7 +92,10 @@ RUNTIME = REPOSITORY / "tests/docker/simulated_runtime.py"
 
 
 def test_a_validation_marks_the_node_and_stops_nothing(installed: Installed) -> None:
-    """In its sandbox a container is made and every GPU computes; then the driver has no nodes any more."""
+    """In its sandbox a container is made and every GPU computes; then the driver has no nodes any more.
+
+    The features are still being written when the next validation ends.
+    """
     done = booted(
         installed,
         f"""
@@ -100,7 +103,9 @@ install -m 0755 {RUNTIME} /usr/bin/simulated-runc
 features=/etc/kubernetes/node-feature-discovery/features.d/oci-gpu-hook
 printf '%s\n' 'runtime = /usr/bin/simulated-runc' 'validation-folder = /run/nvidia/validations' \
     "features = $features" >/etc/oci-gpu-hook.conf
-mkdir -p /etc/kubernetes
+mkdir -p /etc/kubernetes /run/systemd/system/oci-gpu-hook-features.service.d
+printf '[Service]\nExecStartPost=/bin/sleep 600\n' >/run/systemd/system/oci-gpu-hook-features.service.d/slow.conf
+systemctl daemon-reload
 systemctl is-enabled oci-gpu-hook-validate || :
 systemctl enable oci-gpu-hook-validate oci-gpu-hook-features 2>/dev/null
 systemctl start --no-block oci-gpu-hook-validate
@@ -111,6 +116,7 @@ until grep -q validation=passed $features; do sleep 0.1; done
 rm /dev/nvidiactl
 ! systemctl start oci-gpu-hook-validate 2>/dev/null
 systemctl is-failed oci-gpu-hook-validate
+systemctl is-active oci-gpu-hook-features || :
 systemctl start oci-gpu-hook-cdi
 systemctl is-failed oci-gpu-hook-cdi oci-gpu-hook-inventory || :
 ls /run/nvidia/validations
@@ -125,10 +131,10 @@ ls /run/nvidia/validations
     assert done.code == 0, done.err
     *said, marked = done.out.split()
     assert marked == "1"
-    enabled, *files, failed, cdi, inventory = said
+    enabled, *files, failed, features, cdi, inventory = said
     assert enabled == "disabled"
     assert sorted(files) == ["cuda-ready", "driver-ready", "toolkit-ready"]
-    assert (failed, cdi, inventory) == ("failed", "inactive", "inactive")
+    assert (failed, features, cdi, inventory) == ("failed", "activating", "inactive", "inactive")
 
 
 def test_without_its_capability_the_devices_service_makes_nothing(installed: Installed) -> None:
