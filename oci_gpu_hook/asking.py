@@ -131,7 +131,7 @@ class Question:
         from oci_gpu_hook.request import parse
 
         inputs = self.inputs
-        if allowed.swarm_resources or not sources.accepts_environment(inputs, allowed):
+        if allowed.swarm_resources or allowed.docker_count == "any" or not sources.accepts_environment(inputs, allowed):
             from oci_gpu_hook.host import docker
 
             inputs = docker.with_record(inputs, self.bundle, allowed, self._root)

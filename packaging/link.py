@@ -55,6 +55,8 @@ ROOTS = {
     "docker": ("host.docker",),
     # If sections go by images, and no annotation tells the container's.
     "podman": ("host.podman",),
+    # If holders are counted, or a GPU is not healthy.
+    "holders": ("planning.holding",),
     # If the driver has no GPU: which platform this is, and what a Jetson or WSL 2 gives.
     "platform": ("vendors.platform",),
     # If a container may name another vendor's devices.

@@ -17,7 +17,10 @@ class MigFacts(NamedTuple):
 
 
 class GpuFacts(NamedTuple):
-    """One GPU: bus_id with the eight-digit domain, in lower case; in_mig_mode: it computes by its MIG devices only."""
+    """One GPU: bus_id with the eight-digit domain, in lower case; in_mig_mode: it computes by its MIG devices only.
+
+    peers: by their bus_id the GPUs that it reaches by NVLink.
+    """
 
     uuid: str
     bus_id: str
@@ -25,6 +28,7 @@ class GpuFacts(NamedTuple):
     brand: str
     mig: tuple[MigFacts, ...]
     in_mig_mode: bool = False
+    peers: tuple[str, ...] = ()
 
 
 class Facts(NamedTuple):

@@ -20,7 +20,7 @@ SAVED = f"{saved.FOLDER}/{FILE}"
 
 # The file holds these bytes, and then the stamp and the inventory, see `saved.packed`.  Whoever changes the fields of a
 # record below raises the number: a file of another format is not read.
-HEADING = b"oci-gpu-hook inventory 7\n"
+HEADING = b"oci-gpu-hook inventory 8\n"
 
 # In `DriverInventory.unknown`: what NVML said was true when it was asked, and only NVML knows whether it still is.
 MAY_BE_MADE_ANEW = "whether MIG devices were made anew since NVML named them: run 'oci-gpu-hook inventory refresh'"

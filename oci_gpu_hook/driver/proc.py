@@ -32,7 +32,7 @@ class Gpu(NamedTuple):
     nvml_index: position in NVML's order, which is the order of PCI addresses; bus_id: the PCI address with an
     eight-digit domain, as NVML writes it; proc: the name of its folder below /proc/driver/nvidia/gpus; uuid:
     ``GPU-<uuid>``, None until the GPU is first initialised; compute_capability (``9.0``) and brand: from NVML, "" if
-    NVML was not asked.
+    NVML was not asked; peers: by their bus_id the GPUs that it reaches by NVLink, as NVML says.
     """
 
     nvml_index: int
@@ -43,6 +43,7 @@ class Gpu(NamedTuple):
     proc: str
     compute_capability: str = ""
     brand: str = ""
+    peers: tuple[str, ...] = ()
 
 
 def mig_instances(root: HostRoot) -> tuple[str, ...]:

@@ -145,7 +145,8 @@ def _gpus(found: tuple[Gpu, ...], facts: Facts | None) -> tuple[Gpu, ...]:
     for gpu in found:
         if said := listed.get(gpu.bus_id):
             uuid = gpu.uuid or said.uuid
-            gpu = gpu._replace(uuid=uuid, compute_capability=said.compute_capability, brand=said.brand)
+            capability, peers = said.compute_capability, said.peers
+            gpu = gpu._replace(uuid=uuid, compute_capability=capability, brand=said.brand, peers=peers)
         gpus.append(gpu)
     return tuple(gpus)
 

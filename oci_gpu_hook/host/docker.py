@@ -17,10 +17,12 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import read_source
 from oci_gpu_hook.request.sources import accepts_environment
 from oci_gpu_hook.request.state import object_of
-from oci_gpu_hook.request.words import ALL
+from oci_gpu_hook.request.words import ALL, ANY, VISIBLE_DEVICES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Callable
+
     from oci_gpu_hook.request.bundle import Bundle
     from oci_gpu_hook.request.settings import Settings
     from oci_gpu_hook.request.sources import Inputs
@@ -39,18 +41,33 @@ _CONTAINERD = "/var/lib/containerd"
 
 def with_record(inputs: Inputs, bundle: Bundle, settings: Settings, host_root: str) -> Inputs:
     """`inputs` with what dockerd's record says of this container, as far as the settings make it count."""
-    by_gpus = not accepts_environment(inputs, settings) and _has_hook(bundle)
+    by_gpus = (settings.docker_count == "any" or not accepts_environment(inputs, settings)) and _has_hook(bundle)
     if not by_gpus and not settings.swarm_resources:
         return inputs
     root = HostRoot(host_root)
     try:
         if by_gpus:
-            inputs = inputs._replace(docker_devices=requested(root, bundle))
+            record = _record_of(root, bundle, _HOST_CONFIG)[1]
+            inputs = inputs._replace(docker_devices=value(record))
+            if settings.docker_count == "any":
+                inputs = _with_any(inputs, value(record, of_count=f"{ANY}:{{}}".format))
         if settings.swarm_resources:
             inputs = inputs._replace(images=from_image(root, bundle, inputs.environment))
         return inputs
     finally:
         root.close()
+
+
+def _with_any(inputs: Inputs, asked: str) -> Inputs:
+    """`inputs` with `asked` in place of the first GPUs, if it is dockerd that has named these."""
+    appended = inputs.docker_devices
+    if asked == appended or not appended or inputs.environment.get(VISIBLE_DEVICES) != appended:
+        return inputs
+    return inputs._replace(environment={**inputs.environment, VISIBLE_DEVICES: asked}, docker_devices=asked)
+
+
+def _first(count: int) -> str:
+    return ",".join([str(index) for index in range(count)])
 
 
 def _has_hook(bundle: Bundle) -> bool:
@@ -127,8 +144,8 @@ def _record_of(root: HostRoot, bundle: Bundle, name: str) -> tuple[str, dict[str
     return "", {}
 
 
-def value(record: dict[str, object]) -> str:
-    """The value for the last of DeviceRequests that gives one; "" for none."""
+def value(record: dict[str, object], of_count: Callable[[int], str] = _first) -> str:
+    """The value for the last of DeviceRequests that gives one; "" for none.  of_count: gives that of a number."""
     requests = record.get("DeviceRequests")
     for item in reversed(requests) if isinstance(requests, list) else ():
         if not isinstance(item, dict) or item.get("Driver", "") not in _DRIVERS:
@@ -137,7 +154,7 @@ def value(record: dict[str, object]) -> str:
         if isinstance(ids, list) and ids:
             return ",".join([str(id) for id in ids])
         if isinstance(count, int) and 0 < count <= _MOST_GPUS:
-            return ",".join([str(index) for index in range(count)])
+            return of_count(count)
         if isinstance(count, int) and count < 0:
             return ALL
     return ""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 FOLDER = "/run/oci-gpu-hook"
 INVENTORY = "inventory"
+# There only if a GPU is not healthy.
+UNHEALTHY = "unhealthy"
 # Written by a start that goes by less than NVML knows: oci-gpu-hook-inventory.path watches it and starts a refresh.
 REFRESH_WANTED = "refresh-wanted"
 

@@ -65,7 +65,7 @@ def recall(host: HostRoot, question: Question) -> Provision | None:
     if data is None:
         return None
     try:
-        values, facts, (version, devices, runs, notes) = marshal.loads(data)
+        values, facts, (version, devices, runs, notes, holds) = marshal.loads(data)
         if values != question.values:
             return None
         for method, arguments, answer in facts:
@@ -76,7 +76,7 @@ def recall(host: HostRoot, question: Question) -> Provision | None:
             operations += map(KINDS[name]._make, rows)
     except _DAMAGED:
         return None
-    return Provision(version, devices, tuple(operations), notes)
+    return Provision(version, devices, tuple(operations), notes, holds)
 
 
 def fact(answer: Any) -> Any:

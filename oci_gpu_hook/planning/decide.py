@@ -11,6 +11,7 @@ from __future__ import annotations
 from oci_gpu_hook.container import devicecgroup, layout, systemdscope
 from oci_gpu_hook.container.identity import Container
 from oci_gpu_hook.driver import proc
+from oci_gpu_hook.host import saved
 from oci_gpu_hook.operations.device import Device
 from oci_gpu_hook.planning import answers, plan
 from oci_gpu_hook.planning.plan import Found, Labels, Plan
@@ -66,7 +67,19 @@ def decide(
         labels = selinux.decide(mounts, bundle.mount_label(), bundle.process_label(), settings, required=required)
     if request is None:
         return Plan(container, laid_out, None, "", labels.operations, labels.notes, labels.context)
-    provision, found = _provision(host, laid_out, request, settings, bundle.process_label() if labels.context else "")
+    process_label = bundle.process_label() if labels.context else ""
+
+    def provide(asked: Request) -> tuple[Provision, Found]:
+        return _provision(host, laid_out, asked, settings, process_label)
+
+    chosen: tuple[str, ...] = ()
+    if settings.gpu_holders or host.stat(f"{saved.FOLDER}/{saved.UNHEALTHY}"):
+        from oci_gpu_hook.planning import holding
+
+        start = holding.Start(host, settings, container, process if host.remember else None)
+        request, provision, found, chosen = start.given(request, provide)
+    else:
+        provision, found = provide(request)
     # A CDI spec's nodes are the engine's, and have their group from the spec (`cdispec`).
     if spec is None:
         provision = _for_user(provision, bundle, settings)
@@ -74,7 +87,7 @@ def decide(
     falls_back = device_cgroup.version == "v2" and settings.device_cgroup != "off"
     rules = bundle.device_rules() if falls_back else ()
     made = plan.make(container, laid_out, request, provision, labels, settings.device_cgroup, rules)
-    made = made._replace(found=found)
+    made = made._replace(found=found, chosen=chosen)
     if spec is None:
         return made
     from oci_gpu_hook.planning import carriedout

@@ -49,7 +49,7 @@ def provide(
     root = recording or host
     known, is_settled, is_by_lists = None, False, False
     if request.devices or not request.vendors:
-        known, is_settled = _inventory(host, settings.driver_root)
+        known, is_settled = known_inventory(host, settings.driver_root)
         # A Jetson's containers get what its lists say, also where NVIDIA's module has GPUs.
         is_by_lists = known is None or bool(root.stat(proc.CSV_FOLDER) and platform.look(root) == platform.TEGRA)
     module = None if is_by_lists else known
@@ -97,7 +97,7 @@ def _of_gpus(
     return provision.of_nvidia(laid_out, request, selected, found), found
 
 
-def _inventory(host: HostRoot, driver_root: str) -> tuple[DriverInventory | None, bool]:
+def known_inventory(host: HostRoot, driver_root: str) -> tuple[DriverInventory | None, bool]:
     """The saved inventory while it is true, else a new one; and whether it is settled: saved, and without a doubt.
 
     None on a Jetson and under WSL 2, which have no GPU in it: see `platforms`.
@@ -149,7 +149,7 @@ def _keep(question: Question, root: RecordingRoot, provided: Provision) -> None:
         if not runs or runs[-1][0] != name:
             runs.append((name, []))
         runs[-1][1].append(saved.plain(operation))
-    answer = (provided.driver_version, provided.devices, runs, provided.notes)
+    answer = (provided.driver_version, provided.devices, runs, provided.notes, provided.holds)
     # Before `root` records what the next lines read.
     data = marshal.dumps((saved.plain(question.values), root.facts, answer))
     if len(data) > saved.LARGEST:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     # Device nodes, each with its reason.
     Reasoned = tuple[tuple[DeviceNode, str], ...]
+    # Devices that are held: the key of each, by which leases and health know it, and a name that a request can use.
+    Held = tuple[tuple[str, str], ...]
 
 # Notes, where somebody wants it so.
 LEFT_ALONE = "the device cgroup is left alone: device-cgroup = off"
@@ -34,20 +36,22 @@ DEV_IS_HOSTS = "the container's /dev is the host's own: no node is made in it"
 class Provision(NamedTuple):
     """What a container gets from the driver.
 
-    devices: major and minor of each device that the device cgroup must allow; notes: what is left out, and why.
+    devices: major and minor of each device that the device cgroup must allow; notes: what is left out, and why; holds:
+    the devices that the container is a holder of.
     """
 
     driver_version: str
     devices: tuple[tuple[int, int], ...]
     operations: tuple[Operation, ...]
     notes: tuple[str, ...]
+    holds: Held = ()
 
 
 class Share(NamedTuple):
     """What one driver gives.
 
     giver: whose it is, for people; nodes: each with its reason; operations: all but nodes and ld.so.cache; entries: of
-    its libraries in ld.so.cache, and `newer` those of the image's that go before them.
+    its libraries in ld.so.cache, and `newer` those of the image's that go before them; holds: see `Provision`.
     """
 
     giver: str
@@ -56,6 +60,7 @@ class Share(NamedTuple):
     entries: tuple[Entry, ...]
     newer: tuple[Entry, ...] = ()
     notes: tuple[str, ...] = ()
+    holds: Held = ()
 
 
 class Labels(NamedTuple):
@@ -82,7 +87,8 @@ class Plan(NamedTuple):
 
     request: None for a container that asks for no GPU, and driver_version is "" then; operations: those of the hook;
     notes: what is left out, and why; label: the SELinux label of all that is made, "" for none; done: what the engine
-    has done by a CDI spec of ours; found: what of the host was looked at, which is nothing for a saved answer.
+    has done by a CDI spec of ours; found: what of the host was looked at, which is nothing for a saved answer; chosen:
+    a sentence for each choice that was left to the node.
     """
 
     container: Container
@@ -94,6 +100,7 @@ class Plan(NamedTuple):
     label: str = ""
     done: tuple[Operation, ...] = ()
     found: Found = Found()
+    chosen: tuple[str, ...] = ()
 
     def given(self) -> tuple[Operation, ...]:
         """All that the container gets, by the engine and by the hook."""

@@ -49,6 +49,8 @@ def share(
         raise DriverError(f"none of the devices that {found.inventory.file} names is there", hint)
     asked = VendorRequest(VISIBLE_DEVICES, found.inventory.file, "env", devices)
     given = vendorshare.share(layout, asked, found)
+    if not is_without:
+        given = given._replace(holds=((ALL, ALL),))
     if inventory is not None and inventory.gpus and not is_without:
         from oci_gpu_hook.planning import jetsons
 

@@ -54,7 +54,8 @@ def of_nvidia(layout: Layout, request: Request, selected: Selection, inventory: 
         *_application_profile(request, selected),
     )
     notes = (*selection.absent_features(request, inventory), *placement.left_out(layout, request), *untrusted)
-    made = Share("NVIDIA's driver", nodes, operations, placement.entries(libraries), notes=notes)
+    holds = selection.holds(selected, inventory)
+    made = Share("NVIDIA's driver", nodes, operations, placement.entries(libraries), notes=notes, holds=holds)
     if layout.compat:
         from oci_gpu_hook.planning import compatibility
 
@@ -81,7 +82,8 @@ def join(layout: Layout, version: str, shares: tuple[Share, ...]) -> Provision:
     operations += placement.ld_cache(layout, newer, entries)
     devices = [(node.major, node.minor) for share in shares for node, _ in share.nodes]
     notes = tuple([note for share in shares for note in share.notes])
-    return Provision(version, tuple(dict.fromkeys(devices)), tuple(operations), notes)
+    holds = tuple([held for share in shares for held in share.holds])
+    return Provision(version, tuple(dict.fromkeys(devices)), tuple(operations), notes, holds)
 
 
 def _check_driver(request: Request, inventory: DriverInventory) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
     from oci_gpu_hook.driver.nodes import DeviceNode
     from oci_gpu_hook.driver.proc import Gpu
+    from oci_gpu_hook.planning.plan import Held
     from oci_gpu_hook.request.parse import Request
 
 _LIST_HINT = "the container's author must ask for one that exists; 'oci-gpu-hook info' lists them"
@@ -129,6 +130,31 @@ def of_nodes(paths: tuple[str, ...], inventory: DriverInventory) -> Selection:
         tuple([(gpu, path) for gpu, path in gpus if path in paths]),
         tuple([(item, path) for item, path in mig_devices if path in paths and f"{caps}{item.gi_minor}" in paths]),
     )
+
+
+def holds(selected: Selection, inventory: DriverInventory) -> Held:
+    """The devices that a container holds, see `Provision`: of a GPU in MIG mode its MIG devices, unless it is alone."""
+    bus_ids = {gpu.nvml_index: gpu.bus_id for gpu in inventory.gpus}
+    divided = {device.gpu for device, _ in selected.mig_devices}
+    held = [(gpu.bus_id, str(gpu.nvml_index)) for gpu, _ in selected.gpus if gpu.nvml_index not in divided]
+    held += [(mig_key(it, bus_ids[it.gpu]), name_of(it, inventory)) for it, _ in selected.mig_devices]
+    return tuple(held)
+
+
+def mig_key(device: MigDevice, bus_id: str) -> str:
+    """The key of a MIG device of the GPU at `bus_id`.
+
+    Made again with the same numbers it has the same nodes: who held the one before can open it.
+    """
+    return f"{bus_id}/{device.gi}/{device.ci}"
+
+
+def name_of(device: MigDevice, inventory: DriverInventory) -> str:
+    """A name that a request can ask for a MIG device by, with NVML or without."""
+    if device.number is not None:
+        return f"{device.gpu}:{device.number}"
+    (uuid,) = [gpu.uuid for gpu in inventory.gpus if gpu.nvml_index == device.gpu]
+    return f"MIG-{uuid}/{device.gi}/{device.ci}"
 
 
 def _check_count(devices: tuple[str, ...], there: int) -> None:

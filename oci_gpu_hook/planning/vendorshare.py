@@ -52,8 +52,15 @@ def share(layout: Layout, request: VendorRequest, found: VendorState, process_ty
         *[Service(path, path, 0, required=False, reason=f"socket: {flag}, {group}") for path, group in found.sockets],
         *[Symlink(link.path, link.to, False, f"link: {flag}") for link in inventory.links],
     )
-    nodes, entries = _nodes(request, found), placement.entries([*placed, *cached])
-    return Share(inventory.file, nodes, operations, entries, notes=_notes(request, found, process_type))
+    devices = _devices(request, found)
+    nodes, entries = _nodes(request, found, devices), placement.entries([*placed, *cached])
+    holds = tuple([(key(flag, device), device.names[0]) for device, _ in devices])
+    return Share(inventory.file, nodes, operations, entries, notes=_notes(request, found, process_type), holds=holds)
+
+
+def key(flag: str, device: Device) -> str:
+    """The key of one of the vendor's devices, see `Provision.holds`."""
+    return f"{flag}={device.names[0]}"
 
 
 def selected(names: tuple[str, ...], found: VendorState) -> tuple[tuple[Device, str], ...]:
@@ -76,16 +83,24 @@ def of_nodes(paths: tuple[str, ...], found: VendorState) -> tuple[tuple[Device, 
     return tuple([(device, device.nodes[0][0].path) for device in devices])
 
 
-def _nodes(request: VendorRequest, found: VendorState) -> tuple[tuple[DeviceNode, str], ...]:
+def _devices(request: VendorRequest, found: VendorState) -> tuple[tuple[Device, str], ...]:
+    """The requested devices, each with the name that asked for it."""
+    if request.devices == (NONE,):
+        return ()
+    return (of_nodes if request.source == "cdi" else selected)(request.devices, found)
+
+
+def _nodes(
+    request: VendorRequest, found: VendorState, devices: tuple[tuple[Device, str], ...]
+) -> tuple[tuple[DeviceNode, str], ...]:
     """The device nodes, each once and with its reason."""
     flag = found.inventory.flag
     if request.devices == (NONE,):
         return ()
-    look = of_nodes if request.source == "cdi" else selected
     wanted: dict[DeviceNode, str] = {}
     for node, group in found.devices.common:
         wanted.setdefault(node, f"{flag}, {group}: every request")
-    for device, name in look(request.devices, found):
+    for device, name in devices:
         for node, group in device.nodes:
             wanted.setdefault(node, f"{flag}, {group}: asked for as {name}")
     return tuple(wanted.items())

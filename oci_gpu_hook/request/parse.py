@@ -13,7 +13,7 @@ from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request import selectors, words
 from oci_gpu_hook.request.sources import is_legacy, leave_out_environment, named
-from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, AUTHOR, CAPABILITIES, CUDA_VERSION, NONE, VOID, listed
+from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, ANY, AUTHOR, CAPABILITIES, CUDA_VERSION, NONE, VOID, listed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Request(NamedTuple):
     ``devices``, which the user of an old image gave to it.
     devices: in canonical form and in the order given: ``all`` alone; ``none`` alone (driver files, no GPU); a decimal
     index; ``GPU-<uuid>`` in lower case after the dash; ``00000000:07:00.0``; ``0:1``, ``MIG-<uuid>`` and
-    ``MIG-GPU-<uuid>/1/0`` for MIG devices.
+    ``MIG-GPU-<uuid>/1/0`` for MIG devices; ``any:2`` or ``any:2:1g.10gb`` alone, which the node replaces.
     requirements: expressions as `planning.requirements` reads them, all of which must hold.
     imex_channels: ``all`` alone, or decimal numbers; features: names of `FEATURES`.
     jetpack_all: whether a Jetson gives the files of all its CSV files, and not of the base ones alone.
@@ -78,7 +78,7 @@ def parse(inputs: Inputs, settings: Settings, known: tuple[Known, ...] = ()) -> 
     """
     notes: list[str] = []
     names = named(inputs, settings, notes)
-    devices = _devices(names)
+    devices = _devices(names, settings)
     of_vendors: tuple[VendorRequest, ...] = ()
     unknown: list[str] = []
     if known:
@@ -139,7 +139,7 @@ def requirements(environment: dict[str, str], settings: Settings) -> tuple[str, 
     return tuple(found)
 
 
-def _devices(names: Names) -> tuple[str, ...]:
+def _devices(names: Names, settings: Settings) -> tuple[str, ...]:
     """Canonical device names; empty if nothing is asked for.
 
     ``void`` anywhere turns everything off; else the first of ``all`` and ``none`` stands for the whole list.
@@ -154,6 +154,10 @@ def _devices(names: Names) -> tuple[str, ...]:
             return (word,)
     if not lowered and (names.imex_channels or names.features):
         return (NONE,)
+    if any([word.startswith(ANY) for word in lowered]):
+        chosen = selectors.canonical_any(lowered, names.where, settings)
+        if chosen:
+            return (chosen,)
     return tuple(dict.fromkeys([selectors.canonical(item, names.where) for item in names.devices]))
 
 

@@ -8,16 +8,77 @@ from __future__ import annotations
 
 from oci_gpu_hook.errors import RequestError, quoted
 from oci_gpu_hook.formats.decimal import decimal
+from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.request.words import ADMINISTRATOR, ANY
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from oci_gpu_hook.request.settings import Settings
 
 _HEX = frozenset("0123456789abcdef")
 _UUID_GROUPS = [8, 4, 4, 4, 12]
 # Of MIG-GPU-<uuid>-<share>/<gpu instance>/<compute instance>, and some more.
 _LONGEST = 100
+# A driver knows fewer GPUs and MIG devices.
+_MOST_OF_ANY = 1024
 
 _HINT = (
     "the container's author must ask for 'all', 'none', an index, a GPU-<uuid>, a MIG-<uuid>, a MIG device as GPU:MIG, "
     "or a PCI bus id"
 )
+
+
+class AnyOf(NamedTuple):
+    """``any:2:1g.10gb``: how many devices the node is to choose, and of which MIG profile, "" for whole GPUs."""
+
+    number: int
+    profile: str
+
+    def words(self) -> str:
+        """As it was asked for."""
+        return ":".join([ANY, str(self.number), *([self.profile] if self.profile else [])])
+
+
+def any_of(devices: Iterable[str]) -> AnyOf | None:
+    """What the canonical names of a request leave to the node; None if they name devices."""
+    for name in devices:
+        if name.startswith(f"{ANY}:"):
+            _, count, *profile = name.split(":")
+            return AnyOf(int(count), "".join(profile))
+    return None
+
+
+def canonical_any(items: list[str], where: str, settings: Settings) -> str:
+    """``any:COUNT`` or ``any:COUNT:PROFILE`` if that is asked for, in lower case; "" if devices are named.
+
+    RequestError for what is no such word, beside other names, and where no device's holders are counted.
+    """
+    words = [item.lower().split(":") for item in items]
+    asked = [word for word in words if word[0] == ANY]
+    if not asked:
+        return ""
+    _, *rest = asked[0]
+    # ``any:1g.10gb`` is one of that profile.
+    if not rest or not rest[0].lstrip("-").isdecimal():
+        rest = ["1", *rest]
+    count, profile = decimal(rest[0], _MOST_OF_ANY), rest[1:]
+    if len(words) > 1 or not count or len(profile) > 1 or not all(map(_is_profile, profile)):
+        hint = (
+            "the container's author must ask for any, any:COUNT, any:PROFILE or any:COUNT:PROFILE, and nothing beside"
+        )
+        raise RequestError(f"{quoted(','.join(items))} in {where} is no number of devices to choose", hint)
+    if not settings.gpu_holders:
+        raise RequestError(
+            f"{where} asks for any device, and no holders are counted: gpu-holders is not set", ADMINISTRATOR
+        )
+    return ":".join([ANY, str(count), *profile])
+
+
+def _is_profile(word: str) -> bool:
+    """Whether it is of the form of a MIG profile, such as 1g.10gb or 1c.2g.20gb+me."""
+    return bool(word) and len(word) <= _LONGEST and word.replace(".", "").replace("+", "").isalnum() and word.isascii()
 
 
 def canonical(item: str, where: str) -> str:

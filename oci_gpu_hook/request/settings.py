@@ -58,6 +58,13 @@ class Settings(NamedTuple):
     validation_folder: str = ""
     # the names of files there, as STEP=NAME
     validation_files: tuple[str, ...] = ("driver=driver-ready", "hook=toolkit-ready", "workload=cuda-ready")
+    # containers that a device may have at a time; 0 counts none
+    gpu_holders: int = 0
+    # whether a container that may only watch, by "utility" alone, is one of them
+    count_watchers: bool = True
+    unhealthy: str = "give"
+    # what a number of GPUs means in Docker: the first ones, or any
+    docker_count: str = "first"
     # no setting: of "image" and "namespace", what the settings have sections for and the engine does not say
     unmatched: tuple[str, ...] = ()
 

@@ -44,6 +44,9 @@ _WORDS = {
     "cuda-forward-compatibility": tuple(_BOOLEANS),
     "records": tuple(_BOOLEANS),
     "mig-strategy": ("none", "single", "mixed"),
+    "count-watchers": tuple(_BOOLEANS),
+    "unhealthy": ("refuse", "leave-out", "give"),
+    "docker-count": ("first", "any"),
 }
 _FOLDERS = ("driver-root", "mps-pipe-folder")
 # Each with what its name must end in.  What is empty names none.
@@ -57,7 +60,12 @@ _LISTED: dict[str, tuple[Callable[[str], bool], str]] = {
     "swarm-resources": (lambda word: _names_variable(*word.rpartition("=")), "which names no variable"),
     "validation-files": (lambda word: _names_step_file(*word.partition("=")), "which is no STEP=NAME"),
 }
-_KEYS = (*_WORDS, *_FOLDERS, *_FILES, *_LISTED, "mps-pipe-owner")
+# Numbers: the largest, and what the error says of a value that is none.
+_NUMBERS = {
+    "mps-pipe-owner": (10**10 - 1, "which is no number of a user"),
+    "gpu-holders": (1000, "allowed is 0 to 1000"),
+}
+_KEYS = (*_WORDS, *_FOLDERS, *_FILES, *_LISTED, *_NUMBERS)
 # For everybody, and the kinds of sections; the later one has precedence.
 SCOPES = ("", "image", "namespace")
 # For each setting that sections may differ in, the strictest of its values; all the others are alike.  Of two, each
@@ -73,6 +81,9 @@ STRICTEST: dict[str, tuple[object, ...]] = {
     "device_group": ("host",),
     # "off" leaves devices closed, and "on" refuses a container that nothing would close them to.
     "device_cgroup": ("on", "off"),
+    "count_watchers": (True,),
+    # The smallest number, see `_strictest`.
+    "gpu_holders": (),
     # No restriction, either way: what stands outside of such sections holds.
     "cuda_forward_compatibility": (),
 }
@@ -168,6 +179,8 @@ def _strictest(field: str, values: list[object]) -> list[object]:
         lists = [value for value in values if isinstance(value, tuple) and value != (ALL,)]
         first = lists[0] if lists else (ALL,)
         return [tuple([word for word in first if all([word in other for other in lists])])]
+    if field == "gpu_holders":
+        return [min([value for value in values if isinstance(value, int) and value], default=0)]
     return [value for value in STRICTEST[field] if value in values] or values[:1]
 
 
@@ -237,9 +250,10 @@ def _value(key: str, value: str, where: str) -> object:
     elif key in _FOLDERS:
         fits, why = value.startswith("/") and "\0" not in value, "which is no absolute path"
         found = value.rstrip("/") or "/"
-    elif key == "mps-pipe-owner":
-        found = decimal(value, 10**10 - 1)
-        fits, why = found is not None, "which is no number of a user"
+    elif key in _NUMBERS:
+        most, why = _NUMBERS[key]
+        found = decimal(value, most)
+        fits = found is not None
     elif key in _FILES:
         end = _FILES[key]
         fits = not value or (value.startswith("/") and value.endswith(end) and value.isprintable())

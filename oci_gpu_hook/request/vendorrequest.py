@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from oci_gpu_hook.errors import ConfigError, RequestError, quoted
 from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.request import sources
-from oci_gpu_hook.request.words import ALL, NONE, VENDOR_PREFIX
+from oci_gpu_hook.request import selectors, sources
+from oci_gpu_hook.request.words import ALL, ANY, NONE, VENDOR_PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ class VendorRequest(NamedTuple):
     """What is asked of one vendor.
 
     source: ``env``, ``swarm``, ``annotations``, or ``cdi``: the engine has injected the devices by a CDI spec of ours,
-    and `devices` are paths of nodes.  devices: ``all`` alone; ``none`` alone; else names as they were given.
+    and `devices` are paths of nodes.  devices: ``all`` alone; ``none`` alone; ``any:2`` alone; else names as
+    they were given.
     """
 
     flag: str
@@ -74,6 +75,8 @@ def parse(inputs: Inputs, settings: Settings, known: tuple[Known, ...], notes: l
                 raise RequestError(f"unknown device {quoted(word)} in {names.where}", _HINT)
         lowered = [word.lower() for word in names.devices]
         alone = [word for word in (ALL, NONE) if word in lowered][:1]
+        if not alone and any([word.startswith(ANY) for word in lowered]):
+            alone = [word for word in [selectors.canonical_any(lowered, names.where, settings)] if word]
         devices = tuple(alone or dict.fromkeys(names.devices))
         found.append(VendorRequest(flag, vendor.file, names.source, devices))
     return tuple(found)

@@ -24,10 +24,11 @@ MIG_MANAGEMENT = ("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES")
 # The kernel takes no longer variable (execve(2), MAX_ARG_STRLEN).
 LONGEST_VALUE = 128 << 10
 
-# In place of device names: every device; driver files without a device; no request at all.
+# In place of device names: every device; driver files without a device; no request at all; what the node chooses.
 ALL = "all"
 NONE = "none"
 VOID = "void"
+ANY = "any"
 
 # "video" also brings the libraries of compute, and "display" those of graphics: the catalogue lists these for both.
 CAPABILITIES = ("utility", "compute", "video", "graphics", "display", "ngx", "compat32")

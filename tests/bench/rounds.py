@@ -12,12 +12,17 @@ import random
 import shutil
 import sys
 import time
+from pathlib import Path
 from typing import NamedTuple
 
+from oci_gpu_hook.host.leases import Leases, lease_of
+from oci_gpu_hook.host.root import HostRoot
 from tests.bench.stage import ENVIRONMENT, SAVED, Kit, Scene, refresh
 from tests.bench.variants import COLD, STALE, WARM, Variant
 
 _CACHE = "/etc/ld.so.cache"
+_SETTINGS = Path("/etc/oci-gpu-hook.conf")
+_CGROUPS = Path("/sys/fs/cgroup")
 
 
 class Sample(NamedTuple):
@@ -81,10 +86,20 @@ def _sample(scene: Scene, run: float, status: int, saved: bool) -> Sample:
     return Sample(run, wall / 1e6, (user + system) / 1e3, memory, saved, failed)
 
 
+def _cgroup() -> str:
+    """A cgroup with a process, as a container's."""
+    folder = _CGROUPS / "devices" if (_CGROUPS / "devices").is_dir() else _CGROUPS
+    group = folder / f"bench-{os.getpid()}"
+    group.mkdir(exist_ok=True)
+    return str(group)
+
+
 def _saved() -> list[tuple[str, int, int]]:
     """What lies in the saved inventory's folder, so that a change shows."""
     entries = sorted(os.scandir(SAVED), key=lambda entry: entry.name)
-    return [(entry.name, entry.inode(), entry.stat().st_mtime_ns) for entry in entries]
+    # Each start that is counted writes these.
+    kept = [entry for entry in entries if not entry.name.startswith("leases")]
+    return [(entry.name, entry.inode(), entry.stat().st_mtime_ns) for entry in kept]
 
 
 class Node:
@@ -117,6 +132,19 @@ class Node:
             os.utime(_CACHE, ns=(times[0], times[1] + 1_000_000_000))
         self._state = saved
 
+    def count(self, *, counted: bool, leases: int) -> None:
+        """Set whether holders are counted, and plant so many leases of a process that goes on, over eight GPUs."""
+        _SETTINGS.unlink(missing_ok=True)
+        (SAVED / "leases").unlink(missing_ok=True)
+        if not counted:
+            return
+        _SETTINGS.write_text("gpu-holders = 1000\n")
+        host, stat = HostRoot(), Path("/proc/self/stat").read_bytes()
+        with Leases(host, is_written=True) as held:
+            mine = lease_of("bench", os.getpid(), stat, _cgroup(), 1000)
+            gpus = [f"0000{gpu.name}" for gpu in sorted(Path("/proc/driver/nvidia/gpus").iterdir())]
+            held.write([mine._replace(devices=(gpus[number % 8],)) for number in range(leases)])
+
 
 def play(kit: Kit, variants: list[Variant], rounds: int) -> dict[str, list[Sample]]:
     """All rounds; the first start of each variant only warms what is cold and is not counted."""
@@ -126,6 +154,7 @@ def play(kit: Kit, variants: list[Variant], rounds: int) -> dict[str, list[Sampl
     for number in range(rounds + 1):
         for variant in random.sample(variants, len(variants)):
             state.make(variant.saved)
+            state.count(counted=variant.counted, leases=variant.leases)
             sample = start(scenes[variant.key])
             if number:
                 samples[variant.key].append(sample)
@@ -133,4 +162,6 @@ def play(kit: Kit, variants: list[Variant], rounds: int) -> dict[str, list[Sampl
             say(f"bench: round {number} of {rounds}")
     for scene in scenes.values():
         scene.remove()
+    state.count(counted=False, leases=0)
+    os.rmdir(_cgroup())
     return samples

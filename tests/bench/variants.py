@@ -6,7 +6,7 @@ Must not: start anything.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 NONE, TRUE, BARE, LEFT, OURS, CANDIDATE = "none", "true", "bare", "left", "ours", "candidate"
 WARM, FIRST, COLD, STALE = "warm", "first", "cold", "stale"
@@ -31,12 +31,15 @@ class Variant(NamedTuple):
     capabilities: str | None = None
     saved: str = WARM
     goal: float = 0.0
+    # Whether the administrator counts holders, and how many others have a lease.
+    counted: bool = False
+    leases: int = 0
 
 
 def _paths(hook: str, prefix: str, name: str) -> list[Variant]:
     """The containers that a hook may meet, on a host in its usual state."""
 
-    def path(key: str, title: str, goal: float, **what: str) -> Variant:
+    def path(key: str, title: str, goal: float, **what: Any) -> Variant:
         return Variant(f"{prefix}{key}", f"{name}{title}", hook, goal=goal, **what)
 
     one = {"devices": "0", "capabilities": ORDINARY}
@@ -62,6 +65,11 @@ def variants(candidate: bool) -> list[Variant]:
         Variant("first", "1 GPU, never asked for before", OURS, SMALL, "0", ORDINARY, FIRST),
         Variant("cold", "1 GPU, no saved inventory", OURS, SMALL, "0", ORDINARY, COLD),
         Variant("stale", "1 GPU, stale inventory", OURS, SMALL, "0", ORDINARY, STALE),
+    ]
+    rows += [
+        Variant("counted", "1 GPU, holders counted", OURS, SMALL, "0", ORDINARY, counted=True),
+        Variant("any", "any GPU", OURS, SMALL, "any", ORDINARY, counted=True),
+        Variant("leases", "any GPU, 200 leases", OURS, SMALL, "any", ORDINARY, counted=True, leases=200),
     ]
     if candidate:
         rows += [row._replace(goal=0.0) for row in _paths(CANDIDATE, "candidate-", "candidate: ")]

@@ -138,7 +138,7 @@ def test_every_setting_of_a_section_has_its_place_in_the_table() -> None:
 
 def others(field: str) -> set[object]:
     """The values of a setting beside the strictest, which must be among its values."""
-    words = settingsfile._WORDS[field.replace("_", "-")]
+    words = settingsfile._WORDS.get(field.replace("_", "-"), ())
     known: set[object] = {settingsfile._BOOLEANS.get(word, word) for word in words}
     assert known.issuperset(settingsfile.STRICTEST[field])
     return known - {*settingsfile.STRICTEST[field]}

@@ -75,10 +75,10 @@ def _facts(data: bytes) -> Facts:
 
 
 def _gpu_facts(
-    uuid: str, bus_id: str, compute_capability: str, brand: str, mig: list[Any], in_mig_mode: bool
+    uuid: str, bus_id: str, compute_capability: str, brand: str, mig: list[Any], in_mig_mode: bool, peers: list[str]
 ) -> GpuFacts:
     devices = tuple(MigFacts(*row) for row in mig)
-    return GpuFacts(uuid, bus_id, compute_capability, brand, devices, in_mig_mode)
+    return GpuFacts(uuid, bus_id, compute_capability, brand, devices, in_mig_mode, tuple(peers))
 
 
 def answer() -> None:
@@ -102,13 +102,27 @@ def answer() -> None:
 
 def _gpus(pynvml: Any) -> list[GpuFacts]:
     """The GPUs that answer; a GPU that NVML has lost is left out."""
-    found = []
+    found, handles = [], []
     for number in range(pynvml.nvmlDeviceGetCount()):
         try:
-            found.append(_gpu(pynvml, pynvml.nvmlDeviceGetHandleByIndex(number)))
+            handle = pynvml.nvmlDeviceGetHandleByIndex(number)
+            found.append(_gpu(pynvml, handle))
+            handles.append(handle)
         except pynvml.NVMLError:
             continue
-    return found
+    return [
+        gpu._replace(peers=tuple([it.bus_id for it, to in zip(found, handles) if _has_nvlink(pynvml, handle, to)]))
+        for gpu, handle in zip(found, handles)
+    ]
+
+
+def _has_nvlink(pynvml: Any, one: Any, other: Any) -> bool:
+    """Whether two GPUs reach each other by NVLink, through switches or not; no GPU reaches itself."""
+    try:
+        status = pynvml.nvmlDeviceGetP2PStatus(one, other, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
+    except (pynvml.NVMLError, AttributeError):
+        return False
+    return one is not other and bool(status == pynvml.NVML_P2P_STATUS_OK)
 
 
 def _gpu(pynvml: Any, handle: Any) -> GpuFacts:

@@ -218,5 +218,17 @@ EXPORT int nvmlDeviceGetPciInfo(struct gpu *gpu, struct pci_info *to)
 	return nvmlDeviceGetPciInfo_v3(gpu, to);
 }
 
+EXPORT int nvmlDeviceGetP2PStatus(struct gpu *one, struct gpu *other, unsigned capability, unsigned *to)
+{
+	enum { NVLINK = 2, P2P_OK = 0, P2P_NOT_SUPPORTED = 5 };
+	if (!users)
+		return UNINITIALIZED;
+	if (!one || !other || !to)
+		return INVALID_ARGUMENT;
+	/* All reach each other by the node's switches; a node without them has no links. */
+	*to = capability == NVLINK && node.nvswitches && one != other ? P2P_OK : P2P_NOT_SUPPORTED;
+	return OK;
+}
+
 #include "nvml_mig.h"
 #include "nvml_readings.h"

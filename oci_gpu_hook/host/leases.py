@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leases: which container of this node holds which devices, counted if the setting ``gpu-holders`` says so.
+
+All leases are one file in /run that root alone can write, read and written anew under a lock.  A lease is valid while
+the container's cgroup has a process, or its first process lives: what ends without a word frees its devices, and nobody
+need be told.  Leases that are void are removed by whoever takes one.  Must not decide who gets what.
+"""
+
+from __future__ import annotations
+
+import posix
+from time import time
+
+from oci_gpu_hook.errors import ConfigError
+from oci_gpu_hook.host import saved
+from oci_gpu_hook.kernel import procfile
+from oci_gpu_hook.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from oci_gpu_hook.host.root import HostRoot
+
+FILE, _LOCK = "leases", "leases.lock"
+# Whoever changes the fields of `Lease` raises the number.
+HEADING = b"oci-gpu-hook leases 1\n"
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+# Of one start.  A device has no more leases than holders, so that no more are ever left.
+_MOST_REMOVED = 100
+# A container may make cgroups below its own; where there are more, it is taken for alive.
+_MOST_CGROUPS = 1000
+_ROOT = "root must remove it, and containers that run now are not counted then"
+# In stat(5) of /proc/PID, behind the name: the state is the first word, the time of the start the 20th.
+_STATE, _START = 0, 19
+
+
+class Lease(NamedTuple):
+    """One container's lease.
+
+    pid, start: its first process, and when that was started, in the kernel's ticks since boot; cgroup, inode: its
+    device cgroup, "" and 0 if it has none of its own; since: seconds since 1970; most: how many holders it lets its
+    devices have, itself among them; devices: see `Provision.holds`.
+    """
+
+    id: str
+    pid: int
+    start: int
+    cgroup: str
+    inode: int
+    since: int
+    most: int
+    devices: tuple[str, ...]
+
+    def is_of(self, other: Lease) -> bool:
+        """Whether both are of one process.  Ids are names: users and engines give the same one to two containers."""
+        return (self.pid, self.start) == (other.pid, other.start)
+
+    def is_there(self) -> bool:
+        """Whether it may be valid still, by one look: False says no more than that `is_valid` must be asked."""
+        try:
+            return posix.stat(self.cgroup or f"/proc/{self.pid}").st_ino == self.inode or not self.cgroup
+        except OSError:
+            return False
+
+    def is_valid(self) -> bool:
+        """Whether the cgroup has a process, or the first process lives, wherever it was moved."""
+        return (self.is_there() and bool(self.cgroup) and _has_process(self.cgroup)) or (
+            _start_of(self.pid) == self.start
+        )
+
+
+class Leases:
+    """The leases of a host.  If they are to be written, `with` holds the lock: nobody else changes them meanwhile."""
+
+    def __init__(self, host: HostRoot, *, is_written: bool) -> None:
+        self._host = host
+        self._is_written = is_written
+        self._lock = -1
+
+    def __enter__(self) -> Leases:
+        """ConfigError if we may not write: a rootless engine's start is not root's."""
+        if not self._is_written:
+            return self
+        try:
+            saved.make_folder(self._host)
+            folder = saved.open_folder(self._host)
+            try:
+                flags = posix.O_RDWR | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC
+                self._lock = posix.open(_LOCK, flags, 0o600, dir_fd=folder)
+            finally:
+                posix.close(folder)
+            # Not flock(2), which any reader may take.  The lock goes with us, and who waits has an alarm (`alarm`).
+            posix.lockf(self._lock, posix.F_LOCK, 0)
+        except OSError as err:
+            self.__exit__()
+            why = f"gpu-holders is set, and leases cannot be written: {err.strerror}"
+            hint = "a rootless engine's containers cannot be counted: see oci-gpu-hook.conf(5), gpu-holders"
+            raise ConfigError(why, hint) from err
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock >= 0:
+            posix.close(self._lock)
+            self._lock = -1
+
+    def read(self) -> list[Lease]:
+        """All leases, those that are void too; ConfigError if they are damaged."""
+        path = f"{saved.FOLDER}/{FILE}"
+        if self._host.stat(path) is None:
+            return []
+        values = saved.unpacked(HEADING, saved.read(self._host, FILE))
+        try:
+            boot, rows = values
+            return list(saved.records(Lease, rows)) if boot == self._boot() else []
+        except (ValueError, TypeError):
+            raise ConfigError(f"{path} is damaged, or others than root can write to it", _ROOT) from None
+
+    def write(self, leases: Iterable[Lease]) -> None:
+        """Write these leases, in place of those before; ConfigError if that fails."""
+        try:
+            saved.write(self._host, FILE, saved.packed(HEADING, (self._boot(), tuple(leases))))
+        except OSError as err:
+            raise ConfigError(
+                f"leases cannot be written: {err.strerror}", "the administrator must see to /run"
+            ) from err
+
+    def _boot(self) -> str:
+        return (self._host.read(_BOOT_ID) or b"").decode("ascii", "replace").strip()
+
+
+def has_room(holders: list[Lease], most: int) -> bool:
+    """Whether a device with these holders may have one more, who lets it have so many."""
+    return len(holders) < min([most, *[lease.most for lease in holders]])
+
+
+def lease_of(id: str, pid: int, stat: bytes, cgroup: str, most: int) -> Lease:
+    """A lease of nothing, for a container whose first process is `pid`, with this stat(5) in /proc."""
+    inode = posix.stat(cgroup).st_ino if cgroup else 0
+    return Lease(id, pid, int(_fields(stat)[_START]), cgroup, inode, int(time()), most, ())
+
+
+def without_void(leases: list[Lease]) -> list[Lease]:
+    """The leases without those that are void, of which at most `_MOST_REMOVED` are looked for."""
+    found, removed = [], 0
+    for lease in leases:
+        if removed < _MOST_REMOVED and not lease.is_there() and not lease.is_valid():
+            removed += 1
+        else:
+            found.append(lease)
+    return found
+
+
+def give_back(host: HostRoot, pid: int) -> None:
+    """Remove the lease of a container whose start has failed.  Whatever goes wrong, it is void with the process."""
+    try:
+        with Leases(host, is_written=True) as leases:
+            kept = leases.read()
+            others = [lease for lease in kept if lease.pid != pid]
+            if others != kept:
+                leases.write(others)
+    except Exception:
+        pass
+
+
+def _start_of(pid: int) -> int:
+    """When the process was started, in ticks since boot; -1 if it has ended."""
+    try:
+        fields = _fields(procfile.read(f"/proc/{pid}/stat"))
+        # A zombie has ended, if nobody has asked how.
+        return -1 if fields[_STATE] in (b"Z", b"X") else int(fields[_START])
+    except (OSError, ValueError, IndexError):
+        return -1
+
+
+def _fields(stat: bytes) -> list[bytes]:
+    return stat.rpartition(b")")[2].split()
+
+
+def _has_process(cgroup: str) -> bool:
+    """Whether a process is in a cgroup, or in one below it."""
+    try:
+        return b"populated 1" in procfile.read(f"{cgroup}/cgroup.events")
+    except OSError:
+        pass  # v1
+    folders = [cgroup]
+    for number, folder in enumerate(folders):
+        if number == _MOST_CGROUPS:
+            return True
+        try:
+            if procfile.read(f"{folder}/cgroup.procs"):
+                return True
+            with posix.scandir(folder) as entries:
+                folders += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError:
+            continue
+    return False

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container gets on a node that counts holders of devices, or that has a GPU that is not healthy.
+
+Devices that a request leaves to the node are chosen, a device without room is refused, and what the container gets is
+leased.  The lock on the leases is held for the choice alone.  Must not be loaded by a start on a healthy node without
+the setting.
+"""
+
+from __future__ import annotations
+
+from time import localtime, strftime
+
+from oci_gpu_hook.driver import inventory, proc
+from oci_gpu_hook.errors import DriverError, RequestError, plain, quoted
+from oci_gpu_hook.host import health
+from oci_gpu_hook.host.leases import Leases, has_room, lease_of, without_void
+from oci_gpu_hook.planning import choice, selection
+from oci_gpu_hook.planning.choice import Candidate
+from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.request import selectors
+from oci_gpu_hook.request.words import ALL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from oci_gpu_hook.container.identity import Container
+    from oci_gpu_hook.container.process import Process
+    from oci_gpu_hook.driver.inventory import DriverInventory
+    from oci_gpu_hook.host.leases import Lease
+    from oci_gpu_hook.host.root import HostRoot
+    from oci_gpu_hook.planning.plan import Found, Held, Provision
+    from oci_gpu_hook.request.parse import Request
+    from oci_gpu_hook.request.selectors import AnyOf
+    from oci_gpu_hook.request.settings import Settings
+    from oci_gpu_hook.request.vendorrequest import VendorRequest
+
+    Provide = Callable[[Request], tuple[Provision, Found]]
+
+_WATCHES = ("utility",)
+_MOST_SHOWN = 3
+_SHOWN_ID = 12
+_WAIT = "'oci-gpu-hook containers' shows the holders: wait for one to end, or ask for another device"
+_UNHEALTHY = "the administrator must look at it: 'oci-gpu-hook validate' clears it if it passes"
+
+
+class Given(NamedTuple):
+    """What a container gets: the request with the chosen devices' names, and a sentence for each choice."""
+
+    request: Request
+    provision: Provision
+    found: Found
+    chosen: tuple[str, ...] = ()
+
+
+class Start(NamedTuple):
+    """One container's start; process: None if the container is not started, and leases nothing."""
+
+    host: HostRoot
+    settings: Settings
+    container: Container
+    process: Process | None
+
+    def given(self, request: Request, provide: Provide) -> Given:
+        """What `provide` gives for the request, leased; RequestError if a device has no room.
+
+        DriverError for a GPU that is not healthy, if the settings refuse it; ConfigError if no lease can be written.
+        """
+        unhealthy = health.read(self.host)
+        most = self.settings.gpu_holders
+        if request.capabilities == _WATCHES and not self.settings.count_watchers:
+            most = 0
+        chosen: tuple[Candidate, ...] = ()
+        words: tuple[str, ...] = ()
+        if any([selectors.any_of(names) for names in (request.devices, *[it.devices for it in request.vendors])]):
+            request, chosen, words = self._chosen(request, most, unhealthy)
+        given = _healthy(Given(request, *provide(request), words), provide, self.settings.unhealthy, unhealthy)
+        holds = given.provision.holds
+        if most and not {it.key for it in chosen}.issuperset([key for key, _ in holds]):
+            with Leases(self.host, is_written=self.process is not None) as leases:
+                self._keep(leases, _with_room(self._others(leases), holds, most), [key for key, _ in holds])
+        return given
+
+    def _chosen(
+        self, request: Request, most: int, unhealthy: dict[str, str]
+    ) -> tuple[Request, tuple[Candidate, ...], tuple[str, ...]]:
+        """The request with names in place of ``any``, what was chosen and leased, and a sentence for each choice."""
+        asked = selectors.any_of(request.devices)
+        places = [(asked, _gpus(self.host, self.settings, asked))] if asked else []
+        vendors = [(it, selectors.any_of(it.devices)) for it in request.vendors]
+        places += [(wanted, _of_vendor(self.host, it)) for it, wanted in vendors if wanted]
+        with Leases(self.host, is_written=bool(most and self.process)) as leases:
+            others = without_void(self._others(leases))
+            picked = [_pick(wanted, devices, others, most, unhealthy) for wanted, devices in places]
+            chosen = tuple([it for one in picked for it in one])
+            if most:
+                self._keep(leases, others, [it.key for it in chosen])
+        words = tuple([_said(wanted, devices, most) for (wanted, _), devices in zip(places, picked)])
+        names = [tuple([it.name for it in devices]) for devices in picked]
+        if asked:
+            request = request._replace(devices=names.pop(0))
+        changed = [it._replace(devices=names.pop(0)) if wanted else it for it, wanted in vendors]
+        return request._replace(vendors=tuple(changed)), chosen, words
+
+    def _others(self, leases: Leases) -> list[Lease]:
+        """The leases of other containers: of one that runs already by its id, as nothing else is known of it."""
+        mine = self._lease()
+        if mine is None:
+            return [lease for lease in leases.read() if lease.id != self.container.id]
+        return [lease for lease in leases.read() if not lease.is_of(mine)]
+
+    def _keep(self, leases: Leases, others: list[Lease], keys: list[str]) -> None:
+        """Lease these devices, beside those that another hook of this start has leased."""
+        mine = self._lease()
+        if mine and keys:
+            before = [key for lease in leases.read() if lease.is_of(mine) for key in lease.devices]
+            leases.write([*others, mine._replace(devices=tuple(dict.fromkeys([*before, *keys])))])
+
+    def _lease(self) -> Lease | None:
+        """This start's lease, without devices."""
+        process, container = self.process, self.container
+        if process is None:
+            return None
+        return lease_of(
+            container.id, process.pid, process.read("stat"), container.device_cgroup.top, self.settings.gpu_holders
+        )
+
+
+def title(key: str, name: str) -> str:
+    """A device for people."""
+    flag, equals, _ = key.partition("=")
+    if equals:
+        return f"{flag} device {name}"
+    return f"{'MIG device' if '/' in key else 'GPU'} {name}"
+
+
+def why_unhealthy(key: str, unhealthy: dict[str, str]) -> str:
+    """Why a device is not healthy; "" if it is.  A MIG device is what its GPU is."""
+    return unhealthy.get(key.partition("/")[0], "")
+
+
+def _with_room(others: list[Lease], holds: Held, most: int) -> list[Lease]:
+    """The leases of others that are not known to be void; RequestError if one of these devices has no room."""
+    for key, name in holds:
+        holders = [lease for lease in others if key in lease.devices]
+        void = [] if has_room(holders, most) else [lease for lease in holders if not lease.is_valid()]
+        others = [lease for lease in others if lease not in void]
+        holders = [lease for lease in holders if lease not in void]
+        if not has_room(holders, most):
+            raise RequestError(f"{_full(title(key, name), holders)}, and gpu-holders is {most}", _WAIT)
+    return others
+
+
+def _full(name: str, holders: Sequence[Lease]) -> str:
+    shown = [
+        f"{plain(lease.id[:_SHOWN_ID])} since {strftime('%Y-%m-%d %H:%M', localtime(lease.since))}"
+        for lease in holders[:_MOST_SHOWN]
+    ]
+    more = f" and {len(holders) - _MOST_SHOWN} more" if len(holders) > _MOST_SHOWN else ""
+    return f"{name} is held by {', '.join(shown)}{more}"
+
+
+def _pick(
+    asked: AnyOf, devices: list[Candidate], others: list[Lease], most: int, unhealthy: dict[str, str]
+) -> tuple[Candidate, ...]:
+    """The chosen devices; RequestError if there are too few with room."""
+    what = f"devices of MIG profile {quoted(asked.profile)}" if asked.profile else "devices"
+    if len(devices) < asked.number:
+        why = f"{asked.number} {what} are asked for, and this host has {len(devices)}"
+        raise RequestError(why, "the container's author must ask for fewer")
+    room, refused = [], []
+    for device in devices:
+        holders = [lease for lease in others if device.key in lease.devices]
+        if most and not has_room(holders, most):
+            holders = [lease for lease in holders if lease.is_valid()]
+        why = why_unhealthy(device.key, unhealthy)
+        if why:
+            refused.append(f"{title(device.key, device.name)} is not healthy: {why}")
+        elif most and not has_room(holders, most):
+            refused.append(_full(title(device.key, device.name), holders))
+        else:
+            room.append(device._replace(holders=len(holders)))
+    if len(room) < asked.number:
+        more = f"; and {len(refused) - _MOST_SHOWN} more" if len(refused) > _MOST_SHOWN else ""
+        shown = "; ".join(refused[:_MOST_SHOWN]) + more
+        raise RequestError(f"{asked.number} {what} are asked for, and {len(room)} have room: {shown}", _WAIT)
+    return choice.choose(room, asked.number)
+
+
+def _said(asked: AnyOf, chosen: tuple[Candidate, ...], most: int) -> str:
+    shown = [f"{title(it.key, it.name)} ({it.holders} of {most or 'any number of'} holders)" for it in chosen]
+    return f"{asked.words()}: {', '.join(shown)}"
+
+
+def _gpus(host: HostRoot, settings: Settings, asked: AnyOf) -> list[Candidate]:
+    """The GPUs that are not in MIG mode, or the MIG devices of the profile that is asked for."""
+    known = inventory.read_saved(host, proc.stamp(host, settings.driver_root))
+    if known is None or not known.gpus:
+        from oci_gpu_hook.planning import drivers
+
+        known, _ = drivers.known_inventory(host, settings.driver_root)
+    if known is None:
+        return [Candidate(ALL, ALL)]  # a Jetson and WSL 2 give all that they have
+    if asked.profile:
+        return _mig_devices(known, asked.profile)
+    divided = {device.gpu for device in known.mig_devices}
+    return [
+        Candidate(gpu.bus_id, str(gpu.nvml_index), peers=gpu.peers, node=_numa_node(host, gpu.proc, asked.number))
+        for gpu in known.gpus
+        if gpu.nvml_index not in divided
+    ]
+
+
+def _mig_devices(known: DriverInventory, profile: str) -> list[Candidate]:
+    if known.mig_devices and not any([device.profile for device in known.mig_devices]):
+        hint = "root must run 'oci-gpu-hook inventory refresh' on this host"
+        raise DriverError("the MIG devices' profiles are not known: only NVML knows them", hint)
+    bus_ids = {gpu.nvml_index: gpu.bus_id for gpu in known.gpus}
+    return [
+        Candidate(selection.mig_key(it, bus_ids[it.gpu]), selection.name_of(it, known))
+        for it in known.mig_devices
+        if it.profile == profile
+    ]
+
+
+def _numa_node(host: HostRoot, address: str, count: int) -> int:
+    """The NUMA node of a GPU if more than one is asked for; -1 if it has none."""
+    text = host.read(f"/sys/bus/pci/devices/{address}/numa_node") if count > 1 else None
+    return int(text) if text and text.strip().isdigit() else -1
+
+
+def _of_vendor(host: HostRoot, request: VendorRequest) -> list[Candidate]:
+    from oci_gpu_hook.planning import vendorshare
+    from oci_gpu_hook.vendors import folders, vendorhost
+
+    found = vendorhost.look(host, folders.vendor_inventory(host, request.flag, request.file))
+    return [Candidate(vendorshare.key(request.flag, it), it.names[0]) for it in found.devices.devices]
+
+
+def _healthy(given: Given, provide: Provide, setting: str, unhealthy: dict[str, str]) -> Given:
+    """`given` with what the settings say of its GPUs that are not healthy: refused, left out or told."""
+    holds = given.provision.holds
+    told = [(key, name, why) for key, name in holds if (why := why_unhealthy(key, unhealthy))]
+    if not told:
+        return given
+    sentences = [f"{title(key, name)} is not healthy: {why}" for key, name, why in told]
+    if setting == "give":
+        return _noted(given, sentences)
+    left = [name for key, name in holds if "=" not in key and not why_unhealthy(key, unhealthy)]
+    if setting == "refuse" or not left or given.request.by_nodes():
+        raise DriverError("; ".join(sentences[:_MOST_SHOWN]), _UNHEALTHY)
+    request = given.request._replace(devices=tuple(left))
+    return _noted(Given(request, *provide(request), given.chosen), [f"left out: {it}" for it in sentences])
+
+
+def _noted(given: Given, notes: list[str]) -> Given:
+    provision = given.provision
+    return given._replace(provision=provision._replace(notes=(*provision.notes, *notes)))

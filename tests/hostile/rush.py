@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many starts that ask for any GPU, more at a time than there are GPUs: a line of JSON for each.
+
+    node.py --cgroup v1 ... -- python -m tests.hostile.rush KIT.json STARTS AT_ONCE RUNTIME...
+
+A tenth of the hooks is killed, and a tenth of the containers.  Meanwhile the device cgroups are read from outside: two
+that hold processes and allow one GPU are two holders.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tests.hostile import linux
+from tests.hostile.scene import STAGE
+from tests.integration.engines import Bundle
+
+DEVICES = Path("/sys/fs/cgroup/devices")
+_MAJOR = 195
+_CONTROL = 255
+
+
+class Rush:
+    """All starts; each thread has a root of its own, in which its containers follow one another."""
+
+    def __init__(self, kit: dict[str, Any], runtimes: list[str]) -> None:
+        self.name = f"rush-{os.getpid()}"
+        self.work = Path(kit["work"]) / self.name
+        self.work.mkdir()
+        self.pattern, self.hooks, self.runtimes = kit["patterns"]["busybox"], kit["hooks"], runtimes
+        self.lock = threading.Lock()
+        self.rows: list[dict[str, Any]] = []
+        self.begun = 0
+
+    def bundle(self, thread: int) -> Bundle:
+        path = self.work / str(thread)
+        path.mkdir()
+        shutil.copytree(self.pattern, path / "rootfs", symlinks=True)
+        return Bundle(path, {})
+
+    def run(self, thread: int, starts: int) -> None:
+        """Containers one after another, until all threads together have begun so many."""
+        made = self.bundle(thread)
+        while True:
+            with self.lock:
+                if self.begun == starts:
+                    return
+                number = self.begun
+                self.begun += 1
+            self.start(made, number)
+
+    def start(self, made: Bundle, number: int) -> None:
+        """One container that lives for some time."""
+        chance = random.Random(number)
+        node, ours = self.hooks[STAGE]
+        is_hook_killed, is_killed = chance.random() < 0.1, chance.random() < 0.1
+        if is_hook_killed:
+            args = ["timeout", "-s", "KILL", f"{chance.uniform(0.005, 0.15):.3f}", ours["path"], STAGE]
+            ours = {**ours, "path": "/usr/bin/timeout", "args": args}
+        made.config["hooks"] = {STAGE: [node, ours]}
+        made.asks("any", "utility")
+        made.runs("/bin/sh", "-c", f"echo whole; exec sleep {chance.uniform(0, 0.4):.2f}")
+        name, runtime = f"{self.name}-{number}", self.runtimes[number % len(self.runtimes)]
+        with open(made.path / "out", "w") as out, open(made.path / "err", "w") as err:
+            run = subprocess.Popen([runtime, "run", "--bundle", str(made.path), name], stdout=out, stderr=err)
+        if is_killed:
+            time.sleep(chance.uniform(0.05, 0.4))
+            subprocess.run([runtime, "kill", name, "KILL"], capture_output=True)
+        run.wait(timeout=1200)
+        subprocess.run([runtime, "delete", "--force", name], capture_output=True)
+        said, told = (made.path / "out").read_text(), (made.path / "err").read_text()
+        row = {"killed": is_hook_killed or is_killed, "whole": "whole" in said, "code": run.returncode, "err": told}
+        with self.lock:
+            self.rows.append(row)
+
+    def holders(self) -> dict[int, set[str]]:
+        """The containers of each GPU, by its minor: those whose device cgroup allows it and has a process."""
+        found: dict[int, set[str]] = {}
+        for folder in DEVICES.rglob(f"{self.name}-*"):
+            try:
+                if (folder / "cgroup.procs").read_text():
+                    rules = (folder / "devices.list").read_text()
+                    for minor in re.findall(rf"^c {_MAJOR}:(\d+) rw", rules, re.MULTILINE):
+                        found.setdefault(int(minor), set()).add(folder.name)
+            except OSError:
+                continue
+        found.pop(_CONTROL, None)
+        return found
+
+    def watch(self, ended: threading.Event, seen: dict[str, int]) -> None:
+        """Count the looks, the most GPUs that were held at a time, and the GPUs with two holders at once."""
+        while not ended.is_set():
+            first, second = self.holders(), self.holders()
+            seen["looks"] += 1
+            seen["busy"] = max(seen["busy"], len(first))
+            # One container may end and the next begin between two files: who is there twice is there.
+            seen["twice"] += sum(len(first[gpu] & second.get(gpu, set())) > 1 for gpu in first)
+
+
+def main() -> None:
+    """The rows, and at the end what was seen from outside and what is left."""
+    kit, starts, at_once, *runtimes = json.loads(Path(sys.argv[1]).read_text()), *sys.argv[2:]
+    linux.adopt_orphans()
+    rush = Rush(kit, runtimes)
+    ended, seen = threading.Event(), {"looks": 0, "busy": 0, "twice": 0}
+    watcher = threading.Thread(target=rush.watch, args=(ended, seen))
+    watcher.start()
+    try:
+        with ThreadPoolExecutor(int(at_once)) as pool:
+            list(pool.map(rush.run, range(int(at_once)), [int(starts)] * int(at_once)))
+    finally:
+        ended.set()
+        watcher.join()
+    for row in rush.rows:
+        print(json.dumps(row))
+    print(json.dumps({**seen, "left": sorted(os.listdir("/run/oci-gpu-hook"))}))
+
+
+if __name__ == "__main__":
+    main()

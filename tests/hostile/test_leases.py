@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leases under load, under faults, and under users who want what is not theirs.
+
+HOSTILE_LOAD says how many starts; 100 unless told, 1000 by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+
+from tests.hostile.scene import Kit
+from tests.integration.conftest import Maker
+from tests.integration.engines import REPOSITORY, Installed, in_turn, on_node, start
+
+STARTS = int(os.environ.get("HOSTILE_LOAD", "100"))
+AT_ONCE = 16
+ONE = "gpu-holders = 1\n"
+
+
+def test_no_gpu_ever_has_two_holders_and_none_stays_taken(installed: Installed, kit: Kit) -> None:
+    """Eight GPUs, sixteen who want one, under runc and crun by turns; then eight get theirs, one each."""
+    line = f"{sys.executable} -m tests.hostile.rush {kit.work}/kit.json"
+    both = f"cd {REPOSITORY}; {line} {STARTS} {AT_ONCE} runc crun; {line} 8 8 runc"
+    done = on_node(installed, both, cgroup="v1", settings=ONE, timeout=1800)
+    assert done.code == 0, done.err[-2000:]
+    rows = [json.loads(row) for row in done.out.splitlines()]
+    ends = [row for row in rows if "twice" in row]
+    assert [end["twice"] for end in ends] == [0, 0]
+    assert ends[0]["looks"] > STARTS // 10
+    assert ends[0]["busy"] > 1
+    assert ends[1]["left"].count("leases") == 1
+    assert not [name for name in ends[1]["left"] if name.startswith("leases.") and name != "leases.lock"]
+    starts = rows[: rows.index(ends[0])]
+    refused = [row for row in starts if not row["whole"] and not row["killed"]]
+    for row in refused:
+        # crun keeps what its hooks say to itself.
+        assert re.search("0 have room|exit (status |code: )5", row["err"]), row
+    whole = [row for row in starts if row["whole"]]
+    print(f"{len(whole)} of {len(starts)} starts whole, {len(refused)} found no room, {ends[0]['busy']} at a time")
+    assert len(starts) == STARTS
+    assert len(whole) >= STARTS // 4
+    last = rows[len(starts) + 1 : -1]
+    assert [row["whole"] or row["killed"] for row in last] == [True] * 8, last
+
+
+def test_a_user_can_neither_take_keep_forge_nor_free_a_lease(installed: Installed, bundle: Maker) -> None:
+    """Not by the files, not by their lock, and a rootless engine of his gets no GPU and no lease."""
+    made = bundle("debian").asks("any").runs("/bin/sh", "-c", "echo /dev/nvidia[0-9]*")
+    as_user = "setpriv --reuid 64123 --regid 64123 --clear-groups"
+    tries = """
+import os
+import re
+folder = "/run/oci-gpu-hook"
+for name, flags in (("leases", os.O_WRONLY), ("leases.lock", os.O_RDONLY), ("leases.lock", os.O_RDWR)):
+    try:
+        os.open(f"{folder}/{name}", flags)
+        print("open", name)
+    except PermissionError:
+        pass
+for act in (lambda: os.unlink(f"{folder}/leases"), lambda: os.open(f"{folder}/new", os.O_CREAT)):
+    try:
+        act()
+        print("done")
+    except PermissionError:
+        pass
+print("tried")
+"""
+    script = f"{start('runc', made)}\n{as_user} python3 -c '{tries}'\n{start('runc', made, 'again')}"
+    found = in_turn(installed, {"all": script}, settings=ONE)["all"]
+    assert found[1] == "tried"
+    assert found[0].startswith("/dev/nvidia")
+    assert found[2] == found[0]
+
+
+def test_a_container_keeps_no_lease_by_what_it_makes_of_its_own(installed: Installed, bundle: Maker) -> None:
+    """A process that has its number in another PID namespace, its name, or its cgroup's name, is not it."""
+    made = bundle("debian").asks("all").runs("/bin/sh", "-c", "echo started")
+    forged = "mkdir -p /run/oci-gpu-hook; printf 'oci-gpu-hook leases 1\\n\\4\\0\\0\\0aaaa' >/run/oci-gpu-hook/leases"
+    scripts = {
+        "damaged": f"{forged}\n{start('runc', made)} 2>&1 && exit 1 || :",
+        "mended": f"rm /run/oci-gpu-hook/leases\n{start('runc', made, 'second')}",
+        "link": f"ln -sf /etc/passwd /run/oci-gpu-hook/leases\n{start('runc', made, 'third')} 2>&1 && exit 1 || :",
+    }
+    found = in_turn(installed, scripts, settings=ONE)
+    assert "is damaged, or others than root can write to it" in " ".join(found["damaged"])
+    assert found["mended"] == ["started"]
+    assert "is damaged, or others than root can write to it" in " ".join(found["link"])

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests for any devices: the words, the choice among what has room, and leases that are valid or void."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook.errors import ConfigError, RequestError
+from oci_gpu_hook.host import leases, saved
+from oci_gpu_hook.host.leases import Lease, Leases
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.planning import choice
+from oci_gpu_hook.planning.choice import Candidate
+from oci_gpu_hook.request import parse, selectors
+from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.request.sources import Inputs
+from oci_gpu_hook.request.vendorrequest import Known
+
+COUNTED = Settings(gpu_holders=1)
+
+
+def asked(value: str, settings: Settings = COUNTED) -> tuple[str, ...]:
+    request, _ = parse.parse(Inputs({"NVIDIA_VISIBLE_DEVICES": value}), settings)
+    assert request is not None
+    return request.devices
+
+
+@pytest.mark.parametrize(
+    ("value", "canonical", "number", "profile"),
+    [
+        ("any", "any:1", 1, ""),
+        (" ANY ", "any:1", 1, ""),
+        ("any:2", "any:2", 2, ""),
+        ("any:1g.10gb", "any:1:1g.10gb", 1, "1g.10gb"),
+        ("any:2:1c.2g.20gb", "any:2:1c.2g.20gb", 2, "1c.2g.20gb"),
+        ("any:1g.10gb+me", "any:1:1g.10gb+me", 1, "1g.10gb+me"),
+    ],
+)
+def test_the_words(value: str, canonical: str, number: int, profile: str) -> None:
+    assert asked(value) == (canonical,)
+    found = selectors.any_of((canonical,))
+    assert found == (number, profile)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "any:0",
+        "any:-1",
+        "any:1025",
+        "any,0",
+        "0,any:2",
+        "any,any",
+        "any:",
+        "any:2:",
+        "any:2:a b",
+        "any:2:1g:3",
+        "any:2/3",
+    ],
+)
+def test_what_is_no_number_of_devices_is_refused(value: str) -> None:
+    with pytest.raises(RequestError, match="is no number of devices to choose"):
+        asked(value)
+
+
+def test_without_holders_nothing_is_chosen() -> None:
+    with pytest.raises(RequestError, match="gpu-holders is not set"):
+        asked("any", Settings())
+    assert asked("all", Settings()) == ("all",)
+    assert asked("any:2,all") == ("all",)
+
+
+def test_a_vendors_flag_takes_the_same_words() -> None:
+    known = (Known("OCI_AMD", "amd.com/gpu", "amd.conf"),)
+    request, _ = parse.parse(Inputs({"OCI_AMD": "any:2"}), COUNTED, known)
+    assert request is not None
+    assert request.vendors[0].devices == ("any:2",)
+    with pytest.raises(RequestError, match="OCI_AMD"):
+        parse.parse(Inputs({"OCI_AMD": "any:0"}), COUNTED, known)
+
+
+def candidates(*holders: int, links: str = "", numa: str = "") -> list[Candidate]:
+    """GPUs with so many holders; links: a letter for each, of which equal ones have NVLink; numa: their nodes."""
+    links = links or "abcdefgh"
+    return [
+        Candidate(
+            str(at),
+            str(at),
+            number,
+            tuple(str(other) for other in range(len(holders)) if links[other] == links[at] and other != at),
+            int(numa[at]) if numa else -1,
+        )
+        for at, number in enumerate(holders)
+    ]
+
+
+def chosen(number: int, *holders: int, links: str = "", numa: str = "") -> str:
+    return "".join([it.name for it in choice.choose(candidates(*holders, links=links, numa=numa), number)])
+
+
+def test_the_fewest_holders_come_first_then_the_lowest_number() -> None:
+    assert chosen(1, 1, 0, 0, 1) == "1"
+    assert chosen(2, 1, 0, 2, 1) == "01"
+    assert chosen(3, 1, 1, 1) == "012"
+
+
+def test_several_are_neighbours_by_nvlink_before_they_are_of_one_numa_node() -> None:
+    assert chosen(2, 0, 0, 0, 0, links="abab", numa="0011") == "02"
+    assert chosen(2, 0, 0, 0, 0, numa="0110") == "03"
+    assert chosen(2, 0, 0, 0, 0, links="abcb") == "13"
+    assert chosen(3, 0, 1, 1, 1, links="acdc", numa="0111") == "013"
+    assert chosen(4, *[0] * 8, links="abababab") == "0246"
+
+
+@pytest.mark.parametrize("number", range(1, 5))
+def test_no_choice_has_more_holders_than_another(number: int) -> None:
+    for holders in itertools.product(range(3), repeat=4):
+        found = [holders[int(name)] for name in chosen(number, *holders)]
+        assert sum(found) == sum(sorted(holders)[:number])
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> HostRoot:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "proc/sys/kernel/random").mkdir(parents=True)
+    (tmp_path / "proc/sys/kernel/random/boot_id").write_text("a-boot\n")
+    return HostRoot(str(tmp_path), remember=True)
+
+
+def lease_of(pid: int, cgroup: str = "", *devices: str) -> Lease:
+    stat = Path(f"/proc/{pid}/stat").read_bytes()
+    return leases.lease_of(f"c{pid}", pid, stat, cgroup, 1)._replace(devices=devices)
+
+
+def test_leases_are_kept_in_one_file_and_go_with_the_boot(host: HostRoot, tmp_path: Path) -> None:
+    mine = lease_of(os.getpid(), "", "a", "b")
+    with Leases(host, is_written=True) as held:
+        assert held.read() == []
+        held.write([mine])
+    assert Leases(host, is_written=False).read() == [mine]
+    assert oct((tmp_path / "run/oci-gpu-hook/leases.lock").stat().st_mode)[-3:] == "600"
+    (tmp_path / "proc/sys/kernel/random/boot_id").write_text("another\n")
+    assert Leases(host, is_written=False).read() == []
+
+
+@pytest.mark.parametrize("content", [b"", b"x", leases.HEADING + b"\1\0\0\0N", bytes(2 << 20)])
+def test_damaged_leases_stop_who_would_be_counted(host: HostRoot, tmp_path: Path, content: bytes) -> None:
+    """They are not taken for none: two holders would be on one GPU."""
+    (tmp_path / "run/oci-gpu-hook").mkdir()
+    (tmp_path / "run/oci-gpu-hook/leases").write_bytes(content)
+    with pytest.raises(ConfigError, match="damaged"), Leases(host, is_written=True) as held:
+        held.read()
+
+
+def test_what_another_user_could_have_written_is_no_lease(host: HostRoot, tmp_path: Path) -> None:
+    with Leases(host, is_written=True) as held:
+        held.write([lease_of(os.getpid(), "", "a")])
+    (tmp_path / "run/oci-gpu-hook/leases").chmod(0o666)
+    with pytest.raises(ConfigError, match="others than root"):
+        Leases(host, is_written=False).read()
+
+
+def test_a_process_holds_until_it_ends_and_no_other_with_its_number_does() -> None:
+    child = subprocess.Popen(["/bin/sleep", "1000"])
+    held = lease_of(child.pid)
+    assert held.is_there()
+    assert held.is_valid()
+    assert not held._replace(start=held.start + 1).is_valid()
+    child.kill()
+    # A zombie has ended, if nobody has asked for its status.
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert not held.is_valid()
+    child.wait()
+    assert not held.is_there()
+
+
+def test_void_leases_are_removed_and_no_more_than_a_hundred_at_a_time() -> None:
+    gone = [Lease("x", 2**22 + at, 1, "", 0, 1, 1, ("a",)) for at in range(150)]
+    here = lease_of(os.getpid(), "", "a")
+    assert len(leases.without_void([*gone, here])) == 51
+    assert leases.without_void([*gone[:100], here]) == [here]
+
+
+def test_a_failed_start_gives_its_lease_back(host: HostRoot) -> None:
+    mine, other = lease_of(os.getpid(), "", "a"), lease_of(os.getppid(), "", "b")
+    with Leases(host, is_written=True) as held:
+        held.write([mine, other])
+    leases.give_back(host, os.getpid())
+    assert Leases(host, is_written=False).read() == [other]
+
+
+def test_who_cannot_write_leases_is_told_so(host: HostRoot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(saved, "make_folder", refused)
+    with pytest.raises(ConfigError, match="leases cannot be written") as caught, Leases(host, is_written=True):
+        pass
+    assert "rootless" in caught.value.hint
+
+
+def test_a_holder_who_wants_its_device_alone_keeps_it_alone() -> None:
+    """Whatever the next container's section allows."""
+    mine = lease_of(os.getpid(), "", "a")
+    assert not leases.has_room([mine], 8)
+    assert leases.has_room([mine._replace(most=8)], 8)
+    assert not leases.has_room([mine._replace(most=8)], 1)
+    assert leases.has_room([], 1)
