@@ -12,18 +12,21 @@ import click
 from oci_gpu_hook.cli import accelerators, watching
 from oci_gpu_hook.cli.options import LONGEST_SECONDS, Seconds, config_file, host_root, output_format, show
 from oci_gpu_hook.cli.render import columns, joined
+from oci_gpu_hook.driver import survey
 from oci_gpu_hook.errors import DriverError, UsageError
+from oci_gpu_hook.host.leases import has_room
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders
 from oci_gpu_hook.node.diagnosis.holders import Other, Share
 from oci_gpu_hook.node.engines import containerdevices
-from oci_gpu_hook.node.gpus import present
+from oci_gpu_hook.node.gpus import leased, present
 from oci_gpu_hook.report.entry import printable
 from oci_gpu_hook.request.settings import read_settings
 
 if TYPE_CHECKING:
     from oci_gpu_hook.node.diagnosis.holders import Division, Holder, Holders
     from oci_gpu_hook.node.engines.containerdevices import ContainerDevices, Found
+    from oci_gpu_hook.node.gpus.leased import Counted
 
 _OTHERS = "OTHERS"
 _HEADINGS = ("CONTAINER", "ID", "ENGINE", "RUNTIME", "GPU", _OTHERS, "SINCE")
@@ -52,7 +55,10 @@ def containers(seconds: float | None, form: str, config: str | None, host_root: 
     root = HostRoot(host_root)
     if seconds is None:
         held, found, with_others = _look(root, config)
-        show(form, document(held, found), as_text(held, found, with_others=with_others), _painted)
+        counted, most = _counted(root, config)
+        told = _told(counted, most)
+        text = as_text(held, found, with_others=with_others) + (f"\n{joined(told)}" if told else "")
+        show(form, {**document(held, found), **_documented(counted, most)}, text, _painted)
         return
     if form != "text":
         raise UsageError("--watch shows lines for people: without it --format json gives one look")
@@ -69,6 +75,40 @@ def _look(root: HostRoot, config: str | None) -> tuple[Holders, Found, bool]:
     wanted = holders.wanted((*gpus, *others), nodes)
     found = containerdevices.look(root, wanted)
     return holders.holders((*gpus, *others), found.containers), found, bool(others)
+
+
+def _counted(root: HostRoot, config: str | None) -> tuple[tuple[Counted, ...], int]:
+    """The leases and the health of this host's devices, and the setting gpu-holders."""
+    settings = read_settings(config, None, root.path.rstrip("/"))
+    try:
+        found = survey.current(root, settings.driver_root)
+    except DriverError:
+        found = None
+    return leased.look(root, found, settings.gpu_holders), settings.gpu_holders
+
+
+def _told(counted: tuple[Counted, ...], most: int) -> list[str]:
+    """What must be said of leases, if holders are counted, and of GPUs that are not healthy."""
+    lines = [f"{it.title} is not healthy: {it.unhealthy}" for it in counted if it.unhealthy]
+    room = [it.title for it in counted if has_room([*it.leases], most) and not it.unhealthy]
+    if most:
+        lines.append(f"devices with room, of {most} holders each: {', '.join(room) or 'none'}")
+    for it in counted:
+        who = ", ".join([f"{lease.id[:_SHORT_ID]} since {_time(lease.since)}" for lease in it.leases])
+        lines += [f"{it.title} is leased by {who}"] if who else []
+    return lines
+
+
+def _documented(counted: tuple[Counted, ...], most: int) -> dict[str, object]:
+    rows = [
+        {
+            "device": it.title,
+            "holders": [{"id": lease.id, "pid": lease.pid, "since": _time(lease.since)} for lease in it.leases],
+            "unhealthy": it.unhealthy,
+        }
+        for it in counted
+    ]
+    return {"gpu_holders": most, "leases": rows}
 
 
 def document(held: Holders, found: Found) -> dict[str, object]:

@@ -25,7 +25,7 @@ from oci_gpu_hook.node.diagnosis import podmancheck as judged_podman
 from oci_gpu_hook.node.diagnosis import vendorcheck as judged_vendors
 from oci_gpu_hook.node.engines import cdispecs, dockerd, registrations, states
 from oci_gpu_hook.node.engines import installed as host_engines
-from oci_gpu_hook.node.gpus import present
+from oci_gpu_hook.node.gpus import leased, present
 from oci_gpu_hook.node.machine import kernelconfig, libselinux
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import SETTINGS, files, read_settings
@@ -275,7 +275,7 @@ def of_driver(root: HostRoot, driver_root: str, found: DriverInventory, tool: st
         *drivercheck.parts(found, tool),
         *drivercheck.firmware(found, _runs_firmware(root, found), tool),
         *drivercheck.loader_cache(examine.cached_names(root.read(f"{driver_root.rstrip('/')}{proc.LD_SO_CACHE}"))),
-        *drivercheck.gpus(found),
+        *drivercheck.gpus(found, leased.unhealthy_gpus(root, found)),
         *drivercheck.nodes(found.devices, _numbers(root, found), uvm),
     ]
 

@@ -16,7 +16,7 @@ from oci_gpu_hook.errors import DriverError, UsageError
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.exporters import featurelabels as report
-from oci_gpu_hook.node.gpus import nvml, readings
+from oci_gpu_hook.node.gpus import leased, nvml, readings
 from oci_gpu_hook.node.machine import libselinux, validated, whole
 from oci_gpu_hook.request.settings import Settings, read_settings
 
@@ -133,6 +133,7 @@ def _text(root: HostRoot, settings: Settings, seconds: float) -> str:
         selinux=_selinux_mode(root),
         version=VERSION,
         validation=validated.read(root),
+        unhealthy=len(leased.unhealthy_gpus(root, found)),
     )
     return report.text(report.labels(host))
 

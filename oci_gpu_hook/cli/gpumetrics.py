@@ -20,8 +20,8 @@ from oci_gpu_hook.node.diagnosis import holders
 from oci_gpu_hook.node.diagnosis.holders import Share
 from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.node.exporters import gpuexposition as report
-from oci_gpu_hook.node.exporters import seengpus
-from oci_gpu_hook.node.gpus import nvml, readings
+from oci_gpu_hook.node.exporters import seengpus, unhealthy
+from oci_gpu_hook.node.gpus import leased, nvml, readings
 from oci_gpu_hook.node.gpus.kernellog import place
 from oci_gpu_hook.node.machine import validated
 
@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 _PCI_DEVICES = "/sys/bus/pci/devices"
 
 
-def exposition(root: HostRoot, driver_root: str, seconds: float, *, remember: bool) -> str:
+def exposition(root: HostRoot, driver_root: str, seconds: float, most: int, *, remember: bool) -> str:
     """The metrics of a host as it is now; on stderr why NVML did not answer, or was not asked.
 
-    seconds: how long NVML may take; remember: whether later calls are to know what this one has seen.
+    seconds: how long NVML may take; most: the setting gpu-holders; remember: whether later calls are to
+    know what this one has seen.
     """
     onhost.check_is_server(root)
     # Of a clock that nobody can set.
@@ -46,10 +47,11 @@ def exposition(root: HostRoot, driver_root: str, seconds: float, *, remember: bo
     except DriverError as err:
         if version:
             click.echo(f"oci-gpu-hook: {err.message}", err=True)
+    said = _readings(root, found, seconds) if found else None
     node = report.Node(
         driver_version=version,
         gpus=found.gpus if found else list_gpus(root),
-        nvml=_readings(root, found, seconds) if found else None,
+        nvml=said,
         seen={},
         xids=None,
         held=_held(root, driver_root, found) if found else (),
@@ -60,6 +62,9 @@ def exposition(root: HostRoot, driver_root: str, seconds: float, *, remember: bo
     )
     there = {place(bus_id): uuid for bus_id, uuid in report.uuids(node).items()}
     seen = seengpus.renew(root, there, lambda pci: _is_taken(root, pci), remember=remember)
+    if remember:
+        unhealthy.renew(root, node.gpus, said)
+    node = node._replace(counted=leased.look(root, found, most))
     took = time.monotonic() - began
     return report.exposition(node._replace(seen=seen.gpus, xids=seen.xids, duration=took))
 

@@ -62,7 +62,7 @@ def _of_gpus(write: bool, timeout: float, config: str | None) -> None:
     if write and not settings.gpu_metrics:
         click.echo("no setting 'gpu-metrics': nothing written")
         return
-    text = gpumetrics.exposition(HostRoot(), settings.driver_root, timeout, remember=write)
+    text = gpumetrics.exposition(HostRoot(), settings.driver_root, timeout, settings.gpu_holders, remember=write)
     if write:
         whole.write(settings.gpu_metrics, text)
     else:

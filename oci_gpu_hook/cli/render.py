@@ -32,7 +32,8 @@ def joined(lines: Iterable[str]) -> str:
 def plan_document(plan: Plan, left_out: Iterable[str] = ()) -> dict[str, object]:
     """The plan as one JSON object: container, request, driver, operations in order of execution, notes.
 
-    done: what the engine has done, if a CDI spec of ours starts the hook; left_out: what the host has and the container
+    chosen: what the node would choose now for ``any``; done: what the engine has done, if a CDI spec of ours starts the
+    hook; left_out: what the host has and the container
     does not get, see `leftout`.
     """
     request = plan.request
@@ -49,6 +50,7 @@ def plan_document(plan: Plan, left_out: Iterable[str] = ()) -> dict[str, object]
         },
         "driver": {"version": plan.driver_version} if request else None,
         "label": plan.label,
+        **({"chosen": list(plan.chosen)} if plan.chosen else {}),
         **({"done": [shown.document(item) for item in plan.done]} if plan.done else {}),
         "operations": [shown.document(item) for item in plan.operations],
         "left_out": list(left_out),
@@ -78,6 +80,7 @@ def plan_text(plan: Plan, left_out: Iterable[str] = ()) -> str:
     ]
     if request is not None:
         lines += _requested(request)
+        lines += [f"chosen     {words}" for words in plan.chosen]
         if plan.driver_version:
             lines.append(f"driver     {plan.driver_version}")
     else:

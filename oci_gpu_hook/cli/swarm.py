@@ -16,6 +16,7 @@ from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.errors import ConfigError, DriverError, UsageError
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.gpus import leased
 from oci_gpu_hook.node.setup import daemonjson, enginefile
 from oci_gpu_hook.request.settings import SETTINGS, read_settings
 from oci_gpu_hook.request.sources import SWARM_VARIABLE
@@ -68,7 +69,9 @@ def resources(
         raise UsageError("FILE is for --write", "without it the resources are printed")
     path = os.path.abspath(file or daemonjson.PATH)
     root, settings = HostRoot(host_root), read_settings(config, None)
-    ours = [f"{name}={device}" for device in devices(survey.current(root, settings.driver_root), shares)]
+    here = survey.current(root, settings.driver_root)
+    ours = [f"{name}={device}" for device in devices(here, shares)]
+    _tell([f"GPU {index} is not healthy: {why}" for index, why in leased.unhealthy_gpus(root, here).items()])
     if not writes:
         click.echo(json.dumps({KEY: ours}, indent=4))
         values = _readable(root, path)

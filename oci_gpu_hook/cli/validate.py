@@ -24,6 +24,7 @@ from oci_gpu_hook.node.diagnosis import FAIL, Finding, is_failed
 from oci_gpu_hook.node.diagnosis import drivercheck as judged
 from oci_gpu_hook.node.diagnosis.remedy import in_words
 from oci_gpu_hook.node.engines import installed
+from oci_gpu_hook.node.exporters import unhealthy
 from oci_gpu_hook.node.machine import kernelconfig, validated
 from oci_gpu_hook.node.machine.validated import FAILED, PASSED, SKIPPED, STEPS, StepResult, Validation
 from oci_gpu_hook.node.setup.filecopy import closing
@@ -264,7 +265,10 @@ class _Validation:
         if not wanted and not is_failed(wrong):
             raise _Skipped("each GPU is in MIG mode and has no MIG device")
         host = workload.Host(workload.libraries(root.path, found), pipes)
-        return [*wrong, *workload.run(host, wanted, self._seconds)]
+        computed = workload.run(host, wanted, self._seconds)
+        if _is_root():
+            unhealthy.renew(root, found.gpus, tested=workload.by_gpu(found, computed))
+        return [*wrong, *computed]
 
 
 def _write(root: HostRoot, results: list[StepResult]) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _INSTEAD_OF_NOUVEAU = then(command("modprobe", "-r", "nouveau"), command("modprobe", "nvidia"))
 _DRIVER_ROOT = command("oci-gpu-hook", "config", "show", note="driver-root")
 REFRESH = command("oci-gpu-hook", "inventory", "refresh")
+_VALIDATE = command("oci-gpu-hook", "validate")
 _USABLE_BY_ALL = 0o666
 
 # The commands that install the driver and its libraries, by the distribution's package manager.
@@ -136,15 +137,18 @@ def loader_cache(names: frozenset[str] | None) -> list[Finding]:
     return [Finding("ld.so.cache", WARN, seen, command("ldconfig"))]
 
 
-def gpus(found: DriverInventory) -> list[Finding]:
-    """The GPUs and MIG devices."""
+def gpus(found: DriverInventory, unhealthy: dict[str, str]) -> list[Finding]:
+    """The GPUs and MIG devices; unhealthy: why a GPU is not healthy, by its index."""
     if not found.gpus:
         seen = "the driver is loaded and drives no GPU"
         return [Finding("GPUs", FAIL, seen, KERNELS_LOG)]
     seen = f"{len(found.gpus)}, the first is {found.gpus[0].model}"
     if found.mig_devices:
         seen += f"; {len(found.mig_devices)} MIG devices"
-    return [Finding("GPUs", PASS, seen)]
+    return [
+        Finding("GPUs", PASS, seen),
+        *[Finding("health", WARN, f"GPU {index}: {why}", _VALIDATE) for index, why in unhealthy.items()],
+    ]
 
 
 def nodes(

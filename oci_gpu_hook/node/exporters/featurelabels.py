@@ -45,7 +45,7 @@ class Host(NamedTuple):
 
     readings: what NVML reads, () if it was not asked; classes: the PCI classes of the GPUs; machine: its maker's
     name for it; strategy: the setting mig-strategy; selinux: the mode of oci_gpu_hook_selinux(8) that it serves, or
-    ``disabled``, "" if that is not known; version: ours.
+    ``disabled``, "" if that is not known; version: ours; unhealthy: how many GPUs are not healthy.
     """
 
     inventory: DriverInventory
@@ -56,6 +56,7 @@ class Host(NamedTuple):
     selinux: str
     version: str
     validation: Validation | None
+    unhealthy: int = 0
 
 
 def labels(host: Host) -> dict[str, str]:
@@ -199,7 +200,7 @@ def _mig(host: Host, name: str, devices: tuple[MigDevice, ...]) -> dict[str, str
 
 def _ours(host: Host) -> dict[str, str]:
     """The hook's version, SELinux, and the last validation, where it was of this driver."""
-    found = {"version": host.version}
+    found = {"version": host.version, **({"unhealthy-gpus": str(host.unhealthy)} if host.unhealthy else {})}
     if host.selinux:
         found["selinux-mode"] = host.selinux
     last = host.validation

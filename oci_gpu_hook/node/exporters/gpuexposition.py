@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from oci_gpu_hook.driver.proc import Gpu
+    from oci_gpu_hook.node.gpus.leased import Counted
     from oci_gpu_hook.node.gpus.readings import GpuReading, Readings
     from oci_gpu_hook.node.machine.validated import Validation
 
@@ -101,7 +102,7 @@ class Node(NamedTuple):
     driver_version: of the kernel module, "" if none is loaded; gpus: those of the kernel's list; nvml: what NVML has
     answered, None for nothing; seen: UUIDs of the GPUs that were there since the boot, by PCI address; xids: XID errors
     by PCI address and number, None if the kernel's log cannot be read; fresh: whether the saved inventory is true;
-    time, duration: when this was collected, and how long that took, in seconds.
+    time, duration: when this was collected, and how long that took, in seconds; counted: see `leased`.
     """
 
     driver_version: str
@@ -114,6 +115,7 @@ class Node(NamedTuple):
     validation: Validation | None
     time: float
     duration: float
+    counted: tuple[Counted, ...] = ()
 
 
 def exposition(node: Node) -> str:
@@ -175,7 +177,17 @@ def _of_gpus(node: Node) -> list[str]:
     readings = [(known[bus_id], answered[bus_id]) for bus_id in known if bus_id in answered]
     for name in dict.fromkeys([read.metric for read in READS]):
         lines += _of_reads([read for read in READS if read.metric == name], readings)
-    return lines + _clocks_events(readings) + _held(node, known) + _xids(node, known)
+    return lines + _clocks_events(readings) + _held(node, known) + _xids(node, known) + _counted(node)
+
+
+def _counted(node: Node) -> list[str]:
+    """Leases and health, by the names that requests use."""
+    leases = [({"device": it.title}, len(it.leases)) for it in node.counted]
+    health = [({"device": it.title}, int(not it.unhealthy)) for it in node.counted]
+    return [
+        *metric("gpu_leases", "The containers that hold a device, as gpu-holders counts them.", GAUGE, leases),
+        *metric("gpu_healthy", "Whether nothing is known against a device.", GAUGE, health),
+    ]
 
 
 def _infos(node: Node, known: dict[str, str]) -> Samples:

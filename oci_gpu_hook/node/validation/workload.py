@@ -80,6 +80,16 @@ def devices(found: DriverInventory, facts: Facts | None) -> tuple[tuple[Device, 
     return tuple(wanted), wrong
 
 
+def by_gpu(found: DriverInventory, computed: list[Finding]) -> dict[str, str]:
+    """For each GPU that was computed on, by bus_id, what was wrong with it or with a MIG device of it; else ""."""
+    buses = {str(gpu.nvml_index): gpu.bus_id for gpu in found.gpus}
+    tested: dict[str, str] = {}
+    for item in computed:
+        bus = buses[item.check.split()[1].partition(":")[0]]
+        tested[bus] = tested.get(bus) or (item.seen if item.level == FAIL else "")
+    return tested
+
+
 def libraries(top: str, found: DriverInventory, names: tuple[str, ...] = _LIBRARIES) -> str:
     """The files of these libraries below the folder `top`, for `child.ask`; unless named, libcuda and what it loads."""
     files = [item for item in found.libraries if item.bits == 64]

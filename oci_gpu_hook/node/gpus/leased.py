@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What starts count of this host's devices, for people: the leases that are valid, and the GPUs that are not healthy.
+
+Reads only: no lock is taken and nothing is removed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oci_gpu_hook.host import health
+from oci_gpu_hook.host.leases import Leases
+from oci_gpu_hook.planning.holding import title, why_unhealthy
+from oci_gpu_hook.planning.selection import Selection, holds
+from oci_gpu_hook.record import NamedTuple
+
+if TYPE_CHECKING:
+    from oci_gpu_hook.driver.inventory import DriverInventory
+    from oci_gpu_hook.host.leases import Lease
+    from oci_gpu_hook.host.root import HostRoot
+
+
+class Counted(NamedTuple):
+    """A device: what people call it, the leases of those who hold it, and why it is not healthy, "" if it is."""
+
+    key: str
+    title: str
+    leases: tuple[Lease, ...]
+    unhealthy: str
+
+
+def look(root: HostRoot, found: DriverInventory | None, most: int) -> tuple[Counted, ...]:
+    """The host's GPUs and MIG devices, and what is leased of other vendors'; most: the setting gpu-holders.
+
+    ConfigError if the leases are damaged.
+    """
+    leases = [lease for lease in Leases(root, is_written=False).read() if lease.is_valid()] if most else []
+    names = {key: key.partition("=")[2] for lease in leases for key in lease.devices if "=" in key}
+    if found is not None:
+        divided = {device.gpu for device in found.mig_devices}
+        gpus = tuple([(gpu, "") for gpu in found.gpus if gpu.nvml_index not in divided])
+        selected = Selection(gpus, tuple([(device, "") for device in found.mig_devices]))
+        names = {**dict(holds(selected, found)), **names}
+    unhealthy = health.read(root)
+    return tuple(
+        [
+            Counted(
+                key,
+                title(key, name),
+                tuple([lease for lease in leases if key in lease.devices]),
+                why_unhealthy(key, unhealthy),
+            )
+            for key, name in names.items()
+        ]
+    )
+
+
+def unhealthy_gpus(root: HostRoot, found: DriverInventory) -> dict[str, str]:
+    """Why a GPU is not healthy, by its index."""
+    why = health.read(root)
+    return {str(gpu.nvml_index): why[gpu.bus_id] for gpu in found.gpus if gpu.bus_id in why}
