@@ -194,6 +194,30 @@ c.DockerSpawner.extra_host_config = {{
 """
 
 
+# JupyterHub shows the message of tornado's HTTPError, and of any other error nothing but its number.
+SPAWNER_TELLS = """\
+
+# A user whose server gets no GPU reads why, in the place of "500 : Internal Server Error".
+from docker.errors import APIError
+from dockerspawner import DockerSpawner
+from tornado.web import HTTPError
+
+
+class TellingSpawner(DockerSpawner):
+    async def start(self):
+        try:
+            return await super().start()
+        except APIError as err:
+            _, said, why = str(err.explanation).rpartition("oci-gpu-hook: ")
+            if not said:
+                raise
+            raise HTTPError(503, why.strip()) from err
+
+
+c.JupyterHub.spawner_class = TellingSpawner
+"""
+
+
 def swarm_spawner(name: str, count: int) -> str:
     """SwarmSpawner: generic resources.  A service can say how many, never which."""
     return f"""\

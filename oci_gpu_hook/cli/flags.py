@@ -25,7 +25,7 @@ from oci_gpu_hook.request import selectors
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import read_settings
-from oci_gpu_hook.request.words import ALL, DEFAULT_CAPABILITIES
+from oci_gpu_hook.request.words import ALL, ANY, DEFAULT_CAPABILITIES
 
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory
@@ -125,12 +125,14 @@ def podman(way: str | None, gpus: tuple[str, ...], config: str | None, host_root
 def dockerspawner(way: str, gpus: tuple[str, ...], config: str | None, host_root: str) -> None:
     """Python lines of jupyterhub_config.py for DockerSpawner.
 
-    GPU is an index, a UUID or a MIG device, and 'all' where none is named.  With --way by-user each user gets one of
-    them.
+    GPU is an index, a UUID or a MIG device, and 'all' where none is named; or 'any', by which each user gets
+    what has room (the setting gpu-holders).  With --way by-user each user gets one of them.
     """
     asked = _asked(gpus, config, host_root)
+    if not asked.each and way in ("by-user", DRIVER_VOLUME):
+        raise UsageError(f"--way {way} needs the names of GPUs", "any is for --way runtime and device-requests")
     others = ", ".join([name for name in _SPAWNER_WAYS if name != way])
-    click.echo(f"{_SPAWNER_WAYS[way](asked)}# Other ways (--way): {others}.")
+    click.echo(f"{_SPAWNER_WAYS[way](asked)}{flaglines.SPAWNER_TELLS}# Other ways (--way): {others}.")
 
 
 @flags.command()
@@ -220,7 +222,13 @@ def _print_ways(ways: dict[str, _Way], way: str | None, asked: Asked) -> None:
 
 
 def _asked(gpus: tuple[str, ...], config: str | None, host_root: str) -> Asked:
-    """The devices named on the command line, as this host has them."""
+    """The devices named on the command line, as this host has them; ``any`` as it stands, which each start chooses."""
+    if [name for name in gpus if name.partition(":")[0].lower() == ANY]:
+        try:
+            chosen = selectors.canonical_any([*gpus], "the command line", read_settings(config, None))
+        except RequestError as err:
+            raise UsageError(err.message, err.hint) from err
+        return Asked((chosen,), (), (), "")
     request, found, selected = _look(gpus, config, host_root)
     nodes = dict.fromkeys([node for node, _ in selection.nodes(request, selected, found)])
     missing = [node.path for node in nodes if not node.present]

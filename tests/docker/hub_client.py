@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A hub and its users, all at the same time: each logs in, spawns a server, starts a kernel and runs one cell in it.
 
-    JUPYTERHUB'S-PYTHON hub_client.py USER...          what each cell printed, a line of JSON for each user
+    JUPYTERHUB'S-PYTHON hub_client.py USER... [--refused USER]
+                                         what each cell printed, a line of JSON for each user; at last what one reads
+                                         who comes when all others have their servers
 
 The hub is started with hub_config.py, which takes what it is to be from the environment.  The users speak as browsers
 do: the hub's REST API, the server's through the proxy, and the kernel's websocket.
@@ -112,7 +114,18 @@ async def work(user: str) -> str:
     return await run_cell(user, token, CELL.read_text())
 
 
-async def main(users: list[str]) -> None:
+async def refused(user: str) -> str:
+    """What a user reads whose server does not start."""
+    login = {"auth": {"username": user, "password": "any"}}
+    token = (await ask("POST", f"/hub/api/users/{user}/tokens", body=login))["token"]
+    try:
+        await spawn(user, token)
+    except HubError as err:
+        return str(err)
+    raise HubError(f"{user} has a server")
+
+
+async def main(users: list[str], last: list[str]) -> None:
     """One hub, from its start to its end."""
     with tempfile.TemporaryFile() as log:
         line = ["jupyterhub", "--config", str(CONFIGURATION)]
@@ -120,6 +133,7 @@ async def main(users: list[str]) -> None:
             try:
                 await is_up(hub)
                 cells = await asyncio.gather(*[work(user) for user in users])
+                said = [await refused(user) for user in last]
             except BaseException:
                 log.seek(0)
                 sys.stderr.write(log.read().decode(errors="replace"))
@@ -128,6 +142,9 @@ async def main(users: list[str]) -> None:
                 hub.terminate()
     for user, printed in zip(users, cells):
         print(json.dumps({"user": user, **json.loads(printed)}))
+    for user, read in zip(last, said):
+        print(json.dumps({"user": user, "said": read}))
 
 
-asyncio.run(main(sys.argv[1:]))
+names, _, late = " ".join(sys.argv[1:]).partition(" --refused ")
+asyncio.run(main(names.split(), late.split()))

@@ -3,7 +3,7 @@
 
 Each user has a file of pasted lines, which that user's spawner takes as if they stood here: so one hub shows all ways.
 In the environment: PASTED, the folder of these files; SPAWNER; NETWORK, that of the containers; HUB_ADDRESS, where
-they reach the hub.
+they reach the hub; TELLS: lines that stand here for all, if there are any.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ c.JupyterHub.authenticator_class = "dummy"
 c.Authenticator.allowed_users = {file.name for file in pasted.iterdir()}
 c.DummyAuthenticator.password = "any"
 c.JupyterHub.spawner_class = os.environ["SPAWNER"]
+if "TELLS" in os.environ:
+    exec(Path(os.environ["TELLS"]).read_text(), {"c": c})
 # The servers end with the node.
 c.JupyterHub.cleanup_servers = False
 # A loaded machine is no fault.

@@ -202,6 +202,17 @@ ROWS = (
         refreshed=True,
         runtimes=CRUN,
     ),
+    # The second start reads the lease of the first, and looks whether its cgroup has a process.
+    Row(
+        "container_t c1,c2: any GPU, gpu-holders = 1; then c3,c4",
+        (
+            _CONFINED._replace(devices="any", hold=True, expect=_HOLDS),
+            _CONFINED._replace(
+                level=OTHER, label=OTHER, devices="any", refused=r"GPU 1 is held by|oci-gpu-hook.*exit code: 5\b"
+            ),
+        ),
+        "gpu-holders = 1\n",
+    ),
     Row("spc_t: GPU", (Container("spc_t", "s0", "s0", privileged=True, expect=_ALL),), runtimes=CRUN),
     Row(
         "another's level, without the hook",
