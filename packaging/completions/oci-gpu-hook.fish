@@ -7,7 +7,7 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
     set -e words[1]
     for word in $words
         # The value of an option names no command.
-        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --directory --format --hook --host-root --id --interval --kind --mode --name --nvml-timeout --output --pid --runtime --shares --since --timeout --vendor --watch --way
+        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --directory --format --hook --host-root --id --interval --kind --mode --name --nvml-timeout --output --pid --runtime --scc --shares --since --timeout --vendor --watch --way
             set before
             continue
         end
@@ -157,6 +157,8 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags swarmspawner' -l host-root 
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags swarmspawner' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags swarmspawner' -f
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l mode -r -f -a 'none selinux privileged' -d 'How SELinux confines the pod'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l way -r -f -a 'everybody profile' -d 'Who gets them: every user, or who picks a profile with GPUs'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l scc -r -f -d 'With --mode selinux on OpenShift: the constraints that set the type'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -s h -l help -d 'Show help and exit'

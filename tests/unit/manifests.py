@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documents of packaging/openshift, and what judges them: real schemas, closed."""
+"""The documents of packaging/openshift, and what judges them: real schemas, and OpenShift's admission."""
 
 from __future__ import annotations
 
@@ -67,3 +67,36 @@ def pod_of(document: dict[str, Any]) -> dict[str, Any]:
 
 def containers(spec: dict[str, Any]) -> list[dict[str, Any]]:
     return [*spec.get("initContainers", ()), *spec["containers"]]
+
+
+def admitted(spec: dict[str, Any], scc: dict[str, Any]) -> dict[str, str] | None:
+    """The SELinux options that a pod ends with under constraints; None if they do not admit it.
+
+    MustRunAs: a pod without options gets those of the constraints, one with options keeps them; the two must then be
+    equal.  A type that neither names is the engine's.
+    """
+    assert scc["seLinuxContext"]["type"] == "MustRunAs"
+    # What the constraints leave out of a level, the namespace's annotation fills in.
+    wanted = {"level": "s0:c27,c9", **scc["seLinuxContext"].get("seLinuxOptions", {})}
+    volumes = {key for volume in spec.get("volumes", ()) for key in volume if key != "name"}
+    if not volumes <= set(scc["volumes"]) or {"hostPID", "hostNetwork", "hostIPC"} & spec.keys():
+        return None
+    pods_own = spec.get("securityContext", {})
+    for container in containers(spec):
+        asked = {**pods_own, **container.get("securityContext", {})}
+        added = set(asked.get("capabilities", {}).get("add", ())) - set(scc["allowedCapabilities"])
+        # Constraints without privilege refuse who may gain more, which is Kubernetes' default.
+        if added or asked.get("privileged") or asked.get("allowPrivilegeEscalation", True):
+            return None
+        if asked.get("runAsUser", scc["runAsUser"].get("uid")) != scc["runAsUser"].get("uid"):
+            return None
+        if asked.get("seLinuxOptions", wanted) != wanted:
+            return None
+    return wanted
+
+
+def restricted() -> dict[str, Any]:
+    """restricted-v2, which is what scc-nvidia-container.yaml is but for the type."""
+    scc = named("scc-nvidia-container.yaml", "SecurityContextConstraints")
+    del scc["seLinuxContext"]["seLinuxOptions"]
+    return scc

@@ -31,11 +31,13 @@ from tests.unit.manifests import (
     POOLS,
     ROOT,
     SCHEMAS,
+    admitted,
     containers,
     documents,
     judge,
     named,
     pod_of,
+    restricted,
     strict,
 )
 
@@ -341,39 +343,6 @@ def test_an_agent_has_no_privilege_and_its_own_folder_alone(name: str) -> None:
             "gpu-feature-discovery": ["/etc/kubernetes/node-feature-discovery/features.d"],
         }[name]
     )
-
-
-def admitted(spec: dict[str, Any], scc: dict[str, Any]) -> dict[str, str] | None:
-    """The SELinux options that a pod ends with under constraints; None if they do not admit it.
-
-    MustRunAs: a pod without options gets those of the constraints, one with options keeps them; the two must then be
-    equal.  A type that neither names is the engine's.
-    """
-    assert scc["seLinuxContext"]["type"] == "MustRunAs"
-    # What the constraints leave out of a level, the namespace's annotation fills in.
-    wanted = {"level": "s0:c27,c9", **scc["seLinuxContext"].get("seLinuxOptions", {})}
-    volumes = {key for volume in spec.get("volumes", ()) for key in volume if key != "name"}
-    if not volumes <= set(scc["volumes"]) or {"hostPID", "hostNetwork", "hostIPC"} & spec.keys():
-        return None
-    pods_own = spec.get("securityContext", {})
-    for container in containers(spec):
-        asked = {**pods_own, **container.get("securityContext", {})}
-        added = set(asked.get("capabilities", {}).get("add", ())) - set(scc["allowedCapabilities"])
-        # Constraints without privilege refuse who may gain more, which is Kubernetes' default.
-        if added or asked.get("privileged") or asked.get("allowPrivilegeEscalation", True):
-            return None
-        if asked.get("runAsUser", scc["runAsUser"].get("uid")) != scc["runAsUser"].get("uid"):
-            return None
-        if asked.get("seLinuxOptions", wanted) != wanted:
-            return None
-    return wanted
-
-
-def restricted() -> dict[str, Any]:
-    """restricted-v2, which is what scc-nvidia-container.yaml is but for the type."""
-    scc = named("scc-nvidia-container.yaml", "SecurityContextConstraints")
-    del scc["seLinuxContext"]["seLinuxOptions"]
-    return scc
 
 
 @pytest.mark.parametrize(
