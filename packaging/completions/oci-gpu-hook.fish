@@ -225,7 +225,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at metrics' -l gpus -d 'Of the GPUs 
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at metrics' -l timeout -r -f -d 'How long NVML may take to answer, with --gpus'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at metrics' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at metrics' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at features' -l write -d 'Write the file that the setting \'features\' names; remove it where no driver is loaded'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at features' -l write -d 'Write the file that the setting \'features\' names; remove it where there is no device'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at features' -l remove -d 'Remove that file, and one that --write has written before it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at features' -l nvml-timeout -r -f -d 'How long NVML may take to answer; 0 does not ask it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at features' -l config -r -F -d 'The administrator\'s file'
