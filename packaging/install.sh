@@ -20,6 +20,7 @@
 #   PREFIX/share/oci-gpu-hook/oci-gpu-hook.conf            the settings, each with its default
 #   PREFIX/share/oci-gpu-hook/vendors/                     the vendors' files, beside it vendor.schema.json
 #   PREFIX/share/oci-gpu-hook/prometheus/                  alerts and a dashboard
+#   PREFIX/share/oci-gpu-hook/swarm/                       a script that makes a Swarm worker
 #   PREFIX/share/selinux/packages/oci-gpu-hook/            the SELinux modules
 #   PREFIX/share/man/man8/, man5/                          the manuals
 #   PREFIX/share/bash-completion/, zsh/, fish/             the completions for these shells
@@ -55,6 +56,7 @@ shared='
     prometheus/dashboard.json:oci-gpu-hook/prometheus
     prometheus/oci-gpu-hook.rules.yaml:oci-gpu-hook/prometheus
     prometheus/prometheusrule.yaml:oci-gpu-hook/prometheus
+    swarm/make-worker.sh:oci-gpu-hook/swarm
 '
 state=/run/oci-gpu-hook
 folders=$library/installed-folders # a list of those that we have made
@@ -314,7 +316,8 @@ do_install() {
     install_library
     install -p -m 0644 "$sources"/policy/*.cil "$destdir$modules/"
     for file in $shared; do
-        install -p -m 0644 "$sources/packaging/${file%:*}" "$destdir$(shared_path "$file")"
+        case $file in *.sh:*) mode=0755 ;; *) mode=0644 ;; esac
+        install -p -m $mode "$sources/packaging/${file%:*}" "$destdir$(shared_path "$file")"
     done
     install -p -m 0644 "$sources/packaging/oci-gpu-hook.conf" "$destdir$data/"
     install_vendors

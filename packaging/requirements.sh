@@ -84,6 +84,8 @@ if [ "$purpose" = test ]; then
     has mandoc || { debian need mandoc; fedora want mandoc; }
     has zsh || need zsh
     has fish || { debian need fish; fedora want fish; }
+    # What makes a MachineSet of the cluster's own.
+    has jq || need jq
     # What reads our metrics, rules and dashboard.
     has promtool || { debian need prometheus; fedora want golang-github-prometheus; }
     has prometheus-node-exporter || has node_exporter || {

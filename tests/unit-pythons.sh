@@ -21,7 +21,7 @@ read -ra options <<<"-q ${PARALLEL:-}"
 if [ "$others" ]; then
     export OCI_GPU_HOOK_EXAMPLES_PART=10
     options+=(--ignore tests/unit/test_entry_script.py --ignore tests/unit/test_runtime_script.py)
-    options+=(--ignore tests/unit/test_openshift.py)
+    options+=(--ignore tests/unit/test_openshift.py --ignore tests/unit/test_pools.py)
 fi
 
 usable() { # PYTHON VERSION: it starts (a pyenv shim may not), is that version, and can make a venv

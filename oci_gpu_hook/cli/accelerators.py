@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from oci_gpu_hook.node.gpus.present import Present, Wrong
     from oci_gpu_hook.vendors.vendorhost import VendorState
 
-_NOTHING = DriverInventory("", "", (), (), None, None, (), "", (), (), (), (), (), ())
+# The inventory of a host without NVIDIA's driver.
+NOTHING = DriverInventory("", "", (), (), None, None, (), "", (), (), (), (), (), ())
 
 
 def of_server(root: HostRoot, driver_root: str, families: tuple[str, ...]) -> DriverInventory:
@@ -76,7 +77,7 @@ def document(found: Found) -> dict[str, Any]:
     """The host for JSON: but for a Jetson and WSL 2, the keys of NVIDIA's inventory are there in any case."""
     kind, proof = found.platform
     unknown = (found.error.message,) if found.error else ()
-    inventory = found.nvidia or _NOTHING._replace(unknown=unknown)
+    inventory = found.nvidia or NOTHING._replace(unknown=unknown)
     return {
         "platform": {"kind": kind, "proof": proof},
         **(found.instead[0] if found.instead else render.inventory_document(inventory)),

@@ -251,9 +251,14 @@ def _driver(root: HostRoot, driver_root: str, found: kernelconfig.Kernel, tool: 
     mig_devices = (saved or inventory).mig_devices
     return [
         *of_driver(root, driver_root, inventory, tool),
+        *(_rdma(root, found) if inventory.gpus else ()),
         *drivercheck.inventory(saved, _state(root)),
         *drivercheck.cdi_specs(cdispecs.specs(root), inventory.driver_version, mig_devices),
     ]
+
+
+def _rdma(root: HostRoot, found: kernelconfig.Kernel) -> list[Finding]:
+    return drivercheck.rdma(present.rdma_adapters(root), found.modules, present.is_open_module(root), found.release)
 
 
 def absence_of(root: HostRoot, driver_root: str, found: kernelconfig.Kernel, err: DriverError) -> drivercheck.Absence:

@@ -8,6 +8,7 @@ import os
 import click
 
 from oci_gpu_hook.cli import onhost
+from oci_gpu_hook.cli.accelerators import NOTHING
 from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout
 from oci_gpu_hook.cli.version import VERSION
 from oci_gpu_hook.driver import survey
@@ -16,7 +17,7 @@ from oci_gpu_hook.errors import DriverError, UsageError
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.exporters import featurelabels as report
-from oci_gpu_hook.node.gpus import leased, nvml, readings
+from oci_gpu_hook.node.gpus import leased, nvml, present, readings
 from oci_gpu_hook.node.machine import libselinux, validated, whole
 from oci_gpu_hook.request.settings import Settings, read_settings
 
@@ -30,7 +31,7 @@ _LAST = "features"
 @click.option(
     "--write",
     is_flag=True,
-    help="Write the file that the setting 'features' names; remove it where no driver is loaded.",
+    help="Write the file that the setting 'features' names; remove it where there is no device.",
 )
 @click.option("--remove", is_flag=True, help="Remove that file, and one that --write has written before it.")
 @nvml_timeout
@@ -41,7 +42,8 @@ def features(write: bool, remove: bool, nvml_timeout: float, config: str | None,
 
     Driver, CUDA, GPUs and MIG devices by the names of gpu-feature-discovery (nvidia.com/...), and as
     feature.node.kubernetes.io/oci-gpu-hook... the hook's version, the SELinux mode that is served, and the last
-    validation.  What only NVML knows is missing where it does not answer.
+    validation.  What only NVML knows is missing where it does not answer.  Other vendors' devices are told of below the
+    domains of their kinds, such as amd.com/oci-gpu-hook.gpu.count.
     """
     root, settings = HostRoot(host_root), read_settings(config, None)
     if write and remove:
@@ -51,11 +53,12 @@ def features(write: bool, remove: bool, nvml_timeout: float, config: str | None,
     elif write:
         click.echo(renew(root, settings, nvml_timeout) or "no setting 'features': nothing written")
     else:
-        click.echo(_text(root, settings, nvml_timeout), nl=False)
+        click.echo(_text(root, settings, nvml_timeout, others(root)), nl=False)
 
 
 def renew(root: HostRoot, settings: Settings, seconds: float) -> str:
-    """Write the feature file, or remove it where no driver is loaded or none can be used; gives a sentence.
+    """Write the feature file, or remove it where no driver is loaded and no other vendor's device is here, or NVIDIA's
+    cannot be used; gives a sentence.
 
     One that was written before under another name is removed.  "" if there was none and is no setting for it.
     DriverError if the driver is half installed.
@@ -64,10 +67,11 @@ def renew(root: HostRoot, settings: Settings, seconds: float) -> str:
     if not settings.features:
         return said
     path = root.path.rstrip("/") + settings.features
-    if driver_version(root) is None:
+    beside = others(root)
+    if driver_version(root) is None and not beside:
         return f"no driver is loaded: {_remove(path) or f'there is no {path}'}"
     try:
-        found = _text(root, settings, seconds)
+        found = _text(root, settings, seconds, beside)
     except DriverError:
         # What it says of a driver is no longer true.
         _remove(path)
@@ -110,15 +114,29 @@ def _remove(path: str) -> str:
     return f"removed {path}" if whole.remove(path) else ""
 
 
-def _text(root: HostRoot, settings: Settings, seconds: float) -> str:
-    """The feature file of a host as it is now; on stderr what NVML did not say."""
+def others(root: HostRoot) -> tuple[report.Other, ...]:
+    """What other vendors' files name that is here and can be served."""
+    return tuple(
+        [
+            report.Other(item.inventory.kind, len(item.devices.devices), item.inventory.version)
+            for item in present.look(root).vendors
+            if item.inventory.kind and item.nodes() and not item.lacking()
+        ]
+    )
+
+
+def _text(root: HostRoot, settings: Settings, seconds: float, beside: tuple[report.Other, ...]) -> str:
+    """The feature file of a host as it is now; on stderr what NVML did not say.
+
+    DriverError if NVIDIA's driver is half installed, or is not there and neither is another vendor's device.
+    """
     onhost.check_is_server(root)
-    found = survey.current(root, settings.driver_root)
+    found = NOTHING if beside and driver_version(root) is None else survey.current(root, settings.driver_root)
     if found.misfits:
         lacking = ", ".join([misfit.name for misfit in found.misfits])
         raise DriverError(f"the driver {found.driver_version} lacks {lacking}", "install all of it")
     answered: tuple[readings.GpuReading, ...] = ()
-    if seconds:
+    if seconds and found.driver_version:
         try:
             answered = readings.ask(nvml.library(root, found), seconds).gpus
         except nvml.NvmlUnavailable as err:
@@ -134,6 +152,7 @@ def _text(root: HostRoot, settings: Settings, seconds: float) -> str:
         version=VERSION,
         validation=validated.read(root),
         unhealthy=len(leased.unhealthy_gpus(root, found)),
+        others=beside,
     )
     return report.text(report.labels(host))
 

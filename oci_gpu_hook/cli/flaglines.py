@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from string import Template
+from textwrap import indent
 from typing import NamedTuple
 
 from oci_gpu_hook.cli.cdi import ENTRY
@@ -234,40 +234,93 @@ _SHARED_MEMORY = """\
 """
 
 
-# By GPU mode.
+class _KubeMode(NamedTuple):
+    """A GPU mode: what people must know of it, and KubeSpawner's settings beside the resources, as Python."""
+
+    needs: str
+    settings: dict[str, str]
+
+
 KUBE_MODES = {
-    "none": """\
+    "none": _KubeMode(
+        """\
 # GPU mode none: the pod stays in container_t. The device plugin picks the GPUs, and the hook puts them in.
-$limits
 """,
+        {},
+    ),
     # Our type, at the level that Open Data Hub's ConfigMap had.
-    "selinux": """\
+    "selinux": _KubeMode(
+        """\
 # GPU mode selinux: for user namespaces, MPS and NVIDIA's services. The nodes need the module nvidia_container
 # ('oci-gpu-hook selinux install'), and on OpenShift the service account needs an SCC that allows this type and level.
-$limits
-c.KubeSpawner.pod_security_context = {
+""",
+        {
+            "pod_security_context": """\
+{
     "seLinuxOptions": {
         "type": "nvidia_container_t",
         # All such pods have this one level, so SELinux does not keep them apart from one another. It was there for
         # /dev/shm alone: without this line each pod has its own level, and shared memory works all the same.
         "level": "s0",
     },
-}
-""",
-    "privileged": """\
+}"""
+        },
+    ),
+    "privileged": _KubeMode(
+        """\
 # GPU mode privileged: never needed for GPUs here. It costs everything: root in the pod is root on the node, with all
 # its devices and GPUs, whatever the limit says; neither SELinux (spc_t) nor seccomp confines it. On OpenShift the
 # service account needs the SCC 'privileged'. Take mode none.
-$limits
-c.KubeSpawner.privileged = True
 # Kubernetes refuses a privileged pod that may not gain privileges, which is KubeSpawner's default.
-c.KubeSpawner.allow_privilege_escalation = True
 """,
+        {"privileged": "True", "allow_privilege_escalation": "True"},
+    ),
 }
+_BY_SCC = """\
+# GPU mode selinux: for user namespaces, MPS and NVIDIA's services. The nodes need the module nvidia_container. The
+# constraints set the type and the namespace's level; the notebooks' service account must be allowed to use them.
+"""
+_PROFILES = """\
+# Only who picks the profile has them: other notebooks keep the SELinux type, and the SCC, of notebooks without GPUs.
+"""
 
 
-def kube(mode: str, limits: dict[str, int]) -> str:
-    """KubeSpawner, in one of `KUBE_MODES`."""
+def kube(mode: str, limits: dict[str, int], *, scc: str = "", is_profile: bool = False) -> str:
+    """KubeSpawner, in one of `KUBE_MODES`.
+
+    scc: OpenShift's constraints that set the type, "" for none; is_profile: for who picks a profile, not for everybody.
+    """
+    needs, settings = KUBE_MODES[mode]
+    others: dict[str, str] = {}
+    if scc:
+        needs, settings = _BY_SCC, {"extra_annotations": _required(scc)}
+        # Who may use both gets those whose name sorts first, if a pod requires none.
+        others = {"extra_annotations": _required("restricted-v2")}
     rows = ", ".join([f'{json.dumps(name)}: "{count}"' for name, count in limits.items()])
-    line = f"c.KubeSpawner.extra_resource_limits = {{{rows}}}"
-    return Template(KUBE_MODES[mode]).substitute(limits=line) + _SHARED_MEMORY
+    settings = {"extra_resource_limits": f"{{{rows}}}", **settings}
+    if is_profile:
+        profiles = [
+            _profile("Without a GPU", "no-gpu", {"default": "True"}, others),
+            _profile("With a GPU", "gpu", {}, settings),
+        ]
+        lines = [_PROFILES, "c.KubeSpawner.profile_list = [\n", *profiles, "]\n"]
+    else:
+        lines = [f"c.KubeSpawner.{name} = {text}\n" for name, text in settings.items()]
+    return "".join([needs, *lines, _SHARED_MEMORY])
+
+
+def _required(scc: str) -> str:
+    return json.dumps({"openshift.io/required-scc": scc})
+
+
+def _profile(title: str, slug: str, more: dict[str, str], overrides: dict[str, str]) -> str:
+    """An item of KubeSpawner's list."""
+    items = {"display_name": json.dumps(title), "slug": json.dumps(slug), **more}
+    if overrides:
+        items["kubespawner_override"] = f"{{\n{_items(overrides)}}}"
+    return indent(f"{{\n{_items(items)}}},\n", " " * 4)
+
+
+def _items(found: dict[str, str]) -> str:
+    """What stands in a dictionary's braces; the values are Python."""
+    return indent("".join([f'"{name}": {text},\n' for name, text in found.items()]), " " * 4)

@@ -17,6 +17,7 @@ from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.errors import RequestError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.diagnosis.remedy import is_name
 from oci_gpu_hook.node.setup import cdispec as spec_of
 from oci_gpu_hook.node.setup import drivervolume
 from oci_gpu_hook.planning import selection
@@ -28,6 +29,8 @@ from oci_gpu_hook.request.settings import read_settings
 from oci_gpu_hook.request.words import ALL, ANY, DEFAULT_CAPABILITIES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.planning.plan import Plan
     from oci_gpu_hook.planning.selection import Selection
@@ -85,7 +88,7 @@ def _gpus(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("gpus", metavar="[GPU]...", nargs=-1)(config_file(host_root(command)))
 
 
-def _ways(names: dict[str, Any], text: str, default: str | None = None) -> Callable[..., Any]:
+def _ways(names: Iterable[str], text: str, default: str | None = None) -> Callable[..., Any]:
     """``--way WORD``"""
     return click.option("--way", type=click.Choice([*names]), default=default, show_default=True, help=text)
 
@@ -167,14 +170,21 @@ def swarmspawner(name: str, gpus: tuple[str, ...], config: str | None, host_root
     show_default=True,
     help="How SELinux confines the pod.",
 )
+@_ways(("everybody", "profile"), "Who gets them: every user, or who picks a profile with GPUs.", "everybody")
+@click.option("--scc", metavar="NAME", help="With --mode selinux on OpenShift: the constraints that set the type.")
 @_gpus
-def kubespawner(mode: str, gpus: tuple[str, ...], config: str | None, host_root: str) -> None:
+def kubespawner(
+    mode: str, way: str, scc: str | None, gpus: tuple[str, ...], config: str | None, host_root: str
+) -> None:
     """Python lines of jupyterhub_config.py for KubeSpawner, in the three GPU modes.
 
     Each user gets as many GPUs and MIG devices as are named here, one GPU where none is: the device plugin picks them.
+    With --way profile all else of a notebook without GPUs stays as it is, its SELinux type and its SCC too.
     """
+    if scc is not None and (mode != "selinux" or not is_name(scc)):
+        raise UsageError("--scc is the name of constraints, for --mode selinux", "such as nvidia-container")
     limits = _limits(*_look(gpus, config, host_root)) if gpus else {"nvidia.com/gpu": 1}
-    click.echo(flaglines.kube(mode, limits), nl=False)
+    click.echo(flaglines.kube(mode, limits, scc=scc or "", is_profile=way == "profile"), nl=False)
 
 
 @flags.command()

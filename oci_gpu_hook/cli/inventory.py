@@ -140,6 +140,7 @@ def watch(interval: float, cdi_spec: str | None, nvml_timeout: float, config: st
     saved: DriverInventory | None = None
     spec_is_due = False
     trouble = ""
+    told: object = None
     others = _Others(root)
     for event in _moments(interval):
         try:
@@ -147,7 +148,13 @@ def watch(interval: float, cdi_spec: str | None, nvml_timeout: float, config: st
             now = proc.stamp(root, driver_root)
             # A hook that finds no saved inventory saves its own, without what NVML says.
             is_true = saved and now == last_stamp and saved_inventory.read_saved(root, now) == saved
-            if (is_true and not spec_is_due) or others.stand_alone():
+            is_alone = others.stand_alone()
+            seen = features.others(root)
+            if seen != told and (is_true or is_alone or trouble):
+                # Else what follows writes them.
+                _renew_features(root, config, nvml_timeout)
+            told = seen
+            if (is_true and not spec_is_due) or is_alone:
                 continue
             if not is_true:
                 last_stamp, saved = now, None

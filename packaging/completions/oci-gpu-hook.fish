@@ -7,7 +7,7 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
     set -e words[1]
     for word in $words
         # The value of an option names no command.
-        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --directory --format --hook --host-root --id --interval --kind --mode --name --nvml-timeout --output --pid --runtime --shares --since --timeout --vendor --watch --way
+        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --directory --format --hook --host-root --id --interval --kind --mode --name --nvml-timeout --output --pid --runtime --scc --shares --since --timeout --vendor --watch --way
             set before
             continue
         end
@@ -157,6 +157,8 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags swarmspawner' -l host-root 
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags swarmspawner' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags swarmspawner' -f
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l mode -r -f -a 'none selinux privileged' -d 'How SELinux confines the pod'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l way -r -f -a 'everybody profile' -d 'Who gets them: every user, or who picks a profile with GPUs'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l scc -r -f -d 'With --mode selinux on OpenShift: the constraints that set the type'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -s h -l help -d 'Show help and exit'
@@ -223,7 +225,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at metrics' -l gpus -d 'Of the GPUs 
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at metrics' -l timeout -r -f -d 'How long NVML may take to answer, with --gpus'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at metrics' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at metrics' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at features' -l write -d 'Write the file that the setting \'features\' names; remove it where no driver is loaded'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at features' -l write -d 'Write the file that the setting \'features\' names; remove it where there is no device'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at features' -l remove -d 'Remove that file, and one that --write has written before it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at features' -l nvml-timeout -r -f -d 'How long NVML may take to answer; 0 does not ask it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at features' -l config -r -F -d 'The administrator\'s file'

@@ -352,6 +352,16 @@ def test_a_planted_fault_is_named_with_its_remedy_which_mends_it(installed: Inst
     assert len(found) == len(PLANTED)
 
 
+def test_adapters_that_cannot_reach_the_gpus_memory_are_named(installed: Installed) -> None:
+    """The node's module is NVIDIA's proprietary one, and then the open one, which gives the memory as dma-buf."""
+    done = on_node(installed, SET_UP + DOCTOR, vendors=("rdma",))
+    seen = "mlx5_0 and 1 more cannot reach the GPUs' memory: nvidia_peermem is not loaded"
+    judge(Planted("warn", "GPUDirect RDMA", seen, "modprobe nvidia_peermem && sh -c "), done.out)
+    done = on_node(installed, SET_UP + DOCTOR, vendors=("rdma",), description="h100mig")
+    (found,) = [it for it in parsed(done.out)[1]["findings"] if it["check"] == "GPUDirect RDMA"]
+    assert (found["level"], found["remedy"]) == ("pass", "")
+
+
 @pytest.mark.parametrize(("description", "cgroup"), [("v100", "v1"), ("h100mig", "v2")])
 def test_all_passes_on_a_whole_node(installed: Installed, description: str, cgroup: str) -> None:
     node: dict[str, Any] = {"description": description, "cgroup": cgroup}

@@ -105,9 +105,25 @@ def test_an_uninstallation_takes_the_file_with_it() -> None:
 
 
 def test_a_node_without_a_driver_has_no_features(installed: Installed) -> None:
-    done = on_node(installed, "oci-gpu-hook features", faults=("no-proc-driver",))
+    done = on_node(installed, "oci-gpu-hook features", faults=("no-proc-driver",), description="v100")
     assert (done.code, done.out) == (6, "")
     assert "Traceback" not in done.err
+
+
+def test_other_vendors_devices_are_features_with_and_without_nvidias_driver(installed: Installed) -> None:
+    script = f"oci-gpu-hook features --write --nvml-timeout 0; cat {FILE}"
+    done = on_node(installed, script, settings=SETTINGS, description="none", vendors=("amd",))
+    said, *lines = done.out.splitlines()
+    assert (done.code, said.startswith(f"wrote {FILE}: ")) == (0, True), done.err
+    found = dict(line.split("=", 1) for line in lines)
+    assert found["amd.com/oci-gpu-hook.gpu.present"] == "true"
+    assert int(found["amd.com/oci-gpu-hook.gpu.count"]) > 0
+    assert not [name for name in found if name.startswith("nvidia.com/") or "validation" in name]
+    adapters = "openfabrics.org/oci-gpu-hook.hca.present=true"
+    for gpus in (True, False):
+        done = on_node(installed, script, settings=SETTINGS, faults=() if gpus else ("no-proc-driver",))
+        lines = done.out.splitlines()
+        assert (adapters in lines, "nvidia.com/gpu.count=8" in lines) == (True, gpus), done.err
 
 
 def test_watch_keeps_the_file_and_removes_it_with_the_driver(installed: Installed) -> None:
@@ -123,7 +139,8 @@ until_it said_twice
 kill -TERM $watch && wait $watch
 cat /run/said
 """
-    done = on_node(installed, script, settings=SETTINGS)
+    # The default node has InfiniBand, too, of which the file tells on.
+    done = on_node(installed, script, settings=SETTINGS, description="v100")
     assert done.code == 0, done.out + done.err
     told = [line.partition(":")[0] for line in done.out.splitlines() if FILE in line]
     assert told == [f"wrote {FILE}", "no driver is loaded", f"wrote {FILE}"]

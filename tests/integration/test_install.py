@@ -112,6 +112,7 @@ def test_it_installs_what_the_readme_lists_and_nothing_else(destination: Path) -
         "usr/share/oci-gpu-hook/oci-gpu-hook.conf",
         "usr/share/oci-gpu-hook/vendor.schema.json",
         *(f"usr/share/oci-gpu-hook/prometheus/{name}" for name in PROMETHEUS),
+        "usr/share/oci-gpu-hook/swarm/make-worker.sh",
         f"{library}/installed-vendors",
         *(
             f"usr/share/oci-gpu-hook/vendors/{it.name}"

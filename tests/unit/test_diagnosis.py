@@ -392,6 +392,54 @@ def test_nouveau_is_named() -> None:
     assert found.remedy == "modprobe -r nouveau && modprobe nvidia"
 
 
+@pytest.mark.parametrize(
+    ("modules", "is_open", "release", "level", "seen"),
+    [
+        (
+            ("nvidia", "nvidia_peermem"),
+            False,
+            "5.14.0-427.el9.x86_64",
+            "pass",
+            "by nvidia_peermem, for mlx5_0 and 1 more",
+        ),
+        (("nvidia", "nv_peer_mem"), False, "5.14.0", "pass", "by nv_peer_mem"),
+        (("nvidia",), True, "5.14.0-427.el9.x86_64", "pass", "by dma-buf, for mlx5_0"),
+        (("nvidia",), False, "6.12.1", "warn", "no dma-buf, as NVIDIA's module is not the open one"),
+        (("nvidia",), True, "5.10.0-36-amd64", "warn", "no dma-buf, as the kernel is older than 5.12"),
+    ],
+)
+def test_how_adapters_reach_the_gpus_memory(
+    modules: tuple[str, ...], is_open: bool, release: str, level: str, seen: str
+) -> None:
+    assert drivercheck.rdma([], modules, is_open, release) == []
+    (finding,) = drivercheck.rdma(["mlx5_0", "mlx5_1"], modules, is_open, release)
+    assert finding.level == level and seen in finding.seen
+    remedy = "modprobe nvidia_peermem && sh -c 'echo nvidia_peermem >/etc/modules-load.d/nvidia-peermem.conf'"
+    assert finding.remedy == (remedy if level == "warn" else "")
+
+
+def test_doctor_tells_of_adapters_where_there_is_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By their driver: software has no such device, and other makers' adapters have other ways."""
+
+    def doctor() -> str:
+        cli.main(["doctor", "--host-root", str(tmp_path)])
+        return "".join(line for line in capsys.readouterr().out.splitlines() if "GPUDirect" in line)
+
+    hosts.host(tmp_path).close()
+    hosts.plant(tmp_path, "proc/sys/kernel/osrelease", "5.14.0-427.el9.x86_64\n")
+    for address, driver, name in (("0000:03:00.0", "mlx5_core", "mlx5_0"), ("0000:04:00.0", "bnxt_en", "bnxt_re0")):
+        folder = tmp_path / "sys/bus/pci/devices" / address
+        (folder / "infiniband" / name).mkdir(parents=True)
+        assert "bnxt" not in doctor()
+        (folder / "driver").symlink_to(f"../../../../bus/pci/drivers/{driver}")
+    assert "pass" in doctor() and "by dma-buf, for mlx5_0;" in doctor()
+    version = tmp_path / "proc/driver/nvidia/version"
+    version.write_text(version.read_text().replace("Open Kernel Module for x86_64", "x86_64 Kernel Module"))
+    assert doctor().startswith("warn")
+    hosts.plant(tmp_path, "proc/modules", "nvidia_peermem 16384 0 - Live 0x0\n")
+    assert "by nvidia_peermem, for mlx5_0" in doctor()
+
+
 def test_another_root_is_read_below_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No root privileges, no engine, no driver: said, with exit code 1 and no traceback."""
     assert cli.main(["doctor", "--host-root", str(tmp_path)]) == 1

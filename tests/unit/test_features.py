@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
+from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.driver.proc import Gpu
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.exporters import featurelabels
 from oci_gpu_hook.node.gpus.readings import GpuReading, MigReading
 from oci_gpu_hook.node.machine.validated import STEPS, StepResult, Validation
+from oci_gpu_hook.vendors import vendorhost
+from oci_gpu_hook.vendors.vendorinventory import VendorInventory
+from tests.unit import hosts
 from tests.unit.examples import examples
+from tests.unit.program import Program
 
 # Kubernetes: validation.IsQualifiedName and IsValidLabelValue.
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
@@ -171,6 +180,87 @@ def test_a_validation_counts_for_the_driver_that_it_was_of() -> None:
     assert "our validation.hook" not in older
 
 
+ACME = featurelabels.Other("acme.com/card", 2, "2.5 (beta)")
+
+
+def test_other_vendors_devices_are_told_of_below_their_domains() -> None:
+    found = featurelabels.labels(
+        host(inventory(gpus=(gpu(0),)), others=(ACME, ACME._replace(kind="x.org/y_z", number=0)))
+    )
+    assert {name: value for name, value in found.items() if "acme" in name or "x.org" in name} == {
+        "acme.com/oci-gpu-hook.card.present": "true",
+        "acme.com/oci-gpu-hook.card.count": "2",
+        "acme.com/oci-gpu-hook.card.driver-version": "2.5-beta",
+        "x.org/oci-gpu-hook.y_z.present": "true",
+        "x.org/oci-gpu-hook.y_z.driver-version": "2.5-beta",
+    }
+    assert found["nvidia.com/gpu.count"] == "1"
+
+
+@pytest.mark.parametrize("kind", ["", "acme", "ACME.com/card", "ac_me.com/card", "acme/card", "acme.com/", "-a.com/b"])
+def test_a_kind_that_is_no_domains_makes_no_label(kind: str) -> None:
+    assert featurelabels.labels(host(inventory(), others=(ACME._replace(kind=kind),))) == featurelabels.labels(
+        host(inventory())
+    )
+
+
+def test_without_nvidias_driver_nothing_is_said_of_it() -> None:
+    """Nor of its validation: an AMD node has not failed one."""
+    failed = Validation(1, "", (StepResult("driver", "failed", "none"),))
+    found = featurelabels.labels(host(inventory(driver_version="", cuda_version=""), validation=failed, others=(ACME,)))
+    assert not [name for name in found if name.startswith("nvidia.com/") or "validation" in name]
+    assert found["acme.com/oci-gpu-hook.card.count"] == "2"
+    assert found[f"{featurelabels.OURS}version"] == "0.1.0"
+
+
+def vendors_host(tree: Path) -> list[object]:
+    """A host with two nodes of a vendor's and its file; the words of a command there."""
+    tree.chmod(0o755)
+    group = {"devices": [{"path": "/dev/acme[0-9]", "major": "acme", "each": True}]}
+    said = {
+        **{"activation_flag": "OCI_ACME", "kind": "acme.com/card", "driver_feature": ["compute"]},
+        **{"inventory": {"compute": group}, "requires": {"modules": ["acme"]}, "version": {"module": "acme"}},
+    }
+    hosts.plant(tree, "usr/share/oci-gpu-hook/vendors/acme.json", json.dumps(said))
+    hosts.plant(tree, "sys/module/acme/version", "2.5\n")
+    (tree / "run/oci-gpu-hook").mkdir(parents=True)
+    (tree / "etc").mkdir(exist_ok=True)
+    hosts.plant(tree, "hook.conf", "features = /etc/f\n")
+    return ["features", "--host-root", tree, "--config", tree / "hook.conf", "--nvml-timeout", 0]
+
+
+def test_the_file_comes_and_goes_with_any_vendors_devices(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.umask(0o022)
+    words = vendors_host(tmp_path)
+    file = tmp_path / "etc/f"
+    assert "no NVIDIA driver" in program.mistake(6, *words)
+    assert program(*words, "--write") == f"no driver is loaded: there is no {file}\n"
+    # A tree can have no device nodes.
+    plain = vendorhost.look_for_devices
+    card = DeviceNode("/dev/acme0", 240, 0, 0o666, 0, 0, True, "", None)
+
+    def with_card(root: HostRoot, what: VendorInventory) -> vendorhost.Devices:
+        return plain(root, what)._replace(devices=(vendorhost.Device(("0",), ((card, "compute"),)),), lacking=())
+
+    monkeypatch.setattr(vendorhost, "look_for_devices", with_card)
+    assert program(*words, "--write").startswith(f"wrote {file}: ")
+    lines = file.read_text().splitlines()
+    assert "acme.com/oci-gpu-hook.card.count=1" in lines and "acme.com/oci-gpu-hook.card.driver-version=2.5" in lines
+    assert not any("nvidia" in line for line in lines)
+    # Beside NVIDIA's it is one file.
+    hosts.host(tmp_path).close()
+    both = program(*words)
+    assert "nvidia.com/gpu.count=2\n" in both and "acme.com/oci-gpu-hook.card.present=true\n" in both
+    (tmp_path / "proc/driver/nvidia/version").unlink()
+    # A module that must be loaded and is not: no container gets the card.
+    for path in sorted((tmp_path / "sys/module/acme").iterdir()):
+        path.unlink()
+    (tmp_path / "sys/module/acme").rmdir()
+    assert program(*words, "--write") == f"no driver is loaded: removed {file}\n"
+
+
 @examples(40)
 @given(words=st.lists(st.text(), min_size=8, max_size=8), number=st.integers(-5, 1 << 70))
 def test_kubernetes_takes_every_label(words: list[str], number: int) -> None:
@@ -183,7 +273,8 @@ def test_kubernetes_takes_every_label(words: list[str], number: int) -> None:
     )
     last = Validation(number, words[0], (StepResult("driver", "passed", words[6]),))
     for strategy in ("none", "single", "mixed"):
-        fields = {"machine": words[6], "selinux": words[7], "classes": tuple(words)}
+        others = (featurelabels.Other(f"acme.com/{words[5]}", number, words[6]),)
+        fields = {"machine": words[6], "selinux": words[7], "classes": tuple(words), "others": others}
         made = host(node, DIVIDED[0], strategy=strategy, validation=last, **fields)
         for label, value in featurelabels.labels(made).items():
             namespace, _, name = label.partition("/")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import csv
 import shlex
 import sys
@@ -16,7 +17,7 @@ import pytest
 from oci_gpu_hook.cli import flaglines
 from oci_gpu_hook.cli.flaglines import Asked
 from oci_gpu_hook.driver import survey
-from tests.unit import hosts
+from tests.unit import hosts, manifests
 from tests.unit.program import Program
 from tests.vocabulary.host import FACTS, MIG_UUID, plant
 
@@ -38,6 +39,23 @@ class DeviceRequest:
         self.asked = (count, device_ids, capabilities)
 
 
+class APIError(Exception):
+    """Stands for docker.errors.APIError."""
+
+    explanation = ""
+
+
+class HTTPError(Exception):
+    """Stands for tornado.web.HTTPError."""
+
+
+class Refusing:
+    """Stands for DockerSpawner, whose Docker refuses each start."""
+
+    async def start(self) -> None:
+        raise APIError
+
+
 @pytest.fixture()
 def tree(tmp_path: Path) -> Path:
     hosts.host(tmp_path).close()
@@ -53,11 +71,19 @@ def command(tree: Path, *words: object) -> list[object]:
 
 def configured(text: str, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """JupyterHub's configuration after these lines."""
-    module = ModuleType("docker.types")
-    module.DeviceRequest = DeviceRequest  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "docker", ModuleType("docker"))
-    monkeypatch.setitem(sys.modules, "docker.types", module)
-    names = ("DockerSpawner", "SwarmSpawner", "KubeSpawner")
+    stubs = {
+        "docker": {},
+        "docker.types": {"DeviceRequest": DeviceRequest},
+        "docker.errors": {"APIError": APIError},
+        "dockerspawner": {"DockerSpawner": Refusing},
+        "tornado": {},
+        "tornado.web": {"HTTPError": HTTPError},
+    }
+    for name, content in stubs.items():
+        module = ModuleType(name)
+        module.__dict__.update(content)
+        monkeypatch.setitem(sys.modules, name, module)
+    names = ("DockerSpawner", "SwarmSpawner", "KubeSpawner", "JupyterHub")
     found = SimpleNamespace(**{name: Section() for name in names})
     ast.parse(text, feature_version=(3, 9))
     exec(compile(text, "jupyterhub_config.py", "exec"), {"c": found})
@@ -162,6 +188,24 @@ def test_dockerspawner_prints_python(
     assert all(other in text.splitlines()[-1] for other in SPAWNERS if other != way)
 
 
+@pytest.mark.parametrize(
+    ("explanation", "raised"),
+    [
+        (
+            "OCI runtime create failed: ... oci-gpu-hook: GPU 0 is held by c (hint)\n",
+            "503, 'GPU 0 is held by c (hint)'",
+        ),
+        ("no such image", ""),
+    ],
+)
+def test_a_hubs_user_reads_the_hooks_sentence(monkeypatch: pytest.MonkeyPatch, explanation: str, raised: str) -> None:
+    spawner = configured(flaglines.SPAWNER_TELLS, monkeypatch).JupyterHub.spawner_class()
+    monkeypatch.setattr(APIError, "explanation", explanation)
+    with pytest.raises(HTTPError if raised else APIError) as caught:
+        asyncio.run(spawner.start())
+    assert ", ".join(map(repr, caught.value.args)) == raised
+
+
 def test_dockerspawner_by_the_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
     found = configured(flaglines.spawner_runtime(TWO), monkeypatch).DockerSpawner
     assert found.extra_host_config == {"runtime": "oci-gpu-runtime"}
@@ -218,6 +262,63 @@ def test_kubespawner_in_each_mode(program: Program, tmp_path: Path, monkeypatch:
     assert vars(found) == {"extra_resource_limits": limits, **expected[mode]}
     assert "/dev/shm" in text and "hostIPC" in text
     assert ("It costs everything" in text) == (mode == "privileged")
+
+
+def profiles(text: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
+    """What KubeSpawner overrides for who picks a profile, by the profile; nothing is said of all users."""
+    found = vars(configured(text, monkeypatch).KubeSpawner)
+    assert found.keys() == {"profile_list"}
+    assert [item["slug"] for item in found["profile_list"] if item.get("default")] == ["no-gpu"]
+    return {item["slug"]: item.get("kubespawner_override", {}) for item in found["profile_list"]}
+
+
+@pytest.mark.parametrize("mode", ["none", "selinux", "privileged"])
+def test_kubespawner_gives_gpus_to_who_picks_the_profile(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    words = ["flags", "kubespawner", "--mode", mode, "--host-root", tmp_path]
+    everybodys = vars(configured(program(*words), monkeypatch).KubeSpawner)
+    assert profiles(program(*words, "--way", "profile"), monkeypatch) == {"no-gpu": {}, "gpu": everybodys}
+
+
+def spawned(settings: dict[str, Any]) -> dict[str, Any]:
+    """The pod that KubeSpawner makes by these settings, as far as constraints look at it."""
+    security = {"allowPrivilegeEscalation": settings.get("allow_privilege_escalation", False)}
+    if settings.get("privileged"):
+        security["privileged"] = True
+    limits = settings.get("extra_resource_limits", {})
+    container = {"name": "notebook", "securityContext": security, "resources": {"limits": limits}}
+    return {
+        "metadata": {"annotations": settings.get("extra_annotations", {})},
+        "spec": {"containers": [container], "securityContext": settings.get("pod_security_context", {})},
+    }
+
+
+def test_openshift_admits_notebooks_each_by_its_own_constraints(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["flags", "kubespawner", "--host-root", tmp_path, "--way", "profile"]
+    scc = manifests.named("scc-nvidia-container.yaml", "SecurityContextConstraints")
+    constraints = {scc["metadata"]["name"]: scc, "restricted-v2": manifests.restricted()}
+    found = profiles(program(*words, "--mode", "selinux", "--scc", "nvidia-container"), monkeypatch)
+    ends = {}
+    for slug, settings in found.items():
+        pod = spawned(settings)
+        name = pod["metadata"]["annotations"]["openshift.io/required-scc"]
+        ends[slug] = manifests.admitted(pod["spec"], constraints[name])
+    level = {"level": "s0:c27,c9"}
+    assert ends == {"no-gpu": level, "gpu": {**level, "type": "nvidia_container_t"}}
+    # By mode none both keep the default; who names the type is admitted by neither.
+    for settings in profiles(program(*words), monkeypatch).values():
+        assert manifests.admitted(spawned(settings)["spec"], manifests.restricted()) == level
+    for mode in ("selinux", "privileged"):
+        typed = spawned(profiles(program(*words, "--mode", mode), monkeypatch)["gpu"])
+        assert [manifests.admitted(typed["spec"], it) for it in constraints.values()] == [None, None]
+
+
+@pytest.mark.parametrize("words", [["--scc", "x"], ["--mode", "selinux", "--scc", "a b"]])
+def test_constraints_are_named_for_selinux_alone(program: Program, tree: Path, words: list[str]) -> None:
+    assert "--scc is the name of constraints" in program.mistake(2, *command(tree, "kubespawner", *words))
 
 
 def test_kubespawner_counts_kinds(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

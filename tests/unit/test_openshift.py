@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import copy
-import functools
 import gzip
 import json
 import os
@@ -26,27 +25,28 @@ from jsonschema.validators import validator_for
 
 from tests import pods
 from tests.unit import starts
+from tests.unit.manifests import (
+    AGENTS,
+    OPENSHIFT,
+    POOLS,
+    ROOT,
+    SCHEMAS,
+    admitted,
+    containers,
+    documents,
+    judge,
+    named,
+    pod_of,
+    restricted,
+    strict,
+)
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(__file__).resolve().parents[2]
-OPENSHIFT = ROOT / "packaging/openshift"
-SCHEMAS = ROOT / "tests/data/schemas"
 GENERATE = OPENSHIFT / "generate.py"
 MADE = ("machineconfig.yaml", "machineconfig-selinux.yaml")
-AGENTS = ("device-plugin", "dcgm-exporter", "gpu-feature-discovery")
 PODS = sorted(path.name for path in (OPENSHIFT / "pods").glob("*.yaml"))
 GPU_NODE = {"feature.node.kubernetes.io/pci-10de.present": "true"}
-
-
-def strict(schema: Any) -> Any:
-    """The schema with every object closed that names its properties."""
-    if isinstance(schema, dict):
-        closed = {key: strict(value) for key, value in schema.items()}
-        if isinstance(schema.get("properties"), dict):
-            closed.setdefault("additionalProperties", False)
-        return closed
-    return [strict(item) for item in schema] if isinstance(schema, list) else schema
 
 
 def joined(schema: Any, whole: Any) -> Any:
@@ -70,41 +70,10 @@ def ignition() -> dict[str, Any]:
     return closed
 
 
-@functools.lru_cache
-def closed(name: str) -> Any:
-    """A file of schemas, closed; it is checked once, which takes longer than all documents."""
-    schema = strict(json.loads((SCHEMAS / name).read_text()))
-    validator_for(schema).check_schema(schema)
-    return schema
-
-
-def judge(kind: str) -> Any:
-    """What judges documents of a kind, by its schema and all that it refers to."""
-    for name, key in (
-        ("kubernetes-1.25.json", "$defs"),
-        ("openshift-scc.json", "definitions"),
-        ("openshift-machineconfig.json", "definitions"),
-        ("openshift-machines.json", "definitions"),
-    ):
-        whole = closed(name)
-        if kind in whole[key]:
-            return validator_for(whole)({**whole, "$ref": f"#/{key}/{kind}"})
-    raise AssertionError(f"no schema for {kind}")
-
-
 def validate(document: dict[str, Any], schema: dict[str, Any]) -> None:
     checker = validator_for(schema)
     checker.check_schema(schema)
     checker(schema).validate(document)
-
-
-def documents(path: Path) -> list[dict[str, Any]]:
-    return [item for item in yaml.safe_load_all(path.read_text()) if item]
-
-
-def named(file: str, kind: str) -> dict[str, Any]:
-    (found,) = [item for item in documents(OPENSHIFT / file) if item["kind"] == kind]
-    return found
 
 
 def generate(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -156,9 +125,9 @@ def test_every_document_is_what_its_schema_says(made: Path) -> None:
         except ValidationError as err:
             raise AssertionError(f"{name}, {document['kind']}: {err.message}") from err
     assert sorted(set(kinds)) == [
-        "ClusterAutoscaler", "DaemonSet", "MachineAutoscaler", "MachineConfig",
-        "MachineConfigPool", "MachineSet", "Namespace", "Pod", "ResourceQuota", "Role",
-        "RoleBinding", "SecurityContextConstraints", "ServiceAccount",
+        "ClusterAutoscaler", "DaemonSet", "Deployment", "Job", "LimitRange", "MachineAutoscaler",
+        "MachineConfig", "MachineConfigPool", "Namespace", "Pod", "PriorityClass", "ResourceQuota",
+        "Role", "RoleBinding", "SecurityContextConstraints", "ServiceAccount",
     ]  # fmt: skip
 
 
@@ -168,8 +137,9 @@ def test_every_document_is_what_its_schema_says(made: Path) -> None:
         ("pods/environment.yaml", "Pod", ("spec", "securityContext", "runAsNonroot")),
         ("scc.yaml", "SecurityContextConstraints", ("seLinuxContext", "selinuxOptions")),
         ("pools/autoscaler.yaml", "ClusterAutoscaler", ("spec", "resourceLimits", "gpu")),
-        ("pools/machineset.yaml", "MachineSet", ("spec", "template", "spec", "taint")),
-        ("pools/quota.yaml", "ResourceQuota", ("spec", "hards")),
+        ("pods/device-plugin-validation.yaml", "Job", ("spec", "template", "spec", "initContainer")),
+        ("pools/inference.yaml", "Deployment", ("spec", "replica")),
+        ("pools/quota.yaml", "LimitRange", ("spec", "limit")),
     ],
 )
 def test_a_misspelt_field_is_found(file: str, kind: str, path: tuple[str, ...]) -> None:
@@ -324,22 +294,22 @@ def test_the_role_grants_the_use_of_that_one_and_nothing_else(constraints: str, 
     assert [(one["name"], one["namespace"]) for one in binding["subjects"]] == [(account["name"], account["namespace"])]
 
 
-@pytest.mark.parametrize("name", PODS)
+@pytest.mark.parametrize("name", [*(f"pods/{name}" for name in PODS), *POOLS])
 def test_a_pod_needs_no_privilege(name: str) -> None:
     """Kubernetes' level "restricted": nothing but a type of SELinux's is beyond it."""
-    (pod,) = documents(OPENSHIFT / "pods" / name)
-    spec = pod["spec"]
+    (document,) = documents(OPENSHIFT / name)
+    spec = pod_of(document)["spec"]
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    for container in spec["containers"]:
-        more = {"readOnlyRootFilesystem": True} if name.startswith("nvidia-smi") else {}
+    for container in containers(spec):
+        more = {"readOnlyRootFilesystem": True} if name.startswith("pods/nvidia-smi") else {}
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
             **more,
         }
     assert "volumes" not in spec
-    assert "namespace" not in pod["metadata"]
+    assert "namespace" not in document["metadata"]
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -375,20 +345,6 @@ def test_an_agent_has_no_privilege_and_its_own_folder_alone(name: str) -> None:
     )
 
 
-def admitted(spec: dict[str, Any], scc: dict[str, Any]) -> dict[str, str] | None:
-    """The options that a pod ends with, as MustRunAs has it; None if it is not admitted.
-
-    A pod without options gets those of the constraints, one with options keeps them; the two must then be equal.
-    """
-    assert scc["seLinuxContext"]["type"] == "MustRunAs"
-    # What the constraints leave out of a level, the namespace's annotation fills in.
-    wanted = {"level": "s0:c27,c9", **scc["seLinuxContext"]["seLinuxOptions"]}
-    for container in spec["containers"]:
-        assert "seLinuxOptions" not in container["securityContext"]
-    options: dict[str, str] = spec["securityContext"].get("seLinuxOptions", wanted)
-    return options if options == wanted else None
-
-
 @pytest.mark.parametrize(
     ("file", "constraints", "type_"),
     [
@@ -398,7 +354,7 @@ def admitted(spec: dict[str, Any], scc: dict[str, Any]) -> dict[str, str] | None
 )
 def test_openshift_admits_a_pod_and_sets_its_type_and_level(file: str, constraints: str, type_: str) -> None:
     (document,) = documents(OPENSHIFT / file)
-    pod = document["spec"]["template"] if document["kind"] == "DaemonSet" else document
+    pod = pod_of(document)
     scc = named(constraints, "SecurityContextConstraints")
     required = pod["metadata"]["annotations"]["openshift.io/required-scc"]
     assert required == scc["metadata"]["name"]
@@ -406,39 +362,35 @@ def test_openshift_admits_a_pod_and_sets_its_type_and_level(file: str, constrain
     # The line that other clusters take is there, and is not for this one.
     pasted = (OPENSHIFT / file).read_text().replace("# seLinuxOptions:", "seLinuxOptions:")
     (document,) = yaml.safe_load_all(pasted)
-    pod = document["spec"]["template"] if document["kind"] == "DaemonSet" else document
+    pod = pod_of(document)
     assert pod["spec"]["securityContext"]["seLinuxOptions"] == {"type": type_}
     assert admitted(pod["spec"], scc) is None
 
 
-def test_a_pool_says_one_word_everywhere() -> None:
-    """The taint, who tolerates it, the type of GPU that is counted and the machines that are scaled."""
-    machines = named("pools/machineset.yaml", "MachineSet")
-    template = machines["spec"]["template"]
-    labels = template["metadata"]["labels"]
-    assert machines["spec"]["selector"]["matchLabels"].items() <= labels.items()
-    limits = named("pools/autoscaler.yaml", "ClusterAutoscaler")["spec"]["resourceLimits"]
-    (gpus,) = limits["gpus"]
-    assert template["spec"]["metadata"]["labels"]["cluster-api/accelerator"] == gpus["type"]
-    scaled = named("pools/autoscaler.yaml", "MachineAutoscaler")
-    assert scaled["spec"]["scaleTargetRef"]["name"] == machines["metadata"]["name"]
-    assert scaled["metadata"]["namespace"] == machines["metadata"]["namespace"]
-    (taint,) = template["spec"]["taints"]
-    tolerating = [named("pools/pod.yaml", "Pod")["spec"]] + [
-        named(file, "DaemonSet")["spec"]["template"]["spec"]
-        for file in ("daemonset.yaml", *(f"agents/{name}.yaml" for name in AGENTS))
-    ]
-    for spec in tolerating:
-        (toleration,) = spec["tolerations"]
-        assert (toleration["key"], toleration["operator"]) == (taint["key"], "Exists")
-    (counted,) = named("pools/quota.yaml", "ResourceQuota")["spec"]["hard"]
-    assert counted == f"requests.{taint['key']}"
+@pytest.mark.parametrize(
+    "file", [*(f"pods/{name}" for name in PODS if "selinux" not in name and "smi" not in name), *POOLS]
+)
+def test_openshift_admits_a_pod_by_restricted_v2(file: str) -> None:
+    (document,) = documents(OPENSHIFT / file)
+    spec = pod_of(document)["spec"]
+    assert admitted(spec, restricted()) == {"level": "s0:c27,c9"}
+    for fault in (
+        {"privileged": True},
+        {"runAsUser": 0},
+        {"capabilities": {"add": ["SYS_ADMIN"]}},
+        {"allowPrivilegeEscalation": True},
+        {"seLinuxOptions": {"type": "spc_t"}},
+    ):
+        for number, _ in enumerate(containers(spec)):
+            broken = copy.deepcopy(spec)
+            containers(broken)[number]["securityContext"].update(fault)
+            assert admitted(broken, restricted()) is None, fault
 
 
 def test_there_is_a_pod_for_each_way_to_ask() -> None:
     assert PODS == [
-        "cdi.yaml", "device-plugin.yaml", "environment.yaml", "nvidia-smi-selinux.yaml",
-        "nvidia-smi.yaml", "selinux.yaml",
+        "cdi.yaml", "device-plugin-validation.yaml", "device-plugin.yaml", "environment.yaml",
+        "nvidia-smi-selinux.yaml", "nvidia-smi.yaml", "selinux.yaml",
     ]  # fmt: skip
 
 
@@ -466,7 +418,7 @@ def test_the_hook_understands_what_a_pod_asks_for(name: str, devices: str) -> No
     from oci_gpu_hook.request.sources import Inputs
 
     (pod,) = documents(OPENSHIFT / name)
-    spec = pod["spec"] if pod["kind"] == "Pod" else pod["spec"]["template"]["spec"]
+    spec = pod_of(pod)["spec"]
     environment = {item["name"]: item["value"] for item in spec["containers"][0]["env"]}
     asked, notes = parse(Inputs(environment=environment), Settings())
     assert asked is not None

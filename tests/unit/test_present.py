@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from oci_gpu_hook.cli import features
 from oci_gpu_hook.cli import inventory as cli_inventory
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.exporters import featurelabels
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.vendors import vendorinventory
 from tests.unit import hosts
@@ -22,6 +24,7 @@ from tests.unit.program import Program
 
 FOLDER = "/usr/share/oci-gpu-hook/vendors"
 ACME = f"{FOLDER}/acme.json"
+OTHER = featurelabels.Other("acme.com/card", 1, "2.5")
 NOTHING = "this host has no NVIDIA driver"
 
 
@@ -272,6 +275,32 @@ def test_refresh_fails_where_a_gpu_of_nvidias_has_no_driver(tree: Path, program:
 def test_nobody_can_save_where_others_may_write(tree: Path, program: Program) -> None:
     (tree / saved.FOLDER[1:]).chmod(0o777)
     assert "cannot save" in program.mistake(7, "inventory", "refresh", "--host-root", tree)
+
+
+def test_watch_keeps_the_features_of_vendors_without_nvidias_driver(
+    tree: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tree / "etc/f"
+    plant(tree, "hook.conf", "features = /etc/f\n")
+    plant(tree, "etc/f", "of before\n")
+    counts: list[bool | str] = []
+    found: list[tuple[featurelabels.Other, ...]] = [(), (OTHER,), (OTHER,), ()]
+
+    def moments(interval: float) -> Any:
+        for step in found:
+            monkeypatch.setattr(features, "others", lambda root, step=step: step)
+            yield ""
+            counts.append(file.exists() and file.read_text())
+        raise SystemExit(0)
+
+    monkeypatch.setattr(cli_inventory, "_moments", moments)
+    with pytest.raises(SystemExit):
+        program("inventory", "watch", "--host-root", tree, "--config", tree / "hook.conf")
+    nothing, one, same, gone = counts
+    assert (nothing, gone) == (False, False)
+    assert one == same and "acme.com/oci-gpu-hook.card.count=1\n" in str(one)
+    # It is written where it changes, and not at each moment.
+    assert program("info", "--host-root", tree).count(f"wrote {file}") == 1
 
 
 def test_watch_saves_vendors_anew_once_something_changes(

@@ -20,6 +20,14 @@ _DRIVER_ROOT = command("oci-gpu-hook", "config", "show", note="driver-root")
 REFRESH = command("oci-gpu-hook", "inventory", "refresh")
 _VALIDATE = command("oci-gpu-hook", "validate")
 _USABLE_BY_ALL = 0o666
+# Which lets adapters reach GPUs' memory: NVIDIA's, and Mellanox's before it.
+_PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
+# Since then mlx5 takes memory by dma-buf; NVIDIA's proprietary module gives none.
+_DMA_BUF_KERNEL = [5, 12]
+_LOAD_PEER_MEMORY = then(
+    command("modprobe", "nvidia_peermem"),
+    command("sh", "-c", "echo nvidia_peermem >/etc/modules-load.d/nvidia-peermem.conf"),
+)
 
 # The commands that install the driver and its libraries, by the distribution's package manager.
 _INSTALL = {
@@ -180,6 +188,26 @@ def nodes(
     if findings:
         return findings
     return [Finding("nodes", PASS, f"{len(wanted)}, with the driver's numbers and mode 0666")]
+
+
+def rdma(adapters: list[str], modules: tuple[str, ...], is_open: bool, release: str) -> list[Finding]:
+    """How adapters reach the GPUs' memory (GPUDirect RDMA); nothing where there is none.
+
+    modules: the loaded ones; is_open: whether NVIDIA's is the open one; release: the kernel's.
+    """
+    if not adapters:
+        return []
+    whose = _listed(adapters)
+    for name in _PEER_MEMORY:
+        if name in modules:
+            return [Finding("GPUDirect RDMA", PASS, f"by {name}, for {whose}")]
+    is_new = _numbers(release) >= _DMA_BUF_KERNEL
+    if is_open and is_new:
+        seen = f"by dma-buf, for {whose}; programs that know nvidia_peermem alone copy through the host's memory"
+        return [Finding("GPUDirect RDMA", PASS, seen)]
+    why = "the kernel is older than 5.12" if is_open else "NVIDIA's module is not the open one"
+    seen = f"{whose} cannot reach the GPUs' memory: nvidia_peermem is not loaded, and there is no dma-buf, as {why}"
+    return [Finding("GPUDirect RDMA", WARN, seen, _LOAD_PEER_MEMORY)]
 
 
 def inventory(saved: DriverInventory | None, state: State) -> list[Finding]:

@@ -2,11 +2,14 @@
 """This node's features for Node Feature Discovery: labels from values.  Pure.
 
 Names and values below nvidia.com are those of gpu-feature-discovery, which the pods of a cluster go by; ours lie in the
-namespace that every NFD accepts.  Every name and value is one that Kubernetes takes.  Must not look at anything.
+namespace that every NFD accepts.  Other vendors' devices are below the vendor's domain, by names that begin with ours:
+the vendors' own labellers, such as AMD's, keep theirs there.  Every name and value is one that Kubernetes takes.  Must
+not look at anything.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.node.machine.validated import FAILED, PASSED, STEPS
@@ -23,6 +26,9 @@ OURS = "feature.node.kubernetes.io/oci-gpu-hook."
 SINGLE, MIXED = "single", "mixed"
 
 _LONGEST = 63
+_LONGEST_CLASS = 32
+# Kubernetes: what stands before the slash.  A domain, and no name of a single word.
+_DOMAIN = re.compile(r"(?=.{1,253}\Z)([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _GPU = "gpu"
 # By the major number of the compute capability; 7 and 8 have two each.
 _FAMILIES = {
@@ -40,12 +46,24 @@ _FAMILIES = {
 _MODES = {"0x030000": "graphics", "0x030200": "compute"}
 
 
+class Other(NamedTuple):
+    """Another vendor's devices.
+
+    kind: of the vendor's file, ``amd.com/gpu``; number: how many a request can name; version: the driver's, or "".
+    """
+
+    kind: str
+    number: int
+    version: str
+
+
 class Host(NamedTuple):
     """What is told of a host.
 
-    readings: what NVML reads, () if it was not asked; classes: the PCI classes of the GPUs; machine: its maker's
-    name for it; strategy: the setting mig-strategy; selinux: the mode of oci_gpu_hook_selinux(8) that it serves, or
-    ``disabled``, "" if that is not known; version: ours; unhealthy: how many GPUs are not healthy.
+    inventory: without a version if NVIDIA's driver is not loaded; readings: what NVML reads, () if it was not asked;
+    classes: the PCI classes of the GPUs; machine: its maker's name for it; strategy: the setting mig-strategy; selinux:
+    the mode of oci_gpu_hook_selinux(8) that it serves, or ``disabled``, "" if that is not known; version: ours;
+    unhealthy: how many GPUs are not healthy.
     """
 
     inventory: DriverInventory
@@ -57,11 +75,12 @@ class Host(NamedTuple):
     version: str
     validation: Validation | None
     unhealthy: int = 0
+    others: tuple[Other, ...] = ()
 
 
 def labels(host: Host) -> dict[str, str]:
     """All labels of a host, by their whole names."""
-    found = _versions(host.inventory)
+    found = _versions(host.inventory) if host.inventory.driver_version else {}
     if host.inventory.gpus:
         found.update(_machine(host))
         found.update(_gpus(host))
@@ -71,6 +90,7 @@ def labels(host: Host) -> dict[str, str]:
     return {
         **{NVIDIA + _key(name): label_value(value) for name, value in found.items()},
         **{OURS + _key(name): label_value(value) for name, value in _ours(host).items()},
+        **{name: label_value(value) for other in host.others for name, value in _other(other).items()},
     }
 
 
@@ -198,12 +218,30 @@ def _mig(host: Host, name: str, devices: tuple[MigDevice, ...]) -> dict[str, str
     return {**_base(name, len(devices), product), **{f"{name}.{key}": str(value) for key, value in attributes.items()}}
 
 
+def _other(other: Other) -> dict[str, str]:
+    """By whole names: that devices are here, how many if a request can tell them apart, and the driver's version."""
+    domain, _, name = other.kind.partition("/")
+    name = label_value(name)[:_LONGEST_CLASS].strip("-_.")
+    if not name or not _DOMAIN.fullmatch(domain):
+        return {}
+    begin = f"{domain}/oci-gpu-hook.{name}"
+    found = {f"{begin}.present": "true"}
+    if other.number:
+        found[f"{begin}.count"] = str(other.number)
+    if other.version:
+        found[f"{begin}.driver-version"] = other.version
+    return found
+
+
 def _ours(host: Host) -> dict[str, str]:
     """The hook's version, SELinux, and the last validation, where it was of this driver."""
     found = {"version": host.version, **({"unhealthy-gpus": str(host.unhealthy)} if host.unhealthy else {})}
     if host.selinux:
         found["selinux-mode"] = host.selinux
     last = host.validation
+    if not host.inventory.driver_version:
+        # It is NVIDIA's driver that is validated.
+        return found
     if last is None or last.driver_version != host.inventory.driver_version:
         return {**found, "validation": "none"}
     outcomes = {step.name: step.outcome for step in last.steps}

@@ -132,6 +132,21 @@ def expects_nvidia(root: HostRoot) -> bool:
     return any([root.stat(path) for path in paths]) or bool(_on_pci(root, {_NVIDIA}))
 
 
+def rdma_adapters(root: HostRoot) -> list[str]:
+    """NVIDIA's own adapters of InfiniBand and RoCE, such as ``mlx5_0``: those that can reach a GPU's memory."""
+    found = []
+    for address in root.names(vendorhost.PCI):
+        folder = f"{vendorhost.PCI}/{address}"
+        if (root.link(f"{folder}/driver") or "").endswith("/mlx5_core"):
+            found += root.names(f"{folder}/infiniband")
+    return found
+
+
+def is_open_module(root: HostRoot) -> bool:
+    """Whether NVIDIA's kernel module is the open one, by its own words."""
+    return b" Open Kernel Module " in (root.read(proc.VERSION) or b"")
+
+
 def has_anything(root: HostRoot, found: VendorState) -> bool:
     """Whether the host has hardware or files of the vendor's."""
     what = found.inventory
