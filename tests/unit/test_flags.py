@@ -71,7 +71,7 @@ def command(tree: Path, *words: object) -> list[object]:
 
 def configured(text: str, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """JupyterHub's configuration after these lines."""
-    stubs = {
+    stubs: dict[str, dict[str, Any]] = {
         "docker": {},
         "docker.types": {"DeviceRequest": DeviceRequest},
         "docker.errors": {"APIError": APIError},
