@@ -66,6 +66,8 @@ if [ "$purpose" = test ]; then
     # JupyterHub's proxy.  The others of its programs come from PyPI.
     has configurable-http-proxy || debian need node-configurable-http-proxy
     has docker-compose || { debian need docker-compose; fedora want docker-compose; }
+    # What podman's pods begin with.
+    has catatonit || need catatonit
     has podman-compose || { debian need podman-compose; fedora want podman-compose; }
     # A user's own Docker.
     has rootlesskit || need rootlesskit

@@ -29,6 +29,8 @@ _ENGINES = {
     "podman": (f"/etc/{configuration.PODMAN}", configuration.PODMAN, configuration.podman, "--user"),
 }
 _WITHOUT = {"docker": configuration.without_docker}
+# A link of the administrator's, for tools that look for this name in `docker info`, as devcontainers does.
+_LINK = f"{PROGRAM.rpartition('/')[0]}/nvidia-container-runtime"
 # Docker refuses the first, and containerd's shims have names like the last.
 _NAME, _TAKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"), re.compile(r"runc|crun|io\.containerd\..*")
 
@@ -60,8 +62,9 @@ def configure(
         raise UsageError(f"{engine} has no {option}", "the manual says what each engine needs")
     if name is not None and (not _NAME.fullmatch(name) or _TAKEN.fullmatch(name)):
         raise UsageError(f"--name is {quoted(name)}, which is no name for our runtime", "such as nvidia")
-    asked = Asked(RUNTIME if name is None else name, PROGRAM, HOOKS_FOLDER, default, cdi, name is not None)
     root = HostRoot(host_root)
+    program = _LINK if name == "nvidia" and root.real(_LINK) == PROGRAM else PROGRAM
+    asked = Asked(RUNTIME if name is None else name, program, HOOKS_FOLDER, default, cdi, name is not None)
     file = enginefile.read(root, _users(users) if user else path, is_users=user)
     change = (_WITHOUT.get(engine, configuration.without_drop_in) if removes else added)(root, file, asked)
     if change.by_hand:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docker.dockerd import docker, run
+from tests.docker.dockerd import docker, nodes, opened, run, tried
 from tests.docker.test_containerd import OURS, START, on, pod, times
 from tests.docker.test_options import CASES, asks, has_what_it_asked_for
 from tests.integration.engines import Installed
@@ -59,6 +59,14 @@ cat /etc/containerd/config.toml /run/lines >/run/joined
         "again": f"{CONFIGURE} 2>&1",
         "runc": on("runc"),
         "pod": pod("NVIDIA_VISIBLE_DEVICES=1,3"),
+        # What the devcontainers CLI (0.89) asks for "hostRequirements": {"gpu": true}, and what it runs then.
+        "devcontainers": f"""
+ln -s oci-gpu-runtime /usr/bin/nvidia-container-runtime
+{NVIDIA} >/dev/null 2>&1
+reload_dockerd runc
+docker info -f '{{{{.Runtimes.nvidia}}}}'
+{run("--runtime simulated-runc --gpus all")}
+""",
     }
     return docker(installed, patterns["debian"], scripts, {"debug": False}, cgroup="v1")
 
@@ -103,3 +111,10 @@ def test_containerd_gets_lines_by_hand_beside_others_of_the_plugin(seen: dict[st
     assert seen["again"] == [f"nothing to do in {DROP_IN}", "containerd has it by /etc/containerd/config.toml"]
     (look,) = times(seen["pod"])
     has_what_it_asked_for(CASES["indices"], look)
+
+
+def test_devcontainers_finds_nvidias_runtime(seen: dict[str, list[str]]) -> None:
+    """By the name of a link to ours, which configure has written as it is there."""
+    info, *lines = seen["devcontainers"]
+    assert "nvidia-container-runtime" in info
+    assert opened(lines) == nodes([*range(8)]) | tried([*range(8)]), lines

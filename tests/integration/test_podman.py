@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from tests.integration import roots
-from tests.integration.engines import PROCDRIVER, Installed, on_node, podman, run_podman
+from tests.integration.engines import PROCDRIVER, Installed, on_node, podman, remove_podmans_parents, run_podman
+from tests.integration.inside import node
 
 
 def test_a_container_without_a_request_is_left_alone(installed: Installed, tmp_path: Path) -> None:
@@ -147,3 +149,61 @@ def test_a_rootless_container_needs_no_option_once_podman_is_configured(
     assert served not in parts["before"] and served not in parts["removed"], done.out
     assert parts["user"] == f"{served}nothing to do in {place}\nremoved {place}\n", done.out
     assert parts["root"] == served, done.out
+
+
+# What podman of this machine may do, which lacks CAP_SYS_RESOURCE; and the simulated driver, for builds too, which
+# read no folder but these two.
+AT_HOME = """
+mkdir -p /etc/containers/oci/hooks.d
+cp /usr/libexec/gpunode/hooks.d/* /etc/containers/oci/hooks.d/
+printf '%s\\n' '[containers]' 'default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]' 'pids_limit = 0' \\
+    >/etc/containers/containers.conf
+"""
+SEEN = "echo seen $(ls /dev | grep 'nvidia[0-9c]')"
+POD = """
+cat >/run/pod.yaml <<'END'
+apiVersion: v1
+kind: Pod
+metadata: {name: pod}
+spec:
+  hostNetwork: true
+  restartPolicy: Never
+  containers:
+  - name: gpu
+    image: localhost/image:latest
+    command: ["/bin/sh", "-c", "%s"]
+    env: [{name: NVIDIA_VISIBLE_DEVICES, value: "1"}]
+END
+"""
+# What a quadlet unit's generator of podman 4.4 and later makes of Environment=NVIDIA_VISIBLE_DEVICES=2.
+QUADLET = "run --name systemd-gpu --replace --rm --cgroups=split --sdnotify=ignore --env NVIDIA_VISIBLE_DEVICES=2"
+
+
+def test_builds_pods_and_units_have_their_gpus(installed: Installed, tmp_path: Path, driver: Path) -> None:
+    """A step of a build by its ENV, a pod by its env, a quadlet's container by Environment=; each alone."""
+    root = roots.debian(tmp_path / "root", driver)
+
+    def engine(words: str) -> str:
+        return podman(words, runtime="runc", folder=tmp_path)
+
+    dockerfile = f"FROM image\nENV NVIDIA_VISIBLE_DEVICES=0\nRUN {SEEN}\n"
+    script = f"""{AT_HOME}
+tar -C {root} -c . | {engine("import - image")} >/dev/null 2>&1
+mkdir /run/context
+printf %s {shlex.quote(dockerfile)} >/run/context/Dockerfile
+{engine("build --network none --ulimit nofile=1024:1024 /run/context")} 2>&1
+{POD % SEEN}
+{engine("tag image localhost/image:latest")}
+{engine("kube play --network host /run/pod.yaml")} >/dev/null
+{engine("wait pod-gpu")} >/dev/null
+{engine("logs pod-gpu")}
+{engine("kube down /run/pod.yaml")} >/dev/null
+{engine(QUADLET.replace("--cgroups=split", "--network none"))} image /bin/sh -c {shlex.quote(SEEN)}
+"""
+    try:
+        done = on_node(installed, script, cgroup="v1")
+    finally:
+        remove_podmans_parents()
+    assert done.code == 0, done.out + done.err
+    found = re.findall(r"^seen (.*)$", done.out, re.MULTILINE)
+    assert found == [f"{node(index)[5:]} nvidiactl" for index in range(3)], done.out
