@@ -85,13 +85,14 @@ def without_docker(root: HostRoot, file: EngineFile, asked: Asked) -> Change:
     values, text, entry = daemonjson.values(file), file.text, {"path": asked.program}
     runtimes, features = _object(file, values, "runtimes"), _object(file, values, "features")
     there = [name for name in runtimes if name == asked.name or not asked.is_named]
-    ours = [name for name in there if runtimes[name] == entry]
+    # By a link to our runtime it is written as well.
+    ours = [name for name in there if runtimes[name] == entry or _is_link(root, runtimes[name])]
     for name in there:
         # What it has beside its path is somebody else's.
         if name not in ours and (asked.is_named or _is_ours(root, runtimes[name])):
             raise _others(f"runtimes.{name}", file.path)
     default = values.get("default-runtime")
-    rows: list[tuple[Any, ...]] = [(("runtimes", name), entry) for name in ours]
+    rows: list[tuple[Any, ...]] = [(("runtimes", name), runtimes[name]) for name in ours]
     rows += [(("default-runtime",), default)] if default in ours else []
     rows += [(("features", "cdi"), True)] if asked.cdi and features.get("cdi") is True else []
     for path, value in reversed(rows):
@@ -110,6 +111,10 @@ def _object(file: EngineFile, values: dict[str, Any], key: str) -> dict[str, Any
 def _is_ours(root: HostRoot, entry: object) -> bool:
     path = entry.get("path") if isinstance(entry, dict) else None
     return isinstance(path, str) and dockerd.is_ours(root, path)
+
+
+def _is_link(root: HostRoot, entry: object) -> bool:
+    return isinstance(entry, dict) and [*entry] == ["path"] and _is_ours(root, entry)
 
 
 def _others(what: str, path: str) -> ConfigError:
