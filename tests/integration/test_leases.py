@@ -123,6 +123,22 @@ runc delete --force {one}
         assert found["freed"][0].startswith("nvidia")
 
 
+def test_a_container_of_the_same_name_is_another(installed: Installed, bundle: Maker) -> None:
+    """Its cgroup has the path of the one before, whose devices are free, and an inode number of its own."""
+    every, one = [bundle("debian").asks(word).runs(*WAITS) for word in ("all", "0")]
+    others = bundle("debian").asks("any:7").runs(*GPUS)
+    name = every.id
+    scripts = {
+        "every": f"{begun('crun', every, name)}\ncrun delete --force {name}",
+        "one": begun("crun", one, name),
+        "others": start("crun", others),
+        "end": f"crun delete --force {name}",
+    }
+    found = in_turn(installed, scripts, settings=ONE)
+    assert len(found["others"][0].split()) == 7
+    assert not {*found["one"]} & {*found["others"][0].split()}
+
+
 def test_people_see_what_starts_count(installed: Installed, bundle: Maker) -> None:
     """`plan` says what it would be now and takes nothing; `containers`, metrics and JSON say who holds what."""
     made = bundle("debian").asks("any:3").runs(*WAITS)
