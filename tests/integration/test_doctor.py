@@ -177,7 +177,7 @@ PLANTED = {
         Planted("fail", "hook in podman", "gives it 0 seconds: it stops every container", "apt reinstall oci-gpu-hook"),
     """sed -i 's/"args"/"timeout": 30, "args"/' $HOOKS/oci-gpu-hook.json""":
         Planted("warn", "hook in podman",
-            "gives it a timeout: where other hooks run before it, crun fails some containers",
+            "gives it a timeout: if other hooks run before it, crun fails some containers",
             "apt reinstall oci-gpu-hook"),
     "sed 's/1[.]0[.]0/9.0.0/' $HOOKS/oci-gpu-hook.json >$HOOKS/other.json":
         Planted("fail", "hook in podman",

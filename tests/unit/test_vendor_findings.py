@@ -95,7 +95,7 @@ PLANTED: dict[str, tuple[Any, tuple[str, str, str, str]]] = {
     ),
     "untrue": (
         lambda tree: plant(tree, "/sys/module/acme/version", "3"),
-        ("OCI_ACME", "pass", "no longer true, and the next start saves it anew", ""),
+        ("OCI_ACME", "pass", "no longer true, and the next start saves it again", ""),
     ),
     "folder": (
         lambda tree: (tree / "run/oci-gpu-hook").chmod(0o777),

@@ -144,7 +144,7 @@ def _opened(paths: list[str], seen: Seen, who: ContainerRef) -> list[Finding]:
 def _unopened(error: int, paths: list[str], restart: Remedy) -> Finding:
     which = _listed(paths)
     if error == codes.EPERM:
-        text = f"its device cgroup denies {which}: the rules were written anew after its start"
+        text = f"its device cgroup denies {which}: the rules were written again after its start"
         return Finding("open", FAIL, f"{text}, as daemon-reload and update do", restart)
     if error == codes.EACCES:
         text = f"its user may not open {which}"

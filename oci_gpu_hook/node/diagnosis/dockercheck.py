@@ -84,7 +84,7 @@ def _settings(found: Settings) -> list[Finding]:
         return [Finding(_CHECK, WARN, f"{path}: {found.fault}", command("vi", path))]
     seen = f"{path}: {found.fault}, and who writes it is root"
     # What others may have written must not become root's.
-    remedy = command("rm", path, note="a link: write the file anew in its place")
+    remedy = command("rm", path, note="a link: write a file in its place")
     if found.danger == OPEN:
         remedy = roots_alone(path.rpartition("/")[0], path)
     return [Finding(_CHECK, WARN, seen, remedy)]

@@ -218,7 +218,7 @@ def inventory(saved: DriverInventory | None, state: State) -> list[Finding]:
         return findings
     if saved is None:
         seen = "what is saved is no longer true" if state.is_saved else "none is saved"
-        return [Finding(check, WARN, f"{seen}: each start looks at the driver anew", REFRESH)]
+        return [Finding(check, WARN, f"{seen}: each start looks at the driver again", REFRESH)]
     if saved.unknown:
         return [Finding(check, WARN, f"not known: {saved.unknown[0]}", REFRESH)]
     return [Finding(check, PASS, f"saved, and true for driver {saved.driver_version}")]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SERVED = {"prestart", "createRuntime"}
 REINSTALL = {tool: command(tool, "reinstall", "oci-gpu-hook") for tool in ("dnf", "apt")}
-# The engines that read hooks.d, and what makes them read their settings anew.
+# The engines that read hooks.d, and what makes them read their settings again.
 _RESTART: dict[str, tuple[Remedy, ...]] = {"podman": (), "CRI-O": (command("systemctl", "restart", "crio"),)}
 _CONTAINERD = "/etc/containerd/config.toml"
 _BINARY_NAME = 'BinaryName = "/usr/bin/oci-gpu-runtime"'
@@ -115,7 +115,7 @@ def callers(here: list[str], program: str, entry: str, tool: str) -> list[Findin
     if program and program != entry:
         seen = f"{who}, which is {program}, not this hook"
         return [Finding("callers", WARN, seen, command(tool, "install", "oci-gpu-hook-cli"))]
-    # Whoever gives them no GPUs needs no such program.
+    # A host where they give no GPUs needs no such program.
     is_what = "which is this hook" if program else "which is not there: with oci-gpu-hook-cli they give GPUs"
     return [Finding("callers", PASS, f"{who}, {is_what}")]
 
@@ -163,7 +163,7 @@ def installation(found: Installation, tool: str) -> list[Finding]:
         seen = f"others than root may write {path}, which runs as root"
         return [Finding(check, FAIL, seen, roots_alone(path))]
     if not found.is_linked:
-        seen = f"{found.library} was not made for {found.python}: each start compiles it anew"
+        seen = f"{found.library} was not made for {found.python}: each start compiles it again"
         return [Finding(check, WARN, seen, reinstall)]
     if found.leftovers:
         seen = f"{found.leftovers[0]} is left from an installation that did not end"
@@ -211,7 +211,7 @@ def _fit(check: str, item: Registration, tool: str) -> Finding:
         seen = f"{item.path} gives it {item.timeout} seconds: it stops every container"
         return Finding(check, FAIL, seen, REINSTALL[tool])
     if item.timeout is not None:
-        seen = f"{item.path} gives it a timeout: where other hooks run before it, crun fails some containers"
+        seen = f"{item.path} gives it a timeout: if other hooks run before it, crun fails some containers"
         return Finding(check, WARN, seen, REINSTALL[tool])
     if not item.always:
         seen = f"{item.path} registers it for some containers only"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which container holds which GPU or other device, and which of them nobody holds: values in, values out.  Pure.
 
-A container can move its nodes, or make them anew elsewhere.  So it holds a GPU that its device cgroup allows, if it has
+A container can move its nodes, or make others elsewhere.  So it holds a GPU that its device cgroup allows, if it has
 the node, or if that cgroup was written for it, as it does not allow every device.  A GPU that is divided is held by MIG
 devices: those whose two capabilities the container has as well.  Another vendor's device is held by any of its nodes.
 """

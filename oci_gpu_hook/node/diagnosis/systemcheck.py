@@ -57,7 +57,7 @@ def python(interpreter: str, file: str, tool: str) -> list[Finding]:
 def settings(error: ConfigError | None, path: str, is_open: bool, is_there: bool) -> list[Finding]:
     """The administrator's files: `error` is what the hook would say of them, None if they are right."""
     if error is not None:
-        remedy = _mended(error.message)
+        remedy = _fixed(error.message)
         return [Finding("settings", FAIL, error.message, remedy)]
     if is_open:
         seen = f"others than root may write {path}"
@@ -81,7 +81,7 @@ def roots_alone(*paths: str) -> Remedy:
     return then(command("chown", "root:", *paths), command("chmod", "go-w", *paths))
 
 
-def _mended(message: str) -> Remedy:
+def _fixed(message: str) -> Remedy:
     """The command for an error of the settings: ``FILE:LINE: why`` for a line, ``cannot read FILE: why`` for a file."""
     file, _, rest = message.partition(":")
     line = rest.partition(":")[0]

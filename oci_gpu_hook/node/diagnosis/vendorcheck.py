@@ -28,7 +28,7 @@ class Here(NamedTuple):
     """A vendor whose hardware is here.
 
     is_saved: whether an inventory is saved, is_true: whether it is still true; unloaded: the modules that its file
-    requires and the kernel lacks; type, boolean: of SELinux, which the file names: ``missing``, ``off``, or "" where
+    requires and the kernel lacks; type, boolean: of SELinux, which the file names: ``missing``, ``off``, or "" if
     there is nothing to say.
     """
 
@@ -67,7 +67,7 @@ def _vendor(item: Here, tool: str) -> list[Finding]:
     findings += [Finding(check, WARN, fault, LOOK) for fault in item.found.faults]
     findings += _selinux(item)
     if not item.is_saved:
-        seen = "no inventory is saved: the next start looks at its files anew"
+        seen = "no inventory is saved: the next start looks at its files again"
         findings.append(Finding(check, WARN, seen, REFRESH))
     if findings:
         return findings
@@ -83,7 +83,7 @@ def _vendor(item: Here, tool: str) -> list[Finding]:
         text += f"; {absent} of what may be missing is"
     if not item.is_true:
         # Any program that is installed in a folder of its files does that.
-        text += "; what is saved is no longer true, and the next start saves it anew"
+        text += "; what is saved is no longer true, and the next start saves it again"
     return [Finding(check, PASS, text)]
 
 
@@ -91,7 +91,7 @@ def _lacking(item: Here, tool: str) -> list[Finding]:
     """What the vendor's file requires and the host lacks, causes first."""
     what, devices = item.found.inventory, item.found.devices
     says = f"{what.file} requires"
-    # A function on PCI alone, such as a processor's own graphics, may be meant for nobody.
+    # A function on PCI alone, such as a processor's own graphics, may be meant for no container.
     level = FAIL if item.found.nodes() else WARN
     load = then(*[command("modprobe", name) for name in item.unloaded])
     findings = []

@@ -75,7 +75,7 @@ class ContainerNames(NamedTuple):
 
     @property
     def words_of_pod(self) -> tuple[str, ...]:
-        """The names of its pod, where it is no sandbox."""
+        """The names of its pod, if it is no sandbox."""
         return (self.pod, f"{self.namespace}/{self.pod}") if self.pod and not self.is_sandbox else ()
 
 

@@ -51,7 +51,7 @@ def missing_nodes(root: HostRoot) -> tuple[Node, ...]:
     if driver_version(root) is None:
         raise DriverError(
             "there is no node to make: NVIDIA's kernel module is not loaded",
-            "whoever installs the driver must load it: modprobe nvidia",
+            "the administrator must load it: modprobe nvidia",
         )
     found = []
     for node in [*_nodes_of_gpus(root), *_nodes_of_capabilities(root)]:
@@ -61,7 +61,7 @@ def missing_nodes(root: HostRoot) -> tuple[Node, ...]:
         elif not is_character_device(status):
             raise ApplyError(
                 f"cannot make {node.path}: what is there is no character device",
-                "whoever put it there must take it away",
+                "the administrator must remove that file",
             )
         elif status.st_rdev != posix.makedev(node.major, node.minor):
             # Most majors are dynamic: they can change when the driver is loaded again.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """XID errors of NVIDIA's kernel module, as far as the kernel's log still has them.
 
-Only records of the kernel itself count: whoever may write to /dev/kmsg gets another facility there, whatever he writes
+Only records of the kernel itself count: a program that writes to /dev/kmsg gets another facility there, in any case
 (the kernel's Documentation/ABI/testing/dev-kmsg).  Reads only, and waits for nothing.  Never on the hook's path.
 """
 

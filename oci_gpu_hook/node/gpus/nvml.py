@@ -52,7 +52,7 @@ def library(root: HostRoot, found: DriverInventory) -> str:
 
 
 def ask(library: str, seconds: float) -> Facts:
-    """NVML's answer, NvmlUnavailable where there is none.  `library`: the host's libnvidia-ml, "" for the loader's."""
+    """NVML's answer, NvmlUnavailable if there is none.  `library`: the host's libnvidia-ml, "" for the loader's."""
     try:
         said = child.ask("from oci_gpu_hook.node.gpus import nvml; nvml.answer()", seconds, library)
     except OSError as err:

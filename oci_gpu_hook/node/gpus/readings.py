@@ -83,7 +83,7 @@ class Readings(NamedTuple):
 
 
 def ask(library: str, seconds: float) -> Readings:
-    """What NVML reads, NvmlUnavailable where it gives nothing.  `library`: as `nvml.ask` has it."""
+    """What NVML reads, NvmlUnavailable if it gives nothing.  `library`: as `nvml.ask` has it."""
     program = "from oci_gpu_hook.node.gpus import readings; readings.answer()"
     try:
         said = child.ask(program, seconds, library)

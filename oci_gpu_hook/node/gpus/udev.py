@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _VENDOR = "10DE"
-# Whosever devices they are.
+# Of any vendor.
 _OF_DEVICES = ("drm", "accel", "infiniband_verbs")
 _SUBSYSTEMS = ("pci", "module", *_OF_DEVICES)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands know of the machine, whoever has made it."""
+"""What commands know of the machine."""
 
 from __future__ import annotations
 

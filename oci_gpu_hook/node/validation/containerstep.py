@@ -279,7 +279,7 @@ def _without_remedy(item: Finding) -> Finding:
 
 
 def _call(asked: Asked, folder: str, words: tuple[str, ...], output: str = "stdout") -> None:
-    """Call the runtime, whose states are in our folder; _Failed where it fails or takes too long.
+    """Call the runtime, whose states are in our folder; _Failed if it fails or takes too long.
 
     What it and the container print are files: a pipe would stay open as long as the container has it.
     """
@@ -332,7 +332,7 @@ def _shown(data: bytes) -> str:
 
 
 def _delete(asked: Asked, folder: str, id: str) -> None:
-    """Delete the container; where the runtime does not, end its processes and remove its cgroups."""
+    """Delete the container; if the runtime does not, end its processes and remove its cgroups."""
     try:
         seconds = min(_ENDING_SECONDS, asked.seconds)
         _call(asked._replace(seconds=seconds), folder, ("delete", "--force", id))

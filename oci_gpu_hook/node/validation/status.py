@@ -26,7 +26,7 @@ class StatusFiles:
         self._names = {step: name for step, _, name in [word.partition("=") for word in names]}
 
     def prepare(self) -> None:
-        """Make the folder where it is missing, as /run is empty after a boot; ConfigError if it cannot be ours."""
+        """Make the folder if it is missing, as /run is empty after a boot; ConfigError if it cannot be ours."""
         if not self._folder:
             return
         try:
@@ -44,7 +44,7 @@ class StatusFiles:
             raise ConfigError(why, f"chown root: {self._folder} && chmod go-w {self._folder}")
 
     def remove(self, step: str) -> None:
-        """Remove the file of a step that is to run: whoever looks must not see the result of before."""
+        """Remove the file of a step that is to run: a pod must not see the result of before."""
         name = self._name(step)
         if not name:
             return

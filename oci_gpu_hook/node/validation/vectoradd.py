@@ -2,7 +2,7 @@
 """In a process of its own: the sum of two vectors on one GPU or MIG device, through libcuda, compared with the CPU's.
 
 CUDA has one device here, which CUDA_VISIBLE_DEVICES names.  Each call is named on a line before it is made, so that
-whoever waits knows which one hangs or crashes; the last line is the answer, as JSON.  After an error nothing is freed:
+the parent knows which one hangs or crashes; the last line is the answer, as JSON.  After an error nothing is freed:
 a GPU that is lost may never answer again, and what the process had goes with it.  Must not print anything else.
 """
 
