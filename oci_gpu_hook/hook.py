@@ -181,18 +181,11 @@ def _carry_out(
     host = HostRoot(options.host_root, remember=True)
     process = Process(state.pid)
     root = rootfs.of_process(bundle.rootfs(), bundle.tmpfs(), process)
-    try:
-        plan = decide(bundle, request, allowed, host, root, id=state.id, process=process, spec=options.spec)
-        progress.plan, progress.request = plan, plan.request
-        progress.keep(plan.notes)
-        progress.end_step()
-        progress.keep(apply.run(plan, host, root.fd, process))
-    except BaseException:
-        if allowed.gpu_holders:
-            from oci_gpu_hook.host import leases
-
-            leases.give_back(host, process.pid)
-        raise
+    plan = progress.plan = decide(bundle, request, allowed, host, root, id=state.id, process=process, spec=options.spec)
+    progress.request = plan.request
+    progress.keep(plan.notes)
+    progress.end_step()
+    progress.keep(apply.run(plan, host, root.fd, process))
     progress.say()
 
 

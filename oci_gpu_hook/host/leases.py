@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from oci_gpu_hook.host.root import HostRoot
 
-FILE, _LOCK = "leases", "leases.lock"
+FILE, _LOCK, _STAGED = "leases", "leases.lock", "leases.new"
 # Whoever changes the fields of `Lease` raises the number.
 HEADING = b"oci-gpu-hook leases 1\n"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -119,7 +119,8 @@ class Leases:
     def write(self, leases: Iterable[Lease]) -> None:
         """Write these leases, in place of those before; ConfigError if that fails."""
         try:
-            saved.write(self._host, FILE, saved.packed(HEADING, (self._boot(), tuple(leases))))
+            # A start that is killed leaves this one file, which the next one replaces.
+            saved.write(self._host, FILE, saved.packed(HEADING, (self._boot(), tuple(leases))), _STAGED)
         except OSError as err:
             raise ConfigError(
                 f"leases cannot be written: {err.strerror}", "the administrator must see to /run"
@@ -152,7 +153,10 @@ def without_void(leases: list[Lease]) -> list[Lease]:
 
 
 def give_back(host: HostRoot, pid: int) -> None:
-    """Remove the lease of a container whose start has failed.  Whatever goes wrong, it is void with the process."""
+    """Remove the lease of a caller whose start has failed.  A container's is void with its process, which is killed.
+
+    Must not be called from a container's mount namespace.  Whatever goes wrong, the start's own error counts.
+    """
     try:
         with Leases(host, is_written=True) as leases:
             kept = leases.read()

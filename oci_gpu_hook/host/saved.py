@@ -85,11 +85,13 @@ def read(root: HostRoot, name: str) -> bytes | None:
         posix.close(fd)
 
 
-def write(root: HostRoot, name: str, data: bytes) -> None:
+def write(root: HostRoot, name: str, data: bytes, staged: str = "") -> None:
     """Write a file, in place of the one that has its name; OSError if that fails, or nobody would read it.
 
     The folder is made where it is missing: after an installation nothing else makes it until the next boot.  The file
     is written under another name and renamed: readers see the old file or the new one, never a part of it.
+
+    staged: that other name, if no two can write at once.
     """
     if len(data) > LARGEST:
         raise OSError(syscalls.EFBIG, f"{len(data)} bytes would not be read", f"{FOLDER}/{name}")
@@ -101,7 +103,7 @@ def write(root: HostRoot, name: str, data: bytes) -> None:
         make_folder(root)
         folder = open_folder(root)
     # Two hooks that write at once have different pids, and so different files.  O_EXCL refuses a link put in the way.
-    staged = f"{name}.{posix.getpid()}"
+    staged = staged or f"{name}.{posix.getpid()}"
     try:
         fd = _create(folder, staged)
         try:

@@ -91,7 +91,11 @@ class Start(NamedTuple):
         places += [(wanted, _of_vendor(self.host, it)) for it, wanted in vendors if wanted]
         with Leases(self.host, is_written=bool(most and self.process)) as leases:
             others = without_void(self._others(leases))
-            picked = [_pick(wanted, devices, others, most, unhealthy) for wanted, devices in places]
+            mine = self._held(leases)
+            picked = [
+                tuple([it for it in devices if it.key in mine]) or _pick(wanted, devices, others, most, unhealthy)
+                for wanted, devices in places
+            ]
             chosen = tuple([it for one in picked for it in one])
             if most:
                 self._keep(leases, others, [it.key for it in chosen])
@@ -108,6 +112,17 @@ class Start(NamedTuple):
         if mine is None:
             return [lease for lease in leases.read() if lease.id != self.container.id]
         return [lease for lease in leases.read() if not lease.is_of(mine)]
+
+    def _held(self, leases: Leases) -> set[str]:
+        """What the container holds already, if it runs and is looked at."""
+        if self.process:
+            return set()
+        return {
+            key
+            for lease in leases.read()
+            if lease.id == self.container.id and lease.is_valid()
+            for key in lease.devices
+        }
 
     def _keep(self, leases: Leases, others: list[Lease], keys: list[str]) -> None:
         """Lease these devices, beside those that another hook of this start has leased."""

@@ -50,11 +50,11 @@ def run(call: Call, arguments: list[str]) -> int:
         _configure(progress, call)
     except Exception as err:
         code, said = sentence.failure(err), plain(str(err), LONGEST_LIST)
-        if progress.state and progress.settings and progress.settings.gpu_holders:
+        if progress.settings and progress.settings.gpu_holders and not call.pid():
             from oci_gpu_hook.host import leases
 
-            # The cgroup is the caller's, who goes on.
-            leases.give_back(HostRoot("/"), progress.state.pid)
+            # It is the caller's cgroup, and the caller goes on.
+            leases.give_back(HostRoot("/"), Process.caller().pid)
     try:
         records.send(progress, code, said)
         debuglog.write(call.last("debug"), _told(progress, call, arguments, said))

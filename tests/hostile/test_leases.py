@@ -32,7 +32,7 @@ def test_no_gpu_ever_has_two_holders_and_none_stays_taken(installed: Installed, 
     assert ends[0]["looks"] > STARTS // 10
     assert ends[0]["busy"] > 1
     assert ends[1]["left"].count("leases") == 1
-    assert not [name for name in ends[1]["left"] if name.startswith("leases.") and name != "leases.lock"]
+    assert {name for name in ends[1]["left"] if name.startswith("leases")} <= {"leases", "leases.lock", "leases.new"}
     starts = rows[: rows.index(ends[0])]
     refused = [row for row in starts if not row["whole"] and not row["killed"]]
     for row in refused:
@@ -44,6 +44,35 @@ def test_no_gpu_ever_has_two_holders_and_none_stays_taken(installed: Installed, 
     assert len(whole) >= STARTS // 4
     last = rows[len(starts) + 1 : -1]
     assert [row["whole"] or row["killed"] for row in last] == [True] * 8, last
+
+
+KILLED = {
+    "fcntl": range(1, 3),
+    "openat": range(1, 400, 40),
+    "write": range(1, 5),
+    "rename,renameat,renameat2": range(1, 3),
+}
+
+
+def test_a_start_that_is_killed_at_any_call_holds_nothing(installed: Installed, bundle: Maker) -> None:
+    """Of its choice, its lock, its writing and its renaming; the next start gets all, and finds one file at most."""
+    made = bundle("debian").asks("any:8").runs("/bin/sh", "-c", "echo started")
+    path, node = made.config["hooks"]["createRuntime"][-1]["path"], made.config["hooks"]["createRuntime"][0]
+    scripts = {}
+    for calls, numbers in KILLED.items():
+        for number in numbers:
+            words = ["strace", "-f", "-o", "/dev/null", "-e", f"trace={calls}"]
+            words += ["-e", f"inject={calls}:signal=KILL:when={number}", path, "createRuntime"]
+            killed = bundle("debian").asks("any:8")
+            killed.config["hooks"]["createRuntime"] = [node, {"path": "/usr/bin/strace", "args": words}]
+            killed.runs("/bin/sh", "-c", "echo lives")
+            scripts[f"{calls} {number}"] = f"{start('runc', killed)} 2>/dev/null || :\n{start('runc', made)}"
+    scripts["left"] = "ls /run/oci-gpu-hook"
+    found = in_turn(installed, scripts, settings=ONE)
+    left = found.pop("left")
+    assert all(lines[-1:] == ["started"] for lines in found.values()), found
+    assert sum(lines[0] != "lives" for lines in found.values()) >= 4, found
+    assert {name for name in left if name.startswith("leases")} <= {"leases", "leases.lock", "leases.new"}
 
 
 def test_a_user_can_neither_take_keep_forge_nor_free_a_lease(installed: Installed, bundle: Maker) -> None:

@@ -147,6 +147,8 @@ def test_people_see_what_starts_count(installed: Installed, bundle: Maker) -> No
         "plan": f"{plan} | grep chosen\nls /run/oci-gpu-hook | grep -c leases || :",
         "one": begun("runc", made, "one"),
         "planned": f"{plan} | grep chosen",
+        "doctor": "oci-gpu-hook doctor --container one | grep -c '^fail' || :",
+        "has": "oci-gpu-hook doctor --container one | grep ' nodes '",
         "containers": "oci-gpu-hook containers | tail -n 4",
         "json": "oci-gpu-hook containers --format json | python3 -c 'import json, sys; "
         'rows = json.load(sys.stdin)["leases"]; print([len(row["holders"]) for row in rows])\'',
@@ -158,6 +160,8 @@ def test_people_see_what_starts_count(installed: Installed, bundle: Maker) -> No
     assert found["plan"][1] == "0"
     assert found["planned"] != found["plan"][:1]
     assert "(1 of 2" not in found["planned"][0]
+    assert found["doctor"] == ["0"], found
+    assert " 6, with" in found["has"][0]
     told = " ".join(found["containers"])
     assert "devices with room, of 2 holders each: GPU 0, GPU 1" in told
     assert "GPU 0 is leased by one since 20" in told

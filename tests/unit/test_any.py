@@ -179,6 +179,17 @@ def test_a_process_holds_until_it_ends_and_no_other_with_its_number_does() -> No
     assert not held.is_there()
 
 
+def test_a_process_that_was_moved_out_of_its_cgroup_still_holds(tmp_path: Path) -> None:
+    """And a cgroup that has the path of the container's, and is another, proves nothing."""
+    mine = lease_of(os.getpid())
+    assert mine._replace(cgroup="/nowhere", inode=1).is_valid()
+    assert not mine._replace(cgroup=str(tmp_path), inode=1, start=mine.start + 1).is_valid()
+    (tmp_path / "cgroup.events").write_text("populated 1\n")
+    there = mine._replace(cgroup=str(tmp_path), inode=tmp_path.stat().st_ino, start=mine.start + 1)
+    assert there.is_valid()
+    assert not there._replace(inode=1).is_valid()
+
+
 def test_void_leases_are_removed_and_no_more_than_a_hundred_at_a_time() -> None:
     gone = [Lease("x", 2**22 + at, 1, "", 0, 1, 1, ("a",)) for at in range(150)]
     here = lease_of(os.getpid(), "", "a")
