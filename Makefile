@@ -82,7 +82,7 @@ test-docker: ## Run containers by real Docker, Swarm and containerd (as root); [
 test-docker-next: ## Docker, its containerd, BuildKit and CDI as Debian's next release has them (as root, on Debian)
 	tests/docker/next.sh .build/docker-next
 	$(MAKE) --no-print-directory test-docker DOCKER_FROM=$(CURDIR)/.build/docker-next \
-		DOCKER_TESTS="$(foreach name,accept build cdi options,tests/docker/test_$(name).py)"
+		DOCKER_TESTS="$(foreach name,accept build cdi compose options,tests/docker/test_$(name).py)"
 
 test-hostile: ## Attack the hook, and a naive one, in real containers (as root); [HOSTILE_LOAD=1000] [HOSTILE_MATRIX=all]; installs what it needs
 	packaging/requirements.sh test

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Puts the programs of Docker and containerd that Debian's next release has into a folder.  They are not installed.
+# Puts the programs of Docker, containerd and Compose that Debian's next release has into a folder.  They are not installed.
 #
 #   tests/docker/next.sh FOLDER
 #
@@ -9,7 +9,7 @@ set -eu
 
 release=trixie
 folder=$1
-[ ! -e "$folder/dockerd" ] || exit 0
+[ ! -e "$folder/docker-compose" ] || exit 0
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 # shellcheck disable=SC2016  # apt's own words
@@ -23,9 +23,10 @@ apt() {
         -o Dir::State::Lists="$scratch/state/lists" -o Dir::Cache="$scratch/cache" "$@"
 }
 apt update
-(cd "$scratch/packages" && apt download docker.io docker-cli containerd)
+(cd "$scratch/packages" && apt download docker.io docker-cli containerd docker-compose)
 for package in "$scratch"/packages/*.deb; do dpkg -x "$package" "$scratch/tree"; done
 # Not docker-init, a link to another package's program.
 find "$scratch/tree/usr/bin" -type f -exec cp -t "$folder" {} +
-# Last: it says that all is there.
 cp "$scratch"/tree/usr/sbin/dockerd "$folder"
+# Last: it says that all is there.
+cp "$scratch"/tree/usr/libexec/docker/cli-plugins/docker-compose "$folder"

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What ``flags compose`` prints, run as it is by docker-compose 1.29, and by podman-compose.
 
-Compose 2 reads the same files; its CDI needs Docker 26.
+Compose 2 reads the same files, and has CDI with Docker 26: the lane with what Debian's next release has runs both.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,6 +19,7 @@ from tests.integration.engines import Installed, in_turn, podman
 from tests.integration.inside import node
 
 OPTIONS = "--network=none --pids-limit=-1 --ulimit nofile=1024:1024 --ulimit nproc=1024:1024"
+IS_NEXT = "DOCKER_FROM" in os.environ
 WAYS = ("reservations", "runtime", "environment", "cdi")
 
 
@@ -50,7 +53,18 @@ def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]
         "environment": BY_DEFAULT + up("environment", "3"),
         "printed": f"for way in {' '.join(WAYS)}; do oci-gpu-hook flags compose --way $way 0 4; echo ---; done",
     }
-    return docker(installed, patterns["debian"], scripts, {"default-runtime": "simulated-runc"}, cgroup="v1")
+    configuration: dict[str, Any] = {"default-runtime": "simulated-runc"}
+    if IS_NEXT:
+        spec = "mkdir -p /etc/cdi\noci-gpu-hook cdi generate --output /etc/cdi/nvidia.yaml\n"
+        scripts = {"cdi": spec + up("cdi", "2 6"), **scripts}
+        configuration["features"] = {"cdi": True}
+    return docker(installed, patterns["debian"], scripts, configuration, cgroup="v1")
+
+
+@pytest.mark.skipif(not IS_NEXT, reason="Compose 1 and Docker 20.10 know no CDI")
+def test_compose_2_has_what_cdi_gives(seen: dict[str, list[str]]) -> None:
+    # The spec is for all capabilities.
+    assert opened(seen["cdi"]) - {"/dev/nvidia-modeset"} == nodes([2, 6]) | tried([2, 6]), seen["cdi"]
 
 
 @pytest.mark.parametrize(("name", "gpus"), [("reservations", [1, 5]), ("runtime", [2]), ("environment", [3])])
