@@ -77,6 +77,7 @@ class Leases:
         self._host = host
         self._is_written = is_written
         self._lock = -1
+        self._read: list[Lease] | None = None
 
     def __enter__(self) -> Leases:
         """ConfigError if we may not write: a rootless engine's start is not root's."""
@@ -106,6 +107,11 @@ class Leases:
 
     def read(self) -> list[Lease]:
         """All leases, those that are void too; ConfigError if they are damaged."""
+        if self._read is None:
+            self._read = self._saved()
+        return self._read
+
+    def _saved(self) -> list[Lease]:
         path = f"{saved.FOLDER}/{FILE}"
         if self._host.stat(path) is None:
             return []
