@@ -17,6 +17,14 @@ from tests.integration.engines import PODMAN_RUN, REPOSITORY, Installed, podman,
 
 USERS = [f"user{number}" for number in range(8)]
 COUNTED = f"{SETTINGS}gpu-holders = 1\ndocker-count = any\n"
+# Who has a GPU alone can make a folder of its name.
+ALONE = """
+gpu=$(ls /dev | grep 'nvidia[0-9]')
+mkdir /shared/$gpu && echo alone $gpu || echo clash $gpu
+sleep 0.2
+rmdir /shared/$gpu
+"""
+STARTS = 8
 DETACHED = "docker run --detach --network none --name {name} {options} image /bin/sleep 1000 >/dev/null"
 
 
@@ -36,6 +44,7 @@ def seen(installed: Installed, patterns: dict[str, Path], tmp_path_factory: pyte
     words = f"{PODMAN_RUN} --rm --env NVIDIA_VISIBLE_DEVICES=any --rootfs {folder}/root /bin/sh -c "
     inner = shlex.quote(LOOK)
     beside = podman(f"{words} {inner}", runtime="runc", folder=folder)
+    shared = words.replace("--rootfs", "--volume /run/shared:/shared --rootfs")
     compose = """
 mkdir -p /run/compose && cd /run/compose
 oci-gpu-hook flags compose any | sed 's/IMAGE/image/' >docker-compose.yml
@@ -52,6 +61,22 @@ printf '%s\\n' 'version: "3.8"' 'services: {gpu: {network_mode: none, stdin_open
         "restarted": f"docker restart --time 0 two >/dev/null\n{look('two')}",
         "paused": f"docker pause any >/dev/null\n{run('--gpus 4')}\ndocker unpause any >/dev/null",
         "all": run("--gpus all"),
+        "both": f"""
+mkdir /run/shared
+by_docker() {{
+    docker run --rm --network none --volume /run/shared:/shared --gpus 1 image /bin/sh -c {shlex.quote(ALONE)} 2>&1
+}}
+by_podman() {{
+    env --unset=DOCKER_CONFIG {podman(f"{shared} {shlex.quote(ALONE)}", runtime="runc", folder=folder)} 2>&1
+}}
+for loop in 1 2 3; do
+    for engine in by_docker by_podman; do
+        for number in $(seq {STARTS}); do $engine || :; done &
+        echo $! >>/run/loops
+    done
+done
+wait $(cat /run/loops)
+""",
         "freed": f"docker rm --force any one >/dev/null\n{run('--gpus 4')}",
     }
     try:
@@ -73,6 +98,15 @@ def test_nobody_has_what_another_holds(seen: dict[str, list[str]]) -> None:
 def test_a_restart_starts_anew_and_a_pause_holds(seen: dict[str, list[str]]) -> None:
     assert len(given(seen["restarted"])) == 2
     assert "4 devices are asked for, and 2 have room" in " ".join(seen["paused"])
+
+
+def test_two_engines_at_once_have_none_in_common(seen: dict[str, list[str]]) -> None:
+    """Three at a time by each, for the two GPUs that are left."""
+    lines = seen["both"]
+    assert not [line for line in lines if "clash" in line], lines
+    alone = [line for line in lines if line.startswith("alone nvidia")]
+    assert len(alone) >= 2 * STARTS, lines
+    assert [line for line in lines if "0 have room" in line], lines
 
 
 def test_all_is_all_or_a_refusal_and_an_end_frees(seen: dict[str, list[str]]) -> None:
