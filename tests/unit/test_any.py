@@ -14,7 +14,7 @@ from oci_gpu_hook.errors import ConfigError, RequestError
 from oci_gpu_hook.host import leases, saved
 from oci_gpu_hook.host.leases import Lease, Leases
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.planning import choice
+from oci_gpu_hook.planning import choice, holding
 from oci_gpu_hook.planning.choice import Candidate
 from oci_gpu_hook.request import parse, selectors
 from oci_gpu_hook.request.settings import Settings
@@ -222,3 +222,48 @@ def test_a_holder_who_wants_its_device_alone_keeps_it_alone() -> None:
     assert leases.has_room([mine._replace(most=8)], 8)
     assert not leases.has_room([mine._replace(most=8)], 1)
     assert leases.has_room([], 1)
+
+
+GONE = Lease("gone", 2**22 + 1, 1, "", 0, 1, 1, ("0",))
+
+
+def test_a_full_device_is_refused_with_its_holders_and_void_leases_make_room() -> None:
+    mine = lease_of(os.getpid(), "", "0")
+    with pytest.raises(RequestError, match=rf"GPU 0 is held by c{os.getpid()} since 20\d\d-.*, and gpu-holders is 1"):
+        holding._with_room([mine, GONE], (("0", "0"),), 1)
+    shared = mine._replace(most=4)
+    several = [GONE._replace(most=4), shared]
+    assert holding._with_room(several, (("1", "1"), ("0", "0")), 3) == several
+    assert holding._with_room([GONE], (("0", "0"),), 1) == []
+    four = [mine._replace(id=f"c{number}", most=4) for number in range(4)]
+    with pytest.raises(RequestError, match=r"held by c0 since \S+ \S+, c1 since \S+ \S+, c2 since \S+ \S+ and 1 more"):
+        holding._with_room(four, (("0", "0"),), 4)
+
+
+def picked(others: list[Lease], unhealthy: dict[str, str] | None = None, number: int = 1, most: int = 1) -> str:
+    asked = selectors.AnyOf(number, "")
+    return "".join([it.name for it in holding._pick(asked, candidates(0, 0, 0), others, most, unhealthy or {})])
+
+
+def test_what_is_full_or_not_healthy_is_not_chosen() -> None:
+    mine = lease_of(os.getpid(), "", "0")
+    assert picked([]) == "0"
+    assert picked([GONE]) == "0"
+    assert picked([mine]) == "1"
+    assert picked([mine._replace(most=2)], most=2, number=3) == "012"
+    assert picked([mine], {"1": "XID 79"}) == "2"
+    # Who is not counted is chosen for all the same.
+    assert picked([mine], {"1": "XID 79"}, most=0, number=2) == "02"
+    with pytest.raises(
+        RequestError, match=r"3 devices are asked for, and 1 have room: GPU 0 is held .*; GPU 1 is not healthy"
+    ):
+        picked([mine], {"1": "XID 79"}, number=3)
+    with pytest.raises(RequestError, match="4 devices are asked for, and this host has 3"):
+        picked([], number=4)
+
+
+def test_a_lease_is_of_the_process_alone() -> None:
+    mine = lease_of(os.getpid(), "", "0")
+    assert mine.is_of(mine._replace(id="another", devices=()))
+    assert not mine.is_of(mine._replace(start=mine.start + 1))
+    assert not mine.is_of(mine._replace(pid=1))
