@@ -7,6 +7,7 @@ path.  Nothing is downloaded but by ``make``, which makes the virtual environmen
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
 import shutil
@@ -59,9 +60,13 @@ printf %s {shlex.quote(THAT_ASKS)} | docker build --quiet --tag asks - >/dev/nul
 
 
 def environment() -> None:
-    """The virtual environment of the hub and of the notebooks, made anew where setup.cfg has changed."""
+    """The virtual environment of the hub and of the notebooks, made again if setup.cfg has changed."""
     target = str((VENV / "up-to-date").relative_to(REPOSITORY))
-    subprocess.run(["make", "--silent", "-C", REPOSITORY, target], check=True)
+    VENV.parent.mkdir(exist_ok=True)
+    # Files of tests run side by side, and two of them have a hub.
+    with open(f"{VENV}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run(["make", "--silent", "-C", REPOSITORY, target], check=True)
 
 
 def notebook(root: Path, debian: Path) -> Notebook:
