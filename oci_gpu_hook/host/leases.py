@@ -18,8 +18,6 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from oci_gpu_hook.host.root import HostRoot
 
 FILE, _LOCK, _STAGED = "leases", "leases.lock", "leases.new"
@@ -30,7 +28,6 @@ _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _MOST_REMOVED = 100
 # A container may make cgroups below its own; where there are more, it is taken for alive.
 _MOST_CGROUPS = 1000
-_ROOT = "root must remove it, and containers that run now are not counted then"
 # In stat(5) of /proc/PID, behind the name: the state is the first word, the time of the start the 20th.
 _STATE, _START = 0, 19
 
@@ -54,86 +51,66 @@ class Lease(NamedTuple):
 
     def is_of(self, other: Lease) -> bool:
         """Whether both are of one process.  Ids are names: users and engines give the same one to two containers."""
-        return (self.pid, self.start) == (other.pid, other.start)
-
-    def is_there(self) -> bool:
-        """Whether it may be valid still, by one look: False says no more than that `is_valid` must be asked."""
-        try:
-            return posix.stat(self.cgroup or f"/proc/{self.pid}").st_ino == self.inode or not self.cgroup
-        except OSError:
-            return False
+        return self.pid == other.pid and self.start == other.start
 
     def is_valid(self) -> bool:
-        """Whether the cgroup has a process, or the first process lives, wherever it was moved."""
-        return (self.is_there() and bool(self.cgroup) and _has_process(self.cgroup)) or (
-            _start_of(self.pid) == self.start
-        )
+        """Whether the first process lives, wherever it was moved, or the cgroup has a process."""
+        return _start_of(self.pid) == self.start or bool(self.cgroup and _has_process(self.cgroup, self.inode))
 
 
 class Leases:
-    """The leases of a host.  If they are to be written, `with` holds the lock: nobody else changes them meanwhile."""
+    """The leases of a host, those that are void too, while `with` holds the lock: nobody else changes them then.
+
+    is_written: False for who only looks, and takes no lock.
+    """
 
     def __init__(self, host: HostRoot, *, is_written: bool) -> None:
-        self._host = host
-        self._is_written = is_written
-        self._lock = -1
-        self._read: list[Lease] | None = None
+        self._host, self._is_written, self._lock = host, is_written, -1
 
-    def __enter__(self) -> Leases:
-        """ConfigError if we may not write: a rootless engine's start is not root's."""
-        if not self._is_written:
-            return self
-        try:
-            saved.make_folder(self._host)
-            folder = saved.open_folder(self._host)
+    def __enter__(self) -> list[Lease]:
+        """ConfigError if we may not write, as a rootless engine's start may not, or if the leases are damaged."""
+        if self._is_written:
             try:
-                flags = posix.O_RDWR | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC
-                self._lock = posix.open(_LOCK, flags, 0o600, dir_fd=folder)
-            finally:
-                posix.close(folder)
-            # Not flock(2), which any reader may take.  The lock goes with us, and who waits has an alarm (`alarm`).
-            posix.lockf(self._lock, posix.F_LOCK, 0)
-        except OSError as err:
-            self.__exit__()
-            why = f"gpu-holders is set, and leases cannot be written: {err.strerror}"
-            hint = "a rootless engine's containers cannot be counted: see oci-gpu-hook.conf(5), gpu-holders"
-            raise ConfigError(why, hint) from err
-        return self
+                saved.make_folder(self._host)
+                folder = saved.open_folder(self._host)
+                try:
+                    flags = posix.O_RDWR | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC
+                    self._lock = posix.open(_LOCK, flags, 0o600, dir_fd=folder)
+                finally:
+                    posix.close(folder)
+                # Not flock(2), which any reader may take.  It goes with our process, and who waits has an alarm.
+                posix.lockf(self._lock, posix.F_LOCK, 0)
+            except OSError as err:
+                why = f"gpu-holders is set, and leases cannot be written: {err.strerror}"
+                hint = "a rootless engine's containers cannot be counted: see oci-gpu-hook.conf(5), gpu-holders"
+                raise ConfigError(why, hint) from err
+        return read(self._host)
 
     def __exit__(self, *_: object) -> None:
         if self._lock >= 0:
             posix.close(self._lock)
-            self._lock = -1
 
-    def read(self) -> list[Lease]:
-        """All leases, those that are void too; ConfigError if they are damaged."""
-        if self._read is None:
-            self._read = self._saved()
-        return self._read
 
-    def _saved(self) -> list[Lease]:
-        path = f"{saved.FOLDER}/{FILE}"
-        if self._host.stat(path) is None:
-            return []
-        values = saved.unpacked(HEADING, saved.read(self._host, FILE))
-        try:
-            boot, rows = values
-            return list(saved.records(Lease, rows)) if boot == self._boot() else []
-        except (ValueError, TypeError):
-            raise ConfigError(f"{path} is damaged, or others than root can write to it", _ROOT) from None
+def read(host: HostRoot) -> list[Lease]:
+    """All leases, those that are void too; ConfigError if they are damaged."""
+    path = f"{saved.FOLDER}/{FILE}"
+    if host.stat(path) is None:
+        return []
+    try:
+        boot, rows = saved.unpacked(HEADING, saved.read(host, FILE))
+        return list(saved.records(Lease, rows)) if boot == _boot(host) else []
+    except (ValueError, TypeError):
+        hint = "root must remove it, and containers that run now are not counted then"
+        raise ConfigError(f"{path} is damaged, or others than root can write to it", hint) from None
 
-    def write(self, leases: Iterable[Lease]) -> None:
-        """Write these leases, in place of those before; ConfigError if that fails."""
-        try:
-            # A start that is killed leaves this one file, which the next one replaces.
-            saved.write(self._host, FILE, saved.packed(HEADING, (self._boot(), tuple(leases))), _STAGED)
-        except OSError as err:
-            raise ConfigError(
-                f"leases cannot be written: {err.strerror}", "the administrator must see to /run"
-            ) from err
 
-    def _boot(self) -> str:
-        return (self._host.read(_BOOT_ID) or b"").decode("ascii", "replace").strip()
+def write(host: HostRoot, leases: list[Lease]) -> None:
+    """Write these leases, in place of those before; ConfigError if that fails.  Needs the lock."""
+    try:
+        # A start that is killed leaves this one file, which the next one replaces.
+        saved.write(host, FILE, saved.packed(HEADING, (_boot(host), tuple(leases))), _STAGED)
+    except OSError as err:
+        raise ConfigError(f"leases cannot be written: {err.strerror}", "the administrator must see to /run") from err
 
 
 def has_room(holders: list[Lease], most: int) -> bool:
@@ -148,10 +125,13 @@ def lease_of(id: str, pid: int, stat: bytes, cgroup: str, most: int) -> Lease:
 
 
 def without_void(leases: list[Lease]) -> list[Lease]:
-    """The leases without those that are void, of which at most `_MOST_REMOVED` are looked for."""
+    """The leases without those that are void, of which at most `_MOST_REMOVED` are looked for.
+
+    One whose process has a number that is used again stays: `is_valid` tells, and takes ten times as long.
+    """
     found, removed = [], 0
     for lease in leases:
-        if removed < _MOST_REMOVED and not lease.is_there() and not lease.is_valid():
+        if removed < _MOST_REMOVED and not _is_used(lease.pid) and not lease.is_valid():
             removed += 1
         else:
             found.append(lease)
@@ -165,12 +145,22 @@ def give_back(host: HostRoot, pid: int) -> None:
     """
     try:
         with Leases(host, is_written=True) as leases:
-            kept = leases.read()
-            others = [lease for lease in kept if lease.pid != pid]
-            if others != kept:
-                leases.write(others)
+            write(host, [lease for lease in leases if lease.pid != pid])
     except Exception:
         pass
+
+
+def _boot(host: HostRoot) -> str:
+    return (host.read(_BOOT_ID) or b"").decode("ascii", "replace").strip()
+
+
+def _is_used(pid: int) -> bool:
+    """Whether a process has this number, as getpriority(2) tells of any without a file being opened."""
+    try:
+        posix.getpriority(posix.PRIO_PROCESS, pid)
+        return True
+    except OSError:
+        return False
 
 
 def _start_of(pid: int) -> int:
@@ -187,9 +177,11 @@ def _fields(stat: bytes) -> list[bytes]:
     return stat.rpartition(b")")[2].split()
 
 
-def _has_process(cgroup: str) -> bool:
-    """Whether a process is in a cgroup, or in one below it."""
+def _has_process(cgroup: str, inode: int) -> bool:
+    """Whether a process is in the cgroup that had this inode number, or in one below it."""
     try:
+        if posix.stat(cgroup).st_ino != inode:
+            return False
         return b"populated 1" in procfile.read(f"{cgroup}/cgroup.events")
     except OSError:
         pass  # v1

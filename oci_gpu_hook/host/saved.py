@@ -178,9 +178,9 @@ def nested(kind: type[Record], row: tuple[Any, ...], inner: dict[str, type[Named
     return found._replace(**{field: records(of, getattr(found, field)) for field, of in inner.items()})
 
 
-def plain(value: Any) -> Any:
+def plain(values: Any) -> tuple[Any, ...]:
     """A record, and all records in it, as plain tuples: marshal takes no subclass of tuple."""
-    return tuple([plain(item) for item in value]) if isinstance(value, tuple) else value
+    return tuple([plain(item) if isinstance(item, tuple) else item for item in values])
 
 
 def _create(folder: int, name: str) -> int:

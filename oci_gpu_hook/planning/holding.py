@@ -12,8 +12,8 @@ from time import localtime, strftime
 
 from oci_gpu_hook.driver import inventory, proc
 from oci_gpu_hook.errors import DriverError, RequestError, plain, quoted
-from oci_gpu_hook.host import health
-from oci_gpu_hook.host.leases import Leases, has_room, lease_of, without_void
+from oci_gpu_hook.host import health, leases
+from oci_gpu_hook.host.leases import Leases, has_room, without_void
 from oci_gpu_hook.planning import choice, selection
 from oci_gpu_hook.planning.choice import Candidate
 from oci_gpu_hook.record import NamedTuple
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.host.leases import Lease
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.planning.plan import Found, Held, Provision
+    from oci_gpu_hook.planning.plan import Found, Provision
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.request.selectors import AnyOf
     from oci_gpu_hook.request.settings import Settings
@@ -77,8 +77,13 @@ class Start(NamedTuple):
         given = _healthy(Given(request, *provide(request), words), provide, self.settings.unhealthy, unhealthy)
         holds = given.provision.holds
         if most and not {it.key for it in chosen}.issuperset([key for key, _ in holds]):
-            with Leases(self.host, is_written=self.process is not None) as leases:
-                self._keep(leases, _with_room(self._others(leases), holds, most), [key for key, _ in holds])
+            with Leases(self.host, is_written=self.process is not None) as all_leases:
+                own, others = self._apart(all_leases)
+                for key, name in holds:
+                    holders = _holders(key, others, most)
+                    if not has_room(holders, most):
+                        raise RequestError(f"{_full(title(key, name), holders)}, and gpu-holders is {most}", _WAIT)
+                self._take(own, others, [key for key, _ in holds])
         return given
 
     def _chosen(
@@ -89,16 +94,17 @@ class Start(NamedTuple):
         places = [(asked, _gpus(self.host, self.settings, asked))] if asked else []
         vendors = [(it, selectors.any_of(it.devices)) for it in request.vendors]
         places += [(wanted, _of_vendor(self.host, it)) for it, wanted in vendors if wanted]
-        with Leases(self.host, is_written=bool(most and self.process)) as leases:
-            others = without_void(self._others(leases))
-            mine = self._held(leases)
+        with Leases(self.host, is_written=bool(most and self.process)) as all_leases:
+            own, others = self._apart(all_leases)
+            # A container that runs and is looked at has what it has.
+            held = () if self.process else [key for lease in own if lease.is_valid() for key in lease.devices]
             picked = [
-                tuple([it for it in devices if it.key in mine]) or _pick(wanted, devices, others, most, unhealthy)
+                tuple([it for it in devices if it.key in held]) or _pick(wanted, devices, others, most, unhealthy)
                 for wanted, devices in places
             ]
             chosen = tuple([it for one in picked for it in one])
             if most:
-                self._keep(leases, others, [it.key for it in chosen])
+                self._take(own, others, [it.key for it in chosen])
         words = tuple([_said(wanted, devices, most) for (wanted, _), devices in zip(places, picked)])
         names = [tuple([it.name for it in devices]) for devices in picked]
         if asked:
@@ -106,39 +112,28 @@ class Start(NamedTuple):
         changed = [it._replace(devices=names.pop(0)) if wanted else it for it, wanted in vendors]
         return request._replace(vendors=tuple(changed)), chosen, words
 
-    def _others(self, leases: Leases) -> list[Lease]:
-        """The leases of other containers: of one that runs already by its id, as nothing else is known of it."""
+    def _apart(self, all_leases: list[Lease]) -> tuple[list[Lease], list[Lease]]:
+        """This container's leases, as another hook of its start makes one, and those of others that are not void.
+
+        Of a container that runs already nothing is known but its id.
+        """
         mine = self._lease()
-        if mine is None:
-            return [lease for lease in leases.read() if lease.id != self.container.id]
-        return [lease for lease in leases.read() if not lease.is_of(mine)]
+        own = [it for it in all_leases if (it.is_of(mine) if mine else it.id == self.container.id)]
+        return own, without_void([it for it in all_leases if it not in own])
 
-    def _held(self, leases: Leases) -> set[str]:
-        """What the container holds already, if it runs and is looked at."""
-        if self.process:
-            return set()
-        return {
-            key
-            for lease in leases.read()
-            if lease.id == self.container.id and lease.is_valid()
-            for key in lease.devices
-        }
-
-    def _keep(self, leases: Leases, others: list[Lease], keys: list[str]) -> None:
-        """Lease these devices, beside those that another hook of this start has leased."""
+    def _take(self, own: list[Lease], others: list[Lease], keys: list[str]) -> None:
+        """Lease these devices, beside those that are this container's own."""
         mine = self._lease()
         if mine and keys:
-            before = [key for lease in leases.read() if lease.is_of(mine) for key in lease.devices]
-            leases.write([*others, mine._replace(devices=tuple(dict.fromkeys([*before, *keys])))])
+            keys = [*[key for lease in own for key in lease.devices], *keys]
+            leases.write(self.host, [*others, mine._replace(devices=tuple(dict.fromkeys(keys)))])
 
     def _lease(self) -> Lease | None:
         """This start's lease, without devices."""
-        process, container = self.process, self.container
+        process, container, most = self.process, self.container, self.settings.gpu_holders
         if process is None:
             return None
-        return lease_of(
-            container.id, process.pid, process.read("stat"), container.device_cgroup.top, self.settings.gpu_holders
-        )
+        return leases.lease_of(container.id, process.pid, process.read("stat"), container.device_cgroup.top, most)
 
 
 def title(key: str, name: str) -> str:
@@ -154,16 +149,10 @@ def why_unhealthy(key: str, unhealthy: dict[str, str]) -> str:
     return unhealthy.get(key.partition("/")[0], "")
 
 
-def _with_room(others: list[Lease], holds: Held, most: int) -> list[Lease]:
-    """The leases of others that are not known to be void; RequestError if one of these devices has no room."""
-    for key, name in holds:
-        holders = [lease for lease in others if key in lease.devices]
-        void = [] if has_room(holders, most) else [lease for lease in holders if not lease.is_valid()]
-        others = [lease for lease in others if lease not in void]
-        holders = [lease for lease in holders if lease not in void]
-        if not has_room(holders, most):
-            raise RequestError(f"{_full(title(key, name), holders)}, and gpu-holders is {most}", _WAIT)
-    return others
+def _holders(key: str, others: list[Lease], most: int) -> list[Lease]:
+    """Who holds a device.  A void lease does not count if it would leave no room."""
+    holders = [lease for lease in others if key in lease.devices]
+    return holders if has_room(holders, most) else [lease for lease in holders if lease.is_valid()]
 
 
 def _full(name: str, holders: Sequence[Lease]) -> str:
@@ -185,9 +174,7 @@ def _pick(
         raise RequestError(why, "the container's author must ask for fewer")
     room, refused = [], []
     for device in devices:
-        holders = [lease for lease in others if device.key in lease.devices]
-        if most and not has_room(holders, most):
-            holders = [lease for lease in holders if lease.is_valid()]
+        holders = _holders(device.key, others, most)
         why = why_unhealthy(device.key, unhealthy)
         if why:
             refused.append(f"{title(device.key, device.name)} is not healthy: {why}")

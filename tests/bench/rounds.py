@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from oci_gpu_hook.host.leases import Leases, lease_of
+from oci_gpu_hook.host import leases as held
 from oci_gpu_hook.host.root import HostRoot
 from tests.bench.stage import ENVIRONMENT, SAVED, Kit, Scene, refresh
 from tests.bench.variants import COLD, STALE, WARM, Variant
@@ -140,10 +140,10 @@ class Node:
             return
         _SETTINGS.write_text("gpu-holders = 1000\n")
         host, stat = HostRoot(), Path("/proc/self/stat").read_bytes()
-        with Leases(host, is_written=True) as held:
-            mine = lease_of("bench", os.getpid(), stat, _cgroup(), 1000)
+        with held.Leases(host, is_written=True):
+            mine = held.lease_of("bench", os.getpid(), stat, _cgroup(), 1000)
             gpus = [f"0000{gpu.name}" for gpu in sorted(Path("/proc/driver/nvidia/gpus").iterdir())]
-            held.write([mine._replace(devices=(gpus[number % 8],)) for number in range(leases)])
+            held.write(host, [mine._replace(devices=(gpus[number % 8],)) for number in range(leases)])
 
 
 def play(kit: Kit, variants: list[Variant], rounds: int) -> dict[str, list[Sample]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -140,12 +141,12 @@ def lease_of(pid: int, cgroup: str = "", *devices: str) -> Lease:
 def test_leases_are_kept_in_one_file_and_go_with_the_boot(host: HostRoot, tmp_path: Path) -> None:
     mine = lease_of(os.getpid(), "", "a", "b")
     with Leases(host, is_written=True) as held:
-        assert held.read() == []
-        held.write([mine])
-    assert Leases(host, is_written=False).read() == [mine]
+        assert held == []
+        leases.write(host, [mine])
+    assert leases.read(host) == [mine]
     assert oct((tmp_path / "run/oci-gpu-hook/leases.lock").stat().st_mode)[-3:] == "600"
     (tmp_path / "proc/sys/kernel/random/boot_id").write_text("another\n")
-    assert Leases(host, is_written=False).read() == []
+    assert leases.read(host) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"x", leases.HEADING + b"\1\0\0\0N", bytes(2 << 20)])
@@ -153,30 +154,30 @@ def test_damaged_leases_stop_who_would_be_counted(host: HostRoot, tmp_path: Path
     """They are not taken for none: two holders would be on one GPU."""
     (tmp_path / "run/oci-gpu-hook").mkdir()
     (tmp_path / "run/oci-gpu-hook/leases").write_bytes(content)
-    with pytest.raises(ConfigError, match="damaged"), Leases(host, is_written=True) as held:
-        held.read()
+    with pytest.raises(ConfigError, match="damaged"), Leases(host, is_written=True):
+        pass
 
 
 def test_what_another_user_could_have_written_is_no_lease(host: HostRoot, tmp_path: Path) -> None:
-    with Leases(host, is_written=True) as held:
-        held.write([lease_of(os.getpid(), "", "a")])
+    with Leases(host, is_written=True):
+        leases.write(host, [lease_of(os.getpid(), "", "a")])
     (tmp_path / "run/oci-gpu-hook/leases").chmod(0o666)
     with pytest.raises(ConfigError, match="others than root"):
-        Leases(host, is_written=False).read()
+        leases.read(host)
 
 
 def test_a_process_holds_until_it_ends_and_no_other_with_its_number_does() -> None:
     child = subprocess.Popen(["/bin/sleep", "1000"])
     held = lease_of(child.pid)
-    assert held.is_there()
     assert held.is_valid()
     assert not held._replace(start=held.start + 1).is_valid()
     child.kill()
     # A zombie has ended, if nobody has asked for its status.
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert not held.is_valid()
+    assert leases.without_void([held]) == [held]
     child.wait()
-    assert not held.is_there()
+    assert leases.without_void([held]) == []
 
 
 def test_a_process_that_was_moved_out_of_its_cgroup_still_holds(tmp_path: Path) -> None:
@@ -199,10 +200,10 @@ def test_void_leases_are_removed_and_no_more_than_a_hundred_at_a_time() -> None:
 
 def test_a_failed_start_gives_its_lease_back(host: HostRoot) -> None:
     mine, other = lease_of(os.getpid(), "", "a"), lease_of(os.getppid(), "", "b")
-    with Leases(host, is_written=True) as held:
-        held.write([mine, other])
+    with Leases(host, is_written=True):
+        leases.write(host, [mine, other])
     leases.give_back(host, os.getpid())
-    assert Leases(host, is_written=False).read() == [other]
+    assert leases.read(host) == [other]
 
 
 def test_who_cannot_write_leases_is_told_so(host: HostRoot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,17 +228,25 @@ def test_a_holder_who_wants_its_device_alone_keeps_it_alone() -> None:
 GONE = Lease("gone", 2**22 + 1, 1, "", 0, 1, 1, ("0",))
 
 
-def test_a_full_device_is_refused_with_its_holders_and_void_leases_make_room() -> None:
+def room(others: list[Lease], most: int) -> bool:
+    return leases.has_room(holding._holders("0", others, most), most)
+
+
+def test_void_leases_make_room_and_those_of_other_devices_take_none() -> None:
     mine = lease_of(os.getpid(), "", "0")
-    with pytest.raises(RequestError, match=rf"GPU 0 is held by c{os.getpid()} since 20\d\d-.*, and gpu-holders is 1"):
-        holding._with_room([mine, GONE], (("0", "0"),), 1)
+    assert not room([mine, GONE], 1)
+    assert room([GONE], 1)
+    assert room([mine._replace(devices=("1",))], 1)
     shared = mine._replace(most=4)
-    several = [GONE._replace(most=4), shared]
-    assert holding._with_room(several, (("1", "1"), ("0", "0")), 3) == several
-    assert holding._with_room([GONE], (("0", "0"),), 1) == []
-    four = [mine._replace(id=f"c{number}", most=4) for number in range(4)]
-    with pytest.raises(RequestError, match=r"held by c0 since \S+ \S+, c1 since \S+ \S+, c2 since \S+ \S+ and 1 more"):
-        holding._with_room(four, (("0", "0"),), 4)
+    assert room([GONE._replace(most=4), shared, shared], 3)
+    assert not room([shared, shared, shared], 3)
+
+
+def test_who_holds_a_device_is_told_and_of_many_the_first_three() -> None:
+    mine = lease_of(os.getpid(), "", "0")
+    assert re.fullmatch(rf"GPU 0 is held by c{os.getpid()} since 20\d\d-\S+ \d\d:\d\d", holding._full("GPU 0", [mine]))
+    told = holding._full("GPU 0", [mine._replace(id=f"c{number}") for number in range(4)])
+    assert re.search(r"held by c0 since \S+ \S+, c1 since \S+ \S+, c2 since \S+ \S+ and 1 more$", told)
 
 
 def picked(others: list[Lease], unhealthy: dict[str, str] | None = None, number: int = 1, most: int = 1) -> str:

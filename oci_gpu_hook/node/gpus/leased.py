@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oci_gpu_hook.host import health
-from oci_gpu_hook.host.leases import Leases
+from oci_gpu_hook.host import health, leases
 from oci_gpu_hook.planning.holding import title, why_unhealthy
 from oci_gpu_hook.planning.selection import Selection, holds
 from oci_gpu_hook.record import NamedTuple
@@ -34,8 +33,8 @@ def look(root: HostRoot, found: DriverInventory | None, most: int) -> tuple[Coun
 
     ConfigError if the leases are damaged.
     """
-    leases = [lease for lease in Leases(root, is_written=False).read() if lease.is_valid()] if most else []
-    names = {key: key.partition("=")[2] for lease in leases for key in lease.devices if "=" in key}
+    valid = [lease for lease in leases.read(root) if lease.is_valid()] if most else []
+    names = {key: key.partition("=")[2] for lease in valid for key in lease.devices if "=" in key}
     if found is not None:
         divided = {device.gpu for device in found.mig_devices}
         gpus = tuple([(gpu, "") for gpu in found.gpus if gpu.nvml_index not in divided])
@@ -47,7 +46,7 @@ def look(root: HostRoot, found: DriverInventory | None, most: int) -> tuple[Coun
             Counted(
                 key,
                 title(key, name),
-                tuple([lease for lease in leases if key in lease.devices]),
+                tuple([lease for lease in valid if key in lease.devices]),
                 why_unhealthy(key, unhealthy),
             )
             for key, name in names.items()
