@@ -33,6 +33,7 @@ READINGS = {
     "ecc_corrected_aggregate": 9,
     "ecc_uncorrected_aggregate": 1,
     "pcie_replays": 3,
+    "recovery_action": 0,
 }
 
 

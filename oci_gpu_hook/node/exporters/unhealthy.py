@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find out which GPUs are not healthy, and save it for starts: `host.health` reads it there.
 
-An XID error stays until a validation passes, a failed validation until another passes, a GPU that did not answer until
-it does, an ECC error until NVML's count is 0 again, as after a reset.  All of it goes if the driver is bound to the GPU
-again, and with the boot.  Opens no GPU.  Must not be used by the hook.
+An XID error stays until a validation passes, or NVML, which has asked for a reset of the GPU, no longer does.  A failed
+validation stays until another passes, a GPU that did not answer until it does, an ECC error until NVML's count is 0
+again, as after a reset.  All of it goes if the driver is bound to the GPU again, and with the boot.  Opens no GPU.
+Must not be used by the hook.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oci_gpu_hook.host import health, saved
 from oci_gpu_hook.node.exporters import spool
@@ -41,7 +42,7 @@ FATAL = {
 }
 _STATE = "gpu-health.json"
 _BOUND = "/sys/bus/pci/drivers/nvidia"
-_XID, _LOST, _ECC, _VALIDATION = "xid", "lost", "ecc", "validation"
+_XID, _LOST, _ECC, _RESET, _VALIDATION = "xid", "lost", "ecc", "reset", "validation"
 
 
 def renew(
@@ -51,61 +52,65 @@ def renew(
 
     nvml: its readings, if it was asked; tested: why the validation of a GPU failed, "" if it passed, by bus_id.
     """
-    bound = dict(root.inodes(_BOUND))
-    inodes = {gpu.bus_id: bound.get(gpu.proc, 0) for gpu in gpus}
+    inodes = dict(root.inodes(_BOUND))
     with spool.lock():
-        sequence, found = _read(root)
-        found = {key: it for key, it in found.items() if it[1] == inodes.get(key[0], -1)}
-        buses = {kernellog.place(gpu.bus_id): gpu.bus_id for gpu in gpus}
+        last, found = _read(root, {gpu.bus_id: inodes.get(gpu.proc, 0) for gpu in gpus})
+        buses = {kernellog.place(bus): bus for bus in found}
         xids = kernellog.xids(root) or ()
         for xid in xids:
-            bus = buses.get(xid.pci, "")
-            if xid.sequence > sequence and bus and xid.number in FATAL:
-                found[bus, _XID] = (f"XID {xid.number}, {FATAL[xid.number]}", inodes[bus])
+            if xid.sequence > last and xid.pci in buses and xid.number in FATAL:
+                found[buses[xid.pci]].whys[_XID] = f"XID {xid.number}, {FATAL[xid.number]}"
         said = {gpu.bus_id: gpu.values for gpu in nvml.gpus} if nvml else {}
-        for bus, inode in inodes.items() if nvml else ():
-            ecc = said.get(bus, {}).get("ecc_uncorrected", 0)
-            for source, why in (
-                (_LOST, "" if bus in said else "it does not answer NVML"),
-                (_ECC, f"{ecc} uncorrectable ECC errors since its last reset" if ecc else ""),
-            ):
-                _set(found, bus, source, why, inode)
+        for bus, (_, whys) in found.items() if nvml else ():
+            whys[_LOST] = "" if bus in said else "it does not answer NVML"
+            if bus in said:
+                _count(whys, said[bus])
         for bus, why in (tested or {}).items():
-            _set(found, bus, _VALIDATION, f"its validation failed: {why}" if why else "", inodes.get(bus, 0))
+            found[bus].whys[_VALIDATION] = f"its validation failed: {why}" if why else ""
             if not why:
-                _set(found, bus, _XID, "", 0)
-        _write(root, max([sequence, *[xid.sequence for xid in xids]]), found)
+                found[bus].whys[_XID] = ""
+        _write(root, max([last, *[xid.sequence for xid in xids]]), found)
 
 
-def _set(found: dict[tuple[str, str], tuple[str, int]], bus: str, source: str, why: str, inode: int) -> None:
-    if why:
-        found[bus, source] = (why, inode)
-    else:
-        found.pop((bus, source), None)
+def _count(whys: dict[str, str], values: dict[str, int]) -> None:
+    """What NVML's values say of a GPU."""
+    ecc, wants_reset = values.get("ecc_uncorrected", 0), values.get("recovery_action", 0)
+    if whys.get(_RESET) and not wants_reset:
+        whys[_XID] = ""
+    whys[_RESET] = "NVML says that it needs a reset" if wants_reset else ""
+    whys[_ECC] = f"{ecc} uncorrectable ECC errors since its last reset" if ecc else ""
 
 
-def _read(root: HostRoot) -> tuple[int, dict[tuple[str, str], tuple[str, int]]]:
-    """The last record of the kernel's log that was counted, and by GPU and source what was found, and when bound."""
+class _Known(NamedTuple):
+    """What is known of a GPU; bound: the inode of its link below the driver; whys: by source, "" for nothing."""
+
+    bound: int
+    whys: dict[str, str]
+
+
+def _read(root: HostRoot, bound: dict[str, int]) -> tuple[int, dict[str, _Known]]:
+    """The last record of the kernel's log that was counted, and what is known of the GPUs that are bound now."""
+    known = {bus: _Known(inode, {}) for bus, inode in bound.items()}
     try:
         document: dict[str, Any] = json.loads(saved.read(root, _STATE) or b"")
         if document["boot"] != kernellog.boot_id(root):
-            return -1, {}
-        rows = [(str(bus), str(source), str(why), int(inode)) for bus, source, why, inode in document["found"]]
-        return int(document["sequence"]), {(bus, source): (why, inode) for bus, source, why, inode in rows}
-    except (ValueError, TypeError, KeyError):
-        return -1, {}
+            return -1, known
+        for bus, (inode, whys) in document["gpus"].items():
+            if bound.get(bus) == inode:
+                known[bus] = _Known(inode, dict(whys))
+        return int(document["sequence"]), known
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return -1, known
 
 
-def _write(root: HostRoot, sequence: int, found: dict[tuple[str, str], tuple[str, int]]) -> None:
-    rows = [(*key, *it) for key, it in sorted(found.items())]
-    document = {"boot": kernellog.boot_id(root), "sequence": sequence, "found": rows}
-    whys: dict[str, list[str]] = {}
-    for (bus, _), (why, _) in sorted(found.items()):
-        whys.setdefault(bus, []).append(why)
+def _write(root: HostRoot, sequence: int, found: dict[str, _Known]) -> None:
+    document = {"boot": kernellog.boot_id(root), "sequence": sequence, "gpus": found}
+    told = tuple(
+        [(bus, "; ".join(filter(None, it.whys.values()))) for bus, it in found.items() if any(it.whys.values())]
+    )
     try:
         saved.write(root, _STATE, json.dumps(document).encode() + b"\n")
-        if whys:
-            told = tuple([(bus, "; ".join(it)) for bus, it in whys.items()])
+        if told:
             saved.write(root, saved.UNHEALTHY, saved.packed(health.HEADING, told))
             return
         with closing(saved.open_folder(root)) as folder, suppress(FileNotFoundError):

@@ -35,6 +35,8 @@ RANGES = {
     "pcie_replays": _COUNT,
     "persistence": (0, 1),
     "mig_enabled": (0, 1),
+    # nvmlDeviceGpuRecoveryAction_t: 0 for none, else a reset or a reboot.
+    "recovery_action": (0, 100),
 }
 # Of a MIG device, by the names of gpu-feature-discovery; memory in MiB.
 _ATTRIBUTES = {
@@ -198,6 +200,8 @@ def _questions(pynvml: Any) -> dict[str, Any]:
         "nvmlDeviceGetCurrentClocksThrottleReasons",
         getattr(pynvml, "nvmlDeviceGetCurrentClocksEventReasons", None),
     )
+    # It came with driver 560.
+    recovery = getattr(pynvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
     return {
         "persistence": pynvml.nvmlDeviceGetPersistenceMode,
         "mig_enabled": lambda gpu: pynvml.nvmlDeviceGetMigMode(gpu)[0],
@@ -216,7 +220,16 @@ def _questions(pynvml: Any) -> dict[str, Any]:
         "ecc_uncorrected": lambda gpu: errors(gpu, uncorrected, volatile),
         "ecc_corrected_aggregate": lambda gpu: errors(gpu, corrected, aggregate),
         "ecc_uncorrected_aggregate": lambda gpu: errors(gpu, uncorrected, aggregate),
+        "recovery_action": (lambda gpu: _field(pynvml, gpu, recovery)) if recovery is not None else None,
     }
+
+
+def _field(pynvml: Any, handle: Any, number: int) -> int:
+    """A field value that is an unsigned int; NVMLError if it is not supported."""
+    (field,) = pynvml.nvmlDeviceGetFieldValues(handle, [number])
+    if field.nvmlReturn:
+        raise pynvml.NVMLError(field.nvmlReturn)
+    return int(field.value.uiVal)
 
 
 def _asked(pynvml: Any, ask_for: Any, handle: Any) -> int | None:

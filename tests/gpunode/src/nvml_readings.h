@@ -9,6 +9,12 @@
 
 struct memory { u64 total, free, used; };
 struct utilization { unsigned gpu, memory; };
+struct field {
+	unsigned id, scope;
+	u64 time, latency;
+	int type, code;
+	u64 value;
+};
 struct attributes {
 	unsigned multiprocessors, copy, decoder, encoder, jpeg, ofa, gi_slices, ci_slices;
 	u64 memory_mib;
@@ -85,6 +91,17 @@ EXPORT int nvmlDeviceGetUtilizationRates(struct gpu *gpu, struct utilization *to
 EXPORT int nvmlDeviceGetCurrentClocksThrottleReasons(struct gpu *gpu, u64 *to)
 {
 	return to ? read_number(gpu, CLOCKS_EVENT, to) : INVALID_ARGUMENT;
+}
+/* Of the fields only what the driver wants done with the GPU (NVML_FI_DEV_GET_GPU_RECOVERY_ACTION). */
+EXPORT int nvmlDeviceGetFieldValues(struct gpu *gpu, int count, struct field *fields)
+{
+	u64 value = 0;
+	int first = fields ? ask(gpu) : INVALID_ARGUMENT;
+	for (int i = 0; !first && i < count; i++) {
+		fields[i].code = fields[i].id == 230 ? read_number(gpu, RECOVERY_ACTION, &value) : NOT_SUPPORTED;
+		fields[i].type = 1, fields[i].value = value;
+	}
+	return first;
 }
 EXPORT int nvmlDeviceGetTotalEccErrors(struct gpu *gpu, unsigned error, unsigned counter, u64 *to)
 {

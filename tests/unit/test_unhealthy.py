@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which GPUs are not healthy: what tells against a GPU, and what clears it, without a restart of anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook.driver.proc import Gpu
+from oci_gpu_hook.host import health
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.exporters import spool, unhealthy
+from oci_gpu_hook.node.gpus.readings import GpuReading, Readings
+
+BUSES = ("00000000:07:00.0", "00000000:0f:00.0")
+GPUS = tuple(Gpu(number, f"GPU-{number}", "H100", bus, number, bus[4:]) for number, bus in enumerate(BUSES))
+FIRST = BUSES[0]
+
+
+class Node(HostRoot):
+    """A host with two GPUs whose driver, log and NVML say what a test wants."""
+
+    def log(self, sequence: int, number: int, bus: str = FIRST) -> None:
+        with Path(f"{self.path}/dev/kmsg").open("a") as log:
+            log.write(f"4,{sequence},1,-;NVRM: Xid (PCI:{bus[4:-2]}): {number}, pid=1\n")
+
+    def boots(self, name: str) -> None:
+        Path(f"{self.path}/proc/sys/kernel/random/boot_id").write_text(f"{name}\n")
+
+    def binds(self, bus: str) -> None:
+        link = Path(f"{self.path}/sys/bus/pci/drivers/nvidia/{bus[4:]}")
+        # Another link beside it, so that the number of the old one is not used again.
+        Path(f"{link}.new").symlink_to("..")
+        Path(f"{link}.new").rename(link)
+
+    def tested(self, why: str) -> dict[str, str]:
+        unhealthy.renew(self, GPUS, tested={FIRST: why})
+        return health.read(self)
+
+    def reads(self, *answers: int, **values: int) -> dict[str, str]:
+        """By NVML, which these GPUs answer; the values are the first one's."""
+        said = [GpuReading(GPUS[it].uuid or "", BUSES[it], values if it == 0 else {}, ()) for it in answers]
+        unhealthy.renew(self, GPUS, Readings("580.65.06", 13000, 2, tuple(said)))
+        return health.read(self)
+
+    def renewed(self) -> dict[str, str]:
+        unhealthy.renew(self, GPUS)
+        return health.read(self)
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    @contextmanager
+    def alone() -> Iterator[None]:
+        yield
+
+    monkeypatch.setattr(spool, "lock", alone)
+    for folder in ("run", "dev", "proc/sys/kernel/random", "sys/bus/pci/drivers/nvidia"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "dev/kmsg").write_text("")
+    made = Node(str(tmp_path))
+    made.boots("one")
+    for bus in BUSES:
+        made.binds(bus)
+    return made
+
+
+def test_a_fatal_error_stays_until_a_validation_passes(node: Node) -> None:
+    node.log(5, 31)  # a program's mistake
+    assert node.renewed() == {}
+    node.log(6, 79)
+    assert node.renewed() == {FIRST: "XID 79, GPU has fallen off the bus"}
+    assert node.reads(0, 1) == {FIRST: "XID 79, GPU has fallen off the bus"}
+    assert node.tested("wrong sums") == {FIRST: "XID 79, GPU has fallen off the bus; its validation failed: wrong sums"}
+    assert node.tested("") == {}
+    # The log still has the record, which counts no more; a later one does.
+    assert node.renewed() == {}
+    assert not Path(f"{node.path}/run/oci-gpu-hook/unhealthy").exists()
+    node.log(7, 79)
+    assert list(node.renewed()) == [FIRST]
+
+
+def test_a_failed_validation_stays_until_one_passes(node: Node) -> None:
+    assert node.tested("wrong sums") == {FIRST: "its validation failed: wrong sums"}
+    assert node.reads(0, 1) == {FIRST: "its validation failed: wrong sums"}
+    assert node.tested("") == {}
+
+
+def test_a_gpu_that_nvml_has_lost_is_healthy_when_it_answers(node: Node) -> None:
+    assert node.reads(1) == {FIRST: "it does not answer NVML"}
+    assert node.renewed() == {FIRST: "it does not answer NVML"}
+    assert node.reads(0, 1) == {}
+
+
+def test_a_reset_clears_what_it_was_wanted_for(node: Node) -> None:
+    node.log(6, 119)
+    assert node.reads(0, 1, ecc_uncorrected=2, recovery_action=1)[FIRST].split("; ") == [
+        "XID 119, GSP RPC timeout",
+        "NVML says that it needs a reset",
+        "2 uncorrectable ECC errors since its last reset",
+    ]
+    # While it is reset it does not answer: that is no end of it.
+    assert "XID 119" in node.reads(1)[FIRST]
+    assert node.reads(0, 1, ecc_uncorrected=0, recovery_action=0) == {}
+    assert node.renewed() == {}
+
+
+@pytest.mark.parametrize("cleared", ["bound", "boot"])
+def test_what_is_known_goes_with_the_driver_and_the_boot(node: Node, cleared: str) -> None:
+    node.log(6, 79)
+    assert node.tested("wrong sums") != {}
+    if cleared == "boot":
+        Path(f"{node.path}/dev/kmsg").write_text("")
+        node.boots("another")
+    else:
+        node.binds(FIRST)
+    assert node.renewed() == {}
+
+
+def test_another_gpu_is_not_held_against_the_first(node: Node) -> None:
+    node.log(6, 79, BUSES[1])
+    assert node.renewed() == {BUSES[1]: "XID 79, GPU has fallen off the bus"}
+    assert node.tested("") == {BUSES[1]: "XID 79, GPU has fallen off the bus"}
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"boot": "one", "sequence": 1, "gpus": []}', '{"boot": "one"}'])
+def test_a_damaged_state_is_made_anew(node: Node, content: str) -> None:
+    node.log(6, 79)
+    assert list(node.renewed()) == [FIRST]
+    Path(f"{node.path}/run/oci-gpu-hook/gpu-health.json").write_text(content)
+    assert list(node.renewed()) == [FIRST]
