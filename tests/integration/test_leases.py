@@ -199,6 +199,19 @@ def test_a_gpu_that_is_not_healthy_is_not_chosen_and_by_name_as_the_settings_say
     assert found["features"] == ["feature.node.kubernetes.io/oci-gpu-hook.unhealthy-gpus=1"]
 
 
+def test_a_gpu_that_was_reset_is_healthy_again(installed: Installed) -> None:
+    """NVML says what it wants done with the first GPU, and no longer does after a reset."""
+    look = (
+        "oci-gpu-hook metrics --gpus --write >/dev/null 2>&1; oci-gpu-hook containers | grep 'not healthy' || echo well"
+    )
+    wants = "echo fault 0 recovery_action 1 >>/proc/driver/gpunode/description"
+    reset = "sed -i /recovery_action.1/d /proc/driver/gpunode/description"
+    scripts = {"before": look, "wants": f"{wants}; {look}", "reset": f"{reset}; {look}"}
+    found = in_turn(installed, scripts, settings="gpu-holders = 1\ngpu-metrics = /run/gpus.prom\n")
+    assert found["before"] == found["reset"] == ["well"]
+    assert found["wants"] == ["GPU 0 is not healthy: NVML says that it needs a reset"]
+
+
 def test_other_vendors_devices_are_counted_as_well(installed: Installed, bundle: Maker) -> None:
     look = ("/bin/sh", "-c", "cd /dev/dri; echo renderD*; exec sleep 1000")
     made = bundle("debian").asks(None, OCI_AMD="any").runs(*look)
