@@ -24,7 +24,7 @@ FILE, _LOCK, _STAGED = "leases", "leases.lock", "leases.new"
 # Whoever changes the fields of `Lease` raises the number.
 HEADING = b"oci-gpu-hook leases 1\n"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
-# Of one start.  A device has no more leases than holders, so that no more are ever left.
+# Of one start: what it leaves the next ones remove.
 _MOST_REMOVED = 100
 # A container may make cgroups below its own; where there are more, it is taken for alive.
 _MOST_CGROUPS = 1000
