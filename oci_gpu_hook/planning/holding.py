@@ -44,15 +44,6 @@ _WAIT = "'oci-gpu-hook containers' shows the holders: wait for one to end, or as
 _UNHEALTHY = "the administrator must look at it: 'oci-gpu-hook validate' clears it if it passes"
 
 
-class Given(NamedTuple):
-    """What a container gets: the request with the chosen devices' names, and a sentence for each choice."""
-
-    request: Request
-    provision: Provision
-    found: Found
-    chosen: tuple[str, ...] = ()
-
-
 class Start(NamedTuple):
     """One container's start; process: None if the container is not started, and leases nothing."""
 
@@ -61,10 +52,11 @@ class Start(NamedTuple):
     container: Container
     process: Process | None
 
-    def given(self, request: Request, provide: Provide) -> Given:
-        """What `provide` gives for the request, leased; RequestError if a device has no room.
+    def given(self, request: Request, provide: Provide) -> tuple[Request, Provision, Found, tuple[str, ...]]:
+        """The request with the chosen devices, what `provide` gives for it, and a sentence for each choice; leased.
 
-        DriverError for a GPU that is not healthy, if the settings refuse it; ConfigError if no lease can be written.
+        RequestError if a device has no room; DriverError for a GPU that is not healthy, if the settings refuse it;
+        ConfigError if no lease can be written.
         """
         unhealthy = health.read(self.host)
         most = self.settings.gpu_holders
@@ -74,8 +66,13 @@ class Start(NamedTuple):
         words: tuple[str, ...] = ()
         if any([selectors.any_of(names) for names in (request.devices, *[it.devices for it in request.vendors])]):
             request, chosen, words = self._chosen(request, most, unhealthy)
-        given = _healthy(Given(request, *provide(request), words), provide, self.settings.unhealthy, unhealthy)
-        holds = given.provision.holds
+        provision, found = provide(request)
+        notes = _unhealthy(provision, unhealthy)
+        if notes and self.settings.unhealthy != "give":
+            request, notes = _without(request, provision, notes, unhealthy, self.settings.unhealthy)
+            provision, found = provide(request)
+        provision = provision._replace(notes=(*provision.notes, *notes))
+        holds = provision.holds
         if most and not {it.key for it in chosen}.issuperset([key for key, _ in holds]):
             with Leases(self.host, is_written=self.process is not None) as all_leases:
                 own, others = self._apart(all_leases)
@@ -84,7 +81,7 @@ class Start(NamedTuple):
                     if not has_room(holders, most):
                         raise RequestError(f"{_full(title(key, name), holders)}, and gpu-holders is {most}", _WAIT)
                 self._take(own, others, [key for key, _ in holds])
-        return given
+        return request, provision, found, words
 
     def _chosen(
         self, request: Request, most: int, unhealthy: dict[str, str]
@@ -239,22 +236,17 @@ def _of_vendor(host: HostRoot, request: VendorRequest) -> list[Candidate]:
     return [Candidate(vendorshare.key(request.flag, it), it.names[0]) for it in found.devices.devices]
 
 
-def _healthy(given: Given, provide: Provide, setting: str, unhealthy: dict[str, str]) -> Given:
-    """`given` with what the settings say of its GPUs that are not healthy: refused, left out or told."""
-    holds = given.provision.holds
-    told = [(key, name, why) for key, name in holds if (why := why_unhealthy(key, unhealthy))]
-    if not told:
-        return given
-    sentences = [f"{title(key, name)} is not healthy: {why}" for key, name, why in told]
-    if setting == "give":
-        return _noted(given, sentences)
-    left = [name for key, name in holds if "=" not in key and not why_unhealthy(key, unhealthy)]
-    if setting == "refuse" or not left or given.request.by_nodes():
-        raise DriverError("; ".join(sentences[:_MOST_SHOWN]), _UNHEALTHY)
-    request = given.request._replace(devices=tuple(left))
-    return _noted(Given(request, *provide(request), given.chosen), [f"left out: {it}" for it in sentences])
+def _unhealthy(provision: Provision, unhealthy: dict[str, str]) -> list[str]:
+    """A sentence for each GPU of a provision that is not healthy."""
+    told = [(key, name, why_unhealthy(key, unhealthy)) for key, name in provision.holds]
+    return [f"{title(key, name)} is not healthy: {why}" for key, name, why in told if why]
 
 
-def _noted(given: Given, notes: list[str]) -> Given:
-    provision = given.provision
-    return given._replace(provision=provision._replace(notes=(*provision.notes, *notes)))
+def _without(
+    request: Request, provision: Provision, told: list[str], unhealthy: dict[str, str], setting: str
+) -> tuple[Request, list[str]]:
+    """The request without GPUs that are not healthy, and a note for each; DriverError if that is not to be, or none."""
+    left = [name for key, name in provision.holds if "=" not in key and not why_unhealthy(key, unhealthy)]
+    if setting == "refuse" or not left or request.by_nodes():
+        raise DriverError("; ".join(told[:_MOST_SHOWN]), _UNHEALTHY)
+    return request._replace(devices=tuple(left)), [f"left out: {it}" for it in told]
