@@ -61,7 +61,7 @@ def options(words: Iterable[str]) -> Options:
     capabilities = tuple(given["--cdi"].split(",")) if "--cdi" in given else ()
     for name in capabilities:
         if name not in CAPABILITIES:
-            hint = "write the spec anew with 'oci-gpu-hook cdi generate'"
+            hint = "write the spec again with 'oci-gpu-hook cdi generate'"
             raise UsageError(f"--cdi names {name!r}, which is no capability", hint)
     vendor = given.get("--cdi-vendor", "")
     spec = Spec(capabilities, vendor, given.get("--cdi-driver", "")) if capabilities or vendor else None

@@ -236,7 +236,7 @@ def stale(root: HostRoot, path: str, flag: str) -> str:
     except HookError as err:
         return err.message
     except ValueError:
-        return "somebody has changed the CDI spec"
+        return "the CDI spec was changed after it was written"
     different = carriedout.misfit(spec_of.driver_of(found), spec_of.driver_of(now))
     if different or _without_hooks(found) == _without_hooks(now):
         return different
@@ -253,7 +253,7 @@ def stale_beside_gpus(root: HostRoot, path: str, family: str) -> str:
     except HookError as err:
         return err.message
     except ValueError:
-        return "somebody has changed the CDI spec"
+        return "the CDI spec was changed after it was written"
     return "" if found == now else "the CDI spec does not say what the host has now"
 
 

@@ -302,9 +302,7 @@ def _other_specs(root: HostRoot) -> list[Finding]:
     version = survey.driver_version(root) or "none"
     findings = [drivercheck.management_spec(spec, version) for spec in cdispecs.of_management(root)]
     for path, family in cdispecs.beside_gpus(root):
-        fault = (
-            cdi.stale_beside_gpus(root, path, family) if family in cdi.FAMILIES else "it is of no kind that is known"
-        )
+        fault = cdi.stale_beside_gpus(root, path, family) if family in cdi.FAMILIES else "its kind is unknown"
         findings.append(drivercheck.spec_beside_gpus(path, family, fault))
     return findings
 

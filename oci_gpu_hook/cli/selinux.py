@@ -122,7 +122,7 @@ def install(host_root: str) -> None:
     missing = [file for file in files if not os.path.exists(file)]
     if missing:
         raise ApplyError(
-            f"the policy module {missing[0]} is missing", "install oci-gpu-hook-selinux, or this program anew"
+            f"the policy module {missing[0]} is missing", "install oci-gpu-hook-selinux, or reinstall this program"
         )
     _semodule(host_root, [word for file in files for word in ("-i", file)])
     click.echo(f"installed {', '.join(_names())}")
@@ -294,7 +294,7 @@ def _named(file: str) -> str:
     except OSError as err:
         raise UsageError(
             f"cannot read {quoted(file)}: {err.strerror}",
-            "pipe in what is no file, or too large: oci-gpu-hook selinux explain -",
+            "if it is not a regular file, or too large, use standard input: oci-gpu-hook selinux explain -",
         ) from err
 
 

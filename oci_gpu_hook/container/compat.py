@@ -145,7 +145,7 @@ def _parsed(section: bytes) -> Note:
     owner_size, size, _ = memoryview(section[:12]).cast("I")
     begin = 12 + (owner_size + 3 & ~3)
     if section[12 : 12 + owner_size].rstrip(b"\0") != _OWNER or begin + size > len(section):
-        raise _Damaged("its note on forward compatibility is cut off, or somebody else's")
+        raise _Damaged("its note on forward compatibility is truncated, or not NVIDIA's")
     try:
         said = jsontext.loads(section[begin : begin + size].rstrip(b"\0"))
     except ValueError:
@@ -166,7 +166,7 @@ def _numbers(value: object) -> tuple[int, ...] | None:
     if not isinstance(value, list) or len(value) > _MOST_NUMBERS:
         raise _Damaged("its note on forward compatibility has a list that makes no sense")
     if not all([type(item) is int and 0 <= item <= _MOST_NUMBER for item in value]):
-        raise _Damaged("its note on forward compatibility lists what is no number")
+        raise _Damaged("its note on forward compatibility lists something other than numbers")
     return tuple(sorted({*value}))
 
 

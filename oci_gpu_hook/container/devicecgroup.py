@@ -24,7 +24,7 @@ _V1_CONTROLLER = "devices"
 # The initial user namespace's number is part of the kernel's interface (PROC_USER_INIT_INO).
 _INITIAL_USER_NAMESPACE = "user:[4026531837]"
 
-_NOT_PERMITTED = "the kernel lets nobody in a user namespace change a device cgroup"
+_NOT_PERMITTED = "the kernel lets no process in a user namespace change a device cgroup"
 _NO_DEVICE_CGROUPS = "this host has no device cgroups"
 
 

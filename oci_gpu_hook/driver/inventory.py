@@ -23,7 +23,7 @@ SAVED = f"{saved.FOLDER}/{FILE}"
 HEADING = b"oci-gpu-hook inventory 8\n"
 
 # In `DriverInventory.unknown`: what NVML said was true when it was asked, and only NVML knows whether it still is.
-MAY_BE_MADE_ANEW = "whether MIG devices were made anew since NVML named them: run 'oci-gpu-hook inventory refresh'"
+MAY_BE_MADE_ANEW = "whether MIG devices were created again since NVML named them: run 'oci-gpu-hook inventory refresh'"
 
 
 class Library(NamedTuple):

@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.facts import Facts
 
-_INSTALL_HINT = "whoever installs the driver must install all parts of one version"
+_INSTALL_HINT = "the administrator must install all parts of one version"
 _REFRESH = "run 'oci-gpu-hook inventory refresh'"
 
 
@@ -53,7 +53,7 @@ def survey(root: HostRoot, driver_root: str = "/", facts: Facts | None = None) -
             raise DriverError("this host has no NVIDIA driver: /proc/driver/nvidia is missing", _INSTALL_HINT)
         raise DriverError(
             "NVIDIA device nodes are there, but /proc/driver/nvidia is not: the kernel module is not loaded",
-            "whoever installs the driver must load it: modprobe nvidia",
+            "the administrator must load it: modprobe nvidia",
         )
     if facts is not None and facts.driver_version != version:
         facts = None  # an NVML of another version knows nothing of this module

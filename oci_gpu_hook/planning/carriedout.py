@@ -46,7 +46,7 @@ def apart(plan: Plan, spec: Spec, bundle: Bundle) -> Plan:
         request = request._replace(devices=_gpus(request.devices, inventory))
         fault = misfit(spec.driver, inventory.driver_version)
     if fault:
-        raise DriverError(fault, f"write it anew with 'oci-gpu-hook cdi generate{words}'")
+        raise DriverError(fault, f"write it again with 'oci-gpu-hook cdi generate{words}'")
     done = [operation for operation in plan.operations if edits_of(operation) is not None]
     left = [operation for operation in plan.operations if edits_of(operation) is None]
     return plan._replace(request=request, operations=tuple(left), done=tuple(done))

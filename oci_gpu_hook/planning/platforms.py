@@ -45,7 +45,7 @@ def share(
     is_without = request.devices == (NONE,) or request.by_nodes()
     devices = (NONE,) if is_without else (ALL,)
     if devices == (ALL,) and not found.devices.common:
-        hint = "whoever installs the driver must see that its kernel modules are loaded: modprobe nvgpu"
+        hint = "the administrator must load its kernel modules: modprobe nvgpu"
         raise DriverError(f"none of the devices that {found.inventory.file} names is there", hint)
     asked = VendorRequest(VISIBLE_DEVICES, found.inventory.file, "env", devices)
     given = vendorshare.share(layout, asked, found)

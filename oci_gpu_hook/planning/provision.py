@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _PROC_DRIVER = "/proc/driver/nvidia"
 _MODIFY_DEVICE_FILES = "ModifyDeviceFiles:"
-_INSTALL_HINT = "whoever installs the driver must install all parts of one version"
+_INSTALL_HINT = "the administrator must install all parts of one version"
 
 _PROFILE_FOLDER = "/etc/nvidia/nvidia-application-profiles-rc.d"
 # The mask that it carries has 64 bits (NVIDIA's README, "Application Profiles", and EGLVisibleDGPUDevices).

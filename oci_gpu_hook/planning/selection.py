@@ -241,5 +241,5 @@ def _no_driver_for(path: str, reason: str) -> DriverError:
         hint = "look at 'nvidia-smi mig -lgi' and the kernel's log on this host"
         return DriverError(f"the kernel has no device for {path} ({reason})", hint)
     module = "nvidia-modeset" if "modeset" in path else "nvidia-uvm"
-    hint = f"whoever installs the driver must load it: modprobe {module}"
+    hint = f"the administrator must load it: modprobe {module}"
     return DriverError(f"the kernel has no driver for {path}: {module} is not loaded", hint)

@@ -113,7 +113,7 @@ def _check_host(request: VendorRequest, found: VendorState) -> None:
     lacking = found.lacking()
     if lacking:
         more = f", and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-        hint = f"whoever installs the driver must fix it; 'oci-gpu-hook info' shows what {request.flag} has here"
+        hint = f"the administrator must fix it; 'oci-gpu-hook info' shows what {request.flag} has here"
         raise DriverError(f"{found.inventory.file} requires what this host lacks: {lacking[0]}{more}", hint)
 
 

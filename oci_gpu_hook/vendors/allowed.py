@@ -199,7 +199,7 @@ def version(text: str) -> str:
         return f"the version {quoted(text)} has not 1 to {_LONGEST_VERSION} characters"
     odd = [letter for letter in text if not ((letter.isascii() and letter.isalnum()) or letter in "._+~:-")]
     if odd or text.startswith("."):
-        return f"the version {quoted(text)} is none: letters, digits and ._+~:- are"
+        return f"the version {quoted(text)} has characters other than letters, digits and ._+~:-"
     return ""
 
 

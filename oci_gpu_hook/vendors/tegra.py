@@ -42,8 +42,8 @@ _LINKS_BESIDE = (
     ("libnvidia-opticalflow.so.", "libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1"),
 )
 
-_INSTALL_HINT = "whoever installs JetPack must install it whole: apt install --reinstall nvidia-l4t-init"
-_FILE_HINT = "whoever installs JetPack must fix it, or take it away"
+_INSTALL_HINT = "the administrator must install all of JetPack: apt install --reinstall nvidia-l4t-init"
+_FILE_HINT = "the administrator must fix or remove it"
 
 
 class Entry(NamedTuple):
@@ -114,7 +114,7 @@ def read(data: bytes, path: str) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
         if not comma or not rest:
             sentences.append(f"{place} is left out: {quoted(line.strip())} is no 'type, path'")
         elif word not in _TYPES:
-            sentences.append(f"{place} is left out: its type {quoted(word)} is none of {', '.join(_TYPES)}")
+            sentences.append(f"{place} is left out: its type {quoted(word)} is not one of {', '.join(_TYPES)}")
         else:
             entries.setdefault((word, rest), Entry(word, rest, place))
     return tuple(entries.values()), tuple(sentences)
@@ -253,5 +253,5 @@ def _check_nodes(root: HostRoot, groups: list[Group]) -> None:
         raise DriverError(f"the CSV files in {CSV_FOLDER} name no device", _INSTALL_HINT)
     raise DriverError(
         f"none of the {len(patterns)} devices that {CSV_FOLDER} names is there, such as {patterns[0]}",
-        "whoever installs JetPack must see that its kernel modules are loaded: modprobe nvgpu",
+        "the administrator must load its kernel modules: modprobe nvgpu",
     )

@@ -146,7 +146,7 @@ class Survey:
         if len(paths) > _MOST_FILES:
             raise ConfigError(
                 f"{self._vendor.file}: {pattern} fits more than {_MOST_FILES} files of this host",
-                "whoever wrote the file must name fewer",
+                "the file's author must name fewer",
             )
         for folder in dict.fromkeys([path.rpartition("/")[0] for path in paths]):
             self._see_down(folder)

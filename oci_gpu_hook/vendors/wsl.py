@@ -38,7 +38,7 @@ _MOST_STORES = 16
 # The store has hundreds of files; these are the ones that NVIDIA's libraries for Linux open.
 OF_STORE = ("lib*.so*", "*.bin", "*.dll")
 
-_HINT = "whoever runs the Windows host must install NVIDIA's driver there, and start WSL anew: wsl --shutdown"
+_HINT = "the administrator of the Windows host must install NVIDIA's driver there and restart WSL: wsl --shutdown"
 
 
 def vendor(root: HostRoot, see: See = lambda _: None) -> Vendor:

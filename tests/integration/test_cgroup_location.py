@@ -119,7 +119,7 @@ def test_a_container_without_a_cgroup_of_its_own_is_said(version: str) -> None:
 
 
 def test_in_a_user_namespace_nothing_may_be_changed() -> None:
-    reason = "the kernel lets nobody in a user namespace change a device cgroup"
+    reason = "the kernel lets no process in a user namespace change a device cgroup"
     script = "in_cgroup x; within='unshare --user --map-root-user'; locate x $pid"
     assert located("v2", script) == [(*none(reason), *none(reason))]
 

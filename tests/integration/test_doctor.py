@@ -181,11 +181,11 @@ PLANTED = {
             "apt reinstall oci-gpu-hook"),
     "sed 's/1[.]0[.]0/9.0.0/' $HOOKS/oci-gpu-hook.json >$HOOKS/other.json":
         Planted("fail", "hook in podman",
-            "/other.json stops every container: its version 9.0.0 is none that engines know",
+            "/other.json stops every container: its version 9.0.0 is unknown to engines",
             "rm /usr/share/containers/oci/hooks.d/other.json", True),
     'sed \'s/."createRuntime".$/["prestrat"]/\' $HOOKS/oci-gpu-hook.json >$HOOKS/other.json':
         Planted("fail", "hook in podman",
-            "/other.json stops every container: its stage prestrat is none that engines know",
+            "/other.json stops every container: its stage prestrat is unknown to engines",
             "rm /usr/share/containers/oci/hooks.d/other.json", True),
     CRIO + """printf '[crio]\\n[crio.runtime]\\nhooks_dir = ["/opt/hooks.d"]\\n' >/etc/crio/crio.conf""":
         Planted("fail", "hook in CRI-O", "CRI-O looks in /opt/hooks.d (/etc/crio/crio.conf)",
@@ -271,7 +271,7 @@ PLANTED = {
         Planted("fail", "libraries", "libcuda of version 580.65.06 is cut off or no library",
             "apt install --reinstall "),
     ": >/etc/subuid; mkdir -p /run/user/1000/libpod; chown -R 1000 /run/user/1000":
-        Planted("warn", "rootless", "/etc/subuid or /etc/subgid names nobody", "usermod --add-subuids"),
+        Planted("warn", "rootless", "/etc/subuid or /etc/subgid has no entry", "usermod --add-subuids"),
     "mount -t tmpfs none /run/systemd 2>/dev/null || true\n"
     "printf '[engine]\\ncgroup_manager = \"systemd\"\\n' >/etc/containers/containers.conf":
         Planted("fail", "cgroups", "podman is set to use systemd's cgroups",

@@ -305,7 +305,7 @@ ls {WANTED}
 {start("runc", by_all)}
 {start("runc", by_place)}
 {ANSWERS}rm {WANTED}
-oci-gpu-hook inventory show | grep -c 'whether MIG devices were made anew since NVML named them'
+oci-gpu-hook inventory show | grep -c 'whether MIG devices were created again since NVML named them'
 {REFRESH}{start("runc", by_name)}
 {start("runc", by_number)}
 [ ! -e {WANTED} ]

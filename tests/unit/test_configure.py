@@ -312,7 +312,7 @@ def test_a_file_that_changes_meanwhile_is_left_alone(
         real(*given)
 
     monkeypatch.setattr(enginefile, "write", write)
-    assert "was changed by somebody else meanwhile" in program.mistake(7, *words(tree, "docker", option))
+    assert "was changed by another program meanwhile" in program.mistake(7, *words(tree, "docker", option))
     assert file.read_text() == '{"b": 1}' and os.listdir(file.parent) == ["daemon.json"]
 
 

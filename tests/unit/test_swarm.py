@@ -202,7 +202,7 @@ def test_a_file_that_changes_meanwhile_is_left_alone(tree: Path, there: bool) ->
     root = HostRoot(str(tree))
     found = enginefile.read(root, daemonjson.PATH)
     file.write_text('{"b": 1}')
-    with pytest.raises(ApplyError, match="was changed by somebody else meanwhile"):
+    with pytest.raises(ApplyError, match="was changed by another program meanwhile"):
         enginefile.write(root, found, "{}")
     assert file.read_text() == '{"b": 1}' and left(tree) == ["daemon.json"]
 

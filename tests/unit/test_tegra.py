@@ -149,8 +149,8 @@ def test_a_line_that_is_no_entry_is_left_out_and_said(host: Host) -> None:
         f"{start}:3 is left out: 'lib' is no 'type, path'",
         f"{start}:4 is left out: 'lib,' is no 'type, path'",
         f"{start}:5 is left out: ',' is no 'type, path'",
-        f"{start}:6 is left out: its type 'not-dev' is none of dev, lib, dir, sym",
-        f"{start}:7 is left out: its type 'LIB' is none of dev, lib, dir, sym",
+        f"{start}:6 is left out: its type 'not-dev' is not one of dev, lib, dir, sym",
+        f"{start}:7 is left out: its type 'LIB' is not one of dev, lib, dir, sym",
         f"{start}:8 is left out: '/usr/\\x1b[2J' has characters that cannot be printed",
     )
 
@@ -314,7 +314,7 @@ def test_a_host_without_lists_is_named_with_the_remedy(host: Host) -> None:
         tegra.vendor(host, everything=False)
     assert str(caught.value) == (
         f"no CSV file lists what containers get on this Jetson: {FOLDER} has no devices.csv, drivers.csv,"
-        " l4t.csv (whoever installs JetPack must install it whole: apt install --reinstall"
+        " l4t.csv (the administrator must install all of JetPack: apt install --reinstall"
         " nvidia-l4t-init)"
     )
 

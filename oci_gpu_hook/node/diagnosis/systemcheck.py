@@ -149,7 +149,7 @@ def rootless(found: Kernel, subids: bool, newuidmap: bool, used: bool, tool: str
         seen = "newuidmap is missing: users have only their own id"
         return [Finding(check, WARN, seen, command(tool, "install", _NEWUIDMAP[tool]))]
     if not subids:
-        seen = "/etc/subuid or /etc/subgid names nobody"
+        seen = "/etc/subuid or /etc/subgid has no entry"
         ids = "100000-165535"
         remedy = command("usermod", "--add-subuids", ids, "--add-subgids", ids, "USER")
         return [Finding(check, WARN, seen, remedy)]

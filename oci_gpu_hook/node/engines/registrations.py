@@ -137,7 +137,7 @@ def _registration(root: HostRoot, path: str) -> Registration:
 def _read(path: str, document: Any) -> Registration:
     version = document.get("version", "0.1.0")
     if version not in ("0.1.0", "1.0.0"):
-        return Registration(path, fault=f"its version {version} is none that engines know")
+        return Registration(path, fault=f"its version {version} is unknown to engines")
     hook = document["hook"]
     stages = document.get("stages", document.get("stage"))
     if stages is None:
@@ -145,7 +145,7 @@ def _read(path: str, document: Any) -> Registration:
     listed = (stages,) if isinstance(stages, str) else tuple([str(word) for word in stages])
     unknown = [stage for stage in listed if stage not in _STAGES]
     if unknown:
-        return Registration(path, fault=f"its stage {unknown[0]} is none that engines know")
+        return Registration(path, fault=f"its stage {unknown[0]} is unknown to engines")
     when = document.get("when", {})
     # In version 0.1.0 the value is the program's path.
     details = {"path": hook} if isinstance(hook, str) else hook

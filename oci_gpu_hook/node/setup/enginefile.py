@@ -162,7 +162,7 @@ def _replace(folder: int, name: str, file: EngineFile, text: str | None) -> None
 def _check(folder: int, name: str, file: EngineFile) -> None:
     """ApplyError if the file is no longer as it was read."""
     if _identity(folder, name) != _of(file.status):
-        raise ApplyError(f"{file.path} was changed by somebody else meanwhile", "nothing was written: run it again")
+        raise ApplyError(f"{file.path} was changed by another program meanwhile", "nothing was written: run it again")
 
 
 def _create(folder: int, name: str) -> int:

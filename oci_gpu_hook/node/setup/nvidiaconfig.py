@@ -95,7 +95,7 @@ KEYS = (
         f"{_CLI}.load-kmods",
         BOOLEAN,
         needless="the hook loads no kernel modules",
-        refused="the hook loads no kernel modules: whoever installs the driver must load nvidia and nvidia-uvm at boot",
+        refused="the hook loads no kernel modules: the administrator must load nvidia and nvidia-uvm at boot",
         harmless=(False,),
     ),
     Key(f"{_CLI}.no-cgroups", BOOLEAN, "device-cgroup", {True: "off", False: "auto"}),
