@@ -108,7 +108,7 @@ def write(host: HostRoot, leases: list[Lease]) -> None:
     """Write these leases, in place of those before; ConfigError if that fails.  Needs the lock."""
     try:
         # A start that is killed leaves this one file, which the next one replaces.
-        saved.write(host, FILE, saved.packed(HEADING, (_boot(host), tuple(leases))), _STAGED)
+        saved.write(host, FILE, saved.packed(HEADING, (_boot(host), tuple(map(tuple, leases)))), _STAGED)
     except OSError as err:
         raise ConfigError(f"leases cannot be written: {err.strerror}", "the administrator must see to /run") from err
 

@@ -137,14 +137,14 @@ def want_refresh(root: HostRoot) -> None:
 
 
 def packed(heading: bytes, values: Any) -> bytes:
-    """The bytes of a file: the heading, the length of the rest, and the values as plain tuples.
+    """The bytes of a file: the heading, the length of the rest, and the values, in which tuples must be `plain`.
 
     The hook may run on another Python than ``inventory refresh``, so the values are in marshal's version 2: every
     Python from 3.9 on reads its tuples, strings, integers, booleans and None alike.  It has no references, which came
     with version 3, and no short strings and tuples, which came with version 4
     (https://docs.python.org/3/library/marshal.html; tests/unit/test_saved.py tries each Python of the machine).
     """
-    content = marshal.dumps(plain(values), 2)
+    content = marshal.dumps(values, 2)
     return heading + len(content).to_bytes(LENGTH_BYTES, "little") + content
 
 

@@ -215,7 +215,7 @@ def read_all(root: HostRoot, now: FilesNow | None) -> tuple[Known, ...]:
     )
     if now is not None:
         try:
-            saved.write(root, _KNOWN, saved.packed(HEADING, (now, found)))
+            saved.write(root, _KNOWN, saved.packed(HEADING, saved.plain((now, found))))
         except OSError:
             pass  # this start knows either way
     return found
