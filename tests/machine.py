@@ -14,7 +14,9 @@ import os
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from tests.policy import debian
 from tests.selinux.files import write
@@ -115,24 +117,47 @@ def make_initramfs(out: str, modules: str, busybox: str, first: str) -> None:
         file.write(subprocess.run(["gzip", "-1"], check=True, input=packed, capture_output=True).stdout)
 
 
-def run(
+class Base(Protocol):
+    """What a machine boots by, which is made once: its kernel and its initial RAM file system."""
+
+    vmlinuz: str
+    initramfs: str
+
+    def make(self) -> bool:
+        """Make it if it is missing or old; gives whether it did."""
+
+
+def test(
     machine: list[str],
-    kernel: str,
-    initramfs: str,
+    base: Base,
     line: str,
-    image: str,
+    make_image: Callable[[], str],
     *,
     patience: int,
     console: bool,
     say: Callable[[str], None],
-) -> bool:
-    """Run it to its end, and print its table; whether it said that all rows passed.
+) -> int:
+    """Make or find the base, make the disk, boot, and judge; gives the exit status.
 
-    machine: QEMU's program with the board and the processor; line: the kernel's command line; image: the disk, which
-    stays as it is; patience: in seconds; console: whether to show all that is printed.
+    machine: QEMU's program with the board and the processor; line: the kernel's command line; patience: in seconds;
+    console: whether to show all that is printed.
     """
+    begun = time.monotonic()
+    cold = base.make()
+    say(f"base {'made' if cold else 'found'}: {time.monotonic() - begun:.0f} s")
+    image = make_image()
+    say(f"image made: {time.monotonic() - begun:.0f} s; booting")
+    passed = _run(machine, base, line, image, patience=patience, console=console, say=say)
+    say(f"{'passed' if passed else 'FAILED'} in {time.monotonic() - begun:.0f} s, {'cold' if cold else 'warm'}")
+    return 0 if passed else 1
+
+
+def _run(
+    machine: list[str], base: Base, line: str, image: str, *, patience: int, console: bool, say: Callable[[str], None]
+) -> bool:
+    """Run it to its end, and print its table; whether it said that all rows passed.  The disk stays as it is."""
     disk = f"if=none,id=root,format=raw,file={image},snapshot=on,cache=unsafe"
-    boot = ["-kernel", kernel, "-initrd", initramfs, "-append", line]
+    boot = ["-kernel", base.vmlinuz, "-initrd", base.initramfs, "-append", line]
     words = [*machine, *EMULATED, *_BARE, *boot, "-drive", disk]
     process = subprocess.Popen(
         [*words, "-device", "virtio-blk-pci,drive=root"],

@@ -14,7 +14,6 @@ import argparse
 import os
 import shutil
 import sys
-import time
 
 from tests import machine
 from tests.aarch64.base import REPOSITORY, Base, compile_python, say
@@ -104,20 +103,15 @@ def main() -> int:
     options = parser.parse_args()
     if not any(options.only in name for name in ROWS):
         raise SystemExit(f"test-aarch64: no row's name contains {options.only!r}")
-    begun = time.monotonic()
     if os.geteuid():
         raise SystemExit("test-aarch64: needs root, to make the machine's file system with its owners")
     base = Base()
-    cold = base.make()
-    say(f"base {'made' if cold else 'found'}: {time.monotonic() - begun:.0f} s")
-    renew(base.root, options.only, options.fault)
-    image = make_image(base)
-    say(f"image made: {time.monotonic() - begun:.0f} s; booting")
-    passed = machine.run(
-        MACHINE, base.vmlinuz, base.initramfs, KERNEL_LINE, image, patience=PATIENCE, console=options.console, say=say
-    )
-    say(f"{'passed' if passed else 'FAILED'} in {time.monotonic() - begun:.0f} s, {'cold' if cold else 'warm'}")
-    return 0 if passed else 1
+
+    def image() -> str:
+        renew(base.root, options.only, options.fault)
+        return make_image(base)
+
+    return machine.test(MACHINE, base, KERNEL_LINE, image, patience=PATIENCE, console=options.console, say=say)
 
 
 if __name__ == "__main__":

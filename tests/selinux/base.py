@@ -94,16 +94,8 @@ class Base:
         self.policy = debian.store_name(store) if store else debian.STORE
         self.folder = os.path.join(CACHE, self.policy, _key(self.kernel, store))
         self.root = os.path.join(self.folder, "root")
-
-    @property
-    def vmlinuz(self) -> str:
-        """The kernel."""
-        return os.path.join(self.folder, "vmlinuz")
-
-    @property
-    def initramfs(self) -> str:
-        """What the kernel starts."""
-        return os.path.join(self.folder, "initramfs")
+        self.vmlinuz = os.path.join(self.folder, "vmlinuz")
+        self.initramfs = os.path.join(self.folder, "initramfs")
 
     def make(self) -> bool:
         """Everything that is kept; whether it had to be made."""

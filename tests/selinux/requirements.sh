@@ -9,22 +9,8 @@
 set -eu
 
 purpose=$1
-PATH=$PATH:/usr/sbin:/sbin
-
-say() { echo "requirements.sh: $*" >&2; }
-
-if ! command -v apt-get >/dev/null; then
-    say "the SELinux tests build on Debian's packages, and there is no apt-get here: run them on Debian"
-    exit 1
-fi
-
-needed=''
-need() { # PROGRAM-or-FILE PACKAGE
-    case $1 in
-    /*) [ -e "$1" ] || needed="$needed $2" ;;
-    *) command -v "$1" >/dev/null || needed="$needed $2" ;;
-    esac
-}
+# shellcheck source=tests/debian.sh
+. "$(dirname "$0")/../debian.sh"
 
 need make make
 need m4 m4
@@ -47,16 +33,6 @@ if [ "$purpose" = vm ]; then
     need busybox busybox-static
     need cc gcc
     need /usr/include/stdlib.h libc6-dev
-    [ -x /usr/bin/python3 ] && /usr/bin/python3 -I -c 'import pip' 2>/dev/null || needed="$needed python3-pip"
+    need_pip
 fi
-
-[ -n "$needed" ] || exit 0
-say "installing$needed"
-if [ "$(id -u)" != 0 ]; then
-    say "that needs root"
-    exit 1
-fi
-apt-get -q -q update
-# --no-remove: rather fail than take a package from the host.  $needed is a list of package names.
-# shellcheck disable=SC2086
-DEBIAN_FRONTEND=noninteractive apt-get -q -q -y --no-install-recommends --no-remove install $needed >/dev/null
+install_needed

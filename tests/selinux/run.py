@@ -16,7 +16,6 @@ import argparse
 import os
 import platform
 import sys
-import time
 
 from tests import machine
 from tests.selinux.base import REPOSITORY, Base, say
@@ -39,23 +38,18 @@ def main() -> int:
     parser.add_argument("--break", dest="fault", default="", choices=FAULTS)
     parser.add_argument("--console", action="store_true")
     options = parser.parse_args()
-    begun = time.monotonic()
     if platform.machine() != "x86_64":
         raise SystemExit("test-selinux: the virtual machine is x86_64's: run this on such a machine")
     if os.geteuid():
         raise SystemExit("test-selinux: needs root, to write labels and device nodes into the machine's file system")
     base = Base(options.store)
-    cold = base.make()
-    say(f"base {'made' if cold else 'found'}: {time.monotonic() - begun:.0f} s")
-    tree = Tree(base)
-    tree.renew(options.policy, options.only, options.fault)
-    image = tree.make_image()
-    say(f"image made: {time.monotonic() - begun:.0f} s; booting")
-    passed = machine.run(
-        MACHINE, base.vmlinuz, base.initramfs, KERNEL_LINE, image, patience=PATIENCE, console=options.console, say=say
-    )
-    say(f"{'passed' if passed else 'FAILED'} in {time.monotonic() - begun:.0f} s, {'cold' if cold else 'warm'}")
-    return 0 if passed else 1
+
+    def image() -> str:
+        tree = Tree(base)
+        tree.renew(options.policy, options.only, options.fault)
+        return tree.make_image()
+
+    return machine.test(MACHINE, base, KERNEL_LINE, image, patience=PATIENCE, console=options.console, say=say)
 
 
 if __name__ == "__main__":

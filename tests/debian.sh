@@ -1,0 +1,37 @@
+# shellcheck shell=sh
+# SPDX-License-Identifier: Apache-2.0
+# What installs Debian's packages for the lanes that build on them; tests/*/requirements.sh read it, and say what they
+# need.
+PATH=$PATH:/usr/sbin:/sbin
+
+say() { echo "requirements.sh: $*" >&2; }
+
+if ! command -v apt-get >/dev/null; then
+    say "these tests build on Debian's packages, and there is no apt-get here: run them on Debian"
+    exit 1
+fi
+
+needed=''
+need() { # PROGRAM-or-FILE PACKAGE
+    case $1 in
+    /*) [ -e "$1" ] || needed="$needed $2" ;;
+    *) command -v "$1" >/dev/null || needed="$needed $2" ;;
+    esac
+}
+
+need_pip() {
+    [ -x /usr/bin/python3 ] && /usr/bin/python3 -I -c 'import pip' 2>/dev/null || needed="$needed python3-pip"
+}
+
+install_needed() {
+    [ -n "$needed" ] || return 0
+    say "installing$needed"
+    if [ "$(id -u)" != 0 ]; then
+        say "that needs root"
+        exit 1
+    fi
+    apt-get -q -q update
+    # --no-remove: rather fail than take a package from the host.  $needed is a list of package names.
+    # shellcheck disable=SC2086
+    DEBIAN_FRONTEND=noninteractive apt-get -q -q -y --no-install-recommends --no-remove install $needed >/dev/null
+}
