@@ -14,14 +14,13 @@ from oci_gpu_hook.driver import nodes, proc
 from oci_gpu_hook.driver.survey import driver_version, list_gpus
 from oci_gpu_hook.errors import ApplyError, DriverError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.kernel.filetypes import is_character_device, is_folder
+from oci_gpu_hook.kernel.filetypes import is_character_device
 from oci_gpu_hook.record import NamedTuple
 
 # Kernel modules with nodes of their own.  Nothing loads them before a program needs them.
 MODULES = ("nvidia-uvm", "nvidia-modeset")
 
 _PERMISSIONS = 0o777
-_DEFAULT_MODE = 0o666
 
 
 class Node(NamedTuple):
@@ -74,12 +73,11 @@ def _nodes_of_gpus(root: HostRoot) -> list[Node]:
     params = proc.information(root, proc.PARAMS)
     if params.get("ModifyDeviceFiles") == "0":
         return []
-    mode = _number(params, "DeviceFileMode", _DEFAULT_MODE) & _PERMISSIONS
+    mode = _number(params, "DeviceFileMode", 0o666) & _PERMISSIONS
     uid, gid = _number(params, "DeviceFileUID", 0), _number(params, "DeviceFileGID", 0)
-    wanted = [(node.path, node.major, node.minor) for node in nodes.devices(root, list_gpus(root))]
-    if "nvidia-modeset" in proc.character_majors(root):
-        wanted.append((nodes.MODESET, nodes.GPU_MAJOR, nodes.MODESET_MINOR))
-    return [Node(path, major, minor, mode, uid, gid) for path, major, minor in wanted]
+    families = () if "nvidia-modeset" in unloaded(root) else ("modeset",)
+    wanted = [*nodes.devices(root, list_gpus(root)), *nodes.of_families(root, families, (), (), ())]
+    return [Node(node.path, node.major, node.minor, mode, uid, gid) for node in wanted]
 
 
 def _nodes_of_capabilities(root: HostRoot) -> list[Node]:
@@ -93,24 +91,15 @@ def _nodes_of_capabilities(root: HostRoot) -> list[Node]:
         minor = _number(fields, "DeviceFileMinor", -1)
         if minor >= 0 and fields.get("DeviceFileModify") != "0":
             mode = _number(fields, "DeviceFileMode", 0o400) & _PERMISSIONS
-            path = f"{nodes.CAPS_FOLDER}/nvidia-cap{minor}"
-            found.append(Node(path, major, minor, mode, 0, 0, file))
+            found.append(Node(f"{nodes.CAPS_FOLDER}/nvidia-cap{minor}", major, minor, mode, 0, 0, file))
     return found
 
 
-def _files(root: HostRoot, folder: str) -> list[str]:
+def _files(root: HostRoot, path: str) -> list[str]:
     """All files below a folder."""
-    found = []
-    for name in root.names(folder):
-        path = f"{folder}/{name}"
-        status = root.stat(path)
-        if status is not None and is_folder(status):
-            found += _files(root, path)
-        else:
-            found.append(path)
-    return found
+    return [file for name in root.names(path) for file in _files(root, f"{path}/{name}")] or [path]
 
 
 def _number(fields: dict[str, str], key: str, default: int) -> int:
     text = fields.get(key, "")
-    return int(text) if text.isdecimal() else default
+    return int(text) if proc.is_number(text) else default

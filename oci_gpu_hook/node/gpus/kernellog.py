@@ -8,6 +8,7 @@ Only records of the kernel itself count: a program that writes to /dev/kmsg gets
 from __future__ import annotations
 
 import posix
+import re
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.host.root import HostRoot
@@ -22,11 +23,11 @@ _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _LONGEST_RECORD = 8192
 # Far more than a kernel keeps, which is a quarter of a MiB unless log_buf_len says otherwise.
 _MOST_READS = 1 << 17
-# The levels of the facility `kern`, which is 0; the facility is the number above these three bits.
-_KERN_LEVELS = 8
-_BEGIN = "NVRM: Xid ("
-_HEX = frozenset("0123456789abcdef")
-_MOST_DIGITS = 5
+# Facility and level, in one number, and the record's: facility 0 is the kernel's, of which 7 is the last level.
+_RECORD = re.compile(
+    rb"([0-7]),([0-9]{1,19})(?:,[^;]*)?;NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)\): \s*([0-9]{1,5})\s*(?:,|$)"
+)
+_ADDRESS = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{2}):([0-9a-f]{2})(?:\..*)?", re.DOTALL)
 
 
 class Xid(NamedTuple):
@@ -49,9 +50,7 @@ def xids(root: HostRoot) -> tuple[Xid, ...] | None:
     except OSError:
         return None
     try:
-        # Nearly all lines are others': those cost no more than a look.
-        lines = [line for line in _lines(fd) if _BEGIN.encode() in line]
-        return tuple([found for found in map(parse, lines) if found])
+        return tuple([found for found in map(parse, _lines(fd)) if found])
     finally:
         posix.close(fd)
 
@@ -75,31 +74,12 @@ def _lines(fd: int) -> Iterator[bytes]:
 
 def parse(line: bytes) -> Xid | None:
     """The XID error of a line of the log; None for any other line, for one that is damaged, and for one of a user."""
-    head, semicolon, message = line.decode("utf-8", "replace").partition(";")
-    fields = head.split(",")
-    if not semicolon or not message.startswith(_BEGIN) or len(fields) < 2:
-        return None
-    level, sequence = fields[:2]
-    if not (_is_number(level, 3) and int(level) < _KERN_LEVELS and _is_number(sequence, 19)):
-        return None
-    address, _, rest = message[len(_BEGIN) :].partition("): ")
-    number = rest.partition(",")[0].strip()
-    pci = place(address[4:] if address.startswith("PCI:") else address)
-    if not pci or not _is_number(number, _MOST_DIGITS):
-        return None
-    return Xid(int(sequence), pci, int(number))
+    found = _RECORD.match(line)
+    pci = place(found[3].decode()) if found else ""
+    return Xid(int(found[2]), pci, int(found[4])) if found and pci else None
 
 
 def place(address: str) -> str:
     """Domain, bus and device of a PCI address without its function, ``00000000:07:00``; "" for what is no address."""
-    parts = address.lower().partition(".")[0].split(":")
-    if len(parts) != 3 or not all([part and set(part) <= _HEX for part in parts]):
-        return ""
-    domain, bus, device = parts
-    if len(domain) > 8 or len(bus) != 2 or len(device) != 2:
-        return ""
-    return f"{domain.zfill(8)}:{bus}:{device}"
-
-
-def _is_number(text: str, most: int) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= most
+    found = _ADDRESS.fullmatch(address.lower())
+    return f"{found[1].zfill(8)}:{found[2]}:{found[3]}" if found else ""

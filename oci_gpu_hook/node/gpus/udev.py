@@ -7,12 +7,11 @@ Never on the hook's path.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_VENDOR = "10DE"
 # Of any vendor.
 _OF_DEVICES = ("drm", "accel", "infiniband_verbs")
 _SUBSYSTEMS = ("pci", "module", *_OF_DEVICES)
@@ -27,9 +26,12 @@ def changes(settle: float, interval: float) -> Iterator[str]:
 
     Events come in bursts while a driver is loaded: one is yielded only after `settle` seconds without another.
     """
-    import pyudev
+    try:
+        import pyudev
 
-    monitor = pyudev.Monitor.from_netlink(_context())
+        monitor = pyudev.Monitor.from_netlink(pyudev.Context())
+    except (ImportError, OSError) as err:
+        raise UdevUnavailable(f"udev cannot be asked: {err}") from err
     for subsystem in _SUBSYSTEMS:
         monitor.filter_by(subsystem)
     monitor.start()
@@ -48,14 +50,5 @@ def _concerns_us(subsystem: str, properties: dict[str, str], name: str) -> bool:
     if subsystem == "module":
         return name.startswith("nvidia")
     if subsystem == "pci":
-        return properties.get("PCI_ID", "").upper().startswith(f"{_VENDOR}:")
+        return properties.get("PCI_ID", "").upper().startswith("10DE:")
     return subsystem in _OF_DEVICES
-
-
-def _context() -> Any:
-    try:
-        import pyudev
-
-        return pyudev.Context()
-    except (ImportError, OSError) as err:
-        raise UdevUnavailable(f"udev cannot be asked: {err}") from err
