@@ -256,7 +256,7 @@ def _refresh(root: HostRoot, driver_root: str, seconds: float) -> tuple[DriverIn
     facts, why_none = None, "NVML was not asked: --nvml-timeout 0"
     if seconds:
         try:
-            facts = nvml.ask(nvml.library(root, found), seconds)
+            facts = nvml.facts(nvml.library(root, found), seconds)
         except nvml.NvmlUnavailable as err:
             why_none = str(err)
     if facts is not None:

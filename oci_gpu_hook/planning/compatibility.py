@@ -26,7 +26,7 @@ _CUDA_FAMILY = ("libcuda", "libnvidia-")
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_+.")
 
 # Brands as the inventory has them, by NVML's numbers (nvml.h, nvmlBrandType_t).
-_BRANDS = {
+BRANDS = {
     "Quadro": 1, "Tesla": 2, "NVS": 3, "GRID": 4, "GeForce": 5, "TITAN": 6, "NvidiaVApps": 7, "NvidiaVPC": 8,
     "NvidiaVCS": 9, "NvidiaVWS": 10, "NvidiaCloudGaming": 11, "QuadroRTX": 12, "NvidiaRTX": 13, "Nvidia": 14,
     "GeForceRTX": 15, "TitanRTX": 16,
@@ -88,8 +88,8 @@ def _misfit(compat: Compat, driver: str, gpus: tuple[Gpu, ...]) -> str:
         return f"it is not made for the host's driver {driver}"
     listed = note.brands if note else _LISTED
     for gpu in gpus:
-        # A brand that NVML does not tell, or that is newer than `_BRANDS`, counts as listed.
-        if listed is not None and gpu.brand in _BRANDS and _BRANDS[gpu.brand] not in listed:
+        # A brand that NVML does not tell, or that is newer than `BRANDS`, counts as listed.
+        if listed is not None and gpu.brand in BRANDS and BRANDS[gpu.brand] not in listed:
             return f"it is not made for GPUs of the brand {gpu.brand}, as GPU {gpu.nvml_index} is"
     return ""
 

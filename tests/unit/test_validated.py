@@ -10,8 +10,7 @@ import pytest
 
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.gpus import child
-from oci_gpu_hook.node.machine import validated
+from oci_gpu_hook.node.machine import apart, validated
 from oci_gpu_hook.node.machine.validated import FAILED, PASSED, StepResult, Validation
 
 RECORD = Validation(
@@ -59,6 +58,6 @@ except TimeoutError:
 else:
     print("had it")
 """
-    assert child.ask(program, 30).output == b"waited\n"
+    assert apart.python(program, 30)[0].output == b"waited\n"
     os.close(first)
-    assert child.ask(program, 30).output == b"had it\n"
+    assert apart.python(program, 30)[0].output == b"had it\n"

@@ -16,7 +16,7 @@ from oci_gpu_hook.driver.inventory import MigDevice
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN
-from oci_gpu_hook.node.gpus.child import Said
+from oci_gpu_hook.node.machine.apart import Said
 from oci_gpu_hook.node.validation import containerstep, driverstep, status, vectoradd, workload
 from tests.unit import hosts
 

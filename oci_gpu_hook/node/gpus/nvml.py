@@ -1,42 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only NVML knows: CUDA version, compute capability, brand, and the names of MIG devices.
+"""Ask NVML, by pynvml (nvidia-ml-py) in a process of its own: what only NVML knows of GPUs and MIG devices.
 
-pynvml (nvidia-ml-py) is called in a process of its own.  For ``inventory refresh`` and ``inventory watch``.  Must not
-be used by the hook.
+One thread asks each GPU: one that hangs, or is lost while it is asked, takes no other's answer with it.  `facts` is for
+``inventory refresh`` and ``watch``; `readings` asks for the rest.  Must not be used by the hook.
 """
 
 from __future__ import annotations
 
 import json
+import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from oci_gpu_hook.driver.facts import Facts, GpuFacts, MigFacts
-from oci_gpu_hook.node.gpus import child
+from oci_gpu_hook.node.machine import apart
+from oci_gpu_hook.planning.compatibility import BRANDS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.host.root import HostRoot
 
-# NVML's enumeration nvmlBrandType_t, by the names of its constants.
-_BRANDS = {
-    "UNKNOWN": "Unknown",
-    "QUADRO": "Quadro",
-    "TESLA": "Tesla",
-    "NVS": "NVS",
-    "GRID": "GRID",
-    "GEFORCE": "GeForce",
-    "TITAN": "TITAN",
-    "NVIDIA_VAPPS": "NvidiaVApps",
-    "NVIDIA_VPC": "NvidiaVPC",
-    "NVIDIA_VCS": "NvidiaVCS",
-    "NVIDIA_VWS": "NvidiaVWS",
-    "NVIDIA_CLOUD_GAMING": "NvidiaCloudGaming",
-    "QUADRO_RTX": "QuadroRTX",
-    "NVIDIA_RTX": "NvidiaRTX",
-    "NVIDIA": "Nvidia",
-    "GEFORCE_RTX": "GeForceRTX",
-    "TITAN_RTX": "TitanRTX",
-}
+_MOST_MIG_DEVICES = 64
 
 
 class NvmlUnavailable(Exception):
@@ -51,138 +37,132 @@ def library(root: HostRoot, found: DriverInventory) -> str:
     return ""
 
 
-def ask(library: str, seconds: float) -> Facts:
-    """NVML's answer, NvmlUnavailable if there is none.  `library`: the host's libnvidia-ml, "" for the loader's."""
+def ask(program: str, library: str, seconds: float, *, whole: bool) -> tuple[str, int, int, list[dict[str, Any]]]:
+    """The driver's version, CUDA's (12040 for 12.4), how many GPUs NVML lists, and what those say that have answered.
+
+    program: Python source that calls `answer`; library: the host's libnvidia-ml, "" for the loader's; whole: whether
+    NVML must come to an end.  NvmlUnavailable if it does not, or has not answered.
+    """
     try:
-        said = child.ask("from oci_gpu_hook.node.gpus import nvml; nvml.answer()", seconds, library)
+        (said,) = apart.python(program, seconds, library)
     except OSError as err:
         raise NvmlUnavailable(f"NVML cannot be asked: {err.strerror}") from err
-    if said.status is None:
-        raise NvmlUnavailable(f"NVML did not answer within {seconds:g} seconds")
-    return _facts(said.output)
+    documents: list[dict[str, Any]] = []
+    for line in said.output.split(b"\n"):
+        # The last line may be cut, and a library may write lines of its own.
+        with suppress(ValueError, TypeError):
+            documents.append({**json.loads(line)})
+    first, *gpus = documents or [{}]
+    if "error" in first:
+        raise NvmlUnavailable(f"NVML cannot be asked: {first['error']}")
+    if not first or (whole and said.status != 0):
+        if said.status is None:
+            raise NvmlUnavailable(f"NVML did not answer within {seconds:g} seconds")
+        raise NvmlUnavailable("NVML ended without an answer: libnvidia-ml crashed")
+    gpus.sort(key=lambda gpu: int(gpu.pop("index")))
+    return first["driver_version"], first["cuda"], first["listed"], gpus
 
 
-def _facts(data: bytes) -> Facts:
-    try:
-        document = json.loads(data)
-    except ValueError:
-        raise NvmlUnavailable("NVML ended without an answer: libnvidia-ml crashed") from None
-    if "error" in document:
-        raise NvmlUnavailable(f"NVML cannot be asked: {document['error']}")
-    return Facts(
-        document["driver_version"], document["cuda_version"], tuple(_gpu_facts(*row) for row in document["gpus"])
-    )
+def answer(ask_gpu: Callable[[Any, Any], dict[str, Any]]) -> None:
+    """In the child: print one JSON object of NVML, and one of each GPU as soon as it has answered to the end.
 
+    ask_gpu: gets pynvml and a GPU of its.
+    """
+    import threading
 
-def _gpu_facts(
-    uuid: str, bus_id: str, compute_capability: str, brand: str, mig: list[Any], in_mig_mode: bool, peers: list[str]
-) -> GpuFacts:
-    devices = tuple(MigFacts(*row) for row in mig)
-    return GpuFacts(uuid, bus_id, compute_capability, brand, devices, in_mig_mode, tuple(peers))
-
-
-def answer() -> None:
-    """In the child: print NVML's answer, or why there is none, as one JSON object."""
     try:
         import pynvml
     except ImportError:
-        print(json.dumps({"error": "this Python has no pynvml, which is in nvidia-ml-py"}))
+        _say({"error": "this Python has no pynvml, which is in nvidia-ml-py"})
         return
+
+    def tell(index: int) -> None:
+        # Nothing of a GPU that is lost meanwhile.
+        with suppress(pynvml.NVMLError):
+            gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+            found = ask_gpu(pynvml, gpu)
+            _say({"index": index, "uuid": _uuid(pynvml, gpu), "bus_id": _bus_id(pynvml, gpu), **found})
+
     try:
         pynvml.nvmlInit()
-        document = {
-            "driver_version": _text(pynvml.nvmlSystemGetDriverVersion()),
-            "cuda_version": _cuda_version(pynvml.nvmlSystemGetCudaDriverVersion()),
-            "gpus": _gpus(pynvml),
-        }
+        listed = pynvml.nvmlDeviceGetCount()
+        version, cuda = _text(pynvml.nvmlSystemGetDriverVersion()), pynvml.nvmlSystemGetCudaDriverVersion()
     except pynvml.NVMLError as err:
-        document = {"error": f"{type(err).__name__}: {err}"}
-    print(json.dumps(document))
+        _say({"error": f"{type(err).__name__}: {err}"})
+        return
+    _say({"driver_version": version, "cuda": cuda, "listed": listed})
+    threads = [threading.Thread(target=tell, args=(index,)) for index in range(listed)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
-def _gpus(pynvml: Any) -> list[GpuFacts]:
-    """The GPUs that answer; a GPU that NVML has lost is left out."""
-    found, handles = [], []
-    for number in range(pynvml.nvmlDeviceGetCount()):
-        try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(number)
-            found.append(_gpu(pynvml, handle))
-            handles.append(handle)
-        except pynvml.NVMLError:
-            continue
-    return [
-        gpu._replace(peers=tuple([it.bus_id for it, to in zip(found, handles) if _has_nvlink(pynvml, handle, to)]))
-        for gpu, handle in zip(found, handles)
-    ]
-
-
-def _has_nvlink(pynvml: Any, one: Any, other: Any) -> bool:
-    """Whether two GPUs reach each other by NVLink, through switches or not; no GPU reaches itself."""
-    try:
-        status = pynvml.nvmlDeviceGetP2PStatus(one, other, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
-    except (pynvml.NVMLError, AttributeError):
-        return False
-    return one is not other and bool(status == pynvml.NVML_P2P_STATUS_OK)
-
-
-def _gpu(pynvml: Any, handle: Any) -> GpuFacts:
-    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-    return GpuFacts(
-        uuid="GPU-" + _text(pynvml.nvmlDeviceGetUUID(handle))[4:].lower(),
-        bus_id=_text(pynvml.nvmlDeviceGetPciInfo(handle).busId).lower(),
-        compute_capability=f"{major}.{minor}",
-        brand=_brand(pynvml, handle),
-        mig=tuple(_mig(pynvml, handle)),
-        in_mig_mode=_is_in_mig_mode(pynvml, handle),
-    )
-
-
-def _brand(pynvml: Any, handle: Any) -> str:
-    names = {getattr(pynvml, f"NVML_BRAND_{key}", None): name for key, name in _BRANDS.items()}
-    try:
-        return names.get(pynvml.nvmlDeviceGetBrand(handle), "Unknown")
-    except pynvml.NVMLError:
-        return ""
-
-
-def _is_in_mig_mode(pynvml: Any, handle: Any) -> bool:
-    try:
-        current, _ = pynvml.nvmlDeviceGetMigMode(handle)
-    except pynvml.NVMLError:
-        return False
-    return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
-
-
-def _mig(pynvml: Any, handle: Any) -> list[MigFacts]:
-    """The MIG devices of a GPU in MIG mode; numbers may have gaps."""
-    if not _is_in_mig_mode(pynvml, handle):
-        return []
-    try:
-        most = pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)
-    except pynvml.NVMLError:
-        return []
-    found = []
-    for number in range(most):
-        try:
-            device = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
-            found.append(
-                MigFacts(
-                    number=number,
-                    uuid="MIG-" + _text(pynvml.nvmlDeviceGetUUID(device))[4:].lower(),
-                    gi=pynvml.nvmlDeviceGetGpuInstanceId(device),
-                    ci=pynvml.nvmlDeviceGetComputeInstanceId(device),
-                    profile=_text(pynvml.nvmlDeviceGetName(device)).rpartition("MIG ")[2],
-                )
-            )
-        except pynvml.NVMLError:
-            continue
-    return found
-
-
-def _cuda_version(number: int) -> str:
-    """12040 is 12.4."""
-    return f"{number // 1000}.{number % 1000 // 10}"
+def _say(document: dict[str, Any]) -> None:
+    """One line, written at once: threads do not wait for one another."""
+    os.write(1, json.dumps(document).encode() + b"\n")
 
 
 def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+    """A string as pynvml gives it: its older versions give bytes."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _bus_id(pynvml: Any, gpu: Any) -> str:
+    return _text(pynvml.nvmlDeviceGetPciInfo(gpu).busId).lower()
+
+
+def _uuid(pynvml: Any, device: Any) -> str:
+    """The UUID of a GPU or MIG device, in lower case behind its kind."""
+    found = _text(pynvml.nvmlDeviceGetUUID(device))
+    return found[:4] + found[4:].lower()
+
+
+def mig_devices(pynvml: Any, gpu: Any, ask_device: Callable[[Any], tuple[Any, ...]]) -> list[list[Any]]:
+    """What `ask_device` gives for each MIG device of a GPU in MIG mode, behind its number; numbers may have gaps."""
+    found = []
+    for number in range(min(pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu), _MOST_MIG_DEVICES)):
+        with suppress(pynvml.NVMLError):
+            device = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, number)
+            found.append([number, _uuid(pynvml, device), *ask_device(device)])
+    return found
+
+
+def facts(library: str, seconds: float) -> Facts:
+    """What NVML knows of all GPUs but those that it has lost; NvmlUnavailable if one of them hangs."""
+    program = "from oci_gpu_hook.node.gpus import nvml; nvml.answer(nvml.facts_of)"
+    version, cuda, _, rows = ask(program, library, seconds, whole=True)
+    answered = {row["bus_id"] for row in rows}
+    gpus = []
+    for row in rows:
+        peers = [peer for peer in row["peers"] if peer in answered and peer != row["bus_id"]]
+        lists = {"mig": tuple([MigFacts(*device) for device in row["mig"]]), "peers": tuple(peers)}
+        gpus.append(GpuFacts(**{**row, **lists}))
+    return Facts(version, f"{cuda // 1000}.{cuda % 1000 // 10}", tuple(gpus))
+
+
+def facts_of(pynvml: Any, gpu: Any) -> dict[str, Any]:
+    """In the child: what `facts` wants to know of one GPU."""
+    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(gpu)
+    brand, in_mig_mode, mig, peers = "", False, list[Any](), list[str]()
+    with suppress(pynvml.NVMLError):
+        brands = {number: name for name, number in BRANDS.items()}
+        brand = brands.get(pynvml.nvmlDeviceGetBrand(gpu), "Unknown")
+    with suppress(pynvml.NVMLError):
+        in_mig_mode = pynvml.nvmlDeviceGetMigMode(gpu)[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+        mig = mig_devices(pynvml, gpu, lambda device: _mig_facts(pynvml, device)) if in_mig_mode else []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        with suppress(pynvml.NVMLError, AttributeError):
+            other = pynvml.nvmlDeviceGetHandleByIndex(index)
+            # Through switches or not.
+            link = pynvml.nvmlDeviceGetP2PStatus(gpu, other, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
+            if link == pynvml.NVML_P2P_STATUS_OK:
+                peers.append(_bus_id(pynvml, other))
+    found = {"compute_capability": f"{major}.{minor}", "brand": brand, "in_mig_mode": in_mig_mode}
+    return {**found, "mig": mig, "peers": peers}
+
+
+def _mig_facts(pynvml: Any, device: Any) -> tuple[int, int, str]:
+    """GPU instance, compute instance and profile."""
+    gi, ci = pynvml.nvmlDeviceGetGpuInstanceId(device), pynvml.nvmlDeviceGetComputeInstanceId(device)
+    return gi, ci, _text(pynvml.nvmlDeviceGetName(device)).rpartition("MIG ")[2]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Do something in a child process under a time limit: what may hang in the kernel, as a GPU or a server's volume does.
 
-The child is a copy of this process, and its answer is JSON.
+`ask` has a copy of this process, whose answer is JSON; `python` a new interpreter, for libraries of the driver: they
+open every GPU, which takes seconds without persistence mode, and they may crash.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ import json
 import os
 import select
 import signal
+import subprocess
+import sys
 import time
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 from oci_gpu_hook import errors
 
@@ -20,12 +24,23 @@ if TYPE_CHECKING:
     from typing import Any
 
 _STEP = b"\n"
-_LARGEST_ANSWER = 4 << 20
-_MOMENTS = 20
+_LARGEST_ANSWER, _LARGEST_OUTPUT = 4 << 20, 1 << 20
+# To end in, once a child is killed or has closed its pipe.
+_END_SECONDS = 1
 
 
 class Ended(Exception):
     """The child has ended before its answer: somebody has killed it, as the container's user or its limit of memory."""
+
+
+class Said(NamedTuple):
+    """What a Python has written to standard output, and how it came to an end.
+
+    status: the exit status, or minus the signal's number; None if it was killed at the end of its time.
+    """
+
+    output: bytes
+    status: int | None
 
 
 def ask(work: Callable[[Callable[[], None]], Any], seconds: Sequence[float]) -> Any:
@@ -44,7 +59,8 @@ def ask(work: Callable[[Callable[[], None]], Any], seconds: Sequence[float]) -> 
         said = _said(reader, seconds)
     finally:
         os.close(reader)
-        end(child)
+        os.kill(child, signal.SIGKILL)
+        _reap(child)
     try:
         document = json.loads(said)
     except ValueError as err:
@@ -80,15 +96,8 @@ def _write(fd: int, data: bytes) -> None:
 def _said(fd: int, seconds: Sequence[float]) -> bytes:
     """What the child has said after its last step; JSON in one line has no newline of its own."""
     said, limits = b"", list(seconds)
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
     until = time.monotonic() + limits.pop(0)
-    while len(said) <= _LARGEST_ANSWER:
-        if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
-            raise TimeoutError
-        piece = os.read(fd, 1 << 16)
-        if not piece:
-            break
+    while len(said) <= _LARGEST_ANSWER and (piece := _next(fd, until)):
         said += piece
         while said.startswith(_STEP):
             said = said[len(_STEP) :]
@@ -96,17 +105,59 @@ def _said(fd: int, seconds: Sequence[float]) -> bytes:
     return said
 
 
-def end(child: int) -> None:
-    """Kill a child.  One that hangs in the kernel cannot be waited for: it is left to init."""
-    os.kill(child, signal.SIGKILL)
-    status(child)
+def _next(fd: int, until: float) -> bytes:
+    """What comes next from a pipe, nothing at its end; TimeoutError if nothing has come by then."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
+        raise TimeoutError
+    return os.read(fd, 1 << 16)
 
 
-def status(child: int) -> int | None:
-    """The exit status of a child that ends now, or minus the signal's number; None if it goes on."""
-    for _ in range(_MOMENTS):
-        pid, found = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return os.waitstatus_to_exitcode(found)
-        time.sleep(0.05)
-    return None
+def _reap(child: int) -> None:
+    """Wait for a child that was killed.  One that hangs in the kernel is left to init."""
+    until = time.monotonic() + _END_SECONDS
+    while not os.waitpid(child, os.WNOHANG)[0] and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def python(
+    program: str, seconds: float, preload: str = "", environments: Sequence[dict[str, str]] = ({},)
+) -> list[Said]:
+    """Run Python source that finds this package, at the same time in a process for each environment.
+
+    preload: a library, "" for none.  A later dlopen finds it in memory by its SONAME, and needs no link of that name:
+    Debian's link lies in another folder, and a link below a driver root may lead out of that root.
+    environments: all variables that each has, beside PATH.  OSError if no process can be started.
+    """
+    until = time.monotonic() + seconds
+    words = [sys.executable, "-I", "-c", f"import sys; sys.path[:] = {sys.path!r}\n{program}"]
+    loaded = {"LD_PRELOAD": preload} if preload else {}
+    children: list[subprocess.Popen[bytes]] = []
+    try:
+        for environment in environments:
+            variables = {"PATH": os.defpath, **environment, **loaded}
+            out, err = subprocess.PIPE, subprocess.DEVNULL
+            children.append(subprocess.Popen(words, bufsize=0, stdout=out, stderr=err, env=variables))
+        # While one is read the others go on: their pipes hold what they say.
+        return [_outcome(child, until) for child in children]
+    finally:
+        for child in children:
+            child.kill()
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(_END_SECONDS)
+            assert child.stdout
+            child.stdout.close()
+
+
+def _outcome(child: subprocess.Popen[bytes], until: float) -> Said:
+    """What it says until it ends; what was said in time is read after the end of the time too."""
+    assert child.stdout
+    output = b""
+    with suppress(TimeoutError, subprocess.TimeoutExpired):
+        while piece := _next(child.stdout.fileno(), until):
+            output += piece
+            if len(output) > _LARGEST_OUTPUT:
+                return Said(output, None)
+        return Said(output, child.wait(_END_SECONDS))
+    return Said(output, None)

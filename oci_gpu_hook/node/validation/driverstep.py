@@ -18,7 +18,7 @@ _CHECK = "NVML"
 def ask(library: str, seconds: float) -> tuple[Facts | None, list[Finding]]:
     """NVML's answer, None if there is none, and what is to be said of that; library: see `nvml.ask`."""
     try:
-        return nvml.ask(library, seconds), []
+        return nvml.facts(library, seconds), []
     except nvml.NvmlUnavailable as err:
         return None, [Finding(_CHECK, FAIL, str(err), KERNELS_LOG)]
 

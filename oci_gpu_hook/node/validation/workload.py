@@ -15,8 +15,8 @@ from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import plain
 from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, KERNELS_LOG, REBOOT, command, then
-from oci_gpu_hook.node.gpus import child
-from oci_gpu_hook.node.gpus.child import Said
+from oci_gpu_hook.node.machine import apart
+from oci_gpu_hook.node.machine.apart import Said
 from oci_gpu_hook.node.validation.vectoradd import ELEMENTS
 
 # What libcuda loads beside, which below a driver root no loader of the host finds.
@@ -91,7 +91,7 @@ def by_gpu(found: DriverInventory, computed: list[Finding]) -> dict[str, str]:
 
 
 def libraries(top: str, found: DriverInventory, names: tuple[str, ...] = _LIBRARIES) -> str:
-    """The files of these libraries below the folder `top`, for `child.ask`; unless named, libcuda and what it loads."""
+    """The files of these libraries below the folder `top`, to preload; unless named, libcuda and what it loads."""
     files = [item for item in found.libraries if item.bits == 64]
     wanted = [item for item in files if item.file.partition(".so")[0] in names]
     return ":".join([f"{top.rstrip('/')}{item.path}" for item in wanted])
@@ -108,7 +108,7 @@ def run(host: Host, wanted: tuple[Device, ...], seconds: float) -> list[Finding]
 def _on(host: Host, devices: tuple[Device, ...], seconds: float) -> list[Finding]:
     environments = [_environment(host, device) for device in devices]
     try:
-        said = child.ask_all(_PROGRAM, seconds, host.preload, environments)
+        said = apart.python(_PROGRAM, seconds, host.preload, environments)
     except OSError as err:
         seen = f"no process can be started: {err.strerror}"
         return [Finding(device.check, FAIL, seen) for device in devices]
