@@ -22,6 +22,7 @@ from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host import docker
 from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding, advice
 from oci_gpu_hook.node.diagnosis import containercheck as judged
+from oci_gpu_hook.node.diagnosis.drivercheck import cached_names
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, Remedy, command, in_words
 from oci_gpu_hook.node.engines import containers
 from oci_gpu_hook.node.machine import apart, kernelconfig, libselinux, processes
@@ -293,15 +294,6 @@ def _filled(inside: ContainerRoot, mounts: list[Mount]) -> dict[str, frozenset[s
         there = {name: inside.status(f"{folder}/{name}") for name in (*names, *others[:_MOST_OTHERS])}
         found[folder] = frozenset([name for name, it in there.items() if it and it.st_size])
     return found
-
-
-def cached_names(data: bytes | None) -> frozenset[str] | None:
-    """The names in an ld.so.cache; None if it cannot be read."""
-    try:
-        names = ldcache.read(data or b"").names
-    except ldcache.MalformedCache:
-        return None
-    return frozenset([name.decode("utf-8", "replace") for name in names])
 
 
 def _label(inside: ContainerRoot, path: str) -> str:

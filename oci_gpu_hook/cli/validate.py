@@ -20,8 +20,7 @@ from oci_gpu_hook.driver import survey
 from oci_gpu_hook.driver.survey import driver_version, list_gpus
 from oci_gpu_hook.errors import DONE, OUR_BUG, ApplyError, DriverError, HookError, plain
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.diagnosis import FAIL, Finding, is_failed
-from oci_gpu_hook.node.diagnosis import drivercheck as judged
+from oci_gpu_hook.node.diagnosis import FAIL, Finding, drivercheck, is_failed
 from oci_gpu_hook.node.diagnosis.remedy import in_words
 from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.exporters import unhealthy
@@ -207,16 +206,15 @@ class _Validation:
 
     def _driver(self) -> list[Finding]:
         root, driver_root = self._root, self._settings.driver_root
-        tool = "dnf" if installed.has_program(root, "dnf") else "apt"
+        tool = "dnf" if installed.find_program(root, "dnf") else "apt"
         kind, proof = platform.prove(root)
         if kind in (platform.TEGRA, platform.WSL):
-            return doctor.of_platform(root, kind, proof)
+            return drivercheck.of_platform(root, kind, proof)
         try:
             found = survey.survey(root, driver_root)
         except DriverError as err:
-            absence = doctor.absence_of(root, driver_root, kernelconfig.look(root), err)
-            return judged.absent(absence, tool)
-        findings = doctor.of_driver(root, driver_root, found, tool)
+            return [drivercheck.absent(root, driver_root, kernelconfig.look(root), err, tool)]
+        findings = drivercheck.loaded(root, driver_root, found, tool)
         self._facts, wrong = self._ask(found)
         if self._facts is not None:
             wrong = nvidia.agree(survey.survey(root, driver_root, self._facts), self._facts)

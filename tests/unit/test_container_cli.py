@@ -15,7 +15,6 @@ from oci_gpu_hook.host import debuglog
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import mountinfo
 from oci_gpu_hook.node.diagnosis import PASS, WARN, enginecheck
-from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.request import containercli, parse
 from oci_gpu_hook.request.settings import Settings
 
@@ -202,7 +201,8 @@ def test_doctor_says_what_the_callers_find(tmp_path: Path, program: str, level: 
         (tmp_path / name).write_text("")
     if program:
         (tmp_path / "usr/bin/nvidia-container-cli").symlink_to(program)
-    found = installed.callers(HostRoot(str(tmp_path)))
-    (finding,) = enginecheck.callers(*found, "/usr/libexec/oci/hooks.d/oci-gpu-hook", "apt")
+    root, entry = HostRoot(str(tmp_path)), "/usr/libexec/oci/hooks.d/oci-gpu-hook"
+    (finding,) = enginecheck.callers(root, entry, "apt")
     assert (finding.level, says in finding.seen) == (level, True), finding
-    assert enginecheck.callers([], "", "", "apt") == []
+    (tmp_path / "usr/share/lxc/hooks/nvidia").unlink()
+    assert enginecheck.callers(root, entry, "apt") == []

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from oci_gpu_hook import cli
+from oci_gpu_hook.cli import doctor
 from oci_gpu_hook.driver.inventory import MigDevice
+from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats.ldcache_merge import Entry
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import (
@@ -20,8 +22,8 @@ from oci_gpu_hook.node.diagnosis import (
     containercheck,
     drivercheck,
     enginecheck,
-    migspecs,
     podmancheck,
+    speccheck,
     systemcheck,
 )
 from oci_gpu_hook.node.diagnosis.advice import ContainerRef
@@ -30,6 +32,8 @@ from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.engines.cdispecs import Spec, devices
 from oci_gpu_hook.node.engines.installed import Engine, Shim
 from oci_gpu_hook.node.engines.registrations import Registration
+from oci_gpu_hook.node.gpus import present
+from oci_gpu_hook.node.machine import libselinux
 from oci_gpu_hook.node.machine.kernelconfig import Kernel
 from oci_gpu_hook.node.machine.libselinux import Label, Module, Status, Use
 from oci_gpu_hook.operations.device import Device
@@ -89,15 +93,17 @@ def status(**changes: Any) -> Status:
     ],
 )
 def test_selinux(changes: dict[str, Any], level: str, seen: str, remedy: str) -> None:
-    found = systemcheck.selinux(status(**changes), True, "v2", "dnf")
+    found = systemcheck.selinux_status(status(**changes), "v2")
     assert any(f.level == level and seen in f.seen and remedy in f.remedy for f in found)
     others = {f.level for f in found if seen not in f.seen}
     assert others == {PASS}
 
 
-def test_selinux_that_cannot_be_asked_is_no_failure() -> None:
-    assert [f.level for f in systemcheck.selinux(None, True, "v2", "dnf")] == [WARN]
-    assert [f.level for f in systemcheck.selinux(None, False, "v2", "dnf")] == [PASS]
+def test_selinux_that_cannot_be_asked_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libselinux, "imported", lambda: None)
+    assert [f.level for f in systemcheck.selinux(HostRoot(str(tmp_path)), "v2", "dnf")] == [PASS]
+    hosts.plant(tmp_path, "sys/fs/selinux/enforce", "1")
+    assert [f.level for f in systemcheck.selinux(HostRoot(str(tmp_path)), "v2", "dnf")] == [WARN]
 
 
 @pytest.mark.parametrize(
@@ -110,13 +116,13 @@ def test_selinux_that_cannot_be_asked_is_no_failure() -> None:
     ],
 )
 def test_selinux_and_the_version_of_cgroups(is_on: bool, cgroups: str, level: str, remedy: str) -> None:
-    found = systemcheck.selinux(status(booleans=(("oci_gpu_hook_use_cgroup_v1", is_on),)), True, cgroups, "dnf")
+    found = systemcheck.selinux_status(status(booleans=(("oci_gpu_hook_use_cgroup_v1", is_on),)), cgroups)
     assert [(f.level, f.remedy) for f in found if f.check == "SELinux and cgroups"] == [(level, remedy)]
 
 
 def test_without_the_hooks_module_or_a_cgroup_there_is_nothing_to_say_of_them() -> None:
     for booleans, cgroups in (((), "v1"), ((("oci_gpu_hook_use_cgroup_v1", False),), "")):
-        found = systemcheck.selinux(status(booleans=booleans), True, cgroups, "dnf")
+        found = systemcheck.selinux_status(status(booleans=booleans), cgroups)
         assert "SELinux and cgroups" not in {f.check for f in found}
 
 
@@ -135,8 +141,9 @@ def test_without_the_hooks_module_or_a_cgroup_there_is_nothing_to_say_of_them() 
         ),
     ],
 )
-def test_ebpf(changes: dict[str, Any], as_root: bool, level: str, words: str) -> None:
-    (found,) = systemcheck.ebpf(KERNEL._replace(**changes), as_root)
+def test_ebpf(changes: dict[str, Any], as_root: bool, level: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0 if as_root else 1000)
+    found = systemcheck.ebpf(KERNEL._replace(**changes))
     assert found.level == level
     assert words in found.seen
     assert bool(found.remedy) == (level != PASS)
@@ -147,7 +154,7 @@ def test_ebpf(changes: dict[str, Any], as_root: bool, level: str, words: str) ->
     [("5.14.0-427.el9", PASS), ("10.1", PASS), ("5.4.0", FAIL), ("4.18.0-553.el8", FAIL), ("nonsense", FAIL)],
 )
 def test_kernel_releases(release: str, level: str) -> None:
-    assert [f.level for f in systemcheck.kernel(KERNEL._replace(release=release), "dnf")] == [level]
+    assert systemcheck.kernel(KERNEL._replace(release=release), "dnf").level == level
 
 
 @pytest.mark.parametrize(
@@ -161,7 +168,7 @@ def test_kernel_releases(release: str, level: str) -> None:
     ],
 )
 def test_interpreters(file: str, level: str) -> None:
-    assert [f.level for f in systemcheck.python("/usr/bin/python3", file, "dnf")] == [level]
+    assert systemcheck.python("/usr/bin/python3", file, "dnf").level == level
 
 
 @pytest.mark.parametrize(
@@ -174,15 +181,25 @@ def test_interpreters(file: str, level: str) -> None:
         ({}, False, True, "usermod"),
     ],
 )
-def test_rootless(sysctls: dict[str, int], subids: bool, newuidmap: bool, remedy: str) -> None:
-    (found,) = systemcheck.rootless(KERNEL._replace(sysctls=sysctls), subids, newuidmap, True, "apt")
+def test_rootless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sysctls: dict[str, int], subids: bool, newuidmap: bool, remedy: str
+) -> None:
+    monkeypatch.setattr(states, "is_used", lambda root: True)
+    found = systemcheck.rootless(users(tmp_path, subids, newuidmap), KERNEL._replace(sysctls=sysctls), "apt")
     assert found.level == (WARN if remedy else PASS)
     assert remedy in found.remedy
 
 
+def users(tree: Path, subids: bool, newuidmap: bool) -> HostRoot:
+    for name, is_there in (("etc/subuid", subids), ("etc/subgid", subids), ("usr/bin/newuidmap", newuidmap)):
+        if is_there:
+            hosts.plant(tree, name, "user:100000:65536\n")
+    return HostRoot(str(tree))
+
+
 @pytest.mark.parametrize(("subids", "newuidmap"), [(False, True), (True, False), (False, False)])
-def test_a_host_without_rootless_containers_is_not_warned(subids: bool, newuidmap: bool) -> None:
-    (found,) = systemcheck.rootless(KERNEL, subids, newuidmap, False, "apt")
+def test_a_host_without_rootless_containers_is_not_warned(tmp_path: Path, subids: bool, newuidmap: bool) -> None:
+    found = systemcheck.rootless(users(tmp_path, subids, newuidmap), KERNEL, "apt")
     assert (found.level, found.remedy) == (PASS, "")
 
 
@@ -218,22 +235,22 @@ def test_a_folder_that_only_the_other_engine_reads_is_no_mask() -> None:
     both = Engine("CRI-O", (SHARE, ETC), "/etc/crio/crio.conf", "")
     one = Engine("podman", (SHARE,), "", "")
     hooks = (registration(f"{SHARE}/{OUR_FILE}"), registration(f"{ETC}/{OUR_FILE}", "other"))
-    assert [f.level for f in enginecheck.seen_by(one, hooks, OUR_FILE, "dnf")] == [PASS]
-    (masked,) = enginecheck.seen_by(both, hooks, OUR_FILE, "dnf")
+    assert enginecheck.seen_by(one, hooks, "dnf").level == PASS
+    masked = enginecheck.seen_by(both, hooks, "dnf")
     assert (masked.level, masked.remedy) == (FAIL, f"rm {ETC}/{OUR_FILE}")
 
 
 def test_our_own_file_in_the_preferred_folder_is_one_registration() -> None:
     both = Engine("podman", (SHARE, ETC), "", "")
     hooks = (registration(f"{SHARE}/{OUR_FILE}"), registration(f"{ETC}/{OUR_FILE}"))
-    (found,) = enginecheck.seen_by(both, hooks, OUR_FILE, "dnf")
+    found = enginecheck.seen_by(both, hooks, "dnf")
     assert (found.level, found.seen) == (PASS, f"registered by {ETC}/{OUR_FILE}")
 
 
 def test_both_stages_that_are_served_are_one_too_many() -> None:
     stages = ("prestart", "createRuntime")
     hooks = (registration(f"{SHARE}/{OUR_FILE}", stages=stages),)
-    (found,) = enginecheck.seen_by(Engine("podman", (SHARE,), "", ""), hooks, OUR_FILE, "dnf")
+    found = enginecheck.seen_by(Engine("podman", (SHARE,), "", ""), hooks, "dnf")
     assert found.level == FAIL
     assert "runs twice" in found.seen
 
@@ -266,7 +283,7 @@ def test_shims(engine: str, is_default: bool, level: str) -> None:
 def test_of_two_specs_in_one_folder_the_first_of_ours_stays(
     specs: list[tuple[str, bool]], found: list[tuple[str, str]]
 ) -> None:
-    findings = drivercheck.cdi_specs(tuple([Spec(*spec, "580.1") for spec in specs]), "580.1")
+    findings = speccheck.of_gpus(tuple([Spec(*spec, "580.1") for spec in specs]), "580.1")
     assert [(one.level, one.remedy) for one in findings] == found
 
 
@@ -326,7 +343,7 @@ def test_only_nodes_of_instances_tell_a_mig_device() -> None:
     """The kernel module's minors 0 to 2 are the fabric's, MIG's configuration and its monitor."""
     now = (MigDevice(0, 0, "MIG-a", "", 1, 0, 30, 31),)
     for minor, is_stale in ((0, False), (1, False), (2, False), (3, True)):
-        assert bool(migspecs.stale_name((cdispecs.Device("0:0", (minor, 30, 31)),), now)) == is_stale
+        assert bool(speccheck._stale_name((cdispecs.Device("0:0", (minor, 30, 31)),), now)) == is_stale
 
 
 @pytest.mark.parametrize(
@@ -352,13 +369,13 @@ def test_a_mig_name_in_a_spec_is_held_against_the_devices(
     )
     for text, name, is_ours in ((OUR_SPEC, "0:1", True), (JSON_SPEC, "MIG-a", False)):
         spec = Spec("/etc/cdi/a", is_ours, "580.1", devices(text))
-        (found,) = drivercheck.cdi_specs((spec,), "580.1", now)
+        (found,) = speccheck.of_gpus((spec,), "580.1", now)
         assert (found.level == FAIL) == bool(stale)
         if stale:
             assert found.seen.startswith(f"/etc/cdi/a {stale.format(name)}")
             assert found.remedy.endswith("cdi generate --output /etc/cdi/a" if is_ours else "rm /etc/cdi/a")
     theirs = Spec("/etc/cdi/a", False, "580.1", devices(THEIR_SPEC))
-    assert (drivercheck.cdi_specs((theirs,), "580.1", now)[0].level == FAIL) == bool(stale)
+    assert (speccheck.of_gpus((theirs,), "580.1", now)[0].level == FAIL) == bool(stale)
 
 
 def test_the_older_name_of_a_mig_device_is_judged_by_its_nodes() -> None:
@@ -367,7 +384,7 @@ def test_the_older_name_of_a_mig_device_is_judged_by_its_nodes() -> None:
     spec = Spec("/etc/cdi/a", True, "580.1", devices(text))
     for minor, level in ((31, PASS), (32, FAIL)):
         now = (MigDevice(0, 0, "MIG-b", "", 5, 0, 30, minor),)
-        assert drivercheck.cdi_specs((spec,), "580.1", now)[0].level == level
+        assert speccheck.of_gpus((spec,), "580.1", now)[0].level == level
 
 
 @pytest.mark.parametrize(
@@ -376,18 +393,20 @@ def test_the_older_name_of_a_mig_device_is_judged_by_its_nodes() -> None:
 def test_a_spec_whose_devices_cannot_be_read_is_warned_of(tmp_path: Path, list_of_devices: str, level: str) -> None:
     spec = f"kind: nvidia.com/gpu # ours\n{list_of_devices}\nhooks: ['--cdi-driver', '580.1']\n"
     hosts.plant(tmp_path, "etc/cdi/a.yaml", spec)
-    found = drivercheck.cdi_specs(cdispecs.specs(HostRoot(str(tmp_path))), "580.1")
+    found = speccheck.of_gpus(cdispecs.specs(HostRoot(str(tmp_path))), "580.1")
     assert [(one.level, "/etc/cdi/a.yaml" in one.seen) for one in found] == [(level, True)]
 
 
 @pytest.mark.parametrize("tool", ["dnf", "apt"])
-def test_an_engine_is_installed_by_the_distributions_own_tool(tool: str) -> None:
-    assert [f.remedy for f in enginecheck.none_installed(tool)] == [f"{tool} install podman"]
+def test_an_engine_is_installed_by_the_distributions_own_tool(tmp_path: Path, tool: str) -> None:
+    hosts.plant(tmp_path, f"usr/bin/{tool}", "")
+    found = doctor.of_host(HostRoot(str(tmp_path)), None)
+    assert [f.remedy for f in found if f.check == "engines"] == [f"{tool} install podman"]
 
 
 def test_nouveau_is_named() -> None:
-    sign = drivercheck.Absence("no driver", has_nodes=False, has_module=False, nouveau=True, has_root=True)
-    (found,) = drivercheck.absent(sign, "dnf")
+    kernel = KERNEL._replace(modules=("nouveau",))
+    found = drivercheck.absent(HostRoot(), "/", kernel, DriverError("no driver"), "dnf")
     assert "nouveau" in found.seen
     assert found.remedy == "modprobe -r nouveau && modprobe nvidia"
 
@@ -409,10 +428,15 @@ def test_nouveau_is_named() -> None:
     ],
 )
 def test_how_adapters_reach_the_gpus_memory(
-    modules: tuple[str, ...], is_open: bool, release: str, level: str, seen: str
+    monkeypatch: pytest.MonkeyPatch, modules: tuple[str, ...], is_open: bool, release: str, level: str, seen: str
 ) -> None:
-    assert drivercheck.rdma([], modules, is_open, release) == []
-    (finding,) = drivercheck.rdma(["mlx5_0", "mlx5_1"], modules, is_open, release)
+    adapters = list[str]()
+    monkeypatch.setattr(present, "rdma_adapters", lambda root: adapters)
+    monkeypatch.setattr(present, "is_open_module", lambda root: is_open)
+    kernel = KERNEL._replace(modules=modules, release=release)
+    assert drivercheck.rdma(HostRoot(), kernel) == []
+    adapters += ["mlx5_0", "mlx5_1"]
+    (finding,) = drivercheck.rdma(HostRoot(), kernel)
     assert finding.level == level and seen in finding.seen
     remedy = "modprobe nvidia_peermem && sh -c 'echo nvidia_peermem >/etc/modules-load.d/nvidia-peermem.conf'"
     assert finding.remedy == (remedy if level == "warn" else "")
@@ -421,7 +445,7 @@ def test_how_adapters_reach_the_gpus_memory(
 def test_doctor_tells_of_adapters_where_there_is_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By their driver: software has no such device, and other makers' adapters have other ways."""
 
-    def doctor() -> str:
+    def said() -> str:
         cli.main(["doctor", "--host-root", str(tmp_path)])
         return "".join(line for line in capsys.readouterr().out.splitlines() if "GPUDirect" in line)
 
@@ -430,14 +454,14 @@ def test_doctor_tells_of_adapters_where_there_is_a_gpu(tmp_path: Path, capsys: p
     for address, driver, name in (("0000:03:00.0", "mlx5_core", "mlx5_0"), ("0000:04:00.0", "bnxt_en", "bnxt_re0")):
         folder = tmp_path / "sys/bus/pci/devices" / address
         (folder / "infiniband" / name).mkdir(parents=True)
-        assert "bnxt" not in doctor()
+        assert "bnxt" not in said()
         (folder / "driver").symlink_to(f"../../../../bus/pci/drivers/{driver}")
-    assert "pass" in doctor() and "by dma-buf, for mlx5_0;" in doctor()
+    assert "pass" in said() and "by dma-buf, for mlx5_0;" in said()
     version = tmp_path / "proc/driver/nvidia/version"
     version.write_text(version.read_text().replace("Open Kernel Module for x86_64", "x86_64 Kernel Module"))
-    assert doctor().startswith("warn")
+    assert said().startswith("warn")
     hosts.plant(tmp_path, "proc/modules", "nvidia_peermem 16384 0 - Live 0x0\n")
-    assert "by nvidia_peermem, for mlx5_0" in doctor()
+    assert "by nvidia_peermem, for mlx5_0" in said()
 
 
 def test_another_root_is_read_below_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -513,20 +537,20 @@ def test_a_link_that_somebody_has_removed_is_no_change_of_the_driver() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scopes", "names", "told"),
+    ("scopes", "engine", "told"),
     [
-        ((), ["podman", "CRI-O", "Docker"], []),
-        (("", "namespace"), ["podman", "CRI-O"], []),
-        (("namespace",), ["podman", "Docker"], ["Docker does not say a container's namespace"]),
-        (
-            ("image", "namespace"),
-            ["podman", "CRI-O", "Docker"],
-            ["Docker does not say a container's image and namespace"],
-        ),
+        ((), "dockerd", []),
+        (("namespace",), "crio", []),
+        (("namespace",), "dockerd", ["Docker does not say a container's namespace"]),
+        (("image", "namespace"), "dockerd", ["Docker does not say a container's image and namespace"]),
     ],
 )
-def test_sections_that_an_engine_says_nothing_of(scopes: tuple[str, ...], names: list[str], told: list[str]) -> None:
-    found = systemcheck.sections(scopes, names)
+def test_sections_that_an_engine_says_nothing_of(
+    tmp_path: Path, scopes: tuple[str, ...], engine: str, told: list[str]
+) -> None:
+    hosts.plant(tmp_path, f"usr/bin/{engine}", "")
+    hosts.plant(tmp_path, "etc/oci-gpu-hook.conf", "".join([f"[{scope} a]\nrecords = no\n" for scope in scopes]))
+    found = systemcheck.sections(HostRoot(str(tmp_path)), None)
     assert [item.seen.partition(":")[0] for item in found] == told
     assert {item.level for item in found} <= {WARN}
 

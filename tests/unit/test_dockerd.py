@@ -13,7 +13,6 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding, enginecheck
 from oci_gpu_hook.node.diagnosis import dockercheck as judged
 from oci_gpu_hook.node.engines import dockerd
-from oci_gpu_hook.node.engines.dockerd import Daemon
 from oci_gpu_hook.node.engines.installed import Shim
 from tests.unit import hosts
 
@@ -39,8 +38,9 @@ def tree(tmp_path: Path) -> Path:
 
 
 def findings(tree: Path, tool: str = "apt") -> list[Finding]:
-    found = dockerd.look(HostRoot(str(tree)))
-    return judged.docker(found, ENTRY, tool) if found else []
+    root = HostRoot(str(tree))
+    found = dockerd.look(root)
+    return judged.docker(root, found, ENTRY, tool) if found else []
 
 
 def only(tree: Path, tool: str = "apt") -> Finding:
@@ -102,12 +102,12 @@ def test_rivals_beside_our_link(tree: Path, name: str, said: str, remedy: str) -
 
 
 def test_a_dockerd_that_is_older_than_the_link_may_not_know_it(tree: Path) -> None:
-    found = dockerd.look(HostRoot(str(tree)))
-    assert found is not None and found.daemon is None
-    levels = []
+    root = HostRoot(str(tree))
+    found = dockerd.look(root)
+    assert found is not None and not found.pid
+    placed, levels = (tree / LINK.lstrip("/")).lstat().st_ctime, []
     for seconds in (-10, 0, 10):
-        daemon = Daemon(7, found.placed + seconds, ("/usr/bin",), JSON)
-        (one,) = judged.docker(found._replace(daemon=daemon), ENTRY, "apt")
+        (one,) = judged.docker(root, found._replace(pid=7, began=placed + seconds), ENTRY, "apt")
         levels.append(one.level)
     assert levels == [WARN, PASS, PASS]
 
@@ -130,11 +130,11 @@ def test_a_dockerd_that_runs_tells_its_path_and_its_file(tree: Path) -> None:
     found = dockerd.look(HostRoot(str(tree)))
     assert found is not None
     began = 1000 + 500 // os.sysconf("SC_CLK_TCK")
-    assert found.daemon == Daemon(pid, began, ("/opt/bin", "/usr/bin"), "/opt/d.json")
-    assert found.settings.fault.startswith("it is no JSON")
+    assert found == (("/opt/bin", "/usr/bin"), "/opt/d.json", LINK, ENTRY, pid, began)
+    assert "/opt/d.json: it is no JSON" in findings(tree)[1].seen
     hosts.plant(tree, f"{folder}/cmdline", "dockerd\0--config-file\0/gone\0")
     found = dockerd.look(HostRoot(str(tree)))
-    assert found is not None and found.settings.path == "/gone" and not found.settings.fault
+    assert found is not None and found.file == "/gone" and len(findings(tree)) == 1
 
 
 @pytest.mark.parametrize(
@@ -221,4 +221,4 @@ def test_nvidias_runtime_beside_our_link(is_default: bool, by_link: bool, said: 
 
 def test_this_host_is_looked_at_without_complaint() -> None:
     found = dockerd.look(HostRoot("/"))
-    assert found is None or judged.docker(found, ENTRY, "apt")
+    assert found is None or judged.docker(HostRoot("/"), found, ENTRY, "apt")

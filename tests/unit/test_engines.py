@@ -64,7 +64,7 @@ cgroup_manager = "a = b" # said
         Shim("Docker", DOCKER, "nvidia", True),
         Shim("containerd", CONTAINERD, "nvidia", True),
     )
-    assert installed.unread(root) == ()
+    assert installed.unread(root) == []
 
 
 def test_podman_adds_to_its_folders_where_a_file_says_so(tmp_path: Path) -> None:
@@ -99,10 +99,10 @@ def broken(tmp_path: Path) -> HostRoot:
 def test_a_file_that_is_no_toml_is_named_and_the_others_are_read(broken: HostRoot) -> None:
     assert [engine.folders for engine in installed.installed(broken)][1] == ("/read",)
     (file,) = installed.unread(broken)
-    assert (file.engine, file.path, file.no_parser) == ("CRI-O", BROKEN, False)
-    (found,) = diagnosis.unread((file,), "dnf")
+    assert file[:2] == ("CRI-O", BROKEN)
+    (found,) = diagnosis.unread([file], "dnf")
     assert (found.level, found.remedy) == (WARN, f"vi {BROKEN}")
-    assert found.seen == f"{BROKEN} was not read: {file.why}"
+    assert found.seen == f"{BROKEN} was not read: {file[2]}"
 
 
 def test_of_an_engine_with_a_file_that_is_not_read_nothing_else_is_said(broken: HostRoot) -> None:

@@ -14,7 +14,7 @@ from oci_gpu_hook.driver.inventory import Library
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import drivercheck
 from oci_gpu_hook.planning import platforms
-from oci_gpu_hook.vendors import platform
+from oci_gpu_hook.vendors import platform, tegra
 from oci_gpu_hook.vendors.vendorinventory import Link
 from tests.unit import hosts
 from tests.unit.program import Program
@@ -145,13 +145,14 @@ def test_copies_keep_their_names_and_links_beside_a_library_become_its_names() -
 LISTS = "etc/nvidia-container-runtime/host-files-for-container.d"
 
 
-def test_doctor_says_which_platform_and_what_of_its_lists_does_not_serve() -> None:
+def test_doctor_says_which_platform_and_what_of_its_lists_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     for left_out, seen in (
         ((), "all that it says of containers' files and devices serves"),
         (("a.csv:1 is left out: x",), "a.csv:1 is left out: x"),
         (("a.csv:1 is left out: x", "b", "c"), "a.csv:1 is left out: x, and 2 more"),
     ):
-        found = drivercheck.platform("tegra", "Jetson (Tegra)", "/etc/nv_tegra_release", "", left_out)
+        monkeypatch.setattr(tegra, "vendor", lambda root, everything, left_out=left_out: (None, left_out))
+        found = drivercheck.of_platform(HostRoot(), "tegra", "/etc/nv_tegra_release")
         assert [(one.check, one.level, one.seen) for one in found] == [
             ("platform", "pass", "Jetson (Tegra), by /etc/nv_tegra_release"),
             ("driver", "pass", seen),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oci_gpu_hook import cli
-from oci_gpu_hook.cli import doctor
+from oci_gpu_hook.node.diagnosis import systemcheck, vendorcheck
 from oci_gpu_hook.node.machine import libselinux
 from tests.unit import hosts
 from tests.unit.hosts import plant
@@ -158,8 +158,8 @@ def test_what_a_file_says_of_selinux_is_held_to_the_policy(
     plant(tree, "/sys/fs/selinux/enforce", "1")
     if boolean:
         plant(tree, "/sys/fs/selinux/booleans/acme_use", boolean)
-    monkeypatch.setattr(doctor, "_knows_type", lambda name: knows)
-    monkeypatch.setattr(doctor, "_selinux", lambda *_: [])
+    monkeypatch.setattr(vendorcheck, "knows_type", lambda name: knows)
+    monkeypatch.setattr(systemcheck, "selinux", lambda *_: [])
     program("inventory", "refresh", "--host-root", tree)
     found = [item for item in said(capsys, tree) if item[:2] == ("OCI_ACME", "warn")]
     assert [item[3] for item in found] == [remedy for _, remedy in expected]

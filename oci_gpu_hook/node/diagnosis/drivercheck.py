@@ -1,29 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings about the driver: its module, its parts' versions, its nodes, the saved inventory, CDI specs.  Pure."""
+"""Findings about NVIDIA's driver: its module, its parts' versions, its GPUs and nodes, the saved inventory."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding, migspecs
-from oci_gpu_hook.node.diagnosis.remedy import KERNELS_LOG, REBOOT, Remedy, command, then
-from oci_gpu_hook.node.diagnosis.systemcheck import roots_alone
-from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.driver import inventory as saved_inventory
+from oci_gpu_hook.driver import nodes, proc
+from oci_gpu_hook.errors import DriverError
+from oci_gpu_hook.formats import ldcache
+from oci_gpu_hook.host.saved import FOLDER
+from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others
+from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding
+from oci_gpu_hook.node.diagnosis.remedy import KERNELS_LOG, REBOOT, REFRESH, Remedy, command, roots_alone, then
+from oci_gpu_hook.node.diagnosis.systemcheck import version_numbers
+from oci_gpu_hook.node.gpus import leased, present
+from oci_gpu_hook.node.machine.untrusted import number
+from oci_gpu_hook.vendors import platform, tegra, wsl
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
+    from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.driver.nodes import DeviceNode
-    from oci_gpu_hook.node.engines.cdispecs import Spec
+    from oci_gpu_hook.host.root import HostRoot
+    from oci_gpu_hook.node.machine.kernelconfig import Kernel
 
-_INSTEAD_OF_NOUVEAU = then(command("modprobe", "-r", "nouveau"), command("modprobe", "nvidia"))
-_DRIVER_ROOT = command("oci-gpu-hook", "config", "show", note="driver-root")
-REFRESH = command("oci-gpu-hook", "inventory", "refresh")
-_VALIDATE = command("oci-gpu-hook", "validate")
 _USABLE_BY_ALL = 0o666
 # Which lets adapters reach GPUs' memory: NVIDIA's, and Mellanox's before it.
 _PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
 # Since then mlx5 takes memory by dma-buf; NVIDIA's proprietary module gives none.
-_DMA_BUF_KERNEL = [5, 12]
+_DMA_BUF_KERNEL = (5, 12)
 _LOAD_PEER_MEMORY = then(
     command("modprobe", "nvidia_peermem"),
     command("sh", "-c", "echo nvidia_peermem >/etc/modules-load.d/nvidia-peermem.conf"),
@@ -50,130 +55,126 @@ _OF_PLATFORM = {
 }
 
 
-class Absence(NamedTuple):
-    """A host without a loaded driver.
-
-    why: the survey's error; has_nodes, has_module: whether NVIDIA's nodes and module are there all the same; nouveau:
-    whether that module is loaded; has_root: whether the driver root exists.
-    """
-
-    why: str
-    has_nodes: bool
-    has_module: bool
-    nouveau: bool
-    has_root: bool
-
-
-class State(NamedTuple):
-    """The folder where the inventory is saved.
-
-    is_folder: False if its name has another kind of file; is_open: whether others than root may write to it;
-    is_saved: whether it holds an inventory, current or not.
-    """
-
-    folder: str
-    is_folder: bool
-    is_open: bool
-    is_saved: bool
-
-
-def absent(absence: Absence, tool: str) -> list[Finding]:
-    """The one finding where no driver is loaded: all others would follow from it."""
-    if absence.nouveau:
+def absent(root: HostRoot, driver_root: str, kernel: Kernel, err: DriverError, tool: str) -> Finding:
+    """The one finding where no driver is loaded: all others would follow from it; err: the survey's."""
+    if "nouveau" in kernel.modules:
         why = "the kernel's nouveau drives the GPUs, and NVIDIA's module cannot"
-        return [Finding("driver", FAIL, why, _INSTEAD_OF_NOUVEAU)]
-    if not absence.has_root:
-        return [Finding("driver", FAIL, absence.why, _DRIVER_ROOT)]
-    is_installed = absence.has_nodes or absence.has_module
-    remedy = command("modprobe", "nvidia") if is_installed else _INSTALL[tool]
-    return [Finding("driver", FAIL, absence.why, remedy)]
+        return Finding("driver", FAIL, why, then(command("modprobe", "-r", "nouveau"), command("modprobe", "nvidia")))
+    remedy = _INSTALL[tool]
+    if root.stat(driver_root) is None:
+        remedy = command("oci-gpu-hook", "config", "show", note="driver-root")
+    elif root.stat(nodes.CONTROL) is not None or "nvidia" in kernel.modules:
+        remedy = command("modprobe", "nvidia")
+    return Finding("driver", FAIL, err.message, remedy)
 
 
-def platform(kind: str, name: str, proof: str, error: str, left_out: tuple[str, ...]) -> list[Finding]:
-    """A Jetson or WSL 2: what it is by, and what of its driver's description serves.
-
-    name: for people; error: why nothing of it does, "" if it does; left_out: a sentence for each line that does not.
-    """
-    findings = [Finding("platform", PASS, f"{name}, by {proof}")]
-    if error:
-        return [*findings, Finding("driver", FAIL, error, _OF_PLATFORM[kind])]
+def of_platform(root: HostRoot, kind: str, proof: str) -> list[Finding]:
+    """A Jetson or WSL 2, whose driver is no kernel module: how it was detected, and which entries are usable."""
+    found = Finding("platform", PASS, f"{platform.NAMES[kind]}, by {proof}")
+    left_out: tuple[str, ...] = ()
+    try:
+        if kind == platform.TEGRA:
+            _, left_out = tegra.vendor(root, everything=True)
+        else:
+            wsl.vendor(root)
+    except DriverError as err:
+        return [found, Finding("driver", FAIL, err.message, _OF_PLATFORM[kind])]
     seen = "all that it says of containers' files and devices serves"
     if left_out:
         # Of every board, and more than a container may have: there is nothing to fix.
-        others = f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
-        seen = f"{left_out[0]}{others}"
-    return [*findings, Finding("driver", PASS, seen)]
+        seen = left_out[0] + (f", and {len(left_out) - 1} more" if len(left_out) > 1 else "")
+    return [found, Finding("driver", PASS, seen)]
 
 
-def parts(found: DriverInventory, tool: str) -> list[Finding]:
+def loaded(root: HostRoot, driver_root: str, found: DriverInventory, tool: str) -> list[Finding]:
+    """The parts of a driver whose module is loaded, its GPUs and nodes; found: without nodes."""
+    found = saved_inventory.with_nodes(root, found)
+    return [
+        *_parts(found, tool),
+        _firmware(root, found, tool),
+        _loader_cache(root, driver_root),
+        *_gpus(root, found),
+        *_nodes(root, found.devices),
+    ]
+
+
+def _parts(found: DriverInventory, tool: str) -> list[Finding]:
     """The module, and whether the libraries are of its version."""
     kernel = found.driver_version
     findings = [Finding("driver", PASS, f"the kernel module is of version {kernel}")]
     for misfit in found.misfits:
         if not misfit.found:
-            seen = f"{misfit.name} of version {kernel} is missing: {misfit.capability} is not served"
-            findings.append(Finding("libraries", FAIL, seen, _INSTALL[tool]))
+            remedy, seen = _INSTALL[tool], f"of version {kernel} is missing: {misfit.capability} is not served"
         elif misfit.found == kernel:
-            seen = f"{misfit.name} of version {kernel} is cut off or no library: its installation did not end"
-            findings.append(Finding("libraries", FAIL, seen, _REINSTALL[tool]))
+            remedy = _REINSTALL[tool]
+            seen = f"of version {kernel} is cut off or no library: its installation did not end"
         else:
-            seen = f"{misfit.name} is of version {misfit.found}, the kernel module of {kernel}"
-            newer = _numbers(misfit.found) > _numbers(kernel)
             # After an upgrade the files are new, and the loaded module is still the old one.
-            findings.append(Finding("libraries", FAIL, seen, REBOOT if newer else _UPGRADE[tool]))
+            is_newer = version_numbers(misfit.found) > version_numbers(kernel)
+            remedy = REBOOT if is_newer else _UPGRADE[tool]
+            seen = f"is of version {misfit.found}, the kernel module of {kernel}"
+        findings.append(Finding("libraries", FAIL, f"{misfit.name} {seen}", remedy))
     if not found.misfits:
-        number = len(found.libraries)
-        findings.append(Finding("libraries", PASS, f"{number} are of the module's version"))
+        findings.append(Finding("libraries", PASS, f"{len(found.libraries)} are of the module's version"))
     return findings
 
 
-def firmware(found: DriverInventory, wanted: bool, tool: str) -> list[Finding]:
-    """The firmware of the GPU system processor."""
+def _firmware(root: HostRoot, found: DriverInventory, tool: str) -> Finding:
+    """The firmware of the GPU system processor, if one runs it, as the kernel module says."""
     if found.firmware:
-        return [Finding("firmware", PASS, f"{len(found.firmware)} files for the GPU's processor")]
-    if not wanted:
-        return [Finding("firmware", PASS, "these GPUs need none")]
+        return Finding("firmware", PASS, f"{len(found.firmware)} files for the GPU's processor")
+    fields = [proc.information(root, f"{proc.GPUS}/{gpu.proc}/information") for gpu in found.gpus]
+    if all([gpu.get("GPU Firmware", "N/A") == "N/A" for gpu in fields]):
+        return Finding("firmware", PASS, "these GPUs need none")
     seen = f"the GPUs run firmware, and none of version {found.driver_version} is there"
-    return [Finding("firmware", WARN, seen, _INSTALL[tool])]
+    return Finding("firmware", WARN, seen, _INSTALL[tool])
 
 
-def loader_cache(names: frozenset[str] | None) -> list[Finding]:
+def _loader_cache(root: HostRoot, driver_root: str) -> Finding:
     """The host's ld.so.cache, by which the host's programs find the driver."""
+    names = cached_names(root.read(f"{driver_root.rstrip('/')}{proc.LD_SO_CACHE}"))
     if names is not None and "libcuda.so.1" in names:
-        return [Finding("ld.so.cache", PASS, "names libcuda.so.1")]
+        return Finding("ld.so.cache", PASS, "names libcuda.so.1")
     seen = "there is none" if names is None else "does not name libcuda.so.1"
-    return [Finding("ld.so.cache", WARN, seen, command("ldconfig"))]
+    return Finding("ld.so.cache", WARN, seen, command("ldconfig"))
 
 
-def gpus(found: DriverInventory, unhealthy: dict[str, str]) -> list[Finding]:
-    """The GPUs and MIG devices; unhealthy: why a GPU is not healthy, by its index."""
+def cached_names(data: bytes | None) -> frozenset[str] | None:
+    """The names in an ld.so.cache; None if it cannot be read."""
+    try:
+        names = ldcache.read(data or b"").names
+    except ldcache.MalformedCache:
+        return None
+    return frozenset([name.decode("utf-8", "replace") for name in names])
+
+
+def _gpus(root: HostRoot, found: DriverInventory) -> list[Finding]:
+    """The GPUs and MIG devices."""
     if not found.gpus:
-        seen = "the driver is loaded and drives no GPU"
-        return [Finding("GPUs", FAIL, seen, KERNELS_LOG)]
+        return [Finding("GPUs", FAIL, "the driver is loaded and drives no GPU", KERNELS_LOG)]
     seen = f"{len(found.gpus)}, the first is {found.gpus[0].model}"
     if found.mig_devices:
         seen += f"; {len(found.mig_devices)} MIG devices"
-    return [
-        Finding("GPUs", PASS, seen),
-        *[Finding("health", WARN, f"GPU {index}: {why}", _VALIDATE) for index, why in unhealthy.items()],
-    ]
+    findings = [Finding("GPUs", PASS, seen)]
+    for index, why in leased.unhealthy_gpus(root, found).items():
+        findings.append(Finding("health", WARN, f"GPU {index}: {why}", command("oci-gpu-hook", "validate")))
+    return findings
 
 
-def nodes(
-    wanted: tuple[DeviceNode, ...], found: dict[str, tuple[int, int] | None], uvm_is_loaded: bool
-) -> list[Finding]:
-    """The nodes in /dev.  `found`: the device numbers of each path, None if there is no device."""
-    findings = []
-    if not uvm_is_loaded:
+def _nodes(root: HostRoot, wanted: tuple[DeviceNode, ...]) -> list[Finding]:
+    """The nodes in /dev."""
+    findings, missing = [], []
+    if "nvidia-uvm" not in proc.character_majors(root):
         seen = "nvidia-uvm is not loaded: CUDA cannot start"
         findings.append(Finding("nodes", FAIL, seen, command("modprobe", "nvidia-uvm")))
     for node in wanted:
-        numbers = found.get(node.path)
-        if numbers is not None and numbers != (node.major, node.minor):
-            major, minor = numbers
+        status = root.stat(node.path)
+        if status is None or not status.st_rdev:
+            missing.append(node.path)
+        elif number(status) != (node.major, node.minor):
+            major, minor = number(status)
             seen = f"{node.path} is device {major}:{minor}, the driver's is {node.major}:{node.minor}"
             findings.append(Finding("nodes", FAIL, seen, then(command("rm", node.path), _made(wanted))))
-    missing = [node.path for node in wanted if found.get(node.path) is None]
     if missing:
         # The hook makes nodes in containers, but in a user namespace it must bind the host's.
         seen = f"{_listed(missing)} missing: rootless containers cannot have them"
@@ -185,136 +186,57 @@ def nodes(
         group = f" without --group-add {narrow[0].gid} (rootless podman: keep-groups)" if narrow[0].mode & 0o060 else ""
         seen = f"{_listed(paths)} of mode {narrow[0].mode:04o}: containers as other users cannot open them{group}"
         findings.append(Finding("nodes", WARN, seen, command("chmod", "0666", *paths)))
-    if findings:
-        return findings
-    return [Finding("nodes", PASS, f"{len(wanted)}, with the driver's numbers and mode 0666")]
+    return findings or [Finding("nodes", PASS, f"{len(wanted)}, with the driver's numbers and mode 0666")]
 
 
-def rdma(adapters: list[str], modules: tuple[str, ...], is_open: bool, release: str) -> list[Finding]:
-    """How adapters reach the GPUs' memory (GPUDirect RDMA); nothing where there is none.
-
-    modules: the loaded ones; is_open: whether NVIDIA's is the open one; release: the kernel's.
-    """
+def rdma(root: HostRoot, kernel: Kernel) -> list[Finding]:
+    """How adapters reach the GPUs' memory (GPUDirect RDMA); nothing if there is no adapter."""
+    adapters = present.rdma_adapters(root)
     if not adapters:
         return []
-    whose = _listed(adapters)
-    for name in _PEER_MEMORY:
-        if name in modules:
-            return [Finding("GPUDirect RDMA", PASS, f"by {name}, for {whose}")]
-    is_new = _numbers(release) >= _DMA_BUF_KERNEL
-    if is_open and is_new:
+    check, whose = "GPUDirect RDMA", _listed(adapters)
+    by_module = next((name for name in _PEER_MEMORY if name in kernel.modules), "")
+    if by_module:
+        return [Finding(check, PASS, f"by {by_module}, for {whose}")]
+    is_open = present.is_open_module(root)
+    if is_open and version_numbers(kernel.release) >= _DMA_BUF_KERNEL:
         seen = f"by dma-buf, for {whose}; programs that know nvidia_peermem alone copy through the host's memory"
-        return [Finding("GPUDirect RDMA", PASS, seen)]
+        return [Finding(check, PASS, seen)]
     why = "the kernel is older than 5.12" if is_open else "NVIDIA's module is not the open one"
     seen = f"{whose} cannot reach the GPUs' memory: nvidia_peermem is not loaded, and there is no dma-buf, as {why}"
-    return [Finding("GPUDirect RDMA", WARN, seen, _LOAD_PEER_MEMORY)]
+    return [Finding(check, WARN, seen, _LOAD_PEER_MEMORY)]
 
 
-def inventory(saved: DriverInventory | None, state: State) -> list[Finding]:
+def inventory(root: HostRoot, saved: DriverInventory | None) -> Finding:
     """The saved inventory.  Without it starts take longer, and nothing is known of what only NVML says."""
-    check = "inventory"
-    findings = folder(state)
-    if findings:
-        return findings
+    wrong = folder(root)
+    if wrong:
+        return wrong[0]
     if saved is None:
-        seen = "what is saved is no longer true" if state.is_saved else "none is saved"
-        return [Finding(check, WARN, f"{seen}: each start looks at the driver again", REFRESH)]
+        seen = "none is saved" if root.stat(saved_inventory.SAVED) is None else "what is saved is no longer true"
+        return Finding("inventory", WARN, f"{seen}: each start looks at the driver again", REFRESH)
     if saved.unknown:
-        return [Finding(check, WARN, f"not known: {saved.unknown[0]}", REFRESH)]
-    return [Finding(check, PASS, f"saved, and true for driver {saved.driver_version}")]
+        return Finding("inventory", WARN, f"not known: {saved.unknown[0]}", REFRESH)
+    return Finding("inventory", PASS, f"saved, and true for driver {saved.driver_version}")
 
 
-def folder(state: State) -> list[Finding]:
+def folder(root: HostRoot) -> list[Finding]:
     """What is wrong with the folder where inventories are saved."""
-    check = "inventory"
-    if not state.is_folder:
-        seen = f"{state.folder} is no folder: nothing can be saved"
-        return [Finding(check, WARN, seen, then(command("rm", state.folder), REFRESH))]
-    if state.is_open:
-        seen = f"others than root may write {state.folder}: nothing in it is trusted"
-        return [Finding(check, WARN, seen, then(roots_alone(state.folder), REFRESH))]
+    status = root.stat(FOLDER)
+    if status is not None and not is_folder(status):
+        seen = f"{FOLDER} is no folder: nothing can be saved"
+        return [Finding("inventory", WARN, seen, then(command("rm", FOLDER), REFRESH))]
+    if status is not None and is_open_to_others(status):
+        seen = f"others than root may write {FOLDER}: nothing in it is trusted"
+        return [Finding("inventory", WARN, seen, then(roots_alone(FOLDER), REFRESH))]
     return []
-
-
-def cdi_specs(specs: tuple[Spec, ...], version: str, mig_devices: tuple[MigDevice, ...] = ()) -> list[Finding]:
-    """The CDI specs of the GPUs: each must be for the driver's version, and one folder must hold only one.
-
-    mig_devices: the host's, with the names that NVML has for them now, or none: its spec must not name others.
-    """
-    findings = []
-    for spec in specs:
-        folder = spec.path.rpartition("/")[0]
-        in_folder = [item for item in specs if item.path.rpartition("/")[0] == folder]
-        others = [item.path for item in in_folder if item != spec]
-        # The first one of ours is to stay.
-        first_of_ours = next((item for item in in_folder if item.is_ours), None)
-        generate = command("oci-gpu-hook", "cdi", "generate", "--output", spec.path)
-        remove = command("rm", spec.path)
-        stale = migspecs.stale_name(spec.devices, mig_devices)
-        if spec.driver != version:
-            seen = f"{spec.path} is for driver {spec.driver or 'unknown'}, the host has {version}"
-            remedy = generate if spec.is_ours else remove
-            findings.append(Finding("CDI", FAIL, seen, remedy))
-        elif stale:
-            # The names in a new spec are those of the saved inventory.
-            remedy = then(REFRESH, generate) if spec.is_ours else remove
-            findings.append(Finding("CDI", FAIL, f"{spec.path} {stale}", remedy))
-        elif others and spec != first_of_ours:
-            seen = f"{spec.path} and {others[0]} give the same devices, and engines take neither"
-            findings.append(Finding("CDI", FAIL, seen, remove))
-        elif spec.unread:
-            seen = f"{spec.path} has a list of devices that cannot be read here, and may name stale ones"
-            remedy = generate if spec.is_ours else remove
-            findings.append(Finding("CDI", WARN, seen, remedy))
-        elif not spec.is_ours:
-            seen = f"{spec.path} was made by another program, which injects by itself what it names"
-            findings.append(Finding("CDI", WARN, seen, remove))
-        else:
-            findings.append(Finding("CDI", PASS, f"{spec.path} is for driver {version}"))
-    return findings or [Finding("CDI", PASS, "no spec: the hook needs none")]
-
-
-def management_spec(spec: Spec, version: str) -> Finding:
-    """What is to be said of a CDI spec of ours for management."""
-    if spec.driver == version:
-        return Finding("CDI", PASS, f"{spec.path} is for driver {version}")
-    generate = command("oci-gpu-hook", "cdi", "generate", "--kind", "management", "--output", spec.path)
-    return Finding("CDI", FAIL, f"{spec.path} is for driver {spec.driver}, the host has {version}", generate)
-
-
-def spec_beside_gpus(path: str, family: str, fault: str) -> Finding:
-    """The same of one for what is beside GPUs; fault: why it is out of date, "" if it is not."""
-    if not fault:
-        return Finding("CDI", PASS, f"{path} says what the host has of {family}")
-    generate = command("oci-gpu-hook", "cdi", "generate", "--kind", family, "--output", path)
-    return Finding("CDI", FAIL, f"{path}: {fault}", generate)
-
-
-def vendors_spec(spec: Spec, fault: str, *, is_known: bool) -> Finding:
-    """What is to be said of a CDI spec of another vendor's devices.
-
-    fault: why it is out of date, "" if it is not; is_known: whether a vendor's file has its flag.
-    """
-    if not is_known:
-        seen = f"{spec.path} is for {spec.flag}, which no vendor's file has"
-        return Finding("CDI", FAIL, seen, command("rm", spec.path))
-    if fault:
-        words = ("--vendor", spec.flag, "--output", spec.path)
-        remedy = command("oci-gpu-hook", "cdi", "generate", *words)
-        return Finding("CDI", FAIL, f"{spec.path}: {fault}", remedy)
-    return Finding("CDI", PASS, f"{spec.path} has what {spec.flag} has here")
 
 
 def _made(wanted: tuple[DeviceNode, ...]) -> Remedy:
     """The command that makes the missing nodes.  -c names a GPU by its minor, -u means unified memory."""
-    minors = [node.minor for node in wanted if node.gpu is not None and not node.family]
-    each = [word for minor in minors for word in ("-c", str(minor))]
-    return command("nvidia-modprobe", "-u", *each)
+    minors = [str(node.minor) for node in wanted if node.gpu is not None and not node.family]
+    return command("nvidia-modprobe", "-u", *[word for minor in minors for word in ("-c", minor)])
 
 
 def _listed(paths: list[str]) -> str:
     return paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(part) for part in version.split(".") if part.isdigit()]

@@ -42,9 +42,25 @@ def in_words(hint: str) -> Remedy:
 
 
 DOCTOR = command("oci-gpu-hook", "doctor")
+REFRESH = command("oci-gpu-hook", "inventory", "refresh")
 REBOOT = command("systemctl", "reboot")
+# By the distribution's package manager.
+UPGRADE_KERNEL = {
+    "dnf": then(command("dnf", "upgrade", "kernel"), REBOOT),
+    "apt": then(command("apt", "full-upgrade"), REBOOT),
+}
 # What the driver has told the kernel's log.
 KERNELS_LOG = command("journalctl", "--dmesg", "--grep=NVRM|Xid")
+
+
+def roots_alone(*paths: str) -> Remedy:
+    """Take files and folders from everybody but root."""
+    return then(command("chown", "root:", *paths), command("chmod", "go-w", *paths))
+
+
+def reinstall(tool: str) -> Remedy:
+    """Install our package again; tool: the distribution's package manager."""
+    return command(tool, "reinstall", "oci-gpu-hook")
 
 
 def is_name(text: str) -> bool:

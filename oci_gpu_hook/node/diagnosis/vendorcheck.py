@@ -1,53 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings about other vendors: their files, and for those whose hardware is here what it lacks.  Pure."""
+"""Findings about other vendors: their files, and for those whose hardware is here what it lacks."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oci_gpu_hook.host.saved import FOLDER
 from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding
-from oci_gpu_hook.node.diagnosis.drivercheck import REFRESH
-from oci_gpu_hook.node.diagnosis.remedy import REBOOT, command, then
-from oci_gpu_hook.node.diagnosis.systemcheck import roots_alone
-from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.node.diagnosis.remedy import REFRESH, UPGRADE_KERNEL, command, roots_alone, then
+from oci_gpu_hook.node.machine import libselinux
+from oci_gpu_hook.vendors import vendorhost, vendorinventory
 
 if TYPE_CHECKING:
+    from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.node.gpus.present import Present, Wrong
     from oci_gpu_hook.vendors.vendorhost import VendorState
 
-CHECK = "vendors"
-LOOK = command("oci-gpu-hook", "info")
-MISSING, OFF = "missing", "off"
-_KERNEL = {
-    "dnf": then(command("dnf", "upgrade", "kernel"), REBOOT),
-    "apt": then(command("apt", "full-upgrade"), REBOOT),
-}
+_CHECK = "vendors"
+_LOOK = command("oci-gpu-hook", "info")
 
 
-class Here(NamedTuple):
-    """A vendor whose hardware is here.
-
-    is_saved: whether an inventory is saved, is_true: whether it is still true; unloaded: the modules that its file
-    requires and the kernel lacks; type, boolean: of SELinux, which the file names: ``missing``, ``off``, or "" if
-    there is nothing to say.
-    """
-
-    found: VendorState
-    is_saved: bool
-    is_true: bool
-    unloaded: tuple[str, ...]
-    type: str
-    boolean: str
-
-
-def judge(present: Present, here: tuple[Here, ...], tool: str) -> list[Finding]:
-    """The findings, first about the files."""
+def vendors(root: HostRoot, present: Present, here: list[VendorState], tool: str) -> list[Finding]:
+    """The findings, first about the files; here: those whose hardware is here."""
     findings = [_wrong(item) for item in present.wrong]
     for item in here:
-        findings += _vendor(item, tool)
+        findings += _vendor(root, item, tool)
     if not findings:
         text = f"{_counted(len(present.vendors), 'file')}, and no hardware of theirs" if present.vendors else ""
-        return [Finding(CHECK, PASS, text or "no files describe any")]
+        return [Finding(_CHECK, PASS, text or "no files describe any")]
     return findings
 
 
@@ -57,18 +37,18 @@ def _wrong(item: Wrong) -> Finding:
         remedy = roots_alone(item.file, item.file.rpartition("/")[0])
     elif not item.file.endswith(".json"):
         remedy = command("ls", item.file)
-    return Finding(CHECK, FAIL, item.fault, remedy)
+    return Finding(_CHECK, FAIL, item.fault, remedy)
 
 
-def _vendor(item: Here, tool: str) -> list[Finding]:
-    what, devices = item.found.inventory, item.found.devices
+def _vendor(root: HostRoot, item: VendorState, tool: str) -> list[Finding]:
+    what, devices = item.inventory, item.devices
     check = what.flag
-    findings = _lacking(item, tool)
-    findings += [Finding(check, WARN, fault, LOOK) for fault in item.found.faults]
-    findings += _selinux(item)
-    if not item.is_saved:
-        seen = "no inventory is saved: the next start looks at its files again"
-        findings.append(Finding(check, WARN, seen, REFRESH))
+    findings = _lacking(root, item, tool)
+    findings += [Finding(check, WARN, fault, _LOOK) for fault in item.faults]
+    if libselinux.is_there(root):
+        findings += _selinux(root, item)
+    if root.stat(f"{FOLDER}/{vendorinventory.PREFIX}{what.flag}") is None:
+        findings.append(Finding(check, WARN, "no inventory is saved: the next start looks at its files again", REFRESH))
     if findings:
         return findings
     nodes = len({node.path for node, _ in devices.common})
@@ -81,48 +61,51 @@ def _vendor(item: Here, tool: str) -> list[Finding]:
     text = f"{', '.join(counts)}, by {what.file}"
     if absent:
         text += f"; {absent} of what may be missing is"
-    if not item.is_true:
+    if vendorinventory.read_saved(root, what.flag, what.file) is None:
         # Any program that is installed in a folder of its files does that.
         text += "; what is saved is no longer true, and the next start saves it again"
     return [Finding(check, PASS, text)]
 
 
-def _lacking(item: Here, tool: str) -> list[Finding]:
+def _lacking(root: HostRoot, item: VendorState, tool: str) -> list[Finding]:
     """What the vendor's file requires and the host lacks, causes first."""
-    what, devices = item.found.inventory, item.found.devices
-    says = f"{what.file} requires"
-    # A function on PCI alone, such as a processor's own graphics, may be meant for no container.
-    level = FAIL if item.found.nodes() else WARN
-    load = then(*[command("modprobe", name) for name in item.unloaded])
-    findings = []
-    for sentence in item.found.unmet:
-        remedy = load if load and sentence.startswith("the kernel's module") else _KERNEL[tool]
-        findings.append(Finding(what.flag, level, f"{says} what is not here: {sentence}", remedy))
-    findings += [Finding(what.flag, level, f"{says} what is not here: {sentence}", LOOK) for sentence in what.lacking]
-    if item.unloaded:
-        return findings  # its nodes come with it
-    remedy = LOOK
+    what, remedy = item.inventory, _LOOK
+    unloaded = [command("modprobe", name) for name in what.modules if not vendorhost.is_loaded(root, name)]
+    lacking = [
+        (said, then(*unloaded) if unloaded and said.startswith("the kernel's module") else UPGRADE_KERNEL[tool])
+        for said in item.unmet
+    ]
+    lacking += [(said, _LOOK) for said in what.lacking]
     if what.modules:
         remedy = command("journalctl", "--dmesg", f"--grep={what.modules[0]}")
-    return findings + [
-        Finding(what.flag, level, f"{says} what is not here: {pattern}", remedy) for pattern in devices.lacking
-    ]
+    if not unloaded:  # else its nodes come with it
+        lacking += [(pattern, remedy) for pattern in item.devices.lacking]
+    # A function on PCI alone, such as a processor's own graphics, may be meant for no container.
+    level = FAIL if item.nodes() else WARN
+    return [Finding(what.flag, level, f"{what.file} requires what is not here: {it}", fix) for it, fix in lacking]
 
 
-def _selinux(item: Here) -> list[Finding]:
-    what = item.found.inventory
+def _selinux(root: HostRoot, item: VendorState) -> list[Finding]:
+    what = item.inventory
     file, kind, boolean = what.file, what.selinux_type, what.selinux_boolean
     findings = []
-    if item.type == MISSING:
+    if kind and not knows_type(kind):
         text = f"{file} says that containers need the SELinux type {kind}, which the policy lacks"
         findings.append(Finding(what.flag, WARN, text, command("semodule", "-l")))
-    if item.boolean == MISSING:
+    is_on = libselinux.boolean(root, boolean) if boolean else True
+    if is_on is None:
         text = f"{file} names the SELinux boolean {boolean}, which the policy lacks"
         findings.append(Finding(what.flag, WARN, text, command("semanage", "boolean", "-l")))
-    elif item.boolean == OFF:
+    elif not is_on:
         text = f"the SELinux boolean {boolean}, which {file} names, is off"
         findings.append(Finding(what.flag, WARN, text, command("setsebool", "-P", boolean, "on")))
     return findings
+
+
+def knows_type(name: str) -> bool:
+    """Whether SELinux's policy knows a type; True also without libselinux, by which nothing can be asked."""
+    library = libselinux.imported()
+    return library is None or libselinux.knows_type(library, name)
 
 
 def _counted(number: int, what: str) -> str:

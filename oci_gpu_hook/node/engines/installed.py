@@ -20,14 +20,6 @@ if TYPE_CHECKING:
 
 VENDORS_FOLDER = "/usr/share/containers/oci/hooks.d"
 ADMINISTRATORS_FOLDER = "/etc/containers/oci/hooks.d"
-CONTAINER_CLI = "nvidia-container-cli"
-# By a file that each of its callers brings.
-_CALLERS = {
-    "LXC": "/usr/share/lxc/hooks/nvidia",
-    "enroot": "/etc/enroot/hooks.d/98-nvidia.sh",
-    "Apptainer": "/usr/bin/apptainer",
-    "Charliecloud": "/usr/bin/ch-fromhost",
-}
 _PROGRAM_FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
 
 # NVIDIA's runtime adds a hook to config.json and starts runc: nvidia-container-runtime(.cdi, .legacy).
@@ -59,24 +51,6 @@ class Engine(NamedTuple):
     runtime: str = ""
 
 
-class Containerd(NamedTuple):
-    """containerd: the runtimes that its settings name, the plugin of NRI that reads hooks.d, "" for none; and whether
-    it runs pods, as far as can be seen."""
-
-    runtimes: tuple[Runtime, ...]
-    injector: str
-    has_pods: bool
-
-
-class Unread(NamedTuple):
-    """A file of an engine's settings that cannot be read, and why; no_parser: because this Python cannot read TOML."""
-
-    engine: str
-    path: str
-    why: str
-    no_parser: bool
-
-
 # Of each engine that reads hooks.d: its program, the table of its settings, and the key in it of the runtime of
 # containers that name none.
 _ENGINES = {"podman": ("podman", "engine", "runtime"), "CRI-O": ("crio", "crio.runtime", "default_runtime")}
@@ -99,51 +73,27 @@ _FILES = {
 }
 # Far above what anybody writes.
 _LARGEST = 1 << 20
-_CONTAINERDS = ("containerd", "k3s", "rke2")
-_KUBELETS = ("kubelet", "k3s", "rke2")
-# The runtime of pods that name none, unless the settings say another, and what NRI starts.
-_RUNC = "runc"
-_NRI = "/opt/nri/plugins"
 
 
 def installed(root: HostRoot) -> tuple[Engine, ...]:
     """Those engines that read hooks.d and whose program is there."""
-    return tuple([_engine(root, name)[0] for name, (program, *_) in _ENGINES.items() if has_program(root, program)])
+    return tuple([_engine(root, name)[0] for name, (program, *_) in _ENGINES.items() if find_program(root, program)])
 
 
 def shims(root: HostRoot) -> tuple[Shim, ...]:
     """NVIDIA's runtimes in the settings of all engines."""
     named = [("Docker", item) for item in dockerd.settings(root).runtimes]
-    named += [("containerd", item) for item in _of_containerd(root)]
+    named += [("containerd", item) for item in of_containerd(root)]
     return (
         *[shim for name in _ENGINES for shim in _engine(root, name)[1]],
         *[Shim(at, it.file, it.name, it.is_default) for at, it in named if _is_nvidias(root, it.program)],
     )
 
 
-def containerd(root: HostRoot) -> Containerd | None:
-    """containerd on this host; None if there is none."""
-    if not any([has_program(root, name) for name in _CONTAINERDS]):
-        return None
-    runtimes = _of_containerd(root)
-    plugins = [f"{_NRI}/{name}" for name in root.names(_NRI) if name.endswith("-hook-injector")]
-    has_pods = bool(runtimes) or any([has_program(root, name) for name in _KUBELETS])
-    return Containerd(tuple(runtimes), plugins[0] if plugins else "", has_pods)
-
-
-def has_program(root: HostRoot, name: str) -> bool:
-    """Whether one of the host's folders for programs has this one."""
-    return any([root.stat(f"{folder}/{name}") is not None for folder in _PROGRAM_FOLDERS])
-
-
-def callers(root: HostRoot) -> tuple[list[str], str]:
-    """Who here calls nvidia-container-cli for GPUs, and the program of that name that they find; "" for none.
-
-    LXC's hook looks in these folders as well, whatever its PATH.
-    """
-    here = [name for name, path in _CALLERS.items() if root.stat(path) is not None]
-    found = [f"{folder}/{CONTAINER_CLI}" for folder in _PROGRAM_FOLDERS]
-    return here, next((root.real(path) for path in found if root.stat(path) is not None), "")
+def find_program(root: HostRoot, name: str) -> str:
+    """The path of a program in one of the host's folders for programs; "" if none has it."""
+    paths = [f"{folder}/{name}" for folder in _PROGRAM_FOLDERS]
+    return next((path for path in paths if root.stat(path) is not None), "")
 
 
 def _engine(root: HostRoot, name: str) -> tuple[Engine, list[Shim]]:
@@ -182,9 +132,10 @@ def hook_folders(name: str, files: list[tuple[str, dict[str, Any]]]) -> tuple[tu
     return folders, folders_file
 
 
-def _of_containerd(root: HostRoot) -> list[Runtime]:
+def of_containerd(root: HostRoot) -> list[Runtime]:
     """containerd's runtimes for pods; program: their BinaryName."""
-    default, found = _RUNC, {}
+    # The runtime of pods that name none, unless the settings say another.
+    default, found = "runc", {}
     for file, values in _read(root, "containerd"):
         for key, value in values.items():
             words = key.split(".")
@@ -201,11 +152,10 @@ def _is_nvidias(root: HostRoot, value: object) -> bool:
     return any([_SHIM in path and not dockerd.is_ours(root, path) for path in paths])
 
 
-def unread(root: HostRoot) -> tuple[Unread, ...]:
-    """The engines' files that cannot be read: what is known of such an engine may be wrong."""
+def unread(root: HostRoot) -> list[tuple[str, str, Exception]]:
+    """Engine, path and error of each file that cannot be read: what is known of such an engine may be wrong."""
     every = [(name, path, found) for name in _FILES for path, found in contents(root, name)]
-    failed = [(name, path, err) for name, path, err in every if isinstance(err, Exception)]
-    return tuple([Unread(name, path, str(err), isinstance(err, toml.NoParser)) for name, path, err in failed])
+    return [(name, path, err) for name, path, err in every if isinstance(err, Exception)]
 
 
 def _read(root: HostRoot, engine: str) -> list[tuple[str, dict[str, Any]]]:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hooks that are registered with engines (oci-hooks(5)), and the installation that a registration of ours leads to.
-
-Reads only, runs nothing.
-"""
+"""The hooks that are registered with engines (oci-hooks(5)).  Reads only, runs nothing."""
 
 from __future__ import annotations
 
@@ -10,24 +7,27 @@ from typing import TYPE_CHECKING
 
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.kernel.filetypes import is_open_to_others
-from oci_gpu_hook.node.machine import text, untrusted
+from oci_gpu_hook.node.engines.installed import ADMINISTRATORS_FOLDER, VENDORS_FOLDER
+from oci_gpu_hook.node.machine import untrusted
 from oci_gpu_hook.record import NamedTuple
 
 if TYPE_CHECKING:
     from typing import Any
 
+    from oci_gpu_hook.node.engines.installed import Engine
+
 ENTRY = "/usr/libexec/oci/hooks.d/oci-gpu-hook"
 REGISTRATION = "oci-gpu-hook.json"
-_PACKAGE = "oci_gpu_hook/__main__.py"
-_LINKED = "oci_gpu_hook/__linked__"
-_EXECUTABLE = 0o111
 
 # oci-hooks(5).
 _STAGES = ("precreate", "prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
 
 OURS, NVIDIAS, OTHER = "ours", "NVIDIA's", "other"
-_NVIDIAS = ("nvidia-container-", "oci-nvidia-hook", "nvidia-ctk", "nvidia-cdi-hook")
+# How the names of their programs begin.
+_KINDS = {
+    NVIDIAS: ("nvidia-container-", "oci-nvidia-hook", "nvidia-ctk", "nvidia-cdi-hook"),
+    OURS: ("oci-gpu-hook", "oci_gpu_hook"),
+}
 
 
 class Registration(NamedTuple):
@@ -47,31 +47,20 @@ class Registration(NamedTuple):
     fault: str = ""
 
     @property
+    def folder(self) -> str:
+        """The file's folder."""
+        return self.path.rpartition("/")[0]
+
+    @property
     def file(self) -> str:
         """The file's name: a file masks those of the same name in folders of lower precedence."""
         return self.path.rpartition("/")[2]
 
 
-class Installation(NamedTuple):
-    """The files that an engine starts and needs.  A path is "" if there is no such file.
-
-    entry: the entry script; is_there: whether it exists and can be run; missing_shell: the shell that it names, if that
-    does not exist; interpreter: the Python that it names; python: the file that this name leads to; library: the folder
-    that it imports from; is_whole: whether the package is there; is_linked: whether it is linked for this Python (see
-    packaging/link.py); leftovers: files of an installation that was interrupted; open_to_others: files that others than
-    root may write.
-    """
-
-    entry: str
-    is_there: bool
-    missing_shell: str
-    interpreter: str
-    python: str
-    library: str
-    is_whole: bool
-    is_linked: bool
-    leftovers: tuple[str, ...]
-    open_to_others: tuple[str, ...]
+def of_engines(root: HostRoot, engines: tuple[Engine, ...]) -> tuple[Registration, ...]:
+    """The registrations in the engines' default folders, and in those that these engines are set to."""
+    folders = {VENDORS_FOLDER, ADMINISTRATORS_FOLDER, *[folder for engine in engines for folder in engine.folders]}
+    return tuple([item for folder in sorted(folders) for item in of_folder(root, folder)])
 
 
 def of_folder(root: HostRoot, folder: str) -> tuple[Registration, ...]:
@@ -79,46 +68,6 @@ def of_folder(root: HostRoot, folder: str) -> tuple[Registration, ...]:
     paths = [f"{folder}/{name}" for name in root.names(folder) if name.endswith(".json")]
     # Engines pass over a link that leads nowhere.
     return tuple([_registration(root, path) for path in paths if root.stat(path) is not None])
-
-
-def installation(root: HostRoot, entry: str, hooks: tuple[Registration, ...]) -> Installation:
-    """The installation of the entry script at `entry`, ours or another's; `hooks`: all registrations."""
-    script = text(root, entry)
-    # The entry script is bash, and packaging/install.sh writes these two paths into it.
-    interpreter = script.partition(" exec ")[2].partition(" ")[0]
-    library = script.partition('sys.path.insert(0, "')[2].partition("/oci_gpu_hook/startup")[0]
-    status = root.stat(entry)
-    shell = script.partition("\n")[0].partition("#!")[2].partition(" ")[0]
-    python = root.real(interpreter) if interpreter and root.stat(interpreter) else ""
-    # The file that packaging/link.py writes for this Python; without a version in the Python's name nobody can tell.
-    major, dot, minor = python.rpartition("/python")[2].partition(".")
-    is_linked = not dot or f"modules.cpython-{major}{minor}" in root.names(f"{library}/{_LINKED}")
-    ours = {hook.path for hook in hooks if hook.kind == OURS}
-    registered = sorted(ours | {path.rpartition("/")[0] for path in ours})
-    package = _below(root, library) if library else []
-    run_as_root = [entry, entry.rpartition("/")[0], *registered, *package]
-    # What packaging/install.sh leaves where it was interrupted before it could move the files into place.
-    left = [f"{entry}.new", *[f"{library}/{name}" for name in (".new", ".old") if library]]
-    return Installation(
-        entry=entry,
-        is_there=status is not None and bool(status.st_mode & _EXECUTABLE),
-        missing_shell=shell if shell and root.stat(shell) is None else "",
-        interpreter=interpreter,
-        python=python,
-        library=library,
-        is_whole=bool(library) and root.stat(f"{library}/{_PACKAGE}") is not None,
-        is_linked=is_linked,
-        leftovers=tuple([path for path in left if root.stat(path) is not None]),
-        open_to_others=tuple([path for path in run_as_root if (at := root.stat(path)) and is_open_to_others(at)]),
-    )
-
-
-def _below(root: HostRoot, path: str) -> list[str]:
-    """A folder and everything in it."""
-    if root.link(path) is not None:
-        return []
-    inside = [f"{path}/{name}" for name in root.names(path)]
-    return [path, *[found for item in inside for found in _below(root, item)]]
 
 
 def _registration(root: HostRoot, path: str) -> Registration:
@@ -150,19 +99,13 @@ def _read(path: str, document: Any) -> Registration:
     # In version 0.1.0 the value is the program's path.
     details = {"path": hook} if isinstance(hook, str) else hook
     program, timeout = details["path"], details.get("timeout")
+    name = program.rpartition("/")[2]
     return Registration(
         path=path,
-        kind=_kind(program),
+        kind=next((kind for kind, beginnings in _KINDS.items() if name.startswith(beginnings)), OTHER),
         program=program,
         words=tuple([str(word) for word in details.get("args") or ()]),
         timeout=timeout if isinstance(timeout, int) else None,
         stages=listed,
         always=isinstance(when, dict) and when.get("always") is True,
     )
-
-
-def _kind(program: str) -> str:
-    name = program.rpartition("/")[2]
-    if name.startswith(_NVIDIAS):
-        return NVIDIAS
-    return OURS if name.startswith(("oci-gpu-hook", "oci_gpu_hook")) else OTHER

@@ -205,13 +205,11 @@ def _loader() -> str:
 
 def _registration(root: HostRoot) -> str:
     """The file that registers our hook with engines."""
-    folders = {installed.VENDORS_FOLDER, installed.ADMINISTRATORS_FOLDER}
-    folders.update([folder for engine in installed.installed(root) for folder in engine.folders])
-    for folder in sorted(folders, reverse=True):
-        for item in registrations.of_folder(root, folder):
-            if item.kind == registrations.OURS and "createRuntime" in item.stages:
-                return item.path
-    raise _Failed("the hook is not registered with any engine")
+    found = registrations.of_engines(root, installed.installed(root))
+    ours = [item for item in found if item.kind == registrations.OURS and "createRuntime" in item.stages]
+    if not ours:
+        raise _Failed("the hook is not registered with any engine")
+    return max(ours, key=lambda item: item.folder).path
 
 
 @contextmanager

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Findings about the host's CDI specs: each must say what the host has now.  Pure.
+
+An engine makes the nodes that stand in a spec: a name that is stale gives another device than it says, or one that is
+no longer there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oci_gpu_hook.errors import quoted
+from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding, first_fault
+from oci_gpu_hook.node.diagnosis.remedy import REFRESH, command, then
+
+if TYPE_CHECKING:
+    from oci_gpu_hook.driver.inventory import MigDevice
+    from oci_gpu_hook.node.engines.cdispecs import Device, Spec
+
+_CAPS = "/dev/nvidia-caps/nvidia-cap"
+# The kernel module's first minors are of what is no instance's: the fabric's management, MIG's, and its monitoring.
+_FIRST_OF_INSTANCES = 3
+# As nvidia-ctk writes a MIG device's number with --device-name-strategy=type-index.
+_TYPE = "mig"
+
+
+def of_gpus(specs: tuple[Spec, ...], version: str, mig_devices: tuple[MigDevice, ...] = ()) -> list[Finding]:
+    """The CDI specs of the GPUs: each must be for the driver's version, and one folder must hold only one.
+
+    mig_devices: the host's, with the names that NVML has for them now, or none: its spec must not name others.
+    """
+    findings = []
+    for spec in specs:
+        in_folder = [item for item in specs if item.path.rpartition("/")[0] == spec.path.rpartition("/")[0]]
+        other = next((item.path for item in in_folder if item != spec), "")
+        # The first one of ours is to stay.
+        first_of_ours = next((item for item in in_folder if item.is_ours), None)
+        remove = command("rm", spec.path)
+        again = command("oci-gpu-hook", "cdi", "generate", "--output", spec.path) if spec.is_ours else remove
+        stale = _stale_name(spec.devices, mig_devices)
+        rows = (
+            (spec.driver != version, FAIL, f"is for driver {spec.driver or 'unknown'}, the host has {version}", again),
+            # The names in a new spec are those of the saved inventory.
+            (stale, FAIL, stale, then(REFRESH, again) if spec.is_ours else remove),
+            (
+                other and spec != first_of_ours,
+                FAIL,
+                f"and {other} give the same devices, and engines take neither",
+                remove,
+            ),
+            (spec.unread, WARN, "has a list of devices that cannot be read here, and may name stale ones", again),
+            (not spec.is_ours, WARN, "was made by another program, which injects by itself what it names", remove),
+        )
+        whole = [(holds, level, f"{spec.path} {seen}", remedy) for holds, level, seen, remedy in rows]
+        findings.append(first_fault("CDI", whole, f"{spec.path} is for driver {version}"))
+    return findings or [Finding("CDI", PASS, "no spec: the hook needs none")]
+
+
+def of_ours(path: str, fault: str, well: str, *words: str) -> Finding:
+    """One of our specs for other devices; fault: why it is out of date, "" if it is not; words: what generates it."""
+    if fault:
+        remedy = command("oci-gpu-hook", "cdi", "generate", *words, "--output", path)
+        return Finding("CDI", FAIL, f"{path}{fault}", remedy)
+    return Finding("CDI", PASS, f"{path} {well}")
+
+
+def _stale_name(named: tuple[Device, ...], mig_devices: tuple[MigDevice, ...]) -> str:
+    """What is wrong with the first name that is stale, in a clause; "" if none is.
+
+    Where NVML was not asked the names say nothing, and only the nodes are judged.
+    """
+    minors = {minor for item in mig_devices for minor in (item.gi_minor, item.ci_minor)}
+    by_name = _by_name(mig_devices)
+    for device in named:
+        name = device.name[len(_TYPE) :] if device.name.startswith(_TYPE) else device.name
+        nodes = frozenset([it for it in device.capabilities if it >= _FIRST_OF_INSTANCES])
+        gone = sorted(nodes - minors)
+        if gone:
+            return f"gives {_CAPS}{gone[0]} for {quoted(device.name)}, and no MIG device has it now"
+        if not by_name or not _is_migs(name):
+            continue
+        if name not in by_name:
+            return f"names {quoted(device.name)}, which no MIG device is called now"
+        if nodes and nodes != by_name[name]:
+            return f"gives the nodes of another MIG device for {quoted(device.name)}"
+    return ""
+
+
+def _by_name(mig_devices: tuple[MigDevice, ...]) -> dict[str, frozenset[int]]:
+    """The capabilities' minors of each MIG device by its names; nothing where NVML has not named them all."""
+    if any([item.uuid is None or item.number is None for item in mig_devices]):
+        return {}
+    pairs = [(item, frozenset((item.gi_minor, item.ci_minor))) for item in mig_devices]
+    return {name: minors for item, minors in pairs for name in (str(item.uuid), f"{item.gpu}:{item.number}")}
+
+
+def _is_migs(name: str) -> bool:
+    """Whether a name is one that only NVML knows: ``0:1`` or ``MIG-`` and a UUID.
+
+    Not ``MIG-GPU-<uuid>/<gi>/<ci>`` of drivers before R470: that is a place, and its nodes are judged.
+    """
+    if "/" in name:
+        return False
+    gpu, _, number = name.partition(":")
+    return name.startswith("MIG-") or (gpu.isdecimal() and number.isdecimal())
