@@ -15,7 +15,6 @@ from __future__ import annotations
 import __future__
 
 import ast
-import hashlib
 import marshal
 import os
 import sys
@@ -42,9 +41,9 @@ ROOTS = {
     "start": ("hook", "__main__"),
     # Before crun sets a container's resources anew.
     "update": ("runtime.update",),
-    # A container with a GPU, if the answer is saved.
-    "gpu": ("build", "request.parse", "container.rootfs", "planning.decide", "apply", "report.records"),
-    # Without a saved answer, what the driver gives is decided from the saved inventory.
+    # A container with a GPU, or one whose labels are corrected.
+    "gpu": ("request.parse", "container.rootfs", "planning.decide", "apply", "report.records"),
+    # What drivers give is decided from the saved inventory.
     "provision": ("planning.drivers",),
     # Without a saved inventory that is still true.
     "survey": ("driver.survey",),
@@ -135,24 +134,10 @@ def file_of(folder: str, module: str) -> str:
     return f"{path}/__init__.py" if os.path.isdir(f"{folder}/{path}") else f"{path}.py"
 
 
-def build_of(folder: str) -> str:
-    """A digest of all sources, and of the Python that compiles them."""
-    digest = hashlib.sha256(sys.version.encode())
-    for place, _, names in sorted(os.walk(f"{folder}/{PACKAGE}")):
-        for name in sorted(names):
-            if name.endswith(".py"):
-                with open(f"{place}/{name}", "rb") as source:
-                    digest.update(source.read())
-    return digest.hexdigest()
-
-
 def linked_module(folder: str, library: str, module: str) -> Module:
     """The file's entry for one module."""
     file = file_of(folder, module)
-    source = read(f"{folder}/{file}")
-    if module == "build":
-        source = f"DIGEST = {build_of(folder)!r}"
-    tree = ast.parse(source)
+    tree = ast.parse(read(f"{folder}/{file}"))
     imports = imports_of(tree)
     # Also the one from __future__ would load a file: the compiler gets its flag instead.
     ours = (PACKAGE, "__future__")

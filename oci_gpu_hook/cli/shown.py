@@ -15,7 +15,6 @@ from oci_gpu_hook.operations.service import Service
 from oci_gpu_hook.operations.symlink import Symlink
 from oci_gpu_hook.operations.systemd import TellSystemd
 from oci_gpu_hook.operations.tmpfs import Tmpfs
-from oci_gpu_hook.operations.vocabulary import name_of
 
 if TYPE_CHECKING:
     from oci_gpu_hook.operations.operation import Operation
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 def rows(operation: Operation) -> tuple[str, list[Row]]:
     """The title of an operation's group, and its lines there; the last cell of each is the reason."""
-    title, lines = _ROWS[type(operation)](operation)
+    title, lines = KINDS[type(operation)][1](operation)
     # The loader's entries have the reason once.
     further = "" if isinstance(operation, LdCache) else operation.reason
     return title, [(*line, further if number else operation.reason) for number, line in enumerate(lines)]
@@ -37,7 +36,7 @@ def document(operation: Operation) -> dict[str, Any]:
     fields: dict[str, Any] = operation._asdict()  # type: ignore[attr-defined]  # each kind is a record
     # They are shown as entries of the cache.
     fields.pop("libraries", None)
-    return {"op": name_of(operation), **fields, **_FIELDS.get(type(operation), lambda it: {})(operation)}
+    return {"op": KINDS[type(operation)][0], **fields, **_FIELDS.get(type(operation), lambda it: {})(operation)}
 
 
 def _mount(it: Mount) -> tuple[str, list[Row]]:
@@ -77,16 +76,21 @@ def _written(it: OpenCgroup | TellSystemd) -> list[Row]:
     return [(devicerule.written(rule),) for rule in it.rules]
 
 
-_ROWS: dict[type, Callable[[Any], tuple[str, list[Row]]]] = {
-    Mount: _mount,
-    Service: _service,
-    Device: _device,
-    Symlink: lambda it: ("links", [(it.path, f"-> {it.to}")]),
-    Tmpfs: _tmpfs,
-    LdCache: _ldcache,
-    Relabel: lambda it: ("labels", [(it.path, f"{it.was} -> {it.context if it.context != it.was else 'as it is'}")]),
-    OpenCgroup: lambda it: (f"device cgroup {it.version}, {it.path or 'found at the start'}", _written(it)),
-    TellSystemd: lambda it: (f"systemd, {it.unit}", _written(it)),
+def _relabel(it: Relabel) -> tuple[str, list[Row]]:
+    return "labels", [(it.path, f"{it.was} -> {it.context if it.context != it.was else 'as it is'}")]
+
+
+# Each with its name in `plan --format json`, and what makes the title and the cells.
+KINDS: dict[type, tuple[str, Callable[[Any], tuple[str, list[Row]]]]] = {
+    Mount: ("mount", _mount),
+    Service: ("service", _service),
+    Device: ("device", _device),
+    Symlink: ("symlink", lambda it: ("links", [(it.path, f"-> {it.to}")])),
+    Tmpfs: ("tmpfs", _tmpfs),
+    LdCache: ("ldcache", _ldcache),
+    Relabel: ("relabel", _relabel),
+    OpenCgroup: ("cgroup", lambda it: (f"device cgroup {it.version}, {it.path or 'found at the start'}", _written(it))),
+    TellSystemd: ("deviceallow", lambda it: (f"systemd, {it.unit}", _written(it))),
 }
 
 # Fields that are shown otherwise than they are kept.

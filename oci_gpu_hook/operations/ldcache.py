@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 
 class LdCache(NamedTuple):
-    """The cache at `path` with `libraries` merged in, mounted over the image's own.
-
-    libraries: plain tuples in a saved answer.
-    """
+    """The cache at `path` with `libraries` merged in, mounted over the image's own."""
 
     path: str
     libraries: tuple[Entry, ...]

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every kind of operation says of itself."""
+"""What every kind of operation says of itself.
+
+An operation is a record: a fact that needs no further decision.  Its file says what it prepares on the host and what it
+does in the container.  Paths named `source` are the host's; `target` and `path` are the container's.  To add a kind,
+write its file, name it in `cli.shown`, and say in `planning.carriedout` what a CDI spec can do of it.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything that is read for one container, and the plan that comes of it.
 
-The container and the host are looked at, what the driver gives is taken from a saved answer or decided anew, and `plan`
-puts it together.  What only some starts need is imported where they need it.  Must not change anything but saved
-answers and the inventory.
+The container and the host are looked at, `drivers` decides what drivers give, and `plan` puts it together.  What only
+some starts need is imported where they need it.  Must not change anything but what is saved of drivers.
 """
 
 from __future__ import annotations
@@ -13,13 +12,12 @@ from oci_gpu_hook.container.identity import Container
 from oci_gpu_hook.driver import proc
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.operations.device import Device
-from oci_gpu_hook.planning import answers, plan
+from oci_gpu_hook.planning import plan
 from oci_gpu_hook.planning.plan import Found, Labels, Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.asking import Spec
-    from oci_gpu_hook.container.layout import Layout
     from oci_gpu_hook.container.process import Process
     from oci_gpu_hook.container.rootfs import Rootfs
     from oci_gpu_hook.host.root import HostRoot
@@ -45,7 +43,7 @@ def decide(
     process: Process | None,
     spec: Spec | None = None,
 ) -> Plan:
-    """The plan for a bundle; saved answers are used, and new ones saved, only by a `host` that remembers.
+    """The plan for a bundle.
 
     Without a `process` the container does not exist yet: what only its process tells is taken from config.json.
     spec: the CDI spec of ours that has started the hook: DriverError if it is for another driver.
@@ -67,10 +65,12 @@ def decide(
         labels = selinux.decide(mounts, bundle.mount_label(), bundle.process_label(), settings, required=required)
     if request is None:
         return Plan(container, laid_out, None, "", labels.operations, labels.notes, labels.context)
+    from oci_gpu_hook.planning import drivers
+
     process_label = bundle.process_label() if labels.context else ""
 
     def provide(asked: Request) -> tuple[Provision, Found]:
-        return _provision(host, laid_out, asked, settings, process_label)
+        return drivers.provide(host, laid_out, asked, settings, process_label)
 
     chosen: tuple[str, ...] = ()
     if settings.gpu_holders or host.stat(f"{saved.FOLDER}/{saved.UNHEALTHY}"):
@@ -112,16 +112,3 @@ def _for_user(provision: Provision, bundle: Bundle, settings: Settings) -> Provi
 def has_selinux(host: HostRoot) -> bool:
     """Whether SELinux runs on this host."""
     return host.stat(_SELINUX) is not None
-
-
-def _provision(
-    host: HostRoot, laid_out: Layout, request: Request, settings: Settings, process_label: str
-) -> tuple[Provision, Found]:
-    """What the container gets, from a saved answer if there is one, and what of the host was looked at for it."""
-    question = answers.question(host, request, laid_out, settings) if host.remember else None
-    recalled = answers.recall(host, question) if question else None
-    if recalled is not None:
-        return recalled, Found()
-    from oci_gpu_hook.planning import drivers
-
-    return drivers.provide(host, laid_out, request, settings, question, process_label)

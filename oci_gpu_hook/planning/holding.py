@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from time import localtime, strftime
 
-from oci_gpu_hook.driver import inventory, proc
 from oci_gpu_hook.errors import DriverError, RequestError, plain, quoted
 from oci_gpu_hook.host import health, leases
 from oci_gpu_hook.host.leases import Leases, has_room, without_void
-from oci_gpu_hook.planning import choice, selection
+from oci_gpu_hook.planning import choice, drivers, selection
 from oci_gpu_hook.planning.choice import Candidate
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request import selectors
@@ -193,11 +192,7 @@ def _said(asked: AnyOf, chosen: tuple[Candidate, ...], most: int) -> str:
 
 def _gpus(host: HostRoot, settings: Settings, asked: AnyOf) -> list[Candidate]:
     """The GPUs that are not in MIG mode, or the MIG devices of the profile that is asked for."""
-    known = inventory.read_saved(host, proc.stamp(host, settings.driver_root))
-    if known is None or not known.gpus:
-        from oci_gpu_hook.planning import drivers
-
-        known, _ = drivers.known_inventory(host, settings.driver_root)
+    known = drivers.known_inventory(host, settings.driver_root)
     if known is None:
         return [Candidate(ALL, ALL)]  # a Jetson and WSL 2 give all that they have
     if asked.profile:

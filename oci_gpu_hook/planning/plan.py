@@ -87,7 +87,7 @@ class Plan(NamedTuple):
 
     request: None for a container that asks for no GPU, and driver_version is "" then; operations: those of the hook;
     notes: what is left out, and why; label: the SELinux label of all that is made, "" for none; done: what the engine
-    has done by a CDI spec of ours; found: what of the host was looked at, which is nothing for a saved answer; chosen:
+    has done by a CDI spec of ours; found: what of the host was looked at; chosen:
     a sentence for each choice that was left to the node.
     """
 

@@ -86,11 +86,11 @@ def _notes(rows: dict[str, Any]) -> str:
         for row in rows.values()
         if row["failed"]
     ]
-    for key in ("first", "cold", "stale"):
+    for key in ("cold", "stale"):
         row = rows.get(key)
         if row and row["saved"] < row["starts"] - row["failed"]:
             notes.append(f"- {row['title']}: something was saved by {row['saved']} of {row['starts']} starts only")
-    warm = [row for key, row in rows.items() if key not in ("first", "cold", "stale") and row["saved"]]
+    warm = [row for key, row in rows.items() if key not in ("cold", "stale") and row["saved"]]
     notes += [f"- {row['title']}: something was saved by {row['saved']} starts, which were to find it" for row in warm]
     return "\n".join(notes) + "\n" if notes else ""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 NONE, TRUE, BARE, LEFT, OURS, CANDIDATE = "none", "true", "bare", "left", "ours", "candidate"
-WARM, FIRST, COLD, STALE = "warm", "first", "cold", "stale"
+WARM, COLD, STALE = "warm", "cold", "stale"
 SMALL, LARGE, BUSYBOX, NEWER = "debian", "large", "busybox", "newer"
 ORDINARY = "compute,utility"
 
@@ -62,7 +62,6 @@ def variants(candidate: bool) -> list[Variant]:
         Variant(REFERENCE, "bare interpreter, python3 -IS -c pass: P", BARE),
         Variant("left", "bare interpreter, left by _exit", LEFT),
         *_paths(OURS, "", ""),
-        Variant("first", "1 GPU, never asked for before", OURS, SMALL, "0", ORDINARY, FIRST),
         Variant("cold", "1 GPU, no saved inventory", OURS, SMALL, "0", ORDINARY, COLD),
         Variant("stale", "1 GPU, stale inventory", OURS, SMALL, "0", ORDINARY, STALE),
     ]

@@ -18,7 +18,6 @@ from typing import Any, Callable, NamedTuple
 
 from hypothesis import strategies as st
 
-from oci_gpu_hook import build
 from oci_gpu_hook.container import compat, devicecgroup
 from oci_gpu_hook.driver import inventory, nodes, proc, survey
 from oci_gpu_hook.errors import HookError, plain
@@ -29,7 +28,7 @@ from oci_gpu_hook.host import docker, podman, saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import mountinfo
 from oci_gpu_hook.node.engines import cdispecs
-from oci_gpu_hook.planning import answers, compatibility, labels, requirements
+from oci_gpu_hook.planning import compatibility, labels, requirements
 from oci_gpu_hook.request import bycdi, containercli, settingsfile, sources
 from oci_gpu_hook.request.annotations import said
 from oci_gpu_hook.request.bundle import Bundle, read_bundle
@@ -559,21 +558,6 @@ def _inventory(rows: Any) -> None:
     inventory.read_saved(_HOST, _NOW)
 
 
-_QUESTION = answers.Question(f"{answers.PREFIX}1", (build.DIGEST,))
-
-
-def _answer(value: Any) -> None:
-    saved.write(_HOST, _QUESTION.name, marshal.dumps(value))
-    answers.recall(_HOST, _QUESTION)
-
-
-_FACTS = st.lists(
-    st.tuples(st.sampled_from(["stat", "read", "names"]), st.sampled_from(["/etc", "/x"]), _PLAIN), max_size=3
-)
-_ANSWERS = _PLAIN | st.tuples(
-    st.just(_QUESTION.values), _FACTS | _PLAIN, _PLAIN | st.tuples(_PLAIN, _PLAIN, _PLAIN, _PLAIN)
-)
-
 # --- what the administrator writes
 
 _SETTINGS = st.lists(
@@ -659,7 +643,6 @@ TARGETS: dict[str, Target] = {
     "proc-files": Target(st.tuples(_LINES, _NAMES), _proc_files),
     "labels": Target(_LEVELS, _label),
     "saved-inventory": Target(st.builds(_replaced, st.integers(0, 99), _PLAIN) | _PLAIN, _inventory),
-    "saved-answers": Target(_ANSWERS, _answer),
     "settings": Target(st.tuples(_SETTINGS, _ANNOTATIONS), _settings),
     "vendors": Target(_written(_VENDORS), _vendor),
     "CDI": Target(st.tuples(INPUTS, CONFIGS, _several(_TEXTS), _several(ITEMS), _TEXTS), _injected),

@@ -154,7 +154,7 @@ def meet(state: dict[str, Any], stand: Stand, cell: Cell) -> tuple[int, str]:
 
 
 def calls(state: dict[str, Any], log: str) -> dict[str, int]:
-    """How often a start makes each changing call, on a host that knows its answer already."""
+    """How often a start makes each changing call, on a host with a saved inventory."""
     for _ in range(3):
         stand = Stand(state["pid"], f"fault-{os.getpid()}")
         before = stand.look(state["root"])["root"]

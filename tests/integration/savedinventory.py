@@ -12,8 +12,8 @@ from tests.integration.inside import REFRESH
 
 FOLDER = "/run/oci-gpu-hook"
 FILE = f"{FOLDER}/inventory"
-# Behind ls: what is there beside answers and what is known of other vendors; one that was left unfinished shows.
-NO_ANSWERS = "| grep -v -e '^answer[.][0-9a-f]*$' -e '^vendors$' -e '^vendor[.][A-Z_]*$' || true"
+# Behind ls: what is there beside what is known of other vendors; a file that was left unfinished shows.
+NO_VENDORS = "| grep -v -e '^vendors$' -e '^vendor[.][A-Z_]*$' || true"
 # Of h100x8: the first GPU by address has minor 2, the second 0; the lie says 7.
 TRUE, SECOND, LIE = "/dev/nvidia2", "/dev/nvidia0", "/dev/nvidia7"
 # By the bytes of the file: a number is an "i" and four of them, a string a "u", its length and itself.

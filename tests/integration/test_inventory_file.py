@@ -12,7 +12,7 @@ import pytest
 from tests.integration.conftest import Maker
 from tests.integration.engines import Installed, in_turn, on_node, start
 from tests.integration.inside import REFRESH
-from tests.integration.savedinventory import FILE, FOLDER, LIE, LIES, NO_ANSWERS, TRUE, shows_gpus
+from tests.integration.savedinventory import FILE, FOLDER, LIE, LIES, NO_VENDORS, TRUE, shows_gpus
 
 
 def written(change: str) -> str:
@@ -76,7 +76,7 @@ def test_a_file_that_cannot_be_believed_is_made_anew(installed: Installed, bundl
 before=$({ELSEWHERE})
 {start("runc", made)}
 [ "$before" = "$({ELSEWHERE})" ] || echo touched
-ls -A {FOLDER}/ {NO_ANSWERS}
+ls -A {FOLDER}/ {NO_VENDORS}
 stat -c '%F %a %u:%g' {FILE}
 cmp {FILE} /run/anew || :
 """

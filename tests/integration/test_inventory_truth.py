@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every way in which a host can change behind its saved inventory and the answers that it has given.
+"""Every way in which a host can change behind its saved inventory.
 
 The container gets what the host has now.  Real runc on the simulated node.  The file itself is the subject of
-test_inventory_file.py, which answers are kept that of tests/unit/test_answers.py.
+test_inventory_file.py.
 """
 
 from __future__ import annotations
@@ -34,14 +34,12 @@ from tests.integration.savedinventory import (
     HAS_LIED,
     LIE,
     LIES,
-    NO_ANSWERS,
+    NO_VENDORS,
     SECOND,
     TRUE,
     shows_gpus,
 )
-from tests.integration.test_invariants import traced
 
-ANSWERS = f"ls {FOLDER} | grep -c '^answer[.][0-9a-f]*$' || true\n"
 GPUS = "/proc/driver/nvidia/gpus"
 FIRST_GPU, SECOND_GPU = f"{GPUS}/0000:1b:00.0", f"{GPUS}/0000:43:00.0"
 BOOT = "/proc/sys/kernel/random/boot_id"
@@ -92,12 +90,12 @@ CHANGES = {
 
 
 def test_the_next_container_gets_what_the_host_has_now(installed: Installed, bundle: Maker) -> None:
-    """Neither what was saved nor what the last container was given is believed; what is saved then is true."""
+    """What was saved is not believed; what is saved then is true."""
     made = shows_gpus(bundle("busybox"))
     case = f"""umount {BOOT} 2>/dev/null || :
 rm -rf {GPUS} /etc/oci-gpu-hook.conf {FOLDER}/*; cp -a /run/gpus {GPUS}
 {LIES}{start("runc", made)}
-{ANSWERS}{{change}}
+{{change}}
 {start("runc", made)}
 cp {FILE} /run/saved; rm {FOLDER}/*
 {start("runc", made)}
@@ -106,7 +104,7 @@ cmp {FILE} /run/saved >/dev/null || echo other
     scripts = {name: case.format(change=change) for name, (change, _) in CHANGES.items()}
     found = in_turn(installed, scripts, f"{BOUND}cp -a {GPUS} /run/gpus\n")
     for name, (_, gpu) in CHANGES.items():
-        true = [LIE, "1", LIE, TRUE, "other"] if gpu == LIE else [LIE, "1", gpu, gpu]
+        true = [LIE, LIE, TRUE, "other"] if gpu == LIE else [LIE, gpu, gpu]
         assert found[name] == true, (name, found[name])
 
 
@@ -196,12 +194,12 @@ echo $(for file in $(find gi* -name access); do sed -n 's/^DeviceFileMinor: /nvi
 def test_mig_devices_are_those_of_the_next_start(installed: Installed, bundle: Maker) -> None:
     made = bundle("busybox").asks("all").runs("/bin/sh", "-c", SHOW)
     each = f"{start('runc', made)}\n{NODES}\n"
-    scripts = {name: f"{DIVIDE}{each}{ANSWERS}{change}\n{each}" for name, (change, _) in REPARTITIONS.items()}
+    scripts = {name: f"{DIVIDE}{each}{change}\n{each}" for name, (change, _) in REPARTITIONS.items()}
     found = in_turn(installed, scripts, KEEP, description="h100mig")
     for name, (_, instances) in REPARTITIONS.items():
         lines = [{word for word in line.split()[:-1] if "*" not in word} for line in found[name]]
-        assert [found[name][3], len(lines)] == ["1", 7], found[name]
-        for at, names in ((0, INSTANCES), (4, instances)):
+        assert len(lines) == 6, found[name]
+        for at, names in ((0, INSTANCES), (3, instances)):
             assert lines[at] == {f"gpu1/mig/{it}" for it in names}, name
             assert lines[at + 1] == lines[at + 2], name
         assert len(lines[1]) == 7
@@ -260,12 +258,12 @@ TELL = "cd /proc/driver/nvidia/capabilities/gpu1/mig && echo gi*/ci*"
 
 
 def test_a_mig_device_made_anew_is_not_given_by_its_old_name(installed: Installed, bundle: Maker) -> None:
-    """No name in /proc or /dev changes.  Not from the saved inventory nor a saved answer; NVML's names, once asked."""
+    """No name in /proc or /dev changes.  Not from the saved inventory; NVML's names, once asked."""
     by_name = [bundle("busybox").asks(selector).runs("/bin/sh", "-c", TELL) for selector in (FIRST, NUMBER, FIRST_ANEW)]
     by_all = bundle("busybox").asks("all").runs("/bin/sh", "-c", TELL)
     each = "\n".join(f"{start('runc', made)} 2>&1 || echo stopped" for made in by_name)
     script = f"""{KEEP}{REFRESH}{each}
-{ANSWERS}{MADE_ANEW}echo == made
+{MADE_ANEW}echo == made
 [ ! -e {WANTED} ]
 {each}
 {start("runc", by_all)}
@@ -298,13 +296,12 @@ def test_a_folder_that_the_kernel_shows_once_more_has_no_name_until_nvml_was_ask
     ]
     script = f"""{REFRESH}{start("runc", by_all)}
 [ ! -e {WANTED} ]
-rm {FOLDER}/answer.*
 {SHOWN_ONCE_MORE}{start("runc", by_name)} 2>&1 || echo stopped
 ls {WANTED}
 {start("runc", by_number)} 2>&1 || echo stopped
 {start("runc", by_all)}
 {start("runc", by_place)}
-{ANSWERS}rm {WANTED}
+rm {WANTED}
 oci-gpu-hook inventory show | grep -c 'whether MIG devices were created again since NVML named them'
 {REFRESH}{start("runc", by_name)}
 {start("runc", by_number)}
@@ -315,9 +312,9 @@ oci-gpu-hook inventory show | grep -c 'whether MIG devices were created again si
     lines = done.out.splitlines()
     assert len([line for line in lines if "cannot be told from the others" in line]) == 2, lines
     every = "gi1/ci0 gi13/ci0 gi5/ci0 gi5/ci1"
-    kept = [line for line in lines if line in {every, "gi5/ci0", "stopped", WANTED, "0", "1"}]
+    kept = [line for line in lines if line in {every, "gi5/ci0", "stopped", WANTED, "1"}]
     after = ["gi5/ci0", "gi5/ci0"]
-    assert kept == [every, "stopped", WANTED, "stopped", every, "gi5/ci0", "0", "1", *after], lines
+    assert kept == [every, "stopped", WANTED, "stopped", every, "gi5/ci0", "1", *after], lines
 
 
 def test_watch_asks_nvml_again_for_mig_devices(installed: Installed, bundle: Maker) -> None:
@@ -350,16 +347,14 @@ def test_twenty_starts_at_once_all_get_the_truth(installed: Installed, bundle: M
     script = f"""{LIES}ldconfig -X
 {started(made)} & oci-gpu-hook inventory refresh >/dev/null &
 wait
-ls -A {FOLDER} {NO_ANSWERS}
+ls -A {FOLDER} {NO_VENDORS}
 oci-gpu-hook inventory show --format json | grep -c '"compute_capability": "9.0"'
 ! {HAS_LIED}
-rm -f {FOLDER}/answer.*
 {started(made)} & wait
-ls -A {FOLDER} | grep -c answer
 """
     done = on_node(installed, script)
     assert done.code == 0, done.out + done.err
-    assert done.out.split() == [*[TRUE] * 20, "inventory", "8", *[TRUE] * 20, "1"]
+    assert done.out.split() == [*[TRUE] * 20, "inventory", "8", *[TRUE] * 20]
 
 
 def test_watch_brings_back_what_only_nvml_knows(installed: Installed, bundle: Maker) -> None:
@@ -398,30 +393,18 @@ cat /proc/driver/nvidia/params
 """
 
 
-def test_the_second_start_gives_what_the_first_gave(installed: Installed, bundle: Maker, tmp_path: Path) -> None:
+def test_a_start_gives_the_same_by_what_is_saved_and_by_its_own_survey(installed: Installed, bundle: Maker) -> None:
     made = bundle("debian").asks("1", "all").runs("/bin/sh", "-c", EVERYTHING)
-    other = bundle("busybox").asks("1", "all").runs("/bin/sh", "-c", EVERYTHING)
-    again = traced(bundle("debian").asks("1", "all"), tmp_path / "trace")
-    again.runs("/bin/sh", "-c", EVERYTHING)
-    names = ("first", "second", "other", "fresh")
     script = f"""{REFRESH}{start("runc", made)} >/run/first
-{ANSWERS}{start("runc", again)} >/run/second
-{start("runc", other)} >/run/other
-{start("runc", shows_gpus(bundle("busybox"), "2"))} >/run/third
-{ANSWERS}rm {FOLDER}/answer.*
+{start("runc", made)} >/run/second
+rm {FOLDER}/*
 {start("runc", made)} >/run/fresh
-for name in {" ".join(names)}; do echo == $name; cat /run/$name; done
+cat /run/first
+for name in second fresh; do cmp /run/$name /run/first; done
 """
     done = on_node(installed, script)
     assert done.code == 0, done.out + done.err
-    counts, *texts = done.out.split("== ")
-    first, second, by_musl, fresh = (text.partition("\n")[2] for text in texts)
-    assert counts.split() == ["1", "3"]
-    assert first == second == fresh != by_musl
-    assert "/dev/nvidiactl character" in first and "libcuda" in first
-    opened = [line for line in (tmp_path / "trace").read_text().splitlines() if " openat(" in line]
-    assert [line for line in opened if '"answer.' in line]
-    assert not [line for line in opened if '"inventory"' in line]
+    assert "/dev/nvidiactl character" in done.out and "libcuda" in done.out
 
 
 # What changes between two starts, what the container prints, and what that was before and is after.
@@ -438,7 +421,7 @@ def test_what_is_looked_up_at_each_start_still_is(installed: Installed, bundle: 
     tell = "\n".join(row[1] for row in LATER)
     made = bundle("busybox").asks("0").runs("/bin/sh", "-c", tell)
     changes = "\n".join(row[0] for row in LATER)
-    script = f"rm -rf /tmp/nvidia-mps\n{REFRESH}{start('runc', made)}\n{ANSWERS}{changes}\n{start('runc', made)}"
+    script = f"rm -rf /tmp/nvidia-mps\n{REFRESH}{start('runc', made)}\n{changes}\n{start('runc', made)}"
     done = on_node(installed, script)
     assert done.code == 0, done.out + done.err
-    assert done.out.split() == [*[row[2] for row in LATER], "1", *[row[3] for row in LATER]]
+    assert done.out.split() == [*[row[2] for row in LATER], *[row[3] for row in LATER]]

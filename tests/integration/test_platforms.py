@@ -197,7 +197,7 @@ def test_on_thor_an_unknown_gpu_is_refused(installed: Installed, bundle: Maker) 
 
 
 def test_a_jetson_gives_all_lists_where_they_are_asked_for(installed: Installed, bundle: Maker) -> None:
-    """And the saved answer to one question is not the answer to the other."""
+    """And what is saved for one is not given to the other."""
     few, many, again = [bundle("debian").asks("0", **more) for more in ({}, ALL, {})]
     parts = [script(one, "runc") + "\necho ==" for one in (few, many, again)]
     done = on_node(installed, "\n".join(parts), platform="tegra")

@@ -18,7 +18,7 @@ from oci_gpu_hook.report.entry import MESSAGE_ID
 from tests.integration import roots
 from tests.integration.conftest import Maker
 from tests.integration.engines import PODMAN_RUN, Installed, in_turn, on_node, podman, remove_podmans_parents, start
-from tests.integration.savedinventory import NO_ANSWERS
+from tests.integration.savedinventory import NO_VENDORS
 
 PRIVATE_RUN = """
 mkdir -p /run/systemd /run/log
@@ -301,7 +301,7 @@ def test_nothing_is_counted_that_is_not_asked_for(installed: Installed, bundle: 
     made = asking(bundle("busybox"), "0")
     script = f"""
 {start("runc", made, "before")}
-ls /run/oci-gpu-hook {NO_ANSWERS}
+ls /run/oci-gpu-hook {NO_VENDORS}
 oci-gpu-hook metrics --write
 {start("runc", made, "while")}
 oci-gpu-hook metrics --write
@@ -309,7 +309,7 @@ grep -c 'started"}} 1' {PROM}
 rm /etc/oci-gpu-hook.conf
 oci-gpu-hook metrics --write
 {start("runc", made, "after")}
-ls /run/oci-gpu-hook {NO_ANSWERS}
+ls /run/oci-gpu-hook {NO_VENDORS}
 """
     done = on_node(installed, script, settings=COUNTING)
     assert done.code == 0, done.err

@@ -27,7 +27,6 @@ from oci_gpu_hook.operations.service import Service
 from oci_gpu_hook.operations.symlink import Symlink
 from oci_gpu_hook.operations.systemd import TellSystemd
 from oci_gpu_hook.operations.tmpfs import Tmpfs
-from oci_gpu_hook.operations.vocabulary import KINDS, name_of
 from oci_gpu_hook.planning import carriedout
 from oci_gpu_hook.planning.plan import Provision
 
@@ -60,7 +59,7 @@ def protocol() -> tuple[list[ast.FunctionDef], list[ast.FunctionDef]]:
 
 
 def test_there_is_one_example_of_each_kind() -> None:
-    assert [type(example) for example in EXAMPLES] == list(KINDS.values())
+    assert [type(example) for example in EXAMPLES] == list(shown.KINDS)
 
 
 @by_kind
@@ -75,18 +74,11 @@ def test_every_kind_implements_the_protocol(example: Operation) -> None:
         assert list(parameters) == [argument.arg for argument in node.args.args], node.name
 
 
-@by_kind
-def test_the_name_of_a_kind_is_that_by_which_it_is_known(example: Operation) -> None:
-    assert KINDS[name_of(example)] is type(example)
-    kind: Any = KINDS[name_of(example)]
-    assert name_of(kind._make(example)) == name_of(example)
-
-
 def test_every_file_of_the_vocabulary_is_of_a_kind_that_is_named_there() -> None:
     folder = Path(next(iter(operations.__path__)))
     files = {path.stem for path in folder.glob("*.py") if path.read_text()}
-    files -= {"operation", "vocabulary"}
-    assert {kind.__module__.rpartition(".")[2] for kind in KINDS.values()} == files
+    files -= {"operation"}
+    assert {kind.__module__.rpartition(".")[2] for kind in shown.KINDS} == files
 
 
 @by_kind

@@ -16,7 +16,9 @@ from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.formats.ldcache import FLAGS
 from oci_gpu_hook.formats.ldcache_merge import Entry, merge
+from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.planning import drivers
 from tests.unit import hosts
 
 
@@ -291,6 +293,21 @@ def test_an_inventory_of_another_driver_root_is_not_used(tmp_path: Path) -> None
     root = hosts.host(tmp_path)
     hosts.saved(root)
     assert inventory.read_saved(root, proc.stamp(root, "/run/nvidia/driver")) is None
+
+
+def test_a_start_wants_nvml_asked_for_as_long_as_a_mig_device_has_no_name(tmp_path: Path) -> None:
+    """Also if what is saved is current: a wish may come to nothing."""
+    root = hosts.host(tmp_path)
+    root.remember = True
+    hosts.plant(tmp_path, "etc/ld.so.cache", "")
+    hosts.saved(root)
+    wanted = tmp_path / saved.FOLDER[1:] / saved.REFRESH_WANTED
+    drivers.known_inventory(root, "/")
+    assert not wanted.exists()
+    device = inventory.MigDevice(0, None, None, "", 1, 0, 30, 31)
+    survey.save(root, proc.stamp(root, "/"), survey.survey(root)._replace(mig_devices=(device,)))
+    drivers.known_inventory(root, "/")
+    assert wanted.exists()
 
 
 def test_a_start_saves_what_it_had_to_survey_and_makes_the_folder(tmp_path: Path) -> None:
