@@ -28,8 +28,7 @@ from oci_gpu_hook.node.engines import containers
 from oci_gpu_hook.node.machine import apart, kernelconfig, libselinux, processes
 from oci_gpu_hook.node.machine.untrusted import ContainerRoot
 from oci_gpu_hook.node.setup.filecopy import closing
-from oci_gpu_hook.operations.device import Device
-from oci_gpu_hook.operations.mount import Mount
+from oci_gpu_hook.operations import Device, Mount
 from oci_gpu_hook.planning import compatibility, decide
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.state import object_of
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.node.engines.states import Running
-    from oci_gpu_hook.operations.operation import Operation
+    from oci_gpu_hook.operations import Operation
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.request.settings import Settings
 

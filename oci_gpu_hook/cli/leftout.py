@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oci_gpu_hook.operations.device import Device
-from oci_gpu_hook.operations.mount import Mount
-from oci_gpu_hook.operations.service import Service
+from oci_gpu_hook.operations import Device, Mount, Service
 from oci_gpu_hook.planning.placement import COMPAT32, brought_by
 from oci_gpu_hook.request.words import FEATURES
 

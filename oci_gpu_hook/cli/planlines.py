@@ -9,10 +9,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from oci_gpu_hook.operations.cgroup import OpenCgroup
-from oci_gpu_hook.operations.device import Device
-from oci_gpu_hook.operations.mount import Mount
-from oci_gpu_hook.operations.service import Service
+from oci_gpu_hook.operations import Device, Mount, OpenCgroup, Service
 
 if TYPE_CHECKING:
     from oci_gpu_hook.planning.plan import Plan

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from oci_gpu_hook.cli.shown import Row
     from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
-    from oci_gpu_hook.operations.operation import Operation
+    from oci_gpu_hook.operations import Operation
     from oci_gpu_hook.planning.plan import Plan
     from oci_gpu_hook.request.parse import Request
 

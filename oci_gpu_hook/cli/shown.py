@@ -6,18 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Callable
 
 from oci_gpu_hook.formats import devicerule
-from oci_gpu_hook.operations.cgroup import OpenCgroup
-from oci_gpu_hook.operations.device import Device
-from oci_gpu_hook.operations.ldcache import LdCache
-from oci_gpu_hook.operations.mount import Mount
-from oci_gpu_hook.operations.relabel import Relabel
-from oci_gpu_hook.operations.service import Service
-from oci_gpu_hook.operations.symlink import Symlink
-from oci_gpu_hook.operations.systemd import TellSystemd
-from oci_gpu_hook.operations.tmpfs import Tmpfs
+from oci_gpu_hook.operations import Device, LdCache, Mount, OpenCgroup, Relabel, Service, Symlink, TellSystemd, Tmpfs
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.operations.operation import Operation
+    from oci_gpu_hook.operations import Operation
 
     # Cells of one line.
     Row = tuple[str, ...]

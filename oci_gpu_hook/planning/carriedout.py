@@ -4,10 +4,7 @@
 from __future__ import annotations
 
 from oci_gpu_hook.errors import DriverError
-from oci_gpu_hook.operations.cgroup import OpenCgroup
-from oci_gpu_hook.operations.device import Device
-from oci_gpu_hook.operations.mount import Mount
-from oci_gpu_hook.operations.systemd import TellSystemd
+from oci_gpu_hook.operations import Device, Mount, OpenCgroup, TellSystemd
 from oci_gpu_hook.planning import selection
 from oci_gpu_hook.request.words import ALL
 
@@ -15,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.asking import Spec
     from oci_gpu_hook.driver.inventory import DriverInventory
-    from oci_gpu_hook.operations.operation import Operation
+    from oci_gpu_hook.operations import Operation
     from oci_gpu_hook.planning.plan import Plan
     from oci_gpu_hook.request.bundle import Bundle
     from oci_gpu_hook.vendors.vendorhost import VendorState

@@ -11,7 +11,7 @@ from oci_gpu_hook.container import devicecgroup, layout, systemdscope
 from oci_gpu_hook.container.identity import Container
 from oci_gpu_hook.driver import proc
 from oci_gpu_hook.host import saved
-from oci_gpu_hook.operations.device import Device
+from oci_gpu_hook.operations import Device
 from oci_gpu_hook.planning import plan
 from oci_gpu_hook.planning.plan import Found, Labels, Plan
 

@@ -11,7 +11,7 @@ from oci_gpu_hook.container import ipc
 from oci_gpu_hook.errors import BundleError, RequestError, quoted
 from oci_gpu_hook.formats import contexts
 from oci_gpu_hook.formats.contexts import Context
-from oci_gpu_hook.operations.relabel import Relabel
+from oci_gpu_hook.operations import Relabel
 from oci_gpu_hook.planning.plan import Labels
 from oci_gpu_hook.request.state import ENGINE_HINT
 

@@ -10,11 +10,11 @@ Only for containers that get such a node.
 
 from __future__ import annotations
 
-from oci_gpu_hook.operations.device import Device
+from oci_gpu_hook.operations import Device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.operations.operation import Operation
+    from oci_gpu_hook.operations import Operation
     from oci_gpu_hook.request.bundle import User
 
 _READ_WRITE = 0o6

@@ -10,9 +10,7 @@ from __future__ import annotations
 from oci_gpu_hook.container.layout import MUSL
 from oci_gpu_hook.driver.proc import LD_SO_CACHE
 from oci_gpu_hook.formats.ldcache_merge import Entry
-from oci_gpu_hook.operations.ldcache import LdCache
-from oci_gpu_hook.operations.mount import Mount
-from oci_gpu_hook.operations.service import Service
+from oci_gpu_hook.operations import LdCache, Mount, Service
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.formats.devicerule import DeviceRule
-from oci_gpu_hook.operations.cgroup import OpenCgroup
+from oci_gpu_hook.operations import OpenCgroup, TellSystemd
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.driver.nodes import DeviceNode
     from oci_gpu_hook.formats.ldcache_merge import Entry
-    from oci_gpu_hook.operations.operation import Operation
+    from oci_gpu_hook.operations import Operation
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.vendors.vendorhost import VendorState
 
@@ -147,8 +147,6 @@ def _open_cgroup(
     scope = container.scope
     if scope is None:
         return (open_cgroup,), ()
-    from oci_gpu_hook.operations.systemd import TellSystemd
-
     reason = "survives daemon-reload and updates of the container"
     # Without it the container works, until systemd puts its own rules in force again.
     return (open_cgroup, TellSystemd(scope.name, rules, scope.allowed, required=False, reason=reason)), ()

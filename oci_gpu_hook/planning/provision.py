@@ -9,10 +9,7 @@ Containers with the same layout and request get the same; `plan` adds what depen
 from __future__ import annotations
 
 from oci_gpu_hook.errors import DriverError
-from oci_gpu_hook.operations.device import Device
-from oci_gpu_hook.operations.mount import Mount
-from oci_gpu_hook.operations.symlink import Symlink
-from oci_gpu_hook.operations.tmpfs import Tmpfs
+from oci_gpu_hook.operations import Device, Mount, Symlink, Tmpfs
 from oci_gpu_hook.planning import placement, selection
 from oci_gpu_hook.planning.plan import Provision, Share
 from oci_gpu_hook.request.words import MIG_MANAGEMENT
@@ -21,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.container.layout import Layout
     from oci_gpu_hook.driver.inventory import DriverInventory
-    from oci_gpu_hook.operations.operation import Operation
+    from oci_gpu_hook.operations import Operation
     from oci_gpu_hook.planning.plan import Reasoned
     from oci_gpu_hook.planning.selection import Selection
     from oci_gpu_hook.request.parse import Request

@@ -8,9 +8,7 @@ else at the host's own path unless the vendor's file says another.  What several
 from __future__ import annotations
 
 from oci_gpu_hook.errors import ConfigError, DriverError, RequestError, quoted
-from oci_gpu_hook.operations.mount import Mount
-from oci_gpu_hook.operations.service import Service
-from oci_gpu_hook.operations.symlink import Symlink
+from oci_gpu_hook.operations import Mount, Service, Symlink
 from oci_gpu_hook.planning import placement
 from oci_gpu_hook.planning.plan import Share
 from oci_gpu_hook.request.selectors import bus_id
@@ -20,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.container.layout import Layout
     from oci_gpu_hook.driver.nodes import DeviceNode
-    from oci_gpu_hook.operations.operation import Operation
+    from oci_gpu_hook.operations import Operation
     from oci_gpu_hook.request.vendorrequest import VendorRequest
     from oci_gpu_hook.vendors.vendorhost import Device, VendorState
 

@@ -7,9 +7,7 @@ environment only the request is recorded.  No text is trusted to be short or pri
 
 from __future__ import annotations
 
-from oci_gpu_hook.operations.device import Device
-from oci_gpu_hook.operations.mount import Mount
-from oci_gpu_hook.operations.relabel import Relabel
+from oci_gpu_hook.operations import Device, Mount, Relabel
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False

@@ -28,7 +28,7 @@ from oci_gpu_hook.request.state import State, Who, checked_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.operations.operation import Operation
+    from oci_gpu_hook.operations import Operation
     from oci_gpu_hook.request.containercli import Call
 
 # What is not given with an option: kinds of operations, or a part of the host's path.

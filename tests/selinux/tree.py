@@ -55,7 +55,7 @@ FAULTS = {
 
 # Copies of the hook that lack one check each: what the text in a module is replaced with.  Where "ro" goes too, the
 # kernel would refuse by itself what SELinux is asked here.
-_WRITABLE = ("operations/service.py", 'OPTIONS = ("ro", *SOCKET_OPTIONS)', "OPTIONS = SOCKET_OPTIONS")
+_WRITABLE = ("operations.py", '_SERVICE_OPTIONS = ("ro", *_SOCKET_OPTIONS)', "_SERVICE_OPTIONS = _SOCKET_OPTIONS")
 UNCHECKED = {
     "sources": (
         (

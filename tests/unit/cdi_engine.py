@@ -17,9 +17,7 @@ from oci_gpu_hook.container import process, rootfs
 from oci_gpu_hook.driver import inventory, proc, survey
 from oci_gpu_hook.driver.facts import Facts
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.operations.cgroup import OpenCgroup
-from oci_gpu_hook.operations.device import Device
-from oci_gpu_hook.operations.mount import Mount
+from oci_gpu_hook.operations import Device, Mount, OpenCgroup
 from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request.state import State

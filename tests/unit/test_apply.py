@@ -19,8 +19,7 @@ import pytest
 from oci_gpu_hook import apply
 from oci_gpu_hook.changes import namespace, privileges
 from oci_gpu_hook.errors import ApplyError, DriverError
-from oci_gpu_hook.operations.device import Device
-from oci_gpu_hook.operations.mount import Mount
+from oci_gpu_hook.operations import Device, Mount
 from oci_gpu_hook.planning.plan import Plan
 from tests.unit import starts
 from tests.unit.containers import CONTAINER, DEBIAN
@@ -28,7 +27,7 @@ from tests.unit.containers import CONTAINER, DEBIAN
 if TYPE_CHECKING:
     from oci_gpu_hook.changes.tree import Tree
     from oci_gpu_hook.changes.undo import Undo
-    from oci_gpu_hook.operations.operation import Operation
+    from oci_gpu_hook.operations import Operation
 
 NAMESPACE, HOME = 7, 3
 
@@ -160,9 +159,7 @@ from oci_gpu_hook.formats import ldcache_merge
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.formats.ldcache_merge import Entry
 from oci_gpu_hook.kernel import bpf
-from oci_gpu_hook.operations.cgroup import OpenCgroup
-from oci_gpu_hook.operations.ldcache import LdCache
-from oci_gpu_hook.operations.relabel import Relabel
+from oci_gpu_hook.operations import LdCache, OpenCgroup, Relabel
 from oci_gpu_hook.planning.plan import Plan
 
 class Unreachable:

@@ -17,8 +17,7 @@ from oci_gpu_hook.cli import shown as operations
 from oci_gpu_hook.errors import DriverError, HookError, RequestError
 from oci_gpu_hook.formats.ldcache import MULTIARCH_32
 from oci_gpu_hook.node.setup import cdispec
-from oci_gpu_hook.operations.ldcache import LdCache
-from oci_gpu_hook.operations.symlink import Symlink
+from oci_gpu_hook.operations import LdCache, Symlink
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request import parse, sources
 from oci_gpu_hook.request.parse import Request

@@ -21,7 +21,7 @@ from oci_gpu_hook.cli import cditext
 from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import ApplyError, UsageError
 from oci_gpu_hook.node.setup import cdispec
-from oci_gpu_hook.operations.mount import Mount
+from oci_gpu_hook.operations import Mount
 from tests.unit import cdi_engine, hosts
 from tests.unit.cdi_engine import Node
 from tests.unit.program import Program

@@ -15,8 +15,7 @@ from oci_gpu_hook.container import layout
 from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import ConfigError, DriverError
 from oci_gpu_hook.node.setup import cdispec
-from oci_gpu_hook.operations.ldcache import LdCache
-from oci_gpu_hook.operations.service import Service
+from oci_gpu_hook.operations import LdCache, Service
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.vendors.vendorhost import Device, Devices, VendorState
 from oci_gpu_hook.vendors.vendorinventory import VendorInventory

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from oci_gpu_hook.container import compat as compats
 from oci_gpu_hook.container.compat import Compat, Note
 from oci_gpu_hook.container.layout import COMPAT_FOLDER, MUSL
-from oci_gpu_hook.operations.ldcache import LdCache
+from oci_gpu_hook.operations import LdCache
 from oci_gpu_hook.planning import compatibility, placement, provision
 from oci_gpu_hook.planning.selection import select
 from oci_gpu_hook.request.parse import Request

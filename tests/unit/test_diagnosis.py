@@ -36,9 +36,7 @@ from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import libselinux
 from oci_gpu_hook.node.machine.kernelconfig import Kernel
 from oci_gpu_hook.node.machine.libselinux import Label, Module, Status, Use
-from oci_gpu_hook.operations.device import Device
-from oci_gpu_hook.operations.ldcache import LdCache
-from oci_gpu_hook.operations.mount import Mount
+from oci_gpu_hook.operations import Device, LdCache, Mount
 from tests.unit import hosts
 from tests.unit.test_containers import USER, owned
 

@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oci_gpu_hook import errors
-from oci_gpu_hook.operations.device import Device
-from oci_gpu_hook.operations.mount import Mount
-from oci_gpu_hook.operations.relabel import Relabel
+from oci_gpu_hook.operations import Device, Mount, Relabel
 from oci_gpu_hook.report import entry
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.vendorrequest import VendorRequest

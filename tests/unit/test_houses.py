@@ -61,7 +61,7 @@ def test_what_no_start_reaches_is_apart() -> None:
 
 
 def test_a_modules_name_occurs_once() -> None:
-    """The command line's files are named by the commands, and operations by their kinds."""
-    others = [module for module in SOURCES if top(module) not in {"cli", "operations"}]
+    """The command line's files are named by the commands."""
+    others = [module for module in SOURCES if top(module) != "cli"]
     names = [module.rpartition(".")[2] for module in others]
     assert sorted({name for name in names if names.count(name) > 1}) == []

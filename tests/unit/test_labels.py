@@ -7,7 +7,7 @@ import pytest
 
 from oci_gpu_hook.container.ipc import CONTAINER, HOST, LINK, POD, VOLUME, IpcMount
 from oci_gpu_hook.errors import BundleError, RequestError
-from oci_gpu_hook.operations.relabel import Relabel
+from oci_gpu_hook.operations import Relabel
 from oci_gpu_hook.planning import labels
 from oci_gpu_hook.planning.plan import Labels
 from oci_gpu_hook.request.settings import Settings

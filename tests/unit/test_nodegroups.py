@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.node.setup import cdispec
-from oci_gpu_hook.operations.device import Device
+from oci_gpu_hook.operations import Device
 from oci_gpu_hook.planning import nodegroups
 from oci_gpu_hook.planning.plan import Provision
 from oci_gpu_hook.request.bundle import Bundle, User

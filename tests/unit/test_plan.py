@@ -20,11 +20,7 @@ from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import ConfigError, DriverError
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.formats.scopeunit import ScopeUnit
-from oci_gpu_hook.operations.cgroup import OpenCgroup
-from oci_gpu_hook.operations.device import Device
-from oci_gpu_hook.operations.mount import Mount
-from oci_gpu_hook.operations.systemd import TellSystemd
-from oci_gpu_hook.operations.tmpfs import Tmpfs
+from oci_gpu_hook.operations import Device, Mount, OpenCgroup, TellSystemd, Tmpfs
 from oci_gpu_hook.planning import carriedout
 from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.request.settings import Settings

@@ -10,11 +10,8 @@ from oci_gpu_hook.container.layout import GLIBC, MUSL, Layout
 from oci_gpu_hook.driver.inventory import DriverFile, Library
 from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import ConfigError, DriverError, RequestError
-from oci_gpu_hook.operations.device import Device as Node
-from oci_gpu_hook.operations.ldcache import LdCache
-from oci_gpu_hook.operations.mount import Mount
-from oci_gpu_hook.operations.service import Service
-from oci_gpu_hook.operations.symlink import Symlink
+from oci_gpu_hook.operations import Device as Node
+from oci_gpu_hook.operations import LdCache, Mount, Service, Symlink
 from oci_gpu_hook.planning import provision, vendorshare
 from oci_gpu_hook.planning.plan import Found, Plan, Provision, Share
 from oci_gpu_hook.request.vendorrequest import VendorRequest

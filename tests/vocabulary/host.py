@@ -16,12 +16,7 @@ from oci_gpu_hook.container.layout import Layout
 from oci_gpu_hook.driver import catalogue, facts, inventory, nodes, survey
 from oci_gpu_hook.errors import RequestError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.operations.device import Device
-from oci_gpu_hook.operations.ldcache import LdCache
-from oci_gpu_hook.operations.mount import Mount
-from oci_gpu_hook.operations.service import Service
-from oci_gpu_hook.operations.symlink import Symlink
-from oci_gpu_hook.operations.tmpfs import Tmpfs
+from oci_gpu_hook.operations import Device, LdCache, Mount, Service, Symlink, Tmpfs
 from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.parse import Request, parse

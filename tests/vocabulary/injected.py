@@ -8,10 +8,7 @@ import platform
 from oci_gpu_hook.container.compat import Compat
 from oci_gpu_hook.driver import catalogue
 from oci_gpu_hook.formats import glob
-from oci_gpu_hook.operations.ldcache import LdCache
-from oci_gpu_hook.operations.mount import Mount
-from oci_gpu_hook.operations.service import Service
-from oci_gpu_hook.operations.tmpfs import Tmpfs
+from oci_gpu_hook.operations import LdCache, Mount, Service, Tmpfs
 from oci_gpu_hook.planning import carriedout
 from oci_gpu_hook.vendors import wsl
 from tests.unit import hosts

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING
 from oci_gpu_hook.formats import contexts
 from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding, advice
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, KERNELS_LOG, NOTHING, Remedy, command, is_name, then
-from oci_gpu_hook.operations.device import Device
-from oci_gpu_hook.operations.ldcache import LdCache
-from oci_gpu_hook.operations.mount import Mount
+from oci_gpu_hook.operations import Device, LdCache, Mount
 from oci_gpu_hook.record import NamedTuple
 
 if TYPE_CHECKING:
     from oci_gpu_hook.node.diagnosis.advice import ContainerRef
-    from oci_gpu_hook.operations.operation import Operation
+    from oci_gpu_hook.operations import Operation
 
 _SHOWN = 3
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oci_gpu_hook.errors import quoted
-from oci_gpu_hook.operations.device import Device
+from oci_gpu_hook.operations import Device
 from oci_gpu_hook.planning import nodegroups, provision, vendorshare
 from oci_gpu_hook.planning.carriedout import edits_of, misfit
 from oci_gpu_hook.planning.plan import Provision
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.container.layout import Layout
     from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.driver.nodes import DeviceNode
-    from oci_gpu_hook.operations.mount import Mount
-    from oci_gpu_hook.operations.operation import Operation
+    from oci_gpu_hook.operations import Mount, Operation
     from oci_gpu_hook.vendors.vendorhost import VendorState
 
     # Lists of containerEdits by name.

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The vocabulary of a plan: each kind of operation, what it prepares on the host and what it does in the container.
+
+An operation is a record: a fact that needs no further decision.  Paths named `source` are the host's; `target` and
+`path` are the container's.  No kind knows of another.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.changes import detached, devicerules, loadercache, mknod
+from oci_gpu_hook.container.devicecgroup import levels
+from oci_gpu_hook.formats.devicerule import DeviceRule
+from oci_gpu_hook.kernel.filetypes import is_socket
+from oci_gpu_hook.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from oci_gpu_hook.changes.tree import Tree
+    from oci_gpu_hook.changes.undo import Undo
+    from oci_gpu_hook.formats import scopeunit
+    from oci_gpu_hook.formats.ldcache_merge import Entry
+    from oci_gpu_hook.host.root import HostRoot
+
+    class Operation(Protocol):
+        """One step of a plan.  To add a kind, name it in `cli.shown`, and in `planning.carriedout` if CDI specs can."""
+
+        @property
+        def required(self) -> bool:
+            """Whether the container is stopped if the step fails."""
+
+        @property
+        def reason(self) -> str:
+            """Which request and which rule asked for it, for people."""
+
+        def describe(self) -> str:
+            """What it does, to stand behind "cannot"."""
+
+        def prepare(self, host: HostRoot, undo: Undo) -> int | None:
+            """What must be done in the host's mount namespace: a descriptor for `perform`.  OSError if it fails.
+
+            What `perform` imports is imported here: in the container's namespace the package may be out of reach.
+            """
+
+        def perform(self, tree: Tree, prepared: int | None) -> str:
+            """Do it, in the container's mount namespace; gives "", or why nothing was done.  OSError if it fails."""
+
+
+class Mount(NamedTuple):
+    """The host's `source`, cloned and attached at `target`; options are ``ro``, ``nosuid``, ``nodev``, ``noexec``.
+
+    names: other names of a file, in its folder in the container, such as ``libcuda.so.1``.
+    """
+
+    source: str
+    target: str
+    options: tuple[str, ...]
+    required: bool
+    reason: str
+    folder: bool = False
+    names: tuple[str, ...] = ()
+
+    def paths(self) -> tuple[str, ...]:
+        """Every path of the file or folder in the container; the target first."""
+        folder = self.target.rpartition("/")[0]
+        return (self.target, *[f"{folder}/{name}" for name in self.names])
+
+    def describe(self) -> str:
+        return f"mount {self.source} at {self.target}"
+
+    def prepare(self, host: HostRoot, undo: Undo) -> int | None:
+        # The kernel clones mounts of the namespace that one is in only.
+        return host.clone(self.source, detached.attributes(self.options))
+
+    def perform(self, tree: Tree, prepared: int | None) -> str:
+        assert prepared is not None
+        tree.attach(prepared, self.target, folder=self.folder)
+        for name in self.names:
+            tree.name(self.target, name)
+        return ""
+
+
+_SOCKET_OPTIONS = ("nosuid", "nodev", "noexec")
+_SERVICE_OPTIONS = ("ro", *_SOCKET_OPTIONS)
+
+
+class Service(NamedTuple):
+    """The socket `source` of one of the host's services, or its folder of sockets and pipes, attached at `target`.
+
+    A socket is not read-only: a container in the container mounts it again, and the kernel forbids to clear a read-only
+    flag in a user namespace (mount_namespaces(7)).  All else is read-only, or things could be left in the host's folder
+    and its sockets be replaced; sockets and pipes serve on such a mount as well.  A CDI spec has none of it: an engine
+    would follow the path to whatever it leads to then.
+
+    owner: see `HostRoot.clone_source`.
+    """
+
+    source: str
+    target: str
+    owner: int
+    required: bool
+    reason: str
+    folder: bool = False
+
+    def options(self) -> tuple[str, ...]:
+        """Those of the mount; what is neither a folder nor a socket is read-only, too."""
+        return _SERVICE_OPTIONS if self.folder else _SOCKET_OPTIONS
+
+    def describe(self) -> str:
+        return f"mount {self.source} at {self.target}"
+
+    def prepare(self, host: HostRoot, undo: Undo) -> int | None:
+        return host.clone_source(
+            self.source,
+            self.owner,
+            lambda status: detached.attributes(_SOCKET_OPTIONS if is_socket(status) else _SERVICE_OPTIONS),
+        )
+
+    def perform(self, tree: Tree, prepared: int | None) -> str:
+        assert prepared is not None
+        tree.attach(prepared, self.target, folder=self.folder)
+        return ""
+
+
+class Device(NamedTuple):
+    """The device node `path`.
+
+    source: the host's node, to be bound if the container's user namespace refuses mknod; "" to make the node.
+    """
+
+    path: str
+    type: str
+    major: int
+    minor: int
+    access: str
+    mode: int
+    uid: int
+    gid: int
+    source: str
+    required: bool
+    reason: str
+
+    def describe(self) -> str:
+        return f"bind the host's node {self.source}" if self.source else f"make the node {self.path}"
+
+    def prepare(self, host: HostRoot, undo: Undo) -> int | None:
+        return host.clone(self.source, detached.attributes(("nosuid", "noexec"))) if self.source else None
+
+    def perform(self, tree: Tree, prepared: int | None) -> str:
+        if prepared is None:
+            mode, uid, gid = self.mode, self.uid, self.gid
+            mknod.make(tree, self.path, self.major, self.minor, mode=mode, uid=uid, gid=gid)
+        elif not mknod.is_there(tree, self.path, self.major, self.minor):
+            tree.attach(prepared, self.path, folder=False)
+        return ""
+
+
+class Symlink(NamedTuple):
+    """The symbolic link `path`, in /dev or to a driver's file; `to` is its text."""
+
+    path: str
+    to: str
+    required: bool
+    reason: str
+
+    def describe(self) -> str:
+        return f"link {self.path} to {self.to}"
+
+    def prepare(self, host: HostRoot, undo: Undo) -> int | None:
+        return None
+
+    def perform(self, tree: Tree, prepared: int | None) -> str:
+        mknod.link(tree, self.path, self.to)
+        return ""
+
+
+class Tmpfs(NamedTuple):
+    """A small filesystem of ours at `path`, filled before it is attached: so it can be read-only, and nobody sees it
+    half done.
+
+    folders: relative to its root; files: name below its root, whole content, mode bits.
+    """
+
+    path: str
+    options: tuple[str, ...]
+    folders: tuple[str, ...]
+    files: tuple[tuple[str, str, int], ...]
+    required: bool
+    reason: str
+
+    def describe(self) -> str:
+        return f"cover {self.path}"
+
+    def prepare(self, host: HostRoot, undo: Undo) -> int | None:
+        return None
+
+    def perform(self, tree: Tree, prepared: int | None) -> str:
+        def fill(root: int) -> None:
+            for folder in self.folders:
+                detached.make_folders(root, folder)
+            for name, content, mode in self.files:
+                detached.write_file(root, name, content.encode(), mode)
+
+        tree.attach_tmpfs(self.path, self.options, fill)
+        return ""
+
+
+class LdCache(NamedTuple):
+    """The loader's cache at `path` with `libraries` merged in, mounted over the image's own."""
+
+    path: str
+    libraries: tuple[Entry, ...]
+    required: bool
+    reason: str
+
+    def entries(self) -> list[tuple[str, str]]:
+        """The SONAME and the path of each library that the cache is to list."""
+        return [(entry.soname.decode(), entry.path.decode()) for entry in self.libraries]
+
+    def describe(self) -> str:
+        return f"put our entries into {self.path}"
+
+    def prepare(self, host: HostRoot, undo: Undo) -> int | None:
+        return None
+
+    def perform(self, tree: Tree, prepared: int | None) -> str:
+        return loadercache.merge(tree, self.path, self.libraries)
+
+
+class Relabel(NamedTuple):
+    """The SELinux label `context` for the mount at `path`, /dev/shm or /dev/mqueue, and all that lies in it.
+
+    was: the mount's label before.
+    """
+
+    path: str
+    context: str
+    was: str
+    required: bool
+    reason: str
+
+    def describe(self) -> str:
+        return f"relabel {self.path} as {self.context}"
+
+    def prepare(self, host: HostRoot, undo: Undo) -> int | None:
+        # A host without SELinux does not load it.
+        from oci_gpu_hook.changes import contextset  # noqa: F401
+
+        return None
+
+    def perform(self, tree: Tree, prepared: int | None) -> str:
+        from oci_gpu_hook.changes import contextset
+
+        contextset.relabel(tree, self.path, self.context)
+        return ""
+
+
+class OpenCgroup(NamedTuple):
+    """A device cgroup, `rules` added to what it allows; never the ``m`` (mknod) access.
+
+    version: ``v1`` or ``v2``; path, top: see `container.devicecgroup.DeviceCgroup`, "" before the container exists;
+    fallback: linux.resources.devices of config.json, from which a v2 program is made if the kernel does not show its
+    instructions.
+    """
+
+    version: str
+    path: str
+    top: str
+    rules: tuple[DeviceRule, ...]
+    fallback: tuple[DeviceRule, ...]
+    required: bool
+    reason: str
+
+    def describe(self) -> str:
+        return f"open the device cgroup ({self.version})"
+
+    def prepare(self, host: HostRoot, undo: Undo) -> int | None:
+        devicerules.load(self.version)
+        return None
+
+    def perform(self, tree: Tree, prepared: int | None) -> str:
+        directories = levels(self.path, self.top)
+        skipped = devicerules.allow(self.version, directories, self.rules, self.fallback, tree.undo)
+        return f"the device cgroup is left alone: {skipped}" if skipped else ""
+
+
+class TellSystemd(NamedTuple):
+    """`rules` added to DeviceAllow= of the scope `unit`, if systemd restricts its devices.
+
+    It puts its own rules in force again and again: without this the container would lose its GPUs at the next
+    daemon-reload.  before: what DeviceAllow= has, path and access.
+    """
+
+    unit: str
+    rules: tuple[DeviceRule, ...]
+    before: tuple[scopeunit.Entry, ...]
+    required: bool
+    reason: str
+
+    def describe(self) -> str:
+        return f"add the devices to DeviceAllow= of {self.unit}"
+
+    def prepare(self, host: HostRoot, undo: Undo) -> int | None:
+        # Its socket is the host's, and it works while the hook does.
+        from oci_gpu_hook.changes import scope
+
+        connection = scope.tell(self.unit, self.rules)
+        undo.remember(scope.withdraw, connection, self.unit, self.before)
+        return connection
+
+    def perform(self, tree: Tree, prepared: int | None) -> str:
+        from oci_gpu_hook.changes import scope
+
+        assert prepared is not None
+        scope.wait(prepared)
+        return ""
