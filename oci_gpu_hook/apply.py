@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import posix
 
-from oci_gpu_hook.changes import namespace, privileges
+from oci_gpu_hook.changes import namespace
 from oci_gpu_hook.changes.tree import Tree
 from oci_gpu_hook.changes.undo import Undo
 from oci_gpu_hook.errors import ApplyError, DriverError
@@ -43,7 +43,7 @@ def run(plan: Plan, host: HostRoot, root_fd: int, process: Process, *, opens_roo
         inside = process.open("ns/mnt", posix.O_RDONLY)
         # All of the host that is needed is open.
         as_owners = plan.layout.user_namespace
-        privileges.drop(as_owners=as_owners)
+        namespace.drop_privileges(as_owners=as_owners)
         home = namespace.enter(inside)
         own = plan.container.own_mounts
         tree = Tree(root_fd, own, undo, plan.label, as_owners=as_owners)

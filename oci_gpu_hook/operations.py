@@ -7,7 +7,7 @@ An operation is a record: a fact that needs no further decision.  Paths named `s
 
 from __future__ import annotations
 
-from oci_gpu_hook.changes import detached, devicerules, loadercache, mknod
+from oci_gpu_hook.changes import detached, loadercache, mknod
 from oci_gpu_hook.container.devicecgroup import levels
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.kernel.filetypes import is_socket
@@ -15,6 +15,7 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from typing import Protocol
 
     from oci_gpu_hook.changes.tree import Tree
@@ -157,7 +158,7 @@ class Device(NamedTuple):
 
 
 class Symlink(NamedTuple):
-    """The symbolic link `path`, in /dev or to a driver's file; `to` is its text."""
+    """The symbolic link `path`, in /dev or to a driver's file; `to` is its text.  One that is there is left."""
 
     path: str
     to: str
@@ -171,7 +172,10 @@ class Symlink(NamedTuple):
         return None
 
     def perform(self, tree: Tree, prepared: int | None) -> str:
-        mknod.link(tree, self.path, self.to)
+        try:
+            tree.link(self.path, self.to)
+        except FileExistsError:
+            pass
         return ""
 
 
@@ -276,13 +280,23 @@ class OpenCgroup(NamedTuple):
         return f"open the device cgroup ({self.version})"
 
     def prepare(self, host: HostRoot, undo: Undo) -> int | None:
-        devicerules.load(self.version)
+        _opener(self.version)
         return None
 
     def perform(self, tree: Tree, prepared: int | None) -> str:
-        directories = levels(self.path, self.top)
-        skipped = devicerules.allow(self.version, directories, self.rules, self.fallback, tree.undo)
+        skipped = _opener(self.version)(levels(self.path, self.top), self.rules, self.fallback, tree.undo)
         return f"the device cgroup is left alone: {skipped}" if skipped else ""
+
+
+def _opener(version: str) -> Callable[[list[str], Sequence[DeviceRule], Sequence[DeviceRule], Undo], str]:
+    """What opens device cgroups of this version."""
+    if version == "v1":
+        from oci_gpu_hook.changes import cgroup_v1
+
+        return cgroup_v1.allow
+    from oci_gpu_hook.changes import cgroup_v2
+
+    return cgroup_v2.allow
 
 
 class TellSystemd(NamedTuple):

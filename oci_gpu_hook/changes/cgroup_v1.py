@@ -11,14 +11,21 @@ from oci_gpu_hook.kernel import procfile, syscalls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from oci_gpu_hook.changes.undo import Undo
     from oci_gpu_hook.formats.devicerule import DeviceRule
 
 
-def allow(directory: str, rules: Iterable[DeviceRule], undo: Undo) -> None:
-    """Add `rules` to the cgroup's list: one write a rule, for the kernel takes one at a time."""
+def allow(levels: list[str], rules: Sequence[DeviceRule], fallback: Sequence[DeviceRule], undo: Undo) -> str:
+    """Open the cgroups `levels`, the highest first, for `rules`; gives "".  OSError if a step fails."""
+    for directory in levels:
+        _add(directory, rules, undo)
+    return ""
+
+
+def _add(directory: str, rules: Sequence[DeviceRule], undo: Undo) -> None:
+    """Add `rules` to a cgroup's list: one write a rule, for the kernel takes one at a time."""
     listed = [_listed(line) for line in lines(procfile.read(f"{directory}/devices.list"))]
     for rule in rules:
         if any([_covers(entry, rule) for entry in listed]):

@@ -15,7 +15,7 @@ from oci_gpu_hook.kernel import bpf, syscalls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from oci_gpu_hook.changes.undo import Undo
     from oci_gpu_hook.formats.devicerule import DeviceRule
@@ -28,8 +28,11 @@ _PROGRAM_LICENSE = "Apache-2.0"
 _ROUNDS = 16
 
 
-def allow(levels: list[str], rules: Sequence[DeviceRule], fallback: Iterable[DeviceRule], undo: Undo) -> str:
-    """Open the cgroups `levels` for exactly `rules`; gives "", or why nothing was done."""
+def allow(levels: list[str], rules: Sequence[DeviceRule], fallback: Sequence[DeviceRule], undo: Undo) -> str:
+    """Open the cgroups `levels`, the highest first, for `rules`; gives "", or why nothing was done.  OSError.
+
+    fallback: linux.resources.devices of config.json, for a program whose instructions the kernel does not show.
+    """
     prefix = devicefilter.prefix(rules)
 
     def load(old_fd: int) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device nodes, and links to them, in the container's own /dev.
+"""Device nodes in the container's own /dev.
 
 A node that is made there bears the container's own label, so an unmodified ``container_t`` may open it under SELinux,
 without a boolean and with no host label changed.  A node that is there and right is left; one that is there and wrong
@@ -28,20 +28,9 @@ def make(tree: Tree, path: str, major: int, minor: int, *, mode: int, uid: int, 
         if is_there(tree, path, major, minor):
             return
         raise
-    tree.undo.remember(_remove, name, parent)
+    tree.undo.remember(posix.unlink, name, dir_fd=parent)
     if uid or gid:
         posix.chown(name, uid, gid, dir_fd=parent, follow_symlinks=False)
-
-
-def link(tree: Tree, path: str, to: str) -> None:
-    """Make the symbolic link `path` with the text `to`; one that is there is left."""
-    folder, _, name = path.rpartition("/")
-    parent = tree.own_folder(folder)
-    try:
-        tree.make(posix.symlink, to, name, folder=parent)
-    except FileExistsError:
-        return
-    tree.undo.remember(_remove, name, parent)
 
 
 def is_there(tree: Tree, path: str, major: int, minor: int) -> bool:
@@ -59,7 +48,3 @@ def is_there(tree: Tree, path: str, major: int, minor: int) -> bool:
         found = f"{posix.major(status.st_rdev)}:{posix.minor(status.st_rdev)}"
         raise TargetError(syscalls.EEXIST, f"{path} is there as {found}, it must be {major}:{minor}")
     return True
-
-
-def _remove(name: str, parent: int) -> None:
-    posix.unlink(name, dir_fd=parent)

@@ -67,7 +67,7 @@ class Tree:
         self._folders: dict[str, int] = {}
         self._own_folders: dict[str, int] = {}
         # The paths of folders that were made here.
-        self._made: set[str] = set()
+        self._made_folders: set[str] = set()
 
     def make_writable(self) -> bool:
         """Whether the root was mounted read-only, and now is not: mount points must be made in it.
@@ -128,76 +128,67 @@ class Tree:
             syscalls.setfsgid(posix.getegid())
 
     def attach(self, tree: int, target: str, *, folder: bool) -> None:
-        """Attach a detached tree, a folder or a file, at `target`, making the mount point where it is missing.
+        """Attach a detached tree, a folder or a file, at `target`, making the mount point if it is missing.
 
-        Where the container has the very same file at `target` already, it is left.
+        If the container has the very same file at `target` already, it is left.
         """
-        fd = None if folder else self._make_missing_file(target)
-        if fd is None:
-            fd = self._mount_point_but_for(tree, target, folder=folder)
-        if fd is None:
-            return
-        try:
-            syscalls.move_mount(tree, fd)
-        finally:
-            posix.close(fd)
-        self.undo.remember(_detach, tree)
+        point = None if folder else self._new_mount_point(target)
+        if point is None:
+            found = self.find(target)
+            if found is not None and _same(found, tree):
+                posix.close(found)
+                return
+            point = self._mount_point(found, target, folder=folder)
+        self._move(tree, point)
 
     def name(self, target: str, name: str) -> None:
-        """Give the file at `target` another name in its folder: a link where nothing has that name.
+        """Give the file at `target` another name in its folder: a link if nothing has that name.
 
         An image may hold another driver's library of that name, or a link to one.  The file is then mounted over it
         once more, and what is the image's stays as it is.
         """
         folder, _, file = target.rpartition("/")
         try:
-            parent = self._own_folders.get(folder) or self.own_folder(folder)
-            self.make(posix.symlink, file, name, folder=parent)
+            self.link(f"{folder}/{name}", file)
         except (FileExistsError, TargetError):
-            self._attach_again(target, f"{folder}/{name}")
-            return
-        self.undo.remember(_remove_file, name, parent)
+            there = syscalls.openat2(self.root_fd, target, posix.O_PATH, resolve=BELOW)
+            try:
+                tree = syscalls.open_tree(there, "", syscalls.OPEN_TREE_CLONE | syscalls.AT_EMPTY_PATH)
+            finally:
+                posix.close(there)
+            self.attach(tree, f"{folder}/{name}", folder=False)
+
+    def link(self, path: str, to: str) -> None:
+        """Make the symbolic link `path` with the text `to`; FileExistsError if anything has its name."""
+        folder, _, name = path.rpartition("/")
+        parent = self.own_folder(folder)
+        self.make(posix.symlink, to, name, folder=parent)
+        self.undo.remember(posix.unlink, name, dir_fd=parent)
 
     def attach_tmpfs(self, target: str, options: tuple[str, ...], fill: Callable[[int], None]) -> None:
         """Attach a new tmpfs at `target`; `fill` gets the descriptor of its root before anyone can see it."""
         tree = detached.new_tmpfs(fill, self._label)
         syscalls.mount_setattr(tree, detached.attributes(options))
-        fd = self._mount_point(target, folder=True)
-        try:
-            syscalls.move_mount(tree, fd)
-        finally:
-            posix.close(fd)
-        self.undo.remember(_detach, tree)
+        self._move(tree, self._mount_point(self.find(target), target, folder=True))
         self._own.add(syscalls.mount_of(tree)[0])
 
     def attach_file(self, target: str, options: tuple[str, ...], data: bytes, mode: int) -> None:
         """Attach a new file at `target`, over what is there: the image's own file stays as it is."""
-        point = self._mount_point(target, folder=False)
+        point = self._mount_point(self.find(target), target, folder=False)
         stage = detached.new_tmpfs(lambda fd: detached.write_file(fd, "file", data, mode), self._label)
         try:
             tree = self._clone_detached(stage, "file")
             syscalls.mount_setattr(tree, detached.attributes(options))
-            syscalls.move_mount(tree, point)
         finally:
             posix.close(stage)
-            posix.close(point)
-        self.undo.remember(_detach, tree)
+        self._move(tree, point)
 
-    def _attach_again(self, target: str, path: str) -> None:
-        """Attach what is at `target` at `path` too; a link that leads there already is left."""
-        there = syscalls.openat2(self.root_fd, target, posix.O_PATH, resolve=BELOW)
+    def _move(self, tree: int, point: int) -> None:
+        """Attach `tree` at the mount point, which is closed."""
         try:
-            fd = self._mount_point_but_for(there, path, folder=False)
-            if fd is None:
-                return
-            try:
-                flags = syscalls.OPEN_TREE_CLONE | syscalls.AT_EMPTY_PATH
-                tree = syscalls.open_tree(there, "", flags)
-                syscalls.move_mount(tree, fd)
-            finally:
-                posix.close(fd)
+            syscalls.move_mount(tree, point)
         finally:
-            posix.close(there)
+            posix.close(point)
         self.undo.remember(_detach, tree)
 
     def _clone_detached(self, stage: int, name: str) -> int:
@@ -217,43 +208,40 @@ class Tree:
         finally:
             _detach(stage)
 
-    def _mount_point_but_for(self, file: int, target: str, *, folder: bool) -> int | None:
-        """The same as `_mount_point`; None if the very `file` is what is there."""
-        fd = self.find(target)
-        if fd is not None and _same(fd, file):
-            posix.close(fd)
-            return None
-        return self._usable(fd, target, folder=folder)
-
-    def _mount_point(self, target: str, *, folder: bool) -> int:
-        """A descriptor to mount on; the caller closes it."""
-        return self._usable(self.find(target), target, folder=folder)
-
-    def _usable(self, fd: int | None, target: str, *, folder: bool) -> int:
-        """The mount point `fd`, which is closed where it cannot be one; a new one where it is None."""
-        if fd is None:
-            if folder:
-                return posix.dup(self._folder(target))
-            return self._make_file(target)
+    def _mount_point(self, found: int | None, target: str, *, folder: bool) -> int:
+        """A descriptor to mount on: of what was `found` at `target`, which is closed if it cannot be one, else new."""
+        if found is None:
+            return posix.dup(self._folder(target)) if folder else self._make_at(target, self._new_file)
         try:
-            if self._shows_elsewhere(fd):
+            if self._shows_elsewhere(found):
                 raise TargetError(syscalls.EXDEV, f"{target} lies in a volume that shares its mounts with the host")
-            if is_folder(syscalls.known_of(fd)) != folder:
+            if is_folder(syscalls.known_of(found)) != folder:
                 raise TargetError(syscalls.EEXIST, f"{target} is there and is {'no' if folder else 'a'} folder")
         except OSError:
-            posix.close(fd)
+            posix.close(found)
             raise
-        return fd
+        return found
+
+    def _new_mount_point(self, target: str) -> int | None:
+        """An empty file at `target`; None if its name is taken, or if none may be made.
+
+        Most targets are missing: to look for each first would cost one system call more.
+        """
+        parent_path, _, name = target.rpartition("/")
+        try:
+            return self._new_file(name, self.own_folder(parent_path), target)
+        except (FileExistsError, TargetError):
+            return None
 
     def _folder(self, path: str) -> int:
-        """A descriptor of the folder at `path`, kept open; made with its parents where it is missing."""
+        """A descriptor of the folder at `path`, kept open; made with its parents if it is missing."""
         fd = self._folders.get(path)
         if fd is None:
             # A folder that was made here is empty.
-            if path.rpartition("/")[0] not in self._made:
+            if path.rpartition("/")[0] not in self._made_folders:
                 fd = self._find_folder(path)
             if fd is None:
-                fd = self._make_folder(path)
+                fd = self._make_at(path, self._new_folder)
             self._folders[path] = fd
         return fd
 
@@ -281,27 +269,42 @@ class Tree:
             self._propagates[id] = shared
         return self._propagates[id]
 
-    def _make_folder(self, path: str) -> int:
-        """Make the folder at `path`."""
+    def _make_at(self, path: str, make: Callable[[str, int, str], int]) -> int:
+        """What `make` makes at `path`, by name, parent and path: a descriptor.
+
+        Another driver may have left a link there that leads nowhere: then it is made where that leads.
+        """
         for _ in range(_MOST_LINKS):
             parent_path, _, name = path.rpartition("/")
             parent = self.own_folder(parent_path)
             try:
-                self.make(posix.mkdir, name, _FOLDER_MODE, folder=parent)
+                return make(name, parent, path)
             except FileExistsError:
-                # A folder that was made here may have been reached, and filled, by another path.
-                fd = self._find_folder(path)
-                if fd is not None:
-                    return fd
-                path = self._behind_link(parent, parent_path, name)
-                continue
-            self.undo.remember(self._remove_folder, name, parent, path)
-            fd = posix.open(name, posix.O_DIRECTORY | _NAMED, dir_fd=parent)
-            # It lies on the mount of its parent, which is the container's own.
-            self._own_folders[path] = fd
-            self._made.add(path)
-            return fd
+                path = _behind_link(parent, parent_path, name)
         raise TargetError(syscalls.ELOOP, f"{path}: too many links")
+
+    def _new_folder(self, name: str, parent: int, path: str) -> int:
+        try:
+            self.make(posix.mkdir, name, _FOLDER_MODE, folder=parent)
+        except FileExistsError:
+            # A folder that was made here may have been reached, and filled, by another path.
+            found = self._find_folder(path)
+            if found is None:
+                raise
+            return found
+        self.undo.remember(self._remove_folder, name, parent, path)
+        fd = posix.open(name, posix.O_DIRECTORY | _NAMED, dir_fd=parent)
+        # It lies on the mount of its parent, which is the container's own.
+        self._own_folders[path] = fd
+        self._made_folders.add(path)
+        return fd
+
+    def _new_file(self, name: str, parent: int, path: str) -> int:
+        """An empty file, to mount on."""
+        # Not open(2) with O_CREAT: an overlay would open the layer's file too, which takes longer than one call more.
+        self.make(posix.mknod, name, _EMPTY_FILE, folder=parent)
+        self.undo.remember(posix.unlink, name, dir_fd=parent)
+        return posix.open(name, _NAMED, dir_fd=parent)
 
     def _remove_folder(self, name: str, parent: int, path: str) -> None:
         """Take back a folder that was made here: whoever needs it again makes it again."""
@@ -310,51 +313,9 @@ class Tree:
         for known in (self._folders, self._own_folders):
             for known_path in [known_path for known_path, fd in known.items() if fd == gone]:
                 del known[known_path]
-                self._made.discard(known_path)
+                self._made_folders.discard(known_path)
         if gone is not None:
             posix.close(gone)
-
-    def _make_file(self, path: str) -> int:
-        """Make an empty file at `path`, to mount on."""
-        for _ in range(_MOST_LINKS):
-            parent_path, _, name = path.rpartition("/")
-            parent = self.own_folder(parent_path)
-            try:
-                return self._new_file(name, parent)
-            except FileExistsError:
-                path = self._behind_link(parent, parent_path, name)
-        raise TargetError(syscalls.ELOOP, f"{path}: too many links")
-
-    def _make_missing_file(self, path: str) -> int | None:
-        """Make an empty file at `path`; None if its name is taken, or where none may be made.
-
-        Most targets are missing: to look for each first would cost one system call more.
-        """
-        parent_path, _, name = path.rpartition("/")
-        try:
-            return self._new_file(name, self._own_folders.get(parent_path) or self.own_folder(parent_path))
-        except (FileExistsError, TargetError):
-            return None
-
-    def _new_file(self, name: str, parent: int) -> int:
-        # Not open(2) with O_CREAT: an overlay would open the layer's file too, which takes longer than one call more.
-        self.make(posix.mknod, name, _EMPTY_FILE, folder=parent)
-        self.undo.remember(_remove_file, name, parent)
-        return posix.open(name, _NAMED, dir_fd=parent)
-
-    def _behind_link(self, parent: int, parent_path: str, name: str) -> str:
-        """Where the link `name` leads: another driver may have left one in the image that leads nowhere."""
-        fd = posix.open(name, posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC, dir_fd=parent)
-        try:
-            if not is_link(posix.fstat(fd)):
-                raise TargetError(syscalls.EEXIST, f"{parent_path}/{name} appeared while it was being made")
-            text = posix.readlink("", dir_fd=fd)
-        finally:
-            posix.close(fd)
-        found = text if text.startswith("/") else f"{parent_path}/{text}"
-        if found.count("/") > _DEEPEST:
-            raise TargetError(syscalls.ENAMETOOLONG, f"{parent_path}/{name} leads too deep")
-        return found
 
 
 def _detach(tree: int) -> None:
@@ -362,8 +323,19 @@ def _detach(tree: int) -> None:
     syscalls.umount2(f"/proc/self/fd/{tree}", syscalls.MNT_DETACH)
 
 
-def _remove_file(name: str, parent: int) -> None:
-    posix.unlink(name, dir_fd=parent)
+def _behind_link(parent: int, parent_path: str, name: str) -> str:
+    """Where the link `name` leads; TargetError if it is none, or leads too deep."""
+    fd = posix.open(name, posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC, dir_fd=parent)
+    try:
+        if not is_link(posix.fstat(fd)):
+            raise TargetError(syscalls.EEXIST, f"{parent_path}/{name} appeared while it was being made")
+        text = posix.readlink("", dir_fd=fd)
+    finally:
+        posix.close(fd)
+    found = text if text.startswith("/") else f"{parent_path}/{text}"
+    if found.count("/") > _DEEPEST:
+        raise TargetError(syscalls.ENAMETOOLONG, f"{parent_path}/{name} leads too deep")
+    return found
 
 
 def _same(one: int, other: int) -> bool:

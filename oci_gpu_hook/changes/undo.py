@@ -15,11 +15,11 @@ class Undo:
     """
 
     def __init__(self) -> None:
-        self._steps: list[tuple[Callable[..., object], tuple[object, ...]]] = []
+        self._steps: list[tuple[Callable[..., object], tuple[object, ...], dict[str, object]]] = []
 
-    def remember(self, function: Callable[..., object], *arguments: object) -> None:
+    def remember(self, function: Callable[..., object], *arguments: object, **named: object) -> None:
         """Have `function` called to take back a change that has been made."""
-        self._steps.append((function, arguments))
+        self._steps.append((function, arguments, named))
 
     def mark(self) -> int:
         """This moment, for `take_back`."""
@@ -32,8 +32,8 @@ class Undo:
         the cgroup.
         """
         while len(self._steps) > mark:
-            function, arguments = self._steps.pop()
+            function, arguments, named = self._steps.pop()
             try:
-                function(*arguments)
+                function(*arguments, **named)
             except OSError:
                 pass

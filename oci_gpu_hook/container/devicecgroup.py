@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the container's device cgroup (cgroups(7)).  Reads only: `changes.devicerules` changes it."""
+"""Find the container's device cgroup (cgroups(7)).  Reads only: `changes` opens it."""
 
 from __future__ import annotations
 

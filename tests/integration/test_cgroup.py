@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oci_gpu_hook.changes.devicerules import allow
+from oci_gpu_hook.changes import cgroup_v1, cgroup_v2
 from oci_gpu_hook.changes.undo import Undo
 from oci_gpu_hook.container import devicecgroup
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
@@ -140,8 +140,9 @@ def old_container(v1: None, group: Maker) -> DeviceCgroup:
 def open_for(found: DeviceCgroup, *rules: DeviceRule) -> Undo:
     """Open a cgroup as a start opens it; gives what takes it back."""
     undo, levels = Undo(), devicecgroup.levels(found.path, found.top)
+    changes = cgroup_v1 if found.version == "v1" else cgroup_v2
     try:
-        assert allow(found.version, levels, rules, SPEC_RULES, undo) == ""
+        assert changes.allow(levels, rules, SPEC_RULES, undo) == ""
     except OSError:
         undo.take_back()
         raise
@@ -284,11 +285,11 @@ def test_a_scope_and_its_sub_cgroup_are_both_opened(container: DeviceCgroup, nod
 
 def test_no_program_at_all_is_said_and_left_so(container: DeviceCgroup) -> None:
     reason = "no device program restricts the container's cgroup"
-    assert allow("v2", [container.path], [GPU0], SPEC_RULES, Undo()) == reason
+    assert cgroup_v2.allow([container.path], [GPU0], SPEC_RULES, Undo()) == reason
     assert attached(container.path) == []
     attach(str(Path(container.path).parent), DENY_ALL)
     reason += ", only 1 of the cgroups above, which are not its own"
-    assert allow("v2", [container.path], [GPU0], SPEC_RULES, Undo()) == reason
+    assert cgroup_v2.allow([container.path], [GPU0], SPEC_RULES, Undo()) == reason
 
 
 def test_replacing_leaves_no_window(container: DeviceCgroup, nodes: Path) -> None:
@@ -444,7 +445,7 @@ def test_a_program_that_is_not_shown_is_rebuilt_from_the_rules(
     else:
         assert shown is not None and not devicefilter.is_loadable(shown)
     undo = Undo()
-    assert allow("v2", [path], [GPU0], (*SPEC_RULES, CONTROL), undo) == ""
+    assert cgroup_v2.allow([path], [GPU0], (*SPEC_RULES, CONTROL), undo) == ""
     assert opens(path, nodes / "gpu0") == opens(path, nodes / "control") == ENXIO
     assert opens(path, nodes / "gpu1") == opens(path, nodes / "kmsg") == EPERM
     assert opens(path, nodes / "null") == 0

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oci_gpu_hook import apply
-from oci_gpu_hook.changes import namespace, privileges
+from oci_gpu_hook.changes import namespace
 from oci_gpu_hook.errors import ApplyError, DriverError
 from oci_gpu_hook.operations import Device, Mount
 from oci_gpu_hook.planning.plan import Plan
@@ -90,7 +90,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     monkeypatch.setattr(namespace, "enter", enter)
     monkeypatch.setattr(namespace, "leave", leave)
-    monkeypatch.setattr(privileges, "drop", lambda **_: found.append("drop"))
+    monkeypatch.setattr(namespace, "drop_privileges", lambda **_: found.append("drop"))
     umask = os.umask(0o77)
     yield found
     os.umask(umask)
@@ -154,7 +154,7 @@ IN_THE_CONTAINER = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 from oci_gpu_hook import apply
-from oci_gpu_hook.changes import devicerules, namespace, privileges, tree
+from oci_gpu_hook.changes import namespace, tree
 from oci_gpu_hook.formats import ldcache_merge
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.formats.ldcache_merge import Entry
@@ -191,7 +191,7 @@ operations = (
 )
 class Process:
     def open(self, name, flags): return 0
-privileges.drop = lambda **_: None
+namespace.drop_privileges = lambda **_: None
 namespace.enter = lambda inside: sys.meta_path.insert(0, Unreachable())
 namespace.leave = lambda home: None
 class Container: own_mounts = ()
