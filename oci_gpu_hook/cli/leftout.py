@@ -26,10 +26,10 @@ _MOST_SHOWN = 3
 
 def sentences(plan: Plan) -> tuple[str, ...]:
     """A sentence for each device and group of files that the host has and the container does not get."""
-    found, inventory = [], plan.found.inventory
+    found, inventory = [], plan.inventory
     if plan.request is not None and inventory is not None:
         found += [*_gpus(plan, inventory), *_files(plan, plan.request, inventory)]
-    for vendor in plan.found.vendors:
+    for vendor in plan.vendors:
         found += _of_vendor(plan, vendor)
     return tuple(found)
 

@@ -33,13 +33,13 @@ def apart(plan: Plan, spec: Spec, bundle: Bundle) -> Plan:
     if spec.vendor and request is not None:
         from oci_gpu_hook.planning import vendorshare
 
-        (asked,), (found,) = request.vendors, plan.found.vendors
+        (asked,), (found,) = request.vendors, plan.vendors
         words = f" --vendor {asked.flag}"
         indices = [device.names[0] for device, _ in vendorshare.of_nodes(asked.devices, found)]
         request = request._replace(vendors=(asked._replace(devices=tuple(indices or [ALL])),))
         fault = _vendors_misfit(spec.driver, found, plan.operations, bundle)
-    elif request is not None and plan.found.inventory is not None:
-        inventory = plan.found.inventory
+    elif request is not None and plan.inventory is not None:
+        inventory = plan.inventory
         request = request._replace(devices=_gpus(request.devices, inventory))
         fault = misfit(spec.driver, inventory.driver_version)
     if fault:

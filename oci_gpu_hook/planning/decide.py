@@ -13,7 +13,7 @@ from oci_gpu_hook.driver import proc
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.operations import Device
 from oci_gpu_hook.planning import plan
-from oci_gpu_hook.planning.plan import Found, Labels, Plan
+from oci_gpu_hook.planning.plan import Labels, Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def decide(
 
     process_label = bundle.process_label() if labels.context else ""
 
-    def provide(asked: Request) -> tuple[Provision, Found]:
+    def provide(asked: Request) -> Provision:
         return drivers.provide(host, laid_out, asked, settings, process_label)
 
     chosen: tuple[str, ...] = ()
@@ -77,9 +77,9 @@ def decide(
         from oci_gpu_hook.planning import holding
 
         start = holding.Start(host, settings, container, process if host.remember else None)
-        request, provision, found, chosen = start.given(request, provide)
+        request, provision, chosen = start.given(request, provide)
     else:
-        provision, found = provide(request)
+        provision = provide(request)
     # A CDI spec's nodes are the engine's, and have their group from the spec (`cdispec`).
     if spec is None:
         provision = _for_user(provision, bundle, settings)
@@ -87,7 +87,7 @@ def decide(
     falls_back = device_cgroup.version == "v2" and settings.device_cgroup != "off"
     rules = bundle.device_rules() if falls_back else ()
     made = plan.make(container, laid_out, request, provision, labels, settings.device_cgroup, rules)
-    made = made._replace(found=found, chosen=chosen)
+    made = made._replace(chosen=chosen)
     if spec is None:
         return made
     from oci_gpu_hook.planning import carriedout

@@ -11,7 +11,6 @@ from oci_gpu_hook.driver import inventory, proc
 from oci_gpu_hook.driver.inventory import with_nodes
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.planning import provision, selection
-from oci_gpu_hook.planning.plan import Found
 from oci_gpu_hook.vendors import platform
 
 TYPE_CHECKING = False
@@ -24,13 +23,8 @@ if TYPE_CHECKING:
     from oci_gpu_hook.request.settings import Settings
 
 
-def provide(
-    host: HostRoot, laid_out: Layout, request: Request, settings: Settings, label: str
-) -> tuple[Provision, Found]:
-    """What the container gets, and what of the host was looked at for it.
-
-    label: of the container's process, "" without SELinux.
-    """
+def provide(host: HostRoot, laid_out: Layout, request: Request, settings: Settings, label: str) -> Provision:
+    """What the container gets; label: of its process, "" without SELinux."""
     known, is_by_lists = None, False
     if request.devices or not request.vendors:
         known = known_inventory(host, settings.driver_root)
@@ -59,8 +53,8 @@ def provide(
         on_host = [vendorhost.look(host, folders.vendor_inventory(host, it.flag, it.file)) for it in request.vendors]
         process_type = "".join(label.split(":")[2:3])
         shares += [vendorshare.share(laid_out, *pair, process_type) for pair in zip(request.vendors, on_host)]
-    provided = provision.join(laid_out, version, tuple(shares))
-    return provided, Found(module, tuple(on_host))
+    joined = provision.join(laid_out, version, tuple(shares))
+    return joined._replace(inventory=module, vendors=tuple(on_host))
 
 
 def _of_gpus(

@@ -2,8 +2,9 @@
 """What a container gets on a node that counts holders of devices, or that has a GPU that is not healthy.
 
 Devices that a request leaves to the node are chosen, a device without room is refused, and what the container gets is
-leased.  The lock on the leases is held for the choice alone.  Must not be loaded by a start on a healthy node without
-the setting.
+leased.  The lock on the leases is held for the choice alone.  Of devices that have room, the ones with the fewest
+holders are chosen; of these, for several, those that reach each other by NVLink, then those of one NUMA node; then the
+lowest numbers.  Must not be loaded by a start on a healthy node without the setting.
 """
 
 from __future__ import annotations
@@ -13,34 +14,45 @@ from time import localtime, strftime
 from oci_gpu_hook.errors import DriverError, RequestError, plain, quoted
 from oci_gpu_hook.host import health, leases
 from oci_gpu_hook.host.leases import Leases, has_room, without_void
-from oci_gpu_hook.planning import choice, drivers, selection
-from oci_gpu_hook.planning.choice import Candidate
+from oci_gpu_hook.planning import drivers, selection
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request import selectors
 from oci_gpu_hook.request.words import ALL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from oci_gpu_hook.container.identity import Container
     from oci_gpu_hook.container.process import Process
     from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.host.leases import Lease
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.planning.plan import Found, Provision
+    from oci_gpu_hook.planning.plan import Provision
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.request.selectors import AnyOf
     from oci_gpu_hook.request.settings import Settings
     from oci_gpu_hook.request.vendorrequest import VendorRequest
-
-    Provide = Callable[[Request], tuple[Provision, Found]]
 
 _WATCHES = ("utility",)
 _MOST_SHOWN = 3
 _SHOWN_ID = 12
 _WAIT = "'oci-gpu-hook containers' shows the holders: wait for one to end, or ask for another device"
 _UNHEALTHY = "the administrator must look at it: 'oci-gpu-hook validate' clears it if it passes"
+
+
+class Candidate(NamedTuple):
+    """A device that may be chosen.
+
+    key: see `Provision.holds`; name: by which a request asks for it; peers: keys of the devices that
+    it reaches by NVLink; node: its NUMA node, -1 for none.
+    """
+
+    key: str
+    name: str
+    holders: int = 0
+    peers: tuple[str, ...] = ()
+    node: int = -1
 
 
 class Start(NamedTuple):
@@ -51,7 +63,9 @@ class Start(NamedTuple):
     container: Container
     process: Process | None
 
-    def given(self, request: Request, provide: Provide) -> tuple[Request, Provision, Found, tuple[str, ...]]:
+    def given(
+        self, request: Request, provide: Callable[[Request], Provision]
+    ) -> tuple[Request, Provision, tuple[str, ...]]:
         """The request with the chosen devices, what `provide` gives for it, and a sentence for each choice; leased.
 
         RequestError if a device has no room; DriverError for a GPU that is not healthy, if the settings refuse it;
@@ -65,11 +79,11 @@ class Start(NamedTuple):
         words: tuple[str, ...] = ()
         if any([selectors.any_of(names) for names in (request.devices, *[it.devices for it in request.vendors])]):
             request, chosen, words = self._chosen(request, most, unhealthy)
-        provision, found = provide(request)
+        provision = provide(request)
         notes = _unhealthy(provision, unhealthy)
         if notes and self.settings.unhealthy != "give":
             request, notes = _without(request, provision, notes, unhealthy, self.settings.unhealthy)
-            provision, found = provide(request)
+            provision = provide(request)
         provision = provision._replace(notes=(*provision.notes, *notes))
         holds = provision.holds
         if most and not {it.key for it in chosen}.issuperset([key for key, _ in holds]):
@@ -80,7 +94,7 @@ class Start(NamedTuple):
                     if not has_room(holders, most):
                         raise RequestError(f"{_full(title(key, name), holders)}, and gpu-holders is {most}", _WAIT)
                 self._take(own, others, [key for key, _ in holds])
-        return request, provision, found, words
+        return request, provision, words
 
     def _chosen(
         self, request: Request, most: int, unhealthy: dict[str, str]
@@ -182,7 +196,42 @@ def _pick(
         more = f"; and {len(refused) - _MOST_SHOWN} more" if len(refused) > _MOST_SHOWN else ""
         shown = "; ".join(refused[:_MOST_SHOWN]) + more
         raise RequestError(f"{asked.number} {what} are asked for, and {len(room)} have room: {shown}", _WAIT)
-    return choice.choose(room, asked.number)
+    return choose(room, asked.number)
+
+
+def choose(candidates: Sequence[Candidate], count: int) -> tuple[Candidate, ...]:
+    """`count` of the candidates, which are in the host's order; all of them if there are no more."""
+    if count >= len(candidates):
+        return tuple(candidates)
+    most = sorted([it.holders for it in candidates])[count - 1]
+    # With fewer holders than the last one that is needed: these are chosen whatever they are near to.
+    certain = [it for it in candidates if it.holders < most]
+    others = [it for it in candidates if it.holders == most]
+    begun = [certain] if certain else [[it] for it in others]
+    found = [_grown(chosen, others, count) for chosen in begun]
+    best = max(found, key=_nearness)
+    return tuple([it for it in candidates if it in best])
+
+
+def _grown(chosen: list[Candidate], others: list[Candidate], count: int) -> list[Candidate]:
+    """`chosen` and as many of the others as are missing, each the nearest to those before it."""
+    chosen = [*chosen]
+    while len(chosen) < count:
+        left = [it for it in others if it not in chosen]
+        # Of equal ones `max` gives the first.
+        chosen.append(max(left, key=lambda it: _near(it, chosen)))
+    return chosen
+
+
+def _near(device: Candidate, others: Iterable[Candidate]) -> tuple[int, int]:
+    """How many of the others it reaches by NVLink, and how many are of its NUMA node."""
+    others = [it for it in others if it is not device]
+    return sum([it.key in device.peers for it in others]), sum([it.node == device.node for it in others])
+
+
+def _nearness(devices: list[Candidate]) -> tuple[int, int]:
+    pairs = [_near(it, devices) for it in devices]
+    return sum([links for links, _ in pairs]), sum([nodes for _, nodes in pairs])
 
 
 def _said(asked: AnyOf, chosen: tuple[Candidate, ...], most: int) -> str:

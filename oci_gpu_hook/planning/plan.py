@@ -34,10 +34,11 @@ DEV_IS_HOSTS = "the container's /dev is the host's own: no node is made in it"
 
 
 class Provision(NamedTuple):
-    """What a container gets from the driver.
+    """What a container gets from drivers.
 
-    devices: major and minor of each device that the device cgroup must allow; notes: what is left out, and why; holds:
-    the devices that the container is a holder of.
+    driver_version: of NVIDIA's, "" without it; devices: major and minor of each device that the device cgroup must
+    allow; notes: what is left out, and why; holds: the devices that the container is a holder of; inventory, vendors:
+    what was found of NVIDIA's driver and of other vendors'.
     """
 
     driver_version: str
@@ -45,6 +46,8 @@ class Provision(NamedTuple):
     operations: tuple[Operation, ...]
     notes: tuple[str, ...]
     holds: Held = ()
+    inventory: DriverInventory | None = None
+    vendors: tuple[VendorState, ...] = ()
 
 
 class Share(NamedTuple):
@@ -75,20 +78,13 @@ class Labels(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-class Found(NamedTuple):
-    """What of the host a plan was decided by: NVIDIA's driver, and other vendors' hardware and drivers."""
-
-    inventory: DriverInventory | None = None
-    vendors: tuple[VendorState, ...] = ()
-
-
 class Plan(NamedTuple):
     """What will be done for one container.
 
     request: None for a container that asks for no GPU, and driver_version is "" then; operations: those of the hook;
     notes: what is left out, and why; label: the SELinux label of all that is made, "" for none; done: what the engine
-    has done by a CDI spec of ours; found: what of the host was looked at; chosen:
-    a sentence for each choice that was left to the node.
+    has done by a CDI spec of ours; inventory, vendors: see `Provision`; chosen: a sentence for each choice that was
+    left to the node.
     """
 
     container: Container
@@ -99,7 +95,8 @@ class Plan(NamedTuple):
     notes: tuple[str, ...]
     label: str = ""
     done: tuple[Operation, ...] = ()
-    found: Found = Found()
+    inventory: DriverInventory | None = None
+    vendors: tuple[VendorState, ...] = ()
     chosen: tuple[str, ...] = ()
 
     def given(self) -> tuple[Operation, ...]:
@@ -126,7 +123,8 @@ def make(
     # The cgroup comes last: it is the only change that stays when the mount namespace is gone.
     operations = (*provision.operations, *labels.operations, *cgroup)
     notes = (*provision.notes, *notes, *labels.notes)
-    return Plan(container, layout, request, provision.driver_version, operations, notes, labels.context)
+    made = Plan(container, layout, request, provision.driver_version, operations, notes, labels.context)
+    return made._replace(inventory=provision.inventory, vendors=provision.vendors)
 
 
 def _open_cgroup(

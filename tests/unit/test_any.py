@@ -15,8 +15,8 @@ from oci_gpu_hook.errors import ConfigError, RequestError
 from oci_gpu_hook.host import leases, saved
 from oci_gpu_hook.host.leases import Lease, Leases
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.planning import choice, holding
-from oci_gpu_hook.planning.choice import Candidate
+from oci_gpu_hook.planning import holding
+from oci_gpu_hook.planning.holding import Candidate
 from oci_gpu_hook.request import parse, selectors
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
@@ -101,7 +101,7 @@ def candidates(*holders: int, links: str = "", numa: str = "") -> list[Candidate
 
 
 def chosen(number: int, *holders: int, links: str = "", numa: str = "") -> str:
-    return "".join([it.name for it in choice.choose(candidates(*holders, links=links, numa=numa), number)])
+    return "".join([it.name for it in holding.choose(candidates(*holders, links=links, numa=numa), number)])
 
 
 def test_the_fewest_holders_come_first_then_the_lowest_number() -> None:

@@ -37,7 +37,7 @@ def test_every_file_of_every_request_has_its_capability_as_its_reason() -> None:
 def left_out(request: Request, layout: Layout = LAYOUT, inventory: DriverInventory | None = None) -> tuple[str, ...]:
     """The sentences about all that a container does not get."""
     inventory = inventory or everything()
-    return leftout.sentences(planned(request, inventory, layout)._replace(found=plan.Found(inventory)))
+    return leftout.sentences(planned(request, inventory, layout)._replace(inventory=inventory))
 
 
 def test_whoever_asks_for_all_misses_nothing() -> None:
@@ -83,7 +83,7 @@ def test_a_container_with_the_hosts_dev_has_all_its_gpus() -> None:
 
 
 def test_a_plan_without_a_request_leaves_nothing_out() -> None:
-    made = plan.Plan(CONTAINER, LAYOUT, None, "", (), (), found=plan.Found(everything()))
+    made = plan.Plan(CONTAINER, LAYOUT, None, "", (), (), inventory=everything())
     assert leftout.sentences(made) == ()
 
 

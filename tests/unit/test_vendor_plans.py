@@ -13,7 +13,7 @@ from oci_gpu_hook.errors import ConfigError, DriverError, RequestError
 from oci_gpu_hook.operations import Device as Node
 from oci_gpu_hook.operations import LdCache, Mount, Service, Symlink
 from oci_gpu_hook.planning import provision, vendorshare
-from oci_gpu_hook.planning.plan import Found, Plan, Provision, Share
+from oci_gpu_hook.planning.plan import Plan, Provision, Share
 from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.vendors.vendorhost import Device, Devices, VendorState
 from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Link, VendorInventory
@@ -219,13 +219,13 @@ def test_what_is_not_asked_for_and_what_is_not_here_is_left_out() -> None:
     said = INVENTORY._replace(absent=("/a", "/b", "/c", "/d"), environment=(("ACME", "/opt"),))
     host = HOST._replace(inventory=said)
     given = provision.join(LAYOUT, "", (share("0", host=host),))
-    made = Plan(None, LAYOUT, None, "", given.operations, (), found=Found(vendors=(host,)))  # type: ignore[arg-type]
+    made = Plan(None, LAYOUT, None, "", given.operations, (), vendors=(host,))  # type: ignore[arg-type]
     assert leftout.sentences(made) == (
         "OCI_ACME=1, x_1: not asked for",
         "OCI_ACME: this host has no /a, /b, /c and 1 more",
         "OCI_ACME: programs may need ACME=/opt, which no hook can set",
     )
     everything = provision.join(LAYOUT, "", (share("all"),))
-    assert leftout.sentences(made._replace(operations=everything.operations, found=Found(vendors=(HOST,)))) == ()
-    hosts_dev = made._replace(layout=LAYOUT._replace(dev_is_hosts=True), found=Found(vendors=(HOST,)))
+    assert leftout.sentences(made._replace(operations=everything.operations, vendors=(HOST,))) == ()
+    hosts_dev = made._replace(layout=LAYOUT._replace(dev_is_hosts=True), vendors=(HOST,))
     assert leftout.sentences(hosts_dev) == ()
