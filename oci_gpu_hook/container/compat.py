@@ -14,6 +14,7 @@ import posix
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.kernel import syscalls
+from oci_gpu_hook.kernel.descriptors import closing, reopened
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.record import NamedTuple
 
@@ -32,6 +33,7 @@ _SHT_NOTE = 7
 _SHF_COMPRESSED = 0x800
 _SECTION_NAME = b".note.cuda.fwd_compatibility\0"
 _OWNER = b"NVIDIA Corporation"
+_NOTE = "its note on forward compatibility"
 
 # Real libraries have some forty sections, and a note of 120 bytes.
 _MOST_SECTIONS = 512
@@ -99,18 +101,12 @@ def version_of(text: str) -> Version:
 
 def _note_of(root_fd: int, path: str) -> Note | None:
     """The note of the library at `path`; None without one.  OSError or ValueError if it cannot be read."""
-    named = syscalls.openat2(root_fd, path, posix.O_PATH, resolve=_RESOLVE)
-    try:
-        # To open a device, which an image may put there, can do harm, and a fifo would hold the start up.
+    with closing(syscalls.openat2(root_fd, path, posix.O_PATH, resolve=_RESOLVE)) as named:
         if not is_regular(syscalls.known_of(named)):
             raise _Damaged("it is no file")
-        fd = posix.open(f"/proc/self/fd/{named}", posix.O_RDONLY | posix.O_CLOEXEC)
-    finally:
-        posix.close(named)
-    try:
+        opened = reopened(named)
+    with closing(opened) as fd:
         section = _section(fd)
-    finally:
-        posix.close(fd)
     return None if section is None else _parsed(section)
 
 
@@ -131,32 +127,30 @@ def _section(fd: int) -> bytes | None:
         if type != _SHT_NOTE or _read(fd, rows[names][3] + name, len(_SECTION_NAME)) != _SECTION_NAME:
             continue
         if flags & _SHF_COMPRESSED:
-            raise _Damaged("its note on forward compatibility is compressed")
+            raise _Damaged(f"{_NOTE} is compressed")
         if length > _LARGEST_NOTE:
-            raise _Damaged(f"its note on forward compatibility has {length} bytes")
+            raise _Damaged(f"{_NOTE} has {length} bytes")
         return _read(fd, start, length)
     return None
 
 
 def _parsed(section: bytes) -> Note:
     """The note in a section; _Damaged if there is none, or its JSON is not of the shape that is known."""
-    if len(section) < 12:
-        raise _Damaged("its note on forward compatibility is cut off")
-    owner_size, size, _ = memoryview(section[:12]).cast("I")
+    owner_size, size = [int.from_bytes(section[at : at + 4], "little") for at in (0, 4)]
     begin = 12 + (owner_size + 3 & ~3)
     if section[12 : 12 + owner_size].rstrip(b"\0") != _OWNER or begin + size > len(section):
-        raise _Damaged("its note on forward compatibility is truncated, or not NVIDIA's")
+        raise _Damaged(f"{_NOTE} is cut off, or not NVIDIA's")
     try:
         said = jsontext.loads(section[begin : begin + size].rstrip(b"\0"))
     except ValueError:
         said = None
     if not isinstance(said, dict):
-        raise _Damaged("its note on forward compatibility is no JSON object")
+        raise _Damaged(f"{_NOTE} is no JSON object")
     version = said.get("CUDA version", "")
     cuda = version_of(version) if isinstance(version, str) else ()
     note = Note(cuda, _numbers(said.get("driver")), _numbers(said.get("device")))
     if not cuda and note.drivers is None:
-        raise _Damaged("its note on forward compatibility names no driver and no CUDA")
+        raise _Damaged(f"{_NOTE} names no driver and no CUDA")
     return note
 
 
@@ -164,9 +158,9 @@ def _numbers(value: object) -> tuple[int, ...] | None:
     if value is None:
         return None
     if not isinstance(value, list) or len(value) > _MOST_NUMBERS:
-        raise _Damaged("its note on forward compatibility has a list that makes no sense")
+        raise _Damaged(f"{_NOTE} has a list that makes no sense")
     if not all([type(item) is int and 0 <= item <= _MOST_NUMBER for item in value]):
-        raise _Damaged("its note on forward compatibility lists something other than numbers")
+        raise _Damaged(f"{_NOTE} lists something other than numbers")
     return tuple(sorted({*value}))
 
 

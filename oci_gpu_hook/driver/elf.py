@@ -17,6 +17,7 @@ try:
 except ImportError:
     from struct import Struct
 
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -58,27 +59,17 @@ _BYTE_ORDERS = {1: "<", 2: ">"}
 def identity_of(root: HostRoot, path: str) -> Identity | None:
     """The identity of the library at `path` in a root; None if there is none that can be read."""
     try:
-        fd = root.open(path, posix.O_RDONLY | posix.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        return identify(fd)
+        with closing(root.open(path, posix.O_RDONLY | posix.O_NONBLOCK)) as fd:
+            return identify(fd)
     except (ValueError, OSError):
         return None
-    finally:
-        posix.close(fd)
 
 
-def identify(fd: int) -> Identity | None:
-    """The identity of the file open at `fd`; None if it is no ELF file.  The file's position does not change.
-
-    Raises ValueError for what cannot be right, and OSError only where pread(2) itself fails (a folder, an I/O error).
-    """
+def identify(fd: int) -> Identity:
+    """The identity of the file open at `fd`, whose position does not change; ValueError, or OSError as pread(2)."""
     head = posix.pread(fd, _HEADER_SIZE, 0)
-    if not head.startswith(_MAGIC):
-        return None
-    if len(head) <= 5 or head[4] not in _LAYOUTS or head[5] not in _BYTE_ORDERS:
-        raise ValueError("the ELF header is cut off or of an unknown class")
+    if not head.startswith(_MAGIC) or len(head) <= 5 or head[4] not in _LAYOUTS or head[5] not in _BYTE_ORDERS:
+        raise ValueError("it is no ELF file, or of an unknown class")
     bits, *formats = _LAYOUTS[head[4]]
     header, segment, dynamic = [Struct(_BYTE_ORDERS[head[5]] + text) for text in formats]
     if len(head) < header.size:

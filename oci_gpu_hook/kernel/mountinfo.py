@@ -15,8 +15,16 @@ if TYPE_CHECKING:
 
 
 class Mount(NamedTuple):
-    """One mount.  tags: the optional fields, such as ``shared:42``; type, options: those of the filesystem."""
+    """One mount.
 
+    device: its filesystem's, ``major:minor``; root: the folder or file of it that the mount shows at `point`; tags: the
+    optional fields, such as ``shared:42``; type, options: those of the filesystem.
+    """
+
+    id: int
+    device: str
+    root: str
+    point: str
     tags: tuple[str, ...]
     type: str
     options: str
@@ -29,8 +37,14 @@ def mount(pieces: Iterable[bytes], id: int) -> Mount | None:
     for text in whole_lines(pieces):
         at = 0 if text.startswith(start) else text.find(b"\n" + start) + 1
         if at or text.startswith(start):
-            return _parsed(text[at:].partition(b"\n")[0].decode("utf-8", "surrogateescape"))
+            return parsed(text[at:].partition(b"\n")[0])
     return None
+
+
+def mounts(pieces: Iterable[bytes]) -> Iterator[Mount]:
+    """All mounts: a start reads them only if something is not where it is on most hosts."""
+    for text in whole_lines(pieces):
+        yield from filter(None, map(parsed, text.split(b"\n")))
 
 
 def mounted(pieces: Iterable[bytes], devices: Iterable[str], but_below: str = "") -> set[str]:
@@ -38,13 +52,12 @@ def mounted(pieces: Iterable[bytes], devices: Iterable[str], but_below: str = ""
 
     but_below: a path at and below which mounts do not count, "" for none.
     """
-    missing = {device: device.encode() for device in devices}
-    top = _escaped(but_below)
+    missing = {device: b" %b " % device.encode() for device in devices}
     found: set[str] = set()
     for text in whole_lines(pieces) if missing else ():
         for device, number in [*missing.items()]:
-            # Anyone may name the source of a FUSE mount like a number, so a find is looked at once more.
-            if b" %b " % number in text and any([_is_of(line, number, top) for line in text.split(b"\n")]):
+            lines = [line for line in text.split(b"\n") if number in line] if number in text else []
+            if any([_is_of(line, device, but_below) for line in lines]):
                 found.add(device)
                 del missing[device]
         if not missing:
@@ -52,18 +65,15 @@ def mounted(pieces: Iterable[bytes], devices: Iterable[str], but_below: str = ""
     return found
 
 
-def _is_of(line: bytes, number: bytes, top: bytes) -> bool:
-    """Whether a line is of a filesystem with this number, mounted at no path below `top`, nor at it."""
-    fields = line.split(b" ", 5)
-    return fields[2:3] == [number] and not (top and (b"%b/" % (*fields, b"", b"")[4]).startswith(top))
+def _is_of(line: bytes, device: str, but_below: str) -> bool:
+    """Whether a line that names a device is of a filesystem on it: any user may name a FUSE mount's source like one.
 
-
-def _escaped(path: str) -> bytes:
-    """The path with a slash at its end, as the kernel writes mount points; nothing for ""."""
-    text = f"{path}/".encode("utf-8", "surrogateescape") if path else b""
-    for letter in b"\\ \t\n":
-        text = text.replace(b"%c" % letter, b"\\%03o" % letter)
-    return text
+    What cannot be read counts.
+    """
+    mount = parsed(line)
+    if mount is None:
+        return True
+    return mount.device == device and not (but_below and f"{mount.point}/".startswith(f"{but_below}/"))
 
 
 def whole_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -80,12 +90,21 @@ def whole_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield b"".join(rest)
 
 
-def _parsed(line: str) -> Mount | None:
-    mount, _, filesystem = line.partition(" - ")
+def parsed(line: bytes) -> Mount | None:
+    """The mount that a line describes; None for what is no such line."""
+    mount, _, filesystem = line.decode("utf-8", "surrogateescape").partition(" - ")
     try:
-        _, _, _, _, _, _, *tags = mount.split(" ")
+        id, _, device, root, point, _, *tags = mount.split(" ")
         type, _, options = filesystem.split(" ", 2)
-        return Mount(tuple(tags), type, options)
+        # As of a device node that its driver has made again.
+        root = _unescaped(root).removesuffix("//deleted")
+        return Mount(int(id), device, root, _unescaped(point), tuple(tags), type, options)
     except ValueError:
-        # No kernel writes such a line.
         return None
+
+
+def _unescaped(field: str) -> str:
+    # The backslash comes last: it begins the others.
+    for letter in " \t\n\\":
+        field = field.replace(f"\\{ord(letter):03o}", letter)
+    return field

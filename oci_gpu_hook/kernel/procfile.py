@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import posix
 
+from oci_gpu_hook.kernel.descriptors import closing
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,13 +25,10 @@ def read(path: str, dir_fd: int | None = None) -> bytes:
 
 def pieces(path: str, dir_fd: int | None = None) -> Iterator[bytes]:
     """The same, one piece at a time, for a file that is not to be held whole."""
-    fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC, dir_fd=dir_fd)
-    try:
+    with closing(posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC, dir_fd=dir_fd)) as fd:
         size = 0
         while piece := posix.read(fd, _PIECE):
             size += len(piece)
             if size > _LARGEST:
                 raise OSError(_EFBIG, posix.strerror(_EFBIG), path)
             yield piece
-    finally:
-        posix.close(fd)

@@ -7,13 +7,12 @@ some starts need is imported where they need it.  Must not change anything but w
 
 from __future__ import annotations
 
-from oci_gpu_hook.container import devicecgroup, layout, systemdscope
-from oci_gpu_hook.container.identity import Container
+from oci_gpu_hook.container import devicecgroup, layout
 from oci_gpu_hook.driver import proc
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.operations import Device
 from oci_gpu_hook.planning import plan
-from oci_gpu_hook.planning.plan import Labels, Plan
+from oci_gpu_hook.planning.plan import Container, Labels, Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,8 +47,8 @@ def decide(
     Without a `process` the container does not exist yet: what only its process tells is taken from config.json.
     spec: the CDI spec of ours that has started the hook: DriverError if it is for another driver.
     """
-    device_cgroup = devicecgroup.look(process, id)
-    scope = systemdscope.find(device_cgroup.top)
+    device_cgroup = devicecgroup.find(process, id)
+    scope = devicecgroup.scope_of(device_cgroup.top)
     container = Container(id, bundle.path, rootfs.path, device_cgroup, scope, rootfs.own)
     compat = ""
     if settings.cuda_forward_compatibility and request is not None and "compute" in request.capabilities:

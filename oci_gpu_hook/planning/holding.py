@@ -23,12 +23,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from oci_gpu_hook.container.identity import Container
     from oci_gpu_hook.container.process import Process
     from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.host.leases import Lease
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.planning.plan import Provision
+    from oci_gpu_hook.planning.plan import Container, Provision
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.request.selectors import AnyOf
     from oci_gpu_hook.request.settings import Settings

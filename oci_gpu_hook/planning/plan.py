@@ -14,11 +14,12 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.container.identity import Container
+    from oci_gpu_hook.container.devicecgroup import DeviceCgroup
     from oci_gpu_hook.container.layout import Layout
     from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.driver.nodes import DeviceNode
     from oci_gpu_hook.formats.ldcache_merge import Entry
+    from oci_gpu_hook.formats.scopeunit import ScopeUnit
     from oci_gpu_hook.operations import Operation
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.vendors.vendorhost import VendorState
@@ -31,6 +32,21 @@ if TYPE_CHECKING:
 # Notes, where somebody wants it so.
 LEFT_ALONE = "the device cgroup is left alone: device-cgroup = off"
 DEV_IS_HOSTS = "the container's /dev is the host's own: no node is made in it"
+
+
+class Container(NamedTuple):
+    """What no other container shares with this one.
+
+    rootfs: its root's path, as config.json has it; scope: the systemd unit that it is in, None if systemd does not
+    restrict its devices; own_mounts: the ids of the mounts in which things may be made.
+    """
+
+    id: str
+    bundle: str
+    rootfs: str
+    device_cgroup: DeviceCgroup
+    scope: ScopeUnit | None = None
+    own_mounts: tuple[int, ...] = ()
 
 
 class Provision(NamedTuple):

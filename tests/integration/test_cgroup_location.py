@@ -40,7 +40,7 @@ class Process:
     def __init__(self, pid): self.pid = pid
     def read(self, name): return procfile.read(f"/proc/{self.pid}/{name}")
 for pid in sys.argv[2:]:
-    try: print((*devicecgroup.locate(Process(pid), sys.argv[1]), *devicecgroup.expected()))
+    try: print((*devicecgroup.locate(Process(pid), sys.argv[1]), *devicecgroup.locate(None, "")))
     except OSError as err: print([str(err)])
 """
 

@@ -151,7 +151,7 @@ TELLING = f"""
 import errno, os, subprocess, sys, time
 sys.path.insert(0, "{REPOSITORY}")
 from oci_gpu_hook.changes import scope
-from oci_gpu_hook.container.systemdscope import find
+from oci_gpu_hook.container.devicecgroup import scope_of as find
 from oci_gpu_hook.formats.devicerule import DeviceRule
 
 def has():

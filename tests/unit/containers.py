@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
-from oci_gpu_hook.container.identity import Container
 from oci_gpu_hook.container.layout import GLIBC, MUSL, Layout
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.planning import plan, provision, selection
+from oci_gpu_hook.planning.plan import Container
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings
 

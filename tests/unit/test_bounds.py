@@ -31,7 +31,7 @@ def test_a_mount_is_found_wherever_its_line_is(size: int) -> None:
     for place in (0, 1, 700, len(lines)):
         pieces = cut("".join([*lines[:place], FIRST, *lines[place:]]), size)
         found = mountinfo.mount(pieces, 11)
-        assert found == Mount(("shared:42", "master:1"), "ext4", "rw,a - b")
+        assert found == Mount(11, "0:1", "/", "/a", ("shared:42", "master:1"), "ext4", "rw,a - b")
         assert mountinfo.mount(pieces, 1) is None
     assert mountinfo.mount(cut(FIRST.rstrip("\n"), size), 11) == found
     for short in (b"7 -", b"7", b""):

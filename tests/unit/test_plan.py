@@ -14,7 +14,6 @@ import pytest
 
 from oci_gpu_hook.cli import render
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
-from oci_gpu_hook.container.identity import Container
 from oci_gpu_hook.container.layout import Layout
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import ConfigError, DriverError
@@ -22,7 +21,7 @@ from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.formats.scopeunit import ScopeUnit
 from oci_gpu_hook.operations import Device, Mount, OpenCgroup, TellSystemd, Tmpfs
 from oci_gpu_hook.planning import carriedout
-from oci_gpu_hook.planning.plan import Plan
+from oci_gpu_hook.planning.plan import Container, Plan
 from oci_gpu_hook.request.settings import Settings
 from tests.unit import hosts
 from tests.unit.asking import by_environment

@@ -3,23 +3,12 @@
 
 from __future__ import annotations
 
-import posix
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from oci_gpu_hook.kernel.descriptors import closing as closing
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from oci_gpu_hook.host.root import HostRoot
-
-
-@contextmanager
-def closing(fd: int) -> Iterator[int]:
-    """A descriptor that is closed at the end."""
-    try:
-        yield fd
-    finally:
-        posix.close(fd)
 
 
 def text(root: HostRoot, path: str) -> str:

@@ -8,11 +8,11 @@ attached.
 from __future__ import annotations
 
 import posix
-from contextlib import suppress
 
+from oci_gpu_hook.container.devicecgroup import is_unified
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.kernel import bpf, syscalls
-from oci_gpu_hook.node.machine import closing, text
+from oci_gpu_hook.kernel import bpf
+from oci_gpu_hook.node.machine import text
 from oci_gpu_hook.record import NamedTuple
 
 _CGROUPS = "/sys/fs/cgroup"
@@ -62,10 +62,9 @@ def look(root: HostRoot) -> Kernel:
 
 
 def cgroup_version(root: HostRoot) -> str:
-    """``v2``, ``v1`` or "", by the rule of runc and crun: v2 where /sys/fs/cgroup itself is cgroup2."""
-    with suppress(OSError), closing(root.open(_CGROUPS)) as fd:
-        if syscalls.filesystem_magic(fd) == syscalls.CGROUP2_SUPER_MAGIC:
-            return "v2"
+    """``v2``, ``v1`` or ""."""
+    if is_unified(f"{root.path.rstrip('/')}{_CGROUPS}"):
+        return "v2"
     return "v1" if root.stat(f"{_CGROUPS}/devices/devices.list") is not None else ""
 
 

@@ -7,9 +7,8 @@ A start reads no such table: it would pay for each mount of the node.
 from __future__ import annotations
 
 import posix
-import re
 
-from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.kernel.mountinfo import parsed
 
 # Filesystems that answer by themselves: no daemon of a user's and no server is asked.  An overlay asks those that it is
 # made of: one that a user has made is no such filesystem.
@@ -19,16 +18,6 @@ _LOCAL = frozenset(
         *("btrfs", "f2fs", "zfs", "bcachefs", "squashfs", "erofs", "iso9660", "vfat"),
     )
 )
-_ESCAPE = re.compile(rb"\\(040|011|012|134)")
-
-
-class Mount(NamedTuple):
-    """A mount: its number, its filesystem's device and type, and the folder or file of it that the mount shows."""
-
-    id: int
-    device: str
-    root: str
-    kind: str
 
 
 class Mounts:
@@ -38,8 +27,7 @@ class Mounts:
     """
 
     def __init__(self, mountinfo: bytes, *, is_ours: bool = False) -> None:
-        found = [_parsed(line) for line in mountinfo.split(b"\n")]
-        self.points = dict([item for item in found if item])
+        self.points = {mount.point: mount for mount in filter(None, map(parsed, mountinfo.split(b"\n")))}
         self._is_ours = is_ours
 
     def way(self, path: str) -> list[str]:
@@ -51,7 +39,7 @@ class Mounts:
     def is_local(self, path: str) -> bool:
         """Whether every filesystem on the way to `path` answers by itself; a user waits for his own FUSE daemons."""
         way = [point for point in self.way(path) if point != "/" or not self._is_ours]
-        return posix.geteuid() != 0 or _LOCAL.issuperset([self.points[point].kind for point in way])
+        return posix.geteuid() != 0 or _LOCAL.issuperset([self.points[point].type for point in way])
 
     def shown(self, path: str) -> tuple[str, str] | None:
         """The filesystem's device, and the place in it, of what lies at `path` if no link leads there; else None."""
@@ -67,23 +55,5 @@ def root_of(mountinfo: bytes) -> tuple[str, str] | None:
 
     Of the mounts at "/" it is the first: those that follow lie over it.
     """
-    lines = [_parsed(line) for line in mountinfo.split(b"\n") if b" / " in line]
-    return next(((mount.device, mount.root) for point, mount in filter(None, lines) if point == "/"), None)
-
-
-def _parsed(line: bytes) -> tuple[str, Mount] | None:
-    """A mount point and its mount; None for a line that is none."""
-    fields, _, filesystem = line.partition(b" - ")
-    words = fields.split(b" ")
-    if len(words) < 6 or not words[0].isdigit():
-        return None
-    device, kind = words[2].decode("ascii", "replace"), filesystem.partition(b" ")[0].decode("ascii", "replace")
-    # As of a node that the driver has made again.
-    place = _unescaped(words[3]).removesuffix("//deleted")
-    return _unescaped(words[4]), Mount(int(words[0]), device, place, kind)
-
-
-def _unescaped(field: bytes) -> str:
-    """A field of mountinfo: the kernel writes space, tab, newline and backslash as octal numbers."""
-    plain = _ESCAPE.sub(lambda found: bytes([int(found.group(1), 8)]), field)
-    return plain.decode("utf-8", "surrogateescape")
+    lines = [parsed(line) for line in mountinfo.split(b"\n") if b" / " in line]
+    return next(((mount.device, mount.root) for mount in filter(None, lines) if mount.point == "/"), None)
