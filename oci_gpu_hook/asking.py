@@ -144,7 +144,6 @@ class Question:
             from oci_gpu_hook.host.root import HostRoot
             from oci_gpu_hook.vendors import folders
 
-            root = HostRoot(self._root, remember=self._remember)
-            self._known = folders.for_container(root, self.inputs)
-            root.close()
+            with HostRoot(self._root, remember=self._remember) as root:
+                self._known = folders.for_container(root, self.inputs)
         return self._known

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CUDA = "libcuda.so."
 
-_RESOLVE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.RESOLVE_NO_XDEV
+_RESOLVE = syscalls.RESOLVE_BELOW | syscalls.RESOLVE_NO_XDEV
 
 # elf(5), of 64 bits and little-endian as all supported machines are; the header and each section's row have 64 bytes.
 _ELF = b"\x7fELF\x02\x01"

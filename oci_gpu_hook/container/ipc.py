@@ -13,6 +13,8 @@ import posix
 from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import mountinfo, syscalls
+from oci_gpu_hook.kernel.descriptors import closing
+from oci_gpu_hook.kernel.filetypes import is_same
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.annotations import CONTAINERD, DOCKER, PODMAN, TASKS, folder_of, keeper_of
 from oci_gpu_hook.request.bundle import Bundle, read_bundle
@@ -32,7 +34,7 @@ VOLUME = "volume"
 LINK = "link"
 
 XATTR = "security.selinux"
-NO_SYMLINKS = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.RESOLVE_NO_SYMLINKS
+NO_SYMLINKS = syscalls.RESOLVE_BELOW | syscalls.RESOLVE_NO_SYMLINKS
 
 
 class IpcMount(NamedTuple):
@@ -62,16 +64,12 @@ def mounts(bundle: Bundle, state_id: str, rootfs: Rootfs, process: Process, host
             if err.errno in (syscalls.ELOOP, syscalls.ENOTDIR):
                 found.append(IpcMount(path, LINK, "", False, ()))
             continue
-        try:
-            owner, members = _owner(bundle, state_id, path, fd, host)
-            if has_hosts_ipc:
-                owner = HOST
+        with closing(fd):
+            owner, members = (HOST, ()) if has_hosts_ipc else _owner(bundle, state_id, path, fd, host)
             context = label_of(fd)
-            may_change = owner in (CONTAINER, POD) and not _is_right(bundle, context, members)
-            fixed = may_change and _is_fixed(process, fd)
-            found.append(IpcMount(path, owner, context, fixed, members))
-        finally:
-            posix.close(fd)
+            is_right = context == bundle.mount_label() and {bundle.process_label()}.issuperset(members)
+            may_change = owner in (CONTAINER, POD) and not is_right
+            found.append(IpcMount(path, owner, context, may_change and _is_fixed(process, fd), members))
     return tuple(found)
 
 
@@ -95,7 +93,7 @@ def _owner(bundle: Bundle, state_id: str, path: str, fd: int, host: HostRoot) ->
         return CONTAINER, ()
     there = host.stat(source)
     # The path tells whose it is, so it must be what lies at that path.
-    if there is None or (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino):
+    if there is None or not is_same(there, here):
         return VOLUME, ()
     bundles = _bundles(bundle.path, state_id)
     owner = _kept(bundle.path, state_id, source)
@@ -148,12 +146,6 @@ def _process_label(bundle: str, source: str, path: str, *, is_owner: bool) -> st
         # No bundle, or a container that is just being made or removed.
         pass
     return ""
-
-
-def _is_right(bundle: Bundle, context: str, members: tuple[str, ...]) -> bool:
-    """Whether a mount has the container's own label already, and is shared with none of another."""
-    ours = bundle.process_label()
-    return context == bundle.mount_label() and all([label == ours for label in members])
 
 
 def _is_fixed(process: Process, fd: int) -> bool:

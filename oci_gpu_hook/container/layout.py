@@ -12,14 +12,13 @@ import posix
 
 from oci_gpu_hook.formats.ldcache import MULTIARCH, MULTIARCH_32
 from oci_gpu_hook.kernel import syscalls
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.container.compat import Compat
     from oci_gpu_hook.container.process import Process
-
-_BELOW = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 
 # No image has more names in one folder.
 _MOST_NAMES = 4096
@@ -115,40 +114,35 @@ def names(root_fd: int, path: str) -> tuple[str, ...]:
 
     None of a volume's either: nothing of a volume is read, whose server may never answer.
     """
-    flags = posix.O_RDONLY | posix.O_DIRECTORY
-    try:
-        resolve = _BELOW | syscalls.RESOLVE_NO_XDEV
-        fd = syscalls.openat2_if_there(root_fd, path, flags, resolve=resolve)
-    except OSError:
-        return ()
+    resolve = syscalls.RESOLVE_BELOW | syscalls.RESOLVE_NO_XDEV
+    fd = _opened(root_fd, path, posix.O_RDONLY | posix.O_DIRECTORY, resolve)
     if fd is None:
         return ()
-    try:
-        # Not listdir: an image may have millions of names there.
-        with posix.scandir(fd) as entries:
-            found = [entry.name for _, entry in zip(range(_MOST_NAMES + 1), entries)]
-    finally:
-        posix.close(fd)
+    # Not listdir: an image may have millions of names there.
+    with closing(fd), posix.scandir(fd) as entries:
+        found = [entry.name for _, entry in zip(range(_MOST_NAMES + 1), entries)]
     return tuple(sorted(found)) if len(found) <= _MOST_NAMES else ()
 
 
 def dev_is_hosts(root_fd: int) -> bool:
     """Whether the container's /dev is the host's own filesystem: a node made there would be the host's."""
-    try:
-        fd = syscalls.openat2(root_fd, "/dev", posix.O_PATH, resolve=_BELOW)
-    except OSError:
+    fd = _opened(root_fd, "/dev")
+    if fd is None:
         return False
-    try:
+    with closing(fd):
         return posix.fstat(fd).st_dev == posix.stat("/dev").st_dev
-    finally:
-        posix.close(fd)
 
 
 def _exists(root_fd: int, path: str) -> bool:
-    try:
-        fd = syscalls.openat2_if_there(root_fd, path, posix.O_PATH, resolve=_BELOW)
-    except OSError:
-        return False
+    fd = _opened(root_fd, path)
     if fd is not None:
         posix.close(fd)
     return fd is not None
+
+
+def _opened(root_fd: int, path: str, flags: int = posix.O_PATH, resolve: int = syscalls.RESOLVE_BELOW) -> int | None:
+    """A descriptor of what `path` leads to in the container; None if that cannot be opened."""
+    try:
+        return syscalls.openat2_if_there(root_fd, path, flags, resolve=resolve)
+    except OSError:
+        return None

@@ -15,7 +15,8 @@ from oci_gpu_hook.container.process import INITIAL_USER_NAMESPACE
 from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.host.source import open_source
 from oci_gpu_hook.kernel import mountinfo, procfile, syscalls
-from oci_gpu_hook.kernel.filetypes import is_link
+from oci_gpu_hook.kernel.descriptors import closing
+from oci_gpu_hook.kernel.filetypes import is_link, is_same
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.state import ENGINE_HINT
 
@@ -23,7 +24,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.container.process import Process
 
-_BELOW = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 _FOLDER = posix.O_PATH | posix.O_DIRECTORY
 # Each procfs has this folder, over which ours is mounted in part.  The kernel lets nobody make things in a procfs.
 _DRIVERS = "/proc/driver"
@@ -63,11 +63,7 @@ def of_process(path: str, tmpfs: tuple[str, ...], process: Process) -> Rootfs:
         raise _not_the_root(path, "nothing is mounted there for the container")
     if not _is_here_too(fd, path):
         raise _not_the_root(path, "something else is mounted over it")
-    own = _own(fd, tmpfs)
-    # The engine's path leads here twice; that the runtime meant the same, a mount of its own on it says.
-    if not any([_lies_on(fd, name) for name in own.values()]) and not _is_roots(path, fd):
-        raise _not_the_root(path, "others than root can exchange it for another folder")
-    return Rootfs(fd, (id, *own), path)
+    return _meant(path, fd, id, _own(fd, tmpfs))
 
 
 def of_caller(path: str) -> Rootfs:
@@ -86,7 +82,15 @@ def of_caller(path: str) -> Rootfs:
     top = posix.readlink(f"/proc/self/fd/{fd}")
     own = _own(fd, USUAL_TMPFS, _session(top, hosts) or top, hosts)
     # A mount point in /tmp, or in a folder like it, may belong to the container's user.
-    if not any([_lies_on(fd, name) for name in own.values()]) and not _is_roots(path, fd, posix.fstat(fd).st_uid):
+    return _meant(path, fd, id, own, posix.fstat(fd).st_uid)
+
+
+def _meant(path: str, fd: int, id: int, own: dict[int, str], owner: int = 0) -> Rootfs:
+    """The root at `path`, if the runtime has meant the folder open at `fd` by it, to which the path leads now.
+
+    A mount of its own on that says so; else BundleError if others could have exchanged it.  owner: see `_is_roots`.
+    """
+    if not any([_lies_on(fd, name) for name in own.values()]) and not _is_roots(path, fd, owner):
         raise _not_the_root(path, "others than root can exchange it for another folder")
     return Rootfs(fd, (id, *own), path)
 
@@ -145,7 +149,7 @@ def _lie_at(fd: int, paths: tuple[str, ...]) -> list[tuple[str, int, str]]:
     there = []
     for path in paths:
         try:
-            found = syscalls.openat2_if_there(fd, path, posix.O_PATH, resolve=_BELOW)
+            found = syscalls.openat2_if_there(fd, path, posix.O_PATH, resolve=syscalls.RESOLVE_BELOW)
         except OSError:
             continue
         if found is not None:
@@ -168,48 +172,35 @@ def _lies_on(fd: int, path: str) -> bool:
 def _open(path: str, process: Process | None) -> int:
     """A descriptor of the folder at `path`, in the mount namespace of `process` if there is one."""
     # Before pivot_root this link leads into the container's mount namespace, and is the host's root in it.
-    start = process.open("root", _FOLDER) if process else posix.open("/", _FOLDER)
-    try:
-        return syscalls.openat2(start, path, _FOLDER, resolve=_BELOW)
-    except OSError as err:
-        raise BundleError(f"the container's root {path} cannot be opened: {err.strerror}", ENGINE_HINT) from err
-    finally:
-        posix.close(start)
+    with closing(process.open("root", _FOLDER) if process else posix.open("/", _FOLDER)) as start:
+        try:
+            return syscalls.openat2(start, path, _FOLDER, resolve=syscalls.RESOLVE_BELOW)
+        except OSError as err:
+            raise BundleError(f"the container's root {path} cannot be opened: {err.strerror}", ENGINE_HINT) from err
 
 
 def _is_here_too(fd: int, path: str) -> bool:
     """Whether `path` leads to the same folder in our own mount namespace, which is the runtime's."""
     try:
-        status = posix.stat(path)
+        return is_same(posix.stat(path), posix.fstat(fd))
     except OSError:
         return False
-    return _same(status, posix.fstat(fd))
-
-
-def _same(one: posix.stat_result, other: posix.stat_result) -> bool:
-    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 
 
 def _is_roots(path: str, fd: int, owner: int = 0) -> bool:
     """Whether `path` leads to the folder open at `fd`, and nobody but root can exchange it for another.
 
-    A rootless engine's user counts as root.
-
-    owner: see `open_source`.
+    A rootless engine's user counts as root.  owner: see `open_source`.
     """
-    start = posix.open("/", _FOLDER | posix.O_CLOEXEC)
     try:
-        own = _is_users_own(start)
-        found = open_source(start, path, posix.geteuid(), _ALL) if own else open_source(start, path, owner)
+        with closing(posix.open("/", _FOLDER | posix.O_CLOEXEC)) as start:
+            whose = (posix.geteuid(), _ALL) if _is_users_own(start) else (owner, None)
+            found = open_source(start, path, *whose)
+        with closing(found):
+            # Its owner may have exchanged it meanwhile.
+            return is_same(posix.fstat(found), posix.fstat(fd))
     except OSError:
         return False
-    finally:
-        posix.close(start)
-    try:
-        # Its owner may have exchanged it meanwhile.
-        return _same(posix.fstat(found), posix.fstat(fd))
-    finally:
-        posix.close(found)
 
 
 def _is_users_own(root_fd: int) -> bool:
@@ -218,15 +209,12 @@ def _is_users_own(root_fd: int) -> bool:
     There the hook has that user's power, and whoever has a number is that user: who could exchange a folder gains
     nothing by it (SECURITY.md).  In a namespace with a system of its own, such as LXC's, "/" is its root's.
     """
-    fd = posix.open("/proc/self/ns/user", posix.O_RDONLY | posix.O_CLOEXEC)
-    try:
+    with closing(posix.open("/proc/self/ns/user", posix.O_RDONLY | posix.O_CLOEXEC)) as fd:
         return (
             posix.fstat(fd).st_ino != INITIAL_USER_NAMESPACE
             and posix.fstat(root_fd).st_uid == _NOBODY
             and syscalls.ns_get_owner_uid(fd) == posix.geteuid()
         )
-    finally:
-        posix.close(fd)
 
 
 def _not_the_root(path: str, why: str) -> BundleError:

@@ -15,7 +15,7 @@ from oci_gpu_hook.driver.inventory import DriverFile, Library, Misfit
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.kernel.filetypes import is_folder
+from oci_gpu_hook.kernel.filetypes import is_folder, is_same
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -228,8 +228,7 @@ def _cached_folders(root: HostRoot) -> list[str]:
 def _below_usr(root: HostRoot, folder: str) -> str:
     """/usr/lib64 for /lib64 where the one is a link to the other, as on today's distributions: ldconfig lists both."""
     here, there = root.stat(folder), root.stat(f"/usr{folder}")
-    same = here and there and (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
-    return f"/usr{folder}" if same else folder
+    return f"/usr{folder}" if here and there and is_same(here, there) else folder
 
 
 def _xorg_modules(driver: Driver) -> list[DriverFile]:

@@ -161,10 +161,9 @@ def ipc_paths(root: HostRoot, driver_root: str = "/", mps: tuple[str, int] = MPS
     prefix = driver_root.rstrip("/")
     if prefix and root.stat(prefix) is not None:
         # Links must be resolved inside the driver's root: /var/run can be an absolute link there.
-        driver = HostRoot(root.path.rstrip("/") + root.real(prefix))
-        for path, ipc in _ipc_paths(driver, mps).items():
-            found[path] = ipc._replace(source=prefix + driver.real(ipc.source))
-        driver.close()
+        with HostRoot(root.path.rstrip("/") + root.real(prefix)) as driver:
+            for path, ipc in _ipc_paths(driver, mps).items():
+                found[path] = ipc._replace(source=prefix + driver.real(ipc.source))
     return tuple([found[path] for path, _ in IPC_PATHS if path in found])
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.kernel import procfile
+from oci_gpu_hook.kernel import mountinfo, procfile
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_folder, is_link, is_regular
 from oci_gpu_hook.record import NamedTuple
 
@@ -97,23 +98,20 @@ def look(root: HostRoot, folder: str, see: Callable[[str], None]) -> Contents:
 
 def _entries(root: HostRoot, path: str) -> list[tuple[str, posix.stat_result | None]]:
     """Each name in a folder with its status, None if that cannot be had; no name if the folder cannot be read."""
+    found: list[tuple[str, posix.stat_result | None]] = []
     try:
         fd = root.open(path, _LIST)
     except OSError:
         return []
-    try:
-        found: list[tuple[str, posix.stat_result | None]] = []
-        with posix.scandir(fd) as entries:
-            for entry in entries:
-                try:
-                    found.append((entry.name, entry.stat(follow_symlinks=False)))
-                except OSError:
-                    found.append((entry.name, None))
-                if len(found) > MOST_THINGS:
-                    break
-        return found
-    finally:
-        posix.close(fd)
+    with closing(fd), posix.scandir(fd) as entries:
+        for entry in entries:
+            try:
+                found.append((entry.name, entry.stat(follow_symlinks=False)))
+            except OSError:
+                found.append((entry.name, None))
+            if len(found) > MOST_THINGS:
+                break
+    return found
 
 
 def fault(name: str, status: posix.stat_result | None, roots: tuple[int, ...]) -> str:
@@ -144,14 +142,6 @@ def _check(folders: int, others: int, depth: int) -> None:
 
 
 def _mounted_below(folder: str) -> set[str]:
-    """Where this process sees something mounted in a folder: the rest of each path (proc_pid_mountinfo(5))."""
-    text = procfile.read("/proc/self/mountinfo").decode("utf-8", "surrogateescape")
-    points = [_unescaped(line.split(" ")[4]) for line in text.split("\n") if line]
+    """Where this process sees something mounted in a folder: the rest of each path."""
+    points = [mount.point for mount in mountinfo.mounts(procfile.pieces("/proc/self/mountinfo"))]
     return {point[len(folder) :] for point in points if point.startswith(f"{folder}/")}
-
-
-def _unescaped(text: str) -> str:
-    """The kernel writes blanks and backslashes of a path in octal."""
-    for escape, letter in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        text = text.replace(escape, letter)
-    return text

@@ -10,6 +10,7 @@ import posix
 
 from oci_gpu_hook.host.source import UntrustedError, open_source
 from oci_gpu_hook.kernel import syscalls
+from oci_gpu_hook.kernel.descriptors import reopened
 from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_regular
 
 _APPEND = posix.O_WRONLY | posix.O_APPEND | posix.O_CLOEXEC
@@ -45,4 +46,4 @@ def _opened(path: str) -> int:
             raise UntrustedError("it is no file of the caller's own") from None
         if syscalls.filesystem_magic(named) in syscalls.KERNEL_MAGICS:
             raise UntrustedError("it is one of the kernel's own") from None
-        return posix.open(f"/proc/self/fd/{named}", _APPEND)
+        return reopened(named, _APPEND)

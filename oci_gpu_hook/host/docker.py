@@ -44,8 +44,7 @@ def with_record(inputs: Inputs, bundle: Bundle, settings: Settings, host_root: s
     by_gpus = (settings.docker_count == "any" or not accepts_environment(inputs, settings)) and _has_hook(bundle)
     if not by_gpus and not settings.swarm_resources:
         return inputs
-    root = HostRoot(host_root)
-    try:
+    with HostRoot(host_root) as root:
         if by_gpus:
             record = _record_of(root, bundle, _HOST_CONFIG)[1]
             inputs = inputs._replace(docker_devices=value(record))
@@ -54,8 +53,6 @@ def with_record(inputs: Inputs, bundle: Bundle, settings: Settings, host_root: s
         if settings.swarm_resources:
             inputs = inputs._replace(images=from_image(root, bundle, inputs.environment))
         return inputs
-    finally:
-        root.close()
 
 
 def _with_any(inputs: Inputs, asked: str) -> Inputs:

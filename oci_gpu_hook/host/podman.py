@@ -26,11 +26,8 @@ _LARGEST = 8 << 20
 
 def settings_of(path: str | None, who: Who, host_root: str) -> Settings:
     """The settings for a container whose image its annotations do not say; path: see `settings.files`."""
-    root = HostRoot(host_root)
-    try:
+    with HostRoot(host_root) as root:
         return settings.read_settings(path, who._replace(image=image(root, who.bundle, who.id)))
-    finally:
-        root.close()
 
 
 def image(root: HostRoot, bundle: str, id: str) -> str:

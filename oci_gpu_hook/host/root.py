@@ -12,6 +12,7 @@ import posix
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.source import UntrustedError, open_source
 from oci_gpu_hook.kernel import syscalls
+from oci_gpu_hook.kernel.descriptors import closing, content
 from oci_gpu_hook.kernel.filetypes import is_folder
 
 TYPE_CHECKING = False
@@ -20,10 +21,8 @@ if TYPE_CHECKING:
 
     Found = TypeVar("Found")
 
-# Of 64 KiB each.  Not all folders that are read belong to root, and a link in one may lead to /dev/zero.
-_MOST_PIECES = 128
-
-_RESOLVE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
+# Not all folders that are read belong to root, and a link in one may lead to /dev/zero.
+_LARGEST = 8 << 20
 
 
 class HostRoot:
@@ -42,15 +41,17 @@ class HostRoot:
         except OSError as err:
             raise UsageError(f"cannot open --host-root {path}: {err.strerror}") from err
 
-    def close(self) -> None:
-        """Close the descriptor."""
+    def __enter__(self) -> HostRoot:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         posix.close(self.fd)
 
     def open(self, path: str, flags: int = posix.O_PATH) -> int:
         """A descriptor of `path`, links followed inside the root; OSError as open(2)."""
         if self._is_hosts_own:
             return posix.open(path, flags | posix.O_CLOEXEC)
-        return syscalls.openat2(self.fd, path, flags, resolve=_RESOLVE)
+        return syscalls.openat2(self.fd, path, flags, resolve=syscalls.RESOLVE_BELOW)
 
     def clone(self, path: str, mount_attr: bytes) -> int:
         """A detached copy of the mount that `path` lies on, from `path` down; links are followed.
@@ -76,38 +77,29 @@ class HostRoot:
     def _clone(self, path: str) -> int:
         if self._is_hosts_own:
             return syscalls.open_tree(syscalls.AT_FDCWD, path, syscalls.OPEN_TREE_CLONE)
-        fd = self.open(path)
-        try:
+        with closing(self.open(path)) as fd:
             return syscalls.open_tree(fd, "", syscalls.OPEN_TREE_CLONE | syscalls.AT_EMPTY_PATH)
-        finally:
-            posix.close(fd)
 
     def clone_source(self, path: str, owner: int, mount_attr: Callable[[posix.stat_result], bytes]) -> int:
         """The same of what lies at `path`; UntrustedError as `open_source`, which says what `owner` is.
 
         mount_attr: gives the attributes of the copy, by what it is a copy of.
         """
-        fd = open_source(self.fd, path, owner)
-        try:
+        with closing(open_source(self.fd, path, owner)) as fd:
             attributes = mount_attr(posix.fstat(fd))
             tree = syscalls.open_tree(fd, "", syscalls.OPEN_TREE_CLONE | syscalls.AT_EMPTY_PATH)
-        finally:
-            posix.close(fd)
         syscalls.mount_setattr(tree, attributes)
         return tree
 
     def source(self, path: str, owner: int = 0) -> tuple[bool, str] | None:
         """Whether what lies at `path` is a folder, and why it cannot be trusted, else ""; None for nothing."""
         try:
-            fd = open_source(self.fd, path, owner)
+            with closing(open_source(self.fd, path, owner)) as fd:
+                return is_folder(posix.fstat(fd)), ""
         except UntrustedError as err:
             return False, str(err)
         except OSError:
             return None
-        try:
-            return is_folder(posix.fstat(fd)), ""
-        finally:
-            posix.close(fd)
 
     def stat(self, path: str) -> posix.stat_result | None:
         """The status of what `path` leads to; None if there is nothing."""
@@ -120,7 +112,7 @@ class HostRoot:
 
     def read(self, path: str) -> bytes | None:
         """The whole content of a file; None if there is none that we may read, or it is too large."""
-        return self._of(path, posix.O_RDONLY | posix.O_NONBLOCK, _content)
+        return self._of(path, posix.O_RDONLY | posix.O_NONBLOCK, lambda fd: content(fd, _LARGEST))
 
     def names(self, path: str) -> list[str]:
         """The names in a directory, sorted; none where there is no directory."""
@@ -143,24 +135,10 @@ class HostRoot:
     def _of(self, path: str, flags: int, act: Callable[[int], Found]) -> Found | None:
         """What `act` gives for the descriptor of `path`; None where it cannot be opened, or `act` fails."""
         try:
-            fd = self.open(path, flags)
+            with closing(self.open(path, flags)) as fd:
+                return act(fd)
         except OSError:
             return None
-        try:
-            return act(fd)
-        except OSError:
-            return None
-        finally:
-            posix.close(fd)
-
-
-def _content(fd: int) -> bytes | None:
-    pieces = []
-    while piece := posix.read(fd, 1 << 16):
-        pieces.append(piece)
-        if len(pieces) > _MOST_PIECES:
-            return None
-    return b"".join(pieces)
 
 
 def _inodes(fd: int) -> list[tuple[str, int]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.kernel import syscalls
+from oci_gpu_hook.kernel.descriptors import closing, content, reopened
 from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_link, is_open_to_others, is_regular, is_socket
 
 TYPE_CHECKING = False
@@ -58,7 +59,7 @@ def open_source(root_fd: int, path: str, owner: int = 0, roots: Container[int] |
             fd = posix.open(name, _NAMED, dir_fd=folder)
             opened.append(fd)
             status = posix.fstat(fd)
-            _check(parent, status, name, is_last=not names, roots=roots, owners=(0, owner))
+            _check(parent, status, name, not names, roots, owner)
             if not is_link(status):
                 folders.append((fd, status))
                 continue
@@ -82,37 +83,19 @@ def read_source(root_fd: int, path: str, largest: int) -> bytes | None:
     None as well if there is none, or one of more than `largest` bytes.
     """
     try:
-        named = open_source(root_fd, path)
+        with closing(open_source(root_fd, path)) as named:
+            status = posix.fstat(named)
+            # "/" names root's number in a user namespace.
+            if not is_regular(status) or is_open_to_others(status, posix.fstat(root_fd).st_uid):
+                return None
+            with closing(reopened(named)) as fd:
+                return content(fd, largest)
     except (OSError, ValueError):  # the latter for what can be no path
         return None
-    try:
-        status = posix.fstat(named)
-        # "/" names root's number in a user namespace.
-        if not is_regular(status) or is_open_to_others(status, posix.fstat(root_fd).st_uid):
-            return None
-        fd = posix.open(f"/proc/self/fd/{named}", posix.O_RDONLY | posix.O_CLOEXEC)
-        try:
-            data = b""
-            # A file that grows meanwhile is not read to its end.
-            while len(data) <= largest and (piece := posix.read(fd, 1 << 16)):
-                data += piece
-            return data if len(data) <= largest else None
-        finally:
-            posix.close(fd)
-    except OSError:
-        return None
-    finally:
-        posix.close(named)
 
 
 def _check(
-    parent: posix.stat_result,
-    status: posix.stat_result,
-    name: str,
-    *,
-    is_last: bool,
-    roots: Container[int],
-    owners: tuple[int, ...],
+    parent: posix.stat_result, status: posix.stat_result, name: str, is_last: bool, roots: Container[int], owner: int
 ) -> None:
     """UntrustedError if others could have put what has this `status` into its folder, or could exchange it."""
     if parent.st_uid not in roots:
@@ -121,6 +104,6 @@ def _check(
     elif parent.st_mode & WRITABLE_BY_OTHERS:
         if not parent.st_mode & _STICKY:
             raise UntrustedError(f"{name!r} lies in a folder that others than root may write to")
-        if status.st_uid not in owners or is_link(status):
+        if status.st_uid not in (0, owner) or is_link(status):
             what = "a link" if is_link(status) else f"user {status.st_uid}'s"
             raise UntrustedError(f"{name!r} is {what}, in a folder that others than root may write to")

@@ -49,6 +49,11 @@ def is_character_device(status: Status) -> bool:
     return status.st_mode & S_IFMT == S_IFCHR
 
 
+def is_same(one: Status, other: Status) -> bool:
+    """Whether both are of the very same file."""
+    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+
+
 def is_open_to_others(status: stat_result, owner: int = 0) -> bool:
     """Whether users other than root own it or may write to it; `owner` counts as root."""
     return status.st_uid not in (0, owner) or bool(status.st_mode & WRITABLE_BY_OTHERS)

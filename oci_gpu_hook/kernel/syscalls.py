@@ -48,6 +48,8 @@ RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_NO_SYMLINKS = 0x04
 RESOLVE_BENEATH = 0x08
 RESOLVE_IN_ROOT = 0x10
+# Links of a root are followed inside it, and none of procfs's.
+RESOLVE_BELOW = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS
 
 # --- fcntl.h
 AT_FDCWD = -100

@@ -69,7 +69,7 @@ UNCHECKED = {
     "root": (
         ("container/rootfs.py", "if not is_mounted_there:", "if False:"),
         ("container/rootfs.py", "if not _is_here_too(fd, path):", "if False:"),
-        ("container/rootfs.py", " and not _is_roots(path, fd):", " and False:"),
+        ("container/rootfs.py", " and not _is_roots(path, fd, owner):", " and False:"),
     ),
 }
 

@@ -64,7 +64,6 @@ def node(tree: Path, folder: Path, facts: Facts | None = None, settings: str = "
     (tree / "run").mkdir(exist_ok=True)
     found = survey.survey(root, driver_root, facts)
     survey.save(root, proc.stamp(root, driver_root), found)
-    root.close()
     return made
 
 

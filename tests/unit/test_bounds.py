@@ -90,4 +90,3 @@ def test_a_file_of_the_host_that_is_too_large_is_not_read(tmp_path: Path) -> Non
             written.truncate(size)
         assert (root.read("/file") is not None) is there
     assert peak(lambda: root.read("/file")) < 20 * MIB
-    root.close()

@@ -39,7 +39,7 @@ def _small(tree: Path, folder: Path) -> Node:
 
 
 def _everything(tree: Path, folder: Path) -> Node:
-    plant(tree).close()
+    plant(tree)
     for name, soname in hosts.SONAMES.items():
         twin = hosts.elf(soname, hosts.MACHINES["i386"])
         hosts.plant(tree, f"usr/lib/{MULTIARCH_32}/{name}.so.{hosts.VERSION}", twin)

@@ -36,7 +36,7 @@ STAGES = ("prestart", "createRuntime", "createContainer", "startContainer", "pos
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Node:
     tree = tmp_path_factory.mktemp("tree")
-    plant(tree).close()
+    plant(tree)
     return cdi_engine.node(tree, tmp_path_factory.mktemp("of"), FACTS)
 
 
@@ -226,7 +226,7 @@ def test_a_spec_has_what_the_administrator_allows(program: Program, host: Node, 
 def test_mig_devices_that_only_nvml_could_name_are_counted(program: Program, host: Node, tmp_path: Path) -> None:
     program(*generate(host))
     assert program.err == ""
-    plant(tmp_path / "tree").close()
+    plant(tmp_path / "tree")
     unnamed = program.document(*generate(cdi_engine.node(tmp_path / "tree", tmp_path)))
     assert not any(":" in device["name"] for device in unnamed["devices"])
     (said,) = program.err.splitlines()
@@ -239,7 +239,7 @@ def test_a_host_without_driver_or_libraries(program: Program, tmp_path: Path) ->
     host.tree.mkdir()
     host.settings.touch()
     assert "this host has no NVIDIA driver" in program.mistake(6, *generate(host))
-    hosts.host(host.tree).close()
+    hosts.host(host.tree)
     for file in (host.tree / hosts.LIBRARY_FOLDER).iterdir():
         file.unlink()
     assert "the driver's libraries are not there" in program.mistake(6, *generate(host))

@@ -54,7 +54,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make de
 def _host(tree: Path, folder: Path, *, with_nodes: bool = True, **keys: Any) -> Node:
     os.umask(0o022)
     tree.chmod(0o755)
-    hosts.host(tree).close()
+    hosts.host(tree)
     made = cdi_engine.node(tree, folder)
     hosts.plant(tree, FILE, json.dumps({**ACME, **keys}))
     hosts.plant(tree, "/opt/acme/version", "1.5\n")

@@ -175,6 +175,6 @@ def test_a_folder_in_parts_may_not_have_too_many(host: Path, monkeypatch: pytest
 
 def test_mount_points_are_found_whatever_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
     text = b"1 0 0:1 / / rw - tmpfs t rw\n2 1 0:2 / /a\\040b/c rw - tmpfs t rw\n3 1 0:3 / /ab rw - x x x\n"
-    monkeypatch.setattr(procfile, "read", lambda path: text)
+    monkeypatch.setattr(procfile, "pieces", lambda path: [text])
     assert contents._mounted_below("/a b") == {"/c"}
     assert contents._mounted_below("/a") == set()

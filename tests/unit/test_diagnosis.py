@@ -447,7 +447,7 @@ def test_doctor_tells_of_adapters_where_there_is_a_gpu(tmp_path: Path, capsys: p
         cli.main(["doctor", "--host-root", str(tmp_path)])
         return "".join(line for line in capsys.readouterr().out.splitlines() if "GPUDirect" in line)
 
-    hosts.host(tmp_path).close()
+    hosts.host(tmp_path)
     hosts.plant(tmp_path, "proc/sys/kernel/osrelease", "5.14.0-427.el9.x86_64\n")
     for address, driver, name in (("0000:03:00.0", "mlx5_core", "mlx5_0"), ("0000:04:00.0", "bnxt_en", "bnxt_re0")):
         folder = tmp_path / "sys/bus/pci/devices" / address

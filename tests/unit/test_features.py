@@ -250,7 +250,7 @@ def test_the_file_comes_and_goes_with_any_vendors_devices(
     assert "acme.com/oci-gpu-hook.card.count=1" in lines and "acme.com/oci-gpu-hook.card.driver-version=2.5" in lines
     assert not any("nvidia" in line for line in lines)
     # Beside NVIDIA's it is one file.
-    hosts.host(tmp_path).close()
+    hosts.host(tmp_path)
     both = program(*words)
     assert "nvidia.com/gpu.count=2\n" in both and "acme.com/oci-gpu-hook.card.present=true\n" in both
     (tmp_path / "proc/driver/nvidia/version").unlink()

@@ -58,7 +58,7 @@ class Refusing:
 
 @pytest.fixture()
 def tree(tmp_path: Path) -> Path:
-    hosts.host(tmp_path).close()
+    hosts.host(tmp_path)
     return tmp_path
 
 

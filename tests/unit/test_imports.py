@@ -97,7 +97,6 @@ def remembered(host: Path) -> None:
     root = HostRoot(str(host), remember=True)
     for vendor in folders.known(root):
         folders.vendor_inventory(root, vendor.flag, vendor.file)
-    root.close()
 
 
 class Budget(NamedTuple):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -84,11 +83,9 @@ class Host:
 
 
 @pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     monkeypatch.setattr(spool, "_FOLDER", str(tmp_path / "run/oci-gpu-hook"))
-    made = Host(tmp_path)
-    yield made
-    made.root.close()
+    return Host(tmp_path)
 
 
 def test_each_record_counts_once_and_nothing_goes_back(host: Host) -> None:

@@ -39,7 +39,7 @@ SERVED = {"default-runtime": "gpu", "runtimes": {"gpu": {"path": "/usr/bin/oci-g
 
 @pytest.fixture()
 def tree(tmp_path: Path) -> Path:
-    hosts.host(tmp_path).close()
+    hosts.host(tmp_path)
     (tmp_path / "etc/docker").mkdir(parents=True)
     return tmp_path
 

@@ -24,7 +24,7 @@ NEWER = "590.10.01"
 
 @pytest.fixture()
 def tree(tmp_path: Path) -> Path:
-    hosts.host(tmp_path).close()
+    hosts.host(tmp_path)
     (tmp_path / "var/lib").mkdir()
     (tmp_path / "usr/bin/nvidia-smi").write_text("smi")
     (tmp_path / "usr/bin/nvidia-smi").chmod(0o4755)
@@ -63,7 +63,7 @@ def upgrade(tree: Path, version: str = NEWER) -> None:
     """Another driver in the place of the one that is there."""
     for path in (tree / LIBRARY_FOLDER).glob(f"*.{VERSION}"):
         path.unlink()
-    hosts.host(tree, version=version).close()
+    hosts.host(tree, version=version)
     for name, soname in hosts.SONAMES.items():
         hosts.plant(tree, f"{LIBRARY_FOLDER}/{name}.so.{version}", hosts.elf(soname))
 

@@ -27,7 +27,7 @@ UUIDS = [hosts.uuid(1), hosts.uuid(0)]
 def tree(tmp_path: Path) -> Path:
     """A host with a driver and Docker, and the administrator's file."""
     tree = tmp_path / "a host"
-    hosts.host(tree).close()
+    hosts.host(tree)
     hosts.plant(tree, "etc/docker/daemon.json", '{"debug": true}\n')
     hosts.plant(tree, "etc/oci-gpu-hook.conf", "swarm-resources = DOCKER_RESOURCE_FPGA\n")
     program = tmp_path / "bin/oci-gpu-hook"

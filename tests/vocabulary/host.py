@@ -52,7 +52,6 @@ def everything() -> inventory.DriverInventory:
         root = plant(Path(folder))
         found = survey.survey(root, "/", FACTS)
         found = inventory.with_nodes(root, found, nodes.FAMILIES, ("3", "7"))
-        root.close()
     return found._replace(devices=(*found.devices, *_as_found()))
 
 
