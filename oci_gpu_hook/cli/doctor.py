@@ -24,13 +24,15 @@ from oci_gpu_hook.node.diagnosis import (
     dockercheck,
     drivercheck,
     enginecheck,
+    failed,
     is_failed,
+    passed,
     podmancheck,
     speccheck,
     systemcheck,
     vendorcheck,
+    warned,
 )
-from oci_gpu_hook.node.diagnosis.remedy import command
 from oci_gpu_hook.node.engines import cdispecs, dockerd, registrations
 from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.engines.installed import find_program
@@ -108,7 +110,7 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
     if not installed and docker is None and not has_containerd:
         # runc and crun take hooks only from a bundle.
         seen = "neither podman, CRI-O, Docker nor containerd is installed: a bundle must name the hook itself"
-        findings.append(Finding("engines", WARN, seen, command(tool, "install", "podman")))
+        findings.append(warned("engines", seen, tool, "install", "podman"))
     by_link = docker is not None and docker.leads_to == our_program
     findings += dockercheck.docker(root, docker, our_program, tool) if docker else []
     findings += enginecheck.other_hooks(installed, hooks, host_engines.shims(root), by_link)
@@ -162,7 +164,7 @@ def _driver(root: HostRoot, driver_root: str, kernel: kernelconfig.Kernel, tool:
         is_expected = {"nvidia", "nouveau"}.intersection(kernel.modules) or present.expects_nvidia(root)
         if others and not is_expected:
             seen = "no GPU of NVIDIA's: other vendors' hardware is here"
-            return [Finding("driver", PASS, seen), *drivercheck.folder(root)]
+            return [passed("driver", seen), *drivercheck.folder(root)]
         return [drivercheck.absent(root, driver_root, kernel, err, tool)]
     saved = saved_inventory.read_saved(root, proc.stamp(root, driver_root))
     # By NVML's names where it was asked, and nothing has made a doubt of its answer since.
@@ -187,7 +189,7 @@ def _our_specs(root: HostRoot) -> list[Finding]:
             findings.append(speccheck.of_ours(spec.path, fault, well, "--vendor", spec.flag))
         else:
             seen = f"{spec.path} is for {spec.flag}, which no vendor's file has"
-            findings.append(Finding("CDI", FAIL, seen, command("rm", spec.path)))
+            findings.append(failed("CDI", seen, "rm", spec.path))
     version = survey.driver_version(root) or "none"
     for spec in cdispecs.of_management(root):
         fault = "" if spec.driver == version else f" is for driver {spec.driver}, the host has {version}"

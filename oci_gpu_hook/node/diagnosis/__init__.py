@@ -7,13 +7,8 @@ must not name a remedy that gives containers more access than the fault needs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from oci_gpu_hook.node.diagnosis.remedy import NOTHING, Remedy
+from oci_gpu_hook.node.diagnosis.remedy import NOTHING, Remedy, command
 from oci_gpu_hook.record import NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 PASS, WARN, FAIL = "pass", "warn", "fail"
 
@@ -27,12 +22,19 @@ class Finding(NamedTuple):
     remedy: Remedy = NOTHING
 
 
-def first_fault(check: str, rows: Iterable[tuple[object, str, str, Remedy]], well: str) -> Finding:
-    """The finding of the first row that holds: whether it does, level, what was seen, what fixes it; else a pass."""
-    for holds, level, seen, remedy in rows:
-        if holds:
-            return Finding(check, level, seen, remedy)
-    return Finding(check, PASS, well)
+def passed(check: str, seen: str) -> Finding:
+    """A check that found nothing wrong."""
+    return Finding(check, PASS, seen)
+
+
+def warned(check: str, seen: str, fix: str, *words: str) -> Finding:
+    """A warning; fix, words: the words of the command that fixes it; or fix alone, a remedy."""
+    return Finding(check, WARN, seen, fix if isinstance(fix, Remedy) else command(fix, *words))
+
+
+def failed(check: str, seen: str, fix: str, *words: str) -> Finding:
+    """What keeps containers from their GPUs; fix, words: see `warned`."""
+    return warned(check, seen, fix, *words)._replace(level=FAIL)
 
 
 def is_failed(findings: list[Finding]) -> bool:

@@ -11,7 +11,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding
+from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import command, reinstall, roots_alone, then
 from oci_gpu_hook.node.engines import dockerd
 from oci_gpu_hook.node.engines.dockerd import LINK, OPEN, program
@@ -48,7 +48,7 @@ def docker(root: HostRoot, found: Docker, entry: str, tool: str) -> list[Finding
         findings.append(_ours(root, found))
         for name, path in rivals.items():
             package, seen = _RIVALS[name]
-            findings.append(Finding(_CHECK, WARN, f"{path} {seen}", command(tool, "remove", package)))
+            findings.append(warned(_CHECK, f"{path} {seen}", tool, "remove", package))
     else:
         findings.append(_not_ours(root, found, bool(rivals), tool))
     findings += _settings(settings)
@@ -56,10 +56,10 @@ def docker(root: HostRoot, found: Docker, entry: str, tool: str) -> list[Finding
         seen = f"{runtime.file} has {runtime.program} as the runtime {runtime.name}"
         seen += ", the default" if runtime.is_default else ""
         if runtime.is_there:
-            findings.append(Finding(_CHECK, PASS, seen))
+            findings.append(passed(_CHECK, seen))
         else:
             seen += ", and it is not there: containers with it do not start"
-            findings.append(Finding(_CHECK, FAIL, seen, reinstall(tool)))
+            findings.append(failed(_CHECK, seen, reinstall(tool)))
     return findings
 
 
@@ -73,8 +73,8 @@ def _ours(root: HostRoot, found: Docker) -> Finding:
             f"dockerd (process {found.pid}) is older than {found.program}: it knows --gpus only if "
             "there was one when it started"
         )
-        return Finding(_CHECK, WARN, seen, _RESTART)
-    return Finding(_CHECK, PASS, f"{found.program} leads to our hook, for 'docker run --gpus'")
+        return warned(_CHECK, seen, _RESTART)
+    return passed(_CHECK, f"{found.program} leads to our hook, for 'docker run --gpus'")
 
 
 def _not_ours(root: HostRoot, found: Docker, has_rivals: bool, tool: str) -> Finding:
@@ -83,26 +83,25 @@ def _not_ours(root: HostRoot, found: Docker, has_rivals: bool, tool: str) -> Fin
         seen = f"'docker run --gpus' starts {found.program}, which is another's"
         if found.leads_to != found.program:
             seen += f": it leads to {found.leads_to}"
-        away = command("mv", found.program, f"{found.program}.other")
+        away = ("mv", found.program, f"{found.program}.other")
         if has_rivals:
-            away = command(tool, "remove", "nvidia-container-toolkit")
-        return Finding(_CHECK, WARN, seen, then(away, install))
+            away = (tool, "remove", "nvidia-container-toolkit")
+        return warned(_CHECK, seen, then(command(*away), install))
     for path in [f"{folder}/{LINK}" for folder in found.folders]:
         if root.link(path) is not None and root.stat(path) is None:
             seen = f"{path} leads nowhere: 'docker run --gpus' starts no container"
-            return Finding(_CHECK, FAIL, seen, then(command("rm", path), install))
-    seen = f"there is no {LINK} in dockerd's PATH: 'docker run --gpus' is not served"
-    return Finding(_CHECK, WARN, seen, install)
+            return failed(_CHECK, seen, then(command("rm", path), install))
+    return warned(_CHECK, f"there is no {LINK} in dockerd's PATH: 'docker run --gpus' is not served", install)
 
 
 def _settings(found: Settings) -> list[Finding]:
-    path = found.path
+    path, seen = found.path, f"{found.path}: {found.fault}"
     if not found.fault:
         return []
     if not found.danger:
-        return [Finding(_CHECK, WARN, f"{path}: {found.fault}", command("vi", path))]
+        return [warned(_CHECK, seen, "vi", path)]
     # What others may have written must not become root's.
     remedy = command("rm", path, note="a link: write a file in its place")
     if found.danger == OPEN:
         remedy = roots_alone(path.rpartition("/")[0], path)
-    return [Finding(_CHECK, WARN, f"{path}: {found.fault}, and who writes it is root", remedy)]
+    return [warned(_CHECK, f"{seen}, and who writes it is root", remedy)]

@@ -11,7 +11,7 @@ from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host.saved import FOLDER
 from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others
-from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding
+from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import KERNELS_LOG, REBOOT, REFRESH, Remedy, command, roots_alone, then
 from oci_gpu_hook.node.diagnosis.systemcheck import version_numbers
 from oci_gpu_hook.node.gpus import leased, present
@@ -59,18 +59,17 @@ def absent(root: HostRoot, driver_root: str, kernel: Kernel, err: DriverError, t
     """The one finding where no driver is loaded: all others would follow from it; err: the survey's."""
     if "nouveau" in kernel.modules:
         why = "the kernel's nouveau drives the GPUs, and NVIDIA's module cannot"
-        return Finding("driver", FAIL, why, then(command("modprobe", "-r", "nouveau"), command("modprobe", "nvidia")))
-    remedy = _INSTALL[tool]
+        return failed("driver", why, then(command("modprobe", "-r", "nouveau"), command("modprobe", "nvidia")))
     if root.stat(driver_root) is None:
-        remedy = command("oci-gpu-hook", "config", "show", note="driver-root")
-    elif root.stat(nodes.CONTROL) is not None or "nvidia" in kernel.modules:
-        remedy = command("modprobe", "nvidia")
-    return Finding("driver", FAIL, err.message, remedy)
+        return failed("driver", err.message, command("oci-gpu-hook", "config", "show", note="driver-root"))
+    if root.stat(nodes.CONTROL) is not None or "nvidia" in kernel.modules:
+        return failed("driver", err.message, "modprobe", "nvidia")
+    return failed("driver", err.message, _INSTALL[tool])
 
 
 def of_platform(root: HostRoot, kind: str, proof: str) -> list[Finding]:
     """A Jetson or WSL 2, whose driver is no kernel module: how it was detected, and which entries are usable."""
-    found = Finding("platform", PASS, f"{platform.NAMES[kind]}, by {proof}")
+    found = passed("platform", f"{platform.NAMES[kind]}, by {proof}")
     left_out: tuple[str, ...] = ()
     try:
         if kind == platform.TEGRA:
@@ -78,12 +77,12 @@ def of_platform(root: HostRoot, kind: str, proof: str) -> list[Finding]:
         else:
             wsl.vendor(root)
     except DriverError as err:
-        return [found, Finding("driver", FAIL, err.message, _OF_PLATFORM[kind])]
+        return [found, failed("driver", err.message, _OF_PLATFORM[kind])]
     seen = "all that it says of containers' files and devices serves"
     if left_out:
         # Of every board, and more than a container may have: there is nothing to fix.
         seen = left_out[0] + (f", and {len(left_out) - 1} more" if len(left_out) > 1 else "")
-    return [found, Finding("driver", PASS, seen)]
+    return [found, passed("driver", seen)]
 
 
 def loaded(root: HostRoot, driver_root: str, found: DriverInventory, tool: str) -> list[Finding]:
@@ -101,7 +100,7 @@ def loaded(root: HostRoot, driver_root: str, found: DriverInventory, tool: str) 
 def _parts(found: DriverInventory, tool: str) -> list[Finding]:
     """The module, and whether the libraries are of its version."""
     kernel = found.driver_version
-    findings = [Finding("driver", PASS, f"the kernel module is of version {kernel}")]
+    findings = [passed("driver", f"the kernel module is of version {kernel}")]
     for misfit in found.misfits:
         if not misfit.found:
             remedy, seen = _INSTALL[tool], f"of version {kernel} is missing: {misfit.capability} is not served"
@@ -113,30 +112,30 @@ def _parts(found: DriverInventory, tool: str) -> list[Finding]:
             is_newer = version_numbers(misfit.found) > version_numbers(kernel)
             remedy = REBOOT if is_newer else _UPGRADE[tool]
             seen = f"is of version {misfit.found}, the kernel module of {kernel}"
-        findings.append(Finding("libraries", FAIL, f"{misfit.name} {seen}", remedy))
+        findings.append(failed("libraries", f"{misfit.name} {seen}", remedy))
     if not found.misfits:
-        findings.append(Finding("libraries", PASS, f"{len(found.libraries)} are of the module's version"))
+        findings.append(passed("libraries", f"{len(found.libraries)} are of the module's version"))
     return findings
 
 
 def _firmware(root: HostRoot, found: DriverInventory, tool: str) -> Finding:
     """The firmware of the GPU system processor, if one runs it, as the kernel module says."""
     if found.firmware:
-        return Finding("firmware", PASS, f"{len(found.firmware)} files for the GPU's processor")
+        return passed("firmware", f"{len(found.firmware)} files for the GPU's processor")
     fields = [proc.information(root, f"{proc.GPUS}/{gpu.proc}/information") for gpu in found.gpus]
     if all([gpu.get("GPU Firmware", "N/A") == "N/A" for gpu in fields]):
-        return Finding("firmware", PASS, "these GPUs need none")
+        return passed("firmware", "these GPUs need none")
     seen = f"the GPUs run firmware, and none of version {found.driver_version} is there"
-    return Finding("firmware", WARN, seen, _INSTALL[tool])
+    return warned("firmware", seen, _INSTALL[tool])
 
 
 def _loader_cache(root: HostRoot, driver_root: str) -> Finding:
     """The host's ld.so.cache, by which the host's programs find the driver."""
     names = cached_names(root.read(f"{driver_root.rstrip('/')}{proc.LD_SO_CACHE}"))
     if names is not None and "libcuda.so.1" in names:
-        return Finding("ld.so.cache", PASS, "names libcuda.so.1")
+        return passed("ld.so.cache", "names libcuda.so.1")
     seen = "there is none" if names is None else "does not name libcuda.so.1"
-    return Finding("ld.so.cache", WARN, seen, command("ldconfig"))
+    return warned("ld.so.cache", seen, "ldconfig")
 
 
 def cached_names(data: bytes | None) -> frozenset[str] | None:
@@ -151,13 +150,13 @@ def cached_names(data: bytes | None) -> frozenset[str] | None:
 def _gpus(root: HostRoot, found: DriverInventory) -> list[Finding]:
     """The GPUs and MIG devices."""
     if not found.gpus:
-        return [Finding("GPUs", FAIL, "the driver is loaded and drives no GPU", KERNELS_LOG)]
+        return [failed("GPUs", "the driver is loaded and drives no GPU", KERNELS_LOG)]
     seen = f"{len(found.gpus)}, the first is {found.gpus[0].model}"
     if found.mig_devices:
         seen += f"; {len(found.mig_devices)} MIG devices"
-    findings = [Finding("GPUs", PASS, seen)]
+    findings = [passed("GPUs", seen)]
     for index, why in leased.unhealthy_gpus(root, found).items():
-        findings.append(Finding("health", WARN, f"GPU {index}: {why}", command("oci-gpu-hook", "validate")))
+        findings.append(warned("health", f"GPU {index}: {why}", "oci-gpu-hook", "validate"))
     return findings
 
 
@@ -165,8 +164,7 @@ def _nodes(root: HostRoot, wanted: tuple[DeviceNode, ...]) -> list[Finding]:
     """The nodes in /dev."""
     findings, missing = [], []
     if "nvidia-uvm" not in proc.character_majors(root):
-        seen = "nvidia-uvm is not loaded: CUDA cannot start"
-        findings.append(Finding("nodes", FAIL, seen, command("modprobe", "nvidia-uvm")))
+        findings.append(failed("nodes", "nvidia-uvm is not loaded: CUDA cannot start", "modprobe", "nvidia-uvm"))
     for node in wanted:
         status = root.stat(node.path)
         if status is None or not status.st_rdev:
@@ -174,19 +172,19 @@ def _nodes(root: HostRoot, wanted: tuple[DeviceNode, ...]) -> list[Finding]:
         elif number(status) != (node.major, node.minor):
             major, minor = number(status)
             seen = f"{node.path} is device {major}:{minor}, the driver's is {node.major}:{node.minor}"
-            findings.append(Finding("nodes", FAIL, seen, then(command("rm", node.path), _made(wanted))))
+            findings.append(failed("nodes", seen, then(command("rm", node.path), _made(wanted))))
     if missing:
         # The hook makes nodes in containers, but in a user namespace it must bind the host's.
         seen = f"{_listed(missing)} missing: rootless containers cannot have them"
-        findings.append(Finding("nodes", WARN, seen, _made(wanted)))
+        findings.append(warned("nodes", seen, _made(wanted)))
     narrow = [n for n in wanted if n.present and not n.family and n.mode & 0o666 != _USABLE_BY_ALL]
     if narrow:
         paths = [node.path for node in narrow]
         # What the hook gives by itself a rootless engine and CDI before 0.7 do not.
         group = f" without --group-add {narrow[0].gid} (rootless podman: keep-groups)" if narrow[0].mode & 0o060 else ""
         seen = f"{_listed(paths)} of mode {narrow[0].mode:04o}: containers as other users cannot open them{group}"
-        findings.append(Finding("nodes", WARN, seen, command("chmod", "0666", *paths)))
-    return findings or [Finding("nodes", PASS, f"{len(wanted)}, with the driver's numbers and mode 0666")]
+        findings.append(warned("nodes", seen, "chmod", "0666", *paths))
+    return findings or [passed("nodes", f"{len(wanted)}, with the driver's numbers and mode 0666")]
 
 
 def rdma(root: HostRoot, kernel: Kernel) -> list[Finding]:
@@ -197,14 +195,14 @@ def rdma(root: HostRoot, kernel: Kernel) -> list[Finding]:
     check, whose = "GPUDirect RDMA", _listed(adapters)
     by_module = next((name for name in _PEER_MEMORY if name in kernel.modules), "")
     if by_module:
-        return [Finding(check, PASS, f"by {by_module}, for {whose}")]
+        return [passed(check, f"by {by_module}, for {whose}")]
     is_open = present.is_open_module(root)
     if is_open and version_numbers(kernel.release) >= _DMA_BUF_KERNEL:
         seen = f"by dma-buf, for {whose}; programs that know nvidia_peermem alone copy through the host's memory"
-        return [Finding(check, PASS, seen)]
+        return [passed(check, seen)]
     why = "the kernel is older than 5.12" if is_open else "NVIDIA's module is not the open one"
     seen = f"{whose} cannot reach the GPUs' memory: nvidia_peermem is not loaded, and there is no dma-buf, as {why}"
-    return [Finding(check, WARN, seen, _LOAD_PEER_MEMORY)]
+    return [warned(check, seen, _LOAD_PEER_MEMORY)]
 
 
 def inventory(root: HostRoot, saved: DriverInventory | None) -> Finding:
@@ -214,10 +212,10 @@ def inventory(root: HostRoot, saved: DriverInventory | None) -> Finding:
         return wrong[0]
     if saved is None:
         seen = "none is saved" if root.stat(saved_inventory.SAVED) is None else "what is saved is no longer true"
-        return Finding("inventory", WARN, f"{seen}: each start looks at the driver again", REFRESH)
+        return warned("inventory", f"{seen}: each start looks at the driver again", REFRESH)
     if saved.unknown:
-        return Finding("inventory", WARN, f"not known: {saved.unknown[0]}", REFRESH)
-    return Finding("inventory", PASS, f"saved, and true for driver {saved.driver_version}")
+        return warned("inventory", f"not known: {saved.unknown[0]}", REFRESH)
+    return passed("inventory", f"saved, and true for driver {saved.driver_version}")
 
 
 def folder(root: HostRoot) -> list[Finding]:
@@ -225,10 +223,10 @@ def folder(root: HostRoot) -> list[Finding]:
     status = root.stat(FOLDER)
     if status is not None and not is_folder(status):
         seen = f"{FOLDER} is no folder: nothing can be saved"
-        return [Finding("inventory", WARN, seen, then(command("rm", FOLDER), REFRESH))]
+        return [warned("inventory", seen, then(command("rm", FOLDER), REFRESH))]
     if status is not None and is_open_to_others(status):
         seen = f"others than root may write {FOLDER}: nothing in it is trusted"
-        return [Finding("inventory", WARN, seen, then(roots_alone(FOLDER), REFRESH))]
+        return [warned("inventory", seen, then(roots_alone(FOLDER), REFRESH))]
     return []
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
-from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding, first_fault
+from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import Remedy, command, reinstall, roots_alone, then
 from oci_gpu_hook.node.diagnosis.systemcheck import python
 from oci_gpu_hook.node.engines.installed import find_program, of_containerd
@@ -49,58 +49,51 @@ def seen_by(engine: Engine, registered: Registered, tool: str) -> Finding:
     if broken:
         masks = [other for other in read if other.file == broken.file and other != broken]
         remedy = command("rm", broken.path) if masks or broken.file != REGISTRATION else reinstall(tool)
-        return Finding(check, FAIL, f"{broken.path} stops every container: {broken.fault}", remedy)
+        return failed(check, f"{broken.path} stops every container: {broken.fault}", remedy)
     ours = [item for item in effective.values() if item.kind == OURS]
     if len(ours) > 1:
         extra = next((item for item in ours if item.file != REGISTRATION), ours[0])
         paths = " and ".join([item.path for item in ours])
-        return Finding(check, FAIL, f"registered twice, by {paths}: it runs twice", command("rm", extra.path))
+        return failed(check, f"registered twice, by {paths}: it runs twice", "rm", extra.path)
     if ours:
         return _fit(check, ours[0], tool)
     masked = [item for item in read if item.kind == OURS]
     if masked:
         mask = effective[masked[-1].file]
-        return Finding(check, FAIL, f"{mask.path} masks {masked[-1].path}", command("rm", mask.path))
+        return failed(check, f"{mask.path} masks {masked[-1].path}", "rm", mask.path)
     elsewhere = next((item for item in registered if item.kind == OURS), None)
     if elsewhere is None:
-        return Finding(check, FAIL, "it is not registered", reinstall(tool))
+        return failed(check, "it is not registered", reinstall(tool))
     by_file = f" ({engine.folders_file})" if engine.folders_file else ""
     folders = ", ".join(engine.folders) or "no folder"
     seen = f"registered in {elsewhere.folder}, and {engine.name} looks in {folders}{by_file}"
     if not engine.folders:
-        return Finding(check, FAIL, seen, then(command("vi", engine.folders_file), *_RESTART[engine.name]))
+        return failed(check, seen, then(command("vi", engine.folders_file), *_RESTART[engine.name]))
     # An engine passes over a link that leads nowhere, as after a removal of the package.
     link = command("ln", "-s", elsewhere.path, engine.folders[-1])
-    return Finding(check, FAIL, seen, then(command("mkdir", "-p", engine.folders[-1]), link))
+    return failed(check, seen, then(command("mkdir", "-p", engine.folders[-1]), link))
 
 
 def _fit(check: str, item: Registration, tool: str) -> Finding:
     """Whether the registration that the engine sees is for one stage that the hook serves, and for every container."""
+    seen, fix = f"{item.path} registers it for", reinstall(tool)
     wrong = ", ".join([stage for stage in item.stages if stage not in _SERVED])
-    words = " ".join(item.words) or "nothing"
-    rows = (
-        (wrong or not item.stages, FAIL, f"registers it for {wrong or 'no stage'}"),
-        (len(item.stages) > 1, FAIL, f"registers it for {' and '.join(item.stages)}: it runs twice"),
-        (
-            item.words[1:2] not in [(stage,) for stage in _SERVED],
-            FAIL,
-            f"starts it with {words}, which is no stage that it serves: it stops every container",
-        ),
-        (
-            item.timeout is not None and item.timeout <= 0,
-            FAIL,
-            f"gives it {item.timeout} seconds: it stops every container",
-        ),
-        (
-            item.timeout is not None,
-            WARN,
-            "gives it a timeout: if other hooks run before it, crun fails some containers",
-        ),
-        (not item.always, WARN, "registers it for some containers only"),
-    )
-    remedy = reinstall(tool)
-    whole = [(holds, level, f"{item.path} {seen}", remedy) for holds, level, seen in rows]
-    return first_fault(check, whole, f"registered by {item.path}")
+    if wrong or not item.stages:
+        return failed(check, f"{seen} {wrong or 'no stage'}", fix)
+    if len(item.stages) > 1:
+        return failed(check, f"{seen} {' and '.join(item.stages)}: it runs twice", fix)
+    if item.words[1:2] not in [(stage,) for stage in _SERVED]:
+        words = " ".join(item.words) or "nothing"
+        seen = f"{item.path} starts it with {words}, which is no stage that it serves: it stops every container"
+        return failed(check, seen, fix)
+    if item.timeout is not None and item.timeout <= 0:
+        return failed(check, f"{item.path} gives it {item.timeout} seconds: it stops every container", fix)
+    if item.timeout is not None:
+        seen = f"{item.path} gives it a timeout: if other hooks run before it, crun fails some containers"
+        return warned(check, seen, fix)
+    if not item.always:
+        return warned(check, f"{seen} some containers only", fix)
+    return passed(check, f"registered by {item.path}")
 
 
 def other_hooks(
@@ -110,17 +103,17 @@ def other_hooks(
     check = "other hooks"
     read = {folder for engine in engines for folder in engine.folders}
     findings = [
-        Finding(check, FAIL, f"{item.path} starts NVIDIA's hook: GPUs are given twice", command("rm", item.path))
+        failed(check, f"{item.path} starts NVIDIA's hook: GPUs are given twice", "rm", item.path)
         for item in registered
         if item.kind == NVIDIAS and item.folder in read
     ]
     for shim in shims:
-        level, default = WARN, ", the default" if shim.is_default else ""
+        found, default = warned, ", the default" if shim.is_default else ""
         if shim.engine == "Docker" and by_link:
             # By its mode it leaves the entry that dockerd makes for --gpus, or takes it away.
             why = "it may keep --gpus from our hook"
         elif shim.engine in _RESTART and shim.is_default:
-            level, why = FAIL, "GPUs are given twice"
+            found, why = failed, "GPUs are given twice"
         elif shim.engine in _RESTART:
             why = "containers that name it are given their GPUs twice"
         elif shim.is_default:
@@ -128,8 +121,8 @@ def other_hooks(
         else:
             continue  # Docker and containerd start no hook of hooks.d: nothing is done twice
         seen = f"{shim.file} has NVIDIA's runtime as {shim.runtime}{default}: {why}"
-        findings.append(Finding(check, level, seen, _without(shim)))
-    return findings or [Finding(check, PASS, "none that would give GPUs as well")]
+        findings.append(found(check, seen, _without(shim)))
+    return findings or [passed(check, "none that would give GPUs as well")]
 
 
 def _without(shim: Shim) -> Remedy:
@@ -147,16 +140,8 @@ def _without(shim: Shim) -> Remedy:
 
 def unread(files: list[tuple[str, str, Exception]], tool: str) -> list[Finding]:
     """The engines' files that could not be read, as `installed.unread` gives them."""
-    install = command(tool, "install", "python3-tomli")
-    return [
-        Finding(
-            "engines",
-            WARN,
-            f"{path} was not read: {err}",
-            install if isinstance(err, toml.NoParser) else command("vi", path),
-        )
-        for _, path, err in files
-    ]
+    fixes = [(tool, "install", "python3-tomli") if isinstance(it, toml.NoParser) else ("vi", at) for _, at, it in files]
+    return [warned("engines", f"{path} was not read: {err}", *fix) for (_, path, err), fix in zip(files, fixes)]
 
 
 def callers(root: HostRoot, entry: str, tool: str) -> list[Finding]:
@@ -171,10 +156,10 @@ def callers(root: HostRoot, entry: str, tool: str) -> list[Finding]:
     who = f"{', '.join(here)} call{'' if len(here) > 1 else 's'} nvidia-container-cli"
     if path and root.real(path) != entry:
         seen = f"{who}, which is {root.real(path)}, not this hook"
-        return [Finding("callers", WARN, seen, command(tool, "install", "oci-gpu-hook-cli"))]
+        return [warned("callers", seen, tool, "install", "oci-gpu-hook-cli")]
     # A host where they give no GPUs needs no such program.
     is_what = "which is this hook" if path else "which is not there: with oci-gpu-hook-cli they give GPUs"
-    return [Finding("callers", PASS, f"{who}, {is_what}")]
+    return [passed("callers", f"{who}, {is_what}")]
 
 
 def containerd(root: HostRoot, tool: str, *, is_alone: bool) -> list[Finding]:
@@ -184,68 +169,71 @@ def containerd(root: HostRoot, tool: str, *, is_alone: bool) -> list[Finding]:
         seen = f"{item.file} has {item.program} as the runtime {item.name}{', the default' if item.is_default else ''}"
         if not item.is_there:
             remedy = reinstall(tool) if item.is_ours else command("vi", item.file)
-            findings.append(Finding(check, FAIL, f"{seen}, and it is not there: pods with it do not start", remedy))
+            findings.append(failed(check, f"{seen}, and it is not there: pods with it do not start", remedy))
         elif item.is_ours:
-            findings.append(Finding(check, PASS, seen))
+            findings.append(passed(check, seen))
     if any([item.is_ours for item in runtimes]):
         return findings
     plugins = [f"/opt/nri/plugins/{name}" for name in root.names("/opt/nri/plugins") if name.endswith("-hook-injector")]
     has_pods = runtimes or any([find_program(root, name) for name in ("kubelet", "k3s", "rke2")])
     if plugins:
-        findings.append(Finding(check, PASS, f"{plugins[0]} reads hooks.d, for pods, while it runs"))
+        findings.append(passed(check, f"{plugins[0]} reads hooks.d, for pods, while it runs"))
     elif has_pods or is_alone:
         seen = "no runtime of containerd's is oci-gpu-runtime: its containers have GPUs by CDI alone"
         remedy = command("vi", "/etc/containerd/config.toml", note=_BINARY_NAME)
-        findings.append(Finding(check, WARN, seen, remedy))
+        findings.append(warned(check, seen, remedy))
     return findings
 
 
 def installation(root: HostRoot, entry: str, registered: Registered, tool: str) -> list[Finding]:
-    """What an engine starts: it must be ours and complete, and only root may write it; and its Python.
+    """What an engine starts, and its Python; entry: the entry script.
 
-    entry: the entry script.  It is bash, and packaging/install.sh writes two paths into it: the interpreter's, and that
-    of the folder from which it imports.
+    It is bash, and packaging/install.sh writes two paths into it: the interpreter's, and that of the folder from which
+    it imports.
     """
-    status, script = root.stat(entry), text(root, entry)
-    shell = script.partition("\n")[0].partition("#!")[2].partition(" ")[0]
+    script = text(root, entry)
     interpreter = script.partition(" exec ")[2].partition(" ")[0]
     file = root.real(interpreter) if interpreter and root.stat(interpreter) else ""
     library = script.partition('sys.path.insert(0, "')[2].partition("/oci_gpu_hook/startup")[0]
-    package = f"{library}/oci_gpu_hook"
-    # packaging/link.py writes a file for this Python; without a version in the Python's name nobody can tell.
-    major, dot, minor = file.rpartition("/python")[2].partition(".")
-    is_linked = not dot or f"modules.cpython-{major}{minor}" in root.names(f"{package}/__linked__")
+    shell = script.partition("\n")[0].partition("#!")[2].partition(" ")[0]
     ours = {item.path for item in registered if item.kind == OURS}
     run_as_root = [entry, entry.rpartition("/")[0], *sorted(ours | {path.rpartition("/")[0] for path in ours})]
-    run_as_root += _below(root, library) if library else []
-    opened = next((path for path in run_as_root if (at := root.stat(path)) and is_open_to_others(at)), "")
+    if not library:
+        return [_installed(root, entry, shell, "", file, run_as_root, tool)]
+    found = _installed(root, entry, shell, library, file, [*run_as_root, *_below(root, library)], tool)
+    return [found, python(interpreter, file, tool)]
+
+
+def _installed(
+    root: HostRoot, entry: str, shell: str, library: str, python: str, run_as_root: list[str], tool: str
+) -> Finding:
+    """Whether the installation is ours and complete, and only root may write it."""
+    check, fix, package = "installation", reinstall(tool), f"{library}/oci_gpu_hook"
+    status = root.stat(entry)
+    if status is None or not status.st_mode & _EXECUTABLE:
+        return failed(check, f"{entry} is not there or cannot be run", fix)
+    if shell and root.stat(shell) is None:
+        return failed(check, f"{shell} is not there, and {entry} is written for it", tool, "install", "bash")
+    if not library:
+        return failed(
+            check, f"{entry} is another's file in our place", then(command("mv", entry, f"{entry}.other"), fix)
+        )
+    if root.stat(f"{package}/__main__.py") is None:
+        return failed(check, f"{library} is not whole", fix)
+    for path in run_as_root:
+        at = root.stat(path)
+        if at is not None and is_open_to_others(at):
+            return failed(check, f"others than root may write {path}, which runs as root", roots_alone(path))
+    # packaging/link.py writes a file for this Python; without a version in the Python's name nobody can tell.
+    major, dot, minor = python.rpartition("/python")[2].partition(".")
+    if dot and f"modules.cpython-{major}{minor}" not in root.names(f"{package}/__linked__"):
+        return warned(check, f"{library} was not made for {python}: each start compiles it again", fix)
     # What packaging/install.sh leaves if it was interrupted before it could move the files into place.
-    left = [f"{entry}.new", *[f"{library}/{name}" for name in (".new", ".old") if library]]
-    left = [path for path in left if root.stat(path) is not None]
-    first = left[0] if left else ""
-    again = reinstall(tool)
-    away = then(command("mv", entry, f"{entry}.other"), again)
-    rows = (
-        (not status or not status.st_mode & _EXECUTABLE, FAIL, f"{entry} is not there or cannot be run", again),
-        (
-            shell and root.stat(shell) is None,
-            FAIL,
-            f"{shell} is not there, and {entry} is written for it",
-            command(tool, "install", "bash"),
-        ),
-        (not library, FAIL, f"{entry} is another's file in our place", away),
-        (root.stat(f"{package}/__main__.py") is None, FAIL, f"{library} is not whole", again),
-        (opened, FAIL, f"others than root may write {opened}, which runs as root", roots_alone(opened)),
-        (not is_linked, WARN, f"{library} was not made for {file}: each start compiles it again", again),
-        (
-            first,
-            WARN,
-            f"{first} is left from an installation that did not end",
-            then(again, command("rm", "-rf", *left)),
-        ),
-    )
-    found = first_fault("installation", rows, f"{entry} leads to {library}")
-    return [found, python(interpreter, file, tool)] if library else [found]
+    left = [path for path in (f"{entry}.new", f"{library}/.new", f"{library}/.old") if root.stat(path) is not None]
+    if left:
+        seen = f"{left[0]} is left from an installation that did not end"
+        return warned(check, seen, then(fix, command("rm", "-rf", *left)))
+    return passed(check, f"{entry} leads to {library}")
 
 
 def _below(root: HostRoot, path: str) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING
 
-from oci_gpu_hook.node.diagnosis import WARN, Finding
+from oci_gpu_hook.node.diagnosis import Finding, warned
 from oci_gpu_hook.node.diagnosis.remedy import command
 from oci_gpu_hook.node.diagnosis.systemcheck import version_numbers
 from oci_gpu_hook.vendors import folders
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 # The first that keeps the annotations of an image's manifest to itself (containers/podman, change 18542).
 _KEEPS_ANNOTATIONS = (4, 6)
-_SETTINGS = "/etc/containers/containers.conf"
 _PROGRAM = "/usr/bin/podman"
 _SECONDS = 5
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/", "LC_ALL": "C"}
@@ -40,8 +39,8 @@ def images(engine: Engine, version: str, *, has_crun: bool) -> list[Finding]:
         f"podman {version} hands an image's annotations on to crun, which as root makes, or appends to, a file "
         "of the host that run.oci.hooks.stderr names: use podman 4.6 or later, or runc"
     )
-    remedy = command("vi", _SETTINGS, note='[engine] runtime = "runc"')
-    return [Finding("images in podman", WARN, seen, remedy)]
+    remedy = command("vi", "/etc/containers/containers.conf", note='[engine] runtime = "runc"')
+    return [warned("images in podman", seen, remedy)]
 
 
 def version(root: HostRoot) -> str:

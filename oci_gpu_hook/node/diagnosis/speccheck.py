@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.errors import quoted
-from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding, first_fault
+from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import REFRESH, command, then
 
 if TYPE_CHECKING:
@@ -38,30 +38,33 @@ def of_gpus(specs: tuple[Spec, ...], version: str, mig_devices: tuple[MigDevice,
         remove = command("rm", spec.path)
         again = command("oci-gpu-hook", "cdi", "generate", "--output", spec.path) if spec.is_ours else remove
         stale = _stale_name(spec.devices, mig_devices)
-        rows = (
-            (spec.driver != version, FAIL, f"is for driver {spec.driver or 'unknown'}, the host has {version}", again),
+        if spec.driver != version:
+            seen = f"{spec.path} is for driver {spec.driver or 'unknown'}, the host has {version}"
+            findings.append(failed("CDI", seen, again))
+        elif stale:
             # The names in a new spec are those of the saved inventory.
-            (stale, FAIL, stale, then(REFRESH, again) if spec.is_ours else remove),
-            (
-                other and spec != first_of_ours,
-                FAIL,
-                f"and {other} give the same devices, and engines take neither",
-                remove,
-            ),
-            (spec.unread, WARN, "has a list of devices that cannot be read here, and may name stale ones", again),
-            (not spec.is_ours, WARN, "was made by another program, which injects by itself what it names", remove),
-        )
-        whole = [(holds, level, f"{spec.path} {seen}", remedy) for holds, level, seen, remedy in rows]
-        findings.append(first_fault("CDI", whole, f"{spec.path} is for driver {version}"))
-    return findings or [Finding("CDI", PASS, "no spec: the hook needs none")]
+            remedy = then(REFRESH, again) if spec.is_ours else remove
+            findings.append(failed("CDI", f"{spec.path} {stale}", remedy))
+        elif other and spec != first_of_ours:
+            findings.append(
+                failed("CDI", f"{spec.path} and {other} give the same devices, and engines take neither", remove)
+            )
+        elif spec.unread:
+            seen = f"{spec.path} has a list of devices that cannot be read here, and may name stale ones"
+            findings.append(warned("CDI", seen, again))
+        elif not spec.is_ours:
+            seen = f"{spec.path} was made by another program, which injects by itself what it names"
+            findings.append(warned("CDI", seen, remove))
+        else:
+            findings.append(passed("CDI", f"{spec.path} is for driver {version}"))
+    return findings or [passed("CDI", "no spec: the hook needs none")]
 
 
 def of_ours(path: str, fault: str, well: str, *words: str) -> Finding:
     """One of our specs for other devices; fault: why it is out of date, "" if it is not; words: what generates it."""
     if fault:
-        remedy = command("oci-gpu-hook", "cdi", "generate", *words, "--output", path)
-        return Finding("CDI", FAIL, f"{path}{fault}", remedy)
-    return Finding("CDI", PASS, f"{path} {well}")
+        return failed("CDI", f"{path}{fault}", "oci-gpu-hook", "cdi", "generate", *words, "--output", path)
+    return passed("CDI", f"{path} {well}")
 
 
 def _stale_name(named: tuple[Device, ...], mig_devices: tuple[MigDevice, ...]) -> str:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
-from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding, first_fault
-from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, UPGRADE_KERNEL, Remedy, command, roots_alone, then
+from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
+from oci_gpu_hook.node.diagnosis.remedy import UPGRADE_KERNEL, command, roots_alone, then
 from oci_gpu_hook.node.engines import states
 from oci_gpu_hook.node.engines.installed import find_program
 from oci_gpu_hook.node.machine import libselinux
@@ -35,20 +35,19 @@ _OPEN_TO_ALL_DEVICES = ("container_use_devices", "container_use_xserver_devices"
 def kernel(found: Kernel, tool: str) -> Finding:
     """Whether the kernel is new enough for detached mounts and their attributes."""
     if version_numbers(found.release) >= _OLDEST_KERNEL:
-        return Finding("kernel", PASS, found.release)
-    seen = f"{found.release or 'unknown'}, and the hook needs 5.14 or newer"
-    return Finding("kernel", FAIL, seen, UPGRADE_KERNEL[tool])
+        return passed("kernel", found.release)
+    return failed("kernel", f"{found.release or 'unknown'}, and the hook needs 5.14 or newer", UPGRADE_KERNEL[tool])
 
 
 def python(interpreter: str, file: str, tool: str) -> Finding:
     """The entry script's interpreter; file: what its path leads to, named by the version, "" if there is none."""
     if not file:
-        return Finding("Python", FAIL, f"{interpreter or 'none'} is not there", command(tool, "install", "python3"))
+        return failed("Python", f"{interpreter or 'none'} is not there", tool, "install", "python3")
     version = version_numbers(file.rpartition("python")[2])
     if len(version) > 1 and version < _OLDEST_PYTHON:
         seen = f"{interpreter} is {file}, and the hook needs 3.9 or newer"
-        return Finding("Python", FAIL, seen, command("make", "install", "PYTHON=/usr/bin/python3.9"))
-    return Finding("Python", PASS, f"{interpreter} is {file}")
+        return failed("Python", seen, "make", "install", "PYTHON=/usr/bin/python3.9")
+    return passed("Python", f"{interpreter} is {file}")
 
 
 def version_numbers(text: str) -> tuple[int, ...]:
@@ -62,7 +61,7 @@ def settings(root: HostRoot, config: str | None) -> tuple[str, Finding]:
     try:
         driver_root = read_settings(config, None, root.path.rstrip("/")).driver_root
     except ConfigError as err:
-        return "/", Finding("settings", FAIL, err.message, _fixed(err.message))
+        return "/", failed("settings", err.message, *_fixing(err.message))
     places = [path, f"{path}.d"]
     with suppress(OSError):
         places += [f"{path}.d/{name}" for name in sorted(os.listdir(f"{path}.d"))]
@@ -70,8 +69,8 @@ def settings(root: HostRoot, config: str | None) -> tuple[str, Finding]:
         with suppress(OSError):
             if is_open_to_others(os.stat(place)):
                 seen = f"others than root may write {place}"
-                return driver_root, Finding("settings", FAIL, seen, roots_alone(place))
-    return driver_root, Finding("settings", PASS, path if os.path.exists(path) else "none: the defaults hold")
+                return driver_root, failed("settings", seen, roots_alone(place))
+    return driver_root, passed("settings", path if os.path.exists(path) else "none: the defaults hold")
 
 
 def sections(root: HostRoot, config: str | None) -> list[Finding]:
@@ -84,140 +83,117 @@ def sections(root: HostRoot, config: str | None) -> list[Finding]:
     if not unsaid or not find_program(root, "dockerd"):
         return []
     seen = f"Docker does not say a container's {' and '.join(unsaid)}: of sections for it the strictest hold"
-    return [Finding("settings", WARN, seen, command("oci-gpu-hook", "config", "show"))]
+    return [warned("settings", seen, "oci-gpu-hook", "config", "show")]
 
 
-def _fixed(message: str) -> Remedy:
+def _fixing(message: str) -> list[str]:
     """The command for an error of the settings: ``FILE:LINE: why`` for a line, ``cannot read FILE: why`` for a file."""
     file, _, rest = message.partition(":")
     line = rest.partition(":")[0]
     if line.isdigit():
-        return command("vi", f"+{line}", file)
+        return ["vi", f"+{line}", file]
     file = file.rpartition(" ")[2]
     if "Permission denied" in message:
-        return command("chmod", "0644", file)
-    return command("mv", file, f"{file}.broken") if "directory" in rest else command("vi", file)
+        return ["chmod", "0644", file]
+    return ["mv", file, f"{file}.broken"] if "directory" in rest else ["vi", file]
 
 
 def cgroups(found: Kernel, engines: tuple[Engine, ...]) -> Finding:
     """The version of cgroups, and the engines' cgroup managers."""
     if not found.cgroups:
         seen = "/sys/fs/cgroup is neither v2 nor has it the devices controller of v1"
-        return Finding("cgroups", FAIL, seen, command("mount", "-t", "cgroup2", "none", "/sys/fs/cgroup"))
+        return failed("cgroups", seen, "mount", "-t", "cgroup2", "none", "/sys/fs/cgroup")
     wrong = [engine for engine in engines if engine.cgroup_manager == "systemd" and not found.systemd]
     if wrong:
         seen = f"{wrong[0].name} is set to use systemd's cgroups, and systemd does not run here"
-        script = "/^ *cgroup_manager *=/s/systemd/cgroupfs/"
-        return Finding("cgroups", FAIL, seen, command("sed", "-i", script, wrong[0].manager_file))
+        return failed("cgroups", seen, "sed", "-i", "/^ *cgroup_manager *=/s/systemd/cgroupfs/", wrong[0].manager_file)
     default = "systemd" if found.systemd else "cgroupfs"
     managers = [f"{engine.name}'s manager is {engine.cgroup_manager or default}" for engine in engines]
-    return Finding("cgroups", PASS, "; ".join([found.cgroups, *managers]))
+    return passed("cgroups", "; ".join([found.cgroups, *managers]))
 
 
 def ebpf(found: Kernel) -> Finding:
     """Whether the kernel takes our device programs, which cgroup v2 needs."""
     if found.cgroups != "v2":
-        return Finding("eBPF", PASS, "not needed: only v2 has programs")
+        return passed("eBPF", "not needed: only v2 has programs")
     if found.bpf_refusal is None:
-        return Finding("eBPF", PASS, "not tried: another root has no kernel of its own")
+        return passed("eBPF", "not tried: another root has no kernel of its own")
     if found.bpf_refusal and os.geteuid() != 0:
-        return Finding("eBPF", WARN, "only root can try it", command("sudo", *DOCTOR.split()))
+        return warned("eBPF", "only root can try it", "sudo", "oci-gpu-hook", "doctor")
     if found.bpf_refusal:
-        # systemd-run gives all of root's capabilities: it shows whether CAP_BPF is missing in this session only.
-        remedy = command("systemd-run", "--pty", "oci-gpu-hook", "doctor")
         seen = f"the kernel takes no device program from root: {found.bpf_refusal}"
         if found.lockdown not in ("", "none"):
             seen += f" (lockdown is {found.lockdown})"
-            remedy = command("grubby", "--update-kernel=ALL", "--remove-args=lockdown=confidentiality")
-        return Finding("eBPF", FAIL, seen, remedy)
+            return failed("eBPF", seen, "grubby", "--update-kernel=ALL", "--remove-args=lockdown=confidentiality")
+        # systemd-run gives all of root's capabilities: it shows whether CAP_BPF is missing in this session only.
+        return failed("eBPF", seen, "systemd-run", "--pty", "oci-gpu-hook", "doctor")
     seen = "device programs are taken"
     if all([found.sysctls.get(name, 0) >= 2 for name in ("kernel/kptr_restrict", "net/core/bpf_jit_harden")]):
         seen += "; those of others are hidden, and the hook rebuilds them"
-    return Finding("eBPF", PASS, seen)
+    return passed("eBPF", seen)
 
 
 def rootless(root: HostRoot, found: Kernel, tool: str) -> Finding:
     """What rootless containers need of the host, if any user has containers of his own, or may have."""
+    check, ids = "rootless", "100000-165535"
     subids = all([root.read(f"/etc/{name}") for name in ("subuid", "subgid")])
     newuidmap = find_program(root, "newuidmap")
     if not (subids and newuidmap) and not states.is_used(root):
-        return Finding("rootless", PASS, "no user has containers of his own here")
-    ids = "100000-165535"
-    rows = (
-        (
-            found.sysctls.get("user/max_user_namespaces") == 0,
-            WARN,
-            "the kernel gives no user namespaces",
-            command("sysctl", "-w", "user.max_user_namespaces=65536"),
-        ),
-        (
-            found.sysctls.get("kernel/unprivileged_userns_clone") == 0,
-            WARN,
-            "plain users get no user namespaces",
-            command("sysctl", "-w", "kernel.unprivileged_userns_clone=1"),
-        ),
-        (
-            not newuidmap,
-            WARN,
-            "newuidmap is missing: users have only their own id",
-            command(tool, "install", _NEWUIDMAP[tool]),
-        ),
-        (
-            not subids,
-            WARN,
-            "/etc/subuid or /etc/subgid has no entry",
-            command("usermod", "--add-subuids", ids, "--add-subgids", ids, "USER"),
-        ),
-    )
-    return first_fault("rootless", rows, "user namespaces, newuidmap and ranges of ids are there")
+        return passed(check, "no user has containers of his own here")
+    if found.sysctls.get("user/max_user_namespaces") == 0:
+        return warned(check, "the kernel gives no user namespaces", "sysctl", "-w", "user.max_user_namespaces=65536")
+    if found.sysctls.get("kernel/unprivileged_userns_clone") == 0:
+        return warned(check, "plain users get no user namespaces", "sysctl", "-w", "kernel.unprivileged_userns_clone=1")
+    if not newuidmap:
+        return warned(check, "newuidmap is missing: users have only their own id", tool, "install", _NEWUIDMAP[tool])
+    if not subids:
+        words = ("usermod", "--add-subuids", ids, "--add-subgids", ids, "USER")
+        return warned(check, "/etc/subuid or /etc/subgid has no entry", *words)
+    return passed(check, "user namespaces, newuidmap and ranges of ids are there")
 
 
 def selinux(root: HostRoot, cgroups: str, tool: str) -> list[Finding]:
     """Mode, modules, booleans, labels and container types; cgroups: their version, as `Kernel` has it."""
     if not libselinux.is_there(root):
-        return [Finding("SELinux", PASS, "disabled: nothing is labelled")]
+        return [passed("SELinux", "disabled: nothing is labelled")]
     library = libselinux.imported()
     if library is None:
-        remedy = command(tool, "install", _LIBSELINUX[tool])
-        return [Finding("SELinux", WARN, "this Python has no libselinux to ask", remedy)]
+        return [warned("SELinux", "this Python has no libselinux to ask", tool, "install", _LIBSELINUX[tool])]
     return selinux_status(libselinux.status(library, root), cgroups)
 
 
 def selinux_status(status: Status, cgroups: str) -> list[Finding]:
     """The findings about an enabled SELinux."""
-    mode = "enforcing" if status.enforcing else "permissive"
-    findings = [Finding("SELinux", PASS, f"{mode}, policy {status.policy}")]
+    findings = [passed("SELinux", f"{'enforcing' if status.enforcing else 'permissive'}, policy {status.policy}")]
     for module in status.modules:
+        check = f"SELinux module {module.name}"
         is_half = module.readable and bool(module.priorities) != module.in_force
-        result = (FAIL, module.state, _INSTALL) if is_half else (PASS, module.state)
-        findings.append(Finding(f"SELinux module {module.name}", *result))
+        findings.append(failed(check, module.state, _INSTALL) if is_half else passed(check, module.state))
     for use in [use for use in status.uses if use.nodes in ("any", "made by the hook")]:
         check, seen = f"SELinux type {use.type}", f"{'can' if use.can else 'cannot'} use GPUs: {use.why}"
-        if use.can or use.type != "container_t":
-            findings.append(Finding(check, PASS, seen))
-        else:
-            findings.append(Finding(check, FAIL, seen, then(command("dnf", "install", "container-selinux"), _INSTALL)))
+        remedy = then(command("dnf", "install", "container-selinux"), _INSTALL)
+        is_fault = use.type == "container_t" and not use.can
+        findings.append(failed(check, seen, remedy) if is_fault else passed(check, seen))
     for name in [name for name, on in status.booleans if on and name in _OPEN_TO_ALL_DEVICES]:
         seen = f"{name} is on: every container may use the host's nodes, which the hook does not need"
-        findings.append(Finding("SELinux boolean", WARN, seen, command("setsebool", "-P", name, "off")))
+        findings.append(warned("SELinux boolean", seen, "setsebool", "-P", name, "off"))
     is_on = dict(status.booleans).get(CGROUP_V1_BOOLEAN)
     if is_on is not None and cgroups:
         findings.append(_cgroup_boolean(is_on, cgroups))
     wrong = [label for label in status.labels if not label.is_right]
     if wrong:
         seen = f"{wrong[0].path} bears {wrong[0].actual}, the policy says {wrong[0].expected}"
-        remedy = command("restorecon", "-v", *[label.path for label in wrong])
-        return [*findings, Finding("SELinux labels", FAIL, seen, remedy)]
-    return [*findings, Finding("SELinux labels", PASS, f"{len(status.labels)} files bear what the policy says")]
+        return [*findings, failed("SELinux labels", seen, "restorecon", "-v", *[label.path for label in wrong])]
+    return [*findings, passed("SELinux labels", f"{len(status.labels)} files bear what the policy says")]
 
 
 def _cgroup_boolean(is_on: bool, cgroups: str) -> Finding:
     """Whether the hook may write cgroup v1's files, which it must on v1 and needs not on v2."""
     seen, check = f"{CGROUP_V1_BOOLEAN} is {'on' if is_on else 'off'}", "SELinux and cgroups"
     if is_on == (cgroups == "v1"):
-        return Finding(check, PASS, f"{seen}, as cgroup {cgroups} needs it")
+        return passed(check, f"{seen}, as cgroup {cgroups} needs it")
     if is_on:
         seen += ": the hook may write to every cgroup, which v2 does not need"
-        return Finding(check, WARN, seen, command("setsebool", "-P", CGROUP_V1_BOOLEAN, "off"))
+        return warned(check, seen, "setsebool", "-P", CGROUP_V1_BOOLEAN, "off")
     seen += ": the hook may not open devices in cgroup v1"
-    return Finding(check, FAIL, seen, command("setsebool", "-P", CGROUP_V1_BOOLEAN, "on"))
+    return failed(check, seen, "setsebool", "-P", CGROUP_V1_BOOLEAN, "on")

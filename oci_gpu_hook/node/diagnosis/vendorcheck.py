@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.host.saved import FOLDER
-from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding
+from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import REFRESH, UPGRADE_KERNEL, command, roots_alone, then
 from oci_gpu_hook.node.machine import libselinux
 from oci_gpu_hook.vendors import vendorhost, vendorinventory
@@ -27,7 +27,7 @@ def vendors(root: HostRoot, present: Present, here: list[VendorState], tool: str
         findings += _vendor(root, item, tool)
     if not findings:
         text = f"{_counted(len(present.vendors), 'file')}, and no hardware of theirs" if present.vendors else ""
-        return [Finding(_CHECK, PASS, text or "no files describe any")]
+        return [passed(_CHECK, text or "no files describe any")]
     return findings
 
 
@@ -37,18 +37,18 @@ def _wrong(item: Wrong) -> Finding:
         remedy = roots_alone(item.file, item.file.rpartition("/")[0])
     elif not item.file.endswith(".json"):
         remedy = command("ls", item.file)
-    return Finding(_CHECK, FAIL, item.fault, remedy)
+    return failed(_CHECK, item.fault, remedy)
 
 
 def _vendor(root: HostRoot, item: VendorState, tool: str) -> list[Finding]:
     what, devices = item.inventory, item.devices
     check = what.flag
     findings = _lacking(root, item, tool)
-    findings += [Finding(check, WARN, fault, _LOOK) for fault in item.faults]
+    findings += [warned(check, fault, _LOOK) for fault in item.faults]
     if libselinux.is_there(root):
         findings += _selinux(root, item)
     if root.stat(f"{FOLDER}/{vendorinventory.PREFIX}{what.flag}") is None:
-        findings.append(Finding(check, WARN, "no inventory is saved: the next start looks at its files again", REFRESH))
+        findings.append(warned(check, "no inventory is saved: the next start looks at its files again", REFRESH))
     if findings:
         return findings
     nodes = len({node.path for node, _ in devices.common})
@@ -64,7 +64,7 @@ def _vendor(root: HostRoot, item: VendorState, tool: str) -> list[Finding]:
     if vendorinventory.read_saved(root, what.flag, what.file) is None:
         # Any program that is installed in a folder of its files does that.
         text += "; what is saved is no longer true, and the next start saves it again"
-    return [Finding(check, PASS, text)]
+    return [passed(check, text)]
 
 
 def _lacking(root: HostRoot, item: VendorState, tool: str) -> list[Finding]:
@@ -81,8 +81,8 @@ def _lacking(root: HostRoot, item: VendorState, tool: str) -> list[Finding]:
     if not unloaded:  # else its nodes come with it
         lacking += [(pattern, remedy) for pattern in item.devices.lacking]
     # A function on PCI alone, such as a processor's own graphics, may be meant for no container.
-    level = FAIL if item.nodes() else WARN
-    return [Finding(what.flag, level, f"{what.file} requires what is not here: {it}", fix) for it, fix in lacking]
+    found = failed if item.nodes() else warned
+    return [found(what.flag, f"{what.file} requires what is not here: {it}", fix) for it, fix in lacking]
 
 
 def _selinux(root: HostRoot, item: VendorState) -> list[Finding]:
@@ -91,14 +91,14 @@ def _selinux(root: HostRoot, item: VendorState) -> list[Finding]:
     findings = []
     if kind and not knows_type(kind):
         text = f"{file} says that containers need the SELinux type {kind}, which the policy lacks"
-        findings.append(Finding(what.flag, WARN, text, command("semodule", "-l")))
+        findings.append(warned(what.flag, text, "semodule", "-l"))
     is_on = libselinux.boolean(root, boolean) if boolean else True
     if is_on is None:
         text = f"{file} names the SELinux boolean {boolean}, which the policy lacks"
-        findings.append(Finding(what.flag, WARN, text, command("semanage", "boolean", "-l")))
+        findings.append(warned(what.flag, text, "semanage", "boolean", "-l"))
     elif not is_on:
         text = f"the SELinux boolean {boolean}, which {file} names, is off"
-        findings.append(Finding(what.flag, WARN, text, command("setsebool", "-P", boolean, "on")))
+        findings.append(warned(what.flag, text, "setsebool", "-P", boolean, "on"))
     return findings
 
 
