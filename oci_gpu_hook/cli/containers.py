@@ -16,7 +16,7 @@ from oci_gpu_hook.driver import survey
 from oci_gpu_hook.errors import DriverError, UsageError
 from oci_gpu_hook.host.leases import has_room
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.diagnosis import holders
+from oci_gpu_hook.node.diagnosis import holders, listed
 from oci_gpu_hook.node.diagnosis.holders import Other, Share
 from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.node.gpus import leased, present
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 _OTHERS = "OTHERS"
 _HEADINGS = ("CONTAINER", "ID", "ENGINE", "RUNTIME", "GPU", _OTHERS, "SINCE")
 _SHORT_ID = 12
-_MOST_PRIVILEGED = 3
 
 
 @click.command()
@@ -141,7 +140,7 @@ def as_text(held: Holders, found: Found, *, with_others: bool = False) -> str:
         lines = [f"no container{where} holds a GPU{' or another device' if with_others else ''}"]
     lines += ["", f"held by {'no container' + where if is_partial else 'nobody'}: {_list(held.free)}"]
     if held.open:
-        who = _most([printable(_named(item)["name"]) for item in held.privileged])
+        who = listed([printable(_named(item)["name"]) for item in held.privileged])
         lines.append(f"held by nobody, and open to privileged containers ({who}): {_list(held.open)}")
     for item in holding:
         lines += _notes(item)
@@ -171,11 +170,6 @@ def _notes(item: Holder) -> list[str]:
 
 def _list(shares: tuple[Share | Other, ...]) -> str:
     return ", ".join([share.name for share in shares]) or "none"
-
-
-def _most(names: list[str]) -> str:
-    more = len(names) - _MOST_PRIVILEGED
-    return ", ".join(names[:_MOST_PRIVILEGED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _painted(line: str) -> str:

@@ -9,6 +9,7 @@ container's device cgroup, becomes the container's user, and ends.  Starts no pr
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -20,14 +21,13 @@ from oci_gpu_hook.driver.proc import LD_SO_CACHE
 from oci_gpu_hook.errors import BundleError, HookError, UsageError, quoted
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host import docker
-from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding, advice
+from oci_gpu_hook.node.diagnosis import FAIL, Finding, advice, failed, passed, warned
 from oci_gpu_hook.node.diagnosis import containercheck as judged
 from oci_gpu_hook.node.diagnosis.drivercheck import cached_names
-from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, Remedy, command, in_words
+from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, Remedy, in_words
 from oci_gpu_hook.node.engines import containers
-from oci_gpu_hook.node.machine import apart, kernelconfig, libselinux, processes
+from oci_gpu_hook.node.machine import apart, closing, kernelconfig, libselinux, processes, text
 from oci_gpu_hook.node.machine.untrusted import ContainerRoot
-from oci_gpu_hook.node.setup.filecopy import closing
 from oci_gpu_hook.operations import Device, Mount
 from oci_gpu_hook.planning import compatibility, decide
 from oci_gpu_hook.request.bundle import Bundle
@@ -60,26 +60,24 @@ def running(host: HostRoot, found: Running, config: str | None) -> list[Finding]
     """The findings about a container."""
     name = quoted(found.shown)[1:-1] or "of no known id"
     if not found.pid:
-        raise UsageError(f"the container {name} does not run", advice.start(_ref(found)))
+        raise UsageError(f"the container {name} does not run", advice.start(found))
     if not processes.is_contained(found.pid):
         raise UsageError(f"the process {found.pid} is in no container: it sees the host's own mounts")
-    process = Finding("container", PASS, f"{name}{_by(found)}, process {found.pid}")
+    process = passed("container", f"{name}{_by(found)}, process {found.pid}")
     try:
         rows: list[list[str]] = apart.ask(
             lambda looked: _findings(host, found, config, looked), (_LOOK_SECONDS, _OPEN_SECONDS + 1)
         )
     except TimeoutError:
         seen = f"to look into it takes more than {_LOOK_SECONDS} seconds: a volume may not answer"
-        remedy = command("findmnt", "--task", str(found.pid))
-        return [process, Finding("volumes", FAIL, seen, remedy)]
+        return [process, failed("volumes", seen, "findmnt", "--task", str(found.pid))]
     except apart.Ended:
-        return [process, Finding("request", FAIL, "the process that looked was killed", DOCTOR)]
+        return [process, failed("request", "the process that looked was killed", DOCTOR)]
     return [process, *[Finding(check, level, seen, Remedy(words)) for check, level, seen, words in rows]]
 
 
 def _findings(host: HostRoot, found: Running, config: str | None, looked: Callable[[], None]) -> list[Finding]:
     """What is to be said of it; `looked` is called before its nodes are opened."""
-    who = _ref(found)
     inside = ContainerRoot(host, found.pid)
     findings, operations = _wanted(host, inside, found, config)
     if operations is None and any([item.level == FAIL for item in findings]):
@@ -89,16 +87,8 @@ def _findings(host: HostRoot, found: Running, config: str | None, looked: Callab
     opened, unopened = _opened(host, inside, found.pid, usable)
     seen = seen._replace(opened=opened, unopened=unopened)
     if operations is None:
-        return [*findings, *judged.judge_without_request(seen, who)]
-    return [*findings, *judged.judge(operations, seen, who)]
-
-
-def _ref(found: Running) -> advice.ContainerRef:
-    known = found.called
-    word = known.full or known.name or found.id
-    is_pods = bool(known.pod)
-    user = None if found.owner == os.geteuid() else found.owner
-    return advice.ContainerRef(known.engine, word, found.id, is_pods, found.pid, found.bundle, found.runtime, user)
+        return [*findings, *judged.judge_without_request(seen, found)]
+    return [*findings, *judged.judge(operations, seen, found)]
 
 
 def _by(found: Running) -> str:
@@ -122,14 +112,13 @@ def _wanted(
             if docker.asks_for_none(host, bundle):
                 return [judged.counted_none()], None
             others = bool(folders.known(host))
-            return [_unasked(_ref(found), question, settings, notes, others=others)], None
+            return [_unasked(found, question, settings, notes, others=others)], None
         there = Rootfs(inside.fd, (), "/")
         plan = decide.decide(bundle, request, settings, host, there, id=found.id, process=None)
     except HookError as err:
-        remedy = in_words(err.hint) if err.hint else DOCTOR
-        return [Finding("request", FAIL, err.message, remedy)], None
-    findings = [Finding("request", PASS, _asked(request))]
-    findings += [Finding("libcuda", PASS, note) for note in plan.notes if note.startswith(compatibility.TOPIC)]
+        return [failed("request", err.message, in_words(err.hint) if err.hint else DOCTOR)], None
+    findings = [passed("request", _asked(request))]
+    findings += [passed("libcuda", note) for note in plan.notes if note.startswith(compatibility.TOPIC)]
     return findings, plan.operations
 
 
@@ -137,27 +126,23 @@ def _asked(request: Request) -> str:
     """The request in words, first NVIDIA's."""
     words = []
     if request.devices:
-        capabilities = ",".join(request.capabilities)
-        words.append(f"{','.join(request.devices)} with {capabilities}, by {request.source}")
+        words = [f"{','.join(request.devices)} with {','.join(request.capabilities)}, by {request.source}"]
     words += [f"{it.flag}={','.join(it.devices)}, by {it.source}" for it in request.vendors]
     return "; ".join(words)
 
 
-def _unasked(
-    who: advice.ContainerRef, question: Question, settings: Settings, notes: tuple[str, ...], *, others: bool
-) -> Finding:
+def _unasked(who: Running, question: Question, settings: Settings, notes: tuple[str, ...], *, others: bool) -> Finding:
     """Why there is no request: nothing asks, or what asks is not accepted; others: whether there are vendors' files."""
     for key, was, instead in (
         ("accept-environment", settings.accept_environment, settings._replace(accept_environment="always")),
         ("accept-volume-mounts", "no", settings._replace(accept_volume_mounts=True)),
     ):
         if instead != settings and _would_ask(question, instead):
-            text = f"it asks for a GPU, which {key} = {was} does not accept: {'; '.join(notes)}"
-            return Finding("request", WARN, text, advice.accepted(who))
-    why = "".join([f"; {note}" for note in notes])
+            seen = f"it asks for a GPU, which {key} = {was} does not accept: {'; '.join(notes)}"
+            return warned("request", seen, advice.accepted(who))
     flags = ", and no vendor's flag anything" if others else ""
-    text = f"it asks for no GPU: NVIDIA_VISIBLE_DEVICES names none{flags}{why}"
-    return Finding("request", WARN, text, advice.ask(who))
+    seen = f"it asks for no GPU: NVIDIA_VISIBLE_DEVICES names none{flags}"
+    return warned("request", "; ".join([seen, *notes]), advice.ask(who))
 
 
 def _would_ask(question: Question, settings: Settings) -> bool:
@@ -215,7 +200,7 @@ def _seen(
         opened=None,
         names=_filled(inside, [item for item in operations if isinstance(item, Mount)]),
         cached=cached_names(inside.read(LD_SO_CACHE, ldcache.LARGEST)),
-        process_label=_text(host.read(f"/proc/{pid}/attr/current")) if with_selinux else "",
+        process_label=text(host, f"/proc/{pid}/attr/current").strip("\0\n ") if with_selinux else "",
         shm_label=_label(inside, "/dev/shm") if with_selinux else "",
     )
     return seen, usable
@@ -227,8 +212,8 @@ def _unopened(host: HostRoot, cgroup: str) -> str:
         return judged.NO_CGROUP
     # A process that enters a frozen cgroup is frozen, too.  In version 1 the freezer's has the same path.
     freezer = cgroup.replace("/sys/fs/cgroup/devices/", "/sys/fs/cgroup/freezer/", 1)
-    states = _text(host.read(f"{cgroup}/cgroup.freeze")), _text(host.read(f"{freezer}/freezer.state"))
-    if states[0] == "1" or states[1] in ("FROZEN", "FREEZING"):
+    of_version_1 = text(host, f"{freezer}/freezer.state").strip()
+    if text(host, f"{cgroup}/cgroup.freeze").strip() == "1" or of_version_1 in ("FROZEN", "FREEZING"):
         return judged.PAUSED
     return "" if os.geteuid() == 0 or os.access(f"{cgroup}/cgroup.procs", os.W_OK) else judged.NO_ROOT
 
@@ -281,11 +266,10 @@ def _filled(inside: ContainerRoot, mounts: list[Mount]) -> dict[str, frozenset[s
 
     An empty file is a mount point without a mount.
     """
-    wanted: dict[str, set[str]] = {}
-    for item in mounts:
-        for path in item.paths():
-            folder, _, name = path.rpartition("/")
-            wanted.setdefault(folder, set()).add(name)
+    wanted = defaultdict[str, set[str]](set)
+    for path in [path for item in mounts for path in item.paths()]:
+        folder, _, name = path.rpartition("/")
+        wanted[folder].add(name)
     found = {}
     for folder, names in wanted.items():
         stems = tuple({f"{name.partition('.so.')[0]}.so." for name in names if ".so." in name})
@@ -299,7 +283,3 @@ def _label(inside: ContainerRoot, path: str) -> str:
     with suppress(OSError), closing(inside.open(path)) as fd:
         return ipc.label_of(fd)
     return ""
-
-
-def _text(data: bytes | None) -> str:
-    return (data or b"").decode("utf-8", "replace").strip("\0\n ")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from oci_gpu_hook.cli import examine
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import WARN, Finding, advice, containercheck
-from oci_gpu_hook.node.diagnosis.advice import ContainerRef
+from oci_gpu_hook.node.engines.containernames import ContainerNames
+from oci_gpu_hook.node.engines.states import Running
 from oci_gpu_hook.node.machine import processes
 from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.bundle import Bundle
@@ -23,12 +25,15 @@ from tests.unit import hosts
 ID = "ab" * 32
 BUNDLE = f"/run/tasks/prod/{ID}"
 OF = {
-    "podman": ContainerRef("podman", "web", ID, False, 7, BUNDLE, "crun"),
-    "CRI-O": ContainerRef("CRI-O", "k8s_main_gpu_ml_u_0", ID, True, 7, BUNDLE, "crun"),
-    "Docker": ContainerRef("Docker", "web", ID, False, 7, BUNDLE, "runc"),
-    "containerd": ContainerRef("containerd", "mine", ID, False, 7, BUNDLE, "runc"),
-    "containerd for the kubelet": ContainerRef("containerd", "train", ID, True, 7, BUNDLE, "runc"),
-    "runc": ContainerRef("", ID, ID, False, 7, BUNDLE, "runc"),
+    name: Running(ID, 7, BUNDLE, runtime, called, os.geteuid())
+    for name, runtime, called in (
+        ("podman", "crun", ContainerNames("podman", "web")),
+        ("CRI-O", "crun", ContainerNames("CRI-O", "main", "k8s_main_gpu_ml_u_0", "gpu", "ml")),
+        ("Docker", "runc", ContainerNames("Docker", "web")),
+        ("containerd", "runc", ContainerNames("containerd", "mine")),
+        ("containerd for the kubelet", "runc", ContainerNames("containerd", "train", pod="gpu")),
+        ("runc", "runc", ContainerNames("", ID)),
+    )
 }
 WORDS = {
     "podman": ("podman",),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,13 @@ from oci_gpu_hook.node.diagnosis import (
     speccheck,
     systemcheck,
 )
-from oci_gpu_hook.node.diagnosis.advice import ContainerRef
 from oci_gpu_hook.node.engines import cdispecs, states
 from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.engines.cdispecs import Spec, devices
+from oci_gpu_hook.node.engines.containernames import ContainerNames
 from oci_gpu_hook.node.engines.installed import Engine, Shim
 from oci_gpu_hook.node.engines.registrations import Registration
+from oci_gpu_hook.node.engines.states import Running
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import libselinux
 from oci_gpu_hook.node.machine.kernelconfig import Kernel
@@ -482,7 +484,7 @@ LIBRARY = LIBRARY._replace(names=("libcuda.so.1",))
 NAMED = (Entry(b"libcuda.so.1", b"/x", 3),)
 CACHE = LdCache("/etc/ld.so.cache", NAMED, True, "")
 PLANNED = (NODE, GPU, LIBRARY, CACHE)
-CONTAINER = ContainerRef("podman", "web", "a" * 64, False, 7, "/b", "crun")
+CONTAINER = Running("a" * 64, 7, "/b", "crun", ContainerNames("podman", "web"), os.geteuid())
 WELL = containercheck.Seen(
     nodes={"/dev/nvidiactl": (195, 255), "/dev/nvidia0": (195, 0)},
     opened={"/dev/nvidiactl": 0, "/dev/nvidia0": 0},

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 
 import pytest
@@ -10,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.node.diagnosis import advice
-from oci_gpu_hook.node.diagnosis.advice import ContainerRef
 from oci_gpu_hook.node.diagnosis.remedy import command, is_name, then
+from oci_gpu_hook.node.engines.containernames import ContainerNames
+from oci_gpu_hook.node.engines.states import Running
 
 EVIL = "x;echo Y3VybA==|base64 -d>/etc/cron.d/x"
 
@@ -46,17 +48,18 @@ ADVISE = (advice.restart, advice.start, advice.resume, advice.ask, advice.accept
 def test_no_name_that_a_user_chose_is_a_word(engine: str, is_pods: bool, advise: object) -> None:
     """Neither the container's, nor its id, nor the folder above its bundle."""
     for word, id, bundle in ((EVIL, ID, f"/run/{EVIL}/{ID}"), ("--evil", "--all", "/b"), (EVIL, EVIL, f"/b/{EVIL}")):
-        who = ContainerRef(engine, word, id, is_pods, 7, "" if id != ID else bundle, "runc")
+        called = ContainerNames(engine, word, pod="pod" if is_pods else "")
+        who = Running(id, 7, "" if id != ID else bundle, "runc", called, os.geteuid())
         said = advise(who)  # type: ignore[operator]
         assert "echo" not in said.replace(f"/run/{EVIL}", ""), said
         words = shlex.split(said.rpartition(": ")[2], comments=True)
-        assert not {"--evil", "--all"} & {word for word in words if word in (who.word, who.id)}
+        assert not {"--evil", "--all"} & {word for word in words if word in (called.name, who.id)}
 
 
 @pytest.mark.parametrize("advise", ADVISE)
 def test_a_users_container_is_that_users_to_start_again(advise: object) -> None:
     """Root would start what the user's bundle says."""
-    who = ContainerRef("", "web", "web", False, 7, "/users/ann/bundle", "runc", user=1000)
+    who = Running("web", 7, "/users/ann/bundle", "runc", ContainerNames("", "web"), 1000 + os.geteuid())
     said = advise(who)  # type: ignore[operator]
     assert "/users/ann" not in said
-    assert "runc" not in said or "1000" in said
+    assert "runc" not in said or str(who.owner) in said

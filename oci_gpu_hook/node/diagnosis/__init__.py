@@ -7,8 +7,13 @@ must not name a remedy that gives containers more access than the fault needs.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from oci_gpu_hook.node.diagnosis.remedy import NOTHING, Remedy, command
 from oci_gpu_hook.record import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PASS, WARN, FAIL = "pass", "warn", "fail"
 
@@ -40,3 +45,9 @@ def failed(check: str, seen: str, fix: str, *words: str) -> Finding:
 def is_failed(findings: list[Finding]) -> bool:
     """Whether anything keeps containers from their GPUs."""
     return any([finding.level == FAIL for finding in findings])
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -8,125 +8,110 @@ Must not name a command of another engine.
 
 from __future__ import annotations
 
-from oci_gpu_hook.node.diagnosis.remedy import NOTHING, Remedy, command, in_words, is_name, then
-from oci_gpu_hook.record import NamedTuple
+import os
+from typing import TYPE_CHECKING
 
-PODMAN, CRIO, DOCKER, CONTAINERD = "podman", "CRI-O", "Docker", "containerd"
+from oci_gpu_hook.node.diagnosis.remedy import NOTHING, Remedy, command, in_words, is_name, then
+from oci_gpu_hook.node.engines.containernames import CONTAINERD, CRIO, DOCKER, PODMAN
+
+if TYPE_CHECKING:
+    from oci_gpu_hook.node.engines.states import Running
 
 _VARIABLE = "NVIDIA_VISIBLE_DEVICES=all"
-_CONFIG = ("oci-gpu-hook", "config", "show")
-_ACCEPT = "accept-environment, accept-volume-mounts"
+_PROGRAMS = {PODMAN: "podman", DOCKER: "docker"}
 # crictl takes the beginning of an id.
 _SHORT = 12
 
 
-class ContainerRef(NamedTuple):
-    """A container as its engine and runtime know it.
-
-    engine: "" for none; word: what engines that have names take, else the id; is_pods: whether Kubernetes runs it;
-    pid: of its first process; bundle, runtime: "" if they are not known; user: whose container it is, None if it is
-    that of who asks.
-    """
-
-    engine: str
-    word: str
-    id: str
-    is_pods: bool
-    pid: int
-    bundle: str
-    runtime: str
-    user: int | None = None
-
-
-def restart(who: ContainerRef) -> Remedy:
+def restart(who: Running) -> Remedy:
     """Start it again, so that the hook runs again."""
-    if who.user is not None:
-        return in_words(f"the user {who.user} must start it again")
-    if not _can_be_named(who):
-        return command("kill", str(who.pid)) if who.pid else in_words("start it again")
-    if _is_the_kubelets(who):
+    engine = who.called.engine
+    if _is_anothers(who):
+        return in_words(f"the user {who.owner} must start it again")
+    if is_name(who.id) and _is_the_kubelets(who):
         # The kubelet starts a new one in its place.
         return command("crictl", "stop", who.id[:_SHORT])
-    if who.engine in (PODMAN, DOCKER):
-        return command(_program(who), "restart", _word(who))
-    if who.engine == CONTAINERD:
-        delete = command(*_ctr(who), "tasks", "delete", "--force", who.id)
-        return then(delete, command(*_ctr(who), "tasks", "start", "--detach", who.id))
-    if not who.runtime:
-        return command("kill", str(who.pid))
-    run = command(who.runtime, "run", "--detach", "--bundle", who.bundle, who.id)
-    return then(command(who.runtime, "delete", "--force", who.id), run)
+    if is_name(who.id) and engine in _PROGRAMS:
+        return command(_PROGRAMS[engine], "restart", _word(who))
+    if is_name(who.id) and engine == CONTAINERD:
+        return then(command(*_ctr(who), "tasks", "delete", "--force", who.id), _start_task(who))
+    if is_name(who.id) and who.runtime:
+        run = command(who.runtime, "run", "--detach", "--bundle", who.bundle, who.id)
+        return then(command(who.runtime, "delete", "--force", who.id), run)
+    return command("kill", str(who.pid)) if who.pid else in_words("start it again")
 
 
-def start(who: ContainerRef) -> Remedy:
+def start(who: Running) -> Remedy:
     """What to do about one that has stopped: start it, or see why it has."""
-    if who.user is not None:
-        return in_words(f"the user {who.user} must start it")
-    if not _can_be_named(who):
+    engine = who.called.engine
+    if _is_anothers(who):
+        return in_words(f"the user {who.owner} must start it")
+    if not is_name(who.id):
         return in_words("start it")
     if _is_the_kubelets(who):
         return in_words(f"see why: {command('crictl', 'inspect', who.id[:_SHORT])}")
-    if who.engine in (PODMAN, DOCKER):
-        return in_words(f"start it: {command(_program(who), 'start', _word(who))}")
-    if who.engine == CONTAINERD:
-        words = (*_ctr(who), "tasks", "start", "--detach", who.id)
-        return in_words(f"start it: {command(*words)}")
+    if engine in _PROGRAMS:
+        return in_words(f"start it: {command(_PROGRAMS[engine], 'start', _word(who))}")
+    if engine == CONTAINERD:
+        return in_words(f"start it: {_start_task(who)}")
     return in_words(f"start it: {restart(who)}" if who.runtime else "start it")
 
 
-def resume(who: ContainerRef) -> Remedy:
+def resume(who: Running) -> Remedy:
     """Let one run on that is paused."""
-    if who.user is not None:
-        return in_words(f"the user {who.user} must let it run on")
-    if not _can_be_named(who):
+    engine = who.called.engine
+    if _is_anothers(who):
+        return in_words(f"the user {who.owner} must let it run on")
+    if not is_name(who.id):
         return NOTHING
-    if who.engine in (PODMAN, DOCKER):
-        return command(_program(who), "unpause", _word(who))
-    if who.engine == CONTAINERD and not who.is_pods:
+    if engine in _PROGRAMS:
+        return command(_PROGRAMS[engine], "unpause", _word(who))
+    if engine == CONTAINERD and not who.called.pod:
         return command(*_ctr(who), "tasks", "resume", who.id)
     return command(who.runtime or "runc", "resume", who.id)
 
 
-def ask(who: ContainerRef) -> Remedy:
+def ask(who: Running) -> Remedy:
     """Start it with a request for a GPU."""
     if _is_the_kubelets(who):
         note = f"{_VARIABLE} in its env, or nvidia.com/gpu in its limits"
         return command("kubectl", "replace", "--force", "-f", "POD.yaml", note=note)
-    if who.engine == PODMAN:
+    if who.called.engine == PODMAN:
         return command("podman", "run", "--env", _VARIABLE, "...")
-    if who.engine == DOCKER:
+    if who.called.engine == DOCKER:
         return command("docker", "run", "--gpus", "all", "...")
-    if who.engine == CONTAINERD:
+    if who.called.engine == CONTAINERD:
         return command(*_ctr(who), "run", "--env", _VARIABLE, "...")
-    file = f"{who.bundle}/config.json" if who.bundle and who.user is None else "config.json"
+    file = f"{who.bundle}/config.json" if who.bundle and not _is_anothers(who) else "config.json"
     return command("vi", file, note=f"{_VARIABLE} in process.env")
 
 
-def accepted(who: ContainerRef) -> Remedy:
+def accepted(who: Running) -> Remedy:
     """See which requests the administrator accepts, and make one of those."""
-    if _is_the_kubelets(who):
-        return command(*_CONFIG, note=f"{_ACCEPT}; the pod can ask by nvidia.com/gpu in its limits")
-    return command(*_CONFIG, note=_ACCEPT)
+    by_pod = "; the pod can ask by nvidia.com/gpu in its limits" if _is_the_kubelets(who) else ""
+    note = f"accept-environment, accept-volume-mounts{by_pod}"
+    return command("oci-gpu-hook", "config", "show", note=note)
 
 
-def _is_the_kubelets(who: ContainerRef) -> bool:
-    return who.engine == CRIO or who.is_pods
+def _is_anothers(who: Running) -> bool:
+    return who.owner != os.geteuid()
 
 
-def _can_be_named(who: ContainerRef) -> bool:
-    """Whether its id can be a word of a command."""
-    return is_name(who.id)
+def _is_the_kubelets(who: Running) -> bool:
+    return who.called.engine == CRIO or bool(who.called.pod)
 
 
-def _program(who: ContainerRef) -> str:
-    return who.engine.lower()
+def _word(who: Running) -> str:
+    """What engines that have names take: one of these, else the id."""
+    word = who.called.full or who.called.name
+    return word if is_name(word) else who.id
 
 
-def _word(who: ContainerRef) -> str:
-    return who.word if is_name(who.word) else who.id
-
-
-def _ctr(who: ContainerRef) -> tuple[str, ...]:
+def _ctr(who: Running) -> tuple[str, ...]:
     """containerd's namespace: a bundle's folder is FOLDER/NAMESPACE/ID."""
     namespace = who.bundle.rpartition("/")[0].rpartition("/")[2]
     return "ctr", "--namespace", namespace if is_name(namespace) else "default"
+
+
+def _start_task(who: Running) -> Remedy:
+    return command(*_ctr(who), "tasks", "start", "--detach", who.id)

@@ -11,7 +11,7 @@ from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host.saved import FOLDER
 from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others
-from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
+from oci_gpu_hook.node.diagnosis import Finding, failed, listed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import KERNELS_LOG, REBOOT, REFRESH, Remedy, command, roots_alone, then
 from oci_gpu_hook.node.diagnosis.systemcheck import version_numbers
 from oci_gpu_hook.node.gpus import leased, present
@@ -175,14 +175,14 @@ def _nodes(root: HostRoot, wanted: tuple[DeviceNode, ...]) -> list[Finding]:
             findings.append(failed("nodes", seen, then(command("rm", node.path), _made(wanted))))
     if missing:
         # The hook makes nodes in containers, but in a user namespace it must bind the host's.
-        seen = f"{_listed(missing)} missing: rootless containers cannot have them"
+        seen = f"{listed(missing, 1)} missing: rootless containers cannot have them"
         findings.append(warned("nodes", seen, _made(wanted)))
     narrow = [n for n in wanted if n.present and not n.family and n.mode & 0o666 != _USABLE_BY_ALL]
     if narrow:
         paths = [node.path for node in narrow]
         # What the hook gives by itself a rootless engine and CDI before 0.7 do not.
         group = f" without --group-add {narrow[0].gid} (rootless podman: keep-groups)" if narrow[0].mode & 0o060 else ""
-        seen = f"{_listed(paths)} of mode {narrow[0].mode:04o}: containers as other users cannot open them{group}"
+        seen = f"{listed(paths, 1)} of mode {narrow[0].mode:04o}: containers as other users cannot open them{group}"
         findings.append(warned("nodes", seen, "chmod", "0666", *paths))
     return findings or [passed("nodes", f"{len(wanted)}, with the driver's numbers and mode 0666")]
 
@@ -192,7 +192,7 @@ def rdma(root: HostRoot, kernel: Kernel) -> list[Finding]:
     adapters = present.rdma_adapters(root)
     if not adapters:
         return []
-    check, whose = "GPUDirect RDMA", _listed(adapters)
+    check, whose = "GPUDirect RDMA", listed(adapters, 1)
     by_module = next((name for name in _PEER_MEMORY if name in kernel.modules), "")
     if by_module:
         return [passed(check, f"by {by_module}, for {whose}")]
@@ -234,7 +234,3 @@ def _made(wanted: tuple[DeviceNode, ...]) -> Remedy:
     """The command that makes the missing nodes.  -c names a GPU by its minor, -u means unified memory."""
     minors = [str(node.minor) for node in wanted if node.gpu is not None and not node.family]
     return command("nvidia-modprobe", "-u", *[word for minor in minors for word in ("-c", minor)])
-
-
-def _listed(paths: list[str]) -> str:
-    return paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
