@@ -134,7 +134,7 @@ PLANTED = {
         Planted("warn", "Docker", "/etc/docker/daemon.json: 'd' lies in a folder that others than root may write to",
             "rm /etc/docker/daemon.json  # a link", True),
     "echo '{}' >$JSON; chmod 0666 $JSON":
-        Planted("warn", "Docker", "/etc/docker/daemon.json: others than root may write it",
+        Planted("warn", "Docker", "/etc/docker/daemon.json: others than root may write to it",
             "chmod go-w /etc/docker", True),
     f"printf '{RUNTIMES}' /opt/oci-gpu-runtime >$JSON":
         Planted("fail", "Docker",

@@ -31,7 +31,8 @@ from oci_gpu_hook.node.engines import cdispecs, states
 from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.engines.cdispecs import Spec, devices
 from oci_gpu_hook.node.engines.containernames import ContainerNames
-from oci_gpu_hook.node.engines.installed import Engine, Shim
+from oci_gpu_hook.node.engines.dockerd import Runtime
+from oci_gpu_hook.node.engines.installed import Engine
 from oci_gpu_hook.node.engines.registrations import Registration
 from oci_gpu_hook.node.engines.states import Running
 from oci_gpu_hook.node.gpus import present
@@ -266,8 +267,8 @@ def test_both_stages_that_are_served_are_one_too_many() -> None:
     ],
 )
 def test_shims(engine: str, is_default: bool, level: str) -> None:
-    shim = Shim(engine, "/f", "nvidia", is_default)
-    assert [f.level for f in enginecheck.other_hooks((), (), (shim,))] == [level]
+    shim = Runtime(engine, "/f", "nvidia", is_default)
+    assert [f.level for f in enginecheck.other_hooks((), (), [shim])] == [level]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding, enginecheck
 from oci_gpu_hook.node.diagnosis import dockercheck as judged
 from oci_gpu_hook.node.engines import dockerd
-from oci_gpu_hook.node.engines.installed import Shim
+from oci_gpu_hook.node.engines.dockerd import Runtime
 from tests.unit import hosts
 
 ENTRY = "/usr/libexec/oci/hooks.d/oci-gpu-hook"
@@ -214,8 +214,8 @@ def test_our_runtime_is_named_where_daemon_json_has_it(tree: Path) -> None:
 )
 def test_nvidias_runtime_beside_our_link(is_default: bool, by_link: bool, said: str) -> None:
     """Its legacy mode leaves dockerd's entry, its CDI mode takes it away."""
-    shim = Shim("Docker", JSON, "nvidia", is_default)
-    (found,) = enginecheck.other_hooks((), (), (shim,), by_link)
+    shim = Runtime("Docker", JSON, "nvidia", is_default)
+    (found,) = enginecheck.other_hooks((), (), [shim], by_link)
     assert (found.level, said in found.seen) == (WARN if said else PASS, True)
 
 

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import command, reinstall, roots_alone, then
 from oci_gpu_hook.node.engines import dockerd
-from oci_gpu_hook.node.engines.dockerd import LINK, OPEN, program
+from oci_gpu_hook.node.engines.dockerd import LINK, program
 from oci_gpu_hook.node.machine import closing
+from oci_gpu_hook.vendors import folders
 
 if TYPE_CHECKING:
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.node.engines.dockerd import Docker, Settings
+    from oci_gpu_hook.node.engines.dockerd import Docker, Runtime
 
 _CHECK = "Docker"
 # The boot and a process's start are told in whole seconds each.
@@ -41,7 +42,6 @@ _RIVALS = {
 
 def docker(root: HostRoot, found: Docker, entry: str, tool: str) -> list[Finding]:
     """What Docker is served by on this host; entry: the entry script, links resolved."""
-    settings = dockerd.settings(root, found.file, found.folders)
     rivals = {name: path for name in _RIVALS if (path := program(root, name, found.folders))}
     findings = []
     if found.leads_to == entry:
@@ -51,8 +51,13 @@ def docker(root: HostRoot, found: Docker, entry: str, tool: str) -> list[Finding
             findings.append(warned(_CHECK, f"{path} {seen}", tool, "remove", package))
     else:
         findings.append(_not_ours(root, found, bool(rivals), tool))
-    findings += _settings(settings)
-    for runtime in [it for it in (*settings.runtimes, *dockerd.of_users(root)) if it.is_ours]:
+    runtimes: list[Runtime] = []
+    try:
+        runtimes = dockerd.runtimes(root, found.file, found.folders)
+        findings += _opened_to_others(root, found.file)
+    except ValueError as err:
+        findings.append(warned(_CHECK, f"{found.file}: {err}", "vi", found.file))
+    for runtime in [it for it in (*runtimes, *dockerd.of_users(root)) if it.is_ours]:
         seen = f"{runtime.file} has {runtime.program} as the runtime {runtime.name}"
         seen += ", the default" if runtime.is_default else ""
         if runtime.is_there:
@@ -94,14 +99,11 @@ def _not_ours(root: HostRoot, found: Docker, has_rivals: bool, tool: str) -> Fin
     return warned(_CHECK, f"there is no {LINK} in dockerd's PATH: 'docker run --gpus' is not served", install)
 
 
-def _settings(found: Settings) -> list[Finding]:
-    path, seen = found.path, f"{found.path}: {found.fault}"
-    if not found.fault:
-        return []
-    if not found.danger:
-        return [warned(_CHECK, seen, "vi", path)]
+def _opened_to_others(root: HostRoot, path: str) -> list[Finding]:
+    """Whether others than root could decide what dockerd reads, and so could be root."""
+    fault = folders.openness(root, path)
     # What others may have written must not become root's.
     remedy = command("rm", path, note="a link: write a file in its place")
-    if found.danger == OPEN:
+    if root.link(path) is None:
         remedy = roots_alone(path.rpartition("/")[0], path)
-    return [warned(_CHECK, f"{seen}, and who writes it is root", remedy)]
+    return [warned(_CHECK, f"{path}: {fault}, and who writes it is root", remedy)] if fault else []

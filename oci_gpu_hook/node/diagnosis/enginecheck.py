@@ -19,7 +19,8 @@ from oci_gpu_hook.node.machine import text, toml
 
 if TYPE_CHECKING:
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.node.engines.installed import Engine, Shim
+    from oci_gpu_hook.node.engines.dockerd import Runtime
+    from oci_gpu_hook.node.engines.installed import Engine
     from oci_gpu_hook.node.engines.registrations import Registration
 
     Registered = tuple[Registration, ...]
@@ -97,7 +98,7 @@ def _fit(check: str, item: Registration, tool: str) -> Finding:
 
 
 def other_hooks(
-    engines: tuple[Engine, ...], registered: Registered, shims: tuple[Shim, ...], by_link: bool = False
+    engines: tuple[Engine, ...], registered: Registered, shims: list[Runtime], by_link: bool = False
 ) -> list[Finding]:
     """Other programs that would also give GPUs to a container; by_link: whether dockerd starts our hook for --gpus."""
     check = "other hooks"
@@ -120,12 +121,12 @@ def other_hooks(
             why = f"{shim.engine} gives GPUs by it, and does not start our hook"
         else:
             continue  # Docker and containerd start no hook of hooks.d: nothing is done twice
-        seen = f"{shim.file} has NVIDIA's runtime as {shim.runtime}{default}: {why}"
+        seen = f"{shim.file} has NVIDIA's runtime as {shim.name}{default}: {why}"
         findings.append(found(check, seen, _without(shim)))
     return findings or [passed(check, "none that would give GPUs as well")]
 
 
-def _without(shim: Shim) -> Remedy:
+def _without(shim: Runtime) -> Remedy:
     """Take NVIDIA's runtime out of an engine's settings; of a default one only that it is the default."""
     restart = _RESTART.get(shim.engine, (command("systemctl", "restart", "containerd"),))
     if shim.engine == "Docker":

@@ -7,12 +7,11 @@ starts nothing.
 
 from __future__ import annotations
 
-import posix
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.kernel.filetypes import is_open_to_others, is_regular
+from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.node.engines import containerdevices, states
 from oci_gpu_hook.node.machine import processes, untrusted
 from oci_gpu_hook.record import NamedTuple
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 LINK = "nvidia-container-runtime-hook"
 RUNTIME = "oci-gpu-runtime"
-OPEN, LED = "open", "led"
 SETTINGS = "/etc/docker/daemon.json"
 _OURS = f"/usr/bin/{RUNTIME}"
 _ROOTLESS = ".config/docker/daemon.json"
@@ -36,27 +34,15 @@ _LARGEST_SETTINGS = 1 << 20
 
 
 class Runtime(NamedTuple):
-    """A runtime that an engine's settings name; is_ours: by a link, too; is_default: of containers that name none."""
+    """A runtime that an engine's settings name; is_default: of containers that name none; is_ours: by a link, too."""
 
+    engine: str
     file: str
     name: str
-    program: str
-    is_there: bool
-    is_ours: bool
     is_default: bool
-
-
-class Settings(NamedTuple):
-    """daemon.json: its path, what is wrong with it, whether dockerd can read it, and what it says of runtimes.
-
-    fault: "" for nothing, and where there is no file; danger: whether others than root could write it, `OPEN`, or have
-    it lead elsewhere, `LED`; "" for neither.
-    """
-
-    path: str
-    fault: str = ""
-    danger: str = ""
-    runtimes: tuple[Runtime, ...] = ()
+    program: str = ""
+    is_there: bool = False
+    is_ours: bool = False
 
 
 class Docker(NamedTuple):
@@ -100,9 +86,9 @@ def of_users(root: HostRoot) -> Iterator[Runtime]:
     mounts, budget = untrusted.our_mounts(), untrusted.Budget(_SECONDS_OF_USERS)
     for uid, home in states.homes(root).items():
         path = f"{home}/{_ROOTLESS}"
-        programs, default = _runtimes(untrusted.Files(root, uid, mounts, budget).object(path))
+        programs, default = _named(untrusted.Files(root, uid, mounts, budget).object(path))
         for name in [name for name, its in programs if its in (_OURS, RUNTIME)]:
-            yield runtime(root, path, name, _OURS, default)
+            yield runtime(root, "Docker", path, name, _OURS, default)
 
 
 def program(root: HostRoot, name: str, folders: tuple[str, ...]) -> str:
@@ -114,37 +100,33 @@ def program(root: HostRoot, name: str, folders: tuple[str, ...]) -> str:
     return ""
 
 
-def settings(root: HostRoot, path: str = SETTINGS, folders: tuple[str, ...] = _PATH) -> Settings:
-    """What a file of settings says; folders: those in which dockerd looks for programs."""
+def runtimes(root: HostRoot, path: str = SETTINGS, folders: tuple[str, ...] = _PATH) -> list[Runtime]:
+    """The runtimes in a daemon.json; folders: those in which dockerd looks for programs.
+
+    None without a file; ValueError says why dockerd cannot read it.
+    """
     status = root.stat(path)
     if status is None:
-        return Settings(path)
+        return []
     if not is_regular(status):
-        return Settings(path, "it is no file")
+        raise ValueError("it is no file")
     if status.st_size > _LARGEST_SETTINGS:
-        return Settings(path, f"it is larger than {_LARGEST_SETTINGS >> 20} MiB")
+        raise ValueError(f"it is larger than {_LARGEST_SETTINGS >> 20} MiB")
     # Where it is a link, others may have put another thing in its place meanwhile.
     data = untrusted.read(root, path, _LARGEST_SETTINGS)
     if data is None:
-        return Settings(path, "it cannot be read")
+        raise ValueError("it cannot be read")
     try:
         document = jsontext.loads(data)
     except ValueError as err:
-        return Settings(path, f"it is no JSON: {str(err)[:200]}")
+        raise ValueError(f"it is no JSON: {str(err)[:200]}") from err
     if not isinstance(document, dict):
-        return Settings(path, "it is no JSON object")
-    programs, default = _runtimes(document)
-    runtimes = [runtime(root, path, name, its, default, folders) for name, its in programs]
-    found = root.source(path)
-    # Who else than root could decide what dockerd reads could be root.
-    fault = found[1] if found else ""
-    if not fault and is_open_to_others(status, posix.fstat(root.fd).st_uid):
-        fault = "others than root may write it"
-    danger = (LED if root.link(path) is not None else OPEN) if fault else ""
-    return Settings(path, fault, danger, tuple(runtimes))
+        raise ValueError("it is no JSON object")
+    programs, default = _named(document)
+    return [runtime(root, "Docker", path, name, its, default, folders) for name, its in programs]
 
 
-def _runtimes(document: dict[str, Any]) -> tuple[list[tuple[str, str]], str]:
+def _named(document: dict[str, Any]) -> tuple[list[tuple[str, str]], str]:
     """Name and program of each runtime in a daemon.json, and the name of the default one."""
     named = document.get("runtimes")
     programs = [
@@ -154,12 +136,14 @@ def _runtimes(document: dict[str, Any]) -> tuple[list[tuple[str, str]], str]:
     return programs, str(document.get("default-runtime") or "")
 
 
-def runtime(root: HostRoot, file: str, name: str, path: str, default: str, folders: tuple[str, ...] = _PATH) -> Runtime:
+def runtime(
+    root: HostRoot, engine: str, file: str, name: str, path: str, default: str, folders: tuple[str, ...] = _PATH
+) -> Runtime:
     """The runtime that a file names so; folders: those in which its engine looks for programs."""
     # A name without a folder is looked for in the PATH.
     found = path if path.startswith("/") else program(root, path, folders)
     is_there = bool(found) and root.stat(found) is not None
-    return Runtime(file, name, path, is_there, is_ours(root, found or path), name == default)
+    return Runtime(engine, file, name, name == default, path, is_there, is_ours(root, found or path))
 
 
 def is_ours(root: HostRoot, path: str) -> bool:

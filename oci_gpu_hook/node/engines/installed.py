@@ -6,6 +6,7 @@ containers.conf(5), crio.conf(5), Docker's daemon.json, containerd's config.toml
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.host.root import HostRoot
@@ -24,15 +25,6 @@ _PROGRAM_FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"
 
 # NVIDIA's runtime adds a hook to config.json and starts runc: nvidia-container-runtime(.cdi, .legacy).
 _SHIM = "nvidia-container-runtime"
-
-
-class Shim(NamedTuple):
-    """NVIDIA's runtime as one of an engine's runtimes; is_default: for containers that name none."""
-
-    engine: str
-    file: str
-    runtime: str
-    is_default: bool
 
 
 class Engine(NamedTuple):
@@ -80,14 +72,13 @@ def installed(root: HostRoot) -> tuple[Engine, ...]:
     return tuple([_engine(root, name)[0] for name, (program, *_) in _ENGINES.items() if find_program(root, program)])
 
 
-def shims(root: HostRoot) -> tuple[Shim, ...]:
-    """NVIDIA's runtimes in the settings of all engines."""
-    named = [("Docker", item) for item in dockerd.settings(root).runtimes]
-    named += [("containerd", item) for item in of_containerd(root)]
-    return (
-        *[shim for name in _ENGINES for shim in _engine(root, name)[1]],
-        *[Shim(at, it.file, it.name, it.is_default) for at, it in named if _is_nvidias(root, it.program)],
-    )
+def shims(root: HostRoot) -> list[Runtime]:
+    """NVIDIA's runtimes in the settings of all engines, as far as these can be read."""
+    named = of_containerd(root)
+    with suppress(ValueError):
+        named = [*dockerd.runtimes(root), *named]
+    of_readers = [item for name in _ENGINES for item in _engine(root, name)[1]]
+    return of_readers + [item for item in named if _is_nvidias(root, item.program)]
 
 
 def find_program(root: HostRoot, name: str) -> str:
@@ -96,7 +87,7 @@ def find_program(root: HostRoot, name: str) -> str:
     return next((path for path in paths if root.stat(path) is not None), "")
 
 
-def _engine(root: HostRoot, name: str) -> tuple[Engine, list[Shim]]:
+def _engine(root: HostRoot, name: str) -> tuple[Engine, list[Runtime]]:
     """What podman or CRI-O is set to, and those of its runtimes that are NVIDIA's."""
     _, table, default = _ENGINES[name]
     manager = manager_file = runtime = ""
@@ -113,7 +104,7 @@ def _engine(root: HostRoot, name: str) -> tuple[Engine, list[Shim]]:
         if _is_nvidias(root, runtime):
             nvidias[runtime] = file
     engine = Engine(name, *hook_folders(name, files), manager, manager_file, runtime)
-    return engine, [Shim(name, file, item, item == runtime) for item, file in nvidias.items()]
+    return engine, [Runtime(name, file, item, item == runtime) for item, file in nvidias.items()]
 
 
 def hook_folders(name: str, files: list[tuple[str, dict[str, Any]]]) -> tuple[tuple[str, ...], str]:
@@ -143,7 +134,7 @@ def of_containerd(root: HostRoot) -> list[Runtime]:
                 default = str(value)
             if words[-1] == "BinaryName" and value and "runtimes" in words:
                 found[words[words.index("runtimes") + 1]] = (file, str(value))
-    return [dockerd.runtime(root, file, name, program, default) for name, (file, program) in found.items()]
+    return [dockerd.runtime(root, "containerd", file, name, its, default) for name, (file, its) in found.items()]
 
 
 def _is_nvidias(root: HostRoot, value: object) -> bool:
