@@ -9,7 +9,6 @@ container's device cgroup, becomes the container's user, and ends.  Starts no pr
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -84,8 +83,7 @@ def _findings(host: HostRoot, found: Running, config: str | None, looked: Callab
         return findings
     seen, usable = _seen(host, inside, found.pid, operations or ())
     looked()
-    opened, unopened = _opened(host, inside, found.pid, usable)
-    seen = seen._replace(opened=opened, unopened=unopened)
+    seen = seen._replace(opened=_opened(host, inside, found.pid, usable))
     if operations is None:
         return [*findings, *judged.judge_without_request(seen, found)]
     return [*findings, *judged.judge(operations, seen, found)]
@@ -197,8 +195,8 @@ def _seen(
     with_selinux = libselinux.is_there(host)
     seen = judged.Seen(
         nodes=numbers,
-        opened=None,
-        names=_filled(inside, [item for item in operations if isinstance(item, Mount)]),
+        opened={},
+        files=_filled(inside, [path for item in operations if isinstance(item, Mount) for path in item.paths()]),
         cached=cached_names(inside.read(LD_SO_CACHE, ldcache.LARGEST)),
         process_label=text(host, f"/proc/{pid}/attr/current").strip("\0\n ") if with_selinux else "",
         shm_label=_label(inside, "/dev/shm") if with_selinux else "",
@@ -207,7 +205,7 @@ def _seen(
 
 
 def _unopened(host: HostRoot, cgroup: str) -> str:
-    """Why no open can be tried: a word of `judged.UNOPENED`, or ""."""
+    """Why no open can be tried, one of the sentences of `judged`; "" if one can."""
     if not cgroup:
         return judged.NO_CGROUP
     # A process that enters a frozen cgroup is frozen, too.  In version 1 the freezer's has the same path.
@@ -218,29 +216,27 @@ def _unopened(host: HostRoot, cgroup: str) -> str:
     return "" if os.geteuid() == 0 or os.access(f"{cgroup}/cgroup.procs", os.W_OK) else judged.NO_ROOT
 
 
-def _opened(
-    host: HostRoot, inside: ContainerRoot, pid: int, nodes: dict[str, Number]
-) -> tuple[dict[str, int] | None, str]:
-    """errno of each open, tried as the container's user in its device cgroup; None and why if there is no answer."""
+def _opened(host: HostRoot, inside: ContainerRoot, pid: int, nodes: dict[str, Number]) -> dict[str, int] | str:
+    """errno of each open, tried as the container's user in its device cgroup; or why there is no answer."""
     if not nodes:
-        return {}, ""
+        return {}
     cgroup = processes.device_cgroup(host, pid, kernelconfig.cgroup_version(host))
     unopened = _unopened(host, cgroup)
     if unopened:
-        return None, unopened
+        return unopened
     who = processes.credentials(host, pid)
     try:
-        found = apart.ask(lambda _: _open_all(inside, cgroup, who, nodes), (_OPEN_SECONDS,))
+        found: dict[str, int] | str = apart.ask(lambda _: _open_all(inside, cgroup, who, nodes), (_OPEN_SECONDS,))
+        return found
     except TimeoutError:
-        return None, judged.NO_ANSWER
+        return judged.NO_ANSWER
     except apart.Ended:
-        return None, judged.KILLED
-    return (found, "") if found is not None else (None, judged.NO_ENTRY)
+        return judged.KILLED
 
 
 def _open_all(
     inside: ContainerRoot, cgroup: str, who: tuple[int, int, list[int]], nodes: dict[str, Number]
-) -> dict[str, int] | None:
+) -> dict[str, int] | str:
     """In a child: enter the cgroup, become the container's user, open each node; the errno of each, 0 for none."""
     user, group, groups = who
     try:
@@ -250,7 +246,7 @@ def _open_all(
         os.setgid(group)
         os.setuid(user)
     except OSError:
-        return None
+        return judged.NO_ENTRY
     errors = {}
     for path, numbers in nodes.items():
         try:
@@ -261,22 +257,17 @@ def _open_all(
     return errors
 
 
-def _filled(inside: ContainerRoot, mounts: list[Mount]) -> dict[str, frozenset[str]]:
-    """By folder, the names that are planned and those of other versions, of files that are not empty.
+def _filled(inside: ContainerRoot, wanted: list[str]) -> frozenset[str]:
+    """Of these paths, and of other versions' beside them, those of files that are not empty.
 
     An empty file is a mount point without a mount.
     """
-    wanted = defaultdict[str, set[str]](set)
-    for path in [path for item in mounts for path in item.paths()]:
-        folder, _, name = path.rpartition("/")
-        wanted[folder].add(name)
-    found = {}
-    for folder, names in wanted.items():
-        stems = tuple({f"{name.partition('.so.')[0]}.so." for name in names if ".so." in name})
-        others = [it for it in inside.names(folder) if it not in names and it.startswith(stems)]
-        there = {name: inside.status(f"{folder}/{name}") for name in (*names, *others[:_MOST_OTHERS])}
-        found[folder] = frozenset([name for name, it in there.items() if it and it.st_size])
-    return found
+    stems, others = tuple({f"{path.partition('.so.')[0]}.so." for path in wanted if ".so." in path}), []
+    for folder in dict.fromkeys([path.rpartition("/")[0] for path in wanted]):
+        paths = [f"{folder}/{name}" for name in inside.names(folder)]
+        others += [path for path in paths if path.startswith(stems) and path not in wanted][:_MOST_OTHERS]
+    there = {path: inside.status(path) for path in (*wanted, *others)}
+    return frozenset([path for path, status in there.items() if status and status.st_size])
 
 
 def _label(inside: ContainerRoot, path: str) -> str:

@@ -489,7 +489,7 @@ CONTAINER = Running("a" * 64, 7, "/b", "crun", ContainerNames("podman", "web"), 
 WELL = containercheck.Seen(
     nodes={"/dev/nvidiactl": (195, 255), "/dev/nvidia0": (195, 0)},
     opened={"/dev/nvidiactl": 0, "/dev/nvidia0": 0},
-    names={"/usr/lib64": frozenset(["libcuda.so.580.1", "libcuda.so.1"])},
+    files=frozenset(["/usr/lib64/libcuda.so.580.1", "/usr/lib64/libcuda.so.1"]),
     cached=frozenset(["libcuda.so.1"]),
     process_label="u:r:container_t:s0:c1,c2",
     shm_label="u:r:container_file_t:s0:c1,c2",
@@ -502,17 +502,17 @@ WELL = containercheck.Seen(
         ({"nodes": {}}, FAIL, "the hook did not run"),
         ({"nodes": {"/dev/nvidiactl": (195, 255)}}, FAIL, "/dev/nvidia0 missing"),
         ({"nodes": {**WELL.nodes, "/dev/nvidia0": (1, 3)}}, FAIL, "/dev/nvidia0 is device 1:3"),
-        ({"opened": None}, WARN, "nothing was opened"),
-        ({"opened": None, "unopened": containercheck.PAUSED}, WARN, "nothing was opened: it is paused"),
-        ({"opened": None, "unopened": containercheck.NO_ANSWER}, FAIL, "a GPU does not answer"),
+        ({"opened": containercheck.NO_ENTRY}, WARN, "nothing was opened: its device cgroup cannot be entered"),
+        ({"opened": containercheck.PAUSED}, WARN, "nothing was opened: it is paused"),
+        ({"opened": containercheck.NO_ANSWER}, FAIL, "a GPU does not answer"),
         ({"opened": {"/dev/nvidia0": errno.ENODEV}}, FAIL, "/dev/nvidia0: No such device"),
         ({"opened": {"/dev/nvidia0": errno.EPERM}}, FAIL, "its device cgroup denies /dev/nvidia0"),
         ({"opened": {"/dev/nvidia0": errno.EACCES}}, FAIL, "its user may not open"),
         ({"opened": {"/dev/nvidia0": errno.ENXIO}}, WARN, "no driver answers"),
         ({"opened": {"/dev/nvidia0": errno.EIO}}, FAIL, "Input/output error"),
-        ({"names": {}}, FAIL, "libcuda.so.580.1, /usr/lib64/libcuda.so.1 missing"),
+        ({"files": frozenset()}, FAIL, "libcuda.so.580.1, /usr/lib64/libcuda.so.1 missing"),
         (
-            {"names": {"/usr/lib64": frozenset(["libcuda.so.570.9", "libcuda.so.1"])}},
+            {"files": frozenset(["/usr/lib64/libcuda.so.570.9", "/usr/lib64/libcuda.so.1"])},
             FAIL,
             "/usr/lib64/libcuda.so.580.1 missing, libcuda.so.570.9 is there: the driver has changed",
         ),
@@ -532,7 +532,7 @@ def test_a_containers_faults(changes: dict[str, Any], level: str, seen: str) -> 
 
 def test_a_link_that_somebody_has_removed_is_no_change_of_the_driver() -> None:
     """As an image's package manager may, since it is in the container's own root."""
-    left = WELL._replace(names={"/usr/lib64": frozenset(["libcuda.so.580.1"])})
+    left = WELL._replace(files=frozenset(["/usr/lib64/libcuda.so.580.1"]))
     (found,) = [f for f in containercheck.judge(PLANNED, left, CONTAINER) if f.level != PASS]
     assert (found.level, found.seen) == (FAIL, "/usr/lib64/libcuda.so.1 missing")
 

@@ -40,17 +40,16 @@ class Seen(NamedTuple):
     """What a container has.
 
     nodes: device numbers by path, None if there is no device; opened: errno by path, 0 if the open worked, nothing for
-    another device than the plan's; None if no open was tried, and unopened says why; names: by folder, the names of the
-    files in it that are not empty; cached: the names in its ld.so.cache, None if it has none.
+    another device than the plan's; or why no open was tried; files: the planned paths, and those of other versions
+    beside them, at which there are files that are not empty; cached: the names in its ld.so.cache, None if it has none.
     """
 
     nodes: dict[str, tuple[int, int] | None]
-    opened: dict[str, int] | None
-    names: dict[str, frozenset[str]]
+    opened: dict[str, int] | str
+    files: frozenset[str]
     cached: frozenset[str] | None
     process_label: str
     shm_label: str
-    unopened: str = NO_ENTRY
 
 
 def judge(operations: tuple[Operation, ...], seen: Seen, who: Running) -> list[Finding]:
@@ -100,10 +99,10 @@ def _nodes(devices: list[Device], seen: Seen, restart: Remedy) -> list[Finding]:
 
 def _opened(paths: list[str], seen: Seen, who: Running) -> list[Finding]:
     restart = advice.restart(who)
-    if seen.opened is None:
-        remedy = advice.resume(who) if seen.unopened == PAUSED else _FIXES.get(seen.unopened, restart)
-        found = failed if seen.unopened == NO_ANSWER else warned
-        return [found("open", f"nothing was opened: {seen.unopened}", remedy)]
+    if isinstance(seen.opened, str):
+        remedy = advice.resume(who) if seen.opened == PAUSED else _FIXES.get(seen.opened, restart)
+        found = failed if seen.opened == NO_ANSWER else warned
+        return [found("open", f"nothing was opened: {seen.opened}", remedy)]
     by_error: dict[int, list[str]] = {}
     tried = [path for path in paths if path in seen.opened]
     for path in tried:
@@ -133,12 +132,11 @@ def _unopened(error: int, paths: list[str], restart: Remedy) -> Finding:
 
 def _libraries(mounts: list[Mount], seen: Seen, restart: Remedy) -> Finding:
     wanted = {path: item.required for item in mounts for path in item.paths()}
-    missing = [path for path in wanted if _name(path) not in seen.names.get(_folder(path), ())]
+    missing = [path for path in wanted if path not in seen.files]
     if not missing:
         return passed("libraries", f"{len(wanted)} names are there")
-    stem = _name(missing[0]).partition(".so.")[0] + ".so."
-    planned = {_name(path) for path in wanted}
-    there = [it for it in seen.names.get(_folder(missing[0]), ()) if it not in planned and it.startswith(stem)]
+    stem = missing[0].partition(".so.")[0] + ".so."
+    there = [_name(path) for path in seen.files if path.startswith(stem) and path not in wanted]
     text = f"{listed(missing)} missing"
     if there:
         text += f", {max(there, key=len)} is there: the driver has changed since its start"
@@ -170,10 +168,6 @@ def _labels(seen: Seen, restart: Remedy) -> Finding:
         text = f"bears {seen.shm_label}, and the process {seen.process_label}: semaphores fail"
         return failed("/dev/shm", text, restart)
     return passed("/dev/shm", f"bears {seen.shm_label}")
-
-
-def _folder(path: str) -> str:
-    return path.rpartition("/")[0]
 
 
 def _name(path: str) -> str:
