@@ -20,8 +20,7 @@ from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.gpus import absent
 from oci_gpu_hook.node.gpus.absent import Node
-from oci_gpu_hook.node.machine import libselinux
-from oci_gpu_hook.node.setup.filecopy import closing
+from oci_gpu_hook.node.machine import closing, libselinux
 
 _SECONDS = 60
 

@@ -24,9 +24,8 @@ from oci_gpu_hook.node.diagnosis import FAIL, Finding, drivercheck, is_failed
 from oci_gpu_hook.node.diagnosis.remedy import in_words
 from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.exporters import unhealthy
-from oci_gpu_hook.node.machine import kernelconfig, validated
+from oci_gpu_hook.node.machine import closing, kernelconfig, validated
 from oci_gpu_hook.node.machine.validated import FAILED, PASSED, SKIPPED, STEPS, StepResult, Validation
-from oci_gpu_hook.node.setup.filecopy import closing
 from oci_gpu_hook.node.validation import containerstep, status, workload
 from oci_gpu_hook.node.validation import driverstep as nvidia
 from oci_gpu_hook.request.settings import read_settings

@@ -8,7 +8,7 @@ wherever the program stops.  Must not know what is written, nor which files may 
 
 from __future__ import annotations
 
-import posix
+import os
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -19,10 +19,10 @@ from oci_gpu_hook.kernel.filetypes import is_folder
 from oci_gpu_hook.node.machine import closing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-_FOLDER = posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC
-_NEW = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def check_name(option: str, path: str | None) -> None:
@@ -36,77 +36,108 @@ def write(path: str, text: str) -> None:
 
     Missing folders are made.  ConfigError if others than root could lead to another folder, ApplyError if it fails.
     """
-    with _explained(path), _placed(path, make=True) as (folder, name):
-        place(folder, name, text.encode())
-
-
-def place(folder: int, name: str, data: bytes) -> None:
-    """Make or replace the file `name` in the folder open at `folder`, with mode 0644; OSError if that fails."""
-    # The folder may be another's: no name that can be foreseen, and never a file that is there.
-    staged = f".{name}.{posix.urandom(8).hex()}"
-    fd = posix.open(staged, _NEW, 0o600, dir_fd=folder)
-    try:
-        with open(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            posix.fchmod(fd, 0o644)
-            posix.fsync(fd)
-        posix.rename(staged, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:
-        posix.unlink(staged, dir_fd=folder)
-        raise
+    above, name = _split(path)
+    with _explained(path), folder(above, trusted) as fd:
+        place(fd, name, text.encode())
 
 
 def remove(path: str) -> bool:
     """Remove a file; gives whether there was one.  Errors as `write`."""
+    above, name = _split(path)
     with _explained(path):
         try:
-            with _placed(path, make=False) as (folder, name):
-                posix.unlink(name, dir_fd=folder)
+            with closing(trusted(above)) as fd:
+                os.unlink(name, dir_fd=fd)
         except (FileNotFoundError, NotADirectoryError):
             return False
     return True
 
 
-def open_folder(path: str, *, make: bool) -> int:
-    """An O_PATH descriptor of the folder at `path`, to which only root could have led, if we are root.
-
-    make: whether it and the folders above it are made if they are missing.  UntrustedError and OSError.
-    """
-    try:
-        return _existing(path)
-    except FileNotFoundError:
-        if not make or path == "/":
-            raise
-    above, _, name = path.rstrip("/").rpartition("/")
-    with closing(open_folder(above or "/", make=True)) as parent:
-        owner = posix.fstat(parent).st_uid
-        if posix.geteuid() == 0 and owner not in (0, posix.stat("/").st_uid):
-            raise UntrustedError(f"{name!r} would lie in a folder of user {owner}'s")
-        # Somebody else has made it meanwhile; or a link of this name leads nowhere.
-        with suppress(FileExistsError):
-            posix.mkdir(name, 0o755, dir_fd=parent)
-    return open_folder(path, make=False)
+def _split(path: str) -> tuple[str, str]:
+    above, _, name = (path if path.startswith("/") else f"{os.getcwd()}/{path}").rpartition("/")
+    return above or "/", name
 
 
-def _existing(path: str) -> int:
-    if posix.geteuid() != 0:
-        return posix.open(path, _FOLDER)
-    with closing(posix.open("/", _FOLDER)) as top:
-        fd = open_source(top, path)
-    if not is_folder(posix.fstat(fd)):
-        posix.close(fd)
-        raise NotADirectoryError(syscalls.ENOTDIR, posix.strerror(syscalls.ENOTDIR))
-    return fd
+def place(folder: int, name: str, data: bytes) -> None:
+    """Make or replace the file `name` in the folder open at `folder`, with mode 0644; OSError if that fails."""
+    with staged(folder, name, data) as (new, fd):
+        os.fchmod(fd, 0o644)
+        os.fsync(fd)
+        os.rename(new, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 @contextmanager
-def _placed(path: str, *, make: bool) -> Iterator[tuple[int, str]]:
-    """A descriptor of the folder of a file, and the file's name in it."""
-    whole = path if path.startswith("/") else f"{posix.getcwd()}/{path}"
-    folder, _, name = whole.rpartition("/")
-    with closing(open_folder(folder or "/", make=make)) as fd:
-        yield fd, name
+def staged(folder: int, name: str, data: bytes) -> Iterator[tuple[str, int]]:
+    """The hidden name and a descriptor of a new file with this content, which nobody else can read yet.
+
+    It is removed at the end, unless it has got its own name.
+    """
+    # The folder may be another's: no name that can be foreseen, and never a file that is there.
+    new = f".{name}.{os.urandom(8).hex()}"
+    with open(os.open(new, _NEW, 0o600, dir_fd=folder), "wb") as file:
+        try:
+            file.write(data)
+            file.flush()
+            yield new, file.fileno()
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(new, dir_fd=folder)
+
+
+@contextmanager
+def folder(path: str, find: Callable[[str], int], *, is_for_all: bool = False) -> Iterator[int]:
+    """A descriptor of the folder at `path`, as `find` opens it; it and those above are made if they are missing.
+
+    After an error none is left that was made.  is_for_all: whether all may read it then, whatever the umask is.
+    UntrustedError and OSError.
+    """
+    above, _, name = path.rstrip("/").rpartition("/")
+    try:
+        fd = find(path or "/")
+    except FileNotFoundError:
+        if not name:
+            raise
+    else:
+        with closing(fd):
+            yield fd
+        return
+    with folder(above, find) as parent, closing(find("/")) as top:
+        owner = os.fstat(parent).st_uid
+        if os.geteuid() == 0 and owner not in (0, os.fstat(top).st_uid):
+            raise UntrustedError(f"{name!r} would lie in a folder of user {owner}'s")
+        is_made = False
+        try:
+            # Somebody else has made it meanwhile; or a link of this name leads nowhere.
+            with suppress(FileExistsError):
+                os.mkdir(name, 0o755, dir_fd=parent)
+                is_made = True
+            if is_made and is_for_all:
+                os.chmod(name, 0o755, dir_fd=parent)
+            with closing(find(path)) as fd:
+                yield fd
+        except BaseException:
+            # Somebody else may have put something there.
+            if is_made:
+                with suppress(OSError):
+                    os.rmdir(name, dir_fd=parent)
+            raise
+
+
+def reopened(named: int) -> int:
+    """A descriptor to use the folder that an O_PATH descriptor names."""
+    return os.open(f"/proc/self/fd/{named}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def trusted(path: str) -> int:
+    """An O_PATH descriptor of the folder at `path`, to which only root could have led, if we are root."""
+    if os.geteuid() != 0:
+        return os.open(path, _FOLDER)
+    with closing(os.open("/", _FOLDER)) as top:
+        fd = open_source(top, path)
+    if not is_folder(os.fstat(fd)):
+        os.close(fd)
+        raise NotADirectoryError(syscalls.ENOTDIR, os.strerror(syscalls.ENOTDIR))
+    return fd
 
 
 @contextmanager
@@ -124,7 +155,7 @@ def _explained(path: str) -> Iterator[None]:
 def failure(path: str, err: OSError) -> ApplyError:
     """The error for a file that cannot be written: nothing was changed."""
     hint = "nothing was changed"
-    if err.errno in (syscalls.EACCES, syscalls.EPERM) and posix.geteuid() != 0:
+    if err.errno in (syscalls.EACCES, syscalls.EPERM) and os.geteuid() != 0:
         hint = "run it as root"
     elif err.errno in (syscalls.ENOSPC, syscalls.EDQUOT):
         hint = f"make room on the file system of {path.rpartition('/')[0] or '/'}"

@@ -16,19 +16,21 @@ command line.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from oci_gpu_hook.errors import ApplyError, ConfigError, DriverError
-from oci_gpu_hook.host.source import UntrustedError, open_source
-from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_folder, is_regular
-from oci_gpu_hook.node.machine import whole
+from oci_gpu_hook.errors import ConfigError, DriverError
+from oci_gpu_hook.host.source import UntrustedError, open_source, read_source
+from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others, is_regular
+from oci_gpu_hook.node.machine import closing, whole
 from oci_gpu_hook.node.setup import filecopy
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.host.root import HostRoot
 
@@ -52,19 +54,6 @@ class Copies(NamedTuple):
 
     files: dict[str, str]
     links: dict[str, str]
-
-
-class _Wanted(NamedTuple):
-    """What the volume is to hold, and where it is made.
-
-    state: a descriptor of our folder in /var/lib, which no container sees; rows: see `_rows`.
-    """
-
-    root: HostRoot
-    state: int
-    version: str
-    copies: Copies
-    rows: list[list[object]]
 
 
 def layout(found: DriverInventory) -> Copies:
@@ -101,8 +90,7 @@ def named_after(root: HostRoot) -> str:
     """The driver's version in the name that Docker's volume was made with; "" if there is no volume of ours."""
     if not is_ours(root):
         return ""
-    with filecopy.closing(open_source(root.fd, STATE)) as state:
-        named = str((_mark(state) or {}).get("named", ""))
+    named = str(_mark(root).get("named", ""))
     # It becomes a word of a command line.
     return named if _DIGITS.issuperset(named) else ""
 
@@ -115,21 +103,25 @@ def make(root: HostRoot, found: DriverInventory) -> bool:
     if found.misfits:
         lacking = ", ".join([misfit.name for misfit in found.misfits])
         raise DriverError(f"the driver {found.driver_version} lacks {lacking}", "install all of it")
-    copies = layout(found)
     try:
-        with filecopy.closing(_open_state(root)) as state:
-            # Of two that make it at once the second finds it made.
-            fcntl.flock(state, fcntl.LOCK_EX)
-            _drop_staged(state)
-            wanted = _Wanted(root, state, found.driver_version, copies, _rows(root, copies))
+        with _locked(root) as state:
             if exists(root):
-                return _refresh(wanted)
-            _create(wanted)
+                with closing(_open_ours(root)) as named, closing(whole.reopened(named)) as volume:
+                    return _fill(root, state, volume, found)
+            staged = f"{_STAGED}new"
+            with closing(_make_folder(state, staged)) as volume:
+                try:
+                    _fill(root, state, volume, found)
+                    os.rename(staged, NAME, src_dir_fd=state, dst_dir_fd=state)
+                except BaseException:
+                    filecopy.drop(state, staged)
+                    filecopy.drop(state, MARK)
+                    raise
             return True
     except UntrustedError as err:
         raise ConfigError(f"{PATH} is not made: {err}", "root alone must own what it is made of") from err
     except OSError as err:
-        raise _failure(err) from err
+        raise whole.failure(PATH, err) from err
 
 
 def remove(root: HostRoot) -> bool:
@@ -137,117 +129,74 @@ def remove(root: HostRoot) -> bool:
     if not exists(root):
         return False
     try:
-        with filecopy.closing(_open_state(root)) as state:
-            fcntl.flock(state, fcntl.LOCK_EX)
-            _drop_staged(state)
+        with _locked(root) as state:
             # Under another name first: nobody finds a half of it.
             os.rename(NAME, f"{_STAGED}gone", src_dir_fd=state, dst_dir_fd=state)
             _drop_staged(state)
             filecopy.drop(state, MARK)
-        _remove_state(root)
+        above, _, name = STATE.rpartition("/")
+        # Something else may be in it.
+        with closing(open_source(root.fd, above)) as parent, suppress(OSError):
+            os.rmdir(name, dir_fd=parent)
     except OSError as err:
-        raise _failure(err) from err
+        raise whole.failure(PATH, err) from err
     return True
 
 
-def _remove_state(root: HostRoot) -> None:
-    """Remove our folder in /var/lib, unless something else is in it."""
-    above, _, name = STATE.rpartition("/")
-    with filecopy.closing(open_source(root.fd, above)) as parent:
-        try:
-            os.rmdir(name, dir_fd=parent)
-        except OSError as err:
-            if err.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
+@contextmanager
+def _locked(root: HostRoot) -> Iterator[int]:
+    """A descriptor of our folder in /var/lib, without what a run that was killed has left there.
 
-
-def _open_state(root: HostRoot) -> int:
-    """A descriptor of our folder in /var/lib, which is made if it is missing."""
-    above, _, name = STATE.rpartition("/")
-    try:
-        fd = open_source(root.fd, STATE)
-    except FileNotFoundError:
-        with filecopy.closing(open_source(root.fd, above)) as parent:
-            try:
-                os.mkdir(name, 0o755, dir_fd=parent)
-                os.chmod(name, 0o755, dir_fd=parent)
-            except FileExistsError:
-                pass
-        fd = open_source(root.fd, STATE)
-    return _folder(fd)
-
-
-def _folder(named: int) -> int:
-    """A descriptor to use the folder that an O_PATH descriptor names, which is closed."""
-    with filecopy.closing(named):
-        return os.open(f"/proc/self/fd/{named}", _FLAGS & ~os.O_NOFOLLOW)
+    It is made if it is missing.  Of two that make the volume at once the second finds it made.
+    """
+    opened = whole.folder(STATE, lambda path: open_source(root.fd, path), is_for_all=True)
+    with opened as named, closing(whole.reopened(named)) as state:
+        fcntl.flock(state, fcntl.LOCK_EX)
+        _drop_staged(state)
+        yield state
 
 
 def _open_ours(root: HostRoot) -> int:
     """A descriptor of the volume; ConfigError if what has its name is not ours."""
     try:
         fd = open_source(root.fd, PATH)
-        state = open_source(root.fd, STATE)
     except OSError as err:
         raise _not_ours(str(err.strerror)) from err
-    try:
-        status, mark = os.fstat(fd), _mark(state) or {}
-        if not is_folder(status) or root.link(PATH) is not None:
-            raise _not_ours("it is no folder")
-        if status.st_uid not in (0, os.geteuid()) or status.st_mode & WRITABLE_BY_OTHERS:
-            raise _not_ours("others than root may write to it")
-        if mark.get("folder") != status.st_ino:
-            raise _not_ours(f"{STATE}/{MARK} is not for this folder")
-        return fd
-    except BaseException:
+    status, why = os.fstat(fd), ""
+    if not is_folder(status) or root.link(PATH) is not None:
+        why = "it is no folder"
+    elif is_open_to_others(status, os.geteuid()):
+        why = "others than root may write to it"
+    elif _mark(root).get("folder") != status.st_ino:
+        why = f"{STATE}/{MARK} is not for this folder"
+    if why:
         os.close(fd)
-        raise
-    finally:
-        os.close(state)
+        raise _not_ours(why)
+    return fd
 
 
 def _not_ours(why: str) -> ConfigError:
     return ConfigError(f"{PATH} is there and is not ours: {why}", "move it away first")
 
 
-def _mark(state: int) -> dict[str, object] | None:
-    """What the mark in our folder in /var/lib says; None if there is none."""
+def _mark(root: HostRoot) -> dict[str, object]:
+    """What the mark in our folder in /var/lib says; nothing if there is none."""
     try:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        fd = os.open(MARK, flags, dir_fd=state)
-    except OSError:
-        return None
-    with open(fd, "rb") as file:
-        try:
-            found = json.loads(file.read(_LARGEST_MARK))
-        except (ValueError, RecursionError):
-            return None
-    return found if isinstance(found, dict) and found.get("format") == _FORMAT else None
+        found = json.loads(read_source(root.fd, f"{STATE}/{MARK}", _LARGEST_MARK) or b"")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) and found.get("format") == _FORMAT else {}
 
 
 def _rows(root: HostRoot, copies: Copies) -> list[list[object]]:
     """What each file is a copy of: as long as these are the same, so are the copies."""
     rows: list[list[object]] = []
     for place, path in copies.files.items():
-        with filecopy.closing(open_source(root.fd, path)) as fd:
+        with closing(open_source(root.fd, path)) as fd:
             status = os.fstat(fd)
         if is_regular(status):
             rows.append([place, path, status.st_ino, status.st_size, status.st_mtime_ns])
     return rows + [[place, text, 0, 0, 0] for place, text in copies.links.items()]
-
-
-def _create(wanted: _Wanted) -> None:
-    staged = f"{_STAGED}new"
-    with filecopy.closing(_make_folder(wanted.state, staged)) as volume:
-        try:
-            _link_folders(volume)
-            _label_own(wanted.root, volume)
-            _fill(wanted, volume)
-            os.rename(staged, NAME, src_dir_fd=wanted.state, dst_dir_fd=wanted.state)
-        except BaseException:
-            filecopy.drop(wanted.state, staged)
-            filecopy.drop(wanted.state, MARK)
-            raise
 
 
 def _make_folder(above: int, name: str) -> int:
@@ -266,50 +215,39 @@ def _link_folders(volume: int) -> bool:
     return bool(missing)
 
 
-def _label_own(root: HostRoot, volume: int) -> None:
-    """Label what stays when the copies are exchanged."""
-    for name in _FOLDERS:
-        filecopy.label_link(root, volume, name)
-    filecopy.label(root, volume)
-
-
-def _refresh(wanted: _Wanted) -> bool:
-    with filecopy.closing(_folder(_open_ours(wanted.root))) as volume:
-        mark = _mark(wanted.state) or {}
-        same = mark.get("rows") == wanted.rows and mark.get("copies") == _current(volume)
-        if not _link_folders(volume) and same and filecopy.is_labelled(wanted.root, volume):
-            return False
-        _label_own(wanted.root, volume)
-        _fill(wanted, volume)
-        return True
-
-
-def _fill(wanted: _Wanted, volume: int) -> None:
-    """Make the copies, put them beside those that are there, and then in their place.
+def _fill(root: HostRoot, state: int, volume: int, found: DriverInventory) -> bool:
+    """Make the copies, put them beside those that are there, and then in their place; False if those are right.
 
     They are made where no container sees them: one that could write to the volume must not lead us elsewhere.
     """
-    mark = _mark(wanted.state) or {}
-    before, last = _current(volume), str(mark.get("copies", "")).rpartition("-")[2]
-    made = f".{wanted.version}-{int(last) + 1 if last.isdecimal() else 1}"
+    copies, mark, before = layout(found), _mark(root), _current(volume)
+    rows = _rows(root, copies)
+    same = mark.get("rows") == rows and mark.get("copies") == before
+    if not _link_folders(volume) and same and filecopy.is_labelled(root, volume):
+        return False
+    # What stays when the copies are exchanged.
+    for name in (*_FOLDERS, "."):
+        filecopy.label(root, volume, name)
+    last = str(mark.get("copies", "")).rpartition("-")[2]
+    made = f".{found.driver_version}-{int(last) + 1 if last.isdecimal() else 1}"
     staged = f"{_STAGED}copies"
-    _drop_others(wanted.state, volume, before)
+    _drop_others(state, volume, before)
     try:
-        _copy_all(wanted, staged)
-        os.rename(staged, made, src_dir_fd=wanted.state, dst_dir_fd=volume)
+        _copy_all(root, copies, state, staged)
+        os.rename(staged, made, src_dir_fd=state, dst_dir_fd=volume)
         # The first driver's: Docker's volume keeps that name.
-        named = mark.get("named", wanted.version)
-        words = {"copies": made, "rows": wanted.rows, "named": named}
-        mark = {"format": _FORMAT, "folder": os.fstat(volume).st_ino, **words}
-        whole.place(wanted.state, MARK, json.dumps(mark).encode())
+        words = {"copies": made, "rows": rows, "named": mark.get("named", found.driver_version)}
+        document = {"format": _FORMAT, "folder": os.fstat(volume).st_ino, **words}
+        whole.place(state, MARK, json.dumps(document).encode())
         os.symlink(made, f".{CURRENT}", dir_fd=volume)
-        filecopy.label_link(wanted.root, volume, f".{CURRENT}")
+        filecopy.label(root, volume, f".{CURRENT}")
         os.rename(f".{CURRENT}", CURRENT, src_dir_fd=volume, dst_dir_fd=volume)
     except BaseException:
-        filecopy.drop(wanted.state, staged)
-        _drop_others(wanted.state, volume, before)
+        filecopy.drop(state, staged)
+        _drop_others(state, volume, before)
         raise
-    _drop_others(wanted.state, volume, made)
+    _drop_others(state, volume, made)
+    return True
 
 
 def _current(volume: int) -> str:
@@ -322,19 +260,18 @@ def _current(volume: int) -> str:
     return name if name.startswith(".") and "/" not in name else ""
 
 
-def _copy_all(wanted: _Wanted, staged: str) -> None:
-    root, copies = wanted.root, wanted.copies
+def _copy_all(root: HostRoot, copies: Copies, state: int, staged: str) -> None:
     places = [*copies.files, *copies.links]
-    with filecopy.closing(_make_folder(wanted.state, staged)) as top:
-        filecopy.label(root, top)
+    with closing(_make_folder(state, staged)) as top:
+        filecopy.label(root, top, ".")
         for folder in sorted({*_FOLDERS, *[place.rpartition("/")[0] for place in places]}):
-            with filecopy.closing(_make_folder(top, folder)) as fd:
-                filecopy.label(root, fd)
+            os.close(_make_folder(top, folder))
+            filecopy.label(root, top, folder)
         for place, path in copies.files.items():
             filecopy.copy(root, path, top, place)
         for place, text in copies.links.items():
             os.symlink(text, place, dir_fd=top)
-            filecopy.label_link(root, top, place)
+            filecopy.label(root, top, place)
         os.fsync(top)
 
 
@@ -353,12 +290,3 @@ def _drop_staged(state: int) -> None:
     for name in os.listdir(state):
         if name.startswith(_STAGED):
             filecopy.drop(state, name)
-
-
-def _failure(err: OSError) -> ApplyError:
-    hint = "nothing was changed"
-    if err.errno in (errno.EACCES, errno.EPERM):
-        hint = "run it as root"
-    elif err.errno in (errno.ENOSPC, errno.EDQUOT):
-        hint = f"make room in {STATE}: nothing was changed"
-    return ApplyError(f"cannot change {PATH}: {err.strerror}", hint)

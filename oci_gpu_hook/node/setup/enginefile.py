@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from oci_gpu_hook.errors import ApplyError, ConfigError, quoted
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 FIX = "fix it first: nothing was changed"
 _LARGEST = 1 << 20
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # What else belongs to a file: its SELinux label, and who may read it beside its mode.
 _KEPT = ("security.selinux", "system.posix_acl_access")
 
@@ -93,45 +91,18 @@ def write(root: HostRoot, file: EngineFile, text: str | None) -> None:
 
     ApplyError if that fails, and then nothing is left.
     """
-    folder_path, _, name = file.real.rpartition("/")
-    made: list[tuple[int, str]] = []
+    path, _, name = file.real.rpartition("/")
     try:
-        # One run of ours after another: between its last look and its rename no other one comes.
-        with closing(_folder(root, folder_path, file.is_users, made)) as named:
-            folder = os.open(f"/proc/self/fd/{named}", _FOLDER)
-        with closing(folder):
+        # Docker's package makes no folder for its settings, and a user may have no ~/.config.
+        opened = whole.folder(path, lambda it: _opened(root, it, file.is_users))
+        with opened as named, closing(whole.reopened(named)) as folder:
+            # One run of ours after another: between its last look and its rename no other one comes.
             fcntl.flock(folder, fcntl.LOCK_EX)
             _replace(folder, name, file, text)
-    except BaseException as err:
-        for parent, inner in reversed(made):
-            # Somebody else may have put something there.
-            with suppress(OSError):
-                os.rmdir(inner, dir_fd=parent)
-        if isinstance(err, UntrustedError):
-            raise ConfigError(f"{file.path} is not root's alone: {err}", FIX) from err
-        if isinstance(err, OSError):
-            raise whole.failure(file.path, err) from err
-        raise
-    finally:
-        for parent, _ in made:
-            os.close(parent)
-
-
-def _folder(root: HostRoot, path: str, is_users: bool, made: list[tuple[int, str]]) -> int:
-    """A descriptor of a folder; made: gets each that was missing, as the folder that it lies in and its name there."""
-    try:
-        return _opened(root, path or "/", is_users)
-    except FileNotFoundError:
-        # Docker's package makes no folder for its settings, and a user may have no ~/.config.
-        above, _, name = path.rpartition("/")
-        parent = _folder(root, above, is_users, made)
-        try:
-            os.mkdir(name, 0o755, dir_fd=parent)
-        except OSError:
-            os.close(parent)
-            raise
-        made.append((parent, name))
-        return _opened(root, path, is_users)
+    except UntrustedError as err:
+        raise ConfigError(f"{file.path} is not root's alone: {err}", FIX) from err
+    except OSError as err:
+        raise whole.failure(file.path, err) from err
 
 
 def _replace(folder: int, name: str, file: EngineFile, text: str | None) -> None:
@@ -139,41 +110,30 @@ def _replace(folder: int, name: str, file: EngineFile, text: str | None) -> None
         _check(folder, name, file)
         os.unlink(name, dir_fd=folder)
         return
-    staged = f".{name}.{os.getpid()}"
-    fd = _create(folder, staged)
-    try:
-        with open(fd, "wb") as out:
-            out.write(text.encode())
-            out.flush()
-            _give_attributes(folder, name, file.status, fd)
-            os.fsync(fd)
+    with whole.staged(folder, name, text.encode()) as (new, fd):
+        _give_attributes(folder, name, file.status, fd)
+        os.fsync(fd)
         _check(folder, name, file)
-        if file.status is None:
-            # Unlike rename, this fails where somebody else has made the file meanwhile.
-            os.link(staged, name, src_dir_fd=folder, dst_dir_fd=folder)
-            os.unlink(staged, dir_fd=folder)
-        else:
-            os.rename(staged, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:
-        os.unlink(staged, dir_fd=folder)
-        raise
+        # Unlike rename, link fails where somebody else has made the file meanwhile.
+        put = os.rename if file.status else os.link
+        put(new, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def _check(folder: int, name: str, file: EngineFile) -> None:
     """ApplyError if the file is no longer as it was read."""
-    if _identity(folder, name) != _of(file.status):
+    try:
+        now = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        now = None
+    if _stamp(now) != _stamp(file.status):
         raise ApplyError(f"{file.path} was changed by another program meanwhile", "nothing was written: run it again")
 
 
-def _create(folder: int, name: str) -> int:
-    """A descriptor of a new file that nobody else can read yet."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    try:
-        return os.open(name, flags, 0o600, dir_fd=folder)
-    except FileExistsError:
-        # One with the same pid was killed.
-        os.unlink(name, dir_fd=folder)
-        return os.open(name, flags, 0o600, dir_fd=folder)
+def _stamp(status: os.stat_result | None) -> tuple[int, ...]:
+    """What changes with a file's content, owner or mode."""
+    if status is None:
+        return ()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _give_attributes(folder: int, name: str, old: os.stat_result | None, fd: int) -> None:
@@ -194,17 +154,3 @@ def _give_attributes(folder: int, name: str, old: os.stat_result | None, fd: int
         except OSError as err:
             if err.errno != errno.ENOTSUP:
                 raise
-
-
-def _identity(folder: int, name: str) -> tuple[int, ...] | None:
-    try:
-        return _of(os.stat(name, dir_fd=folder, follow_symlinks=False))
-    except FileNotFoundError:
-        return None
-
-
-def _of(status: os.stat_result | None) -> tuple[int, ...] | None:
-    """What changes with a file's content, owner or mode."""
-    if status is None:
-        return None
-    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.host.source import open_source
 from oci_gpu_hook.kernel.filetypes import is_regular
-from oci_gpu_hook.node.machine import closing as closing
+from oci_gpu_hook.node.machine import closing
 
 if TYPE_CHECKING:
     from oci_gpu_hook.host.root import HostRoot
 
-_PIECE = 1 << 20
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_NAMES = 100_000
 
@@ -38,7 +38,7 @@ def copy(root: HostRoot, path: str, top: int, place: str) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with closing(os.open(place, flags, 0o600, dir_fd=top)) as fd:
             _copy_bytes(source, fd)
-            label(root, fd)
+            label(root, top, place)
             # Never a set-user-id bit.
             os.fchmod(fd, 0o755 if status.st_mode & 0o111 else 0o644)
             os.fsync(fd)
@@ -48,16 +48,12 @@ def _copy_bytes(source: int, target: int) -> None:
     try:
         while os.copy_file_range(source, target, 1 << 30):
             pass
-        return
     except OSError as err:
         # Between some filesystems the kernel does not copy by itself.
         if err.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
             raise
-    os.lseek(source, 0, os.SEEK_SET)
-    os.lseek(target, 0, os.SEEK_SET)
-    while piece := os.read(source, _PIECE):
-        while piece:
-            piece = piece[os.write(target, piece) :]
+        with open(source, "rb", closefd=False) as reader, open(target, "wb", closefd=False) as writer:
+            shutil.copyfileobj(reader, writer)
 
 
 def drop(folder: int, name: str) -> None:
@@ -95,31 +91,19 @@ def _unlinks(name: str, folder: int) -> bool:
 
 
 def is_labelled(root: HostRoot, fd: int) -> bool:
-    """Whether an open file has that label, which restorecon may have taken away; True without SELinux."""
-    if root.stat(_SELINUX) is None:
-        return True
+    """Whether an open file has that label, which restorecon may have taken away; True without SELinux or labels."""
     try:
-        return os.getxattr(fd, _ATTRIBUTE) == _LABEL
+        return root.stat(_SELINUX) is None or os.getxattr(fd, _ATTRIBUTE) == _LABEL
     except OSError:
-        # No labels here.
         return True
 
 
-def label(root: HostRoot, fd: int) -> None:
-    """Give an open file the label that containers may read."""
-    _set_label(root, f"/proc/self/fd/{fd}", follow=True)
-
-
-def label_link(root: HostRoot, folder: int, name: str) -> None:
-    """The same for a link."""
-    _set_label(root, f"/proc/self/fd/{folder}/{name}", follow=False)
-
-
-def _set_label(root: HostRoot, path: str, *, follow: bool) -> None:
+def label(root: HostRoot, folder: int, name: str) -> None:
+    """Give a file, a folder or a link the label that containers may read."""
     if root.stat(_SELINUX) is None:
         return
     try:
-        os.setxattr(path, _ATTRIBUTE, _LABEL, follow_symlinks=follow)
+        os.setxattr(f"/proc/self/fd/{folder}/{name}", _ATTRIBUTE, _LABEL, follow_symlinks=False)
     except OSError as err:
         # A policy without containers, or a filesystem without labels: there is nothing to be right.
         if err.errno not in (errno.EINVAL, errno.ENOTSUP):

@@ -31,7 +31,8 @@ class StatusFiles:
             return
         try:
             # From here on it is used by descriptor: nobody can put another in its place.
-            self._fd = whole.open_folder(self._root.path.rstrip("/") + self._folder, make=True)
+            with whole.folder(self._root.path.rstrip("/") + self._folder, whole.trusted) as folder:
+                self._fd = os.dup(folder)
         except UntrustedError as err:
             why = f"{_KEY} {self._folder} is not root's alone: {err}"
             raise ConfigError(why, "the administrator must name another") from err
