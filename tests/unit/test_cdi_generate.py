@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import posix
 import re
 from pathlib import Path
 from typing import Any
@@ -148,7 +147,7 @@ def test_a_spec_that_cannot_be_written_whole_leaves_the_old_one(
         assert not other.endswith((".yaml", ".json"))
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
-    monkeypatch.setattr(posix, call, fail)
+    monkeypatch.setattr(os, call, fail)
     with pytest.raises(ApplyError, match=r"Disk quota exceeded .make room on the file system"):
         command.write(str(file), "new")
     assert (file.read_text(), os.listdir(tmp_path)) == (before, ["nvidia.json"])
@@ -161,7 +160,7 @@ def test_no_file_of_another_is_written_through(tmp_path: Path, monkeypatch: pyte
     command.write(str(tmp_path / "nvidia.yaml"), "text")
     assert (tmp_path / "nvidia.yaml").read_text() == "text"
     assert (tmp_path / "other").read_text() == "kept"
-    monkeypatch.setattr(posix, "urandom", bytes)
+    monkeypatch.setattr(os, "urandom", bytes)
     os.mkfifo(tmp_path / f".more.yaml.{'00' * 8}")
     with pytest.raises(ApplyError, match="File exists"):
         command.write(str(tmp_path / "more.yaml"), "more")

@@ -8,6 +8,7 @@ Container Device Interface, SPEC.md, 0.5.0 (device names that begin with a digit
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oci_gpu_hook.errors import quoted
@@ -37,10 +38,10 @@ PROGRAM = "oci-gpu-hook"
 # In the environment of containers that use a spec without a hook.
 MARK = "OCI_GPU_HOOK_CDI"
 STAGE = "createRuntime"
+_DRIVER, _VENDOR = "--cdi-driver", "--cdi-vendor"
 
-# Of a device's name (SPEC.md, "CDI JSON Specification"): it begins and ends with a letter or digit, and may have these
-# between.
-_BETWEEN = frozenset("_-.:")
+# A device's name (SPEC.md, "CDI JSON Specification").
+_NAME = re.compile("[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 # With this value the hook that is registered for every container does nothing.
 _NOTHING_MORE = f"={VOID}"
 # With an empty one the hook would get the container's (CVE-2025-23266).  Without SHELL, bash looks in the user
@@ -101,32 +102,29 @@ def document(
     shared = _edits(common, hook)
     variables = [f"{hook.vendor or VISIBLE_DEVICES}{_NOTHING_MORE}"]
     variables += [f"{name}={value}" for name, value in environment]
-    edits = {name: _without(_edits(provision, hook), shared) for name, provision in devices}
-    has_groups = any([each.get("additionalGids") for each in (*edits.values(), shared)])
+    has_groups = "additionalGids" in shared
+    listed = []
+    for name, given in devices:
+        edits = _edits(given, hook)
+        has_groups |= "additionalGids" in edits
+        own = {key: [item for item in items if item not in shared.get(key, ())] for key, items in edits.items()}
+        # Engines refuse a device without edits: a vendor may have nothing but files.
+        listed.append({"name": name, "containerEdits": _filled(own) or {"env": variables}})
     return {
         "cdiVersion": VERSION_WITH_GROUPS if has_groups else VERSION,
         "kind": kind,
-        "devices": [
-            # Engines refuse a device without edits: a vendor may have nothing but files.
-            {"name": name, "containerEdits": each or {"env": variables}}
-            for name, each in edits.items()
-        ],
-        "containerEdits": {
-            "env": variables,
-            **{key: items for key, items in shared.items() if items},
-            "hooks": [_started(hook, common.driver_version)],
-        },
+        "devices": listed,
+        "containerEdits": {"env": variables, **shared, "hooks": [_started(hook, common.driver_version)]},
     }
 
 
 def _started(hook: Hook, version: str) -> dict[str, object]:
     """The spec's hook; version: of the driver that the spec is made for, "" if it has none."""
-    of_vendor = ["--cdi-vendor", hook.vendor]
-    arguments = of_vendor if hook.vendor else ["--cdi", ",".join(hook.capabilities)]
+    arguments = [_VENDOR, hook.vendor] if hook.vendor else ["--cdi", ",".join(hook.capabilities)]
     if hook.config:
         arguments += ["--config", hook.config]
     if version:
-        arguments += ["--cdi-driver", version]
+        arguments += [_DRIVER, version]
     return {
         "hookName": STAGE,
         "path": hook.path,
@@ -148,18 +146,10 @@ def of_nodes(
         number = (node.major, node.minor)
         made = Device(node.path, "c", *number, "rw", node.mode, node.uid, node.gid, "", True, kind)
         named.setdefault(name, []).append(made)
-    hook = Hook("", (), groups=groups)
-    edits = {name: _edits(Provision("", (), (*made, *mounts), ()), hook) for name, made in named.items()}
-    return {
-        "cdiVersion": VERSION_WITH_GROUPS if any([each["additionalGids"] for each in edits.values()]) else VERSION,
-        "kind": kind,
-        "devices": [
-            {"name": name, "containerEdits": {key: items for key, items in each.items() if items}}
-            for name, each in edits.items()
-        ],
-        # Whose file it is: no other program's is ever replaced.
-        "containerEdits": {"env": [f"{MARK}={kind}"]},
-    }
+    devices = tuple([(name, Provision("", (), (*made, *mounts), ())) for name, made in named.items()])
+    spec = document(Provision("", (), (), ()), devices, Hook("", (), groups=groups), kind)
+    # Whose file it is: no other program's is ever replaced.
+    return {**spec, "containerEdits": {"env": [f"{MARK}={kind}"]}}
 
 
 def kind_of(spec: object) -> str:
@@ -174,16 +164,15 @@ def kind_of(spec: object) -> str:
 
 def driver_of(spec: object) -> str:
     """The driver version that a spec of ours was made for; "" for any other document."""
-    return _word(spec, "--cdi-driver")
+    return _word(spec, _DRIVER)
 
 
 def vendor_of(spec: object) -> str:
     """The flag of the vendor that a spec of ours is for; "" for NVIDIA's, and for any other document."""
-    return _word(spec, "--cdi-vendor")
+    return _word(spec, _VENDOR)
 
 
 def _word(spec: object, option: str) -> str:
-    """What an option of the hook's is in a spec of ours; "" if it has none."""
     try:
         (hook,) = spec["containerEdits"]["hooks"]  # type: ignore[index]
         arguments = hook["args"]
@@ -212,27 +201,26 @@ def stale(spec: object, inventory: DriverInventory) -> str:
 
 def _edits(provision: Provision, hook: Hook) -> Edits:
     """The part of a provision that a spec can express."""
-    edits: Edits = {"deviceNodes": [], "mounts": [], "additionalGids": []}
+    edits: Edits = {"deviceNodes": [], "mounts": []}
     for operation in provision.operations:
         for key, edit in edits_of(operation) or ():
             edits[key].append(edit)
-    if hook.groups:
-        closed = [it for it in provision.operations if isinstance(it, Device) and nodegroups.is_closed(it) and it.gid]
-        edits["additionalGids"] = sorted({node.gid for node in closed})
-    return edits
+    closed = [it for it in provision.operations if isinstance(it, Device) and nodegroups.is_closed(it) and it.gid]
+    return _filled({**edits, "additionalGids": sorted({node.gid for node in closed if hook.groups})})
 
 
-def _without(edits: Edits, shared: Edits) -> Edits:
-    """The edits that are not among the shared ones, without empty lists."""
-    own = {key: [item for item in items if item not in shared[key]] for key, items in edits.items()}
-    return {key: items for key, items in own.items() if items}
+def _filled(edits: Edits) -> Edits:
+    return {key: items for key, items in edits.items() if items}
 
 
 def vendors_names(found: VendorState) -> tuple[str, ...]:
     """The names of a spec's devices: all by which one can be asked for and that CDI's grammar has; and ``all``."""
     called = [name for device in found.devices.devices for name in device.names]
     # Of a name that two have, the first is meant, as everywhere.
-    return (*dict.fromkeys([name for name in called if _is_name(name)]), ALL)
+    return (
+        *dict.fromkeys([name for name in called if _NAME.fullmatch(name) and name.lower() not in (ALL, NONE, VOID)]),
+        ALL,
+    )
 
 
 def of_vendor(found: VendorState, layout: Layout, hook: Hook) -> dict[str, object]:
@@ -244,12 +232,6 @@ def of_vendor(found: VendorState, layout: Layout, hook: Hook) -> dict[str, objec
     common = _vendors_provision(found, layout, NONE)
     inventory = found.inventory
     return document(common, devices, hook, inventory.kind, inventory.environment)
-
-
-def _is_name(text: str) -> bool:
-    inner = "".join([letter for letter in text if letter not in _BETWEEN])
-    ends = f"{text[:1]}{text[-1:]}"
-    return text.isascii() and inner.isalnum() and ends.isalnum() and text.lower() not in (ALL, NONE, VOID)
 
 
 def _vendors_provision(found: VendorState, layout: Layout, name: str) -> Provision:
