@@ -87,7 +87,7 @@ AS_SENTENCES: tuple[tuple[str, object, str, str], ...] = (
     (f"{RUNTIME}.mode", "jit-cdi", NEEDLESS, "one mode"),
     (f"{RUNTIME}.mode", "cdi", REFUSED, "cdi generate"),
     (f"{RUNTIME}.mode", "csv", REFUSED, "on a Jetson its lists are read"),
-    (f"{RUNTIME}.modes.csv.mount-spec-path", LISTS, NEEDLESS, "are read there"),
+    (f"{RUNTIME}.modes.csv.mount-spec-path", LISTS, NEEDLESS, "are read in"),
     (f"{RUNTIME}.modes.csv.mount-spec-path", "/lists", REFUSED, "host-files-for-container.d only"),
     (f"{RUNTIME}.modes.cdi.default-kind", "nvidia.com/gpu", NEEDLESS, "nvidia.com/gpu"),
     (f"{RUNTIME}.modes.cdi.default-kind", "vendor.com/tpu", REFUSED, "other kinds"),
@@ -135,8 +135,8 @@ def test_every_key_has_a_row_here_with_each_answer_that_it_can_give() -> None:
     shown = {(key, SERVED) for key, *_ in AS_SETTINGS}
     shown |= {(key, kind) for key, _, kind, _ in AS_SENTENCES}
     possible = {(key.name, SERVED) for key in KEYS if key.setting}
-    possible |= {(key.name, NEEDLESS) for key in KEYS if key.needless}
-    possible |= {(key.name, REFUSED) for key in KEYS if key.refused}
+    possible |= {(key.name, NEEDLESS) for key in KEYS if key.why}
+    possible |= {(key.name, REFUSED) for key in KEYS if key.harmless is not None}
     assert shown == possible
 
 

@@ -32,18 +32,18 @@ class Key(NamedTuple):
     """One of NVIDIA's keys.
 
     setting: the setting of ours that it becomes, "" for none; words: its possible values, each with our value or with
-    None if it becomes no setting; without words, any value is possible; needless: why it needs no setting; refused:
-    why any other value than `harmless` is refused, "" if none is; harmless: patterns for strings and for each item
-    of an array.
+    None if it becomes no setting; without words, any value is possible; why: why it needs no setting; harmless:
+    patterns for strings and for each item of an array: any other value is refused, for the same reason and what `more`
+    adds to it; None if any value is harmless.
     """
 
     name: str
     kind: str
     setting: str = ""
     words: Mapping[Any, str | None] | None = None
-    needless: str = ""
-    refused: str = ""
-    harmless: tuple[object, ...] = ()
+    why: str = ""
+    harmless: tuple[object, ...] | None = None
+    more: str = ""
 
 
 class Answer(NamedTuple):
@@ -55,167 +55,80 @@ class Answer(NamedTuple):
     means: str
 
 
+_NO_FILE = ("", "/dev/null")
 _YES_NO = {True: "yes", False: "no"}
 _NO_PROGRAM = "no program of NVIDIA's is started"
-_NO_LOG = "there is no log to be detailed: the hook says its outcome in one sentence"
-_NO_LOG_FILE = "the hook writes no log: the engine shows its one sentence, and 'oci-gpu-hook plan' shows the rest"
-_NOTHING_OF_THE_IMAGE = "nothing of the image is run, and its ld.so.cache is computed and mounted"
-_NO_SPECS = "the hook reads no CDI specs, engines do, from their own folders"
-_CLI = "nvidia-container-cli"
-_RUNTIME = "nvidia-container-runtime"
+_NO_LOG = "the hook writes no log"
+_PLAN = ": the engine shows its one sentence, and 'oci-gpu-hook plan' shows the rest"
+_NO_LDCONFIG = "no ldconfig is run: the container's ld.so.cache is computed and mounted"
+_NOTHING_OF_THE_IMAGE = ", and nothing of the image is run"
+_CSV_FOLDER = "/etc/nvidia-container-runtime/host-files-for-container.d"
+_CLI, _RUNTIME = "nvidia-container-cli", "nvidia-container-runtime"
+_MODES, _HOOK = f"{_RUNTIME}.modes", f"{_RUNTIME}-hook"
 
 KEYS = (
     Key("disable-require", BOOLEAN, "disable-requirements", _YES_NO),
     Key("swarm-resource", STRING, "swarm-resources"),
-    Key(
-        "accept-nvidia-visible-devices-envvar-when-unprivileged",
-        BOOLEAN,
-        "accept-environment",
-        {True: "always", False: "privileged"},
-    ),
+    Key("accept-nvidia-visible-devices-envvar-when-unprivileged", BOOLEAN, "accept-environment",
+        {True: "always", False: "privileged"}),
     Key("accept-nvidia-visible-devices-as-volume-mounts", BOOLEAN, "accept-volume-mounts", _YES_NO),
     Key("supported-driver-capabilities", STRING, "allowed-capabilities"),
     Key(f"{_CLI}.root", STRING, "driver-root"),
-    Key(f"{_CLI}.path", STRING, needless=_NO_PROGRAM),
-    Key(
-        f"{_CLI}.environment",
-        STRINGS,
-        needless=_NO_PROGRAM,
-        refused=f"{_NO_PROGRAM}, so nothing would have these variables",
-    ),
-    Key(f"{_CLI}.debug", STRING, needless="no log is written", refused=_NO_LOG_FILE, harmless=("", "/dev/null")),
-    Key(
-        f"{_CLI}.ldcache",
-        STRING,
-        needless="libraries are looked for below driver-root, by its own ld.so.cache and in its usual folders",
-        refused="libraries are looked for below driver-root: set nvidia-container-cli.root to where they lie",
-        harmless=("", "/etc/ld.so.cache"),
-    ),
-    Key(
-        f"{_CLI}.load-kmods",
-        BOOLEAN,
-        needless="the hook loads no kernel modules",
-        refused="the hook loads no kernel modules: the administrator must load nvidia and nvidia-uvm at boot",
-        harmless=(False,),
-    ),
+    Key(f"{_CLI}.path", STRING, why=_NO_PROGRAM),
+    Key(f"{_CLI}.environment", STRINGS, harmless=(),
+        why=_NO_PROGRAM, more=", so nothing would have these variables"),
+    Key(f"{_CLI}.debug", STRING, harmless=_NO_FILE, why=_NO_LOG, more=_PLAN),
+    Key(f"{_CLI}.ldcache", STRING, harmless=("", "/etc/ld.so.cache"),
+        why="libraries are looked for below driver-root, by its own ld.so.cache and in its usual folders",
+        more=": set nvidia-container-cli.root to where they lie"),
+    Key(f"{_CLI}.load-kmods", BOOLEAN, harmless=(False,), why="the hook loads no kernel modules",
+        more=": the administrator must load nvidia and nvidia-uvm at boot"),
     Key(f"{_CLI}.no-cgroups", BOOLEAN, "device-cgroup", {True: "off", False: "auto"}),
-    Key(f"{_CLI}.no-pivot", BOOLEAN, needless="nothing is run in the container's root"),
-    Key(f"{_CLI}.user", STRING, needless=f"{_NO_PROGRAM} that could change its user"),
-    Key(
-        f"{_CLI}.ldconfig",
-        STRING,
-        needless="no ldconfig is run: the container's ld.so.cache is computed and mounted",
-        refused=_NOTHING_OF_THE_IMAGE,
-        harmless=("", "@*"),
-    ),
-    Key(f"{_RUNTIME}.debug", STRING, needless="no log is written", refused=_NO_LOG_FILE, harmless=("", "/dev/null")),
-    Key(f"{_RUNTIME}.log-level", STRING, needless=_NO_LOG),
-    Key(
-        f"{_RUNTIME}.runtimes",
-        STRINGS,
-        needless="the engine starts its runtime itself: a hook stands in no runtime's place",
-    ),
-    Key(
-        f"{_RUNTIME}.mode",
-        STRING,
-        words=dict.fromkeys(("auto", "legacy", "jit-cdi", "cdi", "csv")),
-        needless="there is one mode, which serves the same requests",
-        refused="the hook reads no CDI specs: let the engine resolve CDI devices, for which 'oci-gpu-hook cdi generate'"
-        " writes a spec; on a Jetson its lists are read without a setting",
-        harmless=("auto", "legacy", "jit-cdi"),
-    ),
-    Key(
-        f"{_RUNTIME}.modes.csv.mount-spec-path",
-        STRING,
-        needless="a Jetson's lists are read there",
-        refused="a Jetson's lists are read in /etc/nvidia-container-runtime/host-files-for-container.d only",
-        harmless=("", "/etc/nvidia-container-runtime/host-files-for-container.d"),
-    ),
-    Key(
-        f"{_RUNTIME}.modes.cdi.default-kind",
-        STRING,
-        needless="devices are nvidia.com/gpu where no kind is named",
-        refused="names without a kind mean nvidia.com/gpu: let the engine resolve devices of other kinds",
-        harmless=("", "nvidia.com/gpu"),
-    ),
-    Key(
-        f"{_RUNTIME}.modes.cdi.annotation-prefixes",
-        STRINGS,
-        needless="annotations that begin with cdi.k8s.io/ are read",
-        refused="annotations that begin with cdi.k8s.io/ are read, and no others; with accept-environment = privileged"
-        " only those of containers with CAP_SYS_ADMIN",
-        harmless=("cdi.k8s.io/",),
-    ),
-    Key(f"{_RUNTIME}.modes.cdi.spec-dirs", STRINGS, needless=_NO_SPECS),
-    Key(
-        f"{_RUNTIME}.modes.jit-cdi.nvcdi-feature-flags",
-        STRINGS,
-        needless="no CDI spec is made while a container starts",
-        refused="no CDI spec is made while a container starts, so there is nothing that these could change",
-    ),
-    Key(
-        f"{_RUNTIME}.modes.jit-cdi.nvcdi-disable-hooks",
-        STRINGS,
-        needless="none of NVIDIA's CDI hooks is started",
-        refused="none of NVIDIA's CDI hooks is started, and of what they do nothing can be left out but forward"
-        " compatibility: set cuda-forward-compatibility = no for enable-cuda-compat",
-    ),
-    Key(
-        f"{_RUNTIME}.modes.legacy.cuda-compat-mode",
-        STRING,
-        "cuda-forward-compatibility",
-        # Whichever way NVIDIA's stack does it: here the libraries are named in the loader's cache and never mounted.
-        {"ldconfig": "yes", "mount": "yes", "hook": "yes", "disabled": "no"},
-    ),
-    Key("nvidia-container-runtime-hook.path", STRING, needless=_NO_PROGRAM),
-    Key(
-        "nvidia-container-runtime-hook.skip-mode-detection",
-        BOOLEAN,
-        needless="there is one mode, and nothing to detect",
-    ),
-    Key("nvidia-ctk.path", STRING, needless=_NO_PROGRAM),
-    Key(
-        "features.allow-cuda-compat-libs-from-container",
-        BOOLEAN,
-        needless="nothing is ever mounted from an image",
-        refused="nothing is ever mounted from an image: cuda-forward-compatibility names its newer libraries in the"
-        " loader's cache",
-        harmless=(False,),
-    ),
-    Key(
-        "features.allow-ldconfig-from-container",
-        BOOLEAN,
-        needless=_NOTHING_OF_THE_IMAGE,
-        refused=_NOTHING_OF_THE_IMAGE,
-        harmless=(False,),
-    ),
-    Key(
-        "features.allow-unknown-oci-spec-fields",
-        BOOLEAN,
-        needless="fields of config.json that are not known are never looked at, and never written",
-    ),
-    Key(
-        "features.disable-cuda-compat-lib-hook",
-        BOOLEAN,
-        "cuda-forward-compatibility",
-        # It comes after cuda-compat-mode, so that either of the two turns it off.
-        {True: "no", False: None},
-        needless="modes.legacy.cuda-compat-mode alone decides then",
-    ),
-    Key(
-        "features.disable-imex-channel-creation",
-        BOOLEAN,
-        needless="no IMEX channel is ever made on the host, only the container's own node of it",
-    ),
+    Key(f"{_CLI}.no-pivot", BOOLEAN, why="nothing is run in the container's root"),
+    Key(f"{_CLI}.user", STRING, why=f"{_NO_PROGRAM} that could change its user"),
+    Key(f"{_CLI}.ldconfig", STRING, harmless=("", "@*"), why=_NO_LDCONFIG, more=_NOTHING_OF_THE_IMAGE),
+    Key(f"{_RUNTIME}.debug", STRING, harmless=_NO_FILE, why=_NO_LOG, more=_PLAN),
+    Key(f"{_RUNTIME}.log-level", STRING, why=f"{_NO_LOG} that could be detailed: it says its outcome in one sentence"),
+    Key(f"{_RUNTIME}.runtimes", STRINGS, why="the engine starts its runtime itself: the hook replaces no runtime"),
+    Key(f"{_RUNTIME}.mode", STRING, words=dict.fromkeys(("auto", "legacy", "jit-cdi", "cdi", "csv")),
+        harmless=("auto", "legacy", "jit-cdi"), why="there is one mode, which serves the same requests",
+        more=": let the engine resolve CDI devices, for which 'oci-gpu-hook cdi generate' writes a spec;"
+        " on a Jetson its lists are read without a setting"),
+    Key(f"{_MODES}.csv.mount-spec-path", STRING, harmless=("", _CSV_FOLDER),
+        why=f"a Jetson's lists are read in {_CSV_FOLDER}", more=" only"),
+    Key(f"{_MODES}.cdi.default-kind", STRING, harmless=("", "nvidia.com/gpu"),
+        why="names without a kind mean nvidia.com/gpu", more=": let the engine resolve devices of other kinds"),
+    Key(f"{_MODES}.cdi.annotation-prefixes", STRINGS, harmless=("cdi.k8s.io/",),
+        why="annotations that begin with cdi.k8s.io/ are read",
+        more=", and no others; with accept-environment = privileged only those of containers with CAP_SYS_ADMIN"),
+    Key(f"{_MODES}.cdi.spec-dirs", STRINGS, why="the hook reads no CDI specs, engines do, from their own folders"),
+    Key(f"{_MODES}.jit-cdi.nvcdi-feature-flags", STRINGS, harmless=(),
+        why="no CDI spec is made while a container starts", more=", so there is nothing that these could change"),
+    Key(f"{_MODES}.jit-cdi.nvcdi-disable-hooks", STRINGS, harmless=(),
+        why="none of NVIDIA's CDI hooks is started", more=", and of what they do nothing can be left out but forward"
+        " compatibility: set cuda-forward-compatibility = no for enable-cuda-compat"),
+    # Whichever way NVIDIA's stack does it: here the libraries are named in the loader's cache and never mounted.
+    Key(f"{_MODES}.legacy.cuda-compat-mode", STRING, "cuda-forward-compatibility",
+        {"ldconfig": "yes", "mount": "yes", "hook": "yes", "disabled": "no"}),
+    Key(f"{_HOOK}.path", STRING, why=_NO_PROGRAM),
+    Key(f"{_HOOK}.skip-mode-detection", BOOLEAN, why="there is one mode, and nothing to detect"),
+    Key("nvidia-ctk.path", STRING, why=_NO_PROGRAM),
+    Key("features.allow-cuda-compat-libs-from-container", BOOLEAN, harmless=(False,),
+        why="nothing is ever mounted from an image",
+        more=": cuda-forward-compatibility names its newer libraries in the loader's cache"),
+    Key("features.allow-ldconfig-from-container", BOOLEAN, harmless=(False,),
+        why=f"{_NO_LDCONFIG}{_NOTHING_OF_THE_IMAGE}"),
+    Key("features.allow-unknown-oci-spec-fields", BOOLEAN,
+        why="fields of config.json that are not known are never looked at, and never written"),
+    # It comes after cuda-compat-mode, so that either of the two turns it off.
+    Key("features.disable-cuda-compat-lib-hook", BOOLEAN, "cuda-forward-compatibility", {True: "no", False: None},
+        why="modes.legacy.cuda-compat-mode alone decides then"),
+    Key("features.disable-imex-channel-creation", BOOLEAN,
+        why="no IMEX channel is ever made on the host, only the container's own node of it"),
     Key("features.ignore-imex-channel-requests", BOOLEAN, "ignore-imex-channels", _YES_NO),
-    Key(
-        "features.no-additional-gids-for-device-nodes",
-        BOOLEAN,
-        needless="no groups are added",
-        refused="no groups are added: give a container's user the group of a device node by the engine's --group-add",
-        harmless=(True,),
-    ),
-)
+    Key("features.no-additional-gids-for-device-nodes", BOOLEAN, harmless=(True,), why="no groups are added",
+        more=": give a container's user the group of a device node by the engine's --group-add"),
+)  # fmt: skip
 # As paths, because a name may have a dot in it: "a.b" = 1 is not [a] b = 1.
 _PATHS = {tuple(key.name.split(".")) for key in KEYS}
 _TABLES = {path[:length] for path in _PATHS for length in range(1, len(path))}
@@ -264,18 +177,16 @@ def _answer(key: Key, value: object, file: str) -> Answer:
         ours = key.words[value] if key.words is not None else _ours(key.setting, str(value), where)
         if ours is not None:
             return Answer(key.name, shown, SERVED, f"{key.setting} = {ours}".rstrip())
-    if key.refused and not _is_harmless(value, key.harmless):
-        return Answer(key.name, shown, REFUSED, key.refused)
-    return Answer(key.name, shown, NEEDLESS, key.needless)
+    if key.harmless is not None and not _is_harmless(value, key.harmless):
+        return Answer(key.name, shown, REFUSED, f"{key.why}{key.more}")
+    return Answer(key.name, shown, NEEDLESS, key.why)
 
 
 def _is_harmless(value: object, harmless: tuple[object, ...]) -> bool:
-    if isinstance(value, bool):
-        return value in harmless
-    texts = value if isinstance(value, list) else [value]
-    if not texts and harmless:
-        return False  # an empty array turns off what the harmless values name
-    return all([any([matches(str(pattern), text) for pattern in harmless]) for text in texts])
+    if isinstance(value, list):
+        # An empty array turns off what the harmless values name.
+        return set(value) <= set(harmless) if value else not harmless
+    return any([value == it or (isinstance(value, str) and matches(str(it), value)) for it in harmless])
 
 
 def _ours(setting: str, value: str, where: str) -> str:
