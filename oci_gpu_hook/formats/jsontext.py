@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import sys
 
+from oci_gpu_hook.errors import quoted
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
@@ -74,7 +76,9 @@ def unique(pairs: Pairs) -> dict[str, Any]:
     """An object whose names are all different; ValueError if one is there twice."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a name is there twice")
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"it has the key {quoted(twice)} twice")
     return found
 
 

@@ -27,28 +27,13 @@ _INDENT = "    "
 def values(file: EngineFile) -> dict[str, Any]:
     """The object in the file, ConfigError if there is none; dockerd takes an empty file for an empty one."""
     shown = quoted(file.path) if not file.path.isprintable() else file.path
-    if not file.text.strip(_SPACE):
-        return {}
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, value in pairs:
-            if name in found:
-                raise ConfigError(f"{shown} has the key {quoted(name)} twice", FIX)
-            found[name] = value
-        return found
-
     try:
-        found = json.loads(file.text, parse_constant=_refuse, object_pairs_hook=unique)
-    except (ValueError, RecursionError) as err:
+        found = jsontext.loads(file.text.encode(), jsontext.unique) if file.text.strip(_SPACE) else {}
+    except ValueError as err:
         raise ConfigError(f"{shown} is no JSON: {err}", FIX) from err
     if not isinstance(found, dict):
         raise ConfigError(f"{shown} is no JSON object", FIX)
     return found
-
-
-def _refuse(name: str) -> object:
-    raise ValueError(f"{name} is no JSON value")
 
 
 def with_value(text: str, path: tuple[str, ...], value: object) -> str:
