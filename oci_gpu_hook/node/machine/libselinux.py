@@ -30,7 +30,6 @@ _SHOWN = ("nvidia_container_", "nvidia_agent_", "oci_gpu_hook_", *_NODE_BOOLEANS
 # Whether the hook may write the rules of cgroup v1; on v2 it writes no file of a cgroup.
 CGROUP_V1_BOOLEAN = "oci_gpu_hook_use_cgroup_v1"
 _SELINUXFS = "/sys/fs/selinux"
-_STORES = ("/var/lib/selinux", "/etc/selinux")
 
 # What our file contexts name: paths; and nodes, by their folder and how their names begin.
 PATHS = (
@@ -145,12 +144,12 @@ def is_store_readable(root: HostRoot) -> bool:
 def priorities(root: HostRoot, name: str) -> tuple[str, ...]:
     """The priorities at which the store has a module; the highest, which is the one that counts, first."""
     every = [(folder, at) for folder in _store_folders(root) for at in root.names(folder) if at.isdigit()]
-    found = [at for folder, at in every if name in root.names(f"{folder}/{at}")]
+    found = {at for folder, at in every if name in root.names(f"{folder}/{at}")}
     return tuple(sorted(found, key=int, reverse=True))
 
 
 def _store_folders(root: HostRoot) -> list[str]:
-    return [f"{store}/{policy_name(root)}/active/modules" for store in _STORES]
+    return [f"{store}/{policy_name(root)}/active/modules" for store in ("/var/lib/selinux", "/etc/selinux")]
 
 
 def status(library: Any, root: HostRoot) -> Status:
@@ -167,12 +166,16 @@ def status(library: Any, root: HostRoot) -> Status:
     names = [name for name in library.security_get_boolean_names()[1] if name.startswith(_SHOWN)]
     booleans = {name: library.security_get_boolean_active(name) == 1 for name in sorted(names)}
     of_all = [name for name in _DRI_OF_ALL if booleans.get(name)]
+    modules = [
+        Module(name, priorities(root, name), knows_type(library, f"{name}_t"), is_store_readable(root))
+        for name in MODULES
+    ]
     return Status(
         enabled=True,
         enforcing=library.security_getenforce() == 1,
         policy=policy,
         version=library.security_policyvers(),
-        modules=tuple([_module(library, root, name) for name in MODULES]),
+        modules=tuple(modules),
         booleans=tuple(booleans.items()),
         void=((_DRI_BOOLEAN, of_all[0]),) if of_all and booleans.get(_DRI_BOOLEAN) is False else (),
         labels=tuple([_label(library, root, path) for path in paths(root)]),
@@ -182,8 +185,7 @@ def status(library: Any, root: HostRoot) -> Status:
 
 def paths(root: HostRoot) -> list[str]:
     """Those of `NODES` and `PATHS` that exist: they are relabelled after an installation, and shown."""
-    names = [(folder, name, prefix) for folder, prefix in NODES for name in root.names(folder)]
-    nodes = [f"{folder}/{name}" for folder, name, prefix in names if name.startswith(prefix)]
+    nodes = [f"{folder}/{name}" for folder, begin in NODES for name in root.names(folder) if name.startswith(begin)]
     there = [(path, status) for path in (*nodes, *PATHS) if (status := root.stat(path))]
     return [path for path, status in there if path in PATHS or not is_folder(status)]
 
@@ -199,10 +201,6 @@ def boolean(root: HostRoot, name: str) -> bool | None:
     """Whether a boolean is on, as the kernel says; None if the policy has none so named.  Needs no libselinux."""
     words = (root.read(f"{_SELINUXFS}/booleans/{name}") or b"").split()
     return words[0] == b"1" if words else None
-
-
-def _module(library: Any, root: HostRoot, name: str) -> Module:
-    return Module(name, priorities(root, name), knows_type(library, f"{name}_t"), is_store_readable(root))
 
 
 def _label(library: Any, root: HostRoot, path: str) -> Label:
@@ -231,25 +229,23 @@ def _uses(library: Any, booleans: dict[str, bool]) -> tuple[Use, ...]:
 
 
 def _why(kind: str, can: bool, is_bound: bool, booleans: dict[str, bool]) -> str:
-    available = [name for name in _NODE_BOOLEANS if name in booleans] if is_bound else []
-    on = [name for name in available if booleans[name]]
     if kind == "spc_t" and can:
         return "privileged: SELinux does not confine it"
-    if kind == "container_t" and can:
+    if kind != "container_t" or not (can or is_bound):
+        return f"the policy {'allows' if can else 'does not allow'} it"
+    available = [name for name in _NODE_BOOLEANS if name in booleans and is_bound]
+    if can:
+        on = [name for name in available if booleans[name]]
         return f"the boolean {on[0]} is on" if on else "needs no module and no boolean"
-    if kind == "container_t" and is_bound:
-        boolean = f", or turn {available[0]} on for all containers" if available else ""
-        return f"only user namespaces need such nodes: use nvidia_container_t there{boolean}"
-    return f"the policy {'allows' if can else 'does not allow'} it"
+    boolean = f", or turn {available[0]} on for all containers" if available else ""
+    return f"only user namespaces need such nodes: use nvidia_container_t there{boolean}"
 
 
 def _is_allowed(library: Any, source: str, target: str) -> bool:
     """Whether the loaded policy, with its booleans, lets a node be used.  This question is not audited."""
     decision = library.av_decision()
     group = library.string_to_security_class("chr_file")
-    wanted = 0
-    for permission in _USE:
-        wanted |= library.string_to_av_perm(group, permission)
+    wanted = sum({library.string_to_av_perm(group, permission) for permission in _USE})
     with suppress(OSError):
         library.security_compute_av(source, target, group, wanted, decision)
         return bool(decision.allowed & wanted == wanted)
