@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.node.gpus.present import Present, Wrong
+    from oci_gpu_hook.node.gpus.present import Present, WrongFile
     from oci_gpu_hook.vendors.vendorhost import VendorState
 
 # The inventory of a host without NVIDIA's driver.
@@ -47,7 +47,7 @@ class Found(NamedTuple):
     platform: tuple[str, str]
     instead: tuple[dict[str, object], str] | None
     vendors: tuple[tuple[VendorState, str], ...]
-    wrong: tuple[Wrong, ...]
+    wrong: tuple[WrongFile, ...]
 
     def here(self) -> tuple[VendorState, ...]:
         """The vendors whose hardware is here."""
@@ -101,7 +101,7 @@ def text(found: Found) -> str:
     return "\n".join([*lines, *wrong_lines(found.wrong)])
 
 
-def wrong_lines(wrong: tuple[Wrong, ...]) -> list[str]:
+def wrong_lines(wrong: tuple[WrongFile, ...]) -> list[str]:
     """The vendors' files that cannot be served, for people."""
     lines = [f"  {item.fault}" for item in wrong]
     return ["", "vendors' files that cannot be served", *lines] if lines else []

@@ -13,7 +13,7 @@ from oci_gpu_hook.vendors import vendorhost, vendorinventory
 
 if TYPE_CHECKING:
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.node.gpus.present import Present, Wrong
+    from oci_gpu_hook.node.gpus.present import Present, WrongFile
     from oci_gpu_hook.vendors.vendorhost import VendorState
 
 _CHECK = "vendors"
@@ -31,7 +31,7 @@ def vendors(root: HostRoot, present: Present, here: list[VendorState], tool: str
     return findings
 
 
-def _wrong(item: Wrong) -> Finding:
+def _wrong(item: WrongFile) -> Finding:
     remedy = command("oci-gpu-hook", "vendors", "check", item.file)
     if item.is_open:
         remedy = roots_alone(item.file, item.file.rpartition("/")[0])

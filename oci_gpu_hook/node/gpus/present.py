@@ -25,7 +25,7 @@ _NVIDIA = "10de"
 _CLASSES = ("03", "0b40", "12")
 
 
-class Wrong(NamedTuple):
+class WrongFile(NamedTuple):
     """A vendor's file that cannot be served; is_open: because others than root could have made it."""
 
     file: str
@@ -37,7 +37,7 @@ class Present(NamedTuple):
     """What all vendors have on a host, in the order of their files' names."""
 
     vendors: tuple[VendorState, ...]
-    wrong: tuple[Wrong, ...]
+    wrong: tuple[WrongFile, ...]
 
 
 def look(root: HostRoot, *, saved_only: bool = False) -> Present:
@@ -55,7 +55,7 @@ def refresh(root: HostRoot) -> Present:
     try:
         now = folders.files_now(root)
     except ConfigError:
-        now = ()  # `_read_all` says it
+        now = ()  # `_look` says it
     before = dict(now)
 
     def inventory(vendor: Vendor) -> VendorInventory:
@@ -83,28 +83,23 @@ def is_saved(root: HostRoot) -> bool:
 
 def _look(root: HostRoot, inventory: Callable[[Vendor], VendorInventory | None]) -> Present:
     """What all vendors have whose `inventory` is not None."""
-    vendors, wrong = _read_all(root)
-    found = []
+    try:
+        vendors, errors = folders.load_all(root)
+    except ConfigError as err:
+        return Present((), (WrongFile(folders.ADMINISTRATORS, err.message),))
+    wrong = [WrongFile(path, err.message, bool(folders.openness(root, path))) for path, err in errors.items()]
+    collisions, found = folders.collisions(vendors), []
     for vendor in vendors:
+        if vendor.flag in collisions:
+            wrong.append(WrongFile(vendor.file, collisions[vendor.flag]))
+            continue
         try:
             its = inventory(vendor)
             if its is not None:
                 found.append(vendorhost.look(root, its))
         except ConfigError as err:
-            wrong.append(Wrong(vendor.file, err.message))
+            wrong.append(WrongFile(vendor.file, err.message))
     return Present(tuple(found), tuple(wrong))
-
-
-def _read_all(root: HostRoot) -> tuple[list[Vendor], list[Wrong]]:
-    """What the files say that can be served, and the others."""
-    try:
-        vendors, errors = folders.load_all(root)
-    except ConfigError as err:
-        return [], [Wrong(folders.ADMINISTRATORS, err.message)]
-    wrong = [Wrong(path, err.message, bool(folders.openness(root, path))) for path, err in errors.items()]
-    collisions = folders.collisions(vendors)
-    wrong += [Wrong(vendor.file, collisions[vendor.flag]) for vendor in vendors if vendor.flag in collisions]
-    return [vendor for vendor in vendors if vendor.flag not in collisions], wrong
 
 
 def hardware(root: HostRoot, found: VendorState) -> str:
@@ -128,8 +123,7 @@ def _on_pci(root: HostRoot, wanted: Set[str]) -> str:
 
 def expects_nvidia(root: HostRoot) -> bool:
     """Whether a GPU of NVIDIA's is here, or was: then its driver's absence is a fault, whatever else there is."""
-    paths = (proc.VERSION, nodes.CONTROL)
-    return any([root.stat(path) for path in paths]) or bool(_on_pci(root, {_NVIDIA}))
+    return any([root.stat(path) for path in (proc.VERSION, nodes.CONTROL)]) or bool(_on_pci(root, {_NVIDIA}))
 
 
 def rdma_adapters(root: HostRoot) -> list[str]:
@@ -150,5 +144,4 @@ def is_open_module(root: HostRoot) -> bool:
 def has_anything(root: HostRoot, found: VendorState) -> bool:
     """Whether the host has hardware or files of the vendor's."""
     what = found.inventory
-    files = what.libraries or what.cached or what.files or found.sockets
-    return bool(files) or bool(hardware(root, found))
+    return bool(what.libraries or what.cached or what.files or found.sockets or hardware(root, found))

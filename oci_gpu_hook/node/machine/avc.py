@@ -40,20 +40,14 @@ def parse(text: str) -> tuple[Denial, ...]:
 def _denial(line: str) -> Denial | None:
     """The denial that a line of a log reports; None if it reports none."""
     found = _DENIAL.search(line)
-    fields: dict[str, str] = {}
-    for key, quoted, plain in _FIELD.findall(found.group(2)) if found else ():
-        fields.setdefault(key, quoted or _decoded(key, plain))
+    # Of two with one name the first counts.
+    words = reversed(_FIELD.findall(found[2])) if found else ()
+    fields = {key: quoted or _decoded(key, plain) for key, quoted, plain in words}
     if found is None or not {"scontext", "tcontext", "tclass"} <= set(fields):
         return None
-    return Denial(
-        source=fields["scontext"],
-        target=fields["tcontext"],
-        tclass=fields["tclass"],
-        permissions=tuple(sorted(found.group(1).split())),
-        name=fields.get("path", fields.get("name", "")),
-        device=fields.get("dev", ""),
-        command=fields.get("comm", ""),
-    )
+    contexts = fields["scontext"], fields["tcontext"], fields["tclass"]
+    name = fields.get("path", fields.get("name", ""))
+    return Denial(*contexts, tuple(sorted(found[1].split())), name, fields.get("dev", ""), fields.get("comm", ""))
 
 
 def _decoded(key: str, value: str) -> str:

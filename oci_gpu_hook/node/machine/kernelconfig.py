@@ -49,7 +49,7 @@ SYSCTLS = (
 def look(root: HostRoot) -> Kernel:
     """The kernel of this host, or of another root, as far as the files there say."""
     cgroups = cgroup_version(root)
-    sysctls = {name: text(root, f"/proc/sys/{name}").strip() for name in SYSCTLS}
+    sysctls = [(name, text(root, f"/proc/sys/{name}").strip()) for name in SYSCTLS]
     return Kernel(
         release=text(root, "/proc/sys/kernel/osrelease").strip(),
         cgroups=cgroups,
@@ -57,7 +57,7 @@ def look(root: HostRoot) -> Kernel:
         lockdown=text(root, "/sys/kernel/security/lockdown").partition("[")[2].partition("]")[0],
         systemd=root.stat("/run/systemd/system") is not None,
         modules=tuple([line.split(" ")[0] for line in text(root, "/proc/modules").splitlines()]),
-        sysctls={name: int(value) for name, value in sysctls.items() if value.isdecimal()},
+        sysctls={name: int(value) for name, value in sysctls if value.isdecimal()},
     )
 
 
