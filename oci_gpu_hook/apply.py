@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.container.process import Process
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.operations import Operation
+    from oci_gpu_hook.operations import Operation, Perform
     from oci_gpu_hook.planning.plan import Plan
 
 
@@ -35,9 +35,7 @@ def run(plan: Plan, host: HostRoot, root_fd: int, process: Process, *, opens_roo
     undo = Undo()
     notes: list[str] = []
     try:
-        prepared = []
-        for operation in plan.operations:
-            prepared += _prepared(operation, host, undo, notes)
+        steps = _prepared(plan.operations, host, undo, notes)
         if plan.label:
             _label_what_is_made(plan.label)
         inside = process.open("ns/mnt", posix.O_RDONLY)
@@ -45,9 +43,8 @@ def run(plan: Plan, host: HostRoot, root_fd: int, process: Process, *, opens_roo
         as_owners = plan.layout.user_namespace
         namespace.drop_privileges(as_owners=as_owners)
         home = namespace.enter(inside)
-        own = plan.container.own_mounts
-        tree = Tree(root_fd, own, undo, plan.label, as_owners=as_owners)
-        _perform_all(prepared, tree, home, notes, opens_root=opens_root)
+        tree = Tree(root_fd, plan.container.own_mounts, undo, plan.label, as_owners=as_owners)
+        _perform_all(steps, tree, home, notes, opens_root=opens_root)
     except BaseException:
         undo.take_back()
         raise
@@ -55,40 +52,21 @@ def run(plan: Plan, host: HostRoot, root_fd: int, process: Process, *, opens_roo
     return notes
 
 
-def _perform_all(
-    prepared: list[tuple[Operation, int | None]], tree: Tree, home: int, notes: list[str], *, opens_root: bool
-) -> None:
-    """Perform all operations, and go back to the mount namespace `home`."""
-    before = tree.undo.mark()
-    try:
-        was_readonly = opens_root and tree.make_writable()
-        for operation, descriptor in prepared:
-            _perform(operation, tree, descriptor, notes)
-        if was_readonly:
-            tree.make_readonly()
-        namespace.leave(home)
-    except BaseException:
-        # From outside its mount namespace the kernel refuses to unmount what is in it.
-        tree.undo.take_back(before)
+def _prepared(
+    operations: tuple[Operation, ...], host: HostRoot, undo: Undo, notes: list[str]
+) -> list[tuple[Operation, Perform]]:
+    """The operations, each with what performs it; an optional one that cannot be prepared is left out, and noted."""
+    steps = []
+    for operation in operations:
         try:
-            namespace.leave(home)
-        except ApplyError:
-            # The process ends here, and the error that is on its way says more.
-            pass
-        raise
-
-
-def _prepared(operation: Operation, host: HostRoot, undo: Undo, notes: list[str]) -> list[tuple[Operation, int | None]]:
-    """The operation with what it has prepared on the host; nothing if an optional one cannot be done."""
-    try:
-        return [(operation, operation.prepare(host, undo))]
-    except OSError as err:
-        sentence = f"cannot {operation.describe()}: {err}"
-        if operation.required:
-            hint = "run 'oci-gpu-hook inventory refresh', or fix the driver"
-            raise DriverError(sentence, hint) from err
-        notes.append(sentence)
-        return []
+            steps.append((operation, operation.prepare(host, undo)))
+        except OSError as err:
+            sentence = f"cannot {operation.describe()}: {err}"
+            if operation.required:
+                hint = "run 'oci-gpu-hook inventory refresh', or fix the driver"
+                raise DriverError(sentence, hint) from err
+            notes.append(sentence)
+    return steps
 
 
 def _label_what_is_made(label: str) -> None:
@@ -103,10 +81,33 @@ def _label_what_is_made(label: str) -> None:
         raise ApplyError(f"cannot label what is made for the container: {err}", hint) from err
 
 
-def _perform(operation: Operation, tree: Tree, prepared: int | None, notes: list[str]) -> None:
+def _perform_all(
+    steps: list[tuple[Operation, Perform]], tree: Tree, home: int, notes: list[str], *, opens_root: bool
+) -> None:
+    """Perform all operations, and go back to the mount namespace `home`."""
     before = tree.undo.mark()
     try:
-        note = operation.perform(tree, prepared)
+        was_readonly = opens_root and tree.make_writable()
+        for operation, perform in steps:
+            _perform(operation, perform, tree, notes)
+        if was_readonly:
+            tree.make_readonly()
+        namespace.leave(home)
+    except BaseException:
+        # From outside its mount namespace the kernel refuses to unmount what is in it.
+        tree.undo.take_back(before)
+        try:
+            namespace.leave(home)
+        except ApplyError:
+            # The process ends here, and the error that is on its way says more.
+            pass
+        raise
+
+
+def _perform(operation: Operation, perform: Perform, tree: Tree, notes: list[str]) -> None:
+    before = tree.undo.mark()
+    try:
+        note = perform(tree)
     except OSError as err:
         note = f"cannot {operation.describe()}: {err}"
         if operation.required:

@@ -15,8 +15,7 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Protocol
+    from typing import Callable, Protocol
 
     from oci_gpu_hook.changes.tree import Tree
     from oci_gpu_hook.changes.undo import Undo
@@ -38,14 +37,14 @@ if TYPE_CHECKING:
         def describe(self) -> str:
             """What it does, to stand behind "cannot"."""
 
-        def prepare(self, host: HostRoot, undo: Undo) -> int | None:
-            """What must be done in the host's mount namespace: a descriptor for `perform`.  OSError if it fails.
+        def prepare(self, host: HostRoot, undo: Undo) -> Perform:
+            """Do what must be done in the host's mount namespace; gives what does the rest.  Both may raise OSError.
 
-            What `perform` imports is imported here: in the container's namespace the package may be out of reach.
+            It imports all that the rest needs: in the container's namespace the package may be out of reach.
             """
 
-        def perform(self, tree: Tree, prepared: int | None) -> str:
-            """Do it, in the container's mount namespace; gives "", or why nothing was done.  OSError if it fails."""
+    # Called in the container's mount namespace; may give a sentence that says why nothing was done.
+    Perform = Callable[[Tree], "str | None"]
 
 
 class Mount(NamedTuple):
@@ -70,16 +69,16 @@ class Mount(NamedTuple):
     def describe(self) -> str:
         return f"mount {self.source} at {self.target}"
 
-    def prepare(self, host: HostRoot, undo: Undo) -> int | None:
+    def prepare(self, host: HostRoot, undo: Undo) -> Perform:
         # The kernel clones mounts of the namespace that one is in only.
-        return host.clone(self.source, detached.attributes(self.options))
+        mount = host.clone(self.source, detached.attributes(self.options))
 
-    def perform(self, tree: Tree, prepared: int | None) -> str:
-        assert prepared is not None
-        tree.attach(prepared, self.target, folder=self.folder)
-        for name in self.names:
-            tree.name(self.target, name)
-        return ""
+        def perform(tree: Tree) -> None:
+            tree.attach(mount, self.target, folder=self.folder)
+            for name in self.names:
+                tree.name(self.target, name)
+
+        return perform
 
 
 _SOCKET_OPTIONS = ("nosuid", "nodev", "noexec")
@@ -111,17 +110,13 @@ class Service(NamedTuple):
     def describe(self) -> str:
         return f"mount {self.source} at {self.target}"
 
-    def prepare(self, host: HostRoot, undo: Undo) -> int | None:
-        return host.clone_source(
+    def prepare(self, host: HostRoot, undo: Undo) -> Perform:
+        mount = host.clone_source(
             self.source,
             self.owner,
             lambda status: detached.attributes(_SOCKET_OPTIONS if is_socket(status) else _SERVICE_OPTIONS),
         )
-
-    def perform(self, tree: Tree, prepared: int | None) -> str:
-        assert prepared is not None
-        tree.attach(prepared, self.target, folder=self.folder)
-        return ""
+        return lambda tree: tree.attach(mount, self.target, folder=self.folder)
 
 
 class Device(NamedTuple):
@@ -145,16 +140,18 @@ class Device(NamedTuple):
     def describe(self) -> str:
         return f"bind the host's node {self.source}" if self.source else f"make the node {self.path}"
 
-    def prepare(self, host: HostRoot, undo: Undo) -> int | None:
-        return host.clone(self.source, detached.attributes(("nosuid", "noexec"))) if self.source else None
+    def prepare(self, host: HostRoot, undo: Undo) -> Perform:
+        if not self.source:
+            return lambda tree: mknod.make(
+                tree, self.path, self.major, self.minor, mode=self.mode, uid=self.uid, gid=self.gid
+            )
+        mount = host.clone(self.source, detached.attributes(("nosuid", "noexec")))
 
-    def perform(self, tree: Tree, prepared: int | None) -> str:
-        if prepared is None:
-            mode, uid, gid = self.mode, self.uid, self.gid
-            mknod.make(tree, self.path, self.major, self.minor, mode=mode, uid=uid, gid=gid)
-        elif not mknod.is_there(tree, self.path, self.major, self.minor):
-            tree.attach(prepared, self.path, folder=False)
-        return ""
+        def perform(tree: Tree) -> None:
+            if not mknod.is_there(tree, self.path, self.major, self.minor):
+                tree.attach(mount, self.path, folder=False)
+
+        return perform
 
 
 class Symlink(NamedTuple):
@@ -168,15 +165,14 @@ class Symlink(NamedTuple):
     def describe(self) -> str:
         return f"link {self.path} to {self.to}"
 
-    def prepare(self, host: HostRoot, undo: Undo) -> int | None:
-        return None
+    def prepare(self, host: HostRoot, undo: Undo) -> Perform:
+        def perform(tree: Tree) -> None:
+            try:
+                tree.link(self.path, self.to)
+            except FileExistsError:
+                pass
 
-    def perform(self, tree: Tree, prepared: int | None) -> str:
-        try:
-            tree.link(self.path, self.to)
-        except FileExistsError:
-            pass
-        return ""
+        return perform
 
 
 class Tmpfs(NamedTuple):
@@ -196,18 +192,14 @@ class Tmpfs(NamedTuple):
     def describe(self) -> str:
         return f"cover {self.path}"
 
-    def prepare(self, host: HostRoot, undo: Undo) -> int | None:
-        return None
-
-    def perform(self, tree: Tree, prepared: int | None) -> str:
+    def prepare(self, host: HostRoot, undo: Undo) -> Perform:
         def fill(root: int) -> None:
             for folder in self.folders:
                 detached.make_folders(root, folder)
             for name, content, mode in self.files:
                 detached.write_file(root, name, content.encode(), mode)
 
-        tree.attach_tmpfs(self.path, self.options, fill)
-        return ""
+        return lambda tree: tree.attach_tmpfs(self.path, self.options, fill)
 
 
 class LdCache(NamedTuple):
@@ -225,11 +217,8 @@ class LdCache(NamedTuple):
     def describe(self) -> str:
         return f"put our entries into {self.path}"
 
-    def prepare(self, host: HostRoot, undo: Undo) -> int | None:
-        return None
-
-    def perform(self, tree: Tree, prepared: int | None) -> str:
-        return loadercache.merge(tree, self.path, self.libraries)
+    def prepare(self, host: HostRoot, undo: Undo) -> Perform:
+        return lambda tree: loadercache.merge(tree, self.path, self.libraries)
 
 
 class Relabel(NamedTuple):
@@ -247,17 +236,11 @@ class Relabel(NamedTuple):
     def describe(self) -> str:
         return f"relabel {self.path} as {self.context}"
 
-    def prepare(self, host: HostRoot, undo: Undo) -> int | None:
+    def prepare(self, host: HostRoot, undo: Undo) -> Perform:
         # A host without SELinux does not load it.
-        from oci_gpu_hook.changes import contextset  # noqa: F401
-
-        return None
-
-    def perform(self, tree: Tree, prepared: int | None) -> str:
         from oci_gpu_hook.changes import contextset
 
-        contextset.relabel(tree, self.path, self.context)
-        return ""
+        return lambda tree: contextset.relabel(tree, self.path, self.context)
 
 
 class OpenCgroup(NamedTuple):
@@ -279,24 +262,15 @@ class OpenCgroup(NamedTuple):
     def describe(self) -> str:
         return f"open the device cgroup ({self.version})"
 
-    def prepare(self, host: HostRoot, undo: Undo) -> int | None:
-        _opener(self.version)
-        return None
+    def prepare(self, host: HostRoot, undo: Undo) -> Perform:
+        directories = levels(self.path, self.top)
+        if self.version == "v1":
+            from oci_gpu_hook.changes import cgroup_v1
 
-    def perform(self, tree: Tree, prepared: int | None) -> str:
-        skipped = _opener(self.version)(levels(self.path, self.top), self.rules, self.fallback, tree.undo)
-        return f"the device cgroup is left alone: {skipped}" if skipped else ""
+            return lambda tree: cgroup_v1.allow(directories, self.rules, tree.undo)
+        from oci_gpu_hook.changes import cgroup_v2
 
-
-def _opener(version: str) -> Callable[[list[str], Sequence[DeviceRule], Sequence[DeviceRule], Undo], str]:
-    """What opens device cgroups of this version."""
-    if version == "v1":
-        from oci_gpu_hook.changes import cgroup_v1
-
-        return cgroup_v1.allow
-    from oci_gpu_hook.changes import cgroup_v2
-
-    return cgroup_v2.allow
+        return lambda tree: cgroup_v2.allow(directories, self.rules, self.fallback, tree.undo)
 
 
 class TellSystemd(NamedTuple):
@@ -315,17 +289,10 @@ class TellSystemd(NamedTuple):
     def describe(self) -> str:
         return f"add the devices to DeviceAllow= of {self.unit}"
 
-    def prepare(self, host: HostRoot, undo: Undo) -> int | None:
-        # Its socket is the host's, and it works while the hook does.
+    def prepare(self, host: HostRoot, undo: Undo) -> Perform:
         from oci_gpu_hook.changes import scope
 
+        # Its socket is the host's, and it works while the hook does.
         connection = scope.tell(self.unit, self.rules)
         undo.remember(scope.withdraw, connection, self.unit, self.before)
-        return connection
-
-    def perform(self, tree: Tree, prepared: int | None) -> str:
-        from oci_gpu_hook.changes import scope
-
-        assert prepared is not None
-        scope.wait(prepared)
-        return ""
+        return lambda tree: scope.wait(connection)

@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from oci_gpu_hook.formats.devicerule import DeviceRule
 
 
-def allow(levels: list[str], rules: Sequence[DeviceRule], fallback: Sequence[DeviceRule], undo: Undo) -> str:
-    """Open the cgroups `levels`, the highest first, for `rules`; gives "".  OSError if a step fails."""
+def allow(levels: list[str], rules: Sequence[DeviceRule], undo: Undo) -> None:
+    """Open the cgroups `levels`, the highest first, for `rules`.  OSError if a step fails."""
     for directory in levels:
         _add(directory, rules, undo)
-    return ""
 
 
 def _add(directory: str, rules: Sequence[DeviceRule], undo: Undo) -> None:

@@ -29,7 +29,7 @@ _ROUNDS = 16
 
 
 def allow(levels: list[str], rules: Sequence[DeviceRule], fallback: Sequence[DeviceRule], undo: Undo) -> str:
-    """Open the cgroups `levels`, the highest first, for `rules`; gives "", or why nothing was done.  OSError.
+    """Open the cgroups `levels`, the highest first, for `rules`; gives "", or a sentence if none was open to it.
 
     fallback: linux.resources.devices of config.json, for a program whose instructions the kernel does not show.
     """
@@ -50,7 +50,7 @@ def allow(levels: list[str], rules: Sequence[DeviceRule], fallback: Sequence[Dev
         _replace_all(cgroup_fd, directory, load, ours, undo)
     if ours:
         return ""
-    reason = "no device program restricts the container's cgroup"
+    reason = "the device cgroup is left alone: no device program restricts the container's cgroup"
     # The last one opened is the container's.
     effective = bpf.prog_query(cgroup_fd, query_flags=bpf.BPF_F_QUERY_EFFECTIVE)[1]
     if effective:

@@ -27,7 +27,7 @@ from tests.unit.containers import CONTAINER, DEBIAN
 if TYPE_CHECKING:
     from oci_gpu_hook.changes.tree import Tree
     from oci_gpu_hook.changes.undo import Undo
-    from oci_gpu_hook.operations import Operation
+    from oci_gpu_hook.operations import Operation, Perform
 
 NAMESPACE, HOME = 7, 3
 
@@ -52,11 +52,11 @@ class Step:
     def describe(self) -> str:
         return f"do {self._name}"
 
-    def prepare(self, host: object, undo: Undo) -> int | None:
+    def prepare(self, host: object, undo: Undo) -> Perform:
         self._ask("prepare", undo)
-        return None
+        return self._perform
 
-    def perform(self, tree: Tree, prepared: int | None) -> str:
+    def _perform(self, tree: Tree) -> str:
         self._ask("perform", tree.undo)
         return self._note
 
