@@ -137,6 +137,10 @@ class Device(NamedTuple):
     required: bool
     reason: str
 
+    def is_closed(self) -> bool:
+        """Whether not everybody may open it."""
+        return self.mode & 0o6 != 0o6
+
     def describe(self) -> str:
         return f"bind the host's node {self.source}" if self.source else f"make the node {self.path}"
 

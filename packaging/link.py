@@ -62,7 +62,6 @@ ROOTS = {
     "vendors": ("vendors.folders", "vendors.vendorhost", "planning.vendorshare"),
     "vendors' files": ("vendors.vendorfile", "vendors.vendorsurvey"),
     "platforms": ("planning.platforms",),
-    "a Jetson beside other GPUs": ("planning.jetsons",),
     "platforms' files": ("vendors.tegra", "vendors.wsl"),
     "forward compatibility": ("container.compat", "planning.compatibility"),
     "crun": ("request.crun", "report.runtimelog"),

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.request.settings import Settings
 
-# podman run --group-add keep-groups, for crun (podman-run(1)).
-_KEEPS_GROUPS = "run.oci.keep_original_groups"
 # selinuxfs is mounted where SELinux runs, and only there (selinux(8)).
 _SELINUX = "/sys/fs/selinux/enforce"
 
@@ -80,8 +78,10 @@ def decide(
     else:
         provision = provide(request)
     # A CDI spec's nodes are the engine's, and have their group from the spec (`cdispec`).
-    if spec is None:
-        provision = _for_user(provision, bundle, settings)
+    if spec is None and any([isinstance(it, Device) and it.is_closed() for it in provision.operations]):
+        from oci_gpu_hook.planning import nodegroups
+
+        provision = nodegroups.opened(provision, bundle, may_change=settings.device_group == "container")
     # Only a program of v2 is ever made from them.
     falls_back = device_cgroup.version == "v2" and settings.device_cgroup != "off"
     rules = bundle.device_rules() if falls_back else ()
@@ -92,20 +92,6 @@ def decide(
     from oci_gpu_hook.planning import carriedout
 
     return carriedout.apart(made, spec, bundle)
-
-
-def _for_user(provision: Provision, bundle: Bundle, settings: Settings) -> Provision:
-    """The provision with nodes that the container's user can open, as far as the settings allow."""
-    if not any([type(it) is Device and it.mode & 0o006 != 0o006 for it in provision.operations]):
-        return provision
-    from oci_gpu_hook.planning import nodegroups
-
-    keeps_groups = bool(bundle.annotations().get(_KEEPS_GROUPS))
-    may_change = settings.device_group == "container"
-    operations, notes = nodegroups.for_user(
-        provision.operations, bundle.user(), keeps_groups=keeps_groups, may_change=may_change
-    )
-    return provision._replace(operations=operations, notes=(*provision.notes, *notes))
 
 
 def has_selinux(host: HostRoot) -> bool:

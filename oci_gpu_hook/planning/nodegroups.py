@@ -4,8 +4,6 @@
 A node of mode 0660 is its group's on the host, and a container's user is seldom in that group.  The device cgroup says
 which devices the container has; so the node in its /dev gets the group of its process.  The mode is never wider than
 the host's.  In a user namespace the host's own node is bound, whose group is the host's to change.
-
-Only for containers that get such a node.
 """
 
 from __future__ import annotations
@@ -15,14 +13,19 @@ from oci_gpu_hook.operations import Device
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.operations import Operation
-    from oci_gpu_hook.request.bundle import User
+    from oci_gpu_hook.planning.plan import Provision
+    from oci_gpu_hook.request.bundle import Bundle, User
 
 _READ_WRITE = 0o6
+# podman run --group-add keep-groups, for crun (podman-run(1)).
+_KEEPS_GROUPS = "run.oci.keep_original_groups"
 
 
-def is_closed(operation: Operation) -> bool:
-    """Whether it makes a node that not everybody may open."""
-    return isinstance(operation, Device) and operation.mode & _READ_WRITE != _READ_WRITE
+def opened(provision: Provision, bundle: Bundle, *, may_change: bool) -> Provision:
+    """The provision with nodes that the container's user can open, as far as the administrator lets them change."""
+    keeps_groups = bool(bundle.annotations().get(_KEEPS_GROUPS))
+    operations, notes = for_user(provision.operations, bundle.user(), keeps_groups=keeps_groups, may_change=may_change)
+    return provision._replace(operations=operations, notes=(*provision.notes, *notes))
 
 
 def for_user(
@@ -55,7 +58,7 @@ def _opens(node: Device, user: User) -> bool:
             return True
         if node.gid in (user.gid, *user.groups):
             return node.mode >> 3 & _READ_WRITE == _READ_WRITE
-    return node.mode & _READ_WRITE == _READ_WRITE
+    return not node.is_closed()
 
 
 def _sentence(nodes: list[Device], user: User) -> str:

@@ -2,16 +2,24 @@
 """What a container gets of NVIDIA's on a Jetson or under WSL 2: no kernel module has GPUs below /proc there.
 
 There is one GPU to ask for, or all of them lie behind one device: so whatever a request names it gets all devices, as
-NVIDIA's runtime does it.  Beside a Jetson's own GPU there may be others on PCI, which NVIDIA's module drives: there a
-request chooses (`jetsons`).  Must not change anything but what is saved of the driver.
+NVIDIA's runtime does it.
+
+Beside a Jetson's own GPU there may be others on PCI, which NVIDIA's module drives: there a request chooses.  The lists
+of JetPack name the nodes of all GPUs that a board may have.  Index 0 is the integrated one, as NVML numbers them: on
+Thor the module drives it, at PCI address 0000:01:00.0; on Orin, which has none, nvgpu does.  What /dev/nvidia2 is the
+lists do not say: the display of the integrated GPU.  Must not change anything but what is saved of the driver.
 """
 
 from __future__ import annotations
 
 from oci_gpu_hook.container.layout import COMPAT_ORIN_FOLDER
-from oci_gpu_hook.driver import nodes, proc
-from oci_gpu_hook.errors import DriverError
-from oci_gpu_hook.planning import vendorshare
+from oci_gpu_hook.driver import proc
+from oci_gpu_hook.driver.inventory import with_nodes
+from oci_gpu_hook.driver.nodes import GPU_MAJOR, device
+from oci_gpu_hook.errors import DriverError, RequestError, quoted
+from oci_gpu_hook.formats.decimal import decimal
+from oci_gpu_hook.planning import selection, vendorshare
+from oci_gpu_hook.planning.selection import Selection
 from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.request.words import ALL, NONE, VISIBLE_DEVICES
 from oci_gpu_hook.vendors import allowed, platform, vendorhost
@@ -22,14 +30,19 @@ if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory, Library
     from oci_gpu_hook.driver.proc import Gpu
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.planning.plan import Share
+    from oci_gpu_hook.planning.plan import Reasoned, Share
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.vendors.vendorhost import VendorState
-    from oci_gpu_hook.vendors.vendorinventory import Link, See, Vendor, VendorInventory
-
+    from oci_gpu_hook.vendors.vendorinventory import Link, See, Vendor
 
 # The CUDA of each release of Jetson Linux, by NVIDIA's release notes: nothing on the host says it without a program.
 _CUDA = {"36.2": "12.2", "36.3": "12.2", "36.4": "12.6", "38.2": "13.0"}
+
+_INTEGRATED = "00000000:01:00.0"
+_DISPLAY_MINOR = 2
+# Of a UUID without a beginning, as Orin's is: 8-4-4-4-12.
+_BARE_UUID = (8, 4, 4, 4, 12)
+_HINT = "the container's author must ask for one that exists; index 0 is the integrated GPU"
 
 
 def share(
@@ -52,9 +65,7 @@ def share(
     if not is_without:
         given = given._replace(holds=((ALL, ALL),))
     if inventory is not None and inventory.gpus and not is_without:
-        from oci_gpu_hook.planning import jetsons
-
-        given = given._replace(nodes=jetsons.nodes(root, request, inventory, given.nodes))
+        given = given._replace(nodes=_with_gpus_on_pci(root, request, inventory, given.nodes))
     if layout.compat and kind == platform.TEGRA:
         from oci_gpu_hook.planning import compatibility
 
@@ -72,12 +83,21 @@ def look(root: HostRoot, kind: str, *, everything: bool) -> VendorState:
 
     everything: whether all of a Jetson's CSV files count.
     """
-    found = vendorhost.look(root, _inventory(root, kind, everything=everything))
+    file, name = platform.WSL_FOLDER, kind
+    if kind == platform.TEGRA:
+        file, name = proc.CSV_FOLDER, f"{kind}.all" if everything else kind
+
+    def describe(see: See) -> Vendor:
+        from oci_gpu_hook.vendors import tegra, wsl
+
+        return tegra.vendor(root, everything, see)[0] if kind == platform.TEGRA else wsl.vendor(root, see)
+
+    found = vendorhost.look(root, vendorhost.saved_or_new(root, name, file, describe))
     inventory = found.inventory
     known = {"/dev/null", *[node.path for node, _ in found.devices.common]}
     # udev makes /dev/v4l2-nvdec a second /dev/null, for a library that opens it and asks nothing of the kernel.
     null = [
-        (nodes.device(root, pattern.path, *allowed.NULL), group)
+        (device(root, pattern.path, *allowed.NULL), group)
         for group, pattern in inventory.patterns
         if pattern.path not in known and (status := root.stat(pattern.path)) and allowed.is_null(status.st_rdev)
     ]
@@ -94,20 +114,6 @@ def title(kind: str, found: VendorState) -> str:
     if kind == platform.TEGRA:
         return f"Jetson Linux {found.inventory.version or 'of an unknown release'}"
     return platform.NAMES[kind]
-
-
-def _inventory(root: HostRoot, kind: str, *, everything: bool) -> VendorInventory:
-    """The saved inventory while it is true, else a new one."""
-    file, name = platform.WSL_FOLDER, kind
-    if kind == platform.TEGRA:
-        file, name = proc.CSV_FOLDER, f"{kind}.all" if everything else kind
-
-    def describe(see: See) -> Vendor:
-        from oci_gpu_hook.vendors import tegra, wsl
-
-        return tegra.vendor(root, everything, see)[0] if kind == platform.TEGRA else wsl.vendor(root, see)
-
-    return vendorhost.saved_or_new(root, name, file, describe)
 
 
 def joined(libraries: tuple[Library, ...], links: tuple[Link, ...]) -> tuple[tuple[Library, ...], tuple[Link, ...]]:
@@ -146,3 +152,47 @@ def _notes(request: Request, kind: str) -> tuple[str, ...]:
     if request.requirements:
         notes.append(f"NVIDIA_REQUIRE_* is not checked: what {name} supports is not known")
     return tuple(notes)
+
+
+def _with_gpus_on_pci(root: HostRoot, request: Request, inventory: DriverInventory, listed: Reasoned) -> Reasoned:
+    """The nodes that a request brings, of those that the lists name and those of GPUs on PCI; RequestError."""
+    others = tuple([gpu for gpu in inventory.gpus if gpu.bus_id != _INTEGRATED])
+    integrated = next((gpu for gpu in inventory.gpus if gpu.bus_id == _INTEGRATED), None)
+    if not others:
+        return listed
+    wants_integrated, chosen = _chosen(request.devices, integrated, others)
+    of_gpus = {f"/dev/nvidia{gpu.minor}": gpu for gpu in inventory.gpus}
+    given = [None, integrated] if wants_integrated else [None]
+    found = {node: reason for node, reason in listed if of_gpus.get(node.path) in given}
+    if wants_integrated:
+        display = device(root, f"/dev/nvidia{_DISPLAY_MINOR}", GPU_MAJOR, _DISPLAY_MINOR)
+        if display.present and display.path not in of_gpus:
+            found[display] = f"display of the integrated GPU: asked for as {wants_integrated}"
+    if chosen:
+        gpus = tuple([gpu for gpu, _ in chosen])
+        looked = with_nodes(root, inventory, selection.families(request), request.imex_channels, gpus=gpus)
+        known = {node.path for node in found}
+        wanted = selection.nodes(request, Selection(chosen, ()), looked)
+        found.update([(node, reason) for node, reason in wanted if node.path not in known])
+    return tuple(found.items())
+
+
+def _chosen(
+    devices: tuple[str, ...], integrated: Gpu | None, others: tuple[Gpu, ...]
+) -> tuple[str, tuple[tuple[Gpu, str], ...]]:
+    """The selector that asks for the integrated GPU, "" for none, and the others that are asked for, each with its."""
+    if devices == (ALL,):
+        return ALL, tuple([(gpu, ALL) for gpu in others])
+    wants = ""
+    chosen: dict[Gpu, str] = {}
+    for selector in devices:
+        index = decimal(selector)
+        is_own = integrated is not None and selector in (integrated.uuid, integrated.bus_id)
+        if index == 0 or is_own or tuple(map(len, selector.split("-"))) == _BARE_UUID:
+            wants = selector
+            continue
+        named = [gpu for place, gpu in enumerate(others, 1) if index == place or selector in (gpu.uuid, gpu.bus_id)]
+        if not named:
+            raise RequestError(f"unknown device {quoted(selector)}: this Jetson has indices 0 to {len(others)}", _HINT)
+        chosen.setdefault(named[0], selector)
+    return wants, tuple([(gpu, chosen[gpu]) for gpu in others if gpu in chosen])

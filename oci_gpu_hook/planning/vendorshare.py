@@ -17,7 +17,6 @@ from oci_gpu_hook.request.words import ALL, NONE
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.container.layout import Layout
-    from oci_gpu_hook.driver.nodes import DeviceNode
     from oci_gpu_hook.operations import Operation
     from oci_gpu_hook.request.vendorrequest import VendorRequest
     from oci_gpu_hook.vendors.vendorhost import Device, VendorState
@@ -30,9 +29,20 @@ def share(layout: Layout, request: VendorRequest, found: VendorState, process_ty
 
     process_type: the SELinux type of the container's process, "" if it has none.
     """
-    _check_host(request, found)
-    inventory = found.inventory
-    flag = inventory.flag
+    inventory, flag = found.inventory, found.inventory.flag
+    if request.devices == (NONE,):
+        found = found._replace(devices=found.devices._replace(devices=(), common=(), lacking=()))
+    lacking = found.lacking()
+    if lacking:
+        more = f", and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+        hint = f"the administrator must fix it; 'oci-gpu-hook info' shows what {flag} has here"
+        raise DriverError(f"{inventory.file} requires what this host lacks: {lacking[0]}{more}", hint)
+    devices = (of_nodes if request.source == "cdi" else selected)(request.devices, found)
+    # Each node once, with its first reason.
+    nodes = {node: f"{flag}, {group}: every request" for node, group in found.devices.common}
+    for device, name in devices:
+        for node, group in device.nodes:
+            nodes.setdefault(node, f"{flag}, {group}: asked for as {name}")
     placed = [
         (library, folder, f"{flag}, {library.capabilities[0]}")
         for library in inventory.libraries
@@ -50,10 +60,9 @@ def share(layout: Layout, request: VendorRequest, found: VendorState, process_ty
         *[Service(path, path, 0, required=False, reason=f"socket: {flag}, {group}") for path, group in found.sockets],
         *[Symlink(link.path, link.to, False, f"link: {flag}") for link in inventory.links],
     )
-    devices = _devices(request, found)
-    nodes, entries = _nodes(request, found, devices), placement.entries([*placed, *cached])
+    entries, notes = placement.entries([*placed, *cached]), _notes(request, found, process_type)
     holds = tuple([(key(flag, device), device.names[0]) for device, _ in devices])
-    return Share(inventory.file, nodes, operations, entries, notes=_notes(request, found, process_type), holds=holds)
+    return Share(inventory.file, tuple(nodes.items()), operations, entries, notes=notes, holds=holds)
 
 
 def key(flag: str, device: Device) -> str:
@@ -64,6 +73,8 @@ def key(flag: str, device: Device) -> str:
 def selected(names: tuple[str, ...], found: VendorState) -> tuple[tuple[Device, str], ...]:
     """The devices that these names mean, in the host's order, each with the name that asked for it."""
     devices = found.devices.devices
+    if names == (NONE,):
+        return ()
     if names == (ALL,):
         return tuple([(device, ALL) for device in devices])
     chosen: dict[Device, str] = {}
@@ -79,40 +90,6 @@ def of_nodes(paths: tuple[str, ...], found: VendorState) -> tuple[tuple[Device, 
     """The devices whose nodes the engine has made."""
     devices = [it for it in found.devices.devices if all([node.path in paths for node, _ in it.nodes])]
     return tuple([(device, device.nodes[0][0].path) for device in devices])
-
-
-def _devices(request: VendorRequest, found: VendorState) -> tuple[tuple[Device, str], ...]:
-    """The requested devices, each with the name that asked for it."""
-    if request.devices == (NONE,):
-        return ()
-    return (of_nodes if request.source == "cdi" else selected)(request.devices, found)
-
-
-def _nodes(
-    request: VendorRequest, found: VendorState, devices: tuple[tuple[Device, str], ...]
-) -> tuple[tuple[DeviceNode, str], ...]:
-    """The device nodes, each once and with its reason."""
-    flag = found.inventory.flag
-    if request.devices == (NONE,):
-        return ()
-    wanted: dict[DeviceNode, str] = {}
-    for node, group in found.devices.common:
-        wanted.setdefault(node, f"{flag}, {group}: every request")
-    for device, name in devices:
-        for node, group in device.nodes:
-            wanted.setdefault(node, f"{flag}, {group}: asked for as {name}")
-    return tuple(wanted.items())
-
-
-def _check_host(request: VendorRequest, found: VendorState) -> None:
-    """DriverError if something is missing without which nothing of the vendor's works."""
-    if request.devices == (NONE,):
-        found = found._replace(devices=found.devices._replace(lacking=()))
-    lacking = found.lacking()
-    if lacking:
-        more = f", and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-        hint = f"the administrator must fix it; 'oci-gpu-hook info' shows what {request.flag} has here"
-        raise DriverError(f"{found.inventory.file} requires what this host lacks: {lacking[0]}{more}", hint)
 
 
 def _notes(request: VendorRequest, found: VendorState, process_type: str) -> tuple[str, ...]:

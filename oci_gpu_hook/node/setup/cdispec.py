@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oci_gpu_hook.errors import quoted
 from oci_gpu_hook.operations import Device
-from oci_gpu_hook.planning import nodegroups, provision, vendorshare
+from oci_gpu_hook.planning import provision, vendorshare
 from oci_gpu_hook.planning.carriedout import edits_of, misfit
 from oci_gpu_hook.planning.plan import Provision
 from oci_gpu_hook.request.vendorrequest import VendorRequest
@@ -205,7 +205,7 @@ def _edits(provision: Provision, hook: Hook) -> Edits:
     for operation in provision.operations:
         for key, edit in edits_of(operation) or ():
             edits[key].append(edit)
-    closed = [it for it in provision.operations if isinstance(it, Device) and nodegroups.is_closed(it) and it.gid]
+    closed = [it for it in provision.operations if isinstance(it, Device) and it.is_closed() and it.gid]
     return _filled({**edits, "additionalGids": sorted({node.gid for node in closed if hook.groups})})
 
 
