@@ -27,13 +27,12 @@ from oci_gpu_hook.node.diagnosis import (
     failed,
     is_failed,
     passed,
-    podmancheck,
     speccheck,
     systemcheck,
     vendorcheck,
     warned,
 )
-from oci_gpu_hook.node.engines import cdispecs, dockerd, registrations
+from oci_gpu_hook.node.engines import cdispecs, registrations
 from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.engines.installed import find_program
 from oci_gpu_hook.node.gpus import present
@@ -100,10 +99,10 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
     for engine in known:
         findings.append(enginecheck.seen_by(engine, hooks, tool))
         if engine.name == "podman":
-            has_crun = bool(find_program(root, "crun"))
-            findings += podmancheck.images(engine, podmancheck.version(root), has_crun=has_crun)
+            version, has_crun = enginecheck.podmans_version(root), bool(find_program(root, "crun"))
+            findings += enginecheck.images_in_podman(engine, version, has_crun=has_crun)
     findings += enginecheck.unread(unread, tool)
-    docker = dockerd.look(root)
+    docker = dockercheck.look(root)
     has_containerd = any([find_program(root, name) for name in enginecheck.CONTAINERDS])
     if has_containerd and "containerd" not in unknown:
         findings += enginecheck.containerd(root, tool, is_alone=not installed and docker is None)

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from oci_gpu_hook.cli import denials, log, render
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.diagnosis import remedy
-from oci_gpu_hook.node.engines import containerdevices, containernames, containers, dockerd, installed, registrations
+from oci_gpu_hook.node.diagnosis import dockercheck, remedy
+from oci_gpu_hook.node.engines import containerdevices, containers, installed, records, registrations
 from oci_gpu_hook.node.engines.containerdevices import HostsNodes, Wanted
 from oci_gpu_hook.node.machine import avc, mounts, processes, untrusted
 from oci_gpu_hook.node.machine.mounts import Mounts
@@ -107,9 +107,9 @@ def _engines_list(data: bytes) -> None:
     path = "var/lib/containers/storage/overlay-containers/containers.json"
     root = _host({path: data, "srv/config.json": data})
     files = untrusted.Files(root, untrusted.ROOT, untrusted.our_mounts(), untrusted.Budget(9))
-    for item in containernames.names(files, ["/srv/x/userdata"]).values():
+    for item in records.names(files, ["/srv/x/userdata"]).values():
         _shown(item.shown, item.full)
-    _shown(containernames.by_config(files, "/srv").shown)
+    _shown(records.by_config(files, "/srv").shown)
 
 
 def _shown(*texts: str) -> None:
@@ -164,7 +164,7 @@ def _denied(text: str) -> None:
 def _settings_of_daemons(data: bytes) -> None:
     root = _host({"etc/docker/daemon.json": data, "usr/bin/dockerd": "", "usr/bin/containerd": "",
                     "etc/containerd/config.toml": data})  # fmt: skip
-    dockerd.look(root)
+    dockercheck.look(root)
     installed.installed(root)
     installed.shims(root)
     installed.unread(root)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from oci_gpu_hook.cli import flaglines
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.engines import dockerd, installed
+from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.machine import toml
 from oci_gpu_hook.node.setup import configuration, daemonjson, enginefile
 from tests.unit import hosts
@@ -637,7 +637,7 @@ def test_doctor_sees_what_was_configured(program: Program, tree: Path) -> None:
     program(*words(tree, "docker", "--name", "nvidia", "--set-as-default"))
     program(*words(tree, "podman"))
     root = HostRoot(str(tree))
-    (found,) = dockerd.runtimes(root)
+    (found,) = installed.of_docker(root)
     assert (found.name, found.is_ours, found.is_there, found.is_default) == ("nvidia", True, True, True)
     assert [engine.folders for engine in installed.installed(root)] == [(flaglines.HOOKS_FOLDER,)]
 

@@ -23,18 +23,15 @@ from oci_gpu_hook.node.diagnosis import (
     containercheck,
     drivercheck,
     enginecheck,
-    podmancheck,
     speccheck,
     systemcheck,
 )
-from oci_gpu_hook.node.engines import cdispecs, states
+from oci_gpu_hook.node.engines import cdispecs, records
 from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.engines.cdispecs import Spec, devices
-from oci_gpu_hook.node.engines.containernames import ContainerNames
-from oci_gpu_hook.node.engines.dockerd import Runtime
-from oci_gpu_hook.node.engines.installed import Engine
+from oci_gpu_hook.node.engines.installed import Engine, Runtime
+from oci_gpu_hook.node.engines.records import ContainerNames, Running
 from oci_gpu_hook.node.engines.registrations import Registration
-from oci_gpu_hook.node.engines.states import Running
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import libselinux
 from oci_gpu_hook.node.machine.kernelconfig import Kernel
@@ -185,7 +182,7 @@ def test_interpreters(file: str, level: str) -> None:
 def test_rootless(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sysctls: dict[str, int], subids: bool, newuidmap: bool, remedy: str
 ) -> None:
-    monkeypatch.setattr(states, "is_used", lambda root: True)
+    monkeypatch.setattr(records, "is_used", lambda root: True)
     found = systemcheck.rootless(users(tmp_path, subids, newuidmap), KERNEL._replace(sysctls=sysctls), "apt")
     assert found.level == (WARN if remedy else PASS)
     assert remedy in found.remedy
@@ -223,7 +220,7 @@ def test_who_has_rootless_containers(tmp_path: Path, path: str, is_used: bool) -
     hosts.plant(tmp_path, "etc/passwd", f"{users}service:x:990:990::/srv/service:/bin/sh\n")
     hosts.plant(tmp_path, path, "")
     owned(tmp_path, "/".join(path.split("/")[: 3 if path.startswith("run") else 2]))
-    assert states.is_used(HostRoot(str(tmp_path))) == is_used
+    assert records.is_used(HostRoot(str(tmp_path))) == is_used
 
 
 def registration(path: str, kind: str = "ours", **changes: Any) -> Registration:
@@ -577,7 +574,7 @@ def test_a_podman_that_lets_images_speak_to_crun_is_told(
     version: str, runtime: str, has_crun: bool, warns: bool
 ) -> None:
     engine = Engine("podman", (), "", "", runtime=runtime)
-    found = podmancheck.images(engine, version, has_crun=has_crun)
+    found = enginecheck.images_in_podman(engine, version, has_crun=has_crun)
     assert [item.level for item in found] == [WARN] * warns
     assert not warns or f"podman {version} hands" in found[0].seen
 

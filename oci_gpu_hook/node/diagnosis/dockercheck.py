@@ -13,16 +13,24 @@ from typing import TYPE_CHECKING
 
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import command, reinstall, roots_alone, then
-from oci_gpu_hook.node.engines import dockerd
-from oci_gpu_hook.node.engines.dockerd import LINK, program
-from oci_gpu_hook.node.machine import closing
+from oci_gpu_hook.node.engines import containerdevices, installed, records
+from oci_gpu_hook.node.engines.installed import PATH, RUNTIME, executable
+from oci_gpu_hook.node.machine import closing, processes, untrusted
+from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.vendors import folders
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.node.engines.dockerd import Docker, Runtime
+    from oci_gpu_hook.node.engines.installed import Runtime
 
 _CHECK = "Docker"
+# dockerd looks for it in its PATH, once, when it starts.
+_LINK = "nvidia-container-runtime-hook"
+_OURS = f"/usr/bin/{RUNTIME}"
+_ROOTLESS = ".config/docker/daemon.json"
+_SECONDS_OF_USERS = 1.0
 # The boot and a process's start are told in whole seconds each.
 _SECONDS_UNKNOWN = 2
 _RESTART = command("systemctl", "restart", "docker")
@@ -40,9 +48,47 @@ _RIVALS = {
 }
 
 
+class Docker(NamedTuple):
+    """Docker on this host.
+
+    folders: its PATH; file: of its settings; program: what it finds first of the link's name, "" for nothing; leads_to:
+    that without links; pid, began: of the dockerd that runs, began in seconds since 1970; 0 if none runs, or we may not
+    see it.
+    """
+
+    folders: tuple[str, ...]
+    file: str
+    program: str
+    leads_to: str
+    pid: int = 0
+    began: float = 0.0
+
+
+def look(root: HostRoot) -> Docker | None:
+    """Docker on this host, by the first dockerd that root runs on the host itself, else by its program; else None."""
+    for pid in processes.numbers(root):
+        if processes.program(root, pid) != "dockerd" or (began := processes.started(root, pid)) is None:
+            continue
+        variables = dict([item.partition("=")[::2] for item in processes.environment(root, pid)])
+        path = variables.get("PATH", ":".join(PATH))
+        words = processes.command_line(root, pid)
+        pairs = [(*word.partition("="), after) for word, after in zip(words, [*words[1:], ""])]
+        named = [value if equals else after for name, equals, value, after in pairs if name == "--config-file"]
+        folders = tuple([folder for folder in path.split(":") if folder[:1] == "/"])
+        return _docker(
+            root, folders, named[0] if named else installed.DOCKERS_SETTINGS, pid, containerdevices.since(root, began)
+        )
+    return _docker(root, PATH, installed.DOCKERS_SETTINGS) if executable(root, "dockerd", PATH) else None
+
+
+def _docker(root: HostRoot, folders: tuple[str, ...], file: str, pid: int = 0, began: float = 0.0) -> Docker:
+    found = executable(root, _LINK, folders)
+    return Docker(folders, file, found, root.real(found) if found else "", pid, began)
+
+
 def docker(root: HostRoot, found: Docker, entry: str, tool: str) -> list[Finding]:
     """What Docker is served by on this host; entry: the entry script, links resolved."""
-    rivals = {name: path for name in _RIVALS if (path := program(root, name, found.folders))}
+    rivals = {name: path for name in _RIVALS if (path := executable(root, name, found.folders))}
     findings = []
     if found.leads_to == entry:
         findings.append(_ours(root, found))
@@ -53,11 +99,11 @@ def docker(root: HostRoot, found: Docker, entry: str, tool: str) -> list[Finding
         findings.append(_not_ours(root, found, bool(rivals), tool))
     runtimes: list[Runtime] = []
     try:
-        runtimes = dockerd.runtimes(root, found.file, found.folders)
+        runtimes = installed.of_docker(root, found.file, found.folders)
         findings += _opened_to_others(root, found.file)
     except ValueError as err:
         findings.append(warned(_CHECK, f"{found.file}: {err}", "vi", found.file))
-    for runtime in [it for it in (*runtimes, *dockerd.of_users(root)) if it.is_ours]:
+    for runtime in [it for it in (*runtimes, *_of_users(root)) if it.is_ours]:
         seen = f"{runtime.file} has {runtime.program} as the runtime {runtime.name}"
         seen += ", the default" if runtime.is_default else ""
         if runtime.is_there:
@@ -92,11 +138,11 @@ def _not_ours(root: HostRoot, found: Docker, has_rivals: bool, tool: str) -> Fin
         if has_rivals:
             away = (tool, "remove", "nvidia-container-toolkit")
         return warned(_CHECK, seen, then(command(*away), install))
-    for path in [f"{folder}/{LINK}" for folder in found.folders]:
+    for path in [f"{folder}/{_LINK}" for folder in found.folders]:
         if root.link(path) is not None and root.stat(path) is None:
             seen = f"{path} leads nowhere: 'docker run --gpus' starts no container"
             return failed(_CHECK, seen, then(command("rm", path), install))
-    return warned(_CHECK, f"there is no {LINK} in dockerd's PATH: 'docker run --gpus' is not served", install)
+    return warned(_CHECK, f"there is no {_LINK} in dockerd's PATH: 'docker run --gpus' is not served", install)
 
 
 def _opened_to_others(root: HostRoot, path: str) -> list[Finding]:
@@ -107,3 +153,13 @@ def _opened_to_others(root: HostRoot, path: str) -> list[Finding]:
     if root.link(path) is None:
         remedy = roots_alone(path.rpartition("/")[0], path)
     return [warned(_CHECK, f"{path}: {fault}, and who writes it is root", remedy)] if fault else []
+
+
+def _of_users(root: HostRoot) -> Iterator[Runtime]:
+    """Our runtimes in what users' own daemons read; nothing else that a user names is looked at."""
+    mounts, budget = untrusted.our_mounts(), untrusted.Budget(_SECONDS_OF_USERS)
+    for uid, home in records.homes(root).items():
+        path = f"{home}/{_ROOTLESS}"
+        programs, default = installed.runtimes_in(untrusted.Files(root, uid, mounts, budget).object(path))
+        for name in [name for name, its in programs if its in (_OURS, RUNTIME)]:
+            yield installed.runtime_of(root, "Docker", path, name, _OURS, default)

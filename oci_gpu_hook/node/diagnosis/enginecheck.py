@@ -7,20 +7,21 @@ stops every container of that engine.
 
 from __future__ import annotations
 
+import subprocess
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import Remedy, command, reinstall, roots_alone, then
-from oci_gpu_hook.node.diagnosis.systemcheck import python
+from oci_gpu_hook.node.diagnosis.systemcheck import python, version_numbers
 from oci_gpu_hook.node.engines.installed import find_program, of_containerd
 from oci_gpu_hook.node.engines.registrations import NVIDIAS, OURS, REGISTRATION
 from oci_gpu_hook.node.machine import text, toml
+from oci_gpu_hook.vendors import folders
 
 if TYPE_CHECKING:
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.node.engines.dockerd import Runtime
-    from oci_gpu_hook.node.engines.installed import Engine
+    from oci_gpu_hook.node.engines.installed import Engine, Runtime
     from oci_gpu_hook.node.engines.registrations import Registration
 
     Registered = tuple[Registration, ...]
@@ -32,6 +33,10 @@ _EXECUTABLE = 0o111
 _RESTART: dict[str, tuple[Remedy, ...]] = {"podman": (), "CRI-O": (command("systemctl", "restart", "crio"),)}
 _BINARY_NAME = 'BinaryName = "/usr/bin/oci-gpu-runtime"'
 _DEFAULT_KEYS = {"podman": "runtime", "CRI-O": "default_runtime", "containerd": "default_runtime_name"}
+# The first that keeps the annotations of an image's manifest to itself (containers/podman, change 18542).
+_KEEPS_ANNOTATIONS = (4, 6)
+_PODMAN, _PODMANS_SECONDS = "/usr/bin/podman", 5
+_ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/", "LC_ALL": "C"}
 # Those who call nvidia-container-cli, by a file that each of them brings.
 _CALLERS = {
     "LXC": "/usr/share/lxc/hooks/nvidia",
@@ -137,6 +142,46 @@ def _without(shim: Runtime) -> Remedy:
     if shim.engine == "podman":
         return command("sed", "-i", "/nvidia-container-runtime/d", shim.file)
     return then(command("rm", shim.file), *restart)
+
+
+def images_in_podman(engine: Engine, version: str, *, has_crun: bool) -> list[Finding]:
+    """A warning if an image can name a file for crun to write to: run.oci.hooks.stderr, for which any hook is enough.
+
+    engine: podman; version: "" if it is not known; has_crun: whether crun is there, which podman takes before runc.
+    """
+    numbers = version_numbers(version)
+    runtime = engine.runtime.rpartition("/")[2] or ("crun" if has_crun else "")
+    if len(numbers) < 2 or numbers >= _KEEPS_ANNOTATIONS or runtime != "crun":
+        return []
+    seen = (
+        f"podman {version} hands an image's annotations on to crun, which as root makes, or appends to, a file "
+        "of the host that run.oci.hooks.stderr names: use podman 4.6 or later, or runc"
+    )
+    remedy = command("vi", "/etc/containers/containers.conf", note='[engine] runtime = "runc"')
+    return [warned("images in podman", seen, remedy)]
+
+
+def podmans_version(root: HostRoot) -> str:
+    """podman's version, such as ``4.3.1``, by itself: no file of its packages tells; "" if it is not known.
+
+    Not for another root than this host's, and not if others than root could have written the program.
+    """
+    if root.path != "/" or root.stat(_PODMAN) is None or folders.openness(root, _PODMAN):
+        return ""
+    words = [_PODMAN, "--version"]
+    try:
+        done = subprocess.run(
+            words,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PODMANS_SECONDS,
+            env=_ENVIRONMENT,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    words = done.stdout.decode("ascii", "replace").split()
+    return words[2] if words[:2] == ["podman", "version"] and len(words) == 3 else ""
 
 
 def unread(files: list[tuple[str, str, Exception]], tool: str) -> list[Finding]:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from oci_gpu_hook.errors import UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.engines import containernames, states
-from oci_gpu_hook.node.engines.containernames import UNNAMED, ContainerNames
-from oci_gpu_hook.node.engines.states import Running
+from oci_gpu_hook.node.engines import records
+from oci_gpu_hook.node.engines.records import UNNAMED, ContainerNames, Running
 from oci_gpu_hook.node.machine import kernelconfig, processes, untrusted
 from oci_gpu_hook.node.machine.untrusted import ROOT, Files
 
@@ -41,7 +40,7 @@ class Known:
         self.mounts = untrusted.our_mounts()
         self._budget = untrusted.Budget(_SECONDS_OF_USERS)
         self._names: dict[int, dict[str, ContainerNames]] = {}
-        self._homes = states.homes(root)
+        self._homes = records.homes(root)
         self.containers = self._all()
 
     @property
@@ -50,10 +49,10 @@ class Known:
         return not self._budget.is_spent()
 
     def _all(self) -> list[Running]:
-        found = states.everything(self._root, self.mounts, self._budget)
+        found = records.states(self._root, self.mounts, self._budget)
         for owner in dict.fromkeys([ROOT, *[item.owner for item in found]]):
             bundles = [item.bundle for item in found if item.owner == owner]
-            self._names[owner] = containernames.names(self._files(owner), bundles)
+            self._names[owner] = records.names(self._files(owner), bundles)
         # Of two with one id the first counts: that is root's, if one of them is.
         firsts = {item.id: item for item in reversed(found)}
         running = [item._replace(called=self._called(item)) for item in found if item is firsts[item.id]]
@@ -102,16 +101,16 @@ class Known:
         """What engines call a container: by their lists, else by its annotations, else only whose it is."""
         found = self._names.get(item.owner, {}).get(item.id, UNNAMED)
         if not found.engine and item.bundle:
-            found = containernames.by_config(self._files(item.owner), item.bundle)
+            found = records.by_config(self._files(item.owner), item.bundle)
         if not found.engine and item.owner != ROOT:
             home = self._homes.get(item.owner, "")
-            found = containernames.of_rootless_docker(self._files(item.owner), home, item.bundle)
+            found = records.of_rootless_docker(self._files(item.owner), home, item.bundle)
         if found.engine and (item.owner == ROOT or not found.pod):
             return found
         cgroup = processes.trusted_cgroup(self._root, item.pid, self.version, item.owner)
-        engine = item.called.engine or containernames.engine_of(f"{item.bundle}/", f"/{'/'.join(cgroup)}")
+        engine = item.called.engine or records.engine_of(f"{item.bundle}/", f"/{'/'.join(cgroup)}")
         # The users of ctr and of LXC name a container by its id.
-        has_name = engine in (containernames.CONTAINERD, containernames.LXC)
+        has_name = engine in (records.CONTAINERD, records.LXC)
         return ContainerNames(engine, item.id if has_name else "")
 
     def _with_monitor(self, item: Running) -> Running:
@@ -120,7 +119,7 @@ class Known:
         if found.called.name:
             return found
         if found.bundle:
-            self._names[item.owner].update(containernames.names(self._files(item.owner), [found.bundle]))
+            self._names.setdefault(item.owner, {}).update(records.names(self._files(item.owner), [found.bundle]))
         words = self._called(found)
         return found._replace(called=words if words.name else words._replace(name=name, full=name))
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.engines import dockerd
-from oci_gpu_hook.node.engines.dockerd import Runtime
+from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.node.machine import toml, untrusted
 from oci_gpu_hook.record import NamedTuple
 
@@ -21,10 +21,23 @@ if TYPE_CHECKING:
 
 VENDORS_FOLDER = "/usr/share/containers/oci/hooks.d"
 ADMINISTRATORS_FOLDER = "/etc/containers/oci/hooks.d"
+RUNTIME = "oci-gpu-runtime"
 _PROGRAM_FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
 
 # NVIDIA's runtime adds a hook to config.json and starts runc: nvidia-container-runtime(.cdi, .legacy).
 _SHIM = "nvidia-container-runtime"
+
+
+class Runtime(NamedTuple):
+    """A runtime that an engine's settings name; is_default: of containers that name none; is_ours: by a link, too."""
+
+    engine: str
+    file: str
+    name: str
+    is_default: bool
+    program: str = ""
+    is_there: bool = False
+    is_ours: bool = False
 
 
 class Engine(NamedTuple):
@@ -46,6 +59,9 @@ class Engine(NamedTuple):
 # Of each engine that reads hooks.d: its program, the table of its settings, and the key in it of the runtime of
 # containers that name none.
 _ENGINES = {"podman": ("podman", "engine", "runtime"), "CRI-O": ("crio", "crio.runtime", "default_runtime")}
+# dockerd's own, and systemd's PATH, where no dockerd runs that could tell another.
+DOCKERS_SETTINGS = "/etc/docker/daemon.json"
+PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin")
 # In the order in which an engine reads them; ``DIR/*.conf`` for all such files of a folder.
 _FILES = {
     "podman": (
@@ -76,7 +92,7 @@ def shims(root: HostRoot) -> list[Runtime]:
     """NVIDIA's runtimes in the settings of all engines, as far as these can be read."""
     named = of_containerd(root)
     with suppress(ValueError):
-        named = [*dockerd.runtimes(root), *named]
+        named = [*of_docker(root), *named]
     of_readers = [item for name in _ENGINES for item in _engine(root, name)[1]]
     return of_readers + [item for item in named if _is_nvidias(root, item.program)]
 
@@ -134,13 +150,13 @@ def of_containerd(root: HostRoot) -> list[Runtime]:
                 default = str(value)
             if words[-1] == "BinaryName" and value and "runtimes" in words:
                 found[words[words.index("runtimes") + 1]] = (file, str(value))
-    return [dockerd.runtime(root, "containerd", file, name, its, default) for name, (file, its) in found.items()]
+    return [runtime_of(root, "containerd", file, name, its, default) for name, (file, its) in found.items()]
 
 
 def _is_nvidias(root: HostRoot, value: object) -> bool:
     """Whether a runtime's path, or one of several, is NVIDIA's runtime, and no link to ours by its name."""
     paths = [str(path) for path in (value if isinstance(value, list) else [value])]
-    return any([_SHIM in path and not dockerd.is_ours(root, path) for path in paths])
+    return any([_SHIM in path and not is_ours(root, path) for path in paths])
 
 
 def unread(root: HostRoot) -> list[tuple[str, str, Exception]]:
@@ -178,3 +194,64 @@ def _flat(table: dict[str, Any], above: str) -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value
+
+
+def of_docker(root: HostRoot, path: str = DOCKERS_SETTINGS, folders: tuple[str, ...] = PATH) -> list[Runtime]:
+    """The runtimes in a daemon.json; folders: those in which dockerd looks for programs.
+
+    None without a file; ValueError says why dockerd cannot read it.
+    """
+    status = root.stat(path)
+    if status is None:
+        return []
+    if not is_regular(status):
+        raise ValueError("it is no file")
+    if status.st_size > _LARGEST:
+        raise ValueError(f"it is larger than {_LARGEST >> 20} MiB")
+    # Where it is a link, others may have put another thing in its place meanwhile.
+    data = untrusted.read(root, path, _LARGEST)
+    if data is None:
+        raise ValueError("it cannot be read")
+    try:
+        document = jsontext.loads(data)
+    except ValueError as err:
+        raise ValueError(f"it is no JSON: {str(err)[:200]}") from err
+    if not isinstance(document, dict):
+        raise ValueError("it is no JSON object")
+    programs, default = runtimes_in(document)
+    return [runtime_of(root, "Docker", path, name, its, default, folders) for name, its in programs]
+
+
+def runtimes_in(document: dict[str, Any]) -> tuple[list[tuple[str, str]], str]:
+    """Name and program of each runtime in a daemon.json, and the name of the default one."""
+    named = document.get("runtimes")
+    programs = [
+        (name, str(value.get("path", "")) if isinstance(value, dict) else "")
+        for name, value in (named.items() if isinstance(named, dict) else ())
+    ]
+    return programs, str(document.get("default-runtime") or "")
+
+
+def runtime_of(
+    root: HostRoot, engine: str, file: str, name: str, path: str, default: str, folders: tuple[str, ...] = PATH
+) -> Runtime:
+    """The runtime that a file names so; folders: those in which its engine looks for programs."""
+    # A name without a folder is looked for in the PATH.
+    found = path if path.startswith("/") else executable(root, path, folders)
+    is_there = bool(found) and root.stat(found) is not None
+    return Runtime(engine, file, name, name == default, path, is_there, is_ours(root, found or path))
+
+
+def is_ours(root: HostRoot, path: str) -> bool:
+    """Whether this is our runtime's path, or a link leads from it to our runtime."""
+    paths = (path, root.real(path) if path.startswith("/") else "")
+    return RUNTIME in [path.rpartition("/")[2] for path in paths]
+
+
+def executable(root: HostRoot, name: str, folders: tuple[str, ...]) -> str:
+    """The first file of this name that can be run; "" for none."""
+    for folder in folders:
+        status = root.stat(f"{folder}/{name}")
+        if status is not None and is_regular(status) and status.st_mode & 0o111:
+            return f"{folder}/{name}"
+    return ""

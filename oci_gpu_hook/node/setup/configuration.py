@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oci_gpu_hook.errors import ConfigError, quoted
-from oci_gpu_hook.node.engines import dockerd, installed
+from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.machine import toml
 from oci_gpu_hook.node.setup import daemonjson
 from oci_gpu_hook.node.setup.enginefile import FIX
@@ -110,7 +110,7 @@ def _object(file: EngineFile, values: dict[str, Any], key: str) -> dict[str, Any
 
 def _is_ours(root: HostRoot, entry: object) -> bool:
     path = entry.get("path") if isinstance(entry, dict) else None
-    return isinstance(path, str) and dockerd.is_ours(root, path)
+    return isinstance(path, str) and installed.is_ours(root, path)
 
 
 def _is_link(root: HostRoot, entry: object) -> bool:
@@ -145,7 +145,7 @@ def containerd(root: HostRoot, file: EngineFile, asked: Asked) -> Change:
     if not _is_there(root, files, f"{runtimes}.{asked.name}", "options.BinaryName"):
         options = _plain(merged, f"{runtimes}.{default}.options")
         real = str(options.get("BinaryName", ""))
-        if real and not dockerd.is_ours(root, real):
+        if real and not installed.is_ours(root, real):
             told.append(f"pods have {real} by default: so that ours starts it, set in {SETTINGS}: runtime = {real}")
         tables.append((ours, {"runtime_type": _SHIM, **_plain(merged, f"{runtimes}.{default}")}))
         tables.append((f"{ours}.options", {**options, "BinaryName": asked.program}))
@@ -228,7 +228,7 @@ def _is_there(root: HostRoot, files: Files, table: str, key: str) -> bool:
     """Whether one of the files has our runtime by this name; ConfigError for another one."""
     there = [item for item in files if any([name.startswith(f"{table}.") for name in item[1]])]
     for path, values in there:
-        if not dockerd.is_ours(root, str(values.get(f"{table}.{key}", ""))):
+        if not installed.is_ours(root, str(values.get(f"{table}.{key}", ""))):
             raise _others(table, path)
     return bool(there)
 

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What runtimes and engines keep of containers, root's and users': their states and their names.
+
+The states of runc and crun lie in their own folders, and in those that Docker and containerd name.  Names come from
+containers/storage for podman and CRI-O, from config.v2.json for Docker, and for containerd, which keeps its names in a
+database, from the annotations of config.json, where CRI-O and nerdctl have theirs as well.
+
+A user writes what he likes into his own files: so a user's state counts only for a process in a user namespace that he
+made, his engine names his containers alone, and of root's containers only what root alone could have written counts.
+Reads only, and starts no engine.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from oci_gpu_hook.formats import jsontext
+from oci_gpu_hook.node.machine import processes, text, untrusted
+from oci_gpu_hook.node.machine.untrusted import ROOT, Files
+from oci_gpu_hook.record import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+    from oci_gpu_hook.host.root import HostRoot
+    from oci_gpu_hook.node.machine.mounts import Mounts
+    from oci_gpu_hook.node.machine.untrusted import Budget
+
+PODMAN, CRIO, DOCKER, CONTAINERD, LXC = "podman", "CRI-O", "Docker", "containerd", "LXC"
+
+_USERS = "/run/user"
+# The file of each runtime's, and the keys of a container's first process and of its start.
+_KEPT = (
+    ("runc", "state.json", "init_process_pid", "init_process_start"),
+    ("crun", "status", "pid", "process-start-time"),
+)
+_STORAGE = ("/var/lib/containers/storage", "/run/containers/storage")
+# CRI-O's are in the second one: they do not outlive a boot.
+_LISTS = ("containers.json", "volatile-containers.json")
+# Of a user's own daemon, below the user's home.
+_ROOTLESS_DOCKER = ".local/share/docker/containers"
+# States, and names, also of what does not run, of one user.
+_MOST_STATES, _MOST_NAMES = 256, 1024
+_LONGEST_PATH = 4095
+# Kubernetes' names have 253 letters at most, of which CRI-O joins four.
+_LONGEST_NAME = 1100
+# What is part of a state's folder, a bundle's path or a cgroup's name, and the engine that has given that name.
+_PLACES = {
+    DOCKER: ("/moby/", "/docker/", "/docker-"),
+    CONTAINERD: ("/cri-containerd-", "/containerd/"),
+    CRIO: ("/crio-",),
+    PODMAN: ("/libpod-",),
+    LXC: (f"/{processes.LXC}",),
+}
+# What rootless engines leave behind: of a session, below /run/user/UID; of a user, below his home.
+_SESSIONS = ("libpod", "containers", "crun", "runc", "docker", "docker.sock", "containerd-rootless")
+_HOMES = (".local/share/containers/storage", ".local/share/docker", ".local/share/nerdctl")
+_FIRST_USER = 1000
+
+
+class ContainerNames(NamedTuple):
+    """One container's names.
+
+    engine: "" if only a runtime knows the container; full: the engine's own name where that is a longer one; pod,
+    namespace: Kubernetes'; is_sandbox: whether it holds a pod's namespaces, and runs nothing of the pod's author.
+    """
+
+    engine: str = ""
+    name: str = ""
+    full: str = ""
+    pod: str = ""
+    namespace: str = ""
+    is_sandbox: bool = False
+
+    @property
+    def shown(self) -> str:
+        """As people would name it: ``POD/NAME`` or ``NAME``."""
+        return f"{self.pod}/{self.name}" if self.pod else self.name
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """All names of the container's own."""
+        return self.name, self.full, self.shown, f"{self.namespace}/{self.shown}" if self.pod else self.shown
+
+    @property
+    def words_of_pod(self) -> tuple[str, ...]:
+        """The names of its pod, if it is no sandbox."""
+        return (self.pod, f"{self.namespace}/{self.pod}") if self.pod and not self.is_sandbox else ()
+
+
+UNNAMED = ContainerNames()
+
+
+class Running(NamedTuple):
+    """One container.
+
+    id: "" if it is not known; pid: 0 if it has stopped; bundle and runtime: "" if no state has them; owner: the user
+    whose engine runs it, 0 for root's.
+    """
+
+    id: str
+    pid: int
+    bundle: str
+    runtime: str
+    called: ContainerNames = UNNAMED
+    owner: int = ROOT
+
+    @property
+    def shown(self) -> str:
+        """What people call it: its name, else its id."""
+        return self.called.shown or self.id
+
+    @property
+    def of_user(self) -> str:
+        """Whose it is, for people; "" for root's.  A user's has whatever id and name he likes."""
+        return f"user {self.owner}'s" if self.owner != ROOT else ""
+
+
+def states(root: HostRoot, mounts: Mounts, budget: Budget) -> list[Running]:
+    """All containers with a state, root's first; of their names only the engine is known, if the state's place tells.
+
+    mounts: ours; budget: of all users.
+    """
+    roots = Files(root, ROOT, mounts, budget)
+    found = [*_below(root, "/run", roots), *_below(root, f"{_USERS}/{ROOT}", roots)]
+    for uid in _users(root):
+        items = islice(_below(root, f"{_USERS}/{uid}", Files(root, uid, mounts, budget)), _MOST_STATES)
+        found += [item for item in items if not item.pid or processes.maker(root, item.pid) == uid]
+    return found
+
+
+def _users(root: HostRoot) -> list[int]:
+    """The users who have sessions."""
+    return [int(name) for name in root.names(_USERS) if name.isdecimal() and int(name) != ROOT]
+
+
+def _below(root: HostRoot, base: str, files: Files) -> Iterator[Running]:
+    """The containers of one owner."""
+    for folder in _folders(base, files):
+        for id in files.names(folder):
+            for runtime, file, first, start in _KEPT:
+                document = files.object(f"{folder}/{id}/{file}")
+                pid = document.get(first)
+                if isinstance(pid, int):
+                    began = processes.started(root, pid)
+                    # Else that process is gone, or is another one by now.
+                    alive = pid if began is not None and document.get(start) in (began, None, 0) else 0
+                    bundle = _runcs_bundle(document) if runtime == "runc" else document.get("bundle")
+                    called = ContainerNames(engine_of(f"{folder}/"))
+                    yield Running(id, alive, _path(bundle), runtime, called, files.owner)
+
+
+def _folders(base: str, files: Files) -> Iterator[str]:
+    """Where runtimes keep states: their own folders, and those that Docker and containerd name."""
+    yield from (f"{base}/runc", f"{base}/crun")
+    runtimes = [name for name in files.names(f"{base}/docker") if name.startswith("runtime-")]
+    # Below each there is a folder for each of containerd's namespaces: Docker's is "moby".
+    for top in (f"{base}/containerd/runc", *[f"{base}/docker/{name}" for name in runtimes]):
+        yield from [f"{top}/{name}" for name in files.names(top)]
+
+
+def _runcs_bundle(document: dict[str, Any]) -> object:
+    config = document.get("config")
+    labels = config.get("labels") if isinstance(config, dict) else None
+    words = [str(label) for label in (labels if isinstance(labels, list) else ())]
+    return next((word[7:] for word in words if word.startswith("bundle=")), "")
+
+
+def _path(value: object) -> str:
+    """An absolute path on the host that the kernel can take; "" for anything else."""
+    if not isinstance(value, str) or value[:1] != "/" or len(value) > _LONGEST_PATH:
+        return ""
+    try:
+        if b"\0" in value.encode():
+            return ""
+    except UnicodeEncodeError:
+        return ""  # JSON may have a lone surrogate
+    # rootlesskit copies /run up, and has the host's own at /run/.roNUMBER.
+    top, name, below = value.partition("/run/.ro")
+    return f"/run/{below.partition('/')[2]}" if name and not top else value
+
+
+def names(files: Files, bundles: Iterable[str]) -> dict[str, ContainerNames]:
+    """Names by id, of all containers that one owner's engines keep lists of; bundles: of those that run."""
+    # A bundle of podman's or CRI-O's is STORAGE/KIND-containers/ID/userdata, wherever its storage is.
+    folders = {bundle.rsplit("/", 2)[0] for bundle in bundles if bundle.endswith("/userdata")}
+    if files.owner != ROOT:
+        found = dict(islice(_of_storage(files, folders), _MOST_NAMES))
+        # Only a node's own engine runs pods.
+        return {id: name for id, name in found.items() if not name.pod}
+    for storage in _STORAGE:
+        folders.update([f"{storage}/{name}" for name in files.names(storage) if name.endswith("-containers")])
+    return {**dict(_of_storage(files, folders)), **dict(_of_docker(files))}
+
+
+def by_config(files: Files, bundle: str) -> ContainerNames:
+    """The names that the annotations of a bundle's config.json tell."""
+    found = files.object(f"{bundle}/config.json").get("annotations")
+    said = {key: str(value)[:_LONGEST_NAME] for key, value in (found if isinstance(found, dict) else {}).items()}
+    if said.get("io.container.manager") == "libpod":
+        return ContainerNames(PODMAN)
+    full = said.get("io.kubernetes.cri-o.Name", "")
+    if full:
+        return _kubelets(CRIO, full)
+    kind = said.get("io.kubernetes.cri.container-type")
+    if kind is not None:
+        keys = ("container-name", "sandbox-name", "sandbox-namespace")
+        name, pod, namespace = [said.get(f"io.kubernetes.cri.{key}", "") for key in keys]
+        return ContainerNames(CONTAINERD, name, "", pod, namespace, kind == "sandbox")
+    return ContainerNames(CONTAINERD, said["nerdctl/name"]) if "nerdctl/name" in said else UNNAMED
+
+
+def of_rootless_docker(files: Files, home: str, bundle: str) -> ContainerNames:
+    """The name of a container of a user's own Docker; home: the user's."""
+    if f"/run/user/{files.owner}/docker/" not in bundle or not home:
+        return UNNAMED
+    return _dockers(files, f"{home}/{_ROOTLESS_DOCKER}/{bundle.rpartition('/')[2]}")
+
+
+def engine_of(*places: str) -> str:
+    """The engine that has made a state's folder, a bundle or a cgroup; "" if none of them tells."""
+    every = [(place, engine, parts) for place in places for engine, parts in _PLACES.items()]
+    return next((engine for place, engine, parts in every if any([part in place for part in parts])), "")
+
+
+def _of_storage(files: Files, folders: Iterable[str]) -> Iterator[tuple[str, ContainerNames]]:
+    for path in [f"{folder}/{name}" for folder in sorted(folders) for name in _LISTS]:
+        listed = files.parsed(path)
+        for item in listed if isinstance(listed, list) else ():
+            if isinstance(item, dict) and isinstance(item.get("names"), list):
+                called = _stored(item)
+                if called.full:
+                    yield str(item.get("id", ""))[:_LONGEST_NAME], called
+
+
+def _stored(item: dict[str, Any]) -> ContainerNames:
+    """One container of containers/storage; of the two engines only CRI-O says a pod's id."""
+    full = str(next(iter(item["names"]), ""))[:_LONGEST_NAME]
+    try:
+        metadata = jsontext.loads(str(item.get("metadata", "null")).encode())
+    except ValueError:
+        metadata = None
+    is_crios = isinstance(metadata, dict) and "pod-id" in metadata
+    return _kubelets(CRIO, full) if is_crios else ContainerNames(PODMAN, full, full)
+
+
+def _of_docker(files: Files) -> Iterator[tuple[str, ContainerNames]]:
+    folder = files.object("/etc/docker/daemon.json").get("data-root")
+    containers = f"{folder if isinstance(folder, str) else '/var/lib/docker'}/containers"
+    for id in files.names(containers):
+        found = _dockers(files, f"{containers}/{id}")
+        if found.engine:
+            yield id, found
+
+
+def _dockers(files: Files, folder: str) -> ContainerNames:
+    """One container, by dockerd's record of it."""
+    name = files.object(f"{folder}/config.v2.json").get("Name")
+    return _kubelets(DOCKER, name.lstrip("/")[:_LONGEST_NAME]) if isinstance(name, str) else UNNAMED
+
+
+def _kubelets(engine: str, full: str) -> ContainerNames:
+    """The parts of a name that the kubelet has given to a container of CRI-O or Docker; any other name is one part."""
+    # No part has a "_".
+    parts = full.split("_")
+    if parts[0] != "k8s" or len(parts) != 6:
+        return ContainerNames(engine, full, full)
+    _, name, pod, namespace, _uid, _attempt = parts
+    return ContainerNames(engine, name, full, pod, namespace, name == "POD")
+
+
+def is_used(root: HostRoot) -> bool:
+    """Whether a user has containers of his own, or has had them, by what rootless engines leave behind.
+
+    Of the homes of /etc/passwd's users only those on filesystems that answer by themselves are looked at: a look at
+    others may mount them, or wait for a server.
+    """
+    mounts = untrusted.our_mounts()
+    sessions = [name for uid in _users(root) for name in Files(root, uid, mounts).names(f"{_USERS}/{uid}")]
+    if not set(_SESSIONS).isdisjoint(sessions):
+        return True
+    places = [(uid, f"{home}/{part}") for uid, home in homes(root).items() for part in _HOMES]
+    return any([Files(root, uid, mounts).has(path) for uid, path in places])
+
+
+def homes(root: HostRoot) -> dict[int, str]:
+    """The homes of /etc/passwd's users, by the user's number."""
+    rows = [line.split(":") for line in text(root, "/etc/passwd").splitlines()]
+    users = [row for row in rows if len(row) == 7 and row[2].isdecimal()]
+    return {int(row[2]): row[5] for row in users if int(row[2]) >= _FIRST_USER}
