@@ -192,3 +192,15 @@ def test_a_gpu_that_hangs_in_the_kernel_does_not_hold_doctor(tmp_path: Path, mon
         for child in children:
             kill(child, 9)
             os.waitpid(child, 0)
+
+
+def test_a_users_container_that_only_its_monitor_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its user looks for it, and no state of it lies where states are looked for."""
+    for pid, parent in ((30, 29), (29, 1)):
+        hosts.plant(tmp_path, f"proc/{pid}/stat", stat(pid, parent=parent))
+    words = ["conmon", "-c", POD, "-b", "/b/userdata", "-n", "web"]
+    monkeypatch.setattr(processes, "maker", lambda root, pid: USER)
+    monkeypatch.setattr(processes, "program", lambda root, pid: "conmon" if pid == 29 else "")
+    monkeypatch.setattr(processes, "command_line", lambda root, pid: words)
+    found = containers.find(HostRoot(str(tmp_path)), "30")
+    assert (found.id, found.shown, found.owner) == (POD, "web", USER)
