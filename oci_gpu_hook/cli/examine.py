@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.node.engines.records import Running
+    from oci_gpu_hook.node.engines.containerrecords import Running
     from oci_gpu_hook.operations import Operation
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.request.settings import Settings

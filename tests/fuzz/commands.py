@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from oci_gpu_hook.cli import denials, log, render
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import dockercheck, remedy
-from oci_gpu_hook.node.engines import containerdevices, containers, installed, records, registrations
+from oci_gpu_hook.node.engines import containerdevices, containerrecords, containers, installed, registrations
 from oci_gpu_hook.node.engines.containerdevices import HostsNodes, Wanted
 from oci_gpu_hook.node.machine import avc, mounts, processes, untrusted
 from oci_gpu_hook.node.machine.mounts import Mounts
@@ -107,9 +107,9 @@ def _engines_list(data: bytes) -> None:
     path = "var/lib/containers/storage/overlay-containers/containers.json"
     root = _host({path: data, "srv/config.json": data})
     files = untrusted.Files(root, untrusted.ROOT, untrusted.our_mounts(), untrusted.Budget(9))
-    for item in records.names(files, ["/srv/x/userdata"]).values():
+    for item in containerrecords.names(files, ["/srv/x/userdata"]).values():
         _shown(item.shown, item.full)
-    _shown(records.by_config(files, "/srv").shown)
+    _shown(containerrecords.by_config(files, "/srv").shown)
 
 
 def _shown(*texts: str) -> None:

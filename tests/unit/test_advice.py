@@ -14,7 +14,7 @@ from oci_gpu_hook.cli import examine
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import WARN, Finding, advice, containercheck
-from oci_gpu_hook.node.engines.records import ContainerNames, Running
+from oci_gpu_hook.node.engines.containerrecords import ContainerNames, Running
 from oci_gpu_hook.node.machine import processes
 from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.bundle import Bundle

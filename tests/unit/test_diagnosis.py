@@ -26,11 +26,11 @@ from oci_gpu_hook.node.diagnosis import (
     speccheck,
     systemcheck,
 )
-from oci_gpu_hook.node.engines import cdispecs, records
+from oci_gpu_hook.node.engines import cdispecs, containerrecords
 from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.engines.cdispecs import Spec, devices
+from oci_gpu_hook.node.engines.containerrecords import ContainerNames, Running
 from oci_gpu_hook.node.engines.installed import Engine, Runtime
-from oci_gpu_hook.node.engines.records import ContainerNames, Running
 from oci_gpu_hook.node.engines.registrations import Registration
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import libselinux
@@ -182,7 +182,7 @@ def test_interpreters(file: str, level: str) -> None:
 def test_rootless(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sysctls: dict[str, int], subids: bool, newuidmap: bool, remedy: str
 ) -> None:
-    monkeypatch.setattr(records, "is_used", lambda root: True)
+    monkeypatch.setattr(containerrecords, "is_used", lambda root: True)
     found = systemcheck.rootless(users(tmp_path, subids, newuidmap), KERNEL._replace(sysctls=sysctls), "apt")
     assert found.level == (WARN if remedy else PASS)
     assert remedy in found.remedy
@@ -220,7 +220,7 @@ def test_who_has_rootless_containers(tmp_path: Path, path: str, is_used: bool) -
     hosts.plant(tmp_path, "etc/passwd", f"{users}service:x:990:990::/srv/service:/bin/sh\n")
     hosts.plant(tmp_path, path, "")
     owned(tmp_path, "/".join(path.split("/")[: 3 if path.startswith("run") else 2]))
-    assert records.is_used(HostRoot(str(tmp_path))) == is_used
+    assert containerrecords.is_used(HostRoot(str(tmp_path))) == is_used
 
 
 def registration(path: str, kind: str = "ours", **changes: Any) -> Registration:

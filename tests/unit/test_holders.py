@@ -19,7 +19,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders
 from oci_gpu_hook.node.engines import containerdevices, deviceverdict
 from oci_gpu_hook.node.engines.containerdevices import ContainerDevices, HostsNodes, Node, Wanted
-from oci_gpu_hook.node.engines.records import Running
+from oci_gpu_hook.node.engines.containerrecords import Running
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import processes, untrusted
 from oci_gpu_hook.node.machine.mounts import Mounts

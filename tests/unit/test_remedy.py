@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from oci_gpu_hook.node.diagnosis import advice
 from oci_gpu_hook.node.diagnosis.remedy import command, is_name, then
-from oci_gpu_hook.node.engines.records import ContainerNames, Running
+from oci_gpu_hook.node.engines.containerrecords import ContainerNames, Running
 
 EVIL = "x;echo Y3VybA==|base64 -d>/etc/cron.d/x"
 

@@ -12,10 +12,10 @@ import os
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.node.diagnosis.remedy import NOTHING, Remedy, command, in_words, is_name, then
-from oci_gpu_hook.node.engines.records import CONTAINERD, CRIO, DOCKER, PODMAN
+from oci_gpu_hook.node.engines.containerrecords import CONTAINERD, CRIO, DOCKER, PODMAN
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.node.engines.records import Running
+    from oci_gpu_hook.node.engines.containerrecords import Running
 
 _VARIABLE = "NVIDIA_VISIBLE_DEVICES=all"
 _PROGRAMS = {PODMAN: "podman", DOCKER: "docker"}

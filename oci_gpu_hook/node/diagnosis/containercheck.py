@@ -17,7 +17,7 @@ from oci_gpu_hook.operations import Device, LdCache, Mount
 from oci_gpu_hook.record import NamedTuple
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.node.engines.records import Running
+    from oci_gpu_hook.node.engines.containerrecords import Running
     from oci_gpu_hook.operations import Operation
 
 # Why no open was tried, and what fixes that if it is not to start the container again.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import command, reinstall, roots_alone, then
-from oci_gpu_hook.node.engines import containerdevices, installed, records
+from oci_gpu_hook.node.engines import containerdevices, containerrecords, installed
 from oci_gpu_hook.node.engines.installed import PATH, RUNTIME, executable
 from oci_gpu_hook.node.machine import closing, processes, untrusted
 from oci_gpu_hook.record import NamedTuple
@@ -158,7 +158,7 @@ def _opened_to_others(root: HostRoot, path: str) -> list[Finding]:
 def _of_users(root: HostRoot) -> Iterator[Runtime]:
     """Our runtimes in what users' own daemons read; nothing else that a user names is looked at."""
     mounts, budget = untrusted.our_mounts(), untrusted.Budget(_SECONDS_OF_USERS)
-    for uid, home in records.homes(root).items():
+    for uid, home in containerrecords.homes(root).items():
         path = f"{home}/{_ROOTLESS}"
         programs, default = installed.runtimes_in(untrusted.Files(root, uid, mounts, budget).object(path))
         for name in [name for name, its in programs if its in (_OURS, RUNTIME)]:

@@ -12,7 +12,7 @@ from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import UPGRADE_KERNEL, command, roots_alone, then
-from oci_gpu_hook.node.engines import records
+from oci_gpu_hook.node.engines import containerrecords
 from oci_gpu_hook.node.engines.installed import find_program
 from oci_gpu_hook.node.machine import libselinux
 from oci_gpu_hook.node.machine.libselinux import CGROUP_V1_BOOLEAN, Status
@@ -138,7 +138,7 @@ def rootless(root: HostRoot, found: Kernel, tool: str) -> Finding:
     check, ids = "rootless", "100000-165535"
     subids = all([root.read(f"/etc/{name}") for name in ("subuid", "subgid")])
     newuidmap = find_program(root, "newuidmap")
-    if not (subids and newuidmap) and not records.is_used(root):
+    if not (subids and newuidmap) and not containerrecords.is_used(root):
         return passed(check, "no user has containers of his own here")
     if found.sysctls.get("user/max_user_namespaces") == 0:
         return warned(check, "the kernel gives no user namespaces", "sysctl", "-w", "user.max_user_namespaces=65536")

@@ -29,7 +29,7 @@ from oci_gpu_hook.node.machine.untrusted import Budget, ContainerRoot
 from oci_gpu_hook.record import NamedTuple
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.node.engines.records import Running
+    from oci_gpu_hook.node.engines.containerrecords import Running
     from oci_gpu_hook.node.machine.untrusted import Number
 
     # The first path in the container of each number that was found, and whether all was looked at.

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from oci_gpu_hook.errors import UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.engines import records
-from oci_gpu_hook.node.engines.records import UNNAMED, ContainerNames, Running
+from oci_gpu_hook.node.engines import containerrecords as records
+from oci_gpu_hook.node.engines.containerrecords import UNNAMED, ContainerNames, Running
 from oci_gpu_hook.node.machine import kernelconfig, processes, untrusted
 from oci_gpu_hook.node.machine.untrusted import ROOT, Files
 

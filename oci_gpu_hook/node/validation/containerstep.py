@@ -26,7 +26,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import FAIL, PASS, Finding
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, NOTHING, in_words
 from oci_gpu_hook.node.engines import installed, registrations
-from oci_gpu_hook.node.engines.records import Running
+from oci_gpu_hook.node.engines.containerrecords import Running
 from oci_gpu_hook.node.machine import closing, libselinux
 from oci_gpu_hook.node.machine.untrusted import ContainerRoot
 from oci_gpu_hook.runtime import create as entry
