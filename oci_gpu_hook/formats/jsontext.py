@@ -33,52 +33,56 @@ def _refuse_constant(name: str) -> object:
     raise ValueError(f"{name} is no JSON value")
 
 
-# What `json.JSONDecoder` passes to the scanner, as a types.SimpleNamespace.  The scanner itself clears the memo.
-_SCANNER_CONTEXT = type(sys.implementation)(  # type: ignore[call-arg]
-    strict=True,
-    object_hook=None,
-    object_pairs_hook=None,
-    parse_float=float,
-    parse_int=int,
-    parse_constant=_refuse_constant,
-    memo={},
-)
+def _scanner(pairs: Callable[[Pairs], object] | None = None) -> Callable[[str, int], tuple[Any, int]]:
+    """What reads the value that begins at a place in a text, and returns it and its end."""
+    if _make_scanner is None:
+        import json
+
+        return json.JSONDecoder().raw_decode
+    # What `json.JSONDecoder` passes to the scanner, as a types.SimpleNamespace.  The scanner itself clears the memo.
+    context = type(sys.implementation)(  # type: ignore[call-arg]
+        strict=True,
+        object_hook=None,
+        object_pairs_hook=pairs,
+        parse_float=float,
+        parse_int=int,
+        parse_constant=_refuse_constant,
+        memo={},
+    )
+    scan: Callable[[str, int], tuple[Any, int]] = _make_scanner(context)
+    return scan
 
 
 def loads(data: bytes, pairs: Callable[[Pairs], object] | None = None) -> object:
-    """The one JSON value in `data` (UTF-8); ValueError if there is none or more than one.
+    """The one JSON value in `data` (UTF-8); ValueError, as json's own, if there is none or more than one.
 
     pairs: makes a value of the members of each object, such as `unique`; None for a plain dict.
     """
-    text = data.decode("utf-8").strip(_WHITESPACE)
-    if _make_scanner is None:
-        return _loads_by_json(text, pairs)
-    context = _SCANNER_CONTEXT
-    if pairs is not None:
-        context = type(context)(**{**vars(context), "object_pairs_hook": pairs})
+    text = data.decode("utf-8")
     try:
-        value, end = _make_scanner(context)(text, 0)
-    except StopIteration:
-        raise ValueError("no JSON value") from None
-    except (SystemError, AttributeError, TypeError):
-        # Before Python 3.13 the scanner needs json.decoder for its exception but does not import it, and so fails in
-        # another way: json itself raises the right error.  A scanner of a later Python may need another context or
-        # other arguments: json knows them.
-        return _loads_by_json(text, pairs)
+        if _make_scanner is not None:
+            begin = len(text) - len(text.lstrip(_WHITESPACE))
+            value, end = _scanner(pairs)(text, begin)
+            if not text[end:].strip(_WHITESPACE):
+                return value
+    except (StopIteration, ValueError, SystemError, AttributeError, TypeError, RecursionError):
+        # json itself raises the right error.  Or it knows what a later Python's scanner needs.
+        pass
+    import json
+
+    try:
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=pairs)
     except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if end != len(text):
-        raise ValueError(f"something follows the JSON value at character {end}")
-    return value
+        raise ValueError("it is nested too deeply") from None
 
 
 def unique(pairs: Pairs) -> dict[str, Any]:
     """An object whose names are all different; ValueError if one is there twice."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"it has the key {quoted(twice)} twice")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"it has the key {quoted(name)} twice")
+        found[name] = value
     return found
 
 
@@ -87,7 +91,7 @@ def members(text: str, begin: int) -> list[tuple[str, int, int, int]]:
 
     Of each its name, where the name begins in the text, and where the value begins and ends.
     """
-    scan = scanner()
+    scan = _scanner()
     found = []
     at = _behind_space(text, begin + 1)
     while text[at] != "}":
@@ -117,22 +121,3 @@ def has_more_values(data: bytes, most: int) -> bool:
     if marks.count(b'"') > 2 * most:
         return True
     return sum(map(len, marks.split(b'"')[::2])) > most
-
-
-def scanner() -> Callable[[str, int], tuple[Any, int]]:
-    """What reads the value that begins at a place in a valid text, and returns it and its end."""
-    if _make_scanner is None:
-        import json
-
-        return json.JSONDecoder().raw_decode
-    scan: Callable[[str, int], tuple[Any, int]] = _make_scanner(_SCANNER_CONTEXT)
-    return scan
-
-
-def _loads_by_json(text: str, pairs: Callable[[Pairs], object] | None) -> object:
-    import json
-
-    try:
-        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=pairs)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None

@@ -3,7 +3,7 @@
 
 The form is oci-decorator's, whose published files are read as they are, with more keys: see oci-gpu-hook-vendors(5),
 and packaging/vendors/vendor.schema.json, which says the same to editors.  All of a file is checked, groups that no
-request gets too.  Must not look at the host.
+request gets too.  Tables of keys say which reader a value has.  Must not look at the host.
 """
 
 from __future__ import annotations
@@ -11,24 +11,41 @@ from __future__ import annotations
 from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.formats import glob, jsontext
 from oci_gpu_hook.request.words import LONGEST_FLAG, is_flag
-from oci_gpu_hook.vendors import allowed, values
-from oci_gpu_hook.vendors.values import Wrong
+from oci_gpu_hook.vendors import allowed
 from oci_gpu_hook.vendors.vendorinventory import LARGEST_FILE, DevicePattern, Group, Item, Vendor, Version
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
-    from oci_gpu_hook.vendors.values import Place, Reader
+    # Reads the value at a place, such as ``.inventory.compute.libraries[3]``; `Wrong` if it is not right.
+    Reader = Callable[[object, str], Any]
 
 # Bounds far above what a driver has: ROCm's and NVIDIA's have some hundreds of files.
 MOST_ITEMS = 4096
 MOST_DEVICES = 256
+_LONGEST_TEXT = 4096
+# Of names that one could be meant of, in a sentence or to compare with.
+_MOST_NAMES = 32
 
 # Where a driver says its version, beside the folders of files.
 _KERNELS = ("/sys/", "/proc/driver/")
-_PATH_REMEDY = "name files of the driver's own, by their whole paths"
-_HEX = frozenset("0123456789abcdef")
+_DIGITS, _HEX = frozenset("0123456789"), frozenset("0123456789abcdef")
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_WORD = _LETTERS | _DIGITS | {"_"}
+_TYPES: dict[type, str] = {
+    **{dict: "an object", list: "a list", str: "a string", bool: "true or false"},
+    **dict.fromkeys((int, float), "a number"),
+}
+
+
+class Wrong(Exception):
+    """Something in a valid JSON text is wrong: where, what, and how to fix it."""
+
+    def __init__(self, place: str, what: str, remedy: str) -> None:
+        super().__init__(what)
+        self.place, self.what, self.remedy = place, what, remedy
 
 
 def read(data: bytes, path: str) -> Vendor:
@@ -41,169 +58,65 @@ def read(data: bytes, path: str) -> Vendor:
     try:
         document = jsontext.loads(data, jsontext.unique)
     except ValueError as err:
-        remedy = "it must be one JSON object, each name once"
-        raise ConfigError(f"{path}: {_fault(data, err)}", remedy) from None
+        # Of json's own errors the line is worth more than the character.
+        line, said = getattr(err, "lineno", 0), getattr(err, "msg", "")
+        fault = f"line {line}: {said[:1].lower()}{said[1:]}" if line else str(err)
+        fault = "it is no UTF-8 text" if isinstance(err, UnicodeDecodeError) else fault
+        raise ConfigError(f"{path}: {fault}", "it must be one JSON object, each name once") from None
     try:
         return _vendor(document, path)
     except Wrong as err:
-        raise ConfigError(f"{path}: {values.way(err.place)}{err.what}", err.remedy) from None
-
-
-def _fault(data: bytes, err: ValueError) -> str:
-    """Why a text is refused, which `err` does not say in full."""
-    import json
-
-    try:
-        json.loads(data.decode())
-    except json.JSONDecodeError as found:
-        return f"line {found.lineno}: {found.msg[:1].lower()}{found.msg[1:]}"
-    except UnicodeDecodeError:
-        return "it is no UTF-8 text"
-    except RecursionError:
-        return "it is nested too deeply"
-    return str(err)
+        key = f"{err.place[1:]}: " if err.place else ""
+        raise ConfigError(f"{path}: {key}{err.what}", err.remedy) from None
 
 
 def _vendor(document: object, path: str) -> Vendor:
-    top = values.keys_of(document, (), _KEYS, ("activation_flag", "inventory"))
-    groups, versioned = top["inventory"]
+    top = _keys(document, "", _KEYS, ("activation_flag", "inventory"))
+    groups: dict[str, Group] = top["inventory"]
+    versioned = [item.path for it in groups.values() for item in (*it.libraries, *it.files) if _VERSION in item.path]
     if versioned and "version" not in top:
-        raise Wrong(versioned, "{version} stands for nothing", "write the key version too")
-    chosen = _chosen(top["driver_feature"], groups) if "driver_feature" in top else groups
+        what = f"{_VERSION} in {quoted(versioned[0])} stands for nothing"
+        raise Wrong(".inventory", what, "write the key version too")
+    if "driver_feature" in top:
+        groups = _chosen(top["driver_feature"], groups)
     more = {key: top[key] for key in ("kind", "version", "environment") if key in top}
     more.update(top.get("requires", {}))
     more.update({f"selinux_{key}": text for key, text in top.get("selinux", {}).items()})
-    return Vendor(path, top["activation_flag"], tuple(chosen.values()), **more)
-
-
-# --- the top level
-
-
-def _flag(value: object, place: Place) -> str:
-    flag = values.text_of(value, place)
-    if len(flag) > LONGEST_FLAG:
-        what = f"activation_flag {quoted(flag)} has {len(flag)} characters"
-        raise Wrong(place, what, f"{LONGEST_FLAG} are allowed")
-    if not is_flag(flag):
-        remedy = "write OCI_ and capitals, digits or underscores, such as OCI_AMD"
-        raise Wrong(place, f"activation_flag is {quoted(flag)}, which is no flag", remedy)
-    return flag
-
-
-def _kind(value: object, place: Place) -> str:
-    kind = values.text_of(value, place)
-    vendor, slash, name = kind.partition("/")
-    if not slash or not _is_cdi_name(vendor) or not _is_cdi_name(name):
-        remedy = "write VENDOR/CLASS, such as amd.com/gpu, of letters, digits, '.', '_' and '-'"
-        raise Wrong(place, f"kind is {quoted(kind)}, which is no kind of CDI's", remedy)
-    if vendor == "nvidia.com":
-        raise Wrong(place, f"kind is {quoted(kind)}, whose devices are not a vendor file's", "name another vendor")
-    return kind
-
-
-def _is_cdi_name(text: str) -> bool:
-    """As CDI's parser takes it: a letter, then letters, digits and ``_-.``, and at the end no such sign."""
-    ends_well = text[:1] in values.LETTERS and text[-1:] not in ("_", "-", ".")
-    return ends_well and (values.WORD | {"-", "."}).issuperset(text)
-
-
-def _version(value: object, place: Place) -> Version:
-    if isinstance(value, str):
-        values.refuse(place, allowed.version(value), "write the version as the files' names have it")
-        return Version("text", value)
-    readers: dict[str, Reader] = {"module": _MODULE, "file": _version_file}
-    found = values.keys_of(value, place, readers, wanted='a string, {"module": NAME} or {"file": PATH}')
-    if len(found) != 1:
-        raise Wrong(place, "version has not one source", 'write {"module": NAME} or {"file": PATH}')
-    return Version(*found.popitem())
-
-
-def _version_file(value: object, place: Place) -> str:
-    path = values.text_of(value, place)
-    if glob.is_pattern(path):
-        raise Wrong(place, f"{quoted(path)} is a pattern", "name one file")
-    check = allowed.written if path.startswith(_KERNELS) else allowed.host_path
-    values.refuse(place, check(path), _PATH_REMEDY)
-    return path
-
-
-def _environment(value: object, place: Place) -> tuple[tuple[str, str], ...]:
-    variables = values.object_of(value, place)
-    for name, text in variables.items():
-        if not values.WORD.issuperset(name) or name[:1] in values.DIGITS or not name:
-            raise Wrong((*place, name), f"{quoted(name)} is no variable's name", "write letters, digits and _")
-        values.text_of(text, (*place, name), least=0)
-    return tuple(variables.items())
-
-
-def _kernel(value: object, place: Place) -> str:
-    release = values.text_of(value, place)
-    parts = release.split(".")
-    if len(parts) > 3 or not all([0 < len(part) <= 5 and values.DIGITS.issuperset(part) for part in parts]):
-        raise Wrong(place, f"kernel is {quoted(release)}, which is no release", "write one such as 5.14")
-    return release
+    return Vendor(path, top["activation_flag"], tuple(groups.values()), **more)
 
 
 def _chosen(names: tuple[str, ...], groups: dict[str, Group]) -> dict[str, Group]:
     """The groups that driver_feature names."""
-    place: Place = ("driver_feature",)
-    if not names:
-        raise Wrong(place, "driver_feature is empty", "name groups of inventory, or leave it out")
     chosen: dict[str, Group] = {}
     for number, name in enumerate(names):
+        place = f".driver_feature[{number}]"
         if name not in groups:
-            what = f"driver_feature has {quoted(name)}, which inventory has not{values.meant(name, groups)}"
-            raise Wrong((*place, number), what, f"inventory has {values.listed(groups)}")
+            known = ", ".join([quoted(group) for group in list(groups)[:_MOST_NAMES]])
+            raise Wrong(place, f"inventory has no {quoted(name)}{_meant(name, groups)}", f"inventory has {known}")
         if name in chosen:
-            raise Wrong((*place, number), f"driver_feature has {quoted(name)} twice", "name it once")
+            raise Wrong(place, f"{quoted(name)} is there twice", "name it once")
         chosen[name] = groups[name]
     return chosen
 
 
-# --- the inventory
+def _inventory(value: object, place: str) -> dict[str, Group]:
+    document = _object(value, place)
+    found = [(key, items) for it in document.values() if isinstance(it, dict) for key, items in it.items()]
+    # Before an item is read, which takes far longer than to count it.
+    for keys, most, what in ((_LISTS, MOST_ITEMS, "things"), (("devices",), MOST_DEVICES, "devices")):
+        if sum([len(items) for key, items in found if key in keys and isinstance(items, list)]) > most:
+            raise Wrong(place, f"it has more than {most} {what}", "write patterns")
+    return {_text(name, f"{place}.{name}"): _group(name, it, f"{place}.{name}") for name, it in document.items()}
 
 
-def _inventory(value: object, place: Place) -> tuple[dict[str, Group], Place]:
-    """The groups, and where ``{version}`` stands first."""
-    document = values.object_of(value, place)
-    if not document:
-        raise Wrong(place, "inventory has no group", "write one, such as compute")
-    groups: dict[str, Group] = {}
-    versioned: Place = ()
-    count = devices = 0
-    for name, content in document.items():
-        where = (*place, name)
-        values.text_of(name, where)
-        for key, items in values.object_of(content, where, _LISTS).items():
-            count += len(values.list_of(items, (*where, key)))
-            devices += len(items) if key == "devices" else 0
-            if count > MOST_ITEMS or devices > MOST_DEVICES:
-                most = f"{MOST_ITEMS} things" if count > MOST_ITEMS else f"{MOST_DEVICES} devices"
-                raise Wrong((*where, key), f"with this list there are more than {most}", "write patterns")
-        lists = values.keys_of(content, where, _LISTS)
-        groups[name] = _group(name, lists)
-        places = [
-            (key, number)
-            for key in _ITEM_LISTS
-            for number, item in enumerate(lists.get(key, ()))
-            if allowed.VERSION in item.path
-        ]
-        versioned = versioned or ((*where, *places[0]) if places else ())
-    return groups, versioned
-
-
-def _group(name: str, lists: dict[str, Any]) -> Group:
+def _group(name: str, value: object, place: str) -> Group:
+    lists = _keys(value, place, _LISTS)
     libraries, binaries, folders, others = [lists.get(key, ()) for key in _ITEM_LISTS]
     # oci-decorator's files list a library that is preloaded among the programs.
     misplaced = [item for item in binaries if _is_library(item.path)]
     programs = [item for item in binaries if item not in misplaced]
-    return Group(
-        name,
-        devices=lists.get("devices", ()),
-        libraries=(*libraries, *misplaced),
-        files=(*programs, *folders, *others),
-        sockets=lists.get("sockets", ()),
-    )
+    files = (*programs, *folders, *others)
+    return Group(name, lists.get("devices", ()), (*libraries, *misplaced), files, lists.get("sockets", ()))
 
 
 def _is_library(path: str) -> bool:
@@ -211,123 +124,245 @@ def _is_library(path: str) -> bool:
     return name.endswith(".so") or ".so." in name or ".so*" in name
 
 
-def _item(value: object, place: Place) -> Item:
+def _item(value: object, place: str) -> Item:
     if isinstance(value, str):
-        return Item(_host_path(value, place))
-    return Item(**values.keys_of(value, place, _ITEM_KEYS, ("path",), "a path, or an object with path"))
+        return Item(_HOST_PATH(value, place))
+    return Item(**_keys(value, place, _ITEM_KEYS, ("path",), "a path, or an object with path"))
 
 
-def _host_path(value: object, place: Place) -> str:
-    path = _without_slash(values.text_of(value, place))
-    odd = path.replace(allowed.VERSION, "")
+def _device(value: object, place: str) -> DevicePattern:
+    if isinstance(value, str):
+        return DevicePattern(_DEVICE_PATH(value, place))
+    device = _keys(value, place, _DEVICE_KEYS, wanted="a name, or an object")
+    if device.keys().isdisjoint(_DEVICE_SIGNS):
+        raise Wrong(place, "the device is not described", f"write one of {', '.join(_DEVICE_SIGNS)}")
+    if device.get("major") == "misc" and "path" not in device:
+        raise Wrong(f"{place}.major", "'misc' is the driver of many devices", "write path beside it")
+    return DevicePattern(**device)
+
+
+def _version(value: object, place: str) -> Version:
+    if isinstance(value, str):
+        return Version("text", _VERSION_TEXT(value, place))
+    found = _keys(value, place, _VERSION_KEYS, wanted='a string, {"module": NAME} or {"file": PATH}')
+    if len(found) != 1:
+        raise Wrong(place, "it has not one source", 'write {"module": NAME} or {"file": PATH}')
+    return Version(*found.popitem())
+
+
+# --- why a text is wrong, "" if it is right
+
+
+def _kind_fault(kind: str) -> str:
+    vendor, slash, name = kind.partition("/")
+    if not slash or not _is_cdi_name(vendor) or not _is_cdi_name(name):
+        return f"{quoted(kind)} is no kind of CDI's"
+    return f"the devices of {quoted(kind)} are not a vendor file's" if vendor == "nvidia.com" else ""
+
+
+def _is_cdi_name(text: str) -> bool:
+    """As CDI's parser takes it: a letter, then letters, digits and ``_-.``, and at the end no such sign."""
+    ends_well = text[:1] in _LETTERS and text[-1:] not in ("_", "-", ".")
+    return ends_well and (_WORD | {"-", "."}).issuperset(text)
+
+
+def _is_release(text: str) -> bool:
+    parts = text.split(".")
+    return len(parts) <= 3 and all([0 < len(part) <= 5 and _DIGITS.issuperset(part) for part in parts])
+
+
+def _is_pci_id(text: str) -> bool:
+    parts = text.split(":")
+    return len(parts) <= 2 and all([len(part) == 4 and _HEX.issuperset(part) for part in parts])
+
+
+def _host_path_fault(path: str) -> str:
+    odd = path.replace(_VERSION, "")
     if "{" in odd or "}" in odd:
-        raise Wrong(place, f"{quoted(path)} has braces", "{version} alone stands in braces")
-    values.refuse(place, allowed.host_path(path), _PATH_REMEDY)
-    return path
+        return f"{quoted(path)} has braces, in which {_VERSION} alone stands"
+    return allowed.host_path(path)
 
 
-def _target(value: object, place: Place) -> str:
-    target = _without_slash(values.text_of(value, place))
-    values.refuse(place, allowed.target(target), "name a folder, by its path in the container")
-    return target
-
-
-def _socket(value: object, place: Place) -> Item:
+def _socket_fault(path: str) -> str:
     """Services come and go while a driver stays: a socket is looked up at each start, and so is one path."""
-    path = values.text_of(value, place)
     if glob.is_pattern(path) or "{" in path:
-        raise Wrong(place, f"{quoted(path)} is a pattern, a socket is one path", "name each socket")
-    return Item(_host_path(path, place))
+        return f"{quoted(path)} is a pattern, a socket is one path"
+    return allowed.host_path(path)
+
+
+def _version_file_fault(path: str) -> str:
+    if glob.is_pattern(path):
+        return f"{quoted(path)} is a pattern, the version is in one file"
+    return allowed.written(path) if path.startswith(_KERNELS) else allowed.host_path(path)
+
+
+# --- readers of values
+
+
+def _keys(
+    value: object, place: str, readers: Mapping[str, Reader], needed: tuple[str, ...] = (), wanted: str = "an object"
+) -> dict[str, Any]:
+    """What an object says, each key's value by its reader."""
+    found = _object(value, place, wanted)
+    for key in found:
+        if key not in readers:
+            raise Wrong(place, f"unknown key {quoted(key)}{_meant(key, readers)}", f"known are {', '.join(readers)}")
+    for key in needed:
+        if key not in found:
+            raise Wrong(place, f"it has no {key}", f"write the key {key}")
+    return {key: readers[key](item, f"{place}.{key}") for key, item in found.items()}
+
+
+def _object(value: object, place: str, wanted: str = "an object") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _wrong_type(value, place, wanted)
+    return value
+
+
+def _each(reader: Reader) -> Reader:
+    """Reads a list, each item by `reader`."""
+
+    def read(value: object, place: str) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise _wrong_type(value, place, "a list")
+        return tuple([reader(item, f"{place}[{number}]") for number, item in enumerate(value)])
+
+    return read
+
+
+def _some(reader: Reader, remedy: str) -> Reader:
+    """Reads a list or an object that must not be empty."""
+
+    def read(value: object, place: str) -> Any:
+        if value in ([], {}):
+            raise Wrong(place, "it is empty", remedy)
+        return reader(value, place)
+
+    return read
+
+
+def _pairs(name: Reader, least: int) -> Reader:
+    """Reads an object of any names that `name` takes, with texts of `least` letters."""
+
+    def read(value: object, place: str) -> tuple[tuple[str, str], ...]:
+        items = _object(value, place).items()
+        return tuple([(name(key, f"{place}.{key}"), _text(text, f"{place}.{key}", least)) for key, text in items])
+
+    return read
+
+
+def _checked(fault: Callable[[str], str], remedy: str, clean: Callable[[str], str] = str) -> Reader:
+    """Reads a text that `fault` finds right, once `clean` has changed what may be written in more ways than one."""
+
+    def read(value: object, place: str) -> str:
+        text = clean(_text(value, place))
+        if why := fault(text):
+            raise Wrong(place, why, remedy)
+        return text
+
+    return read
+
+
+def _word(is_right: Callable[[str], bool], what: str, remedy: str, clean: Callable[[str], str] = str) -> Reader:
+    return _checked(lambda text: "" if is_right(text) else f"{quoted(text)} is no {what}", remedy, clean)
+
+
+def _name(signs: str) -> Reader:
+    """Reads a name of a module, a property, a type or a file."""
+    letters = _LETTERS | _DIGITS | {*signs}
+    is_right = lambda text: letters.issuperset(text) and text not in (".", "..")  # noqa: E731
+    return _word(is_right, "name", f"names have letters, digits and {signs}")
+
+
+def _text(value: object, place: str, least: int = 1) -> str:
+    """A string that people can read."""
+    if not isinstance(value, str):
+        raise _wrong_type(value, place, "a string")
+    if not value.isprintable():
+        raise Wrong(place, f"{quoted(value)} has characters that cannot be printed", "leave them out")
+    if not least <= len(value) <= _LONGEST_TEXT:
+        what = f"it is longer than {_LONGEST_TEXT} characters" if value else "it is empty"
+        raise Wrong(place, what, "write it, or leave the key out")
+    return value
+
+
+def _yes_or_no(value: object, place: str) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong_type(value, place, "true or false")
+    return value
+
+
+def _wrong_type(value: object, place: str, wanted: str) -> Wrong:
+    return Wrong(place, f"it is {_TYPES.get(type(value), 'null')}, not {wanted}", f"write {wanted}")
+
+
+def _meant(name: str, among: Iterable[str]) -> str:
+    from oci_gpu_hook.request import settingsfile
+
+    return settingsfile.meant(name, [other[:64] for other in list(among)[:_MOST_NAMES]])
 
 
 def _without_slash(path: str) -> str:
     return path[:-1] if path.endswith("/") and len(path) > 1 else path
 
 
-def _device(value: object, place: Place) -> DevicePattern:
-    if isinstance(value, str):
-        return DevicePattern(_device_path(value, place))
-    device = values.keys_of(value, place, _DEVICE_KEYS, wanted="a name, or an object")
-    if device.keys().isdisjoint(_DEVICE_SIGNS):
-        raise Wrong(place, "the device is not described", f"write one of {', '.join(_DEVICE_SIGNS)}")
-    if device.get("major") == "misc" and "path" not in device:
-        raise Wrong((*place, "major"), "'misc' is the driver of many devices", "write path beside it")
-    properties = device.pop("udev", ())
-    return DevicePattern(**{"path": "", **device, "properties": properties})
-
-
-def _device_path(value: object, place: Place) -> str:
-    text = values.text_of(value, place)
-    path = text if text.startswith("/") else allowed.DEV + text
-    values.refuse(place, allowed.device_path(path), "name the accelerator's own devices, below /dev")
-    return path
-
-
-def _major(value: object, place: Place) -> str:
-    name = values.text_of(value, place)
-    values.refuse(place, allowed.driver(name), "name the accelerator's own driver in /proc/devices")
-    return name
-
-
-def _pci(value: object, place: Place) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return (_pci_id(value, place),)
-    if value == []:
-        raise Wrong(place, "pci is empty", "write 1002 or 1d0f:7064, or leave it out")
-    found: tuple[str, ...] = values.each(_pci_id)(value, place)
-    return found
-
-
-def _pci_id(value: object, place: Place) -> str:
-    text = values.text_of(value, place).lower()
-    parts = text.split(":")
-    if len(parts) > 2 or not all([len(part) == 4 and _HEX.issuperset(part) for part in parts]):
-        remedy = "write four hexadecimal digits, 1002, or twice four, 1d0f:7064"
-        raise Wrong(place, f"pci has {quoted(str(value))}, which is no vendor of a PCI device", remedy)
-    return text
-
-
-def _udev(value: object, place: Place) -> tuple[tuple[str, str], ...]:
-    properties = values.object_of(value, place)
-    if not properties:
-        raise Wrong(place, "udev is empty", "write a property as 'udevadm info' shows it")
-    for name, text in properties.items():
-        _SYSFS_NAME(name, (*place, name))
-        values.text_of(text, (*place, name))
-    return tuple(properties.items())
-
-
 # --- the keys of each object, and what reads their values
 
-_MODULE = values.name_of(values.WORD | {"-"})
-_SYSFS_NAME = values.name_of(values.WORD | {"-", "."})
-_SELINUX_NAME = values.name_of(values.WORD)
-_ITEM_KEYS = {"path": _host_path, "target": _target, "required": values.flag_of}
-_DEVICE_KEYS = {
-    "path": _device_path,
-    "major": _major,
-    "pci": _pci,
-    "udev": _udev,
-    "each": values.flag_of,
-    "name": _SYSFS_NAME,
-    "required": values.flag_of,
+_VERSION = allowed.VERSION
+_OF_DRIVER = "name files of the driver's own, by their whole paths"
+_HOST_PATH = _checked(_host_path_fault, _OF_DRIVER, _without_slash)
+_DEVICE_PATH = _checked(
+    allowed.device_path,
+    "name the accelerator's own devices, below /dev",
+    lambda text: text if text.startswith("/") else allowed.DEV + text,
+)
+_PCI_ID = _word(
+    _is_pci_id, "vendor of a PCI device", "write four hexadecimal digits, 1002, or twice four, 1d0f:7064", str.lower
+)
+_VERSION_TEXT = _checked(allowed.version, "write the version as the files' names have it")
+_VARIABLE = _word(
+    lambda text: _WORD.issuperset(text) and text[0] not in _DIGITS, "variable's name", "write letters, digits and _"
+)
+_VERSION_KEYS = {"module": _name("-_"), "file": _checked(_version_file_fault, _OF_DRIVER)}
+_ITEM_KEYS = {
+    "path": _HOST_PATH,
+    "target": _checked(allowed.target, "name a folder, by its path in the container", _without_slash),
+    "required": _yes_or_no,
 }
 _DEVICE_SIGNS = ("path", "major", "pci", "udev")
+_DEVICE_KEYS = {
+    "path": _DEVICE_PATH,
+    "major": _checked(allowed.driver, "name the accelerator's own driver in /proc/devices"),
+    "pci": _some(
+        lambda value, place: (_PCI_ID(value, place),) if isinstance(value, str) else _each(_PCI_ID)(value, place),
+        "write 1002 or 1d0f:7064, or leave it out",
+    ),
+    "udev": _some(_pairs(_name("-._"), 1), "write a property as 'udevadm info' shows it"),
+    "each": _yes_or_no,
+    "name": _name("-._"),
+    "required": _yes_or_no,
+}
 _ITEM_LISTS = ("libraries", "binaries", "directories", "miscellaneous")
 _LISTS = {
-    "devices": values.each(_device),
-    **dict.fromkeys(_ITEM_LISTS, values.each(_item)),
-    "sockets": values.each(_socket),
+    "devices": _each(_device),
+    **dict.fromkeys(_ITEM_LISTS, _each(_item)),
+    "sockets": _each(_checked(_socket_fault, "name each socket of the driver's own, by its whole path")),
 }
+_REQUIRES = {"kernel": _word(_is_release, "release", "write one such as 5.14"), "modules": _each(_name("-_"))}
+_SELINUX = {"type": _name("_"), "boolean": _name("_")}
 _KEYS: dict[str, Reader] = {
-    "activation_flag": _flag,
-    "driver_feature": values.each(values.text_of),
-    "inventory": _inventory,
+    "activation_flag": _word(
+        is_flag,
+        "flag",
+        f"write OCI_ and capitals, digits or underscores, such as OCI_AMD, up to {LONGEST_FLAG} characters",
+    ),
+    "driver_feature": _some(_each(_text), "name groups of inventory, or leave it out"),
+    "inventory": _some(_inventory, "write a group, such as compute"),
     "version": _version,
-    "kind": _kind,
-    "environment": _environment,
-    "requires": values.object_reader({"kernel": _kernel, "modules": values.each(_MODULE)}),
-    "selinux": values.object_reader({"type": _SELINUX_NAME, "boolean": _SELINUX_NAME}),
+    "kind": _checked(_kind_fault, "write VENDOR/CLASS, such as amd.com/gpu, of letters, digits, '.', '_' and '-'"),
+    "environment": _pairs(_VARIABLE, 0),
+    "requires": lambda value, place: _keys(value, place, _REQUIRES),
+    "selinux": lambda value, place: _keys(value, place, _SELINUX),
     # For editors and people; log_level is oci-decorator's: the settings say what is logged here.
-    **dict.fromkeys(("$schema", "description", "log_level"), values.text_of),
+    **dict.fromkeys(("$schema", "description", "log_level"), _text),
 }

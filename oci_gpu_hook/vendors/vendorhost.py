@@ -181,7 +181,7 @@ def _written(pattern: DevicePattern) -> str:
         words.append(f"of driver {pattern.major}")
     if pattern.pci:
         words.append(f"of PCI {' or '.join(pattern.pci)}")
-    words += [f"with {key}={value}" for key, value in pattern.properties]
+    words += [f"with {key}={value}" for key, value in pattern.udev]
     return " ".join(words)
 
 
@@ -245,8 +245,8 @@ def _fits(root: HostRoot, pattern: DevicePattern, number: str, address: str) -> 
         vendor, device = pci_ids(root, address, "vendor", "device") if address else ("", "")
         if vendor not in pattern.pci and f"{vendor}:{device}" not in pattern.pci:
             return False
-    lines = _sysfs_text(root, f"{_UDEV}/c{number}").splitlines() if pattern.properties else []
-    return all([f"E:{key}={value}" in lines for key, value in pattern.properties])
+    lines = _sysfs_text(root, f"{_UDEV}/c{number}").splitlines() if pattern.udev else []
+    return all([f"E:{key}={value}" in lines for key, value in pattern.udev])
 
 
 def _sysfs_text(root: HostRoot, path: str) -> str:

@@ -36,17 +36,17 @@ class DevicePattern(NamedTuple):
     """Which character devices of the host are meant: those for which all that is said here holds.
 
     path: a glob below /dev, "" for any; major: the driver's name in /proc/devices; pci: PCI vendors, ``1002``, or
-    vendors and devices, ``1d0f:7064``, in lower case, of which one must be the device's; properties: in udev's
-    database.
+    vendors and devices, ``1d0f:7064``, in lower case, of which one must be the device's; udev: properties in
+    udev's database.
     each: whether it is one of the devices that a request can name, else every request gets it; name: the file in the
     device's folder in sysfs that has one more name for it, such as ``ibdev``.
     required: whether a request fails if the host has none.
     """
 
-    path: str
+    path: str = ""
     major: str = ""
     pci: tuple[str, ...] = ()
-    properties: tuple[tuple[str, str], ...] = ()
+    udev: tuple[tuple[str, str], ...] = ()
     each: bool = False
     name: str = ""
     required: bool = True
@@ -77,7 +77,7 @@ class Group(NamedTuple):
     devices: tuple[DevicePattern, ...] = ()
     libraries: tuple[Item, ...] = ()
     files: tuple[Item, ...] = ()
-    sockets: tuple[Item, ...] = ()
+    sockets: tuple[str, ...] = ()
     links: tuple[Link, ...] = ()
 
 

@@ -87,7 +87,7 @@ class Survey:
             cached=tuple(cached),
             # What is mounted as a library at the same place is not mounted twice.
             files=tuple([it for it in files if (it.path, it.target.rpartition("/")[0]) not in self._libraries]),
-            sockets=tuple([(item.path, group.name) for group in vendor.groups for item in group.sockets]),
+            sockets=tuple([(path, group.name) for group in vendor.groups for path in group.sockets]),
             links=tuple(self._links.values()),
             lacking=tuple(self._lacking),
             absent=tuple(self._absent),

@@ -200,7 +200,7 @@ def again(tree: Path, said: Vendor) -> VendorInventory | None:
 def test_a_saved_inventory_is_the_one_that_was_found(tree: Path) -> None:
     plant_library(tree, "/usr/lib64/libacme.so.1", "libacme.so.1")
     plant(tree, "/opt/acme/bin/tool", "")
-    pattern = DevicePattern("/dev/acme*", pci=("1002",), properties=(("A", "b"),), each=True)
+    pattern = DevicePattern("/dev/acme*", pci=("1002",), udev=(("A", "b"),), each=True)
     said = vendor("/usr/lib64/libacme.so*", files=("/opt/acme",), kernel="5.14", modules=("acme",))
     said = said._replace(groups=(said.groups[0]._replace(devices=(pattern,)),))
     assert again(tree, said) is not None
@@ -338,7 +338,7 @@ def test_udev_says_what_a_device_is(tree: Path) -> None:
     for minor, kind in ((1, "npu"), (2, "camera")):
         node(tree, f"/dev/acme{minor}", 240, minor)
         plant(tree, f"/run/udev/data/c240:{minor}", f"I:1\nE:ACME={kind}\n")
-    seen = look(tree, DevicePattern("/dev/acme*", properties=(("ACME", "npu"),)))
+    seen = look(tree, DevicePattern("/dev/acme*", udev=(("ACME", "npu"),)))
     assert [item.path for item, _ in seen.common] == ["/dev/acme1"]
 
 
