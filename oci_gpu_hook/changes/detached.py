@@ -39,17 +39,9 @@ def attributes(options: tuple[str, ...]) -> bytes:
 
 def new_tmpfs(fill: Callable[[int], None], label: str) -> int:
     """A detached tmpfs of mode 0555, filled by `fill`; all of it bears `label`, "" leaves that to the policy."""
-    context = syscalls.fsopen("tmpfs")
-    try:
-        syscalls.fsconfig_set_string(context, "source", "oci-gpu-hook")
-        syscalls.fsconfig_set_string(context, "mode", "0555")
-        if label:
-            # As runtimes label a container's tmpfs (mount(8), "context="): nobody can change that label later.
-            syscalls.fsconfig_set_string(context, "context", label)
-        syscalls.fsconfig_create(context)
-        tree = syscalls.fsmount(context, 0)
-    finally:
-        posix.close(context)
+    # As runtimes label a container's tmpfs (mount(8), "context="): nobody can change that label later.
+    options = {"source": "oci-gpu-hook", "mode": "0555", **({"context": label} if label else {})}
+    tree = syscalls.fsmount("tmpfs", options)
     try:
         fill(tree)
     except BaseException:

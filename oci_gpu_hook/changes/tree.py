@@ -117,15 +117,13 @@ class Tree:
             return
         owner = posix.fstat(folder)
         effective, permitted, _ = syscalls.capget()
-        syscalls.setfsgid(owner.st_gid)
-        syscalls.setfsuid(owner.st_uid)
+        syscalls.setfsids(owner.st_uid, owner.st_gid)
         try:
             # The kernel takes the capabilities for files away with user 0; a folder may be closed to its own owner.
             syscalls.capset(effective, permitted, 0)
             call(*arguments, dir_fd=folder)
         finally:
-            syscalls.setfsuid(posix.geteuid())
-            syscalls.setfsgid(posix.getegid())
+            syscalls.setfsids(posix.geteuid(), posix.getegid())
 
     def attach(self, tree: int, target: str, *, folder: bool) -> None:
         """Attach a detached tree, a folder or a file, at `target`, making the mount point if it is missing.

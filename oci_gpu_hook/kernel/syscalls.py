@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""System calls that Python lacks: their constants and structs, and one thin wrapper for each.
+"""System calls that Python lacks: their constants and structs, and one thin wrapper for each purpose.
 
-The only file that imports ctypes.  A wrapper has the kernel's name and argument order, takes and returns file
-descriptors, and raises `SyscallError`.  It decides nothing: no fall-backs, no policy, no knowledge of GPUs.
+The only file that imports ctypes.  A wrapper takes and returns file descriptors, and raises `SyscallError`.  It decides
+nothing: no fall-backs, no policy, no knowledge of GPUs.
 
 Numbers and layouts are from the kernel's uapi headers (linux/mount.h, linux/openat2.h, linux/magic.h, asm/unistd.h of
 x86_64 and aarch64); a test compares them with those of the C compiler.  The oldest kernel is Linux 5.14.
@@ -59,7 +59,6 @@ AT_STATX_DONT_SYNC = 0x4000
 
 # --- open_tree(2), move_mount(2): Linux 5.2; mount_setattr(2): Linux 5.12; linux/mount.h
 OPEN_TREE_CLONE = 1
-OPEN_TREE_CLOEXEC = posix.O_CLOEXEC
 MOVE_MOUNT_F_EMPTY_PATH = 0x04
 MOVE_MOUNT_T_EMPTY_PATH = 0x40
 MOUNT_ATTR_RDONLY = 0x01
@@ -97,7 +96,6 @@ CLONE_NEWNS = 0x00020000
 AF_UNIX = 1
 SOCK_STREAM = 1
 SOCK_DGRAM = 2
-SOCK_CLOEXEC = posix.O_CLOEXEC
 SOL_SOCKET = 1
 SO_RCVTIMEO = 20
 SO_SNDTIMEO = 21
@@ -125,38 +123,12 @@ KERNEL_MAGICS = frozenset(
     )
 )
 
-# asm/unistd.h, x86_64 and aarch64; from 424 on all architectures have the same numbers.
+# asm/unistd.h, of the calls that glibc 2.34 has no function for; from 424 on all architectures have the same numbers.
 _NUMBERS = {
-    "socket": (41, 198),
-    "connect": (42, 203),
-    "sendto": (44, 206),
-    "setsockopt": (54, 208),
-    "umount2": (166, 39),
-    "fstatfs": (138, 44),
-    "ioctl": (16, 29),
-    "setns": (308, 268),
-    "setfsuid": (122, 151),
-    "setfsgid": (123, 152),
-    "prctl": (157, 167),
-    "capget": (125, 90),
-    "capset": (126, 91),
-    "bpf": (321, 280),
-    "statx": (332, 291),
-    "open_tree": (428, 428),
-    "move_mount": (429, 429),
-    "fsopen": (430, 430),
-    "fsconfig": (431, 431),
-    "fsmount": (432, 432),
-    "openat2": (437, 437),
-    "mount_setattr": (442, 442),
-    "open_tree_attr": (467, 467),
+    "bpf": {"x86_64": 321, "aarch64": 280}[posix.uname().machine],
+    **{"open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "openat2": 437},
+    **{"mount_setattr": 442, "open_tree_attr": 467},
 }
-_MACHINE = ("x86_64", "aarch64").index(posix.uname().machine)
-_SYS = {name: numbers[_MACHINE] for name, numbers in _NUMBERS.items()}
-# Looked up once, as each mounted file needs these calls.
-_OPENAT2, _OPEN_TREE, _OPEN_TREE_ATTR = _SYS["openat2"], _SYS["open_tree"], _SYS["open_tree_attr"]
-_MOUNT_SETATTR, _MOVE_MOUNT = _SYS["mount_setattr"], _SYS["move_mount"]
-_FROM_FD_TO_FD = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
 
 _RETRIES = 128
 _LONGEST_SUBJECT = 300
@@ -186,7 +158,7 @@ class SyscallError(OSError):
 if TYPE_CHECKING:
     _foreign: Any
     _Function: Any
-    _syscall_address: Any
+    _address_of: Callable[[str], int]
 else:
     try:
         # The C module that ctypes wraps.  ctypes also imports os, types and struct, and costs five times as much.
@@ -197,32 +169,45 @@ else:
             # take longer if it released the lock and took it again.
             _flags_ = _foreign.FUNCFLAG_CDECL | _foreign.FUNCFLAG_USE_ERRNO | _foreign.FUNCFLAG_PYTHONAPI
 
-        _syscall_address = _foreign.dlsym(_foreign.dlopen(None, 0), "syscall")
+        _libc = _foreign.dlopen(None, 0)
+
+        def _address_of(name):
+            return _foreign.dlsym(_libc, name)
+
+        _address_of("syscall")  # what fails with another Python must fail here
     except (ImportError, AttributeError, TypeError, ValueError, OSError):
         # If a later Python changes the private names, the public ones do the same, only slower.
         import ctypes as _foreign
 
         _Function = _foreign.CFUNCTYPE(_foreign.c_int, use_errno=True)
-        _syscall_address = _foreign.cast(_foreign.CDLL(None).syscall, _foreign.c_void_p).value
 
-_addressof, _byref, _get_errno = _foreign.addressof, _foreign.byref, _foreign.get_errno
+        def _address_of(name):
+            return _foreign.cast(_foreign.CDLL(None)[name], _foreign.c_void_p).value
 
 
-# libc's syscall(2), without argtypes: to check them would take as long as the call.  An int is passed as a C int, which
+_byref, _get_errno = _foreign.byref, _foreign.get_errno
+
+# Functions of libc, without argtypes: to check them would take as long as the call.  An int is passed as a C int, which
 # is what all of these calls take and return; bytes as their address; memory that the kernel writes to by reference.
-_syscall = _Function(_syscall_address)
+_syscall = _Function(_address_of("syscall"))
+_FUNCTIONS: dict[str, Callable[..., int]] = {}
+
+
+def _result(name: str, *arguments: Any) -> int:
+    """What one system call gives, an error too."""
+    if name in _NUMBERS:
+        return int(_syscall(_NUMBERS[name], *arguments))
+    if name not in _FUNCTIONS:
+        _FUNCTIONS[name] = _Function(_address_of(name))
+    return _FUNCTIONS[name](*arguments)
 
 
 def _call(name: str, subject: str | int, *arguments: Any) -> int:
     """Make one system call.  `subject`, a path or a descriptor, is for the error."""
-    result: int = _syscall(_SYS[name], *arguments)
+    result = _result(name, *arguments)
     if result < 0:
-        raise _error(name, subject)
+        raise SyscallError(_get_errno(), name, f"fd {subject}" if isinstance(subject, int) else subject)
     return result
-
-
-def _error(name: str, subject: str | int) -> SyscallError:
-    return SyscallError(_get_errno(), name, f"fd {subject}" if isinstance(subject, int) else subject)
 
 
 # Structs are bytes: to define a ctypes class for one would take longer than all the calls that use it.
@@ -233,15 +218,8 @@ def words(*values: int) -> bytes:
     return b"".join([value.to_bytes(8, "little") for value in values])
 
 
-def _kept_words(*values: int) -> bytes:
-    """The same, kept for the next call: nearly every file needs the struct of the file before it."""
-    struct = _KEPT.get(values)
-    if struct is None:
-        struct = _KEPT[values] = words(*values)
-    return struct
-
-
-_KEPT: dict[tuple[int, ...], bytes] = {}
+def _encoded(path: str) -> bytes:
+    return path.encode("utf-8", "surrogateescape")
 
 
 def word(struct: bytearray, index: int) -> int:
@@ -257,7 +235,7 @@ def _reference(memory: bytearray) -> Any:
 
 def address_of(memory: bytearray) -> int:
     """The address of memory of 8 bytes at least, for a struct with a pointer.  The caller must keep the memory."""
-    return int(_addressof(_Function.from_buffer(memory)))
+    return int(_foreign.addressof(_Function.from_buffer(memory)))
 
 
 def function_of(library: str, name: str) -> Callable[..., int]:
@@ -272,61 +250,46 @@ def function_of(library: str, name: str) -> Callable[..., int]:
     return lambda *values: int(function(*[ctypes.c_uint64(value) for value in values]))
 
 
-def openat2(dirfd: int, path: str, flags: int, *, resolve: int, mode: int = 0) -> int:
-    """openat2(2): a descriptor of `path` below `dirfd`, always close-on-exec."""
-    fd = _openat2(dirfd, path, flags, mode, resolve)
-    if fd < 0:
-        raise _error("openat2", path)
-    return fd
+def openat2_if_there(dirfd: int, path: str, flags: int, *, resolve: int, mode: int = 0) -> int | None:
+    """openat2(2): a descriptor of `path` below `dirfd`, always close-on-exec; None for ENOENT.
 
-
-def openat2_if_there(dirfd: int, path: str, flags: int, *, resolve: int) -> int | None:
-    """The same; None for ENOENT, because to raise and catch an error takes as long as the call."""
-    fd = _openat2(dirfd, path, flags, 0, resolve)
-    if fd >= 0:
-        return fd
-    if _get_errno() == ENOENT:
-        return None
-    raise _error("openat2", path)
-
-
-def _openat2(dirfd: int, path: str, flags: int, mode: int, resolve: int) -> int:
-    """The descriptor; negative for an error.
-
-    With RESOLVE_IN_ROOT the kernel gives EAGAIN if something is renamed or mounted anywhere while it walks a "..".  The
-    man page says that the caller should then retry.
+    To raise and catch an error takes as long as the call.  With RESOLVE_IN_ROOT the kernel gives EAGAIN if something is
+    renamed or mounted anywhere while it walks a "..".  The man page says that the caller should then retry.
     """
-    open_how = _kept_words(flags | posix.O_CLOEXEC, mode, resolve)
-    name = path.encode("utf-8", "surrogateescape")
+    open_how, name, number = words(flags | posix.O_CLOEXEC, mode, resolve), _encoded(path), 0
     for _ in range(_RETRIES):
-        result: int = _syscall(_OPENAT2, dirfd, name, open_how, 24)
-        if result >= 0 or _get_errno() not in (EAGAIN, EINTR):
+        fd = _result("openat2", dirfd, name, open_how, len(open_how))
+        if fd >= 0:
+            return fd
+        number = _get_errno()
+        if number not in (EAGAIN, EINTR):
             break
-    return result
+    if number == ENOENT:
+        return None
+    raise SyscallError(number, "openat2", path)
+
+
+def openat2(dirfd: int, path: str, flags: int, *, resolve: int, mode: int = 0) -> int:
+    """The same; an error for ENOENT, too."""
+    fd = openat2_if_there(dirfd, path, flags, resolve=resolve, mode=mode)
+    if fd is None:
+        raise SyscallError(ENOENT, "openat2", path)
+    return fd
 
 
 def open_tree(dirfd: int, path: str, flags: int) -> int:
     """open_tree(2): with OPEN_TREE_CLONE, a detached copy of the mount at `path`."""
-    name = path.encode("utf-8", "surrogateescape")
-    fd: int = _syscall(_OPEN_TREE, dirfd, name, flags | OPEN_TREE_CLOEXEC)
-    if fd < 0:
-        raise _error("open_tree", path)
-    return fd
+    return _call("open_tree", path, dirfd, _encoded(path), flags | posix.O_CLOEXEC)
 
 
 def open_tree_attr(dirfd: int, path: str, flags: int, mount_attr: bytes) -> int:
     """open_tree_attr(2): open_tree(2) and mount_setattr(2) in one call; ENOSYS before Linux 6.15."""
-    name = path.encode("utf-8", "surrogateescape")
-    fd: int = _syscall(_OPEN_TREE_ATTR, dirfd, name, flags | OPEN_TREE_CLOEXEC, mount_attr, 32)
-    if fd < 0:
-        raise _error("open_tree_attr", path)
-    return fd
+    return _call("open_tree_attr", path, dirfd, _encoded(path), flags | posix.O_CLOEXEC, mount_attr, len(mount_attr))
 
 
 def move_mount(from_fd: int, to_fd: int) -> None:
     """move_mount(2), from descriptor to descriptor: neither end is a path."""
-    if _syscall(_MOVE_MOUNT, from_fd, b"", to_fd, b"", _FROM_FD_TO_FD) < 0:
-        raise _error("move_mount", to_fd)
+    _call("move_mount", to_fd, from_fd, b"", to_fd, b"", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH)
 
 
 def mount_attr(attr_set: int, attr_clr: int = 0, propagation: int = MS_PRIVATE) -> bytes:
@@ -336,34 +299,24 @@ def mount_attr(attr_set: int, attr_clr: int = 0, propagation: int = MS_PRIVATE) 
 
 def mount_setattr(fd: int, mount_attr: bytes) -> None:
     """mount_setattr(2) on the one mount that `fd` is the root of."""
-    if _syscall(_MOUNT_SETATTR, fd, b"", AT_EMPTY_PATH, mount_attr, 32) < 0:
-        raise _error("mount_setattr", fd)
+    _call("mount_setattr", fd, fd, b"", AT_EMPTY_PATH, mount_attr, len(mount_attr))
 
 
-def fsopen(fsname: str) -> int:
-    """fsopen(2): a context for a new filesystem of type `fsname`."""
-    return _call("fsopen", fsname, fsname.encode(), FSOPEN_CLOEXEC)
-
-
-def fsconfig_set_string(fd: int, key: str, value: str) -> None:
-    """fsconfig(2), FSCONFIG_SET_STRING: set one mount option of the new filesystem."""
-    subject = f"{key}={value}"
-    _call("fsconfig", subject, fd, FSCONFIG_SET_STRING, key.encode(), value.encode(), 0)
-
-
-def fsconfig_create(fd: int) -> None:
-    """fsconfig(2), FSCONFIG_CMD_CREATE: make the filesystem."""
-    _call("fsconfig", "create", fd, FSCONFIG_CMD_CREATE, None, None, 0)
-
-
-def fsmount(fd: int, attr_flags: int) -> int:
-    """fsmount(2): a detached mount of the filesystem, with MOUNT_ATTR_* flags."""
-    return _call("fsmount", fd, fd, FSMOUNT_CLOEXEC, attr_flags)
+def fsmount(fsname: str, options: dict[str, str]) -> int:
+    """fsopen(2), fsconfig(2) and fsmount(2): a detached mount of a new filesystem of type `fsname`."""
+    fd = _call("fsopen", fsname, fsname.encode(), FSOPEN_CLOEXEC)
+    try:
+        for key, value in options.items():
+            _call("fsconfig", f"{key}={value}", fd, FSCONFIG_SET_STRING, key.encode(), value.encode(), 0)
+        _call("fsconfig", "create", fd, FSCONFIG_CMD_CREATE, None, None, 0)
+        return _call("fsmount", fd, fd, FSMOUNT_CLOEXEC, 0)
+    finally:
+        posix.close(fd)
 
 
 def umount2(path: str, flags: int) -> None:
     """umount2(2).  The kernel has no form by descriptor; /proc/self/fd/N names one."""
-    _call("umount2", path, path.encode("utf-8", "surrogateescape"), flags)
+    _call("umount2", path, _encoded(path), flags)
 
 
 def setns(fd: int, nstype: int) -> None:
@@ -378,14 +331,11 @@ def ns_get_owner_uid(fd: int) -> int:
     return int.from_bytes(uid[:4], "little")
 
 
-def setfsuid(uid: int) -> None:
-    """setfsuid(2): the user as whom this process makes files.  The kernel does not say whether it was allowed."""
-    _call("setfsuid", uid, uid)
-
-
-def setfsgid(gid: int) -> None:
-    """setfsgid(2): the same for the group."""
-    _call("setfsgid", gid, gid)
+def setfsids(uid: int, gid: int) -> None:
+    """setfsgid(2), setfsuid(2): as whom this process makes files.  The kernel does not say whether it was allowed."""
+    # They give the number before, which as a C int may be negative.
+    _result("setfsgid", gid)
+    _result("setfsuid", uid)
 
 
 def no_new_privs() -> None:
@@ -398,10 +348,8 @@ def capget() -> tuple[int, int, int]:
     data = bytearray(24)
     _call("capget", "self", _CAPABILITY_HEADER, _reference(data))
     # struct __user_cap_data_struct, twice: the low 32 bits of the three sets, then the high ones.
-    low, high = data[:12], data[12:]
-    effective, permitted, inheritable = [
-        int.from_bytes(low[at : at + 4] + high[at : at + 4], "little") for at in (0, 4, 8)
-    ]
+    numbers = [int.from_bytes(data[at : at + 4], "little") for at in range(0, 24, 4)]
+    effective, permitted, inheritable = [low | high << 32 for low, high in zip(numbers[:3], numbers[3:])]
     return effective, permitted, inheritable
 
 
@@ -418,7 +366,7 @@ _CAPABILITY_HEADER = _LINUX_CAPABILITY_VERSION_3.to_bytes(4, "little") + bytes(4
 
 def _sockaddr_un(path: str) -> bytes:
     """struct sockaddr_un (unix(7)): the family, then the path with its NUL."""
-    return AF_UNIX.to_bytes(2, "little") + path.encode("utf-8", "surrogateescape") + b"\0"
+    return AF_UNIX.to_bytes(2, "little") + _encoded(path) + b"\0"
 
 
 def connect(path: str, seconds: int) -> int:
@@ -426,8 +374,7 @@ def connect(path: str, seconds: int) -> int:
 
     A read or write on it that takes longer than `seconds` fails with EAGAIN.
     """
-    kind = SOCK_STREAM | SOCK_CLOEXEC
-    fd = _call("socket", path, AF_UNIX, kind, 0)
+    fd = _call("socket", path, AF_UNIX, SOCK_STREAM | posix.O_CLOEXEC, 0)
     try:
         timeval = words(seconds, 0)
         for option in (SO_RCVTIMEO, SO_SNDTIMEO):
@@ -443,7 +390,7 @@ def connect(path: str, seconds: int) -> int:
 def mount_of(fd: int) -> tuple[int, bool]:
     """statx(2): the id of the mount that `fd` is open on (the first field of its mountinfo line), and whether `fd` is
     that mount's root (STATX_MNT_ID and STATX_ATTR_MOUNT_ROOT, Linux 5.8).  Asks no server, as `known_of`."""
-    _statx(fd, STATX_MNT_ID)
+    _call("statx", fd, fd, b"", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID, _STATX_REFERENCE)
     return word(_STATX, 18), bool(word(_STATX, 1) & STATX_ATTR_MOUNT_ROOT)
 
 
@@ -452,21 +399,9 @@ def known_of(fd: int) -> Known:
 
     AT_STATX_DONT_SYNC: fstat(2) asks the server of a network filesystem, or of FUSE, which may never answer.
     """
-    _statx(fd, STATX_TYPE | STATX_INO)
-    mode, device = word(_STATX, 3) >> 32 & 0xFFFF, word(_STATX, 17)
-    rdev = word(_STATX, 16)
-    return Known(
-        mode,
-        posix.makedev(device & 0xFFFFFFFF, device >> 32),
-        word(_STATX, 4),
-        posix.makedev(rdev & 0xFFFFFFFF, rdev >> 32),
-    )
-
-
-def _statx(fd: int, mask: int) -> None:
-    flags = AT_EMPTY_PATH | AT_STATX_DONT_SYNC
-    if _syscall(_SYS["statx"], fd, b"", flags, mask, _STATX_REFERENCE) < 0:
-        raise _error("statx", fd)
+    _call("statx", fd, fd, b"", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO, _STATX_REFERENCE)
+    device, rdev = [posix.makedev(number & 0xFFFFFFFF, number >> 32) for number in (word(_STATX, 17), word(_STATX, 16))]
+    return Known(word(_STATX, 3) >> 32 & 0xFFFF, device, word(_STATX, 4), rdev)
 
 
 # struct statx is 256 bytes; stx_attributes lies at offset 8, stx_mode at 28, stx_ino at 32, stx_rdev_major at 128,
@@ -483,17 +418,14 @@ def filesystem_magic(fd: int) -> int:
     return word(statfs, 0)
 
 
-def send_datagram(path: str, data: bytes) -> bool:
-    """socket(2) and sendto(2): send `data` to the socket at `path`, without waiting for its reader.
-
-    Gives whether it was sent, because to raise and catch an error takes longer than both calls.
-    """
-    fd = _call("socket", path, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)
+def send_datagram(path: str, data: bytes) -> None:
+    """socket(2) and sendto(2): send `data` to the socket at `path`, without waiting for its reader."""
+    fd = _call("socket", path, AF_UNIX, SOCK_DGRAM | posix.O_CLOEXEC, 0)
     address = _sockaddr_un(path)
-    flags = MSG_DONTWAIT | MSG_NOSIGNAL
-    sent: int = _syscall(_SYS["sendto"], fd, data, len(data), flags, address, len(address))
-    posix.close(fd)
-    return sent >= 0
+    try:
+        _call("sendto", path, fd, data, len(data), MSG_DONTWAIT | MSG_NOSIGNAL, address, len(address))
+    finally:
+        posix.close(fd)
 
 
 def bpf(command: int, attr: bytes, subject: str) -> tuple[int, bytearray]:

@@ -101,7 +101,7 @@ def cloned(name):
         words = line.split()
         if words[4] == root + name: print(words[5].replace("relatime", "").strip(","), words[6] == "-")
 cloned("/as-it-is")
-syscalls._OPEN_TREE_ATTR = 4095  # a call that no kernel has
+syscalls._NUMBERS["open_tree_attr"] = 4095  # a call that no kernel has
 cloned("/older")
 """
     assert run(tmp_path, case) == ["ro,nosuid,nodev True"] * 2

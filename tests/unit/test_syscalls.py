@@ -52,8 +52,8 @@ def test_constants_are_the_kernels(tmp_path: Path) -> None:
 
 
 def test_system_call_numbers_are_the_kernels(tmp_path: Path) -> None:
-    numbers = {name: number for name, number in syscalls._SYS.items() if name not in NEW_CALLS}
-    assert {name: syscalls._SYS[name] for name in NEW_CALLS} == NEW_CALLS
+    numbers = {name: number for name, number in syscalls._NUMBERS.items() if name not in NEW_CALLS}
+    assert {name: syscalls._NUMBERS[name] for name in NEW_CALLS} == NEW_CALLS
     answer = compiled(tmp_path, [f"__NR_{name}" for name in numbers])
     assert answer == {f"__NR_{name}": number for name, number in numbers.items()}
 
