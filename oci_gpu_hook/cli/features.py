@@ -118,7 +118,7 @@ def others(root: HostRoot) -> tuple[report.Other, ...]:
     """What other vendors' files name that is here and can be served."""
     return tuple(
         [
-            report.Other(item.inventory.kind, len(item.devices.devices), item.inventory.version)
+            report.Other(item.inventory.kind, len(item.devices), item.inventory.version)
             for item in present.look(root).vendors
             if item.inventory.kind and item.nodes() and not item.lacking()
         ]

@@ -42,7 +42,7 @@ def _of_vendor(plan: Plan, found: VendorState) -> list[str]:
     if not plan.layout.dev_is_hosts:
         missing = [
             f"{flag}={device.names[0]}, {device.names[-1]}: not asked for"
-            for device in found.devices.devices
+            for device in found.devices
             if nodes.isdisjoint([node.path for node, _ in device.nodes])
         ]
     absent = found.inventory.absent

@@ -65,9 +65,9 @@ def document(found: VendorState) -> dict[str, Any]:
     return {
         "devices": [
             {"names": list(device.names), "nodes": [_node(node, group) for node, group in device.nodes]}
-            for device in found.devices.devices
+            for device in found.devices
         ],
-        "common": [_node(node, group) for node, group in found.devices.common],
+        "common": [_node(node, group) for node, group in found.common],
         "libraries": [library._asdict() for library in (*inventory.libraries, *inventory.cached)],
         "files": [file._asdict() for file in inventory.files],
         "links": [link._asdict() for link in inventory.links],
@@ -89,7 +89,7 @@ def vendor_document(found: VendorState, hardware: str) -> dict[str, Any]:
         "sockets": [path for path, _ in found.sockets],
         "environment": dict(what.environment),
         "selinux": {"type": what.selinux_type, "boolean": what.selinux_boolean},
-        "absent": [*found.devices.absent, *what.absent],
+        "absent": [*found.absent, *what.absent],
     }
 
 
@@ -101,19 +101,19 @@ def summary(found: VendorState) -> str:
 
 def vendor_text(found: VendorState) -> list[str]:
     """The vendor in several lines: its devices by the names that ask for them, and what must be said of it."""
-    what, devices = found.inventory, found.devices
+    what = found.inventory
     rows: list[Row] = [
         (item.names[0], " ".join(item.names[1:]), " ".join([node.path for node, _ in item.nodes]))
-        for item in devices.devices
+        for item in found.devices
     ]
-    rows += [("-", "every request", node.path) for node in dict(devices.common)]
+    rows += [("-", "every request", node.path) for node in dict(found.common)]
     said = [f"environment that programs may need: {name}={value}" for name, value in what.environment]
     if what.selinux_type:
         said.append(f"SELinux: a container's process must be of type {what.selinux_type}")
     if what.selinux_boolean:
         said.append(f"SELinux: the boolean {what.selinux_boolean} must be on")
     said += [f"required: {sentence}" for sentence in found.lacking()]
-    absent = (*devices.absent, *what.absent)
+    absent = (*found.absent, *what.absent)
     if absent:
         said.append(f"may be missing, and is: {', '.join(absent)}")
     kind = f" ({what.kind})" if what.kind else ""
@@ -128,10 +128,10 @@ def vendor_text(found: VendorState) -> list[str]:
 
 def _counted(found: VendorState) -> str:
     """How much of each is there."""
-    what, devices = found.inventory, found.devices
+    what = found.inventory
     return counted(
-        (len(devices.devices), "device", "devices"),
-        (len({node.path for node, _ in devices.common}), "node of every request", "nodes of every request"),
+        (len(found.devices), "device", "devices"),
+        (len({node.path for node, _ in found.common}), "node of every request", "nodes of every request"),
         (len(what.libraries) + len(what.cached), "library", "libraries"),
         (len(what.files), "file or folder", "files and folders"),
         (len(found.sockets), "socket", "sockets"),
@@ -151,7 +151,7 @@ def _node(node: DeviceNode, group: str) -> dict[str, object]:
 def _platform_text(found: VendorState) -> list[str]:
     """What a platform has, for people, below a title."""
     inventory = found.inventory
-    nodes = [*found.devices.common, *[item for device in found.devices.devices for item in device.nodes]]
+    nodes = [*found.common, *[item for device in found.devices for item in device.nodes]]
     tables: tuple[tuple[str, list[Row]], ...] = (
         (
             "device nodes",

@@ -116,7 +116,7 @@ def _here(root: HostRoot, found: VendorState | None) -> dict[str, Any] | None:
     return found and {
         "hardware": present.hardware(root, found),
         "version": found.inventory.version,
-        "devices": [list(device.names) for device in found.devices.devices],
+        "devices": [list(device.names) for device in found.devices],
     }
 
 

@@ -276,7 +276,7 @@ def _of_vendor(host: HostRoot, request: VendorRequest) -> list[Candidate]:
     from oci_gpu_hook.vendors import folders, vendorhost
 
     found = vendorhost.look(host, folders.vendor_inventory(host, request.flag, request.file))
-    return [Candidate(vendorshare.key(request.flag, it), it.names[0]) for it in found.devices.devices]
+    return [Candidate(vendorshare.key(request.flag, it), it.names[0]) for it in found.devices]
 
 
 def _unhealthy(provision: Provision, unhealthy: dict[str, str]) -> list[str]:

@@ -57,7 +57,7 @@ def share(
     # Where the engine has made the nodes that somebody chose, only files are lacking.
     is_without = request.devices == (NONE,) or request.by_nodes()
     devices = (NONE,) if is_without else (ALL,)
-    if devices == (ALL,) and not found.devices.common:
+    if devices == (ALL,) and not found.common:
         hint = "the administrator must load its kernel modules: modprobe nvgpu"
         raise DriverError(f"none of the devices that {found.inventory.file} names is there", hint)
     asked = VendorRequest(VISIBLE_DEVICES, found.inventory.file, "env", devices)
@@ -94,7 +94,7 @@ def look(root: HostRoot, kind: str, *, everything: bool) -> VendorState:
 
     found = vendorhost.look(root, vendorhost.saved_or_new(root, name, file, describe))
     inventory = found.inventory
-    known = {"/dev/null", *[node.path for node, _ in found.devices.common]}
+    known = {"/dev/null", *[node.path for node, _ in found.common]}
     # udev makes /dev/v4l2-nvdec a second /dev/null, for a library that opens it and asks nothing of the kernel.
     null = [
         (device(root, pattern.path, *allowed.NULL), group)
@@ -105,7 +105,8 @@ def look(root: HostRoot, kind: str, *, everything: bool) -> VendorState:
     libraries, links = joined(inventory.libraries, inventory.links)
     return found._replace(
         inventory=inventory._replace(libraries=libraries, links=links, absent=()),
-        devices=found.devices._replace(common=(*found.devices.common, *null), absent=()),
+        common=(*found.common, *null),
+        absent=(),
     )
 
 

@@ -31,7 +31,7 @@ def share(layout: Layout, request: VendorRequest, found: VendorState, process_ty
     """
     inventory, flag = found.inventory, found.inventory.flag
     if request.devices == (NONE,):
-        found = found._replace(devices=found.devices._replace(devices=(), common=(), lacking=()))
+        found = found._replace(devices=(), common=(), unmatched=())
     lacking = found.lacking()
     if lacking:
         more = f", and {len(lacking) - 1} more" if len(lacking) > 1 else ""
@@ -39,7 +39,7 @@ def share(layout: Layout, request: VendorRequest, found: VendorState, process_ty
         raise DriverError(f"{inventory.file} requires what this host lacks: {lacking[0]}{more}", hint)
     devices = (of_nodes if request.source == "cdi" else selected)(request.devices, found)
     # Each node once, with its first reason.
-    nodes = {node: f"{flag}, {group}: every request" for node, group in found.devices.common}
+    nodes = {node: f"{flag}, {group}: every request" for node, group in found.common}
     for device, name in devices:
         for node, group in device.nodes:
             nodes.setdefault(node, f"{flag}, {group}: asked for as {name}")
@@ -72,7 +72,7 @@ def key(flag: str, device: Device) -> str:
 
 def selected(names: tuple[str, ...], found: VendorState) -> tuple[tuple[Device, str], ...]:
     """The devices that these names mean, in the host's order, each with the name that asked for it."""
-    devices = found.devices.devices
+    devices = found.devices
     if names == (NONE,):
         return ()
     if names == (ALL,):
@@ -88,18 +88,18 @@ def selected(names: tuple[str, ...], found: VendorState) -> tuple[tuple[Device, 
 
 def of_nodes(paths: tuple[str, ...], found: VendorState) -> tuple[tuple[Device, str], ...]:
     """The devices whose nodes the engine has made."""
-    devices = [it for it in found.devices.devices if all([node.path in paths for node, _ in it.nodes])]
+    devices = [it for it in found.devices if all([node.path in paths for node, _ in it.nodes])]
     return tuple([(device, device.nodes[0][0].path) for device in devices])
 
 
 def _notes(request: VendorRequest, found: VendorState, process_type: str) -> tuple[str, ...]:
     """What is left out, and which SELinux type is missing, each in a sentence."""
-    inventory, devices = found.inventory, found.devices
+    inventory, absent = found.inventory, found.absent
     notes = [*found.faults]
     # Files that may be missing are so on most hosts, as each distribution has folders of its own: `info` lists them.
-    if devices.absent:
-        more = f" and {len(devices.absent) - _MOST_SHOWN} more" if len(devices.absent) > _MOST_SHOWN else ""
-        notes.append(f"{request.flag}: this host has no {', '.join(devices.absent[:_MOST_SHOWN])}{more}")
+    if absent:
+        more = f" and {len(absent) - _MOST_SHOWN} more" if len(absent) > _MOST_SHOWN else ""
+        notes.append(f"{request.flag}: this host has no {', '.join(absent[:_MOST_SHOWN])}{more}")
     if request.devices == (ALL,) and inventory.patterns and not found.nodes():
         notes.append(f"{request.flag}=all brings no device: this host has none")
     if inventory.selinux_type and process_type not in ("", inventory.selinux_type):
@@ -116,7 +116,7 @@ def _is_called(device: Device, name: str) -> bool:
 
 
 def _unknown(name: str, found: VendorState) -> RequestError:
-    devices = found.devices.devices
+    devices = found.devices
     if devices:
         shown = ", ".join([device.names[-1] for device in devices[:_MOST_SHOWN]])
         here = f"this host has {len(devices)}: {shown}{', ...' if len(devices) > _MOST_SHOWN else ''}"

@@ -46,41 +46,31 @@ class Device(NamedTuple):
     nodes: tuple[tuple[DeviceNode, str], ...]
 
 
-class Devices(NamedTuple):
-    """A vendor's devices.
-
-    common: the nodes that every request gets; lacking, absent: the patterns without a node, those that are required
-    and the others.
-    """
-
-    devices: tuple[Device, ...]
-    common: tuple[tuple[DeviceNode, str], ...]
-    lacking: tuple[str, ...]
-    absent: tuple[str, ...]
-
-
 class VendorState(NamedTuple):
     """What can change while the saved inventory stays true, beside it.
 
-    sockets: those that are there, each with its group; unmet: a sentence for each thing that the kernel lacks; faults:
-    the inventory's, and a sentence for each socket that others than root could have made.
+    devices: those that a request can name; common: the nodes that every request gets, each with its group; sockets:
+    those that are there, each with its group; unmet: a sentence for each thing that the kernel lacks; unmatched,
+    absent: the device patterns without a node, those that are required and the others; faults: the inventory's, and a
+    sentence for each socket that others than root could have made.
     """
 
     inventory: VendorInventory
-    devices: Devices
-    sockets: tuple[tuple[str, str], ...]
-    unmet: tuple[str, ...]
-    faults: tuple[str, ...]
+    devices: tuple[Device, ...] = ()
+    common: tuple[tuple[DeviceNode, str], ...] = ()
+    sockets: tuple[tuple[str, str], ...] = ()
+    unmet: tuple[str, ...] = ()
+    unmatched: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
 
     def nodes(self) -> tuple[DeviceNode, ...]:
         """All device nodes that are there."""
-        of_devices = [pair for device in self.devices.devices for pair in device.nodes]
-        return tuple([node for node, _ in (*self.devices.common, *of_devices)])
+        return tuple([node for node, _ in (*self.common, *[pair for it in self.devices for pair in it.nodes])])
 
     def lacking(self) -> list[str]:
         """A sentence for each thing that the vendor's file requires and the host lacks."""
-        patterns = [f"{pattern} is missing" for pattern in self.devices.lacking]
-        return [*self.unmet, *self.inventory.lacking, *patterns]
+        return [*self.unmet, *self.inventory.lacking, *[f"{pattern} is missing" for pattern in self.unmatched]]
 
 
 def saved_or_new(root: HostRoot, name: str, file: str, describe: Callable[[See], Vendor]) -> VendorInventory:
@@ -105,7 +95,41 @@ def saved_or_new(root: HostRoot, name: str, file: str, describe: Callable[[See],
 
 
 def look(root: HostRoot, inventory: VendorInventory) -> VendorState:
-    """What is there now."""
+    """What is there now; devices in the order of their PCI addresses, or of their names if they have none."""
+    majors = proc.character_majors(root)
+    # Names and nodes of each device, used as sets that keep their order.
+    found: dict[tuple[object, ...], tuple[dict[str, None], dict[tuple[DeviceNode, str], None]]] = {}
+    common: dict[tuple[DeviceNode, str], None] = {}
+    unmatched: list[str] = []
+    absent: list[str] = []
+    for group, pattern in inventory.patterns:
+        matching, refused = _matching(root, pattern, majors)
+        if not matching:
+            shown = f"{_written(pattern)} (not given: {refused})" if refused else _written(pattern)
+            (unmatched if pattern.required else absent).append(shown)
+        for node, address in matching:
+            if not pattern.each:
+                common[node, group] = None
+                continue
+            name = _sysfs_text(root, f"{_BY_NUMBER}/{node.major}:{node.minor}/{pattern.name}") if pattern.name else ""
+            names, nodes_of = found.setdefault(_key(node, address, name), ({}, {}))
+            names.update(dict.fromkeys([word for word in (address, name, node.path.rpartition("/")[2]) if word]))
+            nodes_of[node, group] = None
+    sockets, faults = _sockets(root, inventory)
+    return VendorState(
+        inventory,
+        tuple([Device((str(index), *found[key][0]), tuple(found[key][1])) for index, key in enumerate(sorted(found))]),
+        tuple(common),
+        sockets,
+        _unmet(root, inventory),
+        tuple(unmatched),
+        tuple(dict.fromkeys(absent)),
+        (*inventory.faults, *faults),
+    )
+
+
+def _sockets(root: HostRoot, inventory: VendorInventory) -> tuple[tuple[tuple[str, str], ...], list[str]]:
+    """The sockets that are there, each with its group, and a sentence for each that is left out."""
     sockets, faults = [], []
     for path, group in inventory.sockets:
         found, status = root.source(path), root.stat(path)
@@ -117,13 +141,16 @@ def look(root: HostRoot, inventory: VendorInventory) -> VendorState:
             faults.append(f"the host's {path} is left out: {fault}")
         else:
             sockets.append((path, group))
-    unloaded = [module for module in inventory.modules if not is_loaded(root, module)]
-    unmet = [f"the kernel's module {module} is not loaded" for module in unloaded]
+    return tuple(sockets), faults
+
+
+def _unmet(root: HostRoot, inventory: VendorInventory) -> tuple[str, ...]:
+    """A sentence for each thing that the kernel lacks."""
+    unmet = [f"the kernel's module {it} is not loaded" for it in inventory.modules if not is_loaded(root, it)]
     release = posix.uname().release
     if inventory.kernel and _numbers(release) < _numbers(inventory.kernel):
         unmet.insert(0, f"kernel {inventory.kernel} (this is {release})")
-    faults[:0] = inventory.faults
-    return VendorState(inventory, look_for_devices(root, inventory), tuple(sockets), tuple(unmet), tuple(faults))
+    return tuple(unmet)
 
 
 def is_loaded(root: HostRoot, module: str) -> bool:
@@ -141,32 +168,6 @@ def _numbers(release: str) -> tuple[int, ...]:
         found.append(int(digits))
     # 6.12-rc1 and 6.12 are 6.12.0.
     return (*found, 0, 0, 0)[:3]
-
-
-def look_for_devices(root: HostRoot, inventory: VendorInventory) -> Devices:
-    """The vendor's devices, in the order of their PCI addresses, or of their names if they have none."""
-    majors = proc.character_majors(root)
-    found: dict[tuple[object, ...], dict[tuple[DeviceNode, str], None]] = {}
-    names: dict[tuple[object, ...], dict[str, None]] = {}
-    common: dict[tuple[DeviceNode, str], None] = {}
-    lacking: list[str] = []
-    absent: list[str] = []
-    for group, pattern in inventory.patterns:
-        matching, refused = _matching(root, pattern, majors)
-        if not matching:
-            shown = f"{_written(pattern)} (not given: {refused})" if refused else _written(pattern)
-            (lacking if pattern.required else absent).append(shown)
-        for node, address in matching:
-            if not pattern.each:
-                common[node, group] = None
-                continue
-            name = _sysfs_text(root, f"{_BY_NUMBER}/{node.major}:{node.minor}/{pattern.name}") if pattern.name else ""
-            key = _key(node, address, name)
-            found.setdefault(key, {})[node, group] = None
-            called = [word for word in (address, name, node.path.rpartition("/")[2]) if word]
-            names.setdefault(key, {}).update(dict.fromkeys(called))
-    devices = [Device((str(index), *names[key]), tuple(found[key])) for index, key in enumerate(sorted(found))]
-    return Devices(tuple(devices), tuple(common), tuple(lacking), tuple(dict.fromkeys(absent)))
 
 
 def pci_ids(root: HostRoot, address: str, *names: str) -> list[str]:

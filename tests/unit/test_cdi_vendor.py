@@ -17,7 +17,7 @@ from oci_gpu_hook.errors import ConfigError, DriverError
 from oci_gpu_hook.node.setup import cdispec
 from oci_gpu_hook.operations import LdCache, Service
 from oci_gpu_hook.report.progress import Progress
-from oci_gpu_hook.vendors.vendorhost import Device, Devices, VendorState
+from oci_gpu_hook.vendors.vendorhost import Device, VendorState
 from oci_gpu_hook.vendors.vendorinventory import VendorInventory
 from tests.unit import cdi_engine, hosts
 from tests.unit.cdi_engine import Node, by_hook, by_spec
@@ -206,7 +206,7 @@ def _found(*names: tuple[str, ...]) -> VendorState:
         for number, names in enumerate(names)
     ]
     inventory = VendorInventory(FILE, FLAG, "acme.com/card")
-    return VendorState(inventory, Devices(tuple(devices), (), (), ()), (), (), ())
+    return VendorState(inventory, tuple(devices))
 
 
 def test_only_names_that_cdi_has_are_in_it_each_once() -> None:

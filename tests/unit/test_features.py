@@ -238,13 +238,13 @@ def test_the_file_comes_and_goes_with_any_vendors_devices(
     assert "no NVIDIA driver" in program.mistake(6, *words)
     assert program(*words, "--write") == f"no driver is loaded: there is no {file}\n"
     # A tree can have no device nodes.
-    plain = vendorhost.look_for_devices
+    plain = vendorhost.look
     card = DeviceNode("/dev/acme0", 240, 0, 0o666, 0, 0, True, "", None)
 
-    def with_card(root: HostRoot, what: VendorInventory) -> vendorhost.Devices:
-        return plain(root, what)._replace(devices=(vendorhost.Device(("0",), ((card, "compute"),)),), lacking=())
+    def with_card(root: HostRoot, what: VendorInventory) -> vendorhost.VendorState:
+        return plain(root, what)._replace(devices=(vendorhost.Device(("0",), ((card, "compute"),)),), unmatched=())
 
-    monkeypatch.setattr(vendorhost, "look_for_devices", with_card)
+    monkeypatch.setattr(vendorhost, "look", with_card)
     assert program(*words, "--write").startswith(f"wrote {file}: ")
     lines = file.read_text().splitlines()
     assert "acme.com/oci-gpu-hook.card.count=1" in lines and "acme.com/oci-gpu-hook.card.driver-version=2.5" in lines

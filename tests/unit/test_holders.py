@@ -23,7 +23,7 @@ from oci_gpu_hook.node.engines.containerrecords import Running
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import processes, untrusted
 from oci_gpu_hook.node.machine.mounts import Mounts
-from oci_gpu_hook.vendors.vendorhost import Device, Devices, VendorState
+from oci_gpu_hook.vendors.vendorhost import Device, VendorState
 from oci_gpu_hook.vendors.vendorinventory import VendorInventory
 from tests.unit import hosts
 from tests.unit.program import Program
@@ -133,16 +133,11 @@ def amd() -> VendorState:
     def node(path: str, minor: int) -> tuple[DeviceNode, str]:
         return DeviceNode(path, 226, minor, 0o666, 0, 0, True), "compute"
 
-    devices = Devices(
-        (
-            Device(("0", "0000:23:00.0", "renderD128"), (node("/dev/dri/renderD128", 128),)),
-            Device(("1", "card1"), (node("/dev/dri/card1", 1), node("/dev/acme1", 201))),
-        ),
-        (node("/dev/kfd", 7),),
-        (),
-        (),
+    devices = (
+        Device(("0", "0000:23:00.0", "renderD128"), (node("/dev/dri/renderD128", 128),)),
+        Device(("1", "card1"), (node("/dev/dri/card1", 1), node("/dev/acme1", 201))),
     )
-    return VendorState(VendorInventory("/x.json", "OCI_AMD"), devices, (), (), ())
+    return VendorState(VendorInventory("/x.json", "OCI_AMD"), devices, common=(node("/dev/kfd", 7),))
 
 
 def test_another_vendors_device_is_held_by_any_of_its_nodes() -> None:
@@ -162,7 +157,7 @@ def test_another_vendors_device_is_held_by_any_of_its_nodes() -> None:
 
 def test_what_has_no_single_devices_is_held_as_a_whole() -> None:
     found = amd()
-    divided = holders.of_vendor(found._replace(devices=found.devices._replace(devices=())))
+    divided = holders.of_vendor(found._replace(devices=()))
     ((item,), free, *_) = holders.holders(divided, (has((226, 7)),))
     assert ([share.name for share in item.held], free) == (["OCI_AMD"], ())
 

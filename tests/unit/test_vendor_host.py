@@ -258,9 +258,9 @@ def pci(tree: Path, address: str, vendor: str, device: str) -> None:
     plant(tree, f"/sys/bus/pci/devices/{address}/device", f"0x{device}\n")
 
 
-def look(tree: Path, *patterns: DevicePattern) -> vendorhost.Devices:
+def look(tree: Path, *patterns: DevicePattern) -> vendorhost.VendorState:
     rows = tuple([("compute", pattern) for pattern in patterns])
-    return vendorhost.look_for_devices(HostRoot(str(tree)), VendorInventory(FILE, "OCI_ACME", patterns=rows))
+    return vendorhost.look(HostRoot(str(tree)), VendorInventory(FILE, "OCI_ACME", patterns=rows))
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make device nodes")
@@ -348,7 +348,7 @@ def test_a_node_of_the_hosts_own_is_none_whatever_its_name(tree: Path, major: in
     node(tree, "/dev/acme0", major, minor)
     seen = look(tree, DevicePattern("/dev/acme0"))
     assert seen.common == ()
-    assert seen.lacking[0].startswith(f"/dev/acme0 (not given: character device {major}:{minor} is ")
+    assert seen.unmatched[0].startswith(f"/dev/acme0 (not given: character device {major}:{minor} is ")
 
 
 @needs_root
@@ -358,7 +358,7 @@ def test_a_disk_and_a_node_in_a_folder_of_everybodys_are_none(tree: Path) -> Non
     node(tree, "/dev/shm/acme0", 240, 1)
     seen = look(tree, DevicePattern("/dev/sda"), DevicePattern("/dev/s*/acme0"))
     assert seen.common == ()
-    assert "no character device" in seen.lacking[0] and "lies in /dev/shm" in seen.lacking[1]
+    assert "no character device" in seen.unmatched[0] and "lies in /dev/shm" in seen.unmatched[1]
 
 
 @needs_root
@@ -374,7 +374,7 @@ def test_what_is_no_character_device_is_no_device(tree: Path) -> None:
     plant(tree, "/dev/acme0", "")
     seen = look(tree, DevicePattern("/dev/acme0"), DevicePattern("/dev/acme1", required=False))
     lacking = ("/dev/acme0 (not given: it is no character device)",)
-    assert (seen.common, seen.lacking, seen.absent) == ((), lacking, ("/dev/acme1",))
+    assert (seen.common, seen.unmatched, seen.absent) == ((), lacking, ("/dev/acme1",))
 
 
 # Which files there are.

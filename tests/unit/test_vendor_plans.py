@@ -15,7 +15,7 @@ from oci_gpu_hook.operations import LdCache, Mount, Service, Symlink
 from oci_gpu_hook.planning import provision, vendorshare
 from oci_gpu_hook.planning.plan import Plan, Provision, Share
 from oci_gpu_hook.request.vendorrequest import VendorRequest
-from oci_gpu_hook.vendors.vendorhost import Device, Devices, VendorState
+from oci_gpu_hook.vendors.vendorhost import Device, VendorState
 from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Link, VendorInventory
 
 LAYOUT = Layout("/usr/lib64", "", None, GLIBC, user_namespace=False, dev_is_hosts=False)
@@ -40,16 +40,11 @@ INVENTORY = VendorInventory(
     files=(DriverFile("/opt/acme/bin/tool", "/usr/bin/tool", ("g",)),),
     links=(Link("/usr/lib64/libacme.so", "libacme.so.1"),),
 )
-DEVICES = Devices(
-    (
-        Device(("0", "0000:03:00.0", "acme1"), ((node(1), "g"),)),
-        Device(("1", "0000:0a:00.0", "acme0", "x_1"), ((node(0), "g"),)),
-    ),
-    ((CONTROL, "g"),),
-    (),
-    (),
+DEVICES = (
+    Device(("0", "0000:03:00.0", "acme1"), ((node(1), "g"),)),
+    Device(("1", "0000:0a:00.0", "acme0", "x_1"), ((node(0), "g"),)),
 )
-HOST = VendorState(INVENTORY, DEVICES, (("/run/acme.sock", "g"),), (), ())
+HOST = VendorState(INVENTORY, DEVICES, ((CONTROL, "g"),), (("/run/acme.sock", "g"),))
 
 
 def request(*devices: str, source: str = "env") -> VendorRequest:
@@ -88,7 +83,7 @@ def test_where_the_engine_made_the_nodes_they_are_the_request() -> None:
 
 def test_a_device_is_asked_for_by_cdi_only_with_all_of_its_nodes() -> None:
     both = Device(("0",), ((node(0), "g"), (node(1), "g")))
-    host = HOST._replace(devices=DEVICES._replace(devices=(both,)))
+    host = HOST._replace(devices=(both,))
     assert vendorshare.of_nodes(("/dev/acme0",), host) == ()
     assert vendorshare.of_nodes(("/dev/acme1", "/dev/acme0"), host) == ((both, "/dev/acme0"),)
 
@@ -101,7 +96,7 @@ def test_a_device_that_is_not_there_is_refused_with_those_that_are(name: str) ->
 
 
 def test_a_file_without_single_devices_says_so() -> None:
-    host = HOST._replace(inventory=INVENTORY._replace(patterns=()), devices=DEVICES._replace(devices=()))
+    host = HOST._replace(inventory=INVENTORY._replace(patterns=()), devices=())
     with pytest.raises(RequestError, match="its file names none"):
         share("0", host=host)
     assert paths(share("all", host=host)) == ["/dev/acmectl"]
@@ -131,7 +126,7 @@ def test_what_lies_in_a_mounted_folder_has_a_place_in_the_cache_only() -> None:
     [
         HOST._replace(unmet=("the kernel's module acme is not loaded",)),
         HOST._replace(inventory=INVENTORY._replace(lacking=("/opt/acme is missing",))),
-        HOST._replace(devices=DEVICES._replace(lacking=("/dev/acme_x",))),
+        HOST._replace(unmatched=("/dev/acme_x",)),
     ],
 )
 def test_what_a_file_requires_and_the_host_lacks_is_the_drivers_fault(host: VendorState) -> None:
@@ -141,13 +136,11 @@ def test_what_a_file_requires_and_the_host_lacks_is_the_drivers_fault(host: Vend
 
 
 def test_without_devices_no_device_is_required() -> None:
-    assert paths(share("none", host=HOST._replace(devices=DEVICES._replace(lacking=("/dev/x",))))) == []
+    assert paths(share("none", host=HOST._replace(unmatched=("/dev/x",)))) == []
 
 
 def test_what_is_left_out_is_said() -> None:
-    host = HOST._replace(
-        inventory=INVENTORY._replace(absent=("/opt/y",)), devices=DEVICES._replace(absent=("/dev/x",)), faults=("one",)
-    )
+    host = HOST._replace(inventory=INVENTORY._replace(absent=("/opt/y",)), absent=("/dev/x",), faults=("one",))
     assert share("all", host=host).notes == ("one", "OCI_ACME: this host has no /dev/x")
 
 
@@ -168,7 +161,7 @@ def joined(*shares: Share, layout: Layout = LAYOUT) -> Provision:
 
 def other(flag: str, **fields: object) -> Share:
     inventory = VendorInventory(f"/v/{flag}.json", flag)._replace(**fields)  # type: ignore[arg-type]
-    host = VendorState(inventory, Devices((), (), (), ()), (), (), ())
+    host = VendorState(inventory)
     return vendorshare.share(LAYOUT, VendorRequest(flag, inventory.file, "env", ("all",)), host)
 
 

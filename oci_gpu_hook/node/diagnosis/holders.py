@@ -109,11 +109,9 @@ def wanted(divided: tuple[Division, ...], nodes: tuple[tuple[str, int, int], ...
 def of_vendor(found: VendorState) -> tuple[Division, ...]:
     """What can be held of a vendor's: each device, by any of its nodes."""
     flag = found.inventory.flag
-    shares = [
-        (Other(f"{flag}={device.names[0]}", flag, device.names), device.nodes) for device in found.devices.devices
-    ]
+    shares = [(Other(f"{flag}={device.names[0]}", flag, device.names), device.nodes) for device in found.devices]
     # Beside devices these are what every request gets, such as /dev/kfd, and stand for none.
-    shares = shares or [(Other(flag, flag, ()), found.devices.common)]
+    shares = shares or [(Other(flag, flag, ()), found.common)]
     return tuple([Division(share, ((node.major, node.minor),)) for share, nodes in shares for node, _ in nodes])
 
 

@@ -41,7 +41,7 @@ def _wrong(item: WrongFile) -> Finding:
 
 
 def _vendor(root: HostRoot, item: VendorState, tool: str) -> list[Finding]:
-    what, devices = item.inventory, item.devices
+    what = item.inventory
     check = what.flag
     findings = _lacking(root, item, tool)
     findings += [warned(check, fault, _LOOK) for fault in item.faults]
@@ -51,13 +51,13 @@ def _vendor(root: HostRoot, item: VendorState, tool: str) -> list[Finding]:
         findings.append(warned(check, "no inventory is saved: the next start looks at its files again", REFRESH))
     if findings:
         return findings
-    nodes = len({node.path for node, _ in devices.common})
+    nodes = len({node.path for node, _ in item.common})
     counts = [
-        *([_counted(len(devices.devices), "device")] if devices.devices else []),
+        *([_counted(len(item.devices), "device")] if item.devices else []),
         *([f"{_counted(nodes, 'node')} of every request"] if nodes else []),
         *([f"version {what.version}"] if what.version else []),
     ]
-    absent = len(devices.absent) + len(what.absent)
+    absent = len(item.absent) + len(what.absent)
     text = f"{', '.join(counts)}, by {what.file}"
     if absent:
         text += f"; {absent} of what may be missing is"
@@ -79,7 +79,7 @@ def _lacking(root: HostRoot, item: VendorState, tool: str) -> list[Finding]:
     if what.modules:
         remedy = command("journalctl", "--dmesg", f"--grep={what.modules[0]}")
     if not unloaded:  # else its nodes come with it
-        lacking += [(pattern, remedy) for pattern in item.devices.lacking]
+        lacking += [(pattern, remedy) for pattern in item.unmatched]
     # A function on PCI alone, such as a processor's own graphics, may be meant for no container.
     found = failed if item.nodes() else warned
     return [found(what.flag, f"{what.file} requires what is not here: {it}", fix) for it, fix in lacking]

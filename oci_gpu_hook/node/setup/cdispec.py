@@ -215,7 +215,7 @@ def _filled(edits: Edits) -> Edits:
 
 def vendors_names(found: VendorState) -> tuple[str, ...]:
     """The names of a spec's devices: all by which one can be asked for and that CDI's grammar has; and ``all``."""
-    called = [name for device in found.devices.devices for name in device.names]
+    called = [name for device in found.devices for name in device.names]
     # Of a name that two have, the first is meant, as everywhere.
     return (
         *dict.fromkeys([name for name in called if _NAME.fullmatch(name) and name.lower() not in (ALL, NONE, VOID)]),
