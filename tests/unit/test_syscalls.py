@@ -23,6 +23,8 @@ HEADERS = (
 )
 # glibc's own umount2 flags live in a header that clashes with linux/mount.h.
 ELSEWHERE = {"MNT_DETACH": 2}
+# No header has these.
+OURS = ("TYPE_CHECKING", "RESOLVE_BELOW")
 NEW_CALLS = {"open_tree_attr": 467}
 
 
@@ -30,7 +32,7 @@ def constants() -> dict[str, int]:
     return {
         name: value
         for name, value in {**vars(syscalls), **vars(bpf)}.items()
-        if name.isupper() and not name.startswith("_") and isinstance(value, int) and name != "TYPE_CHECKING"
+        if name.isupper() and not name.startswith("_") and isinstance(value, int) and name not in OURS
     }
 
 
