@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import click
 
-from oci_gpu_hook.cli import flaglines, onhost
+from oci_gpu_hook.cli import onhost
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.driver import survey
@@ -35,17 +35,13 @@ def create(config: str | None, host_root: str) -> None:
     root, driver_root = HostRoot(host_root), read_settings(config, None).driver_root
     onhost.check_is_server(root)
     found = survey.survey(root, driver_root)
-    is_new = drivervolume.make(root, found)
-    done = "has the files of" if is_new else "has already the files of"
+    done = "has the files of" if drivervolume.make(root, found) else "has already the files of"
     click.echo(f"{drivervolume.PATH} {done} driver {found.driver_version}", err=True)
-    name = flaglines.volume_name(drivervolume.named_after(root) or found.driver_version)
-    click.echo(f"docker volume create {_OPTIONS} --opt device={drivervolume.PATH} {name}")
+    click.echo(f"docker volume create {_OPTIONS} --opt device={drivervolume.PATH} {drivervolume.name(root, found)}")
 
 
 @volume.command()
 @host_root
 def remove(host_root: str) -> None:
     """Remove the volume's folder: ours alone, and only where it has our mark."""
-    was_there = drivervolume.remove(HostRoot(host_root))
-    what = f"removed {drivervolume.PATH}" if was_there else f"there is no {drivervolume.PATH}"
-    click.echo(what)
+    click.echo(f"{'removed' if drivervolume.remove(HostRoot(host_root)) else 'there is no'} {drivervolume.PATH}")

@@ -23,8 +23,8 @@ from tests.vocabulary.host import FACTS, MIG_UUID, plant
 
 UUIDS = [hosts.uuid(1), hosts.uuid(0)]
 NODES = ("/dev/nvidiactl", "/dev/nvidia1", "/dev/nvidia-uvm")
-ALL = Asked(("all",), (UUIDS[0], UUIDS[1]), NODES, "580.65.06")
-TWO = Asked(("0", UUIDS[1]), (UUIDS[0], UUIDS[1]), NODES, "580.65.06")
+ALL = Asked(("all",), (UUIDS[0], UUIDS[1]), NODES, "nvidia_driver_580.65.06")
+TWO = Asked(("0", UUIDS[1]), (UUIDS[0], UUIDS[1]), NODES, "nvidia_driver_580.65.06")
 SPAWNERS = ("runtime", "device-requests", "by-user", "driver-volume")
 
 
@@ -175,6 +175,19 @@ def test_without_a_driver_nothing_is_guessed(program: Program, tmp_path: Path) -
     assert "no NVIDIA driver" in program.mistake(6, *command(tmp_path, "docker"))
 
 
+def test_any_is_for_ways_by_which_the_hook_chooses(program: Program, tree: Path) -> None:
+    words = command(tree, "docker", "any")
+    (tree / "hook.conf").write_text("gpu-holders = 2\n")
+    options = ["--gpus device=any:1", "--runtime oci-gpu-runtime --env NVIDIA_VISIBLE_DEVICES=any:1"]
+    assert program(*words).splitlines()[1::2] == options
+    for engine, way in (
+        *[("docker", "cdi"), ("docker", "driver-volume"), ("podman", "cdi"), ("compose", "cdi")],
+        *[("dockerspawner", "by-user"), ("dockerspawner", "driver-volume")],
+    ):
+        said = program.mistake(2, *command(tree, engine, "--way", way, "any"))
+        assert f"--way {way} needs the names of GPUs" in said
+
+
 # JupyterHub.
 
 
@@ -207,21 +220,21 @@ def test_a_hubs_user_reads_the_hooks_sentence(monkeypatch: pytest.MonkeyPatch, e
 
 
 def test_dockerspawner_by_the_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = configured(flaglines.spawner_runtime(TWO), monkeypatch).DockerSpawner
+    found = configured(flaglines.filled(flaglines.SPAWNER["runtime"], TWO), monkeypatch).DockerSpawner
     assert found.extra_host_config == {"runtime": "oci-gpu-runtime"}
     assert found.environment["NVIDIA_VISIBLE_DEVICES"] == f"0,{UUIDS[1]}"
 
 
 def test_dockerspawner_by_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     for asked, expected in ((ALL, (-1, None)), (TWO, (0, ["0", UUIDS[1]]))):
-        found = configured(flaglines.spawner_requests(asked), monkeypatch).DockerSpawner
+        found = configured(flaglines.filled(flaglines.SPAWNER["device-requests"], asked), monkeypatch).DockerSpawner
         (request,) = found.extra_host_config["device_requests"]
         assert request.asked == (*expected, [["gpu"]])
 
 
 def test_dockerspawner_by_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each user has another GPU, and a stranger none, also from a runtime that goes by the environment."""
-    found = configured(flaglines.spawner_by_user(ALL), monkeypatch).DockerSpawner
+    found = configured(flaglines.filled(flaglines.SPAWNER["by-user"], ALL), monkeypatch).DockerSpawner
     visible = found.environment["NVIDIA_VISIBLE_DEVICES"]
     asked, seen = [], []
     for name in ("user0", "user1"):
@@ -236,7 +249,7 @@ def test_dockerspawner_by_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_dockerspawner_by_the_volume(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = configured(flaglines.spawner_driver_volume(TWO), monkeypatch).DockerSpawner
+    found = configured(flaglines.filled(flaglines.SPAWNER["driver-volume"], TWO), monkeypatch).DockerSpawner
     assert found.read_only_volumes == {"nvidia_driver_580.65.06": "/usr/local/nvidia"}
     assert found.extra_host_config == {"devices": [f"{path}:{path}:rw" for path in NODES]}
 

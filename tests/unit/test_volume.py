@@ -204,9 +204,11 @@ def test_what_a_container_says_of_the_driver_is_no_word_of_a_command(program: Pr
     lies = {**mark, "named": "1 --privileged -v /:/host"}
     hosts.plant(volume(tree), ".oci-gpu-hook", json.dumps(lies))
     hosts.plant(volume(tree), "volume.mark", json.dumps(lies))
-    assert drivervolume.named_after(HostRoot(str(tree))) == VERSION
+    root = HostRoot(str(tree))
+    newer = hosts.surveyed(root)._replace(driver_version=NEWER)
+    assert drivervolume.name(root, newer) == f"nvidia_driver_{VERSION}"
     hosts.plant(volume(tree).parent, "volume.mark", json.dumps(lies))
-    assert drivervolume.named_after(HostRoot(str(tree))) == ""
+    assert drivervolume.name(root, newer) == f"nvidia_driver_{NEWER}"
 
 
 def test_a_folder_of_3000_folders_is_removed(program: Program, tree: Path) -> None:

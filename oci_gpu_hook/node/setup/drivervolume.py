@@ -86,13 +86,13 @@ def is_ours(root: HostRoot) -> bool:
         return False
 
 
-def named_after(root: HostRoot) -> str:
-    """The driver's version in the name that Docker's volume was made with; "" if there is no volume of ours."""
-    if not is_ours(root):
-        return ""
-    named = str(_mark(root).get("named", ""))
-    # It becomes a word of a command line.
-    return named if _DIGITS.issuperset(named) else ""
+def name(root: HostRoot, found: DriverInventory) -> str:
+    """The name of Docker's volume, as nvidia-docker 1 named it: by the driver that our volume was made of, or this one.
+
+    It becomes a word of a command line.
+    """
+    version = str(_mark(root).get("named", "")) if is_ours(root) else ""
+    return f"nvidia_driver_{version if version and _DIGITS.issuperset(version) else found.driver_version}"
 
 
 def make(root: HostRoot, found: DriverInventory) -> bool:
