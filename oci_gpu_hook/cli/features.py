@@ -7,7 +7,7 @@ import os
 
 import click
 
-from oci_gpu_hook.cli import onhost
+from oci_gpu_hook.cli import metrics, onhost
 from oci_gpu_hook.cli.accelerators import NOTHING
 from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout
 from oci_gpu_hook.cli.version import VERSION
@@ -16,13 +16,11 @@ from oci_gpu_hook.driver.survey import driver_version
 from oci_gpu_hook.errors import DriverError, UsageError
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.exporters import featurelabels as report
-from oci_gpu_hook.node.gpus import leased, nvml, present, readings
-from oci_gpu_hook.node.machine import libselinux, validated, whole
+from oci_gpu_hook.node.exporters import featurelabels
+from oci_gpu_hook.node.gpus import leased, present
+from oci_gpu_hook.node.machine import libselinux, text, validated, whole
 from oci_gpu_hook.request.settings import Settings, read_settings
 
-_MACHINE = "/sys/class/dmi/id/product_name"
-_PCI_DEVICES = "/sys/bus/pci/devices"
 # In /run/oci-gpu-hook: the path of the file that was written last, as it outlives the setting.
 _LAST = "features"
 
@@ -49,7 +47,7 @@ def features(write: bool, remove: bool, nvml_timeout: float, config: str | None,
     if write and remove:
         raise UsageError("--write and --remove exclude one another")
     if remove:
-        click.echo(_remove_all(root, settings) or "there is no file of features")
+        click.echo(_remove(root, settings) or "there is no file of features")
     elif write:
         click.echo(renew(root, settings, nvml_timeout) or "no setting 'features': nothing written")
     else:
@@ -63,18 +61,18 @@ def renew(root: HostRoot, settings: Settings, seconds: float) -> str:
     One that was written before under another name is removed.  "" if there was none and is no setting for it.
     DriverError if the driver is half installed.
     """
-    said = _remove_last(root, settings.features)
+    said = _remove(root, settings, keep=settings.features)
     if not settings.features:
         return said
     path = root.path.rstrip("/") + settings.features
     beside = others(root)
     if driver_version(root) is None and not beside:
-        return f"no driver is loaded: {_remove(path) or f'there is no {path}'}"
+        return f"no driver is loaded: {'removed' if whole.remove(path) else 'there is no'} {path}"
     try:
         found = _text(root, settings, seconds, beside)
     except DriverError:
         # What it says of a driver is no longer true.
-        _remove(path)
+        whole.remove(path)
         raise
     _remember(root, settings.features)
     is_there = os.path.isdir(os.path.dirname(os.path.abspath(path)))
@@ -83,22 +81,16 @@ def renew(root: HostRoot, settings: Settings, seconds: float) -> str:
     return f"wrote {path}: {found.count(chr(10))} features{made}"
 
 
-def _remove_all(root: HostRoot, settings: Settings) -> str:
-    """Remove the file that the setting names and the one that was written last; gives a sentence, "" for none."""
-    said = [_remove_last(root, "")]
-    if settings.features:
-        said.append(_remove(root.path.rstrip("/") + settings.features))
-    return "; ".join([words for words in said if words])
-
-
-def _remove_last(root: HostRoot, keep: str) -> str:
-    """Remove the file that was written last, unless it is `keep`; gives a sentence, "" if there is none."""
+def _remove(root: HostRoot, settings: Settings, keep: str = "") -> str:
+    """Remove the file that was written last, and the setting's, unless it is `keep`; gives a sentence, "" for none."""
     last = (saved.read(root, _LAST) or b"").decode("utf-8", "surrogateescape")
-    if last in ("", keep):
-        return ""
-    said = _remove(root.path.rstrip("/") + last)
-    _remember(root, "")
-    return said
+    paths = [
+        root.path.rstrip("/") + name for name in dict.fromkeys([last, settings.features]) if name not in ("", keep)
+    ]
+    removed = [f"removed {path}" for path in paths if whole.remove(path)]
+    if last not in ("", keep):
+        _remember(root, "")
+    return "; ".join(removed)
 
 
 def _remember(root: HostRoot, path: str) -> None:
@@ -109,23 +101,18 @@ def _remember(root: HostRoot, path: str) -> None:
         raise whole.failure(f"{saved.FOLDER}/{_LAST}", err) from err
 
 
-def _remove(path: str) -> str:
-    """A sentence; "" if the file is not there."""
-    return f"removed {path}" if whole.remove(path) else ""
-
-
-def others(root: HostRoot) -> tuple[report.Other, ...]:
+def others(root: HostRoot) -> tuple[featurelabels.Other, ...]:
     """What other vendors' files name that is here and can be served."""
     return tuple(
         [
-            report.Other(item.inventory.kind, len(item.devices), item.inventory.version)
+            featurelabels.Other(item.inventory.kind, len(item.devices), item.inventory.version)
             for item in present.look(root).vendors
             if item.inventory.kind and item.nodes() and not item.lacking()
         ]
     )
 
 
-def _text(root: HostRoot, settings: Settings, seconds: float, beside: tuple[report.Other, ...]) -> str:
+def _text(root: HostRoot, settings: Settings, seconds: float, beside: tuple[featurelabels.Other, ...]) -> str:
     """The feature file of a host as it is now; on stderr what NVML did not say.
 
     DriverError if NVIDIA's driver is half installed, or is not there and neither is another vendor's device.
@@ -135,18 +122,14 @@ def _text(root: HostRoot, settings: Settings, seconds: float, beside: tuple[repo
     if found.misfits:
         lacking = ", ".join([misfit.name for misfit in found.misfits])
         raise DriverError(f"the driver {found.driver_version} lacks {lacking}", "install all of it")
-    answered: tuple[readings.GpuReading, ...] = ()
+    said = None
     if seconds and found.driver_version:
-        try:
-            answered = readings.ask(nvml.library(root, found), seconds).gpus
-        except nvml.NvmlUnavailable as err:
-            click.echo(f"oci-gpu-hook: {err}: features that only it knows are missing", err=True)
-    classes = [_line(root, f"{_PCI_DEVICES}/{gpu.proc}/class") for gpu in found.gpus]
-    host = report.Host(
+        said = metrics.read_gpus(root, found, seconds, ": features that only it knows are missing")
+    host = featurelabels.Host(
         inventory=found,
-        readings=answered,
-        classes=tuple(classes),
-        machine=_line(root, _MACHINE),
+        readings=said.gpus if said else (),
+        classes=tuple([text(root, f"/sys/bus/pci/devices/{gpu.proc}/class").strip() for gpu in found.gpus]),
+        machine=text(root, "/sys/class/dmi/id/product_name").strip(),
         strategy=settings.mig_strategy,
         selinux=_selinux_mode(root),
         version=VERSION,
@@ -154,7 +137,7 @@ def _text(root: HostRoot, settings: Settings, seconds: float, beside: tuple[repo
         unhealthy=len(leased.unhealthy_gpus(root, found)),
         others=beside,
     )
-    return report.text(report.labels(host))
+    return featurelabels.text(featurelabels.labels(host))
 
 
 def _selinux_mode(root: HostRoot) -> str:
@@ -168,7 +151,3 @@ def _selinux_mode(root: HostRoot) -> str:
     if "nvidia_container_t" in able:
         return "selinux"
     return "none" if "container_t" in able else "privileged"
-
-
-def _line(root: HostRoot, path: str) -> str:
-    return (root.read(path) or b"").decode("utf-8", "replace").strip()

@@ -1,16 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``metrics``: counters of starts, and readings of GPUs, for Prometheus."""
+"""``metrics``: counters of starts, and what NVML and the kernel say of GPUs, for Prometheus.
+
+With --gpus every GPU is opened, in a process of its own and under a time limit.
+"""
 
 from __future__ import annotations
 
+import time
+from typing import TYPE_CHECKING
+
 import click
 
-from oci_gpu_hook.cli import gpumetrics
+from oci_gpu_hook.cli import onhost
 from oci_gpu_hook.cli.options import LONGEST_SECONDS, Seconds, config_file
+from oci_gpu_hook.driver import inventory as saved_inventory
+from oci_gpu_hook.driver import proc, survey
+from oci_gpu_hook.driver.survey import driver_version, list_gpus
+from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.exporters import counters, spool
-from oci_gpu_hook.node.machine import whole
+from oci_gpu_hook.node.diagnosis import holders
+from oci_gpu_hook.node.engines import containerdevices
+from oci_gpu_hook.node.exporters import counters, gpuexposition, seengpus, spool, unhealthy
+from oci_gpu_hook.node.gpus import kernellog, leased, nvml, readings
+from oci_gpu_hook.node.machine import validated, whole
 from oci_gpu_hook.request.settings import read_settings
+
+if TYPE_CHECKING:
+    from oci_gpu_hook.driver.inventory import DriverInventory
+    from oci_gpu_hook.request.settings import Settings
+
+_PCI_DEVICES = "/sys/bus/pci/devices"
 
 
 @click.command()
@@ -43,18 +62,15 @@ def metrics(write: bool, gpus: bool, timeout: float, config: str | None) -> None
     if gpus:
         _of_gpus(write, timeout, config)
         return
-    if not write:
-        with spool.lock():
-            click.echo(counters.exposition(spool.added_up()), nl=False)
-        return
-    file = read_settings(config, None).metrics
     with spool.lock():
-        if not file:
-            stopped = spool.stop()
-            click.echo("no setting 'metrics': " + ("stopped counting" if stopped else "not counting"))
-            return
-        spool.turn()
-        whole.write(file, counters.exposition(spool.added_up()))
+        file = read_settings(config, None).metrics if write else ""
+        if write and not file:
+            click.echo(f"no setting 'metrics': {'stopped counting' if spool.stop() else 'not counting'}")
+        elif write:
+            spool.turn()
+            whole.write(file, counters.exposition(spool.added_up()))
+        else:
+            click.echo(counters.exposition(spool.added_up()), nl=False)
 
 
 def _of_gpus(write: bool, timeout: float, config: str | None) -> None:
@@ -62,8 +78,81 @@ def _of_gpus(write: bool, timeout: float, config: str | None) -> None:
     if write and not settings.gpu_metrics:
         click.echo("no setting 'gpu-metrics': nothing written")
         return
-    text = gpumetrics.exposition(HostRoot(), settings.driver_root, timeout, settings.gpu_holders, remember=write)
+    text = exposition(HostRoot(), settings, timeout, remember=write)
     if write:
         whole.write(settings.gpu_metrics, text)
     else:
         click.echo(text, nl=False)
+
+
+def exposition(root: HostRoot, settings: Settings, seconds: float, *, remember: bool) -> str:
+    """GPUs' metrics of a host as it is now; on stderr why NVML did not answer, or was not asked.
+
+    seconds: how long NVML may take; remember: whether later calls are to know what this one has seen.
+    """
+    onhost.check_is_server(root)
+    # Of a clock that nobody can set.
+    began = time.monotonic()
+    version, found, said = driver_version(root) or "", None, None
+    try:
+        found = survey.current(root, settings.driver_root)
+        said = read_gpus(root, found, seconds)
+    except DriverError as err:
+        if version:
+            click.echo(f"oci-gpu-hook: {err.message}", err=True)
+    # A library of another version knows nothing of this kernel module.
+    said = said if said and said.driver_version == version else None
+    node = gpuexposition.Node(
+        driver_version=version,
+        gpus=found.gpus if found else list_gpus(root),
+        nvml=said,
+        seen={},
+        xids=None,
+        held=_held(root, settings.driver_root, found) if found else (),
+        fresh=saved_inventory.read_saved(root, proc.stamp(root, settings.driver_root)) is not None,
+        validation=validated.read(root),
+        time=time.time(),
+        duration=0,
+    )
+    there = {kernellog.place(bus_id): uuid for bus_id, uuid in gpuexposition.uuids(node).items()}
+    seen = seengpus.renew(root, there, lambda pci: _is_taken(root, pci), remember=remember)
+    if remember:
+        unhealthy.renew(root, node.gpus, said)
+    # Behind what has just been found of the GPUs' health.
+    counted = leased.look(root, found, settings.gpu_holders)
+    took = time.monotonic() - began
+    return gpuexposition.exposition(node._replace(seen=seen.gpus, xids=seen.xids, counted=counted, duration=took))
+
+
+def read_gpus(root: HostRoot, found: DriverInventory, seconds: float, without: str = "") -> readings.Readings | None:
+    """What NVML reads; None if it gives nothing, and on stderr why; without: what that means for the command."""
+    try:
+        return readings.ask(nvml.library(root, found), seconds)
+    except nvml.NvmlUnavailable as err:
+        click.echo(f"oci-gpu-hook: {err}{without}", err=True)
+        return None
+
+
+def _held(root: HostRoot, driver_root: str, found: DriverInventory) -> tuple[gpuexposition.Held, ...]:
+    """The GPUs and MIG devices that containers hold; none of a container whose device cgroup cannot be read."""
+    with_nodes = saved_inventory.with_nodes(root, found, ("caps",), driver_root=driver_root)
+    divided = holders.divisions(with_nodes)
+    seen = containerdevices.look(root, holders.wanted(divided))
+    rows = []
+    for holder in [it for it in holders.holders(divided, seen.containers).holding if it.is_certain]:
+        running = holder.container.running
+        called = running.called
+        # A user's container has the id that he likes: it may be that of another team's.
+        id = "" if running.of_user else running.id
+        who = (id, called.name, called.pod, called.namespace)
+        for share in holder.held:
+            if isinstance(share, holders.Share):
+                rows.append(gpuexposition.Held(share.gpu, share.uuid if share.mig else "", *who))
+    return tuple(rows)
+
+
+def _is_taken(root: HostRoot, pci: str) -> bool:
+    """Whether a GPU is there and another driver has it, or none: somebody has taken it from NVIDIA's on purpose."""
+    folder = f"{_PCI_DEVICES}/{pci[4:]}.0"
+    driver = root.link(f"{folder}/driver") or ""
+    return root.stat(folder) is not None and driver.rpartition("/")[2] != "nvidia"
