@@ -7,37 +7,41 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from oci_gpu_hook.cli import doctor, examine
+from oci_gpu_hook.cli import doctor, examine, onhost
 from oci_gpu_hook.cli.options import Seconds, config_file, json_format, output_format, show
 from oci_gpu_hook.driver import survey
-from oci_gpu_hook.driver.survey import driver_version, list_gpus
-from oci_gpu_hook.errors import DONE, OUR_BUG, ApplyError, DriverError, HookError, plain
+from oci_gpu_hook.driver.survey import driver_version
+from oci_gpu_hook.errors import DONE, OUR_BUG, ApplyError, ConfigError, DriverError, HookError, plain
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.diagnosis import FAIL, Finding, drivercheck, is_failed
-from oci_gpu_hook.node.diagnosis.remedy import in_words
+from oci_gpu_hook.host.source import UntrustedError
+from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others
+from oci_gpu_hook.node.diagnosis import FAIL, Finding, drivercheck, failed, is_failed
+from oci_gpu_hook.node.diagnosis.remedy import KERNELS_LOG, in_words
 from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.exporters import unhealthy
-from oci_gpu_hook.node.machine import closing, kernelconfig, validated
+from oci_gpu_hook.node.gpus import nvml
+from oci_gpu_hook.node.machine import closing, kernelconfig, validated, whole
 from oci_gpu_hook.node.machine.validated import FAILED, PASSED, SKIPPED, STEPS, StepResult, Validation
-from oci_gpu_hook.node.validation import containerstep, status, workload
-from oci_gpu_hook.node.validation import driverstep as nvidia
+from oci_gpu_hook.node.validation import containerstep, workload
 from oci_gpu_hook.request.settings import read_settings
 from oci_gpu_hook.request.state import Who
 from oci_gpu_hook.vendors import platform
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from types import FrameType
 
     from oci_gpu_hook.driver.facts import Facts
     from oci_gpu_hook.driver.inventory import DriverInventory
+    from oci_gpu_hook.node.engines.containerrecords import Running
     from oci_gpu_hook.request.settings import Settings
 
 _LONGEST_SECONDS = 3600
@@ -45,12 +49,12 @@ _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 DRIVER, HOOK, WORKLOAD = STEPS
 
 
-class _Skipped(Exception):
+class _Skipped(HookError):
     """A step cannot be tried; because: who must act, as an error's exit code says."""
 
     def __init__(self, why: str, because: int = OUR_BUG) -> None:
         super().__init__(why)
-        self.because = because
+        self.exit_code = because
 
 
 @click.command()
@@ -65,10 +69,7 @@ class _Skipped(Exception):
     help="How long NVML, each call of the runtime and each GPU's test may take.",
 )
 @click.option(
-    "--runtime",
-    "runtime",
-    metavar="PATH|NAME",
-    help="Make the container with this runtime.  [default: as the setting 'runtime']",
+    "--runtime", metavar="PATH|NAME", help="Make the container with this runtime.  [default: as the setting 'runtime']"
 )
 @output_format
 @json_format
@@ -91,140 +92,204 @@ def validate(
             signal.signal(number, _leave)
     # Whatever folder is made, nobody else may write to it, and pods may read it.
     os.umask(0o022)
-    root, settings = HostRoot(), read_settings(config, None)
     asked = [name for name in STEPS if name in steps] or list(STEPS)
-    found = _Validation(root, settings, config, seconds, runtime)
-    with _alone(root, seconds) if _is_root() else nullcontext():
-        errors = _run(root, settings, asked, found)
+    found = _Validation(read_settings(config, None), config, seconds, runtime)
+    found.validate(asked)
     show("json" if as_json else form, found.document(), found.text(), doctor.painted)
-    if errors and not found.code:
-        raise errors[0]
-    for err in errors[:1]:
-        click.echo(f"oci-gpu-hook: {err}", err=True)
+    if found.unwritten and not found.code:
+        raise found.unwritten
+    if found.unwritten:
+        click.echo(f"oci-gpu-hook: {found.unwritten}", err=True)
     return found.code
 
 
-@contextmanager
-def _alone(root: HostRoot, seconds: float) -> Iterator[None]:
-    """Record and files are those of one run: another of root's must end first."""
-    try:
-        lock = validated.lock(root, seconds)
-    except TimeoutError as err:
-        why = f"another validation has not ended within {seconds:g} seconds"
-        raise HookError(why, "try again, or give a longer --timeout") from err
-    except OSError as err:
-        raise _unwritten(err) from err
-    with closing(lock):
-        yield
+class StatusFiles:
+    """The files by which pods wait for a step: one is there while the last validation of its step has passed.
+
+    NVIDIA's GPU operator has such files.  Their folder is made, as /run is empty after a boot; without one there is no
+    file.  ConfigError if it cannot be ours.
+    """
+
+    def __init__(self, root: HostRoot, folder: str, files: tuple[str, ...]) -> None:
+        self._folder = folder
+        self._names = dict([word.split("=", 1) for word in files]) if folder else {}
+        if not folder:
+            return
+        setting, hint = f"validation-folder {folder}", "the administrator must name another"
+        try:
+            # From here on it is used by descriptor: nobody can put another in its place.
+            with whole.folder(root.path.rstrip("/") + folder, whole.trusted) as fd:
+                self._fd = os.dup(fd)
+        except UntrustedError as err:
+            raise ConfigError(f"{setting} is not root's alone: {err}", hint) from err
+        except OSError as err:
+            raise ConfigError(f"cannot make {setting}: {err.strerror}", hint) from err
+        status = os.fstat(self._fd)
+        if not is_folder(status) or is_open_to_others(status):
+            why = f"others than root may write {setting}: its files would say nothing"
+            raise ConfigError(why, f"chown root: {folder} && chmod go-w {folder}")
+
+    def put(self, step: str, text: str | None) -> None:
+        """Make the file of a step that has passed, whole from the moment that it has its name; None removes it."""
+        name = self._names.get(step)
+        if not name:
+            return
+        try:
+            if text is not None:
+                whole.place(self._fd, name, text.encode())
+                return
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=self._fd)
+        except OSError as err:
+            raise ApplyError(
+                f"cannot {'remove' if text is None else 'make'} {self._folder}/{name}: {err.strerror}",
+                "the administrator must make the folder writable, or set another as validation-folder",
+            ) from err
 
 
-def _run(root: HostRoot, settings: Settings, asked: list[str], found: _Validation) -> list[ApplyError]:
-    """Run the steps, with record and files; gives what could not be written."""
-    folder = settings.validation_folder if _is_root() else ""
-    files = status.StatusFiles(root, folder, settings.validation_files)
-    files.prepare()
-    errors: list[ApplyError] = []
-    # Whoever looks must not see the result of before, even where this run is killed.
-    for name in asked:
-        _try(errors, files.remove, name)
-    try:
-        for name in asked:
-            # Of a step that runs nobody is to be alarmed.
-            _try(errors, _write, root, [*found.results, *found.unended(asked, SKIPPED)])
-            told = status.of_driver(settings.driver_root) if name == DRIVER else ""
-            if found.run(name) == PASSED:
-                _try(errors, files.make, name, told)
-    finally:
-        _try(errors, _write, root, [*found.results, *found.unended(asked, FAILED)])
-    return errors
+def of_driver(driver_root: str) -> str:
+    """What the GPU operator's pods read in the driver's file, as a shell: where its driver lies, on the host and there.
 
-
-def _try(errors: list[ApplyError], change: Callable[..., None], *what: object) -> None:
-    """Change a file; what keeps that from being done stops no step."""
-    try:
-        change(*what)
-    except ApplyError as err:
-        errors.append(err)
+    They have the host's root as /host, and a driver container's as /driver-root.
+    """
+    is_hosts = driver_root == "/"
+    return (
+        f"IS_HOST_DRIVER={'true' if is_hosts else 'false'}\n"
+        f"NVIDIA_DRIVER_ROOT={shlex.quote(driver_root)}\n"
+        f"DRIVER_ROOT_CTR_PATH={'/host' if is_hosts else '/driver-root'}\n"
+        "NVIDIA_DEV_ROOT=/\n"
+        "DEV_ROOT_CTR_PATH=/host\n"
+    )
 
 
 class _Validation:
-    """The steps that have run, with what they found."""
+    """The steps that have run, each with what it found.
 
-    def __init__(
-        self, root: HostRoot, settings: Settings, config: str | None, seconds: float, runtime: str | None
-    ) -> None:
-        self._root, self._settings, self._config = root, settings, config
+    code: the exit code; unwritten: why the record, or a file by which pods wait, is not as it should be.
+    """
+
+    def __init__(self, settings: Settings, config: str | None, seconds: float, runtime: str | None) -> None:
+        self._root, self._settings, self._config = HostRoot(), settings, config
         self._seconds, self._runtime = seconds, runtime
+        self._is_root = os.geteuid() == 0
         self._facts: Facts | None = None
-        self.results: list[StepResult] = []
-        self.findings: dict[str, list[Finding]] = {}
+        self._steps: list[tuple[StepResult, list[Finding]]] = []
         self.code = DONE
+        self.unwritten: ApplyError | None = None
 
-    def run(self, name: str) -> str:
+    def validate(self, asked: list[str]) -> None:
+        """Run the steps; as root with record and files, which are those of one run: another must end first."""
+        if not self._is_root:
+            for name in asked:
+                self._run(name)
+            return
+        with closing(self._lock()):
+            settings = self._settings
+            files = StatusFiles(self._root, settings.validation_folder, settings.validation_files)
+            # Whoever looks must not see the result of before, even where this run is killed.
+            for name in asked:
+                with self._going_on():
+                    files.put(name, None)
+            try:
+                for name in asked:
+                    # Of a step that runs nobody is to be alarmed.
+                    with self._going_on():
+                        self._write(asked, SKIPPED)
+                    text = of_driver(settings.driver_root) if name == DRIVER else ""
+                    if self._run(name) == PASSED:
+                        with self._going_on():
+                            files.put(name, text)
+            finally:
+                with self._going_on():
+                    self._write(asked, FAILED)
+
+    def _lock(self) -> int:
+        try:
+            return validated.lock(self._root, self._seconds)
+        except TimeoutError as err:
+            why = f"another validation has not ended within {self._seconds:g} seconds"
+            raise HookError(why, "try again, or give a longer --timeout") from err
+        except OSError as err:
+            raise _unwritten(err) from err
+
+    @contextmanager
+    def _going_on(self) -> Iterator[None]:
+        """What keeps a file from being changed stops no step."""
+        try:
+            yield
+        except ApplyError as err:
+            self.unwritten = self.unwritten or err
+
+    def _write(self, asked: list[str], outcome: str) -> None:
+        """Write the record; outcome: of the steps that have none yet.  What other steps had with this driver stays."""
+        version = driver_version(self._root) or ""
+        before = validated.read(self._root)
+        steps = {step.name: step for step in before.steps} if before and before.driver_version == version else {}
+        steps.update({name: StepResult(name, outcome, "it did not end") for name in asked})
+        steps.update({step.name: step for step, _ in self._steps})
+        ordered = tuple([steps[name] for name in STEPS if name in steps])
+        try:
+            validated.write(self._root, Validation(int(time.time()), version, ordered))
+        except OSError as err:
+            raise _unwritten(err) from err
+
+    def _run(self, name: str) -> str:
         """Run one step; gives its outcome."""
         step = {DRIVER: self._driver, HOOK: self._hook, WORKLOAD: self._workload}[name]
         found: list[Finding] = []
         try:
-            if name != DRIVER and any([item.outcome == FAILED for item in self._of(DRIVER)]):
+            if name != DRIVER and any([it.name == DRIVER and it.outcome == FAILED for it, _ in self._steps]):
                 raise _Skipped("the driver's validation failed", DriverError.exit_code)
             found = step()
             outcome = FAILED if is_failed(found) else PASSED
             why = next((f"{it.check}: {it.seen}" for it in found if it.level == FAIL), "")
             code = DriverError.exit_code if name == DRIVER else OUR_BUG
         except _Skipped as err:
-            outcome, why, code = SKIPPED, str(err), err.because
+            outcome, why, code = SKIPPED, err.message, err.exit_code
         except HookError as err:
-            found = [Finding(name, FAIL, err.message, in_words(err.hint))]
+            found = [failed(name, err.message, in_words(err.hint))]
             outcome, why, code = FAILED, err.message, err.exit_code
         if outcome != PASSED:
             self.code = self.code or code
-        self.findings[name] = found
-        self.results.append(StepResult(name, outcome, plain(why)))
+        self._steps.append((StepResult(name, outcome, plain(why)), found))
         return outcome
-
-    def unended(self, asked: list[str], outcome: str) -> list[StepResult]:
-        """What the record has of the steps that have no result."""
-        return [StepResult(name, outcome, "it did not end") for name in asked[len(self.results) :]]
 
     def document(self) -> dict[str, object]:
         """The steps for JSON."""
-        steps = [
-            {**step._asdict(), "findings": [item._asdict() for item in self.findings[step.name]]}
-            for step in self.results
-        ]
+        steps = [{**step._asdict(), "findings": [item._asdict() for item in found]} for step, found in self._steps]
         return {"passed": self.code == DONE, "steps": steps}
 
     def text(self) -> str:
         """What each step found, as doctor says it, and one line for each step at the end."""
-        found = doctor.lines([item for step in self.results for item in self.findings[step.name]])
-        ends = [f"{step.name}: {step.outcome}{f', {step.why}' if step.why else ''}" for step in self.results]
-        return "\n".join([*found, "", *ends])
-
-    def _of(self, name: str) -> list[StepResult]:
-        return [item for item in self.results if item.name == name]
+        lines = doctor.lines([item for _, found in self._steps for item in found])
+        ends = [f"{step.name}: {step.outcome}{f', {step.why}' if step.why else ''}" for step, _ in self._steps]
+        return "\n".join([*lines, "", *ends])
 
     def _driver(self) -> list[Finding]:
         root, driver_root = self._root, self._settings.driver_root
         tool = "dnf" if installed.find_program(root, "dnf") else "apt"
         kind, proof = platform.prove(root)
-        if kind in (platform.TEGRA, platform.WSL):
+        if kind in onhost.PLATFORMS:
             return drivercheck.of_platform(root, kind, proof)
         try:
             found = survey.survey(root, driver_root)
         except DriverError as err:
             return [drivercheck.absent(root, driver_root, kernelconfig.look(root), err, tool)]
         findings = drivercheck.loaded(root, driver_root, found, tool)
-        self._facts, wrong = self._ask(found)
-        if self._facts is not None:
-            wrong = nvidia.agree(survey.survey(root, driver_root, self._facts), self._facts)
-        return [*findings, *wrong]
+        found, wrong = self._ask_nvml(found)
+        return [*findings, *(drivercheck.nvml(found, self._facts) if self._facts else wrong)]
 
-    def _ask(self, found: DriverInventory) -> tuple[Facts | None, list[Finding]]:
-        library = workload.libraries(self._root.path, found, ("libnvidia-ml",))
-        return nvidia.ask(library, self._seconds)
+    def _ask_nvml(self, found: DriverInventory) -> tuple[DriverInventory, list[Finding]]:
+        """The inventory with what NVML says, and what is to be said if it does not answer."""
+        if self._facts is None:
+            try:
+                self._facts = nvml.facts(nvml.library(self._root, found), self._seconds)
+            except nvml.NvmlUnavailable as err:
+                return found, [failed("NVML", str(err), KERNELS_LOG)]
+        return survey.survey(self._root, self._settings.driver_root, self._facts), []
 
     def _hook(self) -> list[Finding]:
-        if not _is_root():
+        if not self._is_root:
             raise _Skipped("only root can make its container")
         if not _sees_itself():
             raise _Skipped("/proc is of another pid namespace: a pod that does this needs hostPID")
@@ -233,65 +298,36 @@ class _Validation:
         if settings.unmatched and settings.unmatched_sections == "refuse":
             what = " and ".join(settings.unmatched)
             raise _Skipped(f"unmatched-sections = refuse, and its container has no {what}")
-        asked = containerstep.Asked(
-            containerstep.runtime(self._runtime or settings.runtime),
-            self._config,
-            containerstep.capabilities(settings.allowed_capabilities),
-            settings.accept_environment != "always",
-            list_gpus(self._root),
-            self._seconds,
-        )
-        return containerstep.run(self._root, asked, lambda running: examine.running(self._root, running, self._config))
+        runtime = containerstep.runtime(self._runtime or settings.runtime)
+
+        def look(running: Running) -> list[Finding]:
+            return examine.running(self._root, running, self._config)
+
+        return containerstep.run(self._root, settings, runtime, self._config, self._seconds, look)
 
     def _workload(self) -> list[Finding]:
         root, driver_root = self._root, self._settings.driver_root
         pipes = self._settings.mps_pipe_folder
-        if platform.look(root) in (platform.TEGRA, platform.WSL):
-            return workload.run(workload.Host("", pipes), workload.FIRST, self._seconds)
+        if platform.look(root) in onhost.PLATFORMS:
+            return workload.run("", pipes, workload.FIRST, self._seconds)
         try:
             found = survey.current(root, driver_root)
         except DriverError as err:
             raise _Skipped(err.message, err.exit_code) from err
-        if self._facts is None:
-            self._facts, _ = self._ask(found)
-        if self._facts is not None:
-            found = survey.survey(root, driver_root, self._facts)
+        found, _ = self._ask_nvml(found)
         if not found.gpus:
             raise _Skipped("the driver is loaded and drives no GPU", DriverError.exit_code)
         wanted, wrong = workload.devices(found, self._facts)
         if not wanted and not is_failed(wrong):
             raise _Skipped("each GPU is in MIG mode and has no MIG device")
-        host = workload.Host(workload.libraries(root.path, found), pipes)
-        computed = workload.run(host, wanted, self._seconds)
-        if _is_root():
+        computed = workload.run(workload.libraries(root, found), pipes, wanted, self._seconds)
+        if self._is_root:
             unhealthy.renew(root, found.gpus, tested=workload.by_gpu(found, computed))
         return [*wrong, *computed]
 
 
-def _write(root: HostRoot, results: list[StepResult]) -> None:
-    """Write the record, as root: of steps that were not asked for, and are of this driver, that of before stays."""
-    if not _is_root():
-        return
-    version = driver_version(root) or ""
-    before = validated.read(root)
-    kept = {step.name: step for step in before.steps} if before else {}
-    if before is None or before.driver_version != version:
-        kept = {}
-    kept.update({step.name: step for step in results})
-    steps = tuple([kept[name] for name in STEPS if name in kept])
-    try:
-        validated.write(root, Validation(int(time.time()), version, steps))
-    except OSError as err:
-        raise _unwritten(err) from err
-
-
 def _unwritten(err: OSError) -> ApplyError:
-    why = f"cannot write the record of the validation: {err.strerror}"
-    return ApplyError(why, "see 'oci-gpu-hook doctor'")
-
-
-def _is_root() -> bool:
-    return os.geteuid() == 0
+    return ApplyError(f"cannot write the record of the validation: {err.strerror}", "see 'oci-gpu-hook doctor'")
 
 
 def _sees_itself() -> bool:

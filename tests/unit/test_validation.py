@@ -7,17 +7,20 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from oci_gpu_hook.cli import validate
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.driver.facts import Facts, GpuFacts
 from oci_gpu_hook.driver.inventory import MigDevice
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN
+from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, drivercheck
 from oci_gpu_hook.node.machine.apart import Said
-from oci_gpu_hook.node.validation import containerstep, driverstep, status, vectoradd, workload
+from oci_gpu_hook.node.validation import containerstep, vectoradd, workload
+from oci_gpu_hook.request.settings import Settings
 from tests.unit import hosts
 
 pytestmark = pytest.mark.pythons
@@ -83,11 +86,9 @@ def test_the_sums_are_exact_in_32_bits_and_what_differs_is_found() -> None:
     for values in (first, second, sums):
         packed = struct.pack(f"{len(values)}f", *values)
         assert list(struct.unpack(f"{len(values)}f", packed)) == values
-    assert vectoradd.compare(sums) is None
+    assert vectoradd.compare(sums) == []
     sums[4], sums[9] = float("nan"), 0.0
-    wrong = vectoradd.compare(sums)
-    assert wrong is not None
-    assert wrong[:3] == (2, 4, first[4] + second[4])
+    assert vectoradd.compare(sums) == ["2", "4", str(first[4] + second[4]), "nan"]
 
 
 def test_the_kernel_is_one_that_old_drivers_compile() -> None:
@@ -115,7 +116,7 @@ def test_nvml_must_agree_with_the_kernel(root: HostRoot) -> None:
     found, facts = survey.survey(root), facts_of(root)
 
     def told(other: Facts) -> list[str]:
-        return [item.seen for item in driverstep.agree(found, other)]
+        return [item.seen for item in drivercheck.nvml(found, other)]
 
     assert told(facts) == ["CUDA 13.0; it knows the kernel's GPUs (2)"]
     first, second = facts.gpus
@@ -134,14 +135,14 @@ def test_a_mig_device_is_computed_on_in_the_place_of_its_gpu(root: HostRoot) -> 
     found = survey.survey(root)
     mig = MigDevice(1, 0, "MIG-1", "1g.10gb", 3, 0, 30, 31)
     wanted, wrong = workload.devices(found._replace(mig_devices=(mig,)), None)
-    assert wanted == (workload.Device("GPU 0", found.gpus[0].uuid or ""), workload.Device("MIG 1:0", "MIG-1"))
+    assert wanted == [workload.Device("GPU 0", found.gpus[0].uuid or ""), workload.Device("MIG 1:0", "MIG-1")]
     assert wrong == []
     nameless = found.gpus[0]._replace(uuid=None)
     half = found._replace(gpus=(nameless, found.gpus[1]), mig_devices=(mig._replace(uuid=None),))
     wanted, wrong = workload.devices(half, None)
-    assert wanted == (workload.Device("GPU 0", "0"),)
+    assert wanted == [workload.Device("GPU 0", "0")]
     assert [item.seen for item in wrong] == ["GPU instance 3, compute instance 0 has no UUID without NVML"]
-    assert driverstep.agree(half, facts_of(root))[-1].seen == "NVML lacks 1 of the kernel's MIG devices"
+    assert drivercheck.nvml(half, facts_of(root))[-1].seen == "NVML lacks 1 of the kernel's MIG devices"
 
 
 def test_a_gpu_in_mig_mode_without_a_mig_device_is_left_out(root: HostRoot) -> None:
@@ -157,17 +158,10 @@ def test_the_drivers_file_is_for_a_shell(tmp_path: Path) -> None:
     import subprocess
 
     for folder, is_hosts in (("/", "true"), ("/run/my driver", "false")):
-        (tmp_path / "ready").write_text(status.of_driver(folder))
+        (tmp_path / "ready").write_text(validate.of_driver(folder))
         line = f'. {tmp_path}/ready; echo "$IS_HOST_DRIVER $NVIDIA_DRIVER_ROOT $DRIVER_ROOT_CTR_PATH"'
         told = subprocess.run(["sh", "-c", line], check=True, capture_output=True, text=True).stdout
         assert told == f"{is_hosts} {folder} {'/host' if folder == '/' else '/driver-root'}\n"
-
-
-def test_without_a_folder_no_file_is_made() -> None:
-    files = status.StatusFiles(HostRoot(), "", ("driver=driver-ready",))
-    files.prepare()
-    files.remove("driver")
-    files.make("driver", "x")
 
 
 def test_the_runtime_is_runc_then_crun_or_the_named_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,13 +177,14 @@ def test_the_runtime_is_runc_then_crun_or_the_named_one(tmp_path: Path, monkeypa
 
 
 def test_the_request_is_for_what_may_be_had() -> None:
-    assert containerstep.capabilities(("video", "utility", "compute")) == ("compute", "utility")
-    assert containerstep.capabilities(("video",)) == ("video",)
-    asked = containerstep.Asked("/usr/bin/runc", None, ("video",), True, (), 1)
-    document = containerstep.config("name", asked, "/lib/ld.so", "a:b:c:s0")
-    assert "NVIDIA_DRIVER_CAPABILITIES=video" in document["process"]["env"]
-    assert document["process"]["capabilities"]["bounding"] == ["CAP_SYS_ADMIN"]
-    assert document["linux"]["mountLabel"] == "a:b:c:s0"
-    plain = containerstep.config("name", asked._replace(is_privileged=False), "/lib/ld.so", "")
-    assert plain["process"]["capabilities"]["bounding"] == []
-    assert "mountLabel" not in plain["linux"]
+    def asked(settings: Settings, label: str = "") -> Any:
+        return containerstep.configuration("name", settings, "/lib/ld.so", label)
+
+    for allowed, wanted in ((("video", "utility", "compute"), "compute,utility"), (("video",), "video")):
+        document = asked(Settings(allowed_capabilities=allowed))
+        assert f"NVIDIA_DRIVER_CAPABILITIES={wanted}" in document["process"]["env"]
+        assert document["process"]["capabilities"]["bounding"] == []
+        assert "mountLabel" not in document["linux"]
+    strict = asked(Settings(accept_environment="privileged"), "a:b:c:s0")
+    assert strict["process"]["capabilities"]["bounding"] == ["CAP_SYS_ADMIN"]
+    assert strict["linux"]["mountLabel"] == "a:b:c:s0"

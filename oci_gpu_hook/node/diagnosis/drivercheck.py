@@ -19,6 +19,7 @@ from oci_gpu_hook.node.machine.untrusted import number
 from oci_gpu_hook.vendors import platform, tegra, wsl
 
 if TYPE_CHECKING:
+    from oci_gpu_hook.driver.facts import Facts
     from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.driver.nodes import DeviceNode
     from oci_gpu_hook.host.root import HostRoot
@@ -95,6 +96,34 @@ def loaded(root: HostRoot, driver_root: str, found: DriverInventory, tool: str) 
         *_gpus(root, found),
         *_nodes(root, found.devices),
     ]
+
+
+def nvml(found: DriverInventory, facts: Facts) -> list[Finding]:
+    """Whether NVML says of version, GPUs and MIG devices what the kernel says; found: `survey` with these facts."""
+    if facts.driver_version != found.driver_version:
+        seen = f"NVML is of version {facts.driver_version}, the kernel module of {found.driver_version}"
+        return [failed("NVML", seen, REBOOT)]
+    kernels = {gpu.bus_id: gpu.uuid for gpu in found.gpus}
+    theirs = {gpu.bus_id: gpu.uuid for gpu in facts.gpus}
+    wrong = []
+    missing = [bus_id for bus_id in kernels if bus_id not in theirs]
+    if missing:
+        wrong.append(f"NVML lacks {len(missing)} of the kernel's {len(kernels)} GPUs: {missing[0]}")
+    wrong += [f"NVML lists {bus_id}, which the kernel does not" for bus_id in theirs if bus_id not in kernels][:1]
+    wrong += [
+        f"{bus_id} is {uuid} for NVML, {kernels[bus_id]} for the kernel"
+        for bus_id, uuid in theirs.items()
+        if kernels.get(bus_id) not in (None, "", uuid)
+    ][:1]
+    unnamed = [device for device in found.mig_devices if device.uuid is None]
+    if unnamed and not missing:
+        wrong.append(f"NVML lacks {len(unnamed)} of the kernel's MIG devices")
+    if wrong:
+        return [failed("NVML", sentence, KERNELS_LOG) for sentence in wrong]
+    seen = f"CUDA {facts.cuda_version}; it knows the kernel's GPUs ({len(kernels)})"
+    if found.mig_devices:
+        seen += f" and MIG devices ({len(found.mig_devices)})"
+    return [passed("NVML", seen)]
 
 
 def _parts(found: DriverInventory, tool: str) -> list[Finding]:

@@ -8,7 +8,6 @@ oci-gpu-runtime adds it.  Must leave nothing behind, whatever happens.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import select
@@ -18,12 +17,12 @@ import subprocess
 import tempfile
 import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from glob import glob
+from typing import TYPE_CHECKING, Any, Callable
 
-from oci_gpu_hook.driver.proc import Gpu
-from oci_gpu_hook.errors import ConfigError, HookError, plain
-from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.diagnosis import FAIL, PASS, Finding
+from oci_gpu_hook.driver.survey import list_gpus
+from oci_gpu_hook.errors import ApplyError, ConfigError, HookError, plain
+from oci_gpu_hook.node.diagnosis import Finding, failed, passed
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, NOTHING, in_words
 from oci_gpu_hook.node.engines import installed, registrations
 from oci_gpu_hook.node.engines.containerrecords import Running
@@ -34,6 +33,9 @@ from oci_gpu_hook.runtime import create as entry
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from oci_gpu_hook.host.root import HostRoot
+    from oci_gpu_hook.request.settings import Settings
+
 _CHECK = "container"
 _PROGRAM = "/ld.so"
 _CAPABILITIES = ("compute", "utility")
@@ -42,29 +44,8 @@ _PROGRAM_LABEL = "system_u:object_r:bin_t:s0"
 _LARGEST_TEXT = 1 << 16
 _CGROUPS = "/sys/fs/cgroup"
 _RUN = "/run"
-_OUTPUT = "output"
 _ENDING_SECONDS = 10
 _KILLED_SECONDS = 1
-
-
-class Asked(NamedTuple):
-    """What the container is to have.
-
-    runtime: the program; config: the administrator's file for the hook, None for the usual one; capabilities: of the
-    request; is_privileged: whether the settings want that of a container that asks; gpus: the kernel's; seconds: how
-    long each call of the runtime may take.
-    """
-
-    runtime: str
-    config: str | None
-    capabilities: tuple[str, ...]
-    is_privileged: bool
-    gpus: tuple[Gpu, ...]
-    seconds: float
-
-
-class _Failed(Exception):
-    """The runtime has not done what it was asked; the sentence says why."""
 
 
 def runtime(named: str) -> str:
@@ -78,44 +59,145 @@ def runtime(named: str) -> str:
     raise ConfigError("neither runc nor crun is in PATH", "install one, or set 'runtime'")
 
 
-def capabilities(allowed: tuple[str, ...]) -> tuple[str, ...]:
-    """The driver capabilities to ask for, of those that the administrator allows."""
-    return tuple([word for word in _CAPABILITIES if word in allowed]) or allowed[:1]
+def run(
+    root: HostRoot,
+    settings: Settings,
+    program: str,
+    config: str | None,
+    seconds: float,
+    look: Callable[[Running], list[Finding]],
+) -> list[Finding]:
+    """Make the container, have it looked at, let its program run, and remove it all.
 
-
-def run(root: HostRoot, asked: Asked, look: Callable[[Running], list[Finding]]) -> list[Finding]:
-    """Make the container, have it looked at, let its program run, and remove it all."""
+    program: the runtime; config: the administrator's file for the hook, None for the usual one; seconds: how long each
+    call of the runtime may take.
+    """
     try:
-        with _folder(root) as folder:
-            id = os.path.basename(folder)
-            registration = _prepare(root, folder, id, asked)
-            with _created(asked, folder, id) as pid:
-                running = Running(id, pid, folder, os.path.basename(asked.runtime))
-                seen = [_without_remedy(item) for item in look(running)]
-                return [
-                    Finding("registration", PASS, registration),
-                    *seen,
-                    *_gpus(root, pid, asked.gpus),
-                    _started(asked, folder, id, pid),
-                ]
-    except _Failed as err:
-        return [Finding(_CHECK, FAIL, str(err), DOCTOR)]
+        with _container(program, seconds) as made:
+            registration = _prepare(root, made.folder, settings, config)
+            pid = made.create()
+            running = Running(made.id, pid, made.folder, os.path.basename(program))
+            # It is gone before anybody can fix it: what is wrong is the host's.
+            seen = [item._replace(remedy=DOCTOR if item.remedy else NOTHING) for item in look(running)]
+            return [passed("registration", registration), *seen, *_gpus(root, pid), made.start(pid)]
     except HookError as err:
-        return [Finding(_CHECK, FAIL, err.message, in_words(err.hint) if err.hint else DOCTOR)]
+        return [failed(_CHECK, err.message, in_words(err.hint) if err.hint else DOCTOR)]
     except OSError as err:
-        return [Finding(_CHECK, FAIL, f"it cannot be made: {err.strerror or err}", DOCTOR)]
+        return [failed(_CHECK, f"it cannot be made: {err.strerror or err}", DOCTOR)]
 
 
-def config(id: str, asked: Asked, program: str, label: str) -> dict[str, Any]:
+@contextmanager
+def _container(runtime: str, seconds: float) -> Iterator[_Container]:
+    """A container that is still to be made; signals wait until what was made of it is removed."""
+    made = _Container(runtime, seconds, tempfile.mkdtemp(prefix="oci-gpu-hook-validate-", dir=_RUN))
+    try:
+        yield made
+    finally:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+        try:
+            made.remove()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Container:
+    """A container, with a folder for its bundle and for the runtime's states and output."""
+
+    def __init__(self, runtime: str, seconds: float, folder: str) -> None:
+        self._runtime, self._seconds, self.folder = runtime, seconds, folder
+        self.id = os.path.basename(folder)
+        self._may_be_there = False
+
+    def create(self) -> int:
+        """Create it; gives the pid of its process."""
+        self._may_be_there = True
+        self._call("create", "--bundle", self.folder, "--pid-file", f"{self.folder}/pid", self.id, output="output")
+        with open(f"{self.folder}/pid", encoding="ascii") as file:
+            return int(file.read())
+
+    def start(self, pid: int) -> Finding:
+        """Whether its program runs, and says what a dynamic loader says."""
+        with closing(os.pidfd_open(pid)) as process:
+            self._call("start", self.id)
+            poll = select.poll()
+            poll.register(process, select.POLLIN)
+            if not poll.poll(self._seconds * 1000):
+                raise ApplyError(f"its program did not end within {self._seconds:g} seconds")
+        said = _text(f"{self.folder}/output")
+        if not said.startswith("ld.so"):
+            raise ApplyError(f"its program did not run: {_last_line(said) or 'it printed nothing'}")
+        return passed(_CHECK, f"{self._runtime} made it, and its program ran")
+
+    def remove(self) -> None:
+        """Delete it; if the runtime does not, end its processes and remove its cgroups, of either version."""
+        self._seconds = min(_ENDING_SECONDS, self._seconds)
+        if self._may_be_there:
+            with suppress(HookError, OSError):
+                self._call("delete", "--force", self.id)
+            for cgroup in (*glob(f"{_CGROUPS}/{self.id}"), *glob(f"{_CGROUPS}/*/{self.id}")):
+                _remove_cgroup(cgroup)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _call(self, *words: str, output: str = "stdout") -> None:
+        """Call the runtime, whose states are in our folder; ApplyError if it fails or takes too long.
+
+        What it and the container print are files: a pipe would stay open as long as the container has it.
+        """
+        log, errors = f"{self.folder}/log", f"{self.folder}/stderr"
+        options = ("--root", f"{self.folder}/state", "--log", log, "--log-format", "json")
+        name = f"{os.path.basename(self._runtime)} {words[0]}"
+        with open(errors, "wb") as stderr, open(f"{self.folder}/{output}", "wb") as stdout:
+            process = subprocess.Popen(
+                [self._runtime, *options, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+            try:
+                code = process.wait(self._seconds)
+            except BaseException as err:
+                os.killpg(process.pid, signal.SIGKILL)
+                # One that hangs in the kernel is left to init.
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_KILLED_SECONDS)
+                if isinstance(err, subprocess.TimeoutExpired):
+                    raise ApplyError(f"{name} did not end within {self._seconds:g} seconds") from None
+                raise
+        if code:
+            why = _last_error(log) or _last_line(_text(errors)) or f"it ended with {code}"
+            raise ApplyError(f"{name} failed: {why}")
+
+
+def _prepare(root: HostRoot, folder: str, settings: Settings, config: str | None) -> str:
+    """Write the bundle; gives the registration whose hook is in it."""
+    os.mkdir(f"{folder}/rootfs", 0o755)
+    # A copy: not every runtime's domain, in which its process stays, may start the host's own.
+    program, file = f"{folder}/program", f"{folder}/config.json"
+    shutil.copyfile(_loader(), program)
+    os.chmod(program, 0o755)
+    # As what engines keep in /run, which runtimes may use.
+    engines = libselinux.of_engines(root)
+    if engines:
+        for path, label in ((folder, engines), (f"{folder}/rootfs", _LABEL), (program, _PROGRAM_LABEL)):
+            os.setxattr(path, "security.selinux", f"{label}\0".encode())
+    _write(file, configuration(os.path.basename(folder), settings, program, _LABEL if engines else ""))
+    registration = _registration(root)
+    entry.add_hook(file, registration)
+    if config is not None:
+        document = json.loads(_text(file))
+        [hook] = document["hooks"]["createRuntime"]
+        hook["args"] += ["--config", os.path.abspath(config)]
+        _write(file, document)
+    return registration
+
+
+def configuration(id: str, settings: Settings, program: str, label: str) -> dict[str, Any]:
     """The container's config.json without hooks; program: the host's file; label: of its files, "" for none."""
-    bounding = ["CAP_SYS_ADMIN"] if asked.is_privileged else []
-    linux = {
-        "cgroupsPath": f"/{id}",
-        "namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")],
-        "resources": {"devices": [{"allow": False, "access": "rwm"}]},
-    }
-    if label:
-        linux["mountLabel"] = label
+    allowed = settings.allowed_capabilities
+    capabilities = [word for word in _CAPABILITIES if word in allowed] or allowed[:1]
+    must_be_privileged = settings.accept_environment != "always"
     return {
         "ociVersion": "1.0.2",
         "process": {
@@ -125,10 +207,10 @@ def config(id: str, asked: Asked, program: str, label: str) -> dict[str, Any]:
             "env": [
                 "PATH=/usr/bin:/bin",
                 "NVIDIA_VISIBLE_DEVICES=all",
-                f"NVIDIA_DRIVER_CAPABILITIES={','.join(asked.capabilities)}",
+                f"NVIDIA_DRIVER_CAPABILITIES={','.join(capabilities)}",
             ],
             "cwd": "/",
-            "capabilities": {"bounding": bounding},
+            "capabilities": {"bounding": ["CAP_SYS_ADMIN"] if must_be_privileged else []},
             "noNewPrivileges": True,
         },
         "root": {"path": "rootfs"},
@@ -140,57 +222,17 @@ def config(id: str, asked: Asked, program: str, label: str) -> dict[str, Any]:
             # /run may be noexec.
             _mount("bind", _PROGRAM, program, "bind", "ro", "exec"),
         ],
-        "linux": linux,
+        "linux": {
+            "cgroupsPath": f"/{id}",
+            "namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")],
+            "resources": {"devices": [{"allow": False, "access": "rwm"}]},
+            **({"mountLabel": label} if label else {}),
+        },
     }
 
 
 def _mount(kind: str, destination: str, source: str, *options: str) -> dict[str, Any]:
     return {"type": kind, "destination": destination, "source": source, "options": list(options)}
-
-
-@contextmanager
-def _folder(root: HostRoot) -> Iterator[str]:
-    """A folder of its own for bundle and state, labelled as what engines keep in /run, which runtimes may use."""
-    folder = tempfile.mkdtemp(prefix="oci-gpu-hook-validate-", dir=_RUN)
-    try:
-        _label(folder, libselinux.of_engines(root))
-        yield folder
-    finally:
-        with _unbroken():
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _prepare(root: HostRoot, folder: str, id: str, asked: Asked) -> str:
-    """Write the bundle; gives the registration whose hook is in it."""
-    os.mkdir(f"{folder}/rootfs", 0o755)
-    # A copy: not every runtime's domain, in which its process stays, may start the host's own.
-    program = f"{folder}/program"
-    shutil.copyfile(_loader(), program)
-    os.chmod(program, 0o755)
-    label = _LABEL if libselinux.of_engines(root) else ""
-    _label(f"{folder}/rootfs", label)
-    _label(program, _PROGRAM_LABEL if label else "")
-    file = f"{folder}/config.json"
-    _write(file, config(id, asked, program, label))
-    registration = _registration(root)
-    entry.add_hook(file, registration)
-    if asked.config is not None:
-        with open(file, encoding="utf-8") as stream:
-            document = json.load(stream)
-        [hook] = document["hooks"]["createRuntime"]
-        hook["args"] += ["--config", os.path.abspath(asked.config)]
-        _write(file, document)
-    return registration
-
-
-def _label(path: str, label: str) -> None:
-    if label:
-        os.setxattr(path, "security.selinux", f"{label}\0".encode())
-
-
-def _write(path: str, document: dict[str, Any]) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(document, file)
 
 
 def _loader() -> str:
@@ -200,7 +242,7 @@ def _loader() -> str:
             path = line.rstrip("\n").partition("/")[2]
             if path.rpartition("/")[2].startswith("ld"):
                 return f"/{path}"
-    raise _Failed("the host's dynamic loader is not found")
+    raise ApplyError("the host's dynamic loader is not found")
 
 
 def _registration(root: HostRoot) -> str:
@@ -208,160 +250,55 @@ def _registration(root: HostRoot) -> str:
     found = registrations.of_engines(root, installed.installed(root))
     ours = [item for item in found if item.kind == registrations.OURS and "createRuntime" in item.stages]
     if not ours:
-        raise _Failed("the hook is not registered with any engine")
+        raise ApplyError("the hook is not registered with any engine")
     return max(ours, key=lambda item: item.folder).path
 
 
-@contextmanager
-def _created(asked: Asked, folder: str, id: str) -> Iterator[int]:
-    """The created container: the pid of its process."""
-    try:
-        _call(asked, folder, ("create", *_bundle(folder), id), _OUTPUT)
-        with open(f"{folder}/pid", encoding="ascii") as file:
-            pid = int(file.read())
-        yield pid
-    finally:
-        with _unbroken():
-            _delete(asked, folder, id)
-
-
-@contextmanager
-def _unbroken() -> Iterator[None]:
-    """Signals wait until what was made is removed."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _bundle(folder: str) -> tuple[str, ...]:
-    return "--bundle", folder, "--pid-file", f"{folder}/pid"
-
-
-def _started(asked: Asked, folder: str, id: str, pid: int) -> Finding:
-    """Whether its program runs, and says what a dynamic loader says."""
-    process = os.pidfd_open(pid)
-    try:
-        _call(asked, folder, ("start", id))
-        poll = select.poll()
-        poll.register(process, select.POLLIN)
-        if not poll.poll(asked.seconds * 1000):
-            raise _Failed(f"its program did not end within {asked.seconds:g} seconds")
-    finally:
-        os.close(process)
-    said = _read(f"{folder}/{_OUTPUT}")
-    if not said.startswith(b"ld.so"):
-        raise _Failed(f"its program did not run: {_shown(said) or 'it printed nothing'}")
-    return Finding(_CHECK, PASS, f"{asked.runtime} made it, and its program ran")
-
-
-def _gpus(root: HostRoot, pid: int, gpus: tuple[Gpu, ...]) -> list[Finding]:
-    """Whether it has the nodes of exactly the GPUs that the kernel has."""
+def _gpus(root: HostRoot, pid: int) -> list[Finding]:
+    """Whether the container has the nodes of exactly the GPUs that the kernel has."""
     inside = ContainerRoot(root, pid)
     with closing(inside.fd):
         names = [name[6:] for name in inside.names("/dev") if name.startswith("nvidia")]
     found = {int(word) for word in names if word.isdecimal()}
-    wanted = {gpu.minor for gpu in gpus}
+    wanted = {gpu.minor for gpu in list_gpus(root)}
     if found == wanted:
-        return [Finding("GPUs", PASS, f"the container has the nodes of all {len(wanted)}")]
-    missing, others = sorted(wanted - found), sorted(found - wanted)
-    wrong = [f"the container lacks /dev/nvidia{minor}" for minor in missing]
-    wrong += [f"the container has /dev/nvidia{minor}, which is no GPU's" for minor in others]
-    return [Finding("GPUs", FAIL, sentence, DOCTOR) for sentence in wrong]
+        return [passed("GPUs", f"the container has the nodes of all {len(wanted)}")]
+    wrong = [f"the container lacks /dev/nvidia{minor}" for minor in sorted(wanted - found)]
+    wrong += [f"the container has /dev/nvidia{minor}, which is no GPU's" for minor in sorted(found - wanted)]
+    return [failed("GPUs", sentence, DOCTOR) for sentence in wrong]
 
 
-def _without_remedy(item: Finding) -> Finding:
-    """The container is gone before anybody can fix it: what is wrong is the host's."""
-    return item._replace(remedy=DOCTOR if item.remedy else NOTHING)
+def _remove_cgroup(cgroup: str) -> None:
+    with suppress(OSError), open(f"{cgroup}/cgroup.procs", encoding="ascii") as file:
+        for word in file.read().split():
+            os.kill(int(word), signal.SIGKILL)
+    for _ in range(20):
+        with suppress(OSError):
+            os.rmdir(cgroup)
+        if not os.path.exists(cgroup):
+            break
+        time.sleep(0.05)
 
 
-def _call(asked: Asked, folder: str, words: tuple[str, ...], output: str = "stdout") -> None:
-    """Call the runtime, whose states are in our folder; _Failed if it fails or takes too long.
-
-    What it and the container print are files: a pipe would stay open as long as the container has it.
-    """
-    log, errors = f"{folder}/log", f"{folder}/stderr"
-    options = ("--root", f"{folder}/state", "--log", log, "--log-format", "json")
-    name = f"{os.path.basename(asked.runtime)} {words[0]}"
-    with open(errors, "wb") as stderr, open(f"{folder}/{output}", "wb") as stdout:
-        process = subprocess.Popen(
-            [asked.runtime, *options, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            cwd=folder,
-            start_new_session=True,
-        )
-        try:
-            code = process.wait(asked.seconds)
-        except BaseException as err:
-            os.killpg(process.pid, signal.SIGKILL)
-            # One that hangs in the kernel is left to init.
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_KILLED_SECONDS)
-            if isinstance(err, subprocess.TimeoutExpired):
-                raise _Failed(f"{name} did not end within {asked.seconds:g} seconds") from None
-            raise
-    if code:
-        why = _logged(log) or _shown(_read(errors)) or f"it ended with {code}"
-        raise _Failed(plain(f"{name} failed: {why}"))
-
-
-def _logged(log: str) -> str:
+def _last_error(log: str) -> str:
     """The last error in a runtime's log."""
     try:
-        with open(log, encoding="utf-8", errors="replace") as file:
-            lines = [json.loads(line) for line in file.read(_LARGEST_TEXT).splitlines() if line]
+        lines = [json.loads(line) for line in _text(log).splitlines() if line]
         said = [str(line["msg"]) for line in lines if line.get("level") in ("error", "fatal")]
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return ""
     return " ".join(said[-1].split()) if said else ""
 
 
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
+def _last_line(text: str) -> str:
+    return plain(text.strip().rpartition("\n")[2])
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
         return file.read(_LARGEST_TEXT)
 
 
-def _shown(data: bytes) -> str:
-    lines = data.decode("utf-8", "replace").strip().splitlines()
-    return plain(lines[-1]) if lines else ""
-
-
-def _delete(asked: Asked, folder: str, id: str) -> None:
-    """Delete the container; if the runtime does not, end its processes and remove its cgroups."""
-    try:
-        seconds = min(_ENDING_SECONDS, asked.seconds)
-        _call(asked._replace(seconds=seconds), folder, ("delete", "--force", id))
-    except (_Failed, OSError):
-        pass
-    for cgroup in _cgroups(id):
-        _kill(cgroup)
-        for _ in range(20):
-            try:
-                os.rmdir(cgroup)
-                break
-            except OSError as err:
-                if err.errno != errno.EBUSY:
-                    break
-                time.sleep(0.05)
-
-
-def _cgroups(id: str) -> list[str]:
-    """The container's cgroups that are left, of either version."""
-    try:
-        controllers = os.listdir(_CGROUPS)
-    except OSError:
-        return []
-    paths = [f"{_CGROUPS}/{id}", *[f"{_CGROUPS}/{name}/{id}" for name in controllers]]
-    return [path for path in paths if os.path.isdir(path)]
-
-
-def _kill(cgroup: str) -> None:
-    try:
-        with open(f"{cgroup}/cgroup.procs", encoding="ascii") as file:
-            for word in file.read().split():
-                os.kill(int(word), signal.SIGKILL)
-    except OSError:
-        pass
+def _write(path: str, document: dict[str, Any]) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(document, file)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 from array import array
-from typing import Any, NamedTuple
+from typing import Any
+from uuid import UUID
 
 from oci_gpu_hook.kernel import syscalls
 
@@ -18,12 +19,10 @@ ELEMENTS = 50_000
 KERNEL = "vector_add"
 
 _LIBRARY = "libcuda.so.1"
-_LIBC = "libc.so.6"
 _LONGEST_TEXT = 256
 _THREADS = 256
 _FLOAT_BYTES = 4
 _SIZE = ELEMENTS * _FLOAT_BYTES
-_UUID_BYTES = 16
 
 # PTX ISA, https://docs.nvidia.com/cuda/parallel-thread-execution/.  The driver compiles it for the GPU: version and
 # target are of the oldest that any driver served here has.
@@ -74,20 +73,7 @@ end:
 
 
 class CudaError(Exception):
-    """A call that has failed."""
-
-    def __init__(self, call: str, code: int, name: str, text: str) -> None:
-        super().__init__(f"{call}: {name}")
-        self.call, self.code, self.name, self.text = call, code, name, text
-
-
-class Difference(NamedTuple):
-    """What differs: how many elements, and the first of them."""
-
-    differing: int
-    first: int
-    expected: float
-    got: float
+    """A call that has failed; its argument is the answer to the parent."""
 
 
 def vectors() -> tuple[list[float], list[float]]:
@@ -96,22 +82,19 @@ def vectors() -> tuple[list[float], list[float]]:
     return [float(number) for number in numbers], [number / 2 + 0.25 for number in numbers]
 
 
-def compare(found: list[float]) -> Difference | None:
-    """What differs from the sums that the CPU makes."""
-    first, second = vectors()
-    wrong = [index for index in range(ELEMENTS) if found[index] != first[index] + second[index]]
-    if not wrong:
-        return None
-    index = wrong[0]
-    return Difference(len(wrong), index, first[index] + second[index], found[index])
+def compare(found: list[float]) -> list[str]:
+    """How many sums differ from the CPU's, and of the first its index, the CPU's sum and this one; [] for none."""
+    wrong = [(index, a + b, found[index]) for index, (a, b) in enumerate(zip(*vectors())) if found[index] != a + b]
+    # JSON has no infinity and no NaN, which a wrong result may be.
+    return [str(value) for value in (len(wrong), *wrong[0])] if wrong else []
 
 
 def answer() -> None:
     """Add on the device, and print what came of it."""
     try:
-        document = _added(_Cuda())
+        document = _added()
     except CudaError as err:
-        document = {"call": err.call, "code": err.code, "name": err.name, "text": err.text}
+        [document] = err.args
     except OSError as err:
         document = {"missing": str(err)}
     except AttributeError as err:
@@ -119,37 +102,30 @@ def answer() -> None:
     print(json.dumps(document))
 
 
-class _Cuda:
-    """libcuda: a failed call raises CudaError."""
+def _call(name: str, *words: int) -> None:
+    """Call a function of libcuda; CudaError if it fails."""
+    function = syscalls.function_of(_LIBRARY, name)
+    print(name, flush=True)
+    code = function(*words)
+    if code:
+        named, text = _said("cuGetErrorName", code), _said("cuGetErrorString", code)
+        raise CudaError({"call": name, "code": code, "name": named, "text": text})
 
-    def __call__(self, name: str, *words: int) -> None:
-        function = syscalls.function_of(_LIBRARY, name)
-        print(name, flush=True)
-        code = function(*words)
-        if code:
-            raise CudaError(name, code, self._said("cuGetErrorName", code), self._said("cuGetErrorString", code))
 
-    def has(self, name: str) -> bool:
-        """Whether this driver has the function."""
-        try:
-            syscalls.function_of(_LIBRARY, name)
-        except AttributeError:
-            return False
-        return True
+def _made(name: str, *words: int) -> int:
+    """What the call writes to where its first argument points: a number, a pointer or an opaque value."""
+    place = array("Q", [0])
+    _call(name, _address(place), *words)
+    return place[0]
 
-    def made(self, name: str, *words: int) -> int:
-        """What the call writes to where its first argument points: a number, a pointer or an opaque value."""
-        place = array("Q", [0])
-        self(name, _address(place), *words)
-        return place[0]
 
-    def _said(self, function: str, code: int) -> str:
-        text, copy = array("Q", [0]), array("B", bytes(_LONGEST_TEXT))
-        if syscalls.function_of(_LIBRARY, function)(code, _address(text)) or not text[0]:
-            return f"error {code}"
-        # One byte less: the last one stays 0.
-        syscalls.function_of(_LIBC, "strncpy")(_address(copy), text[0], _LONGEST_TEXT - 1)
-        return _text(copy)
+def _said(function: str, code: int) -> str:
+    text, copy = array("Q", [0]), array("B", bytes(_LONGEST_TEXT))
+    if syscalls.function_of(_LIBRARY, function)(code, _address(text)) or not text[0]:
+        return f"error {code}"
+    # One byte less: the last one stays 0.
+    syscalls.function_of("libc.so.6", "strncpy")(_address(copy), text[0], _LONGEST_TEXT - 1)
+    return _text(copy)
 
 
 def _address(memory: array[Any]) -> int:
@@ -161,63 +137,58 @@ def _text(memory: array[int]) -> str:
     return memory.tobytes().partition(b"\0")[0].decode("ascii", "replace")
 
 
-def _added(cuda: _Cuda) -> dict[str, Any]:
-    cuda("cuInit", 0)
-    device = cuda.made("cuDeviceGet", 0)
+def _added() -> dict[str, Any]:
+    _call("cuInit", 0)
+    device = _made("cuDeviceGet", 0)
     name = array("B", bytes(_LONGEST_TEXT))
-    cuda("cuDeviceGetName", _address(name), _LONGEST_TEXT, device)
-    context = cuda.made("cuDevicePrimaryCtxRetain", device)
-    cuda("cuCtxSetCurrent", context)
-    uuid, found = _uuid(cuda, device), _sums(cuda)
-    cuda("cuDevicePrimaryCtxRelease_v2", device)
-    difference = compare(found)
-    return {
-        "device": _text(name),
-        "uuid": uuid,
-        # JSON has no infinity and no NaN, which a wrong result may be.
-        "differs": [str(value) for value in difference] if difference else None,
-    }
+    _call("cuDeviceGetName", _address(name), _LONGEST_TEXT, device)
+    context = _made("cuDevicePrimaryCtxRetain", device)
+    _call("cuCtxSetCurrent", context)
+    uuid, found = _uuid(device), _sums()
+    _call("cuDevicePrimaryCtxRelease_v2", device)
+    return {"device": _text(name), "uuid": uuid, "differs": compare(found)}
 
 
-def _uuid(cuda: _Cuda, device: int) -> str:
+def _uuid(device: int) -> str:
     """The device's UUID without what it begins with; drivers before CUDA 11.4 give that of a MIG device's GPU."""
-    data = array("B", bytes(_UUID_BYTES))
-    name = "cuDeviceGetUuid_v2" if cuda.has("cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
-    cuda(name, _address(data), device)
-    digits = data.tobytes().hex()
-    ends = (8, 12, 16, 20, 32)
-    return "-".join([digits[begin:end] for begin, end in zip((0, *ends), ends)])
+    data = array("B", bytes(16))
+    try:
+        _call("cuDeviceGetUuid_v2", _address(data), device)
+    except AttributeError:
+        _call("cuDeviceGetUuid", _address(data), device)
+    return str(UUID(bytes=data.tobytes()))
 
 
-def _sums(cuda: _Cuda) -> list[float]:
+def _sums() -> list[float]:
     """What the device makes of `vectors`."""
     source, entry = array("B", PTX.encode() + b"\0"), array("B", KERNEL.encode() + b"\0")
-    module = cuda.made("cuModuleLoadData", _address(source))
-    kernel = cuda.made("cuModuleGetFunction", module, _address(entry))
+    module = _made("cuModuleLoadData", _address(source))
+    kernel = _made("cuModuleGetFunction", module, _address(entry))
     # The GPU's memory may hold the sums of an earlier run.
     found = array("f", [float("nan")] * ELEMENTS)
-    memory = [_copied(cuda, values) for values in (*[array("f", it) for it in vectors()], found)]
-    _launch(cuda, kernel, memory)
-    cuda("cuCtxSynchronize")
-    cuda("cuMemcpyDtoH_v2", _address(found), memory[-1], _SIZE)
+    memory = [_copied(values) for values in (*[array("f", it) for it in vectors()], found)]
+    _launch(kernel, memory)
+    _call("cuCtxSynchronize")
+    _call("cuMemcpyDtoH_v2", _address(found), memory[-1], _SIZE)
     for pointer in memory:
-        cuda("cuMemFree_v2", pointer)
-    cuda("cuModuleUnload", module)
+        _call("cuMemFree_v2", pointer)
+    _call("cuModuleUnload", module)
     return found.tolist()
 
 
-def _copied(cuda: _Cuda, values: array[float]) -> int:
+def _copied(values: array[float]) -> int:
     """Memory of the device with these values: its address there."""
-    pointer = cuda.made("cuMemAlloc_v2", _SIZE)
-    cuda("cuMemcpyHtoD_v2", pointer, _address(values), _SIZE)
+    pointer = _made("cuMemAlloc_v2", _SIZE)
+    _call("cuMemcpyHtoD_v2", pointer, _address(values), _SIZE)
     return pointer
 
 
-def _launch(cuda: _Cuda, kernel: int, memory: list[int]) -> None:
+def _launch(kernel: int, memory: list[int]) -> None:
     """One thread for each element; the parameters are passed by the addresses of their values."""
     given = array("Q", [*memory, ELEMENTS])
     size = given.itemsize
     pointers = array("Q", [_address(given) + size * index for index in range(len(given))])
     blocks = (ELEMENTS + _THREADS - 1) // _THREADS
     shared_memory, stream, extra = 0, 0, 0
-    cuda(*("cuLaunchKernel", kernel, blocks, 1, 1, _THREADS, 1, 1), *(shared_memory, stream, _address(pointers), extra))
+    grid, block = (blocks, 1, 1), (_THREADS, 1, 1)
+    _call("cuLaunchKernel", kernel, *grid, *block, shared_memory, stream, _address(pointers), extra)

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import json
 import signal
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oci_gpu_hook.driver.facts import Facts
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import plain
-from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding
+from oci_gpu_hook.node.diagnosis import FAIL, Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, KERNELS_LOG, REBOOT, command, then
 from oci_gpu_hook.node.machine import apart
 from oci_gpu_hook.node.machine.apart import Said
 from oci_gpu_hook.node.validation.vectoradd import ELEMENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from oci_gpu_hook.host.root import HostRoot
 
 # What libcuda loads beside, which below a driver root no loader of the host finds.
 _LIBRARIES = ("libcuda", "libnvidia-ptxjitcompiler", "libnvidia-nvvm", "libnvidia-nvvm70", "libnvidia-gpucomp")
@@ -25,6 +30,7 @@ _AT_ONCE = 8
 _PROGRAM = "from oci_gpu_hook.node.validation import vectoradd; vectoradd.answer()"
 
 _WHO_HAS_IT = then(command("oci-gpu-hook", "containers"), command("nvidia-smi"))
+_DIVIDE = command("nvidia-smi", "mig", "-cgi", "...", "-C")
 _VALIDATE_DRIVER = command("oci-gpu-hook", "validate", "driver")
 # By CUresult of cuda.h; of all others the kernel's log says more.
 _REMEDIES = {
@@ -46,18 +52,11 @@ class Device(NamedTuple):
     word: str
 
 
-class Host(NamedTuple):
-    """What a process needs to find the driver: libraries to preload, and the folder of MPS's pipes."""
-
-    preload: str
-    mps_pipe_folder: str
-
-
 # On a Jetson and WSL 2, whose devices only CUDA tells.
 FIRST = (Device("GPU", ""),)
 
 
-def devices(found: DriverInventory, facts: Facts | None) -> tuple[tuple[Device, ...], list[Finding]]:
+def devices(found: DriverInventory, facts: Facts | None) -> tuple[list[Device], list[Finding]]:
     """The GPUs and MIG devices to compute on, and those on which that cannot be: CUDA has a MIG device by UUID only."""
     in_mig_mode = [gpu.bus_id for gpu in facts.gpus if gpu.in_mig_mode] if facts else []
     wanted, wrong = [], []
@@ -65,19 +64,17 @@ def devices(found: DriverInventory, facts: Facts | None) -> tuple[tuple[Device, 
         migs = [device for device in found.mig_devices if device.gpu == gpu.nvml_index]
         if not migs and gpu.bus_id in in_mig_mode:
             seen = "it is in MIG mode and has no MIG device: nothing can compute on it"
-            wrong.append(
-                Finding(f"GPU {gpu.nvml_index}", WARN, seen, command("nvidia-smi", "mig", "-cgi", "...", "-C"))
-            )
+            wrong.append(warned(f"GPU {gpu.nvml_index}", seen, _DIVIDE))
         elif not migs:
             wanted.append(Device(f"GPU {gpu.nvml_index}", gpu.uuid or str(gpu.nvml_index)))
         for mig in migs:
             if mig.uuid is None:
                 check = f"MIG of GPU {gpu.nvml_index}"
                 seen = f"GPU instance {mig.gi}, compute instance {mig.ci} has no UUID without NVML"
-                wrong.append(Finding(check, FAIL, seen, _VALIDATE_DRIVER))
+                wrong.append(failed(check, seen, _VALIDATE_DRIVER))
             else:
                 wanted.append(Device(f"MIG {gpu.nvml_index}:{mig.number}", mig.uuid))
-    return tuple(wanted), wrong
+    return wanted, wrong
 
 
 def by_gpu(found: DriverInventory, computed: list[Finding]) -> dict[str, str]:
@@ -90,42 +87,36 @@ def by_gpu(found: DriverInventory, computed: list[Finding]) -> dict[str, str]:
     return tested
 
 
-def libraries(top: str, found: DriverInventory, names: tuple[str, ...] = _LIBRARIES) -> str:
-    """The files of these libraries below the folder `top`, to preload; unless named, libcuda and what it loads."""
-    files = [item for item in found.libraries if item.bits == 64]
-    wanted = [item for item in files if item.file.partition(".so")[0] in names]
-    return ":".join([f"{top.rstrip('/')}{item.path}" for item in wanted])
+def libraries(root: HostRoot, found: DriverInventory) -> str:
+    """The files of libcuda and of what it loads, to preload."""
+    wanted = [item for item in found.libraries if item.bits == 64 and item.file.partition(".so")[0] in _LIBRARIES]
+    return ":".join([f"{root.path.rstrip('/')}{item.path}" for item in wanted])
 
 
-def run(host: Host, wanted: tuple[Device, ...], seconds: float) -> list[Finding]:
-    """A finding for each device: some at once, as each may take all its time."""
+def run(preload: str, mps_pipe_folder: str, wanted: Sequence[Device], seconds: float) -> list[Finding]:
+    """A finding for each device: some at once, as each may take all its time; preload: see `apart.python`."""
     findings = []
     for begin in range(0, len(wanted), _AT_ONCE):
-        findings += _on(host, wanted[begin : begin + _AT_ONCE], seconds)
+        devices = wanted[begin : begin + _AT_ONCE]
+        try:
+            said = apart.python(_PROGRAM, seconds, preload, [_environment(it, mps_pipe_folder) for it in devices])
+        except OSError as err:
+            seen = f"no process can be started: {err.strerror}"
+            findings += [Finding(device.check, FAIL, seen) for device in devices]
+        else:
+            findings += [judge(device, it, seconds) for device, it in zip(devices, said)]
     return findings
 
 
-def _on(host: Host, devices: tuple[Device, ...], seconds: float) -> list[Finding]:
-    environments = [_environment(host, device) for device in devices]
-    try:
-        said = apart.python(_PROGRAM, seconds, host.preload, environments)
-    except OSError as err:
-        seen = f"no process can be started: {err.strerror}"
-        return [Finding(device.check, FAIL, seen) for device in devices]
-    return [judge(device, it, seconds) for device, it in zip(devices, said)]
-
-
-def _environment(host: Host, device: Device) -> dict[str, str]:
-    environment = {
+def _environment(device: Device, mps_pipe_folder: str) -> dict[str, str]:
+    return {
         # As NVML numbers them.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         # Nothing stays in a home folder.
         "CUDA_CACHE_DISABLE": "1",
-        "CUDA_MPS_PIPE_DIRECTORY": host.mps_pipe_folder,
+        "CUDA_MPS_PIPE_DIRECTORY": mps_pipe_folder,
+        **({"CUDA_VISIBLE_DEVICES": device.word} if device.word else {}),
     }
-    if device.word:
-        environment["CUDA_VISIBLE_DEVICES"] = device.word
-    return environment
 
 
 def judge(device: Device, said: Said, seconds: float) -> Finding:
@@ -144,29 +135,28 @@ def judge(device: Device, said: Said, seconds: float) -> Finding:
         seen = f"the process was killed by {_signal(-said.status)} in {plain(call)}"
     else:
         seen = f"the process ended in {plain(call)} with status {said.status}"
-    return Finding(device.check, FAIL, seen, KERNELS_LOG)
+    return failed(device.check, seen, KERNELS_LOG)
 
 
 def _answered(device: Device, document: dict[str, Any]) -> Finding:
-    check = device.check
+    remedy = KERNELS_LOG
     if "missing" in document:
-        seen = f"libcuda cannot be loaded: {document['missing']}"
-        return Finding(check, FAIL, plain(seen), DOCTOR)
-    if "code" in document:
+        seen, remedy = f"libcuda cannot be loaded: {document['missing']}", DOCTOR
+    elif "code" in document:
         call, name, text = (str(document[key]) for key in ("call", "name", "text"))
         seen = f"{call.partition('_v2')[0]} failed: {name} ({text.rstrip('.')})"
-        return Finding(check, FAIL, plain(seen), _REMEDIES.get(document["code"], KERNELS_LOG))
-    # Of a MIG device an old driver gives the GPU's.
-    if device.word.startswith("GPU-") and document["uuid"] != device.word[4:]:
-        seen = f"CUDA gave GPU-{document['uuid']} in the place of {device.word}"
-        return Finding(check, FAIL, plain(seen), _VALIDATE_DRIVER)
-    if document["differs"]:
+        remedy = _REMEDIES.get(document["code"], KERNELS_LOG)
+    elif device.word.startswith("GPU-") and document["uuid"] != device.word[4:]:
+        # Of a MIG device an old driver gives the GPU's.
+        seen, remedy = f"CUDA gave GPU-{document['uuid']} in the place of {device.word}", _VALIDATE_DRIVER
+    elif document["differs"]:
         count, index, expected, got = document["differs"]
         seen = (
             f"{count} of {ELEMENTS} sums differ: the first is element {index}, {expected} was expected and {got} came"
         )
-        return Finding(check, FAIL, plain(seen), KERNELS_LOG)
-    return Finding(check, PASS, plain(f"Test PASSED: {ELEMENTS} elements on {document['device']}"))
+    else:
+        return passed(device.check, plain(f"Test PASSED: {ELEMENTS} elements on {document['device']}"))
+    return failed(device.check, plain(seen), remedy)
 
 
 def _signal(number: int) -> str:
