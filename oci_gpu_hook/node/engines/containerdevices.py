@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import bpf, syscalls
-from oci_gpu_hook.kernel.filetypes import is_character_device
+from oci_gpu_hook.kernel.filetypes import is_character_device, is_same
 from oci_gpu_hook.node.engines import containers, deviceverdict
 from oci_gpu_hook.node.machine import closing, mounts, processes, text, untrusted
 from oci_gpu_hook.node.machine.mounts import Mounts
@@ -133,7 +133,7 @@ def _first_processes(root: HostRoot, hosts: Mounts) -> tuple[list[tuple[int, int
         if namespace is None:
             pid = processes.other_thread(root, first)
             namespace = root.stat(f"/proc/{pid}/ns/mnt") if pid != first else None
-        if processes.is_same(namespace, ours):
+        if namespace and ours and is_same(namespace, ours):
             continue
         began = processes.started(root, pid)
         if began is None or processes.is_kernels(root, pid):

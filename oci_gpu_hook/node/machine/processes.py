@@ -12,10 +12,10 @@ import fcntl
 import posix
 import re
 from contextlib import ExitStack, suppress
-from os.path import samestat
 
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel.filetypes import is_same
 from oci_gpu_hook.node.machine import closing, mounts, text, untrusted
 
 # ioctl_nsfs(2); linux/nsfs.h.
@@ -115,12 +115,8 @@ def _is_hosts(root: HostRoot, pid: int, path: str) -> bool:
 
 def is_in_our_users(root: HostRoot, pid: int) -> bool:
     """Whether a process is in our user namespace."""
-    return is_same(root.stat(f"/proc/{pid}/ns/user"), root.stat("/proc/self/ns/user"))
-
-
-def is_same(one: posix.stat_result | None, other: posix.stat_result | None) -> bool:
-    """Whether both are there and are the same file."""
-    return one is not None and other is not None and samestat(one, other)
+    theirs, ours = root.stat(f"/proc/{pid}/ns/user"), root.stat("/proc/self/ns/user")
+    return theirs is not None and ours is not None and is_same(theirs, ours)
 
 
 def command_line(root: HostRoot, pid: int) -> list[str]:

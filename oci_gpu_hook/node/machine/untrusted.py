@@ -21,8 +21,8 @@ from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.source import read_source
 from oci_gpu_hook.kernel import procfile, syscalls
+from oci_gpu_hook.kernel.descriptors import closing, content, reopened
 from oci_gpu_hook.kernel.filetypes import is_character_device, is_regular
-from oci_gpu_hook.node.machine import closing
 from oci_gpu_hook.node.machine.mounts import Mounts
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ MOST_NAMES = 16384
 # A value takes a hundred bytes of memory.
 _MOST_VALUES = 50_000
 # Of a container; and of a process, whose root comes first.
-_LARGEST_MOUNTINFO, _LARGEST_FIRST = 2 << 20, 1 << 16
+_LARGEST_MOUNTINFO, _MOST_OF_FIRST = 2 << 20, 1 << 16
 
 _NAMED = posix.O_PATH | posix.O_CLOEXEC
 _FOLDER = posix.O_RDONLY | posix.O_DIRECTORY
 # O_NONBLOCK: the open of a file with a lease waits for its holder.  O_NOCTTY: a terminal would become ours.
-_READ = posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC
+_NO_WAIT = posix.O_NONBLOCK | posix.O_NOCTTY
 _WRITABLE = 0o222
 _IN_ROOT = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 _NO_LINKS = syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_MAGICLINKS
@@ -127,8 +127,7 @@ class ContainerRoot:
                 raise OSError(syscalls.ENODEV, "it is another device by now", path)
             # MIG's capability devices have no write permission: programs open them for reading only.
             access = posix.O_RDWR if status.st_mode & _WRITABLE else posix.O_RDONLY
-            flags = access | posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC
-            posix.close(posix.open(f"/proc/self/fd/{fd}", flags))
+            posix.close(reopened(fd, access | _NO_WAIT))
 
 
 def our_mounts() -> Mounts:
@@ -141,15 +140,19 @@ def our_mounts() -> Mounts:
 
 def mounts_of(root: HostRoot, pid: int) -> Mounts | None:
     """The mounts that a process sees; None if they cannot be read, or are too many."""
-    data = mountinfo(root, pid, _LARGEST_MOUNTINFO + 1)
-    return None if not data or len(data) > _LARGEST_MOUNTINFO else Mounts(data)
-
-
-def mountinfo(root: HostRoot, pid: int, most: int = _LARGEST_FIRST) -> bytes:
-    """The first bytes of what the kernel says of the mounts that a process sees; none if there is no such process."""
     with suppress(OSError), closing(root.open(f"/proc/{pid}/mountinfo", posix.O_RDONLY)) as fd:
-        return _first(fd, most)
-    return b""
+        data = content(fd, _LARGEST_MOUNTINFO)
+        return Mounts(data) if data else None
+    return None
+
+
+def mountinfo(root: HostRoot, pid: int) -> bytes:
+    """The first bytes of what the kernel says of the mounts that a process sees; none if there is no such process."""
+    said = b""
+    with suppress(OSError), closing(root.open(f"/proc/{pid}/mountinfo", posix.O_RDONLY)) as fd:
+        while len(said) < _MOST_OF_FIRST and (piece := posix.read(fd, 1 << 16)):
+            said += piece
+    return said
 
 
 def regular(path: str, root: HostRoot | None = None) -> int:
@@ -248,24 +251,14 @@ def _content(fd: int, largest: int) -> bytes | None:
     if posix.fstat(fd).st_size > largest:
         return None
     with closing(_reopened(fd)) as opened:
-        data = _first(opened, largest + 1)
-    return data if len(data) <= largest else None
+        return content(opened, largest)
 
 
 def _reopened(fd: int) -> int:
     """A descriptor to read the regular file that an O_PATH descriptor names; OSError if it is none."""
     if not is_regular(posix.fstat(fd)) or syscalls.filesystem_magic(fd) in syscalls.KERNEL_MAGICS:
         raise OSError(syscalls.EINVAL, "it is no regular file")
-    return posix.open(f"/proc/self/fd/{fd}", _READ)
-
-
-def _first(fd: int, most: int) -> bytes:
-    """The first bytes of a file, at most so many."""
-    pieces, left = [], most
-    while left and (piece := posix.read(fd, min(left, 1 << 16))):
-        pieces.append(piece)
-        left -= len(piece)
-    return b"".join(pieces)
+    return reopened(fd, posix.O_RDONLY | _NO_WAIT)
 
 
 def _entries(fd: int, most: int) -> Iterator[posix.DirEntry[str]]:

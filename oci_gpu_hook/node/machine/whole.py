@@ -123,11 +123,6 @@ def folder(path: str, find: Callable[[str], int], *, is_for_all: bool = False) -
             raise
 
 
-def reopened(named: int) -> int:
-    """A descriptor to use the folder that an O_PATH descriptor names."""
-    return os.open(f"/proc/self/fd/{named}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-
-
 def trusted(path: str) -> int:
     """An O_PATH descriptor of the folder at `path`, to which only root could have led, if we are root."""
     if os.geteuid() != 0:

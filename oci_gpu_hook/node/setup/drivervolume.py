@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from oci_gpu_hook.errors import ConfigError, DriverError
 from oci_gpu_hook.host.source import UntrustedError, open_source, read_source
+from oci_gpu_hook.kernel.descriptors import closing, reopened
 from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others, is_regular
-from oci_gpu_hook.node.machine import closing, whole
+from oci_gpu_hook.node.machine import whole
 from oci_gpu_hook.node.setup import filecopy
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def make(root: HostRoot, found: DriverInventory) -> bool:
     try:
         with _locked(root) as state:
             if exists(root):
-                with closing(_open_ours(root)) as named, closing(whole.reopened(named)) as volume:
+                with closing(_open_ours(root)) as named, closing(reopened(named, os.O_DIRECTORY)) as volume:
                     return _fill(root, state, volume, found)
             staged = f"{_STAGED}new"
             with closing(_make_folder(state, staged)) as volume:
@@ -150,7 +151,7 @@ def _locked(root: HostRoot) -> Iterator[int]:
     It is made if it is missing.  Of two that make the volume at once the second finds it made.
     """
     opened = whole.folder(STATE, lambda path: open_source(root.fd, path), is_for_all=True)
-    with opened as named, closing(whole.reopened(named)) as state:
+    with opened as named, closing(reopened(named, os.O_DIRECTORY)) as state:
         fcntl.flock(state, fcntl.LOCK_EX)
         _drop_staged(state)
         yield state

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from oci_gpu_hook.errors import ApplyError, ConfigError, quoted
 from oci_gpu_hook.host.source import UntrustedError, open_source
+from oci_gpu_hook.kernel.descriptors import closing, content, reopened
 from oci_gpu_hook.kernel.filetypes import is_regular
-from oci_gpu_hook.node.machine import closing, whole
+from oci_gpu_hook.node.machine import whole
 
 if TYPE_CHECKING:
     from oci_gpu_hook.host.root import HostRoot
@@ -73,15 +74,16 @@ def _opened(root: HostRoot, path: str, is_users: bool) -> int:
         raise OSError(err.errno, err.strerror) from err
 
 
-def _text(fd: int, shown: str) -> str:
+def _text(named: int, shown: str) -> str:
     try:
-        with open(f"/proc/self/fd/{fd}", "rb") as file:
-            data = file.read(_LARGEST + 1)
-        if len(data) > _LARGEST:
-            raise ConfigError(f"{shown} is larger than {_LARGEST >> 20} MiB", FIX)
-        return data.decode("utf-8")
+        with closing(reopened(named)) as fd:
+            data = content(fd, _LARGEST)
     except OSError as err:
         raise ConfigError(f"cannot read {shown}: {err.strerror}", "run it as root") from err
+    if data is None:
+        raise ConfigError(f"{shown} is larger than {_LARGEST >> 20} MiB", FIX)
+    try:
+        return data.decode("utf-8")
     except UnicodeDecodeError as err:
         raise ConfigError(f"{shown} is no text in UTF-8", FIX) from err
 
@@ -95,7 +97,7 @@ def write(root: HostRoot, file: EngineFile, text: str | None) -> None:
     try:
         # Docker's package makes no folder for its settings, and a user may have no ~/.config.
         opened = whole.folder(path, lambda it: _opened(root, it, file.is_users))
-        with opened as named, closing(whole.reopened(named)) as folder:
+        with opened as named, closing(reopened(named, os.O_DIRECTORY)) as folder:
             # One run of ours after another: between its last look and its rename no other one comes.
             fcntl.flock(folder, fcntl.LOCK_EX)
             _replace(folder, name, file, text)

@@ -12,8 +12,8 @@ import shutil
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.host.source import open_source
+from oci_gpu_hook.kernel.descriptors import closing, reopened
 from oci_gpu_hook.kernel.filetypes import is_regular
-from oci_gpu_hook.node.machine import closing
 
 if TYPE_CHECKING:
     from oci_gpu_hook.host.root import HostRoot
@@ -30,7 +30,7 @@ _SELINUX = "/sys/fs/selinux/enforce"
 def copy(root: HostRoot, path: str, top: int, place: str) -> None:
     """Copy one file: blocks that the filesystem can share are shared, and are nobody's to write."""
     with closing(open_source(root.fd, path)) as named:
-        opened = os.open(f"/proc/self/fd/{named}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        opened = reopened(named, os.O_NONBLOCK)
     with closing(opened) as source:
         status = os.fstat(source)
         if not is_regular(status):
