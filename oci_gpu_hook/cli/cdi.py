@@ -169,7 +169,7 @@ def of_host(
     if management:
         whole_node = ((ALL, _provision(found, asked)),)
         return spec_of.document(common, whole_node, hook, spec_of.MANAGEMENT_KIND), ""
-    devices = [(name, _provision(found, asked._replace(devices=(it,)))) for name, it in spec_of.names(found)]
+    devices = [(name, _provision(found, asked._replace(devices=(name,)))) for name in spec_of.names(found)]
     return spec_of.document(common, tuple(devices), hook), spec_of.nameless(found)
 
 

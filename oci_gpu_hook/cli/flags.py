@@ -89,7 +89,7 @@ class _Named(NamedTuple):
         if missing:
             click.echo(f"not there: {', '.join(missing)} ('oci-gpu-hook prepare' makes them)", err=True)
         # Names by PCI address become indices: every way in, CDI's too, knows these.
-        known = {name for name, _ in cdispec.names(found)}
+        known = cdispec.names(found)
         indices = {gpu.bus_id: str(gpu.nvml_index) for gpu in found.gpus}
         return Asked(
             tuple([name if name in known else indices.get(name, name) for name in request.devices]),

@@ -71,13 +71,7 @@ class Leases:
         """ConfigError if we may not write, as a rootless engine's start may not, or if the leases are damaged."""
         if self._is_written:
             try:
-                saved.make_folder(self._host)
-                folder = saved.open_folder(self._host)
-                try:
-                    flags = posix.O_RDWR | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC
-                    self._lock = posix.open(_LOCK, flags, 0o600, dir_fd=folder)
-                finally:
-                    posix.close(folder)
+                self._lock = saved.open_lock(self._host, _LOCK)
                 # Not flock(2), which any reader may take.  It goes with our process, and who waits has an alarm.
                 posix.lockf(self._lock, posix.F_LOCK, 0)
             except OSError as err:

@@ -12,6 +12,7 @@ import posix
 
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import syscalls
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_open_to_others, is_regular
 
 TYPE_CHECKING = False
@@ -56,33 +57,31 @@ def make_folder(root: HostRoot) -> None:
         posix.mkdir(path, 0o755)
     except FileExistsError:
         return
-    fd = posix.open(path, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC)
-    try:
+    with closing(posix.open(path, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC)) as fd:
         posix.fchmod(fd, 0o755)
-    finally:
-        posix.close(fd)
+
+
+def open_lock(root: HostRoot, name: str) -> int:
+    """A descriptor to lock a file by, which is made if it is missing, as the folder; OSError as `open_folder`."""
+    make_folder(root)
+    with closing(open_folder(root)) as folder:
+        flags = posix.O_RDWR | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC
+        return posix.open(name, flags, 0o600, dir_fd=folder)
 
 
 def read(root: HostRoot, name: str) -> bytes | None:
     """The bytes of a file; None if it is not a regular file that only root or this user can have written."""
     try:
-        folder = open_folder(root)
-        try:
+        with closing(open_folder(root)) as folder:
             flags = posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC
-            fd = posix.open(name, flags, dir_fd=folder)
-        finally:
-            posix.close(folder)
+            opened = posix.open(name, flags, dir_fd=folder)
+        with closing(opened) as fd:
+            status = posix.fstat(fd)
+            if not is_regular(status) or is_open_to_others(status, posix.geteuid()) or status.st_size > LARGEST:
+                return None
+            return posix.read(fd, status.st_size)
     except OSError:
         return None
-    try:
-        status = posix.fstat(fd)
-        if not is_regular(status) or is_open_to_others(status, posix.geteuid()) or status.st_size > LARGEST:
-            return None
-        return posix.read(fd, status.st_size)
-    except OSError:
-        return None
-    finally:
-        posix.close(fd)
 
 
 def write(root: HostRoot, name: str, data: bytes, staged: str = "") -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.exporters import counters, spool
 from oci_gpu_hook.node.machine import whole
 from oci_gpu_hook.report import journal
@@ -80,8 +81,11 @@ def test_a_line_that_was_cut_off_spoils_neither_itself_nor_the_next() -> None:
 
 
 @pytest.fixture()
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A spool of the test's own."""
+    host = tmp_path_factory.mktemp("host")
+    (host / "run").mkdir()
+    monkeypatch.setattr(spool, "HostRoot", lambda: HostRoot(str(host)))
     for module in (journal, spool):
         monkeypatch.setattr(module, "SPOOL", str(tmp_path / "starts"))
     monkeypatch.setattr(spool, "_FOLDER", str(tmp_path))

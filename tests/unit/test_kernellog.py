@@ -84,7 +84,7 @@ class Host:
 
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
-    monkeypatch.setattr(spool, "_FOLDER", str(tmp_path / "run/oci-gpu-hook"))
+    monkeypatch.setattr(spool, "HostRoot", lambda: HostRoot(str(tmp_path)))
     return Host(tmp_path)
 
 

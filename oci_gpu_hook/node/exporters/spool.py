@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.exporters import counters
-from oci_gpu_hook.node.machine import whole
+from oci_gpu_hook.node.machine import closing, whole
 from oci_gpu_hook.report.journal import SPOOL
 
 if TYPE_CHECKING:
@@ -48,14 +48,10 @@ class Totals:
 def lock() -> Iterator[None]:
     """Keep other collectors waiting; hooks do not wait."""
     try:
-        root = HostRoot()
-        saved.make_folder(root)
-        # Nobody else can put a link of ours there.
-        os.close(saved.open_folder(root))
-        fd = os.open(f"{_FOLDER}/metrics.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        fd = saved.open_lock(HostRoot(), "metrics.lock")
     except OSError as err:
         raise whole.failure(_FOLDER, err) from err
-    with open(fd, "rb"):
+    with closing(fd):
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
 

@@ -14,13 +14,12 @@ from contextlib import suppress
 
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.machine import closing
 from oci_gpu_hook.record import NamedTuple
 
 STEPS = ("driver", "hook", "workload")
 PASSED, FAILED, SKIPPED = OUTCOMES = ("passed", "failed", "skipped")
 
-_NAME, _LOCK = "validation.json", "validation.lock"
+_NAME = "validation.json"
 
 
 class StepResult(NamedTuple):
@@ -41,9 +40,7 @@ class Validation(NamedTuple):
 
 def lock(root: HostRoot, seconds: float) -> int:
     """A descriptor; until it is closed no other has one.  TimeoutError if another has it for so long."""
-    saved.make_folder(root)
-    with closing(saved.open_folder(root)) as folder:
-        fd = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+    fd = saved.open_lock(root, "validation.lock")
     deadline = time.monotonic() + seconds
     try:
         while True:

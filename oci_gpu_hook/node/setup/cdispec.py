@@ -64,19 +64,16 @@ class Hook(NamedTuple):
     groups: bool = True
 
 
-def names(inventory: DriverInventory) -> tuple[tuple[str, str], ...]:
-    """Each device's name in the spec and its selector: index, UUID, MIG device, ``all``, ``none`` for files alone."""
-    found = []
-    for gpu in inventory.gpus:
-        found.append((str(gpu.nvml_index), str(gpu.nvml_index)))
-        if gpu.uuid:
-            found.append((gpu.uuid, gpu.uuid))
-    for device in inventory.mig_devices:
-        if device.number is not None:
-            found.append((f"{device.gpu}:{device.number}", f"{device.gpu}:{device.number}"))
-        if device.uuid:
-            found.append((device.uuid, device.uuid))
-    return (*found, (ALL, ALL), (NONE, NONE))
+def names(inventory: DriverInventory) -> tuple[str, ...]:
+    """Each device's name in the spec, by which it is asked for: index, UUID, MIG device; ``all``, and ``none``."""
+    gpus = [name for gpu in inventory.gpus for name in (str(gpu.nvml_index), gpu.uuid) if name]
+    mig = [
+        name
+        for device in inventory.mig_devices
+        for name in ("" if device.number is None else f"{device.gpu}:{device.number}", device.uuid)
+        if name
+    ]
+    return (*gpus, *mig, ALL, NONE)
 
 
 def nameless(inventory: DriverInventory) -> str:
@@ -189,7 +186,7 @@ def stale(spec: object, inventory: DriverInventory) -> str:
         return different
     devices: object = spec.get("devices") if isinstance(spec, dict) else None
     spec_names = [item.get("name") for item in (devices if isinstance(devices, list) else ()) if isinstance(item, dict)]
-    host_names = [name for name, _ in names(inventory)]
+    host_names = names(inventory)
     for name in spec_names:
         if name not in host_names:
             return f"the CDI spec names {quoted(name)}, which the host has no longer"
