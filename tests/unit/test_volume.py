@@ -14,7 +14,7 @@ import pytest
 
 from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.setup import drivervolume, filecopy
+from oci_gpu_hook.node.setup import drivervolume
 from tests.unit import hosts
 from tests.unit.hosts import LIBRARY_FOLDER, VERSION
 from tests.unit.program import Program
@@ -172,13 +172,13 @@ def test_copies_are_made_where_no_container_sees_them(
     program(*command(tree, "create"))
     upgrade(tree)
     before = whole(volume(tree))
-    real, seen = filecopy.copy, []
+    real, seen = drivervolume._copy, []
 
     def copy(*given: Any) -> None:
         seen.append(whole(volume(tree)) == before)
         real(*given)
 
-    monkeypatch.setattr(filecopy, "copy", copy)
+    monkeypatch.setattr(drivervolume, "_copy", copy)
     program(*command(tree, "create"))
     assert seen and all(seen)
 
@@ -232,7 +232,7 @@ def test_a_folder_of_3000_folders_is_removed(program: Program, tree: Path) -> No
 
 def test_too_many_names_are_a_sentence(program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(*command(tree, "create"))
-    monkeypatch.setattr(filecopy, "_MOST_NAMES", 100)
+    monkeypatch.setattr(drivervolume, "_MOST_NAMES", 100)
     for number in range(100):
         hosts.plant(volume(tree), f".x/{number}", "")
     upgrade(tree)

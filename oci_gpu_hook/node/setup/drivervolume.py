@@ -16,9 +16,11 @@ command line.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import shutil
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,7 +29,6 @@ from oci_gpu_hook.host.source import UntrustedError, open_source, read_source
 from oci_gpu_hook.kernel.descriptors import closing, reopened
 from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others, is_regular
 from oci_gpu_hook.node.machine import whole
-from oci_gpu_hook.node.setup import filecopy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +47,11 @@ _FOLDERS = ("bin", "lib", "lib64")
 _LARGEST_MARK = 1 << 20
 # A run that was killed leaves one; a container that may write to the folder, any number.
 _MOST_COPIES = 1000
+_MOST_NAMES = 100_000
+# What containers of any type may read and run, and none may write; where the kernel has SELinux.
+_LABEL = b"system_u:object_r:container_ro_file_t:s0\0"
+_ATTRIBUTE = "security.selinux"
+_SELINUX = "/sys/fs/selinux/enforce"
 _DIGITS = frozenset("0123456789.")
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -115,8 +121,8 @@ def make(root: HostRoot, found: DriverInventory) -> bool:
                     _fill(root, state, volume, found)
                     os.rename(staged, NAME, src_dir_fd=state, dst_dir_fd=state)
                 except BaseException:
-                    filecopy.drop(state, staged)
-                    filecopy.drop(state, MARK)
+                    _drop(state, staged)
+                    _drop(state, MARK)
                     raise
             return True
     except UntrustedError as err:
@@ -134,7 +140,7 @@ def remove(root: HostRoot) -> bool:
             # Under another name first: nobody finds a half of it.
             os.rename(NAME, f"{_STAGED}gone", src_dir_fd=state, dst_dir_fd=state)
             _drop_staged(state)
-            filecopy.drop(state, MARK)
+            _drop(state, MARK)
         above, _, name = STATE.rpartition("/")
         # Something else may be in it.
         with closing(open_source(root.fd, above)) as parent, suppress(OSError):
@@ -224,11 +230,11 @@ def _fill(root: HostRoot, state: int, volume: int, found: DriverInventory) -> bo
     copies, mark, before = layout(found), _mark(root), _current(volume)
     rows = _rows(root, copies)
     same = mark.get("rows") == rows and mark.get("copies") == before
-    if not _link_folders(volume) and same and filecopy.is_labelled(root, volume):
+    if not _link_folders(volume) and same and _is_labelled(root, volume):
         return False
     # What stays when the copies are exchanged.
     for name in (*_FOLDERS, "."):
-        filecopy.label(root, volume, name)
+        _label(root, volume, name)
     last = str(mark.get("copies", "")).rpartition("-")[2]
     made = f".{found.driver_version}-{int(last) + 1 if last.isdecimal() else 1}"
     staged = f"{_STAGED}copies"
@@ -241,10 +247,10 @@ def _fill(root: HostRoot, state: int, volume: int, found: DriverInventory) -> bo
         document = {"format": _FORMAT, "folder": os.fstat(volume).st_ino, **words}
         whole.place(state, MARK, json.dumps(document).encode())
         os.symlink(made, f".{CURRENT}", dir_fd=volume)
-        filecopy.label(root, volume, f".{CURRENT}")
+        _label(root, volume, f".{CURRENT}")
         os.rename(f".{CURRENT}", CURRENT, src_dir_fd=volume, dst_dir_fd=volume)
     except BaseException:
-        filecopy.drop(state, staged)
+        _drop(state, staged)
         _drop_others(state, volume, before)
         raise
     _drop_others(state, volume, made)
@@ -264,15 +270,15 @@ def _current(volume: int) -> str:
 def _copy_all(root: HostRoot, copies: Copies, state: int, staged: str) -> None:
     places = [*copies.files, *copies.links]
     with closing(_make_folder(state, staged)) as top:
-        filecopy.label(root, top, ".")
+        _label(root, top, ".")
         for folder in sorted({*_FOLDERS, *[place.rpartition("/")[0] for place in places]}):
             os.close(_make_folder(top, folder))
-            filecopy.label(root, top, folder)
+            _label(root, top, folder)
         for place, path in copies.files.items():
-            filecopy.copy(root, path, top, place)
+            _copy(root, path, top, place)
         for place, text in copies.links.items():
             os.symlink(text, place, dir_fd=top)
-            filecopy.label(root, top, place)
+            _label(root, top, place)
         os.fsync(top)
 
 
@@ -283,11 +289,94 @@ def _drop_others(state: int, volume: int, kept: str) -> None:
     for number, name in enumerate([name for name in names if name[:1] == "." and name != kept]):
         gone = f"{_STAGED}gone.{number}"
         os.rename(name, gone, src_dir_fd=volume, dst_dir_fd=state)
-        filecopy.drop(state, gone)
+        _drop(state, gone)
 
 
 def _drop_staged(state: int) -> None:
     """Remove what a run that was killed has left beside the volume."""
     for name in os.listdir(state):
         if name.startswith(_STAGED):
-            filecopy.drop(state, name)
+            _drop(state, name)
+
+
+def _copy(root: HostRoot, path: str, top: int, place: str) -> None:
+    """Copy one file: blocks that the filesystem can share are shared, and are nobody's to write."""
+    with closing(open_source(root.fd, path)) as named:
+        opened = reopened(named, os.O_NONBLOCK)
+    with closing(opened) as source:
+        status = os.fstat(source)
+        if not is_regular(status):
+            raise OSError(errno.EINVAL, "it is no plain file", path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with closing(os.open(place, flags, 0o600, dir_fd=top)) as fd:
+            _copy_bytes(source, fd)
+            _label(root, top, place)
+            # Never a set-user-id bit.
+            os.fchmod(fd, 0o755 if status.st_mode & 0o111 else 0o644)
+            os.fsync(fd)
+
+
+def _copy_bytes(source: int, target: int) -> None:
+    try:
+        while os.copy_file_range(source, target, 1 << 30):
+            pass
+    except OSError as err:
+        # Between some filesystems the kernel does not copy by itself.
+        if err.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+        with open(source, "rb", closefd=False) as reader, open(target, "wb", closefd=False) as writer:
+            shutil.copyfileobj(reader, writer)
+
+
+def _drop(folder: int, name: str) -> None:
+    """Remove a file, or a folder with what is in it; nothing if there is none.
+
+    A container may have filled it: with folders in folders, as deep as it likes.  So a folder's folders are brought up
+    beside it, and removed after it.  OSError if there are too many names.
+    """
+    folders, count = [name] if not _unlinks(name, folder) else [], 0
+    while folders:
+        top = folders.pop()
+        with closing(os.open(top, _FLAGS, dir_fd=folder)) as fd:
+            with os.scandir(fd) as entries:
+                names = [entry.name for _, entry in zip(range(_MOST_NAMES), entries)]
+            for inner in names:
+                count += 1
+                if count >= _MOST_NAMES:
+                    raise OSError(errno.EMFILE, f"more than {_MOST_NAMES} names are in it", name)
+                if not _unlinks(inner, fd):
+                    beside = f"{name}.{count}"
+                    os.rename(inner, beside, src_dir_fd=fd, dst_dir_fd=folder)
+                    folders.append(beside)
+        os.rmdir(top, dir_fd=folder)
+
+
+def _unlinks(name: str, folder: int) -> bool:
+    """Remove a file; True also if there is none, False if it is a folder."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        pass
+    except (IsADirectoryError, PermissionError):
+        return False
+    return True
+
+
+def _is_labelled(root: HostRoot, fd: int) -> bool:
+    """Whether an open file has that label, which restorecon may have taken away; True without SELinux or labels."""
+    try:
+        return root.stat(_SELINUX) is None or os.getxattr(fd, _ATTRIBUTE) == _LABEL
+    except OSError:
+        return True
+
+
+def _label(root: HostRoot, folder: int, name: str) -> None:
+    """Give a file, a folder or a link the label that containers may read."""
+    if root.stat(_SELINUX) is None:
+        return
+    try:
+        os.setxattr(f"/proc/self/fd/{folder}/{name}", _ATTRIBUTE, _LABEL, follow_symlinks=False)
+    except OSError as err:
+        # A policy without containers, or a filesystem without labels: there is nothing to be right.
+        if err.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
