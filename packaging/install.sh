@@ -67,6 +67,7 @@ case $action in stage | sources) packed=yes ;; *) packed='' ;; esac
 click='click >=7.1,<9'
 pynvml='nvidia-ml-py >=12'
 pyudev='pyudev >=0.22'
+pyyaml='PyYAML >=5.4'
 tomli='tomli >=1.1'
 
 fail() {
@@ -195,6 +196,8 @@ install_packages() {
         echo "without nvidia-ml-py, 'inventory refresh' cannot ask NVML"
     has pyudev || install_package "$pyudev" ||
         echo "without pyudev, 'inventory watch' looks by itself every now and then"
+    has yaml || install_package "$pyyaml" ||
+        echo "without PyYAML, 'doctor' cannot read other programs' CDI specs"
     has tomllib || has tomli || install_package "$tomli" ||
         echo "without tomli, 'config import' and 'doctor' cannot read TOML"
     [ -e "$staged/vendor" ] || return 0

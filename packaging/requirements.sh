@@ -45,6 +45,7 @@ has $runtime || need $runtime
 # Where the distribution has none of these, `make install` brings one.
 python_has click || { debian need python3-click; fedora want python3-click; }
 python_has pyudev || { debian need python3-pyudev; fedora want python3-pyudev; }
+python_has yaml || { debian need python3-yaml; fedora want python3-pyyaml; }
 python_has tomllib || python_has tomli || fedora want python3-tomli
 
 if [ "$purpose" = test ]; then

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oci_gpu_hook.cli import accelerators, cditext, onhost
+from oci_gpu_hook.cli import accelerators, onhost
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.container import layout
@@ -17,6 +17,7 @@ from oci_gpu_hook.driver.nodes import of_families
 from oci_gpu_hook.errors import ConfigError, DriverError, HookError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_regular
+from oci_gpu_hook.node.engines import cdispecs
 from oci_gpu_hook.node.machine import whole
 from oci_gpu_hook.node.setup import cdispec as spec_of
 from oci_gpu_hook.planning import carriedout, placement, platforms, provision, selection
@@ -64,7 +65,10 @@ def cdi() -> None:
 )
 @click.option("--output", metavar="FILE", help="Write to FILE, whole or not at all.  [default: stdout]")
 @click.option(
-    "--format", "form", type=click.Choice([cditext.YAML, cditext.JSON]), help="[default: by FILE's name, else yaml]"
+    "--format",
+    type=click.Choice(["yaml", "json"]),
+    expose_value=False,
+    help="Either is the same text: JSON, which is YAML too.",
 )
 @click.option(
     "--capabilities",
@@ -79,7 +83,6 @@ def generate(
     flag: str | None,
     kind: str | None,
     output: str | None,
-    form: str | None,
     capabilities: str | None,
     entry: str,
     config: str | None,
@@ -108,16 +111,15 @@ def generate(
         hook = hook_of(entry, granted(ALL if capabilities is None else capabilities, settings), config, settings)
         document, nameless = of_host(root, settings, hook, management=kind == MANAGEMENT)
         if nameless:
-            click.echo(f"{spec_of.PROGRAM}: {nameless}", err=True)
+            click.echo(f"{cdispecs.PROGRAM}: {nameless}", err=True)
     elif capabilities is not None:
         raise UsageError("--capabilities is of NVIDIA's driver, which --vendor is not for", _OWN)
     else:
         document = of_vendor(root, settings, hook_of(entry, (), config, settings, flag))
-    text = cditext.write(document, form or cditext.form_of(output or ""))
     if output is None:
-        click.echo(text, nl=False)
+        click.echo(spec_of.text(document), nl=False)
         return
-    write(output, text, flag or "", str(document["kind"]) if kind in FAMILIES else "")
+    write(output, document)
     click.echo(f"wrote {output}: {len(document['devices'])} devices")
 
 
@@ -168,7 +170,7 @@ def of_host(
     common = _provision(found, asked._replace(devices=(NONE,), mig_config=False, mig_monitor=False, imex_channels=()))
     if management:
         whole_node = ((ALL, _provision(found, asked)),)
-        return spec_of.document(common, whole_node, hook, spec_of.MANAGEMENT_KIND), ""
+        return spec_of.document(common, whole_node, hook, cdispecs.MANAGEMENT), ""
     devices = [(name, _provision(found, asked._replace(devices=(name,)))) for name in spec_of.names(found)]
     return spec_of.document(common, tuple(devices), hook), spec_of.nameless(found)
 
@@ -227,86 +229,68 @@ def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[st
     return spec_of.of_vendor(on_host.look(root, inventory), like_host, hook)
 
 
-def stale(root: HostRoot, path: str, flag: str) -> str:
-    """Why a spec of ours for another vendor's devices is out of date, in a sentence; "" if it is not."""
+def stale(root: HostRoot, document: dict[str, Any]) -> str:
+    """Why a spec of ours for another vendor's devices, or for what is beside GPUs, is out of date, in a sentence.
+
+    "" if it is not.
+    """
+    flag, family = cdispecs.vendor_of(document), family_of(document)
+    settings = Settings(device_group="container" if "additionalGids" in str(document) else "host")
     try:
-        text = (root.read(path) or b"").decode("utf-8", "replace")
-        now = of_vendor(root, Settings(), spec_of.Hook("", (), "", flag, "additionalGids" in text))
-        found = cditext.read(text)
+        hook = hook_of("/", (), None, settings, flag)
+        now = of_vendor(root, settings, hook) if flag else beside_gpus(root, settings, family)
     except HookError as err:
         return err.message
-    except ValueError:
-        return "the CDI spec was changed after it was written"
-    different = carriedout.misfit(spec_of.driver_of(found), spec_of.driver_of(now))
-    if different or _without_hooks(found) == _without_hooks(now):
+    different = carriedout.misfit(cdispecs.driver_of(document), cdispecs.driver_of(now))
+    if different or _without_hooks(document) == _without_hooks(now):
         return different
     return "the CDI spec does not say what the host has now"
 
 
-def stale_beside_gpus(root: HostRoot, path: str, family: str) -> str:
-    """The same of a spec for what is beside GPUs."""
-    text = (root.read(path) or b"").decode("utf-8", "replace")
-    groups = "container" if "additionalGids" in text else "host"
-    try:
-        now = beside_gpus(root, Settings(device_group=groups), family)
-        found = cditext.read(text)
-    except HookError as err:
-        return err.message
-    except ValueError:
-        return "the CDI spec was changed after it was written"
-    return "" if found == now else "the CDI spec does not say what the host has now"
+def family_of(document: dict[str, Any]) -> str:
+    """What a spec of ours without a hook is for: ``imex``, ``gds``, ...; "" for any other document."""
+    return cdispecs.kind_of(document).rpartition("/")[2].partition("-")[0]
 
 
-def _without_hooks(spec: object) -> list[object]:
+def _without_hooks(document: dict[str, Any]) -> dict[str, Any]:
     """What a spec says of devices and files: how it starts the hook depends on who wrote it."""
-    document = spec if isinstance(spec, dict) else {}
-    edits = document.get("containerEdits")
-    kept = {key: edits[key] for key in edits if key != "hooks"} if isinstance(edits, dict) else {}
-    return [document.get("kind"), document.get("devices"), kept]
+    edits = document["containerEdits"]
+    return {**document, "containerEdits": {key: edits[key] for key in edits if key != "hooks"}}
 
 
-def read(path: str) -> object:
-    """The spec in a file; None if we have not written its text.  OSError if it cannot be read."""
-    with open(path, encoding="utf-8") as file:
-        try:
-            return cditext.read(file.read())
-        except ValueError:
-            return None
+def write(path: str, document: dict[str, Any]) -> None:
+    """Write a spec to a file, whole or not at all: engines may read it at any moment.
 
-
-def write(path: str, text: str, flag: str = "", kind: str = "") -> None:
-    """Write the spec to a file, whole or not at all: engines may read it at any moment.
-
-    flag: of the vendor whose spec it is, "" for NVIDIA's; kind: of a spec without a hook, "" for any other.  UsageError
-    if the file is not ours, or a spec of other devices: it is never replaced.
+    UsageError if the file is not ours, or a spec of other devices: it is never replaced.
     """
-    _check_ours(path, flag, kind)
+    _check_ours(path, document)
     # Engines read only names that end in .yaml or .json, and so not the temporary file.
-    whole.write(path, text)
+    whole.write(path, spec_of.text(document))
 
 
-def _check_ours(path: str, flag: str, kind: str) -> None:
+def _check_ours(path: str, document: dict[str, Any]) -> None:
     """UsageError unless `path` does not exist, or is an empty file or a spec of ours for the same devices."""
+    found: dict[str, Any] = {}
     try:
         status = os.lstat(path)
-        found = read(path) if is_regular(status) and status.st_size else None
+        if not is_regular(status):
+            raise UsageError(f"{path} is there and is no plain file", "give another --output")
+        if not status.st_size:
+            return
+        with open(path, encoding="utf-8") as file:
+            found = cdispecs.ours(file.read())
     except FileNotFoundError:
         return
     except OSError as err:
         raise whole.failure(path, err) from err
-    if not is_regular(status):
-        raise UsageError(f"{path} is there and is no plain file", "give another --output")
-    if not status.st_size:
-        return
-    other = spec_of.vendor_of(found)
-    if not other and not spec_of.driver_of(found) and not spec_of.kind_of(found):
+    except ValueError:
+        pass
+    vendor, kind = cdispecs.vendor_of(found), cdispecs.kind_of(found)
+    if not (vendor or kind or cdispecs.driver_of(found)):
         raise UsageError(f"{path} is there and is no CDI spec of ours", "move it away first")
-    if spec_of.kind_of(found) != kind:
-        whose = spec_of.kind_of(found) or "of GPUs"
-        raise UsageError(f"{path} is there and is the CDI spec {whose}", "give another --output")
-    if other != flag:
-        whose = f"of {quoted(other)}" if other else "of NVIDIA's GPUs"
-        raise UsageError(f"{path} is there and is the CDI spec {whose}", "give another --output")
+    if (vendor, kind) != (cdispecs.vendor_of(document), cdispecs.kind_of(document)):
+        whose = kind or (quoted(vendor) if vendor else "NVIDIA's GPUs")
+        raise UsageError(f"{path} is there and is the CDI spec of {whose}", "give another --output")
 
 
 def _provision(found: DriverInventory, request: Request) -> Provision:

@@ -84,14 +84,15 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
     hooks = registrations.of_engines(root, installed)
     entry = next((item.program for item in hooks if item.kind == registrations.OURS), "") or registrations.ENTRY
     our_program = root.real(entry)
+    specs = cdispecs.specs(root)
     findings = [
         systemcheck.kernel(kernel, tool),
         *enginecheck.installation(root, entry, hooks, tool),
         settings,
         *systemcheck.sections(root, config),
-        *_driver(root, driver_root, kernel, tool, others=bool(here)),
+        *_driver(root, driver_root, kernel, specs, tool, others=bool(here)),
         *vendorcheck.vendors(root, others, here, tool),
-        *_our_specs(root),
+        *_our_specs(root, specs),
         systemcheck.cgroups(kernel, known),
         systemcheck.ebpf(kernel),
         *systemcheck.selinux(root, kernel.cgroups, tool),
@@ -152,7 +153,15 @@ def painted(line: str) -> str:
     return f"{click.style(level, **_STYLES[level])}{gap}{rest}" if level in _STYLES else line
 
 
-def _driver(root: HostRoot, driver_root: str, kernel: kernelconfig.Kernel, tool: str, *, others: bool) -> list[Finding]:
+def _driver(
+    root: HostRoot,
+    driver_root: str,
+    kernel: kernelconfig.Kernel,
+    specs: tuple[cdispecs.Spec, ...],
+    tool: str,
+    *,
+    others: bool,
+) -> list[Finding]:
     """The findings about NVIDIA's driver; others: whether another vendor's hardware is here."""
     kind, proof = platform.prove(root)
     if kind in (platform.TEGRA, platform.WSL):
@@ -172,29 +181,27 @@ def _driver(root: HostRoot, driver_root: str, kernel: kernelconfig.Kernel, tool:
         *drivercheck.loaded(root, driver_root, inventory, tool),
         *(drivercheck.rdma(root, kernel) if inventory.gpus else ()),
         drivercheck.inventory(root, saved),
-        *speccheck.of_gpus(cdispecs.specs(root), inventory.driver_version, mig_devices),
+        *speccheck.of_gpus(specs, inventory.driver_version, mig_devices),
     ]
 
 
-def _our_specs(root: HostRoot) -> list[Finding]:
+def _our_specs(root: HostRoot, specs: tuple[cdispecs.Spec, ...]) -> list[Finding]:
     """The findings about our CDI specs of other vendors' devices, of management, and of what is beside GPUs."""
     findings = []
-    specs = cdispecs.of_vendors(root)
-    flags = {vendor.flag for vendor in folders.known(root)} if specs else set()
-    for spec in specs:
-        if spec.flag in flags:
-            stale = cdi.stale(root, spec.path, spec.flag)
-            fault, well = f": {stale}" if stale else "", f"has what {spec.flag} has here"
-            findings.append(speccheck.of_ours(spec.path, fault, well, "--vendor", spec.flag))
-        else:
-            seen = f"{spec.path} is for {spec.flag}, which no vendor's file has"
-            findings.append(failed("CDI", seen, "rm", spec.path))
+    flags = {vendor.flag for vendor in folders.known(root)}
     version = survey.driver_version(root) or "none"
-    for spec in cdispecs.of_management(root):
-        fault = "" if spec.driver == version else f" is for driver {spec.driver}, the host has {version}"
-        findings.append(speccheck.of_ours(spec.path, fault, f"is for driver {version}", "--kind", "management"))
-    for path, family in cdispecs.beside_gpus(root):
-        stale = cdi.stale_beside_gpus(root, path, family) if family in cdi.FAMILIES else "its kind is unknown"
-        fault, well = f": {stale}" if stale else "", f"says what the host has of {family}"
-        findings.append(speccheck.of_ours(path, fault, well, "--kind", family))
+    for spec in specs:
+        flag, family = cdispecs.vendor_of(spec.document), cdi.family_of(spec.document)
+        if flag and flag not in flags:
+            seen = f"{spec.path} is for {flag}, which no vendor's file has"
+            findings.append(failed("CDI", seen, "rm", spec.path))
+        elif flag or family:
+            is_known = flag or family in cdi.FAMILIES
+            stale = cdi.stale(root, spec.document) if is_known else "its kind is unknown"
+            well = f"has what {flag} has here" if flag else f"says what the host has of {family}"
+            words = ("--vendor", flag) if flag else ("--kind", family)
+            findings.append(speccheck.of_ours(spec.path, f": {stale}" if stale else "", well, *words))
+        elif spec.is_ours and spec.kind == cdispecs.MANAGEMENT:
+            fault = "" if spec.driver == version else f" is for driver {spec.driver}, the host has {version}"
+            findings.append(speccheck.of_ours(spec.path, fault, f"is for driver {version}", "--kind", "management"))
     return findings

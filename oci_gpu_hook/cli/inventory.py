@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from oci_gpu_hook.cli import accelerators, cdi, cditext, features, onhost
+from oci_gpu_hook.cli import accelerators, cdi, features, onhost
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import LONGEST_SECONDS, Seconds, config_file, host_root, nvml_timeout, output_format, show
 from oci_gpu_hook.driver import inventory as saved_inventory
@@ -219,7 +219,7 @@ def _write_spec(root: HostRoot, path: str, config: str | None) -> None:
     settings = read_settings(config, None)
     hook = cdi.hook_of(cdi.ENTRY, cdi.granted(ALL, settings), config, settings)
     document, nameless = cdi.of_host(root, settings, hook)
-    cdi.write(path, cditext.write(document, cditext.form_of(path)))
+    cdi.write(path, document)
     click.echo(f"wrote {path}{f': {nameless}' if nameless else ''}")
 
 

@@ -42,6 +42,7 @@ PACKAGES = (
     "python3",
     "python3-click",
     "python3-pyudev",
+    "python3-yaml",
     "runc",
     "sed",
     "util-linux",

@@ -305,7 +305,9 @@ def _words(words: list[str]) -> None:
 def _injected(values: tuple[sources.Inputs, Settings, list[str], list[str], str]) -> None:
     inputs, allowed, paths, capabilities, spec = values
     bycdi.of_nodes(inputs, allowed, paths, capabilities)
-    cdispecs._spec("/etc/cdi/x.yaml", spec)
+    found = cdispecs._spec("/etc/cdi/x.yaml", spec)
+    if found is not None:
+        found.devices()
 
 
 _LISTS = st.lists(

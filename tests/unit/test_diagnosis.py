@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from oci_gpu_hook.node.diagnosis import (
 )
 from oci_gpu_hook.node.engines import cdispecs, containerrecords
 from oci_gpu_hook.node.engines import installed as host_engines
-from oci_gpu_hook.node.engines.cdispecs import Spec, devices
+from oci_gpu_hook.node.engines.cdispecs import Spec
 from oci_gpu_hook.node.engines.containerrecords import ContainerNames, Running
 from oci_gpu_hook.node.engines.installed import Engine, Runtime
 from oci_gpu_hook.node.engines.registrations import Registration
@@ -281,32 +282,24 @@ def test_shims(engine: str, is_default: bool, level: str) -> None:
 def test_of_two_specs_in_one_folder_the_first_of_ours_stays(
     specs: list[tuple[str, bool]], found: list[tuple[str, str]]
 ) -> None:
-    findings = speccheck.of_gpus(tuple([Spec(*spec, "580.1") for spec in specs]), "580.1")
+    findings = speccheck.of_gpus(
+        tuple([Spec(path, cdispecs.GPU, is_ours, "580.1", {}) for path, is_ours in specs]), "580.1"
+    )
     assert [(one.level, one.remedy) for one in findings] == found
 
 
-OUR_SPEC = """---
-cdiVersion: "0.5.0"
-kind: "nvidia.com/gpu"
-devices:
-  - name: "0"
-    containerEdits:
-      deviceNodes:
-        - path: "/dev/nvidia1"
-  - name: "0:1"
-    containerEdits:
-      deviceNodes:
-        - path: "/dev/nvidia-caps/nvidia-cap30"
-        - path: "/dev/nvidia-caps/nvidia-cap31"
-containerEdits:
-  env:
-    - "NVIDIA_VISIBLE_DEVICES=void"
-"""
+OUR_SPEC = """{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [
+    {"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia1"}]}},
+    {"name": "0:1", "containerEdits": {"deviceNodes": [
+        {"path": "/dev/nvidia-caps/nvidia-cap30"}, {"path": "/dev/nvidia-caps/nvidia-cap31"}]}}],
+"containerEdits": {"hooks": [{"args": ["oci-gpu-hook", "createRuntime", "--cdi-driver", "580.1"]}]}}"""
 THEIR_SPEC = """cdiVersion: 0.5.0
 containerEdits:
   hooks:
   - path: /usr/bin/nvidia-cdi-hook
-devices:
+  mounts:
+  - hostPath: /usr/lib64/libcuda.so.580.1
+devices: # all
 - containerEdits:
     deviceNodes:
     - path: /dev/nvidia-caps/nvidia-cap30
@@ -322,19 +315,57 @@ devices:
 kind: nvidia.com/gpu
 """
 JSON_SPEC = """{"kind": "nvidia.com/gpu", "devices": [{"name": "MIG-a", "containerEdits": {"deviceNodes": [
-    {"path": "/dev/nvidia-caps/nvidia-cap31"}, {"path": "/dev/nvidia-caps/nvidia-cap30"}]}}, {"name": 4}, 7]}"""
+    {"path": "/dev/nvidia-caps/nvidia-cap31"}, {"path": "/dev/nvidia-caps/nvidia-cap30"}]}}, {"name": 4}, 7],
+"containerEdits": {"mounts": [{"hostPath": "/usr/lib64/libcuda.so.580.1"}]}}"""
 
 
-def test_the_devices_of_a_spec_are_read_from_each_programs_text() -> None:
-    assert devices(OUR_SPEC) == (("0", ()), ("0:1", (30, 31)))
-    assert devices(THEIR_SPEC) == (("mig0:1", (30, 31)), ("all", (1, 30, 31)))
-    assert devices(JSON_SPEC) == (("MIG-a", (31, 30)),)
-    for spec in (OUR_SPEC, THEIR_SPEC):
-        assert devices(spec.replace("\n", "\r\n")) == devices(spec)
-        commented = spec.replace("\ndevices:\n", "\ndevices: # all\n# the first\n")
-        assert commented != spec and devices(commented) == devices(spec)
-    for text in ("", "{", "[" * 100000, "{" * 100000, "devices:\n", "devices: []\n", "devices:\n-\n"):
-        assert devices(text) == ()
+def planted(tree: Path, *texts: str) -> tuple[Spec, ...]:
+    """The specs of a host that has files with these texts."""
+    for number, text in enumerate(texts):
+        hosts.plant(tree, f"etc/cdi/{number}.yaml", text)
+    return cdispecs.specs(HostRoot(str(tree)))
+
+
+def test_the_devices_of_a_spec_are_read_from_each_programs_text(tmp_path: Path) -> None:
+    ours, theirs, more, windows = planted(tmp_path, OUR_SPEC, THEIR_SPEC, JSON_SPEC, THEIR_SPEC.replace("\n", "\r\n"))
+    assert ours.devices() == (("0", ()), ("0:1", (30, 31)))
+    assert theirs.devices() == windows.devices() == (("mig0:1", (30, 31)), ("all", (1, 30, 31)))
+    assert more.devices() == (("MIG-a", (31, 30)),)
+    assert {spec.driver for spec in (ours, theirs, more)} == {"580.1"}
+    assert [spec.is_ours for spec in (ours, theirs, more)] == [True, False, False]
+
+
+WRONG = (
+    "",
+    "{",
+    "[" * 100000,
+    "{" * 100000,
+    "a: " * 100000,
+    "a: &a [*a]\nb: [",
+    "!!python/object:os.system x",
+    "7",
+    "\0",
+)
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_a_text_that_is_no_spec_is_warned_of(tmp_path: Path, text: str) -> None:
+    (found,) = speccheck.of_gpus(planted(tmp_path, text), "580.1")
+    assert found.seen == "/etc/cdi/0.yaml cannot be read here: it is neither JSON nor YAML"
+    assert (found.level, found.remedy) == (WARN, "rm /etc/cdi/0.yaml")
+
+
+def test_without_pyyaml_other_programs_specs_of_gpus_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    texts = (OUR_SPEC, THEIR_SPEC, THEIR_SPEC.replace("nvidia.com", "amd.com"), THEIR_SPEC.replace("580.1", "570.1"))
+    now = (MigDevice(0, 1, "MIG-a", "", 5, 0, 30, 31),)
+    found = speccheck.of_gpus(planted(tmp_path, *texts), "580.1", now)
+    assert [one.level for one in found] == [PASS, FAIL, FAIL]
+    (theirs,) = speccheck.of_gpus(planted(tmp_path / "other", THEIR_SPEC), "580.1")
+    assert theirs.level == WARN and "no PyYAML (python3-pyyaml, on Debian python3-yaml)" in theirs.seen
+    assert [one.seen.endswith("is for driver 570.1, the host has 580.1") for one in found] == [False, False, True]
 
 
 def test_only_nodes_of_instances_tell_a_mig_device() -> None:
@@ -356,7 +387,7 @@ def test_only_nodes_of_instances_tell_a_mig_device() -> None:
     ],
 )
 def test_a_mig_name_in_a_spec_is_held_against_the_devices(
-    mig_devices: list[tuple[int, int, int, int, int | None, str | None]], stale: str
+    tmp_path: Path, mig_devices: list[tuple[int, int, int, int, int | None, str | None]], stale: str
 ) -> None:
     """As far as NVML has said what they are called; otherwise by their nodes."""
     now = tuple(
@@ -366,33 +397,21 @@ def test_a_mig_name_in_a_spec_is_held_against_the_devices(
         ]
     )
     for text, name, is_ours in ((OUR_SPEC, "0:1", True), (JSON_SPEC, "MIG-a", False)):
-        spec = Spec("/etc/cdi/a", is_ours, "580.1", devices(text))
-        (found,) = speccheck.of_gpus((spec,), "580.1", now)
+        (found,) = speccheck.of_gpus(planted(tmp_path, text), "580.1", now)
         assert (found.level == FAIL) == bool(stale)
         if stale:
-            assert found.seen.startswith(f"/etc/cdi/a {stale.format(name)}")
-            assert found.remedy.endswith("cdi generate --output /etc/cdi/a" if is_ours else "rm /etc/cdi/a")
-    theirs = Spec("/etc/cdi/a", False, "580.1", devices(THEIR_SPEC))
-    assert (speccheck.of_gpus((theirs,), "580.1", now)[0].level == FAIL) == bool(stale)
+            assert found.seen.startswith(f"/etc/cdi/0.yaml {stale.format(name)}")
+            assert found.remedy.endswith("cdi generate --output /etc/cdi/0.yaml" if is_ours else "rm /etc/cdi/0.yaml")
+    assert (speccheck.of_gpus(planted(tmp_path, THEIR_SPEC), "580.1", now)[0].level == FAIL) == bool(stale)
 
 
-def test_the_older_name_of_a_mig_device_is_judged_by_its_nodes() -> None:
+def test_the_older_name_of_a_mig_device_is_judged_by_its_nodes(tmp_path: Path) -> None:
     """It says the instance, as drivers before R470 did, and NVML calls no device so."""
     text = OUR_SPEC.replace("0:1", "MIG-GPU-6c1e90b4-72ad-4f38-9b05-d4e81f6a23c7/5/0")
-    spec = Spec("/etc/cdi/a", True, "580.1", devices(text))
+    specs = planted(tmp_path, text)
     for minor, level in ((31, PASS), (32, FAIL)):
         now = (MigDevice(0, 0, "MIG-b", "", 5, 0, 30, minor),)
-        assert speccheck.of_gpus((spec,), "580.1", now)[0].level == level
-
-
-@pytest.mark.parametrize(
-    ("list_of_devices", "level"), [("devices:\n- name: all", PASS), ("devices: &all [{name: all}]", WARN), ("", PASS)]
-)
-def test_a_spec_whose_devices_cannot_be_read_is_warned_of(tmp_path: Path, list_of_devices: str, level: str) -> None:
-    spec = f"kind: nvidia.com/gpu # ours\n{list_of_devices}\nhooks: ['--cdi-driver', '580.1']\n"
-    hosts.plant(tmp_path, "etc/cdi/a.yaml", spec)
-    found = speccheck.of_gpus(cdispecs.specs(HostRoot(str(tmp_path))), "580.1")
-    assert [(one.level, "/etc/cdi/a.yaml" in one.seen) for one in found] == [(level, True)]
+        assert speccheck.of_gpus(specs, "580.1", now)[0].level == level
 
 
 @pytest.mark.parametrize("tool", ["dnf", "apt"])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from oci_gpu_hook.errors import quoted
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import REFRESH, command, then
+from oci_gpu_hook.node.engines.cdispecs import GPU
 
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import MigDevice
@@ -30,6 +31,7 @@ def of_gpus(specs: tuple[Spec, ...], version: str, mig_devices: tuple[MigDevice,
     mig_devices: the host's, with the names that NVML has for them now, or none: its spec must not name others.
     """
     findings = []
+    specs = tuple([spec for spec in specs if spec.kind == GPU or spec.fault])
     for spec in specs:
         in_folder = [item for item in specs if item.path.rpartition("/")[0] == spec.path.rpartition("/")[0]]
         other = next((item.path for item in in_folder if item != spec), "")
@@ -37,8 +39,8 @@ def of_gpus(specs: tuple[Spec, ...], version: str, mig_devices: tuple[MigDevice,
         first_of_ours = next((item for item in in_folder if item.is_ours), None)
         remove = command("rm", spec.path)
         again = command("oci-gpu-hook", "cdi", "generate", "--output", spec.path) if spec.is_ours else remove
-        stale = _stale_name(spec.devices, mig_devices)
-        if spec.driver != version:
+        stale = _stale_name(spec.devices(), mig_devices)
+        if spec.driver != version and (spec.driver or not spec.fault):
             seen = f"{spec.path} is for driver {spec.driver or 'unknown'}, the host has {version}"
             findings.append(failed("CDI", seen, again))
         elif stale:
@@ -49,9 +51,8 @@ def of_gpus(specs: tuple[Spec, ...], version: str, mig_devices: tuple[MigDevice,
             findings.append(
                 failed("CDI", f"{spec.path} and {other} give the same devices, and engines take neither", remove)
             )
-        elif spec.unread:
-            seen = f"{spec.path} has a list of devices that cannot be read here, and may name stale ones"
-            findings.append(warned("CDI", seen, again))
+        elif spec.fault:
+            findings.append(warned("CDI", f"{spec.path} cannot be read here: {spec.fault}", again))
         elif not spec.is_ours:
             seen = f"{spec.path} was made by another program, which injects by itself what it names"
             findings.append(warned("CDI", seen, remove))

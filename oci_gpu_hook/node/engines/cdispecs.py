@@ -1,31 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's CDI specs for NVIDIA's GPUs, ours and others', with the driver version that each was made for.
+"""The CDI specs of this host, ours and others'.
 
-And our own for other vendors' devices.  They are searched as text, for Python has no YAML parser: the patterns fit both
-JSON and YAML.  A spec's devices are found in JSON, and in YAML in block style, which every program that writes specs
-uses; in another text none is.  Reads only.
+Ours are JSON, which is YAML too.  Those of other programs are read by PyYAML, if it is installed.  Reads only.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from typing import Any, NamedTuple
 
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.machine import text
-from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.words import CDI_FOLDERS
 
-_KIND = re.compile(r"""["']?kind["']?\s*:\s*["']?nvidia\.com/gpu["']?\s*(?:[,#}]|$)""", re.MULTILINE)
-_OUR_DRIVER = re.compile(r"""--cdi-driver["'],?\s*(?:-\s*)?["']([^"']*)["']""")
-_OUR_VENDOR = re.compile(r"""--cdi-vendor["'],?\s*(?:-\s*)?["'](OCI_[A-Z0-9_]+)["']""")
-_OUR_KIND = re.compile(r"\bOCI_GPU_HOOK_CDI=nvidia\.com/([a-z]+)")
-_MANAGEMENT = re.compile(r"""["']?kind["']?\s*:\s*["']?management\.nvidia\.com/gpu\b""")
+GPU, MANAGEMENT = "nvidia.com/gpu", "management.nvidia.com/gpu"
+PROGRAM = "oci-gpu-hook"
+# In the environment of containers that use a spec without a hook.
+MARK = "OCI_GPU_HOOK_CDI"
+
 _LIBRARY = re.compile(r"/lib(?:cuda|nvidia-ml)\.so\.(\d+\.[0-9.]*\d)")
-_BLOCK = re.compile(r"^devices:[ \t]*(?:#.*)?\n((?:[ \t#-].*\n|\n)*)", re.MULTILINE)
-_ITEM = re.compile(r"^[ \t]*-[ \t]", re.MULTILINE)
-_KEY = re.compile(r"""\bdevices["']?[ \t]*:""")
-_CAPABILITY = re.compile(r"/dev/nvidia-caps/nvidia-cap(\d{1,10})\b")
+_CAPABILITY = re.compile(r"/dev/nvidia-caps/nvidia-cap(\d{1,10})")
+_OF_GPUS = re.compile(r"kind\W+nvidia\.com/gpu\b")
+
+
+class _NoParserError(ValueError):
+    """This Python has no PyYAML."""
 
 
 class Device(NamedTuple):
@@ -38,86 +38,108 @@ class Device(NamedTuple):
 class Spec(NamedTuple):
     """One spec.
 
-    driver: the version that it was made for, "" if it does not say; devices: those that it names; unread: it has a
-    list of devices, and none was found in it; flag: of the vendor for whose devices we have made it.
+    driver: the version that it was made for, "" if it does not say; document: {} if it cannot be read; fault: why.
     """
 
     path: str
+    kind: str
     is_ours: bool
     driver: str
-    devices: tuple[Device, ...] = ()
-    unread: bool = False
-    flag: str = ""
+    document: dict[str, Any]
+    fault: str = ""
+
+    def devices(self) -> tuple[Device, ...]:
+        """The devices that it names, in its order."""
+        found = []
+        for name, edits in [
+            (it.get("name"), it.get("containerEdits")) for it in _objects(self.document.get("devices"))
+        ]:
+            nodes = _objects(edits.get("deviceNodes")) if isinstance(edits, dict) else []
+            matches = [_CAPABILITY.fullmatch(str(node.get("path"))) for node in nodes]
+            minors = [int(match.group(1)) for match in matches if match]
+            if isinstance(name, str):
+                found.append(Device(name, tuple(dict.fromkeys(minors))))
+        return tuple(found)
 
 
 def specs(root: HostRoot) -> tuple[Spec, ...]:
-    """Every spec of kind nvidia.com/gpu, in the order in which engines read them."""
-    return tuple([_spec(path, said) for path, said in _texts(root) if _KIND.search(said)])
-
-
-def of_management(root: HostRoot) -> tuple[Spec, ...]:
-    """Every spec of ours of kind management.nvidia.com/gpu, in the same order."""
-    found = [_spec(path, said) for path, said in _texts(root) if _MANAGEMENT.search(said)]
-    return tuple([spec for spec in found if spec.is_ours])
-
-
-def beside_gpus(root: HostRoot) -> tuple[tuple[str, str], ...]:
-    """Path and family of every spec of ours for what is beside GPUs, which starts no hook: ``imex``, ``gds``, ..."""
-    found = [(path, _OUR_KIND.search(said)) for path, said in _texts(root)]
-    return tuple([(path, match.group(1)) for path, match in found if match])
-
-
-def of_vendors(root: HostRoot) -> tuple[Spec, ...]:
-    """Every spec of ours for other vendors' devices, in the same order."""
-    return tuple([_spec(path, said) for path, said in _texts(root) if _OUR_VENDOR.search(said)])
-
-
-def _texts(root: HostRoot) -> list[tuple[str, str]]:
-    """Path and text of each file that engines read."""
+    """Every spec, in the order in which engines read them; without PyYAML those in YAML that are for NVIDIA's GPUs."""
     paths = [f"{folder}/{name}" for folder in CDI_FOLDERS for name in root.names(folder)]
-    return [(path, text(root, path)) for path in paths if path.endswith((".yaml", ".json"))]
+    found = [_spec(path, text(root, path)) for path in paths if path.endswith((".yaml", ".json"))]
+    return tuple([spec for spec in found if spec is not None])
 
 
-def _spec(path: str, said: str) -> Spec:
-    ours, vendor = _OUR_DRIVER.search(said), _OUR_VENDOR.search(said)
-    version = ours or _LIBRARY.search(said)
-    found = devices(said)
-    unread = not found and _KEY.search(said) is not None
-    driver, flag = [match.group(1) if match else "" for match in (version, vendor)]
-    return Spec(path, ours is not None, driver, found, unread, flag)
-
-
-def devices(said: str) -> tuple[Device, ...]:
-    """The devices of a spec, in its order."""
-    found = []
-    for name, part in _of_json(said) if said.lstrip().startswith("{") else _of_yaml(said):
-        minors = [int(number) for number in _CAPABILITY.findall(part)]
-        found.append(Device(name, tuple(dict.fromkeys(minors))))
-    return tuple(found)
-
-
-def _of_yaml(said: str) -> list[tuple[str, str]]:
-    """Name and text of each item of the list; the key may stand before or behind the device's edits."""
-    block = _BLOCK.search(said.replace("\r\n", "\n") + "\n")
-    first = _ITEM.search(block.group(1)) if block else None
-    if block is None or first is None:
-        return []
-    dash = re.escape(first.group())
-    indent = " " * len(first.group())
-    name = re.compile(rf"^(?:{dash}|{indent})name:[ \t]*([\"']?)([^\"'\n#]*)\1", re.MULTILINE)
-    parts = re.split(rf"^(?={dash})", block.group(1), flags=re.MULTILINE)
-    pairs = [(name.search(part), part) for part in parts]
-    return [(match.group(2).strip(), part) for match, part in pairs if match]
-
-
-def _of_json(said: str) -> list[tuple[str, str]]:
+def _spec(path: str, said: str) -> Spec | None:
+    document, fault = {}, ""
     try:
-        document = json.loads(said)
-    except (ValueError, RecursionError):
-        return []
-    items = document.get("devices") if isinstance(document, dict) else None
-    return [
-        (item["name"], json.dumps(item.get("containerEdits")))
-        for item in (items if isinstance(items, list) else [])
-        if isinstance(item, dict) and isinstance(item.get("name"), str)
-    ]
+        document = ours(said) if said.lstrip().startswith("{") else _of_yaml(said)
+    except _NoParserError as err:
+        if not _OF_GPUS.search(said):
+            return None
+        fault = str(err)
+    except ValueError:
+        fault = "it is neither JSON nor YAML"
+    library = _LIBRARY.search(said)
+    driver = driver_of(document) or (library.group(1) if library else "")
+    return Spec(path, str(document.get("kind", "")), bool(driver_of(document)), driver, document, fault)
+
+
+def ours(said: str) -> dict[str, Any]:
+    """The document in the text of a spec of ours; ValueError if it is none."""
+    try:
+        return _object(json.loads(said))
+    except RecursionError as err:
+        raise ValueError("nested too deep") from err
+
+
+def _of_yaml(said: str) -> dict[str, Any]:
+    try:
+        import yaml
+    except ImportError as err:
+        raise _NoParserError("this Python has no PyYAML (python3-pyyaml, on Debian python3-yaml)") from err
+    try:
+        # Each scalar is a string: no word is taken for a date or a number.
+        return _object(yaml.load(said, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader)))
+    except (yaml.YAMLError, RecursionError) as err:
+        raise ValueError("no YAML") from err
+
+
+def _object(document: object) -> dict[str, Any]:
+    if not isinstance(document, dict):
+        raise ValueError("no object")
+    return document
+
+
+def _objects(items: object) -> list[dict[str, Any]]:
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+
+
+def driver_of(document: dict[str, Any]) -> str:
+    """The driver version that a spec of ours was made for; "" for any other document."""
+    return _word(document, "--cdi-driver")
+
+
+def vendor_of(document: dict[str, Any]) -> str:
+    """The flag of the vendor that a spec of ours is for; "" for NVIDIA's, and for any other document."""
+    return _word(document, "--cdi-vendor")
+
+
+def kind_of(document: dict[str, Any]) -> str:
+    """The kind of a spec of ours that starts no hook; "" for any other document."""
+    try:
+        (variable,) = document["containerEdits"]["env"]
+        mark, _, kind = variable.partition("=")
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return ""
+    return str(kind) if mark == MARK else ""
+
+
+def _word(document: dict[str, Any], option: str) -> str:
+    """What an option of the hook's is in a spec of ours; "" if it has none."""
+    try:
+        (hook,) = document["containerEdits"]["hooks"]
+        arguments = hook["args"]
+        word = arguments[arguments.index(option) + 1]
+        return str(word) if arguments[0] == PROGRAM else ""
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError):
+        return ""

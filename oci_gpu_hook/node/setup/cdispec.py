@@ -8,13 +8,14 @@ Container Device Interface, SPEC.md, 0.5.0 (device names that begin with a digit
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from oci_gpu_hook.errors import quoted
+from oci_gpu_hook.node.engines.cdispecs import GPU, MARK, PROGRAM
 from oci_gpu_hook.operations import Device
 from oci_gpu_hook.planning import provision, vendorshare
-from oci_gpu_hook.planning.carriedout import edits_of, misfit
+from oci_gpu_hook.planning.carriedout import edits_of
 from oci_gpu_hook.planning.plan import Provision
 from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.request.words import ALL, NONE, VISIBLE_DEVICES, VOID
@@ -29,16 +30,10 @@ if TYPE_CHECKING:
     # Lists of containerEdits by name.
     Edits = dict[str, list[Any]]
 
-KIND = "nvidia.com/gpu"
 VERSION = "0.5.0"
 # With additionalGids, which podman before 5 does not know.
 VERSION_WITH_GROUPS = "0.7.0"
-MANAGEMENT_KIND = "management.nvidia.com/gpu"
-PROGRAM = "oci-gpu-hook"
-# In the environment of containers that use a spec without a hook.
-MARK = "OCI_GPU_HOOK_CDI"
 STAGE = "createRuntime"
-_DRIVER, _VENDOR = "--cdi-driver", "--cdi-vendor"
 
 # A device's name (SPEC.md, "CDI JSON Specification").
 _NAME = re.compile("[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
@@ -85,11 +80,20 @@ def nameless(inventory: DriverInventory) -> str:
     return f"the CDI spec names {devices} by 'all' only: run 'oci-gpu-hook inventory refresh' first"
 
 
+def text(document: dict[str, Any]) -> str:
+    """A spec as text: JSON, for files of either name, as JSON is YAML too.
+
+    Printable text is not escaped: YAML does not know JSON's pairs of surrogates.
+    """
+    written = json.dumps(document, indent=2, ensure_ascii=False)
+    return "".join([it if it.isprintable() or it == "\n" else json.dumps(it)[1:-1] for it in written]) + "\n"
+
+
 def document(
     common: Provision,
     devices: tuple[tuple[str, Provision], ...],
     hook: Hook,
-    kind: str = KIND,
+    kind: str = GPU,
     environment: tuple[tuple[str, str], ...] = (),
 ) -> dict[str, object]:
     """The spec; common: what every container gets; devices: names, and what a container gets for each.
@@ -117,11 +121,11 @@ def document(
 
 def _started(hook: Hook, version: str) -> dict[str, object]:
     """The spec's hook; version: of the driver that the spec is made for, "" if it has none."""
-    arguments = [_VENDOR, hook.vendor] if hook.vendor else ["--cdi", ",".join(hook.capabilities)]
+    arguments = ["--cdi-vendor", hook.vendor] if hook.vendor else ["--cdi", ",".join(hook.capabilities)]
     if hook.config:
         arguments += ["--config", hook.config]
     if version:
-        arguments += [_DRIVER, version]
+        arguments += ["--cdi-driver", version]
     return {
         "hookName": STAGE,
         "path": hook.path,
@@ -147,53 +151,6 @@ def of_nodes(
     spec = document(Provision("", (), (), ()), devices, Hook("", (), groups=groups), kind)
     # Whose file it is: no other program's is ever replaced.
     return {**spec, "containerEdits": {"env": [f"{MARK}={kind}"]}}
-
-
-def kind_of(spec: object) -> str:
-    """The kind of a spec that `of_nodes` has made; "" for any other document."""
-    try:
-        (variable,) = spec["containerEdits"]["env"]  # type: ignore[index]
-        mark, _, kind = variable.partition("=")
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return ""
-    return str(kind) if mark == MARK else ""
-
-
-def driver_of(spec: object) -> str:
-    """The driver version that a spec of ours was made for; "" for any other document."""
-    return _word(spec, _DRIVER)
-
-
-def vendor_of(spec: object) -> str:
-    """The flag of the vendor that a spec of ours is for; "" for NVIDIA's, and for any other document."""
-    return _word(spec, _VENDOR)
-
-
-def _word(spec: object, option: str) -> str:
-    try:
-        (hook,) = spec["containerEdits"]["hooks"]  # type: ignore[index]
-        arguments = hook["args"]
-        word = arguments[arguments.index(option) + 1]
-        return str(word) if arguments[0] == PROGRAM else ""
-    except (AttributeError, KeyError, IndexError, TypeError, ValueError):
-        return ""
-
-
-def stale(spec: object, inventory: DriverInventory) -> str:
-    """Why a spec is out of date, in a sentence; "" if it is not."""
-    different = misfit(driver_of(spec), inventory.driver_version)
-    if different:
-        return different
-    devices: object = spec.get("devices") if isinstance(spec, dict) else None
-    spec_names = [item.get("name") for item in (devices if isinstance(devices, list) else ()) if isinstance(item, dict)]
-    host_names = names(inventory)
-    for name in spec_names:
-        if name not in host_names:
-            return f"the CDI spec names {quoted(name)}, which the host has no longer"
-    for name in host_names:
-        if name not in spec_names:
-            return f"the CDI spec does not name {quoted(name)}, which the host has"
-    return ""
 
 
 def _edits(provision: Provision, hook: Hook) -> Edits:
