@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oci_gpu_hook.cli import accelerators, onhost
+from oci_gpu_hook.cli import onhost
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.container import layout
@@ -164,7 +164,7 @@ def of_host(
             mig_monitor=found.mig_monitor_minor is not None,
             imex_channels=(ALL,),
         )
-    found = accelerators.of_server(root, settings.driver_root, selection.families(asked))
+    found = onhost.of_server(root, settings.driver_root, selection.families(asked))
     if not found.library_folder:
         raise DriverError("the driver's libraries are not there", "install all parts of the driver first")
     common = _provision(found, asked._replace(devices=(NONE,), mig_config=False, mig_monitor=False, imex_channels=()))

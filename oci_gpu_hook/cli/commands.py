@@ -52,21 +52,9 @@ def program() -> None:
     """
 
 
-program.add_command(plan.plan)
-program.add_command(inventory.info)
-program.add_command(inventory.inventory)
-program.add_command(prepare.prepare)
-program.add_command(cdi.cdi)
-program.add_command(config.config)
-program.add_command(configure.configure)
-program.add_command(doctor.doctor)
-program.add_command(validate.validate)
-program.add_command(containers.containers)
-program.add_command(flags.flags)
-program.add_command(volume.volume)
-program.add_command(swarm.swarm)
-program.add_command(vendors.vendors)
-program.add_command(selinux.selinux)
-program.add_command(log.log)
-program.add_command(metrics.metrics)
-program.add_command(features.features)
+for command in (
+    *(plan.plan, inventory.info, inventory.inventory, prepare.prepare, cdi.cdi, config.config, configure.configure),
+    *(doctor.doctor, validate.validate, containers.containers, flags.flags, volume.volume, swarm.swarm),
+    *(vendors.vendors, selinux.selinux, log.log, metrics.metrics, features.features),
+):
+    program.add_command(command)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oci_gpu_hook.cli import accelerators, watching
+from oci_gpu_hook.cli import onhost, watching
 from oci_gpu_hook.cli.options import LONGEST_SECONDS, Seconds, config_file, host_root, output_format, show
 from oci_gpu_hook.cli.render import columns, joined
 from oci_gpu_hook.driver import survey
@@ -252,7 +252,7 @@ def _gpus(root: HostRoot, config: str | None, *, is_needed: bool) -> tuple[Divis
     """What can be held of NVIDIA's; DriverError without its driver, unless there is something else to show."""
     driver_root = read_settings(config, None, root.path.rstrip("/")).driver_root
     try:
-        return holders.divisions(accelerators.of_server(root, driver_root, ("caps",)))
+        return holders.divisions(onhost.of_server(root, driver_root, ("caps",)))
     except DriverError:
         if is_needed:
             raise

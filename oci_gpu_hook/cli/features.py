@@ -8,7 +8,6 @@ import os
 import click
 
 from oci_gpu_hook.cli import metrics, onhost
-from oci_gpu_hook.cli.accelerators import NOTHING
 from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout
 from oci_gpu_hook.cli.version import VERSION
 from oci_gpu_hook.driver import survey
@@ -118,7 +117,7 @@ def _text(root: HostRoot, settings: Settings, seconds: float, beside: tuple[feat
     DriverError if NVIDIA's driver is half installed, or is not there and neither is another vendor's device.
     """
     onhost.check_is_server(root)
-    found = NOTHING if beside and driver_version(root) is None else survey.current(root, settings.driver_root)
+    found = onhost.NOTHING if beside and driver_version(root) is None else survey.current(root, settings.driver_root)
     if found.misfits:
         lacking = ", ".join([misfit.name for misfit in found.misfits])
         raise DriverError(f"the driver {found.driver_version} lacks {lacking}", "install all of it")

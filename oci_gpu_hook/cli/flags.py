@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 import click
 
-from oci_gpu_hook.cli import accelerators, flaglines, planlines
+from oci_gpu_hook.cli import flaglines, onhost, planlines
 from oci_gpu_hook.cli.flaglines import Asked
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root
@@ -67,7 +67,7 @@ class _Named(NamedTuple):
     def on_host(self) -> tuple[Request, DriverInventory, Selection]:
         """The request, this host, and what it has of them; UsageError for what it has not."""
         request, root = self.request(), HostRoot(self.host_root)
-        found = accelerators.of_server(root, self.settings().driver_root, selection.families(request))
+        found = onhost.of_server(root, self.settings().driver_root, selection.families(request))
         try:
             return request, found, selection.select(request, found)
         except RequestError as err:

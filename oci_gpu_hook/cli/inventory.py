@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from oci_gpu_hook.cli import accelerators, cdi, features, onhost
+from oci_gpu_hook.cli import cdi, features, onhost
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import LONGEST_SECONDS, Seconds, config_file, host_root, nvml_timeout, output_format, show
 from oci_gpu_hook.driver import inventory as saved_inventory
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-    from oci_gpu_hook.cli.accelerators import Found
+    from oci_gpu_hook.cli.onhost import Found
     from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.driver.proc import Stamp
     from oci_gpu_hook.node.gpus.present import Present
@@ -55,8 +55,8 @@ def info(form: str, config: str | None, host_root: str) -> None:
     def nvidia() -> DriverInventory:
         return _with_all_nodes(root, driver_root, survey.current(root, driver_root))
 
-    found = accelerators.look(root, present.look(root), nvidia)
-    show(form, accelerators.document(found), accelerators.text(found))
+    found = onhost.look(root, present.look(root), nvidia)
+    show(form, onhost.document(found), onhost.text(found))
 
 
 @click.group(cls=Group)
@@ -84,10 +84,10 @@ def refresh(nvml_timeout: float, form: str, config: str | None, host_root: str) 
         found, path = _refresh(root, driver_root, nvml_timeout)
         return found
 
-    found = accelerators.look(root, _refresh_vendors(root), nvidia)
+    found = onhost.look(root, _refresh_vendors(root), nvidia)
     lines = [*([_summary(found.nvidia, path)] if found.nvidia else []), *_other_summaries(found)]
-    text = "\n".join([*lines, *accelerators.wrong_lines(found.wrong)])
-    show(form, {"saved": path, **accelerators.document(found)}, text)
+    text = "\n".join([*lines, *onhost.wrong_lines(found.wrong)])
+    show(form, {"saved": path, **onhost.document(found)}, text)
     if found.nvidia:
         _refresh_volume(root, found.nvidia)
     elif found.error and present.expects_nvidia(root):
@@ -110,8 +110,8 @@ def show_saved(form: str, config: str | None, host_root: str) -> None:
             )
         return _with_all_nodes(root, driver_root, saved)
 
-    found = accelerators.look(root, present.look(root, saved_only=True), nvidia)
-    show(form, accelerators.document(found), accelerators.text(found))
+    found = onhost.look(root, present.look(root, saved_only=True), nvidia)
+    show(form, onhost.document(found), onhost.text(found))
 
 
 @inventory.command()
@@ -198,9 +198,9 @@ class _Others:
         if not is_old and platform.look(root) not in onhost.PLATFORMS:
             return
         others = _refresh_vendors(root) if is_old else present.look(root)
-        lines = accelerators.wrong_lines(others.wrong)
+        lines = onhost.wrong_lines(others.wrong)
         try:
-            found = accelerators.look(root, others, _no_driver)
+            found = onhost.look(root, others, _no_driver)
             self._are_here = bool(found.instead or found.here())
             lines = [*_other_summaries(found), *lines]
         except DriverError:

@@ -1,29 +1,145 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a driver other than NVIDIA's module has on this host, as text and for JSON: a vendor's, a Jetson's, WSL's."""
+"""All accelerators of this host, as text and for JSON.
+
+NVIDIA's driver, or a Jetson or WSL 2 in its place, and other vendors' hardware.  Both forms have all that is there.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from oci_gpu_hook.cli.render import aligned
+from oci_gpu_hook.cli.render import aligned, section, sentences
+from oci_gpu_hook.driver import inventory as saved_inventory
+from oci_gpu_hook.driver import survey
+from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import DriverError
+from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.planning import platforms
+from oci_gpu_hook.planning.placement import COMPAT32
+from oci_gpu_hook.request.words import CAPABILITIES, FEATURES
 from oci_gpu_hook.vendors import platform, tegra
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
-    from oci_gpu_hook.cli.shown import Row
+    from oci_gpu_hook.cli.render import Row
+    from oci_gpu_hook.driver.inventory import MigDevice
     from oci_gpu_hook.driver.nodes import DeviceNode
     from oci_gpu_hook.host.root import HostRoot
+    from oci_gpu_hook.node.gpus.present import Present, WrongFile
     from oci_gpu_hook.vendors.vendorhost import VendorState
 
 # Those that have a description of their driver in the place of NVIDIA's kernel module.
 PLATFORMS = (platform.TEGRA, platform.WSL)
+# The inventory of a host without NVIDIA's driver.
+NOTHING = DriverInventory("", "", (), (), None, None, (), "", (), (), (), (), (), ())
 
 
-def of_platform(root: HostRoot) -> tuple[dict[str, Any], str] | None:
-    """What a Jetson or WSL 2 gives to containers, as a document and as text; None on a host that is neither.
+def check_is_server(root: HostRoot) -> None:
+    """DriverError on a Jetson and under WSL 2, for what only knows GPUs that NVIDIA's module drives."""
+    kind = platform.look(root)
+    if kind in PLATFORMS:
+        raise DriverError(
+            f"this host is {platform.NAMES[kind]}, and no GPU here is driven by NVIDIA's module",
+            "containers ask by NVIDIA_VISIBLE_DEVICES; 'oci-gpu-hook info' shows what they get",
+        )
+
+
+def of_server(root: HostRoot, driver_root: str, families: tuple[str, ...]) -> DriverInventory:
+    """What NVIDIA's driver has, with the nodes of these families; what only NVML knows is of the saved inventory.
+
+    Nothing is saved.  DriverError without a driver, and on a Jetson and WSL 2.
+    """
+    check_is_server(root)
+    return saved_inventory.with_nodes(root, survey.current(root, driver_root), families, driver_root=driver_root)
+
+
+class Found(NamedTuple):
+    """What a host has.
+
+    nvidia: what NVIDIA's driver has, None if `error` says why nothing; platform: a word of `vendors.platform`, and
+    the file that proves it; instead: what a Jetson or WSL 2 has, as a document and as lines; vendors: those of which
+    there is anything, each with what shows that its hardware is here.
+    """
+
+    nvidia: DriverInventory | None
+    error: DriverError | None
+    platform: tuple[str, str]
+    instead: tuple[dict[str, object], list[str]] | None
+    vendors: tuple[tuple[VendorState, str], ...]
+    wrong: tuple[WrongFile, ...]
+
+    def here(self) -> tuple[VendorState, ...]:
+        """The vendors whose hardware is here."""
+        return tuple([item for item, hardware in self.vendors if hardware])
+
+
+def look(root: HostRoot, others: Present, nvidia: Callable[[], DriverInventory]) -> Found:
+    """What there is; DriverError if there is nothing at all.
+
+    others: what other vendors have; nvidia: gives the inventory of NVIDIA's driver.
+    """
+    vendors = tuple(
+        [(item, present.hardware(root, item)) for item in others.vendors if present.has_anything(root, item)]
+    )
+    found = Found(None, None, platform.prove(root), None, vendors, others.wrong)
+    try:
+        instead = _of_platform(root)
+        return found._replace(instead=instead) if instead else found._replace(nvidia=nvidia())
+    except DriverError as err:
+        # A vendor's file that is wrong may be that of the hardware that is here.
+        if not found.here() and not found.wrong:
+            raise
+        return found._replace(error=err)
+
+
+def document(found: Found) -> dict[str, Any]:
+    """The host for JSON: but for a Jetson and WSL 2, the keys of NVIDIA's inventory are there in any case."""
+    kind, proof = found.platform
+    unknown = (found.error.message,) if found.error else ()
+    inventory = found.nvidia or NOTHING._replace(unknown=unknown)
+    return {
+        "platform": {"kind": kind, "proof": proof},
+        **(found.instead[0] if found.instead else inventory._asdict()),
+        **({} if found.instead else {"proc_files": [name for name, _ in inventory.proc_files]}),
+        "vendors": [_vendor_document(item, hardware) for item, hardware in found.vendors],
+        "wrong": [{"file": item.file, "fault": item.fault} for item in found.wrong],
+    }
+
+
+def text(found: Found) -> str:
+    """The host for people."""
+    lines = [f"no driver of NVIDIA's: {found.error.message}"] if found.error else []
+    if found.nvidia:
+        lines = _inventory_text(found.nvidia)
+    elif found.instead:
+        lines = found.instead[1]
+    for item in found.here():
+        lines += ["", *_vendor_text(item)]
+    unused = [summary(item) for item, hardware in found.vendors if not hardware]
+    return "\n".join([*lines, *sentences("files of vendors without hardware here", unused), *wrong_lines(found.wrong)])
+
+
+def wrong_lines(wrong: tuple[WrongFile, ...]) -> list[str]:
+    """The vendors' files that cannot be served, for people."""
+    return sentences("vendors' files that cannot be served", [item.fault for item in wrong])
+
+
+def summary(found: VendorState) -> str:
+    """The vendor on one line."""
+    what = found.inventory
+    return f"{what.flag}{what.version and ' '}{what.version}: {_counted(found)}"
+
+
+def counted(*counts: tuple[int, str, str]) -> str:
+    """Each number that is not 0, with the word for one or for many."""
+    words = [f"{number} {one if number == 1 else many}" for number, one, many in counts if number]
+    return ", ".join(words) or "nothing"
+
+
+def _of_platform(root: HostRoot) -> tuple[dict[str, Any], list[str]] | None:
+    """What a Jetson or WSL 2 gives to containers, as a document and as lines; None on a host that is neither.
 
     DriverError if it gives nothing.
     """
@@ -37,55 +153,53 @@ def of_platform(root: HostRoot) -> tuple[dict[str, Any], str] | None:
         if root.remember:
             platforms.look(root, kind, everything=True)
     title = platforms.title(kind, found)
-    said = {
-        "platform": {"kind": kind, "proof": proof},
-        "driver_version": title,
-        **document(found),
-        "left_out": list(left_out),
-    }
-    lines = [f"driver {title}, by {proof}", *_platform_text(found)]
-    if left_out:
-        lines += ["", "left out", *[f"  {sentence}" for sentence in left_out]]
-    return said, "\n".join(lines)
+    said = {"driver_version": title, **_document(found), "left_out": left_out}
+    return said, [f"driver {title}, by {proof}", *_platform_text(found), *sentences("left out", left_out)]
 
 
-def check_is_server(root: HostRoot) -> None:
-    """DriverError on a Jetson and under WSL 2, for what only knows GPUs that NVIDIA's module drives."""
-    kind = platform.look(root)
-    if kind in PLATFORMS:
-        raise DriverError(
-            f"this host is {platform.NAMES[kind]}, and no GPU here is driven by NVIDIA's module",
-            "containers ask by NVIDIA_VISIBLE_DEVICES; 'oci-gpu-hook info' shows what they get",
-        )
+def _platform_text(found: VendorState) -> list[str]:
+    """What a platform has, for people, below a title."""
+    inventory = found.inventory
+    nodes = [*found.common, *[item for device in found.devices for item in device.nodes]]
+    libraries = (*inventory.libraries, *inventory.cached)
+    return [
+        *section("device nodes", [(*_node_row(node), group) for node, group in nodes], "none"),
+        *section("libraries", [(it.path, it.soname, ", ".join(it.capabilities)) for it in libraries], "none"),
+        *section("files and folders", [(it.path, ", ".join(it.capabilities)) for it in inventory.files], "none"),
+        *section("links", [(link.path, f"-> {link.to}") for link in inventory.links]),
+        *sentences("missing", found.lacking()),
+        *sentences("not trusted", found.faults),
+    ]
 
 
-def document(found: VendorState) -> dict[str, Any]:
+def _node_row(node: DeviceNode) -> Row:
+    how = f"{node.mode:04o} {node.uid}:{node.gid}" if node.present else "not made on the host yet"
+    return (node.path, f"c {node.major}:{node.minor}", how)
+
+
+def _document(found: VendorState) -> dict[str, Any]:
     """What there is, for programs."""
     inventory = found.inventory
     return {
         "devices": [
-            {"names": list(device.names), "nodes": [_node(node, group) for node, group in device.nodes]}
-            for device in found.devices
+            {"names": device.names, "nodes": [_node(*item) for item in device.nodes]} for device in found.devices
         ],
-        "common": [_node(node, group) for node, group in found.common],
-        "libraries": [library._asdict() for library in (*inventory.libraries, *inventory.cached)],
-        "files": [file._asdict() for file in inventory.files],
-        "links": [link._asdict() for link in inventory.links],
+        "common": [_node(*item) for item in found.common],
+        "libraries": (*inventory.libraries, *inventory.cached),
+        "files": inventory.files,
+        "links": inventory.links,
         "lacking": found.lacking(),
-        "faults": list(found.faults),
+        "faults": found.faults,
     }
 
 
-def vendor_document(found: VendorState, hardware: str) -> dict[str, Any]:
+def _vendor_document(found: VendorState, hardware: str) -> dict[str, Any]:
     """One vendor, for programs; hardware: what shows that it is here, "" for nothing."""
     what = found.inventory
     return {
-        "flag": what.flag,
-        "kind": what.kind,
-        "file": what.file,
-        "version": what.version,
+        **{name: getattr(what, name) for name in ("flag", "kind", "file", "version")},
         "hardware": hardware,
-        **document(found),
+        **_document(found),
         "sockets": [path for path, _ in found.sockets],
         "environment": dict(what.environment),
         "selinux": {"type": what.selinux_type, "boolean": what.selinux_boolean},
@@ -93,13 +207,11 @@ def vendor_document(found: VendorState, hardware: str) -> dict[str, Any]:
     }
 
 
-def summary(found: VendorState) -> str:
-    """The vendor on one line."""
-    what = found.inventory
-    return f"{what.flag}{what.version and ' '}{what.version}: {_counted(found)}"
+def _node(node: DeviceNode, group: str) -> dict[str, object]:
+    return {"path": node.path, "major": node.major, "minor": node.minor, "mode": node.mode, "group": group}
 
 
-def vendor_text(found: VendorState) -> list[str]:
+def _vendor_text(found: VendorState) -> list[str]:
     """The vendor in several lines: its devices by the names that ask for them, and what must be said of it."""
     what = found.inventory
     rows: list[Row] = [
@@ -108,14 +220,11 @@ def vendor_text(found: VendorState) -> list[str]:
     ]
     rows += [("-", "every request", node.path) for node in dict(found.common)]
     said = [f"environment that programs may need: {name}={value}" for name, value in what.environment]
-    if what.selinux_type:
-        said.append(f"SELinux: a container's process must be of type {what.selinux_type}")
-    if what.selinux_boolean:
-        said.append(f"SELinux: the boolean {what.selinux_boolean} must be on")
+    said += [f"SELinux: a container's process must be of type {what.selinux_type}"] if what.selinux_type else []
+    said += [f"SELinux: the boolean {what.selinux_boolean} must be on"] if what.selinux_boolean else []
     said += [f"required: {sentence}" for sentence in found.lacking()]
     absent = (*found.absent, *what.absent)
-    if absent:
-        said.append(f"may be missing, and is: {', '.join(absent)}")
+    said += [f"may be missing, and is: {', '.join(absent)}"] if absent else []
     kind = f" ({what.kind})" if what.kind else ""
     version = f", version {what.version}" if what.version else ""
     return [
@@ -138,40 +247,52 @@ def _counted(found: VendorState) -> str:
     )
 
 
-def counted(*counts: tuple[int, str, str]) -> str:
-    """Each number that is not 0, with the word for one or for many."""
-    words = [f"{number} {one if number == 1 else many}" for number, one, many in counts if number]
-    return ", ".join(words) or "nothing"
-
-
-def _node(node: DeviceNode, group: str) -> dict[str, object]:
-    return {"path": node.path, "major": node.major, "minor": node.minor, "mode": f"{node.mode:04o}", "group": group}
-
-
-def _platform_text(found: VendorState) -> list[str]:
-    """What a platform has, for people, below a title."""
-    inventory = found.inventory
-    nodes = [*found.common, *[item for device in found.devices for item in device.nodes]]
-    tables: tuple[tuple[str, list[Row]], ...] = (
+def _inventory_text(inventory: DriverInventory) -> list[str]:
+    cuda = f", CUDA {inventory.cuda_version}" if inventory.cuda_version else ""
+    gpus: list[Row] = [
         (
-            "device nodes",
-            [
-                (node.path, f"c {node.major}:{node.minor}", f"{node.mode:04o} {node.uid}:{node.gid}", group)
-                for node, group in nodes
-            ],
-        ),
-        (
-            "libraries",
-            [
-                (library.path, library.soname, ", ".join(library.capabilities))
-                for library in (*inventory.libraries, *inventory.cached)
-            ],
-        ),
-        ("files and folders", [(file.path, ", ".join(file.capabilities)) for file in inventory.files]),
-        ("links", [(link.path, f"-> {link.to}") for link in inventory.links]),
+            *(str(gpu.nvml_index), gpu.bus_id, f"minor {gpu.minor}", gpu.uuid or "(no UUID yet)", gpu.model),
+            f"{gpu.brand} {gpu.compute_capability}".strip(),
+        )
+        for gpu in inventory.gpus
+    ]
+    lines = [
+        f"driver {inventory.driver_version}{cuda}",
+        *section(f"GPUs ({len(gpus)})", gpus, "none"),
+        *section("MIG devices", [_mig_row(item) for item in inventory.mig_devices]),
+        *section("device nodes", [_node_row(node) for node in inventory.devices], "none"),
+    ]
+    for word in (*CAPABILITIES, *[feature.name for feature in FEATURES]):
+        lines += section(f"capability {word}", _files_of(word, inventory))
+    misfits = [(misfit.name, misfit.found or "missing", misfit.capability) for misfit in inventory.misfits]
+    return [
+        *lines,
+        *section("firmware", [(file.path,) for file in inventory.firmware], "none"),
+        *section("not of the driver's version", misfits),
+        *sentences("not known", inventory.unknown),
+    ]
+
+
+def _mig_row(device: MigDevice) -> Row:
+    return (
+        f"{device.gpu}:{'?' if device.number is None else device.number}",
+        f"instances {device.gi}/{device.ci}",
+        f"minors {device.gi_minor},{device.ci_minor}",
+        device.uuid or "(only NVML knows its UUID)",
+        device.profile,
     )
-    lines = [line for title, rows in tables if rows or title != "links" for line in ("", title, *aligned(rows))]
-    for title, sentences in (("missing", found.lacking()), ("not trusted", found.faults)):
-        if sentences:
-            lines += ["", title, *[f"  {sentence}" for sentence in sentences]]
-    return lines
+
+
+def _files_of(word: str, inventory: DriverInventory) -> list[Row]:
+    """The files that a capability or feature brings; compat32 brings the 32-bit libraries."""
+    if word == COMPAT32:
+        return [(item.path, item.soname) for item in inventory.libraries if item.bits == 32]
+    rows: list[Row] = [
+        (library.path, library.soname)
+        for library in inventory.libraries
+        if word in library.capabilities and library.bits == 64
+    ]
+    files = (*inventory.binaries, *inventory.files)
+    rows += [(file.path, "") for file in files if word in file.capabilities]
+    rows += [(ipc.source, "") for ipc in inventory.ipc_paths if ipc.capability == word]
+    return rows

@@ -9,6 +9,7 @@ from typing import Any, Callable
 
 import click
 
+from oci_gpu_hook.cli.render import as_json
 from oci_gpu_hook.errors import LONGEST_LIST, plain
 from oci_gpu_hook.request.settings import SETTINGS
 
@@ -46,7 +47,7 @@ config_file = click.option("--config", metavar="FILE", help=f"The administrator'
 
 
 def show(form: str, document: dict[str, object], text: str, painted: Callable[[str], str] = str) -> None:
-    """Print one value in the requested form; painted: gives a line its colours."""
+    """Print one value in the requested form; document: may have records; painted: gives a line its colours."""
     # An image, a container and an engine have written some of it: what they wrote has no colours.
     lines = [painted(plain(line, LONGEST_LIST)) for line in text.split("\n")]
-    click.echo(json.dumps(document, indent=2) if form == "json" else "\n".join(lines))
+    click.echo(json.dumps(as_json(document), indent=2) if form == "json" else "\n".join(lines))

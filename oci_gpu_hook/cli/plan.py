@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from oci_gpu_hook.asking import Question, specs
-from oci_gpu_hook.cli import leftout, named, render
+from oci_gpu_hook.cli import leftout, named, shown
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
+from oci_gpu_hook.cli.render import joined
 from oci_gpu_hook.container import rootfs
 from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.errors import ConfigError, RequestError
@@ -47,8 +48,8 @@ def plan(bundle: str, pid: int | None, container_id: str, form: str, config: str
     if settings is None or (request is None and settings.ipc_labels != "all"):
         none = "request    none: the hook would leave this container alone"
         lines = [f"bundle     {found.path}", none, *[f"{'':11}{note}" for note in notes]]
-        document = render.no_request_document(container_id, found.path, path, notes)
-        show(form, document, render.joined(lines))
+        document = shown.no_request_document(container_id, found.path, path, notes)
+        show(form, document, joined(lines))
         return
     host = HostRoot(host_root)
     process = Process(pid) if pid else None
@@ -56,7 +57,7 @@ def plan(bundle: str, pid: int | None, container_id: str, form: str, config: str
     made = decide(found, request, settings, host, root, id=container_id, process=process, spec=spec)
     made = made._replace(notes=(*notes, *made.notes))
     left_out = leftout.sentences(made)
-    show(form, render.plan_document(made, left_out), render.plan_text(made, left_out))
+    show(form, shown.plan_document(made, left_out), shown.plan_text(made, left_out))
 
 
 def _request(question: Question, spec: Spec | None) -> tuple[Settings | None, Request | None, tuple[str, ...]]:

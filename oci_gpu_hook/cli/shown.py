@@ -1,18 +1,107 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How operations are shown: each as cells of a line for people, and as an object for programs."""
+"""A plan and its operations as text for people, and as the documented object for programs.  Pure.
+
+Both have all that is in the plan.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable
 
+from oci_gpu_hook.cli.render import joined, section, sentences
 from oci_gpu_hook.formats import devicerule
 from oci_gpu_hook.operations import Device, LdCache, Mount, OpenCgroup, Relabel, Service, Symlink, TellSystemd, Tmpfs
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.operations import Operation
+    from collections.abc import Iterable
 
-    # Cells of one line.
-    Row = tuple[str, ...]
+    from oci_gpu_hook.cli.render import Row
+    from oci_gpu_hook.operations import Operation
+    from oci_gpu_hook.planning.plan import Plan
+    from oci_gpu_hook.request.parse import Request
+
+
+def plan_document(plan: Plan, left_out: Iterable[str] = ()) -> dict[str, object]:
+    """The plan: container, request, driver, operations in order of execution, notes.
+
+    chosen: what the node would choose now for ``any``; done: what the engine has done, if a CDI spec of ours starts the
+    hook; left_out: what the host has and the container does not get, see `leftout`.
+    """
+    request = plan.request
+    fields = ("source", "devices", "capabilities", "requirements", "imex_channels", "features", "mig_config")
+    return {
+        **no_request_document(plan.container.id, plan.container.bundle, plan.container.rootfs, plan.notes),
+        "request": request and {name: getattr(request, name) for name in (*fields, "mig_monitor", "vendors")},
+        "driver": {"version": plan.driver_version} if request else None,
+        "label": plan.label,
+        **({"chosen": plan.chosen} if plan.chosen else {}),
+        **({"done": [document(item) for item in plan.done]} if plan.done else {}),
+        "operations": [document(item) for item in plan.operations],
+        "left_out": list(left_out),
+    }
+
+
+def no_request_document(container_id: str, bundle: str, rootfs: str, notes: Iterable[str]) -> dict[str, object]:
+    """The document for a container that asks for no GPU: the same keys, nothing to do."""
+    return {
+        "container": {"id": container_id, "bundle": bundle, "rootfs": rootfs},
+        "request": None,
+        "driver": None,
+        "label": "",
+        "operations": [],
+        "notes": list(notes),
+        "left_out": [],
+    }
+
+
+def plan_text(plan: Plan, left_out: Iterable[str] = ()) -> str:
+    """The plan as text: operations grouped by kind and aligned, with the reason for each."""
+    container = plan.container
+    lines = [
+        f"container  {container.id or '(no id)'}",
+        f"bundle     {container.bundle}",
+        f"rootfs     {container.rootfs} ({plan.layout.loader}, libraries in {plan.layout.library_folder})",
+    ]
+    if plan.request is not None:
+        lines += _requested(plan.request)
+        lines += [f"chosen     {words}" for words in plan.chosen]
+        lines += [f"driver     {plan.driver_version}"] if plan.driver_version else []
+    else:
+        lines.append("request    none")
+    lines += [f"label      {plan.label}"] if plan.label else []
+    for operations, by in ((plan.done, ", by the engine"), (plan.operations, "")):
+        for title, rows in _groups(operations):
+            lines += section(f"{title}{by}", rows)
+    return joined([*lines, *sentences("notes", [*plan.notes, *left_out])])
+
+
+def _requested(request: Request) -> list[str]:
+    """The request, NVIDIA's first."""
+    words = []
+    if request.devices:
+        words = [f"devices {','.join(request.devices)} (from {request.source})"]
+        words.append(f"capabilities {','.join(request.capabilities)}")
+        words += [f"requires {expression}" for expression in request.requirements]
+        words += [f"IMEX channels {','.join(request.imex_channels)}"] if request.imex_channels else []
+        words += [f"features {','.join(request.features)}"] if request.features else []
+        words += ["may configure MIG"] if request.mig_config else []
+        words += ["may monitor MIG"] if request.mig_monitor else []
+    words += [f"{item.flag} {','.join(item.devices)} (from {item.source}, by {item.file})" for item in request.vendors]
+    return [f"{'' if number else 'request':11}{text}" for number, text in enumerate(words)]
+
+
+def _groups(operations: tuple[Operation, ...]) -> list[tuple[str, list[Row]]]:
+    """Operations in the order of execution; consecutive ones of one kind are a group under one title."""
+    groups: list[tuple[str, list[Row]]] = []
+    for operation in operations:
+        title, found = rows(operation)
+        if not operation.required:
+            found = [(*cells, f"{reason} (optional)") for *cells, reason in found]
+        if groups and groups[-1][0] == title:
+            groups[-1][1].extend(found)
+        else:
+            groups.append((title, found))
+    return groups
 
 
 def rows(operation: Operation) -> tuple[str, list[Row]]:
@@ -24,11 +113,16 @@ def rows(operation: Operation) -> tuple[str, list[Row]]:
 
 
 def document(operation: Operation) -> dict[str, Any]:
-    """An operation's fields as JSON has them."""
+    """An operation's fields under their names."""
     fields: dict[str, Any] = operation._asdict()  # type: ignore[attr-defined]  # each kind is a record
-    # They are shown as entries of the cache.
-    fields.pop("libraries", None)
-    return {"op": KINDS[type(operation)][0], **fields, **_FIELDS.get(type(operation), lambda it: {})(operation)}
+    if isinstance(operation, Service):
+        fields["options"] = operation.options()
+    elif isinstance(operation, Tmpfs):
+        fields["files"] = [dict(zip(("name", "content", "mode"), file)) for file in operation.files]
+    elif isinstance(operation, LdCache):
+        del fields["libraries"]
+        fields["entries"] = [{"soname": soname, "path": path} for soname, path in operation.entries()]
+    return {"op": KINDS[type(operation)][0], **fields}
 
 
 def _mount(it: Mount) -> tuple[str, list[Row]]:
@@ -83,25 +177,4 @@ KINDS: dict[type, tuple[str, Callable[[Any], tuple[str, list[Row]]]]] = {
     Relabel: ("relabel", _relabel),
     OpenCgroup: ("cgroup", lambda it: (f"device cgroup {it.version}, {it.path or 'found at the start'}", _written(it))),
     TellSystemd: ("deviceallow", lambda it: (f"systemd, {it.unit}", _written(it))),
-}
-
-# Fields that are shown otherwise than they are kept.
-_FIELDS: dict[type, Callable[[Any], dict[str, Any]]] = {
-    Mount: lambda it: {"options": list(it.options), "names": list(it.names)},
-    Service: lambda it: {"options": list(it.options())},
-    Device: lambda it: {"mode": f"{it.mode:04o}"},
-    Tmpfs: lambda it: {
-        "options": list(it.options),
-        "folders": list(it.folders),
-        "files": [{"name": name, "content": content, "mode": f"{mode:04o}"} for name, content, mode in it.files],
-    },
-    LdCache: lambda it: {"entries": [{"soname": soname, "path": path} for soname, path in it.entries()]},
-    OpenCgroup: lambda it: {
-        "rules": [rule._asdict() for rule in it.rules],
-        "fallback": [rule._asdict() for rule in it.fallback],
-    },
-    TellSystemd: lambda it: {
-        "rules": [rule._asdict() for rule in it.rules],
-        "before": [list(entry) for entry in it.before],
-    },
 }

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from oci_gpu_hook import cli
+from oci_gpu_hook.cli import render
 from oci_gpu_hook.cli import shown as operations
 from oci_gpu_hook.errors import DriverError, HookError, RequestError
 from oci_gpu_hook.formats.ldcache import MULTIARCH_32
@@ -180,7 +181,7 @@ def test_plan_shows_what_the_engine_does_and_what_the_hook_does(
     bundle = str(mig_host.folder / "bundle")
     assert cli.main(["plan", "--bundle", bundle, "--host-root", str(mig_host.tree), "--format", "json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown["operations"] == [operations.document(item) for item in carried_out.operations]
+    assert shown["operations"] == [render.as_json(operations.document(item)) for item in carried_out.operations]
     made = {*(node["path"] for node in config["linux"]["devices"]), *(it["destination"] for it in config["mounts"])}
     # The runtime opens the device cgroup for the nodes that a spec lists.
     done = [item for item in shown["done"] if item["op"] != "cgroup"]

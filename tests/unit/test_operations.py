@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oci_gpu_hook import operations
-from oci_gpu_hook.cli import shown
+from oci_gpu_hook.cli import render, shown
 from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.formats.ldcache_merge import Entry
@@ -70,7 +70,7 @@ def test_what_is_shown_of_an_operation_says_why_and_can_be_written(example: Oper
     title, rows = shown.rows(example)
     assert title and any(cells[-1] == "why" for cells in rows)
     assert all(isinstance(cell, str) for cells in rows for cell in cells)
-    document = shown.document(example)
+    document = render.as_json(shown.document(example))
     assert json.loads(json.dumps(document)) == document
     assert (document["required"], document["reason"]) == (example.required, "why")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from oci_gpu_hook.cli import render
+from oci_gpu_hook.cli import render, shown
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.container.layout import Layout
 from oci_gpu_hook.driver.inventory import DriverInventory
@@ -64,8 +64,8 @@ def test_plans_are_as_the_goldens_say(
     layout: Layout,
     container: Container,
 ) -> None:
-    shown = made(host, devices, capabilities, layout=layout, container=container)
-    text = render.plan_text(shown) + "\n"
+    plan = made(host, devices, capabilities, layout=layout, container=container)
+    text = shown.plan_text(plan) + "\n"
     text = text.replace(hosts.LIBRARY_FOLDER, "usr/lib/x86_64-linux-gnu")
     golden = GOLDENS / f"{name}.txt"
     if pytestconfig.getoption("--update-goldens"):
@@ -158,7 +158,7 @@ def test_the_administrator_decides_about_the_device_cgroup(host: DriverInventory
 
 
 def test_the_document_has_the_documented_form(host: DriverInventory) -> None:
-    document = render.plan_document(made(host))
+    document = render.as_json(shown.plan_document(made(host)))
     assert document["container"] == {"id": "c1", "bundle": "/b", "rootfs": "/b/rootfs"}
     assert document["request"] == {
         "source": "env",
