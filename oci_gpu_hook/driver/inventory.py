@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 FILE = saved.INVENTORY
 SAVED = f"{saved.FOLDER}/{FILE}"
 
-# The file holds these bytes, and then the stamp and the inventory, see `saved.packed`.  Whoever changes the fields of a
+# The file holds these bytes, and then the stamp and the inventory, see `saved.save`.  Whoever changes the fields of a
 # record below raises the number: a file of another format is not read.
 HEADING = b"oci-gpu-hook inventory 8\n"
 
@@ -125,7 +125,7 @@ def read_saved(root: HostRoot, now: Stamp) -> DriverInventory | None:
     In doubt whose NVML's names are now (`Stamp.shown`) the MIG devices have none: a name may be another device's.  That
     doubt is the first of what is unknown.
     """
-    values = saved.unpacked(HEADING, saved.read(root, FILE))
+    values = saved.load(root, FILE, HEADING)
     try:
         saved_stamp, rows = values
         if not proc.is_same(saved_stamp, now):

@@ -85,7 +85,7 @@ def save(root: HostRoot, now: Stamp, found: DriverInventory) -> str:
     The folder is made where it is missing.  Readers see the old inventory or the new one, never a part of it.
     """
     values = (now, found._replace(devices=(), links=(), ipc_paths=()))
-    saved.write(root, inventory.FILE, saved.packed(inventory.HEADING, saved.plain(values)))
+    saved.save(root, inventory.FILE, inventory.HEADING, values)
     return root.path.rstrip("/") + inventory.SAVED
 
 

@@ -17,7 +17,7 @@ HEADING = b"oci-gpu-hook unhealthy 1\n"
 
 def read(host: HostRoot) -> dict[str, str]:
     """For each GPU that is not healthy, by its PCI address (`Gpu.bus_id`), a clause that says why."""
-    rows = saved.unpacked(HEADING, saved.read(host, saved.UNHEALTHY))
+    rows = saved.load(host, saved.UNHEALTHY, HEADING)
     try:
         return {str(key): str(why) for key, why in rows or ()}
     except (ValueError, TypeError):

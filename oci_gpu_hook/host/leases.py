@@ -65,24 +65,29 @@ class Leases:
     """
 
     def __init__(self, host: HostRoot, *, is_written: bool) -> None:
-        self._host, self._is_written, self._lock = host, is_written, -1
+        """ConfigError if we may not write, as a rootless engine's start may not."""
+        self._host, self._lock = host, _locked(host) if is_written else -1
 
     def __enter__(self) -> list[Lease]:
-        """ConfigError if we may not write, as a rootless engine's start may not, or if the leases are damaged."""
-        if self._is_written:
-            try:
-                self._lock = saved.open_lock(self._host, _LOCK)
-                # Not flock(2), which any reader may take.  It goes with our process, and who waits has an alarm.
-                posix.lockf(self._lock, posix.F_LOCK, 0)
-            except OSError as err:
-                why = f"gpu-holders is set, and leases cannot be written: {err.strerror}"
-                hint = "a rootless engine's containers cannot be counted: see oci-gpu-hook.conf(5), gpu-holders"
-                raise ConfigError(why, hint) from err
+        """ConfigError if the leases are damaged."""
         return read(self._host)
 
     def __exit__(self, *_: object) -> None:
         if self._lock >= 0:
             posix.close(self._lock)
+
+
+def _locked(host: HostRoot) -> int:
+    """A descriptor that is the only one of the lock, until it is closed."""
+    try:
+        lock = saved.open_lock(host, _LOCK)
+        # Not flock(2), which any reader may take.  It goes with our process, and who waits has an alarm.
+        posix.lockf(lock, posix.F_LOCK, 0)
+        return lock
+    except OSError as err:
+        why = f"gpu-holders is set, and leases cannot be written: {err.strerror}"
+        hint = "a rootless engine's containers cannot be counted: see oci-gpu-hook.conf(5), gpu-holders"
+        raise ConfigError(why, hint) from err
 
 
 def read(host: HostRoot) -> list[Lease]:
@@ -91,7 +96,7 @@ def read(host: HostRoot) -> list[Lease]:
     if host.stat(path) is None:
         return []
     try:
-        boot, rows = saved.unpacked(HEADING, saved.read(host, FILE))
+        boot, rows = saved.load(host, FILE, HEADING)
         return list(saved.records(Lease, rows)) if boot == _boot(host) else []
     except (ValueError, TypeError):
         hint = "root must remove it, and containers that run now are not counted then"
@@ -102,7 +107,7 @@ def write(host: HostRoot, leases: list[Lease]) -> None:
     """Write these leases, in place of those before; ConfigError if that fails.  Needs the lock."""
     try:
         # A start that is killed leaves this one file, which the next one replaces.
-        saved.write(host, FILE, saved.packed(HEADING, (_boot(host), tuple(map(tuple, leases)))), _STAGED)
+        saved.save(host, FILE, HEADING, (_boot(host), tuple(leases)), _STAGED)
     except OSError as err:
         raise ConfigError(f"leases cannot be written: {err.strerror}", "the administrator must see to /run") from err
 

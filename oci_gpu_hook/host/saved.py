@@ -12,7 +12,7 @@ import posix
 
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import syscalls
-from oci_gpu_hook.kernel.descriptors import closing
+from oci_gpu_hook.kernel.descriptors import closing, content
 from oci_gpu_hook.kernel.filetypes import is_open_to_others, is_regular
 
 TYPE_CHECKING = False
@@ -41,8 +41,13 @@ LARGEST = 1 << 20
 LENGTH_BYTES = 4
 
 
-def open_folder(root: HostRoot) -> int:
-    """A descriptor of the folder; OSError if it is missing, or where others may put files into it."""
+def open_folder(root: HostRoot, *, make: bool = False) -> int:
+    """A descriptor of the folder; OSError if it is missing, or if others may put files into it.
+
+    make: whether a missing folder is made, as after an installation nothing else makes it until the next boot.
+    """
+    if make:
+        _make_folder(f"{root.path.rstrip('/')}{FOLDER}")
     fd = root.open(FOLDER, posix.O_PATH | posix.O_DIRECTORY | posix.O_NOFOLLOW)
     if is_open_to_others(posix.fstat(fd), posix.geteuid()):
         posix.close(fd)
@@ -50,21 +55,18 @@ def open_folder(root: HostRoot) -> int:
     return fd
 
 
-def make_folder(root: HostRoot) -> None:
-    """Make the folder, for all to read whatever the umask is; OSError if we may not."""
-    path = root.path.rstrip("/") + FOLDER
+def _make_folder(path: str) -> None:
     try:
         posix.mkdir(path, 0o755)
     except FileExistsError:
         return
     with closing(posix.open(path, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC)) as fd:
-        posix.fchmod(fd, 0o755)
+        posix.fchmod(fd, 0o755)  # whatever the engine's umask is
 
 
 def open_lock(root: HostRoot, name: str) -> int:
     """A descriptor to lock a file by, which is made if it is missing, as the folder; OSError as `open_folder`."""
-    make_folder(root)
-    with closing(open_folder(root)) as folder:
+    with closing(open_folder(root, make=True)) as folder:
         flags = posix.O_RDWR | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC
         return posix.open(name, flags, 0o600, dir_fd=folder)
 
@@ -73,13 +75,11 @@ def read(root: HostRoot, name: str) -> bytes | None:
     """The bytes of a file; None if it is not a regular file that only root or this user can have written."""
     try:
         with closing(open_folder(root)) as folder:
-            flags = posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC
-            opened = posix.open(name, flags, dir_fd=folder)
-        with closing(opened) as fd:
+            fd = posix.open(name, posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC, dir_fd=folder)
+        with closing(fd):
             status = posix.fstat(fd)
-            if not is_regular(status) or is_open_to_others(status, posix.geteuid()) or status.st_size > LARGEST:
-                return None
-            return posix.read(fd, status.st_size)
+            is_ours = is_regular(status) and not is_open_to_others(status, posix.geteuid())
+            return content(fd, LARGEST) if is_ours else None
     except OSError:
         return None
 
@@ -87,35 +87,25 @@ def read(root: HostRoot, name: str) -> bytes | None:
 def write(root: HostRoot, name: str, data: bytes, staged: str = "") -> None:
     """Write a file, in place of the one that has its name; OSError if that fails, or nobody would read it.
 
-    The folder is made where it is missing: after an installation nothing else makes it until the next boot.  The file
-    is written under another name and renamed: readers see the old file or the new one, never a part of it.
+    The file is written under another name and renamed: readers see the old file or the new one, never a part of it.
 
     staged: that other name, if no two can write at once.
     """
     if len(data) > LARGEST:
         raise OSError(syscalls.EFBIG, f"{len(data)} bytes would not be read", f"{FOLDER}/{name}")
-    try:
-        folder = open_folder(root)
-    except OSError as err:
-        if err.errno != syscalls.ENOENT:
-            raise
-        make_folder(root)
-        folder = open_folder(root)
-    # Two hooks that write at once have different pids, and so different files.  O_EXCL refuses a link put in the way.
+    # Two hooks that write at once have different pids, and so different files.  What a killed one left is written over.
     staged = staged or f"{name}.{posix.getpid()}"
-    try:
-        fd = _create(folder, staged)
-        try:
-            while data:
-                data = data[posix.write(fd, data) :]
-            posix.rename(staged, name, src_dir_fd=folder, dst_dir_fd=folder)
-        except BaseException:
-            posix.unlink(staged, dir_fd=folder)
-            raise
-        finally:
-            posix.close(fd)
-    finally:
-        posix.close(folder)
+    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_TRUNC | posix.O_NOFOLLOW | posix.O_CLOEXEC
+    with closing(open_folder(root, make=True)) as folder:
+        with closing(posix.open(staged, flags, 0o644, dir_fd=folder)) as fd:
+            try:
+                posix.fchmod(fd, 0o644)  # whatever the engine's umask is
+                while data:
+                    data = data[posix.write(fd, data) :]
+                posix.rename(staged, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                posix.unlink(staged, dir_fd=folder)
+                raise
 
 
 def want_refresh(root: HostRoot) -> None:
@@ -135,20 +125,21 @@ def want_refresh(root: HostRoot) -> None:
         pass
 
 
-def packed(heading: bytes, values: Any) -> bytes:
-    """The bytes of a file: the heading, the length of the rest, and the values, in which tuples must be `plain`.
+def save(root: HostRoot, name: str, heading: bytes, values: tuple[Any, ...], staged: str = "") -> None:
+    """Write a file of a heading, the length of the rest, and values; OSError as `write`.
 
     The hook may run on another Python than ``inventory refresh``, so the values are in marshal's version 2: every
     Python from 3.9 on reads its tuples, strings, integers, booleans and None alike.  It has no references, which came
     with version 3, and no short strings and tuples, which came with version 4
     (https://docs.python.org/3/library/marshal.html; tests/unit/test_saved.py tries each Python of the machine).
     """
-    content = marshal.dumps(values, 2)
-    return heading + len(content).to_bytes(LENGTH_BYTES, "little") + content
+    content = marshal.dumps(_plain(values), 2)
+    write(root, name, heading + len(content).to_bytes(LENGTH_BYTES, "little") + content, staged)
 
 
-def unpacked(heading: bytes, data: bytes | None) -> Any:
-    """The values of a file that `read` has given; None if it is not whole, or has another heading."""
+def load(root: HostRoot, name: str, heading: bytes) -> Any:
+    """The values of such a file, records as plain tuples; None if there is none that `read` gives and that is whole."""
+    data = read(root, name)
     begin = len(heading) + LENGTH_BYTES
     if data is None or not data.startswith(heading):
         return None
@@ -177,19 +168,6 @@ def nested(kind: type[Record], row: tuple[Any, ...], inner: dict[str, type[Named
     return found._replace(**{field: records(of, getattr(found, field)) for field, of in inner.items()})
 
 
-def plain(values: Any) -> tuple[Any, ...]:
+def _plain(values: tuple[Any, ...]) -> tuple[Any, ...]:
     """A record, and all records in it, as plain tuples: marshal takes no subclass of tuple."""
-    return tuple([plain(item) if isinstance(item, tuple) else item for item in values])
-
-
-def _create(folder: int, name: str) -> int:
-    """A descriptor of a new file that all may read, whatever the engine's umask is."""
-    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
-    try:
-        fd = posix.open(name, flags, 0o644, dir_fd=folder)
-    except FileExistsError:
-        # A hook with the same pid was killed before it could rename it.
-        posix.unlink(name, dir_fd=folder)
-        fd = posix.open(name, flags, 0o644, dir_fd=folder)
-    posix.chmod(fd, 0o644)
-    return fd
+    return tuple([_plain(item) if isinstance(item, tuple) else item for item in values])

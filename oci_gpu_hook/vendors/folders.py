@@ -153,7 +153,7 @@ def files_now(root: HostRoot) -> FilesNow:
 
 def read_known(root: HostRoot, now: FilesNow) -> tuple[Known, ...] | None:
     """What the vendors' files said when they were as `now`; None if that was not saved."""
-    values = saved.unpacked(HEADING, saved.read(root, _KNOWN))
+    values = saved.load(root, _KNOWN, HEADING)
     try:
         files, rows = values
         return saved.records(Known, rows) if files == now else None
@@ -215,7 +215,7 @@ def read_all(root: HostRoot, now: FilesNow | None) -> tuple[Known, ...]:
     )
     if now is not None:
         try:
-            saved.write(root, _KNOWN, saved.packed(HEADING, saved.plain((now, found))))
+            saved.save(root, _KNOWN, HEADING, (now, found))
         except OSError:
             pass  # this start knows either way
     return found

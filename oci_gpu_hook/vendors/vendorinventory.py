@@ -161,7 +161,7 @@ def read_saved(root: HostRoot, name: str, file: str) -> VendorInventory | None:
     the folders that lead there, of which the owner and the mode count, and not what else is put into them, and the
     files in a folder that is given whole.  Texts: what files said.
     """
-    values = saved.unpacked(HEADING, saved.read(root, f"{PREFIX}{name}"))
+    values = saved.load(root, f"{PREFIX}{name}", HEADING)
     try:
         (places, ways, texts), row = values
         found = saved.nested(VendorInventory, row, _INNER)

@@ -61,7 +61,7 @@ class Survey:
     def save(self, name: str) -> None:
         """Save the inventory under `name` for later starts; OSError if that is not possible."""
         seen = tuple([tuple(looked.items()) for looked in (self._places, self._ways, self._texts)])
-        saved.write(self._root, f"{PREFIX}{name}", saved.packed(HEADING, saved.plain((seen, self.found))))
+        saved.save(self._root, f"{PREFIX}{name}", HEADING, (seen, self.found))
 
     def _inventory(self) -> VendorInventory:
         """What of the vendor's is there."""

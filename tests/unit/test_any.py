@@ -210,7 +210,7 @@ def test_who_cannot_write_leases_is_told_so(host: HostRoot, tmp_path: Path, monk
     def refused(*_: object, **__: object) -> int:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(saved, "make_folder", refused)
+    monkeypatch.setattr(saved, "open_folder", refused)
     with pytest.raises(ConfigError, match="leases cannot be written") as caught, Leases(host, is_written=True):
         pass
     assert "rootless" in caught.value.hint

@@ -111,7 +111,7 @@ def _write(root: HostRoot, sequence: int, found: dict[str, _Known]) -> None:
     try:
         saved.write(root, _STATE, json.dumps(document).encode() + b"\n")
         if told:
-            saved.write(root, saved.UNHEALTHY, saved.packed(health.HEADING, told))
+            saved.save(root, saved.UNHEALTHY, health.HEADING, told)
             return
         with closing(saved.open_folder(root)) as folder, suppress(FileNotFoundError):
             os.unlink(saved.UNHEALTHY, dir_fd=folder)
