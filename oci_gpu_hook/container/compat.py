@@ -12,7 +12,7 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.formats import jsontext
-from oci_gpu_hook.formats.decimal import decimal
+from oci_gpu_hook.formats.decimal import decimals
 from oci_gpu_hook.kernel import syscalls
 from oci_gpu_hook.kernel.descriptors import closing, reopened
 from oci_gpu_hook.kernel.filetypes import is_regular
@@ -42,7 +42,6 @@ _LARGEST_OFFSET = 1 << 48
 # CUDA has had some twenty branches of its driver, and sixteen brands of GPUs.
 _MOST_NUMBERS = 1 << 14
 _MOST_NUMBER = 99_999
-_MOST_PARTS = 8
 
 
 class Note(NamedTuple):
@@ -78,13 +77,13 @@ class _Damaged(ValueError):
 def look(root_fd: int, folder: str, names: tuple[str, ...]) -> Compat | None:
     """What the image has in `folder`, in which `names` lie; None if no libcuda with a version is among them."""
     found = [name for name in names if name.startswith(CUDA) and "." in name[len(CUDA) :]]
-    versions = [version for name in found if (version := version_of(name[len(CUDA) :]))]
     if not found:
         return None
-    if len(found) > 1 or not versions:
-        what = "more than one libcuda.so" if len(found) > 1 else "a libcuda.so whose name has no version"
-        return Compat(folder, names, fault=f"it has {what}")
-    compat = Compat(folder, names, found[0], versions[0])
+    compat = Compat(folder, names, found[0], version_of(found[0][len(CUDA) :]))
+    if len(found) > 1:
+        return compat._replace(fault="it has more than one libcuda.so")
+    if not compat.version:
+        return compat._replace(fault="it has a libcuda.so whose name has no version")
     try:
         return compat._replace(note=_note_of(root_fd, f"{folder}/{found[0]}"))
     except (OSError, ValueError) as err:
@@ -94,9 +93,7 @@ def look(root_fd: int, folder: str, names: tuple[str, ...]) -> Compat | None:
 
 def version_of(text: str) -> Version:
     """``575.57.08`` as numbers; () for what is no version."""
-    parts = [decimal(part, _MOST_NUMBER) for part in text.split(".")] if text else []
-    numbers = [part for part in parts if part is not None]
-    return tuple(numbers) if len(numbers) == len(parts) <= _MOST_PARTS else ()
+    return decimals(text, _MOST_NUMBER)
 
 
 def _note_of(root_fd: int, path: str) -> Note | None:

@@ -127,11 +127,12 @@ def read_saved(root: HostRoot, now: Stamp) -> DriverInventory | None:
     """
     values = saved.load(root, FILE, HEADING)
     try:
-        saved_stamp, rows = values
-        if not proc.is_same(saved_stamp, now):
+        (*same, shown), rows = values
+        if tuple(same) != now[:-1]:
             return None
         found = saved.nested(DriverInventory, rows, _INNER)
-        is_in_doubt = proc.is_in_doubt(saved_stamp, now)
+        # Of another mount's times nothing follows.
+        is_in_doubt = any([then != it for then, it in zip(shown, now.shown) if then[0] == it[0]])
     except (ValueError, TypeError):
         return None
     # A GPU gets its UUID at its first use, which does not change the stamp.

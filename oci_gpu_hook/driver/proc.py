@@ -7,6 +7,7 @@ was saved is still true.  Reading opens no GPU.  An absent file is an absent val
 
 from __future__ import annotations
 
+from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
 
@@ -20,10 +21,7 @@ PARAMS = f"{DRIVER}/params"
 CAPABILITIES = f"{DRIVER}/capabilities"
 DEVICES = "/proc/devices"
 LD_SO_CACHE = "/etc/ld.so.cache"
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _BOUND = "/sys/bus/pci/drivers/nvidia"
-
-_MOST_DIGITS = 10
 
 
 class Gpu(NamedTuple):
@@ -48,35 +46,27 @@ class Gpu(NamedTuple):
 
 def mig_instances(root: HostRoot) -> tuple[str, ...]:
     """The compute instances that exist now, ``gpu0/gi1/ci0``: GPU by its minor, GPU instance, compute instance."""
-    found = []
-    for gpu in root.names(CAPABILITIES):
-        if not gpu.startswith("gpu"):
-            continue
-        for instance in root.names(f"{CAPABILITIES}/{gpu}/mig"):
-            if instance.startswith("gi"):
-                found += [
-                    f"{gpu}/{instance}/{name}"
-                    for name in root.names(f"{CAPABILITIES}/{gpu}/mig/{instance}")
-                    if name.startswith("ci")
-                ]
-    return tuple(found)
+    gpus = [name for name in root.names(CAPABILITIES) if name.startswith("gpu")]
+    instances = [(gpu, name) for gpu in gpus for name in root.names(f"{CAPABILITIES}/{gpu}/mig")]
+    return tuple(
+        [
+            f"{gpu}/{instance}/{name}"
+            for gpu, instance in instances
+            if instance.startswith("gi")
+            for name in root.names(f"{CAPABILITIES}/{gpu}/mig/{instance}")
+            if name.startswith("ci")
+        ]
+    )
 
 
 def capability_minor(root: HostRoot, path: str) -> int | None:
     """The minor of the device for a capability, `path` below the capabilities' folder; None if there is none."""
-    text = information(root, f"{CAPABILITIES}/{path}").get("DeviceFileMinor", "")
-    return int(text) if is_number(text) else None
-
-
-def is_number(text: str) -> bool:
-    """Whether it is a number as the module writes one: of a longer one Python makes none."""
-    return text.isdecimal() and len(text) <= _MOST_DIGITS
+    return decimal(information(root, f"{CAPABILITIES}/{path}").get("DeviceFileMinor", ""))
 
 
 def information(root: HostRoot, path: str) -> dict[str, str]:
     """The ``key: value`` lines of one of the module's files, such as a GPU's ``information``."""
-    lines = (root.read(path) or b"").decode("utf-8", "replace").splitlines()
-    pairs = [line.partition(":") for line in lines]
+    pairs = [line.partition(":") for line in root.text(path).splitlines()]
     return {key.strip(): value.strip() for key, colon, value in pairs if colon}
 
 
@@ -88,10 +78,10 @@ def uuid_in(information: dict[str, str]) -> str | None:
 
 def character_majors(root: HostRoot) -> dict[str, int]:
     """Names and major numbers of character devices, from /proc/devices (proc(5))."""
-    text = (root.read(DEVICES) or b"").decode("ascii", "replace")
-    pairs = [line.split(None, 1) for line in text.partition("Block devices:")[0].splitlines()]
-    # Where two have one name, the first counts.
-    return {pair[1]: int(pair[0]) for pair in reversed(pairs) if len(pair) == 2 and is_number(pair[0])}
+    text = root.text(DEVICES).partition("Block devices:")[0]
+    pairs = [line.strip().partition(" ") for line in text.splitlines()]
+    # If two have one name, the first counts.
+    return {name: major for text, _, name in reversed(pairs) if (major := decimal(text)) is not None}
 
 
 class Stamp(NamedTuple):
@@ -104,7 +94,7 @@ class Stamp(NamedTuple):
     have dropped the old folder from memory before, and then the number may be the same: see `shown`.
 
     shown: the times of these folders, which are those of their inodes in memory.  Where only they differ, an instance
-    was made anew, or the kernel had dropped its folder and shows it once more: they make a doubt, see `is_in_doubt`.
+    was made again, or the kernel had dropped its folder and shows it once more: that is a doubt (`read_saved`).
     Each mount of procfs has inodes of its own, with the same numbers and other times: `st_dev` tells which one it is.
 
     bound: the PCI driver's entries with their inode numbers.  sysfs uses no number twice while the kernel runs.  The
@@ -121,20 +111,6 @@ class Stamp(NamedTuple):
     shown: tuple[tuple[int, int], ...]
 
 
-def is_same(saved: Stamp, now: Stamp) -> bool:
-    """Whether what was saved with the one is still true, as far as the kernel tells; `saved` may be a plain tuple."""
-    return saved[:-1] == now[:-1]
-
-
-def is_in_doubt(saved: Stamp, now: Stamp) -> bool:
-    """Whether MIG devices may have been made anew all the same.
-
-    Of another mount's times nothing follows: there the inode numbers alone count.
-    """
-    pairs = zip(saved[-1], now.shown)
-    return any([then[0] == it[0] and then[1] != it[1] for then, it in pairs])
-
-
 def stamp(root: HostRoot, driver_root: str) -> Stamp:
     """The stamp of now."""
     cache = root.stat(f"{driver_root.rstrip('/')}{LD_SO_CACHE}")
@@ -143,8 +119,8 @@ def stamp(root: HostRoot, driver_root: str) -> Stamp:
     folders = [(name, root.stat(path)) for name, path in paths.items()]
     instances = [(name, folder) for name, folder in folders if folder is not None]
     return Stamp(
-        boot_id=_text(root.read(_BOOT_ID)),
-        driver=_text(root.read(VERSION)),
+        boot_id=root.boot_id(),
+        driver=root.text(VERSION),
         gpus=tuple(root.names(GPUS)),
         bound=tuple([f"{name} {inode}" for name, inode in root.inodes(_BOUND)]),
         mig=tuple([f"{name} {folder.st_ino}" for name, folder in instances]),
@@ -152,10 +128,6 @@ def stamp(root: HostRoot, driver_root: str) -> Stamp:
         ld_so_cache=() if cache is None else (cache.st_dev, cache.st_ino, cache.st_size, cache.st_mtime_ns),
         shown=tuple([(folder.st_dev, folder.st_mtime_ns) for _, folder in instances]),
     )
-
-
-def _text(data: bytes | None) -> str:
-    return (data or b"").decode("utf-8", "replace")
 
 
 def is_orin(root: HostRoot) -> bool:

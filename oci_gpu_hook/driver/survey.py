@@ -11,6 +11,7 @@ from oci_gpu_hook.driver import catalogue, files, inventory, nodes, proc
 from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
 from oci_gpu_hook.driver.proc import Gpu, Stamp
 from oci_gpu_hook.errors import DriverError
+from oci_gpu_hook.formats.decimal import decimal, decimals
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.request.selectors import bus_id
@@ -94,11 +95,8 @@ def driver_version(root: HostRoot) -> str | None:
 
     It is the first dotted number in the NVRM line.  The words before it differ between the two flavours of the module.
     """
-    text = (root.read(proc.VERSION) or b"").decode("ascii", "replace")
-    for word in text.partition("\n")[0].split():
-        if "." in word and all([proc.is_number(part) for part in word.split(".")]):
-            return word
-    return None
+    words = root.text(proc.VERSION).partition("\n")[0].split()
+    return next((word for word in words if "." in word and decimals(word)), None)
 
 
 def list_gpus(root: HostRoot) -> tuple[Gpu, ...]:
@@ -108,11 +106,9 @@ def list_gpus(root: HostRoot) -> tuple[Gpu, ...]:
     for bus, name in sorted([(bus_id(name) or f"~{name}", name) for name in root.names(proc.GPUS)]):
         fields = proc.information(root, f"{proc.GPUS}/{name}/information")
         # "GPU Excluded: Yes" comes from a module parameter that the administrator sets.  NVML skips such a GPU.
-        minor = fields.get("Device Minor", "")
-        if fields.get("GPU Excluded") == "Yes" or not proc.is_number(minor):
-            continue
-        model = fields.get("Model", "unknown")
-        found.append(Gpu(len(found), proc.uuid_in(fields), model, bus, int(minor), proc=name))
+        minor = decimal(fields.get("Device Minor", ""))
+        if fields.get("GPU Excluded") != "Yes" and minor is not None:
+            found.append(Gpu(len(found), proc.uuid_in(fields), fields.get("Model", "unknown"), bus, minor, proc=name))
     return tuple(found)
 
 
@@ -127,13 +123,13 @@ def mig_devices(root: HostRoot, gpus: tuple[Gpu, ...], facts: Facts | None) -> t
     found = []
     for name in proc.mig_instances(root):
         parent, instance, compute = name.split("/")
-        gpu, gi, ci = parents.get(parent), instance[2:], compute[2:]
+        gpu, gi, ci = parents.get(parent), decimal(instance[2:]), decimal(compute[2:])
         gi_minor = proc.capability_minor(root, f"{parent}/mig/{instance}/access")
         ci_minor = proc.capability_minor(root, f"{parent}/mig/{instance}/{compute}/access")
-        if gpu is None or gi_minor is None or ci_minor is None or not (gi.isdecimal() and ci.isdecimal()):
+        if gpu is None or gi is None or ci is None or gi_minor is None or ci_minor is None:
             continue
-        device = MigDevice(gpu.nvml_index, None, None, "", int(gi), int(ci), gi_minor, ci_minor)
-        said = named.get((gpu.bus_id, device.gi, device.ci))
+        device = MigDevice(gpu.nvml_index, None, None, "", gi, ci, gi_minor, ci_minor)
+        said = named.get((gpu.bus_id, gi, ci))
         found.append(device._replace(number=said.number, uuid=said.uuid, profile=said.profile) if said else device)
     return tuple(sorted(found, key=lambda device: (device.gpu, device.gi, device.ci)))
 
@@ -144,9 +140,8 @@ def _gpus(found: tuple[Gpu, ...], facts: Facts | None) -> tuple[Gpu, ...]:
     gpus = []
     for gpu in found:
         if said := listed.get(gpu.bus_id):
-            uuid = gpu.uuid or said.uuid
-            capability, peers = said.compute_capability, said.peers
-            gpu = gpu._replace(uuid=uuid, compute_capability=capability, brand=said.brand, peers=peers)
+            gpu = gpu._replace(uuid=gpu.uuid or said.uuid, compute_capability=said.compute_capability)
+            gpu = gpu._replace(brand=said.brand, peers=said.peers)
         gpus.append(gpu)
     return tuple(gpus)
 

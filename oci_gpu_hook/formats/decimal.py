@@ -13,3 +13,10 @@ def decimal(text: str, most: int = 10**9 - 1) -> int | None:
         return None
     number = int(text)
     return number if number <= most else None
+
+
+def decimals(text: str, most: int = 10**9 - 1) -> tuple[int, ...]:
+    """The numbers between the dots of a version such as ``575.57.08``; () for any other text."""
+    parts = text.split(".")
+    numbers = [number for part in parts if (number := decimal(part, most)) is not None]
+    return tuple(numbers) if len(numbers) == len(parts) else ()

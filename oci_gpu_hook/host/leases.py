@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 FILE, _LOCK, _STAGED = "leases", "leases.lock", "leases.new"
 # Whoever changes the fields of `Lease` raises the number.
 HEADING = b"oci-gpu-hook leases 1\n"
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 # Of one start: what it leaves the next ones remove.
 _MOST_REMOVED = 100
 # A container may make cgroups below its own; where there are more, it is taken for alive.
@@ -97,7 +96,7 @@ def read(host: HostRoot) -> list[Lease]:
         return []
     try:
         boot, rows = saved.load(host, FILE, HEADING)
-        return list(saved.records(Lease, rows)) if boot == _boot(host) else []
+        return list(saved.records(Lease, rows)) if boot == host.boot_id() else []
     except (ValueError, TypeError):
         hint = "root must remove it, and containers that run now are not counted then"
         raise ConfigError(f"{path} is damaged, or others than root can write to it", hint) from None
@@ -107,7 +106,7 @@ def write(host: HostRoot, leases: list[Lease]) -> None:
     """Write these leases, in place of those before; ConfigError if that fails.  Needs the lock."""
     try:
         # A start that is killed leaves this one file, which the next one replaces.
-        saved.save(host, FILE, HEADING, (_boot(host), tuple(leases)), _STAGED)
+        saved.save(host, FILE, HEADING, (host.boot_id(), tuple(leases)), _STAGED)
     except OSError as err:
         raise ConfigError(f"leases cannot be written: {err.strerror}", "the administrator must see to /run") from err
 
@@ -147,10 +146,6 @@ def give_back(host: HostRoot, pid: int) -> None:
             write(host, [lease for lease in leases if lease.pid != pid])
     except Exception:
         pass
-
-
-def _boot(host: HostRoot) -> str:
-    return (host.read(_BOOT_ID) or b"").decode("ascii", "replace").strip()
 
 
 def _is_used(pid: int) -> bool:

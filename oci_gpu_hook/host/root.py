@@ -114,6 +114,14 @@ class HostRoot:
         """The whole content of a file; None if there is none that we may read, or it is too large."""
         return self._of(path, posix.O_RDONLY | posix.O_NONBLOCK, lambda fd: content(fd, _LARGEST))
 
+    def text(self, path: str) -> str:
+        """The same as text; "" if there is none."""
+        return (self.read(path) or b"").decode("utf-8", "replace")
+
+    def boot_id(self) -> str:
+        """What tells this boot of the kernel from another (random(4))."""
+        return self.text("/proc/sys/kernel/random/boot_id").strip()
+
     def names(self, path: str) -> list[str]:
         """The names in a directory, sorted; none where there is no directory."""
         return sorted(self._of(path, posix.O_RDONLY | posix.O_DIRECTORY, posix.listdir) or ())

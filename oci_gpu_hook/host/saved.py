@@ -97,7 +97,8 @@ def write(root: HostRoot, name: str, data: bytes, staged: str = "") -> None:
     staged = staged or f"{name}.{posix.getpid()}"
     flags = posix.O_WRONLY | posix.O_CREAT | posix.O_TRUNC | posix.O_NOFOLLOW | posix.O_CLOEXEC
     with closing(open_folder(root, make=True)) as folder:
-        with closing(posix.open(staged, flags, 0o644, dir_fd=folder)) as fd:
+        fd = posix.open(staged, flags, 0o644, dir_fd=folder)
+        with closing(fd):
             try:
                 posix.fchmod(fd, 0o644)  # whatever the engine's umask is
                 while data:

@@ -434,10 +434,10 @@ class _Proc(HostRoot):
     """A host's root whose files all have this text, and whose folders all have these names."""
 
     def __init__(self, text: bytes, names: list[str]) -> None:
-        self.text, self.listed, self.path = text, names, "/"
+        self.data, self.listed, self.path = text, names, "/"
 
     def read(self, path: str) -> bytes | None:
-        return self.text
+        return self.data
 
     def names(self, path: str) -> list[str]:
         return self.listed
@@ -497,14 +497,14 @@ def _proc_files(value: tuple[str, list[str]]) -> None:
     scopeunit.parse("a.scope", text)
     folder = SCRATCH / "proc"
     folder.mkdir(exist_ok=True)
-    (folder / "mountinfo").write_bytes(root.text + b"\n")
-    pieces = [root.text[at : at + 4096] for at in range(0, len(root.text), 4096)]
+    (folder / "mountinfo").write_bytes(root.data + b"\n")
+    pieces = [root.data[at : at + 4096] for at in range(0, len(root.data), 4096)]
     for number in (1, 7):
         mountinfo.mount(pieces, number)
         mountinfo.mounted(pieces, [f"0:{number}"])
-    assert len([*mountinfo.mounts(pieces)]) <= root.text.count(b"\n") + 1
+    assert len([*mountinfo.mounts(pieces)]) <= root.data.count(b"\n") + 1
     for controller in ("devices", ""):
-        devicecgroup._cgroup_path(root.text, controller)
+        devicecgroup._cgroup_path(root.data, controller)
 
 
 def _label(text: str) -> None:

@@ -282,11 +282,12 @@ def test_another_mount_of_procfs_makes_no_doubt_of_a_mig_device(tmp_path: Path) 
     hosts.plant(tmp_path, f"{MIG_DEVICE}/access", "")
     hosts.saved(root)
     now = proc.stamp(root, "/")
-    (device, time), inodes = now.shown[0], now.mig
-    later = now._replace(shown=((device, time + 1),))
-    elsewhere = now._replace(shown=((device + 1, time + 1),))
-    assert inodes and proc.is_same(now, later) and proc.is_same(now, elsewhere)
-    assert proc.is_in_doubt(now, later) and not proc.is_in_doubt(now, elsewhere)
+    device = inventory.MigDevice(0, 0, "MIG-27d4e8c1-9b36-5f02-8e7a-c15f90a3b46d", "", 5, 0, 30, 31)
+    survey.save(root, now, survey.survey(root)._replace(mig_devices=(device,)))
+    ((number, time),) = now.shown
+    for mount, unknown in ((number, True), (number + 1, False)):
+        found = inventory.read_saved(root, now._replace(shown=((mount, time + 1),)))
+        assert found is not None and (found.mig_devices[0].uuid is None) is unknown
 
 
 def test_an_inventory_of_another_driver_root_is_not_used(tmp_path: Path) -> None:

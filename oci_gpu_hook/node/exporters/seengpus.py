@@ -39,7 +39,7 @@ def renew(root: HostRoot, gpus: dict[str, str], is_taken: Callable[[str], bool],
     to be forgotten; remember: whether later calls are to know what this one has seen.
     """
     with spool.lock():
-        boot = kernellog.boot_id(root)
+        boot = root.boot_id()
         sequence, known, totals = _read(root, boot)
         found = kernellog.xids(root)
         for xid in found or ():

@@ -93,7 +93,7 @@ def _read(root: HostRoot, bound: dict[str, int]) -> tuple[int, dict[str, _Known]
     known = {bus: _Known(inode, {}) for bus, inode in bound.items()}
     try:
         document: dict[str, Any] = json.loads(saved.read(root, _STATE) or b"")
-        if document["boot"] != kernellog.boot_id(root):
+        if document["boot"] != root.boot_id():
             return -1, known
         for bus, (inode, whys) in document["gpus"].items():
             if bound.get(bus) == inode:
@@ -104,7 +104,7 @@ def _read(root: HostRoot, bound: dict[str, int]) -> tuple[int, dict[str, _Known]
 
 
 def _write(root: HostRoot, sequence: int, found: dict[str, _Known]) -> None:
-    document = {"boot": kernellog.boot_id(root), "sequence": sequence, "gpus": found}
+    document = {"boot": root.boot_id(), "sequence": sequence, "gpus": found}
     told = tuple(
         [(bus, "; ".join(filter(None, it.whys.values()))) for bus, it in found.items() if any(it.whys.values())]
     )

@@ -13,6 +13,7 @@ import posix
 from oci_gpu_hook.driver import nodes, proc
 from oci_gpu_hook.driver.survey import driver_version, list_gpus
 from oci_gpu_hook.errors import ApplyError, DriverError
+from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_character_device
 from oci_gpu_hook.record import NamedTuple
@@ -101,5 +102,5 @@ def _files(root: HostRoot, path: str) -> list[str]:
 
 
 def _number(fields: dict[str, str], key: str, default: int) -> int:
-    text = fields.get(key, "")
-    return int(text) if proc.is_number(text) else default
+    number = decimal(fields.get(key, ""))
+    return default if number is None else number

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _KMSG = "/dev/kmsg"
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 # No record is longer; a shorter read gets none at all.
 _LONGEST_RECORD = 8192
 # Far more than a kernel keeps, which is a quarter of a MiB unless log_buf_len says otherwise.
@@ -36,11 +35,6 @@ class Xid(NamedTuple):
     sequence: int
     pci: str
     number: int
-
-
-def boot_id(root: HostRoot) -> str:
-    """What tells this boot from others."""
-    return (root.read(_BOOT_ID) or b"").decode("ascii", "replace").strip()
 
 
 def xids(root: HostRoot) -> tuple[Xid, ...] | None:

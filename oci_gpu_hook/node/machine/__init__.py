@@ -13,4 +13,4 @@ if TYPE_CHECKING:
 
 def text(root: HostRoot, path: str) -> str:
     """The text of a file of root's or the kernel's; "" if there is none."""
-    return (root.read(path) or b"").decode("utf-8", "replace")
+    return root.text(path)
