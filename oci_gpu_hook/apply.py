@@ -37,7 +37,11 @@ def run(plan: Plan, host: HostRoot, root_fd: int, process: Process, *, opens_roo
     try:
         steps = _prepared(plan.operations, host, undo, notes)
         if plan.label:
-            _label_what_is_made(plan.label)
+            # A host without SELinux does not load it.
+            from oci_gpu_hook.changes import contextset
+
+            # Mount points and nodes are to bear the container's label from the moment that they exist.
+            contextset.create_as(plan.label)
         inside = process.open("ns/mnt", posix.O_RDONLY)
         # All of the host that is needed is open.
         as_owners = plan.layout.user_namespace
@@ -67,18 +71,6 @@ def _prepared(
                 raise DriverError(sentence, hint) from err
             notes.append(sentence)
     return steps
-
-
-def _label_what_is_made(label: str) -> None:
-    """Mount points and nodes are to bear the container's label from the moment that they exist."""
-    # A host without SELinux does not load it.
-    from oci_gpu_hook.changes import contextset
-
-    try:
-        contextset.create_as(label)
-    except OSError as err:
-        hint = "the policy must know the container's label"
-        raise ApplyError(f"cannot label what is made for the container: {err}", hint) from err
 
 
 def _perform_all(

@@ -7,7 +7,7 @@ An operation is a record: a fact that needs no further decision.  Paths named `s
 
 from __future__ import annotations
 
-from oci_gpu_hook.changes import detached, loadercache, mknod
+from oci_gpu_hook.changes import detached, loadercache
 from oci_gpu_hook.container.devicecgroup import levels
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.kernel.filetypes import is_socket
@@ -146,13 +146,12 @@ class Device(NamedTuple):
 
     def prepare(self, host: HostRoot, undo: Undo) -> Perform:
         if not self.source:
-            return lambda tree: mknod.make(
-                tree, self.path, self.major, self.minor, mode=self.mode, uid=self.uid, gid=self.gid
-            )
+            mode, uid, gid = self.mode, self.uid, self.gid
+            return lambda tree: tree.make_node(self.path, self.major, self.minor, mode=mode, uid=uid, gid=gid)
         mount = host.clone(self.source, detached.attributes(("nosuid", "noexec")))
 
         def perform(tree: Tree) -> None:
-            if not mknod.is_there(tree, self.path, self.major, self.minor):
+            if not tree.has_node(self.path, self.major, self.minor):
                 tree.attach(mount, self.path, folder=False)
 
         return perform

@@ -12,6 +12,7 @@ import posix
 
 from oci_gpu_hook.changes.tree import TargetError, Tree
 from oci_gpu_hook.container.ipc import NO_SYMLINKS, XATTR
+from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.kernel import syscalls
 from oci_gpu_hook.kernel.filetypes import is_folder, is_link
 
@@ -21,17 +22,17 @@ _MOST_FILES = 10_000
 
 
 def create_as(context: str) -> None:
-    """Give files that this process creates from now on the label `context`, or with "" the policy's default again.
+    """Give files that this process creates from now on the label `context`, as setfscreatecon(3); ApplyError.
 
-    setfscreatecon(3).  On a filesystem that is mounted with ``context=`` files get that label all the same.
+    On a filesystem that is mounted with ``context=`` files get that label all the same.
     """
-    fd = posix.open(_CREATE, posix.O_WRONLY | posix.O_CLOEXEC)
     try:
+        fd = posix.open(_CREATE, posix.O_WRONLY | posix.O_CLOEXEC)
         posix.write(fd, context.encode())
-    except OSError as err:
-        raise syscalls.SyscallError(err.errno or 0, "write", f"{context} to {_CREATE}") from err
-    finally:
         posix.close(fd)
+    except OSError as err:
+        why = f"cannot label what is made for the container as {context}: {err.strerror} ({_CREATE})"
+        raise ApplyError(why, "the policy must know the container's label") from err
 
 
 def relabel(tree: Tree, path: str, context: str) -> None:

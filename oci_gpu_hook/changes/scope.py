@@ -72,9 +72,14 @@ def _receive(fd: int, serial: int) -> None:
         if data.startswith(b"OK "):
             # The end of the authentication, which comes before the first message.
             _, end, rest = data.partition(b"\r\n")
-            data = rest if end else data
+            if not end:
+                continue
+            data = rest
         while True:
-            message, data = _first(data)
+            try:
+                message, data = dbus.first_answer(data)
+            except (ValueError, IndexError) as err:
+                raise OSError(f"systemd's answer cannot be read: {err}") from err
             if message is None:
                 break
             if message.reply_serial == serial and message.type == dbus.ERROR:
@@ -95,13 +100,3 @@ def _read(fd: int) -> bytes:
     if not data:
         raise OSError("systemd has closed the connection")
     return data
-
-
-def _first(data: bytes) -> tuple[dbus.Answer | None, bytes]:
-    """The first message, None while it is incomplete, and the bytes after it; OSError if it cannot be read."""
-    if data.startswith(b"OK "):
-        return None, data
-    try:
-        return dbus.first_answer(data)
-    except (ValueError, IndexError) as err:
-        raise OSError(f"systemd's answer cannot be read: {err}") from err

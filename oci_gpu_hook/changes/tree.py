@@ -17,7 +17,7 @@ from oci_gpu_hook.changes import detached
 from oci_gpu_hook.changes.undo import Undo
 from oci_gpu_hook.errors import plain
 from oci_gpu_hook.kernel import mountinfo, procfile, syscalls
-from oci_gpu_hook.kernel.filetypes import S_IFREG, is_folder, is_link
+from oci_gpu_hook.kernel.filetypes import S_IFCHR, S_IFREG, is_character_device, is_folder, is_link
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -162,6 +162,43 @@ class Tree:
         parent = self.own_folder(folder)
         self.make(posix.symlink, to, name, folder=parent)
         self.undo.remember(posix.unlink, name, dir_fd=parent)
+
+    def make_node(self, path: str, major: int, minor: int, *, mode: int, uid: int, gid: int) -> None:
+        """Make the character device `path`, if it is not there; the process's umask must be 0.
+
+        It bears the container's own label, so an unmodified ``container_t`` may open it under SELinux, without a
+        boolean and with no host label changed.  mknod and stat do not wake a GPU, as open would.
+        """
+        folder, _, name = path.rpartition("/")
+        # The mode is mknod's, not chmod's: chmod follows links, and whoever shares the root could put a link to a file
+        # of the host in the node's place.
+        try:
+            parent = self.own_folder(folder)
+            posix.mknod(name, S_IFCHR | mode, posix.makedev(major, minor), dir_fd=parent)
+        except (FileExistsError, TargetError):
+            # Rare: to look first would cost one system call more for each node.
+            if self.has_node(path, major, minor):
+                return
+            raise
+        self.undo.remember(posix.unlink, name, dir_fd=parent)
+        if uid or gid:
+            posix.chown(name, uid, gid, dir_fd=parent, follow_symlinks=False)
+
+    def has_node(self, path: str, major: int, minor: int) -> bool:
+        """Whether the character device exists; TargetError if something else has its name."""
+        fd = self.find(path)
+        if fd is None:
+            return False
+        try:
+            status = syscalls.known_of(fd)
+        finally:
+            posix.close(fd)
+        if not is_character_device(status):
+            raise TargetError(syscalls.EEXIST, f"{path} is there and is no character device")
+        if status.st_rdev != posix.makedev(major, minor):
+            found = f"{posix.major(status.st_rdev)}:{posix.minor(status.st_rdev)}"
+            raise TargetError(syscalls.EEXIST, f"{path} is there as {found}, it must be {major}:{minor}")
+        return True
 
     def attach_tmpfs(self, target: str, options: tuple[str, ...], fill: Callable[[int], None]) -> None:
         """Attach a new tmpfs at `target`; `fill` gets the descriptor of its root before anyone can see it."""

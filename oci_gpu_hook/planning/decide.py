@@ -69,12 +69,11 @@ def decide(
     def provide(asked: Request) -> Provision:
         return drivers.provide(host, laid_out, asked, settings, process_label)
 
-    chosen: tuple[str, ...] = ()
     if settings.gpu_holders or host.stat(f"{saved.FOLDER}/{saved.UNHEALTHY}"):
         from oci_gpu_hook.planning import holding
 
         start = holding.Start(host, settings, container, process if host.remember else None)
-        request, provision, chosen = start.given(request, provide)
+        request, provision = start.given(request, provide)
     else:
         provision = provide(request)
     # A CDI spec's nodes are the engine's, and have their group from the spec (`cdispec`).
@@ -86,7 +85,6 @@ def decide(
     falls_back = device_cgroup.version == "v2" and settings.device_cgroup != "off"
     rules = bundle.device_rules() if falls_back else ()
     made = plan.make(container, laid_out, request, provision, labels, settings.device_cgroup, rules)
-    made = made._replace(chosen=chosen)
     if spec is None:
         return made
     from oci_gpu_hook.planning import carriedout

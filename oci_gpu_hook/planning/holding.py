@@ -62,10 +62,8 @@ class Start(NamedTuple):
     container: Container
     process: Process | None
 
-    def given(
-        self, request: Request, provide: Callable[[Request], Provision]
-    ) -> tuple[Request, Provision, tuple[str, ...]]:
-        """The request with the chosen devices, what `provide` gives for it, and a sentence for each choice; leased.
+    def given(self, request: Request, provide: Callable[[Request], Provision]) -> tuple[Request, Provision]:
+        """The request with the chosen devices, and what `provide` gives for it; leased.
 
         RequestError if a device has no room; DriverError for a GPU that is not healthy, if the settings refuse it;
         ConfigError if no lease can be written.
@@ -83,7 +81,7 @@ class Start(NamedTuple):
         if notes and self.settings.unhealthy != "give":
             request, notes = _without(request, provision, notes, unhealthy, self.settings.unhealthy)
             provision = provide(request)
-        provision = provision._replace(notes=(*provision.notes, *notes))
+        provision = provision._replace(notes=(*provision.notes, *notes), chosen=words)
         holds = provision.holds
         if most and not {it.key for it in chosen}.issuperset([key for key, _ in holds]):
             with Leases(self.host, is_written=self.process is not None) as all_leases:
@@ -93,7 +91,7 @@ class Start(NamedTuple):
                     if not has_room(holders, most):
                         raise RequestError(f"{_full(title(key, name), holders)}, and gpu-holders is {most}", _WAIT)
                 self._take(own, others, [key for key, _ in holds])
-        return request, provision, words
+        return request, provision
 
     def _chosen(
         self, request: Request, most: int, unhealthy: dict[str, str]

@@ -54,7 +54,8 @@ class Provision(NamedTuple):
 
     driver_version: of NVIDIA's, "" without it; devices: major and minor of each device that the device cgroup must
     allow; notes: what is left out, and why; holds: the devices that the container is a holder of; inventory, vendors:
-    what was found of NVIDIA's driver and of other vendors'.
+    what was found of NVIDIA's driver and of other vendors'; chosen: a sentence for each choice that was left to the
+    node.
     """
 
     driver_version: str
@@ -64,6 +65,7 @@ class Provision(NamedTuple):
     holds: Held = ()
     inventory: DriverInventory | None = None
     vendors: tuple[VendorState, ...] = ()
+    chosen: tuple[str, ...] = ()
 
 
 class Share(NamedTuple):
@@ -99,8 +101,7 @@ class Plan(NamedTuple):
 
     request: None for a container that asks for no GPU, and driver_version is "" then; operations: those of the hook;
     notes: what is left out, and why; label: the SELinux label of all that is made, "" for none; done: what the engine
-    has done by a CDI spec of ours; inventory, vendors: see `Provision`; chosen: a sentence for each choice that was
-    left to the node.
+    has done by a CDI spec of ours; inventory, vendors, chosen: see `Provision`.
     """
 
     container: Container
@@ -140,7 +141,7 @@ def make(
     operations = (*provision.operations, *labels.operations, *cgroup)
     notes = (*provision.notes, *notes, *labels.notes)
     made = Plan(container, layout, request, provision.driver_version, operations, notes, labels.context)
-    return made._replace(inventory=provision.inventory, vendors=provision.vendors)
+    return made._replace(inventory=provision.inventory, vendors=provision.vendors, chosen=provision.chosen)
 
 
 def _open_cgroup(

@@ -14,7 +14,6 @@ from typing import Any, Callable
 
 import pytest
 
-from oci_gpu_hook.changes import mknod
 from oci_gpu_hook.changes.tree import Tree
 from oci_gpu_hook.changes.undo import Undo
 from oci_gpu_hook.kernel import syscalls
@@ -228,7 +227,7 @@ def test_a_link_put_where_a_node_was_just_made_opens_nothing_of_the_host(
     root = os.open(tmp_path / "rootfs", os.O_PATH)
     tree = Tree(root, (syscalls.mount_of(root)[0],), Undo())
     try:
-        mknod.make(tree, "/dev/nvidia0", 195, 0, mode=0o666, uid=0, gid=0)
+        tree.make_node("/dev/nvidia0", 195, 0, mode=0o666, uid=0, gid=0)
     finally:
         os.close(root)
         os.umask(umask)
