@@ -20,7 +20,7 @@ from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.node.engines import cdispecs
 from oci_gpu_hook.node.machine import whole
 from oci_gpu_hook.node.setup import cdispec as spec_of
-from oci_gpu_hook.planning import carriedout, placement, platforms, provision, selection
+from oci_gpu_hook.planning import carriedout, platforms, provision, selection
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings, read_settings
 from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, CAPABILITIES, FEATURES, NONE, items
@@ -201,7 +201,7 @@ def beside_gpus(root: HostRoot, settings: Settings, family: str) -> dict[str, An
     is_imex = family == IMEX
     kind = f"nvidia.com/{'imex-channel' if is_imex else family}"
     named = [(node.path.rpartition("/channel")[2] if is_imex else ALL, node) for node in nodes]
-    mounts = placement.files(Request("cdi-spec", (NONE,), (), features=(family,)), found)
+    mounts = provision.file_mounts(Request("cdi-spec", (NONE,), (), features=(family,)), found)
     own = tuple([mount for mount in mounts if family in mount.reason])
     return spec_of.of_nodes(kind, tuple(named), own, groups=settings.device_group == "container")
 

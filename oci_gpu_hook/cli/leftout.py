@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.operations import Device, Mount, Service
-from oci_gpu_hook.planning.placement import COMPAT32, brought_by
+from oci_gpu_hook.planning.provision import COMPAT32, brought_by
 from oci_gpu_hook.request.words import FEATURES
 
 if TYPE_CHECKING:

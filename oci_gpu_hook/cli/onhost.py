@@ -15,7 +15,7 @@ from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.planning import platforms
-from oci_gpu_hook.planning.placement import COMPAT32
+from oci_gpu_hook.planning.provision import COMPAT32
 from oci_gpu_hook.request.words import CAPABILITIES, FEATURES
 from oci_gpu_hook.vendors import platform, tegra
 

@@ -1,28 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container gets from drivers, as operations.  Pure.
+"""What a container gets from drivers, as operations: what is done, what is required, and why.  Pure.
 
-What NVIDIA's driver gives is decided here, with `selection` (which devices) and `placement` (which files, and where):
-what is done, what is required, and why.  Other vendors' shares come from `vendors`; `join` makes one provision of all.
-Containers with the same layout and request get the same; `plan` adds what depends on the one container.
+What NVIDIA's driver gives is decided here; `selection` says which devices.  Other vendors' shares come from
+`vendorshare`; `join` makes one provision of all.  Containers with the same layout and request get the same; `plan` adds
+what depends on the one container.
+
+A file is mounted if one of its capabilities is requested.  Libraries go to the folder that the container's own loader
+searches, all other files to the path where the libraries look for them.
 """
 
 from __future__ import annotations
 
-from oci_gpu_hook.errors import DriverError
-from oci_gpu_hook.operations import Device, Mount, Symlink, Tmpfs
-from oci_gpu_hook.planning import placement, selection
+from oci_gpu_hook.container.layout import MUSL
+from oci_gpu_hook.driver.proc import LD_SO_CACHE
+from oci_gpu_hook.errors import ConfigError, DriverError
+from oci_gpu_hook.formats.ldcache_merge import Entry
+from oci_gpu_hook.operations import Device, LdCache, Mount, Service, Symlink, Tmpfs
+from oci_gpu_hook.planning import selection
 from oci_gpu_hook.planning.plan import Provision, Share
 from oci_gpu_hook.request.words import MIG_MANAGEMENT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from oci_gpu_hook.container.layout import Layout
-    from oci_gpu_hook.driver.inventory import DriverInventory
+    from oci_gpu_hook.driver.inventory import DriverInventory, Library
     from oci_gpu_hook.operations import Operation
     from oci_gpu_hook.planning.plan import Reasoned
     from oci_gpu_hook.planning.selection import Selection
     from oci_gpu_hook.request.parse import Request
 
+
+READ_ONLY = ("ro", "nosuid", "nodev")
+READ_ONLY_DATA = ("ro", "nosuid", "nodev", "noexec")
+
+COMPAT32 = "compat32"
 
 _PROC_DRIVER = "/proc/driver/nvidia"
 _MODIFY_DEVICE_FILES = "ModifyDeviceFiles:"
@@ -34,25 +47,25 @@ _PROFILE_MINORS = 64
 
 
 def of_nvidia(layout: Layout, request: Request, selected: Selection, inventory: DriverInventory) -> Share:
-    """The share of NVIDIA's driver; DriverError if it cannot meet the request.
-
-    selected: the requested devices.
-    """
+    """The share of NVIDIA's driver, with the `selected` devices; DriverError if it cannot meet the request."""
     _check_driver(request, inventory)
     nodes = selection.nodes(request, selected, inventory)
-    libraries = placement.brought(layout, request, inventory)
-    services, untrusted = placement.services(request, inventory)
+    libraries = brought(layout, request, inventory)
+    services, untrusted = _services(request, inventory)
     operations = (
         *_links(layout, nodes, inventory),
-        *placement.libraries(libraries),
-        *placement.files(request, inventory),
+        *library_mounts(libraries),
+        *file_mounts(request, inventory),
         *services,
         *_proc_driver(request, selected, inventory),
         *_application_profile(request, selected),
     )
-    notes = (*selection.absent_features(request, inventory), *placement.left_out(layout, request), *untrusted)
-    holds = selection.holds(selected, inventory)
-    made = Share("NVIDIA's driver", nodes, operations, placement.entries(libraries), notes=notes, holds=holds)
+    notes = selection.absent_features(request, inventory)
+    if COMPAT32 in request.capabilities and not layout.library_folder_32:
+        notes.append(f"{COMPAT32} brings nothing: this container's loader runs no 32-bit programs")
+    notes += untrusted
+    entries, holds = cache_entries(libraries), selection.holds(selected, inventory)
+    made = Share("NVIDIA's driver", nodes, operations, entries, notes=tuple(notes), holds=holds)
     if layout.compat:
         from oci_gpu_hook.planning import compatibility
 
@@ -68,19 +81,55 @@ def join(layout: Layout, version: str, shares: tuple[Share, ...]) -> Provision:
     ConfigError if two of them want different things at one path: both are in files that an administrator put there.
     """
     if len(shares) > 1:
-        from oci_gpu_hook.planning import vendorshare
-
-        shares = vendorshare.apart(shares)
+        shares = _apart(shares)
     operations: list[Operation] = []
     for share in shares:
         operations += [*_devices(layout, share.nodes), *share.operations]
-    newer = tuple([entry for share in shares for entry in share.newer])
-    entries = tuple([entry for share in shares for entry in share.entries])
-    operations += placement.ld_cache(layout, newer, entries)
+    newer = [entry for share in shares for entry in share.newer]
+    operations += ld_cache(layout, newer, [entry for share in shares for entry in share.entries])
     devices = [(node.major, node.minor) for share in shares for node, _ in share.nodes]
     notes = tuple([note for share in shares for note in share.notes])
     holds = tuple([held for share in shares for held in share.holds])
     return Provision(version, tuple(dict.fromkeys(devices)), tuple(operations), notes, holds)
+
+
+def _apart(shares: tuple[Share, ...]) -> tuple[Share, ...]:
+    """The shares, each without what an earlier one gives.
+
+    No driver is preferred to another: ConfigError names the two that want different things at one path.
+    """
+    # What is at each path: who gives it, and what it is.
+    taken: dict[str, tuple[str, object]] = {}
+    found = []
+    for share in shares:
+        giver = share.giver
+        nodes = [pair for pair in share.nodes if _is_new(taken, giver, {pair[0].path: (pair[0].major, pair[0].minor)})]
+        operations = [operation for operation in share.operations if _is_new(taken, giver, _things(operation))]
+        found.append(share._replace(nodes=tuple(nodes), operations=tuple(operations)))
+    return tuple(found)
+
+
+def _is_new(taken: dict[str, tuple[str, object]], giver: str, things: dict[str, object]) -> bool:
+    """Whether any of `things` is at a path that is not taken yet; takes them."""
+    is_new = not things
+    for path, thing in things.items():
+        earlier, there = taken.setdefault(path, (giver, thing))
+        if there != thing and earlier != giver:
+            hint = "the administrator must change one of them, or a container must not ask for both"
+            raise ConfigError(f"{earlier} and {giver} both want {path} in the container, for different things", hint)
+        is_new = is_new or earlier == giver
+    return is_new
+
+
+def _things(operation: Operation) -> dict[str, object]:
+    """What an operation puts at which paths, as far as two drivers can give the same."""
+    if isinstance(operation, Mount):
+        return dict.fromkeys(operation.paths(), operation.source)
+    if isinstance(operation, Service):
+        return {operation.target: operation.source}
+    if isinstance(operation, Symlink):
+        return {operation.path: operation.to}
+    return {}
 
 
 def _check_driver(request: Request, inventory: DriverInventory) -> None:
@@ -145,7 +194,7 @@ def _proc_driver(request: Request, selected: Selection, inventory: DriverInvento
     texts = [(name, _masked(name, text), 0o444) for name, text in inventory.proc_files]
     cover = Tmpfs(
         path=_PROC_DRIVER,
-        options=placement.READ_ONLY_DATA,
+        options=READ_ONLY_DATA,
         folders=(*(folders or ["gpus"]), *dict.fromkeys([path.rpartition("/")[0] for path in files])),
         files=(*texts, *[(path, "", 0o444) for path in files]),
         required=True,
@@ -154,7 +203,7 @@ def _proc_driver(request: Request, selected: Selection, inventory: DriverInvento
     mounts = []
     for name, reason in {**folders, **files}.items():
         path = f"{_PROC_DRIVER}/{name}"
-        mounts.append(Mount(path, path, placement.READ_ONLY_DATA, True, reason, name in folders))
+        mounts.append(Mount(path, path, READ_ONLY_DATA, True, reason, name in folders))
     return [cover, *mounts]
 
 
@@ -190,7 +239,7 @@ def _application_profile(request: Request, selected: Selection) -> list[Tmpfs]:
     )
     profile = Tmpfs(
         path=_PROFILE_FOLDER,
-        options=placement.READ_ONLY_DATA,
+        options=READ_ONLY_DATA,
         folders=(),
         files=(("10-container.conf", text, 0o444),),
         # The image or a pod may have put something of its own at /etc/nvidia, read-only.
@@ -198,3 +247,102 @@ def _application_profile(request: Request, selected: Selection) -> list[Tmpfs]:
         reason="EGL sees the requested GPUs only: graphics or display",
     )
     return [profile]
+
+
+# Where files go.
+
+
+def brought_by(library: Library, request: Request) -> str:
+    """The requested capability that brings `library`; "" if none does."""
+    if library.bits == 32 and COMPAT32 not in request.capabilities:
+        return ""
+    return next((name for name in library.capabilities if name in request.capabilities), "")
+
+
+def brought(layout: Layout, request: Request, inventory: DriverInventory) -> list[tuple[Library, str, str]]:
+    """The libraries that have a place in this container, each with its folder and the capability that brings it."""
+    # A request brings some twenty of the driver's hundred libraries.  A set finds these faster than `brought_by` does.
+    capabilities = set(request.capabilities)
+    return [
+        (library, folder, capability)
+        for library in inventory.libraries
+        if not capabilities.isdisjoint(library.capabilities)
+        and (capability := brought_by(library, request))
+        and (folder := folder_of(layout, library))
+    ]
+
+
+def library_mounts(placed: list[tuple[Library, str, str]]) -> list[Mount]:
+    """The mounts of libraries: each by its first name, which has the version, and with its further names."""
+    mounts = []
+    for library, folder, capability in placed:
+        reason = f"library: {capability}"
+        if library.bits == 32:
+            reason = f"32-bit library: {COMPAT32}, {capability}"
+        target = f"{folder}/{library.names[0]}"
+        mounts.append(Mount(library.path, target, READ_ONLY, True, reason, names=library.names[1:]))
+    return mounts
+
+
+def file_mounts(request: Request, inventory: DriverInventory) -> list[Mount]:
+    """The mounts of programs, configuration and firmware."""
+    requested = (*request.capabilities, *request.features)
+    mounts = []
+    for file in (*inventory.binaries, *inventory.files, *inventory.firmware):
+        word = next((name for name in file.capabilities if name in requested), "")
+        if file.capabilities and not word:
+            continue
+        is_program = "/bin/" in file.target
+        options = READ_ONLY if is_program else READ_ONLY_DATA
+        reason = f"{'program' if is_program else 'configuration'}: {word}"
+        if not word:
+            reason = "GPU system processor's firmware: every request"
+        mounts.append(Mount(file.path, file.target, options, False, reason, file.folder))
+    return mounts
+
+
+def _services(request: Request, inventory: DriverInventory) -> tuple[list[Service], list[str]]:
+    """The sockets of NVIDIA's services, at the paths where programs look for them.
+
+    And a sentence for each that is left out because somebody else than root could have made its path.
+    """
+    found, notes = [], []
+    for ipc in inventory.ipc_paths:
+        if ipc.capability not in request.capabilities:
+            continue
+        if ipc.fault:
+            notes.append(f"the host's {ipc.source} is left out: {ipc.fault}")
+            continue
+        reason = f"service of the host: {ipc.capability}"
+        found.append(Service(ipc.source, ipc.path, ipc.owner, required=False, reason=reason, folder=ipc.folder))
+    return found, notes
+
+
+def cache_entries(placed: list[tuple[Library, str, str]]) -> tuple[Entry, ...]:
+    """The entries for ld.so.cache: each library by all its names but that of the versioned file, as in ldconfig's."""
+    found = [
+        Entry(name.encode(), f"{folder}/{name}".encode(), library.flags)
+        for library, folder, _ in placed
+        if not library.subfolder
+        for name in library.names
+        if name == library.soname or name != library.file
+    ]
+    return tuple(found)
+
+
+def ld_cache(layout: Layout, newer: Sequence[Entry], entries: Sequence[Entry]) -> list[LdCache]:
+    """The operation that adds entries; `newer` come first, so that the loader prefers them to ours of the same name."""
+    if layout.loader == MUSL or not entries:
+        return []
+    reason = "the loader and 'ldconfig -p' find the libraries"
+    if newer:
+        reason += "; the image's own CUDA libraries first, as they are newer"
+    return [LdCache(LD_SO_CACHE, tuple(dict.fromkeys((*newer, *entries))), required=True, reason=reason)]
+
+
+def folder_of(layout: Layout, library: Library) -> str:
+    """The folder for `library`; "" if this container has none for its word size."""
+    if library.folder:
+        return library.folder
+    folder = layout.library_folder if library.bits == 64 else layout.library_folder_32
+    return f"{folder}/{library.subfolder}" if folder and library.subfolder else folder

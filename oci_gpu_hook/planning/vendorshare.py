@@ -2,14 +2,14 @@
 """What a container gets of one vendor's: the requested devices, and the files of its driver.  Pure.
 
 As for NVIDIA's driver: exactly the requested devices, libraries in the folder of the container's loader, everything
-else at the host's own path unless the vendor's file says another.  What several drivers give alike is given once.
+else at the host's own path unless the vendor's file says another.
 """
 
 from __future__ import annotations
 
-from oci_gpu_hook.errors import ConfigError, DriverError, RequestError, quoted
+from oci_gpu_hook.errors import DriverError, RequestError, quoted
 from oci_gpu_hook.operations import Mount, Service, Symlink
-from oci_gpu_hook.planning import placement
+from oci_gpu_hook.planning import provision
 from oci_gpu_hook.planning.plan import Share
 from oci_gpu_hook.request.selectors import bus_id
 from oci_gpu_hook.request.words import ALL, NONE
@@ -46,21 +46,21 @@ def share(layout: Layout, request: VendorRequest, found: VendorState, process_ty
     placed = [
         (library, folder, f"{flag}, {library.capabilities[0]}")
         for library in inventory.libraries
-        if (folder := placement.folder_of(layout, library))
+        if (folder := provision.folder_of(layout, library))
     ]
     cached = [(library, library.folder, "") for library in inventory.cached]
     mounts = []
     for file in inventory.files:
         reason = f"{'folder' if file.folder else 'file'}: {flag}, {file.capabilities[0]}"
         # Programs lie anywhere, and a folder may hold some.
-        mounts.append(Mount(file.path, file.target, placement.READ_ONLY, False, reason, file.folder))
+        mounts.append(Mount(file.path, file.target, provision.READ_ONLY, False, reason, file.folder))
     operations: tuple[Operation, ...] = (
-        *placement.libraries(placed),
+        *provision.library_mounts(placed),
         *mounts,
         *[Service(path, path, 0, required=False, reason=f"socket: {flag}, {group}") for path, group in found.sockets],
         *[Symlink(link.path, link.to, False, f"link: {flag}") for link in inventory.links],
     )
-    entries, notes = placement.entries([*placed, *cached]), _notes(request, found, process_type)
+    entries, notes = provision.cache_entries([*placed, *cached]), _notes(request, found, process_type)
     holds = tuple([(key(flag, device), device.names[0]) for device, _ in devices])
     return Share(inventory.file, tuple(nodes.items()), operations, entries, notes=notes, holds=holds)
 
@@ -128,42 +128,3 @@ def _unknown(name: str, found: VendorState) -> RequestError:
         f"unknown device '{name}' of {found.inventory.flag}: {here}",
         "the container's author must ask for one that exists; 'oci-gpu-hook info' lists them",
     )
-
-
-def apart(shares: tuple[Share, ...]) -> tuple[Share, ...]:
-    """The shares, each without what an earlier one gives.
-
-    No driver is preferred to another: ConfigError names the two that want different things at one path.
-    """
-    # What is at each path: who gives it, and what it is.
-    taken: dict[str, tuple[str, object]] = {}
-    found = []
-    for share in shares:
-        giver = share.giver
-        nodes = [pair for pair in share.nodes if _is_new(taken, giver, {pair[0].path: (pair[0].major, pair[0].minor)})]
-        operations = [operation for operation in share.operations if _is_new(taken, giver, _things(operation))]
-        found.append(share._replace(nodes=tuple(nodes), operations=tuple(operations)))
-    return tuple(found)
-
-
-def _is_new(taken: dict[str, tuple[str, object]], giver: str, things: dict[str, object]) -> bool:
-    """Whether any of `things` is at a path that is not taken yet; takes them."""
-    is_new = not things
-    for path, thing in things.items():
-        earlier, there = taken.setdefault(path, (giver, thing))
-        if there != thing and earlier != giver:
-            hint = "the administrator must change one of them, or a container must not ask for both"
-            raise ConfigError(f"{earlier} and {giver} both want {path} in the container, for different things", hint)
-        is_new = is_new or earlier == giver
-    return is_new
-
-
-def _things(operation: Operation) -> dict[str, object]:
-    """What an operation puts at which paths, as far as two drivers can give the same."""
-    if isinstance(operation, Mount):
-        return dict.fromkeys(operation.paths(), operation.source)
-    if isinstance(operation, Service):
-        return {operation.target: operation.source}
-    if isinstance(operation, Symlink):
-        return {operation.path: operation.to}
-    return {}

@@ -15,7 +15,7 @@ from oci_gpu_hook.container import compat as compats
 from oci_gpu_hook.container.compat import Compat, Note
 from oci_gpu_hook.container.layout import COMPAT_FOLDER, MUSL
 from oci_gpu_hook.operations import LdCache
-from oci_gpu_hook.planning import compatibility, placement, provision
+from oci_gpu_hook.planning import compatibility, provision
 from oci_gpu_hook.planning.selection import select
 from oci_gpu_hook.request.parse import Request
 from tests.unit.libcudas import ORIN, R575, library, note, said
@@ -266,7 +266,7 @@ def test_the_images_own_come_before_the_hosts_of_the_same_name_and_are_not_mount
     assert paths[0] == f"{COMPAT_FOLDER}/libcuda.so.1" and len(paths) > 1
     assert "first, as they are newer" in cache.reason
     assert [text for text in made.notes if f"the image's {NEWER} is used" in text]
-    mounts = placement.libraries(placement.brought(layout, COMPUTE, inventory))
+    mounts = provision.library_mounts(provision.brought(layout, COMPUTE, inventory))
     assert mounts and not [one for one in mounts if COMPAT_FOLDER in one.source + one.target]
     musl = layout._replace(loader=MUSL)
-    assert placement.ld_cache(musl, (), placement.entries(placement.brought(layout, COMPUTE, inventory))) == ()
+    assert provision.ld_cache(musl, (), provision.cache_entries(provision.brought(layout, COMPUTE, inventory))) == []

@@ -8,7 +8,7 @@ import pytest
 from oci_gpu_hook.cli import leftout
 from oci_gpu_hook.container.layout import Layout
 from oci_gpu_hook.driver.inventory import DriverInventory
-from oci_gpu_hook.planning import placement, plan
+from oci_gpu_hook.planning import plan, provision
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.words import CAPABILITIES
 from tests.unit.containers import CONTAINER, planned
@@ -20,15 +20,15 @@ NEWER = "libcuda.so.999.10.1"
 
 
 def test_the_allocator_in_gbms_folder_has_one_name_that_is_not_its_files() -> None:
-    mounts = placement.libraries(placement.brought(LAYOUT, EVERYTHING, everything()))
+    mounts = provision.library_mounts(provision.brought(LAYOUT, EVERYTHING, everything()))
     (gbm,) = [mount for mount in mounts if "/gbm/" in mount.target]
     assert [path.rpartition("/")[2] for path in gbm.paths()] == ["nvidia-drm_gbm.so"]
 
 
 def test_every_file_of_every_request_has_its_capability_as_its_reason() -> None:
-    files = placement.files(EVERYTHING, everything())
+    files = provision.file_mounts(EVERYTHING, everything())
     assert {mount.target for mount in files} >= {"/etc/cufile.json", "/usr/bin/nvidia-smi"}
-    assert "/etc/cufile.json" not in {mount.target for mount in placement.files(COMPUTE, everything())}
+    assert "/etc/cufile.json" not in {mount.target for mount in provision.file_mounts(COMPUTE, everything())}
     for mount in files:
         assert mount.reason.partition(": ")[2] in (*EVERYTHING.capabilities, "gds", "every request")
         assert ("noexec" in mount.options) is ("/bin/" not in mount.target)
@@ -89,5 +89,5 @@ def test_a_plan_without_a_request_leaves_nothing_out() -> None:
 
 def test_no_folder_for_a_word_size_is_none_for_its_subfolders() -> None:
     library = everything().libraries[0]._replace(bits=32, folder="", subfolder="gbm")
-    assert placement.folder_of(LAYOUT._replace(library_folder_32=""), library) == ""
-    assert placement.folder_of(LAYOUT._replace(library_folder_32="/usr/lib32"), library) == "/usr/lib32/gbm"
+    assert provision.folder_of(LAYOUT._replace(library_folder_32=""), library) == ""
+    assert provision.folder_of(LAYOUT._replace(library_folder_32="/usr/lib32"), library) == "/usr/lib32/gbm"
