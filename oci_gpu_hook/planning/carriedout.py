@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.operations import Device, Mount, OpenCgroup, TellSystemd
-from oci_gpu_hook.planning import selection
 from oci_gpu_hook.request.words import ALL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.asking import Spec
-    from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.operations import Operation
-    from oci_gpu_hook.planning.plan import Plan
+    from oci_gpu_hook.planning.plan import Held, Plan
     from oci_gpu_hook.request.bundle import Bundle
     from oci_gpu_hook.vendors.vendorhost import VendorState
 
@@ -23,25 +21,22 @@ if TYPE_CHECKING:
 _OPTIONS = ("rbind", "rprivate")
 
 
-def apart(plan: Plan, spec: Spec, bundle: Bundle) -> Plan:
-    """The plan with what the spec has done apart, and with the spec's names of the devices in place of their nodes.
+def apart(plan: Plan, holds: Held, spec: Spec, bundle: Bundle) -> Plan:
+    """The plan with what the spec has done apart, and with names of the devices in place of their nodes.
 
-    DriverError if the spec was made for another driver.
+    An engine does not say by which names it was asked, and nodes say little to who reads the record.  DriverError if
+    the spec was made for another driver.  holds: see `Provision`.
     """
     request, fault, words = plan.request, "", ""
-    # An engine does not say by which names it was asked, and nodes say little to who reads the record.
+    names = tuple([name for _, name in holds])
     if spec.vendor and request is not None:
-        from oci_gpu_hook.planning import vendorshare
-
         (asked,), (found,) = request.vendors, plan.vendors
         words = f" --vendor {asked.flag}"
-        indices = [device.names[0] for device, _ in vendorshare.of_nodes(asked.devices, found)]
-        request = request._replace(vendors=(asked._replace(devices=tuple(indices or [ALL])),))
+        request = request._replace(vendors=(asked._replace(devices=names or (ALL,)),))
         fault = _vendors_misfit(spec.driver, found, plan.operations, bundle)
     elif request is not None and plan.inventory is not None:
-        inventory = plan.inventory
-        request = request._replace(devices=_gpus(request.devices, inventory))
-        fault = misfit(spec.driver, inventory.driver_version)
+        request = request._replace(devices=names)
+        fault = misfit(spec.driver, plan.inventory.driver_version)
     if fault:
         raise DriverError(fault, f"write it again with 'oci-gpu-hook cdi generate{words}'")
     done = [operation for operation in plan.operations if edits_of(operation) is not None]
@@ -55,18 +50,6 @@ def misfit(version: str, driver_version: str) -> str:
         return ""
     here = driver_version or "unknown"
     return f"the CDI spec is for driver {version or 'unknown'}, the host has {here}"
-
-
-def _gpus(nodes: tuple[str, ...], inventory: DriverInventory) -> tuple[str, ...]:
-    """The spec's names of the devices whose nodes the engine has made."""
-    found = selection.of_nodes(nodes, inventory)
-    divided = {device.gpu for device, _ in found.mig_devices}
-    gpus = [str(gpu.nvml_index) for gpu, _ in found.gpus if gpu.nvml_index not in divided]
-    mig_devices = [
-        f"{device.gpu}:{device.number}" if device.number is not None else device.uuid or ALL
-        for device, _ in found.mig_devices
-    ]
-    return tuple(dict.fromkeys([*gpus, *mig_devices]))
 
 
 def _vendors_misfit(version: str, found: VendorState, operations: tuple[Operation, ...], bundle: Bundle) -> str:

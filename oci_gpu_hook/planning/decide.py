@@ -89,7 +89,7 @@ def decide(
         return made
     from oci_gpu_hook.planning import carriedout
 
-    return carriedout.apart(made, spec, bundle)
+    return carriedout.apart(made, provision.holds, spec, bundle)
 
 
 def has_selinux(host: HostRoot) -> bool:

@@ -36,8 +36,8 @@ def check(expressions: tuple[str, ...], driver: str, cuda: str, gpus: tuple[tupl
     each = [{**host, "arch": [arch], "brand": [brand]} for arch, brand in dict.fromkeys(gpus)] or [host]
     for expression in expressions:
         alternatives = parse(expression)
-        failing = [facts for facts in each if not _is_met(alternatives, facts)]
-        if failing:
+        failing = [facts for facts in each if not any([_is_met(it, facts) for it in alternatives])]
+        if failing and alternatives:
             raise _unmet(alternatives, failing)
 
 
@@ -70,12 +70,8 @@ def _version(text: str, factor: str) -> tuple[int, ...]:
     return tuple([number or 0 for number in numbers])
 
 
-def _is_met(alternatives: tuple[tuple[Condition, ...], ...], facts: Facts) -> bool:
-    return not alternatives or any([all([_holds(one, facts) for one in conditions]) for conditions in alternatives])
-
-
-def _holds(condition: Condition, facts: Facts) -> bool:
-    return all([value and _compares(condition, value) for value in facts[condition[0]]])
+def _is_met(conditions: tuple[Condition, ...], facts: Facts) -> bool:
+    return all([value and _compares(one, value) for one in conditions for value in facts[one[0]]])
 
 
 def _compares(condition: Condition, value: str) -> bool:

@@ -108,8 +108,6 @@ def nodes(request: Request, selection: Selection, inventory: DriverInventory) ->
 
 def absent_features(request: Request, inventory: DriverInventory) -> list[str]:
     """A sentence for each requested feature, or request for all IMEX channels, whose devices this host lacks."""
-    if not request.features and request.imex_channels != (ALL,):
-        return []
     families = {node.family for node in inventory.devices}
     absent = [
         f"{feature.variable}=enabled brings nothing: this host has no {feature.devices}"
