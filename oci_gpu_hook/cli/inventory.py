@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
+from contextlib import contextmanager
 from errno import EDQUOT, ENOSPC, EROFS
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,19 +19,18 @@ from oci_gpu_hook.cli.options import LONGEST_SECONDS, Seconds, config_file, host
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import nodes, proc, survey
 from oci_gpu_hook.errors import ApplyError, ConfigError, DriverError, HookError
-from oci_gpu_hook.host import saved as saved_files
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.host.saved import FOLDER
 from oci_gpu_hook.node.gpus import nvml, present, udev
 from oci_gpu_hook.node.machine import whole
 from oci_gpu_hook.node.setup import drivervolume
 from oci_gpu_hook.request.settings import read_settings
 from oci_gpu_hook.request.words import ALL
 from oci_gpu_hook.vendors import platform
-from oci_gpu_hook.vendors import vendorinventory as vendor_inventory
+from oci_gpu_hook.vendors.vendorinventory import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import FrameType
 
     from oci_gpu_hook.cli.onhost import Found
     from oci_gpu_hook.driver.inventory import DriverInventory
@@ -51,11 +52,7 @@ def info(form: str, config: str | None, host_root: str) -> None:
     that ask for them, what its file requires and the host has not, and what may be missing and is.
     """
     root, driver_root = HostRoot(host_root), _driver_root(config)
-
-    def nvidia() -> DriverInventory:
-        return _with_all_nodes(root, driver_root, survey.current(root, driver_root))
-
-    found = onhost.look(root, present.look(root), nvidia)
+    found = onhost.look(root, present.look(root), lambda: onhost.of_server(root, driver_root, nodes.FAMILIES))
     show(form, onhost.document(found), onhost.text(found))
 
 
@@ -77,17 +74,14 @@ def refresh(nvml_timeout: float, form: str, config: str | None, host_root: str) 
     from being saved.  The driver's volume, if there is one, is brought up to date too.
     """
     root, driver_root = HostRoot(host_root, remember=True), _driver_root(config)
-    path = ""
-
-    def nvidia() -> DriverInventory:
-        nonlocal path
-        found, path = _refresh(root, driver_root, nvml_timeout)
-        return found
-
-    found = onhost.look(root, _refresh_vendors(root), nvidia)
-    lines = [*([_summary(found.nvidia, path)] if found.nvidia else []), *_other_summaries(found)]
+    found = onhost.look(
+        root,
+        _refresh_vendors(root),
+        lambda: _with_all_nodes(root, driver_root, _refresh(root, driver_root, nvml_timeout)),
+    )
+    lines = [*([_summary(root, found.nvidia)] if found.nvidia else []), *_other_summaries(found)]
     text = "\n".join([*lines, *onhost.wrong_lines(found.wrong)])
-    show(form, {"saved": path, **onhost.document(found)}, text)
+    show(form, {"saved": _path(root) if found.nvidia else "", **onhost.document(found)}, text)
     if found.nvidia:
         _refresh_volume(root, found.nvidia)
     elif found.error and present.expects_nvidia(root):
@@ -133,104 +127,100 @@ def watch(interval: float, cdi_spec: str | None, nvml_timeout: float, config: st
     Runs until SIGTERM or SIGINT.  If there is no driver yet, or the disk is full, it waits.
     """
     whole.check_name("--cdi-spec", cdi_spec)
-    signal.signal(signal.SIGTERM, _leave)
-    signal.signal(signal.SIGINT, _leave)
-    root, driver_root = HostRoot(host_root, remember=True), _driver_root(config)
-    last_stamp: Stamp | None = None
-    saved: DriverInventory | None = None
-    spec_is_due = False
-    trouble = ""
-    told: object = None
-    others = _Others(root)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))
+    watching = _Watch(HostRoot(host_root, remember=True), config, nvml_timeout, cdi_spec)
     for event in _moments(interval):
+        watching.look(event)
+
+
+class _Watch:
+    """What `watch` has saved and said last."""
+
+    def __init__(self, root: HostRoot, config: str | None, seconds: float, cdi_spec: str | None) -> None:
+        self._root, self._config, self._seconds, self._cdi_spec = root, config, seconds, cdi_spec
+        self._driver_root = _driver_root(config)
+        self._stamp: Stamp | None = None
+        self._saved: DriverInventory | None = None
+        self._is_spec_due = self._are_features_due = False
+        self._trouble = ""
+        self._others_said: list[str] | None = None
+        self._are_others_here = False
+        self._beside: object = None
+
+    def look(self, event: str) -> None:
+        """Renew what is no longer true, and say so; event: of udev, "" for none."""
+        trouble = ""
         try:
-            others.renew(event)
-            now = proc.stamp(root, driver_root)
-            # A hook that finds no saved inventory saves its own, without what NVML says.
-            is_true = saved and now == last_stamp and saved_inventory.read_saved(root, now) == saved
-            is_alone = others.stand_alone()
-            seen = features.others(root)
-            if seen != told and (is_true or is_alone or trouble):
-                # Else what follows writes them.
-                _renew_features(root, config, nvml_timeout)
-            told = seen
-            if (is_true and not spec_is_due) or is_alone:
-                continue
-            if not is_true:
-                last_stamp, saved = now, None
-                found, path = _refresh(root, driver_root, nvml_timeout)
-                _refresh_volume(root, found)
-                saved = found._replace(devices=(), links=(), ipc_paths=())
-                click.echo(_summary(found, path) + (f" ({event})" if event else ""))
-                _renew_features(root, config, nvml_timeout)
-                spec_is_due = cdi_spec is not None
-            if cdi_spec:
-                _write_spec(root, cdi_spec, config)
-                spec_is_due = False
-            trouble = ""
-        except (DriverError, ApplyError, ConfigError) as err:
+            self._renew_others(event)
+            # Else there is other hardware, and nothing of NVIDIA's driver to wait for.
+            if not self._are_others_here or present.expects_nvidia(self._root):
+                self._renew_nvidia(event)
+        except DriverError as err:
             # Also in the middle of an upgrade: the kernel module is there and its libraries are not yet.
-            is_drivers = isinstance(err, DriverError)
-            waiting = f"waiting for the driver: {err.message}" if is_drivers else f"waiting to write: {err}"
-            if waiting != trouble:
-                click.echo(waiting)
-                _renew_features(root, config, nvml_timeout)
-            trouble = waiting
+            trouble = f"waiting for the driver: {err.message}"
+        except (ApplyError, ConfigError) as err:
+            trouble = f"waiting to write: {err}"
+        if trouble and trouble != self._trouble:
+            click.echo(trouble)
+            self._are_features_due = True
+        self._trouble = trouble
+        self._renew_features()
 
-
-class _Others:
-    """What `watch` knows of other vendors, and of a Jetson or WSL 2."""
-
-    def __init__(self, root: HostRoot) -> None:
-        self._root = root
-        self._is_first = True
-        self._said: list[str] = []
-        self._are_here = False
-
-    def stand_alone(self) -> bool:
-        """Whether there is other hardware, and nothing of NVIDIA's driver to wait for."""
-        return self._are_here and not present.expects_nvidia(self._root)
-
-    def renew(self, event: str) -> None:
-        """Save anew what is no longer true, and say what there is now; ApplyError if it cannot be saved."""
+    def _renew_nvidia(self, event: str) -> None:
         root = self._root
-        is_old = self._is_first or not present.is_saved(root)
+        now = proc.stamp(root, self._driver_root)
+        # A hook that finds no saved inventory saves its own, without what NVML says.
+        if not self._saved or now != self._stamp or saved_inventory.read_saved(root, now) != self._saved:
+            self._stamp, self._saved = now, None
+            found = _refresh(root, self._driver_root, self._seconds)
+            _refresh_volume(root, found)
+            self._saved = found
+            click.echo(_summary(root, found) + (f" ({event})" if event else ""))
+            self._is_spec_due = self._are_features_due = True
+        if self._cdi_spec and self._is_spec_due:
+            settings = read_settings(self._config, None)
+            hook = cdi.hook_of(cdi.ENTRY, cdi.granted(ALL, settings), self._config, settings)
+            document, nameless = cdi.of_host(root, settings, hook)
+            cdi.write(self._cdi_spec, document)
+            click.echo(f"wrote {self._cdi_spec}{f': {nameless}' if nameless else ''}")
+            self._is_spec_due = False
+
+    def _renew_others(self, event: str) -> None:
+        """What other vendors have, and a Jetson or WSL 2; ApplyError if it cannot be saved."""
+        root = self._root
+        is_old = self._others_said is None or not present.is_saved(root)
         if not is_old and platform.look(root) not in onhost.PLATFORMS:
             return
         others = _refresh_vendors(root) if is_old else present.look(root)
         lines = onhost.wrong_lines(others.wrong)
         try:
             found = onhost.look(root, others, _no_driver)
-            self._are_here = bool(found.instead or found.here())
+            self._are_others_here = bool(found.instead or found.here())
             lines = [*_other_summaries(found), *lines]
         except DriverError:
-            self._are_here = False
-        if lines != self._said:
+            self._are_others_here = False
+        if lines != (self._others_said or []):
             click.echo("\n".join(filter(None, lines)) + (f" ({event})" if event else ""))
-        self._said, self._is_first = lines, False
+        self._others_said = lines
+
+    def _renew_features(self) -> None:
+        """Write or remove the feature file, if there is a setting for it and something else is to be said."""
+        beside = features.others(self._root)
+        if not self._are_features_due and beside == self._beside:
+            return
+        self._beside, self._are_features_due = beside, False
+        try:
+            said = features.renew(self._root, read_settings(self._config, None), self._seconds)
+        except HookError as err:
+            said = f"cannot write the feature file yet: {err}"
+        if said:
+            click.echo(said)
 
 
 def _no_driver() -> DriverInventory:
     """NVIDIA's driver, where only others are looked for."""
     raise DriverError("NVIDIA's driver is looked at apart")
-
-
-def _write_spec(root: HostRoot, path: str, config: str | None) -> None:
-    settings = read_settings(config, None)
-    hook = cdi.hook_of(cdi.ENTRY, cdi.granted(ALL, settings), config, settings)
-    document, nameless = cdi.of_host(root, settings, hook)
-    cdi.write(path, document)
-    click.echo(f"wrote {path}{f': {nameless}' if nameless else ''}")
-
-
-def _renew_features(root: HostRoot, config: str | None, seconds: float) -> None:
-    """Write or remove the feature file, where there is a setting for it."""
-    try:
-        said = features.renew(root, read_settings(config, None), seconds)
-    except HookError as err:
-        said = f"cannot write the feature file yet: {err}"
-    if said:
-        click.echo(said)
 
 
 def _moments(interval: float) -> Iterator[str]:
@@ -245,37 +235,25 @@ def _moments(interval: float) -> Iterator[str]:
         yield ""
 
 
-def _leave(number: int, frame: FrameType | None) -> NoReturn:
-    raise SystemExit(0)
-
-
-def _refresh(root: HostRoot, driver_root: str, seconds: float) -> tuple[DriverInventory, str]:
-    """Survey the host with what NVML says, and save the inventory; gives it and its path."""
+def _refresh(root: HostRoot, driver_root: str, seconds: float) -> DriverInventory:
+    """Survey the host with what NVML says, and save the inventory, which has no nodes."""
     now = proc.stamp(root, driver_root)
     found = survey.survey(root, driver_root)
-    facts, why_none = None, "NVML was not asked: --nvml-timeout 0"
-    if seconds:
-        try:
-            facts = nvml.facts(nvml.library(root, found), seconds)
-        except nvml.NvmlUnavailable as err:
-            why_none = str(err)
-    if facts is not None:
-        found = survey.survey(root, driver_root, facts)
-    else:
-        found = found._replace(unknown=(why_none, *found.unknown))
     try:
-        path = survey.save(root, now, found)
-    except OSError as err:
-        raise _unsaved(err) from err
-    return _with_all_nodes(root, driver_root, found), path
+        if not seconds:
+            raise nvml.NvmlUnavailable("NVML was not asked: --nvml-timeout 0")
+        found = survey.survey(root, driver_root, nvml.facts(nvml.library(root, found), seconds))
+    except nvml.NvmlUnavailable as err:
+        found = found._replace(unknown=(str(err), *found.unknown))
+    with _saving():
+        survey.save(root, now, found)
+    return found
 
 
 def _refresh_vendors(root: HostRoot) -> Present:
-    """What other vendors have here, saved anew."""
-    try:
+    """What other vendors have here, saved again."""
+    with _saving():
         return present.refresh(root)
-    except OSError as err:
-        raise _unsaved(err) from err
 
 
 def _refresh_volume(root: HostRoot, found: DriverInventory) -> None:
@@ -284,15 +262,18 @@ def _refresh_volume(root: HostRoot, found: DriverInventory) -> None:
         click.echo(f"brought {drivervolume.PATH} up to date", err=True)
 
 
-def _unsaved(err: OSError) -> ApplyError:
-    """The error for an inventory that cannot be saved."""
-    folder = saved_files.FOLDER
-    hint = f"no hook would trust what is there: move it away, or 'chown root: {folder} && chmod go-w {folder}'"
-    if os.geteuid():
-        hint = "run it as root"
-    elif err.errno in (ENOSPC, EDQUOT, EROFS):
-        hint = f"make room in {folder}, and have it writable"
-    return ApplyError(f"cannot save the inventory in {folder}: {err.strerror}", hint)
+@contextmanager
+def _saving() -> Iterator[None]:
+    """What keeps an inventory from being saved, as an error for people."""
+    try:
+        yield
+    except OSError as err:
+        hint = f"no hook would trust what is there: move it away, or 'chown root: {FOLDER} && chmod go-w {FOLDER}'"
+        if os.geteuid():
+            hint = "run it as root"
+        elif err.errno in (ENOSPC, EDQUOT, EROFS):
+            hint = f"make room in {FOLDER}, and have it writable"
+        raise ApplyError(f"cannot save the inventory in {FOLDER}: {err.strerror}", hint) from err
 
 
 def _with_all_nodes(root: HostRoot, driver_root: str, found: DriverInventory) -> DriverInventory:
@@ -303,20 +284,25 @@ def _driver_root(config: str | None) -> str:
     return read_settings(config, None).driver_root
 
 
-def _summary(found: DriverInventory, path: str) -> str:
+def _path(root: HostRoot) -> str:
+    return root.path.rstrip("/") + saved_inventory.SAVED
+
+
+def _summary(root: HostRoot, found: DriverInventory) -> str:
     """What was saved, on one line, and below it what is not known."""
     parts = [f"driver {found.driver_version}", _counted(len(found.gpus), "GPU")]
     if found.mig_devices:
         parts.append(_counted(len(found.mig_devices), "MIG device"))
-    lines = [f"saved {path}: {', '.join(parts)}"]
-    return "\n".join([*lines, *[f"  not known: {sentence}" for sentence in found.unknown]])
+    unknown = [f"  not known: {sentence}" for sentence in found.unknown]
+    return "\n".join([f"saved {_path(root)}: {', '.join(parts)}", *unknown])
 
 
 def _other_summaries(found: Found) -> list[str]:
     """A line for each vendor whose hardware is here, and for a Jetson or WSL 2."""
-    prefix = f"{saved_files.FOLDER}/{vendor_inventory.PREFIX}"
-    lines = [f"saved {prefix}{found.platform[0]}: {found.instead[0]['driver_version']}"] if found.instead else []
-    return lines + [f"saved {prefix}{item.inventory.flag}: {onhost.summary(item)}" for item in found.here()]
+    lines = (
+        [f"saved {FOLDER}/{PREFIX}{found.platform[0]}: {found.instead[0]['driver_version']}"] if found.instead else []
+    )
+    return lines + [f"saved {FOLDER}/{PREFIX}{item.inventory.flag}: {onhost.summary(item)}" for item in found.here()]
 
 
 def _counted(number: int, what: str) -> str:
