@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import Any
 
 import click
 
@@ -31,21 +30,19 @@ _NO_STORE = (
     "there is no policy store here, or it is not for us to write",
     "run it as root, on a host with a policy (selinux-policy-targeted, selinux-policy-default)",
 )
-# A part of semodule's error, what it means here, and who can fix it.  Other errors are shown as they are.
-_SEMODULE = (
-    (
-        "Re-declaration of type nvidia_container_t",
+# By a part of semodule's error: what it means here, and who can fix it.  Other errors are shown as they are.
+_SEMODULE = {
+    "Re-declaration of type nvidia_container_t": (
         "another module declares nvidia_container_t too",
-        "remove that one: 'semodule -r nvidia-container', where it is NVIDIA's for DGX",
+        "remove that one: 'semodule -r nvidia-container', if it is NVIDIA's for DGX",
     ),
-    (
-        "Failed to resolve",
+    "Failed to resolve": (
         "this host's policy has no types for containers",
         "install container-selinux, on Debian the container module",
     ),
-    ("Could not connect to policy handler", *_NO_STORE),
-    ("SELinux policy is not managed or store cannot be accessed", *_NO_STORE),
-)
+    "Could not connect to policy handler": _NO_STORE,
+    "SELinux policy is not managed or store cannot be accessed": _NO_STORE,
+}
 
 _CODES = """\b
 Exit codes:
@@ -69,7 +66,14 @@ def selinux() -> None:
 def status(form: str, host_root: str) -> None:
     """Show the mode, our modules, booleans and labels, and which containers can use GPUs now."""
     root = HostRoot(host_root)
-    library = _library() if libselinux.is_there(root) else None
+    library = None
+    if libselinux.is_there(root):
+        library = libselinux.imported()
+        if library is None:
+            raise ApplyError(
+                "this Python has no package selinux (libselinux)",
+                "install python3-libselinux (dnf) or python3-selinux (apt)",
+            )
     found = libselinux.status(library, root)
     document = {
         **found._asdict(),
@@ -88,17 +92,15 @@ def _status_text(found: libselinux.Status) -> str:
     mode = "enforcing" if found.enforcing else "permissive"
     lines = [f"SELinux  {mode}, policy {found.policy} (version {found.version})", "", "modules"]
     for item in found.modules:
-        where = f", priority {item.priorities[0]}" if item.priorities else ""
-        lines.append(f"  {item.name:18}{item.state}{where}")
+        priority = f", priority {item.priorities[0]}" if item.priorities else ""
+        lines.append(f"  {item.name:18}{item.state}{priority}")
     lines += ["", "booleans"]
     for name, on in found.booleans:
         void = dict(found.void).get(name)
         why = f"  forbids nothing: {void} is on, for all containers" if void else ""
         lines.append(f"  {name:40}{'on' if on else 'off'}{why}")
     lines += ["", "containers that can use GPUs"]
-    for use in found.uses:
-        answer = "yes" if use.can else "no"
-        lines.append(f"  {use.type:20}nodes {use.nodes:22}{answer:5}{use.why}")
+    lines += [f"  {it.type:20}nodes {it.nodes:22}{'yes' if it.can else 'no':5}{it.why}" for it in found.uses]
     lines += ["", "labels"]
     for label in found.labels:
         wrong = "" if label.is_right else f"  expected {label.expected}"
@@ -116,17 +118,17 @@ def install(host_root: str) -> None:
     container's.  The boolean oci_gpu_hook_use_cgroup_v1 is turned on if this host has cgroup v1, and off if it has v2.
     With --host-root nothing is loaded, labelled or turned.
     """
-    root = HostRoot(host_root)
-    folder = policy_folder()
-    files = [f"{folder}/{name}.cil" for name in _names()]
+    files = [f"{policy_folder()}/{name}.cil" for name in libselinux.MODULES]
     missing = [file for file in files if not os.path.exists(file)]
     if missing:
         raise ApplyError(
             f"the policy module {missing[0]} is missing", "install oci-gpu-hook-selinux, or reinstall this program"
         )
-    _semodule(host_root, [word for file in files for word in ("-i", file)])
-    click.echo(f"installed {', '.join(_names())}")
-    _decide_on_cgroups(root)
+    root = HostRoot(host_root)
+    _semodule(root, [word for file in files for word in ("-i", file)])
+    click.echo(f"installed {', '.join(libselinux.MODULES)}")
+    if host_root == "/":
+        _decide_on_cgroups(root)
     _restore_labels(root)
     _say_who_wins(root)
 
@@ -136,12 +138,12 @@ def install(host_root: str) -> None:
 def remove(host_root: str) -> None:
     """Remove both policy modules, and give their files the labels that they had before."""
     root = HostRoot(host_root)
-    ours = _names()
+    ours = [*libselinux.MODULES]
     # Without access to the store, semodule is run all the same: its error says why there is none.
     if libselinux.is_store_readable(root):
         ours = [name for name in ours if _PRIORITY in libselinux.priorities(root, name)]
     if ours:
-        _semodule(host_root, [word for name in ours for word in ("-r", name)])
+        _semodule(root, [word for name in ours for word in ("-r", name)])
     click.echo(f"removed {', '.join(ours)}" if ours else "neither module is installed")
     _restore_labels(root)
     _say_who_wins(root)
@@ -156,8 +158,7 @@ def explain(file: str | None, form: str) -> None:
     They are read from FILE ("-" is standard input), else from the audit log, else from the journal.  Denials of a
     wrong level are hidden by default: 'semodule -DB' makes them show, 'semodule -B' hides them again.
     """
-    text = _log() if file is None else _named(file)
-    found = denials.explain(avc.parse(text))
+    found = denials.explain(avc.parse(_log() if file is None else _named(file)))
     document: dict[str, object] = {
         "denials": [{**item.denial._asdict(), "cause": item.cause, "remedy": item.remedy} for item in found]
     }
@@ -190,49 +191,31 @@ def policy_folder() -> str:
     return os.path.normpath(folder)
 
 
-def _library() -> Any:
-    library = libselinux.imported()
-    if library is None:
-        raise ApplyError(
-            "this Python has no package selinux (libselinux)",
-            "install python3-libselinux (dnf) or python3-selinux (apt)",
-        )
-    return library
-
-
-def _names() -> list[str]:
-    return list(libselinux.MODULES)
-
-
-def _semodule(host_root: str, words: list[str]) -> None:
+def _semodule(root: HostRoot, words: list[str]) -> None:
     """One transaction: both modules or none."""
-    host = HostRoot(host_root)
-    if not libselinux.has_store(host):
+    if not libselinux.has_store(root):
         raise ApplyError(
             "this host has no SELinux policy that modules could go into",
             "install selinux-policy-targeted, on Debian selinux-policy-default",
         )
     # For another root its policy must be named: semodule would look for the name in this host's settings.
-    root = [] if host_root == "/" else ["-p", host_root, "-s", libselinux.policy_name(host), "-n"]
-    _run(["semodule", *root, "-X", _PRIORITY, *words])
+    there = [] if root.path == "/" else ["-p", root.path, "-s", libselinux.policy_name(root), "-n"]
+    _run(["semodule", *there, "-X", _PRIORITY, *words])
 
 
 def _decide_on_cgroups(root: HostRoot) -> None:
     """Let the hook write the files of cgroups if this host has v1's, and no other host's."""
     name = libselinux.CGROUP_V1_BOOLEAN
     version, is_on = kernelconfig.cgroup_version(root), libselinux.boolean(root, name)
-    if root.path != "/" or not version or is_on in (None, version == "v1"):
-        return
-    value = "on" if version == "v1" else "off"
-    _run(["setsebool", "-P", name, value])
-    click.echo(f"turned {name} {value}: this host has cgroup {version}")
+    if version and is_on not in (None, version == "v1"):
+        value = "on" if version == "v1" else "off"
+        _run(["setsebool", "-P", name, value])
+        click.echo(f"turned {name} {value}: this host has cgroup {version}")
 
 
 def _restore_labels(root: HostRoot) -> None:
     """Restore the labels of the existing files that our file contexts name, and of no others."""
-    if root.path != "/" or not libselinux.is_there(root):
-        return
-    found = libselinux.paths(root)
+    found = libselinux.paths(root) if root.path == "/" and libselinux.is_there(root) else []
     if not found:
         return
     for line in _run(["restorecon", "-R", "-v", *found]).splitlines():
@@ -255,7 +238,7 @@ def _type(path: str) -> str:
 
 def _say_who_wins(root: HostRoot) -> None:
     """Print which modules of a higher priority are in force in place of ours."""
-    for name in _names():
+    for name in libselinux.MODULES:
         higher = [at for at in libselinux.priorities(root, name) if int(at) > int(_PRIORITY)]
         if higher:
             click.echo(
@@ -274,7 +257,7 @@ def _run(words: list[str]) -> str:
         raise ApplyError(f"cannot run {words[0]}: {err.strerror}", "install policycoreutils") from err
     if done.returncode == 0:
         return done.stdout
-    for part, why, hint in _SEMODULE:
+    for part, (why, hint) in _SEMODULE.items():
         if part in done.stdout:
             raise ApplyError(f"{words[0]} failed: {why}", hint)
     # Its last line says only that it failed.
