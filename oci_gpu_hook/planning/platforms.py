@@ -57,9 +57,6 @@ def share(
     # Where the engine has made the nodes that somebody chose, only files are lacking.
     is_without = request.devices == (NONE,) or request.by_nodes()
     devices = (NONE,) if is_without else (ALL,)
-    if devices == (ALL,) and not found.common:
-        hint = "the administrator must load its kernel modules: modprobe nvgpu"
-        raise DriverError(f"none of the devices that {found.inventory.file} names is there", hint)
     asked = VendorRequest(VISIBLE_DEVICES, found.inventory.file, "env", devices)
     given = vendorshare.share(layout, asked, found)
     if not is_without:
@@ -101,6 +98,10 @@ def look(root: HostRoot, kind: str, *, everything: bool) -> VendorState:
         for group, pattern in inventory.patterns
         if pattern.path not in known and (status := root.stat(pattern.path)) and allowed.is_null(status.st_rdev)
     ]
+    if not found.common and not null:
+        paths = [pattern.path for _, pattern in inventory.patterns]
+        what = f"none of the {len(paths)} devices that {file} names is there, such as {paths[0]}"
+        raise DriverError(what, "the administrator must load its kernel modules: modprobe nvgpu")
     # A Jetson's lists name what all boards have: that this one lacks some of it is not worth a sentence.
     libraries, links = joined(inventory.libraries, inventory.links)
     return found._replace(

@@ -7,13 +7,12 @@ stop a container that asks for another.  Reads no file that others than root cou
 
 from __future__ import annotations
 
-import posix
-
 from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_regular
+from oci_gpu_hook.host.source import read_source
+from oci_gpu_hook.kernel.filetypes import is_open_to_others, is_regular
 from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.vendorrequest import Known
 from oci_gpu_hook.request.words import CDI_FOLDERS, is_flag
@@ -104,12 +103,20 @@ def collisions(vendors: Sequence[Vendor]) -> dict[str, str]:
 
 def content(root: HostRoot, path: str) -> bytes:
     """The bytes of the file at `path`; ConfigError if they cannot be read, or are not only root's."""
-    fault, remedy = openness(root, path), "what root alone may write is read: 'chown root' and 'chmod go-w' make it so"
-    if root.source(path) is None:
-        fault, remedy = "there is nothing", _REMEDY
+    data = read_source(root.fd, path, LARGEST_FILE)
+    if data is not None:
+        return data
+    status, fault, remedy = root.stat(path), openness(root, path), _REMEDY
     if fault:
-        raise ConfigError(f"cannot read {_plain(path)}: {fault}", remedy)
-    return regular(root, path)
+        remedy = "what root alone may write is read: 'chown root' and 'chmod go-w' make it so"
+    elif status is None:
+        fault = "there is nothing"
+    elif not is_regular(status):
+        fault = "it is no regular file"
+    else:
+        is_large = status.st_size > LARGEST_FILE
+        fault = f"it is larger than {LARGEST_FILE >> 20} MiB" if is_large else "it cannot be opened"
+    raise ConfigError(f"cannot read {path if path.isascii() and path.isprintable() else quoted(path)}: {fault}", remedy)
 
 
 def openness(root: HostRoot, path: str) -> str:
@@ -118,30 +125,11 @@ def openness(root: HostRoot, path: str) -> str:
     if source is not None and source[1]:
         return source[1]
     status, top = root.stat(path), root.stat("/")
-    if status is None or top is None:
-        return ""
     # In a user namespace the host's root has another number: whose "/" is.
-    if status.st_uid not in (0, top.st_uid):
-        return f"it is user {status.st_uid}'s"
-    return "others than root may write to it" if status.st_mode & WRITABLE_BY_OTHERS else ""
-
-
-def regular(root: HostRoot, path: str) -> bytes:
-    """The bytes of the regular file of a host at `path`; ConfigError if there is none."""
-    status = root.stat(path)
-    fault = "" if status is None or is_regular(status) else "it is no regular file"
-    data = b""
-    try:
-        if not fault:
-            with open(root.open(path, posix.O_RDONLY | posix.O_NONBLOCK), "rb") as file:
-                data = file.read(LARGEST_FILE + 1)
-    except OSError as err:
-        fault = str(err.strerror)
-    if len(data) > LARGEST_FILE:
-        fault = f"it is larger than {LARGEST_FILE >> 20} MiB"
-    if fault:
-        raise ConfigError(f"cannot read {_plain(path)}: {fault}", _REMEDY)
-    return data
+    if status is None or top is None or not is_open_to_others(status, top.st_uid):
+        return ""
+    is_theirs = status.st_uid not in (0, top.st_uid)
+    return f"it is user {status.st_uid}'s" if is_theirs else "others than root may write to it"
 
 
 def files_now(root: HostRoot) -> FilesNow:
@@ -229,7 +217,3 @@ def _by_name(root: HostRoot) -> dict[str, list[str]]:
             if name.endswith(SUFFIX) and name[0] != ".":
                 found.setdefault(name, []).append(f"{folder}/{name}")
     return found
-
-
-def _plain(path: str) -> str:
-    return path if path.isascii() and path.isprintable() else quoted(path)

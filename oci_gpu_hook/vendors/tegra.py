@@ -76,14 +76,18 @@ def vendor(root: HostRoot, everything: bool, see: See = lambda _: None) -> tuple
     for name in names:
         path = f"{CSV_FOLDER}/{name}"
         see(path)
-        entries, left_out = read(_content(root, path), path)
+        try:
+            entries, left_out = read(folders.content(root, path), path)
+        except ConfigError as err:
+            raise DriverError(err.message, _FILE_HINT) from err
         count += len(entries)
         if count > MOST_ENTRIES:
             raise DriverError(f"{CSV_FOLDER} has more than {MOST_ENTRIES} entries", _FILE_HINT)
         group, refused = _group(root, name[: -len(_SUFFIX)], entries, see)
         groups.append(group)
         sentences += [*left_out, *refused]
-    _check_nodes(root, groups)
+    if not any([group.devices for group in groups]):
+        raise DriverError(f"the CSV files in {CSV_FOLDER} name no device", _INSTALL_HINT)
     if root.stat(TEGRA_RELEASE) is not None:
         groups.append(Group("release", files=(Item(TEGRA_RELEASE),)))
     rest = len(sentences) - _MOST_SENTENCES
@@ -132,17 +136,6 @@ def release(root: HostRoot) -> str:
     return whole if whole.replace(".", "").isdecimal() and len(whole) < 32 else ""
 
 
-def _content(root: HostRoot, path: str) -> bytes:
-    """The bytes of a file on a way that root alone can have made; DriverError for any other."""
-    trusted = root.source(path)
-    if trusted is not None and trusted[1]:
-        raise DriverError(f"cannot read {path}: {trusted[1]}", _FILE_HINT)
-    try:
-        return folders.regular(root, path)
-    except ConfigError as err:
-        raise DriverError(err.message, _FILE_HINT) from err
-
-
 def _group(root: HostRoot, name: str, entries: tuple[Entry, ...], see: See) -> tuple[Group, list[str]]:
     """What one file's entries mean on this host, and a sentence for each that no vendor may name."""
     devices: dict[str, DevicePattern] = {}
@@ -165,8 +158,11 @@ def _group(root: HostRoot, name: str, entries: tuple[Entry, ...], see: See) -> t
             pass
         elif entry.type == "dev":
             devices[path] = DevicePattern(path, required=False)
-            refused = [f"{quoted(node)}: {fault}" for node, fault in _nodes(root, path, majors).items() if fault]
-            why = refused[0] if refused else ""
+            for node in glob.expanded(path, root.names, MOST_ENTRIES):
+                status = root.stat(node)
+                if status and not allowed.is_null(status.st_rdev) and not why:
+                    fault = refusal(root, node, status, majors)
+                    why = f"{quoted(node)}: {fault}" if fault else ""
         elif entry.type == "dir":
             files[path] = Item(path)
         else:
@@ -231,27 +227,3 @@ def _joined(link: Link) -> str:
         elif part not in ("", "."):
             parts.append(part)
     return "/" + "/".join(parts)
-
-
-def _nodes(root: HostRoot, pattern: str, majors: dict[str, int]) -> dict[str, str]:
-    """The nodes that a pattern means, each with why it may not be given, else ""."""
-    paths = [(path, root.stat(path)) for path in glob.expanded(pattern, root.names, MOST_ENTRIES)]
-    return {
-        path: "" if allowed.is_null(status.st_rdev) else refusal(root, path, status, majors)
-        for path, status in paths
-        if status
-    }
-
-
-def _check_nodes(root: HostRoot, groups: list[Group]) -> None:
-    """DriverError if of all devices of all boards none is there: the lists name none, or nvgpu is not loaded."""
-    patterns = [device.path for group in groups for device in group.devices]
-    majors = proc.character_majors(root)
-    if any(["" in _nodes(root, pattern, majors).values() for pattern in patterns]):
-        return
-    if not patterns:
-        raise DriverError(f"the CSV files in {CSV_FOLDER} name no device", _INSTALL_HINT)
-    raise DriverError(
-        f"none of the {len(patterns)} devices that {CSV_FOLDER} names is there, such as {patterns[0]}",
-        "the administrator must load its kernel modules: modprobe nvgpu",
-    )

@@ -146,6 +146,7 @@ LISTS = "etc/nvidia-container-runtime/host-files-for-container.d"
 
 
 def test_doctor_says_which_platform_and_what_of_its_lists_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platforms, "look", lambda *_, **__: None)
     for left_out, seen in (
         ((), "all that it says of containers' files and devices serves"),
         (("a.csv:1 is left out: x",), "a.csv:1 is left out: x"),

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.vendors import tegra
+from oci_gpu_hook.planning import platforms
+from oci_gpu_hook.vendors import platform, tegra
 from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Link, Version
 from tests.unit import hosts
 
@@ -345,10 +346,9 @@ def test_too_many_lists_or_entries_are_refused(host: Host) -> None:
 
 def test_a_host_without_any_of_the_devices_is_named_with_the_remedy(host: Host) -> None:
     host.devices = ()
-    assert refused(host) == (f"none of the 3 devices that {FOLDER} names is there, such as /dev/nvmap")
-    plant(host, f"{FOLDER}/devices.csv", "dev, /dev/nvgpu/*/ctrl\n")
-    host.devices = ("/dev/nvgpu/igpu0/ctrl",)
-    os.makedirs(f"{host.path}/dev/nvgpu/igpu0")
-    assert tegra.vendor(host, everything=False)
+    with pytest.raises(DriverError, match=f"none of the 3 devices that {FOLDER} names is there, such as /dev/nvmap"):
+        platforms.look(host, platform.TEGRA, everything=False)
+    host.devices = ("/dev/nvhost-gpu",)
+    assert [node.path for node in platforms.look(host, platform.TEGRA, everything=False).nodes()] == ["/dev/nvhost-gpu"]
     plant(host, f"{FOLDER}/devices.csv", "")
     assert refused(host) == f"the CSV files in {FOLDER} name no device"

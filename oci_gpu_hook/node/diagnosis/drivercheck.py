@@ -16,7 +16,8 @@ from oci_gpu_hook.node.diagnosis.remedy import KERNELS_LOG, REBOOT, REFRESH, Rem
 from oci_gpu_hook.node.diagnosis.systemcheck import version_numbers
 from oci_gpu_hook.node.gpus import leased, present
 from oci_gpu_hook.node.machine.untrusted import number
-from oci_gpu_hook.vendors import platform, tegra, wsl
+from oci_gpu_hook.planning import platforms
+from oci_gpu_hook.vendors import platform, tegra
 
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.facts import Facts
@@ -75,8 +76,7 @@ def of_platform(root: HostRoot, kind: str, proof: str) -> list[Finding]:
     try:
         if kind == platform.TEGRA:
             _, left_out = tegra.vendor(root, everything=True)
-        else:
-            wsl.vendor(root)
+        platforms.look(root, kind, everything=True)
     except DriverError as err:
         return [found, failed("driver", err.message, _OF_PLATFORM[kind])]
     seen = "all that it says of containers' files and devices serves"
