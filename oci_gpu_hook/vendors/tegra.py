@@ -14,7 +14,6 @@ from oci_gpu_hook.driver.proc import CSV_FOLDER
 from oci_gpu_hook.errors import ConfigError, DriverError, quoted
 from oci_gpu_hook.formats import glob
 from oci_gpu_hook.kernel.filetypes import is_folder
-from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors import allowed, folders
 from oci_gpu_hook.vendors.platform import BASE, TEGRA_RELEASE
@@ -46,14 +45,6 @@ _INSTALL_HINT = "the administrator must install all of JetPack: apt install --re
 _FILE_HINT = "the administrator must fix or remove it"
 
 
-class Entry(NamedTuple):
-    """One line of a file: what it is, the path, and where it was read."""
-
-    type: str
-    path: str
-    line: str
-
-
 def vendor(root: HostRoot, everything: bool, see: See = lambda _: None) -> tuple[Vendor, tuple[str, ...]]:
     """What the CSV files of this host say, and a sentence for each line that is left out; DriverError if none serve.
 
@@ -83,9 +74,10 @@ def vendor(root: HostRoot, everything: bool, see: See = lambda _: None) -> tuple
         count += len(entries)
         if count > MOST_ENTRIES:
             raise DriverError(f"{CSV_FOLDER} has more than {MOST_ENTRIES} entries", _FILE_HINT)
-        group, refused = _group(root, name[: -len(_SUFFIX)], entries, see)
-        groups.append(group)
-        sentences += [*left_out, *refused]
+        listed = _Listed(root, see)
+        refused = [(place, listed.add(type, entry)) for (type, entry), place in entries.items()]
+        sentences += [*left_out, *[f"{place} is left out: {why}" for place, why in refused if why]]
+        groups.append(listed.group(name[: -len(_SUFFIX)]))
     if not any([group.devices for group in groups]):
         raise DriverError(f"the CSV files in {CSV_FOLDER} name no device", _INSTALL_HINT)
     if root.stat(TEGRA_RELEASE) is not None:
@@ -97,31 +89,31 @@ def vendor(root: HostRoot, everything: bool, see: See = lambda _: None) -> tuple
     return found, tuple(sentences)
 
 
-def read(data: bytes, path: str) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
-    """The entries of one file, and a sentence for each line that is none; DriverError for no text.
+def read(data: bytes, path: str) -> tuple[dict[tuple[str, str], str], list[str]]:
+    """The types and paths in one file, each with its place, and a sentence for each line that has none.
 
-    A comma in a path belongs to it.  Blanks around type and path do not, nor does a carriage return.
+    A comma in a path belongs to it.  Blanks around type and path do not, nor does a carriage return.  DriverError for
+    what is no text.
     """
     try:
         text = data.decode()
     except UnicodeDecodeError as err:
         at = data.count(b"\n", 0, err.start) + 1
         raise DriverError(f"{path}:{at}: this is not UTF-8", _FILE_HINT) from err
-    entries: dict[tuple[str, str], Entry] = {}
+    entries: dict[tuple[str, str], str] = {}
     sentences = []
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         place = f"{path}:{number}"
-        word, comma, rest = line.partition(",")
-        word, rest = word.strip(), rest.strip()
-        if not comma or not rest:
+        word, _, rest = [part.strip() for part in line.partition(",")]
+        if not rest:
             sentences.append(f"{place} is left out: {quoted(line.strip())} is no 'type, path'")
         elif word not in _TYPES:
             sentences.append(f"{place} is left out: its type {quoted(word)} is not one of {', '.join(_TYPES)}")
         else:
-            entries.setdefault((word, rest), Entry(word, rest, place))
-    return tuple(entries.values()), tuple(sentences)
+            entries.setdefault((word, rest), place)
+    return entries, sentences
 
 
 def release(root: HostRoot) -> str:
@@ -136,85 +128,84 @@ def release(root: HostRoot) -> str:
     return whole if whole.replace(".", "").isdecimal() and len(whole) < 32 else ""
 
 
-def _group(root: HostRoot, name: str, entries: tuple[Entry, ...], see: See) -> tuple[Group, list[str]]:
-    """What one file's entries mean on this host, and a sentence for each that no vendor may name."""
-    devices: dict[str, DevicePattern] = {}
-    libraries: dict[str, Item] = {}
-    files: dict[str, Item] = {}
-    links: dict[str, Link] = {}
-    sentences = []
-    majors = proc.character_majors(root)
+class _Listed:
+    """What one file's entries mean on this host, by its paths."""
 
-    def names(folder: str) -> list[str]:
-        see(folder)
-        return root.names(folder)
+    def __init__(self, root: HostRoot, see: See) -> None:
+        self._root, self._see = root, see
+        self._majors = proc.character_majors(root)
+        self._devices: dict[str, DevicePattern] = {}
+        self._libraries: dict[str, Item] = {}
+        self._files: dict[str, Item] = {}
+        self._links: dict[str, Link] = {}
 
-    for entry in entries:
-        # As NVIDIA's runtime has it: a device's name alone is below /dev.
-        is_name = entry.type == "dev" and not entry.path.startswith("/")
-        path = f"{allowed.DEV}{entry.path}" if is_name else entry.path
-        why = allowed.device_path(path) if entry.type == "dev" else allowed.host_path(path)
-        if why:
-            pass
-        elif entry.type == "dev":
-            devices[path] = DevicePattern(path, required=False)
-            for node in glob.expanded(path, root.names, MOST_ENTRIES):
-                status = root.stat(node)
-                if status and not allowed.is_null(status.st_rdev) and not why:
-                    fault = refusal(root, node, status, majors)
-                    why = f"{quoted(node)}: {fault}" if fault else ""
-        elif entry.type == "dir":
-            files[path] = Item(path)
-        else:
-            for one in glob.expanded(path, names, MOST_ENTRIES):
-                why = why or _add(root, one, libraries, files, links, see)
-        if why:
-            sentences.append(f"{entry.line} is left out: {why}")
-    _add_links_beside(libraries, links)
-    group = Group(
-        name, tuple(devices.values()), tuple(libraries.values()), tuple(files.values()), links=tuple(links.values())
-    )
-    return group, sentences
+    def group(self, name: str) -> Group:
+        """All of it."""
+        for item in self._libraries.values():
+            folder, _, file = item.path.rpartition("/")
+            for start, link, to in _LINKS_BESIDE:
+                path = f"{folder}/{link}"
+                if file.startswith(start) and path not in self._libraries:
+                    self._links.setdefault(path, Link(path, to or file))
+        devices, libraries, files = tuple(self._devices.values()), self._libraries.values(), self._files.values()
+        return Group(name, devices, tuple(libraries), tuple(files), links=tuple(self._links.values()))
 
+    def add(self, type: str, path: str) -> str:
+        """Add what an entry names; gives why no vendor may name it, else ""."""
+        if type == "dev":
+            # As NVIDIA's runtime has it: a device's name alone is below /dev.
+            return self._add_device(path if path.startswith("/") else f"{allowed.DEV}{path}")
+        if why := allowed.host_path(path):
+            return why
+        if type == "dir":
+            self._files[path] = Item(path)
+            return ""
+        faults = [self._add_file(found) for found in glob.expanded(path, self._names, MOST_ENTRIES)]
+        return next(filter(None, faults), "")
 
-def _add(
-    root: HostRoot, path: str, libraries: dict[str, Item], files: dict[str, Item], links: dict[str, Link], see: See
-) -> str:
-    """Add a file or link of the host: each link of the chain by its own text, and what the last one leads to.
+    def _names(self, folder: str) -> list[str]:
+        self._see(folder)
+        return self._root.names(folder)
 
-    What is not on this host is not added.  Gives why what a link leads to may not be named, else "".
-    """
-    chain: list[Link] = []
-    end = path
-    see(end.rpartition("/")[0])
-    while (text := root.link(end)) is not None and len(chain) < _MOST_LINKS:
-        chain.append(Link(end, text))
-        end = _joined(chain[-1])
-        see(end.rpartition("/")[0])
-    status = root.stat(path)
-    if status is None:
+    def _add_device(self, pattern: str) -> str:
+        if why := allowed.device_path(pattern):
+            return why
+        self._devices[pattern] = DevicePattern(pattern, required=False)
+        for path in glob.expanded(pattern, self._root.names, MOST_ENTRIES):
+            status = self._root.stat(path)
+            if status is None or allowed.is_null(status.st_rdev):
+                continue
+            if why := refusal(self._root, path, status, self._majors):
+                return f"{quoted(path)}: {why}"
         return ""
-    for link in chain:
-        if why := allowed.host_path(_joined(link)):
-            return f"{quoted(path)} leads elsewhere: {why}"
-    links.update({link.path: link for link in chain})
-    folder, _, name = end.rpartition("/")
-    # A folder is there if a line of its own names it.
-    if not is_folder(status) and root.stat(end) is not None:
-        if ".so" in name:
-            libraries[end] = Item(end, folder)
-        else:
-            files[end] = Item(end)
-    return ""
 
+    def _add_file(self, path: str) -> str:
+        """Add a file or link: each link of the chain by its own text, and what the last one leads to.
 
-def _add_links_beside(libraries: dict[str, Item], links: dict[str, Link]) -> None:
-    for item in list(libraries.values()):
-        folder, _, name = item.path.rpartition("/")
-        for start, link, to in _LINKS_BESIDE:
-            path = f"{folder}/{link}"
-            if name.startswith(start) and path not in links and path not in libraries:
-                links[path] = Link(path, to or name)
+        What is not on this host is not added.
+        """
+        chain: list[Link] = []
+        end = path
+        self._see(end.rpartition("/")[0])
+        while (text := self._root.link(end)) is not None and len(chain) < _MOST_LINKS:
+            chain.append(Link(end, text))
+            end = _joined(chain[-1])
+            self._see(end.rpartition("/")[0])
+        status = self._root.stat(path)
+        if status is None:
+            return ""
+        for link in chain:
+            if why := allowed.host_path(_joined(link)):
+                return f"{quoted(path)} leads elsewhere: {why}"
+        self._links.update({link.path: link for link in chain})
+        folder, _, name = end.rpartition("/")
+        # A folder is there if a line of its own names it.
+        if not is_folder(status) and self._root.stat(end) is not None:
+            if ".so" in name:
+                self._libraries[end] = Item(end, folder)
+            else:
+                self._files[end] = Item(end)
+        return ""
 
 
 def _joined(link: Link) -> str:

@@ -294,7 +294,7 @@ def test_any_bytes_are_entries_sentences_or_one_error(data: bytes) -> None:
         return
     lines = [line for line in data.decode().split("\n") if line.strip()]
     assert len(entries) + len(sentences) <= len(lines)
-    assert all(entry.path and entry.path == entry.path.strip() for entry in entries)
+    assert all(path and path == path.strip() for _, path in entries)
 
 
 # Bad input
