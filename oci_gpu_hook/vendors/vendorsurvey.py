@@ -116,12 +116,20 @@ class Survey:
 
     def _existing(self, item: Item, version: str) -> list[str]:
         """The paths that an item means and that can be trusted; what is missing or cannot be is noted."""
-        paths: list[str] = []
-        if allowed.VERSION not in item.path or version:
-            paths = self._expanded(item.path.replace(allowed.VERSION, version))
-        found = []
+        pattern, paths = item.path.replace(allowed.VERSION, version), []
+        if version or allowed.VERSION not in item.path:
+            paths = glob.expanded(pattern, self._names, _MOST_FILES)
+        if len(paths) > _MOST_FILES:
+            what = f"{self._vendor.file}: {pattern} fits more than {_MOST_FILES} files of this host"
+            raise ConfigError(what, "the file's author must name fewer")
+        for folder in dict.fromkeys([path.rpartition("/")[0] for path in paths]):
+            self._see_down(folder)
+        found, is_there = [], False
         for path in paths:
             source, status = self._root.source(path), self._root.stat(path)
+            if status is None:
+                continue
+            is_there = True
             # A link of root's own may lead to what no vendor's file may name.
             fault = (
                 (source[1] if source else "")
@@ -136,21 +144,9 @@ class Survey:
                 found.append(path)
         if not found and item.required:
             self._lacking[f"{item.path} is missing"] = None
-        elif not paths:
+        elif not is_there:
             self._absent[item.path] = None
         return found
-
-    def _expanded(self, pattern: str) -> list[str]:
-        """The paths that fit a pattern."""
-        paths = glob.expanded(pattern, self._names, _MOST_FILES)
-        if len(paths) > _MOST_FILES:
-            raise ConfigError(
-                f"{self._vendor.file}: {pattern} fits more than {_MOST_FILES} files of this host",
-                "the file's author must name fewer",
-            )
-        for folder in dict.fromkeys([path.rpartition("/")[0] for path in paths]):
-            self._see_down(folder)
-        return [path for path in paths if self._root.stat(path) is not None]
 
     def _names(self, folder: str) -> list[str]:
         """The names in a folder: in /usr/lib64 there are thousands, and only the folder's time is compared later."""
