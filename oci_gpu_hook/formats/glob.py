@@ -48,9 +48,8 @@ def expanded(pattern: str, names: Callable[[str], list[str]], most: int) -> list
     paths = [""]
     for part in pattern.split("/")[1:]:
         if is_pattern(part):
-            paths = [f"{folder}/{name}" for folder in paths for name in names(folder or "/") if matches(part, name)][
-                : most + 1
-            ]
+            found = [f"{folder}/{name}" for folder in paths for name in names(folder or "/") if matches(part, name)]
+            paths = found[: most + 1]
         else:
             paths = [f"{folder}/{part}" for folder in paths]
     return paths
@@ -74,18 +73,13 @@ def _parts(pattern: str) -> list[str]:
 
 def _fits(part: str, letter: str) -> bool:
     """Whether one letter is what one part of a pattern, no star, stands for."""
-    if part == "?":
-        return True
     if len(part) == 1:
-        return part == letter
-    negated = part[1] == "!"
+        return part in ("?", letter)
+    negated, found = part[1] == "!", False
     inner = part[2:-1] if negated else part[1:-1]
-    at, found = 0, False
-    while at < len(inner):
-        if inner[at + 1 : at + 2] == "-" and at + 2 < len(inner):
-            found = found or inner[at] <= letter <= inner[at + 2]
-            at += 3
-        else:
-            found = found or inner[at] == letter
-            at += 1
+    while inner:
+        # a-z, or one letter.
+        size = 3 if inner[1:2] == "-" and len(inner) > 2 else 1
+        found = found or inner[0] <= letter <= inner[size - 1]
+        inner = inner[size:]
     return found != negated

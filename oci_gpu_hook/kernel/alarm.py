@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The time that a hook stage may take: alarm(2), as no registration of ours asks the runtime for a limit.
 
-Whoever waits for standard input can be interrupted, and says so.  What hangs later is the kernel, in a filesystem that
-does not answer, say: no function of ours would run then, and what undoes a change would hang too.  There SIGALRM ends
-the process, as a runtime's own limit would, and the runtime ends the container: mounts and rules go with it.
+A start that waits for standard input can be interrupted, and says so.  What hangs later is the kernel, in a filesystem
+that does not answer, say: no function of ours would run then, and what undoes a change would hang too.  There SIGALRM
+ends the process, as a runtime's own limit would, and the runtime ends the container: mounts and rules go with it.
 """
 
 from __future__ import annotations
@@ -23,33 +23,24 @@ else:
 SECONDS = 30
 
 
-def begin(error: Exception) -> None:
-    """Have `error` raised in `SECONDS` from now, unless `end_by_signal` comes first.
+def begin(error: Exception | None = None) -> None:
+    """Have the signal end the process in `SECONDS` from now, or raise `error`, unless `end_by_signal` comes first.
 
-    Whoever tells of it has as long again.
+    What then tells of the error has as long again.
     """
 
     def late(number: int, frame: object) -> None:
         end_by_signal()
         signal.alarm(SECONDS)
+        assert error is not None
         raise error
 
-    signal.signal(signal.SIGALRM, late)
-    _set()
-
-
-def begin_by_signal() -> None:
-    """Have the signal end the process in `SECONDS` from now."""
-    end_by_signal()
-    _set()
+    signal.signal(signal.SIGALRM, signal.SIG_DFL if error is None else late)
+    # What starts a hook may have it blocked.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
+    signal.alarm(SECONDS)
 
 
 def end_by_signal() -> None:
     """Let the signal end the process from here on, at the time that was set."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-
-
-def _set() -> None:
-    # Whoever starts a hook may have it blocked.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
-    signal.alarm(SECONDS)

@@ -25,27 +25,22 @@ WRITABLE_BY_OTHERS = 0o022  # S_IWGRP | S_IWOTH
 
 
 def is_folder(status: Status) -> bool:
-    """Whether it is a directory."""
     return status.st_mode & S_IFMT == S_IFDIR
 
 
 def is_regular(status: Status) -> bool:
-    """Whether it is a regular file."""
     return status.st_mode & S_IFMT == S_IFREG
 
 
 def is_link(status: Status) -> bool:
-    """Whether it is a symbolic link."""
     return status.st_mode & S_IFMT == S_IFLNK
 
 
 def is_socket(status: Status) -> bool:
-    """Whether it is a Unix socket."""
     return status.st_mode & S_IFMT == S_IFSOCK
 
 
 def is_character_device(status: Status) -> bool:
-    """Whether it is a character device."""
     return status.st_mode & S_IFMT == S_IFCHR
 
 

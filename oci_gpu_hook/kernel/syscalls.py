@@ -13,6 +13,7 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.errors import plain
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -304,14 +305,11 @@ def mount_setattr(fd: int, mount_attr: bytes) -> None:
 
 def fsmount(fsname: str, options: dict[str, str]) -> int:
     """fsopen(2), fsconfig(2) and fsmount(2): a detached mount of a new filesystem of type `fsname`."""
-    fd = _call("fsopen", fsname, fsname.encode(), FSOPEN_CLOEXEC)
-    try:
+    with closing(_call("fsopen", fsname, fsname.encode(), FSOPEN_CLOEXEC)) as fd:
         for key, value in options.items():
             _call("fsconfig", f"{key}={value}", fd, FSCONFIG_SET_STRING, key.encode(), value.encode(), 0)
         _call("fsconfig", "create", fd, FSCONFIG_CMD_CREATE, None, None, 0)
         return _call("fsmount", fd, fd, FSMOUNT_CLOEXEC, 0)
-    finally:
-        posix.close(fd)
 
 
 def umount2(path: str, flags: int) -> None:
@@ -420,12 +418,9 @@ def filesystem_magic(fd: int) -> int:
 
 def send_datagram(path: str, data: bytes) -> None:
     """socket(2) and sendto(2): send `data` to the socket at `path`, without waiting for its reader."""
-    fd = _call("socket", path, AF_UNIX, SOCK_DGRAM | posix.O_CLOEXEC, 0)
     address = _sockaddr_un(path)
-    try:
+    with closing(_call("socket", path, AF_UNIX, SOCK_DGRAM | posix.O_CLOEXEC, 0)) as fd:
         _call("sendto", path, fd, data, len(data), MSG_DONTWAIT | MSG_NOSIGNAL, address, len(address))
-    finally:
-        posix.close(fd)
 
 
 def bpf(command: int, attr: bytes, subject: str) -> tuple[int, bytearray]:

@@ -43,7 +43,7 @@ _OMITTED = {
 def run(call: Call, arguments: list[str]) -> int:
     """Give the container what `call` asks for; gives the exit code.  arguments: the words as they were given."""
     # A user's own FUSE server may be what serves the root, to root.
-    alarm.begin_by_signal()
+    alarm.begin()
     progress = Progress()
     code, said = DONE, ""
     try:

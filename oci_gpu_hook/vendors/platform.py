@@ -32,10 +32,6 @@ WSL_FOLDER = "/usr/lib/wsl"
 DXCORE = f"{WSL_FOLDER}/lib/libdxcore.so"
 
 
-def _has_lists(root: HostRoot) -> bool:
-    return not {*BASE}.isdisjoint(root.names(proc.CSV_FOLDER))
-
-
 def look(root: HostRoot) -> str:
     """``nvidia``, ``tegra``, ``wsl``, or "" for none of them."""
     return prove(root)[0]
@@ -49,7 +45,7 @@ def prove(root: HostRoot) -> tuple[str, str]:
     containers get the lists say all the same, and without lists the module goes first.
     """
     has_module = root.stat(proc.VERSION) is not None
-    if has_module and root.names(proc.GPUS) and not _has_lists(root):
+    if has_module and root.names(proc.GPUS) and {*BASE}.isdisjoint(root.names(proc.CSV_FOLDER)):
         return NVIDIA, proc.VERSION
     # /dev/dxg alone is the module's, which any kernel could have: the library comes from Windows.
     node, release = root.stat(DXG), root.stat(TEGRA_RELEASE)
