@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.changes.tree import Tree
     from oci_gpu_hook.changes.undo import Undo
     from oci_gpu_hook.formats import scopeunit
-    from oci_gpu_hook.formats.ldcache_merge import Entry
+    from oci_gpu_hook.formats.ldcache import Entry
     from oci_gpu_hook.host.root import HostRoot
 
     class Operation(Protocol):

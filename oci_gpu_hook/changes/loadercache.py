@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import posix
 
-from oci_gpu_hook.formats import ldcache, ldcache_merge
+from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.kernel import mountinfo, procfile, syscalls
 from oci_gpu_hook.kernel.filetypes import is_regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.changes.tree import Tree
-    from oci_gpu_hook.formats.ldcache_merge import Entry
+    from oci_gpu_hook.formats.ldcache import Entry
 
 _OPTIONS = ("ro", "nosuid", "nodev", "noexec")
 
@@ -28,9 +28,9 @@ def merge(tree: Tree, path: str, ours: tuple[Entry, ...]) -> str:
     found, is_volumes = _cache(tree, path)
     data = None if found is None else _read(found)
     try:
-        merged = ldcache_merge.merge(data, ours)
+        merged = ldcache.merge(data, ours)
     except ldcache.MalformedCache:
-        merged = ldcache_merge.merge(None, ours)
+        merged = ldcache.merge(None, ours)
     tree.attach_file(path, _OPTIONS, merged, 0o644)
     return f"{path} lies in a volume, and what it lists is left out" if is_volumes else ""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import posix
 from time import monotonic
 
-from oci_gpu_hook.formats import dbus, scopeunit
+from oci_gpu_hook.formats import scopeunit
 from oci_gpu_hook.kernel import syscalls
 
 TYPE_CHECKING = False
@@ -37,7 +37,7 @@ def tell(unit: str, rules: Iterable[DeviceRule]) -> int:
     fd = syscalls.connect(_SOCKET, _SECONDS)
     try:
         calls = scopeunit.allow_more(_TELL, unit, scopeunit.entries(rules))
-        _send(fd, dbus.authentication(posix.geteuid()) + calls)
+        _send(fd, scopeunit.authentication(posix.geteuid()) + calls)
     except BaseException:
         posix.close(fd)
         raise
@@ -77,12 +77,12 @@ def _receive(fd: int, serial: int) -> None:
             data = rest
         while True:
             try:
-                message, data = dbus.first_answer(data)
+                message, data = scopeunit.first_answer(data)
             except (ValueError, IndexError) as err:
                 raise OSError(f"systemd's answer cannot be read: {err}") from err
             if message is None:
                 break
-            if message.reply_serial == serial and message.type == dbus.ERROR:
+            if message.reply_serial == serial and message.type == scopeunit.ERROR:
                 refusal = OSError(f"systemd refuses: {message.text or message.error_name}")
             if message.reply_serial == serial + scopeunit.CALLS - 1:
                 if refusal:

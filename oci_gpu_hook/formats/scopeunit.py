@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeviceAllow= of a systemd scope: read from its unit files, set by D-Bus calls.  Pure.
+"""DeviceAllow= of a systemd scope: read from its unit files, set by D-Bus calls.  Pure: bytes from values and back.
 
 systemd keeps the device rules that the runtime gave it with the scope.  It puts them in force again whenever a property
 of the scope is set (`podman update`, `systemctl set-property`) and at every daemon-reload, and so denies devices that
 were allowed without its knowledge.  A drop-in would be read at daemon-reload only.  To set the property changes what
 systemd has in memory; systemd then writes a drop-in itself, and removes it with the scope.
 
-systemd.resource-control(5), DeviceAllow= and DevicePolicy=; org.freedesktop.systemd1(5).
+systemd.resource-control(5), DeviceAllow= and DevicePolicy=; org.freedesktop.systemd1(5); D-Bus Specification, "Message
+Protocol" and "Authentication Protocol".  To load a library for D-Bus would take a start longer than the call itself.
 """
 
 from __future__ import annotations
 
-from oci_gpu_hook.formats import dbus
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
     # Path or pattern, and access: one entry of DeviceAllow=.
     Entry = tuple[str, str]
+    # A value's alignment and its bytes.
+    Value = tuple[int, bytes]
 
 CALLS = 2  # in one message of `allow_more` or `allow_only`
 
-_DESTINATION = "org.freedesktop.systemd1"
+_SYSTEMD = "org.freedesktop.systemd1"
 _OBJECT = "/org/freedesktop/systemd1"
 
 # The drop-ins that systemd writes when a property is set later, in the order in which it reads them.  runc sets a
@@ -35,6 +37,15 @@ DROP_INS = ("50-DeviceAllow.conf", "50-DevicePolicy.conf")
 _POLICY = "DevicePolicy="
 _ALLOW = "DeviceAllow="
 _RESTRICTING = ("strict", "closed")
+
+
+ERROR = 3  # a message's type
+
+_LITTLE_ENDIAN, _METHOD_CALL, _VERSION = ord("l"), 1, 1
+# The codes of header fields.
+_PATH, _INTERFACE, _MEMBER, _ERROR_NAME, _REPLY_SERIAL, _TO, _SIGNATURE = 1, 2, 3, 4, 5, 6, 8
+_FIXED_HEADER = 16
+_MOST_BYTES = 1 << 27  # the specification's longest message
 
 
 class ScopeUnit(NamedTuple):
@@ -83,12 +94,125 @@ def allow_only(serial: int, unit: str, allowed: Iterable[Entry]) -> bytes:
 def _set_device_allow(serial: int, unit: str, values: Iterable[Iterable[Entry]]) -> bytes:
     properties = []
     for value in values:
-        items = [dbus.aligned(dbus.string(path), dbus.string(access)) for path, access in value]
-        properties.append(dbus.aligned(dbus.string("DeviceAllow"), dbus.signature("a(ss)"), *dbus.structs(items)))
+        items = [_aligned(_string(path), _string(access)) for path, access in value]
+        properties.append(_aligned(_string("DeviceAllow"), _signature("a(ss)"), *_structs(items)))
     # 1, runtime: until the next boot, as the unit itself.
-    body = dbus.aligned(dbus.string(unit), dbus.uint32(1), *dbus.structs(properties))
-    manager, peer = "org.freedesktop.systemd1.Manager", "org.freedesktop.DBus.Peer"
-    call = dbus.method_call(serial, _DESTINATION, _OBJECT, manager, "SetUnitProperties", types="sba(sv)", body=body)
+    body = _aligned(_string(unit), _uint32(1), *_structs(properties))
+    call = _method_call(serial, f"{_SYSTEMD}.Manager", "SetUnitProperties", "sba(sv)", body)
     # systemd answers a call before it puts the rules in force, and reads the next message after that: once it answers a
     # Ping they are in force.  On cgroup v1 it denies all devices for a moment, so no workload may run yet.
-    return call + dbus.method_call(serial + 1, _DESTINATION, _OBJECT, peer, "Ping")
+    return call + _method_call(serial + 1, "org.freedesktop.DBus.Peer", "Ping")
+
+
+# --- D-Bus: the part of the protocol that a method call and its answer need
+
+
+class Answer(NamedTuple):
+    """A received message: its type, the serial of the call that it answers (0 for none), an error's name and text."""
+
+    type: int
+    reply_serial: int
+    error_name: str
+    text: str
+
+
+def _aligned(*values: Value) -> bytes:
+    """Values one after another, each on a multiple of its alignment."""
+    data = b""
+    for alignment, value in values:
+        data += bytes(-len(data) % alignment) + value
+    return data
+
+
+def _uint32(value: int) -> Value:
+    """A UINT32, or a BOOLEAN, which is written alike."""
+    return 4, value.to_bytes(4, "little")
+
+
+def _string(text: str) -> Value:
+    """A STRING or OBJECT_PATH."""
+    encoded = text.encode()
+    return 4, _uint32(len(encoded))[1] + encoded + b"\0"
+
+
+def _signature(text: str) -> Value:
+    """A SIGNATURE, with which each variant begins."""
+    return 1, bytes([len(text)]) + text.encode() + b"\0"
+
+
+def _structs(items: Iterable[bytes]) -> tuple[Value, Value]:
+    """An ARRAY of structs: its length, and what it holds."""
+    data = _aligned(*[(8, item) for item in items])
+    return _uint32(len(data)), (8, data)
+
+
+def authentication(uid: int) -> bytes:
+    """All that a client sends first.  It need not wait for an answer: the peer learns the user from the kernel."""
+    return b"\0AUTH EXTERNAL " + str(uid).encode().hex().encode() + b"\r\nBEGIN\r\n"
+
+
+def _method_call(serial: int, interface: str, member: str, types: str = "", body: bytes = b"") -> bytes:
+    """The message that calls a method of systemd's; `body` holds the arguments, of these `types`."""
+    texts = (
+        *((_PATH, "o", _OBJECT), (_INTERFACE, "s", interface), (_MEMBER, "s", member), (_TO, "s", _SYSTEMD)),
+        *([(_SIGNATURE, "g", types)] if types else []),
+    )
+    fields = [
+        _aligned((1, bytes([code])), _signature(kind), _signature(text) if kind == "g" else _string(text))
+        for code, kind, text in texts
+    ]
+    start = bytes([_LITTLE_ENDIAN, _METHOD_CALL, 0, _VERSION])
+    return _aligned((1, start), _uint32(len(body)), _uint32(serial), *_structs(fields), (8, body))
+
+
+def first_answer(data: bytes) -> tuple[Answer | None, bytes]:
+    """The first message in `data`, None while it is incomplete, and the bytes after it; ValueError if it is none."""
+    if len(data) < _FIXED_HEADER:
+        return None, data
+    if data[0] != _LITTLE_ENDIAN or data[3] != _VERSION:
+        raise ValueError("no message of D-Bus version 1")
+    fields_end = _FIXED_HEADER + _uint32_at(data, 12)
+    body_at = fields_end + -fields_end % 8
+    end = body_at + _uint32_at(data, 4)
+    if end > _MOST_BYTES:
+        raise ValueError("a message longer than D-Bus allows")
+    if len(data) < end:
+        return None, data
+    fields = _fields(data, fields_end)
+    text = ""
+    if data[1] == ERROR and str(fields.get(_SIGNATURE, "")).startswith("s"):
+        text = _string_at(data, body_at)[0]
+    serial = fields.get(_REPLY_SERIAL, 0)
+    name = str(fields.get(_ERROR_NAME, ""))
+    return Answer(data[1], serial if isinstance(serial, int) else 0, name, text), data[end:]
+
+
+def _fields(data: bytes, end: int) -> dict[int, str | int]:
+    """The header fields by code."""
+    found: dict[int, str | int] = {}
+    at = _FIXED_HEADER
+    while at < end:
+        at += -at % 8
+        code, length = data[at], data[at + 1]
+        kind = data[at + 2 : at + 2 + length]
+        at += 3 + length
+        if kind == b"g":
+            length = data[at]
+            found[code] = data[at + 1 : at + 1 + length].decode(errors="replace")
+            at += 2 + length
+        elif kind in (b"s", b"o", b"u"):
+            at += -at % 4
+            found[code], at = (_uint32_at(data, at), at + 4) if kind == b"u" else _string_at(data, at)
+        else:
+            raise ValueError("a header field of a type that D-Bus does not have there")
+    return found
+
+
+def _string_at(data: bytes, at: int) -> tuple[str, int]:
+    """The string at `at`, and where it ends."""
+    end = at + 4 + _uint32_at(data, at)
+    return data[at + 4 : end].decode(errors="replace"), end + 1
+
+
+def _uint32_at(data: bytes, at: int) -> int:
+    return int.from_bytes(data[at : at + 4], "little")

@@ -10,7 +10,7 @@ fails with error 804 (https://docs.nvidia.com/deploy/cuda-compatibility).
 from __future__ import annotations
 
 from oci_gpu_hook.container.compat import version_of
-from oci_gpu_hook.formats.ldcache_merge import Entry
+from oci_gpu_hook.formats.ldcache import Entry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

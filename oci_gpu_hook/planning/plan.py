@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.container.layout import Layout
     from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.driver.nodes import DeviceNode
-    from oci_gpu_hook.formats.ldcache_merge import Entry
+    from oci_gpu_hook.formats.ldcache import Entry
     from oci_gpu_hook.formats.scopeunit import ScopeUnit
     from oci_gpu_hook.operations import Operation
     from oci_gpu_hook.request.parse import Request

@@ -14,7 +14,7 @@ from __future__ import annotations
 from oci_gpu_hook.container.layout import MUSL
 from oci_gpu_hook.driver.proc import LD_SO_CACHE
 from oci_gpu_hook.errors import ConfigError, DriverError
-from oci_gpu_hook.formats.ldcache_merge import Entry
+from oci_gpu_hook.formats.ldcache import Entry
 from oci_gpu_hook.operations import Device, LdCache, Mount, Service, Symlink, Tmpfs
 from oci_gpu_hook.planning import selection
 from oci_gpu_hook.planning.plan import Provision, Share

@@ -39,7 +39,7 @@ _PARTS = ("Makefile", "setup.cfg", "oci_gpu_hook", "hooks.d", "packaging", "poli
 FAULTS = {
     "number": ("kernel/syscalls.py", '"statx": (332, 291)', '"statx": (332, 332)'),
     "flags": ("formats/ldcache.py", "(183, 64): 0x0A03", "(183, 64): 0x0303"),
-    "order": ("formats/ldcache_merge.py", 'NATIVE_FLAGS["aarch64"] in', 'NATIVE_FLAGS["x86_64"] in'),
+    "order": ("formats/ldcache.py", 'NATIVE_FLAGS["aarch64"] in', 'NATIVE_FLAGS["x86_64"] in'),
 }
 
 

@@ -21,9 +21,8 @@ from hypothesis import strategies as st
 from oci_gpu_hook.container import compat, devicecgroup
 from oci_gpu_hook.driver import inventory, nodes, proc, survey
 from oci_gpu_hook.errors import HookError, plain
-from oci_gpu_hook.formats import contexts, devicefilter, ldcache, ldcache_merge, scopeunit
-from oci_gpu_hook.formats.ldcache import paths_of
-from oci_gpu_hook.formats.ldcache_merge import Entry
+from oci_gpu_hook.formats import contexts, devicefilter, ldcache, scopeunit
+from oci_gpu_hook.formats.ldcache import Entry, paths_of
 from oci_gpu_hook.host import docker, podman, saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import mountinfo
@@ -378,11 +377,7 @@ _OURS = [Entry(b"lib%d.so.1" % number, b"/usr/lib64/lib%d.so.1" % number, 0x303)
 
 
 def _ld_so_cache(data: bytes) -> None:
-    for read in (
-        ldcache.read,
-        lambda it: ldcache_merge.merge(it, _OURS),
-        lambda it: paths_of(it, (b"libcuda.so.1", b"lib")),
-    ):
+    for read in (ldcache.read, lambda it: ldcache.merge(it, _OURS), lambda it: paths_of(it, (b"libcuda.so.1", b"lib"))):
         try:
             read(data)
         except ldcache.MalformedCache:

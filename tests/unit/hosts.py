@@ -13,9 +13,8 @@ import struct
 from pathlib import Path
 
 from oci_gpu_hook.driver import inventory, nodes, proc, survey
-from oci_gpu_hook.formats import ldcache_merge
-from oci_gpu_hook.formats.ldcache import MULTIARCH
-from oci_gpu_hook.formats.ldcache_merge import Entry
+from oci_gpu_hook.formats import ldcache
+from oci_gpu_hook.formats.ldcache import MULTIARCH, Entry
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.machine import untrusted
 
@@ -108,7 +107,7 @@ def plant_library(tree: Path, path: str, soname: str = "", machine: str = "") ->
 def plant_cache(tree: Path, path: str) -> None:
     """An ld.so.cache that lists this library alone."""
     entry = Entry(path.rpartition("/")[2].encode(), path.encode(), 0x0303)
-    plant(tree, "etc/ld.so.cache", ldcache_merge.merge(None, [entry]))
+    plant(tree, "etc/ld.so.cache", ldcache.merge(None, [entry]))
 
 
 def plant_program(tree: Path, pid: int, program: str, users: int = 0, namespace: str = "hosts") -> None:

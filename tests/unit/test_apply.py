@@ -155,9 +155,9 @@ import os, sys
 sys.path.insert(0, sys.argv[1])
 from oci_gpu_hook import apply
 from oci_gpu_hook.changes import namespace, tree
-from oci_gpu_hook.formats import ldcache_merge
+from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.formats.devicerule import DeviceRule
-from oci_gpu_hook.formats.ldcache_merge import Entry
+from oci_gpu_hook.formats.ldcache import Entry
 from oci_gpu_hook.kernel import bpf
 from oci_gpu_hook.operations import LdCache, OpenCgroup, Relabel
 from oci_gpu_hook.planning.plan import Plan
@@ -171,7 +171,7 @@ for name in ("devices.list", "devices.allow"):
     open(f"{folder}/{name}", "w").close()
 with open(f"{folder}/ld.so.cache", "wb") as cache:
     rows = [Entry(b"lib%d.so" % n, b"/lib%d.so" % n, 3) for n in range(200)]
-    cache.write(ldcache_merge.merge(None, rows))
+    cache.write(ldcache.merge(None, rows))
 tree.Tree.attach_file = lambda *words: print("merged")
 
 # A cgroup with one program, which the kernel does not show.

@@ -15,7 +15,7 @@ from oci_gpu_hook import cli
 from oci_gpu_hook.cli import doctor
 from oci_gpu_hook.driver.inventory import MigDevice
 from oci_gpu_hook.errors import DriverError
-from oci_gpu_hook.formats.ldcache_merge import Entry
+from oci_gpu_hook.formats.ldcache import Entry
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import (
     FAIL,

@@ -121,11 +121,11 @@ STRUCT = {
 BY_STRUCT = """
 import posix, sys
 from oci_gpu_hook.formats import devicefilter
-from oci_gpu_hook.formats import ldcache, ldcache_merge
+from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.driver import elf
 print(elf.identify(posix.open(sys.executable, posix.O_RDONLY)))
-entry = ldcache_merge.Entry(flags=ldcache.FLAGS[62, 64], soname=b"liba.so.1", path=b"/liba.so.1")
-merged = ldcache_merge.merge(None, [entry])
+entry = ldcache.Entry(flags=ldcache.FLAGS[62, 64], soname=b"liba.so.1", path=b"/liba.so.1")
+merged = ldcache.merge(None, [entry])
 print(merged.hex())
 print(ldcache.read(merged))
 program = devicefilter.program(devicefilter.runtime_defaults())

@@ -15,8 +15,8 @@ import pytest
 from oci_gpu_hook.changes import loadercache
 from oci_gpu_hook.changes.tree import Tree
 from oci_gpu_hook.changes.undo import Undo
-from oci_gpu_hook.formats import ldcache_merge
-from oci_gpu_hook.formats.ldcache_merge import Entry
+from oci_gpu_hook.formats import ldcache
+from oci_gpu_hook.formats.ldcache import Entry
 from oci_gpu_hook.kernel import syscalls
 from tests.unit.caches import parse
 
@@ -104,7 +104,7 @@ def test_what_is_no_regular_file_is_not_opened_and_counts_as_no_cache(
 
 def test_a_regular_file_is_opened_once_and_merged(tmp_path: Path, opened: list[int]) -> None:
     (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/real").write_bytes(ldcache_merge.merge(None, [THEIRS]))
+    (tmp_path / "etc/real").write_bytes(ldcache.merge(None, [THEIRS]))
     (tmp_path / CACHE[1:]).symlink_to("/etc/real")
     assert merged(tmp_path) == {OURS, THEIRS}
     assert opened == [0o100000]

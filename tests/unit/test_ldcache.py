@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.formats import ldcache, ldcache_merge
+from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.formats.ldcache import FLAGS, MalformedCache, paths_of
 from tests.unit.bounded import MOST, peak
 from tests.unit.caches import Row as Entry
@@ -35,7 +35,7 @@ OURS = [
 
 def merge(data: bytes | None, entries: Iterable[Entry]) -> bytes:
     """The cache with these in it."""
-    return ldcache_merge.merge(data, [ldcache_merge.Entry(*entry[:4]) for entry in entries])
+    return ldcache.merge(data, [ldcache.Entry(*entry[:4]) for entry in entries])
 
 
 # --- merging
@@ -368,11 +368,11 @@ def test_the_largest_honest_cache_is_merged_in_half_of_a_starts_memory() -> None
 
 @given(st.lists(some_names, max_size=30))
 def test_names_have_the_same_keys_in_blocks_of_any_size(names: list[bytes]) -> None:
-    whole = ldcache_merge.name_keys(names, unsigned=False)
+    whole = ldcache.name_keys(names, unsigned=False)
     with pytest.MonkeyPatch.context() as patch:
         for size in (0, 1, 20):
-            patch.setattr(ldcache_merge, "_AT_ONCE", size)
-            assert ldcache_merge.name_keys(names, unsigned=False) == whole
+            patch.setattr(ldcache, "_AT_ONCE", size)
+            assert ldcache.name_keys(names, unsigned=False) == whole
 
 
 def test_of_one_name_some_paths_are_found_and_none_beyond_path_max() -> None:

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.formats import ldcache, ldcache_merge
+from oci_gpu_hook.formats import ldcache
 from tests.unit.caches import Row as Entry
 from tests.unit.caches import parse
 from tests.unit.examples import examples
@@ -337,7 +337,7 @@ def test_names_compare_as_in_glibc(one: bytes, two: bytes, signed: bool) -> None
     numbers = [int(run) for run in re.findall(rb"[0-9]+", one + b"." + two)]
     assume(all(number < 2**30 or _int32(number) < 0 for number in numbers))
     assume(all(_int32(number) >= -(2**30) for number in numbers))
-    left, right = ldcache_merge.name_keys([one, two], unsigned=not signed)
+    left, right = ldcache.name_keys([one, two], unsigned=not signed)
     expected = libcmp(one, two, signed)
     assert (left > right) - (left < right) == (expected > 0) - (expected < 0)
 

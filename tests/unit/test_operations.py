@@ -15,7 +15,7 @@ from oci_gpu_hook import operations
 from oci_gpu_hook.cli import render, shown
 from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.formats.devicerule import DeviceRule
-from oci_gpu_hook.formats.ldcache_merge import Entry
+from oci_gpu_hook.formats.ldcache import Entry
 from oci_gpu_hook.node.setup import cdispec
 from oci_gpu_hook.operations import Device, LdCache, Mount, OpenCgroup, Relabel, Service, Symlink, TellSystemd, Tmpfs
 from oci_gpu_hook.planning import carriedout

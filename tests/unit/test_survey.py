@@ -14,8 +14,7 @@ from oci_gpu_hook.driver import files, inventory, nodes, proc, survey
 from oci_gpu_hook.driver.survey import driver_version, list_gpus
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import ldcache
-from oci_gpu_hook.formats.ldcache import FLAGS
-from oci_gpu_hook.formats.ldcache_merge import Entry, merge
+from oci_gpu_hook.formats.ldcache import FLAGS, Entry, merge
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import drivers

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.formats import dbus, scopeunit
+from oci_gpu_hook.formats import scopeunit
 from oci_gpu_hook.formats.devicerule import DeviceRule
 
 RULES = (DeviceRule("c", 195, 0, "rw"), DeviceRule("c", 195, 255, "rw"))
@@ -97,21 +97,21 @@ WORDS = struct.pack("<I10s", 9, b"not today\0")
 
 METHOD_RETURN = 2
 RETURNED = answer(METHOD_RETURN, REPLY, SENDER)
-REFUSED = answer(dbus.ERROR, SENDER, REPLY, NAME, SIGNED, body=WORDS)
+REFUSED = answer(scopeunit.ERROR, SENDER, REPLY, NAME, SIGNED, body=WORDS)
 SIGNAL = answer(4, SENDER, body=b"whatever")
 
 
 def test_answers_are_read_one_after_another() -> None:
     data, found = RETURNED + SIGNAL + REFUSED + RETURNED[:20], []
     while True:
-        message, data = dbus.first_answer(data)
+        message, data = scopeunit.first_answer(data)
         if message is None:
             break
         found.append(message)
     assert found == [
-        dbus.Answer(METHOD_RETURN, 2, "", ""),
-        dbus.Answer(4, 0, "", ""),
-        dbus.Answer(dbus.ERROR, 2, "a.b.Bad", "not today"),
+        scopeunit.Answer(METHOD_RETURN, 2, "", ""),
+        scopeunit.Answer(4, 0, "", ""),
+        scopeunit.Answer(scopeunit.ERROR, 2, "a.b.Bad", "not today"),
     ]
     assert data == RETURNED[:20]
 
@@ -119,18 +119,18 @@ def test_answers_are_read_one_after_another() -> None:
 @pytest.mark.parametrize("message", [RETURNED, REFUSED, SIGNAL], ids=["return", "error", "signal"])
 def test_a_message_that_is_not_whole_waits_for_the_rest(message: bytes) -> None:
     for size in range(len(message)):
-        assert dbus.first_answer(message[:size]) == (None, message[:size])
+        assert scopeunit.first_answer(message[:size]) == (None, message[:size])
 
 
 @pytest.mark.parametrize("data", [b"REJECTED EXTERNAL\r\n", b"B" + RETURNED[1:], b"l\2\0\1" + b"\xff" * 12])
 def test_what_is_no_message_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
-        dbus.first_answer(data)
+        scopeunit.first_answer(data)
 
 
 @given(st.binary(max_size=80))
 def test_no_bytes_give_another_error(data: bytes) -> None:
     try:
-        dbus.first_answer(b"l\2\0\1" + data)
+        scopeunit.first_answer(b"l\2\0\1" + data)
     except (ValueError, IndexError):
         pass
