@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import subprocess
 
 import click
 
@@ -20,7 +19,7 @@ from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.gpus import absent
 from oci_gpu_hook.node.gpus.absent import Node
-from oci_gpu_hook.node.machine import closing, libselinux
+from oci_gpu_hook.node.machine import apart, closing, libselinux
 
 _SECONDS = 60
 
@@ -46,11 +45,10 @@ def prepare(form: str, host_root: str) -> None:
         # A node that a program makes gets the label device_t: udev labels only those that the kernel makes.
         _start([["restorecon", *[node.path for node in missing]]])
     made = [node.path for node in missing]
-    text = f"made {', '.join(made)}" if made else "no node is lacking"
+    lines = [f"made {', '.join(made)}" if made else "no node is lacking"]
     unloaded = absent.unloaded(root)
-    if unloaded:
-        text += f"\nnot loaded: {', '.join(unloaded)}"
-    show(form, {"made": made, "unloaded": list(unloaded)}, text)
+    lines += [f"not loaded: {', '.join(unloaded)}"] if unloaded else []
+    show(form, {"made": made, "unloaded": list(unloaded)}, "\n".join(lines))
 
 
 def programs(root: HostRoot, missing: tuple[Node, ...]) -> list[list[str]]:
@@ -62,38 +60,27 @@ def programs(root: HostRoot, missing: tuple[Node, ...]) -> list[list[str]]:
     paths = {node.path for node in missing}
     if "nvidia-uvm" in unloaded or paths & {nodes.UVM, nodes.UVM_TOOLS}:
         # -c gives the first of its two minors.
-        words.append(["nvidia-modprobe", "-u", "-c", "0"])
+        words.append(["-u", "-c", "0"])
     if "nvidia-modeset" in unloaded or nodes.MODESET in paths:
-        words.append(["nvidia-modprobe", "-m"])
+        words.append(["-m"])
     minors = [str(node.minor) for node in missing if node.major == nodes.GPU_MAJOR and node.path != nodes.MODESET]
-    if minors:
-        words.append(["nvidia-modprobe", *[word for minor in minors for word in ("-c", minor)]])
-    capabilities = [node.capability for node in missing if node.capability]
-    if capabilities:
-        words.append(["nvidia-modprobe", *[word for file in capabilities for word in ("-f", file)]])
-    return words
+    words.append([word for minor in minors for word in ("-c", minor)])
+    words.append([word for node in missing if node.capability for word in ("-f", node.capability)])
+    return [["nvidia-modprobe", *options] for options in words if options]
 
 
 def _start(commands: list[list[str]]) -> None:
     """Run the commands one after another.  A failure is only reported: `prepare` then looks which nodes are missing."""
     for words in commands:
         try:
-            done = subprocess.run(
-                words,
-                check=False,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_SECONDS,
-            )
+            done = apart.program(words, _SECONDS)
         except FileNotFoundError:
             continue
-        except (OSError, subprocess.TimeoutExpired) as err:
+        except OSError as err:
             click.echo(f"{words[0]} failed: {err}", err=True)
             continue
-        output = (done.stderr or done.stdout).strip().splitlines()
-        if done.returncode and output:
+        output = (done.err or done.out).strip().splitlines()
+        if done.status and output:
             click.echo(f"{words[0]} failed: {output[-1]}", err=True)
 
 

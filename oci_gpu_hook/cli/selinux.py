@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
+from contextlib import suppress
 
 import click
 
@@ -13,7 +13,7 @@ from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import host_root, output_format, show
 from oci_gpu_hook.errors import ApplyError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.machine import avc, kernelconfig, libselinux
+from oci_gpu_hook.node.machine import apart, avc, kernelconfig, libselinux
 
 # An administrator's own modules have 400, and so win; distributions use 200 for theirs.
 _PRIORITY = "200"
@@ -248,20 +248,19 @@ def _say_who_wins(root: HostRoot) -> None:
 
 
 def _run(words: list[str]) -> str:
-    """Run a program of policycoreutils; gives its output."""
+    """Run a program of policycoreutils; gives what it printed."""
     try:
-        done = subprocess.run(
-            words, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-        )  # fmt: skip
+        done = apart.program(words)
     except OSError as err:
         raise ApplyError(f"cannot run {words[0]}: {err.strerror}", "install policycoreutils") from err
-    if done.returncode == 0:
-        return done.stdout
+    said = done.out + done.err
+    if done.status == 0:
+        return said
     for part, (why, hint) in _SEMODULE.items():
-        if part in done.stdout:
+        if part in said:
             raise ApplyError(f"{words[0]} failed: {why}", hint)
     # Its last line says only that it failed.
-    lines = [line for line in done.stdout.splitlines() if line and "Failed!" not in line]
+    lines = [line for line in said.splitlines() if line and "Failed!" not in line]
     raise ApplyError(
         f"{words[0]} failed: {quoted(lines[-1]) if lines else 'it did not say why'}",
         f"the administrator must look: {' '.join(words[:5])} ...",
@@ -293,13 +292,11 @@ def _log() -> str:
     except OSError as err:
         raise ApplyError(f"cannot read {_AUDIT_LOG}: {err.strerror}", "run it as root") from err
     for words in (_JOURNAL, _KERNEL_LOG):
-        try:
-            done = subprocess.run(words, check=False, capture_output=True, text=True, errors="replace")
-        except OSError:
-            continue
-        # If the journal is not stored, or we may not read it, the output is empty.
-        if done.returncode == 0 and done.stdout:
-            return done.stdout
+        with suppress(OSError):
+            done = apart.program(words)
+            # If the journal is not stored, or we may not read it, the output is empty.
+            if done.status == 0 and done.out:
+                return done.out
     raise UsageError(
         f"there is no {_AUDIT_LOG}, and neither the journal nor the kernel's log can be read",
         "run it as root, or name a file with denials, or pipe one in: oci-gpu-hook selinux explain -",

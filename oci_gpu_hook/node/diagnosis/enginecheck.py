@@ -7,7 +7,6 @@ stops every container of that engine.
 
 from __future__ import annotations
 
-import subprocess
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
@@ -16,7 +15,7 @@ from oci_gpu_hook.node.diagnosis.remedy import Remedy, command, reinstall, roots
 from oci_gpu_hook.node.diagnosis.systemcheck import python, version_numbers
 from oci_gpu_hook.node.engines.installed import find_program, of_containerd
 from oci_gpu_hook.node.engines.registrations import NVIDIAS, OURS, REGISTRATION
-from oci_gpu_hook.node.machine import text, toml
+from oci_gpu_hook.node.machine import apart, text, toml
 from oci_gpu_hook.vendors import folders
 
 if TYPE_CHECKING:
@@ -168,19 +167,10 @@ def podmans_version(root: HostRoot) -> str:
     """
     if root.path != "/" or root.stat(_PODMAN) is None or folders.openness(root, _PODMAN):
         return ""
-    words = [_PODMAN, "--version"]
     try:
-        done = subprocess.run(
-            words,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_PODMANS_SECONDS,
-            env=_ENVIRONMENT,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        words = apart.program([_PODMAN, "--version"], _PODMANS_SECONDS, _ENVIRONMENT).out.split()
+    except OSError:
         return ""
-    words = done.stdout.decode("ascii", "replace").split()
     return words[2] if words[:2] == ["podman", "version"] and len(words) == 3 else ""
 
 

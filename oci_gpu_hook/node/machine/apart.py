@@ -2,7 +2,7 @@
 """Do something in a child process under a time limit: what may hang in the kernel, as a GPU or a server's volume does.
 
 `ask` has a copy of this process, whose answer is JSON; `python` a new interpreter, for libraries of the driver: they
-open every GPU, which takes seconds without persistence mode, and they may crash.
+open every GPU, which takes seconds without persistence mode, and they may crash; `program` another program.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oci_gpu_hook import errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
 
 _STEP = b"\n"
 _LARGEST_ANSWER, _LARGEST_OUTPUT = 4 << 20, 1 << 20
@@ -41,6 +40,14 @@ class Said(NamedTuple):
 
     output: bytes
     status: int | None
+
+
+class Ran(NamedTuple):
+    """The exit status of a program, or minus the signal's number, and what it wrote."""
+
+    status: int
+    out: str
+    err: str
 
 
 def ask(work: Callable[[Callable[[], None]], Any], seconds: Sequence[float]) -> Any:
@@ -143,11 +150,7 @@ def python(
         return [_outcome(child, until) for child in children]
     finally:
         for child in children:
-            child.kill()
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(_END_SECONDS)
-            assert child.stdout
-            child.stdout.close()
+            end(child)
 
 
 def _outcome(child: subprocess.Popen[bytes], until: float) -> Said:
@@ -161,3 +164,26 @@ def _outcome(child: subprocess.Popen[bytes], until: float) -> Said:
                 return Said(output, None)
         return Said(output, child.wait(_END_SECONDS))
     return Said(output, None)
+
+
+def program(words: Sequence[str], seconds: float | None = None, environment: dict[str, str] | None = None) -> Ran:
+    """Run another program, without input; OSError if it cannot be started, TimeoutError if it does not end in time."""
+    none, pipe = subprocess.DEVNULL, subprocess.PIPE
+    child = subprocess.Popen(words, stdin=none, stdout=pipe, stderr=pipe, env=environment, text=True, errors="replace")
+    try:
+        out, err = child.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        raise TimeoutError(f"it did not end within {seconds:g} seconds") from None
+    finally:
+        end(child)
+    return Ran(child.returncode, out, err)
+
+
+def end(child: subprocess.Popen[Any]) -> None:
+    """Kill a child, if it has not ended, and close its pipes.  One that hangs in the kernel is left to init."""
+    child.kill()
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(_END_SECONDS)
+    for pipe in (child.stdout, child.stderr):
+        if pipe:
+            pipe.close()

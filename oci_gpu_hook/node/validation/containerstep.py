@@ -26,7 +26,7 @@ from oci_gpu_hook.node.diagnosis import Finding, failed, passed
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, NOTHING, in_words
 from oci_gpu_hook.node.engines import installed, registrations
 from oci_gpu_hook.node.engines.containerrecords import Running
-from oci_gpu_hook.node.machine import closing, libselinux
+from oci_gpu_hook.node.machine import apart, closing, libselinux
 from oci_gpu_hook.node.machine.untrusted import ContainerRoot
 from oci_gpu_hook.runtime import create as entry
 
@@ -45,7 +45,6 @@ _LARGEST_TEXT = 1 << 16
 _CGROUPS = "/sys/fs/cgroup"
 _RUN = "/run"
 _ENDING_SECONDS = 10
-_KILLED_SECONDS = 1
 
 
 def runtime(named: str) -> str:
@@ -159,9 +158,7 @@ class _Container:
                 code = process.wait(self._seconds)
             except BaseException as err:
                 os.killpg(process.pid, signal.SIGKILL)
-                # One that hangs in the kernel is left to init.
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(_KILLED_SECONDS)
+                apart.end(process)
                 if isinstance(err, subprocess.TimeoutExpired):
                     raise ApplyError(f"{name} did not end within {self._seconds:g} seconds") from None
                 raise
