@@ -81,7 +81,6 @@ def status(form: str, host_root: str) -> None:
         "booleans": dict(found.booleans),
         "void": dict(found.void),
         "labels": [{"path": label.path, "have": label.actual, "expected": label.expected} for label in found.labels],
-        "uses": [item._asdict() for item in found.uses],
     }
     show(form, document, _status_text(found))
 

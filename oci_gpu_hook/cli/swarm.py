@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -71,23 +72,29 @@ def resources(
     root, settings = HostRoot(host_root), read_settings(config, None)
     here = survey.current(root, settings.driver_root)
     ours = [f"{name}={device}" for device in devices(here, shares)]
-    _tell([f"GPU {index} is not healthy: {why}" for index, why in leased.unhealthy_gpus(root, here).items()])
-    if not writes:
+    told = [f"GPU {index} is not healthy: {why}" for index, why in leased.unhealthy_gpus(root, here).items()]
+    if writes:
+        found = enginefile.read(root, path)
+        values = daemonjson.values(found)
+        wanted = merged(values, path, name, ours)
+        is_new = values.get(KEY) != wanted
+        if is_new:
+            enginefile.write(root, found, daemonjson.with_value(found.text, (KEY,), wanted))
+        counted = f"{len(ours)} {name} resource{'' if len(ours) == 1 else 's'}"
+        click.echo(f"wrote {path}: {counted}" if is_new else f"{path} has these {counted} already")
+        further = [*advice(values, settings, name, path), *_named_twice(wanted, ours)]
+        told += [*further, *(["restart dockerd: systemctl restart docker"] if is_new or further else [])]
+    else:
         click.echo(json.dumps({KEY: ours}, indent=4))
-        values = _readable(root, path)
-        put_there = f"put it into {path} (--write does), then restart dockerd: systemctl restart docker"
-        _tell([*advice(values, settings, name, path), *([] if values.get(KEY) == ours else [put_there])])
-        return
-    found = enginefile.read(root, path)
-    values = daemonjson.values(found)
-    wanted = merged(_old(values, path), name, ours)
-    is_new = values.get(KEY) != wanted
-    if is_new:
-        enginefile.write(root, found, daemonjson.with_value(found.text, (KEY,), wanted))
-    counted = f"{len(ours)} {name} resource{'' if len(ours) == 1 else 's'}"
-    click.echo(f"wrote {path}: {counted}" if is_new else f"{path} has these {counted} already")
-    told = [*advice(values, settings, name, path), *_named_twice(wanted, name, ours)]
-    _tell([*told, *(["restart dockerd: systemctl restart docker"] if is_new or told else [])])
+        values = {}
+        # Printing must not depend on what the file says.
+        with suppress(ConfigError):
+            values = daemonjson.values(enginefile.read(root, path))
+        told += advice(values, settings, name, path)
+        if values.get(KEY) != ours:
+            told.append(f"put it into {path} (--write does), then restart dockerd: systemctl restart docker")
+    for sentence in told:
+        click.echo(sentence, err=True)
 
 
 def devices(found: DriverInventory, shares: int | None) -> list[str]:
@@ -111,11 +118,17 @@ def devices(found: DriverInventory, shares: int | None) -> list[str]:
     return [*parts, *whole]
 
 
-def merged(old: list[str], name: str, ours: list[str]) -> list[str]:
-    """The resources of the file with ours in the place of those that had this name; the others stay."""
-    mine = [index for index, item in enumerate(old) if _kind(item) == name]
-    place = mine[0] if mine else len(old)
-    kept = [item for item in old[place:] if _kind(item) != name]
+def merged(values: dict[str, Any], path: str, name: str, ours: list[str]) -> list[str]:
+    """The resources of the file with ours in the place of those that had this name; the others stay.
+
+    ConfigError if dockerd would not read those that are there.
+    """
+    old = values.get(KEY) or []
+    if not isinstance(old, list) or not all(isinstance(item, str) for item in old):
+        raise ConfigError(f"{KEY} in {path} is no list of strings", "fix it first")
+    kinds = [item.partition("=")[0].strip() for item in old]
+    place = kinds.index(name) if name in kinds else len(old)
+    kept = [item for item, kind in zip(old[place:], kinds[place:]) if kind != name]
     return [*old[:place], *ours, *kept]
 
 
@@ -145,33 +158,8 @@ def _serves_by_default(values: dict[str, Any]) -> bool:
     return isinstance(path, str) and path.rpartition("/")[2] == RUNTIME
 
 
-def _named_twice(wanted: list[str], name: str, ours: list[str]) -> list[str]:
-    """A sentence where the file gives the same GPUs away under another name."""
+def _named_twice(wanted: list[str], ours: list[str]) -> list[str]:
+    """A sentence if the file gives the same GPUs away under another name."""
     mine = {item.partition("=")[2][:40] for item in ours}
-    others = [item for item in wanted if _kind(item) != name and item.partition("=")[2][:40] in mine]
+    others = [item for item in wanted if item not in ours and item.partition("=")[2][:40] in mine]
     return [f"{others[0]} is there too: Swarm would give that GPU away twice"] if others else []
-
-
-def _tell(sentences: list[str]) -> None:
-    for sentence in sentences:
-        click.echo(sentence, err=True)
-
-
-def _old(values: dict[str, Any], path: str) -> list[str]:
-    """The resources that the file has; ConfigError if dockerd would not read them."""
-    old = values.get(KEY) or []
-    if not isinstance(old, list) or not all(isinstance(item, str) for item in old):
-        raise ConfigError(f"{KEY} in {path} is no list of strings", "fix it first")
-    return old
-
-
-def _kind(item: str) -> str:
-    return item.partition("=")[0].strip()
-
-
-def _readable(root: HostRoot, path: str) -> dict[str, Any]:
-    """What daemon.json says, as far as it can be read: printing must not depend on it."""
-    try:
-        return daemonjson.values(enginefile.read(root, path))
-    except ConfigError:
-        return {}

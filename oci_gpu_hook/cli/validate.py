@@ -256,7 +256,7 @@ class _Validation:
 
     def document(self) -> dict[str, object]:
         """The steps for JSON."""
-        steps = [{**step._asdict(), "findings": [item._asdict() for item in found]} for step, found in self._steps]
+        steps = [{**step._asdict(), "findings": found} for step, found in self._steps]
         return {"passed": self.code == DONE, "steps": steps}
 
     def text(self) -> str:

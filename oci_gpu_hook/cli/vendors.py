@@ -21,15 +21,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.vendors.vendorhost import VendorState
     from oci_gpu_hook.vendors.vendorinventory import Vendor
 
-# Of the table: a column's heading, and the key of its value.
-_COLUMNS = (
-    ("FLAG", "flag"),
-    ("KIND", "kind"),
-    ("DEVICES", "devices"),
-    ("VERSION", "installed"),
-    ("GROUPS", "groups"),
-    ("FILE", "file"),
-)
+_HEADINGS: tuple[str, ...] = ("FLAG", "KIND", "DEVICES", "VERSION", "GROUPS", "FILE")
 _VERSIONS = {"module": "of module {}", "file": "in {}", "text": "{}", "": ""}
 
 
@@ -83,20 +75,15 @@ def check(file: str, form: str, host_root: str) -> None:
     else:
         if not os.path.isfile(file):
             raise UsageError(f"{file!r} is no file", "name a vendor's file")
-        data = _content(file)
+        try:
+            data = named.content(file, LARGEST_FILE)
+        except OSError as err:
+            raise ConfigError(f"cannot read {quoted(file)}: {err.strerror}") from err
         notes = _notes(path)
     vendor = vendorfile.read(data, file)
     _check_flag(root, vendor)
-    document: dict[str, Any] = {**_row(vendor, ""), "notes": notes}
     text = "\n".join([f"{file}: {_summary(vendor)}", *[f"note: {note}" for note in notes]])
-    show(form, document, text)
-
-
-def _content(file: str) -> bytes:
-    try:
-        return named.content(file, LARGEST_FILE)
-    except OSError as err:
-        raise ConfigError(f"cannot read {quoted(file)}: {err.strerror}") from err
+    show(form, {**_row(vendor, ""), "notes": notes}, text)
 
 
 def _row(vendor: Vendor, replaces: str) -> dict[str, Any]:
@@ -122,45 +109,39 @@ def _here(root: HostRoot, found: VendorState | None) -> dict[str, Any] | None:
 
 def _count(here: dict[str, Any]) -> str:
     """How many devices a request can name, or a word for it."""
-    if here["hardware"] and here["devices"]:
-        return str(len(here["devices"]))
-    nodes = "all" if here["hardware"].startswith("/dev/") else "none"
-    return nodes if here["hardware"] else ""
+    if not here["hardware"]:
+        return ""
+    return str(len(here["devices"]) or ("all" if here["hardware"].startswith("/dev/") else "none"))
 
 
 def _as_text(document: dict[str, Any]) -> str:
     """The table, then what must be said of single files."""
-    rows = [tuple([heading for heading, _ in _COLUMNS])]
+    rows, said = [_HEADINGS], []
     for row in document["vendors"]:
-        cells = {**row, "groups": ",".join(row["groups"])}
-        here = row["here"]
-        cells["devices"], cells["installed"] = (_count(here), here["version"]) if here else ("", "")
-        rows.append(tuple([cells[key] or "-" for _, key in _COLUMNS]))
+        count, version = (_count(row["here"]), row["here"]["version"]) if row["here"] else ("", "")
+        cells = (row["flag"], row["kind"], count, version, ",".join(row["groups"]), row["file"])
+        rows.append(tuple([cell or "-" for cell in cells]))
+        if row["replaces"]:
+            said.append(f"{row['file']} has taken the place of {row['replaces']}")
+    said += [f"broken: {error}" for error in document["errors"]]
+    said += [f"collision: {sentence}" for sentence in document["collisions"].values()]
     lines = render.columns(rows) if document["vendors"] else [f"no vendor's file in {' or '.join(folders.FOLDERS)}"]
-    said = [
-        *[f"{row['file']} has taken the place of {row['replaces']}" for row in document["vendors"] if row["replaces"]],
-        *[f"broken: {error}" for error in document["errors"]],
-        *[f"collision: {sentence}" for sentence in document["collisions"].values()],
-    ]
     return "\n".join([*lines, *([""] if said else []), *said])
 
 
 def _painted(line: str) -> str:
     """The headings stand out, and what is wrong."""
-    if line.split() == [heading for heading, _ in _COLUMNS]:
+    if line.split() == [*_HEADINGS]:
         return click.style(line, bold=True)
     return click.style(line, fg="red") if line.startswith(("broken: ", "collision: ")) else line
 
 
 def _summary(vendor: Vendor) -> str:
     """One line of what a request for it would get."""
-    lists = (
-        ([group.devices for group in vendor.groups], "device", "devices"),
-        ([group.libraries for group in vendor.groups], "library", "libraries"),
-        ([group.files for group in vendor.groups], "file", "files"),
-        ([group.sockets for group in vendor.groups], "socket", "sockets"),
+    words = (("device", "devices"), ("library", "libraries"), ("file", "files"), ("socket", "sockets"))
+    said = onhost.counted(
+        *[(sum([len(getattr(group, many)) for group in vendor.groups]), one, many) for one, many in words]
     )
-    said = onhost.counted(*[(sum(map(len, found)), one, many) for found, one, many in lists])
     kind = f" ({vendor.kind})" if vendor.kind else ""
     return f"{vendor.flag}{kind} gets {', '.join([group.name for group in vendor.groups])}: {said}"
 
