@@ -12,6 +12,9 @@ import sys
 
 from oci_gpu_hook.errors import OUR_BUG, ApplyError, HookError, UsageError
 
+# As setup.cfg and the spec have it.
+VERSION = "0.1.0"
+
 
 def main(arguments: list[str]) -> int:
     """Run one command; gives its exit code."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import click
 
 from oci_gpu_hook.cli import (
+    VERSION,
     cdi,
     config,
     configure,
@@ -25,7 +26,6 @@ from oci_gpu_hook.cli import (
     volume,
 )
 from oci_gpu_hook.cli.group import Group
-from oci_gpu_hook.cli.version import VERSION
 
 EXIT_CODES = """\b
 Exit codes:

@@ -7,9 +7,8 @@ import os
 
 import click
 
-from oci_gpu_hook.cli import metrics, onhost
+from oci_gpu_hook.cli import VERSION, metrics, onhost
 from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout
-from oci_gpu_hook.cli.version import VERSION
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.driver.survey import driver_version
 from oci_gpu_hook.errors import DriverError, UsageError
