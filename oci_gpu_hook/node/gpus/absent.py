@@ -2,8 +2,7 @@
 """The device nodes that /dev lacks after a boot, as nvidia-modprobe(1) would make them.
 
 The kernel module makes no nodes.  It says in /proc which ones there should be, with which mode, and whether programs
-may make them (its README, "DeviceFileModify").  Reads only.  Never on the hook's path: the hook makes nodes in
-containers.
+may make them (its README, "DeviceFileModify").  Reads only.
 """
 
 from __future__ import annotations

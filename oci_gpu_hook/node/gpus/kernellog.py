@@ -2,7 +2,7 @@
 """XID errors of NVIDIA's kernel module, as far as the kernel's log still has them.
 
 Only records of the kernel itself count: a program that writes to /dev/kmsg gets another facility there, in any case
-(the kernel's Documentation/ABI/testing/dev-kmsg).  Reads only, and waits for nothing.  Never on the hook's path.
+(the kernel's Documentation/ABI/testing/dev-kmsg).  Reads only, and waits for nothing.
 """
 
 from __future__ import annotations

@@ -41,17 +41,9 @@ def look(root: HostRoot, found: DriverInventory | None, most: int) -> tuple[Coun
         selected = Selection(gpus, tuple([(device, "") for device in found.mig_devices]))
         names = {**dict(holds(selected, found)), **names}
     unhealthy = health.read(root)
-    return tuple(
-        [
-            Counted(
-                key,
-                title(key, name),
-                tuple([lease for lease in valid if key in lease.devices]),
-                why_unhealthy(key, unhealthy),
-            )
-            for key, name in names.items()
-        ]
-    )
+    holders = {key: tuple([lease for lease in valid if key in lease.devices]) for key in names}
+    rows = [(key, title(key, name), holders[key], why_unhealthy(key, unhealthy)) for key, name in names.items()]
+    return tuple([Counted(*row) for row in rows])
 
 
 def unhealthy_gpus(root: HostRoot, found: DriverInventory) -> dict[str, str]:

@@ -2,7 +2,7 @@
 """Ask NVML, by pynvml (nvidia-ml-py) in a process of its own: what only NVML knows of GPUs and MIG devices.
 
 One thread asks each GPU: one that hangs, or is lost while it is asked, takes no other's answer with it.  `facts` is for
-``inventory refresh`` and ``watch``; `readings` asks for the rest.  Must not be used by the hook.
+``inventory refresh`` and ``watch``; `readings` asks for the rest.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """All vendors of a host, for people and for the saved inventories: what of each is here, and which files are wrong.
 
-A file that is wrong must not hide the others.  Never on the hook's path.
+A file that is wrong must not hide the others.
 """
 
 from __future__ import annotations
@@ -103,10 +103,8 @@ def _look(root: HostRoot, inventory: Callable[[Vendor], VendorInventory | None])
 
 
 def hardware(root: HostRoot, found: VendorState) -> str:
-    """What shows that the vendor's hardware is here, a node or a PCI function; "" for nothing.
-
-    Of its libraries a distribution has some for everybody.
-    """
+    """What shows that the vendor's hardware is here, a node or a PCI function; "" for nothing."""
+    # No library: a distribution has some for everybody.
     for node in found.nodes():
         return node.path
     return _on_pci(root, {pci for _, pattern in found.inventory.patterns for pci in pattern.pci})

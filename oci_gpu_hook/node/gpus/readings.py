@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVML reads of each GPU now: its sensors, counters and memory, and what its MIG devices have.
-
-For ``metrics --gpus`` and ``features``.  Must not be used by the hook.
-"""
+"""What NVML reads of each GPU now, for ``metrics --gpus`` and ``features``: sensors, counters, memory, MIG devices."""
 
 from __future__ import annotations
 
@@ -60,8 +57,7 @@ class MigReading(NamedTuple):
 class GpuReading(NamedTuple):
     """One GPU that has answered to the end.
 
-    bus_id: with the eight-digit domain, in lower case; values: those of `RANGES` that it
-    supports and that can be true.
+    bus_id: with the eight-digit domain, in lower case; values: those of `RANGES` that it supports and that can be true.
     """
 
     uuid: str
@@ -80,10 +76,7 @@ class Readings(NamedTuple):
 
 
 def ask(library: str, seconds: float) -> Readings:
-    """What NVML reads of the GPUs that have answered in time; NvmlUnavailable if it gives nothing.
-
-    library: as `nvml.ask` has it.
-    """
+    """What NVML reads of the GPUs that have answered in time; for the rest see `nvml.ask`."""
     program = "from oci_gpu_hook.node.gpus import nvml, readings; nvml.answer(readings.read)"
     version, cuda, listed, rows = nvml.ask(program, library, seconds, whole=False)
     return Readings(version, cuda, listed, tuple(map(_reading, rows)))

@@ -2,7 +2,6 @@
 """udev's events about NVIDIA's devices and modules, and about devices of the kinds that other vendors have.
 
 They come from pyudev.  Without pyudev or udev there are no events, and the caller must look by itself.  Reads only.
-Never on the hook's path.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernel and the host, as far as the hook depends on them: release, cgroups, eBPF, user namespaces.
 
-Reads only, but for one device program: it is loaded to see whether the kernel takes it, and closed without being
-attached.
+Reads only, but for one device program, which is loaded to see whether the kernel takes it, and attached to nothing.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parse TOML, by Python's tomllib, or by tomli before Python 3.11.
-
-For the command line only: the parser takes twice as long to load as the interpreter takes to start.
-"""
+"""Parse TOML, by Python's tomllib, or by tomli before Python 3.11."""
 
 from __future__ import annotations
 
 import importlib
+from contextlib import suppress
 from typing import Any
 
 
@@ -33,8 +31,6 @@ def parse(data: bytes) -> dict[str, Any]:
 
 def _parser() -> Any:
     for name in ("tomllib", "tomli"):
-        try:
+        with suppress(ImportError):
             return importlib.import_module(name)
-        except ImportError:
-            continue
     raise NoParser("this Python has no tomllib, and no tomli")

@@ -5,8 +5,7 @@ A path that others fill may lead to anything: a device whose open alone does som
 file of procfs whose read takes away or waits, a folder without an end, a FUSE filesystem that never answers.  So a file
 is looked at by O_PATH first, and only the very file that was looked at is opened.
 
-The one module that opens such paths, for the commands that root runs.  Must not be used by the hook, and must not
-believe what it reads: its callers say whose word it is.
+The one module that opens such paths.  Must not believe what it reads: its callers say whose word it is.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVIDIA's ``config.toml``, key by key: our setting for it, why it needs none, or why it is refused.  Pure.
 
-A value that no setting of ours can express is never dropped silently: the table here says what is lost, and what there
-is instead.  Must not parse TOML or read a file.  Never on the hook's path.
+A value that no setting of ours can express is never dropped silently: the table says what is lost, and what there is
+instead.  Must not parse TOML or read a file.
 """
 
 from __future__ import annotations
