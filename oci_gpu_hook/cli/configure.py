@@ -92,7 +92,7 @@ def _put(root: HostRoot, file: EngineFile, change: Change, dry: bool, again: str
         if dry or sys.stdout.isatty():
             _show(file, change.text)
         if not dry:
-            enginefile.write(root, file, change.text or None)
+            enginefile.write(root, file, change.text)
             click.echo(f"{'wrote' if change.text else 'removed'} {file.path}")
             told += [again] if again else []
     for sentence in told:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.request.selectors import bus_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,6 @@ _MOST_READS = 1 << 17
 _RECORD = re.compile(
     rb"([0-7]),([0-9]{1,19})(?:,[^;]*)?;NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)\): \s*([0-9]{1,5})\s*(?:,|$)"
 )
-_ADDRESS = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{2}):([0-9a-f]{2})(?:\..*)?", re.DOTALL)
 
 
 class Xid(NamedTuple):
@@ -74,6 +74,5 @@ def parse(line: bytes) -> Xid | None:
 
 
 def place(address: str) -> str:
-    """Domain, bus and device of a PCI address without its function, ``00000000:07:00``; "" for what is no address."""
-    found = _ADDRESS.fullmatch(address.lower())
-    return f"{found[1].zfill(8)}:{found[2]}:{found[3]}" if found else ""
+    """Domain, bus and device of a PCI address, with or without its function, ``00000000:07:00``; else ""."""
+    return bus_id(address if "." in address else f"{address}.0").partition(".")[0]

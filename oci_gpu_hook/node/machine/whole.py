@@ -54,8 +54,7 @@ def remove(path: str) -> bool:
 
 
 def _split(path: str) -> tuple[str, str]:
-    above, _, name = (path if path.startswith("/") else f"{os.getcwd()}/{path}").rpartition("/")
-    return above or "/", name
+    return os.path.split(path if path.startswith("/") else f"{os.getcwd()}/{path}")
 
 
 def place(folder: int, name: str, data: bytes) -> None:

@@ -216,10 +216,12 @@ def _make_folder(above: int, name: str) -> int:
 
 def _link_folders(volume: int) -> bool:
     """Make those of the links to the copies' folders that are missing; gives whether one was."""
-    missing = [name for name in _FOLDERS if name not in os.listdir(volume)]
-    for name in missing:
-        os.symlink(f"{CURRENT}/{name}", name, dir_fd=volume)
-    return bool(missing)
+    is_made = False
+    for name in _FOLDERS:
+        with suppress(FileExistsError):
+            os.symlink(f"{CURRENT}/{name}", name, dir_fd=volume)
+            is_made = True
+    return is_made
 
 
 def _fill(root: HostRoot, state: int, volume: int, found: DriverInventory) -> bool:

@@ -88,8 +88,8 @@ def _text(named: int, shown: str) -> str:
         raise ConfigError(f"{shown} is no text in UTF-8", FIX) from err
 
 
-def write(root: HostRoot, file: EngineFile, text: str | None) -> None:
-    """Put `text` in the place of the file as it was read, or remove the file for None.
+def write(root: HostRoot, file: EngineFile, text: str) -> None:
+    """Put `text` in the place of the file as it was read, or remove the file for "".
 
     ApplyError if that fails, and then nothing is left.
     """
@@ -107,8 +107,8 @@ def write(root: HostRoot, file: EngineFile, text: str | None) -> None:
         raise whole.failure(file.path, err) from err
 
 
-def _replace(folder: int, name: str, file: EngineFile, text: str | None) -> None:
-    if text is None:
+def _replace(folder: int, name: str, file: EngineFile, text: str) -> None:
+    if not text:
         _check(folder, name, file)
         os.unlink(name, dir_fd=folder)
         return
