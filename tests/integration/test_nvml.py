@@ -196,11 +196,11 @@ def test_watch_sees_mig_devices_come_and_go(installed: Installed) -> None:
     """No event tells of them: only looking does. The spec follows."""
     steps = """
 until_said 'wrote ' /tmp/said
-grep -c 'name: "0:' /tmp/gpu.yaml
+grep -c 'name": "0:' /tmp/gpu.yaml
 mkdir -p /tmp/none && mount --bind /tmp/none /proc/driver/nvidia/capabilities/gpu1/mig/gi13
 until_said '3 MIG devices' /tmp/said
 until_often '^wrote ' 2
-grep -c 'name: "0:' /tmp/gpu.yaml
+grep -c 'name": "0:' /tmp/gpu.yaml
 umount /proc/driver/nvidia/capabilities/gpu1/mig/gi13
 until_often '4 MIG devices' 2
 """
