@@ -20,12 +20,13 @@ from oci_gpu_hook.driver.proc import LD_SO_CACHE
 from oci_gpu_hook.errors import BundleError, HookError, UsageError, quoted
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host import docker
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import FAIL, Finding, advice, failed, passed, warned
 from oci_gpu_hook.node.diagnosis import containercheck as judged
 from oci_gpu_hook.node.diagnosis.drivercheck import cached_names
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, Remedy, in_words
 from oci_gpu_hook.node.engines import containers
-from oci_gpu_hook.node.machine import apart, closing, kernelconfig, libselinux, processes, text
+from oci_gpu_hook.node.machine import apart, kernelconfig, libselinux, processes
 from oci_gpu_hook.node.machine.untrusted import ContainerRoot
 from oci_gpu_hook.operations import Device, Mount
 from oci_gpu_hook.planning import compatibility, decide
@@ -198,7 +199,7 @@ def _seen(
         opened={},
         files=_filled(inside, [path for item in operations if isinstance(item, Mount) for path in item.paths()]),
         cached=cached_names(inside.read(LD_SO_CACHE, ldcache.LARGEST)),
-        process_label=text(host, f"/proc/{pid}/attr/current").strip("\0\n ") if with_selinux else "",
+        process_label=host.text(f"/proc/{pid}/attr/current").strip("\0\n ") if with_selinux else "",
         shm_label=_label(inside, "/dev/shm") if with_selinux else "",
     )
     return seen, usable
@@ -210,8 +211,8 @@ def _unopened(host: HostRoot, cgroup: str) -> str:
         return judged.NO_CGROUP
     # A process that enters a frozen cgroup is frozen, too.  In version 1 the freezer's has the same path.
     freezer = cgroup.replace("/sys/fs/cgroup/devices/", "/sys/fs/cgroup/freezer/", 1)
-    of_version_1 = text(host, f"{freezer}/freezer.state").strip()
-    if text(host, f"{cgroup}/cgroup.freeze").strip() == "1" or of_version_1 in ("FROZEN", "FREEZING"):
+    of_version_1 = host.text(f"{freezer}/freezer.state").strip()
+    if host.text(f"{cgroup}/cgroup.freeze").strip() == "1" or of_version_1 in ("FROZEN", "FREEZING"):
         return judged.PAUSED
     return "" if os.geteuid() == 0 or os.access(f"{cgroup}/cgroup.procs", os.W_OK) else judged.NO_ROOT
 

@@ -16,7 +16,7 @@ from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.exporters import featurelabels
 from oci_gpu_hook.node.gpus import leased, present
-from oci_gpu_hook.node.machine import libselinux, text, validated, whole
+from oci_gpu_hook.node.machine import libselinux, validated, whole
 from oci_gpu_hook.request.settings import Settings, read_settings
 
 # In /run/oci-gpu-hook: the path of the file that was written last, as it outlives the setting.
@@ -126,8 +126,8 @@ def _text(root: HostRoot, settings: Settings, seconds: float, beside: tuple[feat
     host = featurelabels.Host(
         inventory=found,
         readings=said.gpus if said else (),
-        classes=tuple([text(root, f"/sys/bus/pci/devices/{gpu.proc}/class").strip() for gpu in found.gpus]),
-        machine=text(root, "/sys/class/dmi/id/product_name").strip(),
+        classes=tuple([root.text(f"/sys/bus/pci/devices/{gpu.proc}/class").strip() for gpu in found.gpus]),
+        machine=root.text("/sys/class/dmi/id/product_name").strip(),
         strategy=settings.mig_strategy,
         selinux=_selinux_mode(root),
         version=VERSION,

@@ -17,9 +17,10 @@ from oci_gpu_hook.cli.options import host_root, output_format, show
 from oci_gpu_hook.driver import nodes
 from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.gpus import absent
 from oci_gpu_hook.node.gpus.absent import Node
-from oci_gpu_hook.node.machine import apart, closing, libselinux
+from oci_gpu_hook.node.machine import apart, libselinux
 
 _SECONDS = 60
 

@@ -22,13 +22,14 @@ from oci_gpu_hook.driver.survey import driver_version
 from oci_gpu_hook.errors import DONE, OUR_BUG, ApplyError, ConfigError, DriverError, HookError, plain
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import UntrustedError
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others
 from oci_gpu_hook.node.diagnosis import FAIL, Finding, drivercheck, failed, is_failed
 from oci_gpu_hook.node.diagnosis.remedy import KERNELS_LOG, in_words
 from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.exporters import unhealthy
 from oci_gpu_hook.node.gpus import nvml
-from oci_gpu_hook.node.machine import closing, kernelconfig, validated, whole
+from oci_gpu_hook.node.machine import kernelconfig, validated, whole
 from oci_gpu_hook.node.machine.validated import FAILED, PASSED, SKIPPED, STEPS, StepResult, Validation
 from oci_gpu_hook.node.validation import containerstep, workload
 from oci_gpu_hook.request.settings import read_settings

@@ -11,11 +11,12 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import command, reinstall, roots_alone, then
 from oci_gpu_hook.node.engines import containerdevices, containerrecords, installed
 from oci_gpu_hook.node.engines.installed import PATH, RUNTIME, executable
-from oci_gpu_hook.node.machine import closing, processes, untrusted
+from oci_gpu_hook.node.machine import processes, untrusted
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.vendors import folders
 

@@ -15,7 +15,7 @@ from oci_gpu_hook.node.diagnosis.remedy import Remedy, command, reinstall, roots
 from oci_gpu_hook.node.diagnosis.systemcheck import python, version_numbers
 from oci_gpu_hook.node.engines.installed import find_program, of_containerd
 from oci_gpu_hook.node.engines.registrations import NVIDIAS, OURS, REGISTRATION
-from oci_gpu_hook.node.machine import apart, text, toml
+from oci_gpu_hook.node.machine import apart, toml
 from oci_gpu_hook.vendors import folders
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def installation(root: HostRoot, entry: str, registered: Registered, tool: str) 
     It is bash, and packaging/install.sh writes two paths into it: the interpreter's, and that of the folder from which
     it imports.
     """
-    script = text(root, entry)
+    script = root.text(entry)
     interpreter = script.partition(" exec ")[2].partition(" ")[0]
     file = root.real(interpreter) if interpreter and root.stat(interpreter) else ""
     library = script.partition('sys.path.insert(0, "')[2].partition("/oci_gpu_hook/startup")[0]

@@ -11,7 +11,6 @@ import re
 from typing import Any, NamedTuple
 
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.machine import text
 from oci_gpu_hook.request.words import CDI_FOLDERS
 
 GPU, MANAGEMENT = "nvidia.com/gpu", "management.nvidia.com/gpu"
@@ -65,7 +64,7 @@ class Spec(NamedTuple):
 def specs(root: HostRoot) -> tuple[Spec, ...]:
     """Every spec, in the order in which engines read them; without PyYAML those in YAML that are for NVIDIA's GPUs."""
     paths = [f"{folder}/{name}" for folder in CDI_FOLDERS for name in root.names(folder)]
-    found = [_spec(path, text(root, path)) for path in paths if path.endswith((".yaml", ".json"))]
+    found = [_spec(path, root.text(path)) for path in paths if path.endswith((".yaml", ".json"))]
     return tuple([spec for spec in found if spec is not None])
 
 

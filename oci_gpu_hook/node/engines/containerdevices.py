@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import bpf, syscalls
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_character_device, is_same
 from oci_gpu_hook.node.engines import containers, deviceverdict
-from oci_gpu_hook.node.machine import closing, mounts, processes, text, untrusted
+from oci_gpu_hook.node.machine import mounts, processes, untrusted
 from oci_gpu_hook.node.machine.mounts import Mounts
 from oci_gpu_hook.node.machine.untrusted import Budget, ContainerRoot
 from oci_gpu_hook.record import NamedTuple
@@ -195,7 +196,7 @@ def _verdict(rules: str | list[bytes | None] | None, major: int, minor: int) -> 
 
 def since(root: HostRoot, began: int) -> int:
     """`processes.started` in seconds since 1970."""
-    lines = text(root, "/proc/stat").splitlines()
+    lines = root.text("/proc/stat").splitlines()
     booted = next((int(line[6:]) for line in lines if line.startswith("btime ")), 0)
     return booted + began // posix.sysconf("SC_CLK_TCK")
 

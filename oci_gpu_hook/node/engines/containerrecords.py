@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.formats import jsontext
-from oci_gpu_hook.node.machine import processes, text, untrusted
+from oci_gpu_hook.node.machine import processes, untrusted
 from oci_gpu_hook.node.machine.untrusted import ROOT, Files
 from oci_gpu_hook.record import NamedTuple
 
@@ -287,6 +287,6 @@ def is_used(root: HostRoot) -> bool:
 
 def homes(root: HostRoot) -> dict[int, str]:
     """The homes of /etc/passwd's users, by the user's number."""
-    rows = [line.split(":") for line in text(root, "/etc/passwd").splitlines()]
+    rows = [line.split(":") for line in root.text("/etc/passwd").splitlines()]
     users = [row for row in rows if len(row) == 7 and row[2].isdecimal()]
     return {int(row[2]): row[5] for row in users if int(row[2]) >= _FIRST_USER}

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.exporters import counters
-from oci_gpu_hook.node.machine import closing, whole
+from oci_gpu_hook.node.machine import whole
 from oci_gpu_hook.report.journal import SPOOL
 
 if TYPE_CHECKING:

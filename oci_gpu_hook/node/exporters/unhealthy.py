@@ -15,9 +15,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oci_gpu_hook.host import health, saved
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.exporters import spool
 from oci_gpu_hook.node.gpus import kernellog
-from oci_gpu_hook.node.machine import closing, whole
+from oci_gpu_hook.node.machine import whole
 
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.proc import Gpu

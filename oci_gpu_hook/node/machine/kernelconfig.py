@@ -11,7 +11,6 @@ import posix
 from oci_gpu_hook.container.devicecgroup import is_unified
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import bpf
-from oci_gpu_hook.node.machine import text
 from oci_gpu_hook.record import NamedTuple
 
 _CGROUPS = "/sys/fs/cgroup"
@@ -48,14 +47,14 @@ SYSCTLS = (
 def look(root: HostRoot) -> Kernel:
     """The kernel of this host, or of another root, as far as the files there say."""
     cgroups = cgroup_version(root)
-    sysctls = [(name, text(root, f"/proc/sys/{name}").strip()) for name in SYSCTLS]
+    sysctls = [(name, root.text(f"/proc/sys/{name}").strip()) for name in SYSCTLS]
     return Kernel(
-        release=text(root, "/proc/sys/kernel/osrelease").strip(),
+        release=root.text("/proc/sys/kernel/osrelease").strip(),
         cgroups=cgroups,
         bpf_refusal=_bpf_refusal() if cgroups == "v2" and root.path == "/" else None,
-        lockdown=text(root, "/sys/kernel/security/lockdown").partition("[")[2].partition("]")[0],
+        lockdown=root.text("/sys/kernel/security/lockdown").partition("[")[2].partition("]")[0],
         systemd=root.stat("/run/systemd/system") is not None,
-        modules=tuple([line.split(" ")[0] for line in text(root, "/proc/modules").splitlines()]),
+        modules=tuple([line.split(" ")[0] for line in root.text("/proc/modules").splitlines()]),
         sysctls={name: int(value) for name, value in sysctls if value.isdecimal()},
     )
 

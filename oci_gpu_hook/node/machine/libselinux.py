@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import S_IFDIR, is_folder
-from oci_gpu_hook.node.machine import closing, text
 from oci_gpu_hook.record import NamedTuple
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def is_there(root: HostRoot) -> bool:
 
 def policy_name(root: HostRoot) -> str:
     """SELINUXTYPE in a root's settings, such as targeted; "" if it is not set."""
-    for line in reversed(text(root, "/etc/selinux/config").split("\n")):
+    for line in reversed(root.text("/etc/selinux/config").split("\n")):
         key, equals, value = line.partition("=")
         if equals and key.strip() == "SELINUXTYPE":
             return value.strip()

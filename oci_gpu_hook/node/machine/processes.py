@@ -15,8 +15,9 @@ from contextlib import ExitStack, suppress
 
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_same
-from oci_gpu_hook.node.machine import closing, mounts, text, untrusted
+from oci_gpu_hook.node.machine import mounts, untrusted
 
 # ioctl_nsfs(2); linux/nsfs.h.
 _NS_GET_PARENT, _NS_GET_OWNER_UID = 0xB702, 0xB704
@@ -121,7 +122,7 @@ def is_in_our_users(root: HostRoot, pid: int) -> bool:
 
 def command_line(root: HostRoot, pid: int) -> list[str]:
     """The words that a process was started with.  Only of one that `program` has named."""
-    return text(root, f"/proc/{pid}/cmdline").split("\0")
+    return root.text(f"/proc/{pid}/cmdline").split("\0")
 
 
 def environment(root: HostRoot, pid: int) -> list[str]:
@@ -169,7 +170,7 @@ def is_contained(pid: int) -> bool:
 
 def device_cgroup(root: HostRoot, pid: int, version: str) -> str:
     """The folder of the process's device cgroup; "" if it is not known."""
-    for line in text(root, f"/proc/{pid}/cgroup").split("\n"):
+    for line in root.text(f"/proc/{pid}/cgroup").split("\n"):
         number, controllers, path = [*line.split(":", 2), "", ""][:3]
         if version == "v2" and number == "0":
             return _CGROUPS + path
@@ -206,13 +207,13 @@ def id_in(cgroup: str) -> str:
 def _stat(root: HostRoot, pid: int) -> list[str]:
     """The fields of /proc/PID/stat from the state on; none if there is no such process."""
     # The command may hold spaces and parentheses.
-    fields = text(root, f"/proc/{pid}/stat").rpartition(")")[2].split()
+    fields = root.text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return fields if len(fields) > _START else []
 
 
 def _status(root: HostRoot, pid: int) -> dict[str, str]:
     """The fields of /proc/PID/status by name; the kernel escapes a newline in the process's own name."""
-    return dict([line.partition(":\t")[::2] for line in text(root, f"/proc/{pid}/status").split("\n")])
+    return dict([line.partition(":\t")[::2] for line in root.text(f"/proc/{pid}/status").split("\n")])
 
 
 def _numbers(field: str) -> tuple[int, ...]:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from oci_gpu_hook.errors import ApplyError, ConfigError, UsageError, quoted
 from oci_gpu_hook.host.source import UntrustedError, open_source
 from oci_gpu_hook.kernel import syscalls
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_folder
-from oci_gpu_hook.node.machine import closing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

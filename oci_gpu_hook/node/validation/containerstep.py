@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from oci_gpu_hook.driver.survey import list_gpus
 from oci_gpu_hook.errors import ApplyError, ConfigError, HookError, plain
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, NOTHING, in_words
 from oci_gpu_hook.node.engines import installed, registrations
 from oci_gpu_hook.node.engines.containerrecords import Running
-from oci_gpu_hook.node.machine import apart, closing, libselinux
+from oci_gpu_hook.node.machine import apart, libselinux
 from oci_gpu_hook.node.machine.untrusted import ContainerRoot
 from oci_gpu_hook.runtime import create as entry
 
