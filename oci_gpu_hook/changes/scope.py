@@ -36,7 +36,7 @@ def tell(unit: str, rules: Iterable[DeviceRule]) -> int:
     """Ask systemd to allow `rules` as well; gives the connection for `wait`.  OSError if there is no systemd."""
     fd = syscalls.connect(_SOCKET, _SECONDS)
     try:
-        calls = scopeunit.allow_more(_TELL, unit, scopeunit.entries(rules))
+        calls = scopeunit.calls(_TELL, unit, scopeunit.entries(rules))
         _send(fd, scopeunit.authentication(posix.geteuid()) + calls)
     except BaseException:
         posix.close(fd)
@@ -51,7 +51,7 @@ def wait(fd: int) -> None:
 
 def withdraw(fd: int, unit: str, allowed: Iterable[Entry]) -> None:
     """Let the unit allow `allowed` again, as before `tell`, and nothing else."""
-    _send(fd, scopeunit.allow_only(_WITHDRAW, unit, allowed))
+    _send(fd, scopeunit.calls(_WITHDRAW, unit, allowed, only=True))
     _receive(fd, _WITHDRAW)
 
 

@@ -57,15 +57,13 @@ class Context(NamedTuple):
 
 def parse_context(text: str) -> Context:
     """The context that `text` is; MalformedContext if it is none."""
-    user, _, rest = text.partition(":")
-    role, _, rest = rest.partition(":")
-    kind, colon, level = rest.partition(":")
-    for name in (user, role, kind):
-        if not name or not _NAME.issuperset(name):
-            raise MalformedContext("it is not of the form user:role:type:level")
-    if not colon:
+    parts = text.split(":", 3)
+    if len(parts) < 3 or not all([name and _NAME.issuperset(name) for name in parts[:3]]):
+        raise MalformedContext("it is not of the form user:role:type:level")
+    user, role, kind, *level = parts
+    if not level:
         return Context(user, role, kind, None, None)
-    low, dash, high = level.partition("-")
+    low, dash, high = level[0].partition("-")
     first, last = parse_level(low), parse_level(high) if dash else None
     if last is not None and not last.dominates(first):
         raise MalformedContext("the end of its range does not dominate the start")
@@ -95,9 +93,7 @@ def parse_level(text: str) -> Level:
 
 def meet(levels: list[Level]) -> Level:
     """The highest level that each of `levels` dominates; at least one must be given."""
-    categories = levels[0].categories
-    for level in levels[1:]:
-        categories &= level.categories
+    categories = frozenset.intersection(*[level.categories for level in levels])
     return Level(min([level.sensitivity for level in levels]), categories)
 
 

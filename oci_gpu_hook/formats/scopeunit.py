@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     # A value's alignment and its bytes.
     Value = tuple[int, bytes]
 
-CALLS = 2  # in one message of `allow_more` or `allow_only`
+CALLS = 2  # in one message of `calls`
 
 _SYSTEMD = "org.freedesktop.systemd1"
 _OBJECT = "/org/freedesktop/systemd1"
@@ -81,19 +81,11 @@ def entries(rules: Iterable[DeviceRule]) -> tuple[Entry, ...]:
     return tuple([(f"/dev/{folders[rule.type]}/{rule.major}:{rule.minor}", rule.access) for rule in rules])
 
 
-def allow_more(serial: int, unit: str, allowed: Iterable[Entry]) -> bytes:
-    """The calls that add `allowed` to the unit's DeviceAllow=; `serial` is that of the first."""
-    return _set_device_allow(serial, unit, [allowed])
-
-
-def allow_only(serial: int, unit: str, allowed: Iterable[Entry]) -> bytes:
-    """The calls that replace the unit's DeviceAllow= with `allowed`: an empty value clears it first."""
-    return _set_device_allow(serial, unit, [(), allowed])
-
-
-def _set_device_allow(serial: int, unit: str, values: Iterable[Iterable[Entry]]) -> bytes:
+def calls(serial: int, unit: str, allowed: Iterable[Entry], *, only: bool = False) -> bytes:
+    """The calls that add `allowed` to the unit's DeviceAllow=, or let it be all; `serial` is that of the first."""
     properties = []
-    for value in values:
+    # An empty value clears what is there.
+    for value in ((), allowed) if only else (allowed,):
         items = [_aligned(_string(path), _string(access)) for path, access in value]
         properties.append(_aligned(_string("DeviceAllow"), _signature("a(ss)"), *_structs(items)))
     # 1, runtime: until the next boot, as the unit itself.

@@ -159,14 +159,13 @@ def is_loaded(root: HostRoot, module: str) -> bool:
 
 
 def _numbers(release: str) -> tuple[int, ...]:
-    """5 and 14 of ``5.14.0-503.el9.x86_64``."""
+    """5, 14 and 0 of ``5.14.0-503.el9.x86_64``; 6.12-rc1 and 6.12 are 6.12.0."""
     found = []
     for part in release.split("-", maxsplit=1)[0].split(".")[:3]:
         digits = part[: len(part) - len(part.lstrip("0123456789"))]
         if not digits or len(digits) > _MOST_DIGITS:
             break
         found.append(int(digits))
-    # 6.12-rc1 and 6.12 are 6.12.0.
     return (*found, 0, 0, 0)[:3]
 
 
@@ -236,8 +235,8 @@ def _paths(root: HostRoot, pattern: DevicePattern, majors: dict[str, int]) -> li
 def _device_name(root: HostRoot, number: str) -> str:
     """The name below /dev that the kernel gives a device; "" if it says none, or none that is one."""
     lines = _sysfs_text(root, f"{_BY_NUMBER}/{number}/uevent").split()
-    found = [line[len("DEVNAME=") :] for line in lines if line.startswith("DEVNAME=")]
-    return found[0] if found and ".." not in found[0].split("/") else ""
+    name = next((line[len("DEVNAME=") :] for line in lines if line.startswith("DEVNAME=")), "")
+    return "" if ".." in name.split("/") else name
 
 
 def _fits(root: HostRoot, pattern: DevicePattern, number: str, address: str) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from oci_gpu_hook.changes import scope
 from oci_gpu_hook.formats import scopeunit
 
-SIGNAL = scopeunit.allow_more(7, "other.scope", ())
+SIGNAL = scopeunit.calls(7, "other.scope", ())
 
 
 def test_a_bus_that_says_other_things_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

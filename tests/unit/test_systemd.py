@@ -64,7 +64,7 @@ def test_the_call_has_its_arguments_aligned() -> None:
             struct.pack("<I3s", 2, b"rw\0"),
         ]
     )
-    calls = scopeunit.allow_more(1, "a1.scope", [("/dev/char/195:0", "rw")])
+    calls = scopeunit.calls(1, "a1.scope", [("/dev/char/195:0", "rw")])
     first, second = calls.split(body)
     assert first.startswith(struct.pack("<cBBBII", b"l", 1, 0, 1, len(body), 1))
     assert second.startswith(struct.pack("<cBBBII", b"l", 1, 0, 1, 0, 2))
@@ -75,8 +75,8 @@ def test_the_call_has_its_arguments_aligned() -> None:
 
 
 def test_to_allow_only_some_the_list_is_cleared_first() -> None:
-    more = scopeunit.allow_more(1, UNIT, scopeunit.entries(RULES))
-    only = scopeunit.allow_only(1, UNIT, scopeunit.entries(RULES))
+    more = scopeunit.calls(1, UNIT, scopeunit.entries(RULES))
+    only = scopeunit.calls(1, UNIT, scopeunit.entries(RULES), only=True)
     assert (more.count(b"DeviceAllow\0"), only.count(b"DeviceAllow\0")) == (1, 2)
 
 
