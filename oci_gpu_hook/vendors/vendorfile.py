@@ -3,7 +3,7 @@
 
 The form is oci-decorator's, whose published files are read as they are, with more keys: see oci-gpu-hook-vendors(5),
 and packaging/vendors/vendor.schema.json, which says the same to editors.  All of a file is checked, groups that no
-request gets too.  Tables of keys say which reader a value has.  Must not look at the host.
+request gets too.  Tables of keys say how each value is read.  Must not look at the host.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
-    # Reads the value at a place, such as ``.inventory.compute.libraries[3]``; `Wrong` if it is not right.
-    Reader = Callable[[object, str], Any]
+    # What reads a value, and with which arguments after the value and its place, which is such as
+    # ``.inventory.compute.libraries[3]``.  A reader raises `Wrong` for what is not right.
+    Row = tuple[Any, ...]
 
 # Bounds far above what a driver has: ROCm's and NVIDIA's have some hundreds of files.
 MOST_ITEMS = 4096
@@ -126,13 +127,13 @@ def _is_library(path: str) -> bool:
 
 def _item(value: object, place: str) -> Item:
     if isinstance(value, str):
-        return Item(_HOST_PATH(value, place))
+        return Item(_read(value, place, _HOST_PATH))
     return Item(**_keys(value, place, _ITEM_KEYS, ("path",), "a path, or an object with path"))
 
 
 def _device(value: object, place: str) -> DevicePattern:
     if isinstance(value, str):
-        return DevicePattern(_DEVICE_PATH(value, place))
+        return DevicePattern(_read(value, place, _DEVICE_PATH))
     device = _keys(value, place, _DEVICE_KEYS, wanted="a name, or an object")
     if device.keys().isdisjoint(_DEVICE_SIGNS):
         raise Wrong(place, "the device is not described", f"write one of {', '.join(_DEVICE_SIGNS)}")
@@ -141,9 +142,13 @@ def _device(value: object, place: str) -> DevicePattern:
     return DevicePattern(**device)
 
 
+def _pci(value: object, place: str) -> tuple[str, ...]:
+    return (_read(value, place, _PCI_ID),) if isinstance(value, str) else _each(value, place, *_PCI_ID)
+
+
 def _version(value: object, place: str) -> Version:
     if isinstance(value, str):
-        return Version("text", _VERSION_TEXT(value, place))
+        return Version("text", _read(value, place, _VERSION_TEXT))
     found = _keys(value, place, _VERSION_KEYS, wanted='a string, {"module": NAME} or {"file": PATH}')
     if len(found) != 1:
         raise Wrong(place, "it has not one source", 'write {"module": NAME} or {"file": PATH}')
@@ -166,14 +171,25 @@ def _is_cdi_name(text: str) -> bool:
     return ends_well and (_WORD | {"-", "."}).issuperset(text)
 
 
-def _is_release(text: str) -> bool:
+def _flag_fault(text: str) -> str:
+    return "" if is_flag(text) else f"{quoted(text)} is no flag"
+
+
+def _release_fault(text: str) -> str:
     parts = text.split(".")
-    return len(parts) <= 3 and all([0 < len(part) <= 5 and _DIGITS.issuperset(part) for part in parts])
+    is_release = len(parts) <= 3 and all([0 < len(part) <= 5 and _DIGITS.issuperset(part) for part in parts])
+    return "" if is_release else f"{quoted(text)} is no release"
 
 
-def _is_pci_id(text: str) -> bool:
+def _pci_fault(text: str) -> str:
     parts = text.split(":")
-    return len(parts) <= 2 and all([len(part) == 4 and _HEX.issuperset(part) for part in parts])
+    is_id = len(parts) <= 2 and all([len(part) == 4 and _HEX.issuperset(part) for part in parts])
+    return "" if is_id else f"{quoted(text)} is no vendor of a PCI device"
+
+
+def _variable_fault(text: str) -> str:
+    is_variable = _WORD.issuperset(text) and text[0] not in _DIGITS
+    return "" if is_variable else f"{quoted(text)} is no variable's name"
 
 
 def _host_path_fault(path: str) -> str:
@@ -199,18 +215,23 @@ def _version_file_fault(path: str) -> str:
 # --- readers of values
 
 
+def _read(value: object, place: str, row: Row) -> Any:
+    reader, *arguments = row
+    return reader(value, place, *arguments)
+
+
 def _keys(
-    value: object, place: str, readers: Mapping[str, Reader], needed: tuple[str, ...] = (), wanted: str = "an object"
+    value: object, place: str, rows: Mapping[str, Row], needed: tuple[str, ...] = (), wanted: str = "an object"
 ) -> dict[str, Any]:
-    """What an object says, each key's value by its reader."""
+    """What an object says, by a row for each key."""
     found = _object(value, place, wanted)
     for key in found:
-        if key not in readers:
-            raise Wrong(place, f"unknown key {quoted(key)}{_meant(key, readers)}", f"known are {', '.join(readers)}")
+        if key not in rows:
+            raise Wrong(place, f"unknown key {quoted(key)}{_meant(key, rows)}", f"known are {', '.join(rows)}")
     for key in needed:
         if key not in found:
             raise Wrong(place, f"it has no {key}", f"write the key {key}")
-    return {key: readers[key](item, f"{place}.{key}") for key, item in found.items()}
+    return {key: _read(item, f"{place}.{key}", rows[key]) for key, item in found.items()}
 
 
 def _object(value: object, place: str, wanted: str = "an object") -> dict[str, Any]:
@@ -219,59 +240,42 @@ def _object(value: object, place: str, wanted: str = "an object") -> dict[str, A
     return value
 
 
-def _each(reader: Reader) -> Reader:
-    """Reads a list, each item by `reader`."""
-
-    def read(value: object, place: str) -> tuple[Any, ...]:
-        if not isinstance(value, list):
-            raise _wrong_type(value, place, "a list")
-        return tuple([reader(item, f"{place}[{number}]") for number, item in enumerate(value)])
-
-    return read
+def _each(value: object, place: str, *row: Any) -> tuple[Any, ...]:
+    """A list, each item by the row."""
+    if not isinstance(value, list):
+        raise _wrong_type(value, place, "a list")
+    return tuple([_read(item, f"{place}[{number}]", row) for number, item in enumerate(value)])
 
 
-def _some(reader: Reader, remedy: str) -> Reader:
-    """Reads a list or an object that must not be empty."""
-
-    def read(value: object, place: str) -> Any:
-        if value in ([], {}):
-            raise Wrong(place, "it is empty", remedy)
-        return reader(value, place)
-
-    return read
+def _some(value: object, place: str, remedy: str, *row: Any) -> Any:
+    """A list or an object that must not be empty, by the row."""
+    if value in ([], {}):
+        raise Wrong(place, "it is empty", remedy)
+    return _read(value, place, row)
 
 
-def _pairs(name: Reader, least: int) -> Reader:
-    """Reads an object of any names that `name` takes, with texts of `least` letters."""
-
-    def read(value: object, place: str) -> tuple[tuple[str, str], ...]:
-        items = _object(value, place).items()
-        return tuple([(name(key, f"{place}.{key}"), _text(text, f"{place}.{key}", least)) for key, text in items])
-
-    return read
+def _pairs(value: object, place: str, least: int, *row: Any) -> tuple[tuple[str, str], ...]:
+    """An object of any names that the row takes, with texts of `least` letters."""
+    items = _object(value, place).items()
+    return tuple([(_read(key, f"{place}.{key}", row), _text(text, f"{place}.{key}", least)) for key, text in items])
 
 
-def _checked(fault: Callable[[str], str], remedy: str, clean: Callable[[str], str] = str) -> Reader:
-    """Reads a text that `fault` finds right, once `clean` has changed what may be written in more ways than one."""
-
-    def read(value: object, place: str) -> str:
-        text = clean(_text(value, place))
-        if why := fault(text):
-            raise Wrong(place, why, remedy)
-        return text
-
-    return read
+def _checked(
+    value: object, place: str, fault: Callable[[str], str], remedy: str, clean: Callable[[str], str] = str
+) -> str:
+    """A text that `fault` finds right, once `clean` has changed what may be written in more ways than one."""
+    text = clean(_text(value, place))
+    if why := fault(text):
+        raise Wrong(place, why, remedy)
+    return text
 
 
-def _word(is_right: Callable[[str], bool], what: str, remedy: str, clean: Callable[[str], str] = str) -> Reader:
-    return _checked(lambda text: "" if is_right(text) else f"{quoted(text)} is no {what}", remedy, clean)
-
-
-def _name(signs: str) -> Reader:
-    """Reads a name of a module, a property, a type or a file."""
-    letters = _LETTERS | _DIGITS | {*signs}
-    is_right = lambda text: letters.issuperset(text) and text not in (".", "..")  # noqa: E731
-    return _word(is_right, "name", f"names have letters, digits and {signs}")
+def _name(value: object, place: str, signs: str) -> str:
+    """A name of a module, a property, a type or a file."""
+    text, letters = _text(value, place), _LETTERS | _DIGITS | {*signs}
+    if not letters.issuperset(text) or text in (".", ".."):
+        raise Wrong(place, f"{quoted(text)} is no name", f"names have letters, digits and {signs}")
+    return text
 
 
 def _text(value: object, place: str, least: int = 1) -> str:
@@ -306,63 +310,55 @@ def _without_slash(path: str) -> str:
     return path[:-1] if path.endswith("/") and len(path) > 1 else path
 
 
-# --- the keys of each object, and what reads their values
+# --- the keys of each object, and how their values are read
 
 _VERSION = allowed.VERSION
 _OF_DRIVER = "name files of the driver's own, by their whole paths"
-_HOST_PATH = _checked(_host_path_fault, _OF_DRIVER, _without_slash)
-_DEVICE_PATH = _checked(
+_HOST_PATH = (_checked, _host_path_fault, _OF_DRIVER, _without_slash)
+_DEVICE_PATH = (
+    _checked,
     allowed.device_path,
     "name the accelerator's own devices, below /dev",
     lambda text: text if text.startswith("/") else allowed.DEV + text,
 )
-_PCI_ID = _word(
-    _is_pci_id, "vendor of a PCI device", "write four hexadecimal digits, 1002, or twice four, 1d0f:7064", str.lower
-)
-_VERSION_TEXT = _checked(allowed.version, "write the version as the files' names have it")
-_VARIABLE = _word(
-    lambda text: _WORD.issuperset(text) and text[0] not in _DIGITS, "variable's name", "write letters, digits and _"
-)
-_VERSION_KEYS = {"module": _name("-_"), "file": _checked(_version_file_fault, _OF_DRIVER)}
+_PCI_ID = (_checked, _pci_fault, "write four hexadecimal digits, 1002, or twice four, 1d0f:7064", str.lower)
+_VERSION_TEXT = (_checked, allowed.version, "write the version as the files' names have it")
+_VERSION_KEYS = {"module": (_name, "-_"), "file": (_checked, _version_file_fault, _OF_DRIVER)}
 _ITEM_KEYS = {
     "path": _HOST_PATH,
-    "target": _checked(allowed.target, "name a folder, by its path in the container", _without_slash),
-    "required": _yes_or_no,
+    "target": (_checked, allowed.target, "name a folder, by its path in the container", _without_slash),
+    "required": (_yes_or_no,),
 }
 _DEVICE_SIGNS = ("path", "major", "pci", "udev")
 _DEVICE_KEYS = {
     "path": _DEVICE_PATH,
-    "major": _checked(allowed.driver, "name the accelerator's own driver in /proc/devices"),
-    "pci": _some(
-        lambda value, place: (_PCI_ID(value, place),) if isinstance(value, str) else _each(_PCI_ID)(value, place),
-        "write 1002 or 1d0f:7064, or leave it out",
-    ),
-    "udev": _some(_pairs(_name("-._"), 1), "write a property as 'udevadm info' shows it"),
-    "each": _yes_or_no,
-    "name": _name("-._"),
-    "required": _yes_or_no,
+    "major": (_checked, allowed.driver, "name the accelerator's own driver in /proc/devices"),
+    "pci": (_some, "write 1002 or 1d0f:7064, or leave it out", _pci),
+    "udev": (_some, "write a property as 'udevadm info' shows it", _pairs, 1, _name, "-._"),
+    "each": (_yes_or_no,),
+    "name": (_name, "-._"),
+    "required": (_yes_or_no,),
 }
 _ITEM_LISTS = ("libraries", "binaries", "directories", "miscellaneous")
 _LISTS = {
-    "devices": _each(_device),
-    **dict.fromkeys(_ITEM_LISTS, _each(_item)),
-    "sockets": _each(_checked(_socket_fault, "name each socket of the driver's own, by its whole path")),
+    "devices": (_each, _device),
+    **dict.fromkeys(_ITEM_LISTS, (_each, _item)),
+    "sockets": (_each, _checked, _socket_fault, "name each socket of the driver's own, by its whole path"),
 }
-_REQUIRES = {"kernel": _word(_is_release, "release", "write one such as 5.14"), "modules": _each(_name("-_"))}
-_SELINUX = {"type": _name("_"), "boolean": _name("_")}
-_KEYS: dict[str, Reader] = {
-    "activation_flag": _word(
-        is_flag,
-        "flag",
-        f"write OCI_ and capitals, digits or underscores, such as OCI_AMD, up to {LONGEST_FLAG} characters",
+_FLAG = f"write OCI_ and capitals, digits or underscores, such as OCI_AMD, up to {LONGEST_FLAG} characters"
+_KIND = "write VENDOR/CLASS, such as amd.com/gpu, of letters, digits, '.', '_' and '-'"
+_KEYS: dict[str, Row] = {
+    "activation_flag": (_checked, _flag_fault, _FLAG),
+    "driver_feature": (_some, "name groups of inventory, or leave it out", _each, _text),
+    "inventory": (_some, "write a group, such as compute", _inventory),
+    "version": (_version,),
+    "kind": (_checked, _kind_fault, _KIND),
+    "environment": (_pairs, 0, _checked, _variable_fault, "write letters, digits and _"),
+    "requires": (
+        _keys,
+        {"kernel": (_checked, _release_fault, "write one such as 5.14"), "modules": (_each, _name, "-_")},
     ),
-    "driver_feature": _some(_each(_text), "name groups of inventory, or leave it out"),
-    "inventory": _some(_inventory, "write a group, such as compute"),
-    "version": _version,
-    "kind": _checked(_kind_fault, "write VENDOR/CLASS, such as amd.com/gpu, of letters, digits, '.', '_' and '-'"),
-    "environment": _pairs(_VARIABLE, 0),
-    "requires": lambda value, place: _keys(value, place, _REQUIRES),
-    "selinux": lambda value, place: _keys(value, place, _SELINUX),
+    "selinux": (_keys, {"type": (_name, "_"), "boolean": (_name, "_")}),
     # For editors and people; log_level is oci-decorator's: the settings say what is logged here.
-    **dict.fromkeys(("$schema", "description", "log_level"), _text),
+    **dict.fromkeys(("$schema", "description", "log_level"), (_text,)),
 }
