@@ -43,7 +43,7 @@ def matches(pattern: str, name: str) -> bool:
 def expanded(pattern: str, names: Callable[[str], list[str]], most: int) -> list[str]:
     """The paths that a pattern of an absolute path means, of very many the first ones: `most` and one more.
 
-    names: gives the names in a folder.  Where the last part is no pattern, nobody has looked whether a path is there.
+    names: gives the names in a folder.  If the last part is no pattern, a path need not be there.
     """
     paths = [""]
     for part in pattern.split("/")[1:]:
@@ -62,7 +62,7 @@ def _parts(pattern: str) -> list[str]:
     while at < len(pattern):
         end = at + 1
         if pattern[at] == "[":
-            # The first letter in brackets is one of them, even where it is "]".
+            # The first letter in brackets is one of them, even if it is "]".
             first = at + 2 if pattern[at + 1 : at + 2] == "!" else at + 1
             close = pattern.find("]", first + 1)
             end = close + 1 if close >= 0 else end

@@ -89,7 +89,7 @@ def unique(pairs: Pairs) -> dict[str, Any]:
 def members(text: str, begin: int) -> list[tuple[str, int, int, int]]:
     """The members of the object that begins at `begin` in a valid text.
 
-    Of each its name, where the name begins in the text, and where the value begins and ends.
+    Each has its name, the place where the name begins, and those where the value begins and ends.
     """
     scan = _scanner()
     found = []

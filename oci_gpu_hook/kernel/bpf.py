@@ -53,7 +53,7 @@ def prog_id(prog_fd: int) -> int:
 def prog_insns(prog_fd: int) -> bytes | None:
     """The program's instructions as the verifier left them (xlated); None if the kernel does not show them.
 
-    It does not show them to a caller without CAP_BPF, nor where their constants are hidden (net.core.bpf_jit_harden)
+    It does not show them to a caller without CAP_BPF, nor if their constants are hidden (net.core.bpf_jit_harden)
     and kernel.kptr_restrict is 2.
     """
     size = 512 * _INSN_SIZE
@@ -82,7 +82,7 @@ def _prog_info(prog_fd: int, size: int, insns: int) -> bytearray:
 def prog_load(prog_type: int, insns: bytes, *, name: str, license: str) -> int:
     """BPF_PROG_LOAD: a descriptor, close-on-exec.  `name` is for bpftool, 15 characters at most.
 
-    Needs no RLIMIT_MEMLOCK since Linux 5.11.  Where the verifier refuses, the error has the last line of its log.
+    Needs no RLIMIT_MEMLOCK since Linux 5.11.  If the verifier refuses, the error has the last line of its log.
     """
     # Both must stay in memory until the kernel has read them.
     program = bytearray(insns)

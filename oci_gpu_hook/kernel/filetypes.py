@@ -8,6 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from posix import stat_result
     from typing import Union
 
@@ -24,24 +25,12 @@ S_IFSOCK = 0o140000
 WRITABLE_BY_OTHERS = 0o022  # S_IWGRP | S_IWOTH
 
 
-def is_folder(status: Status) -> bool:
-    return status.st_mode & S_IFMT == S_IFDIR
+def _of_type(kind: int) -> Callable[[Status], bool]:
+    return lambda status: status.st_mode & S_IFMT == kind
 
 
-def is_regular(status: Status) -> bool:
-    return status.st_mode & S_IFMT == S_IFREG
-
-
-def is_link(status: Status) -> bool:
-    return status.st_mode & S_IFMT == S_IFLNK
-
-
-def is_socket(status: Status) -> bool:
-    return status.st_mode & S_IFMT == S_IFSOCK
-
-
-def is_character_device(status: Status) -> bool:
-    return status.st_mode & S_IFMT == S_IFCHR
+is_folder, is_regular, is_link = _of_type(S_IFDIR), _of_type(S_IFREG), _of_type(S_IFLNK)
+is_socket, is_character_device = _of_type(S_IFSOCK), _of_type(S_IFCHR)
 
 
 def is_same(one: Status, other: Status) -> bool:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The mounts of one mount namespace, as /proc/PID/mountinfo lists them (proc_pid_mountinfo(5)).  Pure.
 
-A node has thousands of mounts, and of a few of them something must be known: the text is looked through as it comes,
+A node has thousands of mounts, and something must be known of a few: the text is searched as it comes,
 piece by piece, and never held.  The kernel takes some microseconds to write each line, so a start looks once.
 """
 

@@ -136,7 +136,7 @@ _LONGEST_SUBJECT = 300
 
 
 class Known(NamedTuple):
-    """Of a file: its type and mode, where it lies, and which device it is, as `stat_result` has them."""
+    """A file's type and mode, its place, and which device it is, as `stat_result` has them."""
 
     st_mode: int
     st_dev: int

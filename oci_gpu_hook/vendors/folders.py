@@ -55,7 +55,7 @@ def list_files(root: HostRoot) -> tuple[str, ...]:
 
 
 def replaced(root: HostRoot) -> dict[str, str]:
-    """Of each file that has taken another's place, that other; of several the one that would hold next."""
+    """The file whose place another has taken, by that other's path; of several the one that would hold next."""
     return {paths[0]: paths[1] for paths in _by_name(root).values() if len(paths) > 1}
 
 
@@ -89,7 +89,7 @@ def load_all(root: HostRoot) -> tuple[tuple[Vendor, ...], dict[str, ConfigError]
 
 
 def collisions(vendors: Sequence[Vendor]) -> dict[str, str]:
-    """Of each flag that more than one file has, or whose kind another has, a sentence that names them."""
+    """A sentence for each flag that more than one file has, or whose kind another has."""
     found: dict[str, str] = {}
     for vendor in vendors:
         flags = sorted([other.file for other in vendors if other.flag == vendor.flag])

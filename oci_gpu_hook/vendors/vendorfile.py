@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MOST_ITEMS = 4096
 MOST_DEVICES = 256
 _LONGEST_TEXT = 4096
-# Of names that one could be meant of, in a sentence or to compare with.
+# So many names are compared with one that is unknown, or listed in a sentence.
 _MOST_NAMES = 32
 
 # Where a driver says its version, beside the folders of files.
@@ -59,7 +59,7 @@ def read(data: bytes, path: str) -> Vendor:
     try:
         document = jsontext.loads(data, jsontext.unique)
     except ValueError as err:
-        # Of json's own errors the line is worth more than the character.
+        # json says the character too, which helps less than the line.
         line, said = getattr(err, "lineno", 0), getattr(err, "msg", "")
         fault = f"line {line}: {said[:1].lower()}{said[1:]}" if line else str(err)
         fault = "it is no UTF-8 text" if isinstance(err, UnicodeDecodeError) else fault

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _BY_NUMBER = "/sys/dev/char"
 PCI = "/sys/bus/pci/devices"
 _UDEV = "/run/udev/data"
-# Of many small drivers, each with a minor of its own.
+# Many small drivers share the major 10: each has a minor.
 _MISC_DEVICES = "/proc/misc"
 # A host with 16 GPUs has a hundred nodes of theirs.
 _MOST_NODES = 4096

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 HEADING = b"oci-gpu-hook vendors 3\n"
 PREFIX = "vendor."
 
-# Of a vendor's file, in bytes.
+# In bytes: the largest file of a vendor that is read.
 LARGEST_FILE = 1 << 20
 
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from oci_gpu_hook.vendors.vendorinventory import Group, Identity, Item, Vendor, Version
 
 _MOST_LINKS = 40
-# Of one vendor's file; a saved inventory holds some thousands.
+# For one vendor's file; a saved inventory holds some thousands.
 _MOST_FILES = 4096
-# Of files in one folder, and of what is left out of it.
+# How many files of one folder are watched, and how many that are left out are named.
 _MOST_WATCHED, _MOST_TOLD = 2048, 16
 # What an inventory says as its vendor says it.
 _SAME = ("file", "flag", "kind", "environment", "kernel", "modules", "selinux_type", "selinux_boolean")
