@@ -20,7 +20,7 @@ from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders
 from oci_gpu_hook.node.engines import containerdevices
-from oci_gpu_hook.node.exporters import counters, gpuexposition, seengpus, spool, unhealthy
+from oci_gpu_hook.node.exporters import counters, gpuexposition, sinceboot, spool
 from oci_gpu_hook.node.gpus import kernellog, leased, nvml, readings
 from oci_gpu_hook.node.machine import validated, whole
 from oci_gpu_hook.request.settings import read_settings
@@ -28,8 +28,6 @@ from oci_gpu_hook.request.settings import read_settings
 if TYPE_CHECKING:
     from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.request.settings import Settings
-
-_PCI_DEVICES = "/sys/bus/pci/devices"
 
 
 @click.command()
@@ -115,13 +113,12 @@ def exposition(root: HostRoot, settings: Settings, seconds: float, *, remember: 
         duration=0,
     )
     there = {kernellog.place(bus_id): uuid for bus_id, uuid in gpuexposition.uuids(node).items()}
-    seen = seengpus.renew(root, there, lambda pci: _is_taken(root, pci), remember=remember)
-    if remember:
-        unhealthy.renew(root, node.gpus, said)
+    known, is_read = sinceboot.renew(root, node.gpus, there, said, remember=remember)
     # Behind what has just been found of the GPUs' health.
     counted = leased.look(root, found, settings.gpu_holders)
+    xids = known.xids if is_read else None
     took = time.monotonic() - began
-    return gpuexposition.exposition(node._replace(seen=seen.gpus, xids=seen.xids, counted=counted, duration=took))
+    return gpuexposition.exposition(node._replace(seen=known.seen, xids=xids, counted=counted, duration=took))
 
 
 def read_gpus(root: HostRoot, found: DriverInventory, seconds: float, without: str = "") -> readings.Readings | None:
@@ -149,10 +146,3 @@ def _held(root: HostRoot, driver_root: str, found: DriverInventory) -> tuple[gpu
             if isinstance(share, holders.Share):
                 rows.append(gpuexposition.Held(share.gpu, share.uuid if share.mig else "", *who))
     return tuple(rows)
-
-
-def _is_taken(root: HostRoot, pci: str) -> bool:
-    """Whether a GPU is there and another driver has it, or none: somebody has taken it from NVIDIA's on purpose."""
-    folder = f"{_PCI_DEVICES}/{pci[4:]}.0"
-    driver = root.link(f"{folder}/driver") or ""
-    return root.stat(folder) is not None and driver.rpartition("/")[2] != "nvidia"

@@ -27,7 +27,7 @@ from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others
 from oci_gpu_hook.node.diagnosis import FAIL, Finding, drivercheck, failed, is_failed
 from oci_gpu_hook.node.diagnosis.remedy import KERNELS_LOG, in_words
 from oci_gpu_hook.node.engines import installed
-from oci_gpu_hook.node.exporters import unhealthy
+from oci_gpu_hook.node.exporters import sinceboot
 from oci_gpu_hook.node.gpus import nvml
 from oci_gpu_hook.node.machine import kernelconfig, validated, whole
 from oci_gpu_hook.node.machine.validated import FAILED, PASSED, SKIPPED, STEPS, StepResult, Validation
@@ -323,7 +323,7 @@ class _Validation:
             raise _Skipped("each GPU is in MIG mode and has no MIG device")
         computed = workload.run(workload.libraries(root, found), pipes, wanted, self._seconds)
         if self._is_root:
-            unhealthy.renew(root, found.gpus, tested=workload.by_gpu(found, computed))
+            sinceboot.renew(root, found.gpus, {}, tested=workload.by_gpu(found, computed))
         return [*wrong, *computed]
 
 

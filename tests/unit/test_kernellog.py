@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.exporters import seengpus, spool
+from oci_gpu_hook.node.exporters import sinceboot, spool
 from oci_gpu_hook.node.gpus import kernellog
 from oci_gpu_hook.node.gpus.kernellog import Xid
 
@@ -73,13 +74,20 @@ class Host:
     def logs(self, *records: str) -> None:
         (self.path / "dev/kmsg").write_text("".join(records))
 
-    def seen(self, *, gpus: tuple[str, ...] = (), taken: str = "", remember: bool = True) -> seengpus.Seen:
-        there = {pci: f"GPU-{pci}" for pci in gpus}
-        return seengpus.renew(self.root, there, lambda pci: pci == taken, remember=remember)
+    def takes(self, pci: str) -> None:
+        """Give a GPU to another driver."""
+        folder = self.path / f"sys/bus/pci/devices/{pci[4:]}.0"
+        folder.mkdir(parents=True)
+        (folder / "driver").symlink_to("../../drivers/vfio-pci")
+
+    def seen(self, *gpus: str, remember: bool = True) -> list[str]:
+        """The GPUs that were there since the boot, with those that are there now."""
+        known, _ = sinceboot.renew(self.root, (), {pci: f"GPU-{pci}" for pci in gpus}, remember=remember)
+        return [*known.seen]
 
     def totals(self, *, remember: bool = True) -> dict[int, int] | None:
-        xids = self.seen(remember=remember).xids
-        return None if xids is None else {number: count for (_, number), count in xids.items()}
+        known, is_read = sinceboot.renew(self.root, (), {}, remember=remember)
+        return {number: count for (_, number), count in known.xids.items()} if is_read else None
 
 
 @pytest.fixture
@@ -112,9 +120,9 @@ def test_another_boot_counts_anew(host: Host) -> None:
 def test_what_is_damaged_is_counted_from_the_log_again(host: Host, damage: str) -> None:
     host.logs(record(5))
     host.totals()
-    (host.path / "run/oci-gpu-hook/gpu-metrics.json").write_text(damage)
+    (host.path / "run/oci-gpu-hook/gpu-health.json").write_text(damage)
     assert host.totals() == {79: 1}
-    saved = json.loads((host.path / "run/oci-gpu-hook/gpu-metrics.json").read_text())
+    saved = json.loads((host.path / "run/oci-gpu-hook/gpu-health.json").read_text())
     assert saved["sequence"] == 5
 
 
@@ -130,11 +138,16 @@ def test_an_unreadable_log_is_told_and_a_pipe_is_not_waited_for(host: Host) -> N
 
 def test_gpus_are_remembered_until_they_are_taken_away_or_the_next_boot(host: Host) -> None:
     host.logs()
-    both = ("00000000:07:00", "00000000:0a:00")
-    assert [*host.seen(gpus=both).gpus] == [*both]
-    assert [*host.seen().gpus] == [*both]
-    assert [*host.seen(taken=both[1], remember=False).gpus] == [both[0]]
-    assert [*host.seen(taken=both[1]).gpus] == [both[0]]
-    assert [*host.seen().gpus] == [both[0]]
+    both = ["00000000:07:00", "00000000:0a:00"]
+    assert host.seen(*both) == both
+    assert host.seen() == both
+    host.takes(both[1])
+    assert host.seen(remember=False) == both[:1]
+    shutil.rmtree(host.path / "sys")
+    assert host.seen() == both
+    host.takes(both[1])
+    assert host.seen() == both[:1]
+    shutil.rmtree(host.path / "sys")
+    assert host.seen() == both[:1]
     host.boots("second")
-    assert host.seen().gpus == {}
+    assert host.seen() == []

@@ -12,7 +12,7 @@ import pytest
 from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.host import health
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.exporters import spool, unhealthy
+from oci_gpu_hook.node.exporters import sinceboot, spool
 from oci_gpu_hook.node.gpus.readings import GpuReading, Readings
 
 BUSES = ("00000000:07:00.0", "00000000:0f:00.0")
@@ -37,17 +37,17 @@ class Node(HostRoot):
         Path(f"{link}.new").rename(link)
 
     def tested(self, why: str) -> dict[str, str]:
-        unhealthy.renew(self, GPUS, tested={FIRST: why})
+        sinceboot.renew(self, GPUS, {}, tested={FIRST: why})
         return health.read(self)
 
     def reads(self, *answers: int, **values: int) -> dict[str, str]:
         """By NVML, which these GPUs answer; the values are the first one's."""
         said = [GpuReading(GPUS[it].uuid or "", BUSES[it], values if it == 0 else {}, ()) for it in answers]
-        unhealthy.renew(self, GPUS, Readings("580.65.06", 13000, 2, tuple(said)))
+        sinceboot.renew(self, GPUS, {}, Readings("580.65.06", 13000, 2, tuple(said)))
         return health.read(self)
 
     def renewed(self) -> dict[str, str]:
-        unhealthy.renew(self, GPUS)
+        sinceboot.renew(self, GPUS, {})
         return health.read(self)
 
 
