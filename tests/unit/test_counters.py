@@ -35,9 +35,7 @@ def values(text: str) -> dict[str, float]:
 
 
 def counted(text: str) -> dict[str, float]:
-    totals = counters.zeros()
-    counters.count(text, totals)
-    return values(counters.exposition(totals))
+    return values(counters.exposition(counters.count(text)))
 
 
 def test_each_line_is_counted_by_outcome_reason_and_step() -> None:

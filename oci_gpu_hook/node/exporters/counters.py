@@ -6,6 +6,9 @@ A line that is incomplete, or that no hook of ours has written, is not counted. 
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+
 from oci_gpu_hook.node.exporters import exposition as text_format
 from oci_gpu_hook.report.entry import OUTCOMES, REFUSALS, STEPS
 
@@ -13,51 +16,39 @@ from oci_gpu_hook.report.entry import OUTCOMES, REFUSALS, STEPS
 BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 _SUM = "microseconds"
-_WHAT = "GPUs or other accelerators"
-_MOST_DIGITS = 12
+_LINE = re.compile("([0-9]{1,12}) ([a-z]+) ([a-z-]+)")
 _WHY = {"started": ("-",), "ignored": ("-",), "refused": tuple(REFUSALS.values()), "failed": STEPS}
 
 
-def zeros() -> dict[str, int]:
-    """All counters at 0: Prometheus notices an increase only of a counter that it has seen before."""
-    keys = [f"{outcome} {why}" for outcome in OUTCOMES for why in _WHY[outcome]]
-    return dict.fromkeys([*keys, *map(str, range(len(BUCKETS) + 1)), _SUM], 0)
-
-
-def count(text: str, found: dict[str, int]) -> None:
-    """Add the lines of a spool, which `entry.counted` has made, to the counters in `found`."""
+def count(text: str) -> Counter[str]:
+    """The counters of a spool's lines, which `entry.counted` has made."""
+    found: Counter[str] = Counter()
     for line in text.split("\n"):
-        took, _, kind = line.partition(" ")
-        outcome, _, why = kind.partition(" ")
-        if why not in _WHY.get(outcome, ()) or len(took) > _MOST_DIGITS or not (took.isascii() and took.isdigit()):
-            continue
-        found[kind] += 1
-        found[_SUM] += int(took)
-        bucket = sum([int(took) > bound * 1e6 for bound in BUCKETS])
-        found[str(bucket)] += 1
+        match = _LINE.fullmatch(line)
+        if match and match[3] in _WHY.get(match[2], ()):
+            took = int(match[1])
+            found[f"{match[2]} {match[3]}"] += 1
+            found[_SUM] += took
+            found[str(sum([took > bound * 1e6 for bound in BUCKETS]))] += 1
+    return found
 
 
-def exposition(totals: dict[str, int]) -> str:
-    """The whole .prom file."""
+def exposition(totals: Counter[str]) -> str:
+    """The whole .prom file; with zeros, as Prometheus notices an increase only of a counter that it has seen before."""
     starts = {outcome: sum([totals[f"{outcome} {why}"] for why in _WHY[outcome]]) for outcome in OUTCOMES}
     refusals = {why: totals[f"refused {why}"] for why in _WHY["refused"]}
     failures = {step: totals[f"failed {step}"] for step in _WHY["failed"]}
-    lines = [
-        *_counter("starts", f"Starts of containers that ask for {_WHAT}.", "outcome", starts),
-        *_counter("refusals", "Starts that were refused, by reason.", "reason", refusals),
-        *_counter("failures", "Starts that failed, by the step.", "step", failures),
-        *_histogram(totals),
-    ]
-    return "\n".join(lines) + "\n"
+    lines = []
+    for name, label, values, help in (
+        ("starts_total", "outcome", starts, "Starts of containers that ask for GPUs or other accelerators."),
+        ("refusals_total", "reason", refusals, "Starts that were refused, by reason."),
+        ("failures_total", "step", failures, "Starts that failed, by the step."),
+    ):
+        lines += text_format.metric(name, help, text_format.COUNTER, [({label: key}, values[key]) for key in values])
+    return "\n".join([*lines, *_histogram(totals)]) + "\n"
 
 
-def _counter(name: str, help: str, label: str, values: dict[str, int]) -> list[str]:
-    """The lines of one counter, by the values of its label."""
-    samples = [({label: value}, number) for value, number in values.items()]
-    return text_format.metric(f"{name}_total", help, text_format.COUNTER, samples)
-
-
-def _histogram(totals: dict[str, int]) -> list[str]:
+def _histogram(totals: Counter[str]) -> list[str]:
     name = "start_duration_seconds"
     help = "What the hook takes of a start, its interpreter's start included."
     lines = text_format.head(name, help, text_format.HISTOGRAM)

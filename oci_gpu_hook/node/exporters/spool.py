@@ -14,8 +14,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
@@ -33,16 +34,11 @@ _TOTALS = f"{_FOLDER}/metrics.json"
 _FULL = 256 << 10
 
 
-class Totals:
-    """The sums of old spools: the numbers, and the last N that is in them."""
+class Totals(NamedTuple):
+    """The sums of old spools, and the last N that is in them."""
 
-    def __init__(self, folded: int, numbers: dict[str, int]) -> None:
-        self.folded = folded
-        self.numbers = {**counters.zeros(), **numbers}
-
-    def write(self) -> None:
-        """Save them, whole or not at all."""
-        whole.write(_TOTALS, json.dumps({"folded": self.folded, "numbers": self.numbers}) + "\n")
+    folded: int
+    numbers: Counter[str]
 
 
 @contextmanager
@@ -57,14 +53,12 @@ def lock() -> Iterator[None]:
         yield
 
 
-def added_up() -> dict[str, int]:
+def added_up() -> Counter[str]:
     """All counters, up to now.  Needs `lock`."""
     totals = _totals()
     taken = _taken(totals.folded + 1)
-    if not _is_spool(taken):
-        counters.count(_text(taken), totals.numbers)
-    counters.count(_text(SPOOL), totals.numbers)
-    return totals.numbers
+    old = "" if _is_spool(taken) else _text(taken)
+    return totals.numbers + counters.count(old) + counters.count(_text(SPOOL))
 
 
 def turn() -> None:
@@ -85,9 +79,8 @@ def _take_away(totals: Totals) -> None:
     """Add the spool before to the totals, and replace the full one."""
     before = _taken(totals.folded + 1)
     if os.path.lexists(before) and not _is_spool(before):
-        counters.count(_text(before), totals.numbers)
-        totals.folded += 1
-        totals.write()
+        totals = Totals(totals.folded + 1, totals.numbers + counters.count(_text(before)))
+        whole.write(_TOTALS, json.dumps(totals._asdict()) + "\n")
         os.unlink(before)
     taken = _taken(totals.folded + 1)
     if not _is_spool(taken):
@@ -131,10 +124,10 @@ def _totals() -> Totals:
     """The saved totals; zeros where they are missing or damaged, as after a boot: Prometheus handles a reset."""
     try:
         document = json.loads(_text(_TOTALS))
-        numbers = {str(key): int(value) for key, value in document["numbers"].items()}
+        numbers = Counter({str(key): int(value) for key, value in document["numbers"].items()})
         return Totals(int(document["folded"]), numbers)
     except (ValueError, TypeError, KeyError, AttributeError):
-        return Totals(0, {})
+        return Totals(0, Counter())
 
 
 def _text(path: str) -> str:
