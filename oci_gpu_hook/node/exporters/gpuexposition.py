@@ -7,6 +7,8 @@ Must not look at anything.
 
 from __future__ import annotations
 
+import re
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.node.exporters.exposition import COUNTER, GAUGE, gauge, metric
@@ -15,14 +17,10 @@ from oci_gpu_hook.node.machine.validated import PASSED, SKIPPED
 from oci_gpu_hook.record import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from oci_gpu_hook.driver.proc import Gpu
     from oci_gpu_hook.node.gpus.leased import Counted
-    from oci_gpu_hook.node.gpus.readings import GpuReading, Readings
+    from oci_gpu_hook.node.gpus.readings import Readings
     from oci_gpu_hook.node.machine.validated import Validation
-
-    Samples = Iterable[tuple[dict[str, str], float]]
 
 # nvml.h: nvmlClocksEventReason*.
 CLOCKS_EVENTS = {
@@ -38,27 +36,25 @@ CLOCKS_EVENTS = {
 }
 # More than one container for each of sixteen GPUs' MIG devices.
 _MOST_HELD = 512
-_UUID_LENGTHS = [8, 4, 4, 4, 12]
+_UUID = re.compile("GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Read(NamedTuple):
-    """A metric of a value that NVML reads of a GPU: its unit is `scale` of ours; label: one more, "" for none."""
+    """A metric of a value that NVML reads of a GPU: its unit is `scale` of ours; label: one more, if it has one."""
 
     metric: str
     help: str
     kind: str
     value: str
     scale: float = 1
-    label: tuple[str, str] = ("", "")
+    label: tuple[str, str] | None = None
 
 
-_CLOCK = "gpu_clock_hertz", "The clock of the GPU's multiprocessors, and of its memory.", GAUGE
+_CLOCK = ("gpu_clock_hertz", "The clock of the GPU's multiprocessors, and of its memory.", GAUGE)
 _ECC = ("gpu_ecc_errors_total", "ECC errors since the driver was loaded; an uncorrected one has lost data.", COUNTER)
-_ECC_EVER = (
-    "gpu_ecc_errors_aggregate_total",
-    "ECC errors in the whole life of the GPU, as its board remembers them.",
-    COUNTER,
-)
+_EVER = "ECC errors in the whole life of the GPU, as its board remembers them."
+_ECC_EVER = ("gpu_ecc_errors_aggregate_total", _EVER, COUNTER)
+_MEMORY_BUSY = "The share of time in which the memory was read or written."
 READS = (
     Read("gpu_temperature_celsius", "The GPU's temperature.", GAUGE, "temperature"),
     Read("gpu_power_watts", "The power that the board draws.", GAUGE, "power", 1e-3),
@@ -68,13 +64,7 @@ READS = (
     Read("gpu_memory_bytes", "The GPU's memory.", GAUGE, "memory_total"),
     Read("gpu_memory_used_bytes", "The memory in use.", GAUGE, "memory_used"),
     Read("gpu_utilization_ratio", "The share of time in which a kernel ran.", GAUGE, "utilization", 1e-2),
-    Read(
-        "gpu_memory_utilization_ratio",
-        "The share of time in which the memory was read or written.",
-        GAUGE,
-        "memory_utilization",
-        1e-2,
-    ),
+    Read("gpu_memory_utilization_ratio", _MEMORY_BUSY, GAUGE, "memory_utilization", 1e-2),
     Read(*_ECC, "ecc_corrected", 1, ("error", "corrected")),
     Read(*_ECC, "ecc_uncorrected", 1, ("error", "uncorrected")),
     Read(*_ECC_EVER, "ecc_corrected_aggregate", 1, ("error", "corrected")),
@@ -120,12 +110,13 @@ class Node(NamedTuple):
 
 def exposition(node: Node) -> str:
     """The whole .prom file."""
-    lines = _of_driver(node)
-    if node.driver_version:
-        lines += _of_gpus(node)
-    lines += _of_validation(node)
-    lines += gauge("collected_timestamp_seconds", "When this was collected.", node.time)
-    lines += gauge("collection_duration_seconds", "How long that took.", max(0.0, node.duration))
+    lines = [
+        *_of_driver(node),
+        *(_of_gpus(node) if node.driver_version else ()),
+        *_of_validation(node),
+        *gauge("collected_timestamp_seconds", "When this was collected.", node.time),
+        *gauge("collection_duration_seconds", "How long that took.", max(0.0, node.duration)),
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -138,46 +129,90 @@ def uuids(node: Node) -> dict[str, str]:
     found: dict[str, str] = {}
     for gpu in node.gpus:
         uuid = gpu.uuid or "GPU-" + told.get(gpu.bus_id, "")[4:].lower()
-        if _is_uuid(uuid) and uuid not in found.values():
+        if _UUID.fullmatch(uuid) and uuid not in found.values():
             found[gpu.bus_id] = uuid
     return found
-
-
-def _is_uuid(text: str) -> bool:
-    parts = text[4:].split("-")
-    return [len(part) for part in parts] == _UUID_LENGTHS and set("".join(parts)) <= set("0123456789abcdef")
 
 
 def _of_driver(node: Node) -> list[str]:
     lines = gauge("driver_up", "Whether NVIDIA's kernel module is loaded.", int(bool(node.driver_version)))
     if not node.driver_version:
         return lines
-    lines += gauge("nvml_up", "Whether NVML answers, in time.", int(node.nvml is not None))
-    info = {"version": node.driver_version, "cuda_version": ""}
-    if node.nvml:
-        cuda = node.nvml.cuda_version
-        info["cuda_version"] = f"{cuda // 1000}.{cuda % 1000 // 10}"
-    lines += metric("driver_info", "The driver, and the CUDA version that it has.", GAUGE, [(info, 1)])
-    lines += gauge("inventory_fresh", "Whether the saved inventory, which starts load, is true.", int(node.fresh))
-    return lines + gauge("gpus", "The GPUs that the kernel module has.", len(node.gpus))
+    cuda = node.nvml.cuda_version if node.nvml else 0
+    info = {"version": node.driver_version, "cuda_version": f"{cuda // 1000}.{cuda % 1000 // 10}" if node.nvml else ""}
+    return [
+        *lines,
+        *gauge("nvml_up", "Whether NVML answers, in time.", int(node.nvml is not None)),
+        *metric("driver_info", "The driver, and the CUDA version that it has.", GAUGE, [(info, 1)]),
+        *gauge("inventory_fresh", "Whether the saved inventory, which starts load, is true.", int(node.fresh)),
+        *gauge("gpus", "The GPUs that the kernel module has.", len(node.gpus)),
+    ]
 
 
 def _of_gpus(node: Node) -> list[str]:
     known = uuids(node)
     answered = {item.bus_id: item for item in node.nvml.gpus} if node.nvml else {}
-    lines = metric("gpu_info", "What a GPU is.", GAUGE, _infos(node, known))
+    infos = [
+        {
+            **{"uuid": known[gpu.bus_id], "index": str(gpu.nvml_index), "name": gpu.model, "pci_bus_id": gpu.bus_id},
+            "driver_version": node.driver_version,
+        }
+        for gpu in node.gpus
+        if gpu.bus_id in known
+    ]
+    lines = metric("gpu_info", "What a GPU is.", GAUGE, [(labels, 1) for labels in infos])
     if node.nvml is not None:
         # Without any answer nothing is known of a single GPU: nvml_up says so.
-        up = {uuid: int(bus_id in answered) for bus_id, uuid in known.items()}
-        lost = [uuid for uuid in node.seen.values() if uuid not in up]
-        samples = [({"uuid": uuid}, value) for uuid, value in {**up, **dict.fromkeys(lost, 0)}.items()]
-        lines += metric(
-            "gpu_up", "Whether a GPU answers; 0 as well for one that is gone since the boot.", GAUGE, samples
-        )
-    readings = [(known[bus_id], answered[bus_id]) for bus_id in known if bus_id in answered]
-    for name in dict.fromkeys([read.metric for read in READS]):
-        lines += _of_reads([read for read in READS if read.metric == name], readings)
-    return lines + _clocks_events(readings) + _held(node, known) + _xids(node, known) + _counted(node)
+        up = dict.fromkeys(node.seen.values(), 0)
+        up = {**up, **{uuid: int(bus_id in answered) for bus_id, uuid in known.items()}}
+        help = "Whether a GPU answers; 0 as well for one that is gone since the boot."
+        lines += metric("gpu_up", help, GAUGE, [({"uuid": uuid}, value) for uuid, value in up.items()])
+    readings = [(known[bus_id], answered[bus_id].values) for bus_id in known if bus_id in answered]
+    for _, reads in groupby(READS, lambda read: (read.metric, read.help, read.kind)):
+        lines += _of_reads([*reads], readings)
+    clocks = [
+        ({"uuid": uuid, "reason": reason}, int(bool(values["clocks_event"] & bit)))
+        for uuid, values in readings
+        if "clocks_event" in values
+        for reason, bit in CLOCKS_EVENTS.items()
+    ]
+    lines += metric("gpu_clocks_event", "Whether this holds the clocks of a GPU down now.", GAUGE, clocks)
+    return [*lines, *_held(node, known), *_xids(node, known), *_counted(node)]
+
+
+def _of_reads(reads: list[Read], readings: list[tuple[str, dict[str, int]]]) -> list[str]:
+    """One metric of all GPUs."""
+    samples: list[tuple[dict[str, str], float]] = []
+    for uuid, values in readings:
+        for read in reads:
+            value = values.get(read.value)
+            if value is not None:
+                labels = {"uuid": uuid, **dict([read.label] if read.label else [])}
+                samples.append((labels, value if read.scale == 1 else value * read.scale))
+    return metric(reads[0].metric, reads[0].help, reads[0].kind, samples)
+
+
+def _held(node: Node, known: dict[str, str]) -> list[str]:
+    """Who holds which GPU, so that a GPU's values can be joined with a pod."""
+    by_index = {gpu.nvml_index: known.get(gpu.bus_id, "") for gpu in node.gpus}
+    rows = [(by_index.get(item.gpu, ""), *item[1:]) for item in dict.fromkeys(node.held)]
+    names = ("uuid", *Held._fields[1:])
+    samples = [(dict(zip(names, row)), 1) for row in rows if row[0]][:_MOST_HELD]
+    return metric("gpu_container_info", "A container that holds a GPU, or a MIG device of it.", GAUGE, samples)
+
+
+def _xids(node: Node, known: dict[str, str]) -> list[str]:
+    """The XID errors of GPUs that are there, or were."""
+    named = {**node.seen, **{place(bus_id): uuid for bus_id, uuid in known.items()}}
+    samples = [
+        ({"uuid": named[pci], "xid": str(number)}, count)
+        for (pci, number), count in sorted((node.xids or {}).items())
+        if pci in named
+    ]
+    return [
+        *gauge("kernel_log_readable", "Whether the kernel's log can be read.", int(node.xids is not None)),
+        *metric("gpu_xid_errors_total", "XID errors in the kernel's log since the boot.", COUNTER, samples),
+    ]
 
 
 def _counted(node: Node) -> list[str]:
@@ -190,80 +225,13 @@ def _counted(node: Node) -> list[str]:
     ]
 
 
-def _infos(node: Node, known: dict[str, str]) -> Samples:
-    for gpu in node.gpus:
-        if gpu.bus_id in known:
-            yield (
-                {
-                    "uuid": known[gpu.bus_id],
-                    "index": str(gpu.nvml_index),
-                    "name": gpu.model,
-                    "pci_bus_id": gpu.bus_id,
-                    "driver_version": node.driver_version,
-                },
-                1,
-            )
-
-
-def _of_reads(reads: list[Read], readings: list[tuple[str, GpuReading]]) -> list[str]:
-    """One metric of all GPUs."""
-    samples: list[tuple[dict[str, str], float]] = []
-    for uuid, reading in readings:
-        for read in reads:
-            value = reading.values.get(read.value)
-            if value is not None:
-                name, text = read.label
-                labels = {"uuid": uuid, name: text} if name else {"uuid": uuid}
-                samples.append((labels, value if read.scale == 1 else value * read.scale))
-    return metric(reads[0].metric, reads[0].help, reads[0].kind, samples)
-
-
-def _clocks_events(readings: list[tuple[str, GpuReading]]) -> list[str]:
-    samples = [
-        ({"uuid": uuid, "reason": reason}, int(bool(reading.values["clocks_event"] & bit)))
-        for uuid, reading in readings
-        if "clocks_event" in reading.values
-        for reason, bit in CLOCKS_EVENTS.items()
-    ]
-    help = "Whether this holds the clocks of a GPU down now."
-    return metric("gpu_clocks_event", help, GAUGE, samples)
-
-
-def _held(node: Node, known: dict[str, str]) -> list[str]:
-    """Who holds which GPU, so that a GPU's values can be joined with a pod."""
-    by_index = {gpu.nvml_index: known.get(gpu.bus_id, "") for gpu in node.gpus}
-    rows = [(by_index.get(item.gpu, ""), *item[1:]) for item in dict.fromkeys(node.held)]
-    names = ("uuid", *Held._fields[1:])
-    samples = [(dict(zip(names, row)), 1) for row in rows if row[0]][:_MOST_HELD]
-    help = "A container that holds a GPU, or a MIG device of it."
-    return metric("gpu_container_info", help, GAUGE, samples)
-
-
-def _xids(node: Node, known: dict[str, str]) -> list[str]:
-    """The XID errors of GPUs that are there, or were."""
-    if node.xids is None:
-        return gauge("kernel_log_readable", "Whether the kernel's log can be read.", 0)
-    named = {**node.seen, **{place(bus_id): uuid for bus_id, uuid in known.items()}}
-    samples = [
-        ({"uuid": named[pci], "xid": str(number)}, count)
-        for (pci, number), count in sorted(node.xids.items())
-        if pci in named
-    ]
-    help = "XID errors in the kernel's log since the boot."
-    return [
-        *gauge("kernel_log_readable", "Whether the kernel's log can be read.", 1),
-        *metric("gpu_xid_errors_total", help, COUNTER, samples),
-    ]
-
-
 def _of_validation(node: Node) -> list[str]:
-    """The last validation, where it was of this driver, or of none as there is none."""
+    """The last validation, if it was of this driver, or of none as there is none."""
     last = node.validation
     if last is None or last.driver_version != node.driver_version:
         return []
     samples = [({"step": step.name}, int(step.outcome == PASSED)) for step in last.steps if step.outcome != SKIPPED]
-    help = "Whether a step of the last validation has passed."
     return [
-        *metric("validation_passed", help, GAUGE, samples),
+        *metric("validation_passed", "Whether a step of the last validation has passed.", GAUGE, samples),
         *gauge("validation_timestamp_seconds", "When the last validation ended.", last.time),
     ]
