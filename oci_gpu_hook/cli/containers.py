@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from oci_gpu_hook.cli import onhost, watching
-from oci_gpu_hook.cli.options import LONGEST_SECONDS, Seconds, config_file, host_root, output_format, show
+from oci_gpu_hook.cli.options import config_file, host_root, output_format, seconds, show
 from oci_gpu_hook.cli.render import columns, joined
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.errors import DriverError, UsageError
@@ -35,17 +35,11 @@ _SHORT_ID = 12
 
 
 @click.command()
-@click.option(
-    "--watch",
-    "seconds",
-    metavar="SECONDS",
-    type=Seconds(0.1, LONGEST_SECONDS),
-    help="Show each device, how busy it is and who holds it, again every so many seconds.",
-)
+@seconds("--watch", "Show each device, how busy it is and who holds it, again every so many seconds.")
 @output_format
 @config_file
 @host_root
-def containers(seconds: float | None, form: str, config: str | None, host_root: str) -> None:
+def containers(watch: float | None, form: str, config: str | None, host_root: str) -> None:
     """Show which running container holds which GPU, and which GPUs nobody holds; other vendors' devices as well.
 
     It is read from the containers themselves, their device nodes, mounts and cgroups: no engine is asked, nothing is
@@ -54,7 +48,7 @@ def containers(seconds: float | None, form: str, config: str | None, host_root: 
     """
     root = HostRoot(host_root)
     settings = read_settings(config, None, root.path.rstrip("/"))
-    if seconds is None:
+    if watch is None:
         held, found, with_others = _look(root, settings.driver_root)
         counted, most = _counted(root, settings), settings.gpu_holders
         lines = [*lines_of(held, found, with_others=with_others), *_told(counted, most)]
@@ -67,7 +61,7 @@ def containers(seconds: float | None, form: str, config: str | None, host_root: 
         held, *_ = _look(root, settings.driver_root)
         return watching.table(held, watching.utilization(settings.gpu_metrics), _name)
 
-    watching.repeat(table, seconds)
+    watching.repeat(table, watch)
 
 
 def _look(root: HostRoot, driver_root: str) -> tuple[Holders, Found, bool]:

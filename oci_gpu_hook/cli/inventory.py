@@ -15,7 +15,7 @@ import click
 
 from oci_gpu_hook.cli import cdi, features, onhost
 from oci_gpu_hook.cli.group import Group
-from oci_gpu_hook.cli.options import LONGEST_SECONDS, Seconds, config_file, host_root, nvml_timeout, output_format, show
+from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout, output_format, seconds, show
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import nodes, proc, survey
 from oci_gpu_hook.errors import ApplyError, ConfigError, DriverError, HookError
@@ -109,14 +109,7 @@ def show_saved(form: str, config: str | None, host_root: str) -> None:
 
 
 @inventory.command()
-@click.option(
-    "--interval",
-    metavar="SECONDS",
-    type=Seconds(0.1, LONGEST_SECONDS),
-    default=30.0,
-    show_default=True,
-    help="How often to look without an event of udev: a change of MIG devices makes none.",
-)
+@seconds("--interval", "How often to look without an event of udev: a change of MIG devices makes none.", 30.0)
 @click.option("--cdi-spec", metavar="FILE", help="Write a CDI spec to FILE at each refresh as well.")
 @nvml_timeout
 @config_file

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from oci_gpu_hook.cli import onhost
-from oci_gpu_hook.cli.options import LONGEST_SECONDS, Seconds, config_file
+from oci_gpu_hook.cli.options import config_file, seconds
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import proc, survey
 from oci_gpu_hook.driver.survey import driver_version, list_gpus
@@ -38,14 +38,7 @@ if TYPE_CHECKING:
     " that 'gpu-metrics' names.",
 )
 @click.option("--gpus", is_flag=True, help="Of the GPUs and their driver, and not of starts.")
-@click.option(
-    "--timeout",
-    metavar="SECONDS",
-    type=Seconds(0.1, LONGEST_SECONDS),
-    default=10.0,
-    show_default=True,
-    help="How long NVML may take to answer, with --gpus.",
-)
+@seconds("--timeout", "How long NVML may take to answer, with --gpus.", 10.0)
 @config_file
 def metrics(write: bool, gpus: bool, timeout: float, config: str | None) -> None:
     """Show counters of starts, in Prometheus's text format; with --gpus what NVML and the kernel say of each GPU.
@@ -83,10 +76,10 @@ def _of_gpus(write: bool, timeout: float, config: str | None) -> None:
         click.echo(text, nl=False)
 
 
-def exposition(root: HostRoot, settings: Settings, seconds: float, *, remember: bool) -> str:
+def exposition(root: HostRoot, settings: Settings, timeout: float, *, remember: bool) -> str:
     """GPUs' metrics of a host as it is now; on stderr why NVML did not answer, or was not asked.
 
-    seconds: how long NVML may take; remember: whether later calls are to know what this one has seen.
+    timeout: how long NVML may take; remember: whether later calls are to know what this one has seen.
     """
     onhost.check_is_server(root)
     # Of a clock that nobody can set.
@@ -94,7 +87,7 @@ def exposition(root: HostRoot, settings: Settings, seconds: float, *, remember: 
     version, found, said = driver_version(root) or "", None, None
     try:
         found = survey.current(root, settings.driver_root)
-        said = read_gpus(root, found, seconds)
+        said = read_gpus(root, found, timeout)
     except DriverError as err:
         if version:
             click.echo(f"oci-gpu-hook: {err.message}", err=True)
@@ -121,10 +114,10 @@ def exposition(root: HostRoot, settings: Settings, seconds: float, *, remember: 
     return gpuexposition.exposition(node._replace(seen=known.seen, xids=xids, counted=counted, duration=took))
 
 
-def read_gpus(root: HostRoot, found: DriverInventory, seconds: float, without: str = "") -> readings.Readings | None:
+def read_gpus(root: HostRoot, found: DriverInventory, timeout: float, without: str = "") -> readings.Readings | None:
     """What NVML reads; None if it gives nothing, and on stderr why; without: what that means for the command."""
     try:
-        return readings.ask(nvml.library(root, found), seconds)
+        return readings.ask(nvml.library(root, found), timeout)
     except nvml.NvmlUnavailable as err:
         click.echo(f"oci-gpu-hook: {err}{without}", err=True)
         return None

@@ -26,16 +26,15 @@ class Seconds(click.FloatRange):
         return found
 
 
-nvml_timeout = click.option(
-    "--nvml-timeout",
-    metavar="SECONDS",
-    type=Seconds(0, LONGEST_SECONDS),
-    default=30.0,
-    show_default=True,
-    help="How long NVML may take to answer; 0 does not ask it.",
-)
+def seconds(
+    option: str, text: str, default: float | None = None, *, least: float = 0.1, most: float = LONGEST_SECONDS
+) -> Callable[..., Any]:
+    """An option whose value is a number of seconds."""
+    kind = Seconds(least, most)
+    return click.option(option, metavar="SECONDS", type=kind, default=default, show_default=True, help=text)
 
 
+nvml_timeout = seconds("--nvml-timeout", "How long NVML may take to answer; 0 does not ask it.", 30.0, least=0)
 output_format = click.option(
     "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print it."
 )

@@ -10,20 +10,20 @@ import os
 import shlex
 import signal
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from oci_gpu_hook.cli import doctor, examine, onhost
-from oci_gpu_hook.cli.options import Seconds, config_file, json_format, output_format, show
+from oci_gpu_hook.cli.options import config_file, json_format, output_format, seconds, show
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.driver.survey import driver_version
 from oci_gpu_hook.errors import DONE, OUR_BUG, ApplyError, ConfigError, DriverError, HookError, plain
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import UntrustedError
 from oci_gpu_hook.kernel.descriptors import closing
-from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others
+from oci_gpu_hook.kernel.filetypes import is_open_to_others
 from oci_gpu_hook.node.diagnosis import FAIL, Finding, drivercheck, failed, is_failed
 from oci_gpu_hook.node.diagnosis.remedy import KERNELS_LOG, in_words
 from oci_gpu_hook.node.engines import installed
@@ -37,7 +37,6 @@ from oci_gpu_hook.request.state import Who
 from oci_gpu_hook.vendors import platform
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import FrameType
 
     from oci_gpu_hook.driver.facts import Facts
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from oci_gpu_hook.node.engines.containerrecords import Running
     from oci_gpu_hook.request.settings import Settings
 
-_LONGEST_SECONDS = 3600
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 DRIVER, HOOK, WORKLOAD = STEPS
 
@@ -60,15 +58,7 @@ class _Skipped(HookError):
 
 @click.command()
 @click.argument("steps", metavar="[STEP]...", nargs=-1, type=click.Choice(STEPS))
-@click.option(
-    "--timeout",
-    "seconds",
-    metavar="SECONDS",
-    type=Seconds(0.1, _LONGEST_SECONDS),
-    default=60.0,
-    show_default=True,
-    help="How long NVML, each call of the runtime and each GPU's test may take.",
-)
+@seconds("--timeout", "How long NVML, each call of the runtime and each GPU's test may take.", 60.0, most=3600)
 @click.option(
     "--runtime", metavar="PATH|NAME", help="Make the container with this runtime.  [default: as the setting 'runtime']"
 )
@@ -76,7 +66,7 @@ class _Skipped(HookError):
 @json_format
 @config_file
 def validate(
-    steps: tuple[str, ...], seconds: float, runtime: str | None, form: str, as_json: bool, config: str | None
+    steps: tuple[str, ...], timeout: float, runtime: str | None, form: str, as_json: bool, config: str | None
 ) -> int:
     """Validate driver, hook and GPUs of this host; without STEP all three, in this order.
 
@@ -94,7 +84,7 @@ def validate(
     # Whatever folder is made, nobody else may write to it, and pods may read it.
     os.umask(0o022)
     asked = [name for name in STEPS if name in steps] or list(STEPS)
-    found = _Validation(read_settings(config, None), config, seconds, runtime)
+    found = _Validation(read_settings(config, None), config, timeout, runtime)
     found.validate(asked)
     show("json" if as_json else form, found.document(), found.text(), doctor.painted)
     if found.unwritten and not found.code:
@@ -102,50 +92,6 @@ def validate(
     if found.unwritten:
         click.echo(f"oci-gpu-hook: {found.unwritten}", err=True)
     return found.code
-
-
-class StatusFiles:
-    """The files by which pods wait for a step: one is there while the last validation of its step has passed.
-
-    NVIDIA's GPU operator has such files.  Their folder is made, as /run is empty after a boot; without one there is no
-    file.  ConfigError if it cannot be ours.
-    """
-
-    def __init__(self, root: HostRoot, folder: str, files: tuple[str, ...]) -> None:
-        self._folder = folder
-        self._names = dict([word.split("=", 1) for word in files]) if folder else {}
-        if not folder:
-            return
-        setting, hint = f"validation-folder {folder}", "the administrator must name another"
-        try:
-            # From here on it is used by descriptor: nobody can put another in its place.
-            with whole.folder(root.path.rstrip("/") + folder, whole.trusted) as fd:
-                self._fd = os.dup(fd)
-        except UntrustedError as err:
-            raise ConfigError(f"{setting} is not root's alone: {err}", hint) from err
-        except OSError as err:
-            raise ConfigError(f"cannot make {setting}: {err.strerror}", hint) from err
-        status = os.fstat(self._fd)
-        if not is_folder(status) or is_open_to_others(status):
-            why = f"others than root may write {setting}: its files would say nothing"
-            raise ConfigError(why, f"chown root: {folder} && chmod go-w {folder}")
-
-    def put(self, step: str, text: str | None) -> None:
-        """Make the file of a step that has passed, whole from the moment that it has its name; None removes it."""
-        name = self._names.get(step)
-        if not name:
-            return
-        try:
-            if text is not None:
-                whole.place(self._fd, name, text.encode())
-                return
-            with suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=self._fd)
-        except OSError as err:
-            raise ApplyError(
-                f"cannot {'remove' if text is None else 'make'} {self._folder}/{name}: {err.strerror}",
-                "the administrator must make the folder writable, or set another as validation-folder",
-            ) from err
 
 
 def of_driver(driver_root: str) -> str:
@@ -174,6 +120,7 @@ class _Validation:
         self._seconds, self._runtime = seconds, runtime
         self._is_root = os.geteuid() == 0
         self._facts: Facts | None = None
+        self._folder = -1
         self._steps: list[tuple[StepResult, list[Finding]]] = []
         self.code = DONE
         self.unwritten: ApplyError | None = None
@@ -185,24 +132,20 @@ class _Validation:
                 self._run(name)
             return
         with closing(self._lock()):
-            settings = self._settings
-            files = StatusFiles(self._root, settings.validation_folder, settings.validation_files)
+            if self._settings.validation_folder:
+                self._folder = self._open_folder()
             # Whoever looks must not see the result of before, even where this run is killed.
             for name in asked:
-                with self._going_on():
-                    files.put(name, None)
+                self._put_file(name, None)
             try:
                 for name in asked:
                     # Of a step that runs nobody is to be alarmed.
-                    with self._going_on():
-                        self._write(asked, SKIPPED)
-                    text = of_driver(settings.driver_root) if name == DRIVER else ""
+                    self._write_record(asked, SKIPPED)
+                    text = of_driver(self._settings.driver_root) if name == DRIVER else ""
                     if self._run(name) == PASSED:
-                        with self._going_on():
-                            files.put(name, text)
+                        self._put_file(name, text)
             finally:
-                with self._going_on():
-                    self._write(asked, FAILED)
+                self._write_record(asked, FAILED)
 
     def _lock(self) -> int:
         try:
@@ -213,15 +156,45 @@ class _Validation:
         except OSError as err:
             raise _unwritten(err) from err
 
-    @contextmanager
-    def _going_on(self) -> Iterator[None]:
-        """What keeps a file from being changed stops no step."""
-        try:
-            yield
-        except ApplyError as err:
-            self.unwritten = self.unwritten or err
+    def _open_folder(self) -> int:
+        """A descriptor of the folder of the files, which is made, as /run is empty after a boot.
 
-    def _write(self, asked: list[str], outcome: str) -> None:
+        From here on it is used by that: nobody can put another in its place.  ConfigError if it cannot be ours.
+        """
+        path = self._settings.validation_folder
+        setting, hint = f"validation-folder {path}", "the administrator must name another"
+        try:
+            with whole.folder(self._root.path.rstrip("/") + path, whole.trusted) as fd:
+                folder = os.dup(fd)
+        except UntrustedError as err:
+            raise ConfigError(f"{setting} is not root's alone: {err}", hint) from err
+        except OSError as err:
+            raise ConfigError(f"cannot make {setting}: {err.strerror}", hint) from err
+        if is_open_to_others(os.fstat(folder)):
+            why = f"others than root may write {setting}: its files would say nothing"
+            raise ConfigError(why, f"chown root: {path} && chmod go-w {path}")
+        return folder
+
+    def _put_file(self, step: str, text: str | None) -> None:
+        """Make the file by which pods wait for a step, whole from the moment that it has its name; None removes it.
+
+        NVIDIA's GPU operator has such files.  What keeps that from being done stops no step.
+        """
+        name = dict([word.split("=", 1) for word in self._settings.validation_files]).get(step)
+        if not name or self._folder < 0:
+            return
+        try:
+            if text is not None:
+                whole.place(self._folder, name, text.encode())
+                return
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=self._folder)
+        except OSError as err:
+            verb, path = "remove" if text is None else "make", f"{self._settings.validation_folder}/{name}"
+            hint = "the administrator must make the folder writable, or set another as validation-folder"
+            self.unwritten = self.unwritten or ApplyError(f"cannot {verb} {path}: {err.strerror}", hint)
+
+    def _write_record(self, asked: list[str], outcome: str) -> None:
         """Write the record; outcome: of the steps that have none yet.  What other steps had with this driver stays."""
         version = driver_version(self._root) or ""
         before = validated.read(self._root)
@@ -232,7 +205,7 @@ class _Validation:
         try:
             validated.write(self._root, Validation(int(time.time()), version, ordered))
         except OSError as err:
-            raise _unwritten(err) from err
+            self.unwritten = self.unwritten or _unwritten(err)
 
     def _run(self, name: str) -> str:
         """Run one step; gives its outcome."""
