@@ -17,7 +17,7 @@ from oci_gpu_hook.cli import cdi, features, onhost
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout, output_format, seconds, show
 from oci_gpu_hook.driver import inventory as saved_inventory
-from oci_gpu_hook.driver import nodes, proc, survey
+from oci_gpu_hook.driver import proc, survey
 from oci_gpu_hook.errors import ApplyError, ConfigError, DriverError, HookError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.saved import FOLDER
@@ -51,8 +51,8 @@ def info(form: str, config: str | None, host_root: str) -> None:
     and files that containers get there, and what proves the platform.  Of another vendor, the devices with the names
     that ask for them, what its file requires and the host has not, and what may be missing and is.
     """
-    root, driver_root = HostRoot(host_root), _driver_root(config)
-    found = onhost.look(root, present.look(root), lambda: onhost.of_server(root, driver_root, nodes.FAMILIES))
+    root, driver_root = HostRoot(host_root), read_settings(config, None).driver_root
+    found = onhost.look(root, driver_root, present.look(root), lambda: survey.current(root, driver_root))
     show(form, onhost.document(found), onhost.text(found))
 
 
@@ -73,12 +73,9 @@ def refresh(nvml_timeout: float, form: str, config: str | None, host_root: str) 
     longer, and NVML is not asked.  The same is done for each vendor's file; one that is wrong is told, and keeps none
     from being saved.  The driver's volume, if there is one, is brought up to date too.
     """
-    root, driver_root = HostRoot(host_root, remember=True), _driver_root(config)
-    found = onhost.look(
-        root,
-        _refresh_vendors(root),
-        lambda: _with_all_nodes(root, driver_root, _refresh(root, driver_root, nvml_timeout)),
-    )
+    root, driver_root = HostRoot(host_root, remember=True), read_settings(config, None).driver_root
+    others = _refresh_vendors(root)
+    found = onhost.look(root, driver_root, others, lambda: _refresh(root, driver_root, nvml_timeout))
     lines = [*([_summary(root, found.nvidia)] if found.nvidia else []), *_other_summaries(found)]
     text = "\n".join([*lines, *onhost.wrong_lines(found.wrong)])
     show(form, {"saved": _path(root) if found.nvidia else "", **onhost.document(found)}, text)
@@ -94,7 +91,7 @@ def refresh(nvml_timeout: float, form: str, config: str | None, host_root: str) 
 @host_root
 def show_saved(form: str, config: str | None, host_root: str) -> None:
     """Show what is saved, of NVIDIA's driver and of other vendors, as far as it is still true."""
-    root, driver_root = HostRoot(host_root), _driver_root(config)
+    root, driver_root = HostRoot(host_root), read_settings(config, None).driver_root
 
     def nvidia() -> DriverInventory:
         saved = saved_inventory.read_saved(root, proc.stamp(root, driver_root))
@@ -102,9 +99,9 @@ def show_saved(form: str, config: str | None, host_root: str) -> None:
             raise DriverError(
                 "there is no saved inventory, or it is no longer true", "run 'oci-gpu-hook inventory refresh'"
             )
-        return _with_all_nodes(root, driver_root, saved)
+        return saved
 
-    found = onhost.look(root, present.look(root, saved_only=True), nvidia)
+    found = onhost.look(root, driver_root, present.look(root, saved_only=True), nvidia)
     show(form, onhost.document(found), onhost.text(found))
 
 
@@ -132,7 +129,7 @@ class _Watch:
 
     def __init__(self, root: HostRoot, config: str | None, seconds: float, cdi_spec: str | None) -> None:
         self._root, self._config, self._seconds, self._cdi_spec = root, config, seconds, cdi_spec
-        self._driver_root = _driver_root(config)
+        self._driver_root = read_settings(config, None).driver_root
         self._stamp: Stamp | None = None
         self._saved: DriverInventory | None = None
         self._is_spec_due = self._are_features_due = False
@@ -188,7 +185,7 @@ class _Watch:
         others = _refresh_vendors(root) if is_old else present.look(root)
         lines = onhost.wrong_lines(others.wrong)
         try:
-            found = onhost.look(root, others, _no_driver)
+            found = onhost.look(root, self._driver_root, others, _no_driver)
             self._are_others_here = bool(found.instead or found.here())
             lines = [*_other_summaries(found), *lines]
         except DriverError:
@@ -267,14 +264,6 @@ def _saving() -> Iterator[None]:
         elif err.errno in (ENOSPC, EDQUOT, EROFS):
             hint = f"make room in {FOLDER}, and have it writable"
         raise ApplyError(f"cannot save the inventory in {FOLDER}: {err.strerror}", hint) from err
-
-
-def _with_all_nodes(root: HostRoot, driver_root: str, found: DriverInventory) -> DriverInventory:
-    return saved_inventory.with_nodes(root, found, nodes.FAMILIES, driver_root=driver_root)
-
-
-def _driver_root(config: str | None) -> str:
-    return read_settings(config, None).driver_root
 
 
 def _path(root: HostRoot) -> str:

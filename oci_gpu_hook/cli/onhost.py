@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from oci_gpu_hook.cli.render import aligned, section, sentences
 from oci_gpu_hook.driver import inventory as saved_inventory
-from oci_gpu_hook.driver import survey
+from oci_gpu_hook.driver import nodes, survey
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.node.gpus import present
@@ -75,10 +75,10 @@ class Found(NamedTuple):
         return tuple([item for item, hardware in self.vendors if hardware])
 
 
-def look(root: HostRoot, others: Present, nvidia: Callable[[], DriverInventory]) -> Found:
+def look(root: HostRoot, driver_root: str, others: Present, nvidia: Callable[[], DriverInventory]) -> Found:
     """What there is; DriverError if there is nothing at all.
 
-    others: what other vendors have; nvidia: gives the inventory of NVIDIA's driver.
+    others: what other vendors have; nvidia: gives the inventory of NVIDIA's driver, to which all nodes are added.
     """
     vendors = tuple(
         [(item, present.hardware(root, item)) for item in others.vendors if present.has_anything(root, item)]
@@ -86,7 +86,10 @@ def look(root: HostRoot, others: Present, nvidia: Callable[[], DriverInventory])
     found = Found(None, None, platform.prove(root), None, vendors, others.wrong)
     try:
         instead = _of_platform(root)
-        return found._replace(instead=instead) if instead else found._replace(nvidia=nvidia())
+        if instead:
+            return found._replace(instead=instead)
+        with_nodes = saved_inventory.with_nodes(root, nvidia(), nodes.FAMILIES, driver_root=driver_root)
+        return found._replace(nvidia=with_nodes)
     except DriverError as err:
         # A vendor's file that is wrong may be that of the hardware that is here.
         if not found.here() and not found.wrong:

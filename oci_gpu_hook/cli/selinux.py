@@ -75,14 +75,8 @@ def status(form: str, host_root: str) -> None:
                 "install python3-libselinux (dnf) or python3-selinux (apt)",
             )
     found = libselinux.status(library, root)
-    document = {
-        **found._asdict(),
-        "modules": [{**item._asdict(), "state": item.state} for item in found.modules],
-        "booleans": dict(found.booleans),
-        "void": dict(found.void),
-        "labels": [{"path": label.path, "have": label.actual, "expected": label.expected} for label in found.labels],
-    }
-    show(form, document, _status_text(found))
+    modules = [{**item._asdict(), "state": item.state} for item in found.modules]
+    show(form, {**found._asdict(), "modules": modules}, _status_text(found))
 
 
 def _status_text(found: libselinux.Status) -> str:
@@ -94,16 +88,15 @@ def _status_text(found: libselinux.Status) -> str:
         priority = f", priority {item.priorities[0]}" if item.priorities else ""
         lines.append(f"  {item.name:18}{item.state}{priority}")
     lines += ["", "booleans"]
-    for name, on in found.booleans:
-        void = dict(found.void).get(name)
-        why = f"  forbids nothing: {void} is on, for all containers" if void else ""
+    for name, on in found.booleans.items():
+        why = f"  forbids nothing: {found.void[name]} is on, for all containers" if name in found.void else ""
         lines.append(f"  {name:40}{'on' if on else 'off'}{why}")
     lines += ["", "containers that can use GPUs"]
     lines += [f"  {it.type:20}nodes {it.nodes:22}{'yes' if it.can else 'no':5}{it.why}" for it in found.uses]
     lines += ["", "labels"]
     for label in found.labels:
         wrong = "" if label.is_right else f"  expected {label.expected}"
-        lines.append(f"  {label.path:45}{label.actual}{wrong}")
+        lines.append(f"  {label.path:45}{label.have}{wrong}")
     return "\n".join(lines)
 
 

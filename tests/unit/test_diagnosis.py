@@ -53,8 +53,8 @@ def status(**changes: Any) -> Status:
         policy="targeted",
         version=33,
         modules=(Module("nvidia_container", ("200",), True),),
-        booleans=(("container_use_devices", False), ("oci_gpu_hook_use_cgroup_v1", False)),
-        void=(),
+        booleans={"container_use_devices": False, "oci_gpu_hook_use_cgroup_v1": False},
+        void={},
         labels=(),
         uses=(Use("container_t", "made by the hook", True, "needs no module and no boolean"),),
     )
@@ -72,7 +72,7 @@ def status(**changes: Any) -> Status:
             "oci-gpu-hook selinux install",
         ),
         (
-            {"booleans": (("container_use_devices", True),)},
+            {"booleans": {"container_use_devices": True}},
             WARN,
             "container_use_devices is on",
             "setsebool -P container_use_devices off",
@@ -115,12 +115,12 @@ def test_selinux_that_cannot_be_asked_is_no_failure(tmp_path: Path, monkeypatch:
     ],
 )
 def test_selinux_and_the_version_of_cgroups(is_on: bool, cgroups: str, level: str, remedy: str) -> None:
-    found = systemcheck.selinux_status(status(booleans=(("oci_gpu_hook_use_cgroup_v1", is_on),)), cgroups)
+    found = systemcheck.selinux_status(status(booleans={"oci_gpu_hook_use_cgroup_v1": is_on}), cgroups)
     assert [(f.level, f.remedy) for f in found if f.check == "SELinux and cgroups"] == [(level, remedy)]
 
 
 def test_without_the_hooks_module_or_a_cgroup_there_is_nothing_to_say_of_them() -> None:
-    for booleans, cgroups in (((), "v1"), ((("oci_gpu_hook_use_cgroup_v1", False),), "")):
+    for booleans, cgroups in (({}, "v1"), ({"oci_gpu_hook_use_cgroup_v1": False}, "")):
         found = systemcheck.selinux_status(status(booleans=booleans), cgroups)
         assert "SELinux and cgroups" not in {f.check for f in found}
 

@@ -174,15 +174,15 @@ def selinux_status(status: Status, cgroups: str) -> list[Finding]:
         remedy = then(command("dnf", "install", "container-selinux"), _INSTALL)
         is_fault = use.type == "container_t" and not use.can
         findings.append(failed(check, seen, remedy) if is_fault else passed(check, seen))
-    for name in [name for name, on in status.booleans if on and name in _OPEN_TO_ALL_DEVICES]:
+    for name in [name for name, on in status.booleans.items() if on and name in _OPEN_TO_ALL_DEVICES]:
         seen = f"{name} is on: every container may use the host's nodes, which the hook does not need"
         findings.append(warned("SELinux boolean", seen, "setsebool", "-P", name, "off"))
-    is_on = dict(status.booleans).get(CGROUP_V1_BOOLEAN)
+    is_on = status.booleans.get(CGROUP_V1_BOOLEAN)
     if is_on is not None and cgroups:
         findings.append(_cgroup_boolean(is_on, cgroups))
     wrong = [label for label in status.labels if not label.is_right]
     if wrong:
-        seen = f"{wrong[0].path} bears {wrong[0].actual}, the policy says {wrong[0].expected}"
+        seen = f"{wrong[0].path} bears {wrong[0].have}, the policy says {wrong[0].expected}"
         return [*findings, failed("SELinux labels", seen, "restorecon", "-v", *[label.path for label in wrong])]
     return [*findings, passed("SELinux labels", f"{len(status.labels)} files bear what the policy says")]
 

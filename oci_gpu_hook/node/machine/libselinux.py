@@ -80,14 +80,14 @@ class Label(NamedTuple):
     """A file's label, and the label that the file contexts have for it."""
 
     path: str
-    actual: str
+    have: str
     expected: str
 
     @property
     def is_right(self) -> bool:
         """Whether both have the same type: restorecon compares nothing else."""
-        actual_type, expected_type = self.actual.split(":")[2:3], self.expected.split(":")[2:3]
-        return self.expected == "none" or actual_type == expected_type
+        have_type, expected_type = self.have.split(":")[2:3], self.expected.split(":")[2:3]
+        return self.expected == "none" or have_type == expected_type
 
 
 class Use(NamedTuple):
@@ -110,8 +110,8 @@ class Status(NamedTuple):
     policy: str
     version: int
     modules: tuple[Module, ...]
-    booleans: tuple[tuple[str, bool], ...]
-    void: tuple[tuple[str, str], ...]
+    booleans: dict[str, bool]
+    void: dict[str, str]
     labels: tuple[Label, ...]
     uses: tuple[Use, ...]
 
@@ -158,7 +158,7 @@ def status(library: Any, root: HostRoot) -> Status:
     Another root than "/" is the host's, seen from a container: the kernel is the same.
     """
     if library is None:
-        return Status(False, False, "", 0, (), (), (), (), ())
+        return Status(False, False, "", 0, (), {}, {}, (), ())
     policy = policy_name(root)
     if root.path != "/":
         library.set_selinuxmnt(f"{root.path}{_SELINUXFS}")
@@ -176,8 +176,8 @@ def status(library: Any, root: HostRoot) -> Status:
         policy=policy,
         version=library.security_policyvers(),
         modules=tuple(modules),
-        booleans=tuple(booleans.items()),
-        void=((_DRI_BOOLEAN, of_all[0]),) if of_all and booleans.get(_DRI_BOOLEAN) is False else (),
+        booleans=booleans,
+        void={_DRI_BOOLEAN: of_all[0]} if of_all and booleans.get(_DRI_BOOLEAN) is False else {},
         labels=tuple([_label(library, root, path) for path in paths(root)]),
         uses=_uses(library, booleans),
     )
