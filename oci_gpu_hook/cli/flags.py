@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.planning.selection import Selection
 
 _WHERE = "the command line"
-_GPU = "nvidia.com/gpu"
+_GPU, _MIG = "nvidia.com/gpu", "nvidia.com/mig-"
 # Ways that no hook stands behind, which would choose the devices at each start.
 _NAMED_ONLY = ("cdi", "by-user", flaglines.DRIVER_VOLUME)
 
@@ -262,12 +262,8 @@ def _each(found: DriverInventory, selected: Selection) -> list[tuple[str, str]]:
     """
     divided = {device.gpu for device, _ in selected.mig_devices}
     gpus = [(gpu.uuid or str(gpu.nvml_index), _GPU) for gpu, _ in selected.gpus if gpu.nvml_index not in divided]
-    uuids = {gpu.nvml_index: gpu.uuid for gpu in found.gpus}
     migs = [
-        (
-            it.uuid or f"MIG-{uuids[it.gpu]}/{it.gi}/{it.ci}",
-            f"nvidia.com/mig-{it.profile.replace('+', '.')}" if it.profile else _GPU,
-        )
+        (it.uuid or selection.name_of(it, found), f"{_MIG}{it.profile.replace('+', '.')}" if it.profile else _GPU)
         for it, _ in selected.mig_devices
     ]
     return [*gpus, *migs]

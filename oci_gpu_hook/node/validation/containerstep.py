@@ -18,10 +18,11 @@ import tempfile
 import time
 from contextlib import contextmanager, suppress
 from glob import glob
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
 from oci_gpu_hook.driver.survey import list_gpus
-from oci_gpu_hook.errors import ApplyError, ConfigError, HookError, plain
+from oci_gpu_hook.errors import ApplyError, ConfigError, HookError
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, NOTHING, in_words
@@ -112,8 +113,7 @@ class _Container:
         """Create it; gives the pid of its process."""
         self._may_be_there = True
         self._call("create", "--bundle", self.folder, "--pid-file", f"{self.folder}/pid", self.id, output="output")
-        with open(f"{self.folder}/pid", encoding="ascii") as file:
-            return int(file.read())
+        return int(_text(f"{self.folder}/pid"))
 
     def start(self, pid: int) -> Finding:
         """Whether its program runs, and says what a dynamic loader says."""
@@ -172,7 +172,7 @@ def _prepare(root: HostRoot, folder: str, settings: Settings, config: str | None
     """Write the bundle; gives the registration whose hook is in it."""
     os.mkdir(f"{folder}/rootfs", 0o755)
     # A copy: not every runtime's domain, in which its process stays, may start the host's own.
-    program, file = f"{folder}/program", f"{folder}/config.json"
+    program, file = f"{folder}/program", Path(folder, "config.json")
     shutil.copyfile(_loader(), program)
     os.chmod(program, 0o755)
     # As what engines keep in /run, which runtimes may use.
@@ -180,14 +180,15 @@ def _prepare(root: HostRoot, folder: str, settings: Settings, config: str | None
     if engines:
         for path, label in ((folder, engines), (f"{folder}/rootfs", _LABEL), (program, _PROGRAM_LABEL)):
             os.setxattr(path, "security.selinux", f"{label}\0".encode())
-    _write(file, configuration(os.path.basename(folder), settings, program, _LABEL if engines else ""))
+    document = configuration(os.path.basename(folder), settings, program, _LABEL if engines else "")
+    file.write_text(json.dumps(document), encoding="utf-8")
     registration = _registration(root)
-    entry.add_hook(file, registration)
+    entry.add_hook(str(file), registration)
     if config is not None:
-        document = json.loads(_text(file))
+        document = json.loads(file.read_bytes())
         [hook] = document["hooks"]["createRuntime"]
         hook["args"] += ["--config", os.path.abspath(config)]
-        _write(file, document)
+        file.write_text(json.dumps(document), encoding="utf-8")
     return registration
 
 
@@ -289,14 +290,9 @@ def _last_error(log: str) -> str:
 
 
 def _last_line(text: str) -> str:
-    return plain(text.strip().rpartition("\n")[2])
+    return text.strip().rpartition("\n")[2]
 
 
 def _text(path: str) -> str:
     with open(path, encoding="utf-8", errors="replace") as file:
         return file.read(_LARGEST_TEXT)
-
-
-def _write(path: str, document: dict[str, Any]) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(document, file)

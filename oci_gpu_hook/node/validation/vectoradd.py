@@ -166,7 +166,10 @@ def _sums() -> list[float]:
     kernel = _made("cuModuleGetFunction", module, _address(entry))
     # The GPU's memory may hold the sums of an earlier run.
     found = array("f", [float("nan")] * ELEMENTS)
-    memory = [_copied(values) for values in (*[array("f", it) for it in vectors()], found)]
+    memory = []
+    for values in (*[array("f", it) for it in vectors()], found):
+        memory.append(_made("cuMemAlloc_v2", _SIZE))
+        _call("cuMemcpyHtoD_v2", memory[-1], _address(values), _SIZE)
     _launch(kernel, memory)
     _call("cuCtxSynchronize")
     _call("cuMemcpyDtoH_v2", _address(found), memory[-1], _SIZE)
@@ -174,13 +177,6 @@ def _sums() -> list[float]:
         _call("cuMemFree_v2", pointer)
     _call("cuModuleUnload", module)
     return found.tolist()
-
-
-def _copied(values: array[float]) -> int:
-    """Memory of the device with these values: its address there."""
-    pointer = _made("cuMemAlloc_v2", _SIZE)
-    _call("cuMemcpyHtoD_v2", pointer, _address(values), _SIZE)
-    return pointer
 
 
 def _launch(kernel: int, memory: list[int]) -> None:
