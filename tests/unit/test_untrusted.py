@@ -147,7 +147,7 @@ def test_names_without_an_end_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     for number in range(60):
         (tmp_path / str(number)).touch()
     found = inside(tmp_path)
-    assert len(found.names("/", 50)) == 50
+    assert len(found.names("/")) == 50
     assert found.nodes("/", Budget(60)) == ([], False)
     assert found.nodes("/", Budget(-1)) == ([], False)
     os.close(found.fd)

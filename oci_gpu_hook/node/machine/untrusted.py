@@ -94,10 +94,10 @@ class ContainerRoot:
             return _content(fd, largest)
         return None
 
-    def names(self, path: str, most: int = MOST_NAMES) -> list[str]:
-        """The first names in a folder, at most so many."""
+    def names(self, path: str) -> list[str]:
+        """The first names in a folder."""
         with suppress(OSError), closing(self.open(path, _FOLDER)) as fd:
-            return [entry.name for entry in _entries(fd, most)]
+            return [entry.name for entry in _entries(fd)]
         return []
 
     def nodes(self, path: str, budget: Budget) -> tuple[list[tuple[str, Number]], bool]:
@@ -105,7 +105,7 @@ class ContainerRoot:
         found: list[tuple[str, Number]] = []
         count = 0
         with suppress(OSError), closing(self.open(path, _FOLDER, with_links=False)) as fd:
-            for entry in _entries(fd, MOST_NAMES):
+            for entry in _entries(fd):
                 count += 1
                 if budget.is_spent():
                     return found, False
@@ -182,7 +182,7 @@ class Files:
         if self.owner == ROOT:
             return self._root.names(path)
         with suppress(OSError), self._opened(path, _FOLDER) as fd:
-            return sorted([entry.name for entry in _entries(fd, MOST_NAMES)])
+            return sorted([entry.name for entry in _entries(fd)])
         return []
 
     def has(self, path: str) -> bool:
@@ -260,10 +260,10 @@ def _reopened(fd: int) -> int:
     return reopened(fd, posix.O_RDONLY | _NO_WAIT)
 
 
-def _entries(fd: int, most: int) -> Iterator[posix.DirEntry[str]]:
+def _entries(fd: int) -> Iterator[posix.DirEntry[str]]:
     """The first entries of a folder, as far as it can be read."""
     with suppress(OSError), posix.scandir(fd) as entries:
-        yield from islice(entries, most)
+        yield from islice(entries, MOST_NAMES)
 
 
 def number(status: posix.stat_result) -> Number:
