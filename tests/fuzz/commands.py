@@ -20,8 +20,8 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import dockercheck, remedy
 from oci_gpu_hook.node.engines import containerdevices, containerrecords, containers, installed, registrations
 from oci_gpu_hook.node.engines.containerdevices import HostsNodes, Wanted
-from oci_gpu_hook.node.machine import avc, mounts, processes, untrusted
-from oci_gpu_hook.node.machine.mounts import Mounts
+from oci_gpu_hook.node.machine import avc, processes, untrusted
+from oci_gpu_hook.node.machine.untrusted import Mounts
 from tests.fuzz.targets import _ANNOTATIONS, _NUMBERS, _TEXTS, SCRATCH, Target, _object, _several, _spoilt, _written
 from tests.unit import hosts
 
@@ -122,7 +122,7 @@ def _shown(*texts: str) -> None:
 def _mount_lines(text: str) -> None:
     data = text.encode(errors="surrogatepass")
     ours = Mounts(data, is_ours=True)
-    mounts.root_of(data)
+    untrusted.root_of(data)
     for path in ("/", "/dev/nvidia0", text[:9]):
         ours.is_local(path)
         ours.shown(path)

@@ -22,7 +22,7 @@ from oci_gpu_hook.node.engines.containerdevices import ContainerDevices, HostsNo
 from oci_gpu_hook.node.engines.containerrecords import Running
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import processes, untrusted
-from oci_gpu_hook.node.machine.mounts import Mounts
+from oci_gpu_hook.node.machine.untrusted import Mounts
 from oci_gpu_hook.vendors.vendorhost import Device, VendorState
 from oci_gpu_hook.vendors.vendorinventory import VendorInventory
 from tests.unit import hosts

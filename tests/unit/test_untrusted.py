@@ -14,8 +14,7 @@ import pytest
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.mountinfo import Mount
 from oci_gpu_hook.node.machine import untrusted
-from oci_gpu_hook.node.machine.mounts import Mounts
-from oci_gpu_hook.node.machine.untrusted import Budget, ContainerRoot, Files
+from oci_gpu_hook.node.machine.untrusted import Budget, ContainerRoot, Files, Mounts
 from tests.unit.test_containers import USER, owned
 from tests.unit.test_contracts import SOURCES, name
 

@@ -24,9 +24,8 @@ from oci_gpu_hook.kernel import bpf, syscalls
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_character_device, is_same
 from oci_gpu_hook.node.engines import containers, deviceverdict
-from oci_gpu_hook.node.machine import mounts, processes, untrusted
-from oci_gpu_hook.node.machine.mounts import Mounts
-from oci_gpu_hook.node.machine.untrusted import Budget, ContainerRoot
+from oci_gpu_hook.node.machine import processes, untrusted
+from oci_gpu_hook.node.machine.untrusted import Budget, ContainerRoot, Mounts
 from oci_gpu_hook.record import NamedTuple
 
 if TYPE_CHECKING:
@@ -148,7 +147,7 @@ def _first_processes(root: HostRoot, hosts: Mounts) -> tuple[list[tuple[int, int
             said = untrusted.mountinfo(root, pid)
             if not said:
                 continue  # it has ended
-            judged[key] = mounts.root_of(said) != top
+            judged[key] = untrusted.root_of(said) != top
         if judged[key]:
             firsts[namespace.st_ino] = min(firsts.get(namespace.st_ino, (began, pid)), (began, pid))
     return list(firsts.values()), unseen

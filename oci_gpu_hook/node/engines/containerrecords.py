@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.node.machine.mounts import Mounts
-    from oci_gpu_hook.node.machine.untrusted import Budget
+    from oci_gpu_hook.node.machine.untrusted import Budget, Mounts
 
 PODMAN, CRIO, DOCKER, CONTAINERD, LXC = "podman", "CRI-O", "Docker", "containerd", "LXC"
 

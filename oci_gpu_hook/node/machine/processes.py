@@ -17,7 +17,7 @@ from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_same
-from oci_gpu_hook.node.machine import mounts, untrusted
+from oci_gpu_hook.node.machine import untrusted
 
 # ioctl_nsfs(2); linux/nsfs.h.
 _NS_GET_PARENT, _NS_GET_OWNER_UID = 0xB702, 0xB704
@@ -107,7 +107,7 @@ def _is_hosts(root: HostRoot, pid: int, path: str) -> bool:
     if owners != {0} or not is_in_our_users(root, pid):
         return False
     # Nor by its root's filesystem: to ask that may take for ever.
-    own = mounts.root_of(untrusted.mountinfo(root, pid))
+    own = untrusted.root_of(untrusted.mountinfo(root, pid))
     if own is None or own != untrusted.our_mounts().shown(root.path):
         return False
     found = root.source(path)

@@ -22,7 +22,7 @@ from oci_gpu_hook.host.source import read_source
 from oci_gpu_hook.kernel import procfile, syscalls
 from oci_gpu_hook.kernel.descriptors import closing, content, reopened
 from oci_gpu_hook.kernel.filetypes import is_character_device, is_regular
-from oci_gpu_hook.node.machine.mounts import Mounts
+from oci_gpu_hook.kernel.mountinfo import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,6 +49,14 @@ _NO_WAIT = posix.O_NONBLOCK | posix.O_NOCTTY
 _WRITABLE = 0o222
 _IN_ROOT = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 _NO_LINKS = syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_MAGICLINKS
+# Filesystems that answer by themselves: no daemon of a user's and no server is asked.  An overlay asks those that it is
+# made of: one that a user has made is no such filesystem.
+_LOCAL = frozenset(
+    (
+        *("tmpfs", "ramfs", "rootfs", "devtmpfs", "overlay", "ext2", "ext3", "ext4", "xfs"),
+        *("btrfs", "f2fs", "zfs", "bcachefs", "squashfs", "erofs", "iso9660", "vfat"),
+    )
+)
 
 
 class Budget:
@@ -60,6 +68,36 @@ class Budget:
     def is_spent(self) -> bool:
         """Whether the time is over."""
         return monotonic() > self._until
+
+
+class Mounts:
+    """The topmost mount at each mount point of a mount namespace (proc_pid_mountinfo(5)).
+
+    is_ours: whether it is our own namespace, whose "/" this program lies on, whatever answers there.
+    """
+
+    def __init__(self, mountinfo: bytes, *, is_ours: bool = False) -> None:
+        self.points = {mount.point: mount for mount in filter(None, map(parsed, mountinfo.split(b"\n")))}
+        self._is_ours = is_ours
+
+    def way(self, path: str) -> list[str]:
+        """The mount points on the way to `path`, from the top down."""
+        parts = path.rstrip("/").split("/")
+        ways = ["/".join(parts[:end]) or "/" for end in range(1, len(parts) + 1)]
+        return [way for way in ways if way in self.points]
+
+    def is_local(self, path: str) -> bool:
+        """Whether every filesystem on the way to `path` answers by itself; a user waits for his own FUSE daemons."""
+        way = [point for point in self.way(path) if point != "/" or not self._is_ours]
+        return posix.geteuid() != 0 or _LOCAL.issuperset([self.points[point].type for point in way])
+
+    def shown(self, path: str) -> tuple[str, str] | None:
+        """The filesystem's device, and the place in it, of what lies at `path` if no link leads there; else None."""
+        way = self.way(path)
+        if not way:
+            return None
+        mount, top = self.points[way[-1]], way[-1].rstrip("/")
+        return mount.device, mount.root.rstrip("/") + path.rstrip("/")[len(top) :] or "/"
 
 
 class ContainerRoot:
@@ -152,6 +190,15 @@ def mountinfo(root: HostRoot, pid: int) -> bytes:
         while len(said) < _MOST_OF_FIRST and (piece := posix.read(fd, 1 << 16)):
             said += piece
     return said
+
+
+def root_of(mountinfo: bytes) -> tuple[str, str] | None:
+    """What a process has as its root, as `Mounts.shown` gives it; None if its root is no mount point.
+
+    Of the mounts at "/" it is the first: those that follow lie over it.
+    """
+    lines = [parsed(line) for line in mountinfo.split(b"\n") if b" / " in line]
+    return next(((mount.device, mount.root) for mount in filter(None, lines) if mount.point == "/"), None)
 
 
 def regular(path: str, root: HostRoot | None = None) -> int:
