@@ -135,7 +135,7 @@ def _text(root: HostRoot, settings: Settings, seconds: float, beside: tuple[feat
         unhealthy=len(leased.unhealthy_gpus(root, found)),
         others=beside,
     )
-    return featurelabels.text(featurelabels.labels(host))
+    return "".join([f"{name}={value}\n" for name, value in featurelabels.labels(host).items()])
 
 
 def _selinux_mode(root: HostRoot) -> str:

@@ -26,22 +26,17 @@ OURS = "feature.node.kubernetes.io/oci-gpu-hook."
 SINGLE, MIXED = "single", "mixed"
 
 _LONGEST = 63
+_NOT_ALLOWED = re.compile(r"[^\sA-Za-z0-9_.-]")
 _LONGEST_CLASS = 32
 # Kubernetes: what stands before the slash.  A domain, and no name of a single word.
 _DOMAIN = re.compile(r"(?=.{1,253}\Z)([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _GPU = "gpu"
-# By the major number of the compute capability; 7 and 8 have two each.
+# By the major number of the compute capability; within 7 and 8 another family begins with a minor number.
 _FAMILIES = {
-    1: "tesla",
-    2: "fermi",
-    3: "kepler",
-    5: "maxwell",
-    6: "pascal",
-    9: "hopper",
-    10: "blackwell",
-    11: "blackwell",
-    12: "blackwell",
+    **{1: "tesla", 2: "fermi", 3: "kepler", 5: "maxwell", 6: "pascal", 7: "volta", 8: "ampere", 9: "hopper"},
+    **dict.fromkeys((10, 11, 12), "blackwell"),
 }
+_SECOND_FAMILIES = {7: (5, "turing"), 8: (9, "ada-lovelace")}
 # PCI's classes of display controllers, as sysfs writes them.
 _MODES = {"0x030000": "graphics", "0x030200": "compute"}
 
@@ -94,22 +89,13 @@ def labels(host: Host) -> dict[str, str]:
     }
 
 
-def text(found: dict[str, str]) -> str:
-    """The feature file: a line for each label."""
-    return "".join([f"{name}={value}\n" for name, value in found.items()])
-
-
 def label_value(words: str) -> str:
     """What Kubernetes takes as a label's value: letters, digits, ``-_.``, 63 at most, a letter or digit at both ends.
 
     As gpu-feature-discovery does it: blanks become hyphens, and what else is not allowed is left out.
     """
-    kept = "".join([letter for letter in words if letter.isspace() or _is_allowed(letter)])
+    kept = _NOT_ALLOWED.sub("", words)
     return "-".join(kept.split())[:_LONGEST].strip("-_.")
-
-
-def _is_allowed(letter: str) -> bool:
-    return letter.isascii() and (letter.isalnum() or letter in "-_.")
 
 
 def _key(name: str) -> str:
@@ -121,26 +107,19 @@ def _versions(inventory: DriverInventory) -> dict[str, str]:
     """Of driver and CUDA, by the names of today and those of before."""
     major, minor, revision = (*inventory.driver_version.split("."), "", "")[:3]
     cuda_major, _, cuda_minor = inventory.cuda_version.partition(".")
-    found = {
-        "cuda.driver-version.full": inventory.driver_version,
-        "cuda.driver-version.major": major,
-        "cuda.driver-version.minor": minor,
-        "cuda.driver-version.revision": revision,
-        "cuda.driver.major": major,
-        "cuda.driver.minor": minor,
-        "cuda.driver.rev": revision,
-    }
+    found = {"cuda.driver-version.full": inventory.driver_version}
+    for name, last in (("cuda.driver-version", "revision"), ("cuda.driver", "rev")):
+        found.update({f"{name}.major": major, f"{name}.minor": minor, f"{name}.{last}": revision})
     if cuda_major:
         found["cuda.runtime-version.full"] = inventory.cuda_version
         for name in ("cuda.runtime-version", "cuda.runtime"):
-            found[f"{name}.major"], found[f"{name}.minor"] = cuda_major, cuda_minor
+            found.update({f"{name}.major": cuda_major, f"{name}.minor": cuda_minor})
     return found
 
 
 def _machine(host: Host) -> dict[str, str]:
     classes = set(host.classes)
-    readings = _by_bus(host)
-    divided = any(["mig_enabled" in item.values for item in readings.values()])
+    divided = any(["mig_enabled" in item.values for item in host.readings])
     return {
         "gpu.machine": host.machine or "unknown",
         "gpu.mode": _MODES.get(classes.pop(), "unknown") if len(classes) == 1 else "unknown",
@@ -154,8 +133,7 @@ def _gpus(host: Host) -> dict[str, str]:
     gpu = (whole or host.inventory.gpus)[0]
     count = len([item for item in host.inventory.gpus if item.model == gpu.model])
     found = {**_base(_GPU, count, gpu.model, 1 if whole else 0), **_architecture(gpu.compute_capability)}
-    reading = _by_bus(host).get(gpu.bus_id)
-    memory = reading.values.get("memory_total", 0) >> 20 if reading else 0
+    memory = (_reading(host, gpu) or {}).get("memory_total", 0) >> 20
     return {**found, "gpu.memory": str(memory)} if memory else found
 
 
@@ -169,15 +147,12 @@ def _base(name: str, count: int, product: str, replicas: int = 1) -> dict[str, s
 
 
 def _architecture(capability: str) -> dict[str, str]:
-    """Family and compute capability; nothing where NVML has not said it."""
+    """Family and compute capability; nothing if NVML has not said it."""
     major, _, minor = capability.partition(".")
     if not (major.isdecimal() and minor.isdecimal()):
         return {}
-    family = _FAMILIES.get(int(major), "undefined")
-    if major == "7":
-        family = "volta" if int(minor) < 5 else "turing"
-    elif major == "8":
-        family = "ampere" if int(minor) < 9 else "ada-lovelace"
+    first, second = _SECOND_FAMILIES.get(int(major), (0, ""))
+    family = second if second and int(minor) >= first else _FAMILIES.get(int(major), "undefined")
     return {"gpu.family": family, "gpu.compute.major": major, "gpu.compute.minor": minor}
 
 
@@ -224,20 +199,14 @@ def _other(other: Other) -> dict[str, str]:
     name = label_value(name)[:_LONGEST_CLASS].strip("-_.")
     if not name or not _DOMAIN.fullmatch(domain):
         return {}
-    begin = f"{domain}/oci-gpu-hook.{name}"
-    found = {f"{begin}.present": "true"}
-    if other.number:
-        found[f"{begin}.count"] = str(other.number)
-    if other.version:
-        found[f"{begin}.driver-version"] = other.version
-    return found
+    values = {"present": "true", "count": str(other.number or ""), "driver-version": other.version}
+    return {f"{domain}/oci-gpu-hook.{name}.{key}": value for key, value in values.items() if value}
 
 
 def _ours(host: Host) -> dict[str, str]:
     """The hook's version, SELinux, and the last validation, where it was of this driver."""
-    found = {"version": host.version, **({"unhealthy-gpus": str(host.unhealthy)} if host.unhealthy else {})}
-    if host.selinux:
-        found["selinux-mode"] = host.selinux
+    values = {"version": host.version, "unhealthy-gpus": str(host.unhealthy or ""), "selinux-mode": host.selinux}
+    found = {name: value for name, value in values.items() if value}
     last = host.validation
     if not host.inventory.driver_version:
         # It is NVIDIA's driver that is validated.
@@ -245,21 +214,23 @@ def _ours(host: Host) -> dict[str, str]:
     if last is None or last.driver_version != host.inventory.driver_version:
         return {**found, "validation": "none"}
     outcomes = {step.name: step.outcome for step in last.steps}
-    passed = all([outcomes.get(name) == PASSED for name in STEPS])
-    whole = PASSED if passed else "incomplete"
-    found["validation"] = FAILED if FAILED in outcomes.values() else whole
-    found.update({f"validation.{step.name}": step.outcome for step in last.steps})
-    found["validation.timestamp"] = str(last.time)
-    return found
+    whole = PASSED if all([outcomes.get(name) == PASSED for name in STEPS]) else "incomplete"
+    return {
+        **found,
+        "validation": FAILED if FAILED in outcomes.values() else whole,
+        **{f"validation.{name}": outcome for name, outcome in outcomes.items()},
+        "validation.timestamp": str(last.time),
+    }
 
 
-def _by_bus(host: Host) -> dict[str, GpuReading]:
-    return {item.bus_id: item for item in host.readings}
+def _reading(host: Host, gpu: Gpu) -> dict[str, int] | None:
+    """What NVML reads of a GPU; None if it was not asked, or did not answer."""
+    return next((item.values for item in host.readings if item.bus_id == gpu.bus_id), None)
 
 
 def _is_divided(host: Host, gpu: Gpu) -> bool:
     """Whether a GPU is in MIG mode; without NVML's answer, whether it has MIG devices."""
-    reading = _by_bus(host).get(gpu.bus_id)
-    if reading is not None:
-        return bool(reading.values.get("mig_enabled"))
+    values = _reading(host, gpu)
+    if values is not None:
+        return bool(values.get("mig_enabled"))
     return any([device.gpu == gpu.nvml_index for device in host.inventory.mig_devices])
