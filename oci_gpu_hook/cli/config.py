@@ -65,27 +65,31 @@ def import_nvidias(file: str | None, output: str | None, form: str, host_root: s
         data = named.content(name, _LARGEST, root)
     except OSError as err:
         raise ConfigError(f"cannot read {_printable(name)}: {err.strerror}") from err
-    rows = nvidiaconfig.answers(_toml(data, _printable(name)), _printable(name))
+    try:
+        document = toml.parse(data)
+    except toml.MalformedToml as err:
+        raise ConfigError(f"{_printable(name)} is no TOML: {err}") from err
+    except toml.NoParser as err:
+        raise HookError(f"'config import' cannot read TOML: {err}", "install python3-tomli") from err
+    rows = nvidiaconfig.answers(document, _printable(name))
     text = nvidiaconfig.as_settings(rows, name)
     if output is not None:
         _check_place(output)
         whole.write(output, text)
-    document: dict[str, Any] = {"file": name, "output": output, "keys": [row._asdict() for row in rows]}
-    show(form, document, text.rstrip("\n") if output is None else _summary(rows, output))
+    show(
+        form,
+        {"file": name, "output": output, "keys": rows},
+        text.rstrip("\n") if output is None else _summary(rows, output),
+    )
 
 
 def in_force(lines: list[Setting]) -> dict[str, Any]:
     """Each setting for every container, and each line below a heading, with its file and line."""
     decisive = settingsfile.decisive(lines, "", "")
-    defaults = Settings()._asdict()
-    del defaults["unmatched"]
+    defaults = {field: (default, _DEFAULT) for field, default in Settings()._asdict().items() if field != "unmatched"}
+    found = {**defaults, **{field: (line.value, line.where) for field, line in decisive.items()}}
     return {
-        "settings": [
-            _row(field, decisive[field].value, decisive[field].where)
-            if field in decisive
-            else _row(field, default, _DEFAULT)
-            for field, default in defaults.items()
-        ],
+        "settings": [_row(field, *found[field]) for field in found],
         "rules": [
             {line.scope: line.pattern, **_row(line.field, line.value, line.where)} for line in lines if line.scope
         ],
@@ -141,13 +145,3 @@ def _check_place(path: str) -> None:
         raise UsageError(
             f"{_printable(path)} is there, and 'config import' has not written it", "move it away, or name another"
         )
-
-
-def _toml(data: bytes, name: str) -> dict[str, Any]:
-    """The parsed TOML; ConfigError if it is malformed."""
-    try:
-        return toml.parse(data)
-    except toml.MalformedToml as err:
-        raise ConfigError(f"{name} is no TOML: {err}") from err
-    except toml.NoParser as err:
-        raise HookError(f"'config import' cannot read TOML: {err}", "install python3-tomli") from err

@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -20,7 +21,7 @@ from oci_gpu_hook.report.entry import MESSAGE_ID, PREFIX, STEPS, printable
 
 # Fields that a record may have more than once.
 _LISTS = ("device", "relabelled", "note")
-_MOST_DIGITS = 19
+_NUMBER = re.compile("[0-9]{1,18}")
 # Some weeks of a busy node.
 _MOST = 10_000
 # Of an entry as journalctl prints it, ours being a tenth of that; and of all records.
@@ -55,18 +56,17 @@ def as_record(entry: dict[str, Any]) -> dict[str, Any]:
     """An entry of the journal, with our fields under short names and numbers as such."""
     record: dict[str, Any] = {"time": _time(entry.get("__REALTIME_TIMESTAMP")), "message": _text(entry.get("MESSAGE"))}
     for name, value in entry.items():
-        if not name.startswith(PREFIX):
-            continue
         key = name[len(PREFIX) :].lower()
-        if key in record:
+        if not name.startswith(PREFIX) or key in record:
             continue
         if key in _LISTS:
             several = isinstance(value, list) and not isinstance(next(iter(value), 0), int)
             record[key] = [_text(item) for item in (value if several else [value])]
-            continue
-        text = _text(value)
-        number = key.endswith("_usec") or key in ("devices", "files", "exit_code")
-        record[key] = int(text) if number and _is_number(text) else text
+        else:
+            text = _text(value)
+            is_number = key.endswith("_usec") or key in ("devices", "files", "exit_code")
+            # As we write it: anybody can send the journal an entry that looks like ours.
+            record[key] = int(text) if is_number and _NUMBER.fullmatch(text) else text
     return record
 
 
@@ -113,25 +113,19 @@ def _last(lines: IO[bytes]) -> tuple[list[dict[str, Any]], bool]:
     is_begun = False
     while line := lines.readline(_LONGEST):
         is_rest, is_begun = is_begun, not line.endswith(b"\n")
-        entry = {} if is_rest or is_begun else _entry(line)
-        if not entry:
+        try:
+            entry = {} if is_rest or is_begun else json.loads(line)
+        except (ValueError, RecursionError):
             continue
-        count += 1
-        record = as_record(entry)
-        records.append((record, len(str(record))))
-        size += records[-1][1]
+        # No journalctl writes anything but objects.
+        if entry and isinstance(entry, dict):
+            count += 1
+            record = as_record(entry)
+            records.append((record, len(str(record))))
+            size += records[-1][1]
         while size > _LARGEST:
             size -= records.popleft()[1]
     return [record for record, _ in records], count == len(records) and count < _MOST
-
-
-def _entry(line: bytes) -> dict[str, Any]:
-    """The fields of an entry; none if it is no object, as no journalctl writes it."""
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _unread(why: str) -> HookError:
@@ -147,11 +141,6 @@ def _text(value: object) -> str:
         numbers = [item for item in value if isinstance(item, int) and 0 <= item < 256]
         return bytes(numbers).decode(errors="replace")
     return "" if value is None else str(value)
-
-
-def _is_number(text: str) -> bool:
-    """Whether it is a number as we write it: anybody can send the journal an entry that looks like ours."""
-    return text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS
 
 
 def _time(microseconds: object) -> str:
