@@ -25,9 +25,7 @@ _LAST = "features"
 
 @click.command()
 @click.option(
-    "--write",
-    is_flag=True,
-    help="Write the file that the setting 'features' names; remove it where there is no device.",
+    "--write", is_flag=True, help="Write the file that the setting 'features' names; remove it if there is no device."
 )
 @click.option("--remove", is_flag=True, help="Remove that file, and one that --write has written before it.")
 @nvml_timeout
@@ -38,7 +36,7 @@ def features(write: bool, remove: bool, nvml_timeout: float, config: str | None,
 
     Driver, CUDA, GPUs and MIG devices by the names of gpu-feature-discovery (nvidia.com/...), and as
     feature.node.kubernetes.io/oci-gpu-hook... the hook's version, the SELinux mode that is served, and the last
-    validation.  What only NVML knows is missing where it does not answer.  Other vendors' devices are told of below the
+    validation.  What only NVML knows is missing if it does not answer.  Other vendors' devices have labels below the
     domains of their kinds, such as amd.com/oci-gpu-hook.gpu.count.
     """
     root, settings = HostRoot(host_root), read_settings(config, None)
@@ -53,8 +51,7 @@ def features(write: bool, remove: bool, nvml_timeout: float, config: str | None,
 
 
 def renew(root: HostRoot, settings: Settings, seconds: float) -> str:
-    """Write the feature file, or remove it where no driver is loaded and no other vendor's device is here, or NVIDIA's
-    cannot be used; gives a sentence.
+    """Write the feature file, or remove it if neither a driver nor another vendor's device is here; gives a sentence.
 
     One that was written before under another name is removed.  "" if there was none and is no setting for it.
     DriverError if the driver is half installed.

@@ -39,7 +39,7 @@ class Asked(NamedTuple):
     volume: str
 
 
-# Of each way: what it needs, for people, and the words, with the placeholders of `filled`.
+# What each way needs, for people, and its words, with the placeholders of `filled`.
 DOCKER = {
     "gpus": (
         "by --gpus: needs the package oci-gpu-hook-docker, or 'make install-docker', and a restart of dockerd",
@@ -113,7 +113,7 @@ c.DockerSpawner.extra_host_config = {
 """,
     "by-user": f"""\
 # A GPU for each user, as by docker run --gpus: dockerd needs the package oci-gpu-hook-docker. Put your users' names
-# here; who is not named gets none, whatever the image asks for, and two users who have the same one share it.
+# here; other users get none, whatever the image asks for, and two users who have the same one share it.
 from docker.types import DeviceRequest
 
 GPUS = {{
@@ -204,7 +204,7 @@ _SHARED_MEMORY = """\
 # containers need. Take out hostIPC and level s0. An emptyDir of medium Memory at /dev/shm still makes it larger than
 # 64 MB, and serves nothing else.
 """
-# Of each GPU mode: what people must know of it, and KubeSpawner's settings beside the resources, as Python.
+# What people must know of each GPU mode, and KubeSpawner's settings beside the resources, as Python.
 KUBE_MODES: dict[str, tuple[str, dict[str, str]]] = {
     "none": (
         """\
@@ -245,7 +245,7 @@ _BY_SCC = """\
 # constraints set the type and the namespace's level; the notebooks' service account must be allowed to use them.
 """
 _PROFILES = """\
-# Only who picks the profile has them: other notebooks keep the SELinux type, and the SCC, of notebooks without GPUs.
+# Users who pick the profile have them: other notebooks keep the SELinux type, and the SCC, of notebooks without GPUs.
 c.KubeSpawner.profile_list = [
     {
         "display_name": "Without a GPU",
@@ -263,7 +263,7 @@ $settings    },
 def kube(mode: str, limits: dict[str, int], *, scc: str | None = None, is_profile: bool = False) -> str:
     """KubeSpawner, in one of `KUBE_MODES`.
 
-    scc: OpenShift's constraints that set the type; is_profile: for who picks a profile, not for everybody.
+    scc: OpenShift's constraints that set the type; is_profile: for users who pick a profile.
     """
     needs, settings = KUBE_MODES[mode]
     others: dict[str, str] = {}

@@ -133,7 +133,7 @@ def flags() -> None:
 def docker(named: _Named, way: str | None) -> None:
     """Options of docker run, in each way that Docker has.
 
-    GPU is an index, a UUID or a MIG device, and 'all' where none is named.  With --way the words stand as they are, not
+    GPU is an index, a UUID or a MIG device, and 'all' if none is named.  With --way the words stand as they are, not
     quoted for a shell: docker run $(oci-gpu-hook flags docker --way gpus 0) IMAGE.  That of 'driver-volume' is what
     nvidia-docker 1 printed at /docker/cli.
     """
@@ -146,7 +146,7 @@ def docker(named: _Named, way: str | None) -> None:
 def podman(named: _Named, way: str | None) -> None:
     """Options of podman run, by the hook and by CDI.
 
-    GPU is an index, a UUID or a MIG device, and 'all' where none is named.
+    GPU is an index, a UUID or a MIG device, and 'all' if none is named.
     """
     _print_words(flaglines.PODMAN, way, named.asked(way))
 
@@ -157,7 +157,7 @@ def podman(named: _Named, way: str | None) -> None:
 def dockerspawner(named: _Named, way: str) -> None:
     """Python lines of jupyterhub_config.py for DockerSpawner.
 
-    GPU is an index, a UUID or a MIG device, and 'all' where none is named; or 'any', by which each user gets
+    GPU is an index, a UUID or a MIG device, and 'all' if none is named; or 'any', by which each user gets
     what has room (the setting gpu-holders).  With --way by-user each user gets one of them.
     """
     lines = flaglines.filled(flaglines.SPAWNER[way], named.asked(way))
@@ -170,7 +170,7 @@ def dockerspawner(named: _Named, way: str) -> None:
 def compose(named: _Named, way: str) -> None:
     """A compose file with one service.
 
-    GPU is an index, a UUID or a MIG device, and 'all' where none is named.  The way 'environment' is for every Compose.
+    GPU is an index, a UUID or a MIG device, and 'all' if none is named.  The way 'environment' is for every Compose.
     """
     needs, lines = flaglines.COMPOSE[way]
     service = flaglines.filled(f"{flaglines.SERVICE}{lines}", named.asked(way))
@@ -183,7 +183,7 @@ def compose(named: _Named, way: str) -> None:
 def swarmspawner(named: _Named, name: str) -> None:
     """Python lines of jupyterhub_config.py for SwarmSpawner.
 
-    Each user gets as many GPUs, or shares, as are named here, one where none is: Swarm picks them.
+    Each user gets as many GPUs, or shares, as are named here, one if none is: Swarm picks them.
     """
     count = len(_each(*named.on_host()[1:])) if named.gpus else 1
     click.echo(flaglines.swarm_spawner(name, count), nl=False)
@@ -197,13 +197,13 @@ def swarmspawner(named: _Named, name: str) -> None:
     show_default=True,
     help="How SELinux confines the pod.",
 )
-@_ways(("everybody", "profile"), "Who gets them: every user, or who picks a profile with GPUs.", "everybody")
+@_ways(("everybody", "profile"), "Who gets them: every user, or those who pick a profile with GPUs.", "everybody")
 @click.option("--scc", metavar="NAME", help="With --mode selinux on OpenShift: the constraints that set the type.")
 @_gpus
 def kubespawner(named: _Named, mode: str, way: str, scc: str | None) -> None:
     """Python lines of jupyterhub_config.py for KubeSpawner, in the three GPU modes.
 
-    Each user gets as many GPUs and MIG devices as are named here, one GPU where none is: the device plugin picks them.
+    Each user gets as many GPUs and MIG devices as are named here, one GPU if none is: the device plugin picks them.
     With --way profile all else of a notebook without GPUs stays as it is, its SELinux type and its SCC too.
     """
     if scc is not None and (mode != "selinux" or not is_name(scc)):
@@ -219,7 +219,7 @@ def lxc(named: _Named) -> None:
     """Lines of a container's configuration for LXC, privileged or not.
 
     They start nvidia-container-cli, of the package oci-gpu-hook-cli.  GPU is an index, a UUID or a MIG device, and
-    'all' where none is named.
+    'all' if none is named.
     """
     request = named.request()
     click.echo("\n".join(planlines.lxc(named.plan(request, "/"), request)))
@@ -232,7 +232,7 @@ def lxc(named: _Named) -> None:
 def nspawn(named: _Named, directory: str, way: str) -> None:
     """Words of systemd-nspawn, or its files, for a container with GPUs.
 
-    GPU is an index, a UUID or a MIG device, and 'all' where none is named.  Print them again after each update of the
+    GPU is an index, a UUID or a MIG device, and 'all' if none is named.  Print them again after each update of the
     driver.  What cannot be said so is told on standard error.
     """
     plan = named.plan(named.request(), os.path.abspath(directory))
@@ -258,7 +258,7 @@ def _others(ways: Iterable[str], way: str) -> str:
 def _each(found: DriverInventory, selected: Selection) -> list[tuple[str, str]]:
     """A name for each single device, and the device plugin's resource that it is one of (strategy "mixed").
 
-    The names are UUIDs, which stay when GPUs are added, where they are known.
+    The names are UUIDs, if they are known: these stay when GPUs are added.
     """
     divided = {device.gpu for device, _ in selected.mig_devices}
     gpus = [(gpu.uuid or str(gpu.nvml_index), _GPU) for gpu, _ in selected.gpus if gpu.nvml_index not in divided]

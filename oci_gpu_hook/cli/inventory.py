@@ -47,9 +47,9 @@ _SETTLE_SECONDS = 2.0
 def info(form: str, config: str | None, host_root: str) -> None:
     """Show NVIDIA's driver, its GPUs, MIG devices and files, and what there is of other vendors, as it is now.
 
-    What only NVML knows comes from the saved inventory, if that is still true.  Of a Jetson and of WSL 2, the devices
-    and files that containers get there, and what proves the platform.  Of another vendor, the devices with the names
-    that ask for them, what its file requires and the host has not, and what may be missing and is.
+    What only NVML knows comes from the saved inventory, if that is still true.  On a Jetson and in WSL 2, it shows the
+    devices and files that containers get there, and what proves the platform.  For another vendor, it shows the devices
+    with the names that ask for them, what its file requires and the host has not, and what may be missing and is.
     """
     root, driver_root = HostRoot(host_root), read_settings(config, None).driver_root
     found = onhost.look(root, driver_root, present.look(root), lambda: survey.current(root, driver_root))
@@ -209,7 +209,7 @@ class _Watch:
 
 
 def _no_driver() -> DriverInventory:
-    """NVIDIA's driver, where only others are looked for."""
+    """NVIDIA's driver, if only others are looked for."""
     raise DriverError("NVIDIA's driver is looked at apart")
 
 
@@ -247,7 +247,7 @@ def _refresh_vendors(root: HostRoot) -> Present:
 
 
 def _refresh_volume(root: HostRoot, found: DriverInventory) -> None:
-    """Bring the driver's volume up to date, where there is one: containers that need it name no driver."""
+    """Bring the driver's volume up to date, if there is one: containers that need it name no driver."""
     if drivervolume.is_ours(root) and drivervolume.make(root, found):
         click.echo(f"brought {drivervolume.PATH} up to date", err=True)
 

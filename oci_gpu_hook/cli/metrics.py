@@ -82,7 +82,7 @@ def exposition(root: HostRoot, settings: Settings, timeout: float, *, remember: 
     timeout: how long NVML may take; remember: whether later calls are to know what this one has seen.
     """
     onhost.check_is_server(root)
-    # Of a clock that nobody can set.
+    # By a clock that cannot be set.
     began = time.monotonic()
     version, found, said = driver_version(root) or "", None, None
     try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``prepare``: make the device nodes that /dev lacks after a boot, as nvidia-modprobe makes them.
 
-nvidia-modprobe makes them where the host has it.  Nodes that are still missing are made here.  Must not change a node
+nvidia-modprobe makes them if the host has it.  Nodes that are still missing are made here.  Must not change a node
 that has the right numbers: its mode is the administrator's choice.
 """
 
@@ -31,7 +31,7 @@ _SECONDS = 60
 def prepare(form: str, host_root: str) -> None:
     """Make the device nodes that a fresh boot lacks: unified memory, mode setting, MIG capabilities.
 
-    nvidia-modprobe makes them, where this host has it.  Nodes that are still missing are made from what the driver says
+    nvidia-modprobe makes them, if this host has it.  Nodes that are still missing are made from what the driver says
     in /proc.  Existing nodes stay as they are, but a node is replaced if the driver has another number for it since it
     was loaded again.  With --host-root no program is started and no module is loaded.
     """

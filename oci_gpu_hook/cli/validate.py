@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from oci_gpu_hook.driver.facts import Facts
     from oci_gpu_hook.driver.inventory import DriverInventory
-    from oci_gpu_hook.node.engines.containerrecords import Running
     from oci_gpu_hook.request.settings import Settings
 
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -81,7 +80,7 @@ def validate(
     for number in _ENDING:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _leave)
-    # Whatever folder is made, nobody else may write to it, and pods may read it.
+    # Only root may write to a folder that is made, and pods may read it.
     os.umask(0o022)
     asked = [name for name in STEPS if name in steps] or list(STEPS)
     found = _Validation(read_settings(config, None), config, timeout, runtime)
@@ -134,12 +133,12 @@ class _Validation:
         with closing(self._lock()):
             if self._settings.validation_folder:
                 self._folder = self._open_folder()
-            # Whoever looks must not see the result of before, even where this run is killed.
+            # A pod must not see the result of before, even if this run is killed.
             for name in asked:
                 self._put_file(name, None)
             try:
                 for name in asked:
-                    # Of a step that runs nobody is to be alarmed.
+                    # A step that runs must raise no alarm.
                     self._write_record(asked, SKIPPED)
                     text = of_driver(self._settings.driver_root) if name == DRIVER else ""
                     if self._run(name) == PASSED:
@@ -159,7 +158,7 @@ class _Validation:
     def _open_folder(self) -> int:
         """A descriptor of the folder of the files, which is made, as /run is empty after a boot.
 
-        From here on it is used by that: nobody can put another in its place.  ConfigError if it cannot be ours.
+        It is used by that from here on: no other can take its place.  ConfigError if it cannot be ours.
         """
         path = self._settings.validation_folder
         setting, hint = f"validation-folder {path}", "the administrator must name another"
@@ -250,17 +249,17 @@ class _Validation:
         except DriverError as err:
             return [drivercheck.absent(root, driver_root, kernelconfig.look(root), err, tool)]
         findings = drivercheck.loaded(root, driver_root, found, tool)
-        found, wrong = self._ask_nvml(found)
-        return [*findings, *(drivercheck.nvml(found, self._facts) if self._facts else wrong)]
+        return [*findings, *self._ask_nvml(found)[1]]
 
     def _ask_nvml(self, found: DriverInventory) -> tuple[DriverInventory, list[Finding]]:
-        """The inventory with what NVML says, and what is to be said if it does not answer."""
+        """The inventory with what NVML says, and whether NVML answers and agrees with the kernel."""
         if self._facts is None:
             try:
                 self._facts = nvml.facts(nvml.library(self._root, found), self._seconds)
             except nvml.NvmlUnavailable as err:
                 return found, [failed("NVML", str(err), KERNELS_LOG)]
-        return survey.survey(self._root, self._settings.driver_root, self._facts), []
+        found = survey.survey(self._root, self._settings.driver_root, self._facts)
+        return found, drivercheck.nvml(found, self._facts)
 
     def _hook(self) -> list[Finding]:
         if not self._is_root:
@@ -272,12 +271,11 @@ class _Validation:
         if settings.unmatched and settings.unmatched_sections == "refuse":
             what = " and ".join(settings.unmatched)
             raise _Skipped(f"unmatched-sections = refuse, and its container has no {what}")
+        root, config = self._root, self._config
         runtime = containerstep.runtime(self._runtime or settings.runtime)
-
-        def look(running: Running) -> list[Finding]:
-            return examine.running(self._root, running, self._config)
-
-        return containerstep.run(self._root, settings, runtime, self._config, self._seconds, look)
+        return containerstep.run(
+            root, settings, runtime, config, self._seconds, lambda it: examine.running(root, it, config)
+        )
 
     def _workload(self) -> list[Finding]:
         root, driver_root = self._root, self._settings.driver_root

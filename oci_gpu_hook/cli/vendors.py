@@ -36,11 +36,11 @@ def vendors() -> None:
 def list_vendors(form: str, host_root: str) -> None:
     """Show every vendor's file of this host, what of its hardware is here, and what is wrong with the broken ones.
 
-    DEVICES is how many devices a request can name; 'all' where it can name none and gets what is there; 'none' where
-    hardware is here without a node; '-' where none is here.  VERSION is the driver's.
+    DEVICES is how many devices a request can name; 'all' if it can name none and gets what is there; 'none' if hardware
+    is here without a node; '-' if none is here.  VERSION is the driver's.
 
     They lie in /etc/oci-gpu-hook/vendors, /usr/local/share/oci-gpu-hook/vendors and /usr/share/oci-gpu-hook/vendors.
-    Of files of one name that in the folder named first counts.
+    If several have one name, that in the folder named first counts.
     """
     root = HostRoot(host_root)
     found, errors = folders.load_all(root)
@@ -65,7 +65,7 @@ def check(file: str, form: str, host_root: str) -> None:
     """Say what FILE describes, or which key in it is wrong.
 
     FILE may lie anywhere; one in a folder of vendors' files is read as a container's start reads it.  It is wrong as
-    well where another vendor's file has its flag.
+    well if another vendor's file has its flag.
     """
     root = HostRoot(host_root)
     path = os.path.abspath(file)

@@ -43,5 +43,5 @@ def create(config: str | None, host_root: str) -> None:
 @volume.command()
 @host_root
 def remove(host_root: str) -> None:
-    """Remove the volume's folder: ours alone, and only where it has our mark."""
+    """Remove the volume's folder: ours alone, and only if it has our mark."""
     click.echo(f"{'removed' if drivervolume.remove(HostRoot(host_root)) else 'there is no'} {drivervolume.PATH}")

@@ -157,7 +157,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags swarmspawner' -l host-root 
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags swarmspawner' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags swarmspawner' -f
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l mode -r -f -a 'none selinux privileged' -d 'How SELinux confines the pod'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l way -r -f -a 'everybody profile' -d 'Who gets them: every user, or who picks a profile with GPUs'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l way -r -f -a 'everybody profile' -d 'Who gets them: every user, or those who pick a profile with GPUs'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l scc -r -f -d 'With --mode selinux on OpenShift: the constraints that set the type'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
@@ -174,7 +174,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags nspawn' -l host-root -r -f 
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags nspawn' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags nspawn' -f
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at volume' -a create -d 'Make the volume, or bring it up to date, and print the command that names it to Docker'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at volume' -a remove -d 'Remove the volume\'s folder: ours alone, and only where it has our mark'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at volume' -a remove -d 'Remove the volume\'s folder: ours alone, and only if it has our mark'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at volume' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at volume create' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at volume create' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
@@ -225,7 +225,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at metrics' -l gpus -d 'Of the GPUs 
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at metrics' -l timeout -r -f -d 'How long NVML may take to answer, with --gpus'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at metrics' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at metrics' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at features' -l write -d 'Write the file that the setting \'features\' names; remove it where there is no device'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at features' -l write -d 'Write the file that the setting \'features\' names; remove it if there is no device'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at features' -l remove -d 'Remove that file, and one that --write has written before it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at features' -l nvml-timeout -r -f -d 'How long NVML may take to answer; 0 does not ask it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at features' -l config -r -F -d 'The administrator\'s file'

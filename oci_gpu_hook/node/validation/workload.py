@@ -147,7 +147,7 @@ def _answered(device: Device, document: dict[str, Any]) -> Finding:
         seen = f"{call.partition('_v2')[0]} failed: {name} ({text.rstrip('.')})"
         remedy = _REMEDIES.get(document["code"], KERNELS_LOG)
     elif device.word.startswith("GPU-") and document["uuid"] != device.word[4:]:
-        # Of a MIG device an old driver gives the GPU's.
+        # An old driver gives a MIG device the UUID of its GPU.
         seen, remedy = f"CUDA gave GPU-{document['uuid']} in the place of {device.word}", _VALIDATE_DRIVER
     elif document["differs"]:
         count, index, expected, got = document["differs"]
