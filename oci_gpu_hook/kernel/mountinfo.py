@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The mounts of one mount namespace, as /proc/PID/mountinfo lists them (proc_pid_mountinfo(5)).  Pure.
 
-A node has thousands of mounts, and something must be known of a few: the text is searched as it comes,
-piece by piece, and never held.  The kernel takes some microseconds to write each line, so a start looks once.
+A node has thousands of mounts, and something must be known of a few: the text is searched as it comes, in pieces of
+whole lines (`procfile`), and never held.  The kernel takes some microseconds to write each line, so a start looks once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def mount(pieces: Iterable[bytes], id: int) -> Mount | None:
     """The mount with the number `id`, as statx(2) gives it; None if there is none."""
     # The kernel writes a newline inside a field as \\012, and a space as \\040.
     start = b"%d " % id
-    for text in whole_lines(pieces):
+    for text in pieces:
         at = 0 if text.startswith(start) else text.find(b"\n" + start) + 1
         if at or text.startswith(start):
             return parsed(text[at:].partition(b"\n")[0])
@@ -43,7 +43,7 @@ def mount(pieces: Iterable[bytes], id: int) -> Mount | None:
 
 def mounts(pieces: Iterable[bytes]) -> Iterator[Mount]:
     """All mounts: a start reads them only if something is not where it is on most hosts."""
-    for text in whole_lines(pieces):
+    for text in pieces:
         yield from filter(None, map(parsed, text.split(b"\n")))
 
 
@@ -54,7 +54,7 @@ def mounted(pieces: Iterable[bytes], devices: Iterable[str], but_below: str = ""
     """
     missing = {device: b" %b " % device.encode() for device in devices}
     found: set[str] = set()
-    for text in whole_lines(pieces) if missing else ():
+    for text in pieces if missing else ():
         for device, number in [*missing.items()]:
             lines = [line for line in text.split(b"\n") if number in line] if number in text else []
             if any([_is_of(line, device, but_below) for line in lines]):
@@ -74,20 +74,6 @@ def _is_of(line: bytes, device: str, but_below: str) -> bool:
     if mount is None:
         return True
     return mount.device == device and not (but_below and f"{mount.point}/".startswith(f"{but_below}/"))
-
-
-def whole_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The text of `pieces`, no line of it in two."""
-    rest: list[bytes] = []
-    for piece in pieces:
-        text, newline, after = piece.rpartition(b"\n")
-        if newline:
-            yield b"".join([*rest, text, newline])
-            rest = [after]
-        else:
-            rest.append(piece)
-    if any(rest):
-        yield b"".join(rest)
 
 
 def parsed(line: bytes) -> Mount | None:

@@ -24,11 +24,17 @@ def read(path: str, dir_fd: int | None = None) -> bytes:
 
 
 def pieces(path: str, dir_fd: int | None = None) -> Iterator[bytes]:
-    """The same, one piece at a time, for a file that is not to be held whole."""
+    """The same in pieces of whole lines, for a file that is not to be held whole."""
     with closing(posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC, dir_fd=dir_fd)) as fd:
-        size = 0
+        size, rest = 0, [b""]
         while piece := posix.read(fd, _PIECE):
             size += len(piece)
             if size > _LARGEST:
                 raise OSError(_EFBIG, posix.strerror(_EFBIG), path)
-            yield piece
+            lines, newline, after = piece.rpartition(b"\n")
+            if newline:
+                yield b"".join([*rest, lines, newline])
+                rest = [after]
+            else:
+                rest.append(piece)
+        yield b"".join(rest)

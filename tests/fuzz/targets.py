@@ -25,7 +25,7 @@ from oci_gpu_hook.formats import contexts, devicefilter, ldcache, scopeunit
 from oci_gpu_hook.formats.ldcache import Entry, paths_of
 from oci_gpu_hook.host import docker, podman, saved
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.kernel import mountinfo
+from oci_gpu_hook.kernel import mountinfo, procfile
 from oci_gpu_hook.node.engines import cdispecs
 from oci_gpu_hook.planning import compatibility, labels, requirements
 from oci_gpu_hook.request import bycdi, containercli, settingsfile, sources
@@ -493,7 +493,7 @@ def _proc_files(value: tuple[str, list[str]]) -> None:
     folder = SCRATCH / "proc"
     folder.mkdir(exist_ok=True)
     (folder / "mountinfo").write_bytes(root.data + b"\n")
-    pieces = [root.data[at : at + 4096] for at in range(0, len(root.data), 4096)]
+    pieces = [*procfile.pieces(str(folder / "mountinfo"))]
     for number in (1, 7):
         mountinfo.mount(pieces, number)
         mountinfo.mounted(pieces, [f"0:{number}"])

@@ -19,31 +19,35 @@ LINE = "{} 1 0:1 / /a{} rw shared:7 - tmpfs none rw,context=x\n"
 FIRST = "11 1 0:1 / /a rw,noexec shared:42 master:1 - ext4 /dev/sda1 rw,a - b\n"
 
 
-def cut(text: str | bytes, size: int) -> list[bytes]:
-    """The text in pieces, as read(2) may give it."""
-    data = text.encode() if isinstance(text, str) else text
-    return [data[at : at + size] for at in range(0, len(data), size)]
+def cut(file: Path, text: str | bytes, size: int) -> list[bytes]:
+    """The text in pieces of whole lines, if read(2) gives so many bytes at a time."""
+    file.write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(procfile, "_PIECE", size)
+        return [*procfile.pieces(str(file))]
 
 
 @pytest.mark.parametrize("size", [7, 4096, 1 << 20])
-def test_a_mount_is_found_wherever_its_line_is(size: int) -> None:
+def test_a_mount_is_found_wherever_its_line_is(tmp_path: Path, size: int) -> None:
     lines = [LINE.format(number, "x" * (number % 300)) for number in range(100, 3_000)]
+    file = tmp_path / "mountinfo"
     for place in (0, 1, 700, len(lines)):
-        pieces = cut("".join([*lines[:place], FIRST, *lines[place:]]), size)
+        pieces = cut(file, "".join([*lines[:place], FIRST, *lines[place:]]), size)
         found = mountinfo.mount(pieces, 11)
         assert found == Mount(11, "0:1", "/", "/a", ("shared:42", "master:1"), "ext4", "rw,a - b")
         assert mountinfo.mount(pieces, 1) is None
-    assert mountinfo.mount(cut(FIRST.rstrip("\n"), size), 11) == found
+    assert mountinfo.mount(cut(file, FIRST.rstrip("\n"), size), 11) == found
     for short in (b"7 -", b"7", b""):
-        assert mountinfo.mount(cut(short, size), 7) is None
+        assert mountinfo.mount(cut(file, short, size), 7) is None
 
 
 @pytest.mark.parametrize("size", [1, 5, 4096])
-def test_a_device_is_found_by_its_own_field_alone(size: int) -> None:
+def test_a_device_is_found_by_its_own_field_alone(tmp_path: Path, size: int) -> None:
     text = b"1 0 0:5 / / rw - fuse 0:7 rw\n2 1 0:6 / /a rw - tmpfs none rw\n7 -\n"
     numbers = ("0:5", "0:6", "0:7", "0:8")
-    assert mountinfo.mounted(cut(text, size), numbers) == {"0:5", "0:6"}
-    assert mountinfo.mounted(cut(text, size), ()) == set()
+    pieces = cut(tmp_path / "mountinfo", text, size)
+    assert mountinfo.mounted(pieces, numbers) == {"0:5", "0:6"}
+    assert mountinfo.mounted(pieces, ()) == set()
 
 
 def test_a_hundred_thousand_mounts_are_never_held(tmp_path: Path) -> None:
