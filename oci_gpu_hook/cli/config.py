@@ -76,11 +76,8 @@ def import_nvidias(file: str | None, output: str | None, form: str, host_root: s
     if output is not None:
         _check_place(output)
         whole.write(output, text)
-    show(
-        form,
-        {"file": name, "output": output, "keys": rows},
-        text.rstrip("\n") if output is None else _summary(rows, output),
-    )
+    told = text.rstrip("\n").split("\n") if output is None else _summary(rows, output)
+    show(form, {"file": name, "output": output, "keys": rows}, told)
 
 
 def in_force(lines: list[Setting]) -> dict[str, Any]:
@@ -100,7 +97,7 @@ def _row(field: str, value: object, where: str) -> dict[str, Any]:
     return {"key": field.replace("_", "-"), "value": value, "from": where}
 
 
-def _as_text(document: dict[str, Any]) -> str:
+def _as_text(document: dict[str, Any]) -> list[str]:
     """One line for each setting: key, value, file and line; rules below their headings, in the order of the files."""
     rows = document["settings"] + document["rules"]
     cells = [(row["key"], settingsfile.written(row["value"]), row["from"]) for row in rows]
@@ -112,7 +109,7 @@ def _as_text(document: dict[str, Any]) -> str:
             lines += ["", under]
             heading = under
         lines.append(text)
-    return "\n".join(lines)
+    return lines
 
 
 def _printable(text: str) -> str:
@@ -120,14 +117,14 @@ def _printable(text: str) -> str:
     return text if text.isascii() and text.isprintable() else ascii(text)
 
 
-def _summary(rows: list[Answer], output: str) -> str:
+def _summary(rows: list[Answer], output: str) -> list[str]:
     """What was written, and a line for each refused key."""
     counts = [
         f"{sum(row.answer == answer for row in rows)} {answer}"
         for answer in (nvidiaconfig.SERVED, nvidiaconfig.NEEDLESS, nvidiaconfig.REFUSED)
     ]
     refused = [f"  refused: {row.key} = {row.value}: {row.means}" for row in rows if row.answer == nvidiaconfig.REFUSED]
-    return "\n".join([f"wrote {_printable(output)}: {', '.join(counts)}", *refused])
+    return [f"wrote {_printable(output)}: {', '.join(counts)}", *refused]
 
 
 def _check_place(path: str) -> None:

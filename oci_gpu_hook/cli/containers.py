@@ -11,7 +11,7 @@ import click
 
 from oci_gpu_hook.cli import onhost, watching
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, seconds, show
-from oci_gpu_hook.cli.render import columns, joined
+from oci_gpu_hook.cli.render import columns
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.errors import DriverError, UsageError
 from oci_gpu_hook.host.leases import has_room
@@ -52,7 +52,7 @@ def containers(watch: float | None, form: str, config: str | None, host_root: st
         held, found, with_others = _look(root, settings.driver_root)
         counted, most = _counted(root, settings), settings.gpu_holders
         lines = [*lines_of(held, found, with_others=with_others), *_told(counted, most)]
-        show(form, document(held, found, counted, most), joined(lines), _painted)
+        show(form, document(held, found, counted, most), lines, _painted)
         return
     if form != "text":
         raise UsageError("--watch shows lines for people: without it --format json gives one look")

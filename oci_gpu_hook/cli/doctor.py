@@ -14,7 +14,7 @@ from oci_gpu_hook.cli import cdi, examine
 from oci_gpu_hook.cli.options import config_file, host_root, json_format, output_format, show
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import proc, survey
-from oci_gpu_hook.errors import LONGEST_LIST, DriverError, plain
+from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import (
     FAIL,
@@ -123,28 +123,25 @@ def document(findings: list[Finding]) -> dict[str, object]:
     return {
         "failed": len([item for item in findings if item.level == FAIL]),
         "warned": len([item for item in findings if item.level == WARN]),
-        "findings": [item._asdict() for item in findings],
+        "findings": findings,
     }
 
 
-def as_text(findings: list[Finding]) -> str:
+def as_text(findings: list[Finding]) -> list[str]:
     """One line for each finding, below it the command that fixes it; the counts at the end."""
     counted = [f"{len([f for f in findings if f.level == level])} {level}" for level in (FAIL, WARN)]
-    return "\n".join([*lines(findings), "", f"{len(findings)} checks: {', '.join(counted)}"])
+    return [*lines(findings), "", f"{len(findings)} checks: {', '.join(counted)}"]
 
 
 def lines(findings: list[Finding]) -> list[str]:
-    """One line for each finding, below it the command that fixes it.
-
-    What was seen may be a text of a container's or a user's: none of it becomes a line of its own.
-    """
+    """One line for each finding, below it the command that fixes it."""
     width = max([len(item.check) for item in findings], default=0) + 2
     found = []
     for item in findings:
         found.append(f"{item.level:6}{item.check:{width}}{item.seen}")
         if item.remedy:
             found.append(f"{'':6}{'':{width}}fix: {item.remedy}")
-    return [plain(line, LONGEST_LIST) for line in found]
+    return found
 
 
 def painted(line: str) -> str:

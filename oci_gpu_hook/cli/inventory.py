@@ -76,9 +76,9 @@ def refresh(nvml_timeout: float, form: str, config: str | None, host_root: str) 
     root, driver_root = HostRoot(host_root, remember=True), read_settings(config, None).driver_root
     others = _refresh_vendors(root)
     found = onhost.look(root, driver_root, others, lambda: _refresh(root, driver_root, nvml_timeout))
-    lines = [*([_summary(root, found.nvidia)] if found.nvidia else []), *_other_summaries(found)]
-    text = "\n".join([*lines, *onhost.wrong_lines(found.wrong)])
-    show(form, {"saved": _path(root) if found.nvidia else "", **onhost.document(found)}, text)
+    lines = [*(_summary(root, found.nvidia) if found.nvidia else []), *_other_summaries(found)]
+    document = {"saved": _path(root) if found.nvidia else "", **onhost.document(found)}
+    show(form, document, [*lines, *onhost.wrong_lines(found.wrong)])
     if found.nvidia:
         _refresh_volume(root, found.nvidia)
     elif found.error and present.expects_nvidia(root):
@@ -166,7 +166,7 @@ class _Watch:
             found = _refresh(root, self._driver_root, self._seconds)
             _refresh_volume(root, found)
             self._saved = found
-            click.echo(_summary(root, found) + (f" ({event})" if event else ""))
+            click.echo("\n".join(_summary(root, found)) + (f" ({event})" if event else ""))
             self._is_spec_due = self._are_features_due = True
         if self._cdi_spec and self._is_spec_due:
             settings = read_settings(self._config, None)
@@ -270,13 +270,12 @@ def _path(root: HostRoot) -> str:
     return root.path.rstrip("/") + saved_inventory.SAVED
 
 
-def _summary(root: HostRoot, found: DriverInventory) -> str:
+def _summary(root: HostRoot, found: DriverInventory) -> list[str]:
     """What was saved, on one line, and below it what is not known."""
     parts = [f"driver {found.driver_version}", _counted(len(found.gpus), "GPU")]
     if found.mig_devices:
         parts.append(_counted(len(found.mig_devices), "MIG device"))
-    unknown = [f"  not known: {sentence}" for sentence in found.unknown]
-    return "\n".join([f"saved {_path(root)}: {', '.join(parts)}", *unknown])
+    return [f"saved {_path(root)}: {', '.join(parts)}", *[f"  not known: {sentence}" for sentence in found.unknown]]
 
 
 def _other_summaries(found: Found) -> list[str]:

@@ -46,10 +46,10 @@ def log(since: str | None, container: str | None, failed: bool, form: str) -> No
         for record in records
         if str(record.get("container", "")).startswith(container or "") and (not failed or record.get("exit_code") != 0)
     ]
-    lines = [_line(record) for record in found] or ["no records"]
+    lines = [line for record in found for line in _lines(record)] or ["no records"]
     if not is_whole:
         lines.append(f"only the last {len(records)} records are shown: --since has others")
-    show(form, {"records": found}, "\n".join(lines))
+    show(form, {"records": found}, lines)
 
 
 def as_record(entry: dict[str, Any]) -> dict[str, Any]:
@@ -70,19 +70,17 @@ def as_record(entry: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def _line(record: dict[str, Any]) -> str:
+def _lines(record: dict[str, Any]) -> list[str]:
     steps = [
         f"{step} {record[f'{step}_usec'] / 1000:.1f}" for step in STEPS if isinstance(record.get(f"{step}_usec"), int)
     ]
-    line = f"{record['time']}  {printable(record['message'])}"
-    if steps:
-        line += f" ({', '.join(steps)})"
-    if record.get("image"):
-        line += f"\n    image {printable(record['image'])}"
+    took = f" ({', '.join(steps)})" if steps else ""
+    lines = [f"{record['time']}  {printable(record['message'])}{took}"]
+    lines += [f"    image {printable(record['image'])}"] if record.get("image") else []
     if record.get("outcome") == "started":
-        line += f"\n    devices {printable(' '.join(record.get('device', ['none'])))}"
-        line += "".join([f"\n    note: {printable(note)}" for note in record.get("note", [])])
-    return line
+        lines.append(f"    devices {printable(' '.join(record.get('device', ['none'])))}")
+        lines += [f"    note: {printable(note)}" for note in record.get("note", [])]
+    return lines
 
 
 def _records(since: str | None) -> tuple[list[dict[str, Any]], bool]:

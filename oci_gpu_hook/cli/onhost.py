@@ -111,7 +111,7 @@ def document(found: Found) -> dict[str, Any]:
     }
 
 
-def text(found: Found) -> str:
+def text(found: Found) -> list[str]:
     """The host for people."""
     lines = [f"no driver of NVIDIA's: {found.error.message}"] if found.error else []
     if found.nvidia:
@@ -121,7 +121,7 @@ def text(found: Found) -> str:
     for item in found.here():
         lines += ["", *_vendor_text(item)]
     unused = [summary(item) for item, hardware in found.vendors if not hardware]
-    return "\n".join([*lines, *sentences("files of vendors without hardware here", unused), *wrong_lines(found.wrong)])
+    return [*lines, *sentences("files of vendors without hardware here", unused), *wrong_lines(found.wrong)]
 
 
 def wrong_lines(wrong: tuple[WrongFile, ...]) -> list[str]:

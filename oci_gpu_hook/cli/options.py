@@ -45,8 +45,8 @@ host_root = click.option(
 config_file = click.option("--config", metavar="FILE", help=f"The administrator's file.  [default: {SETTINGS}]")
 
 
-def show(form: str, document: dict[str, object], text: str, painted: Callable[[str], str] = str) -> None:
+def show(form: str, document: dict[str, object], lines: list[str], painted: Callable[[str], str] = str) -> None:
     """Print one value in the requested form; document: may have records; painted: gives a line its colours."""
-    # An image, a container and an engine have written some of it: what they wrote has no colours.
-    lines = [painted(plain(line, LONGEST_LIST)) for line in text.split("\n")]
-    click.echo(json.dumps(as_json(document), indent=2) if form == "json" else "\n".join(lines))
+    # An image, a container and an engine have written some of it: that has no colours, and begins no line.
+    text = "\n".join([painted(plain(line, LONGEST_LIST)) for line in lines])
+    click.echo(json.dumps(as_json(document), indent=2) if form == "json" else text)

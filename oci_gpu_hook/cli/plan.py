@@ -11,7 +11,6 @@ import click
 from oci_gpu_hook.asking import Question, specs
 from oci_gpu_hook.cli import leftout, named, shown
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
-from oci_gpu_hook.cli.render import joined
 from oci_gpu_hook.container import rootfs
 from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.errors import ConfigError, RequestError
@@ -49,7 +48,7 @@ def plan(bundle: str, pid: int | None, container_id: str, form: str, config: str
         none = "request    none: the hook would leave this container alone"
         lines = [f"bundle     {found.path}", none, *[f"{'':11}{note}" for note in notes]]
         document = shown.no_request_document(container_id, found.path, path, notes)
-        show(form, document, joined(lines))
+        show(form, document, lines)
         return
     host = HostRoot(host_root)
     process = Process(pid) if pid else None

@@ -49,7 +49,7 @@ def prepare(form: str, host_root: str) -> None:
     lines = [f"made {', '.join(made)}" if made else "no node is lacking"]
     unloaded = absent.unloaded(root)
     lines += [f"not loaded: {', '.join(unloaded)}"] if unloaded else []
-    show(form, {"made": made, "unloaded": list(unloaded)}, "\n".join(lines))
+    show(form, {"made": made, "unloaded": unloaded}, lines)
 
 
 def programs(root: HostRoot, missing: tuple[Node, ...]) -> list[list[str]]:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from oci_gpu_hook.errors import LONGEST_LIST, plain
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -25,11 +23,6 @@ def as_json(value: Any) -> Any:
         is_mode = isinstance(value.get("mode"), int)
         return {key: f"{item:04o}" if key == "mode" and is_mode else as_json(item) for key, item in value.items()}
     return [as_json(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def joined(lines: Iterable[str]) -> str:
-    """A text of these lines: what a container, a user or an engine has written in one of them begins no other."""
-    return "\n".join([plain(line, LONGEST_LIST) for line in lines])
 
 
 def section(title: str, rows: Iterable[Row], empty: str = "") -> list[str]:

@@ -79,9 +79,9 @@ def status(form: str, host_root: str) -> None:
     show(form, {**found._asdict(), "modules": modules}, _status_text(found))
 
 
-def _status_text(found: libselinux.Status) -> str:
+def _status_text(found: libselinux.Status) -> list[str]:
     if not found.enabled:
-        return "SELinux is disabled: nothing is labelled, and nothing here is needed"
+        return ["SELinux is disabled: nothing is labelled, and nothing here is needed"]
     mode = "enforcing" if found.enforcing else "permissive"
     lines = [f"SELinux  {mode}, policy {found.policy} (version {found.version})", "", "modules"]
     for item in found.modules:
@@ -97,7 +97,7 @@ def _status_text(found: libselinux.Status) -> str:
     for label in found.labels:
         wrong = "" if label.is_right else f"  expected {label.expected}"
         lines.append(f"  {label.path:45}{label.have}{wrong}")
-    return "\n".join(lines)
+    return lines
 
 
 @selinux.command()
@@ -157,13 +157,11 @@ def explain(file: str | None, form: str) -> None:
     show(form, document, _explained(found))
 
 
-def _explained(found: tuple[denials.Explanation, ...]) -> str:
+def _explained(found: tuple[denials.Explanation, ...]) -> list[str]:
     if not found:
-        return (
-            "no denial concerns containers and GPUs\n"
-            "those of a wrong level are hidden by default: 'semodule -DB' makes them show"
-        )
-    blocks = []
+        hidden = "those of a wrong level are hidden by default: 'semodule -DB' makes them show"
+        return ["no denial concerns containers and GPUs", hidden]
+    lines = []
     for item in found:
         denial = item.denial
         times = f" ({denial.times} times)" if denial.times > 1 else ""
@@ -171,8 +169,8 @@ def _explained(found: tuple[denials.Explanation, ...]) -> str:
         who = quoted(denial.command) if denial.command else "a process"
         name = f" {quoted(denial.name)}" if denial.name else ""
         what = f"{who} may not {'/'.join(denial.permissions)} the {denial.tclass}{name}"
-        blocks.append(f"{what}{times}\n  cause   {item.cause}\n  remedy  {item.remedy}")
-    return "\n\n".join(blocks)
+        lines += ["", f"{what}{times}", f"  cause   {item.cause}", f"  remedy  {item.remedy}"]
+    return lines[1:]
 
 
 def policy_folder() -> str:

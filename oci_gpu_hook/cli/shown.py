@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable
 
-from oci_gpu_hook.cli.render import joined, section, sentences
+from oci_gpu_hook.cli.render import section, sentences
 from oci_gpu_hook.formats import devicerule
 from oci_gpu_hook.operations import Device, LdCache, Mount, OpenCgroup, Relabel, Service, Symlink, TellSystemd, Tmpfs
 
@@ -54,7 +54,7 @@ def no_request_document(container_id: str, bundle: str, rootfs: str, notes: Iter
     }
 
 
-def plan_text(plan: Plan, left_out: Iterable[str] = ()) -> str:
+def plan_text(plan: Plan, left_out: Iterable[str] = ()) -> list[str]:
     """The plan as text: operations grouped by kind and aligned, with the reason for each."""
     container = plan.container
     lines = [
@@ -72,7 +72,7 @@ def plan_text(plan: Plan, left_out: Iterable[str] = ()) -> str:
     for operations, by in ((plan.done, ", by the engine"), (plan.operations, "")):
         for title, rows in _groups(operations):
             lines += section(f"{title}{by}", rows)
-    return joined([*lines, *sentences("notes", [*plan.notes, *left_out])])
+    return [*lines, *sentences("notes", [*plan.notes, *left_out])]
 
 
 def _requested(request: Request) -> list[str]:

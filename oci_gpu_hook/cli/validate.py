@@ -232,11 +232,11 @@ class _Validation:
         steps = [{**step._asdict(), "findings": found} for step, found in self._steps]
         return {"passed": self.code == DONE, "steps": steps}
 
-    def text(self) -> str:
+    def text(self) -> list[str]:
         """What each step found, as doctor says it, and one line for each step at the end."""
         lines = doctor.lines([item for _, found in self._steps for item in found])
         ends = [f"{step.name}: {step.outcome}{f', {step.why}' if step.why else ''}" for step, _ in self._steps]
-        return "\n".join([*lines, "", *ends])
+        return [*lines, "", *ends]
 
     def _driver(self) -> list[Finding]:
         root, driver_root = self._root, self._settings.driver_root

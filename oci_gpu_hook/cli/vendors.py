@@ -82,8 +82,8 @@ def check(file: str, form: str, host_root: str) -> None:
         notes = _notes(path)
     vendor = vendorfile.read(data, file)
     _check_flag(root, vendor)
-    text = "\n".join([f"{file}: {_summary(vendor)}", *[f"note: {note}" for note in notes]])
-    show(form, {**_row(vendor, ""), "notes": notes}, text)
+    lines = [f"{file}: {_summary(vendor)}", *[f"note: {note}" for note in notes]]
+    show(form, {**_row(vendor, ""), "notes": notes}, lines)
 
 
 def _row(vendor: Vendor, replaces: str) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _count(here: dict[str, Any]) -> str:
     return str(len(here["devices"]) or ("all" if here["hardware"].startswith("/dev/") else "none"))
 
 
-def _as_text(document: dict[str, Any]) -> str:
+def _as_text(document: dict[str, Any]) -> list[str]:
     """The table, then what must be said of single files."""
     rows, said = [_HEADINGS], []
     for row in document["vendors"]:
@@ -126,7 +126,7 @@ def _as_text(document: dict[str, Any]) -> str:
     said += [f"broken: {error}" for error in document["errors"]]
     said += [f"collision: {sentence}" for sentence in document["collisions"].values()]
     lines = render.columns(rows) if document["vendors"] else [f"no vendor's file in {' or '.join(folders.FOLDERS)}"]
-    return "\n".join([*lines, *([""] if said else []), *said])
+    return [*lines, *([""] if said else []), *said]
 
 
 def _painted(line: str) -> str:

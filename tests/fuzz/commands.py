@@ -15,7 +15,8 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from oci_gpu_hook.cli import denials, log, render
+from oci_gpu_hook.cli import denials, log
+from oci_gpu_hook.errors import LONGEST_LIST, plain
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import dockercheck, remedy
 from oci_gpu_hook.node.engines import containerdevices, containerrecords, containers, installed, registrations
@@ -115,7 +116,7 @@ def _engines_list(data: bytes) -> None:
 def _shown(*texts: str) -> None:
     """What a name becomes in a line, and in a command."""
     for text in texts:
-        assert render.joined([text]).isprintable()
+        assert plain(text, LONGEST_LIST).isprintable()
         assert not remedy.is_name(text) or remedy.command("x", text) == f"x {text}"
 
 
@@ -153,7 +154,7 @@ def _process_files(text: str) -> None:
 def _journal(entries: bytes) -> None:
     records, _ = log._last(io.BytesIO(entries))
     for record in records:
-        assert all([line.isprintable() for line in log._line(record).split("\n")])
+        assert all([line.isprintable() for line in log._lines(record)])
 
 
 def _denied(text: str) -> None:

@@ -65,7 +65,7 @@ def test_plans_are_as_the_goldens_say(
     container: Container,
 ) -> None:
     plan = made(host, devices, capabilities, layout=layout, container=container)
-    text = shown.plan_text(plan) + "\n"
+    text = "\n".join([*shown.plan_text(plan), ""])
     text = text.replace(hosts.LIBRARY_FOLDER, "usr/lib/x86_64-linux-gnu")
     golden = GOLDENS / f"{name}.txt"
     if pytestconfig.getoption("--update-goldens"):

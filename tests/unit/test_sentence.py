@@ -134,7 +134,7 @@ def test_a_root_of_any_name_is_one_plain_line_of_a_start(tmp_path: Path) -> None
 
 
 def test_what_a_command_shows_is_plain_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:
-    show("text", {}, f"one {ESCAPE}\ntwo {'x' * 5_000}\n  three")
+    show("text", {}, [f"one {ESCAPE}", f"two\n{'x' * 5_000}", "  three"])
     first, second, third, end = capsys.readouterr().out.split("\n")
     assert first.isprintable() and "red" in first
     assert len(second) < 400
